@@ -134,7 +134,7 @@ func sibling() int {
 	return 0
 }
 
-// settle is the process that sibling makes. settle obeys the same restrictions as forkForever, blocks all signals, and sleeps for
+// settle is the process that sibling makes. Like forkForever it may use only system calls. It blocks all signals and sleeps for
 // ever.
 //
 //go:nosplit

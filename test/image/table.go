@@ -1,5 +1,5 @@
-// Package image has the table of the image's own behaviour, where its versions differ. docs/reference/image.md is made from it,
-// and its test finds each row's tests. It promises that a row without a test fails. It starts no goroutine.
+// Package image has a table of what the agent's image does, where versions of the image differ, and how hinit decides.
+// docs/reference/image.md is generated from it. A test checks that each row names tests that exist. It starts no goroutine.
 package image
 
 import "strings"
@@ -7,20 +7,20 @@ import "strings"
 // Row is one behaviour of the agent's image.
 type Row struct {
 	Behaviour string
-	Since     string   // version of the image that does it first
-	Decision  string   // how hinit decides
-	Tests     []string // names of test functions
+	Since     string   // first version of the image that does it
+	Decision  string   // what hinit does
+	Tests     []string // names of the test functions for it
 }
 
-// july is the image of July 2026 and all before it; newest is what upstream's tests of autumn 2026 ask for.
+// july is the image of July 2026, and stands for all before it. newest is what the agent's own tests of autumn 2026 require.
 const (
 	july   = "0.17"
-	later  = "after " + july // in one of the versions since
+	later  = "after " + july // in one of the versions since then
 	august = "0.18"
 	newest = "autumn 2026"
 )
 
-// Rows are in the order of the boot.
+// Rows has the behaviours in the order of the boot.
 var Rows = []Row{
 	{
 		"`/usr/bin/tini` is a script that leaves tini's options out; the entrypoint may be `docker/entrypoint-dispatch.sh`", later,

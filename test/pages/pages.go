@@ -1,5 +1,5 @@
-// Package pages types the commands of the documentation. It finds the blocks of a page, the commands in them and their stated
-// output, and compares that with the real output. It is for tests. It starts no goroutine.
+// Package pages helps to test the commands in the documentation. It finds the blocks of a page, the commands in them and their
+// documented output, and compares that with the real output. It starts no goroutine.
 package pages
 
 import (
@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// Unchecked is a line of its own before a block whose commands are run and whose output is an example only. Such output lasts for
-// a moment or depends on the machine.
+// Unchecked is a line before a block whose commands are run, but whose output is only an example, because it depends on the
+// moment or on the machine.
 const Unchecked = "<!-- what it prints depends on the moment -->"
 
-// A Block is a fenced block of a page.
+// Block is a fenced block of a page.
 type Block struct {
-	Line    int    // of its first line in the page
-	Lang    string // after the fence
+	Line    int    // number of its first line in the page
+	Lang    string // language after the fence
 	Text    string
-	Checked bool // see [Unchecked]
+	Checked bool // false after the line [Unchecked]
 }
 
 // Read returns the blocks of a page.

@@ -9,15 +9,16 @@ import (
 	"hinit/internal/testkit"
 )
 
-// failure is a test that failed.
+// failure is a test, or a whole package, that failed.
 type failure struct {
 	test
-	words []string // of its go test
-	how   string   // said behind its name
-	final bool     // it is not run again
+	words []string // arguments of the go test that ran it
+	how   string   // remark for the summary, after the name
+	final bool     // don't run it again
 }
 
-// serious says whether what a failed test has said is more than a look that came too late. A test marks a broken promise itself.
+// serious reports whether the output of a failed test shows more than a timeout on a busy machine. That is a panic, a data race,
+// or a broken promise, which the test itself marks by [testkit.Serious].
 func serious(output []string) bool {
 	return slices.ContainsFunc(output, func(text string) bool {
 		return strings.Contains(text, ": "+testkit.Serious) || strings.HasPrefix(text, "panic: ") || strings.HasPrefix(text, "fatal error: ") || strings.Contains(text, "DATA RACE") ||
@@ -25,7 +26,8 @@ func serious(output []string) bool {
 	})
 }
 
-// runAgain runs what failed once more, each test alone, if that is at most a number of tests and none of them is serious.
+// runAgain runs the failed tests once more, each alone, if there are at most r.again and none is final. It moves those that pass
+// to s.unsteady.
 func (r *runner) runAgain(s *summary) {
 	var alone []failure
 	for _, f := range s.failed {
@@ -63,10 +65,10 @@ func (r *runner) runAgain(s *summary) {
 	})
 }
 
-// root is the package at the root of the module, whose name looks like a flag's value.
+// root is the package at the root of the module. Its name has no slash, so it could be taken for the value of a flag.
 const root = "hinit"
 
-// callAlone are the words of the go test that runs this test only: the flags of the first one, without its packages.
+// callAlone returns the arguments of a go test that runs only this test: the flags of the first one, without its packages.
 func (f *failure) callAlone() []string {
 	var words []string
 	for i := 0; i < len(f.words); i++ {

@@ -1,22 +1,23 @@
-// Command summary runs go test several times and says at the end what all of them did. `make test` is one call of it.
+// Command summary runs go test several times, and prints at the end what all of them did. `make test` calls it.
 //
-// Each argument holds the flags and packages of one go test, separated by spaces. The calls run one after the other. A call runs even
-// if an earlier one has failed. The argument "beside" begins a second row of calls, which runs beside the first row. While the tests of
-// one row mostly wait, the tests of the other one use the processors. With -programs, summary first builds the programs that tests
-// drive, and rows other than the first begin when that is done. Two calls would otherwise compile the same packages at the same time.
+// Each argument has the flags and packages of one go test, separated by spaces. The calls run one after the other, even if one
+// fails. The argument "beside" begins a second row of calls, which runs at the same time as the first row. While the tests of one
+// row mostly wait, the other row uses the processors. With -programs, summary builds the programs that tests start, and begins
+// the other rows only after that. Otherwise two calls would compile the same packages at the same time.
 //
-// Each package is reported in one line when it ends, and the output of a failed test is printed. A line at the end of each call has the
-// time that it took, and the time of the processors that it used. At the end come the longest tests, and the numbers of tests that
-// passed, were skipped (by reason) and failed (by name), subtests included. The exit code is 0 if nothing failed, 130 after a signal,
-// and otherwise 1.
+// When a package ends, summary prints one line about it, and the output of its failed tests. When a call ends, it prints the time
+// and the processor time of the call. At the end it prints the longest tests. Then follow the numbers of tests that passed, were
+// skipped (by reason) and failed (by name), subtests included. The exit code is 0 if all passed, 130 after a signal, and
+// otherwise 1.
 //
-// With -again N, up to N tests that failed are run once more, alone. Most tests here drive real processes, and a busy machine
-// stops them for seconds. A test that passes then is named as unsteady, with its output, and is not counted as failed. Nothing is
-// run again if more than N failed, or if anything did not build, panicked, died, or had a data race. Nor is anything run again after a
-// failure whose message begins with "serious: ", such as two gateways of one profile: one chance in two is a fault too.
+// With -again N, up to N tests that failed are run once more, alone. Most tests here start real processes, which a busy machine
+// stops for seconds. If such a test passes then, it is listed as unsteady, with its output, and not counted as failed. No test is
+// run again if more than N failed, or if a package did not build, panicked, died, or had a data race. The same holds after a
+// failure whose message begins with "serious: ", such as two gateways of one profile. A fault that appears every second time is
+// still a fault.
 //
-// A signal is passed on to each go test that runs and its tests; no other begins, and the summary of what has ended comes all the
-// same. One goroutine runs each row, and one a call, which ends with it, passes signals on.
+// After a signal, summary passes the signal on to each running go test and its tests, starts no other, and prints its results so
+// far. One goroutine runs each row. Another one for each call passes signals on, and ends with the call.
 package main
 
 import (
@@ -47,7 +48,7 @@ func main() {
 	}
 	signals := make(chan os.Signal, 4)
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
-		if !signal.Ignored(sig) { // as nohup has it
+		if !signal.Ignored(sig) { // an ignored signal, as under nohup, stays ignored
 			signal.Notify(signals, sig)
 		}
 	}
@@ -55,18 +56,18 @@ func main() {
 	os.Exit(r.run(flag.Args(), signals))
 }
 
-// runner makes the calls of go test.
+// runner runs the calls of go test.
 type runner struct {
 	out      io.Writer
 	again    int
 	programs bool
 
-	mu          sync.Mutex  // held while a line is taken in, so that the output of a test stays together
-	running     []*exec.Cmd // the calls
+	mu          sync.Mutex  // held while a line of output is handled, so that the output of a test stays together
+	running     []*exec.Cmd // running calls
 	interrupted bool
 }
 
-// rows are the calls of each row.
+// rows splits the arguments into rows of calls.
 func rows(words []string) [][]string {
 	var list [][]string
 	for {
@@ -78,14 +79,14 @@ func rows(words []string) [][]string {
 	}
 }
 
-// run makes the calls, writes what they bring to out, and returns the exit code.
+// run runs the calls, writes their results to out, and returns the exit code.
 func (r *runner) run(words []string, signals <-chan os.Signal) int {
 	begin := time.Now()
 	over, passed := make(chan struct{}), make(chan struct{})
 	go func() { defer close(passed); r.passOn(signals, over) }()
 	s := &summary{out: r.out}
 	build := func() error { return nil }
-	if built, err := os.MkdirTemp("/var/tmp", "hinit-built-"); err == nil { // else each builds for itself
+	if built, err := os.MkdirTemp("/var/tmp", "hinit-built-"); err == nil { // without this directory, each call builds the programs for itself
 		defer os.RemoveAll(built) // a temporary directory
 		_ = errors.Join(os.Chmod(built, 0o755), os.Setenv(testkit.BuiltVar, built))
 		if r.programs {
@@ -131,7 +132,7 @@ func (r *runner) run(words []string, signals <-chan os.Signal) int {
 	return 0
 }
 
-// passOn passes signals on to the calls that run, until all is over. No call begins then.
+// passOn passes signals on to the running calls until over is closed. After a signal, no other call starts.
 func (r *runner) passOn(signals <-chan os.Signal, over <-chan struct{}) {
 	for {
 		select {
@@ -139,7 +140,7 @@ func (r *runner) passOn(signals <-chan os.Signal, over <-chan struct{}) {
 			r.mu.Lock()
 			r.interrupted = true
 			for _, cmd := range r.running {
-				_ = syscall.Kill(-cmd.Process.Pid, sig.(syscall.Signal)) // its group may have ended
+				_ = syscall.Kill(-cmd.Process.Pid, sig.(syscall.Signal)) // the process group may have ended
 			}
 			r.mu.Unlock()
 		case <-over:
@@ -148,7 +149,7 @@ func (r *runner) passOn(signals <-chan os.Signal, over <-chan struct{}) {
 	}
 }
 
-// start starts a go test, unless a signal has come.
+// start starts a go test, unless a signal has arrived.
 func (r *runner) start(cmd *exec.Cmd, args []string) (started bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,14 +164,14 @@ func (r *runner) start(cmd *exec.Cmd, args []string) (started bool, err error) {
 	return true, nil
 }
 
-// call runs one go test to its end. It returns an error only if go test failed and no package has said why.
+// call runs one go test to its end. It returns an error only if go test failed and no failed test or package explains that.
 func (r *runner) call(s *summary, args []string) error {
 	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
 	cmd.Stderr = os.Stderr
 	if slices.Contains(args, "-race") {
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // the race detector is C
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // the race detector needs cgo
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that who signals this program alone ends the tests too, and all of them once
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a group of its own: a signal to this program reaches the tests once, through passOn
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -182,7 +183,7 @@ func (r *runner) call(s *summary, args []string) error {
 	s.words = args
 	lines := bufio.NewReader(stdout)
 	for {
-		line, err := lines.ReadBytes('\n') // a test may write a long one
+		line, err := lines.ReadBytes('\n') // a test may write long lines
 		r.mu.Lock()
 		if len(line) > 0 {
 			s.line(line)
@@ -197,7 +198,7 @@ func (r *runner) call(s *summary, args []string) error {
 	defer r.mu.Unlock()
 	r.running = slices.DeleteFunc(r.running, func(other *exec.Cmd) bool { return other == cmd })
 	s.unfinished()
-	used := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() // also of the compiler and the tests
+	used := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() // with the compiler and the tests
 	fmt.Fprintf(r.out, "%v, and %v of the processors: go test %.60s\n", time.Since(begin).Round(time.Second), used.Round(time.Second), strings.Join(args, " "))
 	exit, is := errors.AsType[*exec.ExitError](err)
 	if r.interrupted || is && exit.ExitCode() > 0 && len(s.failed) > 0 {

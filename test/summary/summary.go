@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// event is one line of go test -json (go doc test2json).
+// event is one line of the output of go test -json (go doc test2json).
 type event struct {
 	Action, Package, Test, Output, ImportPath, FailedBuild string
 	Elapsed                                                float64
 }
 
-// test is what names one: without a name it is its package.
+// test identifies a test or, with an empty name, a package.
 type test struct{ pkg, name string }
 
 func (t test) String() string {
@@ -28,31 +28,31 @@ func (t test) String() string {
 	return t.pkg + " " + t.name
 }
 
-// counts are of one package.
+// counts counts the tests of one package by result.
 type counts struct{ passed, skipped, failed int }
 
-// summary takes in what go test says.
+// summary collects the results of go test.
 type summary struct {
 	out     io.Writer
-	output  map[test][]string // of what has not ended, and of builds
-	running map[string]*counts
+	output  map[test][]string  // output of tests that have not ended, and of builds
+	running map[string]*counts // packages that have not ended
 
 	packages, passed int
 	skipped          map[string][]test // by reason
-	words            []string          // of the call that runs
+	words            []string          // arguments of the running call
 	failed           []failure
 	unsteady         []test
-	broken           []string // calls that failed without a package that did
+	broken           []string // calls that failed although no package did
 	longest          []timed
 }
 
-// timed is a test, without its subtests, and the seconds that it took.
+// timed is a top-level test and how many seconds it took.
 type timed struct {
 	test
 	seconds float64
 }
 
-// add adds what another call has brought.
+// add adds the results of another call.
 func (s *summary) add(o *summary) {
 	s.packages += o.packages
 	s.passed += o.passed
@@ -68,7 +68,7 @@ func (s *summary) add(o *summary) {
 
 func (s *summary) bad() bool { return len(s.failed)+len(s.broken) > 0 }
 
-// line takes in a line of go test. A line that is no event is passed on.
+// line handles one line of go test -json. A line that is not JSON is printed as it is.
 func (s *summary) line(text []byte) {
 	var e event
 	if json.Unmarshal(text, &e) != nil || e.Action == "" {
@@ -98,7 +98,7 @@ func (s *summary) line(text []byte) {
 	}
 }
 
-// end is the end of a test.
+// end records the result of a test, which action names.
 func (s *summary) end(t test, action string) {
 	c := s.running[t.pkg]
 	if c == nil {
@@ -121,7 +121,7 @@ func (s *summary) end(t test, action string) {
 	delete(s.output, t)
 }
 
-// show prints what was said so far, without the lines that only say that a test runs.
+// show prints the output of a test so far, without the lines that only say that a test runs.
 func (s *summary) show(t test) {
 	for _, text := range s.output[t] {
 		if !strings.HasPrefix(text, "=== ") {
@@ -150,7 +150,7 @@ func (s *summary) endOfPackage(e event) {
 	delete(s.output, t)
 	delete(s.running, e.Package)
 	if e.Action == "skip" || c.passed+c.skipped+c.failed == 0 && e.Action == "pass" {
-		return // there are no tests in it, or none was asked for
+		return // it has no tests, or none was selected
 	}
 	s.packages++
 	state := "ok  "
@@ -169,7 +169,8 @@ func (s *summary) endOfPackage(e event) {
 	fmt.Fprintln(s.out)
 }
 
-// cutShort shows the tests of a package that have not ended: it died, or was killed for its time.
+// cutShort prints the output of the tests of a package that have not ended, and counts them as failed. The package died, or was
+// killed at its time limit.
 func (s *summary) cutShort(pkg string) {
 	byName := func(a, b test) int { return cmp.Compare(a.name, b.name) }
 	for _, t := range slices.SortedFunc(maps.Keys(s.output), byName) {
@@ -183,7 +184,7 @@ func (s *summary) cutShort(pkg string) {
 	}
 }
 
-// unfinished forgets the packages whose end go test has not told.
+// unfinished counts the packages whose end go test has not reported as failed.
 func (s *summary) unfinished() {
 	for pkg := range s.running {
 		s.cutShort(pkg)
@@ -194,10 +195,10 @@ func (s *summary) unfinished() {
 	clear(s.output)
 }
 
-// place is where a test has said something.
+// place matches the file and line at the beginning of a message of a test.
 var place = regexp.MustCompile(`^\S+\.go:\d+: `)
 
-// reason is what a skipped test has said first. A framework may log more behind it.
+// reason returns the first message of a skipped test, which is the reason. A framework may log more after it.
 func reason(output []string) string {
 	for _, text := range output {
 		if text = strings.TrimSpace(text); place.MatchString(text) {
@@ -207,7 +208,7 @@ func reason(output []string) string {
 	return "no reason given"
 }
 
-// most is how many names of skipped tests stand beside their reason. mostLong is how many of the longest tests are named.
+// most limits the names of skipped tests that are printed for each reason, and mostLong the longest tests that are printed.
 const (
 	most     = 3
 	mostLong = 12

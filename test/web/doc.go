@@ -1,3 +1,3 @@
-// Package web tests the installed hinit-web beside a real hinit. It tests the page, a real Prometheus that scrapes it, and logs
-// that are sent to failing receivers. It has no code of its own and owns no goroutine.
+// Package web tests the installed hinit-web together with a real hinit: the page, a real Prometheus that scrapes it, and logs
+// that are sent to failing receivers. It contains only tests and owns no goroutine.
 package web

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// directive matches a comment that a tool reads.
+// directive matches a comment that is an instruction for a tool.
 var directive = regexp.MustCompile(`^//(go:|nolint|export |line | \+[a-z])`)
 
 func main() {
@@ -38,7 +38,8 @@ func write(dir, name string) error {
 	return os.WriteFile(page, []byte(strings.Join(comments(text), "\n")+"\n"), 0o644)
 }
 
-// comments returns the lines of the page. A comment behind code is a list item: it is no part of the comment on the next line.
+// comments returns the lines of the page. A comment after code becomes a list item, because it does not belong to the comment on
+// the next line.
 func comments(text []byte) []string {
 	fset := token.NewFileSet()
 	file := fset.AddFile("", -1, len(text))
@@ -48,7 +49,7 @@ func comments(text []byte) []string {
 	if strings.Contains(string(text[:min(len(text), 400)]), "DO NOT EDIT.") {
 		return page
 	}
-	code := 0 // the last line that has code
+	code := 0 // last line with code
 	for {
 		pos, tok, lit := s.Scan()
 		line := file.Line(pos)
@@ -56,7 +57,7 @@ func comments(text []byte) []string {
 		case tok == token.EOF:
 			return page
 		case tok != token.COMMENT:
-			if lit != "\n" { // not an automatic semicolon
+			if lit != "\n" { // not a semicolon that the scanner has inserted
 				code = line
 			}
 		case directive.MatchString(lit):

@@ -1,5 +1,6 @@
-// Command site builds the pages of docs/ into a directory of HTML that needs no server and no script. The pages are light and
-// dark, with a navigation by kind of page. A link that leads nowhere is an error. Run it with "make site". It owns no goroutine.
+// Command site builds the pages of docs/ into a directory of HTML that needs no server and no script. The pages have a light and
+// a dark style, and a navigation by kind of page. A link without a target is an error. Run it with "make site". It owns no
+// goroutine.
 package main
 
 import (
@@ -38,9 +39,9 @@ func main() {
 
 // page is one page of the site.
 type page struct {
-	source, target string // README.md, index.html; docs/how-to/x.md, docs/how-to/x.html
+	source, target string // for instance README.md and index.html, or docs/how-to/x.md and docs/how-to/x.html
 	title          string
-	ids            map[string]bool // what a link can lead to
+	ids            map[string]bool // anchors of the page, to which links can lead
 	doc            ast.Node
 	text           []byte
 }
@@ -61,7 +62,7 @@ var kinds = []struct{ dir, title string }{
 	{"", "Start"}, {"docs/tutorial", "Tutorials"}, {"docs/how-to", "How-to"}, {"docs/reference", "Reference"}, {"docs/explanation", "Explanation"}, {"docs/adr", "Decisions"},
 }
 
-// front are the pages beside docs/ that the site has.
+// front are the pages of the site that are not in docs/.
 var front = []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "STYLE.md"}
 
 func build(root, out string) error {
@@ -104,7 +105,7 @@ func keys(pages map[string]*page) func(func(string) bool) {
 	}
 }
 
-// read finds the pages, and the files that go with them as they are.
+// read returns the pages, and the files that are copied as they are.
 func read(root string) (pages map[string]*page, files []string, err error) {
 	pages = make(map[string]*page)
 	names := slices.Clone(front)
@@ -145,7 +146,7 @@ func target(name string) string {
 
 var markdown = goldmark.New(goldmark.WithExtensions(extension.GFM), goldmark.WithParserOptions(parser.WithAutoHeadingID()), goldmark.WithRendererOptions(html.WithUnsafe()))
 
-// ids names headings as GitHub does, which the links go by.
+// ids gives headings the same anchors as GitHub, because the links of the pages are written for GitHub.
 type ids struct{ seen map[string]bool }
 
 var notInID = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)

@@ -2,10 +2,10 @@ package main
 
 import "time"
 
-// stagedFor is how long a definition has been there before it is used: whatever watches has seen it then.
+// stagedFor is how long a definition exists before it is used, so that a candidate that watches for it has seen it.
 const stagedFor = 100 * time.Millisecond
 
-// additions takes M9: from the order to have one more service until it runs, while others do.
+// additions measures M9: the time from the order to add a service until it runs, while others run.
 func (b *bench) additions() error {
 	n := 100
 	if b.quick {

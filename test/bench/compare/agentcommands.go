@@ -11,21 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// agentOrder is what the role for commands of the agent is told.
+// agentOrder is what the role for commands of the agent gets.
 type agentOrder struct {
 	PID    int      `json:"pid"` // process 1 of the container
-	Dir    string   `json:"dir"` // room for what its image has
+	Dir    string   `json:"dir"` // directory for the files of the image
 	Rounds int      `json:"rounds"`
 	Env    []string `json:"env"`
 	Hinit  string   `json:"hinit"`
 	Shim   string   `json:"shim"`
 }
 
-// untouched is what the stand-in for the agent ends with: the command was handed on to it.
+// untouched is the exit code of the stand-in for the agent. It means that hinit has passed the command on instead of answering
+// it.
 const untouched = 42
 
-// agentCommands takes M12: commands about gateways that hinit answers in the place of the agent, whole processes as docker exec
-// starts them. The gateways run, so that only the command takes time.
+// agentCommands measures M12: commands about gateways that hinit answers in place of the agent, from the start of a process to
+// its end, as docker exec starts them. The gateways run already, so that only the command takes time.
 func (b *bench) agentCommands() error {
 	hs := which[hinit](b)
 	if len(hs) == 0 {
@@ -66,14 +67,14 @@ func (b *bench) agentCommands() error {
 	return nil
 }
 
-// enter makes this process, and what it starts, part of a container.
+// enter moves this process, and what it starts, into a container.
 func enter(pid int) error {
-	if err := unix.Unshare(unix.CLONE_FS); err != nil { // setns(2) refuses a process with threads that share it
+	if err := unix.Unshare(unix.CLONE_FS); err != nil { // setns(2) refuses a process whose threads share it
 		return err
 	}
 	var spaces [2]int
 	kinds := [2]int{syscall.CLONE_NEWPID, syscall.CLONE_NEWNS}
-	for k, name := range []string{"pid", "mnt"} { // opened before the second changes what /proc is
+	for k, name := range []string{"pid", "mnt"} { // open both before the second changes what /proc shows
 		fd, err := unix.Open(fmt.Sprintf("/proc/%d/ns/%s", pid, name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
@@ -89,7 +90,7 @@ func enter(pid int) error {
 	return nil
 }
 
-// agentImage gives the container what the image of the agent has: a user, the agent and hinit.
+// agentImage puts into the container what the agent's image has: a user, the agent and hinit.
 func agentImage(o agentOrder) error {
 	if err := etc(filepath.Join(o.Dir, "etc")); err != nil {
 		return err
@@ -109,7 +110,7 @@ func agentImage(o agentOrder) error {
 	)
 }
 
-// timeAgent is the role.
+// timeAgent is the role that measures these commands.
 func timeAgent(o agentOrder) (map[string][]float64, error) {
 	if err := errors.Join(enter(o.PID), agentImage(o)); err != nil {
 		return nil, err

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// sizes are the numbers of services of which the tables tell; hinit alone is taken further, to see how its costs grow.
+// sizes returns the numbers of services with which a peer is measured. hinit has larger ones too, to see how its costs grow.
 func (b *bench) sizes(p peer) []int {
 	switch {
 	case b.quick:
@@ -21,8 +21,8 @@ func (b *bench) sizes(p peer) []int {
 	return []int{1, 10, 100, 500}
 }
 
-// boots takes M1, M2 and M10: from the start until all run, the memory then, from the TERM until process 1 is gone, and a second
-// start. Every candidate takes part in as many rounds as every other, in an order that chance decides in each.
+// boots measures M1, M2 and M10: the time until all services run, the memory then, the time from TERM until process 1 is gone,
+// and a second start. Every candidate takes part in the same number of rounds, each in a random order.
 func (b *bench) boots() error {
 	start := time.Now()
 	for round := range b.runs {
@@ -50,18 +50,18 @@ func (b *bench) boots() error {
 }
 
 const (
-	// settledRounds is in how many rounds candidates are waited for to come to rest, which takes a second each.
+	// settledRounds is the number of rounds in which candidates get the time to come to rest, a second or more each.
 	settledRounds = 3
-	// maxShared is the largest number of services that all candidates are measured with. Only hinit and the floor go further, in
-	// fewRounds, to see how costs grow.
+	// maxShared is the largest number of services with which all candidates are measured. Only hinit and the loop have larger
+	// ones, in fewRounds, to see how costs grow.
 	maxShared = 500
 	fewRounds = 2
-	// secondRest is when hinit gives memory back for the second time, after it has come to rest, and a little more. Others have
-	// nothing of the kind.
+	// secondRest is a little longer than the time after which hinit, at rest, gives memory back a second time. Other candidates do
+	// nothing like that.
 	secondRest = 3 * time.Second
 )
 
-// shuffled is a copy in an order of chance, so that no candidate always follows the same neighbour.
+// shuffled returns a copy in random order, so that no candidate always follows the same one.
 func shuffled[T any](all []T) []T {
 	all = slices.Clone(all)
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -125,7 +125,7 @@ func (b *bench) boot(p supervisor, n, round int) error {
 	return nil
 }
 
-// bootAgain takes the second boot from a site, as every start of a container but the first is one.
+// bootAgain measures the second boot in a site. Each start of a container but the first is one.
 func (b *bench) bootAgain(p supervisor, s *site) error {
 	i, err := b.startPrepared(p, s)
 	if err != nil {
@@ -140,12 +140,12 @@ func (b *bench) bootAgain(p supervisor, s *site) error {
 	return nil
 }
 
-// statusesBefore is the number of status commands before memory after use is measured.
+// statusesBefore is the number of status commands before the memory after use is measured.
 const statusesBefore = 5
 
-// used takes the memory after use: what statuses leave behind once the candidate has come to rest again.
+// used measures the memory after use: what status commands leave behind when the candidate has come to rest again.
 func (b *bench) used(i *instance, o operated, at string) error {
-	for range statusesBefore - 1 { // the first one was timed
+	for range statusesBefore - 1 { // one was run before, to measure its time
 		if _, err := i.status(o.statusOfAll(i.site)); err != nil {
 			return i.failure(err)
 		}

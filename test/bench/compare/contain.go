@@ -36,7 +36,7 @@ func role(name string, args []string) error {
 	return fmt.Errorf("there is no %q in here", name)
 }
 
-// answer does what an order in JSON says and prints the times it took.
+// answer decodes an order in JSON, carries it out by do, and prints the measured times.
 func answer[T any](text string, do func(T) (map[string][]float64, error)) error {
 	var order T
 	if err := json.Unmarshal([]byte(text), &order); err != nil {
@@ -49,8 +49,8 @@ func answer[T any](text string, do func(T) (map[string][]float64, error)) error 
 	return json.NewEncoder(os.Stdout).Encode(took)
 }
 
-// contain gives a new PID namespace its /proc and an empty /run, as a container runtime does. It waits until descriptor 3 says
-// go, so that none of this is measured, and becomes the init.
+// contain prepares a new PID namespace as a container runtime does: it mounts /proc and an empty /run. Then it waits until
+// descriptor 3 can be read, so that none of this is measured, and executes the init.
 func contain(argv []string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
@@ -76,8 +76,8 @@ func contain(argv []string) error {
 	return unix.Exec(program, argv, os.Environ())
 }
 
-// loop is the floor: it starts the services one after the other, and at a TERM tells all of them and waits for them.
-// Nothing can supervise with less.
+// loop is the peer [loopPeer]: it starts the services one after the other. At a TERM it sends TERM to all of them and waits for
+// their end.
 func loop(argv []string) error {
 	runtime.LockOSThread()
 	stop := make(chan os.Signal, 1)

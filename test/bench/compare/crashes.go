@@ -10,11 +10,12 @@ import (
 // two starts.
 const upTime = 1200 * time.Millisecond
 
-// healthyLife is how long a service runs before its crash is the first one after a healthy life: longer than hinit's reset_after.
+// healthyLife is how long a service runs before a crash that counts as the first after a healthy life. It is longer than hinit's
+// reset_after.
 const healthyLife = 62 * time.Second
 
-// crashes takes M3: from the kill of a service until it is started again. It measures the shortest delay that each allows, and
-// the delivered one for the first crash after a healthy run.
+// crashes measures M3: the time from the kill of a service until it is started again. It does so with the shortest delay that
+// each candidate allows, and with its default for the first crash after a healthy life.
 func (b *bench) crashes() error {
 	if err := b.crashesAt("restart", true, upTime, b.runs+2); err != nil || b.quick {
 		return err

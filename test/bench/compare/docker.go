@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// withoutInit is the container whose first process is the program itself.
+// withoutInit is the row of the container whose first process is the program itself.
 const withoutInit = "no init"
 
-// engineFailed and engineHangs are the exit codes of docker run below timeout(1) that are not the container's.
+// engineFailed and engineHangs are exit codes of docker run under timeout(1) that are not from the container.
 const (
 	engineFailed = 125
 	engineHangs  = 124
@@ -24,12 +24,12 @@ const (
 // dockerTime is how many seconds a docker command may take.
 const dockerTime = "60"
 
-// docker is a docker command that ends.
+// docker returns a docker command with a time limit.
 func docker(args ...string) *exec.Cmd {
 	return exec.Command("timeout", append([]string{dockerTime, "docker"}, args...)...)
 }
 
-// containers takes M11: docker run of a program that does nothing, from an image of hinit and that program only.
+// containers measures M11: docker run of a program that does nothing, from an image that has only hinit and that program.
 func (b *bench) containers() error {
 	if err := docker("version").Run(); err != nil {
 		b.note("M11 is left out: there is no Docker engine here")
@@ -72,7 +72,7 @@ func (b *bench) containers() error {
 	return nil
 }
 
-// image imports a root of a few files.
+// image makes an image of a few files.
 func (b *bench) image() (string, error) {
 	var root bytes.Buffer
 	t := tar.NewWriter(&root)

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// writeDocs writes the page of the reference and its pictures; no directory is no page.
+// writeDocs writes the page of the reference and its pictures. Without a directory it writes nothing.
 func (b *bench) writeDocs(dir string, r result) error {
 	if dir == "" {
 		return nil
@@ -36,7 +36,7 @@ func imageOf(measure string) string {
 	return "img/bench-" + strings.ReplaceAll(strings.ToLower(measure), " ", "-") + ".svg"
 }
 
-// picture is the plot of a measure over the number of services.
+// picture returns the plot of a measure over the number of services, and whether there is one.
 func (s sheet) picture() (plot, bool) {
 	p := plot{title: s.title, unit: s.unit}
 	for _, r := range s.rows {
@@ -151,17 +151,18 @@ func (b *bench) page(sheets []sheet, r result) string {
 	return w.String()
 }
 
-// plainNames are the names of measures on the page, longer codes before the ones that they begin with.
+// plainNames are the names of measures on the page. A longer code precedes the one with which it begins, because the first match
+// counts.
 var plainNames = strings.NewReplacer(
 	"M10 check", "end, told", "M10", "end", "M11", "docker run", "M12", "agent's commands", "M1 used", "memory after five statuses",
 	"M1 private", "private memory", "M1", "memory", "M2 again", "second boot", "M2", "first boot", "M3", "crash", "M4 cpu", "CPU at rest", "M4", "rest",
 	"M5 lines", "one line a write", "M5", "log path", "M6", "commands", "M7", "orphans", "M8", "shim", "M9", "one more service",
 )
 
-// readable puts plain names in the place of the codes of measures.
+// readable replaces the codes of measures by their plain names.
 func readable(text string) string { return plainNames.Replace(text) }
 
-// ending closes the row of a measure, where there is one.
+// ending returns the text below the table of a measure, or "".
 func ending(measure string) string {
 	if measure == "" {
 		return ""
@@ -169,7 +170,7 @@ func ending(measure string) string {
 	return " |"
 }
 
-// column is a column's name in words.
+// column names a column in words.
 func (v verdict) column() string {
 	switch _, err := strconv.Atoi(v.at); {
 	case v.at == "1":

@@ -2,8 +2,8 @@ package main
 
 import "fmt"
 
-// explain says what stands between a measure and its target, with the floor of the same run. Where time and
-// memory go is in docs/explanation/performance.md.
+// explain says what keeps a measure from its target, with the lower bound from the same run. docs/explanation/performance.md says
+// where time and memory go.
 func (b *bench) explain(measure string) string {
 	of := func(measure, at, peer string) string {
 		v, ok := b.figures.median(measure, at, peer)

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// group is several candidates at once, which do nothing while it is the turn of another.
+// group has several candidates that run at once and do nothing while another has its turn.
 type group struct {
 	bench     *bench
 	measure   string
 	instances []*instance
 }
 
-// kill ends all of them.
+// kill kills all of them.
 func (g *group) kill() {
 	for _, i := range g.instances {
 		i.kill()
@@ -20,12 +20,12 @@ func (g *group) kill() {
 	g.instances = nil
 }
 
-// gather starts candidates, each with n services, and waits until all of them have come to rest.
+// gather starts candidates, each with n services, and waits until all have come to rest.
 func gather[T peer](b *bench, measure string, peers []T, n int, fast bool) (*group, error) {
 	g := &group{bench: b, measure: measure}
 	for _, p := range peers {
 		if p.name() == loopName {
-			continue // it only starts
+			continue // the loop only starts services
 		}
 		if most := slices.Max(b.sizes(p)); n > most {
 			b.note("%s is left out of %s: it has room for %d services with a logger each", p.name(), measure, most)
@@ -55,8 +55,8 @@ func (g *group) start(p peer, n int, fast bool) error {
 	return nil
 }
 
-// each does something with each in turn, in an order of chance. A candidate that fails is left out from then on, with a note;
-// hinit must not fail.
+// each calls do for each candidate, in random order. A candidate that fails is left out from then on, with a note; if hinit
+// fails, each returns the error.
 func (g *group) each(do func(*instance) error) error {
 	var kept []*instance
 	g.instances = shuffled(g.instances)
@@ -76,7 +76,7 @@ func (g *group) each(do func(*instance) error) error {
 	return nil
 }
 
-// drop notes that a candidate has failed. A failure of hinit or of the floor is an error.
+// drop adds a note that a candidate has failed. A failure of hinit or of the loop is an error.
 func (b *bench) drop(p peer, measure string, err error) error {
 	if p.name() == hinitName || p.name() == loopName || b.running.over() {
 		return err

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// trueName is the floor under every command: a program that does nothing.
+// trueName is the row of a program that does nothing. No command can be faster.
 const trueName = "/bin/true"
 
-// emptyName is the floor under every command written in Go.
+// emptyName is the row of a Go program that does nothing. No command in Go can be faster.
 const emptyName = "empty Go program"
 
 // waitEnd waits until the process of a pidfd has ended.
@@ -32,7 +32,7 @@ func waitEnd(fd int) error {
 	return errors.New("the process does not end")
 }
 
-// exitError says that a command has failed.
+// exitError means that a command has ended with another code than 0.
 type exitError struct {
 	argv []string
 	code int
@@ -40,7 +40,8 @@ type exitError struct {
 
 func (e exitError) Error() string { return fmt.Sprintf("%q ended with %d", e.argv, e.code) }
 
-// launch starts a command as cheaply as can be. The function it returns waits for its end; an exit code other than 0 is an error.
+// launch starts a command with as few system calls as possible, and returns the time of the start. The returned function waits
+// for the end; an exit code other than 0 is an error.
 func launch(env []string, dir string, argv []string) (time.Time, func() error, error) {
 	program, err := exec.LookPath(argv[0])
 	if err != nil {
@@ -73,7 +74,7 @@ func launch(env []string, dir string, argv []string) (time.Time, func() error, e
 	}, nil
 }
 
-// timed is how long commands take, one after the other, whole processes.
+// timed returns how long the commands take, one after the other, from the start of a process to its end.
 func timed(env []string, dir string, commands [][]string) (time.Duration, error) {
 	var took time.Duration
 	for _, argv := range commands {

@@ -6,16 +6,16 @@ import (
 	"os"
 )
 
-// The rows of test/bench/log that have both sinks.
+// The rows of test/bench/log with both a file and a console.
 const (
 	logHinit = "hinit, file + console"
 	logS6    = "s6-log, file + console"
 )
 
-// logKinds are the writers of test/bench/log and the measure of each.
+// logKinds maps the kinds of writer of test/bench/log to measures.
 var logKinds = map[string]string{"64 KiB a write": "M5", "a line a write": "M5 lines"} //nolint:gochecknoglobals // constant
 
-// logPath takes M5 over from what test/bench/log wrote.
+// logPath reads M5 from the file that test/bench/log has written.
 func (b *bench) logPath() error {
 	if b.logJSON == "" {
 		b.note("M5 is left out: no figures of test/bench/log are given")
@@ -31,7 +31,7 @@ func (b *bench) logPath() error {
 			MBs            float64 `json:"mb_per_second"`
 			CPUGB          float64 `json:"cpu_seconds_per_gb"`
 			Load           span
-			Shown          float64 // share of the lines that the console's reader got; negative without a console
+			Shown          float64 // share of the lines that the reader of the console got; negative without a console
 		}
 	}
 	if err := json.Unmarshal(text, &report); err != nil {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine is where it was measured.
+// machine describes the machine on which the figures were measured.
 type machine struct {
 	Processor  string `json:"processor"`
 	Processors int    `json:"processors"`
@@ -19,7 +19,7 @@ type machine struct {
 	System     string `json:"system"`
 	Go         string `json:"go"`
 	Arch       string `json:"arch"`
-	Commit     string `json:"commit"` // of the sources that were measured, with "modified" behind it where they differ from it
+	Commit     string `json:"commit"` // of the measured sources, with "modified" after it if they differ from the commit
 }
 
 func thisMachine() machine {
@@ -40,7 +40,7 @@ func thisMachine() machine {
 	return m
 }
 
-// load is the load average of the last minute (proc_loadavg(5)), which measuring itself raises.
+// load returns the load average of the last minute (proc_loadavg(5)), which measuring itself raises.
 func load() float64 {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -50,7 +50,7 @@ func load() float64 {
 	return asNumber(first)
 }
 
-// valueOf finds the first line "name separator value" of a file.
+// valueOf returns the value in the first line "name separator value" of a file.
 func valueOf(path, name, separator string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {

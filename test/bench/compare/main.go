@@ -1,14 +1,15 @@
-// Command compare measures hinit and what a user would pick instead, on the same machine in the same run. Build hinit first
-// (make build), install the others with test/bench/install-peers, and run it as root:
+// Command compare measures hinit and other inits and supervisors that a user could choose, on the same machine in the same run.
+// Build hinit first (make build), install the others with test/bench/install-peers, and run it as root:
 //
 //	go run ./test/bench/compare
 //
-// Each candidate is process 1 of a PID namespace of its own; one that is not installed is left out, with a note. Candidates take
-// turns, medians count, and the floor (a bare loop of fork and exec, an empty program) is measured in the same turns. It
-// prints tables and, if asked, writes JSON, plots and the page of the documentation. Nothing is asserted.
+// Each candidate is process 1 of a PID namespace of its own. A candidate that is not installed is left out, with a note.
+// Candidates take turns, and medians count. In the same turns it measures lower bounds: a loop that only starts the services, and
+// an empty program. It prints tables and, if asked, writes JSON, plots and the page of the documentation. It does not fail if
+// hinit is slower.
 //
-// The main goroutine does everything; besides it there is one a watch and one a candidate, which end with them. The other
-// programs that are needed are this binary in another role.
+// The main goroutine does everything. Each watch and each candidate has another one, which ends with it. The other programs that
+// the measurements need are this binary in another role.
 package main
 
 import (
@@ -30,7 +31,7 @@ import (
 )
 
 func main() {
-	runtime.LockOSThread() // what it starts dies with the thread that started it
+	runtime.LockOSThread() // the kernel kills the children when the thread that started them ends
 	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "@") {
 		if err := role(os.Args[1], os.Args[2:]); err != nil {
 			fmt.Fprintln(os.Stderr, os.Args[1]+":", err)
@@ -72,7 +73,7 @@ func list(s string) []string {
 
 type bench struct {
 	hinit, shim, dir string
-	before           string // "" for none
+	before           string // path of an older hinit to compare with; "" for none
 	logJSON, outJSON string
 	from, docs       string
 	runs             int
@@ -85,19 +86,19 @@ type bench struct {
 	empty, naive      string // programs to compare with
 	sites             int
 	peers             []peer
-	left              []string // notes on who is left out
+	left              []string // notes for readers of the figures, such as who is missing
 	figures           figures
 	running           running
 }
 
-// running are the candidates that are alive, for the goroutine that ends everything early.
+// running has the candidates that are alive, so that a signal can end all of them.
 type running struct {
 	mu    sync.Mutex
 	ended bool
-	all   map[*os.Process]<-chan struct{} // closed when it is gone
+	all   map[*os.Process]<-chan struct{} // the channel is closed when the process is gone
 }
 
-// add takes note of a candidate. It returns false when no more may be started.
+// add records a candidate. It returns false when none may be started any more.
 func (r *running) add(p *os.Process, gone <-chan struct{}) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,14 +115,14 @@ func (r *running) remove(p *os.Process) {
 	delete(r.all, p)
 }
 
-// over tells whether kill was called.
+// over reports whether kill was called.
 func (r *running) over() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.ended
 }
 
-// kill ends all of them and lets no more be.
+// kill kills all candidates, and prevents that others are started.
 func (r *running) kill() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -132,7 +133,7 @@ func (r *running) kill() {
 	}
 }
 
-// wants tells whether one of the measures is asked for.
+// wants reports whether the user has asked for one of these measures.
 func (b *bench) wants(measures ...string) bool {
 	return len(b.only) == 0 || slices.ContainsFunc(measures, func(m string) bool { return slices.Contains(b.only, m) })
 }
@@ -158,9 +159,9 @@ func (b *bench) run() error {
 	go func() {
 		<-stop
 		b.running.kill()
-		<-time.After(2 * time.Second) // run ends by itself now, unless it waits for something else
+		<-time.After(2 * time.Second) // by then run has ended, unless it waits for something else
 		_ = os.RemoveAll(b.work)
-		os.Exit(130) // whatever else was started dies with it
+		os.Exit(130) // everything that was started dies with it
 	}()
 	steps := []struct {
 		measures []string
@@ -192,7 +193,8 @@ func (b *bench) run() error {
 	return errors.Join(r.writeJSON(b.outJSON), b.writeDocs(b.docs, r))
 }
 
-// enough tells whether there is no time for one more round of a part that began then and may take a share of the whole.
+// enough reports whether there is no time left for another round of a part, which began at begin and may take a share of the
+// whole time.
 func (b *bench) enough(round int, begin time.Time, share float64, measures string) bool {
 	const least = 2
 	if round < least || time.Since(begin) < time.Duration(share*float64(b.within)) {
@@ -202,17 +204,17 @@ func (b *bench) enough(round int, begin time.Time, share float64, measures strin
 	return true
 }
 
-// progress tells the person who wants to know.
+// progress prints what is being measured, with -v.
 func (b *bench) progress(format string, args ...any) {
 	if b.verbose {
 		fmt.Fprintf(os.Stderr, format+"\n", args...)
 	}
 }
 
-// complain tells the person at the terminal.
+// complain prints an error for the user.
 func (b *bench) complain(text string) { fmt.Fprintln(os.Stderr, text) }
 
-// note says what a reader of the figures has to know.
+// note adds a remark that readers of the figures must know. It appears on the page once.
 func (b *bench) note(format string, args ...any) {
 	if text := fmt.Sprintf(format, args...); !slices.Contains(b.left, text) {
 		b.left = append(b.left, text)

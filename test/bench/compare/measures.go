@@ -5,16 +5,16 @@ import (
 	"math"
 )
 
-// A measure is one table: what is shown of it, and in which order.
+// A measure is one table.
 type measure struct {
-	id    string   // as in figures
-	title string   // what it is
-	unit  string   // of all columns, where it is not in their names
-	at    []string // columns; others follow
-	plot  bool     // there is a plot over the number of services
+	id    string   // name in figures, such as M1
+	title string   // title of the table
+	unit  string   // unit of all columns, unless their names have it
+	at    []string // first columns; others follow them
+	plot  bool     // make a plot over the number of services
 }
 
-// measures are all tables in their order. A figure without one here is not shown.
+// measures has all tables in their order. A figure without a measure here is not shown.
 var measures = []measure{ //nolint:gochecknoglobals // constant
 	{"M1", "memory of supervisor and loggers by number of services (PSS)", "MB", nil, true},
 	{"M1 used", "the same after five times the status of all", "MB", nil, false},
@@ -43,7 +43,7 @@ var measures = []measure{ //nolint:gochecknoglobals // constant
 	{"M12", "commands of the agent through the shim, whole processes", "ms", []string{gatewayStatus, gatewayStart}, false},
 }
 
-// Columns that more than one place names.
+// Columns that several places name.
 const (
 	apiCall       = "API call"
 	bareMkdir     = "mkdir and API call"
@@ -53,16 +53,16 @@ const (
 	consoleGot    = "console got, %"
 )
 
-// A target is one promise: a figure of hinit and its limit.
+// A target is one promise: a figure of hinit, and a limit.
 type target struct {
 	measure, at string
-	limit       float64 // the figure is at most that …
-	of          string  // … times this other's figure in the same rounds; empty: the limit is absolute
-	least       bool    // … or at least that
+	limit       float64 // limit of the figure
+	of          string  // the limit is this many times the figure of another candidate in the same rounds; empty: it is absolute
+	least       bool    // the figure must be at least, not at most, the limit
 	unit        string
 }
 
-// targets are all promises, in the order of the document.
+// targets has all promises, in the order of the document.
 var targets = []target{ //nolint:gochecknoglobals // constant
 	{measure: "M1", at: "10", limit: 4.5, unit: "MB"},
 	{measure: "M1", at: "100", limit: 10, unit: "MB"},
@@ -113,7 +113,7 @@ var targets = []target{ //nolint:gochecknoglobals // constant
 	{measure: "M12", at: gatewayStart, limit: 6, unit: "ms"},
 }
 
-// A verdict is what became of a target.
+// A verdict says whether a target was met.
 type verdict struct {
 	target
 	figure float64
@@ -132,7 +132,7 @@ func (t target) judge(f figures) verdict {
 	return v
 }
 
-// promise is the target in words.
+// promise describes the target in words.
 func (t target) promise() string {
 	bound := "at most"
 	if t.least {
@@ -147,7 +147,7 @@ func (t target) promise() string {
 	return fmt.Sprintf("%s %g %s", bound, t.limit, t.unit)
 }
 
-// shown is the figure in words.
+// shown returns the figure as text.
 func (v verdict) shown() string {
 	switch {
 	case !v.known:
@@ -158,7 +158,7 @@ func (v verdict) shown() string {
 	return number(v.figure) + " " + v.unit
 }
 
-// growth is the exponent by which a figure grows between two numbers of services: 1 is as fast as they do. A figure below the
+// growth returns the exponent by which a figure grows with the number of services; 1 means in proportion. A figure below the
 // smallest meaningful one counts as the smallest.
 func growth(from, to, ratio, smallest float64) float64 {
 	return math.Log(max(to, smallest)/max(from, smallest)) / math.Log(ratio)

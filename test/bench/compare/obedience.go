@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The services of this part are shell scripts that write a line when they are ready and one when they are told to end. They wait
-// on a FIFO without a writer, so that only the signal ends them.
+// The services of this part are shell scripts that write a line when they are ready, and another when they get TERM. They wait on
+// a FIFO without a writer, so that only the signal ends them.
 const (
 	obeyScript = `trap 'echo >>%[1]s/told; exit 0' TERM
 exec 3<>%[1]s/nothing
@@ -25,10 +25,10 @@ read -r x <&3
 `
 )
 
-// stubbornBudget is the time for the whole stop in the run with a service that does not obey.
+// stubbornBudget is the time limit for stopping everything in the run with a service that ignores TERM.
 const stubbornBudget = 2 * time.Second
 
-// obedience completes M10: how many services are told to end before process 1 is gone, and what one that does not obey changes.
+// obedience completes M10: how many services get TERM before process 1 is gone, and what a service that ignores TERM changes.
 func (b *bench) obedience() error {
 	n := 100
 	if b.quick {

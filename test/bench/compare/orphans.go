@@ -18,8 +18,8 @@ const orphanBatches = 5
 // orphanScript makes orphans one after another: the shell forks a child, which forks one more and ends.
 const orphanScript = `i=0; while [ $i -lt %d ]; do (: &); i=$((i+1)); done`
 
-// orphans takes M7 for 20,000 orphans. It measures the processor time of process 1 for each, the part that stays as zombies, and
-// the time until the last is reaped. The orphans come from a process that has entered the namespace, as with docker exec.
+// orphans measures M7 with 20,000 orphans: the processor time of process 1 for each, how many stay as zombies, and the time until
+// the last is reaped. The orphans come from a process that has entered the namespace, as docker exec does.
 func (b *bench) orphans() error {
 	size := 4000
 	if b.quick {
@@ -38,7 +38,7 @@ func (b *bench) orphans() error {
 		var kept []*instance
 		err := g.each(func(i *instance) error { return b.reap(i, size) })
 		for _, i := range g.instances {
-			if i.zombiesLeft > size/10 { // there are not enough process ids for all zombies of those
+			if i.zombiesLeft > size/10 { // its zombies would use up all process ids
 				i.kill()
 			} else {
 				kept = append(kept, i)
@@ -52,7 +52,7 @@ func (b *bench) orphans() error {
 	return nil
 }
 
-// reap is one batch.
+// reap measures one batch of orphans.
 func (b *bench) reap(i *instance, size int) error {
 	before, err := cpuTime(i.pid())
 	if err != nil {
@@ -79,7 +79,7 @@ func (b *bench) reap(i *instance, size int) error {
 // drainTime is how long zombies may stay until they count as left behind.
 const drainTime = 500 * time.Millisecond
 
-// drain waits until there are no more zombies than before, and says how long that took.
+// drain waits until there are no more zombies than before, and returns how long that took and how many are left.
 func (i *instance) drain(before int) (time.Duration, int, error) {
 	begin := time.Now()
 	for {
@@ -91,7 +91,7 @@ func (i *instance) drain(before int) (time.Duration, int, error) {
 	}
 }
 
-// zombies counts the dead children of process 1.
+// zombies counts the dead children of process 1 that were not reaped.
 func (i *instance) zombies() (int, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", i.pid()))
 	if err != nil {
@@ -113,7 +113,7 @@ func (i *instance) zombies() (int, error) {
 	return n, nil
 }
 
-// inside runs a program to its end as a member of the namespace, whose orphans go to process 1.
+// inside runs a program to its end as a member of the namespace, so that process 1 gets its orphans.
 func (i *instance) inside(argv ...string) error {
 	own, err := unix.Open("/proc/self/ns/pid", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -125,8 +125,9 @@ func (i *instance) inside(argv ...string) error {
 		return err
 	}
 	defer unix.Close(theirs)
-	// The call sets the namespace of this thread's children. Until it is set back the kernel lets the thread make no other
-	// (clone(2), EINVAL), and Go ends a program whose thread it asks in vain. It never asks one that a goroutine is locked to.
+	// The call sets the namespace of this thread's children. Until it is set back, the kernel refuses to make another thread from
+	// this one (clone(2), EINVAL), and the Go runtime ends the program when it tries. It never tries on a thread to which a
+	// goroutine is locked.
 	runtime.LockOSThread()
 	if err := unix.Setns(theirs, syscall.CLONE_NEWPID); err != nil {
 		runtime.UnlockOSThread()
@@ -134,7 +135,7 @@ func (i *instance) inside(argv ...string) error {
 	}
 	_, end, err := launch(nil, "", argv)
 	if back := unix.Setns(own, syscall.CLONE_NEWPID); back != nil {
-		return back // still locked: nothing else may run there
+		return back // keep the goroutine locked, so that no other runs on this thread
 	}
 	runtime.UnlockOSThread()
 	if err != nil {

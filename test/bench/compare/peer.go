@@ -6,55 +6,55 @@ import (
 	"syscall"
 )
 
-// A peer is what a user could put in the place of process 1. Further abilities are in the interfaces below; a peer that lacks one
-// has no row in the measures that need it.
+// A peer is a program that a user could run as process 1 in place of hinit. The interfaces below are for peers that can do more;
+// a peer without such an ability has no row in the tables that need it.
 type peer interface {
 	name() string
-	// programs are those that must be on PATH.
+	// programs returns the programs that must be in PATH.
 	programs() []string
-	// version says which one it is.
+	// version returns the version, for the notes below the tables.
 	version() string
-	// prepare writes into the site what makes it run the site's services at its start.
+	// prepare writes the peer's configuration into the site, so that the peer runs the site's services from its start.
 	prepare(s *site) error
-	// command is what becomes process 1, and its environment besides PATH and HOME.
+	// command returns the command line of process 1, and its environment besides PATH and HOME.
 	command(s *site) (argv, env []string)
 }
 
 // A supervisor runs all services of a site, each with a rotated log of its own, and restarts them.
 type supervisor interface {
 	peer
-	// stopSignal makes process 1 stop everything and end.
+	// stopSignal returns the signal at which process 1 stops everything and ends.
 	stopSignal() syscall.Signal
 }
 
-// An operated supervisor has commands. They run outside of the namespace, in the site's directory.
+// An operated supervisor has commands for users. They run outside of the namespace, in the site's directory.
 type operated interface {
 	supervisor
-	// statusOf is the command that tells the state of one service.
+	// statusOf returns the command that prints the state of one service.
 	statusOf(s *site, service string) []string
-	// statusOfAll are the commands that together tell the state of all.
+	// statusOfAll returns the commands that together print the state of all services.
 	statusOfAll(s *site) [][]string
 	start(s *site, service string) []string
 	stop(s *site, service string) []string
-	// environment is the environment of the commands, besides PATH.
+	// environment returns the environment of these commands, besides PATH.
 	environment(s *site) []string
 }
 
-// A grower can be given one more service while it runs.
+// A grower can get another service while it runs.
 type grower interface {
 	supervisor
-	// adders are its ways to add a service.
+	// adders returns the ways to add a service.
 	adders() []adder
 }
 
-// An adder makes one more service run.
+// An adder is one way to add a service.
 type adder struct {
-	name  string                              // what a user would call it
-	stage func(s *site, service string) error // makes ready, and is not measured
-	add   func(s *site, service string) error
+	name  string                              // name for the table
+	stage func(s *site, service string) error // prepares the service; its time is not measured
+	add   func(s *site, service string) error // makes the service run
 }
 
-// allPeers returns the candidates in the order of the tables, also the ones that are not installed.
+// allPeers returns all candidates in the order of the tables, installed or not.
 func (b *bench) allPeers() []peer {
 	all := []peer{
 		loopPeer{b.self},
@@ -73,7 +73,7 @@ func (b *bench) allPeers() []peer {
 	return all
 }
 
-// missing is the first of the peer's programs that is not here.
+// missing returns the first of the peer's programs that is not installed.
 func missing(p peer) string {
 	for _, program := range p.programs() {
 		if _, err := exec.LookPath(program); err != nil {
@@ -83,7 +83,7 @@ func missing(p peer) string {
 	return ""
 }
 
-// firstLine is what a program prints first.
+// firstLine returns the first line that a program prints.
 func firstLine(argv ...string) string {
 	out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
 	if err != nil {
@@ -93,7 +93,7 @@ func firstLine(argv ...string) string {
 	return line
 }
 
-// packaged is the version of the Debian package that a program comes from.
+// packaged returns the version of the Debian package that a program comes from.
 func packaged(pkg string) string {
 	return firstLine("dpkg-query", "--show", "--showformat", "${Package} ${Version}", pkg)
 }

@@ -12,11 +12,11 @@ import (
 	"hinit/client/dial"
 )
 
-// hinit runs each service as the gateway of a profile, as people use it. The first is the gateway of the root profile, started by
-// "gateway run" as the CMD. All others are wanted by their gateway_state.json.
+// hinit runs each service as the gateway of a profile, as users do. The first is the gateway of the root profile, which "gateway
+// run" as the CMD starts. All others are wanted by their gateway_state.json.
 type hinit struct {
-	program string // the init and its command line
-	before  bool   // it is not the one that is measured, but an older one beside it
+	program string // path of hinit
+	before  bool   // it is an older version, for comparison
 }
 
 const (
@@ -60,7 +60,7 @@ func (h hinit) command(s *site) (argv, env []string) {
 	return []string{h.program, "init", "gateway", "run"}, env
 }
 
-// profile is the profile whose gateway a service is.
+// profile returns the profile whose gateway a service is.
 func (hinit) profile(s *site, service string) string {
 	if service == s.services[0] {
 		return "default"
@@ -94,7 +94,7 @@ shutdown: {budget: %[7]s}
 			err = h.addProfile(s, service)
 		}
 	}
-	return errors.Join(err, s.give("data", agentID)) // as on every start of a container but the first
+	return errors.Join(err, s.give("data", agentID)) // as in each start of a container but the first
 }
 
 func yamlList(words []string) string {
@@ -105,8 +105,9 @@ func yamlList(words []string) string {
 	return "[" + strings.Join(out, ", ") + "]"
 }
 
-// adders: the profile has been there for a while and is started; or its directory is made with bare system calls and started at
-// once. It does not start by itself, because who makes a profile has not asked for that yet.
+// adders returns two ways to add a service. In one, the profile has existed for a while and is started. In the other, its
+// directory is made by bare system calls and started at once. A new profile does not start by itself, because its maker has not
+// asked for that yet.
 func (h hinit) adders() []adder {
 	return []adder{
 		{apiCall, h.makeProfile, h.startProfile},
@@ -132,7 +133,7 @@ func (hinit) startProfile(s *site, service string) error {
 	})
 }
 
-// addProfile makes a profile with bare system calls; its gateway is wanted up.
+// addProfile makes a profile by bare system calls, with its gateway wanted up.
 func (h hinit) addProfile(s *site, service string) error {
 	home := "data/"
 	if service != s.services[0] {

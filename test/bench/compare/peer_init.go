@@ -1,9 +1,9 @@
 package main
 
-// plainInit is an init that has one child and reaps orphans, and does nothing else.
+// plainInit is an init that starts one command and reaps orphans, and does nothing else.
 type plainInit struct {
 	program string
-	before  []string // words before the command
+	before  []string // arguments before the command
 }
 
 //nolint:gochecknoglobals // constants

@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// loopPeer is the floor under all supervisors: a loop that starts as many processes, and nothing else.
+// loopPeer is a loop that starts the services and does nothing else. No supervisor can cost less.
 type loopPeer struct{ self string }
 
 const loopName = "bare loop"

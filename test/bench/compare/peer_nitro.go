@@ -6,15 +6,16 @@ import (
 	"syscall"
 )
 
-// nitro is used when it is on PATH; Debian has no package of it. Each service has a logger of its own, s6-log. It has room for
-// 500 services unless it is built with another MAXSV, and a logger is one too. Its manual pages are nitro(8) and nitroctl(1).
+// nitro is measured if it is in PATH; Debian has no package of it. Each service has its own logger, s6-log. nitro has room for
+// 500 services, unless it is built with another MAXSV, and each logger counts as one. Its manual pages are nitro(8) and
+// nitroctl(1).
 type nitro struct{}
 
 const nitroName = "nitro"
 
 func (nitro) name() string                           { return nitroName }
 func (nitro) programs() []string                     { return []string{"nitro", "nitroctl", "s6-log"} }
-func (nitro) version() string                        { return "" } // it has no way to tell
+func (nitro) version() string                        { return "" } // it has no option for that
 func (nitro) stopSignal() syscall.Signal             { return syscall.SIGINT }
 func (nitro) environment(s *site) []string           { return []string{"NITRO_SOCK=" + s.path("nitro.sock")} }
 func (nitro) statusOfAll(*site) [][]string           { return [][]string{{"nitroctl", "list"}} }

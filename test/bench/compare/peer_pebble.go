@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// pebble is used when it is on PATH; Debian has no package of it. It keeps logs in memory only. Its commands are described on
+// pebble is measured if it is in PATH; Debian has no package of it. It keeps logs in memory only. Its commands are described on
 // https://documentation.ubuntu.com/pebble/reference/cli-commands/.
 type pebble struct{}
 

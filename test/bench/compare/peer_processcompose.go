@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// processCompose is used when it is on PATH; Debian has no package of it. Its commands are described on
+// processCompose is measured if it is in PATH; Debian has no package of it. Its commands are described on
 // https://f1bonacc1.github.io/process-compose/cli/process-compose/.
 type processCompose struct{}
 

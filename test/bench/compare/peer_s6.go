@@ -9,7 +9,7 @@ import (
 
 const s6Name = "s6"
 
-// s6 is s6-svscan with an s6-supervise for each service and each logger, and s6-log as the logger: what s6-overlay runs.
+// s6 is s6-svscan with an s6-supervise for each service and each logger, and s6-log as the logger, as in s6-overlay.
 type s6 struct{}
 
 func (s6) name() string { return s6Name }
@@ -55,7 +55,8 @@ func (p s6) prepare(s *site) error {
 	return err
 }
 
-// define makes the service directory. s6 starts a service again at once only when it had said that it is ready.
+// define makes the service directory. s6 restarts a service without its delay of a second only if the service had said that it is
+// ready.
 func (s6) define(s *site, service, in string) error {
 	script, ready := s.script(service), error(nil)
 	if s.fast {

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// supervisord is one process that keeps the logs itself, without time stamps. The services are in one group, because groups are
-// stopped one after the other, a second each.
+// supervisord is one process that also writes the logs, without time stamps. All services are in one group, because it stops
+// groups one after the other, a second each.
 type supervisord struct{}
 
 func (supervisord) name() string               { return "supervisord" }

@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 )
 
-// sheet is a measure laid out as a table.
+// sheet is a measure as a table.
 type sheet struct {
 	measure
 	rows []row
@@ -21,12 +21,12 @@ type row struct {
 }
 
 type cell struct {
-	value, ratio float64 // ratio is to hinit
+	value, ratio float64 // ratio to hinit's value
 	known        bool
 	compared     bool
 }
 
-// sheets returns a table for each measure.
+// sheets returns a table for each measure that has figures.
 func (b *bench) sheets() []sheet {
 	var all []sheet
 	for _, m := range measures {
@@ -73,7 +73,7 @@ func (b *bench) any(so func(key) bool) bool {
 	return false
 }
 
-// order is the order of the rows: the floor first, then hinit, then the others.
+// order returns the rows of a measure: the loop or empty program first, then hinit, then the others.
 func (b *bench) order(measure string) []string {
 	first := []string{trueName, emptyName, withoutInit, loopName, hinitName}
 	for _, p := range b.peers {
@@ -108,7 +108,7 @@ func asNumber(s string) float64 {
 	return n
 }
 
-// number writes a figure with as many digits as mean something.
+// number formats a figure with as many digits as mean something.
 func number(v float64) string {
 	switch {
 	case v >= 100 || v <= -100 || v == float64(int64(v)):
@@ -119,7 +119,7 @@ func number(v float64) string {
 	return strconv.FormatFloat(v, 'f', 2, 64)
 }
 
-// print writes everything that was measured, for a terminal.
+// print writes all results, for a terminal.
 func (b *bench) print(w io.Writer) {
 	for _, s := range b.sheets() {
 		unit := ""
@@ -138,7 +138,7 @@ func (b *bench) print(w io.Writer) {
 		}
 		_ = t.Flush()
 	}
-	if !b.quick { // which shows that it works, and no more
+	if !b.quick { // a quick run only shows that the benchmark works
 		b.printTargets(w)
 	}
 	for _, note := range b.left {
@@ -158,7 +158,7 @@ func (b *bench) printTargets(w io.Writer) {
 	_ = t.Flush()
 }
 
-// text is the figure and its ratio to hinit's.
+// text returns the figure and its ratio to hinit's.
 func (c cell) text() string {
 	if c.known && c.compared {
 		return c.figure() + " (" + number(c.ratio) + ")"
@@ -191,7 +191,7 @@ func (b *bench) verdicts() []verdict {
 	var all []verdict
 	for _, t := range targets {
 		if t.of == pebbleName && missing(pebble{}) != "" {
-			continue // its row is left out, and said to be
+			continue // the page says that this row is missing
 		}
 		if v := t.judge(b.figures); v.known || b.wants(strings.Fields(t.measure)[0]) {
 			all = append(all, v)
@@ -200,19 +200,19 @@ func (b *bench) verdicts() []verdict {
 	return all
 }
 
-// maxGrowth is the exponent at which something counts as growing faster than the number of services. A little more than 1
-// is the noise of a quotient of two figures.
+// maxGrowth is the exponent from which a cost counts as growing faster than the number of services. Two figures vary enough for a
+// little more than 1.
 const maxGrowth = 1.05
 
-// A growing figure and how fast it does.
+// growing is a cost of hinit and how fast it grows.
 type growing struct {
 	measure  string
 	from, to int
 	exponent float64
 }
 
-// growths looks at how hinit's costs grow, from a hundred services to the most there were: below that, what does not grow counts
-// most.
+// growths returns how hinit's costs grow, from a hundred services to the largest number that was measured. With fewer services,
+// constant costs would hide the growth.
 func (b *bench) growths() []growing {
 	var all []growing
 	for _, m := range measures {
@@ -229,7 +229,7 @@ func (b *bench) growths() []growing {
 			}
 		}
 		if ok && to > from {
-			const smallest = 1 // of each unit there is
+			const smallest = 1 // in every unit
 			all = append(all, growing{m.id, from, to, growth(first, last, float64(to)/from, smallest)})
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// restTime is how long everybody is watched doing nothing.
+// restTime returns how long the idle candidates are watched.
 func (b *bench) restTime() time.Duration {
 	if b.quick {
 		return 2 * time.Second
@@ -18,7 +18,7 @@ func (b *bench) restTime() time.Duration {
 	return 20 * time.Second
 }
 
-// rest measures M4, what a candidate does while nothing happens, and M6, its commands. All candidates run at the same time,
+// rest measures M4, the costs of a candidate while nothing happens, and M6, its commands. All candidates run at the same time,
 // because an idle one does not disturb the others.
 func (b *bench) rest() error {
 	n := 500
@@ -41,7 +41,7 @@ func (b *bench) rest() error {
 	return nil
 }
 
-// idle takes M4, of hinit with other numbers of services too.
+// idle measures M4, of hinit with other numbers of services too.
 func (b *bench) idle(g *group, n int) error {
 	all := slices.Clone(g.instances)
 	for _, size := range b.sizes(hinit{}) {
@@ -75,7 +75,7 @@ func (b *bench) idle(g *group, n int) error {
 	return nil
 }
 
-// commands takes M6.
+// commands measures M6.
 func (b *bench) commands(g *group) error {
 	if err := g.each(operable); err != nil {
 		return err
@@ -123,7 +123,7 @@ func operable(i *instance) error {
 	return nil
 }
 
-// commandsOf are the commands of the peer, which has some, and their environment.
+// commandsOf returns the peer, which has commands, and the environment of its commands.
 func (i *instance) commandsOf() (operated, []string) {
 	p, _ := i.peer.(operated)
 	return p, p.environment(i.site)
@@ -143,8 +143,8 @@ func (b *bench) statuses(i *instance) error {
 	return nil
 }
 
-// status measures commands that ask for the state of services. A command fails when a service is not up: all of them run, but the
-// candidate may not have noticed yet.
+// status returns how long commands take that ask for the state of services. A status command may fail because the candidate has
+// not noticed yet that a service is up; then it is run again.
 func (i *instance) status(commands [][]string) (time.Duration, error) {
 	_, env := i.commandsOf()
 	var took time.Duration
@@ -162,10 +162,10 @@ func (i *instance) status(commands [][]string) (time.Duration, error) {
 	return took, err
 }
 
-// victim is the service that is started and stopped.
+// victim returns the service that is started and stopped.
 func (i *instance) victim() string { return i.services[len(i.services)-1] }
 
-// stopOne stops the victim, so that its next start is seen and its process known.
+// stopOne stops the victim, so that its next start can be seen and its process is known.
 func stopOne(i *instance) error {
 	p, env := i.commandsOf()
 	if _, err := timed(env, i.dir, [][]string{p.stop(i.site, i.victim())}); err != nil {

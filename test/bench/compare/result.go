@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// result is what the JSON file has. The page of the documentation can be written from it alone.
+// result is the content of the JSON file, from which alone the page of the documentation can be written.
 type result struct {
 	Date     string            `json:"date"`
 	Machine  machine           `json:"machine"`
@@ -28,7 +28,7 @@ type figure struct {
 	Samples []float64 `json:"samples"`
 }
 
-// gatherResult is what this run came to.
+// gatherResult returns the result of this run.
 func (b *bench) gatherResult() result {
 	r := result{Date: time.Now().Format(time.DateOnly), Machine: thisMachine(), Versions: b.versions(), Notes: b.left, Loads: b.figures.loads}
 	for k, samples := range b.figures.samples {
@@ -44,7 +44,7 @@ func (b *bench) gatherResult() result {
 	return r
 }
 
-// digits returns the significant digits of a figure, and one more.
+// digits returns a figure with its significant digits and one more.
 func digits(v float64) float64 {
 	if v == 0 {
 		return 0
@@ -53,7 +53,7 @@ func digits(v float64) float64 {
 	return math.Round(v*unit) / unit
 }
 
-// writeJSON writes all samples, a figure a line; no path is no file.
+// writeJSON writes all samples, one figure a line. Without a path it writes nothing.
 func (r result) writeJSON(path string) error {
 	if path == "" {
 		return nil
@@ -80,7 +80,7 @@ func (r result) writeJSON(path string) error {
 	return os.WriteFile(path, []byte(w.String()), 0o644)
 }
 
-// load takes the figures of an earlier run instead of measuring.
+// load reads the figures of an earlier run in place of measuring.
 func (b *bench) load(path string) (result, error) {
 	var r result
 	text, err := os.ReadFile(path)
@@ -97,11 +97,11 @@ func (b *bench) load(path string) (result, error) {
 		b.figures.loaded(measure, s)
 	}
 	b.left = r.Notes
-	b.peers = b.allPeers() // for their order
+	b.peers = b.allPeers() // for the order of the rows
 	return r, nil
 }
 
-// versions are the versions of all candidates.
+// versions returns the versions of all candidates.
 func (b *bench) versions() map[string]string {
 	all := map[string]string{}
 	for _, p := range b.peers {

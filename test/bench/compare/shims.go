@@ -17,7 +17,7 @@ import (
 // shimUser is the agent's user in the namespace in which shims are measured.
 const shimUser = "hermes"
 
-// shellShim is what a container without hinit has for the same purpose: a script in front of s6-setuidgid.
+// shellShim is the shim of a container without hinit: a script that calls s6-setuidgid.
 const shellShim = `#!/bin/sh
 case "${HERMES_DOCKER_EXEC_AS_ROOT:-}" in
 1 | true | yes) exec /bin/true "$@" ;;
@@ -30,21 +30,21 @@ export HOME
 exec s6-setuidgid ` + shimUser + ` /bin/true "$@"
 `
 
-// candidate is a command that drops root and becomes /bin/true.
+// candidate is a command that drops root and executes /bin/true.
 type candidate struct {
 	Name string   `json:"name"`
 	Argv []string `json:"argv"`
 }
 
-// shimOrder is what the namespace for shims is told.
+// shimOrder is what the role for shims gets.
 type shimOrder struct {
-	Dir        string      `json:"dir"` // room for its /etc
+	Dir        string      `json:"dir"` // directory for the contents of its /etc
 	Rounds     int         `json:"rounds"`
 	Candidates []candidate `json:"candidates"`
 }
 
-// shims takes M8: what an exec shim adds to /bin/true. The configuration of hinit-shim is in /etc, so this happens in a mount
-// namespace with an /etc of its own.
+// shims measures M8: what an exec shim adds to the time of /bin/true. The configuration of hinit-shim is in /etc, so this happens
+// in a mount namespace with an /etc of its own.
 func (b *bench) shims() error {
 	order := shimOrder{Dir: filepath.Join(b.work, "etc"), Rounds: 40 * b.runs}
 	if b.quick {
@@ -86,7 +86,7 @@ func (b *bench) shims() error {
 	return nil
 }
 
-// ask runs one of the roles in a mount namespace of its own; question and answer are JSON.
+// ask runs one of the roles in a mount namespace of its own. It passes question and reads answer as JSON.
 func (b *bench) ask(role string, question, answer any) error {
 	text, err := json.Marshal(question)
 	if err != nil {
@@ -120,7 +120,7 @@ func timeShims(o shimOrder) (map[string][]float64, error) {
 	return took, nil
 }
 
-// privateEtc replaces /etc in this mount namespace by one that has the configuration of the shim.
+// privateEtc replaces /etc in this mount namespace by one with the configuration of the shim.
 func privateEtc(dir string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err

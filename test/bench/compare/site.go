@@ -15,25 +15,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// agentID is the user that services of hinit run as.
+// agentID is the user as whom hinit's services run.
 const agentID = 10000
 
-// patience is how long any one thing may take.
+// patience limits every wait.
 const patience = 60 * time.Second
 
-// site is where a peer runs its services: a directory of its own and what is to run.
+// site is the directory in which a peer runs its services, and what these services are.
 type site struct {
 	dir      string
-	services []string      // their names
-	sleeper  string        // the program of each service, a copy of sleep(1), so that its starts can be watched
-	command  []string      // what each service runs
-	first    []string      // what the first one runs instead, if anything
-	fast     bool          // restart delays at the peer's minimum
-	asS6     bool          // hinit answers as s6 too, as it does in the image of the agent
-	budget   time.Duration // for the whole stop, where a peer has such a thing; 0 is its default
+	services []string      // names of the services
+	sleeper  string        // program of each service: a copy of sleep(1), so that [watch] sees its starts
+	command  []string      // command of each service
+	first    []string      // command of the first service, if it differs
+	fast     bool          // use the peer's shortest restart delays
+	asS6     bool          // hinit also answers as s6, as it does in the image of the agent
+	budget   time.Duration // time limit for stopping everything, if the peer has one; 0: its default
 }
 
-// commandOf is what a service runs.
+// commandOf returns the command of a service.
 func (s *site) commandOf(service string) []string {
 	if len(s.first) > 0 && service == s.services[0] {
 		return s.first
@@ -41,7 +41,7 @@ func (s *site) commandOf(service string) []string {
 	return s.command
 }
 
-// script is a run script for that service, as s6, runit and nitro want it.
+// script returns the run script of a service for s6, runit and nitro.
 func (s *site) script(service string) string {
 	return "#!/bin/sh\nexec 2>&1\nexec " + strings.Join(quoted(s.commandOf(service)), " ") + "\n"
 }
@@ -54,12 +54,12 @@ func quoted(words []string) []string {
 	return out
 }
 
-// path is a path in the site's directory.
+// path returns a path in the site's directory.
 func (s *site) path(parts ...string) string {
 	return filepath.Join(append([]string{s.dir}, parts...)...)
 }
 
-// write makes a file in the site's directory, and the directories above it.
+// write writes a file in the site's directory, and makes the directories above it.
 func (s *site) write(name, text string, mode os.FileMode) error {
 	path := s.path(name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -68,14 +68,14 @@ func (s *site) write(name, text string, mode os.FileMode) error {
 	return os.WriteFile(path, []byte(text), mode)
 }
 
-// give makes everything in a directory a user's.
+// give makes a user the owner of everything in a directory.
 func (s *site) give(dir string, id int) error {
 	return filepath.WalkDir(s.path(dir), func(path string, _ fs.DirEntry, err error) error {
 		return errors.Join(err, os.Lchown(path, id, id))
 	})
 }
 
-// newSite makes a directory for n services.
+// newSite makes a site with n services.
 func (b *bench) newSite(n int) (*site, error) {
 	b.sites++
 	s := &site{dir: filepath.Join(b.work, strconv.Itoa(b.sites)), asS6: b.asS6}
@@ -103,24 +103,23 @@ func copyFile(to, from string) error {
 	return os.WriteFile(to, text, 0o755)
 }
 
-// instance is a peer at work, as process 1 of a PID namespace of its own.
+// instance is a running peer, as process 1 of a PID namespace of its own.
 type instance struct {
 	*site
 	peer    peer
 	cmd     *exec.Cmd
 	watch   *watch
 	began   time.Time
-	console string // file with what it printed
+	console string // file with its output
 	ended   chan struct{}
 
-	last        started // the last start that was waited for
-	more        int     // services added since
+	last        started // last start that was waited for
+	more        int     // services that were added since the start
 	zombiesLeft int
-	all         *running // it is one of those
+	all         *running // the running instances, of which this is one
 }
 
-// start makes the peer process 1 of new namespaces. It returns when the peer has begun; what it starts is for the caller to wait
-// for.
+// start starts a peer as process 1 of new namespaces. It returns when the peer has begun; the caller waits for the services.
 func (b *bench) start(p peer, s *site) (*instance, error) {
 	if err := p.prepare(s); err != nil {
 		return nil, fmt.Errorf("%s: %w", p.name(), err)
@@ -128,7 +127,7 @@ func (b *bench) start(p peer, s *site) (*instance, error) {
 	return b.startPrepared(p, s)
 }
 
-// startPrepared starts a candidate in a site that is prepared, or that it has run in before.
+// startPrepared starts a peer in a site that is prepared, or in which the peer has run before.
 func (b *bench) startPrepared(p peer, s *site) (*instance, error) {
 	if b.running.over() {
 		return nil, errInterrupted
@@ -170,7 +169,7 @@ func (b *bench) startPrepared(p peer, s *site) (*instance, error) {
 		return nil, err
 	}
 	go func() {
-		_ = i.cmd.Wait() // how it ends is not what is measured
+		_ = i.cmd.Wait() // its exit code does not matter
 		close(i.ended)
 	}()
 	i.all = &b.running
@@ -192,19 +191,19 @@ func (b *bench) startPrepared(p peer, s *site) (*instance, error) {
 
 var errInterrupted = errors.New("interrupted")
 
-// pid is process 1 as it is known out here.
+// pid returns the pid of process 1 in this program's namespace.
 func (i *instance) pid() int { return i.cmd.Process.Pid }
 
-// kill ends the namespace at once, and removes the site.
+// kill kills everything in the namespace at once, and removes the site.
 func (i *instance) kill() {
 	_ = i.cmd.Process.Kill() // it may have ended
 	<-i.ended
 	i.all.remove(i.cmd.Process)
 	i.watch.close()
-	_ = os.RemoveAll(i.dir) // the whole work directory is removed later
+	_ = os.RemoveAll(i.dir) // if this fails, the removal of the work directory does it later
 }
 
-// failure adds what the peer printed last.
+// failure adds the last output of the peer to an error.
 func (i *instance) failure(err error) error {
 	text, _ := os.ReadFile(i.console)
 	if len(text) > 600 {
@@ -213,7 +212,7 @@ func (i *instance) failure(err error) error {
 	return fmt.Errorf("%s with %d services: %w\n%s", i.peer.name(), len(i.services), err, text)
 }
 
-// alive tells whether process 1 is.
+// alive reports whether process 1 runs.
 func (i *instance) alive() bool {
 	select {
 	case <-i.ended:
@@ -223,7 +222,7 @@ func (i *instance) alive() bool {
 	}
 }
 
-// booted waits until all services run, and returns how long that took.
+// booted waits until all services run, and returns how long that took from the start.
 func (i *instance) booted() (time.Duration, error) {
 	var err error
 	if i.last, err = i.watch.next(len(i.services), i); err != nil {
@@ -232,13 +231,13 @@ func (i *instance) booted() (time.Duration, error) {
 	return i.last.at.Sub(i.began), nil
 }
 
-// boot is booted without the time that it took.
+// boot waits until all services run.
 func (i *instance) boot() error {
 	_, err := i.booted()
 	return err
 }
 
-// until polls until what it waits for is so.
+// until polls so until it returns true. The error names the condition by what.
 func until(what string, every time.Duration, so func() (bool, error)) error {
 	end := time.Now().Add(patience)
 	for {
@@ -253,7 +252,7 @@ func until(what string, every time.Duration, so func() (bool, error)) error {
 	}
 }
 
-// settle waits until the loggers run too and nothing is started or computed any more.
+// settle waits until the loggers run too, and the peer starts nothing and uses no processor time any more.
 func (i *instance) settle() error {
 	var last usage
 	quiet := 0
@@ -275,7 +274,7 @@ func (i *instance) settle() error {
 	})
 }
 
-// terminate sends TERM to process 1 and waits until it is gone.
+// terminate sends a signal to process 1, and returns how long it took to end.
 func (i *instance) terminate(signal syscall.Signal) (time.Duration, error) {
 	begin := time.Now()
 	if err := i.cmd.Process.Signal(signal); err != nil {

@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// key names a figure: the measure, what it was taken at (such as a number of services), and of whom.
+// key names a figure: the measure, what it was measured at (such as a number of services), and whose it is.
 type key struct{ measure, at, peer string }
 
-// figures collect samples, and how loaded the machine was when the samples were taken.
+// figures collects samples, and the load of the machine at their time.
 type figures struct {
 	samples map[key][]float64
 	loads   map[string]span
-	load    func() float64 // now
+	load    func() float64 // returns the present load
 }
 
-// span is from the least to the most.
+// span is a range from the lowest to the highest value.
 type span struct {
 	From float64 `json:"from"`
 	To   float64 `json:"to"`
@@ -31,13 +31,13 @@ func (f figures) add(measure, at, peer string, value float64) {
 	f.loaded(measure, span{now, now})
 }
 
-// keep adds a sample that was taken at another time.
+// keep adds a sample of an earlier time, without the present load.
 func (f figures) keep(measure, at, peer string, value float64) {
 	k := key{measure, at, peer}
 	f.samples[k] = append(f.samples[k], value)
 }
 
-// loaded widens the load of a measure.
+// loaded widens the range of a measure's load.
 func (f figures) loaded(measure string, s span) {
 	if was, known := f.loads[measure]; known {
 		s = span{math.Min(was.From, s.From), math.Max(was.To, s.To)}
@@ -45,7 +45,7 @@ func (f figures) loaded(measure string, s span) {
 	f.loads[measure] = s
 }
 
-// median of a figure, and whether there is one.
+// median returns the median of a figure, and whether there are samples.
 func (f figures) median(measure, at, peer string) (float64, bool) {
 	samples := f.samples[key{measure, at, peer}]
 	if len(samples) == 0 {
@@ -54,8 +54,8 @@ func (f figures) median(measure, at, peer string) (float64, bool) {
 	return median(samples), true
 }
 
-// ratio is the median of the ratios of each round, so that a slow moment of the machine hits both sides of it. It needs
-// samples taken in turns.
+// ratio returns the median of the ratios of two figures in each round. A slow moment of the machine affects both figures of a
+// round. The samples must have been taken in turns.
 func (f figures) ratio(measure, at, peer, other string) (float64, bool) {
 	a, b := f.samples[key{measure, at, peer}], f.samples[key{measure, at, other}]
 	n := min(len(a), len(b))
@@ -72,7 +72,7 @@ func (f figures) ratio(measure, at, peer, other string) (float64, bool) {
 	return median(all), true
 }
 
-// median is the middle sample; of an even number, the mean of the two in the middle.
+// median returns the middle sample or, of an even number, the mean of the two in the middle.
 func median(samples []float64) float64 {
 	sorted := slices.Sorted(slices.Values(samples))
 	middle := len(sorted) / 2

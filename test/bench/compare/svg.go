@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// plot is a picture of figures over the number of services, both axes logarithmic.
+// plot is a picture of figures over the number of services. Both axes are logarithmic.
 type plot struct {
 	title, unit string
 	lines       []line
@@ -23,13 +23,13 @@ type line struct {
 
 type point struct{ x, y float64 }
 
-// The size of a plot and of the frame within it.
+// Size of a plot, and of the frame in it.
 const (
 	plotWidth, plotHeight                      = 760, 440
 	frameLeft, frameTop, frameRight, frameDown = 70, 48, 620, 390
 )
 
-// colourOf is the colour of a line, the same in all plots. The colours are distinct to people who see few.
+// colourOf returns the colour of a line, the same in all plots. People with any colour blindness can distinguish them.
 func colourOf(name string) string {
 	switch name {
 	case hinitName:
@@ -50,7 +50,7 @@ func colourOf(name string) string {
 	return "#8c6d31"
 }
 
-// scale maps a logarithmic range onto pixels.
+// scale maps a logarithmic range to pixels.
 type scale struct{ low, high, from, to float64 }
 
 func (s scale) at(v float64) float64 {
@@ -58,7 +58,7 @@ func (s scale) at(v float64) float64 {
 	return s.from + (math.Log10(v)-math.Log10(s.low))/(math.Log10(s.high)-math.Log10(s.low))*(s.to-s.from)
 }
 
-// decades are the powers of ten in the range.
+// decades returns the powers of ten in the range.
 func (s scale) decades() []float64 {
 	var all []float64
 	for e := math.Ceil(math.Log10(s.low) - 1e-9); e <= math.Log10(s.high)+1e-9; e++ {
@@ -67,7 +67,7 @@ func (s scale) decades() []float64 {
 	return all
 }
 
-// svg draws the plot. A zero is drawn at the lower edge.
+// svg draws the plot. A zero is at the lower edge, because a logarithmic axis has none.
 func (p plot) svg() string {
 	x := scale{math.Inf(1), 0, frameLeft, frameRight}
 	y := scale{math.Inf(1), 0, frameDown, frameTop}
@@ -124,7 +124,7 @@ func (p plot) svg() string {
 	return w.String()
 }
 
-// numbers are all numbers of services there are.
+// numbers returns all numbers of services in the plot.
 func (p plot) numbers() []float64 {
 	var all []float64
 	for _, l := range p.lines {
@@ -138,7 +138,7 @@ func (p plot) numbers() []float64 {
 	return all
 }
 
-// labels are the places of the lines' names: beside their last point, moved apart so that all can be read.
+// labels returns the positions of the lines' names: beside the last point of each line, moved apart so that all can be read.
 func (p plot) labels(x, y scale) []point {
 	const apart, beside = 16, 9
 	places := make([]point, len(p.lines))
@@ -157,7 +157,7 @@ func (p plot) labels(x, y scale) []point {
 			places[order[k]].y = max(places[order[k]].y, above.y+apart)
 		}
 	}
-	// And up again from the lower edge.
+	// Move the names up again that are below the lower edge.
 	for k, i := range slices.Backward(order) {
 		low := float64(frameDown)
 		if k+1 < len(order) && places[order[k+1]].x == places[i].x {

@@ -14,18 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// usage is what everything in a namespace but the services themselves uses.
+// usage is what all processes in a namespace except the services use.
 type usage struct {
-	processes int // the supervisor, its helpers and loggers
+	processes int // supervisor, its helpers and loggers
 	services  int
 	cpu       time.Duration
-	switches  int64 // context switches, of both kinds, of all threads
-	pss       int64 // bytes from here on
-	private   int64 // private dirty
+	switches  int64 // context switches of both kinds, of all threads
+	pss       int64 // in bytes, as the next ones
+	private   int64 // private dirty pages
 	tables    int64 // page tables
 }
 
-// processes lists the namespace, by its own numbers. The services are told apart by their program.
+// processes returns the pids of the namespace's processes except the services, which are recognised by their program, and the
+// number of services.
 func (i *instance) processes() (others []int, services int, err error) {
 	dir, err := os.Open(i.proc())
 	if err != nil {
@@ -56,12 +57,12 @@ func (i *instance) processes() (others []int, services int, err error) {
 	return others, services, nil
 }
 
-// proc is a path in the namespace's own /proc.
+// proc returns a path in the namespace's /proc.
 func (i *instance) proc(parts ...string) string {
 	return fmt.Sprintf("/proc/%d/root/proc/%s", i.pid(), strings.Join(parts, "/"))
 }
 
-// usage sums up CPU time and context switches.
+// usage sums up processor time and context switches.
 func (i *instance) usage() (usage, error) {
 	var u usage
 	others, services, err := i.processes()
@@ -86,7 +87,7 @@ func (i *instance) usage() (usage, error) {
 	return u, nil
 }
 
-// memory adds the memory.
+// memory returns the same with the memory.
 func (i *instance) memory() (usage, error) {
 	u, err := i.usage()
 	if err != nil {
@@ -108,7 +109,7 @@ func (i *instance) memory() (usage, error) {
 	return u, nil
 }
 
-// sumFields adds up lines like "Name: 12 kB" of a file in /proc. A process that has ended has none.
+// sumFields adds up lines like "Name: 12 kB" of a file in /proc. For a process that has ended the sum is 0.
 func sumFields(path string, names ...string) int64 {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -135,7 +136,7 @@ func parseFields(text []byte, names ...string) int64 {
 	return sum
 }
 
-// parseSchedstat takes the time on a processor from /proc/PID/schedstat, in nanoseconds there.
+// parseSchedstat returns the processor time in /proc/PID/schedstat, which has it in nanoseconds.
 func parseSchedstat(text []byte) time.Duration {
 	fields := strings.Fields(string(text))
 	if len(fields) == 0 {
@@ -148,8 +149,8 @@ func parseSchedstat(text []byte) time.Duration {
 	return time.Duration(n)
 }
 
-// cpuTime is what a process has used so far, of all its threads, those that ended included, and without its children. It
-// is the process's own clock (clock_getcpuclockid(3)), precise to the nanosecond.
+// cpuTime returns the processor time that a process has used so far, in all its threads, ended ones too, without its children. It
+// reads the process's own clock (clock_getcpuclockid(3)), which is precise to the nanosecond.
 func cpuTime(pid int) (time.Duration, error) {
 	const sched = 2
 	var t unix.Timespec

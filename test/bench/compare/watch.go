@@ -12,18 +12,18 @@ import (
 
 // started is one start of a program.
 type started struct {
-	pid int // as it is known out here
+	pid int // in this program's namespace
 	at  time.Time
 }
 
-// watch sees each time that a program is executed, by fanotify(7). That costs those who execute it next to nothing, needs no
-// word from the program and no polling. The time is the time of the system call execve, before the program has done anything.
+// watch sees each execution of a program, by fanotify(7). That costs the candidates almost nothing, needs no help from the
+// program and no polling. The time is the time of the system call execve, before the program has done anything.
 type watch struct {
 	events chan started
 	file   *os.File
 }
 
-// startsKept is more than anything here starts at once.
+// startsKept is more than any candidate starts at once.
 const startsKept = 8192
 
 func watchStarts(program string) (*watch, error) {
@@ -70,7 +70,7 @@ func (w *watch) read() {
 
 func (w *watch) close() { w.file.Close() }
 
-// forget drops what has happened so far.
+// forget drops the starts so far.
 func (w *watch) forget() {
 	for {
 		select {
@@ -87,7 +87,7 @@ func (w *watch) wait(n int, i *instance) (time.Time, error) {
 	return last.at, err
 }
 
-// next is wait that returns the last of the starts.
+// next waits as wait does, and returns the last of the starts.
 func (w *watch) next(n int, i *instance) (started, error) {
 	var last started
 	limit := time.After(patience)

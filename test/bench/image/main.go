@@ -1,6 +1,5 @@
-// Command image measures the boot of an image with hinit, beside the engine alone. It also measures how long many gateways take
-// to become ready, beside one alone and beside all at once. It takes the figures in turns, so that load affects all of them
-// alike.
+// Command image measures the boot of an image with hinit, against the engine alone. It also measures how long many gateways take
+// to become ready, against one alone and all at once. It takes the figures in turns, so that load affects all of them alike.
 //
 //	make bench-image                                   # on a stand-in for the agent's image
 //	go run ./test/bench/image -image IMAGE [-rounds 7] [-gateways 12]
@@ -23,13 +22,13 @@ import (
 )
 
 const (
-	// name is the name of the volumes and of the container.
+	// name is the name of the container, and begins the names of its volumes.
 	name = "hinit-bench-image"
 	// patience is how long the gateways may take to become ready.
 	patience = 5 * time.Minute
-	// look is the container's command: it asks again and again.
+	// look is the command of the container: it asks for the status again and again.
 	look = `while hinit status --json; do sleep 0.2; done`
-	// between is the time between two answers, so that a difference below it is none.
+	// between is the time between two answers. A smaller difference means nothing.
 	between = 200 * time.Millisecond
 )
 
@@ -116,7 +115,7 @@ func measure() error {
 	return nil
 }
 
-// volumes makes the volumes that are not new: one that was booted, and two with gateways that ran.
+// volumes makes the volumes that are used again: one that was booted before, and two with gateways that ran.
 func volumes() error {
 	const lay = `for p in "$0" "$@"; do mkdir -p $p; echo A profile. >$p/SOUL.md; echo '{"desired_state":"running"}' >$p/gateway_state.json; done`
 	homes := []string{"/opt/data"}
@@ -133,7 +132,7 @@ func volumes() error {
 	return errors.Join(errs...)
 }
 
-// on returns the words of docker for a container with one of these volumes; the volume "new" is empty.
+// on returns the arguments of docker for a container on one of these volumes; the volume "new" is empty.
 func on(verb, volume string, options []string, cmd ...string) []string {
 	args := append(append(strings.Fields(verb), "--name", name, "-e", "AGENT_START_CPU="+cpu.String()), options...)
 	if volume != "new" {
@@ -142,7 +141,7 @@ func on(verb, volume string, options []string, cmd ...string) []string {
 	return append(append(args, *image), cmd...)
 }
 
-// run takes the time of docker run.
+// run returns how long docker run takes.
 func run(volume string, options []string, cmd ...string) (time.Duration, error) {
 	begin := time.Now()
 	out, err := exec.Command("docker", on("run --rm", volume, options, cmd...)...).CombinedOutput()
@@ -152,7 +151,7 @@ func run(volume string, options []string, cmd ...string) (time.Duration, error) 
 	return time.Since(begin), nil
 }
 
-// untilCmd takes the time from docker run to the first output of the CMD.
+// untilCmd returns the time from docker run to the first output of the CMD.
 func untilCmd(volume string) (time.Duration, error) {
 	cmd := exec.Command("docker", on("run --rm", volume, nil, "echo", "the CMD")...)
 	out, err := cmd.StdoutPipe()
@@ -169,7 +168,8 @@ func untilCmd(volume string) (time.Duration, error) {
 	return took, errors.Join(err, cmd.Wait())
 }
 
-// ready takes the time from docker start until the first and the last gateway of a volume are ready. setting is a hinit.yaml.
+// ready returns the time from docker start until the first and the last gateway of a volume are ready. setting is the content of
+// hinit.yaml.
 func ready(volume, setting string) (first, last time.Duration, err error) {
 	if out, err := exec.Command("docker", on("create", volume, []string{"-e", "HINIT_LOG_CONSOLE=off"}, "sh", "-c", look)...).CombinedOutput(); err != nil {
 		return 0, 0, fmt.Errorf("cannot make a container: %w: %s", err, out)
@@ -214,7 +214,7 @@ func ready(volume, setting string) (first, last time.Duration, err error) {
 		}
 		if wanted > 0 && up == wanted {
 			last = time.Since(begin)
-			_ = exec.Command("docker", "stop", name).Run() // so that the volume is as a stop leaves it
+			_ = exec.Command("docker", "stop", name).Run() // leaves the volume as after an ordinary stop
 			return first, last, nil
 		}
 	}
@@ -243,7 +243,7 @@ func load() string {
 	return words[0]
 }
 
-// tidy removes what this program has made.
+// tidy removes the containers and volumes of this program.
 func tidy() {
 	_ = exec.Command("docker", "rm", "-fv", name).Run()
 	for _, volume := range []string{"used", "one", "turns", "atonce"} {

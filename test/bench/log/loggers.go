@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// logger is one thing to measure.
+// logger is one candidate of the measurement.
 type logger struct {
 	name    string
-	program string // what must be installed, "" for nothing
-	console bool   // it copies to a console as well
+	program string // program that must be installed; "" for none
+	console bool   // it also copies to a console
 	start   func(r *run) error
 }
 
@@ -53,7 +53,7 @@ func (b *bench) present(only string) []logger {
 	})
 }
 
-// hinit runs the writer as a service of a container.
+// hinit runs the writer as a service of a container. console is the setting of logs.console.
 func (r *run) hinit(console string) error {
 	home := filepath.Join(r.dir, "home")
 	r.logs = filepath.Join(home, "logs", "gateways", "writer")
@@ -87,7 +87,7 @@ services:
 	return r.begin(cmd)
 }
 
-// filter runs a logger that reads its standard input, with the writer beside it.
+// filter runs a logger that reads the writer's output from its standard input.
 func (r *run) filter(argv ...string) error {
 	return r.pipeline(exec.Command(argv[0], argv[1:]...))
 }
@@ -111,7 +111,7 @@ func (r *run) pipeline(cmd *exec.Cmd) error {
 		return err
 	}
 	r.others = append(r.others, w)
-	r.hold = append(r.hold, out) // so that the logger lives until its CPU time is read
+	r.hold = append(r.hold, out) // keeps the logger alive until its processor time was read
 	err = r.begin(cmd)
 	_ = in.Close()
 	return err

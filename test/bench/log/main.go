@@ -1,12 +1,12 @@
-// Command log measures the log path. The same writer goes through hinit, s6-log, svlogd and supervisord, in one run on one
-// machine. hinit also runs with 500 services of which one floods. Build hinit first (make build), install the others with
-// test/bench/install-peers, and run it as root:
+// Command log measures the log path: the speed at which a logger writes the output of a service to a file. The same writer goes
+// through hinit, s6-log, svlogd and supervisord, in one run on one machine. hinit also runs with 500 services of which one
+// floods. Build hinit first (make build), install the others with test/bench/install-peers, and run it as root:
 //
 //	go run ./test/bench/log -hinit dist/linux-amd64/hinit
 //
-// It prints a table and, with -json, writes the same figures to a file. Every logger is a process of its own, as in a
-// container: hinit is PID 1 of a PID namespace and the writer a service of it. One goroutine does everything; the other
-// programs that are needed (writer, reader of the console, bare copy) are this binary under another verb.
+// It prints a table and, with -json, writes the same figures to a file. Every logger is a process of its own, as in a container:
+// hinit is PID 1 of a PID namespace and the writer a service of it. One goroutine does everything. The other programs that the
+// measurement needs (writer, reader of the console, bare copy) are this binary too, see [verb].
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 	"time"
 )
 
-// verb names the other programs in this binary.
+// verb is the environment variable that makes this binary one of its other programs.
 const verb = "BENCH_LOG_VERB"
 
 func main() {
@@ -60,17 +60,17 @@ type bench struct {
 	hinit, self, dir, work  string
 	lines, rounds, services int
 	kinds                   []string
-	runs                    int // so far
+	runs                    int // number of runs so far
 }
 
-// sample is what one run came to.
+// sample is the result of one run.
 type sample struct {
 	Seconds float64 `json:"seconds"`
-	CPU     float64 `json:"cpu_seconds"` // of the logger
-	Shown   float64 `json:"shown"`       // share of the lines that the console's reader got; -1 without a console
+	CPU     float64 `json:"cpu_seconds"` // processor time of the logger
+	Shown   float64 `json:"shown"`       // share of the lines that the reader of the console got; -1 without a console
 }
 
-// row is a logger under one kind of writer.
+// row has the results of one logger with one kind of writer.
 type row struct {
 	Logger  string   `json:"logger"`
 	Writer  string   `json:"writer"`
@@ -81,7 +81,8 @@ type row struct {
 	Samples []sample `json:"samples"`
 }
 
-// span is the load of the machine from the least to the most, the one-minute average (proc_loadavg(5)).
+// span is the range of the machine's load during the run: the one-minute average (proc_loadavg(5)), from the lowest to the
+// highest value.
 type span struct {
 	From float64 `json:"from"`
 	To   float64 `json:"to"`
@@ -141,7 +142,7 @@ func (b *bench) run(only, out string) error {
 			break
 		}
 		rows := make([]row, len(loggers))
-		for range b.rounds { // in turns, so that a slow moment of the machine hits all
+		for range b.rounds { // the loggers take turns, so that a slow moment of the machine hits all
 			for _, i := range rand.Perm(len(loggers)) {
 				l := loggers[i]
 				s, err := b.measure(l, kind)
@@ -191,7 +192,7 @@ func median(samples []sample, of func(sample) float64) float64 {
 	return values[middle]
 }
 
-// reference is the logger that ratios are to.
+// reference is the logger to which ratios refer.
 const reference = "s6-log, file + console"
 
 func table(kind string, b *bench, rows []row) {

@@ -20,10 +20,10 @@ const (
 
 const lineSize = 100
 
-// endMark is in the last line.
+// endMark is in the last line of a writer, so that its end can be recognised.
 const endMark = "this was the last line"
 
-// role is what this binary does under another verb.
+// role runs one of the other programs in this binary, which name selects, see [verb].
 func role(name string, args []string) error {
 	switch name {
 	case "write":
@@ -49,7 +49,7 @@ func role(name string, args []string) error {
 	return fmt.Errorf("no such verb")
 }
 
-// write waits until somebody opens the FIFO for writing and writes count lines then.
+// write waits until somebody opens the FIFO, and then writes count lines of a kind to it.
 func write(fifo, count, kind string) error {
 	n, err := strconv.Atoi(count)
 	if err != nil {
@@ -88,7 +88,8 @@ func writeAll(fd int, p []byte) error {
 	return nil
 }
 
-// drain is what a container runtime is to the console: it reads, and tells at the end how many lines came.
+// drain takes the place of a container runtime that reads the console. It reads its standard input, and at the end writes the
+// number of lines to the file result.
 func drain(result string) error {
 	buf := make([]byte, 64<<10)
 	lines := 0
@@ -103,12 +104,12 @@ func drain(result string) error {
 		if n == 0 {
 			return os.WriteFile(result, []byte(strconv.Itoa(lines)), 0o644)
 		}
-		// Lines of the writer only: the last one, and those that begin as all others do.
+		// Count only lines of the writer: the last one, and those that end as all others do.
 		lines += bytes.Count(buf[:n], []byte("x\n")) + bytes.Count(buf[:n], []byte(endMark))
 	}
 }
 
-// copyLoop is the ceiling for anything that has to see the bytes: read, write, nothing else.
+// copyLoop is the upper bound for a logger that looks at each byte: it only reads and writes.
 func copyLoop(file string) error {
 	f, err := os.Create(file)
 	if err != nil {
@@ -130,7 +131,7 @@ func copyLoop(file string) error {
 	}
 }
 
-// spliceLoop is the ceiling for anything at all.
+// spliceLoop is the upper bound for any logger: the kernel moves the bytes, and this program never sees them.
 func spliceLoop(file string) error {
 	f, err := os.Create(file)
 	if err != nil {
@@ -149,12 +150,12 @@ func spliceLoop(file string) error {
 	}
 }
 
-// writerAlone measures the speed of the writer with almost no delay. Its output is discarded, a millisecond's worth at a time,
-// except for the last line, which says that it has ended.
+// writerAlone is the row with the speed of the writer itself. Its output is discarded, a millisecond's worth at a time, except
+// the last line, which shows its end.
 const writerAlone = "ceiling: the writer alone"
 
 func discardLoop(file string) error {
-	const most = 1 << 20 // fs.pipe-max-size
+	const most = 1 << 20 // the largest pipe (fs.pipe-max-size)
 	_, _ = unix.FcntlInt(0, unix.F_SETPIPE_SZ, most)
 	buf := make([]byte, most)
 	for {
@@ -174,7 +175,7 @@ func discardLoop(file string) error {
 	}
 }
 
-// contain gives a new PID namespace its /proc, as a container runtime does, and becomes the init.
+// contain mounts /proc in a new PID namespace, as a container runtime does, and then executes the init.
 func contain(argv []string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err

@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// agentID is the user that services of hinit run as.
+// agentID is the user as whom hinit's services run.
 const agentID = 10000
 
-// patience is how long anything may take.
+// patience limits every wait.
 const patience = 2 * time.Minute
 
-// run is one logger at work.
+// run is one measurement of one logger.
 type run struct {
 	bench           *bench
 	dir, logs, pipe string
@@ -32,7 +32,7 @@ type run struct {
 	others []*exec.Cmd
 	hold   []*os.File
 	drain  *exec.Cmd
-	shown  string // file with the number of lines that the console's reader got
+	shown  string // file with the number of lines that the reader of the console got
 }
 
 func (b *bench) newRun(kind string, console bool) (*run, error) {
@@ -49,7 +49,7 @@ func (r *run) writer() []string {
 	return []string{r.bench.self, r.pipe, strconv.Itoa(r.bench.lines), r.kind}
 }
 
-// begin starts the logger, its standard output drained by a process of its own if it is a console.
+// begin starts the logger. If its standard output is the console, another process reads that.
 func (r *run) begin(cmd *exec.Cmd) error {
 	if r.console {
 		in, out, err := os.Pipe()
@@ -80,7 +80,7 @@ func (b *bench) copySelf() (string, error) {
 		return "", err
 	}
 	to := filepath.Join(b.work, "bench")
-	return to, os.WriteFile(to, text, 0o755) // the agent's user must be able to run it
+	return to, os.WriteFile(to, text, 0o755) // the agent's user must be able to execute it
 }
 
 func (b *bench) measure(l logger, kind string) (sample, error) {
@@ -96,7 +96,7 @@ func (b *bench) measure(l logger, kind string) (sample, error) {
 	return s, errors.Join(err, r.end(&s))
 }
 
-// time lets the writer go and waits until its last line is in the file.
+// time lets the writer begin, and waits until its last line is in the log file.
 func (r *run) time() (sample, error) {
 	fifo, err := openWriter(r.pipe)
 	if err != nil {
@@ -119,7 +119,7 @@ func (r *run) time() (sample, error) {
 	return sample{Seconds: wall.Seconds(), CPU: (after - before).Seconds(), Shown: -1}, err
 }
 
-// openWriter opens a FIFO once somebody reads it.
+// openWriter opens a FIFO for writing as soon as somebody reads it.
 func openWriter(path string) (*os.File, error) {
 	end := time.Now().Add(patience)
 	for {
@@ -134,7 +134,8 @@ func openWriter(path string) (*os.File, error) {
 	}
 }
 
-// done looks for the last line. It may be in an archive by the time of the look, which is for every tenth look to find.
+// done reports whether the last line is in the log. The line may already be in an archive, but that costs more to find out, so
+// only every tenth look searches the archives.
 func (r *run) done(look int) bool {
 	if endsWithMark(filepath.Join(r.logs, "current")) {
 		return true
@@ -163,7 +164,7 @@ func endsWithMark(path string) bool {
 	return string(tail) == endMark+"\n"
 }
 
-// end stops everything and completes the sample.
+// end stops all processes and completes the sample.
 func (r *run) end(s *sample) error {
 	for _, f := range r.hold {
 		_ = f.Close()
@@ -197,7 +198,7 @@ func (r *run) end(s *sample) error {
 	return err
 }
 
-// cpuTime is what a process has used so far, of all its threads and without its children (proc(5)).
+// cpuTime returns the processor time that a process has used so far, in all its threads and without its children (proc(5)).
 func cpuTime(pid int) (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -208,7 +209,7 @@ func cpuTime(pid int) (time.Duration, error) {
 	if len(fields) < 13 {
 		return 0, errors.New("cannot read the CPU time")
 	}
-	const tick = 10 * time.Millisecond // USER_HZ is 100 on every architecture that matters here
+	const tick = 10 * time.Millisecond // USER_HZ is 100 on all architectures here
 	utime, err1 := strconv.Atoi(fields[11])
 	stime, err2 := strconv.Atoi(fields[12])
 	return time.Duration(utime+stime) * tick, errors.Join(err1, err2)

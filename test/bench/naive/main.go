@@ -1,5 +1,5 @@
-// Command naive is a first version of an exec shim in Go. It becomes the user of its first argument with the calls of the
-// standard library, and then the program of the second. The benchmark compares hinit-shim with it. It owns no goroutine.
+// Command naive is the simplest exec shim in Go, with which the benchmark compares hinit-shim. It becomes the user in its first
+// argument by calls of the standard library, and then executes the program in the second. It owns no goroutine.
 package main
 
 import (

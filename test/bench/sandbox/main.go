@@ -1,4 +1,4 @@
-// Command sandbox measures package sandbox beside the docker command and the engine's API, in one run, on one container.
+// Command sandbox measures package sandbox against the docker command and the engine's API, in one run, on one container.
 //
 //	go run ./test/bench/sandbox [-runs 20] [-json FILE]
 //
@@ -26,7 +26,7 @@ import (
 	"hinit/sandbox"
 )
 
-// againVar marks this program as started again, to attach from another process.
+// againVar is set in a second process of this program, which measures how long another process needs to find the sandbox.
 const againVar = "HINIT_BENCH_SANDBOX_AGAIN"
 
 const (
@@ -34,7 +34,7 @@ const (
 	bulk  = 100 << 20
 )
 
-// figure is one line of the table, in milliseconds or megabytes a second.
+// figure is one row of the table, in milliseconds or megabytes a second.
 type figure struct {
 	Name   string  `json:"name"`
 	Unit   string  `json:"unit"`
@@ -112,7 +112,7 @@ func load() string {
 	return strings.TrimSpace(string(data))
 }
 
-// options are the same in this process and in the other.
+// options returns the options of both processes, which must be the same to find the same sandbox.
 func options(dir string) sandbox.Options {
 	o := sandbox.DefaultOptions()
 	o.Image, o.Network, o.DiskMB, o.Dir, o.Profile, o.SweepOrphans = image, "none", 0, dir, "bench", false
@@ -185,7 +185,7 @@ func (b *bench) all() error {
 		}
 		defer a.Close()
 		_, err = io.Copy(io.Discard, a)
-		return err // one call less than a client that asks how it ended
+		return err // a real client makes one more call, to ask how the command ended
 	}
 	few := max(3, b.runs/5)
 	for _, x := range []struct {
@@ -212,7 +212,7 @@ func (b *bench) all() error {
 	if err := b.cold(ctx, few, api); err != nil {
 		return err
 	}
-	// A writer of large pieces: one of small ones (busybox's head) is slower by itself than what it writes to.
+	// dd writes large pieces. A writer of small pieces, such as busybox's head, would itself be slower than what it writes to.
 	writer := []string{"dd", "if=/dev/zero", "bs=1M", fmt.Sprint("count=", bulk>>20)}
 	if err := b.rates(max(5, b.runs/2), []way{
 		{"100 MB of output: docker exec", cli(writer...)},
@@ -233,7 +233,7 @@ func (b *bench) add(name, unit string, values []float64) {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// time does something so often, after once for warmth.
+// time measures do runs times, after one call that is not counted.
 func (b *bench) time(name string, runs int, do func() error) error {
 	var values []float64
 	for i := range runs + 1 {
@@ -249,18 +249,18 @@ func (b *bench) time(name string, runs int, do func() error) error {
 	return nil
 }
 
-// way is one of several that are compared.
+// way is one of several ways to do the same thing, which are compared.
 type way struct {
 	name string
 	do   func() error
 }
 
-// turns times the ways in turn, so that what else the machine does is the same for all.
+// turns measures the ways in turns, so that other load of the machine affects all alike.
 func (b *bench) turns(runs int, ways []way) error {
 	return b.inTurns(runs, "ms", ways, milliseconds)
 }
 
-// rates is turns for ways of 100 MB of output.
+// rates is turns for ways that output 100 MB each. The figures are megabytes a second.
 func (b *bench) rates(runs int, ways []way) error {
 	return b.inTurns(runs, "MB/s", ways, func(d time.Duration) float64 { return bulk / 1e6 / d.Seconds() })
 }
@@ -268,7 +268,7 @@ func (b *bench) rates(runs int, ways []way) error {
 func (b *bench) inTurns(runs int, unit string, ways []way, figure func(time.Duration) float64) error {
 	values := make([][]float64, len(ways))
 	for range runs {
-		for _, i := range rand.Perm(len(ways)) { // none always comes after the slowest
+		for _, i := range rand.Perm(len(ways)) { // in random order, so that no way always follows the slowest
 			begin := time.Now()
 			if err := ways[i].do(); err != nil {
 				return fmt.Errorf("%s: %w", ways[i].name, err)
@@ -282,7 +282,7 @@ func (b *bench) inTurns(runs int, unit string, ways []way, figure func(time.Dura
 	return nil
 }
 
-// pipe is what nothing with two processes can be faster than: a command whose output this program reads.
+// pipe is the upper bound for two processes: it runs a command and reads its output from a pipe.
 func pipe(argv []string) error {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	out, err := cmd.StdoutPipe()
@@ -300,7 +300,7 @@ func pipe(argv []string) error {
 	}
 }
 
-// other starts this program again.
+// other returns a command that starts this program as the second process.
 func (b *bench) other() *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), againVar+"="+b.dir)
@@ -326,7 +326,7 @@ func (b *bench) attachInside(runs int) error {
 	return nil
 }
 
-// again is the other process: it finds the sandbox and runs one command.
+// again is the second process: it finds the sandbox and runs one command in it.
 func again() {
 	begin := time.Now()
 	err := func() error {
@@ -352,8 +352,8 @@ func again() {
 	fmt.Println(milliseconds(time.Since(begin)))
 }
 
-// cold compares the first command in a new container: the engine's own calls, one after the other, and the package. They take
-// turns, so that what else the machine does is the same for both.
+// cold compares the first command in a new container by the engine's own calls, one after the other, and by the package. The two
+// take turns, so that other load of the machine affects both alike.
 func (b *bench) cold(ctx context.Context, runs int, api func(string, ...string) error) error {
 	var own, ours, over []float64
 	key := sandbox.Key{Task: "cold"}
@@ -405,7 +405,7 @@ func (b *bench) median(name string) float64 {
 	return 0
 }
 
-// judge compares with what is wanted.
+// judge reports for each target whether the figures meet it.
 func (b *bench) judge() {
 	say := func(what string, got, limit float64) {
 		word := "met"

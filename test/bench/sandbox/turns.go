@@ -10,7 +10,8 @@ import (
 	"path/filepath"
 )
 
-// floorSource is a program that makes one round trip over a socket, if it is given one. A client can't be faster.
+// floorSource is a program that makes one round trip over a socket, if it gets one, and nothing else. No client of a service can
+// be faster.
 const floorSource = `package main
 
 import (
@@ -43,7 +44,7 @@ const (
 	dockerRow      = "true in turns: the docker command"
 )
 
-// personality runs true by the docker personality, in turns with the programs that it is compared with.
+// personality measures `docker exec … true` by hinit's docker emulation, in turns with the programs that it is compared with.
 func (b *bench) personality(ctx context.Context, id string) error {
 	floor, ours := filepath.Join(b.dir, "floor"), filepath.Join(b.dir, "bin", "docker")
 	if err := os.WriteFile(floor+".go", []byte(floorSource), 0o600); err != nil {
@@ -80,7 +81,7 @@ func (b *bench) personality(ctx context.Context, id string) error {
 	})
 }
 
-// by returns a function that runs program in the environment of this run's sandboxes.
+// by returns a function that runs program with the environment of this run's sandboxes.
 func (b *bench) by(program string, args ...string) func() error {
 	return func() error {
 		cmd := exec.Command(program, args...)
