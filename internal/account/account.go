@@ -1,8 +1,10 @@
 // Package account reads users and groups from /etc/passwd and /etc/group.
 //
-// It is small on purpose and uses no cgo, os/user, NSS or fmt: the exec shim links it, and pays for every import at each start.
-// It skips invalid lines. A line is invalid if it is a comment, has too few fields, has a number out of range, or is an NIS "+"
-// entry. Carriage returns at line ends and lines of any length are allowed.
+// It is small on purpose and uses no cgo, os/user, NSS or fmt. The reason is the exec shim, which links this package and runs
+// before every command in the container: each import would delay it.
+//
+// The functions skip invalid lines. A line is invalid if it is a comment, has too few fields, has a number out of range, or is an
+// NIS "+" entry. Carriage returns at line ends and lines of any length are allowed.
 //
 // The package starts no goroutine and keeps no state: each Lookup reads the files again.
 package account
@@ -18,7 +20,7 @@ import (
 	"syscall"
 )
 
-// ErrNotFound means that the user does not exist, or that the name is malformed. The error of [Lookup] wraps ErrNotFound.
+// ErrNotFound is the error of [Lookup] if the user does not exist or if the name is malformed. Test for it with [errors.Is].
 var ErrNotFound = errors.New("no such user")
 
 // User holds the account data that a process needs to switch to this user.
@@ -35,31 +37,35 @@ type User struct {
 // RuntimeDir is the directory in which the exec shim looks for [IDsFile] and [IsolatedFile]. No setting changes it.
 const RuntimeDir = "/run/hinit"
 
-// IDsFile is the name of the file in which PID 1 publishes the ids of the agent. It is in the directory of the control socket.
+// IDsFile is the name of the file in which PID 1 publishes the name, uid, gid and groups of the agent's user, each on its own line.
+// It is in the directory of the control socket. The exec shim needs it if /etc/passwd is read-only, so that PID 1 could not store
+// requested ids there.
 const IDsFile = "agent"
 
-// IsolatedFile is the name of the file in which PID 1 lists the isolated profiles, one name per line. It is in the directory of
-// the control socket. "*" stands for all other profiles, and "-NAME" for a profile that is not isolated. Without isolation it is
-// empty or missing.
+// IsolatedFile is the name of the file in which PID 1 lists the isolated profiles, one name per line, in the directory of the
+// control socket. An isolated profile has a user of its own. The line "*" stands for all profiles that have no line of their own,
+// and the line "-NAME" means that the profile NAME is not isolated. If no profile is isolated, the file is empty or missing.
 const IsolatedFile = "isolated"
 
-// Isolates reports whether profile is isolated according to list, the content of [IsolatedFile].
+// Isolates reports whether the profile is isolated according to list, the content of [IsolatedFile].
 func Isolates(list, profile string) bool {
 	has := func(line string) bool { return strings.Contains("\n"+list, "\n"+line+"\n") }
 	return has(profile) || has("*") && !has("-"+profile)
 }
 
-// Environment variables with which a container requests ids for the agent's user. In each pair, the first variable that is not
-// empty applies.
+// These environment variables request a uid and a gid for the agent's user, for example so that it owns the files on a mounted
+// volume. Other images know HERMES_UID or PUID. In each pair, the first variable that is not empty applies.
 var (
 	UIDVars = [2]string{"HERMES_UID", "PUID"}
 	GIDVars = [2]string{"HERMES_GID", "PGID"}
 )
 
+// maxRequestedID is the highest id that a variable can request. The id after it, 65535, means "no id" to old system calls.
 const maxRequestedID = 65534
 
-// RequestedID returns the id that a container requests with the first non-empty variable of names. It also returns the name and
-// the text of that variable. ok is false unless the text is a number from 1 to 65534.
+// RequestedID returns the id that the container requests with the first non-empty variable of names, and the name and text of this
+// variable. The result ok is false if all variables are empty, or if the text is not a number from 1 to 65534. The callers report
+// the text of an invalid request.
 func RequestedID(env func(name string) string, names [2]string) (id uint32, name, text string, ok bool) {
 	for _, name = range names {
 		if text = env(name); text != "" {
@@ -70,8 +76,9 @@ func RequestedID(env func(name string) string, names [2]string) (id uint32, name
 	return id, name, text, ok && id >= 1 && id <= maxRequestedID
 }
 
-// ApplyRequestedIDs replaces the ids of u with the ids that the container requests with [UIDVars] and [GIDVars]. It is for
-// containers with a read-only /etc and /run, where PID 1 could not store the ids. It leaves root unchanged.
+// ApplyRequestedIDs replaces the ids of u with the ids that the container requests with [UIDVars] and [GIDVars]. Usually PID 1
+// stores the requested ids in /etc/passwd. A caller needs this method in a container with a read-only /etc and /run, where PID 1
+// could not store them. If u is root, it stays unchanged.
 func (u *User) ApplyRequestedIDs(env func(name string) string) {
 	if uid, _, _, ok := RequestedID(env, UIDVars); ok && u.UID != 0 {
 		u.UID = uid
@@ -81,19 +88,20 @@ func (u *User) ApplyRequestedIDs(env func(name string) string) {
 	}
 }
 
-// Lookup finds an account in root+"/etc/passwd" and root+"/etc/group". root is "" for the real files, or a directory with another
-// etc.
+// Lookup finds an account in root+"/etc/passwd" and root+"/etc/group". The argument root is "" for the files of this system, or a
+// directory that contains another etc.
 //
-// The values of who are:
+// The argument who is one of these:
 //
-//   - a name: the first line with that name. A name made of digits takes precedence over a uid with the same digits.
-//   - "uid": the first line with that uid. If there is none, a user without a name, whose GID and only group is the uid itself,
-//     and whose home is "/".
-//   - "uid:gid": like "uid", but with the given GID as the only group, whatever /etc/group says, as in docker run --user.
+//   - a name: Lookup returns the first line with that name. A name made of digits takes precedence over a uid with the same
+//     digits.
+//   - "uid": Lookup returns the first line with that uid. If there is none, it returns a user without a name, whose GID and only
+//     group is the uid itself, and whose home is "/".
+//   - "uid:gid": like "uid", but with the given GID as the only group, whatever /etc/group says. docker run --user does the same.
 //
-// 4294967295 is not a valid uid or gid, because the kernel takes it as "leave unchanged". A missing file counts as empty. If a
-// file exists and can't be read, the error wraps the cause and not [ErrNotFound]. Lookup blocks on these two files only, and may
-// be called from any goroutine.
+// The id 4294967295 is invalid, because the kernel takes it as "leave unchanged". A missing file counts as empty. If a file exists
+// and can't be read, the error wraps the cause and not [ErrNotFound]. Lookup blocks on these two files only. Any goroutine may call
+// it.
 func Lookup(root, who string) (User, error) {
 	uidText, gidText, withGID := strings.Cut(who, ":")
 	uid, numeric := ParseID(uidText)
@@ -151,7 +159,7 @@ func findUser(passwd []byte, match func(User) bool) (User, bool) {
 	return User{}, false
 }
 
-// parsePasswd parses name:password:uid:gid:gecos:home[:shell], see passwd(5).
+// parsePasswd parses a line of passwd(5): name:password:uid:gid:gecos:home[:shell]. It returns false if the line is invalid.
 func parsePasswd(line []byte) (User, bool) {
 	f := strings.SplitN(string(bytes.TrimSpace(line)), ":", 7)
 	if len(f) < 6 || !validName(f[0]) {
@@ -166,7 +174,7 @@ func parsePasswd(line []byte) (User, bool) {
 }
 
 // addMembership parses a line of group(5): name:password:gid:member,member. If the line lists name as a member, addMembership
-// appends its gid to groups, without duplicates. It returns groups.
+// appends the gid of the line to groups, unless groups already contains it. It returns groups.
 func addMembership(groups []uint32, line []byte, name string) []uint32 {
 	f := strings.SplitN(string(bytes.TrimSpace(line)), ":", 4)
 	if len(f) < 4 || !validName(f[0]) {
@@ -184,20 +192,20 @@ func addMembership(groups []uint32, line []byte, name string) []uint32 {
 	return groups
 }
 
-// validName reports whether the first field of a line is the name of an account. Other lines have an empty first field, begin a
-// comment, or begin with an NIS marker, "+" or "-".
+// validName reports whether name, the first field of a line, is the name of an account. An empty line has an empty first field, a
+// comment begins with "#", and an NIS entry with "+" or "-".
 func validName(name string) bool {
 	return name != "" && name[0] != '#' && name[0] != '+' && name[0] != '-'
 }
 
-// ParseID parses a uid or a gid in decimal.
+// ParseID parses a uid or a gid in decimal. It returns false for 4294967295, which means "no id" to the kernel.
 func ParseID(s string) (uint32, bool) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	return uint32(n), err == nil && n != 1<<32-1
 }
 
-// readFile reads a file with plain system calls. A missing file counts as empty. os.ReadFile would create a poller and register
-// the file, and the shim would make a dozen more system calls before every command.
+// readFile reads a file with plain system calls. A missing file counts as empty. os.ReadFile would first set up epoll(7) for the
+// file, which costs the exec shim a dozen system calls before every command.
 func readFile(path string) ([]byte, error) {
 	fd, err := retry(func() (int, error) { return syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0) })
 	if errors.Is(err, fs.ErrNotExist) {
@@ -221,7 +229,7 @@ func readFile(path string) ([]byte, error) {
 	}
 }
 
-// retry repeats a system call that a signal has interrupted.
+// retry makes a system call again for as long as a signal interrupts it.
 func retry(call func() (int, error)) (int, error) {
 	for {
 		if n, err := call(); !errors.Is(err, syscall.EINTR) {

@@ -33,7 +33,7 @@ import (
 	"hinit/shim/lifecycle"
 )
 
-// The exit codes of the agent's commands. The last two are the codes that a shell uses when it can't run a program.
+// These are the exit codes of the agent's own commands. A shell uses the last two if it can't run a program.
 const (
 	exitDone     = 0
 	exitFailed   = 1
@@ -48,21 +48,21 @@ type Supervisor interface {
 	Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (client.Service, error)
 }
 
-// Call is one gateway command that the shim has passed on.
+// Call is one command line of the agent's program that the shim has passed on.
 type Call struct {
-	Args     []string // path of the agent's own program, and then the words that follow its name
-	Env      []string
+	Args     []string // path of the agent's own program, then its arguments
+	Env      []string // environment, as NAME=VALUE
 	Out, Err io.Writer
 	// Dial connects to PID 1.
 	Dial func() (Supervisor, error)
-	// List prints all profiles as `hinit profile list` does, and returns the exit code.
+	// List prints all profiles as `hinit profile list` does, and returns an exit code.
 	List func() int
 	// Root is a prefix for the paths of the image's files. Only tests set it.
 	Root string
 }
 
-// Main carries out the command and returns the exit code. If the agent's own program has to handle the command, Main replaces the
-// process with that program before it changes anything.
+// Main carries out the command and returns the exit code. If hinit does not handle the command, Main replaces this process with the
+// agent's own program, before it has changed anything.
 func (c *Call) Main() int {
 	c.Out, c.Err = cmdline.Escaped{Writer: c.Out}, cmdline.Escaped{Writer: c.Err} // texts of other profiles, such as the reason of a restart
 	if len(c.Args) == 0 {
@@ -86,10 +86,10 @@ func (c *Call) Main() int {
 	return c.printError("✗ cannot do `%s`: %s\n  see: hinit status", strings.Join(append([]string{filepath.Base(c.Args[0])}, c.Args[1:]...), " "), reasonOf(err))
 }
 
-// baseDir is a directory that exists only if PID 1 emulates s6.
+// baseDir is a directory that exists only if PID 1 emulates s6. In that case the agent's own program can do its work with s6.
 const baseDir = "/run/s6/basedir"
 
-// agent replaces the process with the agent's own program. It returns only on failure, with an exit code.
+// agent replaces this process with the agent's own program. It returns only on failure, with an exit code.
 func (c *Call) agent() int {
 	err := syscall.Exec(c.Args[0], c.Args, c.Env)
 	code := exitNoExec
@@ -100,8 +100,8 @@ func (c *Call) agent() int {
 	return code
 }
 
-// hasClosedHomes reports whether this user can't look into the homes of some profiles, because these profiles have their own
-// users.
+// hasClosedHomes reports whether some profiles have their own users, and this user is not root and so can't look into their homes.
+// In that case the agent's own program could not list them.
 func (c *Call) hasClosedHomes() bool {
 	init, err := c.Dial()
 	if err != nil || os.Geteuid() == 0 {
@@ -111,8 +111,8 @@ func (c *Call) hasClosedHomes() bool {
 	return err == nil && slices.ContainsFunc(st.Services, client.Service.HasOwnUser)
 }
 
-// gateway carries out a gateway command and returns its exit code. An error means that hinit does not handle the command, and
-// says why. Nothing has been changed then.
+// gateway carries out a gateway command and returns its exit code. An error means that hinit does not handle the command, and says
+// why. In that case nothing has changed, so the agent's own program may carry out the command.
 func (c *Call) gateway(words []string) (int, error) {
 	cmd, ok := lifecycle.Parse(words)
 	if !ok {
@@ -150,9 +150,9 @@ func (c *Call) gateway(words []string) (int, error) {
 	return c.oneGateway(ctx, init, st, cmd.Verb, profile, cmd.Force)
 }
 
-// resolveProfile returns the agent's home and the profile that a command is for. named is the profile in the command. If
-// named is empty and HERMES_HOME is the home of a profile, the command is for this profile. If HERMES_HOME is no such home,
-// the command is for the active profile, see activeProfile. The result profile is "" if the named profile does not exist.
+// resolveProfile returns the agent's home and the profile that a command is for. The argument named is the profile in the command,
+// or "". In the second case, the command is for the profile whose home HERMES_HOME is. If HERMES_HOME is the agent's home, the
+// command is for the active profile, see activeProfile. If the named profile does not exist, the result profile is "".
 func (c *Call) resolveProfile(named string) (root, profile string, err error) {
 	home := proc.Getenv(c.Env, "HERMES_HOME")
 	if !filepath.IsAbs(home) {
@@ -182,10 +182,10 @@ func (c *Call) resolveProfile(named string) (root, profile string, err error) {
 	return root, "", nil
 }
 
-// activeProfile returns the profile that `hermes profile use` has chosen, or the default profile. In a supervised gateway it
-// ignores that choice and returns the default profile. The agent can replace the file active_profile, and this process may be
-// root. So if the file is not a regular, readable file, activeProfile returns an error, and the agent's own program handles the
-// command.
+// activeProfile returns the profile that `hermes profile use` has chosen, or the default profile if there is no choice. In a
+// supervised gateway it always returns the default profile, as the agent does. The agent can replace the file active_profile, and
+// this process may be root. So if the path does not lead to a regular, readable file, activeProfile returns an error, and the
+// agent's own program handles the command.
 func (c *Call) activeProfile(root string) (string, error) {
 	for _, name := range []string{"HERMES_S6_SUPERVISED_CHILD", "HERMES_SUPERVISED_CHILD"} {
 		if proc.Getenv(c.Env, name) != "" {
@@ -211,6 +211,8 @@ func (c *Call) printError(format string, args ...any) int {
 	return exitFailed
 }
 
+// oneGateway starts, stops or restarts the gateway of one profile, and prints the result. It returns the exit code, or an error as
+// gateway does.
 func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status, verb, profile string, force bool) (int, error) {
 	slot := profiles.SlotName(profile)
 	if verb == "status" {
@@ -225,7 +227,7 @@ func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status
 	_, err := init.Order(ctx, client.Verb(verb), slot, client.Wait{Wait: true, Force: force})
 	switch {
 	case err == nil:
-		if !known && verb == "start" { // the profile's home exists, so hinit will know its gateway soon
+		if !known && verb == "start" { // the profile has a home, so hinit will find it soon and start its gateway
 			fmt.Fprintf(c.Out, "✓ registered the s6 gateway slot for profile '%s'\n", profile)
 		}
 		return exitDone, nil
@@ -242,7 +244,7 @@ func gatewaysOf(st client.Status) []client.Service {
 	return slices.DeleteFunc(slices.Clone(st.Services), func(s client.Service) bool { return s.Kind != client.KindGateway })
 }
 
-// everyGateway stops all gateways, or restarts the gateways that should be running, in parallel.
+// everyGateway stops all gateways, or restarts the gateways that should be running. It does so in parallel, and prints each result.
 func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Status, verb string) {
 	registered := gatewaysOf(st)
 	if len(registered) == 0 {
@@ -281,13 +283,12 @@ func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Stat
 	}
 }
 
-// reasonOf returns the reason in an error from PID 1, without the name of the action that failed. The lines after the first are
-// indented.
+// reasonOf returns the reason of an error from PID 1, without the action that failed. It indents the lines after the first.
 func reasonOf(err error) string {
 	return strings.ReplaceAll(strings.TrimSpace(dial.Reason(err).Error()), "\n", "\n  ")
 }
 
-// mayRunUnsupervised reports whether a gateway of the profile may run without supervision, because its pid file exists.
+// mayRunUnsupervised reports whether the profile has a pid file of a gateway. In that case a gateway may run without supervision.
 func (c *Call) mayRunUnsupervised(root, profile string) bool {
 	home := root
 	if profile != profiles.Default {
@@ -297,6 +298,7 @@ func (c *Call) mayRunUnsupervised(root, profile string) bool {
 	return err == nil
 }
 
+// showGateway prints the state of a gateway, for the command status.
 func (c *Call) showGateway(st client.Status, s client.Service) {
 	if s.PID != 0 {
 		fmt.Fprintf(c.Out, "✓ Gateway is running (PID: %d)\n", s.PID)

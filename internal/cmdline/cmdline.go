@@ -1,5 +1,5 @@
-// Package cmdline implements the parts that the command lines of hinit's programs share: exit codes, flags in any position, help,
-// and suggestions for unknown words. Its only goroutine belongs to [signal.NotifyContext] in [Interruptible].
+// Package cmdline holds what the command lines of hinit's programs share: exit codes, flags in any position, help, suggestions for
+// unknown words, and the connection to PID 1. It starts no goroutine, except the one of [signal.NotifyContext] in [Interruptible].
 package cmdline
 
 import (
@@ -41,7 +41,7 @@ const (
 	Unknown     = 6 // no such profile or service
 )
 
-// Code returns the exit code for an error of a request to hinit.
+// Code returns the exit code of a command whose request to hinit has returned err.
 func Code(err error) int {
 	switch {
 	case err == nil:
@@ -56,40 +56,39 @@ func Code(err error) int {
 	return Failed
 }
 
-// Verb describes one command for its help and messages.
+// Verb describes one command, for its help and its messages.
 type Verb struct {
-	Program       string // the words that people type before the name: "hinit", "hinit kanban"
+	Program       string // words that people type before the name: "hinit", "hinit kanban"
 	Name, Args    string
 	Summary, Help string
-	Doing         string   // the action, as errors name it after "cannot"; the default is "run PROGRAM NAME"
+	Doing         string   // action that errors name after "cannot"; if empty, "run PROGRAM NAME"
 	Aliases       []string // other names of the command
-	Leading       bool     // flags end at the first word that is not a flag
+	Leading       bool     // flags end at the first other word, because the words after it are another command line
 }
 
 // Command returns the command as people type it, without its arguments.
 func (v Verb) Command() string { return strings.TrimSpace(v.Program + " " + v.Name) }
 
-// Call is one run of a verb.
+// Call is one run of a command.
 type Call struct {
 	Verb
 	Args     []string
 	Flags    *flag.FlagSet
 	Out, Err io.Writer
-	Env      func(name string) (string, bool)
+	Env      func(name string) (string, bool) // looks up an environment variable
 }
 
-// NewCall returns a call of v that reads the environment of this process.
+// NewCall returns a call of v whose flags are still to be defined. It reads the environment of this process.
 func NewCall(v Verb, args []string, out, errs io.Writer) *Call {
 	return &Call{Verb: v, Args: args, Flags: Flags(v.Name), Out: out, Err: errs, Env: os.LookupEnv}
 }
 
-// Parse parses the arguments of the call, see [Verb.Parse].
+// Parse parses the arguments of the call as [Verb.Parse] does.
 func (c *Call) Parse(atLeast, atMost int) (words []string, code int, ok bool) {
 	return c.Verb.Parse(c.Flags, c.Args, atLeast, atMost, c.Out, c.Err)
 }
 
-// Variable returns the value of an environment variable. The parameter otherwise is the default, for a variable that is
-// unset or empty.
+// Variable returns the value of an environment variable. If the variable is unset or empty, it returns otherwise.
 func (c *Call) Variable(name, otherwise string) string {
 	if v, _ := c.Env(name); v != "" {
 		return v
@@ -97,15 +96,15 @@ func (c *Call) Variable(name, otherwise string) string {
 	return otherwise
 }
 
-// Fail prints the reason why the command failed on one line of c.Err, and returns code. It escapes control characters, so that
-// they have no effect on a terminal.
+// Fail prints a message on one line of c.Err and returns code. It escapes control characters in the message, because they could
+// have an effect on the terminal.
 func (c *Call) Fail(code int, format string, args ...any) int {
 	fmt.Fprintln(c.Err, show.Line(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
 	return code
 }
 
-// Failed prints err as Fail does, and returns the exit code for err. If err is nil, it returns [Done]. doing is the failed
-// action, in words that can follow "cannot". It is printed if err does not name an action.
+// Failed prints err and returns the exit code for it. If err is nil, Failed prints nothing and returns [Done]. The argument doing
+// is the failed action, in words that can follow "cannot", for an err that names no action.
 func (c *Call) Failed(doing string, err error) int {
 	if err == nil {
 		return Done
@@ -113,8 +112,8 @@ func (c *Call) Failed(doing string, err error) int {
 	return c.Fail(Code(err), "%s", Message(doing, err))
 }
 
-// Message returns one line with the failed action and the reason. doing is the action, in words that can follow "cannot". It is
-// used if err does not name an action itself.
+// Message returns one line with the failed action and the reason. The argument doing is the action, in words that can follow
+// "cannot". Message leaves it out if err already names an action.
 func Message(doing string, err error) string {
 	text := err.Error()
 	if said, is := errors.AsType[*client.Error](err); is {
@@ -125,7 +124,7 @@ func Message(doing string, err error) string {
 	return strings.ReplaceAll(text, "\n", "; ")
 }
 
-// Flags returns an empty set of flags for a verb. The set itself prints nothing: [Verb.Parse] prints errors and the help.
+// Flags returns a flag set without flags. It prints nothing itself, because [Verb.Parse] prints the errors and the help.
 func Flags(name string) *flag.FlagSet {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -180,7 +179,8 @@ func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out
 	return words, Done, true
 }
 
-// Counted reports whether the number of words is between atLeast and atMost. If not, it prints which arguments the verb expects.
+// Counted reports whether the number of words is between atLeast and atMost. If it is not, Counted prints to errs which arguments
+// the command expects.
 func (v Verb) Counted(words []string, atLeast, atMost int, errs io.Writer) bool {
 	if len(words) >= atLeast && (atMost < 0 || len(words) <= atMost) {
 		return true
@@ -191,7 +191,7 @@ func (v Verb) Counted(words []string, atLeast, atMost int, errs io.Writer) bool 
 
 func (v Verb) doing() string { return cmp.Or(v.Doing, "run "+v.Command()) }
 
-// Usage prints the help of a verb.
+// Usage prints the help of the command.
 func (v Verb) Usage(flags *flag.FlagSet, w io.Writer) {
 	fmt.Fprintf(w, "usage: %s\n\n%s\n", strings.TrimSpace(v.Command()+" "+v.Args), v.Summary)
 	if len(v.Aliases) > 0 {
@@ -211,8 +211,8 @@ func (v Verb) Usage(flags *flag.FlagSet, w io.Writer) {
 	})
 }
 
-// Bounds returns the minimum and maximum number of words that a verb accepts, for [Verb.Parse]. args describes its arguments, as
-// in "NAME [FILE]".
+// Bounds counts the words in args, which describes the arguments of a command, as in "NAME [FILE]". It returns the minimum and the
+// maximum number of words that the command accepts; a maximum of -1 means no limit. The results are for [Verb.Parse].
 func Bounds(args string) (atLeast, atMost int) {
 	for word := range strings.FieldsSeq(args) {
 		switch {
@@ -228,8 +228,8 @@ func Bounds(args string) (atLeast, atMost int) {
 	return atLeast, atMost
 }
 
-// DidYouMean suggests the known word that is most similar to an unknown word. The result is the end of a message about the
-// unknown word. It is "" if no known word is similar.
+// DidYouMean returns the end of a message about an unknown word: a suggestion of the most similar known word. The result is "" if
+// no known word is similar.
 func DidYouMean(word string, known []string) string {
 	if near := nearest.Word(word, known); near != "" && near != word {
 		return fmt.Sprintf("; did you mean %q?", near)
@@ -237,7 +237,7 @@ func DidYouMean(word string, known []string) string {
 	return ""
 }
 
-// flagMeant returns a suggestion, as DidYouMean does, for a flag that the verb does not have. If unknown is "", the result is "".
+// flagMeant returns a suggestion as DidYouMean does, for a flag that the command does not have. If unknown is "", the result is "".
 func flagMeant(flags *flag.FlagSet, unknown string) string {
 	if unknown == "" {
 		return ""
@@ -255,8 +255,8 @@ func Dashed(name string) string {
 	return "--" + name
 }
 
-// Beside returns the path of a program that is installed in the same directory as this program. If the file is missing, it also
-// returns an error that wraps [fs.ErrNotExist].
+// Beside returns the path of a program in the directory of this program. Programs of hinit find each other in this way, because
+// $PATH may be the agent's. If the file is missing, Beside returns the path and an error that wraps [fs.ErrNotExist].
 func Beside(program string) (path string, err error) {
 	self, err := os.Executable()
 	path = filepath.Join(filepath.Dir(self), program)
@@ -266,8 +266,8 @@ func Beside(program string) (path string, err error) {
 	return path, err
 }
 
-// Hinit returns the path of hinit, which is installed beside this program. In a container image, its name is init, the entry
-// point.
+// Hinit returns the path of hinit, which is in the directory of this program. In a container image, the file may have the name
+// init, as the entry point of the container.
 func Hinit() (string, error) {
 	path, err := Beside("hinit")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -276,7 +276,7 @@ func Hinit() (string, error) {
 	return path, err
 }
 
-// Interruptible returns a context that ends with Ctrl-C or SIGTERM.
+// Interruptible returns a context that ends when this process receives SIGINT (Ctrl-C) or SIGTERM.
 func Interruptible() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 }
@@ -291,24 +291,25 @@ func ParseDuration(text string) (time.Duration, error) {
 	return time.ParseDuration(text)
 }
 
-// IsSelector reports whether an argument of a command can stand for several services: a pattern of path.Match, or @GROUP.
+// IsSelector reports whether an argument of a command can select several services. Such an argument is a pattern of [path.Match],
+// or @ and the name of a group.
 func IsSelector(word string) bool {
 	return strings.HasPrefix(word, "@") || strings.ContainsAny(word, "*?[")
 }
 
-// Matches reports whether the argument word selects a service: it is the service's name, profile or @GROUP, or a pattern that
-// matches its name or profile.
+// Matches reports whether an argument selects the service s. It does so as @ and the name of the service's group, or as a pattern
+// that matches the service's name or its profile.
 func Matches(word string, s *client.Service) bool {
 	if group, is := strings.CutPrefix(word, "@"); is {
-		return group != "" && group == s.Group // "" is not a group
+		return group != "" && group == s.Group // a service without a group has the group ""
 	}
 	byName, _ := path.Match(word, s.Name) // an invalid pattern matches nothing
 	byProfile, _ := path.Match(word, s.Profile)
 	return byName || byProfile && s.Profile != ""
 }
 
-// Finds reports whether a word of a search finds a service. A word that is a selector finds what it selects. Any other word finds
-// the services whose text contains it, ignoring case.
+// Finds reports whether a word of a search finds the service s. If the word is a selector, it must select s. Any other word must
+// occur in text, a description of s, in upper or lower case.
 func Finds(word, text string, s *client.Service) bool {
 	if IsSelector(word) {
 		return Matches(word, s)
@@ -319,15 +320,16 @@ func Finds(word, text string, s *client.Service) bool {
 // Env looks up an environment variable, as [os.LookupEnv] does.
 type Env = func(name string) (string, bool)
 
-// Here returns a client of the init of this container. It does not connect, see [dial.Here].
+// Here returns a client of the PID 1 of this container. It does not connect yet, see [dial.Here].
 func Here(env Env) *dial.Client { return dial.Here(configuredSocket(env), env) }
 
-// Dial connects to the init of this container, see [dial.Find]. It works even if the configuration has mistakes.
+// Dial connects to the PID 1 of this container, see [dial.Find]. It works even if the configuration has mistakes, so that commands
+// still answer then.
 func Dial(env Env) (*dial.Client, error) { return dial.Find(configuredSocket(env), env) }
 
-// configuredSocket returns the path of the control socket from the configuration file. The result is "" if the file does not
-// set the path or HINIT_RUNTIME_DIR wins over the file. configuredSocket reads no other key: most commands need only this
-// key and live for two milliseconds.
+// configuredSocket returns the path of the control socket that the configuration file sets, or "" if it sets none. If
+// HINIT_RUNTIME_DIR is set, the result is also "", because the variable takes precedence over the file. Other keys stay unparsed:
+// most commands need only this one and run for two milliseconds.
 func configuredSocket(env Env) string {
 	if dir, _ := env("HINIT_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return ""
@@ -347,9 +349,9 @@ func configuredSocket(env Env) string {
 	return file.Control.Socket
 }
 
-// ReadIsolated returns the list of isolated profiles that the hinit with this control socket has written, see
-// [account.IsolatedFile]. It is "" if no profile is isolated. An abstract socket has no directory, so the list is unknown, which
-// is an error. ReadIsolated may block on the disk.
+// ReadIsolated returns the content of [account.IsolatedFile] in the directory of a control socket, where the hinit with this socket
+// has written it. The result is "" if no profile is isolated. An abstract socket has no directory, so ReadIsolated returns an error
+// for it. It may block on the disk.
 func ReadIsolated(socket string) (string, error) {
 	if !strings.HasPrefix(socket, "/") {
 		return "", fmt.Errorf("cannot list the isolated profiles: the control socket %q has no directory; mount a tmpfs on /run", socket)

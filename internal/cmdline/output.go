@@ -17,12 +17,12 @@ import (
 	"hinit/internal/proc"
 )
 
-// passedSequences matches the control characters of a program's output that are passed on to a terminal: a tab, and a colour (ESC
-// [ numbers m).
+// passedSequences matches the control characters of a program's output that may reach a terminal: tabs, and colours (ESC [ numbers
+// m). Other sequences could change the clipboard or the title of the terminal, for example.
 var passedSequences = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\t|\x1b\[[0-9;:]{0,61}m`) })
 
-// Output escapes a line of a program's output for a terminal, as [show.Line] does, but keeps tabs and colours. It resets the
-// colour at the end of the line.
+// Output escapes one line of a program's output for a terminal, as [show.Line] does, but keeps tabs and colours. At the end of the
+// line, it resets the colour, so that the next line has none.
 func Output(line string) string {
 	if strings.IndexByte(line, '\t') < 0 && strings.IndexByte(line, '\x1b') < 0 {
 		return show.Line(line)
@@ -40,7 +40,7 @@ func Output(line string) string {
 	return b.String() + show.Line(line[at:]) + end
 }
 
-// Lines passes each line of a text through [Output].
+// Lines escapes each line of a text as [Output] does.
 func Lines(text []byte) []byte {
 	lines := strings.Split(string(text), "\n")
 	for i, line := range lines {
@@ -49,13 +49,14 @@ func Lines(text []byte) []byte {
 	return []byte(strings.Join(lines, "\n"))
 }
 
-// longestLine is the number of bytes after which a lineWriter writes a line that has not ended.
+// longestLine limits the memory of a lineWriter, in bytes: it writes a longer line in several parts.
 const longestLine = 64 << 10
 
-// lineWriter passes the output of a program through [Lines].
+// lineWriter escapes the output of a program as [Lines] does. It writes whole lines, because one call of Write may end in the
+// middle of an escape sequence.
 type lineWriter struct {
 	to   io.Writer
-	rest []byte // the beginning of a line
+	rest []byte // the line that has not ended yet
 }
 
 // Write implements io.Writer.
@@ -70,8 +71,8 @@ func (w *lineWriter) Write(data []byte) (int, error) {
 	return len(data), err
 }
 
-// ForTerminal returns a writer for the output of a program. If w is a terminal, the program can't control it. Call end after the
-// last write.
+// ForTerminal returns a writer to w for the output of a program. If w is a terminal, the writer escapes the output, so that the
+// program can't control the terminal. The caller must call end after the last write.
 func ForTerminal(w io.Writer) (out io.Writer, end func()) {
 	if file, is := w.(*os.File); !is || !proc.IsTerminal(file) {
 		return w, func() {}
@@ -80,8 +81,8 @@ func ForTerminal(w io.Writer) (out io.Writer, end func()) {
 	return lines, func() { _, _ = w.Write(Lines(lines.rest)) } // the terminal may be gone
 }
 
-// JSON replaces characters of a JSON document by \u sequences: the characters that [show.Line] would escape. The meaning of the
-// document does not change.
+// JSON replaces some characters of a JSON document by \u sequences, because they could control a terminal: the characters that
+// [show.Line] escapes. The document keeps its meaning.
 func JSON(doc []byte) []byte {
 	if !slices.ContainsFunc(doc, func(c byte) bool { return c >= 0x7f }) {
 		return doc
@@ -102,7 +103,7 @@ func JSON(doc []byte) []byte {
 	return out
 }
 
-// WriteJSON writes v as a JSON document, escaped by [JSON]. If indent is not empty, the document has many lines.
+// WriteJSON writes v as a JSON document, escaped by [JSON]. With a non-empty indent, each value is on its own line.
 func WriteJSON(w io.Writer, v any, indent string) error {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -115,9 +116,9 @@ func WriteJSON(w io.Writer, v any, indent string) error {
 	return err
 }
 
-// Escaped is a writer that escapes text for a terminal, except for line ends. Each write must contain whole lines or whole cells
-// of a table. The caller must pass a name that the agent can choose through [show.Line] or [show.Name], because the name could
-// contain a line end.
+// Escaped is a writer that escapes text for a terminal, except for line ends. Each write must contain whole lines, or whole cells
+// of a table. A name that an agent can choose may contain a line end, so the caller must pass it through [show.Line] or [show.Name]
+// first.
 type Escaped struct{ io.Writer }
 
 // Write implements io.Writer.
@@ -128,10 +129,11 @@ func (w Escaped) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// plainLetters are the characters that mean only themselves to a shell.
+// plainLetters are the characters that have no special meaning in a shell.
 const plainLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+"
 
-// Quote quotes a word for a shell, unless it is already plain. An agent may have chosen a name that a shell would carry out.
+// Quote quotes a word for a shell, unless all its characters are plain. People paste the printed commands into a shell, and an
+// agent may have chosen a name that would run a command there.
 func Quote(word string) string {
 	if word != "" && strings.Trim(word, plainLetters) == "" {
 		return word

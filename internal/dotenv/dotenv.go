@@ -22,7 +22,8 @@ func (v Var) Value() string {
 	return v.Raw
 }
 
-// Unescape replaces the escapes in raw, the text of a value in double quotes. It drops \r.
+// Unescape replaces the escapes in raw, the text of a value in double quotes. It removes the escape \r, so that the
+// value contains no carriage return.
 func Unescape(raw string) string { return unescape.Replace(raw) }
 
 var unescape = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "", `\"`, `"`, `\'`, `'`)
@@ -53,10 +54,12 @@ func Parse(text string) []Var {
 	return vars
 }
 
-// quoted parses a value that begins with a quote. The argument rest is the text after the value's line. inner is the text up to
-// the closing quote, which may be several lines into rest. The result after is the text after the line with that quote. If there
-// is no closing quote, inner is the rest of the value's line, and stillOpen is true. If open is true, rest is known to contain no
-// closing quote, so only the line itself is searched.
+// quoted parses a value that begins with a quote. The argument value is the text of its line from the quote on, and rest is the
+// text of the file after this line. The result inner is the text between the quotes, which may end several lines into rest. The
+// result after is the text of the file after the line with the closing quote.
+//
+// If there is no closing quote, inner is the rest of the value's line, and stillOpen is true. The caller passes this as open for
+// the next value with the same quote, which makes the search through rest unnecessary.
 func quoted(value, rest string, open bool) (inner, after string, stillOpen bool) {
 	quote, value := value[0], value[1:]
 	if end := closing(value, quote); end >= 0 {

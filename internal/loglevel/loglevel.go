@@ -80,7 +80,7 @@ func Named(word []byte) Level {
 	return 0
 }
 
-// The regular expressions are compiled at their first use, so that a program that examines no line does not pay for them.
+// A program that examines no line should not pay for these regular expressions. So each is compiled at its first use.
 var (
 	// keyed matches a level that is given as the value of a key: "level":"warn" in JSON, level=warn in logfmt. Numbers are the
 	// levels of pino and bunyan, from 10 (trace) to 60 (fatal).

@@ -1,4 +1,4 @@
-// Package nearest finds the word that was probably meant by a mistyped word. It owns no goroutine.
+// Package nearest finds the word that the author of a mistyped word probably meant. It owns no goroutine.
 package nearest
 
 // Word returns the candidate with the smallest edit distance to word, or "" if none is near enough to be a typing mistake. A

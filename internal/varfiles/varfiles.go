@@ -1,5 +1,6 @@
-// Package varfiles finds the environment files from which a service reads variables when it starts, and checks whether they have
-// changed since. It compares modification times only. Clients of PID 1 use it with their own permissions. It starts no goroutine.
+// Package varfiles finds the environment files from which a service reads variables when it starts. It also checks whether they
+// have changed since, so that commands can say that a restart is due. It compares only modification times. Clients of PID 1 use
+// this package with their own permissions. It starts no goroutine.
 package varfiles
 
 import (
@@ -41,9 +42,9 @@ func Of(cfg *config.Config, s *client.Service, environ []string) []string {
 // maxNames is the maximum number of files in a directory that Changed looks at.
 const maxNames = 4096
 
-// Changed returns the newest modification time among files, if the service s is running and was started before that time.
-// Otherwise it returns the zero time. For a directory, it uses the newest time of the directory itself and the files in it. For
-// root, it leaves out files to which a link leads that another user may have made.
+// Changed returns the newest modification time among files, if the service s is running and was started before that time. Otherwise
+// it returns the zero time. For a directory, it uses the newest time of the directory itself and the files in it. If this process
+// is root, Changed skips a file behind a symbolic link that a user other than root may have made.
 func Changed(s *client.Service, files []string) time.Time {
 	var youngest time.Time
 	if s.State != client.StateUp || len(files) == 0 {

@@ -1,7 +1,7 @@
 // Package version returns the build of hinit that is running.
 //
-// It uses only what the go command has stamped into the binary: no linker flags and no generated file. A build without a stamp is
-// reported as such, without an invented version. The package starts no goroutine.
+// It uses only the data that the go command has stamped into the binary. The build needs no linker flags and no generated file for
+// it. A build without a stamp is reported as such, without an invented version. The package starts no goroutine.
 package version
 
 import (

@@ -18,7 +18,7 @@ import (
 // since Linux 6.9). An older kernel closes them during the exit.
 func Detach() {
 	if fds := inotifyInstances(); len(fds) > 0 {
-		_, _, _ = sendToSocket(fds) // after an error, the exit is slower
+		_, _, _ = sendToSocket(fds) // without success, the exit is slower
 	}
 }
 

@@ -14,11 +14,11 @@
 // A flood of changes needs no memory and little time in this process. It reads at most ten thousand events a second, and the others
 // stay in the kernel's queue (fs.inotify.max_queued_events). A process that makes changes never waits for the caller.
 //
-// Watches are not recursive. The watch of a directory that is removed or renamed ends. An agent can replace a watched path with a
-// symbolic link. That does no harm, because an event only causes a look, and looks never follow links.
+// Watches are not recursive. The watch of a directory ends when the directory is removed or renamed. An agent can replace a watched
+// path with a symbolic link. That does no harm: after an event, the caller examines the directory without following links.
 //
-// The inotify instance of a Set has two goroutines, which end when the Set is closed. Between events they sleep and use no processor
-// time.
+// The inotify instance of a Set has two goroutines, which end when the Set is closed. Between events they sleep and use no
+// processor time.
 package watch
 
 import (
@@ -144,7 +144,7 @@ func (s *Set) ID(path string) fsutil.ID { return s.ids[path] }
 
 // Watches reports whether the directory id is watched, under any path.
 func (s *Set) Watches(id fsutil.ID) bool {
-	for _, other := range s.ids { // without a list of its own: it is asked for each directory
+	for _, other := range s.ids { // no index: callers ask only when a directory appears
 		if other == id {
 			return true
 		}

@@ -1,5 +1,5 @@
-// Package wholefile reads and replaces whole regular files, for programs other than PID 1. It follows symbolic links. So root
-// must not use it inside a directory that an agent can write, except for [Create]; use package fsutil there. It starts no goroutine.
+// Package wholefile reads and replaces whole regular files, for programs other than PID 1. Its functions follow symbolic links. In
+// a directory that an agent can write, root must use package fsutil instead, except for [Create]. The package starts no goroutine.
 package wholefile
 
 import (

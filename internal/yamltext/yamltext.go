@@ -15,10 +15,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Fault is a mistake in a text. Message is a single line.
+// Fault is a mistake in a text.
 type Fault struct {
-	Line    int // 0 if the line is unknown
-	Message string
+	Line    int    // 0 if the line is unknown
+	Message string // one line
 }
 
 func faultAt(line int, format string, args ...any) []Fault {
@@ -63,8 +63,8 @@ func syntaxFault(data []byte, err error) []Fault {
 	return faultAt(line, "cannot parse YAML: %s%s", msg, hint(data, line, msg))
 }
 
-// hint returns a hint to append to an error message. msg is the message from the YAML library about a line of data. The
-// hint is the usual cause of msg, or "" if the cause is unknown.
+// hint returns the usual cause of an error, to append to its message, or "" if the cause is unknown. The argument msg is the
+// message from the YAML library about a line of data.
 func hint(data []byte, line int, msg string) string {
 	switch {
 	case strings.Contains(msg, "mapping values are not allowed"):
@@ -87,8 +87,8 @@ func hint(data []byte, line int, msg string) string {
 	return ""
 }
 
-// missingColon returns the usual cause of the message "mapping values are not allowed" about a line. Often the line before it
-// lacks a colon, or the space after a colon.
+// missingColon returns the usual cause of the message "mapping values are not allowed" about a line. Often the line before it lacks
+// a colon, or the space after the colon.
 func missingColon(data []byte, line int) string {
 	glued := regexp.MustCompile(`^\s*(?:- )?[A-Za-z_][A-Za-z0-9_.-]*:[^\s:]`)
 	lines := bytes.Split(data, []byte("\n"))
@@ -107,8 +107,9 @@ func missingColon(data []byte, line int) string {
 	return "is the line indented like the other lines of its level?"
 }
 
-// invalidByte describes the first byte of data that is invalid in a YAML file, or returns "". The YAML library reports such a
-// byte without its line and column. A file in UTF-16 is left to the library, which reports it well.
+// invalidByte describes the first byte of data that is invalid in a YAML file. The argument data is the whole file. The result what
+// is "" if there is no such byte. invalidByte exists because the YAML library reports such a byte without its line and column. It
+// skips a file in UTF-16, for which the library reports mistakes well.
 func invalidByte(data []byte) (line int, what string) {
 	if bytes.HasPrefix(data, []byte{0xff, 0xfe}) || bytes.HasPrefix(data, []byte{0xfe, 0xff}) {
 		return 0, ""
@@ -129,8 +130,8 @@ func invalidByte(data []byte) (line int, what string) {
 	return 0, ""
 }
 
-// maxSearch limits the files in which hinit searches for a mistake line by line: the number of lines times the number of bytes. The
-// search parses the file once for each line.
+// maxSearch limits the files in which brokenLine searches for a mistake, because the search parses the file once for each line. The
+// value is the number of lines times the number of bytes.
 const maxSearch = 4 << 20
 
 // brokenLine returns the line of a mistake: the line after the longest beginning of data that is valid YAML. For some mistakes,
@@ -169,16 +170,16 @@ const maxValues = 100_000
 // textBytesPerValue is the number of bytes of a text that count as one additional value.
 const textBytesPerValue = 16
 
-// separatorsOf is the number of separators for which a byte counts. "- - -" is a value in a value in a value. So a '-' or '?' counts
-// as the separators of a whole value.
+// separatorsOf is the number of separators for which a byte counts. A value has at most four separators. The text "- - -" is a list
+// in a list in a list, so a '-' or '?' alone makes a value, and counts for four.
 var separatorsOf = [256]int{',': 1, ':': 1, '\n': 1, '[': 1, '{': 1, '-': 4, '?': 4}
 
-// separatorsOfDirective lets a text have a hundred directives. The parser compares each %TAG with all others, and each tag with all
-// %TAG.
+// separatorsOfDirective is the number of separators for which a directive counts. It limits a text to a hundred directives. The
+// reason is the time of the parser, which compares each %TAG directive with all others, and each tag with all %TAG directives.
 const separatorsOfDirective = 4 * maxValues / 100
 
-// LineOfTooManyValues returns the line at which a text exceeds maxValues, or 0. It counts separators before the text is parsed,
-// because the parser needs about 200 bytes for each value.
+// LineOfTooManyValues returns the line at which a text exceeds maxValues, or 0. The YAML library needs about 200 bytes of memory
+// for each value, so this function counts the separators before the library parses the text.
 func LineOfTooManyValues(data []byte) (line int) {
 	separators := 0
 	for i, c := range data {

@@ -1,9 +1,9 @@
 // Package db changes users and groups in /etc/passwd and /etc/group.
 //
-// It is separate from package account because the exec shim links account and must stay small. It doesn't run programs of the
-// image, such as usermod. It reads a whole file, changes it in memory, and replaces it atomically: even after a crash, readers
-// see the old or the new file. It keeps all other lines unchanged, including comments and invalid lines. It does not touch
-// /etc/shadow and /etc/gshadow, because these files refer to names, and names do not change.
+// It is separate from package account because the exec shim links account and must stay small. It does not run usermod or another
+// program of the image, because the image may have none. Instead it reads a whole file, changes it in memory, and replaces it
+// atomically: even after a crash, readers see the old or the new file. All other lines stay unchanged, including comments and
+// invalid lines. The files /etc/shadow and /etc/gshadow need no change, because they refer to names and not to ids.
 //
 // The package starts no goroutine and keeps no state outside of a [DB].
 package db
@@ -22,11 +22,11 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// ErrTaken means that an id already belongs to another user, or that a name or id already belongs to another group. Other errors
-// wrap ErrTaken.
+// ErrTaken is the error if an id already belongs to another user, or if a name or id already belongs to another group. Test for it
+// with [errors.Is].
 var ErrTaken = errors.New("taken")
 
-// ErrNoEntry means that there is no such user or group. Other errors wrap ErrNoEntry.
+// ErrNoEntry is the error if there is no such user or group. Test for it with [errors.Is].
 var ErrNoEntry = errors.New("no such entry")
 
 // DB holds the content of /etc/passwd and /etc/group. Changes stay in memory until [DB.Save] writes them. Two goroutines must not
@@ -35,8 +35,8 @@ type DB struct {
 	passwd, group *table
 }
 
-// Open reads root+"/etc/passwd" and root+"/etc/group"; root is "" for the real files. A missing file counts as empty. It blocks
-// on these files only.
+// Open reads root+"/etc/passwd" and root+"/etc/group". The argument root is "" for the files of this system. A missing file counts
+// as empty. Open blocks on these files only.
 func Open(root string) (*DB, error) {
 	passwd, err := read(root + "/etc/passwd")
 	if err != nil {
@@ -58,10 +58,10 @@ const (
 	fields       = 4 // minimum number of fields in a valid line
 )
 
-// Group returns the gid of the first group with the given name.
+// Group returns the gid of the first group with the given name. ok is false if there is none.
 func (d *DB) Group(name string) (gid uint32, ok bool) { return d.group.id(d.group.find(name), fieldID) }
 
-// GroupName returns the name of the first group with the given gid.
+// GroupName returns the name of the first group with the given gid. ok is false if there is none.
 func (d *DB) GroupName(gid uint32) (name string, ok bool) {
 	i := d.group.findID(gid)
 	if i < 0 {
@@ -82,7 +82,8 @@ func (d *DB) Groups(user string, gid uint32) []uint32 {
 	return groups
 }
 
-// SetUID changes the uid of a user. The error is [ErrTaken] if the uid belongs to another user.
+// SetUID changes the uid of a user. It returns an error that wraps [ErrTaken] if the uid belongs to another user, and [ErrNoEntry]
+// if the user does not exist.
 func (d *DB) SetUID(name string, uid uint32) error {
 	i := d.passwd.find(name)
 	if i < 0 {
@@ -95,8 +96,9 @@ func (d *DB) SetUID(name string, uid uint32) error {
 	return nil
 }
 
-// SetGID changes the primary group id of a user. It also changes the gid of the group with the user's name, and the primary group
-// of all users in that group. If another group already has the new gid, two group names have the same gid afterwards.
+// SetGID changes the primary group id of a user. If a group has the user's name, SetGID gives this group the new gid too, and
+// changes the primary group of its other users accordingly. If yet another group already has the new gid, both names stand for one
+// group afterwards.
 func (d *DB) SetGID(name string, gid uint32) error {
 	i := d.passwd.find(name)
 	if i < 0 {
@@ -115,7 +117,7 @@ func (d *DB) SetGID(name string, gid uint32) error {
 	return nil
 }
 
-// AddGroup adds a group without members. The error is [ErrTaken] if the name or the gid is in use.
+// AddGroup adds a group without members. It returns an error that wraps [ErrTaken] if the name or the gid is in use.
 func (d *DB) AddGroup(name string, gid uint32) error {
 	if name == "" || strings.ContainsAny(name, ":,\n\r \t") {
 		return fmt.Errorf("cannot add group %q: %w", name, fs.ErrInvalid)
@@ -127,7 +129,7 @@ func (d *DB) AddGroup(name string, gid uint32) error {
 	return nil
 }
 
-// AddMember makes the user a member of the group. It does nothing if the user is already a member.
+// AddMember makes a user a member of a group. A user who is already a member stays one.
 func (d *DB) AddMember(group, user string) error {
 	i := d.group.find(group)
 	if i < 0 {
@@ -140,12 +142,12 @@ func (d *DB) AddMember(group, user string) error {
 	return nil
 }
 
-// Changed reports whether d has changes that [DB.Save] must write.
+// Changed reports whether [DB.Save] has something to write.
 func (d *DB) Changed() bool { return d.passwd.changed || d.group.changed }
 
-// Save writes the changed files, the groups first. It replaces each file atomically and keeps its mode. After an error, the group
-// file may be new and the passwd file old; another call then writes the passwd file. It does not replace a file that is a link or
-// a mount point.
+// Save writes the changed files, first /etc/group and then /etc/passwd. It replaces each file atomically and keeps its mode. If
+// only the second file fails, the first stays changed, and a second call writes the rest. Save returns an error for a file that is
+// a link or a mount point, because a rename would replace the link or fail.
 func (d *DB) Save() error {
 	for _, t := range []*table{d.group, d.passwd} {
 		if !t.changed {
@@ -159,14 +161,14 @@ func (d *DB) Save() error {
 	return nil
 }
 
-// table holds the lines of a file such as /etc/passwd.
+// table holds the lines of /etc/passwd or /etc/group.
 type table struct {
 	path    string
 	lines   []line
-	changed bool
+	changed bool // save must write the file
 }
 
-// line is one line of a file.
+// line is one line of the file.
 type line struct {
 	fields []string // the text of the line, split at its colons
 	end    string   // the line break; "" if the last line has none
@@ -177,6 +179,7 @@ func (l line) valid() bool {
 	return len(l.fields) >= fields && l.fields[fieldName] != "" && !strings.ContainsRune("#+-", rune(l.fields[fieldName][0]))
 }
 
+// read reads the file at path into a table. A missing file gives an empty table.
 func read(path string) (*table, error) {
 	data, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -195,6 +198,7 @@ func (t *table) find(name string) int {
 	return slices.IndexFunc(t.lines, func(l line) bool { return l.valid() && l.fields[fieldName] == name })
 }
 
+// findID returns the index of the first line with the given id, or -1.
 func (t *table) findID(id uint32) int {
 	for i := range t.lines {
 		if got, ok := t.id(i, fieldID); ok && got == id {
@@ -204,8 +208,8 @@ func (t *table) findID(id uint32) int {
 	return -1
 }
 
-// id returns the number in a field of line i. The second result is false for an invalid line, and if i is -1, the result of find
-// for a missing name.
+// id returns the number in a field of line i. It returns false if the line is invalid or if i is -1, as find returns it for an
+// unknown name.
 func (t *table) id(i, field int) (uint32, bool) {
 	if i < 0 || !t.lines[i].valid() {
 		return 0, false
@@ -223,6 +227,7 @@ func (t *table) members(i int) (list []string) {
 	return list
 }
 
+// set changes a field of line i in memory.
 func (t *table) set(i, field int, value string) {
 	if f := t.lines[i].fields; f[field] != value {
 		f[field], t.changed = value, true
@@ -237,7 +242,7 @@ func (t *table) add(f ...string) {
 	t.changed = true
 }
 
-// save replaces the file with all lines of the table. The new file belongs to the user of this process. An error from syncing the
+// save replaces the file with the lines of the table. The new file belongs to the user of this process. An error from syncing the
 // directory is ignored, because some file systems can't sync directories.
 func (t *table) save() error {
 	dir, err := fsutil.OpenDir(filepath.Dir(t.path), nil)
