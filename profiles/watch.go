@@ -224,7 +224,7 @@ func (w *Watcher) run(ctx context.Context) {
 				w.inotify.Close()
 				w.markAll()
 			}
-		case <-w.inotify.Lost: //nolint:errcheck // whatever was lost, all is looked at again; an instance that fails closes both channels
+		case <-w.inotify.Lost: //nolint:errcheck // the next full scan finds what the lost events were about; an instance that fails closes both channels
 			w.markAll()
 		case <-w.wake:
 			w.scanInputs(ctx)

@@ -95,11 +95,11 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 		w.scanHome(ctx, d, name, true)
 	}
 	for _, name := range l.unmarked {
-		if w.known[name] != nil { // the directory exists, but has lost its marker
+		if w.known[name] != nil { // its directory still exists, without the marker
 			w.scanHome(ctx, d, name, false)
 		}
 	}
-	for _, name := range w.newlyMarked(d) { // they got the marker after profiles/ was listed
+	for _, name := range w.newlyMarked(d) { // directories that got the marker after profiles/ was listed
 		w.scanHome(ctx, d, name, true)
 	}
 	w.dir, w.dirComplete = l.dir, len(l.silentDirs) == 0 && l.dir.settledBefore(began)
@@ -300,7 +300,7 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 		return true
 	case errors.Is(err, fs.ErrNotExist), err == nil && !info.IsDir() && info.Mode()&fs.ModeSymlink == 0:
 		w.forgetCandidate(name)
-		return true // it was created and removed or replaced
+		return true // the new directory is already removed or replaced
 	case err != nil, !info.IsDir():
 		return false
 	case w.candidates[name] && w.inotify.ID(path) == stampOf(info).ID:

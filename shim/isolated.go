@@ -26,7 +26,7 @@ func (o *options) isolatedProfile(argv, env []string) (string, error) {
 		return "", nil // no profile is isolated
 	}
 	profile := profileOf(words)
-	if profile == "" && err == nil && (len(words) == 0 || words[0] != "profile") { // these concern all profiles
+	if profile == "" && err == nil && (len(words) == 0 || words[0] != "profile") { // no command, and the command profile, concern all profiles
 		profile, err = o.chosenProfile(env)
 	}
 	if err == nil && !account.Isolates(list, profile) {
@@ -47,11 +47,11 @@ func (o *options) chosenProfile(env []string) (string, error) {
 		return normalize(name), nil
 	}
 	if lookupEnv(env, "HERMES_S6_SUPERVISED_CHILD") != "" || lookupEnv(env, "HERMES_SUPERVISED_CHILD") != "" {
-		return "", nil // a gateway ignores the choice
+		return "", nil // a supervised gateway ignores the choice of `hermes profile use`
 	}
 	dir, err := unix.Open(home, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return "", nil // then the agent can't read the choice, either
+		return "", nil // then the agent can't read active_profile, either
 	}
 	defer unix.Close(dir)
 	// follow no link: this process is root, and the agent can replace the file
@@ -110,7 +110,7 @@ func normalize(name string) string { return strings.ToLower(strings.TrimSpace(na
 func (o *options) execIsolated(profile string, argv, env []string) error {
 	// hinit shell also takes names of services, patterns and groups. With gateway- before it, the name can only be a gateway's.
 	command := []string{"hinit", "shell", "gateway-" + profile, "--", o.target}
-	if profileOf(argv[1:]) == "" { // the isolated agent can't read the choice
+	if profileOf(argv[1:]) == "" { // the isolated agent can't read active_profile, so name the profile
 		command = append(command, "-p", profile)
 	}
 	return unix.Exec(o.native, append(command, argv[1:]...), env)

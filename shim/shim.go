@@ -151,7 +151,7 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	}
 	if text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.IDsFile); err == nil {
 		setPublished(&u, text, o.user)
-	} else { // PID 1 could not write it (a read-only container), or others than root can
+	} else { // in a read-only container PID 1 could not write the file; a file that other users can write is not trusted
 		u.ApplyRequestedIDs(func(name string) string { return lookupEnv(env, name) })
 	}
 	if err := agentuser.CloseOnExec(); err != nil {

@@ -193,7 +193,7 @@ func (c *Client) exchange(ctx context.Context, q apiCall) (*reply, *client.Error
 	unhook := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	end := func() {
 		unhook()
-		_ = conn.Close() // there is an answer already
+		_ = conn.Close() // the answer, or its error, is already known
 	}
 	// A busy hinit answers and closes without reading the request. Then the write fails, and yet there is an answer.
 	written := request.Write(conn)

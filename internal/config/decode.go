@@ -124,7 +124,7 @@ func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key,
 			continue
 		}
 		i := slices.IndexFunc(schema, func(k Key) bool {
-			isShort := k.Short && isWord(e.value) && k.Path[:strings.LastIndexByte(k.Path, '.')] == path // a text in place of the mapping
+			isShort := k.Short && isWord(e.value) && k.Path[:strings.LastIndexByte(k.Path, '.')] == path // a single text may replace the mapping
 			return k.Path == path || isShort && slices.Contains(names, e.key)
 		})
 		switch {

@@ -165,7 +165,7 @@ func (l *loader) finishTask(s *Service, prefix string) {
 	policy := prefix + "restart.policy"
 	o, own := l.cfg.origins[policy]
 	switch {
-	case !own: // the inherited policy is for services that keep running
+	case !own: // the service has only the inherited policy, which is for services that keep running
 		s.Restart.Policy = RestartNever
 	case s.Restart.Policy == RestartAlways || s.Restart.Policy == RestartOnSuccess:
 		l.problems.reportAtOrigin(o, "cannot use %s: a task that has ended well is done, and not restarted; write never or on-failure, or remove once and schedule", policy)
@@ -361,7 +361,7 @@ func (l *loader) reportCycle(o referrer, from edges, key, why string) {
 	cycle, text := way(o.name), o.name
 	for _, e := range cycle {
 		if e.to < o.name {
-			return // it is reported for another member
+			return // the cycle is reported once, for the member with the first name
 		}
 		text += " → " + e.to
 	}

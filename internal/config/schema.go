@@ -31,7 +31,7 @@ var Schema string
 //   - env: the environment variable that wins over the file.
 //   - inherits: the key whose value is used while this one isn't set.
 //   - fill: which placeholders its text may have, see placeholders. On a struct, it is for the fields with fill ".".
-//   - without: a key of an embedded struct that isn't valid here.
+//   - without: a key that the embedded struct defines and that is not allowed here.
 //   - alias: another spelling of the key. On a struct: keys of it that are also valid outside its mapping.
 type Key struct {
 	Path         string // path below the root, with dots
@@ -44,7 +44,7 @@ type Key struct {
 
 	valueType
 	index   []int  // struct fields that lead from the root to the value, for reflect.Value.FieldByIndex
-	without string // key of an embedded struct that isn't valid here
+	without string // key that the embedded struct defines and this one does not allow
 }
 
 // At returns a pointer to the key's value in root, a pointer to the struct.

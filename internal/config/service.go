@@ -48,7 +48,7 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 		}
 	}
 	prefix, before := "services."+name+".", len(d.problems.list)
-	if e.value != nil && alwaysRunsAsRoot(name) && !l.Plain && d.doubt != nil { // it runs as root, whatever the file says
+	if e.value != nil && alwaysRunsAsRoot(name) && !l.Plain && d.doubt != nil { // the service runs as root, whatever the file says
 		d.reportDoubt(e.line, "services."+name)
 	} else if e.value != nil {
 		d.decodeMapping(e.value, prefix, "", Keys[Service](), &s, nil)
@@ -168,7 +168,7 @@ func (l *loader) finishService(s *Service, prefix string, line int) {
 		l.problems.reportAtLine(line, "cannot use service %q: %scommand is missing", s.Name, prefix)
 	}
 	if _, own := c.origins[prefix+"command"]; !own && s.Name == KanbanName && !s.Notify.IsSet() {
-		s.Notify.Protocol, s.Notify.Timeout = NotifySystemd, kanbanReadyTimeout // it is ready once it holds the locks of the boards
+		s.Notify.Protocol, s.Notify.Timeout = NotifySystemd, kanbanReadyTimeout // the dispatcher is ready once it holds the locks of the boards
 	}
 	l.finishRestart(&s.Restart, prefix)
 	l.finishTask(s, prefix)

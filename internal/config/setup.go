@@ -253,7 +253,7 @@ func (d *decoder) decodePaths(n *yaml.Node, key string, at *Paths) {
 func (d *decoder) decodeLimits(n *yaml.Node, key string, limits map[string]ResourceLimit) map[string]ResourceLimit {
 	own := key
 	if prefix, is := strings.CutSuffix(key, "rlimits"); is {
-		own = prefix + "limits" // an alias
+		own = prefix + "limits" // the file may also use the alias limits
 	}
 	for _, e := range d.entries(n, key+".", limitNames) {
 		if !slices.Contains(limitNames, e.key) {

@@ -58,7 +58,7 @@ func authorOf(rt route, who peer) *client.By {
 		switch {
 		case who.isGone():
 			name, inside = "", true
-		case name == "hinit-tools": // the command hinit runs this program
+		case name == "hinit-tools": // the user ran the command hinit, which executes hinit-tools
 			name = "hinit"
 		}
 		by.Program, by.Way = strings.ToValidUTF8(name, "?"), client.WayExec
@@ -291,7 +291,7 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 			raw, err = c.(syscall.Conn).SyscallConn() // every socket has a raw connection
 		}
 		if err != nil {
-			_ = g.places.close(c) // it has no credentials
+			_ = g.places.close(c) // without credentials, the server can't know its rights
 			continue
 		}
 		who := peer{pid: cred.Pid, uid: cred.Uid, gone: func() bool { return proc.PeerGone(c) }}
@@ -341,7 +341,7 @@ func (g *limitedListener) refuseConnection(c net.Conn, who peer) {
 		out.status, http.StatusText(out.status), len(out.body), out.body)
 	leave := func() {
 		g.places.leaving.Add(-1)
-		_ = g.places.close(c) // the answer was written, or can't be
+		_ = g.places.close(c) // the answer has been written, or writing has failed
 	}
 	half, ok := c.(interface{ CloseWrite() error })
 	if g.places.leaving.Add(1) > connLimit()/4 || !ok || half.CloseWrite() != nil {
@@ -386,7 +386,7 @@ func (m *answerBudget) answer(ctx context.Context, build func() (reply, error)) 
 	limit, cancel := context.WithTimeoutCause(ctx, readLimit, errUnread)
 	defer cancel()
 	select {
-	case m.turn <- struct{}{}: // tried first, so that a free turn is taken even after the time limit
+	case m.turn <- struct{}{}: // tried alone first: the second select could choose the end of ctx although a turn is free
 	default:
 		if !pause.Send(limit, m.turn, struct{}{}) {
 			return out, context.Cause(limit)

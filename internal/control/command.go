@@ -113,7 +113,7 @@ func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration)
 	case err != nil:
 		return nil, err
 	case !over:
-		return nil, unknown // it is part of the boot, so it can't wait for it
+		return nil, unknown // the client is a part of the boot, so waiting for the end of the boot would never end
 	}
 	if v, unknown = findService(s.core.Snapshot(), name); unknown == nil {
 		return v, nil
@@ -125,7 +125,7 @@ func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration)
 	case ctx.Err() != nil && r.Context().Err() == nil:
 		return nil, refuse(client.KindTimeout, "hinit knows no profile or service %q, and the data volume has not answered within %s whether there is one now", name, patience)
 	default:
-		return nil, unknown // the disk doesn't answer
+		return nil, unknown // the profile may exist, but the disk doesn't answer
 	}
 	return findService(s.core.Snapshot(), name)
 }

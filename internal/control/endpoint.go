@@ -206,7 +206,7 @@ func openOrders(dir string) (f *os.File, err error) {
 		path := filepath.Join(dir, ordersName)
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) != nil || st.Mode != unix.S_IFIFO|0o600 || int(st.Uid) != os.Geteuid() {
-			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // it has another type, owner or mode
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // a file that exists has the wrong type, owner or mode
 				return err
 			}
 			if err := unix.Mkfifo(path, 0o600); err != nil {

@@ -114,7 +114,7 @@ func clearStale(dir *os.File, base, path, addr string) error {
 	conn, err := (&net.Dialer{Timeout: probeTime, Control: refuseDescriptors}).DialContext(context.Background(), "unix", addr)
 	switch {
 	case err == nil:
-		_ = new(connCounts).close(conn) // it has only tested whether a server listens
+		_ = new(connCounts).close(conn) // the connection was only a test whether a server listens
 		return errAlive(path)
 	case errors.Is(err, unix.ECONNREFUSED):
 		return unix.Unlinkat(fd, base, 0)
@@ -144,7 +144,7 @@ func checkDir(dir *os.File, self int) error {
 		return err
 	}
 	others := uint32(0o022)
-	if self != 0 { // with the umask 002, many desktops give each user a group
+	if self != 0 { // many desktops give each user a group of its own and the umask 002
 		others = 0o002
 	}
 	switch {
@@ -235,7 +235,7 @@ func Attach(s Socket) (net.Listener, error) {
 	}
 	u, ok := l.(*net.UnixListener)
 	if !ok {
-		_ = l.Close() // it is no Unix socket
+		_ = l.Close() // the descriptor is no Unix socket
 		return nil, fmt.Errorf("cannot go on listening on %q: it is no Unix socket", s.Path)
 	}
 	if s.Ino == 0 {

@@ -118,7 +118,7 @@ func postRescan(s *Server, r *request, _ struct{}) (reply, error) {
 }
 
 func postReload(s *Server, r *request, how client.Reload) (reply, error) {
-	if how.Force && s.policy.check(r.who, mayReplace) != nil { // without the file, its limits and its isolation would end
+	if how.Force && s.policy.check(r.who, mayReplace) != nil { // this would end the limits and the isolation that the file sets
 		return reply{}, refuse(client.KindNotAllowed, "uid %d may not reload without a configuration file; root may", r.who.uid)
 	}
 	out, err := s.core.Reload(r.Context(), how)

@@ -156,7 +156,7 @@ func parseUntil(text string) (slotGoal, error) {
 
 func (u slotGoal) reached(s client.Slot) bool {
 	down := !s.Up
-	later := u.known && s.Run > u.after // before a later run, the slot was down and had no process
+	later := u.known && s.Run > u.after // a later run means that the slot was down in between
 	switch u.letter {
 	case 'u':
 		return s.Up

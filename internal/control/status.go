@@ -275,7 +275,7 @@ func (s *Server) view(v *supervisor.Service, who peer, added map[*supervisor.Ser
 		}
 	}
 	out.Problem, out.ServedBy = s.problem(v, trusted), s.core.ServedBy(v)
-	if trusted { // the service writes this text
+	if trusted { // an untrusted client must not read it: the service writes this text
 		out.StatusText = v.Status
 	}
 	return out

@@ -39,9 +39,9 @@ func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.S
 	g := goal{effect: effects[verb], once: once, service: before, settle: s.core.StartDelay()}
 	switch {
 	case once && slices.Contains(activeStates, before.State):
-		g.after = before.Run - 1 // the run that is going on will do
+		g.after = before.Run - 1 // the present run satisfies the goal
 	case g.fresh && slices.Contains(endingStates, after.State):
-		g.after = after.Run // this run is still ending; it may have begun after before was read, and isn't the new run
+		g.after = after.Run // a run that is ending is not the new one, even if it began after the caller had read before
 	case once, g.fresh:
 		g.after = before.Run
 	}
@@ -81,9 +81,9 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 		return verdict{failed: refuse(client.KindStopping, "the container is stopping")}
 	case v.Want == supervisor.WantDown && !g.endedByItself(v):
 		return verdict{failed: refuse(client.KindFailed, "superseded: %s was asked to stop meanwhile", name)}
-	case v.Want == supervisor.WantDown: // a task whose run has ended
+	case v.Want == supervisor.WantDown: // a task is not wanted up after its run
 		return verdict{reached: v.Done && v.State == supervisor.Down, runEnded: !v.Done && v.State == supervisor.Down}
-	case g.crashed(v): // even if it is up again
+	case g.crashed(v): // even if the service is up again
 		return verdict{runEnded: true}
 	case v.State == supervisor.Backoff, v.State == supervisor.Parked, v.State == supervisor.Failed:
 		return verdict{runEnded: true}
@@ -138,7 +138,7 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 			defer cancel()
 			return nil, refuse(client.KindFailed, "%s", s.describeFailure(reading, v))
 		case v != nil && !g.once && v.State == supervisor.Waiting && strings.HasPrefix(v.Reason, supervisor.ReasonTurn):
-			end = now.Add(timeout) // many services are starting, and this one waits for its turn; its time begins with the turn
+			end = now.Add(timeout) // many services are starting; the time of this one begins when its turn comes
 		case !now.Before(end):
 			return nil, refuse(client.KindTimeout, "%s", describeTimeout(g, v, timeout))
 		}

@@ -212,12 +212,12 @@ func (m Mount) Open(parent int, name string, flags int) (int, error) {
 		fd, err := openBeneath(parent, name, flags, 0, unix.RESOLVE_NO_XDEV)
 		switch {
 		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
-			m.noOpenat2.Store(true) // openat2 doesn't work here
+			m.noOpenat2.Store(true) // the kernel or a seccomp filter refuses openat2, so don't try again
 		case errors.Is(err, unix.EXDEV):
 			return -1, ErrMount
 		case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR) && isSymlink(parent, name):
 			return -1, symlinkError(name)
-		case errors.Is(err, unix.EAGAIN): // directories are being renamed; what follows always comes to an end
+		case errors.Is(err, unix.EAGAIN): // directories are being renamed, and openat2 could fail again and again; the way below always ends
 		default:
 			return fd, err
 		}

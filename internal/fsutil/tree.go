@@ -105,7 +105,7 @@ func Entries(fd int, found func(name string, mode fs.FileMode) bool) error {
 			if !ok {
 				st, err := LstatAt(fd, name)
 				if errors.Is(err, unix.ENOENT) {
-					continue // removed after the name was read
+					continue // another process removed the file after this one had read its name
 				}
 				if err != nil {
 					return err
@@ -269,7 +269,7 @@ func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, confirm func(
 			err = confirm()
 		}
 		if err == nil {
-			err = RenameNew(parent, temp, base) // its last resort, an ordinary rename, replaces at most an empty directory
+			err = RenameNew(parent, temp, base) // where the file system has no RENAME_NOREPLACE, the ordinary rename replaces at most an empty directory
 			if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {
 				err = fs.ErrExist
 			}

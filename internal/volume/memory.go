@@ -90,7 +90,7 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 	for n, i := range rand.Perm(len(list)) {
 		s := &diskUsage{linked: seen, files: maxFiles - maxFilesInMemory, end: time.Now().Add(time.Until(end) / time.Duration(len(list)-n))}
 		all, mapped, parts := processes[list[i].Service], uint64(0), uint64(0)
-		_ = s.visit("/proc/", all, func(dir string) { // if it can't act as a user, the memory belongs to no service
+		_ = s.visit("/proc/", all, func(dir string) { // if this process can't act as the user, the memory counts for no service
 			s.addOpen(dir+"/fd/", inMemory)
 			mapped += proc.ParseMemory(procstat.StatusOf(path.Base(dir))).Shared
 		})

@@ -178,7 +178,7 @@ func (p *program) addHooks(o Options, hooks []boot.Hook, unusable bool) ([]boot.
 			return nil, err
 		}
 		hooks = append([]boot.Hook{image}, hooks...)
-	case !unusable: // RebootstrapHook reads the volume
+	case !unusable: // RebootstrapHook needs a readable volume
 		if again, wanted := RebootstrapHook(o); wanted {
 			hooks = append(hooks, again)
 		}

@@ -143,7 +143,7 @@ func countSockets(o Options, list []boot.Gateway, tenants []*tenant) (seen int) 
 	end := time.Now().Add(searchTime)
 	for i, t := range tenants {
 		t.open.end = time.Now().Add(time.Until(end) / time.Duration(len(tenants)-i))
-		_ = t.open.visit("/proc/", processes[t.Service], func(dir string) { // if it can't act as a user, it finds none
+		_ = t.open.visit("/proc/", processes[t.Service], func(dir string) { // if this process can't act as the user, it finds no socket
 			t.open.addOpen(dir+"/fd/", func(string, uint64) bool { return false })
 		})
 		seen += t.open.sockets
@@ -168,7 +168,7 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 		pause.For(ctx, shareTime/shareSamples)
 		now, passed := make(procusage.Table), time.Since(looked)
 		_ = procstat.Each("/proc", func(p procstat.Stat) {
-			if now[p.PID] = p; p != before[p.PID] { // otherwise it has not run since the last look
+			if now[p.PID] = p; p != before[p.PID] { // otherwise the process has not run since the last sample
 				if uid, _ := procstat.StatusOf(strconv.Itoa(p.PID)).Number("Uid", 10); all[uint32(uid)] != nil {
 					all[uint32(uid)].used += busyShare(p, before[p.PID], passed) / shareSamples
 				}
@@ -237,10 +237,10 @@ func threadTimes(pid int, every, fewer *unix.CPUSet, nice int) map[int]threadTim
 
 // waitedSince returns how long a thread has waited during the time passed, at whose beginning its times were old.
 func (t threadTime) waitedSince(old threadTime, passed time.Duration) time.Duration {
-	if old.ready && t.ran == old.ran && t.ran > 0 { // its wait has not ended
+	if old.ready && t.ran == old.ran && t.ran > 0 { // the thread has not run at all, so it still waits
 		return passed
 	}
-	return min(passed, t.waited-min(old.waited, t.waited)) // the wait may have begun long before
+	return min(passed, t.waited-min(old.waited, t.waited)) // a wait that has ended may have begun long before passed
 }
 
 // setProcessors limits all processes of the user uid to the processors in set. They can't undo this limit

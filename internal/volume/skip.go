@@ -100,7 +100,7 @@ func (m *StepRecord) readProgram(s *recordedStep) {
 		})
 	})
 	if err != nil {
-		return // without the hashes, the step runs
+		return // without hashes to compare, the step runs
 	}
 	s.stepHashes = kept.Step{
 		Program: hashOf(slices.Concat([]string{"hinit", m.version, m.o.Stamp, m.o.Home, program}, s.hook.Command)...), Install: install + s.imageBuild,

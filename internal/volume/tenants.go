@@ -94,7 +94,7 @@ func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[st
 				if info, err := d.Lstat(name); err == nil {
 					st := fsutil.Stat(info)
 					if id := (inode{st.Dev, st.Ino}); strings.HasPrefix(name, ".") { // not the name of a profile, but perhaps a renamed home, which keeps its user
-						hidden[st.Uid] = hidden[st.Uid] || IsHome(d, name) // no profile, but perhaps a renamed home, which keeps its user
+						hidden[st.Uid] = hidden[st.Uid] || IsHome(d, name)
 					} else if inodes[id] {
 						wrong = fmt.Errorf("%q: %w", name, unix.ESTALE)
 					} else {
@@ -110,7 +110,7 @@ func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[st
 	}
 	wanted := maps.Clone(homes)
 	if last != "" {
-		wanted[last] += 0 // the profile may have no home yet
+		wanted[last] += 0 // this adds the profile last, which may have no home yet
 	}
 	outside, _ := OwnersOutside(o)
 	return assignUIDs(o.Tenants, wanted, last, func(uid uint32) bool { return outside[uid] || hidden[uid] || reserved(uid) }), homes, nil
@@ -182,7 +182,7 @@ func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant
 	if !tenant { // as the new owner, because the agent may have put another home in this place
 		return fsutil.NewActor(fsutil.Identity{UID: to.UID, GID: to.GID}).Do(func() error {
 			err := d.RemoveAll(profile + "/" + boot.NameFile)
-			if errors.Is(err, fs.ErrPermission) { // the tenant could not write its home
+			if errors.Is(err, fs.ErrPermission) { // the home had a mode in which its owner can't write
 				_, err = d.Chmod(profile, privateMode)
 				err = cmp.Or(err, d.RemoveAll(profile+"/"+boot.NameFile))
 			}

@@ -83,7 +83,7 @@ func (s *Set) Open() error {
 func (s *Set) Close() {
 	if s.notify != nil {
 		_ = s.notify.Close() // Close closes everything even if it returns an error
-		for range s.passed { // so that forward ends
+		for range s.passed { // receive the last events, so that forward can end
 		}
 	}
 	*s = Set{}

@@ -115,7 +115,7 @@ func (u *unpacking) openTemporary(homes *os.Root) (*directory, error) {
 		if lockErr != nil || err == nil || u.From > 0 {
 			return held, lockErr
 		}
-		if err := errors.Join(removeAll(u.Dir, held.name), held.Close()); err != nil { // of an earlier import
+		if err := errors.Join(removeAll(u.Dir, held.name), held.Close()); err != nil { // the directory of an interrupted import
 			return nil, err
 		}
 	}

@@ -48,7 +48,7 @@ func completionVerb(table func() []cli.Verb) cli.Verb {
 					case *describing && line != filesWanted:
 						line += "\t" + show.Line(one.about)
 					case line != typed && line != cmdline.Quote(line):
-						continue // bash inserts words as they are
+						continue // bash inserts a word without quoting it, so leave out a word that needs quotes
 					}
 					fmt.Fprintln(t.Raw(), line)
 				}

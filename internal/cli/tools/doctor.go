@@ -130,7 +130,7 @@ func (x *doctorRun) init() (plain string, answers bool) {
 func (x *doctorRun) lease(in client.Init) {
 	l := in.Lease
 	if l == nil {
-		return // an init without profiles needs none
+		return // an init without profiles needs no lease
 	}
 	switch l.State {
 	case client.LeaseHeld:
@@ -145,7 +145,7 @@ func (x *doctorRun) lease(in client.Init) {
 			x.found.OK("lease", "%s; this container has waited since %s and takes over when the lock is free; give commands where the lock is (lslocks on the host names the process)", l.Detail, since)
 		}
 	case client.LeaseNone:
-		if !in.Booting { // while it boots, it may still get it
+		if !in.Booting { // during the boot, the container may still get the lease
 			x.found.Warning("lease", "nothing keeps another container from serving the same profiles: %s; see to it that only one uses this volume", l.Detail)
 		}
 	}
@@ -173,7 +173,7 @@ func (x *doctorRun) service(s client.Service) {
 		x.found.Failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, last, name)
 	case s.State == client.StateParked, s.State == client.StateFailed:
 		text := s.State + ": " + s.Reason
-		if s.LastExit == nil || s.LastExit.Cause != "spawn" { // without a start, there are no logs
+		if s.LastExit == nil || s.LastExit.Cause != "spawn" { // a process that could not be started has no logs
 			text += "; see: hinit logs " + name
 		}
 		x.found.Failed(s.Name, "%s", text)
@@ -213,7 +213,7 @@ func (x *doctorRun) warnings(cfg *config.Config) {
 	x.found.OK("configuration", "%s", cmp.Or(cfg.Path, "defaults and environment"))
 	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
 		if slices.ContainsFunc(x.found, func(f client.Finding) bool { return f.Detail == w }) {
-			continue // the init has reported it already
+			continue // the init has already reported this warning
 		}
 		x.found.Warning("configuration", "%s", w)
 	}
@@ -249,7 +249,7 @@ func (x *doctorRun) configuration(cfg *config.Config) {
 func (x *doctorRun) image(cfg *config.Config) {
 	m := cfg.Image
 	if m.Version == "" {
-		return // docker/remove-s6 has not prepared it
+		return // the image was not prepared by docker/remove-s6
 	}
 	exit := "starts again"
 	if slices.Contains(cfg.Restart.ParkOn, 0) {

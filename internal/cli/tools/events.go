@@ -358,7 +358,7 @@ func busyProfiles(store *profiles.Store) (busy []string, err error) {
 			return nil, unread
 		}
 		if unread != nil || st.Active == 0 {
-			continue // it is idle, or the state file says nothing
+			continue // the gateway is idle, or its state file says nothing
 		}
 		if process, gone := procstat.Read(st.PID); gone == nil && process.Start == st.StartTime && !process.Dead() {
 			busy = append(busy, fmt.Sprintf("%s works on %d", show.Name(p.Name), st.Active))

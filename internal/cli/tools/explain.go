@@ -81,7 +81,7 @@ func explainServices(t *cli.Terminal, c *cli.Call, names []string) int {
 func (e explanation) print(t *cli.Terminal) {
 	fmt.Fprintf(t.Out, "%s is %s\n", show.Name(e.Name), e.State)
 	line := func(label, text string) { fmt.Fprintf(t.Out, "  %-6s %s\n", label, show.Line(text)) }
-	lineOf := func(i int, label, text string) { // the label stands only before the first of several lines
+	lineOf := func(i int, label, text string) { // prints the label only before the first of several lines
 		if i > 0 {
 			label = ""
 		}

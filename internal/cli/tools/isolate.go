@@ -130,7 +130,7 @@ func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves [
 					m.Error = err.Error()
 					break
 				}
-				uid = was // the home is given away below only if it still has this owner
+				uid = was // below, the home changes its owner only if this is still its owner
 				_ = home.Close()
 			}
 			if err := volume.MoveHome(d, name, uid, to.AllowingUID(uid), tenant, &w); err != nil || w.Failed > 0 {

@@ -115,7 +115,7 @@ func reloadServices(t *cli.Terminal, names []string, asJSON bool) int {
 	if err != nil {
 		return t.Failed("reload", err)
 	}
-	signals := make(map[string]string) // by where it is set: services.NAME, profiles.NAME or agent
+	signals := make(map[string]string) // the signal by the key that sets it: services.NAME, profiles.NAME or agent
 	for _, e := range entries {
 		if path, is := strings.CutSuffix(e.Key, ".reload_signal"); is {
 			signals[path], _ = e.Value.(string)

@@ -390,7 +390,7 @@ func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 			continue
 		}
 		gateways[s.Profile] = s
-		if s.HasOwnUser() && !listed[s.Profile] { // this user can't look into the home
+		if s.HasOwnUser() && !listed[s.Profile] { // this user can't look into the home, so List has not found the profile
 			p, _ := m.store.Profile(s.Profile)
 			rows = append(rows, profileRow{Name: s.Profile, Home: p.Home, Active: s.Profile == active})
 			warnings = slices.DeleteFunc(warnings, func(w profiles.Warning) bool { return w.Profile == s.Profile })
@@ -429,7 +429,7 @@ func (m *manager) printRows(rows []profileRow, one bool) error {
 		return tw.Flush()
 	}
 	served := slices.ContainsFunc(rows, func(r profileRow) bool { return r.Served != "" })
-	by := func(text string) string { // the column "served by" is there only if a profile is served
+	by := func(text string) string { // the column "served by" exists only if another gateway serves a profile
 		if !served {
 			return ""
 		}

@@ -148,7 +148,7 @@ func adoptEnviron(t *cli.Terminal, pid int) error {
 	}
 	text, err := os.ReadFile(fmt.Sprintf("%s/%d/environ", procusage.Root(cl.Socket(), pid), pid))
 	if err != nil {
-		return nil //nolint:nilerr // as said
+		return nil //nolint:nilerr // keep the environment of this process
 	}
 	os.Clearenv()
 	for kv := range strings.SplitSeq(string(text), "\x00") {

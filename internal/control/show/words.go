@@ -77,7 +77,7 @@ func Timeline(steps []client.BootStep) string {
 	var parts, meanwhile []string
 	shown := 0 // milliseconds
 	for i := 0; i < len(steps); {
-		if steps[i].Beside { // it began before the first step of the boot itself
+		if steps[i].Beside { // a parallel step may begin before the first step of the boot itself
 			meanwhile = append(meanwhile, stepText(steps[i], milliseconds(steps[i].Seconds)))
 			i++
 			continue

@@ -297,7 +297,7 @@ func (w *Walk) copyData(to, from *os.File, size int64) error {
 			return to.Truncate(size)
 		case err != nil:
 			return err
-		case data >= size: // it has grown since its size was read
+		case data >= size: // the file has grown since its size was read
 			return to.Truncate(size)
 		}
 		hole, err := from.Seek(data, unix.SEEK_HOLE)

@@ -75,7 +75,7 @@ func makeLogDir(path string) error {
 	path = filepath.Clean(path)
 	name := filepath.Base(path)
 	if name == "." || name == ".." || name == "/" {
-		return nil // it exists
+		return nil // the directory exists
 	}
 	parent, err := fsutil.OpenForRoot(filepath.Dir(path))
 	if err != nil {

@@ -203,6 +203,6 @@ func readTally(dir string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer d.Close() // a file that was only read closes without an error
+	defer d.Close() // a file that was only read has no error to report
 	return d.ReadFile(formats.TallyFile, formats.MaxTallyFile)
 }

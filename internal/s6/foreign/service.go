@@ -176,7 +176,7 @@ func (s *Service) defineLogger() {
 		s.scanner.Watch(logs.Path)
 	}
 	if logs.dir == nil {
-		return // it could not be opened after a re-execution; the running logger goes on
+		return // the logger's directory could not be opened after a re-execution; the running logger goes on
 	}
 	s.LoggerPlace = logs
 	if def := formats.ReadDefinition(logs.dir); logs.moved || !reflect.DeepEqual(def, logs.Definition) {
@@ -210,7 +210,7 @@ func (s *Service) supervise(name string, p *Place, def formats.Definition) {
 	}
 	v := s.scanner.Snapshot().Find(name)
 	if repaired && v != nil && v.Want == supervisor.WantUp && v.State == supervisor.Backoff && v.LastExit != nil && v.LastExit.Cause == supervisor.CauseSpawn {
-		_ = s.do(supervisor.Start{Name: name}) // after an error it starts later
+		_ = s.do(supervisor.Start{Name: name}) // after an error, the service starts at the end of its restart delay
 	}
 }
 
@@ -315,7 +315,7 @@ func (s *Service) countDeath(r supervisor.Record) {
 	}
 	tally, err := at.dir.ReadFile(formats.TallyFile, formats.MaxTallyFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		_ = at.dir.Mkdir(filepath.Dir(formats.TallyFile), 0o755) // fails if it exists
+		_ = at.dir.Mkdir(filepath.Dir(formats.TallyFile), 0o755) // fails if the directory exists
 	} else if err != nil {
 		return
 	}

@@ -138,7 +138,7 @@ func (s *Service) reopened(p *Place) *Place {
 		return nil
 	case next.ID != p.ID || next.Root == p.Root:
 		next.close()
-		return nil // it was replaced or is being changed; the next check decides
+		return nil // the directory was replaced or is being changed, so wait for the next check
 	}
 	p.close()
 	next.Complaint = p.Complaint

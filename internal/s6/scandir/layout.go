@@ -131,7 +131,7 @@ func (l Layout) emptyOldDir(dir *fsutil.Dir, owner uint32) bool {
 		if given || !hasFewFiles(dir, "") {
 			return false
 		}
-		err = clearOut(dir, "", l.self) // has the identity with which dir was opened
+		err = clearOut(dir, "", l.self) // dir was opened with this identity
 	}
 	if err == nil {
 		_, err = dir.Chmod("", 0o755)
@@ -180,7 +180,7 @@ func (l Layout) checkFree() error {
 	}
 	lock, err := l.takeLock()
 	if lock != nil {
-		_ = lock.Close() // it was only a test
+		_ = lock.Close() // the lock was only a test
 	}
 	if errors.Is(err, errTaken) {
 		return err
@@ -241,7 +241,7 @@ func (l Layout) makeFresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 		var err error
 		if !by.Switches() && hasFewFiles(parent, name) {
 			err = parent.RemoveAll(name)
-		} else if err = parent.Rename(name, aside); errors.Is(err, unix.EXDEV) { // it is in a lower layer of the image
+		} else if err = parent.Rename(name, aside); errors.Is(err, unix.EXDEV) { // overlayfs can't rename a directory of a lower layer
 			err = removeAll(parent, name, by)
 		}
 		switch {

@@ -139,7 +139,7 @@ func (s *Scanner) noRoom() string {
 			services++
 		}
 		if e.Service != nil && e.Service.Leaving {
-			services++ // it has not ended yet, which may take long
+			services++ // the process of a removed service counts until it ends
 		}
 		if e.Service != nil && !e.Service.LoggerEnds.IsZero() {
 			services++
@@ -168,7 +168,7 @@ func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	}
 	info, err := e.Info()
 	if err != nil {
-		return true // it has just been removed
+		return true // the entry has just been removed
 	}
 	known := s.entryOf(e.Name())
 	defer s.removeUnused(e.Name())

@@ -56,7 +56,7 @@ func (e *entry) empty() bool {
 
 func (e *entry) copy() *entry {
 	c := *e
-	c.rest = nil // readers don't need them
+	c.rest = nil // rest is only for the scanner, and readers of the copy don't need it
 	if e.Service != nil {
 		c.Service = e.Service.Copy()
 	}

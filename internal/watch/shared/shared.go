@@ -142,7 +142,7 @@ func (s *Watch) handle(ev watch.Event) {
 	s.set.IsDir(ev)
 	for _, dir := range []string{filepath.Dir(ev.Name), ev.Name} {
 		for _, f := range s.followers[dir] {
-			if dir == ev.Name || f.wants == nil || f.wants(ev) { // the end of a watch interests all
+			if dir == ev.Name || f.wants == nil || f.wants(ev) { // each Follower must know that the watch has ended
 				pause.Wake(f.woken)
 			}
 		}
