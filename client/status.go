@@ -79,18 +79,18 @@ type Init struct {
 	Orphans       uint64        `json:"orphans"`  // reaped orphans
 	Goroutines    int           `json:"goroutines"`
 	Cmd           *Cmd          `json:"cmd"`                     // null without a CMD
-	Warnings      []string      `json:"warnings"`                // for people, such as too low limits
-	Booting       bool          `json:"booting,omitempty"`       // the boot goes on, and not all services are known
+	Warnings      []string      `json:"warnings"`                // warnings for people, such as low limits
+	Booting       bool          `json:"booting,omitempty"`       // the boot goes on, so some services are missing
 	Hook          *BootHook     `json:"hook,omitempty"`          // newest hook that the boot runs now
-	Boot          []BootStep    `json:"boot"`                    // in order
+	Boot          []BootStep    `json:"boot"`                    // steps of the boot, in order
 	BootProfiles  *BootProfiles `json:"boot_profiles,omitempty"` // only while the boot processes profiles
 	Binary        string        `json:"binary"`                  // file of the running program
-	BinaryID      string        `json:"binary_id,omitempty"`     // changes when that file is replaced
+	BinaryID      string        `json:"binary_id,omitempty"`     // another value after this file is replaced
 	Image         int           `json:"image"`                   // 1 at first, one more after each re-execution
 	ReexecError   string        `json:"reexec_error"`            // why the last re-execution failed
 	Lease         *Lease        `json:"lease"`                   // lock of the data volume; null if the container only runs the dashboard
 	Repair        *Repair       `json:"repair"`                  // background repair of file ownership; null without one
-	OOMFirst      string        `json:"oom_first,omitempty"`     // service that the kernel ends first without memory; "" when unknown
+	OOMFirst      string        `json:"oom_first,omitempty"`     // service that the kernel ends first when memory runs out; "" when unknown
 }
 
 // BootProfiles says how far the boot has got with the profiles.
@@ -103,7 +103,7 @@ type BootProfiles struct {
 type Lease struct {
 	State  string       `json:"state"`  // held, waiting or none
 	Since  time.Time    `json:"since"`  // begin of the state
-	Holder *LeaseHolder `json:"holder"` // who has the lock; null without one
+	Holder *LeaseHolder `json:"holder"` // process with the lock, for which this hinit waits; null without one
 	// hinit waits for the lock; otherwise (HINIT_STANDBY=0) it exits
 	Standby bool   `json:"standby"`
 	Detail  string `json:"detail"` // why hinit has no lock
@@ -118,8 +118,8 @@ const (
 
 // LeaseHolder is the process that has the lock of the data volume. host and since come from a file that the agent can write.
 type LeaseHolder struct {
-	Host    string    `json:"host"`              // host of the last holder; "" when unknown
-	Since   time.Time `json:"since"`             // when it took the lock
+	Host    string    `json:"host"`              // host of the last hinit with the lock; "" when unknown
+	Since   time.Time `json:"since"`             // when that hinit took the lock
 	PID     int       `json:"pid,omitempty"`     // process of this container with the lock, if it is no hinit
 	Command string    `json:"command,omitempty"` // name of that process
 }
@@ -140,7 +140,7 @@ type Cmd struct {
 	Argv  []string  `json:"argv"`
 	PID   int       `json:"pid"` // process id, 0 when the CMD does not run
 	Since time.Time `json:"since"`
-	// a signal has stopped it (Ctrl-Z)
+	// a signal (Ctrl-Z) has stopped the CMD
 	Stopped bool `json:"stopped"`
 }
 
@@ -157,8 +157,8 @@ type BootStep struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
 	Error   string  `json:"error"`   // why the step failed, "" when it succeeded
-	Skipped bool    `json:"skipped"` // did not run: its inputs have not changed
-	Beside  bool    `json:"beside"`  // ran at the same time as the step before
+	Skipped bool    `json:"skipped"` // the step did not run, because its inputs have not changed
+	Beside  bool    `json:"beside"`  // the step ran at the same time as the step before it
 }
 
 // The values of [Service.ServedBy]: which gateway serves the profile. The gateway of the default profile may serve others, too.
@@ -173,7 +173,7 @@ const (
 // Service is the state of one service.
 type Service struct {
 	Name                string     `json:"name"`                  // such as gateway-coder
-	Profile             string     `json:"profile"`               // "" without a profile
+	Profile             string     `json:"profile"`               // "" for a service without a profile
 	Group               string     `json:"group,omitempty"`       // group of the configuration
 	Kind                string     `json:"kind"`                  // gateway, service or cmd
 	State               string     `json:"state"`                 // down, waiting, starting, up, stopping, killing, finishing, backoff, parked or failed
@@ -182,31 +182,31 @@ type Service struct {
 	Since               time.Time  `json:"since"`                 // begin of the state
 	UptimeSeconds       float64    `json:"uptime_seconds"`        // 0 if the service is not up
 	Restarts            int        `json:"restarts"`              // automatic restarts
-	ConsecutiveFailures int        `json:"consecutive_failures"`  // exits in a row soon after a start
+	ConsecutiveFailures int        `json:"consecutive_failures"`  // number of fast exits in a row
 	NextStart           *time.Time `json:"next_start"`            // null without one
-	CrashLoop           bool       `json:"crash_loop"`            // too many exits soon after a start
-	Ready               bool       `json:"ready"`                 // it has reported readiness, or is up and reports none
+	CrashLoop           bool       `json:"crash_loop"`            // the service had too many fast exits
+	Ready               bool       `json:"ready"`                 // the service has reported readiness, or is up and reports no readiness
 	Announces           bool       `json:"announces"`             // the service reports readiness
 	LastExit            *Exit      `json:"last_exit"`             // null before the first exit
 	Log                 string     `json:"log"`                   // current log file, "" when it has none
-	Reason              string     `json:"reason"`                // why it is in this state, for people
-	Problem             string     `json:"problem"`               // fault, for people; "" without one
+	Reason              string     `json:"reason"`                // why the service is in this state, for people
+	Problem             string     `json:"problem"`               // fault of the service, for people; "" without one
 	ServedBy            string     `json:"served_by,omitempty"`   // with a multiplexer: which gateway serves the profile
 	StatusText          string     `json:"status_text,omitempty"` // STATUS= of sd_notify
 	MemoryBytes         uint64     `json:"memory_bytes"`          // resident memory of the main process, 0 when unknown
-	Command             []string   `json:"command"`               // of the current or next run
-	Needs               []string   `json:"needs"`                 // services that it waits for
+	Command             []string   `json:"command"`               // command of the current or next run
+	Needs               []string   `json:"needs"`                 // services that the service waits for
 	Run                 uint64     `json:"run"`                   // number of the current or last run, 0 before the first
-	Paused              bool       `json:"paused"`                // a signal has stopped it, such as SIGSTOP
-	Expected            bool       `json:"expected,omitempty"`    // the boot has not reached it; commands wait
+	Paused              bool       `json:"paused"`                // a signal such as SIGSTOP has stopped the service
+	Expected            bool       `json:"expected,omitempty"`    // the boot has not reached the service yet; commands wait
 	Checks              []Check    `json:"checks,omitempty"`      // missing without checks
-	Drifted             bool       `json:"drifted"`               // it runs with an older configuration until a restart
-	Task                bool       `json:"task,omitempty"`        // it is a task, which ends by itself
+	Drifted             bool       `json:"drifted"`               // the service runs with an older configuration until a restart
+	Task                bool       `json:"task,omitempty"`        // the service is a task, which ends by itself
 	Done                bool       `json:"done,omitempty"`        // the last run ended by itself with exit code 0
 	NextRun             *time.Time `json:"next_run,omitempty"`    // next start by the schedule
-	Restart             string     `json:"restart,omitempty"`     // policy: on-failure, on-success or never; missing: always
+	Restart             string     `json:"restart,omitempty"`     // restart policy: on-failure, on-success or never; missing: always
 
-	// other settings than the defaults, if the request names the service
+	// settings that differ from the defaults, if the request names the service
 	Settings []ConfigEntry `json:"settings,omitempty"`
 
 	Exits     map[string]int `json:"exits,omitempty"`     // exits by cause; the cause of last_exit may still change
@@ -219,7 +219,7 @@ type Service struct {
 // Isolation says how a gateway is isolated from other profiles.
 type Isolation struct {
 	Mode string `json:"mode"` // files or user
-	// what the kernel enforces, such as uid 20001 and Landlock ABI 7
+	// restrictions in force, such as uid 20001 and Landlock ABI 7
 	InForce []string `json:"in_force"`
 }
 
@@ -230,7 +230,7 @@ func (s Service) HasOwnUser() bool { return s.Isolation != nil && s.Isolation.Mo
 // Limit is a resource limit of a service, and what enforces it in this container.
 type Limit struct {
 	Key   string `json:"key"`   // memory.high, memory.max, cpu.weight or pids.max
-	Value string `json:"value"` // as in the configuration
+	Value string `json:"value"` // limit, as in the configuration
 	By    string `json:"by"`    // cgroup, supervision, nice, nproc, next-start or nothing
 }
 
@@ -246,11 +246,11 @@ const (
 
 // Output counts what a service has written to its stdout and stderr.
 type Output struct {
-	Lines          uint64 `json:"lines"`           // lines read
-	Bytes          uint64 `json:"bytes"`           // their size
-	Suppressed     uint64 `json:"suppressed"`      // left out because of logs.rate_limit
-	ConsoleDropped uint64 `json:"console_dropped"` // not written to the container's log
-	FileLost       uint64 `json:"file_lost"`       // not written to the log file
+	Lines          uint64 `json:"lines"`           // lines that the service has written
+	Bytes          uint64 `json:"bytes"`           // bytes of these lines
+	Suppressed     uint64 `json:"suppressed"`      // lines left out because of logs.rate_limit
+	ConsoleDropped uint64 `json:"console_dropped"` // lines missing in the container's log
+	FileLost       uint64 `json:"file_lost"`       // lines missing in the log file
 	Error          string `json:"error,omitempty"` // current fault of the log file, "" without one
 }
 
@@ -263,7 +263,7 @@ type Check struct {
 	Since    time.Time  `json:"since"`    // begin of the state
 	Failed   bool       `json:"failed"`   // the check is failing
 	Failures int        `json:"failures"` // bad answers in a row
-	Answer   string     `json:"answer"`   // for people; empty for callers that may not control hinit
+	Answer   string     `json:"answer"`   // last answer, for people; empty for callers that may not control hinit
 	At       *time.Time `json:"at"`       // time of the answer, null before the first one
 }
 
@@ -275,7 +275,7 @@ const CheckHeld = "on-hold"
 
 // Exit says how a run ended, or why it could not be started.
 type Exit struct {
-	Code          *int      `json:"code"`   // null after a signal or without a start
+	Code          *int      `json:"code"`   // null if a signal ended the run, or if it never started
 	Signal        *int      `json:"signal"` // signal that ended the run, null when none did
 	Cause         string    `json:"cause"`  // crash, clean, config, oom, signal, operator, shutdown, spawn, replaced, health, shed, quota or lease
 	At            time.Time `json:"at"`

@@ -10,15 +10,15 @@ import (
 type Event struct {
 	Seq     uint64    `json:"seq"` // number of the event, from 1
 	At      time.Time `json:"at"`
-	Service string    `json:"service"`       // "" for the container
-	From    string    `json:"from"`          // state before, "" if no state has changed
-	To      string    `json:"to"`            // state after, "" if no state has changed
-	Reason  string    `json:"reason"`        // for people
+	Service string    `json:"service"`       // "" for an event of the container
+	From    string    `json:"from"`          // old state, "" if no state has changed
+	To      string    `json:"to"`            // new state, "" if no state has changed
+	Reason  string    `json:"reason"`        // why the event happened, for people
 	PID     int       `json:"pid"`           // main process, 0 when there is none
 	Exit    *Exit     `json:"exit"`          // null unless a run has ended
 	By      *By       `json:"by,omitzero"`   // client that gave the order
 	Key     string    `json:"key,omitzero"`  // key of a notice; absent in other events
-	Data    string    `json:"data,omitzero"` // of a notice, control characters escaped
+	Data    string    `json:"data,omitzero"` // data of a notice, control characters escaped
 	Lost    uint64    `json:"lost,omitzero"` // number of lost events; all other keys are empty
 }
 
@@ -32,9 +32,9 @@ const (
 
 // By is the client that gave an order.
 type By struct {
-	UID     int    `json:"uid"`     // as the kernel says
+	UID     int    `json:"uid"`     // user id, as the kernel reports it
 	PID     int    `json:"pid"`     // process id, 0 if unknown
-	Program string `json:"program"` // its name for itself (comm); "" if the process has ended
+	Program string `json:"program"` // name that the process gives itself (comm); "" if the process has ended
 	Way     string `json:"way"`     // exec, api, s6 or fifo
 }
 
@@ -71,7 +71,7 @@ type Topology struct {
 
 // TopologyReply says how many gateways serve the profiles.
 type TopologyReply struct {
-	Mode   string   `json:"mode"`    // per-profile or multiplexed
+	Mode   string   `json:"mode"`    // per-profile, or multiplexed: the default profile's gateway serves all
 	From   string   `json:"from"`    // file or variable that decides, "" for the default
 	Steps  []string `json:"steps"`   // effects on gateways, in order
 	DryRun bool     `json:"dry_run"` // nothing was changed
@@ -98,8 +98,8 @@ type Reload struct {
 // ReloadReply is the answer to a reload of the configuration.
 type ReloadReply struct {
 	Changes  []string     `json:"changes"`  // changed keys
-	Plan     []ReloadStep `json:"plan"`     // effects, sorted by service
-	Settings []string     `json:"settings"` // changed keys of no single service
+	Plan     []ReloadStep `json:"plan"`     // effects on services, sorted by name
+	Settings []string     `json:"settings"` // changed keys that belong to no single service
 	DryRun   bool         `json:"dry_run"`  // nothing was changed
 }
 
@@ -110,9 +110,9 @@ type ExamineReply struct {
 
 // ReloadStep is the effect of a reload on one service.
 type ReloadStep struct {
-	Op      string `json:"op"` // "+" new or starts, "~" changed, "-" stops or is gone
+	Op      string `json:"op"` // "+": the service is new or starts, "~": it is changed, "-": it stops or is gone
 	Service string `json:"service"`
-	What    string `json:"what"` // for people, such as "changed, restart to apply"
+	What    string `json:"what"` // effect for people, such as "changed, restart to apply"
 }
 
 // The values of the parameter "probe" of a request for the health: the probes of a Kubernetes pod.
@@ -129,9 +129,9 @@ type Health struct {
 	Reason   string   `json:"reason"`            // why ok is false, "" when ok is true
 	Booting  bool     `json:"booting,omitempty"` // the boot goes on, so ok is false
 	Waiting  string   `json:"waiting,omitempty"` // why the container does not serve the volume yet
-	Wanted   int      `json:"wanted"`            // services wanted up
-	Up       int      `json:"up"`                // of these, services that are up
-	Troubled []string `json:"troubled"`          // parked, failed, in a crash loop, or failing a check
+	Wanted   int      `json:"wanted"`            // services that are wanted up
+	Up       int      `json:"up"`                // services that are wanted up and are up
+	Troubled []string `json:"troubled"`          // services that are parked, failed, in a crash loop, or failing a check
 }
 
 // Reexec is the body of a request to re-execute hinit: to replace its program and keep its process.
@@ -185,9 +185,9 @@ const (
 
 // Finding is the result of one check of `hinit doctor`.
 type Finding struct {
-	Check  string `json:"check"`  // its subject
+	Check  string `json:"check"`  // subject of the check
 	Result string `json:"result"` // ok, warning or failed
-	Detail string `json:"detail"` // for people, with advice
+	Detail string `json:"detail"` // text for people, with advice
 }
 
 // The results of a check.

@@ -405,19 +405,19 @@ func typeWords(k reference.Key) string {
 	case *config.Bytes:
 		return "size"
 	case *config.Paths:
-		return "path or list of paths"
+		return "path, or list"
 	case *map[string]string:
 		return "map of text"
 	case *[]config.Hook:
 		return "list of hooks"
 	case *[]config.Need:
-		return "list of names, or of mappings with `name`, `until` and `optional`"
+		return "list of names or `{name, until, optional}`"
 	case *map[string]config.ResourceLimit:
-		return "mapping of limit names to numbers or `unlimited`"
+		return "mapping of limits"
 	case *config.Actions:
 		return "mapping of events to actions"
 	case *syscall.Signal:
-		return "signal: `" + strings.Join(config.Signals, "`, `") + "`"
+		return "signal"
 	case *[]config.Check:
 		return "list of checks"
 	default:

@@ -88,7 +88,7 @@ func jsonPage(root, commandLine string) (string, error) {
 		}
 		fmt.Fprintf(&b, "%s`%s`", separator, f.form)
 		if i+1 == len(forms) || forms[i+1].shape != f.shape || forms[i+1].many != f.many {
-			what := map[string]string{"": "%s", "list": "a list of %s", "lines": "a line for each %s"}[f.many]
+			what := map[string]string{"": "%s", "list": "list of %s", "lines": "a line for each %s"}[f.many]
 			fmt.Fprintf(&b, ": "+what+"\n", anchor(f.shape))
 		}
 	}

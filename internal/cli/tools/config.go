@@ -84,8 +84,8 @@ const valueWidth = 48
 
 // configReport is the result of hinit config check.
 type configReport struct {
-	File     string          `json:"file"`     // its path; "" if there is none and the defaults apply
-	OK       bool            `json:"ok"`       // hinit would start with it
+	File     string          `json:"file"`     // path of the file; "" if there is none and the defaults apply
+	OK       bool            `json:"ok"`       // hinit would start with this configuration
 	Problems []configProblem `json:"problems"` // mistakes that keep hinit from starting
 	Warnings []string        `json:"warnings"` // remarks, and missing users and files
 }

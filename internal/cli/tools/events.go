@@ -225,7 +225,7 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 
 // waitReport is what hinit wait prints.
 type waitReport struct {
-	Service *client.Service `json:"service"` // its state now; null after a notice
+	Service *client.Service `json:"service"` // state of the service now; null after a notice
 	Event   *client.Event   `json:"event"`   // the notice; null for a service
 }
 

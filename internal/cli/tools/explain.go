@@ -23,20 +23,20 @@ var explainVerb = cli.Verb{
 // explanation is the output of hinit explain for one service. Its texts are for people.
 type explanation struct {
 	Name  string   `json:"name"`
-	State string   `json:"state"` // with "(crash-loop)" in a crash loop, and the duration
-	Why   []string `json:"why"`   // its causes
-	Says  string   `json:"says"`  // the service's own text; "" without one
+	State string   `json:"state"` // state and its duration, with "(crash-loop)" in a crash loop
+	Why   []string `json:"why"`   // reasons of the state
+	Says  string   `json:"says"`  // status text of the service itself; "" without one
 	Tail  []string `json:"tail"`  // last log lines, if they may show the cause
 	Next  string   `json:"next"`  // what hinit does next by itself
-	Type  []advice `json:"type"`  // the most useful first
+	Type  []advice `json:"type"`  // commands to type, the most useful first
 
-	Settings []client.ConfigEntry `json:"settings"` // other settings than the defaults
+	Settings []client.ConfigEntry `json:"settings"` // settings that differ from the defaults
 }
 
 // advice is a command that the user can type, and its effect.
 type advice struct {
 	Command string `json:"command"`
-	For     string `json:"for"` // its effect
+	For     string `json:"for"` // effect of the command
 }
 
 func explainServices(t *cli.Terminal, c *cli.Call, names []string) int {

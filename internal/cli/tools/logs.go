@@ -246,7 +246,7 @@ func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([
 // logLine is a line of a log.
 type logLine struct {
 	Time    time.Time `json:"time,omitzero"` // missing if the file does not say
-	Name    string    `json:"name"`          // as typed; with --all the service
+	Name    string    `json:"name"`          // name as typed; with --all the service
 	Message string    `json:"message"`       // the line without its time
 }
 
