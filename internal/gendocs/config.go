@@ -132,6 +132,9 @@ var holeMarks = map[string]string{
 
 func row(base string, k reference.Key, doc string) string {
 	typ := typeWords(k)
+	if strings.HasPrefix(typ, "signal: ") { // the introduction of the page lists the signals
+		typ = "signal"
+	}
 	if mark := holeMarks[strings.Join(k.Placeholders, " ")]; mark != "" {
 		typ += mark
 	} else if len(k.Placeholders) > 0 {
@@ -417,7 +420,7 @@ func typeWords(k reference.Key) string {
 	case *config.Actions:
 		return "mapping of events to actions"
 	case *syscall.Signal:
-		return "signal"
+		return "signal: `" + strings.Join(config.Signals, "`, `") + "`"
 	case *[]config.Check:
 		return "list of checks"
 	default:
