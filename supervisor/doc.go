@@ -11,7 +11,7 @@
 //   - machine_events.go: its events and actions
 //   - machine_service.go: the state of a service and its run
 //   - machine_exits.go and machine_deadlines.go: exits, and deadlines
-//   - machine_needs.go and machine_turns.go: needs and tasks, and limits on simultaneous starts
+//   - machine_needs.go and machine_start_queue.go: needs and tasks, and limits on simultaneous starts
 //   - machine_checks.go: the results of checks, and messages of sd_notify
 //   - machine_hold.go: services that must not run while memory or disk space is short
 //   - machine_commands.go and machine_shutdown.go: commands of operators, and the shutdown of the container

@@ -61,7 +61,7 @@ func TestALoggerOutlivesItsServiceAtTheEndOfTheContainer(t *testing.T) {
 	if x := r.m.services["log"].lastExit; x.Cause != CauseShutdown {
 		t.Errorf("the logger has ended because of %s", x.Cause)
 	}
-	if got := r.do(Swept{}); !slices.Contains(got, "end") {
+	if got := r.do(NoChildrenLeft{}); !slices.Contains(got, "end") {
 		t.Errorf("the container goes on: %v", got)
 	}
 }

@@ -37,7 +37,7 @@ func TestEvictedFromEveryState(t *testing.T) {
 				t.Errorf("its exit is caused by %s", s.lastExit.Cause)
 			}
 		}
-		r.do(Gone{"s", run})
+		r.do(RunEnded{"s", run})
 		if s := r.m.services["s"]; s != nil && s.state != Finishing {
 			t.Errorf("%s: it is %s after its end", state, s.state)
 		}
@@ -65,7 +65,7 @@ func TestALostLockKillsAtOnceWhileTheContainerStops(t *testing.T) {
 	if got := r.s(); got != nil {
 		t.Errorf("it is %s after its end", got.state)
 	}
-	if got := r.do(Swept{}); !slices.Contains(got, "end") {
+	if got := r.do(NoChildrenLeft{}); !slices.Contains(got, "end") {
 		t.Errorf("actions %v, want the end of the container", got)
 	}
 }
@@ -73,7 +73,7 @@ func TestALostLockKillsAtOnceWhileTheContainerStops(t *testing.T) {
 // A start that the rule of the container refuses does not happen, and is tried again.
 func TestWhatIsNotAdmittedIsNotStarted(t *testing.T) {
 	refused := errors.New("the lease is lost")
-	l := NewLoop(Config{Admit: func(string, Kind) error { return refused }})
+	l := NewLoop(Config{CheckStart: func(string, Kind) error { return refused }})
 	l.units["a"] = &unit{Unit: &Unit{Name: "a", Kind: KindGateway}}
 	got, ok := l.spawn(Spawn{Name: "a", Run: 1}).(SpawnFailed)
 	if !ok || got.Error != refused.Error() || got.Permanent {

@@ -101,7 +101,7 @@ func (w *world) act(b int) {
 	case 6:
 		if p != nil && !p.main && p.leftover {
 			p.leftover = false
-			w.step(Gone{name, p.run})
+			w.step(RunEnded{name, p.run})
 		}
 	case 7:
 		w.step(Remove{name})
@@ -129,7 +129,7 @@ func (w *world) act(b int) {
 			w.step(CorrectCause{name, s.number, CauseReplaced})
 		}
 	case 14:
-		w.step(Gone{name, 1 << 40}) // no such run
+		w.step(RunEnded{name, 1 << 40}) // no such run
 	case 15:
 		if b/kinds > 8 {
 			w.hasty = w.hasty || w.ending
@@ -137,7 +137,7 @@ func (w *world) act(b int) {
 			w.step(Shutdown{Reason: "fuzz"})
 		}
 	case 16:
-		w.step(Once{name})
+		w.step(RunOnce{name})
 	case 17:
 		w.step(StayDown{name})
 	case 18:
@@ -161,14 +161,14 @@ func (w *world) act(b int) {
 		}
 	case 22:
 		if s := w.m.services[name]; s != nil && !(p != nil && p.leftover && p.run == s.number) {
-			w.step(Gone{name, s.number}) // its main process lives, or its finish command has begun, or it is long over
+			w.step(RunEnded{name, s.number}) // its main process lives, or its finish command has begun, or it is long over
 		}
 	case 23:
 		if c := w.stops[name]; c != nil {
 			switch leftover := b/kinds > 4; {
 			case !c.main:
 				delete(w.stops, name)
-				w.step(Gone{name, c.run})
+				w.step(RunEnded{name, c.run})
 			case leftover:
 				c.main = false
 				w.step(StopCommandEnded{Name: name, Run: c.run, Leftover: true})
@@ -246,7 +246,7 @@ func (w *world) step(e Event) {
 			if a.Signal == sigKill && p.main {
 				w.mayKill(a.Name, p)
 			}
-		case End:
+		case EndLoop:
 			w.finished = true
 		case SignalDescendants:
 			for name, p := range w.procs {
@@ -258,7 +258,7 @@ func (w *world) step(e Event) {
 			if p := w.procs[a.Name]; !w.ending || w.stops[a.Name] != nil || p != nil && (p.main || p.leftover) {
 				w.t.Fatalf("the file of %s is closed (the container ends: %v) while it may be written to: %+v", a.Name, w.ending, p)
 			}
-		case Changed, Note:
+		case ServiceChanged, AppendRecord:
 		}
 	}
 }

@@ -57,10 +57,10 @@ type Config struct {
 	Parallel      int                                // how many services with Policy.LimitedStarts may be starting at one time; 0 for no limit
 	ParallelExtra int                                // added to Parallel as soon as such a service has become ready
 	Children      <-chan os.Signal                   // delivers SIGCHLD; the channel's capacity is 1
-	Mute          func(bool)                         // turns the delivery of SIGCHLD off (true) or on (false); nil if that is impossible
+	MuteSIGCHLD   func(bool)                         // turns the delivery of SIGCHLD off (true) or on (false); nil if that is impossible
 	Signals       <-chan os.Signal                   // signals for OnSignal
 	OnSignal      func(os.Signal) Event              // returns the event for a signal, or nil to ignore it
-	Admit         func(name string, kind Kind) error // an error refuses the start of a main process; nil allows all
+	CheckStart    func(name string, kind Kind) error // an error refuses the start of a main process; nil allows all
 	OOMKills      func() uint64                      // number of out-of-memory kills in the container; nil if the kernel does not count them
 
 	// OnPanic, if not nil, is called in the loop's goroutine after a panic, and Run returns its result. The machine then has the
@@ -84,7 +84,7 @@ type Loop struct {
 	exitCode       int
 	shutdownDone   bool
 	orphans        atomic.Uint64 // number of reaped processes that belonged to no run
-	flood          flood
+	flood          orphanFlood
 	oomKills       oomKills
 	undo           undo
 	resumed        []Event    // events of TakeOver and Resume, which Run handles first
@@ -162,9 +162,9 @@ func (l *Loop) Ended() <-chan struct{} { return l.ended }
 // or ErrReservedSignal.
 func (l *Loop) Do(ctx context.Context, e Event) error { return l.sendRequest(ctx, request{event: e}) }
 
-// Sweep reaps all processes that have ended by now, and waits until the snapshot shows their exits. It returns the same
+// ReapNow reaps all processes that have ended by now, and waits until the snapshot shows their exits. It returns the same
 // errors as Do.
-func (l *Loop) Sweep(ctx context.Context) error { return l.sendRequest(ctx, request{call: l.reap}) }
+func (l *Loop) ReapNow(ctx context.Context) error { return l.sendRequest(ctx, request{call: l.reap}) }
 
 // Register adds a service, or replaces the definition of a known service. A running process keeps its old definition.
 func (l *Loop) Register(ctx context.Context, u Unit, want Want) error {
@@ -352,7 +352,7 @@ func (l *Loop) handleRequest(r request, answers []request) []request {
 // checkRequest returns the error of a command that the loop refuses.
 func (l *Loop) checkRequest(r request) error {
 	switch r.event.(type) {
-	case Start, Stop, Restart, Once, StayDown, Pause, Continue, SignalMain, Remove, InputsChanged:
+	case Start, Stop, Restart, RunOnce, StayDown, Pause, Continue, SignalMain, Remove, InputsChanged:
 		u := l.units[r.event.target()]
 		if u == nil {
 			return ErrUnknown
@@ -403,11 +403,11 @@ func (l *Loop) step(e Event) {
 			follow = append(follow, l.signalRun(a)...)
 		case SignalDescendants:
 			l.cfg.Procs.SignalDescendants(a.Signal)
-		case Changed:
+		case ServiceChanged:
 			if u := l.units[a.Name]; u != nil {
 				l.markChanged(u)
 			}
-		case Note:
+		case AppendRecord:
 			if name := e.target(); name == "" || name == a.Record.Service {
 				a.Record.By = by
 			}
@@ -422,7 +422,7 @@ func (l *Loop) step(e Event) {
 			if u := l.units[a.Name]; u != nil && !u.Stdio && u.Files[1] != nil {
 				_ = u.Files[1].Close() // an error does not matter: hinit writes nothing here, and the owner may have closed the file
 			}
-		case End:
+		case EndLoop:
 			l.shutdownDone, l.exitCode = true, a.Code
 		}
 	}

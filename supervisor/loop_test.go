@@ -202,7 +202,7 @@ func TestSweepShowsTheEndOfWhatTheKernelHasNotToldOf(t *testing.T) {
 		if s := b.Snapshot().Find("s"); s.State != Up {
 			t.Fatalf("nobody has told, and it is %s", s.State)
 		}
-		if err := b.Sweep(t.Context()); err != nil {
+		if err := b.ReapNow(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if s := b.Snapshot().Find("s"); s.State != Backoff || s.LastExit.Code != 1 {
@@ -385,7 +385,7 @@ func TestAnOldKillForMemoryDoesNotExplainALaterKill(t *testing.T) {
 			b.register(t, "s", WantUp)
 			kills.Store(1)
 			for range 3 {
-				if err := b.Sweep(t.Context()); err != nil {
+				if err := b.ReapNow(t.Context()); err != nil {
 					t.Error(err)
 				}
 				time.Sleep(oomSamplePeriod)

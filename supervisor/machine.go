@@ -181,7 +181,7 @@ const (
 // Machine decides when services start and stop. It is a pure state machine, see the package comment. Only the goroutine of
 // the [Loop] may use it.
 type Machine struct {
-	// Budget is the maximum duration of a container shutdown, from the first Shutdown event to the End action.
+	// Budget is the maximum duration of a container shutdown, from the first Shutdown event to the EndLoop action.
 	Budget time.Duration `reexec:"-"`
 	// Random returns a number in [0,1), for the random part of restart delays.
 	Random func() float64 `reexec:"-"`
@@ -197,17 +197,17 @@ type Machine struct {
 	turns
 	runs        uint64
 	phase       phase
-	exitCode    int       `reexec:"code"`
-	shortage    shortage  `reexec:"short"`
-	cmdExitCode *int      `reexec:"mainCode"`
-	killAt      time.Time // phase stopping: when the remaining services are killed; phase sweeping: when all other processes are killed
-	hardEnd     time.Time // when the shutdown ends, even if processes are alive
-	killSent    bool      `reexec:"killed"` // SIGKILL was sent in phase sweeping
-	effects     effects   `reexec:"-"`
+	exitCode    int        `reexec:"code"`
+	shortage    shortage   `reexec:"short"`
+	cmdExitCode *int       `reexec:"mainCode"`
+	killAt      time.Time  // phase stopping: when the remaining services are killed; phase sweeping: when all other processes are killed
+	hardEnd     time.Time  // when the shutdown ends, even if processes are alive
+	killSent    bool       `reexec:"killed"` // SIGKILL was sent in phase sweeping
+	effects     stepResult `reexec:"-"`
 }
 
-// effects collects the results of one call of Step.
-type effects struct {
+// stepResult collects the results of one call of Step.
+type stepResult struct {
 	servicesChanged bool // a service has changed, so startReleased must check the waiting services again
 	actions         []Action
 }
@@ -237,8 +237,8 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 	case Shutdown:
 		m.handleShutdown(now, e)
 	case Remark:
-		m.emit(Note{Record{At: now, Service: e.Service, Reason: e.Text, Key: e.Key, Data: e.Data}})
-	case Swept:
+		m.emit(AppendRecord{Record{At: now, Service: e.Service, Reason: e.Text, Key: e.Key, Data: e.Data}})
+	case NoChildrenLeft:
 		if m.phase == sweeping {
 			m.concludeShutdown(now, "everything has ended")
 		}
@@ -267,7 +267,7 @@ func (m *Machine) handleServiceEvent(now time.Time, s *service, e Event) {
 		m.stop(now, s, "operator asked to stop")
 	case Restart:
 		m.restart(now, s)
-	case Once:
+	case RunOnce:
 		m.startOnce(now, s)
 	case Scheduled:
 		m.handleSchedule(now, s, e)
@@ -287,8 +287,8 @@ func (m *Machine) handleServiceEvent(now time.Time, s *service, e Event) {
 		m.handleExited(now, s, e)
 	case StopCommandEnded:
 		m.handleStopCommandEnded(now, s, e)
-	case Gone:
-		m.handleGone(now, s, e)
+	case RunEnded:
+		m.handleRunEnded(now, s, e)
 	case DescendantsEnded:
 		if s.liveRun() == e.Run {
 			s.killProgress.treeGrows = s.killProgress.kills >= firstKillCount && e.Count > s.killProgress.deaths
@@ -302,10 +302,10 @@ func (m *Machine) handleServiceEvent(now time.Time, s *service, e Event) {
 			last.Tail = append([]string{}, e.Lines...)
 			s.lastExit = &last
 			m.markChanged(s)
-			m.parkRefused(now, s)
+			m.parkByOutput(now, s)
 			if s.looping && !s.loopReported {
 				s.loopReported = true
-				m.emit(Note{Record{At: now, Service: s.name, From: s.state, To: s.state, Reason: ReasonLoop + ": " + s.lastExit.Explanation()}})
+				m.emit(AppendRecord{Record{At: now, Service: s.name, From: s.state, To: s.state, Reason: ReasonLoop + ": " + s.lastExit.Explanation()}})
 			}
 		}
 	case Ready:
@@ -324,7 +324,7 @@ func (m *Machine) handleServiceEvent(now time.Time, s *service, e Event) {
 		if s.state == Parked {
 			m.handleInputsChanged(now, s)
 		}
-	case Forward:
+	case ForwardSignal:
 		if s.isRunning() {
 			m.emit(Signal{s.name, s.number, e.Signal, ScopeMain, slices.Contains(wakingSignals, e.Signal)})
 		}
@@ -338,7 +338,7 @@ func (m *Machine) emit(a Action) { m.effects.actions = append(m.effects.actions,
 
 func (m *Machine) markChanged(s *service) {
 	m.effects.servicesChanged = true
-	m.emit(Changed{s.name})
+	m.emit(ServiceChanged{s.name})
 }
 
 // setState changes the state of a service and records the transition in the history. Every transition goes through setState.
@@ -358,7 +358,7 @@ func (m *Machine) setState(now time.Time, s *service, to State, deadline time.Ti
 		}
 		s.readinessText = ""
 	}
-	m.emit(Note{Record{At: now, Service: s.name, From: from, To: to, Reason: reason, PID: s.pid}})
+	m.emit(AppendRecord{Record{At: now, Service: s.name, From: from, To: to, Reason: reason, PID: s.pid}})
 	m.markChanged(s)
 	if to == Down && m.phase != running {
 		m.emit(CloseOutput{s.name})
@@ -398,7 +398,7 @@ func (m *Machine) handleAdd(now time.Time, e Add) {
 	m.services[e.Name] = s
 	m.dependentServices += s.policy.dependsOnOthers()
 	m.order = append(m.order, s)
-	m.emit(Note{Record{At: now, Service: e.Name, From: Down, To: Down, Reason: "registered"}})
+	m.emit(AppendRecord{Record{At: now, Service: e.Name, From: Down, To: Down, Reason: "registered"}})
 	m.markChanged(s)
 	if e.Want == WantUp && m.phase == running {
 		s.want = WantUp

@@ -69,7 +69,7 @@ func (m *Machine) stop(now time.Time, s *service, reason string) {
 		if s.pid == 0 {
 			return
 		}
-		m.noteCause(s)
+		m.recordCause(s)
 		if s.state == Stopping && s.policy.KillNever { // KillNever sets no deadline, so a second stop repeats the signal
 			m.sendStop(now, s)
 		}
@@ -150,8 +150,8 @@ func (m *Machine) sendSignal(s *service, signal int, group bool) {
 	m.emit(Signal{s.name, s.number, signal, scope, false})
 }
 
-// noteCause records why hinit is ending a run: shutdown or operator. The first recorded cause is kept.
-func (m *Machine) noteCause(s *service) {
+// recordCause records why hinit is ending a run: shutdown or operator. The first recorded cause is kept.
+func (m *Machine) recordCause(s *service) {
 	switch {
 	case s.requestedCause != "":
 	case m.phase != running:
@@ -163,7 +163,7 @@ func (m *Machine) noteCause(s *service) {
 
 // requestEnd asks the running process of a service to end, and sets the deadline for SIGKILL.
 func (m *Machine) requestEnd(now time.Time, s *service, reason string) {
-	m.noteCause(s)
+	m.recordCause(s)
 	m.setState(now, s, Stopping, m.deadlineIn(now, s, s.policy.Grace, s.policy.KillNever), reason)
 	m.sendStop(now, s)
 }
@@ -191,7 +191,7 @@ func (m *Machine) handleStopCommandEnded(now time.Time, s *service, e StopComman
 		return
 	}
 	if e.Fault != "" {
-		m.emit(Note{Record{At: now, Service: s.name, Reason: "its stop command " + e.Fault}})
+		m.emit(AppendRecord{Record{At: now, Service: s.name, Reason: "its stop command " + e.Fault}})
 	}
 	if s.state == Stopping && s.isRunning() {
 		m.emit(Signal{s.name, s.number, s.policy.StopSignal, ScopeMain, true})
@@ -254,7 +254,7 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 	if s.state != Finishing {
 		state = Killing
 		if s.pid != 0 {
-			m.noteCause(s)
+			m.recordCause(s)
 		}
 	}
 	if s.killProgress.treeGrows {

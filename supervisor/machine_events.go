@@ -39,9 +39,9 @@ type (
 	Stop struct{ Name string }
 	// Restart ends the running process and then starts the service again at once. A service that is not running is only started.
 	Restart struct{ Name string }
-	// Once asks for a single run. A service that is not running starts now, and stays down after the run. A running service
+	// RunOnce asks for a single run. A service that is not running starts now, and stays down after the run. A running service
 	// continues until its current run ends, and then stays down.
-	Once struct{ Name string }
+	RunOnce struct{ Name string }
 	// StayDown sets the desired state to down and drops a pending start, but lets a running process continue.
 	StayDown struct{ Name string }
 	// Scheduled carries the next start time from the schedule of a task. With Now the task also starts immediately, unless it is
@@ -101,8 +101,8 @@ type (
 		Fault    string // how the command failed; "" if it succeeded
 		Leftover bool   // descendants of the command are alive
 	}
-	// Gone reports that no process of a run is alive any more. Run is the last run of the service, or its stop command.
-	Gone struct {
+	// RunEnded reports that no process of a run is alive any more. Run is the last run of the service, or its stop command.
+	RunEnded struct {
 		Name string
 		Run  uint64
 	}
@@ -175,8 +175,8 @@ type (
 	}
 	// InputsChanged reports that the input files of a parked service have changed.
 	InputsChanged struct{ Name string }
-	// Forward passes a signal that PID 1 has received on to the main process.
-	Forward struct {
+	// ForwardSignal passes a signal that PID 1 has received on to the main process.
+	ForwardSignal struct {
 		Name   string
 		Signal int
 	}
@@ -188,8 +188,8 @@ type (
 		Code   int // exit code of the container, used if the CMD did not end by itself with an exit code
 		Reason string
 	}
-	// Swept reports during a shutdown that PID 1 has no child process left, so the container can end.
-	Swept struct{}
+	// NoChildrenLeft reports during a shutdown that PID 1 has no child process left, so the container can end.
+	NoChildrenLeft struct{}
 	// Tick makes the machine act on deadlines that have passed. The loop sends it when Machine.Deadline is reached.
 	Tick struct{}
 )
@@ -198,7 +198,7 @@ func (e Remove) target() string           { return e.Name }
 func (e Start) target() string            { return e.Name }
 func (e Stop) target() string             { return e.Name }
 func (e Restart) target() string          { return e.Name }
-func (e Once) target() string             { return e.Name }
+func (e RunOnce) target() string          { return e.Name }
 func (e StayDown) target() string         { return e.Name }
 func (e Scheduled) target() string        { return e.Name }
 func (e Pause) target() string            { return e.Name }
@@ -208,7 +208,7 @@ func (e Spawned) target() string          { return e.Name }
 func (e SpawnFailed) target() string      { return e.Name }
 func (e Exited) target() string           { return e.Name }
 func (e StopCommandEnded) target() string { return e.Name }
-func (e Gone) target() string             { return e.Name }
+func (e RunEnded) target() string         { return e.Name }
 func (e DescendantsEnded) target() string { return e.Name }
 func (e CorrectCause) target() string     { return e.Name }
 func (e LastLines) target() string        { return e.Name }
@@ -218,17 +218,17 @@ func (e ChecksReported) target() string   { return e.Name }
 func (e Unhealthy) target() string        { return e.Name }
 func (e NotifyMessage) target() string    { return e.Name }
 func (e InputsChanged) target() string    { return e.Name }
-func (e Forward) target() string          { return e.Name }
+func (e ForwardSignal) target() string    { return e.Name }
 
-func (Add) target() string        { return "" }
-func (NeedMet) target() string    { return "" }
-func (e Hold) target() string     { return e.Name }
-func (Evict) target() string      { return "" }
-func (HoldStarts) target() string { return "" }
-func (Remark) target() string     { return "" }
-func (Shutdown) target() string   { return "" }
-func (Swept) target() string      { return "" }
-func (Tick) target() string       { return "" }
+func (Add) target() string            { return "" }
+func (NeedMet) target() string        { return "" }
+func (e Hold) target() string         { return e.Name }
+func (Evict) target() string          { return "" }
+func (HoldStarts) target() string     { return "" }
+func (Remark) target() string         { return "" }
+func (Shutdown) target() string       { return "" }
+func (NoChildrenLeft) target() string { return "" }
+func (Tick) target() string           { return "" }
 
 // Action is an output of the machine. The loop executes actions in the order in which Step returns them. Only this package
 // defines actions.
@@ -264,15 +264,15 @@ type (
 	}
 	// SignalDescendants sends a signal to all descendants of this process. The machine uses this action when no service is alive.
 	SignalDescendants struct{ Signal int }
-	// Changed reports that the entry of a service in the snapshot is out of date.
-	Changed struct{ Name string }
-	// Note adds a record to the history. If Record.Dropped is set, the loop then forgets the service.
-	Note struct{ Record Record }
+	// ServiceChanged reports that the entry of a service in the snapshot is out of date.
+	ServiceChanged struct{ Name string }
+	// AppendRecord adds a record to the history. If Record.Dropped is set, the loop then forgets the service.
+	AppendRecord struct{ Record Record }
 	// CloseOutput reports during a shutdown that no process of a service is alive any more. The loop then closes
 	// Unit.StdOverrides[1], so that a logger that reads this pipe sees the end of its input.
 	CloseOutput struct{ Name string }
-	// End ends the loop: Loop.Run returns Code.
-	End struct{ Code int }
+	// EndLoop ends the loop: Loop.Run returns Code.
+	EndLoop struct{ Code int }
 )
 
 func (Spawn) action()             {}
@@ -280,7 +280,7 @@ func (SpawnFinish) action()       {}
 func (SpawnStop) action()         {}
 func (Signal) action()            {}
 func (SignalDescendants) action() {}
-func (Changed) action()           {}
-func (Note) action()              {}
+func (ServiceChanged) action()    {}
+func (AppendRecord) action()      {}
 func (CloseOutput) action()       {}
-func (End) action()               {}
+func (EndLoop) action()           {}

@@ -39,16 +39,16 @@ func (m *Machine) handleSpawned(now time.Time, s *service, e Spawned) {
 func (m *Machine) handleSpawnFailed(now time.Time, s *service, e SpawnFailed) {
 	if s.state == Finishing && s.pid == 0 {
 		if e.Code != 127 { // exit code 127 means that the service has no finish command
-			m.emit(Note{Record{At: now, Service: s.name, Reason: "cannot run its finish command: " + e.Error}})
+			m.emit(AppendRecord{Record{At: now, Service: s.name, Reason: "cannot run its finish command: " + e.Error}})
 		}
-		m.finishVerdict(now, s, -1)
+		m.handleFinishExit(now, s, -1)
 		m.enterNextState(now, s)
 		return
 	}
 	if s.state != Starting {
 		return
 	}
-	s.once, s.succeeded, e.Error = false, false, Shorten(e.Error)
+	s.once, s.succeeded, e.Error = false, false, ShortenText(e.Error)
 	m.recordExit(now, s, &Exit{Run: s.number, Code: -1, Cause: CauseSpawn, Error: e.Error, At: now})
 	switch {
 	case s.policy.IsCMD && (!e.Temporary || s.policy.SpawnRetry == 0 || m.phase != running):
@@ -75,7 +75,7 @@ func (m *Machine) handleExited(now time.Time, s *service, e Exited) {
 	}
 	if s.state == Finishing {
 		s.pid = 0
-		m.finishVerdict(now, s, e.Code)
+		m.handleFinishExit(now, s, e.Code)
 		m.endLeftovers(now, s, e.Leftover, "finish command")
 		return
 	}
@@ -93,7 +93,7 @@ func (m *Machine) handleExited(now time.Time, s *service, e Exited) {
 	if e.MaybeMembers != "" && !s.policy.LeaveDescendants {
 		hides := "process " + e.MaybeMembers + " hides which service it is of, so hinit does not end it; it may be of this one"
 		s.next.reason += "; " + hides
-		m.emit(Note{Record{At: now, Service: s.name, Reason: hides}})
+		m.emit(AppendRecord{Record{At: now, Service: s.name, Reason: hides}})
 	}
 	if s.policy.IsCMD {
 		code := e.Code
@@ -147,9 +147,9 @@ func (m *Machine) leftoversGone(now time.Time, s *service) {
 	m.emit(SpawnFinish{s.name, s.finishRun, *s.lastExit})
 }
 
-// finishVerdict handles the exit code of a finish command; -1 if it could not be run. The restart delay begins now. A code in
+// handleFinishExit handles the exit code of a finish command; -1 if it could not be run. The restart delay begins now. A code in
 // Policy.PermanentFinish keeps the service down, unless an operator asked for a start after the main process had ended.
-func (m *Machine) finishVerdict(now time.Time, s *service, code int) {
+func (m *Machine) handleFinishExit(now time.Time, s *service, code int) {
 	s.next.delayStart = now
 	if slices.Contains(s.policy.PermanentFinish, code) && !s.restartAfterRun {
 		s.want, s.staysDown = WantDown, true
@@ -262,8 +262,8 @@ func (m *Machine) random() float64 {
 // which programs in the container choose.
 const maxErrorText = 1 << 10
 
-// Shorten cuts a text to maxErrorText bytes, for the history.
-func Shorten(text string) string {
+// ShortenText cuts a text to maxErrorText bytes, for the history.
+func ShortenText(text string) string {
 	if len(text) > maxErrorText {
 		text = strings.ToValidUTF8(text[:maxErrorText], "") + "…"
 	}
@@ -274,7 +274,7 @@ func Shorten(text string) string {
 func (m *Machine) recordExit(now time.Time, s *service, exit *Exit) {
 	s.lastExit = exit
 	s.exits = s.exits.with(exit.Cause, 1)
-	m.emit(Note{Record{At: now, Service: s.name, Reason: describeExit(exit), PID: exit.PID, Exit: exit}})
+	m.emit(AppendRecord{Record{At: now, Service: s.name, Reason: describeExit(exit), PID: exit.PID, Exit: exit}})
 	m.markChanged(s)
 }
 
@@ -291,8 +291,8 @@ func describeExit(e *Exit) string {
 	return "exited with code " + strconv.Itoa(e.Code)
 }
 
-// handleGone handles the end of the last process of a run, or of the stop command.
-func (m *Machine) handleGone(now time.Time, s *service, e Gone) {
+// handleRunEnded handles the end of the last process of a run, or of the stop command.
+func (m *Machine) handleRunEnded(now time.Time, s *service, e RunEnded) {
 	switch only := s.stopCommandAlone(); {
 	case s.stopCommand.run != 0 && s.stopCommand.run == e.Run:
 		s.stopCommand.run = 0
@@ -306,7 +306,7 @@ func (m *Machine) handleGone(now time.Time, s *service, e Gone) {
 }
 
 // enterNextState ends a run: all its processes and its finish command have ended. It enters the state that afterExit or
-// finishVerdict chose, unless an operator or a shutdown has asked for another one since then.
+// handleFinishExit chose, unless an operator or a shutdown has asked for another one since then.
 func (m *Machine) enterNextState(now time.Time, s *service) {
 	next := s.next
 	s.next, s.readySince = nextState{}, now
@@ -339,16 +339,16 @@ func (m *Machine) dropIfDown(now time.Time, s *service) {
 		m.dependentServices -= s.policy.dependsOnOthers()
 		m.effects.servicesChanged = true
 		m.order = without(m.order, func(o *service) bool { return o == s })
-		m.emit(Note{Record{At: now, Service: s.name, From: Down, To: Down, Reason: "removed", Dropped: true}})
+		m.emit(AppendRecord{Record{At: now, Service: s.name, From: Down, To: Down, Reason: "removed", Dropped: true}})
 	}
 }
 
 // certainCauses lists the causes that hinit itself has brought about. A CorrectCause event must not replace them.
 var certainCauses = []Cause{CauseOperator, CauseShutdown, CauseShed, CauseQuota, CauseLease}
 
-// parkRefused parks a service that waits for its restart delay, if its last lines of output say that a restart would not help
+// parkByOutput parks a service that waits for its restart delay, if its last lines of output say that a restart would not help
 // (Policy.ParkOnOutput).
-func (m *Machine) parkRefused(now time.Time, s *service) {
+func (m *Machine) parkByOutput(now time.Time, s *service) {
 	if s.policy.ParkOnOutput == "" || s.state != Backoff || s.lastExit.Code < 1 {
 		return
 	}
@@ -373,7 +373,7 @@ func (m *Machine) correctCause(now time.Time, s *service, e CorrectCause) {
 	if e.Cause == CauseOperator {
 		why = " " + SuffixProfileGone
 	}
-	m.emit(Note{Record{At: now, Service: s.name, Reason: describeExit(&last) + why, PID: last.PID, Exit: &last}})
+	m.emit(AppendRecord{Record{At: now, Service: s.name, Reason: describeExit(&last) + why, PID: last.PID, Exit: &last}})
 	m.markChanged(s)
 	if e.Cause != CauseReplaced || s.want != WantUp {
 		return

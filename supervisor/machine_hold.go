@@ -71,7 +71,7 @@ func (m *Machine) handleHoldStarts(now time.Time, reason string) {
 	if reason == "" {
 		told = "there is memory for starts again"
 	}
-	m.emit(Note{Record{At: now, Reason: told}})
+	m.emit(AppendRecord{Record{At: now, Reason: told}})
 	m.shortage.startsHeld = reason
 	for _, s := range m.order {
 		if s.state == Waiting && len(s.unmet) == 1 && s.unmet[0] == NeedMemory && len(s.needs) == 0 {

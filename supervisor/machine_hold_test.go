@@ -77,7 +77,7 @@ func TestWhileMemoryIsShortNothingStartsThatCanWait(t *testing.T) {
 	r.want(Down)
 	said := 0
 	for _, a := range r.acts {
-		if n, is := a.(Note); is && n.Record.Service == "" && strings.Contains(n.Record.Reason, "memory") {
+		if n, is := a.(AppendRecord); is && n.Record.Service == "" && strings.Contains(n.Record.Reason, "memory") {
 			said++
 		}
 	}

@@ -277,7 +277,7 @@ func (m *Machine) handleSchedule(now time.Time, s *service, e Scheduled) {
 		m.wantUpAgain(s)
 		m.startOrWait(now, s, "its time has come")
 	default:
-		m.emit(Note{Record{At: now, Service: s.name, Reason: "its time has come and is skipped: it is " + string(s.state)}})
+		m.emit(AppendRecord{Record{At: now, Service: s.name, Reason: "its time has come and is skipped: it is " + string(s.state)}})
 	}
 }
 

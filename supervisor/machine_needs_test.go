@@ -349,7 +349,7 @@ func TestASchedule(t *testing.T) {
 	c.is("s", Up)
 	told := false
 	for _, a := range c.acts {
-		n, is := a.(Note)
+		n, is := a.(AppendRecord)
 		told = told || is && n.Record.Reason == "its time has come and is skipped: it is up"
 	}
 	if !told {
@@ -392,7 +392,7 @@ func TestTheContainerStopsInReverse(t *testing.T) {
 		c.is("db", Up)
 		c.do(Exited{Name: "app", PID: c.of("app").pid, Leftover: true})
 		c.is("db", Up) // something of app is alive
-		c.do(Gone{"app", c.of("app").number})
+		c.do(RunEnded{"app", c.of("app").number})
 		c.is("db", Stopping)
 		if cause := c.of("app").lastExit.Cause; cause != CauseShutdown {
 			t.Errorf("app ended by %s", cause)

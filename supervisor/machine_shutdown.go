@@ -24,7 +24,7 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 	m.phase = stopping
 	m.killAt = now.Add(m.Budget - min(m.Budget/10, leftoverGrace))
 	m.hardEnd = now.Add(m.Budget)
-	m.emit(Note{Record{At: now, Reason: "stopping the container: " + reason}})
+	m.emit(AppendRecord{Record{At: now, Reason: "stopping the container: " + reason}})
 	heights, top := m.dependantHeights()
 	for _, s := range m.order {
 		s.restartAfterRun = false
@@ -35,7 +35,7 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 				m.requestEnd(now, s, ReasonShutdown)
 				continue
 			}
-			m.noteCause(s)
+			m.recordCause(s)
 			s.deadline = m.killAt
 			if !s.policy.DrainsInput {
 				s.deadline = now.Add(m.killAt.Sub(now) * time.Duration(height) / time.Duration(top+1))
@@ -67,7 +67,7 @@ func (m *Machine) startDraining(now time.Time) {
 
 // killAtOnce handles a second Shutdown: it sends SIGKILL to every service.
 func (m *Machine) killAtOnce(now time.Time) {
-	m.emit(Note{Record{At: now, Reason: "asked again to stop: killing what is left"}})
+	m.emit(AppendRecord{Record{At: now, Reason: "asked again to stop: killing what is left"}})
 	for _, s := range m.order {
 		if s.hasProcess() {
 			m.kill(now, s, "asked again to stop")
@@ -126,6 +126,6 @@ func (m *Machine) concludeShutdown(now time.Time, reason string) {
 	if m.cmdExitCode != nil {
 		code = *m.cmdExitCode
 	}
-	m.emit(Note{Record{At: now, Reason: reason + ", exit code " + strconv.Itoa(code)}})
-	m.emit(End{code})
+	m.emit(AppendRecord{Record{At: now, Reason: reason + ", exit code " + strconv.Itoa(code)}})
+	m.emit(EndLoop{code})
 }

@@ -53,7 +53,7 @@ func (r *rig) do(e Event) []string {
 			kinds = append(kinds, "signalrest")
 		case SpawnFinish:
 			kinds = append(kinds, "spawnfinish")
-		case End:
+		case EndLoop:
 			kinds = append(kinds, "end")
 		}
 	}
@@ -168,7 +168,7 @@ func (r *rig) cause(word string) []string {
 	case "permanent":
 		return r.exit(125)
 	case "once":
-		return r.do(Once{"s"})
+		return r.do(RunOnce{"s"})
 	case "unwant":
 		return r.do(StayDown{"s"})
 	case "pause":
@@ -189,7 +189,7 @@ func (r *rig) cause(word string) []string {
 		if r.s().pid != 0 {
 			r.do(Exited{Name: "s", PID: r.s().pid, Code: 1, Leftover: true})
 		}
-		return r.do(Gone{"s", r.s().number})
+		return r.do(RunEnded{"s", r.s().number})
 	case "deadline":
 		return r.wait(max(r.s().deadline.Sub(r.now), 0))
 	case "replaced":
@@ -423,7 +423,7 @@ func TestLeftoversGetHalfASecondBetweenTermAndKill(t *testing.T) {
 	if sig := r.lastTree().Signal; sig != sigKill {
 		t.Fatalf("signal %d", sig)
 	}
-	r.do(Gone{"s", r.s().number})
+	r.do(RunEnded{"s", r.s().number})
 	r.want(Backoff)
 	if got := r.s().deadline.Sub(r.s().lastExit.At); got != time.Second {
 		t.Errorf("the delay counts from the exit: %v after it", got)
@@ -490,7 +490,7 @@ func TestWhatComesBackAfterEveryKillIsSaid(t *testing.T) {
 		if said := strings.HasPrefix(r.s().reason, strconv.Itoa(deaths-more)+" processes of it have ended and others take their place"); said != (more > 0) {
 			t.Errorf("%d more each time: %s", more, r.s().reason)
 		}
-		r.do(Gone{"s", r.s().number})
+		r.do(RunEnded{"s", r.s().number})
 		r.want(Down)
 	}
 }
@@ -499,7 +499,7 @@ func TestAGoneOfAnOldRunMeansNothing(t *testing.T) {
 	r := newRig(t)
 	r.up()
 	r.cause("leftover")
-	r.do(Gone{"s", r.s().number - 1})
+	r.do(RunEnded{"s", r.s().number - 1})
 	r.want(Stopping)
 }
 
@@ -704,7 +704,7 @@ func TestTheLastCommandDuringAFinishCommandCountsWhenItEnds(t *testing.T) {
 		{"start", []Event{Start{"s"}}, 0, Starting},
 		{"stop", []Event{Stop{"s"}}, 0, Down},
 		{"restart", []Event{Restart{"s"}}, 0, Starting},
-		{"once", []Event{Once{"s"}}, 0, Down},
+		{"once", []Event{RunOnce{"s"}}, 0, Down},
 		{"unwant", []Event{StayDown{"s"}}, 0, Down},
 		{"start, stop", []Event{Start{"s"}, Stop{"s"}}, 0, Down},
 		{"stop, start", []Event{Stop{"s"}, Start{"s"}}, 0, Starting},
@@ -785,7 +785,7 @@ func TestAMissingFinishCommandIsNoNewsAndABrokenOneIsSaid(t *testing.T) {
 		r.do(SpawnFailed{Name: "s", Error: "it has no legs", Code: code, Permanent: true})
 		r.want(Backoff)
 		got := slices.ContainsFunc(r.acts, func(a Action) bool {
-			n, ok := a.(Note)
+			n, ok := a.(AppendRecord)
 			return ok && strings.Contains(n.Record.Reason, "it has no legs")
 		})
 		if got != said {
@@ -944,7 +944,7 @@ func TestOneRunIsNotRepeated(t *testing.T) {
 	for _, from := range []State{Down, Backoff, Parked, Failed} {
 		r := newRig(t)
 		r.enter(from)
-		r.do(Once{"s"})
+		r.do(RunOnce{"s"})
 		r.spawned()
 		if v := r.s().snapshot(&unit{Unit: &Unit{}}); v.Want != WantDown {
 			t.Errorf("from %s: want %s", from, v.Want)
@@ -959,12 +959,12 @@ func TestOneRunIsNotRepeated(t *testing.T) {
 	}
 	r := newRig(t)
 	r.enter(Waiting)
-	r.do(Once{"s"})
+	r.do(RunOnce{"s"})
 	r.do(NeedMet{"boot"})
 	r.spawned()
 	r.exit(0)
 	r.want(Down)
-	r.do(Once{"s"})
+	r.do(RunOnce{"s"})
 	r.do(SpawnFailed{Name: "s", Error: "no"})
 	r.want(Down)
 	r.do(Start{"s"})
@@ -974,7 +974,7 @@ func TestOneRunIsNotRepeated(t *testing.T) {
 }
 
 func TestARunningServiceThatIsNoLongerWantedEndsByItself(t *testing.T) {
-	for _, e := range []Event{Once{"s"}, StayDown{"s"}} {
+	for _, e := range []Event{RunOnce{"s"}, StayDown{"s"}} {
 		r := newRig(t)
 		r.up()
 		if got := r.do(e); len(got) != 0 {
@@ -1060,7 +1060,7 @@ func TestAForwardedSignalThatEndsReachesAPausedProcess(t *testing.T) {
 	r.up()
 	for signal, wakes := range map[int]bool{sigTerm: true, sigInt: true, sigHup: true, sigQuit: true, 10: false, sigStop: false} {
 		r.acts = nil
-		r.do(Forward{"s", signal})
+		r.do(ForwardSignal{"s", signal})
 		if want := (Signal{"s", r.s().number, signal, ScopeMain, wakes}); !slices.Contains(r.acts, Action(want)) {
 			t.Errorf("signal %d: %v", signal, r.acts)
 		}
@@ -1095,7 +1095,7 @@ func TestAnExitThatIsExplainedLaterIsRecordedAgain(t *testing.T) {
 	}
 	var causes []Cause
 	for _, a := range r.acts {
-		if n, ok := a.(Note); ok && n.Record.Exit != nil {
+		if n, ok := a.(AppendRecord); ok && n.Record.Exit != nil {
 			causes = append(causes, n.Record.Exit.Cause)
 		}
 	}
@@ -1114,7 +1114,7 @@ func TestAGatewayWhoseProfileWasTakenAwayHasNotCrashed(t *testing.T) {
 		t.Errorf("its last exit is %+v", r.s().lastExit)
 	}
 	for _, a := range r.acts {
-		if n, ok := a.(Note); ok && n.Record.Reason == "exited with code 1 "+SuffixProfileGone {
+		if n, ok := a.(AppendRecord); ok && n.Record.Reason == "exited with code 1 "+SuffixProfileGone {
 			return
 		}
 	}
@@ -1187,8 +1187,8 @@ func TestShutdownStopsAllInParallelAndEndsWithTheLast(t *testing.T) {
 			t.Errorf("after %s the rest is signalled: %v", n, got)
 		}
 	}
-	acts := m.Step(now, Swept{})
-	if f, ok := acts[len(acts)-1].(End); !ok || f.Code != 0 {
+	acts := m.Step(now, NoChildrenLeft{})
+	if f, ok := acts[len(acts)-1].(EndLoop); !ok || f.Code != 0 {
 		t.Errorf("actions %v", acts)
 	}
 }
@@ -1228,7 +1228,7 @@ func TestASecondShutdownKillsNow(t *testing.T) {
 		t.Errorf("actions %v", got)
 	}
 	r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
-	if got := r.do(Swept{}); !slices.Contains(got, "end") {
+	if got := r.do(NoChildrenLeft{}); !slices.Contains(got, "end") {
 		t.Errorf("actions %v", got)
 	}
 }
@@ -1247,9 +1247,9 @@ func TestTheCmdsExitEndsTheContainerWithItsCode(t *testing.T) {
 		m.Step(now, Add{Name: "cmd", Policy: &Policy{IsCMD: true, StopSignal: sigTerm, Grace: time.Minute}, Want: WantUp})
 		m.Step(now, Spawned{"cmd", 5})
 		m.Step(now, c.e)
-		m.Step(now, Gone{"cmd", 1})
-		acts := m.Step(now, Swept{})
-		if f, ok := acts[len(acts)-1].(End); !ok || f.Code != c.code {
+		m.Step(now, RunEnded{"cmd", 1})
+		acts := m.Step(now, NoChildrenLeft{})
+		if f, ok := acts[len(acts)-1].(EndLoop); !ok || f.Code != c.code {
 			t.Errorf("%+v: actions %v, want exit code %d", c.e, acts, c.code)
 		}
 	}
@@ -1275,8 +1275,8 @@ func TestACmdThatEndsAsToldIsNoFailure(t *testing.T) {
 		m.Step(now, Spawned{"cmd", 5})
 		m.Step(now, Shutdown{Code: c.told, Reason: "received SIGTERM"})
 		m.Step(now, c.ends)
-		acts := m.Step(now, Swept{})
-		if f, ok := acts[len(acts)-1].(End); !ok || f.Code != c.code {
+		acts := m.Step(now, NoChildrenLeft{})
+		if f, ok := acts[len(acts)-1].(EndLoop); !ok || f.Code != c.code {
 			t.Errorf("%+v, told to end with %d: actions %v, want exit code %d", c.ends, c.told, acts, c.code)
 		}
 	}
@@ -1287,7 +1287,7 @@ func TestATaskRunsOnce(t *testing.T) {
 	p.SingleRun = true
 	for _, end := range []func(r *rig){
 		func(r *rig) { r.spawned(); r.exit(1) },
-		func(r *rig) { r.spawned(); r.cause("leftover"); r.do(Gone{"s", r.s().number}) },
+		func(r *rig) { r.spawned(); r.cause("leftover"); r.do(RunEnded{"s", r.s().number}) },
 		func(r *rig) { r.do(SpawnFailed{Name: "s", Error: "no"}) },
 	} {
 		r := newRig(t)
@@ -1307,8 +1307,8 @@ func TestACmdThatCannotStartEndsTheContainer(t *testing.T) {
 	now := time.Unix(1000, 0)
 	m.Step(now, Add{Name: "cmd", Policy: &Policy{IsCMD: true}, Want: WantUp})
 	m.Step(now, SpawnFailed{Name: "cmd", Error: "no", Code: 127})
-	acts := m.Step(now, Swept{})
-	if f, ok := acts[len(acts)-1].(End); !ok || f.Code != 127 {
+	acts := m.Step(now, NoChildrenLeft{})
+	if f, ok := acts[len(acts)-1].(EndLoop); !ok || f.Code != 127 {
 		t.Errorf("actions %v", acts)
 	}
 }

@@ -19,8 +19,8 @@ import (
 // spawn starts the main process of a run, and returns Spawned or SpawnFailed.
 func (l *Loop) spawn(a Spawn) Event {
 	u := l.units[a.Name]
-	if l.cfg.Admit != nil {
-		if err := l.cfg.Admit(a.Name, u.Kind); err != nil {
+	if l.cfg.CheckStart != nil {
+		if err := l.cfg.CheckStart(a.Name, u.Kind); err != nil {
 			return SpawnFailed{Name: a.Name, Error: err.Error(), Temporary: true, Code: 126}
 		}
 	}
@@ -64,7 +64,7 @@ func (l *Loop) spawnStopCommand(a SpawnStop) []Event {
 	spec := u.Spec
 	spec.Path, spec.Argv = "", u.Policy.StopCommand
 	if failed, is := l.startProcess(u, a.Run, spec, oomAdjCheap, nil).(SpawnFailed); is {
-		return []Event{StopCommandEnded{Name: a.Name, Run: a.Run, Fault: "cannot be run: " + Shorten(failed.Error)}}
+		return []Event{StopCommandEnded{Name: a.Name, Run: a.Run, Fault: "cannot be run: " + ShortenText(failed.Error)}}
 	}
 	return nil
 }
@@ -89,14 +89,14 @@ func (l *Loop) startProcess(u *unit, run uint64, spec proc.Spec, oom int, notify
 	return Spawned{u.Name, pid}
 }
 
-// signalRun sends a signal to the processes of a run that a.Scope selects. It returns the events that follow: Gone if no
+// signalRun sends a signal to the processes of a run that a.Scope selects. It returns the events that follow: RunEnded if no
 // process of the tree is alive, or DescendantsEnded.
 func (l *Loop) signalRun(a Signal) []Event {
 	procs := l.cfg.Procs
 	switch a.Scope {
 	case ScopeTree:
 		if procs.SignalTree(a.Run, a.Signal) == 0 {
-			return []Event{Gone{a.Name, a.Run}}
+			return []Event{RunEnded{a.Name, a.Run}}
 		}
 		if n := l.orphansEnded[a.Run]; n > 0 && a.Signal == sigKill {
 			return []Event{DescendantsEnded{a.Name, a.Run, n}}
@@ -127,8 +127,8 @@ func (l *Loop) reap() {
 	l.sampleOOMKills()
 	before := l.orphans.Load()
 	childless := l.cfg.Procs.Reap(!l.machine.Stopping(), l.handleExit)
-	if l.cfg.Mute != nil && l.flood.countOrphans(time.Now(), int(l.orphans.Load()-before), !l.machine.Stopping()) {
-		l.cfg.Mute(l.flood.on)
+	if l.cfg.MuteSIGCHLD != nil && l.flood.countOrphans(time.Now(), int(l.orphans.Load()-before), !l.machine.Stopping()) {
+		l.cfg.MuteSIGCHLD(l.flood.on)
 		if !l.flood.on { // processes may have ended while SIGCHLD was off
 			childless = l.cfg.Procs.Reap(!l.machine.Stopping(), l.handleExit)
 		}
@@ -139,7 +139,7 @@ func (l *Loop) reap() {
 		}
 	}
 	if childless && l.machine.Stopping() {
-		l.step(Swept{})
+		l.step(NoChildrenLeft{})
 	}
 }
 
@@ -227,12 +227,12 @@ func formatPIDs(pids []int) string {
 	return text
 }
 
-// forgetRun forgets a run whose last descendant has ended after its main process, and reports Gone to the machine.
+// forgetRun forgets a run whose last descendant has ended after its main process, and reports RunEnded to the machine.
 func (l *Loop) forgetRun(id uint64) {
 	name := l.runs[id]
 	delete(l.runs, id)
 	delete(l.orphansEnded, id)
 	l.lingeringRuns = slices.DeleteFunc(l.lingeringRuns, func(other uint64) bool { return other == id })
 	l.cfg.Procs.Forget(id)
-	l.step(Gone{name, id})
+	l.step(RunEnded{name, id})
 }

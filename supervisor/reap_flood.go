@@ -12,10 +12,10 @@ const (
 	floodEnd = 5
 )
 
-// flood turns SIGCHLD off while many orphans end, because each SIGCHLD wakes three threads of a Go program. During a flood
+// orphanFlood turns SIGCHLD off while many orphans end, because each SIGCHLD wakes three threads of a Go program. During a flood
 // the loop reaps every floodPause instead, and so notices the end of a service later by up to this time. The zero value means
 // no flood.
-type flood struct {
+type orphanFlood struct {
 	on    bool
 	next  time.Time // time of the next reap during a flood
 	count int       // outside a flood: orphans reaped since `since`; during a flood: consecutive reaps without an orphan
@@ -25,14 +25,14 @@ type flood struct {
 // countOrphans decides whether a flood begins or ends. It is called after each reap with the number of reaped orphans. A
 // false matters ends a flood at once: a shutdown must notice each exit immediately. The result tells whether f.on has
 // changed.
-func (f *flood) countOrphans(now time.Time, orphans int, matters bool) (changed bool) {
+func (f *orphanFlood) countOrphans(now time.Time, orphans int, matters bool) (changed bool) {
 	if f.on {
 		f.count++
 		if orphans > 0 {
 			f.count = 0
 		}
 		if f.count == floodEnd || !matters {
-			*f = flood{}
+			*f = orphanFlood{}
 			return true
 		}
 		f.next = now.Add(floodPause)
@@ -48,6 +48,6 @@ func (f *flood) countOrphans(now time.Time, orphans int, matters bool) (changed 
 	if f.count < floodOrphans {
 		return false
 	}
-	*f = flood{on: true, next: now.Add(floodPause)}
+	*f = orphanFlood{on: true, next: now.Add(floodPause)}
 	return true
 }

@@ -11,7 +11,7 @@ func (f *fakeProcs) orphan() { f.end(1<<60, 0, 0) }
 
 func TestLoopCollectsTheOrphansOfAFloodAndStillSeesItsServicesEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.Mute = b.procs.mute })
+		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.MuteSIGCHLD = b.procs.mute })
 		b.register(t, "s", WantUp)
 		for range floodOrphans {
 			b.procs.orphan()
@@ -47,7 +47,7 @@ func TestLoopCollectsTheOrphansOfAFloodAndStillSeesItsServicesEnd(t *testing.T) 
 
 func TestLoopHearsEveryChildWhileTheContainerStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.Mute = b.procs.mute })
+		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.MuteSIGCHLD = b.procs.mute })
 		b.register(t, "s", WantUp)
 		for range floodOrphans {
 			b.procs.orphan()
@@ -66,7 +66,7 @@ func TestLoopHearsEveryChildWhileTheContainerStops(t *testing.T) {
 
 func TestLoopIsNotSlowedByOrphansNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.Mute = b.procs.mute })
+		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.MuteSIGCHLD = b.procs.mute })
 		for range 10 * floodOrphans {
 			b.procs.orphan()
 			synctest.Wait()

@@ -335,7 +335,7 @@ func TestOnceRunsAServiceDirectoryOnce(t *testing.T) {
 	line := output(t, out)
 	register(t, l, serviceDir(t, "s", "echo run; exit 1", "echo finish"), WantDown)
 	for range 3 {
-		do(t, l, Once{"s"})
+		do(t, l, RunOnce{"s"})
 		if a, b := line(), line(); a != "run" || b != "finish" {
 			t.Fatalf("got %q, %q", a, b)
 		}

@@ -98,7 +98,7 @@ func TestAStopCommandThatNeverEndsIsKilledWhenTheGraceIsOver(t *testing.T) {
 	}
 	r.do(StopCommandEnded{Name: "s", Run: command, Leftover: true})
 	r.want(Killing)
-	r.do(Gone{"s", command})
+	r.do(RunEnded{"s", command})
 	r.want(Down)
 }
 
@@ -136,7 +136,7 @@ func TestWhatAStopCommandLeavesIsKilledBeforeTheServiceIsDown(t *testing.T) {
 			}
 			r.do(Start{"s"})
 			r.want(Killing)
-			r.do(Gone{"s", command})
+			r.do(RunEnded{"s", command})
 			r.want(Starting)
 		})
 	}

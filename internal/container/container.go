@@ -92,8 +92,8 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	turns, spare := tuning.ParallelStarts(cfg.Start.Parallel)
 	c.loop = supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget, Parallel: turns, ParallelExtra: spare,
-		Children: sig.Children, Mute: proc.MuteChildren(), Signals: sig.Orders, OnSignal: sig.Event, OOMKills: proc.OOMKills(),
-		OnPanic: c.loopPanicked, Admit: func(name string, kind supervisor.Kind) error { return c.lease.Admit(name, kind) },
+		Children: sig.Children, MuteSIGCHLD: proc.MuteChildren(), Signals: sig.Orders, OnSignal: sig.Event, OOMKills: proc.OOMKills(),
+		OnPanic: c.loopPanicked, CheckStart: func(name string, kind supervisor.Kind) error { return c.lease.Admit(name, kind) },
 	})
 	c.reporter = report.New(report.Options{
 		Loop: c.loop, Say: c.Say, Observe: c.handleRecord, OnStopping: func() { c.gateways.Stop() },

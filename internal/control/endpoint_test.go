@@ -30,7 +30,7 @@ type nothing struct{ Loop }
 
 func (nothing) Snapshot() *supervisor.Snapshot { return &supervisor.Snapshot{} }
 func (nothing) Orphans() uint64                { return 0 }
-func (nothing) Sweep(context.Context) error    { return nil }
+func (nothing) ReapNow(context.Context) error  { return nil }
 
 type teller chan string
 

@@ -227,7 +227,7 @@ func postNotice(s *Server, r *request, n client.Notice) (reply, error) {
 	case !s.noticeLimit[s.policy.classOf(r.who)].allow(s.now()):
 		return reply{}, refuse(client.KindFailed, "too many notices; there may be %d a second, and %d at once", noticeRate, noticeBurst)
 	}
-	event := supervisor.Remark{Text: "notice " + n.Key, Key: n.Key, Data: supervisor.Shorten(show.Line(n.Data)), Service: s.serviceOf(r.who)}
+	event := supervisor.Remark{Text: "notice " + n.Key, Key: n.Key, Data: supervisor.ShortenText(show.Line(n.Data)), Service: s.serviceOf(r.who)}
 	if n.Data != "" {
 		event.Text += ": " + event.Data
 	}

@@ -248,7 +248,7 @@ func (f *fakeCore) asked() string {
 
 func (f *fakeCore) History() *supervisor.Ring                 { return &f.ring }
 func (f *fakeCore) Orphans() uint64                           { return 7 }
-func (f *fakeCore) Sweep(ctx context.Context) error           { return f.Do(ctx, supervisor.Tick{}) }
+func (f *fakeCore) ReapNow(ctx context.Context) error         { return f.Do(ctx, supervisor.Tick{}) }
 func (f *fakeCore) Rescan(context.Context) error              { return f.does().rescan(f) }
 func (f *fakeCore) Find(_ context.Context, name string) error { return f.does().find(f, name) }
 func (f *fakeCore) Reload(context.Context, client.Reload) (client.ReloadReply, error) {

@@ -170,7 +170,7 @@ func getHealth(s *Server, r *request) (reply, error) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), pingTime)
 	defer cancel()
-	if err := s.core.Sweep(ctx); err != nil {
+	if err := s.core.ReapNow(ctx); err != nil {
 		unless(fmt.Sprintf("the supervisor does not answer: %v", err))
 	}
 	snap := s.core.Snapshot()

@@ -174,7 +174,7 @@ func (h *host) Do(_ context.Context, e supervisor.Event) error {
 	return nil
 }
 
-func (h *host) Sweep(context.Context) error { return nil }
+func (h *host) ReapNow(context.Context) error { return nil }
 
 func (h *host) Post(e supervisor.Event) { _ = h.Do(context.Background(), e) }
 

@@ -58,7 +58,7 @@ func (m *Manager) appeared(ctx context.Context, p profiles.Profile) {
 func (m *Manager) disappeared(ctx context.Context, profile string, changed time.Time) {
 	m.say("profile %s disappeared", profile)
 	service := profiles.SlotName(profile)
-	_ = m.Registry.Sweep(ctx) // the client that removed the profile has seen its gateway end, so the snapshot must show that too
+	_ = m.Registry.ReapNow(ctx) // the client that removed the profile has seen its gateway end, so the snapshot must show that too
 	s := m.Registry.Snapshot().Find(service)
 	renamed := m.renamedTo(profile, s != nil && s.Want == supervisor.WantUp)
 	m.Intents.Forget(profile)

@@ -29,7 +29,7 @@ const MainHermes = "main-hermes"
 type Loop interface {
 	Do(ctx context.Context, e supervisor.Event) error
 	Post(e supervisor.Event)
-	Sweep(ctx context.Context) error
+	ReapNow(ctx context.Context) error
 	RegisterSoon(ctx context.Context, u *supervisor.Unit, want supervisor.Want) (answer func() error)
 	Snapshot() *supervisor.Snapshot
 	News() <-chan struct{}

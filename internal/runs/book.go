@@ -379,9 +379,9 @@ func (b *Book) compareRun(e *entry, v *supervisor.Service) (over bool) {
 
 // shortenTexts cuts texts that a client chose, because the Book keeps them after the run has ended.
 func (e *entry) shortenTexts() {
-	e.Log, e.Profile = supervisor.Shorten(e.Log), supervisor.Shorten(e.Profile)
+	e.Log, e.Profile = supervisor.ShortenText(e.Log), supervisor.ShortenText(e.Profile)
 	if e.End != nil {
-		e.End.Error = supervisor.Shorten(e.End.Error)
+		e.End.Error = supervisor.ShortenText(e.End.Error)
 	}
 }
 

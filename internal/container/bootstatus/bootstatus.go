@@ -90,7 +90,7 @@ func (s *Status) AddWarning(warning string) bool { return s.remember(&s.warnings
 func (s *Status) AddAgentWarning(warning string) bool { return s.remember(&s.byAgents, warning) }
 
 func (s *Status) remember(list *[]string, warning string) bool {
-	warning = supervisor.Shorten(warning) // an agent may have chosen the text
+	warning = supervisor.ShortenText(warning) // an agent may have chosen the text
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if slices.Contains(*list, warning) {

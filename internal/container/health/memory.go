@@ -24,7 +24,7 @@ const memoryPeriod = 5 * time.Second
 type memoryLoop interface {
 	Snapshot() *supervisor.Snapshot
 	Post(e supervisor.Event)
-	Sweep(ctx context.Context) error
+	ReapNow(ctx context.Context) error
 	Ended() <-chan struct{}
 }
 
@@ -81,7 +81,7 @@ func (w *memoryWatch) watch() {
 		case now := <-due:
 			if now.Sub(looked) >= memoryPeriod {
 				w.measureAll()
-				_ = w.loop.Sweep(context.Background()) // lets the loop sample Config.OOMKills; fails only if the container ends
+				_ = w.loop.ReapNow(context.Background()) // lets the loop sample Config.OOMKills; fails only if the container ends
 				looked = now
 			}
 			due = time.After(memoryPeriod)

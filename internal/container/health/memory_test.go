@@ -117,4 +117,4 @@ type watched struct {
 func (w *watched) Snapshot() *supervisor.Snapshot { return w.snapshot }
 func (w *watched) Ended() <-chan struct{}         { return w.ended }
 func (w *watched) Post(e supervisor.Event)        { w.post(e) }
-func (w *watched) Sweep(context.Context) error    { return nil }
+func (w *watched) ReapNow(context.Context) error  { return nil }

@@ -60,7 +60,7 @@ func (s *Stage) Connect() {
 	repair := func(ctx context.Context, job boot.Job, take func(boot.Message)) error {
 		return s.runJob(ctx, "hinit/repair", job, take)
 	}
-	s.Owners = newOwners(s.Agents, func(text string) { s.Registry.Post(supervisor.Remark{Text: supervisor.Shorten(text)}) }, repair, s.correctHomeOwner)
+	s.Owners = newOwners(s.Agents, func(text string) { s.Registry.Post(supervisor.Remark{Text: supervisor.ShortenText(text)}) }, repair, s.correctHomeOwner)
 	s.Volume.work = s.examine
 }
 

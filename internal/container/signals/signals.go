@@ -77,7 +77,7 @@ func (s *Signals) Event(got os.Signal) supervisor.Event {
 	if !s.cmd {
 		return nil
 	}
-	return supervisor.Forward{Name: units.CmdName, Signal: int(sig)}
+	return supervisor.ForwardSignal{Name: units.CmdName, Signal: int(sig)}
 }
 
 // LastInterrupt returns when a Ctrl-C was last forwarded to the CMD. Only the supervisor's loop may call it, and

@@ -27,15 +27,15 @@ func TestWhatASignalMeans(t *testing.T) {
 		{unix.SIGPWR, true, false, "supervisor.Shutdown{Code:0 Reason:received SIGPWR, in a hook}"},
 		{early.Shutdown, true, false, "supervisor.Shutdown{Code:0 Reason:received , in a hook}"},
 		{unix.SIGINT, false, true, "supervisor.Shutdown{Code:0 Reason:received SIGINT, in a hook}"},
-		{unix.SIGINT, true, true, "supervisor.Forward{Name:cmd Signal:2}"},
+		{unix.SIGINT, true, true, "supervisor.ForwardSignal{Name:cmd Signal:2}"},
 		{unix.SIGQUIT, false, false, "supervisor.Shutdown{Code:0 Reason:received SIGQUIT, in a hook}"},
-		{unix.SIGQUIT, true, false, "supervisor.Forward{Name:cmd Signal:3}"},
+		{unix.SIGQUIT, true, false, "supervisor.ForwardSignal{Name:cmd Signal:3}"},
 		{unix.SIGHUP, true, true, "supervisor.Shutdown{Code:0 Reason:received SIGHUP, in a hook}"},
-		{unix.SIGHUP, true, false, "supervisor.Forward{Name:cmd Signal:1}"},
+		{unix.SIGHUP, true, false, "supervisor.ForwardSignal{Name:cmd Signal:1}"},
 		{unix.SIGHUP, false, false, "<nil>reload"},
-		{unix.SIGUSR1, true, false, "supervisor.Forward{Name:cmd Signal:10}"},
+		{unix.SIGUSR1, true, false, "supervisor.ForwardSignal{Name:cmd Signal:10}"},
 		{unix.SIGUSR1, false, false, "<nil>"},
-		{unix.SIGWINCH, true, true, "supervisor.Forward{Name:cmd Signal:28}"},
+		{unix.SIGWINCH, true, true, "supervisor.ForwardSignal{Name:cmd Signal:28}"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var s signals.Signals
@@ -66,7 +66,7 @@ func TestASecondInterruptStopsTheContainer(t *testing.T) {
 			}
 			return all
 		}
-		const forward, shutdown = "supervisor.Forward", "supervisor.Shutdown"
+		const forward, shutdown = "supervisor.ForwardSignal", "supervisor.Shutdown"
 		if got := kinds(0, 4*time.Second, 2*time.Second); !slices.Equal(got, []string{forward, forward, shutdown}) {
 			t.Errorf("got %q", got)
 		}

@@ -25,7 +25,7 @@ func Book() (*runs.Book, error) {
 	signal.Notify(children, syscall.SIGCHLD)
 	b := runs.NewBook()
 	loop := supervisor.NewLoop(supervisor.Config{
-		Procs: procs, Logs: sink{b}, Children: children, Mute: proc.MuteChildren(), OOMKills: proc.OOMKills(),
+		Procs: procs, Logs: sink{b}, Children: children, MuteSIGCHLD: proc.MuteChildren(), OOMKills: proc.OOMKills(),
 		OnSignal: func(os.Signal) supervisor.Event { return nil },
 	})
 	guard.Go("supervising the runs", func() { loop.Run() })

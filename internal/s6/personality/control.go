@@ -142,7 +142,7 @@ func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte
 		if err := s.host.Refuse(name); err != nil {
 			return err
 		}
-		return s.host.Do(ctx, supervisor.Once{Name: name})
+		return s.host.Do(ctx, supervisor.RunOnce{Name: name})
 	case 'O':
 		return s.host.Do(ctx, supervisor.StayDown{Name: name})
 	case 'Q':

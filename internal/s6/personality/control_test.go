@@ -120,7 +120,7 @@ func TestCommandsReachWhoDoesThem(t *testing.T) {
 		{"foreign", "d", "supervisor.Stop"},
 		{"foreign", "u", "supervisor.Start"},
 		{"foreign", "t", "supervisor.SignalMain"},
-		{"foreign", "oOpch", "supervisor.Once, supervisor.StayDown, supervisor.Pause, supervisor.Continue, supervisor.SignalMain"},
+		{"foreign", "oOpch", "supervisor.RunOnce, supervisor.StayDown, supervisor.Pause, supervisor.Continue, supervisor.SignalMain"},
 		{registry.MainHermes, "d", ""},
 	} {
 		if err := s.SlotControl(t.Context(), filepath.Join(scan, tt.slot), tt.letters); err != nil {

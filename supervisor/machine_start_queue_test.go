@@ -170,7 +170,7 @@ func TestManyThatNeverGetReadyDoNotWaitForEachOther(t *testing.T) {
 	}
 }
 
-// Once one is ready a few more may start: a start also waits for what is not the processor.
+// As soon as one is ready, a few more may start: a start also waits for what is not the processor.
 func TestMoreStartWhenOneIsReady(t *testing.T) {
 	c := newCrew(t)
 	c.m.Parallel, c.m.ParallelExtra = 2, 1
