@@ -36,7 +36,7 @@ func (x Exit) mayBeRequested() bool {
 // failureTime returns the time, in seconds since 1970, from which the end of a worker counts as a failure. Until then, the
 // dispatcher waits for another program to write a reason on the board, see [reasonGrace]. 0 means that the end counts at once.
 func (w *observedTask) failureTime() int64 {
-	if w.sight != Ended || !w.exit.mayBeRequested() || w.exit.At.IsZero() {
+	if w.liveness != Ended || !w.exit.mayBeRequested() || w.exit.At.IsZero() {
 		return 0
 	}
 	return w.exit.At.Unix() + reasonGrace
@@ -53,8 +53,8 @@ func (p *pass) detectCrashed() error {
 	grace := envSeconds(p.Store.opt.Env, "HERMES_KANBAN_CRASH_GRACE_SECONDS", 0, DefaultCrashGrace)
 	var crashes []crash
 	var again []*observedTask
-	for _, w := range p.watched {
-		known := w.sight != Unknown || w.containerGone
+	for _, w := range p.runningTasks {
+		known := w.liveness != Unknown || w.containerGone
 		young := p.now >= w.since && p.now-w.since < grace // if the clock was set back, treat no worker as young
 		if w.isHandled || !known && (w.WorkerPID == 0 || !w.local || young) || !p.workerEnded(w) {
 			continue
@@ -62,7 +62,7 @@ func (p *pass) detectCrashed() error {
 		if at := w.failureTime(); p.now < at && at-p.now <= reasonGrace+1 {
 			continue
 		}
-		if w.sight == NeverStarted && !w.containerGone && p.mayStart {
+		if w.liveness == NeverStarted && !w.containerGone && p.mayStart {
 			again = append(again, w)
 			continue
 		}
@@ -104,7 +104,7 @@ func (p *pass) classify(w *observedTask) crash {
 	switch {
 	case w.containerGone:
 		return notTheTask("pid %d went down with its container", pid)
-	case w.sight == NeverStarted:
+	case w.liveness == NeverStarted:
 		return notTheTask("the dispatcher ended before it started the worker")
 	case !x.Known:
 		return failed("crashed", nil, "pid %d not alive", pid)
@@ -194,8 +194,8 @@ func (p *pass) spawnFailed(task Task, from Status, why error) error {
 // enforceMaxRuntime ends the workers that have run longer than their task's maximum runtime, and releases the tasks. Each counts
 // as a failure.
 func (p *pass) enforceMaxRuntime() error {
-	over := lo.Filter(p.watched, func(w *observedTask, _ int) bool {
-		return !w.isHandled && w.local && w.sight != Ended && w.WorkerPID != 0 && w.MaxRuntimeSeconds != nil && p.now-w.since >= *w.MaxRuntimeSeconds
+	over := lo.Filter(p.runningTasks, func(w *observedTask, _ int) bool {
+		return !w.isHandled && w.local && w.liveness != Ended && w.WorkerPID != 0 && w.MaxRuntimeSeconds != nil && p.now-w.since >= *w.MaxRuntimeSeconds
 	})
 	return p.endWorkers(over, "max_runtime_worker_alive", func(w *observedTask, end Termination) error {
 		elapsed, limit := p.now-w.since, *w.MaxRuntimeSeconds
@@ -270,7 +270,7 @@ func (p *pass) holdReason(task string, from Status) (string, error) {
 		Failure string
 		Success int64
 	}
-	s, err := first[state](p.ctx, p.Store.db, `SELECT t.id, COALESCE(r.id, 0), COALESCE(r.outcome, ''), COALESCE(CAST(r.ended_at AS INTEGER), 0), CAST(t.consecutive_failures AS INTEGER),
+	s, err := queryFirst[state](p.ctx, p.Store.db, `SELECT t.id, COALESCE(r.id, 0), COALESCE(r.outcome, ''), COALESCE(CAST(r.ended_at AS INTEGER), 0), CAST(t.consecutive_failures AS INTEGER),
 			COALESCE(t.last_failure_error, ''), COALESCE((SELECT max(CAST(s.ended_at AS INTEGER)) FROM task_runs s WHERE s.task_id = t.id AND s.outcome = 'completed'), 0)
 		FROM tasks t LEFT JOIN task_runs r ON r.id = (SELECT n.id FROM task_runs n WHERE n.task_id = t.id AND n.ended_at IS NOT NULL
 			ORDER BY n.ended_at DESC, n.id DESC LIMIT 1)
@@ -290,7 +290,7 @@ func (p *pass) holdReason(task string, from Status) (string, error) {
 	case s.Success != 0 && p.now-s.Success <= recentSuccessWindow && s.Success <= p.now+clockSlack:
 		return guardSuccess, nil
 	}
-	comments, err := read[string](p.ctx, p.Store.db, `SELECT body FROM task_comments
+	comments, err := queryAll[string](p.ctx, p.Store.db, `SELECT body FROM task_comments
 		WHERE task_id = ? AND created_at > ? AND created_at <= ? AND instr(body, 'https://github.com/') > 0`, task, p.now-activePRWindow, p.now+clockSlack)
 	if slices.ContainsFunc(comments, pullRequest.MatchString) {
 		return guardPR, nil
@@ -302,11 +302,11 @@ func (p *pass) holdReason(task string, from Status) (string, error) {
 // one. Otherwise each pass would add an event, and the task's history would consist of them.
 func (p *pass) recordGuarded(task, reason string) error {
 	p.res.RespawnGuarded = append(p.res.RespawnGuarded, Guarded{task, reason})
-	if p.dry || reason == guardBackoff {
+	if p.dryRun || reason == guardBackoff {
 		return nil
 	}
 	payload := object{{"reason", reason}}
-	said, err := first[bool](p.ctx, p.Store.db, `SELECT kind = ? AND payload IS ? FROM task_events WHERE task_id = ? ORDER BY id DESC LIMIT 1`,
+	said, err := queryFirst[bool](p.ctx, p.Store.db, `SELECT kind = ? AND payload IS ? FROM task_events WHERE task_id = ? ORDER BY id DESC LIMIT 1`,
 		"respawn_guarded", encode(payload), task)
 	if err != nil || said {
 		return err
@@ -330,18 +330,18 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	}
 	interval := int64(d.Config.interval() / time.Second)
 	// With a backoff, make a pass after each interval as long as tasks are ready, in review or running.
-	some, err := first[bool](ctx, d.Store.db, "SELECT ? AND EXISTS (SELECT 1 FROM tasks WHERE status IN ('ready', 'review', 'running'))", d.Backoff > 0)
+	some, err := queryFirst[bool](ctx, d.Store.db, "SELECT ? AND EXISTS (SELECT 1 FROM tasks WHERE status IN ('ready', 'review', 'running'))", d.Backoff > 0)
 	if err != nil {
 		return time.Time{}, err
 	}
-	at(some || len(p.unanswered) > 0, p.now+interval)
+	at(some || len(p.unansweredStarts) > 0, p.now+interval)
 	limit := int64(d.Config.StaleTimeout / time.Second)
-	for _, w := range p.watched {
+	for _, w := range p.runningTasks {
 		here := w.WorkerPID != 0 && w.local
 		at(w.ClaimExpires != 0, w.ClaimExpires+1)
 		at(w.failureTime() != 0, w.failureTime())
 		// The runner does not report the end of this worker, so look for it after each interval.
-		at(here && w.sight == Unknown && !w.containerGone, p.now+interval)
+		at(here && w.liveness == Unknown && !w.containerGone, p.now+interval)
 		if w.MaxRuntimeSeconds != nil {
 			at(here, w.since+*w.MaxRuntimeSeconds)
 		}
@@ -351,7 +351,7 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 		}
 		at(limit > 0, silent)
 	}
-	for _, w := range p.leaving {
+	for _, w := range p.leavingWorkers {
 		at(true, p.leaveDeadline(w))
 	}
 	held, err := d.Store.delayingAttempts(ctx, p.now-activePRWindow)
@@ -375,7 +375,7 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 // link to GitHub. A comment is returned as an attempt with an empty outcome. [Dispatcher.Next] schedules the next pass by these.
 // One too many is harmless: the pass then finds nothing to do.
 func (s *Store) delayingAttempts(ctx context.Context, after int64) ([]attempt, error) {
-	return read[attempt](ctx, s.db, `SELECT t.id, r.id, r.outcome, CAST(r.ended_at AS INTEGER), CAST(t.consecutive_failures AS INTEGER) FROM tasks t JOIN task_runs r ON r.task_id = t.id
+	return queryAll[attempt](ctx, s.db, `SELECT t.id, r.id, r.outcome, CAST(r.ended_at AS INTEGER), CAST(t.consecutive_failures AS INTEGER) FROM tasks t JOIN task_runs r ON r.task_id = t.id
 			WHERE t.status IN ('ready', 'review') AND r.outcome IS NOT NULL AND r.ended_at > ?1
 		UNION ALL
 		SELECT t.id, 0, '', max(CAST(c.created_at AS INTEGER)), 0 FROM tasks t JOIN task_comments c ON c.task_id = t.id

@@ -125,7 +125,7 @@ func TestLockedForLong(t *testing.T) {
 	must(t, err)
 	_, err = b.db.Exec("PRAGMA busy_timeout = 100")
 	must(t, err)
-	if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil || !busy(err) {
+	if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil || !isBusy(err) {
 		t.Errorf("%v", err)
 	}
 	// A caller that gives up isn't kept waiting.

@@ -50,20 +50,20 @@ var slugPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9\-_]{0,63}$`)
 func Slug(name string) (string, error) {
 	s := strings.ToLower(strings.TrimSpace(name))
 	if s != "" && !slugPattern.MatchString(s) {
-		return "", refuse("cannot use board name %q: it must begin with a letter or digit and hold only a-z, 0-9, - and _, at most 64", name)
+		return "", valueErrorf("cannot use board name %q: it must begin with a letter or digit and hold only a-z, 0-9, - and _, at most 64", name)
 	}
 	return s, nil
 }
 
-func (b *Boards) boards() string           { return filepath.Join(b.Root, "kanban", "boards") }
-func (b *Boards) dir(slug string) string   { return filepath.Join(b.boards(), slug) }
-func (b *Boards) currentBoardFile() string { return filepath.Join(b.Root, "kanban", "current") }
+func (b *Boards) boardsDir() string           { return filepath.Join(b.Root, "kanban", "boards") }
+func (b *Boards) boardDir(slug string) string { return filepath.Join(b.boardsDir(), slug) }
+func (b *Boards) currentBoardFile() string    { return filepath.Join(b.Root, "kanban", "current") }
 
-func (b *Boards) db(slug string) string {
+func (b *Boards) dbPath(slug string) string {
 	if slug == DefaultBoard {
 		return filepath.Join(b.Root, "kanban.db")
 	}
-	return filepath.Join(b.dir(slug), "kanban.db")
+	return filepath.Join(b.boardDir(slug), "kanban.db")
 }
 
 // Current returns the slug of the board that a command without --board uses: the board in HERMES_KANBAN_BOARD, otherwise the
@@ -80,7 +80,7 @@ func (b *Boards) Current() string {
 
 // Exists reports whether a board has a database or a board.json. The default board always exists.
 func (b *Boards) Exists(slug string) bool {
-	return slug == DefaultBoard || isFile(b.db(slug)) || isFile(filepath.Join(b.dir(slug), "board.json"))
+	return slug == DefaultBoard || isFile(b.dbPath(slug)) || isFile(filepath.Join(b.boardDir(slug), "board.json"))
 }
 
 func isFile(path string) bool {
@@ -90,7 +90,7 @@ func isFile(path string) bool {
 
 // List returns all boards: first the default board, then the others sorted by name.
 func (b *Boards) List() ([]Meta, error) {
-	entries, err := os.ReadDir(b.boards())
+	entries, err := os.ReadDir(b.boardsDir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot list boards: %w", err)
 	}
@@ -107,7 +107,7 @@ func (b *Boards) List() ([]Meta, error) {
 // the slug.
 func (b *Boards) Meta(slug string) Meta {
 	var m Meta
-	data, err := wholefile.Read(filepath.Join(b.dir(slug), "board.json"), maxFileSize)
+	data, err := wholefile.Read(filepath.Join(b.boardDir(slug), "board.json"), maxFileSize)
 	if err != nil || json.Unmarshal(data, &m) != nil {
 		m = Meta{}
 	}
@@ -126,9 +126,9 @@ func (b *Boards) Create(ctx context.Context, now time.Time, m Meta) (Meta, error
 		return Meta{}, err
 	}
 	if slug == "" {
-		return Meta{}, refuse("cannot create board: it needs a name")
+		return Meta{}, valueErrorf("cannot create board: it needs a name")
 	}
-	if isFile(filepath.Join(b.dir(slug), "board.json")) {
+	if isFile(filepath.Join(b.boardDir(slug), "board.json")) {
 		m = b.Meta(slug)
 	} else {
 		m.Slug, m.CreatedAt = slug, now.Unix()
@@ -137,7 +137,7 @@ func (b *Boards) Create(ctx context.Context, now time.Time, m Meta) (Meta, error
 			return m, fmt.Errorf("cannot create board %s: %w", slug, err)
 		}
 	}
-	store, err := Open(ctx, Paths{Board: slug, DB: b.db(slug)}, Options{Env: b.Env})
+	store, err := Open(ctx, Paths{Board: slug, DB: b.dbPath(slug)}, Options{Env: b.Env})
 	if err != nil {
 		return m, err
 	}
@@ -147,7 +147,7 @@ func (b *Boards) Create(ctx context.Context, now time.Time, m Meta) (Meta, error
 // Update reads a board's board.json, lets change modify the content, and saves it.
 // Update changes a board's metadata: it passes the metadata to the function change, and saves the result.
 func (b *Boards) Update(slug string, change func(*Meta)) error {
-	slug, err := b.existing(slug)
+	slug, err := b.existingSlug(slug)
 	if err != nil {
 		return err
 	}
@@ -157,13 +157,13 @@ func (b *Boards) Update(slug string, change func(*Meta)) error {
 	return b.save(m)
 }
 
-func (b *Boards) existing(name string) (string, error) {
+func (b *Boards) existingSlug(name string) (string, error) {
 	slug, err := Slug(name)
 	if err != nil {
 		return "", err
 	}
 	if slug == "" || !b.Exists(slug) {
-		return "", refuse("board %q does not exist", name)
+		return "", valueErrorf("board %q does not exist", name)
 	}
 	return slug, nil
 }
@@ -173,12 +173,12 @@ func (b *Boards) save(m Meta) error {
 	if err != nil {
 		return err
 	}
-	return writeWhole(filepath.Join(b.dir(m.Slug), "board.json"), append(data, '\n'))
+	return writeWhole(filepath.Join(b.boardDir(m.Slug), "board.json"), append(data, '\n'))
 }
 
 // Switch makes a board the current board, which commands without --board use, see [Boards.Current].
 func (b *Boards) Switch(slug string) error {
-	slug, err := b.existing(slug)
+	slug, err := b.existingSlug(slug)
 	if err != nil {
 		return err
 	}
@@ -188,12 +188,12 @@ func (b *Boards) Switch(slug string) error {
 // Remove moves a board to the archive and returns its new path. With hard, it deletes the board instead. The default board can't
 // be removed.
 func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, err error) {
-	slug, err = b.existing(slug)
+	slug, err = b.existingSlug(slug)
 	if err != nil {
 		return "", err
 	}
 	if slug == DefaultBoard {
-		return "", refuse("cannot remove board default: it is the one that always exists")
+		return "", valueErrorf("cannot remove board default: it is the one that always exists")
 	}
 	movedTo, err = b.archive(now, slug) // rename the directory first, so that no program opens a partly removed board
 	if err == nil && hard {
@@ -212,7 +212,7 @@ func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, 
 }
 
 func (b *Boards) archive(now time.Time, slug string) (string, error) {
-	dir := filepath.Join(b.boards(), "_archived")
+	dir := filepath.Join(b.boardsDir(), "_archived")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
@@ -221,15 +221,15 @@ func (b *Boards) archive(now time.Time, slug string) (string, error) {
 	for n := 1; statError(to) == nil; n++ {
 		to = fmt.Sprintf("%s-%d", base, n)
 	}
-	return to, os.Rename(b.dir(slug), to)
+	return to, os.Rename(b.boardDir(slug), to)
 }
 
 // ProfileDirs is the root directory of an installation, see [Root]. It implements [Profiles]: a profile exists if it has a
 // directory under the root. The profile `default` always exists.
 type ProfileDirs string
 
-// path returns the home directory of a profile, or "" if the name is invalid.
-func (p ProfileDirs) path(name string) string {
+// homeDir returns the home directory of a profile, or "" if the name is invalid.
+func (p ProfileDirs) homeDir(name string) string {
 	switch {
 	case strings.EqualFold(name, "default"):
 		return string(p)
@@ -241,7 +241,7 @@ func (p ProfileDirs) path(name string) string {
 
 // Exists implements [Profiles].
 func (p ProfileDirs) Exists(name string) (bool, error) {
-	st, err := os.Stat(p.path(name))
+	st, err := os.Stat(p.homeDir(name))
 	if strings.EqualFold(name, "default") || errors.Is(err, fs.ErrNotExist) {
 		return strings.EqualFold(name, "default"), nil
 	}
@@ -250,10 +250,10 @@ func (p ProfileDirs) Exists(name string) (bool, error) {
 
 // Dir returns a profile's home directory, or "" if the profile doesn't exist.
 func (p ProfileDirs) Dir(name string) string {
-	if st, err := os.Stat(p.path(name)); err != nil || !st.IsDir() {
+	if st, err := os.Stat(p.homeDir(name)); err != nil || !st.IsDir() {
 		return ""
 	}
-	return p.path(name)
+	return p.homeDir(name)
 }
 
 // List returns the names of all profiles, `default` first.
@@ -312,14 +312,14 @@ func (e Env) trimmed(name string) string { return strings.TrimSpace(e(name)) }
 // derived from HERMES_HOME, which may be the home directory of a single profile. home is the user's home directory.
 func Root(env Env, home string) string {
 	if dir := env.trimmed("HERMES_KANBAN_HOME"); dir != "" {
-		return expand(dir, home)
+		return expandHome(dir, home)
 	}
 	own := filepath.Join(home, ".hermes")
 	dir := env.trimmed("HERMES_HOME")
 	if dir == "" {
 		return own
 	}
-	dir = expand(dir, home)
+	dir = expandHome(dir, home)
 	if dir == own || strings.HasPrefix(dir, own+"/") {
 		return own
 	}
@@ -329,7 +329,7 @@ func Root(env Env, home string) string {
 	return dir
 }
 
-func expand(path, home string) string {
+func expandHome(path, home string) string {
 	if path == "~" || strings.HasPrefix(path, "~/") {
 		path = filepath.Join(home, path[1:])
 	}
@@ -374,12 +374,12 @@ func (b *Boards) Paths(slug string) (Paths, error) {
 		return Paths{}, err
 	}
 	slug = cmp.Or(slug, b.Current())
-	dir := b.dir(slug)
+	dir := b.boardDir(slug)
 	if slug == DefaultBoard {
 		dir = filepath.Join(b.Root, "kanban")
 	}
 	p := Paths{
-		Board: slug, DB: b.db(slug), Workspaces: filepath.Join(dir, "workspaces"), Logs: filepath.Join(dir, "logs"),
+		Board: slug, DB: b.dbPath(slug), Workspaces: filepath.Join(dir, "workspaces"), Logs: filepath.Join(dir, "logs"),
 		Attachments: filepath.Join(dir, "attachments"), ScratchHintFile: filepath.Join(b.Root, ".scratch_tip_shown"),
 	}
 	for name, place := range map[string]*string{
@@ -388,7 +388,7 @@ func (b *Boards) Paths(slug string) (Paths, error) {
 		"HERMES_KANBAN_ATTACHMENTS_ROOT": &p.Attachments,
 	} {
 		if pin := b.Env.trimmed(name); pin != "" {
-			*place = expand(pin, b.Env("HOME"))
+			*place = expandHome(pin, b.Env("HOME"))
 		}
 	}
 	return p, nil

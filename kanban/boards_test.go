@@ -103,7 +103,7 @@ func TestCurrentBoard(t *testing.T) {
 		e["HERMES_KANBAN_BOARD"] = bad
 		want("falls through "+bad, "one")
 	}
-	must(t, os.MkdirAll(b.dir("empty"), 0o755))
+	must(t, os.MkdirAll(b.boardDir("empty"), 0o755))
 	must(t, os.WriteFile(b.currentBoardFile(), []byte("empty\n"), 0o644))
 	want("an empty directory is no board", "default")
 	if err := b.Switch("three"); err == nil || !strings.Contains(err.Error(), "does not exist") {
@@ -119,12 +119,12 @@ func TestBoards(t *testing.T) {
 	for _, slug := range []string{"zeta", "alpha-team_two", "zeta"} {
 		m, err := b.Create(t.Context(), now, Meta{Slug: slug, Icon: "*"})
 		must(t, err)
-		if !isFile(b.db(m.Slug)) || m.CreatedAt != 1000 {
+		if !isFile(b.dbPath(m.Slug)) || m.CreatedAt != 1000 {
 			t.Errorf("%+v", m)
 		}
 		now = now.Add(0)
 	}
-	must(t, os.MkdirAll(b.dir("empty"), 0o755))
+	must(t, os.MkdirAll(b.boardDir("empty"), 0o755))
 	list, err := b.List()
 	must(t, err)
 	var names []string
@@ -133,11 +133,11 @@ func TestBoards(t *testing.T) {
 	}
 	same(t, "boards", names, "default=Default", "alpha-team_two=Alpha Team Two", "zeta=Zeta")
 
-	must(t, os.WriteFile(filepath.Join(b.dir("zeta"), "board.json"), []byte("{"), 0o644))
+	must(t, os.WriteFile(filepath.Join(b.boardDir("zeta"), "board.json"), []byte("{"), 0o644))
 	if m := b.Meta("zeta"); m.Name != "Zeta" || m.Slug != "zeta" {
 		t.Errorf("%+v", m)
 	}
-	must(t, os.WriteFile(filepath.Join(b.dir("zeta"), "board.json"), []byte(`{"slug":"other","name":"Z","default_workdir":"/w"}`), 0o644))
+	must(t, os.WriteFile(filepath.Join(b.boardDir("zeta"), "board.json"), []byte(`{"slug":"other","name":"Z","default_workdir":"/w"}`), 0o644))
 	if m := b.Meta("zeta"); m.Name != "Z" || m.Slug != "zeta" || m.DefaultWorkdir != "/w" {
 		t.Errorf("%+v", m)
 	}
@@ -154,7 +154,7 @@ func TestBoards(t *testing.T) {
 	}
 	moved, err := b.Remove(now, "zeta", false)
 	must(t, err)
-	if moved != filepath.Join(b.boards(), "_archived", "zeta-1000") || !isFile(filepath.Join(moved, "kanban.db")) || b.Exists("zeta") || b.Current() != "default" {
+	if moved != filepath.Join(b.boardsDir(), "_archived", "zeta-1000") || !isFile(filepath.Join(moved, "kanban.db")) || b.Exists("zeta") || b.Current() != "default" {
 		t.Errorf("moved to %s", moved)
 	}
 	_, err = b.Create(t.Context(), now, Meta{Slug: "zeta"}) // a new file gets its schema

@@ -41,7 +41,7 @@ func (s *Store) check(ctx context.Context) error {
 		return nil // a new board has an empty file
 	}
 	if !bytes.HasPrefix(head, []byte(magic)) {
-		return &CorruptError{Path: path, Reason: "file is not a database; it begins with " + hex.EncodeToString(head) + tlsNote(head)}
+		return &CorruptError{Path: path, Reason: "file is not a database; it begins with " + hex.EncodeToString(head) + explainTLSDamage(head)}
 	}
 	if s.opt.Trust {
 		return nil
@@ -60,9 +60,9 @@ func (s *Store) check(ctx context.Context) error {
 	return bad
 }
 
-// tlsNote explains one kind of damage: a file that begins with a TLS record. Then a program has mixed up its descriptors and
+// explainTLSDamage explains one kind of damage: a file that begins with a TLS record. Then a program has mixed up its descriptors and
 // written data of an encrypted connection into the database. For any other content it returns "".
-func tlsNote(head []byte) string {
+func explainTLSDamage(head []byte) string {
 	for _, at := range []int{0, 5} {
 		if len(head) >= at+3 && head[at] >= 0x14 && head[at] <= 0x17 && head[at+1] == 3 && head[at+2] <= 4 {
 			return fmt.Sprintf(" (a TLS record header at offset %d: another descriptor was written over the file)", at)
@@ -79,9 +79,9 @@ func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 		return "", err
 	}
 	defer db.Close()
-	lines, err := read[string](ctx, db, "PRAGMA integrity_check")
+	lines, err := queryAll[string](ctx, db, "PRAGMA integrity_check")
 	switch {
-	case corrupt(err): // any other error, such as EACCES, doesn't mean that the file is damaged
+	case isCorrupt(err): // any other error, such as EACCES, doesn't mean that the file is damaged
 		return err.Error(), nil
 	case err != nil, slices.Equal(lines, []string{"ok"}):
 		return "", err

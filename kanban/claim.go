@@ -10,9 +10,9 @@ import (
 	"github.com/samber/lo"
 )
 
-// ttl returns how many seconds a new claim is valid: asked if it is set, otherwise HERMES_KANBAN_CLAIM_TTL_SECONDS, otherwise
+// claimSeconds returns how many seconds a new claim is valid: asked if it is set, otherwise HERMES_KANBAN_CLAIM_TTL_SECONDS, otherwise
 // fifteen minutes.
-func (s *Store) ttl(asked time.Duration) int64 {
+func (s *Store) claimSeconds(asked time.Duration) int64 {
 	if asked > 0 {
 		return max(1, int64(asked/time.Second))
 	}
@@ -54,13 +54,13 @@ type claimOptions struct {
 // or a parent isn't finished. In the last case, a ready task goes back to todo. The returned task has no body.
 func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOptions) (task Task, won bool, err error) {
 	from := o.from
-	expires := now.Unix() + s.ttl(o.ttl)
-	_, err = s.change(ctx, now, id, func(t *tx, found Task) (err error) {
+	expires := now.Unix() + s.claimSeconds(o.ttl)
+	_, err = s.updateTask(ctx, now, id, func(t *tx, found Task) (err error) {
 		task = found
 		if task.Status != from || task.ClaimLock != "" || o.profile != "" && o.profile != task.Assignee {
 			return errNothing
 		}
-		if from == Ready && t.waits(id) {
+		if from == Ready && t.hasUnfinishedParent(id) {
 			t.exec("UPDATE tasks SET status = 'todo' WHERE id = ? AND status = 'ready'", id)
 			t.event(id, 0, "claim_rejected", object{{"reason", "parents_not_done"}})
 			return nil
@@ -92,7 +92,7 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 // HeartbeatClaim extends the claim that has this lock. The program that made the claim calls it while the work goes on.
 // HeartbeatClaim returns false if the task isn't running or has another claim.
 func (s *Store) HeartbeatClaim(ctx context.Context, now time.Time, id, lock string, ttl time.Duration) (ok bool, err error) {
-	expires := now.Unix() + s.ttl(ttl)
+	expires := now.Unix() + s.claimSeconds(ttl)
 	err = s.write(ctx, now, func(t *tx) error {
 		ok = t.extend(id, lock, expires, "")
 		return nil
@@ -114,7 +114,7 @@ func (t *tx) extend(id, lock string, expires int64, condition string, args ...an
 // HeartbeatWorker records that the worker of a task is alive. note is a text for the history; it may be empty. If run is neither
 // 0 nor the task's current run, HeartbeatWorker changes nothing and returns false.
 func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note string, run int64) (bool, error) {
-	return s.change(ctx, now, id, func(t *tx, task Task) error {
+	return s.updateTask(ctx, now, id, func(t *tx, task Task) error {
 		if task.Status != Running || run != 0 && run != task.CurrentRunID {
 			return errNothing
 		}
@@ -178,7 +178,7 @@ func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
 	}
 	if ok && r.resultList != nil {
 		*r.resultList = append(*r.resultList, w.ID)
-		if w.sight == Ended || w.WorkerPID != 0 {
+		if w.liveness == Ended || w.WorkerPID != 0 {
 			p.res.Exits = append(p.res.Exits, EndedRun{Task: w.ID, Run: w.CurrentRunID, Profile: w.Assignee, Outcome: r.outcome, Exit: w.exit})
 		}
 	}
@@ -195,9 +195,9 @@ func (p *pass) heartbeatStale(w *observedTask) bool {
 // stopped, it ends the worker and then releases the claim.
 func (p *pass) releaseStaleClaims() error {
 	var over []*observedTask
-	for _, w := range p.watched {
+	for _, w := range p.runningTasks {
 		switch {
-		case w.ClaimExpires == 0 || w.ClaimExpires >= p.now, w.sight == Ended, w.sight == NeverStarted && p.mayStart:
+		case w.ClaimExpires == 0 || w.ClaimExpires >= p.now, w.liveness == Ended, w.liveness == NeverStarted && p.mayStart:
 			continue // the claim is still valid, or detectCrashed will handle the end of the worker
 		case w.local && w.WorkerPID != 0 && !p.workerEnded(w) && !p.heartbeatStale(w):
 			if err := p.extend(w); err != nil {
@@ -232,7 +232,7 @@ func (p *pass) endWorkers(list []*observedTask, survives string, gone func(*obse
 		errs = append(errs, p.write(func(t *tx) {
 			if t.extend(w.ID, w.ClaimLock, expires, "") {
 				t.event(w.ID, w.CurrentRunID, "reclaim_deferred",
-					object{{"reason", survives}, {"claim_lock", w.ClaimLock}, {"claim_expires_now", expires}}.with(w.info(end)...))
+					object{{"reason", survives}, {"claim_lock", w.ClaimLock}, {"claim_expires_now", expires}}.with(w.terminationInfo(end)...))
 			}
 		}))
 	}
@@ -241,7 +241,7 @@ func (p *pass) endWorkers(list []*observedTask, survives string, gone func(*obse
 
 func (p *pass) extend(w *observedTask) error {
 	was := w.ClaimExpires
-	w.ClaimExpires = p.now + p.Store.ttl(0)
+	w.ClaimExpires = p.now + p.Store.claimSeconds(0)
 	return p.write(func(t *tx) {
 		if t.extend(w.ID, w.ClaimLock, w.ClaimExpires, " AND claim_expires = ?", was) {
 			t.event(w.ID, w.CurrentRunID, "claim_extended", object{
@@ -259,7 +259,7 @@ func (p *pass) extend(w *observedTask) error {
 // releaseForReclaim returns the release for a claim that is taken away from its worker. It does not count as a failure of the
 // task.
 func (p *pass) releaseForReclaim(w *observedTask, end Termination, why string) release {
-	info := w.info(end)
+	info := w.terminationInfo(end)
 	return release{event: "reclaimed", outcome: "reclaimed", why: why, unlessExtended: true, payload: object{
 		{"stale_lock", orNull(w.ClaimLock)},
 		{"worker_pid", orNull(w.WorkerPID)},
@@ -278,9 +278,9 @@ func (p *pass) detectStale() error {
 	if limit <= 0 {
 		return nil
 	}
-	stale := lo.Filter(p.watched, func(w *observedTask, _ int) bool {
+	stale := lo.Filter(p.runningTasks, func(w *observedTask, _ int) bool {
 		silent := w.LastHeartbeatAt == 0 || p.now-w.LastHeartbeatAt >= heartbeatStaleAfter
-		return !w.isHandled && w.sight != Ended && w.sight != NeverStarted && silent && p.now-w.since > limit
+		return !w.isHandled && w.liveness != Ended && w.liveness != NeverStarted && silent && p.now-w.since > limit
 	})
 	return p.endWorkers(stale, "heartbeat_stale_worker_alive", func(w *observedTask, end Termination) error {
 		var age any
@@ -293,7 +293,7 @@ func (p *pass) detectStale() error {
 			{"heartbeat_age_seconds", age},
 			{"timeout_seconds", limit},
 			{"pid", orNull(w.WorkerPID)},
-		}.with(w.info(end)...)})
+		}.with(w.terminationInfo(end)...)})
 		return err
 	})
 }
@@ -308,7 +308,7 @@ func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason stri
 	if err != nil {
 		return false, err
 	}
-	w, running := lo.Find(p.watched, func(w *observedTask) bool { return w.ID == id })
+	w, running := lo.Find(p.runningTasks, func(w *observedTask) bool { return w.ID == id })
 	if !running {
 		task, err := d.Store.Task(ctx, id)
 		switch {
@@ -326,12 +326,12 @@ func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason stri
 	}
 	ok, err = p.release(w, release{
 		event: "reclaimed", outcome: "reclaimed", why: why, set: ", consecutive_failures = 0",
-		payload: object{{"manual", true}, {"reason", orNull(reason)}, {"prev_lock", orNull(w.ClaimLock)}}.with(w.info(end)...),
+		payload: object{{"manual", true}, {"reason", orNull(reason)}, {"prev_lock", orNull(w.ClaimLock)}}.with(w.terminationInfo(end)...),
 	})
 	if ok || err != nil {
 		return ok, err
 	}
-	outcome, err := first[string](ctx, d.Store.db, "SELECT COALESCE(outcome, '') FROM task_runs WHERE id = ?", w.CurrentRunID)
+	outcome, err := queryFirst[string](ctx, d.Store.db, "SELECT COALESCE(outcome, '') FROM task_runs WHERE id = ?", w.CurrentRunID)
 	return outcome == "reclaimed", err
 }
 

@@ -57,11 +57,11 @@ func TestClaims(t *testing.T) {
 		}
 		for _, bad := range []string{"0", "-5", "soon", " "} {
 			b.env["HERMES_KANBAN_CLAIM_TTL_SECONDS"] = bad
-			if got := b.ttl(0); got != 900 {
+			if got := b.claimSeconds(0); got != 900 {
 				t.Errorf("%q: %d s", bad, got)
 			}
 		}
-		if got := b.ttl(time.Millisecond); got != 1 {
+		if got := b.claimSeconds(time.Millisecond); got != 1 {
 			t.Errorf("least: %d s", got)
 		}
 	})

@@ -102,18 +102,18 @@ func ParseConfig(data []byte) (Config, []string, error) {
 		}
 	}
 	c := Config{
-		DispatchInGateway:       value(&r, "dispatch_in_gateway", "true or false", true, true, typed[bool]),
-		Interval:                r.seconds("dispatch_interval_seconds", DefaultInterval, DefaultInterval),
-		MaxSpawn:                r.count("max_spawn", 1),
-		MaxInProgress:           r.count("max_in_progress", 1),
-		MaxInProgressPerProfile: r.count("max_in_progress_per_profile", 1),
-		FailureLimit:            *cmp.Or(r.count("failure_limit", 1), new(DefaultFailureLimit)),
-		StaleTimeout:            r.seconds("dispatch_stale_timeout_seconds", DefaultStaleTimeout, 0),
-		RotateBytes:             int64(*cmp.Or(r.count("worker_log_rotate_bytes", 1), new(DefaultRotateBytes))),
-		LogBackups:              r.count("worker_log_backup_count", 0),
+		DispatchInGateway:       convertValue(&r, "dispatch_in_gateway", "true or false", true, true, ofType[bool]),
+		Interval:                r.readSeconds("dispatch_interval_seconds", DefaultInterval, DefaultInterval),
+		MaxSpawn:                r.readCount("max_spawn", 1),
+		MaxInProgress:           r.readCount("max_in_progress", 1),
+		MaxInProgressPerProfile: r.readCount("max_in_progress_per_profile", 1),
+		FailureLimit:            *cmp.Or(r.readCount("failure_limit", 1), new(DefaultFailureLimit)),
+		StaleTimeout:            r.readSeconds("dispatch_stale_timeout_seconds", DefaultStaleTimeout, 0),
+		RotateBytes:             int64(*cmp.Or(r.readCount("worker_log_rotate_bytes", 1), new(DefaultRotateBytes))),
+		LogBackups:              r.readCount("worker_log_backup_count", 0),
 	}
 	c.Interval = c.interval()
-	c.DefaultAssignee = strings.TrimSpace(value(&r, "default_assignee", "a profile's name", "", "", typed[string]))
+	c.DefaultAssignee = strings.TrimSpace(convertValue(&r, "default_assignee", "a profile's name", "", "", ofType[string]))
 	return c, r.warnings, nil
 }
 
@@ -126,9 +126,9 @@ func (r *configReader) warn(key, want string, got any) {
 	r.warnings = append(r.warnings, fmt.Sprintf("kanban.%s must be %s, not %s; it is ignored", key, want, clip(fmt.Sprintf("%#v", got), 80)))
 }
 
-// value looks up a key and converts its value with the function use. An absent or null key gives missing. If use rejects the
+// convertValue looks up a key and converts its value with the function use. An absent or null key gives missing. If use rejects the
 // value, the result is invalid, and a warning says what want describes: the valid values.
-func value[T any](r *configReader, key, want string, missing, invalid T, use func(v any) (T, bool)) T {
+func convertValue[T any](r *configReader, key, want string, missing, invalid T, use func(v any) (T, bool)) T {
 	v := r.values[key]
 	if v == nil {
 		return missing
@@ -141,8 +141,8 @@ func value[T any](r *configReader, key, want string, missing, invalid T, use fun
 	return got
 }
 
-// typed is the conversion for [value] that accepts only values of the type T.
-func typed[T any](v any) (T, bool) {
+// ofType is the conversion for [convertValue] that accepts only values of the type T.
+func ofType[T any](v any) (T, bool) {
 	got, is := v.(T)
 	return got, is
 }
@@ -168,15 +168,15 @@ func Int(v any) (int, bool) {
 	}
 }
 
-func (r *configReader) count(key string, least int) *int {
-	return value(r, key, fmt.Sprintf("a whole number of at least %d", least), nil, nil, func(v any) (*int, bool) {
+func (r *configReader) readCount(key string, least int) *int {
+	return convertValue(r, key, fmt.Sprintf("a whole number of at least %d", least), nil, nil, func(v any) (*int, bool) {
 		n, ok := Int(v)
 		return &n, ok && n >= least
 	})
 }
 
-func (r *configReader) seconds(key string, missing, invalid time.Duration) time.Duration {
-	return value(r, key, "a number of seconds", missing, invalid, func(v any) (time.Duration, bool) {
+func (r *configReader) readSeconds(key string, missing, invalid time.Duration) time.Duration {
+	return convertValue(r, key, "a number of seconds", missing, invalid, func(v any) (time.Duration, bool) {
 		if _, is := v.(bool); is {
 			return 0, false
 		}

@@ -21,15 +21,15 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// ownLocks makes SQLite use open file description locks (fcntl(2), F_OFD_SETLK). The kernel drops a process's ordinary record
+// useOFDLocks makes SQLite use open file description locks (fcntl(2), F_OFD_SETLK). The kernel drops a process's ordinary record
 // locks whenever the process closes any descriptor of the file, and this package opens the board's file beside SQLite.
-var ownLocks = sync.OnceFunc(func() { _, _ = sqlite.OFDLocking(true) })
+var useOFDLocks = sync.OnceFunc(func() { _, _ = sqlite.OFDLocking(true) })
 
 // connect opens a database file with the SQLite settings that all writers of the board use. mode is "rwc", "rw", "ro" or
 // [unchanging]; busy is how long a query waits for another program's lock. The result allows only one connection, so a caller
 // must read all rows before its next query.
 func connect(path, mode string, busy time.Duration) (*sql.DB, error) {
-	ownLocks()
+	useOFDLocks()
 	query := url.Values{"_pragma": {
 		fmt.Sprintf("busy_timeout(%d)", busy.Milliseconds()),
 		"synchronous(FULL)", "wal_autocheckpoint(100)", "foreign_keys(ON)", "secure_delete(ON)", "cell_size_check(ON)",
@@ -47,15 +47,15 @@ func connect(path, mode string, busy time.Duration) (*sql.DB, error) {
 // unchanging is the mode for a file on a volume that is mounted read-only. It tells SQLite not to create companion files.
 const unchanging = "ro&immutable=1"
 
-// busy reports whether an error means that another program has locked the file for too long. The file isn't damaged, and a later
+// isBusy reports whether an error means that another program has locked the file for too long. The file isn't damaged, and a later
 // try may succeed.
-func busy(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) }
+func isBusy(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) }
 
 // Explain returns a sentence for users about why the board's file can't be used, or "" if the message of SQLite or the kernel is
 // clear enough.
 func Explain(err error) string {
 	switch {
-	case busy(err):
+	case isBusy(err):
 		return "another program is writing to the board, and does not end; try again, or see: hinit kanban doctor"
 	case isCode(err, sqlite3.SQLITE_READONLY), errors.Is(err, unix.EROFS):
 		return "the board's file can't be written: the volume is mounted read-only (mount it without :ro), or the file belongs to another user"
@@ -65,8 +65,8 @@ func Explain(err error) string {
 	return ""
 }
 
-// corrupt reports whether an error means that the file's content is damaged.
-func corrupt(err error) bool { return isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) }
+// isCorrupt reports whether an error means that the file's content is damaged.
+func isCorrupt(err error) bool { return isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) }
 
 // isCode reports whether an error is an SQLite error with one of these result codes.
 func isCode(err error, codes ...int) bool {
@@ -100,21 +100,21 @@ func (t *tx) exec(query string, args ...any) (rows int64) {
 // insert adds a row and returns its id.
 func (t *tx) insert(query string, args ...any) (id int64) {
 	t.exec(query, args...)
-	return firstInTx[int64](t, "SELECT last_insert_rowid()")
+	return queryFirstInTx[int64](t, "SELECT last_insert_rowid()")
 }
 
-// readInTx is [read] inside a transaction. It stores an error in t.
-func readInTx[T any](t *tx, query string, args ...any) (rows []T) {
+// queryAllInTx is [queryAll] inside a transaction. It stores an error in t.
+func queryAllInTx[T any](t *tx, query string, args ...any) (rows []T) {
 	if t.err == nil {
-		rows, t.err = read[T](t.ctx, t.conn, query, args...)
+		rows, t.err = queryAll[T](t.ctx, t.conn, query, args...)
 	}
 	return rows
 }
 
-// firstInTx is [first] inside a transaction. It stores an error in t.
-func firstInTx[T any](t *tx, query string, args ...any) (row T) {
+// queryFirstInTx is [queryFirst] inside a transaction. It stores an error in t.
+func queryFirstInTx[T any](t *tx, query string, args ...any) (row T) {
 	if t.err == nil {
-		row, t.err = first[T](t.ctx, t.conn, query, args...)
+		row, t.err = queryFirst[T](t.ctx, t.conn, query, args...)
 	}
 	return row
 }
@@ -128,9 +128,9 @@ func (s *Store) Writable(ctx context.Context) error {
 	return s.write(ctx, time.Time{}, func(*tx) error { return errNothing })
 }
 
-// change runs do in one transaction, with the task that has this id. It returns false if the task does not exist, or if do
+// updateTask runs do in one transaction, with the task that has this id. It returns false if the task does not exist, or if do
 // returns [errNothing].
-func (s *Store) change(ctx context.Context, now time.Time, id string, do func(t *tx, task Task) error) (done bool, err error) {
+func (s *Store) updateTask(ctx context.Context, now time.Time, id string, do func(t *tx, task Task) error) (done bool, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
 		task, err := readTask(ctx, t.conn, id, tasksWithoutBody)
 		if errors.Is(err, ErrNoTask) {
@@ -185,9 +185,9 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// read returns all rows of a query. T is the type of the only column, or a struct with a field for each column, in order. A field
+// queryAll returns all rows of a query. T is the type of the only column, or a struct with a field for each column, in order. A field
 // that is itself a struct stands for as many columns as it has fields.
-func read[T any](ctx context.Context, q querier, query string, args ...any) (list []T, err error) {
+func queryAll[T any](ctx context.Context, q querier, query string, args ...any) (list []T, err error) {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
@@ -218,43 +218,43 @@ func scanTargets(row reflect.Value) (places []any) {
 	return places
 }
 
-// first returns the first row of a query, or the zero value if there is none.
-func first[T any](ctx context.Context, q querier, query string, args ...any) (row T, err error) {
-	rows, err := read[T](ctx, q, query, args...)
+// queryFirst returns the first row of a query, or the zero value if there is none.
+func queryFirst[T any](ctx context.Context, q querier, query string, args ...any) (row T, err error) {
+	rows, err := queryAll[T](ctx, q, query, args...)
 	if len(rows) > 0 {
 		row = rows[0]
 	}
 	return row, err
 }
 
-// load reads rows of a table into T, which has a field for each column, in order. rest is the end of the query, such as WHERE and
+// loadRows reads rows of a table into T, which has a field for each column, in order. rest is the end of the query, such as WHERE and
 // ORDER BY.
-func load[T any](ctx context.Context, q querier, t table, rest string, args ...any) ([]T, error) {
-	return read[T](ctx, q, "SELECT "+selection[T](t)+" FROM "+t.name+" "+rest, args...)
+func loadRows[T any](ctx context.Context, q querier, t table, rest string, args ...any) ([]T, error) {
+	return queryAll[T](ctx, q, "SELECT "+selectColumns[T](t)+" FROM "+t.name+" "+rest, args...)
 }
 
-// selection returns the list of columns for a SELECT by [load]. SQLite lets any program store a text in an integer column and the
+// selectColumns returns the list of columns for a SELECT by [loadRows]. SQLite lets any program store a text in an integer column and the
 // reverse, so each column is converted to the type of its field in T. The conversion never fails. A null becomes the zero value,
 // unless the field is a pointer.
-func selection[T any](t table) string {
+func selectColumns[T any](t table) string {
 	names := make([]string, len(t.columns))
 	for i, c := range t.columns {
 		switch kind := reflect.TypeFor[T]().Field(i).Type.Kind(); {
 		case kind == reflect.Pointer:
 			names[i] = "CAST(" + c.name + " AS INTEGER)"
 		case kind == reflect.Bool:
-			names[i] = asInteger(c.name) + " <> 0"
+			names[i] = integerExpr(c.name) + " <> 0"
 		case strings.HasPrefix(c.def, text):
 			names[i] = "COALESCE(CAST(" + c.name + " AS TEXT), '')"
 		default:
-			names[i] = asInteger(c.name)
+			names[i] = integerExpr(c.name)
 		}
 	}
 	return strings.Join(names, ", ")
 }
 
-// asInteger returns an SQL expression that reads a column as an integer. A value that isn't a number counts as 0.
-func asInteger(column string) string { return "COALESCE(CAST(" + column + " AS INTEGER), 0)" }
+// integerExpr returns an SQL expression that reads a column as an integer. A value that isn't a number counts as 0.
+func integerExpr(column string) string { return "COALESCE(CAST(" + column + " AS INTEGER), 0)" }
 
 // NonIntegerValues lists the numeric columns of tasks and runs that hold something else than an integer, for `hinit kanban
 // doctor`. Each text names the row's id and the column.
@@ -265,7 +265,7 @@ func (s *Store) NonIntegerValues(ctx context.Context) ([]string, error) {
 			return wrong, strings.HasPrefix(c.def, integer) && c.def != serial
 		})
 	})
-	return read[string](ctx, s.db, strings.Join(query, " UNION ALL "))
+	return queryAll[string](ctx, s.db, strings.Join(query, " UNION ALL "))
 }
 
 // jsonList reads a column that contains a JSON array of strings. Anything else in the column is read as an empty list.
@@ -290,7 +290,7 @@ var tasksWithoutBody = func() table {
 
 // readTask reads the task with this id. t is tasksTable, or [tasksWithoutBody] to skip the body.
 func readTask(ctx context.Context, q querier, id string, t table) (Task, error) {
-	list, err := load[Task](ctx, q, t, "WHERE id = ?", id)
+	list, err := loadRows[Task](ctx, q, t, "WHERE id = ?", id)
 	if err == nil && len(list) == 0 {
 		err = ErrNoTask
 	}
@@ -347,44 +347,44 @@ func (s *Store) Tasks(ctx context.Context, f Filter) ([]Task, error) {
 	}
 	order, known := orders[f.Sort]
 	if !known {
-		return nil, refuse("cannot sort by %q: there are %s", f.Sort, strings.Join(Orders(), ", "))
+		return nil, valueErrorf("cannot sort by %q: there are %s", f.Sort, strings.Join(Orders(), ", "))
 	}
 	where += " ORDER BY " + order + ", created_at, id"
 	if f.Limit > 0 {
 		where, args = where+" LIMIT ?", append(args, f.Limit)
 	}
-	return load[Task](ctx, s.db, tasksTable, where, args...)
+	return loadRows[Task](ctx, s.db, tasksTable, where, args...)
 }
 
 // Runs returns the attempts at a task, oldest first.
 func (s *Store) Runs(ctx context.Context, task string) ([]Run, error) {
-	return load[Run](ctx, s.db, runsTable, "WHERE task_id = ? ORDER BY id", task)
+	return loadRows[Run](ctx, s.db, runsTable, "WHERE task_id = ? ORDER BY id", task)
 }
 
 // LastRuns returns the latest attempts at any tasks, newest first, at most limit of them.
 func (s *Store) LastRuns(ctx context.Context, limit int) ([]Run, error) {
-	return load[Run](ctx, s.db, runsTable, "ORDER BY id DESC LIMIT ?", limit)
+	return loadRows[Run](ctx, s.db, runsTable, "ORDER BY id DESC LIMIT ?", limit)
 }
 
 // Events returns the events of one task, or of all tasks if task is empty. It returns only events whose ID is greater than after,
 // so that a reader can continue where it stopped.
 func (s *Store) Events(ctx context.Context, task string, after int64) ([]Event, error) {
 	if task == "" {
-		return load[Event](ctx, s.db, eventsTable, "WHERE id > ? ORDER BY id", after)
+		return loadRows[Event](ctx, s.db, eventsTable, "WHERE id > ? ORDER BY id", after)
 	}
-	return load[Event](ctx, s.db, eventsTable, "WHERE task_id = ? AND id > ? ORDER BY id", task, after)
+	return loadRows[Event](ctx, s.db, eventsTable, "WHERE task_id = ? AND id > ? ORDER BY id", task, after)
 }
 
 // Comments returns the comments on a task, oldest first.
 func (s *Store) Comments(ctx context.Context, task string) ([]Comment, error) {
-	return load[Comment](ctx, s.db, commentsTable, "WHERE task_id = ? ORDER BY created_at, id", task)
+	return loadRows[Comment](ctx, s.db, commentsTable, "WHERE task_id = ? ORDER BY created_at, id", task)
 }
 
 // Links returns the tasks for which a task waits (parents), and the tasks that wait for it (children).
 func (s *Store) Links(ctx context.Context, task string) (parents, children []string, err error) {
-	parents, err = read[string](ctx, s.db, "SELECT parent_id FROM task_links WHERE child_id = ? ORDER BY parent_id", task)
+	parents, err = queryAll[string](ctx, s.db, "SELECT parent_id FROM task_links WHERE child_id = ? ORDER BY parent_id", task)
 	if err == nil {
-		children, err = read[string](ctx, s.db, "SELECT child_id FROM task_links WHERE parent_id = ? ORDER BY child_id", task)
+		children, err = queryAll[string](ctx, s.db, "SELECT child_id FROM task_links WHERE parent_id = ? ORDER BY child_id", task)
 	}
 	return parents, children, err
 }
@@ -400,7 +400,7 @@ type Stats struct {
 // Stats counts the board's tasks by status and by assignee.
 func (s *Store) Stats(ctx context.Context, now time.Time) (Stats, error) {
 	st := Stats{Now: now.Unix(), ByStatus: make(map[Status]int), ByAssignee: make(map[string]map[Status]int)}
-	counts, err := read[struct {
+	counts, err := queryAll[struct {
 		Status Status
 		Who    string
 		N      int
@@ -418,7 +418,7 @@ func (s *Store) Stats(ctx context.Context, now time.Time) (Stats, error) {
 		}
 		st.ByAssignee[c.Who][c.Status] += c.N
 	}
-	oldest, err := first[int64](ctx, s.db, "SELECT COALESCE(min(CAST(created_at AS INTEGER)), 0) FROM tasks WHERE status = 'ready'")
+	oldest, err := queryFirst[int64](ctx, s.db, "SELECT COALESCE(min(CAST(created_at AS INTEGER)), 0) FROM tasks WHERE status = 'ready'")
 	if oldest > 0 {
 		st.OldestAge = new(max(0, now.Unix()-oldest))
 	}

@@ -15,7 +15,7 @@ import (
 // Contract 28.5.
 func TestLiveness(t *testing.T) {
 	t.Parallel()
-	k := kernel{}
+	k := realProcesses{}
 	if !k.Alive(os.Getpid()) || k.Alive(0) || k.Alive(-1) || k.Alive(1<<30) {
 		t.Error("self, none or huge")
 	}
@@ -49,7 +49,7 @@ func TestEndKillsTheDeaf(t *testing.T) {
 	must(t, cmd.Start())
 	_, err = out.Read(make([]byte, 16))
 	must(t, err)
-	end := kernel{}.End(t.Context(), cmd.Process.Pid, 200*time.Millisecond)
+	end := realProcesses{}.End(t.Context(), cmd.Process.Pid, 200*time.Millisecond)
 	if !end.Killed || !end.Terminated {
 		t.Errorf("%+v", end)
 	}

@@ -258,7 +258,7 @@ func TestAdoption(t *testing.T) {
 	}
 	successor := func(b *board) {
 		d := *b.d
-		d.memories = nil
+		d.notes = nil
 		b.d = &d
 	}
 	t.Run("alive", func(t *testing.T) {

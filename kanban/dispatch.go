@@ -34,7 +34,7 @@ type Dispatcher struct {
 	// pause, as in the command `hinit kanban dispatch`.
 	Backoff time.Duration
 
-	memories map[int64]*runNotes // by the number of the run
+	notes map[int64]*runNotes // by the number of the run
 }
 
 // runNotes holds what this dispatcher remembers about a run between passes. It is lost when the dispatcher ends.
@@ -45,13 +45,13 @@ type runNotes struct {
 
 // notesOf returns the runNotes of a run, which the caller may change. They are empty at first.
 func (d *Dispatcher) notesOf(run int64) *runNotes {
-	if d.memories == nil {
-		d.memories = make(map[int64]*runNotes)
+	if d.notes == nil {
+		d.notes = make(map[int64]*runNotes)
 	}
-	if d.memories[run] == nil {
-		d.memories[run] = &runNotes{}
+	if d.notes[run] == nil {
+		d.notes[run] = &runNotes{}
 	}
-	return d.memories[run]
+	return d.notes[run]
 }
 
 // Profiles tells whether an assignee is an existing profile, so that a worker can run for it.
@@ -71,7 +71,7 @@ func (d *Dispatcher) observe(ctx context.Context, now time.Time) (*pass, error) 
 	return p, p.observeWorkers()
 }
 
-func (d *Dispatcher) procs() Processes { return cmp.Or[Processes](d.Procs, kernel{}) }
+func (d *Dispatcher) procs() Processes { return cmp.Or[Processes](d.Procs, realProcesses{}) }
 
 func (d *Dispatcher) log() *slog.Logger { return d.Store.opt.Log }
 
@@ -87,7 +87,7 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 		RespawnGuarded: []Guarded{}, RateLimited: []string{},
 	}
 	p := &pass{
-		Dispatcher: d, ctx: ctx, now: now.Unix(), dry: opt.DryRun, res: &res, exists: make(map[string]bool),
+		Dispatcher: d, ctx: ctx, now: now.Unix(), dryRun: opt.DryRun, res: &res, profileExists: make(map[string]bool),
 		mayStart: !opt.DryRun && d.Runner != nil && (opt.MaxSpawn == nil || *opt.MaxSpawn > 0),
 	}
 	if kept := d.Store.keptLock; kept != nil && !isFileAt(kept.file, d.Store.paths.TickLock()) {
@@ -127,8 +127,8 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 		return res, err
 	}
 	err = p.dispatch(opt)
-	res.Leaving = len(p.leaving)
-	res.Alive = lo.CountBy(p.watched, func(w *observedTask) bool { return w.sight == Alive && !w.isHandled })
+	res.Leaving = len(p.leavingWorkers)
+	res.Alive = lo.CountBy(p.runningTasks, func(w *observedTask) bool { return w.liveness == Alive && !w.isHandled })
 	return res, err
 }
 
@@ -155,7 +155,7 @@ func (s *Store) runningProfiles(ctx context.Context) (map[int64]string, error) {
 		Run  int64
 		Name string
 	}
-	rows, err := read[running](ctx, s.db, "SELECT COALESCE(NULLIF(CAST(current_run_id AS INTEGER), 0), -rowid), COALESCE(assignee, '') FROM tasks WHERE status = 'running'")
+	rows, err := queryAll[running](ctx, s.db, "SELECT COALESCE(NULLIF(CAST(current_run_id AS INTEGER), 0), -rowid), COALESCE(assignee, '') FROM tasks WHERE status = 'running'")
 	return lo.SliceToMap(rows, func(r running) (int64, string) { return r.Run, r.Name }), err
 }
 
@@ -165,40 +165,40 @@ func (p *pass) dispatch(opt TickOptions) error {
 	if err != nil {
 		return err
 	}
-	for _, w := range p.watched {
+	for _, w := range p.runningTasks {
 		if _, open := who[w.CurrentRunID]; !open && w.CurrentRunID != 0 && !w.isHandled && !p.workerEnded(w) {
 			who[w.CurrentRunID] = w.Assignee // the worker still runs although its attempt ended during this pass; it counts against the limits
 		}
 	}
-	for _, w := range p.leaving { // it counts against the limits until its process has ended
+	for _, w := range p.leavingWorkers { // it counts against the limits until its process has ended
 		who[w.CurrentRunID] = w.Assignee
 	}
-	p.busy = lo.CountValues(lo.Values(who))
-	p.free = math.MaxInt
+	p.runningByProfile = lo.CountValues(lo.Values(who))
+	p.freeSlots = math.MaxInt
 	if most := cmp.Or(opt.MaxSpawn, p.Config.MaxSpawn); most != nil {
-		p.free = *most - len(who)
+		p.freeSlots = *most - len(who)
 	}
 	if limit := p.Config.MaxInProgress; limit != nil && *limit > 0 {
-		p.free = min(p.free, *limit-len(who))
+		p.freeSlots = min(p.freeSlots, *limit-len(who))
 	}
-	if p.free <= 0 {
+	if p.freeSlots <= 0 {
 		return nil
 	}
 	if who := strings.ToLower(strings.TrimSpace(p.Config.DefaultAssignee)); who != "" && p.isProfile(who, true) {
-		p.fallback = who
+		p.defaultAssignee = who
 	}
 	return errors.Join(p.startTasks(Ready), p.startTasks(Review))
 }
 
 // startTasks starts the tasks that have the given status, highest priority first, until the limit on workers is reached.
 func (p *pass) startTasks(status Status) error {
-	rows, err := read[startCandidate](p.ctx, p.Store.db, `SELECT id, COALESCE(assignee, ''), started_at IS NOT NULL FROM tasks WHERE status = ? AND claim_lock IS NULL
+	rows, err := queryAll[startCandidate](p.ctx, p.Store.db, `SELECT id, COALESCE(assignee, ''), started_at IS NOT NULL FROM tasks WHERE status = ? AND claim_lock IS NULL
 		ORDER BY priority DESC, created_at, rowid`, status)
 	if err != nil {
 		return fmt.Errorf("cannot read %s tasks: %w", status, err)
 	}
 	for _, r := range rows {
-		if p.free == 0 {
+		if p.freeSlots == 0 {
 			return nil
 		}
 		if err := errors.Join(p.ctx.Err(), p.startIfAllowed(r, status)); err != nil {
@@ -211,7 +211,7 @@ func (p *pass) startTasks(status Status) error {
 // isProfile reports whether a profile exists. It asks [Profiles] at most once in a pass for each name, and caches the answer. If
 // Profiles fails, it returns ifUnknown.
 func (p *pass) isProfile(who string, ifUnknown bool) bool {
-	if known, asked := p.exists[who]; asked {
+	if known, asked := p.profileExists[who]; asked {
 		return known
 	}
 	ok, err := p.Profiles.Exists(who)
@@ -219,15 +219,15 @@ func (p *pass) isProfile(who string, ifUnknown bool) bool {
 		p.log().Warn("cannot see whether a profile exists", "profile", who, "error", err)
 		ok = ifUnknown
 	}
-	p.exists[who] = ok
+	p.profileExists[who] = ok
 	return ok
 }
 
 // startIfAllowed starts a task if its assignee is a profile below its limit. A task without an assignee first gets the default
 // assignee. Neither rule applies to a task in review.
 func (p *pass) startIfAllowed(r startCandidate, from Status) error {
-	if r.Assignee == "" && from == Ready && p.fallback != "" && p.assignDefault(r.ID) {
-		r.Assignee = p.fallback
+	if r.Assignee == "" && from == Ready && p.defaultAssignee != "" && p.assignDefault(r.ID) {
+		r.Assignee = p.defaultAssignee
 		p.res.AutoAssigned = append(p.res.AutoAssigned, r.ID)
 	}
 	limit := *cmp.Or(p.Config.MaxInProgressPerProfile, new(0)) // 0: no limit
@@ -236,8 +236,8 @@ func (p *pass) startIfAllowed(r startCandidate, from Status) error {
 		p.res.SkippedUnassigned = append(p.res.SkippedUnassigned, r.ID)
 	case !p.isProfile(r.Assignee, false):
 		p.res.SkippedNonspawnable = append(p.res.SkippedNonspawnable, r.ID)
-	case from == Ready && limit > 0 && p.busy[r.Assignee] >= limit:
-		p.res.SkippedCapped = append(p.res.SkippedCapped, Capped{r.ID, r.Assignee, p.busy[r.Assignee]})
+	case from == Ready && limit > 0 && p.runningByProfile[r.Assignee] >= limit:
+		p.res.SkippedCapped = append(p.res.SkippedCapped, Capped{r.ID, r.Assignee, p.runningByProfile[r.Assignee]})
 	default:
 		return p.start(r, from)
 	}
@@ -247,13 +247,13 @@ func (p *pass) startIfAllowed(r startCandidate, from Status) error {
 // assignDefault assigns a task to the default assignee. It returns false if that fails, or if another program has assigned the
 // task in the meantime.
 func (p *pass) assignDefault(task string) bool {
-	if p.dry {
+	if p.dryRun {
 		return true
 	}
 	var mine bool
 	err := p.write(func(t *tx) {
-		if mine = t.exec("UPDATE tasks SET assignee = ? WHERE id = ? AND COALESCE(assignee, '') = ''", p.fallback, task) > 0; mine {
-			t.event(task, 0, "assigned", object{{"assignee", p.fallback}, {"source", "kanban.default_assignee"}})
+		if mine = t.exec("UPDATE tasks SET assignee = ? WHERE id = ? AND COALESCE(assignee, '') = ''", p.defaultAssignee, task) > 0; mine {
+			t.event(task, 0, "assigned", object{{"assignee", p.defaultAssignee}, {"source", "kanban.default_assignee"}})
 		}
 	})
 	if err != nil {
@@ -272,7 +272,7 @@ func (p *pass) start(r startCandidate, from Status) error {
 	if reason != "" {
 		return p.recordGuarded(r.ID, reason)
 	}
-	if p.dry {
+	if p.dryRun {
 		p.res.Spawned = append(p.res.Spawned, Spawned{Task: r.ID, Assignee: r.Assignee})
 		p.countStarted(r)
 		return nil
@@ -281,14 +281,14 @@ func (p *pass) start(r startCandidate, from Status) error {
 	if r.Again && !p.endLeftovers(r.ID) {
 		return nil
 	}
-	p.remember(workerRecord{Lock: p.Store.Claimer()}) // if this dispatcher dies after a claim, the next one must know who made the claim
+	p.recordWorker(workerRecord{Lock: p.Store.Claimer()}) // if this dispatcher dies after a claim, the next one must know who made the claim
 	// The claim requires the assignee whose limit was checked. If somebody reassigned the task meanwhile, the claim fails.
 	claim := claimOptions{from: from, profile: r.Assignee, scratch: p.Store.paths.Workspaces}
 	task, won, err := p.Store.claim(p.ctx, time.Unix(p.now, 0), r.ID, claim)
 	if err != nil || !won {
 		return err
 	}
-	started, err := p.run(task, from)
+	started, err := p.runTask(task, from)
 	if started {
 		p.res.Stuck--
 		p.countStarted(r)
@@ -297,6 +297,6 @@ func (p *pass) start(r startCandidate, from Status) error {
 }
 
 func (p *pass) countStarted(r startCandidate) {
-	p.busy[r.Assignee]++
-	p.free--
+	p.runningByProfile[r.Assignee]++
+	p.freeSlots--
 }

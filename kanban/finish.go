@@ -55,13 +55,13 @@ func (t *tx) closeOrAddRun(task Task, e ending) (run int64) {
 func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Completion) (done bool, err error) {
 	summary := cmp.Or(c.Summary, c.Result)
 	var phantom *PhantomError
-	done, err = s.change(ctx, now, id, func(t *tx, task Task) error {
+	done, err = s.updateTask(ctx, now, id, func(t *tx, task Task) error {
 		if c.Run != 0 && c.Run != task.CurrentRunID {
 			return errNothing
 		}
 		// phantoms are the tasks that the worker only claims to have created.
 		verified, phantoms := lo.FilterReject(c.CreatedCards, func(card string, _ int) bool {
-			return firstInTx[bool](t, `SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ? AND (created_by IN (NULLIF(?, ''), ?)
+			return queryFirstInTx[bool](t, `SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ? AND (created_by IN (NULLIF(?, ''), ?)
 				OR EXISTS (SELECT 1 FROM task_links WHERE parent_id = ? AND child_id = tasks.id)))`, card, task.Assignee, task.ID, task.ID)
 		})
 		if len(phantoms) > 0 {
@@ -85,7 +85,7 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 			payload = payload.with(pair{"artifacts", c.Artifacts})
 		}
 		t.event(id, run, "completed", payload)
-		t.doubtReferences(id, run, c)
+		t.warnUnknownReferences(id, run, c)
 		t.promote(DefaultFailureLimit, childrenOf, id)
 		return nil
 	})
@@ -105,12 +105,12 @@ func firstLine(s string) string {
 
 var references = regexp.MustCompile(`\bt_[0-9a-f]{8,}\b`)
 
-// doubtReferences adds an event if the summary or the result mentions ids of tasks that don't exist, as a warning for people who
+// warnUnknownReferences adds an event if the summary or the result mentions ids of tasks that don't exist, as a warning for people who
 // read the task's history.
-func (t *tx) doubtReferences(id string, run int64, c Completion) {
+func (t *tx) warnUnknownReferences(id string, run int64, c Completion) {
 	for _, text := range [][2]string{{"summary", c.Summary}, {"result", c.Result}} {
 		refs := lo.Uniq(references.FindAllString(text[1], -1))
-		known := readInTx[string](t, "SELECT id FROM tasks WHERE id IN (SELECT value FROM json_each(?))", encode(refs))
+		known := queryAllInTx[string](t, "SELECT id FROM tasks WHERE id IN (SELECT value FROM json_each(?))", encode(refs))
 		if unknown := lo.Without(refs, known...); len(unknown) > 0 {
 			t.event(id, run, "suspected_hallucinated_references", object{{"phantom_refs", unknown}, {"source", text[0]}})
 			return
@@ -121,16 +121,16 @@ func (t *tx) doubtReferences(id string, run int64, c Completion) {
 // Block blocks a task until it is unblocked. If run is neither 0 nor the task's current run, Block returns false and changes
 // nothing.
 func (s *Store) Block(ctx context.Context, now time.Time, id, reason string, run int64) (bool, error) {
-	return s.putAside(ctx, now, id, reason, run, Blocked, "blocked", []Status{Running, Ready})
+	return s.suspend(ctx, now, id, reason, run, Blocked, "blocked", []Status{Running, Ready})
 }
 
 // Schedule gives a task the status scheduled, in which no dispatcher starts it. run has the same meaning as in [Store.Block].
 func (s *Store) Schedule(ctx context.Context, now time.Time, id, reason string, run int64) (bool, error) {
-	return s.putAside(ctx, now, id, reason, run, Scheduled, "scheduled", []Status{Todo, Ready, Running, Blocked})
+	return s.suspend(ctx, now, id, reason, run, Scheduled, "scheduled", []Status{Todo, Ready, Running, Blocked})
 }
 
-func (s *Store) putAside(ctx context.Context, now time.Time, id, reason string, run int64, to Status, kind string, from []Status) (bool, error) {
-	return s.change(ctx, now, id, func(t *tx, task Task) error {
+func (s *Store) suspend(ctx context.Context, now time.Time, id, reason string, run int64, to Status, kind string, from []Status) (bool, error) {
+	return s.updateTask(ctx, now, id, func(t *tx, task Task) error {
 		if err := t.changeStatus(task, from, to, run, ""); err != nil {
 			return err
 		}
@@ -142,13 +142,13 @@ func (s *Store) putAside(ctx context.Context, now time.Time, id, reason string, 
 
 // Unblock returns a blocked or scheduled task to ready, or to todo if it still waits for a parent.
 func (s *Store) Unblock(ctx context.Context, now time.Time, id string) (bool, error) {
-	return s.change(ctx, now, id, func(t *tx, task Task) error {
+	return s.updateTask(ctx, now, id, func(t *tx, task Task) error {
 		if task.Status != Blocked && task.Status != Scheduled {
 			return errNothing
 		}
 		t.closeLeaked(task)
 		to, payload := Ready, object(nil)
-		if t.waits(id) {
+		if t.hasUnfinishedParent(id) {
 			to, payload = Todo, object{{"status", string(Todo)}}
 		}
 		t.exec("UPDATE tasks SET status = ?, consecutive_failures = 0, last_failure_error = NULL WHERE id = ?", to, id)
@@ -172,9 +172,9 @@ func (s *Store) Promote(ctx context.Context, now time.Time, id string, p Promoti
 		case err != nil:
 			return fmt.Errorf("cannot promote %s: %w", id, err)
 		case task.Status != Todo && task.Status != Blocked:
-			return refuse("cannot promote %s: it is %s; only todo and blocked tasks can be promoted", id, task.Status)
-		case !p.Force && t.waits(id):
-			return refuse("cannot promote %s: it waits for unfinished parents; force it to ignore them", id)
+			return valueErrorf("cannot promote %s: it is %s; only todo and blocked tasks can be promoted", id, task.Status)
+		case !p.Force && t.hasUnfinishedParent(id):
+			return valueErrorf("cannot promote %s: it waits for unfinished parents; force it to ignore them", id)
 		case p.DryRun:
 			return errNothing
 		}
@@ -202,12 +202,12 @@ const promotable = `(+status = 'todo' OR +status = 'blocked'
 // RecomputeReady is the promotion pass: it makes the todo and blocked tasks ready that may start now (see [promotable]), and
 // returns how many.
 func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit int) (promoted int, err error) {
-	some, err := first[bool](ctx, s.db, "SELECT EXISTS (SELECT 1 FROM tasks WHERE "+promotable+" AND "+waiting+")", failureLimit)
+	some, err := queryFirst[bool](ctx, s.db, "SELECT EXISTS (SELECT 1 FROM tasks WHERE "+promotable+" AND "+waitingTasks+")", failureLimit)
 	if err != nil || !some { // most passes have nothing to promote; don't take the write lock for that
 		return 0, err
 	}
 	err = s.write(ctx, now, func(t *tx) error {
-		promoted = t.promote(failureLimit, waiting)
+		promoted = t.promote(failureLimit, waitingTasks)
 		return nil
 	})
 	return promoted, err
@@ -215,7 +215,7 @@ func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit 
 
 // promote makes all [promotable] tasks ready that meet an SQL condition, and returns their number.
 func (t *tx) promote(failureLimit int, condition string, args ...any) int {
-	ids := readInTx[string](t, "UPDATE tasks SET status = 'ready' WHERE "+promotable+" AND "+condition+" RETURNING id", append([]any{failureLimit}, args...)...)
+	ids := queryAllInTx[string](t, "UPDATE tasks SET status = 'ready' WHERE "+promotable+" AND "+condition+" RETURNING id", append([]any{failureLimit}, args...)...)
 	for _, id := range ids {
 		t.event(id, 0, "promoted", nil)
 	}
@@ -224,8 +224,8 @@ func (t *tx) promote(failureLimit int, condition string, args ...any) int {
 
 // Conditions for [tx.promote]: all tasks that wait, or the tasks that wait for one parent.
 const (
-	waiting    = "status IN ('todo', 'blocked')"
-	childrenOf = "id IN (SELECT child_id FROM task_links WHERE parent_id = ?)"
+	waitingTasks = "status IN ('todo', 'blocked')"
+	childrenOf   = "id IN (SELECT child_id FROM task_links WHERE parent_id = ?)"
 )
 
 // event appends an event to a task's history. A nil payload is stored as null. A run of 0 means that the event belongs to no run.

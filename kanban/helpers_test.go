@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv("KANBAN_TEST_ROLE"); role != "" {
 		os.Exit(actAs(role))
 	}
-	ownLocks() // before a test opens a file without it
+	useOFDLocks() // before a test opens a file without it
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	testkit.IsolateProcess()
 	goleak.VerifyTestMain(m)
@@ -220,7 +220,7 @@ func sound(t *testing.T, s *Store) {
 		"claims of tasks that do not run":   `SELECT id FROM tasks WHERE status <> 'running' AND (claim_lock IS NOT NULL OR worker_pid IS NOT NULL)`,
 		"runs that ended before they began": `SELECT id FROM task_runs WHERE ended_at < started_at`,
 	} {
-		list, err := read[any](t.Context(), s.db, query)
+		list, err := queryAll[any](t.Context(), s.db, query)
 		must(t, err)
 		if len(list) > 0 {
 			t.Errorf("%s: %v", what, list)

@@ -26,15 +26,15 @@ func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err e
 		if open[run] {
 			continue
 		}
-		if e.Boot != p.instance { // the worker has ended with its container or machine
+		if e.Boot != p.containerInstance { // the worker has ended with its container or machine
 			p.endedEntries = append(p.endedEntries, e)
 			continue
 		}
 		w := &observedTask{Task: Task{ID: e.Task, WorkerPID: e.PID, CurrentRunID: run}, dispatcherStarted: true, local: true, isHandled: true}
-		w.ref = p.Dispatcher.ref(w.Task)
+		w.ref = p.Dispatcher.taskRef(w.Task)
 		w.ref.Worker = e.Worker
 		left = append(left, w)
-		end, err := first[struct {
+		end, err := queryFirst[struct {
 			Assignee string
 			Status   Status
 			At       int64
@@ -48,20 +48,20 @@ func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err e
 	return left, nil
 }
 
-// settleDeparted sorts the workers whose attempt is over by the state of their process. p.leaving gets the workers that still
-// run, and p.endedEntries the workers that have ended. p.unanswered gets the workers whose start was requested and may still
+// sortDeparted sorts the workers whose attempt is over by the state of their process. p.leavingWorkers gets the workers that still
+// run, and p.endedEntries the workers that have ended. p.unansweredStarts gets the workers whose start was requested and may still
 // happen.
-func (p *pass) settleDeparted(left []*observedTask) {
+func (p *pass) sortDeparted(left []*observedTask) {
 	for _, w := range left {
-		alive := w.sight == Alive
-		if w.sight == Unknown && w.ref.PID != 0 {
+		alive := w.liveness == Alive
+		if w.liveness == Unknown && w.ref.PID != 0 {
 			alive = p.procs().Alive(w.ref.PID) && (w.ref.Start == 0 || p.procs().Start(w.ref.PID) == w.ref.Start)
 		}
 		switch w.WorkerPID = w.ref.PID; {
 		case alive:
-			p.leaving = append(p.leaving, w)
-		case w.ref.PID == 0 && w.sight != Ended:
-			p.unanswered = append(p.unanswered, w)
+			p.leavingWorkers = append(p.leavingWorkers, w)
+		case w.ref.PID == 0 && w.liveness != Ended:
+			p.unansweredStarts = append(p.unansweredStarts, w)
 		default:
 			p.endedEntries = append(p.endedEntries, p.ledger.runs[w.CurrentRunID])
 		}
@@ -69,18 +69,18 @@ func (p *pass) settleDeparted(left []*observedTask) {
 }
 
 // cancelStarts withdraws the requests to start the workers in list, which the runner has not answered. A late start could
-// otherwise put a worker beside the worker of another attempt. A worker that turns out to run already is added to p.leaving.
+// otherwise put a worker beside the worker of another attempt. A worker that turns out to run already is added to p.leavingWorkers.
 func (p *pass) cancelStarts(list []*observedTask) {
 	for _, w := range list {
 		s, err := p.Runner.Withdraw(p.ctx, w.ref)
 		switch {
 		case err != nil:
 			p.log().Warn("cannot withdraw the start of a worker; the task waits", "task", w.ID, "run", w.CurrentRunID, "error", err)
-			p.unanswered = append(p.unanswered, w)
+			p.unansweredStarts = append(p.unansweredStarts, w)
 		case s.Liveness == Alive:
-			p.storeSighting(w, s)
+			p.storeReport(w, s)
 			w.WorkerPID = w.ref.PID
-			p.leaving = append(p.leaving, w)
+			p.leavingWorkers = append(p.leavingWorkers, w)
 		default:
 			p.endedEntries = append(p.endedEntries, p.ledger.runs[w.CurrentRunID])
 		}
@@ -103,8 +103,8 @@ func (p *pass) leaveDeadline(w *observedTask) int64 {
 
 // endLeaving ends the workers whose attempt is over and whose [pass.leaveDeadline] has passed.
 func (p *pass) endLeaving() error {
-	due, stay := lo.FilterReject(p.leaving, func(w *observedTask, _ int) bool { return p.leaveDeadline(w) <= p.now })
-	p.leaving = append(stay, p.terminateDeparted(due)...)
+	due, stay := lo.FilterReject(p.leavingWorkers, func(w *observedTask, _ int) bool { return p.leaveDeadline(w) <= p.now })
+	p.leavingWorkers = append(stay, p.terminateDeparted(due)...)
 	return nil
 }
 
@@ -125,15 +125,15 @@ func (p *pass) terminateDeparted(due []*observedTask) (survive []*observedTask) 
 // endLeftovers ends all processes that earlier attempts at a task have left behind, whichever program started them. It reports
 // whether all have ended. Only then may the task start again, because two attempts must not use one workspace at a time.
 func (p *pass) endLeftovers(task string) bool {
-	mine, others := lo.FilterReject(p.leaving, func(w *observedTask, _ int) bool { return w.ID == task })
+	mine, others := lo.FilterReject(p.leavingWorkers, func(w *observedTask, _ int) bool { return w.ID == task })
 	if !slices.ContainsFunc(mine, func(w *observedTask) bool { return p.leaveDeadline(w) > p.now }) {
 		mine = p.terminateDeparted(mine)
-		p.leaving = append(others, mine...)
+		p.leavingWorkers = append(others, mine...)
 	}
 	if len(mine) > 0 || p.Runner == nil {
 		return len(mine) == 0
 	}
-	if slices.ContainsFunc(p.unanswered, func(w *observedTask) bool { return w.ID == task }) {
+	if slices.ContainsFunc(p.unansweredStarts, func(w *observedTask) bool { return w.ID == task }) {
 		return false
 	}
 	ref := Ref{DB: p.Store.paths.DB, Task: task}
@@ -159,7 +159,7 @@ type Leaving struct {
 // Leaving lists the living workers whose attempt is over.
 func (d *Dispatcher) Leaving(ctx context.Context, now time.Time) ([]Leaving, error) {
 	p, err := d.observe(ctx, now)
-	return lo.Map(p.leaving, func(w *observedTask, _ int) Leaving {
+	return lo.Map(p.leavingWorkers, func(w *observedTask, _ int) Leaving {
 		return Leaving{w.ID, w.Assignee, w.CurrentRunID, w.WorkerPID, time.Unix(w.since, 0), time.Unix(p.leaveDeadline(w), 0)}
 	}), err
 }
@@ -219,9 +219,9 @@ func (l *ledger) save() error {
 	return writeWhole(l.path, b.Bytes())
 }
 
-// instance identifies the boot of the machine and the PID 1 of this container. A worker whose ledger entry has another instance
+// currentInstance identifies the boot of the machine and the PID 1 of this container. A worker whose ledger entry has another instance
 // has ended with its container or machine. "" means that /proc can't be read.
-func instance() string {
+func currentInstance() string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return ""

@@ -83,7 +83,7 @@ func TestMigration(t *testing.T) {
 		kinds = append(kinds, e.Kind)
 	}
 	same(t, "kinds", kinds, "promoted", "reprioritized", "gave_up")
-	cursors, err := read[int64](t.Context(), s.db, "SELECT last_event_id FROM kanban_notify_subs ORDER BY chat_id")
+	cursors, err := queryAll[int64](t.Context(), s.db, "SELECT last_event_id FROM kanban_notify_subs ORDER BY chat_id")
 	must(t, err)
 	same(t, "cursors", cursors, 12, 0)
 	sound(t, s)
@@ -98,7 +98,7 @@ func TestMigration(t *testing.T) {
 	old, err := connect(backups[0], "ro", time.Second)
 	must(t, err)
 	defer old.Close()
-	kept, err := read[string](t.Context(), old, "SELECT id FROM task_comments ORDER BY created_at")
+	kept, err := queryAll[string](t.Context(), old, "SELECT id FROM task_comments ORDER BY created_at")
 	must(t, err)
 	same(t, "the copy", kept, "c_b", "c_a")
 
@@ -147,7 +147,7 @@ func TestConcurrentMigration(t *testing.T) {
 			wait.Go(func() {
 				s := &Store{paths: Paths{DB: path}, opt: Options{Env: env{}.get, Log: newTestLog(t), BusyTimeout: time.Minute, initWait: 1}}
 				defer s.Close()
-				if err := s.attach(t.Context(), "rwc"); err != nil {
+				if err := s.connectFile(t.Context(), "rwc"); err != nil {
 					t.Error(err)
 					return
 				}
@@ -161,7 +161,7 @@ func TestConcurrentMigration(t *testing.T) {
 		s, err := openAt(t, path)
 		must(t, err)
 		sound(t, s)
-		n, err := read[int](t.Context(), s.db, "SELECT count(*) FROM task_comments")
+		n, err := queryAll[int](t.Context(), s.db, "SELECT count(*) FROM task_comments")
 		if must(t, err); n[0] != 2 {
 			t.Errorf("%d comments", n[0])
 		}
@@ -188,7 +188,7 @@ func TestMigrationWithoutRoomForACopy(t *testing.T) {
 	db, err = sql.Open("sqlite", path)
 	must(t, err)
 	defer db.Close()
-	n, err := read[int](t.Context(), db, "SELECT count(*) FROM pragma_table_info('tasks')")
+	n, err := queryAll[int](t.Context(), db, "SELECT count(*) FROM pragma_table_info('tasks')")
 	if must(t, err); n[0] != 18 {
 		t.Errorf("%d columns: it was migrated (hash was %s)", n[0], sum)
 	}

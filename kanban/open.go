@@ -115,7 +115,7 @@ func (s *Store) open(ctx context.Context) error {
 	known := !empty && os.SameFile(st, initialised.files[path])
 	initialised.Unlock()
 	if known {
-		return s.attach(ctx, "rwc")
+		return s.connectFile(ctx, "rwc")
 	}
 
 	initialised.Lock() // one first open at a time in this process
@@ -126,7 +126,7 @@ func (s *Store) open(ctx context.Context) error {
 	if err := s.check(ctx); err != nil {
 		return err
 	}
-	if err := s.attach(ctx, "rwc"); err != nil {
+	if err := s.connectFile(ctx, "rwc"); err != nil {
 		return err
 	}
 	if err := s.journal(ctx); err != nil {
@@ -161,13 +161,13 @@ func (s *Store) openReadOnly(ctx context.Context, empty bool) error {
 	if log, err := os.Stat(s.paths.DB + "-wal"); err == nil && log.Size() > 0 {
 		return fmt.Errorf("cannot open board %s: its volume is mounted read-only, and the last changes are still in %[1]s-wal; mount it without :ro once", s.paths.DB)
 	}
-	return s.attach(ctx, unchanging)
+	return s.connectFile(ctx, unchanging)
 }
 
-// attach connects to the file. The mode "rwc" creates a missing file.
-func (s *Store) attach(ctx context.Context, mode string) (err error) {
+// connectFile connects to the file. The mode "rwc" creates a missing file.
+func (s *Store) connectFile(ctx context.Context, mode string) (err error) {
 	if s.db, err = connect(s.paths.DB, mode, s.opt.BusyTimeout); err == nil {
-		_, err = first[int](ctx, s.db, "SELECT count(*) FROM sqlite_master")
+		_, err = queryFirst[int](ctx, s.db, "SELECT count(*) FROM sqlite_master")
 	}
 	if err == nil {
 		s.raw, err = wholefile.Open(s.paths.DB, os.O_RDONLY, 0)
@@ -205,18 +205,18 @@ var warnNoWAL sync.Once
 
 // journal switches the database to a write-ahead log if the file system supports that, and warns once otherwise.
 func (s *Store) journal(ctx context.Context) error {
-	mode, err := first[string](ctx, s.db, "PRAGMA journal_mode")
+	mode, err := queryFirst[string](ctx, s.db, "PRAGMA journal_mode")
 	if err != nil || strings.EqualFold(mode, "wal") {
 		return s.cannotOpen(err)
 	}
-	mode, err = first[string](ctx, s.db, "PRAGMA journal_mode = WAL")
-	if strings.EqualFold(mode, "wal") || busy(err) {
+	mode, err = queryFirst[string](ctx, s.db, "PRAGMA journal_mode = WAL")
+	if strings.EqualFold(mode, "wal") || isBusy(err) {
 		return s.cannotOpen(err)
 	}
 	warnNoWAL.Do(func() {
 		s.opt.Log.Warn("the board's file system has no write-ahead log; readers and writers wait for each other", "path", s.paths.DB, "error", err)
 	})
-	_, err = first[string](ctx, s.db, "PRAGMA journal_mode = DELETE")
+	_, err = queryFirst[string](ctx, s.db, "PRAGMA journal_mode = DELETE")
 	return s.cannotOpen(err)
 }
 
@@ -262,7 +262,7 @@ func (s *Store) hostLocal(lock string) bool { return strings.HasPrefix(lock, s.o
 // DataVersion returns a number that changes whenever another connection has changed the board. Comparing it is much cheaper than
 // reading the tasks.
 func (s *Store) DataVersion(ctx context.Context) (int64, error) {
-	return first[int64](ctx, s.db, "PRAGMA data_version")
+	return queryFirst[int64](ctx, s.db, "PRAGMA data_version")
 }
 
 // Lock is a file lock that this process holds. The kernel releases it when the process dies.

@@ -261,7 +261,7 @@ func TestArchiveAndDelete(t *testing.T) {
 		t.Error("not deleted")
 	}
 	for _, table := range []string{"task_comments", "task_events", "task_runs", "kanban_notify_subs", "task_attachments"} {
-		n, err := read[int](t.Context(), b.db, "SELECT count(*) FROM "+table+" WHERE task_id = ?", id)
+		n, err := queryAll[int](t.Context(), b.db, "SELECT count(*) FROM "+table+" WHERE task_id = ?", id)
 		if must(t, err); n[0] != 0 {
 			t.Errorf("%d rows left in %s", n[0], table)
 		}

@@ -126,7 +126,7 @@ func TestAHugePIDOfARowIsNoProcess(t *testing.T) {
 		if int64(pid) != number {
 			continue // no number of a row is that large on this machine
 		}
-		if k := (kernel{}); k.Alive(pid) || !k.End(t.Context(), pid, time.Second).Terminated {
+		if k := (realProcesses{}); k.Alive(pid) || !k.End(t.Context(), pid, time.Second).Terminated {
 			t.Errorf("%d is taken for a process", pid)
 		}
 	}
@@ -140,6 +140,6 @@ func TestATaskThatBeganAtNoTimeGoesOn(t *testing.T) {
 	b.claim(id)
 	b.exec("UPDATE tasks SET worker_pid = 4194305, claim_expires = 9223372036854775807, started_at = -9223372036854775808 WHERE id = ?", id)
 	b.exec("UPDATE task_runs SET started_at = -9223372036854775808")
-	b.d.Procs = kernel{}
+	b.d.Procs = realProcesses{}
 	same(t, "crashed", b.tick().Crashed, id)
 }

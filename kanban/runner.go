@@ -72,7 +72,7 @@ type Ref struct {
 type Worker struct {
 	PID   int    // process id; 0: not known
 	Start uint64 // start time in clock ticks since boot, field 22 of /proc/PID/stat; 0: not known
-	Boot  string // boot and container in which the process runs, see [instance]; empty: not known
+	Boot  string // boot and container in which the process runs, see [currentInstance]; empty: not known
 }
 
 // Liveness says what a runner knows about a worker.
@@ -123,15 +123,15 @@ type Processes interface {
 	Start(pid int) uint64
 }
 
-// kernel implements [Processes] for real processes, with /proc and pidfd_open(2).
-type kernel struct{}
+// realProcesses implements [Processes] for real processes, with /proc and pidfd_open(2).
+type realProcesses struct{}
 
 // maxPID is the largest process id of Linux. The board may contain any number, and the kernel would cut off a larger one and so
 // find the wrong process.
 const maxPID = 1 << 22
 
 // Alive implements [Processes].
-func (kernel) Alive(pid int) bool {
+func (realProcesses) Alive(pid int) bool {
 	if pid <= 0 || pid > maxPID || errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
 		return false
 	}
@@ -140,7 +140,7 @@ func (kernel) Alive(pid int) bool {
 }
 
 // Start implements [Processes].
-func (kernel) Start(pid int) uint64 {
+func (realProcesses) Start(pid int) uint64 {
 	st, _ := procstat.Read(pid)
 	return st.Start
 }
@@ -149,7 +149,7 @@ func (kernel) Start(pid int) uint64 {
 const killWait = time.Second
 
 // End implements [Processes].
-func (k kernel) End(ctx context.Context, pid int, grace time.Duration) Termination {
+func (k realProcesses) End(ctx context.Context, pid int, grace time.Duration) Termination {
 	fd, err := unix.PidfdOpen(min(pid, maxPID+1), 0)
 	if err == nil {
 		defer unix.Close(fd)
@@ -158,15 +158,15 @@ func (k kernel) End(ctx context.Context, pid int, grace time.Duration) Terminati
 	if err != nil {
 		return Termination{Attempted: true, Terminated: errors.Is(err, unix.ESRCH)}
 	}
-	if ended(ctx, fd, grace) {
+	if awaitExit(ctx, fd, grace) {
 		return Termination{Attempted: true, Terminated: true}
 	}
 	err = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
-	return Termination{Attempted: true, Killed: err == nil, Terminated: ended(context.WithoutCancel(ctx), fd, killWait)}
+	return Termination{Attempted: true, Killed: err == nil, Terminated: awaitExit(context.WithoutCancel(ctx), fd, killWait)}
 }
 
-// ended waits up to wait until the process of the pidfd fd has ended, and reports whether it has. A zombie counts as ended.
-func ended(ctx context.Context, fd int, wait time.Duration) bool {
+// awaitExit waits up to wait until the process of the pidfd fd has ended, and reports whether it has. A zombie counts as ended.
+func awaitExit(ctx context.Context, fd int, wait time.Duration) bool {
 	const slice = 100 * time.Millisecond // pause between two checks of the context
 	for deadline := time.Now().Add(wait); ; {
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}

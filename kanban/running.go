@@ -21,7 +21,7 @@ type observedTask struct {
 	ref               Ref
 	dispatcherStarted bool     // the ledger shows that a dispatcher started the run
 	local             bool     // the worker's pid is valid on this host
-	sight             Liveness // what the runner knows about the worker
+	liveness          Liveness // what the runner knows about the worker
 	exit              Exit
 	containerGone     bool // the worker has ended with its container or machine
 	pidReused         bool // the worker's pid now belongs to another process
@@ -31,29 +31,29 @@ type observedTask struct {
 // pass holds the data of one pass over the board by [Dispatcher.Tick] or [Dispatcher.observe].
 type pass struct {
 	*Dispatcher
-	ctx          context.Context //nolint:containedctx // it lives as long as the tick
-	now          int64           // time of the pass in seconds since 1970
-	dry          bool            // dry run: start nothing
-	mayStart     bool            // this pass may start workers
-	res          *Result
-	ledger       *ledger
-	instance     string          // see the function [instance]
-	watched      []*observedTask // running tasks
-	leaving      []*observedTask // living workers whose attempt is over
-	endedEntries []workerRecord  // entries of the ledger whose workers have ended
-	unanswered   []*observedTask // workers whose attempt is over, but whose start was requested and may still happen
+	ctx               context.Context //nolint:containedctx // it lives as long as the tick
+	now               int64           // time of the pass in seconds since 1970
+	dryRun            bool            // dry run: start nothing
+	mayStart          bool            // this pass may start workers
+	res               *Result
+	ledger            *ledger
+	containerInstance string          // see the function [currentInstance]
+	runningTasks      []*observedTask // running tasks
+	leavingWorkers    []*observedTask // living workers whose attempt is over
+	endedEntries      []workerRecord  // entries of the ledger whose workers have ended
+	unansweredStarts  []*observedTask // workers whose attempt is over, but whose start was requested and may still happen
 
-	free     int             // how many workers may still be started
-	busy     map[string]int  // number of running workers by profile
-	exists   map[string]bool // cached answers of [Profiles], by profile
-	fallback string          // the default assignee
+	freeSlots        int             // how many workers may still be started
+	runningByProfile map[string]int  // number of running workers by profile
+	profileExists    map[string]bool // cached answers of [Profiles], by profile
+	defaultAssignee  string          // the default assignee
 }
 
 // workerEnded reports whether the worker has ended. It trusts the runner. If the runner does not know the worker, it checks the
 // pid.
 func (p *pass) workerEnded(w *observedTask) bool {
-	if w.sight != Unknown {
-		return w.sight != Alive
+	if w.liveness != Unknown {
+		return w.liveness != Alive
 	}
 	return w.containerGone || w.pidReused || !p.procs().Alive(w.WorkerPID)
 }
@@ -77,13 +77,13 @@ func (p *pass) pidWasReused(w *observedTask) bool {
 // over. It fills the lists of the pass.
 func (p *pass) observeWorkers() error {
 	p.ledger = readLedger(p.Store.paths.ledger())
-	p.instance = instance()
+	p.containerInstance = currentInstance()
 	type row struct {
 		Task  Task
 		Since int64
 		From  Status
 	}
-	rows, err := read[row](p.ctx, p.Store.db, "SELECT "+selection[Task](tasksWithoutBody)+`,
+	rows, err := queryAll[row](p.ctx, p.Store.db, "SELECT "+selectColumns[Task](tasksWithoutBody)+`,
 			max(0, COALESCE(CAST(COALESCE((SELECT r.started_at FROM task_runs r WHERE r.id = tasks.current_run_id), started_at) AS INTEGER), 0)),
 			CASE WHEN EXISTS (SELECT 1 FROM task_events e WHERE e.run_id = tasks.current_run_id AND e.kind = 'claimed'
 				AND e.payload LIKE '%"source_status": "review"%') THEN 'review' ELSE 'ready' END
@@ -91,14 +91,14 @@ func (p *pass) observeWorkers() error {
 	if err != nil {
 		return fmt.Errorf("cannot read running tasks: %w", err)
 	}
-	p.watched = lo.Map(rows, func(r row, _ int) *observedTask { return &observedTask{Task: r.Task, since: r.Since, from: r.From} })
-	open := make(map[int64]bool, len(p.watched))
+	p.runningTasks = lo.Map(rows, func(r row, _ int) *observedTask { return &observedTask{Task: r.Task, since: r.Since, from: r.From} })
+	open := make(map[int64]bool, len(p.runningTasks))
 	var asked []*observedTask
 	var refs []Ref
-	for _, w := range p.watched {
+	for _, w := range p.runningTasks {
 		open[w.CurrentRunID] = true
 		w.local = p.Store.hostLocal(w.ClaimLock)
-		w.ref = p.ref(w)
+		w.ref = p.workerRef(w)
 		if (w.WorkerPID != 0 || w.dispatcherStarted) && !w.containerGone {
 			asked, refs = append(asked, w), append(refs, w.ref)
 		}
@@ -117,15 +117,15 @@ func (p *pass) observeWorkers() error {
 			return fmt.Errorf("cannot learn about %d workers: %w", len(refs), err)
 		}
 		for i, w := range append(asked, left...) {
-			p.storeSighting(w, sightings[i])
+			p.storeReport(w, sightings[i])
 		}
 	}
-	p.settleDeparted(left)
+	p.sortDeparted(left)
 	if err := p.recordMissingPIDs(asked); err != nil {
 		return err
 	}
 	for _, w := range asked {
-		w.pidReused = w.sight == Unknown && w.local && w.WorkerPID != 0 && p.pidWasReused(w)
+		w.pidReused = w.liveness == Unknown && w.local && w.WorkerPID != 0 && p.pidWasReused(w)
 	}
 	return nil
 }
@@ -133,20 +133,20 @@ func (p *pass) observeWorkers() error {
 // dropEnded drops the ledger's records of workers that have ended. For the remaining tasks, it records which programs have
 // claimed them. Only the holder of the tick lock may call it.
 func (p *pass) dropEnded() {
-	if unanswered := p.unanswered; p.mayStart {
-		p.unanswered = nil
+	if unanswered := p.unansweredStarts; p.mayStart {
+		p.unansweredStarts = nil
 		p.cancelStarts(unanswered)
 	}
-	open := make(map[int64]bool, len(p.watched)+len(p.leaving))
+	open := make(map[int64]bool, len(p.runningTasks)+len(p.leavingWorkers))
 	locks := map[string]bool{p.Store.Claimer(): true}
-	for _, w := range append(p.watched, p.leaving...) {
+	for _, w := range append(p.runningTasks, p.leavingWorkers...) {
 		open[w.CurrentRunID] = true
 		locks[claimant(w.ClaimLock)] = true
 		if w.Status == Running && w.local && !w.containerGone { // a later pass needs the record to tell whether the worker can still be alive
-			p.remember(workerRecord{Lock: claimant(w.ClaimLock), ForeignClaimant: true})
+			p.recordWorker(workerRecord{Lock: claimant(w.ClaimLock), ForeignClaimant: true})
 		}
 	}
-	maps.DeleteFunc(p.memories, func(run int64, _ *runNotes) bool { return !open[run] })
+	maps.DeleteFunc(p.notes, func(run int64, _ *runNotes) bool { return !open[run] })
 	if len(p.endedEntries) == 0 {
 		return
 	}
@@ -162,9 +162,9 @@ func (p *pass) dropEnded() {
 	p.saveLedger()
 }
 
-// remember writes an entry to the ledger, with this host, volume and container. It must be called before the worker can start.
-func (p *pass) remember(e workerRecord) {
-	e.Host, e.Boot, e.Volume = p.Store.opt.Host, p.instance, p.Volume
+// recordWorker writes an entry to the ledger, with this host, volume and container. It must be called before the worker can start.
+func (p *pass) recordWorker(e workerRecord) {
+	e.Host, e.Boot, e.Volume = p.Store.opt.Host, p.containerInstance, p.Volume
 	if known, is := p.ledger.locks[e.Lock]; e.Run == 0 && is && known.Boot == e.Boot && (e.ForeignClaimant || !known.ForeignClaimant) {
 		return
 	}
@@ -182,14 +182,14 @@ func (p *pass) saveLedger() {
 // this host, or from an earlier container that had this container's data volume. Only one container at a time can have the
 // volume.
 func (p *pass) isGone(e workerRecord) bool {
-	return e.Boot != "" && p.instance != "" && e.Boot != p.instance &&
+	return e.Boot != "" && p.containerInstance != "" && e.Boot != p.containerInstance &&
 		(e.Host == p.Store.opt.Host || e.Volume != "" && e.Volume == p.Volume)
 }
 
-// ref builds the Ref by which the runner finds the worker of a running task. It takes the process from the ledger, and sets
+// workerRef builds the Ref by which the runner finds the worker of a running task. It takes the process from the ledger, and sets
 // w.dispatcherStarted and w.containerGone.
-func (p *pass) ref(w *observedTask) Ref {
-	ref := p.Dispatcher.ref(w.Task)
+func (p *pass) workerRef(w *observedTask) Ref {
+	ref := p.Dispatcher.taskRef(w.Task)
 	e, known := p.ledger.runs[w.CurrentRunID]
 	lock, claimed := p.ledger.locks[claimant(w.ClaimLock)]
 	if !known || e.Task != w.ID {
@@ -208,17 +208,17 @@ func (p *pass) ref(w *observedTask) Ref {
 	return ref
 }
 
-func (d *Dispatcher) ref(t Task) Ref {
+func (d *Dispatcher) taskRef(t Task) Ref {
 	return Ref{DB: d.Store.paths.DB, Board: d.Store.paths.Board, Task: t.ID, Run: t.CurrentRunID, Worker: Worker{PID: t.WorkerPID}}
 }
 
-// storeSighting stores the runner's answer about a worker. It ignores NeverStarted unless a dispatcher began the run, because a
+// storeReport stores the runner's answer about a worker. It ignores NeverStarted unless a dispatcher began the run, because a
 // claim without a worker may belong to a person at a terminal.
-func (p *pass) storeSighting(w *observedTask, s WorkerReport) {
+func (p *pass) storeReport(w *observedTask, s WorkerReport) {
 	if s.Liveness == NeverStarted && !w.dispatcherStarted {
 		return
 	}
-	w.sight, w.exit = s.Liveness, s.Exit
+	w.liveness, w.exit = s.Liveness, s.Exit
 	if s.Liveness == Alive || s.Liveness == Ended {
 		w.local = true
 		if s.Worker.PID != 0 {
@@ -231,7 +231,7 @@ func (p *pass) storeSighting(w *observedTask, s WorkerReport) {
 // runner or the ledger.
 func (p *pass) recordMissingPIDs(asked []*observedTask) error {
 	for _, w := range asked {
-		if w.WorkerPID != 0 || w.ref.PID == 0 || w.sight == NeverStarted {
+		if w.WorkerPID != 0 || w.ref.PID == 0 || w.liveness == NeverStarted {
 			continue
 		}
 		if err := p.recordSpawn(w.ID, w.CurrentRunID, w.ref.PID); err != nil {
@@ -251,9 +251,9 @@ func (p *pass) terminate(list []*observedTask) []Termination {
 	var wait sync.WaitGroup
 	for i, w := range list {
 		switch {
-		case w.sight == Ended || w.sight == NeverStarted || w.containerGone || w.pidReused:
+		case w.liveness == Ended || w.liveness == NeverStarted || w.containerGone || w.pidReused:
 			ends[i] = Termination{Attempted: true, Terminated: true}
-		case w.sight == Alive:
+		case w.liveness == Alive:
 			known, refs = append(known, i), append(refs, w.ref)
 		case w.WorkerPID == 0 || !w.local:
 			// Kill nothing: the pid is unknown, or belongs to another host.
@@ -277,8 +277,8 @@ func (p *pass) terminate(list []*observedTask) []Termination {
 // survived reports whether a worker may still run after a termination. If so, its task must not get another worker.
 func (w *observedTask) survived(t Termination) bool { return t.Attempted && w.local && !t.Terminated }
 
-// info returns members for the payload of an event: how the worker was terminated.
-func (w *observedTask) info(t Termination) object {
+// terminationInfo returns members for the payload of an event: how the worker was terminated.
+func (w *observedTask) terminationInfo(t Termination) object {
 	return object{
 		{"prev_pid", orNull(w.WorkerPID)}, {"host_local", w.local}, {"termination_attempted", t.Attempted}, {"terminated", t.Terminated}, {"sigkill", t.Killed},
 	}

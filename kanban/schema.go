@@ -41,8 +41,8 @@ func columnsOf[T any]() (list []column) {
 	return list
 }
 
-// columns parses column definitions. Each is a name, a space, and an SQL definition.
-func columns(defs ...string) []column {
+// parseColumns parses column definitions. Each is a name, a space, and an SQL definition.
+func parseColumns(defs ...string) []column {
 	return lo.Map(defs, func(text string, _ int) column {
 		name, def, _ := strings.Cut(text, " ")
 		return column{name, def}
@@ -59,15 +59,15 @@ var (
 
 var tables = []table{
 	tasksTable,
-	{name: "task_links", columns: columns("parent_id TEXT NOT NULL", "child_id TEXT NOT NULL"), key: "parent_id, child_id"},
+	{name: "task_links", columns: parseColumns("parent_id TEXT NOT NULL", "child_id TEXT NOT NULL"), key: "parent_id, child_id"},
 	commentsTable,
 	eventsTable,
 	runsTable,
-	{name: "task_attachments", columns: columns(
+	{name: "task_attachments", columns: parseColumns(
 		"id "+serial, "task_id TEXT NOT NULL", "filename TEXT NOT NULL", "stored_path TEXT NOT NULL", "content_type TEXT",
 		"size INTEGER NOT NULL DEFAULT 0", "uploaded_by TEXT", "created_at INTEGER NOT NULL",
 	)},
-	{name: "kanban_notify_subs", key: "task_id, platform, chat_id, thread_id", columns: columns(
+	{name: "kanban_notify_subs", key: "task_id, platform, chat_id, thread_id", columns: parseColumns(
 		"task_id TEXT NOT NULL", "platform TEXT NOT NULL", "chat_id TEXT NOT NULL", "thread_id TEXT NOT NULL DEFAULT ''", "user_id TEXT",
 		"notifier_profile TEXT", "created_at INTEGER NOT NULL", "last_event_id INTEGER NOT NULL DEFAULT 0",
 	)},
@@ -109,7 +109,7 @@ type fileSchema map[string]string
 
 func readSchema(ctx context.Context, q querier) (fileSchema, error) {
 	type item struct{ Name, Type string }
-	items, err := read[item](ctx, q, `SELECT name, '' FROM sqlite_master UNION ALL
+	items, err := queryAll[item](ctx, q, `SELECT name, '' FROM sqlite_master UNION ALL
 		SELECT m.name || '.' || c.name, upper(c.type) FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'`)
 	return lo.SliceToMap(items, func(i item) (string, string) { return i.Name, i.Type }), err
 }
@@ -153,7 +153,7 @@ func (s *Store) migrate(ctx context.Context) error {
 	}
 	complete, old := sh.complete()
 	if complete {
-		stray, err := first[bool](ctx, s.db, `SELECT EXISTS (SELECT 1 FROM tasks WHERE status = 'running' AND current_run_id IS NULL)
+		stray, err := queryFirst[bool](ctx, s.db, `SELECT EXISTS (SELECT 1 FROM tasks WHERE status = 'running' AND current_run_id IS NULL)
 			OR EXISTS (SELECT 1 FROM task_events WHERE kind IN ('ready', 'priority', 'spawn_auto_blocked'))`)
 		if err != nil || !stray {
 			return err
@@ -235,7 +235,7 @@ func (t *tx) rebuild(sh fileSchema, table table) {
 
 // openRuns adds a run to each running task that has none.
 func (t *tx) openRuns() {
-	for _, id := range readInTx[string](t, "SELECT id FROM tasks WHERE status = 'running' AND current_run_id IS NULL") {
+	for _, id := range queryAllInTx[string](t, "SELECT id FROM tasks WHERE status = 'running' AND current_run_id IS NULL") {
 		run := t.insert(`INSERT INTO task_runs (task_id, profile, step_key, status, claim_lock, claim_expires, worker_pid, max_runtime_seconds,
 				last_heartbeat_at, started_at)
 			SELECT id, assignee, current_step_key, 'running', claim_lock, claim_expires, worker_pid, max_runtime_seconds,

@@ -36,8 +36,8 @@ type SpawnOptions struct {
 // reviewSkill is the skill of a worker that reviews a finished task. It replaces the task's own skills.
 const reviewSkill = "sdlc-review"
 
-// run starts the worker of a claimed task, and releases the task if that fails. It reports whether a worker was started.
-func (p *pass) run(task Task, from Status) (started bool, err error) {
+// runTask starts the worker of a claimed task, and releases the task if that fails. It reports whether a worker was started.
+func (p *pass) runTask(task Task, from Status) (started bool, err error) {
 	why, err := p.startWorker(&task, from)
 	host, is := errors.AsType[*HostError](why)
 	switch {
@@ -59,11 +59,11 @@ func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 		return why, err
 	}
 	p.addScratchHint(*task)
-	job := p.job(*task, from)
+	job := p.buildJob(*task, from)
 	if p.Runner == nil {
 		return fmt.Errorf("nothing here can start workers"), nil
 	}
-	p.remember(workerRecord{Run: task.CurrentRunID, Task: task.ID})
+	p.recordWorker(workerRecord{Run: task.CurrentRunID, Task: task.ID})
 	worker, why := p.Runner.Start(p.ctx, job)
 	if why != nil || worker.PID == 0 { // without a pid, only the expiry of the claim ends the attempt
 		return why, nil
@@ -71,7 +71,7 @@ func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 	if worker.Start == 0 {
 		worker.Start = p.procs().Start(worker.PID)
 	}
-	p.remember(workerRecord{Run: task.CurrentRunID, Task: task.ID, Worker: worker})
+	p.recordWorker(workerRecord{Run: task.CurrentRunID, Task: task.ID, Worker: worker})
 	return nil, p.recordSpawn(task.ID, task.CurrentRunID, worker.PID)
 }
 
@@ -88,7 +88,7 @@ func (p *pass) startAgain(w *observedTask) error {
 	case err != nil:
 		return err
 	}
-	_, err = p.run(task, w.from)
+	_, err = p.runTask(task, w.from)
 	return err
 }
 
@@ -113,8 +113,8 @@ func (p *pass) recordSpawn(task string, run int64, pid int) error {
 	})
 }
 
-// job returns what the runner needs to start a task's worker. It also rotates the worker's log.
-func (p *pass) job(task Task, from Status) Job {
+// buildJob returns what the runner needs to start a task's worker. It also rotates the worker's log.
+func (p *pass) buildJob(task Task, from Status) Job {
 	skills := task.Skills
 	if from == Review {
 		skills = []string{reviewSkill}
@@ -130,10 +130,10 @@ func (p *pass) job(task Task, from Status) Job {
 		}
 	}
 	log := p.Store.paths.Log(task.ID)
-	if err := rotate(log, p.Config.rotateBytes(), p.Config.logBackups()); err != nil {
+	if err := rotateLog(log, p.Config.rotateBytes(), p.Config.logBackups()); err != nil {
 		p.log().Warn("cannot rotate a worker's log", "path", log, "error", err)
 	}
-	job := Job{Ref: p.Dispatcher.ref(task), Profile: who, Options: options, Log: log}
+	job := Job{Ref: p.Dispatcher.taskRef(task), Profile: who, Options: options, Log: log}
 	if st, err := os.Stat(task.WorkspacePath); err == nil && st.IsDir() {
 		job.Dir = task.WorkspacePath
 	}
@@ -201,7 +201,7 @@ func (d *Dispatcher) Claim(ctx context.Context, now time.Time, id string, ttl ti
 // makeWorkspace makes the workspace of a claimed task and stores its path on the board. why is the reason why the workspace can't
 // be made; err is a failure of the board itself.
 func (p *pass) makeWorkspace(task *Task) (why, err error) {
-	workspace, branch, why := p.workspace(*task)
+	workspace, branch, why := p.makeWorkspaceDir(*task)
 	if why != nil {
 		return fmt.Errorf("workspace: %w", why), nil
 	}
@@ -215,8 +215,8 @@ func (p *pass) makeWorkspace(task *Task) (why, err error) {
 	})
 }
 
-// workspace makes the working directory of a worker, and returns its path and its git branch.
-func (p *pass) workspace(task Task) (path, branch string, err error) {
+// makeWorkspaceDir makes the working directory of a worker, and returns its path and its git branch.
+func (p *pass) makeWorkspaceDir(task Task) (path, branch string, err error) {
 	otherwise, known := map[string]string{
 		Scratch: filepath.Join(p.Store.paths.Workspaces, task.ID), Worktree: p.Store.opt.Workdir, Dir: "",
 	}[task.WorkspaceKind]
@@ -240,9 +240,9 @@ func (p *pass) workspace(task Task) (path, branch string, err error) {
 	}
 	switch {
 	case task.WorkspaceKind == Worktree && isolated:
-		return p.worktree(task, path, who)
+		return p.addWorktree(task, path, who)
 	case task.WorkspaceKind == Worktree:
-		return p.worktree(task, path, "")
+		return p.addWorktree(task, path, "")
 	case isolated && statError(path) != nil:
 		made, _, err := fsutil.MakeReal(path, 0o755, nil) // an agent could make a symbolic link that points at another profile's home
 		if err == nil {
@@ -253,9 +253,9 @@ func (p *pass) workspace(task Task) (path, branch string, err error) {
 	return path, task.Branch, os.MkdirAll(path, 0o755)
 }
 
-// worktree makes a linked git worktree. If path is itself a repository, the worktree is in its directory .worktrees. Otherwise
+// addWorktree makes a linked git worktree. If path is itself a repository, the worktree is in its directory .worktrees. Otherwise
 // the worktree is at path, and belongs to the repository that contains path. git runs in the isolation of profile, see [Git].
-func (p *pass) worktree(task Task, path, profile string) (string, string, error) {
+func (p *pass) addWorktree(task Task, path, profile string) (string, string, error) {
 	if p.Git == nil {
 		return "", "", errors.New("git is not available")
 	}
@@ -319,9 +319,9 @@ func (c Config) rotateBytes() int64 { return cmp.Or(max(c.RotateBytes, 0), Defau
 
 func (c Config) logBackups() int { return max(*cmp.Or(c.LogBackups, new(DefaultLogBackups)), 0) }
 
-// rotate renames a log that is larger than size bytes, and keeps at most backups old logs. It also makes the directory of the
+// rotateLog renames a log that is larger than size bytes, and keeps at most backups old logs. It also makes the directory of the
 // log.
-func rotate(log string, size int64, backups int) error {
+func rotateLog(log string, size int64, backups int) error {
 	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
 		return err
 	}

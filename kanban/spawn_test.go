@@ -128,7 +128,7 @@ func TestSpawn(t *testing.T) {
 	t.Run("TERMINAL_CWD needs an existing directory", func(t *testing.T) {
 		b := newBoard(t)
 		p := &pass{Dispatcher: b.d, res: &Result{}, ctx: t.Context()}
-		if got, set := p.job(Task{ID: "t_1", WorkspacePath: "/no/such/place"}, Ready).Vars["TERMINAL_CWD"]; set {
+		if got, set := p.buildJob(Task{ID: "t_1", WorkspacePath: "/no/such/place"}, Ready).Vars["TERMINAL_CWD"]; set {
 			t.Errorf("%q", got)
 		}
 	})
@@ -153,10 +153,10 @@ func TestLogRotation(t *testing.T) {
 	t.Parallel()
 	for backups, want := range map[int][]string{0: nil, 1: {"3"}, 3: {"3", "2", "1"}} {
 		log := filepath.Join(t.TempDir(), "logs", "t_1.log")
-		must(t, rotate(log, 10, backups)) // it makes the directory
+		must(t, rotateLog(log, 10, backups)) // it makes the directory
 		for n := 1; n <= 3; n++ {
 			must(t, os.WriteFile(log, []byte(strings.Repeat(fmt.Sprint(n), 11)), 0o644))
-			must(t, rotate(log, 10, backups))
+			must(t, rotateLog(log, 10, backups))
 		}
 		for i := range 4 {
 			data, _ := os.ReadFile(fmt.Sprintf("%s.%d", log, i+1))
@@ -165,7 +165,7 @@ func TestLogRotation(t *testing.T) {
 			}
 		}
 		must(t, os.WriteFile(log, []byte("short"), 0o644))
-		must(t, rotate(log, 10, backups))
+		must(t, rotateLog(log, 10, backups))
 		if data, _ := os.ReadFile(log); string(data) != "short" {
 			t.Errorf("a short log became %q", data)
 		}
@@ -253,7 +253,7 @@ func TestWorkspaces(t *testing.T) {
 		}
 		// A second attempt uses the same worktree.
 		p := &pass{Dispatcher: b.d, ctx: t.Context(), res: &Result{}}
-		if path, _, err := p.workspace(b.task(id)); err != nil || path != want[id] {
+		if path, _, err := p.makeWorkspaceDir(b.task(id)); err != nil || path != want[id] {
 			t.Errorf("again: %s %v", path, err)
 		}
 	}

@@ -120,7 +120,7 @@ func TestOpen(t *testing.T) {
 		}
 		_, err = openAt(t, path)
 		var bad *CorruptError
-		if err == nil || errors.As(err, &bad) || !busy(err) {
+		if err == nil || errors.As(err, &bad) || !isBusy(err) {
 			t.Errorf("%v", err)
 		}
 		if names, _ := filepath.Glob(path + ".corrupt*"); len(names) > 0 {
@@ -361,7 +361,7 @@ func TestTheFirstErrorSticks(t *testing.T) {
 	id := b.ready("alpha")
 	err := b.write(t.Context(), b.now, func(tx *tx) error {
 		tx.exec("UPDATE tasks SET title = 'changed'")
-		if firstInTx[string](tx, "SELECT nothing FROM tasks") != "" || tx.insert("INSERT INTO task_events (task_id) VALUES ('x')") != 0 {
+		if queryFirstInTx[string](tx, "SELECT nothing FROM tasks") != "" || tx.insert("INSERT INTO task_events (task_id) VALUES ('x')") != 0 {
 			t.Error("an answer after an error")
 		}
 		tx.exec("UPDATE tasks SET title = 'again'")

@@ -102,7 +102,7 @@ func (r *stormRunner) Withdraw(ctx context.Context, ref Ref) (WorkerReport, erro
 func (r *stormRunner) End(ctx context.Context, refs []Ref, grace time.Duration) []Termination {
 	list := make([]Termination, len(refs))
 	for i, ref := range refs {
-		list[i] = kernel{}.End(ctx, ref.PID, grace)
+		list[i] = realProcesses{}.End(ctx, ref.PID, grace)
 	}
 	return list
 }

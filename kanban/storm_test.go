@@ -147,7 +147,7 @@ func stormWatchCaps(ctx context.Context, t *testing.T, path string) {
 	defer db.Close()
 	for ctx.Err() == nil {
 		total := 0
-		running, err := read[struct {
+		running, err := queryAll[struct {
 			Who string
 			N   int
 		}](ctx, db, "SELECT assignee, count(*) FROM tasks WHERE status = 'running' AND assignee IN ('alpha', 'beta') GROUP BY assignee")
@@ -299,7 +299,7 @@ func stormAccount(t *testing.T, s *Store) {
 			t.Errorf("%s is %s; its events lead to %s", task.ID, task.Status, want)
 		}
 	}
-	runs, err := read[int64](t.Context(), s.db, "SELECT id FROM task_runs")
+	runs, err := queryAll[int64](t.Context(), s.db, "SELECT id FROM task_runs")
 	must(t, err)
 	for _, run := range runs {
 		if claims[run] > 1 || ends[run] != 1 && claims[run] == 1 {

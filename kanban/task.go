@@ -128,7 +128,7 @@ type ValueError struct{ Text string }
 
 func (e *ValueError) Error() string { return e.Text }
 
-func refuse(format string, args ...any) error { return &ValueError{fmt.Sprintf(format, args...)} }
+func valueErrorf(format string, args ...any) error { return &ValueError{fmt.Sprintf(format, args...)} }
 
 // HostError means that the runner's host, for instance PID 1, can't start any worker now. The task is not at fault, so the
 // dispatcher releases the claim without counting a failure. If Unsure is true, the worker may start in spite of the error, so the

@@ -246,7 +246,7 @@ func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	tools, err := m.store.install(data, hash)
+	tools, err := m.store.installHelper(data, hash)
 	if err != nil {
 		return false, err
 	}

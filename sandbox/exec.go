@@ -111,7 +111,7 @@ var needsRootTexts = []string{"ermission denied", "peration not permitted", "re 
 // it replaces the writers of req. Call ended with the exit code when the command has ended.
 func (s *Sandbox) explainNoRoot(req *Request) (ended func(code int)) {
 	line := s.manager.opts.NoRoot
-	if line == "" || req.TTY || s.noRootTold.Load() {
+	if line == "" || req.TTY || s.noRootPrinted.Load() {
 		return func(int) {}
 	}
 	var out, errs textTail
@@ -123,7 +123,7 @@ func (s *Sandbox) explainNoRoot(req *Request) (ended func(code int)) {
 	return func(code int) {
 		text := out.String() + errs.String()
 		needs := slices.ContainsFunc(needsRootTexts, func(t string) bool { return strings.Contains(text, t) })
-		if code != 0 && needs && s.noRootTold.CompareAndSwap(false, true) {
+		if code != 0 && needs && s.noRootPrinted.CompareAndSwap(false, true) {
 			fmt.Fprintln(to, line)
 		}
 	}

@@ -131,7 +131,7 @@ func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 	}
 	if len(m.adopted) >= maxAdopted {
 		for name, s := range m.adopted {
-			if !s.busy() {
+			if !s.isBusy() {
 				s.shutDown(false)
 				delete(m.adopted, name)
 			}

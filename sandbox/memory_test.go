@@ -36,7 +36,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		profiles[i%len(profiles)].Remember("long"+strconv.Itoa(i), make([]byte, one))
 	}
 	size, entries := int64(0), []os.DirEntry(nil)
-	entries, err := os.ReadDir(m.opts.State + "/" + memoryDir)
+	entries, err := os.ReadDir(m.opts.State + "/" + rememberedDir)
 	for _, e := range entries {
 		info, infoErr := e.Info()
 		if err = errors.Join(err, infoErr); err == nil {

@@ -14,12 +14,12 @@ import (
 
 // Sandbox is this process's handle for one container.
 type Sandbox struct {
-	manager    *Manager
-	key        Key
-	labels     map[string]string
-	adopted    bool          // found by [Manager.Adopt], so never started or made again
-	repairTurn chan struct{} // mutex whose wait can be canceled, held while the link is made again
-	noRootTold atomic.Bool   // Options.NoRoot was printed
+	manager       *Manager
+	key           Key
+	labels        map[string]string
+	adopted       bool          // found by [Manager.Adopt], so never started or made again
+	repairTurn    chan struct{} // mutex whose wait can be canceled, held while the link is made again
+	noRootPrinted atomic.Bool   // Options.NoRoot was printed
 
 	mu             sync.Mutex
 	id, name       string // id and name of the container
@@ -86,8 +86,8 @@ func (s *Sandbox) shutDown(now bool) {
 	}
 }
 
-// busy reports whether a command is running.
-func (s *Sandbox) busy() bool {
+// isBusy reports whether a command is running.
+func (s *Sandbox) isBusy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.running > 0
@@ -100,7 +100,7 @@ func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 		return Description{}, err
 	}
 	d := s.manager.describe(c)
-	s.addOwnFacts(&d)
+	s.addLocalDetails(&d)
 	if c.State == Running {
 		l, err := s.ensureLink(ctx)
 		if err != nil {
@@ -114,9 +114,9 @@ func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 	return d, nil
 }
 
-// addOwnFacts adds what only this process knows to the description of its container. If d is about another container, it does
+// addLocalDetails adds what only this process knows to the description of its container. If d is about another container, it does
 // nothing.
-func (s *Sandbox) addOwnFacts(d *Description) {
+func (s *Sandbox) addLocalDetails(d *Description) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.id != d.ID {

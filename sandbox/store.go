@@ -35,11 +35,11 @@ type store struct {
 
 // Directories in the store.
 const (
-	locksDir   = "locks"  // locked while the container of a key is found, made or removed; several keys may share a lock
-	runDir     = "run"    // one directory for each container, mounted there, with the socket of its helper
-	recordsDir = "known"  // one record for each container
-	toolsDir   = "tools"  // one directory for each version of the helper
-	memoryDir  = "memory" // one file for each value of [Manager.Remember]
+	locksDir      = "locks"  // locked while the container of a key is found, made or removed; several keys may share a lock
+	runDir        = "run"    // one directory for each container, mounted there, with the socket of its helper
+	recordsDir    = "known"  // one record for each container
+	toolsDir      = "tools"  // one directory for each version of the helper
+	rememberedDir = "memory" // one file for each value of [Manager.Remember]
 )
 
 // openStore opens the store at path. If it is missing, openStore creates it.
@@ -49,21 +49,21 @@ func openStore(path string) (*store, error) {
 		return nil, fmt.Errorf("cannot keep the state of sandboxes: %w", err)
 	}
 	v := &store{path: path, dir: dir}
-	for _, name := range []string{locksDir, runDir, recordsDir, toolsDir, memoryDir} {
+	for _, name := range []string{locksDir, runDir, recordsDir, toolsDir, rememberedDir} {
 		if err := dir.Mkdir(name, 0o700); err != nil {
 			dir.Close()
 			return nil, fmt.Errorf("cannot keep the state of sandboxes: %w", err)
 		}
 	}
-	if v.id, err = v.identity(); err != nil {
+	if v.id, err = v.volumeID(); err != nil {
 		dir.Close()
 		return nil, err
 	}
 	return v, nil
 }
 
-// identity returns the id of the volume. The first process makes one and stores it.
-func (v *store) identity() (string, error) {
+// volumeID returns the id of the volume. The first process makes one and stores it.
+func (v *store) volumeID() (string, error) {
 	err := v.dir.Create("volume", []byte(randomHex(8)+"\n"), 0o600)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", fmt.Errorf("cannot name the volume: %w", err)
@@ -251,9 +251,9 @@ func FindHelper(named string) (string, error) {
 	return "", fmt.Errorf("%s is neither beside this program nor in PATH", helperName)
 }
 
-// install copies the helper to the volume, unless this version is there already. It returns the helper's directory, which
+// installHelper copies the helper to the volume, unless this version is there already. It returns the helper's directory, which
 // containers mount.
-func (v *store) install(data []byte, hash string) (string, error) {
+func (v *store) installHelper(data []byte, hash string) (string, error) {
 	rel := filepath.Join(toolsDir, hash)
 	dir, err := v.openSub(rel)
 	if err != nil {
@@ -287,7 +287,7 @@ var newBytes atomic.Int64
 
 func rememberedFile(key string) string {
 	sum := sha256.Sum256([]byte(key))
-	return filepath.Join(memoryDir, hex.EncodeToString(sum[:12]))
+	return filepath.Join(rememberedDir, hex.EncodeToString(sum[:12]))
 }
 
 // Recall returns a value that [Manager.Remember] has stored in the last few minutes, in this process or in another one with the
@@ -311,13 +311,13 @@ func (m *Manager) Remember(key string, value []byte) {
 	}
 	if before := newBytes.Add(int64(len(value) + 4<<10)); before > rememberedCheckBytes {
 		newBytes.Store(0)
-		m.store.sweepMemory()
+		m.store.sweepRemembered()
 	}
 }
 
-// sweepMemory removes the values that are too old, and the oldest ones beyond the limits.
-func (v *store) sweepMemory() {
-	entries, _ := v.dir.ReadDir(memoryDir) // if this fails, the files stay until the next check
+// sweepRemembered removes the values that are too old, and the oldest ones beyond the limits.
+func (v *store) sweepRemembered() {
+	entries, _ := v.dir.ReadDir(rememberedDir) // if this fails, the files stay until the next check
 	files := lo.FilterMap(entries, func(e fs.DirEntry, _ int) (fs.FileInfo, bool) {
 		info, err := e.Info()
 		return info, err == nil
@@ -326,7 +326,7 @@ func (v *store) sweepMemory() {
 	size := int64(0)
 	for i, f := range files {
 		if size += f.Size(); i >= maxRemembered || size > maxRememberedBytes || time.Since(f.ModTime()) > rememberedAge {
-			_ = v.dir.Remove(filepath.Join(memoryDir, f.Name())) // another process may have removed it
+			_ = v.dir.Remove(filepath.Join(rememberedDir, f.Name())) // another process may have removed it
 		}
 	}
 }

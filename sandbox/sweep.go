@@ -49,7 +49,7 @@ func (m *Manager) List(ctx context.Context) ([]Description, error) {
 		d := m.describe(c)
 		m.mu.Lock()
 		for _, s := range m.usedSandboxes() {
-			s.addOwnFacts(&d)
+			s.addLocalDetails(&d)
 		}
 		m.mu.Unlock()
 		out = append(out, d)

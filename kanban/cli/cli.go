@@ -73,7 +73,7 @@ type call struct {
 
 // verbs returns all verbs in the order in which the help shows them.
 func verbs() []verb {
-	return slices.Concat(taskVerbs, stateVerbs, workVerbs, lookVerbs, boardVerbs, dispatchVerbs, careVerbs)
+	return slices.Concat(taskVerbs, stateVerbs, workerVerbs, viewVerbs, boardVerbs, dispatchVerbs, maintenanceVerbs)
 }
 
 // agentVerbs are verbs of the agent's own kanban command that hinit doesn't have, because they need a language model or the
@@ -172,7 +172,7 @@ var (
 // usageError is a mistake in the arguments. The exit code for it is cmdline.WrongUsage.
 type usageError struct{ error }
 
-func misused(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+func usageErrorf(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // run parses the flags, opens the board and runs the verb. It returns the exit code.
 func (c *call) run() int {
@@ -338,8 +338,8 @@ func (l *list) Set(s string) error {
 	return nil
 }
 
-// optional defines a flag whose value read converts and stores in *n. If the flag is absent, *n stays nil.
-func optional[T int | int64](c *call, n **T, name, usage string, read func(text string) (int64, error)) {
+// optionalFlag defines a flag whose value read converts and stores in *n. If the flag is absent, *n stays nil.
+func optionalFlag[T int | int64](c *call, n **T, name, usage string, read func(text string) (int64, error)) {
 	c.Flags.Func(name, usage, func(text string) error {
 		v, err := read(text)
 		*n = new(T(v))
@@ -347,8 +347,8 @@ func optional[T int | int64](c *call, n **T, name, usage string, read func(text 
 	})
 }
 
-// number parses a whole number.
-func number(text string) (int64, error) {
+// parseNumber parses a whole number.
+func parseNumber(text string) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
 		err = fmt.Errorf("%q is no whole number", text)
@@ -356,8 +356,8 @@ func number(text string) (int64, error) {
 	return n, err
 }
 
-// seconds parses a duration and returns it in seconds. The text is a number of seconds, or a duration such as 90s or 1d.
-func seconds(text string) (int64, error) {
+// parseSeconds parses a duration and returns it in seconds. The text is a number of seconds, or a duration such as 90s or 1d.
+func parseSeconds(text string) (int64, error) {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 		return n, nil
 	}

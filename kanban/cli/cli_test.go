@@ -425,7 +425,7 @@ func TestDoctorFindsTheCommonestFaults(t *testing.T) {
 
 func TestQuotedAsPythonDoes(t *testing.T) {
 	for in, want := range map[string]string{"a": "'a'", "it's": `"it's"`, `both ' and "`: `'both \' and "'`, `\`: `'\\'`} {
-		if got := quoted(in); got != want {
+		if got := pythonQuoted(in); got != want {
 			t.Errorf("%s: %s, want %s", in, got, want)
 		}
 	}

@@ -118,7 +118,7 @@ func dispatch(c *call) action {
 	limit := c.Flags.Int("failure-limit", kanban.DefaultFailureLimit, "failures after which a task is blocked, `N`")
 	withWorkers := c.withWorkers("start workers from here, not by PID 1")
 	opt := kanban.TickOptions{}
-	optional(c, &opt.MaxSpawn, "max", "at most `N` tasks running; wins over the configuration", number)
+	optionalFlag(c, &opt.MaxSpawn, "max", "at most `N` tasks running; wins over the configuration", parseNumber)
 	return func(ctx context.Context, s *kanban.Store, _ []string) error {
 		cfg, _, _ := kanban.ReadConfig(c.configPath()) // an unreadable file counts as empty, as in the agent's own command
 		cfg.FailureLimit, cfg.StaleTimeout = *limit, 0
@@ -154,7 +154,7 @@ func (c *call) showResult(res kanban.Result, cfg kanban.Config, dry bool) {
 			c.print("%s: %s\n", what, strings.Join(ids, ", "))
 		}
 	}
-	tasks("Auto-assigned to kanban.default_assignee="+quoted(cfg.DefaultAssignee), res.AutoAssigned)
+	tasks("Auto-assigned to kanban.default_assignee="+pythonQuoted(cfg.DefaultAssignee), res.AutoAssigned)
 	tasks("Skipped (unassigned)", res.SkippedUnassigned)
 	for _, t := range res.SkippedCapped {
 		c.print("Deferred (%s at per-profile cap, %d running): %s\n", t.Assignee, t.Current, t.Task)
@@ -169,8 +169,8 @@ func (c *call) showResult(res kanban.Result, cfg kanban.Config, dry bool) {
 	}
 }
 
-// quoted quotes a text like Python's repr, which the agent's own command uses.
-func quoted(s string) string {
+// pythonQuoted quotes a text like Python's repr, which the agent's own command uses.
+func pythonQuoted(s string) string {
 	q := "'"
 	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
 		q = `"`
@@ -180,7 +180,7 @@ func quoted(s string) string {
 }
 
 func reclaim(c *call) action {
-	withWorkers, reason := c.withWorkers("don't ask PID 1"), c.reasons()
+	withWorkers, reason := c.withWorkers("don't ask PID 1"), c.reasonFlag()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		return withWorkers(ctx, s, kanban.Config{}, func(d *kanban.Dispatcher) error {
 			ok, err := d.Reclaim(ctx, c.Now(), words[0], reason(words[1:]))
@@ -193,15 +193,15 @@ func reclaim(c *call) action {
 }
 
 func reassign(c *call) action {
-	withWorkers, reason := c.withWorkers("don't ask PID 1"), c.reasons()
+	withWorkers, reason := c.withWorkers("don't ask PID 1"), c.reasonFlag()
 	take := c.Flags.Bool("reclaim", false, "take it from its worker first")
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		return withWorkers(ctx, s, kanban.Config{}, func(d *kanban.Dispatcher) error {
-			ok, err := d.Reassign(ctx, c.Now(), words[0], profile(words[1]), *take, reason(nil))
+			ok, err := d.Reassign(ctx, c.Now(), words[0], parseAssignee(words[1]), *take, reason(nil))
 			if err == nil && !ok {
 				err = fmt.Errorf("cannot reassign %s (running, or unknown id); to take it from its worker: --reclaim", words[0])
 			}
-			return c.reportDone(ok, err, "Reassigned %s to %s", words[0], cmp.Or(profile(words[1]), emptyCell))
+			return c.reportDone(ok, err, "Reassigned %s to %s", words[0], cmp.Or(parseAssignee(words[1]), emptyCell))
 		})
 	}
 }
@@ -236,10 +236,10 @@ func daemon(c *call) action {
 	_ = c.Flags.Bool("verbose", false, "without effect: what is done is told")
 	_ = c.Flags.Bool("v", false, "the same")
 	var most *int
-	optional(c, &most, "max", "at most `N` tasks running", number)
+	optionalFlag(c, &most, "max", "at most `N` tasks running", parseNumber)
 	return func(ctx context.Context, _ *kanban.Store, _ []string) error {
 		if !*force {
-			return misused("it is DEPRECATED; run: %s serve, or start the container with HINIT_KANBAN=1, or: hermes gateway start", program)
+			return usageErrorf("it is DEPRECATED; run: %s serve, or start the container with HINIT_KANBAN=1, or: hermes gateway start", program)
 		}
 		if *pidfile != "" {
 			if err := os.WriteFile(*pidfile, fmt.Appendln(nil, os.Getpid()), 0o644); err != nil {
@@ -298,7 +298,7 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 			return
 		}
 		troubled = trouble
-		ctx, cancel := context.WithTimeout(context.Background(), sayTime)
+		ctx, cancel := context.WithTimeout(context.Background(), pid1CallTimeout)
 		defer cancel()
 		_ = h.pid1.Say(ctx, config.KanbanName, clip(trouble)) // fails outside PID 1's service kanban, where no status shows the text
 	}
@@ -306,7 +306,7 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 	if h.pid1 != nil {
 		workers = "by PID 1"
 		s.Stopping = func() bool {
-			ctx, cancel := context.WithTimeout(context.Background(), sayTime)
+			ctx, cancel := context.WithTimeout(context.Background(), pid1CallTimeout)
 			defer cancel()
 			status, err := h.pid1.Status(ctx, config.KanbanName)
 			return err == nil && status.Init.Stopping
@@ -317,8 +317,8 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 }
 
 const (
-	// sayTime limits each call to PID 1: the text for the status page, and the question whether the container is stopping.
-	sayTime = 5 * time.Second
+	// pid1CallTimeout limits each call to PID 1: the text for the status page, and the question whether the container is stopping.
+	pid1CallTimeout = 5 * time.Second
 	// maxStatusBytes is the length of the longest text that PID 1 accepts for its status.
 	maxStatusBytes = 200
 )

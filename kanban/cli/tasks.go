@@ -37,13 +37,13 @@ func create(c *call) action {
 	f.StringVar(&n.Tenant, "tenant", "", "`NAME` to filter by")
 	f.Int64Var(&n.Priority, "priority", 0, "higher is first, `N`")
 	f.StringVar(&n.IdempotencyKey, "idempotency-key", "", "`KEY`: the task that has it is returned, and none made")
-	optional(c, &n.MaxRuntimeSeconds, "max-runtime", "`TIME` for one attempt: 90s, 30m, 2h, 1d, or seconds", seconds)
+	optionalFlag(c, &n.MaxRuntimeSeconds, "max-runtime", "`TIME` for one attempt: 90s, 30m, 2h, 1d, or seconds", parseSeconds)
 	f.StringVar(&n.CreatedBy, "created-by", "user", "`AUTHOR`")
 	f.Var((*list)(&n.Skills), "skill", "`NAME` of a skill for its worker; may be repeated")
-	optional(c, &n.MaxRetries, "max-retries", "failures after which it is blocked, `N`", number)
+	optionalFlag(c, &n.MaxRetries, "max-retries", "failures after which it is blocked, `N`", parseNumber)
 	f.StringVar(&n.ModelOverride, "model", "", "model for its worker, `NAME`")
 	f.BoolVar(&n.GoalMode, "goal", false, "goal mode")
-	optional(c, &n.GoalMaxTurns, "goal-max-turns", "`N` turns in goal mode", number)
+	optionalFlag(c, &n.GoalMaxTurns, "goal-max-turns", "`N` turns in goal mode", parseNumber)
 	f.Func("due", "`TIME` it is due: a date, a time as in RFC 3339, or seconds since 1970", func(text string) (err error) {
 		n.DueAt, err = parseTime(text)
 		return err
@@ -59,17 +59,17 @@ func create(c *call) action {
 		}
 		switch {
 		case *triage && n.Status != "":
-			return misused("one status only: --triage or --initial-status")
+			return usageErrorf("one status only: --triage or --initial-status")
 		case *triage:
 			n.Status = kanban.Triage
 		case !slices.Contains([]kanban.Status{"", kanban.Triage, kanban.Blocked, kanban.Scheduled}, n.Status):
-			return misused("a task can't begin as %s", n.Status)
+			return usageErrorf("a task can't begin as %s", n.Status)
 		case !slices.Contains([]string{"", kanban.Scratch, kanban.Worktree, kanban.Dir}, n.WorkspaceKind):
-			return misused("--workspace is none of scratch, worktree, worktree:PATH, dir:PATH")
+			return usageErrorf("--workspace is none of scratch, worktree, worktree:PATH, dir:PATH")
 		case n.Branch != "" && n.WorkspaceKind != kanban.Worktree:
-			return misused("--branch needs --workspace worktree")
+			return usageErrorf("--branch needs --workspace worktree")
 		case n.MaxRetries != nil && *n.MaxRetries < 1:
-			return misused("--max-retries must be at least 1")
+			return usageErrorf("--max-retries must be at least 1")
 		}
 		var t kanban.Task
 		id, err := s.Create(ctx, c.Now(), n, parents...)
@@ -102,13 +102,13 @@ func listTasks(c *call) action {
 			f.Assignee = c.author("")
 		}
 		if f.Status != "" && !slices.Contains(kanban.Statuses, f.Status) {
-			return misused("there is no such status as %q; there are: %q", f.Status, kanban.Statuses)
+			return usageErrorf("there is no such status as %q; there are: %q", f.Status, kanban.Statuses)
 		}
 		if !slices.Contains(kanban.Orders(), f.Sort) {
-			return misused("cannot sort by %q: there are %s", f.Sort, strings.Join(kanban.Orders(), ", "))
+			return usageErrorf("cannot sort by %q: there are %s", f.Sort, strings.Join(kanban.Orders(), ", "))
 		}
 		tasks, err := s.Tasks(ctx, f)
-		return c.show(listed(tasks), err, func() {
+		return c.show(nonNil(tasks), err, func() {
 			c.table(func(row func(...any)) {
 				row("ID", "STATUS", "PRIORITY", "ASSIGNEE", "TITLE")
 				for _, t := range tasks {
@@ -130,7 +130,7 @@ type taskDetails struct {
 	Runs     []kanban.Run     `json:"runs"`
 }
 
-func readWhole(ctx context.Context, s *kanban.Store, id string) (w taskDetails, err error) {
+func readDetails(ctx context.Context, s *kanban.Store, id string) (w taskDetails, err error) {
 	var failed [5]error
 	w.Task, failed[0] = s.Task(ctx, id)
 	w.Parents, w.Children, failed[1] = s.Links(ctx, id)
@@ -140,21 +140,21 @@ func readWhole(ctx context.Context, s *kanban.Store, id string) (w taskDetails, 
 	if r, _, has := lo.FindLastIndexOf(w.Runs, func(r kanban.Run) bool { return r.Summary != "" }); has {
 		w.Latest = new(r.Summary)
 	}
-	w.Parents, w.Children, w.Comments, w.Events, w.Runs = listed(w.Parents), listed(w.Children), listed(w.Comments), listed(w.Events), listed(w.Runs)
+	w.Parents, w.Children, w.Comments, w.Events, w.Runs = nonNil(w.Parents), nonNil(w.Children), nonNil(w.Comments), nonNil(w.Events), nonNil(w.Runs)
 	return w, errors.Join(failed[:]...)
 }
 
-// listed turns a nil list into an empty one, because the JSON of the agent's own command has [] instead of null.
-func listed[T any](list []T) []T { return append([]T{}, list...) }
+// nonNil turns a nil list into an empty one, because the JSON of the agent's own command has [] instead of null.
+func nonNil[T any](list []T) []T { return append([]T{}, list...) }
 
-// runState defines the flags that select attempts by their state. It returns a function that filters a list of attempts by the
+// attemptFilterFlags defines the flags that select attempts by their state. It returns a function that filters a list of attempts by the
 // flags' values.
-func (c *call) runState() func([]kanban.Run) ([]kanban.Run, error) {
+func (c *call) attemptFilterFlags() func([]kanban.Run) ([]kanban.Run, error) {
 	kind := c.Flags.String("state-type", "", "with --state-name: `COLUMN` to compare, status or outcome")
 	name := c.Flags.String("state-name", "", "with --state-type: only attempts with this `VALUE`")
 	return func(runs []kanban.Run) ([]kanban.Run, error) {
 		if (*kind == "") != (*name == "") || !slices.Contains([]string{"", "status", "outcome"}, *kind) {
-			return nil, misused("--state-type status or outcome, and --state-name, come together")
+			return nil, usageErrorf("--state-type status or outcome, and --state-name, come together")
 		}
 		return slices.DeleteFunc(runs, func(r kanban.Run) bool {
 			return *kind == "status" && r.Status != *name || *kind == "outcome" && r.Outcome != *name
@@ -163,41 +163,41 @@ func (c *call) runState() func([]kanban.Run) ([]kanban.Run, error) {
 }
 
 func showTask(c *call) action {
-	selected := c.runState()
+	selected := c.attemptFilterFlags()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
-		t, err := readWhole(ctx, s, words[0])
+		t, err := readDetails(ctx, s, words[0])
 		if err == nil {
 			t.Runs, err = selected(t.Runs)
 		}
-		return c.show(t, err, func() { c.showWhole(t) })
+		return c.show(t, err, func() { c.showDetails(t) })
 	}
 }
 
-// row prints the name and the value of a property on one line, or nothing if the value is empty.
-func (c *call) row(name, value string) {
+// printProperty prints the name and the value of a property on one line, or nothing if the value is empty.
+func (c *call) printProperty(name, value string) {
 	if value != "" && value != emptyCell {
 		c.print("  %-16s %s\n", name, value)
 	}
 }
 
-func (c *call) showWhole(all taskDetails) {
+func (c *call) showDetails(all taskDetails) {
 	t := all.Task
 	c.print("%s  %s\n", t.ID, t.Title)
-	c.row("status", string(t.Status))
-	c.row("assignee", t.Assignee)
-	c.row("priority", fmt.Sprint(t.Priority))
-	c.row("created", formatTime(t.CreatedAt)+" by "+cmp.Or(t.CreatedBy, emptyCell))
-	c.row("started", formatTime(t.StartedAt))
-	c.row("completed", formatTime(t.CompletedAt))
-	c.row("workspace", strings.TrimSpace(t.WorkspaceKind+" "+t.WorkspacePath))
-	c.row("branch", t.Branch)
-	c.row("claim", t.ClaimLock)
+	c.printProperty("status", string(t.Status))
+	c.printProperty("assignee", t.Assignee)
+	c.printProperty("priority", fmt.Sprint(t.Priority))
+	c.printProperty("created", formatTime(t.CreatedAt)+" by "+cmp.Or(t.CreatedBy, emptyCell))
+	c.printProperty("started", formatTime(t.StartedAt))
+	c.printProperty("completed", formatTime(t.CompletedAt))
+	c.printProperty("workspace", strings.TrimSpace(t.WorkspaceKind+" "+t.WorkspacePath))
+	c.printProperty("branch", t.Branch)
+	c.printProperty("claim", t.ClaimLock)
 	if t.ConsecutiveFailures > 0 {
-		c.row("failures", fmt.Sprintf("%d: %s", t.ConsecutiveFailures, t.LastFailureError))
+		c.printProperty("failures", fmt.Sprintf("%d: %s", t.ConsecutiveFailures, t.LastFailureError))
 	}
-	c.row("result", t.Result)
-	c.row("waits for", strings.Join(all.Parents, ", "))
-	c.row("before", strings.Join(all.Children, ", "))
+	c.printProperty("result", t.Result)
+	c.printProperty("waits for", strings.Join(all.Parents, ", "))
+	c.printProperty("before", strings.Join(all.Children, ", "))
 	if t.Body != "" {
 		c.print("\n%s\n", prose(t.Body))
 	}
@@ -216,17 +216,17 @@ func (c *call) showWhole(all taskDetails) {
 	}
 }
 
-// metadata checks the value of --metadata: it must be a JSON object, or nil.
-func metadata(text *string) error {
+// checkMetadata checks the value of --metadata: it must be a JSON object, or nil.
+func checkMetadata(text *string) error {
 	if text != nil && *text != "" && json.Unmarshal([]byte(*text), &map[string]any{}) != nil {
-		return misused("--metadata must be a JSON object")
+		return usageErrorf("--metadata must be a JSON object")
 	}
 	return nil
 }
 
 func edit(c *call) action {
 	var e kanban.Edit
-	optional(c, &e.Priority, "priority", "`N`", number)
+	optionalFlag(c, &e.Priority, "priority", "`N`", parseNumber)
 	texts := map[string]**string{"title": &e.Title, "body": &e.Body, "result": &e.Result, "summary": &e.Summary, "metadata": &e.Metadata}
 	for name, field := range texts {
 		usage := "`TEXT`"
@@ -240,9 +240,9 @@ func edit(c *call) action {
 	}
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		if e == (kanban.Edit{}) {
-			return misused("cannot edit %s: say what, for instance --title TEXT", words[0])
+			return usageErrorf("cannot edit %s: say what, for instance --title TEXT", words[0])
 		}
-		if err := metadata(e.Metadata); err != nil {
+		if err := checkMetadata(e.Metadata); err != nil {
 			return err
 		}
 		ok, err := s.Edit(ctx, c.Now(), words[0], e)
@@ -258,11 +258,11 @@ func (c *call) author(named string) string {
 func comment(c *call) action {
 	author := c.Flags.String("author", "", "`AUTHOR`; HERMES_PROFILE or user by default")
 	var most *int64
-	optional(c, &most, "max-len", "cut it to `N` characters", number)
+	optionalFlag(c, &most, "max-len", "cut it to `N` characters", parseNumber)
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		text := strings.Join(words[1:], " ")
 		if most != nil && *most < 1 {
-			return misused("--max-len must be at least 1")
+			return usageErrorf("--max-len must be at least 1")
 		}
 		if runes := []rune(text); most != nil && len(runes) > int(*most) {
 			text = string(runes[:*most])
@@ -286,9 +286,9 @@ func archive(c *call) action {
 	}
 }
 
-// profile returns the assignee for a word on the command line. The words none, - and null, in upper or lower case, mean no
+// parseAssignee returns the assignee for a word on the command line. The words none, - and null, in upper or lower case, mean no
 // assignee ("").
-func profile(word string) string {
+func parseAssignee(word string) string {
 	if slices.Contains([]string{"none", "-", "null"}, strings.ToLower(word)) {
 		return ""
 	}
@@ -297,11 +297,11 @@ func profile(word string) string {
 
 func assign(c *call) action {
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
-		ok, err := s.Assign(ctx, c.Now(), words[0], profile(words[1]))
+		ok, err := s.Assign(ctx, c.Now(), words[0], parseAssignee(words[1]))
 		if errors.Is(err, kanban.ErrRunning) {
 			err = fmt.Errorf("%w: %s reassign %s %s --reclaim", err, program, words[0], words[1])
 		}
-		return c.reportDone(ok, err, "Assigned %s to %s", words[0], cmp.Or(profile(words[1]), emptyCell))
+		return c.reportDone(ok, err, "Assigned %s to %s", words[0], cmp.Or(parseAssignee(words[1]), emptyCell))
 	}
 }
 

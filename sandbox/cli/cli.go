@@ -143,7 +143,7 @@ func Main(ctx context.Context, m *sandbox.Manager, call *Call) int {
 	if err != nil {
 		fmt.Fprintln(call.Err, show.Text(cmdline.Message(cmp.Or(v.Doing, "run "+v.Command()), err)))
 		if code == cmdline.Done {
-			code = codeOf(err)
+			code = exitCodeOf(err)
 		}
 	}
 	return code
@@ -199,8 +199,8 @@ service answers, 5 not allowed, 6 no such sandbox; exec and shell return their c
 // errUnknown means that a sandbox does not exist.
 var errUnknown = errors.New("no such sandbox; see: hinit sandbox ls")
 
-// codeOf returns the exit code for an error.
-func codeOf(err error) int {
+// exitCodeOf returns the exit code for an error.
+func exitCodeOf(err error) int {
 	option, down := (*sandbox.OptionError)(nil), (*sandbox.StateError)(nil)
 	switch {
 	case errors.As(err, &down):

@@ -250,7 +250,7 @@ func (i *invocation) forEach(do func(id string) error) (int, error) {
 			err = do(d.ID)
 		}
 		if err != nil {
-			code, errs = max(code, codeOf(err)), append(errs, err)
+			code, errs = max(code, exitCodeOf(err)), append(errs, err)
 			continue
 		}
 		fmt.Fprintln(i.call.Out, d.Name)

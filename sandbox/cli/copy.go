@@ -52,7 +52,7 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 		if strings.HasSuffix(to, "/") {
 			dir, name = to, filepath.Base(from)
 		}
-		source, end, err := local(from)
+		source, end, err := openLocal(from)
 		if err != nil {
 			return fail(err)
 		}
@@ -74,12 +74,12 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 	fd, err := fsutil.OpenForRoot(to)
 	switch {
 	case err == nil: // a directory; the copy gets the same name inside it
-		_ = unix.Close(fd) // [local] opens it again
+		_ = unix.Close(fd) // [openLocal] opens it again
 		to = filepath.Join(to, path.Base(path.Clean("/"+from)))
 	case strings.HasSuffix(to, "/") || errors.Is(err, fsutil.ErrSymlink):
 		return fail(fmt.Errorf("cannot copy to %s: %w", to, err))
 	}
-	target, end, err := local(to)
+	target, end, err := openLocal(to)
 	if err != nil {
 		return fail(err)
 	}
@@ -99,10 +99,10 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 	return code
 }
 
-// local opens the directory that holds a local file, and returns a path that leads through the descriptor of that directory. The
+// openLocal opens the directory that holds a local file, and returns a path that leads through the descriptor of that directory. The
 // path is valid until end is called. If root runs the program, local follows only links that root has made. Otherwise an agent
 // could replace a directory by a link and so direct root to another file.
-func local(typed string) (opened string, end func(), err error) {
+func openLocal(typed string) (opened string, end func(), err error) {
 	if os.Geteuid() != 0 || typed == "/" {
 		return typed, func() {}, nil
 	}

@@ -67,11 +67,11 @@ func stateError(c sandbox.Container, ref string) error {
 	case sandbox.Running:
 		return nil
 	case sandbox.Paused:
-		return errors.New(fromDaemon + "Container " + ref + " is paused, unpause the container before exec")
+		return errors.New(daemonPrefix + "Container " + ref + " is paused, unpause the container before exec")
 	case sandbox.Restarting:
-		return errors.New(fromDaemon + "Container " + c.ID + " is restarting, wait until the container is running")
+		return errors.New(daemonPrefix + "Container " + c.ID + " is restarting, wait until the container is running")
 	default:
-		text := fromDaemon + "Container " + c.ID + " is not running"
+		text := daemonPrefix + "Container " + c.ID + " is not running"
 		if c.Reason != "" {
 			text += " (" + c.Reason + ")"
 		}
@@ -91,9 +91,9 @@ func (p *Emulator) failNotBegun(ctx context.Context, ref string, why error, from
 		why = fmt.Errorf("the container was replaced by another of its name: %w", errors.ErrUnsupported)
 	}
 	if errors.Is(why, sandbox.ErrRefused) {
-		return from.fail(exitCannot, why, ref)
+		return from.printError(exitCannot, why, ref)
 	}
-	return from.fail(exitFailed, why, ref)
+	return from.printError(exitFailed, why, ref)
 }
 
 // withoutGoneTexts replaces the phrases of goneTexts in an error message. Otherwise the agent would think that its container is

@@ -33,7 +33,7 @@ func commands() []command {
 		{name: "version", handle: (*Emulator).version},
 		{name: "info", flags: (*Call).format, complete: requireFormat("{{.Driver}}"), handle: (*Emulator).info},
 		{name: "image inspect", args: "IMAGE", minArgs: 1, flags: (*Call).format, complete: (*Call).imageInspect, handle: (*Emulator).imageInspect},
-		{name: "ps", flags: (*Call).psFlags, complete: (*Call).ps, handle: (*Emulator).list},
+		{name: "ps", flags: (*Call).psFlags, complete: (*Call).ps, handle: (*Emulator).ps},
 		{name: "run", args: "IMAGE COMMAND...", minArgs: 1, argEndsFlags: true, flags: (*Call).runFlags, complete: (*Call).run, handle: (*Emulator).run},
 		{name: "start", args: "CONTAINER...", minArgs: 1, handle: forEach((*Emulator).start)},
 		{name: "exec", args: "CONTAINER COMMAND...", minArgs: 2, argEndsFlags: true, flags: (*Call).execFlags, handle: (*Emulator).exec},

@@ -43,34 +43,34 @@ func (p *Emulator) Answer(ctx context.Context, c *Call, from Caller) int {
 	return c.command.handle(p, ctx, c, from)
 }
 
-// fail prints an error as the docker command does, and returns code. ref is the container or image that the error is about.
-func (c Caller) fail(code int, err error, ref string) int {
-	fmt.Fprintln(c.Err, daemonText(err, ref))
+// printError prints an error as the docker command does, and returns code. ref is the container or image that the error is about.
+func (c Caller) printError(code int, err error, ref string) int {
+	fmt.Fprintln(c.Err, daemonMessage(err, ref))
 	return code
 }
 
-const fromDaemon = "Error response from daemon: "
+const daemonPrefix = "Error response from daemon: "
 
-// daemonText returns the docker command's message for an error. It must match word for word, because the agent searches for some
+// daemonMessage returns the docker command's message for an error. It must match word for word, because the agent searches for some
 // of these texts.
-func daemonText(err error, ref string) string {
+func daemonMessage(err error, ref string) string {
 	text := err.Error()
-	switch at := strings.Index(text, fromDaemon); {
+	switch at := strings.Index(text, daemonPrefix); {
 	case errors.Is(err, sandbox.ErrGone):
-		return fromDaemon + "No such container: " + ref
+		return daemonPrefix + "No such container: " + ref
 	case at >= 0:
 		return text[at:]
 	case errors.Is(err, sandbox.ErrNoEngine):
 		return "Cannot connect to the Docker daemon. Is the docker daemon running? (" + text + ")"
 	}
-	return fromDaemon + text
+	return daemonPrefix + text
 }
 
 func (p *Emulator) version(ctx context.Context, _ *Call, from Caller) int {
 	fmt.Fprintf(from.Out, "Client: hinit\n")
 	info, err := p.Engine().Info(ctx)
 	if err != nil {
-		return from.fail(exitFailed, err, "")
+		return from.printError(exitFailed, err, "")
 	}
 	fmt.Fprintf(from.Out, " API version:       %s\n OS/Arch:           %s/%s\n\nServer:\n Engine:\n  Version:          %s\n  API version:      %s\n  OS/Arch:          %s/%s\n",
 		info.API, info.OS, info.Arch, info.Version, info.API, info.OS, info.Arch)
@@ -86,17 +86,17 @@ func (p *Emulator) imageInspect(ctx context.Context, c *Call, from Caller) int {
 	image, err := p.Engine().Image(ctx, c.Words[0])
 	if errors.Is(err, sandbox.ErrNoImage) {
 		fmt.Fprintln(from.Out)
-		fmt.Fprintf(from.Err, "%sNo such image: %s\n", fromDaemon, withTag(c.Words[0]))
+		fmt.Fprintf(from.Err, "%sNo such image: %s\n", daemonPrefix, withTag(c.Words[0]))
 		return exitFailed
 	}
 	return from.printDone(toJSON(image.Entrypoint), err)
 }
 
-// list executes docker ps. It remembers the result for a docker run that may follow, see [Emulator.run].
-func (p *Emulator) list(ctx context.Context, c *Call, from Caller) int {
+// ps executes docker ps. It remembers the result for a docker run that may follow, see [Emulator.run].
+func (p *Emulator) ps(ctx context.Context, c *Call, from Caller) int {
 	found, err := p.Engine().List(ctx, c.Labels)
 	if err != nil {
-		return from.fail(exitFailed, err, "")
+		return from.printError(exitFailed, err, "")
 	}
 	slices.SortStableFunc(found, func(a, b sandbox.Container) int { return b.Created.Compare(a.Created) })
 	seen := listing{At: time.Now()}
@@ -129,7 +129,7 @@ func (p *Emulator) list(ctx context.Context, c *Call, from Caller) int {
 // code.
 func (c Caller) printDone(result string, err error) int {
 	if err != nil {
-		return c.fail(exitFailed, err, result)
+		return c.printError(exitFailed, err, result)
 	}
 	fmt.Fprintln(c.Out, result)
 	return 0
@@ -164,7 +164,7 @@ func (p *Emulator) inspect(ctx context.Context, _ *Call, ref string, from Caller
 		return exitFailed
 	}
 	if err != nil {
-		return from.fail(exitFailed, err, ref)
+		return from.printError(exitFailed, err, ref)
 	}
 	fmt.Fprintln(from.Out, container.Finished.UTC().Format(time.RFC3339Nano))
 	return 0
@@ -183,10 +183,10 @@ func (p *Emulator) remove(ctx context.Context, c *Call, ref string, from Caller)
 	container, err := p.Engine().Inspect(ctx, ref)
 	switch {
 	case errors.Is(err, sandbox.ErrGone) && c.Force:
-		from.fail(0, err, ref)
+		from.printError(0, err, ref)
 		return 0
 	case err == nil && !c.Force && (container.State == sandbox.Running || container.State == sandbox.Paused || container.State == sandbox.Restarting):
-		err = fmt.Errorf("%sYou cannot remove a %s container %s. Stop the container before attempting removal or force remove", fromDaemon, container.State, container.ID)
+		err = fmt.Errorf("%sYou cannot remove a %s container %s. Stop the container before attempting removal or force remove", daemonPrefix, container.State, container.ID)
 	case err == nil:
 		p.Forget(container.ID)
 		err = p.Engine().Remove(ctx, container.ID)
@@ -219,7 +219,7 @@ func (p *Emulator) run(ctx context.Context, c *Call, from Caller) int {
 	if start && key != nil {
 		unlock, err := p.Lock(ctx, key)
 		if err != nil {
-			return from.fail(exitDaemon, err, "")
+			return from.printError(exitDaemon, err, "")
 		}
 		defer unlock()
 	}
@@ -235,7 +235,7 @@ func (p *Emulator) run(ctx context.Context, c *Call, from Caller) int {
 			return 0
 		}
 	}
-	if err := p.fetch(ctx, spec.Image, from); err != nil {
+	if err := p.pullIfMissing(ctx, spec.Image, from); err != nil {
 		return p.failRun(c, err, from)
 	}
 	create := p.Engine().Create
@@ -259,8 +259,8 @@ func agentLabels(labels map[string]string) map[string]string {
 	return key
 }
 
-// fetch pulls an image if the engine does not have it.
-func (p *Emulator) fetch(ctx context.Context, ref string, from Caller) error {
+// pullIfMissing pulls an image if the engine does not have it.
+func (p *Emulator) pullIfMissing(ctx context.Context, ref string, from Caller) error {
 	_, err := p.Engine().Image(ctx, ref)
 	if !errors.Is(err, sandbox.ErrNoImage) {
 		return err
@@ -270,7 +270,7 @@ func (p *Emulator) fetch(ctx context.Context, ref string, from Caller) error {
 }
 
 func (p *Emulator) failRun(c *Call, err error, from Caller) int {
-	text := daemonText(err, c.Spec.Image)
+	text := daemonMessage(err, c.Spec.Image)
 	if c.command.name == "create" {
 		fmt.Fprintln(from.Err, text)
 		return exitFailed

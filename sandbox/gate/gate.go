@@ -145,10 +145,10 @@ func awaitGo() error {
 func State() string {
 	line, err := os.ReadFile("/proc/1/cmdline")
 	comm, commErr := os.ReadFile("/proc/1/comm")
-	return state(strings.Split(string(line), "\x00"), strings.TrimSpace(string(comm)), errors.Join(err, commErr))
+	return stateOf(strings.Split(string(line), "\x00"), strings.TrimSpace(string(comm)), errors.Join(err, commErr))
 }
 
-func state(words []string, name string, err error) string {
+func stateOf(words []string, name string, err error) string {
 	switch {
 	// Still the engine's runtime, before it executes our program.
 	case err != nil, words[0] == "", strings.HasPrefix(name, "runc"), strings.HasPrefix(name, "crun"):

@@ -22,7 +22,7 @@ func TestTheEnginesOwnProgramIsNoCommand(t *testing.T) {
 		{[]string{"sleep", "infinity", ""}, "sleep", nil, Opened},
 		{[]string{"/bin/sh", ""}, "sh", nil, Opened},
 	} {
-		if got := state(one.words, one.name, one.err); got != one.want {
+		if got := stateOf(one.words, one.name, one.err); got != one.want {
 			t.Errorf("%q %q: %q, want %q", one.words, one.name, got, one.want)
 		}
 	}

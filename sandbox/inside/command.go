@@ -39,9 +39,9 @@ func (ch *channel) runForeground() mux.End {
 		closeAll(s.own)
 		return endNotBegun(err)
 	}
-	ch.began(r)
+	ch.runStarted(r)
 	_ = ch.Send(mux.KindBegun, mux.EncodeNumber(uint32(pid))) // if this fails, the client is gone
-	s.copy(ch)
+	s.startCopying(ch)
 	<-ended
 	s.drain()
 	finish(&r.end)
@@ -138,8 +138,8 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// copy starts the goroutines that copy the streams. Each ends with its stream.
-func (s *streams) copy(ch *channel) {
+// startCopying starts the goroutines that copy the streams. Each ends with its stream.
+func (s *streams) startCopying(ch *channel) {
 	if s.stdin != nil {
 		guard.Go("feeding a command", func() {
 			_ = ch.Input.Deliver(s.stdin, func(error) {})

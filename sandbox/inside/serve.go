@@ -125,9 +125,9 @@ func listenIn(dir string) (l *net.UnixListener, err error) {
 	return l, err
 }
 
-// allowed reports whether a client may run commands as this user. A client with pid 0 is outside of the container's PID
+// mayRunCommands reports whether a client may run commands as this user. A client with pid 0 is outside of the container's PID
 // namespace. It may, because it has reached the socket through a directory that only its user on the host can open.
-func allowed(conn net.Conn) bool {
+func mayRunCommands(conn net.Conn) bool {
 	cred, err := proc.Peer(conn)
 	return err == nil && (cred.Pid == 0 || cred.Uid == 0 || int(cred.Uid) == os.Geteuid())
 }
@@ -139,7 +139,7 @@ func (s *server) serve(nc net.Conn) {
 	defer nc.Close()
 	_ = nc.SetReadDeadline(time.Now().Add(helloTime))
 	c, err := mux.Accept(nc, s.id)
-	if err != nil || !allowed(nc) {
+	if err != nil || !mayRunCommands(nc) {
 		return
 	}
 	_ = nc.SetReadDeadline(time.Time{})
@@ -216,21 +216,21 @@ type channel struct {
 	server  *server
 	request mux.Open
 
-	mu    sync.Mutex
-	run   *run            // nil while no command runs
-	tty   *os.File        // terminal of the run; nil: none
-	grace time.Duration   // grace period for ending the run
-	ctx   context.Context //nolint:containedctx // done when the request is canceled: its run is then ended, and no new one can begin
-	end   context.CancelFunc
+	mu            sync.Mutex
+	run           *run            // nil while no command runs
+	tty           *os.File        // terminal of the run; nil: none
+	grace         time.Duration   // grace period for ending the run
+	ctx           context.Context //nolint:containedctx // done when the request is canceled: its run is then ended, and no new one can begin
+	cancelContext context.CancelFunc
 }
 
 func (s *server) acceptRequest(served *mux.Channel, open mux.Open) {
 	ch := &channel{Channel: served, server: s, request: open}
-	ch.ctx, ch.end = context.WithCancel(context.Background())
+	ch.ctx, ch.cancelContext = context.WithCancel(context.Background())
 	ch.Resize, ch.Kill = ch.resize, ch.cancel
 	guard.Go("serving a command", func() {
 		end := ch.serve()
-		ch.end()
+		ch.cancelContext()
 		_ = ch.Finish(end) // if this fails, the client is gone
 	})
 }
@@ -250,7 +250,7 @@ func (ch *channel) cancel(grace time.Duration) {
 	}
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	ch.end()
+	ch.cancelContext()
 	ch.grace = grace
 	ch.Input.End(io.ErrUnexpectedEOF)
 	if ch.run != nil {
@@ -261,8 +261,8 @@ func (ch *channel) cancel(grace time.Duration) {
 	}
 }
 
-// began stores the run that was started for the channel. If the request was canceled during the start, began ends the run.
-func (ch *channel) began(r *run) {
+// runStarted stores the run that was started for the channel. If the request was canceled during the start, began ends the run.
+func (ch *channel) runStarted(r *run) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	ch.run = r

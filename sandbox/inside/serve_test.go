@@ -320,7 +320,7 @@ func TestAnotherUserOfTheContainer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := allowed(c); got != want {
+		if got := mayRunCommands(c); got != want {
 			t.Errorf("user %d is allowed: %v", uid, got)
 		}
 		c.Close()

@@ -138,7 +138,7 @@ func (s *Stream) End(err error) {
 
 // confirm tells the other side that a frame was consumed, so that it may send another one.
 func (s *Stream) confirm(frame []byte) {
-	release(frame)
+	putBuffer(frame)
 	_ = s.ch.Send(KindConfirm, []byte{byte(s.kind)}) // if this fails, the writer is gone and sends no more
 }
 

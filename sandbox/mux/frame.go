@@ -94,7 +94,7 @@ func (r *Reader) Next() (Frame, error) {
 			return f, err
 		}
 	}
-	f.Data = buffer(int(size))
+	f.Data = getBuffer(int(size))
 	_, err := io.ReadFull(r.r, f.Data)
 	return f, err
 }
@@ -102,15 +102,15 @@ func (r *Reader) Next() (Frame, error) {
 // buffers is a pool of buffers for the data of long frames.
 var buffers = sync.Pool{New: func() any { return new([MaxData]byte) }}
 
-// buffer returns a buffer of the given size. Return it with [release].
-func buffer(size int) []byte {
+// getBuffer returns a buffer of the given size. Return it with [putBuffer].
+func getBuffer(size int) []byte {
 	if size <= 4<<10 || size > MaxData {
 		return make([]byte, size)
 	}
 	return buffers.Get().(*[MaxData]byte)[:size]
 }
 
-func release(data []byte) {
+func putBuffer(data []byte) {
 	if cap(data) == MaxData {
 		buffers.Put((*[MaxData]byte)(data[:MaxData]))
 	}

@@ -55,8 +55,8 @@ type gateRecord struct {
 	passedStart time.Time     // start time of the container when it last passed its gate
 }
 
-// record returns the record of a container, and makes one if there is none. The caller holds mu.
-func (g *Gate) record(id string) *gateRecord {
+// recordOf returns the record of a container, and makes one if there is none. The caller holds mu.
+func (g *Gate) recordOf(id string) *gateRecord {
 	if len(g.containers) > 4096 { // drop unused records; the gates of these containers are then asked again
 		maps.DeleteFunc(g.containers, func(_ string, c *gateRecord) bool { return c.users.Load() == 0 })
 	}
@@ -108,7 +108,7 @@ func (g *Gate) lockContainer(ctx context.Context, id string) (release func(), er
 // lock takes the lock of a container or a user. It fails only if ctx ends.
 func (g *Gate) lock(ctx context.Context, key string) (release func(), err error) {
 	g.mu.Lock()
-	c := g.record(key)
+	c := g.recordOf(key)
 	c.users.Add(1)
 	g.mu.Unlock()
 	if !pause.Send(ctx, c.lock, struct{}{}) {
@@ -122,14 +122,14 @@ func (g *Gate) lock(ctx context.Context, key string) (release func(), err error)
 func (g *Gate) recordPassed(id string, started time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.record(id).passedStart = started
+	g.recordOf(id).passedStart = started
 }
 
 // passed reports whether a container has passed its gate since its last start, as far as this service knows.
 func (g *Gate) passed(c sandbox.Container) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	past := g.record(c.ID).passedStart
+	past := g.recordOf(c.ID).passedStart
 	return !past.IsZero() && past.Equal(c.Started)
 }
 

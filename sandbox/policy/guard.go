@@ -32,17 +32,17 @@ type Owner struct {
 
 // Guarded is an engine that does for one owner only what the policy permits. [Guard] makes it.
 type Guarded struct {
-	Engine sandbox.FullEngine // not embedded, so that a new method of the engine is not passed through without a check
-	policy Policy
-	owner  Owner
-	places PathTranslator
-	gate   *Gate
+	Engine     sandbox.FullEngine // not embedded, so that a new method of the engine is not passed through without a check
+	policy     Policy
+	owner      Owner
+	translator PathTranslator
+	gate       *Gate
 }
 
 // Guard returns an engine that does for the owner only what the policy permits, and hides the containers of other owners. Closing
 // it does not close the underlying engine.
 func Guard(engine sandbox.FullEngine, policy Policy, owner Owner, places PathTranslator, gate *Gate) *Guarded {
-	return &Guarded{Engine: engine, policy: policy, owner: owner, places: places, gate: gate}
+	return &Guarded{Engine: engine, policy: policy, owner: owner, translator: places, gate: gate}
 }
 
 // Close does nothing: all guards share the underlying engine.
@@ -95,7 +95,7 @@ func (g *Guarded) owns(c sandbox.Container) bool {
 			return false
 		}
 	}
-	return c.ID != g.places.self && !isReplaced(c) && (g.owner.Operator || g.owner.hasProfile(c.Labels[sandbox.LabelProfile]))
+	return c.ID != g.translator.self && !isReplaced(c) && (g.owner.Operator || g.owner.hasProfile(c.Labels[sandbox.LabelProfile]))
 }
 
 // hasProfile reports whether a profile is the owner's. The volume's own profile has two names: "default" and, in other versions

@@ -129,11 +129,11 @@ func (g *Guarded) resolveMounts(spec *sandbox.Spec) (bound bool, err error) {
 			if err != nil {
 				return false, err
 			}
-			outside, ok := g.places.ToEngine(source)
+			outside, ok := g.translator.ToEngine(source)
 			if !ok {
 				return false, g.refusedMount(m, errors.New("the engine does not have it: it is on no volume of this container"))
 			}
-			readOnly, covered := g.places.Within(source)
+			readOnly, covered := g.translator.Within(source)
 			if covered {
 				return false, g.refusedMount(m, errors.New("something else is mounted below it"))
 			}
@@ -208,7 +208,7 @@ func (g *Guarded) setAccessTime(outside string, to time.Time) error {
 
 // insidePath translates a path on the engine's machine, or returns an error if this process can't see the file.
 func (g *Guarded) insidePath(outside string) (string, error) {
-	inside, ok := g.places.FromEngine(outside)
+	inside, ok := g.translator.FromEngine(outside)
 	if !ok {
 		return "", fmt.Errorf("cannot look at the mount of %s: it is not on a volume of this container any more", outside)
 	}

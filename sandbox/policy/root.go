@@ -119,9 +119,9 @@ func (g *Guarded) makePrivate(ctx context.Context, spec *sandbox.Spec) error {
 			return errors.Join(err, &RefusedError{fmt.Sprintf("a volume besides the %d that there are", len(there)), "remove directories that sandboxes have mounted"})
 		}
 		// The source's name for the engine: a path inside this container would be the same in every container of its image.
-		place, ok := g.places.ToEngine(source)
+		place, ok := g.translator.ToEngine(source)
 		if !ok {
-			place = g.places.self + source // such a path lasts only as long as this container
+			place = g.translator.self + source // such a path lasts only as long as this container
 		}
 		hash := sha256.Sum256(fmt.Appendf(nil, "%d\x00%s\x00%s", g.owner.UID, g.owner.Profile, place))
 		name := fmt.Sprintf("%s%s-%x", sandbox.VolumePrefix, g.owner.Profile, hash[:8])

@@ -70,7 +70,7 @@ func keeping(t *testing.T, q *quiet) *service {
 	t.Helper()
 	h := &service{
 		engine: q, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), log: func(string, ...any) {}, tenants: map[tenantKey]*tenant{},
-		began: time.Now(), changed: make(chan struct{}, 1),
+		startedAt: time.Now(), scanRequests: make(chan struct{}, 1),
 	}
 	h.releaseTimer = time.AfterFunc(releaseAfter, h.releaseMemory)
 	h.opts.Lifetime = 5 * time.Minute
@@ -82,7 +82,7 @@ func keeping(t *testing.T, q *quiet) *service {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { h.keepSandboxes(ctx); close(done) }()
+	go func() { h.cleanUp(ctx); close(done) }()
 	t.Cleanup(func() { cancel(); <-done })
 	return h
 }

@@ -38,7 +38,7 @@ func (p Program) Run(argv []string) int {
 		argv = []string{"hinit-sandbox"}
 	}
 	if isDocker(argv[0], os.Getenv("HERMES_DOCKER_BINARY")) {
-		return p.asDocker(argv[1:])
+		return p.runAsDocker(argv[1:])
 	}
 	args := argv[1:]
 	if len(args) == 0 {
@@ -122,7 +122,7 @@ func (p Program) dispatch(ctx context.Context, req daemon.Request, local daemon.
 	conn, err := daemon.Dial(ctx, dial.SandboxSocket(os.LookupEnv))
 	switch {
 	case errors.Is(err, daemon.ErrNone):
-		return p.runHere(ctx, req, local)
+		return p.runLocally(ctx, req, local)
 	case err != nil:
 		fmt.Fprintln(local.Err, err)
 		return unreachableCode(req)
@@ -162,11 +162,11 @@ func (p Program) runOnTerminal(req daemon.Request, local daemon.Streams) int {
 	return p.run(req, local)
 }
 
-// asDocker executes a command line of the docker command, and returns the exit code.
-func (p Program) asDocker(args []string) int {
+// runAsDocker executes a command line of the docker command, and returns the exit code.
+func (p Program) runAsDocker(args []string) int {
 	call, err := dockercli.Parse(args, permittedWords())
 	if other := (*dockercli.UnhandledError)(nil); errors.As(err, &other) {
-		return realDocker(args, err)
+		return execRealDocker(args, err)
 	}
 	if err != nil {
 		_, none := os.Stat(dial.SandboxSocket(os.LookupEnv))
@@ -182,8 +182,8 @@ func permittedWords() []string {
 	return strings.FieldsFunc(os.Getenv("HINIT_SANDBOX_ALLOW"), func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// realDocker executes the real docker command in place of this process, if there is one in PATH. Otherwise it prints why.
-func realDocker(args []string, why error) int {
+// execRealDocker executes the real docker command in place of this process, if there is one in PATH. Otherwise it prints why.
+func execRealDocker(args []string, why error) int {
 	self, err := os.Stat("/proc/self/exe")
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
 		path := filepath.Join(dir, "docker")
@@ -200,8 +200,8 @@ func realDocker(args []string, why error) int {
 	return 1
 }
 
-// runHere handles a request in this process, which uses the engine directly.
-func (p Program) runHere(ctx context.Context, req daemon.Request, local daemon.Streams) int {
+// runLocally handles a request in this process, which uses the engine directly.
+func (p Program) runLocally(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	fail := func(code int, err error) int {
 		fmt.Fprintln(local.Err, err)
 		return code

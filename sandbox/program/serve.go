@@ -76,8 +76,8 @@ func (p Program) serveUntil(ctx context.Context, set settings, opts sandbox.Opti
 		return fmt.Errorf("cannot serve sandboxes: %w; put it there, or set HINIT_SANDBOX_HELPER", err)
 	}
 	h := &service{
-		engine: engine, opts: opts, settings: set, places: places, gate: &policy.Gate{Program: helper}, log: say, gateways: newGatewayLookup(os.LookupEnv),
-		agent: findAgent(set.user, say), tenants: map[tenantKey]*tenant{}, began: time.Now(), changed: make(chan struct{}, 1),
+		engine: engine, opts: opts, settings: set, translator: places, gate: &policy.Gate{Program: helper}, log: say, gateways: newGatewayLookup(os.LookupEnv),
+		agent: findAgent(set.user, say), tenants: map[tenantKey]*tenant{}, startedAt: time.Now(), scanRequests: make(chan struct{}, 1),
 	}
 	h.releaseTimer = time.AfterFunc(releaseAfter, guard.Func("releasing memory", h.releaseMemory))
 	defer h.releaseTimer.Stop()
@@ -118,7 +118,7 @@ func (h *service) listen(ctx context.Context, root policy.Root) error {
 	defer keeping.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	keeping.Go(func() { h.keepSandboxes(ctx) })
+	keeping.Go(func() { h.cleanUp(ctx) })
 	server := &daemon.Server{Handle: h.handle, Allow: callerRule(h.agent, isolates), Panicked: func(fault any, stack []byte) {
 		h.log("a request has panicked, and the service goes on: %v\n%s", fault, stack)
 	}}
@@ -129,7 +129,7 @@ func (h *service) listen(ctx context.Context, root policy.Root) error {
 // reads.
 func (h *service) reportRoot(root policy.Root) {
 	h.log("%s", root)
-	if err := writeNote(h.settings.socket+".root", root.String()+"\n"); err != nil {
+	if err := writeDoctorFile(h.settings.socket+".root", root.String()+"\n"); err != nil {
 		h.log("cannot leave word for hinit doctor: %v", err)
 	}
 	if root == policy.RootCaller {
@@ -137,8 +137,8 @@ func (h *service) reportRoot(root policy.Root) {
 	}
 }
 
-// writeNote writes a file that `hinit doctor` reads. It replaces an existing file.
-func writeNote(path, text string) error {
+// writeDoctorFile writes a file that `hinit doctor` reads. It replaces an existing file.
+func writeDoctorFile(path, text string) error {
 	dir, err := fsutil.OpenNoLink(filepath.Dir(path), fsutil.Self())
 	if err != nil {
 		return err
@@ -209,8 +209,8 @@ func (w *wordList) Set(text string) error {
 	return (*cmdline.List)(w).Set(text)
 }
 
-// define defines the flags of `hinit sandbox serve`.
-func (s *settings) define(f *flag.FlagSet) {
+// defineFlags defines the flags of `hinit sandbox serve`.
+func (s *settings) defineFlags(f *flag.FlagSet) {
 	p := &s.policy
 	f.StringVar(&s.socket, "socket", dial.SandboxSocket(os.LookupEnv), "unix `SOCKET` that it listens on")
 	f.StringVar(&s.state, "state", "/run/hinit-sandbox", "`DIRECTORY` for what it knows of its callers; made for root alone")
@@ -250,7 +250,7 @@ func readSettings(args []string, lookup func(string) (string, bool), out io.Writ
 		Summary: "own the sandboxes of this volume for all agents; hinit runs it with HINIT_SANDBOX=1",
 	}
 	f := cmdline.Flags(verb.Name)
-	s.define(f)
+	s.defineFlags(f)
 	var wrong error
 	for _, name := range variables {
 		option := f.Lookup(strings.ToLower(name[len("HINIT_SANDBOX")+1:]))

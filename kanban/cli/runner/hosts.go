@@ -33,12 +33,12 @@ import (
 const Template = config.KanbanWorker
 
 // ByPID1 returns a runner whose workers the container's PID 1 starts. c is the client of PID 1.
-func ByPID1(ctx context.Context, c *dial.Client) (*Runner, error) { return newRunner(ctx, pid1{c}) }
+func ByPID1(ctx context.Context, c *dial.Client) (*Runner, error) { return newRunner(ctx, pid1Host{c}) }
 
-// pid1 is the host that asks PID 1 to start and stop runs.
-type pid1 struct{ *dial.Client }
+// pid1Host is the host that asks PID 1 to start and stop runs.
+type pid1Host struct{ *dial.Client }
 
-func (h pid1) start(ctx context.Context, tag string, job kanban.Job) (client.Run, error) {
+func (h pid1Host) start(ctx context.Context, tag string, job kanban.Job) (client.Run, error) {
 	return h.StartRun(ctx, client.RunRequest{
 		Template: Template, Tag: tag, Profile: job.Profile, Task: job.Task, Options: job.Options, Env: job.Vars, Dir: job.Dir, Log: job.Log,
 	})
@@ -47,15 +47,15 @@ func (h pid1) start(ctx context.Context, tag string, job kanban.Job) (client.Run
 // Local returns a runner that starts its workers in this process, with the command in hinit.yaml. It is for a machine where hinit
 // isn't PID 1.
 func Local(ctx context.Context, cfg *config.Config) (*Runner, error) {
-	b, err := book()
+	b, err := localRuns()
 	if err != nil {
 		return nil, err
 	}
-	return newRunner(ctx, local{b, cfg})
+	return newRunner(ctx, localHost{b, cfg})
 }
 
-// local is the host that starts runs in this process.
-type local struct {
+// localHost is the host that starts runs in this process.
+type localHost struct {
 	book *runs.Book
 	cfg  *config.Config
 }
@@ -79,7 +79,7 @@ func Agent(configured string) (string, error) {
 	return "", fmt.Errorf("`%s` executable not found on PATH, and there is no %s: install it, or name it in HERMES_BIN", agentName, configured)
 }
 
-func (h local) start(ctx context.Context, tag string, job kanban.Job) (client.Run, error) {
+func (h localHost) start(ctx context.Context, tag string, job kanban.Job) (client.Run, error) {
 	if err := refuseIsolated(job.Profile); err != nil {
 		return client.Run{}, err
 	}
@@ -111,16 +111,16 @@ func refuseIsolated(profile string) error {
 	return err
 }
 
-func (h local) StopRun(ctx context.Context, id string) (client.Run, error) {
+func (h localHost) StopRun(ctx context.Context, id string) (client.Run, error) {
 	return h.book.Stop(ctx, id)
 }
 
-func (h local) Runs(context.Context) ([]client.Run, error) {
+func (h localHost) Runs(context.Context) ([]client.Run, error) {
 	list, _ := h.book.Since(0)
 	return list, nil
 }
 
-func (h local) FollowRuns(ctx context.Context, tell func(client.Run) error) error {
+func (h localHost) FollowRuns(ctx context.Context, tell func(client.Run) error) error {
 	for cursor := uint64(0); ; {
 		news := h.book.News()
 		var list []client.Run
@@ -139,8 +139,8 @@ func (h local) FollowRuns(ctx context.Context, tell func(client.Run) error) erro
 // maxGitOutput is the maximum number of bytes of git's output that are read.
 const maxGitOutput = 1 << 20
 
-// book returns the registry of the runs of this process. Its supervisor reaps all children of this process.
-var book = sync.OnceValues(onehost.Book)
+// localRuns returns the registry of the runs of this process. Its supervisor reaps all children of this process.
+var localRuns = sync.OnceValues(onehost.Book)
 
 // Git runs git in dir and returns its output, even if git fails. If profile is set, git runs in that profile's isolation, and
 // with the repository's hooks disabled. Git is a [kanban.Git].
@@ -153,7 +153,7 @@ func Git(ctx context.Context, profile, dir string, args ...string) (string, erro
 		spec.Dir = "/"
 		spec.Argv = slices.Concat([]string{"hinit", "shell", profile, "--", "git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-C", dir}, args)
 	}
-	text, err := output(ctx, spec)
+	text, err := runCommand(ctx, spec)
 	if err != nil {
 		err = fmt.Errorf("cannot run git %s%s: %w", strings.Join(args, " "), where, err)
 	}
@@ -186,9 +186,9 @@ func Isolated(lookup func(string) (string, bool)) func(profile string) (bool, er
 	}
 }
 
-// output runs a command and returns at most maxGitOutput bytes of its output. It kills the command when ctx ends.
-func output(ctx context.Context, spec proc.Spec) (text []byte, err error) {
-	b, err := book()
+// runCommand runs a command and returns at most maxGitOutput bytes of its output. It kills the command when ctx ends.
+func runCommand(ctx context.Context, spec proc.Spec) (text []byte, err error) {
+	b, err := localRuns()
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ type Runner struct {
 	adopted  map[int]bool          // pids of workers that an earlier dispatcher started; for each, a goroutine waits for its exit
 	runEnded chan struct{}         // closed when a run has ended, then replaced by a new channel
 	wake     chan struct{}
-	scanning sync.Mutex // held during a scan of all processes, so that only one can hang
+	scanLock sync.Mutex // held during a scan of all processes, so that only one can hang
 }
 
 // followPause is the pause before FollowRuns is called again after a failure. The usual failure is that PID 1 re-executes itself.
@@ -59,7 +59,7 @@ func newRunner(ctx context.Context, h host) (*Runner, error) {
 		defer close(r.followDone)
 		for follow.Err() == nil {
 			_ = r.host.FollowRuns(follow, func(run client.Run) error { // ignore the error: if the host still fails, Start and End report it
-				r.note(run)
+				r.storeRun(run)
 				return nil
 			})
 			pause.For(follow, followPause)
@@ -83,13 +83,13 @@ func (r *Runner) refresh(ctx context.Context) error {
 		return err
 	}
 	for _, run := range list {
-		r.note(run)
+		r.storeRun(run)
 	}
 	return nil
 }
 
-// note stores the new state of a run. If the run has ended, it wakes all goroutines that wait for the end of a run.
-func (r *Runner) note(run client.Run) {
+// storeRun stores the new state of a run. If the run has ended, it wakes all goroutines that wait for the end of a run.
+func (r *Runner) storeRun(run client.Run) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known, had := r.runs[run.Tag]
@@ -117,7 +117,7 @@ func (r *Runner) Start(ctx context.Context, job kanban.Job) (kanban.Worker, erro
 	if err != nil {
 		return kanban.Worker{}, wrapHostError(err)
 	}
-	r.note(run)
+	r.storeRun(run)
 	if run.PID == 0 && run.End != nil {
 		return kanban.Worker{}, fmt.Errorf("%s", run.End.Error)
 	}
@@ -150,13 +150,13 @@ func (r *Runner) WorkerStates(ctx context.Context, refs []kanban.Ref) ([]kanban.
 	out := make([]kanban.WorkerReport, len(refs))
 	fresh := false
 	for i, ref := range refs {
-		run, known := r.find(ref)
+		run, known := r.knownRun(ref)
 		if !known && ref.PID == 0 && !fresh { // no pid: the dispatcher may have died after its claim, before the host answered
 			fresh = true
 			if err := r.refresh(ctx); err != nil {
 				return nil, err
 			}
-			run, known = r.find(ref)
+			run, known = r.knownRun(ref)
 		}
 		switch {
 		case known:
@@ -181,16 +181,16 @@ func workerReport(run client.Run) kanban.WorkerReport {
 	return s
 }
 
-// missingDir is a path at which no directory can ever exist, so a run in this directory fails to start.
-const missingDir = os.DevNull + "/withdrawn"
+// nonexistentDir is a path at which no directory can ever exist, so a run in this directory fails to start.
+const nonexistentDir = os.DevNull + "/withdrawn"
 
 // Withdraw implements [kanban.Runner]. It uses that a host starts only one run for each tag: it starts a run with the worker's
-// tag in missingDir. That run fails, and uses up the tag, so the host never starts the worker. If the worker was already started,
+// tag in nonexistentDir. That run fails, and uses up the tag, so the host never starts the worker. If the worker was already started,
 // the host returns the worker's run instead. If the host refuses this run, it also refuses the worker.
 func (r *Runner) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.WorkerReport, error) {
-	run, err := r.host.start(ctx, tag(ref), kanban.Job{Ref: ref, Dir: missingDir})
+	run, err := r.host.start(ctx, tag(ref), kanban.Job{Ref: ref, Dir: nonexistentDir})
 	if err == nil {
-		r.note(run)
+		r.storeRun(run)
 		return workerReport(run), nil
 	}
 	if err := wrapHostError(err); errors.As(err, new(*kanban.HostError)) {
@@ -199,7 +199,7 @@ func (r *Runner) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.WorkerRep
 	return kanban.WorkerReport{Liveness: kanban.NeverStarted}, nil
 }
 
-func (r *Runner) find(ref kanban.Ref) (client.Run, bool) {
+func (r *Runner) knownRun(ref kanban.Ref) (client.Run, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	run, known := r.runs[tag(ref)]
@@ -224,30 +224,30 @@ func exitOf(run client.Run) kanban.Exit {
 	return x
 }
 
-// endTime is how long End waits, after the grace of a worker, for the host to kill it and report its end.
-const endTime = 5 * time.Second
+// endReportTimeout is how long End waits, after the grace of a worker, for the host to kill it and report its end.
+const endReportTimeout = 5 * time.Second
 
 // End implements [kanban.Runner].
 func (r *Runner) End(ctx context.Context, refs []kanban.Ref, grace time.Duration) []kanban.Termination {
 	out := make([]kanban.Termination, len(refs))
 	var all sync.WaitGroup
 	for i, ref := range refs {
-		if run, known := r.find(ref); known {
-			all.Go(func() { out[i] = r.end(ctx, run, grace) })
+		if run, known := r.knownRun(ref); known {
+			all.Go(func() { out[i] = r.endRun(ctx, run, grace) })
 		}
 	}
 	all.Wait()
 	return out
 }
 
-func (r *Runner) end(ctx context.Context, run client.Run, grace time.Duration) kanban.Termination {
+func (r *Runner) endRun(ctx context.Context, run client.Run, grace time.Duration) kanban.Termination {
 	t := kanban.Termination{Attempted: true}
 	if run.End == nil {
 		if _, err := r.host.StopRun(ctx, run.ID); err != nil {
 			return t
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, grace+endTime)
+	ctx, cancel := context.WithTimeout(ctx, grace+endReportTimeout)
 	defer cancel()
 	for {
 		r.mu.Lock()
@@ -299,7 +299,7 @@ func (r *Runner) wakeWhenEnded(w kanban.Worker) {
 // findUnrecorded looks for the worker of an attempt whose dispatcher died before it could record the pid. It searches the
 // environments of all processes for the attempt's variables.
 func (r *Runner) findUnrecorded(ref kanban.Ref) kanban.WorkerReport {
-	pids, sure, _ := r.byEnv(map[string]string{"HERMES_KANBAN_RUN_ID": strconv.FormatInt(ref.Run, 10), "HERMES_KANBAN_DB": ref.DB})
+	pids, sure, _ := r.scanProcesses(map[string]string{"HERMES_KANBAN_RUN_ID": strconv.FormatInt(ref.Run, 10), "HERMES_KANBAN_DB": ref.DB})
 	switch {
 	case len(pids) > 0:
 		ticks, _ := proc.StartTicks(pids[0])
@@ -312,26 +312,26 @@ func (r *Runner) findUnrecorded(ref kanban.Ref) kanban.WorkerReport {
 
 // Leftovers implements [kanban.Runner].
 func (r *Runner) Leftovers(ref kanban.Ref) (pids []int, ok bool) {
-	pids, _, ok = r.byEnv(map[string]string{"HERMES_KANBAN_TASK": ref.Task, "HERMES_KANBAN_DB": ref.DB})
+	pids, _, ok = r.scanProcesses(map[string]string{"HERMES_KANBAN_TASK": ref.Task, "HERMES_KANBAN_DB": ref.DB})
 	return pids, ok
 }
 
-// scanTime limits the wait for a scan of all processes. A scan can hang, because reading the environment of a process in a frozen
+// scanTimeout limits the wait for a scan of all processes. A scan can hang, because reading the environment of a process in a frozen
 // control group blocks.
-const scanTime = 5 * time.Second
+const scanTimeout = 5 * time.Second
 
-// byEnv calls [kanban.ProcessesWith], and returns its results pids and sure. ok is false if the scan takes longer than scanTime,
+// scanProcesses calls [kanban.ProcessesWith], and returns its results pids and sure. ok is false if the scan takes longer than scanTimeout,
 // or while an earlier scan is still running.
-func (r *Runner) byEnv(vars map[string]string) (pids []int, sure, ok bool) {
-	if !r.scanning.TryLock() {
+func (r *Runner) scanProcesses(vars map[string]string) (pids []int, sure, ok bool) {
+	if !r.scanLock.TryLock() {
 		return nil, false, false
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), scanTime)
+	ctx, cancel := context.WithTimeout(context.Background(), scanTimeout)
 	defer cancel()
 	var found []int
 	var all bool
 	err := blocking.Wait(ctx, "looking for processes", func() error {
-		defer r.scanning.Unlock()
+		defer r.scanLock.Unlock()
 		found, all = kanban.ProcessesWith(vars)
 		return nil
 	})

@@ -22,15 +22,15 @@ type board struct {
 	server      *Server
 	slug        string
 	workerEnded chan struct{} // receives a value when a worker of any board has ended
-	tried       chan struct{} // closed after the first try to lock the board, or when the board can't be opened
+	lockTried   chan struct{} // closed after the first try to lock the board, or when the board can't be opened
 
-	d       *kanban.Dispatcher
-	changes <-chan struct{} // receives a value after a change of the board's file
-	version int64           // data version of the file before the last pass, see [kanban.Store.DataVersion]
-	took    time.Duration   // duration of the last pass
-	stuck   time.Time       // time since which tasks are ready and none is started; zero: no such tasks
-	warned  time.Time       // time of the last warning about stuck tasks
-	summary time.Time       // time of the last summary
+	d            *kanban.Dispatcher
+	changes      <-chan struct{} // receives a value after a change of the board's file
+	version      int64           // data version of the file before the last pass, see [kanban.Store.DataVersion]
+	lastDuration time.Duration   // duration of the last pass
+	stuckSince   time.Time       // time since which tasks are ready and none is started; zero: no such tasks
+	lastWarning  time.Time       // time of the last warning about stuck tasks
+	lastSummary  time.Time       // time of the last summary
 }
 
 const (
@@ -42,12 +42,12 @@ const (
 	// passLimit is the time limit of a pass. The next pass does the rest.
 	passLimit = 5 * time.Minute
 	// lockRetryPause is the pause between two tries to lock a board. A gateway, or a command that makes one pass, usually releases
-	// the lock within patientTimes such pauses, so only a longer wait is reported.
+	// the lock within quietRetries such pauses, so only a longer wait is reported.
 	lockRetryPause = 250 * time.Millisecond
-	patientTimes   = 4
-	// While the container stops, the server makes passes with the pause lastLook, for at most lastLimit in all.
-	lastLook  = 100 * time.Millisecond
-	lastLimit = time.Minute
+	quietRetries   = 4
+	// While the container stops, the server makes passes with the pause finalPassPause, for at most finalPassesTimeout in all.
+	finalPassPause     = 100 * time.Millisecond
+	finalPassesTimeout = time.Minute
 	// maxPassPause limits the pause before a pass that a change of the file causes, see [board.pauseBeforePass].
 	maxPassPause = 20 * time.Millisecond
 	// The server warns when tasks have been ready for stuckRounds intervals and none was started. It repeats the warning after
@@ -66,34 +66,34 @@ func (b *board) serve(ctx context.Context) {
 		log.Error("cannot serve the board", "error", err)
 		return
 	}
-	tried := sync.OnceFunc(func() { close(b.tried) })
+	tried := sync.OnceFunc(func() { close(b.lockTried) })
 	defer tried()
 	for ctx.Err() == nil && b.server.Boards.Exists(b.slug) {
 		if b.d, err = b.server.Board(ctx, paths); err != nil {
 			if tried(); ctx.Err() == nil {
 				log.Error("cannot open the board; it is left alone until the file changes", "error", err)
-				b.server.say(b.slug, boardText{err.Error(), true})
+				b.server.setText(b.slug, boardText{err.Error(), true})
 				b.awaitRepair(ctx, paths.DB)
 			}
 			continue
 		}
 		changes, stop := Watch(paths.DB)
 		b.changes = changes
-		if b.hold(ctx, tried) {
-			b.passes(ctx)
+		if b.lockBoard(ctx, tried) {
+			b.runPasses(ctx)
 		}
 		if ctx.Err() != nil && b.server.Stopping != nil && b.server.Stopping() {
-			b.lastPasses()
+			b.finalPasses()
 		}
 		stop()
 		_ = b.d.Store.Close() // all writes are done
 	}
 }
 
-// hold waits until it has the board's tick lock. It opens the lock's file again for each try, because another program may replace
+// lockBoard waits until it has the board's tick lock. It opens the lock's file again for each try, because another program may replace
 // the file. If locking fails with an error, hold returns true all the same: the board is then dispatched without the lock. It
 // returns false if ctx ends or the board is removed.
-func (b *board) hold(ctx context.Context, tried func()) bool {
+func (b *board) lockBoard(ctx context.Context, tried func()) bool {
 	path := b.d.Store.Paths().TickLock()
 	for times := 0; ; times++ {
 		held, err := b.d.Hold()
@@ -104,9 +104,9 @@ func (b *board) hold(ctx context.Context, tried func()) bool {
 		if held || err != nil {
 			return true
 		}
-		if times == patientTimes {
+		if times == quietRetries {
 			b.server.Log.Info("another dispatcher has the board; waiting for its end", "lock", path)
-			b.server.say(b.slug, boardText{text: "waits: another dispatcher has the board"})
+			b.server.setText(b.slug, boardText{text: "waits: another dispatcher has the board"})
 		}
 		if !pause.For(ctx, lockRetryPause) || !b.server.Boards.Exists(b.slug) || !b.d.Store.InPlace() {
 			return false
@@ -114,15 +114,15 @@ func (b *board) hold(ctx context.Context, tried func()) bool {
 	}
 }
 
-// lastPasses makes passes while the container stops, until the workers have ended, to release their claims. Otherwise the next
+// finalPasses makes passes while the container stops, until the workers have ended, to release their claims. Otherwise the next
 // dispatcher would have to wait until the claims expire. The passes start no workers.
-func (b *board) lastPasses() {
-	ctx, cancel := context.WithTimeout(context.Background(), lastLimit)
+func (b *board) finalPasses() {
+	ctx, cancel := context.WithTimeout(context.Background(), finalPassesTimeout)
 	defer cancel()
 	for {
 		res, err := b.d.Tick(ctx, b.server.Now(), kanban.TickOptions{MaxSpawn: new(int)})
 		b.report(res)
-		if err != nil || res.Alive == 0 || !pause.For(ctx, lastLook) {
+		if err != nil || res.Alive == 0 || !pause.For(ctx, finalPassPause) {
 			return
 		}
 	}
@@ -130,18 +130,18 @@ func (b *board) lastPasses() {
 
 // awaitRepair waits until a broken database file changes, at most for brokenRetry.
 func (b *board) awaitRepair(ctx context.Context, db string) {
-	was := identity(db)
+	was := fileVersion(db)
 	changes, stop := Watch(db)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, brokenRetry)
 	defer cancel()
-	for ctx.Err() == nil && identity(db) == was && b.server.Boards.Exists(b.slug) { // the board may be half removed
+	for ctx.Err() == nil && fileVersion(db) == was && b.server.Boards.Exists(b.slug) { // the board may be half removed
 		pause.Until(ctx, changes)
 	}
 }
 
-// identity returns a text that changes whenever a file is changed or replaced.
-func identity(path string) string {
+// fileVersion returns a text that changes whenever a file is changed or replaced.
+func fileVersion(path string) string {
 	st, err := os.Stat(path)
 	if err != nil {
 		return "none"
@@ -149,8 +149,8 @@ func identity(path string) string {
 	return fmt.Sprint(st.Size(), st.ModTime().UnixNano())
 }
 
-// passes makes passes until ctx ends, or until the board's file is removed or replaced.
-func (b *board) passes(ctx context.Context) {
+// runPasses makes passes until ctx ends, or until the board's file is removed or replaced.
+func (b *board) runPasses(ctx context.Context) {
 	due := time.After(0)
 	failed := failedRetry
 	for {
@@ -174,7 +174,7 @@ func (b *board) passes(ctx context.Context) {
 				return
 			}
 		}
-		wait, ok := b.pass(ctx, &failed)
+		wait, ok := b.makePass(ctx, &failed)
 		if !ok {
 			return
 		}
@@ -190,7 +190,7 @@ func (b *board) passes(ctx context.Context) {
 // returns false if ctx has ended.
 func (b *board) pauseBeforePass(ctx context.Context) bool {
 	select {
-	case <-time.After(min(b.took, maxPassPause)):
+	case <-time.After(min(b.lastDuration, maxPassPause)):
 	case <-b.workerEnded:
 	case <-ctx.Done():
 		return false
@@ -198,9 +198,9 @@ func (b *board) pauseBeforePass(ctx context.Context) bool {
 	return true
 }
 
-// pass makes one pass. wait is the time until the next pass if nothing happens before; 0 means that no pass is planned. ok is
+// makePass makes one pass. wait is the time until the next pass if nothing happens before; 0 means that no pass is planned. ok is
 // false if the board can no longer be used.
-func (b *board) pass(ctx context.Context, failed *time.Duration) (wait time.Duration, ok bool) {
+func (b *board) makePass(ctx context.Context, failed *time.Duration) (wait time.Duration, ok bool) {
 	log := b.server.Log.With("board", b.slug)
 	begin := b.server.Now()
 	// Read the version before the pass. If another program changes the board during the pass, the versions then differ, and one
@@ -211,7 +211,7 @@ func (b *board) pass(ctx context.Context, failed *time.Duration) (wait time.Dura
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), passLimit) // when this program is told to stop, the pass continues
 	defer cancel()
 	res, err := b.d.Tick(limited, begin, kanban.TickOptions{})
-	b.took = b.server.Now().Sub(begin)
+	b.lastDuration = b.server.Now().Sub(begin)
 	b.report(res)
 	if ctx.Err() != nil {
 		return 0, false
@@ -222,7 +222,7 @@ func (b *board) pass(ctx context.Context, failed *time.Duration) (wait time.Dura
 		return 0, false
 	case err != nil:
 		log.Warn("a pass has failed", "error", err)
-		b.server.say(b.slug, boardText{"a pass has failed: " + err.Error(), true})
+		b.server.setText(b.slug, boardText{"a pass has failed: " + err.Error(), true})
 		wait, *failed = *failed, min(2**failed, failedLimit)
 		return wait, true
 	}
@@ -262,23 +262,23 @@ func (b *board) report(res kanban.Result) {
 // reportAndWarn updates the board's text on the status page. It warns if tasks are ready, none is started, and the reason is
 // unknown. again is the time after which it must run again, or 0.
 func (b *board) reportAndWarn(ctx context.Context, res kanban.Result, now time.Time) (again time.Duration) {
-	if left := summaryEvery - now.Sub(b.summary); left > 0 {
+	if left := summaryEvery - now.Sub(b.lastSummary); left > 0 {
 		again = left
 	} else if st, err := b.d.Store.Stats(ctx, now); err == nil {
-		b.summary = now
-		b.server.say(b.slug, boardText{text: Summary(st, res)})
+		b.lastSummary = now
+		b.server.setText(b.slug, boardText{text: Summary(st, res)})
 	}
 	if len(res.Spawned) > 0 || len(res.SkippedCapped)+len(res.RespawnGuarded) > 0 || res.Stuck == 0 {
-		b.stuck = time.Time{}
+		b.stuckSince = time.Time{}
 		return again
 	}
-	if b.stuck.IsZero() {
-		b.stuck = now
+	if b.stuckSince.IsZero() {
+		b.stuckSince = now
 	}
 	limit := stuckRounds * max(b.d.Config.Interval, time.Second)
-	if now.Sub(b.stuck) >= limit && now.Sub(b.warned) >= stuckEvery {
-		b.warned = now
-		b.server.Log.Warn("kanban dispatcher stuck: tasks are ready and none is started; see: hinit kanban doctor", "board", b.slug, "since", b.stuck)
+	if now.Sub(b.stuckSince) >= limit && now.Sub(b.lastWarning) >= stuckEvery {
+		b.lastWarning = now
+		b.server.Log.Warn("kanban dispatcher stuck: tasks are ready and none is started; see: hinit kanban doctor", "board", b.slug, "since", b.stuckSince)
 	}
 	if again == 0 || limit < again {
 		again = limit

@@ -35,13 +35,13 @@ type Server struct {
 	Now      func() time.Time
 
 	mu              sync.Mutex
-	serves          map[string]*board // served boards by slug
+	served          map[string]*board // served boards by slug
 	boardsAtWarning int               // number of boards in the last warning that there are too many; 0: none yet
-	ended           chan struct{}     // receives when the server stops serving a board
+	boardEnded      chan struct{}     // receives when the server stops serving a board
 
-	saying sync.Mutex           // guards the map words, and allows one call of Say at a time
-	words  map[string]boardText // texts for Say by the board's slug
-	said   [2]string            // arguments of the last call of Say
+	textsLock sync.Mutex           // guards the map words, and allows one call of Say at a time
+	texts     map[string]boardText // texts for Say by the board's slug
+	lastTexts [2]string            // arguments of the last call of Say
 }
 
 // boardText is the text about one board for [Server.Say]. trouble is true if a person must repair something.
@@ -62,34 +62,34 @@ const rescanEvery = time.Hour
 // Run holds the tick lock of each board that it serves. Meanwhile, the agent's gateways don't dispatch the board's tasks. They
 // still decompose tasks and send notifications.
 func (s *Server) Run(ctx context.Context) error {
-	s.ended = make(chan struct{}, 1)
-	s.serves, s.words = make(map[string]*board), make(map[string]boardText)
+	s.boardEnded = make(chan struct{}, 1)
+	s.served, s.texts = make(map[string]*board), make(map[string]boardText)
 	var all sync.WaitGroup
 	defer all.Wait()
 	dir := filepath.Join(s.Boards.Root, "kanban", "boards")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("cannot serve the boards: %w", err)
 	}
-	listChanges, stop := follow(dir, "")
+	listChanges, stop := watchFiles(dir, "")
 	defer stop()
-	s.scan(ctx, &all)
-	all.Go(func() { s.tellReady(ctx) })
+	s.scanBoards(ctx, &all)
+	all.Go(func() { s.reportReady(ctx) })
 	rescan := time.Tick(rescanEvery)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-listChanges: // a new board's directory is empty at first; the watch reports it again after settleFirst
-			s.scan(ctx, &all)
+			s.scanBoards(ctx, &all)
 		case <-rescan:
-			s.scan(ctx, &all)
-		case <-s.ended:
+			s.scanBoards(ctx, &all)
+		case <-s.boardEnded:
 			if s.boardsAtWarning > 0 {
-				s.scan(ctx, &all)
+				s.scanBoards(ctx, &all)
 			}
 		case <-s.Wake: // let every board look for the end of its worker
 			s.mu.Lock()
-			for _, b := range s.serves {
+			for _, b := range s.served {
 				pause.Wake(b.workerEnded)
 			}
 			s.mu.Unlock()
@@ -101,23 +101,23 @@ func (s *Server) Run(ctx context.Context) error {
 // after that call, and a broken board must not prevent their start.
 const maxReadyDelay = 3 * time.Second
 
-// tellReady calls Ready when each board's lock was tried or maxReadyDelay has passed.
-func (s *Server) tellReady(ctx context.Context) {
+// reportReady calls Ready when each board's lock was tried or maxReadyDelay has passed.
+func (s *Server) reportReady(ctx context.Context) {
 	s.mu.Lock()
-	boards := slices.Collect(maps.Values(s.serves))
+	boards := slices.Collect(maps.Values(s.served))
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, maxReadyDelay)
 	defer cancel()
 	for _, b := range boards {
-		pause.Until(ctx, b.tried)
+		pause.Until(ctx, b.lockTried)
 	}
 	if s.Ready != nil {
 		s.Ready()
 	}
 }
 
-// scan reads the list of boards and starts a goroutine for each new one.
-func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
+// scanBoards reads the list of boards and starts a goroutine for each new one.
+func (s *Server) scanBoards(ctx context.Context, all *sync.WaitGroup) {
 	list, err := s.Boards.List()
 	if err != nil {
 		s.Log.Error("cannot list the boards", "error", err)
@@ -126,43 +126,43 @@ func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range list {
-		if m.Archived || s.serves[m.Slug] != nil {
+		if m.Archived || s.served[m.Slug] != nil {
 			continue
 		}
-		if len(s.serves) >= maxBoards {
+		if len(s.served) >= maxBoards {
 			if s.boardsAtWarning != len(list) {
 				s.Log.Warn("there are too many boards; the rest is not dispatched", "served", maxBoards, "boards", len(list))
 			}
 			s.boardsAtWarning = len(list)
 			break
 		}
-		b := &board{server: s, slug: m.Slug, workerEnded: make(chan struct{}, 1), tried: make(chan struct{})}
-		s.serves[m.Slug] = b
+		b := &board{server: s, slug: m.Slug, workerEnded: make(chan struct{}, 1), lockTried: make(chan struct{})}
+		s.served[m.Slug] = b
 		all.Go(func() {
 			defer guard.Catch("serving board " + m.Slug)
 			b.serve(ctx)
 			if ctx.Err() == nil {
-				s.say(m.Slug, boardText{})
+				s.setText(m.Slug, boardText{})
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			delete(s.serves, m.Slug)
-			pause.Wake(s.ended) // there is room for another board, so read the list again
+			delete(s.served, m.Slug)
+			pause.Wake(s.boardEnded) // there is room for another board, so read the list again
 		})
 	}
 }
 
-// say replaces the text about one board, and passes the texts of all boards to Say if they have changed. An empty text removes
+// setText replaces the text about one board, and passes the texts of all boards to Say if they have changed. An empty text removes
 // the board from them.
-func (s *Server) say(slug string, w boardText) {
-	s.saying.Lock()
-	defer s.saying.Unlock()
-	if s.words[slug] = w; w.text == "" {
-		delete(s.words, slug)
+func (s *Server) setText(slug string, w boardText) {
+	s.textsLock.Lock()
+	defer s.textsLock.Unlock()
+	if s.texts[slug] = w; w.text == "" {
+		delete(s.texts, slug)
 	}
 	var all, troubles []string
-	for _, slug := range slices.Sorted(maps.Keys(s.words)) {
-		w := s.words[slug]
+	for _, slug := range slices.Sorted(maps.Keys(s.texts)) {
+		w := s.texts[slug]
 		if slug != kanban.DefaultBoard {
 			w.text = slug + ": " + w.text
 		}
@@ -172,10 +172,10 @@ func (s *Server) say(slug string, w boardText) {
 		}
 	}
 	now := [2]string{strings.Join(all, "; "), strings.Join(troubles, "; ")}
-	if s.said != now {
+	if s.lastTexts != now {
 		s.Say(now[0], now[1])
 	}
-	s.said = now
+	s.lastTexts = now
 }
 
 // A change may become visible only some time after the kernel reports it, because the writer syncs its data first. So the watch
@@ -191,12 +191,12 @@ const pollEvery = 2 * time.Second
 // Watch watches the database file db. changes receives a value after one or more changes, and sometimes without one. stop ends
 // the watch. Watch watches the whole directory, because SQLite creates and removes the write-ahead log there.
 func Watch(db string) (changes <-chan struct{}, stop func()) {
-	return follow(filepath.Dir(db), filepath.Base(db))
+	return watchFiles(filepath.Dir(db), filepath.Base(db))
 }
 
-// follow watches the file base in the directory dir, and its companions -wal and -shm. If base is "", it watches all files in
+// watchFiles watches the file base in the directory dir, and its companions -wal and -shm. If base is "", it watches all files in
 // dir.
-func follow(dir, base string) (changes <-chan struct{}, stop func()) {
+func watchFiles(dir, base string) (changes <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	news, over := make(chan struct{}, 1), make(chan struct{})
 	f := shared.Process.Follow(dir, func(e watch.Event) bool {
@@ -210,7 +210,7 @@ func follow(dir, base string) (changes <-chan struct{}, stop func()) {
 	guard.Go("watching "+dir, func() {
 		defer close(over)
 		defer f.Close()
-		run(ctx, f, poll, news)
+		forwardChanges(ctx, f, poll, news)
 	})
 	return news, func() {
 		cancel()
@@ -218,9 +218,9 @@ func follow(dir, base string) (changes <-chan struct{}, stop func()) {
 	}
 }
 
-// run sends a value to news after each change, and again after each settle pause. If poll is not 0, it also sends a value at this
+// forwardChanges sends a value to news after each change, and again after each settle pause. If poll is not 0, it also sends a value at this
 // interval.
-func run(ctx context.Context, f *shared.Follower, poll time.Duration, news chan<- struct{}) {
+func forwardChanges(ctx context.Context, f *shared.Follower, poll time.Duration, news chan<- struct{}) {
 	for settle := settleFirst; ; { // begin with a settle pause, because a change from just before the watch may not be visible yet
 		limit := settle
 		if settle > settleLast {

@@ -22,9 +22,9 @@ const (
 	rescanTime = time.Minute
 )
 
-// keepSandboxes removes unused sandboxes until ctx ends. It scans for them when the engine reports a change and when a sandbox
+// cleanUp removes unused sandboxes until ctx ends. It scans for them when the engine reports a change and when a sandbox
 // reaches its age limit. It also scans within a minute after the end of a process that owns a sandbox. In between it sleeps.
-func (h *service) keepSandboxes(ctx context.Context) {
+func (h *service) cleanUp(ctx context.Context) {
 	done := make(chan struct{})
 	guard.Go("watching the engine", func() {
 		defer close(done)
@@ -45,7 +45,7 @@ func (h *service) keepSandboxes(ctx context.Context) {
 			alarm = time.After(time.Until(wake))
 		}
 		select {
-		case <-h.changed:
+		case <-h.scanRequests:
 			settled = time.Now().Add(sandbox.OrphanAge(h.opts.Lifetime)) // by then, what a removed container has left is old enough to be removed
 			due = earlierTime(due, lo.Latest(time.Now(), last.Add(apart)))
 		case <-alarm:
@@ -74,7 +74,7 @@ func earlierTime(a, b time.Time) time.Time {
 // watch follows the engine's events until ctx ends. If the engine does not answer or has no events, watch tries again, and asks
 // for a scan each time.
 func (h *service) watch(ctx context.Context) {
-	changed := func() { pause.Wake(h.changed) }
+	changed := func() { pause.Wake(h.scanRequests) }
 	wait, said := engineRetryTime, false
 	for {
 		err := h.engine.Watch(ctx, map[string]string{sandbox.LabelAgent: "1"}, func() { wait, said = engineRetryTime, false; changed() }, changed)
@@ -177,7 +177,7 @@ func (h *service) removeOld(ctx context.Context) {
 func (h *service) lastUse(c sandbox.Container) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	last := lo.Latest(h.began, c.Created)
+	last := lo.Latest(h.startedAt, c.Created)
 	for _, t := range h.tenants {
 		last = lo.Latest(last, t.manager.LastUse(c.ID))
 	}

@@ -21,8 +21,8 @@ import (
 	"hinit/kanban"
 )
 
-// careVerbs are the verbs that maintain a board: clean it up, back it up, and find what is wrong with it.
-var careVerbs = []verb{
+// maintenanceVerbs are the verbs that maintain a board: clean it up, back it up, and find what is wrong with it.
+var maintenanceVerbs = []verb{
 	{name: "gc", json: true, summary: "delete old logs, and old events of finished tasks", define: gc},
 	{name: "backup", checks: true, args: "FILE", summary: "write a checked copy of the board", define: backup},
 	{name: "doctor", json: true, checks: true, noBoard: true, patience: 5 * time.Second, aliases: []string{"diagnostics", "diag"}, summary: "find what keeps tasks from being started", define: doctor},
@@ -33,7 +33,7 @@ func gc(c *call) action {
 	logs := c.Flags.Int("log-retention-days", 30, "keep logs that are younger than `N` days")
 	return func(ctx context.Context, s *kanban.Store, _ []string) error {
 		if *events < 1 || *logs < 1 {
-			return misused("at least one day is kept")
+			return usageErrorf("at least one day is kept")
 		}
 		const day = 24 * time.Hour
 		n, err := s.Collect(ctx, c.Now(), time.Duration(*events)*day, time.Duration(*logs)*day)
@@ -101,7 +101,7 @@ func (x *examination) examine(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	for _, check := range []func(context.Context) error{x.file, x.assignees, x.claims, x.workers, x.held, x.dispatchers} {
+	for _, check := range []func(context.Context) error{x.checkFile, x.checkAssignees, x.checkClaims, x.checkWorkers, x.checkHeld, x.checkDispatchers} {
 		if err := check(ctx); err != nil {
 			return err
 		}
@@ -109,8 +109,8 @@ func (x *examination) examine(ctx context.Context) (err error) {
 	return nil
 }
 
-// file reports a board whose file can't be written, and numeric columns that contain something else.
-func (x *examination) file(ctx context.Context) error {
+// checkFile reports a board whose file can't be written, and numeric columns that contain something else.
+func (x *examination) checkFile(ctx context.Context) error {
 	if err := x.Writable(ctx); err != nil {
 		users, _ := lockHolders(x.Paths().DB + "-shm")
 		users = slices.DeleteFunc(users, func(pid int) bool { return pid == os.Getpid() })
@@ -119,13 +119,13 @@ func (x *examination) file(ctx context.Context) error {
 	}
 	misfits, err := x.NonIntegerValues(ctx)
 	if len(misfits) > 0 {
-		x.findings.Failed("file", "%s: no number, and read as one; mend it with sqlite3", firstOf(misfits))
+		x.findings.Failed("file", "%s: no number, and read as one; mend it with sqlite3", firstIDs(misfits))
 	}
 	return err
 }
 
-// assignees reports ready tasks whose assignee can't get a worker.
-func (x *examination) assignees(context.Context) error {
+// checkAssignees reports ready tasks whose assignee can't get a worker.
+func (x *examination) checkAssignees(context.Context) error {
 	profiles := kanban.ProfileDirs(x.boards().Root)
 	var nobody []string
 	strangers := make(map[string][]string)
@@ -145,14 +145,14 @@ func (x *examination) assignees(context.Context) error {
 		}
 	}
 	if len(nobody) > 0 {
-		x.findings.Failed("assignee", "%s: nobody to run them; hinit kanban assign %s PROFILE, or set kanban.default_assignee", firstOf(nobody), nobody[0])
+		x.findings.Failed("assignee", "%s: nobody to run them; hinit kanban assign %s PROFILE, or set kanban.default_assignee", firstIDs(nobody), nobody[0])
 	}
 	for who, ids := range strangers {
 		hint := "a person or a terminal claims such tasks; if it is meant to be a profile: hinit profile create " + cmdline.Quote(who)
 		if near := nearest.Word(who, profiles.List()); near != "" {
 			hint = fmt.Sprintf("did you mean %s? hinit kanban assign %s %s", near, ids[0], near)
 		}
-		x.findings.Warning("assignee", "%s: %q is no profile; %s", firstOf(ids), who, hint)
+		x.findings.Warning("assignee", "%s: %q is no profile; %s", firstIDs(ids), who, hint)
 	}
 	if len(nobody)+len(strangers) == 0 {
 		x.findings.OK("assignee", "every ready task has somebody to run it")
@@ -160,8 +160,8 @@ func (x *examination) assignees(context.Context) error {
 	return nil
 }
 
-// firstOf returns the first few task ids as text, and how many more there are.
-func firstOf(ids []string) string {
+// firstIDs returns the first few task ids as text, and how many more there are.
+func firstIDs(ids []string) string {
 	const most = 5
 	if len(ids) > most {
 		return fmt.Sprintf("%s and %d more", strings.Join(ids[:most], ", "), len(ids)-most)
@@ -169,8 +169,8 @@ func firstOf(ids []string) string {
 	return strings.Join(ids, ", ")
 }
 
-// claims reports running tasks whose worker is gone, or whose claim is missing, has expired or belongs to another host.
-func (x *examination) claims(context.Context) error {
+// checkClaims reports running tasks whose worker is gone, or whose claim is missing, has expired or belongs to another host.
+func (x *examination) checkClaims(context.Context) error {
 	now, sound := x.Now().Unix(), true
 	for _, t := range x.running {
 		owner, _, _ := strings.Cut(t.ClaimLock, ":")
@@ -197,8 +197,8 @@ func (x *examination) claims(context.Context) error {
 	return nil
 }
 
-// workers reports workers that are still alive although their attempt is over.
-func (x *examination) workers(ctx context.Context) error {
+// checkWorkers reports workers that are still alive although their attempt is over.
+func (x *examination) checkWorkers(ctx context.Context) error {
 	left, err := x.dispatcher(x.Store, kanban.Config{}, host{}).Leaving(ctx, x.Now())
 	for _, w := range left {
 		x.findings.Warning("worker", "%s: its attempt %d is over since %s, and its worker, process %d, is alive; the dispatcher ends it at %s",
@@ -207,8 +207,8 @@ func (x *examination) workers(ctx context.Context) error {
 	return err
 }
 
-// held reports ready tasks that the respawn guard holds back until an operator acts.
-func (x *examination) held(ctx context.Context) error {
+// checkHeld reports ready tasks that the respawn guard holds back until an operator acts.
+func (x *examination) checkHeld(ctx context.Context) error {
 	for _, t := range x.ready {
 		if t.LastFailureError == "" {
 			continue
@@ -228,8 +228,8 @@ func (x *examination) held(ctx context.Context) error {
 // maxClaimAge is how long after the expiry of a claim the process that made it still counts as a dispatcher.
 const maxClaimAge = 10 * time.Minute
 
-// dispatchers reports which processes dispatch this board's tasks.
-func (x *examination) dispatchers(context.Context) error {
+// checkDispatchers reports which processes dispatch this board's tasks.
+func (x *examination) checkDispatchers(context.Context) error {
 	pids, known := lockHolders(x.Paths().TickLock())
 	if len(pids) == 0 { // no process holds the board's lock, but a gateway takes it only during its passes
 		pids, _ = lockHolders(kanban.GatewayLock(x.boards().Root))

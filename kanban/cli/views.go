@@ -20,8 +20,8 @@ import (
 	"hinit/kanban/cli/serve"
 )
 
-// lookVerbs are the verbs that show the board as a whole.
-var lookVerbs = []verb{
+// viewVerbs are the verbs that show the board as a whole.
+var viewVerbs = []verb{
 	{name: "tail", json: true, args: "ID", summary: "follow the events of a task", define: follow},
 	{name: "watch", json: true, summary: "follow the events of the board", define: follow},
 	{name: "stats", json: true, noBoard: true, summary: "count tasks by status and by profile", define: stats},
@@ -98,7 +98,7 @@ func stats(c *call) action {
 	all := c.Flags.Bool("all", false, "every board that there is, with what is blocked and the last attempts; always JSON")
 	return func(ctx context.Context, _ *kanban.Store, _ []string) error {
 		if *all {
-			return c.overviews(ctx)
+			return c.printOverviews(ctx)
 		}
 		s, err := c.open(ctx)
 		if err != nil {
@@ -163,9 +163,9 @@ type attemptLine struct {
 // maxOverviewRows is the maximum number of tasks, and of attempts, in an overview.
 const maxOverviewRows = 20
 
-// onEach calls do for every board. If the board's file is missing or can't be opened, s is nil and err says why. onEach doesn't
+// forEachBoard calls do for every board. If the board's file is missing or can't be opened, s is nil and err says why. forEachBoard doesn't
 // create a missing file.
-func (c *call) onEach(ctx context.Context, do func(m kanban.Meta, s *kanban.Store, err error)) error {
+func (c *call) forEachBoard(ctx context.Context, do func(m kanban.Meta, s *kanban.Store, err error)) error {
 	b := c.boards()
 	metas, err := b.List()
 	for _, m := range metas {
@@ -185,10 +185,10 @@ func (c *call) onEach(ctx context.Context, do func(m kanban.Meta, s *kanban.Stor
 	return err
 }
 
-// overviews prints the overviews of all boards as JSON.
-func (c *call) overviews(ctx context.Context) error {
+// printOverviews prints the overviews of all boards as JSON.
+func (c *call) printOverviews(ctx context.Context) error {
 	list := []overview{}
-	err := c.onEach(ctx, func(m kanban.Meta, s *kanban.Store, err error) {
+	err := c.forEachBoard(ctx, func(m kanban.Meta, s *kanban.Store, err error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return
 		}
@@ -247,14 +247,14 @@ func assignees(c *call) action {
 					if r.OnDisk {
 						kind = "profile"
 					}
-					row(r.Name, total(r.Counts), kind)
+					row(r.Name, sumCounts(r.Counts), kind)
 				}
 			})
 		})
 	}
 }
 
-func total(counts map[kanban.Status]int) int { return lo.Sum(lo.Values(counts)) }
+func sumCounts(counts map[kanban.Status]int) int { return lo.Sum(lo.Values(counts)) }
 
 // boardVerbs are the verbs that create, list and remove boards.
 var boardVerbs = []verb{
@@ -299,7 +299,7 @@ func boards(c *call) action {
 			"list": {0, 0}, "create": {1, 1}, "rm": {1, 1}, "switch": {1, 1}, "show": {0, 1}, "rename": {2, 2}, "set-default-workdir": {1, 2},
 		}[verb]
 		if n := len(words) - 3; !known || n < need[0] || n > need[1] {
-			return misused("expected: %s boards %s%s", program, c.verb.args, cmdline.DidYouMean(verb, slices.Collect(maps.Values(boardAliases))))
+			return usageErrorf("expected: %s boards %s%s", program, c.verb.args, cmdline.DidYouMean(verb, slices.Collect(maps.Values(boardAliases))))
 		}
 		slug, arg := words[0], words[1]
 		if _, err := kanban.Slug(slug); err != nil {
@@ -344,7 +344,7 @@ type boardLine struct {
 
 func (c *call) listBoards(ctx context.Context, b *kanban.Boards) error {
 	lines, current := []boardLine{}, b.Current()
-	err := c.onEach(ctx, func(m kanban.Meta, s *kanban.Store, err error) {
+	err := c.forEachBoard(ctx, func(m kanban.Meta, s *kanban.Store, err error) {
 		line := boardLine{Meta: m, Current: m.Slug == current, Counts: map[kanban.Status]int{}}
 		paths, failed := b.Paths(m.Slug)
 		line.DB = paths.DB
@@ -355,7 +355,7 @@ func (c *call) listBoards(ctx context.Context, b *kanban.Boards) error {
 				line.Counts = st.ByStatus
 			}
 		}
-		line.Total = total(line.Counts)
+		line.Total = sumCounts(line.Counts)
 		lines = append(lines, line)
 		if failed == nil && err != nil && !errors.Is(err, fs.ErrNotExist) {
 			c.failed("count the tasks of board "+m.Slug, err)
@@ -380,10 +380,10 @@ func (c *call) showBoard(b *kanban.Boards, slug string) error {
 	m := b.Meta(slug)
 	return c.show(m, err, func() {
 		c.print("%s  %s\n", m.Slug, m.Name)
-		c.row("description", m.Description)
-		c.row("database", paths.DB)
-		c.row("workspaces", paths.Workspaces)
-		c.row("logs", paths.Logs)
-		c.row("default workdir", m.DefaultWorkdir)
+		c.printProperty("description", m.Description)
+		c.printProperty("database", paths.DB)
+		c.printProperty("workspaces", paths.Workspaces)
+		c.printProperty("logs", paths.Logs)
+		c.printProperty("default workdir", m.DefaultWorkdir)
 	})
 }

@@ -21,34 +21,34 @@ import (
 var stateVerbs = []verb{
 	{name: "complete", args: "ID...", summary: "finish tasks, and promote what waited for them", define: complete},
 	{name: "block", args: "ID [REASON...]", multiWordFlag: "ids", summary: "take tasks off the board until somebody unblocks them", define: func(c *call) action {
-		return putAside(c, "Blocked", "BLOCKED", (*kanban.Store).Block)
+		return suspendAction(c, "Blocked", "BLOCKED", (*kanban.Store).Block)
 	}},
 	{name: "schedule", args: "ID [REASON...]", multiWordFlag: "ids", summary: "put tasks aside; they are not dispatched", define: func(c *call) action {
-		return putAside(c, "Scheduled", "SCHEDULED", (*kanban.Store).Schedule)
+		return suspendAction(c, "Scheduled", "SCHEDULED", (*kanban.Store).Schedule)
 	}},
 	{name: "unblock", args: "ID...", summary: "return blocked or scheduled tasks", define: unblock},
 	{name: "promote", json: true, args: "ID [REASON...]", multiWordFlag: "ids", summary: "make waiting or blocked tasks ready", define: promote},
 }
 
-// workVerbs are the verbs that workers use, and the verbs that show a task's workers.
-var workVerbs = []verb{
+// workerVerbs are the verbs that workers use, and the verbs that show a task's workers.
+var workerVerbs = []verb{
 	{name: "claim", args: "ID", summary: "take a ready task to work on it here", define: claim},
 	{name: "heartbeat", args: "ID [NOTE]", summary: "say that a task is being worked on", define: heartbeat},
 	{name: "runs", json: true, args: "ID", summary: "list the attempts at a task", define: runs},
 	{name: "log", args: "ID", noBoard: true, summary: "print what the workers of a task wrote", define: workerLog},
 }
 
-// reasons defines the flag --reason. It returns a function that the verb calls after parsing: its result is the value of the
+// reasonFlag defines the flag --reason. It returns a function that the verb calls after parsing: its result is the value of the
 // flag, otherwise the words after the task.
-func (c *call) reasons() func(words []string) string {
+func (c *call) reasonFlag() func(words []string) string {
 	said := c.Flags.String("reason", "", "`TEXT`")
 	return func(words []string) string { return cmp.Or(*said, strings.Join(words, " ")) }
 }
 
-// attempt defines the flag --run, with which a verb changes a task only if that attempt is the task's current one. It returns a
+// attemptFlag defines the flag --run, with which a verb changes a task only if that attempt is the task's current one. It returns a
 // function that the verb calls after parsing: its result is the number of the attempt, or 0 for any. If a worker runs this
 // command, the default is the worker's own attempt, and any other task is an error, because a worker may change only its own.
-func (c *call) attempt() func(task string) (int64, error) {
+func (c *call) attemptFlag() func(task string) (int64, error) {
 	run := c.Flags.Int64("run", 0, "only if this is the task's current attempt, `N`; a worker's own by default")
 	return func(task string) (int64, error) {
 		if own := c.Variable("HERMES_KANBAN_TASK", task); own != task {
@@ -69,12 +69,12 @@ func complete(c *call) action {
 	c.Flags.StringVar(&done.Metadata, "metadata", "", "JSON `OBJECT`")
 	c.Flags.Var((*list)(&done.CreatedCards), "created-card", "`ID` of a task that the worker created; may be repeated")
 	c.Flags.Var((*list)(&done.Artifacts), "artifact", "`PATH` of a result; may be repeated")
-	attempt := c.attempt()
+	attempt := c.attemptFlag()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		if len(words) > 1 && (done.Summary != "" || done.Metadata != "") {
-			return misused("--summary and --metadata are for one task at a time")
+			return usageErrorf("--summary and --metadata are for one task at a time")
 		}
-		if err := metadata(&done.Metadata); err != nil {
+		if err := checkMetadata(&done.Metadata); err != nil {
 			return err
 		}
 		return c.forEachTask(words, "Completed %s", func(id string) (ok bool, err error) {
@@ -105,9 +105,9 @@ func (c *call) withReason(ctx context.Context, s *kanban.Store, ids []string, do
 	})
 }
 
-// putAside returns the action of the verbs block and schedule. It calls do for each task that the arguments name.
-func putAside(c *call, done, kind string, do func(s *kanban.Store, ctx context.Context, now time.Time, id, reason string, run int64) (bool, error)) action {
-	reason, ids, attempt := c.reasons(), c.idsFlag(), c.attempt()
+// suspendAction returns the action of the verbs block and schedule. It calls do for each task that the arguments name.
+func suspendAction(c *call, done, kind string, do func(s *kanban.Store, ctx context.Context, now time.Time, id, reason string, run int64) (bool, error)) action {
+	reason, ids, attempt := c.reasonFlag(), c.idsFlag(), c.attemptFlag()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		why := reason(words[1:])
 		return c.withReason(ctx, s, append(words[:1:1], *ids...), done, kind, why, func(id string) (bool, error) {
@@ -121,7 +121,7 @@ func putAside(c *call, done, kind string, do func(s *kanban.Store, ctx context.C
 }
 
 func unblock(c *call) action {
-	reason := c.reasons()
+	reason := c.reasonFlag()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		return c.withReason(ctx, s, words, "Unblocked", "UNBLOCK", reason(nil), func(id string) (bool, error) { return s.Unblock(ctx, c.Now(), id) })
 	}
@@ -140,7 +140,7 @@ func promote(c *call) action {
 	var p kanban.Promotion
 	c.Flags.BoolVar(&p.Force, "force", false, "though it waits for others")
 	c.Flags.BoolVar(&p.DryRun, "dry-run", false, "only say whether it would work")
-	reason, ids := c.reasons(), c.idsFlag()
+	reason, ids := c.reasonFlag(), c.idsFlag()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		p.Actor, p.Reason = c.author(""), reason(words[1:])
 		did, said := "Promoted", []promotion{}
@@ -187,7 +187,7 @@ func claim(c *call) action {
 }
 
 func heartbeat(c *call) action {
-	said, attempt := c.Flags.String("note", "", "`TEXT`"), c.attempt()
+	said, attempt := c.Flags.String("note", "", "`TEXT`"), c.attemptFlag()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		run, err := attempt(words[0])
 		if err != nil {
@@ -204,22 +204,22 @@ func heartbeat(c *call) action {
 }
 
 func runs(c *call) action {
-	selected := c.runState()
+	selected := c.attemptFilterFlags()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		list, err := s.Runs(ctx, words[0])
 		if err == nil {
-			err = c.leaving(ctx, s, list)
+			err = c.markLeaving(ctx, s, list)
 		}
 		if err == nil {
 			list, err = selected(list)
 		}
-		return c.show(listed(list), err, func() { c.showRuns(list) })
+		return c.show(nonNil(list), err, func() { c.showRuns(list) })
 	}
 }
 
-// leaving fills in the pid of each attempt in list that is over but whose worker is still alive. The board drops the pid at the
+// markLeaving fills in the pid of each attempt in list that is over but whose worker is still alive. The board drops the pid at the
 // end of an attempt.
-func (c *call) leaving(ctx context.Context, s *kanban.Store, list []kanban.Run) error {
+func (c *call) markLeaving(ctx context.Context, s *kanban.Store, list []kanban.Run) error {
 	left, err := c.dispatcher(s, kanban.Config{}, host{}).Leaving(ctx, c.Now())
 	for _, w := range left {
 		if i := slices.IndexFunc(list, func(r kanban.Run) bool { return r.ID == w.Run }); i >= 0 {

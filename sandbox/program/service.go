@@ -32,18 +32,18 @@ type service struct {
 	engine       sandbox.FullEngine
 	opts         sandbox.Options // options that the operator has set for all callers
 	settings     settings
-	places       policy.PathTranslator
+	translator   policy.PathTranslator
 	gate         *policy.Gate
 	agent        *account.User                            // nil if the agent's user does not exist
 	log          func(string, ...any)                     // writes a message for the operator
 	gateways     func(ctx context.Context) map[int]string // returns the profile of each gateway process, by pid
-	began        time.Time                                // start of the service
-	changed      chan struct{}                            // receives a value when a container may have become unused
+	startedAt    time.Time                                // start of the service
+	scanRequests chan struct{}                            // receives a value when a container may have become unused
 	releaseTimer *time.Timer                              // calls releaseMemory some time after the last request
 	release      tuning.Releaser
 
 	sweeper *sandbox.Manager // for the removal of unused sandboxes of all tenants
-	owners  []string         // names of the live processes that own sandboxes; only the goroutine of keepSandboxes uses it
+	owners  []string         // names of the live processes that own sandboxes; only the goroutine of cleanUp uses it
 
 	mu      sync.Mutex
 	tenants map[tenantKey]*tenant
@@ -192,7 +192,7 @@ func (h *service) newTenant(key tenantKey, from daemon.Peer, home, profile strin
 	if from.UID != 0 {
 		owner.Actor = fsutil.NewActor(fsutil.Identity{UID: from.UID, GID: from.GID})
 	}
-	manager, err := sandbox.NewManager(policy.Guard(h.engine, h.settings.policy, owner, h.places, h.gate), opts)
+	manager, err := sandbox.NewManager(policy.Guard(h.engine, h.settings.policy, owner, h.translator, h.gate), opts)
 	return &tenant{manager: manager}, err
 }
 
@@ -208,13 +208,13 @@ func (h *service) prepareState() error {
 	}
 	opts := h.opts
 	opts.State, opts.AttachOnly, opts.SweepOrphans = state, true, false
-	h.sweeper, err = sandbox.NewManager(policy.Guard(h.engine, h.settings.policy, policy.Owner{Operator: true, Volume: h.volume()}, h.places, h.gate), opts)
+	h.sweeper, err = sandbox.NewManager(policy.Guard(h.engine, h.settings.policy, policy.Owner{Operator: true, Volume: h.volume()}, h.translator, h.gate), opts)
 	return err
 }
 
 // volume returns the id of the volume, see [service.prepareState].
 func (h *service) volume() string {
-	place, ok := h.places.ToEngine(h.opts.Home)
+	place, ok := h.translator.ToEngine(h.opts.Home)
 	if !ok {
 		place = h.opts.Home
 	}
