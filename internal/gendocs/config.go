@@ -83,7 +83,7 @@ func table(b *strings.Builder, base string, keys []reference.Key, mean meanings,
 		b.WriteString(rows.String() + "\n")
 	}
 	if len(again) > 0 {
-		fmt.Fprintf(b, "Keys of `%s` that mean what they mean above: %s.\n", strings.TrimSuffix(base, "."), strings.Join(groups(again), ", "))
+		fmt.Fprintf(b, "These keys of `%s` have the meaning given above: %s.\n", strings.TrimSuffix(base, "."), strings.Join(groups(again), ", "))
 	}
 }
 

@@ -144,7 +144,7 @@ func TestReferenceNamesEveryKey(t *testing.T) {
 
 // namedAgain reports whether the list after a table has the key.
 func namedAgain(page, base, key string) bool {
-	_, list, _ := strings.Cut(page, "Keys of `"+strings.TrimSuffix(base, ".")+"` that mean")
+	_, list, _ := strings.Cut(page, "These keys of `"+strings.TrimSuffix(base, ".")+"` have")
 	list, _, _ = strings.Cut(list, "\n")
 	mapping, last := "", key
 	if i := strings.LastIndex(key, "."); i >= 0 {

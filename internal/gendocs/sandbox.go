@@ -55,12 +55,12 @@ func sandboxPages(ctx context.Context, binary string) (map[string]string, error)
 	b.WriteString(`
 ## In the place of docker
 
-The same program can be called as ` + "`docker`" + ` or ` + "`podman`" + `, or by the path in ` + "`HERMES_DOCKER_BINARY`" + `. Then it answers only these calls, with the formats
-that the agent uses: ` + "`{{.Driver}}`, `{{json .Config.Entrypoint}}`, `{{.ID}}`, `{{.State}}` and `{{.State.FinishedAt}}`" + `. It passes any other call to another
+The same program can be called as ` + "`docker`" + ` or ` + "`podman`" + `, or by the path in ` + "`HERMES_DOCKER_BINARY`" + `. Then the program answers only these calls, with the formats
+that the agent uses: ` + "`{{.Driver}}`, `{{json .Config.Entrypoint}}`, `{{.ID}}`, `{{.State}}` and `{{.State.FinishedAt}}`" + `. The program passes any other call to another
 docker command in ` + "`PATH`" + `, if there is one.
 
 ` + dockerTable() + `
-It refuses ` + "`--privileged`" + `, devices, and capabilities and security options beyond a sandbox's own. It also refuses namespaces of the host or of another
+The program refuses ` + "`--privileged`" + `, devices, and capabilities and security options beyond a sandbox's own. The program also refuses namespaces of the host or of another
 container, and mounts of ` + "`/`" + ` and of an engine's socket. Without the service, ` + "`HINIT_SANDBOX_ALLOW`" + ` permits them (` + "`privileged`, `host`, `socket`" + `).
 `)
 	return map[string]string{

@@ -16,9 +16,9 @@ import (
 // words lists the explanations of the events in the diagram, in the order of the page. [states] returns an error if the diagram
 // has another event.
 var words = []struct{ name, meaning string }{
-	{"start", "by an operator or the boot"},
-	{"stop", "by an operator or the end of the container, or because the profile is gone"},
-	{"restart", "by an operator"},
+	{"start", "an operator or the boot asks for a start"},
+	{"stop", "an operator or the end of the container asks for a stop, or the profile is gone"},
+	{"restart", "an operator asks for a restart"},
 	{"met", "the last service that it needs is there"},
 	{"spawned", "the process has started"},
 	{"spawnfail", "the process could not start this time"},
