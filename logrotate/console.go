@@ -88,7 +88,7 @@ type console struct {
 }
 
 func newConsole(stream string, f *os.File, o Options) *console {
-	c := &console{stream: stream, mode: o.Console, mask: o.Mask, warn: o.Warn, reader: progress{stall: o.ConsoleStall, born: time.Now()}, done: make(chan struct{})}
+	c := &console{stream: stream, mode: o.Console, mask: o.Mask, warn: o.Warn, reader: progress{stall: o.ConsoleStall, start: time.Now()}, done: make(chan struct{})}
 	c.wake.L = &c.mu
 	batch := o.MaxLine + readSize
 	c.blocks.New = func() any { return &block{data: make([]byte, 0, consoleBlock+batch)} }
@@ -239,13 +239,13 @@ func (c *console) whenWritten() <-chan struct{} {
 	defer c.mu.Unlock()
 	done := make(chan struct{})
 	c.drainWaiters = append(c.drainWaiters, done)
-	c.closeSynced()
+	c.closeDrained()
 	return done
 }
 
-// closeSynced closes the channels that whenWritten has returned, if the queue is empty or the stream has failed. The caller holds
+// closeDrained closes the channels that whenWritten has returned, if the queue is empty or the stream has failed. The caller holds
 // mu.
-func (c *console) closeSynced() {
+func (c *console) closeDrained() {
 	if !c.dead && c.waiting > 0 {
 		return
 	}
@@ -338,16 +338,16 @@ func (c *console) stalled() bool {
 
 // progress measures how long the reader of a console has read nothing.
 type progress struct {
-	stall time.Duration // after this time the reader counts as stalled; negative: at once, so pumps never wait
-	born  time.Time
-	moved atomic.Int64 // last time the reader read something, or data entered an empty queue; nanoseconds since born
+	stall  time.Duration // after this time the reader counts as stalled; negative: at once, so pumps never wait
+	start  time.Time
+	latest atomic.Int64 // last time the reader read something, or data entered an empty queue; nanoseconds since start
 }
 
 // idle returns how long ago the reader last made progress.
-func (r *progress) idle() time.Duration { return time.Since(r.born) - time.Duration(r.moved.Load()) }
+func (r *progress) idle() time.Duration { return time.Since(r.start) - time.Duration(r.latest.Load()) }
 
 // record records that the reader has made progress now.
-func (r *progress) record() { r.moved.Store(int64(time.Since(r.born))) }
+func (r *progress) record() { r.latest.Store(int64(time.Since(r.start))) }
 
 // waiter is a pump that waits in addOrWait for room in the queue.
 type waiter struct {
@@ -398,16 +398,16 @@ func (c *console) wakePumps() {
 	c.pumps = left
 }
 
-// setHurry(true) wakes all waiting pumps and makes lines without room be dropped instead of waiting, until setHurry(false). Freeze
-// and Close need pumps that don't wait.
-func (c *console) setHurry(hurry bool) {
+// setNoWaiting(true) wakes all pumps that wait for room in the queue. Until setNoWaiting(false), lines without room are dropped, and
+// no pump waits. Freeze and Close need that.
+func (c *console) setNoWaiting(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.noWaiting = hurry
+	c.noWaiting = on
 	c.wakePumps()
 }
 
-// setUrgent does the same as setHurry for the pumps of one source. [Log.Tail] needs the lines that they hold.
+// setUrgent does the same as setNoWaiting for the pumps of one source. [Log.Tail] needs the lines that they hold.
 func (c *console) setUrgent(src *source, urgent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -48,7 +48,7 @@ func (c *console) releaseBlock(b *block) {
 		s.source.waiting -= s.bytes
 	}
 	c.wakePumps()
-	c.closeSynced()
+	c.closeDrained()
 	c.mu.Unlock()
 	clear(b.shares)
 	b.data, b.shares = b.data[:0], b.shares[:0]
@@ -125,7 +125,7 @@ func (c *console) handleResult(err error) {
 		c.mu.Lock()
 		c.dead, c.queue, c.withDropped = true, nil, nil
 		c.wakePumps()
-		c.closeSynced()
+		c.closeDrained()
 		c.mu.Unlock()
 		c.warn("", fmt.Sprintf("cannot write the container's %s: %s; it gets no more lines, log files go on",
 			c.stream, systemErrorText(err)))

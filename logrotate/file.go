@@ -32,10 +32,10 @@ const (
 // file writes the log file at one path. The pumps of both streams of a service share it, and so does a later Log with the same
 // path. mu is held during disk operations, so only pumps and short-lived goroutines may lock it.
 type file struct {
-	set  *Set
-	path string
-	refs int    // number of Logs that use the file; guarded by Set.mu
-	uses uint64 // number of Logs that have ever used the file; releaseFile compares it; guarded by Set.mu
+	set       *Set
+	path      string
+	refs      int    // number of Logs that use the file; guarded by Set.mu
+	totalUses uint64 // number of Logs that have ever used the file; releaseFile compares it; guarded by Set.mu
 
 	limits     atomic.Pointer[Limits]
 	unpackable atomic.Bool // the last compression of the archives failed, and the user was warned
@@ -53,10 +53,10 @@ type file struct {
 
 	fault error // why the file can't be written; nil while it can
 	// time of the last attempt to write during the fault
-	tried time.Time
-	kept  []byte // formatted lines that wait in memory for the end of the fault
-	lost  int64  // number of lines lost because kept was full; all of them came after the lines in kept
-	timer *time.Timer
+	lastAttempt time.Time
+	kept        []byte // formatted lines that wait in memory for the end of the fault
+	lost        int64  // number of lines lost because kept was full; all of them came after the lines in kept
+	timer       *time.Timer
 }
 
 // onDisk is what this package knows about the open file.
@@ -102,7 +102,7 @@ func (f *file) writeLines(chunk, buf []byte) {
 func (f *file) write(p []byte, now time.Time) {
 	if f.fault != nil {
 		f.keepLines(p)
-		if now.Sub(f.tried) >= f.set.opts.period {
+		if now.Sub(f.lastAttempt) >= f.set.opts.period {
 			blocking.Run(blocking.Logs, func() { f.retry(now) })
 		}
 		return
@@ -279,7 +279,7 @@ func (f *file) keepLines(p []byte) {
 
 // beginFault starts a fault: it stores and reports err, and schedules the next attempt.
 func (f *file) beginFault(err error, now time.Time) {
-	f.fault, f.tried = err, now
+	f.fault, f.lastAttempt = err, now
 	f.recordError(err)
 	f.set.opts.Warn(f.service, err.Error()+"; the service goes on, its next lines wait in memory and are counted when that is full")
 	f.scheduleRetry()
@@ -308,7 +308,7 @@ func (f *file) onRetryTimer() {
 // retry tries to end a fault: it writes the kept lines, then a gap marker if lines were lost. After another error it schedules the
 // next attempt.
 func (f *file) retry(now time.Time) {
-	f.tried = now
+	f.lastAttempt = now
 	f.checked = time.Time{}
 	n, err := f.writeFormatted(f.kept, now)
 	f.kept = f.kept[:copy(f.kept, f.kept[n:])]

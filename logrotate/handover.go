@@ -109,7 +109,7 @@ func (s *Set) Freeze(ctx context.Context) error {
 	}
 	s.pause.closeIfParked(len(s.live))
 	for _, c := range s.consoles {
-		c.setHurry(true)
+		c.setNoWaiting(true)
 	}
 	files := slices.Collect(maps.Values(s.files))
 	s.mu.Unlock()
@@ -168,7 +168,7 @@ func (s *Set) Thaw() {
 		f.mu.Unlock()
 	}
 	for _, c := range s.consoles {
-		c.setHurry(false)
+		c.setNoWaiting(false)
 	}
 	for st := range fr.parked {
 		st.freezing.Store(false)
@@ -322,7 +322,7 @@ func (l *Log) resume(in handedLog) ([]*stream, error) {
 		for _, line := range hr.Tail {
 			r.tail.add([]byte(line+"\n"), l.set.opts.Tail)
 		}
-		r.reached = [2]uint64{math.MaxUint64, math.MaxUint64} // reset below for the streams that were handed over
+		r.finishedRequests = [2]uint64{math.MaxUint64, math.MaxUint64} // reset below for the streams that were handed over
 		for i := range r.streams {
 			r.streams[i] = &stream{run: r, index: i, direct: -1} // a stream that has ended, unless it is replaced below
 		}
@@ -332,7 +332,7 @@ func (l *Log) resume(in handedLog) ([]*stream, error) {
 			if err != nil {
 				return nil, fmt.Errorf("cannot take over the log of %q: %w", l.name, err)
 			}
-			r.streams[hs.Index], r.reached[hs.Index] = st, 0
+			r.streams[hs.Index], r.finishedRequests[hs.Index] = st, 0
 			live = append(live, st)
 		}
 		l.set.mu.Lock()
@@ -375,7 +375,7 @@ func (s *Set) resumeFile(in handedFile) {
 	f.limits.Store(&limits)
 	f.losses.Store(in.Losses)
 	if in.Fault != "" {
-		f.fault, f.tried, f.kept, f.lost = errors.New(in.Fault), time.Now(), in.Kept, in.Lost
+		f.fault, f.lastAttempt, f.kept, f.lost = errors.New(in.Fault), time.Now(), in.Kept, in.Lost
 		s.memoryBudget.charge(in.Kept, keptOutsideBudget)
 		f.recordError(f.fault)
 		f.scheduleRetry()

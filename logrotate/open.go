@@ -147,14 +147,14 @@ func (f *file) readArchives() {
 // replaced reports whether the file's path now leads to another file, or to none. If this can't be determined, it returns false.
 func (f *file) replaced() (gone bool) {
 	_ = f.set.opts.Actor.Do(func() error {
-		gone = f.nameMoved()
+		gone = f.pathMoved()
 		return nil
 	})
 	return gone
 }
 
-// nameMoved does the work of replaced. The caller acts as the agent.
-func (f *file) nameMoved() bool {
+// pathMoved does the work of replaced. The caller acts as the agent.
+func (f *file) pathMoved() bool {
 	var st unix.Stat_t
 	if err := unix.Lstat(f.path, &st); err != nil {
 		return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
@@ -167,7 +167,7 @@ func (f *file) nameMoved() bool {
 func (f *file) rotate(now time.Time) {
 	gone, moved := false, false
 	err := f.set.opts.Actor.Do(func() error {
-		if gone = f.nameMoved(); gone {
+		if gone = f.pathMoved(); gone {
 			return nil
 		}
 		if err := f.archives.Add(f.path, now); err != nil {

@@ -22,16 +22,16 @@ const tailPatience = 100 * time.Millisecond
 
 // run is one process of a service, as the log sees it: its two pipes and the last lines of its output.
 type run struct {
-	log     *Log
-	number  uint64 // counts the runs of the log; 0 for all runs that an earlier program of PID 1 has begun
-	streams [2]*stream
-	asked   atomic.Uint64 // number of the last call of Log.Tail
+	log             *Log
+	number          uint64 // counts the runs of the log; 0 for all runs that an earlier program of PID 1 has begun
+	streams         [2]*stream
+	lastTailRequest atomic.Uint64 // number of the last call of Log.Tail
 
-	mu      sync.Mutex // never held across I/O
-	tail    lastLines
-	open    [2]string      // the unfinished line of each stream when recordReached was last called
-	reached [2]uint64      // for each stream, the number of the last Tail request whose output it has read completely
-	waiting []*tailRequest // requests that are not answered yet
+	mu                 sync.Mutex // never held across I/O
+	tail               lastLines
+	unfinishedLines    [2]string      // the unfinished line of each stream when recordReached was last called
+	finishedRequests   [2]uint64      // for each stream, the number of the last Tail request whose output it has read completely
+	unansweredRequests []*tailRequest // requests that are not answered yet
 }
 
 // tailRequest is a call of Log.Tail that is not answered yet.
@@ -44,10 +44,10 @@ type tailRequest struct {
 // request registers a call of Log.Tail, and wakes the pumps so that they read what is in the pipes.
 func (r *run) request(done func([]string)) {
 	r.mu.Lock()
-	q := &tailRequest{number: r.asked.Add(1), done: done}
+	q := &tailRequest{number: r.lastTailRequest.Add(1), done: done}
 	q.timer = time.AfterFunc(r.log.set.opts.tailPatience, guard.Func("answering for a log", func() { r.answerRequest(q) }))
-	r.waiting = append(r.waiting, q)
-	ready := min(r.reached[0], r.reached[1]) >= q.number
+	r.unansweredRequests = append(r.unansweredRequests, q)
+	ready := min(r.finishedRequests[0], r.finishedRequests[1]) >= q.number
 	r.mu.Unlock()
 	if ready { // both pipes have ended, so no pump will answer
 		guard.Go("answering for a log", func() { r.answerRequest(q) })
@@ -63,10 +63,10 @@ func (r *run) request(done func([]string)) {
 // unfinished line. It answers the requests that both streams have reached.
 func (r *run) recordReached(index int, n uint64, open []byte) {
 	r.mu.Lock()
-	r.reached[index] = n
-	r.open[index] = string(open[:min(len(open), tailLine)])
-	reached := min(r.reached[0], r.reached[1])
-	ready := slices.DeleteFunc(slices.Clone(r.waiting), func(q *tailRequest) bool { return q.number > reached })
+	r.finishedRequests[index] = n
+	r.unfinishedLines[index] = string(open[:min(len(open), tailLine)])
+	reached := min(r.finishedRequests[0], r.finishedRequests[1])
+	ready := slices.DeleteFunc(slices.Clone(r.unansweredRequests), func(q *tailRequest) bool { return q.number > reached })
 	r.mu.Unlock()
 	for _, q := range ready {
 		r.answerRequest(q)
@@ -77,20 +77,20 @@ func (r *run) recordReached(index int, n uint64, open []byte) {
 // pump and the timer may both answer it.
 func (r *run) answerRequest(q *tailRequest) {
 	r.mu.Lock()
-	at := slices.Index(r.waiting, q)
+	at := slices.Index(r.unansweredRequests, q)
 	if at < 0 {
 		r.mu.Unlock()
 		return
 	}
-	r.waiting = slices.Delete(r.waiting, at, at+1)
+	r.unansweredRequests = slices.Delete(r.unansweredRequests, at, at+1)
 	lines := r.tail.lines()
-	for _, open := range r.open {
+	for _, open := range r.unfinishedLines {
 		if open != "" {
 			lines = append(lines, open)
 		}
 	}
 	lines = lines[max(0, len(lines)-r.log.set.opts.Tail):]
-	last := len(r.waiting) == 0
+	last := len(r.unansweredRequests) == 0
 	r.mu.Unlock()
 	if last {
 		for i := range r.streams {
@@ -121,9 +121,9 @@ type stream struct {
 	err   error
 	total uint64 // number of bytes read
 
-	seen   uint64 // number of the last Tail request that this stream has answered
-	target uint64 // when total reaches target, all Tail requests up to number goal are answered
-	goal   uint64
+	answeredRequest uint64 // number of the last Tail request that this stream has answered
+	target          uint64 // when total reaches target, all Tail requests up to number targetRequest are answered
+	targetRequest   uint64
 }
 
 // wake makes a waiting pump look at stopping, freezing and new Tail requests. It doesn't block.
@@ -159,10 +159,10 @@ func (s *stream) readPipe() bool {
 			s.releaseBuffer()
 			return false
 		}
-		if s.pace.rest && !s.stopping.Load() {
+		if s.pace.pauseNext && !s.stopping.Load() {
 			time.Sleep(max(s.pace.pause, s.run.log.set.opts.floodPause)) //nolint:forbidigo // the pause itself is intended: lines collect meanwhile
 		}
-		asked, stopping := s.run.asked.Load(), s.stopping.Load()
+		asked, stopping := s.run.lastTailRequest.Load(), s.stopping.Load()
 		err := s.awaitData()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			// Clear the deadline that wake has set. wake is called after its caller has set a flag, and the loop reads the flags
@@ -215,7 +215,7 @@ func (s *stream) read(fd uintptr) bool {
 	s.n = 0
 	if errors.Is(s.err, unix.EAGAIN) {
 		s.releaseBuffer()
-		return s.stopping.Load() || s.freezing.Load() || s.seen < s.run.asked.Load()
+		return s.stopping.Load() || s.freezing.Load() || s.answeredRequest < s.run.lastTailRequest.Load()
 	}
 	return true
 }
@@ -240,21 +240,21 @@ func (s *stream) queuedBytes() uint64 {
 // answerFinishedTails answers the requests of [Log.Tail] whose output this stream has read completely. asked is the number of
 // requests before the last read. pause is true if that read found the pipe empty.
 func (s *stream) answerFinishedTails(asked uint64, pause bool) {
-	if s.seen >= asked {
+	if s.answeredRequest >= asked {
 		return
 	}
-	if s.goal <= s.seen {
-		s.goal, s.target = asked, s.total+s.queuedBytes()
+	if s.targetRequest <= s.answeredRequest {
+		s.targetRequest, s.target = asked, s.total+s.queuedBytes()
 	}
 	switch {
 	case pause:
-		s.seen = asked
+		s.answeredRequest = asked
 	case s.total >= s.target:
-		s.seen = s.goal
+		s.answeredRequest = s.targetRequest
 	default:
 		return
 	}
-	s.run.recordReached(s.index, s.seen, s.lines.carry)
+	s.run.recordReached(s.index, s.answeredRequest, s.lines.carry)
 }
 
 // deliver writes complete lines to the sinks, within the rate limit, and then adds them to the counters. A line that is counted is
@@ -266,7 +266,7 @@ func (s *stream) deliver(chunk []byte) {
 	l := s.run.log
 	s.run.mu.Lock()
 	s.run.tail.add(chunk, l.set.opts.Tail)
-	s.run.open[s.index] = ""
+	s.run.unfinishedLines[s.index] = ""
 	s.run.mu.Unlock()
 	if seen := l.watcher.Load(); seen != nil && *seen != nil {
 		(*seen)(chunk)

@@ -15,16 +15,16 @@ type limiter struct {
 	rate   atomic.Int64 // maximum number of lines per second; 0: no limit
 	active atomic.Bool  // lines were suppressed that no record has reported yet
 
-	// turns has one lock for each stream. A pump holds it while it writes to console and file, so that the record about suppressed
+	// sinkLocks has one lock for each stream. A pump holds it while it writes to console and file, so that the record about suppressed
 	// lines stands where these lines are missing.
-	turns       [2]sync.Mutex
+	sinkLocks   [2]sync.Mutex
 	writeLines  func(stream int, chunk []byte)
 	recordDelay time.Duration // time from the last suppressed line to the record, if no other line comes
 
 	mu         sync.Mutex  // guards the fields below; never held across I/O
 	timer      *time.Timer // writes the record after recordDelay; nil before the first suppressed line
 	since      time.Time   // start of the second in which lines are being counted
-	taken      int64       // lines admitted in this second
+	admitted   int64       // lines admitted in this second
 	suppressed [2]int64    // suppressed lines that the next record must report, by stream
 	limit      int64       // the rate that was exceeded, which the record names
 	last       time.Time   // time of the last suppressed line
@@ -37,8 +37,8 @@ func (l *limiter) writeAllowed(stream int, chunk []byte) (suppressed int) {
 		l.writeLines(stream, chunk)
 		return 0
 	}
-	l.turns[stream].Lock()
-	defer l.turns[stream].Unlock()
+	l.sinkLocks[stream].Lock()
+	defer l.sinkLocks[stream].Unlock()
 	record, taken := l.admit(stream, chunk, time.Now())
 	l.writeLines(stream, record)
 	l.writeLines(stream, taken)
@@ -50,8 +50,8 @@ func (l *limiter) writeRecord(stream int) {
 	if !l.active.Load() {
 		return
 	}
-	l.turns[stream].Lock()
-	defer l.turns[stream].Unlock()
+	l.sinkLocks[stream].Lock()
+	defer l.sinkLocks[stream].Unlock()
 	l.mu.Lock()
 	record := l.makeRecord(stream)
 	l.mu.Unlock()
@@ -70,7 +70,7 @@ func (l *limiter) timerFired() {
 	if wait > 0 {
 		return
 	}
-	for stream := range l.turns {
+	for stream := range l.sinkLocks {
 		l.writeRecord(stream)
 	}
 }
@@ -82,12 +82,12 @@ func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now.Sub(l.since) >= time.Second {
-		l.since, l.taken = now, 0
+		l.since, l.admitted = now, 0
 	}
 	rest := chunk
-	for len(rest) > 0 && (rate <= 0 || l.taken < rate) {
+	for len(rest) > 0 && (rate <= 0 || l.admitted < rate) {
 		rest = rest[bytes.IndexByte(rest, '\n')+1:]
-		l.taken++
+		l.admitted++
 	}
 	taken = chunk[:len(chunk)-len(rest)]
 	if len(taken) > 0 {

@@ -29,10 +29,10 @@ const (
 // pace decides whether a pump pauses before its next read. It pauses only during a flood of small writes, so that a single read
 // returns the data of many writes.
 type pace struct {
-	flood bool
-	rest  bool // pause before the next read
-	reads int  // short reads since the time in the field since
-	since time.Time
+	flood     bool
+	pauseNext bool // pause before the next read
+	reads     int  // short reads since the time in the field since
+	since     time.Time
 
 	size       int           // size of the pipe in bytes
 	sincePause int           // bytes read since the last pause
@@ -43,14 +43,14 @@ type pace struct {
 	fruitlessFloods uint
 }
 
-// floodDoubt is the upper limit of pace.fruitlessFloods.
-const floodDoubt = 6
+// maxFruitlessFloods is the upper limit of pace.fruitlessFloods.
+const maxFruitlessFloods = 6
 
 // recordRead is called after each read. n is the number of bytes read, room is the size of the buffer, and window is the time in
 // which short reads are counted. The result is true if a flood has begun or ended.
 func (p *pace) recordRead(n, room int, window time.Duration, now time.Time) (changed bool) {
-	rested := p.rest
-	p.rest = false
+	rested := p.pauseNext
+	p.pauseNext = false
 	p.sincePause += n
 	switch {
 	case n >= room/2: // the pipe may have more data, so read again immediately
@@ -59,7 +59,7 @@ func (p *pace) recordRead(n, room int, window time.Duration, now time.Time) (cha
 		if rested && n < floodEnd {
 			doubt := uint(0)
 			if p.pauses == 0 {
-				doubt = min(p.fruitlessFloods+1, floodDoubt)
+				doubt = min(p.fruitlessFloods+1, maxFruitlessFloods)
 			}
 			*p = pace{since: now, fruitlessFloods: doubt}
 			return true
@@ -79,7 +79,7 @@ func (p *pace) recordRead(n, room int, window time.Duration, now time.Time) (cha
 	if p.reads < floodReads<<p.fruitlessFloods {
 		return false
 	}
-	p.flood, p.rest, p.sincePause, p.pause = true, true, 0, floodPause
+	p.flood, p.pauseNext, p.sincePause, p.pause = true, true, 0, floodPause
 	return true
 }
 
@@ -91,7 +91,7 @@ func (p *pace) adaptPause() {
 	case p.sincePause < p.size/4:
 		p.pause = min(p.pause*2, maxFloodPause)
 	}
-	p.rest, p.sincePause = true, 0
+	p.pauseNext, p.sincePause = true, 0
 }
 
 // changePace is called when a flood has begun or ended. At the beginning it enlarges the pipe and removes it from the runtime's

@@ -98,13 +98,13 @@ func TestOrdersInAFlood(t *testing.T) {
 
 // TestPausesFollowWhatComes: they get longer while little of the pipe is used, and shorter before its writer has to wait.
 func TestPausesFollowWhatComes(t *testing.T) {
-	p := pace{flood: true, rest: true, size: floodPipe, pause: floodPause}
+	p := pace{flood: true, pauseNext: true, size: floodPipe, pause: floodPause}
 	cycle := func(bytes int) time.Duration {
 		for n := 0; bytes >= readSize/2; bytes -= n {
 			n = min(bytes, readSize)
 			p.recordRead(n, readSize, floodWindow, time.Time{})
 		}
-		if p.recordRead(bytes, readSize, floodWindow, time.Time{}); !p.rest {
+		if p.recordRead(bytes, readSize, floodWindow, time.Time{}); !p.pauseNext {
 			t.Fatal("there is no pause")
 		}
 		return p.pause

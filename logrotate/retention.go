@@ -44,14 +44,14 @@ type Limits struct {
 func (l *Log) Limit(limits Limits) {
 	l.limiter.rate.Store(int64(limits.Rate))
 	if l.file != nil {
-		limits = limits.within(l.set.opts)
+		limits = limits.withDefaults(l.set.opts)
 		l.file.limits.Store(&limits)
 		l.file.pack()
 	}
 }
 
-// within returns l with the values of o in place of a MaxSize or Archives of 0.
-func (l Limits) within(o Options) Limits {
+// withDefaults returns l with the values of o in place of a MaxSize or Archives of 0.
+func (l Limits) withDefaults(o Options) Limits {
 	if l.MaxSize <= 0 {
 		l.MaxSize = o.MaxSize
 	}
@@ -170,8 +170,8 @@ func (c *compressor) end() {
 	c.stop()
 }
 
-// take returns the queued files and empties the queue. If there are none, the goroutine that calls it must exit.
-func (c *compressor) take() []*file {
+// takeQueue returns the queued files and empties the queue. If there are none, the goroutine that calls it must exit.
+func (c *compressor) takeQueue() []*file {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	batch := c.queue
@@ -182,7 +182,7 @@ func (c *compressor) take() []*file {
 // run is the goroutine that handles the queue. It exits when the queue is empty.
 func (c *compressor) run() {
 	for pause.For(c.ctx, c.opts.period) {
-		batch := c.take()
+		batch := c.takeQueue()
 		if len(batch) == 0 {
 			return
 		}

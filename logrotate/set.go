@@ -100,12 +100,12 @@ func (s *Set) useFile(l *Log) *file {
 			f.writer = newWriter()
 		}
 		f.archives.Dir = filepath.Dir(l.path)
-		limits := Limits{}.within(s.opts)
+		limits := Limits{}.withDefaults(s.opts)
 		f.limits.Store(&limits)
 		s.files[l.path] = f
 	}
 	f.refs++
-	f.uses++
+	f.totalUses++
 	return f
 }
 
@@ -115,8 +115,8 @@ func (s *Set) releaseFile(f *file) {
 	defer s.mu.Unlock()
 	// f stays in the map until it is closed, so that a path never has two files. While finish runs without the lock, another Log
 	// may start to use f and even release it again. Then f may be open again, so repeat.
-	for uses := uint64(0); f.refs == 1 && uses != f.uses; {
-		uses = f.uses
+	for uses := uint64(0); f.refs == 1 && uses != f.totalUses; {
+		uses = f.totalUses
 		s.mu.Unlock()
 		if err := f.finish(); err != nil {
 			s.opts.Warn(f.service, err.Error())
@@ -253,7 +253,7 @@ func (s *Set) stop() error {
 		st.stop()
 	}
 	for _, c := range s.consoles {
-		c.setHurry(true)
+		c.setNoWaiting(true)
 	}
 	if len(s.live) == 0 {
 		return nil

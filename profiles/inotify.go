@@ -111,7 +111,7 @@ func (w *Watcher) watchAt(path string, id stamp, needed bool) bool {
 	}
 	w.notifyErr = cmp.Or(w.notifyErr, err)
 	if errors.Is(err, unix.ENOSPC) {
-		w.exhausted, w.lacking, w.lackingID = true, path, id.ID
+		w.exhausted, w.firstUnwatched, w.firstUnwatchedID = true, path, id.ID
 	}
 	if err != nil || w.inotify.isRemote(path, id.Dev) {
 		w.partial = true
@@ -126,7 +126,7 @@ func (w *Watcher) startNotifications() {
 	w.partial, w.exhausted, w.remote, w.notifyErr = false, false, false, nil
 	if w.inotify.Events == nil {
 		w.unmarkedWatches = nil
-		w.notifyErr = w.o.openNotifications(&w.inotify.Set)
+		w.notifyErr = w.options.openNotifications(&w.inotify.Set)
 		w.partial = w.notifyErr != nil
 	}
 }
@@ -137,9 +137,9 @@ func (w *Watcher) canWatchMore() bool {
 	switch {
 	case w.inotify.Events == nil:
 		w.unmarkedWatches = nil
-		return w.o.openNotifications(&w.inotify.Set) == nil
+		return w.options.openNotifications(&w.inotify.Set) == nil
 	case w.exhausted:
-		return w.inotify.Add(w.lacking, w.lackingID) == nil
+		return w.inotify.Add(w.firstUnwatched, w.firstUnwatchedID) == nil
 	}
 	return false
 }
@@ -148,7 +148,7 @@ func (w *Watcher) canWatchMore() bool {
 func (w *Watcher) warnNotifications() {
 	err := w.notifyErr
 	if err != nil {
-		err = fmt.Errorf("%w; looking every %v instead%s", err, w.o.Poll, watch.Advice(err))
+		err = fmt.Errorf("%w; looking every %v instead%s", err, w.options.Poll, watch.Advice(err))
 	}
 	w.warnOnce("notifications", "", err)
 }
@@ -159,7 +159,7 @@ func (w *Watcher) reportWarnings(warnings []Warning) {
 	for _, warning := range warnings {
 		now[warning.Message] = true
 		if !w.listWarned[warning.Message] {
-			w.o.Notify(Warned{Warning: warning})
+			w.options.Notify(Warned{Warning: warning})
 		}
 	}
 	w.listWarned = now
@@ -177,7 +177,7 @@ func (w *Watcher) warnOnce(key, profile string, err error) {
 		return
 	}
 	w.warned[key] = text
-	w.o.Notify(Warned{Warning: Warning{Profile: profile, Message: text}})
+	w.options.Notify(Warned{Warning: Warning{Profile: profile, Message: text}})
 }
 
 // warnVolume is warnOnce for an error about the whole volume.

@@ -133,6 +133,6 @@ func (w *Watcher) scanInput(d *fsutil.Dir, home string, k *scanned) {
 	w.interest[p.Name] = h
 	w.mu.Unlock()
 	if since != "" {
-		w.o.Notify(InputsChanged{Profile: p, Hash: h})
+		w.options.Notify(InputsChanged{Profile: p, Hash: h})
 	}
 }

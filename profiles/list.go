@@ -49,7 +49,7 @@ func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error
 		l, err = s.listWithTimeout(prefer, true)
 	}
 	if err == nil {
-		l.warnRest(s)
+		l.warnLeftOut(s)
 	}
 	return l, err
 }
@@ -166,9 +166,9 @@ func (l *listing) trimWarnings() {
 	}
 }
 
-// warnRest adds a warning for each kind of entry that was left out: warnings, profiles, directories without the marker. The texts
+// warnLeftOut adds a warning for each kind of entry that was left out: warnings, profiles, directories without the marker. The texts
 // don't change, so the watcher reports each only once.
-func (l *listing) warnRest(s *Store) {
+func (l *listing) warnLeftOut(s *Store) {
 	path := filepath.Join(s.root, profilesDir)
 	if l.warningsLeftOut {
 		l.warnings = append(l.warnings, Warning{Message: fmt.Sprintf("%q has more directories that cannot be used", path)})

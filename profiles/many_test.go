@@ -135,7 +135,7 @@ func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 	Write(t, s, "profiles/a/gateway_state.json", state("running"))
 	Write(t, s, "profiles/bare/x", "")
 	w := &Watcher{
-		store: s, o: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: map[string]Hash{"a": "x"}, known: make(map[string]*scanned),
+		store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: map[string]Hash{"a": "x"}, known: make(map[string]*scanned),
 		warned: make(map[string]string),
 	}
 	t.Cleanup(func() { w.inotify.Close() })
@@ -219,7 +219,7 @@ func TestWatchesGoToProfilesFirst(t *testing.T) {
 func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 	s := NewVolume(t)
 	emptyDirs(t, s, "a", maxUnmarkedWatches+50)
-	w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
+	w := &Watcher{store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
 	t.Cleanup(func() { w.inotify.Close() })
 	for range 2 {
 		if err := w.scanAll(t.Context()); err != nil {
@@ -300,7 +300,7 @@ func BenchmarkScans(b *testing.B) {
 	for _, n := range []int{2_500, 10_000, 40_000} {
 		s := Open(b.TempDir(), nil, "").SetMaxProfiles(2000)
 		emptyDirs(b, s, "a", n)
-		w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
+		w := &Watcher{store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
 		b.Run(fmt.Sprintf("all/%d", n), func(b *testing.B) {
 			for b.Loop() {
 				if err := w.scanAll(b.Context()); err != nil {

@@ -91,7 +91,7 @@ type Plan struct {
 	// Warnings are messages for the container's standard error. None of them stops the boot.
 	Warnings []Warning
 
-	told int // number of decisions that were passed to Decided
+	reported int // number of decisions that were passed to Decided
 }
 
 // Reconcile is the part of the boot that decides which gateways start (contract, section 5). It starts none. It writes the boot
@@ -116,10 +116,10 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	}
 	if len(p.Profiles) == 0 {
 		p.decide(Decision{Profile: s.profile(Default), PriorState: State{}.Prior(), PriorExit: ExitUnknown}, false)
-		p.tell(o)
+		p.reportDecisions(o)
 		return p // without the volume there is no boot log, which is a file on the volume
 	}
-	p.tell(o)
+	p.reportDecisions(o)
 	at := s.now()
 	write := func() error {
 		return s.withTimeLimit(func(d *fsutil.Dir) error { return appendBootLog(d, at, p.Profiles) })
@@ -136,14 +136,14 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 // of them, which is cheaper; still, the first gateways don't wait for the last profile.
 const decidedTogether = 16
 
-// tell calls o.Decided for the decisions that are new since the last call.
-func (p *Plan) tell(o BootOptions) {
-	for _, dec := range p.Profiles[p.told:] {
+// reportDecisions calls o.Decided for the decisions that are new since the last call.
+func (p *Plan) reportDecisions(o BootOptions) {
+	for _, dec := range p.Profiles[p.reported:] {
 		if o.Decided != nil {
 			o.Decided(dec)
 		}
 	}
-	p.told = len(p.Profiles)
+	p.reported = len(p.Profiles)
 }
 
 // decideAll decides about each profile, the default profile first. An error means that the volume can't be used.
@@ -167,7 +167,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions) error {
 	}
 	final := !p.Topology.Multiplexed // a multiplexed gateway uses the other homes, too, so they are cleaned before it starts
 	if final {
-		p.tell(o)
+		p.reportDecisions(o)
 	}
 	l, err := s.list(nil)
 	if err != nil {
@@ -189,7 +189,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions) error {
 			return err
 		}
 		if final {
-			p.tell(o)
+			p.reportDecisions(o)
 		}
 	}
 	return nil

@@ -50,11 +50,11 @@ type WatchOptions struct {
 //
 // One goroutine does all scans, one disk operation at a time.
 type Watcher struct {
-	store *Store
-	o     WatchOptions
-	asked chan request
-	wake  chan struct{} // wakes the goroutine after Interest was called; capacity 1
-	done  chan struct{}
+	store   *Store
+	options WatchOptions
+	asked   chan request
+	wake    chan struct{} // wakes the goroutine after Interest was called; capacity 1
+	done    chan struct{}
 
 	mu          sync.Mutex // guards interest and interestNew; never held during disk operations
 	interest    map[string]Hash
@@ -72,14 +72,14 @@ type Watcher struct {
 
 // notifications is the state of the inotify watches, and of what they don't cover.
 type notifications struct {
-	inotify         dirWatches
-	unmarkedWatches []string // candidates with a watch, oldest first
-	partial         bool     // some directories are not watched, or only in part
-	notifyErr       error    // why a watch failed in the last full scan; the first such error
-	remote          bool     // the volume can be changed by other machines
-	exhausted       bool     // the kernel allows no more watches; lacking is the first directory that got none
-	lacking         string
-	lackingID       fsutil.ID
+	inotify          dirWatches
+	unmarkedWatches  []string // candidates with a watch, oldest first
+	partial          bool     // some directories are not watched, or only in part
+	notifyErr        error    // why a watch failed in the last full scan; the first such error
+	remote           bool     // the volume can be changed by other machines
+	exhausted        bool     // the kernel allows no more watches; firstUnwatched is the first directory without one
+	firstUnwatched   string
+	firstUnwatchedID fsutil.ID
 }
 
 // lastScan is what the watcher remembers of the last full scan.
@@ -94,7 +94,7 @@ type lastScan struct {
 type pending struct {
 	changedHomes map[string]bool // profiles whose homes must be scanned
 	changedNames map[string]bool // names in profiles/ that have changed
-	dirtyAll     bool
+	scanAllNext  bool
 	soon         bool      // an early scan is due, see WatchOptions.SettleEarly
 	first        time.Time // time of the first notification since the last scan; zero if there was none
 	due          time.Time // when to scan because of notifications
@@ -136,7 +136,7 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	}
 	w := &Watcher{
 		store:    s,
-		o:        o,
+		options:  o,
 		asked:    make(chan request, 64), // while 64 requests wait, other callers block
 		wake:     make(chan struct{}, 1),
 		done:     make(chan struct{}),
@@ -234,9 +234,9 @@ func (w *Watcher) run(ctx context.Context) {
 		}
 		switch now := time.Now(); {
 		case ctx.Err() != nil:
-		case w.isDue(now) && w.dirtyAll:
+		case w.isDue(now) && w.scanAllNext:
 			_ = w.scanAll(ctx)
-		case !now.Before(w.nextPoll) && !w.dirtyAll:
+		case !now.Before(w.nextPoll) && !w.scanAllNext:
 			w.poll(ctx)
 		case w.isDue(now):
 			w.scanDirty(ctx)
@@ -267,7 +267,7 @@ func (w *Watcher) isDue(now time.Time) bool { return !w.first.IsZero() && !now.B
 
 // deadline returns when the watcher must scan next, for a notification or a poll.
 func (w *Watcher) deadline() time.Time {
-	if !w.first.IsZero() && (w.dirtyAll || w.due.Before(w.nextPoll)) {
+	if !w.first.IsZero() && (w.scanAllNext || w.due.Before(w.nextPoll)) {
 		return w.due
 	}
 	return w.nextPoll
@@ -281,10 +281,10 @@ func (w *Watcher) scheduleScan(after time.Duration) {
 		w.first = now
 	}
 	w.due = now.Add(after)
-	if latest := w.first.Add(w.o.MaxSettle); latest.Before(w.due) {
+	if latest := w.first.Add(w.options.MaxSettle); latest.Before(w.due) {
 		w.due = latest
 	}
-	if w.dirtyAll && w.due.Before(w.notBefore) {
+	if w.scanAllNext && w.due.Before(w.notBefore) {
 		w.due = w.notBefore
 	}
 }
@@ -292,7 +292,7 @@ func (w *Watcher) scheduleScan(after time.Duration) {
 // clearPending forgets the notifications so far, at the beginning of a scan that will see their changes.
 func (w *Watcher) clearPending() {
 	w.first = time.Time{}
-	w.dirtyAll, w.soon = false, false
+	w.scanAllNext, w.soon = false, false
 	clear(w.changedHomes)
 	clear(w.changedNames)
 }
@@ -331,7 +331,7 @@ func (w *Watcher) markChanged(ev watch.Event) {
 		case file == w.store.marker, file == stateFile && ev.Has(watch.Create) && w.isQuiet(name):
 			w.scheduleSoon()
 		case !w.soon: // an early scan, if one is scheduled, handles this change, too
-			w.scheduleScan(w.o.Settle)
+			w.scheduleScan(w.options.Settle)
 		}
 	}
 }
@@ -339,18 +339,18 @@ func (w *Watcher) markChanged(ev watch.Event) {
 // isQuiet reports whether a profile was not scanned during the last Settle. Then its change is probably no part of a burst.
 func (w *Watcher) isQuiet(name string) bool {
 	k := w.known[name]
-	return k != nil && time.Since(k.scannedAt) >= w.o.Settle
+	return k != nil && time.Since(k.scannedAt) >= w.options.Settle
 }
 
 func (w *Watcher) markAll() {
-	w.dirtyAll = true
+	w.scanAllNext = true
 	w.scheduleSoon()
 }
 
 // scheduleSoon schedules a scan after [WatchOptions].SettleEarly.
 func (w *Watcher) scheduleSoon() {
 	w.soon = true
-	w.scheduleScan(w.o.SettleEarly)
+	w.scheduleScan(w.options.SettleEarly)
 }
 
 // isRelevantFile reports whether a change of this file in a home can matter to hinit.

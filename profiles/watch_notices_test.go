@@ -47,7 +47,7 @@ func TestMark(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := &Watcher{
 				store: s, pending: pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)}, interest: map[string]Hash{"i": "x"},
-				o: WatchOptions{Settle: time.Second, MaxSettle: 2 * time.Second},
+				options: WatchOptions{Settle: time.Second, MaxSettle: 2 * time.Second},
 			}
 			if err := w.inotify.Open(); err != nil {
 				t.Fatal(err)
@@ -60,8 +60,8 @@ func TestMark(t *testing.T) {
 				}
 			}
 			w.markChanged(tt.event)
-			if w.dirtyAll != tt.all || len(w.changedHomes) > 0 != (tt.dirty != "") || tt.dirty != "" && !w.changedHomes[tt.dirty] {
-				t.Errorf("all %t, homes %v", w.dirtyAll, w.changedHomes)
+			if w.scanAllNext != tt.all || len(w.changedHomes) > 0 != (tt.dirty != "") || tt.dirty != "" && !w.changedHomes[tt.dirty] {
+				t.Errorf("all %t, homes %v", w.scanAllNext, w.changedHomes)
 			}
 			if len(w.changedNames) > 0 != (tt.fresh != "") || tt.fresh != "" && !w.changedNames[tt.fresh] {
 				t.Errorf("new %v", w.changedNames)
@@ -75,14 +75,14 @@ func TestMark(t *testing.T) {
 
 // TestSettle checks that a burst is waited out and an endless one isn't.
 func TestSettle(t *testing.T) {
-	w := &Watcher{o: WatchOptions{Settle: 100 * time.Millisecond, MaxSettle: time.Second}}
+	w := &Watcher{options: WatchOptions{Settle: 100 * time.Millisecond, MaxSettle: time.Second}}
 	start := time.Now()
-	w.scheduleScan(w.o.Settle)
+	w.scheduleScan(w.options.Settle)
 	if wait, late := w.due.Sub(start), time.Until(w.due); wait < 100*time.Millisecond || late > 100*time.Millisecond {
 		t.Errorf("looks after %v", wait)
 	}
 	w.first = start.Add(-950 * time.Millisecond)
-	w.scheduleScan(w.o.Settle)
+	w.scheduleScan(w.options.Settle)
 	if latest := w.first.Add(time.Second); !w.due.Equal(latest) {
 		t.Errorf("looks at %v, want %v", w.due, latest)
 	}
@@ -137,7 +137,7 @@ func TestWatch200(t *testing.T) {
 func TestAProfileThatAppearsIsNotKeptWaitingByNoise(t *testing.T) {
 	w := &Watcher{
 		store: &Store{root: "/data", marker: "SOUL.md"}, pending: pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)},
-		o: WatchOptions{Settle: time.Hour, SettleEarly: time.Minute, MaxSettle: 2 * time.Hour},
+		options: WatchOptions{Settle: time.Hour, SettleEarly: time.Minute, MaxSettle: 2 * time.Hour},
 	}
 	soon := func() bool { return time.Until(w.due) <= time.Minute }
 	w.markChanged(watch.Event{Name: "/data/gateway_state.json", Op: watch.Write})
@@ -382,7 +382,7 @@ func TestAGatewayThatBecomesReadyIsSeenAtOnce(t *testing.T) {
 				store:   &Store{root: "/data", marker: "SOUL.md"},
 				pending: pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)},
 				known:   map[string]*scanned{"a": {scannedAt: time.Now().Add(-tt.last)}},
-				o:       WatchOptions{Settle: time.Hour, SettleEarly: time.Minute, MaxSettle: 2 * time.Hour},
+				options: WatchOptions{Settle: time.Hour, SettleEarly: time.Minute, MaxSettle: 2 * time.Hour},
 			}
 			w.markChanged(watch.Event{Name: "/data/profiles/a/gateway_state.json", Op: tt.like.Op})
 			if soon := time.Until(w.due) <= time.Minute; soon != tt.soon {

@@ -40,10 +40,10 @@ const blindPoll = time.Minute
 func (w *Watcher) scheduleNext(began time.Time, err error) {
 	now := time.Now()
 	took := now.Sub(began)
-	pause := w.o.IdlePoll
+	pause := w.options.IdlePoll
 	switch {
 	case w.partial || err != nil:
-		pause = w.o.Poll
+		pause = w.options.Poll
 	case !w.dirComplete || len(w.unmarkedWatches) < len(w.candidates):
 		pause = min(pause, blindPoll)
 	}
@@ -125,7 +125,7 @@ func (w *Watcher) newlyMarked(d *fsutil.Dir) (names []string) {
 func (w *Watcher) poll(ctx context.Context) {
 	began := time.Now()
 	// another machine's changes may not show in the timestamps of directories
-	remotely := w.remote && began.Sub(w.scannedAt) >= w.o.IdlePoll
+	remotely := w.remote && began.Sub(w.scannedAt) >= w.options.IdlePoll
 	changed, all := w.changedTimes()
 	if all || remotely {
 		_ = w.scanAll(ctx) // the error was reported as a warning
@@ -214,7 +214,7 @@ func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool, changed time.T
 		delete(w.known, name)
 		w.EndInterest(name)
 		delete(w.warned, "state of "+name)
-		w.o.Notify(Disappeared{Profile: p, Changed: changed})
+		w.options.Notify(Disappeared{Profile: p, Changed: changed})
 	}
 }
 
@@ -231,7 +231,7 @@ func (w *Watcher) scanDirty(ctx context.Context) {
 	d, err := w.store.open()
 	w.warnVolume(err)
 	if err != nil {
-		w.nextPoll = time.Now().Add(w.o.Poll)
+		w.nextPoll = time.Now().Add(w.options.Poll)
 		return
 	}
 	defer d.Close()
@@ -258,7 +258,7 @@ func (w *Watcher) scanDirty(ctx context.Context) {
 
 // scanFor does the scan of [Watcher.Find].
 func (w *Watcher) scanFor(ctx context.Context, name string) error {
-	if w.dirtyAll {
+	if w.scanAllNext {
 		return w.scanAll(ctx) // a full scan is due anyway
 	}
 	if w.known[name] != nil {
@@ -391,7 +391,7 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 		if name != Default && w.inotify.ID(p.Home) == (fsutil.ID{}) {
 			w.watchDir(d, home, p.Home)
 		}
-		w.o.Notify(Appeared{Profile: p})
+		w.options.Notify(Appeared{Profile: p})
 	}
 	var st State
 	began, first := time.Now(), k.scannedAt.IsZero()
@@ -411,11 +411,11 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 	w.warnOnce("state of "+name, name, err)
 	if !st.Beat.IsZero() && !st.Beat.Equal(k.beat) {
 		k.beat = st.Beat
-		w.o.Notify(Beat{Profile: k.profile})
+		w.options.Notify(Beat{Profile: k.profile})
 	}
 	if !st.Equal(k.state) {
 		k.state = st
-		w.o.Notify(StateChanged{Profile: k.profile, State: st})
+		w.options.Notify(StateChanged{Profile: k.profile, State: st})
 	}
 	k.nextScan = began.Add(time.Duration(st.size) * time.Second / parsedBytesPerSecond)
 	w.scanInput(d, home, k)

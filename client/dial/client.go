@@ -22,7 +22,7 @@ func (c *Client) Status(ctx context.Context, names ...string) (client.Status, er
 // StatusTable returns the status as the table that `hinit status` prints, and the number of services in it that are not up.
 func (c *Client) StatusTable(ctx context.Context, look client.TableFormat, names ...string) (table []byte, down int, err error) {
 	q := get("get the status", "/v1/status", url.Values{
-		"name": names, "as": {client.AsTable}, "colour": on(look.Colour), "verbose": on(look.Verbose), "width": unlessZero(max(look.Width, 0)),
+		"name": names, "as": {client.AsTable}, "colour": switchParameter(look.Colour), "verbose": switchParameter(look.Verbose), "width": parameter(max(look.Width, 0)),
 	})
 	r, err := c.send(ctx, q)
 	if err != nil {
@@ -90,7 +90,7 @@ func (c *Client) Signal(ctx context.Context, name string, signal syscall.Signal)
 // ends; then it returns nil. An error from fn ends it. fn runs in the caller's goroutine. If fn is too slow, events get lost, see
 // [client.Event].Lost.
 func (c *Client) Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error {
-	query := url.Values{"since": unlessZero(o.Since), "follow": on(o.Follow)}
+	query := url.Values{"since": parameter(o.Since), "follow": switchParameter(o.Follow)}
 	if o.Last != 0 {
 		query.Set("last", strconv.Itoa(max(o.Last, 0)))
 	}
@@ -166,7 +166,7 @@ func (c *Client) Health(ctx context.Context) (client.Health, error) { return c.P
 // Probe answers a probe of a Kubernetes pod, one of the Probe constants. For ProbeLive, a hinit that refuses the connection because
 // it has too many counts as live. Otherwise an agent could open many connections and have its container restarted.
 func (c *Client) Probe(ctx context.Context, probe string) (client.Health, error) {
-	q := get("get the health", "/v1/health", url.Values{"probe": unlessZero(probe)})
+	q := get("get the health", "/v1/health", url.Values{"probe": parameter(probe)})
 	q.mayBeBusy = probe == client.ProbeLive
 	h, err := ask[client.Health](ctx, c, q)
 	if e := (*client.Error)(nil); q.mayBeBusy && errors.As(err, &e) && e.Kind == client.KindBusy {
@@ -192,7 +192,7 @@ func (c *Client) Runs(ctx context.Context) ([]client.Run, error) {
 // Run returns one run. If wait is positive, it waits that long until no process of the run is alive. If one is still alive, Run.End
 // is nil.
 func (c *Client) Run(ctx context.Context, id string, wait time.Duration) (client.Run, error) {
-	query := url.Values{"wait_ms": unlessZero(max(wait.Milliseconds(), 0))}
+	query := url.Values{"wait_ms": parameter(max(wait.Milliseconds(), 0))}
 	return ask[client.Run](ctx, c, get(fmt.Sprintf("get run %q", id), "/v1/runs/"+url.PathEscape(id), query).within(answerTime+wait))
 }
 

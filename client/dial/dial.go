@@ -21,11 +21,11 @@ import (
 // Client sends requests to one hinit. A method blocks until hinit has answered, ctx ends or its time is over: 10 seconds, and a
 // minute for Rescan, Reload and Examine. A command that waits for its effect may take 10 seconds more than its timeout.
 type Client struct {
-	places  func() []string        // paths at which hinit may listen, best first; nil if the socket is fixed
-	socket  atomic.Pointer[string] // the fixed socket, or the last one at which hinit was found
-	found   bool                   // the socket was searched for, so the user of the server must be checked
-	opened  atomic.Pointer[opened] // connection from Reach for the first request
-	cutTime time.Duration
+	candidatePaths func() []string        // paths at which hinit may listen, best first; nil if the socket is fixed
+	socket         atomic.Pointer[string] // the fixed socket, or the last one at which hinit was found
+	searched       bool                   // the socket was searched for, so the user of the server must be checked
+	opened         atomic.Pointer[opened] // connection from Reach for the first request
+	cutTime        time.Duration
 }
 
 // opened is a connection on which no request was sent.
@@ -67,13 +67,13 @@ func Dial(candidates []string) (*Client, error) {
 	if err := c.Reach(); err != nil {
 		return nil, err
 	}
-	c.places = nil // stay with this hinit
+	c.candidatePaths = nil // stay with this hinit
 	return c, nil
 }
 
 func searchingClient(places func() []string) *Client {
 	c := New("")
-	c.places, c.found = places, true
+	c.candidatePaths, c.searched = places, true
 	return c
 }
 
@@ -103,13 +103,13 @@ func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
 	}
 	if known := c.Socket(); known != "" {
 		conn, err := c.open(ctx, known)
-		if err == nil || c.places == nil || err.Kind != client.KindUnreachable {
+		if err == nil || c.candidatePaths == nil || err.Kind != client.KindUnreachable {
 			return conn, err
 		}
 	}
 	var failed *client.Error
 	var asked []string
-	for _, socket := range c.places() {
+	for _, socket := range c.candidatePaths() {
 		asked = append(asked, strconv.Quote(socket))
 		conn, err := c.open(ctx, socket)
 		if err == nil {
@@ -131,7 +131,7 @@ func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
 
 func (c *Client) open(ctx context.Context, socket string) (net.Conn, *client.Error) {
 	conn, err := connect(ctx, socket)
-	if err == nil && (c.found || strings.HasPrefix(socket, "@")) {
+	if err == nil && (c.searched || strings.HasPrefix(socket, "@")) {
 		if err = checkServer(conn, !strings.HasPrefix(socket, "/proc/")); err != nil {
 			_ = conn.Close() // nothing was sent on it
 		}

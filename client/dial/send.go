@@ -48,16 +48,16 @@ func get(doing, path string, query url.Values) apiCall {
 	return apiCall{doing: doing, method: http.MethodGet, path: path, repeats: true, limit: answerTime}
 }
 
-// on returns the values of a query parameter that is a switch.
-func on(is bool) []string {
+// switchParameter returns the values of a query parameter that is a switch.
+func switchParameter(is bool) []string {
 	if is {
 		return []string{"1"}
 	}
 	return nil
 }
 
-// unlessZero returns the values of a query parameter: the value, or none if it is zero.
-func unlessZero[T comparable](value T) []string {
+// parameter returns the values of a query parameter: the value, or none if it is zero.
+func parameter[T comparable](value T) []string {
 	if value == *new(T) {
 		return nil
 	}

@@ -43,7 +43,7 @@ func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, 
 		}
 		words = append(chosen, words[at:]...)
 	}
-	return words, cmdline.WrongUsage, c.Described().Counted(words, atLeast, atMost, t.Err)
+	return words, cmdline.WrongUsage, c.Described().CheckCount(words, atLeast, atMost, t.Err)
 }
 
 // isSet reports whether the verb has a switch of that name, and it is on.

@@ -63,7 +63,7 @@ type Verb struct {
 	Summary, Help string
 	Doing         string   // action that errors name after "cannot"; if empty, "run PROGRAM NAME"
 	Aliases       []string // other names of the command
-	Leading       bool     // flags end at the first other word, because the words after it are another command line
+	FlagsFirst    bool     // flags end at the first other word, because the words after it are another command line
 }
 
 // Command returns the command as people type it, without its arguments.
@@ -167,21 +167,21 @@ func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out
 		if len(left) == 0 {
 			break
 		}
-		if parsed := len(args) - len(left); v.Leading || parsed > 0 && args[parsed-1] == "--" {
+		if parsed := len(args) - len(left); v.FlagsFirst || parsed > 0 && args[parsed-1] == "--" {
 			words = append(words, left...)
 			break
 		}
 		words, args = append(words, left[0]), left[1:]
 	}
-	if !v.Counted(words, atLeast, atMost, errs) {
+	if !v.CheckCount(words, atLeast, atMost, errs) {
 		return nil, WrongUsage, false
 	}
 	return words, Done, true
 }
 
-// Counted reports whether the number of words is between atLeast and atMost. If it is not, Counted prints to errs which arguments
+// CheckCount reports whether the number of words is between atLeast and atMost. If it is not, CheckCount prints to errs which arguments
 // the command expects.
-func (v Verb) Counted(words []string, atLeast, atMost int, errs io.Writer) bool {
+func (v Verb) CheckCount(words []string, atLeast, atMost int, errs io.Writer) bool {
 	if len(words) >= atLeast && (atMost < 0 || len(words) <= atMost) {
 		return true
 	}
@@ -308,9 +308,9 @@ func Matches(word string, s *client.Service) bool {
 	return byName || byProfile && s.Profile != ""
 }
 
-// Finds reports whether a word of a search finds the service s. If the word is a selector, it must select s. Any other word must
+// MatchesSearch reports whether a word of a search finds the service s. If the word is a selector, it must select s. Any other word must
 // occur in text, a description of s, in upper or lower case.
-func Finds(word, text string, s *client.Service) bool {
+func MatchesSearch(word, text string, s *client.Service) bool {
 	if IsSelector(word) {
 		return Matches(word, s)
 	}

@@ -52,7 +52,7 @@ type entry struct {
 // twice. An empty n has no keys. prefix is the path of the mapping with a dot at the end, or "" for the document; keys are the
 // valid keys; both are for messages.
 func (d *decoder) entries(n *yaml.Node, prefix string, keys []string) []entry {
-	n = resolve(n)
+	n = resolveAlias(n)
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
 		return nil
 	}
@@ -64,7 +64,7 @@ func (d *decoder) entries(n *yaml.Node, prefix string, keys []string) []entry {
 	var out []entry
 	seen := make(map[string]int, len(n.Content)/2)
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		k := resolve(n.Content[i])
+		k := resolveAlias(n.Content[i])
 		switch {
 		case k.ShortTag() == "!!merge":
 			d.problems.reportAtLine(k.Line, "merge keys (<<) are not supported; write the keys out")
@@ -81,7 +81,7 @@ func (d *decoder) entries(n *yaml.Node, prefix string, keys []string) []entry {
 			continue
 		}
 		seen[k.Value] = k.Line
-		out = append(out, entry{k.Value, k.Line, resolve(n.Content[i+1])})
+		out = append(out, entry{k.Value, k.Line, resolveAlias(n.Content[i+1])})
 	}
 	return out
 }
@@ -103,9 +103,9 @@ func (d *decoder) namedEntries(n *yaml.Node, prefix, what string, wrong func(nam
 	return out
 }
 
-// resolve returns the node that an alias stands for. Through aliases a document can contain itself, so a walk through it must be
+// resolveAlias returns the node that an alias stands for. Through aliases a document can contain itself, so a walk through it must be
 // limited by the depth of the schema.
-func resolve(n *yaml.Node) *yaml.Node {
+func resolveAlias(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode && n.Alias != nil {
 		n = n.Alias
 	}

@@ -116,7 +116,7 @@ func decodeList[T any](d *decoder, n *yaml.Node, key, example string, one func(i
 	}
 	out := make([]T, 0, len(n.Content))
 	for i, item := range n.Content {
-		if value, ok := one(resolve(item), key+"."+strconv.Itoa(i)); ok {
+		if value, ok := one(resolveAlias(item), key+"."+strconv.Itoa(i)); ok {
 			out = append(out, value)
 		}
 	}

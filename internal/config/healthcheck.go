@@ -174,9 +174,9 @@ func (d *decoder) decodeChecks(n *yaml.Node, key string) []Check {
 func (d *decoder) decodeCheck(n *yaml.Node, key string) (c Check, ok bool) {
 	kind, types := "", []string{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		switch name := resolve(n.Content[i]).Value; {
+		switch name := resolveAlias(n.Content[i]).Value; {
 		case name == "kind":
-			kind = resolve(n.Content[i+1]).Value
+			kind = resolveAlias(n.Content[i+1]).Value
 		case slices.Contains(checkTypes, name):
 			types = append(types, name)
 		}

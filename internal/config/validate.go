@@ -109,14 +109,14 @@ func checkInput(p string) string {
 // isVariable reports whether s can name an environment variable (environ(7)).
 func isVariable(s string) bool { return s != "" && !strings.ContainsAny(s, "=\x00") }
 
-// checkOf makes a validator for values of type T from a function that returns why one is invalid, or "".
-func checkOf[T any](reason func(T) string) validator {
+// newValidator makes a validator for values of type T from a function that returns why one is invalid, or "".
+func newValidator[T any](reason func(T) string) validator {
 	return func(at any) string { return reason(*at.(*T)) }
 }
 
 // checkParsed makes a validator of texts from a parser, whose error says why a text is invalid.
 func checkParsed[T any](parse func(string) (T, error)) validator {
-	return checkOf(func(s string) string {
+	return newValidator(func(s string) string {
 		if _, err := parse(s); err != nil {
 			return err.Error()
 		}
@@ -126,7 +126,7 @@ func checkParsed[T any](parse func(string) (T, error)) validator {
 
 // textType is the type of the texts for which ok returns true. wrong is the message about others, with the text in place of %q.
 func textType(name string, ok func(string) bool, wrong string) valueType {
-	return valueType{name, checkOf(func(s string) string {
+	return valueType{name, newValidator(func(s string) string {
 		if ok(s) {
 			return ""
 		}
@@ -136,7 +136,7 @@ func textType(name string, ok func(string) bool, wrong string) valueType {
 
 // checkEach makes a validator for lists from a function that returns why an element is invalid, or "".
 func checkEach[L ~[]E, E any](reason func(E) string) validator {
-	return checkOf(func(list L) string {
+	return newValidator(func(list L) string {
 		for _, element := range list {
 			if why := reason(element); why != "" {
 				return why

@@ -179,7 +179,7 @@ const leaveTime = 100 * time.Millisecond
 type limitedListener struct {
 	net.Listener
 	policy policy
-	places *connCounts
+	counts *connCounts
 }
 
 // connCounts counts the connections and the waiting requests, by class of clients.
@@ -208,7 +208,7 @@ type conn struct {
 	net.Conn
 	raw     syscall.RawConn
 	peer    peer
-	places  *connCounts
+	counts  *connCounts
 	release func()
 }
 
@@ -291,18 +291,18 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 			raw, err = c.(syscall.Conn).SyscallConn() // every socket has a raw connection
 		}
 		if err != nil {
-			_ = g.places.close(c) // without credentials, the server can't know its rights
+			_ = g.counts.close(c) // without credentials, the server can't know its rights
 			continue
 		}
 		who := peer{pid: cred.Pid, uid: cred.Uid, gone: func() bool { return proc.PeerGone(c) }}
 		who.shutOut = g.policy.shutOut(int(who.pid), who.uid, who.gone)
-		n := &g.places.taken[g.policy.classOf(who)]
+		n := &g.counts.taken[g.policy.classOf(who)]
 		if over := n.Add(1) - connLimit(); over > 0 && (over > connLimit()/reserve || !fromOutside(who)) {
 			n.Add(-1)
 			g.refuseConnection(c, who)
 			continue
 		}
-		return &conn{Conn: c, raw: raw, peer: who, places: g.places, release: sync.OnceFunc(func() { n.Add(-1) })}, nil
+		return &conn{Conn: c, raw: raw, peer: who, counts: g.counts, release: sync.OnceFunc(func() { n.Add(-1) })}, nil
 	}
 }
 
@@ -316,7 +316,7 @@ func fromOutside(who peer) bool {
 
 // wait takes one of the places for requests without a time limit, or returns an error. release gives it back.
 func (s *Server) wait(who peer) (release func(), err error) {
-	n := &s.places.waits[s.policy.classOf(who)]
+	n := &s.connCounts.waits[s.policy.classOf(who)]
 	if n.Add(1) > waitLimit() {
 		n.Add(-1)
 		return nil, refuse(client.KindBusy,
@@ -328,7 +328,7 @@ func (s *Server) wait(who peer) (release func(), err error) {
 // Close closes the connection and gives its place back.
 func (c *conn) Close() error {
 	c.release()
-	return c.places.close(c.Conn)
+	return c.counts.close(c.Conn)
 }
 
 // refuseConnection sends an error and closes the connection. The write fits into the empty buffer of a new socket, so it doesn't
@@ -340,11 +340,11 @@ func (g *limitedListener) refuseConnection(c net.Conn, who peer) {
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
 		out.status, http.StatusText(out.status), len(out.body), out.body)
 	leave := func() {
-		g.places.leaving.Add(-1)
-		_ = g.places.close(c) // the answer has been written, or writing has failed
+		g.counts.leaving.Add(-1)
+		_ = g.counts.close(c) // the answer has been written, or writing has failed
 	}
 	half, ok := c.(interface{ CloseWrite() error })
-	if g.places.leaving.Add(1) > connLimit()/4 || !ok || half.CloseWrite() != nil {
+	if g.counts.leaving.Add(1) > connLimit()/4 || !ok || half.CloseWrite() != nil {
 		leave()
 		return
 	}
@@ -430,8 +430,8 @@ func (m *answerBudget) free(h *unreadAnswer) {
 	m.unread = slices.DeleteFunc(m.unread, func(o *unreadAnswer) bool { return o == h })
 }
 
-// inTurn makes an answer that may be large, when no other answer to the client's class is being made and there is memory for it.
-// build must not block, because all requests of the class wait for it.
-func (s *Server) inTurn(r *request, build func() (reply, error)) (reply, error) {
+// answerInTurn makes an answer that may be large, when no other answer to the client's class is being made and there is memory for
+// it. The function build must not block, because all requests of the class wait for it.
+func (s *Server) answerInTurn(r *request, build func() (reply, error)) (reply, error) {
 	return s.answerBudgets[s.policy.classOf(r.who)].answer(r.Context(), build)
 }

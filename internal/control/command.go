@@ -263,14 +263,14 @@ func getRuns(s *Server, r *request) (reply, error) {
 		return reply{}, err
 	}
 	if !follow {
-		return s.inTurn(r, func() (reply, error) {
+		return s.answerInTurn(r, func() (reply, error) {
 			runs, _ := s.core.Runs.Since(0)
 			return answer(client.RunsReply{Runs: nonNil(runs)})
 		})
 	}
 	return s.stream(r, true, func(out *lines) {
 		cursor := uint64(0)
-		out.feed(r.Context(), true, s.core.Runs.News, func() (more bool) {
+		out.writeUpdates(r.Context(), true, s.core.Runs.News, func() (more bool) {
 			runs, next := s.core.Runs.Since(cursor)
 			runs, more = firstBatch(runs)
 			for _, run := range runs {

@@ -30,7 +30,7 @@ func getEvents(s *Server, r *request) (out reply, err error) {
 	var cursor uint64
 	var kept, end uint64 // older events between these two are sent first
 	if query.Has("since") {
-		if cursor, err = number(query.Get("since"), "since"); err != nil {
+		if cursor, err = parseNumber(query.Get("since"), "since"); err != nil {
 			return reply{}, err
 		}
 		if cursor > newest {
@@ -42,7 +42,7 @@ func getEvents(s *Server, r *request) (out reply, err error) {
 		end = records[0].Seq
 	}
 	if query.Has("last") {
-		last, err := number(query.Get("last"), "last")
+		last, err := parseNumber(query.Get("last"), "last")
 		if err != nil {
 			return reply{}, err
 		}
@@ -69,7 +69,7 @@ func (r *request) follow() (bool, error) {
 	}
 }
 
-func number(text, name string) (uint64, error) {
+func parseNumber(text, name string) (uint64, error) {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
 		return 0, refuse(client.KindBadRequest, "%s is %q; it is a whole number", name, text)
@@ -88,7 +88,7 @@ func (s *Server) events(out *lines, ctx context.Context, kept, end, cursor uint6
 			kept = rec.Seq
 		}
 	}
-	out.feed(ctx, follow, ring.News, func() (more bool) {
+	out.writeUpdates(ctx, follow, ring.News, func() (more bool) {
 		records, lost := ring.Since(cursor)
 		records, more = firstBatch(records)
 		if lost > 0 {
@@ -148,9 +148,9 @@ func (l *lines) write(v any) {
 	l.err = encoder(l.w).Encode(v)
 }
 
-// feed calls look until it says that there is no more to write. With follow it calls look again after each change, until ctx ends.
-// news returns a channel that is closed at the next change.
-func (l *lines) feed(ctx context.Context, follow bool, news func() <-chan struct{}, look func() (more bool)) {
+// writeUpdates calls look until look says that there is no more to write. With follow, it calls look again after each change, until
+// ctx ends. The function news returns a channel that is closed at the next change.
+func (l *lines) writeUpdates(ctx context.Context, follow bool, news func() <-chan struct{}, look func() (more bool)) {
 	for {
 		ending := !follow || ctx.Err() != nil
 		changed := news()
@@ -301,7 +301,7 @@ func getFollow(s *Server, r *request) (reply, error) {
 		beat := time.After(0)
 		for due := true; ; {
 			news := s.core.News()
-			line, err := s.inTurn(r, func() (reply, error) {
+			line, err := s.answerInTurn(r, func() (reply, error) {
 				if change, changed := f.next(r.Context()); changed || due {
 					return answer(change)
 				}

@@ -77,8 +77,8 @@ func TestAFollowerLeavesNothing(t *testing.T) {
 		}
 	}
 	testkit.Until(t, "all connections are closed", func() bool { return s.connections() == 0 })
-	for class := range s.places.waits {
-		if n := s.places.waits[class].Load(); n != 0 {
+	for class := range s.connCounts.waits {
+		if n := s.connCounts.waits[class].Load(); n != 0 {
 			t.Errorf("%d places are still taken", n)
 		}
 	}
@@ -95,11 +95,11 @@ func TestAFollowerThatIsDeadGivesItsPlaceBack(t *testing.T) {
 		}
 		fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: hinit\r\n\r\n", target)
 		if !strings.Contains(target, "slots") {
-			testkit.Until(t, "it has its place", func() bool { return s.places.waits[class].Load() == 1 })
+			testkit.Until(t, "it has its place", func() bool { return s.connCounts.waits[class].Load() == 1 })
 		}
 		fmt.Fprint(c, "x")
 		_ = c.Close()
-		testkit.Until(t, target+": its place is free", func() bool { return s.places.waits[class].Load() == 0 && s.connections() == 0 })
+		testkit.Until(t, target+": its place is free", func() bool { return s.connCounts.waits[class].Load() == 0 && s.connections() == 0 })
 	}
 }
 

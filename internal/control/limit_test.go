@@ -36,7 +36,7 @@ func TestWhoWaitsDoesNotLockOutWhoAsks(t *testing.T) {
 		s.ask(t, wait)
 	}
 	s.ask(t, "/v1/events?follow=1")
-	testkit.Until(t, "all wait", func() bool { return s.places.waits[class].Load() == waitLimit() })
+	testkit.Until(t, "all wait", func() bool { return s.connCounts.waits[class].Load() == waitLimit() })
 	for _, target := range []string{wait, "/v1/events?follow=1"} {
 		answer, err := http.ReadResponse(s.ask(t, target), nil)
 		if err != nil {
@@ -57,7 +57,7 @@ func TestWhoWaitsDoesNotLockOutWhoAsks(t *testing.T) {
 		}
 	}
 	core.put(slotDir, func(slot *client.Slot) { slot.Up = false })
-	testkit.Until(t, "those that waited for the slot give their places back", func() bool { return s.places.waits[class].Load() == 1 })
+	testkit.Until(t, "those that waited for the slot give their places back", func() bool { return s.connCounts.waits[class].Load() == 1 })
 }
 
 func TestAnOrderInWordsDoesWhatTheCommandLineDoes(t *testing.T) {

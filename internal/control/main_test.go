@@ -497,7 +497,7 @@ func serve(t *testing.T, core core, o Options, tune ...func(*Server)) *served {
 		t.Fatal(err)
 	}
 	s := &served{newServer(core, o), filepath.Join(dir, "control.sock"), make(chan error, 1)}
-	s.lookTime = 50 * time.Millisecond // no boot here finds anything while a question waits
+	s.bootListTime = 50 * time.Millisecond // no boot here finds anything while a question waits
 	for _, f := range tune {
 		f(s.Server)
 	}

@@ -147,7 +147,7 @@ func postReexec(s *Server, r *request, body client.Reexec) (reply, error) {
 }
 
 func getConfig(s *Server, r *request) (reply, error) {
-	return s.inTurn(r, func() (reply, error) { return answer(client.ConfigReply{Entries: nonNil(s.core.Config())}) })
+	return s.answerInTurn(r, func() (reply, error) { return answer(client.ConfigReply{Entries: nonNil(s.core.Config())}) })
 }
 
 // pingTime is how long the supervisor's loop may take to answer before it counts as stuck.
@@ -203,7 +203,7 @@ func getHealth(s *Server, r *request) (reply, error) {
 		unless(idle)
 	}
 	if len(h.Troubled) > batch {
-		return s.inTurn(r, func() (reply, error) { return answer(h) })
+		return s.answerInTurn(r, func() (reply, error) { return answer(h) })
 	}
 	return answer(h)
 }

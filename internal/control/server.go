@@ -48,11 +48,11 @@ type Server struct {
 	now           func() time.Time
 	bodyTime      time.Duration // from the end of the header to the end of the body
 	sendTime      time.Duration // for a client to read one piece of an answer
-	lookTime      time.Duration // longest wait of a request that names a service for the boot to list the profiles
+	bootListTime  time.Duration // longest wait of a request that names a service for the boot to list the profiles
 	limit         func(route) time.Duration
 	http          *http.Server
 	mux           *http.ServeMux
-	places        connCounts
+	connCounts    connCounts
 	answerBudgets [classes]*answerBudget // memory for unread answers, by class of clients
 	cancel        context.CancelCauseFunc
 	noticeLimit   [classes]noticeLimit
@@ -66,7 +66,7 @@ type Server struct {
 func New(core Backend, o Options) *Server {
 	s := &Server{
 		core: core, policy: newPolicy(o), log: o.Log, used: o.Used, now: time.Now, mux: http.NewServeMux(),
-		bodyTime: 5 * time.Second, sendTime: 10 * time.Second, lookTime: 2 * time.Second,
+		bodyTime: 5 * time.Second, sendTime: 10 * time.Second, bootListTime: 2 * time.Second,
 		limit: func(rt route) time.Duration { return rt.limit }, answerBudgets: newAnswerBudgets(),
 	}
 	base, cancel := context.WithCancelCause(context.Background())
@@ -91,7 +91,7 @@ func New(core Backend, o Options) *Server {
 
 // Serve answers the connections of l, a listener from [Listen], and closes l. It blocks until Close, and then returns nil.
 func (s *Server) Serve(l net.Listener) error {
-	err := s.http.Serve(&limitedListener{Listener: l, policy: s.policy, places: &s.places})
+	err := s.http.Serve(&limitedListener{Listener: l, policy: s.policy, counts: &s.connCounts})
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}

@@ -51,7 +51,7 @@ func (noSlots) ControlScanner(context.Context, string) error      { return errNo
 func getSlots(s *Server, r *request) (reply, error) {
 	query := r.query
 	if !query.Has("dir") {
-		return s.inTurn(r, func() (reply, error) {
+		return s.answerInTurn(r, func() (reply, error) {
 			return answer(client.SlotsReply{Slots: nonNil(s.slots().Slots(r.Context()))})
 		})
 	}

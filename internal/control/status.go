@@ -29,8 +29,8 @@ import (
 // answer is JSON or a table.
 func getStatus(s *Server, r *request) (reply, error) {
 	s.sweep(r.Context())
-	snap, added := s.snapshotWith(r.Context(), r.query["name"]) // outside inTurn, because it may wait for the boot
-	return s.inTurn(r, func() (reply, error) {
+	snap, added := s.snapshotWith(r.Context(), r.query["name"]) // outside answerInTurn, because it may wait for the boot
+	return s.answerInTurn(r, func() (reply, error) {
 		st, err := s.status(snap, added, r.query["name"], r.who)
 		if err != nil {
 			return reply{}, err
@@ -47,19 +47,19 @@ func statusAs(st client.Status, query url.Values) (reply, error) {
 	case len(as) == 1 && as[0] == client.AsTable:
 		look := show.Layout{Named: len(query["name"]) > 0, Colour: query.Get("colour") == "1", Verbose: query.Get("verbose") == "1"}
 		if width := query.Get("width"); width != "" {
-			n, err := number(width, "width")
+			n, err := parseNumber(width, "width")
 			if err != nil {
 				return reply{}, err
 			}
 			look.Width = int(min(n, 1<<15))
 		}
-		return table(st, look), nil
+		return statusTable(st, look), nil
 	}
 	return reply{}, refuse(client.KindBadRequest, "cannot answer as %q; as takes %s", query["as"], client.AsTable)
 }
 
-// table formats the status as a table. The header DownHeader has the number of services that are not up.
-func table(st client.Status, look show.Layout) reply {
+// statusTable formats the status as a table. The header DownHeader has the number of services that are not up.
+func statusTable(st client.Status, look show.Layout) reply {
 	down := 0
 	for i := range st.Services {
 		if st.Services[i].State != string(supervisor.Up) {
@@ -105,7 +105,7 @@ func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *superv
 		}
 	}
 	if with(s.core.Expected(ctx, false)); len(names) > 0 && missing() {
-		look, cancel := context.WithTimeout(ctx, s.lookTime)
+		look, cancel := context.WithTimeout(ctx, s.bootListTime)
 		defer cancel()
 		with(s.core.Expected(look, true))
 	}
@@ -204,7 +204,7 @@ func getService(s *Server, r *request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return s.inTurn(r, func() (reply, error) {
+	return s.answerInTurn(r, func() (reply, error) {
 		out := s.view(v, r.who, added)
 		out.Settings = s.settings(v, r.who)
 		return answer(out)

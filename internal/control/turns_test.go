@@ -21,7 +21,7 @@ func TestClosingWaitsForNoTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer peer.Close()
-	g := &limitedListener{Listener: l, policy: newPolicy(withDefaults(Options{})), places: new(connCounts)}
+	g := &limitedListener{Listener: l, policy: newPolicy(withDefaults(Options{})), counts: new(connCounts)}
 	c, err := g.Accept()
 	if err != nil {
 		t.Fatal(err)

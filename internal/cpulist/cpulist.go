@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Most is the highest processor number that Parse accepts: a [unix.CPUSet] has no room for a higher one.
-const Most = 1023
+// MaxCPU is the highest processor number that Parse accepts: a [unix.CPUSet] has no room for a higher one.
+const MaxCPU = 1023
 
 // Parse returns the set of processors that a list names. A range such as 3-1 and an empty list are errors.
 func Parse(list string) (*unix.CPUSet, error) {
@@ -28,8 +28,8 @@ func Parse(list string) (*unix.CPUSet, error) {
 			return nil, fmt.Errorf("expected processors such as \"0-3,6\", got %q", list)
 		case last < first:
 			return nil, fmt.Errorf("the range %s ends before it begins; write %s-%s", part, to, from)
-		case last > Most:
-			return nil, fmt.Errorf("a processor is from 0 to %d, got %d", Most, last)
+		case last > MaxCPU:
+			return nil, fmt.Errorf("a processor is from 0 to %d, got %d", MaxCPU, last)
 		}
 		for cpu := first; cpu <= last; cpu++ {
 			set.Set(int(cpu))

@@ -11,7 +11,7 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for cpu := range cpulist.Most + 1 {
+	for cpu := range cpulist.MaxCPU + 1 {
 		if want := cpu <= 2 || cpu == 6 || cpu == 1023; set.IsSet(cpu) != want {
 			t.Errorf("processor %d: %t", cpu, !want)
 		}

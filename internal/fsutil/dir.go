@@ -254,9 +254,9 @@ func (d *Dir) withComponents(verb, rel string, fn func(names []string) error) er
 	return nil
 }
 
-// at is withComponents for an operation on a name: fn gets the directory of rel, and the last component as base. fn must not follow
-// a link at base.
-func (d *Dir) at(verb, rel string, fn func(parent int, base string) error) error {
+// withParent is withComponents for an operation on a name: fn gets the directory of rel, and the last component as base. The
+// function fn must not follow a link at base.
+func (d *Dir) withParent(verb, rel string, fn func(parent int, base string) error) error {
 	return d.withComponents(verb, rel, func(names []string) error { return d.inParent(names, fn) })
 }
 

@@ -187,7 +187,7 @@ type ReplaceOptions struct {
 // A link at rel is [ErrSymlink], and any other irregular file [ErrNotRegular]. A link that appears after this check is itself
 // replaced, and its target isn't touched.
 func (d *Dir) Replace(rel string, data []byte, o ReplaceOptions) error {
-	return d.at("replace", rel, func(parent int, base string) error { return replaceIn(parent, base, data, o) })
+	return d.withParent("replace", rel, func(parent int, base string) error { return replaceIn(parent, base, data, o) })
 }
 
 func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
@@ -233,7 +233,7 @@ func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 // SyncName syncs the directory of rel, so that a rename by [Dir.Replace] survives a crash of the machine. It blocks until the disk
 // has stored it.
 func (d *Dir) SyncName(rel string) error {
-	return d.at("sync the directory of", rel, func(parent int, base string) error {
+	return d.withParent("sync the directory of", rel, func(parent int, base string) error {
 		dir, err := openat(parent, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 		if err != nil {
 			return err

@@ -69,7 +69,7 @@ func flock(f *os.File, flags int) error {
 // CreateExclusive creates the regular file rel with the content data. If rel exists, the error is fs.ErrExist. Of several callers
 // at a time, even on different machines, exactly one succeeds. A reader may see the file while it is empty.
 func (d *Dir) CreateExclusive(rel string, data []byte, mode fs.FileMode) error {
-	return d.at("create", rel, func(parent int, base string) error {
+	return d.withParent("create", rel, func(parent int, base string) error {
 		fd := -1
 		err := callWithFault(faultinject.Open, base, func() (err error) {
 			fd, err = openat(parent, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_NOCTTY, uint32(mode.Perm()))

@@ -187,7 +187,7 @@ func ChmodFD(fd int, mode uint32) error {
 // Create creates the regular file rel with the content data and exactly the permission bits mode, and syncs the content. After an
 // error there is no file. An existing file is fs.ErrExist, and a link [ErrSymlink].
 func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
-	return d.at("create", rel, func(parent int, base string) error {
+	return d.withParent("create", rel, func(parent int, base string) error {
 		if st, err := LstatAt(parent, base); err == nil {
 			if st.Mode&unix.S_IFMT == unix.S_IFLNK {
 				return symlinkError(base)
@@ -228,7 +228,7 @@ func RenameNew(dir int, from, to string) error {
 // SetAccessTime sets the access time of a file or directory, and no other time. It doesn't follow a link. A caller other than root
 // must be the file's owner (utimensat(2)).
 func (d *Dir) SetAccessTime(rel string, to time.Time) error {
-	return d.at("set the access time of", rel, func(parent int, base string) error {
+	return d.withParent("set the access time of", rel, func(parent int, base string) error {
 		times := []unix.Timespec{unix.NsecToTimespec(to.UnixNano()), {Nsec: unix.UTIME_OMIT}}
 		return unix.UtimesNanoAt(parent, base, times, unix.AT_SYMLINK_NOFOLLOW)
 	})

@@ -151,7 +151,7 @@ const (
 )
 
 // Remove removes the file, link or empty directory rel. If it is missing, the error is fs.ErrNotExist.
-func (d *Dir) Remove(rel string) error { return d.at("remove", rel, removeName) }
+func (d *Dir) Remove(rel string) error { return d.withParent("remove", rel, removeName) }
 
 // RemoveAll removes rel with all that is in it, and returns nil if rel is missing. Links are removed and never followed. d itself
 // can't be removed. If the owner of a directory lacks permissions for it, RemoveAll first adds them. However large the tree, it
@@ -160,7 +160,7 @@ func (d *Dir) RemoveAll(rel string) error { return d.RemoveAllUntil(context.Back
 
 // RemoveAllUntil is [Dir.RemoveAll] that returns the error of ctx soon after ctx has ended. The rest of the tree stays.
 func (d *Dir) RemoveAllUntil(ctx context.Context, rel string) error {
-	return ignoreMissing(d.at("remove", rel, func(parent int, name string) error { return removeTree(ctx, parent, name) }))
+	return ignoreMissing(d.withParent("remove", rel, func(parent int, name string) error { return removeTree(ctx, parent, name) }))
 }
 
 func removeName(parent int, name string) error {
@@ -259,7 +259,7 @@ type Node struct {
 // isn't nil, it is called just before the tree gets its name, and an error from it removes the tree. confirm must only use a Dir of
 // [Dir.WithIdentity].
 func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, confirm func() error) error {
-	return d.at("make", rel, func(parent int, base string) error {
+	return d.withParent("make", rel, func(parent int, base string) error {
 		if _, err := LstatAt(parent, base); err == nil {
 			return fs.ErrExist
 		}

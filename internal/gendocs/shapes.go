@@ -31,7 +31,7 @@ var forms = []printed{
 	{"restart", "lines", "client.Service"},
 	{"run-once", "lines", "client.Service"},
 	{"signal", "lines", "client.Service"},
-	{"checks", "list", "tools.checksOf"},
+	{"checks", "list", "tools.serviceChecks"},
 	{"profile list", "list", "tools.profileRow"},
 	{"profile create", "", "tools.profileRow"},
 	{"profile delete", "", "tools.profileRow"},

@@ -149,7 +149,7 @@ func checkSetup(s *Setup) error {
 		want, err := cpulist.Parse(s.CPUs)
 		if err == nil && unix.SchedGetaffinity(0, &own) == nil {
 			err = fmt.Errorf("there is none of them here, hinit has %d processors; name others, or start the container with --cpuset-cpus %s", own.Count(), s.CPUs)
-			for cpu := range cpulist.Most + 1 {
+			for cpu := range cpulist.MaxCPU + 1 {
 				if want.IsSet(cpu) && own.IsSet(cpu) {
 					err = nil
 				}

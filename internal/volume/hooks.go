@@ -111,7 +111,7 @@ func (m *StepRecord) parallelHooks(hooks []boot.Hook) int {
 			return max(i, 1)
 		}
 		for _, p := range s.volume {
-			if slices.ContainsFunc(taken, func(q string) bool { return overlap(p, q) }) {
+			if slices.ContainsFunc(taken, func(q string) bool { return patternsOverlap(p, q) }) {
 				return i
 			}
 		}

@@ -90,11 +90,11 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 	for n, i := range rand.Perm(len(list)) {
 		s := &diskUsage{linked: seen, files: maxFiles - maxFilesInMemory, end: time.Now().Add(time.Until(end) / time.Duration(len(list)-n))}
 		all, mapped, parts := processes[list[i].Service], uint64(0), uint64(0)
-		_ = s.visit("/proc/", all, func(dir string) { // if this process can't act as the user, the memory counts for no service
+		_ = s.eachProcess("/proc/", all, func(dir string) { // if this process can't act as the user, the memory counts for no service
 			s.addOpen(dir+"/fd/", inMemory)
 			mapped += proc.ParseMemory(procstat.StatusOf(path.Base(dir))).Shared
 		})
-		if s.wait(ctx, "/proc/", all, func(_ context.Context, dir string) { parts += proportionalShared(dir) }) == nil {
+		if s.eachProcessUntilEnd(ctx, "/proc/", all, func(_ context.Context, dir string) { parts += proportionalShared(dir) }) == nil {
 			mapped = parts
 		}
 		out := boot.Measurement{Service: list[i].Service, Run: list[i].Run, Bytes: max(s.bytes, mapped)}

@@ -55,7 +55,7 @@ type diskUsage struct {
 	hides      bool           // a process doesn't let its open files be examined, or has files in the queue of a socket
 	sockets    int            // number of open sockets
 	ports      int            // sockets that may have a port: all but Unix sockets
-	beyond     string         // says what is beyond maxFiles, maxNames or maxDepth; "" for nothing
+	exceeded   string         // says what is beyond maxFiles, maxNames or maxDepth; "" for nothing
 	linked     map[inode]bool // counted files that could appear again: with several hard links, or without a name
 }
 
@@ -119,14 +119,14 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway, send func(
 func (s *diskUsage) checkQuota(w boot.Gateway) boot.Measurement {
 	has := config.Bytes(s.bytes &^ (1<<20 - 1)).Text()
 	if s.incomplete {
-		has = "at least " + has + s.beyond
+		has = "at least " + has + s.exceeded
 	}
 	out := boot.Measurement{Service: w.Service}
 	switch {
-	case w.Stop > 0 && (s.bytes >= w.Stop || s.beyond != ""), w.Stopped && s.incomplete:
+	case w.Stop > 0 && (s.bytes >= w.Stop || s.exceeded != ""), w.Stopped && s.incomplete:
 		out.Hold = fmt.Sprintf("disk: its files have %s, and quota.stop is %s; it starts when it has less, or until the next look by: hinit start %s",
 			has, config.Bytes(w.Stop).Text(), w.Profile)
-	case w.Warn > 0 && (s.bytes >= w.Warn || s.beyond != ""):
+	case w.Warn > 0 && (s.bytes >= w.Warn || s.exceeded != ""):
 		out.Note = fmt.Sprintf("disk: its files have %s, and quota.warn is %s", has, config.Bytes(w.Warn).Text())
 	}
 	return out
@@ -150,7 +150,7 @@ func fileSystemUsage(data, profile string) (bytes uint64, is bool) {
 // names in random order, so that a measurement with too little time leaves out other names than the next one.
 func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 	if depth > maxDepth {
-		s.incomplete, s.beyond = true, fmt.Sprintf(" and what lies below %d directories", maxDepth)
+		s.incomplete, s.exceeded = true, fmt.Sprintf(" and what lies below %d directories", maxDepth)
 		return
 	}
 	d, err := in.SubOnSameMount(name)
@@ -172,16 +172,16 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 	})
 	switch s.incomplete = s.incomplete || err != nil; {
 	case s.files >= maxFiles:
-		s.incomplete, s.beyond = true, fmt.Sprintf(" and more than %d files", maxFiles-1)
+		s.incomplete, s.exceeded = true, fmt.Sprintf(" and more than %d files", maxFiles-1)
 	case s.names >= maxNames:
-		s.incomplete, s.beyond = true, " and a directory with too many names"
+		s.incomplete, s.exceeded = true, " and a directory with too many names"
 	}
 	if info, err := d.Lstat(""); err == nil { // a directory takes space for many names even after they are removed
 		s.bytes += spaceOf(fsutil.Stat(info))
 	}
 	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	for _, name := range names {
-		if s.beyond != "" || time.Now().After(s.end) {
+		if s.exceeded != "" || time.Now().After(s.end) {
 			s.incomplete = true
 			return
 		}
@@ -211,12 +211,12 @@ func spaceOf(st *syscall.Stat_t) uint64 { return max(minFile, uint64(st.Blocks)*
 // has the file systems that count.
 func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int, devices map[uint64]bool) {
 	open := &diskUsage{linked: s.linked, end: s.end} // the limits of a home with many files must not end this search
-	_ = open.visit(proc, processes, func(dir string) {
+	_ = open.eachProcess(proc, processes, func(dir string) {
 		open.addOpen(dir+"/fd/", func(_ string, device uint64) bool { return devices[device] })
 	})
 	s.bytes, s.incomplete = s.bytes+open.bytes, s.incomplete || open.incomplete
 	mapped := make(map[inode]uint64) // file sizes as far as mappings show them
-	if s.wait(ctx, proc, processes, func(ctx context.Context, dir string) { addMapped(ctx, dir+"/maps", devices, mapped) }) != nil {
+	if s.eachProcessUntilEnd(ctx, proc, processes, func(ctx context.Context, dir string) { addMapped(ctx, dir+"/maps", devices, mapped) }) != nil {
 		s.incomplete = true
 		return
 	}
@@ -227,10 +227,10 @@ func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int
 	}
 }
 
-// visit calls each with the directory below proc of each process, until s.end; then s is incomplete. Meanwhile it acts as the user
+// eachProcess calls each with the directory below proc of each process, until s.end; then s is incomplete. Meanwhile it acts as the user
 // of the process, because the kernel shows a user the files and the memory of its own processes. It returns an error if it can't
 // act as a user.
-func (s *diskUsage) visit(proc string, processes []int, each func(dir string)) (err error) {
+func (s *diskUsage) eachProcess(proc string, processes []int, each func(dir string)) (err error) {
 	for _, pid := range processes {
 		status := procstat.StatusOf(strconv.Itoa(pid))
 		uid, alive := status.Number("Uid", 10)
@@ -244,13 +244,13 @@ func (s *diskUsage) visit(proc string, processes []int, each func(dir string)) (
 	return err
 }
 
-// wait is visit with a limit: it returns at s.end at the latest. A process can keep its memory locked, and then the kernel blocks
-// the list of its mappings. After an error, each may still be called.
-func (s *diskUsage) wait(ctx context.Context, proc string, processes []int, each func(ctx context.Context, dir string)) error {
+// eachProcessUntilEnd is eachProcess with a limit: it returns at s.end at the latest. A process can keep its memory locked, and then
+// the kernel blocks the list of its mappings. After an error, the function each may still be called.
+func (s *diskUsage) eachProcessUntilEnd(ctx context.Context, proc string, processes []int, each func(ctx context.Context, dir string)) error {
 	ctx, cancel := context.WithDeadline(ctx, s.end)
 	defer cancel()
-	return blocking.Wait(ctx, "the search for mapped files", func() error { // it may go on after wait has returned, so it doesn't change s
-		return errors.Join((&diskUsage{end: s.end}).visit(proc, processes, func(dir string) { each(ctx, dir) }), ctx.Err())
+	return blocking.Wait(ctx, "the search for mapped files", func() error { // it may go on after this method has returned, so it does not change s
+		return errors.Join((&diskUsage{end: s.end}).eachProcess(proc, processes, func(dir string) { each(ctx, dir) }), ctx.Err())
 	})
 }
 

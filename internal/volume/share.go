@@ -143,7 +143,7 @@ func countSockets(o Options, list []boot.Gateway, tenants []*tenant) (seen int) 
 	end := time.Now().Add(searchTime)
 	for i, t := range tenants {
 		t.open.end = time.Now().Add(time.Until(end) / time.Duration(len(tenants)-i))
-		_ = t.open.visit("/proc/", processes[t.Service], func(dir string) { // if this process can't act as the user, it finds no socket
+		_ = t.open.eachProcess("/proc/", processes[t.Service], func(dir string) { // if this process can't act as the user, it finds no socket
 			t.open.addOpen(dir+"/fd/", func(string, uint64) bool { return false })
 		})
 		seen += t.open.sockets

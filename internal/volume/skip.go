@@ -86,7 +86,7 @@ func (m *StepRecord) readProgram(s *recordedStep) {
 	defer cancel()
 	var program, here, install, installHere string
 	err := blocking.Within(ctx, blocking.Foreign, "reading what a boot step depends on", func() error {
-		outside := func(path string) bool { return !beneath(path, m.o.Image.Install) }
+		outside := func(path string) bool { return !isWithin(path, m.o.Image.Install) }
 		inside := slices.DeleteFunc(slices.Clone(s.image), outside)
 		image := slices.Concat(commandFiles(s.hook, m.o.Env), slices.DeleteFunc(slices.Clone(s.image), func(path string) bool { return !outside(path) }))
 		return m.o.Agent.Do(func() (err error) {

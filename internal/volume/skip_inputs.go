@@ -246,8 +246,8 @@ func splitInputs(home string, inputs []string) (volume, vars, image []string) {
 	return volume, vars, image
 }
 
-// overlap reports whether two patterns may match the same file.
-func overlap(a, b string) bool {
+// patternsOverlap reports whether two patterns may match the same file.
+func patternsOverlap(a, b string) bool {
 	x, y := splitPattern(a), splitPattern(b)
 	for i := range min(len(x), len(y)) {
 		if strings.ContainsAny(x[i]+y[i], "*?[") {
@@ -281,7 +281,7 @@ func (o Options) sealNumber(mounts string) string {
 		switch point := at[4]; { // mountinfo shows a blank as \040, but no path that matters here has one
 		case point == "/":
 			on = of[0]
-		case beneath(point, o.Image.Install), beneath(o.Image.Install, point), beneath(o.Image.Seal, point):
+		case isWithin(point, o.Image.Install), isWithin(o.Image.Install, point), isWithin(o.Image.Seal, point):
 			return ""
 		}
 	}
@@ -297,8 +297,8 @@ func (o Options) sealNumber(mounts string) string {
 	return string(number)
 }
 
-// beneath reports whether path is dir or inside dir.
-func beneath(path, dir string) bool {
+// isWithin reports whether path is dir or inside dir.
+func isWithin(path, dir string) bool {
 	rel, err := filepath.Rel(dir, path)
 	return err == nil && filepath.IsLocal(rel)
 }

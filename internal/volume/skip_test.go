@@ -142,7 +142,7 @@ func TestStepsThatShareNothingRunTogether(t *testing.T) {
 		{"**/x", "y", true},
 		{"", "y", true},
 	} {
-		if overlap(tt.a, tt.b) != tt.want || overlap(tt.b, tt.a) != tt.want {
+		if patternsOverlap(tt.a, tt.b) != tt.want || patternsOverlap(tt.b, tt.a) != tt.want {
 			t.Errorf("%q and %q overlap: want %v", tt.a, tt.b, tt.want)
 		}
 	}

@@ -190,7 +190,7 @@ func (s *Server) listNames(w http.ResponseWriter, r *http.Request) {
 // contains reports whether a search for text finds a row. A pattern or @GROUP finds the services that it selects on the command
 // line.
 func (v *rowView) contains(text string) bool {
-	return cmdline.Finds(text, strings.Join([]string{v.Name, v.Profile, v.Word, v.ServedBy, v.Exit, v.Note}, " "), &client.Service{Name: v.Name, Profile: v.Profile, Group: v.Group})
+	return cmdline.MatchesSearch(text, strings.Join([]string{v.Name, v.Profile, v.Word, v.ServedBy, v.Exit, v.Note}, " "), &client.Service{Name: v.Name, Profile: v.Profile, Group: v.Group})
 }
 
 const heartbeat = ": beat\n\n"

@@ -46,7 +46,7 @@ func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, you
 	p := &packer{actor: actor.Limited(blocking.Logs), young: young}
 	results := make([]gzipped.Result, len(logs))
 	for i, l := range logs {
-		results[i] = p.log(ctx, l)
+		results[i] = p.packLog(ctx, l)
 	}
 	return results
 }
@@ -59,8 +59,8 @@ type packer struct {
 	buf   []byte
 }
 
-// log compresses the archives of one log, oldest first. It stops at the first error.
-func (p *packer) log(ctx context.Context, l gzipped.Archives) (r gzipped.Result) {
+// packLog compresses the archives of one log, oldest first. It stops at the first error.
+func (p *packer) packLog(ctx context.Context, l gzipped.Archives) (r gzipped.Result) {
 	dir := archive.Dir{Path: l.Dir, Actor: p.actor}
 	names, err := dir.Names()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -79,7 +79,7 @@ func (p *packer) log(ctx context.Context, l gzipped.Archives) (r gzipped.Result)
 			r.Again = true
 			continue
 		}
-		if err = p.pack(ctx, dir, name, l.Most); errors.Is(err, fs.ErrNotExist) || errors.Is(err, errAbandoned) {
+		if err = p.packArchive(ctx, dir, name, l.Most); errors.Is(err, fs.ErrNotExist) || errors.Is(err, errAbandoned) {
 			err = nil // the archive was pruned during the compression, or abandoned
 		}
 		if err != nil {
@@ -92,8 +92,8 @@ func (p *packer) log(ctx context.Context, l gzipped.Archives) (r gzipped.Result)
 	return r
 }
 
-// pack compresses one archive, unless it has more than most bytes.
-func (p *packer) pack(ctx context.Context, dir archive.Dir, name string, most int64) error {
+// packArchive compresses one archive, unless it has more than most bytes.
+func (p *packer) packArchive(ctx context.Context, dir archive.Dir, name string, most int64) error {
 	return dir.Do(func(parent *fsutil.Dir, sub string) error {
 		from := filepath.Join(sub, name)
 		whole := from + archive.Packed
@@ -119,7 +119,7 @@ func (p *packer) pack(ctx context.Context, dir archive.Dir, name string, most in
 			return err
 		}
 		err = p.copy(ctx, in, out, st)
-		if err = errors.Join(err, turn(out.Close)); err != nil {
+		if err = errors.Join(err, doWhenAllowed(out.Close)); err != nil {
 			_ = parent.Remove(part) // the next call of Pack tries again
 			return err
 		}
@@ -138,8 +138,8 @@ func (p *packer) pack(ctx context.Context, dir archive.Dir, name string, most in
 	})
 }
 
-// turn makes one file operation when [blocking.Logs] allows it.
-func turn(do func() error) error { return blocking.Do(blocking.Logs, do) }
+// doWhenAllowed makes one file operation when [blocking.Logs] allows it.
+func doWhenAllowed(do func() error) error { return blocking.Do(blocking.Logs, do) }
 
 // copy compresses the file in, whose status is st, into the file out, and syncs out.
 func (p *packer) copy(ctx context.Context, in, out *os.File, st os.FileInfo) error {
@@ -150,7 +150,7 @@ func (p *packer) copy(ctx context.Context, in, out *os.File, st os.FileInfo) err
 	p.gzip.Extra, p.gzip.ModTime = Origin(st), st.ModTime()
 	for {
 		begin := time.Now()
-		err := turn(func() error { return p.chunk(in, out) })
+		err := doWhenAllowed(func() error { return p.chunk(in, out) })
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -161,7 +161,7 @@ func (p *packer) copy(ctx context.Context, in, out *os.File, st os.FileInfo) err
 			return errAbandoned
 		}
 	}
-	return turn(func() error {
+	return doWhenAllowed(func() error {
 		if err := p.gzip.Close(); err != nil {
 			return err
 		}

@@ -35,7 +35,7 @@ func TestAnArchiveThatIsPrunedStaysPruned(t *testing.T) {
 			<-time.After(time.Duration(i) * 200 * time.Microsecond)
 			pruned <- list.RemoveOldest()
 		}()
-		err := p.pack(t.Context(), archive.Dir{Path: dir, Actor: p.actor}, name, math.MaxInt64)
+		err := p.packArchive(t.Context(), archive.Dir{Path: dir, Actor: p.actor}, name, math.MaxInt64)
 		if err := <-pruned; err != nil {
 			t.Fatal(err)
 		}

@@ -99,7 +99,7 @@ func (im *Import) InterruptedAt() (snapshot string, at int64, err error) {
 	}
 	defer u.archive.Close()
 	at, seekErr := u.archive.Seek(0, io.SeekEnd)
-	err = cmp.Or(u.readHead(u.start()), seekErr)
+	err = cmp.Or(u.readHead(u.headReader()), seekErr)
 	return u.head.Snapshot, at, err
 }
 
@@ -127,14 +127,14 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	if f, is := in.(*os.File); is && u.From == 0 {
 		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
 			u.archive = f
-			return cmp.Or(u.readHead(u.start()), u.checkTarget())
+			return cmp.Or(u.readHead(u.headReader()), u.checkTarget())
 		}
 	}
 	u.canContinue = true
 	if u.archive, err = os.OpenFile(u.tempDir+"/archive", os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600); err != nil {
 		return err
 	}
-	start := u.start()
+	start := u.headReader()
 	if u.From == 0 {
 		start = io.TeeReader(in, u.archive) // a TeeReader reads no byte beyond the head; the sender may take long for the first file
 	}
@@ -157,10 +157,10 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	return err
 }
 
-// start returns a reader of the beginning of the archive, where the head is.
-func (u *unpacking) start() io.Reader { return io.NewSectionReader(u.archive, 0, 2*maxHead) }
+// headReader returns a reader of the beginning of the archive, where the head is.
+func (u *unpacking) headReader() io.Reader { return io.NewSectionReader(u.archive, 0, 2*maxHead) }
 
-// readHead reads the head of the archive from start, and no byte more.
+// readHead reads the head of the archive from the reader start, and no byte more.
 func (u *unpacking) readHead(start io.Reader) error {
 	t := tar.NewReader(io.LimitReader(start, 2*maxHead)) // a valid head fits into these bytes
 	h, err := t.Next()

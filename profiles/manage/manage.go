@@ -31,7 +31,7 @@ func Create(s *profiles.Store, name string) (profiles.Profile, error) {
 		return profiles.Profile{}, err
 	}
 	err := s.WithHome(name, func(d *fsutil.Dir, home string) error {
-		if err := absent(d, home); err != nil {
+		if err := checkAbsent(d, home); err != nil {
 			return err
 		}
 		temp := filepath.Join(filepath.Dir(home), profiles.NewPrefix+name)
@@ -75,7 +75,7 @@ func Delete(s *profiles.Store, name string) error {
 		return err
 	}
 	err := s.WithHome(name, func(d *fsutil.Dir, home string) error {
-		if err := present(d, home); err != nil {
+		if err := checkPresent(d, home); err != nil {
 			return err
 		}
 		if now, err := profiles.ActiveIn(d); err != nil && !profiles.IsUnusableFile(err) {
@@ -113,11 +113,11 @@ func Rename(s *profiles.Store, from, to string) error {
 		return fmt.Errorf("cannot rename profile %q to %q: %w", from, to, ErrExists)
 	}
 	err := s.WithHome(from, func(d *fsutil.Dir, home string) error {
-		if err := present(d, home); err != nil {
+		if err := checkPresent(d, home); err != nil {
 			return err
 		}
 		target := filepath.Join(filepath.Dir(home), to)
-		if err := absent(d, target); err != nil {
+		if err := checkAbsent(d, target); err != nil {
 			return err
 		}
 		now, err := profiles.ActiveIn(d)
@@ -176,8 +176,8 @@ func editable(verb, name string) error {
 	return nil
 }
 
-// absent returns [ErrExists] if a file of any kind exists at home.
-func absent(d *fsutil.Dir, home string) error {
+// checkAbsent returns [ErrExists] if a file of any kind exists at home.
+func checkAbsent(d *fsutil.Dir, home string) error {
 	_, err := d.Lstat(home)
 	if err == nil {
 		return ErrExists
@@ -188,7 +188,7 @@ func absent(d *fsutil.Dir, home string) error {
 	return err
 }
 
-func present(d *fsutil.Dir, home string) error {
+func checkPresent(d *fsutil.Dir, home string) error {
 	_, err := d.Lstat(home)
 	if errors.Is(err, fs.ErrNotExist) {
 		return profiles.ErrNotExist

@@ -97,7 +97,7 @@ func verbs() []verb {
 	return []verb{
 		{
 			Verb: cmdline.Verb{
-				Name: "exec", Args: "[--] COMMAND [ARG...]", Summary: "run a command in the sandbox, which is made if it is missing", Leading: true,
+				Name: "exec", Args: "[--] COMMAND [ARG...]", Summary: "run a command in the sandbox, which is made if it is missing", FlagsFirst: true,
 				Help: "One word is a line for the shell; its working directory and exported variables are there for the next one.\nSeveral words are a program and its arguments. The exit code is the command's, 124 when it ran out of time.",
 			},
 			run: (*invocation).exec, options: "task profile in dir e timeout retry background t json",

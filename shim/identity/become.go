@@ -33,10 +33,10 @@ func Become(u account.User) error {
 		return &RefusedError{"setuid", err}
 	}
 	// with a saved uid of 0, the program could become root again
-	if r, e, s := unix.Getresuid(); !all(u.UID, r, e, s) {
+	if r, e, s := unix.Getresuid(); !allEqual(u.UID, r, e, s) {
 		return errors.New("the kernel kept a uid of root")
 	}
-	if r, e, s := unix.Getresgid(); !all(u.GID, r, e, s) {
+	if r, e, s := unix.Getresgid(); !allEqual(u.GID, r, e, s) {
 		return errors.New("the kernel kept a gid of root")
 	}
 	return nil
@@ -50,7 +50,7 @@ func setThreadIDs(trap uintptr, id uint32) error {
 	return nil
 }
 
-func all(want uint32, got ...int) bool {
+func allEqual(want uint32, got ...int) bool {
 	return !slices.ContainsFunc(got, func(id int) bool { return uint32(id) != want })
 }
 
@@ -88,17 +88,17 @@ func LeaveTerminal() error {
 	case !allowsTyping():
 		return nil
 	case err == nil:
-		return leave(fd)
+		return leaveTerminalOf(fd)
 	}
 	for fd := range 3 { // without /dev/tty in the container, try the standard streams
-		if err := leave(fd); err != nil && !errors.Is(err, unix.ENOTTY) && !errors.Is(err, unix.EBADF) {
+		if err := leaveTerminalOf(fd); err != nil && !errors.Is(err, unix.ENOTTY) && !errors.Is(err, unix.EBADF) {
 			return err
 		}
 	}
 	return nil
 }
 
-func leave(fd int) error {
+func leaveTerminalOf(fd int) error {
 	if err := unix.IoctlSetInt(fd, unix.TIOCNOTTY, 0); err != nil {
 		return &RefusedError{"to leave the terminal of root's shell", err}
 	}

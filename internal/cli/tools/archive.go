@@ -54,14 +54,14 @@ var archiveVerbs = map[string]cmdline.Verb{
 type archiver struct {
 	*manager
 
-	x                           archive.Export
-	im                          archive.Import
-	out, all                    string
+	exporting                   archive.Export
+	importing                   archive.Import
+	outPath, allDir             string
 	stopsGateway                bool // stop the gateway for the last part of the copy
 	startsGateway, printsOffset bool
 	head                        archive.Head // what the archive says about itself at its beginning
 	sum                         string
-	wake                        func() error // starts the gateway that was stopped for the import; nil if none was
+	restartGateway              func() error // starts the gateway that was stopped for the import; nil if none was
 }
 
 // runArchiveVerb parses the arguments of a subcommand and runs it.
@@ -74,13 +74,13 @@ func runArchiveVerb(t *cli.Terminal, name string, args []string) int {
 		return code
 	}
 	names := map[string]int{"export": 1, "import": 1, "clone": 2}[name]
-	if a.all != "" {
+	if a.allDir != "" {
 		names = 0
 	}
-	if !v.Counted(words, names, 2*min(names, 1), t.Err) {
+	if !v.CheckCount(words, names, 2*min(names, 1), t.Err) {
 		return cmdline.WrongUsage
 	}
-	if name == "export" && a.x.From > 0 && a.x.Snapshot == "" {
+	if name == "export" && a.exporting.From > 0 && a.exporting.Snapshot == "" {
 		return t.Fail(cmdline.WrongUsage, "cannot %s: --from is a place in a copy that was kept; name it with --snapshot", v.Doing)
 	}
 	m, code := managerFor(t, name, words[:names], true)
@@ -94,20 +94,20 @@ func runArchiveVerb(t *cli.Terminal, name string, args []string) int {
 	if m.cl == nil && (a.startsGateway || a.stopsGateway) {
 		return t.Fail(cmdline.Unreachable, "cannot %s: no hinit answers that could start or stop a gateway", m.doing)
 	}
-	a.im.From, a.x.Clone = a.x.From, name == "clone"
+	a.importing.From, a.exporting.Clone = a.exporting.From, name == "clone"
 	file := "-" // standard input or output
 	if len(words) > names {
 		file = words[names]
 	}
 	switch {
-	case a.all != "":
+	case a.allDir != "":
 		return a.exportAll()
 	case name == "clone":
 		return a.clone(words[0], words[1])
 	case name == "import":
 		return a.importArchive(words[0], file)
-	case a.out != "-":
-		file = a.out
+	case a.outPath != "-":
+		file = a.outPath
 	}
 	return a.export(words[0], file)
 }
@@ -115,25 +115,25 @@ func runArchiveVerb(t *cli.Terminal, name string, args []string) int {
 func (a *archiver) flags(verb string) *flag.FlagSet {
 	f := cmdline.Flags(verb)
 	if verb != "import" {
-		f.BoolVar(&a.x.Secrets, "secrets", false, "with .env and other files that hold secrets")
+		f.BoolVar(&a.exporting.Secrets, "secrets", false, "with .env and other files that hold secrets")
 		f.BoolVar(&a.stopsGateway, "stop", false, "stop the gateway for the last part of the copy, and print for how long")
-		f.StringVar(&a.x.Scratch, "scratch", "", "`DIR` for the copy, where the volume is full or read-only")
+		f.StringVar(&a.exporting.Scratch, "scratch", "", "`DIR` for the copy, where the volume is full or read-only")
 	}
 	if verb == "export" {
-		f.StringVar(&a.out, "o", "-", "write to `FILE`; - is standard output")
-		f.StringVar(&a.all, "all", "", "export all profiles, each to NAME.tar in `DIR`")
-		f.BoolVar(&a.x.KeepSnapshot, "keep", false, "keep the copy for --snapshot")
-		f.StringVar(&a.x.Snapshot, "snapshot", "", "send the copy `ID` that an earlier export has kept")
+		f.StringVar(&a.outPath, "o", "-", "write to `FILE`; - is standard output")
+		f.StringVar(&a.allDir, "all", "", "export all profiles, each to NAME.tar in `DIR`")
+		f.BoolVar(&a.exporting.KeepSnapshot, "keep", false, "keep the copy for --snapshot")
+		f.StringVar(&a.exporting.Snapshot, "snapshot", "", "send the copy `ID` that an earlier export has kept")
 	} else {
 		f.BoolVar(&a.startsGateway, "start", false, "start the gateway of the new profile")
 	}
 	if verb == "import" {
-		f.BoolVar(&a.im.Replace, "replace", false, "stop an existing profile and replace it")
-		f.BoolVar(&a.im.AllowWithoutSecrets, "without-secrets", false, "replace it by an archive without secrets too")
+		f.BoolVar(&a.importing.Replace, "replace", false, "stop an existing profile and replace it")
+		f.BoolVar(&a.importing.AllowWithoutSecrets, "without-secrets", false, "replace it by an archive without secrets too")
 		f.BoolVar(&a.printsOffset, "where", false, "print where an interrupted import continues: snapshot and offset")
 	}
 	if verb != "clone" {
-		f.Int64Var(&a.x.From, "from", 0, "begin at this `OFFSET` of the archive; export needs --snapshot too")
+		f.Int64Var(&a.exporting.From, "from", 0, "begin at this `OFFSET` of the archive; export needs --snapshot too")
 	}
 	return f
 }
@@ -143,7 +143,7 @@ func (a *archiver) exportAll() (code int) {
 	all, _, err := a.store.Discover()
 	for _, p := range all {
 		a.doing = fmt.Sprintf("export profile %q", p.Name)
-		code = max(code, a.export(p.Name, filepath.Join(a.all, p.Name+".tar")))
+		code = max(code, a.export(p.Name, filepath.Join(a.allDir, p.Name+".tar")))
 	}
 	return max(code, a.Failed("export all profiles", err))
 }
@@ -171,8 +171,8 @@ func (a *archiver) writeArchive(name string, out io.Writer) error {
 		return err
 	}
 	user, cred, err := a.owner(name)
-	if err == nil && a.x.Clone && cred != nil && a.isTenant(cred.UID) && !a.agent.WithTenants(a.cfg).Tenants.Includes(a.im.Name) {
-		err = fmt.Errorf("its home belongs to uid %d, the user of an isolated profile, and the agent's user could read the copy; set isolation: user for profile %s too", cred.UID, a.im.Name)
+	if err == nil && a.exporting.Clone && cred != nil && a.isTenant(cred.UID) && !a.agent.WithTenants(a.cfg).Tenants.Includes(a.importing.Name) {
+		err = fmt.Errorf("its home belongs to uid %d, the user of an isolated profile, and the agent's user could read the copy; set isolation: user for profile %s too", cred.UID, a.importing.Name)
 	}
 	if err != nil {
 		return err
@@ -181,12 +181,12 @@ func (a *archiver) writeArchive(name string, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("%w; install hinit-profile beside hinit", err)
 	}
-	x := a.x
+	x := a.exporting
 	x.Home, x.Name, x.Version = p.Home, name, version.Get().Version
 	if name == profiles.Default {
 		x.Skip = []string{boot.ProfilesDir, "logs/gateways", ".hinit"}
 	}
-	if dir, err := filepath.Abs(a.all); err == nil && a.all != "" { // leave out the archives of other profiles
+	if dir, err := filepath.Abs(a.allDir); err == nil && a.allDir != "" { // leave out the archives of other profiles
 		x.Skip = append(x.Skip, strings.TrimPrefix(dir, p.Home+"/"))
 	}
 	x.Backup = func(ctx context.Context, from, to *os.File, database string) error {
@@ -306,7 +306,7 @@ func (a *archiver) importArchive(name, from string) (code int) {
 	if a.printsOffset {
 		snapshot, at := "", int64(0)
 		err := a.runImport(func() (err error) {
-			snapshot, at, err = a.im.InterruptedAt()
+			snapshot, at, err = a.importing.InterruptedAt()
 			return err
 		})
 		if err == nil {
@@ -352,11 +352,11 @@ func (a *archiver) clone(from, to string) int {
 	return a.reportResult(fmt.Sprintf("cloned profile %s as %s", from, to), cmp.Or(<-sent, err))
 }
 
-// prepareImport sets up a.im to import the profile name. If it replaces a profile, a.im.Ready stops that profile's gateway just
+// prepareImport sets up a.importing to import the profile name. If it replaces a profile, importing.Ready stops its gateway just
 // before.
 func (a *archiver) prepareImport(name string) {
-	a.im.Dir, a.im.Name, a.im.Marker = filepath.Join(a.store.Root(), boot.ProfilesDir), name, a.store.Marker()
-	a.im.Ready = func() error {
+	a.importing.Dir, a.importing.Name, a.importing.Marker = filepath.Join(a.store.Root(), boot.ProfilesDir), name, a.store.Marker()
+	a.importing.Ready = func() error {
 		return asProcessUser(func() error {
 			_, there, err := a.exists(name)
 			if !there {
@@ -364,7 +364,7 @@ func (a *archiver) prepareImport(name string) {
 			}
 			home, _, err := a.openHome(name, 0)
 			if err == nil {
-				a.wake, err = a.stopGateway(name)
+				a.restartGateway, err = a.stopGateway(name)
 				err = errors.Join(err, home.Close())
 			}
 			return err
@@ -375,17 +375,17 @@ func (a *archiver) prepareImport(name string) {
 // readArchive creates a profile from the archive in. Then it makes the init read the profiles, and with --start starts the gateway.
 func (a *archiver) readArchive(in io.Reader) error {
 	err := a.runImport(func() (err error) {
-		a.head, a.sum, err = a.im.Run(in)
+		a.head, a.sum, err = a.importing.Run(in)
 		return err
 	})
-	if err != nil && a.wake != nil {
-		err = errors.Join(err, a.wake())
+	if err != nil && a.restartGateway != nil {
+		err = errors.Join(err, a.restartGateway())
 	}
 	if err == nil && a.cl != nil {
 		err = a.cl.Rescan(context.Background())
 	}
 	if err == nil && a.startsGateway {
-		_, err = a.cl.Start(context.Background(), profiles.SlotName(a.im.Name), client.Wait{Wait: true, Timeout: time.Minute})
+		_, err = a.cl.Start(context.Background(), profiles.SlotName(a.importing.Name), client.Wait{Wait: true, Timeout: time.Minute})
 	}
 	return err
 }

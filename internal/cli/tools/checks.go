@@ -20,8 +20,8 @@ var checksVerb = cli.Verb{
 	Run:     checks, Empty: cli.EmptyList,
 }
 
-// checksOf is the output of hinit checks for one service.
-type checksOf struct {
+// serviceChecks is the output of hinit checks for one service.
+type serviceChecks struct {
 	Name   string         `json:"name"`
 	Checks []client.Check `json:"checks"` // checks, as in the status
 }
@@ -58,12 +58,12 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 		}
 		services = st.Services
 	}
-	list := []checksOf{}
+	list := []serviceChecks{}
 	tw := tabwriter.NewWriter(t.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "SERVICE\tCHECK\tKIND\tTYPE\tSTATE\tASKED\tANSWER")
 	for _, s := range services {
 		if len(s.Checks) > 0 {
-			list = append(list, checksOf{s.Name, s.Checks})
+			list = append(list, serviceChecks{s.Name, s.Checks})
 		}
 		for _, one := range s.Checks {
 			asked := "-"

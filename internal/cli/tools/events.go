@@ -210,14 +210,14 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 		}
 	}
 	if c.JSON {
-		err = cmdline.WriteJSON(t.Out, w.came, "  ")
+		err = cmdline.WriteJSON(t.Out, w.result, "  ")
 	} else {
 		_, err = fmt.Fprintln(t.Out, show.Line(w.line))
 	}
 	if err != nil {
 		return t.Failed("wait", err)
 	}
-	if *what == "ready" && !w.came.Service.Ready {
+	if *what == "ready" && !w.result.Service.Ready {
 		return cmdline.Failed
 	}
 	return cmdline.Done
@@ -235,7 +235,7 @@ type waitState struct {
 	key    string
 	first  client.Service // the service when the wait began; without a name, any service's notice will do
 	cursor uint64         // Seq of the last event that was seen
-	came   waitReport     // the result, valid after errFound
+	result waitReport     // the result, valid after errFound
 	line   string         // the same for people
 }
 
@@ -253,7 +253,7 @@ func (w *waitState) notice(ctx context.Context) error {
 		if e.Key == "" || w.key != "" && e.Key != w.key || w.first.Name != "" && e.Service != w.first.Name {
 			return nil
 		}
-		w.came.Event, w.line = &e, eventLine(e)
+		w.result.Event, w.line = &e, eventLine(e)
 		return errFound
 	})
 }
@@ -278,7 +278,7 @@ func (w *waitState) service(ctx context.Context, exit bool) error {
 			default:
 				return nil
 			}
-			w.came.Service = &s
+			w.result.Service = &s
 			return errFound
 		}
 		if change.Whole {

@@ -201,17 +201,17 @@ func (a *archiver) runImport(run func() error) (err error) {
 	if !p.options().Tenants.On {
 		return a.agent.Actor.Do(run)
 	}
-	rel := archive.ImportPrefix + a.im.Name
-	if err = p.owner.Do(func() error { return os.MkdirAll(a.im.Dir, 0o755) }); err == nil {
-		p.homesFD, err = fsutil.OpenForRoot(a.im.Dir) // open until the command ends
+	rel := archive.ImportPrefix + a.importing.Name
+	if err = p.owner.Do(func() error { return os.MkdirAll(a.importing.Dir, 0o755) }); err == nil {
+		p.homesFD, err = fsutil.OpenForRoot(a.importing.Dir) // open until the command ends
 	}
 	if err == nil {
 		p.homes, err = fsutil.OpenDir("/proc/self/fd/"+strconv.Itoa(p.homesFD), nil)
 	}
-	if err == nil && p.options().Tenants.Includes(a.im.Name) {
+	if err == nil && p.options().Tenants.Includes(a.importing.Name) {
 		var tenants map[string]uint32
-		tenants, _, err = volume.OwnersOf(p.options(), p.homes, a.im.Name)
-		uid := tenants[a.im.Name]
+		tenants, _, err = volume.OwnersOf(p.options(), p.homes, a.importing.Name)
+		uid := tenants[a.importing.Name]
 		if uid == 0 && err == nil {
 			err = errors.New("isolation.uids has no more uids; make the range larger")
 		}
@@ -223,9 +223,9 @@ func (a *archiver) runImport(run func() error) (err error) {
 	if err != nil {
 		return err
 	}
-	a.im.Dir, a.im.Exists = "/proc/self/fd/"+strconv.Itoa(int(p.file.Fd())), p.homes.CheckExists(a.im.Name) == nil
-	if p.hasRest && a.im.From == 0 && !a.printsOffset {
-		fmt.Fprintf(a.Err, "removing the files that an interrupted import of %s has left\n", show.Name(a.im.Name))
+	a.importing.Dir, a.importing.Exists = "/proc/self/fd/"+strconv.Itoa(int(p.file.Fd())), p.homes.CheckExists(a.importing.Name) == nil
+	if p.hasRest && a.importing.From == 0 && !a.printsOffset {
+		fmt.Fprintf(a.Err, "removing the files that an interrupted import of %s has left\n", show.Name(a.importing.Name))
 		err = p.empty()
 	}
 	if err == nil {
@@ -267,7 +267,7 @@ func (p *privateImport) open(rel string) (err error) {
 
 // empty removes what is in the directory. That may be the replaced home, of another user.
 func (p *privateImport) empty() error {
-	old, owner, err := volume.OpenHome(p.options().Tenants, p.dir, p.im.Name, 0, "profile delete")
+	old, owner, err := volume.OpenHome(p.options().Tenants, p.dir, p.importing.Name, 0, "profile delete")
 	uid := p.owner.Identity().UID
 	if owner == uid || errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -282,10 +282,10 @@ func (p *privateImport) empty() error {
 
 // install renames the new home to its place. An old home comes into the directory of the import by the same system call.
 func (p *privateImport) install() error {
-	name, uid := p.im.Name, p.owner.Identity().UID
+	name, uid := p.importing.Name, p.owner.Identity().UID
 	mode, flags := fs.FileMode(0o755), uint(unix.RENAME_NOREPLACE)
 	var replaced fs.FileInfo // the old home; nil if there is none
-	if info, err := p.homes.Lstat(name); err == nil && p.im.Replace && info.IsDir() {
+	if info, err := p.homes.Lstat(name); err == nil && p.importing.Replace && info.IsDir() {
 		mode, flags = info.Mode().Perm()|0o700, unix.RENAME_EXCHANGE
 		old, _, err := volume.OpenHome(p.options().Tenants, p.homes, name, 0, "profile delete")
 		if err != nil {

@@ -29,7 +29,7 @@ func Status(st client.Status, look Layout) []byte {
 	if look.Width > 0 {
 		look.Width = max(look.Width, minWidth)
 	}
-	w := &wrappedText{look: look}
+	w := &wrappedText{layout: look}
 	w.writeHead(st.Init)
 	if len(st.Services) == 0 {
 		w.writeLine("no services")
@@ -81,7 +81,7 @@ func lastCell(s *client.Service) string {
 
 type wrappedText struct {
 	bytes.Buffer
-	look Layout
+	layout Layout
 }
 
 // writeLine writes a line, wrapped at the width of the terminal.
@@ -90,8 +90,8 @@ func (w *wrappedText) writeLine(text string) { w.writeWrapped("", text) }
 // writeWrapped writes a line with indent before it, wrapped at the width of the terminal. Further lines are indented by two more
 // blanks.
 func (w *wrappedText) writeWrapped(indent, text string) {
-	room := w.look.Width - len(indent)
-	if w.look.Width == 0 || columns(text) <= room {
+	room := w.layout.Width - len(indent)
+	if w.layout.Width == 0 || columns(text) <= room {
 		w.WriteString(indent + text + "\n")
 		return
 	}
@@ -145,7 +145,7 @@ func (w *wrappedText) writeHead(in client.Init) {
 		}
 		w.writeLine(text)
 	}
-	if len(in.Boot) > 0 && w.look.Verbose {
+	if len(in.Boot) > 0 && w.layout.Verbose {
 		w.writeLine("boot: " + Line(Timeline(in.Boot)))
 	}
 	if b := in.BootProfiles; b != nil {
@@ -186,10 +186,10 @@ const gap = 2
 // fitWidth makes the table as narrow as the terminal: it drops minor columns and cuts long cells. If the user has named services,
 // it moves the last exit and the note out of the table instead. The result below has the lines to print under each row.
 func (w *wrappedText) fitWidth(rows []row) (below [][]string) {
-	if w.look.Width == 0 {
+	if w.layout.Width == 0 {
 		return nil
 	}
-	if w.look.Named && total(rows) > w.look.Width {
+	if w.layout.Named && total(rows) > w.layout.Width {
 		below = make([][]string, len(rows))
 		for i := range rows {
 			if i > 0 && rows[i][colLast] != "-" {
@@ -202,20 +202,20 @@ func (w *wrappedText) fitWidth(rows []row) (below [][]string) {
 		dropColumn(rows, colLast)
 		dropColumn(rows, colNote)
 	}
-	shrinkColumn(rows, w.look.Width, colNote, 24)
-	shrinkColumn(rows, w.look.Width, colLast, 16)
+	shrinkColumn(rows, w.layout.Width, colNote, 24)
+	shrinkColumn(rows, w.layout.Width, colLast, 16)
 	for _, column := range []int{colRestarts, colMemory, colPID, colLast, colSince, colServed} {
-		if total(rows) <= w.look.Width {
+		if total(rows) <= w.layout.Width {
 			break
 		}
 		dropColumn(rows, column)
 	}
-	shrinkColumn(rows, w.look.Width, colNote, 10)
-	shrinkColumn(rows, w.look.Width, colName, 16)
-	if total(rows) > w.look.Width {
+	shrinkColumn(rows, w.layout.Width, colNote, 10)
+	shrinkColumn(rows, w.layout.Width, colName, 16)
+	if total(rows) > w.layout.Width {
 		dropColumn(rows, colNote)
 	}
-	shrinkColumn(rows, w.look.Width, colName, 12)
+	shrinkColumn(rows, w.layout.Width, colName, 12)
 	return below
 }
 
@@ -274,7 +274,7 @@ func (w *wrappedText) writeRows(rows []row, grades []Grade, below [][]string) {
 			}
 			w.WriteString(strings.Repeat(" ", pad))
 			pad = width[j] - columns(cell)
-			if w.look.Colour && j == colState && i > 0 && colours[grades[i-1]] != "" {
+			if w.layout.Colour && j == colState && i > 0 && colours[grades[i-1]] != "" {
 				cell = colours[grades[i-1]] + cell + "\x1b[0m"
 			}
 			w.WriteString(cell)

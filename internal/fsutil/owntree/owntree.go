@@ -104,7 +104,7 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 			}
 		}
 		failed := w.Failed
-		w.tree(in, fd, path, 1)
+		w.walkTree(in, fd, path, 1)
 		if st, err := fsutil.Fstat(fd); w.TopLast && w.stop == nil && w.Failed == failed && err == nil {
 			if w.TopMode != 0 && !w.DryRun && st.Uid != w.To.UID {
 				err = cmp.Or(unix.Fchown(fd, 0, 0), fsutil.ChmodFD(fd, uint32(w.TopMode)))
@@ -113,9 +113,9 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 				}
 			}
 			if err != nil {
-				w.fail(path, st.Uid, err)
+				w.recordFailure(path, st.Uid, err)
 			} else {
-				w.give(fd, st, path)
+				w.changeOwner(fd, st, path)
 			}
 		}
 		err = w.stop
@@ -130,28 +130,28 @@ func (w *Walk) count(in fsutil.Mount, fd int, path string, top unix.Stat_t) (map
 	if top.Uid == w.To.UID {
 		counting.To.HomeMark = ""
 	}
-	counting.tree(in, fd, path, 1)
+	counting.walkTree(in, fd, path, 1)
 	return counting.linkCounts, counting.stop
 }
 
-func (w *Walk) tree(in fsutil.Mount, fd int, path string, depth int) {
+func (w *Walk) walkTree(in fsutil.Mount, fd int, path string, depth int) {
 	st, err := fsutil.Fstat(fd)
 	if err != nil {
-		w.fail(path, 0, err)
+		w.recordFailure(path, 0, err)
 		return
 	}
 	if depth > 1 || !w.TopLast {
-		w.give(fd, st, path)
+		w.changeOwner(fd, st, path)
 	}
 	if w.To.KeepsOpen(fd, st) {
 		return
 	}
 	if depth > maxDepth {
-		w.fail(path, st.Uid, unix.ENAMETOOLONG)
+		w.recordFailure(path, st.Uid, unix.ENAMETOOLONG)
 		return
 	}
 	if _, err = unix.Seek(fd, 0, unix.SEEK_SET); err != nil { // an earlier walk may have read it to its end
-		w.fail(path, st.Uid, err)
+		w.recordFailure(path, st.Uid, err)
 		return
 	}
 	err = fsutil.Entries(fd, func(name string, mode fs.FileMode) bool {
@@ -163,32 +163,32 @@ func (w *Walk) tree(in fsutil.Mount, fd int, path string, depth int) {
 			}
 		}
 		if mode.IsDir() {
-			w.directory(in, fd, name, path, depth)
+			w.walkDirectory(in, fd, name, path, depth)
 		} else {
-			w.file(in, fd, name, path, depth)
+			w.handleFile(in, fd, name, path, depth)
 		}
 		return w.stop == nil
 	})
 	if err != nil {
-		w.fail(path, st.Uid, err)
+		w.recordFailure(path, st.Uid, err)
 	}
 }
 
-func (w *Walk) directory(in fsutil.Mount, parent int, name, path string, depth int) {
+func (w *Walk) walkDirectory(in fsutil.Mount, parent int, name, path string, depth int) {
 	fd, err := in.Open(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK)
 	switch {
 	case errors.Is(err, fsutil.ErrMount):
 		w.Mounts++
 	case errors.Is(err, fsutil.ErrSymlink), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR): // another process has replaced or removed it
 	case err != nil:
-		w.fail(path+"/"+name, 0, err)
+		w.recordFailure(path+"/"+name, 0, err)
 	default:
-		w.tree(in, fd, path+"/"+name, depth+1)
+		w.walkTree(in, fd, path+"/"+name, depth+1)
 		unix.Close(fd)
 	}
 }
 
-func (w *Walk) file(in fsutil.Mount, parent int, name, path string, depth int) {
+func (w *Walk) handleFile(in fsutil.Mount, parent int, name, path string, depth int) {
 	st, err := fsutil.LstatAt(parent, name)
 	if w.countOnly {
 		if err == nil && depth > 1 && name == w.To.HomeMark && st.Uid == w.To.UID {
@@ -213,12 +213,12 @@ func (w *Walk) file(in fsutil.Mount, parent int, name, path string, depth int) {
 	case errors.Is(err, unix.ENOENT):
 		return
 	case err != nil:
-		w.fail(path+"/"+name, st.Uid, err)
+		w.recordFailure(path+"/"+name, st.Uid, err)
 		return
 	}
 	defer unix.Close(fd)
 	if st, err = fsutil.Fstat(fd); err != nil {
-		w.fail(path+"/"+name, st.Uid, err)
+		w.recordFailure(path+"/"+name, st.Uid, err)
 		return
 	}
 	switch {
@@ -229,7 +229,7 @@ func (w *Walk) file(in fsutil.Mount, parent int, name, path string, depth int) {
 			return
 		}
 		if err != nil {
-			w.fail(path+"/"+name, st.Uid, err)
+			w.recordFailure(path+"/"+name, st.Uid, err)
 			return
 		}
 		w.Changed++
@@ -237,7 +237,7 @@ func (w *Walk) file(in fsutil.Mount, parent int, name, path string, depth int) {
 			w.OnFound(path+"/"+name, st.Uid, nil)
 		}
 	default:
-		w.give(fd, st, path+"/"+name)
+		w.changeOwner(fd, st, path+"/"+name)
 	}
 }
 
@@ -312,7 +312,7 @@ func (w *Walk) copyData(to, from *os.File, size int64) error {
 	return to.Truncate(size)
 }
 
-func (w *Walk) give(fd int, st unix.Stat_t, path string) {
+func (w *Walk) changeOwner(fd int, st unix.Stat_t, path string) {
 	if w.countOnly || w.OnlyUID != 0 && st.Uid != w.OnlyUID {
 		return
 	}
@@ -324,7 +324,7 @@ func (w *Walk) give(fd int, st unix.Stat_t, path string) {
 	case errors.Is(err, fsutil.ErrDevice), errors.Is(err, fsutil.ErrHardLink), errors.Is(err, fsutil.ErrKept):
 		w.Refused++
 	case err != nil:
-		w.fail(path, st.Uid, err)
+		w.recordFailure(path, st.Uid, err)
 		return
 	case !changed:
 		return
@@ -336,7 +336,7 @@ func (w *Walk) give(fd int, st unix.Stat_t, path string) {
 	}
 }
 
-func (w *Walk) fail(path string, was uint32, err error) {
+func (w *Walk) recordFailure(path string, was uint32, err error) {
 	w.Failed++
 	if w.OnFound != nil {
 		w.OnFound(path, was, err)

@@ -41,11 +41,11 @@ type Call struct {
 	Root string
 }
 
-func (c *Call) fatal(code int, text string) int { return c.die(code, "fatal: "+text) }
+func (c *Call) fatal(code int, text string) int { return c.printMessage(code, "fatal: "+text) }
 
-func (c *Call) warn(text string) { c.die(0, "warning: "+text) }
+func (c *Call) warn(text string) { c.printMessage(0, "warning: "+text) }
 
-func (c *Call) die(code int, text string) int {
+func (c *Call) printMessage(code int, text string) int {
 	_, _ = io.WriteString(c.Err, c.Name+": "+text+"\n") // an error means that stderr has no reader
 	return code
 }
@@ -77,10 +77,10 @@ func strerror(err error) string {
 
 const defaultPath = "/usr/bin:/bin"
 
-// become replaces this process by a program from PATH, as execvp(3) does, but without a shell for files without a magic number.
+// exec replaces this process by a program from PATH, as execvp(3) does, but without a shell for files without a magic number.
 // After a failure it returns the exit code. The argument who names a tool in the error message. Where s6 executes a chain of tools,
 // it is the last tool of the chain.
-func (c *Call) become(who string, argv, env []string) int {
+func (c *Call) exec(who string, argv, env []string) int {
 	path, err := proc.LookPath(argv[0], []string{"PATH=" + cmp.Or(proc.Getenv(env, "PATH"), defaultPath)})
 	if err == nil {
 		err = syscall.Exec(path, argv, env)
@@ -137,7 +137,7 @@ func (t tool) main(c *Call) int {
 		code = t.run(c, options)
 	}
 	if code == wrongUsage {
-		return c.die(exitUsage, "usage: "+name+" "+t.usage)
+		return c.printMessage(exitUsage, "usage: "+name+" "+t.usage)
 	}
 	return code
 }

@@ -28,7 +28,7 @@ const containerEnvironment = "/run/s6/container_environment"
 // set to a number other than 0, it gets the whole environment of the caller instead. For root, rootEnv removes unsafe variables.
 func withContenv(c *Call, _ []option) int {
 	if strings.Trim(proc.Getenv(c.Env, "S6_KEEP_ENV"), "0") != "" {
-		return c.become(c.Name, c.Args, c.Env)
+		return c.exec(c.Name, c.Args, c.Env)
 	}
 	var env []string
 	if path := proc.Getenv(c.Env, "PATH"); path != "" {
@@ -41,7 +41,7 @@ func withContenv(c *Call, _ []option) int {
 	if unix.Geteuid() == 0 {
 		env = rootEnv(env)
 	}
-	return c.become(c.Name, c.Args, env)
+	return c.exec(c.Name, c.Args, env)
 }
 
 // rootEnv returns the variables in env that are safe for root. It removes directories from PATH that others can write to. It also
@@ -92,7 +92,7 @@ func envdir(c *Call, options []option) int {
 	if err != nil && (mustExist || !errors.Is(err, fs.ErrNotExist)) {
 		return c.fatal(exitSystem, "unable to envdir "+c.Args[0]+": "+strerror(err))
 	}
-	return c.become(c.Name, c.Args[1:], env)
+	return c.exec(c.Name, c.Args[1:], env)
 }
 
 type envDirRules struct {
@@ -231,12 +231,12 @@ func setuidgid(c *Call, _ []option) int {
 	}
 	if err != nil {
 		c.Name = "s6-applyuidgid"
-		return c.fatal(exitSystem, couldNot(err)+": "+strerror(err))
+		return c.fatal(exitSystem, environmentError(err)+": "+strerror(err))
 	}
-	return c.become("s6-applyuidgid", argv, c.Env)
+	return c.exec("s6-applyuidgid", argv, c.Env)
 }
 
-func couldNot(err error) string {
+func environmentError(err error) string {
 	if refused, ok := errors.AsType[*identity.RefusedError](err); ok {
 		switch refused.Call {
 		case "setgroups":

@@ -105,7 +105,7 @@ func svscanctl(c *Call, options []option) int {
 	for _, o := range options {
 		letters = append(letters, o.letter)
 	}
-	if err := c.scan(c.Args[0], string(letters)); err != nil {
+	if err := c.controlScanner(c.Args[0], string(letters)); err != nil {
 		code := exitSystem
 		if errors.Is(err, errNotListening) {
 			code = exitUsage
@@ -115,7 +115,7 @@ func svscanctl(c *Call, options []option) int {
 	return exitDone
 }
 
-func (c *Call) scan(dir, letters string) error {
+func (c *Call) controlScanner(dir, letters string) error {
 	if _, err := os.Stat(dir); err != nil {
 		return err
 	}

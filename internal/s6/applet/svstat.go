@@ -86,14 +86,14 @@ func statusLine(s client.Slot, now time.Time, numbers bool) string {
 	default:
 		b.WriteString("down (not started yet) ")
 	}
-	appendIf(&b, s.NormallyUp != s.Up, "normally "+other)
-	appendIf(&b, s.Up && s.Paused, "paused")
-	appendIf(&b, s.WantUp != s.Up, "want "+other)
-	appendIf(&b, s.Up && s.Ready || ended(s) && !s.Finishing, "ready "+wholeSeconds(readySince(s), now)+" seconds")
+	writeIf(&b, s.NormallyUp != s.Up, "normally "+other)
+	writeIf(&b, s.Up && s.Paused, "paused")
+	writeIf(&b, s.WantUp != s.Up, "want "+other)
+	writeIf(&b, s.Up && s.Ready || ended(s) && !s.Finishing, "ready "+wholeSeconds(readySince(s), now)+" seconds")
 	return b.String()
 }
 
-func appendIf(b *strings.Builder, is bool, text string) {
+func writeIf(b *strings.Builder, is bool, text string) {
 	if is {
 		b.WriteString(", " + text)
 	}

@@ -41,8 +41,8 @@ type Scanner interface {
 	Publish()
 	Watch(path string)
 	Unwatch(path string)
-	// LookIn makes the scanner check all directories after the time d.
-	LookIn(d time.Duration)
+	// CheckAfter makes the scanner check all directories after the time d.
+	CheckAfter(d time.Duration)
 	// Agent returns the context of the scanner, and the agent's user.
 	Agent() (context.Context, *fsutil.Actor)
 }
@@ -52,8 +52,8 @@ type Scanner interface {
 type Service struct {
 	Name string
 	// Main is the directory of the service itself.
-	Main        Place  `reexec:"Service"`
-	LoggerPlace *Place `reexec:"Logger"` // directory of the logger; nil if there is none
+	Main      Directory  `reexec:"Service"`
+	LoggerDir *Directory `reexec:"Logger"` // directory of the logger; nil if there is none
 	// Read and Write are the two ends of the pipe from the service to its logger. They are open while there is a logger.
 	Read    *os.File
 	Write   *os.File
@@ -73,8 +73,8 @@ func New(scanner Scanner, name string) *Service {
 // Copy returns a copy for readers in other goroutines.
 func (s *Service) Copy() *Service {
 	c := *s
-	if s.LoggerPlace != nil {
-		c.LoggerPlace = new(*s.LoggerPlace)
+	if s.LoggerDir != nil {
+		c.LoggerDir = new(*s.LoggerDir)
 	}
 	return &c
 }
@@ -85,7 +85,7 @@ func (s *Service) Gone() bool { return s.Left && s.LoggerEnds.IsZero() }
 // Close closes all files of the service.
 func (s *Service) Close() {
 	s.Main.close()
-	s.LoggerPlace.close()
+	s.LoggerDir.close()
 	s.closePipe()
 }
 
@@ -111,8 +111,8 @@ func (s *Service) OpenDirectory(path string, link bool) error {
 		return err
 	}
 	s.Main.close()
-	s.LoggerPlace.close()
-	s.Main, s.LoggerPlace, s.Leaving, s.Left = *main, nil, false, false
+	s.LoggerDir.close()
+	s.Main, s.LoggerDir, s.Leaving, s.Left = *main, nil, false, false
 	if s.Main.mayRecordDeaths() {
 		_ = s.Main.dir.Remove(formats.TallyFile) // another supervisor may have left the file
 	}
@@ -130,9 +130,9 @@ func (s *Service) Refresh() {
 	if s.Leaving || s.Left || s.Main.dir == nil {
 		return
 	}
-	if s.LoggerPlace != nil {
-		if next := s.reopened(s.LoggerPlace); next != nil {
-			s.LoggerPlace = next
+	if s.LoggerDir != nil {
+		if next := s.reopened(s.LoggerDir); next != nil {
+			s.LoggerDir = next
 		}
 	}
 	if next := s.reopened(&s.Main); next != nil {
@@ -144,21 +144,21 @@ func (s *Service) Refresh() {
 // define registers the service and its logger as their directories define them now.
 func (s *Service) define() {
 	def := formats.ReadDefinition(s.Main.dir)
-	had := s.LoggerPlace
+	had := s.LoggerDir
 	if def.Logger {
 		s.defineLogger()
 	}
-	if s.Main.moved || had != s.LoggerPlace || !reflect.DeepEqual(def, s.Main.Definition) {
+	if s.Main.moved || had != s.LoggerDir || !reflect.DeepEqual(def, s.Main.Definition) {
 		s.supervise(s.Name, &s.Main, def)
 	}
-	if !def.Logger && s.LoggerPlace != nil { // last, because the service must get another output first
+	if !def.Logger && s.LoggerDir != nil { // last, because the service must get another output first
 		s.dropLogger()
 		s.scanner.Publish()
 	}
 }
 
 func (s *Service) defineLogger() {
-	logs := s.LoggerPlace
+	logs := s.LoggerDir
 	if logs == nil {
 		var err error
 		logs, err = s.open(filepath.Join(s.Main.Path, formats.LogDir), false)
@@ -178,7 +178,7 @@ func (s *Service) defineLogger() {
 	if logs.dir == nil {
 		return // the logger's directory could not be opened after a re-execution; the running logger goes on
 	}
-	s.LoggerPlace = logs
+	s.LoggerDir = logs
 	if def := formats.ReadDefinition(logs.dir); logs.moved || !reflect.DeepEqual(def, logs.Definition) {
 		s.supervise(s.LoggerName(), logs, def)
 	}
@@ -187,15 +187,15 @@ func (s *Service) defineLogger() {
 // supervise registers the service of a directory with the supervisor. It publishes the state before, because a re-execution must
 // hand over every directory whose service the supervisor knows. If the last start has failed and the definition is repaired, the
 // service starts at once.
-func (s *Service) supervise(name string, p *Place, def formats.Definition) {
-	s.complain(name, p, def)
+func (s *Service) supervise(name string, p *Directory, def formats.Definition) {
+	s.reportProblems(name, p, def)
 	repaired := p.Definition.Broken != "" && def.Broken == ""
 	p.Definition, p.moved = def, false
 	u := s.unit(name, p)
 	switch {
-	case p == s.LoggerPlace:
+	case p == s.LoggerDir:
 		u.StdOverrides[0], u.Policy.DrainsInput = s.Read, true
-	case def.Logger && s.LoggerPlace != nil:
+	case def.Logger && s.LoggerDir != nil:
 		u.StdOverrides[1] = s.Write
 	}
 	want := supervisor.WantUp
@@ -217,7 +217,7 @@ func (s *Service) supervise(name string, p *Place, def formats.Definition) {
 // LoggerName returns the name of the logger in the supervisor.
 func (s *Service) LoggerName() string { return s.Name + "/" + formats.LogDir }
 
-func (s *Service) complain(name string, p *Place, def formats.Definition) {
+func (s *Service) reportProblems(name string, p *Directory, def formats.Definition) {
 	faults := def.Warnings
 	if def.Broken != "" {
 		faults = append([]string{def.Broken}, faults...)
@@ -238,7 +238,7 @@ func (s *Service) do(e supervisor.Event) error {
 // input.
 func (s *Service) BeginRemoval() {
 	s.Leaving = true
-	s.Main.shut()
+	s.Main.closeDir()
 	s.scanner.Unwatch(s.Main.Path) // usually the watch has ended with the directory
 	if err := s.do(supervisor.Remove{Name: s.Name}); errors.Is(err, supervisor.ErrUnknown) {
 		s.markLeft()
@@ -254,28 +254,28 @@ func (s *Service) markLeft() {
 
 // dropLogger lets the logger read its input to the end, and not start again.
 func (s *Service) dropLogger() {
-	if s.LoggerPlace == nil {
+	if s.LoggerDir == nil {
 		return
 	}
 	_ = s.do(supervisor.StayDown{Name: s.LoggerName()})
-	s.scanner.Unwatch(s.LoggerPlace.Path) // the watch still exists if the outer directory was moved
+	s.scanner.Unwatch(s.LoggerDir.Path) // the watch still exists if the outer directory was moved
 	s.closePipe()
-	s.LoggerPlace.close()
-	s.LoggerPlace = nil
+	s.LoggerDir.close()
+	s.LoggerDir = nil
 	s.LoggerEnds = time.Now().Add(loggerTime)
 	s.endLogger()
 }
 
 // endLogger removes the logger from the supervisor when it has ended or its time is over. Otherwise it asks for another check.
 func (s *Service) endLogger() {
-	if s.LoggerPlace != nil { // a new logger has taken its place
+	if s.LoggerDir != nil { // a new logger has taken its place
 		s.LoggerEnds = time.Time{}
 		return
 	}
 	v := s.scanner.Snapshot().Find(s.LoggerName())
 	down := v == nil || v.PID == 0 && v.State == supervisor.Down
 	if !down && time.Now().Before(s.LoggerEnds) {
-		s.scanner.LookIn(loggerPoll)
+		s.scanner.CheckAfter(loggerPoll)
 		return
 	}
 	s.LoggerEnds = time.Time{}
@@ -308,7 +308,7 @@ func (s *Service) Observe(r supervisor.Record) {
 func (s *Service) countDeath(r supervisor.Record) {
 	at := &s.Main
 	if r.Service != s.Name {
-		at = s.LoggerPlace
+		at = s.LoggerDir
 	}
 	if at == nil || at.dir == nil || at.Definition.Tally == 0 || r.Exit.PID == 0 || !at.mayRecordDeaths() {
 		return
@@ -330,20 +330,20 @@ func (s *Service) TakeOver(link bool) {
 		s.Main.reopen(link, agent)
 		s.scanner.Watch(s.Main.Path)
 	}
-	if s.LoggerPlace != nil {
-		s.LoggerPlace.reopen(false, agent)
-		s.scanner.Watch(s.LoggerPlace.Path)
+	if s.LoggerDir != nil {
+		s.LoggerDir.reopen(false, agent)
+		s.scanner.Watch(s.LoggerDir.Path)
 		// register a logger again that the supervisor doesn't know
-		s.LoggerPlace.moved = s.scanner.Snapshot().Find(s.LoggerName()) == nil
+		s.LoggerDir.moved = s.scanner.Snapshot().Find(s.LoggerName()) == nil
 	}
 }
 
 // Adopt gives a service that was handed over to its new scanner. Call TakeOver next.
 func (s *Service) Adopt(scanner Scanner) {
 	s.scanner = scanner
-	for _, p := range []*Place{&s.Main, s.LoggerPlace} {
+	for _, p := range []*Directory{&s.Main, s.LoggerDir} {
 		if p != nil {
-			*p = Place{Path: p.Path, ID: p.ID, Root: p.Root, Pin: p.Pin, Complaint: p.Complaint}
+			*p = Directory{Path: p.Path, ID: p.ID, Root: p.Root, Pin: p.Pin, Complaint: p.Complaint}
 		}
 	}
 }
@@ -356,7 +356,7 @@ const (
 	permanent    = 125              // exit code of a finish program that asks for no restart
 )
 
-func (s *Service) unit(name string, p *Place) supervisor.Unit {
+func (s *Service) unit(name string, p *Directory) supervisor.Unit {
 	spec := s.scanner.Identity(p.Root)
 	dir, def := p.Path, p.Definition
 	if p.Pin != nil { // no other directory can take the place of a pinned one

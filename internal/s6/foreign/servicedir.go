@@ -13,8 +13,8 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Place is a directory that defines a service or a logger. A re-execution hands over all fields but those with the tag "-".
-type Place struct {
+// Directory is a directory that defines a service or a logger. A re-execution hands over all fields but those with the tag "-".
+type Directory struct {
 	Path      string // path in the scan directory
 	ID        fsutil.ID
 	Root      bool     // its service runs as root
@@ -28,29 +28,29 @@ type Place struct {
 }
 
 // Dir returns the open directory, or nil if it isn't open.
-func (p *Place) Dir() *fsutil.Dir { return p.dir }
+func (p *Directory) Dir() *fsutil.Dir { return p.dir }
 
-func (p *Place) shut() {
+func (p *Directory) closeDir() {
 	if p.dir != nil {
 		_ = p.dir.Close() // for a directory, an error means nothing
 		p.dir = nil
 	}
 }
 
-func (p *Place) close() {
+func (p *Directory) close() {
 	if p == nil {
 		return
 	}
-	p.shut()
+	p.closeDir()
 	// The pin stays open: the supervisor may still run the finish program from it. The garbage collector closes it.
 	p.Pin = nil
 }
 
 // open opens a service directory, and decides whether its service runs as root or as the agent. It follows a link only as the
 // agent's user, because the agent may have made it.
-func (s *Service) open(path string, link bool) (*Place, error) {
+func (s *Service) open(path string, link bool) (*Directory, error) {
 	_, agent := s.scanner.Agent()
-	p := &Place{Path: path, link: link, moved: true}
+	p := &Directory{Path: path, link: link, moved: true}
 	var err error
 	if !link && agent.Switches() {
 		p.dir, p.ID, p.Pin, err = s.openRoots(path)
@@ -83,7 +83,7 @@ func Open(path string, link bool, as *fsutil.Actor) (*fsutil.Dir, fsutil.ID, err
 }
 
 // checkLogger returns an error if the logger's directory was replaced after the service's directory was opened.
-func (p *Place) checkLogger(logs *Place) error {
+func (p *Directory) checkLogger(logs *Directory) error {
 	if p.dir == nil {
 		return errors.New("its service's directory is not open")
 	}
@@ -121,8 +121,8 @@ func (s *Service) openRoots(path string) (*fsutil.Dir, fsutil.ID, *os.File, erro
 }
 
 // reopened repeats the ownership check of a directory. If the service must now run as another user, it closes p and returns a new
-// Place. Otherwise it returns nil.
-func (s *Service) reopened(p *Place) *Place {
+// Directory. Otherwise it returns nil.
+func (s *Service) reopened(p *Directory) *Directory {
 	if _, agent := s.scanner.Agent(); p.dir == nil || p.link || !agent.Switches() {
 		return nil
 	}
@@ -133,7 +133,7 @@ func (s *Service) reopened(p *Place) *Place {
 	next, err := s.open(p.Path, false)
 	switch {
 	case err != nil && p.Root: // the agent's user can't open it, so the service can't run as the agent either
-		return &Place{dir: p.dir, ID: p.ID, Path: p.Path, Complaint: p.Complaint, moved: true}
+		return &Directory{dir: p.dir, ID: p.ID, Path: p.Path, Complaint: p.Complaint, moved: true}
 	case err != nil:
 		return nil
 	case next.ID != p.ID || next.Root == p.Root:
@@ -147,7 +147,7 @@ func (s *Service) reopened(p *Place) *Place {
 
 // reopen opens the directory of p again after a re-execution. If its name now leads to another directory, p stays without one. The
 // target of a symbolic link may have changed.
-func (p *Place) reopen(link bool, agent *fsutil.Actor) {
+func (p *Directory) reopen(link bool, agent *fsutil.Actor) {
 	if p.Root {
 		agent = fsutil.Self().Limited(blocking.Foreign)
 	}
@@ -163,7 +163,7 @@ func (p *Place) reopen(link bool, agent *fsutil.Actor) {
 
 // mayRecordDeaths reports whether hinit may write the record of deaths into the directory. It may not if the service runs as root
 // and others can change the subdirectory supervise.
-func (p *Place) mayRecordDeaths() bool {
+func (p *Directory) mayRecordDeaths() bool {
 	if !p.Root {
 		return true
 	}

@@ -11,7 +11,7 @@ import (
 // The name is given to another service between the two openings.
 func TestAServiceDoesNotGetTheLoggerOfAnother(t *testing.T) {
 	base := t.TempDir()
-	open := func(path string) *Place {
+	open := func(path string) *Directory {
 		dir, err := fsutil.OpenNoLink(path, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -21,7 +21,7 @@ func TestAServiceDoesNotGetTheLoggerOfAnother(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &Place{Path: path, dir: dir, ID: fsutil.IDOf(info)}
+		return &Directory{Path: path, dir: dir, ID: fsutil.IDOf(info)}
 	}
 	for _, name := range []string{"a/log", "b/log"} {
 		if err := os.MkdirAll(filepath.Join(base, name), 0o755); err != nil {

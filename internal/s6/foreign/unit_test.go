@@ -34,7 +34,7 @@ func TestAUnitOfRootIsRunFromItsDirectoryAsLongAsThereIsTheUnit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := &Place{dir: dir, Root: true, Pin: pin, Path: path}
+		p := &Directory{dir: dir, Root: true, Pin: pin, Path: path}
 		u := s.unit("foo/log", p)
 		p.close() // the directory is gone; the logger and its finish program are not
 		return u, want

@@ -52,8 +52,8 @@ func files(in *Handover) []**os.File {
 	list := []**os.File{&in.Lock}
 	for _, service := range in.Pairs {
 		list = append(list, &service.Main.Pin, &service.Read, &service.Write)
-		if service.LoggerPlace != nil {
-			list = append(list, &service.LoggerPlace.Pin)
+		if service.LoggerDir != nil {
+			list = append(list, &service.LoggerDir.Pin)
 		}
 	}
 	return list

@@ -54,15 +54,15 @@ func (s *Scanner) makeQueued(name string) error {
 	if !open {
 		return nil
 	}
-	err := s.makeNow(name, d)
+	err := s.makeSlot(name, d)
 	switch {
 	case err == nil, errors.Is(err, errForeign):
-		s.unseen = append(s.unseen, madeSlot{name, d.Down})
+		s.unpublished = append(s.unpublished, madeSlot{name, d.Down})
 	case errors.Is(err, errLater):
-		s.again[name], err = true, nil
+		s.retries[name], err = true, nil
 		s.due.Reset(makingPoll)
 	default:
-		s.again[name] = true
+		s.retries[name] = true
 		s.due.Reset(slotRetry)
 		s.queue.change(name, func(d *definition) { d.Failed, d.bare = true, false })
 		if d.Failed {
@@ -75,7 +75,7 @@ func (s *Scanner) makeQueued(name string) error {
 	return nil
 }
 
-func (s *Scanner) makeNow(name string, d definition) error {
+func (s *Scanner) makeSlot(name string, d definition) error {
 	e := s.entryOf(name)
 	defer s.removeUnused(name)
 	if old := e.Slot; old != nil {
@@ -158,8 +158,8 @@ type definition struct {
 
 // retryFailed tries again to make slots that could not be made.
 func (s *Scanner) retryFailed() {
-	again := s.again
-	s.again = make(map[string]bool)
+	again := s.retries
+	s.retries = make(map[string]bool)
 	for name := range again {
 		s.makeOrReport(name)
 	}
@@ -249,15 +249,15 @@ func (s *Scanner) nameUnchanged(slot *Slot) bool { return slot.hasName(s.dir) }
 type queue struct {
 	wake chan struct{} // holds a token while turns are waiting
 
-	mu    sync.Mutex
-	turns []turn                // in the order in which they are taken
-	open  map[string]definition // by name: slots that are queued, or made and not published yet
+	mu                sync.Mutex
+	order             []turn                // in the order in which they are taken
+	definitionsByName map[string]definition // by name: slots that are queued, or made and not published yet
 }
 
 // turn is an element of the queue: the name of a slot to make, or a channel to close when all elements before it are done.
 type turn struct {
-	name    string
-	reached chan<- struct{}
+	name string
+	done chan<- struct{}
 }
 
 // Enqueue asks the scanner to make the directory for a service of hinit later. Unlike [Scanner.Publish], it doesn't block. Errors
@@ -269,7 +269,7 @@ func (s *Scanner) Enqueue(name string, files Files, down bool) {
 // WhenQueued returns a channel that is closed when the scanner has tried to make every slot that is queued now.
 func (s *Scanner) WhenQueued() <-chan struct{} {
 	reached := make(chan struct{})
-	s.queue.await(turn{reached: reached})
+	s.queue.await(turn{done: reached})
 	return reached
 }
 
@@ -297,12 +297,12 @@ func (q *queue) add(name string, d definition) {
 func (q *queue) setWithoutTurn(name string, d definition) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.open[name] = d
+	q.definitionsByName[name] = d
 }
 
 func (q *queue) await(t turn) {
 	q.mu.Lock()
-	q.turns = append(q.turns, t)
+	q.order = append(q.order, t)
 	q.mu.Unlock()
 	pause.Wake(q.wake)
 }
@@ -315,7 +315,7 @@ func (q *queue) has(name string) bool {
 func (q *queue) get(name string) (d definition, open bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	d, open = q.open[name]
+	d, open = q.definitionsByName[name]
 	return d, open
 }
 
@@ -323,10 +323,10 @@ func (q *queue) get(name string) (d definition, open bool) {
 func (q *queue) change(name string, change func(*definition)) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	d, open := q.open[name]
+	d, open := q.definitionsByName[name]
 	if open {
 		change(&d)
-		q.open[name] = d
+		q.definitionsByName[name] = d
 	}
 	return open
 }
@@ -335,25 +335,25 @@ func (q *queue) change(name string, change func(*definition)) bool {
 func (q *queue) drop(name string) (d definition, open bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	d, open = q.open[name]
-	delete(q.open, name)
+	d, open = q.definitionsByName[name]
+	delete(q.definitionsByName, name)
 	return d, open
 }
 
 func (q *queue) next() (first turn, more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.turns) == 0 {
+	if len(q.order) == 0 {
 		return turn{}, false
 	}
-	first, q.turns = q.turns[0], q.turns[1:]
-	return first, len(q.turns) > 0
+	first, q.order = q.order[0], q.order[1:]
+	return first, len(q.order) > 0
 }
 
 func (q *queue) definitions() map[string]definition {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return maps.Clone(q.open)
+	return maps.Clone(q.definitionsByName)
 }
 
 // maxUnpublished is the maximum number of queued slots that are made before the next publish. The cost of a publish grows with the
@@ -365,11 +365,11 @@ func (s *Scanner) serveQueue() {
 	if first.name != "" {
 		s.makeOrReport(first.name)
 	}
-	if len(s.unseen) > 0 && (!more || first.reached != nil || len(s.unseen) >= maxUnpublished) {
+	if len(s.unpublished) > 0 && (!more || first.done != nil || len(s.unpublished) >= maxUnpublished) {
 		s.publish()
 	}
-	if first.reached != nil {
-		close(first.reached)
+	if first.done != nil {
+		close(first.done)
 	}
 	if more {
 		pause.Wake(s.queue.wake)
@@ -390,8 +390,8 @@ type madeSlot struct {
 // removePublished removes slots that were just published from the queue. If SetDown was called for a slot after it was made, its
 // down file is changed now.
 func (s *Scanner) removePublished() {
-	unseen := s.unseen
-	s.unseen = nil
+	unseen := s.unpublished
+	s.unpublished = nil
 	for _, m := range unseen {
 		d, open := s.queue.drop(m.name)
 		e := s.entries[m.name]

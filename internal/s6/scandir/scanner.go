@@ -28,7 +28,7 @@ const (
 	foreignPoll  = time.Minute            // time between checks if another program has made a slot
 	busyPoll     = 5 * time.Second        // time between checks if notifications don't work
 	settleTime   = 50 * time.Millisecond  // from a notification to the check that it causes
-	lookAgain    = time.Second            // shortest time between two checks because of notifications
+	checkGap     = time.Second            // shortest time between two checks because of notifications
 	completeTime = 100 * time.Millisecond // from the last new slot until the slots are completed
 	holdTime     = 3 * time.Second        // how long a re-execution waits for the scanner, before and after
 )
@@ -57,7 +57,7 @@ type serviceHost struct {
 func (a serviceHost) Publish()                                { a.s.publish() }
 func (a serviceHost) Watch(path string)                       { a.s.watch(path) }
 func (a serviceHost) Unwatch(path string)                     { a.s.hints.Remove(path) }
-func (a serviceHost) LookIn(d time.Duration)                  { a.s.due.Reset(d) }
+func (a serviceHost) CheckAfter(d time.Duration)              { a.s.due.Reset(d) }
 func (a serviceHost) Agent() (context.Context, *fsutil.Actor) { return a.s.ctx, a.s.layout.foreign }
 
 // Scanner keeps the scan directory consistent with the services that the supervisor knows.
@@ -77,16 +77,16 @@ type Scanner struct {
 	// Only the scanner's goroutine uses the fields from here on.
 	ctx            context.Context   //nolint:containedctx // ends the goroutine
 	entries        map[string]*entry // by name in the scan directory
-	unseen         []madeSlot        // slots from the queue that are made and not published
-	again          map[string]bool   // names of queued slots that could not be made
+	unpublished    []madeSlot        // slots from the queue that are made and not published
+	retries        map[string]bool   // names of queued slots that could not be made
 	idle           *time.Timer       // fires when the scanner has been idle for a while
 	partial        string            // last message about directories that are not supervised
 	hints          watch.Set
 	due            *time.Timer
 	poll           time.Duration
 	checkScheduled bool      // a notification has caused an earlier check
-	looked         time.Time // time of the last check
-	scanned        time.Time // start of the last scan
+	lastCheck      time.Time // time of the last check
+	lastScan       time.Time // start of the last scan
 }
 
 // Open creates or empties the directories of s6, and starts the scanner, which ends with ctx.
@@ -108,8 +108,8 @@ func Open(ctx context.Context, host Host, layout Layout) (*Scanner, error) {
 func newScanner(host Host, layout Layout, dir *fsutil.Dir, lock *os.File) *Scanner {
 	return &Scanner{
 		host: host, layout: layout, dir: dir, lock: lock, requests: make(chan func()),
-		records: make(chan supervisor.Record, 1024), ended: make(chan struct{}), queue: &queue{wake: make(chan struct{}, 1), open: make(map[string]definition)},
-		entries: make(map[string]*entry), again: make(map[string]bool),
+		records: make(chan supervisor.Record, 1024), ended: make(chan struct{}), queue: &queue{wake: make(chan struct{}, 1), definitionsByName: make(map[string]definition)},
+		entries: make(map[string]*entry), retries: make(map[string]bool),
 		due: time.NewTimer(time.Hour), idle: time.NewTimer(time.Hour), poll: busyPoll,
 	}
 }
@@ -241,11 +241,11 @@ func (s *Scanner) untilNextCheck() time.Duration {
 	return s.poll
 }
 
-// scheduleCheck schedules an early check, at least lookAgain after the last one.
+// scheduleCheck schedules an early check, at least checkGap after the last one.
 func (s *Scanner) scheduleCheck() {
 	if !s.checkScheduled {
 		s.checkScheduled = true
-		s.due.Reset(max(settleTime, time.Until(s.looked.Add(lookAgain))))
+		s.due.Reset(max(settleTime, time.Until(s.lastCheck.Add(checkGap))))
 	}
 }
 

@@ -117,12 +117,12 @@ func (s *Slot) close() {
 
 // slotsOf returns the slots of a foreign service and its logger. named is the service's own slot.
 func slotsOf(named *Slot, s *foreign.Service) []*Slot {
-	at := func(name string, p *foreign.Place, link fsutil.ID) *Slot {
+	at := func(name string, p *foreign.Directory, link fsutil.ID) *Slot {
 		return &Slot{Name: name, Kind: other, ID: p.ID, Link: link, Dir: p.Path, dir: p.Dir(), reload: p.Definition.ReloadSignal}
 	}
 	slots := []*Slot{at(named.Name, &s.Main, named.Link)}
-	if s.LoggerPlace != nil {
-		slots = append(slots, at(s.LoggerName(), s.LoggerPlace, fsutil.ID{}))
+	if s.LoggerDir != nil {
+		slots = append(slots, at(s.LoggerName(), s.LoggerDir, fsutil.ID{}))
 	}
 	return slots
 }

@@ -151,7 +151,7 @@ func (m *Model) setCursor(index int) {
 	}
 }
 
-// matchesFilter reports whether a service matches the filter. Each word must find the service, see [cmdline.Finds]. A word that
+// matchesFilter reports whether a service matches the filter. Each word must find the service, see [cmdline.MatchesSearch]. A word that
 // begins with "!" excludes the services that the rest of the word finds.
 func (m *Model) matchesFilter(s Service, words []string) bool {
 	if len(words) == 0 {
@@ -164,7 +164,7 @@ func (m *Model) matchesFilter(s Service, words []string) bool {
 	text := strings.Join([]string{s.Name, s.Profile, s.Kind, stateWord(s.Service), s.State, cause, show.Note(s.Service, m.now), s.Group, m.hosts[s.Host].name}, "\x00")
 	for _, word := range words {
 		word, negated := strings.CutPrefix(word, "!")
-		if word != "" && cmdline.Finds(word, text, s.Service) == negated {
+		if word != "" && cmdline.MatchesSearch(word, text, s.Service) == negated {
 			return false
 		}
 	}

@@ -22,10 +22,10 @@ import (
 func (s *Scanner) Scan(ctx context.Context) error {
 	asked := time.Now()
 	return s.do(ctx, func() {
-		if s.scanned.After(asked) {
+		if s.lastScan.After(asked) {
 			return
 		}
-		s.scanned = time.Now()
+		s.lastScan = time.Now()
 		s.checkSlots()
 		s.superviseNew()
 	})
@@ -46,7 +46,7 @@ func (s *Scanner) Refresh(ctx context.Context, name string) error {
 // checkSlots finds removed slots and changed definitions, and updates the services.
 func (s *Scanner) checkSlots() {
 	s.pending.Store(false)
-	s.looked = time.Now()
+	s.lastCheck = time.Now()
 	gone := s.removedSlots()
 	for _, name := range slices.Sorted(maps.Keys(s.entries)) {
 		e := s.entries[name]
@@ -116,7 +116,7 @@ func (s *Scanner) superviseNew() {
 		if isNoService(e.Name()) || !e.IsDir() && e.Type()&fs.ModeSymlink == 0 || s.slot(e.Name()) != nil {
 			continue
 		}
-		if why := s.noRoom(); why != "" {
+		if why := s.limitReached(); why != "" {
 			partial = why
 			break
 		}
@@ -131,8 +131,8 @@ func (s *Scanner) superviseNew() {
 	s.partial = partial
 }
 
-// noRoom says why no more services can be supervised, or returns "" if there is room.
-func (s *Scanner) noRoom() string {
+// limitReached says why no more services can be supervised, or returns "" if there is room.
+func (s *Scanner) limitReached() string {
 	services := 0
 	for _, e := range s.entries {
 		if e.Slot != nil {
