@@ -158,6 +158,9 @@ func withDefault(typ, value string) string {
 	if value == "" {
 		return typ
 	}
+	if slices.Contains([]string{"duration", "integer", "number", "bool"}, typ) && !strings.HasPrefix(value, "as ") { // the value shows the type
+		return value
+	}
 	return typ + "; " + value
 }
 
