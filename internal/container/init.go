@@ -93,11 +93,7 @@ func (c *container) runToEnd(begin func(context.Context)) int {
 // closes all parts of the container and returns the exit code.
 func (c *container) run(begin func(context.Context)) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	reported := make(chan struct{})
-	guard.Go("reporting", func() {
-		defer close(reported)
-		c.reporter.Run(ctx)
-	})
+	reported := guard.Begin("reporting", func() { c.reporter.Run(ctx) })
 	c.logs.Runs.Attach(c.registry)
 	guard.Go("booting", func() { begin(ctx) })
 	guard.Go("telling of sent signals", func() { c.signals.ReportFaults(ctx, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }) })

@@ -31,10 +31,7 @@ const profilesBudget = 15 * time.Second
 // longer than profilesBudget, BringUp returns and the rest happens in the background.
 func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 	done := make(chan error, 1)
-	read := make(chan struct{})
-	m.boot.profilesRead = read
-	guard.Go("bringing up the profiles", func() {
-		defer close(read)
+	m.boot.profilesRead = guard.Begin("bringing up the profiles", func() {
 		if err := m.MayServe(); err != nil {
 			b.OnProfilesKnown()
 			done <- err
@@ -122,11 +119,8 @@ const (
 // writeBootLog writes the boot log in a goroutine, as soon as the s6 service directories (slots) exist: programs that wait
 // for the log use the slots next.
 func (m *Manager) writeBootLog(ctx context.Context, b *Boot, write func() error) {
-	logged := make(chan struct{})
-	m.boot.bootLogWritten = logged
 	made := b.SlotsMade()
-	guard.Go("writing the boot log", func() {
-		defer close(logged)
+	m.boot.bootLogWritten = guard.Begin("writing the boot log", func() {
 		if made != nil {
 			limited, cancel := context.WithTimeout(ctx, slotTime)
 			defer cancel()
@@ -177,18 +171,13 @@ func (m *Manager) AwaitRead(ctx context.Context) {
 // NoteStop writes to the volume how long the stop of the container took, for warnOfSlowStop at the next start. The channel is
 // closed when that is done.
 func (m *Manager) NoteStop() <-chan struct{} {
-	done := make(chan struct{})
 	began := m.stopBegan()
-	if began.IsZero() || !m.Route().HasProfiles() || m.MayServe() != nil {
-		close(done)
-		return done
-	}
-	took := time.Since(began)
-	guard.Go("noting how long the stop took", func() {
-		defer close(done)
-		_ = m.Store.RecordStopDuration(took, m.Config().Shutdown.Budget) // without this record, the next start gives no advice
+	took, known := time.Since(began), !began.IsZero() && m.Route().HasProfiles() && m.MayServe() == nil
+	return guard.Begin("noting how long the stop took", func() {
+		if known {
+			_ = m.Store.RecordStopDuration(took, m.Config().Shutdown.Budget) // without this record, the next start gives no advice
+		}
 	})
-	return done
 }
 
 // maxOrderedProfiles is the maximum number of profiles that the boot reads completely before it starts the first gateway, so

@@ -57,8 +57,8 @@ type watcher struct {
 
 // bootProgress says what the boot has done with the profiles. Registry.ChangeLock guards it.
 type bootProgress struct {
-	profilesRead   chan struct{} // closed when the boot has read the profiles; nil if it reads none
-	bootLogWritten chan struct{} // closed when the boot log is written; nil if none is written
+	profilesRead   <-chan struct{} // closed when the boot has read the profiles; nil if it reads none
+	bootLogWritten <-chan struct{} // closed when the boot log is written; nil if none is written
 }
 
 // Options are the settings of a Manager, and the parts of hinit that it uses. Any goroutine may call the functions.

@@ -48,6 +48,16 @@ func Go(doing string, f func()) {
 	}()
 }
 
+// Begin is Go, and returns a channel that is closed when f has ended.
+func Begin(doing string, f func()) (ended <-chan struct{}) {
+	done := make(chan struct{})
+	Go(doing, func() {
+		defer close(done)
+		f()
+	})
+	return done
+}
+
 // Func returns f with a deferred Catch, for a timer: timers run their functions in goroutines.
 func Func(doing string, f func()) func() {
 	return func() {

@@ -42,3 +42,15 @@ func TestWithoutHandlerAPanicGoesOn(t *testing.T) {
 	guard.Func("work", func() { panic("broken") })()
 	t.Error("the panic was swallowed")
 }
+
+func TestTheEndOfAGoroutineIsSeenAlsoAfterAPanic(t *testing.T) {
+	guard.Handle(func(string, any, []byte) {})
+	defer guard.Handle(nil)
+	for _, work := range []func(){func() {}, func() { panic("broken") }} {
+		select {
+		case <-guard.Begin("work", work):
+		case <-time.After(40 * time.Second):
+			t.Fatal("nobody saw the end")
+		}
+	}
+}

@@ -106,9 +106,7 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 	defer cancel()
 	r := &repair{Options: o, progress: progress, walk: owntree.Walk{To: o.Owner()}, start: time.Now()}
 	r.lastResult.Store(&Result{})
-	done := make(chan struct{})
-	guard.Go("repairing owners", func() {
-		defer close(done)
+	done := guard.Begin("repairing owners", func() {
 		blocking.Run(blocking.Volume, func() {
 			withIdlePriority(func() { r.publish(r.run(ctx), true) })
 		})

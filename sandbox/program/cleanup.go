@@ -25,11 +25,7 @@ const (
 // cleanUp removes unused sandboxes until ctx ends. It scans for them when the engine reports a change and when a sandbox
 // reaches its age limit. It also scans within a minute after the end of a process that owns a sandbox. In between it sleeps.
 func (h *service) cleanUp(ctx context.Context) {
-	done := make(chan struct{})
-	guard.Go("watching the engine", func() {
-		defer close(done)
-		h.watch(ctx)
-	})
+	done := guard.Begin("watching the engine", func() { h.watch(ctx) })
 	defer func() { <-done }()
 	apart := min(scanInterval, max(h.opts.Lifetime/2, time.Second))
 	last := time.Now()

@@ -37,7 +37,7 @@ type Status struct {
 	steps    []client.BootStep
 
 	expected         []*supervisor.Service
-	profilesExpected chan struct{} // closed when expected contains the gateways too; nil until ExpectSoon is called
+	profilesExpected <-chan struct{} // closed when expected contains the gateways too; nil until ExpectSoon is called
 }
 
 // hook is a running hook, with the time of its start.
@@ -169,12 +169,9 @@ func (s *Status) Expect(services []*supervisor.Service) {
 // ExpectSoon adds the services that look returns to the expected ones. It calls look in a goroutine, because look may wait
 // for a disk.
 func (s *Status) ExpectSoon(look func() []*supervisor.Service) {
-	looked := make(chan struct{})
 	s.mu.Lock()
-	s.profilesExpected = looked
-	s.mu.Unlock()
-	guard.Go("looking at the profiles during the boot", func() {
-		defer close(looked)
+	defer s.mu.Unlock()
+	s.profilesExpected = guard.Begin("looking at the profiles during the boot", func() {
 		found := look()
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -243,11 +243,7 @@ const secretsPatience = time.Second
 // MaskSecrets hides the secrets of a gateway that is about to start. It waits for the disk, but not longer than
 // secretsPatience.
 func (l *Logs) MaskSecrets(service, profile string) {
-	read := make(chan struct{})
-	guard.Go("reading secrets", func() {
-		defer close(read)
-		l.ReadSecrets(service, profile)
-	})
+	read := guard.Begin("reading secrets", func() { l.ReadSecrets(service, profile) })
 	select {
 	case <-read:
 	case <-time.After(secretsPatience):

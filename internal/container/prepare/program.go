@@ -34,11 +34,7 @@ type preparation struct {
 func (r *preparation) start() func() (*bootProgram, error) {
 	var p *bootProgram
 	var err error
-	done := make(chan struct{})
-	guard.Go("starting the boot program", func() {
-		defer close(done)
-		p, err = startProgram(r.ctx, r.Registry, "hinit/boot", r.job)
-	})
+	done := guard.Begin("starting the boot program", func() { p, err = startProgram(r.ctx, r.Registry, "hinit/boot", r.job) })
 	return func() (*bootProgram, error) {
 		<-done
 		return p, err

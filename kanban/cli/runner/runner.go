@@ -32,7 +32,7 @@ type host interface {
 type Runner struct {
 	host       host
 	cancel     context.CancelFunc
-	followDone chan struct{} // closed when the goroutine that follows the runs has ended
+	followDone <-chan struct{} // closed when the goroutine that follows the runs has ended
 
 	mu       sync.Mutex
 	runs     map[string]client.Run // by tag
@@ -47,7 +47,7 @@ const followPause = 200 * time.Millisecond
 
 func newRunner(ctx context.Context, h host) (*Runner, error) {
 	r := &Runner{
-		host: h, followDone: make(chan struct{}), runs: make(map[string]client.Run), adopted: make(map[int]bool), runEnded: make(chan struct{}),
+		host: h, runs: make(map[string]client.Run), adopted: make(map[int]bool), runEnded: make(chan struct{}),
 		wake: make(chan struct{}, 1),
 	}
 	if err := r.refresh(ctx); err != nil {
@@ -55,8 +55,7 @@ func newRunner(ctx context.Context, h host) (*Runner, error) {
 	}
 	follow, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r.cancel = cancel
-	guard.Go("following the runs", func() {
-		defer close(r.followDone)
+	r.followDone = guard.Begin("following the runs", func() {
 		for follow.Err() == nil {
 			_ = r.host.FollowRuns(follow, func(run client.Run) error { // ignore the error: if the host still fails, Start and End report it
 				r.storeRun(run)

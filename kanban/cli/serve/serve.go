@@ -198,7 +198,7 @@ func Watch(db string) (changes <-chan struct{}, stop func()) {
 // dir.
 func watchFiles(dir, base string) (changes <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	news, over := make(chan struct{}, 1), make(chan struct{})
+	news := make(chan struct{}, 1)
 	f := shared.Process.Follow(dir, func(e watch.Event) bool {
 		name := filepath.Base(e.Name)
 		return e.Op != watch.Chmod && (base == "" || name == base || name == base+"-wal" || name == base+"-shm")
@@ -207,8 +207,7 @@ func watchFiles(dir, base string) (changes <-chan struct{}, stop func()) {
 	if !f.Rearm() || !fsutil.Local(dir) {
 		poll = pollEvery
 	}
-	guard.Go("watching "+dir, func() {
-		defer close(over)
+	over := guard.Begin("watching "+dir, func() {
 		defer f.Close()
 		forwardChanges(ctx, f, poll, news)
 	})
