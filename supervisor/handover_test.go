@@ -133,7 +133,7 @@ func everyEvent(m *Machine) []Event {
 		events = append(events, Remove{n}, Start{n}, Stop{n}, Restart{n}, Exited{Name: n, PID: s.pid, Code: 1},
 			Exited{Name: n, PID: s.pid, Leftover: true}, RunEnded{n, s.number}, StopCommandEnded{n, s.stopCommand.run, "x", false}, StopCommandEnded{n, s.stopCommand.run, "", true}, RunEnded{n, s.stopCommand.run}, DescendantsEnded{n, s.number, 3}, CorrectCause{n, s.number, CauseReplaced},
 			LastLines{n, s.number, []string{"x"}}, Ready{n, s.number, !s.ready, ""}, InputsChanged{n}, Scheduled{n, time.Unix(1, 0), true}, NotifyMessage{n, s.number, true, true, "x", true, time.Minute}, ForwardSignal{n, 1}, Spawned{n, 7},
-			SpawnFailed{Name: n}, Hold{Name: n, Reason: "x"}, Hold{Name: n, Reason: "x", Disk: true}, Hold{Name: n}, Remark{Service: n, Text: "x"})
+			SpawnFailed{Name: n}, Evict{Names: []string{n, m.order[0].name, "none"}, Reason: "x"}, Hold{Name: n, Reason: "x"}, Hold{Name: n, Reason: "x", Disk: true}, Hold{Name: n}, Remark{Service: n, Text: "x"})
 	}
 	return events
 }

@@ -390,7 +390,7 @@ func (l *Loop) step(e Event) {
 	l.orderedBy = nil
 	l.undo.prepare(&l.machine, e)
 	actions := l.machine.Step(time.Now(), e)
-	l.undo.armed = false
+	l.undo.finish(&l.machine)
 	for _, a := range actions {
 		switch a := a.(type) {
 		case Spawn:

@@ -53,7 +53,7 @@ func TestPID1KeptEachDefinitionTwiceAndACopyOfEveryService(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, e := range []Event{NeedMet{"boot"}, Remark{Text: "a small step"}} {
+	for _, e := range []Event{NeedMet{"boot"}, HoldStarts{Reason: "the last step before PID 1 is at rest"}} {
 		if err := b.Do(context.Background(), e); err != nil {
 			t.Fatal(err)
 		}

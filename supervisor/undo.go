@@ -18,9 +18,6 @@ type undo struct {
 // prepare saves everything that a step with event e may change.
 func (u *undo) prepare(m *Machine, e Event) {
 	u.armed, u.savedMachine = true, *m
-	if cap(u.savedCopies) > 2*len(m.queue)+16 { // free the memory of a step that saved all services
-		u.savedServices, u.savedCopies = nil, nil
-	}
 	u.savedServices, u.savedCopies = u.savedServices[:0], u.savedCopies[:0]
 	add, ok := e.(Add)
 	one := m.services[cmp.Or(add.Name, e.target())]                        // Add has no target, because it may name an unknown service
@@ -34,9 +31,13 @@ func (u *undo) prepare(m *Machine, e Event) {
 	for _, s := range m.servicesAwaitingTurn() {
 		u.save(s)
 	}
-	switch e.(type) {
+	switch e := e.(type) {
 	case Add, Remark:
 		u.save(one)
+	case Evict:
+		for _, name := range e.Names {
+			u.save(m.services[name])
+		}
 	case Tick:
 		now := time.Now().Add(time.Second) // Step reads the clock a little later, so include the deadlines of the next second
 		for _, s := range m.order {
@@ -62,6 +63,14 @@ func (u *undo) save(s *service) {
 	}
 	u.savedServices = append(u.savedServices, s)
 	u.savedCopies = append(u.savedCopies, *s)
+}
+
+// finish ends a step that has completed. It releases the memory for copies of all services, which few steps need.
+func (u *undo) finish(m *Machine) {
+	u.armed = false
+	if cap(u.savedCopies) > 2*len(m.queue)+16 {
+		u.savedServices, u.savedCopies = nil, nil
+	}
 }
 
 // restore resets the machine to the state before the last step, if that step panicked.
