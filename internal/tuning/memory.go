@@ -21,8 +21,8 @@ const (
 	ReleaseAfter = 250 * time.Millisecond
 	// ReleaseAgain is when PID 1 does so a second time. By then each periodic task has run once and has left garbage.
 	ReleaseAgain = 2500 * time.Millisecond
-	// minGrowth is how many bytes the heap must have grown since the last collection for Release to collect again. It must also
-	// have grown by an eighth, because the cost of a collection grows with the heap.
+	// minGrowth is how many bytes the heap must have grown since the last collection for Release to collect again. Unless the call
+	// is final, it must also have grown by an eighth, because the cost of a collection grows with the heap.
 	minGrowth = 256 << 10
 )
 
@@ -63,11 +63,16 @@ type Releaser struct {
 }
 
 // Release returns unused memory to the kernel. Call it when PID 1 has been idle for [ReleaseAfter], and again after
-// [ReleaseAgain]. It collects garbage only if the heap has grown. A collection with hundreds of services takes a few
-// milliseconds; without one, Release takes a tenth of a millisecond.
-func (r *Releaser) Release() {
+// [ReleaseAgain]. The parameter final is true for the last call until PID 1 works again: what this call leaves, stays. Release
+// collects garbage only if the heap has grown. A collection with hundreds of services takes a few milliseconds; without one,
+// Release takes a tenth of a millisecond.
+func (r *Releaser) Release(final bool) {
 	defer dropProgramText()
-	if r.last != 0 && heapInUse() < r.last+max(minGrowth, r.last/8) {
+	growth := uint64(minGrowth)
+	if !final {
+		growth = max(growth, r.last/8)
+	}
+	if r.last != 0 && heapInUse() < r.last+growth {
 		return
 	}
 	// A collection also halves stacks that are mostly empty. The stacks of waiting log pumps are four times too large, because

@@ -48,7 +48,7 @@ func TestTheHeapIsHeldToAPartOfTheContainersMemory(t *testing.T) {
 
 func TestRestGivesBackWhatABurstNeeded(t *testing.T) {
 	var r Releaser
-	r.Release()
+	r.Release(false)
 	calm := r.last
 	grown := func() uint64 {
 		burst := bytes.Repeat([]byte{1}, 8<<20)
@@ -58,19 +58,39 @@ func TestRestGivesBackWhatABurstNeeded(t *testing.T) {
 	if grown < calm+1<<20 {
 		t.Fatalf("the heap is %d in a burst, %d before", grown, calm)
 	}
-	r.Release()
+	r.Release(false)
 	if r.last >= grown-4<<20 {
 		t.Errorf("the heap is %d after resting, %d during the burst", r.last, grown)
 	}
 }
 
+// TestPID1KeptAnEighthOfItsHeapAsGarbageAtRest: a boot, or a periodic task, left less garbage than a collection paid for during work.
+func TestPID1KeptAnEighthOfItsHeapAsGarbageAtRest(t *testing.T) {
+	kept := bytes.Repeat([]byte{1}, 32<<20)
+	defer runtime.KeepAlive(kept)
+	collections := func() uint32 {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.NumGC
+	}
+	var r Releaser
+	r.Release(false)
+	for final, collects := range map[bool]bool{false: false, true: true} {
+		_ = bytes.Repeat([]byte{1}, 1<<20)
+		before := collections()
+		if r.Release(final); (collections() > before) != collects {
+			t.Errorf("the last call of a rest: %v, and it collects: %v", final, !collects)
+		}
+	}
+}
+
 func TestEveryRestDropsTheImage(t *testing.T) {
 	var r Releaser
-	r.Release()
+	r.Release(false)
 	_ = fmt.Sprint(os.ReadDir("/proc/self")) // it maps some of the program again
 	before := residentFile(t)
 	r.last = 1 << 40 // no heap has grown so far that a collection would pay
-	r.Release()
+	r.Release(false)
 	if after := residentFile(t); after >= before {
 		t.Errorf("%d kB of files are mapped after resting once more, %d kB before", after, before)
 	}

@@ -166,7 +166,7 @@ const releaseAfter = time.Minute
 
 // releaseMemory drops idle tenants and returns unused memory to the kernel, because the service idles most of the time.
 func (h *service) releaseMemory() {
-	h.release.Release()
+	h.release.Release(true)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.dropIdle(h.tenantKept()) {

@@ -74,7 +74,7 @@ func (r *Reporter) Run(ctx context.Context) {
 		case <-r.used:
 			stir()
 		case <-quiet.C: // no boot, event or request for ReleaseAfter
-			memory.Release()
+			memory.Release(rested)
 			if !rested {
 				rested = true
 				quiet.Reset(tuning.ReleaseAgain)
