@@ -30,22 +30,25 @@ type Gateway struct {
 func (r *Registry) RegisterGateway(ctx context.Context, g Gateway) (answer func() error) {
 	name := profiles.SlotName(g.Profile.Name)
 	known := r.isKnown(name)
-	var s Slot
 	r.mu.Lock()
 	r.down[g.Profile.Name] = g.Down
 	if g.SlotMadeByClient {
 		r.slots[name] = slot{true, g.Exports}
 	}
+	exports := r.slots[name].exports
 	r.mu.Unlock()
+	u := r.o.Units.Gateway(r.o.Config(), g.Profile, exports)
+	u.Policy.LastUsed = g.LastUsed
+	var s Slot
 	if !g.SlotMadeByClient { // first, so that a client that sees the service in the status also finds the slot
-		s = r.gatewaySlot(g.Profile, g.Down)
+		s = r.gatewaySlot(g.Profile, u, g.Down)
 		r.makeSlot(ctx, s, false)
 	}
 	want := supervisor.WantDown
 	if g.Start {
 		want = supervisor.WantUp
 	}
-	registered := r.registerGateway(ctx, g.Profile, want, g.LastUsed)
+	registered := r.registerGateway(ctx, g.Profile, u, exports, want)
 	return func() error {
 		err := registered()
 		switch {
@@ -61,17 +64,14 @@ func (r *Registry) RegisterGateway(ctx context.Context, g Gateway) (answer func(
 	}
 }
 
-// registerGateway registers the gateway of a profile, with the variables that its s6 service directory (slot) exports.
-func (r *Registry) registerGateway(ctx context.Context, p profiles.Profile, want supervisor.Want, used time.Time) (answer func() error) {
-	name := profiles.SlotName(p.Name)
-	exports := r.Exports(name)
-	u := r.o.Units.Gateway(r.o.Config(), p, exports)
-	u.Policy.LastUsed = used
+// registerGateway registers the gateway of a profile as the unit u. exports are the variables with which u was made: those that its
+// s6 service directory (slot) exports.
+func (r *Registry) registerGateway(ctx context.Context, p profiles.Profile, u supervisor.Unit, exports map[string]string, want supervisor.Want) (answer func() error) {
 	registered := r.register(ctx, u, want)
 	return func() error {
 		err := registered()
 		// A client may have replaced the slot meanwhile. Then register the gateway again with the new variables.
-		for now := r.Exports(name); err == nil && !maps.Equal(now, exports); now = r.Exports(name) {
+		for now := r.Exports(u.Name); err == nil && !maps.Equal(now, exports); now = r.Exports(u.Name) {
 			exports = now
 			err = r.Register(ctx, r.o.Units.Gateway(r.o.Config(), p, exports), supervisor.WantDown)
 		}
@@ -86,7 +86,8 @@ func (r *Registry) Redefine(ctx context.Context, profile string) error {
 	if err != nil {
 		return err
 	}
-	return r.registerGateway(ctx, p, supervisor.WantDown, time.Time{})()
+	exports := r.Exports(profiles.SlotName(profile))
+	return r.registerGateway(ctx, p, r.o.Units.Gateway(r.o.Config(), p, exports), exports, supervisor.WantDown)()
 }
 
 // redefineAll calls Redefine for every gateway.
@@ -148,7 +149,7 @@ func (r *Registry) RestoreSlot(ctx context.Context, service string) {
 	r.mu.Lock()
 	r.down[profile] = true
 	r.mu.Unlock()
-	r.makeSlot(ctx, r.gatewaySlot(p, true), true)
+	r.makeSlot(ctx, r.gatewaySlot(p, r.o.Units.Gateway(cfg, p, nil), true), true)
 	if err := r.Redefine(ctx, profile); err != nil && !errors.Is(err, supervisor.ErrStopping) { // drop the exports of the removed slot
 		r.o.Logger.Say("%v", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/proc"
 	"hinit/profiles"
+	"hinit/supervisor"
 )
 
 // Follower makes and removes the slots (s6 service directories) of services. Package personality implements it.
@@ -122,10 +123,9 @@ func (r *Registry) SetDown(profile string, down, always bool) {
 	}
 }
 
-// gatewaySlot describes the slot of a profile's gateway.
-func (r *Registry) gatewaySlot(p profiles.Profile, down bool) Slot {
+// gatewaySlot describes the s6 service directory (slot) of a profile's gateway, which has the unit u.
+func (r *Registry) gatewaySlot(p profiles.Profile, u supervisor.Unit, down bool) Slot {
 	cfg := r.o.Config()
-	u := r.o.Units.Gateway(cfg, p, nil)
 	return Slot{
 		Name: u.Name, Down: down, Argv: u.Spec.Argv, Env: r.o.Units.GatewayVars(cfg, p, u.Spec.Dir), Dir: u.Spec.Dir,
 		Cred: u.Spec.Cred, Finish: true, ParkOn: cfg.Restart.ParkOn,
