@@ -8,7 +8,7 @@ import (
 
 // The most lines of code that the product and PID 1's program may have, as tools/lines counts them. Lower them when code goes.
 const (
-	mostProduct = 78_831
+	mostProduct = 78_823
 	mostPID1    = 38_535
 )
 

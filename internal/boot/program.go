@@ -199,22 +199,23 @@ func hookName(command []string) string {
 // that hinit stopped it because of its disk quota. Warn and Stop are the limits of that quota in bytes; 0 for none.
 type Gateway struct {
 	Service, Profile  string
-	Main              int
-	Run               uint64
-	Isolated, Stopped bool
-	Warn, Stop        uint64
-	Weight            int  // CPU weight of the profile (cpu.weight); 0 for the default
-	Nice              int  // nice value that the configuration gives to the gateway, relative to hinit
-	Pinned            bool // the configuration says on which processors the gateway runs
-	Rank              int  // gateways of a higher rank get memory first
+	Main              int    `json:",omitzero"`
+	Run               uint64 `json:",omitzero"`
+	Isolated, Stopped bool   `json:",omitzero"`
+	Warn, Stop        uint64 `json:",omitzero"`
+	Weight            int    `json:",omitzero"` // CPU weight of the profile (cpu.weight); 0 for the default
+	Nice              int    `json:",omitzero"` // nice value that the configuration gives to the gateway, relative to hinit
+	Pinned            bool   `json:",omitzero"` // the configuration says on which processors the gateway runs
+	Rank              int    `json:",omitzero"` // gateways of a higher rank get memory first
 }
 
 // Measurement is the result for one gateway. Note is for the status. Hold says why the gateway must not run, and Restart why
 // it must restart; "" if there is no reason. Bytes is the memory in the last record, or what FilesInMemory found. Run is the
 // run that was measured.
 type Measurement struct {
-	Service, Note, Hold, Restart string
-	Bytes, Run                   uint64
+	Service             string
+	Note, Hold, Restart string `json:",omitzero"`
+	Bytes, Run          uint64 `json:",omitzero"`
 }
 
 // Values of [Job].Measure.
