@@ -132,7 +132,7 @@ func (c *Cluster) startControllers(ctx context.Context, pki string) error {
 		if err != nil {
 			return err
 		}
-		go c.keep(p, words)
+		go c.restartForever(p, words)
 	}
 	// The controllers create the default ServiceAccount, without which pods can't be created. Wait for it.
 	return c.await(ctx, "the controllers work", nil, func() bool {
@@ -140,9 +140,9 @@ func (c *Cluster) startControllers(ctx context.Context, pki string) error {
 	})
 }
 
-// keep starts p again with the same arguments each time it exits, as a node would restart its pod. The scheduler exits when the
+// restartForever starts p again with the same arguments each time it exits, as a node would restart its pod. The scheduler exits when the
 // API server comes back with an older state.
-func (c *Cluster) keep(p *process, words []string) {
+func (c *Cluster) restartForever(p *process, words []string) {
 	for err := error(nil); err == nil; p, err = c.spawn(p.name+"-again", p.name, words...) {
 		<-p.done
 		<-time.After(time.Second)

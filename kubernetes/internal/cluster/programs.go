@@ -101,26 +101,26 @@ func programs(cache, root string) (string, error) {
 	return filepath.Join(cache, "bin-"+hex.EncodeToString(h.Sum(nil))[:12]), nil
 }
 
-// place has the directories that a build and a run need: the cache, the root of the module under test, and the programs.
-type place struct {
+// directories has the directories that a build and a run need: the cache, the root of the module under test, and the programs.
+type directories struct {
 	cache, root, bin string
 }
 
-func findPlace() (place, error) {
+func findPlace() (directories, error) {
 	cache, err := CacheDir()
 	if err != nil {
-		return place{}, err
+		return directories{}, err
 	}
 	root, err := moduleRoot()
 	if err != nil {
-		return place{}, err
+		return directories{}, err
 	}
 	bin, err := programs(cache, root)
-	return place{cache, root, bin}, err
+	return directories{cache, root, bin}, err
 }
 
 // built reports whether the cache contains all programs, except for the optional ones.
-func (p place) built() bool {
+func (p directories) built() bool {
 	return !slices.ContainsFunc(allModules, func(m module) bool { return !m.optional && !m.builtIn(p.bin) })
 }
 
@@ -152,12 +152,12 @@ func Build(out io.Writer, short bool) (bin string, err error) {
 			return "", fmt.Errorf("cannot build %s: %w", m.dir, err)
 		}
 	}
-	return p.bin, p.forgetOthers()
+	return p.bin, p.removeOldPrograms()
 }
 
 // build builds the programs of a module in another directory and then moves them, so that an interrupted build leaves no partial
 // program.
-func (p place) build(m module, out io.Writer) error {
+func (p directories) build(m module, out io.Writer) error {
 	fmt.Fprintln(out, "building", m.dir, "for the cluster of the tests; the first time takes minutes")
 	unfinished := p.bin + ".part"
 	if err := os.MkdirAll(unfinished, 0o755); err != nil {
@@ -179,8 +179,8 @@ func (p place) build(m module, out io.Writer) error {
 	return os.Remove(unfinished)
 }
 
-// forgetOthers removes programs that were built from other versions of the sources and that no build has used for a day.
-func (p place) forgetOthers() error {
+// removeOldPrograms removes programs that were built from other versions of the sources and that no build has used for a day.
+func (p directories) removeOldPrograms() error {
 	now := time.Now()
 	if err := os.Chtimes(p.bin, now, now); err != nil {
 		return err

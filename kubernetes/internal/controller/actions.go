@@ -23,50 +23,50 @@ import (
 func (f *fleet) carryOut(ctx context.Context, v *view, actions []placement.Action) error {
 	var work []func() error
 	for _, a := range actions {
-		work = append(work, func() error { return f.act(ctx, v, a) })
+		work = append(work, func() error { return f.carryOutOne(ctx, v, a) })
 	}
 	return runParallel(work)
 }
 
-func (f *fleet) act(ctx context.Context, v *view, a placement.Action) error {
+func (f *fleet) carryOutOne(ctx context.Context, v *view, a placement.Action) error {
 	switch a := a.(type) {
 	case placement.Assign:
-		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
+		return f.updateStatus(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
 			st.Host, st.Phase, st.Message = a.Host, v1alpha1.PhaseStarting, "waits for host "+a.Host
 			st.Assignment++
 			meta.RemoveStatusCondition(&st.Conditions, v1alpha1.PlacedCondition)
 		})
 	case placement.MarkPending:
-		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
-			phase(st, v1alpha1.PhasePending, a.Reason)
+		return f.updateStatus(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
+			setPhase(st, v1alpha1.PhasePending, a.Reason)
 			meta.SetStatusCondition(&st.Conditions, metav1.Condition{Type: v1alpha1.PlacedCondition, Status: metav1.ConditionFalse, Reason: "NoHost", Message: a.Reason})
 		})
 	case placement.MarkUnreachable:
-		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
+		return f.updateStatus(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
 			word := v1alpha1.PhaseLost
 			if a.What == placement.HostRestarts {
 				word = v1alpha1.PhaseWaiting
 			}
-			phase(st, word, a.Reason)
+			setPhase(st, word, a.Reason)
 			meta.SetStatusCondition(&st.Conditions, metav1.Condition{Type: v1alpha1.ReachableCondition, Status: metav1.ConditionFalse, Reason: a.What, Message: a.Reason})
 		})
 	case placement.MarkReachable:
-		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
-			phase(st, v1alpha1.PhaseStarting, "host "+st.Host+" is back")
+		return f.updateStatus(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
+			setPhase(st, v1alpha1.PhaseStarting, "host "+st.Host+" is back")
 			meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ReachableCondition)
 		})
 	case placement.StartMove:
-		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
+		return f.updateStatus(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
 			st.Move = &v1alpha1.Move{To: a.To, Reason: a.Reason, Since: metav1.Now()}
 		})
 	case placement.CancelMove:
-		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) { st.Move, st.Message = nil, a.Reason })
+		return f.updateStatus(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) { st.Move, st.Message = nil, a.Reason })
 	case placement.GiveUp:
-		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
+		return f.updateStatus(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
 			st.Host, st.Installed, st.Missing, st.Receipt, st.Move, st.Applied = "", 0, false, nil, nil, ""
 			st.Assignment++
 			st.Recovered = v.profiles[a.Profile].Spec.Recover.DeepCopy()
-			phase(st, v1alpha1.PhasePending, "the data on host "+a.Owner+" was given up")
+			setPhase(st, v1alpha1.PhasePending, "the data on host "+a.Owner+" was given up")
 			meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ReachableCondition)
 		})
 	case placement.HandleRecovery:
@@ -74,20 +74,20 @@ func (f *fleet) act(ctx context.Context, v *view, a placement.Action) error {
 		if a.Ignored != "" {
 			f.events.Eventf(p, nil, corev1.EventTypeWarning, "RecoverIgnored", "Recover", "%s; remove it before you set it again", a.Ignored)
 		}
-		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) { st.Recovered = p.Spec.Recover.DeepCopy() })
+		return f.updateStatus(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) { st.Recovered = p.Spec.Recover.DeepCopy() })
 	case placement.Replace:
 		return f.replace(ctx, v, v.pods[a.Host])
 	}
 	return fmt.Errorf("cannot carry out an action of type %T", a)
 }
 
-func phase(st *v1alpha1.AgentProfileStatus, word v1alpha1.Phase, message string) {
+func setPhase(st *v1alpha1.AgentProfileStatus, word v1alpha1.Phase, message string) {
 	since := metav1.NewTime(time.Now().Truncate(time.Second))
 	st.Phase, st.Ready, st.Message, st.Since = word, false, message, &since
 }
 
-// change lets change modify the status of a profile, and writes it by compare-and-swap.
-func (f *fleet) change(ctx context.Context, v *view, name string, change func(*v1alpha1.AgentProfileStatus)) error {
+// updateStatus lets change modify the status of a profile, and writes it by compare-and-swap.
+func (f *fleet) updateStatus(ctx context.Context, v *view, name string, change func(*v1alpha1.AgentProfileStatus)) error {
 	old := f.written.newer(v.profiles[name])
 	next := old.DeepCopy()
 	change(&next.Status)
@@ -139,9 +139,9 @@ func (f *fleet) confirmEmpty(ctx context.Context, v *view, hosts int) (int, erro
 // sumAnnotation identifies what was last applied to an object, so that an unchanged object is not written again.
 const sumAnnotation = v1alpha1.Group + "/applied"
 
-// keep applies the objects of a pool with the given number of hosts, and the rights of these hosts. It writes only what has
+// applyAll applies the objects of a pool with the given number of hosts, and the rights of these hosts. It writes only what has
 // changed, but everything each applyInterval.
-func (f *fleet) keep(ctx context.Context, v *view, hosts int) error {
+func (f *fleet) applyAll(ctx context.Context, v *view, hosts int) error {
 	key := client.ObjectKeyFromObject(v.pool)
 	f.mu.Lock()
 	all := v.now.Sub(f.applied[key]) > applyInterval
@@ -203,7 +203,7 @@ func (f *fleet) applyRights(ctx context.Context, v *view, all bool) error {
 	if same && !all {
 		return nil
 	}
-	for _, o := range grants(v.pool, configMaps, secrets) {
+	for _, o := range rightsObjects(v.pool, configMaps, secrets) {
 		if err := f.apply(ctx, o); err != nil {
 			return err
 		}
@@ -214,8 +214,8 @@ func (f *fleet) applyRights(ctx context.Context, v *view, all bool) error {
 	return nil
 }
 
-// grants returns the objects that give the hosts of a pool their rights: the ServiceAccount, its roles and their bindings.
-func grants(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstructured.Unstructured {
+// rightsObjects returns the objects that give the hosts of a pool their rights: the ServiceAccount, its roles and their bindings.
+func rightsObjects(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstructured.Unstructured {
 	account := pool.Account(p.Name)
 	object := func(api, kind, name string, more map[string]any) *unstructured.Unstructured {
 		u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": api, "kind": kind}}
@@ -252,9 +252,9 @@ func grants(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstructured
 	}
 }
 
-// orphans handles the profiles of a pool that does not exist: it reports that in their status, and releases deleted profiles. A
+// handleOrphans handles the profiles of a pool that does not exist: it reports that in their status, and releases deleted profiles. A
 // deleted profile that has a host is released only when all pods of the pool are gone.
-func (f *fleet) orphans(ctx context.Context, key client.ObjectKey) error {
+func (f *fleet) handleOrphans(ctx context.Context, key client.ObjectKey) error {
 	profiles := &v1alpha1.AgentProfileList{}
 	if err := f.api.List(ctx, profiles, client.InNamespace(key.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return err
@@ -269,7 +269,7 @@ func (f *fleet) orphans(ctx context.Context, key client.ObjectKey) error {
 		}
 		v.profiles[p.Name] = p
 		if p.Status.Host == "" && p.DeletionTimestamp == nil && p.Status.Message != reason {
-			work = append(work, func() error { return f.act(ctx, v, placement.MarkPending{Profile: p.Name, Reason: reason}) })
+			work = append(work, func() error { return f.carryOutOne(ctx, v, placement.MarkPending{Profile: p.Name, Reason: reason}) })
 		}
 	}
 	err := errors.Join(runParallel(work), f.prepare(ctx, v))
@@ -290,11 +290,11 @@ func (f *fleet) abandon(ctx context.Context, v *view, key client.ObjectKey, reas
 		case p.Status.Host == "":
 		case p.DeletionTimestamp != nil:
 			work = append(work, func() error {
-				return f.change(ctx, v, p.Name, func(st *v1alpha1.AgentProfileStatus) { st.Host, st.Move = "", nil })
+				return f.updateStatus(ctx, v, p.Name, func(st *v1alpha1.AgentProfileStatus) { st.Host, st.Move = "", nil })
 			})
 		case c == nil || c.Reason != placement.HostLost:
 			work = append(work, func() error {
-				return f.act(ctx, v, placement.MarkUnreachable{Profile: p.Name, What: placement.HostLost, Reason: reason})
+				return f.carryOutOne(ctx, v, placement.MarkUnreachable{Profile: p.Name, What: placement.HostLost, Reason: reason})
 			})
 		}
 	}

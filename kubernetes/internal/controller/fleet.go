@@ -43,7 +43,7 @@ type fleet struct {
 	fresh   client.Reader // reads from the API server
 	events  events.EventRecorder
 	log     *slog.Logger
-	written *written
+	written *writtenProfiles
 	nodes   *nodes
 
 	mu      sync.Mutex
@@ -58,7 +58,7 @@ type fleet struct {
 
 func newFleet(api client.Client, fresh client.Reader, recorder events.EventRecorder, log *slog.Logger) *fleet {
 	return &fleet{
-		api: api, fresh: fresh, events: recorder, log: log, written: &written{by: map[types.UID]*v1alpha1.AgentProfile{}},
+		api: api, fresh: fresh, events: recorder, log: log, written: &writtenProfiles{by: map[types.UID]*v1alpha1.AgentProfile{}},
 		rounds: map[client.ObjectKey]time.Time{}, phases: map[types.UID]v1alpha1.AgentProfileStatus{}, allowed: map[client.ObjectKey]string{},
 		applied: map[client.ObjectKey]time.Time{},
 		seen:    map[client.ObjectKey]*observations{}, leaving: map[types.UID]time.Time{}, refused: map[types.UID]string{},
@@ -68,13 +68,13 @@ func newFleet(api client.Client, fresh client.Reader, recorder events.EventRecor
 // reconcile makes one round for a pool: it reads the state, decides, and carries the decision out.
 func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	now := time.Now()
-	if wait := f.early(r.NamespacedName, now); wait > 0 {
+	if wait := f.waitTime(r.NamespacedName, now); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	p := &v1alpha1.AgentPool{}
 	if err := f.api.Get(ctx, r.NamespacedName, p); err != nil {
 		if apierrors.IsNotFound(err) {
-			return reconcile.Result{RequeueAfter: resyncInterval}, f.orphans(ctx, r.NamespacedName)
+			return reconcile.Result{RequeueAfter: resyncInterval}, f.handleOrphans(ctx, r.NamespacedName)
 		}
 		return reconcile.Result{}, err
 	}
@@ -91,7 +91,7 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("cannot look at pool %q: %w", p.Name, err)
 	}
-	in, profiles := f.input(v)
+	in, profiles := f.decisionInput(v)
 	plan := placement.Decide(in, profiles, v.hosts, now)
 	if !plan.SpareSince.IsZero() {
 		seen.observe(spareKey, "", now)
@@ -102,9 +102,9 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 			return reconcile.Result{}, err
 		}
 	}
-	err = f.keep(ctx, v, plan.Replicas)
+	err = f.applyAll(ctx, v, plan.Replicas)
 	if err != nil { // one object that the API server refuses must not delay the profiles
-		plan.Doing = cut("can't keep its objects: " + err.Error())
+		plan.Doing = clipReason("can't keep its objects: " + err.Error())
 	}
 	err = errors.Join(err, f.applySinglePods(ctx, v, plan.Alone, now), f.prepare(ctx, v), f.carryOut(ctx, v, plan.Actions))
 	f.recordEvents(v)
@@ -112,8 +112,8 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	return reconcile.Result{RequeueAfter: resyncInterval}, ignoreConflicts(err)
 }
 
-// early returns how long the next round of a pool must still wait. If it returns 0, it also records that a round begins now.
-func (f *fleet) early(pool client.ObjectKey, now time.Time) time.Duration {
+// waitTime returns how long the next round of a pool must still wait. If it returns 0, it also records that a round begins now.
+func (f *fleet) waitTime(pool client.ObjectKey, now time.Time) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if wait := roundTime - now.Sub(f.rounds[pool]); wait > 0 {
@@ -283,16 +283,16 @@ func (f *fleet) recordEvents(v *view) {
 	}
 }
 
-// written holds the profiles that this controller has written, until the cache shows the same versions. Without it, a round could
+// writtenProfiles holds the profiles that this controller has written, until the cache shows the same versions. Without it, a round could
 // decide by the state before its own last write.
-type written struct {
+type writtenProfiles struct {
 	mu sync.Mutex
 	by map[types.UID]*v1alpha1.AgentProfile
 }
 
 // record records the result of a write of the profile p. After a conflict it forgets p, which is not the newest version: somebody
 // else has written, or etcd was restored and counts versions from a lower number.
-func (w *written) record(p *v1alpha1.AgentProfile, err error) {
+func (w *writtenProfiles) record(p *v1alpha1.AgentProfile, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -304,7 +304,7 @@ func (w *written) record(p *v1alpha1.AgentProfile, err error) {
 }
 
 // newer returns the profile p from the cache, or what this controller has written if that is newer.
-func (w *written) newer(p *v1alpha1.AgentProfile) *v1alpha1.AgentProfile {
+func (w *writtenProfiles) newer(p *v1alpha1.AgentProfile) *v1alpha1.AgentProfile {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	own := w.by[p.UID]

@@ -244,7 +244,7 @@ func TestARestoredEtcdIsWrittenToAgain(t *testing.T) {
 	c.written.record(later, nil)
 	write := func() error {
 		v := &view{profiles: map[string]*v1alpha1.AgentProfile{"coder": c.profile("coder")}}
-		return c.change(t.Context(), v, "coder", func(st *v1alpha1.AgentProfileStatus) { st.Host = "pool-0" })
+		return c.updateStatus(t.Context(), v, "coder", func(st *v1alpha1.AgentProfileStatus) { st.Host = "pool-0" })
 	}
 	if err := write(); !apierrors.IsConflict(err) {
 		t.Fatalf("the first write: %v", err)
@@ -273,7 +273,7 @@ func TestAFailedMoveWaitsWhateverTheClockOfItsHostSays(t *testing.T) {
 		}{{0, true}, {4 * time.Minute, true}, {2 * time.Minute, false}} {
 			v.now = v.now.Add(c.after)
 			v.seen.begin()
-			_, profiles := f.input(v)
+			_, profiles := f.decisionInput(v)
 			v.seen.end()
 			if profiles[0].LastMove.Waits != c.waits {
 				t.Errorf("a clock that is off by %v: after %v it waits: %t", off, c.after, !c.waits)

@@ -61,7 +61,7 @@ func (n *nodes) silent(name string, now time.Time) bool {
 func (n *nodes) Start(ctx context.Context) error {
 	for ctx.Err() == nil {
 		next := time.After(askEvery)
-		n.ask(ctx)
+		n.askAll(ctx)
 		select {
 		case <-ctx.Done():
 		case <-next:
@@ -70,9 +70,9 @@ func (n *nodes) Start(ctx context.Context) error {
 	return nil
 }
 
-// ask connects once to each node that has pods of a pool. When a node becomes silent or answers again, ask sends the node's pods
+// askAll connects once to each node that has pods of a pool. When a node becomes silent or answers again, askAll sends the node's pods
 // to n.news.
-func (n *nodes) ask(ctx context.Context) {
+func (n *nodes) askAll(ctx context.Context) {
 	pods := &corev1.PodList{}
 	if err := n.api.List(ctx, pods, client.HasLabels{v1alpha1.PoolLabel}, client.UnsafeDisableDeepCopy); err != nil {
 		n.log.Warn("hosts can't be listed", "error", err)
@@ -94,7 +94,7 @@ func (n *nodes) ask(ctx context.Context) {
 	var all sync.WaitGroup
 	for name, hosts := range on {
 		all.Go(func() {
-			if n.note(name, n.answers(ctx, name)) {
+			if n.recordAnswer(name, n.answers(ctx, name)) {
 				for _, pod := range hosts {
 					select {
 					case n.news <- event.GenericEvent{Object: pod}:
@@ -129,8 +129,8 @@ func (n *nodes) answers(ctx context.Context, name string) bool {
 	return false
 }
 
-// note records whether a node has answered. It reports whether the node has just become silent, or answers again.
-func (n *nodes) note(name string, answers bool) (news bool) {
+// recordAnswer records whether a node has answered. It reports whether the node has just become silent, or answers again.
+func (n *nodes) recordAnswer(name string, answers bool) (news bool) {
 	now := time.Now()
 	was := n.silent(name, now)
 	n.mu.Lock()

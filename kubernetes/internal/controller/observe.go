@@ -73,7 +73,7 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 	}
 	for i := range leases.Items {
 		name := leases.Items[i].Name
-		beats[name] = v.beat(name, &leases.Items[i].Spec)
+		beats[name] = v.evaluateLease(name, &leases.Items[i].Spec)
 	}
 	pods := &corev1.PodList{}
 	if err := f.api.List(ctx, pods, only...); err != nil {
@@ -101,14 +101,14 @@ func (f *fleet) observeHost(ctx context.Context, v *view, pod *corev1.Pod, last 
 	if pod.Spec.NodeName != "" && f.api.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, node) == nil {
 		h.Zone = node.Labels[p.Spec.TopologyKey]
 	}
-	lost := ready(node)
+	lost := notReadyReason(node)
 	if lost == "" && f.nodes.silent(pod.Spec.NodeName, v.now) {
 		lost = "does not answer"
 	}
 	if h.Trouble = "its node " + pod.Spec.NodeName + " " + lost; lost == "" {
 		h.Trouble, h.Replacing = v.trouble(pod, last)
-		h.Broken = h.Trouble != "" && pod.DeletionTimestamp == nil && pod.Spec.NodeName != "" && !runs(pod)
-		h.Serving = h.Replacing && runs(pod) && last.pod == string(pod.UID) && !last.silent
+		h.Broken = h.Trouble != "" && pod.DeletionTimestamp == nil && pod.Spec.NodeName != "" && !agentsRun(pod)
+		h.Serving = h.Replacing && agentsRun(pod) && last.pod == string(pod.UID) && !last.silent
 	}
 	h.Ready = h.Trouble == "" && !h.Replacing
 	v.hosts = append(v.hosts, h)
@@ -145,9 +145,9 @@ type beat struct {
 	heard  bool   // this controller has seen a renewal
 }
 
-// beat evaluates the Lease of a host. The time in the Lease is from a node's clock, which may be wrong, so beat only looks
+// evaluateLease evaluates the Lease of a host. The time in the Lease is from a node's clock, which may be wrong, so evaluateLease only looks
 // whether it changes.
-func (v *view) beat(name string, l *coordinationv1.LeaseSpec) beat {
+func (v *view) evaluateLease(name string, l *coordinationv1.LeaseSpec) beat {
 	if l.HolderIdentity == nil || l.RenewTime == nil {
 		return beat{}
 	}
@@ -171,7 +171,7 @@ func (v *view) trouble(pod *corev1.Pod, last beat) (reason string, replacing boo
 	}
 	switch pod.Status.Phase {
 	case corev1.PodPending:
-		return "its pod starts: " + pending(pod), true
+		return "its pod starts: " + pendingReason(pod), true
 	case corev1.PodFailed, corev1.PodSucceeded:
 		return "its pod has ended: " + cmp.Or(pod.Status.Reason, pod.Status.Message, string(pod.Status.Phase)), false
 	}
@@ -197,8 +197,8 @@ func (v *view) trouble(pod *corev1.Pod, last beat) (reason string, replacing boo
 	return "", false
 }
 
-// ready returns why a node is not ready. It returns "" if the node is ready or doesn't say.
-func ready(node *corev1.Node) string {
+// notReadyReason returns why a node is not ready. It returns "" if the node is ready or doesn't say.
+func notReadyReason(node *corev1.Node) string {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
 			return "is not ready (" + cmp.Or(c.Reason, string(c.Status)) + ")"
@@ -207,12 +207,12 @@ func ready(node *corev1.Node) string {
 	return ""
 }
 
-// runs reports whether the container of the agents is running.
-func runs(pod *corev1.Pod) bool {
+// agentsRun reports whether the container of the agents is running.
+func agentsRun(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
 }
 
-func pending(pod *corev1.Pod) string {
+func pendingReason(pod *corev1.Pod) string {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
 			return cmp.Or(c.Message, c.Reason)
@@ -247,8 +247,8 @@ var herePhases = []v1alpha1.Phase{
 	v1alpha1.PhaseRunning, v1alpha1.PhaseStopping, v1alpha1.PhaseStopped, v1alpha1.PhaseBackoff, v1alpha1.PhaseParked,
 }
 
-// input converts a view to the arguments of [placement.Decide].
-func (f *fleet) input(v *view) (placement.Pool, []placement.Profile) {
+// decisionInput converts a view to the arguments of [placement.Decide].
+func (f *fleet) decisionInput(v *view) (placement.Pool, []placement.Profile) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p := v.pool

@@ -32,7 +32,7 @@ func (r *rounds) look(after time.Duration, renewed time.Time) (trouble string, r
 	r.seen.begin()
 	defer r.seen.end()
 	seconds, uid, at := int32(270), string(r.pod.UID), metav1.NewMicroTime(renewed)
-	last := v.beat("pool-0", &coordinationv1.LeaseSpec{HolderIdentity: &uid, LeaseDurationSeconds: &seconds, RenewTime: &at})
+	last := v.evaluateLease("pool-0", &coordinationv1.LeaseSpec{HolderIdentity: &uid, LeaseDurationSeconds: &seconds, RenewTime: &at})
 	trouble, replacing = v.trouble(&r.pod, last)
 	return trouble, replacing, last.heard
 }
@@ -121,13 +121,13 @@ func TestAPoolIsSpareByTheClockOfThisController(t *testing.T) {
 	p := &v1alpha1.AgentPool{}
 	p.Status.SpareSince = &at
 	v := &view{pool: p, seen: &observations{}, now: time.Now()}
-	if in, _ := f.input(v); !in.SpareSince.IsZero() {
+	if in, _ := f.decisionInput(v); !in.SpareSince.IsZero() {
 		t.Errorf("spare since %s, and this controller has seen nothing yet", in.SpareSince)
 	}
 	v.seen.begin()
 	v.seen.observe(spareKey, "", v.now)
 	v.seen.end()
-	if in, _ := f.input(v); !in.SpareSince.Equal(v.now) {
+	if in, _ := f.decisionInput(v); !in.SpareSince.Equal(v.now) {
 		t.Errorf("spare since %s", in.SpareSince)
 	}
 }

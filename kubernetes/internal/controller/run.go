@@ -63,7 +63,7 @@ func Run(ctx context.Context, s Settings) error {
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{
 				&corev1.Pod{}: pools, &coordinationv1.Lease{}: pools, &appsv1.StatefulSet{}: pools,
-				&corev1.Node{}: {Transform: slim},
+				&corev1.Node{}: {Transform: slimNode},
 			},
 		},
 		Metrics:        server.Options{BindAddress: cmp.Or(s.Metrics, "0")},
@@ -113,8 +113,8 @@ func poolOf(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: o.GetNamespace(), Name: name}}}
 }
 
-// slim reduces a Node to the fields that the controller uses, to save memory in the cache.
-func slim(o any) (any, error) {
+// slimNode reduces a Node to the fields that the controller uses, to save memory in the cache.
+func slimNode(o any) (any, error) {
 	n, is := o.(*corev1.Node)
 	if !is {
 		return o, nil

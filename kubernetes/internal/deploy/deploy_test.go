@@ -141,7 +141,7 @@ func TestTheChartAndTheBaseAgree(t *testing.T) {
 	for name, values := range Components() {
 		sets[name] = map[string]any{}
 		for path, value := range values {
-			put(sets[name], path, value)
+			setPath(sets[name], path, value)
 		}
 	}
 	for name, values := range sets {

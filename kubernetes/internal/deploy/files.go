@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	head      = "# Made from kubernetes/internal/deploy by go generate. Do not edit.\n"
-	namespace = head + `# Pods that could do more than the agents need are refused here.
+	generatedHead = "# Made from kubernetes/internal/deploy by go generate. Do not edit.\n"
+	namespace     = generatedHead + `# Pods that could do more than the agents need are refused here.
 apiVersion: v1
 kind: Namespace
 metadata:
@@ -33,10 +33,10 @@ func Files() (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	kustomization := head + "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: agents\nresources:\n- namespace.yaml\n"
+	kustomization := generatedHead + "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: agents\nresources:\n- namespace.yaml\n"
 	files["base/namespace.yaml"] = []byte(namespace)
 	for _, m := range base {
-		files["base/"+m.File] = append([]byte(head), m.Text...)
+		files["base/"+m.File] = append([]byte(generatedHead), m.Text...)
 		kustomization += "- " + m.File + "\n"
 	}
 	files["base/kustomization.yaml"] = []byte(kustomization)
@@ -59,7 +59,7 @@ func addComponent(files map[string][]byte, dir string, base []Manifest, values m
 	for _, m := range with {
 		i := slices.IndexFunc(base, func(b Manifest) bool { return b.File == m.File })
 		if i < 0 {
-			files[path.Join(dir, m.File)] = append([]byte(head), m.Text...)
+			files[path.Join(dir, m.File)] = append([]byte(generatedHead), m.Text...)
 			resources = append(resources, m.File)
 			continue
 		}
@@ -71,11 +71,11 @@ func addComponent(files map[string][]byte, dir string, base []Manifest, values m
 			return err
 		}
 		if diff != nil {
-			files[path.Join(dir, m.File)] = append([]byte(head), diff...)
+			files[path.Join(dir, m.File)] = append([]byte(generatedHead), diff...)
 			patches = append(patches, m.File)
 		}
 	}
-	text := head + "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\n"
+	text := generatedHead + "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\n"
 	if len(resources) > 0 {
 		text += "namespace: agents\nresources:\n- " + strings.Join(resources, "\n- ") + "\n"
 	}
@@ -88,7 +88,7 @@ func addComponent(files map[string][]byte, dir string, base []Manifest, values m
 
 // makeChart adds the files of the Helm chart.
 func makeChart(files map[string][]byte) error {
-	files["chart/Chart.yaml"] = []byte(head + `apiVersion: v2
+	files["chart/Chart.yaml"] = []byte(generatedHead + `apiVersion: v2
 name: hinit-agents
 description: Agents under hinit, one pod with a volume
 type: application
@@ -111,7 +111,7 @@ version: 0.1.0
 	}
 	files["chart/values.schema.json"] = append(text, '\n')
 	var b bytes.Buffer
-	b.WriteString(head)
+	b.WriteString(generatedHead)
 	if err := writeValues(&b); err != nil {
 		return err
 	}

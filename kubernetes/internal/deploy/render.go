@@ -73,9 +73,9 @@ func Render(values map[string]any) ([]Manifest, error) {
 	return out, nil
 }
 
-// typed maps the files that a component may change to their Go types, from which the patch library learns how to merge their
+// patchTypes maps the files that a component may change to their Go types, from which the patch library learns how to merge their
 // lists.
-var typed = map[string]any{
+var patchTypes = map[string]any{
 	"pod.yaml": appsv1.StatefulSet{}, "volume.yaml": corev1.PersistentVolumeClaim{}, "network.yaml": networkingv1.NetworkPolicy{},
 	"disruption.yaml": policyv1.PodDisruptionBudget{}, "service.yaml": corev1.Service{}, "account.yaml": corev1.ServiceAccount{},
 }
@@ -91,7 +91,7 @@ func patch(file string, from, to []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	diff, err := strategicpatch.CreateTwoWayMergePatch(old, wanted, typed[file])
+	diff, err := strategicpatch.CreateTwoWayMergePatch(old, wanted, patchTypes[file])
 	if err != nil || string(diff) == "{}" {
 		return nil, err
 	}

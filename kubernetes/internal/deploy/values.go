@@ -32,8 +32,8 @@ const (
 	network   = `^(` + byte4 + `(\.` + byte4 + `){3}/(3[0-2]|[12]?[0-9])|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))$`
 )
 
-// settled lists the environment variables that follow from other values. The value env must not contain them.
-var settled = []any{
+// derivedVariables lists the environment variables that follow from other values. The value env must not contain them.
+var derivedVariables = []any{
 	"HINIT_STOP_TIMEOUT", "HINIT_LOG_CONSOLE", "HINIT_WEB", "HINIT_WEB_LISTEN", "HINIT_WEB_TOKEN_FILE",
 	"HINIT_LEASE", "HINIT_LEASE_NAME", "HINIT_LEASE_DURATION", "HINIT_LEASE_IDENTITY", "HERMES_GATEWAY_BOOTSTRAP_STATE",
 	"HINIT_SANDBOX_SOCKET", "HERMES_DOCKER_BINARY",
@@ -55,7 +55,7 @@ func Values() []Value {
 		{"drainSeconds", 20, "The time for which an ending pod waits for gateways that work on answers.", between(0, 3600)},
 		{"bootSeconds", 600, "The time for the boot, after which the kubelet restarts the container.", between(10, 86400)},
 		{"console", "raw", "The form of services' lines in the container's log.", oneOf("raw", "prefixed", "json", "off")},
-		{"env", map[string]any{}, "More variables of the container, except those that other values set.", map[string]any{"additionalProperties": map[string]any{"type": "string"}, "propertyNames": map[string]any{"pattern": `^[A-Za-z_][A-Za-z0-9_]*$`, "not": oneOf(settled...)}}},
+		{"env", map[string]any{}, "More variables of the container, except those that other values set.", map[string]any{"additionalProperties": map[string]any{"type": "string"}, "propertyNames": map[string]any{"pattern": `^[A-Za-z_][A-Za-z0-9_]*$`, "not": oneOf(derivedVariables...)}}},
 		{"config", "", "The text of hinit.yaml. Empty: none.", nil},
 		{"secret", "", "A Secret whose keys become files in /run/secrets/agent. Empty: none.", pattern(`^(` + subdomain + `)?$`)},
 		{"storage.size", "1Gi", "The size of the volume.", pattern(size)},
@@ -101,12 +101,12 @@ func Default(set map[string]any) map[string]any {
 		if other, ok := set[v.Path]; ok {
 			value = other
 		}
-		put(out, v.Path, value)
+		setPath(out, v.Path, value)
 	}
 	return out
 }
 
-func put(into map[string]any, path string, value any) {
+func setPath(into map[string]any, path string, value any) {
 	head, rest, deeper := strings.Cut(path, ".")
 	if !deeper {
 		into[head] = value
@@ -115,7 +115,7 @@ func put(into map[string]any, path string, value any) {
 	if into[head] == nil {
 		into[head] = map[string]any{}
 	}
-	put(into[head].(map[string]any), rest, value)
+	setPath(into[head].(map[string]any), rest, value)
 }
 
 // schema returns the JSON Schema of the values. It allows no other keys, so that Helm reports a misspelt one.

@@ -58,12 +58,12 @@ func (e *Engine) createClaim(ctx context.Context, r *record, pod *corev1.Pod) (b
 		}
 		return false, nil
 	}
-	e.touch(name)
+	e.markUsed(name)
 	if waits, _, _ := unstructured.NestedInt64(pool.Object, "status", "readyReplicas"); waits == 0 {
 		return false, nil
 	}
 	var made sandbox.Spec
-	if err := decode(pool.GetAnnotations()[noteSpec], &made); err != nil {
+	if err := decode(pool.GetAnnotations()[annotationSpec], &made); err != nil {
 		return false, err
 	}
 	r.spec.Mounts, r.spec.Entrypoint = made.Mounts, made.Entrypoint // the helper is at the path in the pool's template
@@ -76,7 +76,7 @@ func (e *Engine) createClaim(ctx context.Context, r *record, pod *corev1.Pod) (b
 		body["lifecycle"] = map[string]any{"shutdownTime": e.expires(), "shutdownPolicy": "Delete"}
 	}
 	notes := maps.Clone(pod.Annotations)
-	notes[noteSpec] = string(note)
+	notes[annotationSpec] = string(note)
 	return true, e.createExtension(ctx, claimKind, "SandboxClaim", pod.Name, body, pod.Labels, notes, pod.OwnerReferences)
 }
 
@@ -86,7 +86,7 @@ func poolName(r *record, pod *corev1.Pod) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256([]byte(pod.Labels[labelNetwork] + strings.ReplaceAll(string(text), tools(r), gate.Dir)))
+	sum := sha256.Sum256([]byte(pod.Labels[labelNetwork] + strings.ReplaceAll(string(text), helperDir(r), gate.Dir)))
 	return "hinit-sandbox-" + hex.EncodeToString(sum[:8]), nil
 }
 
@@ -107,7 +107,7 @@ func (e *Engine) makePool(ctx context.Context, name string, r *record, pod *core
 	}
 	pool := map[string]any{"replicas": int64(e.s.Warm), "sandboxTemplateRef": map[string]any{"name": name}}
 	labels[labelPool] = "true"
-	notes := map[string]string{noteSpec: pod.Annotations[noteSpec]}
+	notes := map[string]string{annotationSpec: pod.Annotations[annotationSpec]}
 	err = e.createExtension(ctx, templateResource, "SandboxTemplate", name, form, labels, nil, pod.OwnerReferences)
 	if err == nil || apierrors.IsAlreadyExists(err) {
 		err = e.createExtension(ctx, poolKind, "SandboxWarmPool", name, pool, labels, notes, pod.OwnerReferences)
@@ -142,7 +142,7 @@ func (e *Engine) waitingClaims(ctx context.Context, selector string) ([]*record,
 	}
 	var out []*record
 	for i := range list.Items {
-		if r, ok := ofObject(&list.Items[i]); ok {
+		if r, ok := recordOfObject(&list.Items[i]); ok {
 			r.claim, r.object = r.object, nil
 			out = append(out, r)
 		}
@@ -174,7 +174,7 @@ func (e *Engine) bind(ctx context.Context, r *record) error {
 		}
 	}
 	notes := r.claim.GetAnnotations()
-	meta := map[string]any{"labels": r.claim.GetLabels(), "annotations": map[string]string{noteSpec: notes[noteSpec], noteCreated: notes[noteCreated]}}
+	meta := map[string]any{"labels": r.claim.GetLabels(), "annotations": map[string]string{annotationSpec: notes[annotationSpec], annotationCreated: notes[annotationCreated]}}
 	patch, err := json.Marshal(map[string]any{"metadata": meta, "spec": map[string]any{"podTemplate": map[string]any{"metadata": meta}}})
 	if err != nil {
 		return err
@@ -183,8 +183,8 @@ func (e *Engine) bind(ctx context.Context, r *record) error {
 	return err
 }
 
-// keepClaim postpones the expiry of a claim and its Sandbox if it is near.
-func (e *Engine) keepClaim(ctx context.Context, name string) error {
+// postponeClaimExpiry postpones the expiry of a claim and its Sandbox if it is near.
+func (e *Engine) postponeClaimExpiry(ctx context.Context, name string) error {
 	ask, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	o, err := e.objects.Resource(claimKind).Namespace(e.s.Namespace).Get(ask, name, metav1.GetOptions{})
@@ -203,7 +203,7 @@ func (e *Engine) deleteUnusedPools(ctx context.Context, since time.Time) error {
 	if e.s.Warm == 0 || e.s.Idle == 0 || time.Since(since) < e.s.Idle {
 		return nil
 	}
-	defer limit(&ctx)()
+	defer limitTime(&ctx)()
 	pools, err := e.objects.Resource(poolKind).Namespace(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelPool})
 	if apierrors.IsNotFound(err) {
 		return nil

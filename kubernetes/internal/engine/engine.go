@@ -38,8 +38,8 @@ type Engine struct {
 	own            *ownPodInfo
 	kind           string               // kind of new containers; "" until it is known
 	userNamespaces *bool                // pods get user namespaces (hostUsers: false); nil until it is known
-	why            map[string]string    // why containers have disappeared, by id
-	used           map[string]time.Time // when a container last sent or received a byte, by id
+	goneReasons    map[string]string    // why containers have disappeared, by id
+	lastUsed       map[string]time.Time // when a container last sent or received a byte, by id
 }
 
 var _ sandbox.Cluster = (*Engine)(nil)
@@ -54,7 +54,7 @@ type ownPodInfo struct {
 // New returns an engine for a cluster. It does not connect yet. say tells the operator what the cluster can't provide, and what
 // the engine does by itself.
 func New(s Settings, say func(format string, args ...any)) (*Engine, error) {
-	e := &Engine{s: s, say: say, why: map[string]string{}, used: map[string]time.Time{}}
+	e := &Engine{s: s, say: say, goneReasons: map[string]string{}, lastUsed: map[string]time.Time{}}
 	if s.HostUsers != "" {
 		mapped := s.HostUsers == "false"
 		e.userNamespaces = &mapped
@@ -77,7 +77,7 @@ func New(s Settings, say func(format string, args ...any)) (*Engine, error) {
 // answerTime limits a single request to the API server.
 const answerTime = 10 * time.Second
 
-func limit(ctx *context.Context) (cancel context.CancelFunc) {
+func limitTime(ctx *context.Context) (cancel context.CancelFunc) {
 	*ctx, cancel = context.WithTimeout(*ctx, answerTime)
 	return cancel
 }
@@ -87,7 +87,7 @@ func (e *Engine) Close() error { return nil }
 
 // Info implements [sandbox.Engine].
 func (e *Engine) Info(ctx context.Context) (sandbox.Info, error) {
-	defer limit(&ctx)()
+	defer limitTime(&ctx)()
 	text, err := e.core.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
 	if err != nil {
 		return sandbox.Info{}, apiError("ask the cluster what it is", err)
@@ -208,7 +208,7 @@ func (e *Engine) ownPod(ctx context.Context) (*ownPodInfo, error) {
 		e.own = &ownPodInfo{pod: &corev1.Pod{}, image: e.s.Image}
 		return e.own, nil
 	}
-	defer limit(&ctx)()
+	defer limitTime(&ctx)()
 	pod, err := e.core.CoreV1().Pods(e.s.Namespace).Get(ctx, e.s.Pod, metav1.GetOptions{})
 	if err != nil {
 		return nil, apiError("ask for this pod, "+e.s.Pod, err)
@@ -245,7 +245,7 @@ func (e *Engine) owner(ctx context.Context) ([]metav1.OwnerReference, error) {
 	if e.s.Owner == "" {
 		return nil, nil
 	}
-	defer limit(&ctx)()
+	defer limitTime(&ctx)()
 	m, err := e.core.CoreV1().ConfigMaps(e.s.Namespace).Get(ctx, e.s.Owner, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, refused("there is no ConfigMap %s, which owns all sandboxes; see %sOWNER", e.s.Owner, prefix)

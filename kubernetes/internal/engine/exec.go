@@ -29,7 +29,7 @@ func (e *Engine) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (sa
 	if c := r.container(); c.State != sandbox.Running {
 		return nil, fmt.Errorf("cannot %s: it is %s: %s", what, c.State, c.Reason)
 	}
-	if uid, gid, err := identity(spec.User); err != nil || spec.User != "" && !sameUser(r.spec.User, uid, gid) {
+	if uid, gid, err := parseUser(spec.User); err != nil || spec.User != "" && !sameUser(r.spec.User, uid, gid) {
 		return nil, apiError(what, errors.Join(err, refused("a cluster runs it as the container's user only, and not as %q", spec.User)))
 	}
 	asked := &corev1.PodExecOptions{Container: container, Command: spec.Argv, Stdin: spec.Stdin, Stdout: true, Stderr: true}
@@ -43,7 +43,7 @@ func (e *Engine) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (sa
 	a := &attachment{cancel: cancel}
 	a.used = func() {
 		if !a.quiet.Load() {
-			e.touch(r.id)
+			e.markUsed(r.id)
 		}
 	}
 	a.out, a.wrote = io.Pipe()
@@ -70,15 +70,15 @@ func (e *Engine) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (sa
 }
 
 func sameUser(user string, uid, gid int64) bool {
-	u, g, err := identity(user)
+	u, g, err := parseUser(user)
 	return err == nil && u == uid && g == gid
 }
 
-// touch records that a container is in use now, so that it isn't suspended.
-func (e *Engine) touch(id string) {
+// markUsed records that a container is in use now, so that it isn't suspended.
+func (e *Engine) markUsed(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.used[id] = time.Now()
+	e.lastUsed[id] = time.Now()
 }
 
 // attachment is the connection to a command that runs in a pod.
@@ -164,12 +164,12 @@ func (t *tail) String() string {
 
 // CopyIn implements [sandbox.Engine]. It always fails: only the helper can copy files.
 func (e *Engine) CopyIn(_ context.Context, id, _ string, _ io.Reader) error {
-	return apiError("copy into the sandbox "+short(id), refused("a cluster copies nothing; use: hinit sandbox cp"))
+	return apiError("copy into the sandbox "+shortID(id), refused("a cluster copies nothing; use: hinit sandbox cp"))
 }
 
 // CopyOut implements [sandbox.FullEngine]. It always fails, as CopyIn does.
 func (e *Engine) CopyOut(_ context.Context, id, _ string) (io.ReadCloser, error) {
-	return nil, apiError("copy from the sandbox "+short(id), refused("a cluster copies nothing; use: hinit sandbox cp"))
+	return nil, apiError("copy from the sandbox "+shortID(id), refused("a cluster copies nothing; use: hinit sandbox cp"))
 }
 
 // Logs implements [sandbox.Engine]. It writes everything to stdout, because a cluster merges the two streams.

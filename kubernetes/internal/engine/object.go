@@ -27,12 +27,12 @@ const (
 	modeRunning   = "Running"
 	modeSuspended = "Suspended"
 
-	noteStopped = "hinit.dev/stopped" // annotation: when a Sandbox that ran before was suspended
-	expireSoon  = 2                   // the expiry is postponed when less than this fraction (1/expireSoon) of the time is left
+	annotationStopped = "hinit.dev/stopped" // annotation: when a Sandbox that ran before was suspended
+	expireSoon        = 2                   // the expiry is postponed when less than this fraction (1/expireSoon) of the time is left
 )
 
-// kinds returns the kind of object for new containers: Sandbox if the cluster has that kind, otherwise Pod.
-func (e *Engine) kinds(ctx context.Context) (string, error) {
+// objectKind returns the kind of object for new containers: Sandbox if the cluster has that kind, otherwise Pod.
+func (e *Engine) objectKind(ctx context.Context) (string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.kind != "" {
@@ -90,7 +90,7 @@ func toAnyMap(in map[string]string) map[string]any {
 
 // sandboxes returns the containers that are Sandboxes or claims, without their pods.
 func (e *Engine) sandboxes(ctx context.Context, selector string) ([]*record, error) {
-	kind, err := e.kinds(ctx)
+	kind, err := e.objectKind(ctx)
 	if err != nil || kind != "Sandbox" {
 		return nil, err
 	}
@@ -100,7 +100,7 @@ func (e *Engine) sandboxes(ctx context.Context, selector string) ([]*record, err
 	}
 	out, err := e.waitingClaims(ctx, selector)
 	for i := range list.Items {
-		r, ok := ofObject(&list.Items[i])
+		r, ok := recordOfObject(&list.Items[i])
 		if !ok {
 			continue
 		}
@@ -113,14 +113,14 @@ func (e *Engine) sandboxes(ctx context.Context, selector string) ([]*record, err
 	return out, err
 }
 
-// ofObject makes a record from a Sandbox or a claim. ok is false if the engine did not create the object.
-func ofObject(o *unstructured.Unstructured) (r *record, ok bool) {
+// recordOfObject makes a record from a Sandbox or a claim. ok is false if the engine did not create the object.
+func recordOfObject(o *unstructured.Unstructured) (r *record, ok bool) {
 	r = &record{id: o.GetLabels()[labelID], object: o}
-	if r.id == "" || decode(o.GetAnnotations()[noteSpec], &r.spec) != nil {
+	if r.id == "" || decode(o.GetAnnotations()[annotationSpec], &r.spec) != nil {
 		return nil, false
 	}
 	r.name = cmp.Or(r.spec.Name, o.GetName())
-	r.created = timeOf(o.GetAnnotations()[noteCreated], o.GetCreationTimestamp().Time)
+	r.created = parseTime(o.GetAnnotations()[annotationCreated], o.GetCreationTimestamp().Time)
 	return r, true
 }
 
@@ -141,14 +141,14 @@ func objectReason(object *unstructured.Unstructured) string {
 	return "its controller has not said why"
 }
 
-// change patches annotations (notes) and the spec of a Sandbox.
-func (e *Engine) change(ctx context.Context, r *record, notes, spec map[string]any) error {
+// patchSandbox patches annotations (notes) and the spec of a Sandbox.
+func (e *Engine) patchSandbox(ctx context.Context, r *record, notes, spec map[string]any) error {
 	return e.patch(ctx, sandboxResource, r.object.GetName(), notes, spec)
 }
 
 // patch patches annotations (notes) and the spec of an object of agent-sandbox.
 func (e *Engine) patch(ctx context.Context, of schema.GroupVersionResource, name string, notes, spec map[string]any) error {
-	defer limit(&ctx)()
+	defer limitTime(&ctx)()
 	body := map[string]any{"spec": spec}
 	if notes != nil { // null would remove all annotations
 		body["metadata"] = map[string]any{"annotations": notes}
@@ -163,35 +163,35 @@ func (e *Engine) patch(ctx context.Context, of schema.GroupVersionResource, name
 // resume sets a Sandbox to running. If its pod has ended, resume suspends the Sandbox first, which removes the pod. The next pod
 // has the helper at another path: the owner knows the old path, and a link in a mount could redirect another mount to it.
 func (e *Engine) resume(ctx context.Context, r *record, c sandbox.Container) error {
-	again := r.pod == nil && r.object.GetAnnotations()[noteStopped] != ""
+	again := r.pod == nil && r.object.GetAnnotations()[annotationStopped] != ""
 	if r.pod != nil && (c.State == sandbox.Exited || suspended(r.object)) {
 		if err := e.suspend(ctx, r); err != nil {
 			return err
 		}
 		again = true
 	}
-	spec, notes := map[string]any{"operatingMode": modeRunning}, map[string]any{noteStopped: nil}
+	spec, notes := map[string]any{"operatingMode": modeRunning}, map[string]any{annotationStopped: nil}
 	_, claimed := claimOf(r.object) // a claimed Sandbox has no mounts that a link could redirect
 	if e.s.Expire > 0 && !claimed {
 		spec["shutdownTime"] = e.expires()
 	}
 	if again && !claimed {
-		renew(r)
-		pod, err := e.build(ctx, r)
+		renewHelperPath(r)
+		pod, err := e.buildPod(ctx, r)
 		if err != nil {
 			return err
 		}
 		if spec["podTemplate"], err = templateOf(pod); err != nil {
 			return err
 		}
-		notes[noteSpec] = pod.Annotations[noteSpec]
+		notes[annotationSpec] = pod.Annotations[annotationSpec]
 	}
-	return e.change(ctx, r, notes, spec)
+	return e.patchSandbox(ctx, r, notes, spec)
 }
 
 // suspend sets a Sandbox to suspended, and waits until its pod is gone.
 func (e *Engine) suspend(ctx context.Context, r *record) error {
-	err := e.change(ctx, r, map[string]any{noteStopped: time.Now().UTC().Format(time.RFC3339Nano)}, map[string]any{"operatingMode": modeSuspended})
+	err := e.patchSandbox(ctx, r, map[string]any{annotationStopped: time.Now().UTC().Format(time.RFC3339Nano)}, map[string]any{"operatingMode": modeSuspended})
 	if err != nil {
 		return err
 	}
@@ -226,13 +226,13 @@ func (e *Engine) postponeExpiry(ctx context.Context, r *record) error {
 		return nil
 	}
 	if claim, claimed := claimOf(r.object); claimed {
-		return e.keepClaim(ctx, claim.Name)
+		return e.postponeClaimExpiry(ctx, claim.Name)
 	}
 	text, _, _ := unstructured.NestedString(r.object.Object, "spec", "shutdownTime")
 	if !e.endsSoon(text) {
 		return nil
 	}
-	return e.change(ctx, r, nil, map[string]any{"shutdownTime": e.expires()})
+	return e.patchSandbox(ctx, r, nil, map[string]any{"shutdownTime": e.expires()})
 }
 
 // endsSoon reports whether an expiry time is so near that it must be postponed.

@@ -18,18 +18,18 @@ import (
 
 // Labels and annotations of the objects that the engine creates.
 const (
-	labelID      = "hinit.dev/sandbox"      // id of a container
-	labelName    = "hinit.dev/name"         // name of the container in docker commands
-	labelVolume  = "hinit.dev/volume"       // "true" on the PersistentVolumeClaim of a volume
-	labelHome    = "hinit.dev/installation" // value of sandbox.LabelVolume
-	labelNetwork = "hinit.dev/network"      // network by which NetworkPolicies select the pod: none, default, or a name
-	labelProbe   = "hinit.dev/probe"        // "true" on a test pod, see [Engine.probe]
-	labelPool    = "hinit.dev/pool"         // "true" on a warm pool and its template
-	managedBy    = "app.kubernetes.io/managed-by"
-	noteSpec     = "hinit.dev/spec" // sandbox.Spec of the container, as JSON
-	noteCreated  = "hinit.dev/created"
-	noteVolume   = "hinit.dev/volume"
-	startGate    = "hinit.dev/start" // scheduling gate that keeps a pod from starting before [Engine.Start]
+	labelID           = "hinit.dev/sandbox"      // id of a container
+	labelName         = "hinit.dev/name"         // name of the container in docker commands
+	labelVolume       = "hinit.dev/volume"       // "true" on the PersistentVolumeClaim of a volume
+	labelHome         = "hinit.dev/installation" // value of sandbox.LabelVolume
+	labelNetwork      = "hinit.dev/network"      // network by which NetworkPolicies select the pod: none, default, or a name
+	labelProbe        = "hinit.dev/probe"        // "true" on a test pod, see [Engine.probe]
+	labelPool         = "hinit.dev/pool"         // "true" on a warm pool and its template
+	managedBy         = "app.kubernetes.io/managed-by"
+	annotationSpec    = "hinit.dev/spec" // sandbox.Spec of the container, as JSON
+	annotationCreated = "hinit.dev/created"
+	annotationVolume  = "hinit.dev/volume"
+	startGate         = "hinit.dev/start" // scheduling gate that keeps a pod from starting before [Engine.Start]
 
 	container = "sandbox" // name of the main container in each pod
 )
@@ -46,18 +46,18 @@ type record struct {
 
 func decode(text string, into any) error { return json.Unmarshal([]byte(text), into) }
 
-// ofPod makes a record from a pod. ok is false if the engine did not create the pod.
-func ofPod(pod *corev1.Pod) (r *record, ok bool) {
+// recordOfPod makes a record from a pod. ok is false if the engine did not create the pod.
+func recordOfPod(pod *corev1.Pod) (r *record, ok bool) {
 	r = &record{id: pod.Labels[labelID], pod: pod}
-	if r.id == "" || decode(pod.Annotations[noteSpec], &r.spec) != nil {
+	if r.id == "" || decode(pod.Annotations[annotationSpec], &r.spec) != nil {
 		return nil, false
 	}
 	r.name = cmp.Or(r.spec.Name, pod.Name)
-	r.created = timeOf(pod.Annotations[noteCreated], pod.CreationTimestamp.Time)
+	r.created = parseTime(pod.Annotations[annotationCreated], pod.CreationTimestamp.Time)
 	return r, true
 }
 
-func timeOf(text string, otherwise time.Time) time.Time {
+func parseTime(text string, otherwise time.Time) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {
 		return otherwise
@@ -65,8 +65,8 @@ func timeOf(text string, otherwise time.Time) time.Time {
 	return t
 }
 
-// has reports whether the container has all these labels. The value "" matches any value.
-func (r *record) has(labels map[string]string) bool {
+// hasLabels reports whether the container has all these labels. The value "" matches any value.
+func (r *record) hasLabels(labels map[string]string) bool {
 	for name, value := range labels {
 		if got, set := r.spec.Labels[name]; !set || value != "" && got != value {
 			return false
@@ -100,11 +100,11 @@ func (r *record) container() sandbox.Container {
 	}
 	switch {
 	case r.pod != nil:
-		fill(&c, r.pod)
+		fillState(&c, r.pod)
 	case r.claim != nil && r.claim.GetDeletionTimestamp() != nil, r.object != nil && r.object.GetDeletionTimestamp() != nil:
 		c.State = sandbox.Removing
-	case r.claim == nil && suspended(r.object) && r.object.GetAnnotations()[noteStopped] != "":
-		c.State, c.Finished = sandbox.Exited, timeOf(r.object.GetAnnotations()[noteStopped], r.created)
+	case r.claim == nil && suspended(r.object) && r.object.GetAnnotations()[annotationStopped] != "":
+		c.State, c.Finished = sandbox.Exited, parseTime(r.object.GetAnnotations()[annotationStopped], r.created)
 		c.Reason = "the sandbox is suspended"
 	case r.claim != nil, suspended(r.object):
 		c.State = sandbox.Created
@@ -114,13 +114,13 @@ func (r *record) container() sandbox.Container {
 	return c
 }
 
-// fill sets the fields of c that describe the state of a pod.
-func fill(c *sandbox.Container, pod *corev1.Pod) {
+// fillState sets the fields of c that describe the state of a pod.
+func fillState(c *sandbox.Container, pod *corev1.Pod) {
 	s := status(pod)
 	ended := s.State.Terminated
 	switch {
 	case pod.DeletionTimestamp != nil:
-		c.State, c.Reason = sandbox.Removing, deleted(pod)
+		c.State, c.Reason = sandbox.Removing, deletionReason(pod)
 	case len(pod.Spec.SchedulingGates) > 0:
 		c.State = sandbox.Created
 	case ended != nil, pod.Status.Phase == corev1.PodFailed, pod.Status.Phase == corev1.PodSucceeded:
@@ -128,35 +128,35 @@ func fill(c *sandbox.Container, pod *corev1.Pod) {
 		if ended != nil {
 			c.ExitCode, c.OOMKilled, c.Finished = int(ended.ExitCode), ended.Reason == "OOMKilled", cmp.Or(ended.FinishedAt.Time, c.Finished)
 		}
-		c.Reason = failure(pod, ended)
-	case s.State.Running != nil && lost(pod):
+		c.Reason = endReason(pod, ended)
+	case s.State.Running != nil && nodeLost(pod):
 		c.State = sandbox.Dead
 		c.Reason = fmt.Sprintf("the node %s, on which the pod %s ran, does not answer the cluster any more", pod.Spec.NodeName, pod.Name)
 		c.Finished = condition(pod, corev1.PodReady).LastTransitionTime.Time
 	case s.State.Running != nil:
-		c.State, c.Started = sandbox.Running, began(pod, s.State.Running.StartedAt.Time)
+		c.State, c.Started = sandbox.Running, startTime(pod, s.State.Running.StartedAt.Time)
 	default:
 		c.State = sandbox.Created
-		c.Reason, _ = waiting(pod)
+		c.Reason, _ = waitReason(pod)
 	}
 }
 
-// began returns when the container was started. The cluster reports whole seconds. Callers tell two runs of a container apart by
-// their start times, so began adds a fraction of a second that is derived from the pod's UID.
-func began(pod *corev1.Pod, at time.Time) time.Time {
+// startTime returns when the container was started. The cluster reports whole seconds. Callers tell two runs of a container apart by
+// their start times, so startTime adds a fraction of a second that is derived from the pod's UID.
+func startTime(pod *corev1.Pod, at time.Time) time.Time {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(pod.UID)) // writing to a hash never fails
 	return at.Add(time.Duration(h.Sum32() % 1e9))
 }
 
-// lost reports whether the cluster has lost contact with the node of a pod. Then the control plane sets Ready to false, while
+// nodeLost reports whether the cluster has lost contact with the node of a pod. Then the control plane sets Ready to false, while
 // ContainersReady keeps the last value that the node has reported.
-func lost(pod *corev1.Pod) bool {
+func nodeLost(pod *corev1.Pod) bool {
 	return condition(pod, corev1.PodReady).Status == corev1.ConditionFalse && condition(pod, corev1.ContainersReady).Status == corev1.ConditionTrue
 }
 
-// deleted says why a pod is being deleted.
-func deleted(pod *corev1.Pod) string {
+// deletionReason says why a pod is being deleted.
+func deletionReason(pod *corev1.Pod) string {
 	if c := condition(pod, corev1.DisruptionTarget); c.Status == corev1.ConditionTrue {
 		return disrupted(pod, c)
 	}
@@ -175,8 +175,8 @@ func disrupted(pod *corev1.Pod, c corev1.PodCondition) string {
 	return fmt.Sprintf("the pod %s was taken off the node %s (%s): %s", pod.Name, pod.Spec.NodeName, c.Reason, c.Message)
 }
 
-// failure says why a pod has ended, or "" if the exit code says enough.
-func failure(pod *corev1.Pod, ended *corev1.ContainerStateTerminated) string {
+// endReason says why a pod has ended, or "" if the exit code says enough.
+func endReason(pod *corev1.Pod, ended *corev1.ContainerStateTerminated) string {
 	disruption := condition(pod, corev1.DisruptionTarget)
 	switch {
 	case pod.Status.Reason == "DeadlineExceeded":
@@ -203,8 +203,8 @@ func limitOf(pod *corev1.Pod) string {
 	return q.String()
 }
 
-// waiting says what a pod waits for. The error is not nil if the pod can't start, so that waiting is pointless.
-func waiting(pod *corev1.Pod) (why string, err error) {
+// waitReason says what a pod waits for. The error is not nil if the pod can't start, so that waiting is pointless.
+func waitReason(pod *corev1.Pod) (why string, err error) {
 	if c := condition(pod, corev1.PodScheduled); c.Status == corev1.ConditionFalse && c.Reason != "SchedulingGated" {
 		return "no node takes the pod: " + c.Message, nil
 	}

@@ -14,7 +14,7 @@ import (
 
 func pod(change func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "hermes-1", UID: "u", Labels: map[string]string{labelID: "i"}, Annotations: map[string]string{noteSpec: `{}`}},
+		ObjectMeta: metav1.ObjectMeta{Name: "hermes-1", UID: "u", Labels: map[string]string{labelID: "i"}, Annotations: map[string]string{annotationSpec: `{}`}},
 		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: container}}},
 		Status:     corev1.PodStatus{Phase: corev1.PodPending},
 	}
@@ -83,7 +83,7 @@ func TestWhatThePodIsInIsSaidInWords(t *testing.T) {
 		"stopped": {pod(func(p *corev1.Pod) { ended(137, "Error")(p); p.Status.Reason = "DeadlineExceeded" }), sandbox.Exited, "the sandbox was stopped"},
 		"failed":  {pod(ended(3, "Error")), sandbox.Exited, ""},
 	} {
-		r, ok := ofPod(c.pod)
+		r, ok := recordOfPod(c.pod)
 		if !ok {
 			t.Fatalf("%s: it is not read", name)
 		}
@@ -102,7 +102,7 @@ func TestAStartThatIsNoUseFailsAtOnce(t *testing.T) {
 	for reason, want := range map[string]error{
 		"ErrImagePull": sandbox.ErrNoImage, "ImagePullBackOff": sandbox.ErrNoImage, "InvalidImageName": sandbox.ErrNoImage, "CreateContainerConfigError": sandbox.ErrRefused, "ContainerCreating": nil,
 	} {
-		_, err := waiting(pod(func(p *corev1.Pod) {
+		_, err := waitReason(pod(func(p *corev1.Pod) {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: container, Image: "x", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}}
 		}))
 		if !errors.Is(err, want) || want == nil && err != nil {
@@ -115,20 +115,20 @@ func TestAStartThatIsNoUseFailsAtOnce(t *testing.T) {
 func TestTwoPodsStartedInOneSecondDiffer(t *testing.T) {
 	at := time.Unix(1000, 0)
 	a, b := pod(func(p *corev1.Pod) { p.UID = "a" }), pod(func(p *corev1.Pod) { p.UID = "b" })
-	if began(a, at).Equal(began(b, at)) || began(a, at).Sub(at) >= time.Second {
-		t.Error(began(a, at), began(b, at))
+	if startTime(a, at).Equal(startTime(b, at)) || startTime(a, at).Sub(at) >= time.Second {
+		t.Error(startTime(a, at), startTime(b, at))
 	}
 }
 
 func TestSizesOfMemoryFileSystems(t *testing.T) {
 	for options, want := range map[string]int64{"rw,size=512m": 512 << 20, "rw,exec,size=1g": 1 << 30, "size=64k": 64 << 10, "size=1000": 1000, "rw": 0} {
-		size, _, err := tmpfs(options)
+		size, _, err := parseTmpfs(options)
 		if err != nil || size == nil && want != 0 || size != nil && size.Value() != want {
 			t.Errorf("%s: %v, %v", options, size, err)
 		}
 	}
 	for _, options := range []string{"size=50%", "size=", "size=x"} {
-		if _, _, err := tmpfs(options); !errors.Is(err, sandbox.ErrRefused) {
+		if _, _, err := parseTmpfs(options); !errors.Is(err, sandbox.ErrRefused) {
 			t.Errorf("%s: %v", options, err)
 		}
 	}
@@ -137,7 +137,7 @@ func TestSizesOfMemoryFileSystems(t *testing.T) {
 // TestNoPodCanHaveIt: what docker gives and a cluster does not is refused by its name, and not left out.
 func TestNoPodCanHaveIt(t *testing.T) {
 	right := sandbox.Spec{Name: "hermes-1", Image: "x", Cmd: []string{"sleep"}}
-	if err := check(&right); err != nil {
+	if err := checkSpec(&right); err != nil {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]func(*sandbox.Spec){
@@ -147,8 +147,8 @@ func TestNoPodCanHaveIt(t *testing.T) {
 		"host name": func(s *sandbox.Spec) { s.Hostname = "a.b" },
 	} {
 		s := right
-		if change(&s); !errors.Is(check(&s), sandbox.ErrRefused) || !strings.Contains(check(&s).Error(), want) {
-			t.Errorf("%s: %v", want, check(&s))
+		if change(&s); !errors.Is(checkSpec(&s), sandbox.ErrRefused) || !strings.Contains(checkSpec(&s).Error(), want) {
+			t.Errorf("%s: %v", want, checkSpec(&s))
 		}
 	}
 }
@@ -175,8 +175,8 @@ func TestRootInsideTakesUsersOfItsOwn(t *testing.T) {
 // TestTheGateMovesWithEachPod: a mount of the last pod must not cover the program inside of the next one.
 func TestTheGateMovesWithEachPod(t *testing.T) {
 	r := &record{spec: sandbox.Spec{Mounts: []sandbox.Mount{{Type: "volume", Source: gateVolume, Target: "/.hinit-a"}, {Type: "tmpfs", Target: "/tmp"}}, Entrypoint: []string{"/.hinit-a/gate", "gate-init"}}}
-	renew(r)
-	at := tools(r)
+	renewHelperPath(r)
+	at := helperDir(r)
 	if at == "/.hinit-a" || r.spec.Entrypoint[0] != at+"/gate" || r.spec.Mounts[1].Target != "/tmp" {
 		t.Error(r.spec)
 	}

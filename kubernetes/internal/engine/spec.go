@@ -23,8 +23,8 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// check returns an error if a spec asks for something that a pod can't have or must not have.
-func check(s *sandbox.Spec) error {
+// checkSpec returns an error if a spec asks for something that a pod can't have or must not have.
+func checkSpec(s *sandbox.Spec) error {
 	const namespaces = "a namespace of the host or of another container"
 	label := func(name string) bool { return len(validation.IsDNS1123Label(name)) == 0 }
 	for _, rule := range []struct {
@@ -50,13 +50,13 @@ func check(s *sandbox.Spec) error {
 	return nil
 }
 
-// build returns the pod for a record. It has no scheduling gate, so it would start at once.
-func (e *Engine) build(ctx context.Context, r *record) (*corev1.Pod, error) {
+// buildPod returns the pod for a record. It has no scheduling gate, so it would start at once.
+func (e *Engine) buildPod(ctx context.Context, r *record) (*corev1.Pod, error) {
 	o, err := e.ownPod(ctx)
 	if err != nil {
 		return nil, err
 	}
-	tools := tools(r)
+	tools := helperDir(r)
 	mapped, err := e.haveUserNamespaces(ctx)
 	if err != nil {
 		return nil, err
@@ -75,13 +75,13 @@ func (e *Engine) build(ctx context.Context, r *record) (*corev1.Pod, error) {
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: ObjectName(r.name), Namespace: e.s.Namespace, Labels: labels(r),
-			Annotations: map[string]string{noteSpec: string(note), noteCreated: r.created.UTC().Format(time.RFC3339Nano)},
+			Name: ObjectName(r.name), Namespace: e.s.Namespace, Labels: objectLabels(r),
+			Annotations: map[string]string{annotationSpec: string(note), annotationCreated: r.created.UTC().Format(time.RFC3339Nano)},
 		},
 		Spec: e.podSpec(r, security, hostUsers(mapped)),
 	}
-	pod.Spec.InitContainers = []corev1.Container{e.helper(o, r, tools, security)}
-	pod.Spec.Containers = []corev1.Container{e.main(r, argv, security)}
+	pod.Spec.InitContainers = []corev1.Container{e.helperContainer(o, r, tools, security)}
+	pod.Spec.Containers = []corev1.Container{e.mainContainer(r, argv, security)}
 	if class := cmp.Or(r.spec.Runtime, e.s.Runtime); class != "" {
 		pod.Spec.RuntimeClassName = &class
 	}
@@ -91,7 +91,7 @@ func (e *Engine) build(ctx context.Context, r *record) (*corev1.Pod, error) {
 	if pod.OwnerReferences, err = e.owner(ctx); err != nil {
 		return nil, err
 	}
-	return pod, e.mounts(pod, r, o)
+	return pod, e.addMounts(pod, r, o)
 }
 
 // podSpec returns the spec of a pod without its containers and most of its volumes.
@@ -111,8 +111,8 @@ func (e *Engine) podSpec(r *record, s security, hostUsers *bool) corev1.PodSpec 
 	}
 }
 
-// helper returns the init container that copies the helper program into the pod.
-func (e *Engine) helper(o *ownPodInfo, r *record, tools string, s security) corev1.Container {
+// helperContainer returns the init container that copies the helper program into the pod.
+func (e *Engine) helperContainer(o *ownPodInfo, r *record, tools string, s security) corev1.Container {
 	limits, requests := e.resources(&r.spec)
 	return corev1.Container{
 		Name: "helper", Image: o.image, ImagePullPolicy: corev1.PullPolicy(e.s.PullPolicy), Command: []string{e.self, "install", tools},
@@ -122,8 +122,8 @@ func (e *Engine) helper(o *ownPodInfo, r *record, tools string, s security) core
 	}
 }
 
-// main returns the container in which the commands run.
-func (e *Engine) main(r *record, argv []string, s security) corev1.Container {
+// mainContainer returns the container in which the commands run.
+func (e *Engine) mainContainer(r *record, argv []string, s security) corev1.Container {
 	limits, requests := e.resources(&r.spec)
 	return corev1.Container{
 		Name: container, Image: r.spec.Image, ImagePullPolicy: corev1.PullPolicy(e.s.PullPolicy), Command: argv, WorkingDir: r.spec.Dir,
@@ -131,9 +131,9 @@ func (e *Engine) main(r *record, argv []string, s security) corev1.Container {
 	}
 }
 
-// tools returns the directory of the helper in the container. If the record's spec has no mount for it, tools adds one with a
+// helperDir returns the directory of the helper in the container. If the record's spec has no mount for it, it adds one with a
 // random path.
-func tools(r *record) string {
+func helperDir(r *record) string {
 	for _, m := range r.spec.Mounts {
 		if m.Type == "volume" && m.Source == gateVolume {
 			return m.Target
@@ -144,9 +144,9 @@ func tools(r *record) string {
 	return at
 }
 
-// renew gives the helper a new random path, which no process or link that an earlier pod has left can know.
-func renew(r *record) {
-	old, at := tools(r), gate.Dir+strings.ToLower(rand.Text())
+// renewHelperPath gives the helper a new random path, which no process or link that an earlier pod has left can know.
+func renewHelperPath(r *record) {
+	old, at := helperDir(r), gate.Dir+strings.ToLower(rand.Text())
 	for i := range r.spec.Mounts {
 		if r.spec.Mounts[i].Target == old {
 			r.spec.Mounts[i].Target = at
@@ -159,8 +159,8 @@ func renew(r *record) {
 	}
 }
 
-// labels returns the labels of a container's objects, by which the cluster selects them.
-func labels(r *record) map[string]string {
+// objectLabels returns the labels of a container's objects, by which the cluster selects them.
+func objectLabels(r *record) map[string]string {
 	out := map[string]string{labelID: r.id, labelName: r.name, labelNetwork: cmp.Or(r.spec.Network, "default"), managedBy: "hinit-sandbox"}
 	if home := r.spec.Labels[sandbox.LabelVolume]; len(validation.IsValidLabelValue(home)) == 0 {
 		out[labelHome] = home
@@ -208,7 +208,7 @@ func securityOf(s *sandbox.Spec, mapped bool) (security, error) {
 		out.groups = append(out.groups, gid)
 	}
 	helper := int64(65532)
-	uid, gid, err := identity(s.User)
+	uid, gid, err := parseUser(s.User)
 	switch {
 	case err != nil:
 		return out, err
@@ -225,8 +225,8 @@ func securityOf(s *sandbox.Spec, mapped bool) (security, error) {
 	return out, nil
 }
 
-// identity parses a user in docker's format, such as 1000:1000. It refuses names, because only the image can resolve them.
-func identity(user string) (uid, gid int64, err error) {
+// parseUser parses a user in docker's format, such as 1000:1000. It refuses names, because only the image can resolve them.
+func parseUser(user string) (uid, gid int64, err error) {
 	name, group, has := strings.Cut(user, ":")
 	if user == "" || user == "root" {
 		return 0, 0, nil
@@ -272,8 +272,8 @@ func (e *Engine) resources(s *sandbox.Spec) (limits, requests corev1.ResourceLis
 // sharedMemory is the directory whose size --shm-size sets.
 const sharedMemory = "/dev/shm"
 
-// mounts adds the mounts of a record to its pod. o is the pod of this process, whose claims the pod may mount.
-func (e *Engine) mounts(pod *corev1.Pod, r *record, o *ownPodInfo) error {
+// addMounts adds the mounts of a record to its pod. o is the pod of this process, whose claims the pod may mount.
+func (e *Engine) addMounts(pod *corev1.Pod, r *record, o *ownPodInfo) error {
 	c := &pod.Spec.Containers[0]
 	volume := func(name string, source corev1.VolumeSource) {
 		if !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name }) {
@@ -293,7 +293,7 @@ func (e *Engine) mounts(pod *corev1.Pod, r *record, o *ownPodInfo) error {
 		at := corev1.VolumeMount{MountPath: path.Clean(m.Target), ReadOnly: m.ReadOnly}
 		switch {
 		case m.Type == "tmpfs":
-			size, readOnly, err := tmpfs(m.Options)
+			size, readOnly, err := parseTmpfs(m.Options)
 			if err != nil {
 				return err
 			}
@@ -330,8 +330,8 @@ func sameNode(pod *corev1.Pod) *corev1.Affinity {
 	return &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: required}}
 }
 
-// tmpfs parses the mount options of a tmpfs. In a pod, only the size and ro have an effect.
-func tmpfs(options string) (size *resource.Quantity, readOnly bool, err error) {
+// parseTmpfs parses the mount options of a tmpfs. In a pod, only the size and ro have an effect.
+func parseTmpfs(options string) (size *resource.Quantity, readOnly bool, err error) {
 	for option := range strings.SplitSeq(options, ",") {
 		name, value, _ := strings.Cut(option, "=")
 		switch {

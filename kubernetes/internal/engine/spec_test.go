@@ -24,7 +24,7 @@ func offline(kind string) *Engine {
 	mapped := false
 	return &Engine{
 		s:    Settings{Namespace: "agents", Image: "hinit", Disk: resource.MustParse("2Gi"), CPU: resource.MustParse("10m"), Memory: resource.MustParse("64Mi")},
-		core: fake.NewClientset(), kind: kind, userNamespaces: &mapped, why: map[string]string{}, used: map[string]time.Time{},
+		core: fake.NewClientset(), kind: kind, userNamespaces: &mapped, goneReasons: map[string]string{}, lastUsed: map[string]time.Time{},
 	}
 }
 
@@ -102,7 +102,7 @@ func TestASandboxThatStartsAgainHasItsProgramElsewhere(t *testing.T) {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &spec); err != nil {
 			t.Fatal(err)
 		}
-		r, ok := ofObject(o)
+		r, ok := recordOfObject(o)
 		if mode, _, _ := unstructured.NestedString(o.Object, "spec", "operatingMode"); !ok || mode != modeRunning {
 			t.Fatalf("it is %v", o)
 		}
@@ -110,7 +110,7 @@ func TestASandboxThatStartsAgainHasItsProgramElsewhere(t *testing.T) {
 		if program := spec.Containers[0].Command[0]; program != where+"/gate" {
 			t.Errorf("the program is %s, in %s", program, where)
 		}
-		return where, tools(r)
+		return where, helperDir(r)
 	}
 	first, known := start()
 	if err := e.Stop(t.Context(), id, 0); err != nil {

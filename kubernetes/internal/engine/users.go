@@ -118,14 +118,14 @@ func (e *Engine) probe(ctx context.Context, o *ownPodInfo) (mapped bool, why str
 		if ended := status(now).State.Terminated; ended != nil {
 			return ended.ExitCode == 0, fmt.Sprintf("the pod has the users of its node (exit code %d)", ended.ExitCode), nil
 		}
-		if text, bad := waiting(now); bad != nil {
+		if text, bad := waitReason(now); bad != nil {
 			why = text
-		} else if text := e.failed(ctx, now); unmappable.MatchString(text) {
+		} else if text := e.failureEvent(ctx, now); unmappable.MatchString(text) {
 			why = text
 		}
 	}
 	if why == "" {
-		why = "the pod that tried it did not run in time " + e.failed(context.WithoutCancel(ctx), pod)
+		why = "the pod that tried it did not run in time " + e.failureEvent(context.WithoutCancel(ctx), pod)
 	}
 	return false, why, nil
 }

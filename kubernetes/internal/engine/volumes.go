@@ -23,7 +23,7 @@ func ObjectName(name string) string {
 
 // Volumes implements [sandbox.Engine].
 func (e *Engine) Volumes(ctx context.Context, prefix string, labels map[string]string) ([]sandbox.Volume, error) {
-	defer limit(&ctx)()
+	defer limitTime(&ctx)()
 	list, err := e.core.CoreV1().PersistentVolumeClaims(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelVolume})
 	if err != nil {
 		return nil, apiError("list volumes", err)
@@ -31,11 +31,11 @@ func (e *Engine) Volumes(ctx context.Context, prefix string, labels map[string]s
 	var out []sandbox.Volume
 	for _, claim := range list.Items {
 		var v sandbox.Volume
-		if claim.DeletionTimestamp != nil || decode(claim.Annotations[noteVolume], &v) != nil || !strings.HasPrefix(v.Name, prefix) {
+		if claim.DeletionTimestamp != nil || decode(claim.Annotations[annotationVolume], &v) != nil || !strings.HasPrefix(v.Name, prefix) {
 			continue
 		}
 		v.Created = claim.CreationTimestamp.Time
-		if r := (&record{spec: sandbox.Spec{Labels: v.Labels}}); r.has(labels) {
+		if r := (&record{spec: sandbox.Spec{Labels: v.Labels}}); r.hasLabels(labels) {
 			out = append(out, v)
 		}
 	}
@@ -55,7 +55,7 @@ func (e *Engine) CreateVolume(ctx context.Context, name string, labels map[strin
 	}
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: ObjectName(name), OwnerReferences: owner, Annotations: map[string]string{noteVolume: string(note)},
+			Name: ObjectName(name), OwnerReferences: owner, Annotations: map[string]string{annotationVolume: string(note)},
 			Labels: map[string]string{labelVolume: "true", managedBy: "hinit-sandbox"},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
@@ -66,7 +66,7 @@ func (e *Engine) CreateVolume(ctx context.Context, name string, labels map[strin
 	if e.s.Class != "" {
 		claim.Spec.StorageClassName = &e.s.Class
 	}
-	defer limit(&ctx)()
+	defer limitTime(&ctx)()
 	_, err = e.core.CoreV1().PersistentVolumeClaims(e.s.Namespace).Create(ctx, claim, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return nil
@@ -76,7 +76,7 @@ func (e *Engine) CreateVolume(ctx context.Context, name string, labels map[strin
 
 // RemoveVolume implements [sandbox.FullEngine]. It fails while a container mounts the volume.
 func (e *Engine) RemoveVolume(ctx context.Context, name string) error {
-	defer limit(&ctx)()
+	defer limitTime(&ctx)()
 	what := "remove the volume " + name
 	records, err := e.records(ctx, labelID)
 	if err != nil {

@@ -48,7 +48,7 @@ func (e *Engine) Watch(ctx context.Context, labels map[string]string, began, cha
 			if !open || !is {
 				return apiError("watch sandboxes", errors.New("the API server has ended the watch"))
 			}
-			if r, ok := ofPod(pod); ok && r.has(labels) {
+			if r, ok := recordOfPod(pod); ok && r.hasLabels(labels) {
 				e.rememberReason(r)
 				if state := r.container().State; event.Type != watch.Modified || state == sandbox.Exited || state == sandbox.Dead {
 					changed()
@@ -99,7 +99,7 @@ func (e *Engine) suspendIdle(ctx context.Context, r *record, since time.Time) er
 	if time.Since(last) < e.s.Idle {
 		return nil
 	}
-	busy, err := e.busy(ctx, r)
+	busy, err := e.hasJobs(ctx, r)
 	if err != nil || busy || e.lastUse(r.id).After(last) {
 		return err
 	}
@@ -110,14 +110,14 @@ func (e *Engine) suspendIdle(ctx context.Context, r *record, since time.Time) er
 func (e *Engine) lastUse(id string) time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.used[id]
+	return e.lastUsed[id]
 }
 
-// busy asks the helper whether a background job is running. The question does not count as a use of the container.
-func (e *Engine) busy(ctx context.Context, r *record) (bool, error) {
-	defer limit(&ctx)()
+// hasJobs asks the helper whether a background job is running. The question does not count as a use of the container.
+func (e *Engine) hasJobs(ctx context.Context, r *record) (bool, error) {
+	defer limitTime(&ctx)()
 	before := e.lastUse(r.id)
-	conn, err := e.Exec(ctx, r.id, sandbox.ExecSpec{Argv: []string{path.Join(tools(r), gate.Name), "attach", r.id}, Stdin: true})
+	conn, err := e.Exec(ctx, r.id, sandbox.ExecSpec{Argv: []string{path.Join(helperDir(r), gate.Name), "attach", r.id}, Stdin: true})
 	if err != nil {
 		return false, err
 	}

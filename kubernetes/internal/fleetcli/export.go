@@ -22,7 +22,7 @@ func runExport(ctx context.Context, c *call) error {
 	pool := c.Flags.String("pool", "", "export all profiles of a `POOL`")
 	limit := c.Flags.Duration("timeout", 10*time.Minute, "how long to wait for one step, as `D`")
 	dry := c.Flags.Bool("dry-run", false, "print what would be done, and change nothing")
-	f, names, err := c.begin(0, -1)
+	f, names, err := c.connect(0, -1)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func runExport(ctx context.Context, c *call) error {
 type exporter struct {
 	*fleet
 	o     outsideHinit
-	by    string // identifies this command in its notes on AgentProfiles, see [note]
+	by    string // identifies this command in its notes on AgentProfiles, see [migrationNote]
 	limit time.Duration
 }
 
@@ -96,7 +96,7 @@ func (e *exporter) exportAll(ctx context.Context, names []string, dry bool) erro
 
 // exportNote returns the note of an earlier export. If somebody has started the profile in the fleet since that export copied it,
 // the copy is outdated, and the result has no state.
-func exportNote(p *v1alpha1.AgentProfile) note {
+func exportNote(p *v1alpha1.AgentProfile) migrationNote {
 	n := readNote(p, v1alpha1.ExportAnnotation)
 	if n.state == copied && p.DeletionTimestamp.IsZero() && p.Wanted() {
 		n.state = copying
@@ -107,10 +107,10 @@ func exportNote(p *v1alpha1.AgentProfile) note {
 // exportProfile stops a profile of the fleet, copies it to the hinit outside, and deletes its object in the cluster. If the copy
 // fails, the profile runs in the fleet again as before. After a crash, the next call continues the export.
 func (e *exporter) exportProfile(ctx context.Context, name string) error {
-	n, no := note{}, false
-	err := e.change(ctx, name, func(p *v1alpha1.AgentProfile) error {
+	n, no := migrationNote{}, false
+	err := e.update(ctx, name, func(p *v1alpha1.AgentProfile) error {
 		earlier := exportNote(p)
-		n = note{cmp.Or(earlier.state, copying), p.Wanted() || earlier.up, name, e.by}
+		n = migrationNote{cmp.Or(earlier.state, copying), p.Wanted() || earlier.up, name, e.by}
 		n.write(p, v1alpha1.ExportAnnotation)
 		p.Spec.Running = &no
 		return nil
@@ -120,7 +120,7 @@ func (e *exporter) exportProfile(ctx context.Context, name string) error {
 		p, err = e.copyOut(ctx, name, n)
 	}
 	if err != nil {
-		back := e.change(context.WithoutCancel(ctx), name, func(p *v1alpha1.AgentProfile) error {
+		back := e.update(context.WithoutCancel(ctx), name, func(p *v1alpha1.AgentProfile) error {
 			if now := readNote(p, v1alpha1.ExportAnnotation); now != n || now.state == copied {
 				return nil // another command continues the export
 			}
@@ -135,7 +135,7 @@ func (e *exporter) exportProfile(ctx context.Context, name string) error {
 	if err := e.api.Delete(ctx, p); err != nil {
 		return fmt.Errorf("%w; type the same command again", err)
 	}
-	if err := e.wait(ctx, e.limit, name+" has left its host", func() (bool, string, error) {
+	if err := e.awaitCondition(ctx, e.limit, name+" has left its host", func() (bool, string, error) {
 		p, err := e.profile(ctx, name)
 		return err == nil && !controllerutil.ContainsFinalizer(p, v1alpha1.Finalizer), "", err
 	}); err != nil {
@@ -151,7 +151,7 @@ func (e *exporter) exportProfile(ctx context.Context, name string) error {
 		keeps = "has deleted"
 	}
 	fmt.Fprintf(e.Out, "%s has left the fleet; host %s %s its files\n", name, p.Status.Host, keeps)
-	return e.change(ctx, name, func(p *v1alpha1.AgentProfile) error {
+	return e.update(ctx, name, func(p *v1alpha1.AgentProfile) error {
 		controllerutil.RemoveFinalizer(p, v1alpha1.ExportFinalizer)
 		return nil
 	})
@@ -159,9 +159,9 @@ func (e *exporter) exportProfile(ctx context.Context, name string) error {
 
 // copyOut copies a stopped profile to the hinit outside, unless the note n says that an earlier command has done so. It returns
 // the AgentProfile, now with the note that the copy is complete, and with [v1alpha1.ExportFinalizer].
-func (e *exporter) copyOut(ctx context.Context, name string, n note) (*v1alpha1.AgentProfile, error) {
+func (e *exporter) copyOut(ctx context.Context, name string, n migrationNote) (*v1alpha1.AgentProfile, error) {
 	if n.state != copied {
-		host, err := e.stopped(ctx, e.limit, name)
+		host, err := e.awaitStopped(ctx, e.limit, name)
 		if err != nil {
 			return nil, err
 		}
@@ -169,12 +169,12 @@ func (e *exporter) copyOut(ctx context.Context, name string, n note) (*v1alpha1.
 		if err != nil {
 			return nil, err
 		}
-		if err := e.o.piped(ctx, false, func(archive *os.File) error {
+		if err := e.o.runPiped(ctx, false, func(archive *os.File) error {
 			return e.exec(ctx, host, nil, archive, "hinit", "profile", "export", "--secrets", name)
 		}, "profile", "import", "--replace", name); err != nil {
 			return nil, err
 		}
-		if err := e.advance(ctx, name, v1alpha1.ExportAnnotation, n, copied, func(p *v1alpha1.AgentProfile) error {
+		if err := e.advanceNote(ctx, name, v1alpha1.ExportAnnotation, n, copied, func(p *v1alpha1.AgentProfile) error {
 			if p.Generation != before.Generation || !equality.Semantic.DeepEqual(p.Status.LastExit, before.Status.LastExit) || p.Wanted() {
 				return errors.New("it was started or changed meanwhile")
 			}

@@ -27,7 +27,7 @@ type importer struct {
 	*fleet
 	o     outsideHinit
 	pool  string
-	by    string // identifies this command in its notes on AgentProfiles, see [note]
+	by    string // identifies this command in its notes on AgentProfiles, see [migrationNote]
 	limit time.Duration
 }
 
@@ -38,7 +38,7 @@ func runImport(ctx context.Context, c *call) error {
 	image := c.Flags.String("image", "", "make the pool with this `IMAGE` if there is none")
 	hosts := c.Flags.Int("hosts", 10, "if the command makes the pool, it has at most `N` hosts")
 	volume := c.Flags.String("volume", "10Gi", "if the command makes the pool, each host has a volume of this `SIZE`")
-	f, words, err := c.begin(1, -1)
+	f, words, err := c.connect(1, -1)
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (i *importer) plan(ctx context.Context, one planned) (step, refused string)
 	case one.from.Want == "":
 		return "", "no hinit answers there, which could keep its gateway from starting: start its container"
 	case apierrors.IsNotFound(err):
-		if err := i.api.Create(ctx, i.object(one, note{}), client.DryRunAll); err != nil {
+		if err := i.api.Create(ctx, i.object(one, migrationNote{}), client.DryRunAll); err != nil {
 			return "", err.Error()
 		}
 		step = "copy"
@@ -167,7 +167,7 @@ func (i *importer) importAll(ctx context.Context, p *v1alpha1.AgentPool, plans [
 
 // object returns the AgentProfile for a profile that is being imported: stopped, with the note n. Its data is deleted with it, so
 // that nothing remains if the import fails.
-func (i *importer) object(one planned, n note) *v1alpha1.AgentProfile {
+func (i *importer) object(one planned, n migrationNote) *v1alpha1.AgentProfile {
 	no := false
 	p := &v1alpha1.AgentProfile{
 		ObjectMeta: metav1.ObjectMeta{Name: one.name, Namespace: i.namespace}, Spec: v1alpha1.AgentProfileSpec{Pool: i.pool, Running: &no, OnDelete: "Delete"},
@@ -179,10 +179,10 @@ func (i *importer) object(one planned, n note) *v1alpha1.AgentProfile {
 // importProfile copies a profile into a pool. It stops the profile outside first, and leaves its files in place. After an error,
 // it starts the profile outside again if it ran before. After a crash, the next call continues the import.
 func (i *importer) importProfile(ctx context.Context, one planned) error {
-	n := note{copying, one.from.Want == "up", one.from.Name, i.by}
+	n := migrationNote{copying, one.from.Want == "up", one.from.Name, i.by}
 	p, err := i.profile(ctx, one.name)
 	if err == nil && p.DeletionTimestamp != nil {
-		p, err = i.gone(ctx, one.name)
+		p, err = i.awaitDeleted(ctx, one.name)
 	}
 	switch coded, is := errors.AsType[codeError](err); {
 	case is && coded.code == cmdline.Unknown:
@@ -191,7 +191,7 @@ func (i *importer) importProfile(ctx context.Context, one planned) error {
 		fmt.Fprintf(i.Out, "%s was imported before\n", one.name)
 		return nil
 	case err == nil:
-		err = i.change(ctx, one.name, func(p *v1alpha1.AgentProfile) error {
+		err = i.update(ctx, one.name, func(p *v1alpha1.AgentProfile) error {
 			earlier := readNote(p, v1alpha1.ImportAnnotation)
 			if earlier.from != one.from.Name || earlier.state == copied {
 				return errTaken
@@ -208,7 +208,7 @@ func (i *importer) importProfile(ctx context.Context, one planned) error {
 	if err != nil {
 		return i.undoImport(ctx, one, n, err, false)
 	}
-	if err := i.advance(ctx, one.name, v1alpha1.ImportAnnotation, n, copied, func(p *v1alpha1.AgentProfile) error {
+	if err := i.advanceNote(ctx, one.name, v1alpha1.ImportAnnotation, n, copied, func(p *v1alpha1.AgentProfile) error {
 		if p.Status.Host != host || p.Status.Move != nil { // the home was moved before the copy was complete
 			return fmt.Errorf("it left host %s meanwhile; try again when no host is drained", host)
 		}
@@ -221,9 +221,9 @@ func (i *importer) importProfile(ctx context.Context, one planned) error {
 	return nil
 }
 
-// gone waits until the AgentProfile of an import that was undone is deleted. It then returns the result of [fleet.profile].
-func (i *importer) gone(ctx context.Context, name string) (p *v1alpha1.AgentProfile, err error) {
-	err2 := i.wait(ctx, i.limit, name+" of an earlier import is deleted", func() (bool, string, error) {
+// awaitDeleted waits until the AgentProfile of an import that was undone is deleted. It then returns the result of [fleet.profile].
+func (i *importer) awaitDeleted(ctx context.Context, name string) (p *v1alpha1.AgentProfile, err error) {
+	err2 := i.awaitCondition(ctx, i.limit, name+" of an earlier import is deleted", func() (bool, string, error) {
 		p, err = i.profile(ctx, name)
 		return err != nil || p.DeletionTimestamp == nil, "", nil
 	})
@@ -232,7 +232,7 @@ func (i *importer) gone(ctx context.Context, name string) (p *v1alpha1.AgentProf
 
 // copyIn stops the profile outside and copies its data into the fleet. It returns the host that has the data.
 func (i *importer) copyIn(ctx context.Context, one planned) (host string, err error) {
-	if host, err = i.stopped(ctx, i.limit, one.name); err != nil {
+	if host, err = i.awaitStopped(ctx, i.limit, one.name); err != nil {
 		return "", err
 	}
 	if one.from.Want == "up" {
@@ -240,7 +240,7 @@ func (i *importer) copyIn(ctx context.Context, one planned) (host string, err er
 			return "", err
 		}
 	}
-	if err := i.o.piped(ctx, true, func(archive *os.File) error {
+	if err := i.o.runPiped(ctx, true, func(archive *os.File) error {
 		return i.exec(ctx, host, archive, io.Discard, "hinit", "profile", "import", "--replace", one.name)
 	}, "profile", "export", "--secrets", one.from.Name); err != nil {
 		return "", err
@@ -255,14 +255,14 @@ func (i *importer) copyIn(ctx context.Context, one planned) (host string, err er
 // undoImport starts the profile outside again if it ran before, and deletes its object in the fleet. handed is true if the fleet
 // may already have begun to run the profile. Then the object decides which of the two runs. undoImport returns nil if the import
 // turns out to have succeeded.
-func (i *importer) undoImport(ctx context.Context, one planned, n note, err error, handed bool) error {
+func (i *importer) undoImport(ctx context.Context, one planned, n migrationNote, err error, handed bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), i.limit)
 	defer cancel()
-	back := i.advance(ctx, one.name, v1alpha1.ImportAnnotation, n, undone, func(*v1alpha1.AgentProfile) error { return nil })
+	back := i.advanceNote(ctx, one.name, v1alpha1.ImportAnnotation, n, undone, func(*v1alpha1.AgentProfile) error { return nil })
 	gone, is := errors.AsType[codeError](back)
 	switch {
 	case errors.Is(back, errTaken):
-		if p, err2 := i.profile(ctx, one.name); err2 == nil && readNote(p, v1alpha1.ImportAnnotation) == (note{copied, n.up, n.from, n.by}) {
+		if p, err2 := i.profile(ctx, one.name); err2 == nil && readNote(p, v1alpha1.ImportAnnotation) == (migrationNote{copied, n.up, n.from, n.by}) {
 			return nil
 		}
 		return errors.Join(err, back)

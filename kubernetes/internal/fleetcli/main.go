@@ -83,15 +83,15 @@ func Main(argv []string, out, errs io.Writer) int {
 			c.Flags.StringVar(&c.namespace, "namespace", "", "the `NAMESPACE`, instead of the one of the kubeconfig")
 			c.Flags.StringVar(&c.namespace, "n", "", "the same `NAMESPACE`")
 			c.Flags.BoolVar(&c.debug, "debug", false, "log every step")
-			return c.end(v.run(ctx, c))
+			return c.printError(v.run(ctx, c))
 		}
 	}
 	usage(errs)
 	return cmdline.WrongUsage
 }
 
-// end prints err, if it is not nil, and returns the exit code.
-func (c *call) end(err error) int {
+// printError prints err, if it is not nil, and returns the exit code.
+func (c *call) printError(err error) int {
 	if code, is := errors.AsType[printedError](err); is {
 		return int(code)
 	}
@@ -110,9 +110,9 @@ func usage(w io.Writer) {
 	fmt.Fprint(w, "\nhinit-fleet COMMAND --help tells more.\n")
 }
 
-// words parses the flags and returns the other words. If there are fewer than atLeast or more than atMost (-1: any number), or a
+// parseArgs parses the flags and returns the other words. If there are fewer than atLeast or more than atMost (-1: any number), or a
 // flag is wrong, it prints the usage and returns a [printedError].
-func (c *call) words(atLeast, atMost int) ([]string, error) {
+func (c *call) parseArgs(atLeast, atMost int) ([]string, error) {
 	words, code, ok := c.Parse(atLeast, atMost)
 	if !ok {
 		return nil, printedError(code)
@@ -120,9 +120,9 @@ func (c *call) words(atLeast, atMost int) ([]string, error) {
 	return words, nil
 }
 
-// begin parses the command line like [call.words], and connects to the API server.
-func (c *call) begin(atLeast, atMost int) (f *fleet, words []string, err error) {
-	if words, err = c.words(atLeast, atMost); err != nil {
+// connect parses the command line like [call.parseArgs], and connects to the API server.
+func (c *call) connect(atLeast, atMost int) (f *fleet, words []string, err error) {
+	if words, err = c.parseArgs(atLeast, atMost); err != nil {
 		return nil, nil, err
 	}
 	f, err = c.fleet()
@@ -156,7 +156,7 @@ func (c *call) api() (*rest.Config, string, error) {
 func runController(ctx context.Context, c *call) error {
 	only := c.Flags.String("only", "", "control the pools of one `NAMESPACE`")
 	metrics := c.Flags.String("metrics", "", "serve metrics for Prometheus on `HOST:PORT`")
-	if _, err := c.words(0, 0); err != nil {
+	if _, err := c.parseArgs(0, 0); err != nil {
 		return err
 	}
 	config, namespace, err := c.api()
@@ -168,14 +168,14 @@ func runController(ctx context.Context, c *call) error {
 }
 
 func runHost(ctx context.Context, c *call) error {
-	if _, err := c.words(0, 0); err != nil {
+	if _, err := c.parseArgs(0, 0); err != nil {
 		return err
 	}
 	if err := host.Refuse(); err != nil {
 		return err
 	}
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // hide the tokens in this process's memory from other processes of the user
-	init, home, err := reach(ctx, c.log())
+	init, home, err := awaitInit(ctx, c.log())
 	if err != nil {
 		return err
 	}
@@ -186,9 +186,9 @@ func runHost(ctx context.Context, c *call) error {
 	return host.Run(ctx, s)
 }
 
-// reach waits until the hinit of this pod answers, because its container starts after this one. home is the root directory of
+// awaitInit waits until the hinit of this pod answers, because its container starts after this one. home is the root directory of
 // hinit's volume.
-func reach(ctx context.Context, log *slog.Logger) (init *dial.Client, home string, err error) {
+func awaitInit(ctx context.Context, log *slog.Logger) (init *dial.Client, home string, err error) {
 	for said := ""; ; {
 		var st hinit.Status
 		if init, err = dial.Find("", os.LookupEnv); err == nil {

@@ -39,7 +39,7 @@ func TestAnAgentDoesNotWriteToTheTerminalOfAnAdministrator(t *testing.T) {
 	st := v1alpha1.AgentProfileStatus{
 		Message: title, Cause: title, LastExit: &v1alpha1.LastExit{Cause: title}, Move: &v1alpha1.Move{Reason: title}, Conditions: []metav1.Condition{{Message: title}},
 	}
-	escape(&st)
+	escapeTexts(&st)
 	for _, text := range []string{st.Message, st.Cause, st.LastExit.Cause, st.Move.Reason, st.Conditions[0].Message} {
 		if strings.ContainsAny(text, "\x1b\a\n") || !strings.Contains(text, "owned") {
 			t.Errorf("%q is shown", text)

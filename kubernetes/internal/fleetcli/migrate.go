@@ -41,9 +41,9 @@ func outside(command string) outsideHinit {
 	}
 }
 
-// piped runs a command of hinit outside of the fleet and, at the same time, fn. They are connected by a pipe: fn gets the
+// runPiped runs a command of hinit outside of the fleet and, at the same time, fn. They are connected by a pipe: fn gets the
 // command's standard output if output is true, otherwise its standard input.
-func (o outsideHinit) piped(ctx context.Context, output bool, fn func(*os.File) error, words ...string) error {
+func (o outsideHinit) runPiped(ctx context.Context, output bool, fn func(*os.File) error, words ...string) error {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return err
@@ -70,11 +70,11 @@ type outsideProfile struct {
 }
 
 func (o outsideHinit) profiles(ctx context.Context) (all []outsideProfile, err error) {
-	err = o.piped(ctx, true, func(out *os.File) error { return json.NewDecoder(out).Decode(&all) }, "profile", "list", "--json")
+	err = o.runPiped(ctx, true, func(out *os.File) error { return json.NewDecoder(out).Decode(&all) }, "profile", "list", "--json")
 	return all, err
 }
 
-// The states of an import or export. A [note] in an annotation of the AgentProfile records the state, so that a second command
+// The states of an import or export. A [migrationNote] in an annotation of the AgentProfile records the state, so that a second command
 // can continue after a crash of the first one.
 const (
 	copying = "copying" // the data is being copied; the gateway in the fleet is stopped
@@ -82,8 +82,8 @@ const (
 	copied  = "copied"  // the copy is complete, and the other side has the profile
 )
 
-// note is the state of an import or export, see [v1alpha1.ImportAnnotation].
-type note struct {
+// migrationNote is the state of an import or export, see [v1alpha1.ImportAnnotation].
+type migrationNote struct {
 	state string
 	up    bool   // the gateway ran before, so it must run afterwards
 	from  string // name of the profile outside
@@ -91,17 +91,17 @@ type note struct {
 }
 
 // readNote reads a note from an annotation of an object. If there is none, the result has no state.
-func readNote(p *v1alpha1.AgentProfile, annotation string) (n note) {
+func readNote(p *v1alpha1.AgentProfile, annotation string) (n migrationNote) {
 	up := ""
 	_, _ = fmt.Sscan(p.Annotations[annotation], &n.state, &up, &n.from, &n.by) // an incomplete note counts as none
 	n.up = up == "up"
 	if n.by == "" {
-		return note{}
+		return migrationNote{}
 	}
 	return n
 }
 
-func (n note) write(p *v1alpha1.AgentProfile, annotation string) {
+func (n migrationNote) write(p *v1alpha1.AgentProfile, annotation string) {
 	up := "down"
 	if n.up {
 		up = "up"
@@ -112,9 +112,9 @@ func (n note) write(p *v1alpha1.AgentProfile, annotation string) {
 // errTaken means that another command has replaced the note of this one, and so continues the import or export.
 var errTaken = errors.New("another hinit-fleet goes on with this profile")
 
-// change modifies a profile by compare-and-swap: it reads the object, calls change and writes the result. If somebody else has
+// update modifies a profile by compare-and-swap: it reads the object, calls change and writes the result. If somebody else has
 // written the object in the meantime, it starts again.
-func (f *fleet) change(ctx context.Context, name string, change func(*v1alpha1.AgentProfile) error) error {
+func (f *fleet) update(ctx context.Context, name string, change func(*v1alpha1.AgentProfile) error) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		p, err := f.profile(ctx, name)
 		if err != nil {
@@ -131,10 +131,10 @@ func (f *fleet) change(ctx context.Context, name string, change func(*v1alpha1.A
 	})
 }
 
-// advance moves the import or export of a profile to another state: it replaces the note n, and lets change modify the profile in
+// advanceNote moves the import or export of a profile to another state: it replaces the note n, and lets change modify the profile in
 // the same write. If the profile's note is no longer n, it returns [errTaken].
-func (f *fleet) advance(ctx context.Context, name, annotation string, n note, state string, change func(*v1alpha1.AgentProfile) error) error {
-	return f.change(ctx, name, func(p *v1alpha1.AgentProfile) error {
+func (f *fleet) advanceNote(ctx context.Context, name, annotation string, n migrationNote, state string, change func(*v1alpha1.AgentProfile) error) error {
+	return f.update(ctx, name, func(p *v1alpha1.AgentProfile) error {
 		now := readNote(p, annotation)
 		if now.by != n.by || now.state != n.state && now.state != state {
 			return errTaken
@@ -145,9 +145,9 @@ func (f *fleet) advance(ctx context.Context, name, annotation string, n note, st
 	})
 }
 
-// stopped waits until a profile has data on a host and its gateway has stopped. It returns the host.
-func (f *fleet) stopped(ctx context.Context, limit time.Duration, name string) (host string, err error) {
-	err = f.wait(ctx, limit, name+" is stopped", func() (bool, string, error) {
+// awaitStopped waits until a profile has data on a host and its gateway has stopped. It returns the host.
+func (f *fleet) awaitStopped(ctx context.Context, limit time.Duration, name string) (host string, err error) {
+	err = f.awaitCondition(ctx, limit, name+" is stopped", func() (bool, string, error) {
 		p, err := f.profile(ctx, name)
 		if err != nil {
 			return false, "", err
@@ -180,7 +180,7 @@ func (f *fleet) printPlans(plans []planned, all bool) error {
 		rows = append(rows, strings.Join([]string{one.from.Name, one.name, cmp.Or(one.from.Want, "-"), one.step}, "\t"))
 	}
 	if all {
-		table(f.Out, "OUTSIDE\tIN THE FLEET\tWANTED\tSTEPS", rows)
+		printTable(f.Out, "OUTSIDE\tIN THE FLEET\tWANTED\tSTEPS", rows)
 	}
 	return err
 }

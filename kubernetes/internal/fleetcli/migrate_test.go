@@ -337,7 +337,7 @@ func TestAProfileThatWasStartedAfterAFailedExportIsCopiedAgain(t *testing.T) {
 func TestAFailedImportDeletesNothingThatAnotherCommandGoesOnWith(t *testing.T) {
 	w := newTwoSides(t)
 	i := &importer{by: "first", fleet: &fleet{call: &call{namespace: "default"}, api: w.api}}
-	p := i.object(planned{name: "coder"}, note{copying, true, "coder", "second"})
+	p := i.object(planned{name: "coder"}, migrationNote{copying, true, "coder", "second"})
 	if err := w.inner.Create(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}

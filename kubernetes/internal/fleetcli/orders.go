@@ -18,9 +18,9 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// wait calls look every half second until it returns done, for at most limit. It prints look's word, which says what look has
+// awaitCondition calls look every half second until it returns done, for at most limit. It prints look's word, which says what look has
 // seen, each time it changes. After the limit, the error says that what was not reached.
-func (f *fleet) wait(ctx context.Context, limit time.Duration, what string, look func() (done bool, word string, err error)) error {
+func (f *fleet) awaitCondition(ctx context.Context, limit time.Duration, what string, look func() (done bool, word string, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	said := ""
@@ -46,7 +46,7 @@ func (f *fleet) wait(ctx context.Context, limit time.Duration, what string, look
 
 func runMove(ctx context.Context, c *call) error {
 	limit := c.Flags.Duration("timeout", 10*time.Minute, "how long to wait, as `D`; 0 does not wait")
-	f, words, err := c.begin(1, 2)
+	f, words, err := c.connect(1, 2)
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func runMove(ctx context.Context, c *call) error {
 		fmt.Fprintf(c.Out, "%s is pinned to %s\n", p.Name, to)
 		return nil
 	}
-	return f.wait(ctx, *limit, p.Name+" is on "+to, func() (bool, string, error) {
+	return f.awaitCondition(ctx, *limit, p.Name+" is on "+to, func() (bool, string, error) {
 		now, err := f.profile(ctx, p.Name)
 		if err != nil {
 			return false, "", err
@@ -130,7 +130,7 @@ func (f *fleet) pool(ctx context.Context, name string) (*v1alpha1.AgentPool, err
 func runDrain(ctx context.Context, c *call) error {
 	limit := c.Flags.Duration("timeout", 30*time.Minute, "how long to wait, as `D`; 0 does not wait")
 	undo := c.Flags.Bool("undo", false, "let the host take profiles again")
-	f, words, err := c.begin(1, 1)
+	f, words, err := c.connect(1, 1)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func runDrain(ctx context.Context, c *call) error {
 		fmt.Fprintf(c.Out, "hosts that the pool %s drains: %s\n", p.Name, cmp.Or(strings.Join(p.Spec.Drain, ", "), "none"))
 		return nil
 	}
-	return f.wait(ctx, *limit, "host "+host+" is empty", func() (bool, string, error) {
+	return f.awaitCondition(ctx, *limit, "host "+host+" is empty", func() (bool, string, error) {
 		list, err := f.profiles(ctx)
 		left, pinned := 0, 0
 		for _, one := range list {
@@ -183,7 +183,7 @@ func runDrain(ctx context.Context, c *call) error {
 
 func runRollout(ctx context.Context, c *call) error {
 	limit := c.Flags.Duration("timeout", time.Hour, "how long to wait, as `D`; 0 does not wait")
-	f, words, err := c.begin(1, 2)
+	f, words, err := c.connect(1, 2)
 	if err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func runRollout(ctx context.Context, c *call) error {
 	if *limit == 0 {
 		return nil
 	}
-	return f.wait(ctx, *limit, "pool "+p.Name+" has its image", func() (bool, string, error) {
+	return f.awaitCondition(ctx, *limit, "pool "+p.Name+" has its image", func() (bool, string, error) {
 		now, err := f.pool(ctx, p.Name)
 		if err != nil {
 			return false, "", err
@@ -216,7 +216,7 @@ func runRollout(ctx context.Context, c *call) error {
 func runLogs(ctx context.Context, c *call) error {
 	follow := c.Flags.Bool("f", false, "go on with new lines")
 	lines := c.Flags.Int("lines", 20, "how many `LINES` of the past")
-	f, words, err := c.begin(1, 1)
+	f, words, err := c.connect(1, 1)
 	if err != nil {
 		return err
 	}

@@ -55,7 +55,7 @@ func (f *fleet) profiles(ctx context.Context, names ...string) ([]v1alpha1.Agent
 			return nil, fmt.Errorf("cannot list profiles: %w", err)
 		}
 		for i := range list.Items {
-			escape(&list.Items[i].Status)
+			escapeTexts(&list.Items[i].Status)
 		}
 	}
 	for _, name := range names {
@@ -78,13 +78,13 @@ func (f *fleet) profile(ctx context.Context, name string) (*v1alpha1.AgentProfil
 	if err != nil {
 		return nil, fmt.Errorf("cannot read profile %q: %w", name, err)
 	}
-	escape(&p.Status)
+	escapeTexts(&p.Status)
 	return p, nil
 }
 
-// escape makes the escape sequences in the texts of a status visible. Agents can influence these texts, and must not control the
+// escapeTexts makes the escape sequences in the texts of a status visible. Agents can influence these texts, and must not control the
 // user's terminal.
-func escape(s *v1alpha1.AgentProfileStatus) {
+func escapeTexts(s *v1alpha1.AgentProfileStatus) {
 	texts := []*string{&s.Message, &s.Cause, &s.Host}
 	if s.LastExit != nil {
 		texts = append(texts, &s.LastExit.Cause)
@@ -103,22 +103,22 @@ func escape(s *v1alpha1.AgentProfileStatus) {
 	}
 }
 
-func since(t *metav1.Time) string {
+func formatSince(t *metav1.Time) string {
 	if t == nil {
 		return "-"
 	}
 	return duration.HumanDuration(time.Since(t.Time))
 }
 
-func size(q *resource.Quantity) string {
+func formatSize(q *resource.Quantity) string {
 	if q == nil {
 		return "-"
 	}
 	return fmt.Sprintf("%d MB", q.Value()>>20)
 }
 
-// table prints rows in aligned columns. Tabs separate the cells of a row.
-func table(w io.Writer, head string, rows []string) {
+// printTable prints rows in aligned columns. Tabs separate the cells of a row.
+func printTable(w io.Writer, head string, rows []string) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, head)
 	for _, r := range rows {
@@ -128,7 +128,7 @@ func table(w io.Writer, head string, rows []string) {
 }
 
 func runStatus(ctx context.Context, c *call) error {
-	f, names, err := c.begin(0, -1)
+	f, names, err := c.connect(0, -1)
 	if err != nil {
 		return err
 	}
@@ -139,12 +139,12 @@ func runStatus(ctx context.Context, c *call) error {
 	var rows, down []string
 	for _, p := range list {
 		s := p.Status
-		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%v\t%s\t%d\t%s\t%s\t%s", p.Name, cmp.Or(s.Host, "-"), cmp.Or(s.Phase, v1alpha1.PhasePending), s.Ready, since(s.Since), s.Restarts, size(s.Memory), cmp.Or(s.Cause, "-"), cmp.Or(s.Message, "-")))
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%v\t%s\t%d\t%s\t%s\t%s", p.Name, cmp.Or(s.Host, "-"), cmp.Or(s.Phase, v1alpha1.PhasePending), s.Ready, formatSince(s.Since), s.Restarts, formatSize(s.Memory), cmp.Or(s.Cause, "-"), cmp.Or(s.Message, "-")))
 		if p.Wanted() && !s.Ready {
 			down = append(down, p.Name)
 		}
 	}
-	table(c.Out, "NAME\tHOST\tPHASE\tREADY\tSINCE\tRESTARTS\tMEMORY\tLAST EXIT\tNOTE", rows)
+	printTable(c.Out, "NAME\tHOST\tPHASE\tREADY\tSINCE\tRESTARTS\tMEMORY\tLAST EXIT\tNOTE", rows)
 	if len(names) > 0 && len(down) > 0 {
 		return codeError{cmdline.NotUp, fmt.Errorf("not ready: %s; hinit-fleet explain tells why", strings.Join(down, ", "))}
 	}
@@ -154,13 +154,13 @@ func runStatus(ctx context.Context, c *call) error {
 func runTop(ctx context.Context, c *call) error {
 	var once bool
 	c.Flags.BoolVar(&once, "once", false, "print it once")
-	f, _, err := c.begin(0, 0)
+	f, _, err := c.connect(0, 0)
 	if err != nil {
 		return err
 	}
 	for {
 		var page strings.Builder
-		if err := f.top(ctx, &page); err != nil {
+		if err := f.printTop(ctx, &page); err != nil {
 			return err
 		}
 		if once {
@@ -176,8 +176,8 @@ func runTop(ctx context.Context, c *call) error {
 	}
 }
 
-// top prints the pools and their hosts.
-func (f *fleet) top(ctx context.Context, w io.Writer) error {
+// printTop prints the pools and their hosts.
+func (f *fleet) printTop(ctx context.Context, w io.Writer) error {
 	pools, pods := &v1alpha1.AgentPoolList{}, &corev1.PodList{}
 	if err := f.api.List(ctx, pools, client.InNamespace(f.namespace)); err != nil {
 		return fmt.Errorf("cannot list pools: %w", err)
@@ -199,7 +199,7 @@ func (f *fleet) top(ctx context.Context, w io.Writer) error {
 				rows = append(rows, hostRow(p, &pod, profiles))
 			}
 		}
-		table(w, "HOST\tNODE\tPROFILES\tREADY\tMEMORY\tROOM\tIMAGE\tNOTE", rows)
+		printTable(w, "HOST\tNODE\tPROFILES\tREADY\tMEMORY\tROOM\tIMAGE\tNOTE", rows)
 	}
 	return nil
 }
@@ -231,7 +231,7 @@ func hostRow(p *v1alpha1.AgentPool, pod *corev1.Pod, profiles []v1alpha1.AgentPr
 }
 
 func runExplain(ctx context.Context, c *call) error {
-	f, names, err := c.begin(1, 1)
+	f, names, err := c.connect(1, 1)
 	if err != nil {
 		return err
 	}
@@ -242,7 +242,7 @@ func runExplain(ctx context.Context, c *call) error {
 	s := p.Status
 	fmt.Fprintf(c.Out, "%s is %s, ready: %v", p.Name, cmp.Or(s.Phase, v1alpha1.PhasePending), s.Ready)
 	if s.Since != nil {
-		fmt.Fprintf(c.Out, ", for %s", since(s.Since))
+		fmt.Fprintf(c.Out, ", for %s", formatSince(s.Since))
 	}
 	fmt.Fprintln(c.Out)
 	if s.Message != "" {
@@ -263,13 +263,13 @@ func runExplain(ctx context.Context, c *call) error {
 		} else if m.Offer != nil {
 			state = "the gateway is stopped, and the data is being sent"
 		}
-		fmt.Fprintf(c.Out, "  moves to host %s for %s: %s; %s\n", m.To, since(&m.Since), m.Reason, state)
+		fmt.Fprintf(c.Out, "  moves to host %s for %s: %s; %s\n", m.To, formatSince(&m.Since), m.Reason, state)
 	}
 	if x := s.MoveFailure; x != nil {
-		fmt.Fprintf(c.Out, "  %d moves have failed, the last %s ago: %s\n", x.Attempts, since(&x.At), x.Message)
+		fmt.Fprintf(c.Out, "  %d moves have failed, the last %s ago: %s\n", x.Attempts, formatSince(&x.At), x.Message)
 	}
 	if x := s.LastExit; x != nil {
-		fmt.Fprintf(c.Out, "  last exit: %s, %s ago\n", x.Cause, since(&x.At))
+		fmt.Fprintf(c.Out, "  last exit: %s, %s ago\n", x.Cause, formatSince(&x.At))
 	}
 	for _, one := range s.Conditions {
 		fmt.Fprintf(c.Out, "  %s: %s (%s) %s\n", one.Type, one.Status, one.Reason, one.Message)

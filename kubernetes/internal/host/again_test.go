@@ -66,8 +66,8 @@ func TestASessionThatLogsDuringAMoveLosesNoHome(t *testing.T) {
 		g.set("gateway-coder", hinit.StateUp, hinit.WantUp)
 		from, to := hostOf(t, "from", api, g, s), hostOf(t, "to", api, &gateways{by: map[string]hinit.Service{}}, other)
 		made := false
-		from.set.Init = leftover{g, func() {
-			if made || !s.exists(aside("coder", "u1", 1)) {
+		from.settings.Init = leftover{g, func() {
+			if made || !s.exists(asidePath("coder", "u1", 1)) {
 				return
 			}
 			made = true
@@ -124,7 +124,7 @@ func TestWhatASessionWritesDuringAMoveIsMovedToo(t *testing.T) {
 		g.set("gateway-coder", hinit.StateUp, hinit.WantUp)
 		from, to := hostOf(t, "from", api, g, s), hostOf(t, "to", api, &gateways{by: map[string]hinit.Service{}}, other)
 		wrote := 0
-		from.set.Init = writer{g, func() {
+		from.settings.Init = writer{g, func() {
 			if move := read(t, api, "coder").Status.Move; move != nil && move.Received != nil && (always || wrote == 0) && s.exists("profiles/coder/data") {
 				wrote++
 				logAgain(t, dir)

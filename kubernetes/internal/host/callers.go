@@ -15,17 +15,17 @@ const (
 	maxConnectionsPerPod = 4 * workers
 )
 
-// callers are the open connections, oldest first. Any pod of the pool can reach the port, so agents can open many connections. If
+// openConnections are the open connections, oldest first. Any pod of the pool can reach the port, so agents can open many connections. If
 // there are too many, add closes the oldest that has named no offer. Agents don't know the nonce of an offer, so their
 // connections are closed first. A connection with a message that this host has not read yet is closed last, because the message
 // may name an offer.
-type callers struct {
+type openConnections struct {
 	mu  sync.Mutex
-	all []*call
+	all []*connection
 }
 
 // add adds a connection, and reports whether it may stay open. If not, the caller closes it.
-func (c *callers) add(one *call) bool {
+func (c *openConnections) add(one *connection) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	of := 0
@@ -35,10 +35,10 @@ func (c *callers) add(one *call) bool {
 		}
 	}
 	if of >= maxConnectionsPerPod || len(c.all) >= maxConnections {
-		silent := func(other *call) bool {
+		silent := func(other *connection) bool {
 			return !other.named.Load() && (of < maxConnectionsPerPod || other.address == one.address)
 		}
-		i := slices.IndexFunc(c.all, func(other *call) bool { return silent(other) && !other.unread() })
+		i := slices.IndexFunc(c.all, func(other *connection) bool { return silent(other) && !other.unread() })
 		if i < 0 {
 			i = slices.IndexFunc(c.all, silent)
 		}
@@ -52,16 +52,16 @@ func (c *callers) add(one *call) bool {
 	return true
 }
 
-func (c *callers) remove(one *call) {
+func (c *openConnections) remove(one *connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.all = slices.DeleteFunc(c.all, func(other *call) bool { return other == one })
+	c.all = slices.DeleteFunc(c.all, func(other *connection) bool { return other == one })
 }
 
-// limitedListener is a listener that limits the open connections, see [callers].
+// limitedListener is a listener that limits the open connections, see [openConnections].
 type limitedListener struct {
 	net.Listener
-	callers *callers
+	callers *openConnections
 }
 
 // Accept implements [net.Listener].
@@ -72,23 +72,23 @@ func (l limitedListener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		address, _, _ := net.SplitHostPort(c.RemoteAddr().String())
-		if one := (&call{Conn: c, callers: l.callers, address: address}); l.callers.add(one) {
+		if one := (&connection{Conn: c, callers: l.callers, address: address}); l.callers.add(one) {
 			return one, nil
 		}
 		_ = c.Close()
 	}
 }
 
-// call is an open connection from another host.
-type call struct {
+// connection is an open connection from another host.
+type connection struct {
 	net.Conn
-	callers *callers
+	callers *openConnections
 	address string
 	named   atomic.Bool // it has named an offer, so it is not closed in favour of others
 }
 
 // unread reports whether a message has arrived that this host has not read yet.
-func (c *call) unread() bool {
+func (c *connection) unread() bool {
 	n := 0
 	if tcp, is := c.Conn.(*net.TCPConn); is {
 		raw, err := tcp.SyscallConn()
@@ -101,7 +101,7 @@ func (c *call) unread() bool {
 }
 
 // Close implements [net.Conn].
-func (c *call) Close() error {
+func (c *connection) Close() error {
 	c.callers.remove(c)
 	return c.Conn.Close()
 }

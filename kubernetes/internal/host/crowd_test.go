@@ -70,7 +70,7 @@ func crowded(t *testing.T, fn func(s *Store, dir string)) {
 	defer func() { _ = unix.Setfsuid(0) }() // this thread alone
 	s, err := OpenStore(dir)
 	if err == nil {
-		err = s.write("coder", &record{UID: "u1"})
+		err = s.writeRecord("coder", &record{UID: "u1"})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func TestManyNamesInTheStoreEndNoHost(t *testing.T) {
 		var names []string
 		var err error
 		used := peak(func() {
-			_, err = s.Look("coder", "u1", "", nil)
+			_, err = s.Inspect("coder", "u1", "", nil)
 			uids, _ = s.UIDs("coder")
 			names, _, _ = s.Names(func(string) bool { return false })
 		})
@@ -181,7 +181,7 @@ func TestRecordsOfAnAgentHoldNoHost(t *testing.T) {
 			t.Errorf("the record of an agent's own profile: %v", err)
 		}
 		left := 0
-		if err := s.each(liveDir, func(string, bool) { left++ }); err != nil || left > 200_002-maxUnknown || !s.exists(liveDir+"/coder") {
+		if err := s.eachEntry(liveDir, func(string, bool) { left++ }); err != nil || left > 200_002-maxUnknown || !s.exists(liveDir+"/coder") {
 			t.Errorf("%d records are left: %v", left, err)
 		}
 	})

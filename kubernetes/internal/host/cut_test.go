@@ -50,7 +50,7 @@ func TestAMoveIsCutAnywhere(t *testing.T) {
 		if err != nil || r.SHA256 != sum {
 			t.Fatalf("cut after byte %d, the sum is %+v (%v), and not %s", cut, r, err, sum)
 		}
-		if _, sent := o.known("u1", r.SHA256, anyRun); len(sent) != 1 {
+		if _, sent := o.noncesSince("u1", r.SHA256, anyRun); len(sent) != 1 {
 			t.Fatalf("cut after byte %d, the owner has sent another sum", cut)
 		}
 		if err := to.Install("coder", "u1", from.Nonce); err != nil {
@@ -102,7 +102,7 @@ func TestAMoveThatCrashesBeforeItsReceiptBeginsAnew(t *testing.T) {
 	if err := to.fetch(t.Context(), "coder", "u1", from, "token"); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(filepath.Join(at, incoming("coder", "u1", from.Nonce)+".json")); err != nil {
+	if err := os.Remove(filepath.Join(at, incomingPath("coder", "u1", from.Nonce)+".json")); err != nil {
 		t.Fatal(err)
 	}
 	to, err := OpenStore(at)

@@ -90,8 +90,8 @@ func (s *sources) key(ctx context.Context, kind, name, key string) ([]byte, erro
 	return text, nil
 }
 
-// wanted returns the files that the spec of a profile asks for: their contents by path below the profile's home.
-func (s *sources) wanted(ctx context.Context, p *v1alpha1.AgentProfileSpec) (map[string][]byte, error) {
+// wantedFiles returns the files that the spec of a profile asks for: their contents by path below the profile's home.
+func (s *sources) wantedFiles(ctx context.Context, p *v1alpha1.AgentProfileSpec) (map[string][]byte, error) {
 	out := map[string][]byte{}
 	var err error
 	put := func(name, kind, from, key string) {
@@ -147,8 +147,8 @@ func dotenv(env map[string][]byte) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// sum returns a short checksum of the names and contents of files.
-func sum(files map[string][]byte) string {
+// checksum returns a short checksum of the names and contents of files.
+func checksum(files map[string][]byte) string {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		fmt.Fprintf(h, "%q %d\n", name, len(files[name]))
@@ -161,7 +161,7 @@ func sum(files map[string][]byte) string {
 // file that an earlier call wrote and that is no longer in files. uid is the UID of the profile's object. changed is true if
 // apply has written or removed a file.
 func (s *Store) apply(name, uid string, files map[string][]byte) (changed bool, err error) {
-	r, err := s.read(name)
+	r, err := s.readRecord(name)
 	forged := err != nil || r == nil || r.UID != uid // an agent has changed or removed the record
 	if forged {
 		r = &record{UID: uid}
@@ -170,14 +170,14 @@ func (s *Store) apply(name, uid string, files map[string][]byte) (changed bool, 
 	old := r.Files
 	if forged || !slices.Equal(old, names) { // record the names before writing the files, so that a crash leaves no unrecorded file
 		r.Files = slices.Compact(slices.Sorted(slices.Values(slices.Concat(old, names))))
-		if err := s.write(name, r); err != nil {
+		if err := s.writeRecord(name, r); err != nil {
 			return false, err
 		}
 	}
 	err = s.openHome(s.Home(name), func(home *os.Root) error {
 		inside := &Store{root: home}
 		for _, file := range names {
-			has, err := inside.content(file, int64(len(files[file])))
+			has, err := inside.readFile(file, int64(len(files[file])))
 			if err == nil && bytes.Equal(has, files[file]) {
 				continue
 			}
@@ -199,7 +199,7 @@ func (s *Store) apply(name, uid string, files map[string][]byte) (changed bool, 
 	})
 	if err == nil && !slices.Equal(r.Files, names) {
 		r.Files = names
-		err = s.write(name, r)
+		err = s.writeRecord(name, r)
 	}
 	return changed, err
 }

@@ -21,10 +21,10 @@ func TestAFileOfAnAgentLosesNoProfile(t *testing.T) {
 		"no record":                   func(dir string) error { return os.Remove(filepath.Join(dir, liveDir, "coder")) },
 		"a record that can't be read": func(dir string) error { return write(dir, liveDir+"/coder", "x") },
 		"data of another object that is set aside": func(dir string) error {
-			return errors.Join(write(dir, liveDir+"/coder", `{"uid":"u9"}`), os.Mkdir(filepath.Join(dir, aside("coder", "u9", 1)), 0o700))
+			return errors.Join(write(dir, liveDir+"/coder", `{"uid":"u9"}`), os.Mkdir(filepath.Join(dir, asidePath("coder", "u9", 1)), 0o700))
 		},
 		"data that came before": func(dir string) error {
-			at := incoming("coder", "u1", "nonce")
+			at := incomingPath("coder", "u1", "nonce")
 			return errors.Join(write(dir, at+".json", "{}"), os.Mkdir(filepath.Join(dir, at), 0o700))
 		},
 	} {

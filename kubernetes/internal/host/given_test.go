@@ -40,7 +40,7 @@ func TestAProfileDeletedAtTheEndOfItsMoveLeavesNoSecret(t *testing.T) {
 // TestReceivedDataOfADeletedProfileIsRetained has a new host with the data of a profile that is deleted before it is installed.
 func TestReceivedDataOfADeletedProfileIsRetained(t *testing.T) {
 	s, dir := volume(t, "", "")
-	at := filepath.Join(dir, incoming("coder", "u1", "nonce"))
+	at := filepath.Join(dir, incomingPath("coder", "u1", "nonce"))
 	if err := errors.Join(os.Mkdir(at, 0o700), os.WriteFile(at+".json", nil, 0o600), os.WriteFile(at+"/data", nil, 0o600), s.Retire("coder", "u1", false)); err != nil {
 		t.Fatal(err)
 	}

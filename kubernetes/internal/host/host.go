@@ -61,13 +61,13 @@ const (
 
 // host is a running host.
 type host struct {
-	set     Settings
-	store   *Store
-	sources *sources
-	offers  *offers
-	queue   workqueue.TypedRateLimitingInterface[string] // names of profiles to reconcile
-	retries workqueue.TypedRateLimiter[string]           // when to try a profile again that has not settled
-	fetches chan struct{}                                // semaphore with one element for each running fetch
+	settings Settings
+	store    *Store
+	sources  *sources
+	offers   *offers
+	queue    workqueue.TypedRateLimitingInterface[string] // names of profiles to reconcile
+	retries  workqueue.TypedRateLimiter[string]           // when to try a profile again that has not settled
+	fetches  chan struct{}                                // semaphore with one element for each running fetch
 
 	mu           sync.Mutex
 	deletes      map[string]bool                              // by the UID of an object whose data was given away: its spec.onDelete is Delete
@@ -90,7 +90,7 @@ func Run(ctx context.Context, s Settings) error {
 	}
 	retries := workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)
 	h := &host{
-		set: s, store: store, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}, services: map[string]hinit.Service{}, reportCounts: map[string]uint64{},
+		settings: s, store: store, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}, services: map[string]hinit.Service{}, reportCounts: map[string]uint64{},
 		unreported: map[string]appliedFiles{}, paused: map[string]time.Time{}, deletes: map[string]bool{},
 		sources: &sources{api: s.API, namespace: s.Namespace, seen: map[string]source{}},
 		fetches: make(chan struct{}, workers-1), // a fetch may take long, so keep one worker free for other steps
@@ -107,7 +107,7 @@ func Run(ctx context.Context, s Settings) error {
 	all.Go(func() { h.resync(ctx) })
 	all.Go(func() { h.emptyTrash(ctx) })
 	for range workers {
-		all.Go(func() { h.work(ctx) })
+		all.Go(func() { h.runWorker(ctx) })
 	}
 	<-ctx.Done()
 	h.queue.ShutDown()
@@ -119,7 +119,7 @@ func Run(ctx context.Context, s Settings) error {
 // watchInit follows the status stream of hinit, and connects again whenever the stream ends.
 func (h *host) watchInit(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := h.set.Init.Watch(ctx, func(c hinit.StatusChange) error {
+		err := h.settings.Init.Watch(ctx, func(c hinit.StatusChange) error {
 			h.handleStatus(c)
 			return nil
 		})
@@ -127,7 +127,7 @@ func (h *host) watchInit(ctx context.Context) {
 		h.statusKnown = false
 		h.mu.Unlock()
 		if err != nil && ctx.Err() == nil {
-			h.set.Log.Warn("hinit does not answer", "error", err)
+			h.settings.Log.Warn("hinit does not answer", "error", err)
 		}
 		pause.For(ctx, time.Second)
 	}
@@ -198,10 +198,10 @@ func (h *host) resync(ctx context.Context) {
 	for begins := true; ; begins = false {
 		unknown, all, err := h.store.Names(func(name string) bool { return h.cached(name) != nil })
 		if err != nil {
-			h.set.Log.Warn("the store can't be read", "error", err)
+			h.settings.Log.Warn("the store can't be read", "error", err)
 		}
 		if all > len(unknown) && !begins { // just after the begin, the watches may not have listed the profiles yet
-			h.set.Log.Warn("the store has many records that are of no profile here; an agent may have made them", "records", all, "looked_at", len(unknown))
+			h.settings.Log.Warn("the store has many records that are of no profile here; an agent may have made them", "records", all, "looked_at", len(unknown))
 		}
 		for _, name := range unknown {
 			h.queue.Add(name)
@@ -227,7 +227,7 @@ func (h *host) emptyTrash(ctx context.Context) {
 		if left, err := h.store.emptyTrash(ctx); err != nil {
 			again = time.After(trashWait)
 			if ctx.Err() == nil {
-				h.set.Log.Warn("deleted data is left", "directory", trashDir, "trees", left, "error", err, "next_try", trashWait)
+				h.settings.Log.Warn("deleted data is left", "directory", trashDir, "trees", left, "error", err, "next_try", trashWait)
 			}
 		}
 		select {
@@ -238,8 +238,8 @@ func (h *host) emptyTrash(ctx context.Context) {
 	}
 }
 
-// work reconciles the profiles in the queue, one after the other, until the queue is shut down.
-func (h *host) work(ctx context.Context) {
+// runWorker reconciles the profiles in the queue, one after the other, until the queue is shut down.
+func (h *host) runWorker(ctx context.Context) {
 	for {
 		name, down := h.queue.Get()
 		if down {
@@ -248,14 +248,14 @@ func (h *host) work(ctx context.Context) {
 		if wait := h.pauseOf(name); wait > 0 {
 			h.queue.AddAfter(name, wait)
 		} else {
-			h.try(ctx, name)
+			h.reconcileOnce(ctx, name)
 		}
 		h.queue.Done(name)
 	}
 }
 
-// try reconciles a profile once. If the profile has not settled, try queues it again, each time with a longer delay.
-func (h *host) try(ctx context.Context, name string) {
+// reconcileOnce reconciles a profile once. If the profile has not settled, try queues it again, each time with a longer delay.
+func (h *host) reconcileOnce(ctx context.Context, name string) {
 	err := h.reconcile(ctx, name)
 	if err == nil || errors.Is(err, errStopping) {
 		h.queue.Forget(name)
@@ -301,7 +301,7 @@ func (h *host) logProfileError(name string, err error) {
 	if strings.Contains(err.Error(), "the object has been modified") {
 		level = slog.LevelDebug
 	}
-	h.set.Log.Log(context.Background(), level, "profile has not settled", "profile", name, "error", err)
+	h.settings.Log.Log(context.Background(), level, "profile has not settled", "profile", name, "error", err)
 }
 
 // errRetry means that a step could not be done yet, and must be tried again soon.
@@ -316,35 +316,35 @@ func (h *host) reconcile(ctx context.Context, name string) error {
 		return err
 	}
 	if p == nil && slices.Contains(uids, "") { // the record can't be read
-		if p, err = h.fresh(ctx, name); err != nil {
+		if p, err = h.readFresh(ctx, name); err != nil {
 			return err
 		}
-		if p == nil || p.Status.Host != h.set.Name {
-			h.set.Log.Warn("a record that can't be read is removed", "profile", name)
-			return h.store.forgetUnknown(name)
+		if p == nil || p.Status.Host != h.settings.Name {
+			h.settings.Log.Warn("a record that can't be read is removed", "profile", name)
+			return h.store.removeUnknownRecord(name)
 		}
 	}
 	if p == nil && len(uids) == 0 {
-		return h.store.forgetUnknown(name)
+		return h.store.removeUnknownRecord(name)
 	}
 	if p != nil { // data of deleted objects comes first; the steps of p report a record that can't be read
 		own := string(p.UID)
 		uids = append(slices.DeleteFunc(uids, func(uid string) bool { return uid == "" || uid == own }), own)
 	}
 	for _, uid := range uids {
-		if err := h.steps(ctx, name, uid, p); err != nil {
+		if err := h.performSteps(ctx, name, uid, p); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// fresh reads an object from the API server itself. It returns nil if the object does not exist.
-func (h *host) fresh(ctx context.Context, name string) (*v1alpha1.AgentProfile, error) {
+// readFresh reads an object from the API server itself. It returns nil if the object does not exist.
+func (h *host) readFresh(ctx context.Context, name string) (*v1alpha1.AgentProfile, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	p := &v1alpha1.AgentProfile{}
-	err := h.set.API.Get(ctx, client.ObjectKey{Namespace: h.set.Namespace, Name: name}, p)
+	err := h.settings.API.Get(ctx, client.ObjectKey{Namespace: h.settings.Namespace, Name: name}, p)
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("cannot read profile %q: %w", name, err)
 	}

@@ -20,7 +20,7 @@ func (h *host) assertStopped(ctx context.Context, name string) (run uint64, err 
 	var s hinit.Service
 	err = h.commandGateway(name, func() (hinit.Service, error) {
 		var err error
-		s, err = h.set.Init.Service(ctx, serviceName(name))
+		s, err = h.settings.Init.Service(ctx, serviceName(name))
 		return s, err
 	})
 	switch {
@@ -28,7 +28,7 @@ func (h *host) assertStopped(ctx context.Context, name string) (run uint64, err 
 		return 0, nil
 	case err != nil:
 		return 0, err
-	case !settled(&s):
+	case !isStopped(&s):
 		return 0, errRetry // for example, a user has started the gateway by hand
 	}
 	return s.Run, nil
@@ -41,7 +41,7 @@ func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if err != nil {
 		return err
 	}
-	if offered, _ := h.offers.known(string(p.UID), "", run); len(offered) == 0 {
+	if offered, _ := h.offers.noncesSince(string(p.UID), "", run); len(offered) == 0 {
 		return errRetry
 	}
 	if err := h.store.SetAside(p.Name, string(p.UID), p.Status.Assignment); err != nil {
@@ -53,19 +53,19 @@ func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 		h.offers.forget(string(p.UID))
 		return errors.Join(errRetry, h.rescanAfter(ctx, h.store.TakeBack(p.Name, string(p.UID), p.Status.Assignment)))
 	}
-	return h.set.Init.Rescan(ctx)
+	return h.settings.Init.Rescan(ctx)
 }
 
 // sendAgain reports whether set-aside data has changed since it was sent, so that it must be sent again. Some process other than
 // the gateway has then written to it. As such a process may write all the time, sendAgain looks only in the first minMoveTime of
 // a move.
 func (h *host) sendAgain(ctx context.Context, p *v1alpha1.AgentProfile) bool {
-	now, err := h.store.snapshot(ctx, p.Name, aside(p.Name, string(p.UID), p.Status.Assignment))
+	now, err := h.store.snapshot(ctx, p.Name, asidePath(p.Name, string(p.UID), p.Status.Assignment))
 	if err == nil && now == h.offers.snapshot(string(p.UID)) {
 		return false
 	}
 	again := time.Since(p.Status.Move.Since.Time).Abs() < minMoveTime
-	h.set.Log.Warn("something has changed a home while it was sent to another host", "profile", p.Name, "is_sent_again", again, "error", err)
+	h.settings.Log.Warn("something has changed a home while it was sent to another host", "profile", p.Name, "is_sent_again", again, "error", err)
 	return again
 }
 
@@ -73,17 +73,17 @@ func (h *host) sendAgain(ctx context.Context, p *v1alpha1.AgentProfile) bool {
 func (h *host) takeBack(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	h.offers.forget(string(p.UID))
 	if h.store.exists(h.store.Home(p.Name)) {
-		h.set.Log.Warn("something has made a home again while its data was set aside; the new home is kept", "profile", p.Name, "in", retainedDir)
-		if err := h.halt(ctx, p.Name, nil); err != nil {
+		h.settings.Log.Warn("something has made a home again while its data was set aside; the new home is kept", "profile", p.Name, "in", retainedDir)
+		if err := h.stopGateway(ctx, p.Name, nil); err != nil {
 			return err
 		}
 	}
 	return h.rescanAfter(ctx, h.store.TakeBack(p.Name, string(p.UID), p.Status.Assignment))
 }
 
-// drop handles set-aside data as [Store.Drop] does, for the object o. If o is nil, the object was deleted after the data was
+// handleAside handles set-aside data as [Store.Drop] does, for the object o. If o is nil, the object was deleted after the data was
 // given away. Then its last known onDelete decides whether the data is retained.
-func (h *host) drop(name, uid string, o *placement.Object) error {
+func (h *host) handleAside(name, uid string, o *placement.Object) error {
 	h.offers.forget(uid)
 	h.mu.Lock()
 	deletes := h.deletes[uid]
@@ -110,13 +110,13 @@ func (h *host) offer(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if err != nil {
 		return h.reportMoveError(ctx, p, err, true)
 	}
-	return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Move.Offer, st.Move.Received = o, nil })
+	return h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Move.Offer, st.Move.Received = o, nil })
 }
 
 // transferOwnership makes the other host the owner of the profile, by a single write of the status.
 func (h *host) transferOwnership(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	to := p.Status.Move.To
-	err := h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+	err := h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 		st.Host, st.Receipt, st.Move, st.MoveFailure = to, st.Move.Received, nil, nil
 		st.Assignment++
 		st.Phase, st.Ready, st.Applied = v1alpha1.PhaseMoving, false, ""
@@ -124,7 +124,7 @@ func (h *host) transferOwnership(ctx context.Context, p *v1alpha1.AgentProfile) 
 	})
 	if err == nil {
 		h.offers.forget(string(p.UID))
-		h.set.Log.Info("profile was given away", "profile", p.Name, "to", to)
+		h.settings.Log.Info("profile was given away", "profile", p.Name, "to", to)
 	}
 	return err
 }
@@ -132,8 +132,8 @@ func (h *host) transferOwnership(ctx context.Context, p *v1alpha1.AgentProfile) 
 // fetch downloads the data of a profile that moves to this host. It returns errRetry if too many fetches are running.
 func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	err := h.store.CheckFree(p.Name, string(p.UID))
-	if p.Spec.Pool != h.set.Pool { // a host of that pool has written the offer, and must not see a token of this pool
-		err = fmt.Errorf("cannot fetch profile %q: it is of pool %q, and this host is of pool %q", p.Name, p.Spec.Pool, h.set.Pool)
+	if p.Spec.Pool != h.settings.Pool { // a host of that pool has written the offer, and must not see a token of this pool
+		err = fmt.Errorf("cannot fetch profile %q: it is of pool %q, and this host is of pool %q", p.Name, p.Spec.Pool, h.settings.Pool)
 	}
 	if err != nil {
 		return h.reportMoveError(ctx, p, err, true)
@@ -144,7 +144,7 @@ func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	default:
 		return errRetry
 	}
-	token, err := h.set.Token()
+	token, err := h.settings.Token()
 	if err != nil {
 		return fmt.Errorf("cannot fetch profile %q: %w", p.Name, err)
 	}
@@ -159,16 +159,16 @@ func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 }
 
 // reportMoveError writes err, the error of a step of a move, into the status. The gateway is down until that step succeeds, so
-// the user must see why. With count, the error counts as a failure of the move, see callOff. It returns err.
+// the user must see why. With count, the error counts as a failure of the move, see endFailedMove. It returns err.
 func (h *host) reportMoveError(ctx context.Context, p *v1alpha1.AgentProfile, err error, count bool) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	return reportedError{errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+	return reportedError{errors.Join(err, h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 		if count {
 			st.Move.Failures++
 		}
-		st.Message = cut(fmt.Sprintf("moves to host %s: %s", st.Move.To, err))
+		st.Message = clipText(fmt.Sprintf("moves to host %s: %s", st.Move.To, err))
 	}))}
 }
 
@@ -179,12 +179,12 @@ func (h *host) install(ctx context.Context, p *v1alpha1.AgentProfile, nonce stri
 	if err == nil || ctx.Err() != nil {
 		return h.rescanAfter(ctx, err)
 	}
-	return reportedError{errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+	return reportedError{errors.Join(err, h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 		if st.Phase != v1alpha1.PhaseFailed {
 			since := metav1.Now()
 			st.Since = &since
 		}
-		st.Phase, st.Message = v1alpha1.PhaseFailed, cut(fmt.Sprintf("has moved to host %s, and does not start there: %s", h.set.Name, err))
+		st.Phase, st.Message = v1alpha1.PhaseFailed, clipText(fmt.Sprintf("has moved to host %s, and does not start there: %s", h.settings.Name, err))
 	}))}
 }
 
@@ -197,16 +197,16 @@ const (
 	forgetFailures = 24 * time.Hour
 )
 
-// failed reports whether a move has failed so often that the host that has the data must end it.
-func failed(m *v1alpha1.Move) bool {
+// moveHasFailed reports whether a move has failed so often that the host that has the data must end it.
+func moveHasFailed(m *v1alpha1.Move) bool {
 	return m.Failures >= maxMoveFailures && time.Since(m.Since.Time).Abs() > minMoveTime // Since is from another node's clock
 }
 
-// callOff ends a move that has failed, so that the gateway runs here again. It writes into the status why, and when the
+// endFailedMove ends a move that has failed, so that the gateway runs here again. It writes into the status why, and when the
 // controller may begin the next move.
-func (h *host) callOff(ctx context.Context, p *v1alpha1.AgentProfile) error {
+func (h *host) endFailedMove(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	var why []string
-	if !failed(p.Status.Move) {
+	if !moveHasFailed(p.Status.Move) {
 		why = append(why, fmt.Sprintf("nothing was sent for %v", maxStall))
 	}
 	if said := strings.TrimPrefix(p.Status.Message, fmt.Sprintf("moves to host %s: ", p.Status.Move.To)); said != p.Status.Move.Reason {
@@ -215,27 +215,27 @@ func (h *host) callOff(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if err := h.offers.failure(string(p.UID)); err != nil && !strings.Contains(p.Status.Message, err.Error()) {
 		why = append(why, err.Error())
 	}
-	err := h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+	err := h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 		fail := v1alpha1.MoveFailure{Attempts: 1, To: st.Move.To, At: metav1.Now()}
 		if old := st.MoveFailure; old != nil && time.Since(old.At.Time) < forgetFailures {
 			fail.Attempts += old.Attempts
 		}
-		fail.Message = cut(fmt.Sprintf("did not move to host %s, and tries again after %v: %s", st.Move.To, placement.MoveDelay(fail.Attempts), strings.Join(why, "; ")))
+		fail.Message = clipText(fmt.Sprintf("did not move to host %s, and tries again after %v: %s", st.Move.To, placement.MoveDelay(fail.Attempts), strings.Join(why, "; ")))
 		st.Message, st.Move, st.MoveFailure = fail.Message, nil, &fail
 	})
 	if err == nil {
 		h.offers.forget(string(p.UID))
-		h.set.Log.Warn("move has failed", "profile", p.Name, "reason", p.Status.MoveFailure.Message)
+		h.settings.Log.Warn("move has failed", "profile", p.Name, "reason", p.Status.MoveFailure.Message)
 	}
 	return err
 }
 
-// received reports that the data of an offer is stored. Before that it makes sure that the data can be installed: after the
+// reportReceived reports that the data of an offer is stored. Before that it makes sure that the data can be installed: after the
 // report this host may become the owner, and then no host can end the move.
-func (h *host) received(ctx context.Context, p *v1alpha1.AgentProfile, nonce string) error {
+func (h *host) reportReceived(ctx context.Context, p *v1alpha1.AgentProfile, nonce string) error {
 	r, err := h.store.receipt(p.Name, string(p.UID), nonce)
 	if err = errors.Join(err, h.store.CheckFree(p.Name, string(p.UID))); err != nil {
 		return h.reportMoveError(ctx, p, err, true)
 	}
-	return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Move.Received, st.Move.Failures = r, 0 })
+	return h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Move.Received, st.Move.Failures = r, 0 })
 }

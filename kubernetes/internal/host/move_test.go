@@ -123,9 +123,9 @@ func round(t *testing.T, api client.Client, hosts ...*host) {
 	for _, h := range hosts {
 		h.seen = map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}
 		switch p := read(t, api, "coder"); {
-		case p.Status.Host == h.set.Name:
+		case p.Status.Host == h.settings.Name:
 			h.seen[ownField]["coder"] = p
-		case p.Status.Move != nil && p.Status.Move.To == h.set.Name:
+		case p.Status.Move != nil && p.Status.Move.To == h.settings.Name:
 			h.seen[moveField]["coder"] = p
 		}
 		_ = h.reconcile(t.Context(), "coder") // a move may fail
@@ -265,7 +265,7 @@ func TestAMoveThatFailsIsNotTriedAgainAtOnce(t *testing.T) {
 		h = hostOf(t, "to", api, &gateways{}, s)
 		h.handleEvent(moveField, read(t, api, "coder"), true)
 		done := make(chan bool)
-		go func() { h.work(ctx); close(done) }()
+		go func() { h.runWorker(ctx); close(done) }()
 		<-ctx.Done()
 		h.queue.ShutDown()
 		<-done

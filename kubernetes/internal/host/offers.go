@@ -41,7 +41,7 @@ type offers struct {
 	listener net.Listener
 	sum      string // SHA-256 of the certificate
 
-	callers callers
+	callers openConnections
 }
 
 // offer is one profile that is offered to the host to.
@@ -82,9 +82,9 @@ func (o *offers) make(one offer) (*v1alpha1.Offer, error) {
 	return &v1alpha1.Offer{Nonce: nonce, Address: o.listener.Addr().String(), Certificate: o.sum}, nil
 }
 
-// known returns the nonces of offers for the object uid that were made after its gateway's last run. run is the number of that
+// noncesSince returns the nonces of offers for the object uid that were made after its gateway's last run. run is the number of that
 // run; anyRun selects all offers. sent are the nonces of offers whose data was sent with the checksum sum.
-func (o *offers) known(uid, sum string, run uint64) (offered, sent []string) {
+func (o *offers) noncesSince(uid, sum string, run uint64) (offered, sent []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for nonce, one := range o.by {
@@ -142,7 +142,7 @@ func (o *offers) forget(uid string) {
 	for nonce, one := range o.by {
 		if one.uid == uid {
 			delete(o.by, nonce)
-			one.begin(nil)
+			one.replaceRequest(nil)
 		}
 	}
 	if len(o.by) == 0 && o.listener != nil {
@@ -208,7 +208,7 @@ func (o *offers) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		if ServerName(nonce) != hello.ServerName {
 			continue
 		}
-		if c, is := hello.Conn.(*call); is {
+		if c, is := hello.Conn.(*connection); is {
 			c.named.Store(true)
 		}
 		return nil, nil //nolint:nilnil // the configuration of the listener is used
@@ -237,7 +237,7 @@ func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 	deadline := http.NewResponseController(w)
 	defer context.AfterFunc(ctx, func() { _ = deadline.SetWriteDeadline(time.Now()) })() // ends a write to a host that does not read
 	o.mu.Lock()
-	one.begin(end)
+	one.replaceRequest(end)
 	if o.by[nonce] != one { // it was withdrawn meanwhile
 		end()
 	}
@@ -265,9 +265,9 @@ func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// begin ends the request that is being answered, and stores the new one. A host sends a new request only after it has given up
+// replaceRequest ends the request that is being answered, and stores the new one. A host sends a new request only after it has given up
 // the last one.
-func (one *offer) begin(end context.CancelFunc) {
+func (one *offer) replaceRequest(end context.CancelFunc) {
 	if one.end != nil {
 		one.end()
 	}
@@ -296,7 +296,7 @@ func (w progressWriter) Flush() { _ = http.NewResponseController(w.ResponseWrite
 // checksum of the whole archive, and its [Store.snapshot]. If it fails and begun is false, it has written nothing, and the caller
 // must answer the request.
 func (s *Store) send(one *offer, w http.ResponseWriter, r *http.Request) (snapshot, sum string, begun bool, err error) {
-	home, err := s.directory(s.Home(one.name))
+	home, err := s.openDir(s.Home(one.name))
 	if err != nil {
 		return "", "", false, err
 	}
@@ -322,21 +322,21 @@ func exportOf(dir *os.File, name string) *archive.Export {
 	return &archive.Export{Home: descriptor(dir), Name: name, Secrets: true, Links: true, HomeIdle: true}
 }
 
-// errLooked ends an export of which only the head is needed.
-var errLooked = errors.New("its head is enough")
+// errHeadRead ends an export of which only the head is needed.
+var errHeadRead = errors.New("its head is enough")
 
 // snapshot returns a checksum of the names, sizes and times of the files in a directory. The head of an archive has these. If the
 // checksum has changed, the data has.
 func (s *Store) snapshot(ctx context.Context, name, at string) (string, error) {
-	dir, err := s.directory(at)
+	dir, err := s.openDir(at)
 	if err != nil {
 		return "", err
 	}
 	defer dir.Close()
 	nowhere, out := io.Pipe()
-	_ = nowhere.CloseWithError(errLooked) // it never fails
+	_ = nowhere.CloseWithError(errHeadRead) // it never fails
 	head, _, _, err := exportOf(dir, name).Run(ctx, out)
-	if !errors.Is(err, errLooked) {
+	if !errors.Is(err, errHeadRead) {
 		return "", err
 	}
 	return head.Snapshot, nil

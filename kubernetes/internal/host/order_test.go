@@ -94,17 +94,17 @@ func TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain(t *testing.T) {
 	p.Spec.Soul, p.Status.Assignment = &v1alpha1.ConfigMapKey{ConfigMap: "soul", Key: "text"}, 1
 	f := &failing{gateways: gateways{by: map[string]hinit.Service{}}, fault: errors.New("hinit is being re-executed")}
 	h := hostOf(t, "me", apiOf(p), &f.gateways, store)
-	h.set.Init = f
+	h.settings.Init = f
 	h.services["coder"] = f.set("gateway-coder", hinit.StateDown, hinit.WantDown)
 	want := func(text string) {
 		h.sources.seen["ConfigMap/soul"] = source{map[string][]byte{"text": []byte(text)}, nil, time.Now()}
 	}
 	want("old")
-	if err := h.run(t.Context(), p); !errors.Is(err, errDone) {
+	if err := h.runGateway(t.Context(), p); !errors.Is(err, errDone) {
 		t.Fatalf("the start: %v", err)
 	}
 	want("new")
-	if err := h.run(t.Context(), p); !errors.Is(err, f.fault) {
+	if err := h.runGateway(t.Context(), p); !errors.Is(err, f.fault) {
 		t.Fatalf("the restart that fails: %v", err)
 	}
 	f.fault = nil
@@ -114,7 +114,7 @@ func TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain(t *testing.T) {
 			t.Fatalf("settled: %t, %v", settled, err)
 		}
 		if !settled {
-			err = h.run(t.Context(), p)
+			err = h.runGateway(t.Context(), p)
 		}
 		if err != nil && !errors.Is(err, errDone) {
 			t.Error(err)

@@ -16,18 +16,18 @@ type record struct {
 	Files []string `json:"files"` // files that the fleet has written, below the home of the profile
 }
 
-// read returns the record of a live profile, or nil if there is none. It ignores a record without a profile, which a crash has
+// readRecord returns the record of a live profile, or nil if there is none. It ignores a record without a profile, which a crash has
 // left or an agent has made.
-func (s *Store) read(name string) (*record, error) {
+func (s *Store) readRecord(name string) (*record, error) {
 	if !s.exists(s.Home(name)) {
 		return nil, nil
 	}
-	return s.stored(name)
+	return s.storedRecord(name)
 }
 
-// stored returns the record that is stored for a name, or nil if there is none.
-func (s *Store) stored(name string) (*record, error) {
-	text, err := s.content(path.Join(liveDir, name), maxRecordBytes)
+// storedRecord returns the record that is stored for a name, or nil if there is none.
+func (s *Store) storedRecord(name string) (*record, error) {
+	text, err := s.readFile(path.Join(liveDir, name), maxRecordBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -38,8 +38,8 @@ func (s *Store) stored(name string) (*record, error) {
 	return r, err
 }
 
-// write replaces the record of a profile. When it returns, the record is on the disk.
-func (s *Store) write(name string, r *record) error {
+// writeRecord replaces the record of a profile. When it returns, the record is on the disk.
+func (s *Store) writeRecord(name string, r *record) error {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -74,17 +74,17 @@ func (s *Store) Names(known func(name string) bool) (names []string, all int, er
 		}
 		all++
 	}
-	err = s.each(liveDir, func(name string, _ bool) { add(name) })
+	err = s.eachEntry(liveDir, func(name string, _ bool) { add(name) })
 	return names, all, errors.Join(err, s.eachMoving(func(name, _ string) { add(name) }))
 }
 
-// forgetUnknown removes a record of no profile, whatever an agent has put there.
-func (s *Store) forgetUnknown(name string) error { return s.discard(path.Join(liveDir, name)) }
+// removeUnknownRecord removes a record of no profile, whatever an agent has put there.
+func (s *Store) removeUnknownRecord(name string) error { return s.discard(path.Join(liveDir, name)) }
 
 // UIDs returns the UIDs of all data that the store has for a profile name. If the record can't be read, one of them is "", for
-// which Look returns the error.
+// which Inspect returns the error.
 func (s *Store) UIDs(name string) (out []string, err error) {
-	switch r, bad := s.read(name); {
+	switch r, bad := s.readRecord(name); {
 	case bad != nil:
 		out = append(out, "")
 	case r != nil:
@@ -99,9 +99,9 @@ func (s *Store) UIDs(name string) (out []string, err error) {
 
 // CheckFree returns an error if hinit has a profile of this name that belongs to another object, or to none.
 func (s *Store) CheckFree(name, uid string) error {
-	r, err := s.read(name)
+	r, err := s.readRecord(name)
 	if err != nil {
-		return wrap("read the record of", name, err)
+		return wrapError("read the record of", name, err)
 	}
 	if r != nil && r.UID == uid || !s.exists(s.Home(name)) {
 		return nil
@@ -115,11 +115,11 @@ func (s *Store) Claim(name, uid string) error {
 	if err := s.CheckFree(name, uid); err != nil {
 		return err
 	}
-	return s.write(name, &record{UID: uid})
+	return s.writeRecord(name, &record{UID: uid})
 }
 
-// forget removes the record of a live profile.
-func (s *Store) forget(name string) error {
+// removeRecord removes the record of a live profile.
+func (s *Store) removeRecord(name string) error {
 	err := s.root.Remove(path.Join(liveDir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -57,7 +57,7 @@ func (s *Store) emptyTrash(ctx context.Context) (left int, err error) {
 		return 0, err
 	}
 	var failed error
-	err = s.each(trashDir, func(name string, _ bool) {
+	err = s.eachEntry(trashDir, func(name string, _ bool) {
 		err := ctx.Err() // return now: even a single tree may have millions of files
 		if err == nil {
 			err = s.removeSome(ctx, path.Join(trashDir, name))

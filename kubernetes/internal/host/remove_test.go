@@ -78,7 +78,7 @@ func TestADirectoryOfTheStoreThatAnAgentHasSpoiltStopsNoStart(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%s is %s: %v", name, how, err)
 				}
-				if err := s.write("coder", &record{UID: "u1"}); err != nil {
+				if err := s.writeRecord("coder", &record{UID: "u1"}); err != nil {
 					t.Errorf("%s was %s: %v", name, how, err)
 				}
 			})
@@ -167,7 +167,7 @@ func TestDataThatCouldNotBeDeletedIsDeletedLater(t *testing.T) {
 			t.Fatal(err)
 		}
 		var log bytes.Buffer
-		h := &host{store: s, set: Settings{Log: slog.New(slog.NewTextHandler(&log, nil))}}
+		h := &host{store: s, settings: Settings{Log: slog.New(slog.NewTextHandler(&log, nil))}}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan bool)
 		go func() {

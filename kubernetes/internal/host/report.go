@@ -20,16 +20,16 @@ import (
 // startTimeout is how long after its start the memory of a gateway is not reported, because it still changes a lot.
 const startTimeout = 30 * time.Second
 
-// settled reports whether the gateway is down with no process left, and hinit will not start it. A nil s means that hinit has no
+// isStopped reports whether the gateway is down with no process left, and hinit will not start it. A nil s means that hinit has no
 // such gateway.
-func settled(s *hinit.Service) bool {
+func isStopped(s *hinit.Service) bool {
 	return s == nil || s.State == hinit.StateDown && s.Want == hinit.WantDown
 }
 
-// describe fills a status from s, which is what hinit reports about the gateway, or nil if hinit has no such gateway. While this
+// fillStatus fills a status from s, which is what hinit reports about the gateway, or nil if hinit has no such gateway. While this
 // host is reported as lost, it changes nothing.
-func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
-	if !back(st) {
+func fillStatus(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
+	if !clearRestarting(st) {
 		return
 	}
 	phase, message := v1alpha1.PhaseStarting, ""
@@ -60,7 +60,7 @@ func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 	if st.Phase != phase || st.Since == nil || s != nil && !steady {
 		st.Since = &since
 	}
-	st.Phase, st.Message = phase, cut(message)
+	st.Phase, st.Message = phase, clipText(message)
 	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.PlacedCondition)
 }
 
@@ -79,9 +79,9 @@ func moveFailed(st *v1alpha1.AgentProfileStatus) string {
 	return ""
 }
 
-// back removes the condition that this host is restarting. If the condition says that the host is lost, only the controller may
-// remove it: then back keeps it and returns false.
-func back(st *v1alpha1.AgentProfileStatus) bool {
+// clearRestarting removes the condition that this host is restarting. If the condition says that the host is lost, only the controller may
+// remove it: then clearRestarting keeps it and returns false.
+func clearRestarting(st *v1alpha1.AgentProfileStatus) bool {
 	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ReachableCondition); c != nil && c.Reason == placement.HostLost {
 		return false
 	}
@@ -117,7 +117,7 @@ func describeExit(st *v1alpha1.AgentProfileStatus, x *hinit.Exit) {
 		st.Cause, st.LastExit = "", nil
 		return
 	}
-	st.Cause = cut(x.Cause)
+	st.Cause = clipText(x.Cause)
 	st.LastExit = &v1alpha1.LastExit{Cause: st.Cause, At: metav1.NewTime(x.At.Truncate(time.Second))}
 	if x.Code != nil {
 		n := int32(*x.Code)
@@ -144,19 +144,19 @@ func describeMemory(st *v1alpha1.AgentProfileStatus, bytes uint64) {
 	st.Memory = resource.NewQuantity(now, resource.BinarySI)
 }
 
-// condition sets a condition of a status to False, with the text of trouble as its message. If trouble is nil, it removes the
+// setCondition sets a condition of a status to False, with the text of trouble as its message. If trouble is nil, it removes the
 // condition.
-func condition(st *v1alpha1.AgentProfileStatus, kind, reason string, trouble error) {
+func setCondition(st *v1alpha1.AgentProfileStatus, kind, reason string, trouble error) {
 	if trouble == nil {
 		meta.RemoveStatusCondition(&st.Conditions, kind)
 		return
 	}
-	meta.SetStatusCondition(&st.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: cut(trouble.Error())})
+	meta.SetStatusCondition(&st.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: clipText(trouble.Error())})
 }
 
-// cut makes a text fit into a field of a status: one line of at most 1000 bytes. An agent may have chosen a part of it, so cut
+// clipText makes a text fit into a field of a status: one line of at most 1000 bytes. An agent may have chosen a part of it, so cut
 // makes escape sequences visible.
-func cut(text string) string {
+func clipText(text string) string {
 	if text = show.Line(text); len(text) > 1000 {
 		return strings.ToValidUTF8(text[:1000], "")
 	}

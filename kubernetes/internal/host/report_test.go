@@ -50,7 +50,7 @@ func TestAProfileIsToldAsHinitStatusTellsIt(t *testing.T) {
 		if c.service != nil {
 			c.service.Restarts, c.service.Since = 7, at
 		}
-		describe(&st, c.service, c.wanted)
+		fillStatus(&st, c.service, c.wanted)
 		if st.Phase != c.phase || st.Ready != c.ready || st.Message != c.message || st.Cause != c.cause || len(st.Conditions) > 0 {
 			t.Errorf("%s: %+v", c.name, st)
 		}
@@ -73,7 +73,7 @@ func TestAProfileIsToldAsHinitStatusTellsIt(t *testing.T) {
 // memory for each profile.
 func TestACauseOfAnAgentFitsIntoTheStatus(t *testing.T) {
 	st := v1alpha1.AgentProfileStatus{}
-	describe(&st, &hinit.Service{LastExit: &hinit.Exit{Cause: strings.Repeat("\x1b", 1<<20)}}, true)
+	fillStatus(&st, &hinit.Service{LastExit: &hinit.Exit{Cause: strings.Repeat("\x1b", 1<<20)}}, true)
 	if len(st.Cause) > 1024 || len(st.LastExit.Cause) > 1024 || strings.Contains(st.Cause, "\x1b") {
 		t.Errorf("the cause has %d bytes", len(st.Cause))
 	}
@@ -95,7 +95,7 @@ func TestAFailedMoveIsToldWhileTheNextOneWaits(t *testing.T) {
 		{9, 25 * time.Hour, false, false},
 	} {
 		st := v1alpha1.AgentProfileStatus{MoveFailure: &v1alpha1.MoveFailure{Attempts: c.attempts, At: metav1.NewTime(time.Now().Add(-c.age)), Message: "did not move"}}
-		describe(&st, &hinit.Service{State: hinit.StateUp, Ready: true}, true)
+		fillStatus(&st, &hinit.Service{State: hinit.StateUp, Ready: true}, true)
 		if (st.Message == "did not move") != c.told || (st.MoveFailure != nil) != c.known {
 			t.Errorf("%d failures, the last %v ago: the status says %q, with %+v", c.attempts, c.age, st.Message, st.MoveFailure)
 		}
@@ -106,7 +106,7 @@ func TestAFailedMoveIsToldWhileTheNextOneWaits(t *testing.T) {
 func TestOnlyTheControllerEndsTheLossOfAHost(t *testing.T) {
 	st := v1alpha1.AgentProfileStatus{Phase: v1alpha1.PhaseLost}
 	meta.SetStatusCondition(&st.Conditions, metav1.Condition{Type: v1alpha1.ReachableCondition, Status: metav1.ConditionFalse, Reason: placement.HostLost})
-	describe(&st, &hinit.Service{State: hinit.StateUp, Ready: true}, true)
+	fillStatus(&st, &hinit.Service{State: hinit.StateUp, Ready: true}, true)
 	if st.Phase != v1alpha1.PhaseLost || st.Ready || len(st.Conditions) != 1 {
 		t.Errorf("%+v", st)
 	}
@@ -121,7 +121,7 @@ func TestMemoryIsToldWhereItHasChanged(t *testing.T) {
 		}
 	}
 	st = &v1alpha1.AgentProfileStatus{}
-	describe(st, &hinit.Service{State: hinit.StateUp, MemoryBytes: 1 << 30, Since: time.Now()}, true)
+	fillStatus(st, &hinit.Service{State: hinit.StateUp, MemoryBytes: 1 << 30, Since: time.Now()}, true)
 	if st.Memory != nil {
 		t.Errorf("the memory of a gateway that has just begun is told: %s", st.Memory)
 	}

@@ -24,19 +24,19 @@ const maxSteps = 20
 // serviceName returns the name of hinit's service for the gateway of a profile.
 func serviceName(profile string) string { return "gateway-" + profile }
 
-// steps performs the steps of one object on this host, until nothing is left to do or another host or the controller must act
+// performSteps performs the steps of one object on this host, until nothing is left to do or another host or the controller must act
 // first. p is the profile from the watch cache, or nil. If p has another UID than uid, the object was deleted.
 //
-// Before a step that changes anything, steps reads the profile afresh. Only Create needs no read: nothing runs from an empty
+// Before a step that changes anything, performSteps reads the profile afresh. Only Create needs no read: nothing runs from an empty
 // profile before a compare-and-swap has confirmed it, and that write fails if p is outdated.
-func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentProfile) error {
+func (h *host) performSteps(ctx context.Context, name, uid string, p *v1alpha1.AgentProfile) error {
 	fresh := false
 	for range maxSteps {
 		local, err := h.localState(name, uid, p)
 		if err != nil {
 			return h.reportUnreadable(ctx, p, err)
 		}
-		step := placement.Next(h.set.Name, object(p, uid), local)
+		step := placement.Next(h.settings.Name, object(p, uid), local)
 		if step == placement.Wait && local.Aside != 0 {
 			h.mu.Lock()
 			defer h.mu.Unlock() // this is the last iteration
@@ -50,15 +50,15 @@ func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentPro
 			p, fresh = p.DeepCopy(), true
 		}
 		if !fresh {
-			if p, err = h.fresh(ctx, name); err != nil {
+			if p, err = h.readFresh(ctx, name); err != nil {
 				return err
 			}
 			fresh = true
 			continue
 		}
-		h.set.Log.Debug("step", "profile", name, "step", step)
+		h.settings.Log.Debug("step", "profile", name, "step", step)
 		version := versionOf(p)
-		err = h.step(ctx, step, name, uid, p, local)
+		err = h.performStep(ctx, step, name, uid, p, local)
 		if errors.Is(err, errDone) {
 			return nil
 		}
@@ -77,12 +77,12 @@ func (h *host) reportUnreadable(ctx context.Context, p *v1alpha1.AgentProfile, e
 	switch {
 	case p == nil:
 		return err
-	case p.Status.Move != nil && p.Status.Move.To == h.set.Name:
+	case p.Status.Move != nil && p.Status.Move.To == h.settings.Name:
 		return h.reportMoveError(ctx, p, err, true)
-	case p.Status.Host != h.set.Name:
+	case p.Status.Host != h.settings.Name:
 		return err
 	}
-	return reportedError{errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Message = cut(err.Error()) }))}
+	return reportedError{errors.Join(err, h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Message = clipText(err.Error()) }))}
 }
 
 func versionOf(p *v1alpha1.AgentProfile) string {
@@ -105,7 +105,7 @@ func object(p *v1alpha1.AgentProfile, uid string) *placement.Object {
 		o.Receipt = r.Nonce
 	}
 	if m := p.Status.Move; m != nil {
-		o.To, o.Failed = m.To, failed(m)
+		o.To, o.Failed = m.To, moveHasFailed(m)
 		if m.Offer != nil {
 			o.Offer = m.Offer.Nonce
 		}
@@ -122,7 +122,7 @@ func (h *host) localState(name, uid string, p *v1alpha1.AgentProfile) (placement
 	if p != nil {
 		current = object(p, string(p.UID))
 	}
-	local, err := h.store.Look(name, uid, h.set.Name, current)
+	local, err := h.store.Inspect(name, uid, h.settings.Name, current)
 	if err != nil {
 		return local, err
 	}
@@ -138,9 +138,9 @@ func (h *host) localState(name, uid string, p *v1alpha1.AgentProfile) (placement
 	case s != nil:
 		run = s.Run
 	}
-	local.Offered, local.Sent = h.offers.known(uid, sum, run)
+	local.Offered, local.Sent = h.offers.noncesSince(uid, sum, run)
 	local.Stalled = h.offers.stalled(uid)
-	local.Up = local.Live && (!known || !settled(s))
+	local.Up = local.Live && (!known || !isStopped(s))
 	return local, nil
 }
 
@@ -160,20 +160,20 @@ func (h *host) checkSettled(ctx context.Context, step placement.Step, p *v1alpha
 		return true, nil // hinit will report soon, which queues the profile again
 	case now.uid != p.UID, now.generation != p.Generation, now.sum == "":
 		return false, nil
-	case step == placement.Run && (s == nil || s.Want != hinit.WantUp), step == placement.Halt && !settled(s):
+	case step == placement.Run && (s == nil || s.Want != hinit.WantUp), step == placement.Halt && !isStopped(s):
 		return false, nil
 	}
-	files, err := h.sources.wanted(ctx, &p.Spec)
-	if err == nil && sum(files) != now.sum {
+	files, err := h.sources.wantedFiles(ctx, &p.Spec)
+	if err == nil && checksum(files) != now.sum {
 		return false, nil
 	}
 	if h.reportLater(p, s) {
 		return true, nil
 	}
-	return true, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+	return true, h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 		st.Installed, st.ObservedGeneration, st.Applied = st.Assignment, now.generation, now.sum
-		describe(st, s, p.Wanted())
-		condition(st, v1alpha1.ConfiguredCondition, "SourceMissing", err)
+		fillStatus(st, s, p.Wanted())
+		setCondition(st, v1alpha1.ConfiguredCondition, "SourceMissing", err)
 	})
 }
 
@@ -197,9 +197,9 @@ func (h *host) reportLater(p *v1alpha1.AgentProfile, s *hinit.Service) bool {
 	return rest > 0
 }
 
-// report lets change modify the status of an object, and writes the status by compare-and-swap if it has changed. Afterwards, p
+// writeStatus lets change modify the status of an object, and writes the status by compare-and-swap if it has changed. Afterwards, p
 // is the object that the API server returned, unless p belongs to the watch cache.
-func (h *host) report(ctx context.Context, p *v1alpha1.AgentProfile, change func(*v1alpha1.AgentProfileStatus)) error {
+func (h *host) writeStatus(ctx context.Context, p *v1alpha1.AgentProfile, change func(*v1alpha1.AgentProfileStatus)) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	next := p.DeepCopy()
@@ -207,7 +207,7 @@ func (h *host) report(ctx context.Context, p *v1alpha1.AgentProfile, change func
 	if equality.Semantic.DeepEqual(&next.Status, &p.Status) {
 		return nil
 	}
-	if err := h.set.API.Status().Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := h.settings.API.Status().Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("cannot report on profile %q: %w", p.Name, err)
 	}
 	if h.cached(p.Name) != p { // objects in the watch cache must not be modified
@@ -216,23 +216,23 @@ func (h *host) report(ctx context.Context, p *v1alpha1.AgentProfile, change func
 	return nil
 }
 
-// step performs one step. p must be a fresh read of the object, except for Create. If the step writes the object, p becomes what
+// performStep performs one step. p must be a fresh read of the object, except for Create. If the step writes the object, p becomes what
 // the API server returned.
-func (h *host) step(ctx context.Context, step placement.Step, name, uid string, p *v1alpha1.AgentProfile, local placement.Local) error {
+func (h *host) performStep(ctx context.Context, step placement.Step, name, uid string, p *v1alpha1.AgentProfile, local placement.Local) error {
 	switch step {
 	case placement.Run:
-		return h.run(ctx, p)
+		return h.runGateway(ctx, p)
 	case placement.Halt:
-		return h.halt(ctx, name, p)
+		return h.stopGateway(ctx, name, p)
 	case placement.Create:
 		return h.create(ctx, p)
 	case placement.Report:
 		return h.reportData(ctx, p)
 	case placement.Missing:
-		return errors.Join(errRetry, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
-			back(st)
+		return errors.Join(errRetry, h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+			clearRestarting(st)
 			st.Phase, st.Ready, st.Missing = v1alpha1.PhaseLost, false, true
-			st.Message = fmt.Sprintf("its data is not on the volume of host %s; bring the volume back, or set spec.recover", h.set.Name)
+			st.Message = fmt.Sprintf("its data is not on the volume of host %s; bring the volume back, or set spec.recover", h.settings.Name)
 		}))
 	case placement.Offer:
 		return h.offer(ctx, p)
@@ -243,24 +243,24 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 	case placement.Give:
 		return h.transferOwnership(ctx, p)
 	case placement.CallOff:
-		return h.callOff(ctx, p)
+		return h.endFailedMove(ctx, p)
 	case placement.Fetch:
 		return h.fetch(ctx, p)
 	case placement.Received:
-		return h.received(ctx, p, local.Incoming)
+		return h.reportReceived(ctx, p, local.Incoming)
 	case placement.Install:
 		return h.install(ctx, p, local.Incoming)
 	case placement.Retire:
-		if err := h.halt(ctx, name, nil); err != nil {
+		if err := h.stopGateway(ctx, name, nil); err != nil {
 			return err
 		}
 		return h.rescanAfter(ctx, h.store.RetireHome(name, uid))
 	case placement.Drop:
-		return h.drop(name, uid, object(p, uid))
+		return h.handleAside(name, uid, object(p, uid))
 	case placement.DropIncoming:
 		return h.store.DropIncoming(name, uid)
 	case placement.Finish:
-		return h.finish(ctx, p, local.Live)
+		return h.finishDeleted(ctx, p, local.Live)
 	case placement.Wait:
 	}
 	return nil
@@ -272,7 +272,7 @@ func (h *host) rescanAfter(ctx context.Context, err error) error {
 	if err != nil {
 		return err
 	}
-	return h.set.Init.Rescan(ctx)
+	return h.settings.Init.Rescan(ctx)
 }
 
 // reportData reports that the data is on this volume. A new profile is reported by the write that adds the finalizer, and its
@@ -282,17 +282,17 @@ func (h *host) reportData(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if !controllerutil.ContainsFinalizer(p, v1alpha1.Finalizer) {
 		next := p.DeepCopy()
 		next.MarkCreated()
-		if err := h.set.API.Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
+		if err := h.settings.API.Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
 			return fmt.Errorf("cannot report on profile %q: %w", p.Name, err)
 		}
 		*p = *next
 		return nil
 	}
 	applied, err := "", errRetry
-	if s, known := h.service(p.Name); known && settled(s) {
-		applied, _, err = h.configure(ctx, p) // after an error, the next step tries again
+	if s, known := h.service(p.Name); known && isStopped(s) {
+		applied, _, err = h.writeFiles(ctx, p) // after an error, the next step tries again
 	}
-	return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+	return h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 		since := metav1.Now()
 		st.Installed, st.Missing, st.Phase, st.Message, st.Since = st.Assignment, false, v1alpha1.PhaseStarting, "", &since
 		if err == nil {
@@ -301,23 +301,23 @@ func (h *host) reportData(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	})
 }
 
-// run starts the gateway with the files that the spec asks for, and restarts it if they have changed.
-func (h *host) run(ctx context.Context, p *v1alpha1.AgentProfile) error {
+// runGateway starts the gateway with the files that the spec asks for, and restarts it if they have changed.
+func (h *host) runGateway(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	h.offers.forget(string(p.UID))
 	s, known := h.service(p.Name)
 	if !known {
 		return errRetry
 	}
 	before := h.runsWith(p).sum
-	applied, changed, configured := h.configure(ctx, p)
+	applied, changed, configured := h.writeFiles(ctx, p)
 	switch {
 	case configured != nil && before == "": // the files were never written: don't start the gateway without them
 	case s == nil || s.Want != hinit.WantUp:
-		if err := h.commandGateway(p.Name, func() (hinit.Service, error) { return h.set.Init.Start(ctx, serviceName(p.Name), hinit.Wait{}) }); err != nil {
+		if err := h.commandGateway(p.Name, func() (hinit.Service, error) { return h.settings.Init.Start(ctx, serviceName(p.Name), hinit.Wait{}) }); err != nil {
 			return errors.Join(err, h.reportRun(ctx, p, applied, configured))
 		}
 	case configured == nil && (changed || before != "" && before != applied): // files were written since the gateway's start
-		if err := h.commandGateway(p.Name, func() (hinit.Service, error) { return h.set.Init.Restart(ctx, serviceName(p.Name), hinit.Wait{}) }); err != nil {
+		if err := h.commandGateway(p.Name, func() (hinit.Service, error) { return h.settings.Init.Restart(ctx, serviceName(p.Name), hinit.Wait{}) }); err != nil {
 			return err
 		}
 	}
@@ -334,12 +334,12 @@ func (h *host) run(ctx context.Context, p *v1alpha1.AgentProfile) error {
 // configured the error of writing them.
 func (h *host) reportRun(ctx context.Context, p *v1alpha1.AgentProfile, applied string, configured error) error {
 	s, _ := h.service(p.Name)
-	err := h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+	err := h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 		st.Installed = st.Assignment
-		describe(st, s, p.Wanted())
-		condition(st, v1alpha1.ConfiguredCondition, "SourceMissing", configured)
+		fillStatus(st, s, p.Wanted())
+		setCondition(st, v1alpha1.ConfiguredCondition, "SourceMissing", configured)
 		if configured != nil {
-			st.Message = cut(configured.Error())
+			st.Message = clipText(configured.Error())
 			return
 		}
 		st.ObservedGeneration, st.Applied = p.Generation, applied
@@ -350,14 +350,14 @@ func (h *host) reportRun(ctx context.Context, p *v1alpha1.AgentProfile, applied 
 	return err
 }
 
-// configure writes the files of a profile. applied is their checksum, and changed says whether a file on the volume has changed.
-func (h *host) configure(ctx context.Context, p *v1alpha1.AgentProfile) (applied string, changed bool, err error) {
-	files, err := h.sources.wanted(ctx, &p.Spec)
+// writeFiles writes the files of a profile. applied is their checksum, and changed says whether a file on the volume has changed.
+func (h *host) writeFiles(ctx context.Context, p *v1alpha1.AgentProfile) (applied string, changed bool, err error) {
+	files, err := h.sources.wantedFiles(ctx, &p.Spec)
 	if err != nil {
 		return "", false, err
 	}
 	changed, err = h.store.apply(p.Name, string(p.UID), files)
-	return sum(files), changed, err
+	return checksum(files), changed, err
 }
 
 // appliedFiles says with which files a gateway runs: of which object, of which generation, with which checksum.
@@ -391,19 +391,21 @@ func (h *host) create(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	case p.Spec.Recover != nil && p.Spec.Recover.Archive != "":
 		err = h.restore(name, uid, p.Spec.Recover.Archive)
 	default:
-		err = h.set.Create(ctx, name)
+		err = h.settings.Create(ctx, name)
 	}
 	if err != nil {
-		return reportedError{errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Phase, st.Message = v1alpha1.PhaseFailed, cut(err.Error()) }))}
+		return reportedError{errors.Join(err, h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+			st.Phase, st.Message = v1alpha1.PhaseFailed, clipText(err.Error())
+		}))}
 	}
-	return h.set.Init.Rescan(ctx)
+	return h.settings.Init.Rescan(ctx)
 }
 
 // restore creates a profile from an archive in the backups directory of the volume.
 func (h *host) restore(name, uid, archive string) error {
-	f, _, err := h.store.open(path.Join(backupsDir, archive))
+	f, _, err := h.store.openFile(path.Join(backupsDir, archive))
 	if err != nil {
-		return fmt.Errorf("cannot recover profile %q: %w; put the archive into %s on the volume of host %s", name, err, backupsDir, h.set.Name)
+		return fmt.Errorf("cannot recover profile %q: %w; put the archive into %s on the volume of host %s", name, err, backupsDir, h.settings.Name)
 	}
 	defer f.Close()
 	const nonce = "backup"
@@ -418,9 +420,9 @@ func (h *host) restore(name, uid, archive string) error {
 	return h.store.Install(name, uid, nonce)
 }
 
-// finish stops the profile of a deleted object, deletes or retires its data, and removes the finalizer from the object.
-func (h *host) finish(ctx context.Context, p *v1alpha1.AgentProfile, live bool) error {
-	err := h.halt(ctx, p.Name, nil)
+// finishDeleted stops the profile of a deleted object, deletes or retires its data, and removes the finalizer from the object.
+func (h *host) finishDeleted(ctx context.Context, p *v1alpha1.AgentProfile, live bool) error {
+	err := h.stopGateway(ctx, p.Name, nil)
 	if err == nil {
 		if p.Spec.OnDelete == "Delete" {
 			err = h.store.Delete(p.Name, string(p.UID), live)
@@ -435,7 +437,7 @@ func (h *host) finish(ctx context.Context, p *v1alpha1.AgentProfile, live bool) 
 	if !controllerutil.RemoveFinalizer(next, v1alpha1.Finalizer) {
 		return errDone
 	}
-	err = h.set.API.Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{}))
+	err = h.settings.API.Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("cannot let profile %q go: %w", p.Name, err)
 	}

@@ -25,24 +25,24 @@ const (
 // stopCheck.
 var errStopping = errors.New("its gateway is being stopped")
 
-// ending reports whether the gateway is being stopped and will stay down. Then hinit needs no other command, which would only
+// isStopping reports whether the gateway is being stopped and will stay down. Then hinit needs no other command, which would only
 // repeat the signal.
-func ending(s *hinit.Service) bool {
+func isStopping(s *hinit.Service) bool {
 	return s.Want == hinit.WantDown && slices.Contains([]string{hinit.StateStopping, hinit.StateKilling, hinit.StateFinishing}, s.State)
 }
 
-// halt stops a gateway. If that takes longer than stopTime, it returns errStopping: a gateway may ignore its signal for minutes,
-// and no worker may wait for that. When the gateway is down, halt writes the status of p, unless p is nil.
-func (h *host) halt(ctx context.Context, name string, p *v1alpha1.AgentProfile) error {
+// stopGateway stops a gateway. If that takes longer than stopTime, it returns errStopping: a gateway may ignore its signal for minutes,
+// and no worker may wait for that. When the gateway is down, stopGateway writes the status of p, unless p is nil.
+func (h *host) stopGateway(ctx context.Context, name string, p *v1alpha1.AgentProfile) error {
 	s, known := h.service(name)
 	if !known {
 		return errRetry
 	}
-	if !settled(s) && !ending(s) {
+	if !isStopped(s) && !isStopping(s) {
 		err := h.commandGateway(name, func() (hinit.Service, error) {
-			s, err := h.set.Init.Stop(ctx, serviceName(name), hinit.Wait{Wait: true, Timeout: stopTime})
+			s, err := h.settings.Init.Stop(ctx, serviceName(name), hinit.Wait{Wait: true, Timeout: stopTime})
 			if e, is := errors.AsType[*hinit.Error](err); is && e.Kind == hinit.KindTimeout {
-				return h.set.Init.Service(ctx, serviceName(name))
+				return h.settings.Init.Service(ctx, serviceName(name))
 			}
 			return s, err
 		})
@@ -53,7 +53,7 @@ func (h *host) halt(ctx context.Context, name string, p *v1alpha1.AgentProfile) 
 			s = nil
 		}
 	}
-	stopped := settled(s)
+	stopped := isStopped(s)
 	switch {
 	case p == nil:
 	case p.Status.Move != nil:
@@ -61,10 +61,10 @@ func (h *host) halt(ctx context.Context, name string, p *v1alpha1.AgentProfile) 
 			return err
 		}
 	case stopped:
-		applied, _, configured := h.configure(ctx, p)
+		applied, _, configured := h.writeFiles(ctx, p)
 		return h.reportRun(ctx, p, applied, configured)
 	case time.Since(s.Since) > firstReport: // most gateways are down before
-		if err := h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { describe(st, s, p.Wanted()) }); err != nil {
+		if err := h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) { fillStatus(st, s, p.Wanted()) }); err != nil {
 			return err
 		}
 	}
@@ -77,12 +77,12 @@ func (h *host) halt(ctx context.Context, name string, p *v1alpha1.AgentProfile) 
 
 // reportMoving writes into the status that the gateway is stopped because the profile moves.
 func (h *host) reportMoving(ctx context.Context, p *v1alpha1.AgentProfile) error {
-	return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+	return h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 		if st.Phase == v1alpha1.PhaseMoving {
 			return
 		}
 		since := metav1.Now()
 		st.Since = &since
-		st.Phase, st.Ready, st.Message = v1alpha1.PhaseMoving, false, cut(fmt.Sprintf("moves to host %s: %s", st.Move.To, st.Move.Reason))
+		st.Phase, st.Ready, st.Message = v1alpha1.PhaseMoving, false, clipText(fmt.Sprintf("moves to host %s: %s", st.Move.To, st.Move.Reason))
 	})
 }

@@ -72,15 +72,15 @@ func (g *gateways) Rescan(context.Context) error { return nil }
 // hostOf makes a host with its store, whose gateways are up.
 func hostOf(t *testing.T, name string, api client.WithWatch, g *gateways, s *Store) *host {
 	h := &host{
-		set:   Settings{Name: name, Namespace: "agents", API: api, Init: g, Log: slog.New(slog.DiscardHandler), Token: func() (string, error) { return "token", nil }},
-		store: s, services: map[string]hinit.Service{}, reportCounts: map[string]uint64{}, unreported: map[string]appliedFiles{}, statusKnown: true,
+		settings: Settings{Name: name, Namespace: "agents", API: api, Init: g, Log: slog.New(slog.DiscardHandler), Token: func() (string, error) { return "token", nil }},
+		store:    s, services: map[string]hinit.Service{}, reportCounts: map[string]uint64{}, unreported: map[string]appliedFiles{}, statusKnown: true,
 		sources: &sources{api: api, namespace: "agents", seen: map[string]source{}}, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}},
 		fetches: make(chan struct{}, 1), paused: map[string]time.Time{}, deletes: map[string]bool{},
 	}
 	h.retries = workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)
 	h.queue = workqueue.NewTypedRateLimitingQueue(h.retries)
 	h.offers = &offers{
-		store: s, log: h.set.Log, host: "127.0.0.1:0", by: map[string]*offer{}, judge: func(context.Context, string) (string, error) { return "to", nil },
+		store: s, log: h.settings.Log, host: "127.0.0.1:0", by: map[string]*offer{}, judge: func(context.Context, string) (string, error) { return "to", nil },
 	}
 	t.Cleanup(h.offers.close)
 	t.Cleanup(h.queue.ShutDown)
@@ -117,7 +117,7 @@ func TestAGatewayThatIgnoresItsSignalHoldsNoWorker(t *testing.T) {
 		p.Finalizers = []string{v1alpha1.Finalizer}
 		p.Status = v1alpha1.AgentProfileStatus{Host: "me", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning}
 		objects, names = append(objects, p), append(names, name)
-		if err := s.write(name, &record{UID: "u1"}); err != nil {
+		if err := s.writeRecord(name, &record{UID: "u1"}); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.MkdirAll(filepath.Join(dir, s.Home(name)), 0o700); err != nil {
@@ -134,7 +134,7 @@ func TestAGatewayThatIgnoresItsSignalHoldsNoWorker(t *testing.T) {
 	defer h.queue.ShutDown()
 	defer cancel()
 	for range workers {
-		all.Go(func() { h.work(ctx) })
+		all.Go(func() { h.runWorker(ctx) })
 	}
 	for _, name := range names {
 		h.seen[ownField][name] = read(t, api, name)

@@ -28,7 +28,7 @@ const (
 	incomingDir = storeDir + "/incoming" // NAME.UID.NONCE: data received from another host; NAME.UID.NONCE.json is its receipt
 	retainedDir = storeDir + "/retained" // NAME.UID.TIME: data to which no object refers
 	backupsDir  = storeDir + "/backups"  // archives from which spec.recover can restore a profile
-	partDir     = storeDir + "/part"     // incomplete data, see [partial]; the rest is discarded when the store is opened
+	partDir     = storeDir + "/part"     // incomplete data, see [partialPath]; the rest is discarded when the store is opened
 	trashDir    = storeDir + "/trash"    // data to delete, see [Store.discard]
 	profilesDir = "profiles"
 )
@@ -63,7 +63,7 @@ func OpenStore(home string) (*Store, error) {
 		}
 	}
 	_ = s.makeDir(trashDir) // discard makes it too, and reports the error
-	err = s.each(partDir, func(name string, _ bool) {
+	err = s.eachEntry(partDir, func(name string, _ bool) {
 		if !strings.HasPrefix(name, archive.ImportPrefix) {
 			_ = s.discard(path.Join(partDir, name)) // leftovers only take space, and must not keep the host from working
 		}
@@ -83,9 +83,9 @@ func (s *Store) exists(name string) bool {
 // maxRecordBytes limits the files that are read as records. Agents can replace them by larger ones.
 const maxRecordBytes = 4 << 20
 
-// open opens a regular file for reading, and returns its size. It follows symbolic links inside the volume. It never blocks: a
+// openFile opens a regular file for reading, and returns its size. It follows symbolic links inside the volume. It never blocks: a
 // named pipe is an error.
-func (s *Store) open(name string) (f *os.File, size int64, err error) {
+func (s *Store) openFile(name string) (f *os.File, size int64, err error) {
 	if f, err = s.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0); err != nil {
 		return nil, 0, err
 	}
@@ -99,9 +99,9 @@ func (s *Store) open(name string) (f *os.File, size int64, err error) {
 	return f, info.Size(), nil
 }
 
-// content returns the content of a regular file, or an error if it is larger than most bytes.
-func (s *Store) content(name string, most int64) ([]byte, error) {
-	f, size, err := s.open(name)
+// readFile returns the content of a regular file, or an error if it is larger than most bytes.
+func (s *Store) readFile(name string, most int64) ([]byte, error) {
+	f, size, err := s.openFile(name)
 	if err != nil {
 		return nil, err
 	}
@@ -116,15 +116,15 @@ func (s *Store) content(name string, most int64) ([]byte, error) {
 	return text, err
 }
 
-// directory opens a directory. It never blocks: any other kind of file is an error.
-func (s *Store) directory(name string) (*os.File, error) {
+// openDir opens a directory. It never blocks: any other kind of file is an error.
+func (s *Store) openDir(name string) (*os.File, error) {
 	return s.root.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
-// each calls found for each entry of a directory, in any order. It reads a few names at a time, because agents may have made any
+// eachEntry calls found for each entry of a directory, in any order. It reads a few names at a time, because agents may have made any
 // number of files.
-func (s *Store) each(dir string, found func(name string, isDir bool)) error {
-	d, err := s.directory(dir)
+func (s *Store) eachEntry(dir string, found func(name string, isDir bool)) error {
+	d, err := s.openDir(dir)
 	if err != nil {
 		return err
 	}
@@ -177,16 +177,16 @@ func (s *Store) move(from, to string) error {
 }
 
 func (s *Store) sync(dir string) error {
-	d, err := s.directory(dir)
+	d, err := s.openDir(dir)
 	if err != nil {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Look returns what the volume has of a profile. name is the name of the profile, and uid the UID of its object; me and o are as
-// in [placement.Live]. Look fills only the fields Live, Aside and Incoming.
-func (s *Store) Look(name, uid, me string, o *placement.Object) (l placement.Local, err error) {
+// Inspect returns what the volume has of a profile. name is the name of the profile, and uid the UID of its object; me and o are as
+// in [placement.Live]. Inspect fills only the fields Live, Aside and Incoming.
+func (s *Store) Inspect(name, uid, me string, o *placement.Object) (l placement.Local, err error) {
 	for _, e := range s.entries(asideDir, name, uid) {
 		n, err := strconv.ParseInt(e, 10, 64)
 		if err == nil {
@@ -194,7 +194,7 @@ func (s *Store) Look(name, uid, me string, o *placement.Object) (l placement.Loc
 		}
 	}
 	l.Live = placement.Live(me, uid, o, l.Aside, func() bool {
-		r, bad := s.read(name)
+		r, bad := s.readRecord(name)
 		err = bad
 		return bad == nil && r != nil && r.UID == uid
 	}) && s.exists(s.Home(name))
@@ -202,11 +202,11 @@ func (s *Store) Look(name, uid, me string, o *placement.Object) (l placement.Loc
 		return l, fmt.Errorf("cannot read the record of profile %q: %w", name, err)
 	}
 	for _, e := range s.entries(incomingDir, name, uid) {
-		if s.exists(incoming(name, uid, e) + ".json") {
+		if s.exists(incomingPath(name, uid, e) + ".json") {
 			l.Incoming = e
 		}
 	}
-	if l.Incoming == "" && s.exists(partial(name, uid)) {
+	if l.Incoming == "" && s.exists(partialPath(name, uid)) {
 		l.Incoming = partialNonce
 	}
 	return l, nil
@@ -215,14 +215,14 @@ func (s *Store) Look(name, uid, me string, o *placement.Object) (l placement.Loc
 // partialNonce takes the place of the nonce in the name of incomplete data.
 const partialNonce = "partly"
 
-// partial returns the directory of an object's incomplete data, which the next fetch completes.
-func partial(name, uid string) string {
+// partialPath returns the directory of an object's incomplete data, which the next fetch completes.
+func partialPath(name, uid string) string {
 	return path.Join(partDir, archive.ImportPrefix+name+"."+uid)
 }
 
 // entries lists the subdirectories of dir whose names begin with NAME.UID., and returns the rest of each name.
 func (s *Store) entries(dir, name, uid string) (out []string) {
-	_ = s.each(dir, func(found string, isDir bool) { // if dir can't be read, there are no entries
+	_ = s.eachEntry(dir, func(found string, isDir bool) { // if dir can't be read, there are no entries
 		if rest, ok := strings.CutPrefix(found, name+"."+uid+"."); ok && isDir {
 			out = append(out, rest)
 		}
@@ -237,9 +237,9 @@ func (s *Store) eachMoving(found func(name, uid string)) error {
 	for _, dir := range []string{asideDir, incomingDir, partDir} {
 		prefix, parts := "", 3 // NAME.UID.ASSIGNMENT or NAME.UID.NONCE
 		if dir == partDir {
-			prefix, parts = archive.ImportPrefix, 2 // see [partial]
+			prefix, parts = archive.ImportPrefix, 2 // see [partialPath]
 		}
-		errs = append(errs, s.each(dir, func(name string, isDir bool) {
+		errs = append(errs, s.eachEntry(dir, func(name string, isDir bool) {
 			rest, is := strings.CutPrefix(name, prefix)
 			if words := strings.Split(rest, "."); is && len(words) == parts && (isDir || dir == partDir) {
 				found(words[0], words[1])
@@ -249,11 +249,11 @@ func (s *Store) eachMoving(found func(name, uid string)) error {
 	return errors.Join(errs...)
 }
 
-func aside(name, uid string, assignment int64) string {
+func asidePath(name, uid string, assignment int64) string {
 	return path.Join(asideDir, fmt.Sprintf("%s.%s.%d", name, uid, assignment))
 }
 
-func incoming(name, uid, nonce string) string {
+func incomingPath(name, uid, nonce string) string {
 	return path.Join(incomingDir, fmt.Sprintf("%s.%s.%s", name, uid, nonce))
 }
 
@@ -261,33 +261,33 @@ func incoming(name, uid, nonce string) string {
 // full volume has no room. If something makes the home again after the profile was given away, the host finds that home by the
 // record and retires it.
 func (s *Store) SetAside(name, uid string, assignment int64) error {
-	return wrap("set aside the data of", name, s.rename(s.Home(name), aside(name, uid, assignment)))
+	return wrapError("set aside the data of", name, s.rename(s.Home(name), asidePath(name, uid, assignment)))
 }
 
 // TakeBack undoes SetAside: hinit can start the gateway from the data again.
 func (s *Store) TakeBack(name, uid string, assignment int64) error {
-	return wrap("take back the data of", name, s.enter(name, uid, aside(name, uid, assignment)))
+	return wrapError("take back the data of", name, s.makeLive(name, uid, asidePath(name, uid, assignment)))
 }
 
 // Install makes received data the live profile.
 func (s *Store) Install(name, uid, nonce string) error {
 	err := s.CheckFree(name, uid)
 	if err == nil {
-		err = s.enter(name, uid, incoming(name, uid, nonce))
+		err = s.makeLive(name, uid, incomingPath(name, uid, nonce))
 	}
 	if err == nil { // after an error, the received data stays: it is the only copy
-		err = errors.Join(s.discard(incoming(name, uid, nonce)+".json"), s.DropIncoming(name, uid))
+		err = errors.Join(s.discard(incomingPath(name, uid, nonce)+".json"), s.DropIncoming(name, uid))
 	}
-	return wrap("install", name, err)
+	return wrapError("install", name, err)
 }
 
-// enter makes the directory from the home of a profile. If something has made another home there meanwhile, enter retains that
+// makeLive makes the directory from the home of a profile. If something has made another home there meanwhile, makeLive retains that
 // one.
-func (s *Store) enter(name, uid, from string) (err error) {
+func (s *Store) makeLive(name, uid, from string) (err error) {
 	if s.exists(from) && s.exists(s.Home(name)) {
 		err = s.retain(name, uid, s.Home(name))
 	}
-	if r, bad := s.stored(name); err == nil && (bad != nil || r == nil || r.UID != uid) {
+	if r, bad := s.storedRecord(name); err == nil && (bad != nil || r == nil || r.UID != uid) {
 		err = s.Claim(name, uid)
 	}
 	if err == nil {
@@ -304,22 +304,22 @@ func (s *Store) enter(name, uid, from string) (err error) {
 func (s *Store) Drop(name, uid string, confirmed int64) (err error) {
 	for _, e := range s.entries(asideDir, name, uid) {
 		from := path.Join(asideDir, name+"."+uid+"."+e)
-		if from == aside(name, uid, confirmed-1) {
+		if from == asidePath(name, uid, confirmed-1) {
 			err = errors.Join(err, s.discard(from))
 		} else {
 			err = errors.Join(err, s.retain(name, uid, from))
 		}
 	}
-	return wrap("drop the set-aside data of", name, err)
+	return wrapError("drop the set-aside data of", name, err)
 }
 
 // DropIncoming deletes received data of an object that was not installed, complete or not.
 func (s *Store) DropIncoming(name, uid string) error {
 	s.longerTimeouts.Delete(uid)
-	return errors.Join(s.clear(incomingDir, name, uid, ".json"), s.discard(partial(name, uid)))
+	return errors.Join(s.discardAll(incomingDir, name, uid, ".json"), s.discard(partialPath(name, uid)))
 }
 
-func (s *Store) clear(dir, name, uid, beside string) error {
+func (s *Store) discardAll(dir, name, uid, beside string) error {
 	var err error
 	for _, e := range s.entries(dir, name, uid) {
 		at := path.Join(dir, name+"."+uid+"."+e)
@@ -328,7 +328,7 @@ func (s *Store) clear(dir, name, uid, beside string) error {
 		}
 		err = errors.Join(err, s.discard(at))
 	}
-	return wrap("remove data of", name, err)
+	return wrapError("remove data of", name, err)
 }
 
 // retain moves data of an object into the directory to which no object refers, where a person can find it.
@@ -344,9 +344,9 @@ func (s *Store) retain(name, uid, from string) error {
 func (s *Store) RetireHome(name, uid string) error {
 	err := s.retain(name, uid, s.Home(name))
 	if err == nil {
-		err = s.forget(name)
+		err = s.removeRecord(name)
 	}
-	return wrap("retire", name, err)
+	return wrapError("retire", name, err)
 }
 
 // Retire retains all complete data of an object. live says that the live data is this object's.
@@ -355,7 +355,7 @@ func (s *Store) Retire(name, uid string, live bool) (err error) {
 		err = s.RetireHome(name, uid)
 	}
 	for _, nonce := range s.entries(incomingDir, name, uid) { // the previous host may have deleted its copy
-		err = errors.Join(err, s.retain(name, uid, incoming(name, uid, nonce)), s.discard(incoming(name, uid, nonce)+".json"))
+		err = errors.Join(err, s.retain(name, uid, incomingPath(name, uid, nonce)), s.discard(incomingPath(name, uid, nonce)+".json"))
 	}
 	return errors.Join(err, s.Drop(name, uid, 0), s.DropIncoming(name, uid)) // 0: no host has confirmed anything
 }
@@ -364,13 +364,13 @@ func (s *Store) Retire(name, uid string, live bool) (err error) {
 func (s *Store) Delete(name, uid string, live bool) (err error) {
 	if live { // first, because after a crash hinit must not find a profile without its record
 		if err = errors.Join(s.discard(s.Home(name)), s.sync(profilesDir)); err == nil {
-			err = s.forget(name)
+			err = s.removeRecord(name)
 		}
 	}
-	return wrap("delete", name, errors.Join(err, s.clear(asideDir, name, uid, ""), s.DropIncoming(name, uid)))
+	return wrapError("delete", name, errors.Join(err, s.discardAll(asideDir, name, uid, ""), s.DropIncoming(name, uid)))
 }
 
-func wrap(verb, name string, err error) error {
+func wrapError(verb, name string, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -62,7 +62,7 @@ func volume(t *testing.T, uid, text string) (*Store, string) {
 
 func look(t *testing.T, s *Store, uid string) placement.Local {
 	t.Helper()
-	l, err := s.Look("coder", uid, "", nil)
+	l, err := s.Inspect("coder", uid, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func TestAMoveThatIsCutShortGoesOnWhereItWas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, good := o.known("u1", r.SHA256, anyRun); len(good) != 1 {
+	if _, good := o.noncesSince("u1", r.SHA256, anyRun); len(good) != 1 {
 		t.Errorf("the sums are different: %+v", r)
 	}
 	if err := to.Install("coder", "u1", from.Nonce); err != nil {
@@ -233,7 +233,7 @@ func TestAProfileThatHasChangedIsFetchedFromTheBeginning(t *testing.T) {
 // TestAMoveLeavesNoReceipt: the receipt of each profile that moved to a host stayed in its store for ever.
 func TestAMoveLeavesNoReceipt(t *testing.T) {
 	s, dir := volume(t, "", "")
-	at := filepath.Join(dir, incoming("coder", "u1", "nonce"))
+	at := filepath.Join(dir, incomingPath("coder", "u1", "nonce"))
 	if err := errors.Join(os.Mkdir(at, 0o700), os.WriteFile(at+".json", []byte("{}"), 0o600), s.Install("coder", "u1", "nonce")); err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func TestAProfileIsRecoveredFromAnExport(t *testing.T) {
 	if _, _, _, err := x.Run(t.Context(), f); err != nil || f.Close() != nil {
 		t.Fatal(err)
 	}
-	h := &host{store: s, set: Settings{Name: "agents-1"}}
+	h := &host{store: s, settings: Settings{Name: "agents-1"}}
 	if err := h.restore("coder", "u2", "coder.tar"); err != nil {
 		t.Fatal(err)
 	}
@@ -632,7 +632,7 @@ func TestOneBadRecordStopsNoOtherProfile(t *testing.T) {
 			if err = errors.Join(err, err2, err3); !slices.Contains(names, "coder") || !slices.Contains(names, name) || !slices.Equal(coder, []string{"u1"}) || !slices.Equal(its, []string{""}) {
 				t.Errorf("known are %v, %v, %v", names, coder, its)
 			}
-			_, bad := s.Look(name, "", "", nil)
+			_, bad := s.Inspect(name, "", "", nil)
 			if bad == nil || !strings.Contains(bad.Error(), `cannot read the record of profile "`+name+`"`) {
 				t.Errorf("%s: %v", name, bad)
 			}
@@ -648,7 +648,7 @@ func TestOneBadRecordStopsNoOtherProfile(t *testing.T) {
 func TestANameThatIsNoProfilesIsNotAskedFor(t *testing.T) {
 	s, dir := volume(t, "u1", "x")
 	for _, name := range []string{"a%2fb", "a%b"} {
-		if err := errors.Join(os.WriteFile(filepath.Join(dir, liveDir, name), nil, 0o600), os.Mkdir(filepath.Join(dir, aside(name, "u2", 1)), 0o700)); err != nil {
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, liveDir, name), nil, 0o600), os.Mkdir(filepath.Join(dir, asidePath(name, "u2", 1)), 0o700)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -660,7 +660,7 @@ func TestANameThatIsNoProfilesIsNotAskedFor(t *testing.T) {
 // TestAPipeInTheStoreHoldsNoWorker has pipes where the host reads an archive, what came, and the directory of a profile.
 func TestAPipeInTheStoreHoldsNoWorker(t *testing.T) {
 	s, dir := volume(t, "", "")
-	part := filepath.Join(dir, partial("coder", "u1"))
+	part := filepath.Join(dir, partialPath("coder", "u1"))
 	if err := os.Mkdir(part, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -669,12 +669,12 @@ func TestAPipeInTheStoreHoldsNoWorker(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer done()
-	h := &host{store: s, set: Settings{Name: "agents-1"}}
+	h := &host{store: s, settings: Settings{Name: "agents-1"}}
 	for name, read := range map[string]func() error{
-		filepath.Join(dir, backupsDir, "coder.tar"):              func() error { return h.restore("coder", "u1", "coder.tar") },
-		filepath.Join(dir, incoming("coder", "u1", "n")+".json"): func() error { _, err := s.receipt("coder", "u1", "n"); return err },
-		filepath.Join(part, "archive"):                           func() error { _, _, err := im.InterruptedAt(); return err },
-		filepath.Join(dir, "profiles"):                           func() error { return s.openHome("profiles", func(*os.Root) error { return nil }) },
+		filepath.Join(dir, backupsDir, "coder.tar"):                  func() error { return h.restore("coder", "u1", "coder.tar") },
+		filepath.Join(dir, incomingPath("coder", "u1", "n")+".json"): func() error { _, err := s.receipt("coder", "u1", "n"); return err },
+		filepath.Join(part, "archive"):                               func() error { _, _, err := im.InterruptedAt(); return err },
+		filepath.Join(dir, "profiles"):                               func() error { return s.openHome("profiles", func(*os.Root) error { return nil }) },
 	} {
 		if err := syscall.Mkfifo(name, 0o600); err != nil {
 			t.Fatal(err)

@@ -33,7 +33,7 @@ func TestAHostConnectsToNoHostOfAnotherPool(t *testing.T) {
 	p.Status.Move = &v1alpha1.Move{To: "me", Since: metav1.NewTime(time.Now()), Offer: &v1alpha1.Offer{Nonce: "n", Address: l.Addr().String()}}
 	api := apiOf(p)
 	h := hostOf(t, "me", api, &gateways{by: map[string]hinit.Service{}}, s)
-	h.set.Pool = "agents"
+	h.settings.Pool = "agents"
 	round(t, api, h)
 	_ = l.Close()
 	if <-called {

@@ -115,7 +115,7 @@ func (s *Store) idleTimeoutOf(uid string) time.Duration {
 // importer returns an archive import that writes an object's data into the directory for incomplete data. The caller must call
 // done after the import.
 func (s *Store) importer(name, uid string) (im *archive.Import, done func(), err error) {
-	part, err := s.directory(partDir)
+	part, err := s.openDir(partDir)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -142,13 +142,13 @@ func (s *Store) receive(im *archive.Import, name, uid, nonce string, body io.Rea
 	if err != nil {
 		return err
 	}
-	to := incoming(name, uid, nonce)
-	return errors.Join(s.clear(incomingDir, name, uid, ".json"), s.rename(whole, to), s.replace(to+".json", text, 0o600))
+	to := incomingPath(name, uid, nonce)
+	return errors.Join(s.discardAll(incomingDir, name, uid, ".json"), s.rename(whole, to), s.replace(to+".json", text, 0o600))
 }
 
 // openHome opens the directory dir of the volume and calls fn with it.
 func (s *Store) openHome(dir string, fn func(*os.Root) error) error {
-	d, err := s.directory(dir)
+	d, err := s.openDir(dir)
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func (s *Store) interruptedAt(name, uid string) (snapshot string, at int64) {
 
 // receipt returns the checksum and size of received data.
 func (s *Store) receipt(name, uid, nonce string) (*v1alpha1.Receipt, error) {
-	text, err := s.content(incoming(name, uid, nonce)+".json", maxRecordBytes)
+	text, err := s.readFile(incomingPath(name, uid, nonce)+".json", maxRecordBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -29,17 +29,17 @@ const (
 
 // watch follows the profiles whose field is the name of this host.
 func (h *host) watch(ctx context.Context, field string) {
-	only := client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector(field, h.set.Name)}
+	only := client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector(field, h.settings.Name)}
 	options := func(o metav1.ListOptions) *client.ListOptions {
-		return &client.ListOptions{Namespace: h.set.Namespace, FieldSelector: only.Selector, Raw: &o}
+		return &client.ListOptions{Namespace: h.settings.Namespace, FieldSelector: only.Selector, Raw: &o}
 	}
 	source := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list := &v1alpha1.AgentProfileList{}
-			return list, h.set.API.List(ctx, list, options(o))
+			return list, h.settings.API.List(ctx, list, options(o))
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-			return h.set.API.Watch(ctx, &v1alpha1.AgentProfileList{}, options(o))
+			return h.settings.API.Watch(ctx, &v1alpha1.AgentProfileList{}, options(o))
 		},
 	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
@@ -94,9 +94,9 @@ func (h *host) renewLeaseLoop(ctx context.Context) {
 	for {
 		err := h.renew(ctx)
 		if err != nil && ctx.Err() == nil {
-			h.set.Log.Warn("the Lease of the host can't be renewed", "error", err)
+			h.settings.Log.Warn("the Lease of the host can't be renewed", "error", err)
 		}
-		wait := h.set.Beat*3/4 + rand.N(h.set.Beat/2) // random, because all hosts of a pool may have been started together
+		wait := h.settings.Beat*3/4 + rand.N(h.settings.Beat/2) // random, because all hosts of a pool may have been started together
 		if err != nil {
 			wait = min(wait, 5*time.Second)
 		}
@@ -109,21 +109,21 @@ func (h *host) renewLeaseLoop(ctx context.Context) {
 func (h *host) renew(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	now, seconds := metav1.NowMicro(), int32(3*h.set.Beat/time.Second)
-	spec := coordinationv1.LeaseSpec{HolderIdentity: &h.set.UID, LeaseDurationSeconds: &seconds, RenewTime: &now}
+	now, seconds := metav1.NowMicro(), int32(3*h.settings.Beat/time.Second)
+	spec := coordinationv1.LeaseSpec{HolderIdentity: &h.settings.UID, LeaseDurationSeconds: &seconds, RenewTime: &now}
 	l := &coordinationv1.Lease{}
-	err := h.set.API.Get(ctx, client.ObjectKey{Namespace: h.set.Namespace, Name: pool.Lease(h.set.Name)}, l)
+	err := h.settings.API.Get(ctx, client.ObjectKey{Namespace: h.settings.Namespace, Name: pool.Lease(h.settings.Name)}, l)
 	switch {
 	case apierrors.IsNotFound(err):
-		l.Namespace, l.Name, l.Spec = h.set.Namespace, pool.Lease(h.set.Name), spec
-		l.Labels = map[string]string{v1alpha1.PoolLabel: h.set.Pool}
-		err = h.set.API.Create(ctx, l)
+		l.Namespace, l.Name, l.Spec = h.settings.Namespace, pool.Lease(h.settings.Name), spec
+		l.Labels = map[string]string{v1alpha1.PoolLabel: h.settings.Pool}
+		err = h.settings.API.Create(ctx, l)
 	case err == nil:
 		l.Spec = spec
-		err = h.set.API.Update(ctx, l)
+		err = h.settings.API.Update(ctx, l)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot renew Lease %q: %w", pool.Lease(h.set.Name), err)
+		return fmt.Errorf("cannot renew Lease %q: %w", pool.Lease(h.settings.Name), err)
 	}
 	return nil
 }

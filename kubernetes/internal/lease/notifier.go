@@ -20,8 +20,8 @@ func dial(path string) (*notifier, error) {
 	return &notifier{fd, &unix.SockaddrUnix{Name: path}}, nil
 }
 
-// say sends lines of the form NAME=VALUE in one datagram. It fails if the init's receive queue is full.
-func (n *notifier) say(lines string) error {
+// send sends lines of the form NAME=VALUE in one datagram. It fails if the init's receive queue is full.
+func (n *notifier) send(lines string) error {
 	if err := unix.Sendto(n.fd, []byte(lines), unix.MSG_NOSIGNAL, n.to); err != nil {
 		return fmt.Errorf("cannot tell the init at %q: %w", n.to.Name, err)
 	}

@@ -34,7 +34,7 @@ func Run(ctx context.Context, s Settings, log func(format string, args ...any)) 
 		settings: s, init: init, log: log, guard: guard{log: log},
 	}
 	go lock.guard.watch(ctx)
-	if err := init.say("READY=1"); err != nil {
+	if err := init.send("READY=1"); err != nil {
 		return err
 	}
 	for ctx.Err() == nil {
@@ -42,7 +42,7 @@ func Run(ctx context.Context, s Settings, log func(format string, args ...any)) 
 			return err
 		}
 	}
-	return lock.release(context.WithoutCancel(ctx))
+	return lock.releaseLease(context.WithoutCancel(ctx))
 }
 
 // renewDeadline returns for how long the holder tries to renew the Lease before it gives up.
@@ -67,16 +67,16 @@ func (l *reportingLock) elect(ctx context.Context, retry time.Duration, began fu
 	return nil
 }
 
-// askEvery is the shortest time between two requests of a pod that waits for the Lease; client-go takes up to 2.2 times as long.
+// retryInterval is the shortest time between two requests of a pod that waits for the Lease; client-go takes up to 2.2 times as long.
 // It delays a takeover twice, because the pod is late to notice both the last renewal and the end of the Lease. It is short,
 // because a read costs the API server little.
-const askEvery = 150 * time.Millisecond
+const retryInterval = 150 * time.Millisecond
 
 // acquire waits until this pod holds the Lease.
 func (l *reportingLock) acquire(ctx context.Context) error {
 	ctx, got := context.WithCancel(ctx)
 	defer got()
-	return l.elect(ctx, min(askEvery, l.settings.Duration/20), got)
+	return l.elect(ctx, min(retryInterval, l.settings.Duration/20), got)
 }
 
 // renew renews the Lease until that has failed for renewDeadline, or until another pod holds the Lease. In the second case it
@@ -101,10 +101,10 @@ type reportingLock struct {
 	log      func(format string, args ...any)
 	guard    guard
 
-	other   string // holder that the init was last told about; "" for none
-	holds   bool   // the log says that this pod holds the Lease
-	trouble string // last problem in the log; "" for none
-	lost    func() // ends the renewal; nil while this pod waits for the Lease
+	reportedHolder string // holder that the init was last told about; "" for none
+	holds          bool   // the log says that this pod holds the Lease
+	loggedTrouble  string // last problem in the log; "" for none
+	lost           func() // ends the renewal; nil while this pod waits for the Lease
 }
 
 // Create implements [resourcelock.Interface].
@@ -125,9 +125,9 @@ func (l *reportingLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRe
 	if apierrors.IsNotFound(err) {
 		return r, raw, err // there is no Lease yet; client-go creates it
 	}
-	l.tell(ctx, err)
+	l.reportTrouble(ctx, err)
 	if err == nil && r.HolderIdentity != "" && r.HolderIdentity != l.settings.Identity {
-		l.waits(r.HolderIdentity)
+		l.reportHolder(r.HolderIdentity)
 		if l.lost != nil {
 			l.lost()
 		}
@@ -139,16 +139,16 @@ func (l *reportingLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRe
 // Lease counts.
 func (l *reportingLock) reportWrite(ctx context.Context, began time.Duration, r resourcelock.LeaderElectionRecord, err error) error {
 	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // a conflict only means that another pod was faster
-		l.tell(ctx, err)
+		l.reportTrouble(ctx, err)
 	}
 	if err != nil || r.HolderIdentity != l.settings.Identity {
 		return err
 	}
-	l.other = ""
+	l.reportedHolder = ""
 	end := began + l.settings.Duration - l.settings.stopMargin()
 	l.guard.end.Store(int64(end))
 	// This fails if the init is stopped and its queue is full. The init then gets the message of the next renewal.
-	_ = l.init.say(fmt.Sprintf("X_HINIT_LEASE=held %d\nSTATUS=holds the Lease %s/%s", end.Microseconds(), l.settings.Namespace, l.settings.Name))
+	_ = l.init.send(fmt.Sprintf("X_HINIT_LEASE=held %d\nSTATUS=holds the Lease %s/%s", end.Microseconds(), l.settings.Namespace, l.settings.Name))
 	if !l.holds {
 		l.holds = true
 		l.log("this pod has the Lease %s/%s", l.settings.Namespace, l.settings.Name)
@@ -156,17 +156,17 @@ func (l *reportingLock) reportWrite(ctx context.Context, began time.Duration, r 
 	return nil
 }
 
-// waits tells the init and the log that the pod who holds the Lease. It reports each holder once.
-func (l *reportingLock) waits(who string) {
-	if l.other == who || l.init.say(fmt.Sprintf("X_HINIT_LEASE=waits %s\nSTATUS=waits for the Lease %s/%s, which %[1]s has", who, l.settings.Namespace, l.settings.Name)) != nil {
+// reportHolder tells the init and the log that the pod who holds the Lease. It reports each holder once.
+func (l *reportingLock) reportHolder(who string) {
+	if l.reportedHolder == who || l.init.send(fmt.Sprintf("X_HINIT_LEASE=waits %s\nSTATUS=waits for the Lease %s/%s, which %[1]s has", who, l.settings.Namespace, l.settings.Name)) != nil {
 		return // the next request reports it
 	}
-	l.other, l.holds = who, false
+	l.reportedHolder, l.holds = who, false
 	l.log("the Lease %s/%s is held by %s", l.settings.Namespace, l.settings.Name, who)
 }
 
-// tell logs a problem with the API server when it begins, and again when it is over. It ignores requests that were canceled.
-func (l *reportingLock) tell(ctx context.Context, err error) {
+// reportTrouble logs a problem with the API server when it begins, and again when it is over. It ignores requests that were canceled.
+func (l *reportingLock) reportTrouble(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -178,18 +178,18 @@ func (l *reportingLock) tell(ctx context.Context, err error) {
 		next = "; let the ServiceAccount of this pod get, create and update this Lease"
 	}
 	switch {
-	case text == l.trouble:
+	case text == l.loggedTrouble:
 		return
 	case text == "":
 		l.log("the API server answers again")
-	case l.trouble == "":
+	case l.loggedTrouble == "":
 		l.log("cannot reach the Lease %s/%s: %s%s", l.settings.Namespace, l.settings.Name, text, next)
 	}
-	l.trouble = text
+	l.loggedTrouble = text
 }
 
-// release releases the Lease if this pod holds it, within renewDeadline.
-func (l *reportingLock) release(ctx context.Context) error {
+// releaseLease releases the Lease if this pod holds it, within renewDeadline.
+func (l *reportingLock) releaseLease(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, l.settings.renewDeadline())
 	defer cancel()
 	for {

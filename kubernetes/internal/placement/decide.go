@@ -190,9 +190,9 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 	slices.SortFunc(r.hosts, func(a, b *hostLoad) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
 	slices.SortFunc(r.alone, func(a, b *hostLoad) int { return cmp.Compare(a.Name, b.Name) })
 	for _, p := range r.profiles {
-		r.count(p.Owner, p.Memory)
+		r.countProfile(p.Owner, p.Memory)
 		if p.To != "" {
-			r.count(p.To, p.Memory)
+			r.countProfile(p.To, p.Memory)
 			r.moves++
 		}
 	}
@@ -200,7 +200,7 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 		if r.needsPod(p) {
 			r.Alone = append(r.Alone, p.Name)
 		}
-		r.decide(p)
+		r.decideProfile(p)
 	}
 	r.rollout()
 	r.scale()
@@ -213,13 +213,13 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 	return r.Plan
 }
 
-func (r *round) count(host string, memory int64) {
+func (r *round) countProfile(host string, memory int64) {
 	if l := r.byName[host]; l != nil {
 		l.add(memory)
 	}
 }
 
-func (r *round) do(a Action) { r.Actions = append(r.Actions, a) }
+func (r *round) addAction(a Action) { r.Actions = append(r.Actions, a) }
 
 // needsPod reports whether the pod of a profile must exist. A pod that the profile is leaving stays until the data is on the new
 // host.
@@ -235,8 +235,8 @@ func (r *round) loadOf(name string) *hostLoad {
 	return nil
 }
 
-// decide plans the next action for one profile, if there is one.
-func (r *round) decide(p Profile) {
+// decideProfile plans the next action for one profile, if there is one.
+func (r *round) decideProfile(p Profile) {
 	owner := r.byName[p.Owner]
 	what, trouble, serving := HostLost, "its pod does not exist", false
 	if owner != nil {
@@ -246,23 +246,23 @@ func (r *round) decide(p Profile) {
 		what = HostRestarts
 	}
 	switch {
-	case !p.Handled && r.recover(p, trouble, serving):
+	case !p.Handled && r.handleRecovery(p, trouble, serving):
 	case p.Owner != "" && serving: // the host reports on the profile by itself
 	case p.Owner != "" && trouble != "":
 		if p.Lost != what && p.Lost != HostLost {
-			r.do(MarkUnreachable{p.Name, what, fmt.Sprintf("host %s: %s", p.Owner, trouble)})
+			r.addAction(MarkUnreachable{p.Name, what, fmt.Sprintf("host %s: %s", p.Owner, trouble)})
 		}
 	case p.Owner != "" && p.Lost == HostLost:
 		if !owner.Unheard {
-			r.do(MarkReachable{p.Name})
+			r.addAction(MarkReachable{p.Name})
 		}
 	case p.Deleting:
 	case p.Owner == "":
 		r.place(p)
 	case p.To != "":
-		r.follow(p)
+		r.followMove(p)
 	default:
-		r.move(p)
+		r.moveIfNeeded(p)
 	}
 }
 
@@ -282,21 +282,21 @@ func (r *round) ordinal(host string) int {
 	return -1
 }
 
-// recover plans an action for a change of spec.recover, and reports whether it has. It gives up the owner's data only if the
+// handleRecovery plans an action for a change of spec.recover, and reports whether it has. It gives up the owner's data only if the
 // profile was reported as lost before. So a spec.recover that stays in a manifest does nothing when the host restarts, or is lost
 // another time.
-func (r *round) recover(p Profile, trouble string, serving bool) bool {
+func (r *round) handleRecovery(p Profile, trouble string, serving bool) bool {
 	switch {
 	case p.LostHost == "":
-		r.do(HandleRecovery{p.Name, ""})
+		r.addAction(HandleRecovery{p.Name, ""})
 	case p.Owner == "":
 		return false
 	case p.Owner != p.LostHost:
-		r.do(HandleRecovery{p.Name, fmt.Sprintf("spec.recover gives up host %s, and the data is on host %s", p.LostHost, p.Owner)})
+		r.addAction(HandleRecovery{p.Name, fmt.Sprintf("spec.recover gives up host %s, and the data is on host %s", p.LostHost, p.Owner)})
 	case p.Lost == HostLost && trouble != "" && !serving, p.Missing && trouble == "":
-		r.do(GiveUp{p.Name, p.Owner})
+		r.addAction(GiveUp{p.Name, p.Owner})
 	case p.Here && trouble == "":
-		r.do(HandleRecovery{p.Name, fmt.Sprintf("spec.recover gives up host %s, which is not lost", p.LostHost)})
+		r.addAction(HandleRecovery{p.Name, fmt.Sprintf("spec.recover gives up host %s, which is not lost", p.LostHost)})
 	default:
 		return false
 	}
@@ -309,30 +309,30 @@ func (r *round) place(p Profile) {
 		l := r.byName[p.Pod]
 		switch {
 		case l == nil:
-			r.hold(p, fmt.Sprintf("waits for its pod %s: %s", p.Pod, cmp.Or(p.Refused, "it does not exist yet")))
+			r.markPending(p, fmt.Sprintf("waits for its pod %s: %s", p.Pod, cmp.Or(p.Refused, "it does not exist yet")))
 		case !l.schedulable:
-			r.hold(p, fmt.Sprintf("waits for its pod %s: %s", p.Pod, cmp.Or(l.Trouble, "it is drained")))
+			r.markPending(p, fmt.Sprintf("waits for its pod %s: %s", p.Pod, cmp.Or(l.Trouble, "it is drained")))
 		default:
-			r.give(p, l)
+			r.assign(p, l)
 		}
 		return
 	}
 	if p.Pin != "" {
 		if l := r.loadOf(p.Pin); l != nil {
-			r.give(p, l)
+			r.assign(p, l)
 			return
 		}
-		r.hold(p, fmt.Sprintf("waits for host %s, which it is pinned to", p.Pin))
+		r.markPending(p, fmt.Sprintf("waits for host %s, which it is pinned to", p.Pin))
 		return
 	}
-	best := r.best(p.Memory)
+	best := r.bestHost(p.Memory)
 	switch {
 	case best != nil:
-		r.give(p, best)
+		r.assign(p, best)
 	case r.addRoom(p):
-		r.hold(p, "no host has room for its memory")
+		r.markPending(p, "no host has room for its memory")
 	default:
-		r.hold(p, fmt.Sprintf("not even an empty host has room for its memory, %d MiB", p.Memory>>20))
+		r.markPending(p, fmt.Sprintf("not even an empty host has room for its memory, %d MiB", p.Memory>>20))
 	}
 }
 
@@ -346,21 +346,21 @@ func (r *round) addRoom(p Profile) bool {
 	return true
 }
 
-func (r *round) hold(p Profile, reason string) {
+func (r *round) markPending(p Profile, reason string) {
 	if p.Pending != reason {
-		r.do(MarkPending{p.Name, reason})
+		r.addAction(MarkPending{p.Name, reason})
 	}
 }
 
-func (r *round) give(p Profile, l *hostLoad) {
+func (r *round) assign(p Profile, l *hostLoad) {
 	l.add(p.Memory)
-	r.do(Assign{p.Name, l.Name})
+	r.addAction(Assign{p.Name, l.Name})
 }
 
-// best returns the best host with room for a profile of this memory, or nil. It prefers hosts with the new image, because
+// bestHost returns the best host with room for a profile of this memory, or nil. It prefers hosts with the new image, because
 // gateways elsewhere will soon be stopped. Of these it prefers the zone with the fewest profiles, and there the fullest host. It
 // excludes the hosts in not.
-func (r *round) best(memory int64, not ...string) *hostLoad {
+func (r *round) bestHost(memory int64, not ...string) *hostLoad {
 	var best *hostLoad
 	for _, l := range r.hosts {
 		if !l.schedulable || slices.Contains(not, l.Name) || l.used+memory > r.pool.Room {
@@ -373,7 +373,7 @@ func (r *round) best(memory int64, not ...string) *hostLoad {
 	return best
 }
 
-// better reports whether l is better than b by the rules of [round.best]. Two zones count as equally full if they differ by less
+// better reports whether l is better than b by the rules of [round.bestHost]. Two zones count as equally full if they differ by less
 // than a tenth.
 func (l *hostLoad) better(b *hostLoad) bool {
 	if l.Updated != b.Updated {
@@ -385,18 +385,18 @@ func (l *hostLoad) better(b *hostLoad) bool {
 	return l.used > b.used
 }
 
-// follow looks at a move in progress, and cancels it if the target can no longer take the profile.
-func (r *round) follow(p Profile) {
+// followMove looks at a move in progress, and cancels it if the target can no longer take the profile.
+func (r *round) followMove(p Profile) {
 	to := r.byName[p.To]
 	if !p.Received && (p.OwnPod != (p.To == p.Pod) || to == nil || to.Trouble != "" && !to.Replacing || slices.Contains(r.pool.Drain, p.To) || p.To == r.pool.Leaving) {
-		r.do(CancelMove{p.Name, "host " + p.To + " can't take it"})
+		r.addAction(CancelMove{p.Name, "host " + p.To + " can't take it"})
 		return
 	}
 	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("moves %s to %s", p.Name, p.To))
 }
 
-// move starts a move of a profile to another host if there is a reason for it.
-func (r *round) move(p Profile) {
+// moveIfNeeded starts a move of a profile to another host if there is a reason for it.
+func (r *round) moveIfNeeded(p Profile) {
 	if !p.Installed || r.moves >= maxMoves || p.LastMove.FailedTo != "" && !p.LastMove.Waits && r.moves >= maxFailedMoves {
 		return
 	}
@@ -404,12 +404,12 @@ func (r *round) move(p Profile) {
 	switch {
 	case p.OwnPod:
 		if l := r.byName[p.Pod]; p.Owner != p.Pod && l != nil && l.schedulable {
-			r.begin(p, l, "it gets a pod of its own")
+			r.beginMove(p, l, "it gets a pod of its own")
 		}
 		return
 	case p.Pin != "" && p.Pin != p.Owner:
 		if l := r.loadOf(p.Pin); l != nil {
-			r.begin(p, l, "it is pinned to "+p.Pin)
+			r.beginMove(p, l, "it is pinned to "+p.Pin)
 		}
 		return
 	case p.Pin == p.Owner && p.Pin != "":
@@ -426,22 +426,22 @@ func (r *round) move(p Profile) {
 		return
 	}
 	// Prefer another host than last time, which may be the cause of the failure.
-	best := cmp.Or(r.best(p.Memory, p.Owner, p.LastMove.FailedTo), r.best(p.Memory, p.Owner))
+	best := cmp.Or(r.bestHost(p.Memory, p.Owner, p.LastMove.FailedTo), r.bestHost(p.Memory, p.Owner))
 	switch {
 	case best != nil:
-		r.begin(p, best, reason)
+		r.beginMove(p, best, reason)
 	case !spare: // the host to be removed stays, and no host is added for its profiles
 		r.addRoom(p)
 	}
 }
 
-func (r *round) begin(p Profile, to *hostLoad, reason string) {
+func (r *round) beginMove(p Profile, to *hostLoad, reason string) {
 	if p.LastMove.Waits {
 		r.waiting = cmp.Or(r.waiting, p.Name)
 		return
 	}
 	to.add(p.Memory)
 	r.moves++
-	r.do(StartMove{p.Name, to.Name, reason})
+	r.addAction(StartMove{p.Name, to.Name, reason})
 	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("moves %s to %s", p.Name, to.Name))
 }

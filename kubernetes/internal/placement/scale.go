@@ -43,7 +43,7 @@ func (r *round) replace(hosts []*hostLoad) {
 				old = append(old, l)
 			}
 		case !l.Updated && l.Broken: // its present image may be the reason
-			r.do(Replace{l.Name})
+			r.addAction(Replace{l.Name})
 			away++
 		default:
 			away++
@@ -54,17 +54,17 @@ func (r *round) replace(hosts []*hostLoad) {
 		if away >= r.pool.MaxUnavailable {
 			return
 		}
-		if r.moving(l.Name) {
+		if r.hasMove(l.Name) {
 			continue // don't interrupt a move
 		}
-		r.do(Replace{l.Name})
+		r.addAction(Replace{l.Name})
 		away++
 	}
 }
 
-// moving reports whether a profile moves from or to a host. A profile whose last move has failed is not counted: it might never
+// hasMove reports whether a profile moves from or to a host. A profile whose last move has failed is not counted: it might never
 // end, and a replacement interrupts only its move.
-func (r *round) moving(host string) bool {
+func (r *round) hasMove(host string) bool {
 	return slices.ContainsFunc(r.profiles, func(p Profile) bool {
 		return p.To != "" && p.LastMove.FailedTo == "" && (p.Owner == host || p.To == host)
 	})
@@ -86,9 +86,9 @@ func (r *round) scale() {
 	switch {
 	case r.Replicas > r.pool.Replicas:
 	case r.pool.Replicas > r.pool.Max:
-		r.leave(fmt.Sprintf(": hosts.max is %d", r.pool.Max))
-	case r.unplacedMemory == 0 && !rolling && r.spare():
-		r.leave(", which is spare")
+		r.removeLastHost(fmt.Sprintf(": hosts.max is %d", r.pool.Max))
+	case r.unplacedMemory == 0 && !rolling && r.isSpare():
+		r.removeLastHost(", which is spare")
 	}
 }
 
@@ -103,8 +103,8 @@ func (r *round) settledHosts() int {
 	return n
 }
 
-// spare reports whether the host with the highest ordinal has been spare for spareFor. It also sets r.SpareSince.
-func (r *round) spare() bool {
+// isSpare reports whether the host with the highest ordinal has been spare for spareFor. It also sets r.SpareSince.
+func (r *round) isSpare() bool {
 	last := len(r.hosts) - 1
 	if r.pool.Replicas <= r.pool.Min || last < 0 || r.hosts[last].Ordinal != r.pool.Replicas-1 || slices.ContainsFunc(r.hosts, func(l *hostLoad) bool { return l.Trouble != "" || l.Replacing }) {
 		return false
@@ -161,10 +161,10 @@ func (r *round) isMoving(profile string) bool {
 	})
 }
 
-// leave marks the host with the highest ordinal as leaving, so that its profiles move away, and removes it once it is empty. The
+// removeLastHost marks the host with the highest ordinal as leaving, so that its profiles move away, and removes it once it is empty. The
 // host stays while a profile is pinned to it, or while the data of one of its profiles can't be reached. why is the reason for
 // people.
-func (r *round) leave(why string) {
+func (r *round) removeLastHost(why string) {
 	r.Leaving = fmt.Sprintf("%s-%d", r.pool.Name, r.pool.Replicas-1)
 	doing := "drains " + r.Leaving + why
 	empty := true

@@ -71,9 +71,9 @@ func Objects(p *v1alpha1.AgentPool, hosts int) (objects []*unstructured.Unstruct
 		case "service.yaml", "config.yaml":
 			err = yaml.Unmarshal(m.Text, u)
 		case "disruption.yaml":
-			u, err = disruption(m.Text)
+			u, err = disruptionBudget(m.Text)
 		case "network.yaml":
-			u, err = network(p, m.Text)
+			u, err = hostNetworkPolicy(p, m.Text)
 		case "pod.yaml":
 			u, template, err = statefulSet(p, m.Text, hosts)
 		default:
@@ -82,13 +82,13 @@ func Objects(p *v1alpha1.AgentPool, hosts int) (objects []*unstructured.Unstruct
 		if err != nil {
 			return nil, "", fmt.Errorf("cannot make %s of pool %q: %w", m.File, p.Name, err)
 		}
-		objects = append(objects, own(p, u))
+		objects = append(objects, ownedBy(p, u))
 	}
 	return objects, template, nil
 }
 
-// own puts an object into the pool's namespace, labels it, and makes the pool its owner.
-func own(p *v1alpha1.AgentPool, u *unstructured.Unstructured) *unstructured.Unstructured {
+// ownedBy puts an object into the pool's namespace, labels it, and makes the pool its owner.
+func ownedBy(p *v1alpha1.AgentPool, u *unstructured.Unstructured) *unstructured.Unstructured {
 	u.SetNamespace(p.Namespace)
 	labels := u.GetLabels()
 	labels[v1alpha1.PoolLabel] = p.Name
@@ -97,15 +97,15 @@ func own(p *v1alpha1.AgentPool, u *unstructured.Unstructured) *unstructured.Unst
 	return u
 }
 
-// disruption returns the PodDisruptionBudget without the pods of single profiles: a budget can't count pods of Sandboxes, and a
+// disruptionBudget returns the PodDisruptionBudget without the pods of single profiles: a budget can't count pods of Sandboxes, and a
 // single pod needs none.
-func disruption(text []byte) (*unstructured.Unstructured, error) {
+func disruptionBudget(text []byte) (*unstructured.Unstructured, error) {
 	d := &policyv1.PodDisruptionBudget{}
 	if err := yaml.UnmarshalStrict(text, d); err != nil {
 		return nil, err
 	}
 	d.Spec.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: v1alpha1.ProfileLabel, Operator: metav1.LabelSelectorOpDoesNotExist}}
-	return object(d)
+	return toUnstructured(d)
 }
 
 // valuesOf returns the values for package deploy that follow from the spec of a pool.
@@ -127,7 +127,7 @@ func valuesOf(p *v1alpha1.AgentPool) map[string]any {
 
 // statefulSet returns the StatefulSet of the hosts and the checksum of its pod template.
 func statefulSet(p *v1alpha1.AgentPool, text []byte, hosts int) (*unstructured.Unstructured, string, error) {
-	set, sum, err := template(p, text)
+	set, sum, err := hostTemplate(p, text)
 	if err != nil {
 		return nil, "", err
 	}
@@ -136,14 +136,14 @@ func statefulSet(p *v1alpha1.AgentPool, text []byte, hosts int) (*unstructured.U
 	set.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
 		WhenDeleted: appsv1.RetainPersistentVolumeClaimRetentionPolicyType, WhenScaled: appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
 	}
-	set.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{claim(p)}
-	o, err := object(set)
+	set.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{dataClaim(p)}
+	o, err := toUnstructured(set)
 	return o, sum, err
 }
 
-// template turns the StatefulSet of package deploy, which is for one pod, into one for the hosts of the pool, without the data
+// hostTemplate turns the StatefulSet of package deploy, which is for one pod, into one for the hosts of the pool, without the data
 // volume. sum is the checksum of the pod template without the image.
-func template(p *v1alpha1.AgentPool, text []byte) (set *appsv1.StatefulSet, sum string, err error) {
+func hostTemplate(p *v1alpha1.AgentPool, text []byte) (set *appsv1.StatefulSet, sum string, err error) {
 	set = &appsv1.StatefulSet{}
 	if err := yaml.UnmarshalStrict(text, set); err != nil {
 		return nil, "", err
@@ -156,9 +156,9 @@ func template(p *v1alpha1.AgentPool, text []byte) (set *appsv1.StatefulSet, sum 
 		MaxSkew: 1, TopologyKey: p.Spec.TopologyKey, WhenUnsatisfiable: corev1.ScheduleAnyway,
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.PoolLabel: p.Name}},
 	}}
-	pod.Spec.Volumes = append(withoutVolume(pod.Spec.Volumes, dataVolume), tokens())
-	agents(&pod.Spec.Containers[0], p)
-	pod.Spec.InitContainers = append(pod.Spec.InitContainers, host(&pod.Spec.Containers[0], p))
+	pod.Spec.Volumes = append(withoutVolume(pod.Spec.Volumes, dataVolume), tokenVolume())
+	adaptAgents(&pod.Spec.Containers[0], p)
+	pod.Spec.InitContainers = append(pod.Spec.InitContainers, hostContainer(&pod.Spec.Containers[0], p))
 	bare := pod.DeepCopy()
 	SetImage(&bare.Spec, "")
 	all, err := json.Marshal(bare)
@@ -191,17 +191,17 @@ func Updated(p *v1alpha1.AgentPool, template string, pod *corev1.PodSpec) (is, i
 	return same && image, same && !image
 }
 
-// agents adapts the container of the agents to the spec of a pool.
-func agents(c *corev1.Container, p *v1alpha1.AgentPool) {
+// adaptAgents adapts the container of the agents to the spec of a pool.
+func adaptAgents(c *corev1.Container, p *v1alpha1.AgentPool) {
 	c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "HERMES_GATEWAY_BOOTSTRAP_STATE" }) // a pool has no default profile
 	for _, name := range slices.Sorted(maps.Keys(p.Spec.Env)) {
 		c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: p.Spec.Env[name]})
 	}
 }
 
-// host returns the container of the host program. It starts before the container of the agents. The agents run as the same user,
+// hostContainer returns the container of the host program. It starts before the container of the agents. The agents run as the same user,
 // but can't see the files and processes of this container.
-func host(agents *corev1.Container, p *v1alpha1.AgentPool) corev1.Container {
+func hostContainer(agents *corev1.Container, p *v1alpha1.AgentPool) corev1.Container {
 	always := corev1.ContainerRestartPolicyAlways
 	c := corev1.Container{
 		Name: "fleet", Image: agents.Image, ImagePullPolicy: agents.ImagePullPolicy, RestartPolicy: &always, Command: []string{Program, "host"},
@@ -223,8 +223,8 @@ func host(agents *corev1.Container, p *v1alpha1.AgentPool) corev1.Container {
 	return c
 }
 
-// network adds the connections of hosts to the NetworkPolicy of package deploy: to each other for moves, and to the API server.
-func network(p *v1alpha1.AgentPool, text []byte) (*unstructured.Unstructured, error) {
+// hostNetworkPolicy adds the connections of hosts to the NetworkPolicy of package deploy: to each other for moves, and to the API server.
+func hostNetworkPolicy(p *v1alpha1.AgentPool, text []byte) (*unstructured.Unstructured, error) {
 	n := &networkingv1.NetworkPolicy{}
 	if err := yaml.UnmarshalStrict(text, n); err != nil {
 		return nil, err
@@ -240,11 +240,11 @@ func network(p *v1alpha1.AgentPool, text []byte) (*unstructured.Unstructured, er
 		To:    []networkingv1.NetworkPolicyPeer{{IPBlock: &networkingv1.IPBlock{CIDR: cmp.Or(p.Spec.Network.APIServer, "0.0.0.0/0")}}},
 		Ports: []networkingv1.NetworkPolicyPort{port(443), port(6443)},
 	})
-	return object(n)
+	return toUnstructured(n)
 }
 
-// object converts a typed object to the form in which the controller applies it.
-func object(o any) (*unstructured.Unstructured, error) {
+// toUnstructured converts a typed object to the form in which the controller applies it.
+func toUnstructured(o any) (*unstructured.Unstructured, error) {
 	u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
 		return nil, err
@@ -255,7 +255,7 @@ func object(o any) (*unstructured.Unstructured, error) {
 	return &unstructured.Unstructured{Object: u}, nil
 }
 
-func claim(p *v1alpha1.AgentPool) corev1.PersistentVolumeClaim {
+func dataClaim(p *v1alpha1.AgentPool) corev1.PersistentVolumeClaim {
 	c := corev1.PersistentVolumeClaim{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
 		ObjectMeta: metav1.ObjectMeta{Name: dataVolume, Labels: map[string]string{v1alpha1.PoolLabel: p.Name}},
@@ -270,8 +270,8 @@ func claim(p *v1alpha1.AgentPool) corev1.PersistentVolumeClaim {
 	return c
 }
 
-// tokens returns the volume with the tokens of a host: one for the API server, and one that only other hosts accept.
-func tokens() corev1.Volume {
+// tokenVolume returns the volume with the tokens of a host: one for the API server, and one that only other hosts accept.
+func tokenVolume() corev1.Volume {
 	mode, hour := int32(0o440), int64(3600)
 	return corev1.Volume{Name: "fleet", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
 		DefaultMode: &mode,

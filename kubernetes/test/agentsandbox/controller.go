@@ -98,13 +98,13 @@ func (c *Controller) All(ctx context.Context) {
 	}
 	for i := range list.Items {
 		if o := &list.Items[i]; o.GetDeletionTimestamp() == nil {
-			c.one(ctx, o)
+			c.reconcileOne(ctx, o)
 		}
 	}
 }
 
-// wanted is the spec of a Sandbox.
-type wanted struct {
+// sandboxSpec is the spec of a Sandbox.
+type sandboxSpec struct {
 	PodTemplate          corev1.PodTemplateSpec         `json:"podTemplate"`
 	VolumeClaimTemplates []corev1.PersistentVolumeClaim `json:"volumeClaimTemplates"`
 	Service              *bool                          `json:"service"`
@@ -113,9 +113,9 @@ type wanted struct {
 	ShutdownPolicy       string                         `json:"shutdownPolicy"`
 }
 
-// one reconciles the objects of one Sandbox, and reports its conditions.
-func (c *Controller) one(ctx context.Context, o *unstructured.Unstructured) {
-	var want wanted
+// reconcileOne reconciles the objects of one Sandbox, and reports its conditions.
+func (c *Controller) reconcileOne(ctx context.Context, o *unstructured.Unstructured) {
+	var want sandboxSpec
 	spec, _, _ := unstructured.NestedMap(o.Object, "spec")
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &want); err != nil {
 		c.report(ctx, o, []metav1.Condition{condition("Ready", false, "ReconcilerError", err.Error())})
@@ -140,7 +140,7 @@ func (c *Controller) one(ctx context.Context, o *unstructured.Unstructured) {
 }
 
 // expire removes the pod and the Service of an expired Sandbox, and the Sandbox itself if its policy is Delete.
-func (c *Controller) expire(ctx context.Context, o *unstructured.Unstructured, want wanted) {
+func (c *Controller) expire(ctx context.Context, o *unstructured.Unstructured, want sandboxSpec) {
 	c.report(ctx, o, []metav1.Condition{condition("Ready", false, "SandboxExpired", "Sandbox has expired")})
 	if pod, err := c.find(ctx, o); err == nil && pod != nil && metav1.IsControlledBy(pod, o) && pod.DeletionTimestamp == nil {
 		_ = c.core.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{}) // the next round tries again
@@ -157,7 +157,7 @@ func owner(o *unstructured.Unstructured) []metav1.OwnerReference {
 }
 
 // claims makes the PersistentVolumeClaims of a Sandbox.
-func (c *Controller) claims(ctx context.Context, o *unstructured.Unstructured, want wanted) error {
+func (c *Controller) claims(ctx context.Context, o *unstructured.Unstructured, want sandboxSpec) error {
 	for _, claim := range want.VolumeClaimTemplates {
 		claim.Name, claim.OwnerReferences = claim.Name+"-"+o.GetName(), owner(o)
 		_, err := c.core.CoreV1().PersistentVolumeClaims(o.GetNamespace()).Create(ctx, &claim, metav1.CreateOptions{})
@@ -169,7 +169,7 @@ func (c *Controller) claims(ctx context.Context, o *unstructured.Unstructured, w
 }
 
 // service makes the headless Service of a Sandbox whose spec asks for one.
-func (c *Controller) service(ctx context.Context, o *unstructured.Unstructured, want wanted) error {
+func (c *Controller) service(ctx context.Context, o *unstructured.Unstructured, want sandboxSpec) error {
 	if want.Service == nil || !*want.Service {
 		return nil
 	}

@@ -19,8 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// errMany means that a Sandbox owns several pods. The controller then touches none of them.
-var errMany = errors.New("multiple Pods are controlled by this Sandbox")
+// errManyPods means that a Sandbox owns several pods. The controller then touches none of them.
+var errManyPods = errors.New("multiple Pods are controlled by this Sandbox")
 
 // find returns the pod of a Sandbox, or nil if there is none. A pod that the Sandbox owns takes precedence over the pod that the
 // annotation names.
@@ -32,14 +32,14 @@ func (c *Controller) find(ctx context.Context, o *unstructured.Unstructured) (*c
 	}
 	owned := slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return !metav1.IsControlledBy(&p, o) })
 	if len(owned) > 1 {
-		return nil, errMany
+		return nil, errManyPods
 	}
 	named := o.GetAnnotations()[PodName]
 	pod, err := pods.Get(ctx, cmp.Or(named, o.GetName()), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		pod, err = nil, nil
 		if named != "" {
-			c.forget(ctx, o)
+			c.forgetPodName(ctx, o)
 		}
 	}
 	if len(owned) == 1 && (pod == nil || pod.Name != owned[0].Name) {
@@ -48,15 +48,15 @@ func (c *Controller) find(ctx context.Context, o *unstructured.Unstructured) (*c
 	return pod, err
 }
 
-// forget removes the annotation PodName from a Sandbox.
-func (c *Controller) forget(ctx context.Context, o *unstructured.Unstructured) {
+// forgetPodName removes the annotation PodName from a Sandbox.
+func (c *Controller) forgetPodName(ctx context.Context, o *unstructured.Unstructured) {
 	patch := []byte(`{"metadata":{"annotations":{"` + PodName + `":null}}}`)
 	// The next round tries again.
 	_, _ = c.Objects.Namespace(o.GetNamespace()).Patch(ctx, o.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
 }
 
 // pod makes, keeps or removes the pod of a Sandbox as its spec asks. It leaves a pod alone that has ended.
-func (c *Controller) pod(ctx context.Context, o *unstructured.Unstructured, want wanted) (*corev1.Pod, error) {
+func (c *Controller) pod(ctx context.Context, o *unstructured.Unstructured, want sandboxSpec) (*corev1.Pod, error) {
 	pod, err := c.find(ctx, o)
 	switch {
 	case err != nil:
@@ -68,7 +68,7 @@ func (c *Controller) pod(ctx context.Context, o *unstructured.Unstructured, want
 		return pod, err
 	case want.OperatingMode == "Suspended":
 		if o.GetAnnotations()[PodName] != "" {
-			c.forget(ctx, o)
+			c.forgetPodName(ctx, o)
 		}
 		return pod, nil
 	case pod == nil:
@@ -83,7 +83,7 @@ func reserved(name string) bool {
 }
 
 // metadata returns the labels and annotations that the pod of a Sandbox gets from its template.
-func metadata(o *unstructured.Unstructured, want wanted) (labels, notes map[string]string) {
+func metadata(o *unstructured.Unstructured, want sandboxSpec) (labels, notes map[string]string) {
 	labels, notes = map[string]string{NameHash: HashOf(o.GetName())}, map[string]string{}
 	for into, from := range map[*map[string]string]map[string]string{&labels: want.PodTemplate.Labels, &notes: want.PodTemplate.Annotations} {
 		for name, value := range from {
@@ -95,7 +95,7 @@ func metadata(o *unstructured.Unstructured, want wanted) (labels, notes map[stri
 	return labels, notes
 }
 
-func (c *Controller) makePod(ctx context.Context, o *unstructured.Unstructured, want wanted) (*corev1.Pod, error) {
+func (c *Controller) makePod(ctx context.Context, o *unstructured.Unstructured, want sandboxSpec) (*corev1.Pod, error) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: o.GetName(), OwnerReferences: owner(o)}, Spec: want.PodTemplate.Spec}
 	pod.Labels, pod.Annotations = metadata(o, want)
 	for _, claim := range want.VolumeClaimTemplates {
@@ -108,7 +108,7 @@ func (c *Controller) makePod(ctx context.Context, o *unstructured.Unstructured, 
 
 // adopt copies the labels and annotations of the template to the pod, as agent-sandbox's controller does whenever they change. If
 // a pod without an owner has the label of the Sandbox, the Sandbox becomes its owner.
-func (c *Controller) adopt(ctx context.Context, o *unstructured.Unstructured, want wanted, pod *corev1.Pod) (*corev1.Pod, error) {
+func (c *Controller) adopt(ctx context.Context, o *unstructured.Unstructured, want sandboxSpec, pod *corev1.Pod) (*corev1.Pod, error) {
 	labels, notes := metadata(o, want)
 	switch by := metav1.GetControllerOf(pod); {
 	case by != nil && by.UID != o.GetUID():
@@ -138,7 +138,7 @@ func condition(kind string, is bool, reason, message string) metav1.Condition {
 }
 
 // conditionsOf returns the conditions of a Sandbox. podErr says why its pod is unknown, and failed is any other error.
-func conditionsOf(o *unstructured.Unstructured, want wanted, pod *corev1.Pod, podErr, failed error) []metav1.Condition {
+func conditionsOf(o *unstructured.Unstructured, want sandboxSpec, pod *corev1.Pod, podErr, failed error) []metav1.Condition {
 	mine := pod != nil && metav1.IsControlledBy(pod, o)
 	out := []metav1.Condition{suspendedOf(want, pod, podErr, mine)}
 	if reason := ended(pod); mine && reason != "" {
@@ -159,7 +159,7 @@ func conditionsOf(o *unstructured.Unstructured, want wanted, pod *corev1.Pod, po
 	return append(out, readyOf(want, pod, failed))
 }
 
-func suspendedOf(want wanted, pod *corev1.Pod, podErr error, mine bool) metav1.Condition {
+func suspendedOf(want sandboxSpec, pod *corev1.Pod, podErr error, mine bool) metav1.Condition {
 	switch {
 	case want.OperatingMode != "Suspended":
 		return condition("Suspended", false, "NotSuspended", "Sandbox is not suspended")
@@ -173,9 +173,9 @@ func suspendedOf(want wanted, pod *corev1.Pod, podErr error, mine bool) metav1.C
 	return condition("Suspended", false, "PodTerminating", "Sandbox is suspending")
 }
 
-func readyOf(want wanted, pod *corev1.Pod, failed error) metav1.Condition {
+func readyOf(want sandboxSpec, pod *corev1.Pod, failed error) metav1.Condition {
 	switch {
-	case errors.Is(failed, errMany):
+	case errors.Is(failed, errManyPods):
 		return condition("Ready", false, "MultiplePods", failed.Error())
 	case failed != nil:
 		return condition("Ready", false, "ReconcilerError", failed.Error())

@@ -22,11 +22,11 @@ import (
 	"hinit/sandbox"
 )
 
-func short(id string) string { return id[:min(12, len(id))] }
+func shortID(id string) string { return id[:min(12, len(id))] }
 
 // List implements [sandbox.Engine].
 func (e *Engine) List(ctx context.Context, labels map[string]string) ([]sandbox.Container, error) {
-	defer limit(&ctx)()
+	defer limitTime(&ctx)()
 	selector := labelID
 	if home := labels[sandbox.LabelVolume]; home != "" {
 		selector += "," + labelHome + "=" + home
@@ -37,7 +37,7 @@ func (e *Engine) List(ctx context.Context, labels map[string]string) ([]sandbox.
 	}
 	var out []sandbox.Container
 	for _, r := range records {
-		if r.has(labels) {
+		if r.hasLabels(labels) {
 			out = append(out, r.container())
 		}
 	}
@@ -55,7 +55,7 @@ func (e *Engine) records(ctx context.Context, selector string) ([]*record, error
 		return nil, err
 	}
 	for i := range pods.Items {
-		r, ok := ofPod(&pods.Items[i])
+		r, ok := recordOfPod(&pods.Items[i])
 		if !ok {
 			continue
 		}
@@ -72,8 +72,8 @@ func (e *Engine) records(ctx context.Context, selector string) ([]*record, error
 
 // find returns a container by its id, by the first digits of its id (at least 12), or by its name.
 func (e *Engine) find(ctx context.Context, ref string) (*record, error) {
-	defer limit(&ctx)()
-	what := "inspect the sandbox " + short(ref)
+	defer limitTime(&ctx)()
+	what := "inspect the sandbox " + shortID(ref)
 	selector := labelID
 	if len(ref) == idLength {
 		selector += "=" + ref
@@ -88,7 +88,7 @@ func (e *Engine) find(ctx context.Context, ref string) (*record, error) {
 		}
 	}
 	e.mu.Lock()
-	why := e.why[ref]
+	why := e.goneReasons[ref]
 	e.mu.Unlock()
 	if why != "" {
 		return nil, &sandbox.GoneError{What: what, Why: why}
@@ -116,11 +116,11 @@ func (e *Engine) rememberReason(r *record) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.why) >= maxGoneReasons {
-		clear(e.why)
+	if len(e.goneReasons) >= maxGoneReasons {
+		clear(e.goneReasons)
 	}
 	if c := r.container(); c.Reason != "" {
-		e.why[r.id] = c.Reason
+		e.goneReasons[r.id] = c.Reason
 	}
 }
 
@@ -130,19 +130,19 @@ const idLength = 32
 // Create implements [sandbox.Engine].
 func (e *Engine) Create(ctx context.Context, spec sandbox.Spec) (string, error) {
 	what := "create the sandbox " + spec.Name
-	if err := check(&spec); err != nil {
+	if err := checkSpec(&spec); err != nil {
 		return "", apiError(what, err)
 	}
 	id := make([]byte, idLength/2)
 	_, _ = rand.Read(id) // never fails
 	r := &record{id: hex.EncodeToString(id), name: spec.Name, spec: spec, created: time.Now()}
 	spec.Entrypoint = slices.Clone(spec.Entrypoint)
-	pod, err := e.build(ctx, r)
+	pod, err := e.buildPod(ctx, r)
 	if err != nil {
 		return "", apiError(what, err)
 	}
-	defer limit(&ctx)()
-	kind, err := e.kinds(ctx)
+	defer limitTime(&ctx)()
+	kind, err := e.objectKind(ctx)
 	switch {
 	case err != nil:
 	case kind == "Sandbox":
@@ -189,7 +189,7 @@ func (e *Engine) ungate(ctx context.Context, r *record) error {
 	if len(r.pod.Spec.SchedulingGates) == 0 {
 		return nil
 	}
-	defer limit(&ctx)()
+	defer limitTime(&ctx)()
 	patch := []byte(`{"spec":{"schedulingGates":null}}`)
 	_, err := e.core.CoreV1().Pods(e.s.Namespace).Patch(ctx, r.pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	return err
@@ -200,12 +200,12 @@ func (e *Engine) replace(ctx context.Context, r *record) error {
 	if err := e.deletePod(ctx, r.pod); err != nil {
 		return err
 	}
-	renew(r)
-	pod, err := e.build(ctx, r)
+	renewHelperPath(r)
+	pod, err := e.buildPod(ctx, r)
 	if err != nil {
 		return err
 	}
-	defer limit(&ctx)()
+	defer limitTime(&ctx)()
 	_, err = e.core.CoreV1().Pods(e.s.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return nil // another caller has created it already
@@ -242,24 +242,24 @@ func (e *Engine) awaitRunning(ctx context.Context, id string, final bool) error 
 		case final && pod == nil:
 			return false, fmt.Errorf("%w: its pod was deleted", sandbox.ErrGone)
 		case final && pod.DeletionTimestamp != nil:
-			return false, fmt.Errorf("%w: %s", sandbox.ErrGone, deleted(pod))
+			return false, fmt.Errorf("%w: %s", sandbox.ErrGone, deletionReason(pod))
 		case pod == nil || pod.DeletionTimestamp != nil:
 			return false, nil
 		}
 		var c sandbox.Container
-		fill(&c, pod)
+		fillState(&c, pod)
 		switch c.State {
 		case sandbox.Running:
 			return true, nil
 		case sandbox.Exited:
-			if text, err := waiting(pod); err != nil {
+			if text, err := waitReason(pod); err != nil {
 				return false, fmt.Errorf("%w (%s)", err, text)
 			}
 			return false, fmt.Errorf("it ended at once with exit code %d: %s", c.ExitCode, c.Reason)
 		default:
 		}
 		var bad error
-		if why, bad = waiting(pod); bad != nil {
+		if why, bad = waitReason(pod); bad != nil {
 			return false, bad
 		}
 		return false, nil
@@ -272,20 +272,20 @@ func (e *Engine) awaitRunning(ctx context.Context, id string, final bool) error 
 
 // lastEvent returns the last warning event about a container's pod. Only events tell what a node could not mount or create.
 func (e *Engine) lastEvent(ctx context.Context, id string) string {
-	defer limit(&ctx)()
+	defer limitTime(&ctx)()
 	pods, err := e.core.CoreV1().Pods(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelID + "=" + id})
 	if err != nil || len(pods.Items) == 0 {
 		return ""
 	}
-	if text := e.failed(ctx, &pods.Items[0]); text != "" {
+	if text := e.failureEvent(ctx, &pods.Items[0]); text != "" {
 		return "; " + text
 	}
 	return ""
 }
 
-// failed returns the last warning event about a failure of a pod as text, or "".
-func (e *Engine) failed(ctx context.Context, pod *corev1.Pod) string {
-	defer limit(&ctx)()
+// failureEvent returns the last warning event about a failure of a pod as text, or "".
+func (e *Engine) failureEvent(ctx context.Context, pod *corev1.Pod) string {
+	defer limitTime(&ctx)()
 	options := metav1.ListOptions{FieldSelector: fields.Set{"involvedObject.uid": string(pod.UID), "type": corev1.EventTypeWarning}.String()}
 	events, err := e.core.CoreV1().Events(e.s.Namespace).List(ctx, options)
 	if err != nil {
@@ -322,7 +322,7 @@ func (e *Engine) await(ctx context.Context, field, label string, done func(*core
 			events, err = pods.Watch(ctx, from)
 		}
 		if err == nil {
-			ok, err := follow(ctx, events, done)
+			ok, err := followEvents(ctx, events, done)
 			events.Stop()
 			if ok || err != nil {
 				return err
@@ -334,8 +334,8 @@ func (e *Engine) await(ctx context.Context, field, label string, done func(*core
 	}
 }
 
-// follow calls done for each event until done returns true or an error. It returns false when the stream of events ends.
-func follow(ctx context.Context, events watch.Interface, done func(*corev1.Pod) (bool, error)) (bool, error) {
+// followEvents calls done for each event until done returns true or an error. It returns false when the stream of events ends.
+func followEvents(ctx context.Context, events watch.Interface, done func(*corev1.Pod) (bool, error)) (bool, error) {
 	for {
 		select {
 		case event, open := <-events.ResultChan():
@@ -404,13 +404,13 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 		err = e.deletePod(ctx, r.pod)
 	}
 	e.mu.Lock()
-	delete(e.used, r.id)
-	delete(e.why, r.id)
+	delete(e.lastUsed, r.id)
+	delete(e.goneReasons, r.id)
 	e.mu.Unlock()
 	return apiError("remove the sandbox "+r.name, err)
 }
 
 // Rename implements [sandbox.FullEngine]. It always fails, because an object of a cluster can't be renamed.
 func (e *Engine) Rename(_ context.Context, id, _ string) error {
-	return apiError("rename the sandbox "+short(id), refused("objects of a cluster keep their names"))
+	return apiError("rename the sandbox "+shortID(id), refused("objects of a cluster keep their names"))
 }

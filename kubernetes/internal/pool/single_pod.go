@@ -21,8 +21,8 @@ import (
 var Sandbox = schema.GroupVersionKind{Group: "agents.x-k8s.io", Version: "v1beta1", Kind: "Sandbox"}
 
 const (
-	first         = "-0" // suffix of the name of a StatefulSet's first pod
-	maxNameLength = 43   // longest name; with the hash and the suffixes that Kubernetes adds, 63 characters
+	firstPodSuffix = "-0" // suffix of the name of a StatefulSet's first pod
+	maxNameLength  = 43   // longest name; with the hash and the suffixes that Kubernetes adds, 63 characters
 )
 
 // Pod returns the name of the pod for a single profile, made by a StatefulSet or a Sandbox. It contains a hash, because the names
@@ -30,7 +30,7 @@ const (
 func Pod(pool, profile string) string {
 	name := pool + "-" + profile
 	sum := sha256.Sum256([]byte(pool + "/" + profile))
-	return strings.TrimRight(name[:min(len(name), maxNameLength)], "-") + "-" + hex.EncodeToString(sum[:4]) + first
+	return strings.TrimRight(name[:min(len(name), maxNameLength)], "-") + "-" + hex.EncodeToString(sum[:4]) + firstPodSuffix
 }
 
 // SinglePodObjects returns the objects for the pod of a single profile: the PersistentVolumeClaim, then a Sandbox or a
@@ -42,30 +42,30 @@ func SinglePodObjects(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile, san
 	}
 	for _, m := range manifests {
 		if m.File == "pod.yaml" {
-			return alone(p, profile, sandbox, m.Text)
+			return singlePodObjects(p, profile, sandbox, m.Text)
 		}
 	}
 	return nil, fmt.Errorf("cannot make the pod of profile %q: there is no manifest of a pod", profile.Name)
 }
 
-func alone(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile, sandbox bool, text []byte) ([]*unstructured.Unstructured, error) {
-	set, _, err := template(p, text)
+func singlePodObjects(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile, sandbox bool, text []byte) ([]*unstructured.Unstructured, error) {
+	set, _, err := hostTemplate(p, text)
 	if err != nil {
 		return nil, err
 	}
 	name := Pod(p.Name, profile.Name)
-	data := claim(p)
+	data := dataClaim(p)
 	data.Name = dataVolume + "-" + name
 	pod := &set.Spec.Template
 	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{
 		Name: dataVolume, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: data.Name}},
 	})
 	one := int32(1)
-	set.Name, set.Spec.Replicas = strings.TrimSuffix(name, first), &one
+	set.Name, set.Spec.Replicas = strings.TrimSuffix(name, firstPodSuffix), &one
 	for _, labels := range []map[string]string{set.Labels, pod.Labels, set.Spec.Selector.MatchLabels, data.Labels} {
 		labels[v1alpha1.ProfileLabel] = profile.Name
 	}
-	volume, err := object(&data)
+	volume, err := toUnstructured(&data)
 	if err != nil {
 		return nil, err
 	}
@@ -75,14 +75,14 @@ func alone(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile, sandbox bool, 
 			APIVersion: v1alpha1.GroupVersion.String(), Kind: "AgentProfile", Name: profile.Name, UID: profile.UID,
 		}})
 	}
-	maker, err := object(set)
+	maker, err := toUnstructured(set)
 	if err == nil && sandbox {
 		maker, err = sandboxOf(name, set.Labels, pod)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return []*unstructured.Unstructured{volume, own(p, maker)}, nil
+	return []*unstructured.Unstructured{volume, ownedBy(p, maker)}, nil
 }
 
 // sandboxOf returns a Sandbox with the given pod template.

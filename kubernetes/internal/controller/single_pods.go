@@ -46,7 +46,7 @@ func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, no
 	}
 	for _, name := range names {
 		work = append(work, func() error {
-			f.refuse(v.profiles[name], f.applySinglePod(ctx, v, v.profiles[name], makers[name]))
+			f.setRefusal(v.profiles[name], f.applySinglePod(ctx, v, v.profiles[name], makers[name]))
 			return nil
 		})
 		if pod := v.pods[pool.Pod(v.pool.Name, name)]; pod != nil && pod.DeletionTimestamp == nil && (pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded) {
@@ -74,19 +74,19 @@ func (f *fleet) mustRemove(m *metav1.PartialObjectMetadata, wanted, there bool, 
 	return false
 }
 
-// cut shortens a text to maxReason.
-func cut(text string) string { return strings.ToValidUTF8(text[:min(len(text), maxReason)], "") }
+// clipReason shortens a text to maxReason.
+func clipReason(text string) string { return strings.ToValidUTF8(text[:min(len(text), maxReason)], "") }
 
-// refuse records err as the reason why the pod of a profile can't be created, for the profile's status. A nil err clears it.
+// setRefusal records err as the reason why the pod of a profile can't be created, for the profile's status. A nil err clears it.
 // Other profiles are not held up.
-func (f *fleet) refuse(p *v1alpha1.AgentProfile, err error) {
+func (f *fleet) setRefusal(p *v1alpha1.AgentProfile, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err == nil {
 		delete(f.refused, p.UID)
 		return
 	}
-	reason := cut(err.Error())
+	reason := clipReason(err.Error())
 	if f.refused[p.UID] != reason {
 		f.log.Warn("pod can't be made", "profile", p.Name, "error", err)
 	}
