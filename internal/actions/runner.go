@@ -60,7 +60,7 @@ type Runner struct {
 	rules            *config.Config
 	lastConfigError  string        // last error of reading the configuration
 	lastStatus       client.Status // the whole status after the last change
-	held             []string      // services whose events wait for the last log lines
+	delayed          []string      // services whose events wait for the last log lines
 	lastEnvFileCheck time.Time     // when environment files were last checked for changes
 	work             sync.WaitGroup
 }
@@ -111,14 +111,14 @@ func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 		r.state.Init, r.state.Marks = c.Init.StartedAt, SeenConditions{}
 	}
 	c.Apply(&r.lastStatus)
-	for _, name := range r.held {
+	for _, name := range r.delayed {
 		if s := r.lastStatus.Find(name); s != nil {
 			c.Services = append(c.Services, *s)
 		}
 	}
 	var fresh []*Job
 	happened, held, changed := r.state.Marks.Apply(c, first)
-	r.held = held
+	r.delayed = held
 	for _, h := range append(happened, r.changedEnvFiles()...) {
 		actions := actionsOf(r.rules, h.Service.Name, h.Service.Profile, h.Event)
 		if len(actions) == 0 {
@@ -199,7 +199,7 @@ func (r *Runner) dropOldest(target string) {
 	oldest := slices.MaxFunc(slices.Collect(maps.Values(by)), func(a, b []int) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(b[0], a[0])) })[0]
 	j := r.state.Jobs[oldest]
 	r.state.Jobs = slices.Delete(r.state.Jobs, oldest, oldest+1)
-	r.Log.Warn("an action is dropped, because too many wait", "event", j.Event, "service", j.Service, "target", j.shown(), "dropped", dropped)
+	r.Log.Warn("an action is dropped, because too many wait", "event", j.Event, "service", j.Service, "target", j.maskedTarget(), "dropped", dropped)
 }
 
 // startDelivery starts a goroutine that delivers the jobs of a target, unless there is one already. The caller holds r.mu.
@@ -237,7 +237,7 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 		switch {
 		case again && j.tries < maxAttempts:
 			if j.tries == 1 {
-				r.Log.Info("trying again", "event", j.Event, "service", j.Service, "target", j.shown(), "err", err)
+				r.Log.Info("trying again", "event", j.Event, "service", j.Service, "target", j.maskedTarget(), "err", err)
 			}
 			r.mu.Unlock()
 			continue
@@ -247,9 +247,9 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 			failures = 0
 		}
 		if err != nil {
-			r.Log.Warn("an action has failed", "event", j.Event, "service", j.Service, "target", j.shown(), "err", err)
+			r.Log.Warn("an action has failed", "event", j.Event, "service", j.Service, "target", j.maskedTarget(), "err", err)
 		} else {
-			r.Log.Info("done", "event", j.Event, "service", j.Service, "target", j.shown())
+			r.Log.Info("done", "event", j.Event, "service", j.Service, "target", j.maskedTarget())
 		}
 		r.state.Jobs = slices.DeleteFunc(r.state.Jobs, func(o *Job) bool { return o == j })
 		r.save()
@@ -282,8 +282,8 @@ func (r *Runner) save() {
 // target returns the webhook or the command of the job. Jobs with the same target are carried out one after the other.
 func (j *Job) target() string { return cmp.Or(j.Action.Webhook, strings.Join(j.Action.Exec, "\x00")) }
 
-// shown returns the target for the runner's log, without its secrets.
-func (j *Job) shown() string {
+// maskedTarget returns the target for the runner's log, without its secrets.
+func (j *Job) maskedTarget() string {
 	if j.Action.Webhook != "" {
 		return redact.HideAddress(j.Action.Webhook)
 	}
@@ -338,17 +338,17 @@ const SignatureHeader = "X-Hinit-Signature"
 // execute carries out a job once. again says whether another attempt may succeed.
 func execute(ctx context.Context, j *Job) (again bool, err error) {
 	if j.Action.Webhook == "" {
-		return false, run(ctx, j)
+		return false, runCommand(ctx, j)
 	}
-	return send(ctx, j)
+	return sendRequest(ctx, j)
 }
 
 // webhookClient is the HTTP client for webhooks. It doesn't follow redirects, because a request that is signed for one server
 // must not go to another.
 var webhookClient = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-// send makes one attempt to send the request of a webhook. again says whether another attempt may succeed.
-func send(ctx context.Context, j *Job) (again bool, err error) {
+// sendRequest makes one attempt to send the request of a webhook. again says whether another attempt may succeed.
+func sendRequest(ctx context.Context, j *Job) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, j.Action.Timeout)
 	defer cancel()
 	q, err := http.NewRequestWithContext(ctx, http.MethodPost, j.Action.Webhook, bytes.NewReader(j.Body))
@@ -384,9 +384,9 @@ func send(ctx context.Context, j *Job) (again bool, err error) {
 	return false, errors.New("it is refused: the answer is " + a.Status)
 }
 
-// run runs the command of j's action in a new session, with j.Body on standard input. When the action's time limit passes, run
+// runCommand runs the command of j's action in a new session, with j.Body on standard input. When the action's time limit passes, runCommand
 // kills the process group.
-func run(ctx context.Context, j *Job) error {
+func runCommand(ctx context.Context, j *Job) error {
 	fd, err := unix.MemfdCreate("event", unix.MFD_CLOEXEC)
 	if err != nil {
 		return err

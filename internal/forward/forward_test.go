@@ -675,7 +675,7 @@ func TestAFileHasALimitAndEndsHalfLines(t *testing.T) {
 	if err := os.WriteFile(path, []byte(`{"half`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := &file{path: path, maxSize: 2000, keptFiles: 2}
+	s := &fileSink{path: path, maxSize: 2000, keptFiles: 2}
 	for i := range 100 {
 		if err := s.Send(t.Context(), []Record{{Text: fmt.Sprint("line ", i), Service: "a"}}); err != nil {
 			t.Fatal(err)

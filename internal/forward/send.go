@@ -79,13 +79,13 @@ func NewSink(to, authorization string) (Sink, error) {
 			u.Path = receiver.path
 		}
 		transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute}
-		return &poster{u.String(), authorization, host, http.Client{Transport: transport}, receiver.encode}, nil
+		return &httpSink{u.String(), authorization, host, http.Client{Transport: transport}, receiver.encode}, nil
 	case kind == "syslog" && way == "unix" && u.Path != "":
 		return &syslogSink{network: "unixgram", address: u.Path, host: host}, nil
 	case kind == "syslog" && (way == "tcp" || way == "tls" || way == "udp") && u.Port() != "":
 		return &syslogSink{network: strings.Replace(way, "tls", "tcp", 1), address: u.Host, host: host, secure: secure}, nil
 	case kind == "file" && way == "" && u.Path != "":
-		return &file{path: u.Path, maxSize: 100 << 20, keptFiles: 5}, nil
+		return &fileSink{path: u.Path, maxSize: 100 << 20, keptFiles: 5}, nil
 	}
 	return nil, fmt.Errorf("cannot send to %s: expected %s", u.Redacted(), receiver.form)
 }
@@ -124,15 +124,15 @@ func withCertificateHint(err error) error {
 	return err
 }
 
-// poster is a Sink that sends a batch as the body of an HTTP request.
-type poster struct {
+// httpSink is a Sink that sends a batch as the body of an HTTP request.
+type httpSink struct {
 	url, authorization, host string
 	client                   http.Client
 	encode                   func(host string, records []Record) []byte
 }
 
 // Send implements [Sink].
-func (p *poster) Send(ctx context.Context, records []Record) error {
+func (p *httpSink) Send(ctx context.Context, records []Record) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(p.encode(p.host, records)))
 	if err != nil {
 		return err
@@ -160,7 +160,7 @@ func (p *poster) Send(ctx context.Context, records []Record) error {
 }
 
 // Close implements [Sink].
-func (p *poster) Close() error {
+func (p *httpSink) Close() error {
 	p.client.CloseIdleConnections()
 	return nil
 }
@@ -193,9 +193,9 @@ func checkOTLP(text []byte) error {
 	return AnswerError{error: errors.New(partial.ErrorMessage), Accepted: true, LeftOut: int(max(n, 0))}
 }
 
-// file is a Sink that writes records to a file, one JSON object a line. A full file is renamed to PATH.1, and a new one begins.
+// fileSink is a Sink that writes records to a file, one JSON object a line. A full file is renamed to PATH.1, and a new one begins.
 // If there are too many full files, the oldest one is removed.
-type file struct {
+type fileSink struct {
 	path      string
 	maxSize   int64 // in bytes
 	keptFiles int   // number of full files to keep
@@ -203,7 +203,7 @@ type file struct {
 
 // Send implements [Sink]. If the last line of the file is incomplete, because an earlier write was cut off, Send first ends that
 // line.
-func (l *file) Send(_ context.Context, records []Record) error {
+func (l *fileSink) Send(_ context.Context, records []Record) error {
 	return inDir(l.path, nil, func(d *fsutil.Dir, name string) error {
 		f, err := d.OpenUpdate(name, 0o600)
 		if err != nil {
@@ -238,7 +238,7 @@ func (l *file) Send(_ context.Context, records []Record) error {
 }
 
 // Close implements [Sink].
-func (*file) Close() error { return nil }
+func (*fileSink) Close() error { return nil }
 
 // inDir opens the directory of the file at path, and calls fn with the directory and the file's name. A nil actor means this
 // process. The agent may own directories on the path, so a process of root follows no links there.

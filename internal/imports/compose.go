@@ -25,12 +25,12 @@ type composeImport struct {
 	env     []pair
 	dotenv  []string          // the .env in the file's directory
 	vars    map[string]string // values for templates; while a process is imported, with the process's own
-	waits   []wait
+	waits   []dependency
 	process rules // rules for the settings of one process
 }
 
-// wait is a dependency in the terms of process-compose: a process starts only when another one has reached a condition.
-type wait struct {
+// dependency is a dependency in the terms of process-compose: a process starts only when another one has reached a condition.
+type dependency struct {
 	service       *service
 	to, condition string
 	place         place
@@ -97,7 +97,7 @@ func (im *importer) processCompose(path string) error {
 		c.readProcess(p)
 	}
 	for _, w := range c.waits {
-		c.depend(w)
+		c.addDependency(w)
 	}
 	return nil
 }
@@ -119,7 +119,7 @@ func (c *composeImport) addVars(e setting) {
 func (c *composeImport) dependsOn(_ *importer, s *service, e setting) {
 	if e.node.Kind != yaml.MappingNode { // a list, which Docker's compose files allow
 		for _, name := range e.items() {
-			c.waits = append(c.waits, wait{s, name, "process_started", e.place})
+			c.waits = append(c.waits, dependency{s, name, "process_started", e.place})
 		}
 	}
 	for _, d := range e.keys() {
@@ -129,7 +129,7 @@ func (c *composeImport) dependsOn(_ *importer, s *service, e setting) {
 				condition = k.value
 			}
 		}
-		c.waits = append(c.waits, wait{s, d.name, condition, d.place})
+		c.waits = append(c.waits, dependency{s, d.name, condition, d.place})
 	}
 }
 
@@ -312,8 +312,8 @@ func (c *composeImport) noteReferences(e setting) {
 	}
 }
 
-// depend imports one dependency. Call it when all processes are known.
-func (c *composeImport) depend(w wait) {
+// addDependency imports one dependency. Call it when all processes are known.
+func (c *composeImport) addDependency(w dependency) {
 	until, known := map[string]string{
 		"process_started": "started", "process_healthy": "ready", "process_log_ready": "ready",
 		"process_completed_successfully": "done", "process_completed": "done",

@@ -101,12 +101,12 @@ func (s *service) addNeed(n need) {
 func (im *importer) yaml(from, format string) ([]byte, error) {
 	list := &yaml.Node{Kind: yaml.MappingNode}
 	for _, s := range im.services {
-		name := text(s.name)
+		name := textNode(s.name)
 		name.HeadComment = s.comment
 		list.Content = append(list.Content, name, s.node())
 	}
 	root := encode[config.Config](im.defaults.values)
-	root.Content = append(root.Content, text("services"), list)
+	root.Content = append(root.Content, textNode("services"), list)
 	root.HeadComment = fmt.Sprintf("From %s (%s), by hinit import. Try it with: hinit run -c THIS_FILE", strings.Join(strings.Fields(from), " "), format)
 	var b bytes.Buffer
 	e := yaml.NewEncoder(&b)
@@ -120,7 +120,7 @@ func (im *importer) yaml(from, format string) ([]byte, error) {
 func (s *service) node() *yaml.Node {
 	var needs []*yaml.Node
 	for _, n := range s.needs {
-		one := text(n.name)
+		one := textNode(n.name)
 		if n.until != "" || n.optional {
 			one = encode[config.Need](values{"name": n.name, "until": n.until, "optional": lo.Ternary(n.optional, "true", "")})
 			one.Style = yaml.FlowStyle
@@ -147,10 +147,10 @@ func encode[T any](values values) *yaml.Node {
 			if name, in = inside, groups[group]; in == nil {
 				in = &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}
 				groups[group] = in
-				root.Content = append(root.Content, text(group), in)
+				root.Content = append(root.Content, textNode(group), in)
 			}
 		}
-		in.Content = append(in.Content, text(name), value)
+		in.Content = append(in.Content, textNode(name), value)
 	}
 	return root
 }
@@ -163,9 +163,9 @@ func valueNode(field any, isTemplate bool, value any) *yaml.Node {
 		switch field.(type) {
 		case *string, *[]string, *config.Paths, *map[string]string:
 			if isTemplate {
-				word = literal(word)
+				word = escapePlaceholders(word)
 			}
-			return text(word)
+			return textNode(word)
 		}
 		return &yaml.Node{Kind: yaml.ScalarNode, Value: word}
 	}
@@ -181,7 +181,7 @@ func valueNode(field any, isTemplate bool, value any) *yaml.Node {
 	case []pair:
 		n, last := &yaml.Node{Kind: yaml.MappingNode}, lo.SliceToMap(value, func(p pair) (string, string) { return p.name, p.value })
 		for _, p := range lo.UniqBy(value, func(p pair) string { return p.name }) {
-			n.Content = append(n.Content, text(p.name), one(last[p.name])) // the last value of a variable counts
+			n.Content = append(n.Content, textNode(p.name), one(last[p.name])) // the last value of a variable counts
 		}
 		if len(value) > 0 {
 			return n
@@ -190,8 +190,8 @@ func valueNode(field any, isTemplate bool, value any) *yaml.Node {
 	return nil
 }
 
-// text returns a scalar that YAML reads as text, even if it looks like a number or a boolean.
-func text(value string) *yaml.Node {
+// textNode returns a scalar that YAML reads as text, even if it looks like a number or a boolean.
+func textNode(value string) *yaml.Node {
 	n := &yaml.Node{}
 	n.SetString(value)
 	return n
@@ -207,8 +207,8 @@ func sequence(style yaml.Style, items []*yaml.Node) *yaml.Node {
 // placeholderText matches what hinit would take for a placeholder, such as {home}.
 var placeholderText = regexp.MustCompile(`(\$?)\{([a-z_]+)\}`)
 
-// literal escapes a text so that hinit finds no placeholder in it.
-func literal(value string) string {
+// escapePlaceholders escapes a text so that hinit finds no placeholder in it.
+func escapePlaceholders(value string) string {
 	return placeholderText.ReplaceAllStringFunc(value, func(m string) string {
 		if m[0] == '$' {
 			return m

@@ -59,7 +59,7 @@ func (im *importer) s6(path string) error {
 		}
 	}
 	for _, s := range im.services {
-		d.depend(s)
+		d.addDependencies(s)
 	}
 	d.onlyOfBundle()
 	return nil
@@ -230,8 +230,8 @@ func (d *s6Import) oneshot(name, dir string) {
 	d.importFiles(s, dir, "up", "down")
 }
 
-// depend imports the dependencies of a service. One on a bundle becomes one on each service in the bundle.
-func (d *s6Import) depend(s *service) {
+// addDependencies imports the dependencies of a service. One on a bundle becomes one on each service in the bundle.
+func (d *s6Import) addDependencies(s *service) {
 	dir := filepath.Join(d.root, s.oldName)
 	var names []string
 	for _, name := range d.readList(dir, "dependencies") {

@@ -163,8 +163,8 @@ func runAfter(s *service, event string, other *service, at place) {
 		s.setAt("on", at, on)
 	}
 	words := valueNode(&order, false, order)
-	exec := &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle, Content: []*yaml.Node{text("exec"), words}}
-	on.Content = append(on.Content, text(event), exec)
+	exec := &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle, Content: []*yaml.Node{textNode("exec"), words}}
+	on.Content = append(on.Content, textNode(event), exec)
 }
 
 // unitWords splits a line into words by the rules of systemd.syntax(7), with quotes and C escapes.

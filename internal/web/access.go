@@ -35,7 +35,7 @@ func sign(key []byte, text string) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-func same(a, b string) bool {
+func equalInConstantTime(a, b string) bool {
 	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
@@ -46,8 +46,8 @@ func bySocket(r *http.Request) bool {
 	return known && local.Network() == "unix"
 }
 
-// bearerToken returns the token in the Authorization header of a request, and whether there is one.
-func bearerToken(r *http.Request) (given string, is bool) {
+// bearerTokenOf returns the token in the Authorization header of a request, and whether there is one.
+func bearerTokenOf(r *http.Request) (given string, is bool) {
 	return strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 }
 
@@ -57,8 +57,8 @@ func (s *Server) hasToken(r *http.Request) bool {
 	if s.Token == "" {
 		return false
 	}
-	if given, is := bearerToken(r); is {
-		return same(given, s.Token)
+	if given, is := bearerTokenOf(r); is {
+		return equalInConstantTime(given, s.Token)
 	}
 	c, err := r.Cookie(sessionCookie)
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *Server) hasToken(r *http.Request) bool {
 	}
 	until, mac, _ := strings.Cut(c.Value, ".")
 	end, err := strconv.ParseInt(until, 10, 64)
-	return err == nil && time.Now().Unix() < end && same(mac, sign(s.keys.session, until))
+	return err == nil && time.Now().Unix() < end && equalInConstantTime(mac, sign(s.keys.session, until))
 }
 
 // limitKey returns the key under which the rate of a request is limited: [owner] if the request may change something, otherwise
@@ -103,7 +103,7 @@ func (s *Server) formSecret(w http.ResponseWriter, r *http.Request) string {
 // site's page sends the form.
 func (s *Server) fromOurPage(r *http.Request) bool {
 	c, err := r.Cookie(pageCookie)
-	return err == nil && s.crossOrigin.Check(r) == nil && same(r.PostFormValue("secret"), sign(s.keys.page, c.Value))
+	return err == nil && s.crossOrigin.Check(r) == nil && equalInConstantTime(r.PostFormValue("secret"), sign(s.keys.page, c.Value))
 }
 
 // knownHost reports whether the host name in a request is configured, or a name of this machine. If the page is open to the
@@ -136,7 +136,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		s.showError(w, r, http.StatusNotFound, "There is no token to log in with.")
 	case !s.fromOurPage(r):
 		s.showPage(w, r, http.StatusForbidden, "login", "Log in", "The form was too old; try again.")
-	case same(r.PostFormValue("token"), s.Token):
+	case equalInConstantTime(r.PostFormValue("token"), s.Token):
 		until := strconv.FormatInt(time.Now().Add(sessionTime).Unix(), 10)
 		s.setCookie(w, r, sessionCookie, until+"."+sign(s.keys.session, until), int(sessionTime/time.Second))
 		http.Redirect(w, r, s.Base+"/", http.StatusSeeOther)

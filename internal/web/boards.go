@@ -116,7 +116,7 @@ func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 	said := s.boards.latest(st.Init.Home, pageAge, programTimeout)
 	var page boardsPage
 	if v := st.Find(dispatcher); v != nil {
-		page.Dispatcher, page.Looks, page.Says = v.Name, lookOf(v), oneLine(cmp.Or(v.Problem, v.StatusText))
+		page.Dispatcher, page.Looks, page.Says = v.Name, markOf(v), oneLine(cmp.Or(v.Problem, v.StatusText))
 	}
 	if !said.there && page.Dispatcher == "" {
 		s.showError(w, r, http.StatusNotFound, "There is no task board.")

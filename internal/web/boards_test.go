@@ -171,7 +171,7 @@ func TestTheListHasWhatServicesUse(t *testing.T) {
 	}
 	m.proc = func(client.Init) string { return "" }
 	m.at = m.at.Add(-measureEvery)
-	if got := m.measure(&st); len(got.of) != 0 {
+	if got := m.measure(&st); len(got.byName) != 0 {
 		t.Errorf("where nothing is to be seen: %s", fmt.Sprint(got))
 	}
 }

@@ -88,7 +88,7 @@ func TestNamesOfThisMachineHaveNoCase(t *testing.T) {
 
 // busy is a hub's status of many services that all have a past.
 func busy(s *Server, n int) (list []client.Service) {
-	used := measured{of: make(map[string]procusage.Usage), cpu: true, lines: make(map[string][2]string)}
+	used := measured{byName: make(map[string]procusage.Usage), cpu: true, lines: make(map[string][2]string)}
 	for i := range n {
 		v := coder()
 		v.Name, v.Profile, v.PID = fmt.Sprintf("gateway-customer-%03d", i), fmt.Sprintf("customer-%03d", i), 100+i
@@ -96,7 +96,7 @@ func busy(s *Server, n int) (list []client.Service) {
 		for k := range values {
 			values[k] = float32((k*(i+3) + k*k) % 11)
 		}
-		used.of[v.Name] = procusage.Usage{CPU: float64(i) / 100, Memory: uint64(i) * 1e6, Processes: 3}
+		used.byName[v.Name] = procusage.Usage{CPU: float64(i) / 100, Memory: uint64(i) * 1e6, Processes: 3}
 		used.lines[v.Name] = [2]string{sparklinePath(values, 1), sparklinePath(values[:points/2], 1)}
 		list = append(list, v)
 	}

@@ -56,8 +56,8 @@ var searchTime, writeTime = 4 * time.Second, 10 * time.Second
 // searchPeriods are the periods that the form of the search offers.
 var searchPeriods = [][2]string{{"", "from any time"}, {"10m", "last 10 minutes"}, {"1h", "last hour"}, {"24h", "last day"}, {"168h", "last week"}}
 
-// search is a request for log lines: its conditions, and the state of their evaluation.
-type search struct {
+// logSearch is a request for log lines: its conditions, and the state of their evaluation.
+type logSearch struct {
 	reader.Options
 	text  []byte
 	least loglevel.Level
@@ -65,8 +65,8 @@ type search struct {
 	mask  redact.Masker
 }
 
-func newSearch(r *http.Request, log string, n int) *search {
-	s := &search{text: bytes.ToLower([]byte(r.FormValue("q"))), least: loglevel.Named([]byte(r.FormValue("level")))}
+func newSearch(r *http.Request, log string, n int) *logSearch {
+	s := &logSearch{text: bytes.ToLower([]byte(r.FormValue("q"))), least: loglevel.Named([]byte(r.FormValue("level")))}
 	s.Dir, s.N = filepath.Dir(log), n
 	if d, err := time.ParseDuration(r.FormValue("since")); err == nil && d > 0 {
 		s.Since, s.N = time.Now().Add(-d), -1
@@ -93,7 +93,7 @@ func lineOf(r *http.Request) (at time.Time) {
 const maxLine = 16 << 10
 
 // parseMatch converts a log line to what the page shows. is says whether the line matches the search; if not, out is empty.
-func (s *search) parseMatch(line []byte) (out logLine, is bool) {
+func (s *logSearch) parseMatch(line []byte) (out logLine, is bool) {
 	line = s.mask.Hide(line, nil) // before the line is cut, which could leave the beginning of a secret
 	line = line[:min(len(line), maxLine)]
 	written, text, _ := reader.Split(line)
@@ -171,7 +171,7 @@ func (s *Server) readLog(r *http.Request, v pageService) logView {
 // searchLog calls emit for each log line that matches the search. Few searches run at a time: searchLog waits for its turn for at
 // most searchTime, and then fails. The owner of the page has turns that no other client can take. If the search takes longer than
 // limit, the error is [context.DeadlineExceeded].
-func (s *Server) searchLog(r *http.Request, init client.Init, what *search, limit time.Duration, emit func(logLine) error) error {
+func (s *Server) searchLog(r *http.Request, init client.Init, what *logSearch, limit time.Duration, emit func(logLine) error) error {
 	key := s.limitKey(r)
 	for end := time.Now().Add(searchTime); !s.searches.acquire(key); {
 		if time.Now().After(end) || !pause.For(r.Context(), searchTime/100) {

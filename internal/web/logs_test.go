@@ -109,7 +109,7 @@ func TestTheBeginningOfASecretAtTheEndOfAShortenedTextIsHidden(t *testing.T) {
 	if text := oneLine(strings.Repeat("x", maxText-15) + secret); strings.Contains(text, "ghp_") {
 		t.Error(text)
 	}
-	line, _ := new(search).parseMatch([]byte(strings.Repeat("x", maxLine-15) + secret))
+	line, _ := new(logSearch).parseMatch([]byte(strings.Repeat("x", maxLine-15) + secret))
 	if strings.Contains(line.Text, "ghp_") {
 		t.Error(line.Text[maxLine-20:])
 	}

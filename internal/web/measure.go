@@ -37,9 +37,9 @@ type meter struct {
 
 // measured is the memory and processor time of services at one moment, by service.
 type measured struct {
-	of    map[string]procusage.Usage
-	cpu   bool // the processor times are known
-	lines map[string][2]string
+	byName map[string]procusage.Usage
+	cpu    bool // the processor times are known
+	lines  map[string][2]string
 }
 
 // measure returns the usage of the services in st, or an empty result if their processes are not visible.
@@ -66,7 +66,7 @@ func (m *meter) measure(st *client.Status) measured {
 		before = nil
 	}
 	m.roots = procusage.RootsOf(*st, root)
-	m.known = measured{of: all.Used(m.roots, before, passed), cpu: before != nil}
+	m.known = measured{byName: all.Used(m.roots, before, passed), cpu: before != nil}
 	m.last, m.spare = all, m.last
 	if m.known.cpu {
 		m.addToPast(now, passed)
@@ -81,9 +81,9 @@ func (m *meter) measure(st *client.Status) measured {
 func (m *meter) addToPast(now time.Time, passed time.Duration) {
 	stretch := now.Sub(m.began)
 	over := stretch >= pointEvery
-	pasts := make(map[string]*usageHistory, len(m.known.of))
-	m.known.lines = make(map[string][2]string, len(m.known.of))
-	for name, u := range m.known.of {
+	pasts := make(map[string]*usageHistory, len(m.known.byName))
+	m.known.lines = make(map[string][2]string, len(m.known.byName))
+	for name, u := range m.known.byName {
 		p := cmp.Or(m.pasts[name], new(usageHistory))
 		p.add(u, passed, over, stretch)
 		pasts[name], m.known.lines[name] = p, p.lines
@@ -128,7 +128,7 @@ type usedView struct {
 }
 
 func (m measured) view(name string) (v usedView) {
-	u, is := m.of[name]
+	u, is := m.byName[name]
 	if !is {
 		return v
 	}

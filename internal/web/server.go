@@ -162,7 +162,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "too many requests", http.StatusTooManyRequests)
 		return
 	}
-	if _, is := bearerToken(r); is && key != owner && s.Token != "" && !s.guesses.allow(key) {
+	if _, is := bearerTokenOf(r); is && key != owner && s.Token != "" && !s.guesses.allow(key) {
 		s.tooManyGuesses(w)
 		http.Error(w, "too many wrong tokens from this address; wait a minute, or send the right one", http.StatusTooManyRequests)
 		return

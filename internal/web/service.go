@@ -138,7 +138,7 @@ func (s *Server) confirmStop(w http.ResponseWriter, r *http.Request) {
 // command starts, stops or restarts a service, or all services of a group.
 func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	name, verb := r.PathValue("name"), r.PathValue("verb")
-	_, bearer := bearerToken(r) // no browser adds this header by itself, so another site can't forge the request
+	_, bearer := bearerTokenOf(r) // no browser adds this header by itself, so another site can't forge the request
 	switch {
 	case doneMessages[verb] == "":
 		s.showError(w, r, http.StatusNotFound, "There is no such command.")
@@ -184,7 +184,7 @@ var stateMarks = [...]stateMark{
 	show.Well: {"good", "●", ""}, show.Off: {"off", "○", ""}, show.Changing: {"wait", "◐", ""}, show.Ailing: {"bad", "!", ""}, show.Trouble: {"bad", "✖", ""},
 }
 
-func lookOf(s *client.Service) stateMark {
+func markOf(s *client.Service) stateMark {
 	v := show.Judge(s)
 	out := stateMarks[v.Grade]
 	out.Word = oneLine(s.State)
@@ -209,7 +209,7 @@ type rowView struct {
 
 func (s *Server) view(v *client.Service, used usedView) rowView {
 	out := rowView{
-		Base: s.Base, Name: v.Name, Profile: oneLine(v.Profile), Group: oneLine(v.Group), stateMark: lookOf(v), Since: v.Since, Restarts: v.Restarts, usedView: used,
+		Base: s.Base, Name: v.Name, Profile: oneLine(v.Profile), Group: oneLine(v.Group), stateMark: markOf(v), Since: v.Since, Restarts: v.Restarts, usedView: used,
 		ServedBy: v.ServedBy, Note: oneLine(v.Problem),
 	}
 	if x := v.LastExit; x != nil {
@@ -270,10 +270,10 @@ func summary(st *client.Status, fault string, used measured) headView {
 		}
 	}
 	var all procusage.Usage
-	for _, u := range used.of {
+	for _, u := range used.byName {
 		all.CPU, all.Memory, all.Processes = all.CPU+u.CPU, all.Memory+u.Memory, all.Processes+u.Processes
 	}
-	sum := measured{of: map[string]procusage.Usage{"": all}, cpu: used.cpu}.view("")
+	sum := measured{byName: map[string]procusage.Usage{"": all}, cpu: used.cpu}.view("")
 	v.Processes = all.Processes
 	if all.Processes > 0 {
 		v.CPU, v.Memory = sum.CPU, sum.Memory

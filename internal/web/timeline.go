@@ -134,7 +134,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 
 // stateClass returns the style class of a state in a bar.
 func stateClass(state string) string {
-	return lookOf(&client.Service{State: state, Ready: true}).Class
+	return markOf(&client.Service{State: state, Ready: true}).Class
 }
 
 // timeline computes from events the bars of the services for the period from `from` to `to`, and their outages, newest first.

@@ -64,7 +64,7 @@ func TestPageStatusAndMetricsSayTheSameOfEveryService(t *testing.T) {
 	count := 0
 	for i := range all {
 		s := &all[i]
-		class := lookOf(s).Class
+		class := markOf(s).Class
 		if bad := class == "bad"; bad != red[s.Name] || bad != problems[s.Name] || (class == "good") != green[s.Name] {
 			t.Errorf("%+v: the page says %s, status red %v and green %v, metrics a problem %v", *s, class, red[s.Name], green[s.Name], problems[s.Name])
 		}

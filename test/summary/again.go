@@ -12,14 +12,14 @@ import (
 // failure is a test, or a whole package, that failed.
 type failure struct {
 	test
-	words []string // arguments of the go test that ran it
-	how   string   // remark for the summary, after the name
-	final bool     // don't run it again
+	words  []string // arguments of the go test that ran it
+	remark string   // remark for the summary, after the name
+	final  bool     // don't run it again
 }
 
-// serious reports whether the output of a failed test shows more than a timeout on a busy machine. That is a panic, a data race,
+// isSerious reports whether the output of a failed test shows more than a timeout on a busy machine. That is a panic, a data race,
 // or a broken promise, which the test itself marks by [testkit.Serious].
-func serious(output []string) bool {
+func isSerious(output []string) bool {
 	return slices.ContainsFunc(output, func(text string) bool {
 		return strings.Contains(text, ": "+testkit.Serious) || strings.HasPrefix(text, "panic: ") || strings.HasPrefix(text, "fatal error: ") || strings.Contains(text, "DATA RACE") ||
 			strings.Contains(text, "race detected during execution")
@@ -45,14 +45,14 @@ func (r *runner) runAgain(s *summary) {
 	for _, f := range alone {
 		fmt.Fprintf(s.out, "again, alone: %s\n", f.test)
 		one := &summary{out: s.out}
-		err := r.call(one, f.callAlone())
+		err := r.runCall(one, f.callAlone())
 		r.mu.Lock()
 		interrupted := r.interrupted
 		r.mu.Unlock()
 		if interrupted {
 			return
 		}
-		if err == nil && !one.bad() && one.passed > 0 {
+		if err == nil && !one.hasFailures() && one.passed > 0 {
 			s.unsteady = append(s.unsteady, f.test)
 		}
 	}
@@ -65,8 +65,8 @@ func (r *runner) runAgain(s *summary) {
 	})
 }
 
-// root is the package at the root of the module. Its name has no slash, so it could be taken for the value of a flag.
-const root = "hinit"
+// rootPackage is the package at the root of the module. Its name has no slash, so it could be taken for the value of a flag.
+const rootPackage = "hinit"
 
 // callAlone returns the arguments of a go test that runs only this test: the flags of the first one, without its packages.
 func (f *failure) callAlone() []string {
@@ -75,7 +75,7 @@ func (f *failure) callAlone() []string {
 		switch w := f.words[i]; {
 		case w == "-run":
 			i++
-		case !strings.HasPrefix(w, ".") && !strings.Contains(w, "/") && w != root:
+		case !strings.HasPrefix(w, ".") && !strings.Contains(w, "/") && w != rootPackage:
 			words = append(words, w)
 		}
 	}

@@ -67,8 +67,8 @@ type runner struct {
 	interrupted bool
 }
 
-// rows splits the arguments into rows of calls.
-func rows(words []string) [][]string {
+// splitRows splits the arguments into rows of calls.
+func splitRows(words []string) [][]string {
 	var list [][]string
 	for {
 		i := slices.Index(words, "beside")
@@ -83,7 +83,7 @@ func rows(words []string) [][]string {
 func (r *runner) run(words []string, signals <-chan os.Signal) int {
 	begin := time.Now()
 	over, passed := make(chan struct{}), make(chan struct{})
-	go func() { defer close(passed); r.passOn(signals, over) }()
+	go func() { defer close(passed); r.forwardSignals(signals, over) }()
 	s := &summary{out: r.out}
 	build := func() error { return nil }
 	if built, err := os.MkdirTemp("/var/tmp", "hinit-built-"); err == nil { // without this directory, each call builds the programs for itself
@@ -93,7 +93,7 @@ func (r *runner) run(words []string, signals <-chan os.Signal) int {
 			build = testkit.Claim(built)
 		}
 	}
-	all := rows(words)
+	all := splitRows(words)
 	parts := make([][]*summary, len(all))
 	var each sync.WaitGroup
 	for i, row := range all {
@@ -107,7 +107,7 @@ func (r *runner) run(words []string, signals <-chan os.Signal) int {
 			for _, call := range row {
 				part := &summary{out: r.out}
 				parts[i] = append(parts[i], part)
-				if err := r.call(part, strings.Fields(call)); err != nil {
+				if err := r.runCall(part, strings.Fields(call)); err != nil {
 					part.broken = append(part.broken, fmt.Sprintf("go test %s: %v", call, err))
 				}
 			}
@@ -115,25 +115,25 @@ func (r *runner) run(words []string, signals <-chan os.Signal) int {
 	}
 	each.Wait()
 	for _, part := range slices.Concat(parts...) {
-		s.add(part)
+		s.merge(part)
 	}
 	if len(s.broken) == 0 {
 		r.runAgain(s)
 	}
 	close(over)
 	<-passed
-	s.tell(time.Since(begin), r.interrupted)
+	s.print(time.Since(begin), r.interrupted)
 	switch {
 	case r.interrupted:
 		return 128 + int(syscall.SIGINT)
-	case s.bad():
+	case s.hasFailures():
 		return 1
 	}
 	return 0
 }
 
-// passOn passes signals on to the running calls until over is closed. After a signal, no other call starts.
-func (r *runner) passOn(signals <-chan os.Signal, over <-chan struct{}) {
+// forwardSignals passes signals on to the running calls until over is closed. After a signal, no other call starts.
+func (r *runner) forwardSignals(signals <-chan os.Signal, over <-chan struct{}) {
 	for {
 		select {
 		case sig := <-signals:
@@ -164,14 +164,14 @@ func (r *runner) start(cmd *exec.Cmd, args []string) (started bool, err error) {
 	return true, nil
 }
 
-// call runs one go test to its end. It returns an error only if go test failed and no failed test or package explains that.
-func (r *runner) call(s *summary, args []string) error {
+// runCall runs one go test to its end. It returns an error only if go test failed and no failed test or package explains that.
+func (r *runner) runCall(s *summary, args []string) error {
 	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
 	cmd.Stderr = os.Stderr
 	if slices.Contains(args, "-race") {
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // the race detector needs cgo
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a group of its own: a signal to this program reaches the tests once, through passOn
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a group of its own: a signal to this program reaches the tests once, through forwardSignals
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -186,7 +186,7 @@ func (r *runner) call(s *summary, args []string) error {
 		line, err := lines.ReadBytes('\n') // a test may write long lines
 		r.mu.Lock()
 		if len(line) > 0 {
-			s.line(line)
+			s.addLine(line)
 		}
 		r.mu.Unlock()
 		if err != nil {
@@ -197,7 +197,7 @@ func (r *runner) call(s *summary, args []string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.running = slices.DeleteFunc(r.running, func(other *exec.Cmd) bool { return other == cmd })
-	s.unfinished()
+	s.failUnendedPackages()
 	used := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() // with the compiler and the tests
 	fmt.Fprintf(r.out, "%v, and %v of the processors: go test %.60s\n", time.Since(begin).Round(time.Second), used.Round(time.Second), strings.Join(args, " "))
 	exit, is := errors.AsType[*exec.ExitError](err)

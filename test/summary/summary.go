@@ -52,8 +52,8 @@ type timed struct {
 	seconds float64
 }
 
-// add adds the results of another call.
-func (s *summary) add(o *summary) {
+// merge adds the results of another call.
+func (s *summary) merge(o *summary) {
 	s.packages += o.packages
 	s.passed += o.passed
 	s.longest = append(s.longest, o.longest...)
@@ -66,10 +66,10 @@ func (s *summary) add(o *summary) {
 	}
 }
 
-func (s *summary) bad() bool { return len(s.failed)+len(s.broken) > 0 }
+func (s *summary) hasFailures() bool { return len(s.failed)+len(s.broken) > 0 }
 
-// line handles one line of go test -json. A line that is not JSON is printed as it is.
-func (s *summary) line(text []byte) {
+// addLine handles one line of go test -json. A line that is not JSON is printed as it is.
+func (s *summary) addLine(text []byte) {
 	var e event
 	if json.Unmarshal(text, &e) != nil || e.Action == "" {
 		_, _ = s.out.Write(text)
@@ -94,12 +94,12 @@ func (s *summary) line(text []byte) {
 		if !strings.Contains(e.Test, "/") {
 			s.longest = append(s.longest, timed{t, e.Elapsed})
 		}
-		s.end(t, e.Action)
+		s.endTest(t, e.Action)
 	}
 }
 
-// end records the result of a test, which action names.
-func (s *summary) end(t test, action string) {
+// endTest records the result of a test, which action names.
+func (s *summary) endTest(t test, action string) {
 	c := s.running[t.pkg]
 	if c == nil {
 		c = &counts{}
@@ -111,18 +111,18 @@ func (s *summary) end(t test, action string) {
 		s.passed++
 	case "skip":
 		c.skipped++
-		why := reason(s.output[t])
+		why := skipReason(s.output[t])
 		s.skipped[why] = append(s.skipped[why], t)
 	case "fail":
 		c.failed++
-		s.failed = append(s.failed, failure{test: t, words: s.words, final: serious(s.output[t])})
-		s.show(t)
+		s.failed = append(s.failed, failure{test: t, words: s.words, final: isSerious(s.output[t])})
+		s.printOutput(t)
 	}
 	delete(s.output, t)
 }
 
-// show prints the output of a test so far, without the lines that only say that a test runs.
-func (s *summary) show(t test) {
+// printOutput prints the output of a test so far, without the lines that only say that a test runs.
+func (s *summary) printOutput(t test) {
 	for _, text := range s.output[t] {
 		if !strings.HasPrefix(text, "=== ") {
 			_, _ = io.WriteString(s.out, text)
@@ -139,10 +139,10 @@ func (s *summary) endOfPackage(e event) {
 	}
 	if e.Action == "fail" {
 		if e.FailedBuild != "" {
-			s.show(test{pkg: e.FailedBuild})
+			s.printOutput(test{pkg: e.FailedBuild})
 		}
-		s.cutShort(e.Package)
-		s.show(t)
+		s.failUnendedTests(e.Package)
+		s.printOutput(t)
 		if c.failed == 0 {
 			s.failed = append(s.failed, failure{test: t, final: true})
 		}
@@ -169,14 +169,14 @@ func (s *summary) endOfPackage(e event) {
 	fmt.Fprintln(s.out)
 }
 
-// cutShort prints the output of the tests of a package that have not ended, and counts them as failed. The package died, or was
+// failUnendedTests prints the output of the tests of a package that have not ended, and counts them as failed. The package died, or was
 // killed at its time limit.
-func (s *summary) cutShort(pkg string) {
+func (s *summary) failUnendedTests(pkg string) {
 	byName := func(a, b test) int { return cmp.Compare(a.name, b.name) }
 	for _, t := range slices.SortedFunc(maps.Keys(s.output), byName) {
 		if t.pkg == pkg && t.name != "" {
-			s.show(t)
-			s.failed = append(s.failed, failure{test: t, final: true, how: " (did not end)"})
+			s.printOutput(t)
+			s.failed = append(s.failed, failure{test: t, final: true, remark: " (did not end)"})
 			if c := s.running[pkg]; c != nil {
 				c.failed++
 			}
@@ -184,25 +184,25 @@ func (s *summary) cutShort(pkg string) {
 	}
 }
 
-// unfinished counts the packages whose end go test has not reported as failed.
-func (s *summary) unfinished() {
+// failUnendedPackages counts the packages whose end go test has not reported as failed.
+func (s *summary) failUnendedPackages() {
 	for pkg := range s.running {
-		s.cutShort(pkg)
-		s.show(test{pkg: pkg})
-		s.failed = append(s.failed, failure{test: test{pkg: pkg}, final: true, how: " (did not end)"})
+		s.failUnendedTests(pkg)
+		s.printOutput(test{pkg: pkg})
+		s.failed = append(s.failed, failure{test: test{pkg: pkg}, final: true, remark: " (did not end)"})
 	}
 	clear(s.running)
 	clear(s.output)
 }
 
-// place matches the file and line at the beginning of a message of a test.
-var place = regexp.MustCompile(`^\S+\.go:\d+: `)
+// messagePlace matches the file and line at the beginning of a message of a test.
+var messagePlace = regexp.MustCompile(`^\S+\.go:\d+: `)
 
-// reason returns the first message of a skipped test, which is the reason. A framework may log more after it.
-func reason(output []string) string {
+// skipReason returns the first message of a skipped test, which is the reason. A framework may log more after it.
+func skipReason(output []string) string {
 	for _, text := range output {
-		if text = strings.TrimSpace(text); place.MatchString(text) {
-			return place.ReplaceAllString(text, "")
+		if text = strings.TrimSpace(text); messagePlace.MatchString(text) {
+			return messagePlace.ReplaceAllString(text, "")
 		}
 	}
 	return "no reason given"
@@ -210,14 +210,14 @@ func reason(output []string) string {
 
 // most limits the names of skipped tests that are printed for each reason, and mostLong the longest tests that are printed.
 const (
-	most     = 3
-	mostLong = 12
+	maxNames   = 3
+	maxLongest = 12
 )
 
-// tell prints the summary.
-func (s *summary) tell(took time.Duration, interrupted bool) {
+// print prints the summary.
+func (s *summary) print(took time.Duration, interrupted bool) {
 	slices.SortStableFunc(s.longest, func(a, b timed) int { return cmp.Compare(b.seconds, a.seconds) })
-	for _, t := range s.longest[:min(len(s.longest), mostLong)] {
+	for _, t := range s.longest[:min(len(s.longest), maxLongest)] {
 		if t.seconds > 1 {
 			fmt.Fprintf(s.out, "long: %6.1fs %s\n", t.seconds, t.test)
 		}
@@ -232,11 +232,11 @@ func (s *summary) tell(took time.Duration, interrupted bool) {
 	})
 	for _, why := range reasons {
 		tests := s.skipped[why]
-		names := make([]string, 0, most)
-		for _, t := range tests[:min(len(tests), most)] {
+		names := make([]string, 0, maxNames)
+		for _, t := range tests[:min(len(tests), maxNames)] {
 			names = append(names, t.String())
 		}
-		if len(tests) > most {
+		if len(tests) > maxNames {
 			names = append(names, "...")
 		}
 		fmt.Fprintf(s.out, "skipped %d: %s (%s)\n", len(tests), why, strings.Join(names, ", "))
@@ -245,7 +245,7 @@ func (s *summary) tell(took time.Duration, interrupted bool) {
 		fmt.Fprintf(s.out, "unsteady: %s (failed beside others, passed alone)\n", t)
 	}
 	for _, f := range s.failed {
-		fmt.Fprintf(s.out, "failed: %s%s\n", f.test, f.how)
+		fmt.Fprintf(s.out, "failed: %s%s\n", f.test, f.remark)
 	}
 	for _, call := range s.broken {
 		fmt.Fprintf(s.out, "failed: %s\n", call)

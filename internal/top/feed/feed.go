@@ -67,7 +67,7 @@ const retry = 250 * time.Millisecond
 // re-executes, Status connects again.
 func (f *Feed) Status(ctx context.Context, change func(client.StatusChange), lost func(error)) {
 	var st client.Status
-	f.repeat(ctx, lost, func() error {
+	f.callRepeatedly(ctx, lost, func() error {
 		return f.client.Watch(ctx, func(c client.StatusChange) error {
 			c.Apply(&st)
 			f.status.Store(new(st))
@@ -80,7 +80,7 @@ func (f *Feed) Status(ctx context.Context, change func(client.StatusChange), los
 // Events follows the events until ctx ends, and calls event for each. It begins with at most last past events.
 func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
 	seen := uint64(0)
-	f.repeat(ctx, func(error) {}, func() error {
+	f.callRepeatedly(ctx, func(error) {}, func() error {
 		o := client.EventOptions{Follow: true, Since: seen}
 		if seen == 0 {
 			o.Last = last
@@ -97,8 +97,8 @@ func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
 	})
 }
 
-// repeat calls ask until ctx ends, with a pause after each call. It passes each error to lost.
-func (f *Feed) repeat(ctx context.Context, lost func(error), ask func() error) {
+// callRepeatedly calls ask until ctx ends, with a pause after each call. It passes each error to lost.
+func (f *Feed) callRepeatedly(ctx context.Context, lost func(error), ask func() error) {
 	for ctx.Err() == nil {
 		if err := ask(); err != nil && ctx.Err() == nil {
 			lost(dial.Reason(err))

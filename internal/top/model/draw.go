@@ -153,7 +153,7 @@ func (m *Model) bottomLine() (l frame.Line) {
 		l.Add(frame.Plain, show.Line(m.pane.search)+"_")
 	case m.asking == signalAsked, m.asking == fileAsked:
 		l.Add(frame.Key, m.question())
-		l.Add(frame.Plain, show.Line(m.word)+"_")
+		l.Add(frame.Plain, show.Line(m.typedWord)+"_")
 	case m.asking == orderAsked:
 		l.Add(frame.Bad, m.question())
 	case m.message.text != "":

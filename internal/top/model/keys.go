@@ -18,7 +18,7 @@ const page = 10
 // Key handles a key, such as "a", "up" or "ctrl+c". It returns the orders that the caller must now carry out.
 func (m *Model) Key(key string) []Order {
 	if key == "ctrl+c" {
-		m.over = true
+		m.quitting = true
 		return nil
 	}
 	m.message = message{}
@@ -98,7 +98,7 @@ func (m *Model) handleMove(key string) bool {
 	case m.pane.focused:
 		m.scroll(by)
 	default:
-		m.move(by)
+		m.moveCursor(by)
 	}
 	return true
 }
@@ -108,7 +108,7 @@ func (m *Model) handleView(key string) bool {
 	t := &m.table
 	switch key {
 	case "q":
-		m.over = true
+		m.quitting = true
 	case "?", "f1", "h":
 		m.asking = helpShown
 	case "/":
@@ -138,14 +138,14 @@ func (m *Model) handleView(key string) bool {
 	case "f":
 		m.toggleFold()
 	case "l":
-		m.open(logPane)
+		m.togglePane(logPane)
 	case "e":
-		m.open(eventPane)
+		m.togglePane(eventPane)
 	case "d":
-		m.open(detailPane)
+		m.togglePane(detailPane)
 	case "enter":
-		if _, is := m.current(); is || len(t.rows) == 0 {
-			m.open(detailPane)
+		if _, is := m.serviceAtCursor(); is || len(t.rows) == 0 {
+			m.togglePane(detailPane)
 		} else {
 			m.toggleFold()
 		}
@@ -179,8 +179,8 @@ func (m *Model) sortBy(column sortColumn) {
 	m.rebuildRows()
 }
 
-// open shows a pane below the table, or closes it if it is already shown.
-func (m *Model) open(kind paneKind) {
+// togglePane shows a pane below the table, or closes it if it is already shown.
+func (m *Model) togglePane(kind paneKind) {
 	if m.pane.kind == kind {
 		kind = noPane
 	}
@@ -201,7 +201,7 @@ func (m *Model) escape() {
 	case m.pane.kind == logPane && m.pane.least != 0:
 		m.pane.least = 0
 	case m.pane.kind != noPane:
-		m.open(m.pane.kind)
+		m.togglePane(m.pane.kind)
 	case len(m.table.marks) > 0:
 		m.table.marks = make(map[ID]bool)
 	default:
@@ -212,7 +212,7 @@ func (m *Model) escape() {
 
 // handleOrder handles the keys that mark services or give orders. It returns the orders that need no confirmation.
 func (m *Model) handleOrder(key string) []Order {
-	s, is := m.current()
+	s, is := m.serviceAtCursor()
 	switch key {
 	case "space":
 		if is && m.table.marks[s.ID()] {
@@ -220,7 +220,7 @@ func (m *Model) handleOrder(key string) []Order {
 		} else if is {
 			m.table.marks[s.ID()] = true
 		}
-		m.move(1)
+		m.moveCursor(1)
 	case "*":
 		for _, r := range m.table.rows {
 			if r.isService {
@@ -241,7 +241,7 @@ func (m *Model) handleOrder(key string) []Order {
 			m.message = message{"there is no log on the screen to write; l shows one", true}
 			break
 		}
-		m.pending, m.asking, m.word = pending{verb: VerbSave, ids: []ID{s.ID()}}, fileAsked, strings.ReplaceAll(s.Name, "/", "_")+".log"
+		m.pending, m.asking, m.typedWord = pending{verb: VerbSave, ids: []ID{s.ID()}}, fileAsked, strings.ReplaceAll(s.Name, "/", "_")+".log"
 	}
 	return nil
 }
@@ -279,7 +279,7 @@ func (m *Model) Wheel(y, by int) {
 		m.scroll(3 * by)
 		return
 	}
-	m.move(3 * by)
+	m.moveCursor(3 * by)
 }
 
 // pending is an order that waits for the user's confirmation.
@@ -308,7 +308,7 @@ func (m *Model) ask(verb client.Verb, how prompt, inTurn bool) {
 	case m.rollout != nil:
 		m.message = message{"a rollout is under way; esc ends it after " + m.label(m.rollout.running), true}
 	default:
-		m.pending, m.asking, m.word = pending{verb, ids, inTurn}, how, ""
+		m.pending, m.asking, m.typedWord = pending{verb, ids, inTurn}, how, ""
 	}
 }
 
@@ -336,11 +336,11 @@ func (m *Model) question() string {
 // handleWord applies a key to the word that the user is typing. When the word is complete, it returns the orders to carry out.
 func (m *Model) handleWord(key string) []Order {
 	was := m.asking
-	m.editText(key, &m.word)
+	m.editText(key, &m.typedWord)
 	switch {
 	case m.asking != nothing:
 		return nil
-	case m.word == "":
+	case m.typedWord == "":
 		m.pending = pending{}
 		return nil
 	}
@@ -360,7 +360,7 @@ func (m *Model) confirmed() []Order {
 		return m.nextOfRollout()
 	}
 	m.message = message{fmt.Sprintf("%s: %d asked for", p.verb, len(p.ids)), false}
-	return lo.Map(p.ids, func(id ID, _ int) Order { return Order{p.verb, id, m.word} })
+	return lo.Map(p.ids, func(id ID, _ int) Order { return Order{p.verb, id, m.typedWord} })
 }
 
 // nextOfRollout returns the order for the next service of the rollout. If none is left, or the user has stopped the rollout, it

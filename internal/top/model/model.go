@@ -121,10 +121,10 @@ type Model struct {
 	pending       pending // order that waits for a confirmation
 	rollout       *rollout
 	message       message
-	word          string // word that the user is typing: a signal or a path
+	typedWord     string // word that the user is typing: a signal or a path
 	theme         int
 	helpTop       int // first line of the help on the screen
-	over          bool
+	quitting      bool
 }
 
 // message is a text for the last line of the screen. bad means that it reports a failure.
@@ -149,7 +149,7 @@ func (m *Model) Resize(width, height int) { m.width, m.height = max(width, 1), m
 func (m *Model) Tick(now time.Time) { m.now = now }
 
 // IsOver reports whether the user has asked to quit.
-func (m *Model) IsOver() bool { return m.over }
+func (m *Model) IsOver() bool { return m.quitting }
 
 // Theme returns the selected theme.
 func (m *Model) Theme() frame.Theme { return frame.Themes[m.theme] }
@@ -172,7 +172,7 @@ func (m *Model) OrderEnded(o Order, err error) []Order {
 // DataNeeds returns which data the screen needs now.
 func (m *Model) DataNeeds() (w DataNeeds) {
 	w.Events = m.pane.kind == eventPane
-	s, is := m.current()
+	s, is := m.serviceAtCursor()
 	if !is {
 		return w
 	}
@@ -180,7 +180,7 @@ func (m *Model) DataNeeds() (w DataNeeds) {
 	case logPane:
 		w.Log = Log{ID: s.ID(), File: s.Log}
 		if m.pane.before {
-			w.Log.From, w.Log.Until = runBefore(s)
+			w.Log.From, w.Log.Until = lastRun(s)
 		}
 	case detailPane:
 		w.Inside, w.PID = s.ID(), s.PID
@@ -189,8 +189,8 @@ func (m *Model) DataNeeds() (w DataNeeds) {
 	return w
 }
 
-// runBefore returns the start and the end of the last run that has ended, or zero times if none has.
-func runBefore(s Service) (from, until time.Time) {
+// lastRun returns the start and the end of the last run that has ended, or zero times if none has.
+func lastRun(s Service) (from, until time.Time) {
 	if s.LastExit == nil {
 		return from, until
 	}
@@ -288,9 +288,9 @@ func (m *Model) label(id ID) string {
 	return show.Name(id.Name)
 }
 
-// hostLine returns a line about a host, and whether there is something to say: it does not answer, stops, boots, waits for its
+// hostStatusLine returns a line about a host, and whether there is something to say: it does not answer, stops, boots, waits for its
 // lease or has a warning.
-func (m *Model) hostLine(of int) (l frame.Line, is bool) {
+func (m *Model) hostStatusLine(of int) (l frame.Line, is bool) {
 	h := &m.hosts[of]
 	if len(m.hosts) > 1 {
 		l.Add(frame.Title, show.Name(h.name)+": ")
@@ -339,7 +339,7 @@ func (m *Model) hostLines() (out []frame.Line) {
 			if _, _, silent := m.silent(i); silent != wanted || len(out) > most {
 				continue
 			}
-			if l, is := m.hostLine(i); is {
+			if l, is := m.hostStatusLine(i); is {
 				out = append(out, l)
 			}
 		}

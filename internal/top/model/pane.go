@@ -89,7 +89,7 @@ func (m *Model) Log(of Log, lines []LogLine) {
 
 // toggleRun switches the log pane between the newest lines and the lines of the last run that has ended.
 func (m *Model) toggleRun() {
-	s, is := m.current()
+	s, is := m.serviceAtCursor()
 	switch {
 	case !is:
 	case m.pane.kind == logPane && m.pane.before:
@@ -176,7 +176,7 @@ func (m *Model) paneLines(enough int) (out []frame.Line) {
 
 func (m *Model) paneTitle() string {
 	name := ""
-	s, is := m.current()
+	s, is := m.serviceAtCursor()
 	if is {
 		name = m.label(s.ID())
 	}
@@ -207,7 +207,7 @@ func plainLogText(text string) string {
 
 // logLines returns the last lines of the log, see [Model.paneLines], or a line that says why there are none.
 func (m *Model) logLines(enough int) (out []frame.Line) {
-	s, is := m.current()
+	s, is := m.serviceAtCursor()
 	if !is {
 		return nil
 	}
@@ -279,7 +279,7 @@ func (m *Model) eventLines() []frame.Line {
 }
 
 func (m *Model) detailLines() (out []frame.Line) {
-	s, is := m.current()
+	s, is := m.serviceAtCursor()
 	if !is {
 		return nil
 	}

@@ -81,8 +81,8 @@ func (r row) place() rowID {
 	return rowID{head: r.group + "\x00"}
 }
 
-// current returns the service at the cursor.
-func (m *Model) current() (s Service, is bool) {
+// serviceAtCursor returns the service at the cursor.
+func (m *Model) serviceAtCursor() (s Service, is bool) {
 	if r := m.table.index; r >= 0 && r < len(m.table.rows) {
 		return m.table.rows[r].service, m.table.rows[r].isService
 	}
@@ -115,7 +115,7 @@ func (m *Model) rebuildRows() {
 	})
 	t.rows = t.rows[:0]
 	if t.groups != noGroups {
-		m.inGroups(services)
+		m.appendGroups(services)
 	} else {
 		t.add(services)
 	}
@@ -135,8 +135,8 @@ func (t *table) add(services []Service) {
 	t.rows = append(t.rows, lo.Map(services, func(s Service, _ int) row { return row{service: s, isService: true} })...)
 }
 
-// move moves the cursor by a number of rows, down if the number is positive.
-func (m *Model) move(by int) { m.setCursor(m.table.index + by) }
+// moveCursor moves the cursor by a number of rows, down if the number is positive.
+func (m *Model) moveCursor(by int) { m.setCursor(m.table.index + by) }
 
 // setCursor puts the cursor on a row, or on the nearest one.
 func (m *Model) setCursor(index int) {
@@ -235,9 +235,9 @@ func (m *Model) regroup() {
 	m.rebuildRows()
 }
 
-// inGroups appends the rows of all groups to the table: a head for each group and, unless the group is folded, its services.
+// appendGroups appends the rows of all groups to the table: a head for each group and, unless the group is folded, its services.
 // Groups are sorted by the position of their first service. Services without a group come last.
-func (m *Model) inGroups(services []Service) {
+func (m *Model) appendGroups(services []Service) {
 	t := &m.table
 	groups := lo.GroupBy(services, m.groupOf)
 	names := lo.Uniq(lo.Map(services, func(s Service, _ int) string { return m.groupOf(s) }))

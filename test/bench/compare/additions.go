@@ -5,8 +5,8 @@ import "time"
 // stagedFor is how long a definition exists before it is used, so that a candidate that watches for it has seen it.
 const stagedFor = 100 * time.Millisecond
 
-// additions measures M9: the time from the order to add a service until it runs, while others run.
-func (b *bench) additions() error {
+// measureAdditions measures M9: the time from the order to add a service until it runs, while others run.
+func (b *bench) measureAdditions() error {
 	n := 100
 	if b.quick {
 		n = 10

@@ -21,13 +21,13 @@ type agentOrder struct {
 	Shim   string   `json:"shim"`
 }
 
-// untouched is the exit code of the stand-in for the agent. It means that hinit has passed the command on instead of answering
+// passedToAgent is the exit code of the stand-in for the agent. It means that hinit has passed the command on instead of answering
 // it.
-const untouched = 42
+const passedToAgent = 42
 
-// agentCommands measures M12: commands about gateways that hinit answers in place of the agent, from the start of a process to
+// measureAgentCommands measures M12: commands about gateways that hinit answers in place of the agent, from the start of a process to
 // its end, as docker exec starts them. The gateways run already, so that only the command takes time.
-func (b *bench) agentCommands() error {
+func (b *bench) measureAgentCommands() error {
 	hs := which[hinit](b)
 	if len(hs) == 0 {
 		return nil
@@ -42,15 +42,15 @@ func (b *bench) agentCommands() error {
 		return err
 	}
 	defer i.kill()
-	if _, err := i.booted(); err != nil {
+	if _, err := i.timeBoot(); err != nil {
 		return err
 	}
-	if err := i.settle(); err != nil {
+	if err := i.awaitRest(); err != nil {
 		return err
 	}
 	order := agentOrder{PID: i.pid(), Dir: s.path("image"), Rounds: 4 * b.runs, Env: hs[0].environment(s), Hinit: b.hinit, Shim: b.shim}
 	var took map[string][]float64
-	if err := b.ask(roleAgent, order, &took); err != nil {
+	if err := b.askRole(roleAgent, order, &took); err != nil {
 		return err
 	}
 	if len(took[gatewayStatus]) == 0 {
@@ -67,8 +67,8 @@ func (b *bench) agentCommands() error {
 	return nil
 }
 
-// enter moves this process, and what it starts, into a container.
-func enter(pid int) error {
+// enterContainer moves this process, and what it starts, into a container.
+func enterContainer(pid int) error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil { // setns(2) refuses a process whose threads share it
 		return err
 	}
@@ -92,7 +92,7 @@ func enter(pid int) error {
 
 // agentImage puts into the container what the agent's image has: a user, the agent and hinit.
 func agentImage(o agentOrder) error {
-	if err := etc(filepath.Join(o.Dir, "etc")); err != nil {
+	if err := replaceEtc(filepath.Join(o.Dir, "etc")); err != nil {
 		return err
 	}
 	agent := filepath.Join(o.Dir, "opt/hermes/.venv/bin")
@@ -101,7 +101,7 @@ func agentImage(o agentOrder) error {
 		return err
 	}
 	return errors.Join(
-		os.WriteFile(filepath.Join(agent, shimUser), []byte("#!/bin/sh\nexit "+strconv.Itoa(untouched)+"\n"), 0o755),
+		os.WriteFile(filepath.Join(agent, shimUser), []byte("#!/bin/sh\nexit "+strconv.Itoa(passedToAgent)+"\n"), 0o755),
 		copyFile(filepath.Join(local, "hinit"), o.Hinit),
 		copyFile(filepath.Join(local, "hinit-tools"), o.Hinit+"-tools"),
 		copyFile(filepath.Join(local, shimUser), o.Shim),
@@ -112,7 +112,7 @@ func agentImage(o agentOrder) error {
 
 // timeAgent is the role that measures these commands.
 func timeAgent(o agentOrder) (map[string][]float64, error) {
-	if err := errors.Join(enter(o.PID), agentImage(o)); err != nil {
+	if err := errors.Join(enterContainer(o.PID), agentImage(o)); err != nil {
 		return nil, err
 	}
 	const typed = "/usr/local/bin/" + shimUser
@@ -121,9 +121,9 @@ func timeAgent(o agentOrder) (map[string][]float64, error) {
 		for name, argv := range map[string][]string{
 			trueName: {trueName}, gatewayStatus: {typed, "gateway", "status"}, gatewayStart: {typed, "gateway", "start"},
 		} {
-			d, err := timed(o.Env, "/", [][]string{argv})
+			d, err := timeCommands(o.Env, "/", [][]string{argv})
 			var code exitError
-			if errors.As(err, &code) && code.code == untouched {
+			if errors.As(err, &code) && code.code == passedToAgent {
 				return nil, nil //nolint:nilnil // it is not there
 			}
 			if err != nil {

@@ -21,12 +21,12 @@ func (b *bench) sizes(p peer) []int {
 	return []int{1, 10, 100, 500}
 }
 
-// boots measures M1, M2 and M10: the time until all services run, the memory then, the time from TERM until process 1 is gone,
+// measureBoots measures M1, M2 and M10: the time until all services run, the memory then, the time from TERM until process 1 is gone,
 // and a second start. Every candidate takes part in the same number of rounds, each in a random order.
-func (b *bench) boots() error {
+func (b *bench) measureBoots() error {
 	start := time.Now()
 	for round := range b.runs {
-		if b.enough(round, start, 0.5, "M1, M2, M10") {
+		if b.outOfTime(round, start, 0.5, "M1, M2, M10") {
 			break
 		}
 		for _, n := range b.sizes(hinit{}) {
@@ -79,7 +79,7 @@ func (b *bench) boot(p supervisor, n, round int) error {
 	}
 	defer i.kill()
 	at := strconv.Itoa(n)
-	took, err := i.booted()
+	took, err := i.timeBoot()
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (b *bench) boot(p supervisor, n, round int) error {
 	if round >= settledRounds || !b.wants("M1", "M10") {
 		return nil
 	}
-	if err := i.settle(); err != nil {
+	if err := i.awaitRest(); err != nil {
 		return err
 	}
 	if _, ours := p.(hinit); ours {
@@ -109,7 +109,7 @@ func (b *bench) boot(p supervisor, n, round int) error {
 			return i.failure(err)
 		}
 		b.figures.add("M6 all", at, p.name(), ms(took))
-		if err := b.used(i, o, at); err != nil {
+		if err := b.measureUsedMemory(i, o, at); err != nil {
 			return err
 		}
 	}
@@ -120,19 +120,19 @@ func (b *bench) boot(p supervisor, n, round int) error {
 		}
 		b.figures.add("M10", at, p.name(), ms(took))
 		i.watch.close()
-		return b.bootAgain(p, s)
+		return b.measureSecondBoot(p, s)
 	}
 	return nil
 }
 
-// bootAgain measures the second boot in a site. Each start of a container but the first is one.
-func (b *bench) bootAgain(p supervisor, s *site) error {
+// measureSecondBoot measures the second boot in a site. Each start of a container but the first is one.
+func (b *bench) measureSecondBoot(p supervisor, s *site) error {
 	i, err := b.startPrepared(p, s)
 	if err != nil {
 		return err
 	}
 	defer i.kill()
-	took, err := i.booted()
+	took, err := i.timeBoot()
 	if err != nil {
 		return err
 	}
@@ -143,14 +143,14 @@ func (b *bench) bootAgain(p supervisor, s *site) error {
 // statusesBefore is the number of status commands before the memory after use is measured.
 const statusesBefore = 5
 
-// used measures the memory after use: what status commands leave behind when the candidate has come to rest again.
-func (b *bench) used(i *instance, o operated, at string) error {
+// measureUsedMemory measures the memory after use: what status commands leave behind when the candidate has come to rest again.
+func (b *bench) measureUsedMemory(i *instance, o operated, at string) error {
 	for range statusesBefore - 1 { // one was run before, to measure its time
 		if _, err := i.status(o.statusOfAll(i.site)); err != nil {
 			return i.failure(err)
 		}
 	}
-	if err := i.settle(); err != nil {
+	if err := i.awaitRest(); err != nil {
 		return err
 	}
 	m, err := i.memory()

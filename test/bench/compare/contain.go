@@ -22,22 +22,22 @@ const (
 	roleAgent   = "@agent"   // the same with an agentOrder
 )
 
-func role(name string, args []string) error {
+func runRole(name string, args []string) error {
 	switch name {
 	case roleContain:
-		return contain(args)
+		return becomeContainer(args)
 	case roleLoop:
-		return loop(args)
+		return runLoop(args)
 	case roleShims:
-		return answer(args[0], timeShims)
+		return answerOrder(args[0], timeShims)
 	case roleAgent:
-		return answer(args[0], timeAgent)
+		return answerOrder(args[0], timeAgent)
 	}
 	return fmt.Errorf("there is no %q in here", name)
 }
 
-// answer decodes an order in JSON, carries it out by do, and prints the measured times.
-func answer[T any](text string, do func(T) (map[string][]float64, error)) error {
+// answerOrder decodes an order in JSON, carries it out by do, and prints the measured times.
+func answerOrder[T any](text string, do func(T) (map[string][]float64, error)) error {
 	var order T
 	if err := json.Unmarshal([]byte(text), &order); err != nil {
 		return err
@@ -49,9 +49,9 @@ func answer[T any](text string, do func(T) (map[string][]float64, error)) error 
 	return json.NewEncoder(os.Stdout).Encode(took)
 }
 
-// contain prepares a new PID namespace as a container runtime does: it mounts /proc and an empty /run. Then it waits until
+// becomeContainer prepares a new PID namespace as a container runtime does: it mounts /proc and an empty /run. Then it waits until
 // descriptor 3 can be read, so that none of this is measured, and executes the init.
-func contain(argv []string) error {
+func becomeContainer(argv []string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
@@ -76,9 +76,9 @@ func contain(argv []string) error {
 	return unix.Exec(program, argv, os.Environ())
 }
 
-// loop is the peer [loopPeer]: it starts the services one after the other. At a TERM it sends TERM to all of them and waits for
+// runLoop is the peer [loopPeer]: it starts the services one after the other. At a TERM it sends TERM to all of them and waits for
 // their end.
-func loop(argv []string) error {
+func runLoop(argv []string) error {
 	runtime.LockOSThread()
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)

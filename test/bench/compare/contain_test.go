@@ -18,7 +18,7 @@ import (
 // TestMain makes this test binary what the benchmark's own is: it has other roles.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "@") {
-		if err := role(os.Args[1], os.Args[2:]); err != nil {
+		if err := runRole(os.Args[1], os.Args[2:]); err != nil {
 			os.Stderr.WriteString(os.Args[1] + ": " + err.Error() + "\n")
 			os.Exit(125)
 		}
@@ -60,11 +60,11 @@ func TestCandidateIsWatchedAndEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer i.kill()
-	took, err := i.booted()
+	took, err := i.timeBoot()
 	if err != nil || took <= 0 {
 		t.Fatalf("boot of %v, %v", took, err)
 	}
-	if err := i.settle(); err != nil {
+	if err := i.awaitRest(); err != nil {
 		t.Fatal(err)
 	}
 	u, err := i.memory()
@@ -74,7 +74,7 @@ func TestCandidateIsWatchedAndEnds(t *testing.T) {
 	if u.processes != 1 || u.services != 7 || u.pss < 100<<10 || u.tables == 0 {
 		t.Errorf("usage is %+v", u)
 	}
-	if err := i.inside("/bin/sh", "-c", "(: &)"); err != nil {
+	if err := i.runInside("/bin/sh", "-c", "(: &)"); err != nil {
 		t.Fatal(err)
 	}
 	if err := until("the end of the orphan", time.Millisecond, func() (bool, error) {
@@ -83,7 +83,7 @@ func TestCandidateIsWatchedAndEnds(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, n, err := i.drain(0); err != nil || n != 1 {
+	if _, n, err := i.awaitReaped(0); err != nil || n != 1 {
 		t.Errorf("the loop, which reaps nobody, has left %d zombies, %v", n, err)
 	}
 	if took, err = i.terminate(15); err != nil || took <= 0 {
@@ -105,7 +105,7 @@ func TestCandidateThatEndsEarlyIsNotWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer i.kill()
-	if _, err := i.booted(); err == nil || !strings.Contains(err.Error(), "0 of 2") {
+	if _, err := i.timeBoot(); err == nil || !strings.Contains(err.Error(), "0 of 2") {
 		t.Errorf("booted says %v", err)
 	}
 }
@@ -114,7 +114,7 @@ func TestCandidateThatFailsIsLeftOut(t *testing.T) {
 	b := newBench(t)
 	g, err := gather(b, "M7", []peer{plainInit{program: "/bin/false"}}, 1, false)
 	defer g.kill()
-	if err != nil || len(g.instances) != 0 || len(b.left) != 1 {
-		t.Errorf("%d instances, notes %q, error %v", len(g.instances), b.left, err)
+	if err != nil || len(g.instances) != 0 || len(b.notes) != 1 {
+		t.Errorf("%d instances, notes %q, error %v", len(g.instances), b.notes, err)
 	}
 }

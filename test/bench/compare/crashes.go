@@ -14,9 +14,9 @@ const upTime = 1200 * time.Millisecond
 // reset_after.
 const healthyLife = 62 * time.Second
 
-// crashes measures M3: the time from the kill of a service until it is started again. It does so with the shortest delay that
+// measureCrashes measures M3: the time from the kill of a service until it is started again. It does so with the shortest delay that
 // each candidate allows, and with its default for the first crash after a healthy life.
-func (b *bench) crashes() error {
+func (b *bench) measureCrashes() error {
 	if err := b.crashesAt("restart", true, upTime, b.runs+2); err != nil || b.quick {
 		return err
 	}

@@ -29,8 +29,8 @@ func docker(args ...string) *exec.Cmd {
 	return exec.Command("timeout", append([]string{dockerTime, "docker"}, args...)...)
 }
 
-// containers measures M11: docker run of a program that does nothing, from an image that has only hinit and that program.
-func (b *bench) containers() error {
+// measureContainers measures M11: docker run of a program that does nothing, from an image that has only hinit and that program.
+func (b *bench) measureContainers() error {
 	if err := docker("version").Run(); err != nil {
 		b.note("M11 is left out: there is no Docker engine here")
 		return nil
@@ -52,7 +52,7 @@ func (b *bench) containers() error {
 		took := map[string]float64{}
 		for _, way := range shuffled(ways) {
 			argv := docker(append([]string{"run", "--rm", "--network", "none"}, way.args...)...).Args
-			d, err := timed([]string{"HOME=" + os.Getenv("HOME")}, "", [][]string{argv})
+			d, err := timeCommands([]string{"HOME=" + os.Getenv("HOME")}, "", [][]string{argv})
 			if code := (exitError{}); errors.As(err, &code) && (code.code == engineFailed || code.code == engineHangs) {
 				b.note("M11 is not complete: the Docker engine has failed")
 				return nil

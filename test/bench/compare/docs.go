@@ -42,7 +42,7 @@ func (s sheet) picture() (plot, bool) {
 	for _, r := range s.rows {
 		l := line{name: r.name, bold: r.name == hinitName}
 		for k, c := range r.cells {
-			if n := asNumber(s.at[k]); c.known && n > 0 {
+			if n := asNumber(s.columns[k]); c.known && n > 0 {
 				l.points = append(l.points, point{n, c.value})
 			}
 		}
@@ -50,7 +50,7 @@ func (s sheet) picture() (plot, bool) {
 			p.lines = append(p.lines, l)
 		}
 	}
-	return p, s.plot && len(s.at) > 1 && len(p.lines) > 0
+	return p, s.plot && len(s.columns) > 1 && len(p.lines) > 0
 }
 
 const pageHead = `# Benchmarks
@@ -90,7 +90,7 @@ func (b *bench) page(sheets []sheet, r result) string {
 		fmt.Fprintf(&w, "\n- %s", r.Versions[name])
 	}
 	for _, note := range r.Notes {
-		fmt.Fprintf(&w, "\n- %s.", readable(note))
+		fmt.Fprintf(&w, "\n- %s.", withPlainNames(note))
 	}
 	w.WriteString("\n\n## Targets that are not met\n\n| Measure | hinit (target) |\n|---|---|")
 	var open []string
@@ -102,26 +102,26 @@ func (b *bench) page(sheets []sheet, r result) string {
 		}
 		separator := "; "
 		if v.measure != last {
-			separator, last = ending(last)+"\n| "+readable(v.measure)+" | ", v.measure
+			separator, last = textBelow(last)+"\n| "+withPlainNames(v.measure)+" | ", v.measure
 		}
 		fmt.Fprintf(&w, "%s%s: %s (%s)", separator, v.column(), v.shown(), strings.NewReplacer("at most ", "≤", "at least ", "≥").Replace(v.promise()))
 		if id := strings.Fields(v.measure)[0]; v.known && !slices.Contains(open, id) {
 			open = append(open, id)
 		}
 	}
-	for _, g := range b.growths() {
+	for _, g := range b.costGrowth() {
 		if g.exponent <= maxGrowth {
 			met++
 			continue
 		}
-		fmt.Fprintf(&w, "%s\n| %s | %d to %d services: N^%.2f (grows at most as N)", ending(last), readable(g.measure), g.from, g.to, g.exponent)
+		fmt.Fprintf(&w, "%s\n| %s | %d to %d services: N^%.2f (grows at most as N)", textBelow(last), withPlainNames(g.measure), g.from, g.to, g.exponent)
 		last = g.measure
 	}
-	fmt.Fprintf(&w, "%s\n\n%d other targets are met.\n", ending(last), met)
+	fmt.Fprintf(&w, "%s\n\n%d other targets are met.\n", textBelow(last), met)
 	if len(open) > 0 {
 		w.WriteString("\n### The gaps\n\n")
 		for _, id := range open {
-			fmt.Fprintf(&w, "- **%s**: %s\n", readable(id), b.explain(id))
+			fmt.Fprintf(&w, "- **%s**: %s\n", withPlainNames(id), b.explainGap(id))
 		}
 	}
 	w.WriteString("\n" + pageHow + "## Figures\n")
@@ -134,7 +134,7 @@ func (b *bench) page(sheets []sheet, r result) string {
 			unit = ", " + s.unit
 		}
 		fmt.Fprintf(&w, "\n### %s%s%s\n\n```text\n", strings.ToUpper(s.title[:1]), s.title[1:], unit)
-		rows := [][]string{append([]string{""}, s.at...)}
+		rows := [][]string{append([]string{""}, s.columns...)}
 		for _, r := range s.rows {
 			row := []string{r.name}
 			for _, c := range r.cells {
@@ -159,11 +159,11 @@ var plainNames = strings.NewReplacer(
 	"M5 lines", "one line a write", "M5", "log path", "M6", "commands", "M7", "orphans", "M8", "shim", "M9", "one more service",
 )
 
-// readable replaces the codes of measures by their plain names.
-func readable(text string) string { return plainNames.Replace(text) }
+// withPlainNames replaces the codes of measures by their plain names.
+func withPlainNames(text string) string { return plainNames.Replace(text) }
 
-// ending returns the text below the table of a measure, or "".
-func ending(measure string) string {
+// textBelow returns the text below the table of a measure, or "".
+func textBelow(measure string) string {
 	if measure == "" {
 		return ""
 	}

@@ -2,15 +2,15 @@ package main
 
 import "fmt"
 
-// explain says what keeps a measure from its target, with the lower bound from the same run. docs/explanation/performance.md says
+// explainGap says what keeps a measure from its target, with the lower bound from the same run. docs/explanation/performance.md says
 // where time and memory go.
-func (b *bench) explain(measure string) string {
+func (b *bench) explainGap(measure string) string {
 	of := func(measure, at, peer string) string {
 		v, ok := b.figures.median(measure, at, peer)
 		if !ok {
 			return "an unmeasured number of"
 		}
-		return number(v)
+		return formatNumber(v)
 	}
 	switch measure {
 	case "M1":

@@ -35,10 +35,10 @@ func gather[T peer](b *bench, measure string, peers []T, n int, fast bool) (*gro
 			return g, err
 		}
 	}
-	if err := g.each(func(i *instance) error { return i.boot() }); err != nil {
+	if err := g.each(func(i *instance) error { return i.awaitBoot() }); err != nil {
 		return g, err
 	}
-	return g, g.each((*instance).settle)
+	return g, g.each((*instance).awaitRest)
 }
 
 func (g *group) start(p peer, n int, fast bool) error {
@@ -78,10 +78,10 @@ func (g *group) each(do func(*instance) error) error {
 
 // drop adds a note that a candidate has failed. A failure of hinit or of the loop is an error.
 func (b *bench) drop(p peer, measure string, err error) error {
-	if p.name() == hinitName || p.name() == loopName || b.running.over() {
+	if p.name() == hinitName || p.name() == loopName || b.running.isOver() {
 		return err
 	}
 	b.note("%s has failed in %s", p.name(), measure)
-	b.complain(fmt.Sprintf("%s is left out of %s: %v", p.name(), measure, err))
+	b.printError(fmt.Sprintf("%s is left out of %s: %v", p.name(), measure, err))
 	return nil
 }

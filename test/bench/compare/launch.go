@@ -74,8 +74,8 @@ func launch(env []string, dir string, argv []string) (time.Time, func() error, e
 	}, nil
 }
 
-// timed returns how long the commands take, one after the other, from the start of a process to its end.
-func timed(env []string, dir string, commands [][]string) (time.Duration, error) {
+// timeCommands returns how long the commands take, one after the other, from the start of a process to its end.
+func timeCommands(env []string, dir string, commands [][]string) (time.Duration, error) {
 	var took time.Duration
 	for _, argv := range commands {
 		begin, end, err := launch(env, dir, argv)
@@ -92,6 +92,6 @@ func timed(env []string, dir string, commands [][]string) (time.Duration, error)
 
 // run runs a command to its end.
 func run(env []string, argv ...string) error {
-	_, err := timed(env, "", [][]string{argv})
+	_, err := timeCommands(env, "", [][]string{argv})
 	return err
 }

@@ -15,8 +15,8 @@ const (
 // logKinds maps the kinds of writer of test/bench/log to measures.
 var logKinds = map[string]string{"64 KiB a write": "M5", "a line a write": "M5 lines"} //nolint:gochecknoglobals // constant
 
-// logPath reads M5 from the file that test/bench/log has written.
-func (b *bench) logPath() error {
+// readLogPath reads M5 from the file that test/bench/log has written.
+func (b *bench) readLogPath() error {
 	if b.logJSON == "" {
 		b.note("M5 is left out: no figures of test/bench/log are given")
 		return nil
@@ -42,15 +42,15 @@ func (b *bench) logPath() error {
 		if !known {
 			continue
 		}
-		b.figures.loaded(measure, r.Load)
+		b.figures.widenLoad(measure, r.Load)
 		name := r.Logger
 		if name == logHinit {
 			name = hinitName
 		}
-		b.figures.keep(measure, "MB/s", name, r.MBs)
-		b.figures.keep(measure, "CPU s/GB", name, r.CPUGB)
+		b.figures.addEarlier(measure, "MB/s", name, r.MBs)
+		b.figures.addEarlier(measure, "CPU s/GB", name, r.CPUGB)
 		if r.Shown >= 0 {
-			b.figures.keep(measure, consoleGot, name, r.Shown*100)
+			b.figures.addEarlier(measure, consoleGot, name, r.Shown*100)
 		}
 	}
 	return nil

@@ -40,8 +40,8 @@ func thisMachine() machine {
 	return m
 }
 
-// load returns the load average of the last minute (proc_loadavg(5)), which measuring itself raises.
-func load() float64 {
+// loadAverage returns the load average of the last minute (proc_loadavg(5)), which measuring itself raises.
+func loadAverage() float64 {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
 		return 0

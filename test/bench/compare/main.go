@@ -33,7 +33,7 @@ import (
 func main() {
 	runtime.LockOSThread() // the kernel kills the children when the thread that started them ends
 	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "@") {
-		if err := role(os.Args[1], os.Args[2:]); err != nil {
+		if err := runRole(os.Args[1], os.Args[2:]); err != nil {
 			fmt.Fprintln(os.Stderr, os.Args[1]+":", err)
 			os.Exit(125)
 		}
@@ -86,7 +86,7 @@ type bench struct {
 	empty, naive      string // programs to compare with
 	sites             int
 	peers             []peer
-	left              []string // notes for readers of the figures, such as who is missing
+	notes             []string // notes for readers of the figures, such as who is missing
 	figures           figures
 	running           running
 }
@@ -115,8 +115,8 @@ func (r *running) remove(p *os.Process) {
 	delete(r.all, p)
 }
 
-// over reports whether kill was called.
-func (r *running) over() bool {
+// isOver reports whether kill was called.
+func (r *running) isOver() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.ended
@@ -167,16 +167,16 @@ func (b *bench) run() error {
 		measures []string
 		do       func() error
 	}{
-		{[]string{"M1", "M2", "M6", "M10"}, b.boots},
-		{[]string{"M3"}, b.crashes},
-		{[]string{"M4", "M6"}, b.rest},
-		{[]string{"M7"}, b.orphans},
-		{[]string{"M8"}, b.shims},
-		{[]string{"M9"}, b.additions},
-		{[]string{"M10"}, b.obedience},
-		{[]string{"M11"}, b.containers},
-		{[]string{"M12"}, b.agentCommands},
-		{[]string{"M5"}, b.logPath},
+		{[]string{"M1", "M2", "M6", "M10"}, b.measureBoots},
+		{[]string{"M3"}, b.measureCrashes},
+		{[]string{"M4", "M6"}, b.measureIdleAndCommands},
+		{[]string{"M7"}, b.measureOrphans},
+		{[]string{"M8"}, b.measureShims},
+		{[]string{"M9"}, b.measureAdditions},
+		{[]string{"M10"}, b.measureStopSignals},
+		{[]string{"M11"}, b.measureContainers},
+		{[]string{"M12"}, b.measureAgentCommands},
+		{[]string{"M5"}, b.readLogPath},
 	}
 	for _, s := range steps {
 		if !b.wants(s.measures...) {
@@ -193,9 +193,9 @@ func (b *bench) run() error {
 	return errors.Join(r.writeJSON(b.outJSON), b.writeDocs(b.docs, r))
 }
 
-// enough reports whether there is no time left for another round of a part, which began at begin and may take a share of the
+// outOfTime reports whether there is no time left for another round of a part, which began at begin and may take a share of the
 // whole time.
-func (b *bench) enough(round int, begin time.Time, share float64, measures string) bool {
+func (b *bench) outOfTime(round int, begin time.Time, share float64, measures string) bool {
 	const least = 2
 	if round < least || time.Since(begin) < time.Duration(share*float64(b.within)) {
 		return false
@@ -211,13 +211,13 @@ func (b *bench) progress(format string, args ...any) {
 	}
 }
 
-// complain prints an error for the user.
-func (b *bench) complain(text string) { fmt.Fprintln(os.Stderr, text) }
+// printError prints an error for the user.
+func (b *bench) printError(text string) { fmt.Fprintln(os.Stderr, text) }
 
 // note adds a remark that readers of the figures must know. It appears on the page once.
 func (b *bench) note(format string, args ...any) {
-	if text := fmt.Sprintf(format, args...); !slices.Contains(b.left, text) {
-		b.left = append(b.left, text)
+	if text := fmt.Sprintf(format, args...); !slices.Contains(b.notes, text) {
+		b.notes = append(b.notes, text)
 	}
 }
 
@@ -261,7 +261,7 @@ func (b *bench) prepare() error {
 		if len(b.onlyPeers) > 0 && !slices.Contains(b.onlyPeers, p.name()) && p.name() != loopName {
 			continue
 		}
-		if program := missing(p); program != "" {
+		if program := missingProgram(p); program != "" {
 			b.note("%s is left out: there is no %s here", p.name(), program)
 			continue
 		}

@@ -7,11 +7,11 @@ import (
 
 // A measure is one table.
 type measure struct {
-	id    string   // name in figures, such as M1
-	title string   // title of the table
-	unit  string   // unit of all columns, unless their names have it
-	at    []string // first columns; others follow them
-	plot  bool     // make a plot over the number of services
+	id      string   // name in figures, such as M1
+	title   string   // title of the table
+	unit    string   // unit of all columns, unless their names have it
+	columns []string // first columns; others follow them
+	plot    bool     // make a plot over the number of services
 }
 
 // measures has all tables in their order. A figure without a measure here is not shown.
@@ -153,9 +153,9 @@ func (v verdict) shown() string {
 	case !v.known:
 		return "not measured"
 	case v.of != "":
-		return number(v.figure) + " ×"
+		return formatNumber(v.figure) + " ×"
 	}
-	return number(v.figure) + " " + v.unit
+	return formatNumber(v.figure) + " " + v.unit
 }
 
 // growth returns the exponent by which a figure grows with the number of services; 1 means in proportion. A figure below the

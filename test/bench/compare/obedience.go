@@ -28,8 +28,8 @@ read -r x <&3
 // stubbornBudget is the time limit for stopping everything in the run with a service that ignores TERM.
 const stubbornBudget = 2 * time.Second
 
-// obedience completes M10: how many services get TERM before process 1 is gone, and what a service that ignores TERM changes.
-func (b *bench) obedience() error {
+// measureStopSignals completes M10: how many services get TERM before process 1 is gone, and what a service that ignores TERM changes.
+func (b *bench) measureStopSignals() error {
 	n := 100
 	if b.quick {
 		n = 10
@@ -90,7 +90,7 @@ func (b *bench) obey(p supervisor, n int, stubborn bool) (time.Duration, int, er
 	}); err != nil {
 		return 0, 0, i.failure(err)
 	}
-	if err := i.settle(); err != nil {
+	if err := i.awaitRest(); err != nil {
 		return 0, 0, err
 	}
 	took, err := i.terminate(p.stopSignal())

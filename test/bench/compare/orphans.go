@@ -18,9 +18,9 @@ const orphanBatches = 5
 // orphanScript makes orphans one after another: the shell forks a child, which forks one more and ends.
 const orphanScript = `i=0; while [ $i -lt %d ]; do (: &); i=$((i+1)); done`
 
-// orphans measures M7 with 20,000 orphans: the processor time of process 1 for each, how many stay as zombies, and the time until
+// measureOrphans measures M7 with 20,000 orphans: the processor time of process 1 for each, how many stay as zombies, and the time until
 // the last is reaped. The orphans come from a process that has entered the namespace, as docker exec does.
-func (b *bench) orphans() error {
+func (b *bench) measureOrphans() error {
 	size := 4000
 	if b.quick {
 		size = 200
@@ -32,11 +32,11 @@ func (b *bench) orphans() error {
 	}
 	start := time.Now()
 	for round := range orphanBatches {
-		if b.enough(round, start, 0.2, "M7") {
+		if b.outOfTime(round, start, 0.2, "M7") {
 			break
 		}
 		var kept []*instance
-		err := g.each(func(i *instance) error { return b.reap(i, size) })
+		err := g.each(func(i *instance) error { return b.measureBatch(i, size) })
 		for _, i := range g.instances {
 			if i.zombiesLeft > size/10 { // its zombies would use up all process ids
 				i.kill()
@@ -52,16 +52,16 @@ func (b *bench) orphans() error {
 	return nil
 }
 
-// reap measures one batch of orphans.
-func (b *bench) reap(i *instance, size int) error {
+// measureBatch measures one batch of orphans.
+func (b *bench) measureBatch(i *instance, size int) error {
 	before, err := cpuTime(i.pid())
 	if err != nil {
 		return err
 	}
-	if err := i.inside("/bin/sh", "-c", fmt.Sprintf(orphanScript, size)); err != nil {
+	if err := i.runInside("/bin/sh", "-c", fmt.Sprintf(orphanScript, size)); err != nil {
 		return err
 	}
-	drained, zombies, err := i.drain(i.zombiesLeft)
+	drained, zombies, err := i.awaitReaped(i.zombiesLeft)
 	if err != nil {
 		return err
 	}
@@ -79,8 +79,8 @@ func (b *bench) reap(i *instance, size int) error {
 // drainTime is how long zombies may stay until they count as left behind.
 const drainTime = 500 * time.Millisecond
 
-// drain waits until there are no more zombies than before, and returns how long that took and how many are left.
-func (i *instance) drain(before int) (time.Duration, int, error) {
+// awaitReaped waits until there are no more zombies than before, and returns how long that took and how many are left.
+func (i *instance) awaitReaped(before int) (time.Duration, int, error) {
 	begin := time.Now()
 	for {
 		n, err := i.zombies()
@@ -113,8 +113,8 @@ func (i *instance) zombies() (int, error) {
 	return n, nil
 }
 
-// inside runs a program to its end as a member of the namespace, so that process 1 gets its orphans.
-func (i *instance) inside(argv ...string) error {
+// runInside runs a program to its end as a member of the namespace, so that process 1 gets its orphans.
+func (i *instance) runInside(argv ...string) error {
 	own, err := unix.Open("/proc/self/ns/pid", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err

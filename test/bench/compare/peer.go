@@ -73,8 +73,8 @@ func (b *bench) allPeers() []peer {
 	return all
 }
 
-// missing returns the first of the peer's programs that is not installed.
-func missing(p peer) string {
+// missingProgram returns the first of the peer's programs that is not installed.
+func missingProgram(p peer) string {
 	for _, program := range p.programs() {
 		if _, err := exec.LookPath(program); err != nil {
 			return program

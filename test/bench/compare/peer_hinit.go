@@ -94,7 +94,7 @@ shutdown: {budget: %[7]s}
 			err = h.addProfile(s, service)
 		}
 	}
-	return errors.Join(err, s.give("data", agentID)) // as in each start of a container but the first
+	return errors.Join(err, s.chownAll("data", agentID)) // as in each start of a container but the first
 }
 
 func yamlList(words []string) string {

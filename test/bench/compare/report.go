@@ -32,24 +32,24 @@ func (b *bench) sheets() []sheet {
 	for _, m := range measures {
 		s := sheet{measure: m}
 		for k := range b.figures.samples {
-			if k.measure == m.id && !slices.Contains(s.at, k.at) {
-				s.at = append(slices.Clone(s.at), k.at)
+			if k.measure == m.id && !slices.Contains(s.columns, k.at) {
+				s.columns = append(slices.Clone(s.columns), k.at)
 			}
 		}
-		s.at = slices.DeleteFunc(slices.Clone(s.at), func(at string) bool {
+		s.columns = slices.DeleteFunc(slices.Clone(s.columns), func(at string) bool {
 			return !b.any(func(k key) bool { return k.measure == m.id && k.at == at })
 		})
-		if len(s.at) == 0 {
+		if len(s.columns) == 0 {
 			continue
 		}
-		if len(m.at) == 0 {
-			slices.SortFunc(s.at, func(x, y string) int { return int(asNumber(x) - asNumber(y)) })
+		if len(m.columns) == 0 {
+			slices.SortFunc(s.columns, func(x, y string) int { return int(asNumber(x) - asNumber(y)) })
 		} else {
-			slices.Sort(s.at[min(len(m.at), len(s.at)):])
+			slices.Sort(s.columns[min(len(m.columns), len(s.columns)):])
 		}
 		for _, name := range b.order(m.id) {
 			r := row{name: name}
-			for _, at := range s.at {
+			for _, at := range s.columns {
 				var c cell
 				c.value, c.known = b.figures.median(m.id, at, name)
 				if name != hinitName {
@@ -108,8 +108,8 @@ func asNumber(s string) float64 {
 	return n
 }
 
-// number formats a figure with as many digits as mean something.
-func number(v float64) string {
+// formatNumber formats a figure with as many digits as mean something.
+func formatNumber(v float64) string {
 	switch {
 	case v >= 100 || v <= -100 || v == float64(int64(v)):
 		return strconv.FormatFloat(v, 'f', 0, 64)
@@ -128,7 +128,7 @@ func (b *bench) print(w io.Writer) {
 		}
 		fmt.Fprintf(w, "\n%s: %s%s (in brackets: times hinit's)\n", s.id, s.title, unit)
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-		fmt.Fprintln(t, "\t"+strings.Join(s.at, "\t")+"\t")
+		fmt.Fprintln(t, "\t"+strings.Join(s.columns, "\t")+"\t")
 		for _, r := range s.rows {
 			fmt.Fprint(t, r.name, "\t")
 			for _, c := range r.cells {
@@ -141,7 +141,7 @@ func (b *bench) print(w io.Writer) {
 	if !b.quick { // a quick run only shows that the benchmark works
 		b.printTargets(w)
 	}
-	for _, note := range b.left {
+	for _, note := range b.notes {
 		fmt.Fprintln(w, note)
 	}
 }
@@ -152,7 +152,7 @@ func (b *bench) printTargets(w io.Writer) {
 	for _, v := range b.verdicts() {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", v.measure, v.at, v.promise(), v.shown(), v.word())
 	}
-	for _, g := range b.growths() {
+	for _, g := range b.costGrowth() {
 		fmt.Fprintf(t, "%s\tgrowth\tat most N^%g\tN^%.2f from %d to %d\t%s\n", g.measure, maxGrowth, g.exponent, g.from, g.to, word(g.exponent <= maxGrowth))
 	}
 	_ = t.Flush()
@@ -161,7 +161,7 @@ func (b *bench) printTargets(w io.Writer) {
 // text returns the figure and its ratio to hinit's.
 func (c cell) text() string {
 	if c.known && c.compared {
-		return c.figure() + " (" + number(c.ratio) + ")"
+		return c.figure() + " (" + formatNumber(c.ratio) + ")"
 	}
 	return c.figure()
 }
@@ -170,7 +170,7 @@ func (c cell) figure() string {
 	if !c.known {
 		return "-"
 	}
-	return number(c.value)
+	return formatNumber(c.value)
 }
 
 func word(met bool) string {
@@ -190,7 +190,7 @@ func (v verdict) word() string {
 func (b *bench) verdicts() []verdict {
 	var all []verdict
 	for _, t := range targets {
-		if t.of == pebbleName && missing(pebble{}) != "" {
+		if t.of == pebbleName && missingProgram(pebble{}) != "" {
 			continue // the page says that this row is missing
 		}
 		if v := t.judge(b.figures); v.known || b.wants(strings.Fields(t.measure)[0]) {
@@ -211,9 +211,9 @@ type growing struct {
 	exponent float64
 }
 
-// growths returns how hinit's costs grow, from a hundred services to the largest number that was measured. With fewer services,
+// costGrowth returns how hinit's costs grow, from a hundred services to the largest number that was measured. With fewer services,
 // constant costs would hide the growth.
-func (b *bench) growths() []growing {
+func (b *bench) costGrowth() []growing {
 	var all []growing
 	for _, m := range measures {
 		if !m.plot {

@@ -18,9 +18,9 @@ func (b *bench) restTime() time.Duration {
 	return 20 * time.Second
 }
 
-// rest measures M4, the costs of a candidate while nothing happens, and M6, its commands. All candidates run at the same time,
+// measureIdleAndCommands measures M4, the costs of a candidate while nothing happens, and M6, its commands. All candidates run at the same time,
 // because an idle one does not disturb the others.
-func (b *bench) rest() error {
+func (b *bench) measureIdleAndCommands() error {
 	n := 500
 	if b.quick {
 		n = 10
@@ -31,18 +31,18 @@ func (b *bench) rest() error {
 		return err
 	}
 	if b.wants("M4") {
-		if err := b.idle(g, n); err != nil {
+		if err := b.measureIdle(g, n); err != nil {
 			return err
 		}
 	}
 	if b.wants("M6") {
-		return b.commands(g)
+		return b.measureCommands(g)
 	}
 	return nil
 }
 
-// idle measures M4, of hinit with other numbers of services too.
-func (b *bench) idle(g *group, n int) error {
+// measureIdle measures M4, of hinit with other numbers of services too.
+func (b *bench) measureIdle(g *group, n int) error {
 	all := slices.Clone(g.instances)
 	for _, size := range b.sizes(hinit{}) {
 		if size == n {
@@ -75,19 +75,19 @@ func (b *bench) idle(g *group, n int) error {
 	return nil
 }
 
-// commands measures M6.
-func (b *bench) commands(g *group) error {
+// measureCommands measures M6.
+func (b *bench) measureCommands(g *group) error {
 	if err := g.each(operable); err != nil {
 		return err
 	}
 	rounds := b.runs
 	start := time.Now()
 	for round := range rounds {
-		if b.enough(round, start, 0.05, "M6, status") {
+		if b.outOfTime(round, start, 0.05, "M6, status") {
 			break
 		}
 		for name, program := range map[string]string{trueName: trueName, emptyName: b.empty} {
-			floor, err := timed(nil, "", [][]string{{program}})
+			floor, err := timeCommands(nil, "", [][]string{{program}})
 			if err != nil {
 				return err
 			}
@@ -102,7 +102,7 @@ func (b *bench) commands(g *group) error {
 	}
 	start = time.Now()
 	for round := range rounds {
-		if b.enough(round, start, 0.05, "M6, start and stop") {
+		if b.outOfTime(round, start, 0.05, "M6, start and stop") {
 			break
 		}
 		if err := g.each(func(i *instance) error { return b.startOne(i) }); err != nil {
@@ -151,7 +151,7 @@ func (i *instance) status(commands [][]string) (time.Duration, error) {
 	var code exitError
 	err := until("a good status", 20*time.Millisecond, func() (bool, error) {
 		var err error
-		if took, err = timed(env, i.dir, commands); errors.As(err, &code) {
+		if took, err = timeCommands(env, i.dir, commands); errors.As(err, &code) {
 			return false, nil
 		}
 		return err == nil, err
@@ -168,7 +168,7 @@ func (i *instance) victim() string { return i.services[len(i.services)-1] }
 // stopOne stops the victim, so that its next start can be seen and its process is known.
 func stopOne(i *instance) error {
 	p, env := i.commandsOf()
-	if _, err := timed(env, i.dir, [][]string{p.stop(i.site, i.victim())}); err != nil {
+	if _, err := timeCommands(env, i.dir, [][]string{p.stop(i.site, i.victim())}); err != nil {
 		return err
 	}
 	defer i.watch.forget()

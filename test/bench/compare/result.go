@@ -30,7 +30,7 @@ type figure struct {
 
 // gatherResult returns the result of this run.
 func (b *bench) gatherResult() result {
-	r := result{Date: time.Now().Format(time.DateOnly), Machine: thisMachine(), Versions: b.versions(), Notes: b.left, Loads: b.figures.loads}
+	r := result{Date: time.Now().Format(time.DateOnly), Machine: thisMachine(), Versions: b.versions(), Notes: b.notes, Loads: b.figures.loads}
 	for k, samples := range b.figures.samples {
 		f := figure{Measure: k.measure, At: k.at, Of: k.peer, Median: digits(median(samples))}
 		for _, v := range samples {
@@ -94,9 +94,9 @@ func (b *bench) load(path string) (result, error) {
 		b.figures.samples[key{f.Measure, f.At, f.Of}] = f.Samples
 	}
 	for measure, s := range r.Loads {
-		b.figures.loaded(measure, s)
+		b.figures.widenLoad(measure, s)
 	}
-	b.left = r.Notes
+	b.notes = r.Notes
 	b.peers = b.allPeers() // for the order of the rows
 	return r, nil
 }

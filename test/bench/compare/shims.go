@@ -43,9 +43,9 @@ type shimOrder struct {
 	Candidates []candidate `json:"candidates"`
 }
 
-// shims measures M8: what an exec shim adds to the time of /bin/true. The configuration of hinit-shim is in /etc, so this happens
+// measureShims measures M8: what an exec shim adds to the time of /bin/true. The configuration of hinit-shim is in /etc, so this happens
 // in a mount namespace with an /etc of its own.
-func (b *bench) shims() error {
+func (b *bench) measureShims() error {
 	order := shimOrder{Dir: filepath.Join(b.work, "etc"), Rounds: 40 * b.runs}
 	if b.quick {
 		order.Rounds = 10
@@ -65,14 +65,14 @@ func (b *bench) shims() error {
 		{"s6-setuidgid", []string{"s6-setuidgid", shimUser, trueName}},
 		{"sh script", []string{script}},
 	} {
-		if _, err := exec.LookPath(c.Argv[0]); err != nil || c.Name == "sh script" && missing(s6{}) != "" {
+		if _, err := exec.LookPath(c.Argv[0]); err != nil || c.Name == "sh script" && missingProgram(s6{}) != "" {
 			b.note("%s is left out of M8: not all of its programs are here", c.Name)
 			continue
 		}
 		order.Candidates = append(order.Candidates, c)
 	}
 	var took map[string][]float64
-	if err := b.ask(roleShims, order, &took); err != nil {
+	if err := b.askRole(roleShims, order, &took); err != nil {
 		return err
 	}
 	for name, samples := range took {
@@ -86,8 +86,8 @@ func (b *bench) shims() error {
 	return nil
 }
 
-// ask runs one of the roles in a mount namespace of its own. It passes question and reads answer as JSON.
-func (b *bench) ask(role string, question, answer any) error {
+// askRole runs one of the roles in a mount namespace of its own. It passes question and reads answer as JSON.
+func (b *bench) askRole(role string, question, answer any) error {
 	text, err := json.Marshal(question)
 	if err != nil {
 		return err
@@ -110,7 +110,7 @@ func timeShims(o shimOrder) (map[string][]float64, error) {
 	took := map[string][]float64{}
 	for range o.Rounds {
 		for _, c := range shuffled(o.Candidates) {
-			d, err := timed(nil, "/", [][]string{c.Argv})
+			d, err := timeCommands(nil, "/", [][]string{c.Argv})
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", c.Name, err)
 			}
@@ -131,11 +131,11 @@ func privateEtc(dir string) error {
 	if err := os.WriteFile(filepath.Join(dir, "hinit", "shim"), []byte(trueName+"\n"+shimUser+"\n"), 0o644); err != nil {
 		return err
 	}
-	return etc(dir)
+	return replaceEtc(dir)
 }
 
-// etc replaces /etc by a small one that has the agent's user. The mount namespace is a candidate's, or this process's own.
-func etc(dir string) error {
+// replaceEtc replaces /etc by a small one that has the agent's user. The mount namespace is a candidate's, or this process's own.
+func replaceEtc(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}

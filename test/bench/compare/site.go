@@ -68,8 +68,8 @@ func (s *site) write(name, text string, mode os.FileMode) error {
 	return os.WriteFile(path, []byte(text), mode)
 }
 
-// give makes a user the owner of everything in a directory.
-func (s *site) give(dir string, id int) error {
+// chownAll makes a user the owner of everything in a directory.
+func (s *site) chownAll(dir string, id int) error {
 	return filepath.WalkDir(s.path(dir), func(path string, _ fs.DirEntry, err error) error {
 		return errors.Join(err, os.Lchown(path, id, id))
 	})
@@ -129,7 +129,7 @@ func (b *bench) start(p peer, s *site) (*instance, error) {
 
 // startPrepared starts a peer in a site that is prepared, or in which the peer has run before.
 func (b *bench) startPrepared(p peer, s *site) (*instance, error) {
-	if b.running.over() {
+	if b.running.isOver() {
 		return nil, errInterrupted
 	}
 	argv, env := p.command(s)
@@ -222,8 +222,8 @@ func (i *instance) alive() bool {
 	}
 }
 
-// booted waits until all services run, and returns how long that took from the start.
-func (i *instance) booted() (time.Duration, error) {
+// timeBoot waits until all services run, and returns how long that took from the start.
+func (i *instance) timeBoot() (time.Duration, error) {
 	var err error
 	if i.last, err = i.watch.next(len(i.services), i); err != nil {
 		return 0, i.failure(err)
@@ -231,9 +231,9 @@ func (i *instance) booted() (time.Duration, error) {
 	return i.last.at.Sub(i.began), nil
 }
 
-// boot waits until all services run.
-func (i *instance) boot() error {
-	_, err := i.booted()
+// awaitBoot waits until all services run.
+func (i *instance) awaitBoot() error {
+	_, err := i.timeBoot()
 	return err
 }
 
@@ -252,8 +252,8 @@ func until(what string, every time.Duration, so func() (bool, error)) error {
 	}
 }
 
-// settle waits until the loggers run too, and the peer starts nothing and uses no processor time any more.
-func (i *instance) settle() error {
+// awaitRest waits until the loggers run too, and the peer starts nothing and uses no processor time any more.
+func (i *instance) awaitRest() error {
 	var last usage
 	quiet := 0
 	return until("coming to rest", 120*time.Millisecond, func() (bool, error) {

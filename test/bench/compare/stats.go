@@ -22,23 +22,23 @@ type span struct {
 }
 
 func newFigures() figures {
-	return figures{map[key][]float64{}, map[string]span{}, load}
+	return figures{map[key][]float64{}, map[string]span{}, loadAverage}
 }
 
 func (f figures) add(measure, at, peer string, value float64) {
-	f.keep(measure, at, peer, value)
+	f.addEarlier(measure, at, peer, value)
 	now := f.load()
-	f.loaded(measure, span{now, now})
+	f.widenLoad(measure, span{now, now})
 }
 
-// keep adds a sample of an earlier time, without the present load.
-func (f figures) keep(measure, at, peer string, value float64) {
+// addEarlier adds a sample of an earlier time, without the present load.
+func (f figures) addEarlier(measure, at, peer string, value float64) {
 	k := key{measure, at, peer}
 	f.samples[k] = append(f.samples[k], value)
 }
 
-// loaded widens the range of a measure's load.
-func (f figures) loaded(measure string, s span) {
+// widenLoad widens the range of a measure's load.
+func (f figures) widenLoad(measure string, s span) {
 	if was, known := f.loads[measure]; known {
 		s = span{math.Min(was.From, s.From), math.Max(was.To, s.To)}
 	}

@@ -76,7 +76,7 @@ func TestTargets(t *testing.T) {
 func TestEveryGapIsExplained(t *testing.T) {
 	b := somebody()
 	for _, g := range targets {
-		why := b.explain(strings.Fields(g.measure)[0])
+		why := b.explainGap(strings.Fields(g.measure)[0])
 		if why == "" || strings.Contains(why, "%!") {
 			t.Errorf("%s: %q", g.measure, why)
 		}
@@ -86,7 +86,7 @@ func TestEveryGapIsExplained(t *testing.T) {
 func TestEveryTargetHasATable(t *testing.T) {
 	columns := map[string][]string{}
 	for _, m := range measures {
-		columns[m.id] = m.at
+		columns[m.id] = m.columns
 	}
 	for _, g := range targets {
 		at, ok := columns[g.measure]

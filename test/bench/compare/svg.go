@@ -99,7 +99,7 @@ func (p plot) svg() string {
 		fmt.Fprintf(&w, `<path d="M%d %.1fH%d" stroke="#dddddd"/><text x="%d" y="%.1f" text-anchor="end" fill="#555555">%s</text>`+"\n",
 			frameLeft, y.at(v), frameRight, frameLeft-8, y.at(v)+4, tick(v))
 	}
-	for _, v := range p.numbers() {
+	for _, v := range p.serviceCounts() {
 		fmt.Fprintf(&w, `<path d="M%.1f %dV%d" stroke="#eeeeee"/><text x="%.1f" y="%d" text-anchor="middle" fill="#555555">%s</text>`+"\n",
 			x.at(v), frameTop, frameDown, x.at(v), frameDown+18, tick(v))
 	}
@@ -115,7 +115,7 @@ func (p plot) svg() string {
 		for k, pt := range l.points {
 			fmt.Fprintf(&path, "%c%.1f %.1f", "ML"[min(k, 1)], x.at(pt.x), y.at(pt.y))
 			fmt.Fprintf(&w, `<circle cx="%.1f" cy="%.1f" r="%.1f" fill="%s"><title>%s, %s: %s</title></circle>`+"\n",
-				x.at(pt.x), y.at(pt.y), width+1, colour, html.EscapeString(l.name), tick(pt.x), number(pt.y))
+				x.at(pt.x), y.at(pt.y), width+1, colour, html.EscapeString(l.name), tick(pt.x), formatNumber(pt.y))
 		}
 		fmt.Fprintf(&w, `<path d="%s" fill="none" stroke="%s" stroke-width="%g"/>`+"\n", path.String(), colour, width)
 		fmt.Fprintf(&w, `<text x="%.1f" y="%.1f" fill="%s" stroke="#ffffff" stroke-width="4" paint-order="stroke">%s</text>`+"\n", names[i].x, names[i].y+4, colour, html.EscapeString(l.name))
@@ -124,8 +124,8 @@ func (p plot) svg() string {
 	return w.String()
 }
 
-// numbers returns all numbers of services in the plot.
-func (p plot) numbers() []float64 {
+// serviceCounts returns all numbers of services in the plot.
+func (p plot) serviceCounts() []float64 {
 	var all []float64
 	for _, l := range p.lines {
 		for _, pt := range l.points {

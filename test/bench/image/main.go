@@ -26,10 +26,10 @@ const (
 	name = "hinit-bench-image"
 	// patience is how long the gateways may take to become ready.
 	patience = 5 * time.Minute
-	// look is the command of the container: it asks for the status again and again.
-	look = `while hinit status --json; do sleep 0.2; done`
-	// between is the time between two answers. A smaller difference means nothing.
-	between = 200 * time.Millisecond
+	// statusLoop is the command of the container: it asks for the status again and again.
+	statusLoop = `while hinit status --json; do sleep 0.2; done`
+	// answerInterval is the time between two answers. A smaller difference means nothing.
+	answerInterval = 200 * time.Millisecond
 )
 
 var (
@@ -41,9 +41,9 @@ var (
 
 func main() {
 	flag.Parse()
-	defer tidy()
+	defer cleanUp()
 	if err := measure(); err != nil {
-		tidy()
+		cleanUp()
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -53,9 +53,9 @@ func measure() error {
 	if *image == "" {
 		return errors.New("cannot measure without -image; make bench-image has one")
 	}
-	tidy()
-	before := load()
-	if err := volumes(); err != nil {
+	cleanUp()
+	before := loadAverage()
+	if err := makeVolumes(); err != nil {
 		return err
 	}
 	took := make(map[string][]time.Duration)
@@ -67,16 +67,16 @@ func measure() error {
 	for range *rounds {
 		for _, volume := range []string{"used", "new"} {
 			err := errors.Join(
-				one("alone/"+volume, func() (time.Duration, error) { return run(volume, []string{"--entrypoint", "/bin/true"}) }),
-				one("true/"+volume, func() (time.Duration, error) { return run(volume, nil, "true") }),
-				one("cmd/"+volume, func() (time.Duration, error) { return untilCmd(volume) }),
+				one("alone/"+volume, func() (time.Duration, error) { return timeRun(volume, []string{"--entrypoint", "/bin/true"}) }),
+				one("true/"+volume, func() (time.Duration, error) { return timeRun(volume, nil, "true") }),
+				one("cmd/"+volume, func() (time.Duration, error) { return timeToFirstOutput(volume) }),
 			)
 			if err != nil {
 				return err
 			}
 		}
 		for what, setting := range map[string]string{"one": "", "turns": "", "atonce": fmt.Sprint("start: {parallel: ", *gateways, "}")} {
-			first, last, err := ready(what, setting)
+			first, last, err := timeToReady(what, setting)
 			if err != nil {
 				return err
 			}
@@ -97,7 +97,7 @@ func measure() error {
 		}
 		fmt.Printf("%-52s %8v  %-28s %s\n", label, at(what), why, verdict)
 	}
-	fmt.Printf("%s, medians of %d; load before %s, after %s\n", *image, *rounds, before, load())
+	fmt.Printf("%s, medians of %d; load before %s, after %s\n", *image, *rounds, before, loadAverage())
 	const beyondUsed, beyondNew, toCmd = 150 * time.Millisecond, 300 * time.Millisecond, 500 * time.Millisecond
 	line("docker run --entrypoint /bin/true, used volume", "alone/used", 0, "")
 	line("docker run IMAGE true, used volume", "true/used", at("alone/used")+beyondUsed, fmt.Sprint("≤ ", at("alone/used")+beyondUsed))
@@ -108,32 +108,32 @@ func measure() error {
 	line("one gateway: ready", "first/one", 0, "")
 	most := (at("first/one") * 13 / 10).Round(time.Millisecond)
 	line(fmt.Sprintf("%d gateways: the first ready", *gateways), "first/turns", most, fmt.Sprint("≤ ", most))
-	latest := at("last/atonce") + between
+	latest := at("last/atonce") + answerInterval
 	line(fmt.Sprintf("%d gateways: the last ready", *gateways), "last/turns", latest, fmt.Sprint("≤ ", latest))
 	line(fmt.Sprintf("%d gateways at once: the first ready", *gateways), "first/atonce", 0, "")
 	line(fmt.Sprintf("%d gateways at once: the last ready", *gateways), "last/atonce", 0, "")
 	return nil
 }
 
-// volumes makes the volumes that are used again: one that was booted before, and two with gateways that ran.
-func volumes() error {
+// makeVolumes makes the volumes that are used again: one that was booted before, and two with gateways that ran.
+func makeVolumes() error {
 	const lay = `for p in "$0" "$@"; do mkdir -p $p; echo A profile. >$p/SOUL.md; echo '{"desired_state":"running"}' >$p/gateway_state.json; done`
 	homes := []string{"/opt/data"}
 	for i := range *gateways - 1 {
 		homes = append(homes, fmt.Sprintf("/opt/data/profiles/p%02d", i+1))
 	}
-	_, err := run("used", nil, "true")
-	_, one := run("one", nil, "sh", "-c", lay, homes[0])
+	_, err := timeRun("used", nil, "true")
+	_, one := timeRun("one", nil, "sh", "-c", lay, homes[0])
 	errs := []error{err, one}
 	for _, volume := range []string{"turns", "atonce"} {
-		_, err := run(volume, nil, append([]string{"sh", "-c", lay}, homes...)...)
+		_, err := timeRun(volume, nil, append([]string{"sh", "-c", lay}, homes...)...)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// on returns the arguments of docker for a container on one of these volumes; the volume "new" is empty.
-func on(verb, volume string, options []string, cmd ...string) []string {
+// dockerArgs returns the arguments of docker for a container on one of these volumes; the volume "new" is empty.
+func dockerArgs(verb, volume string, options []string, cmd ...string) []string {
 	args := append(append(strings.Fields(verb), "--name", name, "-e", "AGENT_START_CPU="+cpu.String()), options...)
 	if volume != "new" {
 		args = append(args, "-v", name+"-"+volume+":/opt/data")
@@ -141,19 +141,19 @@ func on(verb, volume string, options []string, cmd ...string) []string {
 	return append(append(args, *image), cmd...)
 }
 
-// run returns how long docker run takes.
-func run(volume string, options []string, cmd ...string) (time.Duration, error) {
+// timeRun returns how long docker run takes.
+func timeRun(volume string, options []string, cmd ...string) (time.Duration, error) {
 	begin := time.Now()
-	out, err := exec.Command("docker", on("run --rm", volume, options, cmd...)...).CombinedOutput()
+	out, err := exec.Command("docker", dockerArgs("run --rm", volume, options, cmd...)...).CombinedOutput()
 	if err != nil {
 		return 0, fmt.Errorf("cannot run a container: %w: %s", err, out)
 	}
 	return time.Since(begin), nil
 }
 
-// untilCmd returns the time from docker run to the first output of the CMD.
-func untilCmd(volume string) (time.Duration, error) {
-	cmd := exec.Command("docker", on("run --rm", volume, nil, "echo", "the CMD")...)
+// timeToFirstOutput returns the time from docker run to the first output of the CMD.
+func timeToFirstOutput(volume string) (time.Duration, error) {
+	cmd := exec.Command("docker", dockerArgs("run --rm", volume, nil, "echo", "the CMD")...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return 0, err
@@ -168,10 +168,10 @@ func untilCmd(volume string) (time.Duration, error) {
 	return took, errors.Join(err, cmd.Wait())
 }
 
-// ready returns the time from docker start until the first and the last gateway of a volume are ready. setting is the content of
+// timeToReady returns the time from docker start until the first and the last gateway of a volume are ready. setting is the content of
 // hinit.yaml.
-func ready(volume, setting string) (first, last time.Duration, err error) {
-	if out, err := exec.Command("docker", on("create", volume, []string{"-e", "HINIT_LOG_CONSOLE=off"}, "sh", "-c", look)...).CombinedOutput(); err != nil {
+func timeToReady(volume, setting string) (first, last time.Duration, err error) {
+	if out, err := exec.Command("docker", dockerArgs("create", volume, []string{"-e", "HINIT_LOG_CONSOLE=off"}, "sh", "-c", statusLoop)...).CombinedOutput(); err != nil {
 		return 0, 0, fmt.Errorf("cannot make a container: %w: %s", err, out)
 	}
 	defer func() { _ = exec.Command("docker", "rm", "-fv", name).Run() }()
@@ -237,14 +237,14 @@ func configure(text string) error {
 	return nil
 }
 
-func load() string {
+func loadAverage() string {
 	text, _ := os.ReadFile("/proc/loadavg")
 	words := strings.Fields(string(text) + " ?")
 	return words[0]
 }
 
-// tidy removes the containers and volumes of this program.
-func tidy() {
+// cleanUp removes the containers and volumes of this program.
+func cleanUp() {
 	_ = exec.Command("docker", "rm", "-fv", name).Run()
 	for _, volume := range []string{"used", "one", "turns", "atonce"} {
 		_ = exec.Command("docker", "volume", "rm", "-f", name+"-"+volume).Run()

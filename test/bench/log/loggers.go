@@ -58,7 +58,7 @@ func (r *run) hinit(console string) error {
 	home := filepath.Join(r.dir, "home")
 	r.logs = filepath.Join(home, "logs", "gateways", "writer")
 	services := fmt.Sprintf("  writer: {command: [%s], env: {%s: write}, restart: {initial: 1h, max: 1h}}\n",
-		strings.Join(r.writer(), ", "), verb)
+		strings.Join(r.writer(), ", "), roleVar)
 	return r.container(home, console, services)
 }
 
@@ -81,8 +81,8 @@ services:
 	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
 		return err
 	}
-	cmd := exec.Command(r.bench.self, r.bench.hinit, "init", "--", "/usr/bin/env", verb+"=idle", r.bench.self)
-	cmd.Env = append(os.Environ(), verb+"=contain", "HINIT_CONFIG="+file, "HERMES_HOME="+home)
+	cmd := exec.Command(r.bench.self, r.bench.hinit, "init", "--", "/usr/bin/env", roleVar+"=idle", r.bench.self)
+	cmd.Env = append(os.Environ(), roleVar+"=contain", "HINIT_CONFIG="+file, "HERMES_HOME="+home)
 	cmd.SysProcAttr = isolated()
 	return r.begin(cmd)
 }
@@ -94,7 +94,7 @@ func (r *run) filter(argv ...string) error {
 
 func (r *run) bare(how string) error {
 	cmd := exec.Command(r.bench.self, filepath.Join(r.logs, "current"))
-	cmd.Env = append(os.Environ(), verb+"="+how)
+	cmd.Env = append(os.Environ(), roleVar+"="+how)
 	return r.pipeline(cmd)
 }
 
@@ -105,7 +105,7 @@ func (r *run) pipeline(cmd *exec.Cmd) error {
 	}
 	cmd.Stdin = in
 	w := exec.Command(r.writer()[0], r.writer()[1:]...)
-	w.Env = append(os.Environ(), verb+"=write")
+	w.Env = append(os.Environ(), roleVar+"=write")
 	w.Stdout, w.Stderr = out, os.Stderr
 	if err := w.Start(); err != nil {
 		return err
@@ -137,7 +137,7 @@ startsecs=0
 stdout_logfile=%[4]s/current
 stdout_logfile_maxbytes=1000000
 stdout_logfile_backups=10
-`, r.dir, strings.Join(argv, " "), verb, r.logs)
+`, r.dir, strings.Join(argv, " "), roleVar, r.logs)
 	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
 		return err
 	}

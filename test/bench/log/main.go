@@ -6,7 +6,7 @@
 //
 // It prints a table and, with -json, writes the same figures to a file. Every logger is a process of its own, as in a container:
 // hinit is PID 1 of a PID namespace and the writer a service of it. One goroutine does everything. The other programs that the
-// measurement needs (writer, reader of the console, bare copy) are this binary too, see [verb].
+// measurement needs (writer, reader of the console, bare copy) are this binary too, see [roleVar].
 package main
 
 import (
@@ -25,12 +25,12 @@ import (
 	"time"
 )
 
-// verb is the environment variable that makes this binary one of its other programs.
-const verb = "BENCH_LOG_VERB"
+// roleVar is the environment variable that makes this binary one of its other programs.
+const roleVar = "BENCH_LOG_VERB"
 
 func main() {
-	if v := os.Getenv(verb); v != "" {
-		if err := role(v, os.Args[1:]); err != nil {
+	if v := os.Getenv(roleVar); v != "" {
+		if err := runRole(v, os.Args[1:]); err != nil {
 			fmt.Fprintln(os.Stderr, v+":", err)
 			os.Exit(1)
 		}
@@ -95,7 +95,7 @@ func (s *span) widen(v float64) {
 	s.From, s.To = min(s.From, v), max(s.To, v)
 }
 
-func load() float64 {
+func loadAverage() float64 {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
 		return 0
@@ -149,7 +149,7 @@ func (b *bench) run(only, out string) error {
 				if err != nil {
 					return fmt.Errorf("%s: %w", l.name, err)
 				}
-				rows[i].Load.widen(load())
+				rows[i].Load.widen(loadAverage())
 				rows[i].Samples = append(rows[i].Samples, s)
 			}
 		}
@@ -165,7 +165,7 @@ func (b *bench) run(only, out string) error {
 		table(kind, b, rows)
 	}
 	if b.services > 0 && only == "" {
-		if r.Many, err = b.many(); err != nil {
+		if r.Many, err = b.measureMany(); err != nil {
 			return err
 		}
 	}

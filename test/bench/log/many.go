@@ -35,7 +35,7 @@ const probeTime = 5 * time.Second
 // probeEvery is how often each service writes a line during that time.
 const probeEvery = time.Second
 
-func (b *bench) many() ([]many, error) {
+func (b *bench) measureMany() ([]many, error) {
 	empty, err := b.manyServices(0, "")
 	if err != nil {
 		return nil, err
@@ -72,10 +72,10 @@ func (b *bench) manyServices(n int, kind string) (m many, err error) {
 	for i := range files {
 		name := fmt.Sprintf("probe%03d", i)
 		files[i] = filepath.Join(home, "logs", "gateways", name, "current")
-		fmt.Fprintf(&services, "  %s: {command: [%s, %s], env: {%s: probe, GOMAXPROCS: \"1\"}, %s}\n", name, b.self, start, verb, once)
+		fmt.Fprintf(&services, "  %s: {command: [%s, %s], env: {%s: probe, GOMAXPROCS: \"1\"}, %s}\n", name, b.self, start, roleVar, once)
 	}
 	if n > 0 {
-		fmt.Fprintf(&services, "  flood: {command: [%s, %s, \"1000000000\", %q], env: {%s: write}, %s}\n", b.self, r.pipe, kind, verb, once)
+		fmt.Fprintf(&services, "  flood: {command: [%s, %s, \"1000000000\", %q], env: {%s: write}, %s}\n", b.self, r.pipe, kind, roleVar, once)
 	}
 	if err := r.container(home, "raw", services.String()); err != nil {
 		return m, err

@@ -23,13 +23,13 @@ const lineSize = 100
 // endMark is in the last line of a writer, so that its end can be recognised.
 const endMark = "this was the last line"
 
-// role runs one of the other programs in this binary, which name selects, see [verb].
-func role(name string, args []string) error {
+// runRole runs one of the other programs in this binary, which name selects, see [roleVar].
+func runRole(name string, args []string) error {
 	switch name {
 	case "write":
-		return write(args[0], args[1], args[2])
+		return writeLines(args[0], args[1], args[2])
 	case "drain":
-		return drain(args[0])
+		return readConsole(args[0])
 	case "copy":
 		return copyLoop(args[0])
 	case "splice":
@@ -42,15 +42,15 @@ func role(name string, args []string) error {
 		<-stop
 		return nil
 	case "contain":
-		return contain(args)
+		return becomeContainer(args)
 	case "probe":
 		return probe(args[0])
 	}
 	return fmt.Errorf("no such verb")
 }
 
-// write waits until somebody opens the FIFO, and then writes count lines of a kind to it.
-func write(fifo, count, kind string) error {
+// writeLines waits until somebody opens the FIFO, and then writes count lines of a kind to it.
+func writeLines(fifo, count, kind string) error {
 	n, err := strconv.Atoi(count)
 	if err != nil {
 		return err
@@ -88,9 +88,9 @@ func writeAll(fd int, p []byte) error {
 	return nil
 }
 
-// drain takes the place of a container runtime that reads the console. It reads its standard input, and at the end writes the
+// readConsole takes the place of a container runtime that reads the console. It reads its standard input, and at the end writes the
 // number of lines to the file result.
-func drain(result string) error {
+func readConsole(result string) error {
 	buf := make([]byte, 64<<10)
 	lines := 0
 	for {
@@ -175,15 +175,15 @@ func discardLoop(file string) error {
 	}
 }
 
-// contain mounts /proc in a new PID namespace, as a container runtime does, and then executes the init.
-func contain(argv []string) error {
+// becomeContainer mounts /proc in a new PID namespace, as a container runtime does, and then executes the init.
+func becomeContainer(argv []string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
 	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
 		return err
 	}
-	if err := os.Unsetenv(verb); err != nil {
+	if err := os.Unsetenv(roleVar); err != nil {
 		return err
 	}
 	return unix.Exec(argv[0], argv, os.Environ())

@@ -59,7 +59,7 @@ func (r *run) begin(cmd *exec.Cmd) error {
 		defer out.Close()
 		defer in.Close()
 		r.drain = exec.Command(r.bench.self, r.shown)
-		r.drain.Env = append(os.Environ(), verb+"=drain")
+		r.drain.Env = append(os.Environ(), roleVar+"=drain")
 		r.drain.Stdin, r.drain.Stderr = in, os.Stderr
 		if err := r.drain.Start(); err != nil {
 			return err
@@ -92,12 +92,12 @@ func (b *bench) measure(l logger, kind string) (sample, error) {
 	if err := l.start(r); err != nil {
 		return sample{}, err
 	}
-	s, err := r.time()
+	s, err := r.measureWriter()
 	return s, errors.Join(err, r.end(&s))
 }
 
-// time lets the writer begin, and waits until its last line is in the log file.
-func (r *run) time() (sample, error) {
+// measureWriter lets the writer begin, and waits until its last line is in the log file.
+func (r *run) measureWriter() (sample, error) {
 	fifo, err := openWriter(r.pipe)
 	if err != nil {
 		return sample{}, fmt.Errorf("the writer does not begin: %w", err)

@@ -26,8 +26,8 @@ import (
 	"hinit/sandbox"
 )
 
-// againVar is set in a second process of this program, which measures how long another process needs to find the sandbox.
-const againVar = "HINIT_BENCH_SANDBOX_AGAIN"
+// secondProcessVar is set in a second process of this program, which measures how long another process needs to find the sandbox.
+const secondProcessVar = "HINIT_BENCH_SANDBOX_AGAIN"
 
 const (
 	image = "hinit-bench-sandbox"
@@ -52,17 +52,17 @@ type report struct {
 }
 
 func main() {
-	if os.Getenv(againVar) != "" {
-		again()
+	if os.Getenv(secondProcessVar) != "" {
+		attachAgain()
 		return
 	}
 	runs := flag.Int("runs", 20, "how often each thing is done; what is slow, a fifth as often")
 	to := flag.String("json", "", "file for the figures")
 	flag.Parse()
 	b := &bench{runs: *runs}
-	defer b.tidy()
+	defer b.cleanUp()
 	if err := b.all(); err != nil {
-		b.tidy()
+		b.cleanUp()
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -87,7 +87,7 @@ type bench struct {
 	report report
 }
 
-func (b *bench) tidy() {
+func (b *bench) cleanUp() {
 	if b.m != nil {
 		for _, task := range []string{"default", "cold"} {
 			_ = b.remove(context.Background(), sandbox.Key{Task: task})
@@ -107,7 +107,7 @@ func (b *bench) remove(ctx context.Context, key sandbox.Key) error {
 	return err
 }
 
-func load() string {
+func loadAverage() string {
 	data, _ := os.ReadFile("/proc/loadavg")
 	return strings.TrimSpace(string(data))
 }
@@ -161,7 +161,7 @@ func (b *bench) all() error {
 	if err := b.prepare(); err != nil {
 		return err
 	}
-	b.report.Load = load()
+	b.report.Load = loadAverage()
 	ctx := context.Background()
 	s, err := b.m.Open(ctx, sandbox.Key{})
 	if err != nil {
@@ -203,26 +203,26 @@ func (b *bench) all() error {
 			return fmt.Errorf("%s: %w", x.name, err)
 		}
 	}
-	if err := b.personality(ctx, s.ID()); err != nil {
+	if err := b.measureDockerCommand(ctx, s.ID()); err != nil {
 		return err
 	}
 	if err := b.attachInside(few * 2); err != nil {
 		return err
 	}
-	if err := b.cold(ctx, few, api); err != nil {
+	if err := b.measureColdStart(ctx, few, api); err != nil {
 		return err
 	}
 	// dd writes large pieces. A writer of small pieces, such as busybox's head, would itself be slower than what it writes to.
 	writer := []string{"dd", "if=/dev/zero", "bs=1M", fmt.Sprint("count=", bulk>>20)}
-	if err := b.rates(max(5, b.runs/2), []way{
+	if err := b.rateInTurns(max(5, b.runs/2), []way{
 		{"100 MB of output: docker exec", cli(writer...)},
 		{"100 MB of output: package", run(sandbox.Request{Argv: writer, Stdout: io.Discard})},
 		{"100 MB of output: no container, a pipe to this program", func() error { return pipe(writer) }},
 	}); err != nil {
 		return err
 	}
-	b.report.Load += " → " + load()
-	b.judge()
+	b.report.Load += " → " + loadAverage()
+	b.checkTargets()
 	return nil
 }
 
@@ -255,13 +255,13 @@ type way struct {
 	do   func() error
 }
 
-// turns measures the ways in turns, so that other load of the machine affects all alike.
-func (b *bench) turns(runs int, ways []way) error {
+// timeInTurns measures the ways in turns, so that other load of the machine affects all alike.
+func (b *bench) timeInTurns(runs int, ways []way) error {
 	return b.inTurns(runs, "ms", ways, milliseconds)
 }
 
-// rates is turns for ways that output 100 MB each. The figures are megabytes a second.
-func (b *bench) rates(runs int, ways []way) error {
+// rateInTurns is turns for ways that output 100 MB each. The figures are megabytes a second.
+func (b *bench) rateInTurns(runs int, ways []way) error {
 	return b.inTurns(runs, "MB/s", ways, func(d time.Duration) float64 { return bulk / 1e6 / d.Seconds() })
 }
 
@@ -300,19 +300,19 @@ func pipe(argv []string) error {
 	}
 }
 
-// other returns a command that starts this program as the second process.
-func (b *bench) other() *exec.Cmd {
+// secondProcess returns a command that starts this program as the second process.
+func (b *bench) secondProcess() *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), againVar+"="+b.dir)
+	cmd.Env = append(os.Environ(), secondProcessVar+"="+b.dir)
 	return cmd
 }
 
-func (b *bench) attach() error { return b.other().Run() }
+func (b *bench) attach() error { return b.secondProcess().Run() }
 
 func (b *bench) attachInside(runs int) error {
 	var values []float64
 	for range runs {
-		out, err := b.other().Output()
+		out, err := b.secondProcess().Output()
 		if err != nil {
 			return err
 		}
@@ -326,15 +326,15 @@ func (b *bench) attachInside(runs int) error {
 	return nil
 }
 
-// again is the second process: it finds the sandbox and runs one command in it.
-func again() {
+// attachAgain is the second process: it finds the sandbox and runs one command in it.
+func attachAgain() {
 	begin := time.Now()
 	err := func() error {
 		e, err := sandbox.Docker("")
 		if err != nil {
 			return err
 		}
-		m, err := sandbox.NewManager(e, options(os.Getenv(againVar)))
+		m, err := sandbox.NewManager(e, options(os.Getenv(secondProcessVar)))
 		if err != nil {
 			return err
 		}
@@ -352,9 +352,9 @@ func again() {
 	fmt.Println(milliseconds(time.Since(begin)))
 }
 
-// cold compares the first command in a new container by the engine's own calls, one after the other, and by the package. The two
+// measureColdStart compares the first command in a new container by the engine's own calls, one after the other, and by the package. The two
 // take turns, so that other load of the machine affects both alike.
-func (b *bench) cold(ctx context.Context, runs int, api func(string, ...string) error) error {
+func (b *bench) measureColdStart(ctx context.Context, runs int, api func(string, ...string) error) error {
 	var own, ours, over []float64
 	key := sandbox.Key{Task: "cold"}
 	for range runs {
@@ -405,8 +405,8 @@ func (b *bench) median(name string) float64 {
 	return 0
 }
 
-// judge reports for each target whether the figures meet it.
-func (b *bench) judge() {
+// checkTargets reports for each target whether the figures meet it.
+func (b *bench) checkTargets() {
 	say := func(what string, got, limit float64) {
 		word := "met"
 		if got > limit {

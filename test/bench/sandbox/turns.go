@@ -36,7 +36,7 @@ func main() {
 }
 `
 
-// The rows of [bench.personality].
+// The rows of [bench.measureDockerCommand].
 const (
 	floorRow       = "true in turns: an empty Go program"
 	tripRow        = "true in turns: the same, with one round trip over a socket"
@@ -44,8 +44,8 @@ const (
 	dockerRow      = "true in turns: the docker command"
 )
 
-// personality measures `docker exec … true` by hinit's docker emulation, in turns with the programs that it is compared with.
-func (b *bench) personality(ctx context.Context, id string) error {
+// measureDockerCommand measures `docker exec … true` by hinit's docker emulation, in turns with the programs that it is compared with.
+func (b *bench) measureDockerCommand(ctx context.Context, id string) error {
 	floor, ours := filepath.Join(b.dir, "floor"), filepath.Join(b.dir, "bin", "docker")
 	if err := os.WriteFile(floor+".go", []byte(floorSource), 0o600); err != nil {
 		return err
@@ -73,16 +73,16 @@ func (b *bench) personality(ctx context.Context, id string) error {
 			c.Close()
 		}
 	}()
-	return b.turns(3*b.runs, []way{
-		{floorRow, b.by(floor)},
-		{tripRow, b.by(floor, socket)},
-		{personalityRow, b.by(ours, "exec", id, "true")},
-		{dockerRow, b.by("docker", "exec", id, "true")},
+	return b.timeInTurns(3*b.runs, []way{
+		{floorRow, b.runnerOf(floor)},
+		{tripRow, b.runnerOf(floor, socket)},
+		{personalityRow, b.runnerOf(ours, "exec", id, "true")},
+		{dockerRow, b.runnerOf("docker", "exec", id, "true")},
 	})
 }
 
-// by returns a function that runs program with the environment of this run's sandboxes.
-func (b *bench) by(program string, args ...string) func() error {
+// runnerOf returns a function that runs program with the environment of this run's sandboxes.
+func (b *bench) runnerOf(program string, args ...string) func() error {
 	return func() error {
 		cmd := exec.Command(program, args...)
 		cmd.Env = append(os.Environ(), "TERMINAL_SANDBOX_DIR="+b.dir, "HERMES_HOME="+b.dir, "HINIT_SANDBOX_SOCKET="+filepath.Join(b.dir, "none"), "TMPDIR="+b.dir,
