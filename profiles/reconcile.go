@@ -57,8 +57,8 @@ type BootOptions struct {
 	// Found, if not nil, is called with the number of profiles, including the default profile, before the second profile is
 	// decided.
 	Found func(profiles int)
-	// Decided, if not nil, is called for each decision, in order, so that gateways can start before all decisions are made. It runs
-	// without the agent's identity. All calls have returned before the boot log is written.
+	// Decided, if not nil, is called for each decision, in order, so that gateways can start before all decisions are made. Reconcile
+	// calls it as the user of this process, not as the agent's user. All calls have returned before the boot log is written.
 	Decided func(Decision)
 	// Log is called with write, which writes the boot log, unless there is nothing to write. It must call write after the gateways
 	// have started, because the log says that they have. If Log is nil, Reconcile writes the boot log itself.

@@ -41,8 +41,8 @@ type Service struct {
 	PID             int       // PID of the main process, 0 if it is not running; never the PID of a finish command
 	Run             uint64    // number of the current or last run, 0 before the first run
 	Ready           bool
-	// ReadySince is when the service became ready; zero while a run is not ready. While no run exists, it is the end of the last
-	// one.
+	// ReadySince is when the current run became ready, or zero if it is not ready. Between two runs it is when the last run
+	// ended. Before the first run it is when the service was registered.
 	ReadySince    time.Time
 	Announces     bool      // the service reports its readiness itself
 	Warning       string    // text of the last [Ready] or [StatusText]; the service controls it

@@ -36,10 +36,10 @@ const (
 	Foreign              // anything else that may hang: hinit.yaml, programs, service directories that hinit did not make
 	Peers                // sockets of processes that root does not trust, see [Peer]
 	Environ              // environments of processes that hide their service, see package proc
-	// Short is for calls that normally don't wait: to sockets of root's clients, pipes of services, files in /proc. Many
-	// goroutines may make them at the same time, and even such a call can be slow, for instance when the kernel has stopped the
-	// container because its processor time is used up. Then the runtime needs another thread. A call with turns of several
-	// shares must take this one last.
+	// Short is for calls that normally don't wait: on sockets of root's clients, pipes of services and files in /proc. Even such
+	// a call can take long, for instance while the kernel has stopped the container because its processor time is used up. Each
+	// call that takes long needs a thread, and many goroutines may make such calls at the same time. Code that needs turns of
+	// several shares must take the turn of Short last.
 	Short
 	shares
 )

@@ -285,7 +285,7 @@ func getRuns(s *Server, r *request) (reply, error) {
 	})
 }
 
-// getRun returns one run. With wait_ms it first waits that long for its end.
+// getRun returns one run. With wait_ms it first waits until the run ends, but at most that many milliseconds.
 func getRun(s *Server, r *request) (reply, error) {
 	id, wait := r.PathValue("id"), r.query.Get("wait_ms")
 	run, err := s.core.Runs.Find(id)

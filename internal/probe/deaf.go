@@ -140,7 +140,7 @@ type signHistory struct {
 	answered bool // /health has answered at least once in this run
 }
 
-// signs is what one round has observed about a run.
+// signs is what [DeafWatch] has seen of one run of a gateway in one round of its examinations.
 type signs struct {
 	line          uint64    // number of log lines so far
 	beat          time.Time // time of the last heartbeat; zero if unknown

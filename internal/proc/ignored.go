@@ -126,8 +126,9 @@ type SentFault struct {
 	UID    int // user of the sender; -1 if unknown
 }
 
-// SentFaults returns the signals that were ignored since this process was started. A signal that arrives while the same one
-// is pending is not counted.
+// SentFaults tells how often each signal that IgnoreSentFaults ignores has been sent to this process since its start, and who
+// sent it last. It leaves out signals that never came. A signal is not counted if it arrives while another one with the same
+// number is pending.
 func SentFaults() []SentFault {
 	var all []SentFault
 	for _, s := range slices.Concat(faultSignals, runtimeDefaultSignals) {

@@ -89,8 +89,9 @@ func ReadAt(dir int, path string) (Stat, error) {
 	return s, nil
 }
 
-// Each calls found for every process below root, usually /proc, as a rule beginning with the newest, which may end soonest.
-// It may miss processes that start or end meanwhile. It may have called found before it returns an error.
+// Each calls found for every process below root, which is usually /proc. It usually begins with the newest processes, because
+// these are likely to end first. It may miss processes that start or end during the call. If it returns an error, it may have
+// called found for some processes already.
 func Each(root string, found func(Stat)) error {
 	dir, err := os.Open(root)
 	if err != nil {

@@ -21,7 +21,7 @@ type Options struct {
 
 	Image ImagePaths
 
-	MaxInodes int64         // number of files in a directory after which Repair goes on with the next one; 0: 2,000,000
+	MaxInodes int64         // maximum number of files in one directory tree, after which Repair leaves the tree; 0: 2,000,000
 	MaxTime   time.Duration // time limit of Repair; 0: 30 min
 }
 

@@ -104,7 +104,7 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 		hidden -= min(hidden, out.Bytes)
 		found = append(found, out)
 	}
-	for _, dir := range []string{"/dev/shm", "/tmp", "/run"} { // a file with a name is not hidden
+	for _, dir := range []string{"/dev/shm", "/tmp", "/run"} { // files with names can be found in these tmpfs mounts, so they don't hide memory
 		var st unix.Statfs_t
 		if unix.Statfs(dir, &st) == nil && st.Type == unix.TMPFS_MAGIC {
 			hidden -= min(hidden, (st.Blocks-st.Bfree)*uint64(st.Bsize))

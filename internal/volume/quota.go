@@ -38,7 +38,7 @@ const (
 	// maxTempDirs is the maximum number of directories for temporary files that are examined, besides the usual one of each
 	// profile. An agent can make any number of them.
 	maxTempDirs = 10_000
-	// minFile is the number of bytes that at least count for a file, because each file also takes an inode.
+	// minFile is the number of bytes that even a small file counts for, because each file also takes an inode.
 	minFile = 4096
 	// maxDepth is the maximum depth of directories that are searched, because each level needs an open descriptor. A profile with
 	// deeper directories has exceeded its quota: harmless programs create none.

@@ -61,7 +61,7 @@ type watch struct {
 	stop    chan struct{}
 	done    sync.WaitGroup
 	longest map[string]time.Duration // the longest time without a gateway, by profile
-	most    map[string]int           // the most at one time
+	most    map[string]int           // largest number of gateways seen at one time, by profile
 	down    map[string]time.Duration // the time without a gateway, in all
 	two     int                      // how often two gateways of one profile were seen
 }

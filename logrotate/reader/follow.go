@@ -205,8 +205,8 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 	if old != nil {
 		defer old.Close() // while the old file is open, its inode number can't be reused, so the comparison below is reliable
 	}
-	// Lines of archives up to r.known are already emitted, and so is the archive that the old file has become. If no archive is the
-	// old file, it was removed or pruned, and lines may be missing.
+	// Two things are already emitted: the archives up to r.known, and the old file, which may be an archive by now. If the old file
+	// is not among the archives, it was removed or pruned, and lines may be missing.
 	var next []string
 	// pruning begins with the oldest archive: if r.known exists, so do all later ones
 	found := old == nil || slices.Contains(archives, r.known)

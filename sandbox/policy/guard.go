@@ -23,7 +23,7 @@ type Owner struct {
 	UID     uint32 // for an operator, the agent's user id
 	Profile string // value of the label sandbox.LabelProfile on the owner's containers
 	Volume  string // value of the label sandbox.LabelVolume, which differs between installations with the same users and profiles
-	// Operator is true for root, which owns every container that the service made.
+	// Operator is true if this owner is root. Then the containers of all users and profiles on Volume count as the owner's.
 	Operator bool
 	// Actor makes changes to files with the owner's rights, for instance a directory to mount. Where containers can't have root
 	// inside, their commands run as this user. It may be nil.

@@ -28,9 +28,9 @@ func (m *Maker) PrepareCgroup(cfg *config.Config) (why error) {
 	return why
 }
 
-// limitByCgroup gives a service a control group with limits. Without child groups, package health measures the memory
-// instead, and the CPU weight becomes a nice value. For a profile with its own user (ownUser), the limit of processes becomes
-// one of that user, which counts all processes of the user on the machine.
+// limitByCgroup gives a service a control group with its limits. If child groups lack a controller, the limit has a substitute:
+// package health measures the memory, and the CPU weight becomes a nice value. For a profile with its own user (ownUser), the
+// maximum number of processes becomes RLIMIT_NPROC, which counts all processes of that user on the machine.
 func (m *Maker) limitByCgroup(own *config.ProcessSettings, service string, ownUser bool, spec *proc.Spec) {
 	if !own.NeedsCgroup() {
 		return

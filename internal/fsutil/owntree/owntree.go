@@ -241,8 +241,8 @@ func (w *Walk) handleFile(in fsutil.Mount, parent int, name, path string, depth 
 	}
 }
 
-// replaceByCopy replaces the file name, whose status is st and which has names outside the tree, by a copy that belongs to the new
-// owner.
+// replaceByCopy replaces a file that has hard links outside the tree by a copy that belongs to the new owner. The links outside
+// keep the old file. name is the file's name in the directory parent, and st its status.
 func (w *Walk) replaceByCopy(in fsutil.Mount, parent int, name string, st unix.Stat_t) error {
 	if w.DryRun {
 		return nil

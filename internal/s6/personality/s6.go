@@ -248,7 +248,7 @@ func script(cred *proc.Cred, env map[string]string, dir string, argv []string, c
 		words[i] = quote(word)
 	}
 	command := strings.Join(words, " ")
-	if cred != nil { // as numbers, because the image may have another name for the user
+	if cred != nil { // the script names the ids, because the user may have another name in the image
 		fmt.Fprintf(&b, "[ \"$(id -u)\" != 0 ] || exec %s/s6-setuidgid %d:%d %s\n", commandDir, cred.UID, cred.GID, command)
 	}
 	b.WriteString("exec " + command + "\n")

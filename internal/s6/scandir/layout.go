@@ -51,7 +51,7 @@ type Layout struct {
 	mostServices  int           // largest number of services
 	patience      time.Duration // longest wait for the removal of old files
 	completeAfter time.Duration // from the last new slot until the slots are completed
-	holdPatience  time.Duration // longest wait of a re-execution for the scanner
+	holdPatience  time.Duration // how long a re-execution waits at most until the scanner pauses, or opens the slots again
 
 	self    *fsutil.Actor // identity of this process
 	foreign *fsutil.Actor // agent's identity, for paths that other programs have chosen

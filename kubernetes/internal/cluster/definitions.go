@@ -54,7 +54,7 @@ func fetchDefinitions(cache string) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
 		if !slices.Contains(names, e.Name()) {
-			_ = os.Remove(filepath.Join(dir, e.Name())) // at worst, a definition too many is left
+			_ = os.Remove(filepath.Join(dir, e.Name())) // after an error, a definition that is not needed stays, which does no harm
 		}
 	}
 	return err

@@ -43,7 +43,7 @@ var measures = []measure{ //nolint:gochecknoglobals // constant
 	{"M12", "commands of the agent through the shim, whole processes", "ms", []string{gatewayStatus, gatewayStart}, false},
 }
 
-// Columns that several places name.
+// Names of columns that are used in several places.
 const (
 	apiCall       = "API call"
 	bareMkdir     = "mkdir and API call"
