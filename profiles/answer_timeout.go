@@ -11,7 +11,7 @@ import (
 	"hinit/internal/guard"
 )
 
-// answerTimeout is how long the store waits for a directory of the volume. One that takes longer is probably a mount whose server
+// answerTimeout is how long the store waits for a directory of the volume. A slower directory is probably a mount whose server
 // is gone.
 const answerTimeout = time.Second
 

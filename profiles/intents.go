@@ -256,7 +256,7 @@ func (in *Intents) adopt(profile, desired string, at time.Time) {
 		in.put(profile, intent{want: desired, at: at})
 		return
 	}
-	in.Forget(profile) // no command writes such a value, so leave it in the file and forget the order
+	in.Forget(profile) // no command writes this value, so another program did: leave the value in the file and forget the order
 }
 
 func (in *Intents) get(profile string) (intent, bool) {

@@ -84,10 +84,10 @@ type notifications struct {
 
 // lastScan is what the watcher remembers of the last full scan.
 type lastScan struct {
-	scannedAt   time.Time // when it began
-	notBefore   time.Time // no notification may start a full scan before
-	dir         stamp     // metadata of profiles/ then
-	dirComplete bool      // if dir is still the same, the names in profiles/ are, too
+	scannedAt   time.Time // start of the scan
+	notBefore   time.Time // earliest time at which a notification may start the next full scan
+	dir         stamp     // metadata of profiles/ at that time
+	dirComplete bool      // as long as profiles/ has the metadata dir, the names in it are unchanged
 }
 
 // pending is what notifications have asked the watcher to scan, and when.
@@ -110,7 +110,7 @@ type request struct {
 // scanned is what the watcher remembers of the last scan of one profile.
 type scanned struct {
 	profile       Profile
-	scannedAt     time.Time // when it began
+	scannedAt     time.Time // start of the last scan
 	nextScan      time.Time // notifications cause no other scan of the profile before
 	state         State
 	beat          time.Time // time of the last Beat event

@@ -38,7 +38,7 @@ const (
 	homeEnv = "HERMES_REAL_HOME"
 )
 
-// options are the facts about one image. Tests have others.
+// options are the paths and users of one image. Tests use other values.
 type options struct {
 	target string // the agent's program
 	user   string // user that it runs as
@@ -175,7 +175,8 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	return u.Home, nil
 }
 
-// setPublished sets the ids of u to those in text, the content of [account.IDsFile]. If the text isn't about the user who, u stays.
+// setPublished sets the ids of u to those in text, the content of [account.IDsFile]. If the text is about another user than
+// who, u does not change.
 func setPublished(u *account.User, text, who string) {
 	f := strings.Split(text, "\n")
 	if len(f) != 5 || f[0] != who {

@@ -60,8 +60,8 @@ func (c *Client) Restart(ctx context.Context, name string, wait client.Wait) (cl
 }
 
 // Order gives one of the orders of Start, Stop and Restart, or [client.VerbRunOnce], which runs a task (a service that ends by
-// itself). With wait.Wait a task has then ended: Done says whether with success, and LastExit how. If the answer gets lost, the
-// caller can't know whether the task has run.
+// itself). With wait.Wait, Order returns after the end of the task: Done says whether it succeeded, and LastExit how it ended. If
+// the answer gets lost, the caller can't know whether the task has run.
 func (c *Client) Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (client.Service, error) {
 	milliseconds := int64((wait.Timeout + time.Millisecond - 1) / time.Millisecond)
 	q := post(fmt.Sprintf("%s %q", verb, name), "/"+string(verb), client.Command{Wait: &wait.Wait, TimeoutMS: milliseconds, Force: wait.Force})

@@ -33,10 +33,10 @@ const (
 
 // apiCall is one request.
 type apiCall struct {
-	doing        string // what failed if it fails, in the words after "cannot"
+	doing        string // the action that fails if the request fails, in the words after "cannot"
 	method, path string
 	body         any           // body of the request; nil for none
-	repeats      bool          // it may be sent more than once
+	repeats      bool          // the request may be sent more than once
 	limit        time.Duration // for the whole answer
 	mayBeBusy    bool          // a busy hinit is an answer, so don't repeat
 }
@@ -189,7 +189,7 @@ func (c *Client) exchange(ctx context.Context, q apiCall) (*reply, *client.Error
 	if fault != nil {
 		return nil, fault
 	}
-	_ = conn.SetDeadline(time.Now().Add(q.limit)) // if it fails, so does the next call
+	_ = conn.SetDeadline(time.Now().Add(q.limit)) // after an error, the next call fails too
 	unhook := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	end := func() {
 		unhook()
@@ -197,7 +197,7 @@ func (c *Client) exchange(ctx context.Context, q apiCall) (*reply, *client.Error
 	}
 	// A busy hinit answers and closes without reading the request. Then the write fails, and yet there is an answer.
 	written := request.Write(conn)
-	response, err := http.ReadResponse(bufio.NewReader(conn), request) //nolint:bodyclose // it ends with its connection
+	response, err := http.ReadResponse(bufio.NewReader(conn), request) //nolint:bodyclose // the body ends with its connection
 	if err != nil {
 		end()
 		if written != nil {

@@ -99,7 +99,7 @@ func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
 // Verb is a command of the command line, such as status in "hinit status".
 type Verb struct {
 	Name, Args, Summary string
-	Doing               string // what fails if it fails, in the words after "cannot"; "" means the name
+	Doing               string // the action that fails if the command fails, in the words after "cannot"; "": the name of the verb
 	JSON                string // description of --json, if it isn't the usual one
 	Run                 func(*Terminal, *Call) int
 	External            bool                              // another program carries it out, see [CompanionVerb]

@@ -46,7 +46,7 @@ func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, 
 	return words, cmdline.WrongUsage, c.Described().CheckCount(words, atLeast, atMost, t.Err)
 }
 
-// isSet reports whether the verb has a switch of that name, and it is on.
+// isSet reports whether the switch name is on. It returns false if the verb has no such switch.
 func (c *Call) isSet(name string) bool {
 	f := c.Flags.Lookup(name)
 	return f != nil && f.Value.String() == "true"

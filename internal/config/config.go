@@ -69,7 +69,7 @@ type Agent struct {
 // Deaf configures how hinit finds deaf gateways: those that are up but process no messages.
 type Deaf struct {
 	Action string        `key:"action,short" is:"oneof report restart off"` // [OnReport], [OnRestart] or [DeafOff]; a profile may set its own
-	After  time.Duration `key:"after" is:"atleast 1s"`                      // silence from which on a gateway can count as deaf
+	After  time.Duration `key:"after" is:"atleast 1s"`                      // minimum silence of a gateway that counts as deaf
 	Period time.Duration `key:"period" is:"atleast 100ms"`                  // time between two checks of all gateways
 }
 
@@ -182,7 +182,7 @@ const (
 	ConsoleRaw      = "raw"      // unchanged
 	ConsolePrefixed = "prefixed" // with the name of the service before each line
 	ConsoleJSON     = "json"     // one JSON object per line
-	ConsoleOff      = "off"      // not at all; it goes to log files only
+	ConsoleOff      = "off"      // no output on the console, only in log files
 )
 
 // Service is a supervised process other than a gateway. Its templates are expanded, and keys that hinit.yaml doesn't set have
@@ -250,7 +250,7 @@ type Hook struct {
 // Control configures the control socket.
 type Control struct {
 	Socket string `key:"socket" is:"socket" env:"HINIT_RUNTIME_DIR"` // absolute path of the control socket
-	Others string `key:"others" is:"oneof status none"`              // what other users may do: one of the Others constants
+	Others string `key:"others" is:"oneof status none"`              // rights of other users: one of the Others constants
 }
 
 // The values of [Control].Others: what users other than root and the agent's user may do on the control socket.

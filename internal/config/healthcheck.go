@@ -19,7 +19,7 @@ import (
 type Check struct {
 	Type string // one of the Check types, such as CheckHTTP; it says which of the fields from HTTP to Deaf is used
 
-	Kind      string        `key:"kind" is:"oneof startup ready alive"` // what the check is for: startup, ready or alive
+	Kind      string        `key:"kind" is:"oneof startup ready alive"` // purpose of the check: startup, ready or alive
 	Name      string        `key:"name" is:"name"`                      // unique among the checks of the service
 	Period    time.Duration `key:"period" is:"atleast 100ms"`
 	Timeout   time.Duration `key:"timeout" is:"atleast 10ms"`
@@ -40,7 +40,7 @@ type Check struct {
 
 // The values of [Check].Kind.
 const (
-	CheckStartup = "startup" // the other checks begin when this one has passed once
+	CheckStartup = "startup" // the other checks of the service begin when this check has passed once
 	CheckReady   = "ready"   // decides whether the service counts as ready
 	CheckAlive   = "alive"   // decides whether the service may go on
 )
@@ -94,7 +94,7 @@ type FileCheck struct {
 type LogCheck struct {
 	Contains string        `key:"contains"` // text that a line must contain; if Matches is also set, both must be true of the same line
 	Matches  string        `key:"matches" is:"regexp"`
-	Never    bool          `key:"never"`                // such a line is a failure
+	Never    bool          `key:"never"`                // the check fails when such a line appears; otherwise, when none appears
 	Within   time.Duration `key:"within" is:"positive"` // longest time between two such lines; 0: one line during the run is enough
 }
 
@@ -106,7 +106,7 @@ type StateCheck struct {
 
 // DeafCheck fails when several signs say that a gateway is up but processes no messages.
 type DeafCheck struct {
-	After time.Duration `key:"after" is:"atleast 1s"` // silence from which on it can count as deaf
+	After time.Duration `key:"after" is:"atleast 1s"` // minimum silence of a gateway that counts as deaf
 }
 
 var (

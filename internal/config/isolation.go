@@ -12,8 +12,8 @@ type Isolation struct {
 	Mode    string `key:"mode,short" is:"oneof none files user"` // one of the Isolation constants
 	Share   Paths  `key:"share" is:"paths" fill:"."`             // templates of paths besides its home; PATH:ro: read only
 	Ports   []int  `key:"ports" is:"ports"`                      // TCP ports on which it may listen
-	Control bool   `key:"control"`                               // it may use the control socket
-	Missing string `key:"missing" is:"oneof refuse degrade"`     // what happens if the kernel lacks a part: one of the Missing constants
+	Control bool   `key:"control"`                               // the profile may use the control socket
+	Missing string `key:"missing" is:"oneof refuse degrade"`     // effect if the kernel lacks a part of the isolation: one of the Missing constants
 }
 
 // The values of [Isolation].Mode.

@@ -23,9 +23,9 @@ type Need struct {
 
 // The values of [Need].Until.
 const (
-	UntilStarted = "started" // its process runs
-	UntilReady   = "ready"   // it is ready, or runs and can't say that it is ready
-	UntilDone    = "done"    // its last run has ended with exit code 0
+	UntilStarted = "started" // the process of the other service runs
+	UntilReady   = "ready"   // the other service is ready, or it runs and can't report that it is ready
+	UntilDone    = "done"    // the last run of the other service has ended with exit code 0
 )
 
 // The values of [Restart].Policy.
@@ -80,7 +80,7 @@ type Profile struct {
 	Needs           []Need            `key:"needs"`
 	RestartOn       []string          `key:"restart_on" is:"names"`
 	ProcessSettings `key:"" fill:"profile" inherits:"agent."`
-	Isolation       Isolation `key:"isolation.,root" fill:"profile" inherits:"isolation."` // its isolation, see [Config.IsolationOf]
+	Isolation       Isolation `key:"isolation.,root" fill:"profile" inherits:"isolation."` // isolation of the profile, see [Config.IsolationOf]
 	Restart         Restart   `key:"restart." inherits:"restart."`
 	Stop            Stop      `key:"stop." inherits:"stop."`
 }

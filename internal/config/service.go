@@ -145,7 +145,7 @@ func (l *loader) fillDashboard(s *Service) {
 		s.Command = append(s.Command, "--insecure")
 		used = append(used, "HERMES_DASHBOARD_INSECURE")
 	}
-	s.Log = false // it goes to the container log only (contract, section 7)
+	s.Log = false // the output goes to the container log only (contract, section 7)
 	if len(used) > 0 {
 		l.cfg.origins["services."+s.Name+".command"] = origin{env: strings.Join(used, ", ")}
 	}

@@ -53,7 +53,7 @@ type Priority struct {
 	Quota     Quota  `key:"quota."`                          // disk quota of the profile
 }
 
-// Quota limits the disk space of a profile, which hinit measures now and then. 0 means no limit.
+// Quota limits the disk space of a profile, which hinit measures every minute. 0 means no limit.
 type Quota struct {
 	Warn Bytes `key:"warn"` // size of its files above which hinit warns
 	Stop Bytes `key:"stop"` // size of its files above which its gateway isn't run
@@ -73,7 +73,7 @@ const (
 // OperatorSettings say how operators name a service, and how it is asked to reload or end.
 type OperatorSettings struct {
 	Group        string   `key:"group" is:"group?"`                   // group of services to which it belongs; @GROUP in commands
-	ReloadSignal string   `key:"reload_signal" is:"signal?"`          // makes it read its configuration again, such as HUP; "" for none
+	ReloadSignal string   `key:"reload_signal" is:"signal?"`          // signal for reading the configuration again, such as HUP; "" for none
 	StopCommand  []string `key:"stop_command" is:"command?" fill:"."` // asks it to end, before the stop signal; empty for none
 }
 

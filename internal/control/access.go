@@ -30,7 +30,7 @@ import (
 type peer struct {
 	pid     int32
 	uid     uint32
-	shutOut bool        // it belongs to an isolated profile that may not use the socket
+	shutOut bool        // the client belongs to an isolated profile that may not use the socket
 	gone    func() bool // see isGone; nil if the kernel can't tell
 }
 

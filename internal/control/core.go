@@ -114,7 +114,7 @@ type Gateways struct {
 // Options are the settings of a Server.
 type Options struct {
 	AgentUID uint32           // agent's user, which may control hinit like root and hinit's own user
-	Others   string           // what other users may do: an Others constant of package config; anything else means OthersNone
+	Others   string           // rights of other users: an Others constant of package config; anything else means OthersNone
 	Log      func(msg string) // gets messages about faults of the server; must not block
 	// Denies reports whether a process must be refused although its user has the right: it belongs to an isolated profile. gone
 	// reports whether the process has ended, so that its PID may be another's.

@@ -28,9 +28,9 @@ type request struct {
 type bootNeed int
 
 const (
-	anytime  bootNeed = iota // it never waits
-	forNames                 // it waits if it names a service that isn't known yet
-	afterAll                 // it always waits
+	anytime  bootNeed = iota // the request never waits for the boot
+	forNames                 // the request waits if it names a service that the boot has not registered yet
+	afterAll                 // the request waits for the end of the boot
 )
 
 type route struct {

@@ -58,7 +58,7 @@ type Server struct {
 	noticeLimit   [classes]noticeLimit
 
 	mu       sync.Mutex
-	closing  *client.Error // what new requests get once the server is closed; nil before
+	closing  *client.Error // error for new requests once the server is closed; nil before
 	handlers sync.WaitGroup
 }
 

@@ -50,7 +50,7 @@ func NewActor(id Identity) *Actor {
 }
 
 // Limited returns an actor like a that limits how many operations run at a time. Each Do, and each operation of a [Dir] with this
-// actor, runs through [blocking.Do] with share. Its Do must not be called inside its Do.
+// actor, runs through [blocking.Do] with share. A call of Do inside another Do of this actor could wait for itself for ever.
 func (a *Actor) Limited(share blocking.Share) *Actor {
 	bounded := *a
 	bounded.bounded, bounded.share = true, share

@@ -354,7 +354,7 @@ func (d *Dir) Overwrite(rel string, data []byte, mode fs.FileMode) error {
 // stat is an fs.FileInfo made from a stat(2) call. Package os would have to open the file.
 type stat struct {
 	name string
-	sys  syscall.Stat_t // what package os returns from Sys
+	sys  syscall.Stat_t // status of the file; package os has the same type in Sys
 }
 
 func newStat(name string, st unix.Stat_t) *stat {

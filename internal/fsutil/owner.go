@@ -20,9 +20,9 @@ var (
 	ErrDevice = errors.New("device node refused")
 	// ErrHardLink is a file with several names (hard links), which root may need under another name.
 	ErrHardLink = errors.New("a file with names elsewhere is refused")
-	// ErrKept is a file of a user who keeps it, see [Owner].Keep.
+	// ErrKept means that the owner of a file must keep the file, see [Owner].Keep.
 	ErrKept = errors.New("a file of a user who keeps it is refused")
-	// ErrMount is a name at which another file system is mounted.
+	// ErrMount means that another file system is mounted at a name.
 	ErrMount = errors.New("mount point")
 )
 

@@ -376,7 +376,7 @@ func createNode(parent int, base string, n Node) error {
 	return retryEINTR(func() error { return unix.Fchmod(fd, mode) })
 }
 
-// topdir is EXT4_TOPDIR_FL.
+// topdir is EXT4_TOPDIR_FL. With this flag, ext4 spreads the subdirectories of a directory over the disk.
 const topdir = 0x20000
 
 func modeBits(mode fs.FileMode) uint32 {

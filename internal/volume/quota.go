@@ -84,7 +84,7 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway, send func(
 		return len(temps) < maxTempDirs && time.Now().Before(last.Add(-diskTime/2))
 	})
 	var scratch unix.Stat_t
-	_ = unix.Stat(os.TempDir(), &scratch)     // if it fails, files there don't count
+	_ = unix.Stat(os.TempDir(), &scratch)     // after an error, files in that directory don't count
 	processes, _ := gatewayProcesses(o, list) // without /proc, no deleted file is found
 	for _, i := range rand.Perm(len(list)) {
 		w, s := list[i], &diskUsage{linked: make(map[inode]bool), end: limit()}

@@ -281,7 +281,7 @@ func (r *repair) giveTree(d *fsutil.Dir, rel, name string, crossTop bool) error 
 	}
 	err := r.walk.Give(d, rel, crossTop)
 	switch {
-	case errors.Is(r.endReason, errInodes), errors.Is(r.endReason, errNoChange): // an agent must not keep the others from getting their files
+	case errors.Is(r.endReason, errInodes), errors.Is(r.endReason, errNoChange): // an agent must not prevent the repair of other homes
 		r.result.Stopped, r.endReason = fmt.Sprintf("%v in %s", r.endReason, name), nil
 	case r.endReason != nil:
 		return r.endReason

@@ -40,7 +40,7 @@ type tenant struct {
 	used     float64   // processors that its processes used, on average
 	waited   float64   // threads that were ready and had no processor, on average
 	confined bool      // a thread of the profile is limited to a few processors already
-	open     diskUsage // its open sockets; only counted if ports run out
+	open     diskUsage // open sockets of the profile; only counted if ports run out
 }
 
 // shareResources finds profiles that take processors or ports away from others. A greedy profile is limited to fewer processors
@@ -207,8 +207,8 @@ func busyShare(p, old procstat.Stat, passed time.Duration) float64 {
 // the waiting time doesn't grow while the thread runs. It grows at the end of a wait.
 type threadTime struct {
 	ran, waited time.Duration
-	ready       bool // it runs or waits
-	confined    bool // it is limited to a few processors
+	ready       bool // the thread runs or waits for a processor
+	confined    bool // the thread may use only a few processors
 }
 
 // maxNice is the highest nice value, with which a thread waits most.

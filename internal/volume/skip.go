@@ -45,7 +45,7 @@ type StepRecord struct {
 // recordedStep is a boot step that can be skipped after it has succeeded.
 type recordedStep struct {
 	hook                boot.Hook
-	volume, vars, image []string      // its inputs: files in the data directory, variables, other files
+	volume, vars, image []string      // inputs of the step: files in the data directory, variables, other files
 	read                chan struct{} // closed when imageBuild and stepHashes are set
 	imageBuild          string        // build number of the image, see Options.sealNumber; "" if the image has changed
 	stepHashes          kept.Step     // hashes of the inputs that don't change in this container; empty if unknown

@@ -46,7 +46,7 @@ type unpacking struct {
 	*Import
 
 	tempDir       string     // path of the temporary directory
-	lockedTempDir *directory // the same directory, open and locked
+	lockedTempDir *directory // the directory tempDir, open and locked
 	archive       *os.File   // file with the archive: a copy in the temporary directory, or the input itself if it is a regular file
 	canContinue   bool       // archive is a copy in the temporary directory, from which a later import can continue
 	top           *os.Root   // the new home while it is being unpacked

@@ -59,7 +59,7 @@ type archiver struct {
 	outPath, allDir             string
 	stopsGateway                bool // stop the gateway for the last part of the copy
 	startsGateway, printsOffset bool
-	head                        archive.Head // what the archive says about itself at its beginning
+	head                        archive.Head // description of the archive, at its beginning
 	sum                         string
 	restartGateway              func() error // starts the gateway that was stopped for the import; nil if none was
 }

@@ -168,7 +168,7 @@ func withDeadline[T any](end time.Time, fn func() (T, error)) (value T, err erro
 	}
 }
 
-// collect fills all parts, several at a time. One that takes too long stays incomplete.
+// collect fills all parts, several at a time. A part that takes too long stays incomplete.
 func (b *bundle) collect(parts []part) []part {
 	texts := make([]*partText, len(parts))
 	limit := make(chan struct{}, bundleParts)
@@ -267,7 +267,7 @@ func (b *bundle) secrets() (found secrets) {
 func (b *bundle) profileSecrets() (found secrets, err error) {
 	err = b.eachProfile(func(store *profiles.Store, p profiles.Profile) {
 		values, more, err := store.Secrets(p.Name)
-		vars, _ := store.Env(p.Name) // if it fails, Secrets has failed, too
+		vars, _ := store.Env(p.Name) // an error was already reported by Secrets
 		for _, name := range b.hide {
 			values = append(values, vars[name])
 		}

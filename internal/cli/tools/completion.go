@@ -64,7 +64,7 @@ func completionVerb(table func() []cli.Verb) cli.Verb {
 	}
 }
 
-// candidate is a word that may complete the command line, and what it means.
+// candidate is a word that may complete the command line, and its meaning.
 type candidate struct{ word, about string }
 
 // complete returns what may complete the last of words, the command line without "hinit".

@@ -236,7 +236,7 @@ type waitState struct {
 	first  client.Service // the service when the wait began; without a name, any service's notice will do
 	cursor uint64         // Seq of the last event that was seen
 	result waitReport     // the result, valid after errFound
-	line   string         // the same for people
+	line   string         // the result as a line for people
 }
 
 // errFound ends the stream when what the user waits for has come.

@@ -74,7 +74,7 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	for _, name := range names {
 		width = max(width, utf8.RuneCountInString(show.Name(name)))
 	}
-	var mu sync.Mutex // keeps the readers' lines apart
+	var mu sync.Mutex // held for a whole line, so that lines of several readers do not mix
 	readers := make([]logReading, len(names))
 	for i, name := range names {
 		as, dir, err := logOf(t, name)
@@ -294,7 +294,7 @@ func noLogFile(t *cli.Terminal, name, service string) error {
 	return fmt.Errorf(why+"; for a file set services.%s.log: true in hinit.yaml, then run: hinit reload && hinit restart %s", name, service, service)
 }
 
-// readMatching is [reader.Read] for the lines that match; opt.N is how many of the last ones to emit.
+// readMatching is [reader.Read] for the lines that match. Of the existing lines, it emits the last opt.N that match.
 func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, match func(text []byte) bool, emit func([]byte) error) error {
 	var kept [][]byte
 	last := opt.N

@@ -37,7 +37,7 @@ var profileVerb = cli.Verb{
 // manager carries out a subcommand of hinit profile.
 type manager struct {
 	*cli.Terminal
-	doing string // what fails if it fails, in the words after "cannot"
+	doing string // the action that fails if the command fails, in the words after "cannot"
 	json  bool   // print results as JSON
 	cfg   *config.Config
 	agent boot.Agent

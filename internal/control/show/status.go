@@ -219,7 +219,7 @@ func (w *wrappedText) fitWidth(rows []row) (below [][]string) {
 	return below
 }
 
-// shrinkColumn cuts the cells of a column until the rows fit into width, but not to fewer columns than least.
+// shrinkColumn shortens the cells of a column until the rows fit into width, but never below least characters.
 func shrinkColumn(rows []row, width, column, least int) {
 	over := total(rows) - width
 	if over <= 0 {

@@ -14,24 +14,24 @@ type Grade int
 // again. The web page and hinit top call both "in trouble", see [Verdict.Troubled].
 const (
 	Well     Grade = iota
-	Off            // it is down, as ordered
-	Changing       // it is starting or stopping
-	Ailing         // it is up, with a problem
-	Trouble        // it crashes, or isn't started again
+	Off            // the service is down, as ordered
+	Changing       // the service is starting or stopping
+	Ailing         // the service is up, with a problem
+	Trouble        // the service crashes, or isn't started again
 )
 
 // Kinds of problems, with their names in the metric hinit_service_problem.
 const (
-	ProblemFailed    = "failed"     // it can't be started as configured
-	ProblemParked    = "parked"     // it stays down until its inputs change
-	ProblemCrashLoop = "crash-loop" // it has exited too often soon after a start
-	ProblemBackoff   = "backoff"    // it has ended and waits for its next start
+	ProblemFailed    = "failed"     // the service can't be started as configured
+	ProblemParked    = "parked"     // the service stays down until an operator starts it or its configuration changes
+	ProblemCrashLoop = "crash-loop" // the service has exited too often soon after a start
+	ProblemBackoff   = "backoff"    // the service has ended and waits for its next start
 	ProblemUnserved  = "unserved"   // the profile is wanted, and no gateway serves it
 	ProblemDeaf      = "deaf"       // the gateway is up and takes no messages
 	ProblemCheck     = "check"      // a health check fails
 	ProblemPaused    = "paused"     // a signal such as SIGSTOP has stopped the process
-	ProblemOther     = "other"      // it is ready, with a problem that the note describes
-	ProblemNotReady  = "not-ready"  // it is up and has not said that it is ready
+	ProblemOther     = "other"      // the service is ready, with a problem that the note describes
+	ProblemNotReady  = "not-ready"  // the service is up and has not reported that it is ready
 )
 
 // Verdict says how well a service works. hinit status, top, metrics, healthcheck and the web page share it, so that they never
@@ -40,7 +40,7 @@ type Verdict struct {
 	Grade    Grade
 	Word     string   // added to the state, such as "deaf"; may be ""
 	Problems []string // kinds of its problems, the worst first
-	Works    bool     // it is up and serves, perhaps with a failing check or a remark
+	Works    bool     // the service is up and does its work, perhaps with a failing check or a remark
 }
 
 // Troubled reports whether the service needs attention.

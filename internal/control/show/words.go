@@ -230,7 +230,7 @@ func writeList[T any](w *wrappedText, title string, items []T, line func(*T) str
 	}
 }
 
-// Isolation says how a service is isolated and which parts are in force, or returns "".
+// Isolation describes how a service is isolated and which parts are in force. For a service without isolation it returns "".
 func Isolation(s *client.Service) string {
 	switch i := s.Isolation; {
 	case i == nil:

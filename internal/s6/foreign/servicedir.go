@@ -17,11 +17,11 @@ import (
 type Directory struct {
 	Path      string // path in the scan directory
 	ID        fsutil.ID
-	Root      bool     // its service runs as root
+	Root      bool     // the service in this directory runs as root
 	Pin       *os.File // if Root: the open directory from which the service runs, even if its name now leads elsewhere
 	Complaint string   `reexec:"Said"` // last error about the directory that was reported
 
-	Definition formats.Definition `reexec:"-"` // as it was last read
+	Definition formats.Definition `reexec:"-"` // content of the directory when it was last read
 	dir        *fsutil.Dir        `reexec:"-"` // opened as the user of the service; nil if it could not be opened after a re-execution
 	link       bool               `reexec:"-"` // Path is a symbolic link
 	moved      bool               `reexec:"-"` // the supervisor doesn't know this directory yet

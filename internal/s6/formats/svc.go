@@ -15,7 +15,7 @@ const Letters = "abqhkti12pcyrlPCKoduDUxOQ"
 // svcSignals maps commands of s6-svc to signals.
 var svcSignals = map[byte]struct {
 	number int
-	group  bool // to the whole process group
+	group  bool // the signal goes to the whole process group
 }{
 	'h': {number: 1}, 'i': {number: 2}, 'q': {number: 3}, 'b': {number: 6}, 'k': {number: 9}, '1': {number: 10}, '2': {number: 12},
 	'a': {number: 14}, 't': {number: 15}, 'c': {number: 18}, 'p': {number: 19}, 'y': {number: 28}, 'P': {19, true}, 'C': {18, true}, 'K': {9, true},

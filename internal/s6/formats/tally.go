@@ -22,7 +22,7 @@ const MaxTallyFile = MaxTally * deathSize
 type Death struct {
 	At     time.Time
 	Code   int // exit code, or 128 plus the signal
-	Signal int // that ended the run; 0: none
+	Signal int // signal that ended the run; 0: none
 }
 
 // AddDeath returns tally, the content of a TallyFile, with one more death. If a signal ended the run, the exit code is ignored.

@@ -17,8 +17,8 @@ import (
 	"hinit/profiles"
 )
 
-// Scan supervises new directories, and asks the services of removed directories to end, before it returns. Requests that come
-// before a scan begins share it.
+// Scan supervises new directories, and asks the services of removed directories to end, before it returns. Calls that arrive
+// before a scan begins share this scan.
 func (s *Scanner) Scan(ctx context.Context) error {
 	asked := time.Now()
 	return s.do(ctx, func() {

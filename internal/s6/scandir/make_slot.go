@@ -384,7 +384,7 @@ func (s *Scanner) makeOrReport(name string) {
 
 type madeSlot struct {
 	name string
-	down bool // it was made with a down file
+	down bool // the slot was made with a down file
 }
 
 // removePublished removes slots that were just published from the queue. If SetDown was called for a slot after it was made, its

@@ -179,7 +179,7 @@ type table struct {
 	byName  map[string]*Slot
 	byID    map[fsutil.ID]*Slot
 	sorted  []*Slot
-	entries map[string]*entry // what a re-execution hands over
+	entries map[string]*entry // all entries, for a re-execution
 }
 
 func (s *Scanner) publish() {
