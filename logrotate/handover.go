@@ -209,6 +209,7 @@ func (s *Set) HandOver() (*Handover, error) {
 	return h, nil
 }
 
+// export returns what the next program needs of the log. The argument runs has its runs with their pipes.
 func (l *Log) export(runs []handedRun) handedLog {
 	out := handedLog{
 		Name: l.name, Profile: l.profile, Path: l.path, Dropped: l.dropped, Rate: l.limiter.rate.Load(),
@@ -346,6 +347,7 @@ func (l *Log) resume(in handedLog) ([]*stream, error) {
 	return start, nil
 }
 
+// resumeStream makes a stream from the one that the earlier program has handed over, with its unfinished line.
 func resumeStream(r *run, in handedStream) (*stream, error) {
 	if in.Index < 0 || in.Index > 1 || in.Pipe == nil {
 		return nil, fmt.Errorf("the pipe of stream %d is not there", in.Index)

@@ -164,6 +164,8 @@ func (s *Set) addStreams(l *Log, streams ...*stream) {
 	}
 }
 
+// removeStream is called by the pump of a stream that has ended. The last stream of a dropped log releases the log. The last stream
+// of all lets Close or Freeze go on.
 func (s *Set) removeStream(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

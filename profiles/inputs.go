@@ -60,6 +60,8 @@ func (s *Store) inputStamps(d *fsutil.Dir, home string) (stamps [3]stamp) {
 	return stamps
 }
 
+// inputsHash hashes the input files of the profile whose home is the directory home in d. See [Store.InputsHash] for unreadable
+// files.
 func (s *Store) inputsHash(d *fsutil.Dir, home string) Hash {
 	sum := sha256.New()
 	for _, name := range s.inputs() {

@@ -65,6 +65,9 @@ func (s *Store) Topology(getenv func(string) string, as string) (Topology, error
 	return fromHome(s, Default, func(d *fsutil.Dir, home string) (Topology, error) { return topology(d, home, getenv, as) })
 }
 
+// topology determines the mode of the profiles from three sources. The agent's configuration file has the lowest precedence, then
+// comes the environment, then the mode that an operator has set. A non-empty argument as takes the place of the operator's mode.
+// After an error, the result comes from the sources that could be read.
 func topology(d *fsutil.Dir, home string, getenv func(string) string, as string) (Topology, error) {
 	text, err := d.ReadFile(filepath.Join(home, configFile), maxConfig)
 	if errors.Is(err, fs.ErrNotExist) {

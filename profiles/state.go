@@ -144,6 +144,8 @@ func readStamped(d *fsutil.Dir, rel string) (data []byte, info fs.FileInfo, err 
 	return data, info, nil
 }
 
+// parseState parses the content of a state file. It ignores unknown keys and values of an unexpected type. The agent writes most of
+// the file, so parseState limits the length of each text that it keeps.
 func parseState(data []byte) (State, error) {
 	members, err := parseObject(data)
 	if err != nil {

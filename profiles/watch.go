@@ -167,6 +167,8 @@ func (w *Watcher) Find(ctx context.Context, profile string) error {
 	return w.requestScan(ctx, profile)
 }
 
+// requestScan asks the watcher's goroutine to scan one profile, or all profiles if profile is "", and waits for the end of the
+// scan.
 func (w *Watcher) requestScan(ctx context.Context, profile string) error {
 	asked, reply := w.asked, make(chan error, 1)
 	for {

@@ -86,6 +86,8 @@ func Main(argv, env []string) int {
 	})
 }
 
+// run becomes the agent's user if it is root, and replaces this process with the agent's program. If hinit handles the command, it
+// runs hinit instead. It returns only on failure, with an exit code.
 func run(argv, env []string, o options) int {
 	if err := o.readConfig(); err != nil {
 		writeError("ignoring " + o.config + ": " + err.Error())

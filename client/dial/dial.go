@@ -129,6 +129,8 @@ func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
 	return nil, failed
 }
 
+// open connects to the hinit that listens on socket. If the socket was found by searching, it also checks that the server is a
+// hinit that this user may trust.
 func (c *Client) open(ctx context.Context, socket string) (net.Conn, *client.Error) {
 	conn, err := connect(ctx, socket)
 	if err == nil && (c.searched || strings.HasPrefix(socket, "@")) {

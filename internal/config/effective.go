@@ -89,6 +89,8 @@ func appendNamedSettings[T any](leaves []settingValue, base string, of map[strin
 	return leaves
 }
 
+// appendSettings appends the value of each key in fields to leaves. The argument base comes before each key. The argument root
+// points to the struct that has the values. Lists and mappings contribute one value for each element.
 func appendSettings(leaves []settingValue, base string, fields []Key, root any) []settingValue {
 	for _, k := range fields {
 		if k.Alias != "" {

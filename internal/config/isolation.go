@@ -85,6 +85,7 @@ const (
 	maxUID = 1<<31 - 2
 )
 
+// parseUIDs parses a range of uids such as 20000-29999.
 func parseUIDs(text string) (uids UIDs, err error) {
 	from, to, both := strings.Cut(text, "-")
 	first, err1 := strconv.ParseUint(from, 10, 31)

@@ -338,6 +338,7 @@ type edge struct {
 	line int
 }
 
+// edges are the references of each service to others, by its name.
 type edges map[string][]edge
 
 // reportCycle reports a cycle of references that contains o. Each cycle is reported once: for its first member by name.

@@ -106,6 +106,8 @@ func (s *Server) Close(ctx context.Context) error { return s.close(ctx, errClosi
 // Leave is Close before a re-execution: its answers tell the clients to ask again.
 func (s *Server) Leave(ctx context.Context) error { return s.close(ctx, errReplaced) }
 
+// close ends the server. New requests get the error why, and so do requests that wait. It gives the others a short time to end and
+// to send their answers, and then closes all connections. The error says that some handlers still run when ctx ends.
 func (s *Server) close(ctx context.Context, why *client.Error) error {
 	s.mu.Lock()
 	s.closing = why

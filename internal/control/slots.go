@@ -154,6 +154,7 @@ func parseUntil(text string) (slotGoal, error) {
 	return u, nil
 }
 
+// reached reports whether the slot is in the wanted state. If after is set, a run later than this one counts as down in between.
 func (u slotGoal) reached(s client.Slot) bool {
 	down := !s.Up
 	later := u.known && s.Run > u.after // a later run means that the slot was down in between

@@ -112,6 +112,8 @@ func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *superv
 	return snap, added
 }
 
+// status makes the status document for the client who: of all services if names is empty, or else of the services in names. The map
+// added has the services that the boot has not registered yet.
 func (s *Server) status(snap *supervisor.Snapshot, added map[*supervisor.Service]bool, names []string, who peer) (client.Status, error) {
 	out := client.Status{Version: client.StatusVersion, Init: s.initView(snap), Services: []client.Service{}}
 	if len(names) == 0 {

@@ -80,6 +80,8 @@ func (a *Actor) Do(fn func() error) error {
 	return a.do(fn)
 }
 
+// do calls fn with the identity of the actor, on a locked thread, and restores the identity afterwards. If that fails, the thread
+// ends with the goroutine, so that no other code runs with the wrong identity.
 func (a *Actor) do(fn func() error) (err error) {
 	if !a.switches {
 		return fn()

@@ -190,6 +190,8 @@ func (d *Dir) Replace(rel string, data []byte, o ReplaceOptions) error {
 	return d.withParent("replace", rel, func(parent int, base string) error { return replaceIn(parent, base, data, o) })
 }
 
+// replaceIn is Replace in the open directory parent. It writes a temporary file, asks o.Confirm, renames the file to base, and
+// syncs it and the directory as o says.
 func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 	mode := uint32(o.Mode.Perm())
 	switch st, err := LstatAt(parent, base); {
@@ -243,6 +245,8 @@ func (d *Dir) SyncName(rel string) error {
 	})
 }
 
+// confirm calls ask, unless ask is nil, with the status of the file base in the open directory parent. If there is no such file,
+// it passes nil.
 func confirm(parent int, base string, ask func(fs.FileInfo) error) error {
 	if ask == nil {
 		return nil

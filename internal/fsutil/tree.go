@@ -171,6 +171,8 @@ func removeName(parent int, name string) error {
 	return callWithFault(faultinject.Remove, name, func() error { return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR) })
 }
 
+// removeTree removes the file or directory name in the open directory parent. It repeats its work for as long as other processes
+// add files, up to maxRemovePasses times.
 func removeTree(ctx context.Context, parent int, name string) error {
 	for range maxRemovePasses {
 		err := removeName(parent, name)

@@ -142,6 +142,8 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
+// runHook runs one hook and reports its failure. For a cont-init script, it prints the same lines as the image's own init did. The
+// argument fatal says that a failure ends the boot.
 func runHook(ctx context.Context, h boot.Hook, runner Runner, say func(boot.Line), fatal bool) error {
 	path := h.Command[0]
 	if h.ContInit {

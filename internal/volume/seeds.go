@@ -113,6 +113,7 @@ func (p *bootSteps) createFromTemplate(s *boot.Step, d *fsutil.Dir, rel, source 
 	return p.create(s, d, rel, data, cmp.Or(mode, info.Mode().Perm()&0o755))
 }
 
+// create creates the file rel, unless it exists. A link at rel is reported and stays, because the agent may have made it.
 func (p *bootSteps) create(s *boot.Step, d *fsutil.Dir, rel string, data []byte, mode fs.FileMode) error {
 	err := d.Create(rel, data, mode)
 	switch {

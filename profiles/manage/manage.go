@@ -53,6 +53,7 @@ func Create(s *profiles.Store, name string) (profiles.Profile, error) {
 	return s.Profile(name)
 }
 
+// fillHome creates the directories and files of a new home: the same as the agent's own command does.
 func fillHome(s *profiles.Store, d *fsutil.Dir, home, name string) error {
 	for _, dir := range [...]string{"memories", "sessions", "skills", "skins", "logs", "plans", "workspace", "cron", "home"} {
 		if err := d.Mkdir(filepath.Join(home, dir), 0o755); err != nil {

@@ -134,6 +134,7 @@ func (w *Walk) count(in fsutil.Mount, fd int, path string, top unix.Stat_t) (map
 	return counting.linkCounts, counting.stop
 }
 
+// walkTree handles the open directory fd and all files in it, at any depth. The argument depth is 1 for the top of the tree.
 func (w *Walk) walkTree(in fsutil.Mount, fd int, path string, depth int) {
 	st, err := fsutil.Fstat(fd)
 	if err != nil {
@@ -174,6 +175,7 @@ func (w *Walk) walkTree(in fsutil.Mount, fd int, path string, depth int) {
 	}
 }
 
+// walkDirectory opens the directory name in the open directory parent and walks through it. It leaves out mount points and links.
 func (w *Walk) walkDirectory(in fsutil.Mount, parent int, name, path string, depth int) {
 	fd, err := in.Open(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK)
 	switch {
@@ -188,6 +190,8 @@ func (w *Walk) walkDirectory(in fsutil.Mount, parent int, name, path string, dep
 	}
 }
 
+// handleFile handles one file that is no directory: it counts the file's names, gives the file to the new owner, or replaces it by
+// a copy.
 func (w *Walk) handleFile(in fsutil.Mount, parent int, name, path string, depth int) {
 	st, err := fsutil.LstatAt(parent, name)
 	if w.countOnly {
@@ -312,6 +316,7 @@ func (w *Walk) copyData(to, from *os.File, size int64) error {
 	return to.Truncate(size)
 }
 
+// changeOwner gives the open file fd to the new owner, if the rules of the walk allow that, and updates the counters.
 func (w *Walk) changeOwner(fd int, st unix.Stat_t, path string) {
 	if w.countOnly || w.OnlyUID != 0 && st.Uid != w.OnlyUID {
 		return
@@ -336,6 +341,8 @@ func (w *Walk) changeOwner(fd int, st unix.Stat_t, path string) {
 	}
 }
 
+// recordFailure counts a file whose owner could not be changed, and reports it to OnFound. The argument was is the uid of its
+// owner.
 func (w *Walk) recordFailure(path string, was uint32, err error) {
 	w.Failed++
 	if w.OnFound != nil {

@@ -22,6 +22,7 @@ const (
 	maxPending = 4 << 20
 )
 
+// logger is one run of s6-log: it reads lines and carries out its script for each.
 type logger struct {
 	c        *Call
 	steps    []scriptStep
@@ -254,6 +255,8 @@ func (l *logger) cutLongLine(now time.Time) {
 	l.partial = append(l.partial[:0], rest...)
 }
 
+// handleLine carries out the script for one line. The steps + and - select and deselect the line, and f selects it if it has
+// caused no action yet. The other steps are actions, which only a selected line causes.
 func (l *logger) handleLine(line []byte, now time.Time) {
 	selected, acted := true, false
 	for i := range l.steps {

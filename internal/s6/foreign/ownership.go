@@ -49,6 +49,8 @@ func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 	return writtenByOthersIn(d, "", 0, &left), true
 }
 
+// writtenByOthersIn says which file in the directory rel a user other than root can write, or returns "" if there is none. The
+// argument left counts the files that may still be examined.
 func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 	if depth > deepest {
 		return fmt.Sprintf("%s lies deeper than %d directories", rel, deepest)

@@ -157,6 +157,8 @@ func (s *Service) define() {
 	}
 }
 
+// defineLogger supervises the logger of the service, if its definition is new or has changed. Before the first start it makes the
+// pipe to the logger.
 func (s *Service) defineLogger() {
 	logs := s.LoggerDir
 	if logs == nil {
@@ -217,6 +219,7 @@ func (s *Service) supervise(name string, p *Directory, def formats.Definition) {
 // LoggerName returns the name of the logger in the supervisor.
 func (s *Service) LoggerName() string { return s.Name + "/" + formats.LogDir }
 
+// reportProblems reports what is wrong with a service directory, once for each change.
 func (s *Service) reportProblems(name string, p *Directory, def formats.Definition) {
 	faults := def.Warnings
 	if def.Broken != "" {
@@ -245,6 +248,7 @@ func (s *Service) BeginRemoval() {
 	}
 }
 
+// markLeft is called when a service whose directory is gone has ended. It releases the directory, and lets the logger end.
 func (s *Service) markLeft() {
 	s.dropLogger()
 	s.Main.close()
@@ -356,6 +360,7 @@ const (
 	permanent    = 125              // exit code of a finish program that asks for no restart
 )
 
+// unit returns the unit by which the supervisor runs the service or logger in the directory p, with the policy of s6-supervise.
 func (s *Service) unit(name string, p *Directory) supervisor.Unit {
 	spec := s.scanner.Identity(p.Root)
 	dir, def := p.Path, p.Definition

@@ -86,6 +86,7 @@ func (s *Scanner) removedSlots() map[string]bool {
 	return gone
 }
 
+// handleRemoved forgets a slot whose directory is gone, and tells its owner: the supervisor ends a foreign service.
 func (s *Scanner) handleRemoved(e *entry) {
 	slot := e.Slot
 	s.forget(e)
@@ -189,6 +190,8 @@ func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	return true
 }
 
+// accept supervises the new directory name of the scan directory. If link is true, the name is a symbolic link. An error says why
+// the directory can't be a service.
 func (s *Scanner) accept(name string, link bool) error {
 	if len(name) > formats.MaxName {
 		return fmt.Errorf("its name is longer than %d characters", formats.MaxName)
@@ -228,6 +231,7 @@ func (s *Scanner) acceptGateway(name, profile string) error {
 	return nil
 }
 
+// acceptForeignSlot supervises a directory as a service by the rules of s6, see package foreign.
 func (s *Scanner) acceptForeignSlot(name string, link bool) error {
 	e := s.entryOf(name)
 	defer s.removeUnused(name)
@@ -253,6 +257,7 @@ func (s *Scanner) acceptForeignSlot(name string, link bool) error {
 	return nil
 }
 
+// maxRun is the maximum number of bytes of a run script from which variables are read.
 const maxRun = 64 << 10
 
 // exportsOf returns the variables that the run script of a slot exports. It parses the script without running it.

@@ -75,6 +75,8 @@ func (s *Scanner) makeQueued(name string) error {
 	return nil
 }
 
+// makeSlot makes the slot name unless it is already there and unchanged. It replaces a slot whose directory was removed or
+// replaced.
 func (s *Scanner) makeSlot(name string, d definition) error {
 	e := s.entryOf(name)
 	defer s.removeUnused(name)
@@ -168,6 +170,7 @@ func (s *Scanner) retryFailed() {
 	}
 }
 
+// open opens the existing directory name as a slot.
 func (s *Scanner) open(name string, k kind) (*Slot, error) {
 	d, err := s.dir.Sub(name)
 	if err != nil {
@@ -360,6 +363,8 @@ func (q *queue) definitions() map[string]definition {
 // number of slots, so one after each slot would be expensive.
 const maxUnpublished = 64
 
+// serveQueue makes the first slot in the queue, or announces that the queue has come to a caller of WhenQueued. It publishes new
+// slots in batches, because each publishing copies the whole table.
 func (s *Scanner) serveQueue() {
 	first, more := s.queue.next()
 	if first.name != "" {

@@ -198,6 +198,7 @@ func (s *Scanner) run() {
 	s.end() // skipped after a panic, because the next program continues with the files
 }
 
+// work is the loop of the scanner's goroutine. It ends with the scanner's context.
 func (s *Scanner) work() {
 	changes, lost := s.hints.Events, s.hints.Lost
 	for {
@@ -260,6 +261,7 @@ func (s *Scanner) needsCheck(ev watch.Event) bool {
 	return formats.IsDefinitionFile(name)
 }
 
+// end closes all open files of the scanner, and releases its lock on the scan directory.
 func (s *Scanner) end() {
 	s.hints.Close()
 	for _, e := range s.entries {

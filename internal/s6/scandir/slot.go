@@ -182,6 +182,7 @@ type table struct {
 	entries map[string]*entry // all entries, for a re-execution
 }
 
+// publish makes a new table of all slots and shows it to readers, who may use the old table at the same time.
 func (s *Scanner) publish() {
 	t := &table{
 		byName: make(map[string]*Slot, len(s.entries)), byID: make(map[fsutil.ID]*Slot, len(s.entries)),
