@@ -55,7 +55,7 @@ var (
 	failing   = define(gauge, "hinit_service_check_failing", []string{"service", "profile", "check"}, "1 when this check fails, 0 when it does not.")
 	isWanted  = define(gauge, "hinit_service_wanted", perService, "1 when the service is wanted up.")
 	inState   = define(gauge, "hinit_service_state", []string{"service", "profile", "state"}, "1 for the state of the service; other states have no series.")
-	since     = define(gauge, "hinit_service_state_since_timestamp_seconds", perService, "When that state began, in seconds since 1970.")
+	since     = define(gauge, "hinit_service_state_since_timestamp_seconds", perService, "When the present state began, in seconds since 1970.")
 	loops     = define(gauge, "hinit_service_crash_loop", perService, "1 when the service has too many fast exits.")
 	fails     = define(gauge, "hinit_service_consecutive_failures", perService, "Fast exits in a row.")
 	drifted   = define(gauge, "hinit_service_drifted", perService, "1 when the service runs with an older configuration.")
