@@ -29,7 +29,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// bench is a Runner with a hinit that says what the test wants.
+// bench is a Runner with a hinit whose status the test sets.
 type bench struct {
 	t       *testing.T
 	state   string
@@ -95,7 +95,7 @@ func start(t *testing.T, state string, parked ...config.Action) *bench {
 	return b
 }
 
-// park tells that services are parked after their run n.
+// park reports that services are parked after run n.
 func (b *bench) park(n int, names ...string) {
 	c := client.StatusChange{Init: client.Init{UptimeSeconds: 500}}
 	code := 78
@@ -114,7 +114,7 @@ func (b *bench) logged(text string, times int) {
 	testkit.Until(b.t, fmt.Sprintf("the log has %q %d times", text, times), func() bool { return strings.Count(b.log.String(), text) >= times })
 }
 
-// waiting waits until the file has so many jobs.
+// waiting waits until the state file has this number of jobs.
 func (b *bench) waiting(want int) {
 	b.t.Helper()
 	testkit.Until(b.t, fmt.Sprintf("%d jobs are waiting", want), func() bool {
@@ -124,7 +124,7 @@ func (b *bench) waiting(want int) {
 	})
 }
 
-// The status says that a service has ended before what it wrote last is read to the end.
+// The status reports the end of a service before its last output was read completely.
 func TestAMessageHasTheLastLinesThatAreReadAfterTheEnd(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	b := start(t, filepath.Join(t.TempDir(), "state"), config.Action{Exec: []string{"sh", "-c", "cat >>" + out}, Timeout: 20 * time.Second})
@@ -176,7 +176,7 @@ func TestAWebhookIsSignedAndTriedAgain(t *testing.T) {
 			w.WriteHeader(http.StatusTooManyRequests)
 		case 3:
 			panic(http.ErrAbortHandler)
-		case 4: // hangs: the try ends with its timeout
+		case 4: // hangs: the attempt ends at its time limit
 			<-q.Context().Done()
 		default:
 			got <- request{body, q.Header.Get(actions.SignatureHeader)}
@@ -228,7 +228,7 @@ func TestAHangingTargetHoldsUpNoOther(t *testing.T) {
 	b.stop()
 }
 
-// A pipe in place of a key held its webhook up for ever, and the end of the program.
+// A pipe in place of a key file blocked the webhook for ever, and the end of the program.
 func TestAPipeInPlaceOfAKeyIsNotWaitedFor(t *testing.T) {
 	a := hook("http://127.0.0.1:1")
 	a.SecretFile = filepath.Join(t.TempDir(), "key")
@@ -241,7 +241,7 @@ func TestAPipeInPlaceOfAKeyIsNotWaitedFor(t *testing.T) {
 	b.stop()
 }
 
-// hangingServer returns the address of a server that answers no request before the test ends.
+// hangingServer returns the address of a server that answers no request until the test ends.
 func hangingServer(t *testing.T) string {
 	t.Helper()
 	release := make(chan struct{})
@@ -410,7 +410,7 @@ func TestWhatIsNotDeliveredIsKept(t *testing.T) {
 	b := start(t, state, hook(server.URL))
 	b.park(1, "web", "db")
 	b.waiting(2)
-	killed, err := os.ReadFile(state) // as it is when kill -9 comes now
+	killed, err := os.ReadFile(state) // as after kill -9 at this moment
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -425,7 +425,7 @@ func TestWhatIsNotDeliveredIsKept(t *testing.T) {
 		t.Errorf("delivered: %s, %s", first, second)
 	}
 	b.waiting(0)
-	b.park(1, "web", "db") // it is known that they are
+	b.park(1, "web", "db") // the state file records them already
 	b.park(2, "db")
 	if s := <-got; s != "db" {
 		t.Errorf("delivered: %s", s)

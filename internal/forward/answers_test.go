@@ -90,7 +90,7 @@ func TestWhenAReceiverMayBeAskedAgain(t *testing.T) {
 	}
 }
 
-// authority is a certificate for a name, with its key, and the file that says to trust it.
+// authority is a certificate for a name with its key, and the file that makes a client trust it.
 func authority(t *testing.T, name string) (tls.Certificate, string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

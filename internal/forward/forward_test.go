@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("hinit/logrotate.(*watching).run"), goleak.IgnoreAnyFunction("github.com/fsnotify/fsnotify.(*inotify).readEvents"))
 }
 
-// fake is a hinit with one service, whose log a test writes.
+// fake is a hinit with one service, whose log the test writes.
 type fake struct {
 	asked   atomic.Int32
 	booting atomic.Bool // gateway-coder is not there yet
@@ -69,7 +69,7 @@ func (f *fake) Events(_ context.Context, o client.EventOptions, fn func(client.E
 	return nil
 }
 
-// sink keeps what it is sent, unless it fails.
+// sink keeps the records that it gets, unless the test makes it fail.
 type sink struct {
 	mu   sync.Mutex
 	got  []Record
@@ -155,7 +155,7 @@ func (l *log) compress(name string) {
 	}
 }
 
-// all are the lines that there were.
+// all returns the lines that were written.
 func (l *log) all() (out []string) {
 	for i := range l.n {
 		out = append(out, fmt.Sprintf("line %d", i+1))
@@ -165,7 +165,7 @@ func (l *log) all() (out []string) {
 
 func asSelf(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }
 
-// running is a forwarder that runs until stop.
+// running is a forwarder that runs until the test calls stop.
 func running(t *testing.T, f *fake, s Sink, change func(*Forwarder)) (stop func() *Forwarder) {
 	t.Helper()
 	w := &Forwarder{
@@ -316,7 +316,7 @@ func TestNoLineIsSkippedAfterAReadingThatEndedEarly(t *testing.T) {
 	}
 }
 
-// The forwarder runs all the time, and the receiver was down for longer than the rotation keeps files.
+// The forwarder runs all the time, but the receiver was down for longer than the rotation keeps files.
 func TestWhatWasRemovedWhileAReceiverWasDownIsAGap(t *testing.T) {
 	l, f := newLog(t)
 	down, up := make(chan struct{}), make(chan struct{})
@@ -371,7 +371,7 @@ func TestWhatWasRemovedIsAGap(t *testing.T) {
 	}
 }
 
-// The operator leaves a service out after its log was sent for a while.
+// The operator excludes a service after its log was sent for a while.
 func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
 	t.Parallel() // it waits
 	l, f, s := newSentLine(t)
@@ -485,7 +485,7 @@ func TestALinkIsNotFollowed(t *testing.T) {
 	}
 }
 
-// sayer gives each line that is logged to a channel.
+// sayer sends each line that is logged to a channel.
 type sayer chan string
 
 func (s sayer) Write(p []byte) (int, error) {
@@ -516,7 +516,7 @@ func TestReceiversThatFailHangAndCut(t *testing.T) {
 			case 1:
 				w.WriteHeader(http.StatusInternalServerError)
 				return
-			case 2: // it has taken them, and the answer is lost
+			case 2: // it has accepted them, but the answer is lost
 				mu.Lock()
 				got = append(got, line.FindAllString(string(body), -1)...)
 				mu.Unlock()
@@ -632,7 +632,7 @@ func TestSyslogOverAllWays(t *testing.T) {
 	_ = c.Close()
 	all = nil
 
-	// The first connection of the stream is cut after some bytes: nothing of it counts.
+	// The first connection is cut after some bytes, and none of them counts.
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

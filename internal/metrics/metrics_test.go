@@ -16,7 +16,7 @@ import (
 	"hinit/internal/proc"
 )
 
-// fake is a hinit that says what it is told to.
+// fake is a hinit whose answers the test sets.
 type fake struct {
 	status client.Status
 	events []client.Event

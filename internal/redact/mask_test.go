@@ -18,7 +18,7 @@ import (
 	"hinit/internal/redact"
 )
 
-// letters makes text that looks like a token, the same for the same seed.
+// letters returns text that looks like a token, the same for the same seed.
 func letters(seed uint64, alphabet string, n int) string {
 	r := rand.New(rand.NewPCG(seed, 1))
 	b := make([]byte, n)
@@ -33,7 +33,7 @@ const (
 	hexes  = "0123456789abcdef"
 )
 
-// tokens are made here, so that no file of this repository holds what looks like a secret.
+// tokens are generated here, so that no file of this repository contains text that looks like a secret.
 func tokens() map[string]string {
 	jws := "eyJ" + letters(1, base62, 33) + ".eyJ" + letters(2, base62, 70) + "." + letters(3, base62+"-_", 43)
 	return map[string]string{
@@ -146,7 +146,7 @@ func goroot(t testing.TB) string {
 	return strings.TrimSpace(string(out))
 }
 
-// ordinary is text that has no secret in it: the source of Go, and what else logs are full of.
+// ordinary is text without secrets: the source of Go, and what logs usually contain.
 func ordinary(t testing.TB) []byte {
 	var b bytes.Buffer
 	root := filepath.Join(goroot(t), "src")
@@ -221,7 +221,7 @@ func FuzzMask(f *testing.F) {
 			strings.Contains(got, value) && !strings.Contains(text, "KEY-----") && len(tokensIn(got)) == 0 {
 			t.Fatalf("%q still has %q", got, value)
 		}
-		// In which batches the lines come makes no difference.
+		// The result does not depend on how the lines are divided into batches.
 		at := strings.IndexByte(text[max(0, min(cut, len(text)-1)):], '\n') + 1 + max(0, min(cut, len(text)-1))
 		again := string(parts.Hide([]byte(text[:at]), set))
 		if at < len(text) {
@@ -233,10 +233,10 @@ func FuzzMask(f *testing.F) {
 	})
 }
 
-// tokensIn is where redact.Masked is, next to which a value may be left over that begins in a token.
+// tokensIn returns the positions of redact.Masked in a text. A value may remain next to them if it begins inside a token.
 func tokensIn(text string) []string { return strings.Split(text, redact.Masked)[1:] }
 
-// BenchmarkMask is what the page on the log path says looking for secrets costs a byte.
+// BenchmarkMask measures the cost for each byte that the page on the log path states.
 func BenchmarkMask(b *testing.B) {
 	set := redact.NewSecrets([]string{"hunter2hunter2", "a passphrase of many words"})
 	var secret []string

@@ -12,7 +12,7 @@ import (
 	"hinit/internal/trust"
 )
 
-// tree is a directory that root alone can change, with what a test puts into it.
+// tree is a directory that only root can change, with what a test puts into it.
 func tree(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -37,8 +37,8 @@ func must(t *testing.T, errs ...error) {
 func TestEveryComponentOnTheWayIsJudged(t *testing.T) {
 	const agent = 10000
 	for name, c := range map[string]struct {
-		spoil func(t *testing.T, dir string) string // returns the path that is opened
-		doubt string                                // where the doubt is, below dir; "": none
+		spoil func(t *testing.T, dir string) string // changes the tree, and returns the path to open
+		doubt string                                // where the doubt must be, below dir; "": none
 		why   string
 	}{
 		"root's alone": {func(t *testing.T, dir string) string { return dir + "/a/b/file" }, "", ""},
@@ -162,8 +162,8 @@ func TestADirectoryIsDoubtedWhereOthersCouldMakeIt(t *testing.T) {
 	}
 }
 
-// TestSwapper has somebody exchange a directory and a link to another's while the path is opened: what is read without a doubt is
-// always root's.
+// TestSwapper exchanges a directory and a link to another user's directory while the path is opened. A file that is read without
+// a doubt must always be root's.
 func TestSwapper(t *testing.T) {
 	dir := tree(t)
 	must(t, os.Mkdir(dir+"/root", 0o755), os.WriteFile(dir+"/root/file", []byte("root's"), 0o644),

@@ -27,7 +27,7 @@ const sandboxesText = `[{"container":"c0ffee","name":"hinit-EVIL","image":"debia
 "created":"2026-01-02T03:04:05Z","exec":"direct","reason":"","commands":2,"idleSince":"2026-01-02T03:04:05Z"},
 {"container":"c0","name":"old","image":"debian:12","task":"a","profile":"coder","state":"exited","created":"2026-01-02T03:04:05Z","exec":"","reason":""}]`
 
-// says is a program that always says the same.
+// says is a program with a fixed output.
 func says(text string) func(context.Context, string) ([]byte, error) {
 	return func(context.Context, string) ([]byte, error) { return []byte(text), nil }
 }
@@ -90,7 +90,7 @@ func TestWhereThereAreNoBoards(t *testing.T) {
 	}
 }
 
-// TestAProgramThatFailsOrHangs: what it said last stays, and many readers ask it once at a time.
+// TestAProgramThatFailsOrHangs: the page keeps the last output, and many readers cause only one run at a time.
 func TestAProgramThatFailsOrHangs(t *testing.T) {
 	var asked, at, most atomic.Int32
 	var how atomic.Pointer[string]

@@ -16,14 +16,14 @@ import (
 	"hinit/kubernetes/test/agentsandbox"
 )
 
-// startController defines the kinds and runs the controller until the end of the test.
+// startController defines the kinds, and runs the imitated controller until the test ends.
 func (b *bench) startController(t *testing.T, extended bool) {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", b.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.QPS = -1 // by default it asks five times a second
+	config.QPS = -1 // the default is five requests a second
 	objects, err := dynamic.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
@@ -67,8 +67,8 @@ func (b *bench) startController(t *testing.T, extended bool) {
 	}()
 }
 
-// TestASandboxOfTheClustersKind: where agent-sandbox is installed, the docker command makes Sandboxes. They are suspended when they are idle, come
-// back, and expire where no service looks after them.
+// TestASandboxOfTheClustersKind: where agent-sandbox is installed, the docker command makes Sandboxes. They are suspended when
+// idle, come back, and expire when no service looks after them.
 func TestASandboxOfTheClustersKind(t *testing.T) {
 	b := withServer(t)
 	b.startController(t, false)
@@ -128,17 +128,17 @@ func TestASandboxOfTheClustersKind(t *testing.T) {
 		}
 		return first
 	})
-	a.must("delete", "statefulset", "agents") // the service is gone for good, and nothing owns up to the sandbox
+	a.must("delete", "statefulset", "agents") // the service is gone for good, so nothing postpones the expiry
 	until, err := time.Parse(time.RFC3339, a.must("get", "sandboxes.agents.x-k8s.io", object(name), "-o", "jsonpath={.spec.shutdownTime}"))
 	if left := time.Until(until); err != nil || left > time.Minute {
 		t.Errorf("it expires in %v: %v", left, err)
 	}
-	a.must("patch", "sandboxes.agents.x-k8s.io", object(name), "--type=merge", "-p", `{"spec": {"shutdownTime": "`+time.Now().UTC().Format(time.RFC3339)+`"}}`) // it expires now
+	a.must("patch", "sandboxes.agents.x-k8s.io", object(name), "--type=merge", "-p", `{"spec": {"shutdownTime": "`+time.Now().UTC().Format(time.RFC3339)+`"}}`) // makes it expire now
 	a.until("expired", func() string { return a.must("get", "sandboxes.agents.x-k8s.io", "-o", "name") })
 	a.gone(name)
 }
 
-// conditions waits until a Sandbox has conditions, and no others, in any order.
+// conditions waits until a Sandbox has these conditions and no others, in any order.
 func (b *bench) conditions(name, want string) {
 	b.Helper()
 	sorted := func(text string) string {
@@ -152,8 +152,9 @@ func (b *bench) conditions(name, want string) {
 	})
 }
 
-// TestTheExampleOfAgentSandboxRunsOurImage has the Sandbox of agent-sandbox's example for this agent, with its claim and Service. It
-// also holds the stand-in to the facts: a pod goes before Suspended is true, and the annotation finds a pod of another name.
+// TestTheExampleOfAgentSandboxRunsOurImage uses the Sandbox of agent-sandbox's example for this agent, with its claim and
+// Service. It also checks two facts about the imitated controller: a pod goes before Suspended is true, and the annotation finds
+// a pod of another name.
 func TestTheExampleOfAgentSandboxRunsOurImage(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, "example")
@@ -197,7 +198,7 @@ func TestTheExampleOfAgentSandboxRunsOurImage(t *testing.T) {
 	})
 	t.Logf("suspended in %v, resumed in %v", suspended, time.Since(began))
 
-	// A pod of another name, as an older version of agent-sandbox took it from a warm pool.
+	// A pod of another name, as an older agent-sandbox took it from a warm pool.
 	b.must("delete", "sandboxes.agents.x-k8s.io", "hermes", "--wait", "--cascade=foreground")
 	other := strings.Replace(example, "{name: hermes}", "{name: hermes, annotations: {"+agentsandbox.PodName+": of-a-pool}}", 1)
 	waits := `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "of-a-pool", "labels": {"` + agentsandbox.NameHash + `": "` +
@@ -225,7 +226,7 @@ func TestTheExampleOfAgentSandboxRunsOurImage(t *testing.T) {
 	b.must("delete", "sandboxes.agents.x-k8s.io", "hermes", "short")
 }
 
-// sleeper is the spec of a pod that does nothing for a time.
+// sleeper is the spec of a pod that only sleeps.
 func sleeper(span string) string {
 	return `{"terminationGracePeriodSeconds": 1, "restartPolicy": "Never",
  "securityContext": {"runAsUser": 10000, "runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},

@@ -11,8 +11,8 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// TestAProfileGetsAPodOfItsOwnOnTheCluster moves a profile into a pod of its own and back, with real pods. First a StatefulSet
-// makes the pod, then a Sandbox does, on the same volume. The gateway never runs twice, and its files go with it.
+// TestAProfileGetsAPodOfItsOwnOnTheCluster moves a profile into a pod of its own and back, with real pods, which first a
+// StatefulSet makes and then a Sandbox on the same volume. The gateway never runs twice, and its files move along.
 func TestAProfileGetsAPodOfItsOwnOnTheCluster(t *testing.T) {
 	cluster.InFull(t)
 	b, dir := withFleet(t, 2)
@@ -70,7 +70,7 @@ func TestAProfileGetsAPodOfItsOwnOnTheCluster(t *testing.T) {
 		})
 		b.must("get", "pvc", "data-"+own)
 	}
-	// The image changes in a Sandbox's pod as in a host.
+	// The image is changed in a Sandbox's pod as in a host.
 	place("pod", own)
 	uid := b.pod(own).UID
 	if got := b.shell(dir, "hinit-fleet rollout pool registry.example.org/hermes-hinit:2 -n fleet | tail -n 1"); !strings.Contains(got, "2 of 2 hosts have") || b.pod(own).UID != uid {

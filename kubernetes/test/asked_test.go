@@ -21,7 +21,7 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// asking is a watch that asks gateways for their health, each at its own port, from inside of their pods.
+// asking asks gateways for their health again and again, each at its own port, from inside of their pods.
 type asking struct {
 	cluster *cluster.Cluster
 	ports   map[string]int // by profile
@@ -37,7 +37,7 @@ type asking struct {
 
 const askEvery = 500 * time.Millisecond
 
-// askGateways begins to ask.
+// askGateways starts asking.
 func askGateways(c *cluster.Cluster, ports map[string]int) *asking {
 	a := &asking{
 		cluster: c, ports: ports, stop: make(chan struct{}), silent: map[string]time.Duration{}, mute: map[string]time.Duration{},
@@ -59,7 +59,7 @@ func askGateways(c *cluster.Cluster, ports map[string]int) *asking {
 	return a
 }
 
-// end stops to ask. It returns the longest time for which a profile neither answered nor said why.
+// end stops asking. It returns the longest time for which a profile neither answered nor had a status that says why not.
 func (a *asking) end() (longest time.Duration, who string) {
 	close(a.stop)
 	a.done.Wait()
@@ -89,7 +89,7 @@ func (a *asking) ask() map[string]bool {
 	return answers
 }
 
-// count adds what a round of questions has shown.
+// count records the answers of one round.
 func (a *asking) count(answers map[string]bool, now time.Time, passed time.Duration) {
 	a.asked += len(a.ports)
 	why := map[string]string{}
@@ -114,11 +114,11 @@ func (a *asking) count(answers map[string]bool, now time.Time, passed time.Durat
 	}
 }
 
-// statuses returns the phases of the profiles that say of themselves that they do not serve.
+// statuses returns the phases of the profiles whose status says that they don't serve.
 func (a *asking) statuses() map[string]string {
 	list, out := &v1alpha1.AgentProfileList{}, map[string]string{}
 	path := "/apis/" + v1alpha1.GroupVersion.String() + "/namespaces/" + inFleet + "/agentprofiles"
-	_ = a.cluster.Get(context.Background(), path, list) // after an error they say nothing
+	_ = a.cluster.Get(context.Background(), path, list) // after an error, the list is empty
 	for _, p := range list.Items {
 		if !p.Status.Ready {
 			out[p.Name] = string(p.Status.Phase)
@@ -167,7 +167,7 @@ func dialIn(pid int, address string) (conn net.Conn, err error) {
 	return conn, err
 }
 
-// seconds describes durations by profile.
+// seconds formats durations by profile.
 func seconds(of map[string]time.Duration) string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(of)) {

@@ -14,7 +14,7 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// hooks are the commands that Velero runs in the pod before and after its backup, as the page has them.
+// hooks are the commands that Velero runs in the pod before and after its backup, as the page documents them.
 func (b *bench) hooks() (pre, post []string) {
 	b.Helper()
 	text, err := os.ReadFile("../../docs/how-to/back-up-agents-on-a-cluster.md")
@@ -36,7 +36,8 @@ func (b *bench) hooks() (pre, post []string) {
 	return resource.Pre[0].Exec.Command, resource.Post[0].Exec.Command
 }
 
-// TestABackupIsOfAVolumeAtRest runs the hooks of the page, copies the volume twice meanwhile, and lets another pod go on with the copy.
+// TestABackupIsOfAVolumeAtRest runs the hooks of the page, copies the volume twice between them, and starts another pod on a
+// copy.
 func TestABackupIsOfAVolumeAtRest(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, "backup")
@@ -53,7 +54,7 @@ func TestABackupIsOfAVolumeAtRest(t *testing.T) {
 		t.Fatal(r)
 	}
 	volume, free := dirs[0], dirs[1]
-	if entries, err := os.ReadDir(volume); err != nil || len(entries) == 0 { // the claim has taken either of them
+	if entries, err := os.ReadDir(volume); err != nil || len(entries) == 0 { // the claim may have got either volume
 		volume, free = free, volume
 	}
 	copyOf := func(to string) {

@@ -16,11 +16,12 @@ import (
 const (
 	base = "../deploy/base"
 
-	// maxGap is how long a gateway may be gone. On a quiet machine it is a few seconds.
+	// maxGap is how long a gateway may be missing. On a quiet machine it is a few seconds.
 	maxGap = time.Minute
 )
 
-// TestTheServerTakesTheManifests has the API server judge the base and each component, with its defaults and admission. It needs no node.
+// TestTheServerTakesTheManifests lets the API server check the base and each component, with its defaults and admission. It needs
+// no node.
 func TestTheServerTakesTheManifests(t *testing.T) {
 	b := withServer(t)
 	b.ns = inManifests
@@ -32,7 +33,7 @@ func TestTheServerTakesTheManifests(t *testing.T) {
 	for _, component := range append(components, "") {
 		dir := b.kustomization(component)
 		if strings.HasSuffix(component, "/metrics") {
-			continue // its PodMonitor is Prometheus Operator's
+			continue // its PodMonitor is a kind of Prometheus Operator, which the server doesn't have
 		}
 		out := b.must("apply", "-k", dir, "--dry-run=server", "--validate=strict")
 		if !strings.Contains(out, "statefulset.apps/agents created (server dry run)") || strings.Contains(out, "Warning") {
@@ -50,7 +51,8 @@ spec: {hostPID: true, containers: [{name: c, image: x}]}
 	}
 }
 
-// kustomization writes a kustomization of the base with components, divided by commas, "" for none, and returns its directory.
+// kustomization writes a kustomization of the base with components, which commas separate ("" for none), and returns its
+// directory.
 func (b *bench) kustomization(component string, more ...string) string {
 	b.Helper()
 	dir := b.TempDir()
@@ -67,7 +69,7 @@ func (b *bench) kustomization(component string, more ...string) string {
 	return dir
 }
 
-// TestApplyAndNothingElse types what the tutorial does, and looks at everything that happens to the pod of a StatefulSet.
+// TestApplyAndNothingElse runs the commands of the tutorial, and looks at everything that happens to the pod of the StatefulSet.
 func TestApplyAndNothingElse(t *testing.T) {
 	b := withNode(t, inManifests)
 	volume := b.volumes(1, corev1.ReadWriteOnce)[0]

@@ -37,15 +37,14 @@ func (b *bench) unhealthy(pod string) (said string) {
 	return said
 }
 
-// TestASlowBootRestartsNoPod has a hook that takes longer than the liveness probe and the readiness probe wait. The boot of a second pod may
-// take less time than the hook does.
+// TestASlowBootRestartsNoPod has a hook that takes longer than the liveness and readiness probes wait.
 func TestASlowBootRestartsNoPod(t *testing.T) {
 	const hook, least = 9 * time.Second, 8 * time.Second
 	b := withNode(t, "slow")
 	b.volumes(2, corev1.ReadWriteOnce)
 	config := fmt.Sprintf("boot: {hooks: [{command: [sleep, %q]}]}\n", fmt.Sprint(hook.Seconds()))
 	b.singleWith(map[string]any{"config": config}, "patient", nil)
-	b.singleWith(map[string]any{"config": config, "bootSeconds": 10}, "hasty", nil) // 5 tries, here one each second
+	b.singleWith(map[string]any{"config": config, "bootSeconds": 10}, "hasty", nil) // five probes, here one a second
 	b.until("the hook runs", func() string {
 		if said := b.unhealthy("patient"); !strings.Contains(said, "Startup probe failed: not started: the container is booting") {
 			return "said of its probes: " + said

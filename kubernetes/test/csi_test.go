@@ -23,7 +23,7 @@ import (
 
 const driverName = "directories.hinit.test"
 
-// driver is a CSI driver of one node. A volume is a directory, and its handle is the path.
+// driver is a CSI driver for one node. Each volume is a directory, whose path is the volume's handle.
 type driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedNodeServer
@@ -45,7 +45,7 @@ func (b *bench) startDriver() *driver {
 	d := &driver{endpoint: filepath.Join(dir, driverName+".driver")}
 	for path, register := range map[string]func(*grpc.Server){
 		d.endpoint: func(s *grpc.Server) { csi.RegisterIdentityServer(s, d); csi.RegisterNodeServer(s, d) },
-		// The kubelet looks for sockets of this name.
+		// The kubelet finds drivers by sockets with this name.
 		filepath.Join(dir, driverName+".sock"): func(s *grpc.Server) { registration.RegisterRegistrationServer(s, d) },
 	} {
 		l, err := net.Listen("unix", path)
@@ -109,7 +109,7 @@ func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRe
 }
 
 func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
-	_ = unix.Unmount(r.GetTargetPath(), unix.MNT_DETACH) // the kubelet asks again where it is no mount any more
+	_ = unix.Unmount(r.GetTargetPath(), unix.MNT_DETACH) // the kubelet may ask again when it is no mount any more
 	return &csi.NodeUnpublishVolumeResponse{}, os.RemoveAll(r.GetTargetPath())
 }
 

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// keepObject keeps the object of a pod after its end, until the test ends: the object says how the containers ended.
+// keepObject keeps the object of a pod until the test ends, because it says how the containers ended.
 func (b *bench) keepObject(pod string) {
 	b.Helper()
 	finalizers := func(list string) []string {
@@ -45,7 +45,7 @@ func (b *bench) gatewayIn(pod, profile string) int {
 	return 0
 }
 
-// answering makes the default gateway of a pod say on how many answers it works.
+// answering makes the default gateway of a pod report the number of answers on which it works.
 func (b *bench) answering(pod string, answers int) {
 	b.Helper()
 	edit := fmt.Sprintf(`s/"active_agents": *[0-9]*/"active_agents":%d/`, answers)
@@ -54,7 +54,7 @@ func (b *bench) answering(pod string, answers int) {
 	}
 }
 
-// grace checks that the pod's grace is the time of the preStop hook and of hinit, and two seconds. It returns the grace.
+// grace checks that the pod's grace period is the time of the preStop hook and of hinit plus two seconds, and returns it.
 func (b *bench) grace(pod string) time.Duration {
 	b.Helper()
 	spec := b.pod(pod).Spec
@@ -76,7 +76,8 @@ func (b *bench) grace(pod string) time.Duration {
 	return time.Duration(*spec.TerminationGracePeriodSeconds) * time.Second
 }
 
-// TestADeletedPodWaitsForAnswers deletes a pod whose gateway works on an answer, and one whose gateway never ends by itself.
+// TestADeletedPodWaitsForAnswers deletes a pod whose gateway works on an answer, and another one whose gateway never ends by
+// itself.
 func TestADeletedPodWaitsForAnswers(t *testing.T) {
 	b := withNode(t, "answers")
 	b.volumes(2, corev1.ReadWriteOnce)

@@ -12,7 +12,7 @@ import (
 	"hinit/internal/top/model"
 )
 
-// names are the services of a table, in their order, those with the cursor and a mark too.
+// names returns the services of a table in their order, and marks the one at the cursor and the marked ones.
 func names(m *model.Model) string {
 	var out []string
 	for line := range strings.SplitSeq(plain(m.Frame()), "\n") {
@@ -41,7 +41,7 @@ func typeIn(m *model.Model, keys ...string) (orders []model.Order) {
 	return orders
 }
 
-// given writes orders, each with its word.
+// given formats orders as text.
 func given(orders []model.Order) string {
 	words := make([]string, 0, len(orders))
 	for _, o := range orders {
@@ -78,7 +78,8 @@ func TestTheTableIsSortedFilteredAndGrouped(t *testing.T) {
 	}
 }
 
-// TestTheCursorStaysWithItsService: while others come, go and change places; before it was moved it stays on top.
+// TestTheCursorStaysWithItsService: while other services come, go and change places, the cursor stays. Before it was moved, it
+// stays on top.
 func TestTheCursorStaysWithItsService(t *testing.T) {
 	m := scene(100, 20, few())
 	if !strings.Contains(plain(m.Frame()), "> gateway-c") {
@@ -112,7 +113,7 @@ func TestOrdersNeedAYes(t *testing.T) {
 		{[]string{"x", "y"}, "[{stop gateway-c}]"},
 		{[]string{"s", "enter"}, "[{start gateway-c}]"},
 		{[]string{"*", "r", "y"}, "[{restart gateway-c} {restart gateway-a} {restart gateway-b}]"},
-		{[]string{"r", "q"}, "[{}]"}, // any other key is a no
+		{[]string{"r", "q"}, "[{}]"}, // any other key means no
 		{[]string{"space", "/", "b", "enter", "s", "y"}, "[{start gateway-c}]"},
 	} {
 		if got := given(typeIn(m, tt.keys...)); got != tt.want {
@@ -154,7 +155,7 @@ func TestARolloutGoesOneByOne(t *testing.T) {
 	}
 }
 
-// TestTheOrderForAGroupIsForItsServices: the cursor at the head of a group, folded or not.
+// TestTheOrderForAGroupIsForItsServices has the cursor at the head of a group, folded or not.
 func TestTheOrderForAGroupIsForItsServices(t *testing.T) {
 	services := few()
 	services[0].Group, services[2].Group = "payments", "payments"
@@ -248,7 +249,7 @@ func TestALogHasALevelAndARunBefore(t *testing.T) {
 	}
 }
 
-// TestAHostThatDoesNotAnswerIsShown: its rows stay, and count as unknown; the rows of the others go on.
+// TestAHostThatDoesNotAnswerIsShown: its rows stay and count as unknown, and the rows of other hosts are updated.
 func TestAHostThatDoesNotAnswerIsShown(t *testing.T) {
 	m := threeHosts(100, 30)
 	text := plain(m.Frame())
@@ -318,7 +319,7 @@ func TestALogFollowsAndIsSearched(t *testing.T) {
 	if text := plain(m.Frame()); !strings.Contains(text, "line 17 red") {
 		t.Errorf("searched:\n%s", text)
 	}
-	m.Log(m.DataNeeds().Log, []model.LogLine{{Text: "new"}}) // what is looked at stays
+	m.Log(m.DataNeeds().Log, []model.LogLine{{Text: "new"}}) // the visible lines stay
 	if text := plain(m.Frame()); !strings.Contains(text, "line 17 red") || strings.Contains(text, "new") {
 		t.Errorf("while lines come:\n%s", text)
 	}
@@ -328,7 +329,7 @@ func TestALogFollowsAndIsSearched(t *testing.T) {
 	}
 }
 
-// A service that wrote long lines held up the screen: each frame wrapped all lines of its log, and measured each of them again and again.
+// A service with long lines in its log made the screen slow: each frame wrapped and measured all lines of the log again.
 func TestLongLinesOfALogHoldUpNoFrame(t *testing.T) {
 	m := scene(80, 24, few(), "l")
 	lines := make([]model.LogLine, 100)
@@ -370,7 +371,7 @@ func TestTheMouseChooses(t *testing.T) {
 	}
 }
 
-// TestAnyKeysOnAnyScreen: no order of keys, sizes and changes is a fault, or makes a frame of another size.
+// TestAnyKeysOnAnyScreen: no sequence of keys, sizes and changes causes a panic or a frame of another size.
 func TestAnyKeysOnAnyScreen(t *testing.T) {
 	keys := []string{
 		"up", "down", "pgup", "pgdown", "home", "end", "/", "esc", "enter", "tab", "space", "*", "a", "e", "l", "d", "p", "z", "t", "?", "n", "N",

@@ -14,7 +14,7 @@ import (
 	"hinit/internal/top/model"
 )
 
-// noon is when every scene happens.
+// noon is the time of all scenes.
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 func up(name string) client.Service {
@@ -25,7 +25,7 @@ func up(name string) client.Service {
 	}
 }
 
-// fifty are fifty gateways, of which one loops and one is deaf.
+// fifty returns fifty gateways, of which one is in a crash loop and one does not answer.
 func fifty() []client.Service {
 	list := make([]client.Service, 0, 50)
 	for i := range 50 {
@@ -48,7 +48,7 @@ func fifty() []client.Service {
 	return list
 }
 
-// scene is a screen on which that is seen.
+// scene is a screen with these gateways.
 func scene(width, height int, services []client.Service, keys ...string) *model.Model {
 	m := model.New(0, "")
 	m.Resize(width, height)
@@ -86,7 +86,7 @@ func TestThePictureIsTheScreen(t *testing.T) {
 	}
 }
 
-// threeHosts are hosts with a group each, of which one does not answer.
+// threeHosts returns hosts with a group each, of which one does not answer.
 func threeHosts(width, height int, keys ...string) *model.Model {
 	m := model.New(0, "eu-1", "us-1", "us-2")
 	m.Resize(width, height)
@@ -106,7 +106,7 @@ func threeHosts(width, height int, keys ...string) *model.Model {
 	return m
 }
 
-// onePicture compares the pictures of a screen with the ones of the docs.
+// onePicture compares the pictures of a screen with those in docs.
 func onePicture(t *testing.T, name string, f frame.Frame) {
 	t.Helper()
 	title := map[string]string{
@@ -128,7 +128,7 @@ func onePicture(t *testing.T, name string, f frame.Frame) {
 	}
 }
 
-// TestTheTroublesAreSeenOnEverySize: names, states and the last line, no line too long, none too many.
+// TestTheTroublesAreSeenOnEverySize checks names, states and the last line, and that no line is too long and no frame too high.
 func TestTheTroublesAreSeenOnEverySize(t *testing.T) {
 	for _, keys := range [][]string{nil, {"d"}, {"l"}, {"e"}, {"l", "tab", "z"}, {"?"}, {"p"}, {"/", "x"}, {"*", "R"}} {
 		for _, size := range [][2]int{{1, 1}, {2, 3}, {10, 5}, {40, 12}, {80, 24}, {124, 26}, {250, 70}} {
@@ -149,7 +149,7 @@ func TestTheTroublesAreSeenOnEverySize(t *testing.T) {
 	}
 }
 
-// TestNothingButColoursIsObeyed: whatever a name, a note, a line or a command holds, a frame has no other sequence than colours.
+// TestNothingButColoursIsObeyed: whatever a name, note, line or command contains, a frame has no escape sequences except colours.
 func TestNothingButColoursIsObeyed(t *testing.T) {
 	const bad = "\x1b]0;owned\a\x1b[2J\u202e\u0085\xff\u200b\r\n\t\x9b31m e\u0301\u0301\u0301\u0301"
 	s := up("x")
@@ -166,7 +166,7 @@ func TestNothingButColoursIsObeyed(t *testing.T) {
 	}
 }
 
-// obeyed fails the test when a frame holds anything that a terminal would obey, but colours.
+// obeyed fails the test if a frame contains an escape sequence that is not a colour.
 func obeyed(t *testing.T, f frame.Frame) {
 	t.Helper()
 	for _, theme := range frame.Themes {

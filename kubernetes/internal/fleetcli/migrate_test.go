@@ -24,10 +24,10 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// crashed is what a command ends with that is killed between two of its steps.
+// crashed is the panic value of a command that is killed between two of its steps.
 type crashed struct{}
 
-// twoSides is the profile coder in a fleet and outside of it. Every start of a gateway adds a letter to the data that it has.
+// twoSides is the profile coder in a fleet and outside of it. Every start of a gateway appends a letter to its data.
 type twoSides struct {
 	t               *testing.T
 	api             client.WithWatch
@@ -70,12 +70,12 @@ func newTwoSides(t *testing.T) *twoSides {
 	return w
 }
 
-// step does one step of a command. The step failAt fails, or the command is killed.
+// step performs one step of a command. At step failAt it fails, or kills the command.
 func (w *twoSides) step(do func() error) error {
 	w.steps++
 	done := func() error {
 		err := do()
-		w.starts() // a host is quick to start what it may, and slow to end it
+		w.starts() // a host is quick to start what it may, and slow to stop it
 		return err
 	}
 	if w.steps != w.failAt {
@@ -91,7 +91,7 @@ func (w *twoSides) step(do func() error) error {
 	return err
 }
 
-// host is what the controller and the host do: the gateway is as the object says, and so is the status.
+// host imitates the controller and the host: it brings the gateway to the state of the object, and updates the status.
 func (w *twoSides) host(ctx context.Context, c client.Client) {
 	for range 3 {
 		w.pass(ctx, c)
@@ -156,7 +156,7 @@ func (w *twoSides) began(up *bool, data *string, letter string) {
 	}
 }
 
-// outside stands in for the hinit outside.
+// outside imitates the hinit outside of the fleet.
 func (w *twoSides) outside(_ context.Context, in, out *os.File, words ...string) error {
 	switch strings.Join(words[:min(2, len(words))], " ") {
 	case "profile list":
@@ -191,11 +191,11 @@ func (w *twoSides) outside(_ context.Context, in, out *os.File, words ...string)
 	return fmt.Errorf("unknown: %q", words)
 }
 
-// execute stands in for a command in a host's pod.
+// execute imitates the execution of a command in a host's pod.
 func (w *twoSides) execute(_ context.Context, _ string, in io.Reader, out io.Writer, words ...string) (err error) {
 	defer func() {
 		if closer, is := out.(*os.File); is && w.steps == w.failAt {
-			_ = closer.Close() // as the end of the process does
+			_ = closer.Close() // as at the end of the process
 		}
 	}()
 	return w.step(func() error {
@@ -215,7 +215,7 @@ func (w *twoSides) execute(_ context.Context, _ string, in io.Reader, out io.Wri
 	})
 }
 
-// run runs an import or export. It reports whether the command was killed.
+// run runs an import or export, and reports whether the command was killed.
 func (w *twoSides) run(way string, dry bool) (err error, killed bool) { //nolint:revive // the error is the result
 	defer func() {
 		if r := recover(); r != nil {
@@ -242,7 +242,7 @@ func (w *twoSides) run(way string, dry bool) (err error, killed bool) { //nolint
 	return i.importAll(ctx, &v1alpha1.AgentPool{}, plans, dry), false
 }
 
-// profileThere reports whether the fleet has an object of the profile.
+// profileThere reports whether the fleet has an object for the profile.
 func (w *twoSides) profileThere() bool {
 	return !apierrors.IsNotFound(w.api.Get(context.Background(), client.ObjectKey{Namespace: "default", Name: "coder"}, &v1alpha1.AgentProfile{}))
 }
@@ -252,7 +252,7 @@ func (w *twoSides) profileThere() bool {
 // the fleet still ran it.
 func TestAProfileIsMigratedOnceThoughTheCommandIsKilledAnywhere(t *testing.T) {
 	handlers := utilruntime.PanicHandlers
-	utilruntime.PanicHandlers = nil // else each crash is logged
+	utilruntime.PanicHandlers = nil // otherwise each crash is logged
 	defer func() { utilruntime.PanicHandlers = handlers }()
 	points := 0
 	for _, way := range []string{"import", "export"} {

@@ -12,7 +12,7 @@ import (
 
 var walks = flag.Int("walks", 1000, "how many random walks are made")
 
-// object is an AgentProfile of the model, with its version.
+// object is an AgentProfile in the model, with its version.
 type object struct {
 	Object
 	version   int
@@ -24,7 +24,8 @@ type object struct {
 	calledOff bool   // its last move has failed
 }
 
-// volume is what a host has on its disk of one profile. A number is the age of the data: each run of the gateway makes it older by one.
+// volume is what the disk of a host has of one profile. Numbers are the age of the data: each run of the gateway increases it by
+// one.
 type volume struct {
 	live, incoming int           // -1 for none
 	aside          map[int64]int // by assignment
@@ -35,7 +36,7 @@ type volume struct {
 	lost           bool          // the volume before this one was destroyed, and the host has not reported it yet
 }
 
-// node is a host of the model.
+// node is a host in the model.
 type node struct {
 	name    string
 	own     string // the only profile that it takes, "" for any
@@ -51,7 +52,7 @@ type node struct {
 	nonces  int
 }
 
-// model is the whole fleet.
+// model is a whole fleet: the API server, the controllers and the hosts.
 type model struct {
 	t           testing.TB
 	rnd         *rand.Rand
@@ -100,7 +101,8 @@ func newModel(t testing.TB, seed uint64, broken string) *model {
 
 func (m *model) now(name string) object { list := m.past[name]; return list[len(list)-1] }
 
-// write changes an object by compare-and-swap. It may fail before it is done, and after, and be done after the client has given up.
+// write changes an object by compare-and-swap. Besides conflicts it can fail before or after the change, and the change may
+// happen after the client has given up.
 func (m *model) write(read object, name string, change func(*object)) bool {
 	apply := func() bool {
 		o := m.now(name)
@@ -141,7 +143,7 @@ func (n *node) of(name string) *volume {
 // empty reports whether there is neither live data nor data on the way.
 func (v *volume) empty() bool { return max(v.live, v.incoming) < 0 && len(v.aside) == 0 }
 
-// local is the state of a profile on a host that has read o.
+// local returns the state of a profile on a host that has read o.
 func (m *model) local(n *node, name string, o object) Local {
 	v := n.of(name)
 	l := Local{Up: n.up[name], Offered: n.offered[name], Sent: n.sent[name], Stalled: m.faults && m.rnd.IntN(8) == 0}
@@ -162,7 +164,7 @@ func (m *model) local(n *node, name string, o object) Local {
 	return l
 }
 
-// boot starts a host: what is on the volume and was up is started by hinit itself, without the API.
+// boot starts a host: hinit itself starts what is on the volume and was up, without the API.
 func (n *node) boot(m *model) {
 	n.alive, n.up, n.seen, n.watched = true, map[string]bool{}, map[string]object{}, map[string]int{}
 	n.offered, n.sent = map[string][]string{}, map[string][]string{}
@@ -182,7 +184,7 @@ func podOf(name string) string { return "pool-" + name + "-0" }
 
 func (n *node) crash() { n.alive, n.up = false, map[string]bool{} }
 
-// start runs a gateway, which needs the newest data and must be the only one.
+// start runs a gateway. Its data must be the newest, and no other gateway of the profile may run.
 func (m *model) start(n *node, name string) {
 	v := n.of(name)
 	if n.up[name] {
@@ -209,7 +211,8 @@ func (m *model) fail(format string, args ...any) {
 	}
 }
 
-// host lets a host read, or do the step that follows from its last read. A new profile is created by what the watch has told.
+// host lets a host read an object, or do the step that follows from its last read. It creates a new profile by what the watch has
+// shown.
 func (m *model) host(n *node) {
 	name := names[m.rnd.IntN(len(names))]
 	o, read := n.seen[name]
@@ -230,7 +233,7 @@ func (m *model) host(n *node) {
 	m.step(n, name, o, m.next(n, o, m.local(n, name, o)))
 }
 
-// told lets a watch tell some of the versions that it has not told yet. It begins with the newest one.
+// told lets a watch deliver some of the versions that it has not delivered yet, the newest one first.
 func (n *node) told(m *model, name string) {
 	last := len(m.past[name]) - 1
 	at, begun := n.watched[name]
@@ -240,7 +243,7 @@ func (n *node) told(m *model, name string) {
 	n.watched[name] = at + m.rnd.IntN(last-at+1)
 }
 
-// next is Next, or what it would be without a rule.
+// next is [Next], or in a broken model what [Next] would be without one of its rules.
 func (m *model) next(n *node, o object, l Local) Step {
 	l.Up = l.Up && m.broken != "no halt"
 	step := Next(n.name, &o.Object, l)
@@ -286,7 +289,7 @@ func (m *model) step(n *node, name string, o object, step Step) {
 	case Offer:
 		m.offer(n, name, o)
 	case SetAside:
-		if len(v.aside) > 0 && m.broken == "any home" { // there it is already
+		if len(v.aside) > 0 && m.broken == "any home" { // something has made a home there
 			m.write(o, name, func(o *object) { o.Failed = true })
 			return
 		}
@@ -351,11 +354,11 @@ func (m *model) create(v *volume, name string) {
 	}
 }
 
-// install makes data live. A home that something has made is kept elsewhere.
+// install makes data live. A home that something else has made is kept elsewhere.
 func (v *volume) install(data int) { v.live, v.record, v.stray, v.lost = data, true, false, false }
 
-// drop deletes the set-aside data of the assignment before, which a host must have confirmed once. The rest is kept, and of no use for
-// this fleet.
+// drop deletes the set-aside data of the previous assignment, which a host must have confirmed. Other data is kept, but this
+// fleet can't use it.
 func (m *model) drop(v *volume, name string, o object) {
 	for assignment := range v.aside {
 		if assignment != o.Assignment-1 && m.broken != "drop all" {
@@ -375,7 +378,7 @@ func (m *model) offer(n *node, name string, o object) {
 	m.write(o, name, func(o *object) { o.Offer, o.Received = nonce, "" })
 }
 
-// fetch gets the data from the owner, whose process must have made the offer, and reports whether the data has come.
+// fetch gets the data from the owner, whose process must have made the offer, and reports whether it has arrived.
 func (m *model) fetch(n *node, name string, o object) bool {
 	i := slices.IndexFunc(m.nodes, func(other *node) bool { return other.name == o.Owner })
 	if i < 0 || !m.nodes[i].alive || !slices.Contains(m.nodes[i].offered[name], o.Offer) {
@@ -391,7 +394,7 @@ func (m *model) fetch(n *node, name string, o object) bool {
 	return true
 }
 
-// control lets a controller decide by what its cache has, and carry out a part of it.
+// control lets a controller decide by what its cache has, and carry out a part of the decision.
 func (m *model) control(c int) {
 	cache := m.cache[c]
 	var profiles []Profile
@@ -413,7 +416,7 @@ func (m *model) control(c int) {
 			p.Handled = false
 		}
 		if m.faults && !p.OwnPod && m.rnd.IntN(3) == 0 {
-			p.Pin = m.nodes[m.rnd.IntN(maxHosts)].name // people change their minds
+			p.Pin = m.nodes[m.rnd.IntN(maxHosts)].name // users change their minds
 		}
 		profiles = append(profiles, p)
 	}
@@ -498,14 +501,14 @@ func (m *model) carryOut(read map[string]object, a Action) {
 	}
 }
 
-// fits looks whether a host may get a profile.
+// fits checks that a host may get a profile.
 func (m *model) fits(name, host string) {
 	if slices.ContainsFunc(m.nodes, func(n *node) bool { return n.name == host && n.own != "" && n.own != name }) {
 		m.fail("%s is to go to %s", name, host)
 	}
 }
 
-// whole looks whether the newest data of each profile is on some volume.
+// whole checks that the newest data of each profile is on some volume.
 func (m *model) whole() {
 	for _, name := range names {
 		switch {
@@ -586,8 +589,8 @@ func (m *model) walk(steps int) {
 	}
 }
 
-// TestNoProfileRunsTwiceOrWithoutItsDataOrIsLost walks through API conflicts, stale caches, late writes, two controllers, and crashes of hosts and
-// controllers between any two steps. After that, without faults, everything settles.
+// TestNoProfileRunsTwiceOrWithoutItsDataOrIsLost makes random steps with API conflicts, stale caches, late writes, two
+// controllers, and crashes of hosts and controllers between any two steps. Then, without faults, everything must settle.
 func TestNoProfileRunsTwiceOrWithoutItsDataOrIsLost(t *testing.T) {
 	runs, moves, toPods, recoveries, removed, calledOff, notInstalled, strays := 0, 0, 0, 0, 0, 0, 0, 0
 	for seed := range uint64(*walks) {

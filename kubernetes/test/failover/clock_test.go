@@ -14,10 +14,11 @@ import (
 
 var stepClock = flag.Bool("step-clock", false, "step the wall clock of pods too; this builds hinit and its program of the lease with another time.Now")
 
-// clockVar names the file with the seconds that the clock of a pod is ahead.
+// clockVar names the file with the number of seconds by which the clock of a pod is ahead.
 const clockVar = "HINIT_FAILOVER_CLOCK"
 
-// withClock builds hinit and hinit-lease-kubernetes with a clock that steps, and returns the directory of all programs.
+// withClock builds hinit and hinit-lease-kubernetes with a wall clock that the test can step, and returns the directory of all
+// programs.
 func withClock(t *testing.T, programs string) string {
 	t.Helper()
 	dir := t.TempDir()

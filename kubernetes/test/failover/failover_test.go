@@ -23,7 +23,7 @@ import (
 
 const (
 	leaseTime = 3 * time.Second
-	// maxTakeover is the promise: the lease and two seconds.
+	// maxTakeover is the promised time of a takeover: the duration of the Lease and two seconds.
 	maxTakeover = leaseTime + 2*time.Second
 	sample      = 10 * time.Millisecond
 	patience    = time.Minute
@@ -35,14 +35,14 @@ var (
 	seed      = flag.Uint64("seed", uint64(time.Now().UnixNano()), "which faults come in which order")
 )
 
-// fault is what is done to the pod that serves.
+// fault is one way to disturb the pod that serves.
 type fault struct {
 	name string
 	do   func(p *pod)
 	heal func(t *testing.T, p *pod)
-	// keeps says that the pod goes on to serve, or serves again, and the other one never does.
+	// keeps means that this pod continues to serve, or serves again, and the other pod never does.
 	keeps bool
-	// later is how much later the last renewal may reach the API server. The time of a takeover counts from it.
+	// later is by how much the fault may delay the last renewal. The time of a takeover counts from that renewal.
 	later time.Duration
 }
 
@@ -74,7 +74,7 @@ func faults() []fault {
 	}
 }
 
-// signalProgram sends a signal to the pod's program of the lease.
+// signalProgram sends a signal to hinit-lease-kubernetes in the pod.
 func (p *pod) signalProgram(sig syscall.Signal) {
 	for pid, command := range commands() {
 		if strings.HasPrefix(command, "hinit-lease-kubernetes") && parentOf(pid) == p.cmd.Process.Pid {
@@ -83,13 +83,13 @@ func (p *pod) signalProgram(sig syscall.Signal) {
 	}
 }
 
-// inside runs a command in the pod, after options of nsenter(1).
+// inside runs a command in the namespaces of the pod, with options of nsenter(1).
 func (p *pod) inside(words ...string) ([]byte, error) {
 	words = append([]string{"--target", strconv.Itoa(p.cmd.Process.Pid), "--pid", "--mount"}, words...)
 	return exec.Command("nsenter", words...).CombinedOutput() //nolint:gosec // numbers and files of this test
 }
 
-// serving starts a pair of pods, until the test ends, and returns the pod that serves first.
+// serving starts a pair of pods until the test ends, and returns the pod that serves first.
 func serving(t *testing.T, s *site, pair int) (w *watch, two []*pod, serves *pod) {
 	t.Helper()
 	w = newWatch()
@@ -106,7 +106,7 @@ func serving(t *testing.T, s *site, pair int) (w *watch, two []*pod, serves *pod
 	return w, two, serves
 }
 
-// TestAnotherImageOfPID1GoesOnWithTheLease re-executes the hinit that serves: its gateway stays, and so does the Lease.
+// TestAnotherImageOfPID1GoesOnWithTheLease re-executes the hinit that serves: its gateway keeps running, and it keeps the Lease.
 func TestAnotherImageOfPID1GoesOnWithTheLease(t *testing.T) {
 	cluster.InFull(t)
 	s := newSite(t)
@@ -118,13 +118,13 @@ func TestAnotherImageOfPID1GoesOnWithTheLease(t *testing.T) {
 		}
 		<-time.After(leaseTime / 2)
 	}
-	<-time.After(leaseTime) // the deadline that the first image knew is over
+	<-time.After(leaseTime) // the deadline that the old program knew is over
 	if now := w.gateway(serves); now != before || w.runs(two[1-serves.number]) {
 		t.Errorf("the gateway was process %d and is %d", before, now)
 	}
 }
 
-// signalAll sends a signal to every process of the pod, the gateway's first.
+// signalAll sends a signal to every process of the pod, first to the gateway.
 func (p *pod) signalAll(sig syscall.Signal) {
 	var all []int
 	for pid := range commands() {
@@ -141,10 +141,11 @@ func (p *pod) signalAll(sig syscall.Signal) {
 func (p *pod) setClock(ahead time.Duration) {
 	now := time.Now().Add(ahead).UTC().Format("2006-01-02T15:04:05.000000Z")
 	_ = p.s.Kubectl(p.s.ctx, "--namespace", namespace, "patch", "lease", fmt.Sprintf("pair-%d", p.pair), "--type=merge",
-		"-p", fmt.Sprintf(`{"spec":{"renewTime":%q,"acquireTime":%q}}`, now, now)).Run() // a Lease that was just written refuses it
+		"-p", fmt.Sprintf(`{"spec":{"renewTime":%q,"acquireTime":%q}}`, now, now)).Run() // fails if the Lease was just written
 }
 
-// TestTwoPodsNeverServeAtTheSameTime does everything to the pod that serves, in a random order, and looks every 10 ms.
+// TestTwoPodsNeverServeAtTheSameTime disturbs the pod that serves in every way, in random order, and looks every 10 ms for two
+// that serve.
 func TestTwoPodsNeverServeAtTheSameTime(t *testing.T) {
 	s := newSite(t)
 	s.ctx = t.Context()
@@ -178,7 +179,7 @@ func TestTwoPodsNeverServeAtTheSameTime(t *testing.T) {
 	t.Logf("%d samples", w.samples.Load())
 }
 
-// newPair returns two pods that share a Lease. They are not started.
+// newPair returns two pods that share a Lease, not started yet.
 func newPair(t *testing.T, s *site, pair int) []*pod {
 	t.Helper()
 	shared := filepath.Join(s.dir, fmt.Sprint("pair", pair))
@@ -262,8 +263,8 @@ func TestTheAPIServerStopsForLongerThanTheLease(t *testing.T) {
 	}
 }
 
-// TestNobodyElseSpeaksForTheProgram: an agent and another process of root in the pod say that it holds the Lease for ever. Its gateways end
-// all the same when the program is stopped.
+// TestNobodyElseSpeaksForTheProgram: an agent and another process of root in the pod tell hinit that it holds the Lease for ever.
+// Its gateways must end all the same when the program is stopped.
 func TestNobodyElseSpeaksForTheProgram(t *testing.T) {
 	s := newSite(t)
 	w := newWatch()
@@ -293,7 +294,7 @@ func TestNobodyElseSpeaksForTheProgram(t *testing.T) {
 	}
 }
 
-// storm has a pair fail over a number of times.
+// storm makes a pair fail over many times.
 func storm(t *testing.T, w *watch, two []*pod, random *rand.Rand, times int, sum *summary) error {
 	t.Helper()
 	two[0].start(t)
@@ -313,7 +314,7 @@ func storm(t *testing.T, w *watch, two []*pod, random *rand.Rand, times int, sum
 		began, before, said := time.Now(), w.twos(serves), serves.logged("is held by")
 		f.do(serves)
 		if f.keeps {
-			<-time.After(leaseTime * 3 / 2) // nothing may happen in this time
+			<-time.After(leaseTime * 3 / 2) // no takeover may happen in this time
 			sum.keep(!w.runs(two[1-serves.number]))
 		} else {
 			_, at, err := w.await(two, serves)
@@ -332,7 +333,7 @@ func storm(t *testing.T, w *watch, two []*pod, random *rand.Rand, times int, sum
 		if f.heal != nil {
 			f.heal(t, serves)
 		}
-		// A pod that has not looked yet waits for a whole Lease from its first look, and is no standby before.
+		// A pod counts the Lease from its first read. Before that it is no standby.
 		for end := time.Now().Add(patience); !f.keeps && serves.logged("is held by") == said && time.Now().Before(end); {
 			<-time.After(sample)
 		}
@@ -343,7 +344,7 @@ func storm(t *testing.T, w *watch, two []*pod, random *rand.Rand, times int, sum
 	return nil
 }
 
-// summary are the times without a gateway, by fault.
+// summary has the times without a gateway, by fault.
 type summary struct {
 	mu    sync.Mutex
 	times map[string][]time.Duration
@@ -362,7 +363,7 @@ func (s *summary) keep(as bool) {
 	}
 }
 
-// add counts a takeover, and reports whether it took longer than it may.
+// add records a takeover, and reports whether it took longer than allowed.
 func (s *summary) add(name string, d, later time.Duration) (late bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -376,13 +377,13 @@ func (s *summary) add(name string, d, later time.Duration) (late bool) {
 	return late
 }
 
-// logged counts words in the log of a pod.
+// logged counts how often the log of a pod contains a text.
 func (p *pod) logged(words string) int {
 	log, _ := os.ReadFile(p.dir + "/log") // start has made the file
 	return strings.Count(string(log), words)
 }
 
-// lease returns the pair's Lease. Its times are the holder's.
+// lease returns the pair's Lease. Its times are from the holder's clock.
 func (p *pod) lease() coordinationv1.LeaseSpec {
 	var lease coordinationv1.Lease
 	path := fmt.Sprintf("/apis/coordination.k8s.io/v1/namespaces/%s/leases/pair-%d", namespace, p.pair)
@@ -422,7 +423,7 @@ func (s *summary) tell(t *testing.T) {
 	}
 }
 
-// commands returns the command lines of all living processes that have one.
+// commands returns the command lines of all processes.
 func commands() map[int]string {
 	out := map[int]string{}
 	entries, _ := os.ReadDir("/proc") // reading it never fails

@@ -18,7 +18,7 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// podVar makes this program process 1 of a pod: it mounts a /proc and becomes hinit.
+// podVar makes this test binary process 1 of a pod: it mounts /proc and executes hinit.
 const podVar = "HINIT_FAILOVER_POD"
 
 func TestMain(m *testing.M) {
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(cluster.MainServer(m))
 }
 
-// speakWord makes this program one that sends words to a socket.
+// speakWord makes this test binary a program that sends messages to a socket.
 const speakWord = "speak-to-a-socket"
 
 func speak(socket, words string) error {
@@ -51,13 +51,13 @@ func speak(socket, words string) error {
 	return unix.Sendto(fd, []byte(words), 0, &unix.SockaddrUnix{Name: socket})
 }
 
-// gatewayWord makes this program a gateway.
+// gatewayWord makes this test binary a gateway.
 const gatewayWord = "gateway-of-a-pair"
 
-// becomeGateway becomes a process with the mark of a pod. It says so first when another gateway of the pair runs: a gateway has a lock for as
-// long as it lives.
+// becomeGateway makes this process a gateway with the mark of a pod. Each gateway holds a lock as long as it lives, so a second
+// one of the pair notices the first, and reports it.
 func becomeGateway(shared, busybox, mark string) error {
-	fd, err := unix.Open(filepath.Join(shared, "lock"), unix.O_RDWR, 0) // without O_CLOEXEC
+	fd, err := unix.Open(filepath.Join(shared, "lock"), unix.O_RDWR, 0) // without O_CLOEXEC, so that the lock outlives execve
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ type site struct {
 
 const namespace = "default"
 
-// role has exactly the rights that the program needs.
+// role has exactly the rights that hinit-lease-kubernetes needs.
 const role = `
 apiVersion: v1
 kind: ServiceAccount
@@ -115,7 +115,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: agents}
 subjects: [{kind: ServiceAccount, name: agents}]
 `
 
-// started is the API server of all tests of the package.
+// started is the API server for all tests of the package.
 type started struct {
 	*cluster.Cluster
 	left string // why there is none
@@ -179,7 +179,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// kubectl runs kubectl and returns what it prints.
+// kubectl runs kubectl and returns its output.
 func (s *site) kubectl(t *testing.T, input string, words ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -204,7 +204,7 @@ func repository(t *testing.T) string {
 	return dir
 }
 
-// pod is one hinit of a pair.
+// pod is one of the two hinits of a pair.
 type pod struct {
 	s      *site
 	pair   int
@@ -215,13 +215,13 @@ type pod struct {
 	log    *os.File
 }
 
-// mark is in the command line of the pod's gateway and in no other.
+// mark is a word that only the command line of this pod's gateway contains.
 func (p *pod) mark() string { return fmt.Sprintf("%d", 1000000+p.pair*10+p.number) }
 
-// agentUser runs the gateways.
+// agentUser is the user of the gateways.
 const agentUser = 10000
 
-// config runs a gateway that says so when another one of the pair runs.
+// config is a hinit.yaml whose gateway reports when another one of the pair runs.
 const config = `agent:
   user: "10000:10000"
   binary: %[1]s
@@ -283,7 +283,7 @@ func (p *pod) start(t *testing.T) {
 	}
 }
 
-// end kills the pod's container and all that runs in it.
+// end kills everything in the pod's container.
 func (p *pod) end() {
 	_ = p.cmd.Process.Kill() // it may have ended
 	_ = p.cmd.Wait()

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// watch looks at the gateways of all pairs every 10 ms.
+// watch looks for the gateways of all pairs every 10 ms.
 type watch struct {
 	samples atomic.Int64
 	stop    chan struct{}
@@ -62,21 +62,22 @@ func (w *watch) look() {
 
 func (w *watch) runs(p *pod) bool { return w.gateway(p) != 0 }
 
-// gateway returns the process of a pod's gateway, 0 for none.
+// gateway returns the pid of a pod's gateway, or 0.
 func (w *watch) gateway(p *pod) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.alive[p.mark()]
 }
 
-// twos returns how many samples had two gateways of a pod's pair.
+// twos returns in how many samples two gateways of the pair were running.
 func (w *watch) twos(p *pod) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.two[p.mark()[:len(p.mark())-1]]
 }
 
-// await waits until a pod has a gateway that is not the one of not, and returns that pod and when it was seen.
+// await waits until a pod has a gateway that is not the one of the pod not. It returns that pod, and when its gateway was first
+// seen.
 func (w *watch) await(two []*pod, not *pod) (*pod, time.Time, error) {
 	for end := time.Now().Add(patience); time.Now().Before(end); <-time.After(sample / 2) {
 		for _, p := range two {

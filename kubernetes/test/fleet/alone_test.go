@@ -22,7 +22,7 @@ import (
 	"hinit/kubernetes/test/agentsandbox"
 )
 
-// installSandboxes defines the kind of agent-sandbox and runs what stands in for its controller, until the end of the test.
+// installSandboxes defines the kind of agent-sandbox, and runs the imitated controller until the test ends.
 func (f *sim) installSandboxes() {
 	f.Helper()
 	objects, err := dynamic.NewForConfig(f.rest)
@@ -47,7 +47,7 @@ func (f *sim) installSandboxes() {
 	f.Cleanup(func() {
 		cancel()
 		<-done
-		_ = f.Kubectl(context.Background(), "delete", "--timeout=1m", crd).Run() // the server ends with the tests
+		_ = f.Kubectl(context.Background(), "delete", "--timeout=1m", crd).Run() // the server ends with the tests anyway
 	})
 	go func() {
 		defer close(done)
@@ -62,7 +62,7 @@ func (f *sim) is(o client.Object, name string) bool {
 	return f.api.Get(f.ctx, client.ObjectKey{Namespace: "default", Name: name}, o) == nil
 }
 
-// on says what is missing until a profile is ready on a host.
+// on returns what is missing until a profile is ready on a host.
 func (f *sim) on(profile, host string) string {
 	if p := f.profile(profile); p.Status.Host != host || !p.Status.Ready || p.Status.Move != nil {
 		return fmt.Sprintf("%+v", p.Status)

@@ -23,7 +23,7 @@ const (
 	chaosProfiles = 40
 )
 
-// chaos does one thing after the other to a fleet.
+// chaos disturbs a fleet, with one fault after the other.
 type chaos struct {
 	*sim
 	rnd         *rand.Rand
@@ -79,7 +79,7 @@ func TestChaosNeverRunsAProfileTwiceAndLosesNone(t *testing.T) {
 	}
 }
 
-// retry does something until the API server takes it.
+// retry calls do until the API server accepts the request.
 func (c *chaos) retry(what string, do func() error) {
 	c.Helper()
 	until(c.T, 2*time.Minute, what, func() string {
@@ -90,13 +90,13 @@ func (c *chaos) retry(what string, do func() error) {
 	})
 }
 
-// strike does one thing at random. A fault that lasts ends by itself.
+// strike causes one random fault. A fault that lasts is ended later.
 func (c *chaos) strike(t *testing.T) {
 	t.Helper()
 	host := fmt.Sprintf("%s-%d", c.pool, c.rnd.IntN(chaosHosts))
 	name := fmt.Sprintf("p%05d", c.rnd.IntN(chaosProfiles))
 	if c.rnd.IntN(4) == 0 {
-		host = pool.Pod(c.pool, name) // most have none
+		host = pool.Pod(c.pool, name) // most profiles have none
 	}
 	later := func(do func()) {
 		time.AfterFunc(time.Duration(500+c.rnd.IntN(4000))*time.Millisecond, do)
@@ -188,7 +188,7 @@ func (c *chaos) strike(t *testing.T) {
 	}
 }
 
-// strikeProcess kills or suspends the program of a host while the gateways of the pod go on, or steps a clock.
+// strikeProcess kills or suspends the program of a host while the gateways of the pod go on, or steps its clock.
 func (c *chaos) strikeProcess(one *hostProcess, later func(func())) {
 	clock := one.clock
 	switch k := c.rnd.IntN(3); {
@@ -208,7 +208,7 @@ func (c *chaos) strikeProcess(one *hostProcess, later func(func())) {
 	}
 }
 
-// newController starts one of two controllers, both of which lead: their Leases are in different namespaces.
+// newController starts one of two controllers. Both lead, because their Leases are in different namespaces.
 func (c *chaos) newController(t *testing.T, i int) *controllerProcess {
 	t.Helper()
 	namespace := []string{"default", "kube-public"}[i]
@@ -218,7 +218,7 @@ func (c *chaos) newController(t *testing.T, i int) *controllerProcess {
 	return c.controllerIn(t, c.log, namespace)
 }
 
-// controllerIn starts a controller whose leader's Lease is in a namespace. With another namespace there are two leaders.
+// controllerIn starts a controller with its Lease in a namespace. Controllers with different namespaces lead at the same time.
 func (s *server) controllerIn(t *testing.T, out *os.File, namespace string) *controllerProcess {
 	t.Helper()
 	return s.start(t, out, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, leaseVar+"="+namespace) })

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// cost is what programs have taken of the processors since a moment, by their names. Under load it tells more than the time.
+// cost is the processor time that programs have used since a moment, by name. Under load it says more than elapsed time.
 type cost map[string]float64
 
 // spent returns the processor time of all processes of the test's PID namespace.
@@ -25,12 +25,12 @@ func spent() cost {
 		}
 		_, _ = fmt.Sscan(fields[11]+" "+fields[12], &user, &system)
 		_, name, _ = strings.Cut(name, "(")
-		c[name] += (user + system) / 100 // ticks, see proc_pid_stat(5)
+		c[name] += (user + system) / 100 // in ticks, see proc_pid_stat(5)
 	}
 	return c
 }
 
-// since returns what was spent since an earlier moment, the most first.
+// since returns what was used since an earlier moment, the largest first.
 func (c cost) since(then cost) string {
 	var rows []string
 	for name, now := range c {

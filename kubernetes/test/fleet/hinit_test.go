@@ -21,8 +21,8 @@ import (
 	hinit "hinit/client"
 )
 
-// ledger knows, of all hosts, which gateways run and how new their data is. It is told at the moment of each start, so nothing is missed
-// between samples.
+// ledger knows of all hosts which gateways run and how new their data is. Each start is recorded when it happens, so nothing is
+// missed between samples.
 type ledger struct {
 	mu      sync.Mutex
 	runs    map[string]string // the host that runs a profile
@@ -37,7 +37,7 @@ func newLedger() *ledger {
 	return &ledger{runs: map[string]string{}, newest: map[string]int{}, down: map[string]time.Time{}, longest: map[string]time.Duration{}}
 }
 
-// began notes a start with the data of a host.
+// began records a start with the data of a host.
 func (l *ledger) began(profile, host string, data int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,8 +77,8 @@ func (l *ledger) wrong() []string {
 	return slices.Clone(l.faults)
 }
 
-// fakeInit stands in for the hinit of a pod: the same socket and the same answers about gateways, without processes. It starts with what ran
-// before, as hinit does, and knows the profiles that the volume has.
+// fakeInit imitates the hinit of a pod: the same socket and the same answers about gateways, without processes. It starts what
+// ran before, as hinit does, and knows the profiles on the volume.
 type fakeInit struct {
 	host, home string
 	ledger     *ledger
@@ -104,7 +104,7 @@ func startFakeInit(host, home, socket string, user int, l *ledger) (*fakeInit, e
 			return nil, err
 		}
 	}
-	_ = os.Remove(socket) // of an earlier pod
+	_ = os.Remove(socket) // left by an earlier pod
 	listener, err := net.Listen("unix", socket)
 	if err == nil && user != 0 {
 		err = errors.Join(os.Chown(filepath.Join(home, "profiles"), user, user), os.Chmod(socket, 0o777))
@@ -135,7 +135,7 @@ func startFakeInit(host, home, socket string, user int, l *ledger) (*fakeInit, e
 	return f, nil
 }
 
-// end is the end of the container: the gateways end, and what was wanted stays on the volume.
+// end ends the container: the gateways end, and the volume keeps which ones are wanted.
 func (f *fakeInit) end() {
 	_ = f.server.Close()
 	f.mu.Lock()
@@ -152,7 +152,7 @@ func (f *fakeInit) stateFile(name string) string {
 	return filepath.Join(f.home, "profiles", name, "gateway_state.json")
 }
 
-// intent reports whether a gateway is wanted up, as the volume says.
+// intent reports whether a gateway is wanted up, by the file on the volume.
 func (f *fakeInit) intent(name string) bool {
 	text, err := os.ReadFile(f.stateFile(name))
 	return err == nil && strings.Contains(string(text), "running")
@@ -187,7 +187,7 @@ func (f *fakeInit) rescan() {
 	}
 }
 
-// dataFile has the number of starts, as the data of a real profile has what its gateway has done.
+// dataFile is the file with the number of starts. It stands for the data of a real profile, which changes with each run.
 func (f *fakeInit) dataFile(name string) string {
 	return filepath.Join(f.home, "profiles", name, "data")
 }
@@ -225,7 +225,7 @@ func (f *fakeInit) start(name string, s *hinit.Service) {
 	})
 }
 
-// write replaces a file as a whole, or leaves it.
+// write replaces a file completely or not at all.
 func (f *fakeInit) write(file, text string) error {
 	err := os.WriteFile(file+".new", []byte(text), 0o600)
 	if err == nil && f.user != 0 {
@@ -251,7 +251,7 @@ func (f *fakeInit) touch(name string) {
 	f.changed[name] = f.now
 }
 
-// order answers about one service after an order.
+// order handles an order for one service.
 func (f *fakeInit) order(do func(string, *hinit.Service)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		name := strings.TrimPrefix(r.PathValue("name"), "gateway-")
@@ -268,8 +268,8 @@ func (f *fakeInit) order(do func(string, *hinit.Service)) http.HandlerFunc {
 	}
 }
 
-// answer answers about one service. With behind it starts the gateway before the host has the answer, once. A host asks about a run before it
-// offers the data, and again before it sets the data aside: the start comes with the second answer.
+// answer handles a question about one service. With behind, it once starts the gateway before the host gets the answer. A host
+// asks before it offers the data, and again before it sets the data aside; the start happens at the second question.
 func (f *fakeInit) answer(w http.ResponseWriter, r *http.Request) {
 	f.order(func(string, *hinit.Service) {})(w, r)
 	name := strings.TrimPrefix(r.PathValue("name"), "gateway-")
@@ -284,7 +284,7 @@ func (f *fakeInit) answer(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// follow writes the status and its changes, a line a second at most.
+// follow sends the status and its changes, at most one line a second.
 func (f *fakeInit) follow(w http.ResponseWriter, r *http.Request) {
 	var seen, whole uint64
 	for first := true; r.Context().Err() == nil; first = false {

@@ -9,14 +9,15 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// busy has a gateway of a host work on an answer, or end that.
+// busy makes a gateway of a host work on an answer, or stop doing so.
 func (f *sim) busy(host string, is bool) {
 	f.k.mu.Lock()
 	defer f.k.mu.Unlock()
 	f.k.running[host].init.busy.Store(is)
 }
 
-// hostVersions returns the versions of the profiles on a host, and what is wrong with the first that is not told to run.
+// hostVersions returns the versions of the profiles on a host, and what is wrong with the first one that is not reported as
+// running.
 func (f *sim) hostVersions(host string) (versions, wrong string) {
 	for _, p := range f.profiles() {
 		if p.Status.Host != host {
@@ -64,7 +65,7 @@ func TestAHostThatWaitsForAnAnswerRunsOn(t *testing.T) {
 		}
 		old := container(last)
 		until(t, time.Minute, what+": the last host told to end", waits(last))
-		time.Sleep(time.Second) // what was under way is written
+		time.Sleep(time.Second) // by then, all writes in progress are done
 		before, wrong := f.hostVersions(last)
 		for range 8 {
 			if now, bad := f.hostVersions(last); now != before || bad != "" || wrong != "" || now == "" {

@@ -54,7 +54,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// kubelet runs the pods of pools: the real host code beside a stand-in for hinit. It does for a number of nodes what kubelets do.
+// kubelet runs the pods of pools: the real host code with an imitation of hinit. It does what the kubelets of a number of nodes
+// do.
 type kubelet struct {
 	api     client.WithWatch
 	kube    *kubernetes.Clientset
@@ -74,7 +75,7 @@ type kubelet struct {
 	offline map[string]bool       // hosts that can't reach the API server
 }
 
-// simulated is a pod that runs.
+// simulated is a running pod.
 type simulated struct {
 	uid    types.UID
 	image  string
@@ -86,7 +87,7 @@ type simulated struct {
 	ends   time.Time    // since when its preStop hook runs
 }
 
-// cut takes the API server away from the host, or gives it back.
+// cut cuts the host off from the API server, or connects it again.
 func (s *simulated) cut(off bool) {
 	if s.host != nil {
 		s.host.cut(off)
@@ -95,7 +96,7 @@ func (s *simulated) cut(off bool) {
 	}
 }
 
-// drained reports whether the preStop hook of a pod that shall end is through, which it is once no gateway works on an answer.
+// drained reports whether the preStop hook of an ending pod has finished, which is when no gateway works on an answer.
 func (s *simulated) drained(p *corev1.Pod) bool {
 	hook := p.Spec.Containers[0].Lifecycle
 	if hook == nil || hook.PreStop == nil {
@@ -122,7 +123,7 @@ func newKubelet(s *server, dir string, out io.Writer) (*kubelet, error) {
 	return k, err
 }
 
-// nodes makes nodes, and volumes of which each pod gets one. Until ctx ends the nodes say that they are alive.
+// nodes makes nodes, and volumes of which each pod gets one. Until ctx ends, it reports the nodes as alive.
 func (k *kubelet) nodes(ctx context.Context, n, volumes int) error {
 	bind := storagev1.VolumeBindingImmediate
 	objects := []client.Object{&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "simulated"}, Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: &bind}}
@@ -149,7 +150,7 @@ func (k *kubelet) nodes(ctx context.Context, n, volumes int) error {
 	go func() {
 		for ctx.Err() == nil {
 			for i := range n {
-				_ = k.alive(ctx, nodeName(i)) // the next one comes soon
+				_ = k.alive(ctx, nodeName(i)) // the next report follows soon
 			}
 			sleep(ctx, 10*time.Second)
 		}
@@ -207,7 +208,7 @@ func (k *kubelet) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		pods := &corev1.PodList{}
 		if err := k.api.List(ctx, pods, client.HasLabels{v1alpha1.PoolLabel}); err != nil {
-			sleep(ctx, 200*time.Millisecond) // the API server is away: everything runs on
+			sleep(ctx, 200*time.Millisecond) // the API server does not answer; everything goes on
 			continue
 		}
 		there := map[string]types.UID{}
@@ -244,7 +245,7 @@ func (k *kubelet) uids() map[string]types.UID {
 	return out
 }
 
-// pod brings one pod to what its object says.
+// pod brings one pod to the state of its object.
 func (k *kubelet) pod(ctx context.Context, p *corev1.Pod) error {
 	k.mu.Lock()
 	now, killed := k.running[p.Name], k.killed[p.UID]
@@ -292,7 +293,7 @@ func (k *kubelet) status(ctx context.Context, p *corev1.Pod, state corev1.Contai
 	return k.api.Status().Patch(ctx, next, client.MergeFrom(p))
 }
 
-// begin starts a pod: the stand-in for hinit, and the host with the account of the pod.
+// begin starts a pod: the imitation of hinit, and the host with the account of the pod.
 func (k *kubelet) begin(ctx context.Context, p *corev1.Pod) error {
 	home := filepath.Join(k.dir, p.Name)
 	if err := k.volume(home); err != nil {
@@ -346,7 +347,7 @@ func (k *kubelet) begin(ctx context.Context, p *corev1.Pod) error {
 	return nil
 }
 
-// volume makes the volume of a pod, once. As root it mounts a separate file system, which can become full.
+// volume makes the volume of a pod, once. As root it mounts a file system of its own, which can become full.
 func (k *kubelet) volume(home string) error {
 	err := os.Mkdir(home, 0o755)
 	if err == nil && os.Geteuid() == 0 {
@@ -362,7 +363,7 @@ func (k *kubelet) volume(home string) error {
 	return err
 }
 
-// unmount removes the volumes, which are file systems.
+// unmount unmounts the volumes that are file systems.
 func (k *kubelet) unmount() {
 	homes, _ := filepath.Glob(filepath.Join(k.dir, "*")) // the pattern is right
 	for _, home := range homes {
@@ -387,7 +388,7 @@ func (k *kubelet) drop(host string) { _ = os.Remove(filepath.Join(k.dir, host, "
 
 // token makes a token of a pod, as the kubelet does for its volumes.
 func (k *kubelet) token(ctx context.Context, p *corev1.Pod, audience string) (string, error) {
-	seconds := int64(6 * 60 * 60) // longer than a run, because nothing renews it
+	seconds := int64(6 * 60 * 60) // longer than a run, because it is not renewed
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID}, ExpirationSeconds: &seconds,
 	}}
@@ -424,7 +425,7 @@ func (k *kubelet) kill(uid types.UID, dead bool) {
 	k.killed[uid] = dead
 }
 
-// partition cuts a host off from the API server, also the pod that follows it, or ends that.
+// partition cuts a host, and the pod that replaces it, off from the API server, or connects it again.
 func (k *kubelet) partition(name string, off bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -434,7 +435,7 @@ func (k *kubelet) partition(name string, off bool) {
 	}
 }
 
-// with returns a client with the token of a pod.
+// with returns a client that has the token of a pod.
 func (f *sim) with(token string) (client.Client, error) {
 	config := rest.AnonymousClientConfig(f.rest)
 	config.BearerToken = token
