@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Between two attempts there is a wait, which grows, differs between tasks and depends on the cause.
+// The pause between two attempts grows, differs between tasks and depends on the cause.
 func TestBackoff(t *testing.T) {
 	t.Parallel()
 	served := func(t *testing.T) *board {
@@ -14,7 +14,7 @@ func TestBackoff(t *testing.T) {
 		b.d.Backoff, b.d.Config.FailureLimit = time.Minute, 5
 		return b
 	}
-	// waits is how long a task is held back, found as a dispatcher finds it: from deadline to deadline.
+	// waits returns how long a task is held back, by asking the dispatcher for its deadlines one after the other.
 	waits := func(b *board, id string) time.Duration {
 		b.t.Helper()
 		begin := b.now
@@ -31,7 +31,7 @@ func TestBackoff(t *testing.T) {
 		b.t.Fatalf("%s is never started", id)
 		return 0
 	}
-	t.Run("a missing program", func(t *testing.T) { // failed five times in 19 ms, and blocked the task
+	t.Run("a missing program", func(t *testing.T) { // five failures in 19 ms blocked the task
 		b := served(t)
 		id := b.ready("alpha")
 		b.runner.fail = errors.New("no such file")
@@ -77,7 +77,7 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// A host that can't start workers is no failure of a task.
+// A host that can't start workers does not count as a failure of a task.
 func TestTheHostCannotStartWorkers(t *testing.T) {
 	t.Parallel()
 	t.Run("it says so", func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 		same(t, "spawned", spawnedIDs(b.tick()), ids...)
 		b.sound()
 	})
-	// PID 1 stood still for 48 seconds. Then it started the worker it had been asked for, and another one of the next attempt.
+	// PID 1 was stopped for 48 seconds. Then it started the requested worker, beside the worker of the next attempt.
 	t.Run("it does not answer", func(t *testing.T) {
 		for _, started := range []bool{false, true} {
 			b := newBoard(t)
@@ -127,8 +127,7 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 			b.sound()
 		}
 	})
-	// The task was reclaimed by hand meanwhile, before the next pass or within it. The worker of the reclaimed attempt met the
-	// next one's.
+	// The task was reclaimed by hand before the next pass or during it, and the workers of both attempts ran at the same time.
 	t.Run("it does not answer, and the task is reclaimed", func(t *testing.T) {
 		for _, within := range []bool{false, true} {
 			b := newBoard(t)

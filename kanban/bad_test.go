@@ -39,7 +39,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestReadOnlyVolume: every command said "unable to open database file (14)", those that only read, too.
+// TestReadOnlyVolume: every command failed with "unable to open database file (14)", even those that only read.
 func TestReadOnlyVolume(t *testing.T) {
 	dir := smallDisk(t, "4m")
 	b := openBoard(t, dir, env{})
@@ -79,7 +79,7 @@ func TestReadOnlyVolume(t *testing.T) {
 	must(t, s.Close())
 }
 
-// smallDisk mounts a tmpfs of a size.
+// smallDisk mounts a tmpfs of the given size.
 func smallDisk(t *testing.T, size string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -100,7 +100,7 @@ func smallDisk(t *testing.T, size string) string {
 func TestLargeBody(t *testing.T) {
 	size := 5 << 20
 	if *full {
-		size = 100 << 20 // each change of the row writes all of it, so this is seconds of disk
+		size = 100 << 20 // each change of the row writes it as a whole, which takes seconds
 	}
 	b := newBoard(t)
 	body := strings.Repeat("0123456789abcdef", size/16)
@@ -128,7 +128,7 @@ func TestLockedForLong(t *testing.T) {
 	if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil || !isBusy(err) {
 		t.Errorf("%v", err)
 	}
-	// A caller that gives up isn't kept waiting.
+	// A caller that cancels returns at once.
 	_, err = b.db.Exec("PRAGMA busy_timeout = 120000")
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -153,7 +153,7 @@ func TestClockSteps(t *testing.T) {
 		for range 3 {
 			b.tick()
 		}
-		b.wantStatus(id, Running) // the runner's word counts more than the clock
+		b.wantStatus(id, Running) // the runner's report counts more than the clock
 		b.exits(id, Exit{Code: 1})
 		b.tick()
 		if n := b.task(id).ConsecutiveFailures; n != 1 {
@@ -162,7 +162,7 @@ func TestClockSteps(t *testing.T) {
 	}
 }
 
-// One row with a word in a column of numbers stopped the board of everybody: SQLite lets any writer store it.
+// One row with a word in a numeric column stopped the whole board. SQLite lets any program store such a value.
 func TestAWordInAColumnOfNumbersStopsNobody(t *testing.T) {
 	t.Parallel()
 	for _, table := range []table{tasksTable, runsTable} {

@@ -216,7 +216,7 @@ func TestProfileDirs(t *testing.T) {
 	}
 }
 
-// A board could not be deleted while a service wrote beside its file: its directory was not empty, and the board was there again.
+// A board could not be deleted while a service wrote beside its file: the directory was not empty, and the board reappeared.
 func TestABoardIsDeletedWhileItIsWritten(t *testing.T) {
 	t.Parallel()
 	b := &Boards{Root: t.TempDir(), Env: env{}.get}

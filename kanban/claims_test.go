@@ -84,7 +84,7 @@ func TestClaims(t *testing.T) {
 	t.Run("parents not done at claim", func(t *testing.T) {
 		b := newBoard(t)
 		parent, child := b.ready("alpha"), b.ready("alpha")
-		b.exec("INSERT INTO task_links VALUES (?, ?)", parent, child) // behind the back of link
+		b.exec("INSERT INTO task_links VALUES (?, ?)", parent, child) // directly, because Link would refuse it
 		if _, won, err := b.Store.claim(t.Context(), b.now, child, claimOptions{from: Ready}); won || err != nil {
 			t.Errorf("%v %v", won, err)
 		}
@@ -251,7 +251,7 @@ func TestReclaim(t *testing.T) {
 		}
 		b.sound()
 	})
-	// While the worker of a reclaimed task dies, the dispatcher at work sees its end, gives the task back and starts it again.
+	// While the worker of a reclaimed task dies, a dispatcher sees the end, releases the task and starts it again.
 	t.Run("a reclaim beside a running dispatcher leaves the next attempt alone", func(t *testing.T) {
 		b := newBoard(t)
 		id := b.ready("alpha")
@@ -271,7 +271,7 @@ func TestReclaim(t *testing.T) {
 		if first.ClaimLock == second.ClaimLock || !strings.HasPrefix(second.ClaimLock, b.Claimer()+".") {
 			t.Errorf("locks %q and %q", first.ClaimLock, second.ClaimLock)
 		}
-		// The agent's reclaim_task compares the lock that it saw.
+		// The agent's reclaim_task requires the lock that it has read.
 		res, err := b.db.ExecContext(t.Context(), "UPDATE tasks SET status = 'ready' WHERE id = ? AND claim_lock = ?", id, first.ClaimLock)
 		must(t, err)
 		if n, _ := res.RowsAffected(); n != 0 {
@@ -322,7 +322,7 @@ func TestHeartbeats(t *testing.T) {
 	if p := b.payload(id, "heartbeat"); p["note"] != "half way" {
 		t.Errorf("%v", p)
 	}
-	// A stale run cannot complete, block, schedule or heartbeat a newer attempt.
+	// A finished run can't complete, block, schedule or heartbeat a newer attempt.
 	stale := task.CurrentRunID
 	b.pass(DefaultTTL)
 	b.d.Config.MaxSpawn = new(0)
@@ -341,8 +341,8 @@ func TestHeartbeats(t *testing.T) {
 	}
 }
 
-// TestNoRunEndsBeforeItBegan ends runs in every way with a time from before their start. A process had the time before it waited
-// for the lock while another one began the run, or the clock stepped back.
+// TestNoRunEndsBeforeItBegan ends runs in every way with a time before their start. Such a time is from before the wait for the
+// database's lock, during which another process began the run. Or the clock was set back.
 func TestNoRunEndsBeforeItBegan(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(b *board, id string, early time.Time) error{

@@ -24,7 +24,7 @@ import (
 
 var pictures = flag.String("pictures", "", "write screenshots into this directory")
 
-// browser is Debian's Chromium, driven over a pipe (--remote-debugging-pipe): messages of JSON that end with a zero byte.
+// browser is Debian's Chromium, controlled over a pipe (--remote-debugging-pipe) by JSON messages that end with a zero byte.
 type browser struct {
 	*testing.T
 	in      *os.File
@@ -182,7 +182,7 @@ func (b *browser) until(script string) {
 	testkit.Until(b.T, script, func() bool {
 		reply := b.ask("Runtime.evaluate", map[string]any{"expression": script, "returnByValue": true, "awaitPromise": true})
 		var is struct{ Result struct{ Value any } }
-		return json.Unmarshal(reply, &is) == nil && is.Result.Value == true // it fails while the page changes
+		return json.Unmarshal(reply, &is) == nil && is.Result.Value == true // fails while the page changes
 	})
 }
 
@@ -227,7 +227,7 @@ func (b *browser) picture(name string) {
 	}
 }
 
-// contrast returns the texts of a page that are hard to read: less than 6 to 1 (WCAG 2.2, 1.4.3, asks for 4.5).
+// contrast returns the texts of a page with a contrast of less than 6 to 1 (WCAG 2.2, 1.4.3, requires 4.5).
 const contrast = `(() => {
   const parse = (c) => (c.match(/[\d.]+/g) || []).map(Number);
   const light = ([r, g, b]) => { const f = (v) => { v /= 255; return v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; }; return .2126 * f(r) + .7152 * f(g) + .0722 * f(b); };
@@ -299,7 +299,7 @@ func TestInABrowser(t *testing.T) {
 	b.until(`document.querySelectorAll('#rows tr[data-name]').length === 500`)
 	b.until(`document.getElementById('live').textContent === 'live'`)
 
-	// A change comes into the page by itself, on an idle machine within a few hundredths of a second.
+	// A change appears on the page by itself, on an idle machine within a few hundredths of a second.
 	b.eval(`window.hit = new Promise((done) => new MutationObserver(() => {
 	  const row = document.querySelector('[data-name="gateway-000"] .state');
 	  if (row && row.textContent.includes('backoff')) done(Date.now());
@@ -331,7 +331,7 @@ func TestInABrowser(t *testing.T) {
 	b.until(`document.querySelectorAll('#rows details').length === 3 && document.querySelectorAll('#rows tr[data-name]').length === 500`)
 	b.eval(`document.getElementById('q').focus()`)
 
-	// From the filter to a service and its buttons by tabs and Enter alone; a change of the row keeps the focus.
+	// Go from the filter to a service and its buttons by Tab and Enter alone. A change of the row keeps the focus.
 	tabTo := func(what, script string) {
 		t.Helper()
 		for range 40 {
@@ -369,7 +369,7 @@ func TestInABrowser(t *testing.T) {
 	boards.Store(&text2)
 	b.until(`document.querySelector('[data-again]').textContent.includes('build <b>more</b>')`)
 
-	// Everything can be read, light and dark, on a telephone and on a wall; nothing is wider than a telephone.
+	// All texts can be read, light and dark, on a telephone and on a wall, and no page is wider than a telephone.
 	for _, dark := range []bool{false, true} {
 		b.dark(dark)
 		word := map[bool]string{false: "light", true: "dark"}[dark]

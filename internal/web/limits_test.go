@@ -14,7 +14,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestWrongTokensDoNotLockTheOwnerOut: others have guessed until they are told to wait, and the right token still opens page and metrics.
+// TestWrongTokensDoNotLockTheOwnerOut: after others have guessed up to the limit, the right token still opens the page and the
+// metrics.
 func TestWrongTokensDoNotLockTheOwnerOut(t *testing.T) {
 	metrics := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("# EOF\n")) })
 	s := serve(t, Options{Hinit: newFake(coder()), Token: token, Metrics: metrics})
@@ -40,7 +41,7 @@ func TestWrongTokensDoNotLockTheOwnerOut(t *testing.T) {
 	}
 }
 
-// TestTheStreamsOfOneReaderLeaveRoomForOthers: one address has many, and can't have all.
+// TestTheStreamsOfOneReaderLeaveRoomForOthers: one address may have many streams, but not all.
 func TestTheStreamsOfOneReaderLeaveRoomForOthers(t *testing.T) {
 	p := newConnectionLimit(maxStreams)
 	one := 0
@@ -71,7 +72,7 @@ func TestTheStreamsOfOneReaderLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// TestNamesOfThisMachineHaveNoCase: localhost is localhost however it is written.
+// TestNamesOfThisMachineHaveNoCase: localhost may be in upper or lower case.
 func TestNamesOfThisMachineHaveNoCase(t *testing.T) {
 	s := serve(t, Options{Hinit: newFake(coder()), Hosts: []string{"NAS.lan."}})
 	for _, host := range []string{"localhost", "LOCALHOST", "localhost.", "LocalHost.:80", "nas.LAN", "127.0.0.1", "[::1]:9"} {
@@ -86,7 +87,7 @@ func TestNamesOfThisMachineHaveNoCase(t *testing.T) {
 	}
 }
 
-// busy is a hub's status of many services that all have a past.
+// busy returns a status with many services that all have a history.
 func busy(s *Server, n int) (list []client.Service) {
 	used := measured{byName: make(map[string]procusage.Usage), cpu: true, lines: make(map[string][2]string)}
 	for i := range n {
@@ -118,7 +119,7 @@ func TestThePageOf500ServicesIsSmall(t *testing.T) {
 	})
 }
 
-// BenchmarkAStatusOf500 is what each second of a live page costs where little changes.
+// BenchmarkAStatusOf500 measures the cost of one second of a live page with few changes.
 func BenchmarkAStatusOf500(b *testing.B) {
 	s, err := New(Options{Hinit: newFake(), LogsAs: func(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }})
 	if err != nil {

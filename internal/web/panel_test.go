@@ -12,7 +12,7 @@ import (
 	"hinit/client"
 )
 
-// drag draws with the mouse over a part of the first element that the selector finds, from a to b of its width.
+// drag moves the mouse with a pressed button over the first element that the selector finds, from a to b of its width.
 func (b *browser) drag(selector string, from, to float64) {
 	b.Helper()
 	box, _ := b.eval(`(() => { const e = document.querySelector('` + selector + `'); e.scrollIntoView({block: 'center'}); const r = e.getBoundingClientRect(); return [r.left, r.top + r.height / 2, r.width]; })()`).([]any)
@@ -116,14 +116,14 @@ func TestThePanelAndTheLogInABrowser(t *testing.T) {
 		t.Errorf("the form forgets the age: %v", got)
 	}
 
-	// Its download is what the search shows.
+	// The download has what the search shows.
 	got, _ := b.eval(`(async () => { const a = await fetch([...document.querySelectorAll('a')].find((a) => a.textContent === 'Download').href); return a.status + ' ' + a.headers.get('Content-Disposition') + '\n' + await a.text(); })()`).(string)
 	lines := strings.Split(strings.TrimSpace(got), "\n")
 	if len(lines) != 3 || lines[0] != fmt.Sprint(http.StatusOK)+" attachment; filename=gateway-coder.log" || !strings.HasSuffix(lines[1], "ERROR no answer of the provider") {
 		t.Errorf("the download is\n%s", got)
 	}
 
-	// A long line wraps, unless this browser is told otherwise; it remembers that.
+	// A long line is wrapped unless this browser has turned that off, which it remembers.
 	wide := `document.getElementById('log').scrollWidth > document.getElementById('log').clientWidth`
 	if b.eval(wide) != false {
 		t.Error("a long line does not wrap")
@@ -135,7 +135,7 @@ func TestThePanelAndTheLogInABrowser(t *testing.T) {
 	b.open(s.url + "/service/gateway-coder/log?since=24h")
 	b.until(`!document.getElementById('wrap').checked && ` + wide)
 
-	// The time of a line is a link to it, which shows the lines around it too.
+	// The time of a line is a link that shows the lines around it.
 	b.eval(`[...document.querySelectorAll('#log span')].find((e) => e.textContent.includes('ERROR')).querySelector('a').click(); 0`)
 	b.until(`location.search.startsWith('?at=') && document.readyState === 'complete' && document.querySelectorAll('#log .target').length === 1`)
 	b.until(`(() => { const r = document.querySelector('#log .target').getBoundingClientRect(); return r.top >= 0 && r.bottom <= innerHeight; })()`)

@@ -11,7 +11,7 @@ import (
 	"hinit/internal/metrics"
 )
 
-// shapes are services in all states, with and without what can speak against them.
+// shapes are services in all states, with and without each kind of trouble.
 func shapes() (all []client.Service) {
 	for _, state := range []string{
 		client.StateDown, client.StateWaiting, client.StateStarting, client.StateUp, client.StateStopping, client.StateKilling,
@@ -38,7 +38,7 @@ func shapes() (all []client.Service) {
 	return all
 }
 
-// The page, status and metrics agree about every service: what one of them has in trouble is green in none.
+// The page, status and metrics agree about every service: one that is in trouble in one of them is nowhere shown as well.
 func TestPageStatusAndMetricsSayTheSameOfEveryService(t *testing.T) {
 	all := shapes()
 	st := client.Status{Version: client.StatusVersion, Services: all}

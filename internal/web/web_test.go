@@ -27,13 +27,13 @@ import (
 
 func TestMain(m *testing.M) {
 	testkit.IsolateProcess()
-	writeTime = testkit.Patience // a megabyte of HTML under the race detector, beside other tests, took longer than a page may
+	writeTime = testkit.Patience // under the race detector, beside other tests, a megabyte of HTML took longer than the limit
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("hinit/logrotate.(*watching).run"))
 }
 
 var running = client.Init{Version: "1.0", StartedAt: time.Now().Add(-25 * time.Hour)}
 
-// fake is a hinit that a test sets.
+// fake is a hinit whose status the test sets.
 type fake struct {
 	mu       sync.Mutex
 	services []client.Service
@@ -138,7 +138,7 @@ func (f *fake) orders() []string {
 	return append([]string(nil), f.told...)
 }
 
-// site is a server that runs, and a browser without scripts.
+// site is a running server and a browser without scripts.
 type site struct {
 	*testing.T
 	*Server
@@ -379,7 +379,7 @@ func TestAFormCountsWithItsSecretAlone(t *testing.T) {
 
 func TestAProxysPath(t *testing.T) {
 	s := serve(t, Options{Hinit: newFake(coder()), Base: "/ops/hinit"})
-	for _, path := range []string{"/ops/hinit/", "/"} { // the proxy may leave the path, or take it away
+	for _, path := range []string{"/ops/hinit/", "/"} { // the proxy may keep the path or remove it
 		code, page := s.do("GET", path, nil)
 		if code != http.StatusOK || !strings.Contains(page, `href="/ops/hinit/service/gateway-coder"`) || strings.Contains(page, `="/static`) || strings.Contains(page, `="/live`) {
 			t.Errorf("%s: %d\n%s", path, code, page)
@@ -434,9 +434,9 @@ func TestAHinitThatIsDownSlowOrLies(t *testing.T) {
 	}
 }
 
-// TestAThousandSlowReaders: connections that take nothing, and such that never finish asking, cost the others nothing.
+// TestAThousandSlowReaders: connections that read nothing, or never finish their request, don't slow the others.
 func TestAThousandSlowReaders(t *testing.T) {
-	f := newFake() // without services nothing fills the connections
+	f := newFake() // many services, because small pages don't fill the connections
 	s := serve(t, Options{Hinit: f})
 	s.requests.rate, s.requests.burst, s.patience = 1e6, 1e6, 10*time.Second // beside other tests, a first answer may take seconds
 	for i := range 1500 {
@@ -455,7 +455,7 @@ func TestAThousandSlowReaders(t *testing.T) {
 		}
 	}
 	testkit.Until(t, "a thousand read", func() bool { return s.streams.open() == 1000 })
-	for i := range 20 { // a megabyte for each of them, which no reader takes
+	for i := range 20 { // a megabyte for each, which is never read
 		f.set(func() {
 			f.services = nil
 			for k := range 300 {
@@ -533,7 +533,7 @@ func TestOutagesAreWhatWasNotWanted(t *testing.T) {
 	}
 }
 
-// open is how many places are taken.
+// open returns the number of used connections.
 func (p *connectionLimit) open() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -23,8 +23,8 @@ var agentFlags = map[string]string{
 	"boards": "json all name description icon color switch delete default-workdir", "doctor": "json",
 }
 
-// The words of a row are typed one after the other on one board. NAME= keeps the id that is printed, $NAME stands for it. The exit codes are the
-// agent's.
+// The words of a row are commands that are run one after the other on one board. NAME= stores the printed id, and $NAME stands
+// for it. The exit codes are the agent's.
 var agentRows = []struct {
 	words string
 	code  int
@@ -58,7 +58,7 @@ var agentRows = []struct {
 	{words: "list --sort nosuch", code: 2},
 	{words: "list --assignee coder --sort updated --n 1", says: "one"},
 	{words: "show $A --json", keys: "task latest_summary parents children comments events runs"},
-	{words: "show $A --json", says: `"parents": [],`}, // null where none were: Python finds no list in it
+	{words: "show $A --json", says: `"parents": [],`}, // an empty list must not be null, because Python programs expect a list
 	{words: "show $A --state-type outcome --state-name completed", says: "one"},
 	{words: "show $A --state-type outcome", code: 2},
 	{words: "show t_00000000", code: 1, says: "no such task"},
@@ -140,7 +140,7 @@ var agentRows = []struct {
 	{words: "", says: "Exit codes"},
 }
 
-// The command lines of the agent's own command do the same here, with the same exit codes and the same names in JSON.
+// The command lines of the agent's own command work here too, with the same exit codes and JSON names.
 func TestTheAgentsCommandLine(t *testing.T) {
 	s := newShell(t)
 	s.env["HERMES_PROFILE"] = "coder"
@@ -189,7 +189,7 @@ func TestTheAgentsCommandLine(t *testing.T) {
 	}
 	for verb, list := range flags {
 		for _, flag := range list {
-			if verb == "serve" || flag == "force" && verb == "daemon" { // they go on until they are stopped: test/kanban
+			if verb == "serve" || flag == "force" && verb == "daemon" { // these run until they are stopped; test/kanban tests them
 				continue
 			}
 			if !slices.Contains(used[verb], flag) {
@@ -222,7 +222,7 @@ func hasKeys(t *testing.T, what, out, keys string) {
 	}
 }
 
-// A worker can't end the attempt that has replaced its own, nor another worker's.
+// A worker can end neither the attempt that has replaced its own nor another worker's attempt.
 func TestAWorkersCommandsAreForItsOwnAttempt(t *testing.T) {
 	s := newShell(t)
 	id, other := s.create("x", "--assignee", "coder"), s.create("y")

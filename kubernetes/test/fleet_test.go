@@ -25,7 +25,8 @@ const (
 	inFleet    = "fleet"
 )
 
-// withFleet returns a cluster of two nodes for a fleet. Its controller is removed after the test. dir has the manifests and hinit-fleet.
+// withFleet returns a cluster of two nodes for a fleet. Its controller is removed after the test. dir has the manifests and
+// hinit-fleet.
 func withFleet(t *testing.T, hosts int) (b *bench, dir string) {
 	t.Helper()
 	b = withServer(t)
@@ -68,7 +69,7 @@ func withFleet(t *testing.T, hosts int) (b *bench, dir string) {
 	return b, dir
 }
 
-// TestTheFirstFleet types the tutorial.
+// TestTheFirstFleet runs the commands of the tutorial.
 func TestTheFirstFleet(t *testing.T) {
 	b, dir := withFleet(t, 3)
 	text, err := os.ReadFile(firstFleet)
@@ -112,7 +113,7 @@ func TestTheFirstFleet(t *testing.T) {
 	}
 }
 
-// mostMemory is the most memory that a process has had, in MB (proc_pid_status(5)).
+// mostMemory returns the peak memory of a process, in MB (proc_pid_status(5)).
 func mostMemory(pid int) int {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // it may have ended
 	_, rest, _ := strings.Cut(string(text), "VmHWM:")
@@ -121,9 +122,9 @@ func mostMemory(pid int) int {
 	return kb / 1024
 }
 
-// TestSixtyAgentsOnThreeHosts goes through a move of 1 GB, a drained host, a killed one and a new image, with real pods and real gateways. /proc is
-// looked at every ten milliseconds for a second gateway of a profile. Each gateway is asked for its health twice a second: it answers, or the status
-// of its profile says why it doesn't.
+// TestSixtyAgentsOnThreeHosts moves 1 GB, drains a host, kills one and rolls out an image, with real pods and gateways. Every ten
+// milliseconds it looks in /proc for a second gateway of a profile. Twice a second it asks each gateway for its health: the
+// gateway must answer, or the status of its profile must say why not.
 func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 	cluster.InFull(t)
 	const n = 60
@@ -192,7 +193,7 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 		w, a := watchGateways(names...), askGateways(b.Cluster, ports)
 		began := time.Now()
 		b.shell(dir, step.command)
-		<-time.After(3 * time.Second) // what it begins has begun
+		<-time.After(3 * time.Second) // by then it has begun
 		b.until("60 agents ready after "+step.name, serve)
 		gap, _ := w.end()
 		t.Logf("%s: %.1f s, no agent without a gateway for longer than %.1f s, %d moments with two", step.name, time.Since(began).Seconds(), gap.Seconds(), w.two)
@@ -201,7 +202,7 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 		}
 		mute, who := a.end()
 		t.Logf("%s: %d questions; without an answer the statuses said %v; no profile was silent without a reason for longer than %.1f s", step.name, a.asked, a.reasons, mute.Seconds())
-		if mute > 10*time.Second { // by then the loss of a host is told
+		if mute > 10*time.Second { // by then the status says that the host is lost
 			t.Errorf("%s: %s neither answers nor says why for %.1f s", step.name, who, mute.Seconds())
 		}
 		for _, name := range names {
@@ -224,7 +225,7 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 	t.Log("seconds without an answer in all: " + seconds(silent))
 }
 
-// TestAPodBecomesAPoolAndComesBack imports the profiles of a pod outside of the fleet, and exports one back. The gateway runs on
+// TestAPodBecomesAPoolAndComesBack imports the profiles of a pod outside of the fleet, and exports one again. The gateway runs on
 // one side at a time, with its files.
 func TestAPodBecomesAPoolAndComesBack(t *testing.T) {
 	cluster.InFull(t)
@@ -259,7 +260,7 @@ func TestAPodBecomesAPoolAndComesBack(t *testing.T) {
 	b.until("the object gone", func() string { return b.try("get", "agentprofiles", "coder", "--ignore-not-found").out })
 }
 
-// TestAHostIsReachedByItsPoolAloneAndMovesProfiles makes a program enforce the NetworkPolicy of a pool on a node with two hosts.
+// TestAHostIsReachedByItsPoolAloneAndMovesProfiles enforces the NetworkPolicy of a pool on a node with two hosts.
 func TestAHostIsReachedByItsPoolAloneAndMovesProfiles(t *testing.T) {
 	cluster.InFull(t)
 	server := withServer(t)

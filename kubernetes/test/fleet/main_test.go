@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(cluster.MainServer(m))
 }
 
-// server is the API server of all tests of the package, with the kinds of the fleet.
+// server is the API server for all tests of the package, with the kinds of the fleet.
 type server struct {
 	*cluster.Cluster
 	rest *rest.Config
@@ -64,7 +64,7 @@ var theServer = sync.OnceValues(func() (*server, error) {
 	return s, err
 })
 
-// errOutput is the failure of a command with what it printed.
+// errOutput is the error of a command with its output.
 type errOutput struct {
 	error
 	out []byte
@@ -85,8 +85,8 @@ func withServer(t *testing.T) *server {
 	return s
 }
 
-// until waits for a condition. cond returns what is missing. A condition that takes long is looked at less often: to list ten thousand profiles again
-// and again would take a processor of its own.
+// until waits until cond returns "". cond returns what is missing. The longer a condition takes, the less often it is checked:
+// listing ten thousand profiles all the time would need a processor.
 func until(t *testing.T, limit time.Duration, what string, cond func() string) {
 	t.Helper()
 	missing := ""

@@ -46,8 +46,8 @@ func (f *sim) others(hosts int, except string) (names []string) {
 	return names
 }
 
-// TestAProfileMovesWithItsData moves one profile by a pin, then all of a host by a drain. The hosts talk TLS, and show tokens that the API server
-// reviews.
+// TestAProfileMovesWithItsData moves one profile by a pin, then all profiles of a host by a drain. The hosts use TLS, and tokens
+// that the API server reviews.
 func TestAProfileMovesWithItsData(t *testing.T) {
 	const n = 12
 	f := newSim(t, "mover", 3)
@@ -105,7 +105,8 @@ func TestAProfileMovesWithItsData(t *testing.T) {
 	f.sound()
 }
 
-// TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid starts the gateway again and again while its profile is to move, as an operator might.
+// TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid starts the gateway again and again while its profile should move, as an
+// operator might.
 func TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid(t *testing.T) {
 	f := newSim(t, "hand", 2)
 	f.controller(t, f.log)
@@ -123,7 +124,7 @@ func TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 20 {
-			_, _ = init.Start(f.ctx, "gateway-p00000", hinit.Wait{}) // it may be on its way
+			_, _ = init.Start(f.ctx, "gateway-p00000", hinit.Wait{}) // it may be moving
 			time.Sleep(100 * time.Millisecond)
 		}
 		until(t, time.Minute, "the profile on "+to, func() string {
@@ -170,7 +171,7 @@ func TestAGatewayStartedBeforeItsDataIsSetAsideKeepsWhatItDid(t *testing.T) {
 	}
 }
 
-// TestAMoveToAFullVolumeSaysSoAndGoesOn has a host whose volume is full: the gateway was down, and nothing said why.
+// TestAMoveToAFullVolumeSaysSoAndGoesOn has a host whose volume is full. The gateway was down, and the status did not say why.
 func TestAMoveToAFullVolumeSaysSoAndGoesOn(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a volume that can be full needs root")
@@ -209,8 +210,8 @@ func TestAMoveToAFullVolumeSaysSoAndGoesOn(t *testing.T) {
 	f.sound()
 }
 
-// TestAMoveThatFailsFiveTimesGoesElsewhere has a directory of somebody else in the profile's place on one host. The gateway runs again on its old
-// host, the status says why, and the next move is to another host.
+// TestAMoveThatFailsFiveTimesGoesElsewhere has another user's directory in the profile's place on one host. The gateway runs
+// again on its old host, the status says why, and the next move is to another host.
 func TestAMoveThatFailsFiveTimesGoesElsewhere(t *testing.T) {
 	f := newSim(t, "fails", 3)
 	f.controller(t, f.log)
@@ -270,7 +271,7 @@ func TestAMoveThatFailsFiveTimesGoesElsewhere(t *testing.T) {
 	f.sound()
 }
 
-// TestAHostWritesOnlyAboutItsOwnProfiles tries, with the token of a host, what its role alone would allow.
+// TestAHostWritesOnlyAboutItsOwnProfiles tries, with the token of a host, writes that its role alone would allow.
 func TestAHostWritesOnlyAboutItsOwnProfiles(t *testing.T) {
 	f := newSim(t, "owner", 2)
 	f.controller(t, f.log)
@@ -369,7 +370,8 @@ func TestAHostReadsNoSecretThatNoProfileNames(t *testing.T) {
 	}
 }
 
-// TestAGatewayRunsOnWhileAConfigMapIsMissing names one that does not exist. The gateway was restarted again and again, until it did.
+// TestAGatewayRunsOnWhileAConfigMapIsMissing names a ConfigMap that does not exist. Until it existed, the gateway was restarted
+// again and again.
 func TestAGatewayRunsOnWhileAConfigMapIsMissing(t *testing.T) {
 	f := newSim(t, "missing", 1)
 	f.controller(t, f.log)
@@ -392,7 +394,7 @@ func TestAGatewayRunsOnWhileAConfigMapIsMissing(t *testing.T) {
 		}
 		return ""
 	})
-	time.Sleep(5 * time.Second) // the host tries again and again
+	time.Sleep(5 * time.Second) // the host tries several times
 	if now := starts(); now != before {
 		t.Errorf("%d starts while the ConfigMap was missing", now-before)
 	}
@@ -410,7 +412,7 @@ func TestAGatewayRunsOnWhileAConfigMapIsMissing(t *testing.T) {
 	})
 }
 
-// TestFilesOfAProfileComeFromConfigMapsAndSecrets writes them, changes them, takes one away and deletes the profile.
+// TestFilesOfAProfileComeFromConfigMapsAndSecrets makes files from both, changes them, removes one and deletes the profile.
 func TestFilesOfAProfileComeFromConfigMapsAndSecrets(t *testing.T) {
 	f := newSim(t, "filer", 1)
 	f.controller(t, f.log)

@@ -13,8 +13,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAVanishedNodeIsToldWithinTenSeconds gives a node an address that accepts connections, and takes the address away. To
-// Kubernetes the node stays ready, so the profiles are found again when the address is back. The host reports meanwhile, and does
+// TestAVanishedNodeIsToldWithinTenSeconds gives a node an address that accepts connections, and then removes the address. For
+// Kubernetes the node stays ready, so the profiles are found again when the address is back. The host goes on reporting, and must
 // not overwrite the status.
 func TestAVanishedNodeIsToldWithinTenSeconds(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -59,7 +59,7 @@ func TestAVanishedNodeIsToldWithinTenSeconds(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the node is not asked")
 	}
-	time.Sleep(time.Second) // the answer is taken in
+	time.Sleep(time.Second) // by then, the controller has recorded the answer
 	ip("del")
 	began := time.Now()
 	told := func(want bool) func() string {

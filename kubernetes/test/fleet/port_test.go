@@ -20,8 +20,8 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// TestOnlyTheHostThatAProfileMovesToIsSentIt asks for the data of a profile while it is offered, with what others can have: no token,
-// tokens for something else, and tokens of other pods. Before and after the move nothing listens.
+// TestOnlyTheHostThatAProfileMovesToIsSentIt asks for the data of a profile while it is offered, with what others can have: no
+// token, tokens for another purpose, and tokens of other pods. Before and after the move, the port is closed.
 func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 	f := newSim(t, "port", 3)
 	f.controller(t, f.log)
@@ -36,7 +36,7 @@ func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 		}
 		return ""
 	})
-	f.k.partition(to, true) // so the offer is not taken up
+	f.k.partition(to, true) // so that it does not fetch the data
 	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { p.Spec.Pin = to }); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 	f.sound()
 }
 
-// TestAHostTakesNothingFromAnotherThanTheOfferNames puts a host in the middle that answers with a certificate of its own.
+// TestAHostTakesNothingFromAnotherThanTheOfferNames puts a host with another certificate between the two.
 func TestAHostTakesNothingFromAnotherThanTheOfferNames(t *testing.T) {
 	f := newSim(t, "middle", 2)
 	f.controller(t, f.log)

@@ -28,15 +28,15 @@ import (
 var stepClock = flag.Bool("step-clock", false, "step the wall clocks of hosts and controllers too; this builds hinit-fleet with another time.Now")
 
 const (
-	// agentUser is the user of hosts with their own process.
+	// agentUser is the user of hosts that run in processes of their own.
 	agentUser = 10000
-	// clockVar names the file with the seconds that the clock of a process is ahead.
+	// clockVar names the file with the number of seconds by which the clock of a process is ahead.
 	clockVar = "HINIT_TEST_FLEET_CLOCK"
-	// hostVar has the directory of credentials of a process that becomes hinit-fleet host.
+	// hostVar has the directory of credentials for a process that becomes hinit-fleet host.
 	hostVar = "HINIT_TEST_FLEET_HOST"
 )
 
-// realHosts runs hosts as in a pod: the program hinit-fleet, of the agents' user, with its own credentials and address.
+// realHosts runs hosts as in a pod: the program hinit-fleet, as the agents' user, with its own credentials and address.
 type realHosts struct {
 	*cluster.Cluster
 	program string
@@ -44,7 +44,7 @@ type realHosts struct {
 	last    atomic.Int32 // the last address that was given away
 }
 
-// withProcesses makes the hosts and controllers of a fleet processes of their own, where that is possible.
+// withProcesses runs the hosts and controllers of a fleet in processes of their own, if that is possible here.
 func withProcesses(t *testing.T, s *server, out io.Writer) *realHosts {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -76,7 +76,7 @@ func withProcesses(t *testing.T, s *server, out io.Writer) *realHosts {
 	return r
 }
 
-// becomeHost makes this process hinit-fleet host: it mounts the credentials where a pod has them, and gives up root.
+// becomeHost makes this process hinit-fleet host: it mounts the credentials at their place in a pod, and gives up root.
 func becomeHost(credentials string) error {
 	if err := os.MkdirAll(pool.Credentials, 0o755); err != nil {
 		return err
@@ -94,7 +94,7 @@ func becomeHost(credentials string) error {
 	return unix.Exec(program, []string{program, "host"}, os.Environ())
 }
 
-// hostProcess is the container of hinit-fleet in a pod. Like a kubelet it starts the program again whenever that has ended.
+// hostProcess is the container of hinit-fleet in a pod. Like a kubelet it starts the program again whenever it ends.
 type hostProcess struct {
 	env   []string
 	out   io.Writer
@@ -107,7 +107,7 @@ type hostProcess struct {
 	ended bool
 }
 
-// beginProcess starts the host of a pod beside a stand-in for hinit.
+// beginProcess starts the host of a pod, with an imitation of hinit.
 func (k *kubelet) beginProcess(ctx context.Context, p *corev1.Pod, init *fakeInit) error {
 	h, err := k.newHost(ctx, p)
 	if err != nil {
@@ -167,7 +167,7 @@ func splitAddress(address string) (host, port string) {
 	return address[:i], address[i+1:]
 }
 
-// keep starts the program until the pod ends.
+// keep starts the program again and again until the pod ends.
 func (h *hostProcess) keep() {
 	defer close(h.done)
 	defer h.gate.End()
@@ -207,7 +207,7 @@ func (h *hostProcess) end() {
 	h.signal(syscall.SIGKILL)
 }
 
-// cut takes the API server away, half of the times without a word, or gives it back.
+// cut cuts the host off from the API server, half of the times by dropping packets, or connects it again.
 func (h *hostProcess) cut(off bool) {
 	switch {
 	case !off:
@@ -219,7 +219,7 @@ func (h *hostProcess) cut(off bool) {
 	}
 }
 
-// step sets the clock of a process that was built for it.
+// step steps the clock of a process that was built for that.
 func step(file string, ahead time.Duration) {
 	_ = os.WriteFile(file+".new", []byte(strconv.Itoa(int(ahead.Seconds()))), 0o644) //nolint:gosec // the agents' user reads it
 	_ = os.Rename(file+".new", file)
@@ -235,7 +235,7 @@ func (k *kubelet) hostOf(name string) *hostProcess {
 	return nil
 }
 
-// controllerClock is the file with the clock of a controller.
+// controllerClock returns the file with the clock of a controller.
 func (k *kubelet) controllerClock(i int) string {
 	return filepath.Join(k.dir, fmt.Sprintf("controller%d.clock", i))
 }

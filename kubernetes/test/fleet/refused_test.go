@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// manifest makes an object of a kind with a name and a spec in YAML.
+// manifest returns an object as YAML.
 func manifest(kind, name, spec string) string {
 	return fmt.Sprintf("apiVersion: agents.hinit.dev/v1alpha1\nkind: %s\nmetadata: {name: %q, namespace: default}\nspec: %s\n", kind, name, spec)
 }
@@ -19,7 +19,7 @@ func manifest(kind, name, spec string) string {
 func aPool(spec string) string    { return manifest("AgentPool", "pool", spec) }
 func aProfile(spec string) string { return manifest("AgentProfile", "coder", spec) }
 
-// wrong are manifests with the words that the API server must refuse them with.
+// wrong are manifests, each with the words of the refusal by the API server.
 var wrong = []struct{ text, says string }{
 	{aPool(`{hosts: {min: 1, max: 3}}`), "spec.image: Required value"},
 	{aPool(`{image: "", hosts: {min: 1, max: 3}}`), "spec.image in body should be at least 1 chars long"},
@@ -93,7 +93,7 @@ func TestWrongManifestsAreRefusedWithASentence(t *testing.T) {
 	}
 }
 
-// TestRightManifestsAreTaken takes what the wrong ones are a little different from.
+// TestRightManifestsAreTaken has manifests that differ little from the wrong ones.
 func TestRightManifestsAreTaken(t *testing.T) {
 	s := withServer(t)
 	for _, text := range []string{

@@ -21,7 +21,7 @@ func (f *sim) poolStatus() v1alpha1.AgentPoolStatus {
 	return p.Status
 }
 
-// zones returns how many profiles run in each zone, and how many hosts there are.
+// zones returns the number of running profiles in each zone, and the number of hosts.
 func (f *sim) zones() (profiles map[string]int, hosts int) {
 	profiles = map[string]int{}
 	where, zone := f.k.ledger.where(), map[string]string{}
@@ -46,7 +46,7 @@ func TestAPoolGrowsByMemoryAndShrinksWithoutALoss(t *testing.T) {
 	})
 	f.controller(t, f.log)
 	memory := func(size string) *resource.Quantity { q := resource.MustParse(size); return &q }
-	f.create(n, func(_ int, p *v1alpha1.AgentProfile) { p.Spec.Memory = memory("5Gi") }) // two fit into the 80 percent of 16 GiB
+	f.create(n, func(_ int, p *v1alpha1.AgentProfile) { p.Spec.Memory = memory("5Gi") }) // two of them fit into 80 percent of 16 GiB
 	until(t, 3*time.Minute, "all profiles ready", func() string { return f.missing(n) })
 	profiles, hosts := f.zones()
 	if hosts != 3 || f.poolStatus().Wanted != 3 || profiles["a"] < 2 || profiles["b"] < 2 {

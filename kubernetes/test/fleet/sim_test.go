@@ -35,13 +35,13 @@ var (
 	simProfiles = flag.Int("profiles", 120, "how many profiles they have")
 )
 
-// controllerVar has the kubeconfig of a process that is a controller, instead of one that runs tests.
+// controllerVar has the kubeconfig for a process that is a controller in place of running tests.
 const controllerVar = "HINIT_TEST_FLEET_CONTROLLER"
 
-// leaseVar has the namespace of the Lease by which that controller leads.
+// leaseVar has the namespace of that controller's Lease.
 const leaseVar = "HINIT_TEST_FLEET_LEASE"
 
-// controlIfAsked makes this process a controller where the variable says so.
+// controlIfAsked makes this process a controller if controllerVar is set.
 func controlIfAsked() {
 	file := os.Getenv(controllerVar)
 	if file == "" {
@@ -75,7 +75,7 @@ func (s *server) start(t *testing.T, out io.Writer, change func(*exec.Cmd)) *con
 		t.Fatal(err)
 	}
 	c := &controllerProcess{cmd: exec.Command(self)}
-	c.cmd.Env = append(os.Environ(), controllerVar+"="+s.Config, "GOGC=100") // its memory is measured: what the test is given is not for it
+	c.cmd.Env = append(os.Environ(), controllerVar+"="+s.Config, "GOGC=100") // the memory is measured, so use Go's default and not the test's setting
 	c.cmd.Stdout, c.cmd.Stderr = out, out
 	change(c.cmd)
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -91,7 +91,7 @@ func (c *controllerProcess) kill() {
 	_ = c.cmd.Wait()
 }
 
-// most is the most memory that the process has had, in MB.
+// most returns the peak memory of the process, in MB.
 func (c *controllerProcess) most() int {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.cmd.Process.Pid))
 	for line := range strings.Lines(string(text)) {
@@ -113,7 +113,8 @@ type sim struct {
 	log  *os.File
 }
 
-// newSim makes nodes and a pool of hosts, and starts what runs its pods. A short run has the pool of TestAProfileMovesWithItsData only.
+// newSim makes nodes and a pool of hosts, and starts what runs its pods. A short run has only the pool of
+// TestAProfileMovesWithItsData.
 func newSim(t *testing.T, name string, hosts int, change ...func(*v1alpha1.AgentPool)) *sim {
 	t.Helper()
 	if name != "mover" {
@@ -197,12 +198,12 @@ func (f *sim) clean() {
 func (f *sim) profiles() []v1alpha1.AgentProfile {
 	list := &v1alpha1.AgentProfileList{}
 	if err := f.api.List(f.ctx, list, client.InNamespace("default")); err != nil {
-		return make([]v1alpha1.AgentProfile, 1) // the API server is away: nothing is known
+		return make([]v1alpha1.AgentProfile, 1) // the API server does not answer, so nothing is known
 	}
 	return list.Items
 }
 
-// create makes profiles, some at a time.
+// create makes profiles, several at a time.
 func (f *sim) create(n int, change ...func(int, *v1alpha1.AgentProfile)) {
 	f.Helper()
 	todo := make(chan int)
@@ -227,7 +228,7 @@ func (f *sim) create(n int, change ...func(int, *v1alpha1.AgentProfile)) {
 	all.Wait()
 }
 
-// missing says what is missing until n profiles run, each on the host that its object names.
+// missing returns what is missing until n profiles run, each on the host that its object names.
 func (f *sim) missing(n int) string {
 	where := f.k.ledger.where()
 	if n > 1000 && len(where) < n { // don't burden the API server with a list
@@ -253,7 +254,7 @@ func (f *sim) missing(n int) string {
 // serious begins a message after which test/summary does not run a test again.
 const serious = "serious: "
 
-// sound ends the test where a profile ran twice or without its data.
+// sound ends the test if a profile ran twice or without its data.
 func (f *sim) sound() {
 	f.Helper()
 	if wrong := f.k.ledger.wrong(); len(wrong) > 0 {
@@ -276,12 +277,12 @@ func (f *sim) edit(change func(*v1alpha1.AgentPool)) {
 	}
 	old := p.DeepCopy()
 	change(p)
-	if err := f.api.Patch(f.ctx, p, client.MergeFrom(old)); err != nil { // the controller writes the pool too
+	if err := f.api.Patch(f.ctx, p, client.MergeFrom(old)); err != nil { // the controller writes the pool too, so this may conflict
 		f.Fatal(err)
 	}
 }
 
-// TestAFleetRunsAndTellsAndRollsOut is the whole of a fleet's life. -hosts 50 -profiles 10000 is the size that the issue asks for.
+// TestAFleetRunsAndTellsAndRollsOut is the whole life of a fleet. Its full size is -hosts 50 -profiles 10000.
 func TestAFleetRunsAndTellsAndRollsOut(t *testing.T) {
 	n := *simProfiles
 	f := newSim(t, "pool", *simHosts)
@@ -300,7 +301,7 @@ func TestAFleetRunsAndTellsAndRollsOut(t *testing.T) {
 	t.Logf("%d profiles on %d hosts: all objects made after %.1f s, all ready after %.1f s", n, *simHosts, made.Seconds(), time.Since(began).Seconds())
 	each := float64(f.k.counted.writes.Load()-writes) / float64(n)
 	t.Logf("hosts have made %.1f writes a profile; processor time: %s", each, spent().since(before))
-	if each > 2.5 { // one says that the data is here, one that the gateway is ready
+	if each > 2.5 { // one write reports that the data is here, one that the gateway is ready
 		t.Errorf("hosts have made %.1f writes a profile", each)
 	}
 	f.sound()
@@ -333,7 +334,7 @@ func (f *sim) steady(t *testing.T) {
 	}
 }
 
-// version is a sum over the versions of all profiles and of the pool.
+// version returns a checksum of the versions of all profiles and of the pool.
 func (f *sim) version() string {
 	p := &v1alpha1.AgentPool{}
 	_ = f.api.Get(f.ctx, client.ObjectKey{Namespace: "default", Name: f.pool}, p)

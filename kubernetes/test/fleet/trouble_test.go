@@ -13,7 +13,7 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// set changes what the hinit of a host says about a gateway.
+// set changes what the hinit of a host reports about a gateway.
 func (f *sim) set(host, profile string, change func(*hinit.Service)) {
 	f.k.mu.Lock()
 	init := f.k.running[host].init
@@ -27,7 +27,7 @@ func (f *sim) set(host, profile string, change func(*hinit.Service)) {
 	init.touch(profile)
 }
 
-// TestATroubleOfAGatewayIsInTheStatusAndTheEvents has a gateway that crashes, is shed and parked, and gets well.
+// TestATroubleOfAGatewayIsInTheStatusAndTheEvents has a gateway that crashes, is shed and parked, and recovers.
 func TestATroubleOfAGatewayIsInTheStatusAndTheEvents(t *testing.T) {
 	f := newSim(t, "ill", 1)
 	f.controller(t, f.log)
