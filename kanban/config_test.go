@@ -113,7 +113,7 @@ func FuzzSlug(f *testing.F) {
 	})
 }
 
-// FuzzEncode: what is written is JSON in ASCII that means what went in.
+// FuzzEncode checks that encode writes ASCII JSON with the same meaning as its input.
 func FuzzEncode(f *testing.F) {
 	f.Add("a", int64(3), true)
 	f.Add("\u2028\U0001F600\x7f\x00\xff\"\\", int64(-1), false)
@@ -141,7 +141,7 @@ func FuzzEncode(f *testing.F) {
 	})
 }
 
-// FuzzPayload: whatever stands in the payload of another writer's event, a pass goes on.
+// FuzzPayload checks that a pass works whatever another program has written as the payload of an event.
 func FuzzPayload(f *testing.F) {
 	f.Add(`{"source_status": "review"}`, `["a"]`)
 	f.Add(`{`, "\xff")

@@ -25,7 +25,7 @@ func TestLiveness(t *testing.T) {
 	if start := k.Start(pid); start == 0 || start < k.Start(os.Getpid()) {
 		t.Errorf("start %d", start)
 	}
-	end := k.End(t.Context(), pid, TerminateGrace) // it is not reaped: it is a zombie now
+	end := k.End(t.Context(), pid, TerminateGrace) // a zombie now, because no process reaps it
 	if !end.Attempted || !end.Terminated || end.Killed {
 		t.Errorf("%+v", end)
 	}
@@ -118,7 +118,7 @@ func TestCrashes(t *testing.T) {
 			b := newBoard(t)
 			id := b.ready("alpha")
 			b.tick()
-			b.exits(id, c.exit) // at once: no grace for what the runner knows
+			b.exits(id, c.exit) // at once: there is no grace for an end that the runner has seen
 			b.d.Config.MaxSpawn = new(0)
 			r := b.tick()
 			same(t, "crashed", r.Crashed, id)
@@ -136,11 +136,11 @@ func TestCrashes(t *testing.T) {
 			}
 		})
 	}
-	t.Run("protocol violation", func(t *testing.T) { // a failure as others are: its worker may have been asked to end
+	t.Run("protocol violation", func(t *testing.T) { // counts like other failures: the worker may have been asked to end
 		b := newBoard(t)
 		id := b.ready("alpha")
 		b.tick()
-		for n, want := range []string{"spawned", "gave_up"} { // the other attempt, or no more
+		for n, want := range []string{"spawned", "gave_up"} { // another attempt, or none
 			b.exits(id, Exit{Code: 0, At: b.now})
 			same(t, "too early", b.tick().Crashed)
 			b.wantStatus(id, Running)
@@ -299,14 +299,14 @@ func TestCrashes(t *testing.T) {
 		b.tick()
 		same(t, "forgotten once", b.runner.forgot, run)
 	})
-	t.Run("a pid of somebody else", func(t *testing.T) { // Q: the snapshot can't tell
+	t.Run("a pid of somebody else", func(t *testing.T) { // Q: the snapshot doesn't recognise that
 		b := newBoard(t)
 		id := b.ready("alpha")
 		b.run(id, 71, true)
 		b.procs.starts[71] = 1000
 		b.tick()
 		b.wantStatus(id, Running)
-		b.procs.starts[71] = 2000 // the worker died, and its pid was given to another process
+		b.procs.starts[71] = 2000 // the worker has died, and its pid is another process's now
 		b.pass(time.Minute)
 		b.d.Config.MaxSpawn = new(0)
 		same(t, "crashed", b.tick().Crashed, id)

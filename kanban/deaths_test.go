@@ -14,7 +14,7 @@ import (
 
 var errDied = errors.New("the process died")
 
-// mortal opens a store of a process that dies at the n-th point. After that nothing it does has an effect.
+// mortal opens a store for a process that dies at its n-th crash point. After that, its calls have no effect.
 func mortal(t *testing.T, paths Paths, e env, n int) (*Store, *[]string) {
 	t.Helper()
 	var passed []string
@@ -31,7 +31,7 @@ func mortal(t *testing.T, paths Paths, e env, n int) (*Store, *[]string) {
 	return s, &passed
 }
 
-// oneLife is a runner that remembers over the deaths of dispatchers, as PID 1 does, and proves that no task has two workers.
+// oneLife is a runner that survives dispatchers, as PID 1 does, and checks that no task has two workers.
 type oneLife struct {
 	fakeRunner
 	t       *testing.T
@@ -43,7 +43,7 @@ func (r *oneLife) Start(ctx context.Context, job Job) (Worker, error) {
 	if run, busy := r.working[job.Task]; busy {
 		r.t.Errorf("a second worker of %s: run %d, while run %d works", job.Task, job.Run, run)
 	}
-	if err := r.die("remembered"); err != nil { // no request was made
+	if err := r.die("remembered"); err != nil { // the request was not made
 		return Worker{}, err
 	}
 	w, err := r.fakeRunner.Start(ctx, job)
@@ -64,8 +64,8 @@ func (r *oneLife) WorkerStates(ctx context.Context, refs []Ref) ([]WorkerReport,
 	return list, err
 }
 
-// TestDispatcherDies lets a dispatcher die at every point of a pass that starts, settles and promotes, and its successor go on.
-// Every task is done in the end, none has two workers at a time, and no failure counts.
+// TestDispatcherDies makes a dispatcher die at every crash point of a pass, and lets another one continue. In the end every task
+// is done, no task had two workers at a time, and no failure was counted.
 func TestDispatcherDies(t *testing.T) {
 	t.Parallel()
 	points, deaths := liveAndDie(t, 0)
@@ -81,8 +81,8 @@ func TestDispatcherDies(t *testing.T) {
 	}
 }
 
-// liveAndDie lets dispatchers work off a board, the first that gets so far until it dies at the n-th point, or none if n is 0. It
-// returns how many points the one that got farthest has passed.
+// liveAndDie lets dispatchers finish a board. The first dispatcher that reaches the n-th crash point dies there; with n = 0 none
+// dies. It returns the largest number of points that a dispatcher has passed.
 func liveAndDie(t *testing.T, n int) (points, deaths int) {
 	b := newBoard(t)
 	r := &oneLife{t: t, working: make(map[string]int64)}
@@ -136,7 +136,8 @@ func keys[K comparable, V any](m map[K]V) func(func(K) bool) {
 	}
 }
 
-// TestOperationsDie lets a process die at every point of each operation: it has happened as a whole or not at all.
+// TestOperationsDie makes a process die at every crash point of each operation, which must then have happened completely or not
+// at all.
 func TestOperationsDie(t *testing.T) {
 	t.Parallel()
 	everything := []string{"tasks", "task_events", "task_runs", "task_links", "task_comments"}
@@ -208,7 +209,8 @@ func TestOperationsDie(t *testing.T) {
 	}
 }
 
-// TestFilesDie: what is put in place beside the board is there as a whole or not at all, and what a death left is no obstacle.
+// TestFilesDie checks that a file beside the board is replaced completely or not at all, and that what a death leaves does no
+// harm.
 func TestFilesDie(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -225,7 +227,7 @@ func TestFilesDie(t *testing.T) {
 		t.Errorf("%v was left behind", left)
 	}
 
-	b := newBoard(t) // a ledger cut short at any byte
+	b := newBoard(t) // a ledger that is cut off at any byte
 	l := readLedger(b.paths.ledger())
 	must(t, l.add(workerRecord{Run: 1, Task: "t_1", Host: testHost}))
 	must(t, l.add(workerRecord{Run: 2, Task: "t_2", Host: testHost, Worker: Worker{PID: 7, Start: 9, Boot: "b"}}))
@@ -245,7 +247,8 @@ func TestFilesDie(t *testing.T) {
 	}
 }
 
-// TestAdoption: a successor knows the workers of a dispatcher that died by their run and the start of their process.
+// TestAdoption checks that a new dispatcher recognises the workers of a dead one by their run and by the start time of their
+// process.
 func TestAdoption(t *testing.T) {
 	t.Parallel()
 	start := func(t *testing.T) (*board, string, Task) {
@@ -303,7 +306,7 @@ func TestAdoption(t *testing.T) {
 			must(b.t, l.add(e))
 		}
 	}
-	t.Run("a recreated container has another host name", func(t *testing.T) { // compose up of a new image
+	t.Run("a recreated container has another host name", func(t *testing.T) { // as after compose up of a new image
 		for name, c := range map[string]struct {
 			volume string
 			want   Status

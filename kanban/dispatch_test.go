@@ -146,7 +146,7 @@ func TestDispatcher(t *testing.T) {
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 		b.pass(10 * time.Minute)
 		b.tick()
-		b.wantStatus(id, Running) // only its time limit ends it
+		b.wantStatus(id, Running) // only its maximum runtime ends it
 		b.pass(10 * time.Minute)
 		if r := b.tick(); r.Reclaimed != 1 {
 			t.Errorf("%+v", r)
@@ -180,7 +180,7 @@ func TestDispatcher(t *testing.T) {
 		if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil {
 			t.Error("no error")
 		}
-		b.wantStatus(id, Running) // no status is known, so no task changes
+		b.wantStatus(id, Running) // the states are unknown, so no task changes
 		b.wantStatus(other, Ready)
 	})
 	t.Run("an unknown status", func(t *testing.T) {
@@ -303,7 +303,7 @@ func TestReviewLane(t *testing.T) {
 	})
 }
 
-// Contract 26 and 28.3, has_spawnable_*: what could be started and is not is work that stands still.
+// Contract 26 and 28.3, has_spawnable_*: tasks that could be started but are not make the board stuck.
 func TestWorkThatStandsStill(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -391,7 +391,7 @@ func TestManyLanes(t *testing.T) {
 	b.sound()
 }
 
-// A user that may write the directory can remove the file whose lock the service holds. Another dispatcher locked the new file,
+// A user with write access to the directory removed the lock file that the service holds. Another dispatcher locked the new file,
 // and both made passes.
 func TestARemovedLockIsNoLock(t *testing.T) {
 	t.Parallel()

@@ -23,18 +23,18 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv("KANBAN_TEST_ROLE"); role != "" {
 		os.Exit(actAs(role))
 	}
-	useOFDLocks() // before a test opens a file without it
+	useOFDLocks() // before a test opens a file in another way
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	testkit.IsolateProcess()
 	goleak.VerifyTestMain(m)
 }
 
-// env is an environment of its own.
+// env is an environment for one test.
 type env map[string]string
 
 func (e env) get(name string) string { return e[name] }
 
-// board is a board with a dispatcher whose runner, processes, profiles and clock are the test's.
+// board is a board with a dispatcher whose runner, processes, profiles and clock the test controls.
 type board struct {
 	*Store
 	t      *testing.T
@@ -80,7 +80,7 @@ func must(t *testing.T, err error) {
 
 func (b *board) pass(d time.Duration) { b.now = b.now.Add(d) }
 
-// create makes a task and lets a second pass, so that tasks are ordered by their creation.
+// create makes a task and advances the clock by a second, so that tasks are ordered by their creation.
 func (b *board) create(n Task, parents ...string) string {
 	b.t.Helper()
 	if n.Title == "" {
@@ -138,7 +138,7 @@ func (b *board) claim(id string) Task {
 	return task
 }
 
-// run is claim with a worker of a pid, as a dispatcher in another program leaves it.
+// run claims a task and gives it a worker with a pid, as a dispatcher in another program does.
 func (b *board) run(id string, pid int, alive bool) Task {
 	b.t.Helper()
 	task := b.claim(id)
@@ -154,7 +154,7 @@ func (b *board) exec(query string, args ...any) {
 	must(b.t, err)
 }
 
-// kinds are the kinds of a task's events in order.
+// kinds returns the kinds of a task's events in order.
 func (b *board) kinds(id string) []string {
 	b.t.Helper()
 	var list []string
@@ -171,7 +171,7 @@ func (b *board) events(id string) []Event {
 	return list
 }
 
-// payload returns the payload of the last event of a kind; it fails without one.
+// payload returns the payload of the last event of a kind. Without such an event the test fails.
 func (b *board) payload(id, kind string) map[string]any {
 	b.t.Helper()
 	list := b.events(id)
@@ -204,7 +204,7 @@ func (b *board) wantStatus(id string, want Status) {
 	}
 }
 
-// sound holds the board to its invariants: whoever runs has one open run, whoever doesn't has none, and the file is whole.
+// sound checks the invariants of the board: a running task has one open run, any other task has none, and the file is sound.
 func (b *board) sound() {
 	b.t.Helper()
 	sound(b.t, b.Store)
@@ -255,7 +255,7 @@ func perProfile(r Result) map[string]int {
 	return n
 }
 
-// profileSet are profiles by name, in words.
+// profileSet has the names of the existing profiles, separated by blanks.
 type profileSet string
 
 func (p profileSet) Exists(name string) (bool, error) {
@@ -265,7 +265,7 @@ func (p profileSet) Exists(name string) (bool, error) {
 	return slices.Contains(strings.Fields(string(p)), name), nil
 }
 
-// fakeRunner starts nothing, remembers what it was asked, and knows what the test tells it.
+// fakeRunner starts no process. It records the requests, and reports the states that the test has set.
 type fakeRunner struct {
 	sync.Mutex
 	procs   *fakeProcs
@@ -313,7 +313,7 @@ func (r *fakeRunner) Start(_ context.Context, job Job) (Worker, error) {
 	return w, nil
 }
 
-// pid is the process id of the last worker of a task.
+// pid returns the pid of the last worker of a task.
 func (r *fakeRunner) pid(task string) (pid int) {
 	r.Lock()
 	defer r.Unlock()
@@ -379,7 +379,7 @@ func (r *fakeRunner) Forget(refs []Ref) {
 	}
 }
 
-// exits lets the worker of a task's run end, as the runner sees it.
+// exits makes the runner report that the worker of a task's run has ended.
 func (b *board) exits(id string, x Exit) {
 	b.t.Helper()
 	task := b.task(id)
@@ -429,7 +429,7 @@ func (p *fakeProcs) End(_ context.Context, pid int, _ time.Duration) Termination
 	return Termination{Attempted: true, Terminated: true}
 }
 
-// dump is the board's content as text, to compare.
+// dump returns the content of the board as text, for comparisons.
 func dump(t *testing.T, s *Store, tables ...string) string {
 	t.Helper()
 	var b strings.Builder
@@ -462,7 +462,7 @@ func newTestLog(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), nil))
 }
 
-// add writes the ledger with one more entry.
+// add adds an entry to the ledger.
 func (l *ledger) add(e workerRecord) error {
 	l.record(e)
 	return l.save()

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A worker whose attempt is over has a minute to leave. Until then its process counts, and is shown.
+// A worker whose attempt is over has a minute to end. Until then its process counts against the limits, and is shown.
 func TestLeavingWorkers(t *testing.T) {
 	t.Parallel()
 	for how, over := range map[string]func(b *board, id string) (bool, error){
@@ -33,7 +33,7 @@ func TestLeavingWorkers(t *testing.T) {
 				if must(t, err); !ok {
 					t.Fatal("nothing happened")
 				}
-				if how != "delete" { // which leaves no attempt that could have ended now
+				if how != "delete" { // a deleted task leaves no attempt with a time of its end
 					if r := b.tick(); r.Leaving != 1 || len(r.Spawned) != 0 {
 						t.Errorf("its process counts no more: %+v", r)
 					}
@@ -56,7 +56,7 @@ func TestLeavingWorkers(t *testing.T) {
 			})
 		}
 	}
-	t.Run("another attempt waits for the end of the last one", func(t *testing.T) { // block and unblock: two in one workspace
+	t.Run("another attempt waits for the end of the last one", func(t *testing.T) { // after block and unblock, two workers could be in one workspace
 		b := newBoard(t)
 		b.runner.knows = true
 		id := b.ready("alpha")
@@ -74,7 +74,7 @@ func TestLeavingWorkers(t *testing.T) {
 		b.pass(survivorDefers * time.Second)
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 	})
-	t.Run("its attempt ends while the pass looks", func(t *testing.T) { // nine were alive with a cap of eight
+	t.Run("its attempt ends while the pass looks", func(t *testing.T) { // nine workers were alive with a limit of eight
 		b := newBoard(t)
 		b.runner.knows = true
 		b.d.Config.MaxInProgress = new(1)

@@ -146,7 +146,7 @@ func TestMaxRuntime(t *testing.T) {
 		if p["pid"] != 71.0 || p["elapsed_seconds"] != 60.0 || p["limit_seconds"] != 60.0 || p["sigkill"] != false {
 			t.Errorf("%v", p)
 		}
-		b.run(id, 72, true) // a fresh window
+		b.run(id, 72, true) // a new attempt with its full time
 		b.pass(30 * time.Second)
 		same(t, "fresh", b.tick().TimedOut)
 		b.pass(31 * time.Second)
@@ -194,7 +194,7 @@ func TestMaxRuntime(t *testing.T) {
 func TestStale(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		heartbeat time.Duration // before now; negative: none
+		heartbeat time.Duration // time before now; negative: none
 		age       time.Duration
 		limit     time.Duration
 		status    Status
@@ -433,7 +433,7 @@ func TestCooldown(t *testing.T) {
 			b.tick()
 			b.d.Config.MaxSpawn = nil
 			b.pass(wait)
-			if r := b.tick(); (len(r.Spawned) == 1) != free { // although the text of the failure has the word quota in it
+			if r := b.tick(); (len(r.Spawned) == 1) != free { // although the failure text contains the word quota
 				t.Errorf("%q after %s: %+v", value, wait, r)
 			}
 		}
@@ -456,7 +456,7 @@ func TestAQuotaWallIsForgotten(t *testing.T) {
 	same(t, "spawned", spawnedIDs(r), id)
 }
 
-// Contract 28.12, the part that is the package's: files and logs beside the board.
+// Contract 28.12, as far as this package implements it: files and logs beside the board.
 func TestCollect(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// oldFile is a board as an early version made it: few columns, other names, keys of text.
+// oldFile is a board as an early version made it: few columns, other names, and text keys.
 func oldFile(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kanban.db")
@@ -151,7 +151,7 @@ func TestConcurrentMigration(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if err := s.migrate(t.Context()); err != nil { // without the lock that keeps openers apart
+				if err := s.migrate(t.Context()); err != nil { // without the lock that lets only one process at a time migrate
 					t.Error(err)
 				}
 			})

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A FIFO in the place of a file of the board stopped the dispatcher of all boards for ever; board.json as a link to /dev/zero took all memory.
+// A FIFO in place of a file of the board stopped the dispatcher of all boards for ever. A board.json that was a link to /dev/zero
+// used up the memory.
 func TestAFifoOrADeviceInPlaceOfAFileStopsNobody(t *testing.T) {
 	t.Parallel()
 	for _, plant := range []func(path string) error{
@@ -51,7 +52,7 @@ func readWhole(t *testing.T, path string) string {
 	return string(data)
 }
 
-// After a line of more than 64 kB the dispatcher forgot its workers.
+// After a line of more than 64 kB in the ledger, the dispatcher forgot its workers.
 func TestALongLineInTheLedgerHidesNoWorker(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -63,7 +64,7 @@ func TestALongLineInTheLedgerHidesNoWorker(t *testing.T) {
 	}
 }
 
-// A row that named the dispatcher's own process as a worker made it end itself, and one that named PID 1 stood still for ever.
+// The dispatcher ended itself because a row named its own pid as a worker. A row with PID 1 made it wait for ever.
 func TestNoRowMakesTheDispatcherEndItself(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -80,7 +81,7 @@ func TestNoRowMakesTheDispatcherEndItself(t *testing.T) {
 	}
 }
 
-// After a clock had gone back, tasks waited until it came to where it had been.
+// After the clock was set back, tasks waited until it reached the old time again.
 func TestATaskDoesNotWaitForAClockThatHasGoneBack(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -106,7 +107,7 @@ func TestATaskDoesNotWaitForAClockThatHasGoneBack(t *testing.T) {
 	}
 }
 
-// The path of a workspace with a slash at its end was refused by PID 1, twice, and the task was blocked.
+// PID 1 refused a workspace's path with a slash at its end, twice, and the task was blocked.
 func TestAWorkspaceMayEndWithASlash(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -118,13 +119,14 @@ func TestAWorkspaceMayEndWithASlash(t *testing.T) {
 	}
 }
 
-// A number of a row that is larger than any process's was cut off by the kernel, and found another process: PID 1, or the service itself.
+// The kernel cut off a pid in a row that was larger than any process's, and so found another process: PID 1, or the service
+// itself.
 func TestAHugePIDOfARowIsNoProcess(t *testing.T) {
 	me := os.Getpid()
 	for _, number := range []int64{1<<32 + int64(me), 1<<32 + 1, 1<<22 + 1} {
 		pid := int(number)
 		if int64(pid) != number {
-			continue // no number of a row is that large on this machine
+			continue // no pid is that large on this machine
 		}
 		if k := (realProcesses{}); k.Alive(pid) || !k.End(t.Context(), pid, time.Second).Terminated {
 			t.Errorf("%d is taken for a process", pid)
@@ -132,7 +134,7 @@ func TestAHugePIDOfARowIsNoProcess(t *testing.T) {
 	}
 }
 
-// A task that began, by its row, at the smallest number there is counted as just begun for ever: its dead worker kept it.
+// A task whose start, by its row, was at the smallest integer counted as just started for ever, so its dead worker kept it.
 func TestATaskThatBeganAtNoTimeGoesOn(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// python is a run of the other writer of the board.
+// python runs the board's other writer, Python.
 func python(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := exec.LookPath("python3")
@@ -33,7 +33,7 @@ func pythonSays(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// A file made here and one made by Python have the same structure, and each opens in the other.
+// A file made here and one made by Python have the same structure, and each program opens the other's file.
 func TestPythonSharesTheFile(t *testing.T) {
 	t.Parallel()
 	theirs := filepath.Join(t.TempDir(), "kanban.db")
@@ -60,7 +60,7 @@ func TestPythonSharesTheFile(t *testing.T) {
 	}
 }
 
-// A dispatcher here sees either lock of Python, flock or lockf, and the other way round.
+// A dispatcher here respects Python's locks of either kind, flock or lockf, and Python respects ours.
 func TestPythonSharesTheLocks(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"flock", "lockf"} {
@@ -115,7 +115,7 @@ func TestPythonWritesTheSameJSON(t *testing.T) {
 	}
 }
 
-// structure returns the relevant structure of a file: types and indexes, without their order.
+// structure returns the types and indexes of a file, without their order.
 func structure(t *testing.T, path string) map[string]any {
 	t.Helper()
 	var m map[string]any

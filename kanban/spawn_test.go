@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestTheBoardRanOutOfMemoryAfterAProfileWroteItsConfiguration: a binary value was decoded again for each of its aliases, in the
-// dispatcher of all profiles.
+// TestTheBoardRanOutOfMemoryAfterAProfileWroteItsConfiguration: the dispatcher of all profiles decoded a binary value again for
+// each of its aliases.
 func TestTheBoardRanOutOfMemoryAfterAProfileWroteItsConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	write0(t, filepath.Join(dir, "profiles/alpha/config.yaml"), []byte("big: &big !!binary "+strings.Repeat("AAAA", 1<<18)+"\nplatform_toolsets: {cli: ["+strings.Repeat("*big,", 500)+"]}\n"))
@@ -81,7 +81,7 @@ func TestSpawn(t *testing.T) {
 		p := ProfileDirs(dir)
 		for text, want := range map[string]string{
 			"platform_toolsets: {cli: [web, file]}\ntoolsets: [kanban]": "file kanban web",
-			"toolsets: [kanban]":            "", // of the gateway, not of a worker
+			"toolsets: [kanban]":            "", // for the gateway, not for a worker
 			"platform_toolsets: {cli: web}": "",
 			"platform_toolsets: {cli: [web]}\nmcp_servers: {a: {url: x}, b: {enabled: false}}":           "a kanban web",
 			"platform_toolsets: {cli: [web, b]}\nmcp_servers: {a: {url: x}, b: {url: y}}":                "b kanban web",
@@ -179,7 +179,7 @@ func TestTailLog(t *testing.T) {
 	for limit, want := range map[int64]string{0: "first\nsecond\nthird\n", 100: "first\nsecond\nthird\n", 6: "third\n", 8: "third\n", 13: "second\nthird\n", 3: "rd\n"} {
 		got, err := p.TailLog("t_1", limit)
 		if limit == 3 {
-			want = "" // the only line in it is cut short
+			want = "" // the only line in it is incomplete
 		}
 		if err != nil || string(got) != want {
 			t.Errorf("%d: %q %v", limit, got, err)
@@ -187,7 +187,8 @@ func TestTailLog(t *testing.T) {
 	}
 }
 
-// TestALogWithAHoleIsNotReadWhole has a log that its worker made as large as it liked. The command that showed it took as much memory.
+// TestALogWithAHoleIsNotReadWhole has a sparse log, as large as its worker wanted. The command that shows the log took that much
+// memory.
 func TestALogWithAHoleIsNotReadWhole(t *testing.T) {
 	t.Parallel()
 	p := Paths{Logs: t.TempDir()}
@@ -284,7 +285,7 @@ func TestScratchStaysWhileChildrenWork(t *testing.T) {
 	if _, err := os.Stat(path); err == nil {
 		t.Error("it is still there")
 	}
-	// A path outside the managed directory is never removed, however it got into the row.
+	// A path outside the managed directory is never removed, even if a row contains it.
 	outside := t.TempDir()
 	for _, path := range []string{outside, b.paths.Workspaces, b.paths.Workspaces + "/../kanban.db", "/"} {
 		id := b.ready("alpha")

@@ -25,14 +25,14 @@ func openAt(t *testing.T, path string) (*Store, error) {
 	return s, err
 }
 
-// reopen makes the next open of a path a first one, as in another process.
+// reopen makes the next Open of a path check the file again, as in another process.
 func reopen() {
 	initialised.Lock()
 	clear(initialised.files)
 	initialised.Unlock()
 }
 
-// Contract 28.10. These tests are not parallel: they share the memory of which files were checked.
+// Contract 28.10. These tests are not parallel, because they share the record of checked files.
 func TestOpen(t *testing.T) {
 	t.Run("init idempotent, tables present", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "deep", "er", "kanban.db")
@@ -228,7 +228,7 @@ func TestTruncatedWAL(t *testing.T) {
 	must(t, err)
 	_, err = s.Create(t.Context(), time.Unix(1, 0), Task{Title: "second"})
 	must(t, err)
-	copied := filepath.Join(t.TempDir(), "kanban.db") // as a power cut leaves it: the file, and a part of its log
+	copied := filepath.Join(t.TempDir(), "kanban.db") // as after a power failure: the file, and a part of its log
 	for _, part := range []string{"", "-wal"} {
 		data, err := os.ReadFile(path + part)
 		must(t, err)
@@ -240,14 +240,14 @@ func TestTruncatedWAL(t *testing.T) {
 	cut, err := openAt(t, copied)
 	must(t, err)
 	list, err := cut.Tasks(t.Context(), Filter{})
-	if must(t, err); len(list) != 1 || list[0].ID != first { // a transaction is there as a whole or not at all
+	if must(t, err); len(list) != 1 || list[0].ID != first { // a transaction exists as a whole or not at all
 		t.Errorf("%+v", list)
 	}
 	sound(t, cut)
 }
 
 func TestNoWAL(t *testing.T) {
-	// A file system without shared memory can't be had here, so the engine is given a way to lock that has none.
+	// No file system without shared memory is available here, so the test makes SQLite use a kind of lock without it.
 	path := filepath.Join(t.TempDir(), "kanban.db")
 	s := &Store{paths: Paths{DB: path}, opt: Options{Log: newTestLog(t), BusyTimeout: time.Second}}
 	db, err := sql.Open("sqlite", "file:"+path+"?vfs=unix-dotfile")
@@ -285,7 +285,7 @@ func TestTornFile(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 
-	// A checkpoint of another process looks torn for a moment.
+	// During a checkpoint of another process, the file looks torn for a moment.
 	grow, err := os.OpenFile(copied, os.O_RDWR, 0)
 	must(t, err)
 	defer grow.Close()
@@ -346,16 +346,16 @@ func TestRollbackHidesNothing(t *testing.T) {
 	b := newBoard(t)
 	first := errors.New("the first error")
 	err := b.write(t.Context(), b.now, func(tx *tx) error {
-		tx.exec("ROLLBACK") // so that the one that follows fails
+		tx.exec("ROLLBACK") // makes the next ROLLBACK fail
 		return first
 	})
 	if !errors.Is(err, first) {
 		t.Errorf("%v", err)
 	}
-	b.ready("alpha") // and the connection is still of use
+	b.ready("alpha") // the connection still works
 }
 
-// An error in a transaction ends it: what comes after it does nothing, and nothing of it stays.
+// An error ends a transaction: later calls in it do nothing, and none of its changes stay.
 func TestTheFirstErrorSticks(t *testing.T) {
 	b := newBoard(t)
 	id := b.ready("alpha")
@@ -372,7 +372,7 @@ func TestTheFirstErrorSticks(t *testing.T) {
 	}
 }
 
-// A store's own look at the file must not drop the engine's locks in this process.
+// When the store opens and closes the file itself, SQLite's locks in this process must stay.
 func TestLocksSurviveReading(t *testing.T) {
 	b := newBoard(t)
 	conn, err := b.db.Conn(t.Context())

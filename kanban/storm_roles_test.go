@@ -18,7 +18,8 @@ import (
 	"hinit/internal/proc"
 )
 
-// stormRunner starts workers as a dispatcher without PID 1 does: children in sessions of their own, which outlive it.
+// stormRunner starts workers as a dispatcher without PID 1 does: as children in sessions of their own, which outlive the
+// dispatcher.
 type stormRunner struct {
 	sync.Mutex
 	dir  string
@@ -80,7 +81,7 @@ func (r *stormRunner) WorkerStates(_ context.Context, refs []Ref) ([]WorkerRepor
 	return list, nil
 }
 
-// stormFind looks for a run's worker by its environment.
+// stormFind finds a run's worker by its environment.
 func stormFind(ref Ref) WorkerReport {
 	files, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, file := range files {
@@ -114,7 +115,7 @@ func (r *stormRunner) Leftovers(ref Ref) ([]int, bool) {
 
 func (r *stormRunner) Forget([]Ref) {}
 
-// actAs is what this program does as one of the storm.
+// actAs makes this test binary one of the programs of the storm.
 func actAs(role string) int {
 	dir := os.Getenv("KANBAN_TEST_DIR")
 	var err error
@@ -138,7 +139,7 @@ func actAs(role string) int {
 	return 1
 }
 
-// stormWrite changes the board at random.
+// stormWrite makes random changes to the board.
 func stormWrite(ctx context.Context, s *Store, dir string) error {
 	made, err := os.OpenFile(filepath.Join(dir, "made"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
@@ -188,7 +189,7 @@ func stormWrite(ctx context.Context, s *Store, dir string) error {
 	}
 }
 
-// stormWork is a worker. It holds a lock of its task, so that a second one is found out.
+// stormWork is a worker. It holds a lock for its task, so that a second worker of the task is noticed.
 func stormWork(ctx context.Context, s *Store, dir string) int {
 	id := os.Getenv("HERMES_KANBAN_TASK")
 	run, _ := strconv.ParseInt(os.Getenv("HERMES_KANBAN_RUN_ID"), 10, 64)
@@ -211,7 +212,7 @@ func stormWork(ctx context.Context, s *Store, dir string) int {
 	case 0:
 		return 1
 	case 1:
-		return 0 // it forgot to finish
+		return 0 // as a worker that forgets to complete its task
 	case 2:
 		return 75
 	case 3:

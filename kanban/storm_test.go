@@ -27,14 +27,14 @@ const (
 	stormPerProfile = 3
 	stormTotal      = 5
 
-	// A storm with fewer tasks and runs proves nothing. A busy machine is given this time for it.
+	// A storm with fewer tasks and runs proves nothing, so a busy machine gets this much time for it.
 	stormTasks, stormRuns = 40, 20
 	stormLongest          = 3 * time.Minute
 )
 
-// TestStorm lets three dispatchers, four writers here and four in Python, and the workers that they start work on one file, and kills
-// them with SIGKILL at random. After it: no task had two workers at a time, none is lost, every run is closed, no cap was exceeded,
-// and the events account for every status.
+// TestStorm lets three dispatchers, eight writers (four of them in Python) and the workers work on one file, and kills them at
+// random with SIGKILL. Afterwards, no task had two workers at a time, no task is lost, every run is closed, no limit was
+// exceeded, and the events explain every status.
 func TestStorm(t *testing.T) {
 	if testing.Short() {
 		t.Skip("ten seconds")
@@ -46,7 +46,7 @@ func TestStorm(t *testing.T) {
 	dir := t.TempDir()
 	s := stormStore(t.Context(), dir, t.Fatal)
 	defer s.Close()
-	python(t, "check", s.paths.DB) // skips where there is none
+	python(t, "check", s.paths.DB) // skips the test without Python
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var wait sync.WaitGroup
@@ -106,9 +106,9 @@ func stormRole(ctx context.Context, role, dir string, more ...string) *exec.Cmd 
 	return cmd
 }
 
-// stormKeep keeps one program running and kills it again and again.
+// stormKeep starts a program again whenever it ends, and kills it again and again.
 func stormKeep(ctx context.Context, t *testing.T, start func(context.Context) *exec.Cmd) (kills int) {
-	runtime.LockOSThread() // whose end would be the parent's for Pdeathsig
+	runtime.LockOSThread() // the kernel sends Pdeathsig when this thread ends
 	defer runtime.UnlockOSThread()
 	for ctx.Err() == nil {
 		cmd := start(ctx)
@@ -166,7 +166,7 @@ func stormWatchCaps(ctx context.Context, t *testing.T, path string) {
 	}
 }
 
-// stormKillWorkers kills workers by the pids that they wrote down.
+// stormKillWorkers kills workers by the pids that they have written down.
 func stormKillWorkers(ctx context.Context, dir string) {
 	tick := time.NewTicker(150 * time.Millisecond)
 	defer tick.Stop()
@@ -183,7 +183,7 @@ func stormKillWorkers(ctx context.Context, dir string) {
 		file := files[rand.IntN(len(files))]
 		data, _ := os.ReadFile(file)
 		if pid, err := strconv.Atoi(string(data)); err == nil {
-			env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)) // a pid may be another's by now
+			env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)) // the pid may be another process's by now
 			if bytes.Contains(env, []byte("KANBAN_TEST_DIR="+dir)) && bytes.Contains(env, []byte("HERMES_KANBAN_TASK="+filepath.Base(file))) {
 				_ = unix.Kill(pid, unix.SIGKILL)
 			}
@@ -191,14 +191,14 @@ func stormKillWorkers(ctx context.Context, dir string) {
 	}
 }
 
-// stormDrain lets one dispatcher finish what is left.
+// stormDrain lets one dispatcher finish the remaining tasks.
 func stormDrain(t *testing.T, s *Store, dir string) {
 	t.Helper()
 	t.Setenv("HERMES_KANBAN_CRASH_GRACE_SECONDS", "1")
 	t.Setenv("HERMES_KANBAN_RATE_LIMIT_COOLDOWN_SECONDS", "0")
 	d := stormDispatcher(s, dir)
 	d.Config.MaxInProgress, d.Config.MaxInProgressPerProfile = new(20), nil
-	for _, status := range []Status{Ready, Todo} { // the storm makes more than can be worked off
+	for _, status := range []Status{Ready, Todo} { // the storm makes more tasks than can be finished
 		list, err := s.Tasks(t.Context(), Filter{Status: status})
 		must(t, err)
 		for _, task := range list[min(30, len(list)):] {
@@ -217,7 +217,7 @@ func stormDrain(t *testing.T, s *Store, dir string) {
 		if _, err := d.Tick(t.Context(), time.Now(), TickOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		// Terminals were killed with their claims; their time is over now.
+		// People's claims were killed with their terminals, and have expired by now.
 		_, err := s.db.Exec("UPDATE tasks SET claim_expires = 1 WHERE status = 'running' AND assignee = 'orion'")
 		must(t, err)
 		must(t, s.db.QueryRow("SELECT count(*) FROM tasks WHERE status = 'running' OR status = 'ready' AND assignee IN ('alpha', 'beta')").Scan(&left))
@@ -225,7 +225,7 @@ func stormDrain(t *testing.T, s *Store, dir string) {
 	}
 }
 
-// stormCount: every task that a writer was told is made is there.
+// stormCount checks that every task that a writer has made exists.
 func stormCount(t *testing.T, s *Store, dir string, kills []int) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, "made"))
@@ -233,7 +233,7 @@ func stormCount(t *testing.T, s *Store, dir string, kills []int) {
 	ids := strings.Fields(string(data))
 	for _, id := range ids {
 		if len(id) != 10 {
-			continue // its writer was killed while it wrote
+			continue // the writer was killed while it wrote
 		}
 		if _, err := s.Task(t.Context(), id); err != nil {
 			t.Errorf("%s is lost: %v", id, err)
@@ -247,7 +247,7 @@ func stormCount(t *testing.T, s *Store, dir string, kills []int) {
 	}
 }
 
-// stormAccount replays each task's events and compares where they lead with where it is.
+// stormAccount replays each task's events and compares the resulting status with the task's status.
 func stormAccount(t *testing.T, s *Store) {
 	t.Helper()
 	events, err := s.Events(t.Context(), "", 0)
@@ -255,7 +255,7 @@ func stormAccount(t *testing.T, s *Store) {
 	status := make(map[string]Status)
 	claims, ends := make(map[int64]int), make(map[int64]int)
 	tripped := make(map[int64]bool)
-	loose := make(map[string]bool) // a link demotes without an event of its own
+	loose := make(map[string]bool) // a link changes the status without an event of its own
 	for _, e := range events {
 		var p struct{ Status Status }
 		if e.Payload != "" {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A null in the file is null in JSON, under the name of the column, and comes back as it was.
+// A null in the file is null in JSON, under the name of the column, and is read back as null.
 func TestWire(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// helperVar makes this test binary act as another client.
+// helperVar makes this test binary act as another client of the sandboxes.
 const helperVar = "HINIT_SANDBOX_TEST_CLIENT"
 
 // helperProcess starts this test binary as another client of the same sandboxes.

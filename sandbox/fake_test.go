@@ -51,7 +51,7 @@ func newFake(have ...Container) *fake {
 	return f
 }
 
-// note records a call and returns its error, if the test has set one.
+// note records a call, and returns the error that the test has set for it.
 func (f *fake) note(ctx context.Context, format string, args ...any) error {
 	call := strings.TrimSpace(fmt.Sprintf(format, args...))
 	verb, _, _ := strings.Cut(call, " ")
@@ -170,7 +170,7 @@ func (f *fake) Create(ctx context.Context, spec Spec) (string, error) {
 	return id, nil
 }
 
-// to records a call and changes the state of its container.
+// to records a call and changes the state of the container.
 func (f *fake) to(ctx context.Context, verb, id string, state State) error {
 	if err := f.note(ctx, "%s %s", verb, id); err != nil {
 		return err
@@ -362,7 +362,7 @@ func mustOpen(t *testing.T, m *Manager, key Key) *Sandbox {
 	return s
 }
 
-// count fails the test unless the engine got exactly n calls with this verb.
+// count fails the test unless the engine got exactly n calls of this kind.
 func (f *fake) count(t *testing.T, verb string, n int) {
 	t.Helper()
 	if got := f.called(verb); len(got) != n {

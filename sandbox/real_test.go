@@ -20,8 +20,7 @@ var testRun = "hinit-sandbox-test-" + randomHex(4)
 
 var testTag = testRun + ":image"
 
-// kept returns a file of a Debian package from a cache that all test runs share. The script with the name of the file fills the
-// cache.
+// kept returns a file of a Debian package from a cache that all test runs share. A script of the same name fills the cache.
 func kept(name string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -41,7 +40,7 @@ func kept(name string) (string, error) {
 	return path, os.Rename(temp, path)
 }
 
-// built has what the tests of a real engine need: the helper, and the directory of an image with bash and busybox.
+// built has what tests with a real engine need: the helper, and the directory of an image with bash and busybox.
 type built struct{ dir, helper string }
 
 var build = sync.OnceValues(func() (b built, err error) {

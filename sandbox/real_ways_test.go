@@ -241,7 +241,7 @@ func TestStall(t *testing.T) {
 	}
 }
 
-// secondEngine is an engine that only this test uses, in its own network namespace.
+// secondEngine is a container engine for a single test, in its own network namespace.
 type secondEngine struct {
 	t    *testing.T
 	dir  string
@@ -312,7 +312,7 @@ func (e *secondEngine) load() {
 	}
 }
 
-// end ends the engine. After a kill its containers and its containerd are still there.
+// end ends the engine. After a kill, its containers and its containerd still run.
 func (e *secondEngine) end(signal os.Signal) {
 	if e.cmd != nil {
 		_ = e.cmd.Process.Signal(signal)
@@ -324,8 +324,7 @@ func (e *secondEngine) end(signal os.Signal) {
 	}
 }
 
-// cleanUp ends the leftovers of a killed engine: processes with the directory of the engine in their command line or control
-// group.
+// cleanUp ends what a killed engine has left: processes with the engine's directory in their command line or control group.
 func (e *secondEngine) cleanUp() {
 	pids, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range pids {

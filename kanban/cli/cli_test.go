@@ -17,7 +17,7 @@ import (
 	"hinit/kanban"
 )
 
-// shell is a board and who types.
+// shell is a board with a user who types commands.
 type shell struct {
 	*testing.T
 	root   string
@@ -38,7 +38,7 @@ func newShell(t *testing.T) *shell {
 	return s
 }
 
-// run types a command and returns its exit code and what it printed.
+// run runs a command and returns its exit code and output.
 func (s *shell) run(args ...string) (code int, out, errs string) {
 	s.Helper()
 	var stdout, stderr bytes.Buffer
@@ -53,7 +53,7 @@ func (s *shell) run(args ...string) (code int, out, errs string) {
 	return code, stdout.String(), stderr.String()
 }
 
-// do types a command that has to work.
+// do runs a command that must succeed.
 func (s *shell) do(args ...string) string {
 	s.Helper()
 	code, out, errs := s.run(args...)
@@ -63,7 +63,7 @@ func (s *shell) do(args ...string) string {
 	return out
 }
 
-// fails types a command that has to fail like that.
+// fails runs a command that must fail with the given code and text.
 func (s *shell) fails(code int, message string, args ...string) {
 	s.Helper()
 	got, out, errs := s.run(args...)
@@ -106,7 +106,7 @@ func (s *shell) task(id string) (t struct {
 	return t
 }
 
-// The terminal of whoever read the log of a worker obeyed that worker. A program that reads it gets all bytes.
+// A worker's log could control the terminal of the user who read it. A program that reads the log still gets all bytes.
 func TestATerminalObeysNoWorker(t *testing.T) {
 	s := newShell(t)
 	id := s.create("x")
@@ -124,7 +124,7 @@ func TestATerminalObeysNoWorker(t *testing.T) {
 	}
 }
 
-// A writer that does not end kept everybody from the board, and doctor, which the message names, found nothing.
+// A transaction that did not end kept everybody from the board, and `doctor`, which the error message names, found no fault.
 func TestDoctorNamesAWriterThatDoesNotEnd(t *testing.T) {
 	s := newShell(t)
 	s.do("init")
@@ -143,7 +143,7 @@ func TestDoctorNamesAWriterThatDoesNotEnd(t *testing.T) {
 	if code, out, _ := s.run("doctor"); code != cmdline.Failed || !strings.Contains(out, "another program is writing to the board") {
 		t.Errorf("exit code %d: %s", code, out)
 	}
-	_ = conn.Close() // the transaction ends with it
+	_ = conn.Close() // this ends the transaction
 }
 
 // TestAnAgentWritesNothingIntoJSONThatATerminalObeys has a comment and a name of a board that move the cursor and turn the text around.
@@ -159,7 +159,8 @@ func TestAnAgentWritesNothingIntoJSONThatATerminalObeys(t *testing.T) {
 	}
 }
 
-// A task's id with control characters, which any writer of the file can choose, was obeyed by the terminal of whoever listed it.
+// A task's id may contain control characters, because any program can write the file. Listing such a task sent them to the
+// terminal.
 func TestATerminalObeysNoTask(t *testing.T) {
 	s := newShell(t)
 	s.do("init")
@@ -299,7 +300,7 @@ Skipped (non-spawnable assignee — terminal lane, OK): %s
 	}
 }
 
-// Contract 28.3: what the configuration says, --max that wins, and values that are none.
+// Contract 28.3: the configuration, --max, which takes precedence, and invalid values.
 func TestDispatchReadsTheConfiguration(t *testing.T) {
 	s := newShell(t)
 	for range 4 {
@@ -334,7 +335,7 @@ func TestDispatchReadsTheConfiguration(t *testing.T) {
 		t.Errorf("with caps that are none, %d", n)
 	}
 	config("  default_assignee: coder\n  max_in_progress: 1\n")
-	if n := spawned(); n > 1 && n != 4 { // a dry run of the contract doesn't count its own
+	if n := spawned(); n > 1 && n != 4 { // a dry run of the contract doesn't count the tasks that it would start
 		t.Errorf("with a cap of 1, %d", n)
 	}
 }
@@ -375,7 +376,7 @@ func TestDaemonIsDeprecated(t *testing.T) {
 func TestWrongUsage(t *testing.T) {
 	s := newShell(t)
 	s.fails(cmdline.WrongUsage, `did you mean "create"?`, "creat")
-	s.env["HERMES_BIN"] = filepath.Join(t.TempDir(), "none") // else the agent takes the place of this process
+	s.env["HERMES_BIN"] = filepath.Join(t.TempDir(), "none") // otherwise the agent would replace this process
 	s.fails(cmdline.WrongUsage, "hermes kanban swarm", "swarm")
 	s.fails(cmdline.WrongUsage, "expected: hinit kanban link PARENT CHILD", "link", "x")
 	s.fails(cmdline.WrongUsage, "see: hinit kanban list --help", "list", "--nosuch")
@@ -431,7 +432,7 @@ func TestQuotedAsPythonDoes(t *testing.T) {
 	}
 }
 
-// TestAllBoardsAtOnce: the request of the status page. A query does not make a missing board.
+// TestAllBoardsAtOnce makes the query of the status page. A query must not make a missing board.
 func TestAllBoardsAtOnce(t *testing.T) {
 	s := newShell(t)
 	if out := s.do("stats", "--all"); strings.TrimSpace(out) != "[]" {

@@ -62,11 +62,11 @@ func withServer(t *testing.T) *bench {
 	return &bench{TB: t, world: w, ns: "default"}
 }
 
-// inManifests is the namespace that the manifests make.
+// inManifests is the namespace in the manifests.
 const inManifests = "agents"
 
-// withNode returns the cluster with a node and a namespace for this test, which takes restricted pods only. After the test the namespace is
-// removed, or empty if the manifests make it.
+// withNode returns the cluster with a node and a namespace for this test that takes only restricted pods. After the test, the
+// namespace is removed, or emptied if it is the one of the manifests.
 func withNode(t *testing.T, namespace string) *bench {
 	t.Helper()
 	b := withServer(t)
@@ -96,20 +96,20 @@ func withNode(t *testing.T, namespace string) *bench {
 	return b
 }
 
-// empty removes the other objects of the namespace. The controller removes a namespace itself only after five seconds more.
+// empty removes the objects in the namespace. The controller removes the namespace itself only five seconds later.
 func (b *bench) empty() {
 	b.must("delete", "services,configmaps,secrets,serviceaccounts,persistentvolumeclaims,roles,rolebindings,networkpolicies,poddisruptionbudgets,leases",
-		"--field-selector=metadata.name!=default,metadata.name!=kube-root-ca.crt", "--timeout=3m") // those are made by the controller
+		"--field-selector=metadata.name!=default,metadata.name!=kube-root-ca.crt", "--timeout=3m") // the controller makes these
 }
 
-// bench is one test's view of the cluster.
+// bench is the cluster as one test uses it.
 type bench struct {
 	testing.TB
 	*world
 	ns string
 }
 
-// result is the end of a command.
+// result is how a command ended.
 type result struct {
 	words []string
 	out   string // both streams
@@ -120,20 +120,20 @@ func (r result) String() string {
 	return fmt.Sprintf("kubectl %s: code %d\n%s", strings.Join(r.words, " "), r.code, r.out)
 }
 
-// try runs kubectl in the namespace of the test, for four minutes at most.
+// try runs kubectl in the namespace of the test, for at most four minutes.
 func (b *bench) try(words ...string) result { return b.feed("", words...) }
 
-// feed does so with an input.
+// feed does the same with an input.
 func (b *bench) feed(input string, words ...string) result {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	cmd := b.Kubectl(ctx, append([]string{"--namespace", b.ns}, words...)...)
 	cmd.Stdin = strings.NewReader(input)
-	out, _ := cmd.CombinedOutput() // the code tells
+	out, _ := cmd.CombinedOutput() // the exit code says enough
 	return result{words, string(out), cmd.ProcessState.ExitCode()}
 }
 
-// must runs kubectl and returns its output; another code than 0 ends the test.
+// must runs kubectl and returns its output; an exit code other than 0 ends the test.
 func (b *bench) must(words ...string) string {
 	b.Helper()
 	r := b.try(words...)
@@ -143,7 +143,7 @@ func (b *bench) must(words ...string) string {
 	return r.out
 }
 
-// apply makes objects.
+// apply creates objects.
 func (b *bench) apply(objects ...any) {
 	b.Helper()
 	var all bytes.Buffer
@@ -159,7 +159,7 @@ func (b *bench) apply(objects ...any) {
 	}
 }
 
-// until waits for a condition for three minutes. cond returns what is missing.
+// until waits up to three minutes until cond returns "". cond returns what is missing.
 func (b *bench) until(what string, cond func() string) {
 	b.Helper()
 	missing := ""
@@ -168,12 +168,12 @@ func (b *bench) until(what string, cond func() string) {
 		if missing = cond(); missing == "" {
 			return
 		}
-		<-time.After(max(50*time.Millisecond, time.Since(began))) // each call of kubectl costs 0.1 s of processor time
+		<-time.After(max(50*time.Millisecond, time.Since(began))) // each call of kubectl takes 0.1 s of processor time
 	}
 	b.Fatalf("not %s: %s", what, missing)
 }
 
-// holds looks for some time whether a condition stays true. cond returns what is wrong.
+// holds checks for some time that a condition stays true. cond returns what is wrong, or "".
 func (b *bench) holds(span time.Duration, cond func() string) {
 	b.Helper()
 	for end := time.Now().Add(span); time.Now().Before(end); <-time.After(100 * time.Millisecond) {
@@ -183,7 +183,7 @@ func (b *bench) holds(span time.Duration, cond func() string) {
 	}
 }
 
-// pod returns a pod of the test's namespace; it is empty for one that is not there.
+// pod returns a pod of the test's namespace, or an empty one if there is none.
 func (b *bench) pod(name string) *corev1.Pod {
 	b.Helper()
 	p := &corev1.Pod{}
@@ -205,7 +205,7 @@ func condition(p *corev1.Pod, kind corev1.PodConditionType) bool {
 	return false
 }
 
-// awaitReady waits until a pod is Ready, and returns it. old is the uid of a pod of that name that doesn't count.
+// awaitReady waits until a pod is Ready, and returns it. A pod of that name with the uid old does not count.
 func (b *bench) awaitReady(name string, old ...*corev1.Pod) *corev1.Pod {
 	b.Helper()
 	var p *corev1.Pod
@@ -219,7 +219,7 @@ func (b *bench) awaitReady(name string, old ...*corev1.Pod) *corev1.Pod {
 	return p
 }
 
-// restarts says how often the container of a pod was restarted.
+// restarts returns how often the container of a pod was restarted.
 func restarts(p *corev1.Pod) int32 {
 	if len(p.Status.ContainerStatuses) == 0 {
 		return 0
@@ -227,7 +227,7 @@ func restarts(p *corev1.Pod) int32 {
 	return p.Status.ContainerStatuses[0].RestartCount
 }
 
-// volumes makes the StorageClass that the cluster has by default, and a number of volumes. Each is a directory of root's on both nodes.
+// volumes makes the cluster's default StorageClass, and a number of volumes. Each is a directory of root's on both nodes.
 func (b *bench) volumes(n int, mode corev1.PersistentVolumeAccessMode) []string {
 	b.Helper()
 	wait := storagev1.VolumeBindingWaitForFirstConsumer

@@ -22,13 +22,13 @@ import (
 	hinit "hinit/client"
 )
 
-// symbols builds hinit with its symbols. It fails if the running program pid has other addresses.
+// symbols builds hinit with its symbols. It fails if the running program with the given pid has other addresses.
 func (b *bench) symbols(pid int) *elf.File {
 	b.Helper()
 	path := filepath.Join(b.TempDir(), "hinit")
 	words := []string{"build", "-trimpath", "-o", path}
 	if runtime.GOARCH == "amd64" || runtime.GOARCH == "arm64" {
-		words = append(words, "-ldflags=-E hinit_entry") // as the Makefile
+		words = append(words, "-ldflags=-E hinit_entry") // as in the Makefile
 	}
 	cmd := exec.Command("go", append(words, "./cmd/hinit")...)
 	cmd.Dir = "../.."
@@ -54,7 +54,7 @@ func (b *bench) symbols(pid int) *elf.File {
 	return files[0]
 }
 
-// runtimeOf returns the limits of the Go runtime in a running hinit: its processors, and the memory of its heap.
+// runtimeOf returns the limits of the Go runtime in a running hinit: its number of processors and its memory limit.
 func (b *bench) runtimeOf(pid int) (processors int32, memory int64) {
 	b.Helper()
 	f := b.symbols(pid)
@@ -111,7 +111,7 @@ func (b *bench) runtimeOf(pid int) (processors int32, memory int64) {
 	return processors, memory
 }
 
-// exitOf returns the last exit of a profile's gateway, as status tells it.
+// exitOf returns the last exit of a profile's gateway, from the status.
 func (b *bench) exitOf(pod, profile string) *hinit.Exit {
 	b.Helper()
 	r := b.inPod(pod, "hinit", "status", "--json")
@@ -126,7 +126,7 @@ func (b *bench) exitOf(pod, profile string) *hinit.Exit {
 	return nil
 }
 
-// comesBack waits until the container of a pod was restarted once and is Ready, and returns how the first one ended.
+// comesBack waits until the container of a pod was restarted once and is Ready, and returns how the first container ended.
 func (b *bench) comesBack(pod string) *corev1.ContainerStateTerminated {
 	b.Helper()
 	b.until(pod+" is restarted and Ready", func() string {
@@ -186,7 +186,7 @@ func TestAPodWithLimits(t *testing.T) {
 	}
 }
 
-// gatewayIsKilledForMemory makes a gateway that takes more memory than the pod may have. The pod and the other gateway go on.
+// gatewayIsKilledForMemory lets a gateway use more memory than the pod has. The pod and the other gateway must go on.
 func (b *bench) gatewayIsKilledForMemory(pod string) {
 	b.Helper()
 	if r := b.inPod(pod, "sh", "-c", "hermes profile create eater && echo oom=400 > /opt/data/profiles/eater/agent.conf"); r.code != 0 {

@@ -20,10 +20,10 @@ import (
 	"hinit/kubernetes/internal/deploy"
 )
 
-// single returns the pod of the StatefulSet as one of its own, with a claim on a volume, and quick probes. change makes it another one.
+// single returns the pod of the StatefulSet as a pod without one, with a claim on a volume, and quick probes. change modifies it.
 func (b *bench) single(name string, change func(*corev1.PodSpec)) { b.singleWith(nil, name, change) }
 
-// singleWith does so with values of the chart.
+// singleWith does the same with values of the chart.
 func (b *bench) singleWith(values map[string]any, name string, change func(*corev1.PodSpec)) {
 	b.Helper()
 	manifests, err := deploy.Render(deploy.Default(values))
@@ -62,7 +62,7 @@ func (b *bench) singleWith(values map[string]any, name string, change func(*core
 	}, pod)
 }
 
-// inTrouble waits until the pod is started and has said why it is not Ready.
+// inTrouble waits until the pod is started and says why it is not Ready.
 func (b *bench) inTrouble(name, want string) {
 	b.Helper()
 	b.until(name+" says why it is not Ready", func() string {
@@ -76,7 +76,7 @@ func (b *bench) inTrouble(name, want string) {
 	}
 }
 
-// TestNotReadyWhereNothingCanWork has the pods that were Ready although no agent could write.
+// TestNotReadyWhereNothingCanWork has pods that were Ready although no agent could write.
 func TestNotReadyWhereNothingCanWork(t *testing.T) {
 	b := withNode(t, "probes")
 	b.must("label", "--overwrite", "namespace", "probes", "pod-security.kubernetes.io/enforce=baseline") // for uid 0
@@ -93,7 +93,8 @@ func TestNotReadyWhereNothingCanWork(t *testing.T) {
 	}
 }
 
-// TestAGatewayInTroubleRestartsNoPod has a gateway that crashes at once and one that is deaf beside one that works, then none that works.
+// TestAGatewayInTroubleRestartsNoPod has a gateway that crashes at once and one that does not answer, first beside one that
+// works, then without.
 func TestAGatewayInTroubleRestartsNoPod(t *testing.T) {
 	b := withNode(t, "trouble")
 	volume := b.volumes(1, corev1.ReadWriteOnce)[0]
@@ -141,7 +142,7 @@ func TestAGatewayInTroubleRestartsNoPod(t *testing.T) {
 	})
 }
 
-// TestPodsOfOtherShapes has pods that hinit refused, or that another rule of the cluster asks for.
+// TestPodsOfOtherShapes has pods that hinit refused, or that another rule of a cluster requires.
 func TestPodsOfOtherShapes(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, "shapes")

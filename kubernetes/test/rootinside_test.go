@@ -17,8 +17,8 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestRootInsideIsAnotherUserOutside: where nodes give user namespaces, commands may be root. Outside they have a user of the
-// pod's own, which reaches neither the node's root nor the agents' files.
+// TestRootInsideIsAnotherUserOutside: where pods get user namespaces, commands may be root. Outside, they are users that only
+// this pod has, which can access neither the node's files nor the agents'.
 func TestRootInsideIsAnotherUserOutside(t *testing.T) {
 	cluster.InFull(t)
 	b := withServer(t)
@@ -55,9 +55,9 @@ func (b *bench) runtimeClass(handler string) {
 	b.Cleanup(func() { b.must("delete", "runtimeclass", handler) })
 }
 
-// filesOfRoot makes, as root inside, files that would give rights outside: with set-user-id, devices, and links to files of root.
-// None is on the volume of the agents, and none is a device. On the disk of the sandbox's own volumes they do belong to root: the
-// kubelet maps users at the mount, and no other pod mounts these.
+// filesOfRoot makes, as root inside, files that would give rights outside: set-user-id programs, devices, and links to files of
+// root. None may be on the volume of the agents, and none may be a device. On the sandbox's own volumes they belong to root: the
+// kubelet maps users at the mount, and no other pod mounts these volumes.
 func (a *agentPod) filesOfRoot(t *testing.T, id string, own []string) {
 	t.Helper()
 	a.sh(id, `for d in /root /workspace; do

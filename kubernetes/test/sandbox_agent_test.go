@@ -11,14 +11,14 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// answer is what the terminal tool of the example agent says of one command.
+// answer is what the terminal tool of the example agent prints about one command.
 type answer struct {
 	Output    string `json:"output"`
 	Code      int    `json:"exit_code"`
 	Container string `json:"container"`
 }
 
-// terminal starts the example agent in the pod of the agents, and has its terminal tool run commands.
+// terminal starts the example agent in the agents' pod, and runs commands by its terminal tool.
 func (a *agentPod) terminal(turns ...map[string]any) (out []answer) {
 	a.t.Helper()
 	var input strings.Builder
@@ -43,8 +43,8 @@ func (a *agentPod) terminal(turns ...map[string]any) (out []answer) {
 
 func command(text string) map[string]any { return map[string]any{"command": text} }
 
-// TestTheAgentsTerminalToolRunsInPods: a process of the agent makes its container, runs commands and finds the container again, by
-// the calls of its contract, without knowing that a cluster answers.
+// TestTheAgentsTerminalToolRunsInPods: the agent makes its container, runs commands and finds the container again by its usual
+// docker calls, and does not notice the cluster.
 func TestTheAgentsTerminalToolRunsInPods(t *testing.T) {
 	cluster.InFull(t)
 	bash, err := os.ReadFile(filepath.Join("../../dist/linux-"+runtime.GOARCH, "bash"))

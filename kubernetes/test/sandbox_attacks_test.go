@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// attack is what an agent adds to its call, and what it is told.
+// attack is what an agent adds to its call, and the refusal that it must get.
 type attack struct {
 	name string
 	more []string
@@ -16,7 +16,7 @@ type attack struct {
 
 const namespaces = "a namespace of the host or of another container"
 
-// attacks are the calls of /test/sandbox/escape_test.go that make a container, and some of a cluster's own.
+// attacks are the calls of /test/sandbox/escape_test.go that make a container, and some that are possible only on a cluster.
 var attacks = []attack{
 	{"the host's files", []string{"-v", "/:/host"}, "is not allowed"},
 	{"the host's files, in long words", []string{"--mount", "type=bind,source=/,target=/h"}, "is not allowed"},
@@ -63,10 +63,10 @@ var attacks = []attack{
 	{"the name of an object that can't be", []string{"--name", "Hermes_x"}, "lower-case letters"},
 }
 
-// images are images that nothing allows: one of another name, one by its digest, one by its id.
+// images are images that the policy does not allow: by another name, by digest, and by id.
 var images = []string{"alpine", "hinit-demo@sha256:" + strings.Repeat("0", 64), strings.Repeat("0", 64)}
 
-// others are calls that hinit does not answer in the place of docker.
+// others are calls that hinit does not emulate.
 var others = [][]string{
 	{"run", "-d", "--env-file", "/etc/passwd", "hinit-demo", "sleep", "1"},
 	{"cp", "/etc/passwd", "x:/"},
@@ -77,8 +77,8 @@ var others = [][]string{
 	{"plugin", "ls"},
 }
 
-// TestAnAgentGetsNoMoreThanASandbox is the list of docs/explanation/sandbox-security.md on a cluster: what the agent may ask for, and what
-// commands in a sandbox reach.
+// TestAnAgentGetsNoMoreThanASandbox checks the list of docs/explanation/sandbox-security.md on a cluster: what the agent may ask
+// for, and what commands in a sandbox can reach.
 func TestAnAgentGetsNoMoreThanASandbox(t *testing.T) {
 	a := withSandboxes(t)
 	var calls [][]string

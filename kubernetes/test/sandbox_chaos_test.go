@@ -17,8 +17,8 @@ import (
 
 var span = flag.Duration("span", 40*time.Second, "how long the chaos of sandboxes goes on")
 
-// worker runs commands in a sandbox as the agent does, in the pod of the agents. It notes how each one ended: number, code, and what was said.
-// Its words are its name, the name of its sandbox, and the task.
+// worker runs commands in a sandbox as the agent does, in the agents' pod, and writes down how each ended: its number, exit code
+// and output. Its arguments are its name, the name of its sandbox, and the task.
 const worker = `#!/bin/sh
 name=$1 box=$2 dir=/opt/data/chaos; d=/opt/hinit/docker
 mkdir -p $dir
@@ -55,15 +55,16 @@ done
 echo over >> $dir/$name.log
 `
 
-// account is what became of the commands of a worker.
+// account counts the commands of a worker by what became of them.
 type account struct{ done, lost, notBegun, cut int }
 
-// settle compares what the worker was told with what its commands did. Every command is in one of the four classes, or a fault of ours.
+// settle compares what the worker was told with what its commands did. Each command must be in one of four classes; anything else
+// is a fault of hinit.
 func (a *agentPod) settle(name string) account {
 	a.t.Helper()
 	var sum account
 	ran := map[string]int{}
-	text, _ := os.ReadFile(filepath.Join(a.volume, "sandboxes/docker", name, "workspace/done")) // no command ran where it is missing
+	text, _ := os.ReadFile(filepath.Join(a.volume, "sandboxes/docker", name, "workspace/done")) // if the file is missing, no command ran
 	for _, n := range strings.Fields(string(text)) {
 		ran[n]++
 	}
@@ -79,7 +80,7 @@ func (a *agentPod) settle(name string) account {
 		n := words[0]
 		switch {
 		case n == "over":
-			if open != "" { // its worker was killed, and the next one had nothing more to do
+			if open != "" { // its worker was killed, and the next one had nothing left to do
 				sum.cut++
 				most[open]++
 			}
@@ -127,7 +128,8 @@ func (a *agentPod) settle(name string) account {
 	return sum
 }
 
-// around returns what a worker wrote from a little before the first line of a command until a little after the last.
+// around returns what a worker wrote from shortly before the first line of a command until shortly after the last one, for an
+// error message.
 func around(text, n string) string {
 	lines := strings.Split(text, "\n")
 	first, last := len(lines), 0
@@ -139,8 +141,8 @@ func around(text, n string) string {
 	return strings.Join(lines[max(0, min(first, last)-4):min(len(lines), last+5)], "\n")
 }
 
-// TestEveryCommandIsAccountedFor lets two workers run commands while pods, programs and the API server end around them, where a
-// sandbox is a pod and where it is a Sandbox.
+// TestEveryCommandIsAccountedFor lets two workers run commands while pods, programs and the API server are killed. It runs once
+// with pods and once with Sandboxes.
 func TestEveryCommandIsAccountedFor(t *testing.T) {
 	cluster.InFull(t)
 	t.Run("Pod", func(t *testing.T) { withSandboxes(t).chaos(t) })
@@ -171,7 +173,7 @@ func (a *agentPod) chaos(t *testing.T) {
 	a.launch()
 	t.Cleanup(func() {
 		for name := range workers {
-			if t.Failed() { // the account is what counts
+			if t.Failed() { // don't count the account twice
 				t.Logf("worker %s until then: %+v", name, a.settle(name))
 			}
 		}
@@ -201,7 +203,7 @@ func (a *agentPod) chaos(t *testing.T) {
 	a.nothingLeaked()
 }
 
-// running returns the command lines that have a part.
+// running returns the command lines that contain a text.
 func running(part string) string {
 	var out []string
 	for _, command := range processes() {
@@ -212,7 +214,8 @@ func running(part string) string {
 	return strings.Join(out, "\n")
 }
 
-// nothingLeaked looks at what the chaos has left: objects and processes, first with the sandboxes of the workers, then without.
+// nothingLeaked checks that the faults have left no objects and no processes, first while the workers' sandboxes exist, then
+// without them.
 func (a *agentPod) nothingLeaked() {
 	a.t.Helper()
 	kinds := "persistentvolumeclaims"
@@ -241,7 +244,7 @@ func (a *agentPod) nothingLeaked() {
 	}
 }
 
-// fault is something that ends around the workers.
+// fault kills something while the workers run.
 type fault struct {
 	name string
 	do   func()
@@ -280,7 +283,7 @@ func (a *agentPod) faults() []fault {
 func (a *agentPod) killAgents() {
 	old := a.pod("agents-0")
 	if restarts(old) >= 2 || len(old.Status.InitContainerStatuses) > 0 && old.Status.InitContainerStatuses[0].RestartCount >= 3 {
-		a.try("delete", "pod", "agents-0") // or the node waits for minutes before it starts a container again
+		a.try("delete", "pod", "agents-0") // otherwise the node waits for minutes before it starts a container again
 		a.awaitReady("agents-0", old)
 	} else {
 		for _, pid := range inits() {

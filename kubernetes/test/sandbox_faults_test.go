@@ -12,11 +12,12 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// lostOne runs a command that a fault hits, and returns what its caller is told. The command notes that it has begun.
+// lostOne runs a command during which a fault happens, and returns what its caller is told. The command writes down that it has
+// begun.
 func (a *agentPod) lostOne(id string, fault func()) result {
 	a.t.Helper()
 	begun := a.volume + "/sandboxes/docker/default/workspace/begun"
-	_ = os.Remove(begun) // it may not be there
+	_ = os.Remove(begun) // there may be none
 	var r result
 	var done sync.WaitGroup
 	done.Go(func() { r = a.sh(id, "echo once >> /workspace/begun; sleep 60; echo over") })
@@ -28,14 +29,14 @@ func (a *agentPod) lostOne(id string, fault func()) result {
 	})
 	fault()
 	done.Wait()
-	time.Sleep(2 * time.Second) // a second run would have begun by now
+	time.Sleep(2 * time.Second) // by then a second run would have begun
 	if text, err := os.ReadFile(begun); string(text) != "once\n" {
 		a.t.Errorf("the command ran like this: %q, %v", text, err)
 	}
 	return r
 }
 
-// first makes process 1 of the sandboxes the one that the kernel kills first.
+// first makes process 1 of the sandboxes the one that the kernel kills first when memory runs out.
 func first(t *testing.T) {
 	t.Helper()
 	found := false
@@ -49,14 +50,15 @@ func first(t *testing.T) {
 	}
 }
 
-// TestWhatBefallsASandboxIsSaidInWords has each fault hit a running command. The command is not run again, and the answer says what happened.
+// TestWhatBefallsASandboxIsSaidInWords causes each fault while a command runs. The command is not run again, and the answer
+// describes the fault.
 func TestWhatBefallsASandboxIsSaidInWords(t *testing.T) {
 	cluster.InFull(t)
 	a := withSandboxes(t)
 	t.Cleanup(func() { a.must("uncordon", "node1") })
 	name := "hermes-0000000a"
 	id := a.made(a.run(name))
-	// again brings the sandbox back as the agent does: it finds the container, starts it, or makes another.
+	// again gets the sandbox back as the agent does: it finds the container, starts it, or makes another one.
 	again := func() {
 		t.Helper()
 		a.until("the sandbox works again", func() string {
@@ -107,11 +109,11 @@ func TestWhatBefallsASandboxIsSaidInWords(t *testing.T) {
 
 	t.Run("out of memory", func(t *testing.T) {
 		r := a.sh(id, "dd if=/dev/zero of=/dev/null bs=400M count=3 2>&1; echo code $?")
-		if !strings.Contains(r.out, "code 137") && !strings.Contains(r.out, "ran out of memory") { // nodes with control groups of version 2 kill all
+		if !strings.Contains(r.out, "code 137") && !strings.Contains(r.out, "ran out of memory") { // with control groups of version 2, the kernel kills all processes
 			t.Error("one process has too much:", r)
 		}
 		again()
-		first(t) // files in memory belong to no process, so the kernel takes process 1, whose score is the highest
+		first(t) // files in memory belong to no process, so the kernel kills process 1, whose score is the highest
 		r = a.lostOne(id, func() {
 			a.sh(id, "for d in /tmp /run /dev/shm /var/tmp; do dd if=/dev/zero of=$d/full bs=1M count=64; done")
 		})

@@ -14,8 +14,8 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestNoMountOfASandboxLeadsElsewhere changes what a mount leads to while sandboxes are made of it and started. It also leads one
-// mount by a link in another one to the program inside.
+// TestNoMountOfASandboxLeadsElsewhere changes what a mount's path leads to while sandboxes with this mount are made and started.
+// It also uses a link in one mount to redirect another mount to the helper in the container.
 func TestNoMountOfASandboxLeadsElsewhere(t *testing.T) {
 	cluster.InFull(t)
 	a := withSandboxes(t)
@@ -23,7 +23,7 @@ func TestNoMountOfASandboxLeadsElsewhere(t *testing.T) {
 	t.Run("a race", a.mountRace)
 }
 
-// mountRace lets a directory of the agents and a link to a directory of the node take turns in one place.
+// mountRace exchanges a directory of the agents and a link to a directory of the node, again and again.
 func (a *agentPod) mountRace(t *testing.T) {
 	hidden, err := os.MkdirTemp("/run/volumes", "hidden-") //nolint:usetesting // the nodes have it too
 	if err != nil {
@@ -45,7 +45,7 @@ func (a *agentPod) mountRace(t *testing.T) {
 			select {
 			case <-stop:
 				return
-			case <-time.After(20 * time.Microsecond): // the nodes need the processor too
+			case <-time.After(20 * time.Microsecond): // leave the nodes some processor time
 				_ = unix.Renameat2(unix.AT_FDCWD, work, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE)
 			}
 		}
@@ -56,7 +56,7 @@ func (a *agentPod) mountRace(t *testing.T) {
 	for i := range 8 {
 		name := fmt.Sprintf("hermes-0000003%d", i)
 		running, looked := make(chan struct{}), make(chan struct{})
-		go func() { // at what is mounted before it has been judged
+		go func() { // read what is mounted before it was checked
 			defer close(looked)
 			for {
 				if r := a.sh(name, look); strings.Contains(r.out, "secret") {
@@ -93,12 +93,12 @@ func (a *agentPod) mountRace(t *testing.T) {
 	a.until("nothing is left", func() string { return a.must("get", "pods", "-l", "hinit.dev/sandbox", "-o", "name") })
 }
 
-// tools returns the directory of the program inside.
+// tools returns the directory of the helper in the container.
 func (a *agentPod) tools(name string) string {
 	return a.must("get", "pod", object(name), "-o", `jsonpath={.spec.containers[0].volumeMounts[?(@.name=="tools")].mountPath}`)
 }
 
-// linksBelowMounts has a link in one mount lead another one to where the gate is, the program inside. It is not replaced.
+// linksBelowMounts uses a link in one mount to redirect another mount to the helper, which must not be replaced.
 func (a *agentPod) linksBelowMounts(t *testing.T, name string) {
 	t.Helper()
 	links, evil := filepath.Join(a.volume, "links"), filepath.Join(a.volume, "evil")
@@ -121,7 +121,7 @@ func (a *agentPod) linksBelowMounts(t *testing.T, name string) {
 		}
 	}
 	first()
-	// By now the agent knows the directory of the program inside, and a link leads a mount over it.
+	// By now the agent knows the directory of the helper, and a link redirects a mount to it.
 	known := a.tools(name)
 	a.docker("stop", "-t", "0", name)
 	if err := errors.Join(os.Remove(filepath.Join(links, "s")), os.Symlink(known, filepath.Join(links, "s"))); err != nil {

@@ -13,7 +13,7 @@ import (
 	"hinit/sandbox"
 )
 
-// victim makes a container like the one of pod like, but with other labels of docker's. It returns its id.
+// victim makes a container like the one of the pod like, but with other docker labels, and returns its id.
 func (a *agentPod) victim(number int, like *corev1.Pod, change func(labels map[string]string)) string {
 	a.t.Helper()
 	id, name := fmt.Sprintf("%08x%024x", 0xabcdef00+number, number), fmt.Sprintf("victim-%d", number)
@@ -38,8 +38,8 @@ func (a *agentPod) victim(number int, like *corev1.Pod, change func(labels map[s
 	return id
 }
 
-// TestAnAgentReachesNoSandboxOfAnother: what another profile, user or installation has made does not exist for an agent, nor do
-// the pods that are no sandboxes.
+// TestAnAgentReachesNoSandboxOfAnother: for an agent, the sandboxes of other profiles, users and installations do not exist, and
+// neither do pods that are no sandboxes.
 func TestAnAgentReachesNoSandboxOfAnother(t *testing.T) {
 	cluster.InFull(t)
 	a := withSandboxes(t)
@@ -89,6 +89,6 @@ func TestAnAgentReachesNoSandboxOfAnother(t *testing.T) {
 	}
 }
 
-// identities says of each pod which one it is, how often it was restarted, and whether it was deleted.
+// identities returns of each pod its uid, how often it was restarted, and whether it is being deleted.
 const identities = `jsonpath={range .items[*]}{.metadata.uid} {.status.phase} ` +
 	`{.status.containerStatuses[0].restartCount} {.metadata.deletionTimestamp}{"\n"}{end}`

@@ -17,7 +17,7 @@ import (
 	"hinit/kubernetes/internal/engine"
 )
 
-// sandboxPatch has the service take the image of the tests.
+// sandboxPatch makes the service use the image of the tests.
 const sandboxPatch = `patches:
 - patch: |-
     apiVersion: apps/v1
@@ -38,8 +38,8 @@ type agentPod struct {
 	volume string // the directory of the agents' volume on this machine
 }
 
-// withSandboxes starts the manifests with the component, on the first node, because faults and policies apply there. more are
-// further variables of the service.
+// withSandboxes applies the manifests with the component for sandboxes, on the first node, because faults and policies apply
+// there. more are further variables of the service.
 func withSandboxes(t *testing.T, more ...string) *agentPod {
 	t.Helper()
 	b := withNode(t, inManifests)
@@ -64,12 +64,12 @@ func withSandboxes(t *testing.T, more ...string) *agentPod {
 	return a
 }
 
-// docker is a command line of docker, as the agent types it.
+// docker runs a docker command line, as the agent does.
 func (a *agentPod) docker(words ...string) result {
 	return a.try(append([]string{"exec", "agents-0", "-c", "agents", "--", "/opt/hinit/docker"}, words...)...)
 }
 
-// run is how the agent makes its container.
+// run is the command line with which the agent makes its container.
 func (a *agentPod) run(name string, more ...string) result {
 	return a.docker(runWords(name, more...)...)
 }
@@ -85,7 +85,7 @@ func runWords(name string, more ...string) []string {
 	return append(append(words, more...), "hinit-demo", "sleep", "infinity")
 }
 
-// each types several command lines of docker in one command of kubectl.
+// each runs several docker command lines in one call of kubectl.
 func (a *agentPod) each(calls [][]string) []result { return a.eachOf("/opt/hinit/docker", calls) }
 
 func (a *agentPod) eachOf(program string, calls [][]string) (out []result) {
@@ -113,7 +113,7 @@ func (a *agentPod) eachOf(program string, calls [][]string) (out []result) {
 	return out
 }
 
-// sh runs a line of the shell in a sandbox.
+// sh runs a shell line in a sandbox.
 func (a *agentPod) sh(ref, line string) result {
 	return a.docker("exec", ref, "sh", "-c", line)
 }
@@ -127,7 +127,7 @@ func (a *agentPod) made(r result) (id string) {
 	return id
 }
 
-// object is the name of the pod or Sandbox of a name that docker knows.
+// object returns the name of the pod or Sandbox for a docker name.
 func object(name string) string { return engine.ObjectName(name) }
 
 // gone waits until a sandbox has no pod.
@@ -141,7 +141,7 @@ func (a *agentPod) gone(name string) {
 	})
 }
 
-// kill kills the processes whose command line has all the words, in every pod, and says how many there were.
+// kill kills the processes in all pods whose command line has all these words, and returns how many there were.
 func kill(words ...string) (n int) {
 	for pid, command := range processes() {
 		found := true
@@ -155,7 +155,7 @@ func kill(words ...string) (n int) {
 	return n
 }
 
-// Parts of command lines: of the service of sandboxes, and in each sandbox of process 1 and of the program that serves commands.
+// Parts of command lines that identify processes: the sandbox service, and in each sandbox process 1 and the helper.
 const (
 	serving  = "hinit-sandbox\x00serve"
 	gateInit = "/gate\x00gate-init\x00"
@@ -204,7 +204,7 @@ func TestTheAgentsDockerRunsInPods(t *testing.T) {
 	if r := a.docker("start", id); r.code != 0 {
 		t.Fatal(r)
 	}
-	if r := a.sh(id, "cat file; cat /tmp/file 2>&1"); !strings.HasPrefix(r.out, "kept\ncat: can't open '/tmp/file'") { // kubectl has two streams
+	if r := a.sh(id, "cat file; cat /tmp/file 2>&1"); !strings.HasPrefix(r.out, "kept\ncat: can't open '/tmp/file'") { // kubectl keeps the two streams apart
 		t.Error(r)
 	}
 	if r := a.docker("rm", "-f", id); r.code != 0 {
@@ -220,7 +220,8 @@ func TestTheAgentsDockerRunsInPods(t *testing.T) {
 	t.Log(a.must("logs", "agents-0", "-c", "sandboxes"))
 }
 
-// TestTheCommandLineOfSandboxes is hinit sandbox on a cluster: the session goes on, jobs run in the background, files pass both ways.
+// TestTheCommandLineOfSandboxes runs hinit sandbox on a cluster: a session keeps its state, jobs run in the background, and files
+// are copied both ways.
 func TestTheCommandLineOfSandboxes(t *testing.T) {
 	cluster.InFull(t)
 	a := withSandboxes(t, "TERMINAL_DOCKER_IMAGE=hinit-demo", "TERMINAL_CONTAINER_MEMORY=128")
@@ -258,9 +259,9 @@ func TestTheCommandLineOfSandboxes(t *testing.T) {
 	a.until("removed", func() string { return a.must("get", "pods", "-l", "hinit.dev/sandbox", "-o", "name") })
 }
 
-// TestAWarmSandboxIsFast measures commands in a sandbox whose connection is there. docker version is the round trip: it starts the
-// same program, asks the same service, and that makes one request to the API server. The two take turns, so that both meet the
-// same machine. On a busy machine only the quickest of each says what the service itself takes.
+// TestAWarmSandboxIsFast measures commands in a sandbox with an open connection. It compares with docker version, which starts
+// the same program and makes the same service send one request to the API server. The two take turns, so that load affects both
+// alike. On a busy machine, only the fastest of each says what the service itself costs.
 func TestAWarmSandboxIsFast(t *testing.T) {
 	cluster.InFull(t)
 	a := withSandboxes(t)
@@ -293,7 +294,7 @@ func TestAWarmSandboxIsFast(t *testing.T) {
 	}
 	for pid, line := range processes() {
 		if strings.Contains(line, serving) {
-			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // the log says less then
+			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // after an error, the log has less
 			_, rss, _ := strings.Cut(string(text), "VmRSS:")
 			rss, _, _ = strings.Cut(rss, "\n")
 			t.Log("the service has", strings.TrimSpace(rss))
@@ -301,8 +302,8 @@ func TestAWarmSandboxIsFast(t *testing.T) {
 	}
 }
 
-// here returns the docker command of the agents' container as a process of the tests, with the agents' user and files. In a pod, each
-// call would include the start of a shell or of kubectl.
+// here returns the docker command of the agents' container as a process of this test, with the agents' user and files. In the
+// pod, each call would include the start of a shell or of kubectl.
 func (a *agentPod) here() func(words ...string) *exec.Cmd {
 	a.t.Helper()
 	pids := inits()
@@ -312,7 +313,7 @@ func (a *agentPod) here() func(words ...string) *exec.Cmd {
 	return func(words ...string) *exec.Cmd {
 		cmd := exec.Command("/opt/hinit/docker", words...)
 		cmd.Path, cmd.Dir = "/opt/hinit/docker", "/"
-		environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pids[0])) // without it the call fails
+		environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pids[0])) // without it, the call fails
 		cmd.Env = strings.Split(strings.TrimSuffix(string(environ), "\x00"), "\x00")
 		as := &syscall.Credential{Uid: 10000, Gid: 10000}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: fmt.Sprintf("/proc/%d/root", pids[0]), Credential: as}

@@ -13,10 +13,10 @@ import (
 	"hinit/kubernetes/internal/deploy"
 )
 
-// secretsPage has the values of the chart in its last block.
+// secretsPage is the page whose last block has values for the chart.
 const secretsPage = "../../docs/how-to/give-agents-secrets.md"
 
-// valuesOf returns the values of the last block of a page, by their paths. The values of a chart there are not deeper than one level.
+// valuesOf returns the values in the last block of a page, by their paths. They are at most one level deep.
 func (b *bench) valuesOf(page string) map[string]any {
 	b.Helper()
 	text, err := os.ReadFile(page)
@@ -37,7 +37,7 @@ func (b *bench) valuesOf(page string) map[string]any {
 	return values
 }
 
-// hasVariable returns a condition: the default gateway has a variable with a value.
+// hasVariable returns a condition: the default gateway has a variable with this value.
 func hasVariable(name, value string) func() string {
 	return func() string {
 		for _, pid := range gateways()["default"] {
@@ -72,7 +72,7 @@ func TestASecretIsVariablesOfTheGateways(t *testing.T) {
 	}
 }
 
-// TestAFileIsAVariableOfTheGateways has Docker's convention, and a variable whose file is missing.
+// TestAFileIsAVariableOfTheGateways tests Docker's convention for secrets in files, and a variable whose file is missing.
 func TestAFileIsAVariableOfTheGateways(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, "secret-file")

@@ -12,7 +12,8 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestAStandbyTakesOver applies the component standby-without-lease: two pods on two nodes with one volume. It ends the one that serves in three ways.
+// TestAStandbyTakesOver applies the component standby-without-lease, with two pods on two nodes and one volume, and ends the pod
+// that serves in three ways.
 func TestAStandbyTakesOver(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, inManifests)
@@ -40,7 +41,7 @@ func TestAStandbyTakesOver(t *testing.T) {
 	}
 	b.until("one serves and one waits", pair)
 	began := b.pod(waits)
-	b.holds(15*time.Second, func() string { // one check for both probes killed a standby after 12 s
+	b.holds(15*time.Second, func() string { // a common check for both probes killed a standby after 12 s
 		if p := b.pod(waits); restarts(p) != 0 || ready(p) || p.UID != began.UID {
 			return fmt.Sprintf("the standby: %d restarts, Ready %v", restarts(p), ready(p))
 		}
@@ -94,7 +95,7 @@ func TestADrainedNode(t *testing.T) {
 	}
 }
 
-// TestALostKubelet leaves a container alive without its kubelet. The same pod goes on when the kubelet is back.
+// TestALostKubelet kills the kubelet, and the container runs on. The same pod continues when the kubelet is back.
 func TestALostKubelet(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, "lost")

@@ -22,13 +22,13 @@ var write = flag.Bool("write", false, "write the output of the commands into the
 
 const tutorial = "../../docs/tutorial/agents-on-a-cluster.md"
 
-// console is a block of commands and what they print, with the fences around it.
+// console is a block of commands and their output, with its fences.
 var console = regexp.MustCompile("(?s)```console\n(.*?)```")
 
-// moves are commands that move the pod. The next "rollout status" ends the move.
+// moves are commands that move the pod. The next "rollout status" waits for the end of the move.
 var moves = regexp.MustCompile(`^kubectl (apply -k \. \||drain )`)
 
-// TestTheTutorial types the page: each command that follows a $ succeeds and prints the lines below it, with other numbers perhaps.
+// TestTheTutorial runs the commands of the page: each must succeed and print the lines below it, except for numbers.
 func TestTheTutorial(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, inManifests)
@@ -110,13 +110,13 @@ func TestTheTutorial(t *testing.T) {
 	}
 }
 
-// commands are commands in the sandbox of the agents, which are sent all the time while their pod moves.
+// commands are commands that are run in the agents' sandbox all the time while their pod moves.
 type commands struct {
 	stop, stopped chan struct{}
 	answers       map[int]string // what was said to each, by number
 }
 
-// sendCommands begins to send commands, one after the other. Each notes on the volume that it ran.
+// sendCommands starts to run commands, one after the other. Each writes on the volume that it ran.
 func (b *bench) sendCommands() *commands {
 	c := &commands{stop: make(chan struct{}), stopped: make(chan struct{}), answers: map[int]string{}}
 	go func() {
@@ -134,8 +134,8 @@ func (b *bench) sendCommands() *commands {
 	return c
 }
 
-// end stops sending, and compares what was answered with what ran. A command without an answer was cut off: its caller ended with
-// the pod.
+// end stops sending, and compares the answers with what ran. A command without an answer was cut off: its caller ended with the
+// pod.
 func (c *commands) end(b *bench) string {
 	b.Helper()
 	close(c.stop)
@@ -174,7 +174,7 @@ func (c *commands) end(b *bench) string {
 	return fmt.Sprintf("%d answered, %d lost, %d without the pod of their caller", done, lost, unanswered)
 }
 
-// shell types a command as the administrator of the cluster.
+// shell runs a command as the administrator of the cluster.
 func (b *bench) shell(dir, command string) string {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
@@ -195,7 +195,7 @@ var (
 	blanks = regexp.MustCompile(`[ \t]+`)
 )
 
-// masked replaces what another run prints differently: numbers and the width of columns.
+// masked replaces what differs between runs: numbers and the width of columns.
 func masked(text string) string {
 	return blanks.ReplaceAllString(digits.ReplaceAllString(victim.ReplaceAllString(text, ""), "0"), " ")
 }

@@ -9,7 +9,8 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestAVolumeThatExecutesNothing is mounted noexec, nosuid and nodev, as storage classes of many clusters have it.
+// TestAVolumeThatExecutesNothing has a volume that is mounted noexec, nosuid and nodev, as the storage classes of many clusters
+// do.
 func TestAVolumeThatExecutesNothing(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, "noexec")
@@ -29,7 +30,7 @@ func TestAPartOfAVolume(t *testing.T) {
 	b.works(func(s *corev1.PodSpec) { s.Containers[0].VolumeMounts[0].SubPath = "teams/one" })
 }
 
-// works starts a pod, makes a profile in it, and has a second container of the pod go on with it.
+// works starts a pod, makes a profile in it, and lets a second container of the pod continue with it.
 func (b *bench) works(change func(*corev1.PodSpec)) {
 	b.Helper()
 	b.single("one", change)

@@ -17,7 +17,7 @@ import (
 	"hinit/kubernetes/test/agentsandbox"
 )
 
-// extensionKinds are the kinds of agent-sandbox's extensions and the fields of their specs.
+// extensionKinds are the kinds of agent-sandbox's extensions with the fields of their specs.
 var extensionKinds = map[string]string{
 	"sandboxtemplates": "podTemplate: {type: object, x-kubernetes-preserve-unknown-fields: true}, networkPolicyManagement: {type: string, enum: [Managed, Unmanaged], default: Managed}",
 	"sandboxwarmpools": "replicas: {type: integer, minimum: 0, default: 1}, sandboxTemplateRef: {type: object, required: [name], properties: {name: {type: string}}}",
@@ -25,7 +25,7 @@ var extensionKinds = map[string]string{
 		"lifecycle: {type: object, properties: {shutdownTime: {type: string, format: date-time}, shutdownPolicy: {type: string, enum: [Delete, DeleteForeground, Retain], default: Retain}}}",
 }
 
-// definition returns the definition of a kind. A field that it does not have is dropped by the API server.
+// definition returns the definition of a kind. The API server drops fields that it does not have.
 func definition(plural, fields string) string {
 	kind := map[string]string{"sandboxtemplates": "SandboxTemplate", "sandboxwarmpools": "SandboxWarmPool", "sandboxclaims": "SandboxClaim"}[plural]
 	return strings.NewReplacer("PLURAL", plural, "KIND", kind, "FIELDS", fields).Replace(`
@@ -54,7 +54,7 @@ spec:
 `)
 }
 
-// extensions stands in for the controllers of warm pools and claims.
+// extensions imitates the controllers of warm pools and claims.
 type extensions struct {
 	sandboxes                dynamic.NamespaceableResourceInterface
 	templates, pools, claims dynamic.NamespaceableResourceInterface
@@ -175,7 +175,7 @@ func (x *extensions) claim(ctx context.Context, claim *unstructured.Unstructured
 	}
 }
 
-// runWithoutFiles is how the agent makes its container with container_persistent: false.
+// runWithoutFiles is the call with which the agent makes its container if container_persistent is false.
 func (a *agentPod) runWithoutFiles(name string, more ...string) result {
 	words := []string{
 		"run", "-d", "--init", "--name", name, "--label", "hermes-agent=1", "--label", "hermes-task-id=" + name, "--label", "hermes-profile=default", "-w", "/root",
@@ -184,8 +184,8 @@ func (a *agentPod) runWithoutFiles(name string, more ...string) result {
 	return a.docker(append(append(words, more...), "hinit-demo", "sleep", "infinity")...)
 }
 
-// TestAClaimTakesASandboxThatWaits: a call without files of the agents gets a Sandbox out of a warm pool. The Sandbox then
-// behaves like one that was made for the call.
+// TestAClaimTakesASandboxThatWaits: a call without files of the agents gets a Sandbox from a warm pool, which then behaves like
+// one that was made for the call.
 func TestAClaimTakesASandboxThatWaits(t *testing.T) {
 	cluster.InFull(t)
 	b := withServer(t)

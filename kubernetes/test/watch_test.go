@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// initCommand begins the command line of process 1 of the container of agents.
+// initCommand begins the command line of process 1 of the agents' container.
 const initCommand = "/init\x00/opt/hermes/docker/main-wrapper.sh\x00"
 
-// gateways returns the pids of gateways on this machine by the names of their profiles. Pods are in PID namespaces below the tests' own,
-// so /proc has their processes.
+// gateways returns the pids of the gateways on this machine by profile. The pods are in PID namespaces below the tests' own, so
+// /proc shows their processes.
 func gateways() map[string][]int {
 	out := map[string][]int{}
 	for pid, command := range processes() {
@@ -56,7 +56,7 @@ func processes() map[int]string {
 	return out
 }
 
-// watch is what was seen of gateways in samples of some milliseconds.
+// watch records in which samples, some milliseconds apart, gateways were running.
 type watch struct {
 	stop    chan struct{}
 	done    sync.WaitGroup
@@ -66,11 +66,11 @@ type watch struct {
 	two     int                      // how often two gateways of one profile were seen
 }
 
-// watchGateways begins to look at the gateways of profiles.
+// watchGateways starts to look for the gateways of profiles.
 func watchGateways(profiles ...string) *watch {
 	w := &watch{stop: make(chan struct{}), longest: map[string]time.Duration{}, most: map[string]int{}, down: map[string]time.Duration{}}
 	w.done.Go(func() {
-		last := map[string]time.Time{} // when it was seen
+		last := map[string]time.Time{} // when each was last seen
 		now := time.Now()
 		for _, p := range profiles {
 			last[p] = now
@@ -103,7 +103,7 @@ func watchGateways(profiles ...string) *watch {
 	return w
 }
 
-// String returns the longest time without a gateway of each profile, after end.
+// String formats the longest time without a gateway of each profile. Call it after end.
 func (w *watch) String() string {
 	var out []string
 	for _, p := range slices.Sorted(maps.Keys(w.longest)) {
@@ -112,7 +112,7 @@ func (w *watch) String() string {
 	return strings.Join(out, ", ")
 }
 
-// end returns the longest time without a gateway, and the most gateways of a profile at one time.
+// end returns the longest time without a gateway, and the most gateways of one profile at a time.
 func (w *watch) end() (gap time.Duration, most int) {
 	close(w.stop)
 	w.done.Wait()

@@ -19,8 +19,8 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// served returns the helper, which runs in the test process. There is only one, because a process can wait for its children in
-// one loop only.
+// served returns the helper, which runs in the test process. There is one for all tests, because only one loop can wait for the
+// children of a process.
 var served = sync.OnceValue(func() *server {
 	l, err := newLoop()
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// peer is the other side of a client; the test reads and writes its frames.
+// peer is the other side of a client, whose frames the test reads and writes.
 type peer struct {
 	t *testing.T
 	c net.Conn
@@ -25,7 +25,7 @@ type peer struct {
 	w *Writer
 }
 
-// sockets returns the two ends of a connection. A small write does not wait for a reader.
+// sockets returns the two ends of a connection on which a small write does not wait for a reader.
 func sockets(t *testing.T) (near, far net.Conn) {
 	t.Helper()
 	l, err := net.Listen("unix", t.TempDir()+"/s")

@@ -17,7 +17,7 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// answering is an engine with one container, whose gate gives an answer.
+// answering is an engine with one container, whose gate gives a fixed answer.
 type answering struct {
 	engine
 
@@ -81,7 +81,7 @@ func TestOnlyTheGateOpensTheGate(t *testing.T) {
 	}
 }
 
-// gvisor is an engine whose containers have file numbers of their own. At the mount target there is the directory mounted.
+// gvisor is an engine whose containers have other device and inode numbers than the host, as with gVisor.
 type gvisor struct {
 	answering
 

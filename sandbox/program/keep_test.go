@@ -13,7 +13,7 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// quiet is an engine that reports a change only when the test says so, and counts its calls.
+// quiet is an engine that reports a change only when the test wants it, and counts its calls.
 type quiet struct {
 	sandbox.FullEngine // every other method panics
 	mu                 sync.Mutex
@@ -65,7 +65,7 @@ func (q *quiet) asked() (lists, containers int) {
 	return lists, len(q.have)
 }
 
-// keeping runs a sweeper in a test with virtual time.
+// keeping runs the removal of unused sandboxes in a test with virtual time.
 func keeping(t *testing.T, q *quiet) *service {
 	t.Helper()
 	h := &service{
@@ -126,7 +126,7 @@ func TestNothingHappens(t *testing.T) {
 	})
 }
 
-// TestAnEngineThatTellsNothing: an engine without events is asked once a minute.
+// TestAnEngineThatTellsNothing checks that an engine without events is asked once a minute.
 func TestAnEngineThatTellsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &quiet{deaf: true}

@@ -31,7 +31,7 @@ func await(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// office is who works in these tests: workers are rows of a map.
+// office is the host of workers in these tests: its workers are entries of a map.
 type office struct {
 	mu   sync.Mutex
 	jobs map[string]kanban.Liveness // by task and run
@@ -82,7 +82,7 @@ func (*office) Leftovers(kanban.Ref) ([]int, bool) { return nil, true }
 
 func (*office) Forget([]kanban.Ref) {}
 
-// crash ends every worker, and tells.
+// crash ends every worker and wakes the server.
 func (o *office) crash() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -98,7 +98,7 @@ func (o *office) started() int {
 	return len(o.all)
 }
 
-// place is an installation.
+// place is an installation with boards.
 type place struct {
 	*testing.T
 	boards  *kanban.Boards
@@ -120,7 +120,7 @@ func newPlace(t *testing.T) *place {
 	return p
 }
 
-// Write takes the log.
+// Write collects the log.
 func (p *place) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,7 +133,7 @@ func (p *place) logged(text string) int {
 	return strings.Count(p.log.String(), text)
 }
 
-// serve runs a server until the function that it returns is called.
+// serve runs a server until the test calls the returned function.
 func (p *place) serve(o *office) (stop func()) {
 	p.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -194,7 +194,7 @@ func TestAChangeOfTheBoardWakesIt(t *testing.T) {
 	p, o := newPlace(t), newOffice()
 	p.serve(o)
 	s := p.open("")
-	for n := range 3 { // one after the other: each has to wake it anew
+	for n := range 3 { // one after the other, because each must wake the server again
 		p.create(s)
 		await(t, "a worker", func() bool { return o.started() == n+1 })
 	}
@@ -229,7 +229,7 @@ func TestANewBoardNeedsNoRestart(t *testing.T) {
 	await(t, "a worker of the new board", func() bool { return o.started() == 1 })
 }
 
-// The line of the service named boards that had been removed.
+// The status line of the service still named boards that were removed.
 func TestARemovedBoardIsNotSpokenOf(t *testing.T) {
 	p, o := newPlace(t), newOffice()
 	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.Meta{Slug: "side"}); err != nil {
@@ -260,7 +260,7 @@ func (p *place) spoken() bool {
 	return len(p.said) > 0
 }
 
-// Directories of boards, which cost an agent nothing, took all the watchers that its user has on the machine.
+// An agent made directories of boards, which cost nothing, and each used up one of its user's inotify watches.
 func TestManyBoardsAreBounded(t *testing.T) {
 	p, o := newPlace(t), newOffice()
 	for n := range 80 {
@@ -282,7 +282,7 @@ func TestManyBoardsAreBounded(t *testing.T) {
 	await(t, "a worker of the default board", func() bool { return o.started() == 1 })
 }
 
-// A board that came when there were 64 was not served after one of them had gone.
+// A board beyond the limit of 64 was not served after another one was removed.
 func TestABoardTakesAFreePlace(t *testing.T) {
 	p, o := newPlace(t), newOffice()
 	for n := range 64 {
@@ -299,7 +299,7 @@ func TestABoardTakesAFreePlace(t *testing.T) {
 	await(t, "a worker of the last board", func() bool { return o.started() == 1 })
 }
 
-// After a backup had been put in the place of the board, the service went on with the file that was gone.
+// After a backup had replaced the board's file, the service went on with the old file.
 func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
 	p, o := newPlace(t), newOffice()
 	s := p.open("")
@@ -313,7 +313,7 @@ func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
 	}
 	_ = s.Close() // nothing is written to it
 	for _, name := range []string{"-wal", "-shm"} {
-		_ = os.Remove(filepath.Join(p.boards.Root, "kanban.db"+name)) // it may be gone
+		_ = os.Remove(filepath.Join(p.boards.Root, "kanban.db"+name)) // there may be none
 	}
 	if err := os.Rename(backup, filepath.Join(p.boards.Root, "kanban.db")); err != nil {
 		t.Fatal(err)
@@ -322,8 +322,8 @@ func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
 	await(t, "a worker of the new file", func() bool { return o.started() == 2 })
 }
 
-// Somebody had removed the board's write-ahead log or its index. After that the service and the other programs wrote two boards,
-// and tasks were lost.
+// Somebody removed the board's write-ahead log or its index. Then the service and other programs wrote to different files, and
+// tasks were lost.
 func TestABoardWhoseLogWasRemovedIsServed(t *testing.T) {
 	for _, end := range []string{"-wal", "-shm"} {
 		t.Run(end, func(t *testing.T) {
@@ -344,7 +344,8 @@ func TestABoardWhoseLogWasRemovedIsServed(t *testing.T) {
 	}
 }
 
-// Contract 28.12: one error in the log, the others go on, and the board is back when the file is.
+// Contract 28.12: a broken board causes one error in the log, others are served, and the board is served again when its file is
+// repaired.
 func TestACorruptBoardIsLoggedOnceAndLeftAlone(t *testing.T) {
 	p, o := newPlace(t), newOffice()
 	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.Meta{Slug: "side"}); err != nil {
@@ -372,7 +373,7 @@ func TestACorruptBoardIsLoggedOnceAndLeftAlone(t *testing.T) {
 	await(t, "the end of the trouble", func() bool { return p.troubled() == "" })
 }
 
-// Two serve the same boards: one waits, and goes on when the other ends.
+// Of two servers for the same boards, one waits, and takes over when the other one ends.
 func TestTheNextTakesOver(t *testing.T) {
 	p, first, second := newPlace(t), newOffice(), newOffice()
 	stop := p.serve(first)
@@ -392,7 +393,7 @@ func TestTheNextTakesOver(t *testing.T) {
 	stopSecond()
 }
 
-// A command by hand starts nothing a second time.
+// A command by hand starts no task a second time.
 func TestNothingIsStartedTwice(t *testing.T) {
 	p, o, byHand := newPlace(t), newOffice(), newOffice()
 	p.serve(o)
