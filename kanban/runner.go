@@ -201,7 +201,7 @@ func AwaitProcess(pid int) {
 // the list may be incomplete.
 func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 	var all []procstat.Stat
-	if err := procstat.Each("/proc", func(st procstat.Stat) { all = append(all, st) }); err != nil {
+	if err := procstat.EachProcess("/proc", func(st procstat.Stat) { all = append(all, st) }); err != nil {
 		return nil, false
 	}
 	has, sure := make(map[int]bool), true

@@ -119,7 +119,7 @@ func (h *source) needToken() error {
 }
 
 // procPath returns the path of a /proc that shows hinit's processes, or "" if there is none.
-func (h *source) procPath(i client.Init) string { return procusage.Root(h.Socket(), i.PID) }
+func (h *source) procPath(i client.Init) string { return procusage.FindProc(h.Socket(), i.PID) }
 
 // logReader returns the user as whom this program opens hinit's log files.
 func (h *source) logReader(i client.Init) (*fsutil.Actor, error) {

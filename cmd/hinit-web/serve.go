@@ -126,7 +126,7 @@ func (o nonIsolatedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if cred, err := proc.Peer(c); err == nil && (cred.Uid == 0 || !o.isolates() || !peer.IsIsolated(c, int(cred.Pid))) {
+		if cred, err := proc.PeerCredentials(c); err == nil && (cred.Uid == 0 || !o.isolates() || !peer.IsIsolated(c, int(cred.Pid))) {
 			return c, nil
 		}
 		_ = c.Close() // without an answer

@@ -32,7 +32,7 @@ func run(argv []string) int {
 	}
 	switch name, words := filepath.Base(argv[0]), argv[1:]; {
 	case name == units.StandInName:
-		return units.StandIn()
+		return units.RunStandIn()
 	case name == "init", name == "tini":
 		return container.Main(argv[0], words)
 	// hinit-tools also gets a call without a verb, and the names that are links to hinit.

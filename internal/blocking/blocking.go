@@ -57,9 +57,9 @@ func channels() (t [shares]chan struct{}) {
 	return t
 }
 
-// UseMinimum reduces the turns to the minimum, for a container that allows hardly any threads. Call it before the first turn
+// MinimizeTurns reduces the turns to the minimum, for a container that allows hardly any threads. Call it before the first turn
 // is taken.
-func UseMinimum() {
+func MinimizeTurns() {
 	turns = [shares]int{Volume: 2, Logs: 1, Runtime: 1, Foreign: 1, Peers: 1, Environ: 1, Short: 1}
 	taken = channels()
 }

@@ -21,7 +21,7 @@ func TestFew(t *testing.T) {
 		return
 	}
 	many := Turns()
-	UseMinimum()
+	MinimizeTurns()
 	if Turns() >= many {
 		t.Errorf("%d turns are few, of %d", Turns(), many)
 	}

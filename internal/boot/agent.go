@@ -22,7 +22,7 @@ import (
 type Agent struct {
 	User  account.User // Name is "" if the user is not in /etc/passwd
 	Known bool         // /etc/passwd has the user
-	Lines []Line       // log messages about changed ids
+	Lines []LogLine    // log messages about changed ids
 
 	// [ResolveAgent], [NewAgent] and [CallerAsAgent] set Cred and Actor. Package identity only changes /etc, and leaves both
 	// empty.

@@ -2,7 +2,7 @@
 // the container's command.
 //
 // Some functions only decide. [PlanRun] says what the command means: a program to run, or a gateway to supervise.
-// [CheckStartUser] says whether the container may run as its user, and [Modes] what it can't do as that user.
+// [CheckStartUser] says whether the container may run as its user, and [StartRestrictions] what it can't do as that user.
 //
 // The others do the work of the image's boot scripts. [PrepareRuntime] chooses the place of the control socket, which clients
 // find through [hinit/client.Sockets]. [ResolveAgent] updates the agent's user in /etc. [Prepare] does the work on the data

@@ -43,7 +43,7 @@ type recorder struct {
 	lines []string
 }
 
-func (r *recorder) say(l Line) {
+func (r *recorder) say(l LogLine) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lines = append(r.lines, l.Text)

@@ -60,7 +60,7 @@ type Options struct {
 	Logs  string        // directory of the gateways' logs
 	User  string        // name of the agent's user, for messages
 	Agent *fsutil.Actor `json:"-"` // agent's user, for file operations
-	Say   func(Line)    `json:"-"` // gets each message at once; called by one goroutine at a time
+	Say   func(LogLine) `json:"-"` // gets each message at once; called by one goroutine at a time
 
 	Tenants Tenants // profiles that have users of their own
 
@@ -82,10 +82,10 @@ func (o Options) Owner() fsutil.Owner {
 	return fsutil.Owner{UID: id.UID, GID: id.GID, KeepLinked: !fsutil.HardLinksProtected(), Keep: o.Tenants.HasUID, HomeMark: NameFile}
 }
 
-// Adopt gives the files that a gateway needs for its start, in the home of one named profile, to the agent's user. The boot
-// program does that for all profiles, and later for the other files. Adopt does nothing if hinit can't change owners, or if
-// the home is missing, a link or a mount. It blocks as long as the disk does. Warnings go to o.Say.
-func Adopt(ctx context.Context, o Options, profile string) error {
+// ChownProfile gives the files that a gateway needs for its start, in the home of one named profile, to the agent's user. The
+// boot program does that for all profiles, and later for the other files. ChownProfile does nothing if hinit can't change
+// owners, or if the home is missing, a link or a mount. It blocks as long as the disk does. Warnings go to o.Say.
+func ChownProfile(ctx context.Context, o Options, profile string) error {
 	if !o.Agent.Switches() || profile == "" {
 		return nil
 	}
@@ -98,17 +98,17 @@ func Adopt(ctx context.Context, o Options, profile string) error {
 			return err
 		}
 		defer home.Close()
-		o.giveFiles(&StepLog{Tell: o.Say}, home, o.Owner())
+		o.chownFiles(&StepLog{Tell: o.Say}, home, o.Owner())
 		return ctx.Err()
 	})
 }
 
-// giveFiles changes the owner of a profile's home, and of the files that its gateway opens first, to the agent (to) or the
+// chownFiles changes the owner of a profile's home, and of the files that its gateway opens first, to the agent (to) or the
 // tenant. The repair in the background does the others. Like the image's script, it skips links without a message.
 //
-// If the home belongs to the user of a tenant although its profile is none, giveFiles warns and changes nothing. The agent
+// If the home belongs to the user of a tenant although its profile is none, chownFiles warns and changes nothing. The agent
 // may have renamed the home to get a tenant's files, or hinit.yaml may have lost the isolation by mistake.
-func (o Options) giveFiles(log *StepLog, home *fsutil.Dir, to fsutil.Owner) {
+func (o Options) chownFiles(log *StepLog, home *fsutil.Dir, to fsutil.Owner) {
 	profile := path.Base(home.Path())
 	if info, err := home.Lstat(""); err == nil && o.Tenants.Includes(profile) && o.Tenants.HasUID(fsutil.UID(info)) {
 		to.UID, to.GID = fsutil.UID(info), fsutil.UID(info)

@@ -26,7 +26,7 @@ const GraphicsDir = "/dev/dri"
 // Identity is what the boot program reports after it has updated the agent's user in /etc.
 type Identity struct {
 	User  account.User
-	Lines []Line
+	Lines []LogLine
 	Error string // why the container must not start; "" if it may
 }
 
@@ -50,7 +50,7 @@ func resolveAgent(cfg *config.Config, uid int) (Agent, error) {
 		}
 	case err != nil:
 		return Agent{}, UnknownAgent(cfg.Agent.User, err)
-	case user.UID != 0 && !a.isSettled():
+	case user.UID != 0 && !a.idsAreCurrent():
 		if err := a.updateUser(cfg.Agent.User); err != nil {
 			return Agent{}, UnknownAgent(cfg.Agent.User, err)
 		}
@@ -58,8 +58,8 @@ func resolveAgent(cfg *config.Config, uid int) (Agent, error) {
 	return a.withCred(), nil
 }
 
-// isSettled reports whether /etc has the ids and groups for which the container asks, so that no boot program is needed.
-func (a *Agent) isSettled() bool {
+// idsAreCurrent reports whether /etc has the ids and groups for which the container asks, so that no boot program is needed.
+func (a *Agent) idsAreCurrent() bool {
 	has := func(id uint32, names [2]string) bool {
 		want, _, text, ok := account.RequestedID(os.Getenv, names)
 		return text == "" || ok && want == id
@@ -98,7 +98,7 @@ func DockerSocket(sockets []string, env func(string) (string, bool)) (path strin
 }
 
 // AlreadyInGroup returns a message that the agent's user is in the group of the Docker socket.
-func AlreadyInGroup(user string, gid uint32, path string) Line {
+func AlreadyInGroup(user string, gid uint32, path string) LogLine {
 	return Info(fmt.Sprintf("%s already in group %d for %s", user, gid, path))
 }
 
@@ -150,19 +150,19 @@ func CheckStartUser(uid int, agentUID uint32, known bool, env func(string) (stri
 		InPod(env) && uid >= platformUID {
 		return nil
 	}
-	return &admitError{uid, agentUID, InPod(env)}
+	return &startUserError{uid, agentUID, InPod(env)}
 }
 
 // platformUID is the lowest uid that counts as assigned by a platform. The ranges of OpenShift begin at 1000000000.
 const platformUID = 1_000_000
 
-type admitError struct {
+type startUserError struct {
 	uid   int
 	agent uint32
 	pod   bool
 }
 
-func (e *admitError) Error() string {
+func (e *startUserError) Error() string {
 	if e.pod {
 		return fmt.Sprintf(`[stage2] ERROR: the pod runs as uid %[1]d, but the agent's user is %[2]d; set securityContext.runAsUser and fsGroup to %[2]d
 [hermes] ERROR: the pod runs as uid %[1]d; set securityContext.runAsUser and fsGroup to %[2]d, or set HINIT_ALLOW_ANY_UID=1 to run as %[1]d with data that it owns`,

@@ -54,15 +54,15 @@ func TestASettledAgentNeedsNoProgram(t *testing.T) {
 	defer func() { DockerSockets = was }()
 	DockerSockets = []string{t.TempDir(), path}
 	a := Agent{User: account.User{Name: "hermes", UID: 10000, GID: 10000, Groups: []uint32{10000, 105}}}
-	if a.isSettled() {
+	if a.idsAreCurrent() {
 		t.Error("it is not in the group of the socket")
 	}
 	a.User.Groups = append(a.User.Groups, 998)
-	if settled := a.isSettled(); !settled && !hasGraphics() || len(a.Lines) != 1 || !strings.Contains(a.Lines[0].Text, "hermes already in group 998 for "+path) {
+	if settled := a.idsAreCurrent(); !settled && !hasGraphics() || len(a.Lines) != 1 || !strings.Contains(a.Lines[0].Text, "hermes already in group 998 for "+path) {
 		t.Errorf("settled is %v, it says %+v", settled, a.Lines)
 	}
 	t.Setenv("PUID", "99")
-	if a.isSettled() {
+	if a.idsAreCurrent() {
 		t.Error("it has another uid")
 	}
 }

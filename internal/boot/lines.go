@@ -11,9 +11,9 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Line is a message of the boot for the container log, without a newline. It goes to standard error, because standard output
+// LogLine is a message of the boot for the container log, without a newline. It goes to standard error, because standard output
 // belongs to the CMD and the services.
-type Line struct {
+type LogLine struct {
 	Warning bool // the status shows the line as long as the container runs
 	Text    string
 }
@@ -26,14 +26,14 @@ const LogPrefix = "[stage2] "
 const SetupComplete = LogPrefix + "Setup complete; starting user services"
 
 // Info returns a log line that tells of a boot step.
-func Info(text string) Line { return Line{Text: LogPrefix + text} }
+func Info(text string) LogLine { return LogLine{Text: LogPrefix + text} }
 
 // Warning returns a log line about a failure of a boot step.
-func Warning(text string) Line { return Line{Warning: true, Text: LogPrefix + "Warning: " + text} }
+func Warning(s string) LogLine { return LogLine{Warning: true, Text: LogPrefix + "Warning: " + s} }
 
 // StepLog formats messages about one boot step, and passes them to Tell. It is safe for several goroutines if Tell is.
 type StepLog struct {
-	Tell func(Line)
+	Tell func(LogLine)
 
 	chown sync.Once
 }

@@ -24,9 +24,9 @@ const (
 	mountSteps    = 10
 )
 
-// giveOwnership gives the files that a gateway needs for its start to the agent's user. It does not descend into directories,
+// chownHomes gives the files that a gateway needs for its start to the agent's user. It does not descend into directories,
 // because the repair in the background does.
-func (p *preparer) giveOwnership(ctx context.Context, s *Step) error {
+func (p *preparer) chownHomes(ctx context.Context, s *Step) error {
 	if p.linked {
 		if p.Agent.Switches() {
 			s.Refuse("chown", p.Home)
@@ -40,13 +40,13 @@ func (p *preparer) giveOwnership(ctx context.Context, s *Step) error {
 	if end, ok := ctx.Deadline(); ok {
 		o.enough = time.Now().Add(time.Until(end) / 2)
 	}
-	if err := o.giveHome(); err != nil {
+	if err := o.chownHome(); err != nil {
 		return err
 	}
 	there := MayExist(p.root)
 	for _, name := range append(slices.Clone(AgentFiles), RecordFile) {
 		if there(name) {
-			o.giveFile(name, "chown")
+			o.chownFile(name, "chown")
 		}
 	}
 	dirs := AlwaysDirs
@@ -58,16 +58,16 @@ func (p *preparer) giveOwnership(ctx context.Context, s *Step) error {
 			return context.Cause(ctx)
 		}
 		if there(rel) {
-			o.giveDirectory(p.root, rel, "recursive chown")
+			o.chownDirectory(p.root, rel, "recursive chown")
 		}
 	}
 	if s.Full {
 		// Only the directory itself: of its content, only pairing belongs to the agent.
-		o.giveDirectory(p.root, "platforms", "chown")
+		o.chownDirectory(p.root, "platforms", "chown")
 	}
-	o.giveLogs(ctx)
-	o.giveConfig()
-	o.giveMounts(ctx)
+	o.chownLogs(ctx)
+	o.chownConfig()
+	o.chownMounts(ctx)
 	return nil
 }
 
@@ -77,16 +77,16 @@ type ownershipPhase struct {
 	step   *Step
 	to     fsutil.Owner
 	enough time.Time // from then on, homes are left to the repair in the background; zero for never
-	queued []string  // directories that are mount points, for giveMounts
+	queued []string  // directories that are mount points, for chownMounts
 }
 
 func (p *preparer) newOwnershipPhase(s *Step) *ownershipPhase {
 	return &ownershipPhase{preparer: p, step: s, to: p.Owner()}
 }
 
-// giveHome gives the data directory to the agent. If it belonged to another user, step.Full is set: everything in it must be
+// chownHome gives the data directory to the agent. If it belonged to another user, step.Full is set: everything in it must be
 // looked at.
-func (o *ownershipPhase) giveHome() error {
+func (o *ownershipPhase) chownHome() error {
 	info, err := o.root.Lstat("")
 	if err != nil {
 		return err
@@ -133,8 +133,8 @@ func PendingRepair(root *fsutil.Dir) (was uint32, is bool) {
 	return was, true
 }
 
-// giveFile gives a file in the data directory, which may be a mount point, to the agent.
-func (o *ownershipPhase) giveFile(name, action string) {
+// chownFile gives a file in the data directory, which may be a mount point, to the agent.
+func (o *ownershipPhase) chownFile(name, action string) {
 	_, _, err := o.root.Chown(name, o.to)
 	if errors.Is(err, fsutil.ErrSymlink) {
 		o.step.Refuse(action, o.Path(name))
@@ -146,9 +146,9 @@ func (o *ownershipPhase) giveFile(name, action string) {
 // reportChown reports a failed change of owner, see [StepLog.ReportChown].
 func (o *ownershipPhase) reportChown(path string, err error) { o.step.ReportChown(o.Home, path, err) }
 
-// giveDirectory gives a directory to the agent, but not its content. rel is relative to the open directory in. A mount point
-// is queued for giveMounts.
-func (o *ownershipPhase) giveDirectory(in *fsutil.Dir, rel, action string) {
+// chownDirectory gives a directory to the agent, but not its content. rel is relative to the open directory in. A mount point
+// is queued for chownMounts.
+func (o *ownershipPhase) chownDirectory(in *fsutil.Dir, rel, action string) {
 	d, err := in.SubOnSameMount(rel)
 	switch {
 	case errors.Is(err, fsutil.ErrMount):
@@ -193,13 +193,13 @@ func (o *ownershipPhase) chownProfiles(d *fsutil.Dir) {
 		if err != nil {
 			continue
 		}
-		o.giveFiles(&o.step.StepLog, home, o.to)
+		o.chownFiles(&o.step.StepLog, home, o.to)
 		home.Close()
 	}
 }
 
-// giveLogs gives the directories of the gateways' logs to the agent.
-func (o *ownershipPhase) giveLogs(ctx context.Context) {
+// chownLogs gives the directories of the gateways' logs to the agent.
+func (o *ownershipPhase) chownLogs(ctx context.Context) {
 	if d, err := o.root.SubOnSameMount("logs"); err == nil { // the boot writes this log before the repair in the background is done
 		for _, name := range []string{"container-log", "container-log.1"} {
 			_, _, err := d.Chown(name, o.to)
@@ -207,14 +207,14 @@ func (o *ownershipPhase) giveLogs(ctx context.Context) {
 		}
 		d.Close()
 	}
-	rel, ok := o.logsBeneath()
+	rel, ok := o.logsRelativeToHome()
 	if !ok {
 		return
 	}
 	if !o.step.Full { // otherwise the repair in the background does this one
-		o.giveDirectory(o.root, "logs", "chown")
+		o.chownDirectory(o.root, "logs", "chown")
 	}
-	o.giveDirectory(o.root, rel, "chown")
+	o.chownDirectory(o.root, rel, "chown")
 	d, err := o.root.SubOnSameMount(rel)
 	if err != nil {
 		return
@@ -240,15 +240,15 @@ func (o *ownershipPhase) giveLogs(ctx context.Context) {
 	}
 }
 
-// giveConfig gives config.yaml to the agent, with a mode that keeps other users from reading it (step 8).
-func (o *ownershipPhase) giveConfig() {
+// chownConfig gives config.yaml to the agent, with a mode that keeps other users from reading it (step 8).
+func (o *ownershipPhase) chownConfig() {
 	info, err := o.root.Lstat(ConfigFile)
 	switch {
 	case err != nil:
 	case info.Mode()&fs.ModeSymlink != 0:
 		o.step.Refuse("chown/chmod", o.Path(ConfigFile))
 	case info.Mode().IsRegular():
-		o.giveFile(ConfigFile, "chown/chmod")
+		o.chownFile(ConfigFile, "chown/chmod")
 		if d, err := o.asAgent(); err == nil { // as the agent, because the agent may have replaced the file
 			// In a rootless container the file may be another user's, and the contract (section 2.1, step 8) ignores that error.
 			_, _ = d.Chmod(ConfigFile, ConfigMode)
@@ -261,8 +261,8 @@ func (o *ownershipPhase) giveConfig() {
 // process can have only a few blocked calls.
 var mountTurns = make(chan struct{}, 2)
 
-// giveMounts handles the queued mount points in parallel. It leaves a mount alone that does not answer within mountPatience.
-func (o *ownershipPhase) giveMounts(ctx context.Context) {
+// chownMounts handles the queued mount points in parallel. It leaves a mount alone that does not answer within mountPatience.
+func (o *ownershipPhase) chownMounts(ctx context.Context) {
 	waiting := o.queued
 	for len(waiting) > 0 && ctx.Err() == nil {
 		type outcome struct {
@@ -277,7 +277,7 @@ func (o *ownershipPhase) giveMounts(ctx context.Context) {
 				mountTurns <- struct{}{}
 				defer func() { <-mountTurns }()
 				// Not blocking.Volume: a call that hangs here must not delay other work on the volume.
-				blocking.Run(blocking.Foreign, func() { mine.giveMount(ctx, rel) })
+				blocking.Run(blocking.Foreign, func() { mine.chownMount(ctx, rel) })
 				done <- outcome{rel, mine.queued}
 			}()
 		}
@@ -300,10 +300,10 @@ func (o *ownershipPhase) giveMounts(ctx context.Context) {
 	}
 }
 
-// giveMount gives a mounted directory to the agent if root owns it, because Docker creates missing directories as root. A
+// chownMount gives a mounted directory to the agent if root owns it, because Docker creates missing directories as root. A
 // mount of another owner belongs to the host and keeps it. The directory of all profiles, and the homes in it, are changed in
 // any case.
-func (o *ownershipPhase) giveMount(ctx context.Context, rel string) {
+func (o *ownershipPhase) chownMount(ctx context.Context, rel string) {
 	d, err := o.root.Sub(rel)
 	if err != nil || ctx.Err() != nil {
 		return
@@ -314,7 +314,7 @@ func (o *ownershipPhase) giveMount(ctx context.Context, rel string) {
 		return
 	}
 	if strings.HasPrefix(rel, ProfilesDir+"/") {
-		o.giveFiles(&o.step.StepLog, d, o.to)
+		o.chownFiles(&o.step.StepLog, d, o.to)
 		return
 	}
 	if fsutil.UID(info) == 0 || rel == ProfilesDir {

@@ -33,7 +33,7 @@ func Prepare(ctx context.Context, o Options, more ...Phase) *Report {
 	o = o.withDefaults()
 	p := &preparer{Options: o}
 	r := &Report{Env: map[string]string{}}
-	phases := []Phase{{"home", true, p.makeHome}, {"ownership", true, p.giveOwnership}}
+	phases := []Phase{{"home", true, p.makeHome}, {"ownership", true, p.chownHomes}}
 	for _, ph := range more {
 		phases = append(phases, Phase{ph.Name, true, func(ctx context.Context, s *Step) error {
 			if p.linked || r.ReadOnly {
@@ -56,7 +56,7 @@ func (o Options) withDefaults() Options {
 	o.Scratch = cmp.Or(o.Scratch, "/tmp/hermes-files")
 	o.PhaseBudget, o.Budget = cmp.Or(o.PhaseBudget, 10*time.Second), cmp.Or(o.Budget, 30*time.Second)
 	if o.Say == nil {
-		o.Say = func(Line) {}
+		o.Say = func(LogLine) {}
 	}
 	return o
 }
@@ -85,17 +85,17 @@ type Step struct {
 
 	mu     sync.Mutex
 	closed bool
-	say    func(Line)
+	say    func(LogLine)
 }
 
 // NewStep returns the Step of a phase that is about to run. say gets its messages.
-func NewStep(say func(Line)) *Step {
+func NewStep(say func(LogLine)) *Step {
 	s := &Step{say: say, Report: Report{Env: map[string]string{}}}
 	s.Tell = s.record
 	return s
 }
 
-func (s *Step) record(l Line) {
+func (s *Step) record(l LogLine) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -282,14 +282,14 @@ func (p *preparer) isStuck(rel string) bool {
 	return slices.ContainsFunc(p.hangingDirs, func(stuck string) bool { return rel == stuck || strings.HasPrefix(rel, stuck+"/") })
 }
 
-// logsBeneath returns the directory of the gateways' logs relative to the data directory; ok is false if it is elsewhere.
-func (p *preparer) logsBeneath() (rel string, ok bool) {
+// logsRelativeToHome returns the directory of the gateways' logs relative to the data directory; ok is false if it is elsewhere.
+func (p *preparer) logsRelativeToHome() (rel string, ok bool) {
 	rel, err := filepath.Rel(p.Home, p.Logs)
 	return rel, err == nil && rel != "." && filepath.IsLocal(rel)
 }
 
 func (p *preparer) makeLogDirectory(home *fsutil.Dir) error {
-	if rel, ok := p.logsBeneath(); ok {
+	if rel, ok := p.logsRelativeToHome(); ok {
 		if p.isStuck(rel) {
 			return nil
 		}
@@ -299,12 +299,12 @@ func (p *preparer) makeLogDirectory(home *fsutil.Dir) error {
 		}
 		return err
 	}
-	return p.makeOutside("the log directory", p.Logs)
+	return p.makeOutsideDir("the log directory", p.Logs)
 }
 
-// makeOutside makes a directory outside the volume; what describes it in messages. If the agent may not make it, root does,
+// makeOutsideDir makes a directory outside the volume; what describes it in messages. If the agent may not make it, root does,
 // and gives it to the agent. An existing directory keeps its owner.
-func (p *preparer) makeOutside(what, path string) error {
+func (p *preparer) makeOutsideDir(what, path string) error {
 	err := p.Agent.Do(func() error { return WithoutPath(os.MkdirAll(path, 0o755)) })
 	if err == nil {
 		return nil
@@ -333,17 +333,17 @@ func (p *preparer) makeRealHome(s *Step) error {
 		s.Home = "/"
 		return nil
 	}
-	if !PlainPath(dir) {
+	if !IsCleanPath(dir) {
 		return fmt.Errorf("cannot use HERMES_REAL_HOME=%q: expected an absolute path", dir)
 	}
 	dir = filepath.Clean(dir)
 	s.Home = dir
-	return p.makeOutside("HERMES_REAL_HOME", dir)
+	return p.makeOutsideDir("HERMES_REAL_HOME", dir)
 }
 
-// PlainPath reports whether a path is absolute, is not the root directory, and has no control characters and no blanks at its
+// IsCleanPath reports whether a path is absolute, is not the root directory, and has no control characters and no blanks at its
 // ends.
-func PlainPath(path string) bool {
+func IsCleanPath(path string) bool {
 	control := func(r rune) bool { return r < ' ' || r == 0x7f }
 	return filepath.IsAbs(path) && filepath.Clean(path) != "/" && strings.TrimSpace(path) == path && strings.IndexFunc(path, control) < 0
 }

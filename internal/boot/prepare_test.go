@@ -95,24 +95,24 @@ func TestModes(t *testing.T) {
 	full := procstat.Status("CapEff:\t000001ffffffffff\nNoNewPrivs:\t0\n")
 	for _, tt := range []struct {
 		name   string
-		o      ModesOptions
+		o      StartFacts
 		status procstat.Status
 		ro, no bool
 		want   []string // the beginning of each line
 		root   bool
 	}{
-		{"root", ModesOptions{0, switches, agentUID, true, "hermes", false}, full, false, false, nil, true},
-		{"agent", ModesOptions{10000, switches, agentUID, true, "hermes", false}, full, false, false, []string{"started as uid 10000: no change"}, true},
-		{"anybody", ModesOptions{1234, switches, agentUID, true, "hermes", false}, full, false, false, []string{"started as uid 1234, which is not hermes"}, true},
-		{"unknown", ModesOptions{1234, self, 1234, false, "hermes", false}, full, false, false, []string{"started as uid 1234: no change"}, false},
-		{"a pod", ModesOptions{10000, self, agentUID, true, "hermes", true}, full, false, true, []string{"started as uid 10000: no change", "/run cannot"}, true},
-		{"read-only", ModesOptions{0, self, 0, true, "root", false}, full, true, true, []string{"the root file system", "/run cannot"}, true},
-		{"no capabilities", ModesOptions{0, switches, agentUID, true, "hermes", false}, "CapEff:\t0\nNoNewPrivs:\t1\n", false, false, []string{"no CAP_KILL", "no CAP_CHOWN", "no CAP_DAC_OVERRIDE", "no_new_privs"}, true},
+		{"root", StartFacts{0, switches, agentUID, true, "hermes", false}, full, false, false, nil, true},
+		{"agent", StartFacts{10000, switches, agentUID, true, "hermes", false}, full, false, false, []string{"started as uid 10000: no change"}, true},
+		{"anybody", StartFacts{1234, switches, agentUID, true, "hermes", false}, full, false, false, []string{"started as uid 1234, which is not hermes"}, true},
+		{"unknown", StartFacts{1234, self, 1234, false, "hermes", false}, full, false, false, []string{"started as uid 1234: no change"}, false},
+		{"a pod", StartFacts{10000, self, agentUID, true, "hermes", true}, full, false, true, []string{"started as uid 10000: no change", "/run cannot"}, true},
+		{"read-only", StartFacts{0, self, 0, true, "root", false}, full, true, true, []string{"the root file system", "/run cannot"}, true},
+		{"no capabilities", StartFacts{0, switches, agentUID, true, "hermes", false}, "CapEff:\t0\nNoNewPrivs:\t1\n", false, false, []string{"no CAP_KILL", "no CAP_CHOWN", "no CAP_DAC_OVERRIDE", "no_new_privs"}, true},
 	} {
 		if tt.root && os.Geteuid() != 0 {
 			continue
 		}
-		got := modes(tt.o, tt.status, tt.ro, tt.no)
+		got := startRestrictions(tt.o, tt.status, tt.ro, tt.no)
 		if len(got) != len(tt.want) {
 			t.Errorf("%s: got %q", tt.name, got)
 			continue
@@ -131,7 +131,7 @@ func TestHomesBeyondTheTimeOfTheBootAreForTheRepair(t *testing.T) {
 	home := t.TempDir()
 	must(t, os.Chmod(filepath.Dir(home), 0o755))
 	must(t, os.MkdirAll(home+"/profiles/a", 0o755))
-	o := Options{Home: home, User: "hermes", Agent: agent(), Say: func(Line) {}}
+	o := Options{Home: home, User: "hermes", Agent: agent(), Say: func(LogLine) {}}
 	d, err := fsutil.OpenNoLink(home+"/profiles", nil)
 	must(t, err)
 	defer d.Close()

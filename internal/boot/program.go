@@ -89,8 +89,8 @@ const ContInitDir = "/etc/cont-init.d"
 
 // Message is a message of the boot program to PID 1. Exactly one field is set.
 type Message struct {
-	Line   *Line             `json:",omitempty"` // for the container log
-	Agents *Line             `json:",omitempty"` // for the container log, and an agent can cause it
+	Line   *LogLine          `json:",omitempty"` // for the container log
+	Agents *LogLine          `json:",omitempty"` // for the container log, and an agent can cause it
 	Report *Report           `json:",omitempty"` // the volume is ready; PID 1 answers with Answer.Env
 	Begin  *int              `json:",omitempty"` // so many hooks follow
 	Hook   *Hook             `json:",omitempty"` // PID 1 must run this hook, and answers with its number and exit code

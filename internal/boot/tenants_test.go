@@ -99,7 +99,7 @@ func TestRootCreatedAProfileInAMountedDirectory(t *testing.T) {
 	must(t, unix.Mount("tmpfs", home+"/profiles/mounted", "tmpfs", 0, "mode=755"))
 	t.Cleanup(func() { _ = unix.Unmount(home+"/profiles/mounted", unix.MNT_DETACH) })
 	for _, profile := range []string{"coder", "mounted", "missing"} {
-		must(t, Adopt(t.Context(), Options{Home: home, Agent: agent(), Say: func(Line) {}}, profile))
+		must(t, ChownProfile(t.Context(), Options{Home: home, Agent: agent(), Say: func(LogLine) {}}, profile))
 	}
 	for path, want := range map[string]int{"coder": agentUID, "coder/SOUL.md": agentUID, "mounted": 0} {
 		if got := uidOf(t, home+"/profiles/"+path); got != want {

@@ -25,18 +25,18 @@ func (c *container) controlHost() control.Backend {
 			return c.gateways.Find(ctx, name)
 		},
 		Config:     func() []client.ConfigEntry { return c.registry.Settings("") },
-		Init:       c.describe,
+		Init:       c.describeInit,
 		StartDelay: func() time.Duration { return c.cfg.Load().Agent.Settle },
 		Boot: control.Boot{
 			AwaitBoot: func(ctx context.Context, pid int) error { return c.boot.Await(ctx, pid, c.loop.Snapshot) }, Expected: c.stage.Expected,
-			Booting: func() (bool, *client.BootHook) { return !c.boot.IsOver(), c.boot.Hook() },
+			Booting: func() (bool, *client.BootHook) { return !c.boot.HasEnded(), c.boot.Hook() },
 		},
 		ServiceFacts: control.ServiceFacts{
 			Output: c.logs.Output, Checks: c.health,
 			Note: func(v *supervisor.Service) string {
-				note := c.gateways.Note(v)
+				note := c.gateways.StatusRemark(v)
 				if v.State == supervisor.Up && note == "" {
-					return c.health.Note(v)
+					return c.health.StatusRemark(v)
 				}
 				return note
 			},
@@ -52,7 +52,7 @@ func (c *container) controlHost() control.Backend {
 	}
 }
 
-func (c *container) describe() client.Init {
+func (c *container) describeInit() client.Init {
 	plain := ""
 	if c.route.Load().Plain {
 		plain = c.cfg.Load().Path
@@ -61,9 +61,9 @@ func (c *container) describe() client.Init {
 	info := client.Init{
 		Plain: plain,
 		PID:   os.Getpid(), Version: c.generation.Version, StartedAt: c.started, Home: c.cfg.Load().Home,
-		Subreaper: os.Getpid() != 1, Goroutines: runtime.NumGoroutine(), Booting: !c.boot.IsOver(), Hook: c.boot.Hook(),
+		Subreaper: os.Getpid() != 1, Goroutines: runtime.NumGoroutine(), Booting: !c.boot.HasEnded(), Hook: c.boot.Hook(),
 		Binary: c.generation.Exe, BinaryID: c.generation.ID, Image: c.generation.Number, ReexecError: c.generation.Refusal(),
-		Warnings: slices.Concat(own, agents, c.gateways.Warnings()), Boot: c.boot.Steps(), BootProfiles: c.boot.Profiles(c.gateways.BroughtUp()), Repair: c.stage.Owners.Status(),
+		Warnings: slices.Concat(own, agents, c.gateways.Warnings()), Boot: c.boot.Steps(), BootProfiles: c.boot.Profiles(c.gateways.CountGateways()), Repair: c.stage.Owners.Status(),
 	}
 	for _, shortage := range []string{tuning.ProcessesUsedUp(c.mainPIDs), c.loop.Snapshot().HoldReason} {
 		if shortage != "" {

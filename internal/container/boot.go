@@ -52,7 +52,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 			return
 		}
 	}
-	serving, ok := c.lease.Claim(ctx, b, false)
+	serving, ok := c.lease.ClaimAtBoot(ctx, b, false)
 	if !ok {
 		return
 	}
@@ -60,8 +60,8 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 		if !c.prepare(serving, cfg, b) {
 			return
 		}
-		if c.lease.Status().State == client.LeaseNone && !c.route.Load().Plain { // the first Claim found no data directory to lock
-			if serving, ok = c.lease.Claim(ctx, b, true); !ok {
+		if c.lease.Status().State == client.LeaseNone && !c.route.Load().Plain { // the first ClaimAtBoot found no data directory to lock
+			if serving, ok = c.lease.ClaimAtBoot(ctx, b, true); !ok {
 				return
 			}
 		}
@@ -103,11 +103,11 @@ func (b *bootRun) openControl(cfg *config.Config) {
 	if cfg.Origin("control.socket") != "default" {
 		path = cfg.Control.Socket
 	}
-	step := b.c.stage.Measure("control", func() error {
+	step := b.c.stage.MeasureStep("control", func() error {
 		return errors.Join(b.c.control.OpenAt(path), b.c.publishIDs(cfg))
 	})
 	step.Beside = true
-	b.c.boot.Insert(0, step) // this step began before the others
+	b.c.boot.InsertStep(0, step) // this step began before the others
 }
 
 // publishIDs writes the ids of the agent's user and the isolated profiles into the control directory. The exec shim reads
@@ -131,7 +131,7 @@ func (b *bootRun) openS6() {
 	if c.route.Load().Plain || !personality.ActsAsS6() {
 		return
 	}
-	step := c.stage.Measure("s6", func() error {
+	step := c.stage.MeasureStep("s6", func() error {
 		err := c.s6.Open(b.ctx)
 		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) { // without write access there is no scan directory, which is no failure
 			c.Warn("%v", err)
@@ -141,7 +141,7 @@ func (b *bootRun) openS6() {
 	})
 	<-b.controlOpen
 	step.Beside = true
-	c.boot.Insert(1, step)
+	c.boot.InsertStep(1, step)
 }
 
 // Ready blocks until processes may be started: the threads exist, and the control socket and the s6 directories are open.
@@ -190,7 +190,7 @@ func (c *container) endBoot(ctx context.Context) {
 // yet, and starts profiles and services. serving ends when the lock is lost.
 func (c *container) takeOver(ctx, serving context.Context) {
 	select {
-	case <-c.boot.Over():
+	case <-c.boot.Ended():
 	case <-ctx.Done():
 		return
 	}
@@ -215,11 +215,11 @@ func (c *container) takeOver(ctx, serving context.Context) {
 // startServices registers the services and gateways, which start if they are wanted up. It returns false if the container
 // must end.
 func (c *container) startServices(ctx context.Context, cfg *config.Config) bool {
-	c.stage.Phase("services", func() error { return c.registry.RegisterServices(ctx, cfg) })
+	c.stage.RunStep("services", func() error { return c.registry.RegisterServices(ctx, cfg) })
 	if !c.route.Load().Plain {
-		c.stage.Phase("profiles", func() error {
+		c.stage.RunStep("profiles", func() error {
 			return c.gateways.BringUp(ctx, gateways.Boot{
-				Services: len(cfg.Services), SlotsMade: c.s6.Made, SetRoute: c.route.Store, OnProfilesKnown: c.generation.MarkBootDone, Status: c.boot, Logger: c.Logger, Admit: c.health.Admit,
+				Services: len(cfg.Services), SlotsMade: c.s6.Made, SetRoute: c.route.Store, OnProfilesKnown: c.generation.MarkBootDone, Status: c.boot, Logger: c.Logger, Admit: c.health.HoldBackGateways,
 			})
 		})
 	}
@@ -231,7 +231,7 @@ func (c *container) startServices(ctx context.Context, cfg *config.Config) bool 
 		return false
 	}
 	c.registry.Timetable.Serve(ctx, cfg, false)
-	c.stage.SayTimeline()
+	c.stage.LogTimeline()
 	c.stage.RepairOwners(ctx, true)
 	return true
 }

@@ -63,9 +63,9 @@ type container struct {
 	s6         *personality.Switch
 }
 
-// assemble makes all parts of a container and connects them. procs is a new process table, or the table of the previous
+// newContainer makes all parts of a container and connects them. procs is a new process table, or the table of the previous
 // program.
-func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *container {
+func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) *container {
 	cfg, agent, route := start.Config, start.Agent.WithTenants(start.Config), start.Route
 	c := &container{
 		agent: agent, started: time.Now(), procs: procs, signals: sig, boot: bootstatus.New(),
@@ -83,23 +83,23 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	c.store = profiles.Open(cfg.Home, agent.Homes(cfg.Home), cfg.Profiles.Marker).SetMaxProfiles(cfg.Profiles.Max)
 	c.Logger = initlog.New(func() io.Writer { return c.logs.Console(2) }, c.boot.AddWarning, initlog.NewTerminationLog())
 	// agents logs what an agent can cause. The status keeps its warnings apart, so that an agent can't push out others.
-	agents := c.WithMemory(c.boot.AddAgentWarning)
+	agents := c.WithWarningStore(c.boot.AddAgentWarning)
 	c.logs = logs.New(logs.Options{
 		Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn, OnOutput: func() { c.health.NoteOutput() },
 		CompressArchives: c.stage.CompressArchives,
 	})
-	sig.Configure(route.HasCommand(), prepare.Controls(os.Stdin), func() { c.registry.ReloadAndSay() }, c.boot.During)
+	sig.Configure(route.HasCommand(), prepare.IsControllingTerminal(os.Stdin), func() { c.registry.ReloadAndSay() }, c.boot.DuringHook)
 	turns, spare := tuning.ParallelStarts(cfg.Start.Parallel)
 	c.loop = supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget, Parallel: turns, ParallelExtra: spare,
-		Children: sig.Children, MuteSIGCHLD: proc.MuteChildren(), Signals: sig.Orders, OnSignal: sig.Event, OOMKills: proc.OOMKills(),
-		OnPanic: c.loopPanicked, CheckStart: func(name string, kind supervisor.Kind) error { return c.lease.Admit(name, kind) },
+		Children: sig.Children, MuteSIGCHLD: proc.MuteChildren(), Signals: sig.Orders, OnSignal: sig.Event, OOMKills: proc.OOMKillCounter(),
+		OnPanic: c.loopPanicked, CheckStart: func(name string, kind supervisor.Kind) error { return c.lease.CheckStart(name, kind) },
 	})
 	c.reporter = report.New(report.Options{
 		Loop: c.loop, Say: c.Say, Observe: c.handleRecord, OnStopping: func() { c.gateways.Stop() },
 		OnLost: func() {
 			// the log of a service may remain if the record of its removal was lost
-			c.logs.Sweep(func(service string) bool { return c.loop.Snapshot().Find(service) != nil })
+			c.logs.DropUnknown(func(service string) bool { return c.loop.Snapshot().Find(service) != nil })
 			c.gateways.CatchUp()
 		},
 	})
@@ -116,7 +116,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	})
 	c.lease = leaseholder.New(leaseholder.Host{
 		Config: c.cfg.Load, Route: c.route.Load, Logger: c.Logger, Fatal: c.fatal,
-		Withdraw: c.registry.Withdraw, Reset: func() { c.gateways.Reset() }, TakeOver: c.takeOver,
+		RemoveSlot: c.registry.RemoveSlot, Reset: func() { c.gateways.Reset() }, TakeOver: c.takeOver,
 		WarnAgents: func(line string) { agents.Warn("%s", line) },
 	}, c.loop, cfg.Home, agent.Actor, c.boot, cfg.Services[config.LeaseName].Enabled && route.HasProfiles())
 	*c.stage = prepare.Stage{
@@ -144,8 +144,8 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) }, Denies: c.registry.DeniesSocket,
 		Used: c.reporter.NoteWork, Say: c.Say, Warn: c.Warn,
 	})
-	c.generation = reexec.First(&reexecHost{Signals: sig, c: c}, signals.Handled())
-	guard.Handle(c.generation.Panicked)
+	c.generation = reexec.FirstGeneration(&reexecHost{Signals: sig, c: c}, signals.Handled())
+	guard.SetHandler(c.generation.Panicked)
 	return c
 }
 
@@ -160,8 +160,8 @@ type s6Host struct {
 func (c *container) handleRecord(r supervisor.Record) {
 	c.gateways.Observe(r)
 	c.s6.Observe(r)
-	if r.Exit != nil && len(r.Exit.Tail) > 0 && report.Line(r) != "" {
-		c.Note(r.Service + ": " + r.Exit.Explanation())
+	if r.Exit != nil && len(r.Exit.Tail) > 0 && report.LogLine(r) != "" {
+		c.AddToTermination(r.Service + ": " + r.Exit.Explanation())
 	}
 	c.registry.Observe(r)
 }

@@ -25,9 +25,9 @@ import (
 	"hinit/supervisor"
 )
 
-// lastBudget is how long the shutdown may take if the state from the previous program can't be read, and with it the
+// fallbackBudget is how long the shutdown may take if the state from the previous program can't be read, and with it the
 // configured budget.
-const lastBudget = 8 * time.Second
+const fallbackBudget = 8 * time.Second
 
 // handover is what PID 1 passes to the next program at a re-execution. Package reexec encodes it.
 type handover struct {
@@ -72,7 +72,7 @@ type (
 // logs stand still, so that the state stays true. After a fault, HandOver goes on even if the logs can't be stopped.
 func (h *reexecHost) HandOver(past reexec.PastGenerations, fault bool) (state any, thaw func(), err error) {
 	c := h.c
-	reported, release := c.reporter.Hold()
+	reported, release := c.reporter.Pause()
 	thaw = func() {
 		c.logs.Thaw()
 		release()
@@ -109,7 +109,7 @@ func successorMain(sig *signals.Signals, taken *reexec.HandedState, err error) i
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "[hinit] cannot go on for the image before this one: %v\n", err)
-		proc.EndDescendants(sig.Children, lastBudget)
+		proc.EndDescendants(sig.Children, fallbackBudget)
 		return reexec.ExitFault
 	}
 	return c.runToEnd(c.resumeServices)
@@ -132,7 +132,7 @@ func restoreContainer(sig *signals.Signals, taken *reexec.HandedState) (*contain
 	if err != nil {
 		return nil, err
 	}
-	c := assemble(start, sig, procs)
+	c := newContainer(start, sig, procs)
 	c.generation.SetPast(old.PastGenerations)
 	c.reporter.TakeOver(old.Reported)
 	c.started = old.Started
@@ -201,8 +201,8 @@ func (c *container) reexec(ctx context.Context, binary string) (int, error) {
 	return c.generation.Request(ctx, binary)
 }
 
-// Claim keeps the configuration from changing until release is called.
-func (h *reexecHost) Claim(ctx context.Context) (release func(), err error) {
+// ClaimLease keeps the configuration from changing until release is called.
+func (h *reexecHost) ClaimLease(ctx context.Context) (release func(), err error) {
 	return h.c.registry.LockChanges(ctx)
 }
 
@@ -253,7 +253,7 @@ func (h *reexecHost) StoreReport(name string, report []byte) (path string, err e
 }
 
 // Say writes a line to the container log.
-func (h *reexecHost) Say(line string) { h.c.Line(line) }
+func (h *reexecHost) Say(line string) { h.c.Print(line) }
 
 // End begins the shutdown of the container.
 func (h *reexecHost) End(code int, reason string) {

@@ -99,7 +99,7 @@ func TestTheReloadsOfAnAgentKeptRootFromAReexec(t *testing.T) {
 	lock := &h.c.registry.ChangeLock
 	claimed := make(chan error)
 	claim := func(ctx context.Context) {
-		release, err := h.Claim(ctx)
+		release, err := h.ClaimLease(ctx)
 		if err == nil {
 			release()
 		}

@@ -28,19 +28,19 @@ const flushTime = 700 * time.Millisecond
 // wakes the main thread before any other (complete_signal in Linux's kernel/signal.c). If that thread hung on a dead disk,
 // SIGTERM would not be noticed.
 func Main(argv0 string, args []string) int {
-	return begin(func() (prepare.Start, int, bool) { return prepare.Container(argv0, args, personality.Path) })
+	return runOffMainThread(func() (prepare.Start, int, bool) { return prepare.Container(argv0, args, personality.Path) })
 }
 
 // RunServicesOnly is an init that supervises only the services of a configuration file. "" stands for the usual places, see
 // [prepare.ServicesOnly]. It blocks until the services have been stopped, and returns the exit code. The calling goroutine
 // must be locked to the main thread, as for [Main].
 func RunServicesOnly(file string) int {
-	return begin(func() (prepare.Start, int, bool) { return prepare.ServicesOnly(file) })
+	return runOffMainThread(func() (prepare.Start, int, bool) { return prepare.ServicesOnly(file) })
 }
 
-// begin runs initMain in another goroutine and waits for its exit code. That goroutine can't run on the main thread, because
+// runOffMainThread runs initMain in another goroutine and waits for its exit code. That goroutine can't run on the main thread, because
 // the caller is locked to it.
-func begin(settle func() (start prepare.Start, code int, ok bool)) int {
+func runOffMainThread(settle func() (start prepare.Start, code int, ok bool)) int {
 	code := make(chan int)
 	go func() { code <- initMain(settle) }()
 	return <-code
@@ -53,13 +53,13 @@ func initMain(settle func() (start prepare.Start, code int, ok bool)) int {
 	// Without a handler, the Go runtime would end the process on a signal. Package early already handles the signals that ask
 	// for a stop.
 	sig := signals.Listen()
-	taken, none := reexec.Take()
+	taken, none := reexec.TakeState()
 	tuning.LimitMemory()
 	threads, err := tuning.MakeThreads(taken.Threads()) // now, because services may use up the PIDs later
 	if err != nil {
-		return initlog.Refuse(prepare.ExitFailed, err)
+		return initlog.ReportRefusal(prepare.ExitFailed, err)
 	}
-	if !errors.Is(none, reexec.ErrNone) {
+	if !errors.Is(none, reexec.ErrNoState) {
 		threads()
 		taken.HaltedFor = taken.Halted.Resume()
 		return successorMain(sig, taken, none)
@@ -71,9 +71,9 @@ func initMain(settle func() (start prepare.Start, code int, ok bool)) int {
 	}
 	procs, err := proc.New()
 	if err != nil {
-		return initlog.Refuse(prepare.ExitFailed, err)
+		return initlog.ReportRefusal(prepare.ExitFailed, err)
 	}
-	c := assemble(start, sig, procs)
+	c := newContainer(start, sig, procs)
 	return c.runToEnd(func(ctx context.Context) {
 		defer normalGC()
 		c.bootUp(ctx, threads)
@@ -99,7 +99,7 @@ func (c *container) run(begin func(context.Context)) int {
 	guard.Go("telling of sent signals", func() { c.signals.ReportFaults(ctx, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }) })
 	c.faults()
 	code := c.loop.Run()
-	noted := c.gateways.NoteStop()
+	noted := c.gateways.RecordStopDuration()
 	<-reported // the reporter ends with the loop
 
 	cancel(errors.New("the container has stopped"))

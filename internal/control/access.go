@@ -285,7 +285,7 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		cred, err := proc.Peer(c)
+		cred, err := proc.PeerCredentials(c)
 		var raw syscall.RawConn
 		if err == nil {
 			raw, err = c.(syscall.Conn).SyscallConn() // every socket has a raw connection
@@ -294,7 +294,7 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 			_ = g.counts.close(c) // without credentials, the server can't know its rights
 			continue
 		}
-		who := peer{pid: cred.Pid, uid: cred.Uid, gone: func() bool { return proc.PeerGone(c) }}
+		who := peer{pid: cred.Pid, uid: cred.Uid, gone: func() bool { return proc.PeerExited(c) }}
 		who.shutOut = g.policy.shutOut(int(who.pid), who.uid, who.gone)
 		n := &g.counts.taken[g.policy.classOf(who)]
 		if over := n.Add(1) - connLimit(); over > 0 && (over > connLimit()/reserve || !fromOutside(who)) {

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	}
 	testkit.IsolateProcess()
 	testkit.AtOnce(12)
-	blocking.UseMinimum() // what waits with a turn for somebody who needs one hangs then
+	blocking.MinimizeTurns() // what waits with a turn for somebody who needs one hangs then
 	goleak.VerifyTestMain(m)
 }
 

@@ -374,7 +374,7 @@ var oomLimits = sync.OnceValues(func() (limit float64, room int) {
 		if n, ok := tuning.MemoryLimit(); ok {
 			limit = min(limit, float64(n))
 		}
-		room = proc.OOMRoom()
+		room = proc.MaxOOMScoreIncrease()
 	})
 	return limit, room
 })

@@ -30,8 +30,8 @@ func InitSignals() []os.Signal {
 
 var orders = listen(os.Args)
 
-// Orders returns the channel with the signals of [InitSignals].
-func Orders() chan os.Signal {
+// InitSignalChannel returns the channel with the signals of [InitSignals].
+func InitSignalChannel() chan os.Signal {
 	if orders == nil {
 		orders = notify()
 	}
@@ -40,7 +40,7 @@ func Orders() chan os.Signal {
 
 // listen handles the signals if the process was started as an init. In any other process they keep their effect, and end it.
 func listen(argv []string) chan os.Signal {
-	if len(argv) > 0 && (names(argv[0], "init") || names(argv[0], "tini")) || len(argv) > 1 && (argv[1] == "init" || argv[1] == "run") && names(argv[0], "hinit") {
+	if len(argv) > 0 && (isNamed(argv[0], "init") || isNamed(argv[0], "tini")) || len(argv) > 1 && (argv[1] == "init" || argv[1] == "run") && isNamed(argv[0], "hinit") {
 		return notify()
 	}
 	return nil
@@ -52,8 +52,8 @@ func notify() chan os.Signal {
 	return c
 }
 
-// names reports whether name is the last element of a path.
-func names(path, name string) bool {
+// isNamed reports whether name is the last element of a path.
+func isNamed(path, name string) bool {
 	dir := len(path) - len(name)
 	return dir >= 0 && path[dir:] == name && (dir == 0 || path[dir-1] == '/')
 }

@@ -19,8 +19,8 @@ var (
 	held  [64]uintptr // IDs of the threads that makeThreads created last
 )
 
-// few is the smallest number of threads with which PID 1 works, see internal/tuning.
-const few = 20
+// minThreads is the smallest number of threads with which PID 1 works, see internal/tuning.
+const minThreads = 20
 
 // FewThreads says that PID 1 must do with as few threads as possible.
 var FewThreads bool
@@ -42,7 +42,7 @@ func begin(stack *uintptr) {
 	}
 	if argv.N == 0 || bare.Syscall3(syscall.SYS_GETPID, 0, 0, 0) == 1 {
 		if env.Get("HINIT_HANDOVER") != "" {
-			await(env.Get("HINIT_HALTED"))
+			awaitThreads(env.Get("HINIT_HALTED"))
 		}
 		return
 	}
@@ -90,19 +90,19 @@ func isToolsCommand(name string, argv bare.Words) bool {
 	return len(name) > 3 && name[:3] == "s6-" && name != "s6-log" && name != "s6-setuidgid"
 }
 
-// await blocks until PID 1, after a re-execution, can create as many threads as the old program had. halted is HINIT_HALTED,
+// awaitThreads blocks until PID 1, after a re-execution, can create as many threads as the old program had. halted is HINIT_HALTED,
 // which begins with their number, or "" if there are enough PIDs.
 //
 // With such a number, the old program has stopped all other processes (internal/reexec). So only a process from outside the
 // container can have taken a PID, and it ends by itself within a minute. After 2 s, await accepts fewer threads.
-func await(halted string) {
+func awaitThreads(halted string) {
 	n := 0
 	for i := 0; i < len(halted) && '0' <= halted[i] && halted[i] <= '9'; i++ {
 		n = min(10*n+int(halted[i]-'0'), len(held))
 	}
 	for i := range 600 {
 		if i == 20 {
-			FewThreads, n = true, min(n, few)
+			FewThreads, n = true, min(n, minThreads)
 		}
 		if !HasRoomFor(n) {
 			sleep(100e6)

@@ -62,7 +62,7 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if p := b.Status.Profiles(m.BroughtUp()); p != nil && p.Done > 0 {
+	if p := b.Status.Profiles(m.CountGateways()); p != nil && p.Done > 0 {
 		b.Logger.Say("boot: profiles %s of %s after %s; the boot goes on while the others come up", show.Thousands(p.Done), show.Thousands(p.Profiles), profilesBudget)
 		return nil
 	}
@@ -83,7 +83,7 @@ func (m *Manager) chooseProfile(b *Boot) {
 		}
 	}
 	for line := range strings.Lines(boot.GatewayRunNotice(m.Route().Profile)) {
-		b.Logger.Line(strings.TrimSuffix(line, "\n"))
+		b.Logger.Print(strings.TrimSuffix(line, "\n"))
 	}
 	if len(m.Route().Ignored) > 0 {
 		b.Logger.Warn("these words of the CMD have no effect on a supervised gateway: %s", strings.Join(m.Route().Ignored, " "))
@@ -97,8 +97,8 @@ func (m *Manager) ReadTopology() {
 	}
 }
 
-// BroughtUp returns how many profiles have a gateway.
-func (m *Manager) BroughtUp() int {
+// CountGateways returns how many profiles have a gateway.
+func (m *Manager) CountGateways() int {
 	n := 0
 	for _, s := range m.Registry.Snapshot().Services {
 		if s.Kind == supervisor.KindGateway {
@@ -168,9 +168,9 @@ func (m *Manager) AwaitRead(ctx context.Context) {
 	}
 }
 
-// NoteStop writes to the volume how long the stop of the container took, for warnOfSlowStop at the next start. The channel is
+// RecordStopDuration writes to the volume how long the stop of the container took, for warnOfSlowStop at the next start. The channel is
 // closed when that is done.
-func (m *Manager) NoteStop() <-chan struct{} {
+func (m *Manager) RecordStopDuration() <-chan struct{} {
 	began := m.stopBegan()
 	took, known := time.Since(began), !began.IsZero() && m.Route().HasProfiles() && m.MayServe() == nil
 	return guard.Begin("noting how long the stop took", func() {
@@ -219,18 +219,18 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 			}
 			read = append(read, d.Profile)
 			m.Registry.AddProfile(name)
-			m.noteNotStarted(d)
+			m.recordNotStarted(d)
 			start := supervised || d.Start && !m.isCmdGateway(name)
 			answers = append(answers, m.Registry.RegisterGateway(ctx, registry.Gateway{Profile: d.Profile, Start: start, Down: !start, LastUsed: d.Used}))
 		},
 	})
 	m.writeBootLog(ctx, &b, writeLog)
-	m.expectLate(plan)
+	m.storeUnread(plan)
 	for _, w := range plan.Warnings {
 		m.warn(w)
 	}
 	for _, line := range plan.Lines {
-		m.Logger.Line(line)
+		m.Logger.Print(line)
 	}
 	for _, w := range tuning.LimitWarnings(len(plan.Profiles) + b.Services) {
 		m.Logger.Warn("%s", w)
@@ -278,9 +278,9 @@ type unreadProfiles struct {
 	names map[string]bool
 }
 
-// expectLate remembers the profiles that the boot could not read, and so did not decide about.
-func (m *Manager) expectLate(plan profiles.Plan) {
-	m.serving.Store(&serving{Topology: plan.Topology})
+// storeUnread remembers the profiles that the boot could not read, and so did not decide about.
+func (m *Manager) storeUnread(plan profiles.Plan) {
+	m.serving.Store(&servedProfiles{Topology: plan.Topology})
 	if plan.Topology.Multiplexed {
 		m.say("gateways that are down are " + servedNote)
 		return

@@ -6,7 +6,7 @@ import "hinit/profiles"
 func (m *Manager) WarnIfMissing(service, profile string) { m.warnIfMissing(service, profile) }
 
 // ExpectLate is a part of [Manager.RegisterProfiles].
-func (m *Manager) ExpectLate(plan profiles.Plan) { m.expectLate(plan) }
+func (m *Manager) ExpectLate(plan profiles.Plan) { m.storeUnread(plan) }
 
 // NotePrior is a part of [Manager.RegisterProfiles].
-func (m *Manager) NotePrior(d profiles.Decision) { m.noteNotStarted(d) }
+func (m *Manager) NotePrior(d profiles.Decision) { m.recordNotStarted(d) }

@@ -41,8 +41,8 @@ func (m *Manager) gatewayOf(profile string) *gateway {
 	return g
 }
 
-// noteNotStarted stores why the boot did not start a gateway that an operator may expect to run.
-func (m *Manager) noteNotStarted(d profiles.Decision) {
+// recordNotStarted stores why the boot did not start a gateway that an operator may expect to run.
+func (m *Manager) recordNotStarted(d profiles.Decision) {
 	if d.Start || slices.Contains([]string{profiles.Stopped, profiles.Running, profiles.State{}.Prior()}, d.PriorState) {
 		return
 	}
@@ -51,7 +51,7 @@ func (m *Manager) noteNotStarted(d profiles.Decision) {
 		text += ", without a clean exit"
 	}
 	text += ", so the boot has not started it: hinit start " + d.Profile.Name
-	m.change(d.Profile.Name, func(g *gateway) { g.notStartedReason = text })
+	m.updateRecord(d.Profile.Name, func(g *gateway) { g.notStartedReason = text })
 }
 
 // warn reports a warning about a profile. The status shows the last warning of each profile, so that no agent can displace a
@@ -63,7 +63,7 @@ func (m *Manager) warn(w profiles.Warning) {
 		return
 	}
 	text, known := show.Line(w.Message), ""
-	if m.change(w.Profile, func(g *gateway) { known, g.warning = g.warning, text }); text != known {
+	if m.updateRecord(w.Profile, func(g *gateway) { known, g.warning = g.warning, text }); text != known {
 		m.say("warning: %s", text)
 	}
 }
@@ -100,17 +100,17 @@ func (m *Manager) record(profile string) gateway {
 	return gateway{}
 }
 
-// change lets set change the record of a profile, and makes one if there is none.
-func (m *Manager) change(profile string, set func(g *gateway)) {
+// updateRecord lets set change the record of a profile, and makes one if there is none.
+func (m *Manager) updateRecord(profile string, set func(g *gateway)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	set(m.gatewayOf(profile))
 }
 
-// noteHome stores which directory is the home of a profile. It reads the disk.
-func (m *Manager) noteHome(profile string) {
+// storeHome stores which directory is the home of a profile. It reads the disk.
+func (m *Manager) storeHome(profile string) {
 	if home, err := m.Store.HomeID(profile); err == nil && profile != profiles.Default {
-		m.change(profile, func(g *gateway) { g.home = home })
+		m.updateRecord(profile, func(g *gateway) { g.home = home })
 	}
 }
 
@@ -151,7 +151,7 @@ func (m *Manager) TakeOver(s Handover) {
 		m.gatewayOf(profile).wanted = wanted
 	}
 	if s.Topology != nil {
-		m.serving.Store(&serving{Topology: *s.Topology, topologyRun: s.TopologyRun})
+		m.serving.Store(&servedProfiles{Topology: *s.Topology, topologyRun: s.TopologyRun})
 	}
 	m.inherited = s
 }

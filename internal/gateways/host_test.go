@@ -259,7 +259,7 @@ func (h *host) SetDown(name string, down bool) {
 	h.down[profile] = down
 }
 
-func (h *host) Withdraw(_ context.Context, service string) error {
+func (h *host) RemoveSlot(_ context.Context, service string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.gone = append(h.gone, service)

@@ -36,7 +36,7 @@ type Manager struct {
 	jobs      chan func() // work that needs the disk; one goroutine executes it in order
 	orders    *orders.Queues
 	inherited Handover // state from before the re-execution
-	serving   atomic.Pointer[serving]
+	serving   atomic.Pointer[servedProfiles]
 	changing  chan struct{} // capacity 1; holds a token while the topology is being changed
 
 	mu       sync.Mutex
@@ -90,7 +90,7 @@ func New(o Options) *Manager {
 		gateways: records{byProfile: make(map[string]*gateway)}, departed: make(map[profiles.HomeID]removedProfile), changing: make(chan struct{}, 1),
 	}
 	m.orders = orders.New(orderBackend{m})
-	m.serving.Store(new(serving))
+	m.serving.Store(new(servedProfiles))
 	return m
 }
 
@@ -125,7 +125,7 @@ func (m *Manager) Continue(ctx context.Context) {
 	// next start on.
 	if m.inherited.Topology == nil {
 		if t, err := m.Store.Topology(os.Getenv, ""); err == nil {
-			m.serving.Store(&serving{Topology: t, topologyRun: m.defaultRun()})
+			m.serving.Store(&servedProfiles{Topology: t, topologyRun: m.defaultRun()})
 		}
 	}
 	m.CatchUp()
@@ -163,7 +163,7 @@ func (m *Manager) Reset() {
 	clear(m.gateways.byProfile)
 	clear(m.departed)
 	m.late = unreadProfiles{}
-	m.serving.Store(new(serving))
+	m.serving.Store(new(servedProfiles))
 	m.Registry.Reset()
 }
 
@@ -239,7 +239,7 @@ func (m *Manager) Command(ctx context.Context, verb client.Verb, service string)
 		return m.Registry.Do(ctx, eventForVerb(verb, service)) // only gateways have an intent on the volume
 	}
 	if s.PID == 0 && verb != client.VerbStop && verb != orders.StayDown {
-		if err := m.Refuse(service); err != nil {
+		if err := m.CheckMayStart(service); err != nil {
 			return err
 		}
 		if err := m.awaitFormerGateway(ctx, s.Profile); err != nil {
@@ -261,7 +261,7 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 	if err := m.MayServe(); err != nil {
 		return nil, err
 	}
-	down := o.Want() != profiles.Running
+	down := o.DesiredState() != profiles.Running
 	if !down && m.Registry.ProfileExists(o.Profile) {
 		m.Adopt(context.Background(), o.Profile) // other programs may have added files since the last start
 		if m.Config().IsolationOf(o.Profile).Mode == config.IsolationUser && m.Registry.Snapshot().Find(o.Service) != nil {
@@ -270,7 +270,7 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 			}
 		}
 	}
-	sync, err = m.Intents.Record(o.Profile, o.Want())
+	sync, err = m.Intents.Record(o.Profile, o.DesiredState())
 	switch {
 	case err == nil:
 		m.Registry.SetDown(o.Profile, down || m.isCmdGateway(o.Profile), true)
@@ -287,13 +287,13 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 	return sync, nil
 }
 
-// Act passes the order to the supervisor.
-func (m orderBackend) Act(o *orders.Order) (effect string, err error) {
+// Execute passes the order to the supervisor.
+func (m orderBackend) Execute(o *orders.Order) (effect string, err error) {
 	if err := m.MayServe(); err != nil {
 		return "", err
 	}
 	s := m.Registry.Snapshot().Find(o.Service)
-	if o.Want() != profiles.Running {
+	if o.DesiredState() != profiles.Running {
 		m.Registry.AllowOwnGateway(context.Background(), o.Profile, false)
 	} else if o.Profile == profiles.Default && (s == nil || s.PID == 0 || o.Verb == client.VerbRestart) {
 		t, err := m.Store.Topology(os.Getenv, "")
@@ -315,8 +315,8 @@ func (m orderBackend) Act(o *orders.Order) (effect string, err error) {
 	return "", nil
 }
 
-// Retry arranges that the intent is recorded later.
-func (m orderBackend) Retry(o *orders.Order) { m.recordLater(o.Service, o.Profile) }
+// RetryRecord arranges that the intent is recorded later.
+func (m orderBackend) RetryRecord(o *orders.Order) { m.recordLater(o.Service, o.Profile) }
 
 // eventForVerb returns the supervisor's event for a verb.
 func eventForVerb(verb client.Verb, service string) supervisor.Event {
@@ -348,8 +348,8 @@ func (m *Manager) announceStop(service, profile string) {
 	}
 }
 
-// recordEvery is the pause between attempts to record an intent.
-const recordEvery = time.Second
+// recordRetryPause is the pause between attempts to record an intent.
+const recordRetryPause = time.Second
 
 // recordLater records the intent of a profile as soon as that is possible, or until the profile is gone. It does not block.
 func (m *Manager) recordLater(service, profile string) {
@@ -357,7 +357,7 @@ func (m *Manager) recordLater(service, profile string) {
 	defer m.mu.Unlock()
 	if g := m.gatewayOf(profile); !g.unrecorded {
 		g.unrecorded = true
-		time.AfterFunc(recordEvery, guard.Func("recording an intent", func() { m.recordAgain(service, profile) }))
+		time.AfterFunc(recordRetryPause, guard.Func("recording an intent", func() { m.recordAgain(service, profile) }))
 	}
 }
 

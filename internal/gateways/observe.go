@@ -21,7 +21,7 @@ func (m *Manager) Observe(r supervisor.Record) {
 	}
 	changed := r.From != r.To
 	if r.To == supervisor.Starting && changed {
-		m.change(profile, func(g *gateway) { g.startBegan = r.At })
+		m.updateRecord(profile, func(g *gateway) { g.startBegan = r.At })
 		m.enqueue(r.Service, func() { m.ReadSecrets(r.Service, profile) })
 	}
 	var job func()
@@ -42,7 +42,7 @@ func (m *Manager) Observe(r supervisor.Record) {
 		job = func() { m.watch().EndInterest(profile) }
 	case r.To == supervisor.Up && changed:
 		job = func() {
-			m.noteInputs(r.Service, profile)
+			m.storeInputs(r.Service, profile)
 			m.handleUp(profile, false)
 		}
 	case r.To == supervisor.Down && changed:
@@ -81,15 +81,15 @@ func (m *Manager) CatchUp() {
 // supervisor reported the start. With resumed, the gateway may have been up for long, and keeps the topology of its start.
 func (m *Manager) handleUp(profile string, resumed bool) {
 	if profile == profiles.Default && !(resumed && m.defaultRun() == m.serving.Load().topologyRun) {
-		m.noteTopology(context.Background()) // the call ends with the supervisor's loop, so it needs no deadline
+		m.applyTopology(context.Background()) // the call ends with the supervisor's loop, so it needs no deadline
 	}
 	m.followState(profile)
 	service := profiles.SlotName(profile)
-	m.noteExclusives(service, profile)
+	m.storeExclusives(service, profile)
 	if m.Config().Agent.Ready != config.ReadyState {
 		return
 	}
-	m.enqueueIn(hintAfter, service, func() {
+	m.enqueueIn(readyHintDelay, service, func() {
 		if s := m.Registry.Snapshot().Find(service); s != nil && s.State == supervisor.Up && !s.Ready {
 			m.followState(profile)
 		}
@@ -109,13 +109,13 @@ func (m *Manager) watchParked(service, profile, reason string) {
 // followState reads the state file of a profile, and updates the gateway's readiness and the operator's intent. It runs only
 // as a job and reads the file itself, so that an old content is never used after a newer one.
 func (m *Manager) followState(profile string) {
-	m.noteHome(profile)
+	m.storeHome(profile)
 	state, _ := m.Store.ReadState(profile) // the watcher of profiles reports an unreadable file
 	service := profiles.SlotName(profile)
-	m.change(profile, func(g *gateway) { g.wanted = state.Start() })
+	m.updateRecord(profile, func(g *gateway) { g.wanted = state.Start() })
 	s := m.Registry.Snapshot().Find(service)
 	if s != nil && s.PID != 0 && profile == profiles.Default {
-		m.noteServed(s, state)
+		m.storeServedProfiles(s, state)
 	}
 	if s != nil && s.State == supervisor.Up && m.Config().Agent.Ready == config.ReadyState {
 		ready, said := m.readiness(profile, state, s)
@@ -141,9 +141,9 @@ func (m *Manager) followState(profile string) {
 	}
 }
 
-// hintAfter is how long a gateway must be up and not ready before the status gives the advice of hintReady. It is just
+// readyHintDelay is how long a gateway must be up and not ready before the status gives the advice of hintReady. It is just
 // shorter than the 30 s that a client waits.
-const hintAfter = 29 * time.Second
+const readyHintDelay = 29 * time.Second
 
 // hintReady is advice for an agent that does not report its state in the file that hinit reads.
 const hintReady = "; for an agent that never writes it there, set agent.ready to up in hinit.yaml"
@@ -152,7 +152,7 @@ const hintReady = "; for an agent that never writes it there, set agent.ready to
 // gateway it is a warning or "".
 func (m *Manager) readiness(profile string, state profiles.State, s *supervisor.Service) (ready bool, text string) {
 	ofRun, hint := proc.InRun(state.PID, state.StartTime, s.PID), ""
-	if time.Since(s.Since) >= hintAfter {
+	if time.Since(s.Since) >= readyHintDelay {
 		hint = hintReady
 	}
 	switch {
@@ -208,7 +208,7 @@ func (m *Manager) checkTakeover(service, profile string, exit *supervisor.Exit, 
 	if s == nil || s.Run != exit.Run {
 		return // the gateway has been started again
 	}
-	if m.takenOver(profile, exit) {
+	if m.wasTakenOver(profile, exit) {
 		m.Registry.Post(supervisor.CorrectCause{Name: service, Run: exit.Run, Cause: supervisor.CauseReplaced})
 		return
 	}
@@ -218,8 +218,8 @@ func (m *Manager) checkTakeover(service, profile string, exit *supervisor.Exit, 
 	}
 }
 
-// takenOver reports whether another instance has taken over from the run that ended with exit.
-func (m *Manager) takenOver(profile string, exit *supervisor.Exit) bool {
+// wasTakenOver reports whether another instance has taken over from the run that ended with exit.
+func (m *Manager) wasTakenOver(profile string, exit *supervisor.Exit) bool {
 	return m.Store.WasTakenOver(profile, exit.PID, exit.At.Add(-exit.Uptime))
 }
 
@@ -229,7 +229,7 @@ func (m *Manager) watchReplacer(service, profile string) {
 	if s == nil || s.State != supervisor.Parked || s.LastExit == nil {
 		return
 	}
-	if !m.takenOver(profile, s.LastExit) {
+	if !m.wasTakenOver(profile, s.LastExit) {
 		m.say("%s: the instance that took over is gone", service)
 		m.Registry.Post(supervisor.InputsChanged{Name: service})
 		return
@@ -237,22 +237,22 @@ func (m *Manager) watchReplacer(service, profile string) {
 	m.enqueueIn(replacerPoll, service, func() { m.watchReplacer(service, profile) })
 }
 
-// otherInputs differs from every hash of inputs, so that any content counts as changed.
-const otherInputs profiles.Hash = "written since the start"
+// unknownInputs differs from every hash of inputs, so that any content counts as changed.
+const unknownInputs profiles.Hash = "written since the start"
 
-// noteInputs stores the hash of the inputs with which a gateway was started. If they change while it is parked, the gateway
+// storeInputs stores the hash of the inputs with which a gateway was started. If they change while it is parked, the gateway
 // restarts. A change between the start and this call counts too, but only once for the same content. Otherwise a gateway that
 // writes these files itself would restart for ever.
-func (m *Manager) noteInputs(service, profile string) {
+func (m *Manager) storeInputs(service, profile string) {
 	hash, err := m.Store.InputsHash(profile)
 	if err != nil {
 		m.say("%s: cannot watch its inputs: %v", service, err)
 	}
 	begun := m.record(profile).startBegan
 	late := err == nil && !begun.IsZero() && m.Store.InputsChangedSince(profile, begun)
-	m.change(profile, func(g *gateway) {
+	m.updateRecord(profile, func(g *gateway) {
 		if g.inputs = hash; late && g.doubtfulInputs != hash {
-			g.doubtfulInputs, g.inputs = hash, otherInputs
+			g.doubtfulInputs, g.inputs = hash, unknownInputs
 		}
 	})
 }

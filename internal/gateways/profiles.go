@@ -20,9 +20,9 @@ import (
 func (m *Manager) handleProfileEvent(ctx context.Context, e profiles.Event) {
 	switch e := e.(type) {
 	case profiles.Appeared:
-		m.appeared(ctx, e.Profile)
+		m.handleAppeared(ctx, e.Profile)
 	case profiles.Disappeared:
-		m.disappeared(ctx, e.Profile.Name, e.Changed)
+		m.handleDisappeared(ctx, e.Profile.Name, e.Changed)
 	case profiles.StateChanged:
 		m.enqueue(profiles.SlotName(e.Profile.Name), func() { m.followState(e.Profile.Name) })
 	case profiles.Beat:
@@ -35,7 +35,7 @@ func (m *Manager) handleProfileEvent(ctx context.Context, e profiles.Event) {
 	}
 }
 
-func (m *Manager) appeared(ctx context.Context, p profiles.Profile) {
+func (m *Manager) handleAppeared(ctx context.Context, p profiles.Profile) {
 	m.say("profile %s appeared", p.Name)
 	m.Adopt(ctx, p.Name)
 	m.Registry.AddProfile(p.Name)
@@ -49,13 +49,13 @@ func (m *Manager) appeared(ctx context.Context, p profiles.Profile) {
 	if err != nil && !errors.Is(err, supervisor.ErrStopping) {
 		m.Logger.Warn("%v", err)
 	}
-	m.noteHome(p.Name)
+	m.storeHome(p.Name)
 	if old := m.renamedFrom(p.Name); old != "" {
 		m.startRenamed(ctx, old, p.Name)
 	}
 }
 
-func (m *Manager) disappeared(ctx context.Context, profile string, changed time.Time) {
+func (m *Manager) handleDisappeared(ctx context.Context, profile string, changed time.Time) {
 	m.say("profile %s disappeared", profile)
 	service := profiles.SlotName(profile)
 	_ = m.Registry.ReapNow(ctx) // the client that removed the profile has seen its gateway end, so the snapshot must show that too
@@ -67,7 +67,7 @@ func (m *Manager) disappeared(ctx context.Context, profile string, changed time.
 		_ = m.Registry.Do(ctx, supervisor.CorrectCause{Name: service, Run: s.LastExit.Run, Cause: supervisor.CauseOperator})
 	}
 	_ = m.Registry.Do(ctx, supervisor.Remove{Name: service}) // fails if the service is already gone
-	if err := m.Registry.Withdraw(ctx, service); err != nil {
+	if err := m.Registry.RemoveSlot(ctx, service); err != nil {
 		m.say("%v", err)
 	}
 	if renamed != "" {

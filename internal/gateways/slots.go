@@ -11,9 +11,9 @@ import (
 	"hinit/supervisor"
 )
 
-// markerTime is how long the stop of a gateway waits for its planned-stop marker on the volume. Without the marker, the
+// plannedStopTimeout is how long the stop of a gateway waits for its planned-stop marker on the volume. Without the marker, the
 // gateway takes the stop for a fault.
-const markerTime = 2 * time.Second
+const plannedStopTimeout = 2 * time.Second
 
 // SlotMade registers the gateway of a profile for which a client has made an s6 service directory (slot), and with start
 // starts it. exports are the variables that the slot's run script exports.
@@ -29,7 +29,7 @@ func (m *Manager) SlotMade(ctx context.Context, profile string, start bool, expo
 		return err
 	}
 	name := profiles.SlotName(profile)
-	refused := m.Refuse(name)
+	refused := m.CheckMayStart(name)
 	err = m.Registry.RegisterGateway(ctx, registry.Gateway{Profile: p, Start: start && refused == nil, Down: !start, SlotMadeByClient: true, Exports: exports})()
 	switch {
 	case err != nil:
@@ -54,10 +54,10 @@ func (m *Manager) warnIfMissing(service, profile string) {
 // SlotRemoved stops a service whose s6 service directory (slot) a client has removed. The operator's intent stays on the
 // volume, so the next start of the container makes the slot again.
 func (m *Manager) SlotRemoved(ctx context.Context, service string) {
-	m.Registry.SlotGone(service)
+	m.Registry.RecordSlotRemoved(service)
 	profile, gateway := profiles.SlotProfile(service)
 	if gateway {
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), markerTime)
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), plannedStopTimeout)
 		_ = blocking.Wait(limited, "announcing a stop", func() error { // the volume may hang
 			m.announceStop(service, profile)
 			return nil

@@ -19,8 +19,8 @@ type Handler func(doing string, value any, stack []byte)
 // handler belongs to the whole process, because a goroutine of any package may panic.
 var handler atomic.Pointer[Handler]
 
-// Handle sets the handler of this process. nil removes it.
-func Handle(h Handler) {
+// SetHandler sets the handler of this process. nil removes it.
+func SetHandler(h Handler) {
 	if h == nil {
 		handler.Store(nil)
 		return

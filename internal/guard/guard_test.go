@@ -15,8 +15,8 @@ func TestPanicOfAGoroutineIsReported(t *testing.T) {
 		stack string
 	}
 	reports := make(chan report, 3)
-	guard.Handle(func(doing string, value any, stack []byte) { reports <- report{doing, value, string(stack)} })
-	defer guard.Handle(nil)
+	guard.SetHandler(func(doing string, value any, stack []byte) { reports <- report{doing, value, string(stack)} })
+	defer guard.SetHandler(nil)
 
 	guard.Go("work", func() { panic("broken") })
 	time.AfterFunc(0, guard.Func("later work", func() { panic("broken later") }))
@@ -44,8 +44,8 @@ func TestWithoutHandlerAPanicGoesOn(t *testing.T) {
 }
 
 func TestTheEndOfAGoroutineIsSeenAlsoAfterAPanic(t *testing.T) {
-	guard.Handle(func(string, any, []byte) {})
-	defer guard.Handle(nil)
+	guard.SetHandler(func(string, any, []byte) {})
+	defer guard.SetHandler(nil)
 	for _, work := range []func(){func() {}, func() { panic("broken") }} {
 		select {
 		case <-guard.Begin("work", work):

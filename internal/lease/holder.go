@@ -75,7 +75,7 @@ func (v *Volume) holder(at string) Holder {
 // findOtherHolder returns a process of this container that has locked the directory at (see lockIdentity), and its name. It
 // skips processes of root and of the user own, which may be other hinits. pid is 0 if there is none.
 func findOtherHolder(at string, own int) (pid int, command string) {
-	_ = procstat.Locks(func(kind string, holder int, file string) { // after an error the result may miss a process
+	_ = procstat.EachLock(func(kind string, holder int, file string) { // after an error the result may miss a process
 		if kind != "FLOCK" || file != at || pid != 0 {
 			return
 		}
@@ -100,8 +100,8 @@ func (v *Volume) readNote(d *fsutil.Dir) error {
 	return err
 }
 
-// leaveNote writes the note that names this machine as the holder.
-func (v *Volume) leaveNote() {
+// writeNote writes the note that names this machine as the holder.
+func (v *Volume) writeNote() {
 	host, _ := os.Hostname()
 	raw, _ := json.Marshal(Holder{Host: host, Since: time.Now().UTC().Truncate(time.Second)})
 	_ = v.withDir(func(d *fsutil.Dir) error { // an error does not matter, because the note is only displayed

@@ -178,7 +178,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	if alone != "" {
 		v.warn(fmt.Sprintf("a hinit on another machine is not kept from serving %q: %s; use this volume from one machine only", v.home, alone))
 	}
-	v.leaveNote()
+	v.writeNote()
 	v.mu.Lock()
 	v.held = h
 	v.mu.Unlock()

@@ -88,7 +88,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	var seen *processList
 	if c.Proc != nil {
 		if root := c.Proc(st.Init); root != "" {
-			seen = readProcesses(root, procusage.RootsOf(st, root))
+			seen = readProcesses(root, procusage.ServiceRootsOf(st, root))
 		}
 	}
 	out.sendInit(st, seen)
@@ -364,7 +364,7 @@ type resourceUsage struct {
 // readProcesses reads all processes from root, the path of a proc file system, and finds their services by roots. It returns nil
 // if it can't read them.
 func readProcesses(root string, roots proc.ServiceRoots) *processList {
-	all, err := procusage.Read(root, nil)
+	all, err := procusage.ReadProcesses(root, nil)
 	if err != nil {
 		return nil
 	}

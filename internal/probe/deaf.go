@@ -49,7 +49,7 @@ func (s Silence) unusual(after time.Duration) bool {
 // round is needed.
 func (s Silence) mayBecomeUnusual() bool { return s.For == 0 || s.UsualGap > 0 }
 
-// Deaf decides from the evidence whether a gateway is deaf, and says why. A gateway is deaf in each of these cases:
+// DecideDeaf decides from the evidence whether a gateway is deaf, and says why. A gateway is deaf in each of these cases:
 //
 //   - Its process is stopped.
 //   - Its /health, which answered before, does not answer now, and heartbeats or log lines are missing.
@@ -57,7 +57,7 @@ func (s Silence) mayBecomeUnusual() bool { return s.For == 0 || s.UsualGap > 0 }
 //     come while it was idle.
 //
 // A sign is missing if its silence is unusual and longer than the parameter after.
-func Deaf(e Evidence, after time.Duration) (deaf bool, why string) {
+func DecideDeaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	if e.Stopped {
 		return true, "its process is stopped"
 	}
@@ -140,8 +140,8 @@ type signHistory struct {
 	answered bool // /health has answered at least once in this run
 }
 
-// signs is what [DeafWatch] has seen of one run of a gateway in one round of its examinations.
-type signs struct {
+// roundSigns is what [DeafWatch] has seen of one run of a gateway in one round of its examinations.
+type roundSigns struct {
 	line          uint64    // number of log lines so far
 	beat          time.Time // time of the last heartbeat; zero if unknown
 	procstat.Stat           // of the main process
@@ -167,7 +167,7 @@ func (h *signHistory) treeIsIdle(ticks uint64) bool {
 
 // addRound adds the signs of one round and returns the evidence so far. A round adds the time since the last round to each
 // silence, but no more than most.
-func (h *signHistory) addRound(now time.Time, most time.Duration, s signs) Evidence {
+func (h *signHistory) addRound(now time.Time, most time.Duration, s roundSigns) Evidence {
 	first := h.lastRound.IsZero()
 	passed := min(max(now.Sub(h.lastRound), 0), most)
 	ticks := s.CPU + s.Waited
@@ -199,7 +199,7 @@ func readStat(pid int) procstat.Stat {
 func treeTicks() map[int]uint64 {
 	all := make(map[int]procstat.Stat)
 	_ = runShortCall(func() error {
-		return procstat.Each("/proc", func(st procstat.Stat) { all[st.PID] = st })
+		return procstat.EachProcess("/proc", func(st procstat.Stat) { all[st.PID] = st })
 	})
 	sums := make(map[int]uint64, len(all))
 	for pid, u := range all {

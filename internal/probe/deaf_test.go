@@ -26,7 +26,7 @@ func TestDeafAmongFourHundred(t *testing.T) {
 		quirkAt := begin.Add(25 * time.Minute)
 		var h signHistory
 		beatEvery, lineEvery := time.Duration(5+random.IntN(25))*time.Second, time.Duration(2+random.IntN(20))*time.Second
-		s := signs{beat: begin}
+		s := roundSigns{beat: begin}
 		nextBeat, nextLine := begin, begin
 		found, bad := time.Time{}, 0
 		for now := begin; now.Before(end); now = now.Add(period) {
@@ -58,7 +58,7 @@ func TestDeafAmongFourHundred(t *testing.T) {
 			answers := living && !(odd && quirk == 2)
 			h.answered = h.answered || asks && answers
 			e.ProbedHealth, e.HealthAnswers = h.answered, answers
-			deaf, why := Deaf(e, after)
+			deaf, why := DecideDeaf(e, after)
 			if bad++; !deaf {
 				bad = 0
 			}
@@ -99,14 +99,15 @@ func TestNoSingleSignAccuses(t *testing.T) {
 		{Evidence{Heartbeat: busy, Log: usual, ProbedHealth: true}, "no heartbeat for 1h0m although it writes one every 8s, /health does not answer"},
 		{Evidence{Stopped: true}, "its process is stopped"},
 	} {
-		deaf, why := Deaf(tt.e, 4*time.Minute)
+		deaf, why := DecideDeaf(tt.e, 4*time.Minute)
 		if deaf != (tt.want != "") || deaf && why != tt.want {
 			t.Errorf("%+v: %t, %q, expected %q", tt.e, deaf, why, tt.want)
 		}
 	}
 }
 
-// TestAHabitIsLearntOfWhatIsSeen: what was there before the first look is no heartbeat, one that is seldom has a long habit, and that lasts over a weekend.
+// TestAHabitIsLearntOfWhatIsSeen checks that the time before the first look counts as no heartbeat, and that a rare sign has a
+// long usual gap which lasts over a weekend.
 func TestAHabitIsLearntOfWhatIsSeen(t *testing.T) {
 	t.Parallel()
 	var h silenceMeter

@@ -111,18 +111,18 @@ func (e *DeafWatch) Set(period time.Duration, policy func(v *supervisor.Service)
 		guard.Go("listening for deaf gateways", e.run)
 		return
 	}
-	e.begin()
+	e.resumeRounds()
 }
 
 // Resume continues the rounds if they are suspended. Call it for each line of a gateway, and for any other sign that may
 // change the result.
 func (e *DeafWatch) Resume() {
 	if e.suspended.Load() {
-		e.begin()
+		e.resumeRounds()
 	}
 }
 
-func (e *DeafWatch) begin() {
+func (e *DeafWatch) resumeRounds() {
 	e.suspended.Store(false)
 	pause.Wake(e.wake)
 }
@@ -155,7 +155,7 @@ func (e *DeafWatch) run() {
 			e.suspended.Store(true) // before the round, so that a sign during the round is not lost
 			timer.Reset(maxSuspension)
 			if e.wasSuspended = !e.examineAll(); !e.wasSuspended {
-				e.begin()
+				e.resumeRounds()
 			}
 		case <-stopped:
 			if proc.Stopped() {
@@ -215,7 +215,7 @@ func (e *DeafWatch) examineAll() (again bool) {
 		if st.State == 0 {
 			continue // the run has just ended
 		}
-		s := silentGateway{deafRun: r, service: v, policy: policy, evidence: r.history.addRound(time.Now(), most, signs{e.o.Lines(v.Name), beat, st})}
+		s := silentGateway{deafRun: r, service: v, policy: policy, evidence: r.history.addRound(time.Now(), most, roundSigns{e.o.Lines(v.Name), beat, st})}
 		again = again || s.evidence.Stopped || r.examined && (r.deafRounds > 0 || s.evidence.Heartbeat.mayBecomeUnusual() || s.evidence.Log.mayBecomeUnusual())
 		r.examined = true
 		doubts := r.history.needsCloserLook(s.evidence, policy.After)
@@ -306,11 +306,11 @@ func (e *DeafWatch) probeGateway(s *silentGateway, ticks uint64) {
 		s.evidence.ProbedHealth = s.history.answered
 	}
 	s.evidence.Idle = s.evidence.Idle && doubts && s.history.treeIsIdle(ticks)
-	if deaf, _ := Deaf(s.evidence, after); !deaf {
+	if deaf, _ := DecideDeaf(s.evidence, after); !deaf {
 		return
 	}
 	var st profiles.State
-	if !e.withDisk(func() (err error) { st, err = e.o.State(s.service.Profile); return err }) {
+	if !e.callDisk(func() (err error) { st, err = e.o.State(s.service.Profile); return err }) {
 		s.unknown = true // a hung disk may be the reason for the silence
 	} else if st.Beat.After(s.history.beat) && time.Since(st.Beat) < after {
 		s.evidence = Evidence{}
@@ -318,9 +318,9 @@ func (e *DeafWatch) probeGateway(s *silentGateway, ticks uint64) {
 	}
 }
 
-// withDisk makes a call that may wait for the disk, and reports whether it succeeded in time. It fails at once while too many
+// callDisk makes a call that may wait for the disk, and reports whether it succeeded in time. It fails at once while too many
 // earlier calls wait.
-func (e *DeafWatch) withDisk(call func() error) bool {
+func (e *DeafWatch) callDisk(call func() error) bool {
 	if e.waiting.Add(1) > maxProbes {
 		e.waiting.Add(-1)
 		return false
@@ -367,7 +367,7 @@ func (l deafCheck) check(time.Time) (good bool, answer string) {
 // decideGateway decides whether one gateway is deaf, adds it to found, records changes in the event history, and restarts the
 // gateway if the policy says so. If this round could not find out, the last decision holds.
 func (e *DeafWatch) decideGateway(found map[string]Deafness, s *silentGateway) {
-	deaf, why := Deaf(s.evidence, s.policy.After)
+	deaf, why := DecideDeaf(s.evidence, s.policy.After)
 	byCheck := s.policy.Action == config.DeafByCheck
 	name := s.service.Name
 	if s.unknown {
@@ -375,7 +375,7 @@ func (e *DeafWatch) decideGateway(found map[string]Deafness, s *silentGateway) {
 	}
 	if !deaf {
 		if s.remarked && !byCheck {
-			e.o.Post(supervisor.Remark{Service: name, Text: notDeaf + why})
+			e.o.Post(supervisor.Remark{Service: name, Text: notDeafPrefix + why})
 		}
 		s.deafRounds, s.remarked = 0, false
 		return
@@ -387,24 +387,24 @@ func (e *DeafWatch) decideGateway(found map[string]Deafness, s *silentGateway) {
 	if !s.remarked {
 		s.remarked, s.since = true, time.Now()
 		if !byCheck {
-			e.o.Post(supervisor.Remark{Service: name, Text: IsDeaf + why})
+			e.o.Post(supervisor.Remark{Service: name, Text: DeafPrefix + why})
 		}
 	}
 	if s.policy.Action == config.OnRestart && !s.ended {
 		s.ended = true
-		e.o.Post(supervisor.Unhealthy{Name: name, Run: s.run, Answer: IsDeaf + why})
+		e.o.Post(supervisor.Unhealthy{Name: name, Run: s.run, Answer: DeafPrefix + why})
 	}
 	found[name] = Deafness{Run: s.run, Since: s.since, Failures: s.deafRounds, Why: why, ByCheck: byCheck}
 }
 
-// IsDeaf begins the text about a deaf gateway in the event history and the status. notDeaf begins the text when the gateway
+// DeafPrefix begins the text about a deaf gateway in the event history and the status. notDeafPrefix begins the text when the gateway
 // reacts again.
 const (
-	IsDeaf  = "deaf: "
-	notDeaf = "not deaf any more: "
+	DeafPrefix    = "deaf: "
+	notDeafPrefix = "not deaf any more: "
 )
 
 // IsOwnRemark reports whether this package has written a text of the event history.
 func IsOwnRemark(text string) bool {
-	return strings.HasPrefix(text, Remark) || strings.HasPrefix(text, IsDeaf) || strings.HasPrefix(text, notDeaf)
+	return strings.HasPrefix(text, RemarkPrefix) || strings.HasPrefix(text, DeafPrefix) || strings.HasPrefix(text, notDeafPrefix)
 }

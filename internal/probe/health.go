@@ -109,9 +109,9 @@ func (h *Health) Next(busy func(i int) bool) (first time.Time, ok bool) {
 	return first, ok
 }
 
-// NoteStart records that check i starts now, and computes when it is due again. random, a number in [0,1), chooses the
+// RecordStart records that check i starts now, and computes when it is due again. random, a number in [0,1), chooses the
 // jitter.
-func (h *Health) NoteStart(i int, now time.Time, random float64) {
+func (h *Health) RecordStart(i int, now time.Time, random float64) {
 	c := &h.Checks[i]
 	c.Due = now.Add(c.Rule.Period - time.Duration(float64(c.Rule.Period)*c.Rule.Jitter*random))
 }

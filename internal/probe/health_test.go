@@ -75,7 +75,7 @@ func TestHeldUntilStarted(t *testing.T) {
 	if ready, said := h.Ready(); ready || !strings.Contains(said, "startup has not passed yet") {
 		t.Errorf("it is ready %t, %q", ready, said)
 	}
-	h.NoteStart(1, now, 0)
+	h.RecordStart(1, now, 0)
 	now = now.Add(9 * time.Second)
 	h.Record(1, now, true, "ok")
 	if h.IsOnHold(0) || !h.IsOnHold(1) || h.IsOnHold(2) {
@@ -110,7 +110,7 @@ func TestDelayPeriodAndJitter(t *testing.T) {
 		want   time.Duration
 	}{{0, 14 * time.Second}, {1, 9 * time.Second}, {0.5, 11500 * time.Millisecond}} {
 		h.Checks[0].Due = begin.Add(r.Delay)
-		h.NoteStart(0, begin.Add(r.Delay), tt.random)
+		h.RecordStart(0, begin.Add(r.Delay), tt.random)
 		if got := h.Checks[0].Due.Sub(begin); got != tt.want {
 			t.Errorf("with %v it is due after %v, expected %v", tt.random, got, tt.want)
 		}
@@ -161,7 +161,7 @@ func FuzzHealth(f *testing.F) {
 			before, held := fmt.Sprint(h), h.IsOnHold(i)
 			switch b / 64 {
 			case 3:
-				h.NoteStart(i, now, float64(b)/256)
+				h.RecordStart(i, now, float64(b)/256)
 				if due := h.Checks[i].Due; due.Before(now.Add(rules[i].Period/2)) || due.After(now.Add(rules[i].Period)) {
 					t.Fatalf("due %v after %v", due, now)
 				}

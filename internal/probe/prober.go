@@ -61,17 +61,17 @@ type Target struct {
 
 // Prober runs the checks of all services. Its methods don't block, and any goroutine may call them.
 type Prober struct {
-	options Options
-	compile func(config.Check, *target) (checker, error) // makes a checker; tests replace it
-	wake    chan struct{}                                // wakes the scheduler
-	wakes   atomic.Uint64                                // how often the timer has woken the scheduler
+	options    Options
+	newChecker func(config.Check, *target) (checker, error) // makes a checker; tests replace it
+	wake       chan struct{}                                // wakes the scheduler
+	wakes      atomic.Uint64                                // how often the timer has woken the scheduler
 
 	mu            sync.Mutex // never held while a check runs
 	targets       map[string]*target
 	handedOver    Handover // state from the old program, of services for which Set was not called yet
 	running       bool
 	runningChecks int      // number of checks that are running
-	attempts      []func() // started checks, for makeAttempts
+	quickChecks   []func() // started checks, for runQuickChecks
 	allBusy       bool
 	timerAt       time.Time // when the timer fires; zero if it is not set
 	origin        time.Time // start of the first slot of the timer
@@ -101,7 +101,7 @@ type target struct {
 	busy        []bool
 	version     int // changes when results of checks that still run must be ignored
 	reported    readinessReport
-	check       int // index of the check that prepareCheck is making
+	check       int // index of the check that makeChecker is making
 }
 
 // readinessReport is the readiness of a run that was last reported to the supervisor.
@@ -114,7 +114,7 @@ type readinessReport struct {
 // New returns a Prober without checks. Its goroutine starts with the first Set.
 func New(o Options) *Prober {
 	p := &Prober{options: o, wake: make(chan struct{}, 1), targets: make(map[string]*target), origin: time.Now()}
-	p.compile = prepareCheck
+	p.newChecker = makeChecker
 	return p
 }
 
@@ -176,7 +176,7 @@ func (p *Prober) run() {
 		now := time.Now()
 		p.updateTargets(p.options.Snapshot(), now)
 		p.startDue(now)
-		p.makeAttempts()
+		p.runQuickChecks()
 		next, some := p.nextWake()
 		p.timerAt = time.Time{}
 		var due <-chan time.Time
@@ -330,12 +330,12 @@ func (p *Prober) recordResult(t *target, version, i int, good bool, answer strin
 // p.mu.
 func (p *Prober) reportVerdict(t *target, i int, act string) {
 	c := &t.health.Checks[i]
-	text := Remark + c.Rule.Name + " " + remarkWords[c.Verdict]
+	text := RemarkPrefix + c.Rule.Name + " " + remarkWords[c.Verdict]
 	if c.Verdict == Failing {
 		text += ": " + c.Answer
 	}
 	p.post(supervisor.Remark{Service: t.name, Text: text})
-	answer := Remark + c.Rule.Name + ": " + c.Answer
+	answer := RemarkPrefix + c.Rule.Name + ": " + c.Answer
 	switch act {
 	case config.OnRestart, config.OnPark:
 		p.post(supervisor.Unhealthy{Name: t.name, Run: t.health.Run, Answer: answer, Park: act == config.OnPark})
@@ -344,8 +344,8 @@ func (p *Prober) reportVerdict(t *target, i int, act string) {
 	}
 }
 
-// Remark begins every record about a check in the event history.
-const Remark = "check "
+// RemarkPrefix begins every record about a check in the event history.
+const RemarkPrefix = "check "
 
 // exitUnhealthy is the exit code of a container that a failed check has ended.
 const exitUnhealthy = 1

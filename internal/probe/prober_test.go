@@ -30,7 +30,7 @@ func newRig(ask func(c config.Check) (bool, string)) *rig {
 		Env:  func(string) (map[string]string, error) { return map[string]string{"PORT": "81"}, nil },
 	})
 	if ask != nil {
-		r.compile = func(c config.Check, _ *target) (checker, error) {
+		r.newChecker = func(c config.Check, _ *target) (checker, error) {
 			return lookFunc(func(time.Time) (bool, string) { return ask(c) }), nil
 		}
 	}
@@ -215,7 +215,7 @@ func TestVariablesOfTheProfile(t *testing.T) {
 		asked := make(chan string, 100)
 		r := newRig(nil)
 		defer close(r.ended)
-		r.compile = func(c config.Check, with *target) (checker, error) {
+		r.newChecker = func(c config.Check, with *target) (checker, error) {
 			target := with.Expand(c.Dial.Target())
 			return lookFunc(func(time.Time) (bool, string) { asked <- target; return true, "" }), nil
 		}

@@ -19,7 +19,7 @@ func TestLogChecks(t *testing.T) {
 	r := newRig(nil)
 	defer close(r.ended)
 	r.options.Watch = func(_ string, f func([]byte)) { seen = f }
-	r.compile = prepareCheck
+	r.newChecker = makeChecker
 	look := func(want config.LogCheck, verdict Verdict) *logCheck {
 		c := config.Check{Name: "log", Kind: config.CheckReady, Type: config.CheckLog, Log: want, Period: time.Hour, Success: 1, Failure: 1}
 		next := &target{Target: plain(c), name: "s", options: &r.options, logMatches: logMatchesOf([]config.Check{c}), rules: []config.Check{c}, began: time.Now()}

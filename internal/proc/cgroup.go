@@ -240,8 +240,8 @@ func (c *Cgroups) enableControllers() bool {
 	return true
 }
 
-// Has reports whether child groups have a controller, such as "memory". A nil Cgroups has none.
-func (c *Cgroups) Has(controller string) bool {
+// HasController reports whether child groups have a controller, such as "memory". A nil Cgroups has none.
+func (c *Cgroups) HasController(controller string) bool {
 	return c != nil && slices.Contains(c.controllers, controller)
 }
 
@@ -254,15 +254,15 @@ type CgroupLimits struct {
 	PIDs int
 }
 
-// Set changes s so that its command runs in the control group of a service, with these limits. They replace all limits that
+// Assign changes s so that its command runs in the control group of a service, with these limits. They replace all limits that
 // the group had before. A limit is ignored if its controller is not available.
-func (c *Cgroups) Set(s *Setup, service string, limits CgroupLimits) {
+func (c *Cgroups) Assign(s *Setup, service string, limits CgroupLimits) {
 	s.Cgroup, s.CgroupWrites = c.dir+"/"+cgroupPrefix+service, nil
 	add := func(controller, file string, n uint64, none string) {
 		if n > 0 {
 			none = strconv.FormatUint(n, 10)
 		}
-		if c.Has(controller) {
+		if c.HasController(controller) {
 			s.CgroupWrites = append(s.CgroupWrites, none+":"+file)
 		}
 	}

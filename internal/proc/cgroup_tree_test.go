@@ -78,7 +78,7 @@ func divided(t *testing.T) *Cgroups {
 }
 
 func setup(c *Cgroups, service string, limits CgroupLimits) (s Setup) {
-	c.Set(&s, service, limits)
+	c.Assign(&s, service, limits)
 	return s
 }
 
@@ -108,8 +108,8 @@ func TestAContainerIsDividedThoughProcessesRunInItAlready(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"memory", "cpu", "pids"} {
-		if there := strings.Contains(" "+read(t, cgroupRoot+"/cgroup.controllers")+" ", " "+name+" "); c.Has(name) != there {
-			t.Errorf("%s: it is there: %v, and groups have it: %v", name, there, c.Has(name))
+		if there := strings.Contains(" "+read(t, cgroupRoot+"/cgroup.controllers")+" ", " "+name+" "); c.HasController(name) != there {
+			t.Errorf("%s: it is there: %v, and groups have it: %v", name, there, c.HasController(name))
 		}
 	}
 	if again := divided(t); again.dir != c.dir {
@@ -121,7 +121,7 @@ func TestAContainerIsDividedThoughProcessesRunInItAlready(t *testing.T) {
 		t.Errorf("code %d: %s", code, text)
 	}
 	for file, want := range map[string]string{"memory.high": "67108864", "memory.max": "134217728", "cpu.weight": "50", "pids.max": "30"} {
-		if name, _, _ := strings.Cut(file, "."); c.Has(name) && read(t, c.dir+"/hinit-svc/"+file) != want {
+		if name, _, _ := strings.Cut(file, "."); c.HasController(name) && read(t, c.dir+"/hinit-svc/"+file) != want {
 			t.Errorf("%s is %s", file, read(t, c.dir+"/hinit-svc/"+file))
 		}
 	}
@@ -203,7 +203,7 @@ func TestOneKillEndsAForkBombAndNoOther(t *testing.T) {
 		Cred: &Cred{UID: 10001, GID: 10001}, Argv: []string{"/bin/sh", "-c", `b() { (b & b &) 2>/dev/null; }; b; echo up; while :; do b; done`},
 	})
 	line(t, out)
-	if c.Has("pids") {
+	if c.HasController("pids") {
 		testkit.Until(t, "the limit to be met", func() bool {
 			return strings.Contains(read(t, c.dir+"/hinit-bomb/pids.events"), "max") && read(t, c.dir+"/hinit-bomb/pids.events") != "max 0"
 		})
@@ -227,7 +227,7 @@ func TestTheKernelSaysWhichServiceItKilledForMemory(t *testing.T) {
 		return
 	}
 	c, table := divided(t), newTable(t)
-	if !c.Has("memory") {
+	if !c.HasController("memory") {
 		t.Skip("the memory controller is bound to version 1 here")
 	}
 	spawn(t, table, Spec{ID: 1, Name: "small", Argv: testproc.Argv("deaf"), Setup: setup(c, "small", CgroupLimits{Max: 64 << 20})})

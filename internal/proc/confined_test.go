@@ -37,7 +37,7 @@ func TestAPeerThatHasEndedIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if PeerGone(conn) {
+	if PeerExited(conn) {
 		t.Error("a peer that lives is gone")
 	}
 	if _, err := conn.Write([]byte{0}); err != nil {
@@ -46,10 +46,10 @@ func TestAPeerThatHasEndedIsGone(t *testing.T) {
 	if err := child.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if !PeerGone(conn) {
+	if !PeerExited(conn) {
 		t.Error("a peer that has ended is not gone")
 	}
-	if a, _ := net.Pipe(); !PeerGone(a) {
+	if a, _ := net.Pipe(); !PeerExited(a) {
 		t.Error("a peer that the kernel does not name is there")
 	}
 }

@@ -150,8 +150,8 @@ func ownOOMScore() int {
 	return own
 }
 
-// OOMRoom returns how much the oom_score_adj of a process can exceed hinit's own.
-func OOMRoom() int { return maxOOMScoreAdj - ownOOMScore() }
+// MaxOOMScoreIncrease returns how much the oom_score_adj of a process can exceed hinit's own.
+func MaxOOMScoreIncrease() int { return maxOOMScoreAdj - ownOOMScore() }
 
 // raiseOOMScore raises the oom_score_adj of the new process pid and of its children to score, so that the kernel kills them
 // before hinit when memory runs out. Call it after the start. The child can't inherit the value, because hinit would have to
@@ -193,10 +193,10 @@ func (s *scanner) writeFile(dir, name string, data []byte) bool {
 	return err == nil
 }
 
-// OOMKills returns a function that counts the processes of this container that the kernel has killed for lack of memory. It
+// OOMKillCounter returns a function that counts the processes of this container that the kernel has killed for lack of memory. It
 // returns nil if the kernel does not count them (cgroups(7)). The function keeps its file open, because the supervisor calls
 // it at every exit. It never waits for a disk.
-func OOMKills() func() uint64 {
+func OOMKillCounter() func() uint64 {
 	for _, file := range []string{
 		"/sys/fs/cgroup/memory.events",             // version 2
 		"/sys/fs/cgroup/memory/memory.oom_control", // version 1

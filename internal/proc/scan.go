@@ -52,7 +52,7 @@ func (s *scanner) scan() {
 	s.scans++
 	s.at = time.Now()
 	s.stats = s.stats[:0]
-	_ = procstat.EachIn(s.dir, s.dents, func(st stat) { s.stats = append(s.stats, st) }) // unreadable processes are left out
+	_ = procstat.EachProcessIn(s.dir, s.dents, func(st stat) { s.stats = append(s.stats, st) }) // unreadable processes are left out
 }
 
 // readFile returns up to readSize bytes of a file below /proc, or nil if the file can't be read. The next call overwrites
@@ -119,7 +119,7 @@ func (s *scanner) threadNames(dir string) []string {
 		return nil
 	}
 	defer unix.Close(fd)
-	names, _ := procstat.Names(fd, s.dents) // after an error, a partial list is good enough
+	names, _ := procstat.ReadNames(fd, s.dents) // after an error, a partial list is good enough
 	return names
 }
 

@@ -11,7 +11,7 @@
 // a process on a guess.
 //
 // The files: spawn.go starts a process, and setup.go checks and passes on its settings. table.go signals and reaps. tree.go
-// and scan.go find the processes of a run. run_of.go finds the run of one process, and reads the confinement of a process and
+// and scan.go find the processes of a run. run_lookup.go finds the run of one process, and reads the confinement of a process and
 // the peer of a socket. cgroup.go and memory.go are about control groups and memory. child.go is for programs without a
 // table.
 package proc
@@ -269,15 +269,15 @@ const cldDumped = 3
 // answer stays valid, because a process can't drop such a filter.
 func canWait() error {
 	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil && !errors.Is(err, unix.ECHILD) {
-		return refused("waitid", err)
+		return seccompError("waitid", err)
 	}
 	if _, err := unix.Wait4(os.Getpid(), nil, unix.WNOHANG, nil); !errors.Is(err, unix.ECHILD) { // ECHILD, because no process is its own child
-		return refused("wait4", err)
+		return seccompError("wait4", err)
 	}
 	return nil
 }
 
-func refused(call string, err error) error {
+func seccompError(call string, err error) error {
 	return fmt.Errorf("cannot wait for processes: %s: %w; allow waitid and wait4 in the seccomp profile of the container (docker run --security-opt seccomp=FILE)", call, err)
 }
 

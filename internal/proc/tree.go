@@ -278,7 +278,7 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 		for _, p := range t.members.alive[id] {
 			if who := (identity{p.PID, p.Start}); !seen[who] {
 				seen[who] = true
-				if t.SignalOther(p, signal) {
+				if t.SignalNonChild(p, signal) {
 					signalled++
 				}
 				if signal == int(unix.SIGKILL) {
@@ -340,9 +340,9 @@ func (t *Table) killMember(pid int, id uint64) (there, hit bool) {
 	})
 }
 
-// SignalOther signals process p, which is not a child of hinit and may end at any moment. It reports whether the signal was
+// SignalNonChild signals process p, which is not a child of hinit and may end at any moment. It reports whether the signal was
 // sent.
-func (t *Table) SignalOther(p stat, signal int) bool {
+func (t *Table) SignalNonChild(p stat, signal int) bool {
 	_, sent := signalIf(p.PID, syscall.Signal(signal), func() bool {
 		now, ok := t.procfs.readStat(p.PID)
 		return ok && now.Start == p.Start && !now.Dead()
@@ -398,7 +398,7 @@ func (t *Table) SignalDescendants(signal int) {
 	}
 	for _, p := range t.procfs.stats {
 		if p.PID != self && !p.Dead() && runOfAncestor(p.Parent, 0, owner, parent) == 1 {
-			t.SignalOther(p, signal)
+			t.SignalNonChild(p, signal)
 		}
 	}
 }

@@ -48,7 +48,7 @@ func (s Stat) LivingThread() (id int) {
 	}
 	dir, _ := os.Open("/proc/" + strconv.Itoa(s.PID) + "/task") // after an error no thread is found
 	defer dir.Close()
-	names, _ := Names(int(dir.Fd()), make([]byte, DirectorySize))
+	names, _ := ReadNames(int(dir.Fd()), make([]byte, DirectorySize))
 	for _, name := range names {
 		if t, err := ReadAt(int(dir.Fd()), name+"/stat"); err == nil && strings.IndexByte("ZXx", t.State) < 0 {
 			return t.PID
@@ -89,21 +89,22 @@ func ReadAt(dir int, path string) (Stat, error) {
 	return s, nil
 }
 
-// Each calls found for every process below root, which is usually /proc. It usually begins with the newest processes, because
+// EachProcess calls found for every process below root, which is usually /proc. It usually begins with the newest processes, because
 // these are likely to end first. It may miss processes that start or end during the call. If it returns an error, it may have
 // called found for some processes already.
-func Each(root string, found func(Stat)) error {
+func EachProcess(root string, found func(Stat)) error {
 	dir, err := os.Open(root)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	return EachIn(int(dir.Fd()), make([]byte, DirectorySize), found)
+	return EachProcessIn(int(dir.Fd()), make([]byte, DirectorySize), found)
 }
 
-// EachIn is Each for an open directory, which it reads from the beginning. The buffer must have [DirectorySize] bytes.
-func EachIn(dir int, buffer []byte, found func(Stat)) error {
-	names, err := Names(dir, buffer)
+// EachProcessIn is EachProcess for an open directory, which it reads from the beginning. The buffer must have [DirectorySize]
+// bytes.
+func EachProcessIn(dir int, buffer []byte, found func(Stat)) error {
+	names, err := ReadNames(dir, buffer)
 	for _, name := range slices.Backward(names) {
 		if name[0] >= '1' && name[0] <= '9' {
 			if st, err := ReadAt(dir, name+"/stat"); err == nil {
@@ -114,11 +115,11 @@ func EachIn(dir int, buffer []byte, found func(Stat)) error {
 	return err
 }
 
-// DirectorySize is the size in bytes of the buffer for [EachIn] and [Names].
+// DirectorySize is the size in bytes of the buffer for [EachProcessIn] and [ReadNames].
 const DirectorySize = 32 << 10
 
-// Names returns the names in an open directory of /proc. buffer must have [DirectorySize] bytes.
-func Names(dir int, buffer []byte) (names []string, err error) {
+// ReadNames returns the names in an open directory of /proc. buffer must have [DirectorySize] bytes.
+func ReadNames(dir int, buffer []byte) (names []string, err error) {
 	if _, err := unix.Seek(dir, 0, 0); err != nil {
 		return nil, err
 	}
@@ -239,9 +240,9 @@ func (s Status) Number(name string, base int) (n uint64, ok bool) {
 	return n, err == nil
 }
 
-// Locks calls found for each file lock that the kernel lists (proc_locks(5)). kind is the type of lock, such as FLOCK. pid is
+// EachLock calls found for each file lock that the kernel lists (proc_locks(5)). kind is the type of lock, such as FLOCK. pid is
 // the holder, or -1. file is the locked file, as MAJOR:MINOR:INODE.
-func Locks(found func(kind string, pid int, file string)) error {
+func EachLock(found func(kind string, pid int, file string)) error {
 	f, err := os.Open("/proc/locks")
 	if err != nil {
 		return err

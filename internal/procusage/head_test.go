@@ -69,7 +69,7 @@ func TestALongCommandLineIsCut(t *testing.T) {
 	}()
 	var got string
 	testkit.Until(t, "the kernel has laid the arguments out", func() bool { // Start returns a moment before
-		got = Command("/proc", cmd.Process.Pid)
+		got = CommandLine("/proc", cmd.Process.Pid)
 		return strings.HasPrefix(got, "/bin/sh -c")
 	})
 	if len(got) != MaxText || !strings.HasSuffix(got, "xxx") {

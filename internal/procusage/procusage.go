@@ -21,7 +21,7 @@ import (
 	"hinit/internal/redact"
 )
 
-// dialTime is how long Root waits for a connection to hinit's socket.
+// dialTime is how long FindProc waits for a connection to hinit's socket.
 const dialTime = time.Second
 
 // Table holds all processes at one moment, by PID.
@@ -34,16 +34,16 @@ type Usage struct {
 	Processes int
 }
 
-// Root returns the path of a /proc that shows the processes of hinit under the PIDs that hinit itself uses. socket is hinit's
-// control socket, and pid is hinit's own PID. Root returns "" if this process can't see them: because hinit is in another PID
-// namespace, behind a relay, or runs as another user.
-func Root(socket string, pid int) string {
+// FindProc returns the path of a /proc that shows the processes of hinit under the PIDs that hinit itself uses. socket is
+// hinit's control socket, and pid is hinit's own PID. FindProc returns "" if this process can't see them: because hinit is in
+// another PID namespace, behind a relay, or runs as another user.
+func FindProc(socket string, pid int) string {
 	conn, err := (&net.Dialer{Timeout: dialTime}).DialContext(context.Background(), "unix", socket)
 	if err != nil {
 		return ""
 	}
 	defer conn.Close()
-	cred, err := proc.Peer(conn)
+	cred, err := proc.PeerCredentials(conn)
 	if err != nil || cred.Pid == 0 {
 		return ""
 	}
@@ -62,9 +62,9 @@ func Root(socket string, pid int) string {
 	return ""
 }
 
-// RootsOf returns the main processes of a status, for [proc.ServiceRoots.Owners]. It reads their marks below root, a /proc.
-func RootsOf(st client.Status, root string) proc.ServiceRoots {
-	r := proc.ServiceRoots{Init: st.Init.PID, Mains: make(map[int]string, len(st.Services)), Mark: Marks(root)}
+// ServiceRootsOf returns the main processes of a status, for [proc.ServiceRoots.Owners]. It reads their marks below root, a /proc.
+func ServiceRootsOf(st client.Status, root string) proc.ServiceRoots {
+	r := proc.ServiceRoots{Init: st.Init.PID, Mains: make(map[int]string, len(st.Services)), Mark: MarkReader(root)}
 	for i := range st.Services {
 		if s := &st.Services[i]; s.PID > 1 {
 			r.Mains[s.PID] = s.Name
@@ -73,8 +73,8 @@ func RootsOf(st client.Status, root string) proc.ServiceRoots {
 	return r
 }
 
-// Marks returns a function that reads the mark of a process below root, for the field Mark of [proc.ServiceRoots].
-func Marks(root string) func(pid int) (proc.Mark, bool) {
+// MarkReader returns a function that reads the mark of a process below root, for the field Mark of [proc.ServiceRoots].
+func MarkReader(root string) func(pid int) (proc.Mark, bool) {
 	return func(pid int) (proc.Mark, bool) {
 		dir := root + "/" + strconv.Itoa(pid)
 		limits, _ := os.ReadFile(dir + "/limits") // without the files, ParseMark finds no mark
@@ -83,22 +83,22 @@ func Marks(root string) func(pid int) (proc.Mark, bool) {
 	}
 }
 
-// Read reads all processes below root. It may miss a process that ends meanwhile. If old is not nil, Read reuses it instead
-// of allocating a new table.
-func Read(root string, old Table) (Table, error) {
+// ReadProcesses reads all processes below root. It may miss a process that ends meanwhile. If old is not nil, ReadProcesses
+// reuses it instead of allocating a new table.
+func ReadProcesses(root string, old Table) (Table, error) {
 	if old == nil {
 		old = make(Table)
 	}
 	clear(old)
-	if err := procstat.Each(root, func(p procstat.Stat) { old[p.PID] = p }); err != nil {
+	if err := procstat.EachProcess(root, func(p procstat.Stat) { old[p.PID] = p }); err != nil {
 		return nil, err
 	}
 	return old, nil
 }
 
-// Used returns the usage of each service, by name. before is the table of the previous measurement, and passed is the time
+// UsageByService returns the usage of each service, by name. before is the table of the previous measurement, and passed is the time
 // since then. Without a table before, the processor time is 0.
-func (t Table) Used(r proc.ServiceRoots, before Table, passed time.Duration) map[string]Usage {
+func (t Table) UsageByService(r proc.ServiceRoots, before Table, passed time.Duration) map[string]Usage {
 	out := make(map[string]Usage, len(r.Mains))
 	for pid, main := range r.Owners(t) {
 		if main == 0 {
@@ -157,10 +157,10 @@ func (t Table) Tree(main int, belongs func(pid int) bool) (list []Process) {
 	return list
 }
 
-// Command returns the command line of a process below root, with secrets hidden. Secrets are passwords in URLs, tokens of
+// CommandLine returns the command line of a process below root, with secrets hidden. Secrets are passwords in URLs, tokens of
 // known forms, and values of flags and variables whose names suggest a secret. Without a command line, as for a kernel
 // thread, it returns the name in brackets. It cuts the text to MaxText, because an agent can pass any number of arguments.
-func Command(root string, pid int) string {
+func CommandLine(root string, pid int) string {
 	line, _ := ReadHead(fmt.Sprintf("%s/%d/cmdline", root, pid))
 	if len(line) == 0 {
 		name, _ := os.ReadFile(fmt.Sprintf("%s/%d/comm", root, pid)) // "" if the process is gone

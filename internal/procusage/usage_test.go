@@ -26,19 +26,19 @@ func TestUsageIsThatOfTheTree(t *testing.T) {
 		50: {Parent: 51, Session: 50}, 51: {Parent: 50, Session: 50},
 	}
 	mains := map[int]string{10: "a", 30: "b"}
-	got := now.Used(proc.ServiceRoots{Mains: mains}, before, 2*time.Second)
+	got := now.UsageByService(proc.ServiceRoots{Mains: mains}, before, 2*time.Second)
 	want := map[string]Usage{"a": {CPU: 1.0 / 2, Memory: 8, Processes: 5}, "b": {CPU: 0.09 / 2, Memory: 4, Processes: 1}}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if got := now.Used(proc.ServiceRoots{Mains: mains}, nil, time.Second)["a"]; got != (Usage{Memory: 8, Processes: 5}) {
+	if got := now.UsageByService(proc.ServiceRoots{Mains: mains}, nil, time.Second)["a"]; got != (Usage{Memory: 8, Processes: 5}) {
 		t.Errorf("without a measurement before: %v", got)
 	}
 }
 
 // TestThisProcessIsRead from the real /proc.
 func TestThisProcessIsRead(t *testing.T) {
-	table, err := Read("/proc", nil)
+	table, err := ReadProcesses("/proc", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,14 +54,14 @@ func TestOnlyTheRightProcIsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if root := Root(socket, os.Getpid()); root != "/proc" {
+	if root := FindProc(socket, os.Getpid()); root != "/proc" {
 		t.Errorf("found %q", root)
 	}
-	if root := Root(socket, 1<<30); root != "" {
+	if root := FindProc(socket, 1<<30); root != "" {
 		t.Errorf("found %q for a process that is not there", root)
 	}
 	_ = l.Close()
-	if root := Root(socket, os.Getpid()); root != "" {
+	if root := FindProc(socket, os.Getpid()); root != "" {
 		t.Errorf("found %q behind a dead socket", root)
 	}
 }

@@ -11,16 +11,16 @@ import (
 	"hinit/internal/trust"
 )
 
-// Check returns an error if hinit must not execute the file at path. It must be a program for this machine, and only root or
-// hinit's user may be able to write or replace it. Check blocks on the disk.
-func Check(path string) error {
+// CheckProgram returns an error if hinit must not execute the file at path. It must be a program for this machine, and only
+// root or hinit's user may be able to write or replace it. CheckProgram blocks on the disk.
+func CheckProgram(path string) error {
 	fd, doubt, err := trust.OpenAnyMount(path, trust.OwnedBy(uint32(os.Geteuid())))
 	if err != nil {
 		return fmt.Errorf("cannot look at %q: %w", path, err)
 	}
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
-	self, err := os.Open(Self)
+	self, err := os.Open(SelfExe)
 	if err != nil {
 		return err
 	}

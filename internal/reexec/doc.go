@@ -10,10 +10,10 @@
 // An operator asks for a re-execution ([Generation.Request]), or a panic causes it ([Generation.Panicked]). The [Host]
 // finishes its operations, the supervisor's loop pauses, and the logs stop between two reads. hinit then writes the state,
 // makes signals wait in the kernel, and calls execve(2). If few PIDs are free, hinit first stops all other processes, and
-// they continue when the new program has its threads ([Halted]). The new program calls [Take] before anything else, and then
+// they continue when the new program has its threads ([Halted]). The new program calls [TakeState] before anything else, and then
 // [DecodeState].
 //
-// hinit refuses a program that it can't trust or that is not for this machine ([Check]). The command line also tests whether
+// hinit refuses a program that it can't trust or that is not for this machine ([CheckProgram]). The command line also tests whether
 // the program knows the format. If execve fails, hinit undoes all steps. The container shuts down with [ExitFault] after a
 // second fault within a minute, after a fault during the boot, or if the new program can't read the state.
 //

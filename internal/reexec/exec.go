@@ -42,7 +42,7 @@ type Program struct {
 	// blockableSig). These are lost for about a millisecond, until the new program handles them.
 	Signals []syscall.Signal
 	// TakeUnhandled returns the signals that this program has received and not handled. Execute calls it as late as possible,
-	// and the new program gets them from Take.
+	// and the new program gets them from TakeState.
 	TakeUnhandled func() []syscall.Signal
 }
 
@@ -173,25 +173,25 @@ func (taken *HandedState) Threads() (threads, processors int) {
 	return taken.Halted.Threads, taken.Halted.Processors
 }
 
-// ErrNone is the error of Take if no program was running before this one.
-var ErrNone = errors.New("nothing was handed over")
+// ErrNoState is the error of TakeState if no program was running before this one.
+var ErrNoState = errors.New("nothing was handed over")
 
-// Take returns the state from the previous program, or ErrNone if there was none. With any other error, the result may still
-// list stopped processes, which the caller must resume. Take works once: it removes StateVariable from the environment, so
-// that no child gets it. It also makes sure that no child gets a file that this program has inherited, from the previous
-// program or from the container engine.
-func Take() (out *HandedState, err error) {
+// TakeState returns the state from the previous program, or ErrNoState if there was none. With any other error, the result
+// may still list stopped processes, which the caller must resume. TakeState works once: it removes StateVariable from the
+// environment, so that no child gets it. It also makes sure that no child gets a file that this program has inherited, from
+// the previous program or from the container engine.
+func TakeState() (out *HandedState, err error) {
 	_ = agentuser.CloseOnExec() // fails only without /proc
 	heard := monotonic()
 	value, there := os.LookupEnv(StateVariable)
 	halted := parseHalted(os.Getenv(HaltedVariable))
 	_, _ = os.Unsetenv(StateVariable), os.Unsetenv(HaltedVariable) // can't fail, because the names are valid
 	if !there {
-		return nil, ErrNone
+		return nil, ErrNoState
 	}
 	fd, err := strconv.Atoi(value)
 	if err != nil || fd < 3 || !isMemory(fd) {
-		return nil, ErrNone // another program has set the variable, for example an outer init
+		return nil, ErrNoState // another program has set the variable, for example an outer init
 	}
 	out = &HandedState{Halted: halted}
 	memory := os.NewFile(uintptr(fd), "hinit-handover")
@@ -209,7 +209,7 @@ func Take() (out *HandedState, err error) {
 		return out, fmt.Errorf("cannot understand what was handed over: %w", err)
 	}
 	if in.PID != os.Getpid() {
-		return nil, ErrNone
+		return nil, ErrNoState
 	}
 	out.State, out.SignalsLost = in.State, time.Duration(heard-in.SignalsLostSince)
 	for _, n := range in.Signals {

@@ -47,9 +47,9 @@ func image() error {
 	signal.Notify(usr1, syscall.SIGUSR1)
 	signal.Notify(term, syscall.SIGTERM)
 	var s state
-	taken, err := reexec.Take()
+	taken, err := reexec.TakeState()
 	switch {
-	case errors.Is(err, reexec.ErrNone):
+	case errors.Is(err, reexec.ErrNoState):
 		var p [2]int
 		if err := syscall.Pipe2(p[:], syscall.O_CLOEXEC); err != nil {
 			return err
@@ -140,7 +140,7 @@ func startBlocked(cmd *exec.Cmd) error {
 func TestForeignMemoryIsNotTaken(t *testing.T) {
 	for _, value := range []string{"", "x", "1", "99999", "-1"} {
 		t.Setenv(reexec.StateVariable, value)
-		if _, err := reexec.Take(); !errors.Is(err, reexec.ErrNone) {
+		if _, err := reexec.TakeState(); !errors.Is(err, reexec.ErrNoState) {
 			t.Errorf("%q was taken: %v", value, err)
 		}
 		if _, there := os.LookupEnv(reexec.StateVariable); there {
@@ -154,7 +154,7 @@ func TestForeignMemoryIsNotTaken(t *testing.T) {
 	defer r.Close()
 	defer w.Close()
 	t.Setenv(reexec.StateVariable, strconv.Itoa(int(r.Fd())))
-	if _, err := reexec.Take(); !errors.Is(err, reexec.ErrNone) || strings.Contains(fmt.Sprint(err), "bad") {
+	if _, err := reexec.TakeState(); !errors.Is(err, reexec.ErrNoState) || strings.Contains(fmt.Sprint(err), "bad") {
 		t.Errorf("a pipe was taken: %v", err)
 	}
 }
@@ -166,7 +166,7 @@ func TestNoServiceGetsAFileThatHinitHasInherited(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	if _, err := reexec.Take(); !errors.Is(err, reexec.ErrNone) {
+	if _, err := reexec.TakeState(); !errors.Is(err, reexec.ErrNoState) {
 		t.Error(err)
 	}
 	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {

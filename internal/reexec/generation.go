@@ -22,14 +22,14 @@ import (
 // key alone does not change it.
 const Format = 2
 
-// Self leads to the program of this process, even after its file was replaced or removed.
-const Self = "/proc/self/exe"
+// SelfExe leads to the program of this process, even after its file was replaced or removed.
+const SelfExe = "/proc/self/exe"
 
 // Host is the container whose state passes from one program to the next. Package container implements it.
 type Host interface {
-	// Claim locks the configuration of the container until release is called. It waits for a change that is under way, until ctx
+	// ClaimLease locks the configuration of the container until release is called. It waits for a change that is under way, until ctx
 	// ends. The error says why no re-execution is possible now.
-	Claim(ctx context.Context) (release func(), err error)
+	ClaimLease(ctx context.Context) (release func(), err error)
 	// Quiesce waits for operations that must not be interrupted, and prevents new ones until wake is called. wake is never nil.
 	// After a fault, Quiesce does what it can, and returns no error.
 	Quiesce(fault bool) (wake func(), err error)
@@ -80,10 +80,10 @@ type Generation struct {
 	refused        atomic.Value // why the last requested re-execution failed: a string
 }
 
-// First returns the first Generation of a container. signals are those that host handles.
-func First(host Host, signals []syscall.Signal) *Generation {
-	exe, _ := os.Readlink(Self) // without /proc no re-execution is possible anyway
-	return &Generation{Number: 1, Version: version.Get().String(), Exe: strings.TrimSuffix(exe, " (deleted)"), ID: FileID(Self), host: host, signals: signals}
+// FirstGeneration returns the first Generation of a container. signals are those that host handles.
+func FirstGeneration(host Host, signals []syscall.Signal) *Generation {
+	exe, _ := os.Readlink(SelfExe) // without /proc no re-execution is possible anyway
+	return &Generation{Number: 1, Version: version.Get().String(), Exe: strings.TrimSuffix(exe, " (deleted)"), ID: FileID(SelfExe), host: host, signals: signals}
 }
 
 // SetPast makes g the successor of the Generation that handed over past.
@@ -135,13 +135,13 @@ func (g *Generation) Request(ctx context.Context, binary string) (number int, er
 	if !g.bootDone.Load() {
 		return 0, errors.New("the boot is not done yet; try again")
 	}
-	if err := blocking.Within(ctx, blocking.Foreign, "looking at the binary", func() error { return Check(binary) }); err != nil {
+	if err := blocking.Within(ctx, blocking.Foreign, "looking at the binary", func() error { return CheckProgram(binary) }); err != nil {
 		return 0, err
 	}
 	if !g.requestRunning.CompareAndSwap(false, true) {
 		return 0, errors.New("hinit is being re-executed already")
 	}
-	release, err := g.host.Claim(ctx)
+	release, err := g.host.ClaimLease(ctx)
 	if err != nil {
 		g.requestRunning.Store(false)
 		return 0, err
@@ -219,7 +219,7 @@ func (g *Generation) Panicked(doing string, value any, stack []byte) {
 	if err == nil {
 		over := false
 		err = retryWhileFewPIDs(func() error {
-			over, err = g.replaceProgram(Self, faultCause(doing), true)
+			over, err = g.replaceProgram(SelfExe, faultCause(doing), true)
 			return err
 		})
 		if over {
@@ -238,7 +238,7 @@ func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 	g.writeReport(doing, value, stack)
 	err := g.countFault()
 	if err == nil {
-		err = retryWhileFewPIDs(func() error { return g.becomeProgram(Self, faultCause(doing), true) })
+		err = retryWhileFewPIDs(func() error { return g.becomeProgram(SelfExe, faultCause(doing), true) })
 	}
 	g.giveUp(err)
 }

@@ -34,7 +34,7 @@ func (h *host) note(what string) {
 	h.asked = append(h.asked, what)
 }
 
-func (h *host) Claim(context.Context) (func(), error) {
+func (h *host) ClaimLease(context.Context) (func(), error) {
 	h.note("claim")
 	return func() { h.note("release"); h.ended <- "" }, nil
 }
@@ -67,7 +67,7 @@ func (h *host) said() string {
 
 func TestABrokenProgramChangesNothing(t *testing.T) {
 	broken := filepath.Join(t.TempDir(), "hinit")
-	own, err := os.ReadFile(reexec.Self)
+	own, err := os.ReadFile(reexec.SelfExe)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestABrokenProgramChangesNothing(t *testing.T) {
 	}
 	h := newHost()
 	h.late = []syscall.Signal{syscall.SIGHUP}
-	g := reexec.First(h, []syscall.Signal{syscall.SIGUSR1})
+	g := reexec.FirstGeneration(h, []syscall.Signal{syscall.SIGUSR1})
 	if _, err := g.Request(t.Context(), broken); err == nil || !strings.Contains(err.Error(), "the boot is not done") {
 		t.Fatalf("during the boot: %v", err)
 	}
@@ -107,7 +107,7 @@ func TestAFaultEndsTheContainerInOrder(t *testing.T) {
 	const said = "70 hinit has a fault"
 	t.Run("during the boot", func(t *testing.T) {
 		h := newHost()
-		g := reexec.First(h, nil)
+		g := reexec.FirstGeneration(h, nil)
 		g.Panicked("testing", "a fault", nil)
 		if got := <-h.ended; got != said || !g.Failed() || strings.Contains(h.said(), "rest") {
 			t.Errorf("%s: %s", got, h.said())
@@ -116,7 +116,7 @@ func TestAFaultEndsTheContainerInOrder(t *testing.T) {
 	t.Run("when nothing can be handed over", func(t *testing.T) {
 		h := newHost()
 		h.refuse = errors.New("no")
-		g := reexec.First(h, nil)
+		g := reexec.FirstGeneration(h, nil)
 		g.MarkBootDone()
 		g.Panicked("testing", "a fault", nil)
 		g.Panicked("testing", "another one meanwhile", nil)
@@ -131,7 +131,7 @@ func TestAFaultEndsTheContainerInOrder(t *testing.T) {
 		for age, again := range map[time.Duration]bool{59 * time.Second: false, 2 * time.Minute: true} {
 			h := newHost()
 			h.refuse = errors.New("no")
-			g := reexec.First(h, nil)
+			g := reexec.FirstGeneration(h, nil)
 			g.SetPast(reexec.PastGenerations{Number: 4, Faults: []time.Time{time.Now().Add(-age)}})
 			g.SupervisorPanicked("a fault", nil)
 			if tried := strings.Contains(h.said(), "hand over"); tried != again || g.Number != 5 || !g.Failed() {

@@ -53,7 +53,7 @@ func (r *Registry) RegisterGateway(ctx context.Context, g Gateway) (answer func(
 		err := registered()
 		switch {
 		case err != nil && g.SlotMadeByClient:
-			r.SlotGone(name)
+			r.RecordSlotRemoved(name)
 		case err == nil && known && g.Start:
 			err = r.Do(ctx, supervisor.Start{Name: name})
 		}

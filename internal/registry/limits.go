@@ -43,8 +43,8 @@ func (r *Registry) PrepareCgroups(cfg *config.Config) {
 // confinementOf returns how the kernel restricts the process pid (theirs) and hinit itself (own).
 func confinementOf(pid int) (theirs, own proc.Confinement, err error) {
 	err = blocking.Do(blocking.Short, func() (err error) {
-		if own, err = proc.Confined(os.Getpid()); err == nil {
-			theirs, err = proc.Confined(pid)
+		if own, err = proc.ReadConfinement(os.Getpid()); err == nil {
+			theirs, err = proc.ReadConfinement(pid)
 		}
 		return err
 	})

@@ -66,9 +66,9 @@ type Registry struct {
 	// Timetable starts tasks by their schedule. Its caller must hold ChangeLock.
 	Timetable *timetable.Table
 
-	o       Options
-	met     map[string]*atomic.Bool // whether each need is met; set before the supervisor is told
-	inOrder atomic.Bool             // whether gateways wait for all profiles, see SetOrderedStart
+	o            Options
+	met          map[string]*atomic.Bool // whether each need is met; set before the supervisor is told
+	orderedStart atomic.Bool             // whether gateways wait for all profiles, see SetOrderedStart
 
 	mu            sync.Mutex
 	follower      Follower        // makes the slots; nil before Follow
@@ -101,7 +101,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 	}
 	u.Needs = r.unmetNeeds(u)
 	r.o.Health.Prepare(&u)
-	release := r.o.Logs.Hold(u.Name)
+	release := r.o.Logs.Protect(u.Name)
 	r.o.Logs.Open(u.Name, u.Profile, u.Log, u.Kind)
 	if u.Kind == supervisor.KindGateway {
 		r.o.Logs.MaskSecrets(u.Name, u.Profile)
@@ -138,8 +138,8 @@ func (r *Registry) Observe(rec supervisor.Record) {
 	r.o.Logs.Drop(rec.Service, r.isKnown)
 }
 
-// Reserved says why another program must not make a service directory of this name; "" if it may.
-func (r *Registry) Reserved(name string) string {
+// WhyReserved says why another program must not make a service directory of this name; "" if it may.
+func (r *Registry) WhyReserved(name string) string {
 	switch {
 	case name == units.CmdName, name == MainHermes, strings.HasPrefix(name, units.HookPrefix):
 		return "the name is taken by hinit itself"
@@ -157,9 +157,9 @@ func (r *Registry) Settings(service string) []client.ConfigEntry {
 	return r.o.Config().NonDefaultSettings(service)
 }
 
-// Identity returns user, environment and directory for a service whose s6 directory another program has made. As root, such a
+// ForeignSpec returns user, environment and directory for a service whose s6 directory another program has made. As root, such a
 // service gets no setting from the agent. Otherwise it runs as the agent.
-func (r *Registry) Identity(root bool) proc.Spec { return r.o.Units.ForeignSpec(r.o.Config(), root) }
+func (r *Registry) ForeignSpec(root bool) proc.Spec { return r.o.Units.ForeignSpec(r.o.Config(), root) }
 
 // CheckCapacity returns an error if there are too few file descriptors for one more service whose s6 directory another
 // program has made.
@@ -178,7 +178,7 @@ func (r *Registry) MarkMet(ctx context.Context, need string) error {
 }
 
 // SetOrderedStart says whether gateways wait until all profiles are known, so that recently used ones start first.
-func (r *Registry) SetOrderedStart(on bool) { r.inOrder.Store(on) }
+func (r *Registry) SetOrderedStart(on bool) { r.orderedStart.Store(on) }
 
 // unmetNeeds returns what a new service must still wait for. A gateway waits until the boot has decided about its profile,
 // and a service waits for the boot.
@@ -187,7 +187,7 @@ func (r *Registry) unmetNeeds(u supervisor.Unit) []string {
 	case u.Name == config.LeaseName && !r.o.Plain: // no needs, because the boot itself waits for the lease program
 	case u.Kind == supervisor.KindService && !r.met[NeedBoot].Load():
 		return []string{NeedBoot}
-	case u.Kind == supervisor.KindGateway && !r.met[NeedProfiles].Load() && (!r.ProfileExists(u.Profile) || r.inOrder.Load()):
+	case u.Kind == supervisor.KindGateway && !r.met[NeedProfiles].Load() && (!r.ProfileExists(u.Profile) || r.orderedStart.Load()):
 		return []string{NeedProfiles}
 	}
 	return nil

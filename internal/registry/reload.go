@@ -57,7 +57,7 @@ func (r *Registry) ReloadAndSay() {
 // changed settings that need a new container. An agent may not reload a file that only root can change, if root has changed
 // it. Root may have written only half of the file, and the limits and the isolation in the other half would be missing.
 func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.ReloadReply, err error) {
-	if err := inTurn(ctx, &r.reloadLock); err != nil {
+	if err := lockForReload(ctx, &r.reloadLock); err != nil {
 		return out, err
 	}
 	defer r.reloadLock.Unlock()
@@ -66,7 +66,7 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.Re
 	if err != nil {
 		return out, err
 	}
-	if err := inTurn(ctx, &r.ChangeLock); err != nil {
+	if err := lockForReload(ctx, &r.ChangeLock); err != nil {
 		return out, err
 	}
 	defer r.ChangeLock.Unlock()
@@ -102,17 +102,17 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.Re
 	return out, err
 }
 
-// byAgent reports whether an agent, and not root, asks for a reload. It is false if hinit does not run as root, because then
+// requestedByAgent reports whether an agent, and not root, asks for a reload. It is false if hinit does not run as root, because then
 // all clients are equal.
-func byAgent(ctx context.Context) bool {
+func requestedByAgent(ctx context.Context) bool {
 	by := supervisor.AuthorOf(ctx)
 	return by != nil && by.UID != 0 && os.Getuid() == 0
 }
 
-// inTurn locks a mutex for a reload. For an agent it fails if the mutex is locked. For anybody else it waits, so that an
+// lockForReload locks a mutex for a reload. For an agent it fails if the mutex is locked. For anybody else it waits, so that an
 // agent that reloads all the time can't keep root from a reload.
-func inTurn(ctx context.Context, lock *sync.Mutex) error {
-	if !byAgent(ctx) {
+func lockForReload(ctx context.Context, lock *sync.Mutex) error {
+	if !requestedByAgent(ctx) {
 		lock.Lock()
 	} else if !lock.TryLock() {
 		return errors.New("cannot reload: the boot or another reload is under way; try again")
@@ -142,7 +142,7 @@ func (r *Registry) readConfig(ctx context.Context, old *config.Config, force boo
 	if r.o.Plain {
 		options = config.Options{Path: old.Path, Plain: true}
 	}
-	if byAgent(ctx) {
+	if requestedByAgent(ctx) {
 		options.InForce = old
 	}
 	cfg, err := LoadConfig(options)
@@ -201,7 +201,7 @@ func (r *Registry) Apply(ctx context.Context, p *Plan) error {
 	var problems []error
 	for _, name := range slices.Sorted(maps.Keys(p.old.Services)) {
 		if _, stays := p.new.Services[name]; !stays {
-			problems = append(problems, r.Do(ctx, supervisor.Remove{Name: name}), r.Withdraw(ctx, name))
+			problems = append(problems, r.Do(ctx, supervisor.Remove{Name: name}), r.RemoveSlot(ctx, name))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.services)) {
@@ -244,7 +244,7 @@ func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what str
 	case was && !is:
 		return "-", tense("stopped", "be stopped") + ", it is not in the file any more"
 	case !was && is && def.Enabled && !def.StartsAtBoot():
-		return "+", tense("added", "be added") + ", " + taskRuns(def)
+		return "+", tense("added", "be added") + ", " + describeTaskStart(def)
 	case !was && is && def.Enabled:
 		return "+", tense("started", "be started")
 	case !was && is:
@@ -252,7 +252,7 @@ func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what str
 	case old.Enabled && !def.Enabled:
 		return "-", tense("stopped", "be stopped") + ", it is not enabled any more"
 	case !old.Enabled && def.Enabled && !def.StartsAtBoot():
-		return "+", tense("enabled", "be enabled") + ", " + taskRuns(def)
+		return "+", tense("enabled", "be enabled") + ", " + describeTaskStart(def)
 	case !old.Enabled && def.Enabled:
 		return "+", tense("started", "be started") + ", it is enabled now"
 	}
@@ -279,8 +279,8 @@ func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what str
 	return "", ""
 }
 
-// taskRuns says when a task runs that a reload does not start.
-func taskRuns(s config.Service) string {
+// describeTaskStart says when a task runs that a reload does not start.
+func describeTaskStart(s config.Service) string {
 	if s.Task.Schedule.Cron == "" {
 		return "it runs when it is asked for: hinit run-once " + s.Name
 	}

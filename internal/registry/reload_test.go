@@ -22,17 +22,17 @@ import (
 func TestTheReloadsOfAnAgentKeptRootFromReloading(t *testing.T) {
 	agent := supervisor.WithAuthor(t.Context(), &client.By{UID: 10000})
 	var lock sync.Mutex
-	if err := inTurn(agent, &lock); err != nil {
+	if err := lockForReload(agent, &lock); err != nil {
 		t.Fatal(err)
 	}
-	if err := inTurn(agent, &lock); err == nil {
+	if err := lockForReload(agent, &lock); err == nil {
 		t.Error("the agent's second reload is not refused")
 	}
 	begun, done := make(chan struct{}), make(chan error)
 	for _, root := range []context.Context{t.Context(), supervisor.WithAuthor(t.Context(), &client.By{})} {
 		go func() {
 			begun <- struct{}{}
-			err := inTurn(root, &lock)
+			err := lockForReload(root, &lock)
 			done <- err
 			if err == nil {
 				lock.Unlock()

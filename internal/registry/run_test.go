@@ -82,7 +82,7 @@ func TestTheRunsOfAnAgentKeptTheDispatcherFromStartingAnyForAYear(t *testing.T) 
 		Services: map[string]config.Service{config.KanbanName: {Name: config.KanbanName}},
 	}
 	loop := &upLoop{}
-	book := runs.NewBook()
+	book := runs.NewTracker()
 	book.Attach(loop)
 	r := New(Options{
 		Config: func() *config.Config { return cfg }, MayRun: func() error { return nil },

@@ -23,7 +23,7 @@ func (r *Registry) RegisterServices(ctx context.Context, cfg *config.Config) err
 			problems = append(problems, err)
 			continue
 		}
-		answers = append(answers, r.service(ctx, cfg, s, u))
+		answers = append(answers, r.registerService(ctx, cfg, s, u))
 		r.makeSlot(ctx, r.serviceSlot(cfg, s), false)
 	}
 	for _, answer := range answers {
@@ -45,11 +45,11 @@ func (r *Registry) RegisterLease(ctx context.Context, cfg *config.Config) error 
 	if err != nil {
 		return err
 	}
-	return r.service(ctx, cfg, s, u)()
+	return r.registerService(ctx, cfg, s, u)()
 }
 
-// service registers one service of hinit.yaml with its schedule.
-func (r *Registry) service(ctx context.Context, cfg *config.Config, s config.Service, u supervisor.Unit) (answer func() error) {
+// registerService registers one service of hinit.yaml with its schedule.
+func (r *Registry) registerService(ctx context.Context, cfg *config.Config, s config.Service, u supervisor.Unit) (answer func() error) {
 	if u.Spec.Dir != s.Cwd && cfg.Origin("services."+s.Name+".cwd") != "default" {
 		r.o.Logger.Warn("%s runs as root, so it starts in / and not in %s, which the agent's user can write", s.Name, s.Cwd)
 	}
@@ -67,7 +67,7 @@ func (r *Registry) service(ctx context.Context, cfg *config.Config, s config.Ser
 func (r *Registry) changeService(ctx context.Context, cfg, old *config.Config, u supervisor.Unit) error {
 	s := cfg.Services[u.Name]
 	before, known := old.Services[u.Name]
-	if err := r.service(ctx, cfg, s, u)(); err != nil {
+	if err := r.registerService(ctx, cfg, s, u)(); err != nil {
 		return err
 	}
 	if !known || before.Enabled != s.Enabled {

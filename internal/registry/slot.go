@@ -19,8 +19,8 @@ type Follower interface {
 	SetDown(name string, down bool)
 	// Foreign reports whether the name belongs to a service directory that hinit did not make.
 	Foreign(name string) bool
-	// Withdraw removes a slot.
-	Withdraw(ctx context.Context, name string) error
+	// RemoveSlot removes a slot.
+	RemoveSlot(ctx context.Context, name string) error
 }
 
 // Slot describes the s6 service directory of a service.
@@ -93,18 +93,18 @@ func (r *Registry) makeSlot(ctx context.Context, s Slot, now bool) {
 	}
 }
 
-// SlotGone records that a client has removed the s6 service directory (slot) of a service.
-func (r *Registry) SlotGone(service string) {
+// RecordSlotRemoved records that a client has removed the s6 service directory (slot) of a service.
+func (r *Registry) RecordSlotRemoved(service string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.slots, service)
 }
 
-// Withdraw removes the s6 service directory (slot) of a service.
-func (r *Registry) Withdraw(ctx context.Context, service string) error {
-	r.SlotGone(service)
+// RemoveSlot removes the s6 service directory (slot) of a service.
+func (r *Registry) RemoveSlot(ctx context.Context, service string) error {
+	r.RecordSlotRemoved(service)
 	if f := r.currentFollower(); f != nil {
-		return f.Withdraw(ctx, service)
+		return f.RemoveSlot(ctx, service)
 	}
 	return nil
 }

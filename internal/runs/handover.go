@@ -7,7 +7,7 @@ import (
 	"hinit/client"
 )
 
-// Handover is the state of a Book for the next program of a re-execution.
+// Handover is the state of a Tracker for the next program of a re-execution.
 type Handover struct {
 	Instance string
 	Next     uint64
@@ -24,7 +24,7 @@ type HandedRun struct {
 }
 
 // HandOver returns the state that TakeOver needs in the program after a re-execution, with runs that are just being started.
-func (b *Book) HandOver() *Handover {
+func (b *Tracker) HandOver() *Handover {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	h := &Handover{Instance: b.instance, Next: b.next, Seq: b.seq}
@@ -37,8 +37,8 @@ func (b *Book) HandOver() *Handover {
 	return h
 }
 
-// TakeOver gives a new Book the state of an old one. Call it before Attach.
-func (b *Book) TakeOver(h *Handover) {
+// TakeOver gives a new Tracker the state of an old one. Call it before Attach.
+func (b *Tracker) TakeOver(h *Handover) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.instance, b.next, b.seq = h.Instance, h.Next, h.Seq

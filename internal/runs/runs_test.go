@@ -22,13 +22,13 @@ import (
 )
 
 // book is one for all tests: a process is a subreaper once.
-var book *runs.Book
+var book *runs.Tracker
 
 func TestMain(m *testing.M) {
 	testproc.Main()
 	testkit.IsolateProcess()
 	var err error
-	if book, err = local.Book(); err != nil {
+	if book, err = local.NewTracker(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

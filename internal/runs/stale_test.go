@@ -46,7 +46,7 @@ func (l *slowLoop) Snapshot() *supervisor.Snapshot {
 // snapshot that PID 1 looked at was older than the run.
 func TestARunThatStartsWhileThisLooksIsNotLost(t *testing.T) {
 	l := &slowLoop{snap: &supervisor.Snapshot{}, news: make(chan struct{})}
-	b := runs.NewBook()
+	b := runs.NewTracker()
 	met := make(chan struct{})
 	l.meet = func() {
 		done := make(chan struct{})

@@ -144,11 +144,11 @@ func runScreen(c *cmdline.Call, feeds []*feed.Feed, names []string, theme int, m
 	program := tea.NewProgram(a, tea.WithFPS(framesPerSecond), tea.WithContext(ctx))
 	a.send = program.Send
 	var fault atomic.Pointer[string]
-	guard.Handle(func(doing string, value any, stack []byte) {
+	guard.SetHandler(func(doing string, value any, stack []byte) {
 		fault.CompareAndSwap(nil, new(fmt.Sprintf("hinit top has a fault while %s: %v\n%s", doing, value, stack)))
 		program.Kill() // Run then restores the terminal
 	})
-	defer guard.Handle(nil)
+	defer guard.SetHandler(nil)
 	_, err := program.Run()
 	if said := fault.Load(); said != nil {
 		fmt.Fprintln(os.Stderr, *said)

@@ -136,7 +136,7 @@ func cgroupNumber(cgroup string, names ...string) (int, bool) {
 // of the service's main process. Processes that have moved to another session are not counted.
 func mostProcesses(proc string, leaders map[string]int) (name string, most int) {
 	sessions := make(map[int]int)
-	_ = procstat.Each(proc, func(st procstat.Stat) { sessions[st.Session]++ }) // unreadable processes are left out
+	_ = procstat.EachProcess(proc, func(st procstat.Stat) { sessions[st.Session]++ }) // unreadable processes are left out
 	for _, service := range slices.Sorted(maps.Keys(leaders)) {
 		leader := leaders[service]
 		if n := sessions[leader]; leader > 1 && n > most {

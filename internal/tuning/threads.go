@@ -68,7 +68,7 @@ func MakeThreads(most, maxProcessors int) (made func(), err error) {
 	limit, limited := processLimit(cgroupDir)
 	if limited && limit < smallLimit || entry.FewThreads || most > 0 && most < 1+blocking.Turns()+reservedThreads {
 		n = 1
-		blocking.UseMinimum()
+		blocking.MinimizeTurns()
 	}
 	runtime.GOMAXPROCS(n) // fixed from now on, even if the container's share of processors changes
 	threads := n + blocking.Turns() + reservedThreads

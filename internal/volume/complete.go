@@ -43,7 +43,7 @@ func (o Options) withDefaults() Options {
 	o.MaxInodes = cmp.Or(o.MaxInodes, 2_000_000)
 	o.MaxTime = cmp.Or(o.MaxTime, 30*time.Minute)
 	if o.Say == nil {
-		o.Say = func(boot.Line) {}
+		o.Say = func(boot.LogLine) {}
 	}
 	return o
 }

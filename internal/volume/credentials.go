@@ -76,7 +76,7 @@ func (o Options) credentialsDir() (base, rel string, err error) {
 	if !set {
 		return o.Home, "", nil
 	}
-	if !boot.PlainPath(base) {
+	if !boot.IsCleanPath(base) {
 		return "", "", fmt.Errorf("HERMES_AUTH_HOME=%q is not an absolute directory", base)
 	}
 	if parent, name := filepath.Split(o.Home); filepath.Base(parent) == boot.ProfilesDir {

@@ -95,7 +95,7 @@ type recorder struct {
 	lines []string
 }
 
-func (r *recorder) say(l boot.Line) {
+func (r *recorder) say(l boot.LogLine) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lines = append(r.lines, l.Text)

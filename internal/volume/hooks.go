@@ -69,9 +69,9 @@ func hasOtherSkillDirs(env []string, d *fsutil.Dir) bool {
 // that wraps [ErrHook] and names the hook. The caller must then print "fatal: stopping the container" and stop it.
 //
 // RunHooks calls say from one goroutine at a time, and runner possibly from several. It blocks until the runner returns.
-func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *StepRecord, strict bool, say func(boot.Line)) (phases []client.BootStep, err error) {
+func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *StepRecord, strict bool, say func(boot.LogLine)) (phases []client.BootStep, err error) {
 	var mu sync.Mutex
-	saying := func(l boot.Line) {
+	saying := func(l boot.LogLine) {
 		mu.Lock()
 		defer mu.Unlock()
 		say(l)
@@ -121,7 +121,7 @@ func (m *StepRecord) parallelHooks(hooks []boot.Hook) int {
 }
 
 // runOne runs the hook h, unless the record m allows it to skip the hook.
-func runOne(ctx context.Context, h boot.Hook, runner Runner, m *StepRecord, strict bool, say func(boot.Line)) (client.BootStep, error) {
+func runOne(ctx context.Context, h boot.Hook, runner Runner, m *StepRecord, strict bool, say func(boot.LogLine)) (client.BootStep, error) {
 	start := time.Now()
 	if m.isUnchanged(ctx, h) {
 		return client.BootStep{Name: h.Name, Seconds: boot.SecondsSince(start), Skipped: true}, nil
@@ -144,10 +144,10 @@ func exists(path string) bool {
 
 // runHook runs one hook and reports its failure. For a cont-init script, it prints the same lines as the image's own init did. The
 // argument fatal says that a failure ends the boot.
-func runHook(ctx context.Context, h boot.Hook, runner Runner, say func(boot.Line), fatal bool) error {
+func runHook(ctx context.Context, h boot.Hook, runner Runner, say func(boot.LogLine), fatal bool) error {
 	path := h.Command[0]
 	if h.ContInit {
-		say(boot.Line{Text: "cont-init: info: running " + path})
+		say(boot.LogLine{Text: "cont-init: info: running " + path})
 	}
 	code, err := runner.RunHook(ctx, h)
 	if err != nil && ctx.Err() != nil {
@@ -159,9 +159,9 @@ func runHook(ctx context.Context, h boot.Hook, runner Runner, say func(boot.Line
 	}
 	switch {
 	case h.ContInit && err == nil:
-		say(boot.Line{Warning: code != 0, Text: fmt.Sprintf("cont-init: info: %s exited %d", path, code)})
+		say(boot.LogLine{Warning: code != 0, Text: fmt.Sprintf("cont-init: info: %s exited %d", path, code)})
 	case h.ContInit:
-		say(boot.Line{Warning: true, Text: fmt.Sprintf("cont-init: warning: %s failed: %v", path, err)})
+		say(boot.LogLine{Warning: true, Text: fmt.Sprintf("cont-init: warning: %s failed: %v", path, err)})
 	case failure != nil:
 		if err != nil {
 			say(boot.Warning(fmt.Sprintf("%s: %v", h.Name, err)))
@@ -194,9 +194,9 @@ func contInit(path string) boot.Hook {
 // ContInitHooks returns the scripts in dir as hooks that run as root, in byte order of their names. It leaves out scripts that
 // hinit replaces, scripts that the agent's user could change, directories, and files that can't be executed. lines are messages
 // about skipped scripts. A missing directory has no scripts. ContInitHooks blocks on dir.
-func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []boot.Line) {
+func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []boot.LogLine) {
 	skip := func(path, format string, args ...any) {
-		lines = append(lines, boot.Line{Warning: true, Text: fmt.Sprintf("cont-init: warning: skipping %s: "+format, append([]any{path}, args...)...)})
+		lines = append(lines, boot.LogLine{Warning: true, Text: fmt.Sprintf("cont-init: warning: skipping %s: "+format, append([]any{path}, args...)...)})
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -215,7 +215,7 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []
 		doubt := agentDoubt(path, agent)
 		switch {
 		case slices.Contains(replacedScripts, e.Name()):
-			lines = append(lines, boot.Line{Text: "cont-init: info: skipping " + path + ": hinit does its work"})
+			lines = append(lines, boot.LogLine{Text: "cont-init: info: skipping " + path + ": hinit does its work"})
 		case err != nil:
 			skip(path, "%v", boot.WithoutPath(err))
 		case info.IsDir():

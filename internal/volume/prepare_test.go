@@ -285,7 +285,7 @@ var childChecks = map[string]func(home string) error{
 		if res := Repair(context.Background(), o, noProgress); res.Failed != 0 || res.Changed == 0 {
 			return fmt.Errorf("repaired %+v", res)
 		}
-		if lines := boot.Modes(boot.ModesOptions{UID: 0, Agent: o.Agent, AgentUID: agentUID, Known: true, Name: "hermes"}); len(lines) > 0 && strings.Contains(strings.Join(lines, "\n"), "CAP_") {
+		if lines := boot.StartRestrictions(boot.StartFacts{UID: 0, Agent: o.Agent, AgentUID: agentUID, Known: true, Name: "hermes"}); len(lines) > 0 && strings.Contains(strings.Join(lines, "\n"), "CAP_") {
 			return fmt.Errorf("modes are %q", lines)
 		}
 		return nil
@@ -298,7 +298,7 @@ var childChecks = map[string]func(home string) error{
 		}
 		lines := make(chan []string)
 		go func() {
-			lines <- boot.Modes(boot.ModesOptions{UID: 0, Agent: o.Agent, AgentUID: agentUID, Known: true, Name: "hermes"})
+			lines <- boot.StartRestrictions(boot.StartFacts{UID: 0, Agent: o.Agent, AgentUID: agentUID, Known: true, Name: "hermes"})
 		}()
 		if said := <-lines; strings.Contains(strings.Join(said, "\n"), "CAP_") {
 			return fmt.Errorf("modes are %q", said)
@@ -316,7 +316,7 @@ var childChecks = map[string]func(home string) error{
 		if p, failed := r.Failed(); failed {
 			return fmt.Errorf("phase %s: %s", p.Name, p.Error)
 		}
-		lines := strings.Join(boot.Modes(boot.ModesOptions{UID: 0, Agent: o.Agent, AgentUID: agentUID, Known: true, Name: "hermes"}), "\n")
+		lines := strings.Join(boot.StartRestrictions(boot.StartFacts{UID: 0, Agent: o.Agent, AgentUID: agentUID, Known: true, Name: "hermes"}), "\n")
 		if !strings.Contains(lines, "cannot be started") {
 			return fmt.Errorf("modes are %q", lines)
 		}

@@ -44,7 +44,7 @@ func Main(in io.Reader, out io.Writer) int {
 		p.readAnswers(heard)
 	})
 	o := optionsOf(job)
-	o.Say = func(l boot.Line) { p.send(boot.Message{Agents: &l}) }
+	o.Say = func(l boot.LogLine) { p.send(boot.Message{Agents: &l}) }
 	var err error
 	switch {
 	case job.Repair:
@@ -97,7 +97,7 @@ func (p *program) send(m boot.Message) {
 	_ = p.to.Encode(m) // fails only if PID 1 is gone; then readAnswers ends the program
 }
 
-func (p *program) line(l boot.Line) { p.send(boot.Message{Line: &l}) }
+func (p *program) line(l boot.LogLine) { p.send(boot.Message{Line: &l}) }
 
 func (p *program) readAnswers(from *json.Decoder) {
 	for {
@@ -151,7 +151,7 @@ func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 		return err
 	}
 	if err := memory.Save(ctx); err != nil {
-		p.line(boot.Line{Text: "[hinit] " + err.Error()})
+		p.line(boot.LogLine{Text: "[hinit] " + err.Error()})
 	}
 	return nil
 }

@@ -101,7 +101,7 @@ func TestSwapper(t *testing.T) {
 	}
 	for ; more(); runs++ {
 		o, _ := options(t, home, env)
-		o.Say = func(l boot.Line) {
+		o.Say = func(l boot.LogLine) {
 			if strings.Contains(l.Text, "through symlinked path") {
 				refused.Add(1)
 			}

@@ -155,7 +155,7 @@ func countSockets(o Options, list []boot.Gateway, tenants []*tenant) (seen int) 
 // all processors, and fewer the set to which greedy profiles are confined.
 func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer *unix.CPUSet) {
 	begin := time.Now()
-	before, _ := procusage.Read("/proc", nil) // without /proc, all usage is 0
+	before, _ := procusage.ReadProcesses("/proc", nil) // without /proc, all usage is 0
 	threads := make(map[int]threadTime)
 	for pid := range before {
 		if uid, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10); all[uint32(uid)] != nil {
@@ -167,7 +167,7 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 	for range shareSamples {
 		pause.For(ctx, shareTime/shareSamples)
 		now, passed := make(procusage.Table), time.Since(looked)
-		_ = procstat.Each("/proc", func(p procstat.Stat) {
+		_ = procstat.EachProcess("/proc", func(p procstat.Stat) {
 			if now[p.PID] = p; p != before[p.PID] { // otherwise the process has not run since the last sample
 				if uid, _ := procstat.StatusOf(strconv.Itoa(p.PID)).Number("Uid", 10); all[uint32(uid)] != nil {
 					all[uint32(uid)].used += busyShare(p, before[p.PID], passed) / shareSamples
@@ -220,7 +220,7 @@ const maxNice = 19
 // doesn't count has no times.
 func threadTimes(pid int, every, fewer *unix.CPUSet, nice int) map[int]threadTime {
 	times := make(map[int]threadTime)
-	_ = procstat.Each(fmt.Sprintf("/proc/%d/task", pid), func(p procstat.Stat) {
+	_ = procstat.EachProcess(fmt.Sprintf("/proc/%d/task", pid), func(p procstat.Stat) {
 		var may unix.CPUSet
 		attr, err := unix.SchedGetAttr(p.PID, 0)
 		_ = unix.SchedGetaffinity(p.PID, &may) // fails if the thread is gone
@@ -254,11 +254,11 @@ func setProcessors(uid uint32, set *unix.CPUSet) {
 	}
 	for pass, changed := 0, true; changed && pass < maxPasses; pass++ {
 		changed = false
-		_ = procstat.Each("/proc", func(p procstat.Stat) {
+		_ = procstat.EachProcess("/proc", func(p procstat.Stat) {
 			if owner, is := procstat.StatusOf(strconv.Itoa(p.PID)).Number("Uid", 10); !is || uint32(owner) != uid {
 				return
 			}
-			_ = procstat.Each(fmt.Sprintf("/proc/%d/task", p.PID), func(thread procstat.Stat) {
+			_ = procstat.EachProcess(fmt.Sprintf("/proc/%d/task", p.PID), func(thread procstat.Stat) {
 				var has unix.CPUSet
 				if unix.SchedGetaffinity(thread.PID, &has) == nil && has != *set {
 					changed = unix.SchedSetaffinity(thread.PID, set) == nil || changed
@@ -276,13 +276,13 @@ func setProcessors(uid uint32, set *unix.CPUSet) {
 // processes are also found by their user, which a process can't change. The result has a living thread of each process, see
 // [procstat.Stat.LivingThread].
 func gatewayProcesses(o Options, list []boot.Gateway) (map[string][]int, error) {
-	roots := proc.ServiceRoots{Init: os.Getppid(), Mains: make(map[int]string), Mark: procusage.Marks("/proc")}
+	roots := proc.ServiceRoots{Init: os.Getppid(), Mains: make(map[int]string), Mark: procusage.MarkReader("/proc")}
 	for _, w := range list {
 		if w.Main != 0 {
 			roots.Mains[w.Main] = w.Service
 		}
 	}
-	all, err := procusage.Read("/proc", nil)
+	all, err := procusage.ReadProcesses("/proc", nil)
 	if err != nil {
 		return nil, err
 	}

@@ -43,7 +43,7 @@ func (b *boots) boot() string {
 	m := NewStepRecord(b.o, "1", b.hooks)
 	report := prepare(ctx, b.o)
 	m.Load(ctx, b.env, report.FilledFromImage)
-	if _, err := RunHooks(ctx, b.hooks, r, m, false, func(boot.Line) {}); err != nil {
+	if _, err := RunHooks(ctx, b.hooks, r, m, false, func(boot.LogLine) {}); err != nil {
 		b.t.Fatal(err)
 	}
 	if err := m.Save(ctx); err != nil && !errors.Is(err, fsutil.ErrSymlink) {

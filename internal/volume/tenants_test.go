@@ -119,7 +119,7 @@ func bootTenants(t *testing.T, o Options) {
 		if o.Tenants.Includes(home.Name()) && !o.HasRightOwner(home.Name()) {
 			moveHomes(t.Context(), o.Options, home.Name())
 		}
-		must(t, boot.Adopt(t.Context(), o.Options, home.Name()))
+		must(t, boot.ChownProfile(t.Context(), o.Options, home.Name()))
 		o.OnlyProfiles = []string{home.Name()}
 		Repair(t.Context(), o, noProgress)
 	}

@@ -55,7 +55,7 @@ func (m *meter) measure(st *client.Status) measured {
 	var all procusage.Table
 	root := m.proc(st.Init)
 	if root != "" {
-		all, _ = procusage.Read(root, m.spare) // after an error, the usage is unknown
+		all, _ = procusage.ReadProcesses(root, m.spare) // after an error, the usage is unknown
 	}
 	if all == nil {
 		m.last, m.spare, m.known = nil, nil, measured{}
@@ -65,8 +65,8 @@ func (m *meter) measure(st *client.Status) measured {
 	if passed > measureOld {
 		before = nil
 	}
-	m.roots = procusage.RootsOf(*st, root)
-	m.known = measured{byName: all.Used(m.roots, before, passed), cpu: before != nil}
+	m.roots = procusage.ServiceRootsOf(*st, root)
+	m.known = measured{byName: all.UsageByService(m.roots, before, passed), cpu: before != nil}
 	m.last, m.spare = all, m.last
 	if m.known.cpu {
 		m.addToPast(now, passed)

@@ -275,7 +275,7 @@ func lockHolders(path string) (pids []int, known bool) {
 		return nil, errors.Is(err, unix.ENOENT)
 	}
 	suffix := fmt.Sprintf(":%d", st.Ino)
-	err := procstat.Locks(func(_ string, pid int, file string) {
+	err := procstat.EachLock(func(_ string, pid int, file string) {
 		if strings.HasSuffix(file, suffix) && pid > 0 && !slices.Contains(pids, pid) { // an open file description lock belongs to no pid
 			pids = append(pids, pid)
 		}

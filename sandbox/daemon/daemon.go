@@ -133,7 +133,7 @@ func (s *Server) countUnsent(uid uint32, c net.Conn) (done func()) {
 
 func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	defer nc.Close()
-	cred, err := proc.Peer(nc)
+	cred, err := proc.PeerCredentials(nc)
 	if err != nil {
 		return
 	}
@@ -241,7 +241,7 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 	for {
 		c, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		if err == nil {
-			owner, err := proc.Peer(c)
+			owner, err := proc.PeerCredentials(c)
 			if err == nil && owner.Uid != 0 && owner.Uid != uint32(os.Geteuid()) {
 				err = fmt.Errorf("cannot trust the service on %s: it is neither root's nor yours", socket)
 			}

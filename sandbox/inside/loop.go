@@ -59,7 +59,7 @@ func newLoop() (*loop, error) {
 	if err != nil {
 		return nil, err
 	}
-	kills := proc.OOMKills()
+	kills := proc.OOMKillCounter()
 	if kills == nil {
 		kills = func() uint64 { return 0 }
 	}
@@ -233,9 +233,9 @@ func (l *loop) forget(r *run) {
 // killSession kills the processes of a session (setsid(2)) that were started before the time before, in clock ticks, see
 // [proc.StartTicks]. Later processes belong to another session, which has got the same number.
 func (l *loop) killSession(session int, before uint64) {
-	_ = procstat.Each("/proc", func(p procstat.Stat) {
+	_ = procstat.EachProcess("/proc", func(p procstat.Stat) {
 		if session > 1 && p.Session == session && p.Start < before && !p.Dead() && p.PID != os.Getpid() {
-			l.table.SignalOther(p, int(unix.SIGKILL))
+			l.table.SignalNonChild(p, int(unix.SIGKILL))
 		}
 	})
 }

@@ -128,7 +128,7 @@ func listenIn(dir string) (l *net.UnixListener, err error) {
 // mayRunCommands reports whether a client may run commands as this user. A client with pid 0 is outside of the container's PID
 // namespace. It may, because it has reached the socket through a directory that only its user on the host can open.
 func mayRunCommands(conn net.Conn) bool {
-	cred, err := proc.Peer(conn)
+	cred, err := proc.PeerCredentials(conn)
 	return err == nil && (cred.Pid == 0 || cred.Uid == 0 || int(cred.Uid) == os.Geteuid())
 }
 

@@ -146,7 +146,7 @@ func adoptEnviron(t *cli.Terminal, pid int) error {
 	if err != nil {
 		return err
 	}
-	text, err := os.ReadFile(fmt.Sprintf("%s/%d/environ", procusage.Root(cl.Socket(), pid), pid))
+	text, err := os.ReadFile(fmt.Sprintf("%s/%d/environ", procusage.FindProc(cl.Socket(), pid), pid))
 	if err != nil {
 		return nil //nolint:nilerr // keep the environment of this process
 	}

@@ -87,18 +87,18 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 			}
 		}
 	}
-	all, err := procusage.Read("/proc", nil)
+	all, err := procusage.ReadProcesses("/proc", nil)
 	if err != nil {
 		return nil, err
 	}
-	of := procusage.RootsOf(st, "/proc")
+	of := procusage.ServiceRootsOf(st, "/proc")
 	branches := buildTree(roots, all, of, isNested, len(names) == 0)
 	user := userNames()
 	for _, b := range branches {
 		for i := range b.Processes {
 			p := &b.Processes[i]
 			mark, _ := of.Mark(p.PID) // a process that has just ended shows as root's
-			p.User, p.Command = user(mark.User), procusage.Command("/proc", p.PID)
+			p.User, p.Command = user(mark.User), procusage.CommandLine("/proc", p.PID)
 		}
 	}
 	return branches, nil

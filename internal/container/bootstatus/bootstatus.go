@@ -1,7 +1,7 @@
 // Package bootstatus holds what the status of a container shows about its boot: finished steps, warnings, the running hook,
 // and services that are not registered yet. Callers can also wait here for the end of the boot.
 //
-// It owns a goroutine while [Status.ExpectSoon] reads the profiles.
+// It owns a goroutine while [Status.ExpectLater] reads the profiles.
 package bootstatus
 
 import (
@@ -37,7 +37,7 @@ type Status struct {
 	steps    []client.BootStep
 
 	expected         []*supervisor.Service
-	profilesExpected <-chan struct{} // closed when expected contains the gateways too; nil until ExpectSoon is called
+	profilesExpected <-chan struct{} // closed when expected contains the gateways too; nil until ExpectLater is called
 }
 
 // hook is a running hook, with the time of its start.
@@ -49,14 +49,14 @@ type hook struct {
 // New returns the status of a boot that begins now.
 func New() *Status { return &Status{ended: make(chan struct{})} }
 
-// Over returns a channel that is closed when the boot has ended and all services are known.
-func (s *Status) Over() <-chan struct{} { return s.ended }
+// Ended returns a channel that is closed when the boot has ended and all services are known.
+func (s *Status) Ended() <-chan struct{} { return s.ended }
 
 // End marks the boot as ended. Call it once.
 func (s *Status) End() { close(s.ended) }
 
-// IsOver reports whether the boot has ended.
-func (s *Status) IsOver() bool {
+// HasEnded reports whether the boot has ended.
+func (s *Status) HasEnded() bool {
 	select {
 	case <-s.ended:
 		return true
@@ -68,7 +68,7 @@ func (s *Status) IsOver() bool {
 // Await blocks until the boot has ended. pid is the process that asks. If it belongs to a running hook, Await returns an
 // error at once, because the boot waits for that hook. The function now returns the present snapshot of the supervisor.
 func (s *Status) Await(ctx context.Context, pid int, now func() *supervisor.Snapshot) error {
-	if s.IsOver() {
+	if s.HasEnded() {
 		return nil
 	}
 	for _, v := range now().Services {
@@ -83,13 +83,13 @@ func (s *Status) Await(ctx context.Context, pid int, now func() *supervisor.Snap
 }
 
 // AddWarning adds a warning that no agent can cause. It returns false if the list has it already.
-func (s *Status) AddWarning(warning string) bool { return s.remember(&s.warnings, warning) }
+func (s *Status) AddWarning(warning string) bool { return s.addWarning(&s.warnings, warning) }
 
 // AddAgentWarning adds a warning that an agent can cause. These have a list of their own, so that an agent can't push out the
 // other warnings. It returns false if the list has it already.
-func (s *Status) AddAgentWarning(warning string) bool { return s.remember(&s.byAgents, warning) }
+func (s *Status) AddAgentWarning(warning string) bool { return s.addWarning(&s.byAgents, warning) }
 
-func (s *Status) remember(list *[]string, warning string) bool {
+func (s *Status) addWarning(list *[]string, warning string) bool {
 	warning = supervisor.ShortenText(warning) // an agent may have chosen the text
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,15 +107,15 @@ func (s *Status) Warnings() (own, agents []string) {
 	return slices.Clone(s.warnings), slices.Clone(s.byAgents)
 }
 
-// Add adds finished steps to the status.
-func (s *Status) Add(steps ...client.BootStep) {
+// AddSteps adds finished steps to the status.
+func (s *Status) AddSteps(steps ...client.BootStep) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.steps = append(s.steps, steps...)
 }
 
-// Insert adds a finished step at an index, because it began before steps that are in the list already.
-func (s *Status) Insert(at int, step client.BootStep) {
+// InsertStep adds a finished step at an index, because it began before steps that are in the list already.
+func (s *Status) InsertStep(at int, step client.BootStep) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.steps = slices.Insert(s.steps, at, step)
@@ -159,16 +159,16 @@ func (s *Status) Profiles(up int) *client.BootProfiles {
 	return &client.BootProfiles{Profiles: found, Done: min(up, found)}
 }
 
-// Expect sets the services that the boot will register, for the status until then.
-func (s *Status) Expect(services []*supervisor.Service) {
+// SetExpected sets the services that the boot will register, for the status until then.
+func (s *Status) SetExpected(services []*supervisor.Service) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expected = services
 }
 
-// ExpectSoon adds the services that look returns to the expected ones. It calls look in a goroutine, because look may wait
+// ExpectLater adds the services that look returns to the expected ones. It calls look in a goroutine, because look may wait
 // for a disk.
-func (s *Status) ExpectSoon(look func() []*supervisor.Service) {
+func (s *Status) ExpectLater(look func() []*supervisor.Service) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.profilesExpected = guard.Begin("looking at the profiles during the boot", func() {
@@ -179,11 +179,11 @@ func (s *Status) ExpectSoon(look func() []*supervisor.Service) {
 	})
 }
 
-// Expected returns the known services that the boot will register. With all, it first waits until the function of ExpectSoon
+// Expected returns the known services that the boot will register. With all, it first waits until the function of ExpectLater
 // has returned, the boot has ended, or ctx ends.
 func (s *Status) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	s.mu.Lock()
-	looked := s.profilesExpected // a nil channel blocks for ever, if ExpectSoon was not called
+	looked := s.profilesExpected // a nil channel blocks for ever, if ExpectLater was not called
 	s.mu.Unlock()
 	if all {
 		select {
@@ -219,9 +219,9 @@ func (s *Status) Hook() *client.BootHook {
 	return &h
 }
 
-// During names the running hook, for the end of a log message: " while booting: hook 1 of 2 (update.sh), 3s". It is "" if
+// DuringHook names the running hook, for the end of a log message: " while booting: hook 1 of 2 (update.sh), 3s". It is "" if
 // none is running.
-func (s *Status) During() string {
+func (s *Status) DuringHook() string {
 	if hook := s.Hook(); hook != nil {
 		return " while booting" + show.Hook(hook)
 	}

@@ -49,12 +49,12 @@ func TestAThousandWarningsOfTheAgentPushOutNoneOfRoots(t *testing.T) {
 
 func TestStepsStandInTheOrderInWhichTheyBegan(t *testing.T) {
 	s := bootstatus.New()
-	s.Add(client.BootStep{Name: "home"}, client.BootStep{Name: "logs"})
-	s.Insert(0, client.BootStep{Name: "control"})
+	s.AddSteps(client.BootStep{Name: "home"}, client.BootStep{Name: "logs"})
+	s.InsertStep(0, client.BootStep{Name: "control"})
 	if got := s.Steps(); len(got) != 3 || got[0].Name != "control" || got[2].Name != "logs" || s.Failed() {
 		t.Errorf("got %+v, failed %v", got, s.Failed())
 	}
-	s.Add(client.BootStep{Name: "hook", Error: "it failed"})
+	s.AddSteps(client.BootStep{Name: "hook", Error: "it failed"})
 	if !s.Failed() {
 		t.Error("a step has failed")
 	}
@@ -67,7 +67,7 @@ func TestStepsStandInTheOrderInWhichTheyBegan(t *testing.T) {
 	s.AddAgentWarning("a")
 	own, agents := s.Warnings()
 	next.TakeOver(own, agents, []client.BootStep{{Name: "home"}})
-	if own, agents := next.Warnings(); !next.IsOver() || len(own) != 1 || len(agents) != 1 || len(next.Steps()) != 1 {
+	if own, agents := next.Warnings(); !next.HasEnded() || len(own) != 1 || len(agents) != 1 || len(next.Steps()) != 1 {
 		t.Errorf("taken over is %q, %q, %+v", own, agents, next.Steps())
 	}
 }
@@ -76,9 +76,9 @@ func TestStepsStandInTheOrderInWhichTheyBegan(t *testing.T) {
 func TestWhoWantsAllServicesWaitsForTheLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := bootstatus.New()
-		s.Expect([]*supervisor.Service{{Name: "web"}})
+		s.SetExpected([]*supervisor.Service{{Name: "web"}})
 		free := make(chan struct{})
-		s.ExpectSoon(func() []*supervisor.Service {
+		s.ExpectLater(func() []*supervisor.Service {
 			<-free
 			return []*supervisor.Service{{Name: "gateway-coder"}}
 		})
@@ -95,7 +95,7 @@ func TestWhoWantsAllServicesWaitsForTheLook(t *testing.T) {
 			t.Errorf("afterwards: %+v", got)
 		}
 		s.End()
-		if !s.IsOver() {
+		if !s.HasEnded() {
 			t.Error("it is not over")
 		}
 	})
@@ -113,11 +113,11 @@ func TestTheHookThatRunsIsShown(t *testing.T) {
 		if h := s.Hook(); h == nil || *h != (client.BootHook{Name: "update.sh", Number: 1, Of: 2, Seconds: 3}) {
 			t.Errorf("got %+v", h)
 		}
-		if during := s.During(); during != " while booting: hook 1 of 2 (update.sh), 3s" {
+		if during := s.DuringHook(); during != " while booting: hook 1 of 2 (update.sh), 3s" {
 			t.Errorf("got %q", during)
 		}
 		s.HooksEnd()
-		if s.Hook() != nil || s.During() != "" {
+		if s.Hook() != nil || s.DuringHook() != "" {
 			t.Error("the hook has ended")
 		}
 		if s.Profiles(3) != nil {

@@ -162,12 +162,12 @@ func (h *Health) actorOf(cred *proc.Cred) *fsutil.Actor {
 	return fsutil.NewActor(fsutil.Identity{UID: cred.UID, GID: cred.GID, Groups: slices.Clone(cred.Groups)}).Limited(blocking.Volume)
 }
 
-// Note returns a remark on a running service for the status, or "".
-func (h *Health) Note(v *supervisor.Service) string {
+// StatusRemark returns a remark on a running service for the status, or "".
+func (h *Health) StatusRemark(v *supervisor.Service) string {
 	if d, deaf := h.deaf.Deafness(v.Name); deaf && isDeafNow(v, d) {
-		return probe.IsDeaf + d.Why
+		return probe.DeafPrefix + d.Why
 	}
-	return cmp.Or(h.quota.notes.of(v.Name), h.quota.shareNotes.of(v.Name), h.memory.notes.of(v.Name))
+	return cmp.Or(h.quota.notes.get(v.Name), h.quota.shareNotes.get(v.Name), h.memory.notes.get(v.Name))
 }
 
 // NoteHeartbeat records that the gateway of a profile has written its state file, and so is alive.

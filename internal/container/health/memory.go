@@ -35,9 +35,9 @@ type memoryLoop interface {
 type memoryWatch struct {
 	loop         memoryLoop
 	container    func() proc.ContainerMemory     // returns the container's memory and its limit
-	seen         map[string]activity             // last measurement of each service, only while memory is tight
+	seen         map[string]usageSample          // last measurement of each service, only while memory is tight
 	measure      func(mains []int) []proc.Memory // returns the memory of services, by the PIDs of their main processes
-	lastMessages map[string]string               // last message by service and kind, see firstTime
+	lastMessages map[string]string               // last message by service and kind, see isNewMessage
 	search       func() []boot.Measurement       // measures shared memory of services, which may take seconds
 	found        table[uint64, boot.Measurement] // result of the last search, by run; only while memory is tight
 	searched     time.Time                       // when the last search began
@@ -70,11 +70,11 @@ func (t *table[K, V]) all() map[K]V {
 	return nil
 }
 
-// of returns the value for a service, or the zero value.
-func (t *table[K, V]) of(service K) V { return t.all()[service] }
+// get returns the value for a service, or the zero value.
+func (t *table[K, V]) get(service K) V { return t.all()[service] }
 
 func (w *memoryWatch) watch() {
-	w.seen, w.lastMessages = make(map[string]activity), make(map[string]string)
+	w.seen, w.lastMessages = make(map[string]usageSample), make(map[string]string)
 	due := time.After(memoryPeriod)
 	for looked := time.Now(); ; {
 		select {
@@ -122,45 +122,45 @@ const (
 // checkLimit compares the memory of a service with its limit, and acts if it exceeds it. It returns a note for the status.
 func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note string) {
 	limit, has := units.SettingsOf(w.limits.Load(), v).Memory, m.Bytes
-	text := "memory: " + amount(has)
+	text := "memory: " + formatBytes(has)
 	switch {
 	case !m.HasOwnCgroup:
 		limit = limit.Supervised()
 	case m.OOMKills > 0 && v.Kind != supervisor.KindRun: // a command of a profile shares the control group of its gateway
 		killed := fmt.Sprintf("memory: the kernel has killed %d of its processes because the service may have no more than %s", m.OOMKills, limit.Max.Text())
-		if w.firstTime(v, "killed", killed) {
+		if w.isNewMessage(v, "killed", killed) {
 			w.loop.Post(supervisor.Remark{Service: v.Name, Text: killed})
 		}
 	}
 	switch {
 	case limit.Restart > 0 && has >= uint64(limit.Restart):
-		text += " of " + amount(uint64(limit.Restart))
+		text += " of " + formatBytes(uint64(limit.Restart))
 		w.loop.Post(supervisor.Unhealthy{Name: v.Name, Run: v.Run, Answer: text})
 		return text
 	case limit.Warn > 0 && has >= uint64(limit.Warn):
-		note = text + above + amount(uint64(limit.Warn))
-		if w.firstTime(v, "warn", above) {
+		note = text + above + formatBytes(uint64(limit.Warn))
+		if w.isNewMessage(v, "warn", above) {
 			w.loop.Post(supervisor.Remark{Service: v.Name, Text: note})
 		}
 	// The excess ends only 10 % below memory.warn, so that warnings do not repeat.
 	case limit.Warn > 0 && has < uint64(limit.Warn)/10*9 && w.lastMessages[v.Name+"/warn"] == fmt.Sprint(v.Run, above):
-		w.firstTime(v, "warn", below)
+		w.isNewMessage(v, "warn", below)
 		w.loop.Post(supervisor.Remark{Service: v.Name, Text: text + below})
 	}
 	return note
 }
 
-// firstTime reports whether text is new: it differs from the last message of the same kind (key) about the present run. It
+// isNewMessage reports whether text is new: it differs from the last message of the same kind (key) about the present run. It
 // then remembers text.
-func (w *memoryWatch) firstTime(v *supervisor.Service, key, text string) bool {
+func (w *memoryWatch) isNewMessage(v *supervisor.Service, key, text string) bool {
 	key, text = v.Name+"/"+key, fmt.Sprint(v.Run, text)
 	said := w.lastMessages[key] == text
 	w.lastMessages[key] = text
 	return !said
 }
 
-// amount formats a number of bytes for people.
-func amount(n uint64) string {
+// formatBytes formats a number of bytes for people.
+func formatBytes(n uint64) string {
 	if n >= 1<<30 {
 		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
 	}
@@ -211,10 +211,10 @@ type decision struct {
 	hides       string // why the service to end may have memory that hinit can't see
 }
 
-// decide chooses a service to end, and one to start. It ends one at a time: the one that has been idle longest, among those
+// decideShedding chooses a service to end, and one to start. It ends one at a time: the one that has been idle longest, among those
 // with the lowest priority (chooseVictim). If most memory in use belongs to no service, it ends only a service that may hide
 // memory. It starts the most important service whose memory fits.
-func decide(p pressure) (d decision) {
+func decideShedding(p pressure) (d decision) {
 	c := p.container
 	if c.Limit == 0 {
 		return d
@@ -256,11 +256,11 @@ func chooseVictim(services []candidate, hiding bool) (name, hides string) {
 	return "", ""
 }
 
-// ranks orders the priorities. A service with any other priority is never ended or delayed.
-var ranks = map[string]int{config.PriorityLow: 0, config.PriorityNormal: 1, config.PriorityHigh: 2}
+// priorityRanks orders the priorities. A service with any other priority is never ended or delayed.
+var priorityRanks = map[string]int{config.PriorityLow: 0, config.PriorityNormal: 1, config.PriorityHigh: 2}
 
-// activity is the last measurement of a service.
-type activity struct {
+// usageSample is the last measurement of a service.
+type usageSample struct {
 	cpu   uint64
 	since time.Time // when the service last used processor time
 	bytes uint64
@@ -280,16 +280,16 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 		w.found.Store(nil)
 		return false
 	}
-	d, text := decide(p), ""
+	d, text := decideShedding(p), ""
 	if d.full {
-		text = fmt.Sprintf("waits for memory: %d %% of %s are used", c.Used*100/c.Limit, amount(c.Limit))
+		text = fmt.Sprintf("waits for memory: %d %% of %s are used", c.Used*100/c.Limit, formatBytes(c.Limit))
 	}
 	if d.shed != "" {
 		w.loop.Post(supervisor.Hold{Name: d.shed, Reason: "shed, " + d.hides + text + "; starts when there is room, or by: hinit start " + d.shed})
 	}
 	if d.unowned {
 		text += fmt.Sprintf("; %s belong to no service, so none is ended that hinit can examine; %s are memory of the kernel, such as data in sockets; "+
-			"%s are shared memory or files in memory, see: df -h -t tmpfs", amount(p.unowned), amount(c.Kernel), amount(c.Shared))
+			"%s are shared memory or files in memory, see: df -h -t tmpfs", formatBytes(p.unowned), formatBytes(c.Kernel), formatBytes(c.Shared))
 	}
 	if d.full != p.startsRefused || text != snapshot.HoldReason && time.Since(w.noticed) >= time.Minute {
 		w.noticed = time.Now()
@@ -320,9 +320,9 @@ func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, us
 			mains, at = append(mains, v.PID), append(at, len(list))
 		}
 		s := candidate{name: v.Name}
-		if rank, sheds := ranks[units.SettingsOf(w.limits.Load(), v).Priority.Class]; sheds {
+		if rank, sheds := priorityRanks[units.SettingsOf(w.limits.Load(), v).Priority.Class]; sheds {
 			s = candidate{
-				name: v.Name, priority: rank, bytes: cmp.Or(w.seen[v.Name].bytes, w.memoryBefore.of(v.Name)), up: v.State == supervisor.Up && v.PID != 0,
+				name: v.Name, priority: rank, bytes: cmp.Or(w.seen[v.Name].bytes, w.memoryBefore.get(v.Name)), up: v.State == supervisor.Up && v.PID != 0,
 				held: v.Held && v.State == supervisor.Waiting, ending: v.State == supervisor.Stopping || v.State == supervisor.Killing,
 			}
 		}
@@ -333,7 +333,7 @@ func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, us
 	}
 	now := time.Now()
 	for i, m := range w.measure(mains) {
-		s, found := &list[at[i]], w.found.of(snapshot.Services[at[i]].Run)
+		s, found := &list[at[i]], w.found.get(snapshot.Services[at[i]].Run)
 		seen, known := w.seen[s.name]
 		if !known || seen.cpu != m.CPU {
 			seen.since = now

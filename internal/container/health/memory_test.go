@@ -64,12 +64,12 @@ func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 			}
 		}
 		step(500)
-		if w.notes.of("a") != "" {
-			t.Errorf("the note is %q", w.notes.of("a"))
+		if w.notes.get("a") != "" {
+			t.Errorf("the note is %q", w.notes.get("a"))
 		}
 		step(600, "memory: 600 MiB is above memory.warn 512 MiB")
-		if w.notes.of("a") != "memory: 600 MiB is above memory.warn 512 MiB" {
-			t.Errorf("the note is %q", w.notes.of("a"))
+		if w.notes.get("a") != "memory: 600 MiB is above memory.warn 512 MiB" {
+			t.Errorf("the note is %q", w.notes.get("a"))
 		}
 		step(1229, "restart a: memory: 1.2 GiB of 1.0 GiB")
 		if e := last.(supervisor.Unhealthy); e.Run != 1 || e.Park {

@@ -101,9 +101,9 @@ func resourcesAreScarce() bool {
 	return demand.Busy(tuning.Processors()) || demand.Sockets >= manySockets
 }
 
-// measure makes the boot program measure the gateways in list. work, a Measure constant of package boot, says what to
+// measureHomes makes the boot program measure the gateways in list. work, a Measure constant of package boot, says what to
 // measure. After the time limit it returns an error. An empty list costs nothing.
-func (h *Health) measure(limit time.Duration, list []boot.Gateway, work string) ([]boot.Measurement, error) {
+func (h *Health) measureHomes(limit time.Duration, list []boot.Gateway, work string) ([]boot.Measurement, error) {
 	if len(list) == 0 {
 		return nil, nil
 	}
@@ -122,7 +122,7 @@ func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Pri
 			all = append(all, boot.Gateway{
 				Service: v.Name, Profile: v.Profile, Main: v.PID, Run: v.Run, Isolated: cfg.IsolationOf(v.Profile).IsIsolated(), Weight: own.CPUWeight, Pinned: own.CPUAffinity != "",
 				Nice: max(own.Nice, proc.NiceOf(cmp.Or(own.CPUWeight, 100))),
-				Rank: ranks[own.Class], Stopped: slices.Contains(v.Needs, supervisor.NeedDisk), Warn: uint64(own.Quota.Warn), Stop: uint64(own.Quota.Stop),
+				Rank: priorityRanks[own.Class], Stopped: slices.Contains(v.Needs, supervisor.NeedDisk), Warn: uint64(own.Quota.Warn), Stop: uint64(own.Quota.Stop),
 			})
 		}
 	}
@@ -142,13 +142,13 @@ func (h *Health) checkQuotas(share bool, last *table[string, string]) bool {
 			return h.o.Config().IsolationOf(v.Profile).Mode == config.IsolationUser
 		}
 	}
-	found, err := h.measure(quotaPeriod, h.gatewaysWhere(wanted), work)
+	found, err := h.measureHomes(quotaPeriod, h.gatewaysWhere(wanted), work)
 	if err != nil {
 		h.o.Loop.Post(supervisor.Remark{Text: "cannot measure what profiles have: " + err.Error(), Key: "quota"})
 		maps.Copy(notes, last.all())
 	}
 	for _, w := range found {
-		if w.Note != "" && last.of(w.Service) == "" {
+		if w.Note != "" && last.get(w.Service) == "" {
 			h.o.Loop.Post(supervisor.Remark{Service: w.Service, Text: w.Note})
 		}
 		if delete(notes, w.Service); w.Note != "" {
@@ -169,15 +169,15 @@ func (h *Health) checkQuotas(share bool, last *table[string, string]) bool {
 // fills its memory leaves a record to the next boot. recordPeriod is the time between further records.
 const firstRecord, recordPeriod = 30 * time.Second, 5 * time.Minute
 
-// Admit holds back gateways that would not fit into the container's memory limit, by the memory that was recorded before this
+// HoldBackGateways holds back gateways that would not fit into the container's memory limit, by the memory that was recorded before this
 // boot. Call it after the gateways were registered and before they start. It waits for the boot program, and then calls
 // [Health.RecordMemory]. Without a limit it does nothing.
-func (h *Health) Admit(ctx context.Context) {
+func (h *Health) HoldBackGateways(ctx context.Context) {
 	if h.memory.container().Limit == 0 {
 		return
 	}
 	sheddable := func(v *supervisor.Service, own config.Priority) bool {
-		_, is := ranks[own.Class]
+		_, is := priorityRanks[own.Class]
 		return is && v.Want == supervisor.WantUp
 	}
 	ctx, cancel := context.WithTimeout(ctx, freePeriod) // the volume may not answer
@@ -202,7 +202,7 @@ func (h *Health) sharedMemory() []boot.Measurement {
 	for _, v := range h.o.Loop.Snapshot().Services {
 		running = append(running, boot.Gateway{Service: v.Name, Profile: v.Profile, Main: v.PID, Run: v.Run})
 	}
-	found, _ := h.measure(freePeriod, running, boot.FilesInMemory) // after an error this memory counts for no service
+	found, _ := h.measureHomes(freePeriod, running, boot.FilesInMemory) // after an error this memory counts for no service
 	return found
 }
 
@@ -214,6 +214,6 @@ func (h *Health) RecordMemory() {
 	}
 	h.runEvery("recording memory", firstRecord, recordPeriod, func(int) {
 		running := h.gatewaysWhere(func(v *supervisor.Service, _ config.Priority) bool { return v.State == supervisor.Up })
-		_, _ = h.measure(quotaPeriod, running, boot.RecordMemory) // after a failure, the next boot uses an older record
+		_, _ = h.measureHomes(quotaPeriod, running, boot.RecordMemory) // after a failure, the next boot uses an older record
 	})
 }

@@ -36,7 +36,7 @@ func TestPID1KeptAnEmptyNoteForEachIsolatedProfile(t *testing.T) {
 		return found, nil
 	}
 	for range 2 {
-		if !h.checkQuotas(true, &h.quota.shareNotes) || len(*h.quota.shareNotes.Load()) != 1 || h.quota.shareNotes.of("gateway-b") != note {
+		if !h.checkQuotas(true, &h.quota.shareNotes) || len(*h.quota.shareNotes.Load()) != 1 || h.quota.shareNotes.get("gateway-b") != note {
 			t.Errorf("notes %q", *h.quota.shareNotes.Load())
 		}
 	}
@@ -90,7 +90,7 @@ func TestOneProfileThatCanNotBeMeasuredLetAllOthersGoOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-loop.Ended()
-	if h.quota.notes.of("gateway-b") != "before" {
+	if h.quota.notes.get("gateway-b") != "before" {
 		t.Error("the note about the other one is gone")
 	}
 }

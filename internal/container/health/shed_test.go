@@ -55,11 +55,11 @@ func TestWhoGoesWhenMemoryIsShort(t *testing.T) {
 		{"none comes back while starts are refused", 810, 0, true, 0, []candidate{held(idler)}, decision{full: true}},
 	} {
 		p := pressure{container: proc.ContainerMemory{Used: tt.used, Limit: 1000, Stalled: tt.stalled}, startsRefused: tt.full, unowned: tt.unowned, services: tt.services}
-		if got := decide(p); got != tt.want {
+		if got := decideShedding(p); got != tt.want {
 			t.Errorf("%s: %+v, want %+v", tt.what, got, tt.want)
 		}
 	}
-	if got := decide(pressure{container: proc.ContainerMemory{Used: 5}, services: []candidate{low}}); got != (decision{}) {
+	if got := decideShedding(pressure{container: proc.ContainerMemory{Used: 5}, services: []candidate{low}}); got != (decision{}) {
 		t.Errorf("without a limit: %+v", got)
 	}
 }
@@ -84,7 +84,7 @@ func newTightWatch(search func() []boot.Measurement) *tightWatch {
 	}
 	w := &tightWatch{own: 50 * mb}
 	w.memoryWatch = memoryWatch{
-		seen: make(map[string]activity), search: search,
+		seen: make(map[string]usageSample), search: search,
 		container: func() proc.ContainerMemory {
 			return proc.ContainerMemory{Used: 960 * mb, Limit: 1000 * mb, Shared: 800 * mb, Kernel: 10 * mb}
 		},

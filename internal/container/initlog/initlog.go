@@ -35,25 +35,25 @@ func New(console func() io.Writer, remember func(warning string) bool, last *Ter
 	return &Logger{console, remember, last}
 }
 
-// WithMemory returns a Logger that passes its warnings to another function remember.
-func (l *Logger) WithMemory(remember func(warning string) bool) *Logger {
+// WithWarningStore returns a Logger that passes its warnings to another function remember.
+func (l *Logger) WithWarningStore(remember func(warning string) bool) *Logger {
 	return &Logger{l.console, remember, l.last}
 }
 
-// Line writes a line to the container log without a prefix.
-func (l *Logger) Line(text string) {
+// Print writes a line to the container log without a prefix.
+func (l *Logger) Print(text string) {
 	fmt.Fprintln(l.console(), show.Line(text))
 	l.last.Add(text)
 }
 
-// Note adds a line to the termination message only.
-func (l *Logger) Note(text string) { l.last.Add(text) }
+// AddToTermination adds a line to the termination message only.
+func (l *Logger) AddToTermination(text string) { l.last.Add(text) }
 
 // End writes the termination message of a container that ends with this exit code.
 func (l *Logger) End(code int) { l.last.End(code) }
 
 // Say writes a message from hinit to the container log.
-func (l *Logger) Say(format string, args ...any) { l.Line("[hinit] " + fmt.Sprintf(format, args...)) }
+func (l *Logger) Say(format string, args ...any) { l.Print("[hinit] " + fmt.Sprintf(format, args...)) }
 
 // Warn writes a warning that stays relevant while the container runs: to the container log once, and to the status.
 func (l *Logger) Warn(format string, args ...any) {
@@ -148,8 +148,8 @@ func (w *TerminationLog) write(first string, last bool) error {
 	})
 }
 
-// Refuse reports on stderr and in the termination message why an init can't begin. It returns code.
-func Refuse(code int, err error) int {
+// ReportRefusal reports on stderr and in the termination message why an init can't begin. It returns code.
+func ReportRefusal(code int, err error) int {
 	WriteTermination(code, err)
 	Stderr(err)
 	return code

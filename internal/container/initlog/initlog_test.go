@@ -23,7 +23,7 @@ func TestAWarningIsSaidOnceAndKept(t *testing.T) {
 	v.Warn("no room for %s", "two\nlines")
 	v.Warn("no room for %s", "two\nlines")
 	v.Say("%d settings changed", 2)
-	v.Line("as it is: 100%d")
+	v.Print("as it is: 100%d")
 	const want = "[hinit] warning: no room for two"
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	if len(lines) != 3 || !strings.HasPrefix(lines[0], want) || lines[1] != "[hinit] 2 settings changed" || lines[2] != "as it is: 100%d" {
@@ -43,7 +43,7 @@ func TestTheTerminationMessageTellsWhatCameBefore(t *testing.T) {
 	}
 	v := New(func() io.Writer { return io.Discard }, func(string) bool { return true }, w)
 	v.Say("gateway-coder: exited with code 1 after 3s (crash)")
-	v.Note("gateway-coder: token sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789-abcdefghijklmnop is wrong")
+	v.AddToTermination("gateway-coder: token sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789-abcdefghijklmnop is wrong")
 	has := func() string {
 		text, err := os.ReadFile(w.path)
 		if err != nil {

@@ -46,8 +46,8 @@ type Host struct {
 	Route  func() *boot.RunPlan
 	// Fatal ends the container with a failure.
 	Fatal func(reason string)
-	// Withdraw removes the slot of a service from the scan directory of s6.
-	Withdraw func(ctx context.Context, service string) error
+	// RemoveSlot removes the slot of a service from the scan directory of s6.
+	RemoveSlot func(ctx context.Context, service string) error
 	// Reset drops what is known about the profiles, because another init may serve them now.
 	Reset func()
 	// WarnAgents gets warnings that an agent can cause, for instance about a file system without locks.
@@ -57,7 +57,7 @@ type Host struct {
 	TakeOver func(ctx, serving context.Context)
 }
 
-// Boot is the part of the boot that Claim uses.
+// Boot is the part of the boot that ClaimAtBoot uses.
 type Boot interface {
 	// Ready blocks until processes may be started.
 	Ready()
@@ -106,7 +106,7 @@ func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstat
 	}
 	held := lease.NewLeasedVolume(home, agent, host.WarnAgents)
 	t := newLease(host, loop, held, steps)
-	t.onMessage, t.grantor = held.Message, "the service "+config.LeaseName
+	t.onMessage, t.grantor = held.HandleMessage, "the service "+config.LeaseName
 	return t
 }
 
@@ -171,7 +171,7 @@ func (t *Lease) whyNotServing(s *state) string {
 	return fmt.Sprintf("the lock of %q is held by %v", t.host.Config().Home, s.holder())
 }
 
-func standby() bool {
+func waitsForLock() bool {
 	v := os.Getenv(standbyVariable)
 	return v == "" || !config.IsFalse(v)
 }
@@ -203,26 +203,26 @@ func (t *Lease) acquire(ctx context.Context, wait bool) (got chan acquireResult,
 	return result, waits
 }
 
-// Claim decides during the boot whether this init serves the volume. While another process holds the lock, this init runs
+// ClaimAtBoot decides during the boot whether this init serves the volume. While another process holds the lock, this init runs
 // only its CMD, and takes over later unless HINIT_STANDBY forbids that. made means that the boot has prepared the volume
 // already, so a failure is final.
 //
 // The context serving ends when the lock is lost, after all services of the volume have been killed. If the lock can't be
 // lost, serving is ctx. If ok is false, the boot must stop.
-func (t *Lease) Claim(ctx context.Context, b Boot, made bool) (serving context.Context, ok bool) {
+func (t *Lease) ClaimAtBoot(ctx context.Context, b Boot, made bool) (serving context.Context, ok bool) {
 	t.serves.Store(true)
 	if !t.host.Route().HasProfiles() { // there is no volume, or it belongs to the container with the gateways
 		return ctx, true
 	}
 	begin := time.Now()
 	t.setUnknown()
-	got, busy := t.acquire(ctx, standby())
+	got, busy := t.acquire(ctx, waitsForLock())
 	late := time.After(volumePatience)
 	for {
 		select {
 		case a := <-got:
 			if took := time.Since(begin); took > slowLock {
-				t.steps.Add(client.BootStep{Name: "lease", Seconds: took.Seconds()})
+				t.steps.AddSteps(client.BootStep{Name: "lease", Seconds: took.Seconds()})
 			}
 			switch {
 			case a.err == nil:
@@ -241,7 +241,7 @@ func (t *Lease) Claim(ctx context.Context, b Boot, made bool) (serving context.C
 			}
 			return ctx, true
 		case <-busy:
-			if !standby() {
+			if !waitsForLock() {
 				continue // acquire gives up now, and got soon receives errHeld
 			}
 			t.serves.Store(false)
@@ -276,7 +276,7 @@ func (t *Lease) watchLock(ctx context.Context, lost <-chan error) context.Contex
 		case why := <-lost:
 			t.setState(client.LeaseWaiting, why.Error())
 			t.fence(end, why)
-			got, _ := t.acquire(ctx, standby())
+			got, _ := t.acquire(ctx, waitsForLock())
 			t.regain(ctx, got)
 		case <-ctx.Done():
 			end(context.Cause(ctx))
@@ -314,7 +314,7 @@ func (t *Lease) regain(ctx context.Context, got <-chan acquireResult) {
 		if !pause.For(ctx, retryPause) {
 			return
 		}
-		got, _ = t.acquire(ctx, standby())
+		got, _ = t.acquire(ctx, waitsForLock())
 	}
 }
 
@@ -327,7 +327,7 @@ func (t *Lease) Resume(ctx context.Context) context.Context {
 	}
 	serves := t.Serves()
 	t.setUnknown()
-	got, busy := t.acquire(ctx, standby())
+	got, busy := t.acquire(ctx, waitsForLock())
 	if !serves {
 		guard.Go("waiting for the lock of the volume", func() { t.regain(ctx, got) })
 		return ctx
@@ -364,7 +364,7 @@ func (t *Lease) evict(reason string) {
 	// fails only if the container ends
 	_ = t.loop.Do(context.Background(), supervisor.Evict{Names: names, Cause: supervisor.CauseLease, Reason: reason})
 	for _, name := range names {
-		if err := t.host.Withdraw(context.Background(), name); err != nil {
+		if err := t.host.RemoveSlot(context.Background(), name); err != nil {
 			t.host.Say("%v", err)
 		}
 	}
@@ -381,8 +381,9 @@ func (t *Lease) needsLock(name string, kind supervisor.Kind) bool {
 	return own && kind == supervisor.KindService && name != config.LeaseName
 }
 
-// Admit refuses to start a service that needs the lock while this init does not hold it, for [supervisor.Config].Admit.
-func (t *Lease) Admit(name string, kind supervisor.Kind) error {
+// CheckStart refuses to start a service that needs the lock while this init does not hold it, for
+// [supervisor.Config].CheckStart.
+func (t *Lease) CheckStart(name string, kind supervisor.Kind) error {
 	if !t.needsLock(name, kind) {
 		return nil
 	}
@@ -392,7 +393,7 @@ func (t *Lease) Admit(name string, kind supervisor.Kind) error {
 // Status returns the state of the lock for the API.
 func (t *Lease) Status() *client.Lease {
 	s := t.state.Load()
-	out := &client.Lease{State: s.name, Since: s.since, Standby: standby(), Detail: s.detail}
+	out := &client.Lease{State: s.name, Since: s.since, Standby: waitsForLock(), Detail: s.detail}
 	if s.holder != nil {
 		h := s.holder()
 		out.Holder = &client.LeaseHolder{Host: h.Host, Since: h.Since, PID: h.PID, Command: h.Command}

@@ -34,7 +34,7 @@ type rest struct {
 func (h *rest) host() Host {
 	return Host{
 		Logger: initlog.New(func() io.Writer { return h }, func(string) bool { return true }, initlog.NewTerminationLog()), Config: h.Config, Route: h.Route, Fatal: h.Fatal,
-		Withdraw: h.Withdraw, Reset: h.Reset, TakeOver: h.TakeOver,
+		RemoveSlot: h.RemoveSlot, Reset: h.Reset, TakeOver: h.TakeOver,
 	}
 }
 
@@ -53,13 +53,13 @@ func (h *rest) Say(format string, a ...any) {
 	defer h.mu.Unlock()
 	h.told = append(h.told, fmt.Sprintf(format, a...))
 }
-func (h *rest) Fatal(reason string)                        { h.Say("fatal: %s", reason) }
-func (h *rest) Withdraw(_ context.Context, s string) error { h.Say("withdraw %s", s); return nil }
-func (h *rest) Reset()                                     { h.Say("reset") }
-func (h *rest) TakeOver(context.Context, context.Context)  { h.took <- struct{}{} }
-func (h *rest) Snapshot() *supervisor.Snapshot             { return &h.view }
-func (h *rest) Ready()                                     { h.Say("ready") }
-func (h *rest) StartCmdEarly()                             { h.Say("cmd") }
+func (h *rest) Fatal(reason string)                          { h.Say("fatal: %s", reason) }
+func (h *rest) RemoveSlot(_ context.Context, s string) error { h.Say("withdraw %s", s); return nil }
+func (h *rest) Reset()                                       { h.Say("reset") }
+func (h *rest) TakeOver(context.Context, context.Context)    { h.took <- struct{}{} }
+func (h *rest) Snapshot() *supervisor.Snapshot               { return &h.view }
+func (h *rest) Ready()                                       { h.Say("ready") }
+func (h *rest) StartCmdEarly()                               { h.Say("cmd") }
 
 func (h *rest) Do(_ context.Context, e supervisor.Event) error {
 	h.Say("%T%+v", e, e)
@@ -125,7 +125,7 @@ func TestATermBeginsWithTheLock(t *testing.T) {
 	if holder.Serves() {
 		t.Error("it serves before it was asked to")
 	}
-	serving, ok := holder.Claim(t.Context(), h, false)
+	serving, ok := holder.ClaimAtBoot(t.Context(), h, false)
 	if !ok || !holder.Serves() || serving.Err() != nil || !holder.Serve(serving) {
 		t.Fatalf("ok %v, serves %v, over %v", ok, holder.Serves(), serving.Err())
 	}
@@ -133,10 +133,10 @@ func TestATermBeginsWithTheLock(t *testing.T) {
 		t.Errorf("the lock is %+v", s)
 	}
 	l.may = errors.New("it was paused")
-	if err := holder.Admit("gateway-coder", supervisor.KindGateway); !errors.Is(err, l.may) {
+	if err := holder.CheckStart("gateway-coder", supervisor.KindGateway); !errors.Is(err, l.may) {
 		t.Errorf("a gateway may start: %v", err)
 	}
-	if err := holder.Admit("cmd", supervisor.KindCmd); err != nil {
+	if err := holder.CheckStart("cmd", supervisor.KindCmd); err != nil {
 		t.Error(err)
 	}
 	l.may, l.busy = nil, true
@@ -156,7 +156,7 @@ func TestATermBeginsWithTheLock(t *testing.T) {
 func TestASecondContainerWaits(t *testing.T) {
 	h, l, holder := heldBy(t)
 	l.busy = true
-	serving, ok := holder.Claim(t.Context(), h, false)
+	serving, ok := holder.ClaimAtBoot(t.Context(), h, false)
 	if !ok || holder.Serves() || serving != t.Context() {
 		t.Fatalf("ok %v, serves %v", ok, holder.Serves())
 	}
@@ -177,7 +177,7 @@ func TestWithoutStandbyASecondContainerEnds(t *testing.T) {
 	t.Setenv(standbyVariable, "0")
 	h, l, holder := heldBy(t)
 	l.busy = true
-	if _, ok := holder.Claim(t.Context(), h, false); ok || holder.Serves() {
+	if _, ok := holder.ClaimAtBoot(t.Context(), h, false); ok || holder.Serves() {
 		t.Errorf("ok %v, serves %v", ok, holder.Serves())
 	}
 	if last := h.told[len(h.told)-1]; !strings.Contains(last, "fatal: the lock of") || !strings.Contains(last, "HINIT_STANDBY=0") {
@@ -233,7 +233,7 @@ func TestAVolumeThatDoesNotAnswerHoldsUpNoReexecution(t *testing.T) {
 func TestWhereThereAreNoProfilesNobodyAsksForTheLock(t *testing.T) {
 	h, _, holder := heldBy(t)
 	h.route.Plain = true
-	serving, ok := holder.Claim(t.Context(), h, false)
+	serving, ok := holder.ClaimAtBoot(t.Context(), h, false)
 	if !ok || !holder.Serves() || serving != t.Context() {
 		t.Errorf("ok %v, serves %v", ok, holder.Serves())
 	}

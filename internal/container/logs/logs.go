@@ -44,11 +44,11 @@ type Options struct {
 type Logs struct {
 	*logrotate.Set
 
-	Runs *runs.Book // commands that clients run once; each has a file of its own
+	Runs *runs.Tracker // commands that clients run once; each has a file of its own
 	o    Options
 	logs sync.Map // by service: string → *logrotate.Log
 
-	mu     sync.Mutex     // guards held and masked, and keeps Drop and Hold apart; never held during disk access
+	mu     sync.Mutex     // guards held and masked, and keeps Drop and Protect apart; never held during disk access
 	held   map[string]int // registrations under way, by service; the supervisor may not know the service yet
 	masked map[string]int // bytes of secrets in memory for hiding, by service
 }
@@ -56,7 +56,7 @@ type Logs struct {
 // New returns the logs of a container, without any service.
 func New(o Options) *Logs {
 	cfg := o.Config()
-	l := &Logs{o: o, Runs: runs.NewBook(), held: make(map[string]int), masked: make(map[string]int)}
+	l := &Logs{o: o, Runs: runs.NewTracker(), held: make(map[string]int), masked: make(map[string]int)}
 	l.Set = logrotate.New(logrotate.Options{
 		MaxLine: cfg.Logs.MaxLineKB << 10, Console: logrotate.ConsoleMode(cfg.Logs.Console), ConsoleStall: cmp.Or(cfg.Logs.ConsoleStall, -1), Mask: cfg.Logs.Mask,
 		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor, Pack: o.CompressArchives, Wrote: o.OnOutput,
@@ -96,8 +96,8 @@ func (l *Logs) Open(name, profile, file string, kind supervisor.Kind) {
 	l.logs.Store(name, log)
 }
 
-// Hold keeps Drop from ending the log of a service that is being registered, until release is called.
-func (l *Logs) Hold(name string) (release func()) {
+// Protect keeps Drop from ending the log of a service that is being registered, until release is called.
+func (l *Logs) Protect(name string) (release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.held[name]++
@@ -122,8 +122,8 @@ func (l *Logs) Drop(name string, known func(string) bool) {
 	}
 }
 
-// Sweep calls Drop for every service that has a log.
-func (l *Logs) Sweep(known func(string) bool) {
+// DropUnknown calls Drop for every service that has a log.
+func (l *Logs) DropUnknown(known func(string) bool) {
 	l.logs.Range(func(name, _ any) bool {
 		service, _ := name.(string)
 		l.Drop(service, known)
@@ -140,7 +140,7 @@ func (l *Logs) Get(name string) *logrotate.Log {
 
 // Pipes returns the write ends for the output of a service's next run, for [supervisor.LogSink].
 func (l *Logs) Pipes(name string) (stdout, stderr *os.File, err error) {
-	if runs.Owns(name) {
+	if runs.IsRun(name) {
 		return l.Runs.Pipes(name)
 	}
 	log := l.Get(name)

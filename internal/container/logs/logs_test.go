@@ -113,7 +113,7 @@ func TestALogThatIsHeldIsNotDropped(t *testing.T) {
 	l, _, _ := newLogs(t, new(config.Config), nil)
 	gone := func(string) bool { return false }
 	l.Open("web", "", "", supervisor.KindService)
-	first, second := l.Hold("web"), l.Hold("web")
+	first, second := l.Protect("web"), l.Protect("web")
 	first()
 	l.Drop("web", gone)
 	if l.Get("web") == nil {
@@ -125,7 +125,7 @@ func TestALogThatIsHeldIsNotDropped(t *testing.T) {
 		t.Error("the log of a service that has come back was dropped")
 	}
 	l.Open("cmd", "", "", supervisor.KindCmd)
-	l.Sweep(func(name string) bool { return name == "cmd" })
+	l.DropUnknown(func(name string) bool { return name == "cmd" })
 	if l.Get("web") != nil || l.Get("cmd") == nil {
 		t.Error("a sweep drops the logs of services that are gone, and no others")
 	}

@@ -50,7 +50,7 @@ func (r *Owners) All(ctx context.Context, job boot.Job) {
 	}
 }
 
-// Run repairs the profiles for which Adopt is called, until ctx ends. It returns at once if hinit can't change owners.
+// Run repairs the profiles for which Owners.Adopt is called, until ctx ends. It returns at once if hinit can't change owners.
 func (r *Owners) Run(ctx context.Context, job boot.Job) {
 	for job.Options.Agent.Switches() {
 		select {
@@ -95,7 +95,7 @@ func (r *Owners) Adopt(ctx context.Context, o boot.Options, profile string) {
 	if o.Tenants.Includes(profile) && !o.HasRightOwner(profile) {
 		r.move(ctx, profile)
 	}
-	if err := boot.Adopt(ctx, o, profile); err != nil {
+	if err := boot.ChownProfile(ctx, o, profile); err != nil {
 		r.Say("cannot give the files of profile %s to the agent's user: %v", profile, err)
 	}
 	r.mu.Lock()

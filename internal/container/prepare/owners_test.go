@@ -72,7 +72,7 @@ func makeVolume(t *testing.T, profiles ...string) (home string, o boot.Options) 
 		}
 	}
 	agent := boot.NewAgent(account.User{Name: "hermes", UID: agentUID, GID: agentUID, Home: home}, true)
-	return home, boot.Options{Home: home, Logs: home + "/logs", User: "hermes", Agent: agent.Actor, Say: func(boot.Line) {}}
+	return home, boot.Options{Home: home, Logs: home + "/logs", User: "hermes", Agent: agent.Actor, Say: func(boot.LogLine) {}}
 }
 
 func plant(t *testing.T, home, profile string) {
@@ -175,7 +175,7 @@ func TestARenamedHomeIsReportedAndStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	said := &teller{}
-	o.Say = func(l boot.Line) { said.said = append(said.said, l.Text) }
+	o.Say = func(l boot.LogLine) { said.said = append(said.said, l.Text) }
 	said.repairer().Adopt(t.Context(), o, "foo")
 	if len(said.said) != 1 || !strings.Contains(said.said[0], "profile foo stays uid 20005's") || !strings.Contains(said.said[0], "hinit isolate apply foo") {
 		t.Errorf("said %q", said.said)

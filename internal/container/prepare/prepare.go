@@ -82,7 +82,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	var modes []string
 	var wanted, seed bool
 	blocking.Run(blocking.Foreign, func() {
-		modes = boot.Modes(boot.ModesOptions{
+		modes = boot.StartRestrictions(boot.StartFacts{
 			Pod: boot.InPod(os.LookupEnv),
 			UID: os.Geteuid(), Agent: s.Agent.Actor, AgentUID: s.Agent.User.UID, Known: s.Agent.Known, Name: cfg.Agent.User,
 		})
@@ -118,7 +118,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	if cfg.Image.Stage2Fails == "1" && s.Status.Failed() {
 		s.Warn("a boot step has failed, and the boot goes on because S6_BEHAVIOUR_IF_STAGE2_FAILS is 1")
 	}
-	s.logLine(boot.Line{Text: boot.SetupComplete})
+	s.logLine(boot.LogLine{Text: boot.SetupComplete})
 	return nil
 }
 
@@ -130,7 +130,7 @@ func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
 	}
 	return boot.Options{
 		Tenants: tenants, Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: s.Agent.Actor, Env: os.LookupEnv, Full: s.RepairAll.Load(),
-		Stamp: cfg.Image.Stamp, Seeds: cfg.Boot.Steps == config.StepsImage, Say: func(l boot.Line) { writeLine(s.Agents, l) },
+		Stamp: cfg.Image.Stamp, Seeds: cfg.Boot.Steps == config.StepsImage, Say: func(l boot.LogLine) { writeLine(s.Agents, l) },
 	}
 }
 
@@ -143,29 +143,29 @@ func (s *Stage) Job(cfg *config.Config) boot.Job {
 }
 
 // logLine writes a line of the boot to the container log. A warning also goes to the status.
-func (s *Stage) logLine(l boot.Line) { writeLine(s.Logger, l) }
+func (s *Stage) logLine(l boot.LogLine) { writeLine(s.Logger, l) }
 
-func writeLine(v *initlog.Logger, l boot.Line) {
-	v.Line(l.Text)
+func writeLine(v *initlog.Logger, l boot.LogLine) {
+	v.Print(l.Text)
 	if l.Warning {
 		v.RememberWarning(l.Text)
 	}
 }
 
-// SayTimeline logs how long the boot and its steps took. Time outside of every step, such as the wait for the control socket,
+// LogTimeline logs how long the boot and its steps took. Time outside of every step, such as the wait for the control socket,
 // becomes the step "other".
-func (s *Stage) SayTimeline() {
+func (s *Stage) LogTimeline() {
 	if rest := time.Since(s.Started).Seconds() - show.BootSeconds(s.Status.Steps()); rest > 0 {
-		s.Status.Add(client.BootStep{Name: "other", Seconds: rest})
+		s.Status.AddSteps(client.BootStep{Name: "other", Seconds: rest})
 	}
 	s.Say("boot: %s", show.Timeline(s.Status.Steps()))
 }
 
-// Phase runs a step of the boot, and records its duration and error. After an error the boot goes on.
-func (s *Stage) Phase(name string, step func() error) { s.Status.Add(s.Measure(name, step)) }
+// RunStep runs a step of the boot, and records its duration and error. After an error the boot goes on.
+func (s *Stage) RunStep(name string, step func() error) { s.Status.AddSteps(s.MeasureStep(name, step)) }
 
-// Measure is Phase, but it returns the step instead of adding it to the status.
-func (s *Stage) Measure(name string, step func() error) client.BootStep {
+// MeasureStep is RunStep, but it returns the step instead of adding it to the status.
+func (s *Stage) MeasureStep(name string, step func() error) client.BootStep {
 	start := time.Now()
 	err := step()
 	p := client.BootStep{Name: name, Seconds: time.Since(start).Seconds()}
@@ -203,7 +203,7 @@ func (s *Stage) ExpectServices(cfg *config.Config) {
 		}
 		list = append(list, v)
 	}
-	s.Status.Expect(list)
+	s.Status.SetExpected(list)
 }
 
 func (s *Stage) expectedService(name string, kind supervisor.Kind, need string, wanted bool) *supervisor.Service {
@@ -219,7 +219,7 @@ func (s *Stage) expectedService(name string, kind supervisor.Kind, need string, 
 // expectProfiles makes the status show the gateways of the profiles until the boot registers them. It reads the profiles in a
 // goroutine, while the hooks run. If a hook changes profiles after that, the status is wrong until the boot reads them.
 func (s *Stage) expectProfiles(cfg *config.Config) {
-	s.Status.ExpectSoon(func() []*supervisor.Service {
+	s.Status.ExpectLater(func() []*supervisor.Service {
 		found, _, err := s.Store.List() // the boot itself reports the warnings
 		if err != nil {
 			return nil
@@ -239,7 +239,7 @@ func (s *Stage) expectProfiles(cfg *config.Config) {
 
 // Expected returns the services that the boot will register, see [bootstatus.Status.Expected]; nil after the boot.
 func (s *Stage) Expected(ctx context.Context, all bool) []*supervisor.Service {
-	if s.Status.IsOver() || !s.Serves() {
+	if s.Status.HasEnded() || !s.Serves() {
 		return nil
 	}
 	return s.Status.Expected(ctx, all)

@@ -58,7 +58,7 @@ func (r *preparation) fillEmptyHome(ctx context.Context, s *boot.Step) error {
 // changeTenantOwners makes the boot program give the homes of profiles with users of their own to these users. It is a phase
 // of [boot.Prepare].
 func (r *preparation) changeTenantOwners(ctx context.Context, s *boot.Step) error {
-	r.move(ctx, r.job, s.Tell)
+	r.changeOwners(ctx, r.job, s.Tell)
 	return nil
 }
 
@@ -67,13 +67,13 @@ func (r *preparation) changeTenantOwners(ctx context.Context, s *boot.Step) erro
 func (s *Stage) correctHomeOwner(ctx context.Context, profile string) {
 	job := s.Job(s.Config())
 	job.Starting = profile
-	s.move(ctx, job, func(l boot.Line) { writeLine(s.Agents, l) })
+	s.changeOwners(ctx, job, func(l boot.LogLine) { writeLine(s.Agents, l) })
 }
 
 // moveTime is how long correctHomeOwner may take. The boot program stops after 5 s, so only a hung disk makes it longer.
 const moveTime = 7 * time.Second
 
-func (s *Stage) move(ctx context.Context, job boot.Job, tell func(boot.Line)) {
+func (s *Stage) changeOwners(ctx context.Context, job boot.Job, tell func(boot.LogLine)) {
 	ctx, cancel := context.WithTimeout(ctx, moveTime)
 	defer cancel()
 	job.ChangeOwners = true
@@ -103,7 +103,7 @@ func (r *preparation) finishBoot(started func() (*bootProgram, error), report *b
 	if !errors.Is(err, errEnded) || r.cfg.Boot.Strict {
 		return err
 	}
-	r.Status.Add(client.BootStep{Name: "boot program", Error: err.Error()})
+	r.Status.AddSteps(client.BootStep{Name: "boot program", Error: err.Error()})
 	r.Warn("%v — continuing", err)
 	if report != nil && !r.reported {
 		return r.report(report)
@@ -138,7 +138,7 @@ func (r *preparation) handleMessage(m boot.Message) error {
 		}))
 	case m.Steps != nil:
 		r.Status.HooksEnd()
-		r.Status.Add(m.Steps...)
+		r.Status.AddSteps(m.Steps...)
 	}
 	return nil
 }
@@ -147,7 +147,7 @@ func (r *preparation) handleMessage(m boot.Message) error {
 // that the container must stop.
 func (r *preparation) report(report *boot.Report) error {
 	r.reported = true
-	r.Status.Add(report.Phases...)
+	r.Status.AddSteps(report.Phases...)
 	r.Units.SetHome(report.Home)
 	if len(report.Env) > 0 {
 		r.Units.SetEnv(proc.SetEnv(r.Units.Env(), report.Env))
@@ -163,12 +163,12 @@ func (r *preparation) report(report *boot.Report) error {
 	case ending && r.cfg.Image.Stage2Fails == "2":
 		return fmt.Errorf("the boot step %q has failed, which ends the boot in this image: %s; S6_BEHAVIOUR_IF_STAGE2_FAILS=0 goes on", ends.Name, ends.Error)
 	}
-	r.Phase("wait", func() error { // for work in the background, such as opening the control socket
+	r.RunStep("wait", func() error { // for work in the background, such as opening the control socket
 		r.ready()
 		return nil
 	})
 	if report.Full { // the agent's user has changed, so agents can't write to their files yet
-		r.Phase("owners", func() error {
+		r.RunStep("owners", func() error {
 			select {
 			case <-r.RepairOwners(r.ctx, true):
 			case <-time.After(ownersTime): // the repair goes on in the background
@@ -177,8 +177,8 @@ func (r *preparation) report(report *boot.Report) error {
 			return nil
 		})
 	}
-	if hook := r.Units.SaveRules(r.cfg); hook != nil {
-		r.Phase(hook.Name, func() error { // if the hook fails, the gateways start a little later
+	if hook := r.Units.SaveRulesHook(r.cfg); hook != nil {
+		r.RunStep(hook.Name, func() error { // if the hook fails, the gateways start a little later
 			_, err := r.runHook(*hook)
 			r.Status.HooksEnd()
 			return err
@@ -201,7 +201,7 @@ func (r *preparation) runHook(h boot.Hook) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if doubt := r.Units.WarnOfProgram("the hook "+h.Name, u); doubt != "" && h.Number > 0 { // hook 0 is hinit's own (SaveRules)
+	if doubt := r.Units.WarnOfProgram("the hook "+h.Name, u); doubt != "" && h.Number > 0 { // hook 0 is hinit's own (SaveRulesHook)
 		r.Warn("%s", doubt)
 	}
 	name := u.Name

@@ -70,11 +70,11 @@ func (old Handover) TakeOver() (start Start, err error) {
 func Container(argv0 string, args []string, path func(home string) string) (start Start, code int, ok bool) {
 	cfg, err := registry.LoadConfig(config.Options{Env: os.LookupEnv})
 	if err != nil {
-		return start, initlog.Refuse(exitUsage, err), false
+		return start, initlog.ReportRefusal(exitUsage, err), false
 	}
 	agent, err := boot.ResolveAgent(cfg)
 	if err != nil {
-		return start, initlog.Refuse(ExitFailed, err), false
+		return start, initlog.ReportRefusal(ExitFailed, err), false
 	}
 	if err := boot.CheckStartUser(os.Geteuid(), agent.User.UID, agent.Known, os.LookupEnv); err != nil {
 		initlog.WriteTermination(ExitFailed, err)
@@ -97,20 +97,20 @@ func Container(argv0 string, args []string, path func(home string) string) (star
 func ServicesOnly(file string) (start Start, code int, ok bool) {
 	file, err := findConfigFile(file)
 	if err != nil {
-		return start, initlog.Refuse(exitUsage, err), false
+		return start, initlog.ReportRefusal(exitUsage, err), false
 	}
 	cfg, err := registry.LoadConfig(config.Options{Path: file, Plain: true, Env: os.LookupEnv})
 	if err == nil && len(cfg.Services) == 0 {
 		err = config.NoServices(cfg.Path)
 	}
 	if err != nil {
-		return start, initlog.Refuse(exitUsage, err), false
+		return start, initlog.ReportRefusal(exitUsage, err), false
 	}
 	return Start{Config: cfg, Agent: boot.CallerAsAgent(), Route: boot.RunPlan{Plain: true}}, 0, true
 }
 
-// hereConfig is the file that "hinit run" reads in the working directory if the user names none.
-const hereConfig = "hinit.yaml"
+// defaultConfigFile is the file that "hinit run" reads in the working directory if the user names none.
+const defaultConfigFile = "hinit.yaml"
 
 // findConfigFile returns the path of a plain supervisor's configuration: an absolute one, so that a reload finds the same
 // file.
@@ -121,14 +121,14 @@ func findConfigFile(named string) (file string, err error) {
 	case os.Getenv("HINIT_CONFIG") != "":
 		file = os.Getenv("HINIT_CONFIG")
 	default:
-		file = hereConfig
+		file = defaultConfigFile
 		blocking.Run(blocking.Foreign, func() { _, err = os.Stat(file) })
 		if errors.Is(err, os.ErrNotExist) {
 			file = config.DefaultPath
 			blocking.Run(blocking.Foreign, func() { _, err = os.Stat(file) })
 		}
 		if errors.Is(err, os.ErrNotExist) {
-			return "", fmt.Errorf("cannot run the services: there is no %s here and no %s; name a file: hinit run -c FILE", hereConfig, config.DefaultPath)
+			return "", fmt.Errorf("cannot run the services: there is no %s here and no %s; name a file: hinit run -c FILE", defaultConfigFile, config.DefaultPath)
 		}
 	}
 	return filepath.Abs(file)
@@ -146,7 +146,7 @@ func (s *Stage) StartCmd(ctx context.Context) {
 	patience, done := context.WithTimeout(ctx, syncTime)
 	_ = s.Logs.Sync(patience)
 	done()
-	s.start(ctx, s.Units.Cmd(s.Config(), s.Route(), Controls(os.Stdin)), "the CMD")
+	s.start(ctx, s.Units.Cmd(s.Config(), s.Route(), IsControllingTerminal(os.Stdin)), "the CMD")
 }
 
 // StartStandIn starts a process in place of a CMD "gateway run", whose gateway hinit supervises as a service. The process is
@@ -169,8 +169,8 @@ func (s *Stage) start(ctx context.Context, u supervisor.Unit, what string) {
 	}
 }
 
-// Controls reports whether f is the controlling terminal of this process.
-func Controls(f *os.File) bool {
+// IsControllingTerminal reports whether f is the controlling terminal of this process.
+func IsControllingTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP) // ENOTTY for any other terminal (tty_ioctl(4))
 	return err == nil
 }

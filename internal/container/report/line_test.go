@@ -17,7 +17,7 @@ func TestWhatPeopleAreTold(t *testing.T) {
 		"web: stopping: asked to":                    {Service: "web", From: supervisor.Up, To: supervisor.Stopping, Reason: "asked to"},
 		"cmd: no such file":                          {Service: "cmd", Reason: "no such file", Exit: &supervisor.Exit{Cause: supervisor.CauseSpawn}},
 	} {
-		if got := Line(r); got != want {
+		if got := LogLine(r); got != want {
 			t.Errorf("%+v\ngot  %q\nwant %q", r, got, want)
 		}
 	}
@@ -27,7 +27,7 @@ func TestWhatPeopleAreTold(t *testing.T) {
 		{Service: "web", From: supervisor.Up, To: supervisor.Stopping, Reason: supervisor.ReasonShutdown},
 		{Service: "web", From: supervisor.Down, To: supervisor.Starting},
 	} {
-		if got := Line(r); got != "" {
+		if got := LogLine(r); got != "" {
 			t.Errorf("%+v is told of: %q", r, got)
 		}
 	}

@@ -41,13 +41,13 @@ type Reporter struct {
 // New returns a Reporter that has not reported any record.
 func New(o Options) *Reporter { return &Reporter{o: o, used: make(chan struct{}, 1)} }
 
-// Hold stops all reports until release is called. It returns the Seq of the last reported record.
-func (r *Reporter) Hold() (reported uint64, release func()) {
+// Pause stops all reports until release is called. It returns the Seq of the last reported record.
+func (r *Reporter) Pause() (reported uint64, release func()) {
 	r.mu.Lock()
 	return r.reported, r.mu.Unlock
 }
 
-// TakeOver sets the Seq of the last reported record to the one that [Reporter.Hold] returned before the re-execution.
+// TakeOver sets the Seq of the last reported record to the one that [Reporter.Pause] returned before the re-execution.
 func (r *Reporter) TakeOver(reported uint64) { r.reported = reported }
 
 // Run reports records until the supervisor has ended or ctx ends. After a quiet time it also returns unused memory to the
@@ -110,7 +110,7 @@ func (r *Reporter) reportNew(history *supervisor.Ring) (cursor uint64, some bool
 	}
 	for _, record := range records {
 		r.reported = record.Seq
-		if line := Line(record); line != "" {
+		if line := LogLine(record); line != "" {
 			r.o.Say("%s", line)
 		}
 		r.o.Observe(record)
@@ -118,8 +118,8 @@ func (r *Reporter) reportNew(history *supervisor.Ring) (cursor uint64, some bool
 	return r.reported, len(records) > 0
 }
 
-// Line returns the line about a record for the container log, or "" if the record is not important enough.
-func Line(r supervisor.Record) string {
+// LogLine returns the line about a record for the container log, or "" if the record is not important enough.
+func LogLine(r supervisor.Record) string {
 	if r.By != nil {
 		r.Reason += ", by " + show.By(r.By)
 	}
@@ -128,7 +128,7 @@ func Line(r supervisor.Record) string {
 		return r.Reason
 	case strings.HasPrefix(r.Service, units.HookPrefix):
 		return "" // the boot reports its hooks itself
-	case runs.Owns(r.Service): // commands of clients are many, and their clients learn the result
+	case runs.IsRun(r.Service): // commands of clients are many, and their clients learn the result
 		if r.Exit != nil && r.Exit.Cause == supervisor.CauseOOM {
 			return fmt.Sprintf("%s: %s", r.Service, show.Ending(new(r.Exit.Wire())))
 		}

@@ -47,7 +47,7 @@ func TestEachRecordIsReportedOnce(t *testing.T) {
 	first := reporter()
 	remark("one")
 	first.reportNew(loop.History())
-	reported, release := first.Hold()
+	reported, release := first.Pause()
 	remark("two")
 	second := reporter()
 	second.TakeOver(reported)

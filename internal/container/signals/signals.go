@@ -46,7 +46,7 @@ var fatalSignals = []os.Signal{unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN}
 // Listen installs a handler for every signal on which hinit acts, and for those that would otherwise kill or stop it. It
 // ignores none of them, because an ignored signal stays ignored in children: execve(2) resets only handled ones.
 func Listen() *Signals {
-	s := &Signals{Children: make(chan os.Signal, 1), Orders: early.Orders(), faults: proc.IgnoreSentFaults()}
+	s := &Signals{Children: make(chan os.Signal, 1), Orders: early.InitSignalChannel(), faults: proc.IgnoreSentFaults()}
 	signal.Notify(s.Children, unix.SIGCHLD)
 	proc.RestoreIgnoredSignals()
 	signal.Notify(make(chan os.Signal, 1), fatalSignals...)

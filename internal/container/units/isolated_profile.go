@@ -97,9 +97,9 @@ func (m *Maker) sharedArguments(cfg *config.Config, key string) (words []string)
 	return append(words, key+filepath.Join(filepath.Dir(cfg.Control.Socket), "isolation"))
 }
 
-// SaveRules returns a boot step that writes the rules file (see sharedArguments). It is nil if no profile is isolated, or if
+// SaveRulesHook returns a boot step that writes the rules file (see sharedArguments). It is nil if no profile is isolated, or if
 // hinit does not run as root.
-func (m *Maker) SaveRules(cfg *config.Config) *boot.Hook {
+func (m *Maker) SaveRulesHook(cfg *config.Config) *boot.Hook {
 	if m.agent.Cred == nil || !cfg.AnyIsolation() {
 		return nil
 	}

@@ -37,12 +37,12 @@ func (m *Maker) limitByCgroup(own *config.ProcessSettings, service string, ownUs
 	}
 	g := m.groups.Load()
 	if g != nil {
-		g.Set(&spec.Setup, service, proc.CgroupLimits{High: uint64(own.Memory.High), Max: uint64(own.Memory.Max), Weight: own.Priority.CPUWeight, PIDs: own.Priority.MaxPIDs})
+		g.Assign(&spec.Setup, service, proc.CgroupLimits{High: uint64(own.Memory.High), Max: uint64(own.Memory.Max), Weight: own.Priority.CPUWeight, PIDs: own.Priority.MaxPIDs})
 	}
-	if own.Priority.CPUWeight > 0 && !g.Has("cpu") {
+	if own.Priority.CPUWeight > 0 && !g.HasController("cpu") {
 		spec.Setup.Nice = max(spec.Setup.Nice, proc.NiceOf(own.Priority.CPUWeight))
 	}
-	if _, set := own.Limits["nproc"]; own.Priority.MaxPIDs > 0 && !g.Has("pids") && ownUser && !set {
+	if _, set := own.Limits["nproc"]; own.Priority.MaxPIDs > 0 && !g.HasController("pids") && ownUser && !set {
 		n := uint64(own.Priority.MaxPIDs)
 		spec.Limits = append(slices.Clone(spec.Limits), proc.Limit{Resource: unix.RLIMIT_NPROC, Soft: n, Hard: n})
 	}
@@ -52,7 +52,7 @@ func (m *Maker) limitByCgroup(own *config.ProcessSettings, service string, ownUs
 // pid is its process, or 0 for the one that starts next. ownUser means that the profile has its own user.
 func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) string {
 	g := m.groups.Load()
-	in := g.Has(controller)
+	in := g.HasController(controller)
 	if in && pid != 0 {
 		blocking.Run(blocking.Short, func() { in = proc.InServiceCgroup(pid, service) })
 		if !in {

@@ -29,8 +29,8 @@ func StandInUnit(path string, env []string, cred *proc.Cred) supervisor.Unit {
 	}
 }
 
-// StandIn is "sleep infinity" as a function of hinit: it sleeps until a signal kills the process.
-func StandIn() int {
+// RunStandIn is "sleep infinity" as a function of hinit: it sleeps until a signal kills the process.
+func RunStandIn() int {
 	for {
 		_ = unix.Pause() // returns only after a handled signal
 	}

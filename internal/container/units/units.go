@@ -172,7 +172,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	policy.ReportsReadiness = cfg.Agent.Ready == config.ReadyState
 	policy.LimitedStarts = true
 	spec := m.profileSpec(cfg, p, cfg.Expand(command, vars), cfg.ExpandString(cfg.Agent.Cwd, vars), own.Limits, exports, m.gatewayVars(cfg, p))
-	spec.Env, spec.OOM = reuse(&m.gatewayEnv, spec.Env), oomAdjOf(own.Priority, supervisor.KindGateway)
+	spec.Env, spec.OOM = shareList(&m.gatewayEnv, spec.Env), oomAdjOf(own.Priority, supervisor.KindGateway)
 	if len(policy.StopCommand) > 0 {
 		policy.StopCommand = isolation.Wrap(spec.Argv, policy.StopCommand)
 	}
@@ -197,9 +197,9 @@ func (m *Maker) profileSpec(cfg *config.Config, p profiles.Profile, argv []strin
 	return spec
 }
 
-// reuse returns the list at place if it equals the given one. Otherwise it stores the given one there. So gateways share one
+// shareList returns the list at place if it equals the given one. Otherwise it stores the given one there. So gateways share one
 // environment; hundreds of copies would take a tenth of the heap.
-func reuse(place *atomic.Pointer[[]string], list []string) []string {
+func shareList(place *atomic.Pointer[[]string], list []string) []string {
 	if last := place.Load(); last != nil && slices.Equal(*last, list) {
 		return *last
 	}

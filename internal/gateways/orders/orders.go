@@ -33,12 +33,12 @@ type Backend interface {
 	// Record writes the intent of an order to the volume. After an error the order is not carried out. The function sync makes
 	// the record survive a crash of the machine. Both block on the disk.
 	Record(o *Order) (sync func() error, err error)
-	// Act passes an order to the supervisor, and returns when the supervisor has it. effect says for users what has happened at
-	// once, such as "gateway-coder got TERM". Act does not wait for the disk.
-	Act(o *Order) (effect string, err error)
-	// Retry is called for an order that was carried out without a record. It arranges that the record is written later, and does
+	// Execute passes an order to the supervisor, and returns when the supervisor has it. effect says for users what has happened
+	// at once, such as "gateway-coder got TERM". Execute does not wait for the disk.
+	Execute(o *Order) (effect string, err error)
+	// RetryRecord is called for an order that was carried out without a record. It arranges that the record is written later, and does
 	// not block.
-	Retry(o *Order)
+	RetryRecord(o *Order)
 }
 
 // Queues holds the orders of all profiles. Any goroutine may call its methods.
@@ -82,8 +82,8 @@ type Order struct {
 // StayDown is the verb that sets the desired state of a gateway to down without ending it (s6-svc -Q).
 const StayDown client.Verb = "unwant"
 
-// Want returns the desired_state that an order records for its profile.
-func (o *Order) Want() string {
+// DesiredState returns the desired_state that an order records for its profile.
+func (o *Order) DesiredState() string {
 	if o.Verb == client.VerbStop || o.Verb == StayDown {
 		return profiles.Stopped
 	}
@@ -95,7 +95,7 @@ func (o *Order) Want() string {
 // is the author of the order.
 func (s *Queues) Submit(verb client.Verb, service, profile string, patience time.Duration, by *client.By) *Order {
 	o := &Order{Verb: verb, Service: service, Profile: profile, By: by, since: time.Now(), done: make(chan struct{})}
-	if o.Want() == profiles.Stopped {
+	if o.DesiredState() == profiles.Stopped {
 		wait := stopPatience
 		if patience > 0 {
 			wait = min(wait, patience/2)
@@ -110,7 +110,7 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 		s.queues[profile] = q
 		s.actInTime(q, o)
 		guard.Go("carrying out orders", func() {
-			for s.next(q, profile) {
+			for s.advance(q, profile) {
 				s.executeCurrent(q)
 			}
 		})
@@ -128,7 +128,7 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 	} else {
 		s.actInTime(q, o)
 		if last := len(q.waiting) - 1; last+1 >= maxWaiting {
-			replace(q.waiting[last], o)
+			supersede(q.waiting[last], o)
 			q.waiting = q.waiting[:last]
 		}
 		q.waiting = append(q.waiting, o)
@@ -156,8 +156,8 @@ func (q *queue) isOverdue() bool {
 	return len(q.waiting) > 0 && time.Since(q.current.since) >= stopPatience
 }
 
-// replace ends an order, because a newer one takes its place. The caller holds the mutex.
-func replace(o, newer *Order) {
+// supersede ends an order, because a newer one takes its place. The caller holds the mutex.
+func supersede(o, newer *Order) {
 	o.replaced = true
 	if o.Verb == newer.Verb {
 		o.replacedBy = newer
@@ -167,15 +167,15 @@ func replace(o, newer *Order) {
 	close(o.done)
 }
 
-// next makes the oldest waiting order the current one. Without one it removes the queue and returns false.
-func (s *Queues) next(q *queue, profile string) bool {
+// advance makes the oldest waiting order the current one. Without one it removes the queue and returns false.
+func (s *Queues) advance(q *queue, profile string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q.current = nil
 	for q.current == nil && len(q.waiting) > 0 {
 		q.current, q.waiting = q.waiting[0], q.waiting[1:]
 		if q.isOverdue() {
-			replace(q.current, q.newest())
+			supersede(q.current, q.newest())
 			q.current = nil
 		}
 	}
@@ -202,7 +202,7 @@ func (s *Queues) executeCurrent(q *queue) {
 	unrecorded := <-synced
 	err = o.failed
 	if unrecorded != nil {
-		s.backend.Retry(o)
+		s.backend.RetryRecord(o)
 		if err == nil {
 			err = fmt.Errorf("the %s is under way, but cannot be recorded, so a restart of the container may undo it: %w", o.Verb, unrecorded)
 		}
@@ -217,7 +217,7 @@ func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	defer s.mu.Unlock()
 	o.recorded = true
 	if !o.replaced && !o.acting && q.isOverdue() {
-		replace(o, q.newest())
+		supersede(o, q.newest())
 	}
 	return o.replaced
 }
@@ -230,7 +230,7 @@ func (s *Queues) passToSupervisor(q *queue, o *Order, overtakes bool) {
 	if !s.claimTurn(q, o, overtakes) {
 		return
 	}
-	effect, err := s.backend.Act(o)
+	effect, err := s.backend.Execute(o)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o.acted, o.effect, o.failed = true, effect, err
@@ -249,10 +249,10 @@ func (s *Queues) claimTurn(q *queue, o *Order, overtakes bool) bool {
 		return true
 	}
 	if c := q.current; c != nil && !c.acting && !c.replaced {
-		replace(c, o)
+		supersede(c, o)
 	}
 	for _, older := range q.waiting[:len(q.waiting)-1] {
-		replace(older, o)
+		supersede(older, o)
 	}
 	q.waiting = []*Order{o}
 	return true

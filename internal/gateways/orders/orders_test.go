@@ -59,14 +59,14 @@ func (w *world) Record(o *Order) (func() error, error) {
 		defer w.mu.Unlock()
 		w.writing--
 	}()
-	sync, err := w.intents.Record(o.Profile, o.Want())
+	sync, err := w.intents.Record(o.Profile, o.DesiredState())
 	if err != nil {
 		return nil, err
 	}
 	return func() error { w.gate(); return sync() }, nil
 }
 
-func (w *world) Act(o *Order) (string, error) {
+func (w *world) Execute(o *Order) (string, error) {
 	time.Sleep(time.Millisecond) // the supervisor takes its time, so orders that are handed over side by side would overtake each other
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -74,11 +74,11 @@ func (w *world) Act(o *Order) (string, error) {
 		w.t.Errorf("a %s is carried out twice", o.Verb)
 	}
 	w.acted = append(w.acted, o)
-	w.gateway = o.Want()
+	w.gateway = o.DesiredState()
 	return w.effect, nil
 }
 
-func (w *world) Retry(o *Order) { go w.recordLater(o.Profile) }
+func (w *world) RetryRecord(o *Order) { go w.recordLater(o.Profile) }
 
 // gate waits while the volume is frozen.
 func (w *world) gate() {
@@ -239,7 +239,7 @@ func (w *world) schedule(r *rand.Rand) {
 			before := len(w.acted)
 			w.mu.Unlock()
 			o := w.orders.Submit(verb, "gateway-default", profiles.Default, patience, nil)
-			want = o.Want()
+			want = o.DesiredState()
 			clients.Go(func() { w.client(o, verb, patience, before) })
 		case 5, 6:
 			note("freeze")
@@ -311,7 +311,7 @@ func (w *world) client(o *Order, verb client.Verb, patience time.Duration, befor
 		w.t.Errorf("%s is said to be done: recorded %v, carried out %v", verb, o.recorded, o.acted)
 	case err == nil && !w.carriedOut(o, before):
 		w.t.Errorf("a %s that is said to be done was carried out before it was given", verb)
-	case late && o.Want() == profiles.Stopped && o.unrecordedAt.Before(time.Now()) && !o.acting && w.newest() == o:
+	case late && o.DesiredState() == profiles.Stopped && o.unrecordedAt.Before(time.Now()) && !o.acting && w.newest() == o:
 		w.t.Errorf("the time of a %s is over, and it was not carried out: %v", verb, err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 // filters of system calls than this process. For a client that has exited the answer is yes, because nothing is known about
 // it.
 func IsIsolated(conn net.Conn, pid int) bool {
-	own, err := proc.Confined(os.Getpid())
-	theirs, err2 := proc.Confined(pid)
-	return err != nil || err2 != nil || theirs.Filters > own.Filters || proc.PeerGone(conn)
+	own, err := proc.ReadConfinement(os.Getpid())
+	theirs, err2 := proc.ReadConfinement(pid)
+	return err != nil || err2 != nil || theirs.Filters > own.Filters || proc.PeerExited(conn)
 }

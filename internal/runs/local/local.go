@@ -1,4 +1,4 @@
-// Package local makes a Book of runs for a program that does not use PID 1, such as the task board on its own. PID 1 does not
+// Package local makes a Tracker of runs for a program that does not use PID 1, such as the task board on its own. PID 1 does not
 // link this package. It owns one goroutine, the loop of a supervisor.
 package local
 
@@ -13,9 +13,9 @@ import (
 	"hinit/supervisor"
 )
 
-// Book returns a Book with a supervisor of its own. The program becomes a subreaper, so that descendants of runs become its
-// children. Living runs go on after the program has ended. Call Book once in a process.
-func Book() (*runs.Book, error) {
+// NewTracker returns a Tracker with a supervisor of its own. The program becomes a subreaper, so that descendants of runs become its
+// children. Living runs go on after the program has ended. Call NewTracker once in a process.
+func NewTracker() (*runs.Tracker, error) {
 	proc.RestoreIgnoredSignals()
 	procs, err := proc.New()
 	if err != nil {
@@ -23,9 +23,9 @@ func Book() (*runs.Book, error) {
 	}
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
-	b := runs.NewBook()
+	b := runs.NewTracker()
 	loop := supervisor.NewLoop(supervisor.Config{
-		Procs: procs, Logs: sink{b}, Children: children, MuteSIGCHLD: proc.MuteChildren(), OOMKills: proc.OOMKills(),
+		Procs: procs, Logs: sink{b}, Children: children, MuteSIGCHLD: proc.MuteChildren(), OOMKills: proc.OOMKillCounter(),
 		OnSignal: func(os.Signal) supervisor.Event { return nil },
 	})
 	guard.Go("supervising the runs", func() { loop.Run() })
@@ -34,7 +34,7 @@ func Book() (*runs.Book, error) {
 }
 
 // sink is the LogSink of a supervisor that has only runs.
-type sink struct{ *runs.Book }
+type sink struct{ *runs.Tracker }
 
 // Tail does nothing, because the output of a run is in its file.
 func (sink) Tail(string, func([]string)) {}

@@ -28,9 +28,9 @@ type Supervisor interface {
 	Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error
 	Do(ctx context.Context, e supervisor.Event) error
 	Snapshot() *supervisor.Snapshot
-	// Identity returns a Spec with the user, environment and directory of a service. If root is true, the service runs as root, and
+	// ForeignSpec returns a Spec with the user, environment and directory of a service. If root is true, the service runs as root, and
 	// nothing in the Spec comes from the agent. Otherwise the service runs as the agent.
-	Identity(root bool) proc.Spec
+	ForeignSpec(root bool) proc.Spec
 	Say(format string, args ...any)
 }
 
@@ -362,7 +362,7 @@ const (
 
 // unit returns the unit by which the supervisor runs the service or logger in the directory p, with the policy of s6-supervise.
 func (s *Service) unit(name string, p *Directory) supervisor.Unit {
-	spec := s.scanner.Identity(p.Root)
+	spec := s.scanner.ForeignSpec(p.Root)
 	dir, def := p.Path, p.Definition
 	if p.Pin != nil { // no other directory can take the place of a pinned one
 		dir = "/proc/self/fd/" + strconv.Itoa(int(p.Pin.Fd()))

@@ -13,7 +13,7 @@ import (
 
 type identities struct{ Scanner }
 
-func (identities) Identity(bool) proc.Spec { return proc.Spec{} }
+func (identities) ForeignSpec(bool) proc.Spec { return proc.Spec{} }
 
 func TestAUnitOfRootIsRunFromItsDirectoryAsLongAsThereIsTheUnit(t *testing.T) {
 	path, err := filepath.EvalSymlinks(t.TempDir())

@@ -139,7 +139,7 @@ func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte
 		}
 		return err
 	case 'o':
-		if err := s.host.Refuse(name); err != nil {
+		if err := s.host.CheckMayStart(name); err != nil {
 			return err
 		}
 		return s.host.Do(ctx, supervisor.RunOnce{Name: name})

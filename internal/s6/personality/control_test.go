@@ -61,15 +61,15 @@ func (h *host) Command(ctx context.Context, verb client.Verb, name string) error
 	return h.note("%s %s", verb, name)
 }
 
-func (h *host) Refuse(string) error { return nil }
+func (h *host) CheckMayStart(string) error { return nil }
 
 func (h *host) Say(format string, args ...any)      { _ = h.note("say "+format, args...) }
 func (h *host) Warn(format string, args ...any)     { _ = h.note("warn "+format, args...) }
-func (h *host) Reserved(string) string              { return "" }
+func (h *host) WhyReserved(string) string           { return "" }
 func (h *host) CheckCapacity() error                { return nil }
 func (h *host) SlotRemoved(context.Context, string) {}
 
-func (h *host) Identity(bool) proc.Spec { return proc.Spec{Env: os.Environ()} }
+func (h *host) ForeignSpec(bool) proc.Spec { return proc.Spec{Env: os.Environ()} }
 
 func (h *host) SlotMade(context.Context, string, bool, map[string]string) error { return nil }
 

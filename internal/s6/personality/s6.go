@@ -31,8 +31,8 @@ type Host interface {
 	scandir.Host
 	// Command carries out an operator's order to a service. It also records the state that the operator wants.
 	Command(ctx context.Context, verb client.Verb, name string) error
-	// Refuse returns an error if the service is a gateway that must not start now.
-	Refuse(name string) error
+	// CheckMayStart returns an error if the service is a gateway that must not start now.
+	CheckMayStart(name string) error
 	// Warn reports a warning, which the status command also shows.
 	Warn(format string, args ...any)
 }

@@ -203,7 +203,7 @@ func (s *Scanner) accept(name string, link bool) error {
 		return s.acceptGateway(name, profile)
 	}
 	known := s.service(name)
-	if why := s.host.Reserved(name); why != "" && (known == nil || known.Left) {
+	if why := s.host.WhyReserved(name); why != "" && (known == nil || known.Left) {
 		return errors.New(why)
 	}
 	return s.acceptForeignSlot(name, link)

@@ -74,7 +74,7 @@ func (h *host) SlotRemoved(_ context.Context, service string) {
 	h.gone = append(h.gone, service)
 }
 
-func (h *host) Reserved(name string) string {
+func (h *host) WhyReserved(name string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.taken[name]
@@ -131,7 +131,7 @@ func (h *host) Snapshot() *supervisor.Snapshot {
 	return s
 }
 
-func (h *host) Identity(root bool) proc.Spec {
+func (h *host) ForeignSpec(root bool) proc.Spec {
 	spec := proc.Spec{Env: []string{"PATH=/bin:/usr/bin"}}
 	if !root && os.Geteuid() == 0 {
 		spec.Cred = &proc.Cred{UID: agentUID, GID: agentGID}

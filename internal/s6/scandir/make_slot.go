@@ -184,8 +184,8 @@ func (s *Scanner) open(name string, k kind) (*Slot, error) {
 	return &Slot{Name: name, Dir: filepath.Join(s.layout.Scan, name), Kind: k, ID: fsutil.IDOf(info), dir: d}, nil
 }
 
-// Withdraw removes the slot of a service of hinit. If another directory now has the slot's name, it stays.
-func (s *Scanner) Withdraw(ctx context.Context, name string) error {
+// RemoveSlot removes the slot of a service of hinit. If another directory now has the slot's name, it stays.
+func (s *Scanner) RemoveSlot(ctx context.Context, name string) error {
 	var err error
 	if lost := s.do(ctx, func() {
 		s.queue.drop(name)

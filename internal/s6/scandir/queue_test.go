@@ -49,7 +49,7 @@ func TestASlotInTheQueueIsThereWhenSomebodyLooks(t *testing.T) {
 		t.Errorf("its logger: %+v, %v", slot, err)
 	}
 	must(t, s.makeIfQueued(t.Context(), filepath.Join(g.Scan, "nobody")))
-	must(t, s.Withdraw(t.Context(), names[299-1]))
+	must(t, s.RemoveSlot(t.Context(), names[299-1]))
 	<-made
 	for i, name := range names {
 		slot, err := s.Find(t.Context(), filepath.Join(g.Scan, name))

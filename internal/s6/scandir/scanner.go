@@ -40,8 +40,8 @@ type Host interface {
 	SlotMade(ctx context.Context, profile string, start bool, exports map[string]string) error
 	// SlotRemoved reports that a client has removed the slot of a service of hinit.
 	SlotRemoved(ctx context.Context, service string)
-	// Reserved says why no service may have this name, or returns "" if one may.
-	Reserved(name string) string
+	// WhyReserved says why no service may have this name, or returns "" if one may.
+	WhyReserved(name string) string
 	// CheckCapacity returns an error that says why no more services can be supervised.
 	CheckCapacity() error
 	// Register must also create a log for the service.

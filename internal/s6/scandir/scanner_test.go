@@ -46,8 +46,8 @@ func TestASlotIsThereWithEverythingTheToolsLookFor(t *testing.T) {
 	if slot.NormallyUp() {
 		t.Error("the down file is not there")
 	}
-	must(t, s.Withdraw(t.Context(), "gateway-a"))
-	must(t, s.Withdraw(t.Context(), "gateway-a"))
+	must(t, s.RemoveSlot(t.Context(), "gateway-a"))
+	must(t, s.RemoveSlot(t.Context(), "gateway-a"))
 	if _, err := os.Lstat(g.Scan + "/gateway-a"); !os.IsNotExist(err) || s.Has("gateway-a") {
 		t.Errorf("the slot is still there: %v", err)
 	}

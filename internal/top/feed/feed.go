@@ -139,19 +139,19 @@ func (f *Feed) ReadProcesses(of model.ID, pid int) model.ProcessDetails {
 		out.Missing = "its processes are not to be seen from here: ask inside the container, as root or as the agent's user"
 		return out
 	}
-	all, err := procusage.Read(root, nil)
+	all, err := procusage.ReadProcesses(root, nil)
 	if err != nil {
 		out.Missing = err.Error()
 		return out
 	}
 	roots := proc.ServiceRoots{Mains: map[int]string{pid: of.Name}}
 	if st := f.status.Load(); st != nil {
-		roots = procusage.RootsOf(*st, root)
+		roots = procusage.ServiceRootsOf(*st, root)
 	}
 	owners := roots.Owners(all)
 	list := all.Tree(pid, func(of int) bool { return owners[of] == pid })
 	for _, p := range list[:min(len(list), maxProcesses)] {
-		out.Processes = append(out.Processes, model.Process{PID: p.PID, Depth: p.Depth, Memory: p.Memory, Command: procusage.Command(root, p.PID)})
+		out.Processes = append(out.Processes, model.Process{PID: p.PID, Depth: p.Depth, Memory: p.Memory, Command: procusage.CommandLine(root, p.PID)})
 	}
 	environ, err := procusage.ReadHead(fmt.Sprintf("%s/%d/environ", root, pid))
 	if err != nil {
@@ -271,7 +271,7 @@ const (
 // proc returns the path of the /proc that shows the processes of the services, or "" if none is visible.
 func (f *Feed) proc() string {
 	if st := f.status.Load(); st != nil && st.Init.PID > 0 {
-		return procusage.Root(f.client.Socket(), st.Init.PID)
+		return procusage.FindProc(f.client.Socket(), st.Init.PID)
 	}
 	return ""
 }
@@ -293,11 +293,11 @@ func (f *Feed) Usage(ctx context.Context, used func(map[string]procusage.Usage))
 		if st != nil && root != "" {
 			now, err := time.Now(), error(nil)
 			before, spare = last, before
-			if last, err = procusage.Read(root, spare); err != nil {
+			if last, err = procusage.ReadProcesses(root, spare); err != nil {
 				root, before = "", nil
 				used(nil)
 			} else {
-				used(last.Used(procusage.RootsOf(*st, root), before, now.Sub(at)))
+				used(last.UsageByService(procusage.ServiceRootsOf(*st, root), before, now.Sub(at)))
 				at = now
 			}
 		} else if st != nil {

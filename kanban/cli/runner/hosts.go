@@ -56,7 +56,7 @@ func Local(ctx context.Context, cfg *config.Config) (*Runner, error) {
 
 // localHost is the host that starts runs in this process.
 type localHost struct {
-	book *runs.Book
+	book *runs.Tracker
 	cfg  *config.Config
 }
 
@@ -140,7 +140,7 @@ func (h localHost) FollowRuns(ctx context.Context, tell func(client.Run) error) 
 const maxGitOutput = 1 << 20
 
 // localRuns returns the registry of the runs of this process. Its supervisor reaps all children of this process.
-var localRuns = sync.OnceValues(onehost.Book)
+var localRuns = sync.OnceValues(onehost.NewTracker)
 
 // Git runs git in dir and returns its output, even if git fails. If profile is set, git runs in that profile's isolation, and
 // with the repository's hooks disabled. Git is a [kanban.Git].
@@ -165,8 +165,8 @@ func Git(ctx context.Context, profile, dir string, args ...string) (string, erro
 // the function always returns false.
 func Isolated(lookup func(string) (string, bool)) func(profile string) (bool, error) {
 	return func(profile string) (bool, error) {
-		own, ownErr := proc.Confined(os.Getpid())
-		one, err := proc.Confined(1)
+		own, ownErr := proc.ReadConfinement(os.Getpid())
+		one, err := proc.ReadConfinement(1)
 		if ownErr == nil && err == nil && own.Filters >= one.Filters+isolation.Filters {
 			return false, nil
 		}

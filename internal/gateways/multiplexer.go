@@ -19,8 +19,8 @@ import (
 // The topology says which gateway serves a profile: its own, or the default profile's gateway, which can serve several
 // profiles (a multiplexer).
 
-// serving is what hinit knows about the profiles that the default profile's gateway serves. It is immutable.
-type serving struct {
+// servedProfiles is what hinit knows about the profiles that the default profile's gateway serves. It is immutable.
+type servedProfiles struct {
 	profiles.Topology        // topology with which the gateway was started; while it is down, the topology for its next start
 	topologyRun       uint64 // run that was started with Topology; 0 for none
 
@@ -70,9 +70,9 @@ func (m *Manager) ServedBy(s *supervisor.Service) string {
 
 const servedNote = "served by the multiplexer of profile " + profiles.Default
 
-// Note returns a remark for the status of a gateway. Another gateway may serve its profile, or have the same exclusive value,
+// StatusRemark returns a remark for the status of a gateway. Another gateway may serve its profile, or have the same exclusive value,
 // such as a token.
-func (m *Manager) Note(s *supervisor.Service) string {
+func (m *Manager) StatusRemark(s *supervisor.Service) string {
 	switch m.ServedBy(s) {
 	case client.ServedTwice:
 		return "served twice: by its own gateway and by the multiplexer of profile " + profiles.Default + "; end one: hinit stop " + s.Profile
@@ -98,9 +98,9 @@ func (m *Manager) AllowOwnGateway(service string) {
 	}
 }
 
-// Refuse returns an error if a gateway must not start, because the multiplexer serves its profile. It returns nil if the
+// CheckMayStart returns an error if a gateway must not start, because the multiplexer serves its profile. It returns nil if the
 // gateway may start.
-func (m *Manager) Refuse(service string) error {
+func (m *Manager) CheckMayStart(service string) error {
 	profile, ok := profiles.SlotProfile(service)
 	if serves, _ := m.servedByDefault(profile); !ok || !serves || m.Registry.MayRunOwnGateway(profile) {
 		return nil
@@ -181,16 +181,16 @@ func (m *Manager) awaitCondition(ctx context.Context, what func(*supervisor.Snap
 	}
 }
 
-// noteTopology reads the topology with which the default profile's gateway has just started. If it has changed, noteTopology
+// applyTopology reads the topology with which the default profile's gateway has just started. If it has changed, applyTopology
 // ends gateways whose profiles would be served twice, and starts those whose profiles are no longer served.
-func (m *Manager) noteTopology(ctx context.Context) {
+func (m *Manager) applyTopology(ctx context.Context) {
 	run := m.defaultRun() // first, because a later run gets its own call
 	t, err := m.Store.Topology(os.Getenv, "")
 	if err != nil {
 		m.say("cannot tell whether the default profile serves the others: %v", err)
 	}
 	m.mu.Lock()
-	was := m.serving.Swap(&serving{Topology: t, topologyRun: run})
+	was := m.serving.Swap(&servedProfiles{Topology: t, topologyRun: run})
 	m.mu.Unlock()
 	if t.Multiplexed && !was.Multiplexed {
 		m.say("gateways that are down are " + servedNote)
@@ -249,16 +249,16 @@ func (m *Manager) defaultRun() uint64 {
 	return 0
 }
 
-// noteServed stores which profiles the default profile's gateway serves, from its state file. If there are more than the
-// topology says, the topology has changed while the gateway was starting, so noteServed reads it again.
-func (m *Manager) noteServed(s *supervisor.Service, state profiles.State) {
+// storeServedProfiles stores which profiles the default profile's gateway serves, from its state file. If there are more than the
+// topology says, the topology has changed while the gateway was starting, so storeServedProfiles reads it again.
+func (m *Manager) storeServedProfiles(s *supervisor.Service, state profiles.State) {
 	said := state.HasServed && proc.InRun(state.PID, state.StartTime, s.PID)
 	was := m.serving.Load()
 	more := func(o *supervisor.Service) bool {
 		return o.State != supervisor.Down && state.Serves(o.Profile) && !was.Serves(o.Profile)
 	}
 	if said && !(was.hasReport && was.run == s.Run) && len(m.nonDefaultGateways(more)) > 0 {
-		m.noteTopology(context.Background()) // the call ends with the supervisor's loop, so it needs no deadline
+		m.applyTopology(context.Background()) // the call ends with the supervisor's loop, so it needs no deadline
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -331,21 +331,21 @@ func (m *Manager) ChangeTopology(ctx context.Context, mode string, dry bool) (ou
 			return out, err
 		}
 	}
-	m.noteTopology(ctx)
+	m.applyTopology(ctx)
 	if !t.Multiplexed {
 		m.startUnserved(ctx, t)
 	}
 	return out, nil
 }
 
-// noteExclusives stores the exclusive values, such as tokens, of a gateway that has come up, and warns if another running
+// storeExclusives stores the exclusive values, such as tokens, of a gateway that has come up, and warns if another running
 // gateway has one of them.
-func (m *Manager) noteExclusives(service, profile string) {
+func (m *Manager) storeExclusives(service, profile string) {
 	list, err := m.Store.Exclusives(profile)
 	if err != nil {
 		m.say("%s: cannot tell whether another gateway has its tokens: %v", service, err)
 	}
-	m.change(profile, func(g *gateway) { g.exclusives, m.gateways.usersOf = list, nil })
+	m.updateRecord(profile, func(g *gateway) { g.exclusives, m.gateways.usersOf = list, nil })
 	if s := m.Registry.Snapshot().Find(service); s != nil {
 		if text := m.sharedExclusives(s); text != "" {
 			m.say("%s: warning: %s", service, text)

@@ -78,7 +78,7 @@ func (h *Halted) Resume() time.Duration {
 	if h == nil {
 		return 0
 	}
-	proc.Resume(h.before)
+	proc.ThawOthers(h.before)
 	return time.Duration(monotonic() - h.since)
 }
 

@@ -1,11 +1,11 @@
 // Package runs starts commands once, at the request of a client, and remembers how they ended.
 //
 // A run is a unit of the supervisor that never restarts. The supervisor's loop starts it, ends its whole process tree
-// (SIGTERM, grace, SIGKILL) and records its exit. A [Book] keeps what the loop does not need: the client's tag, the time
-// limit, and runs that the loop has forgotten. PID 1 has a Book behind its control API. Other programs make one with package
+// (SIGTERM, grace, SIGKILL) and records its exit. A [Tracker] keeps what the loop does not need: the client's tag, the time
+// limit, and runs that the loop has forgotten. PID 1 has a Tracker behind its control API. Other programs make one with package
 // local.
 //
-// A tag starts at most one process, however often a client asks. A run has ended when all its processes have. A Book
+// A tag starts at most one process, however often a client asks. A run has ended when all its processes have. A Tracker
 // remembers the last [MaxEndedRuns] of them. It owns one goroutine, which follows the loop to its end, and a timer for each
 // run with a time limit.
 package runs
@@ -32,7 +32,7 @@ import (
 	"hinit/supervisor"
 )
 
-// MaxEndedRuns is how many ended runs a Book remembers.
+// MaxEndedRuns is how many ended runs a Tracker remembers.
 const MaxEndedRuns = 1000
 
 // maxLive is how many runs may be alive, because each is a service of the supervisor. A caller other than root may have half
@@ -40,7 +40,7 @@ const MaxEndedRuns = 1000
 const maxLive = 256
 
 // checkRoom returns an error if one more run of a caller would be too many. The caller of checkRoom holds b.mu.
-func (b *Book) checkRoom(caller string) error {
+func (b *Tracker) checkRoom(caller string) error {
 	mine := 0
 	for _, e := range b.live {
 		if caller != "" && e.caller == caller {
@@ -53,7 +53,7 @@ func (b *Book) checkRoom(caller string) error {
 	return &client.Error{Kind: client.KindBusy, Message: fmt.Sprintf("%d runs are alive, %d of this caller; the limits are %d and %d; end some, or wait", len(b.live), mine, maxLive, maxLive/2)}
 }
 
-// Loop is the part of [supervisor.Loop] that a Book uses.
+// Loop is the part of [supervisor.Loop] that a Tracker uses.
 type Loop interface {
 	Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error
 	Do(ctx context.Context, e supervisor.Event) error
@@ -67,15 +67,15 @@ type Loop interface {
 type StartRequest struct {
 	Tag, Template, Profile string
 	Spec                   proc.Spec
-	Output                 *os.File // standard output and error; the Book closes it; nil means /dev/null
+	Output                 *os.File // standard output and error; the Tracker closes it; nil means /dev/null
 	Log                    string   // path of Output, for display
 	Limit                  time.Duration
 	Grace                  time.Duration
 	Caller                 string // whose runs are counted together; "" is root, who has no limit of its own
 }
 
-// Book holds the runs of one supervisor. Any goroutine may call its methods.
-type Book struct {
+// Tracker holds the runs of one supervisor. Any goroutine may call its methods.
+type Tracker struct {
 	mu       sync.Mutex
 	loop     Loop
 	instance string // random, so that IDs differ from other containers' IDs
@@ -87,7 +87,7 @@ type Book struct {
 	changed  chan struct{} // closed at the next change
 }
 
-// entry is a run, with what only the Book needs.
+// entry is a run, with what only the Tracker needs.
 type entry struct {
 	client.Run
 
@@ -100,13 +100,13 @@ type entry struct {
 	err     error
 }
 
-// NewBook returns a Book without runs.
-func NewBook() *Book {
-	return &Book{instance: rand.Text()[:8], live: make(map[string]*entry), byTag: make(map[string]*entry), changed: make(chan struct{})}
+// NewTracker returns a Tracker without runs.
+func NewTracker() *Tracker {
+	return &Tracker{instance: rand.Text()[:8], live: make(map[string]*entry), byTag: make(map[string]*entry), changed: make(chan struct{})}
 }
 
-// Attach connects the Book with its supervisor and follows it. Call it once, before the first run.
-func (b *Book) Attach(loop Loop) {
+// Attach connects the Tracker with its supervisor and follows it. Call it once, before the first run.
+func (b *Tracker) Attach(loop Loop) {
 	b.mu.Lock()
 	b.loop = loop
 	for _, e := range b.live {
@@ -119,8 +119,8 @@ func (b *Book) Attach(loop Loop) {
 // namePrefix begins the names of runs in the supervisor. No service of hinit.yaml or s6 directory can have such a name.
 const namePrefix = "run/"
 
-// Owns reports whether a service of the supervisor is a run.
-func Owns(service string) bool { return strings.HasPrefix(service, namePrefix) }
+// IsRun reports whether a service of the supervisor is a run.
+func IsRun(service string) bool { return strings.HasPrefix(service, namePrefix) }
 
 // CheckTag says why a tag is invalid; "" if it is valid.
 func CheckTag(tag string) string {
@@ -137,7 +137,7 @@ func CheckTag(tag string) string {
 
 // Start starts a run. It returns when the process is running, or has failed to start (Run.End says why). If there is a run
 // with this tag already, Start returns that run and starts nothing.
-func (b *Book) Start(ctx context.Context, o StartRequest) (client.Run, error) {
+func (b *Tracker) Start(ctx context.Context, o StartRequest) (client.Run, error) {
 	b.mu.Lock()
 	if e := b.byTag[o.Tag]; e != nil {
 		b.mu.Unlock()
@@ -186,7 +186,7 @@ func (b *Book) Start(ctx context.Context, o StartRequest) (client.Run, error) {
 }
 
 // awaitStart blocks until the Start that made this run has started its process.
-func (b *Book) awaitStart(ctx context.Context, e *entry) (client.Run, error) {
+func (b *Tracker) awaitStart(ctx context.Context, e *entry) (client.Run, error) {
 	if !pause.Until(ctx, e.starts) {
 		return client.Run{}, context.Cause(ctx)
 	}
@@ -196,7 +196,7 @@ func (b *Book) awaitStart(ctx context.Context, e *entry) (client.Run, error) {
 }
 
 // Pipes returns the output of a run for its process, for [supervisor.LogSink]. It does not block.
-func (b *Book) Pipes(service string) (stdout, stderr *os.File, err error) {
+func (b *Tracker) Pipes(service string) (stdout, stderr *os.File, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.byTag[strings.TrimPrefix(service, namePrefix)]
@@ -215,7 +215,7 @@ func (b *Book) Pipes(service string) (stdout, stderr *os.File, err error) {
 }
 
 // startTimer starts the timer of a run with a time limit. The caller holds b.mu.
-func (b *Book) startTimer(e *entry) {
+func (b *Tracker) startTimer(e *entry) {
 	if e.limit > 0 && e.End == nil && e.timer == nil {
 		e.timer = time.AfterFunc(time.Until(e.StartedAt.Add(e.limit)), guard.Func("ending a run", func() {
 			_, _ = b.stop(context.Background(), e.ID, client.RunTimedOut) // fails only if the supervisor has ended
@@ -225,11 +225,11 @@ func (b *Book) startTimer(e *entry) {
 
 // Stop asks the supervisor to end a run, and does not wait for its end. Its process gets SIGTERM, then its descendants, and
 // all get SIGKILL after the grace period. It does nothing to a run that has ended.
-func (b *Book) Stop(ctx context.Context, id string) (client.Run, error) {
+func (b *Tracker) Stop(ctx context.Context, id string) (client.Run, error) {
 	return b.stop(ctx, id, client.RunStopped)
 }
 
-func (b *Book) stop(ctx context.Context, id, why string) (client.Run, error) {
+func (b *Tracker) stop(ctx context.Context, id, why string) (client.Run, error) {
 	b.mu.Lock()
 	e := b.live[id]
 	if e == nil {
@@ -248,13 +248,13 @@ func (b *Book) stop(ctx context.Context, id, why string) (client.Run, error) {
 }
 
 // Find returns the run with this ID, or an error if there is none.
-func (b *Book) Find(id string) (client.Run, error) {
+func (b *Tracker) Find(id string) (client.Run, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.find(id)
 }
 
-func (b *Book) find(id string) (client.Run, error) {
+func (b *Tracker) find(id string) (client.Run, error) {
 	if e := b.live[id]; e != nil {
 		return e.Run, nil
 	}
@@ -265,7 +265,7 @@ func (b *Book) find(id string) (client.Run, error) {
 }
 
 // Since returns the runs that began or ended after a cursor, in that order, and the next cursor. 0 is before all runs.
-func (b *Book) Since(cursor uint64) ([]client.Run, uint64) {
+func (b *Tracker) Since(cursor uint64) ([]client.Run, uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var out []client.Run
@@ -283,14 +283,14 @@ func (b *Book) Since(cursor uint64) ([]client.Run, uint64) {
 
 // News returns a channel that is closed when a run begins or ends. Call it before Since. Otherwise a change between the two
 // calls is missed.
-func (b *Book) News() <-chan struct{} {
+func (b *Tracker) News() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.changed
 }
 
 // Unique returns another text at each call, for use as a tag.
-func (b *Book) Unique() string {
+func (b *Tracker) Unique() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.next++
@@ -298,7 +298,7 @@ func (b *Book) Unique() string {
 }
 
 // wakeWaiters gives a run that has begun or ended the next Seq, and wakes the callers of News. The caller holds b.mu.
-func (b *Book) wakeWaiters(e *entry) {
+func (b *Tracker) wakeWaiters(e *entry) {
 	b.seq++
 	e.Seq = b.seq
 	close(b.changed)
@@ -306,7 +306,7 @@ func (b *Book) wakeWaiters(e *entry) {
 }
 
 // recordEnds records the ends of runs until the supervisor's loop ends.
-func (b *Book) recordEnds() {
+func (b *Tracker) recordEnds() {
 	for {
 		news := b.loop.News()
 		b.compareAll()
@@ -321,7 +321,7 @@ func (b *Book) recordEnds() {
 
 // compareAll compares all living runs with the supervisor's snapshot, and records which have ended. It takes the snapshot
 // while it holds b.mu, because an older one may lack a run that was just started.
-func (b *Book) compareAll() {
+func (b *Tracker) compareAll() {
 	var over []string
 	b.mu.Lock()
 	snap := b.loop.Snapshot()
@@ -346,7 +346,7 @@ func (b *Book) compareAll() {
 
 // compareRun compares a run with its service v in the supervisor, and records its process or its end. It returns true if the
 // supervisor should forget the run. The caller holds b.mu.
-func (b *Book) compareRun(e *entry, v *supervisor.Service) (over bool) {
+func (b *Tracker) compareRun(e *entry, v *supervisor.Service) (over bool) {
 	switch {
 	case e.End != nil:
 		return false
@@ -377,7 +377,7 @@ func (b *Book) compareRun(e *entry, v *supervisor.Service) (over bool) {
 	return over
 }
 
-// shortenTexts cuts texts that a client chose, because the Book keeps them after the run has ended.
+// shortenTexts cuts texts that a client chose, because the Tracker keeps them after the run has ended.
 func (e *entry) shortenTexts() {
 	e.Log, e.Profile = supervisor.ShortenText(e.Log), supervisor.ShortenText(e.Profile)
 	if e.End != nil {
@@ -386,7 +386,7 @@ func (e *entry) shortenTexts() {
 }
 
 // moveToEnded moves a run to the ended ones, and drops the oldest of them if there are too many. The caller holds b.mu.
-func (b *Book) moveToEnded(e *entry) {
+func (b *Tracker) moveToEnded(e *entry) {
 	e.shortenTexts()
 	delete(b.live, e.ID)
 	b.ended = append(b.ended, e)

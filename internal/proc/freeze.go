@@ -23,7 +23,7 @@ const uninterruptibleLimit = time.Second
 // FreezeOthers stops every other process of the PID namespace, so that none can start a new one. PID 1 calls it before a
 // re-execution when few PIDs are free, so that no process takes the PIDs that the new program needs. It uses kill(2) with -1,
 // which also reaches a child that is just being forked. The result before lists the processes that were already stopped, for
-// [Resume]. The result beyond is a process that this user may not stop, or 0. FreezeOthers blocks until all threads are
+// [ThawOthers]. The result beyond is a process that this user may not stop, or 0. FreezeOthers blocks until all threads are
 // stopped, or returns an error after patience. After an error all processes run again. It fails outside PID 1, where -1 would
 // include processes that do not belong to hinit.
 func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) {
@@ -52,7 +52,7 @@ func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) 
 		}
 		if time.Since(begin) > patience {
 			name := strings.TrimSpace(string(s.readFile(strconv.Itoa(pid) + "/comm")))
-			Resume(before)
+			ThawOthers(before)
 			return nil, 0, fmt.Errorf("process %d (%q) does not stop meanwhile; end it and try again", pid, name)
 		}
 	}
@@ -117,10 +117,10 @@ func (s *scanner) findUnstopped(waiting map[string]time.Time) (pid, beyond int) 
 	return pid, beyond
 }
 
-// Resume continues the processes that [FreezeOthers] has stopped, except those in before. It begins with the youngest, so
+// ThawOthers continues the processes that [FreezeOthers] has stopped, except those in before. It begins with the youngest, so
 // that no shell sees its command still stopped. It also signals processes in an uninterruptible wait, which would otherwise
 // stop when the wait ends.
-func Resume(before []int) {
+func ThawOthers(before []int) {
 	s := newScanner()
 	defer unix.Close(s.dir)
 	if s.scan(); len(s.stats) == 0 { // without a list of processes, continue every process

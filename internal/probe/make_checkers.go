@@ -54,7 +54,7 @@ func (p *Prober) makeCheckers(t *target, env map[string]string, err error) {
 			})
 		}
 		with.check = i
-		l, bad := p.compile(c, &with)
+		l, bad := p.newChecker(c, &with)
 		switch {
 		case missing != "" && err != nil:
 			t.health.Skip(i, now, fmt.Sprintf("the variable %s is not known: %v", missing, err))
@@ -68,8 +68,8 @@ func (p *Prober) makeCheckers(t *target, env map[string]string, err error) {
 	p.reportReadiness(t)
 }
 
-// prepareCheck makes the checker of one check. t.Expand fills in the placeholders of its texts.
-func prepareCheck(c config.Check, t *target) (checker, error) {
+// makeChecker makes the checker of one check. t.Expand fills in the placeholders of its texts.
+func makeChecker(c config.Check, t *target) (checker, error) {
 	switch c.Type {
 	case config.CheckHTTP:
 		return newHTTP(c, t.Expand)
@@ -98,10 +98,10 @@ func prepareCheck(c config.Check, t *target) (checker, error) {
 	return nil, fmt.Errorf("%q is no type of a check", c.Type)
 }
 
-// startCheck starts check i of a service in a goroutine, or queues it for makeAttempts. The caller holds p.mu.
+// startCheck starts check i of a service in a goroutine, or queues it for runQuickChecks. The caller holds p.mu.
 func (p *Prober) startCheck(t *target, i int, now time.Time) {
 	l, version, timeout := t.checkers[i], t.version, t.rules[i].Timeout
-	t.health.NoteStart(i, now, rand.Float64())
+	t.health.RecordStart(i, now, rand.Float64())
 	if c := &t.health.Checks[i]; c.Verdict == Passing {
 		c.Due = p.endOfSlot(c.Due, min(c.Rule.Period/10, maxSlot))
 	}
@@ -118,7 +118,7 @@ func (p *Prober) startCheck(t *target, i int, now time.Time) {
 		start()
 		return
 	}
-	p.attempts = append(p.attempts, func() {
+	p.quickChecks = append(p.quickChecks, func() {
 		if good, answer, over := tcp.connect(time.Time{}); over {
 			p.recordResult(t, version, i, good, answer)
 		} else {
@@ -127,11 +127,11 @@ func (p *Prober) startCheck(t *target, i int, now time.Time) {
 	})
 }
 
-// makeAttempts makes the queued checks that never wait, without switching to another goroutine. The caller holds p.mu, and
-// makeAttempts releases it during the checks.
-func (p *Prober) makeAttempts() {
-	attempts := p.attempts
-	p.attempts = nil
+// runQuickChecks makes the queued checks that never wait, without switching to another goroutine. The caller holds p.mu, and
+// runQuickChecks releases it during the checks.
+func (p *Prober) runQuickChecks() {
+	attempts := p.quickChecks
+	p.quickChecks = nil
 	p.mu.Unlock()
 	defer p.mu.Lock()
 	for _, attempt := range attempts {

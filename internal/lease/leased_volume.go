@@ -13,7 +13,7 @@ import (
 	"hinit/internal/pause"
 )
 
-// The words with which the messages of the lease program begin, see [LeasedVolume.Message].
+// The words with which the messages of the lease program begin, see [LeasedVolume.HandleMessage].
 const (
 	heldPrefix  = "held "  // then the end of the lease in microseconds of CLOCK_BOOTTIME
 	waitsPrefix = "waits " // then the name of the holder of the lease
@@ -49,9 +49,9 @@ func NewLeasedVolume(home string, actor *fsutil.Actor, warn func(string)) *Lease
 	return &LeasedVolume{Volume: v, news: make(chan struct{}, 1)}
 }
 
-// Message handles a message of the lease program: "held MICROSECONDS" or "waits HOLDER". It ignores any other, and does not
+// HandleMessage handles a message of the lease program: "held MICROSECONDS" or "waits HOLDER". It ignores any other, and does not
 // block.
-func (p *LeasedVolume) Message(words string) {
+func (p *LeasedVolume) HandleMessage(words string) {
 	p.messages.Lock()
 	if end, is := strings.CutPrefix(words, heldPrefix); is {
 		if n, err := strconv.ParseInt(end, 10, 64); err == nil && n < int64(1<<53) {

@@ -59,7 +59,7 @@ func TestWhoServesAProfileIsKnown(t *testing.T) {
 	h.service("a", supervisor.Service{State: supervisor.Up, PID: os.Getpid()})
 	h.servedBy(m, "a", client.ServedTwice)
 	m.AllowOwnGateway("gateway-a")
-	if m.Refuse("gateway-a") != nil || !h.hears("a beside: true")() {
+	if m.CheckMayStart("gateway-a") != nil || !h.hears("a beside: true")() {
 		t.Error("an operator's --force is refused")
 	}
 
@@ -98,13 +98,13 @@ func TestTwoGatewaysWithOneTokenAreLoud(t *testing.T) {
 		m.Observe(changed(name, supervisor.Starting, supervisor.Up, ""))
 	}
 	const want = "it has the same TELEGRAM_BOT_TOKEN as gateway-a"
-	h.until("status says it", func() bool { return m.Note(h.Snapshot().Find("gateway-b")) == want })
+	h.until("status says it", func() bool { return m.StatusRemark(h.Snapshot().Find("gateway-b")) == want })
 	h.until("the log says it", h.hears("gateway-b: warning: "+want))
 	if h.hears("secret")() {
 		t.Error("the token is in the log")
 	}
 	h.service("a", supervisor.Service{State: supervisor.Down})
-	if got := m.Note(h.Snapshot().Find("gateway-b")); got != "" {
+	if got := m.StatusRemark(h.Snapshot().Find("gateway-b")); got != "" {
 		t.Errorf("one of them is down: %q", got)
 	}
 	h.write("b", ".env", strings.Repeat("\n", 10_001))
@@ -136,7 +136,7 @@ func TestTheTokensOfManyGatewaysDoNotSlowDownTheStatus(t *testing.T) {
 	h.settled(m)
 	status := func() (notes []string) {
 		for _, s := range h.Snapshot().Services {
-			notes = append(notes, m.Note(s))
+			notes = append(notes, m.StatusRemark(s))
 		}
 		return notes
 	}
@@ -160,7 +160,7 @@ func TestAReexecKeepsTheWarningOfASharedToken(t *testing.T) {
 	next := h.takesOver(m)
 	next.Continue(t.Context())
 	h.until("status says it", func() bool {
-		return next.Note(h.Snapshot().Find("gateway-b")) == "it has the same TELEGRAM_BOT_TOKEN as gateway-a"
+		return next.StatusRemark(h.Snapshot().Find("gateway-b")) == "it has the same TELEGRAM_BOT_TOKEN as gateway-a"
 	})
 }
 
@@ -241,7 +241,7 @@ func TestAReexecKeepsTheGatewayThatAnOperatorForced(t *testing.T) {
 	if stopped := h.settled(next); len(stopped) > 0 {
 		t.Errorf("the supervisor got %q", stopped)
 	}
-	if err := next.Refuse("gateway-p2"); err != nil {
+	if err := next.CheckMayStart("gateway-p2"); err != nil {
 		t.Errorf("its start is refused: %v", err)
 	}
 }

@@ -55,7 +55,7 @@ func askPID1(name string, argv, env bare.Words, missing bool) int {
 		return -1
 	}
 	if !ok {
-		return refuse(name, argv, "", failed)
+		return printRefusal(name, argv, "", failed)
 	}
 	fd := dial()
 	if fd < 0 && missing {
@@ -65,12 +65,12 @@ func askPID1(name string, argv, env bare.Words, missing bool) int {
 		if name == "hinit" {
 			failed = exitUnreachable
 		}
-		return refuse(name, argv, ", and hinit cannot be reached on its socket", failed)
+		return printRefusal(name, argv, ", and hinit cannot be reached on its socket", failed)
 	}
 	request.Add(q.method).Add(" ").Add(q.before).Add(q.name).Add(q.after)
 	request.Add(" HTTP/1.1\r\nHost: hinit\r\nAccept: text/plain\r\nConnection: close\r\nContent-Length: ").Num(len(q.body)).Add("\r\n\r\n").Add(q.body)
 	if bare.Write(fd, request.String()) != request.N {
-		return refuse(name, argv, ", and hinit does not take the request", failed)
+		return printRefusal(name, argv, ", and hinit does not take the request", failed)
 	}
 	n := 0
 	for n < len(answer) {
@@ -200,7 +200,7 @@ func printAnswer(q pid1Request, all string, failed int) int {
 	const status = len("HTTP/1.1 ")
 	end := bare.Index(all, "\r\n\r\n")
 	if end < 0 || len(all) < status+3 {
-		hint(line.Add("cannot get an answer of hinit"))
+		printHint(line.Add("cannot get an answer of hinit"))
 		return failed
 	}
 	head, said := all[:end+2], all[end+4:]
@@ -234,18 +234,18 @@ func printAnswer(q pid1Request, all string, failed int) int {
 	return 0
 }
 
-// refuse prints why a command can't be carried out, with advice, and returns code.
-func refuse(name string, argv bare.Words, also string, code int) int {
+// printRefusal prints why a command can't be carried out, with advice, and returns code.
+func printRefusal(name string, argv bare.Words, also string, code int) int {
 	line.Add("cannot run ").Add(name)
 	if argv.N > 1 && isPlainWord(argv.At(1), "") {
 		line.Add(" ").Add(argv.At(1))
 	}
-	hint(line.Add(": no thread can be made here").Add(also))
+	printHint(line.Add(": no thread can be made here").Add(also))
 	return code
 }
 
-// hint prints a message, with advice at its end.
-func hint(t *bare.Text) {
+// printHint prints a message, with advice at its end.
+func printHint(t *bare.Text) {
 	t.Add("; most likely all process numbers of the container are taken: hinit stop NAME ends who takes them, and so does, in a shell as root, echo stop NAME > ").Add(runtimeDir).Add("/orders\n")
 	bare.Write(2, t.String())
 }

@@ -302,9 +302,9 @@ type Confinement struct {
 	Filters    int // number of seccomp filters
 }
 
-// Confined returns the confinement of a process. It reads only /proc. In PID 1 call it with package internal/blocking,
+// ReadConfinement returns the confinement of a process. It reads only /proc. In PID 1 call it with package internal/blocking,
 // because a process can delay such a read.
-func Confined(pid int) (c Confinement, err error) {
+func ReadConfinement(pid int) (c Confinement, err error) {
 	status := procstat.StatusOf(strconv.Itoa(pid))
 	uid, known := status.Number("Uid", 10)
 	if !known {
@@ -315,10 +315,10 @@ func Confined(pid int) (c Confinement, err error) {
 	return Confinement{uint32(uid), nnp == 1, int(filters)}, nil
 }
 
-// PeerGone reports whether the process that connected to a Unix socket has ended (unix(7), SO_PEERPIDFD). Its PID may then
-// belong to another process. Call PeerGone after you have looked up something by the peer's PID: false proves that the PID
-// still belonged to the peer. PeerGone does not block. Before Linux 6.5 it always returns false.
-func PeerGone(conn net.Conn) bool {
+// PeerExited reports whether the process that connected to a Unix socket has ended (unix(7), SO_PEERPIDFD). Its PID may then
+// belong to another process. Call PeerExited after you have looked up something by the peer's PID: false proves that the PID
+// still belonged to the peer. PeerExited does not block. Before Linux 6.5 it always returns false.
+func PeerExited(conn net.Conn) bool {
 	gone := true
 	err := onSocket(conn, func(fd int) error {
 		pidfd, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
@@ -335,8 +335,8 @@ func PeerGone(conn net.Conn) bool {
 	return err != nil || gone
 }
 
-// Peer returns the PID and the user of the process at the other end of a Unix socket, from the kernel (unix(7), SO_PEERCRED).
-func Peer(conn net.Conn) (cred *unix.Ucred, err error) {
+// PeerCredentials returns the PID and the user of the process at the other end of a Unix socket, from the kernel (unix(7), SO_PEERCRED).
+func PeerCredentials(conn net.Conn) (cred *unix.Ucred, err error) {
 	err = onSocket(conn, func(fd int) (err error) {
 		cred, err = unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 		return err

@@ -15,7 +15,7 @@ func newHeld(home string) *LeasedVolume { return NewLeasedVolume(home, fsutil.Se
 
 // holds tells a lock that it is held for some more time.
 func (p *LeasedVolume) holds(more time.Duration) {
-	p.Message(fmt.Sprintf("held %d", (bootTime() + more).Microseconds()))
+	p.HandleMessage(fmt.Sprintf("held %d", (bootTime() + more).Microseconds()))
 }
 
 // acquireHeld asks for the lock in the background.
@@ -35,7 +35,7 @@ func TestAnInitServesWhileTheProgramOfTheLeaseSaysSo(t *testing.T) {
 		t.Error("it serves before the program has said anything")
 	}
 	a := acquireHeld(t.Context(), p)
-	p.Message("waits agents-1_7f3c\x1b")
+	p.HandleMessage("waits agents-1_7f3c\x1b")
 	if h := take(t, a.busy, "word that it waits")(); h.String() != "another hinit, by its lease agents-1_7f3c" {
 		t.Errorf("it waits for %v", h)
 	}
@@ -61,7 +61,7 @@ func TestAnInitServesWhileTheProgramOfTheLeaseSaysSo(t *testing.T) {
 	a = acquireHeld(t.Context(), p)
 	p.holds(time.Hour)
 	g = take(t, a.got, "lease")
-	p.Message("waits agents-1_7f3c")
+	p.HandleMessage("waits agents-1_7f3c")
 	if err := take(t, g.lost, "loss"); !strings.Contains(err.Error(), "agents-1_7f3c") {
 		t.Error(err)
 	}
@@ -71,7 +71,7 @@ func TestAnInitServesWhileTheProgramOfTheLeaseSaysSo(t *testing.T) {
 func TestWordsThatAreNoneChangeNothing(t *testing.T) {
 	p := newHeld(t.TempDir())
 	for _, words := range []string{"", "held", "held ", "held x", "held -5", "held 99999999999999999999", "held 9007199254740993", "HELD 5", "free"} {
-		p.Message(words)
+		p.HandleMessage(words)
 		if left, waits := p.remaining(); left > 0 || waits {
 			t.Errorf("%q: %v left, waits %v", words, left, waits)
 		}
@@ -97,7 +97,7 @@ func TestTwoInitsOfOneMachineAreKeptApartWhateverTheLeaseSays(t *testing.T) {
 	if g := take(t, a.got, "lock"); g.err != nil {
 		t.Error(g.err)
 	}
-	one.Message("waits two")
+	one.HandleMessage("waits two")
 	take(t, again.busy, "word that it waits")
 }
 

@@ -10,8 +10,8 @@ import (
 	"hinit/internal/procstat"
 )
 
-// ModesOptions describe the container to [Modes].
-type ModesOptions struct {
+// StartFacts describe the container to [StartRestrictions].
+type StartFacts struct {
 	UID      int           // effective uid of this process
 	Agent    *fsutil.Actor // user for work on the volume
 	AgentUID uint32        // uid of the agent's user
@@ -20,19 +20,19 @@ type ModesOptions struct {
 	Pod      bool          // the container is part of a pod
 }
 
-// Modes returns a message about each thing that this container can't do because of how it was started, the worst first. There
-// is none for a container as root with Docker's default capabilities and a writable root file system. Modes blocks on /proc
-// and on the root file system.
-func Modes(o ModesOptions) []string {
+// StartRestrictions returns a message about each thing that this container can't do because of how it was started, the worst
+// first. There is none for a container as root with Docker's default capabilities and a writable root file system.
+// StartRestrictions blocks on /proc and on the root file system.
+func StartRestrictions(o StartFacts) []string {
 	// Read the status of this thread: the main thread (/proc/self) may act as the agent at this moment.
 	runtime.LockOSThread()
 	status := procstat.StatusOf("thread-self")
 	runtime.UnlockOSThread()
-	return modes(o, status, ReadOnly("/"), !runUsable())
+	return startRestrictions(o, status, ReadOnly("/"), !isRunWritable())
 }
 
-// modes is Modes for given facts, so that tests can choose them.
-func modes(o ModesOptions, status procstat.Status, rootReadOnly, noRun bool) []string {
+// startRestrictions is StartRestrictions for given facts, so that tests can choose them.
+func startRestrictions(o StartFacts, status procstat.Status, rootReadOnly, noRun bool) []string {
 	var lines []string
 	agent := o.AgentUID
 	switch {
@@ -82,8 +82,8 @@ func AdviceFor(pod bool, docker, kubernetes string) string {
 	return docker
 }
 
-// runUsable reports whether this process can write to /run, or to the directories there that the image made for its user.
-func runUsable() bool {
+// isRunWritable reports whether this process can write to /run, or to the directories there that the image made for its user.
+func isRunWritable() bool {
 	writable := func(path string) bool { return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) == nil }
 	return writable("/run") || writable(systemRuntimeDir) && writable("/run/service") && writable("/run/s6")
 }
