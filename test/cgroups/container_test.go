@@ -51,7 +51,8 @@ func TestEachProfileHasItsOwnControlGroup(t *testing.T) {
 	}
 }
 
-// A gateway that forks without end meets its limit, a stop ends all of it, and no other gateway notices.
+// A gateway that forks without end reaches its limit. A stop ends all of its processes, and the other gateways run on
+// undisturbed.
 func TestAStopEndsAForkBomb(t *testing.T) {
 	c := begin(t, options{
 		agent: limits, profiles: map[string]string{"coder": ""},
@@ -95,7 +96,7 @@ func TestAGatewayWithTooMuchMemoryEndsAlone(t *testing.T) {
 	})
 }
 
-// Where the control groups are read-only, hinit says so, measures by itself, and the kernel still counts its kills.
+// Where the control groups are read-only, hinit says so and measures by itself, and the kernel still counts its kills.
 func TestReadOnlyControlGroupsAreTold(t *testing.T) {
 	c := begin(t, options{
 		readOnly: true, agent: limits, profiles: map[string]string{"coder": "", "eater": "oom=200"},

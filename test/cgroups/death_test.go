@@ -28,8 +28,8 @@ func TestTheKernelEndsAWholeContainer(t *testing.T) {
 	testkit.Until(t, "both gateways are up again", func() bool { return c.of("coder").State == client.StateUp && c.of("eater").State == client.StateUp })
 }
 
-// A command of "docker exec" fills a tmpfs, and the kernel may not choose it. So the kernel ends every gateway, the CMD, and PID 1 last: files
-// on a tmpfs are memory that no kill frees.
+// A command of "docker exec" fills a tmpfs, and the kernel may not choose that command. Files on a tmpfs are memory that no kill
+// frees. So the kernel ends every gateway, the CMD, and PID 1 last.
 func TestTheKernelEndsPID1Last(t *testing.T) {
 	c := begin(t, options{profiles: map[string]string{"coder": ""}, config: "profiles: {coder: {priority: critical}}\n", limits: map[string]string{"memory.max": "80000000"}})
 	c.start("coder")
@@ -39,7 +39,7 @@ func TestTheKernelEndsPID1Last(t *testing.T) {
 	switch state := c.wait(); state {
 	case "signal: killed":
 		c.told(t, "killed from outside (out of memory, or ")
-	case "exit status 137": // the CMD was killed, and PID 1 could end before its turn came
+	case "exit status 137": // the CMD was killed, and PID 1 could end before the kernel chose it
 		c.told(t, "exit code 137, ")
 	default:
 		t.Errorf("the container has ended: %s", state)
@@ -50,7 +50,7 @@ func TestTheKernelEndsPID1Last(t *testing.T) {
 	testkit.Until(t, "the gateway is up again", func() bool { return c.of("coder").State == client.StateUp })
 }
 
-// told fails the test unless the last words say how the container has ended, and after what.
+// told fails the test unless the last words say how the container ended, and after which event.
 func (c *container) told(t *testing.T, how string) {
 	t.Helper()
 	words := c.lastWords()

@@ -69,7 +69,7 @@ type container struct {
 	out   output
 }
 
-// output keeps what the container writes.
+// output keeps the output of the container.
 type output struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -115,7 +115,8 @@ func newGroup(t *testing.T) string {
 	return group
 }
 
-// stage is the start of a container: $1 is its control group, $2 its directory, $3 the options of /sys/fs/cgroup. The rest is the command.
+// stage is the script that starts a container: $1 is its control group, $2 its directory, $3 the options of /sys/fs/cgroup. The
+// rest is the command.
 const stage = `set -e
 echo 0 >"$1/cgroup.procs"
 exec unshare --cgroup sh -ec '
@@ -219,7 +220,7 @@ func (c *container) boot() {
 	})
 }
 
-// context bounds one request.
+// context limits the time of one request.
 func (c *container) context() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	c.t.Cleanup(cancel)
@@ -235,12 +236,12 @@ func (c *container) kill() {
 	}
 }
 
-// wait waits until the init has ended by itself, and returns how.
+// wait waits until the init has ended by itself, and returns how it ended.
 func (c *container) wait() string {
 	c.t.Helper()
 	ended := make(chan struct{})
 	go func() {
-		_ = c.cmd.Wait() // its state is looked at
+		_ = c.cmd.Wait() // the caller reads its state
 		close(ended)
 	}()
 	testkit.Until(c.t, "the container to end", func() bool {

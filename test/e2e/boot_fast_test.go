@@ -11,7 +11,7 @@ import (
 // hermesImage builds the target "hermes" once, on a stand-in for the agent's image whose boot steps count their runs.
 var hermesImage = sync.OnceValues(func() (string, error) { return hermesOn("fake-hermes") })
 
-// newestImage is the same on a stand-in for the agent's newest image, whose boot scripts do more.
+// newestImage does that on a stand-in for the agent's newest image, whose boot scripts do more.
 var newestImage = sync.OnceValues(func() (string, error) { return hermesOn("newest-hermes", "--build-arg", "NEWEST=1") })
 
 func hermesOn(name string, args ...string) (string, error) {
@@ -26,7 +26,7 @@ func hermesOn(name string, args ...string) (string, error) {
 	return buildTarget("hermes", imageTag("on-"+name), "--build-arg", "AGENT_IMAGE="+agent)
 }
 
-// needHermes is need for that image. The image is built while other tests run.
+// needHermes is need for that image. It builds the image while other tests run.
 func needHermes(t *testing.T) string {
 	t.Helper()
 	need(t)
@@ -39,7 +39,7 @@ func needHermes(t *testing.T) string {
 	return image
 }
 
-// said runs a container to its end and returns what it wrote on each stream.
+// said runs a container to its end and returns its output on each stream.
 func said(t *testing.T, image string, options []string, cmd ...string) (out, stderr string) {
 	t.Helper()
 	r := docker(words([]string{"run", "--rm"}, options, image, cmd...)...)
@@ -49,7 +49,7 @@ func said(t *testing.T, image string, options []string, cmd ...string) (out, std
 	return r.out, r.err
 }
 
-// runs counts how often the two boot steps ran, those in the build of the image included.
+// runs counts how often the two boot steps ran, including those in the build of the image.
 const runs = `cat /opt/data/workspace/migrate.runs /opt/data/workspace/sync.runs | wc -l; hinit status -v | grep -c "^boot: .*py unchanged .*py unchanged"`
 
 // TestFirstBootHasNothingToDo starts containers with empty volumes, as "docker run --rm IMAGE CMD" does each time. The results of
@@ -84,13 +84,13 @@ _config_version: 2
 	if len(keys) != 3 || keys[""] {
 		t.Errorf("three containers have the keys %v", keys)
 	}
-	// Another environment may be another result, so the steps run.
+	// With another environment the result may be another one, so the steps run.
 	if out, _ := said(t, image, []string{"-e", "HERMES_SKIP_CONFIG_MIGRATION=1"}, "sh", "-c", runs+"; true"); out != "4\n0\n" {
 		t.Errorf("with another environment: %q", out)
 	}
 }
 
-// TestBootStepsRunOnce keeps a volume: the steps run when something of theirs has changed, and else not.
+// TestBootStepsRunOnce keeps a volume. The steps run when something that they depend on has changed, and otherwise they don't.
 func TestBootStepsRunOnce(t *testing.T) {
 	image := needHermes(t)
 	volume := newVolume(t, "touch of-the-user")
@@ -106,7 +106,7 @@ func TestBootStepsRunOnce(t *testing.T) {
 	boot(nil, "true", "3\n0\n")
 }
 
-// After the agent's user had changed, a command could not write to its files: they still belonged to the user before.
+// Earlier, after a change of the agent's user, a command could not write to its files: they still belonged to the old user.
 func TestAFirstCommandMayWriteWhereTheUserHasChanged(t *testing.T) {
 	image := needHermes(t)
 	const files = "mkdir skills home; for i in $(seq 4000); do : >skills/$i; done; : >home/notes; chown -R 4321 ."
@@ -147,7 +147,7 @@ func TestAShortCmdIsSparedTheRestOfItsSlots(t *testing.T) {
 	t.Errorf("%d names below /run were made or changed, want %d at most: %q", len(last), most, last)
 }
 
-// TestOneStdout takes what a command prints, and nothing else, in the first boot too.
+// TestOneStdout checks that the standard output of a command has nothing else in it, in the first boot too.
 func TestOneStdout(t *testing.T) {
 	image := needHermes(t)
 	bare := docker("run", "--rm", "--label", runLabel, "--entrypoint", "/opt/hermes/.venv/bin/hermes", image, "--version")
@@ -160,7 +160,7 @@ func TestOneStdout(t *testing.T) {
 	}
 }
 
-// oneSleeper fails unless the process is there that upstream's tests look for with CMD "gateway run" (contract, section 12).
+// oneSleeper fails unless the process exists that upstream's tests look for with CMD "gateway run" (contract, section 12).
 func (c *container) oneSleeper() {
 	c.t.Helper()
 	const find = `ps -o ppid,args | while read ppid args; do
@@ -180,7 +180,8 @@ done | grep -c one`
 	}
 }
 
-// TestEnvironmentOfTheAgent: it equals an activated virtual environment for the CMD. TestTargetHermes looks at a gateway.
+// TestEnvironmentOfTheAgent checks that the environment of the CMD equals an activated virtual environment. TestTargetHermes
+// checks a gateway.
 func TestEnvironmentOfTheAgent(t *testing.T) {
 	image := needHermes(t)
 	out, _ := said(t, image, []string{"-w", "/tmp"}, "sh", "-c", "echo $VIRTUAL_ENV $VIRTUAL_ENV_PROMPT $PATH $PWD")

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deadMount mounts a FUSE file system on a directory, whose server never answers: whoever asks it for anything hangs until
-// the test is over. The function it returns takes the mount away from this machine; a container that has it keeps it.
+// deadMount mounts a FUSE file system whose server never answers on a directory. Each process that uses it hangs until the end of
+// the test. The returned function takes the mount away from this machine, and a container that has it keeps it.
 func deadMount(t *testing.T, dir string) (detach func()) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -24,18 +24,18 @@ func deadMount(t *testing.T, dir string) (detach func()) {
 		err = unix.Mount("dead", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd))
 	}
 	if err != nil {
-		t.Skip("this machine allows no FUSE mount by hand: ", err) // as root it does; not being root is no fault of CI either
+		t.Skip("this machine allows no FUSE mount by hand: ", err) // as root it does; other users are no fault, not even in CI
 	}
 	detach = func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }
 	t.Cleanup(func() {
-		unix.Close(fd) // whoever hangs gets an error now
+		unix.Close(fd) // now processes that hang get an error
 		detach()
 	})
 	return detach
 }
 
-// TestDeadDirectories has directories on the volume that never answer, as with a FUSE or NFS server that is gone. One of them is a
-// profile's. Gateways that don't need them start without delay.
+// TestDeadDirectories has directories on the volume that never answer, as with a FUSE or NFS server that is gone. One of them is
+// a profile's. Gateways that don't need them start without delay.
 func TestDeadDirectories(t *testing.T) {
 	parallel(t)
 	data := t.TempDir()
@@ -76,7 +76,7 @@ func TestDeadDirectories(t *testing.T) {
 	}
 }
 
-// A data directory that never answers held up PID 1 itself, which looked for the CMD's program in its .local/bin.
+// A data directory that never answers delayed PID 1 itself, which looked for the CMD's program in its .local/bin.
 func TestADataDirectoryThatNeverAnswersHoldsUpNoCommand(t *testing.T) {
 	parallel(t)
 	data := t.TempDir()
@@ -91,7 +91,8 @@ func TestADataDirectoryThatNeverAnswersHoldsUpNoCommand(t *testing.T) {
 		return nil
 	})
 	c.awaitLines("the CMD\n", "nothing but the CMD runs until then")
-	// The kernel wakes the main thread for SIGTERM. Under load one of the calls that hang was that thread's, and docker stop took a minute.
+	// The kernel wakes the main thread for SIGTERM. Under load, one of the hanging calls was on that thread, and docker stop took
+	// a minute.
 	stat := "/proc/" + c.inspect("{{.State.Pid}}") + "/stat"
 	eventually(t, settle, func() error {
 		got, err := os.ReadFile(stat)

@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// script is a program for a shell, to be laid into a container.
+// script is a shell program for lay.
 func script(name, content string) entry {
 	return entry{name: name, content: "#!/bin/sh\n" + content + "\n", mode: 0o755}
 }
 
-// inOrder reports the first of the texts that does not come after the one before it.
+// inOrder returns an error that names the first text that does not come after the one before it.
 func inOrder(s string, texts ...string) error {
 	rest := s
 	for _, text := range texts {
@@ -24,8 +24,8 @@ func inOrder(s string, texts ...string) error {
 	return nil
 }
 
-// TestHooks has hooks of the user's own in hinit.yaml: users, order, timeout, a failure that is only said. One that stops the boot is in
-// test/script, required-hook.txtar.
+// TestHooks has hooks of the user's own in hinit.yaml: users, order, timeout, and a failure that only causes a message. A hook
+// that stops the boot is in test/script, required-hook.txtar.
 func TestHooks(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{
@@ -65,7 +65,7 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// TestBrowser looks for the browser of the image and tells whoever is started later (contract, section 2.1, step 19).
+// TestBrowser has an image with a browser, which later processes find through their environment (contract, section 2.1, step 19).
 func TestBrowser(t *testing.T) {
 	parallel(t)
 	const browser = "/opt/hermes/.playwright/chromium-1/chrome-linux/chrome"

@@ -13,15 +13,15 @@ import (
 	"testing"
 )
 
-// TestRemap asks for other ids of the agent's user. /etc has them, the volume can be written with them, and a second boot has
-// nothing left to change (contract, section 2.1, step 3). The other variables and values are in internal/boot/identity.
+// TestRemap sets other IDs for the agent's user. /etc has them, the agent can write the volume, and a second boot has nothing
+// left to change (contract, section 2.1, step 3). The other variables and values are in internal/boot/identity.
 func TestRemap(t *testing.T) {
 	parallel(t)
 	tests := []struct {
 		name     string
 		env      []string
 		uid, gid string
-		home     string // whose the data directory is, when not theirs: it is given away by the uid only
+		home     string // the owner of the data directory, if it has another one: only the uid is changed
 		said     string
 	}{
 		{name: "hermes", env: []string{"HERMES_UID=1000", "HERMES_GID=1000"}, uid: "1000", gid: "1000", said: "[stage2] Changing hermes GID to 1000"},
@@ -53,7 +53,8 @@ stat -c %u:%g /opt/data/written /opt/data/cron /opt/data/logs/gateways | sort -u
 	}
 }
 
-// TestRemapGateway has the ids of a gateway, of what docker exec runs through the shim, and of files from before changed.
+// TestRemapGateway checks the IDs of a gateway, of a process that docker exec runs through the shim, and of files that existed
+// before the change.
 func TestRemapGateway(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{options: []string{"-e", "PUID=1000", "-e", "PGID=1000"}, files: three()}, "gateway", "run")
@@ -73,8 +74,8 @@ func TestRemapGateway(t *testing.T) {
 	c.awaitStates(map[string]string{"gateway-default": "up", "gateway-coder": "up", "gateway-writer": "down"})
 }
 
-// TestRemapRefused wants a uid that is somebody else's: no container is better than one that shares its files with that
-// user.
+// TestRemapRefused sets a uid that belongs to another user. The container does not start, because it would share its files with
+// that user.
 func TestRemapRefused(t *testing.T) {
 	parallel(t)
 	r := runOnce(t, []string{"-e", "HERMES_UID=65534"}, "echo", "the CMD was run")
@@ -88,7 +89,8 @@ func TestRemapRefused(t *testing.T) {
 	}
 }
 
-// TestUserFlag is docker run --user with the agent's user, who is let in. The refusal of other users is in test/script, not-root.txtar.
+// TestUserFlag is docker run --user with the agent's user, which hinit accepts. The refusal of other users is in test/script,
+// not-root.txtar.
 func TestUserFlag(t *testing.T) {
 	parallel(t)
 	r := runOnce(t, []string{"--user", "hermes", "-e", "HERMES_UID=1000"}, "sh", "-c", "echo $HOME; touch /opt/data/x && id -u")
@@ -102,7 +104,7 @@ func TestUserFlag(t *testing.T) {
 	}
 }
 
-// TestAnyUser is what platforms do that choose the uid themselves: everything works that needs no change of user.
+// TestAnyUser has a uid that a platform has chosen. Everything works that needs no change of user.
 func TestAnyUser(t *testing.T) {
 	parallel(t)
 	volume := newVolume(t, "chown 12345:0 .; chmod 770 .")
@@ -130,8 +132,8 @@ func TestAnyUser(t *testing.T) {
 	c.awaitStates(map[string]string{"gateway-default": "up", "gateway-coder": "up"})
 }
 
-// TestDockerSocket gives the agent the groups of the Docker socket and of what is in /dev/dri, never root's, on each boot once. Dropping
-// root would lose them. The nodes come by a volume, for the machine of a test seldom has such devices.
+// TestDockerSocket gives the agent the groups of the Docker socket and of the devices in /dev/dri, once at each boot and never
+// root's group. Dropping root would lose them. The device nodes come by a volume, because a test machine seldom has such devices.
 func TestDockerSocket(t *testing.T) {
 	parallel(t)
 	socket := filepath.Join(t.TempDir(), "s")
@@ -180,7 +182,7 @@ mknod card1 c 226 1`)
 	if err := has(first,
 		fmt.Sprintf("[stage2] Created group hostdocker (GID %d) for Docker socket\n", gid),
 		fmt.Sprintf("[stage2] Added hermes to group hostdocker (GID %d) for /var/run/docker.sock\n", gid),
-		"[stage2] Added hermes to group nogroup (GID 65534) for /dev/dri/card0\n", // by the name it has
+		"[stage2] Added hermes to group nogroup (GID 65534) for /dev/dri/card0\n", // with the name that the group has
 		"(GID 4322) for /dev/dri/renderD128\n",
 	); err != nil {
 		t.Error(err)
@@ -197,8 +199,8 @@ mknod card1 c 226 1`)
 	}
 }
 
-// TestReadOnlyPasswd: where /etc/passwd can't be changed, processes and files have the wanted ids all the same, and a warning says
-// that names of users are the image's.
+// TestReadOnlyPasswd has an /etc/passwd that can't be changed. Processes and files still have the wanted IDs, and a warning says
+// that the names of users are the image's.
 func TestReadOnlyPasswd(t *testing.T) {
 	parallel(t)
 	volume := newVolume(t, "")

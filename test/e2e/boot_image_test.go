@@ -19,8 +19,8 @@ func needNewest(t *testing.T) string {
 	return image
 }
 
-// TestUnknownBootStepsAreNamedAndCanBeRun has a boot script that does what hinit does not know: the doctor names it, and with
-// HINIT_BOOT=image it runs in place of hinit's steps.
+// TestUnknownBootStepsAreNamedAndCanBeRun has a boot script with a step that hinit does not know. The doctor names it, and with
+// HINIT_BOOT=image the script runs in place of hinit's steps.
 func TestUnknownBootStepsAreNamedAndCanBeRun(t *testing.T) {
 	image := needNewest(t)
 	out, stderr := said(t, image, nil, "sh", "-c", "hinit doctor; ls /opt/data")
@@ -38,7 +38,7 @@ func TestUnknownBootStepsAreNamedAndCanBeRun(t *testing.T) {
 	if err := has(out, "its own boot script prepares", "/opt/data/whisper-weights hermes\n", "/opt/data/logs/gateways\n"); err != nil {
 		t.Error(err)
 	}
-	if strings.Contains(out, "config.yaml") { // this image's script does not make it
+	if strings.Contains(out, "config.yaml") { // the script of this image does not make it
 		t.Errorf("hinit's steps have run too: %s", out)
 	}
 	if err := has(stderr, "[stage2] dependency environment: base", "reconcile: profile=default"); err != nil {
@@ -46,7 +46,7 @@ func TestUnknownBootStepsAreNamedAndCanBeRun(t *testing.T) {
 	}
 }
 
-// TestSubcommandsReachTheAgent runs a subcommand of the agent that has the name of a program.
+// TestSubcommandsReachTheAgent runs a subcommand of the agent that has the same name as a program.
 func TestSubcommandsReachTheAgent(t *testing.T) {
 	image := needHermes(t)
 	out, _ := said(t, image, nil, "login")
@@ -55,8 +55,8 @@ func TestSubcommandsReachTheAgent(t *testing.T) {
 	}
 }
 
-// TestTheNewestImageEndsAFailedBoot has the data volume read-only, and a boot script that refuses: the newest images stop the container,
-// and S6_BEHAVIOUR_IF_STAGE2_FAILS decides otherwise. The image of July goes on.
+// TestTheNewestImageEndsAFailedBoot has a read-only data volume, and a boot script that refuses. The newest images stop the
+// container, and S6_BEHAVIOUR_IF_STAGE2_FAILS can change that. The image of July goes on.
 func TestTheNewestImageEndsAFailedBoot(t *testing.T) {
 	newest := needNewest(t)
 	july, err := hermesImage()
@@ -90,12 +90,12 @@ func TestTheNewestImageEndsAFailedBoot(t *testing.T) {
 	}
 }
 
-// A data volume that was mounted read-only was told of in five warnings, of which one was that the container may be rootless.
+// A data volume that was mounted read-only caused five warnings. One of them said that the container may be rootless.
 func TestAReadOnlyVolumeIsSaidOnce(t *testing.T) {
 	image := needHermes(t)
 	for name, mount := range map[string]string{"of root": "/opt/data:ro", "of another user": "/opt/data:ro,uid=1999"} {
 		r := docker("run", "--rm", "--label", runLabel, "--tmpfs", mount, image, "true")
-		said := slices.DeleteFunc(linesWith(r.err, "[stage2] Warning", "[hinit] warning"), func(line string) bool { // the agent's own scripts fail, and say so
+		said := slices.DeleteFunc(linesWith(r.err, "[stage2] Warning", "[hinit] warning"), func(line string) bool { // the agent's own scripts fail, and print an error
 			return strings.Contains(line, ".py failed")
 		})
 		if r.code != 0 || len(said) != 1 || !strings.Contains(said[0], "mount it without :ro") {
@@ -104,7 +104,7 @@ func TestAReadOnlyVolumeIsSaidOnce(t *testing.T) {
 	}
 }
 
-// linesWith returns the lines with one of some words.
+// linesWith returns the lines that contain one of some words.
 func linesWith(text string, words ...string) (out []string) {
 	for line := range strings.Lines(text) {
 		if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(line, w) }) {

@@ -25,10 +25,10 @@ func minimal(t *testing.T) []string {
 	return strings.Fields(string(line[1]))
 }
 
-// giving are those needed besides to give away files that are not the agent's.
+// giving are the capabilities that are needed besides to change the owner of files that are not the agent's.
 var giving = []string{"--cap-add", "CHOWN", "--cap-add", "DAC_OVERRIDE"}
 
-// TestMinimalCapabilities drives all features with what the documentation calls the minimum.
+// TestMinimalCapabilities tries all features with the capabilities that the documentation calls the minimum.
 func TestMinimalCapabilities(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{options: slices.Concat(minimal(t), []string{"--security-opt", "no-new-privileges"}), files: three()}, "gateway", "run")
@@ -80,14 +80,14 @@ func (c *container) saysOnce(texts ...string) {
 	}
 }
 
-// foreign is a data volume in which everything is root's.
+// foreign is a data volume on which everything belongs to root.
 const foreign = `mkdir -p profiles/coder/deep cron
 touch SOUL.md profiles/coder/SOUL.md profiles/coder/deep/file cron/file
 echo '{"desired_state":"running"}' >profiles/coder/gateway_state.json
 chmod 600 profiles/coder/gateway_state.json
 chmod 700 profiles/coder/deep`
 
-// TestGivingCapabilities is the minimum and what it takes to repair a volume that is root's.
+// TestGivingCapabilities has the minimum, and the capabilities that repair a volume of root's.
 func TestGivingCapabilities(t *testing.T) {
 	parallel(t)
 	volume := newVolume(t, foreign)
@@ -106,7 +106,7 @@ func TestGivingCapabilities(t *testing.T) {
 	})
 }
 
-// TestNoCapabilitiesAsRoot has an agent that is root anyway: everything works without a capability.
+// TestNoCapabilitiesAsRoot has an agent that is root: everything works without a capability.
 func TestNoCapabilitiesAsRoot(t *testing.T) {
 	parallel(t)
 	volume := newVolume(t, foreign)
@@ -123,7 +123,7 @@ func TestNoCapabilitiesAsRoot(t *testing.T) {
 	}
 }
 
-// timeline has each step of the boot with its duration in the log and in the status.
+// timeline checks that the log and the status have each step of the boot, with its duration.
 func timeline(t *testing.T, c *container) {
 	want := []string{"control", "s6", "home", "ownership", "directories", "seeds", "bootstrap", "browser", "wait", "services", "profiles", "other"}
 	var got []string

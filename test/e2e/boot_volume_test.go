@@ -19,8 +19,8 @@ func sameOwners(t *testing.T, got, want map[string]string) {
 	}
 }
 
-// TestBootstrapState seeds the wish that a gateway run into a new volume (contract, section 2.1, step 17). Other values, links and files
-// that exist are in internal/volume.
+// TestBootstrapState writes the initial state, that a gateway runs, into a new volume (contract, section 2.1, step 17). Other
+// values, and existing links and files, are in internal/volume.
 func TestBootstrapState(t *testing.T) {
 	parallel(t)
 	const variable = "HERMES_GATEWAY_BOOTSTRAP_STATE="
@@ -30,7 +30,7 @@ func TestBootstrapState(t *testing.T) {
 	c.awaitFile("/opt/data/logs/container-boot.log", "profile=default prior_state=running action=started")
 }
 
-// TestSeeds boots with a new volume and then with what a user has made of it (contract, section 2.1, steps 10 to 16).
+// TestSeeds boots with a new volume, and then after a user has changed it (contract, section 2.1, steps 10 to 16).
 func TestSeeds(t *testing.T) {
 	parallel(t)
 	const auth = "{\"token\": \"a 'b' $c\"}"
@@ -86,7 +86,7 @@ echo pip >.install_method`)
 	}
 }
 
-// TestAuthHome keeps the credentials somewhere else (contract, section 2.1, step 16). Directories that can't be meant are in
+// TestAuthHome keeps the credentials in another directory (contract, section 2.1, step 16). Impossible directories are in
 // internal/volume.
 func TestAuthHome(t *testing.T) {
 	parallel(t)
@@ -97,14 +97,14 @@ func TestAuthHome(t *testing.T) {
 	}
 }
 
-// TestHomeOverride has another HOME than the data directory, which hinit makes and gives to the agent (contract, section
-// 2.1 and 3). The directory of docker run -w stays.
+// TestHomeOverride has another HOME than the data directory. hinit makes it and gives it to the agent (contract, section 2.1 and
+// 3). The directory of docker run -w stays.
 func TestHomeOverride(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{
 		options: []string{"-e", "HERMES_REAL_HOME=/home/deep/me", "-e", "HERMES_DASHBOARD=1", "-e", "HERMES_DASHBOARD_INSECURE=1", "-w", "/tmp"},
 		files:   profile("default", "running"),
-	}, "sh", "-c", `touch ~/written; echo "cmd: $HOME $PWD"; exec sleep 1000`) // in one line, as the others write between two
+	}, "sh", "-c", `touch ~/written; echo "cmd: $HOME $PWD"; exec sleep 1000`) // in one line, because others write in between
 	c.awaitUp("gateway-default", "dashboard")
 	c.awaitLog("cmd: /home/deep/me /tmp\n")
 	for _, name := range []string{"gateway-default", "dashboard"} {
@@ -119,15 +119,15 @@ func TestHomeOverride(t *testing.T) {
 		t.Error(r)
 	}
 
-	// A data directory of another place, with parents that are missing.
+	// The data directory is in another place, and its parents are missing.
 	r := runOnce(t, []string{"-e", "HERMES_HOME=/home/hermes/.hermes"}, "sh", "-c", "echo $HOME; pwd; stat -c %U $HERMES_HOME $HERMES_HOME/cron")
 	if r.code != 0 || r.out != "/home/hermes/.hermes\n/opt/hermes\nhermes\nhermes\n" {
 		t.Errorf("another data directory: %v", r)
 	}
 }
 
-// TestRepair finds files of root's among the agent's. The files that a gateway needs are right before it starts, the rest soon
-// after. Files that are not the agent's are left alone (contract, section 2.1, steps 5 and 6).
+// TestRepair has files of root's among the agent's. The files that a gateway needs get their owner before it starts, and the rest
+// soon after. Files that are not the agent's are left alone (contract, section 2.1, steps 5 and 6).
 func TestRepair(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{files: three()}, "gateway", "run")
@@ -157,7 +157,7 @@ chmod 700 profiles/coder/deep/er`)
 		return nil
 	})
 
-	// The data directory itself is somebody else's: everything that is the agent's is looked through, and only that.
+	// The data directory itself belongs to another user. hinit repairs everything in it that is the agent's, and nothing else.
 	mustDocker(t, "stop", c.id)
 	dir := ""
 	if os.Geteuid() == 0 {
@@ -184,7 +184,7 @@ chmod 700 profiles/coder/deep/er`)
 	}
 }
 
-// awaitRepair waits until the repair of owners is through, which looks on after it has changed the last one.
+// awaitRepair waits until the repair of owners is done. It still runs for a while after its last change.
 func (c *container) awaitRepair() {
 	c.t.Helper()
 	eventually(c.t, settle, func() error {

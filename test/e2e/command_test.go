@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestCommand runs a command in a container of the image: without words, below Docker's own init, and where the image's script is the
-// entrypoint. The other ways to name a command are in test/script, cmd-routing.txtar.
+// TestCommand runs a command in a container of the image: without words, below Docker's own init, and with the image's script as
+// the entrypoint. The other ways to name a command are in test/script, cmd-routing.txtar.
 func TestCommand(t *testing.T) {
 	parallel(t)
 	for _, tt := range []struct {
@@ -32,7 +32,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestCommandEnvironment compares what the command was given with what the image and docker run say. The command cannot write the
+// TestCommandEnvironment compares the environment of the command with the image and with docker run. The command can't write the
 // agent's programs.
 func TestCommandEnvironment(t *testing.T) {
 	parallel(t)

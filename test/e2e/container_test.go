@@ -25,25 +25,26 @@ import (
 	"hinit/client/dial"
 )
 
-// settle bounds what takes well under a second on an idle machine. It is long because tests share busy ones.
+// settle limits the wait for something that takes well under a second on an idle machine. It is long because the tests run on
+// busy ones.
 const settle = 3 * time.Minute
 
-// A container is one of the test's own, removed with its volumes at the test's end.
+// A container belongs to one test, and is removed with its volumes at the test's end.
 type container struct {
 	t      *testing.T
 	id     string
 	misses int // calls of look in a row that the control socket did not answer
 }
 
-// A setup is what a container is made from besides its command.
+// A setup is what a container is made from, besides its command.
 type setup struct {
 	options []string          // of docker create
 	files   map[string]string // put into it before the start; below /opt/data they belong to hermes
 	image   string            // default: the demo
 }
 
-// words returns the words of a docker run or create. The container gets the host's network and a host name of its own, because the
-// engine needs twice the processor time to make a network. One with a dashboard or network options gets its own network.
+// words returns the arguments of a docker run or create. The container gets the host's network and its own host name, because a
+// network costs the engine twice the processor time. A container with a dashboard or network options gets its own network.
 func words(verb, options []string, image string, cmd ...string) []string {
 	args := append(verb, "--label", runLabel)
 	networked := func(w string) bool {
@@ -73,7 +74,7 @@ func create(t *testing.T, s setup, cmd ...string) *container {
 			out, stderr := c.logs()
 			t.Logf("container %.12s, stdout:\n%s\nstderr:\n%s", c.id, tail(out), tail(stderr))
 		}
-		eventually(t, settle, func() error { // an engine that is late says that it could not kill
+		eventually(t, settle, func() error { // a slow engine may say that it could not kill
 			if r := docker("rm", "-fv", c.id); r.code != 0 && !strings.Contains(r.err, "No such container") {
 				return errors.New(r.String())
 			}
@@ -99,7 +100,7 @@ func (c *container) start() {
 	mustDocker(c.t, "start", c.id)
 }
 
-// put writes files into the container, running or not, with the directories they are in.
+// put writes files into the container, running or not, and makes their directories.
 func (c *container) put(files map[string]string) {
 	c.t.Helper()
 	var entries []entry
@@ -124,7 +125,7 @@ func (c *container) put(files map[string]string) {
 	c.lay(entries...)
 }
 
-// An entry is what lay puts into a container.
+// An entry is a file, link or directory that lay puts into a container.
 type entry struct {
 	name    string // a directory when it ends in a slash
 	content string
@@ -133,7 +134,7 @@ type entry struct {
 	owner   int    // uid and gid
 }
 
-// lay writes files into the container exactly as they are described, and makes no directory by itself.
+// lay writes files into the container exactly as they are described, and makes no other directory.
 func (c *container) lay(entries ...entry) {
 	c.t.Helper()
 	var archive bytes.Buffer
@@ -168,8 +169,8 @@ func (c *container) lay(entries ...entry) {
 	}
 }
 
-// stop is docker stop, with far more time than hinit takes. An engine that kills the container would hide that hinit does not
-// stop by itself, and a late engine would kill one that does. It returns how long that took.
+// stop is docker stop, with far more time than hinit needs. After a timeout the engine kills the container. That would hide that
+// hinit does not stop by itself, and a slow engine could kill an init that does. It returns the duration.
 func (c *container) stop() time.Duration {
 	c.t.Helper()
 	begin := time.Now()
@@ -181,8 +182,8 @@ func (c *container) stop() time.Duration {
 	return took
 }
 
-// stopTime is when a docker stop has taken too long. hinit has 8 s for it and needs a fraction of one, the engine as much as
-// the machine makes it.
+// stopTime is the longest time that a docker stop may take. hinit has 8 s for it and needs a fraction of one, and the engine's
+// share depends on the machine.
 const stopTime = 30 * time.Second
 
 // attach starts the container and waits for its end.
@@ -202,8 +203,8 @@ func newVolume(t *testing.T, script string) string {
 	return volume
 }
 
-// inVolume runs a script as root in the directory of a volume, or where the directory is not on this machine, in a container that has the
-// volume.
+// inVolume runs a script as root in the directory of a volume. If the directory is not on this machine, it runs the script in a
+// container that has the volume.
 func inVolume(t *testing.T, dir, script string, options ...string) {
 	t.Helper()
 	if _, err := os.Stat(dir); err != nil {
@@ -219,7 +220,7 @@ func inVolume(t *testing.T, dir, script string, options ...string) {
 	}
 }
 
-// has reports the first of the texts that is not in s.
+// has returns an error that names the first of the texts that is not in s.
 func has(s string, texts ...string) error {
 	for _, text := range texts {
 		if !strings.Contains(s, text) {
@@ -237,8 +238,8 @@ func (c *container) awaitLines(texts ...string) {
 	}
 }
 
-// awaitOwned waits until everything in these directories is a user's. It may look while a file is replaced: then one is there
-// for a moment that has no owner yet, or is gone when find comes to it.
+// awaitOwned waits until everything in these directories belongs to a user. It may look while a file is replaced. Then there is a
+// file for a moment that has no owner yet, or that is gone when find reads it.
 func (c *container) awaitOwned(user string, dirs ...string) {
 	c.t.Helper()
 	eventually(c.t, settle, func() error { return c.ownedBy(user, dirs...) })
@@ -254,7 +255,7 @@ func (c *container) execAs(options []string, cmd ...string) result {
 	return docker(slices.Concat([]string{"exec"}, options, []string{c.id}, cmd)...)
 }
 
-// must is exec for what has to work. It returns the trimmed standard output.
+// must is exec for commands that have to succeed. It returns the trimmed standard output.
 func (c *container) must(cmd ...string) string {
 	c.t.Helper()
 	r := c.exec(cmd...)
@@ -275,7 +276,7 @@ func (c *container) awaitLog(text string) {
 	})
 }
 
-// awaitOutput waits until docker logs is as wished. A line that was written before a visible effect may still be on its way,
+// awaitOutput waits until docker logs meets a condition. A line that was written before a visible effect may still be on its way,
 // through hinit and through the engine. The engine reads the two streams independently.
 func (c *container) awaitOutput(ok func(out, stderr string) error) {
 	c.t.Helper()
@@ -304,7 +305,7 @@ func (c *container) exitCode() int {
 	return code
 }
 
-// A service is what a test wants to know of one of "hinit status --json".
+// A service is the part of a service in "hinit status --json" that the tests use.
 type service struct {
 	Name, State, Want string
 	PID               int
@@ -319,7 +320,7 @@ type service struct {
 	} `json:"last_exit"`
 }
 
-// A status is what a test wants to know of "hinit status --json".
+// A status is the part of "hinit status --json" that the tests use.
 type status struct {
 	Init struct {
 		PID       int
@@ -343,7 +344,7 @@ func (s status) find(name string) (service, bool) {
 	return s.Services[i], true
 }
 
-// set is the services with their states, for messages and comparisons.
+// set returns the services with their states, for messages and comparisons.
 func (s status) set() map[string]string {
 	states := map[string]string{}
 	for _, s := range s.Services {
@@ -352,11 +353,11 @@ func (s status) set() map[string]string {
 	return states
 }
 
-// enoughMisses is how often look finds no control socket before it asks with a docker exec. A container that boots has none yet.
+// enoughMisses is how often look finds no control socket before it uses docker exec. A container that boots has none yet.
 const enoughMisses = 8
 
-// look asks for the status and tells what went wrong. It asks the control socket itself where it can: a docker exec takes fifty times
-// the processor time.
+// look asks for the status and returns what went wrong. It asks the control socket itself where it can, because a docker exec
+// takes fifty times the processor time.
 func (c *container) look() (status, error) {
 	var s status
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -401,7 +402,7 @@ func (c *container) hostPID(ctx context.Context) int {
 		return 0
 	}
 	defer r.Body.Close()
-	_ = json.NewDecoder(r.Body).Decode(&seen) // 0 stays
+	_ = json.NewDecoder(r.Body).Decode(&seen) // then it stays 0
 	return seen.State.Pid
 }
 
@@ -415,7 +416,7 @@ func (c *container) status() status {
 	return s
 }
 
-// await waits until a service is as wished.
+// await waits until a service meets a condition.
 func (c *container) await(name, wish string, ok func(service) bool) service {
 	c.t.Helper()
 	var found service
@@ -434,7 +435,7 @@ func (c *container) await(name, wish string, ok func(service) bool) service {
 	return found
 }
 
-// awaitUp waits until services are up and, when gateways, ready.
+// awaitUp waits until services are up and, if they are gateways, ready.
 func (c *container) awaitUp(names ...string) {
 	c.t.Helper()
 	for _, name := range names {
@@ -444,7 +445,7 @@ func (c *container) awaitUp(names ...string) {
 	}
 }
 
-// awaitHealthy waits until "hinit healthcheck" finds nothing wrong, as somebody. It is not content before the boot is over, and the
+// awaitHealthy waits until "hinit healthcheck" as the given user finds nothing wrong. It fails until the boot is over, and the
 // gateways are up before that.
 func (c *container) awaitHealthy(options ...string) {
 	c.t.Helper()
@@ -456,7 +457,7 @@ func (c *container) awaitHealthy(options ...string) {
 	})
 }
 
-// awaitStates waits until the gateways are these, in these states, and no others.
+// awaitStates waits until the container has exactly these gateways, in these states.
 func (c *container) awaitStates(want map[string]string) {
 	c.t.Helper()
 	eventually(c.t, settle, func() error {
@@ -477,7 +478,7 @@ func (c *container) awaitStates(want map[string]string) {
 	})
 }
 
-// profile is the files of a profile whose gateway is wanted as said, with knobs for the example agent.
+// profile returns the files of a profile with a desired state of its gateway, and with settings for the example agent.
 func profile(name, desired string, knobs ...string) map[string]string {
 	home := "/opt/data/"
 	if name != "default" {
@@ -499,7 +500,7 @@ func together(sets ...map[string]string) map[string]string {
 	return all
 }
 
-// tail is the end of a long text.
+// tail returns the end of a long text.
 func tail(s string) string {
 	if len(s) > 4000 {
 		return "…" + s[len(s)-4000:]

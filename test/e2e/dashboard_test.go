@@ -20,7 +20,7 @@ func (c *container) dashboardAt(address string) (authRequired bool, err error) {
 	return reply.AuthRequired, err
 }
 
-// TestDashboardOn runs it beside a supervised gateway, and kills it.
+// TestDashboardOn runs the dashboard beside a supervised gateway, and kills it.
 func TestDashboardOn(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{options: []string{
@@ -49,7 +49,7 @@ func TestDashboardOn(t *testing.T) {
 			t.Errorf("no %q in the environment, directory and user: %s", line, env)
 		}
 	}
-	c.awaitOutput(func(out, _ string) error { return has("\n"+out, "\nDashboard on http://") }) // raw
+	c.awaitOutput(func(out, _ string) error { return has("\n"+out, "\nDashboard on http://") }) // without a prefix of hinit
 	c.must("kill", "-9", fmt.Sprint(first.PID))
 	c.await("dashboard", "up again", func(s service) bool { return s.State == "up" && s.PID != first.PID && s.Restarts == 1 })
 }

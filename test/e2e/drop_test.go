@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// privilegeDrop is docker exec of the agent's command as root (contract, sections 11 and 12).
+// privilegeDrop runs the agent's command as root with docker exec (contract, sections 11 and 12).
 func privilegeDrop(t *testing.T, c *container) {
 	owner := func(options []string) string {
 		t.Helper()
@@ -47,7 +47,7 @@ func privilegeDrop(t *testing.T, c *container) {
 		t.Errorf("the terminal is lost: %v", r)
 	}
 
-	// Not executable: 127. No user to become: 126.
+	// A program that can't be executed gives 127, and a missing user gives 126.
 	c.must("chmod", "644", "/opt/hermes/.venv/bin/hermes")
 	if r := c.exec("hermes", "--version"); r.code != 127 || r.err != "hermes-shim: /opt/hermes/.venv/bin/hermes not found or not executable\n" {
 		t.Errorf("want 127: %v", r)

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// patience bounds one call of the docker command, other than a build. It is for an engine that hangs: one on a busy machine
-// may take its time.
+// patience limits one call of the docker command, other than a build. It is for an engine that hangs, and long because a busy
+// engine may take its time.
 const patience = 3 * time.Minute
 
-// A result is what one command has said and how it ended.
+// A result is the output of one command, and how it ended.
 type result struct {
 	args     []string
 	out, err string
@@ -27,7 +27,7 @@ func (r result) String() string {
 	return fmt.Sprintf("%s: exit code %d\nstdout: %s\nstderr: %s", strings.Join(r.args, " "), r.code, r.out, r.err)
 }
 
-// last is the last line of the standard output.
+// last returns the last line of the standard output.
 func (r result) last() string {
 	lines := strings.Split(strings.TrimSpace(r.out), "\n")
 	return strings.TrimSpace(lines[len(lines)-1])
@@ -48,14 +48,14 @@ func command(cmd *exec.Cmd) result {
 // docker runs the docker command line.
 func docker(args ...string) result { return dockerWithin(patience, args...) }
 
-// dockerWithin is docker for what is long by itself.
+// dockerWithin is docker with a timeout, for commands that take long.
 func dockerWithin(limit time.Duration, args ...string) result {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	return command(exec.CommandContext(ctx, "docker", args...))
 }
 
-// mustDocker is docker for what can't fail unless something is wrong. It returns the trimmed standard output.
+// mustDocker is docker for commands that have to succeed. It returns the trimmed standard output.
 func mustDocker(t *testing.T, args ...string) string {
 	t.Helper()
 	r := docker(args...)
@@ -65,7 +65,7 @@ func mustDocker(t *testing.T, args ...string) string {
 	return strings.TrimSpace(r.out)
 }
 
-// need skips the test where there is no engine (or fails it, in CI), and returns the test image.
+// need skips the test if there is no engine (or fails it, in CI), and returns the test image.
 func need(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
@@ -84,14 +84,14 @@ func need(t *testing.T) string {
 	return image
 }
 
-// parallel is for tests that keep out of each other's way, which are all of them.
+// parallel marks a test that does not disturb others, as all tests here.
 func parallel(t *testing.T) {
 	t.Helper()
 	need(t)
 	t.Parallel()
 }
 
-// eventually asks again and again until there is no error any more.
+// eventually repeats a check until it returns no error.
 func eventually(t *testing.T, within time.Duration, ask func() error) {
 	t.Helper()
 	if err := poll(within, ask); err != nil {
@@ -99,7 +99,7 @@ func eventually(t *testing.T, within time.Duration, ask func() error) {
 	}
 }
 
-// poll asks less and less often: most questions start a process in a container, and a busy machine is not to get busier.
+// poll repeats a check less and less often. Most checks start a process in a container, which would keep a busy machine busy.
 func poll(within time.Duration, ask func() error) error {
 	deadline := time.Now().Add(within)
 	for pause := 50 * time.Millisecond; ; pause = min(pause*5/4, 500*time.Millisecond) {
@@ -111,7 +111,7 @@ func poll(within time.Duration, ask func() error) error {
 	}
 }
 
-// never asks again and again for a second, and each time there has to be an error.
+// never repeats a check for a second, and each time it has to return an error.
 func never(t *testing.T, what string, ask func() error) {
 	t.Helper()
 	if poll(time.Second, ask) == nil {

@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// gatewayRun is "gateway run" as the container's command: the gateway is supervised, with no process that only keeps the container alive
-// (contract, section 3.1). Other ways to say it are in test/script, gateway-run.txtar.
+// gatewayRun has "gateway run" as the container's command. The gateway is supervised, and the only other process is the sleep
+// that upstream's tests look for (contract, section 3.1). Other spellings are in test/script, gateway-run.txtar.
 func gatewayRun(t *testing.T, c *container) {
 	c.awaitUp("gateway-default")
 	c.awaitStderr("s6 supervision", "--no-supervise", "HERMES_GATEWAY_NO_SUPERVISE=1")
-	eventually(t, settle, func() error { // Docker's health check may be another one, for a moment
+	eventually(t, settle, func() error { // for a moment, the health check of Docker may be another process
 		all := c.matching(".")
 		if len(all) != 3 || len(c.matching("^sleep infinity$")) != 1 || // the one that upstream's tests look for
 			len(c.matching("^/opt/hermes/.venv/bin/hermes .*gateway run --replace$")) != 1 {
@@ -21,7 +21,7 @@ func gatewayRun(t *testing.T, c *container) {
 	})
 }
 
-// cmdline has the words that agents look for in the command line of process 1 (contract, section 3.2).
+// cmdline checks the words that agents look for in the command line of process 1 (contract, section 3.2).
 func cmdline(t *testing.T, c *container) {
 	if argv := c.must("sh", "-c", "tr '\\0' ' ' </proc/1/cmdline"); argv != "/init /opt/hermes/docker/main-wrapper.sh gateway run" {
 		t.Errorf("/proc/1/cmdline: %q", argv)
@@ -34,7 +34,7 @@ func TestGatewayBehindTini(t *testing.T) {
 	gatewayRun(t, start(t, setup{options: []string{"--entrypoint", "/usr/bin/tini"}}, "-g", "--", "gateway", "run"))
 }
 
-// A part is one of several tests that ask the same container.
+// A part is one of several tests that use the same container.
 type part struct {
 	name string
 	run  func(*testing.T, *container)
@@ -48,7 +48,7 @@ func (c *container) parts(parts ...part) {
 	}
 }
 
-// TestGatewayRun asks a container with a supervised gateway, of which the last parts make another image of PID 1.
+// TestGatewayRun has tests of one container with a supervised gateway. The last parts re-execute PID 1.
 func TestGatewayRun(t *testing.T) {
 	parallel(t)
 	start(t, setup{}, "gateway", "run").parts(
@@ -57,8 +57,8 @@ func TestGatewayRun(t *testing.T) {
 	)
 }
 
-// TestNoSupervise declines: the gateway is the container's command, as it was before there was a supervisor. The variable and the exit
-// codes are in test/script, no-supervise.txtar.
+// TestNoSupervise switches supervision off: the gateway is the container's command, as before there was a supervisor. The
+// variable and the exit codes are in test/script, no-supervise.txtar.
 func TestNoSupervise(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{files: profile("coder", "running")}, "gateway", "run", "--no-supervise")

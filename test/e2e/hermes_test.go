@@ -9,7 +9,7 @@ import (
 	"hinit/internal/s6/applet"
 )
 
-// TestTargetHinit has only the binaries, for COPY --from.
+// TestTargetHinit checks that the image has only the binaries, for COPY --from.
 func TestTargetHinit(t *testing.T) {
 	parallel(t)
 	image, err := hinitImage()
@@ -30,7 +30,7 @@ func TestTargetHinit(t *testing.T) {
 	}
 }
 
-// TestTargetHermes takes s6-overlay out of an image of the agent and puts hinit in.
+// TestTargetHermes checks an image of the agent in which hinit replaces s6-overlay.
 func TestTargetHermes(t *testing.T) {
 	image := needHermes(t)
 	config := mustDocker(t, "inspect", "--format", "{{json .Config.Entrypoint}} {{json .Config.Cmd}} {{.Config.User}} {{.Config.WorkingDir}} {{json .Config.Volumes}}", image)
@@ -96,7 +96,7 @@ func TestTargetHermes(t *testing.T) {
 	}
 }
 
-// paths is the layout of the image that tools outside rely on (contract, section 1).
+// paths checks the paths of the image that external tools rely on (contract, section 1).
 func paths(t *testing.T, c *container) {
 	want := map[string]string{
 		"/tmp": "root:root 1777", "/opt/data": "hermes:hermes 755", "/opt/hermes": "root:root 755",

@@ -21,7 +21,7 @@ var (
 	buildContext atomic.Pointer[string] // the build context, made once
 )
 
-// engine reports why no container can be run here.
+// engine returns an error if no container can be run here.
 var engine = sync.OnceValue(func() error {
 	r := docker("version", "--format", "{{.Server.Os}}/{{.Server.Arch}}")
 	if r.code != 0 {
@@ -36,8 +36,8 @@ var engine = sync.OnceValue(func() error {
 // hinitImage builds the target "hinit" once and returns its tag.
 var hinitImage = sync.OnceValues(func() (string, error) { return buildTarget("hinit", imageTag("hinit")) })
 
-// demoImage builds the target "demo" once and returns its tag. The classic builder builds "hinit" on the way and leaves it
-// without a name, so that it could not be removed; so it gets one.
+// demoImage builds the target "demo" once and returns its tag. The classic builder builds "hinit" on the way, and leaves it
+// without a name. Such an image could not be removed, so it gets a name.
 var demoImage = sync.OnceValues(func() (string, error) {
 	if _, err := hinitImage(); err != nil {
 		return "", err
@@ -45,7 +45,7 @@ var demoImage = sync.OnceValues(func() (string, error) {
 	return buildTarget("demo", imageTag("demo"))
 })
 
-// buildTarget builds a target of docker/Dockerfile and returns the tag it gets.
+// buildTarget builds a target of docker/Dockerfile and returns its tag.
 func buildTarget(target, tag string, args ...string) (string, error) {
 	dir, err := makeContext()
 	if err != nil {
@@ -57,10 +57,11 @@ func buildTarget(target, tag string, args ...string) (string, error) {
 	return tag, build(dir, tag, args...)
 }
 
-// imageTag names an image of this run. The name is what sweep finds it by: a label would be one more layer to make.
+// imageTag returns the name of an image of this run. sweep finds the image by the name, because a label would be one more layer
+// to make.
 func imageTag(kind string) string { return "hinit-e2e-" + runID + ":" + kind }
 
-// buildTime is for an engine that hangs while it builds.
+// buildTime limits the time of a build, for an engine that hangs.
 const buildTime = 6 * time.Minute
 
 // build makes an image from a directory.
@@ -75,7 +76,7 @@ func build(dir, tag string, args ...string) error {
 	return nil
 }
 
-// makeContext lays out a build context as "make build" leaves the repository, with binaries of its own.
+// makeContext makes a build context as "make build" leaves the repository, with binaries of its own.
 var makeContext = sync.OnceValues(func() (string, error) {
 	repo, err := filepath.Abs("../..")
 	if err != nil {
@@ -101,7 +102,7 @@ var makeContext = sync.OnceValues(func() (string, error) {
 	return dir, busybox(repo, filepath.Join(dist, "busybox"))
 })
 
-// busybox puts a static busybox at a path: the one that "make up" has fetched, one kept from an earlier run, or a new one.
+// busybox puts a static busybox at a path: the one that "make up" has downloaded, one from an earlier run, or a new one.
 func busybox(repo, to string) error {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -118,7 +119,7 @@ func busybox(repo, to string) error {
 	}
 	temp := kept + fmt.Sprintf(".%d", os.Getpid())
 	if os.MkdirAll(filepath.Dir(kept), 0o755) == nil && copyFile(to, temp, 0o755) == nil {
-		return os.Rename(temp, kept) // whole or not at all: other runs read it
+		return os.Rename(temp, kept) // renamed, because other runs read it
 	}
 	return nil
 }

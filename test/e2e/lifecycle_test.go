@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// three is a volume with three profiles of which two were running.
+// three is a volume with three profiles, two of which were running.
 func three() map[string]string {
 	return together(profile("default", "running"), profile("coder", "running"), profile("writer", "stopped"))
 }
 
-// dockerExec drives the container as root and as the agent's user: create, start, status, logs, restart, stop, delete.
+// dockerExec controls the container as root and as the agent's user: create, start, status, logs, restart, stop, delete.
 func dockerExec(t *testing.T, c *container) {
 	for _, who := range []string{"root", "hermes", "10000:10000"} {
 		t.Run(who, func(t *testing.T) {
@@ -53,7 +53,7 @@ func dockerExec(t *testing.T, c *container) {
 				t.Errorf("stopped, and left %+v", found)
 			}
 			do(0, "hinit", "start", name)
-			do(2, "hinit", "profile", "delete", name) // no --yes, and no terminal to ask
+			do(2, "hinit", "profile", "delete", name) // without --yes, and without a terminal for the question
 			do(0, "hinit", "profile", "delete", "--yes", name)
 			do(6, "hinit", "status", name)
 			if found := c.matching("-p " + name + " gateway"); len(found) > 0 {
@@ -89,8 +89,9 @@ func agentCommands(t *testing.T, c *container) {
 	}
 }
 
-// TestRestore restarts and kills a container with three profiles: the same gateways are wanted up. The other ways a container ends
-// are in test/script: restart-restores, boot-states, ignores-term, shutdown-budget, second-term and signals-to-cmd.
+// TestRestore restarts and kills a container with three profiles: each time the same gateways come up. The other ways in which a
+// container ends are in test/script: restart-restores, boot-states, ignores-term, shutdown-budget, second-term and
+// signals-to-cmd.
 func TestRestore(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{files: three()}, "sleep", "100000")
@@ -98,7 +99,7 @@ func TestRestore(t *testing.T) {
 	c.awaitStates(want)
 	c.awaitUp("gateway-default", "gateway-coder")
 
-	// The running and the stopped gateways change places from here on, by the operator's command only.
+	// From here on the running and the stopped gateways are exchanged, by the operator's command only.
 	c.must("hinit", "stop", "coder")
 	c.must("hinit", "start", "writer")
 	want = map[string]string{"gateway-default": "up", "gateway-coder": "down", "gateway-writer": "up"}

@@ -13,7 +13,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// runID tells this run of the tests from all others, and runLabel marks what it leaves with the engine.
+// runID distinguishes this run of the tests from all others, and runLabel marks the containers, volumes and images of this run.
 var (
 	runID    = strings.ToLower(rand.Text()[:10])
 	runLabel = "hinit-e2e=" + runID
@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// sweep removes all that the tests made, and what docker compose made under a name with the run's id in it. It is silent
-// about what isn't there.
+// sweep removes everything that the tests made, and everything that docker compose made under a name with the run's ID. It
+// ignores missing things.
 func sweep() {
 	if !built.Load() {
 		return
@@ -48,7 +48,7 @@ func sweep() {
 		{[]string{"ps", "-aq"}, []string{"rm", "-fv"}, "name=" + named},
 		{[]string{"volume", "ls", "-q"}, []string{"volume", "rm", "-f"}, "name=" + named},
 		{[]string{"network", "ls", "-q"}, []string{"network", "rm"}, "name=" + named},
-		// By the name: another run may have the same image under a name of its own.
+		// Images are removed by name, because another run may have the same image under its own name.
 		{[]string{"images", "--format", "{{.Repository}}:{{.Tag}}"}, []string{"rmi"}, "reference=" + named + "*"},
 	} {
 		remove(kind.list, kind.rm, "label="+runLabel)
@@ -59,10 +59,10 @@ func sweep() {
 	}
 }
 
-// remove removes what a list has, by a filter.
+// remove removes the items of a list that a filter selects.
 func remove(list, rm []string, filter string) {
 	var r result
-	for range 3 { // an image goes when those made from it are gone
+	for range 3 { // an image can be removed when the images made from it are gone
 		ids := strings.Fields(docker(slices.Concat(list, []string{"--filter", filter})...).out)
 		if len(ids) == 0 {
 			return

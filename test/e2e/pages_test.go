@@ -15,7 +15,7 @@ import (
 	"hinit/test/pages"
 )
 
-// A reader types what a page says, in the order of the page.
+// A reader types the commands of a page, in the order of the page.
 type reader struct {
 	t     *testing.T
 	page  string
@@ -25,7 +25,7 @@ type reader struct {
 	words map[string]string // other words of the page that are another here
 }
 
-// newReader reads a page below docs. Its image is the demo's, and its containers have names of this run.
+// newReader reads a page below docs. It uses the image of the demo, and its containers have names of this run.
 func newReader(t *testing.T, page string, containers ...string) *reader {
 	t.Helper()
 	r := &reader{t: t, page: page, dir: t.TempDir(), names: make(map[string]string), pids: make(map[string]string), words: make(map[string]string)}
@@ -51,7 +51,7 @@ func (r *reader) blocks() []pages.Block {
 	return blocks
 }
 
-// here makes a command of the page one that can be typed here.
+// here changes a command of the page into one that can be typed here.
 func (r *reader) here(command string) string {
 	command = regexp.MustCompile(`\bhinit-demo\b`).ReplaceAllString(command, need(r.t))
 	command = strings.ReplaceAll(command, "docker run ", "docker run --label "+runLabel+" ")
@@ -68,7 +68,7 @@ func (r *reader) here(command string) string {
 	return command
 }
 
-// run types a command and returns what it prints, in the words of the page.
+// run types a command, and returns its output with the names that the page has.
 func (r *reader) run(command string) string {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -86,10 +86,10 @@ func (r *reader) run(command string) string {
 	return text
 }
 
-// asks are commands that may be asked again until the answer equals the page's.
+// asks are commands that may be repeated until the answer equals the page's.
 var asks = regexp.MustCompile(`^docker exec \S+ (hinit (status|logs|events|doctor|healthcheck|start misconf)|ls|cat|sh -c '(cd|zcat)) |^docker logs `)
 
-// types runs all sessions of the page and compares what they print. Between the steps do is called with the line of the next one.
+// types runs all sessions of the page and compares their output. Between the steps it calls do with the line of the next one.
 func (r *reader) types(do func(command string)) {
 	r.t.Helper()
 	for _, s := range pages.Steps(r.blocks()) {
@@ -99,7 +99,7 @@ func (r *reader) types(do func(command string)) {
 		var said string
 		look := func() error {
 			said = r.run(s.Command)
-			for tries := 0; strings.HasPrefix(said, "OCI runtime exec failed") && tries < 20; tries++ { // as end-a-fork-bomb.md says: ask again
+			for tries := 0; strings.HasPrefix(said, "OCI runtime exec failed") && tries < 20; tries++ { // ask again, as end-a-fork-bomb.md says
 				said = r.run(s.Command)
 			}
 			if !s.Checked {
@@ -118,7 +118,7 @@ func (r *reader) types(do func(command string)) {
 	}
 }
 
-// dashboard is what docker/compose.yaml sets: without a login the dashboard refuses to listen on all addresses.
+// dashboard is the setting of docker/compose.yaml: without a login the dashboard refuses to listen on all addresses.
 var dashboard = []string{
 	"-e", "HERMES_DASHBOARD=1", "-e", "HERMES_DASHBOARD_BASIC_AUTH_USERNAME=admin", "-e", "HERMES_DASHBOARD_BASIC_AUTH_PASSWORD=secret",
 }
@@ -173,8 +173,8 @@ func TestThePageAboutNonRootPrintsWhatItSays(t *testing.T) {
 	newReader(t, "how-to/run-as-non-root-or-read-only.md").types(nil)
 }
 
-// TestFewCapabilitiesAreThoseOfThePage has each row of the page: without that capability the warning is another. With all of the page
-// hinit does its work in TestMinimalCapabilities.
+// TestFewCapabilitiesAreThoseOfThePage has each row of the page: without that capability hinit prints that warning.
+// TestMinimalCapabilities checks that hinit works with all capabilities of the page.
 func TestFewCapabilitiesAreThoseOfThePage(t *testing.T) {
 	parallel(t)
 	page := minimal(t)
@@ -216,7 +216,7 @@ func TestThePageAboutGatewaysThatAreDownPrintsWhatItSays(t *testing.T) {
 func TestThePageAboutReplacingS6PrintsWhatItSays(t *testing.T) {
 	parallel(t)
 	r := newReader(t, "how-to/replace-s6-overlay.md")
-	// The two commands are one session: the second asks for the code of the first.
+	// The two commands are one session, because the second one prints the exit code of the first.
 	steps := pages.Steps(r.blocks())
 	if len(steps) != 2 || steps[1].Command != "echo $?" {
 		t.Fatalf("the page has %+v", steps)
@@ -266,7 +266,7 @@ func TestThePageAboutCurlPrintsWhatItSays(t *testing.T) {
 	r.run("docker run -d --name my " + strings.Join(dashboard, " ") + " -v $PWD/run:/run/hinit hinit-demo gateway run")
 	c := &container{t: t, id: r.names["my"]}
 	c.awaitUp("gateway-default", "dashboard")
-	c.awaitHealthy() // which the first command asks for, once
+	c.awaitHealthy() // the first command asks for the health once
 	for _, s := range pages.Steps(r.blocks()) {
 		command := s.Command
 		if strings.Contains(command, "follow=1") { // it does not end by itself
@@ -279,7 +279,7 @@ func TestThePageAboutCurlPrintsWhatItSays(t *testing.T) {
 	}
 }
 
-// TestNoPageHasAnImageThatIsNone: what is typed must work as it stands.
+// TestNoPageHasAnImageThatIsNone checks the names of images on the pages, because readers type them unchanged.
 func TestNoPageHasAnImageThatIsNone(t *testing.T) {
 	found, err := filepath.Glob("../../docs/*/*.md")
 	if err != nil || len(found) < 20 {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The lines in which the boot says what a container cannot do.
+// These are the lines in which the boot says what a container can't do.
 const (
 	readOnlyRoot = "the root file system is read-only: /etc/passwd keeps the ids of the image"
 	noRun        = "/run cannot be written: the control socket is elsewhere, and there are no s6 directories; to have them, start with --tmpfs /run"
@@ -17,8 +17,8 @@ const (
 	asAgent      = "started as uid 10000: no change of user or of file owners, and HERMES_UID and HERMES_GID have no effect"
 )
 
-// TestRestricted takes away what the container usually has, one after the other. All features work all the same, and what
-// is different is said, once.
+// TestRestricted takes something away that a container usually has, in each row. All features still work, and what is different
+// is reported once.
 func TestRestricted(t *testing.T) {
 	parallel(t)
 	hermes := []string{"-u", "hermes"}
@@ -26,9 +26,9 @@ func TestRestricted(t *testing.T) {
 		name    string
 		options []string
 		said    []string         // of the lines above
-		warning string           // another one
-		beneath bool             // not PID 1
-		extra   func(*container) // what else this row has to show
+		warning string           // another warning
+		beneath bool             // below another PID 1
+		extra   func(*container) // further checks of this row
 	}{
 		{name: "below another init", options: []string{"--init", "--health-interval", "1s"}, beneath: true, extra: func(c *container) {
 			eventually(t, settle, func() error {
@@ -55,7 +55,7 @@ func TestRestricted(t *testing.T) {
 			parallel(t)
 			c := start(t, setup{options: tt.options}, "gateway", "run")
 			c.awaitUp("gateway-default")
-			c.awaitHealthy() // then the boot has said all it has to say
+			c.awaitHealthy() // by then the boot has written all of its lines
 			st := c.status()
 			if (st.Init.PID != 1) != tt.beneath || st.Init.Subreaper != tt.beneath {
 				t.Errorf("init: %+v", st.Init)
@@ -114,7 +114,7 @@ func TestRestricted(t *testing.T) {
 			if left := c.matching("agent-helper|-p coder"); len(left) > 0 {
 				t.Errorf("stopped, and left %+v", left)
 			}
-			// Orphans of somebody else come to the init too.
+			// Orphans of other processes come to the init too.
 			c.execAs(hermes, "sh", "-c", "for i in 1 2 3 4 5; do ( (exit 0) & ); done")
 			for _, p := range c.processes() {
 				if strings.HasPrefix(p.state, "Z") {
@@ -136,7 +136,7 @@ func (c *container) answersAsS6() {
 	}
 	c.must("test", "-d", "/run/s6/basedir")
 	c.must("hermes", "profile", "create", "tools")
-	eventually(c.t, settle, func() error { // the example agent does not register its slot; hinit makes it when it sees the profile
+	eventually(c.t, settle, func() error { // the example agent does not register its slot, so hinit makes it when it sees the profile
 		if r := c.exec("s6-svok", "/run/service/gateway-tools"); r.code != 0 {
 			return fmt.Errorf("no slot yet: %v", r)
 		}

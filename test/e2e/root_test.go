@@ -14,7 +14,8 @@ const (
 	agentPath = "/opt/hermes/bin:/opt/hermes/.venv/bin:/opt/data/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// TestRootRunsNothingOfTheAgents has the agent put programs with the names of the system's where its own come first.
+// TestRootRunsNothingOfTheAgents has the agent put programs with the names of the system's programs where its own programs come
+// first.
 func TestRootRunsNothingOfTheAgents(t *testing.T) {
 	parallel(t)
 	c := create(t, setup{options: []string{"-e", "SEEN=a b"}, files: profile("default", "running")}, "gateway", "run")

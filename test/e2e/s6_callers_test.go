@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// asHermes is how the agent's own calls reach the container: not as root, without /command on PATH.
+// asHermes are the options with which the agent's own calls enter the container: not as root, and without /command on PATH.
 var asHermes = []string{"--user", "10000"}
 
-// callTime is when a tool of s6 hangs. The agent gives it 5 s, of which it takes milliseconds; but a docker exec on a busy
-// machine takes seconds by itself.
+// callTime is when a call of a tool of s6 counts as hanging. The agent gives it 5 s, and it takes milliseconds. But on a busy
+// machine a docker exec alone takes seconds.
 const callTime = time.Minute
 
-// s6Call is a call of a tool as the agent makes it: by its absolute path, as the agent's user, and answered in time.
+// s6Call calls a tool as the agent does: by its absolute path and as the agent's user. It has to be answered in time.
 func (c *container) s6Call(words ...string) result {
 	c.t.Helper()
 	begin := time.Now()
@@ -28,7 +28,7 @@ func (c *container) s6Call(words ...string) result {
 	return r
 }
 
-// mustS6 is a call that the agent needs to succeed.
+// mustS6 is a call that has to succeed for the agent.
 func (c *container) mustS6(words ...string) string {
 	c.t.Helper()
 	r := c.s6Call(words...)
@@ -38,10 +38,10 @@ func (c *container) mustS6(words ...string) string {
 	return r.out
 }
 
-// pidInParentheses is how the older agent finds the pid of a gateway.
+// pidInParentheses is the pattern by which the older agent finds the pid of a gateway.
 var pidInParentheses = regexp.MustCompile(`\(pid (\d+)\)`)
 
-// s6State is what the agent knows about a slot, by its older and its newer way.
+// s6State is what the agent knows about a slot, in its older and in its newer way.
 type s6State struct {
 	line    string
 	running bool
@@ -49,7 +49,7 @@ type s6State struct {
 	wanted  bool
 }
 
-// s6State asks both ways; they have to agree, or the state has just changed.
+// s6State asks in both ways. They have to agree, unless the state has just changed.
 func (c *container) s6State(slot string) (s6State, error) {
 	line := c.mustS6("s6-svstat", slot)
 	s := s6State{line: line, running: strings.Contains(line, "up ")}
@@ -72,7 +72,7 @@ func (c *container) s6State(slot string) (s6State, error) {
 	return s, nil
 }
 
-// awaitSlot waits until the agent sees a slot as it should be.
+// awaitSlot waits until the agent sees a slot in the expected state.
 func (c *container) awaitSlot(slot, wish string, ok func(s6State) bool) s6State {
 	c.t.Helper()
 	var s s6State
@@ -88,14 +88,14 @@ func (c *container) awaitSlot(slot, wish string, ok func(s6State) bool) s6State 
 func isRunning(s s6State) bool { return s.running }
 func isDown(s s6State) bool    { return !s.running && !s.wanted }
 
-// TestTheAgentsCalls asks a container with a CMD and a stopped profile. The last part edits /etc/passwd.
+// TestTheAgentsCalls has tests of one container with a CMD and a stopped profile. The last part edits /etc/passwd.
 func TestTheAgentsCalls(t *testing.T) {
 	parallel(t)
 	files := profile("coder", "stopped")
 	files["/opt/register"] = registerScript
 	c := start(t, setup{options: []string{"--env", "GREETING=hello  world"}, files: files}, "sleep", "1000")
 	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down"})
-	c.awaitHealthy() // the boot, which gives files away, is done
+	c.awaitHealthy() // the boot, which changes owners, is done
 	c.parts(
 		part{"paths", paths}, part{"s6 is found", findsS6}, part{"calls on a gateway", callsOnAGateway}, part{"gateway commands", gatewayCommands},
 		part{"profile commands", agentCommands}, part{"register", registers}, part{"service directories", serviceDirectories},
@@ -103,7 +103,7 @@ func TestTheAgentsCalls(t *testing.T) {
 	)
 }
 
-// findsS6 has the agent think that nothing has changed (contract, section 9.1).
+// findsS6 checks that the agent finds everything as under s6 (contract, section 9.1).
 func findsS6(t *testing.T, c *container) {
 	if r := c.execAs(asHermes, "sh", "-c", "cat /proc/1/comm && test -d /run/s6/basedir && tr '\\0' ' ' </proc/1/cmdline"); r.code != 0 || r.out != "s6-svscan\n/init /opt/hermes/docker/main-wrapper.sh sleep 1000 " {
 		t.Error(r)
@@ -117,8 +117,8 @@ func findsS6(t *testing.T, c *container) {
 	if r := c.s6Call("s6-svstat", "/run/service/gateway-nobody"); r.code != 1 || r.out != "" {
 		t.Error(r)
 	}
-	for _, slot := range []string{"gateway-default", "dashboard"} { // what is written there is what hinit does
-		c.mustS6("s6-svstat", "/run/service/"+slot) // a slot is made when it is looked for, or a moment after the boot
+	for _, slot := range []string{"gateway-default", "dashboard"} { // what is written there controls hinit
+		c.mustS6("s6-svstat", "/run/service/"+slot) // a slot is made when a client looks for it, or a moment after the boot
 		if run := c.must("cat", "/run/service/"+slot+"/run"); !strings.Contains(run, "\nexport HOME='/opt/data'\n") || strings.ContainsAny(run, "{}") {
 			t.Errorf("the run of %s is\n%s", slot, run)
 		}
@@ -139,16 +139,16 @@ func callsOnAGateway(t *testing.T, c *container) {
 	second := c.awaitSlot(slot, "restarted", func(s s6State) bool { return s.running && s.pid != first.pid })
 
 	c.mustS6("s6-svc", "-d", slot)
-	c.mustS6("s6-svwait", "-D", "-t", "50000", slot) // 10000 in the agent, which takes no notice of the result
+	c.mustS6("s6-svwait", "-D", "-t", "50000", slot) // the agent uses 10000, and ignores the result
 	c.awaitSlot(slot, "down", isDown)
 	if err := c.gone(second.pid); err != nil {
 		t.Error(err)
 	}
 	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down"})
-	// The gateway that ends writes this file too, and hinit puts back what is lost by that.
+	// The gateway that ends writes this file too, and hinit restores what is lost by that.
 	c.awaitFile("/opt/data/profiles/coder/gateway_state.json", `"desired_state":"stopped"`)
 
-	// The effects of hinit's own commands are seen at once, too.
+	// The effects of hinit's own commands appear at once, too.
 	c.must("hinit", "start", "coder")
 	if s, err := c.s6State(slot); err != nil || !s.running {
 		t.Errorf("%+v, %v", s, err)
@@ -202,7 +202,8 @@ remove() {
 }
 `
 
-// registers has the agent register and unregister a profile's gateway, which is then the gateway that hinit would have started itself.
+// registers has the agent register and unregister the gateway of a profile. The agent then controls the gateway that hinit would
+// have started itself.
 func registers(t *testing.T, c *container) {
 	const slot = "/run/service/gateway-writer"
 	script := func(text string) {
@@ -236,7 +237,8 @@ func registers(t *testing.T, c *container) {
 	})
 }
 
-// serviceDirectories from elsewhere run as they are: with a logger, a finish program, a notification of readiness.
+// serviceDirectories checks that service directories from elsewhere run as they are: with a logger, a finish program, and a
+// notification of readiness.
 func serviceDirectories(t *testing.T, c *container) {
 	c.must("sh", "-c", `set -e; cd /run/service
 mkdir -p .new/log .done .told
@@ -272,7 +274,8 @@ s6-svscanctl -a /run/service`)
 	}
 }
 
-// gatewayCommands are answered by hinit as the agent would, with the truth at the end (contract, sections 9.2 and 9.4).
+// gatewayCommands checks that hinit answers the gateway commands as the agent would, and ends with the true state (contract,
+// sections 9.2 and 9.4).
 func gatewayCommands(t *testing.T, c *container) {
 	silent := func(words ...string) {
 		t.Helper()

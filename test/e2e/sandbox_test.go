@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// sandboxImage is the image that sandboxes are made of: busybox and bash.
+// sandboxImage is the image of the sandboxes: busybox and bash.
 var sandboxImage = sync.OnceValues(func() (string, error) {
 	context, err := makeContext()
 	if err != nil {
@@ -42,18 +42,18 @@ var sandboxImage = sync.OnceValues(func() (string, error) {
 	); err != nil {
 		return "", err
 	}
-	// The label makes it an image of this run alone: the test removes the containers that are made from it.
+	// The label makes the image unique to this run, because the test removes the containers that are made from it.
 	return imageTag("sandbox"), build(dir, imageTag("sandbox"), "--label", runLabel)
 })
 
-// toolAnswer is what the agent's terminal tool says of one command.
+// toolAnswer is the answer of the agent's terminal tool to one command.
 type toolAnswer struct {
 	Output    string `json:"output"`
 	Code      int    `json:"exit_code"`
 	Container string `json:"container"`
 }
 
-// session runs commands in one session of the agent's terminal tool, as docker exec brings a user to it.
+// session runs commands in one session of the agent's terminal tool, as a user has it through docker exec.
 func (c *container) session(profile string, commands ...string) (all []toolAnswer) {
 	c.t.Helper()
 	var in bytes.Buffer
@@ -85,7 +85,7 @@ func (c *container) session(profile string, commands ...string) (all []toolAnswe
 
 // TestAWeekOfTurns has the events of a week in a minute: sessions and turns of two profiles, and agents that are killed in the
 // middle of a command. Containers are removed, stopped and paused from outside, and the service is killed. Each command runs
-// once, each profile has one container, and nothing is left in the end.
+// once, each profile has one container, and in the end no container is left.
 func TestAWeekOfTurns(t *testing.T) {
 	parallel(t)
 	image, err := sandboxImage()
@@ -120,7 +120,7 @@ func TestAWeekOfTurns(t *testing.T) {
 			}
 			want = append(want, id, id+"-b")
 			switch box := got[0].Container; day {
-			case 1: // an agent that is killed in the middle of a command, with all that belongs to it
+			case 1: // an agent that is killed in the middle of a command, with all of its processes
 				ctx, kill := context.WithCancel(t.Context())
 				cmd := exec.CommandContext(ctx, "docker", "exec", "-i", c.id, "sh", "-c", `echo '{"command":"echo killed >> /workspace/ledger; sleep 54321","timeout":600}' | exec hermes terminal`)
 				if err := cmd.Start(); err != nil {
@@ -184,7 +184,7 @@ func TestAWeekOfTurns(t *testing.T) {
 	t.Logf("the container stopped in %v", time.Since(begin))
 }
 
-// failed is an error when the command has failed.
+// failed returns an error if the command has failed.
 func (r result) failed() error {
 	if r.code != 0 {
 		return errors.New(r.String())

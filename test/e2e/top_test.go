@@ -9,7 +9,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// theScreen is hinit top on the terminal of docker exec, as the agent's user, while PID 1 becomes another image of itself.
+// theScreen shows hinit top on the terminal of docker exec, as the agent's user, while PID 1 becomes another image of itself.
 func theScreen(t *testing.T, c *container) {
 	term := testkit.OnTerminal(t, 24, 110, exec.Command("docker", "exec", "-it", "-u", "hermes", "-e", "TERM=xterm-256color", c.id, "hinit", "top"))
 	term.Await("gateway-default")
@@ -20,7 +20,7 @@ func theScreen(t *testing.T, c *container) {
 		return nil
 	})
 	c.must("hinit", "profile", "create", "newcomer")
-	term.Await("gateway-newcomer") // the screen follows the next image
+	term.Await("gateway-newcomer") // the screen shows the next image
 	before := len(term.Text())
 	term.Resize(30, 120)
 	testkit.Until(t, "all of it is drawn again", func() bool {

@@ -8,8 +8,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestTerminal has a shell as the command of docker run -it. It owns the terminal, and knows its size and changes of it. Ctrl-C
-// reaches only the foreground command.
+// TestTerminal has a shell as the command of docker run -it. The shell owns the terminal, and knows its size and changes of the
+// size. Ctrl-C reaches only the foreground command.
 func TestTerminal(t *testing.T) {
 	parallel(t)
 	name := "hinit-e2e-" + runID + "-tty"
@@ -17,7 +17,7 @@ func TestTerminal(t *testing.T) {
 	term := testkit.OnTerminal(t, 33, 101, exec.Command("docker", "run", "-it", "--name", name, "--label", runLabel, need(t), "sh"))
 	term.Keys("PS1='# '; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo is' 'a' 'tty\n")
 	term.Await("is a tty")
-	// The client tells the engine the size only after the start, and listens to changes only after that: it may miss some.
+	// The client tells the engine the size only after the start, and notices changes only after that, so it may miss some.
 	term.Keys("while [ \"$(stty size 2>/dev/null)\" != '33 101' ]; do usleep 50000; done; echo size' 'is' 'shown\n")
 	term.Await("size is shown")
 	term.Keys("while [ \"$(stty size)\" != '44 122' ]; do usleep 50000; done; echo size' 'has' 'changed\n")
@@ -26,7 +26,7 @@ func TestTerminal(t *testing.T) {
 		term.Resize(44, 122)
 		return strings.Contains(term.Text(), "size has changed")
 	})
-	term.Keys("sh -c \"echo now' 'asleep; exec sleep 1000\"\n") // said by what is in the foreground by then
+	term.Keys("sh -c \"echo now' 'asleep; exec sleep 1000\"\n") // the foreground command prints this
 	term.Await("now asleep")
 	term.Keys("\x03")
 	term.Keys("echo shell' 'lives\n")
@@ -37,7 +37,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// TestTerminalWithoutInput is docker run -t, whose terminal gets no input.
+// TestTerminalWithoutInput is docker run -t, whose terminal has no input.
 func TestTerminalWithoutInput(t *testing.T) {
 	parallel(t)
 	r := runOnce(t, []string{"-t"}, "sh", "-c", "[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo is a tty >/dev/tty")

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// upgradePage types what docs/how-to/upgrade-in-place.md says.
+// upgradePage types the commands of docs/how-to/upgrade-in-place.md.
 func upgradePage(t *testing.T, c *container) {
 	before, _ := c.status().find("gateway-default")
 
@@ -28,7 +28,7 @@ func upgradePage(t *testing.T, c *container) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := program.WriteString("another binary"); err != nil { // behind the end of the ELF file, which is not read
+	if _, err := program.WriteString("another binary"); err != nil { // behind the end of the ELF file, where it changes nothing else
 		t.Fatal(err)
 	}
 	if err := program.Close(); err != nil {
@@ -36,7 +36,7 @@ func upgradePage(t *testing.T, c *container) {
 	}
 	cmd := exec.Command("sh", "-e", "-c", strings.ReplaceAll(script, "CONTAINER", c.id))
 	cmd.Dir = dir
-	// The last command is refused while the boot log is being written, and says: try again.
+	// The last command is refused while the boot log is being written. Its message says to try again.
 	reexec := func(r result) result {
 		t.Helper()
 		eventually(t, settle, func() error {

@@ -14,7 +14,7 @@ import (
 	"hinit/kanban"
 )
 
-// board opens the board of the box from outside.
+// board opens the board of the container from outside.
 func (b *box) board() *kanban.Store {
 	b.Helper()
 	env := func(name string) string {
@@ -38,7 +38,8 @@ func (b *box) create(s *kanban.Store, n kanban.Task, parents ...string) string {
 	return id
 }
 
-// stories are what tasks do, in turn. Each is done at the second attempt at the latest, if its worker is not killed.
+// stories are the ways in which the tasks behave, in turn. Each task is done at the second attempt at the latest, if its worker
+// is not killed.
 var stories = []kanban.Task{
 	{Body: "sleep 20ms"},
 	{Body: "once fail"},
@@ -52,10 +53,10 @@ var stories = []kanban.Task{
 	{Body: "once vanish"},
 }
 
-// TestThreeProfilesWorkOffABoard is the "done when": tasks with links, failures and timeouts, while everything is killed in
-// turn, and then the board's own account of it.
+// TestThreeProfilesWorkOffABoard has tasks with links, failures and timeouts, while everything is killed in turn. Then it
+// compares the board's own report.
 func TestThreeProfilesWorkOffABoard(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // mostly waits
 	b := newBox(t, "  max_in_progress: 8\n  max_in_progress_per_profile: 4\n  failure_limit: 5\n")
 	s := b.board()
 	defer func() { _ = s.Close() }()
@@ -68,7 +69,7 @@ func TestThreeProfilesWorkOffABoard(t *testing.T) {
 	for i := range n {
 		task, parents := stories[i%len(stories)], []string(nil)
 		task.Title, task.Assignee = fmt.Sprint("task ", i), profiles[i%len(profiles)]
-		if i >= 7 && i%7 == 0 { // it waits for two others, which come off a chain now and then
+		if i >= 7 && i%7 == 0 { // such a task waits for two others; some tasks have no such predecessors
 			parents = []string{ids[i-7], ids[i-3]}
 		}
 		ids = append(ids, b.create(s, task, parents...))
@@ -118,7 +119,7 @@ func (b *box) awaitLong(what string, so func() bool) {
 	}
 }
 
-// left says what is not done.
+// left returns the tasks that are not done.
 func (b *box) left() string {
 	s := b.board()
 	defer s.Close()
@@ -138,15 +139,15 @@ func (b *box) left() string {
 	return out.String()
 }
 
-// operate does the operator's part: it retries a task that was blocked because its worker failed. It also retries a task that the
-// guard holds back for its last error.
+// operate does the operator's part: it retries a task that was blocked because its worker failed, or that the guard holds back
+// for its last error.
 func (b *box) operate(s *kanban.Store) {
 	blocked, err := s.Tasks(b.Context(), kanban.Filter{Status: kanban.Blocked})
 	if err != nil {
 		return
 	}
 	for _, t := range blocked {
-		_, _ = s.Unblock(b.Context(), time.Now(), t.ID) // else the next look does
+		_, _ = s.Unblock(b.Context(), time.Now(), t.ID) // if it fails, the next look tries again
 	}
 	ready, err := s.Tasks(b.Context(), kanban.Filter{Status: kanban.Ready})
 	if err != nil {
@@ -157,13 +158,13 @@ func (b *box) operate(s *kanban.Store) {
 			continue
 		}
 		events, err := s.Events(b.Context(), t.ID, 0)
-		if n := len(events); err == nil && n > 0 && events[n-1].Kind == "respawn_guarded" { // it will not run meanwhile
+		if n := len(events); err == nil && n > 0 && events[n-1].Kind == "respawn_guarded" { // meanwhile it does not run
 			_, _ = s.Block(b.Context(), time.Now(), t.ID, "look at it", 0)
 		}
 	}
 }
 
-// account compares what the board says of itself.
+// account compares the board's own report with what happened.
 func (b *box) account(s *kanban.Store, ids []string) {
 	b.Helper()
 	outcomes := make(map[string]int)
@@ -208,13 +209,13 @@ func (b *box) account(s *kanban.Store, ids []string) {
 		}
 	}
 	backup := filepath.Join(b.dir, "backup.db")
-	if err := s.Backup(b.Context(), backup); err != nil { // it checks the integrity
+	if err := s.Backup(b.Context(), backup); err != nil { // the backup checks the integrity
 		b.Errorf("the board is not sound: %v", err)
 	}
 	b.Logf("outcomes of the runs: %v", outcomes)
 }
 
-// killer ends one thing after the other.
+// killer kills one process after the other.
 type killer struct {
 	*box
 	rng  *rand.Rand

@@ -11,9 +11,9 @@ import (
 	"hinit/kanban"
 )
 
-// The service has the locks of the boards before a gateway runs. A service or a board that is broken keeps no gateway down.
+// The service has locked the boards before a gateway runs. A broken service or board does not keep a gateway from starting.
 func TestTheBoardIsHeldBeforeAGatewayStarts(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // mostly waits
 	if strings.Contains(gateway(""), "/bin/sleep") {
 		testkit.SkipOrFail(t, "there is no python3")
 	}
@@ -25,7 +25,7 @@ func TestTheBoardIsHeldBeforeAGatewayStarts(t *testing.T) {
 		"the default board": {broken: "kanban.db", says: "the board is free"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // it waits
+			t.Parallel() // mostly waits
 			b := makeBox(t, "")
 			if c.command != "" {
 				yaml, err := os.ReadFile(b.dir + "/hinit.yaml")
@@ -51,9 +51,9 @@ func TestTheBoardIsHeldBeforeAGatewayStarts(t *testing.T) {
 	}
 }
 
-// The agent's gateway runs as it is beside the service: it decomposes tasks and tells chats, and dispatches nothing.
+// The agent's gateway runs unchanged beside the service: it decomposes tasks and notifies chats, and dispatches nothing.
 func TestTheGatewayNotifiesAndDecomposes(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // mostly waits
 	if strings.Contains(gateway(""), "/bin/sleep") {
 		testkit.SkipOrFail(t, "there is no python3")
 	}

@@ -13,7 +13,7 @@ import (
 	"hinit/kanban"
 )
 
-// only is the one process that matches.
+// only returns the one process that matches.
 func (b *box) only(what string, match func(cmdline, environ string) bool) (pid int) {
 	b.Helper()
 	b.await(what, func() bool {
@@ -26,10 +26,10 @@ func (b *box) only(what string, match func(cmdline, environ string) bool) (pid i
 	return pid
 }
 
-// The dispatcher is killed, and PID 1 becomes another image: the worker is the same process, its task has one attempt, and how it ended
-// is known.
+// The dispatcher is killed, and PID 1 becomes another image. The worker stays the same process, its task has one attempt, and its
+// end is recorded.
 func TestWorkersOutliveTheirDispatcher(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // mostly waits
 	b := newBox(t, "  failure_limit: 5\n")
 	s := b.board()
 	defer s.Close()
@@ -67,9 +67,9 @@ func TestWorkersOutliveTheirDispatcher(t *testing.T) {
 	}
 }
 
-// The container's end is no failure of a task.
+// The end of the container does not count as a failure of a task.
 func TestTheEndOfTheContainerCountsNoFailure(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // mostly waits
 	b := newBox(t, "")
 	s := b.board()
 	id := b.create(s, kanban.Task{Title: "long", Assignee: "ops", Body: "sleep 60s"})
@@ -98,7 +98,7 @@ func TestTheEndOfTheContainerCountsNoFailure(t *testing.T) {
 
 // Processes that a worker leaves are ended with it (contract 22.1, 28.9), also a daemon that ignores TERM.
 func TestReclaimEndsTheWholeTree(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // mostly waits
 	b := newBox(t, "")
 	s := b.board()
 	defer s.Close()
@@ -125,9 +125,10 @@ func TestReclaimEndsTheWholeTree(t *testing.T) {
 	}
 }
 
-// hinit tells of each worker and of the board. That is no trouble: status called a busy board ailing, and doctor named it as failed.
+// hinit reports each worker and the board. These reports are no trouble: earlier, status called a busy board ailing, and doctor
+// called it failed.
 func TestHinitTellsOfTheBoard(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // mostly waits
 	b := newBox(t, "  max_in_progress_per_profile: 1\n")
 	s := b.board()
 	defer s.Close()

@@ -11,9 +11,9 @@ import (
 	"hinit/internal/testkit"
 )
 
-// Without hinit as PID 1 the command starts the workers itself. They go on when it has ended.
+// Without hinit as PID 1 the command starts the workers itself. They run on after it has ended.
 func TestDispatchWithoutPID1(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // mostly waits
 	home := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(home, "profiles/coder"), 0o755); err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func TestDispatchWithoutPID1(t *testing.T) {
 // A task with workspace kind worktree gets a worktree of the repository, whoever works on it. Without hinit as PID 1 the command itself
 // waits for git.
 func TestWorktrees(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // mostly waits
 	git, err := exec.LookPath("git")
 	if err != nil {
 		testkit.SkipOrFail(t, err.Error())

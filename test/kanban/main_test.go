@@ -20,7 +20,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// full makes the tests larger.
+// full selects the larger form of the tests.
 var full = flag.Bool("full", false, "work on 300 tasks, kill the container five times, and take figures of 900 workers")
 
 // span is how long the storm of reclaims lasts.
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	dir, err := os.MkdirTemp(place(), "hk-") // short, and every user can enter it
+	dir, err := os.MkdirTemp(place(), "hk-") // a short path that every user can enter
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
@@ -60,7 +60,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// place is where the tests have their directories.
+// place returns the directory below which the tests have theirs.
 func place() string { return cmp.Or(testkit.InMemory(), "/var/tmp") }
 
 // stage mounts the /proc of the new namespace and becomes the command.
@@ -76,7 +76,7 @@ func stage(argv []string) error {
 	return syscall.Exec(argv[0], argv, os.Environ())
 }
 
-// patience is how long a test waits for what has to come. It costs nothing when all is well.
+// patience is the longest wait for an event that has to come.
 const patience = 3 * time.Minute
 
 // box is a container with a board: hinit as PID 1 of a PID namespace, with the service kanban.
@@ -103,7 +103,8 @@ services:
 boot: {hooks: []}
 `
 
-// gateway is the command of the default gateway: what the agent's does on the board, where there is a Python for it.
+// gateway is the command of the default gateway. Where there is a Python for it, it does what the agent's gateway does with the
+// board.
 func gateway(dir string) string {
 	python, err := exec.LookPath("python3")
 	script, failed := filepath.Abs("testdata/gateway.py")
@@ -166,7 +167,7 @@ func (b *box) lastWords() {
 	b.Logf("hinit said:\n%s\nthe dispatcher said:\n%s", tail(b.out.String()), tail(string(log)))
 }
 
-// env is the container's environment.
+// env returns the environment of the container.
 func (b *box) env() []string {
 	return []string{
 		"PATH=" + bin + ":/usr/bin:/bin", "HOME=/root", "HERMES_HOME=" + b.dir + "/home", "HINIT_RUNTIME_DIR=" + b.dir + "/run",
@@ -185,7 +186,7 @@ func (b *box) boot() {
 	})
 }
 
-// start boots without waiting for anything.
+// start boots, and does not wait for the end of the boot.
 func (b *box) start() {
 	b.Helper()
 	b.cmd = exec.Command("/proc/self/exe", bin+"/hinit", "init", "--", "sleep", "1000000")
@@ -210,7 +211,7 @@ func (b *box) kill() {
 	b.cmd = nil
 }
 
-// await polls until something is so.
+// await polls until a condition holds.
 func (b *box) await(what string, so func() bool) {
 	b.Helper()
 	for deadline := time.Now().Add(patience); !so(); time.Sleep(5 * time.Millisecond) {
@@ -244,10 +245,10 @@ func (b *box) outside(match func(cmdline, environ string) bool) (pids []int) {
 	return pids
 }
 
-// dispatcher is the process of the service.
+// dispatcher matches the process of the service.
 func dispatcher(cmdline, _ string) bool { return strings.HasPrefix(cmdline, bin+"/hinit-kanban serve") }
 
-// workers are the processes that work on tasks.
+// workers matches the processes that work on tasks.
 func workers(cmdline, environ string) bool {
 	return strings.Contains(cmdline, "work kanban task") && strings.Contains(environ, "HERMES_KANBAN_TASK=")
 }

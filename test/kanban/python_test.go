@@ -19,7 +19,7 @@ import (
 // TestPythonDispatchesBeside: two dispatchers in Python, one of which doesn't even take the lock of the tick, start workers beside the
 // service, and all three are killed in turn. No task has two workers at a time, each is done once, and both kinds have done some.
 func TestPythonDispatchesBeside(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // mostly waits
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		testkit.SkipOrFail(t, err.Error())
@@ -29,8 +29,8 @@ func TestPythonDispatchesBeside(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := makeBox(t, "  max_in_progress: 8\n  failure_limit: 50\n")
-	b.more = []string{"HERMES_KANBAN_CLAIM_TTL_SECONDS=20"} // how long a claim is left alone whose dispatcher has died before its worker began
-	s := b.board()                                          // before anybody else opens the file
+	b.more = []string{"HERMES_KANBAN_CLAIM_TTL_SECONDS=20"} // how long a claim stays whose dispatcher has died before its worker began
+	s := b.board()                                          // before another process opens the file
 	defer s.Close()
 	b.boot()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -67,9 +67,9 @@ func TestPythonDispatchesBeside(t *testing.T) {
 		b.operate(s)
 		st, err := s.Stats(b.Context(), time.Now())
 		b.must(err)
-		if turn := kills[0] + kills[1] + kills[2]; turn < 18 && time.Now().After(next) { // fewer than would keep a slow machine from working
+		if turn := kills[0] + kills[1] + kills[2]; turn < 18 && time.Now().After(next) { // few enough that a slow machine still gets the work done
 			for _, pid := range b.outside(kinds[turn%3]) {
-				_ = syscall.Kill(pid, signals[turn%3]) // also nsenter, which passes nothing on
+				_ = syscall.Kill(pid, signals[turn%3]) // also kills nsenter, which forwards no signal
 			}
 			kills[turn%3]++
 			next = time.Now().Add(400 * time.Millisecond)
@@ -78,7 +78,7 @@ func TestPythonDispatchesBeside(t *testing.T) {
 			return false
 		}
 		if ours, theirs = b.startedBy(s, ids); ours == 0 || theirs == 0 { // no worker ran beside another
-			for _, pid := range b.outside(dispatcher) { // the service is faster
+			for _, pid := range b.outside(dispatcher) { // the service is the faster one
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
 			more(10)
@@ -116,7 +116,7 @@ func (b *box) keepInside(ctx context.Context, argv []string) {
 	for ctx.Err() == nil {
 		cmd := exec.CommandContext(ctx, "nsenter", append([]string{"-t", fmt.Sprint(b.cmd.Process.Pid), "-p", "-m", "--"}, argv...)...)
 		cmd.Env = append(b.env(), b.more...)
-		cmd.WaitDelay = time.Second // what it has started ends with the container
+		cmd.WaitDelay = time.Second // its processes end with the container
 		out, err := cmd.CombinedOutput()
 		if ctx.Err() != nil {
 			return

@@ -16,7 +16,7 @@ import (
 	"hinit/kanban"
 )
 
-// inside runs a program in the container's namespaces, and returns what it wrote.
+// inside runs a program in the container's namespaces, and returns its output.
 func (b *box) inside(argv ...string) string {
 	cmd := exec.Command("nsenter", append([]string{"-t", fmt.Sprint(b.cmd.Process.Pid), "-p", "-m", "--"}, argv...)...)
 	cmd.Env = append(b.env(), b.more...)
@@ -24,7 +24,7 @@ func (b *box) inside(argv ...string) string {
 	return string(out)
 }
 
-// subscribe lets a chat be told of a task, with the agent's statement.
+// subscribe subscribes a chat to a task, with the agent's SQL statement.
 func (b *box) subscribe(task string) {
 	b.Helper()
 	out, err := exec.Command("python3", "-c", `import sqlite3, sys
@@ -36,13 +36,13 @@ db.commit()`, b.home+"/kanban.db", task).CombinedOutput()
 	}
 }
 
-// maxWorkers is the cap of the storm.
+// maxWorkers is the limit of workers in the storm.
 const maxWorkers = 8
 
 // alive counts the attempts that have a live worker, and finds a task that live processes of two attempts work on.
 func (b *box) alive() (count int, found string) {
 	attempts := make(map[string]map[string]int) // by task: the processes of each attempt
-	at := make(map[string]bool)                 // attempts whose worker itself is alive
+	at := make(map[string]bool)                 // attempts whose worker itself runs
 	b.outside(func(cmdline, environ string) bool {
 		var task, run string
 		for kv := range strings.SplitSeq(environ, "\x00") {
@@ -72,7 +72,7 @@ func (b *box) alive() (count int, found string) {
 	return len(at), found
 }
 
-// tally counts what was done.
+// tally counts the work that was done.
 type tally struct {
 	sync.Mutex
 	did map[string]int
@@ -88,7 +88,7 @@ func (t *tally) add(what string) {
 // workers, kills the service and workers, and re-executes PID 1. No task ever has live processes of two attempts, and there are
 // never more live workers than the cap allows. Every task is done once, and every attempt is closed.
 func TestReclaimStorm(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // mostly waits
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		testkit.SkipOrFail(t, err.Error())
@@ -109,7 +109,7 @@ func TestReclaimStorm(t *testing.T) {
 	begin, kill, kills, most := time.Now(), time.Now(), 0, 0
 	b.awaitLong("every task to be done", func() bool {
 		n, found := b.alive()
-		if again, twice := b.alive(); found != "" && twice == found { // one of them may have died while it was looked at
+		if again, twice := b.alive(); found != "" && twice == found { // one of them may have ended during the search
 			t.Fatalf("live processes of two attempts: %s\n%s", found, b.left())
 		} else if most = max(most, min(n, again)); min(n, again) > maxWorkers {
 			t.Fatalf("%d workers are alive; the cap is %d\n%s", n, maxWorkers, b.left())

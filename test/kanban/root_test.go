@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// Root works on the board as the agent: a link that the agent has put in the place of the database leads it to no file of root's.
+// Root works on the board as the agent's user. A link that the agent has put in the place of the database leads to no file of
+// root's.
 func TestRootFollowsNoLinkOfTheAgentToABoard(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

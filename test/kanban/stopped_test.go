@@ -13,7 +13,7 @@ import (
 	"hinit/kanban/cli/runner"
 )
 
-// sockets are the sockets that a process has open.
+// sockets returns the sockets that a process has open.
 func sockets(pid int) (names []string) {
 	fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
 	for _, fd := range fds {
@@ -27,11 +27,11 @@ func sockets(pid int) (names []string) {
 // PID 1 stood still while it was asked for a worker, and the task was reclaimed by hand. When PID 1 went on, it started that
 // worker beside the one of the next attempt.
 func TestReclaimWhilePID1StandsStill(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // mostly waits
 	b := newBox(t, "")
 	s := b.board()
 	defer s.Close()
-	first := b.create(s, kanban.Task{Title: "before", Assignee: "coder"}) // the dispatcher and PID 1 have spoken
+	first := b.create(s, kanban.Task{Title: "before", Assignee: "coder"}) // the dispatcher and PID 1 have a connection
 	b.await("a first task to be done", func() bool {
 		task, err := s.Task(b.Context(), first)
 		return err == nil && task.Status == kanban.Done
@@ -62,7 +62,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 	b.must(b.cmd.Process.Signal(syscall.SIGCONT))
 	b.await("the task to be done", func() bool {
 		_, found := b.alive()
-		if _, twice := b.alive(); found != "" && twice == found { // one of them may have died while it was looked at
+		if _, twice := b.alive(); found != "" && twice == found { // one of them may have ended during the search
 			t.Fatalf("live processes of two attempts: %s\n%s", found, b.left())
 		}
 		task, err := s.Task(b.Context(), id)
@@ -82,7 +82,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 
 // PID 1 gets the request for a worker late, after the attempt was withdrawn.
 func TestAWithdrawnAttemptGetsNoWorker(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // mostly waits
 	b := newBox(t, "")
 	r, err := runner.ByPID1(b.Context(), b.client)
 	b.must(err)

@@ -25,10 +25,10 @@ import (
 	"hinit/client/dial"
 )
 
-// patience is how long a wait takes at most, on a machine that has other things to do.
+// patience is the longest wait, on a machine that is busy with other things.
 const patience = 2 * time.Minute
 
-// box is a container: a volume, and the init that works on it, one after the other.
+// box is a container: a volume, and one init after the other that works on it.
 type box struct {
 	t    testing.TB
 	dir  string // of everything
@@ -40,7 +40,7 @@ type box struct {
 	ended  chan struct{} // closed when the namespace is gone and its output is written
 }
 
-// setup is how a box differs from the usual one.
+// setup is how a container differs from the usual one.
 type setup struct {
 	config  string // more of hinit.yaml; its keys must not be in baseConfig
 	uid     int    // of the agent's user; 0 is agentID
@@ -66,7 +66,7 @@ const scripted = `  gateway: [/bin/sh, "{profile_home}/run"]
   profile_delete: []
   profile_rename: []`
 
-// sleeper is a gateway that does nothing, obediently.
+// sleeper is a gateway that does nothing, and ends on TERM.
 const sleeper = "exec sleep 1000000\n"
 
 func newBox(t testing.TB, s setup) *box {
@@ -123,7 +123,7 @@ func (b *box) volume() string {
 	return b.home
 }
 
-// logged returns the lines that a service has in its log files, oldest first, without their time stamps.
+// logged returns the lines of a service's log files, oldest first, without their time stamps.
 func (b *box) logged(profile string) ([]string, error) {
 	dir := filepath.Join(b.volume(), "logs", "gateways", profile)
 	files, err := filepath.Glob(filepath.Join(dir, "current-*"))
@@ -139,21 +139,21 @@ func (b *box) logged(profile string) ([]string, error) {
 	return lines, err
 }
 
-// profile puts a profile on the volume whose gateway is a script.
+// profile makes a profile on the volume, whose gateway is a script.
 func (b *box) profile(name, script string) {
 	b.t.Helper()
 	b.check(b.make(name, script))
 }
 
-// make is profile for goroutines that are not the test's.
+// make is profile for other goroutines than the test's.
 func (b *box) make(name, script string) error {
 	dir := b.profileDir(name)
-	soul := filepath.Join(dir, "SOUL.md") // last: with it, it is a profile, and hinit may be writing there
+	soul := filepath.Join(dir, "SOUL.md") // written last, because this file makes it a profile, and hinit may write there
 	return errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "run"), []byte(script), 0o644), chownTree(dir, b.uid),
 		os.WriteFile(soul, []byte("# "+name+"\n"), 0o644), os.Lchown(soul, b.uid, b.uid))
 }
 
-// profiles puts many on the volume and returns their names.
+// profiles makes many profiles on the volume, and returns their names.
 func (b *box) profiles(n int, script string) []string {
 	b.t.Helper()
 	var names []string
@@ -171,7 +171,7 @@ func (b *box) boot() {
 	b.check(poll(patience, b.booted))
 }
 
-// booted complains while the boot is not done.
+// booted returns an error until the boot is done.
 func (b *box) booted() error {
 	if !b.running() {
 		return errHopeless
@@ -216,7 +216,7 @@ func (b *box) start() {
 		b.check(err)
 		*stream, ours = w, append(ours, w)
 		streams.Go(func() {
-			_, _ = io.Copy(file, r) // until every writer is gone
+			_, _ = io.Copy(file, r) // until every writer has closed it
 			_ = errors.Join(file.Close(), r.Close())
 		})
 	}
@@ -232,7 +232,7 @@ func (b *box) start() {
 		}
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // the exit code tells
+			_ = cmd.Wait() // only the exit code matters
 		}
 		streams.Wait()
 	}()
@@ -252,7 +252,7 @@ func (b *box) running() bool {
 	}
 }
 
-// kill ends everything at once, as "docker kill" does.
+// kill ends all processes at once, as "docker kill" does.
 func (b *box) kill() {
 	if b.running() {
 		_ = b.cmd.Process.Kill()
@@ -282,14 +282,14 @@ func (b *box) stop() (code int, took time.Duration) {
 	return b.wait(patience), time.Since(begin)
 }
 
-// fail puts rules in force, and takes the old ones out of force. Without any everything works.
+// fail puts fault rules in force in place of the earlier ones. Without rules everything works.
 func (b *box) fail(rules ...string) {
 	b.t.Helper()
 	next := b.path("faults.new")
 	b.check(os.WriteFile(next, []byte(strings.Join(rules, "\n")+"\n"), 0o644), os.Rename(next, b.path("faults")))
 }
 
-// service asks for the state of one.
+// service asks for the state of one service.
 func (b *box) service(name string) (client.Service, error) {
 	if !b.running() {
 		return client.Service{}, errHopeless
@@ -299,7 +299,7 @@ func (b *box) service(name string) (client.Service, error) {
 	return b.client.Service(ctx, name)
 }
 
-// status asks for everything.
+// status asks for the status.
 func (b *box) status() client.Status {
 	b.t.Helper()
 	if !b.running() {
@@ -312,7 +312,7 @@ func (b *box) status() client.Status {
 	return s
 }
 
-// is complains unless a service is in a state.
+// is returns an error unless a service is in a state.
 func (b *box) is(name, state string) func() error {
 	return func() error {
 		s, err := b.service(name)
@@ -355,7 +355,7 @@ func (b *box) command(verb, name string, w client.Wait) error {
 	return err
 }
 
-// reexec makes the init another image of itself. While the boot log or an order is being written it refuses, and is asked again.
+// reexec makes the init another image of itself. hinit refuses while it writes the boot log or an order, and reexec asks again.
 func (b *box) reexec() {
 	b.t.Helper()
 	within(b.t, patience, func() error {
@@ -375,7 +375,7 @@ func (b *box) enter(argv ...string) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
-// lastWords is what a failed test shows.
+// lastWords returns what a failed test prints about its container.
 func (b *box) lastWords() string {
 	var out strings.Builder
 	for _, name := range []string{"out", "err"} {
@@ -394,10 +394,10 @@ type process struct {
 	name             string
 }
 
-// dead reports whether all threads have ended. When the first one alone has, the kernel shows the process as a zombie, too.
+// dead reports whether all threads have ended. The kernel shows a process as a zombie also when only the first thread has ended.
 func (p process) dead() bool { return (p.state == 'Z' || p.state == 'X') && p.threads <= 1 }
 
-// processes lists everything in the namespace but the init, dead or alive.
+// processes lists all processes in the namespace but the init, dead or alive.
 func (b *box) processes() []process {
 	if !b.running() {
 		return nil
@@ -406,7 +406,7 @@ func (b *box) processes() []process {
 	if err != nil {
 		return nil
 	}
-	entries, _ := os.ReadDir("/proc") // without it there is nothing to see
+	entries, _ := os.ReadDir("/proc") // without it there are no processes to see
 	var list []process
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -423,7 +423,7 @@ func (b *box) processes() []process {
 	return list
 }
 
-// look reads one process.
+// look reads the state of one process.
 func look(pid int) (process, bool) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	p := process{pid: pid}
@@ -451,7 +451,7 @@ func look(pid int) (process, bool) {
 	return p, err == nil && p.inner != 0
 }
 
-// alive lists the living processes of the namespace but the init and its CMD, by what environ says of the run.
+// alive lists the living processes of the namespace but the init and its CMD, by the run that their environment names.
 func (b *box) alive() []process {
 	return slices.DeleteFunc(b.processes(), func(p process) bool {
 		return p.dead() || p.name == "hinit-tools" && p.uid == 0 // the boot program gives files to their owners in the background
@@ -470,14 +470,14 @@ func (b *box) of(service string) []process {
 func (b *box) zombies() int {
 	n := 0
 	for _, p := range b.processes() {
-		if p.dead() && p.ppid == b.cmd.Process.Pid { // else it is a process of the box that has not reaped it yet
+		if p.dead() && p.ppid == b.cmd.Process.Pid { // else it belongs to the test, which has not reaped it yet
 			n++
 		}
 	}
 	return n
 }
 
-// reaped complains while there is a zombie.
+// reaped returns an error while there is a zombie.
 func (b *box) reaped() error {
 	if n := b.zombies(); n > 0 {
 		return fmt.Errorf("%d zombies are left", n)
@@ -485,7 +485,7 @@ func (b *box) reaped() error {
 	return nil
 }
 
-// usage is what PID 1 has taken.
+// usage is what PID 1 uses.
 type usage struct {
 	rss     int // KiB
 	private int // KiB that are this process's alone, without the pages of its program
@@ -512,7 +512,8 @@ func (b *box) usage() usage {
 	text, err = os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	b.check(err)
 	for line := range strings.Lines(string(text)) {
-		// Pages of the program are private as well while no other box runs it, and dirty until the disk has what was just built.
+		// Pages of the program also count as private while no other container runs it. They are dirty until the disk has the new
+		// binary.
 		if value, ok := strings.CutPrefix(line, "Anonymous:"); ok {
 			u.private, _ = strconv.Atoi(strings.Fields(value)[0])
 		}
@@ -529,7 +530,7 @@ func (b *box) usage() usage {
 	return u
 }
 
-// desired is what the disk says that is wanted of a profile, "" when it says nothing.
+// desired returns the desired state of a profile on the disk, or "".
 func (b *box) desired(profile string) string {
 	text, err := os.ReadFile(filepath.Join(b.profileDir(profile), "gateway_state.json"))
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"hinit/client"
 )
 
-// chaos is a box, and what should be true of it.
+// chaos is a container, and the model of what should be true of it.
 type chaos struct {
 	*box
 
@@ -29,8 +29,8 @@ type chaos struct {
 	made   int
 }
 
-// TestChaos does random things to a container, and compares it with a model repeatedly: the status, the processes, and the disk.
-// The seed is printed; -seed repeats it.
+// TestChaos does random things to a container, and compares it repeatedly with a model: the status, the processes, and the disk.
+// The test prints the seed, and -seed repeats it.
 func TestChaos(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -41,8 +41,8 @@ func TestChaos(t *testing.T) {
 	c.reign()
 }
 
-// TestChaosInSlots is the same with a hinit that answers as s6: the tools of s6 start and stop gateways too, and register and
-// unregister services from elsewhere.
+// TestChaosInSlots is the same test with a hinit that answers as s6. Then the tools of s6 start and stop gateways too, and
+// register and unregister services from elsewhere.
 func TestChaosInSlots(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -54,7 +54,7 @@ func TestChaosInSlots(t *testing.T) {
 	c.reign()
 }
 
-// reign lets chaos reign for a time.
+// reign does random things for a time.
 func (c *chaos) reign() {
 	t := c.t
 	for range 6 {
@@ -79,10 +79,10 @@ func (c *chaos) reign() {
 	}
 	c.settle()
 	for _, name := range names {
-		if err := poll(patience, func() error { // the last lines may be being written
+		if err := poll(patience, func() error { // the last lines may still be on their way
 			lines, err := c.logged(name)
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil // it never wrote anything
+				return nil // it never wrote a line
 			}
 			if err == nil {
 				err = counted(lines)
@@ -116,13 +116,13 @@ func (c *chaos) create() {
 	c.want[name] = ""
 }
 
-// act does one thing.
+// act does one random thing.
 func (c *chaos) act() {
 	c.t.Helper()
 	names := c.names()
 	name := names[c.random.IntN(len(names))]
 	if c.slots != nil && c.random.IntN(3) == 0 {
-		if !c.faulty && !c.doubt { // what the tools are told is not what they are asked for then
+		if !c.faulty && !c.doubt { // else the state in the slots is not the one that was asked for
 			c.slots.act(name)
 		}
 		return
@@ -189,7 +189,7 @@ func (c *chaos) act() {
 	}
 }
 
-// again boots once more. A scan directory is made anew then.
+// again boots the container once more. The boot makes a new scan directory.
 func (c *chaos) again() {
 	c.t.Helper()
 	c.boot()
@@ -198,7 +198,7 @@ func (c *chaos) again() {
 	}
 }
 
-// settle lets the bad time end, and compares.
+// settle ends the faults, and compares the container with the model.
 func (c *chaos) settle() {
 	c.t.Helper()
 	c.fail()
@@ -207,7 +207,7 @@ func (c *chaos) settle() {
 	c.conns = func() {}
 	if err := poll(patience, func() error {
 		if c.slots != nil {
-			c.slots.hasten() // each time: what has just failed may not be seen yet
+			c.slots.hasten() // in each try, because a failure may not be seen yet
 		}
 		return c.compare()
 	}); err != nil {
@@ -216,7 +216,7 @@ func (c *chaos) settle() {
 	c.doubt = false
 }
 
-// compare complains about the first difference between the model and reality.
+// compare returns the first difference between the model and the container.
 func (c *chaos) compare() error {
 	if err := c.booted(); err != nil {
 		return err
@@ -242,7 +242,7 @@ func (c *chaos) compare() error {
 			state, wanted = client.StateUp, client.WantUp
 		}
 		processes := c.of("gateway-" + name)
-		// One that is stopped by a signal is up, as far as its parent can know.
+		// A gateway that a signal has stopped counts as up, because its parent knows nothing else.
 		switch {
 		case !known:
 			return fmt.Errorf("%s is not known", name)
@@ -262,7 +262,7 @@ func (c *chaos) compare() error {
 	return c.reaped()
 }
 
-// counted complains unless the lines belong to lives that each count from 1 without a gap.
+// counted complains unless the lines are of lives that each count from 1 without a gap.
 func counted(lines []string) error {
 	last := 0
 	for i, line := range lines {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// connect opens connections that say nothing. Those that hinit does not take in wait in the kernel's queue, or are refused.
+// connect opens connections that send nothing. Connections that hinit does not accept wait in the kernel's queue, or are refused.
 func (b *box) connect(n int) []net.Conn {
 	b.t.Helper()
 	var conns []net.Conn
@@ -27,14 +27,14 @@ func hangUp(conns []net.Conn) {
 	}
 }
 
-// say opens a connection, says something and does not read what comes back.
+// say opens a connection, sends something, and does not read the answer.
 func (b *box) say(what string) net.Conn {
 	c, err := net.DialTimeout("unix", b.client.Socket(), time.Second)
 	if err != nil {
 		return nil
 	}
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
-	_, _ = io.WriteString(c, what) // hinit may have had enough before the end
+	_, _ = io.WriteString(c, what) // hinit may close it before the end
 	return c
 }
 
@@ -46,7 +46,7 @@ func (b *box) hammer(n int) {
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
-			_, _ = b.client.Status(ctx) // the next test of anything tells whether PID 1 is alive
+			_, _ = b.client.Status(ctx) // a later check tells whether PID 1 is alive
 		})
 	}
 	all.Wait()

@@ -11,8 +11,8 @@ import (
 	"hinit/client"
 )
 
-// TestStopEndsAComet: a gateway leaves a daemon that forks, makes a session of its own and ends, for ever; each generation is gone
-// before anybody can look. When stop says that it is down, nothing more of it ends, because nothing of it is left.
+// TestStopEndsAComet has a gateway that leaves a daemon. The daemon forks, makes its own session and ends, for ever, so each
+// generation is gone before it can be seen. When stop says that the gateway is down, none of its processes is left.
 func TestStopEndsAComet(t *testing.T) {
 	measuring(t)
 	requireRoot(t)
@@ -20,7 +20,7 @@ func TestStopEndsAComet(t *testing.T) {
 	sheet.set("worst comet", over[len(over)-1].Round(time.Millisecond).String())
 }
 
-// TestStopEndsACometOnABusyMachine is the same more often, beside others.
+// TestStopEndsACometOnABusyMachine is the same test, more often and beside others.
 func TestStopEndsACometOnABusyMachine(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -43,7 +43,7 @@ func stopComets(t *testing.T, times int) (over []time.Duration) {
 	for range times {
 		b.up("comet")
 		before := b.status().Init.Orphans
-		within(t, patience, func() error { // it flies
+		within(t, patience, func() error { // the comet runs
 			if n := b.status().Init.Orphans - before; n < 100 {
 				return fmt.Errorf("only %d orphans", n)
 			}
@@ -55,9 +55,9 @@ func stopComets(t *testing.T, times int) (over []time.Duration) {
 		if left := b.alive(); len(left) != 2 { // the CMD and the other gateway
 			t.Errorf("after the stop these are alive: %+v", left)
 		}
-		// Something that takes a while, in which a comet would have many more generations.
+		// This takes a while, in which a comet would have many more generations.
 		b.check(b.do("restart", "calm"))
-		if n := b.status().Init.Orphans - down; n > 20 { // those that were dead already
+		if n := b.status().Init.Orphans - down; n > 20 { // it ignores those that were already dead
 			t.Errorf("after the stop %d more of it have ended", n)
 		}
 		sheet.add("comets", 1)
@@ -71,8 +71,8 @@ func stopComets(t *testing.T, times int) (over []time.Duration) {
 	return over
 }
 
-// TestStopEndsAProcessWhoseFirstThreadHasEnded: a gateway leaves a daemon that ends its first thread and works on in another one. The
-// kernel shows it as a zombie, so stop said that the gateway was down while the daemon lived on.
+// TestStopEndsAProcessWhoseFirstThreadHasEnded has a gateway that leaves a daemon whose first thread ends while another one works
+// on. The kernel shows it as a zombie, so stop said that the gateway was down while the daemon lived.
 func TestStopEndsAProcessWhoseFirstThreadHasEnded(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -97,8 +97,8 @@ func TestStopEndsAProcessWhoseFirstThreadHasEnded(t *testing.T) {
 	}
 }
 
-// TestStopNamesAProcessThatHidesWhoseItIs: a gateway leaves a daemon that has given up everything by which hinit knows whose it is. Stop
-// said that the gateway was down, and not a word of the daemon.
+// TestStopNamesAProcessThatHidesWhoseItIs has a gateway that leaves a daemon without anything by which hinit knows its service.
+// Stop said that the gateway was down, and did not mention the daemon.
 func TestStopNamesAProcessThatHidesWhoseItIs(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -145,7 +145,8 @@ func TestStopNamesAProcessThatHidesWhoseItIs(t *testing.T) {
 	b.check(b.is("calm", client.StateUp)())
 }
 
-// TestStopEndsASiblingOfTheGateway: a gateway makes a child of its own parent, hinit. Stop said that the gateway was down while that lived.
+// TestStopEndsASiblingOfTheGateway has a gateway that makes a child of its own parent, which is hinit. Stop said that the gateway
+// was down while that child lived.
 func TestStopEndsASiblingOfTheGateway(t *testing.T) {
 	beside(t)
 	requireRoot(t)

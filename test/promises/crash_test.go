@@ -15,7 +15,7 @@ import (
 	"hinit/client"
 )
 
-// traceFile makes an empty file for a trace. Hinit writes it as the agent's user.
+// traceFile makes an empty file for a trace. hinit writes it as the agent's user.
 func (b *box) traceFile() string {
 	b.t.Helper()
 	file := b.path("trace")
@@ -23,7 +23,7 @@ func (b *box) traceFile() string {
 	return file
 }
 
-// traced runs something and returns the calls that hinit made on the volume meanwhile, in their order.
+// traced calls a function, and returns the calls that hinit made on the volume meanwhile, in their order.
 func (b *box) traced(what func()) []string {
 	b.t.Helper()
 	file := b.traceFile()
@@ -35,7 +35,7 @@ func (b *box) traced(what func()) []string {
 	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 }
 
-// restored complains unless what runs after a boot is what the disk says that is wanted, and that is one of the given.
+// restored complains unless a boot has started what the disk says is wanted, and that is one of the given states.
 func (b *box) restored(profile string, allowed ...string) error {
 	wanted := b.desired(profile)
 	if !slices.Contains(allowed, wanted) {
@@ -71,7 +71,7 @@ func TestCrashAfterEveryStepOfACommand(t *testing.T) {
 			b.profile("bystander", sleeper)
 			b.boot()
 			b.check(b.tell("start", "bystander"))
-			// Opposite intents first, so that the file and everything else is there already.
+			// First come the opposite intents, so that the file and everything else exist.
 			prepare := func() {
 				t.Helper()
 				verb := map[string]string{"running": "start", "stopped": "stop"}[c.from]
@@ -96,7 +96,8 @@ func TestCrashAfterEveryStepOfACommand(t *testing.T) {
 				b.wait(patience)
 				b.fail()
 				b.boot()
-				// No client got an answer, so either would do. But it is never anything else, and never the old one again.
+				// The client got no answer, so the old intent and the new one are both correct. Every other state is wrong, and so is
+				// the old intent after the new one.
 				if strings.HasPrefix(call, "rename ..hinit-intent.json") {
 					intent = c.to
 				}
@@ -119,7 +120,7 @@ func TestCrashAfterEveryStepOfACommand(t *testing.T) {
 	}
 }
 
-// durable fails the test unless a record of intent is on the disk before its name is, and its name before the answer.
+// durable fails the test unless a record of intent is on the disk before its name, and its name before the answer.
 func durable(t *testing.T, calls []string) {
 	t.Helper()
 	var steps []string
@@ -133,7 +134,7 @@ func durable(t *testing.T, calls []string) {
 	}
 }
 
-// tidy fails the test when crashes have left a heap of temporary files.
+// tidy fails the test if crashes have left many temporary files.
 func tidy(t *testing.T, dir string) {
 	t.Helper()
 	left, err := filepath.Glob(filepath.Join(dir, ".*.tmp"))
@@ -199,7 +200,7 @@ func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
 	whole := []string{".env", "SOUL.md", "cron", "home", "logs", "memories", "plans", "sessions", "skills", "skins", "workspace"}
 	for _, c := range []struct {
 		argv          []string
-		before, after string // the profile that there is
+		before, after string // the existing profile
 	}{
 		{[]string{"create", "a"}, "", "a"},
 		{[]string{"delete", "a", "--yes"}, "a", ""},
@@ -287,7 +288,7 @@ func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
 	}
 }
 
-// manage runs "hinit profile" in the container, under rules of its own, and returns its exit code.
+// manage runs "hinit profile" in the container, with its own fault rules, and returns its exit code.
 func (b *box) manage(rule string, args ...string) (code int, err error) {
 	faults := b.path("faults-of-the-command")
 	if err := os.WriteFile(faults, []byte(rule+"\n"), 0o644); err != nil {
@@ -305,7 +306,7 @@ func (b *box) manage(rule string, args ...string) (code int, err error) {
 	return 0, err
 }
 
-// entries names what is in a directory of the volume.
+// entries returns the names in a directory of the volume.
 func (b *box) entries(dir string) ([]string, error) {
 	list, err := os.ReadDir(filepath.Join(b.home, dir))
 	var names []string
@@ -315,8 +316,8 @@ func (b *box) entries(dir string) ([]string, error) {
 	return names, err
 }
 
-// TestKilledAtAnyInstantAfterTheAnswer kills the container some time after commands were answered, while gateways that write
-// the same file are starting and ending. The next boot restores what was asked for last.
+// TestKilledAtAnyInstantAfterTheAnswer kills the container some time after commands were answered, while gateways that write the
+// same file are starting and ending. The next boot restores what the last command demanded.
 func TestKilledAtAnyInstantAfterTheAnswer(t *testing.T) {
 	beside(t)
 	requireRoot(t)

@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTermWhileHinitBegins: a container that is told to end while it begins ends in order, from before the first instruction of
-// main on. The Go runtime alone would end at once, with code 2 and without a message.
+// TestTermWhileHinitBegins sends TERM to a container that is starting. From before the first instruction of main on, it stops in
+// order. The Go runtime alone would end at once, with code 2 and without a message.
 func TestTermWhileHinitBegins(t *testing.T) {
 	beside(t)
 	requireRoot(t)
 	random := rand.New(rand.NewPCG(*seed, 0))
 	for range scale(10, 400) {
-		// The runtime writes a line when a package has been initialized; this one comes before main.
+		// The runtime writes a line when a package has been initialized. This line comes before main.
 		b := newBox(t, setup{env: []string{"GODEBUG=inittrace=1"}})
 		b.start()
-		for begin := time.Now(); !b.said("err", "init hinit/internal/early @"); { // without a pause: main begins a millisecond later
+		for begin := time.Now(); !b.said("err", "init hinit/internal/early @"); { // without a pause, because main begins a millisecond later
 			if time.Since(begin) > patience {
 				t.Fatal("it does not listen")
 			}
@@ -35,7 +35,7 @@ func TestTermWhileHinitBegins(t *testing.T) {
 	}
 }
 
-// said reports whether a stream of the container has a text in it.
+// said reports whether a stream of the container contains a text.
 func (b *box) said(stream, text string) bool {
 	got, err := os.ReadFile(b.path(stream))
 	return err == nil && bytes.Contains(got, []byte(text))

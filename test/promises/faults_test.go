@@ -13,24 +13,24 @@ import (
 	"hinit/client"
 )
 
-// quick makes restarts follow soon, so that a fault is met often.
+// quick makes restarts follow soon, so that they meet a fault often.
 const quick = "restart: {initial: 50ms, max: 200ms, crash_loop_count: 1000}\nstop: {grace: 1s}\n"
 
-// counter is a gateway that counts aloud, and goes on where its last life ended.
+// counter is a gateway that writes numbers, and goes on where its last life ended.
 const counter = `exec 2>/dev/null # where a shell tells how its children have ended
 n=0
 trap 'exit 0' TERM
 while :; do n=$((n + 1)); echo "line $n"; sleep 0.01; done
 `
 
-// calm fails the test when PID 1 spins, or does not answer, while something is wrong for a second.
+// calm fails the test if PID 1 spins or does not answer during a second with a fault.
 func (b *box) calm() {
 	b.t.Helper()
 	b.idle(func() { b.status() })
 }
 
-// idle fails the test unless there is a second in which PID 1 is not busy, whatever is done meanwhile. A process that spins has
-// no such second. But processor time that a hypervisor takes from the machine counts as work of the running process.
+// idle fails the test unless there is a second in which PID 1 is not busy during the call. A process that spins has no such
+// second. But processor time that a hypervisor takes from the machine counts as work of the running process.
 func (b *box) idle(meanwhile func()) {
 	b.t.Helper()
 	within(b.t, patience, func() error {
@@ -46,7 +46,8 @@ func (b *box) idle(meanwhile func()) {
 	})
 }
 
-// signal sends a signal to every process of a service that is up. Right after an exec a process has no tag yet to be known by.
+// signal sends a signal to every process of a service that is up. Right after an exec a process has no tag yet by which it is
+// found.
 func (b *box) signal(service string, s unix.Signal) {
 	b.t.Helper()
 	within(b.t, patience, func() error {
@@ -61,8 +62,8 @@ func (b *box) signal(service string, s unix.Signal) {
 	})
 }
 
-// TestTheKernelRefuses makes each call that PID 1 lives from fail, with each error that it fails with in bad times. PID 1 goes
-// on, tells the truth, and does what was asked for when the bad time is over.
+// TestTheKernelRefuses makes each call that PID 1 depends on fail, with each error that occurs in practice. PID 1 goes on, tells
+// the truth, and does what was asked for when the fault is over.
 func TestTheKernelRefuses(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -189,7 +190,7 @@ func TestTheKernelRefuses(t *testing.T) {
 	})
 }
 
-// wholeLog complains unless a counter's log is whole.
+// wholeLog returns an error unless a counter's log is complete.
 func (b *box) wholeLog(profile string) error {
 	lines, err := b.logged(profile)
 	if err != nil {
@@ -198,7 +199,7 @@ func (b *box) wholeLog(profile string) error {
 	return whole(lines)
 }
 
-// whole complains unless the lines are a counter's, from the first one on without a gap. Lines of hinit may stand between.
+// whole returns an error unless the lines are a counter's, from the first one on without a gap. Lines of hinit may stand between.
 func whole(lines []string) error {
 	next := 1
 	for _, line := range lines {
@@ -217,7 +218,7 @@ func whole(lines []string) error {
 	return nil
 }
 
-// TestAFullDiskAndAReadOnlyOne do to the binary that is shipped what the faults do to the other.
+// TestAFullDiskAndAReadOnlyOne cause in the shipped binary what the faults cause in the other one.
 func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -232,7 +233,7 @@ func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
 		name       string
 		begin, end []string
 	}{
-		// Only without a file that is open for writing, so before anything is logged.
+		// The remount succeeds only without a file that is open for writing, so it comes before the first log line.
 		{"read-only", []string{"mount", "-o", "remount,ro", b.home}, []string{"mount", "-o", "remount,rw", b.home}},
 		{"full", []string{"sh", "-c", fill, b.home}, []string{"sh", "-c", `rm "$0"/filler*`, b.home}},
 	} {
@@ -240,14 +241,14 @@ func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
 		if name == "full" {
 			b.up("a")
 		}
-		within(t, patience, func() error { // it may be busy with what was asked for before
+		within(t, patience, func() error { // it may be busy with earlier orders
 			out, err := b.enter(bad.begin...)
 			if err != nil {
 				err = fmt.Errorf("%s: %w: %s", name, err, out)
 			}
 			return err
 		})
-		// Each home has a reserve for the first order on a full disk. Either way the answer is true.
+		// Each home has a reserve for the first order on a full disk. The answer is true with and without it.
 		switch err := b.do("stop", "b"); {
 		case err == nil && b.desired("b") == "stopped":
 		case err != nil && name == "read-only" && strings.Contains(err.Error(), "cannot be recorded") && b.desired("b") == "running":
@@ -270,7 +271,7 @@ func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
 	within(t, patience, func() error { return b.wholeLog("a") })
 }
 
-// TestNoMoreProcesses: the limits of the machine are reached by what the agent's user does, in three ways.
+// TestNoMoreProcesses has the agent's user reach the limits of the machine, in three ways.
 func TestNoMoreProcesses(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -342,7 +343,7 @@ func TestNoMoreProcesses(t *testing.T) {
 	})
 }
 
-// pidsGroup makes a control group that counts processes, or skips the test.
+// pidsGroup makes a control group that limits processes, or skips the test.
 func pidsGroup(t *testing.T) string {
 	t.Helper()
 	for _, root := range []string{"/sys/fs/cgroup/pids", "/sys/fs/cgroup"} {
@@ -351,7 +352,7 @@ func pidsGroup(t *testing.T) string {
 			continue
 		}
 		t.Cleanup(func() {
-			_ = poll(patience, func() error { return os.Remove(dir) }) // its processes are being reaped
+			_ = poll(patience, func() error { return os.Remove(dir) }) // the kernel still removes its processes
 		})
 		if _, err := os.Stat(filepath.Join(dir, "pids.max")); err == nil {
 			return dir

@@ -14,8 +14,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestNoSlotOpensBeforeTheBootIsOver has the agent register the slots of its gateways, and want them up, while a boot hook runs.
-// None starts before the boot is over. A user saw that they started, and the boot deleted the gateway.pid of living ones as stale
+// TestNoSlotOpensBeforeTheBootIsOver has the agent register the slots of its gateways as up while a boot hook runs. None starts
+// before the boot is over. A user saw that they started, and that the boot deleted the gateway.pid of running gateways as stale
 // files.
 func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
 	beside(t)
@@ -27,7 +27,7 @@ func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
 	scan := b.answersAsS6("s6-svscanctl", "s6-svc")
 	names := b.profiles(5, "echo \"{\\\"pid\\\": $$}\" >\"${0%/run}/gateway.pid\"\n"+sleeper)
 	for range scale(2, 25) {
-		_ = os.Remove(begun) // it is the first time
+		_ = os.Remove(begun) // there is none the first time
 		_ = os.Remove(done)
 		for _, name := range names {
 			state, pid := filepath.Join(b.profileDir(name), "gateway_state.json"), filepath.Join(b.profileDir(name), "gateway.pid")
@@ -52,7 +52,7 @@ func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
 			sheet.add("slots during a boot", 1)
 		}
 		for _, name := range names {
-			within(t, patience, func() error { // it is known, and waits
+			within(t, patience, func() error { // the slot is known, and waits
 				s, err := b.service(name)
 				if err == nil && (s.State != client.StateWaiting || s.Want != client.WantUp) {
 					err = fmt.Errorf("%s is %s, wanted %s", name, s.State, s.Want)
@@ -84,8 +84,8 @@ func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
 	}
 }
 
-// TestWhatRunsAsRootHasNothingOfTheAgents starts services and a boot hook as root, however root is written, in a container whose
-// environment leads into the volume. None of them has HOME, directory, PATH or another variable there.
+// TestWhatRunsAsRootHasNothingOfTheAgents starts services and a boot hook as root, by every spelling of root, in a container
+// whose environment leads into the volume. HOME, directory, PATH and all other variables lead elsewhere.
 func TestWhatRunsAsRootHasNothingOfTheAgents(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -128,7 +128,7 @@ func TestWhatRunsAsRootHasNothingOfTheAgents(t *testing.T) {
 			b.roots("a service as "+user, dir, strings.Split(string(environment), "\x00"))
 			sheet.add("root's processes", 1)
 		}
-		// The variables of a gateway show that they were there to be kept.
+		// The variables of a gateway show that the container had such variables.
 		if p := b.of("gateway-a"); len(p) != 1 {
 			t.Errorf("of the gateway there are %+v", p)
 		} else if environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p[0].pid)); err != nil || !strings.Contains(string(environment), "\x00PATH="+b.home) {
@@ -147,7 +147,7 @@ func TestWhatRunsAsRootHasNothingOfTheAgents(t *testing.T) {
 	}
 }
 
-// roots fails the test unless a directory and an environment are root's alone. A variable of hinit's own tells where the volume is.
+// roots fails the test unless a directory and an environment are root's alone. One variable of hinit's own names the volume.
 func (b *box) roots(who, dir string, environment []string) {
 	b.t.Helper()
 	if dir != "/" {
@@ -163,8 +163,8 @@ func (b *box) roots(who, dir string, environment []string) {
 	}
 }
 
-// TestAGatewayThatChangesItsConfigurationDoesNotSpin runs one that writes another config.yaml at each start and exits with 78, which
-// parks until the configuration changes. It is delayed like one that crashes.
+// TestAGatewayThatChangesItsConfigurationDoesNotSpin runs a gateway that writes another config.yaml at each start and exits with
+// 78. Code 78 parks it until the configuration changes. It is delayed like a gateway that crashes.
 func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -172,7 +172,7 @@ func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
 	b.profile("restless", "date +%s%N >\"${0%/run}/config.yaml\"\nexit 78\n")
 	b.boot()
 	b.check(b.tell("start", "restless"))
-	within(t, patience, func() error { // it has been tried more than once
+	within(t, patience, func() error { // hinit has started it more than once
 		s, err := b.service("restless")
 		if err == nil && s.Run < 3 {
 			err = fmt.Errorf("it is in run %d", s.Run)
@@ -187,7 +187,7 @@ func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
 	took := time.Since(begin)
 	b.check(err)
 	starts := int(last.Run - first.Run)
-	if most := int(2*took/time.Second) + 2; starts > most { // more delay is no harm, and a busy machine adds some
+	if most := int(2*took/time.Second) + 2; starts > most { // more delay is correct too, and a busy machine adds some
 		t.Errorf("it was started %d times in %v", starts, took)
 	}
 	sheet.set("restless starts", fmt.Sprintf("%d starts in %v", starts, took.Round(time.Second)))
@@ -240,8 +240,8 @@ func TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered(t *testing.T) {
 }
 
 // TestServicesDoNotWaitForTheirSlots boots many services of hinit.yaml where the slots of s6 are on a disk that does not answer.
-// All run, and when the disk answers each has its slot. A user saw that 2,000 services were started after 46 seconds, each after
-// its slot.
+// All of them run, and get their slots when the disk answers. A user saw 2,000 services start after 46 seconds, each after its
+// slot.
 func TestServicesDoNotWaitForTheirSlots(t *testing.T) {
 	measuring(t)
 	requireRoot(t)
@@ -256,7 +256,7 @@ func TestServicesDoNotWaitForTheirSlots(t *testing.T) {
 	b.check(err, os.WriteFile(b.path("hinit.yaml"), append(text, services.String()...), 0o644))
 	scan := b.answersAsS6()
 	slots := func() int {
-		found, _ := filepath.Glob(filepath.Join(scan, "s*")) // the pattern is a good one
+		found, _ := filepath.Glob(filepath.Join(scan, "s*")) // the pattern is valid
 		return len(found)
 	}
 	b.fail("rename .s0 delay=1h")

@@ -14,9 +14,9 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestHostileClients: a thousand clients that say nothing, others that send garbage, half a request, endless headers and bodies,
-// and some that ask and don't read. Meanwhile others are served, and memory and descriptors of PID 1 stay within bounds; when
-// they are gone, so is what they took.
+// TestHostileClients has a thousand clients that send nothing. Others send garbage, half a request, or endless headers and
+// bodies, and some do not read the answers. Meanwhile other clients are served, and memory and descriptors of PID 1 stay within
+// bounds. When the hostile clients are gone, so are the memory and descriptors that they took.
 func TestHostileClients(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -24,7 +24,7 @@ func TestHostileClients(t *testing.T) {
 	names := b.profiles(20, sleeper)
 	b.boot()
 	b.up(names...)
-	b.hammer(50) // what serving takes, it has now
+	b.hammer(50) // now it has the memory that serving takes
 	before := b.usage()
 	garbage := []string{
 		"\x00\xff\x16\x03\x01 nonsense\r\n\r\n", strings.Repeat("A", 1<<20), "GET / HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 64<<10),
@@ -47,7 +47,7 @@ func TestHostileClients(t *testing.T) {
 		now := b.usage()
 		most.rss, most.files, most.threads = max(most.rss, now.rss), max(most.files, now.files), max(most.threads, now.threads)
 		hangUp(clients)
-		// All are root, as these clients are, so they may have to wait for their turn. Then they are served.
+		// All of them are root, as the hostile clients are, so they may have to wait. Then they are served.
 		within(t, patience, func() error { return b.is("p000", client.StateUp)() })
 		b.check(b.tell("restart", "p001"), b.unharmed(names))
 	}
@@ -66,7 +66,7 @@ func TestHostileClients(t *testing.T) {
 	t.Logf("before %+v, at the worst %+v, after %+v", before, most, b.usage())
 }
 
-// unharmed waits until all services of names are up.
+// unharmed waits until all services with these names are up.
 func (b *box) unharmed(names []string) error {
 	for _, name := range names {
 		if err := poll(patience, b.is(name, client.StateUp)); err != nil {
@@ -76,7 +76,7 @@ func (b *box) unharmed(names []string) error {
 	return nil
 }
 
-// TestTheAgentsClientsDoNotKeepRootOut: whatever the agent's user opens, root is answered.
+// TestTheAgentsClientsDoNotKeepRootOut opens many connections as the agent's user, and root is still answered.
 func TestTheAgentsClientsDoNotKeepRootOut(t *testing.T) {
 	beside(t)
 	requireRoot(t)

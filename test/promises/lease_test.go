@@ -18,17 +18,17 @@ import (
 	"hinit/client"
 )
 
-// onServer makes a volume count as one of a network file system whose server keeps the locks of files.
+// onServer makes hinit treat the volume as one of a network file system whose server keeps the file locks.
 const onServer = "lock server EEXIST"
 
-// fleet is containers that share a volume. Each has its own network, processes and host name.
+// fleet is a number of containers that share a volume. Each has its own network, processes and host name.
 type fleet struct {
 	t     *testing.T
 	boxes []*box
 	file  string // where the gateways say when they ran
 }
 
-// newFleet makes containers. Their gateways say in a file, ten times a second, that they run.
+// newFleet makes containers. Their gateways write to a file, ten times a second, that they run.
 func newFleet(t *testing.T, many int, profiles ...string) *fleet {
 	t.Helper()
 	f := &fleet{t: t}
@@ -56,7 +56,7 @@ done
 	return f
 }
 
-// pause stops everything in a container, its init first, as a freezer would at the worst moment.
+// pause stops all processes of a container, its init first, as a freezer would at the worst moment.
 func (f *fleet) pause(b *box) {
 	_ = b.cmd.Process.Signal(unix.SIGSTOP)
 	for _, p := range b.processes() {
@@ -64,7 +64,7 @@ func (f *fleet) pause(b *box) {
 	}
 }
 
-// unpause lets everything go on, the init last.
+// unpause lets all processes go on, the init last.
 func (f *fleet) unpause(b *box) {
 	for _, p := range b.processes() {
 		_ = unix.Kill(p.pid, unix.SIGCONT)
@@ -72,7 +72,7 @@ func (f *fleet) unpause(b *box) {
 	_ = b.cmd.Process.Signal(unix.SIGCONT)
 }
 
-// once fails the test when two gateways of one profile ran at the same time, as they saw it themselves.
+// once fails the test if two gateways of one profile ran at the same time, by their own records.
 func (f *fleet) once() {
 	f.t.Helper()
 	file, err := os.Open(f.file)
@@ -145,7 +145,7 @@ func waiting(b, holder *box) func() error {
 	}
 }
 
-// newPair starts two containers with the profiles a and b: the first serves, the second waits.
+// newPair starts two containers with the profiles a and b: the first one serves, and the second one waits.
 func newPair(t *testing.T) (f *fleet, one, two *box) {
 	t.Helper()
 	f = newFleet(t, 2, "a", "b")
@@ -157,8 +157,8 @@ func newPair(t *testing.T) (f *fleet, one, two *box) {
 	return f, one, two
 }
 
-// TestTwoContainersOnOneVolume starts two containers on one volume. The second leaves the gateways to the first, says so, and takes
-// over when the first ends; what was asked of the first stays so.
+// TestTwoContainersOnOneVolume starts two containers on one volume. The second one leaves the gateways to the first, says so, and
+// takes over when the first one ends. Orders to the first one stay in force.
 func TestTwoContainersOnOneVolume(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -189,8 +189,8 @@ func TestTwoContainersOnOneVolume(t *testing.T) {
 	sheet.add("takeovers", 2)
 }
 
-// TestAPausedContainerKeepsItsVolume: the container that waited took the gateways of one that was paused, and both ran them when
-// it was resumed. A paused container is meant to be paused.
+// TestAPausedContainerKeepsItsVolume pauses a container. The waiting container took over its gateways, and both ran them when the
+// first one was resumed. A paused container may be paused on purpose.
 func TestAPausedContainerKeepsItsVolume(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -198,7 +198,7 @@ func TestAPausedContainerKeepsItsVolume(t *testing.T) {
 	before, err := one.service("a")
 	one.check(err)
 	f.pause(one)
-	// The agent removes and forges what an older version believed, which made a paused holder lose its volume.
+	// The agent removes and forges files by which an older version decided. They made a paused holder lose its volume.
 	dir := filepath.Join(one.home, ".hinit")
 	one.check(os.RemoveAll(dir), os.Mkdir(dir, 0o777), os.WriteFile(filepath.Join(dir, "lease.50"), nil, 0o666))
 	for i := range 20 {
@@ -217,8 +217,9 @@ func TestAPausedContainerKeepsItsVolume(t *testing.T) {
 	f.once()
 }
 
-// TestTheAgentCannotKeepAVolumeFromBeingServed: one touch of a file in .hinit ended a container of root's, and another one kept every
-// start from serving. An agent's lock can't be had while an init runs, is named where it delays one, and ends with its process.
+// TestTheAgentCannotKeepAVolumeFromBeingServed has an agent that touches files in .hinit. One touch ended a container of root's,
+// and another one kept every start from serving. The agent can't get the lock while an init runs. Where a lock of the agent
+// delays an init, a message names it, and it ends with the agent's process.
 func TestTheAgentCannotKeepAVolumeFromBeingServed(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -238,8 +239,8 @@ func TestTheAgentCannotKeepAVolumeFromBeingServed(t *testing.T) {
 	f.once()
 }
 
-// TestALeaseIsHandedOver re-executes a container that has the lock: it has it still, no process of the agent has its descriptor, and no
-// other container gets it.
+// TestALeaseIsHandedOver re-executes a container that has the lock. It still has the lock, no process of the agent has the
+// descriptor, and no other container gets the lock.
 func TestALeaseIsHandedOver(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -268,8 +269,8 @@ func TestALeaseIsHandedOver(t *testing.T) {
 	within(t, patience, serving(two))
 }
 
-// TestOnAServerALostLockEndsTheGateways: the name of the lock file leads to another file, as when the agent exchanges it. The holder kills
-// its gateways before it asks again, and their exits say that the lock was lost.
+// TestOnAServerALostLockEndsTheGateways makes the name of the lock file lead to another file, as when the agent exchanges it. The
+// holder kills its gateways before it asks for the lock again, and their exits name the lost lock.
 func TestOnAServerALostLockEndsTheGateways(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -301,8 +302,8 @@ func TestOnAServerALostLockEndsTheGateways(t *testing.T) {
 	f.once()
 }
 
-// TestOnAVolumeFrozenAtTheBootNothingStartsTwice starts two containers on a volume that does not take writes, so that neither can tell
-// whether the other serves it. Both run their CMD and nothing else. After the thaw one of them boots. It was so that both ran the
+// TestOnAVolumeFrozenAtTheBootNothingStartsTwice starts two containers on a volume that does not take writes, so neither can tell
+// whether the other one serves it. Both run their CMD and nothing else. After the thaw one of them boots. Earlier both ran the
 // hooks and the services of hinit.yaml.
 func TestOnAVolumeFrozenAtTheBootNothingStartsTwice(t *testing.T) {
 	beside(t)
@@ -361,8 +362,8 @@ services:
 	two.kill()
 }
 
-// TestContainersOnOneVolumeAtRandom pauses, kills and restarts two, three and ten containers on one volume. Their gateways say
-// themselves when they ran: never two of one profile at the same time. In the end one container serves.
+// TestContainersOnOneVolumeAtRandom pauses, kills and restarts two, three and ten containers on one volume. Their gateways record
+// when they ran: two of one profile never run at the same time. In the end one container serves.
 func TestContainersOnOneVolumeAtRandom(t *testing.T) {
 	long(t)
 	requireRoot(t)
@@ -375,7 +376,7 @@ func TestContainersOnOneVolumeAtRandom(t *testing.T) {
 		for _, b := range f.boxes {
 			b.start()
 		}
-		paused := map[*box]time.Time{} // until when
+		paused := map[*box]time.Time{} // the end of each pause
 		deeds := 0
 		for end := time.Now().Add(*leaseSpan); time.Now().Before(end); deeds++ {
 			<-time.After(time.Duration(random.Int64N(int64(3 * time.Second))))

@@ -11,8 +11,8 @@ import (
 	"hinit/client"
 )
 
-// atLimit runs a shell that is a process of the group, as "docker exec" makes one. The kernel moves a process into a full group,
-// and lets none be made there.
+// atLimit runs a shell as a process of the group, as "docker exec" does. The kernel moves a process into a full group, and lets
+// none be made there.
 func (b *box) atLimit(group, script string) (out string, code int) {
 	b.t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "echo $$ > "+filepath.Join(group, "cgroup.procs")+"\n"+script)
@@ -24,8 +24,8 @@ func (b *box) atLimit(group, script string) (out string, code int) {
 	return string(text), cmd.ProcessState.ExitCode()
 }
 
-// TestRootActsAtALimitThatIsReached: something has taken every process number of the container, so no command can have a second
-// thread. A user saw that hinit stop, status, healthcheck and the tools of s6 end with a traceback and exit code 2.
+// TestRootActsAtALimitThatIsReached fills the container with processes, so no command can have a second thread. A user saw hinit
+// stop, status, healthcheck and the tools of s6 end with a traceback and exit code 2.
 func TestRootActsAtALimitThatIsReached(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -58,7 +58,7 @@ func TestRootActsAtALimitThatIsReached(t *testing.T) {
 		sheet.add("orders at the limit", 1)
 	}
 	b.check(b.is(names[0], client.StateDown)())
-	// The last resort: a shell writes one line, for which it needs no process.
+	// As the last resort a shell writes one line, for which it needs no process.
 	if out, code := b.atLimit(group, "echo stop "+names[1]+" > "+b.path("run/orders")); code != 0 {
 		t.Errorf("an order by the FIFO: exit code %d: %s", code, out)
 	}

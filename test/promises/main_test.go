@@ -22,7 +22,7 @@ var (
 	leaseSpan = flag.Duration("lease", 100*time.Second, "how long each fleet of containers on one volume is disturbed, with -full")
 )
 
-// built is where TestMain puts what is under test.
+// built holds the binaries that TestMain builds, and their directory.
 var built struct{ root, shipped, faulty, agent string }
 
 func TestMain(m *testing.M) {
@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M) int {
 	testkit.IsolateProcess()
-	testkit.AtOnce(scale(6, 100))                // most of the time they wait; in the full form see beside
-	root, err := os.MkdirTemp("/var/tmp", "hp-") // short: the path of a socket has 107 bytes at most
+	testkit.AtOnce(scale(6, 100))                // they mostly wait; for the full form see beside
+	root, err := os.MkdirTemp("/var/tmp", "hp-") // short, because the path of a socket has at most 107 bytes
 	if err == nil {
 		err = os.Chmod(root, 0o755)
 	}
@@ -62,14 +62,14 @@ func run(m *testing.M) int {
 	return code
 }
 
-// build makes the static binaries: as they are shipped, and with faults.
+// build makes the static binaries: one as it is shipped, and one with faults.
 func build(root string) error {
 	built.root = root
 	built.shipped, built.faulty, built.agent = filepath.Join(root, "hinit"), filepath.Join(root, "faulty", "hinit"), filepath.Join(root, "example-agent")
 	return testkit.Build(root, "hinit", "faulty/hinit", "example-agent")
 }
 
-// poll tries until the condition holds, or returns its last complaint after the deadline.
+// poll tries until the condition holds, and returns its last error after the deadline.
 func poll(deadline time.Duration, condition func() error) error {
 	end := time.Now().Add(deadline)
 	for {
@@ -84,10 +84,10 @@ func poll(deadline time.Duration, condition func() error) error {
 	}
 }
 
-// errHopeless is wrapped by a complaint that waiting does not cure.
+// errHopeless is wrapped by an error that no waiting cures.
 var errHopeless = errors.New("the init has ended")
 
-// within fails the test unless the condition comes to hold.
+// within fails the test unless the condition holds before the deadline.
 func within(t testing.TB, deadline time.Duration, condition func() error) {
 	t.Helper()
 	if err := poll(deadline, condition); err != nil {
@@ -95,17 +95,19 @@ func within(t testing.TB, deadline time.Duration, condition func() error) {
 	}
 }
 
-// The full form has three kinds of tests. Those that take times run first, one after the other, with nothing beside them. Then those
-// that take many minutes begin together, and beside them all others, a few at a time.
+// The full form has three kinds of tests. Tests that measure times run first, one after the other, and nothing else runs
+// meanwhile. Then the tests that take many minutes start together. All other tests run beside them, a few at a time.
 
-// measuring is t.Parallel for a test that takes times: in the full form, whose times are told, nothing else runs beside it.
+// measuring is t.Parallel for a test that measures times. In the full form, whose times are published, nothing else runs beside
+// it.
 func measuring(t *testing.T) {
 	if !*full {
 		t.Parallel()
 	}
 }
 
-// long is t.Parallel for a test that takes four to ten minutes in the full form. It waits for no turn, for all would wait for it.
+// long is t.Parallel for a test that takes four to ten minutes in the full form. It waits for no turn, because all other tests
+// would wait for it.
 func long(t *testing.T) { t.Parallel() }
 
 // beside is t.Parallel for all other tests.
@@ -117,10 +119,10 @@ func beside(t *testing.T) {
 	}
 }
 
-// turns has one for each test that runs beside the long ones.
+// turns has a place for each test that runs beside the long ones.
 var turns = make(chan struct{}, 4)
 
-// scale is the short form's number, or the full one's.
+// scale returns the number for the short form, or for the full form.
 func scale(short, whole int) int {
 	if *full {
 		return whole

@@ -11,8 +11,9 @@ import (
 	"hinit/client"
 )
 
-// TestTenThousandEmptyDirectories fills profiles/ with directories that are no profiles, under a limit of processes that leaves PID 1
-// few threads. It boots as without them, takes no more threads or descriptors, and the profiles among them are served.
+// TestTenThousandEmptyDirectories fills profiles/ with directories that are no profiles, under a limit of processes that leaves
+// PID 1 few threads. The boot is as without them, PID 1 takes no more threads or descriptors, and it serves the profiles among
+// them.
 func TestTenThousandEmptyDirectories(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -42,7 +43,7 @@ func TestTenThousandEmptyDirectories(t *testing.T) {
 	if full.threads > alone.threads+4 || full.files > alone.files+8 {
 		t.Errorf("%d directories cost %d threads and %d descriptors; without them they are %d and %d", n, full.threads, full.files, alone.threads, alone.files)
 	}
-	<-time.After(time.Duration(scale(0, 20)) * time.Second) // the new profile has led to a look at everything, which lets others have their turn first
+	<-time.After(time.Duration(scale(0, 20)) * time.Second) // the new profile has caused a full scan, which lets other work go first
 	begin, before := time.Now(), b.usage()
 	<-time.After(time.Duration(scale(1, 10)) * time.Second)
 	quiet := b.usage()
@@ -52,8 +53,8 @@ func TestTenThousandEmptyDirectories(t *testing.T) {
 	t.Logf("%d directories: %+v; without them %+v; quiet for %v: %v", n, full, alone, time.Since(begin), quiet.cpu-before.cpu)
 }
 
-// TestTwoThousandProfiles boots many profiles whose gateways are all wanted, and four times as many. All of them come up, and what one
-// costs is told for both.
+// TestTwoThousandProfiles boots many profiles whose gateways are all wanted, and four times as many. All of them come up, and the
+// test prints the cost of one in both cases.
 func TestTwoThousandProfiles(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -69,7 +70,7 @@ func TestTwoThousandProfiles(t *testing.T) {
 		b.start()
 		within(t, 10*time.Minute, b.booted)
 		took := time.Since(begin)
-		within(t, patience, func() error { // they are started with the boot, and are not all up when it is over
+		within(t, patience, func() error { // they start during the boot, and are not all up at its end
 			up := 0
 			status := b.status()
 			for _, s := range status.Services {

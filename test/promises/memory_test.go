@@ -13,7 +13,7 @@ import (
 	"hinit/client"
 )
 
-// critical keeps hinit from shedding profiles before the kernel kills.
+// critical keeps hinit from stopping the profile before the kernel kills.
 func critical(profiles ...string) string {
 	return "profiles: {" + strings.Join(profiles, ": {priority: critical}, ") + ": {priority: critical}}\n"
 }
@@ -55,7 +55,7 @@ func TestNoMoreMemory(t *testing.T) {
 	b.check(b.do("stop", "large"))
 	now, err := b.service("calm")
 	b.check(err)
-	// The kernel may choose once more while it has not yet got back what its last choice had.
+	// The kernel may choose again while it still waits for the memory of its last victim.
 	if now.Restarts > before.Restarts+1 || now.State != client.StateUp {
 		t.Errorf("a gateway that takes nothing was restarted %d times, and is %s", now.Restarts-before.Restarts, now.State)
 	}
@@ -65,8 +65,8 @@ func TestNoMoreMemory(t *testing.T) {
 	sheet.add("memory kills", oomKills(group))
 }
 
-// TestPID1SurvivesItsOwnExecWithoutMemory: hinit reexec, or a panic, in a container whose memory is full all the time. The kernel
-// kills the process that fills it, never PID 1, which is between two programs.
+// TestPID1SurvivesItsOwnExecWithoutMemory runs hinit reexec, or causes a panic, in a container whose memory is full all the time.
+// The kernel kills the process that fills it, and never PID 1, which is between two programs.
 func TestPID1SurvivesItsOwnExecWithoutMemory(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -111,8 +111,8 @@ func TestPID1SurvivesItsOwnExecWithoutMemory(t *testing.T) {
 	}
 }
 
-// TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot boots with very many of the longest names in the data directory, and with
-// little memory. In the long form the names are also in a profile's home, below profiles/ and at the logs.
+// TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot boots with little memory and very many of the longest names in the data
+// directory. In the long form there are such names also in a profile's home, below profiles/, and in the directory of the logs.
 func TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -143,8 +143,8 @@ func TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot(t *testing.T) {
 	sheet.add("names on a volume", n)
 }
 
-// inherited complains unless the kernel kills everything of a service, and the CMD, before PID 1. The profile is critical, so its
-// value is 45 lower than the value of a gateway of normal priority.
+// inherited complains unless the kernel would kill the CMD and everything of a service before PID 1. The profile is critical, so
+// its value is 45 lower than the value of a gateway of normal priority.
 func (b *box) inherited(profile string) error {
 	const most = 1000 // of oom_score_adj; some machines start the tests with a value of their own
 	own := oomScoreAdj(b.cmd.Process.Pid)
@@ -178,9 +178,9 @@ func memoryGroup(t *testing.T, limit int) string {
 			continue
 		}
 		t.Cleanup(func() {
-			_ = poll(patience, func() error { return os.Remove(dir) }) // its processes are being reaped
+			_ = poll(patience, func() error { return os.Remove(dir) }) // the kernel still removes its processes
 		})
-		f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0) // on a tmpfs it would be made, and limit nothing
+		f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0) // os.WriteFile would make the file on a tmpfs, where it limits nothing
 		if err != nil {
 			continue
 		}
@@ -193,7 +193,7 @@ func memoryGroup(t *testing.T, limit int) string {
 	return ""
 }
 
-// oomKills is how many processes of a control group the kernel has killed for memory.
+// oomKills returns how many processes of a control group the kernel has killed for memory.
 func oomKills(group string) int {
 	for _, file := range []string{"memory.oom_control", "memory.events"} {
 		text, _ := os.ReadFile(filepath.Join(group, file))

@@ -20,14 +20,14 @@ import (
 	"hinit/client"
 )
 
-// Of linux/fs.h.
+// These numbers are from linux/fs.h.
 const (
 	fiFreeze = 0xc0045877
 	fiThaw   = 0xc0045878
 )
 
-// freezable gives a box a volume of its own that can be frozen, as fsfreeze(8) and the snapshots of a cloud do. Until it is
-// thawed, a writer waits in the kernel.
+// freezable gives a container its own volume, which can be frozen as by fsfreeze(8) and the snapshots of a cloud. Until the thaw,
+// a writer waits in the kernel.
 func (b *box) freezable() (freeze, thaw func()) {
 	b.t.Helper()
 	image := b.path("image")
@@ -63,8 +63,8 @@ func (b *box) freezable() (freeze, thaw func()) {
 	return freeze, thaw
 }
 
-// agree fails unless disk and supervisor want the same state of a profile, and the gateway has it. want is "" if the last
-// order is unknown.
+// agree fails unless disk and supervisor have the same desired state of a profile, and the gateway is in it. want is "" if the
+// last order is unknown.
 func (b *box) agree(profile, want string) error {
 	s, err := b.service(profile)
 	if err != nil {
@@ -80,8 +80,9 @@ func (b *box) agree(profile, want string) error {
 	return fmt.Errorf("the disk says %q, and the gateway is %s and wanted %s", disk, s.State, s.Want)
 }
 
-// TestOrdersAroundAFrozenVolume: a client that gave up while the volume was frozen left desired_state recorded and the gateway as
-// it was. For every order of requests and clients that give up, disk and gateway agree when the volume answers again.
+// TestOrdersAroundAFrozenVolume has a client that gives up while the volume is frozen. Earlier that left desired_state recorded
+// and the gateway as it was. For every order of requests and of clients that give up, disk and gateway agree when the volume
+// answers again.
 func TestOrdersAroundAFrozenVolume(t *testing.T) {
 	measuring(t)
 	requireRoot(t)
@@ -98,7 +99,7 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 		want := b.desired("a")
 		for range 1 + r.IntN(3) {
 			verb := []string{"start", "stop", "restart"}[r.IntN(3)]
-			// It was taken in when hinit says that it could not do it in time.
+			// The order was accepted when hinit says that it could not carry it out in time.
 			err := b.command(verb, "a", client.Wait{Wait: r.IntN(2) == 0, Timeout: time.Duration(30+r.IntN(300)) * time.Millisecond})
 			if said := (*client.Error)(nil); !errors.As(err, &said) || said.Kind != client.KindTimeout {
 				t.Errorf("the answer to a %s on a frozen volume is %v", verb, err)
@@ -109,7 +110,7 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 			}
 			sheet.add("orders in a freeze", 1)
 		}
-		if r.IntN(2) == 0 { // another one hangs up, and it is unknown whether it was heard
+		if r.IntN(2) == 0 { // another client hangs up, and hinit may have read its request or not
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(r.IntN(20))*time.Millisecond)
 			_, _ = b.client.Stop(ctx, "a", client.Wait{Wait: true})
 			cancel()
@@ -123,7 +124,8 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 		sheet.add("freezes", 1)
 		b.check(b.do("start", "a"))
 	}
-	// No other image takes over meanwhile: execve(2) would wait for the thread that waits for the volume, and PID 1 be deaf until then.
+	// No other image takes over meanwhile. execve(2) would wait for the thread that waits for the volume, and PID 1 would answer
+	// nothing until then.
 	b.check(b.do("stop", "a"))
 	freeze()
 	if err := b.command("start", "a", client.Wait{Wait: true, Timeout: 100 * time.Millisecond}); err == nil {
@@ -139,7 +141,8 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 	t.Logf("disk and gateway agreed %v after the thaw at the latest", worst)
 }
 
-// TestEveryRouteAnswersOnAFrozenVolume: with a timeout of 8 s there was no answer in 40, and the gateway that was to stop got no signal.
+// TestEveryRouteAnswersOnAFrozenVolume asks every route with a timeout of 8 s. Earlier there was no answer in 40 s, and the
+// gateway to be stopped got no signal.
 func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 	measuring(t)
 	requireRoot(t)
@@ -157,9 +160,9 @@ func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 	long := time.Duration(scale(600, 2000)) * time.Millisecond
 	for _, tt := range []struct {
 		method, path, body string
-		limit              time.Duration // 0 where nothing is to be waited for
+		limit              time.Duration // 0 if the request waits for nothing
 		answer             string
-		down               string // this gateway has no process afterwards
+		down               string // the gateway that has no process afterwards
 	}{
 		{"POST", "/v1/services/a/stop", fmt.Sprintf(`{"timeout_ms": %d}`, long.Milliseconds()), long, "the stop is under way: gateway-a got TERM; it is not recorded yet, because the data volume has not answered yet", "a"},
 		{"POST", "/v1/services/b/stop", `{"timeout_ms": 300, "wait": false}`, 300 * time.Millisecond, "the stop is under way: gateway-b got TERM; it is not recorded yet", "b"},
@@ -193,15 +196,15 @@ func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 		worst = max(worst, took-tt.limit)
 		sheet.add("frozen answers", 1)
 	}
-	if *full && worst > 100*time.Millisecond { // nothing runs beside it then
+	if *full && worst > 100*time.Millisecond { // nothing else runs in the full form
 		t.Errorf("an answer came %v after its time", worst)
 	}
-	// The command line tells the same, and ends.
+	// The command line says the same, and ends.
 	out, err := b.enter("env", "HINIT_RUNTIME_DIR="+b.path("run"), built.shipped, "stop", "--timeout", long.String(), "c")
 	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), "gateway-c got TERM; it is not recorded yet") {
 		t.Errorf("hinit stop --timeout %v: %v\n%s", long, err, out)
 	}
-	// So does the doctor: it hung until the thaw, because it had written to the volume itself.
+	// So does the doctor. It hung until the thaw, because it had written to the volume itself.
 	told := make(chan string, 1)
 	go func() {
 		out, err := b.enter("env", "HINIT_RUNTIME_DIR="+b.path("run"), "HINIT_CONFIG="+b.path("hinit.yaml"), "HERMES_HOME="+b.home, built.shipped, "doctor")
@@ -224,7 +227,7 @@ func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 	t.Logf("frozen for %v; the latest answer came %v after its time", time.Since(begin), worst)
 }
 
-// ask makes a request of the control API and returns the body of the answer.
+// ask makes a request of the control API, and returns the body of the answer.
 func (b *box) ask(method, path, body string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
