@@ -23,7 +23,7 @@ processor time with the service.
 - The kinds of problems are ` + "`" + strings.Join(cli.ProblemKinds(), "`, `") + "`" + `. Each of them but ` + "`not-ready`" + ` also counts as trouble in ` + "`status`, `top`" + `,
   the page and ` + "`healthcheck`" + `.
 - [States](states.md) lists the states and causes. There is also the cause ` + "`other`" + `.
-- A name that ends in ` + "`_total`" + ` is a counter, any other one a gauge. Each ` + "`hinit_service_…`" + ` has the labels ` + "`service` and `profile`" + `.
+- A name that ends in ` + "`_total`" + ` is a counter, any other one a gauge. Timestamps are seconds since 1970. Each ` + "`hinit_service_…`" + ` has the labels ` + "`service` and `profile`" + `.
 
 Braces contain further labels.
 
@@ -34,7 +34,7 @@ Braces contain further labels.
 		if len(further) > 0 {
 			name += "{" + strings.Join(further, ",") + "}"
 		}
-		fmt.Fprintf(&b, "- `%s`: %s\n", name, f.Help)
+		fmt.Fprintf(&b, "- `%s`: %s\n", name, strings.Replace(f.Help, ", in seconds since 1970", "", 1))
 	}
 	return b.String()
 }
