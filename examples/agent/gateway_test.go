@@ -17,7 +17,7 @@ import (
 	"hinit/examples/agent/internal/record"
 )
 
-// A gatewayProc is a running gateway. Its output goes to files, so that what it leaves behind cannot hold up the test.
+// A gatewayProc is a running gateway. Its output goes to files, so that processes which it leaves behind can't delay the test.
 type gatewayProc struct {
 	t              *testing.T
 	cmd            *exec.Cmd
@@ -76,7 +76,7 @@ func (g *gatewayProc) signal(sig syscall.Signal) {
 	}
 }
 
-// wait returns the exit code; the end by a signal is minus its number.
+// wait returns the exit code, or the negative number of the signal that ended it.
 func (g *gatewayProc) wait() int {
 	g.t.Helper()
 	stuck := time.AfterFunc(patience, func() { g.cmd.Process.Kill() })
@@ -106,7 +106,7 @@ func (g *gatewayProc) state() map[string]any {
 	return state
 }
 
-// waitState waits until this very process has written the state.
+// waitState waits until exactly this process has written the state.
 func (g *gatewayProc) waitState(want string) {
 	g.t.Helper()
 	eventually(g.t, fmt.Sprintf("PID %d is %s", g.pid(), want), func() bool {
@@ -120,7 +120,7 @@ func (g *gatewayProc) identity() record.Identity {
 	return record.Identity{PID: g.pid(), StartTime: &start}
 }
 
-// startTime reads field 22 of the stat line on its own, to check the agent's reading against.
+// startTime reads field 22 of the stat line by itself, to check the agent's reading.
 func startTime(t *testing.T, pid int) uint64 {
 	t.Helper()
 	line := read(t, fmt.Sprintf("/proc/%d/stat", pid))
@@ -138,7 +138,7 @@ func TestGatewayStartWritesItsFiles(t *testing.T) {
 	if err := os.Chmod(filepath.Join(home, "gateway_state.json"), 0o604); err != nil {
 		t.Fatal(err)
 	}
-	g := startGateway(t, home, "gateway") // no verb means run
+	g := startGateway(t, home, "gateway") // without a verb it runs
 	g.waitState("running")
 
 	raw := read(t, g.file("gateway_state.json"))
@@ -182,7 +182,7 @@ func TestGatewayStartWritesItsFiles(t *testing.T) {
 	}
 }
 
-// TestGatewayEnds goes through the table of ends in the contract: what is sent, the exit code, what is left behind.
+// TestGatewayEnds has each end in the contract: the signal or event, the exit code, and the files that are left.
 func TestGatewayEnds(t *testing.T) {
 	term := func(g *gatewayProc) { g.signal(syscall.SIGTERM) }
 	marker := func(m record.Marker, id func(*gatewayProc) record.Identity) func(*gatewayProc) {
@@ -205,8 +205,8 @@ func TestGatewayEnds(t *testing.T) {
 		steps []func(*gatewayProc)
 		code  int
 		state string
-		left  []string // files that must be there
-		gone  []string // files that must not
+		left  []string // files that have to exist
+		gone  []string // files that have to be gone
 	}{
 		{"TERM alone", []func(*gatewayProc){term}, 1, "running", []string{".clean_shutdown"}, nil},
 		{"planned stop", []func(*gatewayProc){marker(record.PlannedStop, own), term}, 0, "stopped", nil, []string{planned}},
@@ -268,7 +268,7 @@ func TestGatewayDrainsUntilKilled(t *testing.T) {
 			g.waitState("running")
 			g.signal(sig)
 			g.waitState("draining")
-			g.signal(syscall.SIGTERM) // changes nothing any more
+			g.signal(syscall.SIGTERM) // has no effect any more
 			g.signal(syscall.SIGKILL)
 			if code := g.wait(); code != -9 || g.state()["gateway_state"] != "draining" {
 				t.Errorf("exit code %d, state %v", code, g.state())

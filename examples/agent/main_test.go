@@ -41,20 +41,20 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// A result is what a finished command left.
+// A result is the output of a finished command, and its exit code.
 type result struct {
 	code           int
 	stdout, stderr string
 }
 
-// agentCmd prepares a run of the agent in a home, with nothing of the tests' own environment.
+// agentCmd prepares a run of the agent in a home, without the environment of the tests.
 func agentCmd(home string, env, args []string) *exec.Cmd {
 	cmd := exec.Command(agentPath(), args...)
 	cmd.Env = append([]string{"HERMES_HOME=" + home, "HOME=/nonexistent", "GORACE=atexit_sleep_ms=0"}, env...)
 	return cmd
 }
 
-// agent runs a command of the agent to its end.
+// agent runs a command of the agent until its end.
 func agent(t *testing.T, home string, args ...string) result {
 	t.Helper()
 	return agentWith(t, home, nil, "", args...)
@@ -84,7 +84,7 @@ func (r result) want(t *testing.T, code int, texts ...string) {
 	}
 }
 
-// eventually polls until ok is true, and fails the test when that takes too long.
+// eventually polls until ok is true, and fails the test after a timeout.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {

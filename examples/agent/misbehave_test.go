@@ -46,7 +46,7 @@ func TestGatewayEndsOnDemand(t *testing.T) {
 			if state, _ := g.state()["gateway_state"].(string); state != test.state {
 				t.Errorf("it left %q, want %q", state, test.state)
 			}
-			// A crash leaves its pid file; an exit of its own will does not.
+			// A gateway that crashes leaves its pid file, and one that exits by itself removes it.
 			if left, crashed := exists(g.file("gateway.pid")), test.state == "running"; left != crashed {
 				t.Errorf("gateway.pid there: %t, want %t", left, crashed)
 			}
@@ -222,7 +222,7 @@ func TestSpawnDiagOutlivesTheGateway(t *testing.T) {
 	eventually(t, "there is a helper", func() bool {
 		all := helpers()
 		for _, pid := range all {
-			syscall.Kill(pid, syscall.SIGSTOP) // so that its 5 seconds are not over before all is looked at
+			syscall.Kill(pid, syscall.SIGSTOP) // so that its 5 seconds are not over before the checks
 			t.Cleanup(func() { syscall.Kill(pid, syscall.SIGKILL) })
 		}
 		return len(all) > 0
@@ -276,7 +276,7 @@ func TestHealthServer(t *testing.T) {
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
 	home := t.TempDir()
 	write(t, filepath.Join(home, ".env"), "# keys\nAPI_SERVER_PORT=\""+port+"\"\n")
-	env := []string{"API_SERVER_ENABLED=true", "API_SERVER_PORT=1"} // the home's .env wins
+	env := []string{"API_SERVER_ENABLED=true", "API_SERVER_PORT=1"} // the .env of the home wins
 
 	// While the port is taken, the gateway is up without a health server.
 	g := startGatewayWith(t, home, env, "gateway", "run")

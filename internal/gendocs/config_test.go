@@ -63,7 +63,7 @@ func TestTheSchemaKnowsEveryKeyThatTheFileMayHave(t *testing.T) {
 	}
 }
 
-// An editor said nothing about values that hinit config check refuses.
+// An editor accepted values that hinit config check refuses.
 func TestTheSchemaRefusesWhatTheCheckRefuses(t *testing.T) {
 	text, err := configSchema()
 	if err != nil {

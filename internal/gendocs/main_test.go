@@ -9,7 +9,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestPagesAreUpToDate fails when the code says something else than the pages that were made from it.
+// TestPagesAreUpToDate fails when the code differs from the pages that are generated from it.
 func TestPagesAreUpToDate(t *testing.T) {
 	root, err := moduleRoot()
 	if err != nil {

@@ -20,13 +20,13 @@ import (
 
 const (
 	agentID = 10000
-	// manyFiles are on the volume that is not empty, all of them another user's.
+	// manyFiles are the files on the volume that is not empty, all of which belong to another user.
 	manyFiles = 200_000
-	// rounds is how often each volume is booted; the median counts.
+	// rounds is how often each volume is booted. The median counts.
 	rounds = 9
-	// maxRatio is what is promised: files on the volume do not delay the first gateway.
+	// maxRatio is the promise: files on the volume do not delay the first gateway.
 	maxRatio = 1.2
-	// patience bounds one boot, and later bounds the repair of all files.
+	// patience limits one boot, and later the repair of all files.
 	patience, later = 30 * time.Second, 10 * time.Minute
 )
 
@@ -37,7 +37,7 @@ func BenchmarkBootForeignFiles(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("needs root, for a PID namespace and for files of another user")
 	}
-	runtime.LockOSThread() // a container dies with the thread that started it
+	runtime.LockOSThread() // a container ends with the thread that started it
 	defer runtime.UnlockOSThread()
 	dir, err := os.MkdirTemp("/var/tmp", "hinit-bench-") //nolint:usetesting // on a disk, as volumes are, and enterable for the agent
 	if err != nil {
@@ -142,7 +142,7 @@ func (v *volume) fill(tb testing.TB, n int) {
 	}
 }
 
-// reset makes everything root's, as after a restore or a docker cp, with both gateways wanted.
+// reset gives all files to root, as after a restore or a docker cp, and makes both gateways wanted.
 func (v *volume) reset(tb testing.TB) {
 	tb.Helper()
 	for _, profile := range []string{"", "/profiles/coder"} {
@@ -164,7 +164,7 @@ func (v *volume) reset(tb testing.TB) {
 	}); err != nil {
 		tb.Fatal(err)
 	}
-	syscall.Sync() // what this has written must not slow down what is measured
+	syscall.Sync() // the written data must not slow down the measurement
 }
 
 // foreign counts the files that do not belong to the agent, except SOUL.md, which may be the host's.
@@ -192,7 +192,7 @@ func (v *volume) foreign(tb testing.TB) int {
 	return n
 }
 
-// booted is a container that has a gateway.
+// booted is a container whose gateway runs.
 type booted struct {
 	v            *volume
 	cmd          *exec.Cmd
@@ -238,7 +238,7 @@ boot: {hooks: []}
 		tb.Fatalf("no gateway is running:\n%s", said.String())
 	}
 	_ = r.SetReadDeadline(time.Time{})
-	go func() { // so that the container's console is read until it ends
+	go func() { // it reads the container's console until the end
 		for buffer := make([]byte, 4096); ; {
 			if _, err := r.Read(buffer); err != nil {
 				r.Close()
@@ -249,7 +249,7 @@ boot: {hooks: []}
 	return b
 }
 
-// kill ends the container at once: with process 1 everything in it is gone.
+// kill ends the container at once: all its processes end with process 1.
 func (b *booted) kill() {
 	_ = b.cmd.Process.Kill()
 	_ = b.cmd.Wait()
@@ -262,7 +262,7 @@ type repair struct {
 	Stopped         string
 }
 
-// repair asks the init how far it is with the owners.
+// repair asks the init how far the repair of owners is.
 func (b *booted) repair(tb testing.TB) *repair {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

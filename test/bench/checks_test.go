@@ -16,7 +16,7 @@ import (
 
 const (
 	checkedServices, checksEach = 20, 25 // 500 checks
-	// checkPeriod is the period of each of them, checkWarm how long they run before anything is measured, and checkFor how long it is.
+	// checkPeriod is the period of each check, checkWarm how long they run before the measurement, and checkFor how long it takes.
 	checkPeriod, checkWarm, checkFor = 10 * time.Second, 25 * time.Second, 60 * time.Second
 )
 
@@ -89,7 +89,7 @@ func supervise(b *testing.B, hinit, dir, port string) int {
 	return cmd.Process.Pid
 }
 
-// anonymous is the memory of a process that is no file's, in KiB.
+// anonymous returns the memory of a process that belongs to no file, in KiB.
 func anonymous(b *testing.B, pid int) int {
 	b.Helper()
 	return field(b, fmt.Sprintf("/proc/%d/status", pid), "RssAnon:")

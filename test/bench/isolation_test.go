@@ -21,11 +21,11 @@ import (
 const (
 	isolatedProfiles = 500
 	isolatedStarts   = 300 // of each mode
-	// atRest is how long PID 1 is left alone before its memory counts: it gives pages back 2.5 s after the boot.
+	// atRest is how long PID 1 rests before its memory counts: it gives pages back 2.5 s after the boot.
 	atRest = 4 * time.Second
 )
 
-// isolationModes are measured in turns. The first one is what the others are compared with.
+// isolationModes are measured in turns. The others are compared with the first one.
 var isolationModes = []string{"none", "files", "user"}
 
 // BenchmarkIsolatedStart measures from the start of a process until the end of a command that does nothing, with hinit-isolate before it and
@@ -73,8 +73,8 @@ func BenchmarkIsolatedStart(b *testing.B) {
 	}
 }
 
-// BenchmarkIsolatedBoot measures from the start of the init until 500 gateways are running, and the memory of PID 1 at rest that is no
-// file's. The gateways are the example agent's, which say themselves that they are running, or sleep, which does nothing.
+// BenchmarkIsolatedBoot measures the time from the start of the init until 500 gateways run, and the memory of PID 1 at rest that
+// belongs to no file. The gateways are the example agent's, which report that they run, or sleep, which does nothing.
 func BenchmarkIsolatedBoot(b *testing.B) {
 	bin := isolationDir(b, "hinit", "hinit-isolate")
 	image, err := os.MkdirTemp("/opt", "hinit-bench-") //nolint:usetesting // an isolated gateway executes nothing in /tmp and /var/tmp
@@ -93,23 +93,24 @@ func BenchmarkIsolatedBoot(b *testing.B) {
 	}
 }
 
-// gateway is what runs for each profile: its name here, its agent in hinit.yaml, and what stands in the line that says that it runs.
+// gateway is what runs for each profile: its name here, its agent in hinit.yaml, and a text of the line that reports that it
+// runs.
 type gateway struct {
 	name, agent, runs string
 	boots             int // number of boots of each mode
 }
 
 func (g gateway) benchmarkBoot(b *testing.B, bin string) {
-	runtime.LockOSThread() // a container dies with the thread that started it
+	runtime.LockOSThread() // a container ends with the thread that started it
 	defer runtime.UnlockOSThread()
 	dir := filepath.Join(bin, g.name)
 	for _, mode := range isolationModes {
 		isolationVolume(b, filepath.Join(dir, mode), mode, g.agent)
-		g.boot(b, bin, mode) // the first one of user moves the homes
+		g.boot(b, bin, mode) // the first boot of mode user moves the homes
 	}
 	for b.Loop() {
 		// The heap of two equal boots differs by 1 KiB a profile, because it depends on the moments of the collections. So the
-		// median of the differences counts, each between two boots that follow one another.
+		// result is the median of the differences, each between two consecutive boots.
 		took, more := make(map[string][]time.Duration), make(map[string][]int)
 		for range g.boots {
 			none := 0
@@ -184,7 +185,8 @@ boot: {hooks: []}
 	}
 }
 
-// boot boots the volume of a mode and ends it. It returns how long it took until all gateways were running, and the memory of PID 1.
+// boot boots the volume of a mode and ends the container. It returns the time until all gateways were running, and the memory of
+// PID 1.
 func (g gateway) boot(b *testing.B, bin, mode string) (until time.Duration, kib int) {
 	b.Helper()
 	volume := filepath.Join(bin, g.name, mode)
@@ -200,7 +202,7 @@ func (g gateway) boot(b *testing.B, bin, mode string) (until time.Duration, kib 
 		b.Fatal(err)
 	}
 	w.Close()
-	defer func() { // with process 1 everything in it is gone
+	defer func() { // everything in it ends with process 1
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}()

@@ -12,7 +12,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// insideVar marks this test binary as started again, as the first process of new namespaces. It holds the program to become.
+// insideVar marks this test binary as started again, as the first process of new namespaces. It has the program that the binary
+// becomes.
 const insideVar = "HINIT_BENCH_INSIDE"
 
 func TestMain(m *testing.M) {
@@ -38,7 +39,7 @@ func become(program string) error {
 	return syscall.Exec(program, append([]string{program}, os.Args[1:]...), os.Environ())
 }
 
-// container is the command that runs the init as process 1 of new namespaces, with the environment given.
+// container returns the command that runs the init as process 1 of new namespaces, with the given environment.
 func container(program string, env []string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = append(env, insideVar+"="+program, "PATH="+os.Getenv("PATH"))
@@ -48,7 +49,7 @@ func container(program string, env []string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// binaries builds what is under test into dir.
+// binaries builds the measured programs into dir.
 func binaries(tb testing.TB, dir string) (hinit, agent string) {
 	tb.Helper()
 	hinit, agent = dir+"/hinit", dir+"/example-agent"

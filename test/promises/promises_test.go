@@ -1,6 +1,7 @@
 package promises_test
 
-// promises is the sheet. A test is named by its directory; a test of the documents looks for it there.
+// promises returns the lines of the sheet. The name of each test has its directory before it, where a test of the documents looks
+// for it.
 func promises() []promise {
 	return []promise{
 		{

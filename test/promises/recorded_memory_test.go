@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestMemoryIsRecordedAfterAReExecution: after hinit reexec the memory of gateways was not recorded any more. So the next boot
-// started more gateways together than fit.
+// TestMemoryIsRecordedAfterAReExecution re-executes hinit. After that it recorded no memory of gateways, so the next boot started
+// more gateways together than fit.
 func TestMemoryIsRecordedAfterAReExecution(t *testing.T) {
 	beside(t)
 	requireRoot(t)

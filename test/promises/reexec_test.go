@@ -19,8 +19,8 @@ import (
 )
 
 // TestTermAroundAReexec sends TERM at random instants around the change of the image. It stops the container in order, except in
-// the milliseconds in which the Go runtime of the new image starts. Then it may be lost, or end the process. Before and after
-// there is no such time, and the next TERM is always acted upon. For how long it was that time, each image tells.
+// the milliseconds in which the Go runtime of the new image starts. Then it may be lost, or end the process. Before and after,
+// every TERM works. Each image tells how long that time was.
 func TestTermAroundAReexec(t *testing.T) {
 	measuring(t)
 	requireRoot(t)
@@ -30,7 +30,7 @@ func TestTermAroundAReexec(t *testing.T) {
 	}
 }
 
-// TestTermAroundAReexecOnABusyMachine is the same more often, beside others.
+// TestTermAroundAReexecOnABusyMachine is the same test, more often and beside others.
 func TestTermAroundAReexecOnABusyMachine(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -40,7 +40,7 @@ func TestTermAroundAReexecOnABusyMachine(t *testing.T) {
 	termsAroundAReexec(t, 150, rand.New(rand.NewPCG(*seed, 10)))
 }
 
-// termsAroundAReexec returns how long the images were deaf, the shortest time first.
+// termsAroundAReexec returns how long each image did not react to TERM, the shortest time first.
 func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []time.Duration) {
 	t.Helper()
 	b := newBox(t, setup{config: quick})
@@ -101,8 +101,8 @@ func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []tim
 	return deaf
 }
 
-// goesOn tells whether a container has not begun to stop though it was able to: it has answered a hundred times since. How long
-// that takes says nothing; it may not have been allowed to run.
+// goesOn reports whether a container could stop and has not begun to: it has answered a hundred times since. The time itself
+// tells nothing, because the machine may have kept the container from running.
 func (b *box) goesOn() bool {
 	answers := 0
 	for end := time.Now().Add(patience); answers < 100 && b.running() && time.Now().Before(end); <-time.After(10 * time.Millisecond) {
@@ -112,15 +112,15 @@ func (b *box) goesOn() bool {
 		if err == nil && s.Init.Stopping {
 			return false
 		}
-		if err == nil { // a container that ends does not answer
+		if err == nil { // a container that stops does not answer
 			answers++
 		}
 	}
 	return b.running()
 }
 
-// TestAStopThatTheDiskRefusedIsRecordedByTheNextImage: the stop was answered as not recorded, and the disk was well again. A
-// restart of the container brought the gateway back, because the image that should have tried again was gone.
+// TestAStopThatTheDiskRefusedIsRecordedByTheNextImage has a stop that was answered as not recorded, and a disk that recovers
+// later. A restart of the container brought the gateway back, because the image that should have tried again was gone.
 func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -140,7 +140,7 @@ func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 		}
 		return nil
 	})
-	within(t, patience, func() error { // it looks at the volume, and that look is refused
+	within(t, patience, func() error { // a look at the volume, which is refused
 		if !b.said("err", "cannot put desired_state back") {
 			return errors.New("the new image has not looked yet")
 		}
@@ -153,8 +153,8 @@ func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 	within(t, patience, func() error { return b.restored("a", "stopped") })
 }
 
-// TestAStandbyRunsItsHooksAfterAReexec: a container that became another image while it waited for the lease took over without its boot
-// steps, as if it had done them.
+// TestAStandbyRunsItsHooksAfterAReexec has a container that became another image while it waited for the lease. When it took
+// over, it omitted its boot steps as if they were done.
 func TestAStandbyRunsItsHooksAfterAReexec(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -191,11 +191,11 @@ func TestAStandbyRunsItsHooksAfterAReexec(t *testing.T) {
 	}
 }
 
-// hungryBomb takes every process number that there is with processes each of which forks as fast as it can.
+// hungryBomb takes every process number with processes that fork as fast as they can.
 const hungryBomb = "renice -n 10 $$ >/dev/null\nb() { while :; do command eval 'b &'; done; }\nb 2>/dev/null\n"
 
-// TestPID1SurvivesItsOwnExecUnderAForkBomb: hinit reexec, or a panic, in a container with a fork bomb ended PID 1 and every
-// gateway ("newosproc", code 2). The bomb took the process numbers that execve had freed.
+// TestPID1SurvivesItsOwnExecUnderAForkBomb runs hinit reexec, or causes a panic, in a container with a fork bomb. It ended PID 1
+// and every gateway ("newosproc", code 2), because the bomb took the process numbers that execve had freed.
 func TestPID1SurvivesItsOwnExecUnderAForkBomb(t *testing.T) {
 	requireRoot(t)
 	for _, limit := range []int{64, 150, 256} {
@@ -247,7 +247,8 @@ func TestPID1SurvivesItsOwnExecUnderAForkBomb(t *testing.T) {
 	}
 }
 
-// TestAReexecAsTheAgentsUserSurvivesAForkBomb: the same where PID 1 is not root and RLIMIT_NPROC is the limit, which its threads count for.
+// TestAReexecAsTheAgentsUserSurvivesAForkBomb is the same where PID 1 is not root. There RLIMIT_NPROC is the limit, and threads
+// of PID 1 count for it.
 func TestAReexecAsTheAgentsUserSurvivesAForkBomb(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -267,8 +268,8 @@ func TestAReexecAsTheAgentsUserSurvivesAForkBomb(t *testing.T) {
 	within(t, patience, b.stoodStill(rounds))
 }
 
-// TestAReexecResumesWhatItHasStoppedAndNothingElse: a process that somebody has stopped stays stopped, and a shell does not see its job
-// stopped: it would go on with the next command.
+// TestAReexecResumesWhatItHasStoppedAndNothingElse has a process that was stopped before, and stays stopped. A shell does not see
+// its job stopped, or it would go on with the next command.
 func TestAReexecResumesWhatItHasStoppedAndNothingElse(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -301,7 +302,8 @@ func TestAReexecResumesWhatItHasStoppedAndNothingElse(t *testing.T) {
 	}
 }
 
-// TestAReexecThatCouldEndHinitIsRefused: hinit that is not process 1 can't stop the others, and said nothing before it ended.
+// TestAReexecThatCouldEndHinitIsRefused has hinit that is not process 1, so it can't stop the other processes. It ended without a
+// message.
 func TestAReexecThatCouldEndHinitIsRefused(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -321,7 +323,7 @@ func TestAReexecThatCouldEndHinitIsRefused(t *testing.T) {
 	b.check(b.is("a", client.StateUp)())
 }
 
-// bombed boots a box whose control group has no process number left.
+// bombed boots a container whose control group has no process number left.
 func bombed(t *testing.T, limit, gateways int) (b *box, names []string) {
 	t.Helper()
 	group := pidsGroup(t)
@@ -345,7 +347,7 @@ func (b *box) full() {
 	b.crowded(limit)
 }
 
-// crowded waits until the control group has so many processes and threads, or one less.
+// crowded waits until the control group has the given number of processes and threads, or one less.
 func (b *box) crowded(limit int) {
 	b.t.Helper()
 	within(b.t, patience, func() error {
@@ -356,7 +358,7 @@ func (b *box) crowded(limit int) {
 	})
 }
 
-// allMove complains about a process that is stopped.
+// allMove returns an error if a process is stopped.
 func (b *box) allMove() error {
 	for _, p := range b.alive() {
 		if p.state == 'T' {
@@ -376,7 +378,7 @@ func (b *box) stoodStill(times int) func() error {
 	}
 }
 
-// stood returns for how long everything stood still at each change of the image, the shortest time first.
+// stood returns how long all processes were stopped at each change of the image, the shortest time first.
 func (b *box) stood() (all []time.Duration) {
 	b.t.Helper()
 	out, err := os.ReadFile(b.path("err"))

@@ -17,11 +17,11 @@ func play(role string) int {
 		fmt.Fprintf(os.Stderr, "there is no role %q\n", role)
 		return 2
 	}
-	// A hog opens connections until it is killed, and holds those that it gets.
+	// A hog opens connections until it is killed, and keeps them open.
 	var held []net.Conn
 	for {
 		c, err := net.Dial("unix", os.Getenv("SOCKET"))
-		if errors.Is(err, syscall.EAGAIN) { // hinit could not take in so many yet
+		if errors.Is(err, syscall.EAGAIN) { // hinit could not accept so many yet
 			<-time.After(10 * time.Millisecond)
 			continue
 		}
@@ -30,7 +30,7 @@ func play(role string) int {
 			return 1
 		}
 		if held = append(held, c); len(held) == 300 {
-			fmt.Println("full") // whoever started it waits for this
+			fmt.Println("full") // the test waits for this line
 			select {}
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestASeccompProfileThatForbidsToWait: where a supervisor can't learn that a process has ended, it does not pretend to be one. It
-// says which call is refused and what to change, starts nothing and ends with code 1.
+// TestASeccompProfileThatForbidsToWait has a profile under which a supervisor can't learn that a process has ended. hinit names
+// the refused call and what to change, starts nothing, and ends with code 1.
 func TestASeccompProfileThatForbidsToWait(t *testing.T) {
 	beside(t)
 	requireRoot(t)

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// figures is what the tests have counted, for the sheet.
+// figures are the counts and figures of the tests, for the sheet.
 type figures struct {
 	mu     sync.Mutex
 	counts map[string]int64
@@ -20,14 +20,14 @@ type figures struct {
 
 var sheet = figures{counts: map[string]int64{}, worst: map[string]string{}}
 
-// add counts.
+// add adds to a count.
 func (f *figures) add(what string, n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.counts[what] += int64(n)
 }
 
-// set notes a figure that is not a count.
+// set records a figure that is not a count.
 func (f *figures) set(what, value string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -42,7 +42,7 @@ type promise struct {
 	tried  string   // what was done how often, with {count} in it
 }
 
-// fill puts figures into a text.
+// fill replaces the names of figures in a text by the figures.
 func (f *figures) fill(text string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,7 +56,7 @@ func (f *figures) fill(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// grouped writes a number with commas.
+// grouped formats a number with commas.
 func grouped(n int64) string {
 	digits := fmt.Sprint(n)
 	for i := len(digits) - 3; i > 0; i -= 3 {
@@ -71,7 +71,7 @@ const (
 	tableEnd   = "<!-- end of the table -->\n"
 )
 
-// show prints the sheet, and writes it where it is read.
+// show prints the sheet, and writes the page of the promises.
 func (f *figures) show(write bool) error {
 	var b strings.Builder
 	b.WriteString("| | Promise | Tried, and nothing lost | By |\n|---|---|---|---|\n")
@@ -104,8 +104,8 @@ func (f *figures) show(write bool) error {
 	return os.WriteFile(file, []byte(before+tableBegin+"\n"+table+"\n"+tableEnd+after), 0o644)
 }
 
-// TestTheSheetHasEverything: each test of this package is on the sheet, and each figure on the sheet is one that a test tells. Otherwise
-// that would be known after a quarter of an hour.
+// TestTheSheetHasEverything checks that each test of this package is on the sheet, and that each figure on the sheet comes from a
+// test. Otherwise a mistake would appear only after a quarter of an hour.
 func TestTheSheetHasEverything(t *testing.T) {
 	files, err := filepath.Glob("*_test.go")
 	if err != nil {

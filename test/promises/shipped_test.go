@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestNoFaultsInWhatIsShipped: the binary that is shipped does not even know the name of the file with the faults.
+// TestNoFaultsInWhatIsShipped checks that the shipped binary does not even contain the name of the file with the faults.
 func TestNoFaultsInWhatIsShipped(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")

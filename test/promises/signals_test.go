@@ -17,7 +17,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// program is a copy of this test binary that the agent's user can execute. With the arguments of a testproc it is that.
+// program is a copy of this test binary that the agent's user can execute. With the arguments of a testproc it becomes one.
 func (b *box) program() string {
 	b.t.Helper()
 	name := b.path("program")
@@ -28,14 +28,14 @@ func (b *box) program() string {
 	return name
 }
 
-// TestNoSignalKillsPID1 sends PID 1 every signal, in every way that a process can send it, from a gateway of the same user and
-// from root. PID 1 does only what the signals mean. After them it supervises as before, its events have told of them, and TERM
-// ends the container in order.
+// TestNoSignalKillsPID1 sends PID 1 every signal in every possible way, from a gateway of the same user and from root. PID 1 does
+// only what the signals mean. After them it supervises as before, its events name the signals, and TERM stops the container in
+// order.
 func TestNoSignalKillsPID1(t *testing.T) {
 	beside(t)
 	requireRoot(t)
 	times := scale(20, 100)
-	// These mean the end of the container, INT when it comes twice.
+	// These end the container, INT when it comes twice.
 	ends := []string{fmt.Sprint(int(unix.SIGTERM)), fmt.Sprint(int(unix.SIGINT)), fmt.Sprint(int(unix.SIGPWR)), "37"}
 	for _, user := range []int{agentID, 0} {
 		t.Run(fmt.Sprintf("as %d", user), func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestNoSignalKillsPID1(t *testing.T) {
 			b.profile("hostile", strings.Join(args, " ")+" && exec sleep 1000000\n")
 			b.boot()
 			b.up("a")
-			within(t, patience, func() error { // else what is passed on to the CMD ends it
+			within(t, patience, func() error { // until then, a signal that is passed on would end the CMD
 				if out, _ := os.ReadFile(b.path("out")); !strings.Contains(string(out), "armed\n") {
 					return errors.New("the CMD is not armed")
 				}
@@ -90,8 +90,8 @@ func TestNoSignalKillsPID1(t *testing.T) {
 }
 
 // TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1 sends signals 32 and 34, which a Go program does not handle, together with
-// 33, which it does. A user saw a container that ended with code 162, without a message. The kernel drops a signal that process 1
-// does not handle, but not when one thread is in the handler of another signal.
+// 33, which it does. A user had a container that ended with code 162 and without a message. The kernel drops a signal that
+// process 1 does not handle, but not while a thread is in the handler of another signal.
 func TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -110,7 +110,7 @@ func TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1(t *testing.T) {
 	b.boot()
 	b.up(hostile...)
 	for _, name := range hostile {
-		within(t, 5*time.Minute, func() error { // they are many
+		within(t, 5*time.Minute, func() error { // there are many signals
 			if !b.running() {
 				t.Fatalf("PID 1 has ended, code %d", b.wait(patience))
 			}
@@ -128,7 +128,7 @@ func TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1(t *testing.T) {
 	sheet.add("hostile signals", 3*5*2*times)
 }
 
-// ignored complains unless the events tell that a signal was ignored, and who sent it.
+// ignored complains unless the events name an ignored signal and its sender.
 func (b *box) ignored(name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// slots is the scan directory of a container in chaos, and the services from elsewhere that should be in it.
+// slots is the scan directory of the chaos container, and the services from elsewhere that should be in it.
 type slots struct {
 	c    *chaos
 	scan string
@@ -38,7 +38,7 @@ func (s *slots) tool(name string, args ...string) {
 	}
 }
 
-// try is tool where it may fail.
+// try runs a tool that may fail.
 func (s *slots) try(name string, args ...string) error {
 	if out, err := s.c.asRoot(append([]string{s.c.tool(name)}, args...)...); err != nil {
 		return fmt.Errorf("%s %q: %w: %s", name, args, err, out)
@@ -47,7 +47,7 @@ func (s *slots) try(name string, args ...string) error {
 	return nil
 }
 
-// act does one thing that a caller of s6 does: to a gateway, or to a service from elsewhere.
+// act does one random thing that a caller of s6 does: to a gateway, or to a service from elsewhere.
 func (s *slots) act(profile string) {
 	s.c.t.Helper()
 	up := s.c.random.IntN(2) == 0
@@ -60,7 +60,8 @@ func (s *slots) act(profile string) {
 	switch {
 	case n < 3:
 		slot := filepath.Join(s.scan, "gateway-"+profile)
-		// It may be a profile that was not seen yet, or one whose slot found no room on the disk and is tried again.
+		// It may be a profile that hinit has not seen yet, or one whose slot found no room on the disk. hinit tries such a slot
+		// again.
 		within(s.c.t, patience, func() error {
 			if err := s.c.booted(); err != nil {
 				return err
@@ -88,7 +89,7 @@ func (s *slots) act(profile string) {
 	}
 }
 
-// hasten skips the delays: as under s6, a service that could not be started for want of something is tried again much later.
+// hasten skips the delays. As under s6, a service that could not start for lack of resources is tried again much later.
 func (s *slots) hasten() {
 	s.c.t.Helper()
 	for _, v := range s.c.status().Services {
@@ -98,7 +99,7 @@ func (s *slots) hasten() {
 	}
 }
 
-// register puts a service directory into place whole, as s6 wants it, and has it found.
+// register puts a complete service directory into place, as s6 demands, and announces it.
 func (s *slots) register(up bool) {
 	s.c.t.Helper()
 	name := fmt.Sprintf("f%d", s.made)
@@ -113,7 +114,7 @@ func (s *slots) register(up bool) {
 	s.want[name] = up
 }
 
-// compare complains about the first difference between what should be there and what is.
+// compare returns the first difference between the expected services and the actual ones.
 func (s *slots) compare(services map[string]client.Service) error {
 	for name, up := range s.want {
 		v, known := services[name]
@@ -136,7 +137,7 @@ func (s *slots) compare(services map[string]client.Service) error {
 			return fmt.Errorf("%s is %s, and should be gone", name, v.State)
 		}
 	}
-	// Each gateway has a slot, and nothing else has.
+	// Each gateway has a slot, and nothing else has one.
 	entries, err := os.ReadDir(s.scan)
 	if err != nil {
 		return err

@@ -18,12 +18,11 @@ import (
 	"hinit/client"
 )
 
-// TestOrphans makes processes whose parent ends before they do, with process numbers that are used again and again. None
-// stays a zombie.
+// TestOrphans makes processes whose parent ends first, with process numbers that are used again and again. None stays a zombie.
 func TestOrphans(t *testing.T) {
 	long(t)
 	requireRoot(t)
-	// A shell that forks a pipeline in the background and ends leaves its twenty processes behind, dead or alive.
+	// A shell that forks a pipeline in the background and ends leaves its twenty processes, alive or dead.
 	shells := scale(4_000, 1_000_000)/20 + 1
 	want := uint64(20 * shells)
 	script := `i=0; while [ $i -lt $0 ]; do (: | : | : | : | : | : | : | : | : | : | : | : | : | : | : | : | : | : | : | : &); i=$((i+1)); done; echo made; exec sleep 1000000`
@@ -41,7 +40,7 @@ func TestOrphans(t *testing.T) {
 		return nil
 	})
 	var status client.Status
-	within(t, patience, func() error { // those that were made last may still have to run
+	within(t, patience, func() error { // the newest ones may still have to run
 		if status = b.status(); status.Init.Orphans < want {
 			return fmt.Errorf("only %d orphans were reaped, of %d", status.Init.Orphans, want)
 		}
@@ -54,9 +53,10 @@ func TestOrphans(t *testing.T) {
 	t.Logf("%d orphans in %v; at most %d zombies were seen at once", status.Init.Orphans, time.Since(begin), worst)
 }
 
-// TestADayOfTwoHundredProfiles: crashes, restarts, stops and starts, profiles that come and go, and rotated logs, as many as a day
-// has for 200 profiles, in minutes. Memory, goroutines, threads and descriptors of PID 1 are in the end what they were at the start.
-// The volume is in memory: what is tried is what hinit keeps, not how long a disk takes for each intent.
+// TestADayOfTwoHundredProfiles has as many events in minutes as 200 profiles have in a day. There are crashes, restarts, stops
+// and starts, new and deleted profiles, and rotated logs. In the end PID 1 has the same memory, goroutines, threads and
+// descriptors as at the start. The volume is in memory, because the test is about what hinit keeps, and not about how long a disk
+// takes for each intent.
 func TestADayOfTwoHundredProfiles(t *testing.T) {
 	long(t)
 	requireRoot(t)
@@ -66,7 +66,7 @@ logs: {archives: 1}
 `})
 	b.Tmpfs = map[string]string{b.home: "mode=755"}
 	names := b.profiles(scale(40, 200), sleeper)
-	// Some are talkative: a rotation every ten lives.
+	// Some of them write much, so their logs are rotated every ten lives.
 	blurb := strings.Repeat(strings.Repeat("x", 99)+"\n", 700)
 	b.check(os.WriteFile(b.path("blurb"), []byte(blurb), 0o644))
 	for _, name := range names[:10] {
@@ -79,7 +79,7 @@ logs: {archives: 1}
 		events = *day
 	}
 	d := &daylong{box: b, names: names}
-	d.live(0, events/10) // what it grows to, it has grown to
+	d.live(0, events/10) // now the memory has reached its size
 	before := d.atRest(func(usage, int) error { return nil })
 	began := time.Now()
 	d.live(1, events-events/10)
@@ -103,7 +103,7 @@ logs: {archives: 1}
 		d.events.Load(), d.crashes.Load(), d.guests.Load(), time.Since(began).Round(time.Second), before, after)
 }
 
-// daylong is a day of many profiles.
+// daylong is the container of the day, with its many profiles.
 type daylong struct {
 	*box
 
@@ -112,14 +112,14 @@ type daylong struct {
 	killed                  sync.Map // name → run that was killed last: a process ends once
 }
 
-// rested is what PID 1 has taken when nothing happens.
+// rested is what PID 1 uses when nothing happens.
 type rested struct {
 	usage
 
 	goroutines int
 }
 
-// atRest waits until all services are up, nothing else is there, and a condition holds.
+// atRest waits until all services are up, no other process is left, and a condition holds.
 func (d *daylong) atRest(holds func(usage, int) error) rested {
 	d.t.Helper()
 	d.rest(d.names)
@@ -133,7 +133,7 @@ func (d *daylong) atRest(holds func(usage, int) error) rested {
 	return now
 }
 
-// live makes events happen to the profiles, until there were as many as asked for.
+// live makes events happen to the profiles, until there were the given number of events.
 func (d *daylong) live(part uint64, events int) {
 	d.t.Helper()
 	kill, end := d.killer()
@@ -162,7 +162,7 @@ func (d *daylong) live(part uint64, events int) {
 	workers.Wait()
 }
 
-// count counts what worked.
+// count counts the events that succeeded.
 func (d *daylong) count(err error) {
 	if err == nil {
 		d.events.Add(1)
@@ -181,7 +181,7 @@ func (d *daylong) crash(name string, kill func(int)) {
 	}
 }
 
-// guest is a profile that comes, runs and goes, and whose name never comes back.
+// guest makes a profile, runs it and deletes it. Its name is never used again.
 func (d *daylong) guest() {
 	name := fmt.Sprintf("guest%d", d.guests.Add(1))
 	if err := d.make(name, sleeper); err != nil {
@@ -200,7 +200,7 @@ func (d *daylong) guest() {
 	d.count(err)
 }
 
-// killer returns a function that kills a process by the number that it has in the box, and one that ends it.
+// killer returns two functions. The first one kills a process by its number in the container, and the second one ends the killer.
 func (b *box) killer() (kill func(inner int), end func()) {
 	b.t.Helper()
 	cmd := exec.Command("nsenter", "-t", strconv.Itoa(b.cmd.Process.Pid), "-p", "-m", "--", "sh", "-c", "while read -r p; do kill -KILL $p; done")
@@ -210,14 +210,14 @@ func (b *box) killer() (kill func(inner int), end func()) {
 	return func(inner int) {
 			mu.Lock()
 			defer mu.Unlock()
-			_, _ = fmt.Fprintln(in, inner) // it is there until end is called
+			_, _ = fmt.Fprintln(in, inner) // it runs until end is called
 		}, func() {
 			_ = in.Close()
-			_ = cmd.Wait() // the last process may have been gone already
+			_ = cmd.Wait() // the last process may already have ended
 		}
 }
 
-// rest waits until all are up again and nothing else is there.
+// rest waits until all services are up again and no other process is left.
 func (b *box) rest(names []string) {
 	b.t.Helper()
 	b.check(poll(time.Minute, func() error {

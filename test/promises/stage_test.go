@@ -17,7 +17,7 @@ import (
 // stageVar holds the order of a stage: this test binary, started again as the first process of the namespaces.
 const stageVar = "HINIT_PROMISES_STAGE"
 
-// order is what a stage does before it becomes the init.
+// order is what a stage prepares before it becomes the init.
 type order struct {
 	Program string
 	Argv    []string
@@ -44,7 +44,7 @@ func stage(text string) int {
 	return 125
 }
 
-// become prepares everything and executes the program. It returns only with an error.
+// become prepares everything and executes the program. It returns only after an error.
 func (o order) become() error {
 	if err := os.Unsetenv(stageVar); err != nil {
 		return err
@@ -56,7 +56,7 @@ func (o order) become() error {
 		return fmt.Errorf("cannot mount /proc: %w", err)
 	}
 	for dir, options := range o.Tmpfs {
-		// An existing environment goes along.
+		// Variables of this process are kept.
 		held, err := os.MkdirTemp("", "held")
 		if err == nil {
 			err = os.CopyFS(held, os.DirFS(dir))
@@ -118,7 +118,7 @@ func refuse(calls []uint) error {
 	if len(calls) == 0 {
 		return nil
 	}
-	// The filter is the thread's, and exec keeps the filter of the calling thread.
+	// The filter belongs to the thread, and exec keeps the filter of the calling thread.
 	runtime.LockOSThread()
 	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}} // the number of the call
 	for _, call := range calls {
@@ -146,7 +146,7 @@ func chownTree(dir string, id int) error {
 	})
 }
 
-// requireRoot skips a test that needs namespaces and several users where it can't have them.
+// requireRoot skips a test that needs namespaces and several users where they can't be had.
 func requireRoot(t *testing.T) {
 	t.Helper()
 	switch {

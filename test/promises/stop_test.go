@@ -15,7 +15,7 @@ import (
 	"hinit/client"
 )
 
-// forkers is what a service can do to get away, besides being deaf to TERM. Each runs for ever.
+// forkers are the ways in which a service tries to escape a stop, besides ignoring TERM. Each runs for ever.
 var forkers = map[string]string{
 	"deaf":          "trap '' TERM\nwhile :; do sleep 1000000; done\n",
 	"deaf children": "trap '' TERM\nfor i in 1 2 3 4 5; do (while :; do sleep 1000000; done) & done\nwait\n",
@@ -47,7 +47,7 @@ func TestStopEndsEverything(t *testing.T) {
 	for range scale(1, 5) {
 		b.boot()
 		b.up(names...)
-		// All of it is there; a comet is never there for long.
+		// All of its processes are there, except that a comet never exists for long.
 		within(t, patience, func() error {
 			if n := len(b.alive()); n < 2*len(names) {
 				return fmt.Errorf("only %d processes", n)
@@ -102,8 +102,8 @@ func TestStopEndsEverything(t *testing.T) {
 	t.Logf("beyond the grace: %v; with the command, which writes the intent to the disk first: %v; beyond the budget: %v", over, answers, ends)
 }
 
-// costsNothing fails the test when an obedient one is waited for until its grace is over, or because of a stubborn one. The grace is
-// longer than a command waits.
+// costsNothing fails the test if the stop of an obedient service takes its whole grace, or waits for a stubborn service. The
+// grace is longer than a command waits.
 func costsNothing(t *testing.T) {
 	t.Helper()
 	b := newBox(t, setup{config: "stop: {grace: 1h}\n"})
@@ -111,7 +111,7 @@ func costsNothing(t *testing.T) {
 	b.profile("obedient", sleeper)
 	b.boot()
 	b.up("deaf", "obedient")
-	within(t, patience, func() error { // else it may not be deaf yet
+	within(t, patience, func() error { // earlier it may not yet ignore TERM
 		if p := b.of("gateway-deaf"); len(p) < 2 {
 			return fmt.Errorf("the deaf one has the processes %+v", p)
 		}
@@ -131,7 +131,7 @@ func costsNothing(t *testing.T) {
 	sheet.add("stops", 2)
 }
 
-// stopped returns how long the last stop of a service took, from its first signal until nothing of it was alive.
+// stopped returns how long the last stop of a service took, from its first signal until none of its processes was alive.
 func (b *box) stopped(service string) time.Duration {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -153,9 +153,9 @@ func (b *box) stopped(service string) time.Duration {
 	return gone.Sub(asked)
 }
 
-// TestNoSignalGoesAstray: some processes of the container count every signal. They came in with "docker exec", are orphans, or
-// are a service of their own. While everything else is stopped, killed and started, and process numbers are used again on
-// purpose, they get none.
+// TestNoSignalGoesAstray has processes in the container that count every signal. They came in with "docker exec", are orphans, or
+// are a service of their own. Everything else is stopped, killed and started, and process numbers are reused on purpose. The
+// counting processes get no signal.
 func TestNoSignalGoesAstray(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -180,14 +180,14 @@ while :; do read x <>FIFOS/$1; done
 	}()
 	within(t, patience, func() error {
 		fifos, err := os.ReadDir(b.path("fifos"))
-		if err == nil && len(fifos) != 3 { // the orphan's, the service's, the guest's
+		if err == nil && len(fifos) != 3 { // of the orphan, the service, and the process of docker exec
 			err = fmt.Errorf("there are %v", fifos)
 		}
 		return err
 	})
 	stays, err := b.service("bystander")
 	b.check(err)
-	sheet.add("recycled", 0) // no process may get the number
+	sheet.add("recycled", 0) // the figure exists also if no process gets the number
 	for range scale(3, 30) {
 		for i, name := range victims {
 			s, err := b.service(name)
@@ -203,7 +203,7 @@ while :; do read x <>FIFOS/$1; done
 				}
 			case 3:
 				b.check(b.do("stop", name))
-				// Somebody else gets its number, and is there when it is stopped again.
+				// Another process gets its number, and runs when the service is stopped again.
 				out, err := b.enter("sh", "-c", fmt.Sprintf("echo %d >/proc/sys/kernel/ns_last_pid; sh -c 'echo $$; exec sleep 3 >/dev/null 2>&1' & :", s.PID-1))
 				if err == nil && strings.TrimSpace(string(out)) == fmt.Sprint(s.PID) {
 					sheet.add("recycled", 1)

@@ -21,9 +21,9 @@ type given struct {
 	err            error
 }
 
-// TestFiftyClientsAtOnce: many clients start, stop and restart the same few services at the same time. There is never more than
-// one process of each. In the end the disk, the supervisor and the processes agree on one of the possible last commands, and a
-// success is never reported falsely.
+// TestFiftyClientsAtOnce has many clients that start, stop and restart the same few services at the same time. Each service never
+// has more than one process. In the end the disk, the supervisor and the processes agree on one of the possible last commands. A
+// reported success is always true.
 func TestFiftyClientsAtOnce(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -44,7 +44,7 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 				g := given{verb: []string{"start", "stop", "restart"}[random.IntN(3)], sent: time.Now()}
 				g.err = b.tell(g.verb, name)
 				if g.answered = time.Now(); late(g.err) {
-					g.answered = g.answered.Add(time.Hour) // it is in force, and comes about when the disk is less busy
+					g.answered = g.answered.Add(time.Hour) // it is in force, and takes effect when the disk is less busy
 				}
 				mu.Lock()
 				commands[name] = append(commands[name], g)
@@ -66,7 +66,7 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 		}
 		sheet.add("concurrent commands", len(commands[name]))
 	}
-	// Now with a yes that means that it is so.
+	// This time, a success means that the service is in the state.
 	for _, verb := range []string{"start", "restart", "stop", "start", "stop"} {
 		for _, name := range names {
 			clients.Go(func() {
@@ -79,7 +79,7 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 		}
 		clients.Wait()
 	}
-	// A command that can't come about is never answered with yes.
+	// A command that can't take effect is never answered with success.
 	b.profile("crasher", "exit 3\n")
 	b.check(b.booted())
 	for _, verb := range []string{"start", "restart"} {
@@ -89,7 +89,7 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 	}
 }
 
-// longest returns how long the longest life of a service was: even the shortest one is as long as its process has to wait for a
+// longest returns the length of the longest life of a service. Even the shortest one is as long as its process waits for a
 // processor.
 func (b *box) longest(service string) time.Duration {
 	b.t.Helper()
@@ -110,7 +110,7 @@ func (b *box) longest(service string) time.Duration {
 	return longest
 }
 
-// late says that a command was taken in and was not done in its time.
+// late reports whether a command was accepted and not carried out in time.
 func late(err error) bool {
 	said := (*client.Error)(nil)
 	return errors.As(err, &said) && said.Kind == client.KindTimeout
@@ -135,7 +135,7 @@ func lastOf(commands []given) []string {
 	return out
 }
 
-// oneProcess complains unless a service has one process, or none when it is to be down.
+// oneProcess returns an error unless a service has one process, or none if it has to be down.
 func (b *box) oneProcess(name string) error {
 	s, err := b.service(name)
 	if err != nil {
@@ -148,7 +148,7 @@ func (b *box) oneProcess(name string) error {
 	return nil
 }
 
-// neverTwice complains when it sees two processes of one service.
+// neverTwice returns an error when it sees two processes of one service.
 func (b *box) neverTwice(names []string, stop <-chan struct{}) error {
 	for {
 		select {
@@ -157,8 +157,8 @@ func (b *box) neverTwice(names []string, stop <-chan struct{}) error {
 		case <-time.After(50 * time.Millisecond):
 		}
 		for _, name := range names {
-			// Processes are looked at one after the other: one may have ended before the next began. Those that are there the
-			// next time too were there at the same time.
+			// Processes are read one after the other, so one may have ended before the next began. Processes that are still there at
+			// the next reading were there at the same time.
 			first := b.of("gateway-" + name)
 			if len(first) < 2 {
 				continue

@@ -20,12 +20,11 @@ import (
 	"hinit/client"
 )
 
-// forkBomb takes every process number that there is, at once when one is free. A shell ends when it cannot fork, but for what
-// "command eval" does.
+// forkBomb takes every process number as soon as one is free. A shell ends when it can't fork, except in "command eval".
 const forkBomb = "while :; do command eval 'sleep 3 &'; done 2>/dev/null\n"
 
-// TestThreadsOfPID1AreAConstant: whatever clients ask for, services write, and disks do, PID 1 has the threads that it had after the
-// boot. So it lives where the container may have no process more than it has already, which a fork bomb of the agent sees to. The
+// TestThreadsOfPID1AreAConstant checks that PID 1 keeps the number of threads that it had after the boot, whatever clients,
+// services and disks do. So it lives where the container may have no further process, which a fork bomb of the agent causes. The
 // Go runtime would end it for want of a thread ("fatal error: newosproc", code 2).
 func TestThreadsOfPID1AreAConstant(t *testing.T) {
 	long(t)
@@ -49,10 +48,10 @@ func TestThreadsOfPID1AreAConstant(t *testing.T) {
 		_ = b.tell("start", "bomb")
 		asked.Add(b.crowd(100, scale(1, 100), names[:20]))
 		thaw := freeze()
-		asked.Add(b.crowd(60, 1, names)) // each waits for the volume
+		asked.Add(b.crowd(60, 1, names)) // each request waits for the volume
 		asked.Add(b.crowd(100, scale(1, 20), nil))
 		thaw()
-		_ = b.tell("stop", "bomb") // at the latest it ends with the container
+		_ = b.tell("stop", "bomb") // it ends with the container at the latest
 		if now := b.usage().threads; now != after {
 			t.Fatalf("PID 1 has %d threads after %d calls; after the boot it had %d", now, asked.Load(), after)
 		}
@@ -65,8 +64,8 @@ func TestThreadsOfPID1AreAConstant(t *testing.T) {
 	sheet.set("threads", strconv.Itoa(after))
 }
 
-// throttle gives PID 1 a quarter of a processor, where that is possible. The kernel then stops it in the middle of short calls,
-// and the Go runtime takes those for calls that wait.
+// throttle limits PID 1 to a quarter of a processor, where that is possible. Then the kernel stops it in the middle of short
+// calls, and the Go runtime takes them for calls that wait.
 func (b *box) throttle() {
 	b.t.Helper()
 	for root, files := range map[string]map[string]string{
@@ -91,7 +90,7 @@ func (b *box) throttle() {
 	}
 }
 
-// pids is how many processes and threads a control group has.
+// pids returns the number of processes and threads in a control group.
 func (b *box) pids(group string) int {
 	b.t.Helper()
 	text, err := os.ReadFile(filepath.Join(group, "pids.current"))
@@ -101,7 +100,7 @@ func (b *box) pids(group string) int {
 	return n
 }
 
-// all gives a command to many, until all have carried it out.
+// all gives a command to many services, until all of them have carried it out.
 func (b *box) all(verb string, names []string) {
 	b.t.Helper()
 	state := map[string]string{"start": client.StateUp, "stop": client.StateDown}[verb]
@@ -113,7 +112,7 @@ func (b *box) all(verb string, names []string) {
 	}
 }
 
-// crowd lets many clients ask at the same time, each several times, and returns the number of requests. They ask for a start or a
+// crowd has many clients ask at the same time, each several times, and returns the number of requests. They ask for a start or a
 // stop of a profile, or for the status. The answers do not matter.
 func (b *box) crowd(clients, times int, names []string) int64 {
 	b.t.Helper()
@@ -133,7 +132,7 @@ func (b *box) crowd(clients, times int, names []string) int64 {
 				default:
 					_, err = b.client.Start(ctx, names[random.IntN(len(names))], client.Wait{})
 				}
-				_ = err // whether PID 1 is alive is asked afterwards
+				_ = err // a later check asks whether PID 1 lives
 				cancel()
 				asked.Add(1)
 			}
@@ -146,7 +145,7 @@ func (b *box) crowd(clients, times int, names []string) int64 {
 	return asked.Load()
 }
 
-// frozenVolume puts the volume on a file system of its own, which freeze stops as a hung disk does: who writes waits.
+// frozenVolume puts the volume on a file system of its own. freeze stops it as a hung disk does, so writers wait.
 func (b *box) frozenVolume() (freeze func() (thaw func())) {
 	b.t.Helper()
 	image := b.path("volume")

@@ -34,7 +34,7 @@ func (b *box) asRoot(argv ...string) ([]byte, error) {
 	}, argv...)...)
 }
 
-// answersAsS6 makes the box answer as s6, and returns its scan directory. The tools are in the directory "command".
+// answersAsS6 makes the container answer as s6, and returns its scan directory. The tools are in the directory "command".
 func (b *box) answersAsS6(tools ...string) (scan string) {
 	b.t.Helper()
 	scan = b.path("service")
@@ -46,10 +46,10 @@ func (b *box) answersAsS6(tools ...string) (scan string) {
 	return scan
 }
 
-// tool is the path of a tool of s6.
+// tool returns the path of a tool of s6.
 func (b *box) tool(name string) string { return filepath.Join(b.path("command"), name) }
 
-// hostileName makes a name of a directory that would move a terminal, forge a line or hide what follows.
+// hostileName makes a directory name that would move the cursor of a terminal, forge a line, or hide what follows.
 func hostileName(r *rand.Rand) string {
 	parts := []string{
 		"\x1b[2J", "\x1b]0;owned\a", "\n", "\r", "\b\b\b\b", "\t", "\x7f", "\u009b31m", "\xff", "\xc2", "\u202e", "\u2066", "\u200b", "\u2028", "\u0301\u0301\u0301",
@@ -65,7 +65,7 @@ func hostileName(r *rand.Rand) string {
 	return name.String()[:min(200, name.Len())] + fmt.Sprint(r.Uint32())
 }
 
-// raw returns the first thing in an output that a terminal would obey or hide, or "".
+// raw returns the first character of an output that a terminal would obey or hide, or "".
 func raw(out []byte) string {
 	for i, line := range strings.Split(string(out), "\n") {
 		if !utf8.ValidString(line) {
@@ -137,7 +137,7 @@ func TestNamesOfTheAgentForgeNothing(t *testing.T) {
 		for i := range 4 {
 			name := names[len(names)-1-r.IntN(many)]
 			verb := []string{"status", "start", "stop", "status"}[i]
-			out, _ := b.asRoot(built.shipped, verb, name) // one that is down has an exit code of its own
+			out, _ := b.asRoot(built.shipped, verb, name) // a profile that is down has its own exit code
 			if what := raw(out); what != "" || strings.Count(string(out), "\n") > 4 {
 				t.Errorf("hinit %s %q: %s\n%s", verb, name, what, out)
 			}

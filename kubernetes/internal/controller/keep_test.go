@@ -115,8 +115,8 @@ func lease(host, holder string, labels map[string]string) *coordinationv1.Lease 
 	}
 }
 
-// TestAHostDoesNotSpeakForAnother has a Lease that another host has labelled with the name of this one. The admission policy allows a host
-// its own Lease with any label. The host of the label seemed to restart, and was lost after ten minutes.
+// TestAHostDoesNotSpeakForAnother has a Lease that another host has labelled with the name of this one. The admission policy
+// allows a host its own Lease with any label. Earlier the host of the label seemed to restart, and was lost after ten minutes.
 func TestAHostDoesNotSpeakForAnother(t *testing.T) {
 	pod, own := aHost("pool-0")
 	forged := lease("strange-7", "u-strange-7", own.Labels)
@@ -129,7 +129,8 @@ func TestAHostDoesNotSpeakForAnother(t *testing.T) {
 	}
 }
 
-// TestAPoolThatSomebodyScaledToZeroComesBack: the controller compared its last number of hosts with its next, and not with the StatefulSet.
+// TestAPoolThatSomebodyScaledToZeroComesBack scales the StatefulSet to zero. Earlier the controller compared its last number of
+// hosts with its next, and not with the StatefulSet.
 func TestAPoolThatSomebodyScaledToZeroComesBack(t *testing.T) {
 	p := aPool()
 	_, template, err := pool.Objects(p, 2)
@@ -156,8 +157,8 @@ func TestAPoolThatSomebodyScaledToZeroComesBack(t *testing.T) {
 	t.Errorf("the StatefulSet is not scaled, only %q are applied", c.kinds())
 }
 
-// TestObjectsThatSomebodyDeletedComeBack has objects that were deleted by mistake, such as a NetworkPolicy or a Role. They were made again
-// only with the next change of the pool, or by the next controller.
+// TestObjectsThatSomebodyDeletedComeBack has objects that were deleted by mistake, such as a NetworkPolicy or a Role. Earlier
+// they were made again only with the next change of the pool, or by the next controller.
 func TestObjectsThatSomebodyDeletedComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := aPool()
@@ -189,8 +190,8 @@ func TestObjectsThatSomebodyDeletedComeBack(t *testing.T) {
 	})
 }
 
-// TestARefusedObjectHoldsNoProfile has an API server that takes no NetworkPolicy. Then the controller decided nothing more about the pool:
-// a lost host stayed "Running", and the pool did not say why.
+// TestARefusedObjectHoldsNoProfile has an API server that refuses a NetworkPolicy. Earlier the controller then decided nothing
+// more about the pool: a lost host stayed "Running", and the pool did not say why.
 func TestARefusedObjectHoldsNoProfile(t *testing.T) {
 	c := newCluster(t, aPool(), aProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-0", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning, Ready: true}))
 	c.refused = "NetworkPolicy"
@@ -209,7 +210,7 @@ func TestARefusedObjectHoldsNoProfile(t *testing.T) {
 	}
 }
 
-// TestAProfileOfADeletedPoolIsLost: it stayed "Running" and ready for ever.
+// TestAProfileOfADeletedPoolIsLost deletes a pool. Earlier its profile stayed "Running" and ready for ever.
 func TestAProfileOfADeletedPoolIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod, _ := aHost("pool-0")
@@ -234,8 +235,8 @@ func TestAProfileOfADeletedPoolIsLost(t *testing.T) {
 	})
 }
 
-// TestARestoredEtcdIsWrittenToAgain: after a restore the versions are lower than the one that the controller had written last. It took its
-// own for the newer one, and each write failed.
+// TestARestoredEtcdIsWrittenToAgain restores an older etcd, whose versions are lower than the last one that the controller had
+// written. Earlier it took its own version for the newer one, and each write failed.
 func TestARestoredEtcdIsWrittenToAgain(t *testing.T) {
 	p := aProfile("coder", v1alpha1.AgentProfileStatus{})
 	c := newCluster(t, p)
@@ -260,7 +261,8 @@ func TestARestoredEtcdIsWrittenToAgain(t *testing.T) {
 	}
 }
 
-// TestAFailedMoveWaitsWhateverTheClockOfItsHostSays has a node whose clock is two days ahead. The move was tried again at once, for ever.
+// TestAFailedMoveWaitsWhateverTheClockOfItsHostSays has a node whose clock is two days ahead. Earlier the move was tried again at
+// once, for ever.
 func TestAFailedMoveWaitsWhateverTheClockOfItsHostSays(t *testing.T) {
 	for _, off := range []time.Duration{-48 * time.Hour, 0, 48 * time.Hour} {
 		v := &view{pool: aPool(), seen: &observations{}, now: time.Now()}

@@ -12,7 +12,7 @@ import (
 	"hinit/kubernetes/internal/placement"
 )
 
-// rounds looks at one pod and its Lease in the rounds of one controller.
+// rounds holds one pod and its Lease, and the controller that looks at them in each round.
 type rounds struct {
 	seen observations
 	now  time.Time
@@ -25,7 +25,7 @@ func newRounds() *rounds {
 	return r
 }
 
-// look makes a round after some time. The pod has renewed its Lease at the time renewed of its own clock.
+// look makes a round after some time. By its own clock, the pod has renewed its Lease at the time renewed.
 func (r *rounds) look(after time.Duration, renewed time.Time) (trouble string, replacing, heard bool) {
 	r.now = r.now.Add(after)
 	v := &view{seen: &r.seen, now: r.now}
@@ -37,8 +37,8 @@ func (r *rounds) look(after time.Duration, renewed time.Time) (trouble string, r
 	return trouble, replacing, last.heard
 }
 
-// TestAHostWhoseClockIsOffIsNotLost has hosts whose clocks differ from the controller's by an hour. A host that was behind was
-// lost while it reported, and one that was ahead was not when it had ended.
+// TestAHostWhoseClockIsOffIsNotLost has hosts whose clocks differ from the controller's by an hour. Earlier a host with a late
+// clock was lost while it reported, and one with an early clock was not lost when it had ended.
 func TestAHostWhoseClockIsOffIsNotLost(t *testing.T) {
 	for name, off := range map[string]time.Duration{"behind": -time.Hour, "ahead": time.Hour, "right": 0} {
 		r := newRounds()
@@ -61,7 +61,7 @@ func TestAHostWhoseClockIsOffIsNotLost(t *testing.T) {
 	}
 }
 
-// TestANewControllerTakesNoOldLeaseForASignOfLife begins with a Lease that nothing renews. It may not say that the host is back.
+// TestANewControllerTakesNoOldLeaseForASignOfLife begins with a Lease that is not renewed. It must not say that the host is back.
 func TestANewControllerTakesNoOldLeaseForASignOfLife(t *testing.T) {
 	r := newRounds()
 	old := r.now.Add(-time.Hour)
@@ -78,7 +78,7 @@ func TestANewControllerTakesNoOldLeaseForASignOfLife(t *testing.T) {
 	}
 }
 
-// TestTheEndOfAPodIsMeasuredHere has the time of deletion from the clock of an API server, which is an hour behind.
+// TestTheEndOfAPodIsMeasuredHere has a time of deletion from the clock of an API server, which is an hour late.
 func TestTheEndOfAPodIsMeasuredHere(t *testing.T) {
 	r := newRounds()
 	at, grace := metav1.NewTime(r.now.Add(-time.Hour)), int64(60)
@@ -108,13 +108,13 @@ func TestAHostThatRestartsForTooLongIsLost(t *testing.T) {
 		t.Error("a host that is away is not lost after the limit, or before")
 	}
 	ends := starts
-	ends.Serving = true // it waits for an answer, as rollout.whenIdle asks for
+	ends.Serving = true // it waits for an answer, as rollout.whenIdle demands
 	if overdue(time.Second, ends) || overdue(0, starts) || overdue(restartLimit, starts) {
 		t.Error("a host that has answered meanwhile is lost")
 	}
 }
 
-// TestAPoolIsSpareByTheClockOfThisController has a status from another controller, whose clock is an hour behind.
+// TestAPoolIsSpareByTheClockOfThisController has a status from another controller, whose clock is an hour late.
 func TestAPoolIsSpareByTheClockOfThisController(t *testing.T) {
 	f := newFleet(nil, nil, nil, nil)
 	at := metav1.NewTime(time.Now().Add(-time.Hour))

@@ -25,7 +25,7 @@ func (l leftover) Rescan(context.Context) error {
 	return nil
 }
 
-// logAgain writes a log into the home of coder, and makes the home for it.
+// logAgain writes a log into the home of coder, and makes the home if it is missing.
 func logAgain(t *testing.T, dir string) {
 	t.Helper()
 	logs := filepath.Join(dir, "profiles/coder/logs")
@@ -53,8 +53,9 @@ func coder(status v1alpha1.AgentProfileStatus) *v1alpha1.AgentProfile {
 	return p
 }
 
-// TestASessionThatLogsDuringAMoveLosesNoHome has a session that makes the home again after it was set aside. The host took the new home for
-// the profile, ended the move, and deleted the data on both hosts. The gateway ran on, and had forgotten everything.
+// TestASessionThatLogsDuringAMoveLosesNoHome has a session that makes the home again after it was moved to the set-aside data.
+// Earlier the host took the new home for the profile, ended the move, and deleted the data on both hosts. The gateway ran on
+// without its memories.
 func TestASessionThatLogsDuringAMoveLosesNoHome(t *testing.T) {
 	for _, cancel := range []bool{false, true} {
 		s, dir := volume(t, "u1", "learnt")
@@ -96,7 +97,7 @@ func TestASessionThatLogsDuringAMoveLosesNoHome(t *testing.T) {
 	}
 }
 
-// writer is an hinit beside which a session writes into the home of coder, each time after the data was sent.
+// writer stands for hinit. Beside it, a session writes into the home of coder each time after the data was sent.
 type writer struct {
 	*gateways
 	write func()
@@ -107,8 +108,9 @@ func (w writer) Service(ctx context.Context, name string) (hinit.Service, error)
 	return w.gateways.Service(ctx, name)
 }
 
-// TestWhatASessionWritesDuringAMoveIsMovedToo has a session that writes between the transfer and the moment in which the data is set aside.
-// The new file was deleted with the copy of the old host. A session that writes all the time does not stop the move.
+// TestWhatASessionWritesDuringAMoveIsMovedToo has a session that writes between the transfer and the moment in which the data is
+// set aside. Earlier the new file was deleted with the copy of the old host. A session that writes all the time does not stop the
+// move.
 func TestWhatASessionWritesDuringAMoveIsMovedToo(t *testing.T) {
 	for _, always := range []bool{false, true} {
 		s, dir := volume(t, "u1", "learnt")
@@ -158,8 +160,8 @@ func TestAHomeThatASessionMadeIsNotSent(t *testing.T) {
 	}
 }
 
-// TestTheLastCopyOutlivesARecovery has a profile whose new host lost its volume before it had installed the data. After a recovery with an
-// older backup, the first host deleted the only complete copy.
+// TestTheLastCopyOutlivesARecovery has a profile whose new host lost its volume before it had installed the data. Earlier, after
+// a recovery with an older backup, the first host deleted the only complete copy.
 func TestTheLastCopyOutlivesARecovery(t *testing.T) {
 	for _, host := range []string{"another", "me"} {
 		s, dir := volume(t, "u1", "learnt")

@@ -21,7 +21,7 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// peak returns the memory that the program has had in use during fn, above what it had before.
+// peak returns the largest memory of the program during fn, above its memory before.
 func peak(fn func()) int64 {
 	defer debug.SetGCPercent(debug.SetGCPercent(10))
 	now := func() int64 {
@@ -67,7 +67,7 @@ func crowded(t *testing.T, fn func(s *Store, dir string)) {
 	if err := unix.Setfsuid(10000); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = unix.Setfsuid(0) }() // this thread alone
+	defer func() { _ = unix.Setfsuid(0) }() // of this thread alone
 	s, err := OpenStore(dir)
 	if err == nil {
 		err = s.writeRecord("coder", &record{UID: "u1"})
@@ -92,8 +92,8 @@ func fill(t *testing.T, dir string) {
 	}
 }
 
-// TestAHomeOfManyFilesIsDeletedInLittleMemory has a directory of many files that their own user can't write. A host, which has
-// 256 MiB, read all names at once, and the kernel ended it at each start.
+// TestAHomeOfManyFilesIsDeletedInLittleMemory has a directory of many files that their own user can't write. Earlier a host,
+// which has 256 MiB, read all names at once, and the kernel killed it at each start.
 func TestAHomeOfManyFilesIsDeletedInLittleMemory(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {
 		home := filepath.Join(dir, s.Home("coder"))
@@ -114,7 +114,7 @@ func TestAHomeOfManyFilesIsDeletedInLittleMemory(t *testing.T) {
 	})
 }
 
-// TestManyNamesInTheStoreEndNoHost has an agent that fills the directories of the store, which are of its own user.
+// TestManyNamesInTheStoreEndNoHost has an agent that fills the directories of the store, which belong to its own user.
 func TestManyNamesInTheStoreEndNoHost(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {
 		fill(t, filepath.Join(dir, incomingDir))
@@ -135,8 +135,8 @@ func TestManyNamesInTheStoreEndNoHost(t *testing.T) {
 	})
 }
 
-// TestRecordsOfAnAgentHoldNoHost has 200,000 records that the host has not written. It queued all of their names every two minutes, and read
-// each from the API, before the profiles that are its own.
+// TestRecordsOfAnAgentHoldNoHost has 200,000 records that the host has not written. Earlier it queued all of their names every
+// two minutes, and read each from the API, before its own profiles.
 func TestRecordsOfAnAgentHoldNoHost(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {
 		live, long := filepath.Join(dir, liveDir), strings.Repeat("n", 240)
@@ -187,7 +187,7 @@ func TestRecordsOfAnAgentHoldNoHost(t *testing.T) {
 	})
 }
 
-// TestADeepHomeIsDeleted has directories, deeper than a path can be long, that their own user can't write.
+// TestADeepHomeIsDeleted has directories that are deeper than the longest path, and that their own user can't write.
 func TestADeepHomeIsDeleted(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {
 		home, work := filepath.Join(dir, s.Home("coder")), filepath.Join(dir, "work")
@@ -212,7 +212,8 @@ func TestADeepHomeIsDeleted(t *testing.T) {
 	})
 }
 
-// TestTheDeletionOfAHomeOfManyFilesHoldsNoWorker has a home whose files take long to delete. Four of them held all workers of a host.
+// TestTheDeletionOfAHomeOfManyFilesHoldsNoWorker has a home whose files take long to delete. Earlier four such homes kept all
+// workers of a host busy.
 func TestTheDeletionOfAHomeOfManyFilesHoldsNoWorker(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {
 		fill(t, filepath.Join(dir, s.Home("coder"), "cache"))

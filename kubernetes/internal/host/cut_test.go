@@ -11,9 +11,9 @@ import (
 	"hinit/profiles/archive"
 )
 
-// TestAMoveIsCutAnywhere ends the stream of a move around each boundary of a block, and at offsets in each block. Then the receiving host is
-// started again, as after a crash. The data stays with its owner, and the other host has no profile of the part. Then the move goes on, and the
-// other host has all of it.
+// TestAMoveIsCutAnywhere ends the stream of a move around each boundary of a block, and at offsets in each block. Then the
+// receiving host is started again, as after a crash. The data stays with its owner, and the other host has no profile of the
+// part. Then the move goes on, and the other host gets all of it.
 func TestAMoveIsCutAnywhere(t *testing.T) {
 	s, dir := volume(t, "u1", "learnt")
 	home := filepath.Join(dir, "profiles/coder")

@@ -12,8 +12,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAFileOfAnAgentLosesNoProfile has agents that change the record of another profile, or put directories for it into the store. The host
-// stopped its gateway and moved its data away, and the profile was Lost.
+// TestAFileOfAnAgentLosesNoProfile has agents that change the record of another profile, or put directories for it into the
+// store. Earlier the host stopped that profile's gateway and moved its data away, and the profile was Lost.
 func TestAFileOfAnAgentLosesNoProfile(t *testing.T) {
 	write := func(dir, name, text string) error { return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600) }
 	for what, forge := range map[string]func(dir string) error{

@@ -12,8 +12,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAProfileDeletedAtTheEndOfItsMoveLeavesNoSecret has an old host with a copy, and an object that is deleted before the new host has
-// confirmed its data. The copy stayed in retained, although onDelete was Delete.
+// TestAProfileDeletedAtTheEndOfItsMoveLeavesNoSecret has an old host with a copy, and an object that is deleted before the new
+// host has confirmed its data. Earlier the copy stayed in retained, although onDelete was Delete.
 func TestAProfileDeletedAtTheEndOfItsMoveLeavesNoSecret(t *testing.T) {
 	for _, policy := range []string{"Delete", "Retain"} {
 		s, dir := volume(t, "u1", "secret")
@@ -49,8 +49,8 @@ func TestReceivedDataOfADeletedProfileIsRetained(t *testing.T) {
 	}
 }
 
-// TestACancelledMoveOnAFullVolumeGoesBack: the old host had to write the record of the profile again. On a full volume it could not, and the
-// gateway stayed down.
+// TestACancelledMoveOnAFullVolumeGoesBack cancels a move whose old host has a full volume. That host had to write the record of
+// the profile again and could not, so the gateway stayed down.
 func TestACancelledMoveOnAFullVolumeGoesBack(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
@@ -73,8 +73,8 @@ func TestACancelledMoveOnAFullVolumeGoesBack(t *testing.T) {
 	}
 }
 
-// TestADirectoryInThePlaceOfARecordHoldsNoProfile has a directory that an agent has made. The profile of that name could not be created, and
-// after a cancelled move it did not come back.
+// TestADirectoryInThePlaceOfARecordHoldsNoProfile has a directory that an agent has made. Earlier the profile of that name could
+// not be created, and after a cancelled move it did not come back.
 func TestADirectoryInThePlaceOfARecordHoldsNoProfile(t *testing.T) {
 	s, dir := volume(t, "", "")
 	if err := os.MkdirAll(filepath.Join(dir, liveDir, "coder", "deep"), 0o700); err != nil {

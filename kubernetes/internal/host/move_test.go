@@ -76,8 +76,8 @@ func TestAProfileThatCantBeSentRunsAgain(t *testing.T) {
 	}
 }
 
-// TestAProfileThatChangesForEverEndsItsMove has a home that changes before each try, and a stream that breaks off each time. Each
-// try began anew, for ever.
+// TestAProfileThatChangesForEverEndsItsMove has a home that changes before each try, and a stream that breaks each time. Earlier
+// each try started from the beginning, for ever.
 func TestAProfileThatChangesForEverEndsItsMove(t *testing.T) {
 	s, dir := volume(t, "u1", strings.Repeat("x", 1<<20))
 	other, _ := volume(t, "", "")
@@ -112,7 +112,7 @@ func TestAProfileThatChangesForEverEndsItsMove(t *testing.T) {
 	if st.Move != nil || st.MoveFailure == nil || g.by["gateway-coder"].State != hinit.StateUp || !strings.Contains(st.Message, "the stream has ended early") {
 		t.Errorf("the gateway is %s, and the status is %+v, %+v", g.by["gateway-coder"].State, st, st.MoveFailure)
 	}
-	if tries != maxMoveFailures+1 { // the first one has brought something
+	if tries != maxMoveFailures+1 { // the first try has brought a part of the data
 		t.Errorf("it was tried %d times", tries)
 	}
 }
@@ -132,8 +132,8 @@ func round(t *testing.T, api client.Client, hosts ...*host) {
 	}
 }
 
-// TestARecordOfAnAgentHoldsNoMove has a file in the place of the profile's record on the new host. That host could not read it, was silent
-// about it, and tried again for ever, with the gateway down.
+// TestARecordOfAnAgentHoldsNoMove has a file in the place of the profile's record on the new host. Earlier that host could not
+// read it, did not report that, and tried again for ever, with the gateway down.
 func TestARecordOfAnAgentHoldsNoMove(t *testing.T) {
 	for _, home := range []bool{false, true} {
 		s, _ := volume(t, "u1", "learnt")
@@ -167,8 +167,8 @@ func TestARecordOfAnAgentHoldsNoMove(t *testing.T) {
 	}
 }
 
-// TestAMoveToAHostThatHasSuchAProfileEnds has a profile of the same name on the other host, which the fleet has not made. The other host
-// became the owner, and tried for ever, with the gateway down.
+// TestAMoveToAHostThatHasSuchAProfileEnds has a profile of the same name on the other host, which the fleet has not made. Earlier
+// the other host became the owner, and tried for ever, with the gateway down.
 func TestAMoveToAHostThatHasSuchAProfileEnds(t *testing.T) {
 	for _, appears := range []string{"before the move", "while the data comes", "at the last moment"} {
 		t.Run(appears, func(t *testing.T) {
@@ -238,8 +238,8 @@ func TestAMoveToAHostThatHasSuchAProfileEnds(t *testing.T) {
 	}
 }
 
-// TestAMoveThatFailsIsNotTriedAgainAtOnce has a host whose watch reports each of its writes. Each failure was written into the status,
-// which began the next try, as fast as the API server could answer.
+// TestAMoveThatFailsIsNotTriedAgainAtOnce has a host whose watch reports each of its writes. Earlier each failure was written
+// into the status, and that started the next try, as fast as the API server could answer.
 func TestAMoveThatFailsIsNotTriedAgainAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, dir := volume(t, "", "")
@@ -275,11 +275,11 @@ func TestAMoveThatFailsIsNotTriedAgainAtOnce(t *testing.T) {
 	})
 }
 
-// TestAMoveThatStandsStillEnds has a host that takes the data and reads none of it. The gateway was down until that host had given up five
-// times, which took hours, and with a host that never came for ever.
+// TestAMoveThatStandsStillEnds has a host that accepts the data and reads none of it. Earlier the gateway was down until that
+// host had failed five times. That took hours, and with a host that never came back it took for ever.
 func TestAMoveThatStandsStillEnds(t *testing.T) {
 	s, dir := volume(t, "u1", "learnt")
-	big := make([]byte, 16<<20) // more than the kernel holds of a connection
+	big := make([]byte, 16<<20) // more than the kernel buffers for a connection
 	for i := range 4 {
 		if err := os.WriteFile(filepath.Join(dir, "profiles/coder", fmt.Sprint("big", i)), big, 0o600); err != nil {
 			t.Fatal(err)
@@ -303,7 +303,7 @@ func TestAMoveThatStandsStillEnds(t *testing.T) {
 	if st.Move == nil || st.Move.Offer == nil || g.by["gateway-coder"].State != hinit.StateDown {
 		t.Fatalf("the gateway is %s, and the status is %+v", g.by["gateway-coder"].State, st)
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{ServerName: ServerName(st.Move.Offer.Nonce), InsecureSkipVerify: true}} // the certificate is its own
+	transport := &http.Transport{TLSClientConfig: &tls.Config{ServerName: ServerName(st.Move.Offer.Nonce), InsecureSkipVerify: true}} // the certificate is self-signed
 	defer transport.CloseIdleConnections()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+st.Move.Offer.Address+dataPath+st.Move.Offer.Nonce, nil)
 	if err != nil {

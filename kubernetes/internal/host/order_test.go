@@ -16,7 +16,8 @@ import (
 	"hinit/kubernetes/internal/placement"
 )
 
-// TestAReadyGatewayIsNotShownAsStarting: the answer to an order came after the line that said ready, and hid it for good.
+// TestAReadyGatewayIsNotShownAsStarting has an answer to an order that comes after the line with ready. Earlier the answer
+// replaced the line for good.
 func TestAReadyGatewayIsNotShownAsStarting(t *testing.T) {
 	h := &host{services: map[string]hinit.Service{}, reportCounts: map[string]uint64{}, queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())}
 	defer h.queue.ShutDown()
@@ -40,7 +41,8 @@ func TestAReadyGatewayIsNotShownAsStarting(t *testing.T) {
 	}
 }
 
-// TestANewProfileTakesOneStatus has gateways that were just started. The first status said that a gateway starts, and the next said ready.
+// TestANewProfileTakesOneStatus has gateways that were just started. Earlier the first status said that a gateway starts, and the
+// next one said ready.
 func TestANewProfileTakesOneStatus(t *testing.T) {
 	h := &host{queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())}
 	defer h.queue.ShutDown()
@@ -65,12 +67,13 @@ func TestANewProfileTakesOneStatus(t *testing.T) {
 			t.Errorf("%s: %t", c.name, later)
 		}
 	}
-	if name, _ := h.queue.Get(); name != "just started" { // and is looked at again
+	if name, _ := h.queue.Get(); name != "just started" { // the host looks at it again
 		t.Errorf("%q is queued", name)
 	}
 }
 
-// failing is an hinit that can't restart a gateway until a test sets fault to nil. A gateway that was started is not ready yet.
+// failing stands for an hinit that can't restart a gateway until a test sets fault to nil. A gateway that was just started is not
+// ready yet.
 type failing struct {
 	gateways
 	fault    error
@@ -86,8 +89,8 @@ func (f *failing) Restart(_ context.Context, name string, _ hinit.Wait) (hinit.S
 	return f.set(name, hinit.StateStarting, hinit.WantUp), f.fault
 }
 
-// TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain: the files of a new profile changed before its first status said with which files
-// its gateway runs. The restart failed, and the gateway went on with the old files.
+// TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain changes the files of a new profile before its first status says with
+// which files its gateway runs. Then the restart failed, and the gateway went on with the old files.
 func TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain(t *testing.T) {
 	store, _ := volume(t, "u1", "data")
 	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1", Generation: 1}}
@@ -125,8 +128,8 @@ func TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestAProfileWithoutItsDataIsNotCreatedAnew has an object whose host has confirmed the data in the metadata alone, and then lost its volume.
-// An annotation that was copied from another object, or is of an earlier host, says nothing.
+// TestAProfileWithoutItsDataIsNotCreatedAnew has an object whose host has confirmed the data in the metadata alone, and then lost
+// its volume. An annotation that was copied from another object, or belongs to an earlier host, says nothing.
 func TestAProfileWithoutItsDataIsNotCreatedAnew(t *testing.T) {
 	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", UID: "u1"}, Status: v1alpha1.AgentProfileStatus{Host: "me", Assignment: 1}}
 	next := func() placement.Step { return placement.Next("me", object(p, string(p.UID)), placement.Local{}) }
@@ -146,8 +149,8 @@ func TestAProfileWithoutItsDataIsNotCreatedAnew(t *testing.T) {
 	}
 }
 
-// TestAFleetOfNewProfilesIsNotLookedAtEachSecond: while profiles were created, hinit told the state of all gateways each second, and the host
-// looked at the files of all its profiles each time.
+// TestAFleetOfNewProfilesIsNotLookedAtEachSecond creates profiles. Earlier hinit reported the state of all gateways each second
+// meanwhile, and the host looked at the files of all its profiles each time.
 func TestAFleetOfNewProfilesIsNotLookedAtEachSecond(t *testing.T) {
 	h := &host{reportCounts: map[string]uint64{}, queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())}
 	defer h.queue.ShutDown()

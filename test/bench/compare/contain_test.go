@@ -15,7 +15,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestMain makes this test binary what the benchmark's own is: it has other roles.
+// TestMain gives this test binary the roles of the benchmark's own binary.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "@") {
 		if err := runRole(os.Args[1], os.Args[2:]); err != nil {
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// newBench is a bench without programs to compare.
+// newBench returns a bench without programs to compare.
 func newBench(t *testing.T) *bench {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -48,7 +48,7 @@ func newBench(t *testing.T) *bench {
 	return &bench{self: self, sleep: "/bin/sleep", work: t.TempDir(), figures: newFigures(), quick: true, runs: 1}
 }
 
-// The floor stands in for all candidates here: it is always installed.
+// The floor is always installed, so it stands for all candidates here.
 func TestCandidateIsWatchedAndEnds(t *testing.T) {
 	b := newBench(t)
 	s, err := b.newSite(7)

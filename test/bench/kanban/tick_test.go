@@ -23,7 +23,7 @@ const (
 	blocked    = 500
 )
 
-// runner starts nothing and says of every worker that it is alive.
+// runner starts nothing, and reports every worker as alive.
 type runner struct{ started int }
 
 func (r *runner) Start(context.Context, kanban.Job) (kanban.Worker, error) {
@@ -55,7 +55,7 @@ type anybody struct{}
 
 func (anybody) Exists(string) (bool, error) { return true, nil }
 
-// fill makes the board.
+// fill creates the tasks of the board.
 func fill(tb testing.TB, path string, tasks int, now int64) {
 	tb.Helper()
 	db, err := sql.Open("sqlite", path)
@@ -106,7 +106,7 @@ func fill(tb testing.TB, path string, tasks int, now int64) {
 	check(tb, tx.Commit())
 }
 
-// again makes the tasks that were started ready, as if they had never been.
+// again makes the started tasks ready, as if they had never been started.
 func again(tb testing.TB, path string) {
 	tb.Helper()
 	db, err := sql.Open("sqlite", path+"?_pragma=busy_timeout(60000)")
@@ -170,7 +170,7 @@ func BenchmarkTick(b *testing.B) {
 			ms, err := strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
 			check(b, err)
 			b.ReportMetric(ms, "ms/tick")
-			b.ReportMetric(0, "ns/op") // the figure of the interpreter's start
+			b.ReportMetric(0, "ns/op") // the time of the interpreter's start
 		})
 		b.Run(fmt.Sprintf("start-100/tasks=%d", tasks), func(b *testing.B) {
 			for b.Loop() {

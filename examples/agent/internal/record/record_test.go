@@ -103,7 +103,7 @@ func TestLockHasOneHolder(t *testing.T) {
 func TestPIDFileOfAnotherIsKept(t *testing.T) {
 	home := t.TempDir()
 	self := Self()
-	for range 2 { // the second time over a stale file
+	for range 2 { // the second time with a stale file
 		if err := WritePID(home, self); err != nil {
 			t.Fatal(err)
 		}
@@ -145,7 +145,7 @@ func TestMarkerForSomebodyElseIsLeft(t *testing.T) {
 }
 
 func TestFreshTakesTheTimestampsBothSidesWrite(t *testing.T) {
-	synctest.Test(t, freshTakesTheTimestampsBothSidesWrite) // a stamp of whole seconds is older than it says
+	synctest.Test(t, freshTakesTheTimestampsBothSidesWrite) // a stamp of whole seconds is older than the time that it names
 }
 
 func freshTakesTheTimestampsBothSidesWrite(t *testing.T) {

@@ -30,7 +30,7 @@ func TestWrap(t *testing.T) {
 	}
 }
 
-// TestWrapRuns: the script does what it says, where there is a bash.
+// TestWrapRuns runs the script, where there is a bash.
 func TestWrapRuns(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {
@@ -93,7 +93,7 @@ func TestLooksGone(t *testing.T) {
 	}
 }
 
-// TestFromEnv has the variables that the agent reads.
+// TestFromEnv checks the variables that the agent reads.
 func TestFromEnv(t *testing.T) {
 	env := map[string]string{"HERMES_DOCKER_BINARY": "/bin/sh", "TERMINAL_DOCKER_IMAGE": "i", "TERMINAL_DOCKER_PERSIST_ACROSS_PROCESSES": "on", "TERMINAL_LIFETIME_SECONDS": "7", "TERMINAL_DOCKER_FORWARD_ENV": `["A"]`}
 	o, err := FromEnv(func(name string) string { return env[name] }, "/home", "coder")
