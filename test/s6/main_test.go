@@ -22,13 +22,13 @@ import (
 	"hinit/internal/testkit"
 )
 
-// ours is the directory of hinit's tools; theirs the one of s6, "" when it isn't installed.
+// ours is the directory of hinit's tools, and theirs is the directory of s6's, or "" when s6 isn't installed.
 var ours, theirs string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	testkit.IsolateProcess()
-	proc.RestoreIgnoredSignals() // a shell can't trap what was ignored when it began, as SIGHUP is under nohup
+	proc.RestoreIgnoredSignals() // a shell can't trap a signal that was ignored when it started, as SIGHUP is under nohup
 	os.Exit(run(m))
 }
 
@@ -40,7 +40,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir) // a temporary directory
 	if testing.Short() {
-		return m.Run() // nothing is compared
+		return m.Run() // then the tests compare nothing
 	}
 	if err := errors.Join(os.Chmod(dir, 0o755), provide(dir)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -70,7 +70,7 @@ func provide(dir string) error {
 	return nil
 }
 
-// requireS6 skips a test where there is nothing to compare with.
+// requireS6 skips a test if s6 isn't installed.
 func requireS6(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -81,15 +81,16 @@ func requireS6(t *testing.T) {
 	}
 }
 
-// outcome is what a script did.
+// outcome is the result of a script.
 type outcome struct {
 	output string // stdout and stderr, in the order in which they came
 	code   int
 	files  string // what it left: mode, path and content, one file after the other
 }
 
-// helpers is what scripts may use: idle waits until a process has done all that it can do for now, however long it is kept from it. One
-// look is not enough: its threads are looked at one after the other, and one that starts may wake the other meanwhile.
+// helpers are shell functions for the scripts. idle waits until a process can do nothing more for now, however long the machine
+// keeps it from running. One look is not enough. It reads the threads one after the other, and a thread that starts may wake an
+// earlier one meanwhile.
 const helpers = `umask 022
 idle() {
 	was=none
@@ -155,7 +156,7 @@ func tree(t *testing.T, root string) string {
 	return strings.Join(lines, "\n")
 }
 
-// varying are texts that differ from run to run, with what stands for them.
+// varying are texts that differ from run to run, with their replacements.
 var varying = []struct {
 	pattern *regexp.Regexp
 	instead string
@@ -177,10 +178,10 @@ func same(o outcome, known ...difference) string {
 	return text
 }
 
-// difference is one that is meant: a text of s6 and the one of hinit in its place.
+// difference is an intended difference: a text of s6, and hinit's text in its place.
 type difference struct{ theirs, ours, why string }
 
-// compare runs a script with both and tells where they differ.
+// compare runs a script with both sets of tools and prints where the outcomes differ.
 func compare(t *testing.T, text string, known ...difference) {
 	t.Helper()
 	expected, got := same(script(t, theirs, text), known...), same(script(t, ours, text))

@@ -6,7 +6,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestFiltersDoWhatThoseOfS6Do compares the tools that need no supervisor.
+// TestFiltersDoWhatThoseOfS6Do compares the tools that need no supervisor with the tools of s6.
 func TestFiltersDoWhatThoseOfS6Do(t *testing.T) {
 	requireS6(t)
 	testkit.NeedRoot(t)

@@ -20,13 +20,14 @@ import (
 	"hinit/internal/testkit"
 )
 
-// agentID is whose the volume is.
+// agentID is the user ID of the volume's owner.
 const agentID = 10000
 
-// spoken is how many lines a gateway says when it starts. They are more than a log file takes, so that each stage leaves an archive.
+// spoken is how many lines a gateway writes when it starts. They are more than a log file holds, so each stage leaves an archive.
 const spoken = 12000
 
-// gatewayProgram is a gateway: it says much, then that it is ready, and at its end farewell. $STAGE is its container's.
+// gatewayProgram is a gateway: it writes many lines, then that it is ready, and at its end a farewell. $STAGE is the stage of its
+// container.
 const gatewayProgram = `trap 'echo "$STAGE farewell"; exit 0' TERM
 k=0
 while [ $k -lt 12000 ]; do echo "$STAGE $k xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"; k=$((k+1)); done
@@ -50,13 +51,13 @@ exec s6-svscan /run/service`
 // wanted are the profiles of the volume, and whether their gateways run.
 var wanted = map[string]bool{"default": true, "coder": true, "resting": false}
 
-// volume is what goes from one init to the next.
+// volume is the data volume, which each init uses in turn.
 type volume struct {
 	root, path string
 	files      map[string]fileState // as the stage before left them
 }
 
-// fileState is what no init may change of what another has left.
+// fileState is the owner and the mode of a file, which no init may change after another one.
 type fileState struct {
 	mode     fs.FileMode
 	uid, gid uint32
@@ -106,7 +107,7 @@ boot: {hooks: []}
 	return v
 }
 
-// look lists owners and modes. A log file says by its mode whether its writer has finished it, so that is not looked at.
+// look lists owners and modes. It omits the modes of log files, which tell whether the writer has finished the file.
 func (v *volume) look(t *testing.T) map[string]fileState {
 	t.Helper()
 	files := make(map[string]fileState)
@@ -135,7 +136,7 @@ func (v *volume) look(t *testing.T) map[string]fileState {
 	return files
 }
 
-// stage runs an init on the volume until its gateways are ready, calls during, and ends it by a signal.
+// stage runs an init on the volume until its gateways are ready, calls during, and ends the init with a signal.
 func (v *volume) stage(t *testing.T, name, tools, init string, end syscall.Signal, during func(run func(words ...string) string)) {
 	t.Helper()
 	env := []string{
@@ -155,11 +156,11 @@ func (v *volume) stage(t *testing.T, name, tools, init string, end syscall.Signa
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	defer func() { _ = cmd.Process.Kill() }() // with PID 1 everything ends
+	defer func() { _ = cmd.Process.Kill() }() // everything ends with PID 1
 	inside := func(words ...string) string {
 		c := exec.Command("nsenter", append([]string{"--mount", "--pid", "--target", strconv.Itoa(cmd.Process.Pid)}, words...)...)
 		c.Env = env
-		out, _ := c.CombinedOutput() // what it says tells
+		out, _ := c.CombinedOutput() // only its output matters
 		return string(out)
 	}
 	for deadline := time.Now().Add(2 * time.Minute); !v.ready(name, inside); time.Sleep(50 * time.Millisecond) {
@@ -183,7 +184,7 @@ func (v *volume) stage(t *testing.T, name, tools, init string, end syscall.Signa
 	for path, was := range v.files {
 		is, there := now[path]
 		if !there && strings.HasPrefix(filepath.Base(path), "@") || filepath.Base(path) == "lock" && !there {
-			continue // the oldest archive, or a lock that who comes next makes
+			continue // the oldest archive, or a lock that the next init makes
 		}
 		if is != was {
 			t.Errorf("%s: %s was %v and is %v", name, path, was, is)
@@ -197,7 +198,7 @@ func (v *volume) stage(t *testing.T, name, tools, init string, end syscall.Signa
 	v.files = now
 }
 
-// up says of each gateway whether it runs, by the tools of whoever runs it.
+// up returns whether each gateway runs, according to the tools of the current init.
 func (v *volume) up(inside func(words ...string) string) map[string]bool {
 	is := make(map[string]bool)
 	for profile := range wanted {
@@ -206,10 +207,10 @@ func (v *volume) up(inside func(words ...string) string) map[string]bool {
 	return is
 }
 
-// ready says whether just those gateways run that are wanted, and all that they say first is in their logs.
+// ready reports whether exactly the wanted gateways run, and whether all of their first lines are in their logs.
 func (v *volume) ready(stage string, inside func(words ...string) string) bool {
 	for profile, up := range wanted {
-		current, _ := os.ReadFile(v.path + "/logs/gateways/" + profile + "/current") // it is not there at first
+		current, _ := os.ReadFile(v.path + "/logs/gateways/" + profile + "/current") // at first the file is missing
 		if up && !bytes.Contains(current, []byte("  "+stage+" ready\n")) {
 			return false
 		}
@@ -222,8 +223,8 @@ var (
 	archive = regexp.MustCompile(`^@[0-9a-f]{24}\.[su]$`)
 )
 
-// story reads the log of a profile from its oldest archive on, and returns the lines without their numbers. It checks that no
-// line is missing or there twice, and that time goes on.
+// story reads the log of a profile from its oldest archive on, and returns the lines without their numbers. It checks that each
+// line is there once, and that the time stamps ascend.
 func (v *volume) story(t *testing.T, profile string) (said, archives []string) {
 	t.Helper()
 	dir := v.path + "/logs/gateways/" + profile

@@ -21,8 +21,8 @@ func emptied(ctx context.Context, s *Store) error {
 	return err
 }
 
-// TestATrashThatAnAgentHasSpoiltHoldsNoWorker has a home with many files, and a trash that an agent has removed, replaced, or closed.
-// A worker deleted all files itself, and the next start of the host failed.
+// TestATrashThatAnAgentHasSpoiltHoldsNoWorker has a home with many files, and a trash that an agent has removed, replaced, or
+// closed. Earlier a worker deleted all files itself, and the next start of the host failed.
 func TestATrashThatAnAgentHasSpoiltHoldsNoWorker(t *testing.T) {
 	for how, spoil := range map[string]func(trash string) error{
 		"removed": os.Remove,
@@ -60,8 +60,8 @@ func TestATrashThatAnAgentHasSpoiltHoldsNoWorker(t *testing.T) {
 	}
 }
 
-// TestADirectoryOfTheStoreThatAnAgentHasSpoiltStopsNoStart starts a host whose store has a file, a link or a closed directory in the
-// place of one of its directories. The host did not start again.
+// TestADirectoryOfTheStoreThatAnAgentHasSpoiltStopsNoStart starts a host whose store has a file, a link or a closed directory in
+// the place of one of its directories. Earlier the host did not start again.
 func TestADirectoryOfTheStoreThatAnAgentHasSpoiltStopsNoStart(t *testing.T) {
 	for _, name := range []string{storeDir, liveDir, asideDir, incomingDir, retainedDir, backupsDir, partDir} {
 		for how, spoil := range map[string]func(at string) error{
@@ -86,12 +86,13 @@ func TestADirectoryOfTheStoreThatAnAgentHasSpoiltStopsNoStart(t *testing.T) {
 	}
 }
 
-// TestAHomeThatCannotBeMovedStaysUntilItCan has a trash of another user. A worker deleted the home in its place, however long it took.
+// TestAHomeThatCannotBeMovedStaysUntilItCan has a trash of another user. Earlier a worker deleted the home in its place, however
+// long that took.
 func TestAHomeThatCannotBeMovedStaysUntilItCan(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {
 		give := func(uid int) {
 			done := make(chan error)
-			go func() { done <- os.Chown(filepath.Join(dir, trashDir), uid, uid) }() // on a thread of root
+			go func() { done <- os.Chown(filepath.Join(dir, trashDir), uid, uid) }() // on a thread of root's
 			if err := <-done; err != nil {
 				t.Fatal(err)
 			}
@@ -110,8 +111,8 @@ func TestAHomeThatCannotBeMovedStaysUntilItCan(t *testing.T) {
 	})
 }
 
-// TestAProcessThatIsLeftInItsOldHomeKeepsNoOtherTrash has a process that creates files in its deleted home all the time. The homes of
-// the other profiles, with their secrets, stayed.
+// TestAProcessThatIsLeftInItsOldHomeKeepsNoOtherTrash has a process that creates files in its deleted home all the time. Earlier
+// the homes of other profiles, with their secrets, stayed in the trash.
 func TestAProcessThatIsLeftInItsOldHomeKeepsNoOtherTrash(t *testing.T) {
 	s, dir := volume(t, "", "")
 	s.removeTime = 50 * time.Millisecond
@@ -128,14 +129,14 @@ func TestAProcessThatIsLeftInItsOldHomeKeepsNoOtherTrash(t *testing.T) {
 	for n := range 4 {
 		all.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				_ = os.MkdirAll(fmt.Sprintf("%s/busy/%d/%d", trash, n, i), 0o700) // the host deletes the directories above it meanwhile
+				_ = os.MkdirAll(fmt.Sprintf("%s/busy/%d/%d", trash, n, i), 0o700) // meanwhile the host deletes the directories above it
 			}
 		})
 	}
 	done := make(chan error, 1)
 	go func() { done <- emptied(t.Context(), s) }()
 	select {
-	case <-done: // with an error or without: the process may have been between two files
+	case <-done: // with an error or without, because the process may have been between two files
 	case <-time.After(20 * time.Second):
 		t.Error("the host is still in the home of the process")
 	}
@@ -152,8 +153,8 @@ func TestAProcessThatIsLeftInItsOldHomeKeepsNoOtherTrash(t *testing.T) {
 	}
 }
 
-// TestDataThatCouldNotBeDeletedIsDeletedLater has a store that can't be opened for a while. Its trash stayed until the next deletion of
-// a profile.
+// TestDataThatCouldNotBeDeletedIsDeletedLater has a store that can't be opened for a while. Earlier its trash stayed until the
+// next deletion of a profile.
 func TestDataThatCouldNotBeDeletedIsDeletedLater(t *testing.T) {
 	dir := t.TempDir()
 	at, away := filepath.Join(dir, storeDir), filepath.Join(dir, "away")
@@ -191,8 +192,8 @@ func TestDataThatCouldNotBeDeletedIsDeletedLater(t *testing.T) {
 	})
 }
 
-// TestAHostThatEndsDeletesNoFurtherFile has single files in the trash, as an agent may put millions there. The host deleted all of them
-// before it ended.
+// TestAHostThatEndsDeletesNoFurtherFile has single files in the trash, where an agent may put millions. Earlier the host deleted
+// all of them before it ended.
 func TestAHostThatEndsDeletesNoFurtherFile(t *testing.T) {
 	s, dir := volume(t, "", "")
 	for i := range 3 {

@@ -69,7 +69,7 @@ func look(t *testing.T, s *Store, uid string) placement.Local {
 	return l
 }
 
-// TestTheDataOfAProfileIsInOnePlaceAfterEachStep goes the way of a move, and back where it was cancelled.
+// TestTheDataOfAProfileIsInOnePlaceAfterEachStep goes through the steps of a move, and back if it was cancelled.
 func TestTheDataOfAProfileIsInOnePlaceAfterEachStep(t *testing.T) {
 	s, dir := volume(t, "u1", "learnt")
 	if l := look(t, s, "u1"); !l.Live || l.Aside != 0 {
@@ -100,7 +100,7 @@ func TestTheDataOfAProfileIsInOnePlaceAfterEachStep(t *testing.T) {
 	}
 }
 
-// TestADirectoryThatSomebodyElseMadeIsNotTaken has a profile of that name which the fleet has not made.
+// TestADirectoryThatSomebodyElseMadeIsNotTaken has a directory with the profile's name that the fleet has not made.
 func TestADirectoryThatSomebodyElseMadeIsNotTaken(t *testing.T) {
 	s, dir := volume(t, "", "")
 	if err := os.MkdirAll(filepath.Join(dir, "profiles/coder"), 0o755); err != nil {
@@ -111,7 +111,8 @@ func TestADirectoryThatSomebodyElseMadeIsNotTaken(t *testing.T) {
 	}
 }
 
-// server offers profile coder of a store. If most is not 0, each connection breaks after most bytes. sent counts all sent bytes.
+// server offers profile coder of a store. If most is not 0, each connection breaks after that number of bytes. sent counts all
+// sent bytes.
 func server(t *testing.T, s *Store, most *atomic.Int64) (o *offers, from *v1alpha1.Offer, sent *atomic.Int64) {
 	t.Helper()
 	o = &offers{
@@ -156,7 +157,7 @@ func server(t *testing.T, s *Store, most *atomic.Int64) (o *offers, from *v1alph
 }
 
 // TestAMoveThatIsCutShortGoesOnWhereItWas breaks a connection again and again. The other host stores the profile only when it is
-// complete, and no byte is sent twice.
+// complete, and each byte is sent once.
 func TestAMoveThatIsCutShortGoesOnWhereItWas(t *testing.T) {
 	s, dir := volume(t, "u1", strings.Repeat(rand.Text(), 1<<18))
 	home := filepath.Join(dir, "profiles/coder")
@@ -230,7 +231,8 @@ func TestAProfileThatHasChangedIsFetchedFromTheBeginning(t *testing.T) {
 	}
 }
 
-// TestAMoveLeavesNoReceipt: the receipt of each profile that moved to a host stayed in its store for ever.
+// TestAMoveLeavesNoReceipt checks the store after a move. Earlier the receipt of each profile that moved to a host stayed for
+// ever.
 func TestAMoveLeavesNoReceipt(t *testing.T) {
 	s, dir := volume(t, "", "")
 	at := filepath.Join(dir, incomingPath("coder", "u1", "nonce"))
@@ -243,7 +245,7 @@ func TestAMoveLeavesNoReceipt(t *testing.T) {
 }
 
 // TestAnInstallThatFailsKeepsWhatCame has a directory in the profile's place, so the install fails as on a full volume. Earlier
-// the failed install removed the received data, and its owner had none.
+// the failed install removed the received data, and its owner had no copy.
 func TestAnInstallThatFailsKeepsWhatCame(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	_, from, _ := server(t, s, &atomic.Int64{})
@@ -287,7 +289,7 @@ func TestAProfileIsRecoveredFromAnExport(t *testing.T) {
 	}
 }
 
-// TestAProfileThatLinksToTheTokensSendsNone has a home that an agent has made a link out of the volume.
+// TestAProfileThatLinksToTheTokensSendsNone has a home that an agent has replaced by a link out of the volume.
 func TestAProfileThatLinksToTheTokensSendsNone(t *testing.T) {
 	secrets := t.TempDir()
 	if err := os.WriteFile(filepath.Join(secrets, "token"), []byte("secret"), 0o600); err != nil {
@@ -333,8 +335,8 @@ func TestFilesOfAProfileDoNotFollowItsLinks(t *testing.T) {
 	}
 }
 
-// TestAFloodOfTheMovePortEndsNoHost has an agent that opens connections and keeps them. Earlier each of them stayed, and the
-// host's memory ended in the middle of moves.
+// TestAFloodOfTheMovePortEndsNoHost has an agent that opens connections and keeps them. Earlier all of them stayed open, and the
+// host ran out of memory during moves.
 func TestAFloodOfTheMovePortEndsNoHost(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	o, from, _ := server(t, s, &atomic.Int64{})
@@ -366,7 +368,7 @@ func TestAFloodOfTheMovePortEndsNoHost(t *testing.T) {
 }
 
 // TestAFloodFromTheHostThatFetchesDelaysNoMove has an agent beside the host that fetches. It opens connections all the time, and
-// sends nothing. Each one closed an older connection, also of the host, whose request came too late.
+// sends nothing. Earlier each one closed an older connection, also the host's, whose request came too late.
 func TestAFloodFromTheHostThatFetchesDelaysNoMove(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	o, from, _ := server(t, s, &atomic.Int64{})
@@ -434,7 +436,7 @@ func TestAnAgentThatHoldsConnectionsOpenDelaysNoMove(t *testing.T) {
 		o, from, _ := server(t, s, &atomic.Int64{})
 		address := o.listener.Addr().String()
 		o.judge = func(context.Context, string) (string, error) {
-			idle(t, address, "127.0.0.1", 2*maxConnectionsPerPod) // not even now
+			idle(t, address, "127.0.0.1", 2*maxConnectionsPerPod) // even this number does not delay it
 			return "to", nil
 		}
 		for i := range others {
@@ -448,7 +450,7 @@ func TestAnAgentThatHoldsConnectionsOpenDelaysNoMove(t *testing.T) {
 	}
 }
 
-// TestTheStatusSaysWhyAProfileIsNotSent has a file that seems larger than its volume. Earlier the status said EOF only.
+// TestTheStatusSaysWhyAProfileIsNotSent has a file that seems larger than its volume. Earlier the status said only EOF.
 func TestTheStatusSaysWhyAProfileIsNotSent(t *testing.T) {
 	s, dir := volume(t, "u1", "learnt")
 	if err := os.Truncate(filepath.Join(dir, "profiles/coder/data"), 10<<40); err != nil {
@@ -462,8 +464,8 @@ func TestTheStatusSaysWhyAProfileIsNotSent(t *testing.T) {
 	}
 }
 
-// TestATreeBesideAFileHoldsNoWorker has an agent that makes a directory where the fleet writes a new file. Earlier the host
-// removed all that was in it first, while it did nothing else.
+// TestATreeBesideAFileHoldsNoWorker has an agent that makes a directory where the fleet writes a new file. Earlier a worker first
+// removed everything in it, and did nothing else meanwhile.
 func TestATreeBesideAFileHoldsNoWorker(t *testing.T) {
 	s, dir := volume(t, "u1", "x")
 	home := filepath.Join(dir, "profiles/coder")
@@ -482,16 +484,16 @@ func TestATreeBesideAFileHoldsNoWorker(t *testing.T) {
 	}
 }
 
-// TestAMoveThatStandsStillLetsItsWorkerGo has a host that sums up a sparse file of an agent, and sends nothing meanwhile. Earlier
-// the other host waited for ever, and four such profiles held all its workers.
+// TestAMoveThatStandsStillLetsItsWorkerGo has a host that reads a sparse file of an agent for its checksum, and sends nothing
+// meanwhile. Earlier the other host waited for ever, and four such profiles kept all its workers busy.
 func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 	other := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = w.Write(make([]byte, 100)) // the client goes away
+		_, _ = w.Write(make([]byte, 100)) // the client disconnects
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	}))
 	t.Cleanup(other.Close)
-	t.Cleanup(other.CloseClientConnections) // before that, or it waits for them
+	t.Cleanup(other.CloseClientConnections) // earlier than the server, which would wait for them
 	sum := sha256.Sum256(other.Certificate().Raw)
 	from := &v1alpha1.Offer{Nonce: "n", Address: other.Listener.Addr().String(), Certificate: hex.EncodeToString(sum[:])}
 	to, _ := volume(t, "", "")
@@ -514,7 +516,7 @@ func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 	}
 }
 
-// slow makes the offer from of o go through a host that is silent before each answer, for the time that silent returns.
+// slow has the offer from of o go through a host that waits before each answer, for the time that silent returns.
 func slow(t *testing.T, o *offers, from *v1alpha1.Offer, silent func(*http.Request) time.Duration) *v1alpha1.Offer {
 	other := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -528,8 +530,8 @@ func slow(t *testing.T, o *offers, from *v1alpha1.Offer, silent func(*http.Reque
 	return &v1alpha1.Offer{Nonce: from.Nonce, Address: other.Listener.Addr().String(), Certificate: hex.EncodeToString(sum[:])}
 }
 
-// TestAMoveOfALargeProfileThatWasCutGoesOn has a host that reads what was sent already, before it sends more. Earlier a profile
-// of which more than 15 GB had come was given up after five minutes, each time.
+// TestAMoveOfALargeProfileThatWasCutGoesOn has a host that reads the data that was already sent, before it sends more. Earlier a
+// profile of which more than 15 GB had arrived failed after five minutes, each time.
 func TestAMoveOfALargeProfileThatWasCutGoesOn(t *testing.T) {
 	s, _ := volume(t, "u1", strings.Repeat(rand.Text(), 1<<20))
 	most := &atomic.Int64{}
@@ -551,8 +553,8 @@ func TestAMoveOfALargeProfileThatWasCutGoesOn(t *testing.T) {
 	}
 }
 
-// TestAMoveOfALargeFileSucceedsInTheEnd has a host that needs longer to sum up an honest file than the other one waits at first.
-// Earlier, such a profile waited no longer the next time, so it never moved.
+// TestAMoveOfALargeFileSucceedsInTheEnd has a host whose checksum of an honest file takes longer than the other one waits at
+// first. Earlier the next wait was no longer, so such a profile never moved.
 func TestAMoveOfALargeFileSucceedsInTheEnd(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	o, from, _ := server(t, s, &atomic.Int64{})
@@ -570,7 +572,7 @@ func TestAMoveOfALargeFileSucceedsInTheEnd(t *testing.T) {
 	}
 }
 
-// soon fails the test where fn does not return in 10 seconds.
+// soon fails the test if fn does not return in 10 seconds.
 func soon(t *testing.T, what string, fn func() error) error {
 	t.Helper()
 	done := make(chan error, 1)
@@ -585,7 +587,7 @@ func soon(t *testing.T, what string, fn func() error) error {
 }
 
 // TestAnAgentDoesNotEndOrStopTheHostByAFileOfItsOwn has agents that put an endless file or a pipe where the fleet writes. Earlier
-// one profile ended the host of all profiles, or held its workers for ever.
+// one profile ended the host of all profiles, or blocked its workers for ever.
 func TestAnAgentDoesNotEndOrStopTheHostByAFileOfItsOwn(t *testing.T) {
 	pipe := func(name string) error { return syscall.Mkfifo(name, 0o600) }
 	endless := func(name string) error { return errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, 10<<40)) }
@@ -644,7 +646,8 @@ func TestOneBadRecordStopsNoOtherProfile(t *testing.T) {
 	}
 }
 
-// TestANameThatIsNoProfilesIsNotAskedFor has names in the store that the client of the API refuses. The host asked for them again and again.
+// TestANameThatIsNoProfilesIsNotAskedFor has names in the store that the client of the API refuses. Earlier the host asked for
+// them again and again.
 func TestANameThatIsNoProfilesIsNotAskedFor(t *testing.T) {
 	s, dir := volume(t, "u1", "x")
 	for _, name := range []string{"a%2fb", "a%b"} {
@@ -657,7 +660,7 @@ func TestANameThatIsNoProfilesIsNotAskedFor(t *testing.T) {
 	}
 }
 
-// TestAPipeInTheStoreHoldsNoWorker has pipes where the host reads an archive, what came, and the directory of a profile.
+// TestAPipeInTheStoreHoldsNoWorker has pipes where the host reads an archive, received data, and the directory of a profile.
 func TestAPipeInTheStoreHoldsNoWorker(t *testing.T) {
 	s, dir := volume(t, "", "")
 	part := filepath.Join(dir, partialPath("coder", "u1"))
@@ -686,7 +689,7 @@ func TestAPipeInTheStoreHoldsNoWorker(t *testing.T) {
 }
 
 // TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved has a home with directories that their own user can't write, as in Go's
-// cache of modules. Their profile could be neither deleted nor moved, and the host did not start again.
+// module cache. Earlier their profile could be neither deleted nor moved, and the host did not start again.
 func TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to become the agents' user")
@@ -716,7 +719,7 @@ func TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved(t *testing.T) {
 	if err := unix.Setfsuid(10000); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = unix.Setfsuid(0) }() // this thread alone
+	defer func() { _ = unix.Setfsuid(0) }() // of this thread alone
 	if _, err := OpenStore(dir); err != nil || s.exists(path.Join(partDir, "left")) {
 		t.Errorf("a start: %v", err)
 	}

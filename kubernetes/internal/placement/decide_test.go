@@ -21,7 +21,7 @@ func poolOf(n int) Pool {
 	return Pool{Name: "pool", Min: 1, Max: 10, Replicas: n, Room: 1000, MaxUnavailable: 1}
 }
 
-// TestDecide has what the controller does in one round.
+// TestDecide has the actions of the controller in one round.
 func TestDecide(t *testing.T) {
 	here := func(name, host string) Profile { return Profile{Name: name, Owner: host, Installed: true, Memory: 300} }
 	two := hostsOf(2)
@@ -92,7 +92,7 @@ func old(hosts []Host) []Host {
 	return hosts
 }
 
-// handled returns profiles whose spec.recover was handled, or that have none.
+// handled returns profiles whose spec.recover was handled, or is empty.
 func handled(profiles []Profile) []Profile {
 	profiles = slices.Clone(profiles)
 	for i := range profiles {
@@ -101,8 +101,8 @@ func handled(profiles []Profile) []Profile {
 	return profiles
 }
 
-// TestOnlyALostHostIsGivenUpAndOnce has what becomes of spec.recover. A host that only restarted was given up, with the data, and
-// again at each later restart.
+// TestOnlyALostHostIsGivenUpAndOnce has the effects of spec.recover. Earlier a host that only restarted was given up, with its
+// data, and again at each later restart.
 func TestOnlyALostHostIsGivenUpAndOnce(t *testing.T) {
 	fine := Host{Name: "pool-1", Ordinal: 1, Ready: true, Updated: true}
 	gone := Host{Name: "pool-1", Ordinal: 1, Trouble: "node gone"}
@@ -139,7 +139,7 @@ func TestOnlyALostHostIsGivenUpAndOnce(t *testing.T) {
 	}
 }
 
-// TestAPodOfItsOwn has what the controller does about profiles that shall have a pod of their own, or have one.
+// TestAPodOfItsOwn has the actions of the controller on profiles that should have their own pod, or have one.
 func TestAPodOfItsOwn(t *testing.T) {
 	two := hostsOf(2)
 	pod := Host{Name: "pool-a-0", For: "a", Ready: true, Updated: true}
@@ -156,7 +156,7 @@ func TestAPodOfItsOwn(t *testing.T) {
 		hosts    []Host
 		profiles []Profile
 		want     []Action
-		alone    bool // a has a pod of its own
+		alone    bool // a has its own pod
 	}{
 		{"it waits for its pod, and for no room", two, []Profile{a(func(*Profile) {})}, []Action{MarkPending{"a", "waits for its pod pool-a-0: it does not exist yet"}}, true},
 		{"it says why its pod is not made", two, []Profile{a(func(p *Profile) { p.Refused = "exceeded quota" })}, []Action{MarkPending{"a", "waits for its pod pool-a-0: exceeded quota"}}, true},
@@ -186,7 +186,7 @@ func TestAPodOfItsOwn(t *testing.T) {
 			t.Errorf("%s:\ngot  %#v, %d hosts, pods for %q\nwant %#v", c.name, plan.Actions, plan.Replicas, plan.Alone, c.want)
 		}
 	}
-	// A pod is no host that the pool has too many of, or too few.
+	// Such a pod does not count among the hosts of the pool.
 	pool := poolOf(1)
 	pool.SpareSince = noon
 	if p := Decide(pool, handled([]Profile{a(on("pool-a-0"))}), append(hostsOf(1), pod), noon.Add(spareFor)); p.Replicas != 1 || p.Leaving != "" || !p.SpareSince.IsZero() {
@@ -194,8 +194,8 @@ func TestAPodOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestAnImageThatDoesNotStartIsRolledBack has a host that the previous image has ended. The controller waited for the host, and
-// never gave it the next image.
+// TestAnImageThatDoesNotStartIsRolledBack has a host that the previous image has ended. Earlier the controller waited for the
+// host, and never gave it the next image.
 func TestAnImageThatDoesNotStartIsRolledBack(t *testing.T) {
 	hosts := old(hostsOf(3))
 	hosts[2].Trouble, hosts[2].Ready, hosts[2].Broken = "its container agents waits: ImagePullBackOff", false, true
@@ -203,7 +203,7 @@ func TestAnImageThatDoesNotStartIsRolledBack(t *testing.T) {
 	if !slices.Equal(plan.Actions, []Action{Replace{"pool-2"}}) || plan.Doing != "replaces hosts for the new image, 3 to go" {
 		t.Errorf("%+v", plan)
 	}
-	hosts[2].Updated, hosts[2].Replacing = true, true // as it begins with the next one
+	hosts[2].Updated, hosts[2].Replacing = true, true // as it begins with the next host
 	if plan = Decide(poolOf(3), nil, hosts, noon); len(plan.Actions) > 0 {
 		t.Errorf("while it begins: %+v", plan)
 	}
@@ -233,8 +233,9 @@ func TestASpareHostIsDrainedBeforeItGoes(t *testing.T) {
 	}
 }
 
-// TestASpareHostStaysIfAProfileOfItFitsNowhereElse has hosts with room for the memory of the last one together, and for its profile on
-// none. The host was drained, another one was added for that profile, and went ten minutes later, again and again.
+// TestASpareHostStaysIfAProfileOfItFitsNowhereElse has hosts that together have room for the memory of the last one, and for its
+// profile on none. Earlier the host was drained, another one was added for that profile and removed ten minutes later,
+// again and again.
 func TestASpareHostStaysIfAProfileOfItFitsNowhereElse(t *testing.T) {
 	pool, hosts := poolOf(3), hostsOf(3)
 	var profiles []Profile
@@ -249,7 +250,7 @@ func TestASpareHostStaysIfAProfileOfItFitsNowhereElse(t *testing.T) {
 		}
 		pool.Replicas, pool.SpareSince, pool.Leaving = plan.Replicas, plan.SpareSince, plan.Leaving
 	}
-	pool.Leaving = "pool-2" // of a time when it fitted
+	pool.Leaving = "pool-2" // from a time when its profile fitted
 	if plan := Decide(pool, handled(profiles), hosts, noon); plan.Replicas != 3 || plan.Leaving != "" || len(plan.Actions) != 0 {
 		t.Errorf("a host that was leaving: %+v", plan)
 	}
@@ -260,8 +261,9 @@ func TestASpareHostStaysIfAProfileOfItFitsNowhereElse(t *testing.T) {
 	}
 }
 
-// TestASpareHostStaysSpareWhileItsLastProfileBeginsToMove has a spare host whose last profile begins to move in this round. Its
-// memory counted twice, on the new host and as a profile without room, so the host did not leave and the move was cancelled.
+// TestASpareHostStaysSpareWhileItsLastProfileBeginsToMove has a spare host whose last profile begins to move in this round.
+// Earlier its memory counted twice, on the new host and as a profile without room. So the host did not leave, and the move was
+// cancelled.
 func TestASpareHostStaysSpareWhileItsLastProfileBeginsToMove(t *testing.T) {
 	pool := poolOf(6)
 	pool.Leaving, pool.SpareSince = "pool-5", noon
@@ -275,11 +277,12 @@ func TestASpareHostStaysSpareWhileItsLastProfileBeginsToMove(t *testing.T) {
 	}
 }
 
-// TestHostsBeyondTheMostAreDrainedOneByOne lowers hosts.max by two. Both hosts went at once, and their profiles were lost.
+// TestHostsBeyondTheMostAreDrainedOneByOne lowers hosts.max by two. Earlier both hosts were removed at once, and their profiles
+// were lost.
 func TestHostsBeyondTheMostAreDrainedOneByOne(t *testing.T) {
 	pool := poolOf(4)
 	pool.Max = 2
-	hosts := old(hostsOf(4)) // also while an image is rolled out
+	hosts := old(hostsOf(4)) // also during the rollout of an image
 	hosts[1].Ready = false
 	profiles := handled([]Profile{
 		{Name: "a", Owner: "pool-3", Installed: true, Memory: 700},
@@ -320,7 +323,7 @@ func TestHostsBeyondTheMostAreDrainedOneByOne(t *testing.T) {
 	round("another one comes", 3, "", "")
 }
 
-// TestTenThousandProfilesArePlacedInARound bounds what a round costs.
+// TestTenThousandProfilesArePlacedInARound limits the cost of a round.
 func TestTenThousandProfilesArePlacedInARound(t *testing.T) {
 	var profiles []Profile
 	for i := range 10000 {
@@ -335,7 +338,7 @@ func TestTenThousandProfilesArePlacedInARound(t *testing.T) {
 	t.Log(took)
 }
 
-// BenchmarkARound decides about the numbers of profiles that docs/explanation/fleet.md tells the costs of: all new, and all at rest.
+// BenchmarkARound decides about the numbers of profiles whose costs docs/explanation/fleet.md names: all new, and all at rest.
 func BenchmarkARound(b *testing.B) {
 	for _, n := range []int{120, 10_000, 100_000} {
 		pool := poolOf(max(n/100, 1))
@@ -369,8 +372,8 @@ func BenchmarkARound(b *testing.B) {
 	}
 }
 
-// TestProfilesThatCantMoveHoldNoDrain has a host to be drained whose first profiles can't be moved. Earlier four of them held all
-// moves of a pool for ever.
+// TestProfilesThatCantMoveHoldNoDrain has a host to be drained whose first profiles can't be moved. Earlier four of them blocked
+// all moves of a pool for ever.
 func TestProfilesThatCantMoveHoldNoDrain(t *testing.T) {
 	pool, hosts := poolOf(2), hostsOf(2)
 	pool.Drain = []string{"pool-0"}
