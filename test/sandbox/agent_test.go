@@ -21,14 +21,14 @@ type agent struct {
 	out *bufio.Scanner
 }
 
-// answer is what the tool says of one command.
+// answer is the tool's answer to one command.
 type answer struct {
 	Output    string `json:"output"`
 	Code      int    `json:"exit_code"`
 	Container string `json:"container"`
 }
 
-// newAgent starts an agent. env is on top of the place's.
+// newAgent starts an agent. It adds env to the environment of the place.
 func (p *place) newAgent(env ...string) *agent {
 	p.t.Helper()
 	a := &agent{p: p, cmd: exec.Command(filepath.Join(built, "example-agent"), "terminal")}
@@ -52,7 +52,7 @@ func (p *place) newAgent(env ...string) *agent {
 	return a
 }
 
-// say sends a command; hear returns its answer.
+// say sends a command, and hear returns its answer.
 func (a *agent) say(command, stdin string, timeout float64) {
 	line, _ := json.Marshal(map[string]any{"command": command, "stdin": stdin, "timeout": timeout})
 	if _, err := a.in.Write(append(line, '\n')); err != nil {
@@ -71,7 +71,7 @@ func (a *agent) hear() (said answer) {
 	return said
 }
 
-// turn is one command.
+// turn runs one command.
 func (a *agent) turn(command string) answer {
 	a.p.t.Helper()
 	a.say(command, "", 60)
@@ -87,7 +87,7 @@ func (a *agent) end() {
 	}
 }
 
-// awaits waits until a process is in the sandbox.
+// awaits waits until a process runs in the sandbox.
 func (a *agent) awaits(process string) {
 	a.p.t.Helper()
 	var last answer

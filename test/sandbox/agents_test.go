@@ -10,7 +10,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestTurns: what one turn leaves is there for the next, in another process too.
+// TestTurns checks that files and variables of one turn are there in the next, also in another process.
 func TestTurns(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		a := p.newAgent()
@@ -41,7 +41,7 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// TestTwoAgentsGetOneContainer, who begin at the same time.
+// TestTwoAgentsGetOneContainer starts two agents at the same time.
 func TestTwoAgentsGetOneContainer(t *testing.T) {
 	t.Parallel()
 	p, _ := newService(t)
@@ -62,7 +62,7 @@ func TestTwoAgentsGetOneContainer(t *testing.T) {
 	}
 }
 
-// TestAnAgentOfItsOwn: who does not look for a container gets one of its own, and removes it.
+// TestAnAgentOfItsOwn has an agent that does not look for a container. It gets one of its own, and removes it.
 func TestAnAgentOfItsOwn(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		off := "TERMINAL_DOCKER_PERSIST_ACROSS_PROCESSES=false"
@@ -79,7 +79,8 @@ func TestAnAgentOfItsOwn(t *testing.T) {
 	})
 }
 
-// TestNothingRunsTwice: a command whose output looks as if the container were gone is repeated by the agent, and answered.
+// TestNothingRunsTwice has a command whose output looks as if the container were gone. The agent repeats the command, and gets
+// the recorded answer.
 func TestNothingRunsTwice(t *testing.T) {
 	t.Parallel()
 	p, _ := newService(t)
@@ -92,7 +93,7 @@ func TestNothingRunsTwice(t *testing.T) {
 		if got := a.turn(fmt.Sprintf("cat /workspace/count%d", i)); got.Output != "once\n" {
 			t.Errorf("after %q it has run: %q", text, got.Output)
 		}
-		// The same again, by the agent's own wish, is another run.
+		// The same command again, because the agent wants it, is another run.
 		a.turn(fmt.Sprintf("echo once >> /workspace/count%d; echo %q; exit 4", i, text))
 		if got := a.turn(fmt.Sprintf("cat /workspace/count%d", i)); got.Output != "once\nonce\n" {
 			t.Errorf("after the second %q it has run: %q", text, got.Output)
@@ -100,7 +101,7 @@ func TestNothingRunsTwice(t *testing.T) {
 	}
 }
 
-// TestTimeLimitEndsTheTree: the agent kills its docker command; nothing goes on inside.
+// TestTimeLimitEndsTheTree has the agent kill its docker command. Then the processes inside end too.
 func TestTimeLimitEndsTheTree(t *testing.T) {
 	t.Parallel()
 	p, _ := newService(t)
@@ -114,7 +115,7 @@ func TestTimeLimitEndsTheTree(t *testing.T) {
 	})
 }
 
-// TestKilledAgent takes its commands with it; what it had put into the background by itself goes on.
+// TestKilledAgent kills an agent, which ends its commands. Processes that it had put into the background itself go on.
 func TestKilledAgent(t *testing.T) {
 	t.Parallel()
 	p, _ := newService(t)
@@ -131,7 +132,7 @@ func TestKilledAgent(t *testing.T) {
 	}
 }
 
-// killClients kills the docker commands of this place whose command line has a text: they live on when their agent is killed.
+// killClients kills the docker commands of this place whose command line has a text. They outlive an agent that is killed.
 func (p *place) killClients(t *testing.T, text string) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
@@ -150,7 +151,7 @@ func (p *place) killClients(t *testing.T, text string) {
 	}
 }
 
-// TestRemovedFromOutside: the next command finds a new container; one that had begun is not run again.
+// TestRemovedFromOutside removes the container: the next command finds a new one, and a command that had begun is not run again.
 func TestRemovedFromOutside(t *testing.T) {
 	t.Parallel()
 	p, _ := newService(t)

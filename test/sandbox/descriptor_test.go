@@ -12,10 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// takesVar makes this program the attacker inside: its value is the socket on which it is handed a directory of the other side.
+// takesVar makes this program the attacker inside a sandbox. Its value is the socket on which it receives a directory of the
+// other side.
 const takesVar = "HINIT_TEST_TAKES"
 
-// take takes a directory and says what it can do with it.
+// take receives a directory, and prints what it can do with it.
 func take(socket string) error {
 	c, err := net.Dial("unix", socket)
 	if err != nil {
@@ -53,8 +54,8 @@ func take(socket string) error {
 	return nil
 }
 
-// TestDescriptorOverASocket: the agent handed a descriptor of its own root directory to root inside, over a socket in a mount, also in one that
-// can only be read. With that root inside wrote the files of hinit's container.
+// TestDescriptorOverASocket has an agent that hands a descriptor of its root directory to root inside. It uses a socket in a
+// mount, also in a read-only one. With that descriptor, root inside wrote the files of hinit's container.
 func TestDescriptorOverASocket(t *testing.T) {
 	for name, env := range map[string][]string{"caller": nil, "private": {"HINIT_SANDBOX_ROOT=private"}} {
 		t.Run(name, func(t *testing.T) {
@@ -113,7 +114,7 @@ func TestDescriptorOverASocket(t *testing.T) {
 	}
 }
 
-// hand gives a directory to whoever connects.
+// hand gives a directory to each process that connects.
 func hand(l net.Listener, dir string) {
 	for {
 		c, err := l.Accept()
@@ -121,7 +122,7 @@ func hand(l net.Listener, dir string) {
 			return
 		}
 		if fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
-			_, _, _ = c.(*net.UnixConn).WriteMsgUnix([]byte("x"), unix.UnixRights(fd), nil) // the taker says what it got
+			_, _, _ = c.(*net.UnixConn).WriteMsgUnix([]byte("x"), unix.UnixRights(fd), nil) // the receiver prints what it got
 			_ = unix.Close(fd)
 		}
 		_ = c.Close()

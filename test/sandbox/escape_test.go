@@ -14,11 +14,11 @@ import (
 	"hinit/internal/testkit"
 )
 
-// secret is what no agent may read, and where.
+// secret is a text that no agent may read.
 const secret = "the host's secret"
 
-// TestEscapes tries, on the real engine through the service, what an agent would try. It gets nothing: no container is made, and nothing
-// of anybody else's is touched.
+// TestEscapes tries, on the real engine through the service, the escapes of an agent. None succeeds: no container is made, and
+// nothing that belongs to others changes.
 func TestEscapes(t *testing.T) {
 	t.Parallel()
 	p, _ := newService(t)
@@ -26,7 +26,7 @@ func TestEscapes(t *testing.T) {
 	if err := errors.Join(os.Mkdir(hidden, 0o700), os.WriteFile(filepath.Join(hidden, "secret"), []byte(secret), 0o600), os.Symlink(hidden, filepath.Join(p.home(), "link"))); err != nil {
 		t.Fatal(err)
 	}
-	// Somebody else's containers: another profile's, another user's, one without labels.
+	// These containers belong to others: to another profile, to another user, and one has no labels.
 	victims := map[string]string{}
 	for who, labels := range map[string][]string{
 		"profile": {"--label", "hermes-agent=1", "--label", "hermes-profile=" + p.profile + "x", "--label", "hinit-owner=12345"},
@@ -71,7 +71,7 @@ func TestEscapes(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{{"run", "-d", "--env-file", "/etc/shadow", image(), "sleep", "1"}, {"cp", "/etc/shadow", "x:/"}, {"-H", "unix:///var/run/docker.sock", "ps"}, {"export", victims["none"]}} {
-		// Not ours to answer: the docker command, as the agent's user, who does not reach the engine.
+		// The service does not answer these calls. The docker command does, as the agent's user, who can't reach the engine.
 		if r := p.call(args...); r.code == 0 {
 			t.Errorf("docker %q: %v", args, r)
 		}
@@ -103,8 +103,8 @@ func TestEscapes(t *testing.T) {
 // rounds is how many containers TestMountRace makes.
 var rounds = flag.Int("rounds", 12, "how many containers TestMountRace makes")
 
-// TestMountRace changes what a mount leads to, as fast as it can, while containers are made of it and started. No container ever has
-// anything but the directory that was asked for.
+// TestMountRace changes what a mount leads to, as fast as it can, while containers with that mount are made and started. Each
+// container gets the requested directory alone.
 func TestMountRace(t *testing.T) {
 	t.Parallel()
 	p, _ := newService(t)
@@ -131,7 +131,7 @@ func TestMountRace(t *testing.T) {
 	for i := range *rounds {
 		name := fmt.Sprintf("hermes-%s-%d", p.profile, i)
 		running, looked := make(chan struct{}), make(chan struct{})
-		go func() { // and at what is mounted before it has been judged
+		go func() { // also what is mounted before the check
 			defer close(looked)
 			for {
 				if r := p.call("exec", name, "bash", "-c", "cat /work/*; ls /work"); strings.Contains(r.out, "secret") {
@@ -169,7 +169,7 @@ func TestMountRace(t *testing.T) {
 	}
 }
 
-// TestServiceKilled: it loses nothing. Callers wait for the next one, and the container is the same.
+// TestServiceKilled kills the service, which loses nothing. Callers wait for the next service, and the container is the same.
 func TestServiceKilled(t *testing.T) {
 	t.Parallel()
 	p, s := newService(t)
@@ -192,7 +192,7 @@ func TestServiceKilled(t *testing.T) {
 	}
 }
 
-// TestIdleWindowOfADeadAgent: the service keeps it when the agent can't.
+// TestIdleWindowOfADeadAgent has the service keep the idle window when the agent can't.
 func TestIdleWindowOfADeadAgent(t *testing.T) {
 	t.Parallel()
 	p, s := newService(t, "TERMINAL_LIFETIME_SECONDS=2", "TERMINAL_DOCKER_PERSIST_ACROSS_PROCESSES=false")
@@ -200,7 +200,7 @@ func TestIdleWindowOfADeadAgent(t *testing.T) {
 	kept := living.turn("hostname").Container
 	gone := dead.turn("hostname").Container
 	dead.kill()
-	s.kill() // what has to survive is on the containers
+	s.kill() // the containers hold what has to survive
 	s.start()
 	testkit.Until(t, "the dead agent's container is gone", func() bool { return docker("inspect", gone).code != 0 })
 	if docker("inspect", kept).code != 0 {
@@ -208,7 +208,7 @@ func TestIdleWindowOfADeadAgent(t *testing.T) {
 	}
 }
 
-// gateOf is the directory of a container's gate.
+// gateOf returns the directory of a container's gate.
 func (p *place) gateOf(name string) string {
 	for line := range strings.Lines(docker("inspect", "--format", "{{range .Mounts}}{{println .Destination}}{{end}}", name).out) {
 		if strings.HasPrefix(line, "/.hinit-") {
@@ -218,7 +218,8 @@ func (p *place) gateOf(name string) string {
 	return ""
 }
 
-// TestLinksBelowMounts: a link in one mount leads another one to where the engine or the gate has its programs. Neither is replaced.
+// TestLinksBelowMounts has a link in one mount that leads another mount to the programs of the engine or of the gate. Neither is
+// replaced.
 func TestLinksBelowMounts(t *testing.T) {
 	t.Parallel()
 	p, _ := newService(t)
@@ -234,7 +235,7 @@ func TestLinksBelowMounts(t *testing.T) {
 		if r := p.call("exec", name, "bash", "-c", `tr '\0' ' ' < /proc/1/cmdline`); !strings.Contains(r.out, "/gate gate-init sleep infinity") {
 			t.Errorf("the first process is %v", r)
 		}
-		// By now the name of the gate is known, and a link leads a mount over it.
+		// Now the agent knows the name of the gate, and a link leads a mount over it.
 		gate := p.gateOf(name)
 		p.call("stop", "-t", "0", name)
 		if err := errors.Join(os.Remove(filepath.Join(work, "s")), os.Symlink(gate, filepath.Join(work, "s"))); err != nil {

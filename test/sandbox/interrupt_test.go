@@ -11,12 +11,12 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestInterruptedRun: a docker run that is interrupted, or killed as the agent does when its time is over, leaves no container
-// that was made and never started. A started container is whole, and the agent's one rm -f removes it.
+// TestInterruptedRun interrupts docker run, or kills it as the agent does after its timeout. No container that was made and never
+// started is left. A started container works, and the agent's one rm -f removes it.
 func TestInterruptedRun(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		service := strings.HasSuffix(t.Name(), "/service")
-		polite := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGINT} // handled alike, with a service and without
+		polite := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGINT} // handled alike with and without a service
 		if !service {
 			polite = []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGTERM}
 		}
@@ -30,14 +30,14 @@ func TestInterruptedRun(t *testing.T) {
 				if err := cmd.Start(); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(delay) // any moment will do
+				time.Sleep(delay) // any moment is a good test
 				_ = cmd.Process.Signal(signal)
 				_ = cmd.Wait()
 				state := func() string {
 					return strings.TrimSpace(docker("ps", "-a", "--filter", "name=^/?"+name+"$", "--format", "{{.State}}").out)
 				}
 				if signal == syscall.SIGKILL && !service {
-					// No process is there that could tidy up: the labels tell the next sweep.
+					// No process is left that could clean up, so the labels tell the next sweep.
 					testkit.Until(t, "the sweep finds what is left", func() bool {
 						p.sandbox("reap", "--max-age", "1ms")
 						return state() != "created"
@@ -54,7 +54,7 @@ func TestInterruptedRun(t *testing.T) {
 			}
 		}
 		testkit.Until(t, "nothing is left", func() bool {
-			if !service { // the engine may have made one for a client that was dead
+			if !service { // the engine may have made one for a client that had ended
 				p.sandbox("reap", "--max-age", "1ms")
 			}
 			return len(p.containers()) == 0

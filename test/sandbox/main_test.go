@@ -23,10 +23,11 @@ import (
 	"hinit/internal/testkit"
 )
 
-// runID tells this run from all others: it is in the name of the profile, and so in a label of all that is made.
+// runID distinguishes this run from all others. It is in the name of the profile, and so in a label of all containers and volumes
+// that the tests make.
 var runID = "s2t" + strings.ToLower(rand.Text()[:8])
 
-// agentUID is the user that the agent of these tests is.
+// agentUID is the user ID of the agent in these tests.
 const agentUID = 12345
 
 // built is the directory of the binaries, once there is one.
@@ -54,7 +55,7 @@ func TestMain(m *testing.M) {
 
 func image() string { return "hinit-sandbox-test:" + runID }
 
-// result is what one command has said and how it ended.
+// result is the output of a command, and how it ended.
 type result struct {
 	out, err string
 	code     int
@@ -66,7 +67,7 @@ func (r result) String() string {
 
 const patience = 2 * time.Minute
 
-// do runs a program with an environment on top of this one's.
+// do runs a program with an environment added to this process's own.
 func do(env []string, uid int, name string, args ...string) result {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -89,7 +90,7 @@ func as(cmd *exec.Cmd, uid int) {
 	}
 }
 
-// cleanEnv is the environment without what the sandboxes read.
+// cleanEnv returns the environment without the variables that the sandboxes read.
 func cleanEnv() (env []string) {
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "HERMES_") && !strings.HasPrefix(kv, "TERMINAL_") && !strings.HasPrefix(kv, "HINIT_") {
@@ -102,7 +103,7 @@ func cleanEnv() (env []string) {
 // docker is the real docker command.
 func docker(args ...string) result { return do(nil, 0, "docker", args...) }
 
-// binaries builds what the tests run, in a directory that every user may read, and the image.
+// binaries builds the programs that the tests run, in a directory that every user may read, and the image.
 var binaries = sync.OnceValue(func() (err error) {
 	if built, err = os.MkdirTemp("", "hinit-sandbox-e2e-"); err != nil {
 		return err
@@ -171,7 +172,7 @@ func need(t *testing.T) {
 	}
 }
 
-// place is where one test's agents live: with a service or without.
+// place is where the agents of one test live, with or without a service.
 type place struct {
 	t       *testing.T
 	dir     string
@@ -180,7 +181,7 @@ type place struct {
 	env     []string
 }
 
-// newPlace makes a place without a service, where agents are root and ask the engine themselves.
+// newPlace makes a place without a service. Its agents are root and use the engine directly.
 func newPlace(t *testing.T) *place {
 	t.Helper()
 	need(t)
@@ -212,23 +213,23 @@ func newPlace(t *testing.T) *place {
 func (p *place) root() string { return filepath.Join(p.dir, "data") }
 func (p *place) home() string { return filepath.Join(p.root(), "profiles", p.profile) }
 
-// docker is the place's own name of the docker command, by which killClients tells its clients from others.
+// docker returns the place's own name of the docker command. killClients knows the place's clients by it.
 func (p *place) docker() string { return filepath.Join(p.dir, "docker") }
 
-// containers are the containers of the place.
+// containers returns the containers of the place.
 func (p *place) containers() []string {
 	return strings.Fields(docker("ps", "-aq", "--no-trunc", "--filter", "label=hermes-profile="+p.profile).out)
 }
 
-// call is one call of the docker command by this process, as the agent's user.
+// call runs the docker command once, from this process, as the agent's user.
 func (p *place) call(args ...string) result { return do(p.env, p.uid, p.docker(), args...) }
 
-// sandbox is hinit sandbox, as the agent's user.
+// sandbox runs hinit sandbox as the agent's user.
 func (p *place) sandbox(args ...string) result {
 	return do(p.env, p.uid, filepath.Join(built, "hinit-sandbox"), args...)
 }
 
-// labels are the flags that an agent puts on its containers.
+// labels returns the flags that an agent puts on its containers.
 func (p *place) labels(task string) []string {
 	return []string{"--label", "hermes-agent=1", "--label", "hermes-task-id=" + task, "--label", "hermes-profile=" + p.profile}
 }

@@ -14,9 +14,9 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestRootInsideIsNoRootOutside has the attacks that made the agent's user root of the host. Inside is root or a group of the
-// host, and both sides reach a file, a socket or a descriptor. The agent's side is a process of its user on this machine; the
-// other side is in a sandbox that it makes by the calls of its contract.
+// TestRootInsideIsNoRootOutside has the attacks that made the agent's user root of the host. They use root or a group of the host
+// inside, and a file, a socket or a descriptor that both sides reach. The agent's side is a process of its user on this machine.
+// The other side is in a sandbox that the agent makes by the calls of its contract.
 func TestRootInsideIsNoRootOutside(t *testing.T) {
 	for name, env := range map[string][]string{"caller": nil, "private": {"HINIT_SANDBOX_ROOT=private"}} {
 		t.Run(name, func(t *testing.T) {
@@ -49,7 +49,8 @@ func TestRootInsideIsNoRootOutside(t *testing.T) {
 				t.Errorf("what is mounted to be read: %v", r)
 			}
 
-			// Files that give rights, of both mounts: set-user-id, set-group-id, capabilities, a device, a hard link to a file of root's.
+			// These files of both mounts give rights: set-user-id, set-group-id, capabilities, a device, and a hard link to a file
+			// of root's.
 			in(`for d in /workspace /root/.hermes/skills; do
 				cp /bin/bash $d/suid; chown 0:0 $d/suid; chmod 6755 $d/suid
 				cp /bin/bash $d/caps; setfattr -n security.capability -v 0sAQAAAv////8AAAAA/////wAAAAA= $d/caps
@@ -74,7 +75,7 @@ func TestRootInsideIsNoRootOutside(t *testing.T) {
 				}
 			}
 
-			// A socket of the agent's in each mount, on which it would hand a descriptor of its own root directory to root inside.
+			// Each mount has a socket of the agent, which hands a descriptor of its root directory to root inside.
 			for dir, target := range map[string]string{work: "/workspace", read: "/root/.hermes/skills"} {
 				l, err := net.Listen("unix", filepath.Join(dir, "sock"))
 				if err != nil {
@@ -84,7 +85,7 @@ func TestRootInsideIsNoRootOutside(t *testing.T) {
 				if err := os.Chmod(filepath.Join(dir, "sock"), 0o777); err != nil {
 					t.Fatal(err)
 				}
-				p.call("stop", "-t", "0", box) // what is copied is copied at a start
+				p.call("stop", "-t", "0", box) // files are copied when the container starts
 				if r := p.call("start", box); r.code != 0 {
 					t.Fatalf("the container of the real agent can't be started again: %v", r)
 				}
@@ -95,7 +96,7 @@ func TestRootInsideIsNoRootOutside(t *testing.T) {
 					t.Errorf("after another start: %v", r)
 				}
 			}
-			// And what else leads to a process of the other side: numbers of processes, abstract sockets, signals to the same user.
+			// These also lead to a process of the other side: process numbers, abstract sockets, and signals to the same user.
 			l, err := net.Listen("unix", "@"+p.profile)
 			if err != nil {
 				t.Fatal(err)
@@ -131,7 +132,7 @@ func TestRootInsideIsNoRootOutside(t *testing.T) {
 				}
 				return
 			}
-			// Files of root are kept for the next container of the same directory, and go with that directory.
+			// Files of root are kept for the next container of the same directory, and removed with that directory.
 			in("echo kept > /workspace/kept; mkdir -p /usr/lib/apt && echo installed > /usr/lib/apt/x")
 			p.call("stop", "-t", "0", box)
 			p.call("start", box)
@@ -154,7 +155,7 @@ func TestRootInsideIsNoRootOutside(t *testing.T) {
 			}
 			s.kill()
 			s.start()
-			p.call("version") // a caller is there
+			p.call("version") // the service has a caller
 			testkit.Until(t, "the volume is gone with its directory", func() bool { return !strings.Contains(docker("volume", "ls", "-q").out, p.profile) })
 		})
 	}

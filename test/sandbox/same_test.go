@@ -24,10 +24,10 @@ func TestSameAsDocker(t *testing.T) {
 		t.Fatal("the docker command says nothing")
 	}
 	for _, step := range []struct {
-		before []string // by the docker command
+		before []string // calls by the docker command before this one
 		args   []string
-		err    string // what both must say on standard error; "" is nothing at all
-		free   bool   // the rest of standard error is each one's own
+		err    string // the text that both have to print on standard error; "" is an empty standard error
+		free   bool   // the rest of standard error may differ
 	}{
 		{args: []string{"info", "--format", "{{.Driver}}"}},
 		{args: []string{"image", "inspect", image(), "--format", "{{json .Config.Entrypoint}}"}},
@@ -61,7 +61,7 @@ func TestSameAsDocker(t *testing.T) {
 		{args: []string{"exec"}, err: "docker: 'docker exec' requires at least 2 arguments", free: true},
 		{args: []string{"exec", name}, err: "docker: 'docker exec' requires at least 2 arguments", free: true},
 		{args: []string{"rm", "-f"}, err: "docker: 'docker rm' requires at least 1 argument", free: true},
-		{args: []string{"volume", "ls", "--filter", "name=nothing-" + p.profile, "-q"}}, // none of ours: the docker command itself
+		{args: []string{"volume", "ls", "--filter", "name=nothing-" + p.profile, "-q"}}, // not a volume of ours, so the docker command itself answers
 	} {
 		if step.before != nil {
 			if r := docker(step.before...); r.code != 0 {

@@ -10,7 +10,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// service is hinit sandbox serve of a place.
+// service is the process hinit sandbox serve of a place.
 type service struct {
 	p   *place
 	cmd *exec.Cmd

@@ -9,8 +9,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestShellOnATerminal is hinit sandbox shell as a person uses it. It owns the terminal inside, and knows its size and changes of
-// it. Ctrl-C ends the foreground command and not the shell, and its exit code is the shell's.
+// TestShellOnATerminal runs hinit sandbox shell as a person uses it. The shell owns the terminal inside, and knows its size and
+// changes of the size. Ctrl-C ends the foreground command and not the shell. The exit code is the shell's.
 func TestShellOnATerminal(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		cmd := exec.Command(filepath.Join(built, "hinit-sandbox"), "shell")

@@ -19,7 +19,7 @@ import (
 // span is how long the storm lasts: go test ./test/sandbox -run TestStorm -args -span 30m.
 var span = flag.Duration("span", 5*time.Second, "how long the storm lasts")
 
-// storm is what its clients have seen: words of commands by how they were answered.
+// storm counts what its clients have seen: the words of commands, by how the commands were answered.
 type storm struct {
 	*place
 	mu      sync.Mutex
@@ -40,12 +40,12 @@ func (s *storm) note(how, word string) {
 	s.answers[how] = append(s.answers[how], word)
 }
 
-// stormLeft is in the command line of what must not outlive its client.
+// stormLeft is in the command lines of processes that must not outlive their client.
 const stormLeft = "sleep 86399"
 
 var stormTasks = []string{"t0", "t1", "t2"}
 
-// client runs commands until the end, and has some of them end with it.
+// client runs commands until the storm ends, and has some of them end together with their client.
 func (s *storm) client(end time.Time) {
 	for time.Now().Before(end) {
 		n := s.next()
@@ -81,7 +81,7 @@ func (s *storm) client(end time.Time) {
 	}
 }
 
-// disturb does something to the containers or to the service, again and again.
+// disturb does something to the containers or to the service, repeatedly.
 func (s *storm) disturb(svc *service, end time.Time) {
 	for time.Now().Before(end) {
 		<-time.After(time.Duration(200+rand.IntN(1800)) * time.Millisecond)
@@ -110,8 +110,9 @@ func (s *storm) disturb(svc *service, end time.Time) {
 	}
 }
 
-// pause has the engine pause a container for a moment. An engine may leave it frozen for ever: runc, which starts an exec, is frozen with the
-// container and has a lock that the unpause waits for. The freezer is the proof that this is not hinit's; then the kernel ends the pause.
+// pause has the engine pause a container for a moment. Some engines leave it frozen for ever. There runc, which starts an exec,
+// is frozen with the container, and has a lock that the unpause waits for. The state of the freezer proves that hinit is not the
+// cause. Then the kernel ends the pause.
 func (s *storm) pause(id string) {
 	docker("pause", id)
 	<-time.After(time.Duration(rand.IntN(600)) * time.Millisecond)
@@ -131,7 +132,7 @@ func (s *storm) pause(id string) {
 	s.note("pauses", id)
 }
 
-// freezers are the files that freeze a container, of either version of cgroups, with the word that ends it.
+// freezers are the files that freeze a container in each version of cgroups, with the word that thaws it.
 func freezers(id string) map[string]string {
 	const root = "/sys/fs/cgroup/"
 	return map[string]string{
@@ -149,8 +150,8 @@ func thaw(id string) bool {
 	return false
 }
 
-// TestStorm: commands of many clients, under pauses, kills, removals and ends of the service. None is lost without a word, none runs twice,
-// and nothing of any is left.
+// TestStorm has commands of many clients, while the containers and the service are paused, killed, removed and ended. Every lost
+// command is reported, none runs twice, and no process is left.
 func TestStorm(t *testing.T) {
 	p, svc := newService(t)
 	s := &storm{place: p, answers: map[string][]string{}}
@@ -161,7 +162,7 @@ func TestStorm(t *testing.T) {
 	}
 	all.Go(func() { s.disturb(svc, end) })
 	all.Wait()
-	for _, task := range stormTasks { // each can be used afterwards
+	for _, task := range stormTasks { // each sandbox can be used afterwards
 		if r := p.sandbox("exec", "--task", task, "--", "true"); r.code != 0 {
 			t.Errorf("a command in %s afterwards: %v", task, r)
 		}

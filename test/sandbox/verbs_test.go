@@ -12,7 +12,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestVerbs is the command line, as a person uses it.
+// TestVerbs runs the command line as a person uses it.
 func TestVerbs(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		p.env = append(p.env, "GIVEN=a value", "TERMINAL_DOCKER_NETWORK=none")
@@ -67,7 +67,7 @@ func TestVerbs(t *testing.T) {
 		step(0, all[0].Name, "stop")
 		step(3, "the container has ended", "exec", "--in", all[0].Name, "true")
 		step(0, all[0].Name, "prune", "--dry-run")
-		step(0, "made", "exec", "cat /workspace/note") // started again
+		step(0, "made", "exec", "cat /workspace/note") // the container was started again
 		step(0, all[0].Name, "rm", "default")
 		step(6, "no such sandbox", "show")
 		step(0, "[]", "ls", "--json")
@@ -100,8 +100,8 @@ func TestVerbsWithoutAnEngine(t *testing.T) {
 	}
 }
 
-// TestStateBeforeEachCommand: the docker command says at once what a container is in, with a connection that is open or without. A paused one
-// hung for 20 seconds, and one that was killed was started again without a word.
+// TestStateBeforeEachCommand checks that the docker command tells at once which state a container is in, with and without an open
+// connection. A paused container made it hang for 20 seconds, and a killed one was started again silently.
 func TestStateBeforeEachCommand(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		name := "hermes-" + p.profile
@@ -133,7 +133,8 @@ func TestStateBeforeEachCommand(t *testing.T) {
 	})
 }
 
-// TestPausedWithoutAConnection: hinit sandbox exec let a paused container go on when nothing was connected to it, and refused when something was.
+// TestPausedWithoutAConnection has a paused container. hinit sandbox exec resumed it when it had no connection, and refused when
+// it had one.
 func TestPausedWithoutAConnection(t *testing.T) {
 	for name, start := range map[string]func(t *testing.T) (p *place, away func()){
 		"service": func(t *testing.T) (*place, func()) {
@@ -175,8 +176,8 @@ func TestPausedWithoutAConnection(t *testing.T) {
 	}
 }
 
-// TestAFrozenContainer: the engine had left a container frozen and said that it runs. A command hung for 24 seconds, and the next
-// one said that a frame had 1970173033 bytes.
+// TestAFrozenContainer has a container that the engine left frozen and reported as running. A command hung for 24 seconds, and
+// the next one said that a frame had 1970173033 bytes.
 func TestAFrozenContainer(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		if r := p.sandbox("exec", "--", "true"); r.code != 0 {
@@ -208,7 +209,8 @@ func TestAFrozenContainer(t *testing.T) {
 	})
 }
 
-// TestAnOldIDWasNoSandbox: a container with a mount below another one is made again at a start. Its earlier id leads to it, also for hinit sandbox.
+// TestAnOldIDWasNoSandbox has a container with a mount below another one, which is made again at a start. Its earlier ID leads to
+// it, also for hinit sandbox.
 func TestAnOldIDWasNoSandbox(t *testing.T) {
 	t.Parallel()
 	p, _ := newService(t)

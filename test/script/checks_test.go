@@ -18,7 +18,8 @@ import (
 	"hinit/client"
 )
 
-// lookup finds a value in decoded JSON by keys and indexes with dots between. Text is as it is, the rest is JSON.
+// lookup finds a value in decoded JSON by keys and indexes with dots between. It returns a text unchanged, and any other value as
+// JSON.
 func lookup(document any, path string) (string, error) {
 	at := document
 	for key := range strings.SplitSeq(path, ".") {
@@ -104,7 +105,7 @@ func checkAll(document any, list []expectation) error {
 	return nil
 }
 
-// generic turns a value into what JSON decodes to.
+// generic turns a value into the types that JSON decodes to.
 func generic(v any) (any, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -270,7 +271,7 @@ func cmdWaitGrep(ts *testscript.TestScript, args []string) error {
 		if err != nil && !over {
 			return err
 		}
-		most := -1 // all of them, to be counted
+		most := -1 // all of them are counted
 		if *count == 0 {
 			most = 1
 		}
@@ -302,7 +303,7 @@ func cmdKill(ts *testscript.TestScript, args []string) error {
 	return nil
 }
 
-// signalMain signals the main process of a service and returns what the service was before.
+// signalMain signals the main process of a service and returns the earlier state of the service.
 func (c *container) signalMain(name string, sig unix.Signal) (client.Service, error) {
 	s, err := c.service(name)
 	if err != nil {
@@ -430,7 +431,7 @@ func cmdNoZombies(ts *testscript.TestScript, _ []string) error {
 	})
 }
 
-// cmdNumbered reads the numbers that the agent puts into its flood.
+// cmdNumbered reads the numbers that the agent writes into its flood.
 func cmdNumbered(ts *testscript.TestScript, args []string) error {
 	if len(args) != 3 {
 		return errors.New("expected: numbered FILE FIRST LAST")

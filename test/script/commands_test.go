@@ -95,7 +95,7 @@ func commands() map[string]func(*testscript.TestScript, bool, []string) {
 	}
 }
 
-// positive is a command that can't be negated and fails with its error.
+// positive is a command that can't be negated. Its error fails the scenario.
 func positive(run func(ts *testscript.TestScript, args []string) error) func(*testscript.TestScript, bool, []string) {
 	return func(ts *testscript.TestScript, neg bool, args []string) {
 		if neg {
@@ -168,7 +168,7 @@ func cmdUnstall(ts *testscript.TestScript, _ []string) error {
 	return nil
 }
 
-// environment is what the scenario has set with env.
+// environment returns the variables that the scenario has set with env.
 func environment(ts *testscript.TestScript) ([]string, error) {
 	name := filepath.Join(containerOf(ts).work, ".tmp", "environment")
 	if err := ts.Exec("sh", "-c", `exec env -0 >"$1"`, "sh", name); err != nil {
@@ -224,7 +224,7 @@ func cmdStopInit(ts *testscript.TestScript, args []string) error {
 	if sig != unix.SIGKILL {
 		return endsWith(c, want)
 	}
-	// Its services die with the container, not by its signals.
+	// Its services end with the container, and not by signals of hinit.
 	code, _ := c.wait()
 	if code != 137 {
 		return fmt.Errorf("the init ended with code %d", code)
@@ -281,7 +281,7 @@ func signalNamed(name string) (unix.Signal, error) {
 	return 0, fmt.Errorf("there is no signal %q", name)
 }
 
-// execute runs a program and notes its exit code for exitcode. Its output is there for stdout and stderr.
+// execute runs a program and records its exit code for exitcode. stdout and stderr have its output.
 func execute(ts *testscript.TestScript, neg bool, argv []string) {
 	err := ts.Exec(argv[0], argv[1:]...)
 	code := 0
@@ -311,14 +311,14 @@ func cmdExitCode(ts *testscript.TestScript, args []string) error {
 	return nil
 }
 
-// cmdHinit is the command line.
+// cmdHinit runs the command line.
 func cmdHinit(ts *testscript.TestScript, neg bool, args []string) {
 	argv := append([]string{filepath.Join(built.bin, "hinit")}, args...)
 	execute(ts, neg, append(enter(containerOf(ts), 0), argv...))
 }
 
-// cmdStartFails starts what ends at once. When it is kept from running it ends later than the second after which hinit takes a
-// start for done: such a start tells nothing.
+// cmdStartFails starts a service that ends at once. On a busy machine it may end later than the second after which hinit reports
+// the start as done. Such a start tells nothing.
 func cmdStartFails(ts *testscript.TestScript, args []string) error {
 	if len(args) != 1 {
 		return errors.New("expected: startfails NAME")
@@ -339,17 +339,17 @@ func cmdStartFails(ts *testscript.TestScript, args []string) error {
 	})
 }
 
-// notAtRest matches the messages that hinit is not ready for a re-execution. Its logs or scan directory were not at rest within a
-// second, or the boot log is not written yet.
+// notAtRest matches the messages with which hinit refuses a re-execution for now. Its logs or scan directory were not at rest
+// within a second, or the boot log is not written yet.
 var notAtRest = regexp.MustCompile("try again|the disk does not answer|cannot (reach|get an answer of) the scan directory")
 
-// cmdReexec asks again when hinit has changed nothing because its files were not at rest.
+// cmdReexec asks again when hinit refuses because its files are not at rest.
 func cmdReexec(ts *testscript.TestScript, args []string) error {
 	if len(args) != 1 {
 		return errors.New("expected: reexec N")
 	}
 	argv := append(enter(containerOf(ts), 0), filepath.Join(built.bin, "hinit"), "reexec")
-	if next := filepath.Join(built.bin, "next", "hinit"); exists(next) { // of another version: to and fro between the two
+	if next := filepath.Join(built.bin, "next", "hinit"); exists(next) { // a hinit of another version: the scenario changes between the two
 		argv = append(argv, "--binary", next)
 		if n, err := strconv.Atoi(args[0]); err == nil && n%2 != 0 {
 			argv[len(argv)-1] = filepath.Join(built.bin, "hinit")
@@ -362,7 +362,7 @@ func cmdReexec(ts *testscript.TestScript, args []string) error {
 	return err
 }
 
-// reexecutes types hinit reexec until it does what it is asked, or refuses for another reason than files that are not at rest.
+// reexecutes types hinit reexec until it succeeds, or until hinit refuses for another reason than files that are not at rest.
 func reexecutes(ts *testscript.TestScript, argv []string) error {
 	var refused error
 	err := poll(patience, func() error {
@@ -390,7 +390,7 @@ func cmdInside(ts *testscript.TestScript, neg bool, args []string) {
 	execute(ts, neg, append(enter(containerOf(ts), *user), f.Args()...))
 }
 
-// enter is what to put before a command to run it inside the container.
+// enter returns the words before a command that run it inside the container.
 func enter(c *container, user int) []string {
 	if !c.running() {
 		return nil
@@ -465,7 +465,7 @@ func cmdEndFollow(ts *testscript.TestScript, args []string) error {
 	delete(c.helpers, args[0])
 	defer h.out.Close() // the other process writes it
 	target := h.cmd.Process.Pid
-	if filepath.Base(h.cmd.Path) == "nsenter" { // it only waits for what it has started
+	if filepath.Base(h.cmd.Path) == "nsenter" { // it only waits for its child
 		for _, p := range allProcesses() {
 			if p.ppid == h.cmd.Process.Pid {
 				target = p.pid
@@ -494,7 +494,7 @@ func cmdReconfigure(ts *testscript.TestScript, args []string) error {
 	return os.WriteFile(ts.Getenv("HINIT_CONFIG"), expand(ts.Getenv, []byte(ts.ReadFile(args[0]))), 0o644)
 }
 
-// cmdResize gives the terminal of the init another size.
+// cmdResize changes the size of the init's terminal.
 func cmdResize(ts *testscript.TestScript, args []string) error {
 	c := containerOf(ts)
 	if len(args) != 2 || c.terminal == nil {

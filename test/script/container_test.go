@@ -22,13 +22,13 @@ import (
 	"hinit/client/dial"
 )
 
-// patience is how long a wait takes at most, on a machine that has other things to do.
+// patience is the longest wait, on a machine that is busy with other things.
 const patience = 3 * time.Minute
 
-// containerKey is where a scenario keeps its container.
+// containerKey is the key under which a scenario keeps its container.
 type containerKey struct{}
 
-// container is the init of one scenario, and what came before it on the same volume.
+// container is the init of one scenario, with the record of earlier inits on the same volume.
 type container struct {
 	mode, work string
 
@@ -41,7 +41,7 @@ type container struct {
 	helpers  map[string]*helper
 }
 
-// stdio says what the descriptors of an init are.
+// stdio describes the standard descriptors of an init.
 type stdio struct {
 	tty   bool   // a terminal
 	alien bool   // which is not the controlling one
@@ -57,10 +57,10 @@ func (c *container) unstall() {
 	}
 }
 
-// errHopeless is wrapped by a complaint that waiting does not cure.
+// errHopeless is wrapped by an error that no waiting cures.
 var errHopeless = errors.New("the init has ended")
 
-// poll tries until the condition holds, or returns its last complaint after the deadline. It polls a slow condition less often.
+// poll tries until the condition holds, and returns its last error after the deadline. It polls a slow condition less often.
 func poll(deadline time.Duration, condition func() error) error {
 	end := time.Now().Add(deadline)
 	for {
@@ -119,7 +119,7 @@ func (c *container) start(o order, env []string, in stdio) error {
 	c.ended = make(chan struct{})
 	ended := c.ended
 	go func() {
-		// The namespace is bound to this thread, which lives as long as it.
+		// The namespace is bound to this thread, which lives as long as the namespace.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(ended)
@@ -131,7 +131,7 @@ func (c *container) start(o order, env []string, in stdio) error {
 		if err != nil {
 			return
 		}
-		_ = cmd.Wait() // the exit code tells
+		_ = cmd.Wait() // only the exit code matters
 		c.exitCode = cmd.ProcessState.ExitCode()
 		if s := cmd.ProcessState.Sys().(syscall.WaitStatus); s.Signaled() {
 			c.exitCode = 128 + int(s.Signal())
@@ -148,7 +148,7 @@ func (c *container) start(o order, env []string, in stdio) error {
 // findInit waits until the stage has become the init, or has started it.
 func (c *container) findInit(o order) error {
 	if !c.running() {
-		return nil // it was quick
+		return nil // it has already ended
 	}
 	candidates := []process{{pid: c.cmd.Process.Pid}}
 	if c.mode == subreaper {
@@ -159,14 +159,14 @@ func (c *container) findInit(o order) error {
 			c.initPID = p.pid
 			return nil
 		}
-		if c.mode == subreaper { // a child that is not yet, or is not readable
+		if c.mode == subreaper { // a child that does not exist yet, or can't be read
 			break
 		}
 	}
 	return errors.New("the stage has not started the init")
 }
 
-// capture makes a pipe whose other end is written to a file, not before stalled is closed.
+// capture makes a pipe whose other end is copied to a file, but not before stalled is closed.
 func capture(name string, stalled <-chan struct{}, streams *sync.WaitGroup) (*os.File, error) {
 	file, err := os.Create(name)
 	if err != nil {
@@ -180,7 +180,7 @@ func capture(name string, stalled <-chan struct{}, streams *sync.WaitGroup) (*os
 		if stalled != nil {
 			<-stalled
 		}
-		_, _ = io.Copy(file, r) // until every writer is gone
+		_, _ = io.Copy(file, r) // until every writer has closed it
 		_ = errors.Join(file.Close(), r.Close())
 	})
 	return w, nil
@@ -198,8 +198,8 @@ func (c *container) running() bool {
 	}
 }
 
-// withoutClients removes hinit's own command lines from a list of processes. A client that talks to the init, as from another
-// terminal, is not the init's, and ends soon after the init. A process without a command line is just ending.
+// withoutClients removes hinit's own command lines from a list of processes. A client of the init, as in another terminal, does
+// not belong to the init, and ends soon after it. A process without a command line is just ending.
 func withoutClients(list string) string {
 	var rest []string
 	for line := range strings.Lines(list) {
@@ -211,10 +211,10 @@ func withoutClients(list string) string {
 	return strings.Join(rest, "\n")
 }
 
-// foreignPrefix finds what the init says under another name than [hinit], [stage2] and the others of the contract.
+// foreignPrefix finds lines of the init under another name than [hinit], [stage2] and the others of the contract.
 var foreignPrefix = regexp.MustCompile(`(?m)^(hinit|fatal): .*$`)
 
-// wait returns the exit code of the init, and complains about what outlived it.
+// wait returns the exit code of the init, and complains about processes that outlived it.
 func (c *container) wait() (int, error) {
 	if c.cmd == nil {
 		return 0, errors.New("no init was started")
@@ -235,14 +235,14 @@ func (c *container) wait() (int, error) {
 	return c.exitCode, nil
 }
 
-// destroy ends everything. It waits until it is gone, so that no scenario leaves a process.
+// destroy ends all processes, and waits until they are gone, so that a scenario leaves none.
 func (c *container) destroy() {
 	c.unstall()
 	for _, h := range c.helpers {
 		h.kill()
 	}
 	if c.running() {
-		_ = c.cmd.Process.Kill() // PID 1 takes its namespace with it
+		_ = c.cmd.Process.Kill() // its namespace ends with PID 1
 		select {
 		case <-c.ended:
 		case <-time.After(patience):
@@ -253,7 +253,7 @@ func (c *container) destroy() {
 	}
 }
 
-// processes lists everything in the namespace but the stage and the init, dead or alive.
+// processes lists all processes in the namespace but the stage and the init, dead or alive.
 func (c *container) processes() []process {
 	if !c.running() {
 		return nil
@@ -269,7 +269,7 @@ func (c *container) commands() []string {
 	return list
 }
 
-// outer finds a process of the namespace by the number it has in there.
+// outer finds a process of the namespace by its number in the namespace.
 func (c *container) outer(inner int) (int, error) {
 	for _, p := range c.processes() {
 		if p.inner() == inner {
@@ -290,14 +290,14 @@ func (c *container) client() *dial.Client {
 	return dial.New(filepath.Join(c.work, "run", "control.sock"))
 }
 
-// service asks for the state of one.
+// service asks for the state of one service.
 func (c *container) service(name string) (client.Service, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	return c.client().Service(ctx, name)
 }
 
-// lastWords is what a failed scenario shows of its container.
+// lastWords returns what a failed scenario prints about its container.
 func (c *container) lastWords() string {
 	var b strings.Builder
 	for _, name := range []string{"container.out", "container.err", "container.tty"} {

@@ -14,7 +14,7 @@ import (
 // times are not. A table, a regular expression or a template that only one command needs is made when it is needed (sync.OnceValue).
 func TestACommandInitialisesLittle(t *testing.T) {
 	t.Parallel()
-	const packages, bytes, oursBytes = 115, 105_000, 15_000 // with hinit's own packages; 107, 94,160 and 13,096 when this was written
+	const packages, bytes, oursBytes = 115, 105_000, 15_000 // with hinit's own packages; the counts were 107, 94,160 and 13,096 when this was written
 	cmd := exec.Command(filepath.Join(built.bin, "hinit"), "version")
 	cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")
 	out, err := cmd.CombinedOutput()

@@ -22,7 +22,7 @@ import (
 // agentID is the uid and gid of the agent's user in the scenarios that root runs.
 const agentID = 10000
 
-// binaries is where TestMain puts what is under test, and room for the scenarios' directories.
+// binaries has two directories: bin for the programs that TestMain provides, and root for the files of the scenarios.
 type binaries struct{ root, bin string }
 
 // built is set once by TestMain.
@@ -61,8 +61,8 @@ func scratch() (string, error) {
 	return root, os.Chmod(root, 0o755)
 }
 
-// provide puts the binaries into a directory: the ones in HINIT_TEST_BIN, such as a release's, or freshly built ones. A hinit in
-// its directory next is what reexec changes to, and back.
+// provide puts the binaries into a directory: the ones in HINIT_TEST_BIN, such as a release's, or freshly built ones. reexec
+// changes to a hinit in its directory next, and back.
 func provide(dir string) error {
 	if from := os.Getenv("HINIT_TEST_BIN"); from != "" {
 		return os.CopyFS(dir, os.DirFS(from))
@@ -70,10 +70,10 @@ func provide(dir string) error {
 	return build(dir)
 }
 
-// faulty is a hinit that can be made to panic.
+// faulty returns a hinit that can be made to panic.
 func faulty() string { return filepath.Join(built.bin, "faulty", "hinit") }
 
-// build makes the static binaries, as they are shipped, and one that can be made to panic. The scenarios with that take long.
+// build makes the static binaries as they are shipped, and a binary that can be made to panic. Scenarios with the panic take long.
 func build(dir string) error {
 	names := []string{"hinit", "hinit-shim", "hinit-actions", "hinit-import", "hinit-isolate", "hinit-profile", "hinit-web", "hinit-kanban", "example-agent"}
 	if !testing.Short() {
@@ -82,13 +82,13 @@ func build(dir string) error {
 	return testkit.Build(dir, names...)
 }
 
-// The two ways to run the init.
+// These are the two ways to run the init.
 const (
 	pid1      = "pid1"
 	subreaper = "subreaper"
 )
 
-// bothWays is in the text of the scenarios that run in both ways.
+// bothWays is a text in the scenarios that run in both ways.
 const bothWays = "# As PID 1 and as a subreaper.\n"
 
 // TestPID1 runs the scenarios with hinit as PID 1.
@@ -108,7 +108,7 @@ func scenarios(t *testing.T, mode string) {
 	if err := os.Chmod(root, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	deadline, limited := t.Deadline() // of all scenarios together: a slow machine may need most of it
+	deadline, limited := t.Deadline() // the limit of all scenarios together, because a slow machine may need most of it
 	if deadline = deadline.Add(-time.Minute); !limited {
 		deadline = time.Now().Add(time.Hour)
 	}
@@ -146,7 +146,7 @@ func scenarios(t *testing.T, mode string) {
 	})
 }
 
-// requireNamespaces skips the test where a PID namespace can't be made.
+// requireNamespaces skips the test if a PID namespace can't be made.
 func requireNamespaces(t *testing.T) {
 	t.Helper()
 	err := probeNamespaces()
@@ -160,7 +160,7 @@ func requireNamespaces(t *testing.T) {
 }
 
 // age makes the files of a volume old, as a container finds them. A file that was written a moment before a gateway starts may
-// seem to be written after it (profiles.InputsChangedSince). A gateway that parks is tried once more then.
+// seem to be written after it (profiles.InputsChangedSince). Then a gateway that parks would be tried once more.
 func age(home string) error {
 	old := time.Now().Add(-time.Minute)
 	return filepath.WalkDir(home, func(path string, _ fs.DirEntry, err error) error {
@@ -180,7 +180,7 @@ func setup(e *testscript.Env, mode string) error {
 			return err
 		}
 	}
-	user, other := "0:0", "0:0" // a user namespace has this user only
+	user, other := "0:0", "0:0" // a user namespace has only this user
 	if os.Geteuid() == 0 {
 		other = "12345:12345"
 		user = fmt.Sprintf("%d:%d", agentID, agentID)
@@ -203,8 +203,8 @@ func setup(e *testscript.Env, mode string) error {
 	e.Setenv("HINIT", filepath.Join(built.bin, "hinit"))
 	e.Setenv("AGENT_USER", user)
 	e.Setenv("OTHER_USER", other)
-	// A process that ends by itself has enough time on a slow machine. A stop that only the budget's KILL completes takes longer
-	// than a scenario waits.
+	// A process that ends by itself has enough time on a slow machine. A stop that needs the KILL at the end of the budget takes
+	// longer than a scenario waits.
 	e.Setenv("HINIT_STOP_TIMEOUT", "90")
 	examples, err := filepath.Abs("../../examples")
 	if err != nil {
@@ -234,12 +234,12 @@ func setup(e *testscript.Env, mode string) error {
 	return os.WriteFile(config, expand(e.Getenv, text), 0o644)
 }
 
-// plainConfig is the configuration of a scenario that has none of its own.
+// plainConfig is the configuration of a scenario without its own.
 const plainConfig = `agent: {user: "$AGENT_USER", binary: $AGENT}
 restart: {initial: 50ms, max: 2s}
 `
 
-// expand puts the scenario's variables into a configuration.
+// expand replaces the scenario's variables in a configuration.
 func expand(get func(string) string, text []byte) []byte {
 	return []byte(os.Expand(string(text), func(name string) string {
 		switch name {
@@ -250,13 +250,13 @@ func expand(get func(string) string, text []byte) []byte {
 	}))
 }
 
-// lastPort is the port that was given to a scenario last.
+// lastPort is the last port that a scenario got.
 var lastPort atomic.Int32
 
-// freePort finds a free port of the loopback interface. Neither the kernel nor this process gives it away before the scenario
-// uses it.
+// freePort finds a free port of the loopback interface. Neither the kernel nor this process gives the port to others before the
+// scenario uses it.
 func freePort() (string, error) {
-	const first, last = 20000, 32000 // below those that the kernel chooses (ip_local_port_range)
+	const first, last = 20000, 32000 // below the ports that the kernel chooses (ip_local_port_range)
 	lastPort.CompareAndSwap(0, int32(first+os.Getpid()%(last-first)))
 	var err error
 	for range 100 {

@@ -13,7 +13,7 @@ import (
 	"hinit/test/pages"
 )
 
-// TestThePageAboutSupervisingAnything types what docs/how-to/supervise-anything.md says, as whoever runs the tests.
+// TestThePageAboutSupervisingAnything types the commands of docs/how-to/supervise-anything.md, as the user who runs the tests.
 func TestThePageAboutSupervisingAnything(t *testing.T) {
 	t.Parallel()
 	blocks, err := pages.Read("../../docs/how-to/supervise-anything.md")
@@ -35,7 +35,7 @@ func TestThePageAboutSupervisingAnything(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(yaml), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// A variable that hinit does not know, such as the tests' own, gives the status a warning.
+	// A variable that hinit does not know, such as the tests' own, adds a warning to the status.
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "HINIT_") || strings.HasPrefix(v, "HERMES_") })
 	env = append(env, "PATH="+built.bin+":"+os.Getenv("PATH"), "HINIT_RUNTIME_DIR="+filepath.Join(dir, "run"), "HINIT_CONFIG=")
 	shell := func(command string) *exec.Cmd {
@@ -61,7 +61,7 @@ func TestThePageAboutSupervisingAnything(t *testing.T) {
 			}
 			return pages.Same(s.Want, strings.ReplaceAll(string(out), dir, "/srv/app"))
 		}
-		if err := poll(patience, look); err != nil { // the first comes before the services are up, or a log is there
+		if err := poll(patience, look); err != nil { // the first command comes before the services are up, or before the log exists
 			t.Errorf("line %d: %s\n%v; it printed:\n%s", s.Line, s.Command, err, out)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// jsonPage is what docs/reference/json.md says: which object each command prints, and the keys of each object.
+// jsonPage is the content of docs/reference/json.md: the object that each command prints, and the keys of each object.
 type jsonPage struct {
 	commands map[string]string // "profile list" → "Profile row"
 	objects  map[string]map[string]pageKey
@@ -96,8 +96,8 @@ func (p *jsonPage) check(v any, object string) error {
 	return fmt.Errorf("%v is no %s", v, object)
 }
 
-// cmdShapes types every command of the page about --json, with the words that the scenario gives for it, and compares the output
-// with the page. The call is: shapes 'status' 'profile create;novel'. Words after a semicolon follow the command.
+// cmdShapes types every command of the page about --json, with arguments from the scenario, and compares the output with the
+// page. The call is: shapes 'status' 'profile create;novel'. The arguments of a command come after a semicolon.
 func cmdShapes(ts *testscript.TestScript, args []string) error {
 	page, err := readJSONPage()
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stageVar holds the order of a stage: this test binary, started again as the first process of the namespaces.
+// stageVar has the order of a stage: this test binary, started again as the first process of the namespaces.
 const stageVar = "HINIT_TEST_STAGE"
 
 // order is what a stage is to do.
@@ -34,9 +34,9 @@ type order struct {
 	TTY      bool   // descriptor 0 is the controlling terminal
 }
 
-// stage prepares the mounts and becomes the init, or becomes a PID 1 that starts the init and reaps what dies.
+// stage prepares the mounts and becomes the init, or becomes a PID 1 that starts the init and reaps orphans.
 func stage(text string) int {
-	runtime.LockOSThread() // what is bound to the life of the test is this thread
+	runtime.LockOSThread() // the life of the test is bound to this thread
 	var o order
 	var left *os.File
 	err := json.Unmarshal([]byte(text), &o)
@@ -74,7 +74,7 @@ func stage(text string) int {
 	return code
 }
 
-// mounts gives the namespace its own /proc and what the scenario asked for.
+// mounts gives the namespace its own /proc and the mounts that the scenario asked for.
 func (o order) mounts() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("cannot make the mounts private: %w", err)
@@ -95,17 +95,17 @@ func (o order) mounts() error {
 	return nil
 }
 
-// drop gives root up.
+// drop gives up root.
 func (o order) drop() error {
 	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(o.GID), syscall.Setuid(o.UID)); err != nil {
 		return err
 	}
-	// A change of identity takes the binding to the test's life away (prctl(2)).
+	// A change of identity removes the binding to the test's life (prctl(2)).
 	return unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0)
 }
 
-// watch is what "docker run --init" puts before the init: it starts it, reaps orphans, and ends with its exit code. It
-// reports what the init has left alive.
+// watch does what "docker run --init" puts before the init: it starts the init, reaps orphans, and ends with its exit code. It
+// reports the processes that the init has left alive.
 func (o order) watch(left *os.File) (int, error) {
 	cmd := exec.Command(o.Program)
 	cmd.Args, cmd.Stdin, cmd.Stdout, cmd.Stderr = o.Argv, os.Stdin, os.Stdout, os.Stderr
@@ -146,8 +146,8 @@ func alive() []string {
 	return list
 }
 
-// startStage runs a stage in new namespaces. They die with this process: the calling thread has to stay, so the caller
-// has locked it.
+// startStage runs a stage in new namespaces. They end with this process. The calling thread has to stay, so the caller has locked
+// it.
 func startStage(cmd *exec.Cmd, o order) error {
 	text, err := json.Marshal(o)
 	if err != nil {
@@ -174,7 +174,7 @@ func startStage(cmd *exec.Cmd, o order) error {
 	return cmd.Start()
 }
 
-// probeNamespaces tells once whether they can be made here, with what entering them takes.
+// probeNamespaces checks once whether namespaces can be made and entered here.
 var probeNamespaces = sync.OnceValue(func() error {
 	if _, err := exec.LookPath("nsenter"); err != nil {
 		return err
@@ -215,7 +215,7 @@ func allProcesses() []process {
 	return list
 }
 
-// descendants lists what is below a process: all of a PID namespace for its first one.
+// descendants lists the processes below a process. For the first process of a PID namespace these are all others in it.
 func descendants(root int) []process {
 	all := allProcesses()
 	var list []process
@@ -234,7 +234,7 @@ func (p process) command() string {
 	return strings.TrimSpace(strings.ReplaceAll(string(text), "\x00", " "))
 }
 
-// inner is the number of the process in its own PID namespace.
+// inner returns the number of the process in its own PID namespace.
 func (p process) inner() int {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.pid))
 	for line := range strings.Lines(string(text)) {

@@ -30,7 +30,7 @@ func (t *terminal) resize(rows, columns uint16) error {
 	return testkit.ResizeTerminal(t.master, rows, columns)
 }
 
-// record copies what appears on the terminal until it is not open any more.
+// record copies the output of the terminal until it is closed.
 func (t *terminal) record() {
 	_, _ = io.Copy(t.log, t.master) // ends with EIO
 	_ = t.log.Close()

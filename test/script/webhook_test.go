@@ -19,7 +19,7 @@ import (
 	"testing"
 )
 
-// receiver is the server of a webhook that can be down: then it ends each connection unanswered.
+// receiver is the server of a webhook. While it is down, it closes each connection without an answer.
 type receiver struct {
 	net.Listener
 	down atomic.Bool
@@ -64,7 +64,7 @@ func (r *receiver) services() ([]string, int) {
 // Queued actions are delivered at least once, and the log names dropped ones.
 func TestActionsSurviveKill9(t *testing.T) {
 	t.Parallel()
-	for _, services := range []int{100, 106} { // 100 wait for one target at most
+	for _, services := range []int{100, 106} { // one target has at most 100 waiting events
 		t.Run(fmt.Sprint(services), func(t *testing.T) { actionsSurviveKill9(t, services) })
 	}
 }
@@ -182,7 +182,7 @@ func actionsSurviveKill9(t *testing.T, services int) {
 		return nil
 	})
 	got, all := hook.services()
-	if slices.Sort(queue); !slices.Equal(slices.Sorted(slices.Values(got)), queue) { // one that has failed lets others go first
+	if slices.Sort(queue); !slices.Equal(slices.Sorted(slices.Values(got)), queue) { // an event that has failed lets others go first
 		t.Errorf("delivered were\n%v\nnot\n%v", got, queue)
 	}
 	if all > len(queue)+2 {

@@ -14,7 +14,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// module makes a module with packages that end in every way, and goes there.
+// module makes a module with packages that end in every possible way, and goes there.
 func module(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
@@ -46,11 +46,11 @@ func TestC(t *testing.T) { t.Run("sub", func(t *testing.T) { t.Skip("needs a moo
 	if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module m\n\ngo 1.26\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("GOFLAGS", "-trimpath") // as in the Makefile, so that what is compiled already does
+	t.Setenv("GOFLAGS", "-trimpath") // as in the Makefile, so that the packages which it has compiled are used
 	t.Chdir(dir)
 }
 
-// sum runs it and returns what it prints, and the summary alone.
+// sum runs the program, and returns its output, and the summary alone.
 func sum(t *testing.T, code int, calls ...string) (all, end string) {
 	t.Helper()
 	var out bytes.Buffer
@@ -109,7 +109,7 @@ unsteady: m/unsteady TestI/a_b (failed beside others, passed alone)
 	if err := os.Remove("unsteady/seen"); err != nil {
 		t.Fatal(err)
 	}
-	if _, end = sum(t, 1, "-p 1 ./wrong ./unsteady"); strings.Contains(end, "unsteady: ") { // two are more than one
+	if _, end = sum(t, 1, "-p 1 ./wrong ./unsteady"); strings.Contains(end, "unsteady: ") { // two failed tests are more than -again 1 allows
 		t.Errorf("got\n%s", end)
 	}
 	if _, end = sum(t, 1, "./wrong"); !strings.Contains(end, "2 failed\nfailed: m/wrong TestD/x\nfailed: m/wrong TestD\n") {
@@ -117,7 +117,8 @@ unsteady: m/unsteady TestI/a_b (failed beside others, passed alone)
 	}
 }
 
-// TestABrokenPromiseIsNotRunAgain has a profile that ran twice, once: the next run passed, and it was only called unsteady.
+// TestABrokenPromiseIsNotRunAgain has a test in which a profile ran twice, once. The next run passed, so the summary only called
+// it unsteady.
 func TestABrokenPromiseIsNotRunAgain(t *testing.T) {
 	module(t)
 	all, end := sum(t, 1, "-p 1 ./serious")
@@ -126,7 +127,7 @@ func TestABrokenPromiseIsNotRunAgain(t *testing.T) {
 	}
 }
 
-// Each of two tests waits for the other one. In one row they would wait for ever.
+// Each of two tests waits for the other one. One after the other, they would wait for ever.
 func TestRowsRunBesideEachOther(t *testing.T) {
 	module(t)
 	if all, end := sum(t, 0, "./left", "./good", "beside", "./right", "-run TestA ./good"); end != `4 packages: 7 tests passed, 3 were skipped, 0 failed

@@ -33,7 +33,7 @@ func (m *model) scale(plan Plan) {
 	}
 }
 
-// destroy ends a host with all that is on its volume.
+// destroy ends a host and its volume.
 func (m *model) destroy(n *node) {
 	n.crash()
 	for _, name := range names {
@@ -45,7 +45,7 @@ func (m *model) destroy(n *node) {
 	}
 }
 
-// has looks whether the newest data of a profile is on the volume of a host, or of any host.
+// has reports whether the newest data of a profile is on the volume of a host, or of any host.
 func (m *model) has(host, name string) bool {
 	return slices.ContainsFunc(m.nodes, func(n *node) bool {
 		v := n.of(name)
@@ -53,8 +53,8 @@ func (m *model) has(host, name string) bool {
 	})
 }
 
-// makeAgain is a process of the profile that has stayed on a host. It makes the home again, without data. Until a host has reported that
-// its volume has lost the data, it can't tell such a home from the profile's, see ADR 0108.
+// makeAgain has a process of the profile that has stayed on a host. It makes the home again, without data. Until a host has
+// reported that its volume has lost the data, the host can't distinguish such a home from the profile's, see ADR 0108.
 func (m *model) makeAgain(n *node, name string) {
 	if v := n.of(name); v.live < 0 && !v.lost {
 		v.stray = true
@@ -62,8 +62,8 @@ func (m *model) makeAgain(n *node, name string) {
 	}
 }
 
-// people give up data that is gone, and seldom take back what they have asked for. In the end, they move homes away that a host must not
-// touch.
+// people give up data that is lost, and sometimes take back what they have asked for. In the end, they remove homes that a host
+// must not touch.
 func (m *model) people(name string) {
 	o := m.now(name)
 	for _, n := range m.nodes {
@@ -85,7 +85,7 @@ func (m *model) people(name string) {
 	m.past[name] = append(m.past[name], o)
 }
 
-// giveUp forgets the data of a profile, whose volume must be gone.
+// giveUp gives up the data of a profile, whose volume must be lost.
 func (m *model) giveUp(read object, a GiveUp) {
 	m.write(read, a.Profile, func(o *object) {
 		if m.has(o.Owner, a.Profile) {
