@@ -23,7 +23,7 @@ import (
 	"hinit/internal/pty"
 )
 
-// field is what an attack aims at.
+// field is the target of an attack.
 type field struct {
 	dir  string // of the container
 	home string // of the attacker
@@ -31,7 +31,7 @@ type field struct {
 	pid  int    // main process of the victim
 }
 
-// attack is one thing that a tenant tries. A nil error means that it could be done.
+// attack is one thing that a tenant tries. A nil error means that the attack succeeded.
 type attack struct {
 	name   string
 	ofNone bool // it succeeds where nothing is isolated
@@ -263,7 +263,7 @@ func call6(number, a, b, c, d, e uintptr) error {
 	return nil
 }
 
-// onOwnFile does something to a new file in the attacker's home.
+// onOwnFile changes a new file in the attacker's home.
 func onOwnFile(f field, do func(fd uintptr) error) error {
 	file, err := os.CreateTemp(f.home, "own-")
 	if err != nil {
@@ -301,7 +301,7 @@ func listen(network string, port int) error {
 // maxProcesses is pids.max of each profile.
 const maxProcesses = 250
 
-// manyProcesses has so many processes at the same time.
+// manyProcesses runs many processes at the same time.
 func manyProcesses(n int) error {
 	var pids []int
 	defer func() {
@@ -327,7 +327,7 @@ func inChild(flags uintptr) error {
 	return cmd.Run()
 }
 
-// attacker is the gateway that attacks. It writes a report, and waits for its end with a daemon that does not want to end.
+// attacker is the gateway that attacks. It writes a report, and then waits to be stopped, with a daemon that resists its stop.
 func attacker() {
 	f := field{dir: os.Getenv("TENANTS_DIR")}
 	f.home, f.b = f.dir+"/home/profiles/"+name(0), f.dir+"/home/profiles/"+name(1)
@@ -359,14 +359,14 @@ func attacker() {
 	untilStopped()
 }
 
-// victim is a gateway that has something to attack.
+// victim is a gateway with targets for the attacks.
 func victim() {
 	who := os.Args[1]
 	dir := os.Getenv("TENANTS_DIR")
 	home := dir + "/home/profiles/" + who
 	switch who {
 	case "-p": // a command of `docker exec`
-		time.Sleep(50 * time.Millisecond) // the attacker looks at it meanwhile
+		time.Sleep(50 * time.Millisecond) // meanwhile the attacker reads its files in /proc
 		return
 	case name(1):
 	default:

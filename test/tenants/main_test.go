@@ -32,7 +32,7 @@ const (
 	agentID  = 10000
 	// roleVar makes the test binary the gateway of a profile.
 	roleVar = "TENANTS_ROLE"
-	// victimPort is the TCP port of the victim, and takenPort the one of a profile that is down.
+	// victimPort is the TCP port of the victim, and takenPort is the port of a profile that is down.
 	victimPort, takenPort = 18731, 18732
 )
 
@@ -60,7 +60,7 @@ func TestMain(m *testing.M) {
 	testkit.LeaveOutOfShort()
 	testkit.AtOnce(6)
 	code := m.Run()
-	_ = exec.Command("docker", "rmi", "-f", image).Run() // there may be none
+	_ = exec.Command("docker", "rmi", "-f", image).Run() // the image may be missing
 	os.Exit(code)
 }
 
@@ -78,7 +78,7 @@ type container struct {
 	environ []string
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of its input.
 type tail struct {
 	mu   sync.Mutex
 	text []byte
@@ -107,11 +107,11 @@ type scene struct {
 	share string    // one more shared directory
 	mount string    // commands before hinit begins; $1 is the directory of the container
 	flags uintptr   // namespaces of its own
-	// services has the container run the companions of hinit, and have /run/hinit as in an image.
+	// services has the container run the companions of hinit, with a /run/hinit as in an image.
 	services bool
 }
 
-// report is what the attacker writes: the attacks that succeeded, by name, or how an attack failed.
+// report is the attacker's report: the names of the attacks that succeeded, and how the others failed.
 type report struct{ Open, How map[string]string }
 
 func begin(t *testing.T, mode string, s scene) *container {
@@ -218,7 +218,7 @@ func (c *container) status(names ...string) (client.Status, error) {
 
 func name(i int) string { return fmt.Sprintf("t%02d", i) }
 
-// untilAnswered asks again while hinit does not answer: the attacks of a test that runs beside this one can starve it.
+// untilAnswered asks again while hinit does not answer, because the attacks of a parallel test can starve it.
 func untilAnswered(ask func() error) (err error) {
 	for end := time.Now().Add(testkit.Patience); ; time.Sleep(50 * time.Millisecond) {
 		if err = ask(); !errors.Is(err, client.ErrUnreachable) || time.Now().After(end) {
@@ -238,7 +238,7 @@ func (c *container) start(t *testing.T, names ...string) {
 	}
 }
 
-// attack starts the profiles, the attacker last, and returns what it reports.
+// attack starts the profiles, the attacker last, and returns the attacker's report.
 func (c *container) attack(t *testing.T) report {
 	t.Helper()
 	for i := 1; i < profiles; i++ {
@@ -259,7 +259,7 @@ func (c *container) attack(t *testing.T) report {
 	return r
 }
 
-// TestNoTenantReachesAnother has the attacks of all modes, and prints the table of them.
+// TestNoTenantReachesAnother makes the attacks in all modes, and prints the table of them.
 func TestNoTenantReachesAnother(t *testing.T) {
 	testkit.NeedRoot(t)
 	if isolation.LandlockABI() == 0 {
@@ -328,12 +328,12 @@ func TestNoTenantReachesAnother(t *testing.T) {
 			t.Errorf("%s: a process has outlived its gateway", mode)
 		}
 	}
-	if taken["user"] || !taken["none"] { // elsewhere the agent's user reads all homes
+	if taken["user"] || !taken["none"] { // in the other modes the agent's user reads all homes
 		t.Errorf("a home that the agent's user has renamed can be read: %v", taken)
 	}
 }
 
-// The last rows of the table are no attacks by the attacker's gateway alone.
+// The last rows of the table are attacks that the attacker's gateway does not make alone.
 const (
 	outliveRow = "outlive the stop of its own gateway"
 	renameRow  = "have hinit give a home to the agent's user by renaming it"
@@ -403,7 +403,7 @@ func (c *container) takesHome(t *testing.T) bool {
 	return agent("cat", filepath.Join(home, "taken", ".env")) == nil
 }
 
-// outlives stops the attacker, which has left a daemon that ignores TERM, and reports whether that lives on.
+// outlives stops the attacker, which has left a daemon that ignores TERM, and reports whether the daemon lives on.
 func (c *container) outlives(t *testing.T) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)

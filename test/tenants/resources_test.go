@@ -34,21 +34,22 @@ const (
 	firstPort   = 40000
 )
 
-// resource is something that a tenant takes all of.
+// resource is something that a tenant can take all of.
 type resource struct {
 	name string
 	take func(f field) (release func(), err error) // as the attacker; an error means that it could not
-	// Meanwhile one of these fails where it is starved. Without both it is where take succeeds.
+	// One of these calls fails meanwhile if its profile is starved. If both are nil, the profile is starved when take succeeds.
 	miss func(f field) error // as the victim
 	look func(c *container) error
 	held string // what holds it, or why nothing does
-	// open are the modes in which it can be taken. A limit of this name closes it where a control group enforces the limit.
+	// open are the modes in which a profile can take all of it. A limit of this name prevents that where a control group enforces
+	// the limit.
 	open  []string
 	limit string
-	// stopped is the cause with which hinit ends the attacker then, of such modes.
+	// stopped is the cause with which hinit then stops the attacker, in such modes.
 	stopped string
 	never   []string // modes in which it does not
-	// relieved has the modes in which hinit protects the victim's share while the attacker goes on.
+	// relieved are the modes in which hinit protects the victim's share while the attacker goes on.
 	relieved []string
 }
 
@@ -148,7 +149,7 @@ func closed(l net.Listener) error {
 	return l.Close()
 }
 
-// fill writes until the file system of a directory has no space.
+// fill writes until the file system of a directory is full.
 func fill(dir string) (func(), error) {
 	path := filepath.Join(dir, "fill")
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
@@ -166,8 +167,8 @@ func fill(dir string) (func(), error) {
 	return func() { _, _ = file.Close(), os.Remove(path) }, nil
 }
 
-// hold has a daemon fill the file system of a directory by a deleted file, which it has open or mapped. The daemon has no parent, group,
-// session or environment of the gateway.
+// hold has a daemon fill the file system of a directory by a deleted file that it has open or mapped. The daemon has no parent,
+// group, session or environment of the gateway.
 func hold(f field, dir, how string) (func(), error) {
 	cmd := exec.Command("/bin/sh", "-c", `"$0" &`, f.dir+"/bin/role")
 	cmd.Env = []string{roleVar + "=holder", "HOLDER_DIR=" + dir, "HOLDER_HOW=" + how}
@@ -186,7 +187,7 @@ func hold(f field, dir, how string) (func(), error) {
 	return func() { _ = syscall.Kill(pid, syscall.SIGKILL) }, err
 }
 
-// holder is the daemon of hold. It says its number when it has the file.
+// holder is the daemon of hold. It prints its process number when it has the file.
 func holder() {
 	dir := os.Getenv("HOLDER_DIR")
 	remove, err := fill(dir)
@@ -212,7 +213,7 @@ func holder() {
 	runtime.KeepAlive(file)
 }
 
-// manyFiles makes files until there can be no more.
+// manyFiles makes files until the file system takes no more.
 func manyFiles(dir string) (func(), error) {
 	top := filepath.Join(dir, "many")
 	err := os.Mkdir(top, 0o700)
@@ -225,13 +226,13 @@ func manyFiles(dir string) (func(), error) {
 	return func() { _ = os.RemoveAll(top) }, nil
 }
 
-// small writes a file as a program keeps its state.
+// small writes a file as a program saves its state.
 func small(dir string) error {
 	path := filepath.Join(dir, "small")
 	return errors.Join(os.WriteFile(path, make([]byte, 16<<10), 0o600), os.Remove(path))
 }
 
-// takeMemory takes twice its limit, and keeps it. hinit may end it before.
+// takeMemory takes twice its limit, and keeps it. hinit may stop it before.
 func takeMemory(f field) (func(), error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = []string{roleVar + "=eater", "EATER_HOME=" + f.home, "EATER_PAUSE=1ms"}
@@ -254,9 +255,9 @@ func takeMemory(f field) (func(), error) {
 
 func takeProcesses(field) (func(), error) { return func() {}, manyProcesses(2 * maxProcesses) }
 
-// takeFiles raises the limit, and has more files open than it was.
+// takeFiles raises its limit, and opens more files than the old limit allowed.
 func takeFiles(field) (func(), error) {
-	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 4 * maxFiles, Max: 4 * maxFiles}) // the files are what counts
+	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 4 * maxFiles, Max: 4 * maxFiles}) // only the number of files matters
 	var fds []int
 	release := func() {
 		for _, fd := range fds {
@@ -289,7 +290,7 @@ func takeInstances(field) (func(), error) {
 	}
 }
 
-// takeWatches takes what all instances but a few may watch.
+// takeWatches takes all watches of files that the user may have, with few inotify instances.
 func takeWatches(f field) (func(), error) {
 	text, err := os.ReadFile("/proc/sys/user/max_inotify_watches")
 	most, err2 := strconv.Atoi(strings.TrimSpace(string(text)))
@@ -336,7 +337,7 @@ func watchSelf(f field) error {
 	return err
 }
 
-// spin starts processes that use the processor all the time, each in a session of its own.
+// spin starts processes that use the processor all the time, each in its own session.
 func spin(field) (func(), error) {
 	var all []*exec.Cmd
 	for range 32 * runtime.NumCPU() {
@@ -359,7 +360,7 @@ func share(field) error {
 	const wall = time.Second
 	used := func() time.Duration {
 		var t unix.Rusage
-		_ = unix.Getrusage(unix.RUSAGE_THREAD, &t) // it fails for no thread that lives
+		_ = unix.Getrusage(unix.RUSAGE_THREAD, &t) // it fails for no running thread
 		return time.Duration(t.Utime.Nano() + t.Stime.Nano())
 	}
 	runtime.LockOSThread()
@@ -374,7 +375,7 @@ func share(field) error {
 	return nil
 }
 
-// untilReleased calls do again and again, in as many goroutines.
+// untilReleased makes calls repeatedly, in as many goroutines.
 func untilReleased(goroutines int, do func()) (release func()) {
 	var over atomic.Bool
 	var all sync.WaitGroup
@@ -396,7 +397,7 @@ func flood(field) (func(), error) {
 	return untilReleased(2, func() { _, _ = os.Stdout.Write(lines) }), nil
 }
 
-// printLine has the victim write a line into its log, and printed looks for it.
+// printLine has the victim write a line into its log, and printed looks for the line.
 func printLine(field) error {
 	_, err := fmt.Println("a line of the victim")
 	return err
@@ -420,7 +421,7 @@ func answered(c *container) error {
 	return err
 }
 
-// orders has root stop a gateway, and looks whether that is recorded.
+// orders has root stop a gateway, and checks that the order is recorded.
 func orders(c *container) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -441,7 +442,7 @@ func floodControl(f field) (func(), error) {
 	}), nil
 }
 
-// takePorts listens on ports that the kernel chooses, by as many processes as that takes.
+// takePorts listens on ports that the kernel chooses, in as many processes as it needs for all of them.
 func takePorts(f field) (func(), error) {
 	const each = maxFiles - 24
 	var all []*exec.Cmd
@@ -473,7 +474,7 @@ func takePorts(f field) (func(), error) {
 	}
 }
 
-// listener listens on so many ports, says how many there were, and waits for its end.
+// listener listens on the given number of ports, prints how many it got, and waits until it is killed.
 func listener() {
 	n, most := 0, 0
 	_, _ = fmt.Sscan(os.Args[1], &most)
@@ -487,7 +488,7 @@ func listener() {
 	untilStopped()
 }
 
-// answers is the directory, beside the volume, by which the test and the gateways talk to each other.
+// answers is the directory, beside the volume, through which the test and the gateways communicate.
 const answers = "answers"
 
 // taker is the gateway that takes a resource when the file take-a of the answers names one, and releases it when it names another. The

@@ -139,14 +139,14 @@ var attacksByServices = []attack{
 	{"follow the descriptors of its docker exec", true, func(field) error { return ofExecs("fd/0") }},
 }
 
-// The names of attacks that succeed on some machines only.
+// These are the names of attacks that succeed on some machines only.
 const (
 	coreRow      = "read its core file"
 	sandboxesRow = "list the sandboxes"
 	mountRow     = "read its files by a sandbox"
 )
 
-// needs are what such attacks need where nothing is isolated.
+// needs are the conditions for such attacks where nothing is isolated.
 var needs = map[string]func() bool{coreRow: coresInDirectory, sandboxesRow: hasDocker, mountRow: hasDocker}
 
 // coresInDirectory reports whether a process that crashes can leave a core file in its working directory.
@@ -156,11 +156,11 @@ func coresInDirectory() bool {
 	return err == nil && unix.Getrlimit(unix.RLIMIT_CORE, &limit) == nil && limit.Max != 0 && !strings.ContainsAny(string(pattern), "|/")
 }
 
-// dumpCore has a child crash in a directory.
+// dumpCore has a child process crash in a directory.
 func dumpCore(dir string) {
 	cmd := exec.Command("/bin/sh", "-c", "ulimit -c unlimited; kill -ABRT $$")
 	cmd.Dir = dir
-	_ = cmd.Run() // it fails
+	_ = cmd.Run() // the child crashes
 }
 
 // gatewayOf finds the gateway of a profile by its command line.
@@ -183,15 +183,15 @@ func write(path, text string) error {
 	return errors.Join(err, file.Close())
 }
 
-// says runs a program of hinit as the operator would. The error is nil once its output has the words, or it ends well without them being
-// asked for.
+// says runs a program of hinit as the operator would. The error is nil if its output has the words, or if it succeeds and no
+// words are given.
 func says(f field, words, program string, args ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, f.dir+"/bin/"+program, args...)
 	home := f.dir + "/home"
 	if program == "docker" {
-		home = f.home // as its gateway has it
+		home = f.home // as the gateway of the profile has it
 	}
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + f.home, "HERMES_HOME=" + home, "TERMINAL_DOCKER_IMAGE=" + image, "HINIT_SANDBOX_SOCKET=" + f.dir + "/run/sandbox.sock", "HINIT_CONFIG=" + f.dir + "/hinit.yaml"}
 	read, write, err := os.Pipe()
@@ -223,7 +223,8 @@ func says(f field, words, program string, args ...string) error {
 	return nil
 }
 
-// control asks hinit. The target is a path, with a body after a space. The error is nil if the answer is a success that has the words.
+// control asks hinit. The target is a path, with a body after a space. The error is nil if the answer is a success and has the
+// words.
 func control(f field, method, target, words string) error {
 	target, body, _ := strings.Cut(target, " ")
 	request, err := http.NewRequest(method, "http://hinit"+target, strings.NewReader(body))
@@ -285,14 +286,14 @@ func foundToken() (string, error) {
 	return "", errors.New("no readable environment has it")
 }
 
-// minExecs is how many processes of `docker exec` an attacker looks at, before they give up root and after that.
+// minExecs is how many processes of `docker exec` an attacker has to look at, before they give up root and after that.
 const minExecs = 5
 
 // tooFew begins the failure of an attack that has not been tried.
 const tooFew = "not tried: "
 
-// ofExecs opens a file in /proc of the processes by which an operator runs the agent's command for the victim, until one opens. The operator
-// starts one after the other.
+// ofExecs opens a file in /proc of the processes with which an operator runs the agent's command for the victim, until one can be
+// opened. The operator starts one process after the other.
 func ofExecs(file string) error {
 	ofRoot, others := make(map[string]error), make(map[string]error)
 	for deadline := time.Now().Add(patience); len(ofRoot) < minExecs || len(others) < minExecs; {
@@ -311,7 +312,7 @@ func ofExecs(file string) error {
 			}
 			var owner unix.Stat_t
 			switch {
-			case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || unix.Stat(dir, &owner) != nil: // it has ended
+			case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || unix.Stat(dir, &owner) != nil: // the process has ended
 			case owner.Uid == 0:
 				ofRoot[dir] = err
 			default:
@@ -345,7 +346,7 @@ const image = "hinit-tenants-test:image"
 // hasDocker reports whether sandboxes can be made here.
 var hasDocker = sync.OnceValue(func() bool { return exec.Command("docker", "version").Run() == nil })
 
-// hasEngine is hasDocker, and makes the image of sandboxes.
+// hasEngine is hasDocker, and makes the image of the sandboxes.
 var hasEngine = sync.OnceValues(func() (bool, error) {
 	if !hasDocker() {
 		return false, nil
@@ -383,7 +384,7 @@ var hasEngine = sync.OnceValues(func() (bool, error) {
 	return true, nil
 })
 
-// addServices prepares a container with the companions of hinit, and returns its variables.
+// addServices prepares a container for the companions of hinit, and returns its variables.
 func addServices(t *testing.T, dir string) []string {
 	t.Helper()
 	engine, err := hasEngine()
@@ -412,7 +413,7 @@ func addServices(t *testing.T, dir string) []string {
 		`TERMINAL_DOCKER_EXTRA_ARGS=["--network=none"]`, "TERMINAL_CONTAINER_DISK=0", "TERMINAL_CONTAINER_MEMORY=256")
 }
 
-// sandboxes returns the ids of the containers with the name of the container's directory.
+// sandboxes returns the IDs of the sandboxes that belong to the container's directory.
 func sandboxes(dir string) []string {
 	out, _ := exec.Command("docker", "ps", "-aq", "--no-trunc", "--filter", "label=hermes-task-id="+filepath.Base(dir)).Output()
 	return strings.Fields(string(out))
@@ -461,7 +462,8 @@ func (c *container) prepareServices(t *testing.T) {
 	}
 }
 
-// execs has an operator run the agent's command for the victim again and again, as `docker exec C hermes -p t01` does, until the test ends.
+// execs has an operator run the agent's command for the victim repeatedly, as `docker exec C hermes -p t01` does, until the test
+// ends.
 func (c *container) execs(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -25,7 +25,7 @@ import (
 // patience is how long an answer of a gateway, or a look of hinit, may take on a busy machine.
 const patience = 2 * time.Minute
 
-// write writes what a gateway is to take or to miss, and returns it.
+// write writes which resource a gateway has to take or to miss, and returns that text.
 func (c *container) write(t *testing.T, who, resource string) (word string) {
 	t.Helper()
 	c.asked++
@@ -37,7 +37,7 @@ func (c *container) write(t *testing.T, who, resource string) (word string) {
 	return word
 }
 
-// ask has a gateway take or miss a resource, "" for none, and returns what it answers. The attacker may have ended meanwhile.
+// ask has a gateway take or miss a resource, "" for none, and returns its answer. The attacker may have ended meanwhile.
 func (c *container) ask(t *testing.T, who, resource string) (answer string) {
 	t.Helper()
 	word := c.write(t, who, resource)
@@ -54,7 +54,7 @@ func (c *container) ask(t *testing.T, who, resource string) (answer string) {
 	return ""
 }
 
-// ended says why hinit has ended the attacker since it was asked for the last time, "" if it has not.
+// ended returns why hinit has stopped the attacker since the last request, or "" if it has not.
 func (c *container) ended(t *testing.T) string {
 	t.Helper()
 	s := c.of(t, name(0))
@@ -64,7 +64,8 @@ func (c *container) ended(t *testing.T) string {
 	return s.LastExit.Cause
 }
 
-// awaitTaker waits until a gateway takes or misses what it is asked for. It starts an attacker that hinit has stopped too late for its row.
+// awaitTaker waits until a gateway takes or misses the requested resource. It starts an attacker again that hinit stopped too
+// late, after its own row.
 func (c *container) awaitTaker(t *testing.T, i int, who string) {
 	t.Helper()
 	testkit.Until(t, "gateway "+name(i)+" is ready", func() bool {
@@ -77,8 +78,8 @@ func (c *container) awaitTaker(t *testing.T, i int, who string) {
 	})
 }
 
-// starve has the attacker take a resource, and says in a word whether the victim lacks it then, and how. The word that is wanted decides
-// only what starve waits for. So it does not matter how long hinit, the attacker and the victim take.
+// starve has the attacker take a resource, and returns a word for whether the victim lacks it then, and how. The expected word
+// decides only what starve waits for. So it does not matter how long hinit, the attacker and the victim take.
 func (c *container) starve(t *testing.T, r resource, want string) (word, how string) {
 	t.Helper()
 	c.awaitTaker(t, 0, "a")
@@ -104,9 +105,9 @@ func (c *container) starve(t *testing.T, r resource, want string) (word, how str
 		if note := c.of(t, name(0)).Problem; strings.HasPrefix(note, "processors: ") && c.confined() {
 			return "held", fmt.Sprintf("%s has acted: %s; then %s", after(), note, c.ask(t, "b", r.name))
 		}
-		how = c.ask(t, "b", r.name) // the victim still wants it
+		how = c.ask(t, "b", r.name) // the victim still misses it
 	}
-	// hinit may have ended the attacker before it had taken all, or before the victim asked for something.
+	// hinit may have stopped the attacker before it had taken all, or before the victim asked for something.
 	for deadline := time.Now().Add(patience); want == "stopped" && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if c.ended(t) == r.stopped {
 			return "stopped", fmt.Sprintf("%s has ended it: %s", after(), c.of(t, name(0)).Reason)
@@ -118,7 +119,7 @@ func (c *container) starve(t *testing.T, r resource, want string) (word, how str
 	return "closed", how
 }
 
-// confined reports whether no process of the attacker can use all processors.
+// confined reports whether the processes of the attacker can't use all processors.
 func (c *container) confined() bool {
 	var st unix.Stat_t
 	if unix.Stat(filepath.Join(c.dir, "home", "profiles", name(0)), &st) != nil {
@@ -133,7 +134,8 @@ func (c *container) confined() bool {
 	})
 }
 
-// recover gives back what the attacker has taken. Where hinit has stopped it, the operator removes its files and starts it again.
+// recover releases the resource that the attacker has taken. If hinit has stopped the attacker, the operator removes its files
+// and starts it again.
 func (c *container) recover(t *testing.T) {
 	t.Helper()
 	if c.ended(t) == "" {
@@ -152,8 +154,8 @@ func (c *container) recover(t *testing.T) {
 	}
 }
 
-// TestNoTenantStarvesAnother has one profile take all of each resource, in each mode, and prints the table of what another one lacks then.
-// "stopped" is a resource that it could take until hinit stopped it.
+// TestNoTenantStarvesAnother has one profile take all of each resource, in each mode, and prints a table with what another
+// profile lacks then. "stopped" stands for a resource that it could take until hinit stopped it.
 func TestNoTenantStarvesAnother(t *testing.T) {
 	t.Parallel()
 	testkit.NeedRoot(t)
@@ -166,7 +168,7 @@ func TestNoTenantStarvesAnother(t *testing.T) {
 			t.Run(mode, func(t *testing.T) {
 				t.Parallel() // hinit mostly waits for its next look
 				words[i] = starveAll(t, mode, scene{
-					agent: agentID + 1 + i, // the kernel counts what a user has, and the tests of other packages have gateways of agentID
+					agent: agentID + 1 + i, // the kernel counts per user, and the tests of other packages have gateways of agentID
 					roles: [2]string{"taker", "misser"}, flags: syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC,
 					yaml:  fmt.Sprintf("limits: {nofile: %d}, memory: {max: %d}, cpu: {weight: 100}, quota: {warn: %d, stop: %d},", maxFiles, maxMemory, quota/2, quota),
 					share: answers,
@@ -186,7 +188,7 @@ func TestNoTenantStarvesAnother(t *testing.T) {
 	t.Logf("limits of each profile: %d processes, %d files, %d MB of memory, quota.stop %d MB of %d\n%s", maxProcesses, maxFiles, maxMemory>>20, quota>>20, volumeSize>>20, table.String())
 }
 
-// onProcessors is held by the mode whose attacker takes the processors. The machine has no other ones for the other modes.
+// onProcessors is locked by the mode whose attacker takes the processors, because the machine has no others for the other modes.
 var onProcessors sync.Mutex
 
 // starveAll has the attacker take each resource in turn, and returns the word for each.
@@ -220,7 +222,7 @@ func starveAll(t *testing.T, mode string, s scene) map[string]string {
 		}()
 		words[r.name] = word
 		t.Logf("%s: %s: %s", r.name, word, how)
-		if word != want && (want != "held" || word != "closed") { // hinit may have acted before the victim had a delay
+		if word != want && (want != "held" || word != "closed") { // hinit may have acted before the victim was delayed
 			t.Errorf("%s is %s, not %s: %s", r.name, word, want, how)
 		}
 	}

@@ -25,14 +25,14 @@ import (
 	"hinit/internal/testkit"
 )
 
-// eater is a gateway that takes as many megabytes as the file MB of its profile says, ten in a second, and says so. If the profile has
-// a file FILE, they are in the file in memory that it names, or in one without a name.
+// eater is a gateway that takes as many megabytes as the file MB of its profile says, ten in a second, and prints that. If the
+// profile has a file FILE, the megabytes are in the file in memory that it names, or in one without a name.
 func eater() {
 	text, _ := os.ReadFile(filepath.Join(os.Getenv("EATER_HOME"), "MB"))
 	n, _ := strconv.Atoi(string(text))
 	pause, err := time.ParseDuration(os.Getenv("EATER_PAUSE"))
 	if err != nil {
-		pause = 100 * time.Millisecond // as a program that grows
+		pause = 100 * time.Millisecond // as in a program that grows
 	}
 	if text, err := os.ReadFile(filepath.Join(os.Getenv("EATER_HOME"), "FILE")); err == nil {
 		var file *os.File
@@ -65,10 +65,10 @@ func eater() {
 	runtime.KeepAlive(held)
 }
 
-// groups counts the control groups, of which each test has its own.
+// groups counts the control groups. Each test has its own.
 var groups atomic.Int32
 
-// limited starts an init in a control group with so much memory, as a container with --memory has it, and profiles that eat.
+// limited starts an init with profiles that eat. Its control group has the given memory, like a container with --memory.
 func limited(t *testing.T, megabytes int, profiles map[string]int, settings string, before ...func(home string)) *container {
 	t.Helper()
 	t.Parallel() // hinit mostly waits for its next look
@@ -134,8 +134,8 @@ func (c *container) of(t *testing.T, name string) client.Service {
 	return st.Services[0]
 }
 
-// TestTheLeastImportantGoesBeforeTheKernelKills: three profiles fill a container of 200 MB. The one with the lowest priority is shed, the
-// others live, what is wanted stays, and it comes back when there is room.
+// TestTheLeastImportantGoesBeforeTheKernelKills has three profiles that fill a container of 200 MB. hinit stops the one with the
+// lowest priority, and the others live. Its desired state stays, and it comes back when there is room.
 func TestTheLeastImportantGoesBeforeTheKernelKills(t *testing.T) {
 	c := limited(t, 200, map[string]int{"low": 30, "normal": 60, "vital": 40, "late": 1}, "profiles: {low: {priority: low}, vital: {priority: critical}}\n")
 	testkit.Until(t, "hinit has booted", func() bool { return c.client.Rescan(t.Context()) == nil })
@@ -145,7 +145,7 @@ func TestTheLeastImportantGoesBeforeTheKernelKills(t *testing.T) {
 		return bytes.Contains(text, []byte("full"))
 	}
 	testkit.Until(t, "they have their memory", func() bool { return full("low") && full("normal") && full("vital") })
-	// Somebody takes what is left but for a few megabytes.
+	// Another process takes all memory but for a few megabytes.
 	if err := os.WriteFile(filepath.Join(c.dir, "MB"), []byte("45"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -183,8 +183,9 @@ func TestTheLeastImportantGoesBeforeTheKernelKills(t *testing.T) {
 	}
 }
 
-// An agent filled shared memory, and hinit ended the idle gateways of others, one after the other. Where the memory is in a file that
-// only the agent holds, the agent's gateway ends. A file in /dev/shm belongs to none: all stay up, and the status says where the memory is.
+// An agent filled shared memory, and hinit stopped the idle gateways of others, one after the other. Where the memory is in a
+// file that only the agent holds, the agent's gateway is stopped. A file in /dev/shm belongs to no gateway: all stay up, and the
+// status says where the memory is.
 func TestIdleGatewaysEndedForTheSharedMemoryOfAnother(t *testing.T) {
 	shm := fmt.Sprintf("/dev/shm/hinit-starve-%d", os.Getpid())
 	t.Cleanup(func() { _ = os.Remove(shm) })
@@ -213,7 +214,7 @@ func TestIdleGatewaysEndedForTheSharedMemoryOfAnother(t *testing.T) {
 	}
 }
 
-// TestAGatewayThatHadTooMuchWaitsAtTheBoot: two gateways ran before, and the memory has room for the more important one only. The
+// TestAGatewayThatHadTooMuchWaitsAtTheBoot has two gateways that ran before, and memory for the more important one only. The
 // other one starts when there is room.
 func TestAGatewayThatHadTooMuchWaitsAtTheBoot(t *testing.T) {
 	write := func(path, text string, id int) {

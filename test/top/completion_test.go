@@ -7,7 +7,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestShellsCompleteGroupsAndPatterns: in the real shells, with the keys that people press.
+// TestShellsCompleteGroupsAndPatterns presses keys in the real shells.
 func TestShellsCompleteGroupsAndPatterns(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, speaking)
@@ -42,7 +42,7 @@ func TestShellsCompleteGroupsAndPatterns(t *testing.T) {
 				w.shows(c.done)
 				w.press("C-u")
 			}
-			// A pattern that matches is a word: the shell ends its quote.
+			// A pattern with a match is a complete word, so the shell closes its quote.
 			w.press("C-l")
 			w.write("hinit status 'w*")
 			w.press("Tab")

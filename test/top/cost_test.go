@@ -59,7 +59,7 @@ func TestFiveHundredServicesCostLittle(t *testing.T) {
 	t.Error(said)
 }
 
-// readingAll is the processor time, in seconds, that it takes to read the state of all children of a process once.
+// readingAll returns the processor time, in seconds, of one reading of the states of all children of a process.
 func readingAll(t *testing.T, parent int) float64 {
 	t.Helper()
 	const times = 20
@@ -90,7 +90,7 @@ func readingAll(t *testing.T, parent int) float64 {
 	return (cost(after) - cost(before)) / times
 }
 
-// used is the processor time of a process.
+// used returns the processor time of a process.
 func used(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

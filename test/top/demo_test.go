@@ -8,7 +8,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestTheDemoOpensIt: on a terminal the demo is the screen, and to leave it ends the demo, of which nothing is left.
+// TestTheDemoOpensIt shows the screen when the demo runs on a terminal. Leaving the screen ends the demo and all of its
+// processes.
 func TestTheDemoOpensIt(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "")
@@ -23,7 +24,7 @@ func TestTheDemoOpensIt(t *testing.T) {
 	w.shows("demo: the init has ended with code 0, and nothing it started is left", "it has ended with 0")
 }
 
-// TestTheDemoWithoutTheScreen: without hinit-top it tells what it would show.
+// TestTheDemoWithoutTheScreen runs the demo without hinit-top: it describes what it would show.
 func TestTheDemoWithoutTheScreen(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "")

@@ -68,7 +68,7 @@ func stage(program string) error {
 	return syscall.Exec(program, []string{"init", "gateway", "run"}, os.Environ())
 }
 
-// house is a container of these tests: a volume, and PID 1 on it.
+// house is a container of these tests: a volume, and PID 1 that works on it.
 type house struct {
 	t      *testing.T
 	dir    string
@@ -101,7 +101,7 @@ func newHouse(t *testing.T, config string, profiles ...string) *house {
 	return h
 }
 
-// write makes a file of the house.
+// write writes a file of the container.
 func (h *house) write(name, text string) {
 	h.t.Helper()
 	path := filepath.Join(h.dir, name)
@@ -147,7 +147,7 @@ func (h *house) boot() {
 	})
 }
 
-// terminal is a real one: tmux, with hinit top in it.
+// terminal is a terminal of tmux in which hinit top runs.
 type terminal struct {
 	t    *testing.T
 	name string // its socket, which ends with the house
@@ -174,7 +174,7 @@ func (h *house) shell(width, height int, command string) *terminal {
 	return h.at(h.t, width, height, command)
 }
 
-// at runs a command on a terminal, for a test that may be a part of the house's.
+// at runs a command on a terminal, for a test that may be a subtest of the container's test.
 func (h *house) at(t *testing.T, width, height int, command string) *terminal {
 	t.Helper()
 	if _, err := exec.LookPath("tmux"); err != nil {
@@ -183,7 +183,7 @@ func (h *house) at(t *testing.T, width, height int, command string) *terminal {
 	w := &terminal{t: t, name: fmt.Sprint(h.dir, "/tmux", h.terminals)}
 	h.terminals++
 	script := filepath.Join(h.dir, "top.sh")
-	text := "#!/bin/sh\ntrap : INT\n" // Ctrl-C is for what it runs
+	text := "#!/bin/sh\ntrap : INT\n" // Ctrl-C is for the command that the shell runs
 	for _, kv := range h.env {
 		if name, value, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "HINIT_") || strings.HasPrefix(name, "HERMES_") || name == "NO_COLOR" {
 			text += "export " + name + "='" + value + "'\n"
@@ -212,7 +212,7 @@ func (w *terminal) press(keys ...string) {
 	tmux(w.t, append([]string{"-S", w.name, "send-keys"}, keys...)...)
 }
 
-// write presses the keys of a text.
+// write types a text.
 func (w *terminal) write(text string) {
 	w.t.Helper()
 	w.keys += len(text)
@@ -241,7 +241,7 @@ func (w *terminal) shows(texts ...string) (screen string) {
 	}
 }
 
-// escape presses Esc alone: with a key close behind it, it would be that key with Alt.
+// escape presses Esc alone. The terminal takes Esc with a key right after it for that key with Alt.
 func (w *terminal) escape() {
 	w.t.Helper()
 	w.press("Escape")
@@ -253,7 +253,7 @@ func (w *terminal) resize(width, height int) {
 	tmux(w.t, "-S", w.name, "resize-window", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height))
 }
 
-// status asks hinit itself.
+// status asks hinit for the status.
 func (h *house) status(name string) client.Service {
 	h.t.Helper()
 	s, err := h.client.Service(h.t.Context(), name)

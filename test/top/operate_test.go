@@ -10,7 +10,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestSeveralHostsOnOneScreen: rows say which host, an order goes to the right one, and one that ends is shown as such.
+// TestSeveralHostsOnOneScreen checks that each row names its host, that an order reaches the right host, and that the screen
+// shows a host that ends.
 func TestSeveralHostsOnOneScreen(t *testing.T) {
 	t.Parallel()
 	first, second := newHouse(t, "", "coder"), newHouse(t, "", "coder")
@@ -59,7 +60,8 @@ const speaking = `services:
     command: [/bin/sleep, "1000000"]
 `
 
-// TestASignalAndAShellFromTheScreen: the signal arrives, the shell has the service's environment, and the screen comes back after it.
+// TestASignalAndAShellFromTheScreen sends a signal, and opens a shell with the service's environment. The screen comes back after
+// the shell.
 func TestASignalAndAShellFromTheScreen(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, speaking)
@@ -91,7 +93,7 @@ func TestASignalAndAShellFromTheScreen(t *testing.T) {
 	w.shows("it has ended with 0")
 }
 
-// TestTheLogOfTheRunBeforeIsWritten: of a level, to a new file, and never over one that is there.
+// TestTheLogOfTheRunBeforeIsWritten writes lines of one level to a new file, and never over an existing one.
 func TestTheLogOfTheRunBeforeIsWritten(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, speaking)
@@ -135,7 +137,7 @@ func TestTheLogOfTheRunBeforeIsWritten(t *testing.T) {
 	}
 }
 
-// TestAGroupIsStoppedFromTheScreen: folded, its troubles counted, stopped as one.
+// TestAGroupIsStoppedFromTheScreen folds a group, counts its troubles, and stops it with one order.
 func TestAGroupIsStoppedFromTheScreen(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, speaking)

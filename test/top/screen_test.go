@@ -10,7 +10,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestEverySizeShowsTheTable: the narrowest, the usual and the widest, and a terminal that changes while it is looked at.
+// TestEverySizeShowsTheTable shows the screen on the narrowest, the usual and the widest terminal, and on one whose size changes
+// meanwhile.
 func TestEverySizeShowsTheTable(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "", "coder", "writer")
@@ -45,14 +46,14 @@ func TestEverySizeShowsTheTable(t *testing.T) {
 	w.shows("hinit top: keys")
 	w.press("PgDn", "PgDn", "PgDn", "PgDn", "PgDn")
 	w.shows("quit")
-	w.press("x") // goes back, and stops nothing
+	w.press("x") // goes back, and does not stop the service
 	w.resize(120, 30)
 	fits(120, 30, "gateway-writer")
 	w.press("q")
 	w.shows("it has ended with 0")
 }
 
-// TestItGoesOnWhileHinitBecomesAnother: the screen comes back by itself, after a re-execution and after the end of PID 1.
+// TestItGoesOnWhileHinitBecomesAnother has the screen come back by itself, after a re-execution and after the end of PID 1.
 func TestItGoesOnWhileHinitBecomesAnother(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "", "coder")
@@ -71,7 +72,7 @@ func TestItGoesOnWhileHinitBecomesAnother(t *testing.T) {
 	if err := h.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	w.shows("not answering since", "gateway-coder") // what was known stays
+	w.shows("not answering since", "gateway-coder") // the screen keeps what was known
 	testkit.Until(t, "PID 1 is gone", func() bool { _, err := h.client.Health(t.Context()); return err != nil })
 	h.boot()
 	testkit.Until(t, "the screen comes back", func() bool {
@@ -82,7 +83,7 @@ func TestItGoesOnWhileHinitBecomesAnother(t *testing.T) {
 	w.shows("it has ended with 0")
 }
 
-// TestAHangIsSeen: PID 1 that is stopped keeps its connections, and says nothing.
+// TestAHangIsSeen stops PID 1, which then keeps its connections and answers nothing.
 func TestAHangIsSeen(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "", "coder")
@@ -93,7 +94,7 @@ func TestAHangIsSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.shows("not answering since")
-	w.press("down", "d") // the keys go on working
+	w.press("down", "d") // the keys still work
 	w.shows("wanted")
 	if err := h.cmd.Process.Signal(contSignal); err != nil {
 		t.Fatal(err)
@@ -101,7 +102,7 @@ func TestAHangIsSeen(t *testing.T) {
 	testkit.Until(t, "it answers again", func() bool { return !strings.Contains(w.screen(), "not answering") })
 }
 
-// TestNothingReachesTheTerminal: log lines and notes that hold what a terminal would obey.
+// TestNothingReachesTheTerminal has log lines and notes with sequences that a terminal would obey.
 func TestNothingReachesTheTerminal(t *testing.T) {
 	t.Parallel()
 	const hostile = `services:
@@ -132,7 +133,7 @@ func TestNothingReachesTheTerminal(t *testing.T) {
 	}
 }
 
-// TestWithoutATerminalATableIsPrinted: into a pipe it is the table, once; without hinit there is one line on stderr.
+// TestWithoutATerminalATableIsPrinted writes the table once into a pipe. Without hinit it prints one line on stderr.
 func TestWithoutATerminalATableIsPrinted(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "", "coder")
@@ -146,7 +147,7 @@ func TestWithoutATerminalATableIsPrinted(t *testing.T) {
 	if out, code := h.run(built+"/hinit", "top", "--theme", "x"); code != 2 || !strings.Contains(out, "colour-blind") {
 		t.Errorf("%d %q", code, out)
 	}
-	// Without hinit-top and hinit-tools everything else works, and what is missing is said.
+	// Without hinit-top and hinit-tools everything else works, and a message names the missing program.
 	alone := h.dir + "/alone/hinit"
 	program, err := os.ReadFile(built + "/hinit")
 	if err != nil {

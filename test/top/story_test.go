@@ -11,9 +11,9 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestFiftyProfiles is the promise of hinit top: which of fifty profiles is deaf and which loops, why, and both mended, with its
-// keys alone. The cause lies outside of the profiles, and has passed by the time the keys restart them. The page says how many
-// keys it takes.
+// TestFiftyProfiles keeps the promise of hinit top. By its keys alone an operator finds which of fifty profiles hangs and which
+// fails repeatedly, finds the reasons, and mends both. The cause lies outside of the profiles, and is over when the keys restart
+// them. The page tells how many keys it takes.
 func TestFiftyProfiles(t *testing.T) {
 	t.Parallel()
 	var names []string
@@ -28,25 +28,25 @@ func TestFiftyProfiles(t *testing.T) {
 	testkit.Until(t, "what is wrong is seen", func() bool { return h.status("p17").CrashLoop && h.status("p31").Problem != "" })
 	w := h.top(120, 40)
 
-	// The first two lines are the services in trouble, with the reason beside each.
+	// The first two lines are the services in trouble, each with its reason.
 	w.shows("1 in trouble 1 ailing 49 of 52 well")
 	testkit.Until(t, "the troubles come first", func() bool {
 		lines := strings.Split(w.screen(), "\n")
 		return strings.HasPrefix(lines[2], "> gateway-p17") && strings.Contains(lines[2], "✗ crash-loop") && strings.Contains(lines[3], "gateway-p31") &&
 			strings.Contains(lines[3], "! ailing") && strings.Contains(lines[3], "telegram is failed")
 	})
-	w.press("d") // the whole story of the first
+	w.press("d") // all about the first service
 	w.shows("last exit  code 3 (crash)", "| ")
-	w.press("Space") // mark it, and the story of the next
+	w.press("Space") // mark it, and show all about the next service
 	w.shows("telegram is failed: unauthorized: the token was revoked")
 
-	// Somebody renews the token and repairs the program.
+	// The token is renewed and the program repaired.
 	for _, name := range []string{"p17", "p31"} {
 		if err := os.Remove(filepath.Join(h.dir, "data/profiles", name, "agent.conf")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.press("Space", "R") // mark it too; a rollout
+	w.press("Space", "R") // mark this one too, and roll out
 	w.shows("restart one after the other 2 services? y/n")
 	w.press("y")
 	w.shows("rollout: 2 of 2 are restarted and ready")
@@ -65,7 +65,7 @@ func TestFiftyProfiles(t *testing.T) {
 	}
 }
 
-// TestARolloutStopsAtAFailure: what comes after the first that does not get ready goes on as it is.
+// TestARolloutStopsAtAFailure has a service that does not get ready. The services after it keep running as they are.
 func TestARolloutStopsAtAFailure(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "", "a", "b", "c")
@@ -90,7 +90,7 @@ func TestARolloutStopsAtAFailure(t *testing.T) {
 	if s := h.status("c"); s.PID != before {
 		t.Errorf("c was touched: %s", asJSON(s))
 	}
-	w.escape() // the filter goes
+	w.escape() // remove the filter
 	w.press("/")
 	w.write("gateway-c")
 	w.press("Enter", "x", "y")

@@ -51,7 +51,7 @@ func TestAnOpenPageOfFiveHundredServicesCostsLittle(t *testing.T) {
 	defer answer.Body.Close()
 	lines := bufio.NewReaderSize(answer.Body, 4<<20)
 	giveUp := time.AfterFunc(testkit.Patience, func() { _ = answer.Body.Close() })
-	for range 2 { // the page knows the use of processors from the second measurement on
+	for range 2 { // the page shows the use of processors from the second measurement on
 		for {
 			line, err := lines.ReadString('\n')
 			if err != nil {
@@ -90,7 +90,7 @@ func TestAnOpenPageOfFiveHundredServicesCostsLittle(t *testing.T) {
 	t.Error(said)
 }
 
-// used is the processor time of a process, with all its threads (/proc/PID/task/TID/schedstat).
+// used returns the processor time of a process, with all its threads (/proc/PID/task/TID/schedstat).
 func used(t *testing.T, pid int) (sum time.Duration) {
 	t.Helper()
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))

@@ -90,7 +90,7 @@ func (b *box) command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// output is what a program has said.
+// output keeps the output of a program.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -138,7 +138,7 @@ func (b *box) start(name string, args ...string) (*exec.Cmd, *output) {
 	return cmd, out
 }
 
-// page starts hinit web and returns where it is.
+// page starts hinit web, and returns its address.
 func (b *box) page(args ...string) string {
 	b.Helper()
 	_, out := b.start("hinit", append([]string{"web", "--listen", "127.0.0.1:0"}, args...)...)
@@ -173,7 +173,7 @@ services:
 logs: {dir: $DIR/logs}
 `
 
-// need skips a test where a program of Debian's is missing.
+// need skips a test if a program from Debian is missing.
 func need(t *testing.T, program string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)
@@ -272,7 +272,7 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// TestAnEventIsLiveWithinASecond of a real hinit: from the end of a process to the line of the stream.
+// TestAnEventIsLiveWithinASecond measures, with a real hinit, the time from the end of a process to the line of the stream.
 func TestAnEventIsLiveWithinASecond(t *testing.T) {
 	b := newBox(t, services)
 	page := b.page()
@@ -330,7 +330,7 @@ func TestAnAddressForOthersNeedsAToken(t *testing.T) {
 	}
 }
 
-// TestWithoutTheProgramAllElseWorks: a hinit without hinit-web beside it.
+// TestWithoutTheProgramAllElseWorks runs a hinit without hinit-web beside it.
 func TestWithoutTheProgramAllElseWorks(t *testing.T) {
 	b := newBox(t, services)
 	for _, program := range []string{"hinit", "hinit-tools"} {

@@ -23,7 +23,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// rsyslog is Debian's, as a receiver. Each of its lives writes a file of its own, for a kill may leave half a line.
+// rsyslog is Debian's rsyslog, as a receiver. Each process writes its own file, because a kill may leave half a line.
 type rsyslog struct {
 	*box
 	program, driver string
@@ -32,7 +32,7 @@ type rsyslog struct {
 	cmd             *exec.Cmd
 }
 
-// start begins a life, on the port of the one before.
+// start starts another process, on the port of the one before.
 func (r *rsyslog) start() {
 	r.Helper()
 	r.lives++
@@ -54,7 +54,7 @@ action(type="omfile" file="$DIR/received-%d" template="whole")
 `, stream, port, r.lives))
 	r.cmd, _ = r.box.start(r.program, "-n", "-f", conf, "-i", fmt.Sprintf("%s/pid-%d", r.dir, r.lives))
 	if r.lives > 1 {
-		return // it writes no file of a port that it is given
+		return // it writes no file if a port is given
 	}
 	testkit.Until(r.T, "rsyslog listens", func() bool {
 		text, err := os.ReadFile(r.dir + "/port")
@@ -63,7 +63,7 @@ action(type="omfile" file="$DIR/received-%d" template="whole")
 	})
 }
 
-// sockets is how many it has open.
+// sockets returns how many sockets rsyslog has open.
 func (r *rsyslog) sockets() (n int) {
 	list, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", r.cmd.Process.Pid))
 	for _, fd := range list {
@@ -74,7 +74,7 @@ func (r *rsyslog) sockets() (n int) {
 	return n
 }
 
-// received is all whole lines of all lives.
+// received returns all whole lines that all its processes received.
 func (r *rsyslog) received() (lines []string) {
 	for life := range r.lives {
 		text, _ := os.ReadFile(fmt.Sprintf("%s/received-%d", r.dir, life+1))
@@ -87,7 +87,7 @@ func (r *rsyslog) received() (lines []string) {
 	return lines
 }
 
-// certificate makes one for a name, and the key, with which rsyslog serves.
+// certificate makes the certificate for a name, and the key, with which rsyslog serves.
 func (b *box) certificate(name string) {
 	b.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -120,7 +120,8 @@ func kill(t *testing.T, cmd *exec.Cmd) {
 	}
 }
 
-// TestRsyslogGetsEveryLine: whole and in order over TCP and TLS, though the forwarder and rsyslog are killed with -9 on the way.
+// TestRsyslogGetsEveryLine checks that all lines arrive whole and in order over TCP and TLS, though the forwarder and rsyslog are
+// killed with -9 meanwhile.
 func TestRsyslogGetsEveryLine(t *testing.T) {
 	program := need(t, "rsyslogd")
 	for name, driver := range map[string]string{"tcp": "", "gnutls": "gtls", "openssl": "ossl"} {
@@ -150,7 +151,7 @@ func TestRsyslogGetsEveryLine(t *testing.T) {
 			}
 			sender := forward()
 			some(2000)
-			kill(t, sender) // what it has sent comes before what the next one sends
+			kill(t, sender) // its lines come before the lines of the next sender
 			testkit.Until(t, "the connection is over", func() bool { return r.sockets() <= idle })
 			forward()
 			some(8000)

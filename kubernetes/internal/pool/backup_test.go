@@ -13,8 +13,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestTheHooksOfABackupFindThePodsOfAPool compares what the page tells Velero and VolSync with the objects of a pool: the label, the container of the
-// hooks, and the claim of a host. The hooks themselves run in a pod in TestABackupIsOfAVolumeAtRest.
+// TestTheHooksOfABackupFindThePodsOfAPool compares the page about Velero and VolSync with the objects of a pool: the label, the
+// container of the hooks, and the claim of a host. The hooks themselves run in a pod in TestABackupIsOfAVolumeAtRest.
 func TestTheHooksOfABackupFindThePodsOfAPool(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/how-to/back-up-agents-on-a-cluster.md")
 	if err != nil {

@@ -49,7 +49,7 @@ func setOf(t *testing.T, p *v1alpha1.AgentPool, hosts int) (*appsv1.StatefulSet,
 	return nil, ""
 }
 
-// TestAHostIsThePodOfTheManifests compares what keeps a pod in bounds, and how its health is asked.
+// TestAHostIsThePodOfTheManifests compares the limits and the health checks of a host with those in the manifests.
 func TestAHostIsThePodOfTheManifests(t *testing.T) {
 	manifests, err := deploy.Render(deploy.Default(nil))
 	if err != nil {
@@ -81,7 +81,8 @@ func TestAHostIsThePodOfTheManifests(t *testing.T) {
 	}
 }
 
-// TestAnAgentHasNoTokenOfItsHost checks the mounts of the agents' container, and everything that it shares with the host's container.
+// TestAnAgentHasNoTokenOfItsHost checks the mounts of the agents' container, and everything that it shares with the host's
+// container.
 func TestAnAgentHasNoTokenOfItsHost(t *testing.T) {
 	set, _ := setOf(t, aPool(), 1)
 	pod := set.Spec.Template.Spec
@@ -146,7 +147,7 @@ func TestOnlyHostsOfItsPoolReachAHost(t *testing.T) {
 	}
 }
 
-// TestOnlyAChangeOfTheTemplateIsARollout: another number of hosts replaces no pod.
+// TestOnlyAChangeOfTheTemplateIsARollout changes the number of hosts, which replaces no pod.
 func TestOnlyAChangeOfTheTemplateIsARollout(t *testing.T) {
 	_, one := setOf(t, aPool(), 1)
 	if _, nine := setOf(t, aPool(), 9); nine != one {
@@ -162,7 +163,8 @@ func TestOnlyAChangeOfTheTemplateIsARollout(t *testing.T) {
 	}
 }
 
-// TestHostsAreSpreadAndEvictedOneByOne has what else a pool owns: a Service that gives each pod a name, and a budget.
+// TestHostsAreSpreadAndEvictedOneByOne checks the other objects of a pool: a Service that gives each pod a name, and a disruption
+// budget.
 func TestHostsAreSpreadAndEvictedOneByOne(t *testing.T) {
 	p := aPool(func(p *v1alpha1.AgentPool) {
 		p.Spec.TopologyKey, p.Spec.Rollout.WhenIdle, p.Spec.Rollout.IdleSeconds = "topology.kubernetes.io/zone", true, 86400
@@ -189,7 +191,7 @@ func TestHostsAreSpreadAndEvictedOneByOne(t *testing.T) {
 	}
 }
 
-// TestOnlyAnImageIsExchangedInItsPod has other changes, which need another pod.
+// TestOnlyAnImageIsExchangedInItsPod makes other changes, which need another pod.
 func TestOnlyAnImageIsExchangedInItsPod(t *testing.T) {
 	set, _ := setOf(t, aPool(), 1)
 	pod := set.Spec.Template.Spec
@@ -218,7 +220,7 @@ func templateOf(t *testing.T, p *v1alpha1.AgentPool) string {
 	return template
 }
 
-// TestAProfileCountsForTheMostThatIsKnown has the memory that placement goes by.
+// TestAProfileCountsForTheMostThatIsKnown checks the memory that placement uses for a profile.
 func TestAProfileCountsForTheMostThatIsKnown(t *testing.T) {
 	q := func(text string) *resource.Quantity { v := resource.MustParse(text); return &v }
 	for _, c := range []struct {

@@ -28,7 +28,8 @@ func read(t *testing.T, from map[string]any, into any) {
 	}
 }
 
-// TestAPodOfItsOwnIsThePodOfAHost compares both kinds of such a pod with a host: they differ in a label and in the claim of the volume.
+// TestAPodOfItsOwnIsThePodOfAHost compares both kinds of such a pod with a host. They differ in a label and in the claim of the
+// volume.
 func TestAPodOfItsOwnIsThePodOfAHost(t *testing.T) {
 	host, template := setOf(t, aPool(), 3)
 	want := host.Spec.Template.DeepCopy()
@@ -73,7 +74,7 @@ func TestAPodOfItsOwnIsThePodOfAHost(t *testing.T) {
 	}
 }
 
-// TestAVolumeGoesWithItsProfileWhereThatIsWanted: without onDelete: Delete nothing owns the claim.
+// TestAVolumeGoesWithItsProfileWhereThatIsWanted checks that the claim has an owner only with onDelete: Delete.
 func TestAVolumeGoesWithItsProfileWhereThatIsWanted(t *testing.T) {
 	objects, err := SinglePodObjects(aPool(), aProfile("Delete"), true)
 	if err != nil {
@@ -84,7 +85,7 @@ func TestAVolumeGoesWithItsProfileWhereThatIsWanted(t *testing.T) {
 	}
 }
 
-// TestNamesOfPodsAreTheirProfilesAlone has pools and profiles whose names together are the same, and long ones.
+// TestNamesOfPodsAreTheirProfilesAlone has pools and profiles whose joined names are the same, and long names.
 func TestNamesOfPodsAreTheirProfilesAlone(t *testing.T) {
 	long, seen := strings.Repeat("p", 40), []string{"a-b-0", "a-b-c-0"} // pods of the pools a-b and a-b-c
 	for _, c := range [][2]string{{"a", "b"}, {"a", "b-c"}, {"a-b", "c"}, {long, strings.Repeat("x", 63)}, {long, strings.Repeat("x", 62) + "y"}, {"a", "b" + strings.Repeat("-", 60) + "c"}} {
@@ -99,7 +100,8 @@ func TestNamesOfPodsAreTheirProfilesAlone(t *testing.T) {
 	}
 }
 
-// TestTheBudgetOfAPoolLeavesPodsOfOneProfileOut: with a pod of a Sandbox among its pods, a PodDisruptionBudget lets none be evicted.
+// TestTheBudgetOfAPoolLeavesPodsOfOneProfileOut checks that the budget selects no pod of a Sandbox. With such a pod, a
+// PodDisruptionBudget lets none be evicted.
 func TestTheBudgetOfAPoolLeavesPodsOfOneProfileOut(t *testing.T) {
 	objects, _, err := Objects(aPool(), 1)
 	if err != nil {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestEveryVersionTakesTheManifests decodes the base and the components. make test-kubernetes runs it with three versions of the API.
+// TestEveryVersionTakesTheManifests decodes the base and the components. make test-kubernetes runs it with three versions of the
+// API.
 func TestEveryVersionTakesTheManifests(t *testing.T) {
 	files, err := filepath.Glob("../../deploy/*/*.yaml")
 	more, err2 := filepath.Glob("../../deploy/components/*/*.yaml")
@@ -24,7 +25,7 @@ func TestEveryVersionTakesTheManifests(t *testing.T) {
 		case strings.Contains(name, "/chart/"), filepath.Base(name) == "kustomization.yaml":
 			continue
 		case filepath.Base(name) == "monitor.yaml":
-			continue // its kind is Prometheus Operator's
+			continue // its kind belongs to the Prometheus Operator
 		}
 		for _, one := range strings.Split(string(text), "\n---\n") {
 			n++
