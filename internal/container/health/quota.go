@@ -116,7 +116,9 @@ func (h *Health) measureHomes(limit time.Duration, list []boot.Gateway, work str
 // never among them.
 func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Priority) bool) (all []boot.Gateway) {
 	cfg := h.o.Config()
-	for _, v := range h.o.Loop.Snapshot().Services {
+	services := h.o.Loop.Snapshot().Services
+	all = make([]boot.Gateway, 0, len(services))
+	for _, v := range services {
 		own := cfg.ProfileOf(v.Profile).Priority
 		if v.Kind == supervisor.KindGateway && v.Profile != profiles.Default && wanted(v, own) {
 			all = append(all, boot.Gateway{

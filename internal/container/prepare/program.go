@@ -32,13 +32,9 @@ type preparation struct {
 
 // start starts the boot program in the background. The returned function blocks until it runs.
 func (r *preparation) start() func() (*bootProgram, error) {
-	var p *bootProgram
-	var err error
-	done := guard.Begin("starting the boot program", func() { p, err = startProgram(r.ctx, r.Registry, "hinit/boot", r.job) })
-	return func() (*bootProgram, error) {
-		<-done
-		return p, err
-	}
+	started := sync.OnceValues(func() (*bootProgram, error) { return startProgram(r.ctx, r.Registry, "hinit/boot", r.job) })
+	guard.Go("starting the boot program", func() { _, _ = started() })
+	return started
 }
 
 // fillEmptyHome makes another boot program fill an empty data directory from the image. It is a phase of [boot.Prepare].
