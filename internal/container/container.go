@@ -129,7 +129,7 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 	c.intents.CheckWrite = c.lease.Check
 	c.gateways = gateways.New(gateways.Options{
 		Registry: c.registry, Logger: agents, Config: c.cfg.Load, Route: c.route.Load, Store: c.store, Intents: c.intents, Started: c.started,
-		MayServe: c.lease.Check, ReadSecrets: c.logs.ReadSecrets, StateWritten: c.health.NoteHeartbeat,
+		MayServe: c.lease.Check, ReadSecrets: c.logs.ReadSecrets, StateWritten: c.health.NoteHeartbeat, Worked: c.reporter.NoteWork,
 		Adopt: func(ctx context.Context, profile string) {
 			c.stage.Owners.Adopt(ctx, c.stage.BootOptions(c.cfg.Load()), profile)
 		},

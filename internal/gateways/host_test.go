@@ -53,6 +53,13 @@ type seen struct {
 	down   map[string]bool // by profile
 	gone   []string        // slots that were withdrawn
 	starts map[string]bool // by profile that was registered
+	jobs   int             // that were reported as work
+}
+
+func (h *host) worked() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.jobs++
 }
 
 // look returns a copy of the host's records so far: the Manager's goroutine adds to them.
@@ -61,7 +68,7 @@ func (h *host) look() seen {
 	defer h.mu.Unlock()
 	return seen{
 		events: slices.Clone(h.events), said: slices.Clone(h.said), masked: maps.Clone(h.masked), down: maps.Clone(h.down),
-		gone: slices.Clone(h.gone), starts: maps.Clone(h.starts),
+		gone: slices.Clone(h.gone), starts: maps.Clone(h.starts), jobs: h.jobs,
 	}
 }
 
@@ -100,7 +107,7 @@ func (h *host) reconciler() *gateways.Manager {
 	reg.Follow(h, nil)
 	return gateways.New(gateways.Options{
 		Registry: reg, Logger: own, Config: h.Config, Route: func() *boot.RunPlan { return &h.route }, Store: h.store, Intents: h.wants, Started: time.Now(),
-		MayServe: h.MayServe, Adopt: h.Adopt, ReadSecrets: h.ReadSecrets, StateWritten: func(string) {},
+		MayServe: h.MayServe, Adopt: h.Adopt, ReadSecrets: h.ReadSecrets, StateWritten: func(string) {}, Worked: h.worked,
 	})
 }
 

@@ -81,6 +81,8 @@ type Options struct {
 	ReadSecrets func(service, profile string)
 	// StateWritten is called when a gateway has written its state file. It must not block.
 	StateWritten func(profile string)
+	// Worked is called after each job on the disk, which may have left garbage. It must not block.
+	Worked func()
 }
 
 // New returns a Manager. Its jobs stay in the queue until Start.
@@ -110,6 +112,7 @@ func (m *Manager) Start(ctx context.Context, known []profiles.Profile) {
 			select {
 			case job := <-m.jobs:
 				job()
+				m.Worked()
 			case <-ctx.Done():
 				return
 			}

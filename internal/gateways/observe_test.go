@@ -14,6 +14,7 @@ import (
 	"hinit/internal/gateways"
 	"hinit/internal/gateways/orders"
 	"hinit/internal/registry"
+	"hinit/internal/testkit"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -74,6 +75,14 @@ func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 	m.Observe(changed("coder", supervisor.Up, supervisor.Parked, ""))
 	put("right", time.Now())
 	h.until("it is started", h.got("InputsChanged{Name:gateway-coder}"))
+}
+
+// After a boot on a slow disk, PID 1 kept the memory with which it had read the files of 500 profiles.
+func TestReadingAProfileIsWorkThatLeavesGarbage(t *testing.T) {
+	h, m := newHost(t, "a")
+	h.start(m)
+	m.Observe(supervisor.Record{Service: "gateway-a", From: supervisor.Starting, To: supervisor.Up})
+	testkit.Until(t, "the work is reported", func() bool { return h.look().jobs > 0 })
 }
 
 // TestSecretsAreReadAgain at each start of a gateway, and when its profile's .env has changed.

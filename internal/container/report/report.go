@@ -89,8 +89,8 @@ func (r *Reporter) Run(ctx context.Context) {
 	}
 }
 
-// NoteWork tells the Reporter about work that causes no record, such as a request of a client. So Run returns the memory of
-// this work to the kernel after a quiet time.
+// NoteWork tells the Reporter about work that causes no record, such as a request of a client or the reading of a profile. So Run
+// returns the memory of this work to the kernel after a quiet time.
 func (r *Reporter) NoteWork() {
 	pause.Wake(r.used)
 }
