@@ -45,14 +45,14 @@ type Manager struct {
 	late     unreadProfiles
 	watcher  watcher
 	boot     bootProgress
-	stopping time.Time // when the stop of the container began; zero before
 }
 
 // watcher reports changes of the profiles on the volume.
 type watcher struct {
 	*profiles.Watcher // nil before [Manager.Start]
 
-	cancel context.CancelFunc
+	cancel  context.CancelFunc
+	stopped time.Time // when the stop of the container began, which ends the watching; zero before
 }
 
 // bootProgress says what the boot has done with the profiles. Registry.ChangeLock guards it.
@@ -102,8 +102,8 @@ func (m *Manager) Start(ctx context.Context, known []profiles.Profile) {
 	notify := func(e profiles.Event) { m.handleProfileEvent(ctx, e) }
 	watching, unwatch := context.WithCancel(ctx)
 	m.mu.Lock()
-	m.watcher = watcher{m.Store.Watch(watching, profiles.WatchOptions{Notify: notify, Known: known}), unwatch}
-	if !m.stopping.IsZero() {
+	m.watcher.Watcher, m.watcher.cancel = m.Store.Watch(watching, profiles.WatchOptions{Notify: notify, Known: known}), unwatch
+	if !m.watcher.stopped.IsZero() {
 		unwatch()
 	}
 	m.mu.Unlock()
@@ -141,10 +141,10 @@ func (m *Manager) Continue(ctx context.Context) {
 func (m *Manager) Stop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.stopping.IsZero() {
+	if !m.watcher.stopped.IsZero() {
 		return
 	}
-	m.stopping = time.Now()
+	m.watcher.stopped = time.Now()
 	watch.Detach()
 	if m.watcher.cancel != nil {
 		m.watcher.cancel()
@@ -174,7 +174,7 @@ func (m *Manager) Reset() {
 func (m *Manager) stopBegan() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.stopping
+	return m.watcher.stopped
 }
 
 func (m *Manager) watch() *profiles.Watcher {
