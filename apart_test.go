@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestKubernetesIsAModuleOfItsOwn: a build of hinit would take minutes more with the libraries of a cluster.
+// TestKubernetesIsAModuleOfItsOwn checks that only kubernetes/go.mod requires the Kubernetes libraries. They would make
+// each build of hinit minutes longer.
 func TestKubernetesIsAModuleOfItsOwn(t *testing.T) {
 	for file, want := range map[string]bool{"go.mod": false, "kubernetes/go.mod": true} {
 		text, err := os.ReadFile(file)

@@ -17,7 +17,8 @@ import (
 	"testing"
 )
 
-// floors is the house: a package may import packages of lower floors only. A new package needs a line here.
+// floors gives each package its floor. A package may import packages of lower floors only. A new package needs a line
+// here.
 var floors = map[string]int{
 	"hinit/cmd/hinit":                9,
 	"hinit/cmd/hinit-shim":           6,
@@ -26,7 +27,7 @@ var floors = map[string]int{
 	"hinit/cmd/hinit-sandbox":        7,
 	"hinit/cmd/hinit-web":            6,
 
-	"hinit/internal/metrics":           4, // clients of PID 1, which never links them
+	"hinit/internal/metrics":           4, // linked by clients of PID 1, not by PID 1
 	"hinit/internal/web":               5,
 	"hinit/internal/forward":           4,
 	"hinit/cmd/hinit-top":              6,
@@ -34,25 +35,25 @@ var floors = map[string]int{
 	"hinit/cmd/hinit-actions":          6,
 	"hinit/cmd/hinit-import":           6,
 	"hinit/cmd/hinit-isolate":          3,
-	"hinit/internal/isolation/confine": 2, // in the place of a gateway, for an instant
+	"hinit/internal/isolation/confine": 2, // runs briefly in the process that then executes the gateway
 	"hinit/cmd/hinit-tools":            7,
 
-	"hinit/internal/top":       5, // the screen: a client, outside PID 1
+	"hinit/internal/top":       5, // hinit-top, a client outside PID 1
 	"hinit/internal/top/model": 3,
 	"hinit/internal/top/feed":  4,
 	"hinit/internal/top/frame": 0,
 
 	"hinit/kanban/cli/runner":  6,
 	"hinit/kanban/cli/serve":   5,
-	"hinit/kanban/cli":         7, // in kanban/, and above PID 1's rooms that it talks to
-	"hinit/internal/agentcli":  5, // as cli, but with the words and texts of the agent
+	"hinit/kanban/cli":         7, // part of kanban; talks to PID 1 as a client
+	"hinit/internal/agentcli":  5, // like internal/cli, but prints for the agent
 	"hinit/internal/cli":       5,
-	"hinit/internal/cli/tools": 6, // of hinit-tools, which PID 1 does not link
-	"hinit/internal/container": 8, // makes the rooms of PID 1 and hands them over
-	"hinit/internal/registry":  6, // what makes a service known; whoever has one calls down
+	"hinit/internal/cli/tools": 6, // linked by hinit-tools, not by PID 1
+	"hinit/internal/container": 8, // makes the parts of PID 1 and connects them
+	"hinit/internal/registry":  6, // knows all services; the packages that own services call into it
 
 	"hinit/internal/container/bootstatus":  4,
-	"hinit/internal/container/prepare":     7, // the boot before the first service
+	"hinit/internal/container/prepare":     7, // part of the boot, before the first service starts
 	"hinit/internal/container/signals":     5,
 	"hinit/internal/container/health":      5,
 	"hinit/internal/container/logs":        5,
@@ -63,16 +64,16 @@ var floors = map[string]int{
 	"hinit/internal/container/initlog":     2,
 
 	"hinit/sandbox":        4, // outside PID 1
-	"hinit/sandbox/inside": 3, // what runs in the container; links no client of an engine
+	"hinit/sandbox/inside": 3, // part of the sandbox's helper in the container; links no client of a container engine
 	"hinit/sandbox/mux":    2,
 
-	"hinit/sandbox/archive":   0, // both sides of a copy
+	"hinit/sandbox/archive":   0, // used by both sides of a copy into or out of a sandbox
 	"hinit/sandbox/gate":      2,
 	"hinit/sandbox/dockercli": 5,
 	"hinit/sandbox/policy":    5,
 	"hinit/sandbox/daemon":    5,
 	"hinit/sandbox/cli":       5,
-	"hinit/sandbox/program":   6, // hinit-sandbox, for any engine: kubernetes/ has another
+	"hinit/sandbox/program":   6, // program hinit-sandbox for any engine; kubernetes/ has another program
 
 	"hinit/internal/s6/applet":  4,
 	"hinit/internal/s6/foreign": 4,
@@ -83,96 +84,99 @@ var floors = map[string]int{
 	"hinit/internal/control":         4,
 	"hinit/internal/gateways":        7,
 	"hinit/internal/gateways/orders": 4,
-	"hinit/internal/runs":            4, // PID 1 has it, and hinit-kanban without a PID 1
+	"hinit/internal/runs":            4, // linked by PID 1, and by hinit-kanban for containers without PID 1
 	"hinit/internal/runs/local":      5, // outside PID 1
 	"hinit/internal/reexec":          4,
 
-	"hinit/internal/imports":   3, // of hinit-import, which PID 1 does not link
-	"hinit/internal/wholefile": 1, // of programs outside PID 1
+	"hinit/internal/imports":   3, // linked by hinit-import, not by PID 1
+	"hinit/internal/wholefile": 1, // linked by programs outside PID 1
 
-	"hinit/internal/control/show": 1, // how what a client hears is shown to people
+	"hinit/internal/control/show": 1, // formats answers of the control API for people
 	"hinit/internal/cmdline":      2,
 
-	"hinit/client":                 -1, // what the API says; it imports nothing of the house
-	"hinit/client/dial":            1,  // of clients, which PID 1 does not link
+	"hinit/client":                 -1, // types of the control API; imports nothing of hinit
+	"hinit/client/dial":            1,  // linked by clients, not by PID 1
 	"hinit/internal/boot":          3,
 	"hinit/internal/boot/kept":     0,
-	"hinit/internal/boot/lookup":   3, // of the clients of PID 1
-	"hinit/internal/boot/keep":     4, // of hinit-tools
-	"hinit/internal/boot/identity": 4, // likewise
-	"hinit/internal/volume":        4, // of hinit-tools, which PID 1 starts as the boot program
+	"hinit/internal/boot/lookup":   3, // linked by clients of PID 1
+	"hinit/internal/boot/keep":     4, // linked by hinit-tools
+	"hinit/internal/boot/identity": 4, // linked by hinit-tools
+	"hinit/internal/volume":        4, // linked by hinit-tools, which PID 1 starts as the boot program
 	"hinit/profiles":               3,
-	"hinit/profiles/manage":        4, // of hinit-tools
-	"hinit/profiles/archive":       1, // likewise
+	"hinit/profiles/manage":        4, // linked by hinit-tools
+	"hinit/profiles/archive":       1, // linked by hinit-tools
 	"hinit/cmd/hinit-profile":      3,
 
-	"hinit/internal/probe": 4, // it reads state files, as profiles does
+	"hinit/internal/probe": 4, // reads state files of gateways, as profiles does
 
 	"hinit/supervisor": 2,
-	"hinit/kanban":     2, // a room with a binary of its own: PID 1 never links it
+	"hinit/kanban":     2, // has a program of its own, hinit-kanban; PID 1 never links it
 
 	"hinit/internal/lease":        1,
 	"hinit/internal/notify":       1,
 	"hinit/internal/proc":         1,
-	"hinit/internal/proc/limits":  2, // of hinit-tools, for each process with settings of its own
+	"hinit/internal/proc/limits":  2, // linked by hinit-tools, which applies the limits in each new process that has any
 	"hinit/logrotate":             2,
 	"hinit/internal/tuning":       1,
 	"hinit/internal/watch":        1,
 	"hinit/internal/watch/shared": 2,
-	"hinit/shim":                  2, // of hinit-shim
+	"hinit/shim":                  2, // linked by hinit-shim
 	"hinit/shim/agentuser":        1,
-	"hinit/shim/lifecycle":        1, // of the shim and hinit-tools
-	"hinit/shim/identity":         1, // of the shim and the tools of s6
+	"hinit/shim/lifecycle":        1, // linked by the shim and hinit-tools
+	"hinit/shim/identity":         1, // linked by the shim and the s6 tools
 
 	"hinit/logrotate/archive": 1,
-	"hinit/logrotate/reader":  3, // of clients of PID 1
-	"hinit/logrotate/packer":  1, // of hinit-tools
-	"hinit/logrotate/gzipped": 1, // what logrotate asks of the packer
+	"hinit/logrotate/reader":  3, // linked by clients of PID 1
+	"hinit/logrotate/packer":  1, // linked by hinit-tools
+	"hinit/logrotate/gzipped": 1, // request that logrotate sends to the packer
 
-	"hinit/internal/faultinject": -1, // the boundary to the kernel, below every package that calls it
-	"hinit/internal/early":       -2, // before everything else
-	"hinit/internal/guard":       -2, // every goroutine begins with it
-	"hinit/internal/pty":         -1, // terminals of commands: hinit shell, and both sides of a sandbox
-	"hinit/internal/pause":       -2, // what waits for a time or the end of a context
+	"hinit/internal/faultinject": -1, // injects faults at calls of the kernel; below every package that makes such calls
+	"hinit/internal/early":       -2, // runs before all other packages are initialized
+	"hinit/internal/guard":       -2, // called at the start of every goroutine
+	"hinit/internal/pty":         -1, // terminals for commands: hinit shell, and both sides of a sandbox
+	"hinit/internal/pause":       -2, // waits until a time has passed or a context has ended
 
-	"hinit/internal/blocking":       -1, // limits calls that may wait for a disk; fsutil uses it for most callers
+	// limits how many calls may wait for a disk at the same time; fsutil calls it for most packages
+	"hinit/internal/blocking":       -1,
 	"hinit/internal/procstat":       -1, // used by every package that reads /proc
-	"hinit/internal/isolation/peer": 2,  // reads the kernel's status of a process
-	"hinit/internal/entry/bare":     -1, // for code that runs before the Go runtime
+	"hinit/internal/isolation/peer": 2,  // reads the status of the process at the other end of a socket
+	"hinit/internal/entry/bare":     -1, // code that may run before the Go runtime
 	"hinit/internal/isolation":      0,  // the arguments that PID 1 passes to hinit-isolate
 	"hinit/internal/dotenv":         -1, // parses .env for profiles, and env_file for a process that starts
-	"hinit/internal/trust":          -1, // asked before root reads or runs a file; the shim uses it too
+	// checks who can write a file before root reads or runs it; the shim uses the package too
+	"hinit/internal/trust": -1,
 
 	"hinit/internal/account":    0,
 	"hinit/internal/account/db": 1,
 	"hinit/internal/backoff":    0,
 	"hinit/internal/config":     0,
-	"hinit/internal/varfiles":   1,  // of clients of PID 1
-	"hinit/internal/cpulist":    -1, // config and proc read lists of processors with it
-	"hinit/internal/nearest":    -1, // config explains unknown keys with it, and commands unknown words
-	"hinit/internal/yamltext":   -1, // config parses its file with it
-	"hinit/internal/cronspec":   -1, // config checks schedules with it
-	"hinit/internal/entry":      0,  // it runs before the runtime does
+	"hinit/internal/varfiles":   1,  // linked by clients of PID 1
+	"hinit/internal/cpulist":    -1, // parses lists of processors for config and proc
+	"hinit/internal/nearest":    -1, // suggests the right word for a mistyped key or command
+	"hinit/internal/yamltext":   -1, // parses the YAML of the configuration file
+	"hinit/internal/cronspec":   -1, // checks schedules in the configuration
+	"hinit/internal/entry":      0,  // runs before the Go runtime starts
 	"hinit/internal/fsutil":     0,
 
-	"hinit/internal/fsutil/owntree": 1, // for programs that repair owners; PID 1 does not link it
+	"hinit/internal/fsutil/owntree": 1, // linked by programs that repair owners of files, not by PID 1
 	"hinit/internal/s6/formats":     0,
 	"hinit/internal/loglevel":       0,
-	"hinit/internal/redact":         -1, // config follows its list too
+	"hinit/internal/redact":         -1, // hides secrets in output; config marks secret keys with the same list
 	"hinit/internal/testkit":        0,
 	"hinit/internal/procusage":      2,
 	"hinit/internal/testproc":       0,
 	"hinit/internal/version":        0,
 }
 
-// outside are trees that stand beside the house: no room of it may import them.
+// outside names the trees that no package of the product may import, with the reason.
 var outside = map[string]string{
 	"hinit/examples":         "an example must be possible in any language, so nothing of hinit needs it",
 	"hinit/internal/gendocs": "a tool for developers",
 	"hinit/test":             "tests of the finished binaries",
 }
 
-// beside are packages of one room and floor, each of which may import those before it.
+// beside lists packages of one floor. Each may import those before it in this list, although they are not on a lower
+// floor.
 var beside = []string{"hinit/internal/boot", "hinit/internal/boot/lookup", "hinit/logrotate/archive", "hinit/logrotate/gzipped", "hinit/logrotate/packer", "hinit/internal/s6/foreign", "hinit/internal/s6/scandir", "hinit/internal/s6/personality"}
 
 func TestImportsGoDown(t *testing.T) {
@@ -180,7 +184,7 @@ func TestImportsGoDown(t *testing.T) {
 		words := strings.Fields(line)
 		pkg, imports := words[0], words[1:]
 		if pkg == "hinit" {
-			continue // this directory: tests only
+			continue // the root directory, which holds tests only
 		}
 		if _, beside := under(pkg, outside); beside {
 			if strings.HasPrefix(pkg, "hinit/examples") {
@@ -216,7 +220,7 @@ func TestImportsGoDown(t *testing.T) {
 	}
 }
 
-// binaries says what a binary must never reach, and why.
+// binaries lists, for each program, the packages that it must not link, with the reason.
 var binaries = map[string]map[string]string{
 	"./cmd/hinit": {
 		"os/exec":                      "it waits for children by itself and would steal them from the supervisor, or be robbed by it",
@@ -277,7 +281,8 @@ func TestBinariesStaySmall(t *testing.T) {
 	}
 }
 
-// modules is everything that PID 1 is made of besides the standard library. Each further one is a decision.
+// modules lists the modules that PID 1 may link besides the standard library. Adding one needs a decision of the
+// maintainers.
 var modules = []string{
 	"hinit", "github.com/fsnotify/fsnotify", "github.com/netresearch/go-cron", "go.yaml.in/yaml/v3", "golang.org/x/sys", "gopkg.in/natefinch/lumberjack.v2",
 }
@@ -348,7 +353,7 @@ func TestOnlyWatchUsesInotify(t *testing.T) {
 
 func TestNoSignalIsIgnored(t *testing.T) {
 	walk(t, func(path string, f *ast.File) {
-		if !anyPrefix(path, "internal/testproc/") { // it is what misbehaves
+		if !anyPrefix(path, "internal/testproc/") { // internal/testproc contains programs that misbehave on purpose
 			forbid(t, path, f, everywhere)
 		}
 	})
@@ -397,10 +402,10 @@ func TestSupervisorHasNoLock(t *testing.T) {
 	})
 }
 
-// forbid reports every use of one of the functions, also when it is not called at once.
+// forbid reports every use of one of the functions, whether the source calls it or only passes it as a value.
 func forbid(t *testing.T, path string, f *ast.File, bad calls) {
 	t.Helper()
-	names := make(map[string]string) // name in this file → import path
+	names := make(map[string]string) // name of a package in this file → its import path
 	for _, spec := range f.Imports {
 		pkg := importPath(spec)
 		name := pkg[strings.LastIndex(pkg, "/")+1:]
@@ -433,13 +438,13 @@ func importPath(s *ast.ImportSpec) string {
 	return path
 }
 
-// source is a parsed file.
+// source is one parsed Go file of the module.
 type source struct {
 	path string
 	file *ast.File
 }
 
-// sources are the Go files of the module but those that a test writes or reads as data. They are parsed once for all tests.
+// sources parses the Go files of the module once for all tests. It skips files that tests write, or read as data.
 var sources = sync.OnceValues(func() (list []source, err error) {
 	err = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -462,7 +467,8 @@ var sources = sync.OnceValues(func() (list []source, err error) {
 	return list, err
 })
 
-// walk shows a test every Go file of the module. The test must not change it.
+// walk calls each for every Go file of the module. The callback must not change the syntax tree, because all tests
+// share it.
 func walk(t *testing.T, each func(path string, f *ast.File)) {
 	t.Helper()
 	list, err := sources()
@@ -477,7 +483,7 @@ func walk(t *testing.T, each func(path string, f *ast.File)) {
 	}
 }
 
-// under finds the entry of a table that is path itself or an ancestor of it, the longest first.
+// under returns the table's entry for path, or else for the nearest ancestor of path that has one.
 func under[V any](path string, table map[string]V) (v V, ok bool) {
 	for p := path; ; {
 		if v, ok = table[p]; ok {

@@ -15,10 +15,11 @@ import (
 	"unicode"
 )
 
-// link is a Markdown link; the group is its target.
+// link matches a Markdown link. Its group is the target.
 var link = regexp.MustCompile(`\]\(([^()\s]+)\)`)
 
-// TestLinks follows every relative link of the documents, to the file and to the heading in it.
+// TestLinks checks that every relative link of the documents leads to an existing file, and to an existing heading if
+// it names one.
 func TestLinks(t *testing.T) {
 	pages := documents(t)
 	links := 0
@@ -51,7 +52,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestEveryPageIsReachable: a page without a link to it has no readers.
+// TestEveryPageIsReachable checks that a reader can get from README.md to every page by links alone.
 func TestEveryPageIsReachable(t *testing.T) {
 	pages := documents(t)
 	reached := make(map[string]bool)
@@ -76,7 +77,8 @@ func TestEveryPageIsReachable(t *testing.T) {
 	}
 }
 
-// TestTablesAreWhole: a blank line in a table showed its other rows as text.
+// TestTablesAreWhole checks that no blank line splits a Markdown table. The rows after a blank line are shown as plain
+// text.
 func TestTablesAreWhole(t *testing.T) {
 	tables := 0
 	for name, text := range documents(t) {
@@ -96,7 +98,8 @@ func TestTablesAreWhole(t *testing.T) {
 	}
 }
 
-// TestEnvironmentIsDocumented: every variable of ours that the code names is on the page about the environment.
+// TestEnvironmentIsDocumented checks that docs/reference/environment.md names every environment variable of hinit that
+// the code names.
 func TestEnvironmentIsDocumented(t *testing.T) {
 	page := documents(t)["docs/reference/environment.md"]
 	ours := regexp.MustCompile(`^((HINIT|HERMES|GATEWAY|PLAYWRIGHT|AGENT_BROWSER)_[A-Z0-9_]+|P[UG]ID)$`)
@@ -120,7 +123,8 @@ func TestEnvironmentIsDocumented(t *testing.T) {
 	}
 }
 
-// TestControlAPIIsDocumented: every route is on the page about the API, and every key of an answer there or on the page about JSON.
+// TestControlAPIIsDocumented checks that control-api.md names every route of the API, and that control-api.md or
+// json.md names every key of an answer.
 func TestControlAPIIsDocumented(t *testing.T) {
 	page, shapes := documents(t)["docs/reference/control-api.md"], documents(t)["docs/reference/json.md"]
 	route := regexp.MustCompile(`^(GET|POST|PUT|DELETE) /`)
@@ -151,7 +155,8 @@ func TestControlAPIIsDocumented(t *testing.T) {
 				}
 			})
 			constants(f, func(name, value string) {
-				if path.Base(file) == "errors.go" && kind.MatchString(name) && name != "KindUnreachable" { // the client's own
+				// clients set KindUnreachable themselves; no answer has it
+				if path.Base(file) == "errors.go" && kind.MatchString(name) && name != "KindUnreachable" {
 					kinds++
 					if !strings.Contains(page, "| `"+value+"` |") {
 						t.Errorf("docs/reference/control-api.md does not have the kind of error %s", value)
@@ -165,7 +170,7 @@ func TestControlAPIIsDocumented(t *testing.T) {
 	}
 }
 
-// TestTestsThatDocumentsNameExist: a page that says which test holds a promise must not outlive the test.
+// TestTestsThatDocumentsNameExist checks that each test that a page names as proof of a promise still exists.
 func TestTestsThatDocumentsNameExist(t *testing.T) {
 	named := regexp.MustCompile("`([a-z0-9/_-]+)\\.((?:Test|Fuzz)[A-Za-z0-9_]+)`")
 	tests := make(map[string]bool)
@@ -190,7 +195,7 @@ func TestTestsThatDocumentsNameExist(t *testing.T) {
 	}
 }
 
-// documents returns the text of every Markdown file by its path.
+// documents returns the text of every Markdown file of the repository, by path.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	pages := make(map[string]string)
@@ -214,7 +219,7 @@ func documents(t *testing.T) map[string]string {
 	return pages
 }
 
-// prose is a page without its code.
+// prose returns the text of a page without its code blocks.
 func prose(page string) string {
 	var b strings.Builder
 	code := false
@@ -230,7 +235,7 @@ func prose(page string) string {
 	return regexp.MustCompile("`[^`\n]*`").ReplaceAllStringFunc(b.String(), func(s string) string { return strings.NewReplacer("](", "").Replace(s) })
 }
 
-// headings returns the anchors of a page, as GitHub makes them.
+// headings returns the anchors of a page's headings, spelled as GitHub generates them.
 func headings(page string) []string {
 	var out []string
 	for line := range strings.Lines(prose(page)) {
@@ -251,7 +256,7 @@ func headings(page string) []string {
 	return out
 }
 
-// texts calls each for every string literal.
+// texts calls each with the value of every string literal in the file.
 func texts(f *ast.File, each func(text string)) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
@@ -263,7 +268,7 @@ func texts(f *ast.File, each func(text string)) {
 	})
 }
 
-// constants calls each for every constant that is given a text.
+// constants calls each with the name and value of every string constant in the file.
 func constants(f *ast.File, each func(name, value string)) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)
@@ -281,7 +286,8 @@ func constants(f *ast.File, each func(name, value string)) {
 	})
 }
 
-// TestTheDockerfileOfThePageIsThatOfTheTarget: what people copy from the page makes the image that the target "hermes" makes.
+// TestTheDockerfileOfThePageIsThatOfTheTarget checks that the Dockerfile in replace-s6-overlay.md has the same steps as
+// the target "hermes" of docker/Dockerfile. Readers copy it from the page.
 func TestTheDockerfileOfThePageIsThatOfTheTarget(t *testing.T) {
 	const page = "docs/how-to/replace-s6-overlay.md"
 	_, rest, _ := strings.Cut(documents(t)[page], "```dockerfile\n")

@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// TestPackageComments wants one package comment for every package, which begins as godoc expects. In hinit's own packages it also
-// names the goroutines that the package owns. The files that it names exist.
+// TestPackageComments checks that every package has exactly one package comment, that it begins as godoc expects, and
+// that the files it names exist. In hinit's own packages the comment must also name the goroutines that the package
+// owns.
 func TestPackageComments(t *testing.T) {
 	type pkg struct {
 		name string

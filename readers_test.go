@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// TestLogsHaveOneReader: the agent owns the directory of the logs and can put links there. logrotate.Read opens the files for an
-// identity that its caller must name; any other way to open them could show root's files.
+// TestLogsHaveOneReader checks that logs are opened only by logrotate.Read, whose caller must say for which user it
+// reads. The agent owns the directory of the logs and can put links there, so any other way to open a log could show
+// root's files.
 func TestLogsHaveOneReader(t *testing.T) {
 	openers := []string{
 		"Open", "OpenFile", "ReadFile", "ReadDir", "OpenInRoot", "OpenRoot", "Openat", "Openat2", "OpenDir", "Stat", "Lstat", "Glob", "DirFS", "Readlink",
@@ -45,7 +46,8 @@ func TestLogsHaveOneReader(t *testing.T) {
 	})
 }
 
-// logPath reports whether an expression is the path of a service's log, as status and configuration have it.
+// logPath reports whether an expression is the path of a service's log, as the types of the status and of the
+// configuration name it.
 func logPath(s *ast.SelectorExpr) bool {
 	if inner, is := s.X.(*ast.SelectorExpr); is {
 		return s.Sel.Name == "Dir" && inner.Sel.Name == "Logs"
@@ -54,7 +56,8 @@ func logPath(s *ast.SelectorExpr) bool {
 	return s.Sel.Name == "Log" && is || s.Sel.Name == "Current" && is && base.Name == "logrotate"
 }
 
-// TestAChoiceIsACondition: a map with bool keys that is indexed where it stands is shorter than an if, and harder to read.
+// TestAChoiceIsACondition checks that no product code chooses between two values with a map[bool]T literal that it
+// indexes on the spot. An if is easier to read.
 func TestAChoiceIsACondition(t *testing.T) {
 	walk(t, func(file string, parsed *ast.File) {
 		if strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "kubernetes/") {

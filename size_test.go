@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	maxLines  = 450 // of a file: what a reader can hold in mind
-	maxFields = 20  // of a struct
+	maxLines  = 450 // most lines of a file, so that a reader can keep them in mind
+	maxFields = 20  // fields of a struct
 )
 
-// manyFields are the structs with more fields than that, each with its reason.
+// manyFields lists the structs that may have more than maxFields fields, each with the reason.
 var manyFields = map[string]string{
 	"client.Init":                         "a document of the API: its keys are read by people and programs",
 	"client.Service":                      "a document of the API",
@@ -36,7 +36,8 @@ var manyFields = map[string]string{
 	"test/bench/compare.bench":            "the flags of a command",
 }
 
-// grown are the structs that exceed the limit only when the fields of embedded structs count. They may only shrink.
+// grown gives the limit of each struct that exceeds maxFields only because the fields of embedded structs count. Lower
+// these limits when fields go; never raise them.
 var grown = map[string]int{
 	"internal/volume.repair":       24,
 	"internal/config.Agent":        21,
@@ -57,10 +58,10 @@ var grown = map[string]int{
 	"supervisor.service":           49,
 }
 
-// TestNothingGrowsBeyondAReader holds files and structs to a size. A table of the language or of the kernel may have a reason to be
-// larger; a room has none. The fields of an embedded struct count.
+// TestNothingGrowsBeyondAReader checks that no file has more than maxLines lines and no struct more than maxFields
+// fields. The fields of embedded structs count. The tables above list the exceptions.
 func TestNothingGrowsBeyondAReader(t *testing.T) {
-	structs := make(map[string]*ast.StructType) // by directory and name
+	structs := make(map[string]*ast.StructType) // key: directory and name of the type
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() && (strings.HasPrefix(path, ".") && path != "." || path == "dist") {
 			return cmp.Or(err, filepath.SkipDir)
@@ -109,7 +110,8 @@ func TestNothingGrowsBeyondAReader(t *testing.T) {
 	}
 }
 
-// fieldsOf counts the fields of a struct with the fields of the structs that it embeds. An embedded type that is no struct of ours is one.
+// fieldsOf counts the fields of a struct, including the fields of embedded structs. An embedded type from outside the
+// module, or an embedded type that is no struct, counts as one field.
 func fieldsOf(structs map[string]*ast.StructType, name string) (n int) {
 	body := structs[name]
 	if body == nil {
@@ -121,7 +123,7 @@ func fieldsOf(structs map[string]*ast.StructType, name string) (n int) {
 			continue
 		}
 		in := ""
-		switch of := f.Type.(type) { // a pointer holds one thing
+		switch of := f.Type.(type) { // an embedded pointer counts as one field
 		case *ast.Ident:
 			in = strings.TrimSuffix(name, name[strings.LastIndexByte(name, '.'):]) + "." + of.Name
 		case *ast.SelectorExpr:
@@ -136,8 +138,8 @@ func fieldsOf(structs map[string]*ast.StructType, name string) (n int) {
 	return n
 }
 
-// TestThePackageThatConnectsAllOthersOnlyConnects holds internal/container to a number of lines and imports that a reader can
-// follow. The packages that it connects decide and act.
+// TestThePackageThatConnectsAllOthersOnlyConnects checks that internal/container stays small, in lines and imports. It
+// must only connect the other packages; those decide and act.
 func TestThePackageThatConnectsAllOthersOnlyConnects(t *testing.T) {
 	const most, maxImports = 800, 24
 	out, err := exec.Command("tools/lines", "rooms").Output()

@@ -17,10 +17,12 @@ import (
 	"testing"
 )
 
-// trustTable says who can write what the programs of hinit read; docs/reference/trust.md is made of it.
+// trustTable is the file that says who can write each thing that programs of hinit read. docs/reference/trust.md is
+// generated from it.
 const trustTable = "internal/gendocs/trust.txt"
 
-// readers are the functions by which a program is told something from outside: a file, a name, a variable, a peer.
+// readers lists the functions by which a program gets input from outside: a file, a directory entry, a variable or a
+// peer of a socket.
 var readers = map[string][]string{
 	"os": {
 		"DirFS", "Environ", "Getenv", "LookupEnv", "Lstat", "Open", "OpenFile", "OpenRoot", "ReadDir", "ReadFile", "Readlink", "Stat",
@@ -45,10 +47,10 @@ var readers = map[string][]string{
 	"hinit/internal/wholefile": {"Open", "Read"},
 }
 
-// notShipped are the directories whose code no shipped program has.
+// notShipped lists the directories whose code is in no shipped program.
 var notShipped = []string{"examples", "internal/gendocs", "internal/testkit", "internal/testproc", "test", "tools", "internal/faultinject"}
 
-// readersOf lists every place of the module where one of readers is called: "directory/file.go function".
+// readersOf lists every place of the module that calls a function of readers, as "directory/file.go function".
 func readersOf(t *testing.T) []string {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-f", "{{.ImportPath}}\t{{.Export}}\t{{.Dir}}\t{{join .GoFiles \" \"}}", "./...")
@@ -106,9 +108,9 @@ func readersOf(t *testing.T) []string {
 	return slices.Compact(found)
 }
 
-// reads reports whether what the source names is one of readers.
+// reads reports whether o is one of the functions in readers, or a variable that gives input from outside.
 func reads(o types.Object) bool {
-	if v, is := o.(*types.Var); is && v.Pkg() != nil { // the body of a request, standard input
+	if v, is := o.(*types.Var); is && v.Pkg() != nil { // the body of a request, or standard input
 		return v.Pkg().Path() == "net/http" && v.Name() == "Body" || v.Pkg().Path() == "os" && v.Name() == "Stdin"
 	}
 	fn, is := o.(*types.Func)
@@ -132,11 +134,11 @@ func reads(o types.Object) bool {
 	return true
 }
 
-// called has the readers that are called somewhere.
+// called collects the functions of readers that the module calls at least once.
 var called = make(map[string]bool)
 
-// TestEveryReaderHasARow fails where a program of hinit reads something that docs/reference/trust.md does not name, and where the
-// page names a function that reads nothing.
+// TestEveryReaderHasARow checks that docs/reference/trust.md names every function of hinit that reads input from
+// outside, and no function that reads none.
 func TestEveryReaderHasARow(t *testing.T) {
 	named := make(map[string]bool)
 	trustRows(t, func(_, key, value string) {
@@ -172,7 +174,8 @@ func TestEveryReaderHasARow(t *testing.T) {
 	}
 }
 
-// TestEveryRowOfTrustSaysWhoAndNamesItsTests: each row has a writer, the worst, a reader, and tests that exist.
+// TestEveryRowOfTrustSaysWhoAndNamesItsTests checks that each row of trustTable says who writes the input, the worst
+// that can happen and who reads it, and that the tests it names exist.
 func TestEveryRowOfTrustSaysWhoAndNamesItsTests(t *testing.T) {
 	has := make(map[string]map[string]bool)
 	trustRows(t, func(row, key, value string) {
@@ -205,7 +208,7 @@ func TestEveryRowOfTrustSaysWhoAndNamesItsTests(t *testing.T) {
 	}
 }
 
-// trustRows calls line with each line of the table of trust, and the row that it is in.
+// trustRows calls line for each line of trustTable. row is the name of the row that the line belongs to.
 func trustRows(t *testing.T, line func(row, key, value string)) {
 	t.Helper()
 	text, err := os.ReadFile(trustTable)

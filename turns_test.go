@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// outOfTurn lists functions of PID 1 that call the file system without taking a turn of internal/blocking, each with the reason.
-// A key is "directory/file.go function", or the file alone for all in it. Before you add a row, count the calls that can wait at
-// the same time. They must not outnumber the reserve of threads in internal/tuning/threads.go, for any client, file or number of
-// profiles.
+// outOfTurn lists functions of PID 1 that call the file system without internal/blocking, which limits how many calls
+// may wait at the same time. Each has its reason. A key is "directory/file.go function", or the file alone for all its
+// functions. Before you add a row, count the calls that can wait at the same time. No client, file or number of
+// profiles may let them outnumber the reserve of threads in internal/tuning/threads.go.
 var outOfTurn = map[string]string{
 	"internal/container/faults_on.go": "not in what is shipped",
 
@@ -61,7 +61,8 @@ const (
 	logFiles = "file.turn takes the turn, for one pump of a file at a time"
 )
 
-// noTurnNeeded are directories that PID 1's program links, and in which no turn is looked for.
+// noTurnNeeded lists directories that PID 1's program links and that TestWhoWaitsForADiskTakesATurn does not search,
+// each with the reason.
 var noTurnNeeded = map[string]string{
 	"client":                "a client: the command line",
 	"internal/control/show": "the command line",
@@ -71,7 +72,7 @@ var noTurnNeeded = map[string]string{
 	"internal/proc":         "the supervisor's loop, and one of its calls at a time: a thread of the reserve",
 }
 
-// fileCalls are functions that may wait for a disk, or need a path to.
+// fileCalls lists functions that may wait for a disk, by import path.
 var fileCalls = map[string][]string{
 	"os": {
 		"Chmod", "Chown", "CopyFS", "Create", "CreateTemp", "Getwd", "Lchown", "Link", "Lstat", "Mkdir", "MkdirAll", "MkdirTemp", "Open", "OpenFile",
@@ -87,10 +88,12 @@ var fileCalls = map[string][]string{
 	},
 }
 
-// openers open a directory, all operations of which wait in the turns of the actor that they are given: the number of its argument.
+// openers lists functions that return a directory whose operations take turns of internal/blocking through an actor.
+// The value is the position of the argument that is the actor.
 var openers = map[string]int{"fsutil.OpenDir": 1, "fsutil.OpenNoLink": 1, "fsutil.InParent": 1, "fsutil.MakeReal": 2}
 
-// bounded reports whether an actor can take turns: not the process itself, nor the one that all who take turns are made of.
+// bounded reports whether operations through this actor take turns of internal/blocking. Operations of fsutil.Self, of
+// nil and of the agent's own actor do not.
 func bounded(actor ast.Expr) bool {
 	if call, is := actor.(*ast.CallExpr); is {
 		return nameOf(call.Fun) != "fsutil.Self"
@@ -99,11 +102,12 @@ func bounded(actor ast.Expr) bool {
 	return name != "nil" && name != "agent.Actor" && name != "p.Agent"
 }
 
-// takers are what takes a turn for the function that it is given.
+// takers lists the functions that run their argument, a function, within a turn of internal/blocking.
 var takers = []string{"blocking.Do", "blocking.Get", "blocking.Run", "blocking.Peer", "Peer", "c.call", "blocking.Within", "runShortCall"}
 
-// TestWhoWaitsForADiskTakesATurn: PID 1 has as many threads as calls may wait at the same time, see internal/blocking. A call
-// that waits without a turn could need one more, and the Go runtime ends the process where it can't have one.
+// TestWhoWaitsForADiskTakesATurn checks that each call of PID 1 that may wait for a disk takes a turn of
+// internal/blocking or is in outOfTurn. PID 1 has exactly as many threads as there are turns. A call without a turn
+// could need one thread more, and the Go runtime ends the process if it can't create that thread.
 func TestWhoWaitsForADiskTakesATurn(t *testing.T) {
 	linked := goList(t, []string{"CGO_ENABLED=0"}, "-deps", "./cmd/hinit")
 	used := make(map[string]bool)
@@ -142,7 +146,8 @@ func TestWhoWaitsForADiskTakesATurn(t *testing.T) {
 	}
 }
 
-// withoutTurn lists the calls of fileCalls in a declaration that are not within a function literal that a taker is given.
+// withoutTurn lists the calls in a declaration of functions in fileCalls that are not inside a function literal passed
+// to one of the takers.
 func withoutTurn(f *ast.File, decl ast.Decl) (calls []string) {
 	names := make(map[string]string)
 	for _, spec := range f.Imports {
@@ -163,7 +168,7 @@ func withoutTurn(f *ast.File, decl ast.Decl) (calls []string) {
 			if actor, opens := openers[name]; opens && !bounded(n.Args[actor]) {
 				calls = append(calls, name)
 			}
-		case *ast.SelectorExpr: // also where it is not called at once
+		case *ast.SelectorExpr: // the function's name is enough: it may also be passed as a value
 			if pkg, is := n.X.(*ast.Ident); is && slices.Contains(fileCalls[names[pkg.Name]], n.Sel.Name) {
 				calls = append(calls, nameOf(n))
 			}
@@ -173,7 +178,7 @@ func withoutTurn(f *ast.File, decl ast.Decl) (calls []string) {
 	return calls
 }
 
-// nameOf is how something is called in the source, its last two words at most: "f" or "x.f".
+// nameOf returns the name of a function as the source writes it, with at most two words: "f" or "x.f".
 func nameOf(fun ast.Expr) string {
 	switch fun := fun.(type) {
 	case *ast.Ident:

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestThePageThatShowsTheWayIsRight fails when a function is not where docs/explanation/find-your-way.md sends its reader.
+// TestThePageThatShowsTheWayIsRight checks that each function that docs/explanation/find-your-way.md names is in the
+// file that the page names.
 func TestThePageThatShowsTheWayIsRight(t *testing.T) {
 	page, err := os.ReadFile("docs/explanation/find-your-way.md")
 	if err != nil {
