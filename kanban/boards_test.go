@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Contract 28.11.
+// The directory of the boards depends on two variables (contract 28.11).
 func TestRoot(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ hermes, kanban, want string }{

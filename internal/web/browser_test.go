@@ -320,7 +320,7 @@ func TestInABrowser(t *testing.T) {
 	f.set(func() { f.services[490].Restarts = 1000 })
 	b.until(`document.querySelector('[data-name="gateway-490"]').textContent.includes('1000')`)
 
-	// Below a heading for each profile, and back.
+	// The list groups the services under a heading for each profile, and then has its usual groups again.
 	choose := func(id, value string) {
 		b.eval(fmt.Sprintf(`(() => { const o = document.getElementById(%q); o.value = %q; o.dispatchEvent(new Event('change')); })()`, id, value))
 	}

@@ -152,7 +152,7 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 	b.open(s.url + "/")
 	b.until(`document.getElementById('live').textContent === 'live'`)
 
-	// The panel beside the list, and what to do there.
+	// Open the panel beside the list, and the dialog of its button Stop.
 	b.eval(`document.querySelector('[data-name="` + deaf + `"] td').click(); 0`)
 	b.until(`document.querySelector('#panel #log') !== null`)
 	picture("panel")

@@ -160,7 +160,7 @@ func TestWhatBefallsASandboxIsSaidInWords(t *testing.T) {
 				break
 			}
 		}
-		text, _ := os.ReadFile(a.volume + "/" + tag + ".out") // it is empty then
+		text, _ := os.ReadFile(a.volume + "/" + tag + ".out") // "" if the file is missing
 		return string(text), code
 	}
 	t.Run("the API server is killed", func(t *testing.T) {

@@ -70,7 +70,7 @@ type watch struct {
 func watchGateways(profiles ...string) *watch {
 	w := &watch{stop: make(chan struct{}), longest: map[string]time.Duration{}, most: map[string]int{}, down: map[string]time.Duration{}}
 	w.done.Go(func() {
-		last := map[string]time.Time{} // when each was last seen
+		last := map[string]time.Time{} // when a gateway of each profile was last seen
 		now := time.Now()
 		for _, p := range profiles {
 			last[p] = now

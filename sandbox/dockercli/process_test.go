@@ -45,7 +45,8 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
-// TestLives: a process counts as dead when it has ended, even before it is reaped. No other process has its name.
+// TestLives checks that a process counts as dead when it has ended, even before it is reaped. Invalid names of processes count as
+// dead, too.
 func TestLives(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {

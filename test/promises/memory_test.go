@@ -13,7 +13,8 @@ import (
 	"hinit/client"
 )
 
-// critical keeps hinit from stopping the profile before the kernel kills.
+// critical returns a configuration that makes profiles critical. hinit does not stop critical profiles to free memory, so the
+// kernel has to kill.
 func critical(profiles ...string) string {
 	return "profiles: {" + strings.Join(profiles, ": {priority: critical}, ") + ": {priority: critical}}\n"
 }

@@ -99,7 +99,7 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 		want := b.desired("a")
 		for range 1 + r.IntN(3) {
 			verb := []string{"start", "stop", "restart"}[r.IntN(3)]
-			// The order was accepted when hinit says that it could not carry it out in time.
+			// If hinit says that it could not carry out the order in time, it has accepted the order.
 			err := b.command(verb, "a", client.Wait{Wait: r.IntN(2) == 0, Timeout: time.Duration(30+r.IntN(300)) * time.Millisecond})
 			if said := (*client.Error)(nil); !errors.As(err, &said) || said.Kind != client.KindTimeout {
 				t.Errorf("the answer to a %s on a frozen volume is %v", verb, err)

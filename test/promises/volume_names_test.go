@@ -17,7 +17,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// asAgent runs a program inside the container as the agent's user. Hinit and its tools find the init there.
+// asAgent runs a program inside the container as the agent's user, with the variables by which hinit and its tools find the init.
 func (b *box) asAgent(argv ...string) ([]byte, error) {
 	id := fmt.Sprint(b.uid)
 	environment := []string{
