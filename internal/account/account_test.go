@@ -28,7 +28,7 @@ const passwd = "# a comment:x:1:1::/c:/bin/sh\n" +
 	"noshell:x:7:8::/noshell\n" +
 	"1234:x:55:56::/digits:/bin/sh\n" +
 	"other:x:1234:1234::/other:/bin/sh\n" +
-	"last:x:9:9::/last:/bin/sh" // no newline at the end
+	"last:x:9:9::/last:/bin/sh" // the last line of the file may lack its newline
 
 const group = "root:x:0:\n" +
 	"hermes:x:10000:hermes\n" +
@@ -81,7 +81,7 @@ func TestLookup(t *testing.T) {
 		"noshell":               {Name: "noshell", UID: 7, GID: 8, Home: "/noshell", Groups: []uint32{8, 4294967294}},
 		"last":                  {Name: "last", UID: 9, GID: 9, Home: "/last", Groups: []uint32{9}},
 		"1234":                  digits,
-		"1234:7":                withGID(other, 7), // with a gid it can only be the uid
+		"1234:7":                withGID(other, 7), // beside a gid, the first number can only be a uid
 		"4242":                  {UID: 4242, GID: 4242, Home: "/", Groups: []uint32{4242}},
 		"4242:44":               {UID: 4242, GID: 44, Home: "/", Groups: []uint32{44}},
 		"4294967294:4294967294": {UID: 4294967294, GID: 4294967294, Home: "/", Groups: []uint32{4294967294}},
@@ -133,7 +133,7 @@ func TestMissingAndUnreadableFiles(t *testing.T) {
 	if u, err := account.Lookup(noGroup, "hermes"); err != nil || !reflect.DeepEqual(u.Groups, []uint32{10000}) {
 		t.Errorf("without group: %+v, %v", u, err)
 	}
-	// A directory can't be read as a file, not even by root.
+	// A directory in place of the file can't be read, not even by root.
 	for _, broken := range []string{"passwd", "group"} {
 		files := map[string]string{"passwd": passwd, "group": group}
 		delete(files, broken)

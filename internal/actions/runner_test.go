@@ -35,7 +35,7 @@ type bench struct {
 	state   string
 	changes chan client.StatusChange
 	log     *lines
-	stop    func() // ends the Runner
+	stop    func() // ends the Runner and waits for it
 }
 
 type lines struct {
@@ -55,7 +55,7 @@ func (l *lines) String() string {
 	return l.buf.String()
 }
 
-// start runs a Runner with these actions for parked.
+// start starts a Runner with these actions for the event "parked".
 func start(t *testing.T, state string, parked ...config.Action) *bench {
 	t.Helper()
 	b := &bench{t: t, state: state, changes: make(chan client.StatusChange), log: &lines{}}
@@ -265,7 +265,8 @@ func TestTheQueueIsBounded(t *testing.T) {
 	b.stop()
 }
 
-// A gateway of one tenant failed again and again, and its events pushed the alert about another service out of the queue.
+// When the queue is full, the events of one service may push out only that service's own alerts. A tenant whose gateway
+// fails all the time must not push out the alerts of other services.
 func TestTheEventsOfOneServicePushedTheAlertsOfOthersOut(t *testing.T) {
 	b := start(t, filepath.Join(t.TempDir(), "state"), hook(hangingServer(t)))
 	b.park(1, "first")
@@ -283,7 +284,8 @@ func TestTheEventsOfOneServicePushedTheAlertsOfOthersOut(t *testing.T) {
 	b.stop()
 }
 
-// A receiver failed on the alert of one service. The alerts of all others waited for its ten tries, which take nine minutes if it hangs.
+// If the receiver fails on the alert of one service, the alerts of other services must be sent meanwhile. The ten tries
+// of one alert may take nine minutes.
 func TestAnAlertThatTheReceiverCannotTakeHoldsUpNoOtherService(t *testing.T) {
 	type request struct{ service, id string }
 	got := make(chan request, 100)
@@ -304,7 +306,7 @@ func TestAnAlertThatTheReceiverCannotTakeHoldsUpNoOtherService(t *testing.T) {
 	}
 	b.park(2, "bad")
 	for range 9 {
-		if again := <-got; again != first { // the alerts of one service stay in order
+		if again := <-got; again != first { // alerts of one service must stay in order
 			t.Errorf("%v came before %v was given up", again, first)
 		}
 	}
@@ -312,7 +314,7 @@ func TestAnAlertThatTheReceiverCannotTakeHoldsUpNoOtherService(t *testing.T) {
 	b.waiting(0)
 }
 
-// The receiver failed once on the alert of one service. It was not sent again while the gateway of a tenant made new events.
+// An alert that failed once must be tried again in time, even while another service causes new events all the time.
 func TestAnAlertThatFailedOnceWaitedBehindEachNewEventOfATenant(t *testing.T) {
 	got, answer, over := make(chan string), make(chan int), make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
@@ -335,7 +337,7 @@ func TestAnAlertThatFailedOnceWaitedBehindEachNewEventOfATenant(t *testing.T) {
 			t.Error("the alert was not sent again after 10 requests")
 			break
 		}
-		b.park(n, "flood") // there is always a new event
+		b.park(n, "flood") // so that a new event is always waiting
 		b.waiting(min(n, 2) + 1)
 		answer <- status
 		status = http.StatusOK
@@ -390,7 +392,8 @@ func TestACommandGetsTheEvent(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotDeliveredIsKept over the end of the program. The file is written before anything is sent, so how it ends makes no difference.
+// TestWhatIsNotDeliveredIsKept checks that jobs survive the end of the program. The Runner writes the state file before
+// it sends anything, so kill -9 loses nothing either.
 func TestWhatIsNotDeliveredIsKept(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
 	var works atomic.Bool

@@ -18,18 +18,18 @@ import (
 	"hinit/internal/testkit"
 )
 
-// said is what a command answers.
+// said holds what a command printed and its exit code.
 type said struct {
 	code      int
 	out, errs string
 }
 
 type gateways struct {
-	root     string // of an image
-	refuse   error  // what a question for the status is answered with
+	root     string // root directory of the image in the test
+	refuse   error  // error that a request for the status gets
 	home     string
 	services []client.Service
-	results  map[string]error // of a command on a slot
+	results  map[string]error // result of a command on a slot, by slot
 	done     chan string
 }
 
@@ -55,7 +55,8 @@ func waited(verb string, w client.Wait) string {
 	return verb
 }
 
-// volume returns a home with the profiles coder and writer, which PID 1 knows, and new, which it doesn't.
+// volume makes a home with the profiles coder and writer, which PID 1 knows, and the profile new, which PID 1 doesn't
+// know.
 func volume(t *testing.T) *gateways {
 	t.Helper()
 	home := t.TempDir()
@@ -80,7 +81,7 @@ func volume(t *testing.T) *gateways {
 	}
 }
 
-// agentSays is the exit code when the agent is asked: its program doesn't exist here.
+// agentSays is the exit code of a command that is passed on to the agent, whose program doesn't exist here.
 const agentSays = exitNotFound
 
 func (g *gateways) enter(words string, env ...string) (said, []string) {
@@ -117,7 +118,7 @@ func TestGatewayCommandsDoWhatTheAgentsDoAndSayWhatItSays(t *testing.T) {
 		"gateway status":                  {said{0, "✗ Gateway is not running\n  Manager: s6 (container supervisor)\n  Service: installed but stopped\n  State: down for 1m30s\n\nOther profiles:\n  ✓ coder (PID: 4711)\n  ✗ writer\n", ""}, ""},
 		"-p writer gateway status":        {said{0, "✗ Gateway is not running\n  Manager: s6 (container supervisor)\n  State: backoff (crash-loop) for 1m30s: it exited with code 1\n\nOther profiles:\n  ✗ default\n  ✓ coder (PID: 4711)\n", ""}, ""},
 	} {
-		synctest.Test(t, func(t *testing.T) { // no time passes while it counts the seconds
+		synctest.Test(t, func(t *testing.T) { // virtual time: the command counts seconds
 			got, done := volume(t).enter(words)
 			if got != want.said || strings.Join(done, ", ") != want.done {
 				t.Errorf("%s: %+v, done %q\nwant %+v", words, got, done, want)
@@ -126,7 +127,8 @@ func TestGatewayCommandsDoWhatTheAgentsDoAndSayWhatItSays(t *testing.T) {
 	}
 }
 
-// TestTheReasonOfAGatewayControlsNoTerminal has a platform whose state is a title of a window. Root's terminal obeyed it.
+// TestTheReasonOfAGatewayControlsNoTerminal checks that the status escapes control characters in the reason of a
+// gateway. A platform could otherwise send a sequence that sets the title of root's terminal.
 func TestTheReasonOfAGatewayControlsNoTerminal(t *testing.T) {
 	g := volume(t)
 	g.services[3].Reason = "unhealthy: \x1b]0;owned\a"
@@ -156,7 +158,7 @@ func TestTheTruthIsToldWhenAGatewayDoesNotComeUp(t *testing.T) {
 
 func TestAProfileThatAppearsIsRegisteredAndStarted(t *testing.T) {
 	g := volume(t)
-	g.results["gateway-new"] = nil // the init finds it when it is asked for
+	g.results["gateway-new"] = nil // init finds the new profile when a command names it
 	got, done := g.enter("-p new gateway start")
 	if want := (said{0, "✓ registered the s6 gateway slot for profile 'new'\n", ""}); got != want || fmt.Sprint(done) != "[start gateway-new]" {
 		t.Errorf("%+v, %q", got, done)
@@ -239,7 +241,8 @@ func TestWhatIsNotCertainGoesToTheAgentBeforeAnythingIsDone(t *testing.T) {
 	}
 }
 
-// Without s6 the agent reports success although it does nothing, or waits for ever. So only commands that change nothing go to it.
+// Without s6, the agent reports success although it does nothing, or waits for ever. So the wrapper must pass on only
+// commands that change nothing.
 func TestWithoutS6NothingIsCalledDoneThatIsNot(t *testing.T) {
 	bare := func(t *testing.T) *gateways {
 		g := volume(t)
@@ -306,7 +309,7 @@ func TestProfilesAreListedByHinitOnlyWhereTheAgentsUserCanNotLookIntoTheirHomes(
 		}
 		code := make(chan int)
 		go func() {
-			runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+			runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
 			_, _, _ = unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0))
 			code <- c.Main()
 		}()

@@ -11,7 +11,8 @@ import (
 	"hinit/internal/blocking"
 )
 
-// Many callers of one share: no more of them than it has turns are inside at the same time, and each gets its turn.
+// Of 200 concurrent callers of blocking.Do on one share, at most as many may run at the same time as the share has
+// turns. In the end all must have run.
 func TestManyCallersTakeTurns(t *testing.T) {
 	var inside, most, done atomic.Int32
 	var wg sync.WaitGroup
@@ -34,7 +35,8 @@ func TestManyCallersTakeTurns(t *testing.T) {
 	}
 }
 
-// A share whose turns are all taken answers busy in time, and does not make the call later; another share answers.
+// When all turns of a share are taken by calls that hang, a further call must return an error in time and must never
+// run later. Calls on another share must still run.
 func TestAShareThatHangsAnswersBusy(t *testing.T) {
 	free, begun := make(chan struct{}), make(chan struct{}, blocking.Turns())
 	var hung sync.WaitGroup

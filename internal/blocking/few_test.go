@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// VolumeTurns is how many calls to the volume there are at once.
+// VolumeTurns returns how many calls to the volume may run at the same time.
 func VolumeTurns() int { return turns[Volume] }
 
-// TestFew has a process of its own: who changes the turns must be the first to use them.
+// TestFew runs itself in a process of its own, because the number of turns can be changed only before the first use.
 func TestFew(t *testing.T) {
 	const alone = "BLOCKING_TEST_ALONE"
 	if os.Getenv(alone) == "" {

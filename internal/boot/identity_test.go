@@ -29,19 +29,21 @@ func TestIdentityOfOthers(t *testing.T) {
 	}
 }
 
-// TestABootWithoutItsProgramHasTheIdsThatWereAskedFor: /etc is not changed, and a warning says what is missing.
+// TestABootWithoutItsProgramHasTheIdsThatWereAskedFor checks that without hinit-tools the agent still gets the ids of
+// PUID and PGID, that /etc stays unchanged, and that a warning says what is missing.
 func TestABootWithoutItsProgramHasTheIdsThatWereAskedFor(t *testing.T) {
 	testkit.NeedRoot(t)
 	t.Setenv("PUID", "99")
 	cfg := reference.Default()
 	cfg.Agent.User = "10000:10000"
-	a, err := resolveAgent(cfg, 0) // no hinit-tools is beside the program of the tests
+	a, err := resolveAgent(cfg, 0) // there is no hinit-tools beside the binary of the tests
 	if err != nil || a.User.UID != 99 || len(a.Lines) != 1 || !a.Lines[0].Warning || !strings.Contains(a.Lines[0].Text, "install the hinit-tools of this version") {
 		t.Errorf("%+v, %v", a, err)
 	}
 }
 
-// TestASettledAgentNeedsNoProgram: its ids are the ones that are asked for, and it is in the group of the socket.
+// TestASettledAgentNeedsNoProgram checks that hinit-tools is not started when the agent already has the requested ids
+// and is in the group of the Docker socket.
 func TestASettledAgentNeedsNoProgram(t *testing.T) {
 	testkit.NeedRoot(t)
 	t.Setenv("PUID", "10000")
@@ -67,7 +69,7 @@ func TestASettledAgentNeedsNoProgram(t *testing.T) {
 	}
 }
 
-// hasGraphics reports whether this machine has graphics devices, whose groups the agent of the test is not in.
+// hasGraphics reports whether this machine has graphics devices. The agent of the test is in none of their groups.
 func hasGraphics() bool {
 	devices, _ := os.ReadDir(GraphicsDir)
 	return len(devices) > 0

@@ -98,7 +98,7 @@ func TestModes(t *testing.T) {
 		o      StartFacts
 		status procstat.Status
 		ro, no bool
-		want   []string // the beginning of each line
+		want   []string // the start of each expected line
 		root   bool
 	}{
 		{"root", StartFacts{0, switches, agentUID, true, "hermes", false}, full, false, false, nil, true},
@@ -125,7 +125,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// The agent can make any number of homes; the boot goes on.
+// The boot must leave the homes that it has no time for to the repair, because the agent can make any number of homes.
 func TestHomesBeyondTheTimeOfTheBootAreForTheRepair(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := t.TempDir()

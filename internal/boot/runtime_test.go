@@ -70,14 +70,14 @@ func TestPrepareMakesTheDirectory(t *testing.T) {
 		socket := filepath.Join(dir, strconv.Itoa(int(mode)), "deep", "control.sock")
 		want, bad := Runtime{Socket: socket, Dir: filepath.Dir(socket)}, "/proc/none/control.sock"
 		list := []string{socket}
-		switch { // only a configured directory is open to all
+		switch { // only a directory from the configuration may be open to all users
 		case mode == 0o700 && uid == 0, mode == 0o711 && uid != 0:
 			continue
 		case mode != 0o755:
 			list = []string{bad, socket}
 			want.Warning = `cannot use "/proc/none" for the control socket: no such file or directory; using ` + strconv.Quote(want.Dir)
 		}
-		for range 2 { // the second time it is there
+		for range 2 { // the second pass finds the directory of the first
 			if got := prepareSocketDir(list, testAbstract, uid, false); got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
@@ -89,7 +89,8 @@ func TestPrepareMakesTheDirectory(t *testing.T) {
 	}
 }
 
-// The image made the directory for the agent's user.
+// Root must replace a runtime directory that belongs to the agent's user, as an image may have made it, unless somebody
+// may be using it.
 func TestRootTakesTheDirectoryOver(t *testing.T) {
 	testkit.NeedRoot(t)
 	dir := put(t, t.TempDir()+"/run", 0o755)
@@ -111,7 +112,7 @@ func TestRootTakesTheDirectoryOver(t *testing.T) {
 	if removeForeignDir(theirs, true); func() bool { _, err := os.Lstat(socket); return err != nil }() {
 		t.Error("took over root's own")
 	}
-	// A directory that others could have put there is left alone.
+	// Root must not touch the directory if other users could have put it there.
 	open := put(t, t.TempDir()+"/run", 0o777)
 	must(t, os.Mkdir(open+"/hinit", 0o755))
 	must(t, os.Lchown(open+"/hinit", 4711, 4711))
@@ -191,10 +192,11 @@ func TestPrepareAcceptsSticky(t *testing.T) {
 	}
 }
 
-// TestAPlainEmptyDirOnRunHoldsTheSocket: hinit refused it, and took an abstract name that two containers of a pod shared.
+// TestAPlainEmptyDirOnRunHoldsTheSocket checks that an emptyDir of a pod on /run is accepted for the control socket.
+// The alternative, an abstract name, would be shared by two containers of the pod.
 func TestAPlainEmptyDirOnRunHoldsTheSocket(t *testing.T) {
 	testkit.NeedRoot(t)
-	run := put(t, t.TempDir()+"/run", 0o777) // as the kubelet makes it
+	run := put(t, t.TempDir()+"/run", 0o777) // mode of an emptyDir, as the kubelet makes it
 	if mine := put(t, run+"/hinit", 0o755); os.Lchown(mine, 4711, 4711) != nil || checkTamperProof(stat(t, mine), 4711) != nil {
 		t.Fatal("the directory of the test is no good")
 	}
@@ -278,7 +280,7 @@ func TestClientFindsTheServer(t *testing.T) {
 		for _, server := range []int{0, uid, init} {
 			for _, socket := range client.SocketPaths("", env, server) {
 				if owner, exists := ownerOf(filepath.Dir(socket)); exists && owner != 0 && owner != uid && owner != init {
-					continue // of this machine, not of the test
+					continue // a file of this machine, not of the test
 				}
 				if !slices.Contains(candidates, socket) {
 					t.Errorf("client %d does not look at %q of server %d", uid, socket, server)
@@ -317,7 +319,7 @@ func TestClientShunsDirectoriesOfOthers(t *testing.T) {
 	}
 }
 
-// ownerOf returns the owner of a file or link, and whether it exists.
+// ownerOf returns the owner of a file or symbolic link, and whether it exists.
 func ownerOf(path string) (uid int, exists bool) {
 	info, err := os.Lstat(path)
 	if err != nil {

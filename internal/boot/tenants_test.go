@@ -15,7 +15,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestACopiedHomeGetsAUserOfItsOwn: cp -a of a home made two profiles with one user, which could end each other's processes.
+// TestACopiedHomeGetsAUserOfItsOwn checks that a home copied with cp -a gets a new user. Two profiles with one user
+// could kill each other's processes.
 func TestACopiedHomeGetsAUserOfItsOwn(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := t.TempDir()
@@ -36,7 +37,8 @@ func TestACopiedHomeGetsAUserOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestNamesBesideTheHomesFillNoMemory: the agent made files beside the homes, and each start of a gateway read and examined all.
+// TestNamesBesideTheHomesFillNoMemory checks that the start of a gateway does not examine every name in the directory
+// of profiles. The agent can make any number of files there.
 func TestNamesBesideTheHomesFillNoMemory(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := t.TempDir()
@@ -61,8 +63,8 @@ func TestNamesBesideTheHomesFillNoMemory(t *testing.T) {
 	}
 }
 
-// TestTheGroupOfTheAgentIsNoTenants: with agent.user 10000:20005 a profile got the gid 20005, and read what the agent's group may
-// read.
+// TestTheGroupOfTheAgentIsNoTenants checks that a profile never gets the agent's gid (here 20005, of agent.user
+// 10000:20005). It could then read what the agent's group may read.
 func TestTheGroupOfTheAgentIsNoTenants(t *testing.T) {
 	testkit.NeedRoot(t)
 	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Text: []byte("isolation: user\n"), Env: func(string) (string, bool) { return "", false }})
@@ -78,14 +80,14 @@ func TestTheGroupOfTheAgentIsNoTenants(t *testing.T) {
 		if got.On != c.on {
 			t.Errorf("agent.user %d:%d: profiles have users of their own: %t", agent.UID, agent.GID, got.On)
 		}
-		if !got.HasUID(20007) || got.HasUID(agent.UID) { // otherwise the boot gives the homes of tenants to the agent
+		if !got.HasUID(20007) || got.HasUID(agent.UID) { // if not, the boot would give the homes of tenants to the agent
 			t.Errorf("agent.user %d:%d: the uid 20007 is a tenant's: %t, the agent's: %t", agent.UID, agent.GID, got.HasUID(20007), got.HasUID(agent.UID))
 		}
 	}
 }
 
-// TestRootCreatedAProfileInAMountedDirectory: the directory of the profiles was a volume of its own, and the files of a new profile
-// stayed root's at its start.
+// TestRootCreatedAProfileInAMountedDirectory checks that files that root created in a new profile go to the profile's
+// user at its start. This must also hold where the directory of profiles is a mount of its own.
 func TestRootCreatedAProfileInAMountedDirectory(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := t.TempDir()

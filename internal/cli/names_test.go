@@ -7,7 +7,8 @@ import (
 	"hinit/client"
 )
 
-// TestAProfileAndAServiceOfOneNameAreTwoWords: both became one word, and an order to a pattern left the profile out.
+// TestAProfileAndAServiceOfOneNameAreTwoWords checks that a command can name a profile and a service of the same name
+// separately, and that a pattern selects both.
 func TestAProfileAndAServiceOfOneNameAreTwoWords(t *testing.T) {
 	services := []client.Service{
 		{Name: "dashboard"},
@@ -37,7 +38,8 @@ func TestAProfileAndAServiceOfOneNameAreTwoWords(t *testing.T) {
 	}
 }
 
-// The help of start, stop and restart was one text, which said of each of them what is true of another.
+// Each verb must have its own help text. A text shared by start, stop and restart would say of one verb what is true of
+// another.
 func TestTheHelpOfEachVerbIsItsOwn(t *testing.T) {
 	files, err := helpTexts.ReadDir("help")
 	if err != nil {

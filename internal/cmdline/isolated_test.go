@@ -8,7 +8,8 @@ import (
 	"hinit/internal/cmdline"
 )
 
-// With an abstract control socket, programs looked for the list in their working directory.
+// The list of isolated profiles must be read beside the control socket. With an abstract socket there is no such
+// directory, and the working directory must not be used instead.
 func TestTheListOfIsolatedProfilesIsNeverInTheWorkingDirectory(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)

@@ -38,7 +38,8 @@ func TestAJSONDocumentHasNothingThatATerminalObeys(t *testing.T) {
 	}
 }
 
-// TestAProgramThatWritesPiecesControlsNoTerminal cuts a sequence in two, and has a line without end.
+// TestAProgramThatWritesPiecesControlsNoTerminal checks that terminal sequences are escaped also if a program writes
+// them in two parts, or in a line that is longer than the buffer.
 func TestAProgramThatWritesPiecesControlsNoTerminal(t *testing.T) {
 	var out strings.Builder
 	w := &lineWriter{to: &out}

@@ -20,7 +20,7 @@ func TestAWordMatchesItsServicesOnly(t *testing.T) {
 		{"*", true, true},
 		{"@payments", false, true},
 		{"@pay", false, false},
-		{"@", false, false}, // it stopped every service without a group
+		{"@", false, false}, // must not select every service without a group
 		{"", false, false},
 		{"[", false, false},
 	} {

@@ -10,8 +10,8 @@ import (
 	"hinit/internal/account/db"
 )
 
-// FuzzAccounts: any bytes in place of /etc/passwd and /etc/group are read without harm, a change is found again, and lines that
-// it is not about keep every byte.
+// FuzzAccounts puts any bytes into /etc/passwd and /etc/group. Reading and changing them must not panic, and a change
+// must be found when the files are read again. All lines that the change does not concern must keep every byte.
 func FuzzAccounts(f *testing.F) {
 	f.Add("root:x:0:0::/root:/bin/sh\nhermes:x:10000:10000::/opt/data:/bin/sh\n", "hermes:x:10000:\nvideo:x:44:hermes,a\n", "hermes", uint32(1000))
 	f.Add("# comment\n+::::::\nhermes:x:4294967295:1\r\nhermes", ":::\nhermes:x:-1:\n\x00", "hermes", uint32(1))

@@ -47,7 +47,7 @@ func identity(t *testing.T, o Options, env map[string]string) (agent, string, er
 }
 
 func TestRemap(t *testing.T) {
-	testkit.NeedRoot(t) // the files keep their owner, and only root can see to that
+	testkit.NeedRoot(t) // only root can check that the files keep their owner
 	for _, tt := range []struct {
 		name     string
 		env      map[string]string
@@ -107,7 +107,7 @@ func TestRemapToATakenUID(t *testing.T) {
 func TestIdentityWithoutWritableEtc(t *testing.T) {
 	testkit.NeedRoot(t)
 	root := etcRoot(t)
-	// A file mount can't be replaced. A link has the same effect here.
+	// A bind mount of one file can't be replaced by rename. Here a symbolic link has the same effect.
 	must(t, os.Rename(root+"/etc/passwd", root+"/etc/real"))
 	must(t, os.Symlink("real", root+"/etc/passwd"))
 	a, lines, err := identity(t, Options{Root: root}, map[string]string{"PUID": "99", "PGID": "100"})

@@ -7,7 +7,8 @@ import (
 	"hinit/internal/gendocs/reference"
 )
 
-// On a read-only root file system /etc/passwd keeps the image's ids. Root's commands work as the agent of this container all the same.
+// Root's commands must use the ids of PUID and PGID for the agent, also where /etc/passwd has other ids. On a read-only
+// root file system that file keeps the ids of the image.
 func TestRootsCommandsTakeTheIdsThatTheContainerAsksFor(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

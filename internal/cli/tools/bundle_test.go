@@ -20,7 +20,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// unpack reads a bundle with the standard library.
+// unpack reads a bundle with the standard library and returns its files by name.
 func unpack(t *testing.T, file string) map[string]string {
 	t.Helper()
 	f, err := os.Open(file)
@@ -106,7 +106,8 @@ func TestAPartThatHangsDoesNotHoldTheBundle(t *testing.T) {
 	}
 }
 
-// Many long logs of one agent took so much memory in a bundle that the kernel ended gateways, and kept no room for other logs.
+// A bundle must share its space for logs among all profiles. Otherwise the long logs of one agent fill the memory, or
+// leave no space for other logs.
 func TestTheLogsInABundleShareTheirRoom(t *testing.T) {
 	home := t.TempDir()
 	text := fmt.Sprintf("home: %s\nagent: {user: \"%d:%d\"}\n", home, os.Getuid(), os.Getgid())
@@ -136,7 +137,8 @@ func TestTheLogsInABundleShareTheirRoom(t *testing.T) {
 	}
 }
 
-// A password with a quote or a letter of another language was in status.json of a bundle.
+// A bundle must mask a secret in every form in which it can appear: as it is, escaped for a terminal, and escaped as
+// JSON, as in status.json.
 func TestABundleHidesASecretInEachForm(t *testing.T) {
 	for _, secret := range []string{`pass"word\with-a-tail`, "pässword-with-a-tail", "colour\x1b[31m-with-a-tail", "plain-with-a-tail"} {
 		t.Setenv("SOME_TOKEN", "first-line\n"+secret)

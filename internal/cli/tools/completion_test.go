@@ -13,7 +13,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// quiet is a terminal where no hinit answers.
+// quiet returns a terminal whose control socket no process listens on.
 func quiet(t *testing.T) *cli.Terminal {
 	t.Helper()
 	dir := t.TempDir()
@@ -24,11 +24,11 @@ func quiet(t *testing.T) *cli.Terminal {
 
 func TestCompletionWithoutALivingHinit(t *testing.T) {
 	for _, c := range []struct{ words, want string }{
-		{"", "init run status explain"}, // and so on
+		{"", "init run status explain"}, // only the first words of the answer
 		{"sto", "stop"},
 		{"logs --le", "--level"},
 		{"logs --level wa", "warning"},
-		{"logs --level =", "trace debug info warning error critical"}, // bash splits --level=
+		{"logs --level =", "trace debug info warning error critical"}, // bash splits --level= into two words
 		{"logs --level=wa", "--level=warning"},
 		{"logs co", ""},
 		{"config ", "check schema"},
@@ -57,7 +57,7 @@ func TestCompletionWithoutALivingHinit(t *testing.T) {
 	}
 }
 
-// TestEveryVerbIsDescribed: the completion's table agrees with the help of each verb.
+// TestEveryVerbIsDescribed checks that the completion's table has the verbs and flags that the help of each verb names.
 func TestEveryVerbIsDescribed(t *testing.T) {
 	all, flags := described(), 0
 	for _, v := range table() {
@@ -94,7 +94,7 @@ func TestEveryCommandHasItsHelpAndNoHelpIsLeftOver(t *testing.T) {
 	}
 	var verbs []string
 	for _, v := range table() {
-		if !v.External && v.Name != "version" { // its summary says all
+		if !v.External && v.Name != "version" { // the summary of these says everything
 			verbs = append(verbs, filepath.Join("..", "help", v.Name+".txt"))
 		}
 	}
@@ -146,7 +146,8 @@ func TestDidYouMean(t *testing.T) {
 	}
 }
 
-// Root wrote the manual into a directory of an agent, who had put a link to a file of root's there.
+// Root's `hinit manual` into a directory of an agent must not follow a link that the agent put there, and must not
+// replace the file that the link points to.
 func TestTheManualReplacesNoFileToWhichAnAgentsLinkLeads(t *testing.T) {
 	testkit.NeedRoot(t)
 	agents, other := t.TempDir(), t.TempDir()

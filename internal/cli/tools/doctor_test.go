@@ -15,7 +15,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// ended is a child that has ended and is not reaped.
+// ended starts a child that ends at once and is not reaped.
 func ended(t *testing.T) *os.Process {
 	t.Helper()
 	before := len(zombies(os.Getpid()))
@@ -23,7 +23,7 @@ func ended(t *testing.T) *os.Process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _, _ = p.Wait() }) // it may have been waited for
+	t.Cleanup(func() { _, _ = p.Wait() }) // fails if the test has already waited for the process
 	for end := time.Now().Add(40 * time.Second); len(zombies(os.Getpid())) == before; {
 		if time.Now().After(end) {
 			t.Fatal("the child does not end")
@@ -33,7 +33,8 @@ func ended(t *testing.T) *os.Process {
 	return p
 }
 
-// TestAProcessThatIsJustBeingReapedIsNoTrouble: the doctor found fault with a process that had ended a moment before.
+// TestAProcessThatIsJustBeingReapedIsNoTrouble checks that the doctor reports only processes that stay unreaped, not
+// one that ended a moment ago.
 func TestAProcessThatIsJustBeingReapedIsNoTrouble(t *testing.T) {
 	if n := unreaped(os.Getpid(), func() { t.Error("it waits for nothing") }); n != 0 {
 		t.Fatalf("%d are unreaped before anything has ended", n)
@@ -50,7 +51,8 @@ func TestAProcessThatIsJustBeingReapedIsNoTrouble(t *testing.T) {
 	}
 }
 
-// TestTheDoctorSaysWhoServesTheVolume: it said nothing when no gateway ran because another container had them, or the holder was unknown.
+// TestTheDoctorSaysWhoServesTheVolume checks that the doctor names the container that holds the lease, or says that the
+// holder is unknown, when no gateway runs here because of it.
 func TestTheDoctorSaysWhoServesTheVolume(t *testing.T) {
 	since := time.Date(2026, 11, 22, 7, 58, 1, 0, time.UTC)
 	other := &client.LeaseHolder{Host: "4f1c", Since: since}
@@ -90,7 +92,8 @@ func TestTheDoctorSaysWhoServesTheVolume(t *testing.T) {
 	}
 }
 
-// A pipe in place of the file that the sandbox service writes held hinit doctor up for ever.
+// hinit doctor must return although a FIFO is in place of the file that the sandbox service writes. Opening a FIFO
+// waits for a writer.
 func TestAPipeInPlaceOfTheNoteOfTheSandboxesHoldsNoDoctorUp(t *testing.T) {
 	socket := t.TempDir() + "/sandbox.sock"
 	if err := unix.Mkfifo(socket+".root", 0o600); err != nil {
@@ -112,7 +115,8 @@ func TestAPipeInPlaceOfTheNoteOfTheSandboxesHoldsNoDoctorUp(t *testing.T) {
 	}
 }
 
-// In a pod of the class Burstable, the gateways had 15 thousandths more than hinit. hinit doctor said that the kernel ends hinit last.
+// hinit doctor must say that a Burstable pod hardly protects hinit. The oom_score_adj of the gateways is only about 15
+// higher than hinit's there, so the kernel may end hinit first.
 func TestDoctorSaysThatABurstablePodHardlyProtectsHinit(t *testing.T) {
 	if group, _ := os.ReadFile("/sys/fs/cgroup/memory.oom.group"); strings.TrimSpace(string(group)) == "1" {
 		t.Skip("the kernel ends all of this container")

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// A busy engine started hinit seconds after it had made the process, and reexec did not know its own binary again.
+// hinit reexec must recognize its own binary even if the program started seconds after the engine had made the process,
+// as on a busy machine.
 func TestAnInitIsKnownThatWasStartedSlowly(t *testing.T) {
 	for _, c := range []struct {
 		age, since time.Duration
@@ -13,7 +14,7 @@ func TestAnInitIsKnownThatWasStartedSlowly(t *testing.T) {
 	}{
 		{time.Minute, time.Minute, true},
 		{70 * time.Second, time.Minute, true},
-		{time.Minute, 61 * time.Second, true}, // clocks
+		{time.Minute, 61 * time.Second, true}, // the clocks differ slightly
 		{time.Minute, 70 * time.Second, false},
 		{time.Hour, time.Minute, false},
 	} {

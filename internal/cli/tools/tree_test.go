@@ -23,22 +23,37 @@ func TestProcessesBelongToTheirServices(t *testing.T) {
 		{Stat: procstat.Stat{PID: 1}, mark: proc.Mark{Limit: own}},
 		{Stat: procstat.Stat{PID: 10, Parent: 1, Session: 10}, mark: proc.Mark{Limit: first}},
 		{Stat: procstat.Stat{PID: 11, Parent: 10, Session: 10}, mark: proc.Mark{Limit: first}},
-		{Stat: procstat.Stat{PID: 12, Parent: 11, Session: 12}, mark: proc.Mark{Limit: first}},               // a session of its own
-		{Stat: procstat.Stat{PID: 13, Parent: 1, Session: 13}, mark: proc.Mark{Limit: first}},                // and left by its parents
-		{Stat: procstat.Stat{PID: 14, Parent: 1, Session: 14}, mark: proc.Mark{Limit: first - 1<<20}},        // started by a hinit in the service
-		{Stat: procstat.Stat{PID: 20, Parent: 1, Session: 20}, mark: proc.Mark{Limit: second}},               // the other service
-		{Stat: procstat.Stat{PID: 21, Parent: 1, Session: 20}, mark: proc.Mark{Limit: 0}},                    // whose mark can't be read
-		{Stat: procstat.Stat{PID: 30, Parent: 0, Session: 30}, mark: proc.Mark{Limit: own}},                  // docker exec
-		{Stat: procstat.Stat{PID: 31, Parent: 30, Session: 30}, mark: proc.Mark{Limit: own}},                 //
-		{Stat: procstat.Stat{PID: 9, Parent: 10, Session: 10}, mark: proc.Mark{Limit: first}},                // a number that was free again
-		{Stat: procstat.Stat{PID: 50, Parent: 30, Session: 50}, mark: proc.Mark{Limit: own}},                 // another hinit, started by docker exec
-		{Stat: procstat.Stat{PID: 51, Parent: 50, Session: 51}, mark: proc.Mark{Limit: first}},               // its service, whose mark is the same
-		{Stat: procstat.Stat{PID: 60, Parent: 61, Session: 60}, mark: proc.Mark{Limit: first}},               // a process of a container beside this one
-		{Stat: procstat.Stat{PID: 70, Parent: 0, Session: 70}, nested: true},                                 // of another PID namespace
-		{Stat: procstat.Stat{PID: 71, Parent: 12, Session: 71}, mark: proc.Mark{Limit: first}, nested: true}, // of one that the service has made
-		{Stat: procstat.Stat{PID: 80, Parent: 1, Session: 80}, mark: proc.Mark{Limit: first, User: 10000}},   // an agent's, which has lowered its limit to root's
+		// a child in a session of its own
+		{Stat: procstat.Stat{PID: 12, Parent: 11, Session: 12}, mark: proc.Mark{Limit: first}},
+		// its parents have ended
+		{Stat: procstat.Stat{PID: 13, Parent: 1, Session: 13}, mark: proc.Mark{Limit: first}},
+		// started by another hinit inside the service
+		{Stat: procstat.Stat{PID: 14, Parent: 1, Session: 14}, mark: proc.Mark{Limit: first - 1<<20}},
+		// main process of the other service
+		{Stat: procstat.Stat{PID: 20, Parent: 1, Session: 20}, mark: proc.Mark{Limit: second}},
+		// a process whose mark can't be read
+		{Stat: procstat.Stat{PID: 21, Parent: 1, Session: 20}, mark: proc.Mark{Limit: 0}},
+		// started by docker exec
+		{Stat: procstat.Stat{PID: 30, Parent: 0, Session: 30}, mark: proc.Mark{Limit: own}},
+		// child of the process above
+		{Stat: procstat.Stat{PID: 31, Parent: 30, Session: 30}, mark: proc.Mark{Limit: own}},
+		// the PID was used before by an older process
+		{Stat: procstat.Stat{PID: 9, Parent: 10, Session: 10}, mark: proc.Mark{Limit: first}},
+		// another hinit, started by docker exec
+		{Stat: procstat.Stat{PID: 50, Parent: 30, Session: 50}, mark: proc.Mark{Limit: own}},
+		// a service of that other hinit, with the same mark
+		{Stat: procstat.Stat{PID: 51, Parent: 50, Session: 51}, mark: proc.Mark{Limit: first}},
+		// a process of a sidecar container
+		{Stat: procstat.Stat{PID: 60, Parent: 61, Session: 60}, mark: proc.Mark{Limit: first}},
+		// a process of another PID namespace
+		{Stat: procstat.Stat{PID: 70, Parent: 0, Session: 70}, nested: true},
+		// a process of a PID namespace that the service made
+		{Stat: procstat.Stat{PID: 71, Parent: 12, Session: 71}, mark: proc.Mark{Limit: first}, nested: true},
+		// a process of the agent that has set its limit to the mark of root's service
+		{Stat: procstat.Stat{PID: 80, Parent: 1, Session: 80}, mark: proc.Mark{Limit: first, User: 10000}},
 		{Stat: procstat.Stat{PID: 40, Parent: 41, Session: 40}},
-		{Stat: procstat.Stat{PID: 41, Parent: 40}}, // a circle, as it may be read
+		// two processes that name each other as parent, as a racing read may show them
+		{Stat: procstat.Stat{PID: 41, Parent: 40}},
 	} {
 		all[p.PID], table[p.PID] = p, p.Stat
 	}
@@ -59,7 +74,8 @@ func TestProcessesBelongToTheirServices(t *testing.T) {
 	}
 }
 
-// A chain of 30,000 processes made hinit tree take a gigabyte for blanks.
+// hinit tree must limit the indentation of a long chain of processes. Without a limit, a chain of 30,000 would print a
+// gigabyte of blanks.
 func TestALongChainOfProcessesIsIndentedOnlySoFar(t *testing.T) {
 	var out strings.Builder
 	treeBranch{Name: "a", Processes: []treeProcess{{PID: 2, Depth: 30_000, Command: "sleep"}}}.print(&cli.Terminal{Out: &out}, 0)
