@@ -59,12 +59,6 @@ func readTrusted(path string) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// truthy reports whether a value means yes (contract): 1, true or yes, in upper or lower case. Anything else means no, so after a
-// typing mistake the shim still drops root.
-func truthy(value string) bool {
-	return value == "1" || strings.EqualFold(value, "true") || strings.EqualFold(value, "yes")
-}
-
 // lookupEnv returns the variable key of env, or "". As with getenv(3), the first of several counts.
 func lookupEnv(env []string, key string) string {
 	for _, kv := range env {

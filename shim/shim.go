@@ -32,7 +32,8 @@ const (
 	// exitNotFound is the exit code of shells for a program that doesn't exist.
 	exitNotFound = 127
 
-	// optOutEnv is the variable that makes the shim run the agent as root, if its value means yes (see truthy).
+	// optOutEnv is the variable that makes the shim run the agent as root. Its value must be 1, true or yes, in upper or lower case
+	// (contract). With any other value, such as a typo, the shim drops root.
 	optOutEnv = "HERMES_DOCKER_EXEC_AS_ROOT"
 	// homeEnv is the variable with another HOME for the agent's processes, as an absolute path.
 	homeEnv = "HERMES_REAL_HOME"
@@ -102,7 +103,8 @@ func run(argv, env []string, o options) int {
 		return exitRefused
 	}
 	raiseOOMScore("/proc/1/oom_score_adj", "/proc/self/oom_score_adj")
-	if os.Geteuid() == 0 && !truthy(lookupEnv(env, optOutEnv)) {
+	optOut := lookupEnv(env, optOutEnv)
+	if os.Geteuid() == 0 && optOut != "1" && !strings.EqualFold(optOut, "true") && !strings.EqualFold(optOut, "yes") {
 		profile, err := o.isolatedProfile(argv, env)
 		if profile != "" && err == nil {
 			err = o.execIsolated(profile, argv, env)

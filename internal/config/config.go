@@ -177,14 +177,6 @@ func (c *Config) LogLimitsOf(profile string) LogLimits {
 	return c.Logs.LogLimits
 }
 
-// The values of [Logs].Console: how the services' output appears on the container's stdout and stderr.
-const (
-	ConsoleRaw      = "raw"      // unchanged
-	ConsolePrefixed = "prefixed" // with the name of the service before each line
-	ConsoleJSON     = "json"     // one JSON object per line
-	ConsoleOff      = "off"      // no output on the console, only in log files
-)
-
 // Service is a supervised process other than a gateway. Its templates are expanded, and keys that hinit.yaml doesn't set have
 // inherited or default values.
 type Service struct {

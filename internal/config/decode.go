@@ -177,7 +177,8 @@ func (d *decoder) reportUnknownKey(line int, prefix, key string, names, paths []
 // meantKey returns the valid key that an unknown key below prefix probably means, or "". It tries the names that other programs
 // use, then a similar spelling in this mapping, then the same name elsewhere below the same root.
 func meantKey(prefix, key string, names, paths []string) string {
-	word := snakeCase(key)
+	// maxRestarts, max-restarts and MAX_RESTARTS become max_restarts
+	word := strings.ToLower(strings.ReplaceAll(caseBoundary().ReplaceAllString(key, "${1}_$2"), "-", "_"))
 	if other, known := foreignKeyNames[word]; known && slices.Contains(names, strings.Split(other, ".")[0]) {
 		return prefix + other
 	}

@@ -41,7 +41,7 @@ func Defaults() *Config {
 		Shutdown:  Shutdown{Budget: 8 * time.Second},
 		Logs: Logs{
 			LogLimits: LogLimits{MaxSizeMB: 1, Archives: 10, Compress: CompressNone},
-			Dir:       "{home}/logs/gateways", Console: ConsoleRaw, MaxLineKB: 64, ConsoleStall: time.Second, Profiles: map[string]LogLimits{},
+			Dir:       "{home}/logs/gateways", Console: "raw", MaxLineKB: 64, ConsoleStall: time.Second, Profiles: map[string]LogLimits{},
 		},
 		Services: map[string]Service{},
 		Runs:     map[string]Run{},

@@ -105,11 +105,6 @@ var foreignKeyNames = map[string]string{
 
 var caseBoundary = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(\p{Ll})(\p{Lu})`) })
 
-// snakeCase returns a key as hinit.yaml spells keys: max_restarts for maxRestarts, max-restarts and MAX_RESTARTS.
-func snakeCase(key string) string {
-	return strings.ToLower(strings.ReplaceAll(caseBoundary().ReplaceAllString(key, "${1}_$2"), "-", "_"))
-}
-
 // invisibleCharacter describes an invisible character in a key for a message, or returns "".
 func invisibleCharacter(key string) string {
 	for _, r := range key {

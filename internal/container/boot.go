@@ -32,7 +32,11 @@ type bootRun struct {
 // bootUp boots the container. threads blocks until this process has its threads: bootUp calls it before services can use up
 // the PIDs.
 func (c *container) bootUp(ctx context.Context, threads func()) {
-	defer c.endBoot(ctx)
+	defer func() {
+		c.gateways.AwaitRead(ctx) // may take longer than the rest of the boot
+		c.boot.End()
+		c.stage.NotifyOuterInit()
+	}()
 	c.registry.ChangeLock.Lock()
 	defer c.registry.ChangeLock.Unlock()
 	cfg := c.cfg.Load()
@@ -176,14 +180,6 @@ func (b *bootRun) StartCmdEarly() {
 	b.Ready()
 	_ = b.c.registry.MarkMet(b.ctx, registry.NeedBoot) // fails only if the container has ended
 	b.startCmd()
-}
-
-// endBoot ends the boot, and so wakes everything that waits for it. It first waits until the profiles have been read, which
-// may take longer than the other steps.
-func (c *container) endBoot(ctx context.Context) {
-	c.gateways.AwaitRead(ctx)
-	c.boot.End()
-	c.stage.NotifyOuterInit()
 }
 
 // takeOver is called when this init gets the lock of the volume after the boot. It prepares the volume if that was not done

@@ -204,7 +204,9 @@ func runOfAncestor[ID any](pid, self int, owner map[int]ID, parent map[int]int) 
 // hasLeftover reports whether other processes of a run are alive after its main process has ended. Call it before that
 // process is reaped. several means that more than one main process has ended, so a single scan serves all of them.
 func (t *Table) hasLeftover(r *run, several bool) bool {
-	if !t.procfs.isSeenDead(r.mainPID) { // a scan that shows the main process dead also shows everything that it has started
+	dead := func(p stat) bool { return p.PID == r.mainPID && p.Dead() }
+	// a fresh scan that shows the end also shows all processes that the main process had started
+	if time.Since(t.procfs.at) >= maxAge || !slices.ContainsFunc(t.procfs.stats, dead) {
 		if !several && !t.hasUnknownChild() {
 			return false
 		}
@@ -239,11 +241,6 @@ func (t *Table) unknownOrphansSince(main int) (pids []int) {
 // confirmingScans is how many more scans hasLeftover makes while it sees newly dead processes of a run and no living one.
 // After that, new processes must be appearing all the time.
 const confirmingScans = 2
-
-// isSeenDead reports whether a recent scan (maxAge) shows the process dead.
-func (s *scanner) isSeenDead(pid int) bool {
-	return time.Since(s.at) < maxAge && slices.ContainsFunc(s.stats, func(p stat) bool { return p.PID == pid && p.Dead() })
-}
 
 // RecordMembers records which processes belong to a run, so that their run is known after their parents have ended. It scans
 // /proc only if the main process may have descendants. Calls in quick succession share one scan.

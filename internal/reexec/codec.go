@@ -74,14 +74,10 @@ func encodedFields(v reflect.Value) (list []field) {
 		case name == "":
 			name = f.Name
 		}
-		list = append(list, field{name, how == "json", accessible(v.Field(i))})
+		// NewAt makes a value through which reflect can read and write an unexported field
+		list = append(list, field{name, how == "json", reflect.NewAt(f.Type, unsafe.Pointer(v.Field(i).UnsafeAddr())).Elem()})
 	}
 	return list
-}
-
-// accessible makes an unexported field readable and writable for package reflect.
-func accessible(v reflect.Value) reflect.Value {
-	return reflect.NewAt(v.Type(), unsafe.Pointer(v.UnsafeAddr())).Elem()
 }
 
 // encodedTime is the encoding of a time. The monotonic reading stays correct if somebody sets the wall clock meanwhile.

@@ -20,11 +20,6 @@ import (
 // snapshotTime limits how long the login scripts of a new session may run.
 const snapshotTime = 30 * time.Second
 
-// validSession reports whether the name of a session is valid. It becomes part of a path.
-func validSession(name string) bool {
-	return name != "" && len(name) <= 64 && !strings.ContainsAny(name, "/\x00") && name != "." && name != ".."
-}
-
 // prepare returns the process to start for a request. Call finish when that process has ended. fault is not nil if the request
 // can't be executed.
 func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*mux.End), fault *mux.End) {
@@ -51,7 +46,8 @@ func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*mux.End), fa
 // prepareLine is the part of prepare for a shell line, which runs in a session.
 func (s *server) prepareLine(ch *channel, spec proc.Spec) (proc.Spec, func(*mux.End), *mux.End) {
 	open := ch.request
-	if !validSession(open.Session) {
+	// the name is used as a file name
+	if name := open.Session; name == "" || len(name) > 64 || strings.ContainsAny(name, "/\x00") || name == "." || name == ".." {
 		return spec, nil, badOpen(fmt.Sprintf("%q is no name of a session", open.Session))
 	}
 	shell := s.shell(open.Shell)

@@ -94,7 +94,10 @@ func (p Policy) Check(s *sandbox.Spec) error {
 	if name, has := lo.FindKeyBy(s.Storage, func(name, _ string) bool { return name != "size" }); has {
 		return &RefusedError{"the storage option " + strconv.Quote(name), ""}
 	}
-	if name, has := lo.FindKeyBy(s.Labels, isForeignLabel); has {
+	// proxies and schedulers on the engine obey labels
+	if name, has := lo.FindKeyBy(s.Labels, func(name, _ string) bool {
+		return !strings.HasPrefix(name, "hermes-") && name != sandbox.LabelVolume && name != sandbox.LabelClient
+	}); has {
 		return &RefusedError{"the label " + strconv.Quote(name), "only those that begin with hermes- are"}
 	}
 	for _, m := range s.Mounts {
@@ -108,12 +111,6 @@ func (p Policy) Check(s *sandbox.Spec) error {
 	}
 	p.harden(s)
 	return nil
-}
-
-// isForeignLabel reports whether a caller may not set a label. Other programs on the engine, such as proxies and schedulers, obey
-// labels.
-func isForeignLabel(name, _ string) bool {
-	return !strings.HasPrefix(name, "hermes-") && name != sandbox.LabelVolume && name != sandbox.LabelClient
 }
 
 // harden adds missing protections to a Spec and lowers limits that are too high. A limit that is too high is no error, because

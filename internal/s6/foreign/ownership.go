@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 
 	"hinit/internal/fsutil"
 	"hinit/internal/s6/formats"
@@ -15,12 +16,6 @@ const (
 	maxFiles = 4096
 	deepest  = 16
 )
-
-// skipsCheck reports whether the ownership check leaves out a file in a service directory: files that s6 itself makes, and the
-// logger's directory, which is checked for itself.
-func skipsCheck(name string) bool {
-	return name == "supervise" || name == "event" || name == formats.LogDir
-}
 
 // writtenByOthers looks for something in a service directory that users other than root may have written. The result what describes
 // the first such file, or is "". All files are checked, because programs also read files in env and data. owned reports whether the
@@ -66,7 +61,7 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 		return fmt.Sprintf("it holds more than %d files", maxFiles)
 	}
 	for _, e := range entries {
-		if rel == "" && skipsCheck(e.Name()) {
+		if rel == "" && slices.Contains([]string{"supervise", "event", formats.LogDir}, e.Name()) { // s6 makes the first two; the logger's is checked apart
 			continue
 		}
 		name := path.Join(rel, e.Name())

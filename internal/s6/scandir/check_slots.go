@@ -114,7 +114,9 @@ func (s *Scanner) superviseNew() {
 		partial = fmt.Sprintf("it holds more than %d names, and hinit looks at no more", names)
 	}
 	for _, e := range entries {
-		if isNoService(e.Name()) || !e.IsDir() && e.Type()&fs.ModeSymlink == 0 || s.slot(e.Name()) != nil {
+		name := e.Name()
+		// the agent first creates gateway-NAME.tmp, and then renames it to gateway-NAME
+		if name[0] == '.' || strings.HasPrefix(name, "gateway-") && strings.HasSuffix(name, ".tmp") || !e.IsDir() && e.Type()&fs.ModeSymlink == 0 || s.slot(name) != nil {
 			continue
 		}
 		if why := s.limitReached(); why != "" {
@@ -153,12 +155,6 @@ func (s *Scanner) limitReached() string {
 		return err.Error()
 	}
 	return ""
-}
-
-// isNoService reports whether a directory of this name is never a service. The agent first creates gateway-NAME.tmp, and then
-// renames it to gateway-NAME.
-func isNoService(name string) bool {
-	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "gateway-") && strings.HasSuffix(name, ".tmp")
 }
 
 // refuse reports a directory that can't be a slot, but only once. If most complaints are made, it returns false.
