@@ -59,6 +59,16 @@ type share struct {
 	bytes  int
 }
 
+// countLines calls add for each share of b, with the number of lines that end after the first `written` bytes of b.
+func (b *block) countLines(written int, add func(src *source, lines int)) {
+	end := 0
+	for _, sh := range b.shares {
+		begin := end
+		end += sh.bytes
+		add(sh.source, bytes.Count(b.data[min(max(begin, written), end):end], []byte{'\n'}))
+	}
+}
+
 // console writes the lines of all services to one of the container's streams, stdout or stderr. Each pump (the goroutine that reads
 // one pipe) puts complete lines into blocks, and one goroutine writes the blocks. A pump whose source has used up its share of the
 // queue waits, as long as the reader makes progress. Meanwhile the pipe of the service fills up, and then the service waits too.
@@ -124,6 +134,7 @@ func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, must bool
 // addLines is enqueue without the masking of secrets. The caller holds mu.
 func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	if c.dead || c.closing {
+		src.lost.Add(uint64(bytes.Count(chunk, []byte{'\n'})))
 		return nil
 	}
 	must = must || c.noWaiting || c.stalled()

@@ -226,6 +226,48 @@ func TestConsoleOnAFullDisk(t *testing.T) {
 	}
 }
 
+// TestAConsoleThatTakesNothingIsCounted: the console was a file on a full disk, its lines were lost, and the status said that none was.
+func TestAConsoleThatTakesNothingIsCounted(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer full.Close()
+	r, gone, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gone.Close()
+	r.Close()
+	for name, console := range map[string]*os.File{"full disk": full, "reader gone": gone} {
+		s := newSet(Options{Stdout: console})
+		l := s.Open("x", "x", "")
+		stdout, stderr := pipes(t, l)
+		for i := range 10 {
+			put(t, stdout, "line\n")
+			testkit.Until(t, "it is read", func() bool { return l.Stats().Lines == uint64(i+1) })
+		}
+		closeAll(stdout, stderr)
+		closeSet(t, s)
+		if n := l.Stats().ConsoleDropped; n != 10 {
+			t.Errorf("%s: %d of 10 lines are counted", name, n)
+		}
+	}
+}
+
+// TestALineThatIsCutOffOnTheConsoleIsCounted: the disk became full in the middle of a block.
+func TestALineThatIsCutOffOnTheConsoleIsCounted(t *testing.T) {
+	a, b := &source{name: "a"}, &source{name: "b"}
+	data := &block{data: []byte("1\n2\n3\n4\n5\n6\n"), shares: []share{{a, 4}, {b, 4}, {a, 4}}}
+	for written, want := range []string{"a2 b2 a2 ", "a2 b2 a2 ", "a1 b2 a2 ", "a1 b2 a2 ", "a0 b2 a2 ", "a0 b2 a2 ", "a0 b1 a2 "} {
+		got := ""
+		data.countLines(written, func(src *source, lines int) { got += fmt.Sprint(src.name, lines, " ") })
+		if got != want {
+			t.Errorf("of %d bytes: %s, not %s", written, got, want)
+		}
+	}
+}
+
 func TestCloseWithABlockedConsole(t *testing.T) {
 	t.Parallel() // it waits
 	dir := t.TempDir()

@@ -33,8 +33,7 @@ func (c *console) run() {
 		if err := c.raw.Control(c.attempt); err != nil {
 			c.err = err
 		}
-		c.writing = nil
-		c.handleResult(c.err)
+		c.handleResult(b, c.err)
 		c.releaseBlock(b)
 	}
 }
@@ -112,9 +111,11 @@ func (c *console) writeAll(fd uintptr) {
 	}
 }
 
-// handleResult handles the result of a write. After a permanent error (EPIPE, EIO, EBADF) the console drops all lines. Any other
-// error is reported when it begins and when it ends.
-func (c *console) handleResult(err error) {
+// handleResult handles the result of writing block b. It counts the lines that were not written. After a permanent error (EPIPE, EIO,
+// EBADF) the console drops all lines. Any other error is reported when it begins and when it ends.
+func (c *console) handleResult(b *block, err error) {
+	countLost := func(src *source, lines int) { src.lost.Add(uint64(lines)) }
+	b.countLines(len(b.data)-len(c.writing), countLost)
 	switch {
 	case err == nil:
 		if c.faulty {
@@ -123,6 +124,9 @@ func (c *console) handleResult(err error) {
 		}
 	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EIO), errors.Is(err, unix.EBADF), errors.Is(err, os.ErrClosed):
 		c.mu.Lock()
+		for _, b := range c.queue {
+			b.countLines(0, countLost)
+		}
 		c.dead, c.queue, c.withDropped = true, nil, nil
 		c.wakePumps()
 		c.closeDrained()

@@ -1,7 +1,6 @@
 package logrotate
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -261,19 +261,12 @@ func (c *console) unsentLines() map[string]int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	lines := make(map[string]int64)
-	count := func(b *block) {
-		data := b.data
-		for _, sh := range b.shares {
-			n := min(sh.bytes, len(data))
-			lines[sh.source.name] += int64(bytes.Count(data[:n], []byte{'\n'}))
-			data = data[n:]
-		}
-	}
+	count := func(src *source, n int) { lines[src.name] += int64(n) }
 	if c.writingBlock != nil {
-		count(c.writingBlock)
+		c.writingBlock.countLines(0, count)
 	}
 	for _, b := range c.queue {
-		count(b)
+		b.countLines(0, count)
 	}
 	for _, src := range c.withDropped {
 		lines[src.name] += src.dropped
@@ -394,7 +387,7 @@ func (c *console) addUnsentNotices(s *Set, lines map[string]int64, stream int) {
 		s.mu.Lock()
 		l := s.logs[name]
 		s.mu.Unlock()
-		src := &source{name: name, profile: name}
+		src := &source{name: name, profile: name, lost: new(atomic.Uint64)}
 		if l != nil {
 			src = &l.sources[stream]
 		}

@@ -45,7 +45,7 @@ type Stats struct {
 	// Suppressed counts the lines above the rate limit, which were not written to the sinks. Lines includes them, and a
 	// record in the log states their number.
 	Suppressed     uint64
-	ConsoleDropped uint64 // lines missing on the console, where a notice states their number
+	ConsoleDropped uint64 // lines missing on the console. A notice states their number there, unless the console can't be written.
 	LinesLost      uint64 // lines missing in the file, where a gap marker states their number
 	LastError      string // the file's current error, or ""
 }
