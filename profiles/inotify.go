@@ -2,9 +2,9 @@ package profiles
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 
@@ -155,29 +155,44 @@ func (w *Watcher) warnNotifications() {
 
 // reportWarnings reports the warnings of a full scan that the full scan before did not have.
 func (w *Watcher) reportWarnings(warnings []Warning) {
-	now := make(map[string]bool, len(warnings))
+	w.mu.Lock()
+	before := w.listWarned
+	w.listWarned = warnings
+	w.mu.Unlock()
 	for _, warning := range warnings {
-		now[warning.Message] = true
-		if !w.listWarned[warning.Message] {
+		if !slices.Contains(before, warning) {
 			w.options.Notify(Warned{Warning: warning})
 		}
 	}
-	w.listWarned = now
 }
 
 // warnOnce reports err as a warning about profile, or about no single profile if that is "". It stays silent while the error with
 // this key keeps its text. A nil err ends the problem: if the same error comes back later, it is reported again.
 func (w *Watcher) warnOnce(key, profile string, err error) {
+	w.mu.Lock()
+	before := w.warned[key]
 	if err == nil {
 		delete(w.warned, key)
-		return
+	} else {
+		w.warned[key] = Warning{profile, err.Error()}
 	}
-	text := err.Error()
-	if w.warned[key] == text || errors.Is(err, context.Canceled) {
-		return
+	now := w.warned[key]
+	w.mu.Unlock()
+	if err != nil && now != before {
+		w.options.Notify(Warned{Warning: now})
 	}
-	w.warned[key] = text
-	w.options.Notify(Warned{Warning: Warning{Profile: profile, Message: text}})
+}
+
+// isWarned reports whether a warning about the directory called name holds.
+func (w *Watcher) isWarned(name string) bool {
+	return slices.ContainsFunc(w.Warnings(), func(warning Warning) bool { return warning.Profile == name })
+}
+
+// Warnings returns the warnings that hold now. It doesn't block.
+func (w *Watcher) Warnings() []Warning {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.AppendSeq(slices.Clone(w.listWarned), maps.Values(w.warned))
 }
 
 // warnVolume is warnOnce for an error about the whole volume.

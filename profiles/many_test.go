@@ -44,8 +44,8 @@ func TestManyEmptyDirectoriesHideNoProfile(t *testing.T) {
 	if most > before+5 {
 		t.Errorf("%d goroutines at the boot, %d before", most, before)
 	}
-	if len(plan.Warnings) != 1 || !strings.Contains(plan.Warnings[0].Message, "more than 50 directories without SOUL.md") || !strings.Contains(plan.Warnings[0].Message, "profiles.max") {
-		t.Errorf("warnings %q", plan.Warnings)
+	if len(plan.Lasting) != 1 || !strings.Contains(plan.Lasting[0].Message, "more than 50 directories without SOUL.md") || !strings.Contains(plan.Lasting[0].Message, "profiles.max") {
+		t.Errorf("warnings %q", plan.Lasting)
 	}
 
 	w, r := startWatcher(t, s, WatchOptions{Known: []Profile{s.profile(Default), s.profile("zz")}})
@@ -136,7 +136,7 @@ func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 	Write(t, s, "profiles/bare/x", "")
 	w := &Watcher{
 		store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: map[string]Hash{"a": "x"}, known: make(map[string]*scanned),
-		warned: make(map[string]string),
+		warned: make(map[string]Warning),
 	}
 	t.Cleanup(func() { w.inotify.Close() })
 	var changed []string
@@ -219,7 +219,7 @@ func TestWatchesGoToProfilesFirst(t *testing.T) {
 func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 	s := NewVolume(t)
 	emptyDirs(t, s, "a", maxUnmarkedWatches+50)
-	w := &Watcher{store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
+	w := &Watcher{store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]Warning)}
 	t.Cleanup(func() { w.inotify.Close() })
 	for range 2 {
 		if err := w.scanAll(t.Context()); err != nil {
@@ -300,7 +300,7 @@ func BenchmarkScans(b *testing.B) {
 	for _, n := range []int{2_500, 10_000, 40_000} {
 		s := Open(b.TempDir(), nil, "").SetMaxProfiles(2000)
 		emptyDirs(b, s, "a", n)
-		w := &Watcher{store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
+		w := &Watcher{store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]Warning)}
 		b.Run(fmt.Sprintf("all/%d", n), func(b *testing.B) {
 			for b.Loop() {
 				if err := w.scanAll(b.Context()); err != nil {
@@ -332,8 +332,8 @@ func TestADirectoryThatDoesNotAnswerAtTheBootIsNamed(t *testing.T) {
 	Write(t, s, "profiles/well/SOUL.md", "")
 	s.silent["profiles/slow"] = true
 	plan := s.Reconcile(BootOptions{})
-	if !slices.Equal(plan.Silent, []string{"slow"}) || plan.Unread || len(plan.Profiles) != 2 || len(plan.Warnings) != 1 {
-		t.Errorf("silent %q, unread %v, profiles %+v, warnings %q", plan.Silent, plan.Unread, plan.Profiles, plan.Warnings)
+	if !slices.Equal(plan.Silent, []string{"slow"}) || plan.Unread || len(plan.Profiles) != 2 || len(plan.Lasting) != 1 {
+		t.Errorf("silent %q, unread %v, profiles %+v, warnings %q", plan.Silent, plan.Unread, plan.Profiles, plan.Lasting)
 	}
 	s.silent[profilesDir] = true
 	if plan := s.Reconcile(BootOptions{}); !plan.Unread {

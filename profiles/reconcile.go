@@ -90,6 +90,8 @@ type Plan struct {
 	Lines []string
 	// Warnings are messages for the container's standard error. None of them stops the boot.
 	Warnings []Warning
+	// Lasting are further warnings. The [Watcher] also reports them, and knows how long they hold.
+	Lasting []Warning
 
 	reported int // number of decisions that were passed to Decided
 }
@@ -112,7 +114,7 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 
 	var p Plan
 	if err := s.decideAll(&p, o); err != nil {
-		p.warn(Default, "cannot read the profiles: %v", err)
+		p.Lasting = append(p.Lasting, Warning{Message: err.Error()})
 	}
 	if len(p.Profiles) == 0 {
 		p.decide(Decision{Profile: s.profile(Default), PriorState: State{}.Prior(), PriorExit: ExitUnknown}, false)
@@ -171,10 +173,10 @@ func (s *Store) decideAll(p *Plan, o BootOptions) error {
 	}
 	l, err := s.list(nil)
 	if err != nil {
-		p.warn("", "cannot read the profiles: %v", err)
+		p.Lasting = append(p.Lasting, Warning{Message: err.Error()})
 	}
 	p.Silent, p.Unread = l.silentDirs, errors.Is(err, errSilent)
-	p.Warnings = append(p.Warnings, l.warnings...)
+	p.Lasting = append(p.Lasting, l.warnings...)
 	if o.Found != nil {
 		o.Found(1 + len(l.marked))
 	}
@@ -210,7 +212,7 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	if slices.Contains(names, stateFile) {
 		var err error
 		if st, err = readState(d, home); err != nil {
-			p.warn(name, "%v", stateError(name, err))
+			p.Lasting = append(p.Lasting, Warning{name, stateError(name, err).Error()})
 		}
 	}
 	if slices.Contains(names, intentFile) && s.restoreRecorded(d, home, &st) {

@@ -56,15 +56,15 @@ type Watcher struct {
 	wake    chan struct{} // wakes the goroutine after Interest was called; capacity 1
 	done    chan struct{}
 
-	mu          sync.Mutex // guards interest and interestNew; never held during disk operations
+	mu          sync.Mutex // guards the fields in this group; never held during disk operations
 	interest    map[string]Hash
-	interestNew map[string]bool // profiles for which Interest was called since their inputs were last scanned
+	interestNew map[string]bool    // profiles for which Interest was called since their inputs were last scanned
+	listWarned  []Warning          // warnings of the last full scan
+	warned      map[string]Warning // by kind of problem: the last warning of warnOnce, while it holds
 
 	// Only the watcher's goroutine uses the fields from here on.
 	known      map[string]*scanned
-	candidates map[string]bool   // directories in profiles/ without the marker; at most as many as the limit on profiles
-	listWarned map[string]bool   // messages of the warnings of the last full scan
-	warned     map[string]string // by kind of problem: the last error that warnOnce has reported
+	candidates map[string]bool // directories in profiles/ without the marker; at most as many as the limit on profiles
 	notifications
 	lastScan
 	pending
@@ -143,7 +143,7 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 		interest: make(map[string]Hash), interestNew: make(map[string]bool),
 		known:      make(map[string]*scanned),
 		candidates: make(map[string]bool),
-		warned:     make(map[string]string),
+		warned:     make(map[string]Warning),
 		pending:    pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)},
 	}
 	for _, p := range o.Known {
@@ -306,7 +306,7 @@ func (w *Watcher) markChanged(ev watch.Event) {
 	dir, file := filepath.Split(ev.Name)
 	dir = filepath.Clean(dir)
 	profilesPath := filepath.Join(w.store.root, profilesDir)
-	if ev.Op == watch.Chmod && self && !(dir == profilesPath && w.candidates[file]) { // a candidate may have become readable
+	if ev.Op == watch.Chmod && self && !(dir == profilesPath && (w.candidates[file] || w.isWarned(file))) { // it may have become readable
 		return
 	}
 	name := Default

@@ -18,7 +18,9 @@ func (w *Watcher) scanAll(ctx context.Context) error {
 	w.clearPending()
 	w.dirComplete = false
 	err := w.scanVolume(ctx)
-	w.warnVolume(err)
+	if ctx.Err() == nil {
+		w.warnVolume(err)
+	}
 	w.scannedAt = began
 	w.scheduleNext(began, err)
 	return err
@@ -74,7 +76,7 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 	}
 	w.reportWarnings(l.warnings)
 	if !l.profilesLeftOut {
-		delete(w.warned, limitKey)
+		w.warnOnce(limitKey, "", nil)
 	}
 	here := make(map[string]bool, len(l.marked)+len(l.unmarked))
 	for _, name := range slices.Concat(l.marked, l.unmarked) {
@@ -213,7 +215,7 @@ func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool, changed time.T
 		p := w.known[name].profile
 		delete(w.known, name)
 		w.EndInterest(name)
-		delete(w.warned, "state of "+name)
+		w.warnOnce("state of "+name, name, nil)
 		w.options.Notify(Disappeared{Profile: p, Changed: changed})
 	}
 }
@@ -300,7 +302,7 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 		return true
 	case errors.Is(err, fs.ErrNotExist), err == nil && !info.IsDir() && info.Mode()&fs.ModeSymlink == 0:
 		w.forgetCandidate(name)
-		return true // the new directory is already removed or replaced
+		return !w.isWarned(name) // the new directory is already removed or replaced
 	case err != nil, !info.IsDir():
 		return false
 	case w.candidates[name] && w.inotify.ID(path) == stampOf(info).ID:

@@ -227,7 +227,7 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 	m.writeBootLog(ctx, &b, writeLog)
 	m.storeUnread(plan)
 	for _, w := range plan.Warnings {
-		m.warn(w)
+		m.Logger.Warn("%s", w)
 	}
 	for _, line := range plan.Lines {
 		m.Logger.Print(line)

@@ -17,7 +17,6 @@ type gateway struct {
 	inputs           profiles.Hash   // hash of the inputs with which the gateway was started
 	doubtfulInputs   profiles.Hash   // hash of inputs that may have changed just after the start; the same content restarts the gateway only once
 	platformProblem  string          // last problem with its platforms that the gateway reported
-	warning          string          // last warning about the profile, for the status
 	notStartedReason string          // why the boot did not start the gateway, for the status
 	wanted           bool            // the state file says that the gateway should run
 	exclusives       []profiles.Exclusive
@@ -54,32 +53,15 @@ func (m *Manager) recordNotStarted(d profiles.Decision) {
 	m.updateRecord(d.Profile.Name, func(g *gateway) { g.notStartedReason = text })
 }
 
-// warn reports a warning about a profile. The status shows the last warning of each profile, so that no agent can displace a
-// warning about another agent's profile. A directory that is no profile gets no such place, because an agent can make any
-// number of them; its warning goes to the log only.
-func (m *Manager) warn(w profiles.Warning) {
-	if !m.Registry.ProfileExists(w.Profile) {
-		m.Logger.Warn("%s", w)
-		return
-	}
-	text, known := show.Line(w.Message), ""
-	if m.updateRecord(w.Profile, func(g *gateway) { known, g.warning = g.warning, text }); text != known {
-		m.say("warning: %s", text)
-	}
-}
-
-// Warnings returns the last warning about each profile, sorted. They are not handed over at a re-execution: the watcher
-// reports them again.
+// Warnings returns the warnings about profiles and their directories that hold now, sorted. No agent displaces a warning about the
+// profile of another.
 func (m *Manager) Warnings() (list []string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, g := range m.gateways.byProfile {
-		if g.warning != "" {
-			list = append(list, g.warning)
+	if w := m.watch(); w != nil {
+		for _, warning := range w.Warnings() {
+			list = append(list, supervisor.ShortenText(show.Line(warning.Message)))
 		}
 	}
-	slices.Sort(list)
-	return list
+	return slices.Compact(slices.Sorted(slices.Values(list)))
 }
 
 // forget drops everything about a profile that was removed.

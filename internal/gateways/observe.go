@@ -125,10 +125,12 @@ func (m *Manager) followState(profile string) {
 	outcome, err := m.Intents.Restore(profile, state)
 	serves, _ := m.servedByDefault(profile)
 	serves = serves && !m.Registry.MayRunOwnGateway(profile) // the agent's own boot also makes a down file for such a profile
-	if want, asked := m.Intents.Want(profile); asked {
+	want, known := m.Intents.Want(profile)
+	if !known {
+		want, known = state.Desired, state.HasDesired
+	}
+	if known {
 		m.Registry.SetDown(profile, want != profiles.Running || serves || m.isCmdGateway(profile), false)
-	} else if state.HasDesired {
-		m.Registry.SetDown(profile, state.Desired != profiles.Running || serves || m.isCmdGateway(profile), false)
 	}
 	switch {
 	case err != nil:

@@ -253,3 +253,19 @@ func TestAProfileKeepsTheWarningsAboutOthers(t *testing.T) {
 	}
 	h.until("the profile is forgotten", shown("it isn't a JSON object"))
 }
+
+// TestAWarningEndsWithItsCause: the status showed a damaged state file and a link in place of a profile long after both were mended.
+func TestAWarningEndsWithItsCause(t *testing.T) {
+	h, m := newHost(t, "coder")
+	h.start(m)
+	h.write("coder", profiles.StateFile, "[]")
+	if err := os.Symlink("coder", h.dir("link")); err != nil {
+		t.Fatal(err)
+	}
+	h.until("both are shown", func() bool { return len(m.Warnings()) == 2 })
+	h.write("coder", profiles.StateFile, "{}")
+	if err := os.Remove(h.dir("link")); err != nil {
+		t.Fatal(err)
+	}
+	h.until("neither is shown", func() bool { return len(m.Warnings()) == 0 })
+}

@@ -31,7 +31,7 @@ func (m *Manager) handleProfileEvent(ctx context.Context, e profiles.Event) {
 		m.ReadSecrets(profiles.SlotName(e.Profile.Name), e.Profile.Name)
 		m.Registry.Post(supervisor.InputsChanged{Name: profiles.SlotName(e.Profile.Name)})
 	case profiles.Warned:
-		m.warn(e.Warning)
+		m.say("warning: %s", e.Warning)
 	}
 }
 
