@@ -103,6 +103,11 @@ func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 	if failed != nil && (errors.Is(failed, ErrNotExist) || errors.Is(failed, ErrName) || !isIntent(want)) {
 		return nil, failed
 	}
+	if failed != nil {
+		if st, err := in.store.ReadState(profile); err == nil && st.HasDesired && st.Desired == want {
+			failed = nil // nothing had to be written
+		}
+	}
 	in.put(profile, intent{want: want, at: now, pending: failed != nil})
 	if failed != nil {
 		return func() error { return failed }, nil

@@ -167,6 +167,29 @@ func TestSetThatFails(t *testing.T) {
 	}
 }
 
+// TestAnOrderThatTheVolumeHasAlreadyNeedsNoRecord: on a full disk "start" of a gateway that the disk had as running failed, and said that
+// a restart of the container might undo it.
+func TestAnOrderThatTheVolumeHasAlreadyNeedsNoRecord(t *testing.T) {
+	s := profiles.NewVolume(t)
+	in := profiles.NewIntents(s)
+	full := errors.New("no space left on device")
+	order := func(want string) error {
+		writes := 0
+		in.CheckWrite = func() error { // the first call is before the record
+			writes++
+			return map[bool]error{true: full}[writes > 1]
+		}
+		return in.Set(profiles.Default, want)
+	}
+	profiles.Write(t, s, profiles.StateFile, `{"desired_state":"running"}`)
+	if err := order(profiles.Running); err != nil || len(in.Pending()) > 0 {
+		t.Errorf("what the disk has: %v, pending %q", err, in.Pending())
+	}
+	if err := order(profiles.Stopped); !errors.Is(err, full) || len(in.Pending()) == 0 {
+		t.Errorf("another state: %v, pending %q", err, in.Pending())
+	}
+}
+
 func TestAnIntentThatIsNotSyncedYetSurvivesTheEndOfHinit(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, profiles.StateFile, `{"desired_state":"running"}`)
