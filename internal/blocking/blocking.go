@@ -30,12 +30,13 @@ type Share int
 
 // The shares.
 const (
-	Volume  Share = iota // the data volume: profiles, their files, owners
-	Logs                 // log files
-	Runtime              // the runtime directory (/run/hinit) and the s6 service directories in it
-	Foreign              // anything else that may hang: hinit.yaml, programs, service directories that hinit did not make
-	Peers                // sockets of processes that root does not trust, see [Peer]
-	Environ              // environments of processes that hide their service, see package proc
+	Volume   Share = iota // the data volume: profiles, their files, owners
+	Logs                  // log files
+	Runtime               // the runtime directory (/run/hinit) and the s6 service directories in it
+	Foreign               // anything else that may hang: hinit.yaml, service directories that hinit did not make
+	Programs              // programs and directories of services that start, which their users choose, see package proc
+	Peers                 // sockets of processes that root does not trust, see [Peer]
+	Environ               // environments of processes that hide their service, see package proc
 	// Short is for calls that normally don't wait: on sockets of root's clients, pipes of services and files in /proc. Even such
 	// a call can take long, for instance while the kernel has stopped the container because its processor time is used up. Each
 	// call that takes long needs a thread, and many goroutines may make such calls at the same time. Code that needs turns of
@@ -45,7 +46,7 @@ const (
 )
 
 // turns is how many calls of each share may wait at the same time.
-var turns = [shares]int{Volume: 6, Logs: 3, Runtime: 2, Foreign: 3, Peers: 1, Environ: 1, Short: 2}
+var turns = [shares]int{Volume: 6, Logs: 3, Runtime: 2, Foreign: 3, Programs: 1, Peers: 1, Environ: 1, Short: 2}
 
 // taken has a channel for each share, with a token for every turn in use.
 var taken = channels()
@@ -60,7 +61,7 @@ func channels() (t [shares]chan struct{}) {
 // MinimizeTurns reduces the turns to the minimum, for a container that allows hardly any threads. Call it before the first turn
 // is taken.
 func MinimizeTurns() {
-	turns = [shares]int{Volume: 2, Logs: 1, Runtime: 1, Foreign: 1, Peers: 1, Environ: 1, Short: 1}
+	turns = [shares]int{Volume: 2, Logs: 1, Runtime: 1, Foreign: 1, Programs: 1, Peers: 1, Environ: 1, Short: 1}
 	taken = channels()
 }
 
@@ -86,6 +87,9 @@ func Do(s Share, f func() error) error {
 	defer func() { <-taken[s] }()
 	return f()
 }
+
+// HasTurn reports whether a turn of the share is free.
+func HasTurn(s Share) bool { return len(taken[s]) < cap(taken[s]) }
 
 // Run is Do for a function that can't fail.
 func Run(s Share, f func()) { _ = Do(s, func() error { f(); return nil }) }

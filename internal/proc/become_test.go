@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/blocking"
 	"hinit/internal/testkit"
 	"hinit/internal/testproc"
 )
@@ -93,13 +94,43 @@ func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
 	if took := time.Since(began); took > 15*time.Second {
 		t.Errorf("10 starts took %v", took)
 	}
-	for range 3 { // PID 1 waited for a second of every eleven, for as long as the agent liked
-		before := table.checkPause
-		table.checksPausedUntil = time.Time{}
-		_, _ = table.Spawn(Spec{ID: 20, Name: "run", Argv: []string{"nothere"}, Env: []string{"PATH=" + strings.Repeat(dir+"/x:", 300)}, Dir: "/", Cred: agent})
-		if paused := !table.checksPausedUntil.IsZero(); paused && table.checkPause <= before {
-			t.Errorf("the pause after a slow look was %v, and is %v now", before, table.checkPause)
+	// The looks of other services waited for the pause of this one, which doubled until it took years.
+	_, slow := table.slowServices["run"]
+	if left := time.Until(table.checksPausedUntil); left > checkPause || slow && left < 0 {
+		t.Errorf("the looks of others wait for %v", left)
+	}
+	table.checksPausedUntil = time.Time{}
+	blocking.Run(blocking.Programs, func() {}) // the last slow look has ended then
+	for name, looks := range map[string]bool{"other": true, "run": !slow} {
+		_, err := table.Spawn(Spec{ID: 20, Name: name, Argv: []string{"nothere"}, Env: []string{"PATH=/nothere"}, Dir: "/", Cred: agent})
+		if (err != nil) != looks {
+			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestPathsThatHangHoldUpNoOtherWork: three look-ups of one agent on a dead network mount took all turns of everything else.
+func TestPathsThatHangHoldUpNoOtherWork(t *testing.T) {
+	if os.Getuid() != 0 {
+		testkit.SkipOrFail(t, "needs root")
+	}
+	free := make(chan struct{})
+	defer close(free)
+	hangs := make(chan struct{})
+	go blocking.Run(blocking.Programs, func() { close(hangs); <-free })
+	<-hangs
+	table := newTable(t)
+	began := time.Now()
+	for id := uint64(1); id < 4; id++ {
+		if _, err := table.Spawn(Spec{ID: id, Name: "run", Argv: []string{"nothere"}, Env: []string{"PATH=/nothere"}, Dir: "/", Cred: &Cred{UID: 10000, GID: 10000}}); err != nil {
+			t.Errorf("its paths are looked at: %v", err)
+		}
+	}
+	if took := time.Since(began); took > 3*checkTime/2 {
+		t.Errorf("three starts took %v", took)
+	}
+	if !blocking.HasTurn(blocking.Foreign) {
+		t.Error("there is no turn for other work")
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -200,30 +201,31 @@ func TakeForeground(tty *os.File) error {
 // The functions below find errors of a start before the fork. After it, only the log of the service would show them.
 
 // checkTime is how long a start waits for the check of its paths. If a check takes longer, findProgram skips all checks for
-// firstCheckPause, and for twice as long each further time. An agent can make every check slow.
-const checkTime, firstCheckPause = time.Second, 10 * time.Second
+// checkPause, and the checks of the same service for slowPause. An agent can make every check of its services slow.
+const checkTime, checkPause, slowPause = time.Second, 10 * time.Second, 10 * time.Minute
 
 // findProgram returns the path of the program to execute, or an error that would otherwise come after the fork. Another
 // user's paths may lead anywhere, and following their links may take minutes. So for such a process findProgram checks with
 // that user's permissions and for at most checkTime. Then it returns the path unchecked, and the new process itself reports
-// errors.
+// errors. While an earlier check hangs, findProgram checks no path.
 func (t *Table) findProgram(spec Spec) (path string, err error) {
 	if !spec.changesUser() {
 		return checkProgram(spec)
 	}
-	if time.Now().Before(t.checksPausedUntil) {
+	now := time.Now()
+	if now.Before(t.checksPausedUntil) || now.Before(t.slowServices[spec.Name]) || !blocking.HasTurn(blocking.Programs) {
 		return cmp.Or(spec.Path, spec.Argv[0]), nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), checkTime)
 	defer cancel()
 	var found string
-	err = blocking.Within(ctx, blocking.Foreign, "looking at the command", func() (err error) {
+	err = blocking.Within(ctx, blocking.Programs, "looking at the command", func() (err error) {
 		runAs(spec.Cred.UID, spec.Cred.GID, func() { found, err = checkProgram(spec) })
 		return err
 	})
 	if ctx.Err() != nil {
-		t.checkPause = max(2*t.checkPause, firstCheckPause)
-		t.checksPausedUntil = time.Now().Add(t.checkPause)
+		maps.DeleteFunc(t.slowServices, func(_ string, until time.Time) bool { return until.Before(now) })
+		t.checksPausedUntil, t.slowServices[spec.Name] = now.Add(checkPause), now.Add(slowPause)
 		return cmp.Or(spec.Path, spec.Argv[0]), nil
 	}
 	return found, err
@@ -254,7 +256,8 @@ func checkSettings(spec Spec) error {
 	}
 	for _, l := range spec.Limits {
 		var now unix.Rlimit
-		if unix.Getrlimit(l.Resource, &now) != nil || l.Hard <= now.Max || canRaiseLimits(spec.Cred) {
+		mayRaise := (spec.Cred == nil || spec.Cred.UID == 0) && hasCapability(unix.CAP_SYS_RESOURCE) // only root keeps the capability
+		if mayRaise || unix.Getrlimit(l.Resource, &now) != nil || l.Hard <= now.Max {
 			continue
 		}
 		return &SpawnError{Limit: true, Object: LimitName(l.Resource) + " to " + LimitText(l.Hard), Err: fmt.Errorf(
@@ -316,10 +319,4 @@ func leadsToDescriptor(path string) bool {
 		unix.Close(fd)
 	}
 	return errors.Is(err, unix.ELOOP)
-}
-
-// canRaiseLimits reports whether a process with these credentials can raise a hard limit. That needs CAP_SYS_RESOURCE, which
-// a process keeps only as root.
-func canRaiseLimits(cred *Cred) bool {
-	return (cred == nil || cred.UID == 0) && hasCapability(unix.CAP_SYS_RESOURCE)
 }

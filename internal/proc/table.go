@@ -42,12 +42,12 @@ type Table struct {
 	oom               int               // oom_score_adj of hinit
 	byMark            map[uint64]uint64 // run numbers by mark
 	members           membership
-	environ           environRead   // the last read of an environment, while its result is unused
-	environWaited     time.Duration // how long the present scan has waited for environments
-	heldByTracer      []int         // dead main processes that a tracer holds; nextHeldByTracer returns one at a time
-	heldSearched      time.Time     // when nextHeldByTracer last searched
-	checksPausedUntil time.Time     // until then, findProgram checks no paths
-	checkPause        time.Duration // length of the last such pause
+	environ           environRead          // the last read of an environment, while its result is unused
+	environWaited     time.Duration        // how long the present scan has waited for environments
+	heldByTracer      []int                // dead main processes that a tracer holds; nextHeldByTracer returns one at a time
+	heldSearched      time.Time            // when nextHeldByTracer last searched
+	checksPausedUntil time.Time            // until then, findProgram checks no paths
+	slowServices      map[string]time.Time // until when findProgram checks no paths of a service, by its name
 }
 
 // run is what the table knows about the processes of one run.
@@ -99,7 +99,7 @@ func New() (*Table, error) {
 	_, _ = rand.Read(nonce) // never fails (crypto/rand)
 	t := &Table{
 		owned: make(map[int]uint64), runs: make(map[uint64]*run), forkers: map[int]bool{os.Getpid(): true}, null: null, nonce: hex.EncodeToString(nonce),
-		procfs: newScanner(), marks: newMarker(), oom: ownOOMScore(), byMark: make(map[uint64]uint64),
+		slowServices: make(map[string]time.Time), procfs: newScanner(), marks: newMarker(), oom: ownOOMScore(), byMark: make(map[uint64]uint64),
 		members: membership{known: make(map[identity]uint64), origins: make(map[identity]uint64)},
 	}
 	var mask, empty unix.Sigset_t
