@@ -12,6 +12,8 @@ type Var struct {
 	Name  string
 	Raw   string // the value without its quotes, if it has any
 	Quote byte   // '"' or '\'', or 0 for a value without quotes
+	// Begin and End are the position, in the file, of the lines that set the variable.
+	Begin, End int
 }
 
 // Value returns the value of the variable. It replaces escapes only if the value was in double quotes.
@@ -34,7 +36,9 @@ func Parse(text string) []Var {
 	// For each quote character, open says that the rest of the text contains no closing quote, so later lines need not search for
 	// one.
 	var open [256]bool
+	whole := text
 	for text != "" {
+		v := Var{Begin: len(whole) - len(text)}
 		var line string
 		line, text, _ = strings.Cut(text, "\n")
 		name, value, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "export "), "=")
@@ -42,13 +46,14 @@ func Parse(text string) []Var {
 			continue
 		}
 		value = strings.TrimSpace(value)
-		v := Var{Name: strings.TrimSpace(name), Raw: value}
+		v.Name, v.Raw = strings.TrimSpace(name), value
 		if value != "" && strings.IndexByte(`"'`, value[0]) >= 0 {
 			v.Quote = value[0]
 			v.Raw, text, open[v.Quote] = quoted(value, text, open[v.Quote])
 		} else if i := strings.Index(value, " #"); i >= 0 {
 			v.Raw = strings.TrimSpace(value[:i])
 		}
+		v.End = len(whole) - len(text)
 		vars = append(vars, v)
 	}
 	return vars

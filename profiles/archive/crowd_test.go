@@ -92,6 +92,17 @@ func TestManyLinesInAnEnvHoldUpNoClone(t *testing.T) {
 	}
 }
 
+// TestATokenOfSeveralLinesIsNotCloned: a quoted token was cut off after its first line, and two gateways had the rest.
+func TestATokenOfSeveralLinesIsNotCloned(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "SOUL.md"), "soul")
+	write(t, filepath.Join(dir, ".env"), "# mine\nA=\"1\n2\"\nexport X_BOT_TOKEN = \"first\nsecond\nB=third\" # why\nC='\nY_APP_TOKEN=4\n'\nAPI_SERVER_PORT='\n1'")
+	out, _, _ := exported(t, archive.Export{Home: dir, Clone: true, Secrets: true})
+	if env := string(must(os.ReadFile(imported(t, out) + "/.env"))(t)); env != "# mine\nA=\"1\n2\"\nC='\nY_APP_TOKEN=4\n'\n" {
+		t.Errorf("the clone has %q", env)
+	}
+}
+
 // TestADirectoryOfManyFilesIsSentInOneOrder cuts the archive of such a profile in its middle. Names come in the order of the file
 // system, and the rest must follow the part that was sent.
 func TestADirectoryOfManyFilesIsSentInOneOrder(t *testing.T) {

@@ -83,16 +83,13 @@ func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip
 // [profiles.Store.Exclusives]), and the names of these variables.
 func withoutIdentity(text string) (kept string, names []string) {
 	var b strings.Builder // agents decide how many lines there are, so don't keep a list
-	for line := range strings.Lines(text) {
-		name := ""
-		for _, v := range dotenv.Parse(line) {
-			name = v.Name
-		}
-		if strings.HasSuffix(name, "_BOT_TOKEN") || strings.HasSuffix(name, "_APP_TOKEN") || name == "API_SERVER_PORT" {
-			names = append(names, name)
-		} else {
-			b.WriteString(line)
+	end := 0              // of the last variable that was removed
+	for _, v := range dotenv.Parse(text) {
+		if strings.HasSuffix(v.Name, "_BOT_TOKEN") || strings.HasSuffix(v.Name, "_APP_TOKEN") || v.Name == "API_SERVER_PORT" {
+			b.WriteString(text[end:v.Begin])
+			names, end = append(names, v.Name), v.End
 		}
 	}
+	b.WriteString(text[end:])
 	return b.String(), names
 }
