@@ -143,8 +143,8 @@ func (c *composeImport) readProcess(p setting) {
 		switch e.name {
 		case "replicas":
 			n, err := strconv.Atoi(e.value)
-			if err != nil || n < 1 || n > maxReplicas {
-				c.note(e.from, "%q is no number from 1 to %d; one is made", e.value, maxReplicas)
+			if err != nil || n < 1 {
+				c.note(e.from, "%q is no number from 1; one is made", e.value)
 				n = 1
 			}
 			replicas = n

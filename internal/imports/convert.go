@@ -83,6 +83,9 @@ func Convert(path, format string) (Result, error) {
 	if err := read(path); err != nil {
 		return Result{}, err
 	}
+	if im.full {
+		return Result{}, fmt.Errorf("%s has more than %d services, with the replicas of each; import parts of it, or have fewer replicas", path, maxServices)
+	}
 	text, err := im.makeText(path, format)
 	return Result{Format: format, YAML: text, Notes: im.notes}, err
 }
@@ -152,6 +155,7 @@ func readFile(path string) ([]byte, error) {
 // importer collects the services of the new configuration, and the notes about what was not imported.
 type importer struct {
 	services []*service
+	full     bool // there were more services than maxServices
 	notes    []Note
 	names    map[string]bool
 	defaults struct { // defaults of the other supervisor that differ from hinit's
@@ -178,6 +182,10 @@ func (im *importer) note(at from, format string, args ...any) {
 // add adds a service to the new configuration. If its name is not valid in hinit.yaml or already used, add changes the name and
 // adds a note.
 func (im *importer) add(at place, name string) *service {
+	if len(im.services) >= maxServices {
+		im.full = true // the service is not converted
+		return &service{values: make(values), from: make(map[string]place)}
+	}
 	valid := serviceName(name)
 	for n := 2; im.names[valid]; n++ {
 		valid = fmt.Sprintf("%s-%d", serviceName(name), n)
@@ -199,13 +207,13 @@ func (im *importer) dropWithoutCommand(s *service, at from) {
 	}
 }
 
-// maxReplicas limits the services that are made from one program with replicas.
-const maxReplicas = 200
+// maxServices is the maximum number of services that are converted. Each replica of a program is a service.
+const maxServices = 1000
 
 // replicas calls make for each replica of a program; make adds the replica's service. Only the notes about the first one are
 // kept, because the others have the same.
 func (im *importer) replicas(count int, make func(n int)) {
-	for n := range count {
+	for n := 0; n < count && !im.full; n++ {
 		before := slices.Clone(im.notes)
 		make(n)
 		if n > 0 {

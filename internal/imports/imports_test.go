@@ -286,6 +286,36 @@ func TestMergesOfMergesEndAtOnce(t *testing.T) {
 	}
 }
 
+// TestAHundredProgramsOfTwoHundredReplicasAreRefused: they took 42 seconds and half a gigabyte.
+func TestAHundredProgramsOfTwoHundredReplicasAreRefused(t *testing.T) {
+	for name, text := range map[string]string{
+		"process-compose.yaml": "processes:\n" + numbered(100, "  p%d: {command: x, replicas: 200}\n"),
+		"supervisord.conf":     numbered(1001, "[program:p%d]\ncommand=x\n"),
+	} {
+		file := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		_, err := Convert(file, "")
+		if err == nil || !strings.Contains(err.Error(), "has more than 1000 services, with the replicas of each; import parts of it") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("%s took %v", name, took)
+		}
+	}
+}
+
+// numbered repeats a text with the numbers from 1 to n.
+func numbered(n int, format string) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, format, i+1)
+	}
+	return b.String()
+}
+
 // A schedule that can't be taken over made a task that runs only by hand, and a service that waited for its end never started.
 func TestNothingWaitsForATaskThatRunsOnlyByHand(t *testing.T) {
 	for name, files := range map[string]map[string]string{

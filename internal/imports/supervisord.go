@@ -162,10 +162,6 @@ func (im *importer) program(s *section, name string, priorities map[*service]int
 	if processes > 1 && !strings.Contains(process, "process_num") {
 		process += "-%(process_num)d"
 	}
-	if processes > maxReplicas {
-		im.note(from{s.place, "numprocs"}, "%d processes are a service each; %d are made", processes, maxReplicas)
-		processes = maxReplicas
-	}
 	im.replicas(processes, func(n int) {
 		vars := map[string]string{
 			"program_name": name, "group_name": name, "process_num": strconv.Itoa(first + n), "numprocs": strconv.Itoa(processes), "here": filepath.Dir(s.file),
