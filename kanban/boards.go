@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/samber/lo"
-	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/wholefile"
@@ -284,9 +283,8 @@ func (p ProfileDirs) Toolsets(name string) []string {
 		} `yaml:"agent"`
 	}
 	data, err := wholefile.Read(filepath.Join(p.Dir(name), "config.yaml"), maxFileSize)
-	var doc yaml.Node // bounded decoding, because an agent can write this file, and one dispatcher reads the files of all profiles
-	if err != nil || p.Dir(name) == "" || yamltext.LineOfTooManyValues(data) > 0 || yaml.Unmarshal(data, &doc) != nil ||
-		yamltext.LineOfTooManyAliases(&doc) > 0 || doc.Decode(&file) != nil || len(file.Platform.CLI) == 0 {
+	doc, faults := yamltext.Parse(data) // bounded decoding, because an agent can write this file, and one dispatcher reads the files of all profiles
+	if err != nil || p.Dir(name) == "" || doc == nil || len(faults) > 0 || doc.Decode(&file) != nil || len(file.Platform.CLI) == 0 {
 		return nil
 	}
 	const noServers = "no_mcp"

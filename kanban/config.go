@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"hinit/internal/wholefile"
+	"hinit/internal/yamltext"
 )
 
 // Defaults and limits. Most are equal to the values in the agent's own dispatcher, which may work on the same board. A number
@@ -92,7 +93,11 @@ func ParseConfig(data []byte) (Config, []string, error) {
 	var file struct {
 		Kanban yaml.Node `yaml:"kanban"`
 	}
-	if err := yaml.Unmarshal(data, &file); err != nil {
+	root, faults := yamltext.Parse(data)
+	if len(faults) > 0 {
+		return Config{}, nil, fmt.Errorf("line %d: %s", faults[0].Line, faults[0].Message)
+	}
+	if err := cmp.Or(root, new(yaml.Node)).Decode(&file); err != nil {
 		return Config{}, nil, err
 	}
 	r := configReader{}

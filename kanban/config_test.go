@@ -2,6 +2,7 @@ package kanban
 
 import (
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -72,6 +73,19 @@ func TestConfig(t *testing.T) {
 		env := env{"HERMES_KANBAN_DISPATCH_IN_GATEWAY": value}.get
 		if (Config{DispatchInGateway: true}).GatewaysDispatch(env) == off || (Config{}).GatewaysDispatch(env) {
 			t.Errorf("%q", value)
+		}
+	}
+}
+
+// TestAliasesOfAliasesEndAtOnce: a config.yaml of the agent with 100 KB took the dispatcher's memory.
+func TestAliasesOfAliasesEndAtOnce(t *testing.T) {
+	text := "a0: &a0 [x]\n"
+	for i := range 9 {
+		text += fmt.Sprintf("a%d: &a%[1]d [%s*a%d]\n", i+1, strings.Repeat(fmt.Sprintf("*a%d, ", i), 9), i)
+	}
+	for what, text := range map[string]string{"aliases": text + "kanban: {x: *a9}\n", "values": "kanban: [" + strings.Repeat("1,", 400_001) + "]"} {
+		if _, _, err := ParseConfig([]byte(text)); err == nil || !strings.Contains(err.Error(), "more than 100000 values") {
+			t.Errorf("%s: %v", what, err)
 		}
 	}
 }
