@@ -49,8 +49,8 @@ func TestAFileThatTheAgentCanWriteSetsNothingOfRoots(t *testing.T) {
 	}
 }
 
-// TestAReloadShowsTheAgentNoFileOfRoots: the agent put a link to a file of root's, or such a file, at the place of hinit.yaml on
-// the volume. The message of the reload quoted it.
+// TestAReloadShowsTheAgentNoFileOfRoots checks that the error of a reload quotes nothing of a file that only root may
+// read. The agent can put a link to such a file in place of hinit.yaml on the volume.
 func TestAReloadShowsTheAgentNoFileOfRoots(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root has something to lose")
@@ -75,7 +75,8 @@ func TestAReloadShowsTheAgentNoFileOfRoots(t *testing.T) {
 	}
 }
 
-// TestEveryKeyIsRootsOrHarmless names what an agent that can write the file may set: a new key has to be thought about.
+// TestEveryKeyIsRootsOrHarmless lists the keys that an agent which can write hinit.yaml may set. All other keys must be
+// refused in a file of the agent's. Decide for each new key on which side it belongs.
 func TestEveryKeyIsRootsOrHarmless(t *testing.T) {
 	harmless := strings.Fields(`agent.checks services.checks agent.cwd agent.env agent.gateway agent.gateway_default agent.profile_create agent.profile_delete
 		agent.profile_rename agent.ready agent.settle logs.console logs.mask profiles.marker shutdown.budget start.parallel
@@ -95,7 +96,9 @@ func TestEveryKeyIsRootsOrHarmless(t *testing.T) {
 			harmless = append(harmless, policy+name)
 		}
 	}
-	for _, of := range []string{"agent.", "services.", "profiles."} { // the file is read as the user it runs as, and root believes only its own
+	// these need no decision by the owner of the file: it is read as the user of the service, and root accepts only
+	// its own
+	for _, of := range []string{"agent.", "services.", "profiles."} {
 		for name := range strings.FieldsSeq("env_file memory.warn memory.restart group reload_signal stop_command") {
 			harmless = append(harmless, of+name)
 		}
@@ -138,7 +141,7 @@ restart: {initial: 2s}`)
 	if len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], path+" belongs to uid 10000; chown root") {
 		t.Errorf("warnings %q", c.Warnings)
 	}
-	// Another image of the same process has what was read and judged before.
+	// After a re-execution, the new hinit gets the text that the old one had read and checked.
 	if c, err = Load(Options{Path: path, Text: []byte("home: /srv"), Env: environ(nil)}); err != nil || c.Home != "/srv" {
 		t.Errorf("from the image before: %v", err)
 	}

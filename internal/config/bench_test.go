@@ -2,7 +2,8 @@ package config
 
 import "testing"
 
-// BenchmarkLoad measures what the configuration adds to the start of PID 1: without a file, and with a typical one.
+// BenchmarkLoad measures how long PID 1 needs at its start to load the configuration: without a file, and with a
+// typical file.
 func BenchmarkLoad(b *testing.B) {
 	for name, text := range map[string]string{
 		"defaults": "",

@@ -30,7 +30,7 @@ func Default() *Config {
 	return c
 }
 
-// load loads text as a file named hinit.yaml, which stands for its path in the error.
+// load parses text as a configuration file. In the returned error, hinit.yaml stands for the path of the file.
 func load(t *testing.T, text string, vars map[string]string) (*Config, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "hinit.yaml")
@@ -173,8 +173,9 @@ func TestFileMissing(t *testing.T) {
 	}
 }
 
-// TestAFileThatAFullDiskHasEmptiedIsNoConfiguration: root copied hinit.yaml to a full disk. The empty file counted as a configuration
-// without isolation, and after a reload the homes of isolated profiles went to the agent's user.
+// TestAFileThatAFullDiskHasEmptiedIsNoConfiguration checks that an empty file is an error. A copy to a full disk leaves
+// an empty file. If it counted as a configuration without isolation, a reload would give the homes of isolated profiles
+// to the agent's user.
 func TestAFileThatAFullDiskHasEmptiedIsNoConfiguration(t *testing.T) {
 	for _, text := range []string{"", "\n", "# isolation of all\n", "---\n", "---\nnull\n", "\xef\xbb\xbf"} {
 		path := writeFile(t, text)
@@ -187,7 +188,7 @@ func TestAFileThatAFullDiskHasEmptiedIsNoConfiguration(t *testing.T) {
 	}
 }
 
-// TestEverythingCanBeSet writes each key once and finds it in the configuration with its line.
+// TestEverythingCanBeSet sets each key once. The configuration must have the value and the line of each.
 func TestEverythingCanBeSet(t *testing.T) {
 	c := mustLoad(t, `home: /data/
 agent:
@@ -302,7 +303,7 @@ runs:
 		"home": 1, "agent.user": 3, "agent.env.A": 8, "agent.profile_create": 10, "restart.initial": 15,
 		"restart.crash_loop_count": 16, "stop.grace": 17, "control.others": 21, "services.web.command": 24,
 		"services.web.restart.immediate_on": 30, "services.web.restart.success_codes": 31, "services.web.limits.core": 37, "services.dashboard.env.X": 40,
-		"services.dashboard.restart.max": 15, // inherited from where the restart policy was set
+		"services.dashboard.restart.max": 15, // inherited from the line that sets the restart policy of all
 		"services.dashboard.stop.signal": 17,
 		"logs.profiles.coder.archives":   19, "logs.profiles.default.archives": 19,
 	} {
@@ -380,7 +381,7 @@ func TestDashboard(t *testing.T) {
 		env        map[string]string
 		command    []string
 		enabled    bool
-		origin     string // of enabled
+		origin     string // expected origin of the key enabled
 		warnings   int
 	}{
 		{"off", "", nil, argv("--host", "0.0.0.0", "--port", "9119", "--no-open"), false, "default", 0},
@@ -443,7 +444,8 @@ func TestOwnServiceIsEnabledUnlessAVariableDecides(t *testing.T) {
 	}
 }
 
-// The function whoever is the user who can change the file, in the tests of root's keys.
+// The constant whoever is the uid of a user other than root who can change the file, in the tests of keys that only
+// root may set.
 const whoever = 10000
 
 func TestBootFromEnvironmentAndOrigins(t *testing.T) {

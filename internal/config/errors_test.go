@@ -205,8 +205,8 @@ func TestASizeIsUnderstoodOrExplained(t *testing.T) {
 	}
 }
 
-// FuzzLoad looks for input that makes Load panic, return neither or both of its results, or report a problem on more than
-// one line.
+// FuzzLoad looks for input that makes Load panic, return neither or both of its results, or report a problem on more
+// than one line.
 func FuzzLoad(f *testing.F) {
 	f.Add("home: /x\nservices: {w: {command: [a], limits: {core: unlimited}}}", "1m")
 	f.Add("a: &a {a: *a}\nrestart: &r [*r]", "1")
@@ -215,7 +215,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add("stop: !!binary aGk=\nhome: !!float x\nlogs: {archives: !!int y}", "nan")
 	f.Add("---\n...\n---\n{}\n", "1e400")
 	f.Fuzz(func(t *testing.T, text, timeout string) {
-		// Everything that Load does but reading the file, which would make the search slow.
+		// This does all that Load does except reading the file, which would make fuzzing slow.
 		env := environ(map[string]string{"HINIT_STOP_TIMEOUT": timeout, "HERMES_DASHBOARD_HOST": timeout})
 		l := &loader{cfg: Defaults(), Options: Options{Env: env}, problems: problems{file: "hinit.yaml"}}
 		c, err := l.buildConfig([]byte(text))
@@ -248,8 +248,8 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// TestAFileOfAliasesTakesNoMemory: the agent may have PID 1 read a file of the volume. A few kilobytes of aliases may stand for
-// more than the container's memory.
+// TestAFileOfAliasesTakesNoMemory checks that a file whose YAML aliases expand to more than the limit is refused. The
+// agent can write a file of a few kilobytes that stands for more than the container's memory.
 func TestAFileOfAliasesTakesNoMemory(t *testing.T) {
 	var laughs strings.Builder
 	laughs.WriteString("x: &a0 {x: y}\n")

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestChecksAreRead with what they don't say.
+// TestChecksAreRead checks the settings of health checks, and the defaults of those that the file leaves out.
 func TestChecksAreRead(t *testing.T) {
 	path := writeFile(t, `
 agent: {checks: [{kind: alive, http: {port: "{env:PORT}", path: "/{profile}"}, on_failure: report}, {kind: ready, state: {heartbeat: 2m}}]}
@@ -44,7 +44,7 @@ services:
 	}
 }
 
-// TestWrongChecksNameTheWayOut: each with its line, and what to write instead.
+// TestWrongChecksNameTheWayOut checks that the error for each wrong check names its line and what to write instead.
 func TestWrongChecksNameTheWayOut(t *testing.T) {
 	for check, want := range map[string]string{
 		`tcp: {port: 80}`:             "its kind is missing; it is one of startup, ready, alive",
@@ -107,8 +107,8 @@ func TestWrongChecksNameTheWayOut(t *testing.T) {
 	}
 }
 
-// TestChecksOfOneProfile: one replaces the common check of the same name, others are added, and a deaf check replaces the
-// built-in one.
+// TestChecksOfOneProfile checks that a profile's check replaces the common check of the same name, and that its other
+// checks are added. Its check for deafness must replace the built-in check.
 func TestChecksOfOneProfile(t *testing.T) {
 	c := mustLoad(t, `
 agent:
@@ -166,7 +166,7 @@ profiles:
 	}
 }
 
-// many writes n checks with names of their own.
+// many returns YAML for n checks, each with its own name.
 func many(n int, name string) string {
 	var list []string
 	for i := range n {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestTheImageDecidesWhatNothingElseDoes has facts of a newer image: its rules hold for gateways and the dashboard, until the file or the
-// environment says something else.
+// TestTheImageDecidesWhatNothingElseDoes checks that facts of a newer agent image apply to gateways and the dashboard,
+// unless the file or the environment sets something else.
 func TestTheImageDecidesWhatNothingElseDoes(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{

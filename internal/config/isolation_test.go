@@ -59,7 +59,8 @@ func TestWrongIsolationIsRefusedInWords(t *testing.T) {
 	}
 }
 
-// One id of the range is a group, and this was not counted: the last profile had no user, which only a warning of the boot said.
+// A range with just enough ids for all profiles must be accepted. One id of the range is used for a common group; a
+// range that is one id too small would leave the last profile without a user.
 func TestARangeThatIsJustLargeEnoughIsAccepted(t *testing.T) {
 	for _, text := range []string{
 		"isolation: {mode: user, uids: 20000-22000}", "isolation: {uids: 20000-20002}\nprofiles: {a: {isolation: user}, b: {isolation: user}}",
