@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestTheProgramOfTheLeaseIsRootsService: an agent that could change it would decide who serves the volume.
+// TestTheProgramOfTheLeaseIsRootsService checks that only root can change the service that takes the lease. An agent
+// that could change it would decide which container serves the volume.
 func TestTheProgramOfTheLeaseIsRootsService(t *testing.T) {
 	load := func(text, value string) (*Config, error) {
 		return Load(Options{Text: []byte(text), Env: environ(map[string]string{"HINIT_LEASE": value})})

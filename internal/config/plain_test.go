@@ -10,7 +10,7 @@ import (
 	"hinit/internal/config"
 )
 
-// loadPlain reads a file as hinit run does.
+// loadPlain loads a file as hinit run does.
 func loadPlain(t *testing.T, text string, env map[string]string) (*config.Config, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "hinit.yaml")
@@ -47,7 +47,8 @@ func TestAPlainSupervisorHasNothingOfTheAgent(t *testing.T) {
 	}
 }
 
-// hinit start of hinit run said "is up" at once of a service that died 0.4 s later.
+// Under hinit run, a service counts as started only after one second. If it counted at once, hinit start would report
+// "is up" for a service that dies 0.4 s later.
 func TestAStartOfAPlainSupervisorCountsAfterASecond(t *testing.T) {
 	c, err := loadPlain(t, "services:\n  web: {command: [sleep, \"1\"]}\n", nil)
 	if err != nil || c.Agent.Settle != time.Second {

@@ -49,7 +49,8 @@ func TestSecretsAreMasked(t *testing.T) {
 		t.Error("a value that is no secret is hidden")
 	}
 	changes := Diff(c, mustLoad(t, strings.ReplaceAll(text, "one", "four"), nil))
-	changes = slices.DeleteFunc(changes, func(key string) bool { return strings.HasPrefix(key, "services."+ActionsName) }) // it names the file
+	// these keys name the file itself
+	changes = slices.DeleteFunc(changes, func(key string) bool { return strings.HasPrefix(key, "services."+ActionsName) })
 	if want := []string{"agent.env.API_KEY"}; !slices.Equal(changes, want) {
 		t.Errorf("changes are %v, want %v", changes, want)
 	}
@@ -70,7 +71,7 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// TestRoundTrip writes the effective defaults as a file and reads the same configuration back.
+// TestRoundTrip writes the effective defaults as a file. Reading that file must give the same configuration.
 func TestRoundTrip(t *testing.T) {
 	tree := map[string]any{}
 	hooks := make([]map[string]any, len(Default().Boot.Hooks))
@@ -93,7 +94,7 @@ func TestRoundTrip(t *testing.T) {
 		at[path[len(path)-1]] = e.Value
 	}
 	tree["boot"].(map[string]any)["hooks"] = hooks
-	text, err := json.MarshalIndent(tree, "", " ") // JSON is YAML
+	text, err := json.MarshalIndent(tree, "", " ") // every JSON document is YAML
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +119,7 @@ func TestEffectiveIsSortedAndOnePerKey(t *testing.T) {
 }
 
 func TestTruth(t *testing.T) {
-	for word, want := range map[string][2]bool{ // truthy-3, shell
+	for word, want := range map[string][2]bool{ // value: expected result with truthy-3, with shell
 		"1": {true, true}, "true": {true, true}, "TRUE": {true, true}, "True": {true, true}, "yes": {true, true}, "YES": {true, true},
 		"Yes": {true, true}, "tRuE": {true, false}, "yEs": {true, false}, "on": {}, "": {}, "0": {}, " 1": {}, "2": {}, "y": {},
 	} {

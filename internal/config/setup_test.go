@@ -60,10 +60,11 @@ services:
 	}
 }
 
-// TestAWrongSetupNamesItsLineAndTheWayOut: thirty-six configurations.
+// TestAWrongSetupNamesItsLineAndTheWayOut checks that the error for each of these 36 configurations names its line and
+// the way out.
 func TestAWrongSetupNamesItsLineAndTheWayOut(t *testing.T) {
 	for _, tt := range [][2]string{
-		{"quota: {stop: 5GiB}", `unknown key "services.w.quota"`}, // it is a profile's
+		{"quota: {stop: 5GiB}", `unknown key "services.w.quota"`}, // quota is a key of profiles only
 		{"nise: 5", `unknown key "services.w.nise"; did you mean "services.w.nice"?`},
 		{"nice: 20", "cannot set services.w.nice: expected a number from -20 to 19, got 20"},
 		{"nice: high", `cannot set services.w.nice: expected a whole number, got the text "high"`},
@@ -111,7 +112,8 @@ func TestAWrongSetupNamesItsLineAndTheWayOut(t *testing.T) {
 	}
 }
 
-// TestServicesOfOtherUsersSealTheAgent: what counts for no_new_privs: auto, and what is set wins.
+// TestServicesOfOtherUsersSealTheAgent checks which services make no_new_privs: auto mean true, and that an explicit
+// value wins.
 func TestServicesOfOtherUsersSealTheAgent(t *testing.T) {
 	const root, own = "services: {job: {command: [job], user: root}}\n", "services: {job: {command: [job]}}\n"
 	for _, tt := range []struct {

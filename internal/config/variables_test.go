@@ -22,7 +22,7 @@ func TestAVariableThatHinitDoesNotKnowIsNamed(t *testing.T) {
 	}
 }
 
-// The page of the environment has no variable that hinit would warn of.
+// hinit must know every variable on the reference page of the environment, so that it warns of none of them.
 func TestTheVariablesOfTheReferenceAreKnown(t *testing.T) {
 	page, err := os.ReadFile("../../docs/reference/environment.md")
 	if err != nil {
