@@ -22,8 +22,9 @@ import (
 
 var update = flag.Bool("update", false, "write the names that are on the wire now")
 
-// Later hinits read each value by its name. A name that is changed or dropped is lost in an upgrade in place. A name may be
-// added; a field may be renamed when a tag keeps its name.
+// The JSON names in the state that hinit hands over to its next version must stay, because later versions read each
+// value by its name. A changed or dropped name loses the value in an upgrade in place. Adding a name is safe, and so is
+// renaming a Go field whose tag keeps the name.
 func TestTheNamesOnTheWireStay(t *testing.T) {
 	var h handover
 	fill(reflect.ValueOf(&h).Elem())
@@ -59,8 +60,9 @@ func TestTheNamesOnTheWireStay(t *testing.T) {
 	}
 }
 
-// TestGatewaysAreToldTheTopologyAfterAReexec: an operator had asked for one gateway per profile, the agent's configuration for a
-// multiplexer. After hinit reexec, hinit reload and a restart of the default gateway two gateways polled with each token.
+// TestGatewaysAreToldTheTopologyAfterAReexec checks that the operator's choice of one gateway per profile survives a
+// re-execution. If it were lost, hinit reload and a restart of the default gateway would start a multiplexer, and two
+// gateways would poll with each token.
 func TestGatewaysAreToldTheTopologyAfterAReexec(t *testing.T) {
 	cfg, err := config.Load(config.Options{Env: func(string) (string, bool) { return "", false }, Text: []byte("home: " + t.TempDir() + "\n")})
 	if err != nil {
@@ -93,7 +95,8 @@ func TestGatewaysAreToldTheTopologyAfterAReexec(t *testing.T) {
 	}
 }
 
-// TestTheReloadsOfAnAgentKeptRootFromAReexec: an agent ordered one reload after the other, and each hinit reexec of root met one.
+// TestTheReloadsOfAnAgentKeptRootFromAReexec checks that root's reexec gets its turn between reloads, even if an agent
+// requests one reload after the other.
 func TestTheReloadsOfAnAgentKeptRootFromAReexec(t *testing.T) {
 	h := &reexecHost{c: &container{registry: registry.New(registry.Options{})}}
 	lock := &h.c.registry.ChangeLock
@@ -117,7 +120,7 @@ func TestTheReloadsOfAnAgentKeptRootFromAReexec(t *testing.T) {
 	go claim(soon)
 	for {
 		lock.Unlock()
-		if !lock.TryLock() { // root's turn has come before the agent's next reload
+		if !lock.TryLock() { // root's claim succeeded before the agent's next reload
 			break
 		}
 		select {
@@ -126,7 +129,7 @@ func TestTheReloadsOfAnAgentKeptRootFromAReexec(t *testing.T) {
 				t.Error(err)
 			}
 			return
-		case <-time.After(2 * time.Millisecond): // the reload
+		case <-time.After(2 * time.Millisecond): // how long one reload takes
 		}
 	}
 	if err := <-claimed; err != nil {
@@ -134,7 +137,7 @@ func TestTheReloadsOfAnAgentKeptRootFromAReexec(t *testing.T) {
 	}
 }
 
-// names lists where objects have keys. Elements of a list have the name of the list.
+// names lists the paths of all keys in v. An element of a list has the path of the list.
 func names(path string, v any) (list []string) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -150,7 +153,7 @@ func names(path string, v any) (list []string) {
 	return list
 }
 
-// fill makes everything that is handed over be there.
+// fill sets every field of v, recursively, to a value that is not zero.
 func fill(v reflect.Value) {
 	v = reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem()
 	switch v.Interface().(type) {

@@ -18,7 +18,7 @@ import (
 	"hinit/supervisor"
 )
 
-// at returns the time n seconds after the start of the golden world.
+// at returns the time n seconds after the start of the services in the golden files.
 func at(n float64) time.Time {
 	return time.Date(2024, 1, 2, 3, 4, 5, 0, time.UTC).Add(time.Duration(n * float64(time.Second)))
 }
@@ -156,7 +156,7 @@ func TestWrongRequestsAreRefusedAndSaySoInJSON(t *testing.T) {
 	for _, tt := range []struct {
 		args string
 		code int
-		body string // begins with
+		body string // the beginning of the expected body
 	}{
 		{"/v1/services/x", 404, `{"error":{"kind":"unknown","message":"no such profile or service \"x\"; ` + "`hinit status`" + ` lists them"}}`},
 		{"-X POST /v1/services/x/start", 404, `{"error":{"kind":"unknown",`},
@@ -202,7 +202,7 @@ func TestCommandsReachTheCore(t *testing.T) {
 	core := goldenCore()
 	s := serve(t, core, everyone)
 	for _, args := range []string{
-		"-X POST /v1/services/coder/start", // has been up for long
+		"-X POST /v1/services/coder/start", // the service has been up for long
 		"-d {\"wait\":false} /v1/services/coder/stop",
 		"-d {\"wait\":false,\"timeout_ms\":0} /v1/services/dashboard/restart",
 	} {
@@ -296,7 +296,8 @@ func TestWhoMayDoWhat(t *testing.T) {
 		"-d {\"tag\":\"a\"} /v1/runs", "/v1/runs", "/v1/runs/x-1", "-X POST /v1/runs/x-1/stop", "-d {\"text\":\"a\"} /v1/services/kanban/say",
 		"-d {\"signal\":1} /v1/services/coder/signal", "-d {\"pause_ms\":1} /v1/services/coder/checks", "-d {\"wait\":false} /v1/services/report/run-once", "-d {\"key\":\"k\"} /v1/notices",
 	}
-	if n := len(reads) + len(controls) + 2; n != len(routes()) { // and reexec, see handover_test.go, and follow, which has no end
+	// plus reexec (handover_test.go) and follow, whose answer has no end
+	if n := len(reads) + len(controls) + 2; n != len(routes()) {
 		t.Fatalf("%d of %d routes are tried", n, len(routes()))
 	}
 	for _, tt := range []struct {
@@ -319,7 +320,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		try := func(args string, may bool, verb string) {
 			code, body := s.curl(t, tt.uid, strings.Split(args, " ")...)
 			if may && strings.HasSuffix(args, "/say") && strings.Contains(body, "not the main process") {
-				return // only the service itself may say something, and curl is not the service
+				return // only the service itself may send notices, and curl is no service
 			}
 			if may && (code < 200 || code > 299) {
 				t.Errorf("others %s, uid %d: %s: %d %s", tt.others, tt.uid, args, code, body)
@@ -378,7 +379,8 @@ func TestAFailedStartSaysWhatHappened(t *testing.T) {
 	core := newLoopCore(t)
 	core.procs.set(func() {
 		core.procs.tail = []string{"reading config.yaml", "error: model: \"\" is not a model"}
-		core.procs.born = func(run uint64) { core.procs.die(run, 78, 0) } // at once, and not within the second that counts
+		// the process dies at once, before the second after which a start counts
+		core.procs.born = func(run uint64) { core.procs.die(run, 78, 0) }
 	})
 	s := serve(t, core, everyone)
 	core.add(t, "coder", supervisor.WantDown)

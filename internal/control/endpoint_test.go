@@ -17,7 +17,7 @@ import (
 	"hinit/supervisor"
 )
 
-// emptyCore answers for a hinit that has no services.
+// emptyCore returns a Backend without services.
 func emptyCore() Backend {
 	return Backend{
 		Loop: nothing{},
@@ -48,7 +48,8 @@ func (t teller) next(test *testing.T) string {
 	}
 }
 
-// TestTheSocketOutlivesItsServer: one that was left and joined again answers, and so does the FIFO beside it.
+// TestTheSocketOutlivesItsServer checks that the control socket and the FIFO beside it answer again after the server
+// has left them and joined them again.
 func TestTheSocketOutlivesItsServer(t *testing.T) {
 	dir, err := os.MkdirTemp("", "s") //nolint:usetesting // the path of a socket must be short
 	if err != nil {
@@ -80,7 +81,7 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 	if socket := s.Detach(); socket != nil {
 		t.Errorf("there is a socket before it is opened: %+v", socket)
 	}
-	s.Rejoin(nil) // there is nothing to join
+	s.Rejoin(nil) // there is no socket to join
 	if err := s.Open(path); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +109,7 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 	}
 }
 
-// stuckListener is a listener whose close waits.
+// stuckListener is a listener whose Close waits for the test.
 type stuckListener struct {
 	net.Listener
 	hang <-chan struct{}
@@ -119,8 +120,9 @@ func (l stuckListener) Close() error {
 	return l.Listener.Close()
 }
 
-// TestAStopWasHeldUpByAConnectionInTheQueueOfTheSocket: a queued client could pass a TCP socket that lingers. Before Linux 6.16, the
-// close of the control socket waits for it.
+// TestAStopWasHeldUpByAConnectionInTheQueueOfTheSocket checks that a stop does not wait for the close of the control
+// socket. A client in its queue can pass a TCP socket that lingers, and before Linux 6.16 the close waits for that
+// socket.
 func TestAStopWasHeldUpByAConnectionInTheQueueOfTheSocket(t *testing.T) {
 	l, err := Listen("@hinit-test-" + rand.Text())
 	if err != nil {
@@ -129,7 +131,7 @@ func TestAStopWasHeldUpByAConnectionInTheQueueOfTheSocket(t *testing.T) {
 	e := NewEndpoint(emptyCore(), withDefaults(Options{Say: t.Logf, Warn: t.Logf}))
 	hang, closed := make(chan struct{}), make(chan struct{})
 	e.serve(stuckListener{l, hang})
-	if _, err := dial.New(l.Addr().String()).Status(t.Context()); err != nil { // it serves now
+	if _, err := dial.New(l.Addr().String()).Status(t.Context()); err != nil { // the new socket is served
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

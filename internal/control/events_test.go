@@ -19,7 +19,7 @@ import (
 	"hinit/supervisor"
 )
 
-// churn makes events: each round is a start and a stop.
+// churn starts and stops the service rounds times, so that the history gets events.
 func churn(t *testing.T, core *loopCore, rounds int) {
 	t.Helper()
 	for range rounds {
@@ -111,7 +111,7 @@ func TestEventsThatAreGoneAreTold(t *testing.T) {
 	core := newLoopCore(t)
 	s := serve(t, core, everyone)
 	core.add(t, "x", supervisor.WantDown)
-	for core.History().Last() < 2000 { // a stop that is not over when the next start comes makes fewer of them
+	for core.History().Last() < 2000 { // a stop that is still running when the next start comes makes fewer events
 		churn(t, core, 50)
 	}
 	testkit.Until(t, "down", func() bool { return core.Snapshot().Find("gateway-x").State == supervisor.Down })
@@ -122,7 +122,7 @@ func TestEventsThatAreGoneAreTold(t *testing.T) {
 		t.Errorf("since 0: lost %d, got %d", lost, len(got))
 	}
 	_, body = s.curl(t, -1, "/v1/events")
-	if got, lost := seqs(t, body); lost != 0 || len(got) != 1024+8 { // the ring, and the last older ones of the service
+	if got, lost := seqs(t, body); lost != 0 || len(got) != 1024+8 { // all of the ring, and the last older events of the service
 		t.Errorf("everything: lost %d, got %d", lost, len(got))
 	}
 	for _, last := range []int{0, 1, 1024, 1027, 5000} {
@@ -156,7 +156,7 @@ func TestFollowingWithCurl(t *testing.T) {
 	}
 	testkit.Until(t, "connected", func() bool { return s.connections() == 1 })
 	lines := bufio.NewScanner(out)
-	for range 3 { // each arrives before the next happens
+	for range 3 { // each event must arrive before the next one happens
 		churn(t, core, 1)
 		testkit.Until(t, "down", func() bool { return core.Snapshot().Find("gateway-x").State == supervisor.Down })
 		for last := core.History().Last(); next <= last; next++ {

@@ -14,7 +14,7 @@ import (
 	"hinit/supervisor"
 )
 
-// shape says what a line holds: "whole: a b" or "b".
+// shape describes a line of the stream: "whole: a b" or "b".
 func shape(c client.StatusChange) string {
 	names := make([]string, len(c.Services))
 	for i, s := range c.Services {
@@ -38,14 +38,14 @@ func TestTheStatusIsFollowedByWhatChanges(t *testing.T) {
 		c.Apply(&st)
 		got = append(got, shape(c))
 		switch len(got) {
-		case 1: // three changes within the gap are one line, which has the last of them
+		case 1: // three changes within the gap must give one line, which has the last of them
 			core.set(a, gateway("b", supervisor.Starting))
 			core.set(a, gateway("b", supervisor.Stopping))
 			core.set(a, gateway("b", supervisor.Up))
 		case 2:
 			core.set(a, gateway("b", supervisor.Up), gateway("c", supervisor.Up))
 		case 3:
-			// Nothing happens: the next line is the beat.
+			// Nothing changes any more, so the next line is the periodic one.
 		case 4:
 			return s.Close(t.Context())
 		}
@@ -66,7 +66,7 @@ func TestTheStatusIsFollowedByWhatChanges(t *testing.T) {
 	}
 }
 
-// TestAFollowerLeavesNothing: one that went away gives its connection and its place back.
+// TestAFollowerLeavesNothing checks that the connection and the slot of a follower that went away are free again.
 func TestAFollowerLeavesNothing(t *testing.T) {
 	core := newFakeCore(gateway("a", supervisor.Up))
 	s := serve(t, core, everyone)
@@ -84,7 +84,8 @@ func TestAFollowerLeavesNothing(t *testing.T) {
 	}
 }
 
-// One that sent a byte too many and ended kept its place until something happened, and net/http did not look any more.
+// The slot of a follower must become free when its connection ends, even if the client sent a byte too many before.
+// net/http does not notice the end of such a connection.
 func TestAFollowerThatIsDeadGivesItsPlaceBack(t *testing.T) {
 	s := serve(t, newFakeCore(gateway("a", supervisor.Up)), everyone)
 	class := s.policy.classOf(peer{uid: s.policy.self})
@@ -103,7 +104,8 @@ func TestAFollowerThatIsDeadGivesItsPlaceBack(t *testing.T) {
 	}
 }
 
-// Readers that ask and don't read made another of their user wait for 5 s, and refused it then.
+// A follower that reads must get its answers although other connections of the same user request status and don't read
+// it. It must not be refused because of them.
 func TestAFollowerDoesNotWaitForTheSlownessOfOthers(t *testing.T) {
 	var all []*supervisor.Service
 	for i := range 100 {
@@ -111,13 +113,13 @@ func TestAFollowerDoesNotWaitForTheSlownessOfOthers(t *testing.T) {
 	}
 	s := serve(t, newFakeCore(all...), everyone)
 	begin := time.Now()
-	for range 4 { // 5 MB each, more than there is room for; making one takes long under the race detector
+	for range 4 { // 5 MB each, more than the buffers hold; making one takes long under the race detector
 		s.ask(t, "/v1/status/follow")
 		s.ask(t, "/v1/status")
 	}
 	enough := errors.New("enough")
 	var err error
-	for range 5 { // on a busy machine one that reads may be late itself, and is cut off: it asks again
+	for range 5 { // on a busy machine a reader may be late itself and be cut off; it asks again
 		if err = s.client().Watch(t.Context(), func(client.StatusChange) error { return enough }); errors.Is(err, enough) {
 			break
 		}
@@ -134,7 +136,7 @@ func TestAFollowerDoesNotWaitForTheSlownessOfOthers(t *testing.T) {
 	}
 }
 
-// TestWhoMayNotReadLogsFollowsWithoutThem: a stranger gets no line of a log, whole or in part.
+// TestWhoMayNotReadLogsFollowsWithoutThem checks that a user who may not read logs gets no line of a log in the stream.
 func TestWhoMayNotReadLogsFollowsWithoutThem(t *testing.T) {
 	exit := &supervisor.Exit{Run: 1, PID: 5, Code: 1, Cause: supervisor.CauseCrash, Tail: []string{"a secret"}}
 	v := gateway("a", supervisor.Backoff, func(v *supervisor.Service) { v.LastExit, v.CrashLoop = exit, true })
@@ -146,8 +148,8 @@ func TestWhoMayNotReadLogsFollowsWithoutThem(t *testing.T) {
 	}
 }
 
-// An open page of 500 services cost PID 1 more than half a percent of a processor. Before each line of the stream, PID 1 read a
-// file for each service.
+// The stream of statuses must check for unnoticed ends of services only now and then. The check reads a file for each
+// service: with 500 services, an open page took more than half a percent of a processor.
 func TestAnOpenPageSearchesForUnnoticedEndsOnlyNowAndThen(t *testing.T) {
 	core, searches, now := newFakeCore(gateway("a", supervisor.Up)), 0, time.Now()
 	core.change(func() { core.ping = func(context.Context) error { searches++; return nil } })

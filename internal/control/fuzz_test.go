@@ -14,7 +14,8 @@ import (
 	"hinit/supervisor"
 )
 
-// FuzzRequests checks that every request gets a JSON answer without an internal error, and that only controllers reach the core.
+// FuzzRequests checks that every request gets a JSON answer without an internal error, and that only clients that may
+// control services change anything.
 func FuzzRequests(f *testing.F) {
 	for _, rt := range routes() {
 		method, path, _ := strings.Cut(rt.pattern, " ")
@@ -35,7 +36,7 @@ func FuzzRequests(f *testing.F) {
 			r.Method, r.URL.Path, r.URL.RawQuery = method, "/"+strings.TrimPrefix(path, "/"), query
 		}
 		ctx, cancel := context.WithCancel(context.WithValue(context.Background(), peerKey{}, peer{pid: 1, uid: uid}))
-		cancel() // nothing waits for an effect
+		cancel() // a cancelled request does not wait for its effect
 		core := newFakeCore(gateway("coder", supervisor.Up), gateway("x", supervisor.Down))
 		s := newServer(core, Options{AgentUID: 10000, Others: config.OthersStatus})
 		w := httptest.NewRecorder()

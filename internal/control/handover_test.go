@@ -14,7 +14,7 @@ import (
 	"hinit/supervisor"
 )
 
-// replacedCore re-executes when it is asked to, or says why not.
+// replacedCore is a Backend whose Reexec succeeds or returns err.
 type replacedCore struct {
 	*fakeCore
 	err error
@@ -137,7 +137,8 @@ func TestTheAgentMayNotEndTheContainerOfRoot(t *testing.T) {
 	}
 }
 
-// An agent made hinit go on without its file for the moment in which root replaced it, so that limits and isolation ended.
+// The agent must not be allowed to reload without the configuration file. In the moment in which root replaces the
+// file, such a reload would end limits and isolation.
 func TestTheAgentReloadedWithoutTheFile(t *testing.T) {
 	s := &Server{policy: policy{self: 0, agent: 1000, others: true}}
 	_, err := postReload(s, &request{who: peer{uid: 1000}}, client.Reload{Force: true})

@@ -17,7 +17,7 @@ import (
 	"hinit/supervisor"
 )
 
-// faultyVolume is a Backend whose volume the agent can't write.
+// faultyVolume is a Backend that reports a volume which the agent can't write.
 type faultyVolume struct{ *fakeCore }
 
 func (faultyVolume) Examine(context.Context) (found client.Findings) {
@@ -26,8 +26,8 @@ func (faultyVolume) Examine(context.Context) (found client.Findings) {
 	return found
 }
 
-// TestAPodIsReadyOnlyWhenWhatIsWantedIsServed: a pod was Ready although none of its gateways could run, and one check for both probes
-// restarted a standby.
+// TestAPodIsReadyOnlyWhenWhatIsWantedIsServed checks the answers for the three probes of a pod. A pod whose wanted
+// gateways can't run must not be Ready, and a standby must not be restarted.
 func TestAPodIsReadyOnlyWhenWhatIsWantedIsServed(t *testing.T) {
 	up := func(v *supervisor.Service) { v.Ready = true }
 	broken := func(v *supervisor.Service) { v.PID, v.CrashLoop, v.LastExit = 0, true, &supervisor.Exit{Code: 1} }
@@ -40,7 +40,7 @@ func TestAPodIsReadyOnlyWhenWhatIsWantedIsServed(t *testing.T) {
 		info     client.Init
 		booting  bool
 		services []*supervisor.Service
-		startup  string // why it fails, "" when it does not
+		startup  string // expected failure of each probe; "" if it passes
 		ready    string
 	}{
 		{"one of two is in trouble", plain, false, []*supervisor.Service{gateway("a", supervisor.Up, up), gateway("b", supervisor.Backoff, broken)}, "", ""},
@@ -72,7 +72,8 @@ func TestAPodIsReadyOnlyWhenWhatIsWantedIsServed(t *testing.T) {
 	}
 }
 
-// The agent could pause the checks of a service of root's, so that its death stayed unseen for a day.
+// The agent may pause the checks of gateways only. If it paused the checks of root's service, the death of that service
+// would stay unseen.
 func TestTheAgentPausesTheChecksOfGatewaysOnly(t *testing.T) {
 	web := gateway("web", supervisor.Up)
 	web.Name, web.Profile, web.Kind = "web", "", supervisor.KindService
@@ -91,8 +92,8 @@ func TestTheAgentPausesTheChecksOfGatewaysOnly(t *testing.T) {
 	}
 }
 
-// shapedCore is a Backend whose services have all states, with and without everything that can speak against a service. The name
-// of a service says what it has.
+// shapedCore is a Backend with one service for each combination of state and faults. The name of a service encodes
+// both.
 type shapedCore struct{ *fakeCore }
 
 const (
@@ -147,8 +148,8 @@ func shaped() (all []*supervisor.Service) {
 	return all
 }
 
-// A deaf or paused gateway was red in hinit status, and its pod was ready. hinit healthcheck named no service in trouble that
-// was not wanted up.
+// hinit healthcheck must agree with hinit status about every service. A deaf or paused gateway, which status shows as
+// faulty, must not count as ready, and a service that is not wanted up can be faulty too.
 func TestTheHealthcheckSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 	t.Parallel()
 	core := shapedCore{newFakeCore()}
@@ -163,7 +164,7 @@ func TestTheHealthcheckSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 		return code, said.String(), failed.String()
 	}
 
-	// All at once, without a service that would make it unhealthy.
+	// All services at once, except those that would make the container unhealthy.
 	core.set(slices.DeleteFunc(shaped(), func(v *supervisor.Service) bool { return bitsOf(v.Name)&isUnserved != 0 })...)
 	st, err := s.client().Status(t.Context())
 	if err != nil {
@@ -181,7 +182,7 @@ func TestTheHealthcheckSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 	}
 	fmt.Fprintf(&want, "healthy, %d of %d wanted services are up\n", up, wanted)
 	troubled := 0
-	for _, v := range core.Snapshot().Services { // status sorts them
+	for _, v := range core.Snapshot().Services { // status sorts the services, so compare by name
 		if v := st.Find(v.Name); show.Judge(v).Troubled() {
 			troubled++
 			fmt.Fprintln(&want, "in trouble:", v.Name)
@@ -191,7 +192,8 @@ func TestTheHealthcheckSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 		t.Errorf("exit code %d, %s\nit prints\n%s\nstatus has\n%s", code, errs, out, want.String())
 	}
 
-	// Each alone: a container is ready when its service is well by the word of status, or has a remark or a failing check only.
+	// Each service alone: the container is ready if status calls the service well, or if it has only a remark or a
+	// failing check.
 	for _, v := range shaped() {
 		core.set(v)
 		st, err := s.client().Status(t.Context())

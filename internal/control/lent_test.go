@@ -20,7 +20,7 @@ import (
 	"hinit/supervisor"
 )
 
-// lend connects to a socket, passes the connection to the parent process, and ends.
+// lend runs in a child process: it connects to the socket, passes the connection to its parent, and ends.
 func lend(socket string) {
 	for began := time.Now(); time.Since(began) < time.Minute; <-time.After(time.Millisecond) {
 		c, err := net.Dial("unix", socket)
@@ -38,7 +38,7 @@ func lend(socket string) {
 	}
 }
 
-// lent is a core that keeps the services for which notices came.
+// lent is a Backend that records for which services notices came.
 type lent struct {
 	*fakeCore
 	notices chan string
@@ -51,8 +51,8 @@ func (c lent) Do(_ context.Context, e supervisor.Event) error {
 	return nil
 }
 
-// TestAConnectionOfAProcessThatHasEndedSpeaksForNoService: an agent kept the connection of a process that had ended. When the main
-// process of another service got its number, the agent spoke for that service.
+// TestAConnectionOfAProcessThatHasEndedSpeaksForNoService checks that notices on a connection whose process has ended
+// are refused. An agent could keep such a connection until the main process of another service gets the same PID.
 func TestAConnectionOfAProcessThatHasEndedSpeaksForNoService(t *testing.T) {
 	core := lent{newFakeCore(), make(chan string, 1)}
 	s := serve(t, core, Options{})

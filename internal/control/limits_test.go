@@ -17,7 +17,7 @@ import (
 	"hinit/supervisor"
 )
 
-// hungCore is a Backend whose disks don't answer: its calls return when their context ends.
+// hungCore is a Backend whose disks don't answer. Its calls return when their context ends.
 type hungCore struct{ *fakeCore }
 
 func hang(ctx context.Context) error {
@@ -75,17 +75,18 @@ func (c hungCore) FindRun(string) (client.Run, error) { return client.Run{ID: "x
 
 func (c hungCore) AwaitBoot(ctx context.Context, _ int) error { return c.does().boot(ctx, 0) }
 
-// Each route has a row here, once after the boot and once before its end.
+// Every route must answer within its limit when the volume hangs, after the boot and while the boot hangs. Each route
+// needs a row here.
 func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 	const dir = "?dir=/run/service/gateway-coder"
 	rows := map[string]struct {
-		path   string // what is asked for
+		path   string // path and query of the request
 		body   string
-		answer string // a part of it
-		boot   string // the same while the boot hangs; "" for no difference
+		answer string // part of the expected answer
+		boot   string // the same while the boot hangs; "" if it does not differ
 	}{
 		"GET /v1/status":                    {"/v1/status", "", `"name":"gateway-coder"`, ""},
-		"GET /v1/status/follow":             {"/v1/status/follow", "", "", ""}, // as long as the client does
+		"GET /v1/status/follow":             {"/v1/status/follow", "", "", ""}, // lasts as long as the client
 		"GET /v1/services/{name}":           {"/v1/services/coder", "", `"name":"gateway-coder"`, ""},
 		"POST /v1/services/{name}/start":    {"/v1/services/coder/start", `{"timeout_ms":50}`, "the disk does not answer: no answer within 50ms; gateway-coder is up", ""},
 		"POST /v1/services/{name}/stop":     {"/v1/services/coder/stop", `{"timeout_ms":50,"wait":false}`, "the disk does not answer: no answer within 50ms; gateway-coder is up", ""},
@@ -94,7 +95,7 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 		"POST /v1/services/{name}/checks":   {"/v1/services/kanban/checks", `{}`, `"name":"kanban"`, ""},
 		"POST /v1/services/{name}/signal":   {"/v1/services/kanban/signal", `{"signal":1}`, "the disk does not answer: no answer within", ""},
 		"POST /v1/services/{name}/say":      {"/v1/services/kanban/say", `{"text":"x"}`, "the disk does not answer: no answer within", ""},
-		"POST /v1/notices":                  {"/v1/notices", `{"key":"k"}`, "", ""}, // it waits for nothing
+		"POST /v1/notices":                  {"/v1/notices", `{"key":"k"}`, "", ""}, // does not wait for the volume
 		"POST /v1/runs":                     {"/v1/runs", `{"template":"t","tag":"a"}`, "the disk does not answer: no answer within", "still booting after"},
 		"GET /v1/runs":                      {"/v1/runs", "", `"runs":[]`, ""},
 		"GET /v1/runs/{id}":                 {"/v1/runs/x-1?wait_ms=40", "", `"id":"x-1"`, ""},
@@ -108,7 +109,7 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 		"GET /v1/config":                    {"/v1/config", "", `"entries"`, ""},
 		"GET /v1/health":                    {"/v1/health", "", "the supervisor does not answer: the disk does not answer", ""},
 		"GET /v1/slots":                     {"/v1/slots" + dir, "", "the disk does not answer: no answer within", ""},
-		"GET /v1/slots/wait":                {"/v1/slots/wait" + dir + "&until=u", "", "", ""}, // as long as the client does
+		"GET /v1/slots/wait":                {"/v1/slots/wait" + dir + "&until=u", "", "", ""}, // lasts as long as the client
 		"POST /v1/slots/control":            {"/v1/slots/control", `{"dir":"/run/service/gateway-coder","flags":"d"}`, "the disk does not answer: no answer within", ""},
 		"POST /v1/slots/scan":               {"/v1/slots/scan", `{"flags":"a"}`, "the disk does not answer: no answer within", ""},
 	}
@@ -142,7 +143,7 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 	}
 	for _, rt := range routes() {
 		_, endless := map[string]bool{"GET /v1/events": true, "GET /v1/status/follow": true, "GET /v1/slots/wait": true, "GET /v1/runs": true, "GET /v1/runs/{id}": true}[rt.pattern]
-		if rt.limit == 0 && !endless && rt.boot != forNames { // the commands take theirs from the body
+		if rt.limit == 0 && !endless && rt.boot != forNames { // commands take their limit from the body
 			t.Errorf("%s has no limit", rt.pattern)
 		}
 	}

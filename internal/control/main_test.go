@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// hog opens more connections than allowed, says so, and keeps them until its input ends.
+// hog opens more connections than are allowed, prints that, and keeps them until its input ends.
 func hog(socket string) {
 	var conns []net.Conn
 	for range 2 * maxConns {
@@ -59,7 +59,7 @@ func hog(socket string) {
 	runtime.KeepAlive(conns)
 }
 
-// core is what a test has in the place of PID 1.
+// core is the part of PID 1 that a test replaces.
 type core interface {
 	Loop
 	StartRun(ctx context.Context, r client.RunRequest, byRoot bool, service string) (client.Run, error)
@@ -91,7 +91,7 @@ type core interface {
 	S6() Slots
 }
 
-// runsOf makes Runs of it.
+// runsOf adapts a core to the Runs of a Backend.
 type runsOf struct{ c core }
 
 func (r runsOf) Stop(ctx context.Context, id string) (client.Run, error) { return r.c.StopRun(ctx, id) }
@@ -99,7 +99,7 @@ func (r runsOf) Find(id string) (client.Run, error)                      { retur
 func (r runsOf) Since(cursor uint64) ([]client.Run, uint64)              { return r.c.RunsSince(cursor) }
 func (r runsOf) News() <-chan struct{}                                   { return r.c.RunNews() }
 
-// coreOf makes a Backend of it.
+// coreOf makes a Backend of a core.
 func coreOf(c core) Backend {
 	return Backend{
 		Loop: c, StartRun: c.StartRun, Runs: runsOf{c},
@@ -112,10 +112,10 @@ func coreOf(c core) Backend {
 	}
 }
 
-// hold is the default time that a run has to be up to count as started.
+// hold is the time for which a run must be up to count as started.
 const hold = time.Second
 
-// absent is what a Backend has nothing to say to.
+// absent implements the parts of a Backend that most tests don't need: its answers are empty.
 type absent struct{}
 
 func (absent) Checks(string) []client.Check                         { return nil }
@@ -155,13 +155,13 @@ type fakeCore struct {
 	config   []client.ConfigEntry
 
 	fakeRuns
-	slots   map[string]client.Slot // by directory; nil for one that does not answer as s6
-	watched bool                   // a look at a slot counts as a command
+	slots   map[string]client.Slot // by directory; nil if it does not answer as s6 does
+	watched bool                   // count a query of a slot as a command
 }
 
-// deeds are the functions that a fakeCore calls.
+// deeds are functions that a test sets and a fakeCore calls.
 type deeds struct {
-	effect func(verb, service string) error // of a command
+	effect func(verb, service string) error // runs after each command
 	rescan func(*fakeCore) error
 	find   func(*fakeCore, string) error
 	reload func() ([]string, error)
@@ -233,7 +233,7 @@ func (f *fakeCore) Expected(ctx context.Context, all bool) []*supervisor.Service
 
 func (f *fakeCore) AwaitBoot(ctx context.Context, pid int) error { return f.does().boot(ctx, pid) }
 
-// change changes the core while it serves.
+// change runs c with the core locked, so that a test can change the core while it serves.
 func (f *fakeCore) change(c func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -328,7 +328,7 @@ func newLoopCore(t *testing.T) *loopCore {
 	t.Cleanup(func() {
 		procs.set(func() { procs.obey = true })
 		signals <- syscall.SIGTERM
-		signals <- syscall.SIGTERM // no grace for those that a test made deaf
+		signals <- syscall.SIGTERM // no grace period for processes that ignore SIGTERM because of a test
 		<-ended
 		procs.tails.Wait()
 	})
@@ -352,15 +352,15 @@ func (c *loopCore) add(t *testing.T, name string, want supervisor.Want, change .
 	}
 }
 
-// fakeProcs is a kernel without processes.
+// fakeProcs stands for the kernel: it starts and ends processes only in its own records.
 type fakeProcs struct {
 	mu      sync.Mutex
 	pid     int
 	live    map[uint64]int
 	ended   []proc.Exit
-	obey    bool             // a stop signal ends the process
-	fail    error            // of a spawn
-	born    func(run uint64) // called at the end of each spawn, with the lock held
+	obey    bool             // whether a stop signal ends the process
+	fail    error            // error that a spawn returns
+	born    func(run uint64) // called at the end of each spawn, while the lock is held
 	tail    []string
 	tails   sync.WaitGroup
 	sigchld chan os.Signal
@@ -440,13 +440,13 @@ func (f *fakeProcs) EndedRuns(runs []uint64) []uint64          { return runs }
 func (f *fakeProcs) Forget(uint64)                             {}
 func (f *fakeProcs) Pipes(string) (out, e *os.File, err error) { return nil, nil, nil }
 
-// Tail answers later, as reading a log does.
+// Tail calls done from a goroutine of its own, because reading a log takes time too.
 func (f *fakeProcs) Tail(_ string, done func([]string)) {
 	f.tails.Go(func() {
 		f.mu.Lock()
 		at := time.After(10 * time.Millisecond)
 		if f.born != nil {
-			at = time.After(0) // the test does not wait for it
+			at = time.After(0) // the process has ended on its own; the test does not wait for it
 		}
 		f.mu.Unlock()
 		<-at
@@ -457,7 +457,7 @@ func (f *fakeProcs) Tail(_ string, done func([]string)) {
 	})
 }
 
-// everyone is a policy under which others may read.
+// everyone is a policy under which other users may read the status.
 var everyone = Options{AgentUID: 10000, Others: config.OthersStatus}
 
 type served struct {
@@ -471,7 +471,7 @@ func newServer(core core, o Options) *Server {
 	return New(coreOf(core), withDefaults(o))
 }
 
-// withDefaults sets the functions that a test does not need.
+// withDefaults sets the functions that the test has left out.
 func withDefaults(o Options) Options {
 	if o.Log == nil {
 		o.Log = func(string) {}
@@ -497,7 +497,7 @@ func serve(t *testing.T, core core, o Options, tune ...func(*Server)) *served {
 		t.Fatal(err)
 	}
 	s := &served{newServer(core, o), filepath.Join(dir, "control.sock"), make(chan error, 1)}
-	s.bootListTime = 50 * time.Millisecond // no boot here finds anything while a question waits
+	s.bootListTime = 50 * time.Millisecond // in these tests the boot finds no profile while a request waits
 	for _, f := range tune {
 		f(s.Server)
 	}
@@ -521,7 +521,7 @@ func serve(t *testing.T, core core, o Options, tune ...func(*Server)) *served {
 
 func (s *served) client() *dial.Client { return dial.New(s.socket) }
 
-// curl makes a request as a user (-1 is this one), and returns the status code and the body.
+// curl makes a request as a user (-1 stands for the present one), and returns the status code and the body.
 func (s *served) curl(t *testing.T, uid int, args ...string) (int, string) {
 	t.Helper()
 	path, err := exec.LookPath("curl")

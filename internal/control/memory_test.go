@@ -16,7 +16,8 @@ func TestWhomTheKernelTakesFirst(t *testing.T) {
 		{Name: "cmd", Kind: supervisor.KindCmd, PID: here, OOMAdj: 700},
 		{Name: "check/small/asks", Kind: supervisor.KindCheck, PID: here, OOMAdj: 1000},
 	}
-	views := []client.Service{{Name: "large", MemoryBytes: 2 << 20}, {Name: "small", MemoryBytes: 1 << 20}} // as the status sorts them
+	// in the order of the status
+	views := []client.Service{{Name: "large", MemoryBytes: 2 << 20}, {Name: "small", MemoryBytes: 1 << 20}}
 	if got := oomFirst(services, views); got != "large" {
 		t.Errorf("it takes %q first, want the larger one of equals", got)
 	}
@@ -28,7 +29,8 @@ func TestWhomTheKernelTakesFirst(t *testing.T) {
 	}
 }
 
-// In a pod of the class Burstable, all services have the highest oom_score_adj. The status named a small gateway in place of the large CMD.
+// The status must name the largest process as the one that the kernel kills first, where all services have the same
+// oom_score_adj. In a Burstable pod all have the highest value.
 func TestInABurstablePodTheKernelTakesTheLargestFirst(t *testing.T) {
 	defer func(was func() (float64, int)) { oomLimits = was }(oomLimits)
 	oomLimits = func() (float64, int) { return 1 << 30, 15 }

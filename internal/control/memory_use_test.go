@@ -27,20 +27,20 @@ func TestStatusLeavesNothingBehindAndIsTold(t *testing.T) {
 			}
 		}
 	}
-	ask(20) // what is made once is made
+	ask(20) // the first requests fill caches that stay
 	before := live()
 	ask(50)
-	const most = 128 << 10 // one answer is 50 KB
+	const most = 128 << 10 // one answer has 50 KB
 	testkit.Until(t, "the heap is as small as before", func() bool { return live() < before+most })
-	if told := used.Load(); told < 69 || told > 70 { // the last answer may be on its way out of its handler
+	if told := used.Load(); told < 69 || told > 70 { // the handler of the last answer may still be running
 		t.Errorf("the end of %d requests was told, of 70", told)
 	}
 }
 
-// live is how much of the heap is alive.
+// live returns the number of bytes of the heap that are in use.
 func live() uint64 {
 	runtime.GC()
-	runtime.GC() // what pools keep is dropped by the second
+	runtime.GC() // the second collection drops what pools keep
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc

@@ -41,7 +41,7 @@ func TestNoticesAreFewAndTheirKeysAreWords(t *testing.T) {
 	}
 }
 
-// An agent posted so many notices that none of root's was accepted.
+// Notices of the agent must not use up the limit for notices of root.
 func TestTheNoticesOfTheAgentLeaveRoomForRoots(t *testing.T) {
 	s := newServer(newFakeCore(), everyone)
 	s.now = func() time.Time { return time.Unix(1e9, 0) }
@@ -56,7 +56,7 @@ func TestTheNoticesOfTheAgentLeaveRoomForRoots(t *testing.T) {
 	}
 }
 
-// bigEar keeps the last notice.
+// bigEar records the last notice.
 type bigEar struct {
 	*fakeCore
 
@@ -68,7 +68,8 @@ func (c *bigEar) Do(_ context.Context, e supervisor.Event) error {
 	return nil
 }
 
-// Notices of control characters took four times their size in PID 1, twice, and PID 1 keeps a thousand.
+// A notice must be cut to the largest size that PID 1 keeps. Control characters take four times their size when
+// escaped, and PID 1 keeps a thousand notices.
 func TestANoticeIsKeptAsLongAsItMayBe(t *testing.T) {
 	core := &bigEar{fakeCore: newFakeCore()}
 	s := newServer(core, everyone)

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// serveFIFO serves a FIFO in a new directory. write puts text into it as a shell does, said are the lines that come back.
+// serveFIFO serves a FIFO in a new directory. write sends text to the FIFO as a shell does. said has the lines that
+// hinit logs.
 func serveFIFO(t *testing.T, carryOut func(order string) string) (write func(text string), said chan string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -63,7 +64,8 @@ func TestALineIsAnOrder(t *testing.T) {
 	}
 }
 
-// TestOrdersThatHangAreBounded: a volume that hangs would build up goroutines.
+// TestOrdersThatHangAreBounded checks that orders through the FIFO are refused when 16 hang. Without a limit, a volume
+// that hangs would make the number of goroutines grow.
 func TestOrdersThatHangAreBounded(t *testing.T) {
 	free, begun := make(chan struct{}), make(chan string, 100)
 	write, said := serveFIFO(t, func(order string) string { begun <- order; <-free; return "done" })
@@ -87,7 +89,8 @@ func TestOrdersThatHangAreBounded(t *testing.T) {
 	}
 }
 
-// TestTheFIFOIsRootsAlone: what somebody else has put in its place goes, and one that is there stays.
+// TestTheFIFOIsRootsAlone checks that a file of somebody else in place of the FIFO is replaced, and that a FIFO of
+// root's is kept.
 func TestTheFIFOIsRootsAlone(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, ordersName)

@@ -23,25 +23,25 @@ import (
 	"hinit/supervisor"
 )
 
-// impatient gives slow clients little time.
+// impatient gives slow clients 3 seconds.
 func impatient(s *Server) {
 	const little = 3 * time.Second
 	s.http.ReadHeaderTimeout, s.http.IdleTimeout, s.bodyTime, s.sendTime = little, little, little, little
 }
 
-// untiring lets silent clients keep their connections.
+// untiring gives silent clients an hour, so that they keep their connections.
 func untiring(s *Server) { s.http.ReadHeaderTimeout = time.Hour }
 
 func TestClientsThatMisbehaveAreDropped(t *testing.T) {
 	t.Parallel()
-	many := make([]*supervisor.Service, 2000) // an answer that no socket buffer holds
+	many := make([]*supervisor.Service, 2000) // the answer is larger than every socket buffer
 	for i := range many {
 		many[i] = gateway(strconv.Itoa(i), supervisor.Up)
 	}
 	core := newFakeCore(many...)
 	for name, tt := range map[string]struct {
 		send string
-		want string // the answer begins with it
+		want string // beginning of the answer
 	}{
 		"silent":             {"", ""},
 		"half a line":        {"GET /v1/st", "HTTP/1.1 400 Bad Request\r\n"},
@@ -56,7 +56,7 @@ func TestClientsThatMisbehaveAreDropped(t *testing.T) {
 		"asks and reads not": {strings.Repeat("GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n", 5), "HTTP/1.1 200 OK\r\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // it waits
+			t.Parallel() // the case waits most of its time
 			s := serve(t, core, everyone, impatient)
 			c, err := net.Dial("unix", s.socket)
 			if err != nil {
@@ -64,7 +64,7 @@ func TestClientsThatMisbehaveAreDropped(t *testing.T) {
 			}
 			defer c.Close()
 			testkit.Until(t, "connected", func() bool { return s.connections() == 1 })
-			_, _ = io.WriteString(c, tt.send) // the server may have had enough before the end
+			_, _ = io.WriteString(c, tt.send) // the server may close the connection before the client has sent all
 			testkit.Until(t, "dropped", func() bool { return s.connections() == 0 })
 			got, _ := io.ReadAll(c)
 			if !strings.HasPrefix(string(got), tt.want) || tt.want == "" && len(got) > 0 {
@@ -72,7 +72,7 @@ func TestClientsThatMisbehaveAreDropped(t *testing.T) {
 			}
 		})
 	}
-	t.Cleanup(func() { // when all have ended
+	t.Cleanup(func() { // runs after all parallel cases have ended
 		if got := core.asked(); got != "" {
 			t.Errorf("half a request had an effect: %s", got)
 		}
@@ -114,11 +114,11 @@ func TestAThousandConnectionsDoNotExhaust(t *testing.T) {
 	if code, body := s.curl(t, -1, "/v1/health"); code != 503 || !strings.Contains(body, `"kind":"busy"`) {
 		t.Errorf("curl, while it is full: %d %s", code, body)
 	}
-	// A pod is not restarted because of it.
+	// The liveness probe must still pass, or the pod would be restarted.
 	if h, err := s.client().Probe(t.Context(), client.ProbeLive); err != nil || !h.OK {
 		t.Errorf("live: %+v, %v", h, err)
 	}
-	// The client asks again until the silent ones have left.
+	// The client tries again until the silent ones have left.
 	leave := time.AfterFunc(time.Second, func() {
 		for _, c := range conns[:maxConns] {
 			_ = c.Close()
@@ -130,8 +130,8 @@ func TestAThousandConnectionsDoNotExhaust(t *testing.T) {
 	}
 }
 
-// An agent opened all connections of its user, and its pod left its Service: the probe got "busy", because a pod runs hinit as
-// that user. A probe comes from outside, so it gets an answer.
+// The readiness probe of a pod must get an answer although an agent has opened all connections of its user. A pod runs
+// hinit as that user; hinit must recognize the probe because it does not descend from a process of the pod.
 func TestAnAgentWithAllConnectionsCannotMakeItsPodUnready(t *testing.T) {
 	curl, err := exec.LookPath("curl")
 	if err != nil {
@@ -160,7 +160,7 @@ func TestAnAgentWithAllConnectionsCannotMakeItsPodUnready(t *testing.T) {
 		return err == nil && strings.Contains(string(inside), `"kind":"busy"`)
 	})
 	for _, probe := range []string{client.ProbeStartup, client.ProbeReady, client.ProbeLive} {
-		// The grandchild waits for the end of its parent, which makes it no descendant of this process any more.
+		// The grandchild waits until its parent has ended. Then it is no descendant of the process of the test any more.
 		cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", "exec 3<&0; { read line <&3; "+ask(probe)+"; } &")
 		wait, end, err := os.Pipe()
 		if err != nil {
@@ -272,7 +272,7 @@ func TestCloseAnswersWhoWaits(t *testing.T) {
 		result <- s.client().Events(t.Context(), client.EventOptions{Follow: true}, func(client.Event) error { return nil })
 	}()
 	testkit.Until(t, "all ask", func() bool {
-		// The server has read the request for events, so it may answer it.
+		// The server has read the request for events by now, so the stop must wait for its answer.
 		waits := s.connCounts.waits[s.policy.classOf(peer{uid: uint32(os.Geteuid())})].Load()
 		return s.connections() == 3 && waits > 0 && core.Snapshot().Find("gateway-x").State == supervisor.Stopping
 	})
@@ -282,7 +282,7 @@ func TestCloseAnswersWhoWaits(t *testing.T) {
 	if err := s.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(begun); took > testkit.Patience/2 { // of itself it would stay for an hour
+	if took := time.Since(begun); took > testkit.Patience/2 { // left alone, the request would last an hour
 		t.Errorf("a silent client held Close up for %v", took)
 	}
 	for range 2 {
@@ -314,7 +314,7 @@ func TestCloseCutsOffWhoDoesNotRead(t *testing.T) {
 	if _, err := io.WriteString(c, "GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Read(make([]byte, 1)); err != nil { // the answer is on its way
+	if _, err := c.Read(make([]byte, 1)); err != nil { // the first byte shows that the server has begun to send
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)

@@ -15,14 +15,14 @@ import (
 	"hinit/internal/testkit"
 )
 
-// Many readers that ask for the whole status and read nothing had PID 1 hold one answer each.
+// The answers that PID 1 holds for clients that don't read must have a limit together.
 func TestAnswersThatAreNotReadHaveABound(t *testing.T) {
 	m := newAnswerBudgets()[0]
 	total := 0
 	var gives []func()
 	for range 100 {
 		ctx, cancel := context.WithCancel(t.Context())
-		cancel() // it does not wait
+		cancel() // a cancelled request must not wait
 		if give, err := m.reserve(ctx, &unreadAnswer{3 << 20, time.Now(), nil}); err == nil {
 			total += 3 << 20
 			gives = append(gives, give)
@@ -33,7 +33,8 @@ func TestAnswersThatAreNotReadHaveABound(t *testing.T) {
 	}
 	waits := make(chan error, 1)
 	go func() {
-		give, err := m.reserve(t.Context(), &unreadAnswer{maxUnsentBytes * 2, time.Now(), nil}) // larger than the room: alone
+		// larger than the whole budget: it is allowed when no other answer is held
+		give, err := m.reserve(t.Context(), &unreadAnswer{maxUnsentBytes * 2, time.Now(), nil})
 		if err == nil {
 			give()
 		}
@@ -50,7 +51,8 @@ func TestAnswersThatAreNotReadHaveABound(t *testing.T) {
 	}
 }
 
-// The last lines of 300 agents, of bytes that JSON makes six times as long, were 18 MB in each status.
+// The last log lines in the status must be limited in total. The lines of 300 agents, of bytes that JSON makes six
+// times as long, were 18 MB.
 func TestTheLastLinesOfManyAreShort(t *testing.T) {
 	long := strings.Repeat("\x01", 500)
 	list := make([]client.Service, 300)
@@ -78,8 +80,8 @@ func TestTheLastLinesOfManyAreShort(t *testing.T) {
 	}
 }
 
-// 120 clients asked for lists of runs, the status of 200 services or the slots, and read nothing. PID 1 had no memory left. Every
-// GET takes its turn, or answers one object, or writes few lines at a time. A route that is in no list is a new one.
+// Every GET must make its answer in turn, return one object, or write a few lines at a time. 120 clients that asked for
+// long lists and read nothing used up the memory. A new route needs a row here.
 func TestEveryListIsMadeInTurn(t *testing.T) {
 	few := map[string]string{
 		"GET /v1/runs/{id}": "one run", "GET /v1/slots/wait": "one slot", "GET /v1/events": "a batch at a time",
@@ -88,7 +90,7 @@ func TestEveryListIsMadeInTurn(t *testing.T) {
 	queries := map[string]string{"GET /v1/status": "?name=gateway-a"}
 	s := newServer(newFakeCore(gateway("a", "up")), everyone)
 	who := peer{uid: 10000}
-	s.answerBudgets[s.policy.classOf(who)].turn <- struct{}{} // taken
+	s.answerBudgets[s.policy.classOf(who)].turn <- struct{}{} // takes the only turn
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, rt := range routes() {
@@ -107,7 +109,8 @@ func TestEveryListIsMadeInTurn(t *testing.T) {
 	}
 }
 
-// A client that followed the runs and read nothing kept all of them in memory, 96 times.
+// A client that follows the runs must get them in batches, so that a client that does not read keeps no full list of
+// them in memory.
 func TestFollowedRunsComeInBatches(t *testing.T) {
 	core := newFakeCore()
 	for i := range 3*batch + 1 {
@@ -127,7 +130,8 @@ func TestFollowedRunsComeInBatches(t *testing.T) {
 	}
 }
 
-// Each of 120 clients ordered a start, a run or a reload and did not read the answer: PID 1 held 120 answers of up to 250 kB.
+// The answers to commands must be made in turn. 120 clients that each ordered a start, a run or a reload without
+// reading the answer held up to 250 kB each.
 func TestAnswersToOrdersAreMadeInTurn(t *testing.T) {
 	core := newFakeCore(gateway("a", "up"))
 	s := newServer(core, everyone)
@@ -137,7 +141,7 @@ func TestAnswersToOrdersAreMadeInTurn(t *testing.T) {
 		method, path, _ := strings.Cut(rt.pattern, " ")
 		body := ""
 		if strings.HasSuffix(path, "/restart") {
-			body = `{"wait":false}` // the core starts nothing
+			body = `{"wait":false}` // the core of this test starts nothing to wait for
 		}
 		ask := func(ctx context.Context) reply {
 			r := httptest.NewRequestWithContext(context.WithValue(ctx, peerKey{}, who), method, path, strings.NewReader(body))
@@ -153,7 +157,7 @@ func TestAnswersToOrdersAreMadeInTurn(t *testing.T) {
 			continue
 		}
 		first.sent()
-		turn <- struct{}{} // taken
+		turn <- struct{}{} // takes the only turn
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		if out := ask(ctx); out.fault == nil {
 			t.Errorf("%s does not wait for its turn: %s", rt.pattern, out.body)

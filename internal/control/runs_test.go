@@ -14,7 +14,7 @@ import (
 	"hinit/supervisor"
 )
 
-// fakeRuns is a Runner whose runs are alive until they are stopped.
+// fakeRuns implements Runs with runs that live until they are stopped.
 type fakeRuns struct {
 	rm   sync.Mutex
 	runs []client.Run
@@ -152,7 +152,7 @@ func TestBadRunsAreRefused(t *testing.T) {
 	}
 }
 
-// Other users may not see the runs: a tag tells what somebody works on.
+// Only users who may control hinit may see runs, because the tag of a run tells what somebody works on.
 func TestRunsAreForThoseWhoControl(t *testing.T) {
 	for _, rt := range routes() {
 		if strings.Contains(rt.pattern, "/v1/runs") && rt.may != mayControl {

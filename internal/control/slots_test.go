@@ -57,7 +57,7 @@ func (f *fakeCore) ControlScanner(_ context.Context, letters string) error {
 	return nil
 }
 
-// put changes a slot and publishes it; without change it is removed.
+// put changes a slot and publishes it. If change is nil, put removes the slot.
 func (f *fakeCore) put(dir string, change func(*client.Slot)) {
 	f.mu.Lock()
 	slot := f.slots[dir]
@@ -151,7 +151,7 @@ func TestAWaitEndsWhenTheSlotIsThere(t *testing.T) {
 	finished := func(s *client.Slot) { s.Finishing = false }
 	for wait, tt := range map[string]struct {
 		from  client.Slot
-		steps []func(*client.Slot) // the last one fulfils it
+		steps []func(*client.Slot) // only the last step fulfils the wait
 	}{
 		"u":  {client.Slot{}, []func(*client.Slot){finished, up}},
 		"U":  {client.Slot{}, []func(*client.Slot){up, ready}},
@@ -160,7 +160,7 @@ func TestAWaitEndsWhenTheSlotIsThere(t *testing.T) {
 		"r":  {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up}},
 		"R":  {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up, ready}},
 		"r3": {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up}},
-		"D3": {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up}}, // it must have been down between
+		"D3": {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up}}, // D must see the slot down between
 	} {
 		core := slotCore(tt.from)
 		core.watched = true
@@ -171,7 +171,7 @@ func TestAWaitEndsWhenTheSlotIsThere(t *testing.T) {
 			select {
 			case err := <-done:
 				t.Errorf("until %s: over before step %d: %v", wait, i, err)
-			case <-time.After(20 * time.Millisecond): // long enough for a mistake to show
+			case <-time.After(20 * time.Millisecond): // long enough for a wrong answer to arrive
 			}
 			core.put(slotDir, step)
 		}

@@ -7,15 +7,15 @@ import (
 	"hinit/supervisor"
 )
 
-// settled is a core whose services have a setting.
+// settled is a core whose services have one setting.
 type settled struct{ *fakeCore }
 
 func (settled) Settings(service string) []client.ConfigEntry {
 	return []client.ConfigEntry{{Key: "nice", Value: 3, Origin: service}}
 }
 
-// TestWhatAServiceSaysIsNoTroubleAndNotForStrangers: its status text is no problem of it. Its settings are shown to a client that
-// asks for it by name.
+// TestWhatAServiceSaysIsNoTroubleAndNotForStrangers checks that the status text of a service is no problem and is not
+// shown to strangers. A service's settings must be shown only to a client that names the service.
 func TestWhatAServiceSaysIsNoTroubleAndNotForStrangers(t *testing.T) {
 	v := gateway("a", supervisor.Up, func(v *supervisor.Service) { v.Status, v.Ready = "serving 3", true })
 	s := serve(t, settled{newFakeCore(v)}, everyone)

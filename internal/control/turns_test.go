@@ -9,7 +9,8 @@ import (
 	"hinit/internal/blocking"
 )
 
-// Package net waits for the reader of a closed connection, who waits for a turn: closing must not take the turn.
+// Closing a connection must not take a turn. Close in package net waits for the connection's reader, which may itself
+// be waiting for a turn.
 func TestClosingWaitsForNoTurn(t *testing.T) {
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
@@ -41,8 +42,9 @@ func TestClosingWaitsForNoTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-first
-	moment := func() <-chan time.Time { return time.After(100 * time.Millisecond) } // nothing is wrong when it is too short
-	<-moment()                                                                      // for the reader to wait for more
+	// if this time is too short, the test passes without having tested anything
+	moment := func() <-chan time.Time { return time.After(100 * time.Millisecond) }
+	<-moment() // until the reader waits for more bytes
 	begun := make(chan struct{}, 1)
 	go func() { _ = blocking.Do(blocking.Short, func() error { begun <- struct{}{}; <-free; return nil }) }()
 	<-begun
@@ -52,9 +54,9 @@ func TestClosingWaitsForNoTurn(t *testing.T) {
 	}()
 	select {
 	case <-closed:
-	case <-moment(): // it waits for a turn, and the reader is to wait behind it
+	case <-moment(): // the holder keeps the turn so that the reader must wait for it
 	}
-	_, _ = peer.Write([]byte("x")) // it may be closed
+	_, _ = peer.Write([]byte("x")) // ends the wait of the reader
 	close(free)
 	for _, end := range []chan struct{}{closed, read} {
 		select {

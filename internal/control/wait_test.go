@@ -13,12 +13,12 @@ import (
 	"hinit/supervisor"
 )
 
-// announces makes a service announce its readiness.
+// announces makes a service one that reports its readiness, and sets whether it has.
 func announces(ready bool) func(*supervisor.Service) {
 	return func(s *supervisor.Service) { s.Announces, s.Ready = true, ready }
 }
 
-// crashed gives a service a first run that ended.
+// crashed gives a service a first run that has ended with cause.
 func crashed(cause supervisor.Cause) func(*supervisor.Service) {
 	return func(s *supervisor.Service) { s.LastExit = &supervisor.Exit{Run: 1, PID: 7, Code: 1, Cause: cause} }
 }
@@ -39,9 +39,9 @@ func TestJudge(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		do   client.Verb
-		run  uint64 // goal.after
+		run  uint64 // value for goal.after
 		v    *supervisor.Service
-		stop bool // the container is stopping
+		stop bool // whether the container is stopping
 		want string
 	}{
 		{"up long enough", client.VerbStart, 0, v(supervisor.Up), false, "reached"},
@@ -91,7 +91,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// waiter waits for commands of a real supervisor, in virtual time.
+// waiter sends commands to a real supervisor, in virtual time, and waits for the results.
 type waiter struct {
 	*loopCore
 	server *Server
@@ -112,7 +112,8 @@ func (w *waiter) do(ctx context.Context, do client.Verb, timeout time.Duration) 
 
 func after(d time.Duration, f func()) { time.AfterFunc(d, f) }
 
-// Reported on a slow machine: "cannot start: gateway-x is up: started (crash)", of a gateway that had restarted meanwhile.
+// The error about a crash must describe the run that ended, not the state of the next run. On a slow machine a
+// restarted gateway got "cannot start: gateway-x is up: started (crash)".
 func TestTheAccountOfACrashIsOfTheRunThatEnded(t *testing.T) {
 	for _, tt := range []struct {
 		state supervisor.State
@@ -138,11 +139,11 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 	const timeout = 30 * time.Second
 	for _, tt := range []struct {
 		name string
-		want supervisor.Want // before
+		want supervisor.Want // before the command
 		do   client.Verb
-		prep func(t *testing.T, w *waiter) // after the registration
+		prep func(t *testing.T, w *waiter) // runs after the registration
 		took time.Duration
-		err  string // "" is success
+		err  string // "" means success
 		kind client.Kind
 	}{
 		{"a start holds for a second", supervisor.WantDown, client.VerbStart, nil, time.Second, "", ""},
@@ -284,7 +285,7 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 					fallthrough
 				default:
 					if v.State == supervisor.Down && v.LastExit.Cause == supervisor.CauseClean {
-						return // a task
+						return // the service is a task
 					}
 					if v.State != supervisor.Up || !v.Announces && time.Since(v.Since) < hold || !v.Ready {
 						t.Errorf("got %+v", v)
@@ -297,12 +298,12 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 
 func settle(d time.Duration) func(*testing.T, *waiter) {
 	return func(*testing.T, *waiter) {
-		time.Sleep(d) // virtual
+		time.Sleep(d) // virtual time
 		synctest.Wait()
 	}
 }
 
-// dies ends the next run, some time after the command.
+// dies returns a step that ends the next run, d after the command.
 func dies(d time.Duration, code, signal int) func(*testing.T, *waiter) {
 	return func(_ *testing.T, w *waiter) {
 		run := w.Snapshot().Find("gateway-x").Run + 1
@@ -310,7 +311,7 @@ func dies(d time.Duration, code, signal int) func(*testing.T, *waiter) {
 	}
 }
 
-// says makes the service describe itself, some time after its next start.
+// says returns a step after which the service reports its state, d after its next start.
 func says(d time.Duration, ready bool, said string) func(*testing.T, *waiter) {
 	return func(t *testing.T, w *waiter) {
 		w.add(t, "x", w.Snapshot().Find("gateway-x").Want, func(u *supervisor.Unit) { u.Policy.ReportsReadiness = true })
@@ -327,7 +328,7 @@ func ready(t *testing.T, w *waiter) {
 	}
 }
 
-// task makes the service run once, for some time.
+// task returns a step that makes the service a task which runs for d.
 func task(d time.Duration, code int) func(*testing.T, *waiter) {
 	return func(t *testing.T, w *waiter) {
 		w.add(t, "x", supervisor.WantDown, func(u *supervisor.Unit) { u.Policy.SingleRun = true })
@@ -335,7 +336,7 @@ func task(d time.Duration, code int) func(*testing.T, *waiter) {
 	}
 }
 
-// silent removes the last log lines.
+// silent returns f without last log lines.
 func silent(f func(*testing.T, *waiter)) func(*testing.T, *waiter) {
 	return func(t *testing.T, w *waiter) {
 		w.procs.set(func() { w.procs.tail = nil })
@@ -347,7 +348,7 @@ func fails(err error) func(*testing.T, *waiter) {
 	return func(_ *testing.T, w *waiter) { w.procs.set(func() { w.procs.fail = err }) }
 }
 
-// deaf ignores stop signals until the process ends by itself.
+// deaf returns a step after which the process ignores stop signals; it ends by itself after d.
 func deaf(d time.Duration) func(*testing.T, *waiter) {
 	return func(_ *testing.T, w *waiter) {
 		w.procs.set(func() { w.procs.obey = false })

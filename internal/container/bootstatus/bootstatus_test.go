@@ -31,7 +31,8 @@ func TestWarningsAreSaidOnceAndNotWithoutEnd(t *testing.T) {
 	}
 }
 
-// TestAThousandWarningsOfTheAgentPushOutNoneOfRoots, whether root's come before them or after them.
+// TestAThousandWarningsOfTheAgentPushOutNoneOfRoots checks that the list of warnings keeps root's warnings, whether
+// they come before or after the agent's.
 func TestAThousandWarningsOfTheAgentPushOutNoneOfRoots(t *testing.T) {
 	s := bootstatus.New()
 	s.AddWarning("before")
@@ -72,7 +73,8 @@ func TestStepsStandInTheOrderInWhichTheyBegan(t *testing.T) {
 	}
 }
 
-// TestWhoWantsAllServicesWaitsForTheLook, but not for a volume that hangs: the boot or the client's patience ends before.
+// TestWhoWantsAllServicesWaitsForTheLook checks that a request for all services waits until the profiles are read. The
+// wait must end with the boot or with the client's timeout if the volume hangs.
 func TestWhoWantsAllServicesWaitsForTheLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := bootstatus.New()

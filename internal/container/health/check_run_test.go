@@ -16,7 +16,7 @@ import (
 	"hinit/supervisor"
 )
 
-// noLogs is the output of a supervisor that runs checks only.
+// noLogs is the log output of a supervisor that only runs checks.
 type noLogs struct{}
 
 func (noLogs) Pipes(string) (stdout, stderr *os.File, err error) {
@@ -83,7 +83,8 @@ func TestAnExecCheckEndsInItsTime(t *testing.T) {
 	}
 }
 
-// TestOneStrangerAMinute is told of: whoever sends notifications in a loop must not fill the history.
+// TestOneStrangerAMinute checks that hinit reports at most one notification of an unknown process per minute. A process
+// that sends them in a loop must not fill the history.
 func TestOneStrangerAMinute(t *testing.T) {
 	h := &Health{o: Options{Loop: supervise(t)}}
 	for pid := range 5 {
@@ -104,7 +105,8 @@ func TestOneStrangerAMinute(t *testing.T) {
 	}
 }
 
-// The search for shared memory did not know which profile a gateway has. So a daemon that docker exec had left belonged to none.
+// The search for shared memory must be told the profile of each gateway. A daemon that docker exec left behind is
+// assigned by profile.
 func TestTheSearchForSharedMemoryKnewNoProfile(t *testing.T) {
 	loop := supervise(t)
 	unit := supervisor.Unit{Name: "gateway-coder", Profile: "coder", Kind: supervisor.KindGateway, Spec: proc.Spec{Argv: []string{"true"}}}

@@ -13,10 +13,11 @@ import (
 	"hinit/supervisor"
 )
 
-// TestALimitIsSaidOncePerCrossing, and a restart names what was measured.
+// TestALimitIsSaidOncePerCrossing checks that the crossing of a memory limit is reported once, and that the restart it
+// causes names the measured size.
 func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex // of what follows
+		var mu sync.Mutex // protects the variables below
 		var said []string
 		bytes, grouped, killed := uint64(10<<20), false, uint64(0)
 		ended := make(chan struct{})
@@ -86,7 +87,8 @@ func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 	})
 }
 
-// TestAWorkerFilledTheMemoryThatItsProfileMustNot: memory.max of a profile ended its gateway only, and not a worker of the board.
+// TestAWorkerFilledTheMemoryThatItsProfileMustNot checks that memory.max of a profile also ends a worker of the task
+// board that runs for this profile, not only the gateway.
 func TestAWorkerFilledTheMemoryThatItsProfileMustNot(t *testing.T) {
 	loop := &watched{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: &supervisor.Snapshot{Services: []*supervisor.Service{
 		{Name: "run/t_1", Kind: supervisor.KindRun, Profile: "coder", State: supervisor.Up, PID: 7, Run: 1},
@@ -105,7 +107,7 @@ func TestAWorkerFilledTheMemoryThatItsProfileMustNot(t *testing.T) {
 	}
 }
 
-// watched is a loop that shows a snapshot of the test.
+// watched is a Loop that returns the test's snapshot and passes events to the test.
 type watched struct {
 	*supervisor.Loop
 

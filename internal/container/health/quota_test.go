@@ -12,7 +12,8 @@ import (
 	"hinit/supervisor"
 )
 
-// TestPID1KeptAnEmptyNoteForEachIsolatedProfile fails if a measurement without a result takes memory until the next one.
+// TestPID1KeptAnEmptyNoteForEachIsolatedProfile checks that PID 1 keeps no memory for a profile whose measurement gave
+// no result.
 func TestPID1KeptAnEmptyNoteForEachIsolatedProfile(t *testing.T) {
 	cfg := &config.Config{Isolation: config.Isolation{Mode: config.IsolationUser}}
 	procs, err := proc.New()
@@ -59,8 +60,8 @@ func TestPID1KeptAnEmptyNoteForEachIsolatedProfile(t *testing.T) {
 	}
 }
 
-// TestOneProfileThatCanNotBeMeasuredLetAllOthersGoOn: the measurement failed at the home of one profile, and the results for all others
-// were dropped.
+// TestOneProfileThatCanNotBeMeasuredLetAllOthersGoOn checks that the results for all other profiles are used if the
+// measurement of one home fails.
 func TestOneProfileThatCanNotBeMeasuredLetAllOthersGoOn(t *testing.T) {
 	cfg := &config.Config{Agent: config.Agent{ProcessSettings: config.ProcessSettings{Priority: config.Priority{Quota: config.Quota{Stop: 1}}}}}
 	procs, err := proc.New()

@@ -13,7 +13,8 @@ import (
 	"hinit/supervisor"
 )
 
-// TestWhoGoesWhenMemoryIsShort is the policy, row by row. The container has 1000 bytes.
+// TestWhoGoesWhenMemoryIsShort checks row by row which service is ended, or which starts are refused. The container has
+// 1000 bytes.
 func TestWhoGoesWhenMemoryIsShort(t *testing.T) {
 	low := candidate{name: "low", priority: 0, idle: time.Minute, bytes: 100, up: true}
 	idler := candidate{name: "idler", priority: 0, idle: time.Hour, bytes: 50, up: true}
@@ -64,13 +65,13 @@ func TestWhoGoesWhenMemoryIsShort(t *testing.T) {
 	}
 }
 
-// tightWatch is a memoryWatch of three services in a container that uses 960 of 1000 MiB. Each service has 50 MiB, of which it can
-// share 10, and extra bytes that are swapped out.
+// tightWatch is a memoryWatch of three services in a container that uses 960 of 1000 MiB. Each service has `own` bytes
+// (50 MiB at first), of which it can share 10 MiB, and `extra` bytes that are swapped out.
 type tightWatch struct {
 	memoryWatch
 
 	own, extra     uint64
-	refused, ended []string // the reasons why starts are refused, and the names of ended services
+	refused, ended []string // reasons why starts are refused, and names of ended services
 }
 
 const mb = 1 << 20
@@ -104,16 +105,17 @@ func newTightWatch(search func() []boot.Measurement) *tightWatch {
 	return w
 }
 
-// An agent filled /dev/shm, and hinit ended one idle service after the other. Now hinit says where the memory is. A service that holds
-// memory in files without a name is found.
+// Memory that belongs to no service, such as files in /dev/shm, must not make hinit end idle services. hinit must say
+// where this memory is, and must find a service that holds it in files without a name.
 func TestIdleServicesWereEndedForMemoryOfNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		found := []boot.Measurement{{Service: "eater", Run: 99, Bytes: 700 * mb}} // of an earlier run
+		// a measurement of an earlier run, which does not count
+		found := []boot.Measurement{{Service: "eater", Run: 99, Bytes: 700 * mb}}
 		w := newTightWatch(func() []boot.Measurement { return found })
 		for range 3 {
 			w.shedOrAdmit()
 			synctest.Wait()
-			w.extra = 400 * mb // swapped out, so that it is no part of the 960 MiB
+			w.extra = 400 * mb // swapped out, so not part of the 960 MiB
 		}
 		const want = "waits for memory: 96 % of 1000 MiB are used; 810 MiB belong to no service, so none is ended that hinit can examine; 10 MiB are memory of the kernel, such as data in sockets; 800 MiB are shared memory or files in memory, see: df -h -t tmpfs"
 		if len(w.ended) > 0 || !slices.Equal(w.refused, []string{want}) {
@@ -130,8 +132,8 @@ func TestIdleServicesWereEndedForMemoryOfNone(t *testing.T) {
 	})
 }
 
-// An agent touched one page in each 2 MiB of its address space. The page tables filled the memory, belonged to no service, and the agent
-// was not ended.
+// The page tables of a process must count as its service's memory. An agent that touches one page in each 2 MiB of its
+// address space fills the memory with page tables.
 func TestThePageTablesOfAnAgentBelongedToNoService(t *testing.T) {
 	w := newTightWatch(nil)
 	w.measure = func([]int) []proc.Memory {
@@ -143,8 +145,8 @@ func TestThePageTablesOfAnAgentBelongedToNoService(t *testing.T) {
 	}
 }
 
-// The search for shared memory took seconds. Meanwhile no limit was enforced and no service ended. After a search without a result, there
-// was another one every 10 seconds, as long as memory was tight.
+// While the search for shared memory runs, memory limits must still be enforced and services still be ended. After a
+// search without a result, the next one must not follow 10 seconds later, although memory is still tight.
 func TestTheSearchForSharedMemoryDelayedAllElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		searches, answer := 0, make(chan struct{})
@@ -152,7 +154,7 @@ func TestTheSearchForSharedMemoryDelayedAllElse(t *testing.T) {
 		w.shedOrAdmit()
 		close(answer)
 		synctest.Wait()
-		w.own = 300 * mb // no memory is without an owner now
+		w.own = 300 * mb // now all memory belongs to a service
 		for range 3 {
 			time.Sleep(searchPeriod)
 			w.shedOrAdmit()
@@ -164,8 +166,8 @@ func TestTheSearchForSharedMemoryDelayedAllElse(t *testing.T) {
 	})
 }
 
-// A writer to a file in memory took the rest of the memory in a second, after no search had begun below 90 %. In a container with less
-// than 640 MiB, less than 32 MiB were free then, so that there was no search at all.
+// The search for shared memory must begin early enough: a process that writes to a file in memory can take the last 10
+// % in a second. It must begin also in a container so small that less than 32 MiB are free at the threshold.
 func TestAFastWriterFilledTheMemoryBeforeTheSearch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, used := range []uint64{80, 99} {
@@ -184,7 +186,8 @@ func TestAFastWriterFilledTheMemoryBeforeTheSearch(t *testing.T) {
 	})
 }
 
-// For hours, hinit status said how much memory was used when starts began to wait.
+// The reason why starts wait must show the present use of memory, not the use at the time when they began to wait. It
+// may last for hours.
 func TestTheReasonWhyStartsWaitKeptItsFirstNumbers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTightWatch(func() []boot.Measurement { return nil })
@@ -203,7 +206,8 @@ func TestTheReasonWhyStartsWaitKeptItsFirstNumbers(t *testing.T) {
 	})
 }
 
-// The memory that belongs to no service was once above and once below half of the used memory, and each change was a line in the log.
+// The reason why starts are refused must not alternate when the memory that belongs to no service is now above, now
+// below half of the used memory. Each change is a line in the log.
 func TestTheReasonWhyStartsAreRefusedChangedEverySecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTightWatch(func() []boot.Measurement { return nil })

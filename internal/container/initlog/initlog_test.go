@@ -34,8 +34,8 @@ func TestAWarningIsSaidOnceAndKept(t *testing.T) {
 	}
 }
 
-// TestTheTerminationMessageTellsWhatCameBefore: kubectl describe had no message for a container that had ended, also not of one that the
-// kernel had killed.
+// TestTheTerminationMessageTellsWhatCameBefore checks that the termination message contains the last lines of hinit's
+// log while the container runs. kubectl describe then shows them also for a container that the kernel has killed.
 func TestTheTerminationMessageTellsWhatCameBefore(t *testing.T) {
 	w := &TerminationLog{path: t.TempDir() + "/termination-log", wake: make(chan struct{}, 1)}
 	if err := os.WriteFile(w.path, []byte(strings.Repeat("old", 5000)), 0o666); err != nil {

@@ -21,7 +21,7 @@ import (
 	"hinit/supervisor"
 )
 
-// rest is the rest of PID 1: it writes down what it is told.
+// rest stands for the other parts of PID 1, and records the calls that it gets.
 type rest struct {
 	route boot.RunPlan
 	view  supervisor.Snapshot
@@ -38,7 +38,7 @@ func (h *rest) host() Host {
 	}
 }
 
-// Write takes a line for the container log.
+// Write records a line for the container log.
 func (h *rest) Write(line []byte) (int, error) {
 	h.Say("%s", strings.TrimPrefix(strings.TrimSpace(string(line)), "[hinit] "))
 	return len(line), nil
@@ -66,13 +66,13 @@ func (h *rest) Do(_ context.Context, e supervisor.Event) error {
 	return nil
 }
 
-// lock is a [lease.Lock] that tests hold.
+// lock is a [lease.Lock] whose state the test sets.
 type lock struct {
-	busy bool       // another has it; free ends that
-	mute bool       // the volume does not answer; free ends that
-	free chan error // what Acquire returns to those who wait
+	busy bool       // another container holds the lock until the test sends to free
+	mute bool       // the volume does not answer until the test sends to free
+	free chan error // the values that a waiting Acquire returns
 	lost chan error
-	may  error // what Check returns
+	may  error // the value that Check returns
 }
 
 func (l *lock) Check() error { return l.may }
@@ -101,7 +101,8 @@ func heldBy(t *testing.T) (*rest, *lock, *Lease) {
 	return h, l, newLease(h.host(), h, l, bootstatus.New())
 }
 
-// TestOnlyWhatNeedsTheLeaseIsEvicted: the CMD goes on, and so does what somebody has put into the scan directory.
+// TestOnlyWhatNeedsTheLeaseIsEvicted checks that the loss of the lease ends gateways and services that need it, but not
+// the CMD, nor what somebody has put into the scan directory.
 func TestOnlyWhatNeedsTheLeaseIsEvicted(t *testing.T) {
 	h, _, holder := heldBy(t)
 	h.view.Services = []*supervisor.Service{
@@ -119,7 +120,8 @@ func TestOnlyWhatNeedsTheLeaseIsEvicted(t *testing.T) {
 	}
 }
 
-// TestATermBeginsWithTheLock, and a loss ends everything before the lock is asked for again.
+// TestATermBeginsWithTheLock checks that the holder serves only after it got the lock, and that after a loss everything
+// ends before the holder asks for the lock again.
 func TestATermBeginsWithTheLock(t *testing.T) {
 	h, l, holder := heldBy(t)
 	if holder.Serves() {
@@ -152,7 +154,8 @@ func TestATermBeginsWithTheLock(t *testing.T) {
 	}
 }
 
-// TestASecondContainerWaits, says for whom, and takes over.
+// TestASecondContainerWaits checks that a container whose lock is held by another waits, names the other in its status,
+// and takes over when the lock is free.
 func TestASecondContainerWaits(t *testing.T) {
 	h, l, holder := heldBy(t)
 	l.busy = true
@@ -167,12 +170,13 @@ func TestASecondContainerWaits(t *testing.T) {
 	if err := holder.Check(); err == nil || !strings.Contains(err.Error(), "4f1c") {
 		t.Errorf("it may serve: %v", err)
 	}
-	l.free <- errors.New("the volume refuses") // it is asked again
+	l.free <- errors.New("the volume refuses") // the holder must ask again after this error
 	l.free <- nil
 	<-h.took
 }
 
-// TestWithoutStandbyASecondContainerEnds with the reason.
+// TestWithoutStandbyASecondContainerEnds checks that without standby a container whose lock is held by another ends,
+// and logs the reason.
 func TestWithoutStandbyASecondContainerEnds(t *testing.T) {
 	t.Setenv(standbyVariable, "0")
 	h, l, holder := heldBy(t)
@@ -185,7 +189,8 @@ func TestWithoutStandbyASecondContainerEnds(t *testing.T) {
 	}
 }
 
-// TestAnImageThatInheritsNoLockTakesIt, or ends what it must not serve.
+// TestAnImageThatInheritsNoLockTakesIt checks that a re-executed hinit without an inherited lock acquires the lock. If
+// another container holds it, the services that need it must be ended.
 func TestAnImageThatInheritsNoLockTakesIt(t *testing.T) {
 	for _, busy := range []bool{false, true} {
 		_, l, holder := heldBy(t)
@@ -201,8 +206,9 @@ func TestAnImageThatInheritsNoLockTakesIt(t *testing.T) {
 	}
 }
 
-// TestAVolumeThatDoesNotAnswerHoldsUpNoReexecution: an init without a lock waited for it for good, and resumed
-// nothing. It kills what needs the lock, and takes over when the volume answers.
+// TestAVolumeThatDoesNotAnswerHoldsUpNoReexecution checks that a re-executed hinit without an inherited lock does not
+// wait for a volume that hangs. It must kill the services that need the lock, resume the others, and take the lock when
+// the volume answers.
 func TestAVolumeThatDoesNotAnswerHoldsUpNoReexecution(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, l, holder := heldBy(t)
@@ -229,7 +235,8 @@ func TestAVolumeThatDoesNotAnswerHoldsUpNoReexecution(t *testing.T) {
 	})
 }
 
-// TestWhereThereAreNoProfilesNobodyAsksForTheLock.
+// TestWhereThereAreNoProfilesNobodyAsksForTheLock checks that a container without profiles serves without the lock and
+// reports none.
 func TestWhereThereAreNoProfilesNobodyAsksForTheLock(t *testing.T) {
 	h, _, holder := heldBy(t)
 	h.route.Plain = true

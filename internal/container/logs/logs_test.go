@@ -16,7 +16,7 @@ import (
 	"hinit/supervisor"
 )
 
-// newLogs makes logs whose console is the file that it returns.
+// newLogs makes a Logs whose console is a file. It also returns functions that read the console and the messages.
 func newLogs(t *testing.T, cfg *config.Config, secrets func(string) ([]string, bool, error)) (l *Logs, console func() string, said *strings.Builder) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "console"))
@@ -44,7 +44,7 @@ func newLogs(t *testing.T, cfg *config.Config, secrets func(string) ([]string, b
 	}, said
 }
 
-// TestSecretsAreMasked when the configuration wants it: those in the .env of a profile.
+// TestSecretsAreMasked checks that with logs.mask the secrets in the .env of a profile are masked in its log.
 func TestSecretsAreMasked(t *testing.T) {
 	cfg := new(config.Config)
 	secret := "sk-0123456789abcdef"
@@ -90,7 +90,7 @@ func TestSecretsAreMasked(t *testing.T) {
 	}
 }
 
-// TestADiskThatHangsHoldsUpNoStart longer than a second.
+// TestADiskThatHangsHoldsUpNoStart checks that a start waits at most one second for the secrets that are to be masked.
 func TestADiskThatHangsHoldsUpNoStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
@@ -134,7 +134,8 @@ func TestALogThatIsHeldIsNotDropped(t *testing.T) {
 	}
 }
 
-// TestAHookWritesNothingToStandardOutput: that is the CMD's.
+// TestAHookWritesNothingToStandardOutput checks that both outputs of a hook go to standard error. Standard output is
+// reserved for the CMD.
 func TestAHookWritesNothingToStandardOutput(t *testing.T) {
 	l, _, _ := newLogs(t, new(config.Config), nil)
 	for name, same := range map[string]bool{"hook-1": true, "web": false} {
@@ -150,7 +151,8 @@ func TestAHookWritesNothingToStandardOutput(t *testing.T) {
 	}
 }
 
-// TestSecretsOfAllProfilesTakeLittleMemory: each agent writes as many as it likes, and PID 1 says that it doesn't mask all.
+// TestSecretsOfAllProfilesTakeLittleMemory checks that the masked secrets of all profiles together stay below a limit,
+// and that hinit says when it does not mask all. Each agent can write as many secrets as it likes.
 func TestSecretsOfAllProfilesTakeLittleMemory(t *testing.T) {
 	cfg := new(config.Config)
 	cfg.Logs.Mask = true

@@ -8,7 +8,7 @@ import (
 	"hinit/supervisor"
 )
 
-// loop notes what is registered.
+// loop records the names of the programs that are registered.
 type loop struct {
 	programLoop
 	names []string
@@ -19,8 +19,9 @@ func (l *loop) Register(_ context.Context, u supervisor.Unit, _ supervisor.Want)
 	return nil
 }
 
-// The repair of a profile's files began when the one of the boot had just ended. It had the same name, and was ended in its place: "cannot
-// repair the owners of the agent's files: the boot program has failed".
+// Two runs of the boot program must have different names. With one name, the repair of a profile's files was ended in
+// place of the boot's repair, which had just finished. The error was "cannot repair the owners of the agent's files:
+// the boot program has failed".
 func TestAProgramIsNotEndedInThePlaceOfAnEarlierOne(t *testing.T) {
 	l := &loop{}
 	for range 2 {

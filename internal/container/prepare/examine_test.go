@@ -8,7 +8,8 @@ import (
 	"hinit/internal/boot"
 )
 
-// TestAVolumeThatHangsIsExaminedOnce: each doctor would have held up one more call of the few that PID 1 makes at the same time.
+// TestAVolumeThatHangsIsExaminedOnce checks that several doctors share one examination of a volume that hangs. PID 1
+// can make only a few blocking calls at the same time.
 func TestAVolumeThatHangsIsExaminedOnce(t *testing.T) {
 	free := make(chan struct{})
 	begun := make(chan struct{}, 10)
@@ -30,7 +31,7 @@ func TestAVolumeThatHangsIsExaminedOnce(t *testing.T) {
 		joined := make(chan client.Findings, 1)
 		go func() { joined <- e.Examine(ctx) }()
 		if len(begun) == 0 {
-			begun <- <-begun // until the first one hangs
+			begun <- <-begun // waits until the first examination hangs
 		}
 		cancel()
 		found := <-joined

@@ -24,7 +24,7 @@ import (
 
 const agentUID = 10000
 
-// teller remembers what it is told.
+// teller records the messages that it gets.
 type teller struct {
 	mu   sync.Mutex
 	said []string
@@ -41,7 +41,7 @@ func (t *teller) repairer() *Owners {
 	return newOwners(v, func(text string) { t.Say("%s", text) }, work, func(_ context.Context, profile string) { t.Say("moved %s", profile) })
 }
 
-// work is the boot program's repair in this process.
+// work does the boot program's repair in the process of the test.
 func work(ctx context.Context, job boot.Job, take func(boot.Message)) error {
 	r := volume.Repair(ctx, volume.Options{Options: job.Options}, func(now client.Repair) { take(boot.Message{Repair: &now}) })
 	take(boot.Message{Repair: &r.Repair})
@@ -51,7 +51,7 @@ func work(ctx context.Context, job boot.Job, take func(boot.Message)) error {
 	return ctx.Err()
 }
 
-// makeVolume makes a data volume with a profile whose files are root's, and the options for it.
+// makeVolume makes a data volume with profiles whose files belong to root, and the options to repair it.
 func makeVolume(t *testing.T, profiles ...string) (home string, o boot.Options) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -95,7 +95,7 @@ func ownerOf(t *testing.T, home, profile string) uint32 {
 	return st.Uid
 }
 
-// until waits until cond holds.
+// until polls until cond holds, for 20 seconds at most.
 func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !cond(); <-time.After(2 * time.Millisecond) {
@@ -139,7 +139,8 @@ func TestEverythingIsRepairedAndThenWhatAppears(t *testing.T) {
 	}
 }
 
-// TestTheNextProgramKnowsHowFarItCame, and does not begin again.
+// TestTheNextProgramKnowsHowFarItCame checks that a re-executed hinit takes over the state of a finished repair and
+// does not begin again.
 func TestTheNextProgramKnowsHowFarItCame(t *testing.T) {
 	r := new(teller).repairer()
 	if r.Status() != nil || r.Done() {
@@ -151,7 +152,8 @@ func TestTheNextProgramKnowsHowFarItCame(t *testing.T) {
 	}
 }
 
-// TestAContainerThatStopsWarnsOfNoRepair: a CMD that ended in 50 ms left a warning to install another hinit-tools.
+// TestAContainerThatStopsWarnsOfNoRepair checks that a repair that is interrupted because the container stops causes no
+// warning. A CMD that ends after 50 ms would otherwise leave a warning to install another hinit-tools.
 func TestAContainerThatStopsWarnsOfNoRepair(t *testing.T) {
 	for fault, warnings := range map[error]int{supervisor.ErrStopping: 0, io.EOF: 1} {
 		var told teller
@@ -166,7 +168,8 @@ func TestAContainerThatStopsWarnsOfNoRepair(t *testing.T) {
 	}
 }
 
-// A home that the agent had renamed was given to it as soon as its new name appeared.
+// A profile's home that the agent has renamed must keep its owner. The repair reports it, but must not give it to the
+// agent.
 func TestARenamedHomeIsReportedAndStays(t *testing.T) {
 	home, o := makeVolume(t, "foo")
 	o.Tenants = boot.Tenants{On: true, UIDs: config.UIDs{First: 20000, Last: 20009}, ByProfile: map[string]bool{"coder": true}}

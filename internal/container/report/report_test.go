@@ -12,13 +12,14 @@ import (
 	"hinit/supervisor"
 )
 
-// noLogs is the output of a supervisor that runs nothing.
+// noLogs is the log output of a supervisor that runs nothing.
 type noLogs struct{}
 
 func (noLogs) Pipes(string) (stdout, stderr *os.File, err error) { return nil, nil, os.ErrInvalid }
 func (noLogs) Tail(_ string, done func([]string))                { done(nil) }
 
-// TestEachRecordIsReportedOnce, by the program that has reported those before it or by the next one.
+// TestEachRecordIsReportedOnce checks that each record of the history is reported exactly once, also across a
+// re-execution.
 func TestEachRecordIsReportedOnce(t *testing.T) {
 	procs, err := proc.New()
 	if err != nil {
@@ -59,7 +60,7 @@ func TestEachRecordIsReportedOnce(t *testing.T) {
 	if !slices.Equal(said, []string{"one", "two"}) || seen != 2 {
 		t.Errorf("it said %q and passed on %d records", said, seen)
 	}
-	second.NoteWork() // it has no receiver, and does not block
+	second.NoteWork() // the second one has no receiver; the call must not block
 	second.NoteWork()
 	loop.Post(supervisor.Shutdown{})
 	second.Run(t.Context())

@@ -15,7 +15,8 @@ import (
 	"hinit/internal/early"
 )
 
-// TestWhatASignalMeans to a container with and without a CMD, with and without a terminal.
+// TestWhatASignalMeans checks the event for each signal in a container with and without a CMD, and with and without a
+// terminal.
 func TestWhatASignalMeans(t *testing.T) {
 	for _, tt := range []struct {
 		signal   syscall.Signal
@@ -54,7 +55,8 @@ func TestWhatASignalMeans(t *testing.T) {
 	}
 }
 
-// TestASecondInterruptStopsTheContainer when it comes soon: the CMD did not heed the first.
+// TestASecondInterruptStopsTheContainer checks that a second SIGINT soon after the first stops the container. The CMD
+// has then ignored the first.
 func TestASecondInterruptStopsTheContainer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s signals.Signals
@@ -80,7 +82,8 @@ func TestASecondInterruptStopsTheContainer(t *testing.T) {
 	})
 }
 
-// TestNoSignalIsLostBetweenTwoPrograms: what has come and was not acted upon is taken, and put back where that came to nothing.
+// TestNoSignalIsLostBetweenTwoPrograms checks that signals that arrived before a re-execution are handed over to the
+// new program, and are put back if the re-execution fails.
 func TestNoSignalIsLostBetweenTwoPrograms(t *testing.T) {
 	s := signals.Listen()
 	for _, sig := range []syscall.Signal{unix.SIGUSR1, unix.SIGUSR2} {

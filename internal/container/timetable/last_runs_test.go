@@ -33,7 +33,8 @@ func TestLastRunsAreRemembered(t *testing.T) {
 	}
 }
 
-// TestWhateverIsInThePlaceOfTheLastRunsHoldsNothingUp: the agent puts a FIFO, a link to a file of root's, a directory, or very many names there.
+// TestWhateverIsInThePlaceOfTheLastRunsHoldsNothingUp checks that reading the file of last runs returns soon and reads
+// no other file. The agent may put a FIFO, a link to root's file, a directory or very many names there.
 func TestWhateverIsInThePlaceOfTheLastRunsHoldsNothingUp(t *testing.T) {
 	names := make([]string, 60_000)
 	for i := range names {

@@ -16,7 +16,7 @@ import (
 	"hinit/supervisor"
 )
 
-// fake is a supervisor that writes down what it is told.
+// fake is a supervisor that records the starts and messages that it gets.
 type fake struct {
 	mu    sync.Mutex
 	begin time.Time
@@ -50,7 +50,7 @@ func (f *fake) Do(_ context.Context, e supervisor.Event) error {
 
 func (f *fake) Snapshot() *supervisor.Snapshot { return &f.view }
 
-// heard returns what was told since the last call.
+// heard returns the records since the last call.
 func (f *fake) heard() []string {
 	synctest.Wait()
 	f.mu.Lock()
@@ -125,7 +125,7 @@ func TestTasksAreDueAtTheirTimes(t *testing.T) {
 		time.Sleep(2*time.Hour + time.Minute)
 		expect(t, f.heard(), "half 35m0s", "hour 1h0m0s", "half 1h5m0s", "half 1h35m0s", "hour 2h0m0s")
 
-		// A reload counts at once; what stays the same keeps its time.
+		// A reload applies at once. A schedule that it does not change keeps its time.
 		table.Change(tasks(map[string]config.Schedule{"hour": cron("0 * * * *"), "ten": cron("*/10 * * * *")}))
 		expect(t, f.heard(), "half never")
 		time.Sleep(time.Hour)
@@ -144,7 +144,7 @@ func TestNothingIsDueWithoutSchedulesOrBeforeTheBoot(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		f := newFake()
 		table := New(f, nil, nil)
-		table.Change(tasks(map[string]config.Schedule{"hour": cron("0 * * * *")})) // before there was a Serve
+		table.Change(tasks(map[string]config.Schedule{"hour": cron("0 * * * *")})) // Change before the first Serve
 		if table.server != nil {
 			t.Error("it serves before it was asked to")
 		}
@@ -171,7 +171,7 @@ func TestAnotherImageGoesOn(t *testing.T) {
 		if got := f.view.Services[0].NextRun.Sub(f.begin); got != time.Hour {
 			t.Errorf("next in %v", got)
 		}
-		f.view.Services[0].NextRun = time.Now().Add(7 * time.Minute) // with the jitter that it had
+		f.view.Services[0].NextRun = time.Now().Add(7 * time.Minute) // the time with the jitter of the first calculation
 		New(f, nil, nil).Serve(ctx, cfg, true)
 		time.Sleep(10 * time.Minute)
 		expect(t, f.heard(), "hour 7m0s")
@@ -183,7 +183,7 @@ func TestMissedTimes(t *testing.T) {
 	nightly.Missed = config.MissedRun
 	for _, tt := range []struct {
 		name string
-		last map[string]time.Duration // before the start
+		last map[string]time.Duration // last run, as the time before the start
 		want []string
 	}{
 		{"never seen", nil, []string{"t 3h0m0s"}},
@@ -241,7 +241,8 @@ func TestADiskThatHangsOrFailsHoldsNothingUp(t *testing.T) {
 func TestATimeThatPassedLongAgoIsSkippedUnlessAskedFor(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		f := newFake()
-		f.view.Services = []*supervisor.Service{{Name: "t", NextRun: time.Now().Add(-time.Hour)}} // the machine slept meanwhile
+		// meanwhile the machine was suspended
+		f.view.Services = []*supervisor.Service{{Name: "t", NextRun: time.Now().Add(-time.Hour)}}
 		New(f, nil, nil).Serve(ctx, tasks(map[string]config.Schedule{"t": cron("0 3 * * *")}), true)
 		expect(t, f.heard(), "t 0s: its time has passed (the clock was set, or nothing ran here), and is skipped")
 		time.Sleep(3*time.Hour + time.Second)

@@ -7,8 +7,8 @@ import (
 	"hinit/internal/tuning"
 )
 
-// TestWhatEnforcesALimitWithoutAControlGroupIsSaid: the words of the status, of doctor and of the API, where the container has no
-// control groups of its own.
+// TestWhatEnforcesALimitWithoutAControlGroupIsSaid checks what the status, doctor and the API name as the enforcer of
+// each limit in a container without a control group of its own.
 func TestWhatEnforcesALimitWithoutAControlGroupIsSaid(t *testing.T) {
 	m, _, _ := maker(t, "")
 	processors := client.LimitedByHinit

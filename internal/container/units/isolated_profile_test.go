@@ -16,8 +16,8 @@ import (
 	"hinit/profiles"
 )
 
-// plan returns the words for hinit-isolate about a profile, its command, and its directory. There are no words if the profile is
-// not isolated.
+// plan returns the arguments of hinit-isolate for a profile, its command and its directory. There are no arguments if
+// the profile is not isolated.
 func plan(t *testing.T, yaml, profile string) (words, command []string, dir string) {
 	t.Helper()
 	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Text: []byte(yaml), Env: func(string) (string, bool) { return "", false }})
@@ -47,7 +47,8 @@ func TestAnIsolatedGatewayIsToldWhatItMayReach(t *testing.T) {
 	}
 }
 
-// TestPID1KeptACopyOfTheEnvironmentForEachIsolatedProfile fails if PID 1 needs memory for what all gateways have in common.
+// TestPID1KeptACopyOfTheEnvironmentForEachIsolatedProfile checks that the specs of gateways share the memory of the
+// environment that all have in common.
 func TestPID1KeptACopyOfTheEnvironmentForEachIsolatedProfile(t *testing.T) {
 	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Text: []byte("isolation: files\nprofiles: {own: {env: {HOME: /srv/own}}}\n"), Env: func(string) (string, bool) { return "", false }})
 	if err != nil {
@@ -81,8 +82,8 @@ func TestWithoutRootAUserOfItsOwnIsRefusedInWords(t *testing.T) {
 	}
 }
 
-// TestAWorkerOfTheBoardHadNoLimitsOfItsProfile: the gateway of a tenant had 50 processes and 77 files, and a worker of the same user had
-// none of that. Its HOME was the data directory, which is hidden from it.
+// TestAWorkerOfTheBoardHadNoLimitsOfItsProfile checks that a worker of the task board gets the limits of its profile,
+// as the gateway does, and a HOME that it can see. The data directory is hidden from a tenant.
 func TestAWorkerOfTheBoardHadNoLimitsOfItsProfile(t *testing.T) {
 	const yaml = `
 isolation: files

@@ -6,7 +6,8 @@ import (
 	"hinit/profiles"
 )
 
-// The kernel could kill a critical gateway before a larger one of low priority, because priority did not change oom_score_adj.
+// The priority of a service must raise or lower its oom_score_adj. Otherwise the kernel may kill a critical gateway
+// before a larger one of low priority.
 func TestTheKernelKillsTheLeastImportantFirst(t *testing.T) {
 	m, cfg, home := maker(t, `
 profiles: {plain: {}, low: {priority: low}, high: {priority: high}, critical: {priority: critical}, chosen: {priority: critical, oom_score: 860}}
@@ -15,7 +16,8 @@ services:
   low: {command: [x], priority: low}
   critical: {command: [x], priority: critical}
 `)
-	for name, want := range map[string]int{"plain": 0, "low": 845, "high": 780, "critical": 755, "chosen": 860} { // 0: 800, as for each gateway
+	// 0 means 800, the value of each gateway without a priority
+	for name, want := range map[string]int{"plain": 0, "low": 845, "high": 780, "critical": 755, "chosen": 860} {
 		u := m.Gateway(cfg, profiles.Profile{Name: name, Home: home + "/profiles/" + name}, nil)
 		if u.Spec.OOM != want {
 			t.Errorf("the gateway %s adds %d, want %d", name, u.Spec.OOM, want)

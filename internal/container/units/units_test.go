@@ -20,8 +20,8 @@ import (
 
 const agentUID = 10000
 
-// maker makes a Maker for an agent with a volume, and the configuration that the text is. The environment leads root to the agent's files
-// in several ways.
+// maker returns a Maker for an agent with a volume, the configuration in yaml, and the home. The environment contains
+// several variables by which root could end up in the agent's files.
 func maker(t *testing.T, yaml string) (*units.Maker, *config.Config, string) {
 	t.Helper()
 	home := t.TempDir()
@@ -81,7 +81,8 @@ restart: {initial: 3s, jitter: 0.25, park_on: [78]}
 	}
 }
 
-// TestWhatRunsAsRootTrustsNothingOfTheAgents: a variable, a directory or a PATH of the agent's would make root run the agent's programs.
+// TestWhatRunsAsRootTrustsNothingOfTheAgents checks that a service of root's gets no variable, working directory or
+// PATH entry of the agent's. Root would run the agent's programs.
 func TestWhatRunsAsRootTrustsNothingOfTheAgents(t *testing.T) {
 	asRoot(t)
 	m, cfg, home := maker(t, `
@@ -104,7 +105,8 @@ services:
 		if got := get(env, "PYTHONPATH"); got != "" {
 			t.Errorf("%s has PYTHONPATH %q", name, got)
 		}
-		if got := get(env, "HINIT_CONFIG"); got != home+"/hinit.yaml" { // without it, a program assumed that no profile is isolated
+		// without the variable, a program would assume that no profile is isolated
+		if got := get(env, "HINIT_CONFIG"); got != home+"/hinit.yaml" {
 			t.Errorf("%s has HINIT_CONFIG %q", name, got)
 		}
 		if got := get(env, "HOME"); strings.HasPrefix(got, home) || got == "" || got == "/nowhere" {
@@ -146,7 +148,8 @@ services:
 	}
 }
 
-// TestAVirtualEnvironmentIsActivated as the image's scripts did, for the agent's own programs and no others.
+// TestAVirtualEnvironmentIsActivated checks that the agent's own programs, and no others, get the variables of the
+// agent's virtual environment, as the scripts of the image set them.
 func TestAVirtualEnvironmentIsActivated(t *testing.T) {
 	m, cfg, _ := maker(t, "services: {web: {command: [web]}}\n")
 	root := t.TempDir()
@@ -184,7 +187,8 @@ func TestAnUnknownUserIsNoService(t *testing.T) {
 	}
 }
 
-// TestSudoGainsTheAgentNothingWhereAServiceIsRoots: everything that runs as the agent is sealed, and root's service is not.
+// TestSudoGainsTheAgentNothingWhereAServiceIsRoots checks that where a service runs as root, all that runs as the agent
+// gets no_new_privs, and root's service doesn't.
 func TestSudoGainsTheAgentNothingWhereAServiceIsRoots(t *testing.T) {
 	asRoot(t)
 	for _, sealed := range []bool{true, false} {
@@ -219,8 +223,8 @@ func TestSudoGainsTheAgentNothingWhereAServiceIsRoots(t *testing.T) {
 	}
 }
 
-// TestASlotChoosesNoEnvironmentOfATenant: the agent's user made the slot of a gateway, and its run script exported a variable. The gateway
-// of a profile with a user of its own got it.
+// TestASlotChoosesNoEnvironmentOfATenant checks that exports of a slot's run script do not reach the gateway of a
+// profile with a user of its own. The agent's user can write that script.
 func TestASlotChoosesNoEnvironmentOfATenant(t *testing.T) {
 	m, cfg, home := maker(t, "profiles: {own: {isolation: user}}\n")
 	exports := map[string]string{"BASH_ENV": "/planted"}

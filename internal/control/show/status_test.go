@@ -28,7 +28,7 @@ func TestStatusSaysWhatAStateMeansForTheReader(t *testing.T) {
 	}
 }
 
-// Virtual time, because ages would differ between two looks.
+// Virtual time keeps the ages equal in both outputs.
 func TestStatusLinesUpItsColumnsAndEndsNoLineInBlanks(t *testing.T) {
 	synctest.Test(t, linesUpItsColumns)
 }
@@ -52,7 +52,7 @@ gateway-ü      down   0s     -    0         -       code 1 (crash), 0s ago  why
 	}
 }
 
-// The words of a service and its settings are shown if it was named.
+// The status text and the settings of a service are shown only if the command named this service.
 func TestStatusOfANamedServiceSaysMore(t *testing.T) {
 	st := client.Status{Services: []client.Service{{
 		Name: "api", State: "up", Ready: true, StatusText: "3 \u202e of 4",
@@ -89,7 +89,7 @@ func TestTimeline(t *testing.T) {
 	}
 }
 
-// The line of a boot of 43 ms named parts of 39, because each lost what it had beyond a millisecond.
+// The parts of the boot in the status must add up to the total. Rounding each part down lost 4 of 43 ms.
 func TestTheLineOfTheBootAddsUp(t *testing.T) {
 	var steps []client.BootStep
 	for i := range 12 {
@@ -142,7 +142,8 @@ func TestStatusFitsTheTerminal(t *testing.T) {
 				}
 			}
 			plain := strings.Join(strings.Fields(got), " ")
-			if why := strings.TrimSpace(strings.Repeat("a reason that is long ", 6)); named && strings.Count(plain, why) < 5 { // the warning and four that failed
+			// the warning, and four failed services
+			if why := strings.TrimSpace(strings.Repeat("a reason that is long ", 6)); named && strings.Count(plain, why) < 5 {
 				t.Fatalf("%d columns: the reasons are not whole in\n%s", width, got)
 			}
 		}

@@ -45,7 +45,7 @@ func TestANameIsNotWiderThanItsColumn(t *testing.T) {
 	}
 }
 
-// hostile names a character of the text that a terminal would obey.
+// hostile returns the first character of the text that a terminal would obey, or "".
 func hostile(text string) (what string) {
 	marks := 0
 	for i, r := range text {
