@@ -16,8 +16,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// start executes hinit as PID 1 does for a service of the agent's, with a variable of the agent's that ends every Go program as it begins. It
-// returns the user that the process had at its end, its exit code and what it said.
+// start executes hinit as PID 1 does for a service of the agent's, with a variable of the agent's that ends every Go
+// program at its start. It returns the user that the process had when it ended, its exit code and its output.
 func start(t *testing.T, words ...string) (user string, code int, said string) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -43,11 +43,12 @@ func start(t *testing.T, words ...string) (user string, code int, said string) {
 	}
 	_, rest, _ := strings.Cut(string(status), "\nUid:\t")
 	user, _, _ = strings.Cut(rest, "\n")
-	_ = cmd.Wait() // its code is looked at
+	_ = cmd.Wait() // the test checks the exit code instead
 	return user, cmd.ProcessState.ExitCode(), out.String()
 }
 
-// A service with limits or a niceness ran the Go runtime as root, with the variables that the agent writes into its .env: GODEBUG, GOMEMLIMIT.
+// A service with limits or a niceness must not run the Go runtime as root. The agent's .env may contain GODEBUG and
+// GOMEMLIMIT, which the runtime obeys.
 func TestVariablesOfTheAgentsAreObeyedAsTheAgent(t *testing.T) {
 	const agent = "10000\t10000\t10000\t10000"
 	for _, words := range [][]string{
@@ -63,7 +64,8 @@ func TestVariablesOfTheAgentsAreObeyedAsTheAgent(t *testing.T) {
 	}
 }
 
-// Without limits no runtime begins at all, and what the words say is so.
+// A service with a niceness but without limits must start without any Go runtime, and with all settings that its
+// arguments name.
 func TestAServiceWithANicenessBeginsWithoutTheRuntime(t *testing.T) {
 	own, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0)
 	if err != nil {
@@ -79,7 +81,7 @@ func TestAServiceWithANicenessBeginsWithoutTheRuntime(t *testing.T) {
 	}
 }
 
-// A limit that root can't set is reported, and the runtime does not begin.
+// A setting that root can't apply must be reported and end the start before the Go runtime begins.
 func TestAFailureAsRootEndsTheStart(t *testing.T) {
 	user, code, said := start(t, "io=6:0", "user=10000:10000", "7:1:1", "--", "/bin/true", "true")
 	if code != 126 || said != "[hinit] cannot set io=6:0: invalid argument\n" {
@@ -87,7 +89,8 @@ func TestAFailureAsRootEndsTheStart(t *testing.T) {
 	}
 }
 
-// A control group is made and entered as root, before the command's user exists, and one that can't be is named.
+// A control group must be made and entered as root, before the process gets the user of its command. If the group can't
+// be made, the error must name it.
 func TestAControlGroupIsEnteredBeforeTheUserIsChanged(t *testing.T) {
 	root := "/sys/fs/cgroup"
 	if _, err := os.Stat(root + "/cgroup.procs"); err != nil {
@@ -98,7 +101,7 @@ func TestAControlGroupIsEnteredBeforeTheUserIsChanged(t *testing.T) {
 		testkit.SkipOrFail(t, "needs a writable hierarchy of control groups of version 2")
 	}
 	t.Cleanup(func() { _ = unix.Rmdir(group) })
-	for range 2 { // the second one finds it empty
+	for range 2 { // the second start must find the group empty
 		_, code, said := start(t, "cgroup="+group, "put=0:"+group+"/cgroup.procs", "user=10000:10000", "--", "/bin/sh", "sh", "-c", "id -u; grep ^0: /proc/self/cgroup")
 		if code != 0 || !strings.HasPrefix(said, "10000\n0::") || !strings.HasSuffix(said, "/hinit-entry-"+fmt.Sprint(os.Getpid())+"\n") {
 			t.Errorf("%d: %s", code, said)

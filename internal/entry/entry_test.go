@@ -15,12 +15,12 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// wordsOf lays words out as the kernel does.
+// wordsOf lays arguments out in memory as the kernel does.
 func wordsOf(text ...string) bare.Words {
 	list := make([]uintptr, 0, len(text)+1)
 	for _, t := range text {
 		word := append([]byte(t), 0)
-		keptWords = append(keptWords, word) // a number holds no memory
+		keptWords = append(keptWords, word) // keeps the bytes alive, because a uintptr does not
 		list = append(list, uintptr(unsafe.Pointer(&word[0])))
 	}
 	kept = append(kept, append(list, 0))
@@ -76,7 +76,8 @@ func TestWhatACommandAsksWhereNoThreadCanBeMade(t *testing.T) {
 	}
 }
 
-// An agent that opens many connections can't have its pod restarted.
+// A busy init must pass the liveness probe. Otherwise an agent that opens many connections could have its pod
+// restarted.
 func TestABusyInitIsLive(t *testing.T) {
 	busy := "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n" + `{"error":{"kind":"busy","message":"users such as uid 1 have 128 connections to hinit open"}}`
 	for probe, want := range map[string]int{"--live": 0, "--ready": exitFailed} {
@@ -105,7 +106,8 @@ func TestWhoHasRoomForThreadsIsNotHeldUp(t *testing.T) {
 	}
 }
 
-// A thread that is still there when the runtime has begun must take no signal: the runtime's handler would end the process without a word.
+// A thread that outlives the start of the Go runtime must block all signals. The runtime's handler would end the
+// process without a message if it ran on such a thread.
 func TestTheThreadsTakeNoSignal(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -113,7 +115,7 @@ func TestTheThreadsTakeNoSignal(t *testing.T) {
 	leave = 0
 	made := makeThreads(threads, &leave)
 	after := tasks(t)
-	HasRoomFor(0) // lets them go
+	HasRoomFor(0) // lets the threads end
 	if made != threads {
 		t.Fatalf("only %d threads can be made here", made)
 	}
@@ -123,7 +125,7 @@ func TestTheThreadsTakeNoSignal(t *testing.T) {
 			deaf++
 		}
 	}
-	if deaf < threads { // a thread of the runtime begins so, too
+	if deaf < threads { // a new thread of the runtime begins with all signals blocked, too
 		t.Errorf("%d of %d threads have the signals blocked", deaf, threads)
 	}
 	if self := fmt.Sprintf("/proc/self/task/%d/status", syscall.Gettid()); isDeaf(after[self]) {
@@ -131,10 +133,10 @@ func TestTheThreadsTakeNoSignal(t *testing.T) {
 	}
 }
 
-// isDeaf tells from the status of a thread whether it blocks all signals but KILL and STOP, which can't be blocked.
+// isDeaf reports whether a thread with this status blocks all signals except KILL and STOP, which can't be blocked.
 func isDeaf(status string) bool { return strings.Contains(status, "SigBlk:\tfffffffffffbfeff\n") }
 
-// tasks returns the status of every thread of this process, by the name of its file.
+// tasks returns the status of every thread of this process, by file name.
 func tasks(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("/proc/self/task/*/status")
@@ -143,7 +145,7 @@ func tasks(t *testing.T) map[string]string {
 	}
 	all := make(map[string]string)
 	for _, file := range files {
-		if status, err := os.ReadFile(file); err == nil { // else it has just ended
+		if status, err := os.ReadFile(file); err == nil { // an error means that the thread has just ended
 			all[file] = string(status)
 		}
 	}

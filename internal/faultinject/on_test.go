@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The rules are a file that may change at any time, so one test goes through its life.
+// The file with the rules may change at any time, so one test checks all stages in order.
 func TestRules(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rules")
 	t.Setenv(rulesVar, file)

@@ -27,7 +27,8 @@ import (
 func TestWhatAReceiverLeavesOutIsCountedAndDoesNotComeAgain(t *testing.T) {
 	for answer, want := range map[string]AnswerError{
 		`{}`: {}, `{"partialSuccess":{}}`: {}, `{"partialSuccess":{"rejectedLogRecords":"0"}}`: {}, `not JSON`: {}, ``: {},
-		`{"partialSuccess":{"rejectedLogRecords":"3","errorMessage":"too old"}}`: {error: errors.New("too old"), LeftOut: 3}, // as the mapping of 64 bits wants it
+		// in JSON, OTLP writes 64-bit numbers as strings
+		`{"partialSuccess":{"rejectedLogRecords":"3","errorMessage":"too old"}}`: {error: errors.New("too old"), LeftOut: 3},
 		`{"partialSuccess":{"rejectedLogRecords":3}}`:                            {error: errors.New(""), LeftOut: 3},
 		`{"partialSuccess":{"errorMessage":"slow down"}}`:                        {error: errors.New("slow down")},
 	} {
@@ -112,7 +113,8 @@ func authority(t *testing.T, name string) (tls.Certificate, string) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, file
 }
 
-// TestACertificateIsChecked, and over TLS 1.3, where the receiver says something unasked, an end of the connection is seen all the same.
+// TestACertificateIsChecked checks that a certificate of an unknown authority is refused. The end of a connection must
+// be noticed also over TLS 1.3, where the receiver sends data without a request.
 func TestACertificateIsChecked(t *testing.T) {
 	certificate, ca := authority(t, "logs.example.org")
 	_, other := authority(t, "logs.example.org")
@@ -129,7 +131,7 @@ func TestACertificateIsChecked(t *testing.T) {
 				return
 			}
 			buffer := make([]byte, 4096)
-			n, _ := c.Read(buffer) // one message, and that is it
+			n, _ := c.Read(buffer) // reads one message, then closes
 			got <- string(buffer[:n])
 			if n > 0 {
 				<-shut

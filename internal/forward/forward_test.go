@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 // fake is a hinit with one service, whose log the test writes.
 type fake struct {
 	asked   atomic.Int32
-	booting atomic.Bool // gateway-coder is not there yet
+	booting atomic.Bool // whether gateway-coder does not exist yet
 	dir     string
 	others  []client.Service
 	mu      sync.Mutex
@@ -73,7 +73,7 @@ func (f *fake) Events(_ context.Context, o client.EventOptions, fn func(client.E
 type sink struct {
 	mu   sync.Mutex
 	got  []Record
-	fail func(n int, records []Record) error // of the n-th call
+	fail func(n int, records []Record) error // result of the n-th call
 	n    int
 }
 
@@ -103,7 +103,7 @@ func (s *sink) texts(kind string) (out []string) {
 	return out
 }
 
-// log writes the files of a service as hinit does.
+// log writes the log files of a service as hinit does.
 type log struct {
 	*testing.T
 	dir  string
@@ -198,7 +198,7 @@ func newLog(t *testing.T) (*log, *fake) {
 	return &log{T: t, dir: dir}, &fake{dir: dir}
 }
 
-// newSentLine makes a log beside one of another service, and has a forwarder send its first line.
+// newSentLine makes two logs, and has a forwarder send the first line of one.
 func newSentLine(t *testing.T) (*log, *fake, *sink) {
 	t.Helper()
 	l, f := newLog(t)
@@ -230,7 +230,7 @@ func TestLinesComeInOrderAcrossEverything(t *testing.T) {
 	has()
 	l.write(10)
 	has()
-	l.rotate() // while it reads
+	l.rotate() // while the forwarder reads
 	l.write(10)
 	has()
 	stop()
@@ -243,7 +243,7 @@ func TestLinesComeInOrderAcrossEverything(t *testing.T) {
 	l.write(10)
 	stop = running(t, f, s, nil)
 	has()
-	l.rotate() // nothing follows yet
+	l.rotate() // no line follows the rotation yet
 	stop()
 	stop = running(t, f, s, nil)
 	l.write(5)
@@ -256,12 +256,12 @@ func TestLinesComeInOrderAcrossEverything(t *testing.T) {
 	}
 }
 
-// The positions in the logs of more than 600 profiles were written and could not be read again. So the forwarder of such a container
-// ended at each start after the first one.
+// A forwarder of 2000 profiles must be able to read the file of positions that it wrote. If it can't, it ends at each
+// start after the first.
 func TestAForwarderOfManyProfilesStartsAgain(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	l, f := newLog(t)
-	for n := range 2000 { // as many as hinit supervises by default
+	for n := range 2000 { // as many profiles as hinit supervises by default
 		name := fmt.Sprintf("profile-%04d", n)
 		f.others = append(f.others, client.Service{Name: "gateway-" + name, Profile: name, Log: filepath.Join(filepath.Dir(f.dir), name, "current")})
 	}
@@ -277,7 +277,7 @@ func TestAForwarderOfManyProfilesStartsAgain(t *testing.T) {
 	}
 }
 
-// A file that another version has written says where to go on.
+// A forwarder must go on at the positions in a state file that another version has written.
 func TestAForwarderGoesOnAtWrittenPositions(t *testing.T) {
 	_, f := newLog(t)
 	text := "2026-01-02 03:04:05.123456789  one\n2026-01-02 03:04:05.123456789  two\n2026-01-02 03:04:06.000000000  three\n"
@@ -296,7 +296,8 @@ func TestAForwarderGoesOnAtWrittenPositions(t *testing.T) {
 	}
 }
 
-// The reading of a log ended early while it skipped lines that the receiver had. Then the files with these lines were removed.
+// If a reader ends early while it skips lines that the receiver already has, its position must stay the same. After a
+// wrong position, new lines were skipped when the files with the old ones had been removed.
 func TestNoLineIsSkippedAfterAReadingThatEndedEarly(t *testing.T) {
 	l, f := newLog(t)
 	l.write(3)
@@ -373,7 +374,7 @@ func TestWhatWasRemovedIsAGap(t *testing.T) {
 
 // The operator excludes a service after its log was sent for a while.
 func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	l, f, s := newSentLine(t)
 	l.write(1)
 	f.events = []client.Event{{Seq: 1, At: time.Now(), Reason: "boot"}, {Seq: 2, At: time.Now(), Reason: "later"}}
@@ -385,10 +386,11 @@ func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
 	}
 }
 
-// TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent: hinit did not know the service yet, so its log was read under the name of its
-// directory. The lines were sent until the forwarder ended.
+// TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent checks that an excluded service is not sent, also if hinit did
+// not know it when the forwarder found its log. The forwarder then reads the log under the name of its directory at
+// first.
 func TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	l, f, s := newSentLine(t)
 	f.booting.Store(true)
 	stop := running(t, f, s, func(w *Forwarder) { w.Except = []string{"gateway-coder", "hinit-forward"} })
@@ -407,7 +409,7 @@ func TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent(t *testing.T) {
 }
 
 func TestAFailingReceiverGetsEverythingInTheEnd(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	l, f := newLog(t)
 	f.events = []client.Event{{Seq: 1, At: time.Now(), Service: "gateway-coder", From: "up", To: "backoff", Reason: "crash"}, {Seq: 2, At: time.Now(), Reason: "boot"}}
 	s := &sink{fail: func(n int, _ []Record) error {
@@ -461,7 +463,7 @@ func TestSecretsAreHidden(t *testing.T) {
 }
 
 func TestALinkIsNotFollowed(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	l, f := newLog(t)
 	if err := os.WriteFile(f.dir+"/target", []byte("2026-01-02 03:04:05.123456789  precious\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -493,9 +495,10 @@ func (s sayer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestReceiversThatFailHangAndCut: real HTTP servers.
+// TestReceiversThatFailHangAndCut checks the forwarder with real HTTP servers that fail, hang, or cut connections. No
+// line may be lost.
 func TestReceiversThatFailHangAndCut(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	for kind, path := range map[string]string{"otlp+": "/v1/logs", "loki+": "/loki/api/v1/push"} {
 		l, f := newLog(t)
 		var mu sync.Mutex
@@ -581,7 +584,7 @@ func TestSyslogOverAllWays(t *testing.T) {
 				}
 			}
 			if time.Since(wrote) > 100*time.Millisecond {
-				l.write(1) // a lost connection shows with the next line
+				l.write(1) // the forwarder notices a lost connection when it sends the next line
 				wrote = time.Now()
 			}
 			return wanted == 30
@@ -657,7 +660,7 @@ func TestSyslogOverAllWays(t *testing.T) {
 					break
 				}
 				if i == 0 {
-					_ = conn.(*net.TCPConn).SetLinger(0) // a reset
+					_ = conn.(*net.TCPConn).SetLinger(0) // makes Close send a reset
 					break
 				}
 				add(string(m))

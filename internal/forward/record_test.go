@@ -11,7 +11,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// The collector colours an error as one, also the lines of its traceback.
+// Each encoder must give the severity of a line, and must mark all lines of a traceback as errors.
 func TestEveryEncoderSaysHowSeriousALineIs(t *testing.T) {
 	at := time.Unix(1, 0).UTC()
 	for _, c := range []struct {

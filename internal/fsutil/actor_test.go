@@ -128,7 +128,7 @@ func TestActorSupplementaryGroups(t *testing.T) {
 func TestDoRestoresTheThread(t *testing.T) {
 	a := agentActor(t, 20001, 20002)
 	b := fsutil.NewActor(fsutil.Identity{UID: agentUID + 5, GID: agentGID + 5})
-	runtime.LockOSThread() // so that it is the same thread before and after
+	runtime.LockOSThread() // keeps one thread for the comparison of before and after
 	defer runtime.UnlockOSThread()
 	before := threadCredentials(t)
 
@@ -237,11 +237,11 @@ func TestActorWhereTheKernelRefuses(t *testing.T) {
 	})
 	for name, capability := range map[string]uintptr{"no CAP_SETUID": unix.CAP_SETUID, "no CAP_SETGID": unix.CAP_SETGID} {
 		t.Run(name, func(t *testing.T) {
-			// A process inherits the bounding set of the thread that forks it.
+			// A process inherits the capability bounding set of the thread that forks it.
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+				runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
 				if err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0); err != nil {
 					t.Errorf("cannot drop the capability: %v", err)
 					return

@@ -48,7 +48,7 @@ func TestReadFile(t *testing.T) {
 		}
 
 		proc := open("/proc/self")
-		status, err := proc.ReadFile("status", 1<<20) // its size is 0 for stat(2)
+		status, err := proc.ReadFile("status", 1<<20) // stat(2) reports the size 0
 		if err != nil || !strings.HasPrefix(string(status), "Name:") {
 			t.Errorf("status: %q, %v", status, err)
 		}
@@ -73,7 +73,8 @@ func TestOnlyRegularFiles(t *testing.T) {
 		must(t, err)
 		defer l.Close()
 		for _, name := range []string{"fifo", "dir", "socket"} {
-			if _, err := d.ReadFile(name, 10); !errors.Is(err, fsutil.ErrNotRegular) { // would hang on the FIFO without O_NONBLOCK
+			// without O_NONBLOCK the call would hang on the FIFO
+			if _, err := d.ReadFile(name, 10); !errors.Is(err, fsutil.ErrNotRegular) {
 				t.Errorf("ReadFile %s: %v", name, err)
 			}
 			if _, err := d.Append(name, []byte("x"), 0o600); !errors.Is(err, fsutil.ErrNotRegular) {
@@ -100,7 +101,7 @@ func TestReadDir(t *testing.T) {
 		base := t.TempDir()
 		d := open(base)
 		var want []string
-		for i := range 300 { // more than one buffer of getdents64
+		for i := range 300 { // more names than one buffer of getdents64 holds
 			name := fmt.Sprintf("file-%03d-%s", i, strings.Repeat("n", 60))
 			writeFile(t, base+"/many/"+name, "")
 			want = append(want, name)

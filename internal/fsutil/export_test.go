@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// Limits, resolving without openat2, and states that the kernel here can't have.
+// These give tests the limits, the path resolution without openat2, and states that the present kernel can't have.
 const MaxRemoveNames = maxRemoveNames
 
 var FSUID = fsuid
@@ -19,8 +19,8 @@ func (d *Dir) WriteTemp(name string, data []byte, mode fs.FileMode, o ReplaceOpt
 	return writeTemp(d.fd, name, data, uint32(mode), o)
 }
 
-// ActorThatStays acts as the process, whatever its own identity is.
+// ActorThatStays returns an actor whose calls run as the process itself, whatever id is.
 func ActorThatStays(id Identity) *Actor { return &Actor{id: id} }
 
-// OwnerUID is the owner of a file.
+// OwnerUID returns the uid of a file's owner.
 func OwnerUID(info os.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }

@@ -13,10 +13,10 @@ import (
 	"hinit/internal/testkit"
 )
 
-// agentUID and agentGID are no user's.
+// agentUID and agentGID are the agent's ids in these tests. No account of this machine has them.
 const agentUID, agentGID = 10000, 10001
 
-// childEnv makes the test binary run one of childChecks instead of the tests.
+// childEnv names one of childChecks. The test binary then runs this check instead of the tests.
 const childEnv = "FSUTIL_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// runChild runs a check in a child process, which edit may change.
+// runChild runs a check in a child process. edit may change the command before.
 func runChild(t *testing.T, name string, edit func(*exec.Cmd)) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -55,7 +55,7 @@ func mountTmpfs(t *testing.T, dir, options string) {
 	})
 }
 
-// bothWays runs a test with openat2 and with the component walk.
+// bothWays runs a test twice: with openat2, and with the walk through each path component.
 func bothWays(t *testing.T, test func(t *testing.T, open func(path string) *fsutil.Dir)) {
 	t.Helper()
 	for name, walk := range map[string]bool{"openat2": false, "walk": true} {

@@ -10,7 +10,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// A home of mode 0700 of another user than the agent was closed to PID 1, which acts as the agent.
+// PID 1, which acts as the agent, must do what it does in a home as the owner of this home. A home of mode 0700 of
+// another user is closed to the agent.
 func TestWhatIsInAHomeIsDoneAsItsOwner(t *testing.T) {
 	testkit.NeedRoot(t)
 	const agent, tenant = 12345, 20001
@@ -80,7 +81,8 @@ func TestWhatIsInAHomeIsDoneAsItsOwner(t *testing.T) {
 	}
 }
 
-// Before the profiles had users of their own, one could link a file of another one, and would own it afterwards.
+// A file that has also a name in another profile's home must be given to no user. Before profiles had users of their
+// own, one profile could link a file of another profile; it must not own that file later.
 func TestAFileWithANameInAnotherHomeIsGivenToNoUser(t *testing.T) {
 	testkit.NeedRoot(t)
 	root := t.TempDir()

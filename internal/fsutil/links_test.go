@@ -30,7 +30,7 @@ func TestLinksAreRefusedEverywhere(t *testing.T) {
 				}
 				return err
 			},
-			// These act on a link itself, which another test asserts.
+			// These operations act on a link itself, not on its target. Another test checks that.
 			"Lstat":      func(d *fsutil.Dir, rel string) error { _, err := d.Lstat(rel); return err },
 			"Remove":     func(d *fsutil.Dir, rel string) error { return d.Remove(rel) },
 			"RemoveAll":  func(d *fsutil.Dir, rel string) error { return d.RemoveAll(rel) },
@@ -38,7 +38,7 @@ func TestLinksAreRefusedEverywhere(t *testing.T) {
 			"RenameTo":   func(d *fsutil.Dir, rel string) error { return d.Rename("victim", rel) },
 		}
 		onTheLinkItself := []string{"Lstat", "Remove", "RemoveAll", "RenameFrom", "RenameTo"}
-		places := map[string]string{ // where the link is → the name asked for
+		places := map[string]string{ // where the link is → the name that the operation gets
 			"link":         "link",
 			"a/link":       "a/link",
 			"a/b/link":     "a/b/link",

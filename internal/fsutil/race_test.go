@@ -14,7 +14,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestSwapper attacks every writing operation: the tree's owner exchanges a directory and a file with links that lead outside.
+// TestSwapper attacks every operation that writes: the owner of the tree keeps exchanging a directory and a file with
+// links that lead outside. No file outside may change.
 func TestSwapper(t *testing.T) {
 	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		root := t.TempDir()
@@ -41,7 +42,7 @@ func TestSwapper(t *testing.T) {
 			}
 			for !stop.Load() {
 				exchange("/dir")
-				// Replace may take a link away at the last moment: make a new one each time.
+				// Replace may remove the link at the last moment, so the attacker makes a new one each time.
 				for _, make := range []func(string) error{
 					func(path string) error { return os.Symlink(outside+"/file", path) },
 					func(path string) error { return os.WriteFile(path, nil, 0o600) },
@@ -75,12 +76,12 @@ func TestSwapper(t *testing.T) {
 		for name, op := range ops {
 			users.Go(func() {
 				refused, other := 0, 0
-				// A busy machine may need longer to come to both.
+				// A busy machine may need longer until both outcomes have occurred.
 				for time.Now().Before(deadline) || (refused == 0 || other == 0) && time.Now().Before(giveUp) {
 					if err := op(); errors.Is(err, fsutil.ErrSymlink) {
 						refused++
 					} else {
-						other++ // done, or not there at the moment
+						other++ // the operation succeeded, or the file was missing at the moment
 					}
 				}
 				if refused == 0 || other == 0 {

@@ -179,7 +179,7 @@ func TestDiskFull(t *testing.T) {
 	if err := d.Replace("new", big, fsutil.ReplaceOptions{Mode: 0o600}); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("Replace of a new file: %v, want ENOSPC", err)
 	}
-	// Temporary files change the directory's time, so compare the file and the names.
+	// Temporary files change the modification time of the directory, so only the file and the names are compared.
 	if got := names(t, base); got != "f" {
 		t.Errorf("directory has %q", got)
 	}

@@ -2,7 +2,7 @@ package gateways
 
 import "hinit/profiles"
 
-// WarnIfMissing queues a job that says something.
+// WarnIfMissing queues a job that logs a message. Tests use it to see when the jobs before it are done.
 func (m *Manager) WarnIfMissing(service, profile string) { m.warnIfMissing(service, profile) }
 
 // ExpectLate is a part of [Manager.RegisterProfiles].

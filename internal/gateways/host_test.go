@@ -29,7 +29,8 @@ import (
 	"hinit/supervisor"
 )
 
-// host is the rest of PID 1: a supervisor that only records its calls, and slots that consist of their down files.
+// host stands for the other parts of PID 1: a supervisor that only records its calls, and slots that consist of their
+// down files.
 type host struct {
 	t     *testing.T
 	home  string
@@ -42,12 +43,12 @@ type host struct {
 	cfg    *config.Config
 	snap   *supervisor.Snapshot
 	news   chan struct{}
-	refuse error // why nothing may be served
+	refuse error // the error of MayServe; nil if the volume may be served
 }
 
-// seen is what the host was told.
+// seen holds the calls that the host got.
 type seen struct {
-	events []string // given to the supervisor
+	events []string // events sent to the supervisor
 	said   []string
 	masked map[string][]string
 	down   map[string]bool // by profile
@@ -62,7 +63,7 @@ func (h *host) worked() {
 	h.jobs++
 }
 
-// look returns a copy of the host's records so far: the Manager's goroutine adds to them.
+// look returns a copy of the records so far, because the Manager's goroutine goes on adding.
 func (h *host) look() seen {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -72,7 +73,7 @@ func (h *host) look() seen {
 	}
 }
 
-// newHost makes a host of a volume with the named profiles, and the Manager that knows them.
+// newHost makes a host whose volume has the named profiles, and its Manager.
 func newHost(t *testing.T, names ...string) (*host, *gateways.Manager) {
 	t.Helper()
 	home, err := os.MkdirTemp("", "hinit-gateways-") //nolint:usetesting // its removal would fail while goroutines of the Manager still write
@@ -156,7 +157,7 @@ func (h *host) state(profile string, keys map[string]any) {
 	}
 }
 
-// service makes the snapshot show the gateway of a profile.
+// service sets the gateway of a profile in the snapshot.
 func (h *host) service(profile string, s supervisor.Service) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -167,7 +168,7 @@ func (h *host) service(profile string, s supervisor.Service) {
 	h.news = make(chan struct{})
 }
 
-// shows replaces the snapshot without a notification.
+// shows replaces the snapshot without notifying the Manager.
 func (h *host) shows(s supervisor.Snapshot) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -209,7 +210,7 @@ func (h *host) Say(format string, args ...any) {
 	h.said = append(h.said, fmt.Sprintf(format, args...))
 }
 
-// Write takes a line for the container log.
+// Write records a line for the container log.
 func (h *host) Write(line []byte) (int, error) {
 	h.Say("%s", strings.TrimPrefix(strings.TrimSpace(string(line)), "[hinit] "))
 	return len(line), nil
@@ -224,7 +225,7 @@ func (h *host) MayServe() error {
 	return h.refuse
 }
 
-// refuseFrom makes the volume another container's from now on.
+// refuseFrom makes MayServe return an error from now on, as if another container served the volume.
 func (h *host) refuseFrom(why string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -273,7 +274,7 @@ func (h *host) RemoveSlot(_ context.Context, service string) error {
 	return nil
 }
 
-// until waits until cond holds; what says what is waited for.
+// until polls until cond holds. The failure names the condition with the text in what.
 func (h *host) until(what string, cond func() bool) {
 	h.t.Helper()
 	for end := time.Now().Add(20 * time.Second); !cond(); <-time.After(2 * time.Millisecond) {
@@ -288,7 +289,7 @@ func (h *host) got(event string) func() bool {
 	return func() bool { return slices.Contains(h.look().events, event) }
 }
 
-// hears returns whether a message has said a text.
+// hears returns a function that reports whether a message contained the text.
 func (h *host) hears(text string) func() bool {
 	return func() bool {
 		return slices.ContainsFunc(h.look().said, func(s string) bool { return strings.Contains(s, text) })
@@ -310,7 +311,7 @@ func (h *host) forgetEvents() {
 	h.events, h.said = nil, nil
 }
 
-// changed is a record of a gateway that goes from one state to another.
+// changed returns the record of a gateway's change of state.
 func changed(profile string, from, to supervisor.State, reason string) supervisor.Record {
 	return supervisor.Record{Service: profiles.SlotName(profile), From: from, To: to, Reason: reason, At: time.Now()}
 }

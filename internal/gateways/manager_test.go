@@ -15,7 +15,8 @@ import (
 	"hinit/supervisor"
 )
 
-// TestACommandIsOnTheVolumeBeforeItIsAnswered: a stop of the container right after it must not lose it.
+// TestACommandIsOnTheVolumeBeforeItIsAnswered checks that desired_state is on the disk when the command gets its
+// answer. A stop of the container right after the answer must not lose the command.
 func TestACommandIsOnTheVolumeBeforeItIsAnswered(t *testing.T) {
 	h, m := newHost(t, "coder")
 	h.start(m)
@@ -40,14 +41,16 @@ func TestACommandIsOnTheVolumeBeforeItIsAnswered(t *testing.T) {
 			t.Errorf("%s: its files were given to the agent's user: %v", tt.verb, adopted)
 		}
 	}
-	for end := time.Now().Add(time.Minute); !m.Idle(); time.Sleep(time.Millisecond) { // the queue is removed just after the answer
+	// the queue is removed shortly after the answer
+	for end := time.Now().Add(time.Minute); !m.Idle(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("there are orders left")
 		}
 	}
 }
 
-// TestWithoutTheLeaseNothingIsWrittenOrStarted: another container serves the same volume.
+// TestWithoutTheLeaseNothingIsWrittenOrStarted checks that a command fails, writes nothing and starts nothing while
+// another container serves the volume.
 func TestWithoutTheLeaseNothingIsWrittenOrStarted(t *testing.T) {
 	h, m := newHost(t, "coder")
 	h.start(m)
@@ -60,7 +63,8 @@ func TestWithoutTheLeaseNothingIsWrittenOrStarted(t *testing.T) {
 	}
 }
 
-// TestAServiceHasNoIntent: what is no gateway goes straight to the supervisor, also without a volume.
+// TestAServiceHasNoIntent checks that a command for a service that is no gateway goes straight to the supervisor and
+// needs no volume.
 func TestAServiceHasNoIntent(t *testing.T) {
 	h, m := newHost(t)
 	h.shows(supervisor.Snapshot{Services: []*supervisor.Service{{Name: "dashboard", Kind: supervisor.KindService}}})
@@ -69,7 +73,8 @@ func TestAServiceHasNoIntent(t *testing.T) {
 	}
 }
 
-// TestAnIntentThatTheGatewayOverwritesComesBack: a gateway rewrites its state file from an older copy of it.
+// TestAnIntentThatTheGatewayOverwritesComesBack checks that desired_state is written again after the gateway has
+// rewritten its state file from an older copy.
 func TestAnIntentThatTheGatewayOverwritesComesBack(t *testing.T) {
 	h, m := newHost(t, "coder")
 	h.start(m)
@@ -83,7 +88,8 @@ func TestAnIntentThatTheGatewayOverwritesComesBack(t *testing.T) {
 	}
 }
 
-// TestReadinessIsReadOffTheStateFile of the run, and of no other process.
+// TestReadinessIsReadOffTheStateFile checks that a gateway counts as ready only by a state file of its present run. A
+// state file of another process must not count.
 func TestReadinessIsReadOffTheStateFile(t *testing.T) {
 	started, err := profiles.StartTime(os.Getpid())
 	if err != nil {
@@ -107,7 +113,8 @@ func TestReadinessIsReadOffTheStateFile(t *testing.T) {
 	}
 }
 
-// TestAGatewayIsNotReadyByTheFileOfTheContainersRunBefore: after docker stop and docker start it has the same number again.
+// TestAGatewayIsNotReadyByTheFileOfTheContainersRunBefore checks that a state file with another start time does not
+// count. After docker stop and docker start, the gateway has the same PID again.
 func TestAGatewayIsNotReadyByTheFileOfTheContainersRunBefore(t *testing.T) {
 	h, m := newHost(t, "coder")
 	h.state("coder", map[string]any{"gateway_state": "running", "pid": os.Getpid(), "start_time": 1})
@@ -117,7 +124,8 @@ func TestAGatewayIsNotReadyByTheFileOfTheContainersRunBefore(t *testing.T) {
 	h.until("it is looked at", h.got("Ready{Name:gateway-coder Run:1 Ready:false Text:gateway_state.json says nothing of this run yet}"))
 }
 
-// TestAProfileThatComesAndGoes is registered, and removed with its slot; nothing is remembered of it.
+// TestAProfileThatComesAndGoes checks that a new profile is registered, that a removed profile is removed with its
+// slot, and that the Manager forgets everything about it.
 func TestAProfileThatComesAndGoes(t *testing.T) {
 	h, m := newHost(t)
 	h.start(m)
@@ -139,18 +147,19 @@ func TestAProfileThatComesAndGoes(t *testing.T) {
 	if !h.got("Remove{Name:gateway-coder}")() || !slices.Contains(h.look().gone, "gateway-coder") || m.Registry.ProfileExists("coder") {
 		t.Errorf("events %q, withdrawn %q, exists %v", h.look().events, h.look().gone, m.Registry.ProfileExists("coder"))
 	}
-	// A job that was queued before notes something of it again.
+	// A job that was queued before the removal records something about the profile again.
 	h.shows(supervisor.Snapshot{})
 	m.Observe(changed("coder", supervisor.Down, supervisor.Up, ""))
 	m.Observe(supervisor.Record{Service: "gateway-coder", Dropped: true})
-	m.WarnIfMissing("gateway-coder", "coder") // the last job
+	m.WarnIfMissing("gateway-coder", "coder") // the last job in the queue
 	h.until("the last job is done", h.hears("there is no profile"))
 	if s := m.HandOver(); len(s.Inputs) > 0 || m.Registry.ProfileExists("coder") {
 		t.Errorf("it is remembered: %+v", s)
 	}
 }
 
-// TestARenamedProfileRunsOn by its new name, once nothing of the old one runs; a copy does not.
+// TestARenamedProfileRunsOn checks that a renamed profile is started under its new name once the gateway of the old
+// name has ended, and that a copied profile is not.
 func TestARenamedProfileRunsOn(t *testing.T) {
 	h, m := newHost(t, "old")
 	if _, err := h.store.HomeID("old"); errors.Is(err, errors.ErrUnsupported) {
@@ -177,7 +186,8 @@ func TestARenamedProfileRunsOn(t *testing.T) {
 	}
 }
 
-// TestAProfileThatAnswersLateIsStarted if it ran before the container did.
+// TestAProfileThatAnswersLateIsStarted checks that a profile whose state could be read only after the boot is started
+// if its gateway ran when the container ended.
 func TestAProfileThatAnswersLateIsStarted(t *testing.T) {
 	h, m := newHost(t)
 	h.start(m)

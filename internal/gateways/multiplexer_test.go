@@ -17,7 +17,8 @@ import (
 	"hinit/supervisor"
 )
 
-// multiplexing makes a host whose default gateway runs and is set to serve all profiles, and says that it serves some.
+// multiplexing makes a host whose default gateway runs and is configured to serve all profiles. says lists the profiles
+// that its state file names as served.
 func multiplexing(t *testing.T, says []string, names ...string) (*host, *gateways.Manager) {
 	t.Helper()
 	h, m := newHost(t, names...)
@@ -45,7 +46,8 @@ func (h *host) servedBy(m *gateways.Manager, profile, want string) {
 	h.until(profile+" is served by "+want, func() bool { return m.ServedBy(h.Snapshot().Find(profiles.SlotName(profile))) == want })
 }
 
-// TestWhoServesAProfileIsKnown from the state file of the default profile's run, else expected.
+// TestWhoServesAProfileIsKnown checks that the state file of the default gateway's run says which profiles it serves.
+// Without the file, hinit assumes what the configuration says.
 func TestWhoServesAProfileIsKnown(t *testing.T) {
 	h, m := multiplexing(t, []string{"default", "a"}, "a", "b")
 	h.servedBy(m, "a", client.ServedByDefault)
@@ -67,7 +69,8 @@ func TestWhoServesAProfileIsKnown(t *testing.T) {
 	h.servedBy(m, "a", client.ServedExpected)
 }
 
-// TestALyingDefaultAgentStopsNobody: what it says is shown, and refuses a start; only the configuration ends other gateways.
+// TestALyingDefaultAgentStopsNobody checks that a false list of served profiles in the default gateway's state file is
+// shown and refuses a start, but ends no other gateway. Only the configuration may do that.
 func TestALyingDefaultAgentStopsNobody(t *testing.T) {
 	h, m := newHost(t, "a")
 	started, err := profiles.StartTime(os.Getpid())
@@ -87,7 +90,8 @@ func TestALyingDefaultAgentStopsNobody(t *testing.T) {
 	}
 }
 
-// TestTwoGatewaysWithOneTokenAreLoud, and the token is not in the message.
+// TestTwoGatewaysWithOneTokenAreLoud checks that two gateways with the same token cause a warning, which must not
+// contain the token.
 func TestTwoGatewaysWithOneTokenAreLoud(t *testing.T) {
 	h, m := newHost(t, "a", "b")
 	h.write("a", ".env", "TELEGRAM_BOT_TOKEN=12345:secret\nOPENAI_API_KEY=same\n")
@@ -112,8 +116,8 @@ func TestTwoGatewaysWithOneTokenAreLoud(t *testing.T) {
 	h.until("the log says why they are not compared", h.hears("gateway-b: cannot tell whether another gateway has its tokens"))
 }
 
-// TestTheTokensOfManyGatewaysDoNotSlowDownTheStatus: it compared the tokens of each gateway with the tokens of all others, which took
-// 12 ms for 100 profiles. The agents write the tokens.
+// TestTheTokensOfManyGatewaysDoNotSlowDownTheStatus checks that the search for shared tokens takes little time.
+// Comparing each gateway with all others took 12 ms for 100 profiles, and agents choose the tokens.
 func TestTheTokensOfManyGatewaysDoNotSlowDownTheStatus(t *testing.T) {
 	const gateways, tokens = 60, 16
 	names := make([]string, gateways)
@@ -124,7 +128,7 @@ func TestTheTokensOfManyGatewaysDoNotSlowDownTheStatus(t *testing.T) {
 	for i, name := range names {
 		var env strings.Builder
 		for token := range tokens {
-			fmt.Fprintf(&env, "T%d_BOT_TOKEN=%d:%d\n", token, i/6, token) // six gateways have the same tokens
+			fmt.Fprintf(&env, "T%d_BOT_TOKEN=%d:%d\n", token, i/6, token) // each group of six gateways has the same tokens
 		}
 		h.write(name, ".env", env.String())
 	}
@@ -150,7 +154,8 @@ func TestTheTokensOfManyGatewaysDoNotSlowDownTheStatus(t *testing.T) {
 	}
 }
 
-// TestAReexecKeepsTheWarningOfASharedToken: the next program of PID 1 read no tokens of the gateways that ran already.
+// TestAReexecKeepsTheWarningOfASharedToken checks that the warning about a shared token stays after a re-execution,
+// although the gateways were started before it.
 func TestAReexecKeepsTheWarningOfASharedToken(t *testing.T) {
 	h, m := newHost(t, "a", "b")
 	for _, name := range []string{"a", "b"} {
@@ -164,8 +169,8 @@ func TestAReexecKeepsTheWarningOfASharedToken(t *testing.T) {
 	})
 }
 
-// takesOver returns the Manager of the next program of PID 1, before Continue. It has the state that the old one handed over
-// by the codec.
+// takesOver returns the Manager of a re-executed hinit before its Continue. It has the state that the old Manager
+// handed over, encoded and decoded.
 func (h *host) takesOver(m *gateways.Manager) *gateways.Manager {
 	h.t.Helper()
 	old := m.HandOver()
@@ -187,9 +192,9 @@ func (h *host) takesOver(m *gateways.Manager) *gateways.Manager {
 // settled waits until a Manager has done its queued jobs, and returns the gateways that it has stopped.
 func (h *host) settled(m *gateways.Manager) (stopped []string) {
 	h.t.Helper()
-	m.WarnIfMissing("gateway-nobody", "nobody") // the last job
+	m.WarnIfMissing("gateway-nobody", "nobody") // the last job in the queue
 	h.until("the last job is done", h.hears("there is no profile \"nobody\""))
-	<-time.After(50 * time.Millisecond) // gateways are ended by a goroutine of their own
+	<-time.After(50 * time.Millisecond) // another goroutine ends the gateways
 	for _, event := range h.look().events {
 		if strings.HasPrefix(event, "Stop{") {
 			stopped = append(stopped, event)
@@ -198,8 +203,8 @@ func (h *host) settled(m *gateways.Manager) (stopped []string) {
 	return stopped
 }
 
-// TestAReexecEndsNoGatewayForAnEditOfTheAgents: the agent wrote multiplex_profiles into its configuration and restarted nothing, and
-// hinit reexec ended every named gateway while the default one served only itself.
+// TestAReexecEndsNoGatewayForAnEditOfTheAgents checks that hinit reexec ends no gateway because the agent has written
+// multiplex_profiles since the default gateway started. Until its restart, that gateway serves only itself.
 func TestAReexecEndsNoGatewayForAnEditOfTheAgents(t *testing.T) {
 	h, m := newHost(t, "a")
 	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1})
@@ -216,12 +221,12 @@ func TestAReexecEndsNoGatewayForAnEditOfTheAgents(t *testing.T) {
 	}
 	h.servedBy(next, "a", "")
 	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 3})
-	next.CatchUp() // a start without a notification
+	next.CatchUp() // a start whose notification was lost
 	h.until("the restart of the default one ends it", h.got("Stop{Name:gateway-a}"))
 }
 
-// TestAReexecKeepsTheGatewayThatAnOperatorForced to run beside the multiplexer: it was stopped, and a later start of it refused.
-// A profile that is not served is still reported.
+// TestAReexecKeepsTheGatewayThatAnOperatorForced checks that a gateway that an operator forced to run beside the
+// multiplexer survives hinit reexec and can be started later. A profile that no gateway serves must still be reported.
 func TestAReexecKeepsTheGatewayThatAnOperatorForced(t *testing.T) {
 	h, m := multiplexing(t, []string{"default", "p2"}, "p2", "p3")
 	h.servedBy(m, "p2", client.ServedByDefault)
@@ -246,7 +251,8 @@ func TestAReexecKeepsTheGatewayThatAnOperatorForced(t *testing.T) {
 	}
 }
 
-// TestAnImageThatToldNoTopologyEndsNothing: it is not known how the default one was started.
+// TestAnImageThatToldNoTopologyEndsNothing checks that no gateway is ended if the old hinit handed over no topology.
+// Then it is unknown how the default gateway was started.
 func TestAnImageThatToldNoTopologyEndsNothing(t *testing.T) {
 	h, next := newHost(t, "a")
 	h.write(profiles.Default, "config.yaml", "gateway:\n  multiplex_profiles: true\n")
@@ -260,8 +266,8 @@ func TestAnImageThatToldNoTopologyEndsNothing(t *testing.T) {
 	h.servedBy(next, "a", client.ServedTwice)
 }
 
-// TestADefaultOneThatCrashedIntoServingAllWaits: multiplex_profiles was written, the default gateway crashed, and the next one served all
-// profiles beside their own gateways until those had drained.
+// TestADefaultOneThatCrashedIntoServingAllWaits checks that a default gateway which, after a crash, would serve all
+// profiles waits until their own gateways have drained. The agent has written multiplex_profiles before the crash.
 func TestADefaultOneThatCrashedIntoServingAllWaits(t *testing.T) {
 	h, m := newHost(t, "a")
 	up := supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1}
@@ -270,7 +276,7 @@ func TestADefaultOneThatCrashedIntoServingAllWaits(t *testing.T) {
 	h.start(m)
 	h.write(profiles.Default, "config.yaml", "multiplex_profiles: true\n")
 	m.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
-	stopping := func(profile string) { // before its Stop is sent, so that it never seems to be wanted again
+	stopping := func(profile string) { // recorded before the Stop is sent, so that the gateway never seems to be wanted again
 		h.service(profile, supervisor.Service{State: supervisor.Stopping, Want: supervisor.WantDown, PID: os.Getpid(), Run: 1})
 	}
 	ends := func(profile string, others ...string) {
@@ -291,8 +297,8 @@ func TestADefaultOneThatCrashedIntoServingAllWaits(t *testing.T) {
 	h.until("the default one is started", h.got("Start{Name:gateway-default}"))
 }
 
-// TestAnEditDuringTheImportsIsSeen: multiplex_profiles was written when the default gateway had begun and had not read it yet. It served the
-// profiles beside their own gateways until somebody restarted it.
+// TestAnEditDuringTheImportsIsSeen checks that multiplex_profiles counts also if the agent writes it after the start of
+// the default gateway but before that gateway reads its configuration. Otherwise two gateways would serve each profile.
 func TestAnEditDuringTheImportsIsSeen(t *testing.T) {
 	h, m := newHost(t, "a")
 	up := supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1}
@@ -310,7 +316,8 @@ func TestAnEditDuringTheImportsIsSeen(t *testing.T) {
 	h.until("the default one makes way", h.got("Stop{Name:gateway-default}"))
 }
 
-// TestATopologyIsChangedToTheEnd: hinit topology was killed when the named gateways had ended, and nothing served their profiles.
+// TestATopologyIsChangedToTheEnd checks that PID 1 completes a change of topology although the command hinit topology
+// was killed in the middle. Otherwise no gateway would serve the profiles of the ended ones.
 func TestATopologyIsChangedToTheEnd(t *testing.T) {
 	h, m := newHost(t, "a")
 	h.state("a", map[string]any{"desired_state": "running"})
@@ -336,7 +343,7 @@ func TestATopologyIsChangedToTheEnd(t *testing.T) {
 		t.Error(err)
 	}
 
-	// The way back starts what is wanted, also where the change has failed.
+	// The change back must start the gateways that are wanted, also if the first change has failed.
 	out, err := m.ChangeTopology(t.Context(), profiles.PerProfile, true)
 	if err != nil || !slices.Contains(out.Steps, "start gateway-a") {
 		t.Errorf("%+v: %v", out, err)

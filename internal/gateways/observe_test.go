@@ -19,7 +19,8 @@ import (
 	"hinit/supervisor"
 )
 
-// TestAParkedGatewayStartsWhenItsInputsChange, also when they changed while it started, but then only once for the same content.
+// TestAParkedGatewayStartsWhenItsInputsChange checks that a parked gateway is started when its configuration changes.
+// If the change came during the failed start, there must be only one start for the same content.
 func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 	h, m := newHost(t, "coder")
 	h.start(m)
@@ -30,14 +31,14 @@ func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// run starts the gateway and parks it. It waits until the Manager has recorded the definition of that start.
+	// run starts the gateway and parks it. It returns when the Manager has recorded the inputs of that start.
 	run := func(begun time.Time) profiles.Hash {
 		starting := changed("coder", supervisor.Down, supervisor.Starting, "")
 		starting.At = begun
 		h.service("coder", supervisor.Service{State: supervisor.Up, PID: os.Getpid()})
 		m.Observe(starting)
 		m.Observe(changed("coder", supervisor.Starting, supervisor.Up, ""))
-		m.WarnIfMissing("gateway-nobody", "nobody") // a job after the gateway's own
+		m.WarnIfMissing("gateway-nobody", "nobody") // a job that comes after the gateway's own in the queue
 		h.until("the jobs are done", h.hears("there is no profile \"nobody\""))
 		h.forgetEvents()
 		return m.HandOver().Inputs["coder"]
@@ -94,7 +95,7 @@ func TestSecretsAreReadAgain(t *testing.T) {
 	h.until("the new secret is masked", func() bool { return slices.Equal(h.look().masked["gateway-coder"], []string{"sk-fedcba9876543210"}) })
 }
 
-// TestWhatIsKnownIsHandedOver: the Manager of the next program gets the state of the old one.
+// TestWhatIsKnownIsHandedOver checks that the Manager of a re-executed hinit gets all state of the old one.
 func TestWhatIsKnownIsHandedOver(t *testing.T) {
 	h, m := newHost(t, "coder")
 	m.Registry.AddProfile("coder")
@@ -118,7 +119,8 @@ func TestWhatIsKnownIsHandedOver(t *testing.T) {
 	h.until("the order is carried out", h.got("Stop{Name:gateway-coder}"))
 }
 
-// TestAManagerThatIsResetKnowsNothing: another container may have changed the volume.
+// TestAManagerThatIsResetKnowsNothing checks that the Manager forgets all that it knew of the profiles after Reset,
+// because another container may have changed the volume meanwhile.
 func TestAManagerThatIsResetKnowsNothing(t *testing.T) {
 	h, m := newHost(t, "coder")
 	m.Registry.AddProfile("coder")
@@ -152,7 +154,8 @@ func TestAManagerThatIsResetKnowsNothing(t *testing.T) {
 	}
 }
 
-// TestTheVolumeIsNotWatchedToTheEnd: the kernel takes its time to end that, and the end of the container would wait for it.
+// TestTheVolumeIsNotWatchedToTheEnd checks that Stop ends the watching of the volume. The kernel needs time for that,
+// which the end of the container would otherwise wait for.
 func TestTheVolumeIsNotWatchedToTheEnd(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		h, m := newHost(t)
@@ -167,7 +170,8 @@ func TestTheVolumeIsNotWatchedToTheEnd(t *testing.T) {
 	}
 }
 
-// TestAtTheEndOnlyIntentsAreLookedAfter: a gateway may take back what was asked of it with the last thing that it writes.
+// TestAtTheEndOnlyIntentsAreLookedAfter checks that during the shutdown the Manager still restores desired_state, and
+// does nothing else. A gateway may overwrite it with its last write.
 func TestAtTheEndOnlyIntentsAreLookedAfter(t *testing.T) {
 	h, m := newHost(t, "coder", "other")
 	h.start(m)
@@ -187,7 +191,8 @@ func TestAtTheEndOnlyIntentsAreLookedAfter(t *testing.T) {
 	}
 }
 
-// TestACleanExitMayBeATakeover: the gateway parks as replaced, and starts again when the other instance is gone.
+// TestACleanExitMayBeATakeover checks that a gateway that exits with 0 while another instance runs is parked as
+// replaced, and starts again when that instance is gone.
 func TestACleanExitMayBeATakeover(t *testing.T) {
 	h, m := newHost(t, "coder")
 	h.start(m)
@@ -206,7 +211,8 @@ func TestACleanExitMayBeATakeover(t *testing.T) {
 	h.until("it is started again", h.got("InputsChanged{Name:gateway-coder}"))
 }
 
-// A tenth of a second after its first start a gateway was called one of an agent that may never write its state file.
+// The advice that an agent may never write its state file must come only for a run that has been up for long. It must
+// not come a tenth of a second after the start.
 func TestTheAdviceForAnAgentThatNeverSaysReadyComesLate(t *testing.T) {
 	h, m := newHost(t, "young", "slow")
 	h.start(m)
@@ -220,7 +226,7 @@ func TestTheAdviceForAnAgentThatNeverSaysReadyComesLate(t *testing.T) {
 	h.until("the slow one is", h.got(fmt.Sprintf(said, "slow", "; for an agent that never writes it there, set agent.ready to up in hinit.yaml")))
 }
 
-// order records an operator's order, and makes it survive a crash of the machine.
+// order records an operator's order and syncs it, so that it survives a crash of the machine.
 func order(wants *profiles.Intents, profile, want string) error {
 	sync, err := wants.Record(profile, want)
 	if err != nil {
@@ -229,8 +235,8 @@ func order(wants *profiles.Intents, profile, want string) error {
 	return sync()
 }
 
-// TestAProfileKeepsTheWarningsAboutOthers: the gateway of one profile wrote one broken state file after another, and the status showed
-// no warning about the other profiles.
+// TestAProfileKeepsTheWarningsAboutOthers checks that the warnings about one profile stay in the status, although the
+// gateway of another profile writes one broken state file after another.
 func TestAProfileKeepsTheWarningsAboutOthers(t *testing.T) {
 	h, m := newHost(t, "loud", "quiet")
 	h.start(m)

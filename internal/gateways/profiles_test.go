@@ -12,7 +12,7 @@ func TestWhatIsTakenForTheEndBeforeARename(t *testing.T) {
 	exit := func(cause supervisor.Cause, ago time.Duration) *supervisor.Exit {
 		return &supervisor.Exit{Run: 1, PID: 5, Code: 1, Cause: cause, At: now.Add(-ago)}
 	}
-	// after is a service that has failed twice, the second time after an uptime.
+	// after returns a service that has failed twice, the second time after the given uptime.
 	after := func(uptime time.Duration, x *supervisor.Exit) *supervisor.Service {
 		x.Uptime = uptime
 		return &supervisor.Service{LastExit: x, Failures: 2}
@@ -40,7 +40,8 @@ func TestWhatIsTakenForTheEndBeforeARename(t *testing.T) {
 	}
 }
 
-// On a busy machine the gateway ended several times, each time late, before hinit saw that its home was gone. That was a crash.
+// The exit of a gateway whose home was removed must not count as a crash, even if hinit notices the removal late. On a
+// busy machine several exits may come before.
 func TestAnEndWithoutItsHomeIsNoCrashHoweverLateThatIsSeen(t *testing.T) {
 	now := time.Now()
 	s := &supervisor.Service{Failures: 5, LastExit: &supervisor.Exit{Run: 1, PID: 5, Code: 1, Cause: supervisor.CauseCrash, At: now.Add(-2 * time.Second), Uptime: 9 * time.Second}}

@@ -7,7 +7,8 @@ import (
 	"hinit/client"
 )
 
-// TestASlotThatAClientRemovedComesBackWithAStart, without what the removed one exported.
+// TestASlotThatAClientRemovedComesBackWithAStart checks that a start makes the slot again, without the exports of the
+// removed slot.
 func TestASlotThatAClientRemovedComesBackWithAStart(t *testing.T) {
 	h, m := newHost(t, "coder")
 	h.start(m)
@@ -21,7 +22,7 @@ func TestASlotThatAClientRemovedComesBackWithAStart(t *testing.T) {
 	if m.Registry.HasSlot("gateway-coder") || !h.got("Stop{Name:gateway-coder}")() {
 		t.Errorf("the supervisor got %q", h.look().events)
 	}
-	const made = "slot of gateway-coder, down: true" // the order's record says otherwise later
+	const made = "slot of gateway-coder, down: true" // recording the order changes the down file later
 	if err := m.Command(t.Context(), client.VerbStop, "gateway-coder"); err != nil || slices.Contains(h.look().said, made) {
 		t.Errorf("a stop made the slot: %q, %v", h.look().said, err)
 	}
@@ -33,7 +34,8 @@ func TestASlotThatAClientRemovedComesBackWithAStart(t *testing.T) {
 	}
 }
 
-// TestAProfileHasItsSlotWhenHinitHasFoundIt: a client that sees the service looks for the slot next.
+// TestAProfileHasItsSlotWhenHinitHasFoundIt checks that the slot of a new profile is made before its service is
+// registered. A client that sees the service looks for its slot next.
 func TestAProfileHasItsSlotWhenHinitHasFoundIt(t *testing.T) {
 	h, m := newHost(t)
 	h.start(m)

@@ -12,7 +12,7 @@ import (
 	"hinit/internal/gendocs/reference"
 )
 
-// at follows a dotted path of keys through a schema.
+// at returns the schema of the key with this dotted path.
 func at(t *testing.T, schema object, path string) object {
 	t.Helper()
 	for key := range strings.SplitSeq(path, ".") {
@@ -43,7 +43,7 @@ func TestTheSchemaKnowsEveryKeyThatTheFileMayHave(t *testing.T) {
 		t.Fatal(err)
 	}
 	for base, keys := range reference.Keys() {
-		if base == "checks[]." || base == "on.EVENT[]." { // they are in $defs
+		if base == "checks[]." || base == "on.EVENT[]." { // these keys are in $defs
 			continue
 		}
 		for _, k := range keys {
@@ -142,7 +142,7 @@ func TestReferenceNamesEveryKey(t *testing.T) {
 	}
 }
 
-// namedAgain reports whether the list after a table has the key.
+// namedAgain reports whether the list after the table of base contains the key.
 func namedAgain(page, base, key string) bool {
 	_, list, _ := strings.Cut(page, "These keys of `"+strings.TrimSuffix(base, ".")+"` have")
 	list, _, _ = strings.Cut(list, "\n")

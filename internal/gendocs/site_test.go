@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestSite builds the site of the documents, and one with a dead link, which must fail.
+// TestSite builds the site of the documents. It also builds a site with a dead link, which must fail.
 func TestSite(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it builds a program with a library of its own")

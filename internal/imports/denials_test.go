@@ -13,23 +13,24 @@ import (
 	"hinit/internal/gendocs/reference"
 )
 
-// denials are the words that say that hinit lacks something, each with the keys of hinit.yaml that would make them untrue. A key is a part
-// of a path such as services.NAME.stop.command.
+// denials lists the texts of the importer which say that hinit lacks something, each with the keys of hinit.yaml that
+// would make the text wrong. A key is a part of a path such as services.NAME.stop.command.
 var denials = map[string][]string{
-	"hinit runs no commands for variables":      {"env_command", "env_cmds"},
-	"hinit watches no sources":                  {"watch", "watch_files"},
-	"hinit runs it as a service and offers no":  {"mcp"},
-	"hinit offers no tools":                     {"mcp", "mcp_server"},
-	"hinit uses no sudo":                        {"elevated", "sudo"},
-	"hinit has no remote access":                {"listen", "control.listen", "pairing"},
-	"hinit has nothing like this sett":          nil, // of any key that the importer does not know
-	"hinit has nothing like this section":       nil,
-	"hinit has no event listeners":              {"listeners"},
-	"hinit opens no FastCGI":                    {"sockets", "listen"},
-	"hinit has a control socket of its own":     {"control.listen", "control.password"},
-	"hinit takes no plug-ins":                   {"plugins"},
-	"hinit has no need of it":                   {"pidfile"},
-	"hinit does not stop with %s":               nil, // it lists the signals itself, see TestSignalsAreThoseOfTheConfiguration
+	"hinit runs no commands for variables":     {"env_command", "env_cmds"},
+	"hinit watches no sources":                 {"watch", "watch_files"},
+	"hinit runs it as a service and offers no": {"mcp"},
+	"hinit offers no tools":                    {"mcp", "mcp_server"},
+	"hinit uses no sudo":                       {"elevated", "sudo"},
+	"hinit has no remote access":               {"listen", "control.listen", "pairing"},
+	"hinit has nothing like this sett":         nil, // holds for any key that the importer does not know
+	"hinit has nothing like this section":      nil,
+	"hinit has no event listeners":             {"listeners"},
+	"hinit opens no FastCGI":                   {"sockets", "listen"},
+	"hinit has a control socket of its own":    {"control.listen", "control.password"},
+	"hinit takes no plug-ins":                  {"plugins"},
+	"hinit has no need of it":                  {"pidfile"},
+	// the importer lists the signals itself, see TestSignalsAreThoseOfTheConfiguration
+	"hinit does not stop with %s":               nil,
 	"hinit doesn't end when":                    {"exit_on_end", "exit_with"},
 	"hinit always stops all processes":          {"stop.main_only", "stop.tree"},
 	"hinit rotates every log":                   {"logs.rotate"},
@@ -68,10 +69,10 @@ var denials = map[string][]string{
 	"hinit wakes no machine":                    {"schedule.wake"},
 }
 
-// denying finds sentences that say that hinit lacks something or does it in its own way.
+// denying matches sentences which say that hinit lacks something or does something in its own way.
 var denying = regexp.MustCompile(`\bhinit (has (no|nothing|a control|the keys)|doesn't|does not|offers|always|rotates|leaves|passes|uses no|\w+s (no|nothing|in|any|and|to|it|by)\b)|hinit\.yaml have no|is not (undone|ended)|a service has no|one log takes|don't overlap|waits for ever`)
 
-// keysOfTheTable returns all keys of hinit.yaml, each as its path and as the end of its path.
+// keysOfTheTable returns all keys of hinit.yaml, each as its full path and as the end of the path.
 func keysOfTheTable() map[string]bool {
 	table := make(map[string]bool)
 	for prefix, keys := range reference.Keys() {
@@ -81,14 +82,14 @@ func keysOfTheTable() map[string]bool {
 				table[path] = true
 			}
 			for group := prefix + k.Path; strings.Contains(group, "."); group = group[:strings.LastIndex(group, ".")] {
-				table[group] = true // a mapping
+				table[group] = true // the key is a mapping
 			}
 		}
 	}
 	return table
 }
 
-// textsOfThePackage returns the texts in the package's own files, without tests.
+// textsOfThePackage returns the string literals in the package's own files, without tests.
 func textsOfThePackage(t *testing.T) (list []string) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
@@ -114,7 +115,8 @@ func textsOfThePackage(t *testing.T) (list []string) {
 	return list
 }
 
-// A user was told that hinit forwards no logs, has no interval and keeps the descriptor for readiness closed, long after it had all of them.
+// No note of the importer may say that hinit lacks something for which hinit.yaml has a key, such as the forwarding of
+// logs or the descriptor for readiness.
 func TestTheImportDeniesNothingThatHinitYamlHas(t *testing.T) {
 	table, used := keysOfTheTable(), make(map[string]bool)
 	if !table["services.NAME.notify.fd"] || !table["notify.fd"] || !table["logs.max_age"] || !table["services.NAME.limits"] {
@@ -156,7 +158,7 @@ func TestTheImportDeniesNothingThatHinitYamlHas(t *testing.T) {
 	}
 }
 
-// A stop signal that hinit.yaml takes is taken over, and no other.
+// The importer must accept exactly the stop signals that hinit.yaml accepts.
 func TestSignalsAreThoseOfTheConfiguration(t *testing.T) {
 	for _, name := range []string{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "KILL", "WINCH", "STOP", "ABRT"} {
 		_, err := signalName("SIG" + name)

@@ -15,8 +15,9 @@ import (
 
 var update = flag.Bool("update", false, "write the expected results")
 
-// TestExamples imports two configurations of each kind, written after the peers' documentation and after what their own examples contain,
-// and compares the result and all notes. It has passed package config by then.
+// TestExamples imports two configurations of each format, written after the documentation and the examples of the other
+// supervisors, and compares the result and all notes with golden files. Convert has checked each result with package
+// config.
 func TestExamples(t *testing.T) {
 	here, err := filepath.Abs("testdata")
 	if err != nil {
@@ -50,7 +51,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestMeaning: what must hold of the examples, whatever their text is.
+// TestMeaning checks what the imported examples must mean, however the text of the result is written.
 func TestMeaning(t *testing.T) {
 	load := func(name string) *config.Config {
 		t.Helper()
@@ -103,7 +104,7 @@ func TestMeaning(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeftOutInSilence: whatever key an example gets besides, a note names it.
+// TestNothingIsLeftOutInSilence checks that a note names each key that the importer can't convert.
 func TestNothingIsLeftOutInSilence(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"a.conf", "[program:a]\ncommand=true\nfrobnicate=1\n", "frobnicate"},
@@ -160,7 +161,7 @@ func TestNothingIsLeftOutInSilence(t *testing.T) {
 	}
 }
 
-// A task whose schedule hinit refused became a service that was restarted all the time.
+// A task with a schedule that hinit refuses must stay a task. As a service it would be restarted all the time.
 func TestATaskWithAWrongScheduleStaysATask(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a.yaml")
 	if err := os.WriteFile(file, []byte("processes: {a: {command: x, schedule: {cron: 61 * * * *}}}\n"), 0o600); err != nil {
@@ -225,7 +226,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// FuzzConvert: whatever a file holds, the answer is a configuration that hinit takes, or an error.
+// FuzzConvert checks that any input gives either a configuration that hinit accepts or an error.
 func FuzzConvert(f *testing.F) {
 	for _, name := range []string{"supervisord.conf", "process-compose.yaml", "layers/001-base.yaml"} {
 		text, err := os.ReadFile(filepath.Join("testdata", name))
@@ -252,7 +253,8 @@ func FuzzConvert(f *testing.F) {
 	})
 }
 
-// TestMergesOfMergesEndAtOnce: a file of two kilobytes kept hinit import busy for hours, and took all of the memory.
+// TestMergesOfMergesEndAtOnce checks that a file with nested YAML merges is refused at once. A file of two kilobytes
+// can otherwise use all memory and take hours.
 func TestMergesOfMergesEndAtOnce(t *testing.T) {
 	text := "x0: &x0 {command: sleep 1}\n"
 	for i := range 8 {

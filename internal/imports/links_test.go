@@ -10,17 +10,17 @@ import (
 	"hinit/internal/testkit"
 )
 
-// Root imported the configuration of an agent. The agent had put links to files of root into it, or named them, and found their content in
-// hinit.yaml. The names in a directory of root were in the notes.
+// When root imports the configuration of an agent, hinit.yaml and the notes must contain nothing of root's files,
+// although the agent has linked or named them. Names in a directory of root's must not appear either.
 func TestAnAgentReadAFileOfRootInTheConfigurationThatRootImported(t *testing.T) {
 	testkit.NeedRoot(t)
 	const secret = "sk-1234"
 	for name, c := range map[string]struct {
 		format   string
 		text     string            // content of root's file
-		files    map[string]string // content of the agent's files
-		link, to string            // the agent's link to root's directory or to a file in it
-		imported string            // what is imported
+		files    map[string]string // content of the agent's files, by name
+		link, to string            // the agent's link, and the directory or file of root's that it points to
+		imported string            // the path to import
 	}{
 		"a task of s6":              {S6, "echo " + secret, map[string]string{"src/job/type": "oneshot", "src/web/type": "longrun", "src/web/run": "#!/bin/sh"}, "src/job/up", "run", "src"},
 		"a script of s6":            {S6, "#!" + secret, map[string]string{"src/web/type": "longrun", "src/api/run": "#!/bin/sh"}, "src/web/run", "run", "src"},

@@ -9,12 +9,12 @@ import (
 	"testing"
 )
 
-// TestEachRowOfThePagesIsTried: every key in the tables of the how-tos stands in an example, so that its golden file shows what becomes
-// of it.
+// TestEachRowOfThePagesIsTried checks that each key in the tables of the how-tos is in an example, so that a golden
+// file shows the result for it.
 func TestEachRowOfThePagesIsTried(t *testing.T) {
 	examples := map[string]struct {
 		page   string
-		column int // of the table of keys
+		column int // column of the keys in the table
 		names  []string
 	}{
 		"supervisord":     {"another-supervisor", 2, []string{"supervisord.conf", "conf.d", "more/supervisord.conf"}},
@@ -23,7 +23,7 @@ func TestEachRowOfThePagesIsTried(t *testing.T) {
 		"s6":              {"s6", 1, []string{"scandir", "source", "more/rc"}},
 	}
 	word := regexp.MustCompile("`([^`]+)`")
-	aside := regexp.MustCompile(`\([^|]*?\)|;[^|]*`) // what a cell says of a key
+	aside := regexp.MustCompile(`\([^|]*?\)|;[^|]*`) // remark about a key in a table's cell
 	for who, e := range examples {
 		have := ""
 		for _, name := range e.names {
@@ -72,7 +72,7 @@ func TestEachRowOfThePagesIsTried(t *testing.T) {
 	}
 }
 
-// The unit on the page gives what the page shows.
+// The unit that the how-to shows must give the result that it shows.
 func TestTheUnitOnThePageIsImportedAsShown(t *testing.T) {
 	page, err := os.ReadFile("../../docs/how-to/move-from-another-supervisor.md")
 	if err != nil {

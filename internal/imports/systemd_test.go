@@ -10,7 +10,7 @@ import (
 	"hinit/internal/config"
 )
 
-// imported writes units into a directory and imports a path in it.
+// imported writes units into a directory, imports a path in it, and returns the configuration.
 func imported(t *testing.T, path string, units map[string]string) *config.Config {
 	t.Helper()
 	dir := t.TempDir()
@@ -34,7 +34,7 @@ func imported(t *testing.T, path string, units map[string]string) *config.Config
 	return cfg
 }
 
-// A user's commands with quotes, escapes, prefixes and variables run as systemd.service(5) says.
+// Commands with quotes, escapes, prefixes and variables must run as systemd.service(5) says.
 func TestCommandsOfUnits(t *testing.T) {
 	for line, want := range map[string][]string{
 		`ExecStart=/bin/a "b c" 'd e' f\x41\sg \; h`:     {"/bin/a", "b c", "d e", "fA g", ";", "h"},
@@ -55,7 +55,8 @@ func TestCommandsOfUnits(t *testing.T) {
 	}
 }
 
-// A command that sends a signal to the main process is a signal, with and without its name.
+// A stop or reload command that only sends a signal to the main process must be imported as this signal, whether it
+// names the signal or not.
 func TestKillInAUnitIsASignal(t *testing.T) {
 	for line, want := range map[string]struct {
 		stop   syscall.Signal
@@ -73,7 +74,7 @@ func TestKillInAUnitIsASignal(t *testing.T) {
 	}
 }
 
-// The last value counts, a drop-in comes after its unit, and an empty value takes back those before.
+// The last value must count. A drop-in comes after its unit, and an empty value clears the values before.
 func TestDropInsOfUnits(t *testing.T) {
 	c := imported(t, "a@x.service", map[string]string{
 		"a@.service":             "[Service]\nExecStart=/bin/a\nEnvironment=A=1\nEnvironment=B=1\nNice=1\n",
@@ -116,7 +117,8 @@ func TestTimesOfSystemd(t *testing.T) {
 	}
 }
 
-// A timer whose time hinit can't have must not make its service one that runs all the time.
+// A service whose timer hinit can't represent must become a task that runs by hand, not a service that runs all the
+// time.
 func TestATimerWithoutATimeLeavesATask(t *testing.T) {
 	c := imported(t, "a.timer", map[string]string{"a.service": "[Service]\nExecStart=/bin/a\nRestart=no\n", "a.timer": "[Timer]\nOnCalendar=2030-01-01\n"})
 	if a := c.Services["a"]; a.Task.Once != config.OnceManual {
@@ -124,13 +126,13 @@ func TestATimerWithoutATimeLeavesATask(t *testing.T) {
 	}
 }
 
-// A template that names an instance of itself on failure must not be imported for ever.
+// The import must end although a template names a further instance of itself in OnFailure.
 func TestATemplateThatActivatesItself(t *testing.T) {
 	c := imported(t, "a.service", map[string]string{
 		"a.service":  "[Unit]\nOnFailure=b@%n.service\nAfter=.service\n[Service]\nExecStart=/bin/a\n",
 		"b@.service": "[Unit]\nOnFailure=b@%n.service ../x.service\n[Service]\nType=oneshot\nExecStart=/bin/b %i\n",
 	})
-	if len(c.Services) != 3 || c.Services["b-a-service"].Task.Once != config.OnceManual { // and hinit-actions
+	if len(c.Services) != 3 || c.Services["b-a-service"].Task.Once != config.OnceManual { // two units, and hinit-actions
 		t.Errorf("%v", c.Services)
 	}
 }

@@ -17,7 +17,8 @@ import (
 
 const before, after = 10000, 20001
 
-// linked makes a home with a file of the user before that has another name outside, and returns the directory of the home.
+// linked makes a home that has a file of the previous user with a second name outside the home. It returns the
+// directory of the home.
 func linked(t *testing.T, name string, write func(f *os.File) error) (d *fsutil.Dir, home string) {
 	t.Helper()
 	testkit.NeedRoot(t)
@@ -47,10 +48,11 @@ func give(d *fsutil.Dir, between func() error) (owntree.Walk, error) {
 	return w, err
 }
 
-// TestTheCopyOfASparseFileIsSparse: the agent made a file of a terabyte with two names and without data, and the copy filled the volume.
+// TestTheCopyOfASparseFileIsSparse checks that the copy of a file with two names keeps its holes. An agent can make a
+// file of a terabyte without data, whose full copy would fill the volume.
 func TestTheCopyOfASparseFileIsSparse(t *testing.T) {
 	const size = 1 << 40
-	name := string(bytes.Repeat([]byte("n"), 255)) // no room for a longer temporary name
+	name := string(bytes.Repeat([]byte("n"), 255)) // so long that a temporary name can't be longer
 	d, home := linked(t, name, func(f *os.File) error {
 		_, err := f.WriteAt([]byte("middle"), size/2)
 		return errors.Join(err, f.Truncate(size))
@@ -77,7 +79,7 @@ func TestTheCopyOfASparseFileIsSparse(t *testing.T) {
 }
 
 func TestACopyHasAllData(t *testing.T) {
-	text := bytes.Repeat([]byte("0123456789abcde\n"), 300_000) // some pieces, and a part of one
+	text := bytes.Repeat([]byte("0123456789abcde\n"), 300_000) // several blocks of the copy, the last one not full
 	d, home := linked(t, "file", func(f *os.File) error { _, err := f.Write(text); return err })
 	pieces := 0
 	if w, err := give(d, func() error { pieces++; return nil }); err != nil || w.Failed != 0 || pieces < 4 {
@@ -91,8 +93,9 @@ func TestACopyHasAllData(t *testing.T) {
 	}
 }
 
-// TestACopyOfAFileThatGrowsEndsAtItsSize: the agent made the file larger while it was copied, and root wrote zeros until the end of the
-// file. The limit keeps the test from filling the disk.
+// TestACopyOfAFileThatGrowsEndsAtItsSize checks that a copy ends at the size that the file had at the beginning. An
+// agent can make the file larger meanwhile, and root would write zeros until its end. RLIMIT_FSIZE keeps a failing test
+// from filling the disk.
 func TestACopyOfAFileThatGrowsEndsAtItsSize(t *testing.T) {
 	const size, grown = 3 << 20, 64 << 20
 	d, home := linked(t, "file", func(f *os.File) error {
@@ -125,7 +128,7 @@ func TestACopyOfAFileThatGrowsEndsAtItsSize(t *testing.T) {
 	}
 }
 
-// TestACopyEndsWhenItsTimeIsOver: a copy was made to its end, whatever the time was, and a killed one left a file behind.
+// TestACopyEndsWhenItsTimeIsOver checks that a copy stops at its deadline and leaves no temporary file.
 func TestACopyEndsWhenItsTimeIsOver(t *testing.T) {
 	d, home := linked(t, "file", func(f *os.File) error { _, err := f.Write(make([]byte, 8<<20)); return err })
 	pieces, over, during := 0, errors.New("over"), 0
@@ -149,8 +152,9 @@ func TestACopyEndsWhenItsTimeIsOver(t *testing.T) {
 	}
 }
 
-// TestAHomeThatIsMovedIntoTheTreeDuringTheWalkIsSeen: the walk had looked for homes in the tree, and then the old owner moved one into
-// it. The new owner, who has the uid of this home, could read it.
+// TestAHomeThatIsMovedIntoTheTreeDuringTheWalkIsSeen checks that a home that the old owner moves into the tree during
+// the walk is not given away. The walk searches the tree for homes before; the new owner, whose uid this home has,
+// could otherwise read it.
 func TestAHomeThatIsMovedIntoTheTreeDuringTheWalkIsSeen(t *testing.T) {
 	const mark = ".record"
 	for _, during := range []bool{false, true} {
@@ -159,7 +163,7 @@ func TestAHomeThatIsMovedIntoTheTreeDuringTheWalkIsSeen(t *testing.T) {
 		if err := errors.Join(os.Mkdir(hidden, 0o700), os.WriteFile(hidden+"/"+mark, nil, 0o600), os.Chown(hidden, after, after), os.Chown(hidden+"/"+mark, after, after)); err != nil {
 			t.Fatal(err)
 		}
-		move := func() { _ = os.Rename(hidden, home+"/x") } // once
+		move := func() { _ = os.Rename(hidden, home+"/x") } // only the first call succeeds
 		if !during {
 			move()
 		}

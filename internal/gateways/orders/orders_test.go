@@ -21,8 +21,8 @@ import (
 
 var schedules = flag.Int("schedules", 150, "how many random schedules TestDiskAndGatewayAgreeWhateverHappens tries")
 
-// world is one profile of the model: a real volume with real intents behind a gate that a test closes and opens. The gateway is
-// only its wanted state. The clock is virtual.
+// world is a model of one profile: a real volume with real intents behind a gate that a test closes and opens. Of the
+// gateway it has only the wanted state. The clock is virtual.
 type world struct {
 	t       *testing.T
 	orders  *Queues
@@ -32,11 +32,11 @@ type world struct {
 	log     strings.Builder
 
 	mu      sync.Mutex
-	thawed  chan struct{} // nil while the volume answers
-	writing int           // records under way
-	acted   []*Order      // in this order
+	thawed  chan struct{} // closed when the volume answers again; nil while it answers
+	writing int           // number of running records
+	acted   []*Order      // carried-out orders, oldest first
 	gateway string
-	effect  string // what follows an order at once
+	effect  string // immediate effect of an order
 }
 
 func newWorld(t *testing.T, home string) *world {
@@ -80,7 +80,7 @@ func (w *world) Execute(o *Order) (string, error) {
 
 func (w *world) RetryRecord(o *Order) { go w.recordLater(o.Profile) }
 
-// gate waits while the volume is frozen.
+// gate blocks while the volume is frozen.
 func (w *world) gate() {
 	for {
 		w.mu.Lock()
@@ -112,9 +112,9 @@ func (w *world) thaw() {
 
 func (w *world) state() string { return filepath.Join(w.home, "gateway_state.json") }
 
-// refuse makes the volume refuse records: a link in place of the state file is never followed.
+// refuse makes records fail: it puts a link in place of the state file, which hinit never follows.
 func (w *world) refuse() {
-	synctest.Wait() // no process writes meanwhile
+	synctest.Wait() // so that no process writes meanwhile
 	if info, err := os.Lstat(w.state()); err == nil && info.Mode().IsRegular() {
 		w.check(os.Rename(w.state(), w.state()+".kept"), os.Symlink("nowhere", w.state()))
 	}
@@ -137,7 +137,7 @@ func (w *world) check(errs ...error) {
 // recordEvery has the value that a Reconciler uses.
 const recordEvery = time.Second
 
-// recordLater is Reconciler.recordLater.
+// recordLater does what Reconciler.recordLater does.
 func (w *world) recordLater(profile string) {
 	for {
 		time.Sleep(recordEvery)
@@ -148,7 +148,8 @@ func (w *world) recordLater(profile string) {
 	}
 }
 
-// rewrite is a gateway that reads its state file, and writes it back a moment later without a lock.
+// rewrite acts as a gateway that reads its state file and writes it back a moment later without a lock. If drop is
+// true, it leaves out desired_state.
 func (w *world) rewrite(pause time.Duration, drop bool) {
 	old, err := os.ReadFile(w.state())
 	if err != nil {
@@ -157,7 +158,7 @@ func (w *world) rewrite(pause time.Duration, drop bool) {
 	time.Sleep(pause)
 	w.gate()
 	if info, err := os.Lstat(w.state()); err != nil || !info.Mode().IsRegular() {
-		return // it gets an error
+		return // the write failed, as for a gateway
 	}
 	if drop {
 		old = []byte(`{"gateway_state":"running"}`)
@@ -166,17 +167,17 @@ func (w *world) rewrite(pause time.Duration, drop bool) {
 	w.check(os.WriteFile(temp, old, 0o600), os.Rename(temp, w.state()))
 }
 
-// watch reacts to a changed state file like the Reconciler.
+// watch reacts to a changed state file as the Reconciler does.
 func (w *world) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		w.gate()
-		state, _ := w.store.ReadState(profiles.Default) // one that tells nothing has lost the intent
+		state, _ := w.store.ReadState(profiles.Default) // a state without desired_state has lost the intent
 		_, _ = w.intents.Restore(profiles.Default, state)
 		time.Sleep(500 * time.Millisecond)
 	}
 }
 
-// agree complains unless disk and gateway are as the newest order wants them.
+// agree returns an error unless the disk and the gateway are as the newest order wants.
 func (w *world) agree(want string) error {
 	state, err := w.store.ReadState(profiles.Default)
 	w.mu.Lock()
@@ -187,9 +188,9 @@ func (w *world) agree(want string) error {
 	return err
 }
 
-// TestDiskAndGatewayAgreeWhateverHappens: a client that gave up while the volume was slow left desired_state recorded and the
-// gateway as it was. The schedules are random: orders, clients that give up, freezes, refusals and gateways that write their
-// state file. Disk and gateway must agree with the newest order within a second of the volume's answer.
+// TestDiskAndGatewayAgreeWhateverHappens checks with random schedules that the disk and the gateway agree with the
+// newest order within a second after the volume has answered. A schedule has orders, clients that give up, freezes,
+// refused writes and gateways that write their state file.
 func TestDiskAndGatewayAgreeWhateverHappens(t *testing.T) {
 	root := t.TempDir()
 	if dir, err := os.MkdirTemp("/dev/shm", "orders"); err == nil { //nolint:usetesting // it has no disk to wait for
@@ -217,7 +218,7 @@ func TestDiskAndGatewayAgreeWhateverHappens(t *testing.T) {
 	}
 }
 
-// schedule lives through one random schedule.
+// schedule runs one random schedule.
 func (w *world) schedule(r *rand.Rand) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -280,7 +281,8 @@ func (w *world) schedule(r *rand.Rand) {
 	}
 }
 
-// settles fails the test unless all agree a second after the volume has answered. A gateway's write that was held up counts as its answer.
+// settles fails the test unless disk, gateway and newest order agree a second after the volume has answered. A delayed
+// write of a gateway counts as an answer.
 func (w *world) settles(want string, note func(string, ...any)) {
 	time.Sleep(800*time.Millisecond + recordEvery)
 	synctest.Wait()
@@ -290,8 +292,8 @@ func (w *world) settles(want string, note func(string, ...any)) {
 	}
 }
 
-// client waits for the result of an order, within its patience. The result must be true. before is how many orders had been
-// carried out when the order was given.
+// client waits for the result of an order for at most its patience, and checks that the result is true. before is the
+// number of orders that had been carried out when this one was given.
 func (w *world) client(o *Order, verb client.Verb, patience time.Duration, before int) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -328,7 +330,7 @@ func (w *world) queues() int {
 	return len(w.orders.queues)
 }
 
-// newest needs the mutex of the orders.
+// newest returns the newest order. The caller holds the mutex of the orders.
 func (w *world) newest() *Order {
 	if q := w.orders.queues[profiles.Default]; q != nil {
 		return q.newest()
@@ -336,7 +338,8 @@ func (w *world) newest() *Order {
 	return nil
 }
 
-// TestAStopOnAFrozenVolumeReachesTheGatewayAndSaysSo: it got no answer, and the gateway no signal.
+// TestAStopOnAFrozenVolumeReachesTheGatewayAndSaysSo checks that a stop whose record waits for a frozen volume still
+// signals the gateway, and that the answer says both.
 func TestAStopOnAFrozenVolumeReachesTheGatewayAndSaysSo(t *testing.T) {
 	home := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -369,8 +372,8 @@ func TestAStopOnAFrozenVolumeReachesTheGatewayAndSaysSo(t *testing.T) {
 	})
 }
 
-// TestAFrozenVolumeBuildsUpNoWork: of a thousand orders for one profile one is carried out, and who gave another is told what has taken
-// its place.
+// TestAFrozenVolumeBuildsUpNoWork checks that only one of a thousand orders for one profile on a frozen volume is
+// carried out. The clients of the others must be told which order replaced theirs.
 func TestAFrozenVolumeBuildsUpNoWork(t *testing.T) {
 	home := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -385,7 +388,7 @@ func TestAFrozenVolumeBuildsUpNoWork(t *testing.T) {
 			}
 		}
 		time.Sleep(stopPatience / 2)
-		for range 3 { // the stop is overtaken before its time
+		for range 3 { // a start replaces the stop before its time is over
 			given = append(given, w.orders.Submit("start", "gateway-default", profiles.Default, 0, nil))
 		}
 		time.Sleep(stopPatience)
@@ -405,8 +408,8 @@ func TestAFrozenVolumeBuildsUpNoWork(t *testing.T) {
 	})
 }
 
-// TestOrdersAreCarriedOutAsTheyComeWhileTheVolumeAnswers: an order that nothing delays is not replaced, or a restart would be
-// lost because of a start beside it.
+// TestOrdersAreCarriedOutAsTheyComeWhileTheVolumeAnswers checks that all orders are carried out in order while nothing
+// delays them. If a newer start replaced a restart, that restart would be lost.
 func TestOrdersAreCarriedOutAsTheyComeWhileTheVolumeAnswers(t *testing.T) {
 	home := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -432,7 +435,8 @@ func TestOrdersAreCarriedOutAsTheyComeWhileTheVolumeAnswers(t *testing.T) {
 	})
 }
 
-// TestAnImageTakesOverWhatIsNotDone: an order without a waiting client would be lost with the process that has it.
+// TestAnImageTakesOverWhatIsNotDone checks that a re-executed hinit carries out the orders that were waiting, although
+// no client waits for their results.
 func TestAnImageTakesOverWhatIsNotDone(t *testing.T) {
 	home := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers detects a start of the Go runtime by the output of inittrace.
+// TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers checks that a gateway with saved rules starts without the Go
+// runtime, whose start the output of inittrace would show. Only rules that root has saved may be used.
 func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
 	testkit.NeedRoot(t)
 	if checkLandlock(isolation.LandlockABI()) != nil {
@@ -40,7 +41,8 @@ func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
 	p := testkit.Plan{Name: "saved", Home: dir + "/own", HOME: dir + "/own", Hide: []string{dir}, Share: []string{dir + "/shared"}, Rules: rules}
 	script := `cat "` + dir + `/own/f" "` + dir + `/other/f" "` + dir + `/shared/f"; env; unshare -U true && echo unshared; touch /dev/shm/x && echo wrote-shm`
 	out := run(12321, p, "/bin/sh", "-c", script)
-	for tries := 0; strings.Contains(out, "init internal/") && tries < 5; tries++ { // another test has mounted something: the rules are useless
+	// another test has changed the mounts, which makes the saved rules invalid
+	for tries := 0; strings.Contains(out, "init internal/") && tries < 5; tries++ {
 		save()
 		out = run(12321, p, "/bin/sh", "-c", script)
 	}
@@ -99,8 +101,8 @@ func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
 	}
 }
 
-// A tenant changed the mode of its directory for temporary files to 755. At each start it then got another one, and its quota counted none
-// of them.
+// A tenant must keep its temporary directory although it has changed its mode. With a new directory at each start, its
+// quota would not count the old ones.
 func TestATenantThatChangedTheModeOfItsTemporaryDirectoryGotAnother(t *testing.T) {
 	dir := place(t, "own")
 	p := testkit.Plan{Name: "t", Home: dir + "/own"}

@@ -18,7 +18,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// mainVar makes the test binary the program.
+// mainVar makes the test binary run as hinit-isolate.
 const mainVar = "ISOLATE_TEST_MAIN"
 
 func TestMain(m *testing.M) {
@@ -28,14 +28,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// isolated runs a shell command as another user, confined by p. Its program begins with the capabilities caps.
+// isolated runs a shell command as another user, confined by p, and returns its output. hinit-isolate starts with the
+// capabilities caps.
 func isolated(t *testing.T, p testkit.Plan, script string, caps ...uintptr) string {
 	t.Helper()
 	testkit.NeedRoot(t)
 	if checkLandlock(isolation.LandlockABI()) != nil {
 		testkit.SkipOrFail(t, "the kernel's Landlock lacks a part")
 	}
-	t.Cleanup(func() { _ = os.RemoveAll("/tmp/hinit-t-12321") }) // of the command
+	t.Cleanup(func() { _ = os.RemoveAll("/tmp/hinit-t-12321") }) // made by the command
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = p.Argv(isolation.Program, []string{"/bin/sh", "-c", script})
 	cmd.Env = []string{mainVar + "=1", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -47,7 +48,7 @@ func isolated(t *testing.T, p testkit.Plan, script string, caps ...uintptr) stri
 	return string(out)
 }
 
-// place makes directories that the user of isolated owns.
+// place makes directories that belong to the user of isolated.
 func place(t *testing.T, names ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -185,7 +186,8 @@ func TestAGatewayThatTheKernelCannotMarkDoesNotStart(t *testing.T) {
 	}
 }
 
-// The filter is run as the kernel would run it.
+// The filter must refuse the system calls that it names and no others. The test executes its BPF program as the kernel
+// would.
 func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
 	vm, err := bpf.NewVM(filter())
 	if err != nil {
@@ -193,7 +195,7 @@ func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
 	}
 	ask := func(arch, number uint32, args ...uint64) int {
 		data := make([]byte, 64)
-		put := func(at int, v uint32) { // the VM is one of packets: its numbers are in network order
+		put := func(at int, v uint32) { // the VM is made for packets, so its numbers are in network order
 			data[at], data[at+1], data[at+2], data[at+3] = byte(v>>24), byte(v>>16), byte(v>>8), byte(v)
 		}
 		put(dataNumber, number)

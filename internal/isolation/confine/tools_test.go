@@ -10,8 +10,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestTheToolsOfTheAgentWorkAsThePageSays: docs/tutorial/two-customers.md lists what the tools need, and the real programs agree
-// with it.
+// TestTheToolsOfTheAgentWorkAsThePageSays checks with real programs that what tools of the agent may do in an isolated
+// profile is as docs/tutorial/two-customers.md says.
 func TestTheToolsOfTheAgentWorkAsThePageSays(t *testing.T) {
 	const python = `import os, subprocess, threading, multiprocessing
 done = []
