@@ -28,16 +28,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// patience is how long a test waits for what must happen.
+// patience is the longest time that a test waits for something that must happen.
 const patience = 2 * time.Minute
 
-// got is what came of an Acquire.
+// got is the result of an Acquire.
 type got struct {
 	lost <-chan error
 	err  error
 }
 
-// asking is an Acquire that goes on.
+// asking is an Acquire that runs in another goroutine. busy gets the function that names the holder, got the result.
 type asking struct {
 	busy chan func() Holder
 	got  chan got
@@ -48,7 +48,7 @@ func newVolume(t *testing.T, home string) *Volume {
 	return NewVolume(home, fsutil.Self(), func(string) {})
 }
 
-// acquire asks for the lock in the background.
+// acquire calls Acquire in another goroutine.
 func acquire(ctx context.Context, v *Volume) asking {
 	a := asking{make(chan func() Holder, 1), make(chan got, 1)}
 	go func() {
@@ -58,7 +58,7 @@ func acquire(ctx context.Context, v *Volume) asking {
 	return a
 }
 
-// take waits for a value.
+// take receives a value. It fails the test if none comes in time.
 func take[T any](t *testing.T, c <-chan T, what string) (value T) {
 	t.Helper()
 	select {
@@ -69,7 +69,7 @@ func take[T any](t *testing.T, c <-chan T, what string) (value T) {
 	return value
 }
 
-// mustHave fails the test unless a volume gets the lock.
+// mustHave acquires the lock and fails the test if it can't.
 func mustHave(t *testing.T, v *Volume) <-chan error {
 	t.Helper()
 	g := take(t, acquire(t.Context(), v).got, "lock")
@@ -79,10 +79,11 @@ func mustHave(t *testing.T, v *Volume) <-chan error {
 	return g.lost
 }
 
-// confirming is held for reading by each confirmation of a lock on a server.
+// confirming is held for reading while a lock on a server is confirmed.
 var confirming sync.RWMutex
 
-// release is the end of the process that has the lock. In a process that goes on, a confirmation may still use the files.
+// release closes the files of the lock, as the end of its process would. It waits for a running confirmation, which in
+// a real process ends with it.
 func release(v *Volume) {
 	confirming.Lock()
 	defer confirming.Unlock()
@@ -96,8 +97,8 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-// TestASecondInitWaitsWhateverTheAgentWrites into the directory of the lock. The holder keeps its lock, and the second init waits
-// until the kernel releases the lock.
+// TestASecondInitWaitsWhateverTheAgentWrites checks that no files of the agent in the directory of the lock take the
+// lock from its holder. A second init must wait until the kernel releases the lock.
 func TestASecondInitWaitsWhateverTheAgentWrites(t *testing.T) {
 	home := t.TempDir()
 	dir := filepath.Join(home, DirName)
@@ -124,7 +125,7 @@ func TestASecondInitWaitsWhateverTheAgentWrites(t *testing.T) {
 	select {
 	case g := <-a.got:
 		t.Fatalf("it did not wait: %v", g.err)
-	case <-time.After(50 * time.Millisecond): // a wrong answer would be there
+	case <-time.After(50 * time.Millisecond): // by now a wrong answer would have come
 	}
 	if err := one.Check(); err != nil {
 		t.Error(err)
@@ -138,7 +139,8 @@ func TestASecondInitWaitsWhateverTheAgentWrites(t *testing.T) {
 	}
 }
 
-// TestAWaitEndsWithItsContext, and what it still gets is released.
+// TestAWaitEndsWithItsContext checks that Acquire ends with its context, and that a lock that it gets at that moment is
+// released.
 func TestAWaitEndsWithItsContext(t *testing.T) {
 	home := t.TempDir()
 	one, two, three := newVolume(t, home), newVolume(t, home), newVolume(t, home)
@@ -155,7 +157,8 @@ func TestAWaitEndsWithItsContext(t *testing.T) {
 	mustHave(t, three)
 }
 
-// TestAnotherImageHasTheLockAtOnce: the lock belongs to the open file that is handed over.
+// TestAnotherImageHasTheLockAtOnce checks that a re-executed hinit keeps the lock. The lock belongs to the open file,
+// which is handed over.
 func TestAnotherImageHasTheLockAtOnce(t *testing.T) {
 	home := t.TempDir()
 	one, next, two := newVolume(t, home), newVolume(t, home), newVolume(t, home)
@@ -173,7 +176,8 @@ func TestAnotherImageHasTheLockAtOnce(t *testing.T) {
 	}
 }
 
-// TestAProcessOfTheAgentThatHoldsTheLockIsNamed: a waiting init says which process of its own container it waits for.
+// TestAProcessOfTheAgentThatHoldsTheLockIsNamed checks that a waiting init names the process of its own container that
+// holds the lock.
 func TestAProcessOfTheAgentThatHoldsTheLockIsNamed(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs another user")
@@ -205,7 +209,7 @@ func TestAProcessOfTheAgentThatHoldsTheLockIsNamed(t *testing.T) {
 	must(t, take(t, a.got, "lock").err)
 }
 
-// onServer makes a volume one whose server keeps locks.
+// onServer makes v act as a volume on a server that keeps locks itself.
 func onServer(v *Volume) *Volume {
 	v.sharing = func(*os.File) (bool, string) { return true, "" }
 	v.confirmEvery, v.confirmLimit = 10*time.Millisecond, 300*time.Millisecond
@@ -217,7 +221,7 @@ func onServer(v *Volume) *Volume {
 	return v
 }
 
-// elsewhere is another machine's lock of the lock file.
+// elsewhere takes the lock of the lock file as another machine would.
 func elsewhere(t *testing.T, home string) *os.File {
 	t.Helper()
 	f, err := os.OpenFile(filepath.Join(home, lockName), os.O_RDWR|os.O_CREATE, 0o600)
@@ -227,14 +231,14 @@ func elsewhere(t *testing.T, home string) *os.File {
 	return f
 }
 
-// TestOnAServerAnotherMachineIsWaitedFor until it has released the lock file.
+// TestOnAServerAnotherMachineIsWaitedFor checks that an init waits until another machine has released the lock file.
 func TestOnAServerAnotherMachineIsWaitedFor(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	home := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(home, DirName), 0o755))
 	other := elsewhere(t, home)
 	v := onServer(newVolume(t, home))
-	v.confirmEvery = lockRetryInterval * 3 / 2 // after which a holder proves its lock
+	v.confirmEvery = lockRetryInterval * 3 / 2 // a holder confirms its lock this often
 	a := acquire(t.Context(), v)
 	take(t, a.busy, "word that it waits")
 	released := time.Now()
@@ -245,14 +249,14 @@ func TestOnAServerAnotherMachineIsWaitedFor(t *testing.T) {
 	if took := time.Since(released); took < v.confirmEvery {
 		t.Errorf("it serves after %v, beside a holder that proves its lock each %v", took, v.confirmEvery)
 	}
-	late := onServer(newVolume(t, t.TempDir())) // without a directory for the file
+	late := onServer(newVolume(t, t.TempDir())) // its home has no directory for the lock file
 	mustHave(t, late)
 }
 
-// TestALockOnAServerIsLost when its name leads elsewhere, another machine has it, or the server refuses or is silent. Then
-// nothing may start.
+// TestALockOnAServerIsLost checks that the lock counts as lost when its name leads to another file, another machine has
+// it, or the server refuses or doesn't answer. Then nothing may start.
 func TestALockOnAServerIsLost(t *testing.T) {
-	t.Parallel() // its parts wait
+	t.Parallel() // the cases wait most of their time
 	for name, spoil := range map[string]func(f *os.File, name string) error{
 		"renamed": func(_ *os.File, name string) error {
 			return errors.Join(os.Rename(name, name+".away"), os.WriteFile(name, []byte("x"), 0o600))
@@ -296,7 +300,8 @@ func TestALockOnAServerIsLost(t *testing.T) {
 	}
 }
 
-// TestAfterAPauseNothingStartsUnproved: what may start is decided by the clock of a process that stood still.
+// TestAfterAPauseNothingStartsUnproved checks that after a pause of the process nothing may start before the lock is
+// confirmed again. The time since the last confirmation decides.
 func TestAfterAPauseNothingStartsUnproved(t *testing.T) {
 	v := onServer(newVolume(t, t.TempDir()))
 	v.confirmEvery = time.Hour
@@ -310,7 +315,8 @@ func TestAfterAPauseNothingStartsUnproved(t *testing.T) {
 	}
 }
 
-// TestWhichFileSystemsShareTheirLocks by the table of mounts.
+// TestWhichFileSystemsShareTheirLocks checks for lines of /proc/self/mountinfo whether locks are shared with other
+// machines.
 func TestWhichFileSystemsShareTheirLocks(t *testing.T) {
 	line := "36 25 0:32 / /opt/data rw,relatime shared:1 - %s server:/export rw,%s\n"
 	for _, tt := range []struct {
@@ -343,7 +349,8 @@ func TestWhichFileSystemsShareTheirLocks(t *testing.T) {
 	}
 }
 
-// TestAForgedNoteIsShownAsAWord and no more.
+// TestAForgedNoteIsShownAsAWord checks that a note which the agent has forged can only show a wrong name, without
+// control characters.
 func TestAForgedNoteIsShownAsAWord(t *testing.T) {
 	home := t.TempDir()
 	v := newVolume(t, home)
@@ -365,7 +372,8 @@ func TestAForgedNoteIsShownAsAWord(t *testing.T) {
 	}
 }
 
-// TestAnEmptyVolumeOfRootsOnAServerIsLocked: a new GlusterFS volume, whose directory is root's, was never served.
+// TestAnEmptyVolumeOfRootsOnAServerIsLocked checks that a volume on a server whose directory belongs to root, such as a
+// new GlusterFS volume, can be locked and served.
 func TestAnEmptyVolumeOfRootsOnAServerIsLocked(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := filepath.Join(t.TempDir(), "home")
@@ -379,8 +387,9 @@ func TestAnEmptyVolumeOfRootsOnAServerIsLocked(t *testing.T) {
 	}
 }
 
-// TestRootMakesNothingWhereALinkInThePlaceOfTheDataDirectoryLeads: HERMES_HOME was a directory below one of the agent's. The
-// agent exchanged it for a link to /root, and the next start made /root/.hinit.
+// TestRootMakesNothingWhereALinkInThePlaceOfTheDataDirectoryLeads checks that root does not follow a link in place of
+// the data directory. If HERMES_HOME is below a directory of the agent's, the agent can put a link to /root there, and
+// the start would make /root/.hinit.
 func TestRootMakesNothingWhereALinkInThePlaceOfTheDataDirectoryLeads(t *testing.T) {
 	testkit.NeedRoot(t)
 	for _, server := range []bool{false, true} {
@@ -406,8 +415,8 @@ func TestRootMakesNothingWhereALinkInThePlaceOfTheDataDirectoryLeads(t *testing.
 	}
 }
 
-// TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit: the agent renamed a directory of root's to .hinit, and the next start
-// removed its files.
+// TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit checks that a start removes no files of root's in .hinit. The
+// agent may have renamed a directory of root's to .hinit.
 func TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit(t *testing.T) {
 	testkit.NeedRoot(t)
 	for _, server := range []bool{false, true} {
@@ -430,16 +439,17 @@ func TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit(t *testing.T) {
 	}
 }
 
-// TestNothingInHinitKeepsTheInitFromItsVolume: the agent puts something else where the lock file and the note belong. It is
-// 60,000 names, a link, a FIFO, a file, a closed directory, or a hard link to a file of root's. The init has the lock, on a
-// server too, and writes into no other file.
+// TestNothingInHinitKeepsTheInitFromItsVolume checks that the init gets the lock, also on a server, and writes into no
+// other file. The agent has put something else in place of the lock file and the note: 60,000 names, a link, a FIFO, a
+// file or a closed directory. It may also be a hard link to root's file.
 func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 	testkit.NeedRoot(t)
 	const agent = 10000
 	for name, put := range map[string]func(dir, roots string) error{
 		"names": func(dir, _ string) error {
 			err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(dir+"/lease.0", nil, 0o600))
-			for i := 1; err == nil && i < 60000; i++ { // links, because some file systems take a millisecond to make an inode
+			// hard links, because some file systems need a millisecond to make an inode
+			for i := 1; err == nil && i < 60000; i++ {
 				err = os.Link(dir+"/lease.0", fmt.Sprintf("%s/lease.%d", dir, i))
 			}
 			return err
@@ -458,7 +468,7 @@ func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 	} {
 		for _, server := range []bool{false, true} {
 			if server && name == "names" {
-				continue // the lock file is one of them
+				continue // this is the lock file itself
 			}
 			t.Run(fmt.Sprintf("%s, on a server %v", name, server), func(t *testing.T) {
 				top := t.TempDir()
@@ -478,7 +488,7 @@ func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 				take(t, a.busy, "word that it waits")
 				cancel()
 				take(t, a.got, "end")
-				release(one) // which ends the call of the other
+				release(one) // ends the waiting call of the other
 				if text, err := os.ReadFile(roots); string(text) != "mine" {
 					t.Errorf("root's file has %q, %v", text, err)
 				}
@@ -494,8 +504,8 @@ func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 	}
 }
 
-// TestPID1IsNoStranger: an init that the agent started said of PID 1, which has the lock, that it is no hinit, and to end that
-// process.
+// TestPID1IsNoStranger checks that an init which the agent starts recognizes the holder of the lock, PID 1, as hinit.
+// It must not advise to end that process.
 func TestPID1IsNoStranger(t *testing.T) {
 	testkit.NeedRoot(t)
 	v := newVolume(t, t.TempDir())
@@ -506,7 +516,7 @@ func TestPID1IsNoStranger(t *testing.T) {
 	}
 }
 
-// asAgent runs the test that calls it again, in a process of the agent's user, and reports whether this is that process.
+// asAgent runs the calling test again in a process of the agent's user. It returns true in the new process.
 func asAgent(t *testing.T, home string) bool {
 	t.Helper()
 	if os.Getenv("LEASE_HOME") != "" {
@@ -522,18 +532,18 @@ func asAgent(t *testing.T, home string) bool {
 	return false
 }
 
-// machine is an init of another machine on a volume of a server.
+// machine returns a Volume as the init of another machine has it, on a server.
 func machine(home string, warn func(string)) *Volume {
 	v := onServer(NewVolume(home, fsutil.NewActor(fsutil.Identity{UID: 10000, GID: 10000}), warn))
 	v.sharing = func(dir *os.File) (bool, string) {
-		_ = unix.Flock(int(dir.Fd()), unix.LOCK_UN) // other machines don't know the lock of a directory
+		_ = unix.Flock(int(dir.Fd()), unix.LOCK_UN) // other machines don't see the lock of a directory
 		return true, ""
 	}
 	v.confirmEvery, v.confirmLimit = 200*time.Millisecond, time.Second
 	return v
 }
 
-// agentsHome returns a data directory of the agent's, in both processes of a test that asAgent runs again.
+// agentsHome returns a data directory of the agent's. It is the same in both processes of a test that calls asAgent.
 func agentsHome(t *testing.T) string {
 	t.Helper()
 	if home := os.Getenv("LEASE_HOME"); home != "" {
@@ -544,13 +554,13 @@ func agentsHome(t *testing.T) string {
 	return home
 }
 
-// TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe: the agent of one machine closed .hinit, or the data directory, on a
-// volume where root has no rights. An init of another machine took the refusal for a file system without locks, and served beside
-// the first one for good.
+// TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe checks that two machines never serve together, although an agent
+// on a volume where root has no rights closes .hinit or the data directory. EACCES must not count as a file system
+// without locks.
 func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
-	t.Parallel() // its parts wait
+	t.Parallel() // the cases wait most of their time
 	for name, start := range map[string]struct {
-		waits bool // the second init waits when the agent does it
+		waits bool // whether the second init already waits when the agent closes the directory
 		close func(home string) error
 		open  func(home string) error
 	}{
@@ -590,12 +600,12 @@ func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatal("the first does not notice")
 			}
-			first := acquire(t.Context(), one) // as an init does that has killed its services
+			first := acquire(t.Context(), one) // the first init asks again after it has killed its services
 			if start.open != nil {
 				time.Sleep(2 * lockRetryInterval)
 				must(t, start.open(home))
 			}
-			other, loser := first, two // of those that ask, one gets it, and the other one waits
+			other, loser := first, two // one of the two gets the lock, and the other waits
 			select {
 			case has = <-first.got:
 				other = second
@@ -619,10 +629,10 @@ func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
 	}
 }
 
-// TestAnInitThatMovedTheLockAwayWaitsForASlowServer: an init that had moved .hinit away served 11 s later. The holder still
-// waited for a slow server's answer, and served for up to 30 s.
+// TestAnInitThatMovedTheLockAwayWaitsForASlowServer checks that an init which had to move .hinit away waits as long as
+// the old holder may still serve. A holder that waits for the answer of a slow server may serve for 30 s.
 func TestAnInitThatMovedTheLockAwayWaitsForASlowServer(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	home := agentsHome(t)
 	if !asAgent(t, home) {
 		return
@@ -647,9 +657,9 @@ func TestAnInitThatMovedTheLockAwayWaitsForASlowServer(t *testing.T) {
 	must(t, take(t, second.got, "lock").err)
 }
 
-// TestAHolderSeesThatAnotherMachineMovedTheLockAway: this machine had cached where .hinit is, for up to a minute. So
-// the proof found the old lock file, and two inits served. The file system is FUSE. As with NFS, a question for the state of a
-// directory shows that it has changed.
+// TestAHolderSeesThatAnotherMachineMovedTheLockAway checks that a holder confirms its lock under the present name, not
+// under one that the kernel has cached. A cached .hinit leads to the old lock file for up to a minute, and two inits
+// would serve. The test uses FUSE; as with NFS, stat of a directory shows that it has changed.
 func TestAHolderSeesThatAnotherMachineMovedTheLockAway(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := t.TempDir()
@@ -672,8 +682,8 @@ func TestAHolderSeesThatAnotherMachineMovedTheLockAway(t *testing.T) {
 	}
 }
 
-// cachedMount mounts a FUSE file system with the lock file, all of which this machine may cache for an hour. Once moved is set,
-// the names in the directory dir lead to other files.
+// cachedMount mounts a FUSE file system with the lock file, which the kernel may cache for an hour. Once moved is set,
+// the names in dir lead to other files.
 func cachedMount(t *testing.T, home, dir string, moved *atomic.Bool) {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -684,7 +694,7 @@ func cachedMount(t *testing.T, home, dir string, moved *atomic.Bool) {
 		t.Skip("no FUSE here: ", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(home, unix.MNT_DETACH) })
-	const root, hinit, lock, later = 1, 2, 3, 10 // numbers of files; what is moved there later has 10 more
+	const root, hinit, lock, later = 1, 2, 3, 10 // inode numbers; a file that is moved there later has the number plus 10
 	order := binary.NativeEndian
 	attr := func(node uint64) []byte {
 		mode := uint32(unix.S_IFDIR | 0o755)
@@ -706,7 +716,7 @@ func cachedMount(t *testing.T, home, dir string, moved *atomic.Bool) {
 				continue
 			}
 			if err != nil {
-				return // unmounted
+				return // the file system was unmounted
 			}
 			unique, node := order.Uint64(buf[8:]), order.Uint64(buf[16:])
 			isDir := node%later == hinit && dir != "" || node == root && dir == ""
@@ -746,10 +756,10 @@ func cachedMount(t *testing.T, home, dir string, moved *atomic.Bool) {
 	}()
 }
 
-// TestAnInitThatMayNotOpenTheLockWaits: the directory of the lock is closed and can't be moved. An init took that for a file
-// system without locks, and served.
+// TestAnInitThatMayNotOpenTheLockWaits checks that an init waits if the directory of the lock is closed and can't be
+// moved. EACCES must not count as a file system without locks.
 func TestAnInitThatMayNotOpenTheLockWaits(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	home := agentsHome(t)
 	if os.Geteuid() == 0 {
 		must(t, os.Chown(home, 0, 0), os.Mkdir(filepath.Join(home, DirName), 0o700))

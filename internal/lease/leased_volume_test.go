@@ -13,12 +13,12 @@ import (
 
 func newHeld(home string) *LeasedVolume { return NewLeasedVolume(home, fsutil.Self(), func(string) {}) }
 
-// holds tells a lock that it is held for some more time.
+// holds sends the message that the lease is held for more time.
 func (p *LeasedVolume) holds(more time.Duration) {
 	p.HandleMessage(fmt.Sprintf("held %d", (bootTime() + more).Microseconds()))
 }
 
-// acquireHeld asks for the lock in the background.
+// acquireHeld calls Acquire in another goroutine.
 func acquireHeld(ctx context.Context, p *LeasedVolume) asking {
 	a := asking{make(chan func() Holder, 1), make(chan got, 1)}
 	go func() {
@@ -28,7 +28,8 @@ func acquireHeld(ctx context.Context, p *LeasedVolume) asking {
 	return a
 }
 
-// TestAnInitServesWhileTheProgramOfTheLeaseSaysSo, and no longer: it ends on its own clock when the program says nothing more.
+// TestAnInitServesWhileTheProgramOfTheLeaseSaysSo checks that an init serves only until the time that the lease program
+// has last sent. If no message comes, the init's own clock ends the term.
 func TestAnInitServesWhileTheProgramOfTheLeaseSaysSo(t *testing.T) {
 	p := newHeld(t.TempDir())
 	if p.Check() == nil {
@@ -39,7 +40,7 @@ func TestAnInitServesWhileTheProgramOfTheLeaseSaysSo(t *testing.T) {
 	if h := take(t, a.busy, "word that it waits")(); h.String() != "another hinit, by its lease agents-1_7f3c" {
 		t.Errorf("it waits for %v", h)
 	}
-	p.holds(-time.Second) // an old word that has waited in the socket
+	p.holds(-time.Second) // an old message that waited in the socket
 	p.holds(time.Hour)
 	g := take(t, a.got, "lease")
 	if g.err != nil || p.Check() != nil {
@@ -67,7 +68,7 @@ func TestAnInitServesWhileTheProgramOfTheLeaseSaysSo(t *testing.T) {
 	}
 }
 
-// TestWordsThatAreNoneChangeNothing.
+// TestWordsThatAreNoneChangeNothing checks that malformed messages of the lease program change nothing.
 func TestWordsThatAreNoneChangeNothing(t *testing.T) {
 	p := newHeld(t.TempDir())
 	for _, words := range []string{"", "held", "held ", "held x", "held -5", "held 99999999999999999999", "held 9007199254740993", "HELD 5", "free"} {
@@ -78,7 +79,8 @@ func TestWordsThatAreNoneChangeNothing(t *testing.T) {
 	}
 }
 
-// TestTwoInitsOfOneMachineAreKeptApartWhateverTheLeaseSays: a stopped init keeps the directory, even when its lease has gone to the other.
+// TestTwoInitsOfOneMachineAreKeptApartWhateverTheLeaseSays checks that a second init on the same machine waits for the
+// lock of the directory, although it has the lease. A stopped init keeps that lock.
 func TestTwoInitsOfOneMachineAreKeptApartWhateverTheLeaseSays(t *testing.T) {
 	home := t.TempDir()
 	one, two := newHeld(home), newHeld(home)
@@ -91,9 +93,9 @@ func TestTwoInitsOfOneMachineAreKeptApartWhateverTheLeaseSays(t *testing.T) {
 	select {
 	case <-a.got:
 		t.Fatal("the second init has the volume before the first one has ended its gateways")
-	case <-time.After(50 * time.Millisecond): // a wrong answer would be there
+	case <-time.After(50 * time.Millisecond): // by now a wrong answer would have come
 	}
-	again := acquireHeld(t.Context(), one) // it has ended them
+	again := acquireHeld(t.Context(), one) // the first init has ended its services, and asks again
 	if g := take(t, a.got, "lock"); g.err != nil {
 		t.Error(g.err)
 	}
@@ -101,7 +103,8 @@ func TestTwoInitsOfOneMachineAreKeptApartWhateverTheLeaseSays(t *testing.T) {
 	take(t, again.busy, "word that it waits")
 }
 
-// TestTheNextImageGoesOnWithTheLease, and loses it at once where it has ended meanwhile.
+// TestTheNextImageGoesOnWithTheLease checks that a re-executed hinit keeps the lease, and loses it at once if its time
+// has passed meanwhile.
 func TestTheNextImageGoesOnWithTheLease(t *testing.T) {
 	for left, lost := range map[time.Duration]bool{time.Hour: false, -time.Millisecond: true} {
 		home := t.TempDir()
@@ -120,9 +123,10 @@ func TestTheNextImageGoesOnWithTheLease(t *testing.T) {
 	}
 }
 
-// TestALeaseServesADirectoryThatMayNotBeOpened: the init waited for the lock of the directory for good, though it had the lease.
+// TestALeaseServesADirectoryThatMayNotBeOpened checks that an init with the lease serves a data directory that it may
+// not open. It can't lock the directory and must not wait for that lock.
 func TestALeaseServesADirectoryThatMayNotBeOpened(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	home := agentsHome(t)
 	if os.Geteuid() == 0 {
 		must(t, os.Chown(home, 0, 0), os.Chmod(home, 0o700))

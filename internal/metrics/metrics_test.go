@@ -101,7 +101,7 @@ func TestWhatHinitTells(t *testing.T) {
 		t, got, "hinit_up 1", `hinit_info{version="1.2"} 1`, "hinit_reexecutions_total 2", "hinit_orphans_reaped_total 7", "hinit_lease_held 1",
 		`hinit_boot_step_duration_seconds{step="volume"} 0.5`, `hinit_boot_step_failed{step="hook a"} 1`,
 		"hinit_service_up{"+of+"} 0", "hinit_service_wanted{"+of+"} 1", `hinit_service_state{`+of+`,state="backoff"} 1`, "hinit_service_crash_loop{"+of+"} 1",
-		`hinit_service_exits_total{cause="crash",`+of+`} 3`, // the last one is not certain yet
+		`hinit_service_exits_total{cause="crash",`+of+`} 3`, // the cause of the last exit may still change
 		`hinit_service_exits_total{cause="oom",`+of+`} 2`, `hinit_service_exits_total{cause="other",`+of+`} 1`,
 		`hinit_service_restarts_total{cause="crash",`+of+`} 3`, "hinit_service_last_stop_duration_seconds{"+of+"} 6",
 		"hinit_service_log_lines_total{"+of+"} 10", "hinit_service_log_bytes_total{"+of+"} 100",
@@ -109,7 +109,8 @@ func TestWhatHinitTells(t *testing.T) {
 	)
 	c.Now = func() time.Time { return noon.Add(time.Minute) }
 	wantLines(t, text(t, c), `hinit_service_exits_total{cause="crash",`+of+`} 4`)
-	// The cause of a clean end became "replaced" up to a minute later: the counter went down, which Prometheus takes for a new counter.
+	// A counter of exits must never go down, because Prometheus would take it for a new counter. The cause of a clean
+	// exit may become "replaced" up to a minute later, so the last exit is not counted yet.
 	s := &f.status.Services[0]
 	s.Exits["clean"], s.LastExit.Cause = 5, "clean"
 	wantLines(t, text(t, c), `hinit_service_exits_total{cause="clean",`+of+`} 4`)

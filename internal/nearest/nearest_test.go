@@ -9,7 +9,7 @@ func TestTheWordThatWasMeant(t *testing.T) {
 		want string
 	}{
 		{"inital", []string{"max", "initial"}, "initial"},
-		{"grcae", []string{"grace"}, "grace"}, // neighbours swapped
+		{"grcae", []string{"grace"}, "grace"}, // two letters are swapped
 		{"x", []string{"home"}, ""},
 		{"completely", []string{"different"}, ""},
 		{"", []string{"ab"}, "ab"},

@@ -18,14 +18,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// said is a message with who has sent it.
+// said is a message with its service and the PID of its sender.
 type said struct {
 	service string
 	pid     int
 	notify.Message
 }
 
-// hear returns a hub, and what is said there.
+// hear returns a hub, and a channel that gets its messages.
 func hear(t *testing.T) (*notify.Hub, chan said) {
 	t.Helper()
 	heard := make(chan said, 10_000)
@@ -43,7 +43,7 @@ func next(t *testing.T, heard chan said) said {
 	}
 }
 
-// shortDir is a directory whose path leaves room for the path of a socket.
+// shortDir makes a directory with a path short enough for sockets.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "n") //nolint:usetesting // the path of a socket must be short
@@ -90,7 +90,7 @@ func TestWhatIsSentIsHeardWithItsSender(t *testing.T) {
 	if got := next(t, heard); got.service != "a" || got.pid != os.Getpid() || !got.Ready {
 		t.Errorf("%+v", got)
 	}
-	// Garbage, and what is too long, is left out.
+	// Malformed fields and too long values are ignored.
 	send(t, b, "\x00\xff\n=\n")
 	send(t, b, "READY=1\nSTATUS="+strings.Repeat("x", 64<<10))
 	send(t, b, strings.Repeat("x", notify.MaxMessage+1))
@@ -104,7 +104,8 @@ func TestWhatIsSentIsHeardWithItsSender(t *testing.T) {
 	}
 }
 
-// A descriptor that comes with a datagram is closed when all before it was taken, and is never one of this process.
+// A descriptor that comes with a datagram must be closed when the datagrams before it have been handled. This process
+// must never install it.
 func TestDescriptorsAreNotTaken(t *testing.T) {
 	taken, goOn := make(chan notify.Message), make(chan struct{})
 	h := notify.New(func(_ string, _ int, m notify.Message) {
@@ -134,7 +135,7 @@ func TestDescriptorsAreNotTaken(t *testing.T) {
 	})
 }
 
-// One that sends without end is held up, and nothing of it is lost.
+// A process that sends without pause must be slowed down, and none of its messages may be lost.
 func TestAFloodHoldsUpWhoSendsIt(t *testing.T) {
 	h, heard := hear(t)
 	path := listen(t, h, shortDir(t), "a")
@@ -143,7 +144,7 @@ func TestAFloodHoldsUpWhoSendsIt(t *testing.T) {
 	for range many {
 		send(t, path, "STATUS=again")
 	}
-	if took := time.Since(begin); took < 500*time.Millisecond { // 64 each 250 ms are read
+	if took := time.Since(begin); took < 500*time.Millisecond { // the hub reads 64 messages each 250 ms
 		t.Errorf("nobody held it up: %d were sent within %v", many, took)
 	}
 	for range many {
@@ -151,7 +152,7 @@ func TestAFloodHoldsUpWhoSendsIt(t *testing.T) {
 	}
 }
 
-// A datagram that was not handled to its end is still there for the next image of this process.
+// A datagram that was not handled completely must reach the handler of the re-executed hinit.
 func TestNothingIsLostBetweenImages(t *testing.T) {
 	stuck, begun := make(chan struct{}), make(chan notify.Message, 10)
 	old := notify.New(func(_ string, _ int, m notify.Message) {
@@ -166,7 +167,7 @@ func TestNothingIsLostBetweenImages(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 	handed := old.HandOver()
-	// As execve(2) does: the descriptor goes on, and nothing else of it.
+	// As with execve(2), only the descriptor survives.
 	fd, err := unix.FcntlInt(handed.Sockets["a"].File.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +190,7 @@ func TestNothingIsLostBetweenImages(t *testing.T) {
 	}
 	close(stuck)
 	h.TakeOver(nil)
-	h.TakeOver(notify.New(nil).HandOver()) // of a program without sockets
+	h.TakeOver(notify.New(nil).HandOver()) // the state of a program that had no sockets
 }
 
 func TestWhoMayWrite(t *testing.T) {
@@ -210,7 +211,7 @@ func TestWhoMayWrite(t *testing.T) {
 		t.Error(err)
 	}
 	next(t, heard)
-	// The same service as another user gets another socket.
+	// After a change of the service's user, the service gets another socket.
 	if path, err = h.Listen(dir, "a", 4243, 4243); err != nil {
 		t.Fatal(err)
 	}
@@ -219,12 +220,12 @@ func TestWhoMayWrite(t *testing.T) {
 	}
 }
 
-// as sends something as a user.
+// as sends a message with the file system uid of a user.
 func as(t *testing.T, uid uint32, path string) (err error) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		// The credentials of a thread for the file system; the thread ends with the goroutine, because it stays locked.
+		// setfsuid(2) changes only this thread. The thread ends with the goroutine, because it stays locked.
 		lockThread()
 		if err := setFSUser(uid); err != nil {
 			done <- err

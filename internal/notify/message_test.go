@@ -26,7 +26,7 @@ func TestParse(t *testing.T) {
 		"WATCHDOG=triggers":                        {},
 		"WATCHDOG_USEC=2500000":                    {Every: 2500 * time.Millisecond, HasEvery: true},
 		"WATCHDOG_USEC=0":                          {HasEvery: true},
-		"WATCHDOG_USEC=18446744073709551615":       {HasEvery: true}, // no limit
+		"WATCHDOG_USEC=18446744073709551615":       {HasEvery: true}, // 2^64-1 means no limit
 		"WATCHDOG_USEC=18446744073709551614":       {Every: 24 * time.Hour, HasEvery: true},
 		"WATCHDOG_USEC=18446744073709551616":       {},
 		"WATCHDOG_USEC=-1\nEXTEND_TIMEOUT_USEC=x":  {},

@@ -8,7 +8,7 @@ import (
 
 func lockThread() { runtime.LockOSThread() }
 
-// setFSUser makes the calling thread a user for the file system, without the capabilities of root for it.
+// setFSUser sets the file system uid of the calling thread and drops the thread's capabilities that bypass permissions.
 func setFSUser(uid uint32) error {
 	_, _, errno := unix.RawSyscall(unix.SYS_SETFSUID, uintptr(uid), 0, 0)
 	if errno != 0 {

@@ -18,7 +18,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// serveVar marks this test binary as started again, as a web server in a process of its own.
+// serveVar makes the test binary run as a web server in a process of its own.
 const serveVar = "PROBE_TEST_SERVE"
 
 func TestMain(m *testing.M) {
@@ -44,7 +44,7 @@ func serveHealth() {
 	os.Exit(1)
 }
 
-// otherServer starts that process and returns its address.
+// otherServer starts the web server in another process and returns its address.
 func otherServer(b *testing.B) string {
 	b.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -75,8 +75,8 @@ func processor() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkHTTPLook measures an http check and a request of net/http's client without kept connections, in turns. It prints both
-// as microseconds of processor time, and as a ratio, which a busy machine changes less.
+// BenchmarkHTTPLook compares an http check with a request of net/http's client without kept connections, in turns. It
+// prints both in microseconds of processor time, and their ratio, which depends less on how busy the machine is.
 func BenchmarkHTTPLook(b *testing.B) {
 	url := otherServer(b)
 	c := config.Check{Type: config.CheckHTTP, Timeout: time.Second, HTTP: config.HTTPCheck{URL: url, Status: "200-399"}}

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestDeafAmongFourHundred simulates an hour. 200 of 400 gateways become deaf at some moment, and each is found in time. None of
-// the others is accused, but each has a false sign. It is a slow disk, a port that is taken, a quiet log, or an idle time after a
-// busy one. In the middle the whole container is paused for ten hours.
+// TestDeafAmongFourHundred simulates an hour in which 200 of 400 gateways become deaf. Each of them must be found in
+// time. Each of the others has one false sign: a slow disk, a taken port, a quiet log, or an idle time after a busy
+// one. None of these may be reported. In the middle the container is paused for ten hours.
 func TestDeafAmongFourHundred(t *testing.T) {
 	t.Parallel()
 	const after, period, pause = 4 * time.Minute, 30 * time.Second, 10 * time.Hour
@@ -22,7 +22,7 @@ func TestDeafAmongFourHundred(t *testing.T) {
 			deafAt = begin.Add(20*time.Minute + time.Duration(random.IntN(20))*time.Minute)
 		}
 		asks := n%3 != 0
-		quirk := n / 2 % 5 // of the living: 1 the disk is slow, 2 the port is taken, 3 the log is quiet, 4 it is busy and then has nothing to do
+		quirk := n / 2 % 5 // kind of false sign: 1 slow disk, 2 taken port, 3 quiet log, 4 idle after a busy time
 		quirkAt := begin.Add(25 * time.Minute)
 		var h signHistory
 		beatEvery, lineEvery := time.Duration(5+random.IntN(25))*time.Second, time.Duration(2+random.IntN(20))*time.Second
@@ -79,7 +79,8 @@ func TestDeafAmongFourHundred(t *testing.T) {
 	t.Logf("of 200 deaf gateways %d missed, of 200 others %d accused", missed, accused)
 }
 
-// TestNoSingleSignAccuses, and the words say what was found.
+// TestNoSingleSignAccuses checks that a gateway counts as deaf only if several signs agree, and that the reason names
+// them.
 func TestNoSingleSignAccuses(t *testing.T) {
 	t.Parallel()
 	long, usual := Silence{For: time.Hour, UsualGap: 8 * time.Second, AtRest: true}, Silence{For: 5 * time.Second, UsualGap: 8 * time.Second, AtRest: true}
@@ -91,10 +92,11 @@ func TestNoSingleSignAccuses(t *testing.T) {
 		{Evidence{Heartbeat: long, Log: usual, Idle: true}, ""},
 		{Evidence{Heartbeat: usual, Log: long, Idle: true}, ""},
 		{Evidence{Heartbeat: usual, Log: usual, ProbedHealth: true, Idle: true}, ""},
-		{Evidence{Heartbeat: Silence{For: time.Hour}, Log: Silence{For: time.Hour}, Idle: true}, ""}, // no habit is known
-		{Evidence{Heartbeat: busy, Log: busy, Idle: true}, ""},                                       // it may have nothing to do
+		// its usual gap is not known yet
+		{Evidence{Heartbeat: Silence{For: time.Hour}, Log: Silence{For: time.Hour}, Idle: true}, ""},
+		{Evidence{Heartbeat: busy, Log: busy, Idle: true}, ""}, // it may have nothing to do
 		{Evidence{Heartbeat: long, Log: long, ProbedHealth: true, HealthAnswers: true, Idle: true}, ""},
-		{Evidence{Heartbeat: long, Log: long}, ""}, // it works
+		{Evidence{Heartbeat: long, Log: long}, ""}, // it uses processor time
 		{Evidence{Heartbeat: long, Log: long, Idle: true}, "no heartbeat for 1h0m although it writes one every 8s, its log is silent for 1h0m although it writes every 8s"},
 		{Evidence{Heartbeat: busy, Log: usual, ProbedHealth: true}, "no heartbeat for 1h0m although it writes one every 8s, /health does not answer"},
 		{Evidence{Stopped: true}, "its process is stopped"},

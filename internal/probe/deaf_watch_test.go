@@ -22,7 +22,7 @@ import (
 	"hinit/supervisor"
 )
 
-// earRig are DeafWatch that look when they are told to.
+// earRig is a DeafWatch that examines the gateways only when the test says so.
 type earRig struct {
 	*DeafWatch
 
@@ -30,8 +30,8 @@ type earRig struct {
 	lines    atomic.Uint64
 	disk     atomic.Pointer[error]
 	reads    atomic.Int64
-	asked    [][]string // whose variables were read
-	unread   []string   // whose can't be
+	asked    [][]string // profiles whose variables were read, for each read
+	unread   []string   // profiles whose variables can't be read
 	mu       sync.Mutex
 	said     []string
 }
@@ -75,7 +75,7 @@ func newEarRig(pids ...int) *earRig {
 
 func first(good bool, _ string) bool { return good }
 
-// act says what is done about deaf gateways.
+// act sets the action for deaf gateways.
 func (r *earRig) act(action string) {
 	r.period = 30 * time.Second
 	r.policy = func(*supervisor.Service) config.Deaf { return config.Deaf{Action: action, After: 4 * time.Minute} }
@@ -89,7 +89,7 @@ func (r *earRig) words() []string {
 	return said
 }
 
-// sleeper is a real process that does nothing.
+// sleeper starts a real process that does nothing.
 func sleeper(t *testing.T) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("sleep", "1000")
@@ -100,7 +100,7 @@ func sleeper(t *testing.T) *exec.Cmd {
 	return cmd
 }
 
-// stopped waits until the kernel has stopped a process, or has let it go on.
+// stopped waits until the kernel shows a process as stopped, or as running again.
 func stopped(t *testing.T, pid int, want bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); (readStat(pid).State == 'T') != want; time.Sleep(time.Millisecond) {
@@ -110,7 +110,8 @@ func stopped(t *testing.T, pid int, want bool) {
 	}
 }
 
-// TestAStoppedGatewayIsNamed after two looks, once, and not those beside it; what it goes on with is said too.
+// TestAStoppedGatewayIsNamed checks that a gateway stopped by SIGSTOP is reported once, after the second check, and no
+// other gateway is. Its continuation must be reported too.
 func TestAStoppedGatewayIsNamed(t *testing.T) {
 	one, other := sleeper(t), sleeper(t)
 	r := newEarRig(one.Process.Pid, other.Process.Pid)
@@ -165,8 +166,8 @@ func TestAStoppedGatewayIsNamed(t *testing.T) {
 	}
 }
 
-// TestOneThatHangsIsFound in virtual time: its lines and heartbeats end, and it uses no processor time. While the disk doesn't
-// answer nothing is said, and one that writes a heartbeat again is no more accused.
+// TestOneThatHangsIsFound checks that a gateway is reported whose lines and heartbeats end and that uses no processor
+// time. Nothing may be reported while the disk doesn't answer, or when the gateway writes a heartbeat again.
 func TestOneThatHangsIsFound(t *testing.T) {
 	one := sleeper(t)
 	pid := one.Process.Pid
@@ -204,8 +205,8 @@ func TestOneThatHangsIsFound(t *testing.T) {
 	})
 }
 
-// TestAPausedContainerAccusesNobody: 200 gateways that were heard a moment ago, then ten hours in which nothing ran, this process
-// neither.
+// TestAPausedContainerAccusesNobody checks that no gateway is reported after ten hours in which nothing ran, this
+// process included. All 200 gateways were alive just before.
 func TestAPausedContainerAccusesNobody(t *testing.T) {
 	one := sleeper(t)
 	pid := one.Process.Pid
@@ -233,8 +234,8 @@ func TestAPausedContainerAccusesNobody(t *testing.T) {
 	})
 }
 
-// TestDeafWatchWakesUpSeldom: there are two rounds a minute while lines come, for any number of gateways, and one an hour while
-// none come. A round without a doubt reads no disk.
+// TestDeafWatchWakesUpSeldom checks that DeafWatch wakes up twice a minute while lines come, for any number of
+// gateways, and once an hour while none come. It must read the disk only to confirm a suspicion.
 func TestDeafWatchWakesUpSeldom(t *testing.T) {
 	one := sleeper(t)
 	pid := one.Process.Pid
@@ -275,7 +276,8 @@ func TestDeafWatchWakesUpSeldom(t *testing.T) {
 	})
 }
 
-// TestAGatewayThatIsStoppedInARestIsNamed: the kernel's signal for a stopped child ends the rest.
+// TestAGatewayThatIsStoppedInARestIsNamed checks that SIGCHLD for a stopped child wakes DeafWatch up while it is
+// suspended, so that the gateway is reported.
 func TestAGatewayThatIsStoppedInARestIsNamed(t *testing.T) {
 	one := sleeper(t)
 	r := newEarRig(one.Process.Pid)
@@ -286,7 +288,8 @@ func TestAGatewayThatIsStoppedInARestIsNamed(t *testing.T) {
 	defer signal.Stop(children)
 	r.o.Ended, r.o.Children = ended, children
 	r.Set(time.Millisecond, r.policy)
-	for rested := r.rounds.Load(); rested == 0 || !r.suspended.Load(); rested = r.rounds.Load() { // a first round, and a rest after it
+	// waits until DeafWatch is suspended after its first check
+	for rested := r.rounds.Load(); rested == 0 || !r.suspended.Load(); rested = r.rounds.Load() {
 		r.Resume()
 		time.Sleep(time.Millisecond)
 	}
@@ -301,8 +304,8 @@ func TestAGatewayThatIsStoppedInARestIsNamed(t *testing.T) {
 	}
 }
 
-// TestALineAfterALongRestMakesALongHabit: the time of a rest counts as a gap. So a gateway that writes once an hour is not called
-// deaf after minutes of silence.
+// TestALineAfterALongRestMakesALongHabit checks that time in which DeafWatch is suspended counts as a gap between
+// lines. A gateway that writes once an hour must not be called deaf after minutes.
 func TestALineAfterALongRestMakesALongHabit(t *testing.T) {
 	one := sleeper(t)
 	pid := one.Process.Pid
@@ -331,10 +334,10 @@ func TestALineAfterALongRestMakesALongHabit(t *testing.T) {
 	})
 }
 
-// BenchmarkRound says what a look at 200 gateways that are well costs.
+// BenchmarkRound measures one check of 200 gateways that are well.
 func BenchmarkRound(b *testing.B) {
 	r := newEarRig(slices.Repeat([]int{os.Getpid()}, 200)...)
-	r.examineAll() // reads their variables
+	r.examineAll() // the first check also reads their variables
 	r.examineAll()
 	b.ReportAllocs()
 	begin := processor()
@@ -362,8 +365,8 @@ func TestTheVariablesOfAllGatewaysAreReadInOneCallAndOnce(t *testing.T) {
 	}
 }
 
-// TestVariablesThatTakeLongAreReadOnceAtATime: each round began to read the .env files of all gateways again, up to 16 at once, and
-// they filled the memory of PID 1.
+// TestVariablesThatTakeLongAreReadOnceAtATime checks that only one read of the .env files runs at a time. If each check
+// of the gateways began another, up to 16 would fill the memory of PID 1.
 func TestVariablesThatTakeLongAreReadOnceAtATime(t *testing.T) {
 	pid := sleeper(t).Process.Pid
 	synctest.Test(t, func(t *testing.T) {
@@ -392,7 +395,8 @@ func TestVariablesThatTakeLongAreReadOnceAtATime(t *testing.T) {
 	})
 }
 
-// TestAPortOfAnEnvFileLeadsToNoOtherHost has ports that an agent has chosen.
+// TestAPortOfAnEnvFileLeadsToNoOtherHost checks that a port from an agent's .env can't make hinit connect to another
+// host.
 func TestAPortOfAnEnvFileLeadsToNoOtherHost(t *testing.T) {
 	for port, asked := range map[string]bool{"8642": true, "": false, "80@10.0.0.1:80/x?": false, "80/x#": false, " 80": false} {
 		if h := healthOf(map[string]string{healthSwitch: "true", healthPort: port}); (h != nil) != asked {

@@ -9,7 +9,7 @@ import (
 	"hinit/internal/config"
 )
 
-// rule is what a check has that says nothing else.
+// rule returns a check with defaults for all settings but these.
 func rule(kind string, success, failure int) config.Check {
 	on := config.OnRestart
 	if kind == config.CheckReady {
@@ -18,8 +18,8 @@ func rule(kind string, success, failure int) config.Check {
 	return config.Check{Name: kind, Kind: kind, Period: 10 * time.Second, Timeout: time.Second, Success: success, Failure: failure, OnFailure: on}
 }
 
-// TestThresholds walks answers (+ good, - bad) and what a check has come to after each: . pending, P passing, F failing, r a
-// restart.
+// TestThresholds checks the state after each answer. Answers: + good, - bad. States: . pending, P passing, F failing, r
+// restart requested.
 func TestThresholds(t *testing.T) {
 	for _, tt := range []struct {
 		kind             string
@@ -36,9 +36,9 @@ func TestThresholds(t *testing.T) {
 		{config.CheckAlive, 1, 3, "---", "..r"},
 		{config.CheckAlive, 1, 3, "+--+---", "PPPPPPr"},
 		{config.CheckAlive, 1, 1, "-", "r"},
-		{config.CheckAlive, 1, 3, "------", "..rrrr"}, // on hold: what comes late changes nothing
+		{config.CheckAlive, 1, 3, "------", "..rrrr"}, // after the request for a restart, later answers change nothing
 		{config.CheckStartup, 1, 5, "----+", "....P"},
-		{config.CheckStartup, 1, 5, "----+-----", "....PPPPPP"}, // it is asked no more
+		{config.CheckStartup, 1, 5, "----+-----", "....PPPPPP"}, // a start-up check that has passed is not made again
 		{config.CheckStartup, 1, 2, "--", ".r"},
 	} {
 		now := time.Unix(1000, 0)
@@ -61,7 +61,8 @@ func TestThresholds(t *testing.T) {
 	}
 }
 
-// TestHeldUntilStarted: nothing else is asked or counted while a start-up check has not passed, nor after the run was given up.
+// TestHeldUntilStarted checks that no other check is made or counted before the start-up check has passed, nor after a
+// restart was requested.
 func TestHeldUntilStarted(t *testing.T) {
 	now := time.Unix(1000, 0)
 	h := NewHealth([]config.Check{rule(config.CheckAlive, 1, 1), rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 1)}, 7, now)
@@ -99,7 +100,7 @@ func TestHeldUntilStarted(t *testing.T) {
 	}
 }
 
-// TestDelayPeriodAndJitter say when a check is due.
+// TestDelayPeriodAndJitter checks when a check is due.
 func TestDelayPeriodAndJitter(t *testing.T) {
 	begin := time.Unix(1000, 0)
 	r := rule(config.CheckAlive, 1, 3)
@@ -117,7 +118,8 @@ func TestDelayPeriodAndJitter(t *testing.T) {
 	}
 }
 
-// TestAReloadKeepsWhatChecksHaveComeTo where they stay, and holds nothing back that runs.
+// TestAReloadKeepsWhatChecksHaveComeTo checks that unchanged checks keep their state in a reload. A new start-up check
+// must not put the checks of a running service on hold.
 func TestAReloadKeepsWhatChecksHaveComeTo(t *testing.T) {
 	now := time.Unix(1000, 0)
 	alive := rule(config.CheckAlive, 1, 3)
@@ -144,8 +146,8 @@ func TestSkippedChecksHoldNothing(t *testing.T) {
 	}
 }
 
-// FuzzHealth: a run is given up at most once and by a failing check that may; the verdict follows the thresholds; what is on hold
-// changes nothing.
+// FuzzHealth checks that a run is given up at most once, and only by a failing check that may do so. The verdict must
+// follow the thresholds, and a check on hold must change nothing.
 func FuzzHealth(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})
 	f.Add([]byte("checks of a service that flaps"))

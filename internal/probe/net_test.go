@@ -19,7 +19,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// serve answers each connection with behave until the test ends.
+// serve passes each connection to behave until the test ends.
 func serve(t *testing.T, network, address string, behave func(net.Conn)) net.Listener {
 	t.Helper()
 	l, err := net.Listen(network, address)
@@ -42,7 +42,7 @@ func serve(t *testing.T, network, address string, behave func(net.Conn)) net.Lis
 	return l
 }
 
-// says answers the request with a text.
+// says returns a server that answers each request with text.
 func says(text string) func(net.Conn) {
 	return func(c net.Conn) {
 		_, _ = c.Read(make([]byte, 4096))
@@ -50,10 +50,11 @@ func says(text string) func(net.Conn) {
 	}
 }
 
-// hold keeps a connection until the other side leaves it.
+// hold keeps a connection open until the client closes it.
 func hold(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 
-// TestHTTPAnswers of servers that work, and of those that don't: each ends at the timeout, and little is read.
+// TestHTTPAnswers checks the result of an http check for servers that work and for servers that misbehave. Each check
+// must end at its timeout and read little.
 func TestHTTPAnswers(t *testing.T) {
 	endless := strings.Repeat("x", 1<<16)
 	flood := func(head string) func(net.Conn) {
@@ -116,7 +117,7 @@ func TestHTTPAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			timeout := time.Minute // as long as it takes on a busy machine
+			timeout := time.Minute // long enough for a busy machine
 			if strings.Contains(tt.want, "no answer within") {
 				timeout = 400 * time.Millisecond
 			}
@@ -141,7 +142,8 @@ func TestHTTPAnswers(t *testing.T) {
 	}
 }
 
-// TestTheRequest has what the configuration says, in one line a header.
+// TestTheRequest checks that the request of an http check has what the configuration says, with one line for each
+// header.
 func TestTheRequest(t *testing.T) {
 	got := make(chan string, 1)
 	l := serve(t, "tcp", "127.0.0.1:0", func(c net.Conn) {
@@ -202,7 +204,8 @@ func TestTCPAnswers(t *testing.T) {
 	}
 }
 
-// A server that takes no connections must not hold up the scheduler, which makes the checks of ports of this machine itself.
+// A server that accepts no connections must not delay other checks. The scheduler itself makes the checks of ports on
+// this machine.
 func TestAFullQueueOfConnectionsHoldsUpNoOtherCheck(t *testing.T) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -215,7 +218,7 @@ func TestAFullQueueOfConnectionsHoldsUpNoOtherCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	full := tcpCheck{[]unix.Sockaddr{at}, true, time.Millisecond}
-	for range 5 { // the queue has room for one or two
+	for range 5 { // the queue holds one or two connections
 		good, answer, over := full.connect(time.Time{})
 		if over && !good {
 			t.Fatal(answer)
@@ -242,7 +245,7 @@ func TestAddressesOfTCPChecks(t *testing.T) {
 	}
 }
 
-// TestUnixAndFileFollowNoLink that somebody has put there.
+// TestUnixAndFileFollowNoLink checks that unix and file checks follow no link, because the agent may have put it there.
 func TestUnixAndFileFollowNoLink(t *testing.T) {
 	dir, err := os.MkdirTemp("", "probe") //nolint:usetesting // short: the path of a socket has 107 bytes
 	if err != nil {
@@ -285,8 +288,8 @@ func TestUnixAndFileFollowNoLink(t *testing.T) {
 	}
 }
 
-// TestASocketOfAnAgentKeepsNoThread: the program behind a socket passed a TCP socket that lingers to each check, and the close of the
-// connection waited for a day.
+// TestASocketOfAnAgentKeepsNoThread checks that no thread of PID 1 waits for a socket that the checked program passes.
+// The close of a connection whose queue has a TCP socket that lingers may take a day.
 func TestASocketOfAnAgentKeepsNoThread(t *testing.T) {
 	dir, err := os.MkdirTemp("", "probe") //nolint:usetesting // short: the path of a socket has 107 bytes
 	if err != nil {
@@ -308,10 +311,10 @@ func TestASocketOfAnAgentKeepsNoThread(t *testing.T) {
 	defer agent.Wait()
 	defer over.Store(true)
 	agent.Go(func() {
-		for !over.Load() { // without a pause: it must send before the check closes the connection
+		for !over.Load() { // without a pause, because it must send before the check closes the connection
 			if fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC); err == nil {
 				if passed >= 0 && unix.Sendmsg(fd, []byte("G"), unix.UnixRights(passed), nil, unix.MSG_NOSIGNAL) == nil {
-					unix.Close(passed) // the check has the last descriptor
+					unix.Close(passed) // the only descriptor left is in the queue of the check's connection
 					passed = -1
 				}
 				unix.Close(fd)
@@ -326,7 +329,8 @@ func TestASocketOfAnAgentKeepsNoThread(t *testing.T) {
 	}
 }
 
-// TestADiskThatHangsHoldsUpOneLook a check, however long it hangs.
+// TestADiskThatHangsHoldsUpOneLook checks that only one call of a check waits for a disk that hangs. Later ones must
+// fail at once.
 func TestADiskThatHangsHoldsUpOneLook(t *testing.T) {
 	p := &diskCall{timeout: 10 * time.Millisecond}
 	hang := make(chan struct{})
@@ -346,7 +350,7 @@ func TestADiskThatHangsHoldsUpOneLook(t *testing.T) {
 	}
 }
 
-// TestALongRequestIsSentWhole: one that doesn't fit into the socket at once.
+// TestALongRequestIsSentWhole checks that a request that is larger than the socket's buffer is sent completely.
 func TestALongRequestIsSentWhole(t *testing.T) {
 	t.Parallel()
 	const long = 16 << 20

@@ -12,13 +12,14 @@ import (
 	"hinit/supervisor"
 )
 
-// talker is a service that tells of itself, with a watchdog of 10 s and a start of at most 30 s.
+// talker returns the checks of a service that sends systemd notifications. timeout limits its start, watchdog is the
+// longest gap between its signs of life.
 func talker(timeout, watchdog time.Duration) Target {
 	s := config.Service{Notify: config.Notify{Protocol: config.NotifySystemd, Timeout: timeout, Watchdog: watchdog}}
 	return plain(s.AllChecks()...)
 }
 
-// quiet fails when the supervisor was told of something.
+// quiet fails the test if the supervisor got an event.
 func (r *rig) quiet(t *testing.T, when string) {
 	t.Helper()
 	synctest.Wait()
@@ -28,7 +29,7 @@ func (r *rig) quiet(t *testing.T, when string) {
 	}
 }
 
-// given fails unless the run was given up with these words.
+// given fails the test unless the supervisor was told that the run failed, with this answer.
 func (r *rig) given(t *testing.T, when, answer string) {
 	t.Helper()
 	synctest.Wait()
@@ -61,20 +62,21 @@ func TestAWatchdogThatIsMissed(t *testing.T) {
 		}
 		r.quiet(t, "while it says that it is alive")
 		time.Sleep(9900 * time.Millisecond)
-		r.HandleMessage("s", 1, &notify.Message{Ready: true, Status: "x", HasStatus: true}) // no sign of life
+		// no WATCHDOG=1, so not a sign of life
+		r.HandleMessage("s", 1, &notify.Message{Ready: true, Status: "x", HasStatus: true})
 		r.quiet(t, "in time")
 		time.Sleep(100*time.Millisecond + 2*timerSlot)
 		r.given(t, "when it is over", "check alive-watchdog: no WATCHDOG=1 for 10s")
 		time.Sleep(time.Hour)
 		r.quiet(t, "after it was given up")
 		r.up(2, "s")
-		r.HandleMessage("s", 1, &notify.Message{Ready: true}) // of the run before
+		r.HandleMessage("s", 1, &notify.Message{Ready: true}) // a message of the previous run
 		time.Sleep(time.Hour)
 		r.quiet(t, "in the next run")
 	})
 }
 
-// A message of a service counts also before its run is known as up.
+// A message of a service must count also if it comes before the prober has seen its run as up.
 func TestAWordThatIsFasterThanTheNewsOfItsRun(t *testing.T) {
 	watched(t, func(r *rig) {
 		r.HandleMessage("s", 2, &notify.Message{Ready: true})
@@ -121,7 +123,8 @@ func TestAWatchdogHearsBeforeItJudges(t *testing.T) {
 	})
 }
 
-// A service that an operator has stopped, or that had no processor as long as hinit had none, has its time once more.
+// A watchdog must start its time again after an operator has paused the service, or after hinit itself got no processor
+// time.
 func TestAWatchdogIsFair(t *testing.T) {
 	watched(t, func(r *rig) {
 		r.HandleMessage("s", 1, &notify.Message{Ready: true})
@@ -183,7 +186,7 @@ func TestAStartThatTakesTooLong(t *testing.T) {
 			r.Set("s", talker(30*time.Second, 10*time.Second))
 			r.up(1, "s")
 			synctest.Wait()
-			r.words() // that it is not ready
+			r.words() // drops the event "not ready"
 			body(r)
 		})
 	}

@@ -11,7 +11,7 @@ import (
 	"hinit/supervisor"
 )
 
-// rig is a prober with a supervisor that only listens.
+// rig is a Prober whose supervisor only records events.
 type rig struct {
 	*Prober
 
@@ -41,7 +41,7 @@ type lookFunc func(time.Time) (bool, string)
 
 func (f lookFunc) check(deadline time.Time) (bool, string) { return f(deadline) }
 
-// up shows services as up in a run.
+// up sets a snapshot in which these services are up in the given run.
 func (r *rig) up(run uint64, names ...string) {
 	s := &supervisor.Snapshot{}
 	for _, name := range names {
@@ -79,7 +79,8 @@ func plain(checks ...config.Check) Target {
 	return Target{Checks: checks, Expand: func(s string) string { return s }, AgentInfluences: true}
 }
 
-// TestADeadPortIsNoticedInTime: within period × threshold and one slot, in any phase.
+// TestADeadPortIsNoticedInTime checks that a dead port is reported within period × threshold plus one timer slot,
+// wherever in the period the port dies.
 func TestADeadPortIsNoticedInTime(t *testing.T) {
 	for phase := range 10 {
 		synctest.Test(t, func(t *testing.T) {
@@ -104,7 +105,8 @@ func TestADeadPortIsNoticedInTime(t *testing.T) {
 	}
 }
 
-// TestTheSupervisorIsToldChangesInOrder and nothing else.
+// TestTheSupervisorIsToldChangesInOrder checks that the supervisor gets each change of a verdict, in order, and no
+// other events.
 func TestTheSupervisorIsToldChangesInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var good atomic.Bool
@@ -138,7 +140,8 @@ func TestTheSupervisorIsToldChangesInOrder(t *testing.T) {
 	})
 }
 
-// TestASuccessorGoesOn: a check that has passed is not on hold again, and the count of bad answers goes on.
+// TestASuccessorGoesOn checks that the Prober of a re-executed hinit keeps the state: passed start-up checks stay
+// passed, and bad answers before and after count together.
 func TestASuccessorGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var good atomic.Bool
@@ -168,7 +171,8 @@ func TestASuccessorGoesOn(t *testing.T) {
 	})
 }
 
-// TestFiveHundredChecksWakeUpSeldom: at most five times a second while they pass, and nothing at all without checks.
+// TestFiveHundredChecksWakeUpSeldom checks that 500 passing checks wake the Prober up at most five times a second, and
+// that without checks it never wakes up.
 func TestFiveHundredChecksWakeUpSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int64
@@ -209,7 +213,8 @@ func TestFiveHundredChecksWakeUpSeldom(t *testing.T) {
 	})
 }
 
-// TestVariablesOfTheProfile: what is not set is left out, and a pause or a stop asks nothing.
+// TestVariablesOfTheProfile checks that a check's target uses the variables of the profile, and that a check with an
+// unset variable is left out. No check may be made while the service is paused or stopped.
 func TestVariablesOfTheProfile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := make(chan string, 100)

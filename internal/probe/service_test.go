@@ -12,7 +12,8 @@ import (
 	"hinit/profiles"
 )
 
-// TestLogChecks: a line that must come, one that must not, and one that must keep coming. Lines of an earlier run don't count.
+// TestLogChecks checks rules for a line that must come, one that must not come, and one that must keep coming. Lines of
+// an earlier run don't count.
 func TestLogChecks(t *testing.T) {
 	t.Parallel()
 	var seen func([]byte)
@@ -43,7 +44,7 @@ func TestLogChecks(t *testing.T) {
 	expect(once, true)
 	once.since.Store(time.Now().UnixNano())
 	expect(once, true)
-	expect(look(config.LogCheck{Contains: "x"}, Passing), true) // the image before this one has seen it
+	expect(look(config.LogCheck{Contains: "x"}, Passing), true) // the previous hinit had seen the line
 
 	never := look(config.LogCheck{Contains: "FATAL", Never: true}, Pending)
 	expect(never, true)
@@ -85,7 +86,8 @@ func TestStateChecks(t *testing.T) {
 	}
 }
 
-// TestAnExecCheckRunsAsItsService, with the variables of its environment files. It had neither these nor the priority and the umask.
+// TestAnExecCheckRunsAsItsService checks that the command of a check gets the service's user, priority, umask and
+// limits, and the variables of its environment files.
 func TestAnExecCheckRunsAsItsService(t *testing.T) {
 	t.Parallel()
 	own := proc.Spec{
@@ -94,13 +96,15 @@ func TestAnExecCheckRunsAsItsService(t *testing.T) {
 	}
 	e := newExec(config.Check{Command: []string{"ask"}}, &target{Target: Target{Spec: own, Expand: strings.Clone}, options: &Options{}})
 	want := own
-	want.Argv, want.Setup.Cgroup, want.Setup.CgroupWrites = []string{"ask"}, "", nil // a group with two runs is not killed at once
+	// not in the service's group: a group with two runs can't be killed at once
+	want.Argv, want.Setup.Cgroup, want.Setup.CgroupWrites = []string{"ask"}, "", nil
 	if !e.spec.Same(want) {
 		t.Errorf("it runs as %+v, want %+v", e.spec, want)
 	}
 }
 
-// TestExecChecks: the code and the last line are the answer; a command that takes too long is none.
+// TestExecChecks checks that the answer of an exec check is the exit code with the last line, and that a command that
+// takes too long gives no answer.
 func TestExecChecks(t *testing.T) {
 	t.Parallel()
 	e := &execCheck{timeout: 20 * time.Millisecond, run: func(ctx context.Context, _ string, _ proc.Spec) (int, string, error) {

@@ -17,7 +17,8 @@ import (
 	"hinit/internal/testproc"
 )
 
-// The agent leases its own program: whatever executes it waits for 45 s. PID 1 waited with it, and again at each restart.
+// PID 1 must not wait for the execve of a program on whose file the agent holds a lease (fcntl F_SETLEASE). The kernel
+// delays the execve for 45 s.
 func TestAFileThatTheAgentHoldsDoesNotStopPID1(t *testing.T) {
 	if os.Getuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")
@@ -41,12 +42,13 @@ func TestAFileThatTheAgentHoldsDoesNotStopPID1(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if took := time.Since(began); took > 20*time.Second { // one of them takes 45 s
+	if took := time.Since(began); took > 20*time.Second { // each blocked execve takes 45 s
 		t.Errorf("three starts took %v", took)
 	}
 }
 
-// No moment of a start belongs to the agent while PID 1 waits for it.
+// A child must call execve before it changes to the agent's user. Until then PID 1 waits for the child, and the agent
+// could delay it.
 func TestAChildOfPID1ExecutesBeforeItIsTheAgents(t *testing.T) {
 	agent := &Cred{UID: uint32(os.Geteuid()) + 1, GID: 1}
 	if sys := sysProcAttr(Spec{Cred: agent}); sys.Credential != nil {
@@ -54,8 +56,8 @@ func TestAChildOfPID1ExecutesBeforeItIsTheAgents(t *testing.T) {
 	}
 }
 
-// An agent gave a run a PATH of links through thousands of directories. PID 1 followed them in its loop: no status, no stop, no reaping for
-// minutes.
+// PID 1 must not follow a PATH of an agent for long. A PATH of links through thousands of directories takes minutes, in
+// which PID 1 would answer no status and reap nothing.
 func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
 	if os.Getuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")
@@ -85,9 +87,10 @@ func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
 	agent := &Cred{UID: 10000, GID: 10000}
 	table := newTable(t)
 	began := time.Now()
-	for id := uint64(1); id < 11; id++ { // each look takes 2 s or more
+	for id := uint64(1); id < 11; id++ { // each search takes 2 s or more
 		spec := Spec{ID: id, Name: "run", Argv: []string{"nothere"}, Env: []string{"PATH=" + strings.Repeat(dir+"/x:", 300)}, Dir: "/", Cred: agent}
-		if _, err := table.Spawn(spec); err != nil && !errors.Is(err, unix.ENOENT) { // a machine may be quicker
+		// a fast machine may find that the program does not exist
+		if _, err := table.Spawn(spec); err != nil && !errors.Is(err, unix.ENOENT) {
 			t.Fatal(err)
 		}
 	}
@@ -153,7 +156,8 @@ func TestACommandThatPID1HasNotLookedUpIsFound(t *testing.T) {
 	}
 }
 
-// A run's directory was /proc/self/fd/8: it began in a directory that PID 1 had open, and the answers told what PID 1 had open.
+// A run whose directory is a link in /proc/self/fd must not start in a directory that PID 1 has open. The error must
+// not tell what PID 1 has open.
 func TestARunEntersNoDescriptorOfPID1(t *testing.T) {
 	if os.Getuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")
@@ -166,7 +170,8 @@ func TestARunEntersNoDescriptorOfPID1(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 100) // no child has so many of its own
+		// so high that no child has a descriptor with this number itself
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 100)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -36,7 +36,7 @@ func TestCgroupOfAProcess(t *testing.T) {
 		{"0::/\n", "0::/web\n", 7, "web", 720},
 		{"0::/\n", "0::/web/sub\n", 8, "web/sub", 0},
 		{"0::/a/b\n", "0::/a/b/web\n", 7, "web", 720},
-		{"0::/\n", "0::/web\n", 99, "", 0}, // it has left
+		{"0::/\n", "0::/web\n", 99, "", 0}, // the process has left the group
 		{"0::/\n", "0::/\n", 7, "", 0},
 		{"0::/web\n", "0::/\n", 7, "", 0},
 		{"0::/\n", "0::/../web\n", 7, "", 0},
@@ -63,7 +63,8 @@ func TestCgroupOfAProcess(t *testing.T) {
 	}
 }
 
-// TestAMeterReadsTheCgroupOfAService where there is one that counts memory: what processes share counts once there.
+// TestAMeterReadsTheCgroupOfAService checks that the memory of a service is read from its control group if that counts
+// memory. The group counts shared memory once.
 func TestAMeterReadsTheCgroupOfAService(t *testing.T) {
 	dir := ""
 	for _, parent := range []string{filepath.Join(cgroupRoot, "memory", cgroupPath(NewMeter().proc.readFile("self/cgroup"), "memory")), cgroupRoot} {
@@ -109,8 +110,8 @@ func TestAMeterReadsTheCgroupOfAService(t *testing.T) {
 	}
 }
 
-// TestAKillByHandWasTakenForALackOfMemory: the kernel had once killed a process of the group for memory. Every later "kill -9" was
-// recorded as oom.
+// TestAKillByHandWasTakenForALackOfMemory checks that a SIGKILL counts as oom only if the group's oom_kill counter has
+// grown since the start of the run. The counter may contain an earlier kill.
 func TestAKillByHandWasTakenForALackOfMemory(t *testing.T) {
 	dir, table := t.TempDir(), newTable(t)
 	kills := func(n string) {
@@ -135,7 +136,7 @@ func TestAKillByHandWasTakenForALackOfMemory(t *testing.T) {
 	start(1)
 	killed(1, false)
 	start(2)
-	start(3) // of the same group, as a worker of the board is
+	start(3) // a second run in the group, such as a worker of the task board
 	kills("2")
 	killed(2, true)
 	killed(3, false)

@@ -15,14 +15,15 @@ import (
 	"hinit/internal/testproc"
 )
 
-// inside says that the test is PID 1 of namespaces of its own, in an empty control group of its own.
+// inside marks the process that runs the test as PID 1 of its own namespaces, in an empty control group.
 const inside = "HINIT_TEST_CGROUP"
 
-// inCgroup runs the test again as PID 1 in a control group of version 2, as a container with --cgroupns=private and write access.
+// inCgroup runs the test again as PID 1 in a control group of version 2, as in a container with --cgroupns=private and
+// write access. It returns true in the new process.
 func inCgroup(t *testing.T) (is bool) {
 	t.Helper()
 	if os.Getenv(inside) != "" {
-		_ = unix.Unmount(cgroupRoot, unix.MNT_DETACH) // the kernel mounts nothing over the same
+		_ = unix.Unmount(cgroupRoot, unix.MNT_DETACH) // the kernel does not mount a second time over the same mount
 		for _, m := range [][2]string{{"proc", "/proc"}, {"cgroup2", cgroupRoot}} {
 			if err := unix.Mount(m[0], m[1], m[0], 0, ""); err != nil {
 				t.Fatalf("cannot mount %s: %v", m[0], err)
@@ -67,7 +68,7 @@ func inCgroup(t *testing.T) (is bool) {
 	return false
 }
 
-// divided divides the control group of the test.
+// divided makes the groups of hinit and of services in the control group of the test.
 func divided(t *testing.T) *Cgroups {
 	t.Helper()
 	c, err := DivideCgroup()
@@ -133,7 +134,8 @@ func TestAContainerIsDividedThoughProcessesRunInItAlready(t *testing.T) {
 	}
 }
 
-// TestAProcessThatHidesItsRunIsFoundByItsControlGroup though it has left its parents, session and environment, and lowered its mark.
+// TestAProcessThatHidesItsRunIsFoundByItsControlGroup checks that the control group identifies a process that has left
+// its parents, session and environment and has lowered its mark.
 func TestAProcessThatHidesItsRunIsFoundByItsControlGroup(t *testing.T) {
 	if !inCgroup(t) {
 		return
@@ -162,8 +164,8 @@ func TestAProcessThatHidesItsRunIsFoundByItsControlGroup(t *testing.T) {
 	}
 }
 
-// TestADaemonOfAGatewayEndedWithTheOlderWorkerOfItsProfile: a worker of the board shares the control group of the gateway. A
-// process that had left its parents counted for the oldest run of the group.
+// TestADaemonOfAGatewayEndedWithTheOlderWorkerOfItsProfile checks that the end of a worker ends no orphan of the
+// gateway, whose control group the worker shares. An orphan must not count for the oldest run of the group.
 func TestADaemonOfAGatewayEndedWithTheOlderWorkerOfItsProfile(t *testing.T) {
 	if !inCgroup(t) {
 		return
@@ -191,7 +193,8 @@ func TestADaemonOfAGatewayEndedWithTheOlderWorkerOfItsProfile(t *testing.T) {
 	}
 }
 
-// TestOneKillEndsAForkBombAndNoOther: what forks faster than it can be looked for.
+// TestOneKillEndsAForkBombAndNoOther checks that a single kill ends a service that forks faster than /proc can be read,
+// and no other service.
 func TestOneKillEndsAForkBombAndNoOther(t *testing.T) {
 	if !inCgroup(t) {
 		return
@@ -221,7 +224,8 @@ func TestOneKillEndsAForkBombAndNoOther(t *testing.T) {
 	}
 }
 
-// TestTheKernelSaysWhichServiceItKilledForMemory when two are killed at the same time and one of them had too much.
+// TestTheKernelSaysWhichServiceItKilledForMemory checks which of two services counts as oom when both are killed at the
+// same time. It must be only the service that exceeded its memory.
 func TestTheKernelSaysWhichServiceItKilledForMemory(t *testing.T) {
 	if !inCgroup(t) {
 		return

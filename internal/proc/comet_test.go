@@ -10,8 +10,9 @@ import (
 	"hinit/internal/testproc"
 )
 
-// TestACometIsNotGoneUntilItIs: what forks, makes a session and ends, for ever, is not seen alive. It is left behind all the same,
-// and once it is said to be gone nothing of it ends any more. This process is a subreaper here.
+// TestACometIsNotGoneUntilItIs checks that a run counts as gone only when none of its processes is left. Its processes
+// fork, make a session and end, for ever, so that a scan sees none alive. After the run is reported gone, no orphan of
+// it may end any more. This process is a subreaper here.
 func TestACometIsNotGoneUntilItIs(t *testing.T) {
 	table := newTable(t)
 	for id := uint64(1); id <= 5; id++ {
@@ -42,7 +43,8 @@ func TestACometIsNotGoneUntilItIs(t *testing.T) {
 			reap()
 			return table.SignalTree(id, int(unix.SIGKILL)) == 0
 		})
-		testkit.Until(t, "an orphan of the run to end", func() bool { reap(); return of > 0 }) // the last one may just have died
+		// the last one may have died only now
+		testkit.Until(t, "an orphan of the run to end", func() bool { reap(); return of > 0 })
 		if len(table.EndedRuns([]uint64{id})) == 0 {
 			t.Error("it is not gone when nothing is left to signal")
 		}

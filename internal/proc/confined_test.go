@@ -10,15 +10,15 @@ import (
 
 const connectVar = "PROC_TEST_CONNECT"
 
-// An isolated agent let a child of its connect, which ended. When another process got the child's number, the connection counted as
-// that process's.
+// A peer that has ended must be reported as gone, even if another process has got its PID. Otherwise an isolated agent
+// could use the connection of a dead child as that other process.
 func TestAPeerThatHasEndedIsGone(t *testing.T) {
 	if path := os.Getenv(connectVar); path != "" {
 		conn, err := net.Dial("unix", path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = conn.Read(make([]byte, 1)) // until it may end
+		_, _ = conn.Read(make([]byte, 1)) // lives until the test says so
 		return
 	}
 	path := filepath.Join(t.TempDir(), "socket")

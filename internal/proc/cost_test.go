@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAStartCostsTheSameBesideMany: neither the system calls nor the allocations of a start grow with the number of processes that run,
-// and no descriptor stays open for one.
+// TestAStartCostsTheSameBesideMany checks that neither the system calls nor the allocations of a start grow with the
+// number of running processes, and that a process keeps no descriptor open.
 func TestAStartCostsTheSameBesideMany(t *testing.T) {
-	runtime.LockOSThread() // whose system calls are counted
+	runtime.LockOSThread() // the system calls of this thread are counted
 	defer runtime.UnlockOSThread()
 	table := newTable(t)
 	calls := countCalls(t)
@@ -41,7 +41,7 @@ func TestAStartCostsTheSameBesideMany(t *testing.T) {
 			table.Forget(id)
 			id--
 		}
-		slices.Sort(made) // the runtime sometimes has something to do besides
+		slices.Sort(made) // sorted, because the runtime sometimes adds allocations of its own
 		slices.Sort(allocated)
 		return cost{made[len(made)/2], allocated[len(allocated)/2], descriptors(t) - open}
 	}
@@ -70,7 +70,8 @@ func descriptors(t *testing.T) int {
 	return len(names)
 }
 
-// countCalls counts the system calls of this thread (perf_event_open(2)), where the kernel lets it; else the result is always 0.
+// countCalls returns a function that returns the number of system calls of this thread (perf_event_open(2)), or always
+// 0 if the kernel doesn't permit that.
 func countCalls(t *testing.T) func() int {
 	t.Helper()
 	var text []byte

@@ -22,14 +22,14 @@ func TestADaemonThatEscapedIsFoundAndKilledWithItsService(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			table := newTable(t)
 			if how == "tagged" {
-				table.marks = marker{} // as where the limit can't be set
+				table.marks = marker{} // as on a machine where the limit can't be set
 			}
 			_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("escape", how, "deaf")})
 			daemon, err := strconv.Atoi(line(t, out))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if how == "tagged" { // the kernel shows a process without an environment before it shows it with its own
+			if how == "tagged" { // a new process shows an empty environment before it shows its own
 				testkit.Until(t, "the daemon to carry the tag", func() bool { return tagged(table, daemon) == 1 })
 			}
 			if n := table.SignalTree(1, int(unix.SIGKILL)); n != 2 {
@@ -44,10 +44,11 @@ func TestADaemonThatEscapedIsFoundAndKilledWithItsService(t *testing.T) {
 	}
 }
 
-// TestASiblingOfTheMainProcessIsLeftBehind: a process can make a child of its own parent. That is a child of the thread that
-// started the main process, which need not be the one that takes in orphans.
+// TestASiblingOfTheMainProcessIsLeftBehind checks that a process which makes a child of its own parent (CLONE_PARENT)
+// can't hide it. The kernel makes it a child of the thread that started the main process, which may be another thread
+// than the one that gets orphans.
 func TestASiblingOfTheMainProcessIsLeftBehind(t *testing.T) {
-	for range 4 { // on any thread
+	for range 4 { // the start may use any thread
 		table := newTable(t)
 		_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("sibling")})
 		pid, err := strconv.Atoi(line(t, out))
@@ -71,8 +72,8 @@ func TestASiblingOfTheMainProcessIsLeftBehind(t *testing.T) {
 	}
 }
 
-// TestAProcessThatHidesItsRunIsNamed: it has left its parents, session and environment and lowered its mark, so that nothing
-// tells whose it is. A service that ended before the process was started is not suspected.
+// TestAProcessThatHidesItsRunIsNamed checks that a process that has left its parents, session and environment and
+// lowered its mark is reported. A service that ended before the process was started must not be suspected.
 func TestAProcessThatHidesItsRunIsNamed(t *testing.T) {
 	table := newTable(t)
 	_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("hide")})
@@ -92,7 +93,7 @@ func TestAProcessThatHidesItsRunIsNamed(t *testing.T) {
 		t.Error("it was killed on a guess")
 	}
 	p, _ := table.procfs.readStat(daemon)
-	testkit.Until(t, "a tick of the kernel's clock", func() bool { // else both may have begun in the same one
+	testkit.Until(t, "a tick of the kernel's clock", func() bool { // otherwise both may have started in the same clock tick
 		pid, _ := spawn(t, table, Spec{ID: 2, Name: "later", Argv: testproc.Argv("exit")})
 		later, ok := table.procfs.readStat(pid)
 		x := exitOf(t, table, 2)
@@ -107,7 +108,8 @@ func TestAProcessThatHidesItsRunIsNamed(t *testing.T) {
 	})
 }
 
-// TestAProcessWhoseFirstThreadHasEndedIsAlive: the kernel shows it as a zombie, and it was taken for one.
+// TestAProcessWhoseFirstThreadHasEndedIsAlive checks that a process whose first thread has ended counts as alive,
+// although /proc shows it as a zombie.
 func TestAProcessWhoseFirstThreadHasEndedIsAlive(t *testing.T) {
 	table := newTable(t)
 	_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("escape", "clean", "headless")})
@@ -219,7 +221,7 @@ func TestAnotherUsersEscapeeIsFoundByRootWithoutPtraceCapability(t *testing.T) {
 		_, err := readAs("/proc/"+strconv.Itoa(daemon)+"/environ", 10000, 10000)
 		return err == nil && tagged(table, daemon) == 1
 	})
-	if n := table.SignalTree(1, int(unix.SIGKILL)); n < 2 || n > 3 { // the shell that made the daemon may be there still
+	if n := table.SignalTree(1, int(unix.SIGKILL)); n < 2 || n > 3 { // the shell that started the daemon may still be there
 		t.Errorf("signalled %d, want 2 or 3", n)
 	}
 	if uid := syscall.Geteuid(); uid != 0 {
@@ -227,8 +229,8 @@ func TestAnotherUsersEscapeeIsFoundByRootWithoutPtraceCapability(t *testing.T) {
 	}
 }
 
-// TestAnOrphanOfARunThatIsGoneCountsAsNoneOfAnotherRun: a process of one profile outlived its run and had the tag of another
-// profile in its environment. hinit counted its memory as the other profile's, and restarted the other gateway.
+// TestAnOrphanOfARunThatIsGoneCountsAsNoneOfAnotherRun checks that a process which outlived its run counts for no other
+// run, although its environment has the tag of one. Otherwise its memory would cause a restart of that other gateway.
 func TestAnOrphanOfARunThatIsGoneCountsAsNoneOfAnotherRun(t *testing.T) {
 	table := newTable(t)
 	if table.marks.step == 0 {
@@ -258,8 +260,8 @@ func TestAnOrphanOfARunThatIsGoneCountsAsNoneOfAnotherRun(t *testing.T) {
 	_ = unix.Kill(daemon, unix.SIGKILL)
 }
 
-// TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots: the agent gave a process the mark of a service of root's, and hinit ended
-// that service for the memory that the process took.
+// TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots checks that a process of the agent counts for no service of
+// root's, although it has taken the mark of one. Otherwise hinit would end root's service for the agent's memory.
 func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 	if os.Getuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")
@@ -267,7 +269,7 @@ func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 	for _, how := range []string{"mark", "tag"} {
 		t.Run(how, func(t *testing.T) {
 			table := newTable(t)
-			claim := table.marks.next - 2*table.marks.step // the run that comes after the agent's
+			claim := table.marks.next - 2*table.marks.step // the mark of the run that is started next
 			argv := testproc.Argv("hide", strconv.FormatUint(claim, 10))
 			if how == "tag" {
 				table.marks = marker{}
@@ -305,7 +307,8 @@ func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 	}
 }
 
-// TestAProcessOfAnotherUserIsOfTheServiceInWhoseGroupItIs: only its group identifies the orphan of a service of root's.
+// TestAProcessOfAnotherUserIsOfTheServiceInWhoseGroupItIs checks that an orphan with another user counts for root's
+// service if it is still in the service's process group.
 func TestAProcessOfAnotherUserIsOfTheServiceInWhoseGroupItIs(t *testing.T) {
 	if os.Getuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")
@@ -340,18 +343,18 @@ func TestAProcessThatForksWhileBeingKilledDoesNotGetAway(t *testing.T) {
 	})
 }
 
-// tagged returns the run that the environment of a process names, once it was read.
+// tagged returns the run that the environment of a process names, as far as it has been read.
 func tagged(table *Table, pid int) uint64 {
 	p, _ := table.procfs.readStat(pid)
 	id, _ := table.runByTag(identity{pid, p.Start})
 	return id
 }
 
-// TestPID1StoodStillBecauseAProcessHeldItsMemory: an orphan hid its mark, and kept its memory locked while PID 1 read its
-// environment. PID 1 reaped and answered nothing for minutes. Here another read takes the only turn, so none finishes.
+// TestPID1StoodStillBecauseAProcessHeldItsMemory checks that PID 1 does not wait to read the environment of a process
+// that keeps its memory locked. The wait could take minutes. Here another read takes the only turn, so none finishes.
 func TestPID1StoodStillBecauseAProcessHeldItsMemory(t *testing.T) {
 	table := newTable(t)
-	table.marks = marker{} // so only the environment shows the run
+	table.marks = marker{} // so that only the environment shows the run
 	held, free := make(chan struct{}), make(chan struct{})
 	go blocking.Run(blocking.Environ, func() { close(held); <-free })
 	<-held
@@ -365,7 +368,7 @@ func TestPID1StoodStillBecauseAProcessHeldItsMemory(t *testing.T) {
 	}
 	exitOf(t, table, 1)
 	for who := range table.members.unread {
-		table.members.unread[who] = time.Now().Add(time.Hour) // however long the lines above took, environLimit is not over
+		table.members.unread[who] = time.Now().Add(time.Hour) // keeps environLimit from passing, however slow the machine is
 	}
 	if gone := table.EndedRuns([]uint64{1}); len(gone) != 0 {
 		t.Error("the run is gone, though the daemon may belong to it")
@@ -378,7 +381,8 @@ func TestPID1StoodStillBecauseAProcessHeldItsMemory(t *testing.T) {
 	})
 }
 
-// TestAnOrphanWhoseMemoryStaysLockedKeepsNoRunAlive: after a second, such an orphan counts as one that hides its run.
+// TestAnOrphanWhoseMemoryStaysLockedKeepsNoRunAlive checks that an orphan whose environment can't be read for a second
+// counts as one that hides its run, so that the run can end.
 func TestAnOrphanWhoseMemoryStaysLockedKeepsNoRunAlive(t *testing.T) {
 	table := newTable(t)
 	table.marks = marker{}

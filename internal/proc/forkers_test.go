@@ -12,10 +12,10 @@ import (
 	"hinit/internal/testproc"
 )
 
-// Each stop and each crash read the list of children of every thread of PID 1. All but two of these threads never start a process:
-// they exist for calls that may block.
+// The search for children of an ended service must read only the threads of PID 1 that start processes. PID 1 has two
+// of them, and many more for calls that may block.
 func TestTheEndOfAServiceIsSearchedInThreadsThatStartProcesses(t *testing.T) {
-	runtime.LockOSThread() // so that the process is a child of this thread
+	runtime.LockOSThread() // makes the process a child of this thread
 	defer runtime.UnlockOSThread()
 	table := newTable(t)
 	spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("exit", "3")})

@@ -12,10 +12,10 @@ import (
 	"hinit/internal/testproc"
 )
 
-// ThroughCodec encodes one state and decodes it into the other. Package proc_test sets it, because reexec imports this package.
+// ThroughCodec encodes was and decodes it into is. Package proc_test sets it, because reexec imports this package.
 var ThroughCodec func(was, is *Handover) error
 
-// resume makes a successor of a table, as the next generation would.
+// resume makes the Table of a re-executed hinit from the state of old.
 func resume(t *testing.T, old *Table) *Table {
 	t.Helper()
 	was := old.HandOver()
@@ -93,7 +93,7 @@ func TestMainProcessOfALostExitIsNoMore(t *testing.T) {
 	argv := testproc.Argv("exit", "3")
 	pid, _ := spawn(t, old, Spec{ID: 1, Name: "a", Path: argv[0], Argv: argv})
 	testkit.Until(t, "it can be reaped", func() bool { ended, _ := peek(); return ended == pid })
-	reap(pid) // and a fault kept anybody from being told
+	reap(pid) // a fault kept hinit from recording the exit
 	table := resume(t, old)
 	if got := table.MainPID(1); got != 0 {
 		t.Errorf("process %d counts as alive", got)

@@ -12,7 +12,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// A process of the agent showed 64 GB as its environment, and PID 1 read all of it. Here it is as much as execve(2) lets through.
+// PID 1 must read only a limited part of a process's environment. A process of the agent can show 64 GB; the test uses
+// the most that execve(2) permits.
 func TestAnEnvironmentOfAnySizeIsNotReadWhole(t *testing.T) {
 	var stack unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_STACK, &stack); err != nil {
@@ -21,21 +22,21 @@ func TestAnEnvironmentOfAnySizeIsNotReadWhole(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_STACK, &unix.Rlimit{Cur: min(64<<20, stack.Max), Max: stack.Max}); err != nil {
 		t.Skip(err)
 	}
-	defer func() { _ = unix.Setrlimit(unix.RLIMIT_STACK, &stack) }() // it was so before
+	defer func() { _ = unix.Setrlimit(unix.RLIMIT_STACK, &stack) }() // restores the limit
 	cmd := exec.CommandContext(t.Context(), "/bin/sleep", "1000")
 	for i := range 24 {
 		cmd.Env = append(cmd.Env, "X"+strconv.Itoa(i)+"="+strings.Repeat("x", 100_000))
 	}
 	cmd.Env = append([]string{"FIRST=1"}, cmd.Env...)
 	if err := cmd.Start(); err != nil {
-		t.Skip(err) // a smaller stack lets less through
+		t.Skip(err) // with a smaller stack, execve permits less
 	}
 	defer func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}()
 	file := "/proc/" + strconv.Itoa(cmd.Process.Pid) + "/environ"
-	testkit.Until(t, "the kernel has laid the environment out", func() bool { // Start returns a moment before
+	testkit.Until(t, "the kernel has laid the environment out", func() bool { // Start may return before execve is complete
 		data, err := os.ReadFile(file)
 		return err == nil && len(data) > 0
 	})

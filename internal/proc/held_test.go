@@ -14,8 +14,8 @@ import (
 	"hinit/internal/testproc"
 )
 
-// A gateway that another process of its user traced was dead and "up" for as long as the tracer lived. The kernel shows its end
-// to the tracer only. A tracer of one thread that is not the first does the same.
+// A gateway that has died while another process of its user traces it must count as ended. The kernel reports the exit
+// only to the tracer, also when it traces only a thread that is not the first.
 func TestAServiceThatDiesWhileItIsTracedHasEnded(t *testing.T) {
 	for _, which := range []string{"first", "last"} {
 		t.Run(which+" thread", func(t *testing.T) {
@@ -59,7 +59,8 @@ func TestAServiceThatDiesWhileItIsTracedHasEnded(t *testing.T) {
 	}
 }
 
-// A gateway made PID 1 its tracer and executed something. PID 1 took the stop for its end, and started a second one beside it.
+// A stop of a traced process must not count as its exit. A gateway that makes PID 1 its tracer and executes a program
+// would otherwise get a second instance beside it.
 func TestAServiceThatHasItselfTracedIsAlive(t *testing.T) {
 	table := newTable(t)
 	pid, _ := spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("traceme")})
@@ -75,7 +76,7 @@ func TestAServiceThatHasItselfTracedIsAlive(t *testing.T) {
 		st, err := procstat.Read(pid)
 		return err == nil && st.State == 't' && ended == 1
 	})
-	time.Sleep(heldSearchPeriod) // the look for ends that nothing announces is due
+	time.Sleep(heldSearchPeriod) // the search for unreported exits is due
 	table.Reap(true, func(x Exit) { t.Errorf("%+v", x) })
 	_ = table.Signal(1, int(unix.SIGKILL))
 	if x := exitOf(t, table, 1); x.Signal != int(unix.SIGKILL) {

@@ -32,7 +32,7 @@ func TestADaemonIsLeftBehindAlsoWhereOneProcessEndsAlone(t *testing.T) {
 	}
 }
 
-// BenchmarkStart is what the start of a process costs, without and with a higher oom_score_adj.
+// BenchmarkStart measures the start of a process, with and without a higher oom_score_adj.
 func BenchmarkStart(b *testing.B) {
 	for _, oom := range []int{0, 800} {
 		b.Run(strconv.Itoa(oom), func(b *testing.B) {
@@ -57,7 +57,7 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// BenchmarkEnd is what the end of one process costs where many others go on.
+// BenchmarkEnd measures the end of one process while 200 others run.
 func BenchmarkEnd(b *testing.B) {
 	table, err := New()
 	if err != nil {

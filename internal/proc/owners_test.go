@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A process of the agent lowered its limit to the mark of a service of root's and left its parents. hinit tree, top, the page and
-// the metrics counted its memory and processor time for that service.
+// A process of the agent must count for no service of root's in hinit tree, top, the page and the metrics. The process
+// has lowered its limit to the mark of root's service and has left its parents.
 func TestAProcessOfTheAgentsIsNotShownAsRootsService(t *testing.T) {
 	const base, first = firstMark, firstMark - outerStep
 	marks := map[int]Mark{
@@ -22,13 +22,13 @@ func TestAProcessOfTheAgentsIsNotShownAsRootsService(t *testing.T) {
 	for pid := range marks {
 		all[pid] = stat{Parent: 1}
 	}
-	all[1], all[68] = stat{}, stat{Parent: 50} // the last is another hinit's
+	all[1], all[68] = stat{}, stat{Parent: 50} // 68 belongs to another hinit
 	owners := ServiceRoots{Init: 1, Mains: map[int]string{10: "root's", 20: "agent's"}, Mark: func(pid int) (Mark, bool) {
 		m, ok := marks[pid]
 		return m, ok
 	}}.Owners(all)
 	for pid, want := range map[int]int{
-		10: 10, 11: 10, 12: 10, 13: 10, 20: 20, 21: 20, 22: 20, // root may be anybody's
+		10: 10, 11: 10, 12: 10, 13: 10, 20: 20, 21: 20, 22: 20, // a process of root's may have this mark by chance
 		1: 0, 66: 0, 67: 0, 68: 0, 69: 0,
 	} {
 		if owners[pid] != want {
@@ -37,8 +37,8 @@ func TestAProcessOfTheAgentsIsNotShownAsRootsService(t *testing.T) {
 	}
 }
 
-// hinit tree and the metrics showed what the newest service had started in a session of its own as a process of no service. hinit's own limit is
-// the mark of that service.
+// hinit tree and the metrics must show the processes that the newest service has started in sessions of their own as
+// its own. Their mark is also hinit's own limit.
 func TestTheNewestServiceKeepsItsProcesses(t *testing.T) {
 	const old, newest = firstMark - outerStep, firstMark - 2*outerStep
 	limits := map[int]uint64{1: newest, 10: old, 11: old, 20: newest, 21: newest, 30: 500000, 31: 500000}
@@ -57,13 +57,13 @@ func TestTheNewestServiceKeepsItsProcesses(t *testing.T) {
 	}
 }
 
-// A chain of more than a thousand processes, each in a session of its own, counts for its service.
+// A chain of 3,000 processes, each in a session of its own, must count for its service.
 func TestALongChainCountsForItsService(t *testing.T) {
 	all := map[int]stat{1: {}}
 	for pid := 2; pid < 3000; pid++ {
 		all[pid] = stat{Parent: pid - 1, Session: pid, Group: pid}
 	}
-	for range 5 { // the order is another each time
+	for range 5 { // the order of a map is another each time
 		owners := ServiceRoots{Init: 1, Mains: map[int]string{2: "a"}}.Owners(all)
 		for pid := 2; pid < 3000; pid++ {
 			if owners[pid] != 2 {
@@ -73,8 +73,8 @@ func TestALongChainCountsForItsService(t *testing.T) {
 	}
 }
 
-// Two hinits ran beside each other and gave their services the same marks. One of them killed a process of the other's. It was
-// chasing a service that forks and ends faster than the process table can be read, by the next process numbers.
+// A stop must kill no process of another hinit that runs beside this one and gives its services the same marks. To stop
+// a service that forks faster than /proc can be read, hinit also tries the next PIDs.
 func TestAStopKillsNoProcessOfAnotherHinit(t *testing.T) {
 	table := newTable(t)
 	other := exec.CommandContext(t.Context(), "/bin/sh", "-c", "sleep 1000 & echo $!; wait")
@@ -85,7 +85,7 @@ func TestAStopKillsNoProcessOfAnotherHinit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = other.Wait() }) // the end of the context kills it
+	t.Cleanup(func() { _ = other.Wait() }) // the end of t.Context kills it
 	theirs, err := strconv.Atoi(line(t, bufio.NewReader(out)))
 	if err != nil {
 		t.Fatal(err)

@@ -34,7 +34,7 @@ func newTable(t *testing.T) *Table {
 	return table
 }
 
-// spawn starts a child and returns a reader of its output.
+// spawn starts a child and returns its PID and a reader of its output.
 func spawn(t *testing.T, table *Table, spec Spec) (int, *bufio.Reader) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -63,7 +63,7 @@ func line(t *testing.T, r *bufio.Reader) string {
 	return strings.TrimSuffix(s, "\n")
 }
 
-// exitOf reaps until the run has ended.
+// exitOf reaps until the run has ended, and returns its exit.
 func exitOf(t *testing.T, table *Table, id uint64) Exit {
 	t.Helper()
 	var got *Exit
@@ -147,7 +147,7 @@ func TestMutedChildrenStayToBeReapedAndTheSignalComesBack(t *testing.T) {
 	}
 	mute(true)
 	id := uint64(0)
-	for quiet := 0; quiet < 5; { // a signal of an earlier child may still be on its way
+	for quiet := 0; quiet < 5; { // the SIGCHLD of an earlier child may still come
 		if id++; id > 50 {
 			t.Fatal("SIGCHLD comes though it is muted")
 		}
@@ -179,7 +179,7 @@ func TestEachChildHasItsOwnSessionDirectoryAndTag(t *testing.T) {
 }
 
 func TestChildrenStartWithDefaultSignalsEvenIfHinitWasStartedWithSomeBlocked(t *testing.T) {
-	RestoreIgnoredSignals() // whoever started the tests may ignore some
+	RestoreIgnoredSignals() // the process that started the tests may ignore some signals
 	table := newTable(t)
 	table.masked = true
 	_, out := spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("status")})
@@ -194,7 +194,7 @@ func TestChildrenStartWithDefaultSignalsEvenIfHinitWasStartedWithSomeBlocked(t *
 func TestLimitsAreInForce(t *testing.T) {
 	table := newTable(t)
 	_, out := spawn(t, table, Spec{
-		// Not the test binary: the Go runtime raises its own soft limit.
+		// cat instead of the test binary, because the Go runtime raises its own soft limit.
 		ID: 1, Argv: []string{"/bin/cat", "/proc/self/limits"},
 		Limits: []Limit{{unix.RLIMIT_NOFILE, 123, 456}, {unix.RLIMIT_CORE, 0, unix.RLIM_INFINITY}},
 	})
@@ -242,7 +242,8 @@ func TestAServiceThatCannotStartSaysWhy(t *testing.T) {
 	}
 }
 
-// TestWhatTheKernelIsShortOfIsSaidWithWhatHelps: "resource temporarily unavailable" did not tell the next step.
+// TestWhatTheKernelIsShortOfIsSaidWithWhatHelps checks that the error of a failed start names the option that helps,
+// not only "resource temporarily unavailable".
 func TestWhatTheKernelIsShortOfIsSaidWithWhatHelps(t *testing.T) {
 	for errno, want := range map[error]string{
 		unix.EAGAIN: "--pids-limit", unix.ENOMEM: "--memory", unix.EMFILE: "--ulimit nofile", unix.ENFILE: "fs.file-max",
@@ -300,7 +301,7 @@ func TestAGroupIsSignalledOnlyWhileItsLeaderHoldsTheNumber(t *testing.T) {
 	if err := table.SignalGroup(1, int(unix.SIGKILL)); err != nil {
 		t.Fatal(err)
 	}
-	reaped := make(map[int]bool) // the children come to this process when their parent is gone
+	reaped := make(map[int]bool) // orphans become children of this process
 	testkit.Until(t, "the whole group has ended", func() bool {
 		table.Reap(false, func(x Exit) { reaped[x.PID] = x.Signal == int(unix.SIGKILL) })
 		return reaped[children[0].PID] && reaped[children[1].PID] && len(reaped) == 3
@@ -317,7 +318,7 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 	line(t, alone)
 	line(t, parent)
 	looks := func(id uint64) int {
-		table.procfs.at, table.procfs.skipped = time.Time{}, time.Time{} // long ago
+		table.procfs.at, table.procfs.skipped = time.Time{}, time.Time{} // as if the last scan was long ago
 		before := table.procfs.scans
 		table.RecordMembers(id)
 		return table.procfs.scans - before
@@ -331,8 +332,8 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 	if n := looks(1); n != 0 {
 		t.Errorf("%d looks at a service that is alone", n)
 	}
-	table.procfs.skipped = time.Now().Add(time.Hour)     // just now, however long this process is held up
-	if table.RecordMembers(1); table.procfs.scans != 2 { // many at a time: one search for all of them
+	table.procfs.skipped = time.Now().Add(time.Hour)     // as if the last scan was just now, however slow the machine is
+	if table.RecordMembers(1); table.procfs.scans != 2 { // one scan must serve many records
 		t.Errorf("%d looks", table.procfs.scans)
 	}
 }
@@ -342,7 +343,7 @@ func TestCredentials(t *testing.T) {
 		testkit.SkipOrFail(t, "needs root")
 	}
 	table := newTable(t)
-	// The test binary is not readable for everyone; the shell is.
+	// The test binary may not be readable for this user. The shell is.
 	_, out := spawn(t, table, Spec{
 		ID: 1, Argv: []string{"/bin/cat", "/proc/self/status"},
 		Cred: &Cred{UID: 10000, GID: 10001, Groups: []uint32{10001, 44}},
@@ -355,8 +356,8 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// TestEverythingThatIsStartedGoesBeforeHinit: the process, and what it has started itself before this one had a word with the
-// kernel.
+// TestEverythingThatIsStartedGoesBeforeHinit checks that a process, and all that it started before hinit raised its
+// oom_score_adj, are killed before hinit when memory runs out.
 func TestEverythingThatIsStartedGoesBeforeHinit(t *testing.T) {
 	table := newTable(t)
 	_, out := spawn(t, table, Spec{ID: 1, Argv: []string{"/bin/sh", "-c", "sleep 1000 & sh -c 'sleep 1000 & echo ready; wait' & wait"}, OOM: 300})

@@ -10,7 +10,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// number reads a line with a process number.
+// number reads a line that contains a PID.
 func number(t *testing.T, r *bufio.Reader) int {
 	t.Helper()
 	line, err := r.ReadString('\n')
@@ -21,7 +21,7 @@ func number(t *testing.T, r *bufio.Reader) int {
 	return pid
 }
 
-// Whose process it is, is known of the main process, of its children, and of those that have lost their parents and left its session.
+// The run of a process must be found for the main process, its children, and orphans that have left its session.
 func TestWhoseProcessItIs(t *testing.T) {
 	table := newTable(t)
 	const tree = `sleep 1000 & echo $!; setsid sh -c 'sh -c "sleep 1000 & echo \$!" & wait; exec sleep 1000' & wait`
@@ -33,7 +33,7 @@ func TestWhoseProcessItIs(t *testing.T) {
 		p, ok := table.procfs.readStat(orphan)
 		return ok && p.Parent == os.Getpid()
 	})
-	for range 2 { // the second time it is remembered
+	for range 2 { // the second lookup uses the remembered result
 		for pid, want := range map[int]uint64{
 			main: 7, child: 7, orphan: 7, other: 8, os.Getpid(): 0, os.Getppid(): 0, 0: 0, -1: 0, 1 << 30: 0,
 		} {

@@ -13,8 +13,8 @@ import (
 	"hinit/internal/testproc"
 )
 
-// TestASentFaultIsIgnoredAndARealOneIsNot: kill(2), sigqueue(3) and fcntl(2) F_SETSIG only count; a nil pointer is a panic as
-// ever.
+// TestASentFaultIsIgnoredAndARealOneIsNot checks that a SIGSEGV or the like that a process sends by kill(2),
+// sigqueue(3) or fcntl(2) F_SETSIG is only counted. A real nil dereference must still be a panic.
 func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 	if sentHandler == 0 {
 		t.Skip("there is no handler for this architecture")
@@ -39,12 +39,13 @@ func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 					t.Fatal(err)
 				}
 			default:
-				info := [32]int32{int32(s), 0, -1} // SI_QUEUE
+				info := [32]int32{int32(s), 0, -1} // si_code SI_QUEUE
 				if _, _, errno := unix.RawSyscall(unix.SYS_RT_SIGQUEUEINFO, uintptr(os.Getpid()), uintptr(s), uintptr(unsafe.Pointer(&info))); errno != 0 {
 					t.Fatal(errno)
 				}
 			}
-			for end := time.Now().Add(10 * time.Second); sent(s) == before; { // else the next would be one with it
+			// otherwise the kernel merges the next signal with this one
+			for end := time.Now().Add(10 * time.Second); sent(s) == before; {
 				if time.Now().After(end) {
 					t.Fatalf("%v was not counted", s)
 				}
@@ -53,7 +54,8 @@ func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 	}
 	<-news
 	for _, f := range SentFaults() {
-		if f.Count != begin[f.Signal]+each || f.Signal == unix.SIGSEGV && f.UID != -1 { // the last one was queued: it may lie
+		// the last one was queued, so its sender may be forged
+		if f.Count != begin[f.Signal]+each || f.Signal == unix.SIGSEGV && f.UID != -1 {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -73,7 +75,7 @@ func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 	*nowhere = 1
 }
 
-// nowhere is a pointer of which a linter does not know that it is nil.
+// nowhere is a nil pointer that the linter does not recognize as nil.
 var nowhere *int
 
 func sent(s syscall.Signal) uint64 {

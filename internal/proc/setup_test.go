@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shell runs a script with a setup and returns what it writes.
+// shell runs a script with spec and returns its output and exit code.
 func shell(t *testing.T, spec Spec, script string) (out string, code int) {
 	t.Helper()
 	table := newTable(t)
@@ -28,7 +28,7 @@ func shell(t *testing.T, spec Spec, script string) (out string, code int) {
 	return string(all), exitOf(t, table, 1).Code
 }
 
-// nice is the value of this process and n more.
+// nice returns the niceness of this process plus n, as text.
 func nice(n int) string {
 	own, _ := unix.Getpriority(unix.PRIO_PROCESS, 0)
 	return strconv.Itoa(max(-20, min(20-own+n, 19)))
@@ -79,7 +79,7 @@ func TestTheClassOfTheDiskIsSet(t *testing.T) {
 func TestVariablesComeFromFilesAtEachStart(t *testing.T) {
 	dir := t.TempDir()
 	file := dir + "/vars"
-	if os.Geteuid() == 0 { // root believes only what lies in directories of its own
+	if os.Geteuid() == 0 { // root reads only files in directories that it alone can change
 		dir = rootsDir(t)
 		file = dir + "/vars"
 	}
@@ -103,7 +103,8 @@ func TestVariablesComeFromFilesAtEachStart(t *testing.T) {
 	}
 }
 
-// TestASecretIsADirectoryOfVariables: a pod mounts a Secret as links into a directory that is exchanged as a whole.
+// TestASecretIsADirectoryOfVariables checks that a mounted Secret of a pod can be an env_file. The kubelet mounts it as
+// links into a directory that it exchanges as a whole.
 func TestASecretIsADirectoryOfVariables(t *testing.T) {
 	dir := t.TempDir()
 	if os.Geteuid() == 0 {
@@ -145,7 +146,7 @@ func TestASecretIsADirectoryOfVariables(t *testing.T) {
 	}
 }
 
-// TestASecretOfAFileIsAVariable has Docker's convention: NAME_FILE names the file with the value of NAME.
+// TestASecretOfAFileIsAVariable checks Docker's convention: NAME_FILE names the file that contains the value of NAME.
 func TestASecretOfAFileIsAVariable(t *testing.T) {
 	file := rootsDir(t) + "/key"
 	if err := os.WriteFile(file, []byte("sk-1 \"#=\n"), 0o400); err != nil {
@@ -175,7 +176,7 @@ func TestASecretOfAFileIsAVariable(t *testing.T) {
 	}
 }
 
-// rootsDir is a directory that only root can change.
+// rootsDir makes a directory that only root can change.
 func rootsDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/root", "hinit-env") //nolint:usetesting // t.TempDir is below a directory that others can write
@@ -198,7 +199,8 @@ func TestAFileOfVariablesThatCantBeReadIsNoStart(t *testing.T) {
 	}
 }
 
-// TestRootReadsNoFileOfVariablesOfOthers, nor follows a link of theirs.
+// TestRootReadsNoFileOfVariablesOfOthers checks that root reads no env_file of another user and follows no link of
+// another user.
 func TestRootReadsNoFileOfVariablesOfOthers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be led")
@@ -223,7 +225,8 @@ func TestRootReadsNoFileOfVariablesOfOthers(t *testing.T) {
 	}
 }
 
-// TestAPriorityThatTakesAPrivilegeIsSetBeforeTheUserChanges.
+// TestAPriorityThatTakesAPrivilegeIsSetBeforeTheUserChanges checks that a negative niceness works for a service of
+// another user, and is a permanent error without the capability.
 func TestAPriorityThatTakesAPrivilegeIsSetBeforeTheUserChanges(t *testing.T) {
 	spec := Spec{Setup: Setup{Nice: -3}, Dir: "/", Cred: &Cred{UID: 10000, GID: 10001, Groups: []uint32{10002}}}
 	if os.Geteuid() != 0 || !hasCapability(unix.CAP_SYS_NICE) {
@@ -234,7 +237,7 @@ func TestAPriorityThatTakesAPrivilegeIsSetBeforeTheUserChanges(t *testing.T) {
 		}
 		return
 	}
-	// The test binary may lie where that user can't go: the process is root until it changes.
+	// The test binary may be where that user can't read it, so the process must execute it as root before the change.
 	out, code := shell(t, spec, "id -u; id -g; id -G; cut -d' ' -f19 /proc/$$/stat; grep -c 'CapEff:.0*$' /proc/$$/status")
 	if code != 0 || out != "10000\n10001\n10001 10002\n"+nice(-3)+"\n1\n" {
 		t.Errorf("code %d, it is %q", code, out)
@@ -248,7 +251,8 @@ func TestAProcessorThatIsNotThereIsNoStart(t *testing.T) {
 	}
 }
 
-// TestASpawnWithoutASetupTakesNoStage: a command of this process's own user is executed at once.
+// TestASpawnWithoutASetupTakesNoStage checks that a command of this process's own user without further settings is
+// executed directly, without hinit's setup step.
 func TestASpawnWithoutASetupTakesNoStage(t *testing.T) {
 	own := Spec{Dir: "/x", Cred: &Cred{UID: uint32(os.Geteuid())}}
 	if !own.Setup.isZero() || own.Setup.privileged() || own.changesUser() || len(own.setupWords()) != 0 {

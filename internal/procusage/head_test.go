@@ -15,7 +15,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// A process of the agent showed 64 GB as its environment, and PID 1 read all of it. Here it is as much as execve(2) lets through.
+// Only a limited part of a process's environment may be read. A process of the agent can show 64 GB; the test uses the
+// most that execve(2) permits.
 func TestAnEnvironmentOfAnySizeIsReadInPart(t *testing.T) {
 	var stack unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_STACK, &stack); err != nil {
@@ -24,14 +25,14 @@ func TestAnEnvironmentOfAnySizeIsReadInPart(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_STACK, &unix.Rlimit{Cur: min(64<<20, stack.Max), Max: stack.Max}); err != nil {
 		t.Skip(err)
 	}
-	defer func() { _ = unix.Setrlimit(unix.RLIMIT_STACK, &stack) }() // it was so before
+	defer func() { _ = unix.Setrlimit(unix.RLIMIT_STACK, &stack) }() // restores the limit
 	cmd := exec.CommandContext(t.Context(), "/bin/sleep", "1000")
 	for i := range 24 {
 		cmd.Env = append(cmd.Env, "X"+strconv.Itoa(i)+"="+strings.Repeat("x", 100_000))
 	}
 	cmd.Env = append([]string{"FIRST=1"}, cmd.Env...)
 	if err := cmd.Start(); err != nil {
-		t.Skip(err) // a smaller stack lets less through
+		t.Skip(err) // with a smaller stack, execve permits less
 	}
 	defer func() {
 		_ = cmd.Process.Kill()
@@ -42,7 +43,7 @@ func TestAnEnvironmentOfAnySizeIsReadInPart(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(data), err)
 	}
 	file = strings.Replace(file, "self", strconv.Itoa(cmd.Process.Pid), 1)
-	testkit.Until(t, "the kernel has laid the environment out", func() bool { // Start returns a moment before
+	testkit.Until(t, "the kernel has laid the environment out", func() bool { // Start may return before execve is complete
 		data, err := ReadHead(file)
 		return err == nil && len(data) > 0
 	})
@@ -52,10 +53,11 @@ func TestAnEnvironmentOfAnySizeIsReadInPart(t *testing.T) {
 	}
 }
 
-// An agent started many processes with megabytes of arguments. hinit tree kept them all, and the kernel ended gateways for it.
+// The command line of a process must be cut. Many processes with megabytes of arguments would fill the memory of hinit
+// tree.
 func TestALongCommandLineIsCut(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", "read x", strings.Repeat("x", 100_000))
-	input, err := cmd.StdinPipe() // the shell waits for it
+	input, err := cmd.StdinPipe() // keeps the shell waiting
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +79,8 @@ func TestALongCommandLineIsCut(t *testing.T) {
 	}
 }
 
-// TestATreeHungOnAProcessThatLocksItsMemory reads a FIFO that has no writer, which keeps the reader waiting as such a process does.
+// TestATreeHungOnAProcessThatLocksItsMemory checks that reading the command line of a process ends with an error if the
+// process keeps its memory locked. A FIFO without a writer stands for its cmdline file.
 func TestATreeHungOnAProcessThatLocksItsMemory(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "cmdline")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
@@ -92,7 +95,7 @@ func TestATreeHungOnAProcessThatLocksItsMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	writer, err := os.OpenFile(fifo, os.O_RDWR, 0) // lets the readers go on
+	writer, err := os.OpenFile(fifo, os.O_RDWR, 0) // ends the waiting readers
 	if err != nil {
 		t.Fatal(err)
 	}

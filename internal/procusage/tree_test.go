@@ -25,7 +25,7 @@ func TestCommandLinesWithoutSecrets(t *testing.T) {
 	}
 }
 
-// An agent gave a process the header of a key as its argument. Then hinit tree, top and bundle ended with a panic.
+// A command line that contains the header of a private key must be shown masked, without a panic.
 func TestACommandLineWithTheHeaderOfAKeyIsShown(t *testing.T) {
 	const header = "-----BEGIN PRIVATE KEY-----"
 	if got := masked([]string{"server", header, header + "\n0123456789abcdef"}); got != "server "+header+" "+header+"\n***" {
@@ -33,7 +33,7 @@ func TestACommandLineWithTheHeaderOfAKeyIsShown(t *testing.T) {
 	}
 }
 
-// TestTheTreeOfAService: children below their parents, and what has left them at the end.
+// TestTheTreeOfAService checks that children come below their parents, and orphans at the end.
 func TestTheTreeOfAService(t *testing.T) {
 	all := Table{
 		1: {}, 10: {Parent: 1, Session: 10}, 11: {Parent: 10, Session: 10}, 12: {Parent: 11, Session: 12}, 13: {Parent: 1, Session: 10}, 30: {Parent: 1, Session: 30},

@@ -11,18 +11,19 @@ import (
 	"hinit/internal/proc"
 )
 
-// TestUsageIsThatOfTheTree: descendants count, what left the tree and kept the session or the group too, and no other process.
+// TestUsageIsThatOfTheTree checks that the usage of a service counts all descendants, and orphans that kept the session
+// or the group, and no other process.
 func TestUsageIsThatOfTheTree(t *testing.T) {
 	before := Table{10: {Parent: 1, CPU: 100, Start: 1}, 30: {Parent: 1, CPU: 7, Start: 9}}
 	now := Table{
 		1:  {CPU: 1000, Memory: 1000},
-		10: {Parent: 1, Session: 10, CPU: 150, Start: 1, Memory: 3}, // main
+		10: {Parent: 1, Session: 10, CPU: 150, Start: 1, Memory: 3}, // main process
 		11: {Parent: 10, Session: 10, CPU: 50, Start: 5, Memory: 2}, // a new child
 		12: {Parent: 11, Session: 12, Start: 5, Memory: 1},          // a grandchild in a session of its own
 		13: {Parent: 1, Session: 10, Start: 5, Memory: 1},           // an orphan of the session
-		14: {Parent: 1, Session: 7, Group: 10, Start: 5, Memory: 1}, // of the group
-		30: {Parent: 1, Session: 30, CPU: 9, Start: 10, Memory: 4},  // another main, whose number was another's before
-		40: {Parent: 1, Session: 40, CPU: 500, Memory: 9},           // of no service
+		14: {Parent: 1, Session: 7, Group: 10, Start: 5, Memory: 1}, // an orphan in the process group
+		30: {Parent: 1, Session: 30, CPU: 9, Start: 10, Memory: 4},  // another main process, whose PID was used before
+		40: {Parent: 1, Session: 40, CPU: 500, Memory: 9},           // a process of no service
 		50: {Parent: 51, Session: 50}, 51: {Parent: 50, Session: 50},
 	}
 	mains := map[int]string{10: "a", 30: "b"}
@@ -36,7 +37,7 @@ func TestUsageIsThatOfTheTree(t *testing.T) {
 	}
 }
 
-// TestThisProcessIsRead from the real /proc.
+// TestThisProcessIsRead checks that the real /proc has the expected values for this process.
 func TestThisProcessIsRead(t *testing.T) {
 	table, err := ReadProcesses("/proc", nil)
 	if err != nil {
@@ -47,7 +48,8 @@ func TestThisProcessIsRead(t *testing.T) {
 	}
 }
 
-// TestOnlyTheRightProcIsRead: this process's own for a socket of its own, none for another number or a dead socket.
+// TestOnlyTheRightProcIsRead checks that Root returns this process's /proc for a socket of its own, and nothing for
+// another PID or a dead socket.
 func TestOnlyTheRightProcIsRead(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)

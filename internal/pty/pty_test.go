@@ -13,7 +13,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// pair is a terminal, with the side that a person types at as a reader of lines.
+// pair is a pseudo terminal. shown reads what a person at the terminal sees.
 type pair struct {
 	near, far *os.File
 	shown     *bufio.Reader
@@ -38,8 +38,8 @@ func flags(t *testing.T, terminal *os.File) unix.Termios {
 	return *state
 }
 
-// TestARelayedTerminalIsOneAndGivesTheCallersBack: what is typed arrives once, and a new size is passed on. After the end the terminal of the
-// caller is as it was.
+// TestARelayedTerminalIsOneAndGivesTheCallersBack checks that typed input arrives once and that a new size is passed
+// on. At the end, the caller's terminal must have its old settings.
 func TestARelayedTerminalIsOneAndGivesTheCallersBack(t *testing.T) {
 	caller, command := open(t), open(t)
 	pty.Resize(caller.near, 90, 33)
@@ -65,7 +65,7 @@ func TestARelayedTerminalIsOneAndGivesTheCallersBack(t *testing.T) {
 	if line, err := bufio.NewReader(command.far).ReadString('\n'); err != nil || line != "typed\n" {
 		t.Errorf("the command reads %q (%v)", line, err)
 	}
-	if line, err := caller.shown.ReadString('\n'); err != nil || line != "typed\r\n" { // the command's terminal has echoed it
+	if line, err := caller.shown.ReadString('\n'); err != nil || line != "typed\r\n" { // the command's terminal echoes the input
 		t.Errorf("the caller sees %q (%v)", line, err)
 	}
 	if _, err := io.WriteString(command.far, "answer \x1b[1mbold\x1b[m\n"); err != nil {
@@ -85,7 +85,7 @@ func TestARelayedTerminalIsOneAndGivesTheCallersBack(t *testing.T) {
 	}
 }
 
-// TestAFileIsNoTerminal: it is refused, and has a usual size.
+// TestAFileIsNoTerminal checks that Relay refuses a file, and that Size returns 80 by 24 for it.
 func TestAFileIsNoTerminal(t *testing.T) {
 	file, err := os.Open(os.DevNull)
 	if err != nil {

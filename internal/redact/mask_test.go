@@ -89,7 +89,7 @@ func TestPrivateKeysAreHidden(t *testing.T) {
 	want := "-----BEGIN RSA PRIVATE KEY-----\n***\n***\r\n***\n-----END RSA PRIVATE KEY-----\nnext line\n"
 	var m redact.Masker
 	got := ""
-	for part := range strings.Lines(key) { // each in a batch of its own
+	for part := range strings.Lines(key) { // each line comes in a batch of its own
 		got += string(m.Hide([]byte(part), nil))
 	}
 	if got != want || hidden(key) != want {
@@ -110,7 +110,7 @@ func TestPrivateKeysAreHidden(t *testing.T) {
 	}
 }
 
-// A text without a newline at its end, such as an argument of a command, made Hide panic at the header of a key.
+// Hide must mask a key in text without a newline at its end, such as an argument of a command, without a panic.
 func TestAKeyInATextOfAnyLengthIsHidden(t *testing.T) {
 	line := letters(32, base62+"+/", 64)
 	key := "-----BEGIN PRIVATE KEY-----\n" + line + "\nshort==\n-----END PRIVATE KEY-----"
@@ -137,7 +137,7 @@ func TestGivenValuesAreHidden(t *testing.T) {
 	}
 }
 
-// goroot is where the Go that runs the test has its sources.
+// goroot returns the directory with the sources of the Go that runs the test.
 func goroot(t testing.TB) string {
 	out, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {
@@ -152,7 +152,7 @@ func ordinary(t testing.TB) []byte {
 	root := filepath.Join(goroot(t), "src")
 	for _, dir := range []string{"net/http", "runtime", "encoding", "os", "strings", "go/parser", "regexp", "archive"} {
 		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
-			// Some tests of the standard library hold keys.
+			// Some tests of the standard library contain keys.
 			if err != nil || d.IsDir() || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "testdata") || b.Len() > 12<<20 {
 				return err
 			}
@@ -268,7 +268,8 @@ func BenchmarkMask(b *testing.B) {
 	}
 }
 
-// An agent with many secrets that begin alike, and lines of such beginnings, took a whole processor in PID 1.
+// Many secrets that begin alike must be masked as before, and quickly. With lines of such beginnings, an agent could
+// use a whole processor of PID 1.
 func TestSecretsThatBeginAlikeAreHiddenAsBefore(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	word := func(least, most int) string {
@@ -313,7 +314,8 @@ func TestLinesThatAreLikeALongSecretAreHiddenWhole(t *testing.T) {
 	}
 }
 
-// Each value begins with the value before it, so the search for a shorter one has many steps.
+// Secrets each of which begins with the previous one must be masked in lines that match nearly all of them. The search
+// for a shorter match then has many steps.
 func TestLinesThatAreLikeAChainOfSecretsAreHidden(t *testing.T) {
 	var values []string
 	for n := 8; n <= 180; n++ {

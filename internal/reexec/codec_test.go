@@ -81,7 +81,7 @@ func TestEverythingComesBack(t *testing.T) {
 	}
 }
 
-// A wall clock that is set while the images change moves no deadline.
+// A change of the wall clock during a re-execution must move no deadline.
 func TestDeadlinesDoNotFollowTheWallClock(t *testing.T) {
 	old := NewCodec()
 	deadline := old.now.Add(10 * time.Second)
@@ -89,7 +89,7 @@ func TestDeadlinesDoNotFollowTheWallClock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The new image's wall clock is a year ahead, its monotonic clock three seconds.
+	// The new process sees the wall clock a year ahead, and the monotonic clock three seconds ahead.
 	later := &Codec{now: old.now.Add(3 * time.Second), mono: old.mono + int64(3*time.Second)}
 	var got time.Time
 	if err := later.Decode(data, &got); err != nil {
@@ -112,7 +112,7 @@ func TestATimeOfTheWallClockStaysOne(t *testing.T) {
 	}
 }
 
-// A newer image writes what an older one does not know, and the other way round.
+// An older hinit must ignore fields that it does not know, and a newer one must accept that fields are missing.
 func TestOtherVersionsOfAStateAreUnderstood(t *testing.T) {
 	type v1 struct{ A, B int }
 	type v2 struct {
@@ -136,7 +136,7 @@ func TestWhatCannotBeHandedOverIsNamed(t *testing.T) {
 	}
 }
 
-// The names on the wire are what another version of hinit looks for.
+// The JSON names must be the names in the tags, because other versions of hinit look for them.
 func TestTagsSayWhatIsOnTheWire(t *testing.T) {
 	o := struct {
 		outer
@@ -157,7 +157,8 @@ func TestTagsSayWhatIsOnTheWire(t *testing.T) {
 	}
 }
 
-// A descriptor has one file, however often it is mentioned: two would close it under each other.
+// A descriptor must become one os.File, however often the state mentions it. Two would close the descriptor under each
+// other.
 func TestADescriptorIsOneFile(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -187,7 +188,7 @@ func TestADescriptorIsOneFile(t *testing.T) {
 		t.Error(err)
 	}
 	_ = a[0].Close()
-	_ = r.Close() // the same descriptor: that it is closed already is no matter
+	_ = r.Close() // the same descriptor, so it may be closed already
 	if data, err := c.Encode(&a[0]); err != nil || string(data) != "-1" {
 		t.Errorf("a closed file is %s, %v", data, err)
 	}

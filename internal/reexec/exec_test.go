@@ -20,7 +20,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// roleVar makes the test binary the process that is replaced.
+// roleVar makes the test binary the process that is re-executed.
 const roleVar = "HINIT_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -34,14 +34,14 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// state is what the images tell each other.
+// state is what one program hands to the next.
 type state struct {
 	Generation int
 	Pipe       int
 }
 
-// image is one program of the replaced process. Each writes into a pipe that the first one made, sends itself signals while they
-// have no handler, and becomes the next. The third reads the pipe.
+// image is one of the programs that the process executes in turn. Each writes into a pipe that the first one made,
+// sends itself signals while they have no handler, and executes the next. The third reads the pipe.
 func image() error {
 	usr1, term := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	signal.Notify(usr1, syscall.SIGUSR1)
@@ -61,7 +61,7 @@ func image() error {
 		if err := json.Unmarshal(taken.State, &s); err != nil {
 			return err
 		}
-		<-usr1 // hangs, and fails by the test's deadline, if it was lost
+		<-usr1 // if the signal was lost, this waits until the test's deadline
 		fmt.Println("late:", taken.Signals)
 	}
 	r, w := s.Pipe>>16, s.Pipe&0xffff
@@ -89,7 +89,7 @@ func image() error {
 	fmt.Println("afterwards:", <-term)
 	p.Path = "/proc/self/exe"
 	p.TakeUnhandled = func() []syscall.Signal {
-		signal.Stop(usr1) // from here on it can only wait in the kernel, for every thread holds it back
+		signal.Stop(usr1) // from here on the signal stays pending, because every thread blocks it
 		_ = syscall.Kill(os.Getpid(), syscall.SIGUSR1)
 		_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
 		return []syscall.Signal{syscall.SIGHUP}
@@ -125,7 +125,7 @@ func TestProcessBecomesAnotherImage(t *testing.T) {
 	}
 }
 
-// startBlocked starts a process in which SIGUSR1 is blocked, as it is in every image but the first.
+// startBlocked starts a process in which SIGUSR1 is blocked, as it is in every program but the first.
 func startBlocked(cmd *exec.Cmd) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -159,7 +159,8 @@ func TestForeignMemoryIsNotTaken(t *testing.T) {
 	}
 }
 
-// A service of the first program, or of the next one, could read a file that the container engine had left open.
+// Descriptors that hinit has inherited, for example from the container engine, must be closed on exec, so that no
+// service can read them.
 func TestNoServiceGetsAFileThatHinitHasInherited(t *testing.T) {
 	fd, err := unix.Open("/dev/null", unix.O_RDONLY, 0)
 	if err != nil {

@@ -16,11 +16,11 @@ import (
 	"hinit/internal/reexec"
 )
 
-// host notes what is asked of it.
+// host records the calls that it gets.
 type host struct {
 	mu     sync.Mutex
 	asked  []string
-	refuse error // of HandOver
+	refuse error // error of HandOver
 	late   []syscall.Signal
 	past   reexec.PastGenerations
 	ended  chan string
@@ -71,7 +71,7 @@ func TestABrokenProgramChangesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(broken, own[:64], 0o700); err != nil { // the header alone
+	if err := os.WriteFile(broken, own[:64], 0o700); err != nil { // only the ELF header
 		t.Fatal(err)
 	}
 	h := newHost()

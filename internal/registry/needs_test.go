@@ -12,22 +12,27 @@ import (
 	"hinit/supervisor"
 )
 
-// TestWhatIsRegisteredDuringTheBootWaitsForIt: a slot of the agent started its gateway before the boot had removed what the last one had left.
+// TestWhatIsRegisteredDuringTheBootWaitsForIt checks that a service that is registered during the boot starts only
+// after it. A slot of the agent could otherwise start its gateway before the boot has removed the files of the last
+// run.
 func TestWhatIsRegisteredDuringTheBootWaitsForIt(t *testing.T) {
 	r := New(Options{})
 	r.AddProfile("decided")
 	for _, tt := range []struct {
 		unit           supervisor.Unit
-		boot, profiles bool // what has come about
+		boot, profiles bool // which steps of the boot are done
 		want           string
 	}{
 		{supervisor.Unit{Kind: supervisor.KindGateway, Profile: "coder"}, false, false, "[profiles]"},
-		{supervisor.Unit{Kind: supervisor.KindGateway, Profile: "coder"}, true, false, "[profiles]"}, // the volume is slow, and the boot goes on without
+		// the volume is slow, and the boot goes on without the profiles
+		{supervisor.Unit{Kind: supervisor.KindGateway, Profile: "coder"}, true, false, "[profiles]"},
 		{supervisor.Unit{Kind: supervisor.KindGateway, Profile: "coder"}, true, true, "[]"},
-		{supervisor.Unit{Kind: supervisor.KindGateway, Profile: "decided"}, false, false, "[]"}, // the boot itself starts it
+		// the boot starts this gateway itself
+		{supervisor.Unit{Kind: supervisor.KindGateway, Profile: "decided"}, false, false, "[]"},
 		{supervisor.Unit{Kind: supervisor.KindService}, false, true, "[boot]"},
 		{supervisor.Unit{Kind: supervisor.KindService}, true, false, "[]"},
-		{supervisor.Unit{Kind: supervisor.KindHook}, false, false, "[]"}, // else the boot would wait for itself
+		// the boot waits for hooks, so a hook must not wait for the boot
+		{supervisor.Unit{Kind: supervisor.KindHook}, false, false, "[]"},
 	} {
 		r.met[NeedBoot].Store(tt.boot)
 		r.met[NeedProfiles].Store(tt.profiles)
@@ -37,8 +42,9 @@ func TestWhatIsRegisteredDuringTheBootWaitsForIt(t *testing.T) {
 	}
 }
 
-// TestThereIsOneDoorToTheSupervisor: what is registered by another way does not wait for the boot. A look of a check may be, because the
-// checked service runs. The boot program is what the boot itself waits for. A program without PID 1 has no registry, and its runs go straight to its supervisor.
+// TestThereIsOneDoorToTheSupervisor checks that all services are registered through this package, which makes them wait
+// for the boot. Exceptions: the run of a check, whose service is already up; the boot program, for which the boot
+// waits; and programs without PID 1, which have no registry.
 func TestThereIsOneDoorToTheSupervisor(t *testing.T) {
 	var doors []string
 	err := filepath.WalkDir("..", func(name string, d fs.DirEntry, err error) error {
@@ -61,7 +67,8 @@ func TestThereIsOneDoorToTheSupervisor(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"../container/health/health.go: err = h.o.Loop.Register(context.WithoutCancel(ctx), supervisor.Unit{",   // a look of a check
+		// the run of a check
+		"../container/health/health.go: err = h.o.Loop.Register(context.WithoutCancel(ctx), supervisor.Unit{",
 		"../container/prepare/bootprogram.go: err = loop.Register(context.WithoutCancel(ctx), supervisor.Unit{", // a task of the boot, which waits for nothing
 		"../registry/registry.go: return r.Loop.RegisterSoon(ctx, &u, want)", "../registry/registry.go: registered := r.Loop.RegisterSoon(ctx, &u, want)",
 	}

@@ -18,7 +18,8 @@ import (
 	"hinit/supervisor"
 )
 
-// An agent ordered one reload after the other, and root's SIGHUP was refused, because another reload was under way.
+// Root's SIGHUP must be accepted although an agent requests one reload after the other. The agent's second request must
+// be refused while one runs.
 func TestTheReloadsOfAnAgentKeptRootFromReloading(t *testing.T) {
 	agent := supervisor.WithAuthor(t.Context(), &client.By{UID: 10000})
 	var lock sync.Mutex
@@ -49,8 +50,9 @@ func TestTheReloadsOfAnAgentKeptRootFromReloading(t *testing.T) {
 	}
 }
 
-// TestAReloadOfAnAgentReadTheHalfThatRootHadWritten: root's copy of hinit.yaml stopped in the middle, because the disk was full. An
-// agent's reload minutes later read the first half, which was valid and had no isolation.
+// TestAReloadOfAnAgentReadTheHalfThatRootHadWritten checks that a reload by an agent is refused when hinit.yaml has
+// changed since root's last reload. Root's copy may be cut off by a full disk, and the first half be valid but without
+// isolation.
 func TestAReloadOfAnAgentReadTheHalfThatRootHadWritten(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root and an agent")
@@ -59,7 +61,8 @@ func TestAReloadOfAnAgentReadTheHalfThatRootHadWritten(t *testing.T) {
 	t.Setenv("HINIT_CONFIG", path)
 	const half, rest = "restart: {factor: 3}\n", "isolation: user\n"
 	agent := supervisor.WithAuthor(t.Context(), &client.By{UID: 10000})
-	const refused, read = "root must reload it", "cannot change home while the container runs" // the reload has got so far
+	// errors: the first before the file is read, the second after
+	const refused, read = "root must reload it", "cannot change home while the container runs"
 	for _, c := range []struct {
 		file, inForce string
 		owner         int
@@ -88,7 +91,8 @@ func TestAReloadOfAnAgentReadTheHalfThatRootHadWritten(t *testing.T) {
 	}
 }
 
-// TestAPlanSaysWhatBecomesOfEachService, before and after it is carried out.
+// TestAPlanSaysWhatBecomesOfEachService checks what the plan of a reload says about each service, before and after the
+// reload.
 func TestAPlanSaysWhatBecomesOfEachService(t *testing.T) {
 	unit := func(argv string, grace time.Duration) supervisor.Unit {
 		return supervisor.Unit{Spec: proc.Spec{Argv: []string{argv}}, Policy: supervisor.Policy{Grace: grace}}

@@ -35,10 +35,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// patience is how long a test waits for what has to come. It costs nothing when all is well.
+// patience is the longest time that a test waits for something that must happen. A test that passes does not use it up.
 const patience = 2 * time.Minute
 
-// order is a run of a test process, with a log.
+// order returns the request for a run of a test process with a log.
 func order(t *testing.T, role string, params ...string) runs.StartRequest {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "log")
@@ -61,7 +61,7 @@ func start(t *testing.T, o runs.StartRequest) client.Run {
 	return r
 }
 
-// ended waits until a run has ended.
+// ended waits until a run has ended, and returns it.
 func ended(t *testing.T, id string) client.Run {
 	t.Helper()
 	timeout := time.After(patience)
@@ -82,7 +82,7 @@ func ended(t *testing.T, id string) client.Run {
 	}
 }
 
-// written waits until the log of a run holds a text, and returns the whole log.
+// written waits until the log of a run contains text, and returns the whole log.
 func written(t *testing.T, path, text string) string {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
@@ -126,7 +126,7 @@ func TestSignalOfAnotherIsNotOurs(t *testing.T) {
 	}
 }
 
-// A worker that takes no notice of TERM, and a daemon of it that has left its session, are ended all the same.
+// A stop must also end a worker that ignores TERM, and a daemon of it that has left its session.
 func TestStopEndsTheWholeTree(t *testing.T) {
 	for _, role := range [][]string{{"obey", "7"}, {"deaf"}, {"escape", "clean", "deaf"}, {"escape", "tagged", "deaf"}} {
 		t.Run(strings.Join(role, "-"), func(t *testing.T) {
@@ -147,7 +147,8 @@ func TestStopEndsTheWholeTree(t *testing.T) {
 	}
 }
 
-// alone fails when a process of the run is alive: each has the tag of the run in its environment, or is a child of this process.
+// alone fails the test if a process of the run is alive. Each has the tag of the run in its environment, or is a child
+// of this process.
 func alone(t *testing.T, r client.Run) {
 	t.Helper()
 	dirs, _ := filepath.Glob("/proc/[0-9]*/environ")
@@ -223,7 +224,7 @@ func TestACommandThatIsNotThere(t *testing.T) {
 	}
 }
 
-// The end of a run is told once, and in the order of what happened.
+// Since must report each start and each end of a run once, in the order in which they happened.
 func TestSinceTellsWhatHasHappened(t *testing.T) {
 	_, cursor := book.Since(0)
 	a := start(t, order(t, "sleep"))
@@ -272,7 +273,8 @@ func TestTags(t *testing.T) {
 	}
 }
 
-// 1,000 ended runs with a directory of 4 kB in their error, escaped to 16 kB, were 20 MB at rest and 40 MB in each list.
+// An ended run must keep only short texts. 1,000 ended runs with an error that names a directory of 4 kB took 20 MB,
+// and 40 MB in each list.
 func TestAnEndedRunKeepsLittleOfLongWords(t *testing.T) {
 	o := order(t, "exit", "0")
 	o.Log = "/" + strings.Repeat("\x01", 3800)

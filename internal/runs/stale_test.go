@@ -11,12 +11,13 @@ import (
 	"hinit/supervisor"
 )
 
-// slowLoop is a supervisor that starts a service at once. While a goroutine takes a snapshot, another one starts a run.
+// slowLoop is a supervisor that starts a service at once. The test can start a run while another goroutine takes a
+// snapshot.
 type slowLoop struct {
 	mu   sync.Mutex
 	snap *supervisor.Snapshot
 	news chan struct{}
-	meet func() // at the next snapshot
+	meet func() // called when the next snapshot is taken
 }
 
 func (l *slowLoop) Register(_ context.Context, u supervisor.Unit, _ supervisor.Want) error {
@@ -42,8 +43,8 @@ func (l *slowLoop) Snapshot() *supervisor.Snapshot {
 	return snap
 }
 
-// TestARunThatStartsWhileThisLooksIsNotLost: the board reported a living worker as gone, and started another one beside it. The
-// snapshot that PID 1 looked at was older than the run.
+// TestARunThatStartsWhileThisLooksIsNotLost checks that a run which starts while PID 1 compares its runs with an older
+// snapshot is not reported as gone. The task board would start a second worker beside the living one.
 func TestARunThatStartsWhileThisLooksIsNotLost(t *testing.T) {
 	l := &slowLoop{snap: &supervisor.Snapshot{}, news: make(chan struct{})}
 	b := runs.NewTracker()
@@ -56,7 +57,7 @@ func TestARunThatStartsWhileThisLooksIsNotLost(t *testing.T) {
 		}()
 		select {
 		case <-done:
-		case <-time.After(300 * time.Millisecond): // it waits for the look to be over
+		case <-time.After(300 * time.Millisecond): // the start waits until the comparison is over
 		}
 		close(met)
 	}
