@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// All test binaries of a run share one build of a program.
+// All test binaries of one run must share one build of each program.
 func TestBuiltOnceForAll(t *testing.T) {
 	dir, before, all := t.TempDir(), shared, programs
 	defer func() { shared, programs = before, all }()

@@ -140,7 +140,8 @@ func TestAReadOnlyMountLeavesNoDoubt(t *testing.T) {
 	if doubt != nil {
 		t.Errorf("doubted: %v", doubt)
 	}
-	// A program of the agent's on a read-only mount became PID 1, and the agent could change it through the other mount.
+	// A file on a read-only mount must be refused if a user can change it through another mount. Otherwise a program of
+	// the agent's could become PID 1.
 	fd, doubt, err = trust.OpenAnyMount(dir+"/file", trust.RootOnly)
 	must(t, err, unix.Close(fd))
 	if doubt == nil {

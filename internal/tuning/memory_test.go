@@ -96,7 +96,8 @@ func TestEveryRestDropsTheImage(t *testing.T) {
 	}
 }
 
-// residentFile returns the resident pages of files, in kB (proc_pid_smaps(5)). The counters in /proc/self/status are inexact before Linux 6.2.
+// residentFile returns the resident pages of files, in kB (proc_pid_smaps(5)). The counters in /proc/self/status are
+// inexact before Linux 6.2.
 func residentFile(t *testing.T) int {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/smaps_rollup")

@@ -25,7 +25,8 @@ func TestFilesOfAService(t *testing.T) {
 		want    []string
 	}{
 		{client.Service{Name: "web"}, []string{"A=/run/secrets/a", "/etc/web.env"}},
-		{client.Service{Name: "db"}, []string{"-/etc/db.env"}}, // another user may not be able to read the agent's
+		// not with the agent's files, which another user may not be able to read
+		{client.Service{Name: "db"}, []string{"-/etc/db.env"}},
 		{client.Service{Name: "gateway-default", Profile: "default"}, []string{"A=/run/secrets/a", "-/data/x.env"}},
 		{client.Service{Name: "gateway-coder", Profile: "coder"}, []string{"A=/run/secrets/a", "-/data/profiles/coder/x.env"}},
 		{client.Service{Name: "cmd"}, nil},
@@ -36,7 +37,8 @@ func TestFilesOfAService(t *testing.T) {
 	}
 }
 
-// TestAFileThatIsYoungerThanTheProcess takes this process as the service.
+// TestAFileThatIsYoungerThanTheProcess checks that a file of variables that is younger than the service's process is
+// found. The process of the test stands for the service.
 func TestAFileThatIsYoungerThanTheProcess(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "TOKEN")
@@ -77,8 +79,8 @@ func TestAFileThatIsYoungerThanTheProcess(t *testing.T) {
 	}
 }
 
-// An agent made a link to a file of root's. As root, hinit-actions and hinit restart --changed then told when that file had changed.
-// Links of root are followed, as a Secret of Kubernetes has them.
+// hinit-actions and hinit restart --changed must not tell the time of a file of root's to which an agent has made a
+// link. Links of root's must be followed, because a mounted Kubernetes Secret consists of them.
 func TestALinkOfAnAgentToldTheTimeOfRootsFile(t *testing.T) {
 	testkit.NeedRoot(t)
 	dir := t.TempDir()

@@ -50,7 +50,8 @@ func TestGet(t *testing.T) {
 	}
 }
 
-// TestStamps builds a program in a repository of its own and asks it for its version, with and without a stamp.
+// TestStamps checks the version that a program prints with and without a stamp. It builds the program in a repository
+// of its own.
 func TestStamps(t *testing.T) {
 	for _, tool := range []string{"git", "go"} {
 		if _, err := exec.LookPath(tool); err != nil {

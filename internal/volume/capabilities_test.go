@@ -13,7 +13,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// Reported: a container with Docker's capabilities warned of "no CAP_CHOWN" after a takeover.
+// The boot must not warn of a missing capability that it has, such as "no CAP_CHOWN" in a container with Docker's
+// capabilities.
 func TestNoCapabilityIsMissedThatIsThere(t *testing.T) {
 	testkit.NeedRoot(t)
 	inChild(t, "mainthread", volume(t), func(*exec.Cmd) {})
@@ -34,7 +35,7 @@ func TestWithoutRoot(t *testing.T) {
 func TestWithoutTheRightToChown(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
-	must(t, os.Chmod(home, 0o777)) // or else the agent could do nothing in it
+	must(t, os.Chmod(home, 0o777)) // otherwise the agent could do nothing in the directory
 	write(t, home+"/auth.json", "")
 	write(t, home+"/profiles/coder/.env", "")
 	limited(t, "nochown", home, func(c int) bool { return c != unix.CAP_CHOWN })
@@ -46,13 +47,13 @@ func TestWithoutTheRightToChown(t *testing.T) {
 	}
 }
 
-// The documentation lists the capabilities that the boot needs.
+// The boot must work with only the capabilities that the documentation lists.
 func TestFewCapabilities(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
 	write(t, home+"/workspace/private/f", "")
 	must(t, os.Chmod(home+"/workspace/private", 0o700))
-	give(t, home+"/workspace/private", 1234) // closed to root without CAP_DAC_OVERRIDE
+	give(t, home+"/workspace/private", 1234) // root can't enter it without CAP_DAC_OVERRIDE
 	limited(t, "fewcaps", home, func(c int) bool {
 		switch c {
 		case unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_KILL:

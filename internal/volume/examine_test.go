@@ -16,7 +16,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestAVolumeIsExamined: a directory that is missing is a failure, and nothing is left behind.
+// TestAVolumeIsExamined checks that a missing directory is a failure, and that the examination leaves no files behind.
 func TestAVolumeIsExamined(t *testing.T) {
 	o := Options{}
 	o.Home, o.Agent = t.TempDir(), fsutil.Self()
@@ -27,7 +27,7 @@ func TestAVolumeIsExamined(t *testing.T) {
 			c.run(&found)
 		}
 		for _, f := range found {
-			if f.Check != "space" { // the disk of the test may be full
+			if f.Check != "space" { // the disk of this machine may be full
 				all = append(all, f.Check+" "+f.Result)
 			}
 		}
@@ -47,7 +47,8 @@ func TestAVolumeIsExamined(t *testing.T) {
 	}
 }
 
-// On a kernel that reports no waits, hinit did not share the processors, and nothing said so.
+// hinit doctor must warn if the kernel reports no waiting times, because hinit then can't share the processors among
+// profiles.
 func TestTheDoctorSaysThatNoProcessorsAreShared(t *testing.T) {
 	testkit.NeedRoot(t)
 	stat := filepath.Join(t.TempDir(), "schedstat")
@@ -66,7 +67,7 @@ func TestTheDoctorSaysThatNoProcessorsAreShared(t *testing.T) {
 	}
 	said := make(chan bool)
 	go func() {
-		runtime.LockOSThread() // the thread has its own mounts now, and ends with this goroutine
+		runtime.LockOSThread() // the thread gets its own mounts, and ends with this goroutine
 		if errors.Join(unix.Unshare(unix.CLONE_NEWNS|unix.CLONE_FS), unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount(stat, "/proc/thread-self/schedstat", "", unix.MS_BIND, "")) != nil {
 			close(said)
 			return

@@ -24,11 +24,11 @@ func deadMount(t *testing.T, dir string) {
 		err = unix.Mount("dead", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd))
 	}
 	if err != nil {
-		// Docker without --device /dev/fuse and --privileged. TestHangIsAbandoned tests the budget.
+		// Docker without --device /dev/fuse and --privileged has no FUSE. TestHangIsAbandoned tests the budget there.
 		t.Skip("no FUSE here: ", err)
 	}
 	t.Cleanup(func() {
-		unix.Close(fd) // whoever hangs there gets an error now
+		unix.Close(fd) // calls that hang on the mount now get an error
 		_ = unix.Unmount(dir, unix.MNT_DETACH)
 	})
 }
@@ -42,7 +42,7 @@ func TestDeadMountsBelow(t *testing.T) {
 		deadMount(t, home+"/"+dir)
 	}
 	o, said := options(t, home, nil)
-	o.PhaseBudget, o.Budget = time.Minute, 3*time.Minute // so much that no slow machine comes near it
+	o.PhaseBudget, o.Budget = time.Minute, 3*time.Minute // far more than a slow machine needs
 	install(t, o)
 	start := time.Now()
 	r := prepare(context.Background(), o)
@@ -74,7 +74,8 @@ func TestDeadMountsBelow(t *testing.T) {
 	}
 }
 
-// The CMD's program is looked for in the volume's directory first, which may be on a server that is gone.
+// The program of the CMD must be found although an earlier directory of PATH hangs. The volume's directory comes first,
+// and may be on a server that is gone.
 func TestAProgramIsFoundBesideADirectoryThatHangs(t *testing.T) {
 	testkit.NeedRoot(t)
 	dead := tempDir(t) + "/dead"

@@ -25,13 +25,13 @@ import (
 	"hinit/internal/testproc"
 )
 
-// agentUID and agentGID are no user's.
+// agentUID and agentGID are the agent's ids in these tests. No account of this machine has them.
 const agentUID, agentGID = 10000, 10001
 
-// childEnv makes the test binary run a check of childChecks on a volume: its value names both.
+// childEnv makes the test binary run one of childChecks on a volume. Its value names the check and the volume.
 const childEnv = "BOOT_TEST_CHILD"
 
-// Here the main goroutine is on the main thread (see package runtime).
+// In init, the main goroutine runs on the main thread (see package runtime).
 func init() {
 	if strings.HasPrefix(os.Getenv(childEnv), "mainthread ") {
 		runtime.LockOSThread()
@@ -48,11 +48,12 @@ func TestMain(m *testing.M) {
 	}
 	testproc.Main()
 	testkit.IsolateProcess()
-	diskTime, homeTime = testkit.Patience, testkit.Patience // a thousand directories took longer beside other tests: the measurement is nice
+	// the measurement runs with a low priority, so other tests may delay it
+	diskTime, homeTime = testkit.Patience, testkit.Patience
 	goleak.VerifyTestMain(m)
 }
 
-// inChild runs a check in a child process, which edit may change.
+// inChild runs a check in a child process. edit may change the command before.
 func inChild(t *testing.T, name, dir string, edit func(*exec.Cmd)) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
@@ -74,7 +75,7 @@ func agent() *fsutil.Actor {
 	return fsutil.NewActor(fsutil.Identity{UID: agentUID, GID: agentGID, Groups: []uint32{agentGID}})
 }
 
-// tempDir returns a directory that every user can enter.
+// tempDir makes a directory that every user can enter.
 func tempDir(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -82,7 +83,7 @@ func tempDir(t testing.TB) string {
 	return dir
 }
 
-// volume returns a data directory of root's, as an engine makes it.
+// volume makes a data directory that belongs to root, as a container engine does.
 func volume(t testing.TB) string {
 	t.Helper()
 	home := tempDir(t) + "/data"
@@ -107,7 +108,7 @@ func (r *recorder) text() string {
 	return strings.Join(r.lines, "\n")
 }
 
-// options returns a container's options with that volume and test files for the image.
+// options returns the options of a container with this volume, and with test files in place of the image's.
 func options(t testing.TB, home string, env map[string]string) (Options, *recorder) {
 	t.Helper()
 	r := &recorder{}
@@ -150,7 +151,7 @@ func give(t testing.TB, path string, uid int) {
 	}))
 }
 
-// owner returns "uid:gid mode".
+// owner returns "uid:gid mode" of a file.
 func owner(t testing.TB, path string) string {
 	t.Helper()
 	info, err := os.Lstat(path)
@@ -194,7 +195,7 @@ func environ(vars map[string]string) func(string) (string, bool) {
 	}
 }
 
-// prepare is the whole preparation: what hinit does itself, and what it has the boot program do.
+// prepare does the whole preparation: hinit's own part, and the boot program's part.
 func prepare(ctx context.Context, o Options) boot.Report {
 	var more []boot.Phase
 	if _, err := os.Stat(o.withDefaults().Image.Seed); err == nil {

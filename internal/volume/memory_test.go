@@ -23,7 +23,8 @@ import (
 	"hinit/internal/testproc"
 )
 
-// TestWhoWaitsForMemoryAtTheBoot is the policy, row by row. The container has 1000 MiB, of which 800 are for starts.
+// TestWhoWaitsForMemoryAtTheBoot checks row by row which gateways must wait for memory at the boot. The container has
+// 1000 MiB, of which 800 are for starts.
 func TestWhoWaitsForMemoryAtTheBoot(t *testing.T) {
 	of := func(name string, rank int) boot.Gateway {
 		return boot.Gateway{Service: "gateway-" + name, Profile: name, Rank: rank}
@@ -31,8 +32,8 @@ func TestWhoWaitsForMemoryAtTheBoot(t *testing.T) {
 	for _, tt := range []struct {
 		what string
 		list []boot.Gateway
-		used map[string]uint64 // MiB
-		has  uint64            // MiB, of the container
+		used map[string]uint64 // recorded use by gateway, in MiB
+		has  uint64            // memory that the container has, in MiB
 		want []string
 	}{
 		{"all fit", []boot.Gateway{of("a", 1), of("b", 1)}, map[string]uint64{"a": 300, "b": 300}, 100, nil},
@@ -60,7 +61,8 @@ func TestWhoWaitsForMemoryAtTheBoot(t *testing.T) {
 	}
 }
 
-// TestWhatAGatewayHadIsKnownAtTheNextBoot: the record counts only if the agent did not write it.
+// TestWhatAGatewayHadIsKnownAtTheNextBoot checks that the next boot uses the recorded memory of each gateway, but not a
+// record that the agent could have written.
 func TestWhatAGatewayHadIsKnownAtTheNextBoot(t *testing.T) {
 	data := t.TempDir()
 	for _, dir := range []string{".hinit", "profiles/coder", "profiles/old"} {
@@ -118,7 +120,7 @@ func TestWhatAGatewayHadIsKnownAtTheNextBoot(t *testing.T) {
 	}
 }
 
-// tenantHome returns a data directory and in it the home of the profile coder, which has a user of its own.
+// tenantHome makes a data directory, and in it the home of the profile coder, which has a user of its own.
 func tenantHome(t *testing.T) (data, profile string) {
 	t.Helper()
 	data = tempDir(t)
@@ -128,8 +130,8 @@ func tenantHome(t *testing.T) (data, profile string) {
 	return data, profile
 }
 
-// TestTheMemoryOfATenantsProcessThatLeftIsRecorded: a tenant's daemon was missing in the record, so that the gateway started beside others
-// without room for it.
+// TestTheMemoryOfATenantsProcessThatLeftIsRecorded checks that the recorded memory of a gateway includes a daemon of
+// its tenant that has left the tree. Otherwise the next boot would start the gateway without enough memory for it.
 func TestTheMemoryOfATenantsProcessThatLeftIsRecorded(t *testing.T) {
 	testkit.NeedRoot(t)
 	data, profile := tenantHome(t)
@@ -144,8 +146,8 @@ func TestTheMemoryOfATenantsProcessThatLeftIsRecorded(t *testing.T) {
 	}
 }
 
-// An agent filled files of memfd_create(2), which belonged to no service, so that hinit ended others for them. Such a file counts for
-// one service, once, and a file on a disk does not.
+// A file of memfd_create(2) must count for one service that has it open, and only once. A file on a disk must not
+// count.
 func TestTheMemoryInAFileWithoutANameHadNoOwner(t *testing.T) {
 	fd, err := unix.MemfdCreate("hidden", unix.MFD_CLOEXEC)
 	must(t, err)
@@ -174,8 +176,8 @@ func TestTheMemoryInAFileWithoutANameHadNoOwner(t *testing.T) {
 	}
 }
 
-// An agent ended only the first thread of its process. /proc then shows no open files for the process, and its files in memory had no
-// owner.
+// The files in memory of a process whose first thread has ended must count for its service. /proc/PID/fd then shows
+// none.
 func TestTheFilesOfAProcessWithoutItsFirstThreadHadNoOwner(t *testing.T) {
 	cmd := exec.Command(testproc.Argv("share", "8388608", "headless")[0], testproc.Argv("share", "8388608", "headless")[1:]...)
 	must(t, cmd.Start())
@@ -187,7 +189,7 @@ func TestTheFilesOfAProcessWithoutItsFirstThreadHadNoOwner(t *testing.T) {
 	}
 }
 
-// An agent held memory in 1,100 files, of which 1,024 counted.
+// All files in memory that a process has open must count, also if there are more than 1,024.
 func TestTheMemoryInManyFilesHadNoOwner(t *testing.T) {
 	const files = 1100
 	for range files {
@@ -204,8 +206,8 @@ func TestTheMemoryInManyFilesHadNoOwner(t *testing.T) {
 	}
 }
 
-// An agent sent files in memory over its own socket pair and closed them, and they belonged to no service. Data in the queues of its
-// sockets were memory of the kernel, which belonged to no service either.
+// Files in memory that wait in the queue of a socket must cause a note for the service, and so must data in such
+// queues. The kernel shows neither as memory of a process.
 func TestTheMemoryInTheQueueOfASocketHadNoOwner(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
@@ -225,7 +227,7 @@ func TestTheMemoryInTheQueueOfASocketHadNoOwner(t *testing.T) {
 	if got := note(shared); !strings.Contains(got, "it may hide memory") {
 		t.Errorf("with a file in a queue: %q", got)
 	}
-	_, _, _, _, err = unix.Recvmsg(fds[1], make([]byte, 1), nil, 0) // the kernel closes the file
+	_, _, _, _, err = unix.Recvmsg(fds[1], make([]byte, 1), nil, 0) // receives no descriptor, so the kernel closes the file
 	must(t, err)
 	if got := note(kernel); got != "" {
 		t.Errorf("with few sockets: %q", got)
@@ -240,8 +242,8 @@ func TestTheMemoryInTheQueueOfASocketHadNoOwner(t *testing.T) {
 	}
 }
 
-// An agent held 1.3 GB in the buffers of 128 TCP connections. It had too few sockets for a note, so that none was ended, and the memory
-// ran out. A browser at rest has more Unix sockets than that.
+// Memory in the buffers of TCP connections must cause a note for the service that has them. 128 connections can hold
+// 1.3 GB. Unix sockets need a higher number for a note, because an idle browser has that many.
 func TestTheMemoryInTheBuffersOfTCPHadNoOwner(t *testing.T) {
 	note := func(family, sockets int) string {
 		for range sockets {
@@ -260,8 +262,8 @@ func TestTheMemoryInTheBuffersOfTCPHadNoOwner(t *testing.T) {
 	}
 }
 
-// TestTheSharedMemoryOfATenantsDaemonHadNoOwner: the search for shared memory did not know which profiles have users of their own. A
-// daemon that docker exec had left belonged to no gateway.
+// TestTheSharedMemoryOfATenantsDaemonHadNoOwner checks that shared memory of a daemon that docker exec left counts for
+// the gateway whose profile has the daemon's user.
 func TestTheSharedMemoryOfATenantsDaemonHadNoOwner(t *testing.T) {
 	testkit.NeedRoot(t)
 	data, _ := tenantHome(t)
@@ -280,8 +282,9 @@ func TestTheSharedMemoryOfATenantsDaemonHadNoOwner(t *testing.T) {
 	}
 }
 
-// Of an agent with many processes, of which each had shared memory of its own, only the memory of the largest counted. An agent whose
-// process forbids examination has a note, if there is hidden memory. The memory that honest processes share counts once.
+// The shared memory of all processes of an agent must count, not only the memory of the largest. Memory that several
+// processes share must count once. If a process forbids examination, its service gets a note when there is hidden
+// memory.
 func TestTheSharedMemoryOfManyProcessesHadNoOwner(t *testing.T) {
 	testkit.NeedRoot(t)
 	const size = 8 << 20

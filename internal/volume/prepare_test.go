@@ -29,7 +29,7 @@ func prepareOK(t testing.TB, o Options) boot.Report {
 
 func TestFreshVolume(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := filepath.Join(tempDir(t), "home/hermes/.hermes") // with parents
+	home := filepath.Join(tempDir(t), "home/hermes/.hermes") // its parents don't exist
 	o, said := options(t, home, nil)
 	install(t, o)
 	r := prepareOK(t, o)
@@ -64,7 +64,7 @@ func TestFreshVolume(t *testing.T) {
 		t.Errorf("said\n%s\nwant\n%s", said.text(), want)
 	}
 
-	// The mark of an unfinished repair is there until the repair is done.
+	// The mark of an unfinished repair must stay until the repair is done.
 	if r := prepareOK(t, o); !r.Full {
 		t.Error("the repair that never happened is forgotten")
 	}
@@ -114,7 +114,8 @@ func TestAllowList(t *testing.T) {
 	}
 	wantOwner(t, home+"/.env", fmt.Sprintf("%d:%d 0600", agentUID, agentGID))
 	wantOwner(t, home+"/config.yaml", fmt.Sprintf("%d:%d 0640", agentUID, agentGID))
-	wantOwner(t, home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", agentUID, agentGID)) // a profile's is not closed
+	// the .env of a profile keeps its mode
+	wantOwner(t, home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", agentUID, agentGID))
 	for _, name := range []string{"profiles", "profiles/coder", "profiles/coder/gateway_state.json", "cron", "logs", "logs/gateways", "logs/gateways/coder", "logs/gateways/coder/current"} {
 		if uidOf(t, home+"/"+name) != agentUID {
 			t.Errorf("%s was not repaired before the gateways start", name)
@@ -148,7 +149,7 @@ func TestRealHome(t *testing.T) {
 	}
 	wantOwner(t, real, fmt.Sprintf("%d:%d 0755", agentUID, agentGID))
 	wantOwner(t, filepath.Dir(real), "0:0 0755")
-	// An existing directory stays the administrator's.
+	// An existing directory must stay as the administrator made it.
 	o, _ = options(t, home, map[string]string{"HERMES_REAL_HOME": filepath.Dir(real)})
 	prepareOK(t, o)
 	wantOwner(t, filepath.Dir(real), "0:0 0755")
@@ -194,13 +195,14 @@ func TestNoDataDirectory(t *testing.T) {
 	}
 }
 
-// A mount among the agent's directories gets what it needs, mounts beneath it nothing.
+// A mount in place of one of the agent's directories must get the owner that the agent needs. Other mounts below that
+// directory must not change.
 func TestMountsBelow(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
-	mount(t, home+"/workspace") // as Docker makes it: root's
+	mount(t, home+"/workspace") // belongs to root, as Docker makes it
 	mount(t, home+"/profiles")  // a volume of its own
-	mount(t, home+"/skills")    // the host's
+	mount(t, home+"/skills")    // a directory of the host
 	mount(t, home+"/cron/elsewhere")
 	must(t, os.Chown(home+"/skills", 1000, 1000))
 	mount(t, home+"/profiles/coder")
@@ -229,9 +231,9 @@ func TestMountsBelow(t *testing.T) {
 	}
 }
 
-// childChecks run in a child process with less than root's rights.
+// childChecks run in a child process with fewer rights than root.
 var childChecks = map[string]func(home string) error{
-	// without root at all: everything that needs no other identity
+	// without root: all that needs no other identity must work
 	"user": func(home string) error {
 		said := &recorder{}
 		o := optionsIn(home, filepath.Dir(home), map[string]string{"HERMES_GATEWAY_BOOTSTRAP_STATE": "running"}, said)
@@ -250,7 +252,7 @@ var childChecks = map[string]func(home string) error{
 		}
 		return nil
 	},
-	// root that can't give files away, as in a rootless container with a foreign mount
+	// root that can't give files away, as in a rootless container with a mount of the host's
 	"nochown": func(home string) error {
 		said := &recorder{}
 		o := optionsIn(home, filepath.Dir(home), nil, said)
@@ -271,7 +273,7 @@ var childChecks = map[string]func(home string) error{
 		}
 		return nil
 	},
-	// only the capabilities of the documentation
+	// only the capabilities that the documentation lists
 	"fewcaps": func(home string) error {
 		o := optionsIn(home, filepath.Dir(home), nil, &recorder{})
 		if !o.Agent.Switches() {
@@ -290,7 +292,7 @@ var childChecks = map[string]func(home string) error{
 		}
 		return nil
 	},
-	// the main thread acts as the agent's user while another one looks
+	// the main thread acts as the agent's user while another thread checks the rights
 	"mainthread": func(home string) error {
 		o := optionsIn(home, filepath.Dir(home), nil, &recorder{})
 		if unix.Gettid() != os.Getpid() || unix.Setfsuid(agentUID) != nil {
@@ -324,7 +326,7 @@ var childChecks = map[string]func(home string) error{
 	},
 }
 
-// Root without CAP_DAC_OVERRIDE may enter a directory that it can't list.
+// MayExist must return true for a directory that can't be listed. Root without CAP_DAC_OVERRIDE may still enter it.
 func TestHomeThatCannotBeListedIsRepairedAllTheSame(t *testing.T) {
 	d, err := fsutil.OpenDir(t.TempDir(), nil)
 	must(t, err)

@@ -21,7 +21,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// weighed measures one profile with a quota of 1 and 2 MiB, after change has made its home.
+// weighed measures one profile whose quota warns at 1 MiB and stops at 2 MiB, after change has made its home.
 func weighed(t *testing.T, w boot.Gateway, change func(home string)) boot.Measurement {
 	t.Helper()
 	data := tempDir(t)
@@ -35,7 +35,9 @@ func weighed(t *testing.T, w boot.Gateway, change func(home string)) boot.Measur
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // it raises the nice value of its thread, which ends with this goroutine; processes that it started would inherit it
+		// the measurement raises the niceness of its thread, which ends with this goroutine; processes started from it
+		// would inherit the niceness
+		runtime.LockOSThread()
 		measureDisk(t.Context(), Options{Options: boot.Options{Home: data, Tenants: someTenants}}, []boot.Gateway{w}, func(m boot.Message) { said = append(said, m) })
 	}()
 	<-done
@@ -47,11 +49,11 @@ func weighed(t *testing.T, w boot.Gateway, change func(home string)) boot.Measur
 
 var someTenants = boot.Tenants{On: true, All: true, UIDs: config.UIDs{First: 20000, Last: 29999}}
 
-// tenantID is a user of someTenants.
+// tenantID is one of the uids in someTenants.
 const tenantID = 20001
 
-// leave starts a process that belongs to a gateway only by its user. It runs the script in the directory dir, and goes on until
-// the end of the test.
+// leave starts a process that belongs to a gateway only by its user. The process runs the script in dir, and lives
+// until the end of the test.
 func leave(t *testing.T, dir, script string) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-ec", script+"; echo done; exec sleep 1000")
@@ -66,7 +68,8 @@ func leave(t *testing.T, dir, script string) {
 	}
 }
 
-// TestAFileWithoutANameCountsForATenantWhoseProcessLeft: a daemon held a deleted file, and the volume was full without a culprit.
+// TestAFileWithoutANameCountsForATenantWhoseProcessLeft checks that a deleted file that a tenant's daemon has open
+// counts for the tenant's quota, although the daemon has left the gateway's tree.
 func TestAFileWithoutANameCountsForATenantWhoseProcessLeft(t *testing.T) {
 	testkit.NeedRoot(t)
 	w := weighed(t, boot.Gateway{}, func(home string) {
@@ -79,7 +82,8 @@ func TestAFileWithoutANameCountsForATenantWhoseProcessLeft(t *testing.T) {
 	}
 }
 
-// TestAFileThatIsOnlyMappedCounts: a program mapped a file, deleted and closed it, so that no descriptor showed it.
+// TestAFileThatIsOnlyMappedCounts checks that a deleted file that a program has mapped and closed counts for the quota.
+// No descriptor shows it.
 func TestAFileThatIsOnlyMappedCounts(t *testing.T) {
 	w := weighed(t, boot.Gateway{Main: os.Getpid()}, func(home string) {
 		file(t, home+"/gone", 3000)
@@ -94,8 +98,8 @@ func TestAFileThatIsOnlyMappedCounts(t *testing.T) {
 	}
 }
 
-// TestAFileWithALongPathHidTheOnesMappedAfterIt: an agent mapped a file below hundreds of directories, and the list of what it maps was
-// read up to there only.
+// TestAFileWithALongPathHidTheOnesMappedAfterIt checks that /proc/PID/maps is read to its end, although a line has a
+// path of hundreds of directories.
 func TestAFileWithALongPathHidTheOnesMappedAfterIt(t *testing.T) {
 	list, long := filepath.Join(t.TempDir(), "maps"), strings.Repeat("/"+strings.Repeat("d", 200), 500)
 	text := ""
@@ -111,7 +115,7 @@ func TestAFileWithALongPathHidTheOnesMappedAfterIt(t *testing.T) {
 	}
 }
 
-// file writes so many KiB, which the disk has.
+// file writes a file of kib KiB that really uses blocks of the disk.
 func file(t *testing.T, path string, kib int) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(strings.Repeat("x", kib<<10)), 0o600); err != nil {
@@ -133,7 +137,7 @@ func TestAProfileWithMoreThanItsQuotaIsStoppedByName(t *testing.T) {
 	}
 }
 
-// An agent hid its files below a thousand directories, where they did not count.
+// Files below more than a thousand nested directories must count for the quota.
 func TestFilesBelowAThousandDirectoriesDidNotCount(t *testing.T) {
 	w := weighed(t, boot.Gateway{}, func(home string) {
 		dir, err := unix.Open(home, unix.O_PATH, 0)
@@ -150,7 +154,8 @@ func TestFilesBelowAThousandDirectoriesDidNotCount(t *testing.T) {
 	}
 }
 
-// A tenant's directory for temporary files had a random number in its name, and its quota did not count the files in it.
+// All temporary directories that hinit may have made for a tenant must count for its quota, also a directory with a
+// random number in its name.
 func TestATemporaryDirectoryWithARandomNumberDidNotCount(t *testing.T) {
 	testkit.NeedRoot(t)
 	t.Setenv("TMPDIR", tempDir(t))
@@ -169,7 +174,7 @@ func TestATemporaryDirectoryWithARandomNumberDidNotCount(t *testing.T) {
 	}
 }
 
-// An agent made millions of hard links. The files of the directories below them did not count, and the quota stopped nothing.
+// Files in directories below millions of hard links must count for the quota.
 func TestHardLinksHidFilesFromTheQuota(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 20_000 {
@@ -205,8 +210,8 @@ func TestHardLinksHidFilesFromTheQuota(t *testing.T) {
 	})
 }
 
-// TestOneDirectoryOfLongNamesTurnedAllQuotasOff: the names took so much memory that the kernel ended the measurement. No profile was
-// measured, and the one with the names was not held.
+// TestOneDirectoryOfLongNamesTurnedAllQuotasOff checks that long names in one directory need little memory in the
+// measurement. If the kernel killed the measurement, no profile would be measured.
 func TestOneDirectoryOfLongNamesTurnedAllQuotasOff(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 1000 {
@@ -226,7 +231,7 @@ func TestOneDirectoryOfLongNamesTurnedAllQuotasOff(t *testing.T) {
 	}
 }
 
-// An agent made directories large with millions of names. A directory counted as 4 KiB, whatever it takes on the disk.
+// A directory must count with its size on the disk, which millions of names make large, and not as 4 KiB.
 func TestALargeDirectoryCountedAsASmallOne(t *testing.T) {
 	w := weighed(t, boot.Gateway{}, func(home string) {
 		name := func(i int) string { return fmt.Sprintf("%s/deep/%0250d", home, i) }
@@ -301,8 +306,8 @@ func TestAHomeThatIsAFileSystemOfItsOwnIsAskedAsOne(t *testing.T) {
 	}
 }
 
-// A project quota limits a home, and hinit asks the file system for the usage. The scripts make a file system in the file $0, mount it on $1,
-// and give the home $2 a project with a limit of 4 MiB.
+// A home with a project quota must be measured by asking the file system. Each script makes a file system in the file
+// $0, mounts it on $1, and gives the home $2 a project with a limit of 4 MiB.
 func TestAHomeWithAProjectQuotaIsAskedForThat(t *testing.T) {
 	testkit.NeedRoot(t)
 	for kind, script := range map[string]string{
@@ -328,7 +333,8 @@ func homeWithAQuota(t *testing.T, script string) {
 		if err := errors.Join(os.Chmod(filepath.Dir(data), 0o755), os.Chmod(data, 0o755), os.Chmod(filepath.Dir(home), 0o755), os.Chmod(home, 0o777)); err != nil {
 			t.Error(err)
 		}
-		agent := exec.Command("/bin/sh", "-c", `head -c 3000000 /dev/zero >"$0/b"`, home) // root may have more
+		// as another user, because root may exceed the quota
+		agent := exec.Command("/bin/sh", "-c", `head -c 3000000 /dev/zero >"$0/b"`, home)
 		agent.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12321, Gid: 12321}}
 		// XFS reports the limit of a project as a full disk.
 		if out, err := agent.CombinedOutput(); err == nil || !strings.Contains(string(out), "quota") && !strings.Contains(string(out), "No space") {
@@ -344,7 +350,8 @@ func homeWithAQuota(t *testing.T, script string) {
 	}
 }
 
-// A home that is measured in part keeps its stopped gateway from starting, and stops no running one.
+// If a home could be measured only in part, its stopped gateway must not start, and its running gateway must not be
+// stopped.
 func TestAHomeThatTakesTooLongIsJudgedByWhatIsKnown(t *testing.T) {
 	part := func(bytes uint64, stopped bool) boot.Measurement {
 		s := diskUsage{bytes: bytes, incomplete: true}
@@ -374,10 +381,11 @@ func TestAHomeThatTakesTooLongIsJudgedByWhatIsKnown(t *testing.T) {
 	}
 }
 
-// TestAllQuotasWereOffBecauseOneAgentHeldItsMemory: the kernel did not list what a process maps while that kept its memory locked, and
-// the measurement of all profiles ended without a result. A FIFO without a writer keeps the reader waiting as such a process does.
+// TestAllQuotasWereOffBecauseOneAgentHeldItsMemory checks that the measurement of all profiles gives results although
+// one process keeps its memory locked, so that its maps can't be read. A FIFO without a writer stands for that maps
+// file.
 func TestAllQuotasWereOffBecauseOneAgentHeldItsMemory(t *testing.T) {
-	testkit.NeedRoot(t) // to act as the user of process 1
+	testkit.NeedRoot(t) // acts as the user of process 1
 	dir, proc := tempDir(t), tempDir(t)
 	open, err := os.Create(dir + "/gone")
 	must(t, err)
@@ -391,11 +399,12 @@ func TestAllQuotasWereOffBecauseOneAgentHeldItsMemory(t *testing.T) {
 	if !s.incomplete || s.bytes < 3<<20 {
 		t.Errorf("%+v", s)
 	}
-	writer, err := os.OpenFile(proc+"/1/maps", os.O_RDWR, 0) // lets the reader go on
+	writer, err := os.OpenFile(proc+"/1/maps", os.O_RDWR, 0) // ends the waiting read
 	must(t, errors.Join(err, writer.Close()))
 }
 
-// An agent made so many hard links that its home was measured in part, and then none of its deleted open files counted.
+// Deleted open files of a home must count for the quota also if so many hard links in it exist that it is measured only
+// in part.
 func TestDeletedFilesDidNotCountBesideManyLinks(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "gone"))
 	must(t, err)

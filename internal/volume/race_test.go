@@ -18,8 +18,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestSwapper attacks the boot: names that it works on are exchanged with links that lead out of the volume. Nothing outside may
-// change.
+// TestSwapper attacks the boot: it keeps exchanging names that the boot uses with links that lead out of the volume.
+// Nothing outside may change.
 func TestSwapper(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
@@ -36,8 +36,8 @@ func TestSwapper(t *testing.T) {
 	for _, name := range files {
 		write(t, home+"/"+name, "")
 	}
-	// Descriptors, because a path would lead the attacker outside, too.
-	places := filepath.Dir(home) + "/links" // on the same file system, so that they can be exchanged
+	// Descriptors, because a path could lead the attacker itself outside.
+	places := filepath.Dir(home) + "/links" // on the same file system, so that renameat2(2) can exchange them
 	must(t, os.Mkdir(places, 0o755))
 	type spot struct {
 		dir  int
@@ -78,7 +78,7 @@ func TestSwapper(t *testing.T) {
 			}
 		}
 	})
-	swapper.Go(func() { // and there is always something to do
+	swapper.Go(func() { // gives the boot new work all the time
 		for !stop.Load() {
 			for _, s := range spots {
 				_ = unix.Fchownat(s.dir, s.name, 0, 0, unix.AT_SYMLINK_NOFOLLOW)
@@ -90,7 +90,7 @@ func TestSwapper(t *testing.T) {
 	env := map[string]string{"HERMES_AUTH_JSON_BOOTSTRAP": "evil", "HERMES_GATEWAY_BOOTSTRAP_STATE": "running"}
 	runs, start := 0, time.Now()
 	const enoughRefused, enoughSwapped = 10, 1000
-	span := 5 * time.Second // the attackers take both processors
+	span := 5 * time.Second // the attackers use both processors
 	if testing.Short() {
 		span /= 10
 	}

@@ -20,7 +20,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// fill makes n files of root's, in directories of a hundred.
+// fill makes n files of root's, a hundred in each directory.
 func fill(t testing.TB, dir string, n int) {
 	t.Helper()
 	for i := range n {
@@ -36,12 +36,13 @@ func fill(t testing.TB, dir string, n int) {
 func TestRepairOfManyFiles(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
-	const n = int64(5000) // more than one report of progress
+	const n = int64(5000) // enough for several reports of progress
 	fill(t, home+"/profiles/coder/work", int(n))
 	o, said := options(t, home, nil)
 	var last client.Repair
 	res := Repair(context.Background(), o, func(p client.Repair) { last = p })
-	if res.Seen != n+n/100+2 || res.Changed != res.Seen+1 || res.Failed != 0 || res.Stopped != "" { // and profiles itself
+	// the directory profiles is changed, too
+	if res.Seen != n+n/100+2 || res.Changed != res.Seen+1 || res.Failed != 0 || res.Stopped != "" {
 		t.Errorf("result is %s", res)
 	}
 	if last.Seen < n/2 || last.Changed < n/2 || last.Directory != "profiles" {
@@ -102,7 +103,7 @@ func TestRepairBudgets(t *testing.T) {
 		t.Errorf("result is %s", res)
 	}
 	cancel()
-	// An interrupted repair is resumed.
+	// The next repair must resume the interrupted one.
 	o, _ = options(t, home, nil)
 	if res := Repair(context.Background(), o, noProgress); res.Stopped != "" || res.Changed == 0 {
 		t.Errorf("result is %s", res)
@@ -112,7 +113,8 @@ func TestRepairBudgets(t *testing.T) {
 	}
 }
 
-// TestATenantWithTooManyFilesEndedTheRepairOfAllOthers: its home came first, and its millions of files were the limit for all homes.
+// TestATenantWithTooManyFilesEndedTheRepairOfAllOthers checks that the limit of files holds for each home, so that
+// millions of files in one home don't keep the others from being repaired.
 func TestATenantWithTooManyFilesEndedTheRepairOfAllOthers(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
@@ -133,8 +135,8 @@ func TestATenantWithTooManyFilesEndedTheRepairOfAllOthers(t *testing.T) {
 	}
 }
 
-// TestATenantWhoseFilesCanNotChangeEndedTheRepairOfAllOthers: a hundred directories, each below a thousand others, were failures without a
-// success.
+// TestATenantWhoseFilesCanNotChangeEndedTheRepairOfAllOthers checks that many failures in one home, here a hundred
+// directories that are too deep, don't end the repair of the others.
 func TestATenantWhoseFilesCanNotChangeEndedTheRepairOfAllOthers(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
@@ -195,7 +197,8 @@ func TestRepairInterruptedIsTakenUpAgain(t *testing.T) {
 	}
 }
 
-// Links stay, devices and root's files with other names stay root's, and set-user-ID bits go.
+// A repair must not change links, devices, and root's files that have other names. It must clear set-user-ID bits of
+// the others.
 func TestRepairRefuses(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
@@ -243,7 +246,7 @@ func TestRepairRefuses(t *testing.T) {
 		t.Errorf("outside changed:\n%s\nwas\n%s", after, before)
 	}
 
-	// With protected hard links, root's file with two names was linked by root.
+	// With protected hard links, only root can have made the second name of root's file.
 	w = owntree.Walk{To: fsutil.Owner{UID: agentUID, GID: agentGID}}
 	must(t, w.Give(d, "cron", false))
 	if w.Changed != 1 || uidOf(t, dir+"/hard") != agentUID {
@@ -251,7 +254,7 @@ func TestRepairRefuses(t *testing.T) {
 	}
 }
 
-// makeDeep makes 1200 directories of a user in each other, in the directory cron of a volume.
+// makeDeep makes 1200 nested directories that belong to uid, in the directory cron of a volume.
 func makeDeep(t *testing.T, home, name string, uid int) {
 	t.Helper()
 	must(t, os.Mkdir(home+"/cron", 0o755))
@@ -268,12 +271,13 @@ func makeDeep(t *testing.T, home, name string, uid int) {
 	t.Cleanup(func() {
 		d, err := fsutil.OpenNoLink(home, nil)
 		must(t, err)
-		must(t, d.RemoveAll("cron")) // too deep for the testing package
+		must(t, d.RemoveAll("cron")) // the testing package can't remove so deep a tree
 		d.Close()
 	})
 }
 
-// TestADeepDirectoryMakesNoHugeMessage: each repair told PID 1 a path of a megabyte, which it kept as a warning and as an event.
+// TestADeepDirectoryMakesNoHugeMessage checks that paths in messages of a repair are cut. PID 1 would keep a path of a
+// megabyte as a warning and as an event.
 func TestADeepDirectoryMakesNoHugeMessage(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
@@ -306,7 +310,8 @@ func TestTheAgentCanNotMakeTheMarkOfARepair(t *testing.T) {
 	}
 }
 
-// The agent kept the mark of a repair, brought it back later, and the files of others below the volume became its own.
+// A repair must not begin again because the agent has put back the old mark of a repair. It would give the files of
+// other users below the volume to the agent.
 func TestTheAgentCanNotBringTheMarkOfARepairBack(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
@@ -315,7 +320,7 @@ func TestTheAgentCanNotBringTheMarkOfARepairBack(t *testing.T) {
 	if r := prepareOK(t, o); !r.Full {
 		t.Fatal("nothing is to be repaired")
 	}
-	if r := prepareOK(t, o); !r.Full { // the first one was interrupted
+	if r := prepareOK(t, o); !r.Full { // the first repair was interrupted
 		t.Error("the mark is lost")
 	}
 	mark := home + "/" + boot.PendingFile
@@ -326,8 +331,8 @@ func TestTheAgentCanNotBringTheMarkOfARepairBack(t *testing.T) {
 	}
 }
 
-// TestAChangeOfPUIDLeavesNoFileBehind has a volume of the agent with an earlier uid: all its files become the present agent's,
-// and no other files do.
+// TestAChangeOfPUIDLeavesNoFileBehind checks that after a change of PUID all files of the previous uid become the
+// agent's, and no other files do.
 func TestAChangeOfPUIDLeavesNoFileBehind(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)

@@ -10,8 +10,9 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestCredentialsElsewhereAreRepaired has a volume of root's at HERMES_AUTH_HOME, as an engine or a command of root's leaves it: known
-// credentials become the agent's, and nothing else there does.
+// TestCredentialsElsewhereAreRepaired checks that known credential files in a root-owned directory at HERMES_AUTH_HOME
+// become the agent's, and that no other file there does. A container engine or a command of root's leaves such a
+// directory.
 func TestCredentialsElsewhereAreRepaired(t *testing.T) {
 	testkit.NeedRoot(t)
 	base := tempDir(t)
@@ -44,7 +45,8 @@ func TestCredentialsElsewhereAreRepaired(t *testing.T) {
 	}
 }
 
-// After a login of root's in a directory that was the agent's already, no gateway could read auth.json.
+// auth.json that root wrote by a login must become the agent's, also in a directory that already belongs to the agent.
+// Otherwise no gateway could read the file.
 func TestCredentialsThatRootWroteLaterAreRepaired(t *testing.T) {
 	testkit.NeedRoot(t)
 	base := tempDir(t)
@@ -63,7 +65,8 @@ func TestCredentialsThatRootWroteLaterAreRepaired(t *testing.T) {
 	}
 }
 
-// TestCredentialsElsewhereFollowNoLink has a link of root's in the way of a named profile's credentials, and a directory of the system's.
+// TestCredentialsElsewhereFollowNoLink checks that no link on the path of a profile's credentials is followed, and that
+// a directory of the system's at HERMES_AUTH_HOME is not changed.
 func TestCredentialsElsewhereFollowNoLink(t *testing.T) {
 	testkit.NeedRoot(t)
 	base := tempDir(t)
@@ -89,7 +92,8 @@ func TestCredentialsElsewhereFollowNoLink(t *testing.T) {
 	}
 }
 
-// TestScratchIsTheAgentsAlone makes the directory outside the volume, and never through a link.
+// TestScratchIsTheAgentsAlone checks that the scratch directory is made outside the volume with mode 0700 for the
+// agent, and never through a link.
 func TestScratchIsTheAgentsAlone(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)

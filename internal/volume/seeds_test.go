@@ -18,7 +18,7 @@ func TestLinksAreRefused(t *testing.T) {
 	testkit.NeedRoot(t)
 	for _, tt := range []struct {
 		name, rel, action string
-		target            string // "" for a file that exists
+		target            string // target of the link; "" for a regular file
 		env               map[string]string
 		full              bool
 	}{
@@ -92,7 +92,7 @@ func TestSeedsNeverOverwrite(t *testing.T) {
 	write(t, home+"/SOUL.md", "mine")
 	write(t, home+"/auth.json", "mine")
 	write(t, home+"/gateway_state.json", "mine")
-	write(t, home+"/.install_method", " dock er\n") // not exactly
+	write(t, home+"/.install_method", " dock er\n") // not exactly a valid method
 	o, _ := options(t, home, map[string]string{"HERMES_AUTH_JSON_BOOTSTRAP": "theirs", "HERMES_GATEWAY_BOOTSTRAP_STATE": "running"})
 	install(t, o)
 	prepareOK(t, o)
@@ -182,7 +182,7 @@ func TestBootstrap(t *testing.T) {
 	for _, tt := range []struct {
 		name, home string
 		env        map[string]string
-		file, want string // path, and its content; "" for none
+		file, want string // path of the file, and its expected content; "" if it must not exist
 		owner      string
 	}{
 		{"auth", "a", map[string]string{"HERMES_AUTH_JSON_BOOTSTRAP": "{\"a\": 1}"}, "a/auth.json", "{\"a\": 1}", mine + "0600"},
@@ -252,7 +252,7 @@ func TestBrowser(t *testing.T) {
 	if got := read(t, o.Image.Environment+"/AGENT_BROWSER_EXECUTABLE_PATH"); got != path {
 		t.Errorf("the file says %q", got)
 	}
-	write(t, o.Image.BakedBrowser, "/proc/self/exe\n") // no regular file, but a link to one: the agent may run it
+	write(t, o.Image.BakedBrowser, "/proc/self/exe\n") // a link to a program, which the agent may run
 	o, _ = options(t, home, env)
 	if r := prepareOK(t, o); r.Env["AGENT_BROWSER_EXECUTABLE_PATH"] != "/proc/self/exe" {
 		t.Errorf("found %v", r.Env)

@@ -21,7 +21,8 @@ import (
 	"hinit/internal/testproc"
 )
 
-// TestWhoGetsFewerProcessors is the policy, row by row: two processors, of which a confined profile has one.
+// TestWhoGetsFewerProcessors checks row by row which profiles are confined to fewer processors. The container has two,
+// of which a confined profile gets one.
 func TestWhoGetsFewerProcessors(t *testing.T) {
 	of := func(name string, used float64, waits bool) *tenant {
 		out := &tenant{Gateway: boot.Gateway{Service: name}, used: used}
@@ -100,11 +101,12 @@ func TestTheGatewayWithMostPortsIsRestarted(t *testing.T) {
 	}
 }
 
-// A tenant kept open sockets in the queue of another one. A profile with many open files, but few sockets, was restarted for them every 5 s.
+// A profile must be restarted only for sockets of its own. With sockets of a tenant in another one's queue, a profile
+// with many open files was restarted every 5 s.
 func TestAProfileWithManyFilesWasRestartedForThePortsOfAnother(t *testing.T) {
 	testkit.NeedRoot(t)
 	data, profile := tenantHome(t)
-	leave(t, profile, "exec bash -c 'exec 9000</dev/null; echo done; exec sleep 1000'") // a large table of files
+	leave(t, profile, "exec bash -c 'exec 9000</dev/null; echo done; exec sleep 1000'") // makes the table of descriptors large
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
 	defer func() { _ = errors.Join(unix.Close(fds[0]), unix.Close(fds[1])) }()
@@ -130,7 +132,8 @@ func TestAProfileWithManyFilesWasRestartedForThePortsOfAnother(t *testing.T) {
 	}
 }
 
-// TestAllProcessesOfAUserGetFewerProcessors without CAP_SYS_NICE, and get them back.
+// TestAllProcessesOfAUserGetFewerProcessors checks that all processes of a user are confined to fewer processors
+// without CAP_SYS_NICE, and get all processors back.
 func TestAllProcessesOfAUserGetFewerProcessors(t *testing.T) {
 	every, few := processors(t)
 	if every.Count() < 2 {
@@ -145,7 +148,7 @@ func TestAllProcessesOfAUserGetFewerProcessors(t *testing.T) {
 		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 		return cmd
 	}
-	runtime.LockOSThread() // Pdeathsig
+	runtime.LockOSThread() // Pdeathsig follows the thread
 	defer runtime.UnlockOSThread()
 	const uid = 1_000_012_321
 	own, other := start(uid), start(uid+1)
@@ -162,9 +165,9 @@ func TestAllProcessesOfAUserGetFewerProcessors(t *testing.T) {
 	}
 }
 
-// A thread that ran all the time counted as one that waits, because its state is R. So an agent had another one confined to few
-// processors while others were idle. The thread has a real-time policy: whatever else runs here, it does not wait. It soon ends, because
-// all other tests on this machine wait for it.
+// A thread that runs all the time must not count as waiting because its state is R. An agent could otherwise have
+// another profile confined while processors are idle. The thread has a real-time policy, so that it never waits. The
+// test keeps it short, because all other tests wait for it.
 func TestASpinningThreadHadABusyProfileConfined(t *testing.T) {
 	every, one := processors(t)
 	const uid, other = 1_000_012_322, 1_000_012_321
@@ -180,7 +183,7 @@ func TestASpinningThreadHadABusyProfileConfined(t *testing.T) {
 	stop()
 	spin(t, uid, &one, nil)
 	spin(t, other, &one, nil)
-	// A wait is counted when it ends, so a measurement may miss a wait that has begun meanwhile.
+	// The kernel counts a wait when it ends, so one measurement may miss it.
 	testkit.Until(t, "beside another one, it waits", func() bool { return measure(&one, &unix.CPUSet{}).waited >= minWait })
 	if who := measure(&every, &unix.CPUSet{}); every != one && who.waited >= minWait {
 		t.Errorf("a thread that may use one processor of several waits for %.2f", who.waited)
@@ -191,8 +194,8 @@ func TestASpinningThreadHadABusyProfileConfined(t *testing.T) {
 	})
 }
 
-// An agent tied its threads, but not the first one of its process, to the processors that hinit gives to a confined profile. They made each
-// other wait there, and hinit confined others for it.
+// Waiting threads of an agent must not count if the agent itself has tied them to the processors of confined profiles.
+// Otherwise hinit would confine other profiles for them.
 func TestAnAgentThatConfinedItsThreadsHadOthersConfined(t *testing.T) {
 	every, one := processors(t)
 	if every == one {
@@ -220,7 +223,8 @@ func TestAnAgentThatConfinedItsThreadsHadOthersConfined(t *testing.T) {
 	}
 }
 
-// A tenant had each of its processes run for a moment, and had the kernel reap them. It took all processors, and was measured as idle.
+// Processes that run only for a moment and are reaped by the kernel must count as use of processors. A tenant could
+// otherwise use all processors and be measured as idle.
 func TestProcessesThatRanForAMomentCountedAsIdle(t *testing.T) {
 	every, _ := processors(t)
 	const uid = 1_000_012_327
@@ -236,7 +240,8 @@ func TestProcessesThatRanForAMomentCountedAsIdle(t *testing.T) {
 	})
 }
 
-// A tenant started a process with many threads in each moment. It counted as one processor at most, whatever its threads used.
+// A process that started during the measurement must count with the time of all its threads, not as one processor at
+// most.
 func TestANewProcessWithManyThreadsCountedAsOneProcessor(t *testing.T) {
 	var now unix.Timespec
 	must(t, unix.ClockGettime(unix.CLOCK_BOOTTIME, &now))
@@ -249,7 +254,7 @@ func TestANewProcessWithManyThreadsCountedAsOneProcessor(t *testing.T) {
 	}
 }
 
-// A tenant's processes ran for most of a second. A process that ended before the last look counted as idle.
+// A process that ends before the last sample of the measurement must count with the time that it used.
 func TestAProcessThatEndedDuringTheMeasurementCountedAsIdle(t *testing.T) {
 	every, _ := processors(t)
 	const uid = 1_000_012_328
@@ -264,7 +269,8 @@ func TestAProcessThatEndedDuringTheMeasurementCountedAsIdle(t *testing.T) {
 	})
 }
 
-// startAtOnce starts a process whose threads and children have a real-time policy, so that they wait for no other process.
+// startAtOnce starts a process whose threads and children have a real-time policy, so that they never wait for other
+// processes.
 func startAtOnce(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	errs := make(chan error)
@@ -276,7 +282,8 @@ func startAtOnce(t *testing.T, cmd *exec.Cmd) {
 	must(t, <-errs)
 }
 
-// A thread that had waited for a minute counted in the second in which its wait ended as 60 threads that wait.
+// A wait of a thread must count with at most the time of the measurement. Otherwise a wait of a minute that ends now
+// would count as 60 waiting threads.
 func TestALongWaitCountedAsManyThreads(t *testing.T) {
 	old, now := threadTime{ran: time.Second, ready: true}, threadTime{ran: 2 * time.Second, waited: time.Minute}
 	if got := now.waitedSince(old, time.Second); got != time.Second {
@@ -284,8 +291,8 @@ func TestALongWaitCountedAsManyThreads(t *testing.T) {
 	}
 }
 
-// A process that had raised its nice value waits whenever another one runs. So a polite profile, or an agent that pretended to be one,
-// had hinit confine others to a few processors.
+// Waits of a process with a raised nice value or an idle policy must not count, because such a process waits whenever
+// another one runs. Otherwise a profile could have others confined.
 func TestANicerProcessHadOthersConfined(t *testing.T) {
 	_, one := processors(t)
 	const uid, nicer, idle = 1_000_012_323, 1_000_012_324, 1_000_012_325
@@ -325,8 +332,8 @@ func processors(t *testing.T) (every, one unix.CPUSet) {
 	return every, one
 }
 
-// spin starts a process of the user uid that runs all the time, on the processors in cpus. The scheduler treats it by attr. The
-// function stop ends it before the end of the test.
+// spin starts a process of user uid that runs all the time on the processors in cpus, with the scheduling attributes
+// attr. stop ends it before the end of the test.
 func spin(t *testing.T, uid uint32, cpus *unix.CPUSet, attr *unix.SchedAttr) (stop func()) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "while :; do :; done")

@@ -21,7 +21,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// steps is a Runner whose hooks write the file that their last word names.
+// steps is a Runner whose hooks write the file that the last word of their command names.
 type steps struct{ ran []string }
 
 func (s *steps) RunHook(_ context.Context, h boot.Hook) (int, error) {
@@ -29,7 +29,7 @@ func (s *steps) RunHook(_ context.Context, h boot.Hook) (int, error) {
 	return 0, nil
 }
 
-// boots are successive boots on the same volume.
+// boots makes successive boots on the same volume.
 type boots struct {
 	t     *testing.T
 	o     Options
@@ -102,7 +102,7 @@ func TestBootStepsAreRemembered(t *testing.T) {
 	expect("a link in the record's place", "a b c")
 }
 
-// A forged record does not skip a hook of root's.
+// A record that the agent has forged must not make the boot skip a hook of root's.
 func TestForgedRecordSkipsNothingOfRoots(t *testing.T) {
 	cfg := reference.Default()
 	cfg.Boot.Hooks = []config.Hook{{Command: []string{"/bin/x"}, User: "root", Inputs: []string{"/etc/passwd"}}}
@@ -180,7 +180,7 @@ func TestSkillsFromElsewhere(t *testing.T) {
 	}
 }
 
-// One container's volume is kept and given to another with another agent's user.
+// A new volume must get a copy of the prepared home in the image, with the owner of its own container's agent.
 func TestEmptyVolumeGetsACopy(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -216,8 +216,8 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 	}
 	must(t, os.Rename(home, home+".first"))
 	n := next("data")
-	must(t, os.Mkdir(home+"/lost+found", 0o700)) // of an ext4
-	write(t, home+"/.hinit/lease", "")           // taken before the boot begins
+	must(t, os.Mkdir(home+"/lost+found", 0o700)) // as a new ext4 file system has it
+	write(t, home+"/.hinit/lease", "")           // made before the boot begins
 	if got := n.boot(); got != "c" {
 		t.Errorf("%q ran on an empty volume", got)
 	}
@@ -256,7 +256,7 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 		t.Error("a volume with a file was filled")
 	}
 
-	// Another environment: the copy is there, and the steps run.
+	// With another environment the copy is made, and the steps run again.
 	must(t, os.Rename(home, home+".third"))
 	n = next("data")
 	n.env = []string{"A=other"}
@@ -265,7 +265,7 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 	}
 }
 
-// A boot that was killed in the middle of the copy is finished by the next one, and no file is left half written.
+// A boot must complete a copy that was killed in the middle, and leave no file half written.
 func TestAnInterruptedCopyIsFinished(t *testing.T) {
 	b := newBoots(t)
 	home := b.o.Home
@@ -311,7 +311,8 @@ func TestAnInterruptedCopyIsFinished(t *testing.T) {
 	}
 }
 
-// The files of the image are known without a look at each one, until one changes or is mounted over.
+// If the image has a seal, its files must count as unchanged without a check of each, until a file changes or a mount
+// hides some.
 func TestASealedImageIsNotLookedAtFileByFile(t *testing.T) {
 	o := Options{Image: ImagePaths{Install: tempDir(t) + "/opt/hermes"}}
 	write(t, o.Image.Install+"/skills/a", "a")
@@ -333,7 +334,7 @@ func TestASealedImageIsNotLookedAtFileByFile(t *testing.T) {
 		}
 	}
 	write(t, o.Image.Install+"/new", "")
-	testkit.Until(t, "the change is seen", func() bool { // a file system's clock has ticks
+	testkit.Until(t, "the change is seen", func() bool { // a file system's timestamps have ticks
 		must(t, os.Chmod(o.Image.Install, 0o755))
 		return o.sealNumber(root) == ""
 	})

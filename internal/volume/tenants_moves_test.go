@@ -20,10 +20,11 @@ import (
 	"hinit/internal/testkit"
 )
 
-// errCut ends a move as a power failure does: the rest of the move does not run.
+// errCut stops a move at once, as a power failure does.
 type errCut struct{}
 
-// cutMove moves the home of coder, and ends after the n-th changed file. complete reports whether the move was over before that.
+// cutMove moves the home of coder, and stops after the n-th changed file. complete reports whether the move had ended
+// before.
 func cutMove(t *testing.T, o Options, was int, to fsutil.Owner, tenant bool, n int) (complete bool) {
 	t.Helper()
 	d, err := fsutil.OpenNoLink(o.Home+"/profiles", nil)
@@ -58,8 +59,8 @@ func wantAll(t *testing.T, home string, uid int) {
 	}
 }
 
-// TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart: the power failed after the home had its new owner, and before it was
-// closed to other users. The starts after that left it open.
+// TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart checks that the next start completes a move of a home that
+// stopped after any of its files. In particular it must close the home to other users.
 func TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart(t *testing.T) {
 	testkit.NeedRoot(t)
 	steps := 0
@@ -83,11 +84,12 @@ func TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart(t *testing.T) {
 		wantAll(t, home+"/profiles/coder", uid)
 		wantOwner(t, home+"/profiles/coder", fmt.Sprintf("%d:%d 0700", uid, uid))
 
-		must(t, os.RemoveAll(home+"/profiles/coder/"+boot.NameFile)) // it was not there on the way out
+		// NameFile does not exist while the home goes back to the agent
+		must(t, os.RemoveAll(home+"/profiles/coder/"+boot.NameFile))
 		if back := cutMove(t, o, uid, o.Owner(), false, steps); back != complete {
 			t.Errorf("the way back has another number of steps than %d", steps)
 		}
-		if !complete { // typed again
+		if !complete { // the operator repeats the command
 			cutMove(t, o, uidOf(t, home+"/profiles/coder"), o.Owner().AllowingUID(uint32(uid)), false, -1)
 		}
 		wantAll(t, home+"/profiles/coder", agentUID)
@@ -101,7 +103,8 @@ func TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart(t *testing.T) {
 	}
 }
 
-// TestAHomeThatIsRenamedWhileItMovesIsMovedAsAWhole: the agent renames the home after each of its files.
+// TestAHomeThatIsRenamedWhileItMovesIsMovedAsAWhole checks that a home is moved completely, although the agent renames
+// it after each file.
 func TestAHomeThatIsRenamedWhileItMovesIsMovedAsAWhole(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -124,7 +127,8 @@ func TestAHomeThatIsRenamedWhileItMovesIsMovedAsAWhole(t *testing.T) {
 	}
 }
 
-// TestAnAgentThatOpensAHomeWhileItMovesLeavesNoneOpen: the agent changes the mode of the home after each of its files.
+// TestAnAgentThatOpensAHomeWhileItMovesLeavesNoneOpen checks that a moved home is closed to other users, although the
+// agent changes its mode after each file.
 func TestAnAgentThatOpensAHomeWhileItMovesLeavesNoneOpen(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -145,8 +149,8 @@ func TestAnAgentThatOpensAHomeWhileItMovesLeavesNoneOpen(t *testing.T) {
 	wantOwner(t, o.Home+"/profiles/coder", fmt.Sprintf("%d:%d 0700", uid, uid))
 }
 
-// TestAProfileLostItsHomeWhenAnotherOneWasGivenBack: the agent exchanged two homes while root gave one back to it. The other home lost
-// the record of its name, so hinit refused to give it to its user.
+// TestAProfileLostItsHomeWhenAnotherOneWasGivenBack checks that a home keeps the record of its name, although the agent
+// exchanges two homes while root gives one back. Without the record, hinit refuses to give the home to its user.
 func TestAProfileLostItsHomeWhenAnotherOneWasGivenBack(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -174,14 +178,14 @@ func TestAProfileLostItsHomeWhenAnotherOneWasGivenBack(t *testing.T) {
 	home, _, err := OpenHome(o.Tenants, d, "writer", 0, "isolate apply")
 	must(t, err)
 	must(t, home.Close())
-	must(t, MoveHome(d, "coder", agentUID, o.Owner(), false, &owntree.Walk{})) // typed again
+	must(t, MoveHome(d, "coder", agentUID, o.Owner(), false, &owntree.Walk{})) // the operator repeats the command
 	if IsHome(d, "coder") {
 		t.Error("the home that was given back has still the record of a tenant")
 	}
 }
 
-// TestTheDataDirectoryIsGivenBackFromAUserOfTheRange: PUID was a number of isolation.uids once, and the agent could not write
-// into its data directory after that had changed.
+// TestTheDataDirectoryIsGivenBackFromAUserOfTheRange checks that the data directory is given to the agent although its
+// owner's uid is in isolation.uids, as after a change of PUID.
 func TestTheDataDirectoryIsGivenBackFromAUserOfTheRange(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -193,7 +197,7 @@ func TestTheDataDirectoryIsGivenBackFromAUserOfTheRange(t *testing.T) {
 	wantOwner(t, o.Home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", uid, uid))
 }
 
-// TestTenThousandProfilesHaveAUserEach: the names of a full directory, and the range that is the default.
+// TestTenThousandProfilesHaveAUserEach checks that each name of a full directory gets its own uid of the default range.
 func TestTenThousandProfilesHaveAUserEach(t *testing.T) {
 	tenants := boot.Tenants{UIDs: config.UIDs{First: 20000, Last: 29999}, On: true, All: true}
 	homes, asked := make(map[string]uint32), 0
@@ -215,7 +219,8 @@ func TestTenThousandProfilesHaveAUserEach(t *testing.T) {
 	}
 }
 
-// TestAProfileGotTheGroupOfAnOldFile: the group of a file in the data directory was the one that a new profile got.
+// TestAProfileGotTheGroupOfAnOldFile checks that a new profile does not get a gid that a file in the data directory
+// already has.
 func TestAProfileGotTheGroupOfAnOldFile(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, _ := tenantVolume(t, true)
@@ -234,7 +239,8 @@ func TestAProfileGotTheGroupOfAnOldFile(t *testing.T) {
 	}
 }
 
-// TestAProfileGotTheUserOfAnOldFile: an old file in the data directory had the uid that a new profile got, which could read the file.
+// TestAProfileGotTheUserOfAnOldFile checks that a new profile does not get a uid that a file in the data directory
+// already has, because it could read that file.
 func TestAProfileGotTheUserOfAnOldFile(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -265,8 +271,9 @@ func TestAProfileGotTheUserOfAnOldFile(t *testing.T) {
 	}
 }
 
-// TestAProfileGotTheUserOfAHiddenHome: the agent's user hid the home of an isolated profile, in a directory with a dot, or with all
-// homes in the home of a new profile. Then the new profile got the uid of the hidden one, and could read its files.
+// TestAProfileGotTheUserOfAHiddenHome checks that a new profile does not get the uid of a home that the agent's user
+// has hidden. The agent may hide it in a directory with a dot, or in the home of the new profile, which could then read
+// the hidden home.
 func TestAProfileGotTheUserOfAHiddenHome(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -295,8 +302,8 @@ func TestAProfileGotTheUserOfAHiddenHome(t *testing.T) {
 	}
 }
 
-// TestAHomeThatWasATenantsBeforeBecomesItAgain: hinit took the record of the first time for another home's. A move that was cut
-// once was refused for ever.
+// TestAHomeThatWasATenantsBeforeBecomesItAgain checks that a home can be given to a tenant a second time, also after a
+// move that was cut. The record of the first time must count as this home's.
 func TestAHomeThatWasATenantsBeforeBecomesItAgain(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)

@@ -83,8 +83,8 @@ func TestThereAreNoMoreTenantsThanUsers(t *testing.T) {
 	}
 }
 
-// tenantVolume returns options for a data directory with the home of the tenant coder, and its uid. With all, every profile is a
-// tenant, else only coder.
+// tenantVolume returns options for a data directory with the home of the tenant coder, a recorder of messages, and
+// coder's uid. With all, every profile is a tenant; otherwise only coder is.
 func tenantVolume(t *testing.T, all bool) (o Options, said *recorder, uid int) {
 	t.Helper()
 	home := volume(t)
@@ -105,7 +105,7 @@ func tenantVolume(t *testing.T, all bool) (o Options, said *recorder, uid int) {
 	return o, said, uid
 }
 
-// bootTenants does what a start of the container does, and then the starts of the gateways of all profiles.
+// bootTenants does what a start of the container does, and then what the starts of the gateways of all profiles do.
 func bootTenants(t *testing.T, o Options) {
 	t.Helper()
 	boot.Prepare(t.Context(), o.Options)
@@ -125,13 +125,14 @@ func bootTenants(t *testing.T, o Options) {
 	}
 }
 
-// TestTheAgentTakesNoHomeByRenamingIt: the agent renamed the home of a tenant, so that root gave all of it to the agent.
+// TestTheAgentTakesNoHomeByRenamingIt checks that the home of a tenant does not become the agent's, although the agent
+// renames it.
 func TestTheAgentTakesNoHomeByRenamingIt(t *testing.T) {
 	testkit.NeedRoot(t)
 	for name, c := range map[string]struct {
 		all   bool
-		moves [][2]string // in the data directory
-		home  string      // the home afterwards
+		moves [][2]string // renames, as paths in the data directory
+		home  string      // path of the home after the renames
 		said  string
 	}{
 		"to a name of no tenant":                {false, [][2]string{{"profiles/coder", "profiles/foo"}}, "profiles/foo", "hinit isolate apply foo"},
@@ -156,7 +157,7 @@ func TestTheAgentTakesNoHomeByRenamingIt(t *testing.T) {
 			if !strings.Contains(said.text(), c.said) {
 				t.Errorf("said %q", said.text())
 			}
-			for _, m := range slices.Backward(c.moves) { // evil belongs to a tenant by now, so root moves it
+			for _, m := range slices.Backward(c.moves) { // the profile evil belongs to a tenant by now, so root moves its home
 				if m[0] == "profiles" {
 					must(t, os.RemoveAll(o.Home+"/profiles"))
 				}
@@ -171,8 +172,9 @@ func TestTheAgentTakesNoHomeByRenamingIt(t *testing.T) {
 	}
 }
 
-// TestAHomeStaysItsUsersWhenTheConfigurationHasLostTheIsolation: a copy of hinit.yaml was cut, and the next start gave the home of an
-// isolated profile, with the keys in its .env, to the agent's user.
+// TestAHomeStaysItsUsersWhenTheConfigurationHasLostTheIsolation checks that the home of an isolated profile keeps its
+// user although hinit.yaml has lost the isolation, as a copy that was cut. Otherwise the keys in its .env would go to
+// the agent's user.
 func TestAHomeStaysItsUsersWhenTheConfigurationHasLostTheIsolation(t *testing.T) {
 	testkit.NeedRoot(t)
 	for lost, tenants := range map[string]boot.Tenants{
@@ -183,7 +185,7 @@ func TestAHomeStaysItsUsersWhenTheConfigurationHasLostTheIsolation(t *testing.T)
 		for _, place := range []string{"profiles/coder", "profiles/x", "profiles/.x", "cron/coder", "sessions/coder", "cron/auth.json"} {
 			t.Run(lost+" "+strings.ReplaceAll(place, "/", "-"), func(t *testing.T) {
 				o, said, uid := tenantVolume(t, true)
-				must(t, agent().Do(func() error { // the agent renames it
+				must(t, agent().Do(func() error { // the agent renames the home
 					dir := filepath.Dir(o.Home + "/" + place)
 					err := errors.Join(os.Rename(o.Home+"/profiles/coder", o.Home+"/profiles/y"), os.Rename(o.Home+"/profiles/y", o.Home+"/profiles/"+filepath.Base(place)))
 					if filepath.Base(dir) != "profiles" {
@@ -204,8 +206,8 @@ func TestAHomeStaysItsUsersWhenTheConfigurationHasLostTheIsolation(t *testing.T)
 	}
 }
 
-// TestAHomeThatWasGivenBackFollowsTheAgentsUID: the file that marks the home of an isolated profile must not keep the home from an agent
-// that gets another uid later.
+// TestAHomeThatWasGivenBackFollowsTheAgentsUID checks that a home that was given back to the agent follows a later
+// change of the agent's uid. The file that marked the home as isolated must not prevent that.
 func TestAHomeThatWasGivenBackFollowsTheAgentsUID(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -218,8 +220,8 @@ func TestAHomeThatWasGivenBackFollowsTheAgentsUID(t *testing.T) {
 	wantOwner(t, o.Home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", agentUID+1, agentGID))
 }
 
-// TestAHomeThatItsUserCannotWriteIsGivenBack: the home of an isolated profile had mode 0500. hinit isolate gave it back, but not the record
-// of its name, and failed each time.
+// TestAHomeThatItsUserCannotWriteIsGivenBack checks that hinit isolate gives back a home of mode 0500 completely, with
+// the record of its name.
 func TestAHomeThatItsUserCannotWriteIsGivenBack(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -234,7 +236,8 @@ func TestAHomeThatItsUserCannotWriteIsGivenBack(t *testing.T) {
 	}
 }
 
-// TestAHomeIsGivenAwayOnlyFromTheUserItWasSeenWith: the agent exchanged two homes after root had decided about one of them.
+// TestAHomeIsGivenAwayOnlyFromTheUserItWasSeenWith checks that a home is given away only if it still belongs to the
+// user with whom root saw it. The agent may have exchanged two homes meanwhile.
 func TestAHomeIsGivenAwayOnlyFromTheUserItWasSeenWith(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -252,7 +255,7 @@ func TestAHomeIsGivenAwayOnlyFromTheUserItWasSeenWith(t *testing.T) {
 	wantOwner(t, o.Home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", agentUID, agentGID))
 }
 
-// TestACopiedHomeGetsItsOwnUser: root copied a home, so the copy belonged to the user of the original.
+// TestACopiedHomeGetsItsOwnUser checks that a copy that root made of a home gets another user than the original.
 func TestACopiedHomeGetsItsOwnUser(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
@@ -265,12 +268,13 @@ func TestACopiedHomeGetsItsOwnUser(t *testing.T) {
 	wantOwner(t, o.Home+"/profiles/coder/work/deep/file", fmt.Sprintf("%d:%d 0644", uid, uid))
 }
 
-// TestTooManyNamesBesideTheHomesAreAnError: the boot program kept each name that the agent made beside the homes.
+// TestTooManyNamesBesideTheHomesAreAnError checks that too many names in the directory of profiles are an error. The
+// boot program keeps each name, and the agent can make any number.
 func TestTooManyNamesBesideTheHomesAreAnError(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, said, uid := tenantVolume(t, true)
 	write(t, o.Home+"/profiles/x0", "")
-	for i := range fsutil.MaxNames { // links, because some file systems take a millisecond to make an inode
+	for i := range fsutil.MaxNames { // hard links, because some file systems need a millisecond to make an inode
 		must(t, os.Link(o.Home+"/profiles/x0", fmt.Sprintf("%s/profiles/x%d", o.Home, i+1)))
 	}
 	moveHomes(t.Context(), o.Options, "")
@@ -283,7 +287,8 @@ func TestTooManyNamesBesideTheHomesAreAnError(t *testing.T) {
 	wantOwner(t, o.Home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", uid, uid))
 }
 
-// TestHomesOnFileSystemsOfTheirOwnAreTwo: both have the same inode number.
+// TestHomesOnFileSystemsOfTheirOwnAreTwo checks that homes on two file systems count as different, although both have
+// the same inode number.
 func TestHomesOnFileSystemsOfTheirOwnAreTwo(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, _ := tenantVolume(t, true)

@@ -19,7 +19,7 @@ import (
 type fakeInit struct {
 	Supervisor
 	slots    map[string]client.Slot
-	refuse   error // what every question is answered with
+	refuse   error // error that each request gets
 	waits    map[string]error
 	commands []string
 }
@@ -49,7 +49,7 @@ func (f *fakeInit) SlotWait(ctx context.Context, dir, until string) (client.Slot
 		return s, err
 	}
 	if run, err := strconv.ParseUint(until[1:], 10, 64); err == nil && s.Run > run {
-		return s, nil // it has left that run
+		return s, nil // the slot has left that run
 	}
 	if err, known := f.waits[filepath.Base(dir)+" "+until[:1]]; known {
 		return s, err
@@ -63,8 +63,8 @@ func (f *fakeInit) ControlScanner(_ context.Context, flags string) error {
 	return f.refuse
 }
 
-// scanDir makes a scan directory and its PID 1, with the slots up, down, told (which announces readiness) and stray (unsupervised),
-// and changes to it.
+// scanDir makes a scan directory and its PID 1. The slots are up, down, told (which announces readiness) and stray (not
+// supervised).
 func scanDir(t *testing.T) *fakeInit {
 	t.Helper()
 	dir := t.TempDir()
@@ -156,7 +156,7 @@ func TestToolsAnswerAsThoseOfS6(t *testing.T) {
 		"s6-svscanctl -Q .":                {100, "", "s6-svscanctl: usage: s6-svscanctl [ -zabhitqnN ] svscandir\n"},
 	} {
 		t.Run(words, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { // no time passes while a tool counts the seconds
+			synctest.Test(t, func(t *testing.T) { // virtual time: the tools count seconds
 				init := scanDir(t)
 				init.waits = map[string]error{
 					"up u": nil, "down d": nil, "down D": nil, "down u": &client.Error{Kind: client.KindPermanent, Message: "it is parked"},
@@ -247,7 +247,7 @@ func TestWhoMayNotIsToldSo(t *testing.T) {
 	}
 }
 
-// restarting is a PID 1 whose services restart before anybody can wait for that.
+// restarting is a PID 1 whose services are up again before a client can see their end.
 type restarting struct{ *fakeInit }
 
 func (r restarting) SlotControl(ctx context.Context, dir, flags string) error {
@@ -258,7 +258,7 @@ func (r restarting) SlotControl(ctx context.Context, dir, flags string) error {
 }
 
 func TestARestartIsSeenThoughItWasFasterThanTheWait(t *testing.T) {
-	// The end is seen although the service is up again.
+	// The tool must notice the end although the service is up again.
 	for _, words := range []string{"-wr -T 20000 -r up", "-wd -T 20000 -k up", "-wD -T 20000 -k up"} {
 		init := restarting{scanDir(t)}
 		var out, errs strings.Builder

@@ -52,7 +52,7 @@ func TestLineIsTheOneOfS6(t *testing.T) {
 	}
 }
 
-// allFields is the list in s6-svstat's usage, and pgid.
+// allFields lists the fields in the usage text of s6-svstat, and pgid.
 const allFields = "up,wantedup,normallyup,ready,paused,pid,exitcode,signal,signum,updownsince,readysince,updownfor,readyfor,pgid"
 
 func TestFieldsAreThoseOfS6(t *testing.T) {
@@ -86,7 +86,7 @@ func TestFieldsAreThoseOfS6(t *testing.T) {
 	}
 }
 
-// The older way in which the agent reads a status.
+// pidInParentheses is the older expression by which the agent reads a status.
 var pidInParentheses = regexp.MustCompile(`\(pid (\d+)\)`)
 
 func FuzzBothKindsOfCallersUnderstandEveryStatus(f *testing.F) {

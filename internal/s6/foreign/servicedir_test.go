@@ -8,7 +8,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// The name is given to another service between the two openings.
+// A service must not get the logger of another one, although its directory gets another's name between the two
+// openings.
 func TestAServiceDoesNotGetTheLoggerOfAnother(t *testing.T) {
 	base := t.TempDir()
 	open := func(path string) *Directory {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// files is a service directory in memory. Files are executable; a name that ends in a slash is a directory.
+// files is a service directory in memory. All files are executable. A name that ends in a slash is a directory.
 type files map[string]string
 
 func (f files) Lstat(name string) (fs.FileInfo, error) {
@@ -83,7 +83,7 @@ func TestADirectoryWithoutAProgramIsBroken(t *testing.T) {
 	}
 }
 
-// FuzzReadDefinition checks that any directory gives a usable definition.
+// FuzzReadDefinition checks that a service directory with any content gives a usable definition.
 func FuzzReadDefinition(f *testing.F) {
 	f.Add("", "5000\n", "0", "SIGTERM", "HUP\n", "3\n")
 	f.Add("#!/bin/sh", "-1", "99999999999999999999", "65", "", "2147483648")

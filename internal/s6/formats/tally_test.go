@@ -9,7 +9,7 @@ import (
 )
 
 func TestDeathsAreCountedAsS6CountsThem(t *testing.T) {
-	// s6 2.11.3 wrote this for an exit with 3, a SIGKILL and a SIGTERM.
+	// s6 2.11.3 wrote this death tally for an exit with 3, a SIGKILL and a SIGTERM.
 	want := "400000006b022010267676030300" + "400000006b02201208ef03ef8909" + "400000006b02201326d6b44d8f0f"
 	raw, err := hex.DecodeString(want)
 	if err != nil {

@@ -20,12 +20,12 @@ import (
 	"hinit/supervisor"
 )
 
-// host is a PID 1 that records its calls. Every registered service is up.
+// host is a PID 1 that records the calls that it gets. Every registered service is up.
 type host struct {
 	mu       sync.Mutex
 	services []*supervisor.Service
 	asked    []string
-	slow     chan struct{} // while it is open, commands wait for their context
+	slow     chan struct{} // while this channel is open, commands wait for their context
 }
 
 func (h *host) note(format string, args ...any) error {
@@ -81,7 +81,7 @@ func (h *host) take() string {
 	return asked
 }
 
-// begin opens an S6 with a gateway, the container's slot and a foreign service.
+// begin opens an S6 with a gateway, the slot of the container's CMD and a service of the agent's.
 func begin(t *testing.T, h *host) (s *S6, scan string) {
 	t.Helper()
 	dir := t.TempDir()

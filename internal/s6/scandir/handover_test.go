@@ -17,7 +17,8 @@ import (
 	"hinit/supervisor"
 )
 
-// successor ends a scanner and begins another from its handover. It copies the files, because the end of the first closes them.
+// successor ends a scanner and opens another with its handover. It duplicates the files first, because the end of the
+// old scanner closes them.
 func successor(t *testing.T, h *host, g Layout, old *Scanner, stop context.CancelFunc) *Scanner {
 	t.Helper()
 	release, err := old.Hold()
@@ -47,7 +48,7 @@ func successor(t *testing.T, h *host, g Layout, old *Scanner, stop context.Cance
 	return resume(t, h, g, in)
 }
 
-// files returns all files of a handover.
+// files returns pointers to all files in a handover.
 func files(in *Handover) []**os.File {
 	list := []**os.File{&in.Lock}
 	for _, service := range in.Pairs {
@@ -70,7 +71,7 @@ func resume(t *testing.T, h *host, g Layout, in *Handover) *Scanner {
 	return next
 }
 
-// first opens a scanner; the returned function ends it.
+// first opens a scanner. The returned function ends it.
 func first(t *testing.T, h *host, g Layout) (*Scanner, context.CancelFunc) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -83,7 +84,7 @@ func first(t *testing.T, h *host, g Layout) (*Scanner, context.CancelFunc) {
 var loggedFiles = map[string]string{"run": "#!/bin/sh\n", "finish": "#!/bin/sh\n", "log/run": "#!/bin/sh\n"}
 
 func TestASuccessorFindsWhatIsThereAndMakesNothingAnew(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	g, h := room(t), newHost()
 	g.Env = []string{"A=1"}
 	s, stop := first(t, h, g)
@@ -168,7 +169,7 @@ func TestWhatIsRemovedDuringAReexecutionIsNoticed(t *testing.T) {
 	release()
 	<-s.Ended()
 
-	h = newHost() // that has heard nothing yet
+	h = newHost() // a new host that has got no calls yet
 	for _, name := range []string{"gone", "replaced"} {
 		must(t, h.Register(t.Context(), supervisor.Unit{Name: name}, supervisor.WantUp))
 	}
@@ -198,7 +199,7 @@ func names(s *Scanner) [5]string {
 	return out
 }
 
-// Earlier generations wrote these names: a changed one loses their state.
+// The names in the JSON must stay. Older versions wrote them, and a changed name would lose their state.
 func TestTheNamesOnTheWireStay(t *testing.T) {
 	const wire = `{"Slots":[{"Name":"a","Kind":2,"ID":{"dev":1,"ino":2},"Link":{"dev":3,"ino":4},"Exports":[["K","v"]]}],` +
 		`"Pairs":[{"Name":"a","Leaving":true,"Service":{"Path":"/a","ID":{"dev":1,"ino":2},"Root":true,"Pin":-1,"Said":"x"},` +

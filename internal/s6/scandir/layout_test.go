@@ -60,7 +60,8 @@ func TestTheDirectoriesOfS6AreMadeAfresh(t *testing.T) {
 	}
 }
 
-// A directory that the image made stays the same one: a user who may not write above it can answer as s6, too.
+// A scan directory that the image has made must be used as it is. A user who may not write in its parent can act as s6,
+// too.
 func TestTheDirectoryOfTheImageIsUsed(t *testing.T) {
 	g := room(t)
 	must(t, os.MkdirAll(g.Scan, 0o755))
@@ -105,7 +106,8 @@ func TestASecondScannerLeavesTheFirstAlone(t *testing.T) {
 	}
 }
 
-// A directory of the image can't be moved aside, and takes long to empty.
+// The container must start although the agent has filled a scan directory that can't be moved aside and takes long to
+// empty.
 func TestAScanDirectoryThatTheAgentHasFilledDoesNotKeepTheContainerFromStarting(t *testing.T) {
 	g := room(t)
 	for i := range fewFiles + 1 {
@@ -126,8 +128,8 @@ func TestAScanDirectoryThatTheAgentHasFilledDoesNotKeepTheContainerFromStarting(
 	open(t, newHost(), g)
 }
 
-// The agent owns the directory around the scan directory. It gave a directory of root's the name of one that was moved aside, and root
-// removed it at the next boot.
+// Root must not remove a directory because of its name. The agent owns the directory around the scan directory, and can
+// give root's directory the name of an old scan directory that hinit has moved aside.
 func TestRootRemovesNothingThatTheAgentHasRenamed(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -155,7 +157,8 @@ func TestRootRemovesNothingThatTheAgentHasRenamed(t *testing.T) {
 	}
 }
 
-// The agent moved a directory of root's, which it could not remove, into the scan directory. Root removed it at the next start.
+// Root must not remove a directory of root's in the scan directory. The agent can move one there, although it can't
+// remove it.
 func TestRootRemovesNothingThatTheAgentHasMovedIntoTheScanDirectory(t *testing.T) {
 	testkit.NeedRoot(t)
 	g := room(t)

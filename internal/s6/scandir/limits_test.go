@@ -12,7 +12,7 @@ import (
 
 const fewServices = 50
 
-// makeMany makes n directories, with a run if run is set.
+// makeMany makes n service directories. With run, each has a run script.
 func makeMany(t *testing.T, g Layout, format string, n int, run bool) {
 	t.Helper()
 	must(t, g.Agent.Do(func() error {
@@ -75,14 +75,14 @@ func TestDirectoriesWithoutEndThatAreNotInOrderAreNotAllNamed(t *testing.T) {
 }
 
 func TestServicesThatDoNotEndTakeTheRoomOfNewOnes(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	g, h := room(t), newHost()
 	g.mostServices = fewServices
 	s := open(t, h, g)
 	makeMany(t, g, "first-%d", fewServices, true)
 	must(t, s.Scan(t.Context()))
 	var names []string
-	for i := range fewServices { // the host's services are forgotten only when Observe says so
+	for i := range fewServices { // the host forgets services only when Observe says so
 		names = append(names, fmt.Sprintf("first-%d", i))
 		must(t, os.RemoveAll(filepath.Join(g.Scan, names[i])))
 	}

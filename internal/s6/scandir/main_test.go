@@ -29,21 +29,21 @@ func TestMain(m *testing.M) {
 // agentUID and agentGID own the scan directory when root runs the tests.
 const agentUID, agentGID = 10000, 10000
 
-// mainHermes is a slot without a service.
+// mainHermes is the name of a slot without a service.
 const mainHermes = "main-hermes"
 
-// host is a fake PID 1: every registered service that is wanted up is up.
+// host is a fake PID 1. Every registered service that is wanted up is up.
 type host struct {
 	mu       sync.Mutex
 	services map[string]*supervisor.Service
 	units    map[string]supervisor.Unit
 	taken    map[string]string
-	gateways []string // that were registered, with "+" for those that start
+	gateways []string // registered gateways, with "+" if they are to start
 	gone     []string
 	events   []string
 	said     []string
-	deny     error // of Gateway
-	full     error // of Room
+	deny     error // error that Gateway returns
+	full     error // error that Room returns
 }
 
 func newHost() *host {
@@ -145,7 +145,7 @@ func (h *host) Say(format string, args ...any) {
 	h.said = append(h.said, fmt.Sprintf(format, args...))
 }
 
-// see runs look while nothing changes the host.
+// see runs look while the host can't change.
 func (h *host) see(look func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -230,7 +230,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// patience is the deadline of all polls.
+// patience is the longest time that a test waits for something that must happen.
 const patience = 2 * time.Minute
 
 func until(t *testing.T, what string, cond func() bool) {
@@ -243,8 +243,8 @@ func until(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// lay makes a service directory as its owner would. A name that ends in a slash is a directory, a text that begins with #! a
-// program.
+// lay makes a service directory as its owner would. A name that ends in a slash is a directory. A text that begins with
+// #! is a program.
 func lay(t *testing.T, g Layout, name string, files map[string]string) string {
 	t.Helper()
 	dir := filepath.Join(g.Scan, name)
@@ -272,7 +272,7 @@ func layAt(dir string, files map[string]string) error {
 	return nil
 }
 
-// Has reports whether there is a slot, or will be one.
+// Has reports whether there is a slot, or one is queued.
 func (s *Scanner) Has(name string) bool {
 	return s.queue.has(name) || s.table.Load().byName[name] != nil
 }

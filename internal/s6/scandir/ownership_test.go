@@ -9,7 +9,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// roots makes a service directory that only root can write.
+// roots makes a service directory that only root can change.
 func roots(t *testing.T, g Layout, name string) string {
 	t.Helper()
 	dir := filepath.Join(g.Scan, name)
@@ -21,7 +21,7 @@ func roots(t *testing.T, g Layout, name string) string {
 }
 
 func TestAServiceWhoseEnvironmentTheAgentCanWriteDoesNotRunAsRoot(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	testkit.NeedRoot(t)
 	g, h := room(t), newHost()
 	s := open(t, h, g)
@@ -96,7 +96,7 @@ func TestAServiceThatRootGivesAwayIsNotRunAsRootAnyMore(t *testing.T) {
 	give(agentUID, agentGID)
 	must(t, os.Chown(closed+"/run", agentUID, agentGID))
 	for _, name := range []string{"given", "closed"} {
-		must(t, s.Refresh(t.Context(), name)) // as at the end of every run
+		must(t, s.Refresh(t.Context(), name)) // as happens at the end of every run
 	}
 	for _, name := range []string{"given", "given/log", "closed"} {
 		if u := h.unit(name); u.Spec.Cred == nil || u.OpenDir != nil {

@@ -24,9 +24,10 @@ func (l Layout) exists(name string) bool {
 	return err == nil
 }
 
-// Reported: the boot took 46 seconds with 2,000 services, and s6-svc said "no such directory" of a slot that the status had shown.
+// A slot that the status shows but that is still queued must be made as soon as a client asks for it. With 2,000
+// services the queue takes long, and s6-svc would say "no such directory".
 func TestASlotInTheQueueIsThereWhenSomebodyLooks(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	g, h := room(t), newHost()
 	s := open(t, h, g)
 	names := enqueueMany(s, 300)
@@ -80,7 +81,8 @@ func TestASlotThatTheAgentMakesBeforeItsTurnStays(t *testing.T) {
 	}
 }
 
-// Reported: docker run IMAGE true took 0.1 s longer than without an init, half of that for files without an early reader.
+// The queue must first make the run scripts of all slots. Other files have no early reader, and writing them at once
+// delayed docker run IMAGE true by 0.05 s.
 func TestASlotInTheQueueGetsItsDefinitionFirst(t *testing.T) {
 	g, h := room(t), newHost()
 	g.completeAfter = time.Hour
@@ -117,7 +119,8 @@ func TestASlotInTheQueueGetsItsDefinitionFirst(t *testing.T) {
 func TestASuccessorMakesWhatWasInTheQueue(t *testing.T) {
 	g, h := room(t), newHost()
 	s, stop := first(t, h, g)
-	must(t, s.do(context.Background(), func() { enqueueMany(s, 40) })) // it makes none meanwhile
+	// enqueues all at once, so that the queue makes none meanwhile
+	must(t, s.do(context.Background(), func() { enqueueMany(s, 40) }))
 	next := successor(t, h, g, s, stop)
 	<-next.WhenQueued()
 	if !g.exists("gateway-p000/down") || !g.exists("gateway-p039/down") || !next.Has("gateway-p039") {
@@ -125,12 +128,12 @@ func TestASuccessorMakesWhatWasInTheQueue(t *testing.T) {
 	}
 }
 
-// Reported: a profile that was made while the disk of /run was full never got a slot.
+// A slot that could not be made because the disk of /run was full must be made when the disk has space again.
 func TestASlotThatCouldNotBeMadeIsMadeWhenTheDiskIsWellAgain(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	g, h := room(t), newHost()
 	s := open(t, h, g)
-	must(t, os.Chmod(g.Scan, 0o555)) // only root makes anything there, and slots are made as the agent's user
+	must(t, os.Chmod(g.Scan, 0o555)) // now only root can make files there, and slots are made as the agent's user
 	if err := s.Publish(t.Context(), "gateway-a", gatewayFiles, true); err == nil {
 		t.Fatal("a slot was made where nothing can be")
 	}

@@ -105,7 +105,7 @@ func TestAGatewayThatTheAgentRegistersIsTheNativeOne(t *testing.T) {
 	if !s.Has("gateway-half") || !s.Has("gateway-up") || s.Has("gateway-new.tmp") {
 		t.Errorf("slots: %v", s.Slots())
 	}
-	// The slot that the agent wrote stays when its profile appears.
+	// A slot that the agent has made must stay as it is when its profile appears.
 	must(t, s.Publish(t.Context(), "gateway-up", gatewayFiles, true))
 	if _, err := os.Stat(g.Scan + "/gateway-up/down"); err == nil {
 		t.Error("a slot of the agent's was changed")
@@ -134,7 +134,7 @@ func TestARegisteredGatewayHasWhatItsRunExports(t *testing.T) {
 	if h.heard("exports C with words that only a shell understands") != 1 {
 		t.Errorf("nobody was told of C: %v", h.said)
 	}
-	// hinit's own slot has no exports, and neither has its successor.
+	// A slot that hinit made has no exports, and neither has it after a restart of the scanner.
 	must(t, s.Publish(t.Context(), "gateway-b", gatewayFiles, true))
 	if got := s.Exports()["gateway-b"]; got != nil {
 		t.Errorf("a slot of hinit's own exports %v", got)
@@ -144,7 +144,7 @@ func TestARegisteredGatewayHasWhatItsRunExports(t *testing.T) {
 	if got := s.Exports()["gateway-a"]; got != nil {
 		t.Errorf("without a slot it exports %v", got)
 	}
-	// A run that is too long is a gateway's all the same.
+	// A slot whose run script is too long to read still belongs to the gateway.
 	lay(t, g, "gateway-a", map[string]string{"run": "export A=1\n" + strings.Repeat("#\n", maxRun), "down": ""})
 	must(t, s.Scan(t.Context()))
 	if got := s.Exports()["gateway-a"]; !s.Has("gateway-a") || got != nil || h.heard("gateway-a: what its run exports is not taken over") != 1 {
@@ -170,7 +170,7 @@ func TestASlotThatTheAgentIsMakingIsLeftToTheAgent(t *testing.T) {
 	for i, temp := range []string{".gateway-a.tmp", "gateway-b.tmp"} {
 		name := []string{"gateway-a", "gateway-b"}[i]
 		fresh := lay(t, g, temp, map[string]string{"run": "#!/bin/sh\n", "down": "", "mine": ""})
-		late := time.Now().Add(makingTime - time.Second) // so that the agent may take twice its time where all is slow
+		late := time.Now().Add(makingTime - time.Second) // on a slow machine the agent may use up to twice its time
 		must(t, os.Chtimes(fresh, late, late))
 		must(t, s.Publish(t.Context(), name, gatewayFiles, true))
 		if _, err := os.Lstat(filepath.Join(g.Scan, name)); !os.IsNotExist(err) {
@@ -182,7 +182,7 @@ func TestASlotThatTheAgentIsMakingIsLeftToTheAgent(t *testing.T) {
 			t.Errorf("%s: %v, known: %v", name, err, s.Has(name))
 		}
 	}
-	// An old temporary name, or one that goes, does not count.
+	// A temporary name that is old, or that disappears, must not delay the slot.
 	temp := lay(t, g, ".gateway-c.tmp", map[string]string{"run": "#!/bin/sh\n"})
 	must(t, s.Publish(t.Context(), "gateway-c", gatewayFiles, true))
 	past := time.Now().Add(-time.Hour)
@@ -202,7 +202,7 @@ func TestARemovedSlotIsNoticedWithoutAScan(t *testing.T) {
 	}
 	must(t, os.RemoveAll(g.Scan+"/gateway-a"))
 	must(t, os.Rename(g.Scan+"/gateway-b", g.Scan+"/.gateway-b"))
-	// A new directory of the same name is another slot, even with the old inode number.
+	// A new directory of the same name is a new slot, even if it has the old inode number.
 	must(t, os.RemoveAll(g.Scan+"/gateway-c"))
 	lay(t, g, "gateway-c", map[string]string{"run": "#!/bin/sh\n"})
 	until(t, "all three are noticed", func() bool {
@@ -280,7 +280,7 @@ func TestRegisteringAndUnregisteringAllAtOnceLeavesNothing(t *testing.T) {
 }
 
 func TestAForeignDirectoryIsSupervisedAsItDefines(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	g, h := room(t), newHost()
 	s := open(t, h, g)
 	dir := lay(t, g, "foo", map[string]string{
@@ -304,7 +304,7 @@ func TestAForeignDirectoryIsSupervisedAsItDefines(t *testing.T) {
 	if err != nil || slot.Native() || slot.Fixed() || slot.ReloadSignal() != 12 || slot.NormallyUp() {
 		t.Errorf("%+v, %v", slot, err)
 	}
-	// A change takes effect at the next start, without a scan.
+	// A change must apply at the next start, without a scan.
 	must(t, os.Remove(dir+"/timeout-kill"))
 	until(t, "the change is noticed", func() bool { return h.unit("foo").Policy.KillNever })
 	must(t, os.RemoveAll(dir))
@@ -317,13 +317,13 @@ func TestTheDeathsOfAForeignServiceAreCounted(t *testing.T) {
 	dir := lay(t, g, "foo", map[string]string{"run": "#!/bin/sh\n", "log/run": "#!/bin/sh\n", "max-death-tally": "2\n"})
 	must(t, os.Mkdir(dir+"/supervise", 0o777))
 	must(t, os.Chmod(dir+"/supervise", 0o777))
-	must(t, os.WriteFile(dir+"/"+formats.TallyFile, make([]byte, 140), 0o644)) // of an earlier supervisor
+	must(t, os.WriteFile(dir+"/"+formats.TallyFile, make([]byte, 140), 0o644)) // a tally of an earlier supervisor
 	must(t, s.Scan(t.Context()))
 	if _, err := os.Lstat(dir + "/" + formats.TallyFile); !os.IsNotExist(err) {
 		t.Errorf("what another supervisor counted is still there: %v", err)
 	}
 	deaths := func(dir string) []formats.Death {
-		tally, _ := os.ReadFile(dir + "/" + formats.TallyFile) // none at first
+		tally, _ := os.ReadFile(dir + "/" + formats.TallyFile) // no file at first
 		return formats.Deaths(tally)
 	}
 	for code := range 4 {
@@ -338,7 +338,7 @@ func TestTheDeathsOfAForeignServiceAreCounted(t *testing.T) {
 	if got := deaths(dir); len(got) != 2 || got[0].Code != 2 || got[1].Code != 3 {
 		t.Errorf("the last two deaths are %+v", got)
 	}
-	// A link that leads out is not followed, and affects no other service.
+	// A link that leads out of the directory must not be followed, and must affect no other service.
 	outside := t.TempDir()
 	must(t, os.RemoveAll(dir+"/supervise"))
 	must(t, os.Symlink(outside, dir+"/supervise"))
@@ -352,7 +352,8 @@ func TestTheDeathsOfAForeignServiceAreCounted(t *testing.T) {
 	}
 }
 
-// The agent owns supervise and links the tally to a file of root's.
+// Root must not write the death tally where the agent can put a link to root's file, as in a supervise directory of its
+// own.
 func TestRootCountsNoDeathsWhereTheAgentCanWrite(t *testing.T) {
 	g, h := room(t), newHost()
 	if !g.Agent.Switches() {
@@ -368,7 +369,7 @@ func TestRootCountsNoDeathsWhereTheAgentCanWrite(t *testing.T) {
 	must(t, s.Scan(t.Context()))
 	must(t, os.Link(secret, dir+"/"+formats.TallyFile))
 	s.Observe(supervisor.Record{Service: "foo", Exit: &supervisor.Exit{PID: 10, Code: 1, At: time.Now()}})
-	must(t, s.Prune(t.Context())) // comes after it
+	must(t, s.Prune(t.Context())) // returns after the tally would have been written
 	must(t, s.Prune(t.Context()))
 	info, err := os.Lstat(dir + "/" + formats.TallyFile)
 	if err != nil || info.Size() != 28 || info.Mode().Perm() != 0o600 {
@@ -377,7 +378,7 @@ func TestRootCountsNoDeathsWhereTheAgentCanWrite(t *testing.T) {
 	if u := h.unit("foo"); u.Spec.Cred != nil {
 		t.Errorf("the service was to be root's: %+v", u.Spec.Cred)
 	}
-	// Root counts where supervise is root's too.
+	// If supervise belongs to root, root must write the tally.
 	must(t, os.Remove(dir+"/"+formats.TallyFile))
 	must(t, os.Chown(dir+"/supervise", 0, 0))
 	s.Observe(supervisor.Record{Service: "foo", Exit: &supervisor.Exit{PID: 11, Code: 1, At: time.Now()}})
@@ -396,7 +397,7 @@ func TestOnlyWhoSaysThatItIsReadyIsStartedAgainAtOnce(t *testing.T) {
 }
 
 func TestALoggerGetsWhatTheServiceWrites(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	g, h := room(t), newHost()
 	s := open(t, h, g)
 	dir := lay(t, g, "foo", map[string]string{"run": "#!/bin/sh\n", "log/run": "#!/bin/sh\n"})
@@ -415,7 +416,7 @@ func TestALoggerGetsWhatTheServiceWrites(t *testing.T) {
 	if slot, err := s.Find(t.Context(), dir+"/log"); err != nil || slot.Name != "foo/log" {
 		t.Errorf("%v, %v", slot, err)
 	}
-	// The service ends first; only then the logger reads the end of its input.
+	// The service must end first. Only then the logger reads the end of its input.
 	must(t, os.RemoveAll(dir))
 	until(t, "the service is removed", func() bool { return !h.has("foo") })
 	s.Observe(supervisor.Record{Service: "foo", Dropped: true})
@@ -427,7 +428,7 @@ func TestALoggerGetsWhatTheServiceWrites(t *testing.T) {
 }
 
 func TestABrokenDirectoryHurtsNoOther(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	g, h := room(t), newHost()
 	s := open(t, h, g)
 	h.taken["taken"] = "the name is taken"
@@ -490,7 +491,7 @@ func TestOnlyWhatRootAloneCanHaveWrittenRunsAsRoot(t *testing.T) {
 			t.Errorf("%s runs as root: %v (known: %v)", name, root, h.has(name))
 		}
 	}
-	// The pinned directory is run, whatever its name means by then.
+	// The directory that was checked must be run, although its name now leads to another one.
 	u := h.unit("roots")
 	must(t, os.Rename(g.Scan+"/roots", g.Scan+"/.roots"))
 	lay(t, g, "roots", map[string]string{"run": "#!/bin/sh\nevil\n"})

@@ -58,8 +58,8 @@ func TestTheTableIsSortedFilteredAndGrouped(t *testing.T) {
 		{nil, "c a b"},
 		{[]string{">"}, "a b c"},
 		{[]string{">", "i"}, "c b a"},
-		{[]string{">", ">", ">", ">"}, "b c a"}, // by restarts
-		{[]string{"<"}, "c a b"},                // by memory
+		{[]string{">", ">", ">", ">"}, "b c a"}, // sorted by restarts
+		{[]string{"<"}, "c a b"},                // sorted by memory
 		{[]string{"/", "D", "e", "a", "f"}, "c"},
 		{[]string{"/", "!", "d", "e", "a", "f"}, "a b"},
 		{[]string{"/", "u", "p", "space", "-", "a"}, "a"},
@@ -167,7 +167,7 @@ func TestTheOrderForAGroupIsForItsServices(t *testing.T) {
 	if got := given(typeIn(m, "r", "y")); got != "[{restart gateway-c} {restart gateway-a}]" {
 		t.Errorf("an order: %s", got)
 	}
-	typeIn(m, "down", "f") // of the group of the service
+	typeIn(m, "down", "f") // folds the group of the service
 	if text = plain(m.Frame()); !strings.Contains(text, "> ▸ @payments: 2 of 2 up, 1 in trouble\n  ▾ of no group") || names(m) != "b" {
 		t.Errorf("folded:\n%s", text)
 	}
@@ -182,7 +182,7 @@ func TestTheOrderForAGroupIsForItsServices(t *testing.T) {
 	}
 }
 
-// A pattern that hinit restart takes found nothing in top, and @pay showed the services of payments too.
+// The filter must take the same patterns as hinit restart, and @pay must not match the group payments.
 func TestTheFilterTakesThePatternsOfTheCommandLine(t *testing.T) {
 	services := few()
 	services[0].Group, services[2].Group = "pay", "payments"
@@ -268,7 +268,7 @@ func TestAHostThatDoesNotAnswerIsShown(t *testing.T) {
 	}
 }
 
-// TestTheKeyThatQuitsIsShown: on 80 columns and on 40, in each pane.
+// TestTheKeyThatQuitsIsShown checks that every pane shows the keys to quit and for help, on 80 and on 40 columns.
 func TestTheKeyThatQuitsIsShown(t *testing.T) {
 	for _, width := range []int{40, 80} {
 		for _, key := range []string{"esc", "d", "l", "e"} {
@@ -351,12 +351,12 @@ func TestLongLinesOfALogHoldUpNoFrame(t *testing.T) {
 
 func TestTheMouseChooses(t *testing.T) {
 	m := scene(100, 20, few(), "l")
-	m.Click(5, 3) // the second row
+	m.Click(5, 3) // clicks on the second row
 	if !strings.Contains(plain(m.Frame()), "> gateway-a") {
 		t.Errorf("a row:\n%s", plain(m.Frame()))
 	}
-	m.Click(3, 1)              // NAME
-	if names(m) != "a b c a" { // the last is the pane's title
+	m.Click(3, 1)              // clicks on the head of the column NAME
+	if names(m) != "a b c a" { // the last word is the title of the pane
 		t.Errorf("a head: %s\n%s", names(m), plain(m.Frame()))
 	}
 	m.Wheel(3, 1)

@@ -8,7 +8,7 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// palette is what the roles are in a picture: the colour of the text.
+// palette has the colours of a picture, for the background, the text and each role.
 type palette struct {
 	paper, ink, chosen string
 	roles              map[frame.Role]string
@@ -25,7 +25,7 @@ var palettes = map[bool]palette{
 	}},
 }
 
-// The sizes of a picture, in pixels.
+// Sizes in a picture, in pixels.
 const (
 	cellWidth  = 7.8
 	lineHeight = 18
@@ -33,7 +33,7 @@ const (
 	fontSize   = 13
 )
 
-// picture draws a frame as one, for a dark or a light page. Each line is one text element with the line's text.
+// picture draws a frame as an SVG for a dark or a light page. Each line is one text element.
 func picture(f frame.Frame, dark bool, about string) string {
 	p := palettes[dark]
 	width, height := 2*margin+int(float64(f.Width)*cellWidth+1), 2*margin+min(len(f.Lines), f.Height)*lineHeight

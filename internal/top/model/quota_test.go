@@ -7,8 +7,8 @@ import (
 	"hinit/client"
 )
 
-// TestTheScreenSaysThatAProfileHasTooMuchOnTheDisk: the rows of the stopped and of the warned profile say so, and the pane has
-// the whole text.
+// TestTheScreenSaysThatAProfileHasTooMuchOnTheDisk checks that the rows of a stopped and of a warned profile name the
+// disk, and that the pane shows the whole reason.
 func TestTheScreenSaysThatAProfileHasTooMuchOnTheDisk(t *testing.T) {
 	stopped, warned := up("coder"), up("writer")
 	code := 0

@@ -60,7 +60,7 @@ func scene(width, height int, services []client.Service, keys ...string) *model.
 	return m
 }
 
-// measure gives the services of a host twelve measurements.
+// measure adds twelve measurements to the services of a host.
 func measure(m *model.Model, host int, services []client.Service) {
 	for at := range 12 {
 		used := make(map[string]procusage.Usage)
@@ -75,7 +75,8 @@ func measure(m *model.Model, host int, services []client.Service) {
 	}
 }
 
-// TestThePictureIsTheScreen: WRITE_PICTURE=1 draws it again.
+// TestThePictureIsTheScreen compares the pictures in the docs with the screen. With WRITE_PICTURE=1 it draws them
+// again.
 func TestThePictureIsTheScreen(t *testing.T) {
 	for name, scene := range map[string]*model.Model{
 		"top":       scene(124, 26, fifty(), "d"),
@@ -192,7 +193,7 @@ func obeyed(t *testing.T, f frame.Frame) {
 	}
 }
 
-// plain returns the text of a frame without its colours, and without spaces at the ends of lines.
+// plain returns the text of a frame without colours and without spaces at the ends of lines.
 func plain(f frame.Frame) string {
 	var b strings.Builder
 	for i := range min(len(f.Lines), f.Height) {
