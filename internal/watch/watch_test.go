@@ -11,8 +11,9 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// TestARenamedDirectoryKeepsTheWatchOfItsNewName asks for the watch of the new name between the event of the parent and the event
-// of the directory itself.
+// TestARenamedDirectoryKeepsTheWatchOfItsNewName checks that a renamed directory is watched under its new name. The
+// watch is requested between the event of the parent and the event of the directory itself, and the second event must
+// not remove it.
 func TestARenamedDirectoryKeepsTheWatchOfItsNewName(t *testing.T) {
 	t.Parallel()
 	var h Set
@@ -50,7 +51,7 @@ func TestARenamedDirectoryKeepsTheWatchOfItsNewName(t *testing.T) {
 	if err := os.Rename(novel, story); err != nil {
 		t.Fatal(err)
 	}
-	if ev := next(); ev.Name != novel || !h.IsDir(ev) { // the next ones are held back until the test takes them
+	if ev := next(); ev.Name != novel || !h.IsDir(ev) { // the test receives the next events later
 		t.Fatalf("got %v", ev)
 	}
 	watch(story)
@@ -63,7 +64,8 @@ func TestARenamedDirectoryKeepsTheWatchOfItsNewName(t *testing.T) {
 	}
 }
 
-// TestAFloodOfChangesIsReportedAsLost makes more changes than the kernel's queue holds before it reads the first event.
+// TestAFloodOfChangesIsReportedAsLost checks that an overflow is reported when more changes happen than the kernel's
+// queue holds before the first event is read.
 func TestAFloodOfChangesIsReportedAsLost(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
@@ -91,7 +93,7 @@ func TestAFloodOfChangesIsReportedAsLost(t *testing.T) {
 	if err := os.WriteFile(names[0], nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for i := range room { // each rename is two events
+	for i := range room { // each rename makes two events
 		if err := os.Rename(names[i%2], names[(i+1)%2]); err != nil {
 			t.Fatal(err)
 		}
@@ -108,8 +110,8 @@ func TestAFloodOfChangesIsReportedAsLost(t *testing.T) {
 	}
 }
 
-// TestAFloodOfChangesTakesNoProcessor: an agent wrote to two files of its home in turn, and PID 1 read each change. That took twice the
-// processor time of the agent's own.
+// TestAFloodOfChangesTakesNoProcessor checks that PID 1 pauses between reads of changes. An agent that writes to two
+// files in turn would otherwise make PID 1 use twice the agent's own processor time.
 func TestAFloodOfChangesTakesNoProcessor(t *testing.T) {
 	t.Parallel()
 	var h Set
@@ -122,7 +124,7 @@ func TestAFloodOfChangesTakesNoProcessor(t *testing.T) {
 		t.Fatal(err)
 	}
 	const changes = 3000
-	for i := range changes { // the kernel keeps them
+	for i := range changes { // the kernel's queue keeps them
 		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(i%2)), []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -131,7 +131,8 @@ func TestAProgramThatFailsOrHangs(t *testing.T) {
 	}
 }
 
-// TestTheListHasWhatServicesUse: the process of this test is the service.
+// TestTheListHasWhatServicesUse checks that the list shows the memory that services use and can be sorted by it. The
+// process of the test stands for a service.
 func TestTheListHasWhatServicesUse(t *testing.T) {
 	mine, other := coder(), coder()
 	mine.PID = os.Getpid()

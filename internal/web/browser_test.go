@@ -33,7 +33,7 @@ type browser struct {
 	mu       sync.Mutex
 	next     int
 	waiting  map[int]chan json.RawMessage
-	problems []string // what the console said, or the page threw
+	problems []string // errors of the console, and exceptions of the page
 }
 
 func newBrowser(t *testing.T) *browser {
@@ -129,7 +129,7 @@ func (b *browser) call(result any, method string, params map[string]any) {
 	}
 }
 
-// failed begins the answer to a call that failed.
+// failed is the beginning of the answer to a call that failed.
 const failed = `{"failed"`
 
 func (b *browser) ask(method string, params map[string]any) json.RawMessage {
@@ -292,7 +292,7 @@ func TestInABrowser(t *testing.T) {
 	b := newBrowser(t)
 	b.size(1280, 800)
 
-	// Log in with the keyboard alone: the field has the focus.
+	// Log in with the keyboard alone. The field must have the focus.
 	b.open(s.url + "/login")
 	b.call(nil, "Input.insertText", map[string]any{"text": token})
 	b.key("Enter", 13, 0)
@@ -313,7 +313,7 @@ func TestInABrowser(t *testing.T) {
 		t.Logf("a change took %v", took)
 	}
 
-	// The filter, as one types.
+	// Type into the filter.
 	b.eval(`document.getElementById('q').focus()`)
 	b.call(nil, "Input.insertText", map[string]any{"text": "gateway-49"})
 	b.until(`[...document.querySelectorAll('#rows tr[data-name]')].filter((r) => !r.hidden).length === 10`)
@@ -363,7 +363,7 @@ func TestInABrowser(t *testing.T) {
 		t.Error("the log is not shown as it is")
 	}
 
-	// The board is loaded again by itself.
+	// The board must be loaded again without a click.
 	b.open(s.url + "/boards")
 	text2 := strings.Replace(boardsText, `"title":"build it"`, `"title":"build <b>more</b>"`, 1)
 	boards.Store(&text2)

@@ -9,7 +9,7 @@ import (
 	"hinit/internal/cmdline"
 )
 
-// A pattern that hinit restart takes found nothing on the page.
+// The filter of the page must take the same patterns as hinit restart.
 func TestThePageTakesThePatternsOfTheCommandLine(t *testing.T) {
 	services := payments()
 	for i := range services {
@@ -55,7 +55,7 @@ func TestThePageTakesThePatternsOfTheCommandLine(t *testing.T) {
 	if b == nil {
 		return
 	}
-	// A service that comes later is found too.
+	// A service that appears later must be filtered, too.
 	b.eval(`(() => { const q = document.getElementById('q'); q.value = 'pay-*'; q.dispatchEvent(new Event('input')); })()`)
 	f.set(func() {
 		late := coder()

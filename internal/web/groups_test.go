@@ -10,7 +10,7 @@ import (
 	"hinit/client"
 )
 
-// payments are three services, two of them of a group whose name begins another group's.
+// payments returns three services. Two are in the group pay, whose name begins the name of the third's group.
 func payments() []client.Service {
 	a, b, c := coder(), coder(), coder()
 	a.Name, a.Group = "pay-in", "pay"
@@ -19,7 +19,8 @@ func payments() []client.Service {
 	return []client.Service{a, b, c, coder()}
 }
 
-// TestTheOrderForAGroupReachesItsServicesOnly: with forms alone, and it asks before a stop.
+// TestTheOrderForAGroupReachesItsServicesOnly checks that a command for a group reaches only its services, works with
+// plain forms, and asks before a stop.
 func TestTheOrderForAGroupReachesItsServicesOnly(t *testing.T) {
 	f := newFake(payments()...)
 	s := serve(t, Options{Hinit: f, Token: token})
@@ -62,7 +63,8 @@ func TestTheOrderForAGroupReachesItsServicesOnly(t *testing.T) {
 	}
 }
 
-// TestAGroupWithoutButtonsSaysWhy: a page without a token is for reading.
+// TestAGroupWithoutButtonsSaysWhy checks that the page of a group without buttons says that HINIT_WEB_TOKEN_FILE is
+// missing.
 func TestAGroupWithoutButtonsSaysWhy(t *testing.T) {
 	f := newFake(payments()...)
 	s := serve(t, Options{Hinit: f})
@@ -74,7 +76,8 @@ func TestAGroupWithoutButtonsSaysWhy(t *testing.T) {
 	}
 }
 
-// TestGroupsInABrowser: a group folds and stays folded, @NAME filters exactly, and the palette orders a group.
+// TestGroupsInABrowser checks that a folded group stays folded, that @NAME filters exactly, and that the palette sends
+// a command to a group.
 func TestGroupsInABrowser(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a browser")

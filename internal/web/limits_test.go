@@ -115,7 +115,7 @@ func TestThePageOf500ServicesIsSmall(t *testing.T) {
 	f.set(func() { f.services = list })
 	testkit.Until(t, "all are shown", func() bool {
 		_, page := s.do("GET", "/", nil)
-		return strings.Count(page, "<path") == 1000+1 && len(page) < 300_000 // the brand is one
+		return strings.Count(page, "<path") == 1000+1 && len(page) < 300_000 // plus one for the logo
 	})
 }
 
@@ -132,7 +132,8 @@ func BenchmarkAStatusOf500(b *testing.B) {
 	}
 }
 
-// TestThePageSaysWhatIsolatesAProfile: as in the status, what the kernel enforces, and where it does not.
+// TestThePageSaysWhatIsolatesAProfile checks that the page shows, as the status does, what the kernel enforces for a
+// profile and what is not in force.
 func TestThePageSaysWhatIsolatesAProfile(t *testing.T) {
 	for want, i := range map[string]*client.Isolation{
 		"<dd>user (uid 20001, Landlock ABI 7, seccomp)</dd>": {Mode: "user", InForce: []string{"uid 20001", "Landlock ABI 7", "seccomp"}},

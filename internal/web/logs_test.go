@@ -12,7 +12,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// The agent owns the directory of the logs, and puts links to a directory of root's in the place of its parts.
+// The page must follow no link of the agent in the path of a log. The agent owns the directory of the logs and can put
+// links to root's directory there.
 func TestThePageOfRootShowsNoFileOfRootThroughALinkOfTheAgent(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to read as somebody else")
@@ -54,7 +55,8 @@ func TestThePageOfRootShowsNoFileOfRootThroughALinkOfTheAgent(t *testing.T) {
 	look("logs")
 }
 
-// TestAnAgentWithHugeLinesMakesNoHugePage: lines of 16 KB made a page of a hundred megabytes in the memory of hinit-web.
+// TestAnAgentWithHugeLinesMakesNoHugePage checks that long lines are cut on the page of a log. Lines of 16 KB would
+// make a page of a hundred megabytes in the memory of hinit-web.
 func TestAnAgentWithHugeLinesMakesNoHugePage(t *testing.T) {
 	dir := t.TempDir()
 	line := "2026-01-02 03:04:05.123456789  INFO begin " + strings.Repeat("x", 15<<10) + "\n"
@@ -77,7 +79,8 @@ func TestAnAgentWithHugeLinesMakesNoHugePage(t *testing.T) {
 	}
 }
 
-// An agent asked for four downloads and read none of them. No log could be searched while they lasted, not even by the operator.
+// Downloads that are not read must leave the operator a turn to search logs. Four downloads of an agent would otherwise
+// block all searches.
 func TestDownloadsThatAreNotReadLeaveSearchesForTheOperator(t *testing.T) {
 	dir := t.TempDir()
 	line := "2026-01-02 03:04:05.123456789  INFO begin " + strings.Repeat("x", 15<<10) + "\n"
@@ -92,7 +95,7 @@ func TestDownloadsThatAreNotReadLeaveSearchesForTheOperator(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r) // returns when the download has begun
+		answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r) // RoundTrip returns when the download has begun
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +106,8 @@ func TestDownloadsThatAreNotReadLeaveSearchesForTheOperator(t *testing.T) {
 	}
 }
 
-// The page showed the beginning of a secret where it had shortened a long text, because the beginning alone has no shape of a secret.
+// A shortened text must not end in the beginning of a secret. The beginning alone does not look like a secret, so it
+// would not be masked.
 func TestTheBeginningOfASecretAtTheEndOfAShortenedTextIsHidden(t *testing.T) {
 	secret := " ghp_" + strings.Repeat("a1", 18)
 	if text := oneLine(strings.Repeat("x", maxText-15) + secret); strings.Contains(text, "ghp_") {

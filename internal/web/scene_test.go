@@ -12,9 +12,8 @@ import (
 	"hinit/client"
 )
 
-// TestTheDeafOneOfFiftyIsFoundAtTheFirstLook: it stands in the first row, on a telephone too, and no page is longer than it must
-// be. With
-// -pictures it makes the pictures of the documentation.
+// TestTheDeafOneOfFiftyIsFoundAtTheFirstLook checks that a deaf service is in the first row, also on a telephone, and
+// that no page is longer than necessary. With -pictures the test makes the pictures of the documentation.
 func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a browser")
@@ -77,12 +76,13 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 	b.key("Enter", 13, 0)
 	b.until(`document.querySelectorAll('#rows tr[data-name]').length === 50`)
 	m := &s.hub.meter
-	b.until(`[...document.querySelectorAll('#rows td')].some((c) => c.textContent.endsWith('%'))`) // the second measurement
+	// waits for the second measurement
+	b.until(`[...document.querySelectorAll('#rows td')].some((c) => c.textContent.endsWith('%'))`)
 	m.mu.Lock()
 	for i, v := range f.services {
 		p := m.pasts[v.Name]
 		if p == nil {
-			continue // it is down
+			continue // the service is down, so it has no measurement
 		}
 		for k := range points {
 			wave := 0.03 + 0.02*math.Sin(float64(k*(i%5+1))/3) + 0.4*math.Max(0, math.Sin(float64(k+i*5)/4)-0.9)
@@ -129,7 +129,7 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 	b.until(`document.getElementById('live').textContent === 'live'`)
 	picture("list")
 
-	// The groups of the configuration; a wall.
+	// Groups of the configuration, on a large screen.
 	b.open(s.url + "/?by=group")
 	b.until(`document.getElementById('live').textContent === 'live' && document.querySelectorAll('#rows details').length === 4`)
 	if got := b.eval(`document.querySelector('details[data-key="platform"] tbody tr').dataset.name`); got != deaf {
@@ -169,7 +169,7 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 		t.Errorf("hinit was told %s", got)
 	}
 
-	// The palette.
+	// Palette of commands.
 	b.open(s.url + "/")
 	b.key("k", 75, 2)
 	b.until(`document.querySelectorAll('#palette li').length > 40`)
@@ -178,9 +178,9 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 	b.key("Enter", 13, 0)
 	b.until(`location.pathname === '/service/gateway-pay-4/log' && document.readyState === 'complete'`)
 
-	// The log by level, and a link to a line.
+	// Log by level, and a link to a line.
 	b.open(s.url + "/service/gateway-pay-4/log?level=error")
-	if got := b.eval(`document.querySelectorAll('#log span').length`); got != 3.0 { // the error, and its traceback
+	if got := b.eval(`document.querySelectorAll('#log span').length`); got != 3.0 { // the error, and the lines of its traceback
 		t.Errorf("%v lines are errors", got)
 	}
 	link, _ := b.eval(`document.querySelector('#log a').href`).(string)
@@ -192,7 +192,7 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 	b.open(s.url + "/events")
 	picture("timeline")
 
-	// A hinit that does not answer makes the page old at once.
+	// If hinit does not answer, the page must say at once that it is old.
 	b.open(s.url + "/")
 	b.until(`document.getElementById('live').textContent === 'live'`)
 	f.set(func() { f.hang = true })

@@ -32,7 +32,8 @@ func TestAMistakeIsNamedWithItsLineAndItsUsualCause(t *testing.T) {
 	}
 }
 
-// TestDirectivesAreFew: the parser took a minute for the 90,000 directives in a configuration of an agent.
+// TestDirectivesAreFew checks that a file with many YAML directives is refused. The parser needs a minute for 90,000 of
+// them.
 func TestDirectivesAreFew(t *testing.T) {
 	for _, text := range []string{"%TAG !a! x\n", "\r%TAG !a! x", "%\x00T\x00A\x00G\x00\n\x00"} {
 		if LineOfTooManyValues([]byte(strings.Repeat(text, 90))) != 0 || LineOfTooManyValues([]byte(strings.Repeat(text, 101))) == 0 {
@@ -44,14 +45,16 @@ func TestDirectivesAreFew(t *testing.T) {
 	}
 }
 
-// TestALongFileWithAMistakeIsReadOnce: hinit parsed each beginning of the file to find the line, and took seconds.
+// TestALongFileWithAMistakeIsReadOnce checks that the line of a mistake is searched only in a short file. The search
+// parses each beginning of the file, which takes seconds for a long one.
 func TestALongFileWithAMistakeIsReadOnce(t *testing.T) {
 	if line := brokenLine([]byte(strings.Repeat("- "+strings.Repeat("b", 140)+"\n", 400) + "]")); line != 0 {
 		t.Errorf("line %d is searched for", line)
 	}
 }
 
-// TestAValueInAValueIsCounted has lists in lists, each of two bytes. The parser took 135 MB for a megabyte of them.
+// TestAValueInAValueIsCounted checks that nested lists count as values. Each level has two bytes, and the parser needs
+// 135 MB for a megabyte of them.
 func TestAValueInAValueIsCounted(t *testing.T) {
 	for _, text := range []string{"- ", "? "} {
 		if LineOfTooManyValues([]byte(strings.Repeat(text, maxValues))) != 0 || LineOfTooManyValues([]byte(strings.Repeat(text, maxValues+1))) != 1 {

@@ -18,9 +18,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestWatchWithoutInotify is the fallback for file systems and kernels where nothing is reported.
+// TestWatchWithoutInotify checks the fallback for file systems and kernels that report no changes.
 func TestWatchWithoutInotify(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	const pollEvery = time.Second
 	none := Watch{open: func(*watch.Set) error { return errors.New("too many instances") }}
 	w := none.Follow(t.TempDir(), nil)
@@ -38,7 +38,8 @@ func TestWatchWithoutInotify(t *testing.T) {
 	}
 }
 
-// TestWatchesAreWoken looks at watches that would sleep for an hour.
+// TestWatchesAreWoken checks that a change wakes the followers of its directory, which would otherwise sleep for an
+// hour.
 func TestWatchesAreWoken(t *testing.T) {
 	h := Watch{open: (*watch.Set).Open}
 	root := t.TempDir()
@@ -73,7 +74,8 @@ func TestWatchesAreWoken(t *testing.T) {
 		woken(all[2*i], "a file")
 		woken(all[2*i+1], "a file")
 	}
-	// One directory goes and another one gets its name, and perhaps its inode number. No test waits while it is missing.
+	// A directory is removed, and a new one gets its name and perhaps its inode number. No step of the test waits while
+	// the directory is missing.
 	if err := errors.Join(os.RemoveAll(dirs[0]), os.Mkdir(dirs[0], 0o755)); err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +90,7 @@ func TestWatchesAreWoken(t *testing.T) {
 		return err == nil && h.set.ID(dirs[0]) == fsutil.IDOf(st)
 	})
 	woken(all[1], "a directory that came")
-	// An overflow wakes all.
+	// An overflow of the kernel's queue must wake all followers.
 	for len(all[3].woken) > 0 {
 		<-all[3].woken
 	}
