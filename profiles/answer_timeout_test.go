@@ -13,18 +13,19 @@ import (
 	"hinit/internal/testkit"
 )
 
-// heldUp stops this process while it asks the volume, and says what came of that. It is the helper "held".
+// heldUp stops its own process with SIGSTOP while it reads the volume, and prints the result. It is the helper "held".
 func heldUp(s *Store) {
 	fmt.Print(s.withTimeLimit(func(*fsutil.Dir) error {
 		err := syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-		<-time.After(10 * time.Millisecond) // another thread may be the one that takes it
+		<-time.After(10 * time.Millisecond) // another thread may handle the signal
 		return err
 	}))
 }
 
-// TestAVolumeIsNotTakenForDeadByAnInitThatWasHeldUpItself: a container was paused for a second, and its volume did not answer.
+// TestAVolumeIsNotTakenForDeadByAnInitThatWasHeldUpItself checks that a volume does not count as hung because the
+// container was paused during a read.
 func TestAVolumeIsNotTakenForDeadByAnInitThatWasHeldUpItself(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	s := NewVolume(t)
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
 	cmd.Env = append(os.Environ(), EnvHelper+"=held", "PROFILES_TEST_HOME="+s.root)
@@ -53,7 +54,7 @@ func TestAVolumeIsNotTakenForDeadByAnInitThatWasHeldUpItself(t *testing.T) {
 	<-time.After(answerTimeout + answerTimeout/2)
 	got := ""
 	testkit.Until(t, "it goes on", func() bool {
-		_ = cmd.Process.Signal(syscall.SIGCONT) // it may have ended
+		_ = cmd.Process.Signal(syscall.SIGCONT) // the process may have ended
 		select {
 		case got = <-answer:
 		default:

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestOnlyTheGatewayBeats: what hinit writes into the state file is no heartbeat, and what the gateway writes is one, told once by the watcher.
+// TestOnlyTheGatewayBeats checks that only the gateway's own writes to the state file count as heartbeats, not hinit's.
+// The watcher must report each heartbeat once.
 func TestOnlyTheGatewayBeats(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]string{

@@ -36,7 +36,7 @@ func TestWatchInputs(t *testing.T) {
 	}
 	r.awaits(t, "a#")
 
-	// A change before the call of Interest counts, if the call says since when.
+	// A change before the call of Interest must count if the caller passes the old hash.
 	old, _ := s.InputsHash("b")
 	Write(t, s, "profiles/b/config.yaml", "x: 3")
 	w.Interest("b", old)
@@ -45,7 +45,7 @@ func TestWatchInputs(t *testing.T) {
 	w.EndInterest("a")
 	Write(t, s, "profiles/a/config.yaml", "x: 9")
 	rescan(t, w)
-	w.Interest("a", "") // from here on
+	w.Interest("a", "") // from here on, only new changes of a count
 	rescan(t, w)
 	if got := r.take(); len(got) != 0 {
 		t.Errorf("events %q", got)

@@ -14,12 +14,12 @@ import (
 func TestRestore(t *testing.T) {
 	at := time.Now().Add(-time.Hour)
 	for name, tt := range map[string]struct {
-		file    string        // what somebody wrote after the command; "" leaves it as the command wrote it
-		written time.Duration // when, after the command
-		looked  time.Duration // when it was noticed, after the command
+		file    string        // what another process wrote after the command; "" leaves the file as the command wrote it
+		written time.Duration // time of that write, after the command
+		looked  time.Duration // time when hinit noticed it, after the command
 		outcome profiles.Outcome
-		want    string // desired state in the file in the end; "" unchanged from file
-		asked   string // what Want says in the end
+		want    string // expected desired state in the file; "" if it must not change
+		asked   string // expected result of Want
 	}{
 		"agrees":                   {"", 0, time.Second, profiles.Unchanged, profiles.Running, profiles.Running},
 		"gateway kept it":          {`{"desired_state":"running","gateway_state":"starting"}`, time.Second, time.Second, profiles.Unchanged, profiles.Running, profiles.Running},
@@ -119,7 +119,7 @@ func TestRestoreStaleScan(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := profiles.Read(t, s, profiles.StateFile)
-	// The content that was read is from before the command.
+	// The content that Restore got was read before the command.
 	if got, err := in.Restore(profiles.Default, profiles.State{Exists: true, HasDesired: true, Desired: profiles.Running}); got != profiles.Unchanged || err != nil {
 		t.Errorf("Restore = %v, %v", got, err)
 	}
@@ -143,7 +143,7 @@ func TestSetThatFails(t *testing.T) {
 		}
 	}
 
-	// The file can't be written now, and can be later: the intent comes into force then.
+	// If the file can't be written now, the intent must be written later.
 	path := filepath.Join(s.Root(), profiles.StateFile)
 	if err := os.Mkdir(path, 0o755); err != nil {
 		t.Fatal(err)
@@ -201,14 +201,14 @@ func TestAnIntentThatIsNotSyncedYetSurvivesTheEndOfHinit(t *testing.T) {
 	if want, ok := in.Want(profiles.Default); want != profiles.Stopped || !ok {
 		t.Errorf("Want = %q, %t", want, ok)
 	}
-	st, err := s.ReadState(profiles.Default) // all that the next hinit has
+	st, err := s.ReadState(profiles.Default) // the next hinit knows only the files
 	if err != nil || st.Desired != profiles.Stopped {
 		t.Errorf("before it is synced the next boot goes by %+v, %v", st, err)
 	}
 	if got, err := in.Restore(profiles.Default, st); got != profiles.Unchanged || err != nil {
 		t.Errorf("an intent that is about to be synced counts as lost: %v, %v", got, err)
 	}
-	// The gateway's own state from now on stays.
+	// From here on, the gateway's own state must stay.
 	profiles.Write(t, s, profiles.StateFile, `{"desired_state":"stopped","pid":7}`)
 	if err := sync(); err != nil {
 		t.Fatal(err)
@@ -244,8 +244,8 @@ func TestRestoreProfileGone(t *testing.T) {
 	}
 }
 
-// TestAGatewayTakesBackARecordThatTheDiskHeldUp: the command had the time at which it was given. Ten seconds later the disk had
-// not written it yet, and a gateway's rewrite with the old value counted as a new intent.
+// TestAGatewayTakesBackARecordThatTheDiskHeldUp checks that an intent counts from the time at which it was on the disk.
+// If the disk delayed it, a gateway's rewrite with the old value in between must not count as a new intent.
 func TestAGatewayTakesBackARecordThatTheDiskHeldUp(t *testing.T) {
 	s := profiles.NewVolume(t)
 	given := time.Now().Add(-time.Hour)
@@ -274,7 +274,7 @@ func TestAGatewayTakesBackARecordThatTheDiskHeldUp(t *testing.T) {
 	if outcome, err := in.Restore("p", profiles.State{}); err != nil || outcome != profiles.Restored {
 		t.Errorf("it was %s, %v", outcome, err)
 	}
-	// The container was killed before it was seen.
+	// The container was killed before hinit saw the rewrite.
 	rewrite()
 	plan := s.Reconcile(profiles.BootOptions{})
 	for _, d := range plan.Profiles {

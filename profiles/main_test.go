@@ -14,7 +14,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// EnvHelper makes the test binary do something else than test; see helperMain.
+// EnvHelper makes the test binary run one of the helpers in helperMain instead of the tests.
 const EnvHelper = "PROFILES_TEST_HELPER"
 
 func TestMain(m *testing.M) {
@@ -26,13 +26,13 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// newVolume returns the store of an empty volume.
+// NewVolume returns the store of an empty volume.
 func NewVolume(t *testing.T) *Store {
 	t.Helper()
 	return Open(t.TempDir(), nil, "")
 }
 
-// write makes a file beneath the volume, and its directories. It is there whole or not at all.
+// Write makes a file below the volume, with its directories. Readers see either the whole file or none.
 func Write(t *testing.T, s *Store, rel, content string) {
 	t.Helper()
 	path := filepath.Join(s.root, rel)
@@ -72,7 +72,7 @@ const ObservedState = `{"pid":4,"kind":"hermes-gateway","argv":["/opt/hermes/.ve
 	`"start_time":100022,"gateway_state":"running","exit_reason":null,"restart_requested":false,"active_agents":0,` +
 	`"platforms":{},"updated_at":"2026-11-21T00:08:46.710169+00:00"}`
 
-// helperMain is the test binary as another process; it doesn't return.
+// helperMain is the main function of the test binary as another process. It doesn't return.
 func helperMain(mode string) {
 	s := Open(os.Getenv("PROFILES_TEST_HOME"), nil, "")
 	switch mode {

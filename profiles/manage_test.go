@@ -68,7 +68,7 @@ func TestCreateInTheWay(t *testing.T) {
 			t.Errorf("Create(%q): %v", name, err)
 		}
 	}
-	// The leftovers of a crash are no obstacle.
+	// Leftovers of a crash must not prevent a new profile of the name.
 	profiles.Write(t, s, "profiles/.new-fine/half", "x")
 	if _, err := manage.Create(s, "fine"); err != nil || profiles.Exists(t, s, "profiles/fine/half") || profiles.Exists(t, s, "profiles/.new-fine") {
 		t.Errorf("after a crash: %v", err)
@@ -76,7 +76,7 @@ func TestCreateInTheWay(t *testing.T) {
 }
 
 func TestCreateFails(t *testing.T) {
-	s := profiles.Open(t.TempDir(), nil, "no/such/marker") // its directory is missing, which fails after everything else
+	s := profiles.Open(t.TempDir(), nil, "no/such/marker") // the directory of the marker is missing, so the last step fails
 	if _, err := manage.Create(s, "p"); err == nil {
 		t.Fatal("no error")
 	}
@@ -145,7 +145,7 @@ func TestDelete(t *testing.T) {
 	}
 }
 
-// TestSweep: what a crash has left of a profile goes away, what is being made just now does not.
+// TestSweep checks that the leftovers of a crash are removed, and that a profile which is being made just now is kept.
 func TestSweep(t *testing.T) {
 	s := profiles.NewVolume(t)
 	if err := s.RemoveTemporaries(time.Now()); err != nil {

@@ -19,7 +19,7 @@ import (
 	"hinit/internal/watch"
 )
 
-// emptyDirs makes directories that are no profiles.
+// emptyDirs makes n directories that are no profiles.
 func emptyDirs(t testing.TB, s *Store, prefix string, n int) {
 	t.Helper()
 	for i := range n {
@@ -55,10 +55,10 @@ func TestManyEmptyDirectoriesHideNoProfile(t *testing.T) {
 	if len(got) != 2 || !strings.HasPrefix(got[0], "!") || got[1] != "zz=running" {
 		t.Errorf("events %q", got)
 	}
-	Write(t, s, "profiles/new/x", "") // is followed, although there are too many
+	Write(t, s, "profiles/new/x", "") // is found, although there are too many
 	Write(t, s, "profiles/new/SOUL.md", "")
 	r.awaits(t, "+new")
-	Write(t, s, "profiles/a000999/SOUL.md", "") // is not
+	Write(t, s, "profiles/a000999/SOUL.md", "") // is not found
 	if err := w.Find(t.Context(), "a000999"); err != nil {
 		t.Error(err)
 	}
@@ -75,7 +75,7 @@ func TestMoreProfilesThanTheLimitAreLeftOutAloud(t *testing.T) {
 	for _, name := range []string{"a", "b", "c", "d", "ran"} {
 		Write(t, s, "profiles/"+name+"/SOUL.md", "")
 	}
-	Write(t, s, "profiles/ran/gateway_state.json", state("stopped")) // counts before those that never ran
+	Write(t, s, "profiles/ran/gateway_state.json", state("stopped")) // comes before those that never ran
 	found, warnings, err := s.Discover()
 	names := make([]string, 0, len(found))
 	for _, p := range found {
@@ -127,7 +127,7 @@ func TestHundredsOfBadNamesAreNotAllNamed(t *testing.T) {
 	}
 }
 
-// TestAQuietVolumeIsNotReadAgain lets a watcher poll without events.
+// TestAQuietVolumeIsNotReadAgain checks that a watcher that polls without events reads no unchanged files again.
 func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 	t.Parallel()
 	s := NewVolume(t)
@@ -172,7 +172,8 @@ func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 	}
 }
 
-// TestWatchesGoToProfilesFirst has a kernel that gives a few watches only.
+// TestWatchesGoToProfilesFirst checks that profiles get watches before other directories, if the kernel gives only a
+// few.
 func TestWatchesGoToProfilesFirst(t *testing.T) {
 	s := NewVolume(t)
 	emptyDirs(t, s, "a", 20)
@@ -249,7 +250,8 @@ func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 	}
 }
 
-// TestDirectoriesThatDoNotAnswerHoldFewCalls has a volume where every tenth directory hangs.
+// TestDirectoriesThatDoNotAnswerHoldFewCalls checks that only a few calls wait at a time on a volume where every tenth
+// directory hangs.
 func TestDirectoriesThatDoNotAnswerHoldFewCalls(t *testing.T) {
 	t.Parallel()
 	s := NewVolume(t)
@@ -295,7 +297,7 @@ func TestDirectoriesThatDoNotAnswerHoldFewCalls(t *testing.T) {
 	}
 }
 
-// BenchmarkScans measures a look at everything and a poll of a quiet volume, for N directories without the marker.
+// BenchmarkScans measures a full scan and a poll of a quiet volume, with N directories without the marker.
 func BenchmarkScans(b *testing.B) {
 	for _, n := range []int{2_500, 10_000, 40_000} {
 		s := Open(b.TempDir(), nil, "").SetMaxProfiles(2000)
@@ -325,7 +327,8 @@ func BenchmarkScans(b *testing.B) {
 	}
 }
 
-// A directory that does not answer at the boot is named, so that what ran there can be started when it does.
+// A directory that does not answer at the boot must be listed in the plan, so that its gateway can be started when it
+// answers.
 func TestADirectoryThatDoesNotAnswerAtTheBootIsNamed(t *testing.T) {
 	s := NewVolume(t)
 	Write(t, s, "profiles/slow/SOUL.md", "")

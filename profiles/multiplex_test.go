@@ -50,7 +50,7 @@ func TestMultiplexed(t *testing.T) {
 		"broken JSON":         {`{"multiplex_profiles": true`, false, false},
 		"binary":              {"\x00\xff:\n :\n::", false, false},
 		"flow on more lines":  {"gateway: {\n  port: 1,\n  multiplex_profiles: true\n}\n", true, true},
-		"cannot be loaded":    {"model: [x\nmultiplex_profiles: true\n", false, false}, // by the agent neither
+		"cannot be loaded":    {"model: [x\nmultiplex_profiles: true\n", false, false}, // the agent can't load it either
 		"long":                {strings.Repeat("# x\n", 1<<18) + "multiplex_profiles: true", true, true},
 		"too many values":     {"list: [" + strings.Repeat("x,", 1<<19) + "]\nmultiplex_profiles: true", false, false},
 	} {
@@ -76,11 +76,11 @@ func FuzzMultiplexed(f *testing.F) {
 	})
 }
 
-// TestOnlyListedProfilesAreServed by a multiplexer that has an allowlist.
+// TestOnlyListedProfilesAreServed checks which profiles a multiplexer with an allowlist serves.
 func TestOnlyListedProfilesAreServed(t *testing.T) {
 	for name, tt := range map[string]struct {
 		config string
-		want   string // which of default, a and b
+		want   string // which of default, a and b are served
 	}{
 		"no list":         {"", "default a b"},
 		"null":            {"  multiplex_profile_allowlist:\n", "default a b"},
@@ -116,7 +116,8 @@ func TestOnlyListedProfilesAreServed(t *testing.T) {
 	}
 }
 
-// TestAnOperatorsTopologyWins over environment and configuration, until it is auto again.
+// TestAnOperatorsTopologyWins checks that a topology set by an operator wins over the environment and the
+// configuration, until it is set to auto again.
 func TestAnOperatorsTopologyWins(t *testing.T) {
 	s := NewVolume(t)
 	Write(t, s, "config.yaml", "multiplex_profiles: false\n")
@@ -137,8 +138,8 @@ func TestAnOperatorsTopologyWins(t *testing.T) {
 	}
 }
 
-// TestALongListOfTheAgentHoldsUpNoStatus: the status of two thousand profiles looked through the whole list for each of them, which
-// took six seconds.
+// TestALongListOfTheAgentHoldsUpNoStatus checks that a long allowlist does not slow down the status. A search through
+// the whole list for each of two thousand profiles took six seconds.
 func TestALongListOfTheAgentHoldsUpNoStatus(t *testing.T) {
 	s := NewVolume(t)
 	same := strings.Repeat("a", 50)
@@ -162,7 +163,8 @@ func TestALongListOfTheAgentHoldsUpNoStatus(t *testing.T) {
 	}
 }
 
-// TestHinitRanOutOfMemoryAfterTheAgentWroteItsConfiguration: a binary value of a megabyte was decoded again for each of its aliases.
+// TestHinitRanOutOfMemoryAfterTheAgentWroteItsConfiguration checks that a binary value of a megabyte is not decoded
+// again for each of its YAML aliases.
 func TestHinitRanOutOfMemoryAfterTheAgentWroteItsConfiguration(t *testing.T) {
 	big := "big: &big !!binary " + strings.Repeat("AAAA", 1<<18) + "\n"
 	s := NewVolume(t)

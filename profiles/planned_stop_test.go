@@ -15,14 +15,14 @@ import (
 	"hinit/profiles"
 )
 
-// startChild starts a process that lives until the test ends, and returns its pid and start time.
+// startChild starts a process that lives until the test ends, and returns its PID and start time.
 func startChild(t *testing.T) (pid int, ticks uint64) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sleep", "600")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Wait() }) // the context of the test is cancelled before
+	t.Cleanup(func() { _ = cmd.Wait() }) // the context of the test is cancelled before cleanups run
 	ticks, err := profiles.StartTime(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +30,7 @@ func startChild(t *testing.T) (pid int, ticks uint64) {
 	return cmd.Process.Pid, ticks
 }
 
-// startZombie returns the pid of a child that has exited and isn't reaped before the test ends.
+// startZombie returns the PID of a child that has exited and is not reaped before the test ends.
 func startZombie(t *testing.T) int {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "true")
@@ -121,7 +121,7 @@ func TestForgetPlannedStop(t *testing.T) {
 }
 
 func TestTakeoverOf(t *testing.T) {
-	const gone = 1 << 30 // no process has this pid
+	const gone = 1 << 30 // no process has this PID
 	other, ticks := startChild(t)
 	zombie := startZombie(t)
 	zombieTicks, err := profiles.StartTime(zombie)

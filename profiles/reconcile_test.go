@@ -236,7 +236,8 @@ func TestBootLogRotation(t *testing.T) {
 	}
 }
 
-// TestReconcileGoesOn takes away one thing after the other that the boot pass needs.
+// TestReconcileGoesOn checks that the boot pass decides about all profiles, although one thing after the other that it
+// needs is missing or broken.
 func TestReconcileGoesOn(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, "profiles/a/SOUL.md", "")
@@ -312,7 +313,8 @@ func TestTheBootLogIsWrittenAfterTheDecisionsWereToldOf(t *testing.T) {
 	}
 }
 
-// TestGatewaysNeedNotWaitForTheLastProfile: each can start when its own home has been looked at.
+// TestGatewaysNeedNotWaitForTheLastProfile checks that decisions are returned in groups, so that a gateway can start
+// before all homes have been examined.
 func TestGatewaysNeedNotWaitForTheLastProfile(t *testing.T) {
 	for _, multiplexed := range []bool{false, true} {
 		s := profiles.NewVolume(t)
@@ -338,9 +340,10 @@ func TestGatewaysNeedNotWaitForTheLastProfile(t *testing.T) {
 	}
 }
 
-// TestAHomeFullOfNamesIsBootedAsAnyOther: whoever may write in a home decides how many names it has.
+// TestAHomeFullOfNamesIsBootedAsAnyOther checks that a home is handled normally, however many names are in it. Its own
+// user can make any number.
 func TestAHomeFullOfNamesIsBootedAsAnyOther(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, "profiles/p/SOUL.md", "")
 	profiles.Write(t, s, "profiles/p/gateway.pid", "{}")
@@ -359,8 +362,8 @@ func TestAHomeFullOfNamesIsBootedAsAnyOther(t *testing.T) {
 	}
 }
 
-// TestAHomeOfManyNamesHoldsUpNoStart: the boot read millions of names in one home before the gateways of the others started. The
-// names are long, so the memory that they take shows how many are read.
+// TestAHomeOfManyNamesHoldsUpNoStart checks that the boot does not read millions of names in one home before other
+// gateways start. The names are long, so the used memory shows how many the boot has read.
 func TestAHomeOfManyNamesHoldsUpNoStart(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, "profiles/p/SOUL.md", "")
@@ -388,8 +391,9 @@ func TestAHomeOfManyNamesHoldsUpNoStart(t *testing.T) {
 	}
 }
 
-// TestForgedTimesOfUseOnlyOrderTheStarts: the agent puts links, FIFOs and dates of any year in the place of the files that say
-// when a profile was used. No start is held up or left out, and nothing is followed.
+// TestForgedTimesOfUseOnlyOrderTheStarts checks that forged times of last use can only change the order of starts. The
+// agent puts links, FIFOs and dates of any year in place of the files with these times. No start may be delayed or left
+// out, and no link may be followed.
 func TestForgedTimesOfUseOnlyOrderTheStarts(t *testing.T) {
 	s := profiles.NewVolume(t)
 	elsewhere := filepath.Join(t.TempDir(), "root")
@@ -412,7 +416,7 @@ func TestForgedTimesOfUseOnlyOrderTheStarts(t *testing.T) {
 				t.Fatal(err)
 			}
 			if years := map[string]int{"future": 400, "past": -400}[name]; years != 0 {
-				_ = os.Chtimes(path, time.Time{}, bootAt().AddDate(years, 0, 0)) // as far as the file system goes
+				_ = os.Chtimes(path, time.Time{}, bootAt().AddDate(years, 0, 0)) // as far as the file system permits
 			}
 		}
 	}

@@ -10,13 +10,14 @@ import (
 	"hinit/profiles"
 )
 
-// A gateway has written the state file after the last command, and then everything was killed.
+// The boot must restore the last command if a gateway has overwritten it in the state file before everything was
+// killed.
 func TestBootPutsBackWhatAGatewayTookBack(t *testing.T) {
 	for name, tt := range map[string]struct {
 		state   string        // what the gateway wrote
-		after   time.Duration // how long after the command
-		clock   time.Duration // how far the clock has gone since
-		machine string        // another boot of the machine
+		after   time.Duration // time of that write, after the command
+		clock   time.Duration // how far the clock has advanced since then
+		machine string        // boot id, if the machine has booted since then
 		want    string
 	}{
 		"another value, at once":        {state: `{"desired_state":"running","pid":1}`, after: time.Second, want: profiles.Stopped},
@@ -63,7 +64,8 @@ func TestBootPutsBackWhatAGatewayTookBack(t *testing.T) {
 	}
 }
 
-// An old record that can't be replaced would speak against the state file at the next boot.
+// If an old record can't be replaced, it must be removed. Otherwise it would contradict the state file at the next
+// boot.
 func TestRecordThatCannotBeReplaced(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, profiles.AskedFile+"/full", "a directory where a file should be")

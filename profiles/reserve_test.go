@@ -41,7 +41,7 @@ func fill(t *testing.T, path string) {
 	}
 }
 
-// The first order for a profile was lost on a full volume: only later orders had a reserve.
+// The first order for a profile must be recorded on a full volume too, from reserved space.
 func TestTheFirstOrderForAProfileIsRecordedOnAFullVolume(t *testing.T) {
 	root := smallVolume(t)
 	s := profiles.Open(root, nil, "")
@@ -56,7 +56,7 @@ func TestTheFirstOrderForAProfileIsRecordedOnAFullVolume(t *testing.T) {
 		}
 	}
 	add("before")
-	known, err := s.Profile("before") // from the boot
+	known, err := s.Profile("before") // a profile that the boot found
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,8 @@ func TestTheFirstOrderForAProfileIsRecordedOnAFullVolume(t *testing.T) {
 	}
 }
 
-// TestAProfileThatFillsTheVolumeKeepsNobodyFromRecordingAnOrder: the volume has not a byte left, and the last order holds after a restart.
+// TestAProfileThatFillsTheVolumeKeepsNobodyFromRecordingAnOrder checks that orders can be recorded although one profile
+// has filled the volume, and that the last order still holds after a restart.
 func TestAProfileThatFillsTheVolumeKeepsNobodyFromRecordingAnOrder(t *testing.T) {
 	root := smallVolume(t)
 	for _, name := range []string{"coder", "late", "greedy"} {

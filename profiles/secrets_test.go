@@ -55,7 +55,8 @@ func TestSecretsAreReadSafely(t *testing.T) {
 	}
 }
 
-// TestAFileOfSecretsTakesLittleMemory: the agent writes the file, and PID 1 keeps what it masks.
+// TestAFileOfSecretsTakesLittleMemory checks that PID 1 needs little memory for the secrets of a profile. The agent
+// writes the file, and PID 1 keeps the secrets that it masks.
 func TestAFileOfSecretsTakesLittleMemory(t *testing.T) {
 	var text strings.Builder
 	for i := range 30_000 {
@@ -70,7 +71,8 @@ func TestAFileOfSecretsTakesLittleMemory(t *testing.T) {
 	}
 }
 
-// TestATokenKeepsNoFileInMemory: PID 1 keeps the names of tokens while their gateway runs, and each name kept the whole .env.
+// TestATokenKeepsNoFileInMemory checks that the name of a token does not keep the whole .env in memory. PID 1 keeps
+// these names while the gateway runs.
 func TestATokenKeepsNoFileInMemory(t *testing.T) {
 	s := NewVolume(t)
 	const profiles = 30
@@ -96,7 +98,8 @@ func TestATokenKeepsNoFileInMemory(t *testing.T) {
 	runtime.KeepAlive(kept)
 }
 
-// TestHinitRanOutOfMemoryAfterTheAgentWroteManyVariables: 4 MiB of them in each of 20 homes took 1.5 GiB, and a second for each start.
+// TestHinitRanOutOfMemoryAfterTheAgentWroteManyVariables checks that 4 MiB of variables in each of 20 homes need little
+// memory and time. They took 1.5 GiB, and a second for each start.
 func TestHinitRanOutOfMemoryAfterTheAgentWroteManyVariables(t *testing.T) {
 	s := NewVolume(t)
 	homes := []string{Default}

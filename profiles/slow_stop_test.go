@@ -7,7 +7,8 @@ import (
 	"hinit/profiles"
 )
 
-// TestASlowStopIsRemembered until one is not slow; what an agent writes there is a number or nothing.
+// TestASlowStopIsRemembered checks that the duration of a slow stop is kept until a stop is not slow. A file that the
+// agent wrote in its place must count as a number or as nothing.
 func TestASlowStopIsRemembered(t *testing.T) {
 	s := profiles.NewVolume(t)
 	see := func(want time.Duration) {

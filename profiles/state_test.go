@@ -26,7 +26,7 @@ func TestReadState(t *testing.T) {
 		content string
 		prior   string
 		start   bool
-		warning string // part of it; "" none
+		warning string // part of the warning; "" for none
 	}{
 		"observed":                 {profiles.ObservedState, "running", true, ""},
 		"bootstrap seed":           {`{"gateway_state":"running"}` + "\n", "running", true, ""},
@@ -277,9 +277,10 @@ func TestSetDesiredRefuses(t *testing.T) {
 	}
 }
 
-// TestSetDesiredAmongOthers lets commands, a gateway that rewrites its state as gateways do, and readers loose on one file.
+// TestSetDesiredAmongOthers checks SetDesired while commands, readers and a gateway that rewrites its state all use one
+// file.
 func TestSetDesiredAmongOthers(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, profiles.StateFile, profiles.ObservedState)
 	path := filepath.Join(s.Root(), profiles.StateFile)
@@ -287,7 +288,7 @@ func TestSetDesiredAmongOthers(t *testing.T) {
 	var others, commands sync.WaitGroup
 	var reads, rewrites atomic.Int64
 
-	others.Go(func() { // a reader that goes by the path
+	others.Go(func() { // a reader that opens the path
 		for ctx.Err() == nil {
 			data, err := os.ReadFile(path)
 			if err != nil || !json.Valid(data) {
@@ -320,7 +321,8 @@ func TestSetDesiredAmongOthers(t *testing.T) {
 	})
 	for range 3 {
 		commands.Go(func() {
-			for i := 0; i < 40 || reads.Load() == 0 || rewrites.Load() == 0; i++ { // until the others have come in between
+			// until the others have read and written in between
+			for i := 0; i < 40 || reads.Load() == 0 || rewrites.Load() == 0; i++ {
 				if err := s.SetDesired(profiles.Default, []string{profiles.Running, profiles.Stopped}[i%2]); err != nil {
 					t.Error(err)
 				}
@@ -343,7 +345,8 @@ func TestSetDesiredAmongOthers(t *testing.T) {
 	assertNoTemp(t, s.Root())
 }
 
-// TestSetDesiredKilled kills a process that calls SetDesired in a loop, at any point of it.
+// TestSetDesiredKilled checks that the state file is always complete, although a process that calls SetDesired in a
+// loop is killed at any point.
 func TestSetDesiredKilled(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, profiles.StateFile, profiles.ObservedState)

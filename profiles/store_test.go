@@ -43,7 +43,7 @@ func TestDiscover(t *testing.T) {
 		profiles.Write(t, s, "profiles/"+name+"/SOUL.md", "x")
 	}
 	profiles.Write(t, s, "profiles/plain/config.yaml", "x") // no marker
-	profiles.Write(t, s, "profiles/Unmarked/x", "x")        // an impossible name without a marker is none of our business
+	profiles.Write(t, s, "profiles/Unmarked/x", "x")        // an impossible name without a marker causes no warning
 	profiles.Write(t, s, "profiles/file", "x")
 	profiles.Write(t, s, "elsewhere/SOUL.md", "x")
 	if err := os.Symlink(filepath.Join(s.Root(), "elsewhere"), filepath.Join(s.Root(), "profiles/link")); err != nil {

@@ -17,7 +17,7 @@ import (
 	"hinit/internal/watch"
 )
 
-// TestMark is about what makes a scan worth while: gateways write to their homes all the time.
+// TestMark checks which events cause a scan. Gateways write to their homes all the time, so most must not.
 func TestMark(t *testing.T) {
 	s := Open("/v", nil, "")
 	for name, tt := range map[string]struct {
@@ -73,7 +73,7 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// TestSettle checks that a burst is waited out and an endless one isn't.
+// TestSettle checks that a scan waits for the end of a burst of events, but not longer than MaxSettle.
 func TestSettle(t *testing.T) {
 	w := &Watcher{options: WatchOptions{Settle: 100 * time.Millisecond, MaxSettle: time.Second}}
 	start := time.Now()
@@ -88,7 +88,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestWatchUnderNoise rewrites one state file without a pause: the watcher sees something of it all the same.
+// TestWatchUnderNoise checks that the watcher reports changes although one state file is rewritten without a pause.
 func TestWatchUnderNoise(t *testing.T) {
 	s := NewVolume(t)
 	_, r := startWatcher(t, s, WatchOptions{Settle: 50 * time.Millisecond, MaxSettle: 200 * time.Millisecond})
@@ -166,7 +166,7 @@ func TestAProfileThatIsAskedForIsFoundWithoutAScanOfTheOthers(t *testing.T) {
 	w, r := startWatcher(t, s, lazy)
 	rescan(t, w)
 	r.take()
-	Write(t, s, "profiles/a/gateway_state.json", state("running")) // a full scan would tell of it
+	Write(t, s, "profiles/a/gateway_state.json", state("running")) // a full scan would report this too
 	Write(t, s, "profiles/new/SOUL.md", "")
 	Write(t, s, "profiles/new/gateway_state.json", state("stopped"))
 	find := func(names ...string) []string {
@@ -227,11 +227,11 @@ func TestANewDirectoryIsWatchedForItsMarker(t *testing.T) {
 	w, r := startWatcher(t, s, WatchOptions{})
 	rescan(t, w)
 	r.take()
-	Write(t, s, "profiles/first/SOUL.md", "") // profiles/ itself is new
+	Write(t, s, "profiles/first/SOUL.md", "") // the directory profiles is new
 	r.awaits(t, "+first")
 	Write(t, s, "profiles/slow/config.yaml", "")
 	Write(t, s, "profiles/quick/SOUL.md", "")
-	r.awaits(t, "+quick") // by now slow has been scanned
+	r.awaits(t, "+quick") // by now the directory slow has been scanned
 	Write(t, s, "profiles/slow/SOUL.md", "")
 	r.awaits(t, "+slow")
 }
@@ -243,19 +243,19 @@ func TestRescanWaitsForNotify(t *testing.T) {
 		entered <- struct{}{}
 		<-release
 	}})
-	<-entered // the first scan tells of the default profile
+	<-entered // the first scan reports the default profile
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if err := w.Rescan(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Rescan beside a blocked Notify: %v", err)
 	}
-	w.Interest(Default, "") // doesn't block either
+	w.Interest(Default, "") // must not block either
 	w.Interest(Default, "")
 	close(release)
 	rescan(t, w)
 }
 
-// TestManyRescansAtOnceWaitForOneScan: fifty commands that each want the profiles read anew cost one scan, not fifty.
+// TestManyRescansAtOnceWaitForOneScan checks that fifty concurrent requests for a new scan share one scan.
 func TestManyRescansAtOnceWaitForOneScan(t *testing.T) {
 	s := NewVolume(t)
 	entered, release := make(chan struct{}, 1), make(chan struct{})
@@ -268,14 +268,14 @@ func TestManyRescansAtOnceWaitForOneScan(t *testing.T) {
 			}
 			<-release
 		},
-		openNotifications: func(*watch.Set) error { // each scan asks for it while there is none
+		openNotifications: func(*watch.Set) error { // each scan asks for notifications as long as there are none
 			looks++
 			return errors.New("none here")
 		},
 	})
 	letGo := sync.OnceFunc(func() { close(release) })
 	t.Cleanup(letGo)
-	<-entered // the first scan is held up
+	<-entered // the first scan is waiting
 	const many = 50
 	var answered sync.WaitGroup
 	for range many {
@@ -288,7 +288,7 @@ func TestManyRescansAtOnceWaitForOneScan(t *testing.T) {
 	testkit.Until(t, "all to wait", func() bool { return len(w.asked) == many })
 	letGo()
 	answered.Wait()
-	if looks != 2 { // the answer to the last of them has let go of it
+	if looks != 2 { // all requests waited for the same scan
 		t.Errorf("%d looks, one of which was there before; want one for all of them", looks)
 	}
 }
@@ -303,7 +303,7 @@ func TestWatchLostNotifications(t *testing.T) {
 	_, r := startWatcher(t, s, WatchOptions{openNotifications: func(h *watch.Set) error {
 		err := h.Open()
 		if err == nil {
-			h.AddPath = func(string) error { return nil } // watches nothing, and says that it does
+			h.AddPath = func(string) error { return nil } // watches nothing, but reports success
 			from := source{make(chan watch.Event), make(chan error)}
 			h.Events, h.Lost = from.events, from.lost
 			sources <- from
@@ -316,15 +316,15 @@ func TestWatchLostNotifications(t *testing.T) {
 	h.lost <- errors.New("the queue has overflowed")
 	r.awaits(t, "+a")
 
-	// Even the source itself may end.
+	// Changes must be seen even after the source of notifications has ended.
 	Write(t, s, "profiles/b/SOUL.md", "")
 	close(h.events)
 	r.awaits(t, "+b")
-	<-sources // there is a new one
+	<-sources // the watcher has opened a new source
 }
 
-// TestAHomeWhoseLargeStateChangesAllTheTimeHoldsUpNoOther: PID 1 parsed a megabyte ten times a second, and was busy with nothing else.
-// Later it still did so if the file had an error at its end.
+// TestAHomeWhoseLargeStateChangesAllTheTimeHoldsUpNoOther checks that PID 1 does not parse a large state file at each
+// change, with and without an error at its end. Ten times a second a megabyte would leave no time for other homes.
 func TestAHomeWhoseLargeStateChangesAllTheTimeHoldsUpNoOther(t *testing.T) {
 	for _, end := range []string{"", "abc"} {
 		t.Run("end "+end, func(t *testing.T) {
@@ -334,7 +334,8 @@ func TestAHomeWhoseLargeStateChangesAllTheTimeHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// changeLargeState changes a state file all the time. One letter of end follows the JSON text, so that each error has another text.
+// changeLargeState changes a state file all the time. One letter of end follows the JSON text, so that each error has
+// another text.
 func changeLargeState(t *testing.T, end string) {
 	t.Helper()
 	s := NewVolume(t)
@@ -365,8 +366,8 @@ func changeLargeState(t *testing.T, end string) {
 	r.awaits(t, "other=running", "loud=last")
 }
 
-// TestAGatewayThatBecomesReadyIsSeenAtOnce checks that the next gateway's turn does not wait for the end of a burst that has not
-// begun.
+// TestAGatewayThatBecomesReadyIsSeenAtOnce checks that a state file that is renamed into place is read at once. The
+// start of the next gateway depends on it, and must not wait for the end of a burst of events.
 func TestAGatewayThatBecomesReadyIsSeenAtOnce(t *testing.T) {
 	for name, tt := range map[string]struct {
 		like watch.Event

@@ -19,7 +19,7 @@ import (
 	"hinit/internal/watch"
 )
 
-// recorder keeps the events of a watcher as short strings.
+// recorder records the events of a watcher as short strings.
 type recorder struct {
 	mu     sync.Mutex
 	events []string
@@ -51,7 +51,7 @@ func describe(ev Event) string {
 	return fmt.Sprintf("%T", ev)
 }
 
-// take returns what has come since the last take.
+// take returns the events since the last take.
 func (r *recorder) take() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,7 +60,7 @@ func (r *recorder) take() []string {
 	return events
 }
 
-// awaits polls until exactly the events in want have come, in their order.
+// awaits polls until exactly the events in want have come, in this order.
 func (r *recorder) awaits(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string
@@ -78,8 +78,8 @@ func (r *recorder) awaits(t *testing.T, want ...string) {
 	}
 }
 
-// watch starts a watcher that notices by notifications alone (the next poll is an hour away), unless o says otherwise, and
-// waits for its first scan.
+// startWatcher starts a watcher and waits for its first scan. Unless o says otherwise, the watcher depends on
+// notifications, because its next poll is an hour away.
 func startWatcher(t *testing.T, s *Store, o WatchOptions) (*Watcher, *recorder) {
 	t.Helper()
 	r := new(recorder)
@@ -111,14 +111,14 @@ func rescan(t *testing.T, w *Watcher) {
 
 func state(desired string) string { return `{"desired_state":"` + desired + `"}` }
 
-// A user saw this: on a slow machine a profile that root had copied with "cp -a" was unknown for a minute. cp gives the directory
-// to its owner last, when all files are in it, and the agent can't scan into it before.
+// A profile that root copies with "cp -a" must be found at once. cp gives the directory to its owner last, when all
+// files are in it, and the agent can't scan the directory before.
 func TestADirectoryThatIsGivenToTheAgentLastIsAProfileAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, profilesDir), 0o755), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	var actor *fsutil.Actor // this user, who is kept out by the mode
+	var actor *fsutil.Actor // the agent is this user, whom the mode keeps out
 	if os.Geteuid() == 0 {
 		if actor = fsutil.NewActor(fsutil.Identity{UID: 12345, GID: 12345}); !actor.Switches() {
 			t.Skip("this container doesn't let root switch identity")
@@ -133,7 +133,7 @@ func TestADirectoryThatIsGivenToTheAgentLastIsAProfileAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	Write(t, s, "profiles/later/SOUL.md", "")
-	r.awaits(t, "+later") // so it has scanned the other, in vain
+	r.awaits(t, "+later") // the other directory was scanned before, without success
 	if err := os.Chmod(home, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func TestWatchLifeOfAProfile(t *testing.T) {
 	r.awaits(t, "+a")
 	Write(t, s, "profiles/late/config.yaml", "")
 	Write(t, s, "gateway_state.json", state("running"))
-	r.awaits(t, "default=running") // by now late is watched as well
+	r.awaits(t, "default=running") // by now the directory late is watched as well
 	Write(t, s, "profiles/late/SOUL.md", "")
 	r.awaits(t, "+late")
 	Write(t, s, "profiles/a/gateway_state.json", state("running"))
@@ -184,7 +184,7 @@ func TestWatchLifeOfAProfile(t *testing.T) {
 	}
 	r.awaits(t, "a=stopped")
 
-	// A renamed directory is another profile, whose inode the kernel watches under the old name.
+	// A renamed directory is another profile. The kernel watches its inode under the old name.
 	if err := os.Rename(path("profiles/a"), path("profiles/b")); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestWatchLifeOfAProfile(t *testing.T) {
 	}
 	r.awaits(t, "b=running")
 
-	// The marker may go: editors do that.
+	// The marker may disappear for a moment, because editors replace files.
 	if err := os.Remove(path("profiles/b/SOUL.md")); err != nil {
 		t.Fatal(err)
 	}
@@ -207,14 +207,14 @@ func TestWatchLifeOfAProfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Until(t, "b disappears", func() bool { return slices.Contains(r.take(), "-b") })
-	Write(t, s, "profiles/b/SOUL.md", "b\n") // the same name, perhaps the same inode
+	Write(t, s, "profiles/b/SOUL.md", "b\n") // the same name, and perhaps the same inode
 	r.awaits(t, "+b")
 	if err := s.SetDesired("b", Running); err != nil {
 		t.Fatal(err)
 	}
 	r.awaits(t, "b=running")
 
-	// The whole directory goes and comes.
+	// The directory of profiles disappears and comes back.
 	if err := os.Rename(path("profiles"), path("elsewhere")); err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +282,7 @@ func TestWatchPolls(t *testing.T) {
 	}
 }
 
-// TestWatchRecovers lets the watches run out for a while.
+// TestWatchRecovers checks that changes are seen again after the kernel had no watches left for a while.
 func TestWatchRecovers(t *testing.T) {
 	s := NewVolume(t)
 	var mu sync.Mutex
@@ -341,7 +341,7 @@ func TestWatchVolumeVanishes(t *testing.T) {
 			t.Errorf("event %q: a volume that isn't there says nothing about its profiles", ev)
 		}
 	}
-	// Another volume is there now.
+	// Another volume is mounted now.
 	Write(t, s, "profiles/b/SOUL.md", "")
 	rescan(t, w)
 	r.awaits(t, "-a", "+b")
@@ -384,5 +384,5 @@ func TestWatchEnds(t *testing.T) {
 	w.Interest(Default, "")
 }
 
-// lazy are options of a watcher that scans nothing unless it is asked to.
+// lazy has options for a watcher that scans only on request.
 var lazy = WatchOptions{Settle: time.Hour, SettleEarly: time.Hour, MaxSettle: time.Hour}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// loop is a supervisor whose tasks are as the test says.
+// loop is a supervisor whose services the test sets.
 type loop struct {
 	view  Snapshot
 	news  chan struct{}

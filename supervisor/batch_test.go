@@ -10,7 +10,7 @@ import (
 	"hinit/supervisor"
 )
 
-// countingSpawner notes how many snapshots were published while it was asked to start something.
+// countingSpawner records at each start how many snapshots have been published so far.
 type countingSpawner struct {
 	instantSpawner
 	loop *supervisor.Loop
@@ -25,11 +25,12 @@ func (s *countingSpawner) Spawn(spec proc.Spec) (int, error) {
 	return s.instantSpawner.Spawn(spec)
 }
 
-// TestManyRegistrationsAreFewSnapshots: a snapshot has all services in it, so one for each registration would make a boot grow with the
-// square of their number. Those that wait together are published together.
+// TestManyRegistrationsAreFewSnapshots checks that registrations that wait together are published in one snapshot. A
+// snapshot contains all services, so one for each registration would make the time of a boot grow with the square of
+// their number.
 func TestManyRegistrationsAreFewSnapshots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const many, together = 500, 64 // that many wait in the inbox
+		const many, together = 500, 64 // many services, of which `together` wait in the inbox at a time
 		starts := new(countingSpawner)
 		l := supervisor.NewLoop(supervisor.Config{Procs: starts, Logs: noLogs{}})
 		starts.loop = l
@@ -38,7 +39,7 @@ func TestManyRegistrationsAreFewSnapshots(t *testing.T) {
 			u := supervisor.Unit{Name: fmt.Sprintf("gateway-p%03d", i), Kind: supervisor.KindGateway, Policy: supervisor.Policy{Grace: 1e9}}
 			go func() { answers <- l.Register(context.Background(), u, supervisor.WantUp) }()
 		}
-		synctest.Wait() // all of them wait
+		synctest.Wait() // returns when all of them wait
 		ended := make(chan int)
 		go func() { ended <- l.Run() }()
 		for range many {

@@ -11,8 +11,8 @@ import (
 	"hinit/supervisor"
 )
 
-// BenchmarkBootOfMany registers and starts services one after the other, as the boot does, without processes. It reports the time
-// that each takes.
+// BenchmarkBootOfMany registers and starts services one after the other, as the boot does, without processes. It
+// reports the time for each service.
 func BenchmarkBootOfMany(b *testing.B) {
 	for _, n := range []int{500, 2000, 8000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
@@ -43,7 +43,7 @@ func BenchmarkBootOfMany(b *testing.B) {
 	}
 }
 
-// BenchmarkStopOfMany ends services, one process at a time, without processes.
+// BenchmarkStopOfMany stops services whose processes end one after the other, without real processes.
 func BenchmarkStopOfMany(b *testing.B) {
 	for _, n := range []int{100, 500, 2000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
@@ -68,7 +68,7 @@ func BenchmarkStopOfMany(b *testing.B) {
 	}
 }
 
-// endingSpawner starts nothing either. A signalled process has ended at once, and is reaped one after the other.
+// endingSpawner starts no processes. A signalled process counts as ended at once, and Reap returns one after the other.
 type endingSpawner struct {
 	instantSpawner
 	ended []proc.Exit
@@ -76,7 +76,7 @@ type endingSpawner struct {
 }
 
 func (s *endingSpawner) Signal(id uint64, signal int) error {
-	if signal == 0 { // the stop signal of these services
+	if signal == 0 { // signal 0 stands for the services' stop signal
 		s.ended = append(s.ended, proc.Exit{ID: id, PID: int(id)})
 		s.next()
 	}
@@ -102,12 +102,12 @@ func (s *endingSpawner) next() {
 	}
 }
 
-// deafLogs never has a last line.
+// deafLogs never calls back with the last lines.
 type deafLogs struct{ noLogs }
 
 func (deafLogs) Tail(string, func([]string)) {}
 
-// instantSpawner starts nothing, and what it signals is gone.
+// instantSpawner starts no processes. Signalled processes count as gone.
 type instantSpawner struct{ pid int }
 
 func (s *instantSpawner) Spawn(proc.Spec) (int, error)  { s.pid++; return s.pid, nil }

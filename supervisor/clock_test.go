@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// stepped returns the value of time.Now after the clock was set: another wall time, and an unchanged monotonic time. Package time
-// defines the layout (time.go, type Time). The top bit of wall says that ext is monotonic, and the 33 bits below it are seconds
-// since 1885.
+// stepped returns what time.Now returns after the wall clock was set by `by`: another wall time, and the same monotonic
+// time. Package time defines the layout (time.go, type Time). The top bit of wall says that ext is monotonic, and the
+// 33 bits below it are seconds since 1885.
 func stepped(t *testing.T, now time.Time, by time.Duration) time.Time {
 	t.Helper()
 	before := now
@@ -28,7 +28,8 @@ func stepped(t *testing.T, now time.Time, by time.Duration) time.Time {
 	return now
 }
 
-// A step of the clock in either direction, or a suspended machine, moves no deadline: what is measured is the time that passed.
+// Neither a step of the wall clock in either direction nor a suspended machine may move a deadline. Deadlines count
+// monotonic time.
 func TestStepsOfTheClockMoveNoDeadline(t *testing.T) {
 	const tenYears = 10 * 365 * 24 * time.Hour
 	for _, step := range []time.Duration{tenYears, -tenYears, time.Hour, -time.Hour} {

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// draining is the policy of a logger.
+// draining is the policy of a logger, which drains its input before it ends.
 var draining = func() Policy {
 	p := policy
 	p.DrainsInput = true
 	return p
 }()
 
-// withLogger is a rig whose service "s" has a logger.
+// withLogger returns a rig whose service "s" has a logger.
 func withLogger(t *testing.T) *rig {
 	t.Helper()
 	r := newRig(t)
@@ -24,7 +24,8 @@ func withLogger(t *testing.T) *rig {
 	return r
 }
 
-// signalled are the services that the last step's actions signal, or release with a "-" before.
+// signalled returns the services that the actions of the last step signal. A "-" before the name means that they close
+// its input.
 func signalled(acts []Action) (names []string) {
 	for _, a := range acts {
 		switch a := a.(type) {
@@ -115,8 +116,8 @@ func TestASecondShutdownDoesNotSpareTheLogger(t *testing.T) {
 	}
 }
 
-// TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive: at the end of the container its program gets a signal that no operator can
-// send.
+// TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive checks that the lease program gets its drain signal only after all
+// other services have ended. No operator can send this signal.
 func TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive(t *testing.T) {
 	r := newRig(t)
 	last := draining
@@ -147,8 +148,8 @@ func TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive(t *testing.T) {
 	}
 }
 
-// TestNobodyElseSendsTheLastSignal: an agent may signal services, and must not make the lease go to another pod while gateways
-// run.
+// TestNobodyElseSendsTheLastSignal checks that clients can't send the drain signal. An agent may signal services, but
+// must not make the lease go to another pod while gateways run.
 func TestNobodyElseSendsTheLastSignal(t *testing.T) {
 	l := NewLoop(Config{})
 	l.units["lease"] = &unit{Unit: &Unit{Name: "lease", Policy: Policy{DrainSignal: 30}}}

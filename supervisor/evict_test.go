@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Eviction works in every state of a service: it does not start again, its processes are killed at once, and it is forgotten when
-// they have ended. The CMD stays.
+// An evicted service must not start again, whatever its state. Its processes must be killed at once, and it is
+// forgotten when they have ended. The CMD stays.
 func TestEvictedFromEveryState(t *testing.T) {
 	for _, state := range States() {
 		r := newRig(t)
@@ -51,7 +51,8 @@ func TestEvictedFromEveryState(t *testing.T) {
 	}
 }
 
-// A container that stops may take minutes for it. When it loses the lock of the volume meanwhile, another one begins to serve.
+// A lost lock must kill services at once, also while the container stops. The stop may take minutes, in which another
+// container begins to serve.
 func TestALostLockKillsAtOnceWhileTheContainerStops(t *testing.T) {
 	r := newRig(t)
 	r.m.Budget = 2 * time.Minute
@@ -70,7 +71,7 @@ func TestALostLockKillsAtOnceWhileTheContainerStops(t *testing.T) {
 	}
 }
 
-// A start that the rule of the container refuses does not happen, and is tried again.
+// A start that CheckStart refuses must fail temporarily, so that it is tried again.
 func TestWhatIsNotAdmittedIsNotStarted(t *testing.T) {
 	refused := errors.New("the lease is lost")
 	l := NewLoop(Config{CheckStart: func(string, Kind) error { return refused }})

@@ -11,7 +11,7 @@ import (
 	"hinit/internal/proc"
 )
 
-// directory registers a service as an s6 service directory defines it, with a finish command.
+// directory registers a service with a finish command, as an s6 service directory defines it.
 func (b *bench) directory(t *testing.T, change ...func(*Unit)) {
 	t.Helper()
 	p := s6like
@@ -28,7 +28,7 @@ func (b *bench) directory(t *testing.T, change ...func(*Unit)) {
 	}
 }
 
-// last is the run that was started last, of the main process or of the finish command.
+// last returns the run that was started last: the main process or the finish command.
 func (b *bench) last() (run uint64, spec proc.Spec) {
 	b.procs.mu.Lock()
 	defer b.procs.mu.Unlock()
@@ -36,7 +36,7 @@ func (b *bench) last() (run uint64, spec proc.Spec) {
 	return spec.ID, spec
 }
 
-// die ends what was started last and waits until the loop has taken note.
+// die ends the process that was started last, and waits until the loop has processed its exit.
 func (b *bench) die(code int) {
 	run, _ := b.last()
 	b.procs.end(run, code, 0)

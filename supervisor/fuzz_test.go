@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// FuzzStep drives a machine with any sequence of events, answers its actions as a kernel would, and checks after each
-// step what must always hold.
+// FuzzStep drives a machine with any sequence of events and answers its actions as a kernel would. After each step it
+// checks the invariants.
 func FuzzStep(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
 	f.Add([]byte{0, 40, 80, 120, 160, 200, 240, 3, 13, 13, 13, 13})
@@ -32,8 +32,8 @@ func FuzzStep(f *testing.F) {
 	})
 }
 
-// fuzzPolicies are the policies of the three services: a gateway, one whose finish command is supervised like it, and one
-// as an s6 service directory defines it.
+// fuzzPolicies are the policies of the three services: a gateway, a service with a supervised finish command, and a
+// service as an s6 service directory defines it.
 var fuzzPolicies = map[string]Policy{
 	"a": policy,
 	"b": func() Policy { p := finishing; p.LimitedStarts, p.StopCommand = true, []string{"ask"}; return p }(),
@@ -45,14 +45,14 @@ var fuzzPolicies = map[string]Policy{
 	}(),
 }
 
-// process is the kernel's side of a run.
+// process is what the kernel knows of a run.
 type process struct {
 	pid      int
 	run      uint64
-	main     bool // main process, or the finish command, alive
-	finish   bool // it is the finish command
+	main     bool // whether the main process or the finish command is alive
+	finish   bool // whether the finish command runs
 	leftover bool
-	killAt   time.Time // earliest time at which KILL is allowed, zero while it is not
+	killAt   time.Time // earliest time at which KILL is allowed; zero while KILL is not allowed
 }
 
 type world struct {
@@ -61,8 +61,8 @@ type world struct {
 	now      time.Time
 	pids     int
 	procs    map[string]*process
-	stops    map[string]*process // stop commands, while something of them is alive
-	operator bool                // the event of this step is an operator's signal
+	stops    map[string]*process // stop commands of which a process is alive
+	operator bool                // whether the event of this step is a signal by an operator
 	finished bool
 	ending   bool
 	hasty    bool
@@ -75,7 +75,7 @@ func newWorld(t *testing.T) *world {
 	}
 }
 
-// kinds is how many different things act can do.
+// kinds is the number of different events that act can cause.
 const kinds = 26
 
 func (w *world) act(b int) {
@@ -129,7 +129,7 @@ func (w *world) act(b int) {
 			w.step(CorrectCause{name, s.number, CauseReplaced})
 		}
 	case 14:
-		w.step(RunEnded{name, 1 << 40}) // no such run
+		w.step(RunEnded{name, 1 << 40}) // a run that does not exist
 	case 15:
 		if b/kinds > 8 {
 			w.hasty = w.hasty || w.ending
@@ -161,7 +161,8 @@ func (w *world) act(b int) {
 		}
 	case 22:
 		if s := w.m.services[name]; s != nil && !(p != nil && p.leftover && p.run == s.number) {
-			w.step(RunEnded{name, s.number}) // its main process lives, or its finish command has begun, or it is long over
+			// only ignored if the main process is alive, the finish command has begun, or the run ended long ago
+			w.step(RunEnded{name, s.number})
 		}
 	case 23:
 		if c := w.stops[name]; c != nil {
@@ -177,7 +178,7 @@ func (w *world) act(b int) {
 				w.step(StopCommandEnded{Name: name, Run: c.run})
 			}
 		}
-		w.step(Exited{Name: name, PID: 1, Code: 1}) // of no process
+		w.step(Exited{Name: name, PID: 1, Code: 1}) // the exit of a process that does not exist
 	case 24:
 		w.step(Scheduled{name, w.now.Add(time.Hour), b/kinds > 2})
 	case 25:
@@ -186,7 +187,7 @@ func (w *world) act(b int) {
 	}
 }
 
-// fuzzOrder is any order: needs in a circle, too.
+// fuzzOrder returns any needs, also circular ones.
 func fuzzOrder(name string, n int) RestartAndNeeds {
 	others := map[string][]string{"a": {"b", "c"}, "b": {"c", "a"}, "c": {"a", "b"}}[name]
 	o := RestartAndNeeds{
@@ -300,12 +301,13 @@ func (w *world) signal(name string, run uint64, signal int, stop bool) {
 		w.mayKill(name, p)
 	case p.finish:
 		w.t.Fatalf("signal %d for the finish command of %s", signal, name)
-	case stop && !fuzzPolicies[name].KillNever && len(fuzzPolicies[name].StopCommand) == 0: // else the grace began with the command
+	// otherwise the grace period began with the stop command
+	case stop && !fuzzPolicies[name].KillNever && len(fuzzPolicies[name].StopCommand) == 0:
 		p.killAt = w.now.Add(fuzzPolicies[name].Grace)
 	}
 }
 
-// ends has a process say that it is stopping, and that it needs longer.
+// ends makes a process report that it is stopping and needs more time.
 func (w *world) ends(name string, p *process) {
 	up := w.m.services[name].state == Up
 	w.step(NotifyMessage{Name: name, Run: p.run, Stopping: true, Extend: time.Minute})
@@ -314,10 +316,10 @@ func (w *world) ends(name string, p *process) {
 	}
 }
 
-// mayKill checks that hinit itself may kill a process now.
+// mayKill fails the test unless hinit may kill the process now.
 func (w *world) mayKill(name string, p *process) {
 	switch {
-	case w.ending: // the budget decides
+	case w.ending: // the budget of the shutdown decides
 	case p.killAt.IsZero():
 		w.t.Fatalf("%s killed without having been asked to end", name)
 	case w.now.Before(p.killAt):
@@ -389,7 +391,7 @@ func (w *world) check() {
 	}
 }
 
-// shutdown must come to an end even if nothing ever dies.
+// shutdown stops the container, which must end even if no process ever dies.
 func (w *world) shutdown() {
 	w.ending, w.operator = true, false
 	w.step(Shutdown{Reason: "end"})

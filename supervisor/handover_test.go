@@ -16,7 +16,7 @@ import (
 	"hinit/internal/reexec"
 )
 
-// succeed makes the successor of a machine and its history, by way of two loops, as the next generation does.
+// succeed makes the successor of a machine and its history, encoded and decoded as in a re-execution.
 func succeed(t *testing.T, m Machine, main func(run uint64) int) *Loop {
 	t.Helper()
 	old := NewLoop(Config{Budget: m.Budget})
@@ -24,7 +24,7 @@ func succeed(t *testing.T, m Machine, main func(run uint64) int) *Loop {
 	return successor(t, old, main)
 }
 
-// write returns what a loop hands over as it is on the wire, read what its successor makes of that.
+// write encodes the state that a loop hands over. read decodes it into a new loop.
 func write(t *testing.T, l *Loop) json.RawMessage {
 	t.Helper()
 	data, err := reexec.NewCodec().Encode(l.HandOver())
@@ -50,7 +50,7 @@ func successor(t *testing.T, old *Loop, main func(run uint64) int) *Loop {
 	return next
 }
 
-// FuzzHandover replaces the machine after each event by its successor, which must be its equal in everything.
+// FuzzHandover replaces the machine after each event by its successor, which must be equal in everything.
 func FuzzHandover(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
 	f.Add([]byte{0, 40, 80, 120, 160, 200, 240, 3, 13, 13, 13, 13})
@@ -66,7 +66,7 @@ func FuzzHandover(f *testing.F) {
 			}
 			next := succeed(t, w.m, func(run uint64) int {
 				for _, s := range w.m.order {
-					if s.liveRun() == run { // while its finish command runs that is another one
+					if s.liveRun() == run { // while the finish command runs, its run is another one
 						return s.pid
 					}
 				}
@@ -84,7 +84,7 @@ func FuzzHandover(f *testing.F) {
 	})
 }
 
-// look shows everything that a machine knows.
+// look returns all state of a machine as text.
 func look(t *testing.T, m *Machine) string {
 	t.Helper()
 	old := NewLoop(Config{})
@@ -92,7 +92,7 @@ func look(t *testing.T, m *Machine) string {
 	return string(write(t, old))
 }
 
-// FuzzUndo takes every possible step back in every state it comes to.
+// FuzzUndo takes each possible step in each state that it reaches, and undoes it. The machine must then be as before.
 func FuzzUndo(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15})
 	f.Add([]byte{0, 16, 32, 4, 20, 10, 4, 10, 53, 10, 36, 2, 18, 7, 255, 10, 11, 255})
@@ -138,7 +138,7 @@ func everyEvent(m *Machine) []Event {
 	return events
 }
 
-// A field that undo does not copy must not be changed in place. Decide that here for a new field.
+// A field that undo does not copy must not be changed in place. Decide here for each new field.
 func TestNothingIsChangedInPlace(t *testing.T) {
 	known := map[string]string{
 		"needs": "only replaced", "recentFastExits": "only replaced",
@@ -175,7 +175,7 @@ func TestNothingIsChangedInPlace(t *testing.T) {
 	walk("", reflect.TypeFor[Machine]())
 }
 
-// Every field of the machine's state survives, also fields that are added later.
+// Every field of the machine's state must be handed over, also fields that are added later.
 func TestEveryFieldIsHandedOver(t *testing.T) {
 	var s service
 	fill(reflect.ValueOf(&s).Elem())
@@ -188,7 +188,7 @@ func TestEveryFieldIsHandedOver(t *testing.T) {
 	}
 }
 
-// fill gives every field a value that is not its zero.
+// fill sets every field of v to a value that is not zero.
 func fill(v reflect.Value) {
 	v = reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem()
 	switch v.Kind() {
@@ -222,7 +222,7 @@ func fill(v reflect.Value) {
 	}
 }
 
-// duplicate returns another file for the same pipe, or nil for a closed one.
+// duplicate returns a second file for the same pipe, or nil for a closed one.
 func duplicate(f *os.File) (twin *os.File) {
 	if raw, err := f.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) {
@@ -234,7 +234,8 @@ func duplicate(f *os.File) (twin *os.File) {
 	return twin
 }
 
-// TestAServiceThatIsReadyDuringAReexecutionStaysNotReady: its newline was read, and the loop that would have heard of it was gone.
+// TestAServiceThatIsReadyDuringAReexecutionStaysNotReady checks that a service counts as ready if the old loop has read
+// its readiness newline but ended before it processed it.
 func TestAServiceThatIsReadyDuringAReexecutionStaysNotReady(t *testing.T) {
 	n, err := newReadinessPipe(3)
 	if err != nil {
@@ -262,11 +263,11 @@ func TestAServiceThatIsReadyDuringAReexecutionStaysNotReady(t *testing.T) {
 			if _, err := n.w.WriteString("\n"); err != nil {
 				t.Error(err)
 			}
-			for len(old.requests) == 0 { // until the goroutine has seen the newline
+			for len(old.requests) == 0 { // waits until the goroutine has seen the newline
 				runtime.Gosched()
 			}
 			h := old.HandOver()
-			pipe := duplicate(h.Notify[run]) // each of the two loops closes its own
+			pipe := duplicate(h.Notify[run]) // each of the two loops closes its own descriptor
 			h.Notify = nil
 			data, err := reexec.NewCodec().Encode(h)
 			if err != nil {
@@ -315,7 +316,7 @@ func TestSuccessorFindsOutWhatWasMissed(t *testing.T) {
 	}
 }
 
-// panicProcs panics when it is to start the cursed service.
+// panicProcs panics when it has to start the service "cursed".
 type panicProcs struct {
 	*fakeProcs
 	armed bool
@@ -352,7 +353,7 @@ func TestPanicOfTheLoopIsHandedToTheSuccessor(t *testing.T) {
 	if err := old.Register(ctx, Unit{Name: "good", Policy: policy, Log: "/log"}, WantUp); err != nil {
 		t.Fatal(err)
 	}
-	_ = old.Register(ctx, Unit{Name: "cursed", Policy: policy}, WantUp) // no loop answers
+	_ = old.Register(ctx, Unit{Name: "cursed", Policy: policy}, WantUp) // the loop has panicked, so no answer comes
 	if got := <-code; got != 70 || told != "cursed" {
 		t.Fatalf("code %d, told %v", got, told)
 	}

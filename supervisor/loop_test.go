@@ -16,20 +16,20 @@ import (
 	"hinit/internal/proc"
 )
 
-// fakeProcs is a kernel without processes: tests end them by hand.
+// fakeProcs stands for the kernel: it keeps processes only in its own records, and tests end them.
 type fakeProcs struct {
 	mu       sync.Mutex
 	pid      int
 	live     map[uint64]int
 	ended    []proc.Exit
 	signals  []string
-	groupOOM *bool // what the control groups of ended processes say
-	obey     bool  // a stop signal ends the process at once
+	groupOOM *bool // whether the control groups of ended processes report an OOM kill; nil without a group
+	obey     bool  // whether a stop signal ends the process at once
 	sigchld  chan os.Signal
 	fail     error
 	specs    []proc.Spec
 	rest     bool
-	quiet    bool // SIGCHLD does not come
+	quiet    bool // whether SIGCHLD is left out
 }
 
 func newFakeProcs() *fakeProcs {
@@ -54,14 +54,14 @@ func (f *fakeProcs) obeying() {
 	f.obey = true
 }
 
-// failing makes every spawn fail, nil makes them work again.
+// failing makes every spawn fail with err. With nil, spawns work again.
 func (f *fakeProcs) failing(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fail = err
 }
 
-// end ends a process, as a test does from outside the loop.
+// end ends a process from outside the loop.
 func (f *fakeProcs) end(id uint64, code, signal int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -376,9 +376,10 @@ func TestLoopSeesTheKernelsOutOfMemoryKills(t *testing.T) {
 	})
 }
 
-// The memory watch sweeps every few seconds. Here a child of the service was killed for lack of memory long before somebody killed the service.
+// An OOM kill of a child must not make a later kill of the service count as oom. Here the kernel killed a child for
+// memory long before somebody kills the service.
 func TestAnOldKillForMemoryDoesNotExplainALaterKill(t *testing.T) {
-	for _, group := range []*bool{nil, new(true)} { // without a control group of its own, and with one that counts the same kill
+	for _, group := range []*bool{nil, new(true)} { // without a control group, and with a group that counts the same kill
 		synctest.Test(t, func(t *testing.T) {
 			var kills atomic.Uint64
 			b := newBenchWith(t, func(_ *bench, cfg *Config) { cfg.OOMKills = kills.Load })
@@ -401,7 +402,7 @@ func TestAnOldKillForMemoryDoesNotExplainALaterKill(t *testing.T) {
 	}
 }
 
-// heldLogs keeps the function that takes last lines.
+// heldLogs keeps the callback of Tail, so that the test can call it later.
 type heldLogs struct {
 	LogSink
 
@@ -410,8 +411,8 @@ type heldLogs struct {
 
 func (h *heldLogs) Tail(_ string, done func([]string)) { h.done = done }
 
-// TestAReexecutionWasRefusedWhenManyServicesHadJustEnded: the goroutines that read their output waited for the loop, and the loop waited
-// for them to come to rest. The disk did not answer, it said.
+// TestAReexecutionWasRefusedWhenManyServicesHadJustEnded checks that a re-execution works although callbacks with last
+// lines wait for the loop. If the loop waited for them too, both would wait for ever.
 func TestAReexecutionWasRefusedWhenManyServicesHadJustEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logs := &heldLogs{}
@@ -421,7 +422,7 @@ func TestAReexecutionWasRefusedWhenManyServicesHadJustEnded(t *testing.T) {
 		for len(l.requests) < cap(l.requests) {
 			l.Post(Tick{})
 		}
-		logs.done([]string{"bye"}) // returns although no loop takes requests
+		logs.done([]string{"bye"}) // must return although no loop takes requests
 		<-l.requests
 		synctest.Wait()
 	})
@@ -443,8 +444,8 @@ func TestLoopForgetsARemovedService(t *testing.T) {
 	})
 }
 
-// TestLoopWhoIsToldOfAnEventFindsItInTheSnapshot: who hears that a service was dropped, and then still found it, kept its log
-// open for ever.
+// TestLoopWhoIsToldOfAnEventFindsItInTheSnapshot checks that a snapshot with an event's effect is published before the
+// event. A reader that hears that a service was dropped must not find it in the snapshot.
 func TestLoopWhoIsToldOfAnEventFindsItInTheSnapshot(t *testing.T) {
 	l := NewLoop(Config{Procs: newFakeProcs()})
 	turn := func(r request) {
@@ -559,7 +560,7 @@ func TestTheOrderThatEndsTheLoopIsAnswered(t *testing.T) {
 		if code := <-ended; code != 3 {
 			t.Fatalf("code %d", code)
 		}
-		if err := answer(); err != nil { // a client that comes back to it late
+		if err := answer(); err != nil { // a client that asks for the answer late
 			t.Fatal(err)
 		}
 	}

@@ -21,7 +21,7 @@ func TestExitsAndRestartsAreCountedByCause(t *testing.T) {
 		r.spawned()
 	}
 	r.exit(1)
-	before := r.s().exits // a snapshot shares it
+	before := r.s().exits // a snapshot shares this map
 	again()
 	r.exit(0)
 	again()
@@ -39,7 +39,8 @@ func TestExitsAndRestartsAreCountedByCause(t *testing.T) {
 	}
 }
 
-// A dashboard of July 2026 refuses to bind with exit code 1, which an ordinary crash has as well: its own words park it.
+// A crash must park the service if its last lines match park_on_output. The dashboard of July 2026 refuses to bind with
+// exit code 1, which an ordinary crash has too.
 func TestARefusalParksWithItsReason(t *testing.T) {
 	r := newRig(t)
 	refusing := policy

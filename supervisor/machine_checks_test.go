@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestAFailedCheckRestartsWithItsAnswer: cause health, counted as a failure, whatever the exit code.
+// TestAFailedCheckRestartsWithItsAnswer checks that a failed check restarts the service with the cause health. It must
+// count as a failure whatever the exit code is.
 func TestAFailedCheckRestartsWithItsAnswer(t *testing.T) {
 	for _, code := range []int{0, 1, 75, 78} {
 		r := newRig(t)
@@ -26,7 +27,8 @@ func TestAFailedCheckRestartsWithItsAnswer(t *testing.T) {
 	}
 }
 
-// TestAHealthyLifeIsStartedAtOnceAfterAFailedCheck as after a crash.
+// TestAHealthyLifeIsStartedAtOnceAfterAFailedCheck checks that a service that was up for long is started without a
+// delay after a failed check, as after a crash.
 func TestAHealthyLifeIsStartedAtOnceAfterAFailedCheck(t *testing.T) {
 	r := newRig(t)
 	r.enter(Up)
@@ -36,7 +38,8 @@ func TestAHealthyLifeIsStartedAtOnceAfterAFailedCheck(t *testing.T) {
 	r.want(Starting)
 }
 
-// TestAFailedCheckCanPark until somebody starts the service, and a stop meanwhile counts more.
+// TestAFailedCheckCanPark checks that a failed check can park the service until a client starts it. If a client stops
+// it meanwhile, the service must stay down.
 func TestAFailedCheckCanPark(t *testing.T) {
 	r := newRig(t)
 	r.enter(Up)
@@ -54,7 +57,8 @@ func TestAFailedCheckCanPark(t *testing.T) {
 	r.want(Down)
 }
 
-// TestReadyNeedsTheServiceAndItsChecks where both have a say.
+// TestReadyNeedsTheServiceAndItsChecks checks that a service that announces its readiness and has readiness checks is
+// ready only if both agree.
 func TestReadyNeedsTheServiceAndItsChecks(t *testing.T) {
 	for _, announces := range []bool{false, true} {
 		r := newRig(t)
@@ -72,7 +76,7 @@ func TestReadyNeedsTheServiceAndItsChecks(t *testing.T) {
 		expect("at first", false, "")
 		r.do(ChecksReported{Name: "s", Run: r.s().number, Text: "no port"})
 		expect("after a bad answer", false, "no port")
-		r.do(StatusText{"s", r.s().number, "loading"}) // the board says this of itself, and was never ready afterwards
+		r.do(StatusText{"s", r.s().number, "loading"}) // the task board sends such a text, which must not end its readiness
 		expect("after it said what it does", false, "loading; no port")
 		r.do(StatusText{"s", r.s().number + 1, "another run"})
 		r.do(StatusText{"s", r.s().number, ""})

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestAStartCostsTheSameBesideMany: a crash and the start that follows it allocate as often with 500 services as with 10.
+// TestAStartCostsTheSameBesideMany checks that a crash and the start after it make as many allocations with 500
+// services as with 10.
 func TestAStartCostsTheSameBesideMany(t *testing.T) {
 	beside := func(many int) float64 {
 		r := newRig(t)
@@ -22,7 +23,7 @@ func TestAStartCostsTheSameBesideMany(t *testing.T) {
 		name := fmt.Sprintf("s%03d", many/2)
 		started := 0
 		allocations := testing.AllocsPerRun(100, func() {
-			r.now = r.now.Add(2 * time.Minute) // a healthy life: it starts again at once
+			r.now = r.now.Add(2 * time.Minute) // it was up for long, so it starts again at once
 			for _, a := range r.m.Step(r.now, Exited{Name: name, PID: pids[name], Code: 1}) {
 				if _, is := a.(Spawn); is {
 					started++
@@ -44,7 +45,8 @@ func TestAStartCostsTheSameBesideMany(t *testing.T) {
 	}
 }
 
-// TestPID1KeptEachDefinitionTwiceAndACopyOfEveryService fails if memory at rest grows by copies that only one step needed.
+// TestPID1KeptEachDefinitionTwiceAndACopyOfEveryService checks that the machine keeps no copies of services after the
+// step that needed them.
 func TestPID1KeptEachDefinitionTwiceAndACopyOfEveryService(t *testing.T) {
 	b := newBench(t)
 	for i := range 100 {

@@ -13,7 +13,7 @@ var sheds = func() Policy {
 	return p
 }()
 
-// memory turns a word of the transition table that is about memory into events.
+// memory turns a word of the transition table that concerns memory into events.
 func (r *rig) memory(word string) []string {
 	r.do(Add{Name: "s", Policy: new(sheds)})
 	switch word {
@@ -42,7 +42,7 @@ func TestAShedServiceStaysWantedAndComesBack(t *testing.T) {
 		if s := r.s(); s.want != WantUp || s.lastExit.Cause != CauseShed || s.reason != "shed" || !slices.Equal(s.unmet, []string{NeedMemory}) || s.failures != 0 || s.restarts != 0 {
 			t.Fatalf("want %s, cause %s, reason %q, lacks %q, %d failures", s.want, s.lastExit.Cause, s.reason, s.unmet, s.failures)
 		}
-		r.do(HoldStarts{}) // the others go first
+		r.do(HoldStarts{}) // refuses the starts of the other services first
 		r.want(Waiting)
 		if way == "room" {
 			r.do(Hold{Name: "s"})
@@ -86,7 +86,8 @@ func TestWhileMemoryIsShortNothingStartsThatCanWait(t *testing.T) {
 	}
 }
 
-// TestAServiceInLineWaitsForMemoryWhenItsTurnComes, and for a turn again after.
+// TestAServiceInLineWaitsForMemoryWhenItsTurnComes checks that a queued service whose turn comes waits for memory, and
+// is queued again after that.
 func TestAServiceInLineWaitsForMemoryWhenItsTurnComes(t *testing.T) {
 	r := newRig(t)
 	r.m.Parallel = 1
@@ -106,7 +107,8 @@ func TestAServiceInLineWaitsForMemoryWhenItsTurnComes(t *testing.T) {
 	r.want(Starting)
 }
 
-// TestAProfileAboveItsQuotaIsStopped, also a critical one, and memory does not bring it back.
+// TestAProfileAboveItsQuotaIsStopped checks that a profile above its quota is stopped, also a critical one, and that
+// free memory does not start it again.
 func TestAProfileAboveItsQuotaIsStopped(t *testing.T) {
 	const reason = "disk: its files have 5GiB"
 	for _, way := range []string{"room", "operator"} {
@@ -138,7 +140,8 @@ func TestAProfileAboveItsQuotaIsStopped(t *testing.T) {
 	}
 }
 
-// TestAServiceThatWaitsForMemoryIsNotStartedBecauseItsDiskHasRoom: two reasons to wait are two.
+// TestAServiceThatWaitsForMemoryIsNotStartedBecauseItsDiskHasRoom checks that a service that waits for memory and for
+// its disk starts only when both reasons are gone.
 func TestAServiceThatWaitsForMemoryIsNotStartedBecauseItsDiskHasRoom(t *testing.T) {
 	r := newRig(t)
 	r.do(Add{Name: "s", Policy: new(sheds), Want: WantUp})

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// with returns the usual policy with an order.
+// with returns the usual policy with these needs and restart settings.
 func with(o RestartAndNeeds) Policy {
 	p := policy
 	p.RestartAndNeeds = o
 	return p
 }
 
-// order brings about what the words of the transition table say that need another policy, or another service.
+// order turns a word of the transition table that concerns another service, or another policy, into events.
 func (r *rig) order(word string) []string {
 	other := []Need{{Name: "o", Until: UntilReady}}
 	define := func(o RestartAndNeeds) { r.do(Add{Name: "s", Policy: new(with(o))}) }
@@ -64,7 +64,7 @@ func (r *rig) order(word string) []string {
 	return r.exit(1)
 }
 
-// crew drives a machine with any services.
+// crew drives a machine with any number of services.
 type crew struct {
 	*rig
 }
@@ -77,7 +77,7 @@ func (c crew) add(name string, o RestartAndNeeds) {
 
 func (c crew) of(name string) *service { return c.m.services[name] }
 
-// spawn answers the spawn that a service waits for.
+// spawn answers the start that the machine has requested for a service.
 func (c crew) spawn(name string) []string {
 	c.t.Helper()
 	c.is(name, Starting)
@@ -97,7 +97,7 @@ func (c crew) is(name string, state State) {
 	}
 }
 
-// why checks that the reason of a service has some words.
+// why checks that the reason of a service contains words.
 func (c crew) why(name, words string) {
 	c.t.Helper()
 	if got := c.of(name).reason; !strings.Contains(got, words) {
@@ -145,13 +145,13 @@ func TestAServiceStartsWhenAllItNeedsIsThere(t *testing.T) {
 	c.spawn("web")
 	c.is("web", Up)
 
-	// The end of a service that it needs does not affect it.
+	// The end of a service that "web" needs must not affect "web" while it is up.
 	c.ends("db", 1)
 	c.is("web", Up)
-	// The next start looks again.
+	// The next start of "web" must check its needs again.
 	c.ends("web", 1)
 	c.wait(c.of("web").deadline.Sub(c.now))
-	if c.of("db").state == Starting { // its delay was over at the same time
+	if c.of("db").state == Starting { // the restart delay of db was over at the same time
 		c.is("web", Waiting)
 		c.spawn("db")
 		c.do(Ready{"db", c.of("db").number, true, ""})
@@ -209,7 +209,7 @@ func TestATaskOfEachStartRunsBeforeEachStartAndOnceForAllWhoWait(t *testing.T) {
 	c.is("keys", Failed)
 	c.is("a", Waiting)
 	c.wait(time.Hour)
-	c.is("keys", Failed) // it is not tried again for the same start
+	c.is("keys", Failed) // must not be tried again for the same start
 	c.do(Start{"a"})
 	c.is("a", Waiting)
 	c.do(Stop{"a"})
@@ -257,7 +257,7 @@ func TestPolicies(t *testing.T) {
 		c.spawn("s")
 		c.do(Stop{"s"})
 		c.do(Exited{Name: "s", PID: c.of("s").pid, Code: -1, Signal: sigTerm})
-		c.is("s", Down) // an operator's stop is no failure
+		c.is("s", Down) // a stop by an operator is no failure
 		c.do(Start{"s"})
 		c.do(SpawnFailed{Name: "s", Error: "no"})
 		if want := map[bool]State{true: Failed, false: Backoff}[tt.after == RestartNever || tt.after == RestartOnSuccess]; c.of("s").state != want {
@@ -279,12 +279,12 @@ func TestTooManyRestartsAreAFailure(t *testing.T) {
 	c.ends("s", 1)
 	c.is("s", Failed)
 	c.why("s", "restarted 2 times within 10m, which is the limit: exited with code 1")
-	c.do(Start{"s"}) // begins anew
+	c.do(Start{"s"}) // counts from the beginning
 	c.spawn("s")
 	c.ends("s", 1)
 	c.is("s", Backoff)
 	c.do(SpawnFailed{Name: "s", Error: "no"})
-	for range 5 { // seldom enough
+	for range 5 { // rarely enough not to count as a loop
 		c.wait(11 * time.Minute)
 		c.spawn("s")
 		c.ends("s", 1)
@@ -307,7 +307,7 @@ func TestRestartOn(t *testing.T) {
 	c.ends("idle", 0)
 
 	c.do(Restart{"db"})
-	c.is("web", Up) // not before there is a new one
+	c.is("web", Up) // must stay up until db has a new run
 	c.ends("db", 0)
 	c.spawn("db")
 	c.is("web", Stopping)
@@ -320,7 +320,7 @@ func TestRestartOn(t *testing.T) {
 	c.spawn("certs")
 	c.is("web", Up)
 	c.ends("certs", 1)
-	c.is("web", Up) // nothing new
+	c.is("web", Up) // a failed run of certs does not count
 	c.do(Start{"certs"})
 	c.spawn("certs")
 	c.ends("certs", 0)
@@ -391,7 +391,7 @@ func TestTheContainerStopsInReverse(t *testing.T) {
 		c.is("app", Stopping)
 		c.is("db", Up)
 		c.do(Exited{Name: "app", PID: c.of("app").pid, Leftover: true})
-		c.is("db", Up) // something of app is alive
+		c.is("db", Up) // a process of app is still alive
 		c.do(RunEnded{"app", c.of("app").number})
 		c.is("db", Stopping)
 		if cause := c.of("app").lastExit.Cause; cause != CauseShutdown {

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestOnlySoManyStartAtOnce, the one that was used last first, and the others say how many are before them.
+// TestOnlySoManyStartAtOnce checks the limit of concurrent starts. The service that was used last must start first, and
+// the others must say how many are before them.
 func TestOnlySoManyStartAtOnce(t *testing.T) {
 	c := newCrew(t)
 	c.m.Parallel = 2
@@ -49,7 +50,7 @@ func TestOnlySoManyStartAtOnce(t *testing.T) {
 	c.do(Exited{Name: "new", PID: 52, Code: 1})
 	up("old", 53)
 	expect("up up up backoff down")
-	c.wait(c.m.services["new"].deadline.Sub(c.now)) // a restart waits for no turn
+	c.wait(c.m.services["new"].deadline.Sub(c.now)) // a restart must not wait in the queue
 	expect("up up up starting down")
 	up("new", 54)
 	c.do(Start{"middle"})
@@ -61,7 +62,8 @@ func TestOnlySoManyStartAtOnce(t *testing.T) {
 	expect("up up up up starting")
 }
 
-// TestTheFirstCrashOfAYoungGatewayCostsNoSecond, if it had become ready; one that dies twice waits.
+// TestTheFirstCrashOfAYoungGatewayCostsNoSecond checks that a gateway that had become ready is started without a delay
+// after its first crash. After a second crash it must wait.
 func TestTheFirstCrashOfAYoungGatewayCostsNoSecond(t *testing.T) {
 	c := newCrew(t)
 	p := policy
@@ -90,7 +92,8 @@ func TestTheFirstCrashOfAYoungGatewayCostsNoSecond(t *testing.T) {
 	crash(53, false, Backoff)
 }
 
-// TestTheCauseOfACrashLoopIsTheLastWarning, not the line that comes after it.
+// TestTheCauseOfACrashLoopIsTheLastWarning checks that the explanation of a crash is the last warning or error in the
+// log, not a line that comes after it.
 func TestTheCauseOfACrashLoopIsTheLastWarning(t *testing.T) {
 	for want, tail := range map[string][]string{
 		"exited with code 1: 12:00 ERROR refusing to bind 0.0.0.0": {"12:00 INFO starting", "12:00 ERROR refusing to bind 0.0.0.0", "12:00 INFO bye", ""},
@@ -104,7 +107,7 @@ func TestTheCauseOfACrashLoopIsTheLastWarning(t *testing.T) {
 	}
 }
 
-// After a boot the first gateways by name started first, in place of the ones that were used last.
+// After a boot, the gateways that were used last must start first, not the first by name.
 func TestTheLastUsedGatewayIsAmongTheFirstToStart(t *testing.T) {
 	c := newCrew(t)
 	c.m.Parallel = 2
@@ -122,7 +125,8 @@ func TestTheLastUsedGatewayIsAmongTheFirstToStart(t *testing.T) {
 	}
 }
 
-// TestAGatewayOf1970WaitsForItsTurn: the agent has set the time of its files to 0, which stood for no place in the line.
+// TestAGatewayOf1970WaitsForItsTurn checks that a gateway whose last use is time 0 waits in the queue like the others.
+// An agent can set the time of its files to 0.
 func TestAGatewayOf1970WaitsForItsTurn(t *testing.T) {
 	c := newCrew(t)
 	c.m.Parallel = 1
@@ -137,7 +141,7 @@ func TestAGatewayOf1970WaitsForItsTurn(t *testing.T) {
 	}
 }
 
-// An agent that never says that it is ready: the last of many started after 5 s for each of them.
+// Services that never report readiness must not delay each other by 5 s each when many are started.
 func TestManyThatNeverGetReadyDoNotWaitForEachOther(t *testing.T) {
 	c := newCrew(t)
 	c.m.Parallel = 2
@@ -170,7 +174,8 @@ func TestManyThatNeverGetReadyDoNotWaitForEachOther(t *testing.T) {
 	}
 }
 
-// As soon as one is ready, a few more may start: a start also waits for what is not the processor.
+// As soon as a service is ready, some more than the limit may start, because starts also wait for other things than
+// processors.
 func TestMoreStartWhenOneIsReady(t *testing.T) {
 	c := newCrew(t)
 	c.m.Parallel, c.m.ParallelExtra = 2, 1
@@ -197,8 +202,8 @@ func TestMoreStartWhenOneIsReady(t *testing.T) {
 	}
 }
 
-// Long after the boot eleven gateways were started with one command. Twice as many as there are processors began together, so the
-// first was ready as late as the second could have been.
+// If many gateways are started with one command long after the boot, only as many as there are processors may begin
+// together. With twice as many, the first would be ready as late as the second.
 func TestTheFirstOfALaterBatchHasTheProcessorsToItself(t *testing.T) {
 	c := newCrew(t)
 	c.m.Parallel, c.m.ParallelExtra = 2, 2

@@ -38,7 +38,7 @@ func newRig(t *testing.T) *rig {
 	return &rig{t: t, m: Machine{Budget: 8 * time.Second}, now: time.Unix(1000, 0), pid: 100}
 }
 
-// do steps and answers spawns as the loop does; it returns the kinds of action that matter.
+// do runs one step and answers starts as the loop does. It returns the kinds of the actions except timers and the like.
 func (r *rig) do(e Event) []string {
 	var kinds []string
 	acts := slices.Clone(r.m.Step(r.now, e))
@@ -62,7 +62,7 @@ func (r *rig) do(e Event) []string {
 
 func (r *rig) s() *service { return r.m.services["s"] }
 
-// up brings "s" up.
+// up brings "s" into the state Up.
 func (r *rig) up() {
 	if r.s() == nil {
 		r.do(Add{Name: "s", Policy: new(policy), Want: WantUp})
@@ -94,7 +94,7 @@ func (r *rig) wait(d time.Duration) []string {
 	return r.do(Tick{})
 }
 
-// enter puts "s" into a state.
+// enter brings "s" into a state.
 func (r *rig) enter(state State) {
 	switch state {
 	case Down:
@@ -128,14 +128,14 @@ func (r *rig) enter(state State) {
 	r.want(state)
 }
 
-// noFinish takes back that the finish command was started.
+// noFinish answers that the finish command was not started.
 func (r *rig) noFinish() {
 	if r.s().state == Finishing {
 		r.s().pid = 0
 	}
 }
 
-// cause turns a word of the transition table into an event.
+// cause turns a word of the transition table into events.
 func (r *rig) cause(word string) []string {
 	switch word {
 	case "start":
@@ -239,7 +239,7 @@ func TestTransitionTable(t *testing.T) {
 	if len(listed) < 80 {
 		t.Errorf("only %d rows were read", len(listed))
 	}
-	// An event that is not listed changes nothing.
+	// An event that is not listed for a state must change nothing.
 	for _, state := range States() {
 		for _, word := range []string{
 			"start", "stop", "restart", "once", "unwant", "pause", "continue", "send", "sendgroup", "unhealthy", "ending", "shed",
@@ -288,8 +288,8 @@ func TestDelaysGrowAndAreForgottenAfterALongLife(t *testing.T) {
 	}
 }
 
-// The first crash after a healthy life costs no client a second, however it ended; an end with code 0 does, because another
-// instance may have taken over.
+// The first crash after a healthy life must cause a restart without delay, however the process ended. An exit with code
+// 0 must not, because another instance may have taken over.
 func TestTheFirstCrashAfterAHealthyLifeStartsAgainAtOnce(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -430,11 +430,11 @@ func TestLeftoversGetHalfASecondBetweenTermAndKill(t *testing.T) {
 	}
 }
 
-// TestWhatForksAwayFromAKillIsKilledAgainSoon: it took a second, which is far beyond any grace. A process that the kernel holds
-// up is not asked about all the time.
+// TestWhatForksAwayFromAKillIsKilledAgainSoon checks that processes that were forked during a kill are killed again
+// within a fraction of a second. If the kernel only delays the end of a process, the pauses between kills must grow.
 func TestWhatForksAwayFromAKillIsKilledAgainSoon(t *testing.T) {
 	r := newRig(t)
-	for range 2 { // of each run anew
+	for range 2 { // the pauses begin anew with each run
 		r.up()
 		r.do(Stop{"s"})
 		r.wait(r.s().policy.Grace)
@@ -469,7 +469,7 @@ func (r *rig) lastTree() Signal {
 }
 
 func TestWhatComesBackAfterEveryKillIsSaid(t *testing.T) {
-	for _, more := range []int{0, 1} { // a process that the kernel holds up does not come back
+	for _, more := range []int{0, 1} { // a process whose end the kernel delays does not fork again
 		r := newRig(t)
 		r.up()
 		r.do(Stop{"s"})
@@ -540,14 +540,15 @@ func TestParkedComesBackOnlyWhenItsInputsChangeOrSomeoneAsks(t *testing.T) {
 	r.want(Starting)
 }
 
-// A gateway that writes another configuration at each start and exits with 78 was started again without a delay, for ever.
+// A gateway that changes its configuration at each start and exits with 78 must get growing restart delays. Without
+// them it would start again for ever, at once.
 func TestAGatewayThatChangesItsInputsAtEachStartWaitsLikeOneThatCrashes(t *testing.T) {
 	r := newRig(t)
 	r.up()
 	for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 		r.exit(78)
 		r.want(Parked)
-		r.now = r.now.Add(200 * time.Millisecond) // until it is noticed
+		r.now = r.now.Add(200 * time.Millisecond) // time until the change is noticed
 		r.do(InputsChanged{"s"})
 		r.want(Backoff)
 		if got := r.s().deadline.Sub(r.s().lastExit.At); got != want*time.Second || r.s().failures != i+1 {
@@ -559,7 +560,7 @@ func TestAGatewayThatChangesItsInputsAtEachStartWaitsLikeOneThatCrashes(t *testi
 	if !r.s().looping {
 		t.Error("it is not shown as a crash loop")
 	}
-	// Somebody edits the file after a quiet while.
+	// An edit after a quiet minute must start the service at once.
 	r.exit(78)
 	r.now = r.now.Add(time.Minute)
 	r.do(InputsChanged{"s"})
@@ -569,7 +570,7 @@ func TestAGatewayThatChangesItsInputsAtEachStartWaitsLikeOneThatCrashes(t *testi
 	}
 }
 
-// An operator who edits the configuration again and again, a few seconds after each try, never waits.
+// An edit by an operator some seconds after each failed start must start the service at once, however often.
 func TestAnEditAfterAMomentStartsAtOnce(t *testing.T) {
 	r := newRig(t)
 	r.up()
@@ -580,7 +581,7 @@ func TestAnEditAfterAMomentStartsAtOnce(t *testing.T) {
 		r.want(Starting)
 		r.spawned()
 	}
-	r.wait(policy.ResetAfter) // nor does one whose gateway had been up for long
+	r.wait(policy.ResetAfter) // must also start at once after a long life
 	r.exit(78)
 	r.do(InputsChanged{"s"})
 	r.want(Starting)
@@ -833,7 +834,7 @@ func TestARunThatTheShutdownHadToKillIsNotFinished(t *testing.T) {
 	}
 }
 
-// s6like is the policy of a service directory without any file but run.
+// s6like is the policy of a service directory that has no other file than run.
 var s6like = Policy{
 	Backoff:    backoff.Policy{Initial: time.Second, Max: time.Second},
 	StopSignal: sigTerm, KillNever: true, KillScope: ScopeMain, LeaveDescendants: true,
@@ -842,7 +843,7 @@ var s6like = Policy{
 
 func TestARunThatWasReadyForASecondIsStartedAgainAtOnce(t *testing.T) {
 	for _, c := range []struct {
-		ready time.Duration // how long, negative for never
+		ready time.Duration // seconds until it is ready; negative for never
 		want  State
 	}{{-1, Backoff}, {999 * time.Millisecond, Backoff}, {time.Second, Starting}} {
 		r := newRig(t)
@@ -1090,7 +1091,7 @@ func TestAnExitThatIsExplainedLaterIsRecordedAgain(t *testing.T) {
 	r.exit(0)
 	run := r.s().number
 	r.acts = nil
-	for range 2 { // the second says nothing new
+	for range 2 { // the second event repeats the first
 		r.do(CorrectCause{"s", run, CauseReplaced})
 	}
 	var causes []Cause
@@ -1255,11 +1256,11 @@ func TestTheCmdsExitEndsTheContainerWithItsCode(t *testing.T) {
 	}
 }
 
-// A CMD that ends by the signal that it was sent because the container is to stop has not failed.
+// A CMD must not count as failed if it ends by the signal that the shutdown sent.
 func TestACmdThatEndsAsToldIsNoFailure(t *testing.T) {
 	for _, c := range []struct {
 		ends Exited
-		told int // what the shutdown itself ends with
+		told int // exit code that the shutdown was asked for
 		code int
 	}{
 		{Exited{Name: "cmd", PID: 5, Code: -1, Signal: sigTerm}, 0, 0},
@@ -1336,7 +1337,8 @@ func TestTheCmdIsTriedAgainWhereTheKernelWasShortOfMemory(t *testing.T) {
 	}
 }
 
-// TestAServiceWhoseRunIsStillBeingCopiedStartsSoon: a minute was the wait for every reason.
+// TestAServiceWhoseRunIsStillBeingCopiedStartsSoon checks that a start that fails with ETXTBSY is tried again after a
+// second. Other errors must wait for a minute.
 func TestAServiceWhoseRunIsStillBeingCopiedStartsSoon(t *testing.T) {
 	for passing, want := range map[bool]time.Duration{true: time.Second, false: time.Minute} {
 		m := Machine{}
@@ -1350,7 +1352,7 @@ func TestAServiceWhoseRunIsStillBeingCopiedStartsSoon(t *testing.T) {
 	}
 }
 
-// States lists every state, in the order of a life.
+// States lists every state, in the order of a service's life.
 func States() []State {
 	return []State{Down, Waiting, Starting, Up, Stopping, Killing, Finishing, Backoff, Parked, Failed}
 }

@@ -36,13 +36,13 @@ func (s stdout) Pipes(string) (_, _ *os.File, _ error) {
 
 func (stdout) Tail(_ string, done func([]string)) { go done(nil) }
 
-// realLoop runs a loop over real processes and ends it, with all of them, at the end of the test.
+// realLoop runs a loop over real processes. At the end of the test it ends the loop and all processes.
 func realLoop(t *testing.T) (*Loop, *os.File) {
 	t.Helper()
 	return realLoopWithin(t, 3*time.Second)
 }
 
-// realLoopWithin does so with a budget for the end.
+// realLoopWithin is realLoop with another budget for the end.
 func realLoopWithin(t *testing.T, budget time.Duration) (*Loop, *os.File) {
 	t.Helper()
 	procs, err := proc.New()
@@ -74,7 +74,7 @@ func realLoopWithin(t *testing.T, budget time.Duration) (*Loop, *os.File) {
 	return l, r
 }
 
-// patience is how long a test waits for what has to come. It costs nothing when all is well.
+// patience is the longest time that a test waits for something that must happen. A test that passes does not use it up.
 const patience = 40 * time.Second
 
 func until(t *testing.T, l *Loop, what string, cond func(*Snapshot) bool) *Snapshot {
@@ -126,7 +126,7 @@ func TestADeafServiceIsKilledAfterItsGrace(t *testing.T) {
 	if err := l.Register(t.Context(), realUnit("s", "deaf"), WantUp); err != nil {
 		t.Fatal(err)
 	}
-	_, _ = out.Read(make([]byte, 64)) // it is deaf from here on
+	_, _ = out.Read(make([]byte, 64)) // the process ignores the stop signal from here on
 	if err := l.Do(t.Context(), Stop{"s"}); err != nil {
 		t.Fatal(err)
 	}
@@ -155,12 +155,12 @@ func TestNothingOfAServiceIsAliveAfterStopThoughItsHelperEscaped(t *testing.T) {
 	until(t, l, "down", func(s *Snapshot) bool { return s.Find("s").State == Down })
 	took := time.Since(start)
 	for _, pid := range []int{main, daemon} {
-		// A process that has just ended has its number until it is reaped, but it does nothing any more.
+		// A process that has ended keeps its PID until it is reaped, but does nothing any more.
 		if stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err == nil && !strings.Contains(string(stat), ") Z ") {
 			t.Errorf("process %d is still there: %s", pid, stat)
 		}
 	}
-	if took > 20*time.Second { // it is the grace of 300 ms and a little
+	if took > 20*time.Second { // the grace of 300 ms, and time for a busy machine
 		t.Errorf("took %v", took)
 	}
 }

@@ -7,7 +7,8 @@ import (
 	"hinit/client"
 )
 
-// The agent starts and stops its own service 3,000 times, and what happened to the others is still in the history.
+// Events of one service must not push the events of others out of the history. Here the agent starts and stops its
+// service 3,000 times.
 func TestAServiceThatIsStartedAndStoppedTakesNoEventsOfOthersAway(t *testing.T) {
 	var r Ring
 	for i := range 10 {
@@ -40,12 +41,12 @@ func TestAServiceThatIsStartedAndStoppedTakesNoEventsOfOthersAway(t *testing.T) 
 	}
 	check(&r)
 	records, _ := r.Since(0)
-	var next Ring // of another generation
+	var next Ring // the history of a re-executed hinit
 	next.restore(append(r.KeptRecords(records[0].Seq), records...))
 	check(&next)
 }
 
-// Root has stopped a service, the agent gives 3,000 orders after that, and root's order is still there with its giver.
+// Orders of the agent must not push root's orders out of the history. Here the agent gives 3,000 orders after root's.
 func TestOrdersOfTheAgentTakeNoOrderOfRootsAway(t *testing.T) {
 	var r Ring
 	root, agent := &client.By{Program: "hinit", Way: client.WayExec}, &client.By{UID: 10000, Program: "sh", Way: client.WayAPI}
@@ -71,7 +72,7 @@ func TestOrdersOfTheAgentTakeNoOrderOfRootsAway(t *testing.T) {
 	}
 	check(&r)
 	records, _ := r.Since(0)
-	var next Ring // of another generation
+	var next Ring // the history of a re-executed hinit
 	next.restore(append(r.KeptRecords(records[0].Seq), records...))
 	check(&next)
 }

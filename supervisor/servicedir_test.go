@@ -17,7 +17,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// serviceDir makes a service directory with a run script, and a finish script unless it is empty, and the unit of it.
+// serviceDir makes a service directory with a run script, and a finish script unless that is empty. It returns the unit
+// for it.
 func serviceDir(t *testing.T, name, run, finish string) Unit {
 	t.Helper()
 	dir := t.TempDir()
@@ -41,7 +42,7 @@ func serviceDir(t *testing.T, name, run, finish string) Unit {
 	return u
 }
 
-// output reads lines as the services write them.
+// output reads the lines that the services write.
 func output(t *testing.T, r *os.File) func() string {
 	t.Helper()
 	lines := bufio.NewScanner(r)
@@ -71,13 +72,13 @@ func do(t *testing.T, l *Loop, events ...Event) {
 	}
 }
 
-// untilState waits for a state of "s".
+// untilState waits until "s" is in a state.
 func untilState(t *testing.T, l *Loop, state State) *Service {
 	t.Helper()
 	return until(t, l, "s is "+string(state), func(s *Snapshot) bool { return s.Find("s").State == state }).Find("s")
 }
 
-// procState is the state of a process as proc(5) has it, 0 when there is none.
+// procState returns the state of a process as in proc_pid_stat(5), or 0 if there is none.
 func procState(pid int) byte {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -158,7 +159,8 @@ func TestAFinishCommandThatHangsDiesInTime(t *testing.T) {
 	l, out := realLoop(t)
 	line := output(t, out)
 	pid := 0
-	for limit := 500 * time.Millisecond; pid == 0 && limit < patience; limit *= 2 { // it may need longer to say its number
+	// a slow machine may need longer until the process prints its PID
+	for limit := 500 * time.Millisecond; pid == 0 && limit < patience; limit *= 2 {
 		said := filepath.Join(t.TempDir(), "finish")
 		u := serviceDir(t, "s", "echo up $$; exec sleep 1000", `trap "" TERM; echo $$ >`+said+`; while :; do sleep 1000; done`)
 		u.Name, u.Policy.FinishTimeout = limit.String(), limit
@@ -195,7 +197,8 @@ func TestANewlineOnItsDescriptorMakesItReady(t *testing.T) {
 			if err := syscall.Mkfifo(gate, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			// Only its standard three and that descriptor are open (10 is the script, where the shell reads it from).
+			// Only the three standard descriptors and the one for readiness may be open. The shell reads the script from
+			// descriptor 10.
 			u := serviceDir(t, "s", fmt.Sprintf(`for f in 3 4 5 6 7 8 9; do [ $f = %[1]d ] || [ ! -e /proc/$$/fd/$f ] || echo "$f is open" >&2; done
 echo checked >&2; printf almost >&%[1]d; read go < %[2]s; echo >&%[1]d; exec sleep 1000`, fd, gate), "")
 			u.Policy.ReportsReadiness, u.NotifyFD = true, fd
@@ -223,7 +226,7 @@ echo checked >&2; printf almost >&%[1]d; read go < %[2]s; echo >&%[1]d; exec sle
 func TestARunThatNeverSaysThatItIsReadyEndsLikeAnyOther(t *testing.T) {
 	l, out := realLoop(t)
 	line := output(t, out)
-	u := serviceDir(t, "s", "echo up; sleep 1000 & exit 1", "") // what it leaves behind keeps the descriptor open
+	u := serviceDir(t, "s", "echo up; sleep 1000 & exit 1", "") // the child that it leaves behind keeps the descriptor open
 	u.Policy.ReportsReadiness, u.NotifyFD = true, 3
 	register(t, l, u, WantUp)
 	for range 5 {
@@ -231,13 +234,13 @@ func TestARunThatNeverSaysThatItIsReadyEndsLikeAnyOther(t *testing.T) {
 	}
 	do(t, l, StayDown{"s"})
 	untilState(t, l, Down)
-	if n := len(l.readinessPipes); n != 0 { // the loop is idle
+	if n := len(l.readinessPipes); n != 0 { // runs in the loop, so the loop has processed all before
 		t.Errorf("%d notifiers are left", n)
 	}
 }
 
-// TestADaemonOfAHookMadePID1ReadAllOfProc: a service left a process behind, as it may. While that process lived, PID 1 read all of /proc
-// for each orphan that ended.
+// TestADaemonOfAHookMadePID1ReadAllOfProc checks that PID 1 does not read all of /proc for each orphan that ends while
+// a process lives that a service may leave behind.
 func TestADaemonOfAHookMadePID1ReadAllOfProc(t *testing.T) {
 	for name, may := range map[string]bool{"a service whose processes may stay": true, "another one": false} {
 		t.Run(name, func(t *testing.T) {
@@ -262,7 +265,7 @@ func TestADaemonOfAHookMadePID1ReadAllOfProc(t *testing.T) {
 	}
 }
 
-// searches counts how often a loop has searched for the ends of runs. Only the loop uses it.
+// searches counts the searches of a loop for ended runs. Only the loop uses it.
 type searches struct {
 	Spawner
 
@@ -327,7 +330,7 @@ while :; do wait; done`
 	if !slices.Equal(got, []string{"child", "main"}) {
 		t.Errorf("got %q", got)
 	}
-	do(t, l, SignalMain{"s", sigKill, true}) // it and its child
+	do(t, l, SignalMain{"s", sigKill, true}) // kills the service and its child
 }
 
 func TestOnceRunsAServiceDirectoryOnce(t *testing.T) {
@@ -399,7 +402,7 @@ func TestWithoutATimeToDieAStubbornServiceLivesUntilTheContainerEnds(t *testing.
 	}
 	l.Post(Shutdown{Reason: "end"})
 	<-l.Ended()
-	// A loop that is held up when it kills has no time left to reap.
+	// A loop that is delayed when it kills may have no time left to reap.
 	await(t, "it has ended with the container", func() bool { return procState(s.PID) == 0 || procState(s.PID) == 'Z' })
 }
 
@@ -449,7 +452,7 @@ func TestAPipeBetweenAServiceAndItsLoggerOutlivesBoth(t *testing.T) {
 	said(fmt.Sprintf("logged run %d", l.Snapshot().Find("s").PID))
 	for range 3 {
 		old := l.Snapshot().Find("s").Run
-		// Not both at once: a logger that is killed while a line comes may take the beginning of it along.
+		// One after the other, because a logger that is killed while a line comes may lose the beginning of the line.
 		dying := l.Snapshot().Find("s/log").Run
 		do(t, l, SignalMain{"s/log", sigKill, false})
 		until(t, l, "the logger is dead", func(s *Snapshot) bool { v := s.Find("s/log"); return v.PID == 0 || v.Run > dying })
@@ -460,7 +463,8 @@ func TestAPipeBetweenAServiceAndItsLoggerOutlivesBoth(t *testing.T) {
 	}
 }
 
-// TestAServiceThatNeverEndsItsLineKeptPID1Busy: PID 1 read all that "cat /dev/zero >&3" wrote, for ever.
+// TestAServiceThatNeverEndsItsLineKeptPID1Busy checks that PID 1 reads only a limited part of a readiness line. A
+// service may write without end, as "cat /dev/zero >&3" does.
 func TestAServiceThatNeverEndsItsLineKeptPID1Busy(t *testing.T) {
 	for text, want := range map[string]bool{"up": false, "up\nmore": true, strings.Repeat("x", 3000) + "\n": true, strings.Repeat("x", 1<<20) + "\n": false} {
 		n, err := newReadinessPipe(3)

@@ -34,7 +34,7 @@ import (
 	"hinit/profiles/archive"
 )
 
-// bin has the programs under test.
+// bin is the directory with the programs under test.
 var bin string
 
 func TestMain(m *testing.M) {
@@ -45,11 +45,12 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		bin = dir
-		// The exports of these tests close files in the process of the gateway: its locks must not go with them.
+		// Exports in this process close database files that the test's gateway has open too. With OFD locks, that does
+		// not release the gateway's locks.
 		if _, err := sqlite.OFDLocking(true); err != nil {
 			panic(err)
 		}
-		// Some tests wait for half a minute. They do so at the same time, on a slow machine too.
+		// Some tests wait for half a minute. They run in parallel, on a slow machine too.
 		flag.Parse()
 		_ = flag.Set("test.parallel", "8")
 		if err := errors.Join(os.Chmod(dir, 0o755), testkit.Build(dir, "hinit", "hinit-profile")); err != nil { //nolint:gosec // other users run them
@@ -60,7 +61,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// backup runs the program that copies databases.
+// backup runs the program that copies a database.
 func backup(ctx context.Context, from, to *os.File, name string) error {
 	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", from.Fd()))
 	if err != nil {
@@ -91,7 +92,7 @@ func write(t testing.TB, path, text string) {
 	}
 }
 
-// database makes a database in WAL mode whose two accounts have 100 together.
+// database makes a database in WAL mode with two accounts, which have 100 together.
 func database(t testing.TB, path string) *sql.DB {
 	t.Helper()
 	db := must(sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)"))(t)
@@ -106,7 +107,7 @@ func move(db *sql.DB, n int) error {
 	return err
 }
 
-// total is what the accounts of a database have together.
+// total returns the sum of the accounts in a database.
 func total(t testing.TB, path string) (n int) {
 	t.Helper()
 	db := must(sql.Open("sqlite", "file:"+path))(t)
@@ -144,7 +145,7 @@ func home(t testing.TB) string {
 	return dir
 }
 
-// listing describes a tree: names, kinds, modes, times of files and their content.
+// listing describes a tree: names, kinds, modes, times and content of files.
 func listing(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
@@ -211,7 +212,8 @@ func TestAProfileComesBackFromItsArchive(t *testing.T) {
 	for _, name := range []string{"gateway.pid", "gateway_state.json", ".hinit-reserve", "out", "above", "sly"} {
 		delete(want, name)
 	}
-	for _, name := range []string{"state.db", "state.db-wal", "state.db-shm"} { // a copy is equal, but not the same bytes
+	// the copy of a database has the same content, but other bytes
+	for _, name := range []string{"state.db", "state.db-wal", "state.db-shm"} {
 		delete(want, name)
 		delete(have, name)
 	}
@@ -235,8 +237,8 @@ func TestAProfileComesBackFromItsArchive(t *testing.T) {
 	}
 }
 
-// TestAHomeThatHoldsStillIsSentAsItIs needs no copy in the home. A second archive has the same bytes. After a change in the home,
-// the archive begins anew.
+// TestAHomeThatHoldsStillIsSentAsItIs checks that an idle home is archived without a copy. A second archive must have
+// the same bytes. After a change in the home, the archive must begin anew.
 func TestAHomeThatHoldsStillIsSentAsItIs(t *testing.T) {
 	dir := home(t)
 	x := archive.Export{Home: dir, Secrets: true, Links: true, HomeIdle: true}
@@ -301,7 +303,8 @@ func TestWhatIsSecretByItsName(t *testing.T) {
 	}
 }
 
-// The writer moves money between two accounts: a copy that is half old and half new has another sum.
+// A database must be consistent in the archive although the gateway writes to it. The writer moves money between two
+// accounts, so a mix of old and new pages would have another sum.
 func TestADatabaseIsWholeWhileTheGatewayWrites(t *testing.T) {
 	dir := home(t)
 	db := database(t, filepath.Join(dir, "busy.db"))
@@ -317,7 +320,7 @@ func TestADatabaseIsWholeWhileTheGatewayWrites(t *testing.T) {
 			}
 		}
 	}()
-	for moved, tries := 0, 0; moved < 3; tries++ { // on a busy machine an export may fall between two writes
+	for moved, tries := 0, 0; moved < 3; tries++ { // on a busy machine no write may fall into an export
 		out, head, _ := exported(t, archive.Export{Home: dir})
 		if head.Moment == archive.Inconsistent && slices.Equal(head.Moved, []string{"busy.db"}) {
 			moved++
@@ -339,7 +342,7 @@ func TestAFileThatNeverHoldsStillIsNamed(t *testing.T) {
 	dir := home(t)
 	f := must(os.Create(filepath.Join(dir, "restless.log")))(t)
 	defer f.Close()
-	// Each pass copies a database, because the pass before has changed it. So each pass finds another log as well.
+	// Each pass copies the database, because the previous pass has changed it. So each pass also finds another log.
 	x := archive.Export{Home: dir, Name: "coder", Backup: func(ctx context.Context, from, to *os.File, name string) error {
 		_, err := fmt.Fprintln(f, name)
 		return errors.Join(err, backup(ctx, from, to, name), os.Chtimes(filepath.Join(dir, name), time.Now(), time.Now()))
@@ -389,7 +392,7 @@ func TestTwoExportsAtOnce(t *testing.T) {
 	}
 }
 
-// short is a stream that breaks.
+// short is a writer that fails after `room` bytes.
 type short struct {
 	bytes.Buffer
 
@@ -404,7 +407,7 @@ func (s *short) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// The stream breaks at random bytes. Each part goes on where the one before has stopped.
+// An import must go on where the previous one was interrupted. The stream breaks at random bytes.
 func TestAnImportGoesOnWhereItStood(t *testing.T) {
 	dir := home(t)
 	write(t, filepath.Join(dir, "large"), string(make([]byte, 1<<20)))
@@ -425,7 +428,7 @@ func TestAnImportGoesOnWhereItStood(t *testing.T) {
 		x.Snapshot = head.Snapshot
 		snapshot, now, whereErr := im.InterruptedAt()
 		switch {
-		case at == 0 && !errors.Is(err, archive.ErrInterrupted): // not even the head came
+		case at == 0 && !errors.Is(err, archive.ErrInterrupted): // not even the head arrived
 		case !errors.Is(err, archive.ErrInterrupted) || whereErr != nil || snapshot != head.Snapshot || now < at:
 			t.Fatal(err, whereErr, snapshot, now, at)
 		default:
@@ -454,7 +457,7 @@ func TestAStreamThatBeginsElsewhereChangesNothing(t *testing.T) {
 	}
 }
 
-// packed makes an archive of headers; each file has its name as its content.
+// packed makes an archive from headers. The content of each file is its name.
 func packed(t *testing.T, head archive.Head, headers ...tar.Header) *bytes.Buffer {
 	t.Helper()
 	var out bytes.Buffer
@@ -546,7 +549,8 @@ func TestHostileArchives(t *testing.T) {
 	}
 }
 
-// The writer counts in a database, then in a file. At any moment the file is equal to the database, or one behind.
+// All files in the archive must be from one moment. The writer counts in a database and then in a file, so the file
+// must be equal to the database or one behind.
 func TestOneMomentIsOneMoment(t *testing.T) {
 	dir := home(t)
 	db := database(t, filepath.Join(dir, "count.db"))
@@ -590,7 +594,7 @@ func TestOneMomentIsOneMoment(t *testing.T) {
 	}
 }
 
-// flushed is a writer that is flushed, like an HTTP response.
+// flushed is a writer that can be flushed, like an HTTP response.
 type flushed struct {
 	bytes.Buffer
 	flush func(text string)
@@ -598,7 +602,7 @@ type flushed struct {
 
 func (f *flushed) Flush() { f.flush(f.String()) }
 
-// sparse makes a file that seems to have a share of the bytes of its file system, and reports the bytes.
+// sparse makes a file without data whose size is a share of its file system's, and returns the size.
 func sparse(t *testing.T, path string, share, of int64) {
 	t.Helper()
 	write(t, path, "")
@@ -609,7 +613,8 @@ func sparse(t *testing.T, path string, share, of int64) {
 	}
 }
 
-// TestAHugeSparseFileIsNotSent: a host read terabytes of zeros for another one, which waited for the beginning of the archive.
+// TestAHugeSparseFileIsNotSent checks that an export of a huge sparse file fails at once. A host would otherwise read
+// terabytes of zeros while the other host waits for the beginning of the archive.
 func TestAHugeSparseFileIsNotSent(t *testing.T) {
 	dir := home(t)
 	sparse(t, dir+"/!a", 2, 1)
@@ -620,7 +625,8 @@ func TestAHugeSparseFileIsNotSent(t *testing.T) {
 	}
 }
 
-// TestAReaderThatHasGoneEndsTheReadingOfAFile: its head is sent before the first file is read, and reading ends with the request.
+// TestAReaderThatHasGoneEndsTheReadingOfAFile checks that an export sends its head before it reads the first file, and
+// stops reading when the request ends.
 func TestAReaderThatHasGoneEndsTheReadingOfAFile(t *testing.T) {
 	dir := home(t)
 	sparse(t, dir+"/!a", 7, 8)
@@ -635,13 +641,15 @@ func TestAReaderThatHasGoneEndsTheReadingOfAFile(t *testing.T) {
 	}}
 	x := archive.Export{Home: dir, Name: "coder", HomeIdle: true}
 	_, _, _, err := x.Run(ctx, out)
-	ended := errors.Is(err, os.ErrClosed) || errors.Is(err, context.Canceled) // on a busy machine the reading has not begun by then
+	// on a busy machine the reading may not have begun yet
+	ended := errors.Is(err, os.ErrClosed) || errors.Is(err, context.Canceled)
 	if !ended || time.Since(began) > 5*time.Second {
 		t.Errorf("after %v: %v", time.Since(began), err)
 	}
 }
 
-// TestAnExportNamesTheFileThatChanges has a file that is cut when the export has read it for its checksum. The export said EOF.
+// TestAnExportNamesTheFileThatChanges checks that the error names a file that is cut while it is exported. "EOF" alone
+// would not help.
 func TestAnExportNamesTheFileThatChanges(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/data", strings.Repeat("x", 1<<20))
@@ -652,7 +660,7 @@ func TestAnExportNamesTheFileThatChanges(t *testing.T) {
 	}
 }
 
-// shortening cuts a file when its name is written.
+// shortening is a writer that cuts the file when the file's header is written.
 type shortening struct{ file string }
 
 func (s *shortening) Write(p []byte) (int, error) {
@@ -662,14 +670,15 @@ func (s *shortening) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestAnArchiveIsRefusedByItsHead: an import waited for two megabytes of content before it looked at the head.
+// TestAnArchiveIsRefusedByItsHead checks that an import refuses a wrong archive as soon as it has the head, without
+// waiting for content.
 func TestAnArchiveIsRefusedByItsHead(t *testing.T) {
 	whole, _, _ := exported(t, archive.Export{Home: home(t), Secrets: true})
 	dir := t.TempDir()
 	write(t, dir+"/two/SOUL.md", "soul")
 	r, w := io.Pipe()
 	defer w.Close()
-	go func() { _, _ = w.Write(whole.Bytes()[:1536]) }() // and no more
+	go func() { _, _ = w.Write(whole.Bytes()[:1536]) }() // sends the head and no more
 	said := make(chan error, 1)
 	go func() {
 		_, _, err := (&archive.Import{Dir: dir, Name: "two"}).Run(r)
@@ -685,8 +694,8 @@ func TestAnArchiveIsRefusedByItsHead(t *testing.T) {
 	}
 }
 
-// TestAStreamThatEndsInItsHeadIsNotComplete: for an export that had failed, or a connection that broke, the import said that the
-// stream is not an archive of a profile.
+// TestAStreamThatEndsInItsHeadIsNotComplete checks that a stream that ends within its head is reported as incomplete,
+// not as something that is no archive. A failed export or a broken connection ends so.
 func TestAStreamThatEndsInItsHeadIsNotComplete(t *testing.T) {
 	whole, _, _ := exported(t, archive.Export{Home: home(t)})
 	says := func(in io.Reader) string {
@@ -707,8 +716,8 @@ func TestAStreamThatEndsInItsHeadIsNotComplete(t *testing.T) {
 	}
 }
 
-// TestADatabaseThatStopsGrowingDelaysItsExportForAMinute: an agent stopped SQLite at a database of 100 GB, and the export stood
-// still for a day.
+// TestADatabaseThatStopsGrowingDelaysItsExportForAMinute checks that an export waits at most a minute for a copy of a
+// database that does not grow. An agent may stop the copying program, at a database of 100 GB for a day.
 func TestADatabaseThatStopsGrowingDelaysItsExportForAMinute(t *testing.T) {
 	for name, grows := range map[string]bool{"stops": false, "grows slowly": true} {
 		t.Run(name, func(t *testing.T) {
@@ -742,8 +751,8 @@ func TestADatabaseThatStopsGrowingDelaysItsExportForAMinute(t *testing.T) {
 	}
 }
 
-// TestAnEnvFileThatIsReadOnlyIsImported has a mode of .env that is usual for secrets. As another user than root, the import could not open it
-// for writing, so the profile never arrived on another host.
+// TestAnEnvFileThatIsReadOnlyIsImported checks that a .env of mode 0400, which is usual for secrets, can be imported by
+// another user than root. The import must not open the file again for writing.
 func TestAnEnvFileThatIsReadOnlyIsImported(t *testing.T) {
 	testkit.NeedRoot(t)
 	from, dir := smallHome(t), t.TempDir()

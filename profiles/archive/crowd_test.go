@@ -16,7 +16,7 @@ import (
 	"hinit/profiles/archive"
 )
 
-// crowd makes a home in memory whose directory crowd has 30,000 links with long names.
+// crowd makes a home in memory that has a directory with 30,000 links with long names.
 func crowd(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "crowd") //nolint:usetesting // in memory, 30,000 links take no time
@@ -37,7 +37,7 @@ func crowd(t *testing.T) string {
 	return dir
 }
 
-// live is the memory that the program has in use.
+// live returns the number of bytes of the heap that are in use.
 func live() int64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -45,7 +45,7 @@ func live() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// meter measures the memory while an archive is written, each 16 MB.
+// meter is a writer that measures the memory after each 16 MB.
 type meter struct {
 	n    int
 	most int64
@@ -59,8 +59,8 @@ func (m *meter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestADirectoryOfManyFilesEndsNoHost: an export read all names of a directory at once. A host of a fleet, which has 256 MiB, was
-// ended by the kernel in each move of such a profile.
+// TestADirectoryOfManyFilesEndsNoHost checks that an export does not keep all names of a large directory in memory. The
+// kernel would kill the host of a fleet, which has 256 MiB, at each move of such a profile.
 func TestADirectoryOfManyFilesEndsNoHost(t *testing.T) {
 	dir := crowd(t)
 	before := live()
@@ -75,7 +75,8 @@ func TestADirectoryOfManyFilesEndsNoHost(t *testing.T) {
 	}
 }
 
-// TestManyLinesInAnEnvHoldUpNoClone: a clone copied all lines before for each line, so a megabyte of empty lines took minutes.
+// TestManyLinesInAnEnvHoldUpNoClone checks that a clone handles each line of .env once. If it copied all previous lines
+// for each line, a megabyte of empty lines would take minutes.
 func TestManyLinesInAnEnvHoldUpNoClone(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, ".env"), strings.Repeat("\n", 100_000)+"A_BOT_TOKEN=1:a\nB=2\n")
@@ -140,7 +141,8 @@ func TestADirectoryOfManyFilesIsSentInOneOrder(t *testing.T) {
 	}
 }
 
-// TestAnImportRemovesADeepTree has a tree that an interrupted import has left. It is deeper than a path can be long.
+// TestAnImportRemovesADeepTree checks that an import removes the tree of an interrupted import, although that tree is
+// deeper than a path can be long.
 func TestAnImportRemovesADeepTree(t *testing.T) {
 	whole, _, _ := exported(t, archive.Export{Home: home(t), Secrets: true})
 	dir := t.TempDir()

@@ -13,8 +13,8 @@ import (
 	"hinit/profiles/archive"
 )
 
-// smallHome makes a home whose archive has few bytes. It has files with no block, a whole block, and a part of one. It also has a directory, a
-// link, and a name that needs a header of its own.
+// smallHome makes a home whose archive is small. It has files with no block, a whole block, and a part of a block. It
+// also has a directory, a link, and a name that needs a header of its own.
 func smallHome(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "coder")
@@ -35,15 +35,15 @@ type cutter struct {
 	export    archive.Export
 	whole     []byte
 	sum       string
-	want      map[string]string // the home of the export
-	old       map[string]string // a profile that an import replaces
+	want      map[string]string // content of the exported home
+	old       map[string]string // content of the profile that an import replaces
 }
 
 func newCutter(t *testing.T) *cutter {
 	t.Helper()
 	dir := t.TempDir()
 	if os.Geteuid() == 0 {
-		dir = mounted(t, "size=16m") // where a sync takes no time
+		dir = mounted(t, "size=16m") // a file system where a sync takes no time
 	}
 	c := &cutter{TB: t, from: smallHome(t), dir: dir}
 	c.export = archive.Export{Home: c.from, Secrets: true, Links: true, HomeIdle: true}
@@ -54,14 +54,14 @@ func newCutter(t *testing.T) *cutter {
 	return c
 }
 
-// run imports a stream that begins at a byte of the archive.
+// run imports a stream that begins at offset `from` of the archive.
 func (c *cutter) run(name string, from int64, stream []byte) (string, error) {
 	im := archive.Import{Dir: c.dir, Name: name, Marker: "SOUL.md", Links: true, From: from, Replace: name == "old"}
 	_, sum, err := im.Run(bytes.NewReader(stream))
 	return sum, err
 }
 
-// listed describes a profile, or returns nil without one.
+// listed describes a profile, or returns nil if there is none.
 func (c *cutter) listed(name string) map[string]string {
 	c.Helper()
 	if _, err := os.Lstat(filepath.Join(c.dir, name)); err != nil {
@@ -70,7 +70,7 @@ func (c *cutter) listed(name string) map[string]string {
 	return listing(c, filepath.Join(c.dir, name))
 }
 
-// reset removes the imported profile, or puts the old one back.
+// reset removes the imported profile, or puts the old profile back.
 func (c *cutter) reset(name string) {
 	c.Helper()
 	must(0, os.RemoveAll(filepath.Join(c.dir, name)))(c)
@@ -80,7 +80,8 @@ func (c *cutter) reset(name string) {
 	}
 }
 
-// rest returns the part of the archive that an import lacks, as the export sends it: all without a part to continue.
+// rest returns the part of the archive that an import lacks, as the export would send it. Without a part to continue,
+// it is the whole archive.
 func (c *cutter) rest(name string, cut int) (from int64, stream []byte) {
 	c.Helper()
 	snapshot, at, err := (&archive.Import{Dir: c.dir, Name: name}).InterruptedAt()
@@ -99,7 +100,7 @@ func (c *cutter) rest(name string, cut int) (from int64, stream []byte) {
 	return at, out.Bytes()
 }
 
-// cut sends the archive up to a byte, looks at both sides, and sends the rest.
+// cut sends the archive up to an offset, checks both sides, and sends the rest.
 func (c *cutter) cut(name string, at int) {
 	c.Helper()
 	part := &short{room: at}
@@ -133,9 +134,9 @@ func (c *cutter) cut(name string, at int) {
 
 var eachByte = flag.Bool("each-byte", false, "cut archives after each byte, and not only at each block and every 11 bytes")
 
-// TestAnArchiveIsCutAnywhere ends the stream of an export, as a crash or a broken connection does: around each boundary of a block, and at each
-// offset in a block. The import makes no profile of the part, and leaves the profile that it replaces. Then the rest is sent. The home of the
-// export stays as it is.
+// TestAnArchiveIsCutAnywhere ends the stream of an export around each boundary of a block and at each offset in a
+// block, as a crash or a broken connection does. The import must make no profile from a part, and keep the profile that
+// it was to replace. With the rest, the profile must be complete. The home of the export must stay as it is.
 func TestAnArchiveIsCutAnywhere(t *testing.T) {
 	c := newCutter(t)
 	n := 0
@@ -151,8 +152,8 @@ func TestAnArchiveIsCutAnywhere(t *testing.T) {
 	t.Logf("an archive of %d bytes was cut in %d places", len(c.whole), n)
 }
 
-// TestAPartThatLostItsEndInACrashIsRefused zeroes the end of the part that an import keeps, as a machine that loses its power can. The rest then
-// makes no profile, and the next import begins anew. It went on at the end of the archive for ever, and said that the stream had ended early.
+// TestAPartThatLostItsEndInACrashIsRefused zeroes the end of the part that an import keeps, as a loss of power can. The
+// rest must then make no profile, and the next import must begin anew instead of going on at the end for ever.
 func TestAPartThatLostItsEndInACrashIsRefused(t *testing.T) {
 	c := newCutter(t)
 	for at := 1536; at < len(c.whole); at += 101 {

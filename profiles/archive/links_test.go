@@ -35,14 +35,14 @@ func neighbour(t *testing.T, home string) (dir string) {
 	return dir
 }
 
-// link puts a link in the place of a file or a directory, as an agent can at any time.
+// link puts a link in place of a file or a directory, as an agent can at any time.
 func link(t *testing.T, target, at string) {
 	t.Helper()
 	must(0, os.RemoveAll(at))(t)
 	must(0, os.Symlink(target, at))(t)
 }
 
-// unchanged reports an error if a directory differs from its listing.
+// unchanged fails the test if a directory differs from its listing.
 func unchanged(t *testing.T, dir string, before map[string]string) {
 	t.Helper()
 	if after := listing(t, dir); !maps.Equal(after, before) {
@@ -78,7 +78,8 @@ func TestAnExportRemovesNothingOfAnotherProfile(t *testing.T) {
 	}
 }
 
-// The agent replaces the copy of its home by a link, when the copy is ready and before it is sent.
+// An export must send no file of another profile. Here the agent replaces the copy of its home by a link, after the copy
+// is complete and before it is sent.
 func TestAnExportArchivesNothingOfAnotherProfile(t *testing.T) {
 	dir := home(t)
 	neighbour(t, dir)
@@ -97,7 +98,7 @@ func TestAnExportArchivesNothingOfAnotherProfile(t *testing.T) {
 	if err != nil || !kept || !bytes.Contains(out.Bytes(), []byte("soul")) {
 		t.Errorf("the profile itself is not in the archive: %v", err)
 	}
-	// The kept copy is a link now.
+	// A kept copy that has become a link must be refused, too.
 	out.Reset()
 	x.Snapshot = head.Snapshot
 	if _, _, _, err := x.Run(t.Context(), &out); err == nil || out.Len() != 0 {
@@ -105,7 +106,8 @@ func TestAnExportArchivesNothingOfAnotherProfile(t *testing.T) {
 	}
 }
 
-// The agent replaces a directory of the copy by a link, between two passes.
+// An export must write nothing into another profile, although the agent replaces a directory of the copy by a link
+// between two passes.
 func TestAnExportWritesNothingIntoAnotherProfile(t *testing.T) {
 	dir := home(t)
 	other := neighbour(t, dir)
@@ -122,7 +124,8 @@ func TestAnExportWritesNothingIntoAnotherProfile(t *testing.T) {
 	unchanged(t, other, before)
 }
 
-// The agent replaces a directory of its home by a link, while the export reads it. The agent can read the copy.
+// The copy of a home must contain nothing of another profile, although the agent replaces a directory of its home by a
+// link while the export reads it. The agent can read the copy.
 func TestACopyHasNothingOfAnotherProfile(t *testing.T) {
 	dir := home(t)
 	other := neighbour(t, dir)
@@ -133,7 +136,7 @@ func TestACopyHasNothingOfAnotherProfile(t *testing.T) {
 	must(0, os.Rename(dir+"/state.db", dir+"/sessions/state.db"))(t)
 	seen := false
 	x := archive.Export{Home: dir, Name: "coder", Backup: func(_ context.Context, _, _ *os.File, _ string) error {
-		if os.Rename(dir+"/sessions", dir+"/sessions-mine") == nil { // once
+		if os.Rename(dir+"/sessions", dir+"/sessions-mine") == nil { // only the first call succeeds
 			link(t, "../writer/sessions", dir+"/sessions")
 		}
 		return os.ErrInvalid
@@ -149,7 +152,8 @@ func TestACopyHasNothingOfAnotherProfile(t *testing.T) {
 	}
 }
 
-// The agent replaces a database by a link, after the export has looked at it and before SQLite opens it.
+// A database that the agent replaces by a link must not be copied. The agent does so after the export has examined it
+// and before SQLite opens it.
 func TestADatabaseThatBecomesALinkIsNotCopied(t *testing.T) {
 	if isolation.LandlockABI() == 0 {
 		t.Skip("this kernel has no Landlock, by which a profile is isolated")
@@ -174,7 +178,7 @@ func TestADatabaseThatBecomesALinkIsNotCopied(t *testing.T) {
 	}
 }
 
-// noSecret reports an error for each file of a tree that has the secret of the neighbour.
+// noSecret fails the test for each file of a tree that contains the secret of the neighbour.
 func noSecret(t *testing.T, dir string) {
 	t.Helper()
 	for name := range listing(t, dir) {
@@ -184,7 +188,7 @@ func noSecret(t *testing.T, dir string) {
 	}
 }
 
-// The agent puts a pipe in the place of the head of a kept copy.
+// An export must not wait although the agent has put a FIFO in place of the head of a kept copy.
 func TestAnExportWaitsForNoPipe(t *testing.T) {
 	dir := home(t)
 	x := archive.Export{Home: dir, Name: "coder", Backup: backup, KeepSnapshot: true}

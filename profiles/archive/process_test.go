@@ -27,7 +27,8 @@ import (
 
 const agent = 21345
 
-// volume makes a data volume with the profile coder, which belongs to the agent's user, and returns how to run hinit profile on it as root.
+// volume makes a data volume with the profile coder, which belongs to the agent's user. It returns a function that runs
+// hinit profile there as root, and the directory of profiles.
 func volume(t *testing.T, dir string) (command func(args ...string) *exec.Cmd, profiles string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -43,7 +44,7 @@ func volume(t *testing.T, dir string) (command func(args ...string) *exec.Cmd, p
 	if out, err := exec.Command("cp", "-a", from, profiles).CombinedOutput(); err != nil {
 		t.Fatal(err, string(out))
 	}
-	for at := dir; at != "/tmp" && at != "/"; at = filepath.Dir(at) { // the agent has to reach it
+	for at := dir; at != "/tmp" && at != "/"; at = filepath.Dir(at) { // so that the agent's user can reach it
 		_ = os.Chmod(at, 0o755)
 	}
 	if out, err := exec.Command("chown", "-R", fmt.Sprint(agent), filepath.Join(dir, "home")).CombinedOutput(); err != nil {
@@ -73,7 +74,7 @@ func run(t *testing.T, cmd *exec.Cmd) string {
 	return errs.String()
 }
 
-// fails runs a command that has to fail, and returns what it says.
+// fails runs a command that must fail with this exit code, and returns its output.
 func fails(t *testing.T, cmd *exec.Cmd, code int) string {
 	t.Helper()
 	out, _ := cmd.CombinedOutput()
@@ -118,17 +119,18 @@ func TestRootFollowsNoLinkOfTheAgents(t *testing.T) {
 	fails(t, command("import", "two", profiles+"/coder/x.tar"), 1)
 	fails(t, command("export", "coder", "-o", profiles+"/coder/dir/x.tar"), 1)
 	fails(t, command("export", "coder", "-o", filepath.Join(t.TempDir(), "coder.tar"), "--scratch", profiles+"/coder/dir"), 1)
-	// A home that is a link is none.
+	// A link must not be accepted as a home.
 	if err := errors.Join(os.Rename(profiles+"/coder", profiles+"/other"), os.Symlink("/etc", profiles+"/coder")); err != nil {
 		t.Fatal(err)
 	}
 	fails(t, command("export", "coder", "-"), 6)
 }
 
-// kills is how often an import, and an export, is killed.
+// The flag kills is how often an import, and an export, is killed.
 var kills = flag.Int("kills", 40, "how often an import, and an export, is killed")
 
-// An import that is killed at any byte leaves no profile or a whole one. In the place of another profile it leaves the old one or the new one.
+// An import that is killed at any moment must leave either no profile or a complete one. If it replaces a profile, it
+// must leave either the old one or the new one.
 func TestAnImportIsKilledAtAnyMoment(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -153,7 +155,7 @@ func TestAnImportIsKilledAtAnyMoment(t *testing.T) {
 		}
 		cmd.Stdin = must(os.Open(file))(t)
 		if i%4 > 1 {
-			cmd.Args[4] = "-" // it is received first
+			cmd.Args[4] = "-" // the archive comes from standard input, so it is received first
 		}
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -163,7 +165,7 @@ func TestAnImportIsKilledAtAnyMoment(t *testing.T) {
 		if cmd.Wait() != nil {
 			killed++
 			long += long / 10
-		} else { // other work had slowed the first one down
+		} else { // too slow: other work had slowed down the first import, which was measured
 			long -= long / 10
 		}
 		after := map[string]string{}
@@ -190,7 +192,8 @@ func TestAnImportIsKilledAtAnyMoment(t *testing.T) {
 	}
 }
 
-// A killed export leaves the profile as it is, and no file of the name that was asked for. The next one removes the copy.
+// A killed export must leave the profile as it is, and no file under the requested name. The next export must remove
+// the copy.
 func TestAnExportIsKilledAtAnyMoment(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -205,7 +208,7 @@ func TestAnExportIsKilledAtAnyMoment(t *testing.T) {
 	size := must(os.Stat(file))(t).Size()
 	stays := func() map[string]string {
 		all := listing(t, profiles+"/coder")
-		delete(all, "state.db-shm") // SQLite's readers share it
+		delete(all, "state.db-shm") // readers of SQLite share this file
 		return all
 	}
 	before, killed := stays(), 0
@@ -220,7 +223,7 @@ func TestAnExportIsKilledAtAnyMoment(t *testing.T) {
 		if cmd.Wait() != nil {
 			killed++
 			long += long / 10
-		} else { // other work had slowed the first one down
+		} else { // too slow: other work had slowed down the first export, which was measured
 			long -= long / 10
 		}
 		if info, err := os.Stat(file); err == nil && info.Size() != size {
@@ -230,7 +233,8 @@ func TestAnExportIsKilledAtAnyMoment(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d were killed at work", killed, *kills)
-	// A child that is between fork and execve at that moment still holds the lock of the copy. So the next export may leave it to a later one.
+	// A child between fork and execve may still hold the lock of the copy. Then the next export leaves the copy to a
+	// later one.
 	for range 5 {
 		if run(t, command("export", "coder", "-o", file)); maps.Equal(stays(), before) {
 			break
@@ -242,8 +246,8 @@ func TestAnExportIsKilledAtAnyMoment(t *testing.T) {
 	}
 }
 
-// TestAKilledExportEndsTheCopyOfADatabase: the program that copies databases went on without its export, and wrote into a copy that the next
-// export was removing.
+// TestAKilledExportEndsTheCopyOfADatabase checks that the program that copies a database ends with its export.
+// Otherwise it would write into a copy that the next export removes.
 func TestAKilledExportEndsTheCopyOfADatabase(t *testing.T) {
 	command, _ := volume(t, t.TempDir())
 	dir := t.TempDir()
@@ -263,7 +267,8 @@ func TestAKilledExportEndsTheCopyOfADatabase(t *testing.T) {
 	must(0, cmd.Process.Kill())(t)
 	_ = cmd.Wait()
 	for began := time.Now(); ; time.Sleep(time.Millisecond) {
-		if text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline"); len(text) == 0 { // also of one that is not reaped yet
+		// also true for a process that is not reaped yet
+		if text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline"); len(text) == 0 {
 			return
 		}
 		if time.Since(began) > 10*time.Second {
@@ -273,7 +278,7 @@ func TestAKilledExportEndsTheCopyOfADatabase(t *testing.T) {
 	}
 }
 
-// withCopier returns the path of a hinit beside which a hinit-profile runs the commands of a shell before it copies a database.
+// withCopier returns the path of a hinit whose hinit-profile runs shell commands before it copies a database.
 func withCopier(t *testing.T, commands string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -286,7 +291,7 @@ func withCopier(t *testing.T, commands string) string {
 	return dir + "/hinit"
 }
 
-// atEachOpen calls do each time a process opens a file, and lets the process wait for it meanwhile.
+// atEachOpen calls do each time a process opens a file. The process waits meanwhile.
 func atEachOpen(t *testing.T, path string, do func(path string) error) {
 	t.Helper()
 	fd, err := unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK, unix.O_RDONLY|unix.O_CLOEXEC)
@@ -321,8 +326,8 @@ func atEachOpen(t *testing.T, path string, do func(path string) error) {
 	})
 }
 
-// TestAnExportOfAllWaitsForNoProfile: the agent of one profile put a FIFO where SQLite opens the journal of a database, and the export of
-// all profiles stood still there. No later one had an archive. One that stops the program that copies databases had the same effect.
+// TestAnExportOfAllWaitsForNoProfile checks that an export of all profiles goes on although one profile holds it up.
+// Its agent may put a FIFO where SQLite opens a journal, or stop the program that copies databases.
 func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -337,8 +342,10 @@ func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
 	for _, pipe := range []string{"state.db-journal", "pipe.db"} {
 		must(0, errors.Join(unix.Mkfifo(profiles+"/coder/"+pipe, 0o600), os.Chown(profiles+"/coder/"+pipe, agent, agent)))(t)
 	}
-	program := withCopier(t, `case $(pwd -P) in */stopper) kill -STOP $$ ;; esac`)                                           // as an agent could stop it
-	atEachOpen(t, profiles+"/stopper/state.db", func(path string) error { return os.Chtimes(path, time.Now(), time.Now()) }) // as a gateway that writes
+	// stops the copying program, as an agent could
+	program := withCopier(t, `case $(pwd -P) in */stopper) kill -STOP $$ ;; esac`)
+	// changes the database, as a gateway does
+	atEachOpen(t, profiles+"/stopper/state.db", func(path string) error { return os.Chtimes(path, time.Now(), time.Now()) })
 	to := t.TempDir()
 	export := command("export", "--all", to)
 	export.Path = program
@@ -360,10 +367,11 @@ func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
 	}
 }
 
-// TestADatabaseThatBecomesAFIFODelaysItsExportOnce: the agent exchanges it, or its journal, after the export has looked at it and before
-// SQLite opens it. The databases that come later are copied without SQLite.
+// TestADatabaseThatBecomesAFIFODelaysItsExportOnce checks that a database which becomes a FIFO delays the export only
+// once: later databases are copied without SQLite. The agent exchanges the file or its journal after the export has
+// examined it and before SQLite opens it.
 func TestADatabaseThatBecomesAFIFODelaysItsExportOnce(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	for _, name := range []string{"", "-journal"} {
 		t.Run("state.db"+name, func(t *testing.T) {
 			t.Parallel()
@@ -396,7 +404,7 @@ func TestADatabaseThatBecomesAFIFODelaysItsExportOnce(t *testing.T) {
 	}
 }
 
-// mounted mounts a small file system for a volume.
+// mounted mounts a small tmpfs for a volume.
 func mounted(t *testing.T, options string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -414,7 +422,7 @@ func TestAFullVolume(t *testing.T) {
 	dir := mounted(t, "size=100m")
 	command, profiles := volume(t, dir)
 	large(t, profiles, 45<<20)
-	// Gateways keep 64 MB, so the copy has no room there, but elsewhere.
+	// The export must leave 64 MB for gateways, so the copy must go elsewhere.
 	if said := fails(t, command("export", "coder", "-"), 1); !strings.Contains(said, "has no room") {
 		t.Error(said)
 	}
@@ -434,7 +442,7 @@ func TestAFullVolume(t *testing.T) {
 	if after := listing(t, profiles); !maps.Equal(after, before) {
 		t.Errorf("%d files in the place of %d", len(after), len(before))
 	}
-	// A file that appears on an archive's file system is whole.
+	// A file that appears under its name on another file system must be complete.
 	full := mounted(t, "size=1m")
 	fails(t, command("export", "coder", "-o", full+"/coder.tar", "--scratch", scratch), 1)
 	if left := must(os.ReadDir(full))(t); len(left) != 0 {
@@ -448,7 +456,7 @@ func TestAVolumeThatIsMountedReadOnly(t *testing.T) {
 	db := database(t, profiles+"/coder/busy.db")
 	must(0, move(db, 5))(t)
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-		// A writer keeps it: another mount of it is read-only.
+		// A writer keeps the file open, and another mount of it is read-only.
 		if err := errors.Join(unix.Mount(dir, dir, "", unix.MS_BIND, ""), unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")); err != nil {
 			t.Fatal(err)
 		}
@@ -472,5 +480,5 @@ func TestAVolumeThatIsMountedReadOnly(t *testing.T) {
 	}
 }
 
-// owner is the user of a file.
+// owner returns the uid of a file's owner.
 func owner(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }
