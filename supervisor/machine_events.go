@@ -234,7 +234,7 @@ func (Tick) target() string           { return "" }
 // defines actions.
 type Action interface{ action() }
 
-// The actions.
+// The actions, which [Loop] carries out in the order in which Step returns them.
 type (
 	// Spawn starts the main process. The loop answers with Spawned or SpawnFailed, before any other event.
 	Spawn struct {

@@ -210,7 +210,8 @@ type oomKills struct {
 // oomSamplePeriod is the minimum time between two samples. A killed process frees its memory and ends in less time.
 const oomSamplePeriod = 10 * time.Second
 
-// sampleOOMKills moves the sampled value to old, at most once in oomSamplePeriod.
+// sampleOOMKills reads the number of out-of-memory kills, unless it did so less than oomSamplePeriod ago. The last value
+// becomes the old one.
 func (l *Loop) sampleOOMKills() {
 	if k := &l.oomKills; l.cfg.OOMKills != nil && time.Since(k.at) >= oomSamplePeriod {
 		k.old, k.sampled, k.at = k.sampled, l.cfg.OOMKills(), time.Now()

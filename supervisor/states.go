@@ -30,7 +30,7 @@ const (
 // Want is the desired state of a service. An operator sets it, or the boot from recorded intent.
 type Want string
 
-// The two desired states.
+// The desired states, as the status and the event history show them.
 const (
 	WantUp   Want = client.WantUp
 	WantDown Want = client.WantDown
@@ -39,7 +39,7 @@ const (
 // Cause says why a run ended, or why it did not start.
 type Cause string
 
-// The causes of an exit.
+// The causes of an exit, as the status and the event history show them.
 const (
 	CauseCrash    Cause = "crash"    // an exit code other than 0 without a special meaning
 	CauseClean    Cause = "clean"    // exit code 0, another success code, or a code that asks for a restart at once

@@ -28,7 +28,7 @@ import (
 // Share is a group of calls that wait for the same kind of thing. Each has its own turns.
 type Share int
 
-// The shares.
+// The shares: one for each kind of thing that can hang.
 const (
 	Volume   Share = iota // the data volume: profiles, their files, owners
 	Logs                  // log files

@@ -85,7 +85,7 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 	// agents logs what an agent can cause. The status keeps its warnings apart, so that an agent can't push out others.
 	agents := c.WithWarningStore(c.boot.AddAgentWarning)
 	c.logs = logs.New(logs.Options{
-		Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn, OnOutput: func() { c.health.NoteOutput() },
+		Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn, OnOutput: func() { c.health.ResumeDeafSearch() },
 		CompressArchives: c.stage.CompressArchives,
 	})
 	sig.Configure(route.HasCommand(), prepare.IsControllingTerminal(os.Stdin), func() { c.registry.ReloadAndSay() }, c.boot.DuringHook)
@@ -129,7 +129,7 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 	c.intents.CheckWrite = c.lease.Check
 	c.gateways = gateways.New(gateways.Options{
 		Registry: c.registry, Logger: agents, Config: c.cfg.Load, Route: c.route.Load, Store: c.store, Intents: c.intents, Started: c.started,
-		MayServe: c.lease.Check, ReadSecrets: c.logs.ReadSecrets, StateWritten: c.health.NoteHeartbeat, Worked: c.reporter.NoteWork,
+		MayServe: c.lease.Check, ReadSecrets: c.logs.ReadSecrets, StateWritten: c.health.RecordHeartbeat, Worked: c.reporter.RecordWork,
 		Adopt: func(ctx context.Context, profile string) {
 			c.stage.Owners.Adopt(ctx, c.stage.BootOptions(c.cfg.Load()), profile)
 		},
@@ -142,7 +142,7 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 	})
 	c.control = control.NewEndpoint(c.controlHost(), control.Options{
 		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) }, Denies: c.registry.DeniesSocket,
-		Used: c.reporter.NoteWork, Say: c.Say, Warn: c.Warn,
+		Used: c.reporter.RecordWork, Say: c.Say, Warn: c.Warn,
 	})
 	c.generation = reexec.FirstGeneration(&reexecHost{Signals: sig, c: c}, signals.Handled())
 	guard.SetHandler(c.generation.Panicked)

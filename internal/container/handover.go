@@ -201,8 +201,8 @@ func (c *container) reexec(ctx context.Context, binary string) (int, error) {
 	return c.generation.Request(ctx, binary)
 }
 
-// ClaimLease keeps the configuration from changing until release is called.
-func (h *reexecHost) ClaimLease(ctx context.Context) (release func(), err error) {
+// LockConfig keeps the configuration from changing until release is called.
+func (h *reexecHost) LockConfig(ctx context.Context) (release func(), err error) {
 	return h.c.registry.LockChanges(ctx)
 }
 

@@ -102,7 +102,7 @@ func TestTheReloadsOfAnAgentKeptRootFromAReexec(t *testing.T) {
 	lock := &h.c.registry.ChangeLock
 	claimed := make(chan error)
 	claim := func(ctx context.Context) {
-		release, err := h.ClaimLease(ctx)
+		release, err := h.LockConfig(ctx)
 		if err == nil {
 			release()
 		}

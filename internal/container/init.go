@@ -38,8 +38,8 @@ func RunServicesOnly(file string) int {
 	return runOffMainThread(func() (prepare.Start, int, bool) { return prepare.ServicesOnly(file) })
 }
 
-// runOffMainThread runs initMain in another goroutine and waits for its exit code. That goroutine can't run on the main thread, because
-// the caller is locked to it.
+// runOffMainThread runs initMain in another goroutine and waits for its exit code. That goroutine can't run on the main
+// thread, because the caller is locked to it.
 func runOffMainThread(settle func() (start prepare.Start, code int, ok bool)) int {
 	code := make(chan int)
 	go func() { code <- initMain(settle) }()

@@ -90,11 +90,11 @@ func isToolsCommand(name string, argv bare.Words) bool {
 	return len(name) > 3 && name[:3] == "s6-" && name != "s6-log" && name != "s6-setuidgid"
 }
 
-// awaitThreads blocks until PID 1, after a re-execution, can create as many threads as the old program had. halted is HINIT_HALTED,
-// which begins with their number, or "" if there are enough PIDs.
+// awaitThreads blocks until PID 1, after a re-execution, can create as many threads as the old program had. halted is
+// HINIT_HALTED, which begins with their number, or "" if there are enough PIDs.
 //
 // With such a number, the old program has stopped all other processes (internal/reexec). So only a process from outside the
-// container can have taken a PID, and it ends by itself within a minute. After 2 s, await accepts fewer threads.
+// container can have taken a PID, and it ends by itself within a minute. After 2 s, awaitThreads accepts fewer threads.
 func awaitThreads(halted string) {
 	n := 0
 	for i := 0; i < len(halted) && '0' <= halted[i] && halted[i] <= '9'; i++ {

@@ -168,8 +168,8 @@ func (m *Manager) AwaitRead(ctx context.Context) {
 	}
 }
 
-// RecordStopDuration writes to the volume how long the stop of the container took, for warnOfSlowStop at the next start. The channel is
-// closed when that is done.
+// RecordStopDuration writes to the volume how long the stop of the container took, for warnOfSlowStop at the next start. The
+// channel is closed when that is done.
 func (m *Manager) RecordStopDuration() <-chan struct{} {
 	began := m.stopBegan()
 	took, known := time.Since(began), !began.IsZero() && m.Route().HasProfiles() && m.MayServe() == nil

@@ -70,8 +70,8 @@ func (m *Manager) ServedBy(s *supervisor.Service) string {
 
 const servedNote = "served by the multiplexer of profile " + profiles.Default
 
-// StatusRemark returns a remark for the status of a gateway. Another gateway may serve its profile, or have the same exclusive value,
-// such as a token.
+// StatusRemark returns a remark for the status of a gateway. Another gateway may serve its profile, or have the same exclusive
+// value, such as a token.
 func (m *Manager) StatusRemark(s *supervisor.Service) string {
 	switch m.ServedBy(s) {
 	case client.ServedTwice:

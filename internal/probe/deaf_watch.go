@@ -397,8 +397,8 @@ func (e *DeafWatch) decideGateway(found map[string]Deafness, s *silentGateway) {
 	found[name] = Deafness{Run: s.run, Since: s.since, Failures: s.deafRounds, Why: why, ByCheck: byCheck}
 }
 
-// DeafPrefix begins the text about a deaf gateway in the event history and the status. notDeafPrefix begins the text when the gateway
-// reacts again.
+// DeafPrefix begins the text about a deaf gateway in the event history and the status. notDeafPrefix begins the text when the
+// gateway reacts again.
 const (
 	DeafPrefix    = "deaf: "
 	notDeafPrefix = "not deaf any more: "

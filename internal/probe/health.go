@@ -10,7 +10,7 @@ import (
 // Verdict says what the results of a check so far mean.
 type Verdict string
 
-// The verdicts.
+// The verdicts, as the status shows them.
 const (
 	Pending Verdict = "pending" // too few results to say
 	Passing Verdict = "passing"

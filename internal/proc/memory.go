@@ -21,7 +21,7 @@ type Meter struct {
 	cgroups memoryCgroups
 }
 
-// NewMeter returns a Meter.
+// NewMeter returns a Meter that reads /proc and the control groups below /sys/fs/cgroup.
 func NewMeter() *Meter {
 	s := newScanner()
 	return &Meter{s, memoryCgroups{cgroupRoot, func(name string) []byte { return slices.Clone(s.readFile(name)) }}}

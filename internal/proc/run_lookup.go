@@ -335,7 +335,8 @@ func PeerExited(conn net.Conn) bool {
 	return err != nil || gone
 }
 
-// PeerCredentials returns the PID and the user of the process at the other end of a Unix socket, from the kernel (unix(7), SO_PEERCRED).
+// PeerCredentials returns the PID and the user of the process at the other end of a Unix socket, from the kernel (unix(7),
+// SO_PEERCRED).
 func PeerCredentials(conn net.Conn) (cred *unix.Ucred, err error) {
 	err = onSocket(conn, func(fd int) (err error) {
 		cred, err = unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)

@@ -89,9 +89,9 @@ func ReadAt(dir int, path string) (Stat, error) {
 	return s, nil
 }
 
-// EachProcess calls found for every process below root, which is usually /proc. It usually begins with the newest processes, because
-// these are likely to end first. It may miss processes that start or end during the call. If it returns an error, it may have
-// called found for some processes already.
+// EachProcess calls found for every process below root, which is usually /proc. It usually begins with the newest processes,
+// because these are likely to end first. It may miss processes that start or end during the call. If it returns an error, it
+// may have called found for some processes already.
 func EachProcess(root string, found func(Stat)) error {
 	dir, err := os.Open(root)
 	if err != nil {
@@ -178,7 +178,7 @@ func Parse(line []byte) (s Stat, ok bool) {
 	return s, true
 }
 
-// number parses decimal digits.
+// number parses decimal digits; ok is false for anything else. It does not check for overflow.
 func number[T int | uint64](digits []byte) (n T, ok bool) {
 	for _, d := range digits {
 		if d < '0' || d > '9' {

@@ -62,7 +62,8 @@ func FindProc(socket string, pid int) string {
 	return ""
 }
 
-// ServiceRootsOf returns the main processes of a status, for [proc.ServiceRoots.Owners]. It reads their marks below root, a /proc.
+// ServiceRootsOf returns the main processes of a status, for [proc.ServiceRoots.Owners]. It reads their marks below root, a
+// /proc.
 func ServiceRootsOf(st client.Status, root string) proc.ServiceRoots {
 	r := proc.ServiceRoots{Init: st.Init.PID, Mains: make(map[int]string, len(st.Services)), Mark: MarkReader(root)}
 	for i := range st.Services {
@@ -96,8 +97,8 @@ func ReadProcesses(root string, old Table) (Table, error) {
 	return old, nil
 }
 
-// UsageByService returns the usage of each service, by name. before is the table of the previous measurement, and passed is the time
-// since then. Without a table before, the processor time is 0.
+// UsageByService returns the usage of each service, by name. before is the table of the previous measurement, and passed is
+// the time since then. Without a table before, the processor time is 0.
 func (t Table) UsageByService(r proc.ServiceRoots, before Table, passed time.Duration) map[string]Usage {
 	out := make(map[string]Usage, len(r.Mains))
 	for pid, main := range r.Owners(t) {

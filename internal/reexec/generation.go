@@ -27,9 +27,9 @@ const SelfExe = "/proc/self/exe"
 
 // Host is the container whose state passes from one program to the next. Package container implements it.
 type Host interface {
-	// ClaimLease locks the configuration of the container until release is called. It waits for a change that is under way, until ctx
-	// ends. The error says why no re-execution is possible now.
-	ClaimLease(ctx context.Context) (release func(), err error)
+	// LockConfig locks the configuration of the container until release is called. It waits for a change that is under way,
+	// until ctx ends. The error says why no re-execution is possible now.
+	LockConfig(ctx context.Context) (release func(), err error)
 	// Quiesce waits for operations that must not be interrupted, and prevents new ones until wake is called. wake is never nil.
 	// After a fault, Quiesce does what it can, and returns no error.
 	Quiesce(fault bool) (wake func(), err error)
@@ -141,7 +141,7 @@ func (g *Generation) Request(ctx context.Context, binary string) (number int, er
 	if !g.requestRunning.CompareAndSwap(false, true) {
 		return 0, errors.New("hinit is being re-executed already")
 	}
-	release, err := g.host.ClaimLease(ctx)
+	release, err := g.host.LockConfig(ctx)
 	if err != nil {
 		g.requestRunning.Store(false)
 		return 0, err

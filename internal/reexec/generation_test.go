@@ -34,7 +34,7 @@ func (h *host) note(what string) {
 	h.asked = append(h.asked, what)
 }
 
-func (h *host) ClaimLease(context.Context) (func(), error) {
+func (h *host) LockConfig(context.Context) (func(), error) {
 	h.note("claim")
 	return func() { h.note("release"); h.ended <- "" }, nil
 }

@@ -44,15 +44,15 @@ var errTooFewPIDs = errors.New("the new program might not get its threads")
 // Halted says that the old program has stopped every other process, because few PIDs were free. The new program resumes them
 // when it has its threads.
 type Halted struct {
-	Threads    int   // how many threads the new program needs besides its first; this many PIDs, and a few more, are free
-	Processors int   // processors that the old program used (GOMAXPROCS)
-	since      int64 // when the processes were stopped, in nanoseconds of CLOCK_MONOTONIC
-	before     []int // processes that had been stopped before, and stay stopped
+	Threads       int   // how many threads the new program needs besides its first; this many PIDs, and a few more, are free
+	Processors    int   // processors that the old program used (GOMAXPROCS)
+	since         int64 // when the processes were stopped, in nanoseconds of CLOCK_MONOTONIC
+	stoppedBefore []int // processes that had been stopped before, and stay stopped
 }
 
 func (h *Halted) String() string {
 	// execve(2) accepts at most 128 KiB in one variable. Processes beyond maxListedStopped are resumed like the others.
-	before := h.before[:min(len(h.before), maxListedStopped)]
+	before := h.stoppedBefore[:min(len(h.stoppedBefore), maxListedStopped)]
 	return strings.Trim(fmt.Sprint(append([]int{h.Threads, h.Processors, int(h.since)}, before...)), "[]")
 }
 
@@ -78,7 +78,7 @@ func (h *Halted) Resume() time.Duration {
 	if h == nil {
 		return 0
 	}
-	proc.ThawOthers(h.before)
+	proc.ThawOthers(h.stoppedBefore)
 	return time.Duration(monotonic() - h.since)
 }
 
@@ -97,7 +97,7 @@ func reservePIDs() (halted *Halted, err error) {
 	}
 	h := &Halted{Threads: threads - outsidePIDs, Processors: runtime.GOMAXPROCS(0), since: monotonic()}
 	var beyond int
-	if h.before, beyond, err = proc.FreezeOthers(haltTime); err != nil {
+	if h.stoppedBefore, beyond, err = proc.FreezeOthers(haltTime); err != nil {
 		return nil, fmt.Errorf("%w: the container is short of process numbers, and %w", errTooFewPIDs, err)
 	}
 	free, limited := tuning.FreeProcesses()

@@ -7,9 +7,9 @@ import (
 
 func TestTheNextProgramReadsWhatWasStopped(t *testing.T) {
 	for _, before := range [][]int{nil, {7}, {7, 12345}} {
-		h := Halted{Threads: 33, Processors: 2, since: 1 << 50, before: before}
+		h := Halted{Threads: 33, Processors: 2, since: 1 << 50, stoppedBefore: before}
 		got := parseHalted(h.String())
-		if got == nil || got.Threads != 33 || got.Processors != 2 || got.since != 1<<50 || !slices.Equal(got.before, before) {
+		if got == nil || got.Threads != 33 || got.Processors != 2 || got.since != 1<<50 || !slices.Equal(got.stoppedBefore, before) {
 			t.Errorf("%q is %+v", h.String(), got)
 		}
 	}

@@ -64,8 +64,8 @@ func (r *Registry) RegisterGateway(ctx context.Context, g Gateway) (answer func(
 	}
 }
 
-// registerGateway registers the gateway of a profile as the unit u. exports are the variables with which u was made: those that its
-// s6 service directory (slot) exports.
+// registerGateway registers the gateway of a profile as the unit u. exports are the variables with which u was made: those
+// that its s6 service directory (slot) exports.
 func (r *Registry) registerGateway(ctx context.Context, p profiles.Profile, u supervisor.Unit, exports map[string]string, want supervisor.Want) (answer func() error) {
 	registered := r.register(ctx, u, want)
 	return func() error {

@@ -102,8 +102,8 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.Re
 	return out, err
 }
 
-// requestedByAgent reports whether an agent, and not root, asks for a reload. It is false if hinit does not run as root, because then
-// all clients are equal.
+// requestedByAgent reports whether an agent, and not root, asks for a reload. It is false if hinit does not run as root,
+// because then all clients are equal.
 func requestedByAgent(ctx context.Context) bool {
 	by := supervisor.AuthorOf(ctx)
 	return by != nil && by.UID != 0 && os.Getuid() == 0

@@ -19,7 +19,7 @@ type Follower interface {
 	SetDown(name string, down bool)
 	// Foreign reports whether the name belongs to a service directory that hinit did not make.
 	Foreign(name string) bool
-	// RemoveSlot removes a slot.
+	// RemoveSlot removes a slot. It returns nil if the slot does not exist.
 	RemoveSlot(ctx context.Context, name string) error
 }
 

@@ -170,7 +170,7 @@ func addLine(d *fsutil.Dir, data []byte, line string) error {
 
 func hasKey(data []byte) bool {
 	for line := range strings.Lines(string(data)) {
-		if v, mine := kept.KeyOf(line); mine && v != "" {
+		if v, mine := kept.GeneratedKey(line); mine && v != "" {
 			return true
 		}
 	}

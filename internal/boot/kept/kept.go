@@ -67,15 +67,15 @@ type File struct {
 func WithoutKey(data []byte) []byte {
 	var b strings.Builder
 	for line := range strings.Lines(string(data)) {
-		if _, mine := KeyOf(line); !mine {
+		if _, mine := GeneratedKey(line); !mine {
 			b.WriteString(line)
 		}
 	}
 	return []byte(b.String())
 }
 
-// KeyOf returns the generated key, if a line of an .env file sets it (mine).
-func KeyOf(line string) (value string, mine bool) {
+// GeneratedKey returns the generated key, if a line of an .env file sets it (mine).
+func GeneratedKey(line string) (value string, mine bool) {
 	rest, ok := strings.CutPrefix(strings.TrimPrefix(strings.TrimSpace(line), "export "), APIKey)
 	if !ok {
 		return "", false

@@ -170,11 +170,11 @@ func (h *Health) StatusRemark(v *supervisor.Service) string {
 	return cmp.Or(h.quota.notes.get(v.Name), h.quota.shareNotes.get(v.Name), h.memory.notes.get(v.Name))
 }
 
-// NoteHeartbeat records that the gateway of a profile has written its state file, and so is alive.
-func (h *Health) NoteHeartbeat(profile string) { h.deaf.RecordHeartbeat(profile) }
+// RecordHeartbeat records that the gateway of a profile has written its state file, and so is alive.
+func (h *Health) RecordHeartbeat(profile string) { h.deaf.RecordHeartbeat(profile) }
 
-// NoteOutput tells the search for deaf gateways that a service has written output.
-func (h *Health) NoteOutput() { h.deaf.Resume() }
+// ResumeDeafSearch makes the search for deaf gateways go on, because a service has written output.
+func (h *Health) ResumeDeafSearch() { h.deaf.Resume() }
 
 // Drop ends the checks of a removed service, and closes its notification socket.
 func (h *Health) Drop(service string) {

@@ -194,16 +194,16 @@ type pressure struct {
 
 // candidate is a service that may be ended, or whose start may be delayed, to save memory.
 type candidate struct {
-	name     string
-	priority int           // a service with a higher priority is ended later
-	idle     time.Duration // how long the service has used no processor time
-	bytes    uint64        // memory of the service; if it is not running, at its last measurement
-	hides    string        // why the service may have memory that hinit can't see; "" if it has none
-	up, held bool
-	ending   bool
+	name          string
+	priority      int           // a service with a higher priority is ended later
+	idle          time.Duration // how long the service has used no processor time
+	bytes         uint64        // memory of the service; if it is not running, at its last measurement
+	hides         string        // why the service may have memory that hinit can't see; "" if it has none
+	running, held bool
+	ending        bool
 }
 
-// decision is the result of decide.
+// decision says which service [decideShedding] wants to end because memory is short, and which ended one to start again.
 type decision struct {
 	full        bool
 	unowned     bool   // most memory in use belongs to no service, so ending services that hide none would not help
@@ -211,9 +211,9 @@ type decision struct {
 	hides       string // why the service to end may have memory that hinit can't see
 }
 
-// decideShedding chooses a service to end, and one to start. It ends one at a time: the one that has been idle longest, among those
-// with the lowest priority (chooseVictim). If most memory in use belongs to no service, it ends only a service that may hide
-// memory. It starts the most important service whose memory fits.
+// decideShedding chooses a service to end, and one to start. It ends one at a time: the one that has been idle longest, among
+// those with the lowest priority (chooseVictim). If most memory in use belongs to no service, it ends only a service that may
+// hide memory. It starts the most important service whose memory fits.
 func decideShedding(p pressure) (d decision) {
 	c := p.container
 	if c.Limit == 0 {
@@ -240,7 +240,7 @@ func decideShedding(p pressure) (d decision) {
 // services with less than a quarter of the average memory, whose end would free little. With hiding, it considers only
 // services that may hide memory, and skips none of them. hides says why the chosen one may.
 func chooseVictim(services []candidate, hiding bool) (name, hides string) {
-	all, total := slices.DeleteFunc(slices.Clone(services), func(s candidate) bool { return !s.up || hiding && s.hides == "" }), uint64(0)
+	all, total := slices.DeleteFunc(slices.Clone(services), func(s candidate) bool { return !s.running || hiding && s.hides == "" }), uint64(0)
 	slices.SortFunc(all, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(b.idle, a.idle), cmp.Compare(b.bytes, a.bytes))
 	})
@@ -322,7 +322,7 @@ func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, us
 		s := candidate{name: v.Name}
 		if rank, sheds := priorityRanks[units.SettingsOf(w.limits.Load(), v).Priority.Class]; sheds {
 			s = candidate{
-				name: v.Name, priority: rank, bytes: cmp.Or(w.seen[v.Name].bytes, w.memoryBefore.get(v.Name)), up: v.State == supervisor.Up && v.PID != 0,
+				name: v.Name, priority: rank, bytes: cmp.Or(w.seen[v.Name].bytes, w.memoryBefore.get(v.Name)), running: v.State == supervisor.Up && v.PID != 0,
 				held: v.Held && v.State == supervisor.Waiting, ending: v.State == supervisor.Stopping || v.State == supervisor.Killing,
 			}
 		}

@@ -171,9 +171,9 @@ func (h *Health) checkQuotas(share bool, last *table[string, string]) bool {
 // fills its memory leaves a record to the next boot. recordPeriod is the time between further records.
 const firstRecord, recordPeriod = 30 * time.Second, 5 * time.Minute
 
-// HoldBackGateways holds back gateways that would not fit into the container's memory limit, by the memory that was recorded before this
-// boot. Call it after the gateways were registered and before they start. It waits for the boot program, and then calls
-// [Health.RecordMemory]. Without a limit it does nothing.
+// HoldBackGateways holds back gateways that would not fit into the container's memory limit, by the memory that was recorded
+// before this boot. Call it after the gateways were registered and before they start. It waits for the boot program, and then
+// calls [Health.RecordMemory]. Without a limit it does nothing.
 func (h *Health) HoldBackGateways(ctx context.Context) {
 	if h.memory.container().Limit == 0 {
 		return

@@ -16,14 +16,14 @@ import (
 // TestWhoGoesWhenMemoryIsShort checks row by row which service is ended, or which starts are refused. The container has
 // 1000 bytes.
 func TestWhoGoesWhenMemoryIsShort(t *testing.T) {
-	low := candidate{name: "low", priority: 0, idle: time.Minute, bytes: 100, up: true}
-	idler := candidate{name: "idler", priority: 0, idle: time.Hour, bytes: 50, up: true}
-	calm := candidate{name: "calm", priority: 0, idle: time.Hour, bytes: 2, up: true}
-	large := candidate{name: "large", priority: 0, idle: time.Minute, bytes: 300, up: true}
-	normal := candidate{name: "normal", priority: 1, idle: 5 * time.Hour, bytes: 500, up: true}
-	hider := candidate{name: "hider", priority: 1, bytes: 1, up: true, hides: "x"}
-	held := func(c candidate) candidate { c.up, c.held = false, true; return c }
-	ending := func(c candidate) candidate { c.up, c.ending = false, true; return c }
+	low := candidate{name: "low", priority: 0, idle: time.Minute, bytes: 100, running: true}
+	idler := candidate{name: "idler", priority: 0, idle: time.Hour, bytes: 50, running: true}
+	calm := candidate{name: "calm", priority: 0, idle: time.Hour, bytes: 2, running: true}
+	large := candidate{name: "large", priority: 0, idle: time.Minute, bytes: 300, running: true}
+	normal := candidate{name: "normal", priority: 1, idle: 5 * time.Hour, bytes: 500, running: true}
+	hider := candidate{name: "hider", priority: 1, bytes: 1, running: true, hides: "x"}
+	held := func(c candidate) candidate { c.running, c.held = false, true; return c }
+	ending := func(c candidate) candidate { c.running, c.ending = false, true; return c }
 	for _, tt := range []struct {
 		what     string
 		used     uint64

@@ -131,7 +131,7 @@ func (l *Logs) DropUnknown(known func(string) bool) {
 	})
 }
 
-// Get returns the log of a service, or nil.
+// Get returns the log of a service, or nil if no log of that name is open.
 func (l *Logs) Get(name string) *logrotate.Log {
 	found, _ := l.logs.Load(name)
 	log, _ := found.(*logrotate.Log)

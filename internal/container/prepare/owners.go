@@ -25,7 +25,7 @@ type Owners struct {
 	remark func(text string) // adds a text to the event history
 	work   runJob
 	move   func(ctx context.Context, profile string)
-	asked  chan struct{} // capacity 1; wakes Run when wanted has profiles
+	wakeUp chan struct{} // capacity 1; wakes Run when wanted has profiles
 
 	mu     sync.Mutex
 	wanted map[string]bool // profiles whose files Run must repair
@@ -38,7 +38,7 @@ type runJob func(ctx context.Context, job boot.Job, take func(boot.Message)) err
 // newOwners returns an Owners without work. remark adds a text to the event history. work makes the boot program do a repair.
 // move corrects the owner of a profile's home, and blocks until that is done.
 func newOwners(v *initlog.Logger, remark func(text string), work runJob, move func(ctx context.Context, profile string)) *Owners {
-	return &Owners{Logger: v, remark: remark, work: work, move: move, asked: make(chan struct{}, 1), wanted: make(map[string]bool)}
+	return &Owners{Logger: v, remark: remark, work: work, move: move, wakeUp: make(chan struct{}, 1), wanted: make(map[string]bool)}
 }
 
 // All repairs the owners of all files, and returns when that is done or ctx has ended. job names the agent's user. If hinit
@@ -54,7 +54,7 @@ func (r *Owners) All(ctx context.Context, job boot.Job) {
 func (r *Owners) Run(ctx context.Context, job boot.Job) {
 	for job.Options.Agent.Switches() {
 		select {
-		case <-r.asked:
+		case <-r.wakeUp:
 			r.mu.Lock()
 			only := slices.Sorted(maps.Keys(r.wanted))
 			clear(r.wanted)
@@ -101,7 +101,7 @@ func (r *Owners) Adopt(ctx context.Context, o boot.Options, profile string) {
 	r.mu.Lock()
 	r.wanted[profile] = true
 	r.mu.Unlock()
-	pause.Wake(r.asked)
+	pause.Wake(r.wakeUp)
 }
 
 // Status returns the progress of the repair of all files; nil before it has begun.

@@ -59,18 +59,18 @@ func (r *preparation) changeTenantOwners(ctx context.Context, s *boot.Step) erro
 }
 
 // correctHomeOwner makes the boot program correct the owner of the home of a profile that is about to start. It blocks for at
-// most moveTime.
+// most homeOwnerTimeout.
 func (s *Stage) correctHomeOwner(ctx context.Context, profile string) {
 	job := s.Job(s.Config())
 	job.Starting = profile
 	s.changeOwners(ctx, job, func(l boot.LogLine) { writeLine(s.Agents, l) })
 }
 
-// moveTime is how long correctHomeOwner may take. The boot program stops after 5 s, so only a hung disk makes it longer.
-const moveTime = 7 * time.Second
+// homeOwnerTimeout is how long correctHomeOwner may take. The boot program stops after 5 s, so only a hung disk makes it longer.
+const homeOwnerTimeout = 7 * time.Second
 
 func (s *Stage) changeOwners(ctx context.Context, job boot.Job, tell func(boot.LogLine)) {
-	ctx, cancel := context.WithTimeout(ctx, moveTime)
+	ctx, cancel := context.WithTimeout(ctx, homeOwnerTimeout)
 	defer cancel()
 	job.ChangeOwners = true
 	err := s.runJob(ctx, "hinit/move", job, func(m boot.Message) {

@@ -32,7 +32,7 @@ type Options struct {
 // Reporter reports the records of the event history.
 type Reporter struct {
 	o    Options
-	used chan struct{} // capacity 1; holds a token after NoteWork
+	used chan struct{} // capacity 1; holds a token after RecordWork
 
 	mu       sync.Mutex // held during a report, and during a re-execution
 	reported uint64     // Seq of the last reported record
@@ -89,9 +89,9 @@ func (r *Reporter) Run(ctx context.Context) {
 	}
 }
 
-// NoteWork tells the Reporter about work that causes no record, such as a request of a client or the reading of a profile. So Run
+// RecordWork tells the Reporter about work that causes no record, such as a request of a client or the reading of a profile. So Run
 // returns the memory of this work to the kernel after a quiet time.
-func (r *Reporter) NoteWork() {
+func (r *Reporter) RecordWork() {
 	pause.Wake(r.used)
 }
 

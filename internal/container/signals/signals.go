@@ -25,8 +25,8 @@ import (
 	"hinit/supervisor"
 )
 
-// secondInterrupt is how soon after a first Ctrl-C a second one stops the container. The first one goes only to the CMD.
-const secondInterrupt = 3 * time.Second
+// secondInterruptTime is how soon after a first Ctrl-C a second one stops the container. The first one goes only to the CMD.
+const secondInterruptTime = 3 * time.Second
 
 // Signals receives the signals to PID 1 and turns them into events for the supervisor.
 type Signals struct {
@@ -66,7 +66,7 @@ func (s *Signals) Event(got os.Signal) supervisor.Event {
 	switch {
 	case sig == unix.SIGTERM, sig == unix.SIGPWR, sig == early.Shutdown,
 		sig == unix.SIGHUP && s.tty, // the terminal is gone
-		sig == unix.SIGINT && time.Since(s.interrupt) < secondInterrupt,
+		sig == unix.SIGINT && time.Since(s.interrupt) < secondInterruptTime,
 		!s.cmd && (sig == unix.SIGINT || sig == unix.SIGQUIT):
 		return supervisor.Shutdown{Reason: "received " + unix.SignalName(sig) + s.during()}
 	case sig == unix.SIGINT:

@@ -36,8 +36,8 @@ type Backend interface {
 	// Execute passes an order to the supervisor, and returns when the supervisor has it. effect says for users what has happened
 	// at once, such as "gateway-coder got TERM". Execute does not wait for the disk.
 	Execute(o *Order) (effect string, err error)
-	// RetryRecord is called for an order that was carried out without a record. It arranges that the record is written later, and does
-	// not block.
+	// RetryRecord is called for an order that was carried out without a record. It arranges that the record is written later,
+	// and does not block.
 	RetryRecord(o *Order)
 }
 

@@ -174,8 +174,8 @@ func dieWithParent(parent string) error {
 	return nil
 }
 
-// addFileVariables adds the variables from the files in p to env. It changes neither the variables in p.keep nor the tag of the run
-// (proc.TagVar).
+// addFileVariables adds the variables from the files in p to env. It changes neither the variables in p.keep nor the tag of
+// the run (proc.TagVar).
 func addFileVariables(env []string, p *deferredSettings) ([]string, error) {
 	keep := append(slices.Clone(p.keep), proc.TagVar)
 	set := make(map[string]string)
