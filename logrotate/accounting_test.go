@@ -24,16 +24,18 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// writerVar makes this test binary a gateway that writes numbered lines. Its value is the gateway, the run, and the ledger.
+// writerVar makes this test binary a gateway that writes numbered lines. Its value has the name of the gateway, the
+// run, and the path of the ledger.
 const writerVar = "LOGROTATE_TEST_WRITER"
 
-// numbered is line n of a run's stream. Its length depends on n, and every byte of it is known.
+// numbered returns line n of one stream of a run. Its length depends on n, and the test knows every byte of it.
 func numbered(gateway, run string, stream, n int) string {
 	return fmt.Sprintf("%s %s %d %d %s", gateway, run, stream, n, strings.Repeat("abcdefghij", n%27))
 }
 
-// write is such a gateway. It writes to both streams until it is killed, each line with one write. It keeps a ledger in shared
-// memory, which outlives it. The ledger counts for each stream the lines begun and the lines written.
+// write is the main function of such a gateway. It writes to both streams until it is killed, each line with one write.
+// It keeps a ledger in shared memory, which outlives the process. For each stream the ledger counts the lines begun and
+// the lines written.
 func write(order string) int {
 	fields := strings.Fields(order)
 	f, err := os.OpenFile(fields[2], os.O_RDWR, 0)
@@ -66,7 +68,7 @@ func write(order string) int {
 
 const ledgerSize = 32
 
-// gateway is one that is started again whenever it is killed.
+// gateway is a gateway that is started again whenever it is killed.
 type gateway struct {
 	name    string
 	log     *Log
@@ -78,13 +80,13 @@ type gateway struct {
 	runs int
 	over bool
 
-	removed [][]string // lines in directories that somebody took away, oldest first
+	removed [][]string // lines in removed directories, oldest first
 }
 
-// keep runs the gateway until it is over.
+// keep restarts the gateway until it is killed for good.
 func (g *gateway) keep(t *testing.T) {
 	for g.again(t) {
-		_ = g.cmd.Wait() // it is killed
+		_ = g.cmd.Wait() // ends because the process is killed
 	}
 }
 
@@ -117,24 +119,25 @@ func (g *gateway) again(t *testing.T) bool {
 	return true
 }
 
-// begun returns how many runs there were so far.
+// begun returns how many runs there have been.
 func (g *gateway) begun() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.runs
 }
 
-// kill kills the present process, and for good if over is set.
+// kill kills the present process. With over, no other is started.
 func (g *gateway) kill(over bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.over = g.over || over
 	if g.cmd != nil {
-		_ = g.cmd.Process.Kill() // it may be dead already
+		_ = g.cmd.Process.Kill() // the process may be dead already
 	}
 }
 
-// TestEveryLineIsAccountedFor has gateways killed many times while their files rotate.
+// TestEveryLineIsAccountedFor checks that the files have every line, or a marker for it, although the gateways are
+// killed many times while their files rotate.
 func TestEveryLineIsAccountedFor(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -154,7 +157,8 @@ func TestEveryLineIsAccountedFor(t *testing.T) {
 	})
 }
 
-// TestEveryLineIsAccountedForWhenDirectoriesGo moves the directories of the logs away and removes them, again and again.
+// TestEveryLineIsAccountedForWhenDirectoriesGo checks the same while the directories of the logs are moved away and
+// removed again and again.
 func TestEveryLineIsAccountedForWhenDirectoriesGo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -170,11 +174,11 @@ func TestEveryLineIsAccountedForWhenDirectoriesGo(t *testing.T) {
 	}
 }
 
-// takeAway moves the log's directory to another place, and removes it there. Its content is read when the log goes on in a new
-// directory, through descriptors that were opened before.
+// takeAway moves the log's directory to another place, and removes it there if remove is set. It reads the old files
+// through descriptors that were opened before, after the log has gone on in a new directory.
 func (g *gateway) takeAway(t *testing.T, to string, remove bool) {
 	if err := os.Rename(g.dir, to); err != nil {
-		return // it isn't there yet
+		return // the directory does not exist yet
 	}
 	paths, err := archivePaths(to)
 	if err != nil {
@@ -211,8 +215,9 @@ func (g *gateway) takeAway(t *testing.T, to string, remove bool) {
 	g.removed = append(g.removed, lines)
 }
 
-// lines returns every line that is or was in a file that had a name. A batch that was written just when the file lost its name is
-// written again to the next file. A reader of the old file may see it twice, so the end of the old one doesn't count.
+// lines returns every line that is or was in a file with a name. A batch that was written just when the file lost its
+// name is written again to the next file. So the old file may end in lines that the next one has too, and these don't
+// count twice.
 func (g *gateway) lines(t *testing.T) []string {
 	all := stored(t, g.dir)
 	for _, old := range slices.Backward(g.removed) {
@@ -228,7 +233,7 @@ func (g *gateway) lines(t *testing.T) []string {
 	return all
 }
 
-// losses returns how many lines of all gateways are lost so far.
+// losses returns how many lines all gateways have lost so far.
 func losses(gateways []*gateway) (n uint64) {
 	for _, g := range gateways {
 		n += g.log.Stats().LinesLost
@@ -236,7 +241,7 @@ func losses(gateways []*gateway) (n uint64) {
 	return n
 }
 
-// fillAndEmpty takes all of a disk for longer than the memory for waiting lines lasts, and gives it back.
+// fillAndEmpty fills the disk for longer than the memory for waiting lines lasts, and empties it again.
 func fillAndEmpty(t *testing.T, ballast string, gateways []*gateway) {
 	for range 2 {
 		before := losses(gateways)
@@ -248,7 +253,7 @@ func fillAndEmpty(t *testing.T, ballast string, gateways []*gateway) {
 		}
 		for block := make([]byte, 64<<10); losses(gateways) == before && time.Now().Before(giveUp); {
 			if _, err := f.Write(block); err != nil {
-				block = block[:max(len(block)/2, 1)] // the last bytes too
+				block = block[:max(len(block)/2, 1)] // takes the last bytes too
 				<-time.After(time.Millisecond)
 			}
 		}
@@ -262,17 +267,18 @@ func fillAndEmpty(t *testing.T, ballast string, gateways []*gateway) {
 	}
 }
 
-// writtenAgain waits until no log is faulted any more.
+// writtenAgain waits until no log reports an error any more.
 func writtenAgain(t *testing.T, gateways []*gateway) {
 	testkit.Until(t, "all is written again", func() bool {
 		return !slices.ContainsFunc(gateways, func(g *gateway) bool { return g.log.Stats().LastError != "" })
 	})
 }
 
-// full makes these tests larger.
+// The flag full makes these tests larger.
 var full = flag.Bool("full", false, "account for the lines of twenty gateways, killed two hundred times, instead of eight, killed sixty times")
 
-// account lets gateways write to files below dir, with these limits and small files, kills them, does during meanwhile, and counts.
+// account lets gateways write small files below dir, with these limits, and kills them. It calls during meanwhile. It
+// returns the number of lines, and how many of them are lost.
 func account(t *testing.T, dir string, limits Limits, during func([]*gateway)) (lines, lost uint64) {
 	s := newSet(Options{})
 	limits.MaxSize, limits.Archives = 200_000, 100_000
@@ -299,7 +305,7 @@ func account(t *testing.T, dir string, limits Limits, during func([]*gateway)) (
 		gateways[rand.IntN(len(gateways))].kill(false)
 	}
 	trouble.Wait()
-	// A busy machine may need longer to come to what proves anything.
+	// A busy machine may need longer until enough runs and archives exist.
 	fewestRuns, fewestArchives := kills/2, n
 	for giveUp := time.Now().Add(testkit.Patience); time.Now().Before(giveUp); <-time.After(20 * time.Millisecond) {
 		runs, archives, written := 0, 0, uint64(0)
@@ -344,10 +350,10 @@ func account(t *testing.T, dir string, limits Limits, during func([]*gateway)) (
 
 var lostMarker = regexp.MustCompile(`^\[hinit\] (\d+) lines lost here: `)
 
-// check compares the files with the ledgers and returns how many lines the gap markers say are missing.
+// check compares the files with the ledgers, and returns how many lines the gap markers report as missing.
 func (g *gateway) check(t *testing.T) (gone uint64) {
 	type stream struct{ run, stream int }
-	next := make(map[stream]int) // number that comes next
+	next := make(map[stream]int) // number of the next expected line
 	missing := make(map[stream]uint64)
 	var found uint64
 	for _, line := range g.lines(t) {

@@ -17,7 +17,7 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// BenchmarkPump moves 100-byte lines from a pipe into a rotated file with timestamps and a console that somebody reads.
+// BenchmarkPump moves 100-byte lines from a pipe into a rotated file with timestamps, and to a console with a reader.
 func BenchmarkPump(b *testing.B) {
 	for _, bc := range []struct {
 		name          string
@@ -74,7 +74,7 @@ func benchmarkPump(b *testing.B, console, file bool) {
 	b.ReportMetric(float64(l.Stats().ConsoleDropped)/float64(l.Stats().Lines), "dropped/line")
 }
 
-// flooderVar makes this test binary a process that writes so many lines of 100 bytes, each with a write of its own.
+// flooderVar makes this test binary a process that writes this many lines of 100 bytes, with one write for each.
 const flooderVar = "LOGROTATE_TEST_FLOODER"
 
 func writeLines(order string) int {
@@ -91,7 +91,8 @@ func writeLines(order string) int {
 	return 0
 }
 
-// BenchmarkSmallWrites moves what another process writes line by line into a file. The CPU time belongs to the pump's process.
+// BenchmarkSmallWrites moves lines that another process writes one by one into a file. It counts the processor time of
+// the pump's process only.
 func BenchmarkSmallWrites(b *testing.B) {
 	s := New(Options{})
 	stdout, stderr, err := s.Open("gateway-coder", "coder", filepath.Join(b.TempDir(), archive.Current)).Pipes()
@@ -122,8 +123,8 @@ func cpu(r syscall.Rusage) float64 {
 	return time.Duration(syscall.TimevalToNsec(r.Utime) + syscall.TimevalToNsec(r.Stime)).Seconds()
 }
 
-// BenchmarkWriter compares what lumberjack costs with the bare system calls: a write of one batch with timestamps, and
-// beginning a new file, each as the sink does it.
+// BenchmarkWriter compares lumberjack with the bare system calls, for a batch with timestamps and for the beginning of
+// a new file, each as the sink does it.
 func BenchmarkWriter(b *testing.B) {
 	batch := bytes.Repeat([]byte{'x'}, 64<<10/100*(100+stampLen))
 	openFile := func(b *testing.B) (fd int, dir string) {

@@ -17,7 +17,7 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// packedArchive makes a compressed archive of so many times text.
+// packedArchive makes a compressed archive that contains text as many times as times says.
 func packedArchive(t *testing.T, dir string, at time.Time, text string, times int) (name string) {
 	t.Helper()
 	var b bytes.Buffer
@@ -37,7 +37,7 @@ func packedArchive(t *testing.T, dir string, at time.Time, text string, times in
 	return name
 }
 
-// readAll returns what Read gives, and the longest of the lines.
+// readAll returns the lines that Read gives.
 func readAll(t *testing.T, o reader.Options) (lines []string, err error) {
 	t.Helper()
 	err = reader.Read(t.Context(), fsutil.Self(), o, func(line []byte) error {
@@ -70,13 +70,13 @@ func TestAnArchiveThatIsABombHidesNoOtherLine(t *testing.T) {
 		t.Fatalf("%d lines, the mark is at %d: %q", len(lines), mark, lines)
 	}
 	wantLines(t, append(lines[:mark:mark], lines[mark+1:]...), all...)
-	// The lines of current are enough: the archive is not touched.
+	// The file current has enough lines, so the archive must not be read.
 	o.N = 1
 	if lines, err = readAll(t, o); err != nil {
 		t.Errorf("%v", err)
 	}
 	wantLines(t, lines, all[len(all)-1])
-	// Without counting from the end, everything up to the limit is given.
+	// Without a limit from the end, Read must return lines up to the limit of an archive.
 	o.N, o.Previous = -1, true
 	if lines, err = readAll(t, o); err == nil || len(lines) > len(all)+1+1000/len("bomb\n") || len(lines) < len(all)+1 {
 		t.Errorf("%d lines, %v", len(lines), err)
@@ -114,7 +114,7 @@ func TestALineWithoutEndComesInPieces(t *testing.T) {
 		t.Fatal(err)
 	}
 	const size = 32 << 20
-	if err := os.Truncate(path, size); err != nil { // the rest is NUL bytes
+	if err := os.Truncate(path, size); err != nil { // the rest of the file is NUL bytes
 		t.Fatal(err)
 	}
 	o := reader.Options{Dir: dir, N: -1, MaxLine: 1 << 20}
@@ -139,7 +139,7 @@ func TestALineWithoutEndComesInPieces(t *testing.T) {
 	}
 }
 
-// allocated is how many bytes the process has ever allocated.
+// allocated returns how many bytes this process has ever allocated.
 func allocated() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -20,7 +20,7 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// allPacked reports whether every archive in dir is compressed and nothing half done is there.
+// allPacked reports whether every archive in dir is compressed, and no partial file is left.
 func allPacked(t *testing.T, dir string) bool {
 	t.Helper()
 	names, err := namesIn(dir)
@@ -40,7 +40,7 @@ func allPacked(t *testing.T, dir string) bool {
 	return archives > 0
 }
 
-// fill makes lines that are worth compressing.
+// fill returns lines that compress well.
 func fill(n int) []string {
 	lines := make([]string, n)
 	for i := range lines {
@@ -77,7 +77,7 @@ func TestArchivesAreCompressed(t *testing.T) {
 			t.Errorf("%s is %d:%d's, mode %v", path, owner.Uid, owner.Gid, st.Mode())
 		}
 	}
-	// The work on one archive ends, and the next archive begins.
+	// The compression of one archive ends, and the next begins.
 	s.compressor.work.Wait()
 	more := fill(300)
 	say(t, l, more...)
@@ -120,7 +120,8 @@ func TestAHugeFileThatSomebodyCallsAnArchiveHoldsNoCompressionUp(t *testing.T) {
 	}
 }
 
-// TestLimitsCountCompressedArchives prunes by number and by the bytes that are really used.
+// TestLimitsCountCompressedArchives checks that archives are pruned by number, and by the bytes that they use after
+// compression.
 func TestLimitsCountCompressedArchives(t *testing.T) {
 	t.Parallel()
 	s, l, dir := fixture(t, Options{MaxSize: 10_000}, Limits{Compress: true, Archives: 50, Quota: 35_000})
@@ -141,7 +142,7 @@ func TestLimitsCountCompressedArchives(t *testing.T) {
 		}
 		total += st.Size()
 	}
-	// Uncompressed, two would fit into the quota beside a full current file.
+	// Without compression, only two would fit into the quota beside a full current file.
 	if len(paths) < 4 || total > 25_000 {
 		t.Errorf("%d archives of %d bytes are kept", len(paths), total)
 	}
@@ -152,7 +153,7 @@ func TestLimitsCountCompressedArchives(t *testing.T) {
 	}
 }
 
-// TestCompressingGoesOnAfterACrash begins with what a killed init can leave.
+// TestCompressingGoesOnAfterACrash checks that compression goes on with what a killed init can leave.
 func TestCompressingGoesOnAfterACrash(t *testing.T) {
 	t.Parallel()
 	dir, first := past(t)
@@ -161,7 +162,7 @@ func TestCompressingGoesOnAfterACrash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The first was complete, the second half written; of a third only that is left.
+	// The first archive was compressed completely, the second in part. Of a third archive only a partial file is left.
 	whole, err := os.ReadFile(at(names[0]))
 	if err != nil {
 		t.Fatal(err)
@@ -197,7 +198,7 @@ func TestCompressingGoesOnAfterACrash(t *testing.T) {
 	}
 }
 
-// TestCompressingFollowsNoLink has the agent put links where files are expected.
+// TestCompressingFollowsNoLink checks that compression follows no link that the agent has put in place of a file.
 func TestCompressingFollowsNoLink(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -237,7 +238,8 @@ func TestCompressingFollowsNoLink(t *testing.T) {
 	}
 }
 
-// TestReadCompressedHistory reads with every combination of options what TestReadHistory reads, with some archives compressed.
+// TestReadCompressedHistory checks that Read gives the same lines for compressed archives as for plain ones, with every
+// combination of options.
 func TestReadCompressedHistory(t *testing.T) {
 	t.Parallel()
 	dir, first := past(t)
@@ -277,7 +279,7 @@ func TestReadCompressedHistory(t *testing.T) {
 	if !allPacked(t, dir) {
 		t.Error("not all archives are compressed")
 	}
-	// One that is damaged is told, and not taken for its half.
+	// A damaged archive must cause an error. Its first half must not pass for the whole.
 	path := filepath.Join(dir, names[1]+archive.Packed)
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -292,7 +294,8 @@ func TestReadCompressedHistory(t *testing.T) {
 	}
 }
 
-// TestASlowFollowerKnowsACompressedArchive holds a follower back until what it reads, and what came behind it, are compressed.
+// TestASlowFollowerKnowsACompressedArchive checks that a follower misses no line although the file that it reads, and
+// the files after it, are compressed meanwhile.
 func TestASlowFollowerKnowsACompressedArchive(t *testing.T) {
 	t.Parallel()
 	s, l, dir := fixture(t, Options{MaxSize: 10_000, Archives: 1000}, Limits{Compress: true})
@@ -325,7 +328,7 @@ func TestASlowFollowerKnowsACompressedArchive(t *testing.T) {
 	wantLines(t, got, all...)
 }
 
-// TestCloseDoesNotWaitForCompression ends in the middle of it.
+// TestCloseDoesNotWaitForCompression checks that Close returns in the middle of a compression.
 func TestCloseDoesNotWaitForCompression(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -18,7 +18,7 @@ import (
 )
 
 func TestBlockedConsoleDelaysNothing(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	for _, mode := range []ConsoleMode{Raw, Prefixed, JSON} {
 		t.Run(string(mode), func(t *testing.T) {
 			dir := t.TempDir()
@@ -33,7 +33,7 @@ func TestBlockedConsoleDelaysNothing(t *testing.T) {
 			stdout1, stderr1 := pipes(t, flooder)
 			stdout2, stderr2 := pipes(t, modest)
 
-			// The console has no reader. 30,000 lines of 100 bytes are more than the buffer and the pipe take.
+			// The console has no reader. 30,000 lines of 100 bytes are more than the buffer and the pipe hold.
 			const lines = 30_000
 			for i := range lines {
 				put(t, stdout1, fmt.Sprintf("%5d %s\n", i, strings.Repeat("b", 93)))
@@ -50,7 +50,7 @@ func TestBlockedConsoleDelaysNothing(t *testing.T) {
 				data, _ := io.ReadAll(r)
 				got = strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
 			}()
-			// The notice comes by itself, when there is room again.
+			// The notice about lost lines must come without a further line, when the pipe has space again.
 			testkit.Until(t, "the notice", func() bool {
 				c := s.consoles[0]
 				c.mu.Lock()
@@ -129,7 +129,7 @@ func TestConsoleModes(t *testing.T) {
 		closeAll(stdout, stderr)
 		closeSet(t, s)
 		got := out.text()
-		if mode == JSON { // times are checked here, and taken out
+		if mode == JSON { // checks the times, and removes them from the text
 			var b strings.Builder
 			for line := range strings.Lines(got) {
 				rest, ok := strings.CutPrefix(line, `{"time":"`)
@@ -171,7 +171,8 @@ func TestConsoleThatIsGone(t *testing.T) {
 	wantLines(t, stored(t, dir), append(want, "last")...)
 }
 
-// TestConsoleFlagsAreLeftAlone has a console in either mode: what somebody else made of the shared descriptor must stay.
+// TestConsoleFlagsAreLeftAlone checks that hinit does not change the O_NONBLOCK flag of the console, whether another
+// process has set it or cleared it. The processes share the open file.
 func TestConsoleFlagsAreLeftAlone(t *testing.T) {
 	for _, nonblock := range []bool{false, true} {
 		var p [2]int
@@ -180,11 +181,11 @@ func TestConsoleFlagsAreLeftAlone(t *testing.T) {
 		}
 		r, w := os.NewFile(uintptr(p[0]), "r"), os.NewFile(uintptr(p[1]), "w")
 		s := newSet(Options{Stdout: w, Console: Raw})
-		if err := unix.SetNonblock(p[1], nonblock); err != nil { // after the start, as a CMD would
+		if err := unix.SetNonblock(p[1], nonblock); err != nil { // set after the start, as a CMD would
 			t.Fatal(err)
 		}
 		got := make(chan int)
-		text := strings.Repeat(strings.Repeat("n", 99)+"\n", 5000) // more than the pipe takes
+		text := strings.Repeat(strings.Repeat("n", 99)+"\n", 5000) // more than the pipe holds
 		io.WriteString(s.Console(1), text)
 		go func() {
 			data, _ := io.ReadAll(r)
@@ -269,7 +270,7 @@ func TestALineThatIsCutOffOnTheConsoleIsCounted(t *testing.T) {
 }
 
 func TestCloseWithABlockedConsole(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	dir := t.TempDir()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -320,7 +321,7 @@ func TestSyncReturnsWhenTheConsoleHasEverything(t *testing.T) {
 	if _, err := io.ReadFull(r, got); err != nil || string(got) != "before\nafter\n" {
 		t.Errorf("%q, %v", got, err)
 	}
-	fmt.Fprint(s.Console(1), strings.Repeat("x\n", 100_000)) // more than the pipe takes
+	fmt.Fprint(s.Console(1), strings.Repeat("x\n", 100_000)) // more than the pipe holds
 	stuck, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if err := s.Sync(stuck); err == nil {

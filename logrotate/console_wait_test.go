@@ -17,7 +17,7 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// floodOf makes n lines of size bytes that say whose they are and which.
+// floodOf returns n lines of size bytes. Each has the name and its number.
 func floodOf(name string, n, size int) []byte {
 	var b bytes.Buffer
 	for i := range n {
@@ -27,7 +27,7 @@ func floodOf(name string, n, size int) []byte {
 	return b.Bytes()
 }
 
-// feed writes data in pieces of size bytes, in a goroutine, and closes w.
+// feed writes data in pieces of size bytes in a goroutine, and then closes w.
 func feed(w *os.File, data []byte, size int) {
 	go func() {
 		defer w.Close()
@@ -39,7 +39,7 @@ func feed(w *os.File, data []byte, size int) {
 	}()
 }
 
-// inOrder fails unless got has, for each name, the lines 0 to n-1 in their order.
+// inOrder fails the test unless got has, for each name, the lines 0 to n-1 in order.
 func inOrder(t *testing.T, got []byte, want map[string]int) {
 	t.Helper()
 	next := make(map[string]int)
@@ -61,7 +61,8 @@ func inOrder(t *testing.T, got []byte, want map[string]int) {
 	}
 }
 
-// TestNoLineIsMissingWhileTheReaderReads floods the console beside 19 services that say little, for readers of every kind that reads.
+// TestNoLineIsMissingWhileTheReaderReads checks that the console gets every line of a flood and of 19 quiet services,
+// for fast and slow readers.
 func TestNoLineIsMissingWhileTheReaderReads(t *testing.T) {
 	flood := 2 << 20
 	if testing.Short() {
@@ -132,9 +133,10 @@ func TestNoLineIsMissingWhileTheReaderReads(t *testing.T) {
 	}
 }
 
-// TestAStalledReaderSlowsAServiceOnce has a reader that takes nothing: the service that floods waits for it, one time.
+// TestAStalledReaderSlowsAServiceOnce checks that a service that floods waits only once for a reader that takes
+// nothing, not for each batch.
 func TestAStalledReaderSlowsAServiceOnce(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	const stall = 2 * time.Second
 	dir := t.TempDir()
 	r, w, err := os.Pipe()
@@ -145,7 +147,7 @@ func TestAStalledReaderSlowsAServiceOnce(t *testing.T) {
 	s := newSet(Options{Stdout: w, Archives: 1000, ConsoleStall: stall})
 	l := s.Open("flooder", "", filepath.Join(dir, archive.Current))
 	stdout, stderr := pipes(t, l)
-	const lines = 120_000 // 12 MB are 200 batches: with a wait for each of them the test would not end
+	const lines = 120_000 // 12 MB are 200 batches, so with a wait for each the test would not end
 	began := time.Now()
 	feed(stdout, floodOf("flooder", lines, 100), 64<<10)
 	testkit.Until(t, "all lines are in the file", func() bool { return l.Stats().Lines == lines })
@@ -167,7 +169,8 @@ func TestAStalledReaderSlowsAServiceOnce(t *testing.T) {
 	inOrder(t, bytes.TrimSuffix(got.Bytes(), []byte(notice)), map[string]int{"flooder": lines - int(dropped)})
 }
 
-// TestAFloodIsNotInTheWayOfAQuietService puts a line while a flooder waits for a reader, and sees what comes before it.
+// TestAFloodIsNotInTheWayOfAQuietService checks that a line of a quiet service waits only for a limited number of bytes
+// of a service that floods.
 func TestAFloodIsNotInTheWayOfAQuietService(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -196,7 +199,7 @@ func TestAFloodIsNotInTheWayOfAQuietService(t *testing.T) {
 	w.Close()
 	reader.Wait()
 	inOrder(t, got.Bytes(), map[string]int{"flooder": lines, "quiet": 1})
-	// In front of it are the pipe, what is being written, and the share of the flooder.
+	// Before the line come the pipe, the block being written, and the flooder's share of the queue.
 	if before := bytes.Index(got.Bytes(), []byte("quiet")); before > readSize+2*consoleBlock+2*maxSourceQueue {
 		t.Errorf("the line comes after %d bytes of the flood", before)
 	}
@@ -219,7 +222,8 @@ func TestAServiceGoesOnWhenItsReaderIsGone(t *testing.T) {
 	closeSet(t, s)
 }
 
-// TestLastLinesDoNotWaitForTheConsole asks for the last lines of a run whose output the console has not taken.
+// TestLastLinesDoNotWaitForTheConsole checks that Tail answers although the console has not taken the output of the
+// run.
 func TestLastLinesDoNotWaitForTheConsole(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -233,7 +237,7 @@ func TestLastLinesDoNotWaitForTheConsole(t *testing.T) {
 	const lines = 4000
 	feed(stdout, floodOf("flooder", lines, 100), 64<<10)
 	testkit.Until(t, "all is in the pipe or behind it", func() bool {
-		return l.Stats().Lines > 1000 // it waits for the console from here on
+		return l.Stats().Lines > 1000 // from here on the service waits for the console
 	})
 	var got []string
 	testkit.Until(t, "the last line is known", func() bool {
@@ -251,7 +255,8 @@ func TestLastLinesDoNotWaitForTheConsole(t *testing.T) {
 	inOrder(t, out.Bytes(), map[string]int{"flooder": lines})
 }
 
-// TestAFreezeDoesNotWaitForTheConsole stops the pumps of a service that waits for a reader, and lets them go on.
+// TestAFreezeDoesNotWaitForTheConsole checks that the pumps of a service that waits for a reader can be stopped, and go
+// on afterwards.
 func TestAFreezeDoesNotWaitForTheConsole(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -278,7 +283,8 @@ func TestAFreezeDoesNotWaitForTheConsole(t *testing.T) {
 	inOrder(t, out.Bytes(), map[string]int{"flooder": lines})
 }
 
-// FuzzConsoleOrder has three services of any behaviour and a reader of any that reads: nothing is missing, and nothing out of order.
+// FuzzConsoleOrder checks that no line is missing or out of order, for three services of any behaviour and any reader
+// that reads.
 func FuzzConsoleOrder(f *testing.F) {
 	f.Add(uint64(1), uint16(9000), uint16(100), false)
 	f.Add(uint64(2), uint16(60000), uint16(7), true)

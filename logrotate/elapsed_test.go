@@ -9,12 +9,14 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// A profile was removed while its log could not be written. The last try at the file came after that, made the log's directory again and wrote with
-// a writer that another profile's log had by then.
+// A removed profile's log must not be written any more. If the log could not be written before, the retry timer may
+// fire after the removal. It must not create the log's directory again, nor write through a writer that by then belongs
+// to another profile's log.
 func TestTheLogOfARemovedProfileIsNotWrittenAgain(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "logs", archive.Current)
-	if err := os.WriteFile(filepath.Dir(path), nil, 0o644); err != nil { // in the way
+	// a file in place of the directory, so that writing fails
+	if err := os.WriteFile(filepath.Dir(path), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	s := newSet(Options{})
@@ -34,7 +36,7 @@ func TestTheLogOfARemovedProfileIsNotWrittenAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.mu.Lock()
-	f.fault, f.kept = os.ErrPermission, []byte("one\n") // the timer comes before leave
+	f.fault, f.kept = os.ErrPermission, []byte("one\n") // the timer fires before leave
 	f.mu.Unlock()
 	f.onRetryTimer()
 	if _, err := os.Stat(path); err == nil || f.fd >= 0 {

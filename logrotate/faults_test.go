@@ -17,9 +17,9 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// rulesFile is where the rules of internal/faultinject are, which looks for its name once.
+// rulesFile returns the file with the rules of internal/faultinject, which reads the file's name only once.
 var rulesFile = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "faults") // for the whole process, which is why it isn't a test's
+	dir, err := os.MkdirTemp("", "faults") // used by the whole process, so t.TempDir would be removed too early
 	if err != nil {
 		return "", err
 	}
@@ -27,7 +27,7 @@ var rulesFile = sync.OnceValues(func() (string, error) {
 	return file, os.Setenv("HINIT_FAULTS", file)
 })
 
-// trouble makes the calls fail that rules say, until it is called again or the test is over.
+// trouble makes the calls fail that rules name, until trouble is called again or the test ends.
 func trouble(t *testing.T, rules ...string) {
 	t.Helper()
 	file, err := rulesFile()
@@ -42,8 +42,9 @@ func trouble(t *testing.T, rules ...string) {
 	}
 }
 
-// TestEveryLineIsAccountedForWhenCallsFail makes calls fail at random, while gateways are killed and their files rotate. Writes
-// fail, whole or in the middle of a line, then the truncation of that line fails, and all other calls of a log.
+// TestEveryLineIsAccountedForWhenCallsFail checks that every line is written or counted as lost although calls fail at
+// random. Gateways are killed and files rotate meanwhile. Writes fail as a whole or in the middle of a line, then the
+// truncation of that line fails, and so do all other calls of a log.
 func TestEveryLineIsAccountedForWhenCallsFail(t *testing.T) {
 	t.Cleanup(func() { trouble(t) })
 	trouble(t)
@@ -77,7 +78,8 @@ func TestEveryLineIsAccountedForWhenCallsFail(t *testing.T) {
 	}
 }
 
-// TestHalfALineThatCannotBeCutOff stays until it can, and is never followed by another line.
+// TestHalfALineThatCannotBeCutOff checks that half a line that can't be truncated is removed as soon as that works, and
+// that no other line follows it before.
 func TestHalfALineThatCannotBeCutOff(t *testing.T) {
 	t.Cleanup(func() { trouble(t) })
 	trouble(t)
@@ -93,7 +95,7 @@ func TestHalfALineThatCannotBeCutOff(t *testing.T) {
 	half := int64(stampLen + len("first\n") + 40)
 	testkit.Until(t, "half a line", func() bool { return size(t, path) == half })
 	put(t, stdout, "next\n")
-	<-time.After(5 * s.opts.period) // time for tries
+	<-time.After(5 * s.opts.period) // time for several retries
 	if n := size(t, path); n != half {
 		t.Errorf("the file has %d bytes, want %d: something was written behind half a line", n, half)
 	}
@@ -106,7 +108,7 @@ func TestHalfALineThatCannotBeCutOff(t *testing.T) {
 	warned.want(t, "short write", "no line was lost")
 }
 
-// TestEmptiedWhileHalfALineWaits is what an operator does about a full disk. The file must not get a hole by it.
+// TestEmptiedWhileHalfALineWaits checks that the file gets no hole if an operator empties it because the disk is full.
 func TestEmptiedWhileHalfALineWaits(t *testing.T) {
 	t.Cleanup(func() { trouble(t) })
 	trouble(t)
@@ -130,7 +132,7 @@ func TestEmptiedWhileHalfALineWaits(t *testing.T) {
 	wantLines(t, fileLines(t, path), "a line that is torn", "last")
 }
 
-// TestEndWithHalfALine closes a log while writing fails: what can be cut off then is.
+// TestEndWithHalfALine checks that Close removes half a line although writing fails.
 func TestEndWithHalfALine(t *testing.T) {
 	t.Cleanup(func() { trouble(t) })
 	trouble(t)
@@ -140,7 +142,7 @@ func TestEndWithHalfALine(t *testing.T) {
 	stderr.Close()
 	put(t, stdout, "first\n")
 	testkit.Until(t, "the first line", func() bool { return len(fileLines(t, path)) == 1 })
-	// The write is torn, and so is its repetition at the end; the third try to cut it off succeeds.
+	// The write stops in the middle of the line, and so does its repetition at the end. The third truncation succeeds.
 	trouble(t, "write /current short=40", "truncate /current EIO times=2")
 	put(t, stdout, "a line that is torn\n")
 	testkit.Until(t, "half a line", func() bool { return size(t, path) > int64(stampLen+len("first\n")) })

@@ -36,13 +36,13 @@ func TestRemoved(t *testing.T) {
 			v := newService(t, dir, Options{})
 			v.say("before")
 			v.inFile("before")
-			// Removed at this very moment, the line would be written again.
+			// If the file were removed at this very moment, the line would be written again.
 			testkit.Until(t, "the pump is done", func() bool { return v.log.Stats().Lines == 1 })
 			if err := remove(dir); err != nil {
 				t.Fatal(err)
 			}
 			if strings.HasPrefix(name, "moved") || strings.HasPrefix(name, "replaced") {
-				// The name is looked at now and then; lines written until then are in the file that was moved.
+				// hinit checks the name only now and then. Lines until then are in the file that was moved.
 				n := 0
 				testkit.Until(t, "the file is made again", func() bool {
 					n++
@@ -71,7 +71,7 @@ func TestRemoved(t *testing.T) {
 	}
 }
 
-// replaceBy puts a new file with that text in place of the one at path.
+// replaceBy puts a new file with text in place of the file at path.
 func replaceBy(path, text string) error {
 	if err := os.WriteFile(path+".new", []byte(text), 0o644); err != nil {
 		return err
@@ -79,8 +79,8 @@ func replaceBy(path, text string) error {
 	return os.Rename(path+".new", path)
 }
 
-// TestUnlinkedWhileWriting unlinks the file at random moments. Every line must be in the file that took its place or have
-// been visible in the removed one, which an open descriptor keeps.
+// TestUnlinkedWhileWriting unlinks the file at random moments. Every line must be in the next file, or have been
+// readable in the removed file, which an open descriptor keeps.
 func TestUnlinkedWhileWriting(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -110,7 +110,8 @@ func TestUnlinkedWhileWriting(t *testing.T) {
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
 			}
-			// Lines in it now were readable, or are written again to the next file. So is a line of which only a half is in it.
+			// Lines that are in the file now were readable, or are written again to the next file. The same holds for a
+			// line of which only a half is in the file.
 			text, err := io.ReadAll(f)
 			if err != nil {
 				t.Fatal(err)
@@ -132,7 +133,8 @@ func TestUnlinkedWhileWriting(t *testing.T) {
 	}
 }
 
-// TestLinkSwappedIn puts a link where the file was, while it is being written.
+// TestLinkSwappedIn checks that hinit does not write through a link that replaces the file while the file is being
+// written.
 func TestLinkSwappedIn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -16,7 +16,7 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// service is a Log with its pipes open and a console that is read.
+// service is a Log with open pipes, and a console with a reader.
 type service struct {
 	t    *testing.T
 	set  *Set
@@ -39,7 +39,8 @@ func newService(t *testing.T, dir string, o Options) *service {
 	return v
 }
 
-// say writes a line to the pipe and waits until it is on the console, where it must be whatever the file does.
+// say writes a line to the pipe and waits until the console shows it. The console must show it whatever happens to the
+// file.
 func (v *service) say(line string) {
 	v.t.Helper()
 	put(v.t, v.stdout, line+"\n")
@@ -54,7 +55,7 @@ func (v *service) onConsole(line string) {
 	})
 }
 
-// inFile waits until line is the last of the file.
+// inFile waits until line is the last line of the file.
 func (v *service) inFile(line string) {
 	v.t.Helper()
 	testkit.Until(v.t, fmt.Sprintf("%.50q in the file", line), func() bool {
@@ -69,14 +70,15 @@ func (v *service) end() {
 	closeSet(v.t, v.set)
 }
 
-// TestWhoComesNextSeesWhetherAFileIsFinished: s6-log sets a file aside that its mode does not call finished (contract of s6, section 7).
+// TestWhoComesNextSeesWhetherAFileIsFinished checks the mode of the file current: s6-log sets a file aside if its mode
+// does not mark it as finished (contract of s6, section 7).
 func TestWhoComesNextSeesWhetherAFileIsFinished(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, archive.Current)
 	if err := os.WriteFile(path, []byte("2026-11-22 00:00:00.000000000  of s6\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(path, 0o744); err != nil { // whatever the umask is
+	if err := os.Chmod(path, 0o744); err != nil { // sets the mode whatever the umask is
 		t.Fatal(err)
 	}
 	mode := func() os.FileMode {
@@ -121,7 +123,7 @@ func TestRotation(t *testing.T) {
 		t.Errorf("only %d archives", len(paths))
 	}
 	for _, path := range paths {
-		lines := fileLines(t, path) // checks the line end
+		lines := fileLines(t, path) // also checks the ends of lines
 		st, err := os.Stat(path)
 		if err != nil {
 			t.Fatal(err)
@@ -143,7 +145,7 @@ func TestPrune(t *testing.T) {
 	t.Parallel()
 	for _, keep := range []int{3, -1} {
 		dir := t.TempDir()
-		// Archives of the past, of a clock that was ahead, and of s6-log, count.
+		// Archives of the past, of a clock that was ahead, and of s6-log must count.
 		for _, name := range []string{"@400000006b00e1dd1213c744.s", "@400000005c2aad0a00000000.s.gz", "@400000078fa50a8000000000.s"} {
 			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
 				t.Fatal(err)
@@ -186,7 +188,7 @@ func TestFullDisk(t *testing.T) {
 	if err := os.WriteFile(ballast, make([]byte, size/2), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// More than the disk and the buffer take: 20,000 lines of 100 bytes.
+	// More than the disk and the buffer hold: 20,000 lines of 100 bytes.
 	const lines = 20_000
 	for i := range lines {
 		line := fmt.Sprintf("line %5d %s", i, strings.Repeat("f", 89))
@@ -197,12 +199,12 @@ func TestFullDisk(t *testing.T) {
 	if st := v.log.Stats(); st.LinesLost == 0 || !strings.Contains(st.LastError, "no space left") {
 		t.Errorf("stats: %+v", st)
 	}
-	// The disk is full to the last whole line: nothing is torn.
+	// The disk is full up to the last whole line. No line may be torn.
 	fileLines(t, filepath.Join(dir, archive.Current))
 	if err := os.Truncate(ballast, 0); err != nil {
 		t.Fatal(err)
 	}
-	// There is room for what was kept. It goes on without a new line.
+	// There is space again for the kept lines. They must be written without a new line.
 	testkit.Until(t, "it is written again", func() bool { return len(v.warn.all()) == 2 })
 	v.say("after")
 	v.end()
@@ -243,7 +245,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestShortFaultLosesNothing fills the disk for a moment.
+// TestShortFaultLosesNothing checks that no line is lost when the disk is full for a moment.
 func TestShortFaultLosesNothing(t *testing.T) {
 	t.Parallel()
 	const size = 256 << 10
@@ -374,7 +376,7 @@ func TestFilesBelongToTheAgent(t *testing.T) {
 		case info.IsDir():
 			want = os.ModeDir | 0o755
 		case info.Name() == archive.Current:
-			want = 0o744 // it is finished
+			want = 0o744 // the mode of a finished file
 		}
 		if sys := info.Sys().(*syscall.Stat_t); sys.Uid != agentID || sys.Gid != agentID || info.Mode() != want {
 			t.Errorf("%s: owner %d:%d, mode %v", path, sys.Uid, sys.Gid, info.Mode())
@@ -387,7 +389,8 @@ func TestFilesBelongToTheAgent(t *testing.T) {
 	wantLines(t, stored(t, dir), v.written[20-len(stored(t, dir)):]...)
 }
 
-// TestAFileOfAnotherUserKeepsItsMode: the agent gave a file of root's, which it may write, the name of the log. Root changed its mode.
+// TestAFileOfAnotherUserKeepsItsMode checks that the mode of a file of root's stays, although the agent, who may write
+// the file, has given it the name of the log.
 func TestAFileOfAnotherUserKeepsItsMode(t *testing.T) {
 	t.Parallel()
 	testkit.NeedRoot(t)
@@ -422,8 +425,8 @@ func TestCloseSaysWhatIsNotWritten(t *testing.T) {
 	}
 }
 
-// TestLumberjackFence shows the worst that lumberjack can do with a descriptor's link for a name: fail. When it can't open
-// the file it wants to rename it away and to make a new one.
+// TestLumberjackFence checks that lumberjack can only fail if its file name is the link of a descriptor in /proc. When
+// lumberjack can't open a file, it wants to rename it and to create a new one.
 func TestLumberjackFence(t *testing.T) {
 	t.Parallel()
 	actor, dir := agent(t)
@@ -439,7 +442,7 @@ func TestLumberjackFence(t *testing.T) {
 			return err
 		}
 		if os.Geteuid() == 0 && !actor.Switches() {
-			return nil // nothing is forbidden here
+			return nil // root of this machine may do it
 		}
 		lj := newWriter()
 		lj.Filename = fmt.Sprintf("/proc/self/fd/%d", f.Fd())

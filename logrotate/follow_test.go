@@ -19,14 +19,15 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// lineAt is a line of the file of that time.
+// lineAt returns a line with text as the file has it at time at.
 func lineAt(at time.Time, text string) string {
 	var s stamp
 	prefix := s.format(at)
 	return string(prefix[:]) + text
 }
 
-// past makes a directory with three archives and a current file: lines 0 to 19, five a file and a minute apart.
+// past makes a directory with three archives and a current file. They have lines 0 to 19, five in each file and a
+// minute apart.
 func past(t *testing.T) (dir string, first time.Time) {
 	t.Helper()
 	dir = t.TempDir()
@@ -52,7 +53,7 @@ func TestReadHistory(t *testing.T) {
 	minute := func(n int) time.Time { return first.Add(time.Duration(n) * time.Minute) }
 	for _, c := range []struct {
 		o    reader.Options
-		from int // of 20 lines
+		from int // first expected of 20 lines
 	}{
 		{reader.Options{N: -1}, 15},
 		{reader.Options{N: -1, Previous: true}, 0},
@@ -128,7 +129,7 @@ func TestReadErrors(t *testing.T) {
 	}
 }
 
-// follower is a Read that runs.
+// follower is a running Read and the lines that it has returned.
 type follower struct {
 	t      testing.TB
 	mu     sync.Mutex
@@ -167,7 +168,7 @@ func (f *follower) end() []string {
 	return f.got
 }
 
-// untilLine waits until the last line that was followed ends with text.
+// untilLine waits until the last returned line ends with text.
 func (f *follower) untilLine(text string) {
 	f.t.Helper()
 	testkit.Until(f.t, "following to "+text, func() bool {
@@ -176,10 +177,10 @@ func (f *follower) untilLine(text string) {
 	})
 }
 
-// TestFollowUnderLoad has several followers on a file that is rotated every few lines.
+// TestFollowUnderLoad checks that several followers miss no line of a file that is rotated every few lines.
 func TestFollowUnderLoad(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs", "coder")
-	early := follow(t, reader.Options{Dir: dir, N: -1, Previous: true}) // the directory comes later
+	early := follow(t, reader.Options{Dir: dir, N: -1, Previous: true}) // the directory is made later
 	s := newSet(Options{MaxSize: 20_000, Archives: 10_000})
 	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, archive.Current)))
 	stderr.Close()
@@ -202,7 +203,7 @@ func TestFollowUnderLoad(t *testing.T) {
 		f.untilLine("  end")
 		got := f.end()
 		next := 0
-		if i > 0 && i%2 == 0 { // these began with the last lines
+		if i > 0 && i%2 == 0 { // these followers began with the last lines
 			if _, err := fmt.Sscanf(got[0][stampLen:], "%d ", &next); err != nil {
 				t.Fatal(err)
 			}
@@ -237,7 +238,7 @@ func TestFollow(t *testing.T) {
 	add("half")
 	add(" a line\n")
 	f.untilLine("half a line")
-	// A writer takes back half a line, and writes it again.
+	// A writer truncates half a line, and writes it again.
 	st, err := os.Stat(path)
 	if err != nil {
 		t.Fatal(err)
@@ -251,15 +252,15 @@ func TestFollow(t *testing.T) {
 	if err := os.Truncate(path, 0); err != nil {
 		t.Fatal(err)
 	}
-	add("s\n") // shorter than what was there
+	add("s\n") // shorter than the removed text
 	f.untilLine("s")
-	// Removed and made again: the archives are older than what was read.
+	// The file is removed and made again. The archives are older than the lines that were read.
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
 	add("new file\n")
 	f.untilLine("new file")
-	// Rotated twice, with an unterminated line, before anybody looks.
+	// The file is rotated twice, with an unterminated line, before the follower reads again.
 	add("cut")
 	for i, text := range []string{"first\n", "second\n"} {
 		if err := os.Rename(path, filepath.Join(dir, archive.Name(time.Now().Add(time.Duration(i)*time.Second)))); err != nil {
@@ -268,7 +269,7 @@ func TestFollow(t *testing.T) {
 		add(text)
 	}
 	f.untilLine("second")
-	// The whole directory goes, and another one comes.
+	// The directory is removed, and another one takes its place.
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +282,7 @@ func TestFollow(t *testing.T) {
 	wantLines(t, got[1:], "half a line", "torn line", "s", "new file", "cut", "first", "second", "new directory")
 }
 
-// inotifyInstances is how many this process has.
+// inotifyInstances returns how many inotify instances this process has.
 func inotifyInstances(t *testing.T) (n int) {
 	t.Helper()
 	const fds = "/proc/self/fd/"
@@ -297,7 +298,8 @@ func inotifyInstances(t *testing.T) (n int) {
 	return n
 }
 
-// TestFollowManyLogsWithOneInstanceOfInotify: a user has 128 of them.
+// TestFollowManyLogsWithOneInstanceOfInotify checks that many followers share one inotify instance. A user may have
+// only 128.
 func TestFollowManyLogsWithOneInstanceOfInotify(t *testing.T) {
 	const logs = 200
 	root := t.TempDir()

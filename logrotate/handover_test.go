@@ -18,8 +18,8 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// replace makes the successor of a set, as the next generation would: with copies of the descriptors, because
-// here the old set is still there.
+// replace makes the successor of a set as a re-execution would. It duplicates the descriptors, because the old set
+// still exists in this process.
 func replace(t *testing.T, old *Set, o Options) *Set {
 	t.Helper()
 	h, err := old.HandOver()
@@ -62,7 +62,7 @@ func duplicate(t *testing.T, f *os.File) *os.File {
 	return os.NewFile(uintptr(fd), f.Name())
 }
 
-// expire ends what is left of a set that has a successor.
+// expire ends the rest of a set that has a successor.
 func expire(s *Set) {
 	s.mu.Lock()
 	parked := s.pause.parked
@@ -148,7 +148,7 @@ func TestFrozenLogsGoOnWhenNothingComesOfIt(t *testing.T) {
 	}
 }
 
-// Many writers at full speed, in floods too, through several images.
+// No line may be lost, doubled or torn while eight services write at full speed through several re-executions.
 func TestNoLineIsLostDoubledOrTornUnderLoad(t *testing.T) {
 	const services, count, images = 8, 30000, 6
 	dir := t.TempDir()
@@ -168,7 +168,7 @@ func TestNoLineIsLostDoubledOrTornUnderLoad(t *testing.T) {
 		})
 	}
 	for range images {
-		time.Sleep(20 * time.Millisecond) // let them write: with or without it the result must be right
+		time.Sleep(20 * time.Millisecond) // lets them write; the result must be right without this pause too
 		freeze(t, s)
 		next := replace(t, s, o)
 		expire(s)
@@ -192,7 +192,7 @@ func TestNoLineIsLostDoubledOrTornUnderLoad(t *testing.T) {
 func TestWhatWaitsForADiskIsHandedOver(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "sub", archive.Current)
-	if err := os.WriteFile(filepath.Join(dir, "sub"), nil, 0o600); err != nil { // in the way of the directory
+	if err := os.WriteFile(filepath.Join(dir, "sub"), nil, 0o600); err != nil { // a file in place of the directory
 		t.Fatal(err)
 	}
 	var w warnings
@@ -219,7 +219,7 @@ func TestWhatWaitsForADiskIsHandedOver(t *testing.T) {
 }
 
 func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	dir := t.TempDir()
 	r, stuck, err := os.Pipe()
 	if err != nil {
@@ -256,7 +256,7 @@ func TestAHungDiskIsNamed(t *testing.T) {
 	s := newSet(Options{})
 	l := s.Open("svc", "", filepath.Join(t.TempDir(), archive.Current))
 	stdout, stderr := pipes(t, l)
-	l.file.mu.Lock() // as a write that does not come back
+	l.file.mu.Lock() // as if a write did not return
 	put(t, stdout, "x\n")
 	testkit.Until(t, "the pump has it, and can only write it now", func() bool {
 		n, err := unix.IoctlGetInt(int(stdout.Fd()), unix.TIOCINQ)

@@ -35,13 +35,13 @@ func TestMain(m *testing.M) {
 	}
 	testkit.IsolateProcess()
 	testkit.AtOnce(6)
-	// lumberjack's clean-up goroutine never ends, see the package comment.
+	// The clean-up goroutine of lumberjack never ends, see the package comment.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"))
 }
 
 var lineFormat = regexp.MustCompile(`^\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d{9}  `)
 
-// newSet is New with nothing to wait a second for.
+// newSet is New with short periods, so that no test waits a second for a retry.
 func newSet(o Options) *Set {
 	if o.period == 0 {
 		o.period = 20 * time.Millisecond
@@ -52,7 +52,7 @@ func newSet(o Options) *Set {
 	return New(o)
 }
 
-// closeSet closes s and wants no error.
+// closeSet closes s and fails the test on an error.
 func closeSet(t testing.TB, s *Set) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
@@ -85,7 +85,7 @@ func closeAll(files ...*os.File) {
 	}
 }
 
-// stored returns the lines in dir, archives first, without their timestamps, which are checked.
+// stored returns the lines in dir without their timestamps, archives first. It checks the timestamps.
 func stored(t testing.TB, dir string) []string {
 	t.Helper()
 	paths, err := archivePaths(dir)
@@ -114,7 +114,7 @@ func fileLines(t testing.TB, path string) []string {
 	return wholeLines(t, path, data)
 }
 
-// wholeLines returns the lines of what a file has.
+// wholeLines returns the lines in data. It fails the test if the last line has no end.
 func wholeLines(t testing.TB, path string, data []byte) []string {
 	t.Helper()
 	if len(data) == 0 {
@@ -154,7 +154,7 @@ func wantLines(t testing.TB, got []string, want ...string) {
 	}
 }
 
-// sink collects all that is written to the returned file. Only the console uses it, so the test closes it.
+// sink collects all bytes that are written to its file. Only the console uses the file, so the test closes it.
 type sink struct {
 	file *os.File
 	mu   sync.Mutex
@@ -193,14 +193,14 @@ func (s *sink) soFar() string {
 	return s.data.String()
 }
 
-// text ends the sink and returns all that came.
+// text ends the sink and returns all bytes that came.
 func (s *sink) text() string {
 	s.file.Close()
 	<-s.done
 	return s.soFar()
 }
 
-// warnings collects calls of Warn.
+// warnings collects the texts of calls of Warn.
 type warnings struct {
 	mu   sync.Mutex
 	list []string
@@ -218,7 +218,7 @@ func (w *warnings) all() []string {
 	return append([]string(nil), w.list...)
 }
 
-// want fails unless exactly these warnings came; each must have its part.
+// want fails the test unless exactly these warnings came. Each must contain its part.
 func (w *warnings) want(t testing.TB, parts ...string) {
 	t.Helper()
 	got := w.all()
@@ -234,7 +234,7 @@ func (w *warnings) want(t testing.TB, parts ...string) {
 
 const agentID = 10000
 
-// agent returns an actor that isn't root, and a directory that it can write.
+// agent returns an actor that isn't root, and a directory that this actor can write.
 func agent(t *testing.T) (*fsutil.Actor, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -251,7 +251,7 @@ func agent(t *testing.T) (*fsutil.Actor, string) {
 	return a, dir
 }
 
-// smallDisk mounts a tmpfs of that size.
+// smallDisk mounts a tmpfs of size bytes.
 func smallDisk(t *testing.T, size int) string {
 	t.Helper()
 	testkit.NeedRoot(t)

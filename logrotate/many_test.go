@@ -16,7 +16,8 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// TestFiftyLogsAreFollowedAtOnce follows fifty logs that are rotated and compressed meanwhile.
+// TestFiftyLogsAreFollowedAtOnce checks that fifty logs can be followed while they are rotated and compressed, with few
+// descriptors and little memory.
 func TestFiftyLogsAreFollowedAtOnce(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -57,7 +58,7 @@ func TestFiftyLogsAreFollowedAtOnce(t *testing.T) {
 	}
 	writers.Wait()
 	testkit.Until(t, "all lines are read", func() bool { return n.Load() >= logs*lines })
-	// Each has the file it reads and a watch of its directory; the writers have theirs, and a worker compresses.
+	// Each follower has its file and a watch of the directory. The writers have files too, and a worker compresses.
 	if more := descriptors(t) - fds; more > 5*logs {
 		t.Errorf("%d more descriptors are open", more)
 	}

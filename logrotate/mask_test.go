@@ -8,7 +8,8 @@ import (
 )
 
 func TestOnlyTheConsoleHidesSecrets(t *testing.T) {
-	token := "ghp_" + strings.Repeat("a1B2c3", 6) // made here: no file of this repository holds what looks like a secret
+	// generated, so that no file of this repository contains text that looks like a secret
+	token := "ghp_" + strings.Repeat("a1B2c3", 6)
 	for _, mode := range []ConsoleMode{Raw, Prefixed, JSON} {
 		for _, mask := range []bool{true, false} {
 			console := newSink(t)

@@ -43,7 +43,7 @@ func TestNoAllocationPerLine(t *testing.T) {
 		if got := testing.AllocsPerRun(100, func() { move(block) }); got > lines/20 {
 			t.Errorf("%v: %v allocations for %d lines in one write", mode, got, lines)
 		}
-		// One line a batch.
+		// One line in each batch.
 		if got := testing.AllocsPerRun(20, func() {
 			for range lines {
 				move(block[:100])
@@ -62,7 +62,7 @@ func TestSilentServicesHaveNoBuffers(t *testing.T) {
 	var before, after runtime.MemStats
 	s := newSet(Options{})
 	runtime.GC()
-	runtime.GC() // what is in pools goes with the second
+	runtime.GC() // the second collection drops what pools keep
 	runtime.ReadMemStats(&before)
 	dir := t.TempDir()
 	var ends []*os.File
@@ -79,11 +79,11 @@ func TestSilentServicesHaveNoBuffers(t *testing.T) {
 	})
 	var heap, stack int64
 	testkit.Until(t, "a silent service has given back its buffers", func() bool {
-		runtime.GC() // pools empty themselves in two collections
+		runtime.GC() // the second collection drops what pools keep
 		runtime.ReadMemStats(&after)
 		heap = (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / services
 		stack = (int64(after.StackInuse) - int64(before.StackInuse)) / services
-		return heap < 8<<10 // a buffer is 64 KiB
+		return heap < 8<<10 // a buffer has 64 KiB
 	})
 	t.Logf("a silent service: %d bytes of heap, %d of stacks", heap, stack)
 	closeAll(ends...)

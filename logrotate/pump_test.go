@@ -50,7 +50,7 @@ func TestBothSinks(t *testing.T) {
 		t.Errorf("stderr: got %q", got)
 	}
 	st, err := os.Stat(filepath.Join(dir, archive.Current))
-	if err != nil || st.Mode() != 0o744 { // whoever wrote it has finished
+	if err != nil || st.Mode() != 0o744 { // the mode of a finished file
 		t.Errorf("mode of current: %v, %v", st.Mode(), err)
 	}
 	if st, err := os.Stat(dir); err != nil || st.Mode().Perm() != 0o755 {
@@ -85,7 +85,7 @@ func TestPipesAreFitForAChild(t *testing.T) {
 	}
 }
 
-// flood writes numbered lines of tag in pieces that don't care for lines.
+// flood writes numbered lines with tag, in pieces that do not end at line ends.
 func flood(t testing.TB, w *os.File, tag string, lines int, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	var buf bytes.Buffer
@@ -102,8 +102,9 @@ func flood(t testing.TB, w *os.File, tag string, lines int, seed uint64) {
 
 var noticeFormat = regexp.MustCompile(`^\[hinit\] (\d+) lines of gateway-(\S+) not shown here; all are in \S+/current$`)
 
-// checkFlood wants lines 0 to n-1 of each tag, each once, whole and in order, and exact notices where lines are missing, and no
-// other line. A notice names a gateway, so a tag must begin like one.
+// checkFlood fails the test unless got has lines 0 to n-1 of each tag, once, complete and in order. Where lines are
+// missing, there must be an exact notice. Other lines must not appear. A notice names a gateway, so a tag must begin
+// like a gateway's name.
 func checkFlood(t testing.TB, where string, got []string, n int, tags ...string) {
 	t.Helper()
 	next := make(map[string]int)
@@ -182,7 +183,7 @@ func TestTwentyGatewaysKeepLinesWhole(t *testing.T) {
 }
 
 func TestOverlappingRuns(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	const lines = 3000
 	dir := t.TempDir()
 	s := newSet(Options{MaxSize: 50_000, Archives: 1000})
@@ -251,11 +252,11 @@ func TestTail(t *testing.T) {
 	defer closeSet(t, s)
 	l := s.Open("x", "x", "")
 	wantLines(t, ask(t, l))
-	for run := range 2 { // the second must not see lines of the first
+	for run := range 2 { // the second run must not see lines of the first
 		stdout, stderr := pipes(t, l)
 		for i := range 10 {
 			put(t, stdout, fmt.Sprintf("run %d line %d\n", run, i))
-			// Everything that is in the pipe now must be in the answer, while somebody holds the pipe.
+			// All lines that are in the pipe now must be in the answer, although another process keeps the pipe open.
 			want := []string{}
 			for j := max(0, i-2); j <= i; j++ {
 				want = append(want, fmt.Sprintf("run %d line %d", run, j))
@@ -300,7 +301,7 @@ func TestTailWhileAGrandchildFloods(t *testing.T) {
 		}
 		took = append(took, time.Since(begin))
 	}
-	slices.Sort(took) // 100 ms on a machine that has the time, which a slow one may not have for each of them
+	slices.Sort(took) // 100 ms each, but a slow machine may need longer for some
 	if median := took[len(took)/2]; median > 2*time.Second {
 		t.Errorf("half of the answers took %v and longer", median)
 	}
@@ -356,7 +357,7 @@ func TestDropAndOpenAgain(t *testing.T) {
 }
 
 func TestCloseWithAHeldPipe(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	dir := t.TempDir()
 	out := newSink(t)
 	s := newSet(Options{Stdout: out.file, closeReserve: testkit.Patience}) // so that Close waits for half of its time, and has the other half for the rest
@@ -379,8 +380,8 @@ func TestCloseWithAHeldPipe(t *testing.T) {
 	}
 }
 
-// TestThePipesOfOldRunsPiledUp: a gateway gave its output to another process and ended, once a second. hinit kept two descriptors for each
-// run, until it could start no service any more.
+// TestThePipesOfOldRunsPiledUp checks that hinit keeps the pipes of a limited number of old runs. A gateway that gives
+// its output to another process and ends, once a second, would use up all descriptors.
 func TestThePipesOfOldRunsPiledUp(t *testing.T) {
 	dir := t.TempDir()
 	s := newSet(Options{})
@@ -402,7 +403,7 @@ func TestThePipesOfOldRunsPiledUp(t *testing.T) {
 	if _, err := ends[0].WriteString("more\n"); !errors.Is(err, unix.EPIPE) {
 		t.Errorf("the first run can write still: %v", err)
 	}
-	put(t, ends[len(ends)-2*maxRuns], " and more\n") // the oldest run whose pipes stay
+	put(t, ends[len(ends)-2*maxRuns], " and more\n") // the oldest run whose pipes are kept
 	closeAll(ends...)
 	closeSet(t, s)
 	got := stored(t, dir)

@@ -14,7 +14,8 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// smallWrites writes numbered lines, one a write, until the pump has taken its pipe from the poller. It returns their number.
+// smallWrites writes numbered lines, one in each write, until the pump has removed its pipe from the poller. It returns
+// the number of lines.
 func smallWrites(t *testing.T, w *os.File, first int) int {
 	t.Helper()
 	n := first
@@ -42,7 +43,7 @@ func TestFloodBeginsAndEnds(t *testing.T) {
 			size, err := unix.FcntlInt(stdout.Fd(), unix.F_GETPIPE_SZ, 0)
 			return err == nil && size == readSize
 		})
-		put(t, stdout, fmt.Sprintf("line %d\n", n)) // the poller has it again
+		put(t, stdout, fmt.Sprintf("line %d\n", n)) // by now the poller watches the pipe again
 		n++
 		testkit.Until(t, "a single line arrives", func() bool { return l.Stats().Lines == uint64(n) })
 	}
@@ -55,7 +56,7 @@ func TestFloodBeginsAndEnds(t *testing.T) {
 	wantLines(t, stored(t, filepath.Dir(path)), want...)
 }
 
-// TestOrdersInAFlood asks for the last lines, and closes the set, while a pipe is read without the poller.
+// TestOrdersInAFlood checks that Tail and Close work while a pipe is read without the poller.
 func TestOrdersInAFlood(t *testing.T) {
 	s := newSet(Options{floodWindow: time.Minute, floodPause: 50 * time.Millisecond})
 	l := s.Open("gateway-coder", "coder", "")
@@ -96,7 +97,8 @@ func TestOrdersInAFlood(t *testing.T) {
 	closeAll(stdout, stderr)
 }
 
-// TestPausesFollowWhatComes: they get longer while little of the pipe is used, and shorter before its writer has to wait.
+// TestPausesFollowWhatComes checks that the pauses between reads get longer while little of the pipe is used, and
+// shorter before its writer has to wait.
 func TestPausesFollowWhatComes(t *testing.T) {
 	p := pace{flood: true, pauseNext: true, size: floodPipe, pause: floodPause}
 	cycle := func(bytes int) time.Duration {

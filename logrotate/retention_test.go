@@ -16,7 +16,7 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// fixture is a log with limits.
+// fixture makes a Set with one log that has these limits.
 func fixture(t *testing.T, o Options, limits Limits) (s *Set, l *Log, dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -26,7 +26,7 @@ func fixture(t *testing.T, o Options, limits Limits) (s *Set, l *Log, dir string
 	return s, l, dir
 }
 
-// say writes lines through a run of their own and waits until they are counted.
+// say writes lines through a new run, and waits until they are counted.
 func say(t *testing.T, l *Log, lines ...string) {
 	t.Helper()
 	want := l.Stats().Lines + uint64(len(lines))
@@ -76,7 +76,8 @@ func TestOldArchivesGo(t *testing.T) {
 	wantLines(t, left, filepath.Join(dir, young))
 }
 
-// TestSpareSpace asks for more free space than the disk has, and then for less.
+// TestSpareSpace checks that a log is not written while the disk has less free space than min_free asks for, and is
+// written again when the limit is lowered.
 func TestSpareSpace(t *testing.T) {
 	var w warnings
 	s, l, dir := fixture(t, Options{Warn: w.add}, Limits{MinFree: 1 << 60})
@@ -105,7 +106,7 @@ func TestSuppressedLines(t *testing.T) {
 	closeSet(t, s)
 	st := l.Stats()
 	got := stored(t, dir)
-	// All of it came within a second or two, so that there are one or two portions.
+	// All lines came within a second or two, so there are one or two portions of the limit.
 	shown, told := 0, uint64(0)
 	for _, line := range got {
 		var n uint64
@@ -123,7 +124,7 @@ func TestSuppressedLines(t *testing.T) {
 	}
 }
 
-// TestRateIsPerSecond drives the limiter by a clock.
+// TestRateIsPerSecond checks the limiter with a clock of its own.
 func TestRateIsPerSecond(t *testing.T) {
 	var l limiter
 	l.writeLines, l.recordDelay = func(int, []byte) {}, time.Hour
@@ -147,7 +148,7 @@ func TestRateIsPerSecond(t *testing.T) {
 	check("i\n", "", "i\n")
 }
 
-// archivesOnASmallDisk makes a disk of 8 MB and a log on it with six archives, which take 6 MB.
+// archivesOnASmallDisk makes a disk of 8 MB, and a log on it with six archives, which take 6 MB.
 func archivesOnASmallDisk(t *testing.T, w *warnings) (s *Set, l *Log, dir string, names []string) {
 	t.Helper()
 	dir = filepath.Join(smallDisk(t, 8<<20), "coder")
@@ -164,7 +165,8 @@ func archivesOnASmallDisk(t *testing.T, w *warnings) (s *Set, l *Log, dir string
 	return s, s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current)), dir, names
 }
 
-// A tenant filled the disk. Each other log removed all its archives to have logs.min_free_mb free, and the tenant took this space, too.
+// A log must not remove all its archives to get logs.min_free_mb of free space. A tenant that fills the disk would use
+// this space, too.
 func TestATenantThatFilledTheDiskMadeOthersLoseTheirArchives(t *testing.T) {
 	var w warnings
 	s, l, dir, names := archivesOnASmallDisk(t, &w)
@@ -181,7 +183,8 @@ func TestATenantThatFilledTheDiskMadeOthersLoseTheirArchives(t *testing.T) {
 	wantLines(t, left, names...)
 }
 
-// TestALogStopsGrowingWhenSpaceIsLow rotates a log whose next file would leave too little free space.
+// TestALogStopsGrowingWhenSpaceIsLow checks that a log whose next file would leave too little free space is rotated,
+// which removes its oldest archive.
 func TestALogStopsGrowingWhenSpaceIsLow(t *testing.T) {
 	var w warnings
 	s, l, dir, names := archivesOnASmallDisk(t, &w)
@@ -209,7 +212,8 @@ func TestALogStopsGrowingWhenSpaceIsLow(t *testing.T) {
 	w.want(t)
 }
 
-// TestSuppressedLinesAreToldWhenTheFloodEnds writes too much, and then nothing more.
+// TestSuppressedLinesAreToldWhenTheFloodEnds checks that the number of suppressed lines is logged after the flood,
+// although no further line comes.
 func TestSuppressedLinesAreToldWhenTheFloodEnds(t *testing.T) {
 	t.Parallel()
 	console := newSink(t)
@@ -221,7 +225,7 @@ func TestSuppressedLinesAreToldWhenTheFloodEnds(t *testing.T) {
 	testkit.Until(t, "it is in the file", func() bool { return len(stored(t, dir)) == 3 })
 	put(t, stderr, "e\n")
 	testkit.Until(t, "the next line comes", func() bool { return len(stored(t, dir)) == 4 })
-	put(t, stdout, "f\ng\nh\n") // more again, with an end that comes sooner than the timer
+	put(t, stdout, "f\ng\nh\n") // again too many lines, but the log ends before the timer fires
 	closeAll(stdout, stderr)
 	closeSet(t, s)
 	got := stored(t, dir)

@@ -13,9 +13,9 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// TestGatewaysWithoutALogDirectoryCannotEndTheContainer has 200 services whose log directory is gone and whose last line never
-// ends. Together they keep no more than the pool and their own fixed parts. Every line is counted, and the pool is full again
-// when they are gone.
+// TestGatewaysWithoutALogDirectoryCannotEndTheContainer checks the memory of 200 services whose log directory is gone
+// and whose last line never ends. Together they must keep no more than the shared budget and their fixed buffers. Every
+// line must be counted, and the budget must be complete again after their end.
 func TestGatewaysWithoutALogDirectoryCannotEndTheContainer(t *testing.T) {
 	const services = 200
 	gone := filepath.Join(t.TempDir(), "file")
@@ -77,10 +77,11 @@ func TestGatewaysWithoutALogDirectoryCannotEndTheContainer(t *testing.T) {
 	closeSet(t, s)
 }
 
-// TestALineThatFindsNoRoomIsSplitAndNotLost, as a line that is too long is.
+// TestALineThatFindsNoRoomIsSplitAndNotLost checks that a line is split if the memory budget is used up, as a line that
+// is too long.
 func TestALineThatFindsNoRoomIsSplitAndNotLost(t *testing.T) {
 	line := []byte(strings.Repeat("é", 30_000) + "\n")
-	out := cutAll(line, 64<<10, func() int { return 1000 }) // with a room of nothing
+	out := cutAll(line, 64<<10, func() int { return 1000 }) // with an empty budget
 	if got := join(out); !bytes.Equal(got, line) {
 		t.Errorf("got %d bytes, want %d", len(got), len(line))
 	}

@@ -37,7 +37,7 @@ func TestStampFollowsTimeZone(t *testing.T) {
 	}
 }
 
-// cutAll feeds input to a fresh cutter in pieces and returns all that came out.
+// cutAll feeds input to a new cutter in pieces and returns the whole output.
 func cutAll(input []byte, limit int, piece func() int) []byte {
 	l := lines{room: new(bufferBudget), max: limit}
 	buf := make([]byte, limit+readSize)
@@ -50,7 +50,7 @@ func cutAll(input []byte, limit int, piece func() int) []byte {
 	return append(out, l.takeUnfinished()...)
 }
 
-// join takes back the splits.
+// join removes the marks of split lines.
 func join(out []byte) []byte {
 	return bytes.ReplaceAll(out, []byte(SplitEnd+"\n"+SplitBegin), nil)
 }

@@ -17,7 +17,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// imageEnv makes the test binary the shim of another image; its value is the fields of options, one a line.
+// imageEnv makes the test binary the shim of another image. Its value has the fields of options, one on each line.
 const imageEnv = "SHIM_TEST_IMAGE"
 
 func TestMain(m *testing.M) {
@@ -46,13 +46,13 @@ const (
 	group = "hermes:x:10001:\nvideo:x:44:other,hermes\nrender:x:109:hermes\nsecret:x:50:other\n"
 )
 
-// image is a Hermes image in a directory, whose real program is a shell script.
+// image is a Hermes image in a directory. Its real agent program is a shell script.
 type image struct {
 	options
 	dir string
 }
 
-// newImage makes one that every user can reach, unlike a plain t.TempDir().
+// newImage makes an image that every user can reach, unlike a plain t.TempDir().
 func newImage(t *testing.T, script string) *image {
 	t.Helper()
 	dir := t.TempDir()
@@ -68,7 +68,8 @@ func newImage(t *testing.T, script string) *image {
 	}}
 }
 
-// command is the shim of the image, as root with an environment of two variables; tests change it before they run it.
+// command returns a command that runs the image's shim as root, with an environment of two variables. Tests change it
+// before they run it.
 func (i *image) command(args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Args[0] = "hermes"
@@ -80,10 +81,10 @@ func (i *image) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// result runs a command to its end.
+// result is the output and the exit code of a finished command.
 type result struct {
 	stdout, stderr string
-	code           int // -1 when a signal ended it
+	code           int // -1 if a signal ended the command
 	status         syscall.WaitStatus
 }
 
@@ -98,7 +99,7 @@ func finish(t *testing.T, cmd *exec.Cmd) result {
 	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode(), cmd.ProcessState.Sys().(syscall.WaitStatus)}
 }
 
-// want checks exit code and both outputs at once.
+// want checks the exit code and both outputs at once.
 func (r result) want(t *testing.T, code int, stdout, stderr string) {
 	t.Helper()
 	if r.code != code || r.stdout != stdout || r.stderr != stderr {
@@ -111,12 +112,12 @@ func asUser(cmd *exec.Cmd, uid uint32) *exec.Cmd {
 	return cmd
 }
 
-// withoutCapability calls fn on a thread whose children can't have the capability, root or not.
+// withoutCapability calls fn on a thread whose children can't have the capability, even as root.
 func withoutCapability(t *testing.T, capability uintptr, fn func()) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never undone: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0)
 		if err == nil {
 			fn()

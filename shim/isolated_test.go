@@ -11,7 +11,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// A command of docker exec for one profile ran as the agent's user, who reads the files of all.
+// A command of docker exec for an isolated profile must run isolated. As the agent's user it could read the files of
+// all profiles.
 func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 	testkit.NeedRoot(t)
 	i := newImage(t, whoami)
@@ -20,17 +21,17 @@ func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 	isolated := func(profile, words string) string {
 		return "shell gateway-" + profile + " -- " + i.target + " " + words + "\n"
 	}
-	finish(t, i.command("-p", "a", "chat")).want(t, 0, dropped, "") // nothing is isolated
+	finish(t, i.command("-p", "a", "chat")).want(t, 0, dropped, "") // no profile is isolated
 	write(t, i.dir+"/run/hinit/isolated", "a\n", 0o644)
 	finish(t, i.command("-p", "a", "chat")).want(t, 0, isolated("a", "-p a chat"), "")
 	finish(t, i.command("chat", "--profile=a")).want(t, 0, isolated("a", "chat --profile=a"), "")
 	finish(t, i.command("-p", "b", "chat")).want(t, 0, dropped, "")
 	finish(t, i.command("chat", "--", "-p", "a")).want(t, 0, dropped, "")
 	finish(t, i.command("chat")).want(t, 0, dropped, "")
-	// The agent writes names in lower case.
+	// The agent converts names of profiles to lower case.
 	finish(t, i.command("-p", "A", "chat")).want(t, 0, isolated("a", "-p A chat"), "")
 	finish(t, i.command("--profile= a", "chat")).want(t, 0, isolated("a", "--profile= a chat"), "")
-	// The agent takes the profile that `hermes profile use` has chosen, or whose home is HERMES_HOME.
+	// Without a name, the agent uses the profile that `hermes profile use` has chosen, or whose home is HERMES_HOME.
 	home := i.dir + "/data"
 	must(t, os.MkdirAll(home+"/profiles/a", 0o755))
 	chat := func(home string) *exec.Cmd {
@@ -46,7 +47,7 @@ func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 	finish(t, chat(home)).want(t, 0, isolated("a", "-p a chat"), "")
 	write(t, home+"/active_profile", "b\n", 0o644)
 	finish(t, chat(home)).want(t, 0, dropped, "")
-	// hinit shell takes no service and no pattern for the name in the file.
+	// The name in the file must not be taken for a service or a pattern of hinit shell.
 	write(t, i.dir+"/run/hinit/isolated", "*\n-default\n", 0o644)
 	write(t, home+"/active_profile", "db\n", 0o644)
 	finish(t, chat(home)).want(t, 0, isolated("db", "-p db chat"), "")
@@ -54,7 +55,7 @@ func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 	if r := finish(t, chat(home)); r.code != exitRefused || !strings.Contains(r.stderr, `"@all" is no name of a profile`) {
 		t.Errorf("with a group as the choice: %+v", r)
 	}
-	// Commands about all profiles do not belong to the chosen one.
+	// A command about all profiles must not be isolated as the chosen one.
 	use := i.command("profile", "use", "default")
 	use.Env = append(os.Environ(), append(use.Env, "HERMES_HOME="+home)...)
 	finish(t, use).want(t, 0, dropped, "")
@@ -78,7 +79,8 @@ func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 	}
 }
 
-// Where profiles had users of their own, the agent's own list ended with a permission error, or left them out.
+// If some profiles are isolated, hinit must list the profiles. The agent's own list would end with a permission error,
+// or leave these profiles out.
 func TestHinitListsTheProfilesWhereSomeAreIsolated(t *testing.T) {
 	testkit.NeedRoot(t)
 	i := withNative(t)
@@ -86,7 +88,7 @@ func TestHinitListsTheProfilesWhereSomeAreIsolated(t *testing.T) {
 	const byAgent, byHinit = "agent 10000 /opt/data profile list\n", "native 10000 /opt/data "
 	list := func() *exec.Cmd { return i.command("profile", "list") }
 	finish(t, list()).want(t, 0, byAgent, "")
-	write(t, i.dir+"/run/hinit/isolated", "", 0o644) // nothing is isolated
+	write(t, i.dir+"/run/hinit/isolated", "", 0o644) // no profile is isolated
 	finish(t, list()).want(t, 0, byAgent, "")
 	write(t, i.dir+"/run/hinit/isolated", "a\n", 0o644)
 	finish(t, list()).want(t, 0, byHinit+i.target+" profile list\n", "")

@@ -8,10 +8,10 @@ import (
 	"hinit/internal/testkit"
 )
 
-// nativeScript is a hinit that tells how it was called.
+// nativeScript is a hinit that prints how it was called.
 const nativeScript = "#!/bin/sh\necho \"native $(id -u) $HOME $*\"\n"
 
-// withNative makes an image whose init answers for s6.
+// withNative makes an image whose init answers the s6 tools.
 func withNative(t *testing.T) *image {
 	t.Helper()
 	i := newImage(t, `echo "agent $(id -u) $HOME $*"`)

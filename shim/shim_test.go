@@ -43,9 +43,9 @@ func TestCapabilitiesThatRootInherited(t *testing.T) {
 	finish(t, cmd).want(t, 0, "CapPrm:\t"+none+"CapEff:\t"+none+"CapAmb:\t"+none, "")
 }
 
-// TestTheKernelTakesAChatOfDockerExecBeforeTheCMD: a command of docker exec filled the memory. The kernel ended the CMD and with
-// it the container, because only processes that hinit starts had a score above PID 1. A process that hinit has started keeps its
-// own score.
+// TestTheKernelTakesAChatOfDockerExecBeforeTheCMD checks that a command of docker exec gets a higher oom_score_adj than
+// PID 1. If it fills the memory, the kernel must kill it and not the CMD, whose end would end the container. A process
+// that hinit has started keeps its own score.
 func TestTheKernelTakesAChatOfDockerExecBeforeTheCMD(t *testing.T) {
 	testkit.NeedRoot(t)
 	script := "cat /proc/self/oom_score_adj"
@@ -87,12 +87,12 @@ func TestOptOut(t *testing.T) {
 }
 
 func TestNotRootIsLeftAlone(t *testing.T) {
-	testkit.NeedRoot(t) // to become another user
+	testkit.NeedRoot(t) // becoming another user needs root
 	for _, uid := range []uint32{agentUID, 12345} {
 		i := newImage(t, whoami)
 		finish(t, asUser(i.command(), uid)).want(t, 0, fmt.Sprintf("%d:%d %d /root\n", uid, uid, uid), "")
 
-		i.target = "/usr/bin/env" // no shell in between: order and all
+		i.target = "/usr/bin/env" // env itself, because a shell might change the order of the variables
 		cmd := asUser(i.command(), uid)
 		cmd.Env = append(cmd.Env, "HERMES_REAL_HOME=/elsewhere", "HERMES_DOCKER_EXEC_AS_ROOT=0", "EMPTY=", "TWO=a\nb")
 		finish(t, cmd).want(t, 0, strings.Join(cmd.Env[1:], "\n")+"\n", "")
@@ -167,8 +167,8 @@ func TestSignalsAtTheirDefault(t *testing.T) {
 	i := newImage(t, "")
 	i.target = "/usr/bin/grep"
 	r := finish(t, i.command("-E", "^Sig(Ign|Blk)", "/proc/self/status"))
-	// Two signals of the C library's own, which Go can't touch, stay as the caller has them. A process that glibc's posix_spawn
-	// started (make does that) ignores them. So does SIGHUP, which nohup ignores.
+	// Two signals of the C library, which Go can't change, must stay as the caller has them. A process that glibc's
+	// posix_spawn started, as make does, ignores them. The same holds for SIGHUP, which nohup ignores.
 	status, err := os.ReadFile("/proc/self/status")
 	must(t, err)
 	_, rest, _ := strings.Cut(string(status), "SigIgn:\t")
@@ -182,7 +182,7 @@ func TestOpenFilesLimitIsTheCallers(t *testing.T) {
 	for _, user := range []string{"root", "agent"} {
 		i := newImage(t, `ulimit -Sn; ulimit -Hn`)
 		shim := i.command()
-		// The shell sets the limits that the shim starts with.
+		// The shell sets the limits with which the shim starts.
 		cmd := exec.Command("/bin/sh", "-c", fmt.Sprintf(`ulimit -Sn 777; ulimit -Hn 2000; exec "%s" x`, testBinary(t)))
 		cmd.Env = shim.Env
 		if user == "root" {
@@ -232,7 +232,8 @@ func TestTerminalIsKept(t *testing.T) {
 	}
 }
 
-// With --read-only and PUID the boot can't write /etc, and a command of root's ran as the image's uid: its files were not the gateways'.
+// A command of root's must run with the ids of the container's agent, also if PUID could not be written to a read-only
+// /etc. With the ids of the image, its files would not belong to the gateways.
 func TestACommandHasTheIdsOfTheContainerWhereEtcIsReadOnly(t *testing.T) {
 	testkit.NeedRoot(t)
 	i := newImage(t, "id -u; id -g; id -G")
@@ -255,7 +256,7 @@ func TestACommandHasTheIdsOfTheContainerWhereEtcIsReadOnly(t *testing.T) {
 	must(t, os.Chown(told, agentUID, agentUID))
 	finish(t, i.command()).want(t, 0, "10000\n10001\n10001 44 109\n", "")
 
-	must(t, os.Remove(told)) // without a place to write, the container's variables say it
+	must(t, os.Remove(told)) // if the file could not be written, the container's variables have the ids
 	asks := func(vars ...string) *exec.Cmd {
 		cmd := i.command()
 		cmd.Env = append(cmd.Env, vars...)

@@ -14,10 +14,10 @@ import (
 	"hinit/internal/testkit"
 )
 
-// typeEnv makes the test binary a hostile agent that types its value into every terminal it can reach.
+// typeEnv makes the test binary a hostile agent that types the variable's value into every terminal that it can reach.
 const typeEnv = "SHIM_TEST_TYPE"
 
-// typeInto says on stdout where it could do that.
+// typeInto prints the terminals into which it could type.
 func typeInto(text string) int {
 	terminals := []int{0, 1, 2}
 	if fd, err := unix.Open("/dev/tty", unix.O_RDWR, 0); err == nil {
@@ -38,7 +38,7 @@ func typeInto(text string) int {
 	return 0
 }
 
-// typist is an image whose program is the hostile agent.
+// typist makes an image whose agent program is the hostile agent.
 func typist(t *testing.T) *image {
 	t.Helper()
 	i := newImage(t, "")
@@ -49,8 +49,8 @@ func typist(t *testing.T) *image {
 	return i
 }
 
-// onTerminal runs a shell of root's on a terminal of its own, and the shim from it. It returns what the terminal shows until the shell
-// has read the line that is typed after the agent's end.
+// onTerminal runs a shell of root's on a new terminal, and the shim from that shell. It returns what the terminal shows
+// until the shell has read the line that is typed after the agent's end.
 func onTerminal(t *testing.T, i *image) string {
 	t.Helper()
 	master, slave, err := testkit.OpenTerminal(24, 80)
@@ -75,7 +75,7 @@ func onTerminal(t *testing.T, i *image) string {
 			answered = true
 			_, err = io.WriteString(master, "root's own line\n")
 		}
-		if err != nil { // the last who had it open has ended
+		if err != nil { // the last process that had the terminal open has ended
 			break
 		}
 	}
@@ -99,7 +99,7 @@ func TestWhoIsAloneOnATerminalKeepsIt(t *testing.T) {
 	must(t, err)
 	defer master.Close()
 	defer slave.Close()
-	cmd := newImage(t, `: </dev/tty && echo mine`).command() // docker exec -it CONTAINER hermes
+	cmd := newImage(t, `: </dev/tty && echo mine`).command() // as docker exec -it CONTAINER hermes does
 	cmd.Stdin = slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	finish(t, cmd).want(t, 0, "mine\n", "")

@@ -22,7 +22,7 @@ func TestNextArchiveAlwaysAscends(t *testing.T) {
 		last = next(last, at)
 		names = append(names, Name(last))
 	}
-	if names[0] != "@400000006b00e1dd1213c744.s" { // the example of the contract
+	if names[0] != "@400000006b00e1dd1213c744.s" { // the example in the contract
 		t.Errorf("first name is %q", names[0])
 	}
 	if !slices.IsSorted(names) || len(slices.Compact(slices.Clone(names))) != len(names) {
@@ -34,10 +34,10 @@ func TestArchives(t *testing.T) {
 	dir := t.TempDir()
 	want := []string{
 		"@400000006b00e1dd1213c744.s", "@400000006b00e1de1213c744.u",
-		"@400000006b00e1df1213c744.s", // and half compressed
+		"@400000006b00e1df1213c744.s", // an archive of which a compressed part exists
 		"@400000006b00e1e01213c744.s.gz", "@400000006b00e1e11213c744.u.gz",
 	}
-	half := "@400000006b00e1df1213c744.s.gz" // and whole, too
+	half := "@400000006b00e1df1213c744.s.gz" // an archive that exists complete, too
 	others := []string{
 		"current", "lock", "state", "current.gz", "@400000006b00e1dd1213c744.t", "@400000006b00e1dd1213c744.s.bz2",
 		"@400000006b00e1dd1213c744.s.gz.tmp", "@400000006B00E1DD1213C744.s", "@400000006b00e1dd1213c74g.s",
@@ -74,7 +74,8 @@ func TestAFIFOInThePlaceOfALogDirectoryHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// An agent created 65,536 files with the names of archives. Their removal at once held up the logs of all other services for seconds.
+// Files with names of archives that an agent has created must be removed in parts. Removing 65,536 of them at once
+// would delay the logs of all other services for seconds.
 func TestFilesOfTheAgentWithNamesOfArchivesAreRemovedInParts(t *testing.T) {
 	l := List{Dir: t.TempDir()}
 	begin := time.Unix(1e9, 0)
@@ -112,8 +113,8 @@ func TestFilesOfTheAgentWithNamesOfArchivesAreRemovedInParts(t *testing.T) {
 	}
 }
 
-// TestPartsOfCompressionsThatAnAgentPlantsAreRemovedInTurns: an agent created a million of them, and logs of other services waited until all
-// were gone.
+// TestPartsOfCompressionsThatAnAgentPlantsAreRemovedInTurns checks that partial compressed files are removed a limited
+// number at a time. An agent can create a million of them, and logs of other services would wait until all are gone.
 func TestPartsOfCompressionsThatAnAgentPlantsAreRemovedInTurns(t *testing.T) {
 	l := List{Dir: t.TempDir()}
 	begin := time.Unix(1e9, 0)
@@ -130,7 +131,8 @@ func TestPartsOfCompressionsThatAnAgentPlantsAreRemovedInTurns(t *testing.T) {
 	}
 }
 
-// An agent created files with the next names of archives. A rotation tried each of them, and held up the logs of all other services.
+// A rotation must try only a limited number of archive names. An agent can create files with the next names, and the
+// logs of other services would wait meanwhile.
 func TestFilesOfTheAgentWithTheNextNamesHoldUpNoRotation(t *testing.T) {
 	l := List{Dir: t.TempDir()}
 	now, current := time.Unix(1e9, 0), filepath.Join(l.Dir, Current)

@@ -15,7 +15,8 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// TestAnArchiveThatIsPrunedStaysPruned removes it at each point of its compression.
+// TestAnArchiveThatIsPrunedStaysPruned checks that an archive which is removed at any point of its compression does not
+// come back.
 func TestAnArchiveThatIsPrunedStaysPruned(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
