@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The pause between two attempts grows, differs between tasks and depends on the cause.
+// The pause between two attempts of a task must grow, differ between tasks, and depend on the cause of the failure.
 func TestBackoff(t *testing.T) {
 	t.Parallel()
 	served := func(t *testing.T) *board {
@@ -31,7 +31,7 @@ func TestBackoff(t *testing.T) {
 		b.t.Fatalf("%s is never started", id)
 		return 0
 	}
-	t.Run("a missing program", func(t *testing.T) { // five failures in 19 ms blocked the task
+	t.Run("a missing program", func(t *testing.T) { // without a pause, five failures in 19 ms would block the task
 		b := served(t)
 		id := b.ready("alpha")
 		b.runner.fail = errors.New("no such file")
@@ -77,7 +77,7 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// A host that can't start workers does not count as a failure of a task.
+// A host that can't start workers must not count as a failure of the task.
 func TestTheHostCannotStartWorkers(t *testing.T) {
 	t.Parallel()
 	t.Run("it says so", func(t *testing.T) {
@@ -100,7 +100,8 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 		same(t, "spawned", spawnedIDs(b.tick()), ids...)
 		b.sound()
 	})
-	// PID 1 was stopped for 48 seconds. Then it started the requested worker, beside the worker of the next attempt.
+	// There must be no second worker if PID 1 answers late. Here PID 1 starts the requested worker after 48 seconds,
+	// when the next attempt already has a worker.
 	t.Run("it does not answer", func(t *testing.T) {
 		for _, started := range []bool{false, true} {
 			b := newBoard(t)
@@ -127,7 +128,7 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 			b.sound()
 		}
 	})
-	// The task was reclaimed by hand before the next pass or during it, and the workers of both attempts ran at the same time.
+	// The same must hold if the task is reclaimed by hand before the next pass or during it.
 	t.Run("it does not answer, and the task is reclaimed", func(t *testing.T) {
 		for _, within := range []bool{false, true} {
 			b := newBoard(t)

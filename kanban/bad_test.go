@@ -39,7 +39,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestReadOnlyVolume: every command failed with "unable to open database file (14)", even those that only read.
+// TestReadOnlyVolume checks that commands that only read work on a read-only volume, and that the error of the others
+// says why they don't. The error of SQLite is "unable to open database file (14)".
 func TestReadOnlyVolume(t *testing.T) {
 	dir := smallDisk(t, "4m")
 	b := openBoard(t, dir, env{})
@@ -128,7 +129,7 @@ func TestLockedForLong(t *testing.T) {
 	if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil || !isBusy(err) {
 		t.Errorf("%v", err)
 	}
-	// A caller that cancels returns at once.
+	// A caller that cancels must get an answer at once.
 	_, err = b.db.Exec("PRAGMA busy_timeout = 120000")
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -153,7 +154,7 @@ func TestClockSteps(t *testing.T) {
 		for range 3 {
 			b.tick()
 		}
-		b.wantStatus(id, Running) // the runner's report counts more than the clock
+		b.wantStatus(id, Running) // the report of the runner counts more than the clock
 		b.exits(id, Exit{Code: 1})
 		b.tick()
 		if n := b.task(id).ConsecutiveFailures; n != 1 {
@@ -162,7 +163,7 @@ func TestClockSteps(t *testing.T) {
 	}
 }
 
-// One row with a word in a numeric column stopped the whole board. SQLite lets any program store such a value.
+// A row with a word in a numeric column must not stop the board. SQLite lets any program store such a value.
 func TestAWordInAColumnOfNumbersStopsNobody(t *testing.T) {
 	t.Parallel()
 	for _, table := range []table{tasksTable, runsTable} {

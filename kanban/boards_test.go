@@ -216,7 +216,7 @@ func TestProfileDirs(t *testing.T) {
 	}
 }
 
-// A board could not be deleted while a service wrote beside its file: the directory was not empty, and the board reappeared.
+// A board must be deleted although a service writes files beside it meanwhile. It must not reappear.
 func TestABoardIsDeletedWhileItIsWritten(t *testing.T) {
 	t.Parallel()
 	b := &Boards{Root: t.TempDir(), Env: env{}.get}

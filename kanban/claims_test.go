@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Contract 28.4.
+// These tests are the list of the contract for claims, 28.4.
 func TestClaims(t *testing.T) {
 	t.Parallel()
 	t.Run("one wins; eight threads", func(t *testing.T) {
@@ -251,7 +251,7 @@ func TestReclaim(t *testing.T) {
 		}
 		b.sound()
 	})
-	// While the worker of a reclaimed task dies, a dispatcher sees the end, releases the task and starts it again.
+	// While the worker of a reclaimed task ends, a dispatcher sees the end, releases the task and starts it again.
 	t.Run("a reclaim beside a running dispatcher leaves the next attempt alone", func(t *testing.T) {
 		b := newBoard(t)
 		id := b.ready("alpha")
@@ -322,7 +322,7 @@ func TestHeartbeats(t *testing.T) {
 	if p := b.payload(id, "heartbeat"); p["note"] != "half way" {
 		t.Errorf("%v", p)
 	}
-	// A finished run can't complete, block, schedule or heartbeat a newer attempt.
+	// A finished run must not be able to complete, block, schedule or heartbeat a newer attempt.
 	stale := task.CurrentRunID
 	b.pass(DefaultTTL)
 	b.d.Config.MaxSpawn = new(0)
@@ -341,8 +341,9 @@ func TestHeartbeats(t *testing.T) {
 	}
 }
 
-// TestNoRunEndsBeforeItBegan ends runs in every way with a time before their start. Such a time is from before the wait for the
-// database's lock, during which another process began the run. Or the clock was set back.
+// TestNoRunEndsBeforeItBegan checks that a run never ends before its start, although the time of the end is earlier.
+// The clock may have been set back. Or the process took the time before it waited for the database's lock, while
+// another process began the run.
 func TestNoRunEndsBeforeItBegan(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(b *board, id string, early time.Time) error{

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Contract 28.5.
+// These tests are the list of the contract for processes that have ended, 28.5.
 func TestLiveness(t *testing.T) {
 	t.Parallel()
 	k := realProcesses{}
@@ -76,7 +76,7 @@ func TestCrashes(t *testing.T) {
 			same(t, value+": after", b.tick().Crashed, id)
 		}
 	})
-	t.Run("grace of a retry", func(t *testing.T) { // Q: the snapshot looks at the first start ever
+	t.Run("grace of a retry", func(t *testing.T) { // the agent's own dispatcher takes the time of the first start ever
 		b := newBoard(t)
 		id := b.ready("alpha")
 		b.run(id, 71, false)
@@ -253,7 +253,7 @@ func TestCrashes(t *testing.T) {
 			}
 		}
 	})
-	t.Run("ended on purpose", func(t *testing.T) { // 22.1: a stop from outside is no protocol violation
+	t.Run("ended on purpose", func(t *testing.T) { // a stop from outside is no protocol violation (contract, 22.1)
 		b := newBoard(t)
 		id := b.ready("alpha")
 		b.tick()
@@ -299,7 +299,7 @@ func TestCrashes(t *testing.T) {
 		b.tick()
 		same(t, "forgotten once", b.runner.forgot, run)
 	})
-	t.Run("a pid of somebody else", func(t *testing.T) { // Q: the snapshot doesn't recognise that
+	t.Run("a pid of somebody else", func(t *testing.T) { // the agent's own dispatcher doesn't recognise that
 		b := newBoard(t)
 		id := b.ready("alpha")
 		b.run(id, 71, true)

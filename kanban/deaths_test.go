@@ -31,11 +31,11 @@ func mortal(t *testing.T, paths Paths, e env, n int) (*Store, *[]string) {
 	return s, &passed
 }
 
-// oneLife is a runner that survives dispatchers, as PID 1 does, and checks that no task has two workers.
+// oneLife is a runner that outlives dispatchers, as PID 1 does, and checks that no task has two workers.
 type oneLife struct {
 	fakeRunner
 	t       *testing.T
-	working map[string]int64 // task → run
+	working map[string]int64 // run of each running task
 	die     func(point string) error
 }
 

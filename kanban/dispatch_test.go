@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Contract 28.3.
+// These tests are the list of the contract for the dispatcher, 28.3.
 func TestDispatcher(t *testing.T) {
 	t.Parallel()
 	t.Run("dry run does not claim", func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestDispatcher(t *testing.T) {
 			}
 		}
 	})
-	t.Run("both caps: the lower one counts once", func(t *testing.T) { // Q: the snapshot counts running tasks twice
+	t.Run("both caps: the lower one counts once", func(t *testing.T) { // the agent's own dispatcher counts running tasks twice
 		b := newBoard(t)
 		b.d.Config.MaxSpawn, b.d.Config.MaxInProgress = new(10), new(5)
 		for pid := range 3 {
@@ -95,7 +95,7 @@ func TestDispatcher(t *testing.T) {
 			t.Errorf("%d spawned, not 2", len(r.Spawned))
 		}
 	})
-	t.Run("a dry run counts what it would spawn", func(t *testing.T) { // Q
+	t.Run("a dry run counts what it would spawn", func(t *testing.T) { // differs from the agent's own dispatcher
 		b := newBoard(t)
 		b.d.Config.MaxSpawn = new(1)
 		first := b.ready("alpha")
@@ -232,7 +232,7 @@ func TestReviewLane(t *testing.T) {
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 		b.wantStatus(left, Review)
 	})
-	t.Run("max_in_progress holds for review alone", func(t *testing.T) { // Q
+	t.Run("max_in_progress holds for review alone", func(t *testing.T) { // differs from the agent's own dispatcher
 		b := newBoard(t)
 		b.d.Config.MaxInProgress = new(1)
 		b.run(b.ready("alpha"), 71, true)
@@ -257,7 +257,8 @@ func TestReviewLane(t *testing.T) {
 			t.Errorf("%v %v", won, err)
 		}
 	})
-	for _, how := range []string{"expired", "crashed", "spawn failed", "timed out", "manual"} { // Q: the snapshot sends it to ready
+	// the agent's own dispatcher sends the task to ready
+	for _, how := range []string{"expired", "crashed", "spawn failed", "timed out", "manual"} {
 		t.Run("goes back to review: "+how, func(t *testing.T) {
 			b := newBoard(t)
 			id := inReview(b, "alpha")
@@ -303,7 +304,7 @@ func TestReviewLane(t *testing.T) {
 	})
 }
 
-// Contract 26 and 28.3, has_spawnable_*: tasks that could be started but are not make the board stuck.
+// Tasks that could be started but are not must be counted as stuck (contract, 26 and 28.3, has_spawnable_*).
 func TestWorkThatStandsStill(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -391,8 +392,8 @@ func TestManyLanes(t *testing.T) {
 	b.sound()
 }
 
-// A user with write access to the directory removed the lock file that the service holds. Another dispatcher locked the new file,
-// and both made passes.
+// Two dispatchers must not both make passes after a user has removed the lock file that the first dispatcher holds. The
+// second could then lock the new file.
 func TestARemovedLockIsNoLock(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv("KANBAN_TEST_ROLE"); role != "" {
 		os.Exit(actAs(role))
 	}
-	useOFDLocks() // before a test opens a file in another way
+	useOFDLocks() // before a test opens a database without OFD locks
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	testkit.IsolateProcess()
 	goleak.VerifyTestMain(m)
@@ -273,14 +273,14 @@ type fakeRunner struct {
 	fail    error
 	noPID   bool
 	lookErr error
-	known   map[int64]WorkerReport // by run
+	known   map[int64]WorkerReport // what the runner reports, by run
 	ended   []int64
 	forgot  []int64
-	knows   bool // it knows the workers that it starts
+	knows   bool // whether the runner knows the workers that it starts
 	onStart func(Job) error
 	onLook  func()
-	deaf    bool             // End kills no worker
-	late    map[int64]Worker // starts that got no answer, and take effect with the next one
+	deaf    bool             // whether End leaves the worker alive
+	late    map[int64]Worker // starts that got no answer, and happen with the next start
 	left    map[string][]int
 }
 
@@ -393,7 +393,7 @@ type fakeProcs struct {
 	alive    map[int]bool
 	survives map[int]bool
 	starts   map[int]uint64
-	signals  []int // pids that were asked to end
+	signals  []int // PIDs that were asked to end
 	onEnd    func()
 }
 

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// A worker whose attempt is over has a minute to end. Until then its process counts against the limits, and is shown.
+// A worker whose attempt is over must get a minute to end. Until then its process counts against the limits, and is
+// shown.
 func TestLeavingWorkers(t *testing.T) {
 	t.Parallel()
 	for how, over := range map[string]func(b *board, id string) (bool, error){
@@ -56,7 +57,8 @@ func TestLeavingWorkers(t *testing.T) {
 			})
 		}
 	}
-	t.Run("another attempt waits for the end of the last one", func(t *testing.T) { // after block and unblock, two workers could be in one workspace
+	// otherwise two workers could be in one workspace after block and unblock
+	t.Run("another attempt waits for the end of the last one", func(t *testing.T) {
 		b := newBoard(t)
 		b.runner.knows = true
 		id := b.ready("alpha")
@@ -74,7 +76,8 @@ func TestLeavingWorkers(t *testing.T) {
 		b.pass(survivorDefers * time.Second)
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 	})
-	t.Run("its attempt ends while the pass looks", func(t *testing.T) { // nine workers were alive with a limit of eight
+	// otherwise nine workers would be alive with a limit of eight
+	t.Run("its attempt ends while the pass looks", func(t *testing.T) {
 		b := newBoard(t)
 		b.runner.knows = true
 		b.d.Config.MaxInProgress = new(1)

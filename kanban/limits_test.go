@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Contract 28.6.
+// These tests are the list of the contract for failures and limits, 28.6.
 func TestFailureLimit(t *testing.T) {
 	t.Parallel()
 	t.Run("spawn failure twice", func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestFailureLimit(t *testing.T) {
 			}
 		}
 	})
-	t.Run("crashes have the configured limit too", func(t *testing.T) { // Q: the snapshot uses its built-in 2
+	t.Run("crashes have the configured limit too", func(t *testing.T) { // the agent's own dispatcher uses its built-in limit of 2
 		b := newBoard(t)
 		b.d.Config.FailureLimit = 3
 		id := b.ready("alpha")
@@ -161,7 +161,7 @@ func TestMaxRuntime(t *testing.T) {
 		b.pass(1000 * time.Hour)
 		same(t, "timed out", b.tick().TimedOut)
 	})
-	t.Run("a survivor keeps its task", func(t *testing.T) { // Q: the snapshot gives it to a second worker
+	t.Run("a survivor keeps its task", func(t *testing.T) { // the agent's own dispatcher gives the task to a second worker
 		b := newBoard(t)
 		id := timed(b)
 		b.run(id, 71, true)
@@ -194,7 +194,7 @@ func TestMaxRuntime(t *testing.T) {
 func TestStale(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		heartbeat time.Duration // time before now; negative: none
+		heartbeat time.Duration // age of the last heartbeat; negative for none
 		age       time.Duration
 		limit     time.Duration
 		status    Status
@@ -314,7 +314,7 @@ func TestPromotion(t *testing.T) {
 		b.runner.fail = nil
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 	})
-	t.Run("archived parents count as finished everywhere", func(t *testing.T) { // Q
+	t.Run("archived parents count as finished everywhere", func(t *testing.T) { // differs from the agent's own dispatcher
 		b := newBoard(t)
 		parent := b.ready("alpha")
 		_, err := b.Archive(t.Context(), b.now, parent)
@@ -340,7 +340,7 @@ func TestPromotion(t *testing.T) {
 	})
 }
 
-// Contract 28.7.
+// These tests are the list of the contract for the respawn guard, 28.7.
 func TestRespawnGuard(t *testing.T) {
 	t.Parallel()
 	guarded := func(b *board, id string) string {
@@ -410,7 +410,7 @@ func TestRespawnGuardInATick(t *testing.T) {
 	}
 	b.tick()
 	b.tick()
-	if n := b.count(id, "respawn_guarded"); n != 1 { // Q: the snapshot writes one for each tick
+	if n := b.count(id, "respawn_guarded"); n != 1 { // the agent's own dispatcher writes one event for each pass
 		t.Errorf("%d events for one spell", n)
 	}
 }
@@ -456,7 +456,7 @@ func TestAQuotaWallIsForgotten(t *testing.T) {
 	same(t, "spawned", spawnedIDs(r), id)
 }
 
-// Contract 28.12, as far as this package implements it: files and logs beside the board.
+// Collect must remove the old files and logs beside the board that section 28.12 of the contract names.
 func TestCollect(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)

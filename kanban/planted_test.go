@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A FIFO in place of a file of the board stopped the dispatcher of all boards for ever. A board.json that was a link to /dev/zero
-// used up the memory.
+// A FIFO or a link to /dev/zero in place of a file of the board must neither block the dispatcher nor use up its
+// memory.
 func TestAFifoOrADeviceInPlaceOfAFileStopsNobody(t *testing.T) {
 	t.Parallel()
 	for _, plant := range []func(path string) error{
@@ -52,7 +52,7 @@ func readWhole(t *testing.T, path string) string {
 	return string(data)
 }
 
-// After a line of more than 64 kB in the ledger, the dispatcher forgot its workers.
+// After a line of more than 64 kB in the ledger, the dispatcher must still find its workers there.
 func TestALongLineInTheLedgerHidesNoWorker(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -64,7 +64,8 @@ func TestALongLineInTheLedgerHidesNoWorker(t *testing.T) {
 	}
 }
 
-// The dispatcher ended itself because a row named its own pid as a worker. A row with PID 1 made it wait for ever.
+// The dispatcher must ignore PIDs in rows that can't be a worker's. It would end its own process, and wait for PID 1
+// for ever.
 func TestNoRowMakesTheDispatcherEndItself(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -81,7 +82,7 @@ func TestNoRowMakesTheDispatcherEndItself(t *testing.T) {
 	}
 }
 
-// After the clock was set back, tasks waited until it reached the old time again.
+// After the clock was set back, tasks must not wait until it reaches the old time again.
 func TestATaskDoesNotWaitForAClockThatHasGoneBack(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -107,7 +108,7 @@ func TestATaskDoesNotWaitForAClockThatHasGoneBack(t *testing.T) {
 	}
 }
 
-// PID 1 refused a workspace's path with a slash at its end, twice, and the task was blocked.
+// A workspace's path with a slash at its end must be accepted. PID 1 refuses such a path, so the slash must be removed.
 func TestAWorkspaceMayEndWithASlash(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -119,8 +120,8 @@ func TestAWorkspaceMayEndWithASlash(t *testing.T) {
 	}
 }
 
-// The kernel cut off a pid in a row that was larger than any process's, and so found another process: PID 1, or the service
-// itself.
+// A PID in a row that is larger than any process's must count as no process. The kernel would cut it off to 32 bits and
+// so find another process: PID 1, or the service itself.
 func TestAHugePIDOfARowIsNoProcess(t *testing.T) {
 	me := os.Getpid()
 	for _, number := range []int64{1<<32 + int64(me), 1<<32 + 1, 1<<22 + 1} {
@@ -134,7 +135,8 @@ func TestAHugePIDOfARowIsNoProcess(t *testing.T) {
 	}
 }
 
-// A task whose start, by its row, was at the smallest integer counted as just started for ever, so its dead worker kept it.
+// A task whose row has the smallest integer as its start must not count as just started. Its dead worker would keep it
+// for ever.
 func TestATaskThatBeganAtNoTimeGoesOn(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)

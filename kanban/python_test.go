@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// python runs the board's other writer, Python.
+// python runs the Python program that also writes the board.
 func python(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := exec.LookPath("python3")
@@ -33,7 +33,8 @@ func pythonSays(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// A file made here and one made by Python have the same structure, and each program opens the other's file.
+// A file made here and a file made by Python must have the same structure, and each program must be able to open the
+// other's file.
 func TestPythonSharesTheFile(t *testing.T) {
 	t.Parallel()
 	theirs := filepath.Join(t.TempDir(), "kanban.db")
@@ -60,7 +61,7 @@ func TestPythonSharesTheFile(t *testing.T) {
 	}
 }
 
-// A dispatcher here respects Python's locks of either kind, flock or lockf, and Python respects ours.
+// A dispatcher here must respect Python's locks of either kind, flock or lockf, and Python must respect ours.
 func TestPythonSharesTheLocks(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"flock", "lockf"} {
@@ -94,7 +95,7 @@ func TestPythonSharesTheLocks(t *testing.T) {
 	}
 }
 
-// Payloads are written as json.dumps writes them.
+// Payloads must be written as Python's json.dumps writes them.
 func TestPythonWritesTheSameJSON(t *testing.T) {
 	t.Parallel()
 	cases := []any{

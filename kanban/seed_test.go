@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The tests of the default assignee and of the cap per profile have the names of the contract, 28.1 and 28.2.
+// The tests of the default assignee and of the limit per profile have the names of the contract, 28.1 and 28.2.
 
 func TestDefaultAssignee(t *testing.T) {
 	t.Parallel()

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestTheBoardRanOutOfMemoryAfterAProfileWroteItsConfiguration: the dispatcher of all profiles decoded a binary value again for
-// each of its aliases.
+// TestTheBoardRanOutOfMemoryAfterAProfileWroteItsConfiguration checks that the dispatcher does not decode a binary
+// value in a profile's configuration again for each of its YAML aliases.
 func TestTheBoardRanOutOfMemoryAfterAProfileWroteItsConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	write0(t, filepath.Join(dir, "profiles/alpha/config.yaml"), []byte("big: &big !!binary "+strings.Repeat("AAAA", 1<<18)+"\nplatform_toolsets: {cli: ["+strings.Repeat("*big,", 500)+"]}\n"))
@@ -25,7 +25,7 @@ func TestTheBoardRanOutOfMemoryAfterAProfileWroteItsConfiguration(t *testing.T) 
 	}
 }
 
-// Contract 28.8.
+// These tests are the list of the contract for the start of workers, 28.8.
 func TestSpawn(t *testing.T) {
 	t.Parallel()
 	spawn := func(t *testing.T, prepare func(b *board) Task) (*board, string, Job) {
@@ -153,7 +153,7 @@ func TestLogRotation(t *testing.T) {
 	t.Parallel()
 	for backups, want := range map[int][]string{0: nil, 1: {"3"}, 3: {"3", "2", "1"}} {
 		log := filepath.Join(t.TempDir(), "logs", "t_1.log")
-		must(t, rotateLog(log, 10, backups)) // it makes the directory
+		must(t, rotateLog(log, 10, backups)) // rotateLog must make the directory
 		for n := 1; n <= 3; n++ {
 			must(t, os.WriteFile(log, []byte(strings.Repeat(fmt.Sprint(n), 11)), 0o644))
 			must(t, rotateLog(log, 10, backups))
@@ -187,8 +187,8 @@ func TestTailLog(t *testing.T) {
 	}
 }
 
-// TestALogWithAHoleIsNotReadWhole has a sparse log, as large as its worker wanted. The command that shows the log took that much
-// memory.
+// TestALogWithAHoleIsNotReadWhole checks that the command that shows a log reads only its end. A worker can make a
+// sparse log of any size.
 func TestALogWithAHoleIsNotReadWhole(t *testing.T) {
 	t.Parallel()
 	p := Paths{Logs: t.TempDir()}
@@ -252,7 +252,7 @@ func TestWorkspaces(t *testing.T) {
 		if strings.TrimSpace(out) != branch || err != nil {
 			t.Errorf("%s %v", out, err)
 		}
-		// A second attempt uses the same worktree.
+		// A second attempt must use the same worktree.
 		p := &pass{Dispatcher: b.d, ctx: t.Context(), res: &Result{}}
 		if path, _, err := p.makeWorkspaceDir(b.task(id)); err != nil || path != want[id] {
 			t.Errorf("again: %s %v", path, err)
@@ -285,7 +285,7 @@ func TestScratchStaysWhileChildrenWork(t *testing.T) {
 	if _, err := os.Stat(path); err == nil {
 		t.Error("it is still there")
 	}
-	// A path outside the managed directory is never removed, even if a row contains it.
+	// A path outside the managed directory must never be removed, even if a row contains it.
 	outside := t.TempDir()
 	for _, path := range []string{outside, b.paths.Workspaces, b.paths.Workspaces + "/../kanban.db", "/"} {
 		id := b.ready("alpha")

@@ -32,7 +32,8 @@ func reopen() {
 	initialised.Unlock()
 }
 
-// Contract 28.10. These tests are not parallel, because they share the record of checked files.
+// These tests are the list of the contract for the file, 28.10. They are not parallel, because they share the record of
+// checked files.
 func TestOpen(t *testing.T) {
 	t.Run("init idempotent, tables present", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "deep", "er", "kanban.db")
@@ -164,7 +165,8 @@ func TestOpen(t *testing.T) {
 	})
 }
 
-// The first 100 bytes are the header; the second page belongs to the schema or to the first table.
+// spoil overwrites a page of the file with bytes of fill. The first 100 bytes are the header; the second page belongs
+// to the schema or to the first table.
 func spoil(t *testing.T, path string, fill byte) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -300,7 +302,7 @@ func TestTornFile(t *testing.T) {
 		t.Errorf("%d pages in %d bytes", pages, st.Size())
 	}
 
-	// It is checked after each commit.
+	// The file is checked after each commit.
 	b.Store.raw, torn = torn, b.Store.raw
 	must(t, os.Truncate(copied, 4096))
 	must(t, os.WriteFile(copied+"-wal", []byte("no log"), 0o644))
@@ -310,7 +312,8 @@ func TestTornFile(t *testing.T) {
 	b.Store.raw, torn = torn, b.Store.raw
 }
 
-// A process that dies in the middle of a checkpoint leaves the header of a longer file, and the pages in the log.
+// The board must open after a process has died in the middle of a checkpoint. The file then has the header of a longer
+// file, and the missing pages are in the log.
 func TestDeathInACheckpoint(t *testing.T) {
 	b := newBoard(t)
 	_, err := b.db.Exec("PRAGMA wal_autocheckpoint = 0")
@@ -355,7 +358,7 @@ func TestRollbackHidesNothing(t *testing.T) {
 	b.ready("alpha") // the connection still works
 }
 
-// An error ends a transaction: later calls in it do nothing, and none of its changes stay.
+// An error must end a transaction: later calls in it do nothing, and none of its changes stay.
 func TestTheFirstErrorSticks(t *testing.T) {
 	b := newBoard(t)
 	id := b.ready("alpha")
@@ -382,7 +385,7 @@ func TestLocksSurviveReading(t *testing.T) {
 	must(t, err)
 	_, err = hashFile(b.paths.DB)
 	must(t, err)
-	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: 0x40000002, Len: 510} // the engine's shared bytes
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: 0x40000002, Len: 510} // the bytes that SQLite locks for readers
 	f, err := os.OpenFile(b.paths.DB, os.O_RDWR, 0)
 	must(t, err)
 	defer f.Close()

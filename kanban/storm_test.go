@@ -32,9 +32,9 @@ const (
 	stormLongest          = 3 * time.Minute
 )
 
-// TestStorm lets three dispatchers, eight writers (four of them in Python) and the workers work on one file, and kills them at
-// random with SIGKILL. Afterwards, no task had two workers at a time, no task is lost, every run is closed, no limit was
-// exceeded, and the events explain every status.
+// TestStorm lets three dispatchers, eight writers (four of them in Python) and the workers use one file, and kills them
+// at random with SIGKILL. Afterwards, no task may have had two workers at a time or be lost. Every run must be closed,
+// no limit exceeded, and the events must explain every status.
 func TestStorm(t *testing.T) {
 	if testing.Short() {
 		t.Skip("ten seconds")
@@ -282,7 +282,7 @@ func stormAccount(t *testing.T, s *Store) {
 		case "reclaimed", "crashed", "protocol_violation", "rate_limited", "timed_out", "stale", "spawn_failed", "completed", "scheduled", "archived":
 			ends[e.RunID]++
 		case "blocked":
-			if !tripped[e.RunID] { // else it makes the block sticky that gave_up tells of
+			if !tripped[e.RunID] { // after gave_up, "blocked" only keeps the task blocked and ends no run
 				ends[e.RunID]++
 			}
 		case "gave_up":

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A null in the file is null in JSON, under the name of the column, and is read back as null.
+// A null in the file must be null in JSON, under the name of the column, and must be read back as null.
 func TestWire(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -22,7 +22,8 @@ func TestWire(t *testing.T) {
 		for _, c := range tasksTable.columns {
 			var null bool
 			must(t, b.db.QueryRow("SELECT "+c.name+" IS NULL FROM tasks WHERE id = ?", id).Scan(&null))
-			if value, there := got[c.name]; !there || (value == nil) != null && c.name != "skills" { // the agent's JSON has a list, always
+			// skills are a list in the agent's JSON, also if they are null
+			if value, there := got[c.name]; !there || (value == nil) != null && c.name != "skills" {
 				t.Errorf("%s of %s is %v, null in the file: %v", c.name, id, value, null)
 			}
 		}

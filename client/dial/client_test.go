@@ -26,8 +26,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if candidates := os.Getenv("CLIENT_TEST_DIAL"); candidates != "" { // the child of TestDialTellsAForbiddenSocket
-		if os.Getenv("CLIENT_TEST_PROC") != "" { // it is process 1
+	// this process is the child of TestDialTellsAForbiddenSocket
+	if candidates := os.Getenv("CLIENT_TEST_DIAL"); candidates != "" {
+		if os.Getenv("CLIENT_TEST_PROC") != "" { // this process is PID 1
 			_ = syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "")
 			if err := syscall.Mount("proc", "/proc", "proc", 0, ""); err != nil {
 				fmt.Print(err)
@@ -119,7 +120,7 @@ func TestRequestsAreWhatTheServerExpects(t *testing.T) {
 				return err
 			},
 		},
-		{ // never 0, which would be the default
+		{ // never 0, which would mean the default
 			`POST /v1/services/x/start {"wait":true,"timeout_ms":1}`,
 			func() error {
 				_, err := c.Start(ctx, "x", client.Wait{Wait: true, Timeout: time.Microsecond})
@@ -201,7 +202,7 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 }
 
 func TestNamesThatNoPathCanHoldAreUnknown(t *testing.T) {
-	c := dial.New("/nowhere") // nothing is sent
+	c := dial.New("/nowhere") // no request is sent
 	for _, name := range []string{"", ".", ".."} {
 		if _, err := c.Stop(t.Context(), name, client.Wait{}); !errors.Is(err, client.ErrUnknown) {
 			t.Errorf("%q: %v", name, err)
@@ -237,7 +238,7 @@ func TestAHinitThatDoesNotAnswerIsUnreachable(t *testing.T) {
 }
 
 func TestWhatIsNoAnswerIsToldAsSuch(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel() // the test waits most of its time
 	for name, tt := range map[string]struct {
 		answer string
 		kind   client.Kind
@@ -251,7 +252,7 @@ func TestWhatIsNoAnswerIsToldAsSuch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := listen(t, func(c net.Conn) {
-				_, _ = c.Read(make([]byte, 4096)) // the request fits
+				_, _ = c.Read(make([]byte, 4096)) // the buffer holds the whole request
 				_, _ = io.WriteString(c, tt.answer)
 			})
 			_, err := c.Status(t.Context())
@@ -266,7 +267,7 @@ func TestWhatIsNoAnswerIsToldAsSuch(t *testing.T) {
 func TestABusyHinitIsAskedAgain(t *testing.T) {
 	var times atomic.Int32
 	c := listen(t, func(c net.Conn) {
-		if times.Add(1) < 3 { // answered without reading, as the server does
+		if times.Add(1) < 3 { // answers without reading the request, as the server does
 			body := `{"error":{"kind":"busy","message":"too many"}}`
 			_, _ = fmt.Fprintf(c, "HTTP/1.1 503 Busy\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 			return
@@ -289,7 +290,7 @@ func TestWhatIsCutWhileHinitIsReplacedIsAskedAgain(t *testing.T) {
 				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 			}
 		})
-		c.SetCutTime(40 * time.Second) // what is counted here are attempts
+		c.SetCutTime(40 * time.Second) // so that the number of attempts decides, not the time
 		var err error
 		switch method {
 		case "status":

@@ -47,12 +47,13 @@ func TestDialTakesTheFirstThatListens(t *testing.T) {
 	}
 }
 
-// TestTheInitIsFoundWhereItListensNow: a page that was opened before the init changed its socket stayed empty.
+// TestTheInitIsFoundWhereItListensNow checks that a client finds the init again after the init has changed its socket.
+// Otherwise an open page would stay empty.
 func TestTheInitIsFoundWhereItListensNow(t *testing.T) {
 	dir := ""
 	c := dial.Here("", func(name string) (string, bool) { return dir, name == "HINIT_RUNTIME_DIR" })
 	for _, home := range []string{"/first", "/second"} {
-		t.Run(home, func(t *testing.T) { // the server ends with it
+		t.Run(home, func(t *testing.T) { // the server ends with the subtest
 			alive := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"init":{"home":"`+home+`"}}`) })
 			dir = filepath.Dir(alive.Socket())
 			if err := os.Symlink("s", dir+"/control.sock"); err != nil {
@@ -66,16 +67,16 @@ func TestTheInitIsFoundWhereItListensNow(t *testing.T) {
 	}
 }
 
-// asUser starts this test binary as another user; it needs root.
+// asUser starts this test binary as another user. It needs root.
 func asUser(t *testing.T, uid int, env ...string) string { return asUserIn(t, "", uid, env...) }
 
-// asUserIn is asUser with another root directory, "" for this one.
+// asUserIn is asUser with another root directory. "" means the present one.
 func asUserIn(t *testing.T, root string, uid int, env ...string) string {
 	t.Helper()
 	return start(t, []string{"test"}, &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}, env)
 }
 
-// asProcess1 starts this test binary as process 1 of a PID namespace, with a command line.
+// asProcess1 starts this test binary with a command line as process 1 of a PID namespace.
 func asProcess1(t *testing.T, argv []string, env ...string) string {
 	t.Helper()
 	return start(t, argv, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}, append(env, "CLIENT_TEST_PROC=1"))
@@ -112,7 +113,8 @@ func TestDialTellsAForbiddenSocket(t *testing.T) {
 	}
 }
 
-// The directory of the socket is replaced after the check of the candidates.
+// A client must not trust the socket of another user that has taken the place of root's. The directory of the socket is
+// replaced after the check of the candidates.
 func TestAStrangerThatExchangesTheSocketIsNotTrusted(t *testing.T) {
 	testkit.NeedRoot(t)
 	path := t.TempDir() + "/control.sock"
@@ -125,7 +127,7 @@ func TestAStrangerThatExchangesTheSocketIsNotTrusted(t *testing.T) {
 		t.Fatal(err)
 	}
 	listening := make(chan error, 1)
-	go func() { listening <- listenAs(fd, 65534) }() // on a thread that ends with it
+	go func() { listening <- listenAs(fd, 65534) }() // on a thread that ends with this goroutine
 	if err := <-listening; err != nil {
 		t.Fatal(err)
 	}
@@ -134,8 +136,9 @@ func TestAStrangerThatExchangesTheSocketIsNotTrusted(t *testing.T) {
 	}
 }
 
-// TestAnInitOfAnotherContainerDoesNotAnswer: two containers of a pod with shareProcessNamespace had one abstract name, and a
-// client in the second got the status of the first. A debug container has the way through /proc for that.
+// TestAnInitOfAnotherContainerDoesNotAnswer checks that a client does not talk to the init of another container. Two
+// containers of a pod with shareProcessNamespace share abstract sockets. A debug container can reach the other init
+// through /proc.
 func TestAnInitOfAnotherContainerDoesNotAnswer(t *testing.T) {
 	testkit.NeedRoot(t)
 	socket, root := serve(t, nil).Socket(), t.TempDir()
@@ -150,7 +153,7 @@ func TestAnInitOfAnotherContainerDoesNotAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range top { // everything is there, and only the root directory is another one
+	for _, e := range top { // the container has all files, but another root directory
 		at := filepath.Join(root, e.Name())
 		link, err := os.Readlink("/" + e.Name())
 		switch {
@@ -165,7 +168,8 @@ func TestAnInitOfAnotherContainerDoesNotAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if e.IsDir() {
-			mounted("/"+e.Name(), at, syscall.MS_BIND) // without the mounts of other tests, which could not remove their directories
+			// leaves out the mounts of other tests, which could otherwise not remove their directories
+			mounted("/"+e.Name(), at, syscall.MS_BIND)
 		}
 	}
 	if dir := testkit.InMemory(); dir != "" { // with -short, the socket is on a mount of its own
@@ -180,8 +184,8 @@ func TestAnInitOfAnotherContainerDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// TestTheInitOfAnotherContainerDoesNotAnswerWithoutASharedPIDNamespace: two containers of a pod mounted one emptyDir on /run. The
-// second init had no socket, and its clients got the status of the first, whose process number is 0 there.
+// TestTheInitOfAnotherContainerDoesNotAnswerWithoutASharedPIDNamespace checks the same for two containers of a pod that
+// mount one emptyDir on /run. The second init has no socket, and the PID of the first one is 0 there.
 func TestTheInitOfAnotherContainerDoesNotAnswerWithoutASharedPIDNamespace(t *testing.T) {
 	socket := serve(t, nil).Socket()
 	if out := asProcess1(t, []string{"hinit", "init"}, "CLIENT_TEST_DIAL="+socket); !strings.HasPrefix(out, "false true") || !strings.Contains(out, "the init of another container listens there") {
@@ -224,7 +228,7 @@ func TestAnAbstractNameThatAStrangerTookIsNotTrusted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer syscall.Close(fd)
-	// SO_PEERCRED is the effective user of listen(2); only this thread becomes a stranger.
+	// SO_PEERCRED shows the effective user of listen(2). Only this thread gets another user.
 	listening := make(chan error, 1)
 	go func() {
 		if os.Geteuid() != 0 {
@@ -245,8 +249,8 @@ func TestAnAbstractNameThatAStrangerTookIsNotTrusted(t *testing.T) {
 	}
 }
 
-// TestRootWasToldThatNoHinitListensWhileAnAgentConnected: an agent kept the queue of new connections full. The kernel then refuses a
-// connection that does not wait (connect(2), EAGAIN).
+// TestRootWasToldThatNoHinitListensWhileAnAgentConnected checks that a client waits if the queue of new connections is
+// full. An agent can keep it full, and the kernel then refuses a connection that does not wait (connect(2), EAGAIN).
 func TestRootWasToldThatNoHinitListensWhileAnAgentConnected(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)

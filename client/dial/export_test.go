@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// SetCutTime changes how long a question is asked again whose connection was cut.
+// SetCutTime sets how long the client repeats a request whose connection was cut.
 func (c *Client) SetCutTime(d time.Duration) { c.cutTime = d }
 
-// Ask asks for a path, and waits so long for the answer.
+// Ask requests a path, and waits for the answer until limit is over.
 func (c *Client) Ask(ctx context.Context, path string, limit time.Duration) error {
 	_, err := c.send(ctx, apiCall{method: "GET", path: path, limit: limit})
 	return err

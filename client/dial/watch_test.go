@@ -6,7 +6,8 @@ import (
 	"hinit/client"
 )
 
-// TestAChangeLeavesTheOldListAlone: who holds it goes on reading it, and a change of what is not there is none.
+// TestAChangeLeavesTheOldListAlone checks that applying a change does not modify a list that a reader still holds. A
+// change of an unknown service must be ignored.
 func TestAChangeLeavesTheOldListAlone(t *testing.T) {
 	var st client.Status
 	client.StatusChange{Whole: true, Init: client.Init{OOMFirst: "b"}, Services: []client.Service{{Name: "a"}, {Name: "b"}}}.Apply(&st)

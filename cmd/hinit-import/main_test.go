@@ -10,8 +10,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// Root wrote the result into a directory of the agent. The agent had made it a link, so a file came into a directory of root, and all users
-// could read the secrets in it.
+// hinit-import must not follow a link of the agent's in the path of its result. Root's file, whose secrets all users
+// could read, would otherwise be written into a directory of root's.
 func TestAnAgentChoseWhereRootWroteItsNewConfiguration(t *testing.T) {
 	testkit.NeedRoot(t)
 	top := t.TempDir()

@@ -13,7 +13,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// mainEnv makes the test binary hinit-kanban.
+// mainEnv makes the test binary run as hinit-kanban.
 const mainEnv = "KANBAN_TEST_MAIN"
 
 func TestMain(m *testing.M) {
@@ -23,8 +23,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestTheAgentTypedIntoRootsShellThroughTheBoard runs a command of the board that only the agent's program can do, from a shell of root's on
-// its own terminal. The program, which the agent may have changed, typed into that shell, and had its open files.
+// TestTheAgentTypedIntoRootsShellThroughTheBoard checks that the agent's program, which a command of the board runs for
+// root, gets neither root's terminal nor root's open files. The agent may have changed this program, and it could type
+// into root's shell.
 func TestTheAgentTypedIntoRootsShellThroughTheBoard(t *testing.T) {
 	testkit.NeedRoot(t)
 	if text, err := os.ReadFile("/proc/sys/dev/tty/legacy_tiocsti"); err == nil && strings.TrimSpace(string(text)) == "0" {
@@ -53,7 +54,7 @@ func TestTheAgentTypedIntoRootsShellThroughTheBoard(t *testing.T) {
 	if err := errors.Join(shell.Start(), slave.Close()); err != nil {
 		t.Fatal(err)
 	}
-	shown, _ := io.ReadAll(master) // fails when the last one that had the terminal open has ended
+	shown, _ := io.ReadAll(master) // fails when the last process that had the terminal open has ended
 	if err := shell.Wait(); err != nil || !strings.HasPrefix(string(shown), "user 10000, words kanban swarm x\r\nover") {
 		t.Errorf("the terminal shows %q (%v)", shown, err)
 	}

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// forbidden are packages that the shim must not link, with the reasons. The shim runs as root, before every command of the agent.
+// forbidden lists packages that the shim must not link, with the reasons. The shim runs as root, before every command
+// of the agent.
 var forbidden = map[string]string{
 	"runtime/cgo":              "the shim is static: it runs in any image",
 	"os/user":                  "internal/account reads the same files without cgo and NSS",
@@ -29,12 +30,12 @@ var forbidden = map[string]string{
 	"github.com/docker/docker": "never in a binary of PID 1's container",
 }
 
-// parts are all packages outside the standard library that the shim links.
+// parts lists all packages outside the standard library that the shim links.
 var parts = []string{"hinit/cmd/hinit-shim", "hinit/shim", "hinit/shim/agentuser", "hinit/shim/identity", "hinit/shim/lifecycle", "hinit/internal/account", "hinit/internal/trust", "golang.org/x/sys/unix"}
 
 func TestDependencies(t *testing.T) {
 	cmd := exec.Command("go", "list", "-deps", ".")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // with cgo on, the list also has packages that would use it
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // with cgo, the list also has packages that are linked only then
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)

@@ -12,7 +12,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// maxSize is the largest size of the released shim in bytes.
+// maxSize is the largest permitted size of the released shim in bytes.
 const maxSize = 2 << 20
 
 func TestMain(m *testing.M) {
@@ -42,8 +42,8 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestHermesImage runs the released binary in a root directory with the layout of the Hermes image. That directory has static
-// programs only.
+// TestHermesImage runs the released binary in a root directory with the layout of the Hermes image, in which all
+// programs are static.
 func TestHermesImage(t *testing.T) {
 	testkit.NeedRoot(t)
 	root := t.TempDir()

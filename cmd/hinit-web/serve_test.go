@@ -15,7 +15,7 @@ import (
 	"hinit/internal/web"
 )
 
-// askVar is a variable that makes the test binary connect to a socket and print the answer.
+// askVar makes the test binary connect to the socket in its value and print the answer.
 const askVar = "WEB_TEST_SOCKET"
 
 func TestMain(m *testing.M) {
@@ -30,7 +30,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// An isolated profile with the user of the page could stop all gateways through the page's Unix socket.
+// The page must not answer an isolated profile on its Unix socket, also if the profile has the page's own user.
+// Otherwise the profile could stop all gateways.
 func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 	testkit.NeedRoot(t)
 	if isolation.LandlockABI() < 6 {
@@ -86,7 +87,8 @@ func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 	}
 }
 
-// A page without a token went on showing the logs of all profiles after a reload had isolated them.
+// After a reload has isolated profiles, a page without a token must refuse requests. It would otherwise go on showing
+// the logs of all profiles.
 func TestAReloadThatIsolatesProfilesClosesThePageWithoutAToken(t *testing.T) {
 	dir := t.TempDir()
 	h := &source{Client: dial.New(dir + "/control.sock")}

@@ -10,7 +10,7 @@ import (
 	"hinit/internal/cmdline"
 )
 
-// agentFlags are the flags of the agent's own commands (contract, section 23).
+// agentFlags lists the flags of the agent's own commands (contract, section 23).
 var agentFlags = map[string]string{
 	"create": "body assignee parent workspace branch tenant priority triage idempotency-key max-runtime created-by skill max-retries model goal " +
 		"goal-max-turns initial-status due json",
@@ -28,8 +28,8 @@ var agentFlags = map[string]string{
 var agentRows = []struct {
 	words string
 	code  int
-	keys  string // that the JSON has, in its first element where it is a list
-	says  string // part of what is printed, or of the error
+	keys  string // keys that the JSON must have; in a list, its first element
+	says  string // part of the output or of the error
 }{
 	{words: "init", says: "initialized at"},
 	{words: "A=create one --assignee coder --body text --priority 2 --tenant t --max-runtime 30m --max-retries 3 --model m --skill s --goal --goal-max-turns 4", says: "ready, assignee=coder"},
@@ -140,7 +140,7 @@ var agentRows = []struct {
 	{words: "", says: "Exit codes"},
 }
 
-// The command lines of the agent's own command work here too, with the same exit codes and JSON names.
+// All command lines of the agent's own command must work here too, with the same exit codes and JSON names.
 func TestTheAgentsCommandLine(t *testing.T) {
 	s := newShell(t)
 	s.env["HERMES_PROFILE"] = "coder"
@@ -222,7 +222,8 @@ func hasKeys(t *testing.T, what, out, keys string) {
 	}
 }
 
-// A worker can end neither the attempt that has replaced its own nor another worker's attempt.
+// A worker must be able to end only its own attempt. It may end neither a newer attempt of the task nor another
+// worker's attempt.
 func TestAWorkersCommandsAreForItsOwnAttempt(t *testing.T) {
 	s := newShell(t)
 	id, other := s.create("x", "--assignee", "coder"), s.create("y")

@@ -75,8 +75,8 @@ func (s *shell) fails(code int, message string, args ...string) {
 	}
 }
 
-// TestAWarningOfTheBoardIsSaidByTheCommand has a board whose init lock can't be made. The warning went past the output of the command, in
-// another form, with the date and the time.
+// TestAWarningOfTheBoardIsSaidByTheCommand checks that a warning of the board goes to the command's error output, in
+// the form of its other messages. The cause here is an init lock that can't be made.
 func TestAWarningOfTheBoardIsSaidByTheCommand(t *testing.T) {
 	s := newShell(t)
 	if err := os.Mkdir(filepath.Join(s.root, "kanban.db.init.lock"), 0o755); err != nil {
@@ -106,7 +106,8 @@ func (s *shell) task(id string) (t struct {
 	return t
 }
 
-// A worker's log could control the terminal of the user who read it. A program that reads the log still gets all bytes.
+// The command that shows a worker's log must mask control characters on a terminal. A program that reads the output
+// must get all bytes.
 func TestATerminalObeysNoWorker(t *testing.T) {
 	s := newShell(t)
 	id := s.create("x")
@@ -124,7 +125,8 @@ func TestATerminalObeysNoWorker(t *testing.T) {
 	}
 }
 
-// A transaction that did not end kept everybody from the board, and `doctor`, which the error message names, found no fault.
+// If a transaction that does not end keeps others from the board, `doctor` must name the process. The error message of
+// the other commands refers to `doctor`.
 func TestDoctorNamesAWriterThatDoesNotEnd(t *testing.T) {
 	s := newShell(t)
 	s.do("init")
@@ -146,7 +148,8 @@ func TestDoctorNamesAWriterThatDoesNotEnd(t *testing.T) {
 	_ = conn.Close() // this ends the transaction
 }
 
-// TestAnAgentWritesNothingIntoJSONThatATerminalObeys has a comment and a name of a board that move the cursor and turn the text around.
+// TestAnAgentWritesNothingIntoJSONThatATerminalObeys checks that JSON output escapes characters that move the cursor or
+// reverse the text, here in a comment and in the name of a board.
 func TestAnAgentWritesNothingIntoJSONThatATerminalObeys(t *testing.T) {
 	s := newShell(t)
 	id := s.create("hello")
@@ -159,8 +162,8 @@ func TestAnAgentWritesNothingIntoJSONThatATerminalObeys(t *testing.T) {
 	}
 }
 
-// A task's id may contain control characters, because any program can write the file. Listing such a task sent them to the
-// terminal.
+// Control characters in a task's id must not reach the terminal of a user who lists the task. Any program can write
+// such ids into the file.
 func TestATerminalObeysNoTask(t *testing.T) {
 	s := newShell(t)
 	s.do("init")
@@ -264,7 +267,7 @@ func TestATaskFromItsCreationToTheArchive(t *testing.T) {
 	}
 }
 
-// Contract 23.1: labels, order and form.
+// The report of `dispatch` must have the labels, the order and the form of the contract, 23.1.
 func TestDispatchPrintsAPass(t *testing.T) {
 	s := newShell(t)
 	a := s.create("a", "--assignee", "coder")
@@ -300,7 +303,7 @@ Skipped (non-spawnable assignee — terminal lane, OK): %s
 	}
 }
 
-// Contract 28.3: the configuration, --max, which takes precedence, and invalid values.
+// `dispatch` must read the configuration, prefer --max, and refuse invalid values (contract, 28.3).
 func TestDispatchReadsTheConfiguration(t *testing.T) {
 	s := newShell(t)
 	for range 4 {
@@ -432,7 +435,7 @@ func TestQuotedAsPythonDoes(t *testing.T) {
 	}
 }
 
-// TestAllBoardsAtOnce makes the query of the status page. A query must not make a missing board.
+// TestAllBoardsAtOnce checks the query of the status page for all boards. The query must not make a missing board.
 func TestAllBoardsAtOnce(t *testing.T) {
 	s := newShell(t)
 	if out := s.do("stats", "--all"); strings.TrimSpace(out) != "[]" {

@@ -14,7 +14,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A dispatcher that hinit does not serve started the worker of an isolated profile without isolation.
+// A dispatcher without hinit must refuse to start the worker of an isolated profile, because only hinit can isolate it.
 func TestAWorkerOfAnIsolatedProfileNeedsHinit(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "hinit.yaml")

@@ -34,7 +34,7 @@ func await(t *testing.T, what string, so func() bool) {
 // office is the host of workers in these tests: its workers are entries of a map.
 type office struct {
 	mu   sync.Mutex
-	jobs map[string]kanban.Liveness // by task and run
+	jobs map[string]kanban.Liveness // state of each worker, by task and run
 	all  []string
 	wake chan struct{}
 }
@@ -229,7 +229,7 @@ func TestANewBoardNeedsNoRestart(t *testing.T) {
 	await(t, "a worker of the new board", func() bool { return o.started() == 1 })
 }
 
-// The status line of the service still named boards that were removed.
+// The status line of the service must not name boards that were removed.
 func TestARemovedBoardIsNotSpokenOf(t *testing.T) {
 	p, o := newPlace(t), newOffice()
 	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.Meta{Slug: "side"}); err != nil {
@@ -260,7 +260,8 @@ func (p *place) spoken() bool {
 	return len(p.said) > 0
 }
 
-// An agent made directories of boards, which cost nothing, and each used up one of its user's inotify watches.
+// The service must watch a limited number of boards. Directories of boards cost an agent nothing, and each would use up
+// one of its user's inotify watches.
 func TestManyBoardsAreBounded(t *testing.T) {
 	p, o := newPlace(t), newOffice()
 	for n := range 80 {
@@ -282,7 +283,7 @@ func TestManyBoardsAreBounded(t *testing.T) {
 	await(t, "a worker of the default board", func() bool { return o.started() == 1 })
 }
 
-// A board beyond the limit of 64 was not served after another one was removed.
+// A board beyond the limit of 64 must be served when another board is removed.
 func TestABoardTakesAFreePlace(t *testing.T) {
 	p, o := newPlace(t), newOffice()
 	for n := range 64 {
@@ -299,7 +300,7 @@ func TestABoardTakesAFreePlace(t *testing.T) {
 	await(t, "a worker of the last board", func() bool { return o.started() == 1 })
 }
 
-// After a backup had replaced the board's file, the service went on with the old file.
+// After a backup has replaced the board's file, the service must go on with the new file.
 func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
 	p, o := newPlace(t), newOffice()
 	s := p.open("")
@@ -311,9 +312,9 @@ func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
 	if err := s.Backup(t.Context(), backup); err != nil {
 		t.Fatal(err)
 	}
-	_ = s.Close() // nothing is written to it
+	_ = s.Close() // no changes are written to it
 	for _, name := range []string{"-wal", "-shm"} {
-		_ = os.Remove(filepath.Join(p.boards.Root, "kanban.db"+name)) // there may be none
+		_ = os.Remove(filepath.Join(p.boards.Root, "kanban.db"+name)) // there may be no such file
 	}
 	if err := os.Rename(backup, filepath.Join(p.boards.Root, "kanban.db")); err != nil {
 		t.Fatal(err)
@@ -322,8 +323,8 @@ func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
 	await(t, "a worker of the new file", func() bool { return o.started() == 2 })
 }
 
-// Somebody removed the board's write-ahead log or its index. Then the service and other programs wrote to different files, and
-// tasks were lost.
+// If the board's write-ahead log or its index is removed, the service must open the file anew. Otherwise it would write
+// to other files than other programs, and tasks would be lost.
 func TestABoardWhoseLogWasRemovedIsServed(t *testing.T) {
 	for _, end := range []string{"-wal", "-shm"} {
 		t.Run(end, func(t *testing.T) {
@@ -344,8 +345,8 @@ func TestABoardWhoseLogWasRemovedIsServed(t *testing.T) {
 	}
 }
 
-// Contract 28.12: a broken board causes one error in the log, others are served, and the board is served again when its file is
-// repaired.
+// A broken board must cause one error in the log and must not disturb others. It must be served again when its file is
+// repaired (contract, 28.12).
 func TestACorruptBoardIsLoggedOnceAndLeftAlone(t *testing.T) {
 	p, o := newPlace(t), newOffice()
 	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.Meta{Slug: "side"}); err != nil {
@@ -373,7 +374,7 @@ func TestACorruptBoardIsLoggedOnceAndLeftAlone(t *testing.T) {
 	await(t, "the end of the trouble", func() bool { return p.troubled() == "" })
 }
 
-// Of two servers for the same boards, one waits, and takes over when the other one ends.
+// Of two servers for the same boards, the second must wait, and take over when the first ends.
 func TestTheNextTakesOver(t *testing.T) {
 	p, first, second := newPlace(t), newOffice(), newOffice()
 	stop := p.serve(first)
@@ -393,7 +394,7 @@ func TestTheNextTakesOver(t *testing.T) {
 	stopSecond()
 }
 
-// A command by hand starts no task a second time.
+// A dispatch by hand beside the service must start no task a second time.
 func TestNothingIsStartedTwice(t *testing.T) {
 	p, o, byHand := newPlace(t), newOffice(), newOffice()
 	p.serve(o)
