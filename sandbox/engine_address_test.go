@@ -15,8 +15,8 @@ import (
 
 func sprint(v any) string { return fmt.Sprint(v) }
 
-// TestFindEngine tries the rows of section 19.1 of the contract. This package finds the address of the engine; it starts no
-// docker command.
+// TestFindEngine checks the rows of section 19.1 of the contract. The address of the engine must be found without
+// starting a docker command.
 func TestFindEngine(t *testing.T) {
 	config := t.TempDir()
 	for _, name := range []string{"DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "XDG_RUNTIME_DIR"} {
@@ -67,7 +67,7 @@ func TestFindEngine(t *testing.T) {
 	}
 }
 
-// The states of engines, translated to the names that Docker uses.
+// States of all engines must be translated to the names that Docker uses.
 func TestStateOf(t *testing.T) {
 	for text, want := range map[string]State{
 		"Running": Running, "exited": Exited, "configured": Created, "initialized": Created, "stopping": Running, "stopped": Exited, "paused": Paused,
@@ -93,7 +93,8 @@ func TestNobodyAnswers(t *testing.T) {
 	}
 }
 
-// TestAnEngineThatHangsOverAContainer: an engine never answered about one container, and commands waited for it without a limit.
+// TestAnEngineThatHangsOverAContainer checks that a command fails in time if the engine never answers about its
+// container.
 func TestAnEngineThatHangsOverAContainer(t *testing.T) {
 	old := answerTime
 	answerTime = 50 * time.Millisecond

@@ -28,11 +28,11 @@ type fake struct {
 	specs      []Spec
 	info       Info
 	image      Image
-	fail       map[string]error // errors, by the first words of a call; the longest match counts: "remove c2" before "remove"
+	fail       map[string]error // error of each call, by its first words; the longest match counts: "remove c2" before "remove"
 	stall      string           // beginning of the call that never returns
-	mute       bool             // the helper does not answer
+	mute       bool             // whether the helper does not answer
 	run        func(c *Container, stdout io.Writer) (int, error)
-	starting   func(c *Container, n int) // called at the n-th start
+	starting   func(c *Container, n int) // called at the n-th start of a container
 	next       int
 }
 
@@ -170,7 +170,7 @@ func (f *fake) Create(ctx context.Context, spec Spec) (string, error) {
 	return id, nil
 }
 
-// to records a call and changes the state of the container.
+// to records a call of verb and sets the state of the container.
 func (f *fake) to(ctx context.Context, verb, id string, state State) error {
 	if err := f.note(ctx, "%s %s", verb, id); err != nil {
 		return err
@@ -306,7 +306,7 @@ func (e *fakeExec) lives() bool {
 	return now != nil && now.State == Running
 }
 
-// run runs one command. If the container has ended meanwhile, it sends no end.
+// run runs one command. If the container has ended meanwhile, it sends no frame with the end of the command.
 func (e *fakeExec) run(w *mux.Writer, channel uint32, open mux.Open) {
 	if open.Op == mux.OpJobs || open.Op == mux.OpKillLeftovers {
 		_ = w.WriteJSON(mux.KindEnd, channel, mux.End{})

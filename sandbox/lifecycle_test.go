@@ -13,7 +13,7 @@ import (
 
 var errFake = errors.New("the engine says no")
 
-// TestLabels tries the rows of section 19.4 of the contract.
+// TestLabels checks the rows of section 19.4 of the contract.
 func TestLabels(t *testing.T) {
 	t.Run("sanitiser", func(t *testing.T) {
 		for in, out := range map[string]string{
@@ -38,7 +38,7 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// TestReuse tries the rows of section 19.5 of the contract.
+// TestReuse checks the rows of section 19.5 of the contract: which existing container is used again.
 func TestReuse(t *testing.T) {
 	for name, c := range map[string]struct {
 		have                     []Container
@@ -106,7 +106,7 @@ func TestReuse(t *testing.T) {
 	})
 }
 
-// TestFailedRunLeavesNothing tries the rows of section 19.2 of the contract about failed runs.
+// TestFailedRunLeavesNothing checks that a failed run leaves no container (contract, 19.2).
 func TestFailedRunLeavesNothing(t *testing.T) {
 	for _, at := range []string{"create", "start"} {
 		t.Run(at, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestFailedRunLeavesNothing(t *testing.T) {
 	})
 }
 
-// TestClose: closing a manager leaves the container as it is.
+// TestClose checks that closing a manager leaves the container as it is.
 func TestClose(t *testing.T) {
 	f := newFake()
 	m := fakeManager(t, f, nil)
@@ -158,7 +158,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestAdopt: each Adopt of a container, by each of its names, left a connection and a process inside.
+// TestAdopt checks that adopting a container again, by any of its names, opens no further connection and starts no
+// further process inside.
 func TestAdopt(t *testing.T) {
 	f := newFake(Container{ID: "0123456789abcdef", Name: "box", State: Running}, Container{ID: "b", State: Paused})
 	m := fakeManager(t, f, nil)
@@ -197,7 +198,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestAContainerInUse: LastUse distinguishes a container in use from an unused one.
+// TestAContainerInUse checks that LastUse tells a container in use from an unused one.
 func TestAContainerInUse(t *testing.T) {
 	f := newFake()
 	m := fakeManager(t, f, nil)
@@ -219,7 +220,7 @@ func TestAContainerInUse(t *testing.T) {
 	}
 }
 
-// TestReaper tries the rows of section 19.7 of the contract.
+// TestReaper checks the rows of section 19.7 of the contract: which containers a sweep removes.
 func TestReaper(t *testing.T) {
 	at := func(ago time.Duration) time.Time { return time.Now().Add(-ago) }
 	old := func(id string) Container {

@@ -23,8 +23,8 @@ func TestMemoryKeeps(t *testing.T) {
 	}
 }
 
-// TestMemoryIsBounded: the files of remembered values have a size limit, even if an agent's commands fail with as much output as
-// is kept. The limit held for each profile, and the service keeps the values of all of them.
+// TestMemoryIsBounded checks that the files with remembered values of all profiles together have a limited size. Here
+// the commands of an agent fail with as much output as the service keeps.
 func TestMemoryIsBounded(t *testing.T) {
 	m := fakeManager(t, newFake(), nil)
 	profiles := []*Manager{m}

@@ -224,7 +224,8 @@ func stillRuns(t *testing.T, id, what string) error {
 	return nil
 }
 
-// TestRealLeftBehind: leftover children of a command go on, and delay no caller, even if they write to its output all the time.
+// TestRealLeftBehind checks that leftover children of a command go on and delay no caller, even if they write to the
+// command's output all the time.
 func TestRealLeftBehind(t *testing.T) {
 	_, s := real(t, nil)
 	if out, res := output(t, s, "(while :; do echo tick; sleep 0.02; echo x >> /tmp/ticks; done) & echo started"); res.Code != 0 || !strings.HasPrefix(out, "started") && !strings.Contains(out, "tick") {
@@ -240,7 +241,8 @@ func TestRealLeftBehind(t *testing.T) {
 	})
 }
 
-// TestRealKill: all processes of a command end at its time limit, when it is cancelled, and when its client is gone.
+// TestRealKill checks that all processes of a command end at its time limit, when it is cancelled, and when its client
+// is gone.
 func TestRealKill(t *testing.T) {
 	m, s := real(t, nil)
 	// A process tree that has left its session and its parents, and ignores TERM.
@@ -248,7 +250,7 @@ func TestRealKill(t *testing.T) {
 		return fmt.Sprintf("trap '' TERM; setsid sh -c 'trap \"\" TERM; (sh -c \"trap : TERM; while :; do sleep 98765%d; done\" &) ; while :; do sleep 98765%d; done' & sleep 98765%d", n, n, n)
 	}
 	mark := func(n int) string { return fmt.Sprintf("98765%d", n) }
-	runs := func(n int) { // by then the shells have set their traps; the command lines of these shells have the words too
+	runs := func(n int) { // by then the shells have set their traps; their own command lines contain these words, too
 		t.Helper()
 		sleeps := regexp.MustCompile(`(?m)^\d+\s+sleep ` + mark(n) + "$")
 		eventually(t, func() error {
@@ -343,7 +345,8 @@ func TestRealKill(t *testing.T) {
 	})
 }
 
-// TestRealJobs: a background command outlives the process that started it, and another process finds its output.
+// TestRealJobs checks that a background command outlives the process that started it, and that another process finds
+// its output.
 func TestRealJobs(t *testing.T) {
 	m, s := real(t, nil)
 	client := helperProcess(t, m.opts, "start", "echo begin; while [ ! -f /tmp/go ]; do sleep 0.02; done; echo end; exit 3")

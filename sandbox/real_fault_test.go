@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// full selects the long forms of the tests: go test ./sandbox -args -full.
+// The flag full selects the long forms of the tests: go test ./sandbox -args -full.
 var full = flag.Bool("full", false, "run the long forms of the tests")
 
 // during starts a command, waits until it runs, calls do, and returns how the command ended.
@@ -47,7 +47,7 @@ func during(t *testing.T, s *Sandbox, req Request, do func()) (Result, error) {
 	return e.res, e.err
 }
 
-// lostBecause checks that err is a LostError with this state and these words.
+// lostBecause fails the test unless err is a LostError with this state and these words.
 func lostBecause(t *testing.T, err error, state State, words string) {
 	t.Helper()
 	var lost *LostError
@@ -56,8 +56,8 @@ func lostBecause(t *testing.T, err error, state State, words string) {
 	}
 }
 
-// lostByRemoval expects a command whose container was removed by docker rm -f. That kills before it removes, so a quick look sees
-// the exit code.
+// lostByRemoval checks the error of a command whose container was removed by docker rm -f. The engine kills the
+// container before it removes it, so the client may see the exit code first.
 func lostByRemoval(t *testing.T, err error) {
 	t.Helper()
 	var lost *LostError
@@ -68,7 +68,8 @@ func lostByRemoval(t *testing.T, err error) {
 	lostBecause(t, err, Gone, "the container was removed")
 }
 
-// TestRealRecovery changes a sandbox from outside. Rows "live run" of section 19.8 of the contract, and section 16.
+// TestRealRecovery changes a sandbox from outside, and checks how the next or the present command reacts (contract, 16
+// and 19.8).
 func TestRealRecovery(t *testing.T) {
 	_, s := real(t, nil)
 	runs := func() string { out, _ := output(t, s, "cat /workspace/runs 2>/dev/null | wc -l"); return out }
@@ -170,7 +171,8 @@ func TestRealRecovery(t *testing.T) {
 	})
 }
 
-// TestRealPausedUnderCommand: a command in a paused container goes on later, and a warning names the pause.
+// TestRealPausedUnderCommand checks that a command in a paused container goes on after the pause, and that a warning
+// names the pause.
 func TestRealPausedUnderCommand(t *testing.T) {
 	var w warnings
 	_, s := real(t, func(o *Options) { o.Warn = w.add })
@@ -198,7 +200,8 @@ func sandboxOf(m *Manager, id string) *Sandbox {
 	return s
 }
 
-// TestRealPausedBeforeCommand: over an open connection, a command for a paused container hung for 13 seconds and more.
+// TestRealPausedBeforeCommand checks that a command for a paused container fails at once, also over an open connection.
+// There it hung for 13 seconds.
 func TestRealPausedBeforeCommand(t *testing.T) {
 	m, s := real(t, nil)
 	want(t, s, "echo warm", "warm")
@@ -215,8 +218,8 @@ func TestRealPausedBeforeCommand(t *testing.T) {
 	}
 }
 
-// TestRealAdoptedIsNotStarted: after a kill, an adopted container was started again without a message, and its processes and
-// files in memory were lost.
+// TestRealAdoptedIsNotStarted checks that an adopted container that was killed is not started again without a message,
+// because its processes and its files in memory are lost.
 func TestRealAdoptedIsNotStarted(t *testing.T) {
 	m, s := real(t, nil)
 	adopted, err := m.Adopt(t.Context(), s.ID())
@@ -231,8 +234,8 @@ func TestRealAdoptedIsNotStarted(t *testing.T) {
 	}
 }
 
-// TestRealAcrossProcesses is section 19.11 of the contract: a process finds the sandbox and the state that an earlier process has
-// left.
+// TestRealAcrossProcesses checks that a process finds the sandbox and the state that an earlier process has left
+// (contract, 19.11).
 func TestRealAcrossProcesses(t *testing.T) {
 	m, s := real(t, func(o *Options) { o.Session = "shared" })
 	id := s.ID()
@@ -285,7 +288,7 @@ func TestRealAcrossProcesses(t *testing.T) {
 	}
 }
 
-// TestRealTwoProcessesMakeOne: clients that start at the same time get one container.
+// TestRealTwoProcessesMakeOne checks that clients that start at the same time get one container.
 func TestRealTwoProcessesMakeOne(t *testing.T) {
 	needEngine(t)
 	o := realOptions(t)
@@ -306,8 +309,8 @@ func TestRealTwoProcessesMakeOne(t *testing.T) {
 	}
 }
 
-// TestRealCrashes kills a client at each point at which leftovers are possible. The next sweep finds them, or the next client
-// uses them.
+// TestRealCrashes kills a client at each point at which it can leave something behind. The next sweep must find the
+// leftovers, or the next client must use them.
 func TestRealCrashes(t *testing.T) {
 	for _, point := range []string{"locked", "create", "created", "started", "attach", "helper"} {
 		t.Run(point, func(t *testing.T) {
@@ -318,7 +321,7 @@ func TestRealCrashes(t *testing.T) {
 			if err := client.Wait(); err == nil || client.ProcessState.ExitCode() != -1 {
 				t.Fatalf("it did not crash: %v", err)
 			}
-			s := sandboxFor(t, realManager(t, o), "") // the next client does not wait, and uses the leftovers
+			s := sandboxFor(t, realManager(t, o), "") // the next client must not wait, and must use the leftovers
 			want(t, s, "echo next", "next")
 			if ids := dockerCmd(t, "ps", "-aq", "--filter", "label="+LabelProfile+"="+o.Profile); strings.Contains(ids, "\n") {
 				t.Errorf("there are several: %q", ids)
@@ -327,8 +330,8 @@ func TestRealCrashes(t *testing.T) {
 	}
 }
 
-// TestRealCrowd: several clients run many commands in several sandboxes. Each command runs once, gives its own output, and leaves
-// no process.
+// TestRealCrowd runs many commands of several clients in several sandboxes. Each command must run once, give its own
+// output, and leave no process.
 func TestRealCrowd(t *testing.T) {
 	needEngine(t)
 	sandboxes, clients, each := 2, 10, 10

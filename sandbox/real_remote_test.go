@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// overTCP makes an engine reachable by TCP and returns that address.
+// overTCP makes an engine reachable by TCP and returns the address.
 func overTCP(t *testing.T, host string) string {
 	t.Helper()
 	path := strings.TrimPrefix(host, "unix://")
@@ -52,8 +52,9 @@ func overTCP(t *testing.T, host string) string {
 	return "tcp://" + l.Addr().String()
 }
 
-// TestRealRemote: an engine on the network, named by DOCKER_HOST or by the current docker context, has no volume of this machine.
-// The helper is copied into the container, and all commands run through one attached exec.
+// TestRealRemote checks an engine on the network, named by DOCKER_HOST or by the current docker context. Such an engine
+// has no volume of this machine, so the helper is copied into the container, and all commands run through one attached
+// exec.
 func TestRealRemote(t *testing.T) {
 	needEngine(t)
 	o := realOptions(t)
@@ -90,8 +91,8 @@ func TestRealRemote(t *testing.T) {
 	engineEnd(t, m, s)
 }
 
-// TestRealAnotherEngine tries the engine at the address in HINIT_SANDBOX_TEST_ENGINE, for example of podman system service.
-// HINIT_SANDBOX_TEST_RUNTIME selects another runtime, such as runsc.
+// TestRealAnotherEngine checks the engine at the address in HINIT_SANDBOX_TEST_ENGINE, for example podman system
+// service. HINIT_SANDBOX_TEST_RUNTIME selects another runtime, such as runsc.
 func TestRealAnotherEngine(t *testing.T) {
 	host, runtime := os.Getenv("HINIT_SANDBOX_TEST_ENGINE"), os.Getenv("HINIT_SANDBOX_TEST_RUNTIME")
 	if host == "" && runtime == "" {

@@ -20,7 +20,8 @@ var testRun = "hinit-sandbox-test-" + randomHex(4)
 
 var testTag = testRun + ":image"
 
-// kept returns a file of a Debian package from a cache that all test runs share. A script of the same name fills the cache.
+// kept returns a file of a Debian package from a cache that all test runs share. A script of the same name fills the
+// cache.
 func kept(name string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -40,7 +41,8 @@ func kept(name string) (string, error) {
 	return path, os.Rename(temp, path)
 }
 
-// built has what tests with a real engine need: the helper, and the directory of an image with bash and busybox.
+// built has the files that tests with a real engine need: the helper, and the directory of an image with bash and
+// busybox.
 type built struct{ dir, helper string }
 
 var build = sync.OnceValues(func() (b built, err error) {
@@ -226,7 +228,7 @@ func want(t *testing.T, s *Sandbox, command, text string) {
 func dockerCmd(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := exec.Command("docker", args...).CombinedOutput()
-	for range 20 { // an engine on fuse-overlayfs can't always remove at once what was just written
+	for range 20 { // an engine on fuse-overlayfs can't always remove new files at once
 		if err == nil || !strings.Contains(string(out), "failed to remove root filesystem") {
 			break
 		}

@@ -17,7 +17,8 @@ import (
 	"time"
 )
 
-// TestRealWays runs commands over a shared socket and over an attached exec. Describe reports which of the two is in use.
+// TestRealWays runs commands over a shared socket and over an attached exec. Describe must report which of the two is
+// in use.
 func TestRealWays(t *testing.T) {
 	for name, c := range map[string]struct {
 		change   func(*Options)
@@ -66,7 +67,7 @@ func TestRealWays(t *testing.T) {
 	}
 }
 
-// TestRealAttachedClientDies: when a client with an attached exec is killed, its commands end.
+// TestRealAttachedClientDies checks that the commands of a client with an attached exec end when the client is killed.
 func TestRealAttachedClientDies(t *testing.T) {
 	needEngine(t)
 	o := realOptions(t)
@@ -87,7 +88,8 @@ func TestRealAttachedClientDies(t *testing.T) {
 	want(t, s, "echo ours goes on", "ours goes on")
 }
 
-// TestRealDiskFull: if there is no space for the state after a command, the session keeps its earlier state.
+// TestRealDiskFull checks that a session keeps its earlier state if there is no space to save the state after a
+// command.
 func TestRealDiskFull(t *testing.T) {
 	_, s := real(t, func(o *Options) { o.ExtraArgs = append(o.ExtraArgs, "--tmpfs", "/tmp:size=1m") })
 	want(t, s, "export A=kept; cd /workspace", "")
@@ -99,7 +101,7 @@ func TestRealDiskFull(t *testing.T) {
 	want(t, s, "echo $A $B", "kept new")
 }
 
-// TestRealAdopt: a container that the docker command has made is used without a change.
+// TestRealAdopt checks that a container made by the docker command can be used without a change.
 func TestRealAdopt(t *testing.T) {
 	needEngine(t)
 	o := realOptions(t)
@@ -126,8 +128,8 @@ func TestRealAdopt(t *testing.T) {
 	}
 }
 
-// TestRealAnotherHome: a container was made with another HOME, and each command in it took five seconds longer. The command
-// waited for a socket below this HOME.
+// TestRealAnotherHome checks that commands in a container that was made with another HOME take no longer. The client
+// must not wait five seconds for a socket below this HOME.
 func TestRealAnotherHome(t *testing.T) {
 	_, made := real(t, nil)
 	id, _ := made.idAndName()
@@ -146,8 +148,8 @@ func TestRealAnotherHome(t *testing.T) {
 	}
 }
 
-// TestRealAdoptWithoutTheEngine: without the service, a command waited twice for the engine, which is slow under load. If the
-// program in the container answers, the container runs, and the engine need not be asked.
+// TestRealAdoptWithoutTheEngine checks that a command does not ask the engine if the program in the container answers.
+// The container then runs, and an engine under load is slow.
 func TestRealAdoptWithoutTheEngine(t *testing.T) {
 	m, made := real(t, nil)
 	want(t, made, "echo it listens", "it listens")
@@ -177,7 +179,7 @@ func TestRealAdoptWithoutTheEngine(t *testing.T) {
 	}
 }
 
-// TestRealOtherUser: the container's user is neither root nor the client's.
+// TestRealOtherUser checks a container whose user is neither root nor the client's user.
 func TestRealOtherUser(t *testing.T) {
 	_, s := real(t, func(o *Options) {
 		o.ExtraArgs = append(o.ExtraArgs, "--user", "1000:1000", "--workdir", "/")
@@ -190,8 +192,8 @@ func TestRealOtherUser(t *testing.T) {
 	}
 }
 
-// TestRealClientOfAnotherUser: the client is neither root nor the user of the container. It may use the socket, because no other
-// user of this machine can reach the socket.
+// TestRealClientOfAnotherUser checks a client that is neither root nor the user of the container. It may use the
+// socket, because no other user of this machine can reach the socket.
 func TestRealClientOfAnotherUser(t *testing.T) {
 	needEngine(t)
 	if os.Geteuid() != 0 {
@@ -213,7 +215,8 @@ func TestRealClientOfAnotherUser(t *testing.T) {
 	}
 }
 
-// TestStall: if an engine accepts a connection and never answers, the call fails in time, and no container is made.
+// TestStall checks that a call fails in time if an engine accepts a connection and never answers. No container may be
+// made.
 func TestStall(t *testing.T) {
 	old := probeTime
 	probeTime = 200 * time.Millisecond
@@ -248,7 +251,7 @@ type secondEngine struct {
 	host string
 	cmd  *exec.Cmd
 	log  *os.File
-	hide []string // directories of this machine that the engine can't see
+	hide []string // directories of this machine that are hidden from the engine
 }
 
 func newEngine(t *testing.T, hide ...string) *secondEngine {
@@ -346,8 +349,8 @@ func (e *secondEngine) cleanUp() {
 	}
 }
 
-// TestRealEngineRestarts: commands go on while the engine is dead. A container that the engine has ended at its restart is
-// started again.
+// TestRealEngineRestarts checks that commands go on while the engine is dead, and that a container that the engine has
+// ended at its restart is started again.
 func TestRealEngineRestarts(t *testing.T) {
 	needEngine(t)
 	e := newEngine(t)
@@ -372,7 +375,8 @@ func TestRealEngineRestarts(t *testing.T) {
 	want(t, s, "cat ran", "x")
 	s.dropLink(s.link)
 	want(t, s, "echo no engine is needed", "no engine is needed")
-	_, err = during(t, s, Request{Command: "sleep 600"}, func() { e.start() }) // at its start the engine ends the containers that run
+	// the engine ends all running containers when it starts
+	_, err = during(t, s, Request{Command: "sleep 600"}, func() { e.start() })
 	if err == nil || !errors.Is(err, ErrLost) {
 		t.Errorf("the command under which the engine came back: %v", err)
 	}

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// TestRecovery tries the rows of section 19.8 of the contract.
+// TestRecovery checks the rows of section 19.8 of the contract: which commands run again after their container was
+// lost.
 func TestRecovery(t *testing.T) {
 	run := func(t *testing.T, during func(f *fake, c *Container, n int, out io.Writer) (int, error), safe bool) (*fake, *Sandbox, string, Result, error) {
 		t.Helper()
@@ -135,8 +136,8 @@ func TestRecovery(t *testing.T) {
 	})
 }
 
-// TestNobodyKnowsTheContainer: an engine failed to freeze a container and did not answer about it any more. Commands in this
-// container hung until their time limit.
+// TestNobodyKnowsTheContainer checks that a command fails in time if the engine does not answer about its container,
+// for example because freezing it has failed.
 func TestNobodyKnowsTheContainer(t *testing.T) {
 	old := probeTime
 	probeTime = 100 * time.Millisecond
@@ -155,8 +156,8 @@ func TestNobodyKnowsTheContainer(t *testing.T) {
 	f.count(t, "run", 1)
 }
 
-// TestNothingIsCopiedIntoWhatEnds: the helper was copied into a container while another process removed the container. For the
-// copy the engine mounted the workspace again, and then removed the files in it.
+// TestNothingIsCopiedIntoWhatEnds checks that the helper is not copied into a container that is being removed. For the
+// copy, the engine mounts the workspace again, and its removal then deletes the files in it.
 func TestNothingIsCopiedIntoWhatEnds(t *testing.T) {
 	for text, copies := range map[string]int{
 		"OCI runtime exec failed: cannot exec in a stopped container":  0,
@@ -173,7 +174,8 @@ func TestNothingIsCopiedIntoWhatEnds(t *testing.T) {
 	}
 }
 
-// TestStoppedWhileItStarts: a container was stopped while the manager started it. The manager left it and made another one.
+// TestStoppedWhileItStarts checks that a container that was stopped during its start is started again. The manager must
+// not leave it and make another one.
 func TestStoppedWhileItStarts(t *testing.T) {
 	f := newFake(Container{ID: "a", State: Exited})
 	f.fail["start a"] = errFake
@@ -188,8 +190,8 @@ func TestStoppedWhileItStarts(t *testing.T) {
 	f.count(t, "create", 0)
 }
 
-// TestMadeForAKilledProcess: a process was killed while the engine made a container for it. The engine finished the container
-// later, and then there were two.
+// TestMadeForAKilledProcess checks that a container that the engine finished for a killed process is used, so that
+// there are not two.
 func TestMadeForAKilledProcess(t *testing.T) {
 	f := newFake()
 	m := fakeManager(t, f, nil)

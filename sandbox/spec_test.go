@@ -36,7 +36,7 @@ func mountAt(s Spec, target string) (found []Mount) {
 	return found
 }
 
-// TestRunArguments tries the rows of section 19.2 of the contract.
+// TestRunArguments checks the arguments of docker run in section 19.2 of the contract.
 func TestRunArguments(t *testing.T) {
 	cwd := t.TempDir()
 	mounted := func(o *Options) { o.MountCwd, o.HostCwd = true, cwd }
@@ -171,7 +171,7 @@ func TestRunArguments(t *testing.T) {
 	})
 }
 
-// TestCredentialMounts tries the rows of section 19.2 of the contract about credentials.
+// TestCredentialMounts checks the mounts of credentials (contract, 19.2).
 func TestCredentialMounts(t *testing.T) {
 	home := t.TempDir()
 	if err := errors.Join(os.Mkdir(home+"/dir", 0o755), os.WriteFile(home+"/token.json", nil, 0o600)); err != nil {
@@ -203,7 +203,7 @@ func TestCredentialMounts(t *testing.T) {
 	}
 }
 
-// TestOwnInit tries the rows of section 19.2 of the contract about images with their own init.
+// TestOwnInit checks images that have their own init (contract, 19.2).
 func TestOwnInit(t *testing.T) {
 	for name, c := range map[string]struct {
 		image Image
@@ -230,7 +230,7 @@ func TestOwnInit(t *testing.T) {
 	}
 }
 
-// TestForwardedEnvironment tries the rows of section 19.3 of the contract about forwarded names.
+// TestForwardedEnvironment checks which variables are forwarded into a sandbox (contract, 19.3).
 func TestForwardedEnvironment(t *testing.T) {
 	home := t.TempDir()
 	if err := os.WriteFile(home+"/.env", []byte("# a comment\nDOT=from file\nexport BOTH=file\nEMPTY='filled'\nQUOTED=\"a b\"\nBLANK=\nPROV_API_KEY=k\n"), 0o600); err != nil {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestACopyFromASandboxStaysInItsTarget: a sandbox sends names and links that lead out of the target. In a second copy it sends
-// files below a name that was a link in the first copy.
+// TestACopyFromASandboxStaysInItsTarget checks that a copy writes only below its target, although the sandbox sends
+// names and links that lead out. In a second copy it sends files below a name that was a link in the first.
 func TestACopyFromASandboxStaysInItsTarget(t *testing.T) {
 	home := t.TempDir()
 	secret := filepath.Join(home, ".ssh", "authorized_keys")
@@ -54,8 +54,8 @@ func TestACopyFromASandboxStaysInItsTarget(t *testing.T) {
 	}
 }
 
-// TestACopiedFileBringsNoOther: root copied a report out of a sandbox, and the agent's program in the sandbox sent a .bashrc with
-// it.
+// TestACopiedFileBringsNoOther checks that a copy of one file writes only this file. The agent's program in the sandbox
+// can send more, such as a .bashrc.
 func TestACopiedFileBringsNoOther(t *testing.T) {
 	for _, kind := range []byte{tar.TypeReg, tar.TypeSymlink} {
 		home := t.TempDir()
@@ -75,8 +75,8 @@ func TestACopiedFileBringsNoOther(t *testing.T) {
 	}
 }
 
-// TestPackingFollowsNoLink: while a large file was sent, the owner of the directory replaced a part of the tree by a link to
-// root's files.
+// TestPackingFollowsNoLink checks that packing a directory follows no link. While a large file is sent, the owner of
+// the directory replaces a part of the tree by a link to root's files.
 func TestPackingFollowsNoLink(t *testing.T) {
 	dir, secret := t.TempDir(), t.TempDir()
 	source := filepath.Join(dir, "source")
@@ -91,7 +91,7 @@ func TestPackingFollowsNoLink(t *testing.T) {
 		_ = w.Close()
 	}()
 	var all bytes.Buffer
-	_, _ = io.CopyN(&all, r, 64<<10) // the packer is in the file a, and has already listed d
+	_, _ = io.CopyN(&all, r, 64<<10) // the packer is sending the file a, and has already listed d
 	if err := errors.Join(os.Rename(source+"/d", source+"/d_"), os.Symlink(secret, source+"/d")); err != nil {
 		t.Fatal(err)
 	}

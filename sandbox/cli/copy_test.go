@@ -16,7 +16,8 @@ import (
 	"hinit/sandbox/cli"
 )
 
-// A name in a sandbox wrote to the clipboard of root's terminal, by an escape sequence in the error of hinit sandbox cp.
+// The error of hinit sandbox cp must mask control characters in names. A name in a sandbox could otherwise write to the
+// clipboard of root's terminal.
 func TestANameInASandboxDoesNotReachTheTerminalThatCopiesIt(t *testing.T) {
 	sends := func(_ context.Context, _ []string, _ io.Reader, out, _ io.Writer) int {
 		archive := tar.NewWriter(out)
@@ -31,7 +32,8 @@ func TestANameInASandboxDoesNotReachTheTerminalThatCopiesIt(t *testing.T) {
 	}
 }
 
-// TestCopyWroteWhereALinkOfAnAgentLed: root copied a file out of a sandbox into the data volume, and an agent had put a link there.
+// TestCopyWroteWhereALinkOfAnAgentLed checks that root's copy of a file from a sandbox into the data volume follows no
+// link of an agent's.
 func TestCopyWroteWhereALinkOfAnAgentLed(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")

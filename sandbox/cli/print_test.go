@@ -7,7 +7,8 @@ import (
 	"hinit/sandbox"
 )
 
-// The command of a job moved the cursor of root's terminal, by a control character that JSON allows, in hinit sandbox show --json.
+// hinit sandbox show must mask control characters, also in JSON, which permits some of them. The command of a job could
+// otherwise move the cursor of root's terminal.
 func TestNothingInASandboxMovesATerminal(t *testing.T) {
 	for _, json := range []bool{true, false} {
 		var out strings.Builder

@@ -67,7 +67,7 @@ func TestStreamsAndExitCode(t *testing.T) {
 		}
 		return 42
 	}})
-	data := make([]byte, 8<<20) // fills many windows of a stream
+	data := make([]byte, 8<<20) // fills the window of a stream several times
 	_, _ = rand.Read(data)
 	var out, errs bytes.Buffer
 	code, err := dial(t, socket).Run(t.Context(), Request{Args: []string{"a", "b c"}, Env: map[string]string{"A": "é"}, Stdin: true}, Streams{In: bytes.NewReader(data), Out: &out, Err: &errs})
@@ -85,7 +85,7 @@ func TestStreamsAndExitCode(t *testing.T) {
 	}
 }
 
-// TestCallerGone: a command ends with its caller, even if the command does not read its input.
+// TestCallerGone checks that a command ends with its caller, also if the command does not read its input.
 func TestCallerGone(t *testing.T) {
 	for _, stdin := range []int{0, 1, mux.Window, 4 * mux.Window} {
 		begun, ended := make(chan struct{}), make(chan struct{})
@@ -114,8 +114,8 @@ func TestCallerGone(t *testing.T) {
 	}
 }
 
-// TestServiceGone: the service ended a connection before it accepted the command. The caller was told that the command might have
-// done its work.
+// TestServiceGone checks what a caller is told when the service ends the connection. Only after the service has
+// accepted the command, the error may say that the command may have done its work.
 func TestServiceGone(t *testing.T) {
 	for _, begun := range []bool{true, false} {
 		l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
@@ -150,7 +150,7 @@ func TestDial(t *testing.T) {
 	if _, err := Dial(t.Context(), filepath.Join(dir, "none")); !errors.Is(err, ErrNone) {
 		t.Errorf("without a service: %v", err)
 	}
-	// The client waits for a service that is restarting.
+	// The client must wait for a service that is restarting.
 	socket := filepath.Join(dir, "s")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket})
 	if err != nil {
@@ -187,7 +187,7 @@ func TestWhoMayAsk(t *testing.T) {
 	}
 }
 
-// A request of one user that panicked ended the sandboxes of all.
+// A panic in the request of one user must not end the sandboxes of others.
 func TestARequestThatPanicsEndsNoOther(t *testing.T) {
 	var told atomic.Int32
 	socket := start(t, &Server{Panicked: func(fault any, stack []byte) {
@@ -213,11 +213,12 @@ func TestARequestThatPanicsEndsNoOther(t *testing.T) {
 	if code, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err != nil || code != 7 {
 		t.Errorf("the next request: code %d, error %v", code, err)
 	}
-	told.Store(2) // the goroutine of a connection panics
+	told.Store(2) // now the goroutine of a connection panics
 	if _, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err == nil {
 		t.Error("a connection that panicked answered")
 	}
-	testkit.Until(t, "the panic is told", func() bool { return told.Load() == 3 }) // the connection is closed before that
+	// the connection is closed before the panic is reported
+	testkit.Until(t, "the panic is told", func() bool { return told.Load() == 3 })
 	told.Store(0)
 	if code, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err != nil || code != 7 {
 		t.Errorf("after a connection that panicked: code %d, error %v", code, err)
@@ -254,8 +255,8 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-// TestInputBeyondTheWindow: if a caller sends more than the window allows, the server closes its connection and keeps no memory
-// for it.
+// TestInputBeyondTheWindow checks that the server closes the connection of a caller that sends more than its window,
+// and keeps no memory for it.
 func TestInputBeyondTheWindow(t *testing.T) {
 	ended := make(chan struct{})
 	socket := start(t, &Server{Handle: func(ctx context.Context, _ Peer, _ Request, _ Streams) int {
@@ -284,7 +285,8 @@ func TestInputBeyondTheWindow(t *testing.T) {
 	}
 }
 
-// TestASignalThatIsNone: an invalid signal of one caller ended the commands of all callers in the container.
+// TestASignalThatIsNone checks that an invalid signal from one caller ends no commands of other callers in the
+// container.
 func TestASignalThatIsNone(t *testing.T) {
 	for _, n := range []uint32{0, 65, 999} {
 		ended := make(chan error, 1)
@@ -324,7 +326,7 @@ func TestResizes(t *testing.T) {
 	}
 }
 
-// TestHalfRequests: requests of several megabytes that were never completed filled the memory.
+// TestHalfRequests checks that requests that are never completed use a limited amount of memory.
 func TestHalfRequests(t *testing.T) {
 	s := &Server{Handle: func(context.Context, Peer, Request, Streams) int { return 0 }}
 	socket := start(t, s)
@@ -364,11 +366,12 @@ func TestHalfRequests(t *testing.T) {
 	}
 }
 
-// TestAnAgentHungTheServiceByTheSocketsThatItPassed: the kernel closes passed descriptors while the service reads, and the close of a
-// TCP socket can wait as long as its owner has said (SO_LINGER).
+// TestAnAgentHungTheServiceByTheSocketsThatItPassed checks that descriptors which a client passes can't block the
+// service. The kernel closes them while the service reads, and the close of a TCP socket waits as long as its owner has
+// set (SO_LINGER).
 func TestAnAgentHungTheServiceByTheSocketsThatItPassed(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
-	l, err := control.Listen(socket) // as the service does; it refuses from the first connection on
+	l, err := control.Listen(socket) // as the service does, which refuses descriptors from the first connection on
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"hinit/sandbox"
 )
 
-// TestParse tries every call of the contract, with the words that the agent uses.
+// TestParse checks every call in the contract, with the words that the agent uses.
 func TestParse(t *testing.T) {
 	const tab = "\t"
 	for _, c := range []struct {
@@ -67,7 +67,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParseLeavesTheRest: calls that the agent never makes go to the docker command.
+// TestParseLeavesTheRest checks that calls that the agent never makes are passed on to the docker command.
 func TestParseLeavesTheRest(t *testing.T) {
 	for _, line := range []string{
 		"", "-H tcp://x ps", "pull x", "build .", "image ls", "images", "network create x", "container prune", "info", "ps", "ps --format json", "ps -s --format {{.ID}}",
@@ -95,8 +95,8 @@ func TestParseUsage(t *testing.T) {
 	}
 }
 
-// TestParseRefuses: flags that break a sandbox open are refused, whether the personality or the docker command would handle the
-// call.
+// TestParseRefuses checks that flags that would let a sandbox escape are refused, whether the personality or the docker
+// command would handle the call.
 func TestParseRefuses(t *testing.T) {
 	for line, allow := range map[string]string{
 		"run -d --privileged image": sandbox.AllowPrivileged, "run --privileged=true image": sandbox.AllowPrivileged, "exec --privileged c sh": sandbox.AllowPrivileged,

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A container was taken for open while the engine's own program was still its first process.
+// A container must not count as open while its first process is still the engine's own program.
 func TestTheEnginesOwnProgramIsNoCommand(t *testing.T) {
 	for _, one := range []struct {
 		words []string

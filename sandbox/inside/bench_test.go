@@ -8,7 +8,8 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// BenchmarkOutput measures the path of a command's output without a container: pipe, this program, socket, client.
+// BenchmarkOutput measures how fast a command's output passes through the pipe, this program, the socket and the
+// client, without a container.
 func BenchmarkOutput(b *testing.B) {
 	const size = 100 << 20
 	c, err := mux.NewClient(dialTest(b), "box")

@@ -124,7 +124,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestHostileClients: a client that sends invalid frames loses at most its own connection.
+// TestHostileClients checks that a client that sends invalid frames loses only its own connection.
 func TestHostileClients(t *testing.T) {
 	good := client(t)
 	for name, send := range map[string]func(w *mux.Writer, conn net.Conn){
@@ -197,8 +197,8 @@ func none(word string) error {
 	return nil
 }
 
-// TestClientLeaves: when a client leaves, its foreground command ends. Leftover processes of an earlier command go on, and so
-// does a background command.
+// TestClientLeaves checks that the foreground command of a client ends when the client leaves. Leftover processes of an
+// earlier command must go on, and so must a background command.
 func TestClientLeaves(t *testing.T) {
 	c := client(t)
 	if end, _ := runOne(t, c, mux.Open{Argv: []string{"sh", "-c", "sleep 98002 >/dev/null 2>&1 &"}}); end.Code != 0 {
@@ -242,7 +242,7 @@ func TestClientLeaves(t *testing.T) {
 		t.Error(err)
 	}
 	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries { // ends the leftovers of this test
+	for _, e := range entries { // ends the leftover processes of this test
 		if line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline"); bytes.Equal(line, []byte("sleep\x0098002\x00")) {
 			var pid int
 			_, _ = fmt.Sscan(e.Name(), &pid)
@@ -280,8 +280,8 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// TestAnotherUserOfTheContainer: another user in the container can't run commands as this user. A client outside of the container
-// needs no rights inside.
+// TestAnotherUserOfTheContainer checks that another user in the container can't run commands as this user. A client
+// outside of the container must need no rights inside.
 func TestAnotherUserOfTheContainer(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")

@@ -94,7 +94,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestSlowReaderHoldsUpItselfOnly: a channel whose output nothing reads does not delay other channels.
+// TestSlowReaderHoldsUpItselfOnly checks that a channel whose output no one reads does not delay other channels.
 func TestSlowReaderHoldsUpItselfOnly(t *testing.T) {
 	c, p := connect(t)
 	slow, quick := open(t, c, p), open(t, c, p)
@@ -122,13 +122,13 @@ func TestSlowReaderHoldsUpItselfOnly(t *testing.T) {
 		}
 	}()
 	go func() { _, _ = io.Copy(io.Discard, slow.Output) }()
-	<-room // after a frame was consumed, there is room for another one
+	<-room // after a frame was consumed, another one fits
 	_ = p.w.WriteJSON(KindEnd, slow.id, End{})
 	<-slow.Done()
 }
 
-// TestPeerThatBreaksTheProtocol: after an invalid frame from inside, the connection ends with an error, and nothing of it is
-// kept.
+// TestPeerThatBreaksTheProtocol checks that an invalid frame from inside ends the connection with an error, and that
+// none of the frame's data is kept.
 func TestPeerThatBreaksTheProtocol(t *testing.T) {
 	for name, send := range map[string]func(w *Writer, s *Channel){
 		"more than the window": func(w *Writer, s *Channel) {
@@ -201,7 +201,8 @@ func TestConnectionEnds(t *testing.T) {
 	<-waiting
 }
 
-// TestFrameIsWholeOrNotThere: if the connection fails in the middle of a request, the other side does not receive the request.
+// TestFrameIsWholeOrNotThere checks that the other side does not receive a request if the connection fails in the
+// middle of it.
 func TestFrameIsWholeOrNotThere(t *testing.T) {
 	var b bytes.Buffer
 	if err := NewWriter(&b).WriteJSON(KindOpen, 1, Open{Op: OpRun, Argv: []string{"rm", "-r", "x"}}); err != nil {
@@ -306,7 +307,8 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// FuzzClient: for any bytes from inside, the client goes on or ends the connection, and keeps no more memory than the limit.
+// FuzzClient checks that the client goes on or ends the connection, whatever bytes come from inside, and keeps no more
+// memory than the limit.
 func FuzzClient(f *testing.F) {
 	f.Add([]byte{byte(KindOutput), 0, 0, 0, 1, 0, 0, 0, 1, 'x', byte(KindEnd), 0, 0, 0, 1, 0, 0, 0, 2, '{', '}'})
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -330,7 +332,7 @@ func (nopConn) Read([]byte) (int, error)    { return 0, io.EOF }
 func (nopConn) Write(p []byte) (int, error) { return len(p), nil }
 func (nopConn) Close() error                { return nil }
 
-// TestScript runs the script of a command with a real shell. Rows of section 19.9 of the contract about the wrapper.
+// TestScript runs the script around a command with a real shell (contract, 19.9).
 func TestScript(t *testing.T) {
 	for _, shell := range []string{"bash", "sh"} {
 		path, err := exec.LookPath(shell)
@@ -411,7 +413,8 @@ func TestPrivateDirTrustsNobodyElse(t *testing.T) {
 	}
 }
 
-// The sandbox service ended, and with it all commands, when an end arrived while a connection was being closed.
+// The client must not panic if the end of a command arrives while the connection is being closed. The panic would end
+// the sandbox service and all commands.
 func TestAnEndBesideTheCloseOfAConnectionEndsNoService(t *testing.T) {
 	c, p := connect(t)
 	s := open(t, c, p)

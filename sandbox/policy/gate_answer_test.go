@@ -51,8 +51,8 @@ func (answer) Close() error                { return nil }
 func (answer) CloseWrite() error           { return nil }
 func (answer) Said() string                { return "" }
 
-// A container passed its gate with unchecked mounts because its user had removed the working directory: the engine's error was
-// taken for the answer of the gate.
+// Only an answer of the gate may open the gate of a container. An error of the engine, which a user can cause by
+// removing the working directory, must not let a container with unchecked mounts pass.
 func TestOnlyTheGateOpensTheGate(t *testing.T) {
 	root := t.TempDir()
 	for name, answer := range map[string]string{
@@ -71,7 +71,7 @@ func TestOnlyTheGateOpensTheGate(t *testing.T) {
 			if err := g.Start(t.Context(), "mine"); err == nil || !slices.Contains(e.did, "stop") {
 				t.Errorf("it was started (%v), and the engine was told to %v", err, e.did)
 			}
-			if name == "open at the start" { // that is the answer of a container which the service finds running, after its own restart
+			if name == "open at the start" { // the answer of a container that already runs when the service restarts
 				return
 			}
 			if _, err := g.Exec(t.Context(), "mine", sandbox.ExecSpec{Argv: []string{"x"}}); err == nil || slices.Contains(e.did, "exec") {
@@ -107,7 +107,7 @@ type conn struct{ net.Conn }
 func (conn) CloseWrite() error { return nil }
 func (conn) Said() string      { return "" }
 
-// No sandbox with a mount started on gVisor, whose kernel gives files numbers of its own.
+// A sandbox with a mount must start on gVisor, whose kernel gives files other device and inode numbers than the host.
 func TestAMountIsKnownOnAKernelWithNumbersOfItsOwn(t *testing.T) {
 	for _, elsewhere := range []bool{false, true} {
 		root := t.TempDir()

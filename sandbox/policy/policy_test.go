@@ -19,7 +19,7 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// engine only records its calls. A call that no test expects panics, because the method is missing.
+// engine only records its calls. A call that a test does not expect panics, because the method is missing.
 type engine struct {
 	sandbox.FullEngine
 	containers map[string]sandbox.Container
@@ -89,7 +89,7 @@ func (e *engine) CreateVolume(_ context.Context, name string, labels map[string]
 	return nil
 }
 
-// good returns an allowed Spec: the one that the agent asks for by the contract.
+// good returns an allowed Spec, as the agent requests it by the contract.
 func good(root string) sandbox.Spec {
 	return sandbox.Spec{
 		Name: "hermes-00000000", Image: "allowed:1", Cmd: []string{"sleep", "infinity"}, Init: true, Dir: "/root",
@@ -102,7 +102,7 @@ func good(root string) sandbox.Spec {
 	}
 }
 
-// TestEscapes tries to escape by each part of a Spec. No such Spec reaches the engine.
+// TestEscapes tries to escape by each part of a Spec. None of these Specs may reach the engine.
 func TestEscapes(t *testing.T) {
 	root := t.TempDir()
 	outside := t.TempDir()
@@ -223,7 +223,7 @@ func TestGuardMakesItHard(t *testing.T) {
 	if _, err := g.Create(t.Context(), good(root)); err != nil {
 		t.Fatal(err)
 	}
-	for _, cpus := range []float64{1000, 1e-10} { // an engine ignores such a small limit
+	for _, cpus := range []float64{1000, 1e-10} { // engines ignore so small a limit
 		if _, err := g.Create(t.Context(), sandbox.Spec{Image: "allowed:2", Memory: 1 << 50, CPUs: cpus}); err != nil {
 			t.Fatal(err)
 		}
@@ -261,14 +261,15 @@ func container(id, owner, profile string) sandbox.Container {
 	return sandbox.Container{ID: id, State: sandbox.Running, Labels: map[string]string{sandbox.LabelAgent: "1", LabelOwner: owner, LabelRoot: string(RootCaller), sandbox.LabelProfile: profile, sandbox.LabelVolume: "here"}}
 }
 
-// TestOnlyItsOwn: a container of another owner does not exist for a caller.
+// TestOnlyItsOwn checks that containers of other owners don't exist for a caller.
 func TestOnlyItsOwn(t *testing.T) {
 	e := &engine{containers: map[string]sandbox.Container{
 		"mine": container("mine", "1000", "coder"), "profile": container("profile", "1000", "writer"), "user": container("user", "1001", "coder"),
 		"plain": {ID: "plain", Labels: map[string]string{}}, "hinit": container("hinit", "1000", "coder"), "old": {ID: "old", Labels: map[string]string{sandbox.LabelAgent: "1", sandbox.LabelProfile: "coder"}},
 		"rooted": {ID: "rooted", Labels: map[string]string{sandbox.LabelAgent: "1", sandbox.LabelProfile: "coder", LabelOwner: "1000"}},
 	}}
-	elsewhere := container("elsewhere", "1000", "coder") // of another installation, whose agent has the same user and profile
+	// a container of another installation, whose agent has the same user and profile
+	elsewhere := container("elsewhere", "1000", "coder")
 	elsewhere.Labels[sandbox.LabelVolume] = "elsewhere"
 	again := container("again", "1000", "coder")
 	again.Name = "x" + replacedMark + "y"
@@ -312,8 +313,8 @@ func TestOnlyItsOwn(t *testing.T) {
 			t.Errorf("with %v it sees %v (%v)", labels, found, err)
 		}
 	}
-	// To copy into a container, an engine mounts all mounts of the container again, by names. Their owner could lead them to any
-	// directory of the host.
+	// A copy into a container must be refused, because an engine mounts all mounts of the container again by name for
+	// it. Their owner could lead these names to any directory of the host.
 	if _, full := any(g).(sandbox.FullEngine); full || !errors.Is(g.CopyIn(ctx, "mine", "/", nil), sandbox.ErrRefused) {
 		t.Error("the engine copies")
 	}
@@ -330,8 +331,8 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
-// TestACallerThatAsksAtOnceGetsNoMoreThanItsContainers: each of many requests counted before the others had created theirs, so an
-// agent got as many containers as it asked for at the same time.
+// TestACallerThatAsksAtOnceGetsNoMoreThanItsContainers checks the limit of containers for concurrent requests. Each
+// must count the containers that the others are creating.
 func TestACallerThatAsksAtOnceGetsNoMoreThanItsContainers(t *testing.T) {
 	const most, requests = 3, 8
 	e := &slowEngine{engine: engine{containers: map[string]sandbox.Container{}}}
@@ -362,7 +363,7 @@ func TestACallerThatAsksAtOnceGetsNoMoreThanItsContainers(t *testing.T) {
 	}
 }
 
-// slowEngine is an engine in which others get their turn while a container is being created.
+// slowEngine is an engine that lets other requests run while it creates a container.
 type slowEngine struct {
 	mu sync.Mutex
 	engine
@@ -395,7 +396,7 @@ func TestAllowsImage(t *testing.T) {
 		{"debian", "debian@sha256:0", false},
 		{"debian:12", "debian", false},
 		{"debian:1?", "debian:12", true},
-		{"debian:*", "debian@sha256:0", false}, // the engine takes the digest, and no tag then
+		{"debian:*", "debian@sha256:0", false}, // the engine uses the digest then, and ignores the tag
 		{"debian:*", "debian:12@sha256:0", false},
 		{"my/*", "my/image:12@sha256:0", false},
 		{"debian:*@sha256:0", "debian:12@sha256:0", true},
@@ -444,8 +445,8 @@ func TestOwnContainer(t *testing.T) {
 	}
 }
 
-// TestAMountOfTheContainersOwn: hinit's container had a read-only mount, and a sandbox could write there. A sandbox could also
-// read files that another mount hides.
+// TestAMountOfTheContainersOwn checks that a sandbox can't write where hinit's own container has a read-only mount, and
+// can't read files that another mount of it hides.
 func TestAMountOfTheContainersOwn(t *testing.T) {
 	root := t.TempDir()
 	if err := errors.Join(os.MkdirAll(root+"/ro/sub", 0o700), os.MkdirAll(root+"/above/secret", 0o700)); err != nil {
@@ -473,8 +474,8 @@ func TestAMountOfTheContainersOwn(t *testing.T) {
 	}
 }
 
-// TestWhatIsMadeAgain: a container that has run may have put a link on the path of a mount, unless the mount is directly below
-// the root. Such a container is made again.
+// TestWhatIsMadeAgain checks that a stopped container is made again if it may have put a link on the path of a mount.
+// It can't if the mount is directly below the root.
 func TestWhatIsMadeAgain(t *testing.T) {
 	for target, want := range map[string]bool{"/root": true, "/workspace/": true, "/a/b": false, "/root/.hermes/x": false} {
 		c := sandbox.Container{Mounts: []sandbox.Mount{{Type: "tmpfs", Target: "/x/y"}, {Type: "bind", Target: target}}}
@@ -492,8 +493,9 @@ func TestWhatIsMadeAgain(t *testing.T) {
 	}
 }
 
-// TestTheAgentBecomesRootOfTheHost has the requests by which the agent's user became root of the host: root inside with a
-// directory of the agent, and a group of the host. Each of them now gives a container with one of the three kinds of root.
+// TestTheAgentBecomesRootOfTheHost checks that requests by which the agent's user could become root of the host give
+// harmless containers, with one of the three kinds of root. The requests ask for root inside with a directory of the
+// agent, or for a group of the host.
 func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 	root := t.TempDir()
 	if err := errors.Join(os.WriteFile(filepath.Join(root, "file"), nil, 0o600), os.Mkdir(filepath.Join(root, "skills"), 0o700)); err != nil {
@@ -537,8 +539,8 @@ func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 	}
 }
 
-// TestWhichRoot: an engine that maps users separates root inside from root of the machine, and not from root in another
-// container.
+// TestWhichRoot checks for an engine that maps users that root inside is separate from root of the machine. It is not
+// separate from root in another container.
 func TestWhichRoot(t *testing.T) {
 	dir := t.TempDir()
 	for text, want := range map[string]bool{"         0          0 4294967295\n": true, "0 100000 65536\n": false, "0 1000 1\n1 100000 65536\n": false, "": false} {
@@ -558,7 +560,8 @@ func TestWhichRoot(t *testing.T) {
 	}
 }
 
-// TestRootInsideCouldNotWriteToItsWorkspace: on an engine that maps users, root inside owns no directory of the agent.
+// TestRootInsideCouldNotWriteToItsWorkspace checks that root inside can write to its workspace on an engine that maps
+// users, where it owns no directory of the agent.
 func TestRootInsideCouldNotWriteToItsWorkspace(t *testing.T) {
 	for root, want := range map[Root]os.FileMode{RootIsolated: 0o777, RootCaller: 0o755} {
 		top := t.TempDir()

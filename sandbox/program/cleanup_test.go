@@ -15,7 +15,7 @@ import (
 
 // quiet is an engine that reports a change only when the test wants it, and counts its calls.
 type quiet struct {
-	sandbox.FullEngine // every other method panics
+	sandbox.FullEngine // panics for every other method
 	mu                 sync.Mutex
 	have               []sandbox.Container
 	lists              int
@@ -29,7 +29,7 @@ func (q *quiet) Volumes(context.Context, string, map[string]string) ([]sandbox.V
 
 func (q *quiet) List(_ context.Context, labels map[string]string) ([]sandbox.Container, error) {
 	if _, ofAgents := labels[sandbox.LabelClient]; !ofAgents {
-		return nil, nil // a second list of the same scan
+		return nil, nil // the second list of the same scan
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -87,7 +87,8 @@ func keeping(t *testing.T, q *quiet) *service {
 	return h
 }
 
-// TestNothingHappens: without events the service sleeps until a sandbox is old enough to remove, and then for ever.
+// TestNothingHappens checks that the service, without events, sleeps until a sandbox is old enough to be removed, and
+// afterwards for ever.
 func TestNothingHappens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := map[string]string{"hinit-owner": "1", sandbox.LabelClient: strconv.Itoa(1<<30) + ".1"}

@@ -13,7 +13,9 @@ import (
 	"hinit/sandbox/daemon"
 )
 
-// TestRootWithoutTheService: an agent stopped the service. Then a command of root ran the agent's .profile as root of the host.
+// TestRootWithoutTheService checks that a sandbox command of root's is refused in a home of the agent, and while the
+// enabled service is not up. Otherwise an agent could stop the service, and the command would run the agent's .profile
+// as root of the host.
 func TestRootWithoutTheService(t *testing.T) {
 	testkit.NeedRoot(t)
 	dir := t.TempDir()

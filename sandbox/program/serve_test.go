@@ -15,7 +15,7 @@ import (
 	"hinit/sandbox/daemon"
 )
 
-// failing is an engine that answers once.
+// failing is an engine that answers only its first call.
 type failing struct {
 	chatty
 	asked bool
@@ -33,8 +33,8 @@ func (*failing) Inspect(context.Context, string) (sandbox.Container, error) {
 	return sandbox.Container{ID: "1"}, nil
 }
 
-// The agent's requests were refused, and no line of the log said that its user does not exist. A service whose engine failed at the
-// last moment left a socket that nothing served.
+// The log must say why all requests of the agent are refused, for example that the agent's user does not exist. A
+// service whose engine fails during the start must leave no socket.
 func TestTheLogSaysWhyTheAgentGetsNoSandbox(t *testing.T) {
 	dir := t.TempDir()
 	log, err := os.Create(dir + "/log")
@@ -55,7 +55,7 @@ func TestTheLogSaysWhyTheAgentGetsNoSandbox(t *testing.T) {
 	}
 }
 
-// An isolated gateway mounted the home of another profile into a sandbox and read it there.
+// An isolated gateway must get no sandbox. It could otherwise mount the home of another profile and read it there.
 func TestAnIsolatedProfileGetsNoSandbox(t *testing.T) {
 	testkit.NeedRoot(t)
 	if isolation.LandlockABI() < 6 {
@@ -110,7 +110,7 @@ func TestAnIsolatedProfileGetsNoSandbox(t *testing.T) {
 		{1 << 30, 12321, true, false},
 		{0, 12321, true, false},
 		{0, 12321, false, true},
-		{0, 0, true, true}, // a process of another PID namespace: in a pod the service is a sidecar
+		{0, 0, true, true}, // a process of another PID namespace, as in a pod where the service is a sidecar
 	} {
 		err := callerRule(agent, func() bool { return c.isolates })(daemon.Peer{PID: c.pid, UID: c.uid, Conn: conn})
 		if (err == nil) != c.may {

@@ -16,7 +16,7 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// TestInventedHomes: an agent that named 2,048 invented homes locked out all other profiles until a restart.
+// TestInventedHomes checks that an agent that names 2,048 invented homes does not lock out other profiles.
 func TestInventedHomes(t *testing.T) {
 	home := t.TempDir()
 	h := &service{
@@ -43,7 +43,7 @@ func TestInventedHomes(t *testing.T) {
 	if _, _, err := ask(home + "/profiles/invented"); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "there is no home") {
 		t.Errorf("an invented home: %v", err)
 	}
-	// The same with homes that the agent has made.
+	// The same must hold for homes that the agent has made.
 	for i := range maxTenants + 50 {
 		claimed := filepath.Join(home, "profiles", "p"+strconv.Itoa(i))
 		if err := os.MkdirAll(claimed, 0o700); err != nil {
@@ -63,7 +63,8 @@ func TestInventedHomes(t *testing.T) {
 	}
 }
 
-// TestTooManyCommands: the commands of a profile, of a user and of all users have a limit. Commands of root have none.
+// TestTooManyCommands checks the limits of commands of a profile, of a user and of all users. Commands of root must
+// have no limit.
 func TestTooManyCommands(t *testing.T) {
 	busy := func(profile string, uid uint32, n int) map[tenantKey]*tenant {
 		return map[tenantKey]*tenant{{uid, profile, false}: {requests: n}, {7, "other", false}: {requests: 200}, {7, "x", true}: {requests: 50}}
@@ -87,7 +88,7 @@ func TestTooManyCommands(t *testing.T) {
 	}
 }
 
-// refusing is an engine that makes no container.
+// refusing is an engine that refuses to make a container.
 type refusing struct{ quiet }
 
 func (*refusing) Create(context.Context, sandbox.Spec) (string, error) {
@@ -98,8 +99,8 @@ func (*refusing) Info(context.Context) (sandbox.Info, error) { return sandbox.In
 
 func (*refusing) Image(context.Context, string) (sandbox.Image, error) { return sandbox.Image{}, nil }
 
-// TestRefusedSandboxesFillNoDirectory has a caller that names a new task with each command. Each made three directories in the service's
-// state, as root and before the policy looked.
+// TestRefusedSandboxesFillNoDirectory checks that a refused request makes no directories in the service's state. A
+// caller can name a new task with each command.
 func TestRefusedSandboxesFillNoDirectory(t *testing.T) {
 	h := &service{
 		engine: &refusing{}, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), log: t.Logf, tenants: map[tenantKey]*tenant{},
