@@ -220,7 +220,8 @@ func (m *Manager) checkTakeover(service, profile string, exit *supervisor.Exit, 
 	}
 }
 
-// wasTakenOver reports whether another instance has taken over from the run that ended with exit.
+// wasTakenOver reports whether another process of the agent, which hinit did not start, has replaced the run that ended with
+// this exit.
 func (m *Manager) wasTakenOver(profile string, exit *supervisor.Exit) bool {
 	return m.Store.WasTakenOver(profile, exit.PID, exit.At.Add(-exit.Uptime))
 }

@@ -107,7 +107,7 @@ func (r *preparation) finishBoot(started func() (*bootProgram, error), report *b
 	return nil
 }
 
-// handleMessage handles one message of the boot program.
+// handleMessage logs, stores or answers one message of the boot program. An error ends the preparation.
 func (r *preparation) handleMessage(m boot.Message) error {
 	switch {
 	case m.Line != nil:
