@@ -223,18 +223,6 @@ func (s *selection) names() (names []string, left bool) {
 	return names, s.dropped
 }
 
-// NameProblem says why a directory in profiles/ with this name can't be a profile. It returns nil for a valid name. Unlike the
-// command line, which allows 64 characters, it allows longer names, because older agents made them.
-func NameProblem(name string) error {
-	switch name {
-	case Default:
-		return nameError(name, "the name belongs to the root profile")
-	case "hermes", "test", "tmp", "root", "sudo":
-		return nameError(name, "the name is reserved")
-	}
-	return ValidServiceName(name)
-}
-
 const envFile = ".env"
 
 // Info is one profile in the result of [Store.List].

@@ -43,6 +43,18 @@ func ValidServiceName(name string) error {
 	return nil
 }
 
+// NameProblem says why a directory in profiles/ with this name can't be a profile. It returns nil for a valid name. Unlike the
+// command line, which allows 64 characters, it allows longer names, because older agents made them.
+func NameProblem(name string) error {
+	switch name {
+	case Default:
+		return nameError(name, "the name belongs to the root profile")
+	case "hermes", "test", "tmp", "root", "sudo":
+		return nameError(name, "the name is reserved")
+	}
+	return ValidServiceName(name)
+}
+
 // SlotName returns the name of the slot of a profile's gateway: "gateway-" and the name of the profile.
 func SlotName(profile string) string { return slotPrefix + profile }
 

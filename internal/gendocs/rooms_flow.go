@@ -88,7 +88,7 @@ var parts = []struct {
 		{"internal/tuning", "limits.go", "Which limits does PID 1 raise or warn about?"},
 	}},
 	{"Output becomes logs", []roomEntry{
-		{"logrotate", "pump.go", "How does a line get to the console (console.go) and to the file (file.go)? What prunes files (retention.go)?"},
+		{"logrotate", "pump.go", "How are lines split (lines.go), and how do they get to the console (console.go) and to the file (file.go)? What prunes files (retention.go)?"},
 		{"logrotate/reader", "history.go", "How do commands read and follow logs?"},
 		{"logrotate/archive", "", "How are rotated files named?"},
 		{"logrotate/gzipped", "", "How does a log ask for compression?"},
@@ -97,7 +97,7 @@ var parts = []struct {
 		{"internal/forward", "forward.go", "How do logs and events reach a collector?"},
 	}},
 	{"Clients ask", []roomEntry{
-		{"internal/control", "routes.go", "Which routes exist, and who may use them (access.go)?"},
+		{"internal/control", "routes.go", "Which routes exist, who may use them, and how many connections may be open (access.go)?"},
 		{"internal/control/show", "verdict.go", "Which services are in trouble? How does the status look (status.go)?"},
 		{"client", "status.go", "Which JSON do requests and answers have (wire.go)?"},
 		{"client/dial", "dial.go", "How does a command find the socket and send a request?"},
@@ -130,7 +130,7 @@ var parts = []struct {
 		{"internal/s6/formats", "svc.go", "Which texts and files does s6 use?"},
 	}},
 	{"The task board", []roomEntry{
-		{"kanban", "dispatch.go", "How is a task claimed (claim.go), started (spawn.go), given up (running.go) and finished (finish.go)?"},
+		{"kanban", "dispatch.go", "How is a task claimed and released (claim.go), started (spawn.go), given up (attempts.go) and finished (finish.go)?"},
 		{"kanban/cli", "cli.go", "How do the commands of hinit kanban work?"},
 		{"kanban/cli/runner", "runner.go", "How does the dispatcher start a worker by PID 1?"},
 		{"kanban/cli/serve", "serve.go", "When does the dispatcher make a pass?"},

@@ -325,8 +325,8 @@ func (m *manager) confirm(question string) (bool, error) {
 	return answer == "y" || answer == "yes", nil
 }
 
-// profileRow describes a profile, for --json and for the list. For a deleted profile it has the values from before, without the
-// gateway.
+// profileRow describes one profile in the output of `hinit profile … --json`, and in a row of `hinit profile list`. For a deleted
+// profile it has the values from before, without the gateway.
 type profileRow struct {
 	Name    string `json:"name"`
 	Home    string `json:"home"`                // directory of the profile
