@@ -33,10 +33,10 @@ const (
 )
 
 // source is where the lines of one service, or of the init itself, enter one console. console.mu guards the fields, except masker
-// (guarded by masking) and those that never change: the names, lost and secrets.
+// (guarded by masking) and those that never change: the names, droppedTotal and secrets.
 type source struct {
 	name, profile, file string
-	lost                *atomic.Uint64 // counter of dropped lines in the log's statistics
+	droppedTotal        *atomic.Uint64 // counter of dropped lines in the log's statistics
 
 	secrets *atomic.Pointer[redact.Secrets] // values to mask; nil: none
 	masking sync.Mutex                      // guards masker; the search for secrets takes too long to hold console.mu
@@ -89,7 +89,7 @@ type console struct {
 	pumps        []*waiter // pumps that wait for room, in the order of arrival
 	noWaiting    bool      // true while pumps must not wait, because the Set is being frozen or closed
 	withDropped  []*source // sources whose dropped lines were not yet reported in a notice
-	dead         bool      // the stream has failed for good, for example with EPIPE; lines for it are dropped
+	failed       bool      // the stream has failed for good, for example with EPIPE; lines for it are dropped
 	closing      bool
 	drainWaiters []chan struct{} // channels that whenWritten has returned and that are still open
 	stamp        []byte          // current time for JSON lines, formatted once for each batch
@@ -107,7 +107,7 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	// reader (os/signal, "SIGPIPE").
 	raw, err := f.SyscallConn()
 	if err != nil { // f is nil or closed
-		c.dead = true
+		c.failed = true
 		close(c.done)
 		return c
 	}
@@ -133,8 +133,8 @@ func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, must bool
 
 // addLines is enqueue without the masking of secrets. The caller holds mu.
 func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
-	if c.dead || c.closing {
-		src.lost.Add(uint64(bytes.Count(chunk, []byte{'\n'})))
+	if c.failed || c.closing {
+		src.droppedTotal.Add(uint64(bytes.Count(chunk, []byte{'\n'})))
 		return nil
 	}
 	must = must || c.noWaiting || c.stalled()
@@ -156,7 +156,7 @@ func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, must boo
 		}
 		n := bytes.Count(chunk, []byte{'\n'})
 		src.dropped += int64(n)
-		src.lost.Add(uint64(n))
+		src.droppedTotal.Add(uint64(n))
 	}
 	return nil
 }
@@ -257,7 +257,7 @@ func (c *console) whenWritten() <-chan struct{} {
 // closeDrained closes the channels that whenWritten has returned, if the queue is empty or the stream has failed. The caller holds
 // mu.
 func (c *console) closeDrained() {
-	if !c.dead && c.waiting > 0 {
+	if !c.failed && c.waiting > 0 {
 		return
 	}
 	for _, done := range c.drainWaiters {
@@ -276,7 +276,7 @@ func (c *console) nextBlock() *block {
 			c.addNotices()
 		}
 		switch {
-		case c.dead:
+		case c.failed:
 			return nil
 		case len(c.queue) > 0:
 			b := c.queue[0]
@@ -399,7 +399,7 @@ func (c *console) wakePumps() {
 	left := c.pumps[:0]
 	for _, w := range c.pumps {
 		src := w.source
-		if c.dead || c.closing || c.noWaiting || src.mustNotWait || src.dropped == 0 && c.queueSpace(src, false) >= need {
+		if c.failed || c.closing || c.noWaiting || src.mustNotWait || src.dropped == 0 && c.queueSpace(src, false) >= need {
 			close(w.woken)
 			continue
 		}

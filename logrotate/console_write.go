@@ -114,7 +114,7 @@ func (c *console) writeAll(fd uintptr) {
 // handleResult handles the result of writing block b. It counts the lines that were not written. After a permanent error (EPIPE, EIO,
 // EBADF) the console drops all lines. Any other error is reported when it begins and when it ends.
 func (c *console) handleResult(b *block, err error) {
-	countLost := func(src *source, lines int) { src.lost.Add(uint64(lines)) }
+	countLost := func(src *source, lines int) { src.droppedTotal.Add(uint64(lines)) }
 	b.countLines(len(b.data)-len(c.writing), countLost)
 	switch {
 	case err == nil:
@@ -127,7 +127,7 @@ func (c *console) handleResult(b *block, err error) {
 		for _, b := range c.queue {
 			b.countLines(0, countLost)
 		}
-		c.dead, c.queue, c.withDropped = true, nil, nil
+		c.failed, c.queue, c.withDropped = true, nil, nil
 		c.wakePumps()
 		c.closeDrained()
 		c.mu.Unlock()

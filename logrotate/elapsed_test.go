@@ -36,7 +36,7 @@ func TestTheLogOfARemovedProfileIsNotWrittenAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.mu.Lock()
-	f.fault, f.kept = os.ErrPermission, []byte("one\n") // the timer fires before leave
+	f.fault, f.keptLines = os.ErrPermission, []byte("one\n") // the timer fires before leave
 	f.mu.Unlock()
 	f.onRetryTimer()
 	if _, err := os.Stat(path); err == nil || f.fd >= 0 {

@@ -54,8 +54,8 @@ type file struct {
 	fault error // why the file can't be written; nil while it can
 	// time of the last attempt to write during the fault
 	lastAttempt time.Time
-	kept        []byte // formatted lines that wait in memory for the end of the fault
-	lost        int64  // number of lines lost because kept was full; all of them came after the lines in kept
+	keptLines   []byte // formatted lines that wait in memory for the end of the fault
+	lostLines   int64  // number of lines lost because keptLines was full; all of them came after these lines
 	timer       *time.Timer
 }
 
@@ -263,17 +263,17 @@ func (f *file) closeFile() {
 // keepLines keeps lines in memory until the fault is over. Once a line doesn't fit, it only counts that line and all later lines,
 // so that the log has one gap.
 func (f *file) keepLines(p []byte) {
-	if f.lost == 0 {
+	if f.lostLines == 0 {
 		fit := p
-		f.kept = f.set.memoryBudget.grow(f.kept, len(f.kept)+len(p), keptOutsideBudget, keepLimit)
-		if room := cap(f.kept) - len(f.kept); len(p) > room {
+		f.keptLines = f.set.memoryBudget.grow(f.keptLines, len(f.keptLines)+len(p), keptOutsideBudget, keepLimit)
+		if room := cap(f.keptLines) - len(f.keptLines); len(p) > room {
 			fit = p[:bytes.LastIndexByte(p[:max(room, 0)], '\n')+1]
 		}
-		f.kept = append(f.kept, fit...)
+		f.keptLines = append(f.keptLines, fit...)
 		p = p[len(fit):]
 	}
 	n := bytes.Count(p, []byte{'\n'})
-	f.lost += int64(n)
+	f.lostLines += int64(n)
 	f.losses.Add(uint64(n))
 }
 
@@ -310,13 +310,13 @@ func (f *file) onRetryTimer() {
 func (f *file) retry(now time.Time) {
 	f.lastAttempt = now
 	f.checked = time.Time{}
-	n, err := f.writeFormatted(f.kept, now)
-	f.kept = f.kept[:copy(f.kept, f.kept[n:])]
+	n, err := f.writeFormatted(f.keptLines, now)
+	f.keptLines = f.keptLines[:copy(f.keptLines, f.keptLines[n:])]
 	switch {
 	case err != nil:
-	case f.lost > 0:
+	case f.lostLines > 0:
 		prefix := f.stamp.format(now)
-		_, err = f.writeFormatted(fmt.Appendf(nil, "%s[hinit] %d lines lost here: %s\n", prefix[:], f.lost, systemErrorText(f.fault)), now)
+		_, err = f.writeFormatted(fmt.Appendf(nil, "%s[hinit] %d lines lost here: %s\n", prefix[:], f.lostLines, systemErrorText(f.fault)), now)
 	default:
 		err = f.prepare(now) // nothing to write, so only check that the file is writable
 	}
@@ -326,8 +326,8 @@ func (f *file) retry(now time.Time) {
 		return
 	}
 	lost := "no line was lost"
-	if f.lost > 0 {
-		lost = fmt.Sprintf("%d lines were lost", f.lost)
+	if f.lostLines > 0 {
+		lost = fmt.Sprintf("%d lines were lost", f.lostLines)
 	}
 	f.clearFault()
 	f.lastErr.Store(nil)
@@ -336,8 +336,8 @@ func (f *file) retry(now time.Time) {
 
 // clearFault drops the fault and the kept lines, and returns their memory to the budget.
 func (f *file) clearFault() {
-	f.set.memoryBudget.free(f.kept, keptOutsideBudget)
-	f.fault, f.kept, f.lost = nil, nil, 0
+	f.set.memoryBudget.free(f.keptLines, keptOutsideBudget)
+	f.fault, f.keptLines, f.lostLines = nil, nil, 0
 }
 
 // freeKept returns the memory of the kept lines when no Log uses the file any more.
@@ -367,7 +367,7 @@ func (f *file) finish() error {
 		return nil
 	}
 	return fmt.Errorf("cannot write the last %d lines of %q: %w",
-		int64(bytes.Count(f.kept, []byte{'\n'}))+f.lost, f.service, f.fault)
+		int64(bytes.Count(f.keptLines, []byte{'\n'}))+f.lostLines, f.service, f.fault)
 }
 
 // markComplete sets completeBit on the file, or clears it if done is false. s6-log, if it ever takes over the volume, appends to a

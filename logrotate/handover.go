@@ -218,7 +218,7 @@ func (l *Log) export(runs []handedRun) handedLog {
 	}
 	l.limiter.mu.Lock()
 	defer l.limiter.mu.Unlock()
-	out.Suppressed, out.SuppressedLimit = l.limiter.suppressed, l.limiter.limit
+	out.Suppressed, out.SuppressedLimit = l.limiter.suppressed, l.limiter.exceededRate
 	return out
 }
 
@@ -231,7 +231,7 @@ func (r *run) exportTail() []string {
 // export returns the state of the stream for the new program. A pump that is not parked may be changing the unfinished line, so
 // missingText takes its place.
 func (s *stream) export(parked bool) handedStream {
-	out := handedStream{Index: s.index, Pipe: s.file, Carry: []byte(missingText), Cont: s.lines.cont}
+	out := handedStream{Index: s.index, Pipe: s.file, Carry: []byte(missingText), Cont: s.lines.continued}
 	if s.direct >= 0 { // s.file is closed; duplicate s.direct, because an os.File closes its descriptor
 		if fd, err := unix.FcntlInt(uintptr(s.direct), unix.F_DUPFD_CLOEXEC, 3); err == nil {
 			out.Pipe = os.NewFile(uintptr(fd), s.file.Name())
@@ -250,7 +250,7 @@ const missingText = "[hinit] lines may be missing here, hinit had a fault; what 
 func (f *file) export() handedFile {
 	out := handedFile{Path: f.path, Limits: *f.limits.Load(), Losses: f.losses.Load()}
 	if f.fault != nil {
-		out.Fault, out.Kept, out.Lost = f.fault.Error(), f.kept, f.lost
+		out.Fault, out.Kept, out.Lost = f.fault.Error(), f.keptLines, f.lostLines
 	}
 	return out
 }
@@ -304,7 +304,7 @@ func (s *Set) TakeOver(h *Handover) error {
 // resume restores the counters and the runs of the log. It returns the streams of these runs, whose pumps the caller must start.
 func (l *Log) resume(in handedLog) ([]*stream, error) {
 	l.limiter.rate.Store(in.Rate)
-	l.limiter.suppressed, l.limiter.limit = in.Suppressed, in.SuppressedLimit
+	l.limiter.suppressed, l.limiter.exceededRate = in.Suppressed, in.SuppressedLimit
 	l.limiter.active.Store(in.Suppressed != [2]int64{})
 	l.counters.lines.Add(in.Lines)
 	l.counters.bytes.Add(in.Bytes)
@@ -349,8 +349,8 @@ func resumeStream(r *run, in handedStream) (*stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.lines.carry, s.lines.cont = in.Carry, in.Cont
-	s.lines.room.charge(in.Carry, carryOutsideBudget)
+	s.lines.carry, s.lines.continued = in.Carry, in.Cont
+	s.lines.budget.charge(in.Carry, carryOutsideBudget)
 	s.resize(readSize) // the pipe may still have the size for a flood
 	return s, nil
 }
@@ -370,7 +370,7 @@ func (s *Set) resumeFile(in handedFile) {
 	f.limits.Store(&limits)
 	f.losses.Store(in.Losses)
 	if in.Fault != "" {
-		f.fault, f.lastAttempt, f.kept, f.lost = errors.New(in.Fault), time.Now(), in.Kept, in.Lost
+		f.fault, f.lastAttempt, f.keptLines, f.lostLines = errors.New(in.Fault), time.Now(), in.Kept, in.Lost
 		s.memoryBudget.charge(in.Kept, keptOutsideBudget)
 		f.recordError(f.fault)
 		f.scheduleRetry()
@@ -387,7 +387,7 @@ func (c *console) addUnsentNotices(s *Set, lines map[string]int64, stream int) {
 		s.mu.Lock()
 		l := s.logs[name]
 		s.mu.Unlock()
-		src := &source{name: name, profile: name, lost: new(atomic.Uint64)}
+		src := &source{name: name, profile: name, droppedTotal: new(atomic.Uint64)}
 		if l != nil {
 			src = &l.sources[stream]
 		}

@@ -14,10 +14,10 @@ const (
 
 // lines divides the bytes of one stream into complete lines. An unfinished line waits in carry for its rest.
 type lines struct {
-	room  *bufferBudget // shared budget for the part of carry above carryOutsideBudget
-	max   int           // longest line that is not split, without its newline
-	carry []byte        // the unfinished line; nil for none
-	cont  bool          // the next byte continues a line whose first pieces are already returned
+	budget    *bufferBudget // shared budget for the part of carry above carryOutsideBudget
+	max       int           // longest line that is not split, without its newline
+	carry     []byte        // the unfinished line; nil for none
+	continued bool          // the next byte continues a line whose first pieces are already returned
 }
 
 // carryOutsideBudget is the number of bytes of each carry that don't count against the shared budget. A larger carry is freed as
@@ -42,7 +42,7 @@ func (l *lines) feed(buf []byte, n int) []byte {
 		cut = len(l.carry) + last + 1
 	}
 	whole, rest := all[:cut], all[cut:]
-	if !l.cont && len(rest) <= l.max && !l.tooLong(whole) && l.growCarry(len(rest)) {
+	if !l.continued && len(rest) <= l.max && !l.tooLong(whole) && l.growCarry(len(rest)) {
 		l.keepCarry(rest)
 		return whole
 	}
@@ -53,7 +53,7 @@ func (l *lines) feed(buf []byte, n int) []byte {
 // input may follow.
 func (l *lines) takeUnfinished() []byte {
 	if len(l.carry) == 0 {
-		l.cont = false
+		l.continued = false
 		return nil
 	}
 	return l.split(append(l.carry, '\n'), nil)
@@ -61,14 +61,14 @@ func (l *lines) takeUnfinished() []byte {
 
 // growCarry gives carry room for n bytes, if the budget allows it. It reports whether it has the room.
 func (l *lines) growCarry(n int) bool {
-	l.carry = l.room.grow(l.carry, n, carryOutsideBudget, l.max)
+	l.carry = l.budget.grow(l.carry, n, carryOutsideBudget, l.max)
 	return n <= cap(l.carry)
 }
 
 // keepCarry makes rest the unfinished line. The caller has made room for it with growCarry.
 func (l *lines) keepCarry(rest []byte) {
 	if len(rest) == 0 || cap(l.carry) > carryOutsideBudget && len(rest) <= carryOutsideBudget {
-		l.room.free(l.carry, carryOutsideBudget)
+		l.budget.free(l.carry, carryOutsideBudget)
 		l.carry = nil
 	}
 	if len(rest) > 0 {
@@ -98,7 +98,7 @@ func (l *lines) split(whole, rest []byte) []byte {
 		line := l.splitLong(&out, whole[:i], l.max)
 		out = append(l.begin(out), line...)
 		out = append(out, '\n')
-		l.cont = false
+		l.continued = false
 		whole = whole[i+1:]
 	}
 	if rest = l.splitLong(&out, rest, l.max); !l.growCarry(len(rest)) {
@@ -120,14 +120,14 @@ func (l *lines) splitLong(out *[]byte, line []byte, limit int) []byte {
 		}
 		*out = append(l.begin(*out), line[:cut]...)
 		*out = append(*out, SplitEnd+"\n"...)
-		l.cont = true
+		l.continued = true
 		line = line[cut:]
 	}
 	return line
 }
 
 func (l *lines) begin(out []byte) []byte {
-	if l.cont {
+	if l.continued {
 		out = append(out, SplitBegin...)
 	}
 	return out

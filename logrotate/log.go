@@ -175,7 +175,7 @@ func newStream(r *run, index int, pipe *os.File) (*stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &stream{run: r, index: index, direct: -1, file: pipe, raw: raw, lines: lines{room: &r.log.set.memoryBudget, max: r.log.set.opts.MaxLine}}
+	s := &stream{run: r, index: index, direct: -1, file: pipe, raw: raw, lines: lines{budget: &r.log.set.memoryBudget, max: r.log.set.opts.MaxLine}}
 	s.ready = s.read
 	return s, nil
 }

@@ -21,13 +21,13 @@ type limiter struct {
 	writeLines  func(stream int, chunk []byte)
 	recordDelay time.Duration // time from the last suppressed line to the record, if no other line comes
 
-	mu         sync.Mutex  // guards the fields below; never held across I/O
-	timer      *time.Timer // writes the record after recordDelay; nil before the first suppressed line
-	since      time.Time   // start of the second in which lines are being counted
-	admitted   int64       // lines admitted in this second
-	suppressed [2]int64    // suppressed lines that the next record must report, by stream
-	limit      int64       // the rate that was exceeded, which the record names
-	last       time.Time   // time of the last suppressed line
+	mu             sync.Mutex  // guards the fields below; never held across I/O
+	timer          *time.Timer // writes the record after recordDelay; nil before the first suppressed line
+	secondStart    time.Time   // start of the second in which lines are being counted
+	admitted       int64       // lines admitted in this second
+	suppressed     [2]int64    // suppressed lines that the next record must report, by stream
+	exceededRate   int64       // the rate that was exceeded, which the record names
+	lastSuppressed time.Time   // time of the last suppressed line
 }
 
 // writeAllowed writes the lines of chunk that the rate allows, after the record about earlier suppressed lines. It returns the
@@ -62,7 +62,7 @@ func (l *limiter) writeRecord(stream int) {
 // the timer instead. The sinks are still open, because a stream with suppressed lines is still being read.
 func (l *limiter) timerFired() {
 	l.mu.Lock()
-	wait := l.recordDelay - time.Since(l.last)
+	wait := l.recordDelay - time.Since(l.lastSuppressed)
 	if wait > 0 && l.suppressed != [2]int64{} {
 		l.timer.Reset(wait)
 	}
@@ -81,8 +81,8 @@ func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken 
 	rate := l.rate.Load()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if now.Sub(l.since) >= time.Second {
-		l.since, l.admitted = now, 0
+	if now.Sub(l.secondStart) >= time.Second {
+		l.secondStart, l.admitted = now, 0
 	}
 	rest := chunk
 	for len(rest) > 0 && (rate <= 0 || l.admitted < rate) {
@@ -94,7 +94,7 @@ func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken 
 		record = l.makeRecord(stream)
 	}
 	if len(rest) > 0 {
-		l.limit, l.last = rate, now
+		l.exceededRate, l.lastSuppressed = rate, now
 		if l.timer == nil {
 			l.timer = time.AfterFunc(l.recordDelay, guard.Func("reporting suppressed lines", l.timerFired))
 		} else if l.suppressed == [2]int64{} {
@@ -112,7 +112,7 @@ func (l *limiter) makeRecord(stream int) []byte {
 	if l.suppressed[stream] == 0 {
 		return nil
 	}
-	text := fmt.Appendf(nil, "[hinit] suppressed %d lines here: there were more than %d a second\n", l.suppressed[stream], l.limit)
+	text := fmt.Appendf(nil, "[hinit] suppressed %d lines here: there were more than %d a second\n", l.suppressed[stream], l.exceededRate)
 	l.suppressed[stream] = 0
 	l.active.Store(l.suppressed != [2]int64{})
 	return text

@@ -80,7 +80,7 @@ func (s *Set) Open(name, profile, file string) *Log {
 	l := &Log{set: s, name: name, profile: profile, path: file}
 	l.limiter.writeLines, l.limiter.recordDelay = l.writeToSinks, s.opts.period
 	for i := range l.sources {
-		l.sources[i] = source{name: name, profile: profile, file: file, lost: &l.counters.consoleDropped, secrets: &l.secrets}
+		l.sources[i] = source{name: name, profile: profile, file: file, droppedTotal: &l.counters.consoleDropped, secrets: &l.secrets}
 	}
 	if file != "" {
 		l.file = s.useFile(l)
@@ -185,7 +185,7 @@ func (s *Set) removeStream(st *stream) {
 // complete lines; a missing last newline is added. Write never blocks or fails: lines without room in the queue are dropped, and a
 // notice counts them. In the modes Prefixed and JSON, the lines appear under the profile "hinit".
 func (s *Set) Console(stream int) io.Writer {
-	return &initWriter{console: s.consoles[stream-1], source: &source{name: "hinit", profile: "hinit", lost: new(atomic.Uint64), secrets: new(atomic.Pointer[redact.Secrets])}}
+	return &initWriter{console: s.consoles[stream-1], source: &source{name: "hinit", profile: "hinit", droppedTotal: new(atomic.Uint64), secrets: new(atomic.Pointer[redact.Secrets])}}
 }
 
 // Sync waits until all lines in the queues of the consoles are written, or until ctx ends.

@@ -39,7 +39,7 @@ func TestStampFollowsTimeZone(t *testing.T) {
 
 // cutAll feeds input to a new cutter in pieces and returns the whole output.
 func cutAll(input []byte, limit int, piece func() int) []byte {
-	l := lines{room: new(bufferBudget), max: limit}
+	l := lines{budget: new(bufferBudget), max: limit}
 	buf := make([]byte, limit+readSize)
 	var out []byte
 	for len(input) > 0 {
@@ -99,7 +99,7 @@ func TestLinesSplitOnlyWhatIsTooLong(t *testing.T) {
 }
 
 func TestLinesKeepNoEmptyCarry(t *testing.T) {
-	l := lines{room: new(bufferBudget), max: 256}
+	l := lines{budget: new(bufferBudget), max: 256}
 	buf := make([]byte, 256+readSize)
 	for _, text := range []string{"begin", " end\n"} {
 		l.feed(buf, copy(buf[256:], text))

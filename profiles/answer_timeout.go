@@ -92,7 +92,7 @@ type attempt struct {
 	beats       atomic.Int64 // directories that fn has begun to examine
 	examinedDir string       // directory that fn is examining
 	abandoned   bool         // examineEach has returned without waiting for fn
-	over        bool
+	ended       bool
 }
 
 // examine is the progress function of the attempt.
@@ -118,7 +118,7 @@ func (a *attempt) silentError() error {
 func (a *attempt) giveUp(beats int64) bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
-	if a.over || a.beats.Load() != beats {
+	if a.ended || a.beats.Load() != beats {
 		return false
 	}
 	a.abandoned = true
@@ -133,7 +133,7 @@ func (a *attempt) giveUp(beats int64) bool {
 func (a *attempt) recordEnd() {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
-	a.over = true
+	a.ended = true
 	if a.abandoned {
 		a.store.hangingCalls--
 		delete(a.store.silent, a.examinedDir)

@@ -382,11 +382,11 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 	data = encodeObject(members)
 	err = d.Replace(rel, data, fsutil.ReplaceOptions{Mode: mode, KeepMode: true, SyncNameLater: how == syncLater, Confirm: func(now fs.FileInfo) error {
 		if same := (now == nil) == (info == nil) && (now == nil || stampOf(now) == stampOf(info)); !same && !force {
-			return errChanged
+			return errFileChanged
 		}
 		return nil
 	}})
-	if errors.Is(err, errChanged) {
+	if errors.Is(err, errFileChanged) {
 		return false, nil
 	}
 	if isDiskFull(err) && writeOverReserve(d, filepath.Dir(rel), rel, data, mode) == nil {
@@ -395,8 +395,8 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 	return err == nil, err
 }
 
-// errChanged means that another program has written the file since it was read.
-var errChanged = errors.New("it has changed meanwhile")
+// errFileChanged means that another program has written the file since it was read.
+var errFileChanged = errors.New("it has changed meanwhile")
 
 // homeExists returns [ErrNotExist] if home is missing or no directory, and another error if it is a symbolic link.
 func homeExists(d *fsutil.Dir, home string) error {

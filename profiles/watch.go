@@ -50,11 +50,11 @@ type WatchOptions struct {
 //
 // One goroutine does all scans, one disk operation at a time.
 type Watcher struct {
-	store   *Store
-	options WatchOptions
-	asked   chan request
-	wake    chan struct{} // wakes the goroutine after Interest was called; capacity 1
-	done    chan struct{}
+	store    *Store
+	options  WatchOptions
+	requests chan request
+	wake     chan struct{} // wakes the goroutine after Interest was called; capacity 1
+	done     chan struct{}
 
 	mu          sync.Mutex // guards the fields in this group; never held during disk operations
 	interest    map[string]Hash
@@ -95,9 +95,9 @@ type pending struct {
 	changedHomes map[string]bool // profiles whose homes must be scanned
 	changedNames map[string]bool // names in profiles/ that have changed
 	scanAllNext  bool
-	soon         bool      // an early scan is due, see WatchOptions.SettleEarly
-	first        time.Time // time of the first notification since the last scan; zero if there was none
-	due          time.Time // when to scan because of notifications
+	earlyScan    bool      // an early scan is due, see WatchOptions.SettleEarly
+	firstNotice  time.Time // time of the first notification since the last scan; zero if there was none
+	scanAt       time.Time // when to scan because of notifications
 	nextPoll     time.Time
 }
 
@@ -137,7 +137,7 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	w := &Watcher{
 		store:    s,
 		options:  o,
-		asked:    make(chan request, 64), // while 64 requests wait, other callers block
+		requests: make(chan request, 64), // while 64 requests wait, other callers block
 		wake:     make(chan struct{}, 1),
 		done:     make(chan struct{}),
 		interest: make(map[string]Hash), interestNew: make(map[string]bool),
@@ -170,7 +170,7 @@ func (w *Watcher) Find(ctx context.Context, profile string) error {
 // requestScan asks the watcher's goroutine to scan one profile, or all profiles if profile is "", and waits for the end of the
 // scan.
 func (w *Watcher) requestScan(ctx context.Context, profile string) error {
-	asked, reply := w.asked, make(chan error, 1)
+	asked, reply := w.requests, make(chan error, 1)
 	for {
 		select {
 		case asked <- request{profile, reply}:
@@ -230,7 +230,7 @@ func (w *Watcher) run(ctx context.Context) {
 			w.markAll()
 		case <-w.wake:
 			w.scanInputs(ctx)
-		case r := <-w.asked:
+		case r := <-w.requests:
 			w.answerRequests(ctx, r)
 		case <-time.After(time.Until(w.deadline())):
 		}
@@ -249,8 +249,8 @@ func (w *Watcher) run(ctx context.Context) {
 // answerRequests does one scan for all waiting requests and answers them.
 func (w *Watcher) answerRequests(ctx context.Context, first request) {
 	asked, all := []request{first}, first.profile == ""
-	for len(w.asked) > 0 { // only this goroutine receives
-		r := <-w.asked
+	for len(w.requests) > 0 { // only this goroutine receives
+		r := <-w.requests
 		asked, all = append(asked, r), all || r.profile == ""
 	}
 	var err error
@@ -265,12 +265,12 @@ func (w *Watcher) answerRequests(ctx context.Context, first request) {
 	}
 }
 
-func (w *Watcher) isDue(now time.Time) bool { return !w.first.IsZero() && !now.Before(w.due) }
+func (w *Watcher) isDue(now time.Time) bool { return !w.firstNotice.IsZero() && !now.Before(w.scanAt) }
 
 // deadline returns when the watcher must scan next, for a notification or a poll.
 func (w *Watcher) deadline() time.Time {
-	if !w.first.IsZero() && (w.scanAllNext || w.due.Before(w.nextPoll)) {
-		return w.due
+	if !w.firstNotice.IsZero() && (w.scanAllNext || w.scanAt.Before(w.nextPoll)) {
+		return w.scanAt
 	}
 	return w.nextPoll
 }
@@ -279,22 +279,22 @@ func (w *Watcher) deadline() time.Time {
 // full scan never before notBefore.
 func (w *Watcher) scheduleScan(after time.Duration) {
 	now := time.Now()
-	if w.first.IsZero() {
-		w.first = now
+	if w.firstNotice.IsZero() {
+		w.firstNotice = now
 	}
-	w.due = now.Add(after)
-	if latest := w.first.Add(w.options.MaxSettle); latest.Before(w.due) {
-		w.due = latest
+	w.scanAt = now.Add(after)
+	if latest := w.firstNotice.Add(w.options.MaxSettle); latest.Before(w.scanAt) {
+		w.scanAt = latest
 	}
-	if w.scanAllNext && w.due.Before(w.notBefore) {
-		w.due = w.notBefore
+	if w.scanAllNext && w.scanAt.Before(w.notBefore) {
+		w.scanAt = w.notBefore
 	}
 }
 
 // clearPending forgets the notifications so far, at the beginning of a scan that will see their changes.
 func (w *Watcher) clearPending() {
-	w.first = time.Time{}
-	w.scanAllNext, w.soon = false, false
+	w.firstNotice = time.Time{}
+	w.scanAllNext, w.earlyScan = false, false
 	clear(w.changedHomes)
 	clear(w.changedNames)
 }
@@ -332,7 +332,7 @@ func (w *Watcher) markChanged(ev watch.Event) {
 		switch {
 		case file == w.store.marker, file == stateFile && ev.Has(watch.Create) && w.isQuiet(name):
 			w.scheduleSoon()
-		case !w.soon: // an early scan, if one is scheduled, handles this change, too
+		case !w.earlyScan: // an early scan, if one is scheduled, handles this change, too
 			w.scheduleScan(w.options.Settle)
 		}
 	}
@@ -351,7 +351,7 @@ func (w *Watcher) markAll() {
 
 // scheduleSoon schedules a scan after [WatchOptions].SettleEarly.
 func (w *Watcher) scheduleSoon() {
-	w.soon = true
+	w.earlyScan = true
 	w.scheduleScan(w.options.SettleEarly)
 }
 

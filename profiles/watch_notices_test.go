@@ -66,8 +66,8 @@ func TestMark(t *testing.T) {
 			if len(w.changedNames) > 0 != (tt.fresh != "") || tt.fresh != "" && !w.changedNames[tt.fresh] {
 				t.Errorf("new %v", w.changedNames)
 			}
-			if w.first.IsZero() == (tt.all || tt.dirty != "" || tt.fresh != "") {
-				t.Errorf("a look is due: %t", !w.first.IsZero())
+			if w.firstNotice.IsZero() == (tt.all || tt.dirty != "" || tt.fresh != "") {
+				t.Errorf("a look is due: %t", !w.firstNotice.IsZero())
 			}
 		})
 	}
@@ -78,13 +78,13 @@ func TestSettle(t *testing.T) {
 	w := &Watcher{options: WatchOptions{Settle: 100 * time.Millisecond, MaxSettle: time.Second}}
 	start := time.Now()
 	w.scheduleScan(w.options.Settle)
-	if wait, late := w.due.Sub(start), time.Until(w.due); wait < 100*time.Millisecond || late > 100*time.Millisecond {
+	if wait, late := w.scanAt.Sub(start), time.Until(w.scanAt); wait < 100*time.Millisecond || late > 100*time.Millisecond {
 		t.Errorf("looks after %v", wait)
 	}
-	w.first = start.Add(-950 * time.Millisecond)
+	w.firstNotice = start.Add(-950 * time.Millisecond)
 	w.scheduleScan(w.options.Settle)
-	if latest := w.first.Add(time.Second); !w.due.Equal(latest) {
-		t.Errorf("looks at %v, want %v", w.due, latest)
+	if latest := w.firstNotice.Add(time.Second); !w.scanAt.Equal(latest) {
+		t.Errorf("looks at %v, want %v", w.scanAt, latest)
 	}
 }
 
@@ -139,7 +139,7 @@ func TestAProfileThatAppearsIsNotKeptWaitingByNoise(t *testing.T) {
 		store: &Store{root: "/data", marker: "SOUL.md"}, pending: pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)},
 		options: WatchOptions{Settle: time.Hour, SettleEarly: time.Minute, MaxSettle: 2 * time.Hour},
 	}
-	soon := func() bool { return time.Until(w.due) <= time.Minute }
+	soon := func() bool { return time.Until(w.scanAt) <= time.Minute }
 	w.markChanged(watch.Event{Name: "/data/gateway_state.json", Op: watch.Write})
 	if soon() {
 		t.Error("a state file is looked at in the middle of a burst")
@@ -285,7 +285,7 @@ func TestManyRescansAtOnceWaitForOneScan(t *testing.T) {
 			}
 		})
 	}
-	testkit.Until(t, "all to wait", func() bool { return len(w.asked) == many })
+	testkit.Until(t, "all to wait", func() bool { return len(w.requests) == many })
 	letGo()
 	answered.Wait()
 	if looks != 2 { // all requests waited for the same scan
@@ -386,7 +386,7 @@ func TestAGatewayThatBecomesReadyIsSeenAtOnce(t *testing.T) {
 				options: WatchOptions{Settle: time.Hour, SettleEarly: time.Minute, MaxSettle: 2 * time.Hour},
 			}
 			w.markChanged(watch.Event{Name: "/data/profiles/a/gateway_state.json", Op: tt.like.Op})
-			if soon := time.Until(w.due) <= time.Minute; soon != tt.soon {
+			if soon := time.Until(w.scanAt) <= time.Minute; soon != tt.soon {
 				t.Errorf("soon is %t", soon)
 			}
 		})

@@ -105,9 +105,9 @@ type Verb struct {
 	External            bool                              // another program carries it out, see [CompanionVerb]
 	TakesVerbs          bool                              // arguments are names of verbs
 	Services            bool                              // arguments select services by name, pattern or group
-	Trailing            int                               // number of arguments at the end that select no services
-	Empty               func(*Terminal) (any, error)      // result for --json if no service has the state of --state; nil: no JSON
-	Offline             func(*Terminal) ([]string, error) // names of services while no init runs; nil: it needs an init
+	OtherArgs           int                               // number of arguments at the end that select no services
+	EmptyResult         func(*Terminal) (any, error)      // result for --json if no service has the state of --state; nil: no JSON
+	OfflineNames        func(*Terminal) ([]string, error) // names of services while no init runs; nil: it needs an init
 }
 
 // helpTexts has the help of each verb that follows the summary, as help/NAME.txt.

@@ -28,7 +28,7 @@ func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, 
 	if !ok {
 		return nil, code, false
 	}
-	at := max(0, len(words)-c.Verb.Trailing)
+	at := max(0, len(words)-c.Verb.OtherArgs)
 	if (c.isSet("all") || c.isSet("changed")) && (state != "" || at > 0) {
 		return nil, t.Fail(cmdline.WrongUsage, "cannot %s: expected one of: %s", c.Doing(), c.Verb.Args), false
 	}
@@ -54,8 +54,8 @@ func (c *Call) isSet(name string) bool {
 
 // printNone prints that no service has the state, or with named that none of the named ones has. It returns the exit code.
 func (t *Terminal) printNone(c *Call, named bool, state string) int {
-	if c.Verb.Empty != nil && c.JSON {
-		empty, err := c.Verb.Empty(t)
+	if c.Verb.EmptyResult != nil && c.JSON {
+		empty, err := c.Verb.EmptyResult(t)
 		if err == nil && c.isSet("watch") {
 			return t.Failed(c.Doing(), cmdline.WriteJSON(t.Out, empty, ""))
 		}
@@ -71,7 +71,7 @@ func (t *Terminal) printNone(c *Call, named bool, state string) int {
 	return t.Fail(cmdline.Done, "%s is %s", which, where)
 }
 
-// EmptyList is the [Verb.Empty] of verbs that print a list.
+// EmptyList is the [Verb.EmptyResult] of verbs that print a list.
 func EmptyList(*Terminal) (any, error) { return []string{}, nil }
 
 // IsNamed reports whether an argument of the call names the service s or its profile. A pattern, a group or --state doesn't name
@@ -84,9 +84,9 @@ func (c *Call) IsNamed(s *client.Service) bool {
 // from all. It sets c.Named.
 func (t *Terminal) SelectServices(c *Call, words []string, state string) (names []string, err error) {
 	st, err := t.Status(ShortWait)
-	if errors.Is(err, client.ErrUnreachable) && c.Verb.Offline != nil && state == "" {
+	if errors.Is(err, client.ErrUnreachable) && c.Verb.OfflineNames != nil && state == "" {
 		var logs []string
-		logs, err = c.Verb.Offline(t)
+		logs, err = c.Verb.OfflineNames(t)
 		for _, name := range logs {
 			st.Services = append(st.Services, client.Service{Name: name})
 		}

@@ -20,7 +20,7 @@ import (
 var StatusVerb = Verb{
 	Name: "status", Doing: "show the status", Args: "[NAME...] [--state STATE] [--json] [--watch] [-v]", Services: true,
 	Summary: "show which services run, since when, and why others do not",
-	Run:     status, Empty: emptyStatus,
+	Run:     status, EmptyResult: emptyStatus,
 }
 
 func status(t *Terminal, c *Call) int {

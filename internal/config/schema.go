@@ -43,8 +43,8 @@ type Key struct {
 	Short        bool
 
 	valueType
-	index   []int  // struct fields that lead from the root to the value, for reflect.Value.FieldByIndex
-	without string // key that the embedded struct defines and this one does not allow
+	index    []int  // struct fields that lead from the root to the value, for reflect.Value.FieldByIndex
+	excluded string // key that the embedded struct defines and this one does not allow
 }
 
 // At returns a pointer to the key's value in root, a pointer to the struct.
@@ -74,11 +74,11 @@ func appendKeys(keys []Key, of reflect.Type, in *Key) []Key {
 		tag := of.Field(i).Tag
 		words, isKey := tag.Lookup("key")
 		name, options, _ := strings.Cut(words, ",")
-		if !isKey || name != "" && name == in.without {
+		if !isKey || name != "" && name == in.excluded {
 			continue
 		}
 		k := Key{
-			Path: in.Path + name, Env: tag.Get("env"), Inherits: tag.Get("inherits"), without: cmp.Or(tag.Get("without"), in.without),
+			Path: in.Path + name, Env: tag.Get("env"), Inherits: tag.Get("inherits"), excluded: cmp.Or(tag.Get("without"), in.excluded),
 			Root: in.Root || strings.Contains(options, "root"), Short: strings.Contains(options, "short"), index: append(slices.Clone(in.index), i),
 		}
 		if k.Inherits == "" && in.Inherits != "" {

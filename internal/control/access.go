@@ -31,12 +31,12 @@ type peer struct {
 	pid     int32
 	uid     uint32
 	shutOut bool        // the client belongs to an isolated profile that may not use the socket
-	gone    func() bool // see isGone; nil if the kernel can't tell
+	exited  func() bool // see isGone; nil if the kernel can't tell
 }
 
 // isGone reports whether the client's process has ended, after which its PID may be another's. Call it after a look-up by PID:
 // false proves that the look-up was about the client.
-func (who peer) isGone() bool { return who.gone != nil && who.gone() }
+func (who peer) isGone() bool { return who.exited != nil && who.exited() }
 
 // fifoPID takes the place of the PID of a client that wrote to the FIFO, since the kernel doesn't say who that was.
 const fifoPID = -1
@@ -294,8 +294,8 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 			_ = g.counts.close(c) // without credentials, the server can't know its rights
 			continue
 		}
-		who := peer{pid: cred.Pid, uid: cred.Uid, gone: func() bool { return proc.PeerExited(c) }}
-		who.shutOut = g.policy.shutOut(int(who.pid), who.uid, who.gone)
+		who := peer{pid: cred.Pid, uid: cred.Uid, exited: func() bool { return proc.PeerExited(c) }}
+		who.shutOut = g.policy.shutOut(int(who.pid), who.uid, who.exited)
 		n := &g.counts.taken[g.policy.classOf(who)]
 		if over := n.Add(1) - connLimit(); over > 0 && (over > connLimit()/reserve || !fromOutside(who)) {
 			n.Add(-1)
@@ -360,7 +360,7 @@ const readTime = time.Second / 4
 // answerBudget limits the memory of unread answers to one class of clients. Answers are made one at a time. If there is no room for
 // one, a client that doesn't read is cut off.
 type answerBudget struct {
-	turn   chan struct{} // one token, held while an answer is made
+	token  chan struct{} // one token, held while an answer is made
 	mu     sync.Mutex
 	unsent int
 	unread []*unreadAnswer // in the order of the answers
@@ -375,7 +375,7 @@ type unreadAnswer struct {
 
 func newAnswerBudgets() (out [classes]*answerBudget) {
 	for i := range out {
-		out[i] = &answerBudget{turn: make(chan struct{}, 1)}
+		out[i] = &answerBudget{token: make(chan struct{}, 1)}
 	}
 	return out
 }
@@ -386,13 +386,13 @@ func (m *answerBudget) answer(ctx context.Context, build func() (reply, error)) 
 	limit, cancel := context.WithTimeoutCause(ctx, readLimit, errUnread)
 	defer cancel()
 	select {
-	case m.turn <- struct{}{}: // tried alone first: the second select could choose the end of ctx although a turn is free
+	case m.token <- struct{}{}: // tried alone first: the second select could choose the end of ctx although a turn is free
 	default:
-		if !pause.Send(limit, m.turn, struct{}{}) {
+		if !pause.Send(limit, m.token, struct{}{}) {
 			return out, context.Cause(limit)
 		}
 	}
-	defer func() { <-m.turn }()
+	defer func() { <-m.token }()
 	if out, err = build(); err == nil && out.body != nil {
 		c, _ := ctx.Value(connKey{}).(net.Conn)
 		out.sent, err = m.reserve(limit, &unreadAnswer{len(out.body), time.Now(), c})

@@ -106,7 +106,7 @@ const bootTime = 5 * time.Second
 func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration) (*supervisor.Service, error) {
 	name := r.PathValue("name")
 	v, unknown := findService(s.core.Snapshot(), name)
-	if unknown == nil || r.route.boot != forNames {
+	if unknown == nil || r.route.boot != waitsForNames {
 		return v, unknown
 	}
 	switch over, err := s.awaitBoot(r, patience); {
@@ -268,7 +268,7 @@ func getRuns(s *Server, r *request) (reply, error) {
 			return answer(client.RunsReply{Runs: nonNil(runs)})
 		})
 	}
-	return s.stream(r, true, func(out *lines) {
+	return s.stream(r, true, func(out *jsonLines) {
 		cursor := uint64(0)
 		out.writeUpdates(r.Context(), true, s.core.Runs.News, func() (more bool) {
 			runs, next := s.core.Runs.Since(cursor)

@@ -56,7 +56,7 @@ func getEvents(s *Server, r *request) (out reply, err error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return s.stream(r, follow, func(out *lines) { s.events(out, r.Context(), kept, end, cursor, follow) })
+	return s.stream(r, follow, func(out *jsonLines) { s.events(out, r.Context(), kept, end, cursor, follow) })
 }
 
 // follow reports whether the client asks for new records after the existing ones.
@@ -79,7 +79,7 @@ func parseNumber(text, name string) (uint64, error) {
 
 // events writes the older events between kept and end, and then those after cursor. With follow it goes on with new events until
 // the client stops reading or the server ends; even then it writes what happened before.
-func (s *Server) events(out *lines, ctx context.Context, kept, end, cursor uint64, follow bool) {
+func (s *Server) events(out *jsonLines, ctx context.Context, kept, end, cursor uint64, follow bool) {
 	ring := s.core.History()
 	for older := ring.KeptBetween(kept, end); len(older) > 0 && out.err == nil; older = ring.KeptBetween(kept, end) {
 		older = slices.Clone(older[:min(batch, len(older))])
@@ -113,7 +113,7 @@ func firstBatch[T any](all []T) (some []T, more bool) {
 }
 
 // stream answers with the JSON lines that write writes. With follow, the request counts as one that waits without a time limit.
-func (s *Server) stream(r *request, follow bool, write func(out *lines)) (reply, error) {
+func (s *Server) stream(r *request, follow bool, write func(out *jsonLines)) (reply, error) {
 	release := func() {}
 	if follow {
 		var err error
@@ -124,19 +124,19 @@ func (s *Server) stream(r *request, follow bool, write func(out *lines)) (reply,
 	return reply{stream: func(w http.ResponseWriter) {
 		defer release()
 		w.Header().Set("Content-Type", "application/x-ndjson")
-		write(&lines{server: s, w: w, flush: http.NewResponseController(w)})
+		write(&jsonLines{server: s, w: w, flush: http.NewResponseController(w)})
 	}}, nil
 }
 
-// lines writes JSON lines to a client that may be slow. Each has a deadline of its own. The first failure ends the stream.
-type lines struct {
+// jsonLines writes JSON lines to a client that may be slow. Each has a deadline of its own. The first failure ends the stream.
+type jsonLines struct {
 	server *Server
 	w      http.ResponseWriter
 	flush  *http.ResponseController
 	err    error
 }
 
-func (l *lines) write(v any) {
+func (l *jsonLines) write(v any) {
 	if l.err != nil {
 		return
 	}
@@ -150,7 +150,7 @@ func (l *lines) write(v any) {
 
 // writeUpdates calls look until look says that there is no more to write. With follow, it calls look again after each change, until
 // ctx ends. The function news returns a channel that is closed at the next change.
-func (l *lines) writeUpdates(ctx context.Context, follow bool, news func() <-chan struct{}, look func() (more bool)) {
+func (l *jsonLines) writeUpdates(ctx context.Context, follow bool, news func() <-chan struct{}, look func() (more bool)) {
 	for {
 		ending := !follow || ctx.Err() != nil
 		changed := news()
@@ -166,7 +166,7 @@ func (l *lines) writeUpdates(ctx context.Context, follow bool, news func() <-cha
 	}
 }
 
-func (l *lines) end() {
+func (l *jsonLines) end() {
 	if l.err == nil {
 		l.server.allowWrite(l.w)
 		l.err = l.flush.Flush()
@@ -296,7 +296,7 @@ func (f *follower) next(ctx context.Context) (change client.StatusChange, any bo
 // getFollow streams the status and then its changes, until the client stops reading or the server ends. It looks at the next
 // snapshot only when the last line is written and followGap is over, so a reader costs the same however much changes.
 func getFollow(s *Server, r *request) (reply, error) {
-	return s.stream(r, true, func(out *lines) {
+	return s.stream(r, true, func(out *jsonLines) {
 		f := &follower{server: s, who: r.who}
 		beat := time.After(0)
 		for due := true; ; {

@@ -104,7 +104,7 @@ func TestAConnectionOfAProcessThatHasEndedSpeaksForNoService(t *testing.T) {
 	if service := <-core.notices; service != "" {
 		t.Errorf("the notice is one of %s", service)
 	}
-	by := authorOf(route{}, peer{pid: int32(os.Getpid()), gone: func() bool { return true }})
+	by := authorOf(route{}, peer{pid: int32(os.Getpid()), exited: func() bool { return true }})
 	if by.Program != "" || by.Way != client.WayAPI {
 		t.Errorf("an order of the ended process is one of %+v", by)
 	}

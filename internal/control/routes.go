@@ -28,9 +28,9 @@ type request struct {
 type bootNeed int
 
 const (
-	anytime  bootNeed = iota // the request never waits for the boot
-	forNames                 // the request waits if it names a service that the boot has not registered yet
-	afterAll                 // the request waits for the end of the boot
+	neverWaits    bootNeed = iota // the request never waits for the boot
+	waitsForNames                 // the request waits if it names a service that the boot has not registered yet
+	waitsForBoot                  // the request waits for the end of the boot
 )
 
 type route struct {
@@ -53,33 +53,33 @@ const (
 // within its limit even if the disk doesn't, because the functions of [Backend] return when the context ends.
 func routes() []route {
 	return []route{
-		{"GET /v1/status", mayRead, anytime, readLimit, getStatus},
-		{"GET /v1/status/follow", mayRead, anytime, 0, getFollow},
-		{"GET /v1/services/{name}", mayRead, anytime, readLimit, getService},
-		{"POST /v1/services/{name}/start", mayControl, forNames, 0, command(client.VerbStart, false)},
-		{"POST /v1/services/{name}/stop", mayControl, forNames, 0, command(client.VerbStop, false)},
-		{"POST /v1/services/{name}/restart", mayControl, forNames, 0, command(client.VerbRestart, false)},
-		{"POST /v1/services/{name}/run-once", mayControl, forNames, 0, command(client.VerbStart, true)},
-		{"POST /v1/services/{name}/checks", mayControl, anytime, readLimit, withBody(postChecks)},
-		{"POST /v1/services/{name}/signal", mayControl, anytime, readLimit, withBody(postSignal)},
-		{"POST /v1/services/{name}/say", mayControl, anytime, readLimit, withBody(postSay)},
-		{"POST /v1/runs", mayControl, afterAll, workLimit, withBody(postRun)},
-		{"GET /v1/runs", mayControl, anytime, 0, getRuns},
-		{"GET /v1/runs/{id}", mayControl, anytime, 0, getRun},
-		{"POST /v1/runs/{id}/stop", mayControl, anytime, readLimit, withBody(postRunStop)},
-		{"POST /v1/notices", mayControl, anytime, readLimit, withBody(postNotice)},
-		{"GET /v1/events", mayRead, anytime, 0, getEvents},
-		{"POST /v1/rescan", mayControl, afterAll, workLimit, withBody(postRescan)},
-		{"POST /v1/reload", mayControl, afterAll, workLimit, withBody(postReload)},
-		{"POST /v1/topology", mayControl, afterAll, topologyLimit, withBody(postTopology)},
-		{"POST /v1/examine", mayControl, anytime, slotLimit, withBody(postExamine)},
-		{"POST /v1/reexec", mayReplace, anytime, readLimit, withBody(postReexec)},
-		{"GET /v1/config", mayControl, anytime, readLimit, getConfig}, // more than mayRead, because it shows paths and settings
-		{"GET /v1/health", mayRead, anytime, readLimit, getHealth},
-		{"GET /v1/slots", mayRead, anytime, slotLimit, getSlots},
-		{"GET /v1/slots/wait", mayRead, anytime, 0, getSlotWait},
-		{"POST /v1/slots/control", mayControl, anytime, slotLimit, withBody(postSlotControl)},
-		{"POST /v1/slots/scan", mayControl, anytime, slotLimit, withBody(postSlotScan)},
+		{"GET /v1/status", mayRead, neverWaits, readLimit, getStatus},
+		{"GET /v1/status/follow", mayRead, neverWaits, 0, getFollow},
+		{"GET /v1/services/{name}", mayRead, neverWaits, readLimit, getService},
+		{"POST /v1/services/{name}/start", mayControl, waitsForNames, 0, command(client.VerbStart, false)},
+		{"POST /v1/services/{name}/stop", mayControl, waitsForNames, 0, command(client.VerbStop, false)},
+		{"POST /v1/services/{name}/restart", mayControl, waitsForNames, 0, command(client.VerbRestart, false)},
+		{"POST /v1/services/{name}/run-once", mayControl, waitsForNames, 0, command(client.VerbStart, true)},
+		{"POST /v1/services/{name}/checks", mayControl, neverWaits, readLimit, withBody(postChecks)},
+		{"POST /v1/services/{name}/signal", mayControl, neverWaits, readLimit, withBody(postSignal)},
+		{"POST /v1/services/{name}/say", mayControl, neverWaits, readLimit, withBody(postSay)},
+		{"POST /v1/runs", mayControl, waitsForBoot, workLimit, withBody(postRun)},
+		{"GET /v1/runs", mayControl, neverWaits, 0, getRuns},
+		{"GET /v1/runs/{id}", mayControl, neverWaits, 0, getRun},
+		{"POST /v1/runs/{id}/stop", mayControl, neverWaits, readLimit, withBody(postRunStop)},
+		{"POST /v1/notices", mayControl, neverWaits, readLimit, withBody(postNotice)},
+		{"GET /v1/events", mayRead, neverWaits, 0, getEvents},
+		{"POST /v1/rescan", mayControl, waitsForBoot, workLimit, withBody(postRescan)},
+		{"POST /v1/reload", mayControl, waitsForBoot, workLimit, withBody(postReload)},
+		{"POST /v1/topology", mayControl, waitsForBoot, topologyLimit, withBody(postTopology)},
+		{"POST /v1/examine", mayControl, neverWaits, slotLimit, withBody(postExamine)},
+		{"POST /v1/reexec", mayReplace, neverWaits, readLimit, withBody(postReexec)},
+		{"GET /v1/config", mayControl, neverWaits, readLimit, getConfig}, // more than mayRead, because it shows paths and settings
+		{"GET /v1/health", mayRead, neverWaits, readLimit, getHealth},
+		{"GET /v1/slots", mayRead, neverWaits, slotLimit, getSlots},
+		{"GET /v1/slots/wait", mayRead, neverWaits, 0, getSlotWait},
+		{"POST /v1/slots/control", mayControl, neverWaits, slotLimit, withBody(postSlotControl)},
+		{"POST /v1/slots/scan", mayControl, neverWaits, slotLimit, withBody(postSlotScan)},
 	}
 }
 

@@ -57,9 +57,9 @@ type Server struct {
 	cancel        context.CancelCauseFunc
 	noticeLimit   [classes]noticeLimit
 
-	mu       sync.Mutex
-	closing  *client.Error // error for new requests once the server is closed; nil before
-	handlers sync.WaitGroup
+	mu         sync.Mutex
+	closeError *client.Error // error for new requests once the server is closed; nil before
+	handlers   sync.WaitGroup
 }
 
 // New returns a server that isn't listening yet.
@@ -110,7 +110,7 @@ func (s *Server) Leave(ctx context.Context) error { return s.close(ctx, errRepla
 // to send their answers, and then closes all connections. The error says that some handlers still run when ctx ends.
 func (s *Server) close(ctx context.Context, why *client.Error) error {
 	s.mu.Lock()
-	s.closing = why
+	s.closeError = why
 	s.mu.Unlock()
 	s.cancel(why)
 	idle := make(chan struct{})
@@ -136,10 +136,10 @@ func (s *Server) close(ctx context.Context, why *client.Error) error {
 func (s *Server) beginRequest() *client.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closing == nil {
+	if s.closeError == nil {
 		s.handlers.Add(1)
 	}
-	return s.closing
+	return s.closeError
 }
 
 // serve is the handler of all requests. It refuses them once the server is closed.
@@ -221,7 +221,7 @@ func (s *Server) answer(rt route, r *request) (reply, error) {
 		return rt.handle(s, r)
 	}
 	begin := time.Now()
-	if rt.boot == afterAll {
+	if rt.boot == waitsForBoot {
 		if _, err := s.awaitBoot(r, limit); err != nil {
 			return reply{}, err
 		}

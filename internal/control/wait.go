@@ -20,14 +20,14 @@ const tailTime = 2 * time.Second
 // goal is what a command waits for.
 //
 // A start waits until a run is ready, and a restart until a new run is. A run that can't say that it is ready must have been up for
-// the time settle; a task may have ended with success by then. A stop waits until the service is down. With once, the run of the
+// the time settleTime; a task may have ended with success by then. A stop waits until the service is down. With once, the run of the
 // task must have ended, and no other run may follow at once.
 type goal struct {
 	effect
-	once    bool
-	service *supervisor.Service // the service before the command
-	after   uint64              // the run to wait for has a higher number
-	settle  time.Duration
+	once       bool
+	service    *supervisor.Service // the service before the command
+	after      uint64              // the run to wait for has a higher number
+	settleTime time.Duration
 }
 
 // endingStates are the states of a run that is about to end.
@@ -36,7 +36,7 @@ var endingStates = []supervisor.State{supervisor.Stopping, supervisor.Killing, s
 // goalOf returns the goal of a command. before and after are the service before the command and just after the supervisor has
 // accepted it.
 func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.Service) goal {
-	g := goal{effect: effects[verb], once: once, service: before, settle: s.core.StartDelay()}
+	g := goal{effect: effects[verb], once: once, service: before, settleTime: s.core.StartDelay()}
 	switch {
 	case once && slices.Contains(activeStates, before.State):
 		g.after = before.Run - 1 // the present run satisfies the goal
@@ -92,7 +92,7 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 	case v.Announces:
 		return verdict{reached: v.Ready}
 	}
-	held := v.Since.Add(g.settle)
+	held := v.Since.Add(g.settleTime)
 	return verdict{reached: !now.Before(held), recheckAt: held}
 }
 
@@ -229,7 +229,7 @@ func describeTimeout(g goal, v *supervisor.Service, timeout time.Duration) strin
 		}
 		return text
 	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.after:
-		return fmt.Sprintf("%s is up, but was not for %s within %s", v.Name, g.settle, roundDuration(timeout))
+		return fmt.Sprintf("%s is up, but was not for %s within %s", v.Name, g.settleTime, roundDuration(timeout))
 	}
 	return fmt.Sprintf("%s is not %s after %s: it is %s: %s", v.Name, g.past, roundDuration(timeout), stateText(v), show.Line(v.Reason))
 }

@@ -72,7 +72,7 @@ func TestJudge(t *testing.T) {
 		{"killing", client.VerbStop, 0, v(supervisor.Killing, unwanted), false, "wait"},
 		{"somebody wants it up", client.VerbStop, 0, v(supervisor.Stopping), false, "failed: superseded: gateway-x was asked to start meanwhile"},
 	} {
-		g := goal{effect: effects[tt.do], service: gateway("x", supervisor.Down), after: tt.run, settle: hold}
+		g := goal{effect: effects[tt.do], service: gateway("x", supervisor.Down), after: tt.run, settleTime: hold}
 		is := g.judge(now, &supervisor.Snapshot{Stopping: tt.stop}, tt.v)
 		got := "wait"
 		switch {

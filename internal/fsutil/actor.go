@@ -23,7 +23,7 @@ type Identity struct {
 type Actor struct {
 	id       Identity
 	switches bool
-	bounded  bool // each Do counts against the limit of share, see Limited
+	limited  bool // each Do counts against the limit of share, see Limited
 	share    blocking.Share
 	homes    *homes // homes in which the actor acts as their owners, see OwnHomes; nil for none
 }
@@ -53,7 +53,7 @@ func NewActor(id Identity) *Actor {
 // actor, runs through [blocking.Do] with share. A call of Do inside another Do of this actor could wait for itself for ever.
 func (a *Actor) Limited(share blocking.Share) *Actor {
 	bounded := *a
-	bounded.bounded, bounded.share = true, share
+	bounded.limited, bounded.share = true, share
 	return &bounded
 }
 
@@ -74,7 +74,7 @@ func (a *Actor) Switches() bool { return a.switches }
 // If the kernel refuses the switch, fn isn't called. If the kernel refuses to switch back, Do returns an error and leaves the
 // thread locked. The Go runtime then destroys the thread at the end of the goroutine. No known kernel refuses that.
 func (a *Actor) Do(fn func() error) error {
-	if a.bounded {
+	if a.limited {
 		return blocking.Do(a.share, func() error { return a.do(fn) })
 	}
 	return a.do(fn)

@@ -82,15 +82,15 @@ func Named(word []byte) Level {
 
 // A program that examines no line should not pay for these regular expressions. So each is compiled at its first use.
 var (
-	// keyed matches a level that is given as the value of a key: "level":"warn" in JSON, level=warn in logfmt. Numbers are the
+	// levelByKey matches a level that is given as the value of a key: "level":"warn" in JSON, level=warn in logfmt. Numbers are the
 	// levels of pino and bunyan, from 10 (trace) to 60 (fatal).
-	keyed = expression(`(?i)(?:^|[\s{,])"?(?:level|lvl|severity|levelname|log\.level|loglevel)"?\s*[=:]\s*"?([a-z]+|[1-6]0)\b`)
+	levelByKey = expression(`(?i)(?:^|[\s{,])"?(?:level|lvl|severity|levelname|log\.level|loglevel)"?\s*[=:]\s*"?([a-z]+|[1-6]0)\b`)
 	// klog matches a line of the logging library of Kubernetes: W1122 12:00:00.000000.
 	klog = expression(`^([IWEF])\d{4} \d\d:\d\d:\d\d`)
-	// syslog matches a syslog priority at the beginning of a line: <3>, or <11> with a facility.
-	syslog = expression(`^<(\d{1,3})>`)
-	// shouted matches a word near the beginning of a line that may name a level: in brackets, before a colon, or between spaces.
-	shouted = expression(`(?:^|[\s\[(|])([A-Z]{3,11}|[a-z]{3,11})(?:[\])|:]|\s+[|:\-]|\s|$)`)
+	// syslogPriority matches a syslog priority at the beginning of a line: <3>, or <11> with a facility.
+	syslogPriority = expression(`^<(\d{1,3})>`)
+	// levelWord matches a word near the beginning of a line that may name a level: in brackets, before a colon, or between spaces.
+	levelWord = expression(`(?:^|[\s\[(|])([A-Z]{3,11}|[a-z]{3,11})(?:[\])|:]|\s+[|:\-]|\s|$)`)
 	// colours matches the escape sequences that set colours on a terminal.
 	colours = expression(`\x1b\[[0-9;]*m`)
 )
@@ -108,7 +108,7 @@ func Of(text []byte) Level {
 	if bytes.IndexByte(text, 0x1b) >= 0 {
 		text = colours().ReplaceAll(text, nil)
 	}
-	if m := keyed().FindSubmatch(text); m != nil {
+	if m := levelByKey().FindSubmatch(text); m != nil {
 		if n, err := strconv.Atoi(string(m[1])); err == nil {
 			return Level(n / 10)
 		}
@@ -119,13 +119,13 @@ func Of(text []byte) Level {
 	if m := klog().FindSubmatch(text); m != nil {
 		return map[byte]Level{'I': Info, 'W': Warning, 'E': Error, 'F': Critical}[m[1][0]]
 	}
-	if m := syslog().FindSubmatch(text); m != nil {
+	if m := syslogPriority().FindSubmatch(text); m != nil {
 		n, _ := strconv.Atoi(string(m[1]))
 		return []Level{Critical, Critical, Critical, Error, Warning, Info, Info, Debug}[n%8]
 	}
 	head := text[:min(len(text), levelHead)]
 	for from := 0; from < len(head); {
-		m := shouted().FindSubmatchIndex(head[from:])
+		m := levelWord().FindSubmatchIndex(head[from:])
 		if m == nil {
 			return 0
 		}

@@ -88,7 +88,7 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 		return unix.Statfs(file, &st) == nil && st.Type == unix.TMPFS_MAGIC
 	}
 	for n, i := range rand.Perm(len(list)) {
-		s := &diskUsage{linked: seen, files: maxFiles - maxFilesInMemory, end: time.Now().Add(time.Until(end) / time.Duration(len(list)-n))}
+		s := &diskUsage{linked: seen, files: maxFiles - maxFilesInMemory, deadline: time.Now().Add(time.Until(end) / time.Duration(len(list)-n))}
 		all, mapped, parts := processes[list[i].Service], uint64(0), uint64(0)
 		_ = s.eachProcess("/proc/", all, func(dir string) { // if this process can't act as the user, the memory counts for no service
 			s.addOpen(dir+"/fd/", inMemory)
@@ -98,7 +98,7 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 			mapped = parts
 		}
 		out := boot.Measurement{Service: list[i].Service, Run: list[i].Run, Bytes: max(s.bytes, mapped)}
-		if s.incomplete || s.hides || (s.sockets > manySockets || s.ports > manySockets/8) && c.Kernel > c.Used/4 {
+		if s.incomplete || s.hidesFiles || (s.sockets > manySockets || s.ports > manySockets/8) && c.Kernel > c.Used/4 {
 			out.Note = "it may hide memory, because hinit cannot examine all that it has open; "
 		}
 		hidden -= min(hidden, out.Bytes)

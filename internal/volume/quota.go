@@ -47,12 +47,12 @@ const (
 
 // diskUsage is the disk usage of one profile: the sum so far during a measurement, and afterwards the result.
 type diskUsage struct {
-	end        time.Time // end of the time for this home
+	deadline   time.Time // end of the time for this home
 	bytes      uint64
 	files      int
 	names      int            // bytes of the names that are in memory
 	incomplete bool           // time, files or depth have reached a limit, so the sum is too small
-	hides      bool           // a process doesn't let its open files be examined, or has files in the queue of a socket
+	hidesFiles bool           // a process doesn't let its open files be examined, or has files in the queue of a socket
 	sockets    int            // number of open sockets
 	ports      int            // sockets that may have a port: all but Unix sockets
 	exceeded   string         // says what is beyond maxFiles, maxNames or maxDepth; "" for nothing
@@ -87,7 +87,7 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway, send func(
 	_ = unix.Stat(os.TempDir(), &scratch)     // after an error, files in that directory don't count
 	processes, _ := gatewayProcesses(o, list) // without /proc, no deleted file is found
 	for _, i := range rand.Perm(len(list)) {
-		w, s := list[i], &diskUsage{linked: make(map[inode]bool), end: limit()}
+		w, s := list[i], &diskUsage{linked: make(map[inode]bool), deadline: limit()}
 		info, err := homes.Lstat(w.Profile)
 		if err != nil {
 			continue // the profile has no home
@@ -108,7 +108,7 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway, send func(
 				}
 			}
 		}
-		s.end = limit() // the search for open files has a time of its own, even after a home with many files
+		s.deadline = limit() // the search for open files has a time of its own, even after a home with many files
 		s.addUnnamed(ctx, "/proc/", processes[w.Service], devices)
 		send(boot.Message{Measured: []boot.Measurement{s.checkQuota(w)}})
 	}
@@ -181,7 +181,7 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 	}
 	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	for _, name := range names {
-		if s.exceeded != "" || time.Now().After(s.end) {
+		if s.exceeded != "" || time.Now().After(s.deadline) {
 			s.incomplete = true
 			return
 		}
@@ -210,7 +210,7 @@ func spaceOf(st *syscall.Stat_t) uint64 { return max(minFile, uint64(st.Blocks)*
 // addUnnamed adds the deleted files that processes of a profile still have open or mapped, because they still take space. devices
 // has the file systems that count.
 func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int, devices map[uint64]bool) {
-	open := &diskUsage{linked: s.linked, end: s.end} // the limits of a home with many files must not end this search
+	open := &diskUsage{linked: s.linked, deadline: s.deadline} // the limits of a home with many files must not end this search
 	_ = open.eachProcess(proc, processes, func(dir string) {
 		open.addOpen(dir+"/fd/", func(_ string, device uint64) bool { return devices[device] })
 	})
@@ -235,22 +235,22 @@ func (s *diskUsage) eachProcess(proc string, processes []int, each func(dir stri
 		status := procstat.StatusOf(strconv.Itoa(pid))
 		uid, alive := status.Number("Uid", 10)
 		gid, _ := status.Number("Gid", 10)
-		if alive && time.Now().Before(s.end) {
+		if alive && time.Now().Before(s.deadline) {
 			user := fsutil.NewActor(fsutil.Identity{UID: uint32(uid), GID: uint32(gid)})
 			err = errors.Join(err, user.Do(func() error { each(proc + strconv.Itoa(pid)); return nil }))
 		}
 	}
-	s.incomplete = s.incomplete || time.Now().After(s.end)
+	s.incomplete = s.incomplete || time.Now().After(s.deadline)
 	return err
 }
 
 // eachProcessUntilEnd is eachProcess with a limit: it returns at s.end at the latest. A process can keep its memory locked, and then
 // the kernel blocks the list of its mappings. After an error, the function each may still be called.
 func (s *diskUsage) eachProcessUntilEnd(ctx context.Context, proc string, processes []int, each func(ctx context.Context, dir string)) error {
-	ctx, cancel := context.WithDeadline(ctx, s.end)
+	ctx, cancel := context.WithDeadline(ctx, s.deadline)
 	defer cancel()
 	return blocking.Wait(ctx, "the search for mapped files", func() error { // it may go on after this method has returned, so it does not change s
-		return errors.Join((&diskUsage{end: s.end}).eachProcess(proc, processes, func(dir string) { each(ctx, dir) }), ctx.Err())
+		return errors.Join((&diskUsage{deadline: s.deadline}).eachProcess(proc, processes, func(dir string) { each(ctx, dir) }), ctx.Err())
 	})
 }
 
@@ -259,14 +259,14 @@ func (s *diskUsage) eachProcessUntilEnd(ctx context.Context, proc string, proces
 func (s *diskUsage) addOpen(dir string, counts func(file string, device uint64) bool) {
 	d, err := os.Open(dir)
 	if err != nil {
-		s.hides = s.hides || errors.Is(err, fs.ErrPermission)
+		s.hidesFiles = s.hidesFiles || errors.Is(err, fs.ErrPermission)
 		return
 	}
 	defer d.Close()
 	for names, err := []string(nil), error(nil); err == nil; {
 		names, err = d.Readdirnames(256)
 		for _, name := range names {
-			s.incomplete = s.files >= maxFiles || time.Now().After(s.end)
+			s.incomplete = s.files >= maxFiles || time.Now().After(s.deadline)
 			if s.incomplete {
 				return
 			}
@@ -275,7 +275,7 @@ func (s *diskUsage) addOpen(dir string, counts func(file string, device uint64) 
 			if err == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK { // files may wait in its queue (SCM_RIGHTS, unix(7))
 				text, _ := os.ReadFile(strings.TrimSuffix(dir, "fd/") + "fdinfo/" + name)
 				queued, local := procstat.Status(text).Number("scm_fds", 10) // only a Unix socket has this line
-				s.sockets, s.hides = s.sockets+1, s.hides || queued > 0
+				s.sockets, s.hidesFiles = s.sockets+1, s.hidesFiles || queued > 0
 				if !local {
 					s.ports++
 				}

@@ -191,7 +191,7 @@ func TestHardLinksHidFilesFromTheQuota(t *testing.T) {
 	defer in.Close()
 	look := func(files int, limit time.Duration) (*diskUsage, time.Duration) {
 		begin := time.Now()
-		s := &diskUsage{linked: make(map[inode]bool), files: files, end: begin.Add(limit)}
+		s := &diskUsage{linked: make(map[inode]bool), files: files, deadline: begin.Add(limit)}
 		s.addDir(in, filepath.Base(dir), 0)
 		return s, time.Since(begin)
 	}
@@ -223,7 +223,7 @@ func TestOneDirectoryOfLongNamesTurnedAllQuotasOff(t *testing.T) {
 	defer in.Close()
 	gateway := boot.Gateway{Profile: "coder", Stop: 1 << 30}
 	for names, want := range map[int]bool{0: false, maxNames - 10_000: true} {
-		s := &diskUsage{linked: make(map[inode]bool), names: names, end: time.Now().Add(time.Minute)}
+		s := &diskUsage{linked: make(map[inode]bool), names: names, deadline: time.Now().Add(time.Minute)}
 		s.addDir(in, filepath.Base(dir), 0)
 		if got := s.checkQuota(gateway).Hold; strings.Contains(got, " and a directory with too many names, and quota.stop is 1GiB; ") != want || s.names != names {
 			t.Errorf("with %d bytes of names, then %d: %q", names, s.names, got)
@@ -394,7 +394,7 @@ func TestAllQuotasWereOffBecauseOneAgentHeldItsMemory(t *testing.T) {
 	var st syscall.Stat_t
 	must(t, errors.Join(err, os.Remove(dir+"/gone"), syscall.Stat(dir, &st), os.MkdirAll(proc+"/1/fd", 0o755), os.Chmod(proc, 0o755)))
 	must(t, errors.Join(os.Symlink(fmt.Sprintf("/proc/self/fd/%d", open.Fd()), proc+"/1/fd/3"), unix.Mkfifo(proc+"/1/maps", 0o644)))
-	s := &diskUsage{linked: make(map[inode]bool), end: time.Now().Add(100 * time.Millisecond)}
+	s := &diskUsage{linked: make(map[inode]bool), deadline: time.Now().Add(100 * time.Millisecond)}
 	s.addUnnamed(t.Context(), proc+"/", []int{1}, map[uint64]bool{st.Dev: true})
 	if !s.incomplete || s.bytes < 3<<20 {
 		t.Errorf("%+v", s)
@@ -412,7 +412,7 @@ func TestDeletedFilesDidNotCountBesideManyLinks(t *testing.T) {
 	_, err = f.Write(make([]byte, 3<<20))
 	var st syscall.Stat_t
 	must(t, errors.Join(err, f.Sync(), os.Remove(f.Name()), syscall.Fstat(int(f.Fd()), &st)))
-	s := &diskUsage{linked: make(map[inode]bool), incomplete: true, files: maxFiles, end: time.Now().Add(time.Minute)}
+	s := &diskUsage{linked: make(map[inode]bool), incomplete: true, files: maxFiles, deadline: time.Now().Add(time.Minute)}
 	s.addUnnamed(t.Context(), "/proc/", []int{os.Getpid()}, map[uint64]bool{st.Dev: true})
 	if got := s.checkQuota(boot.Gateway{Stop: 2 << 20}); !strings.Contains(got.Hold, "at least 3MiB") {
 		t.Errorf("%+v", got)

@@ -36,11 +36,11 @@ const (
 // tenant is a profile with its own user, and what was measured of its processes.
 type tenant struct {
 	boot.Gateway
-	uid      uint32
-	used     float64   // processors that its processes used, on average
-	waited   float64   // threads that were ready and had no processor, on average
-	confined bool      // a thread of the profile is limited to a few processors already
-	open     diskUsage // open sockets of the profile; only counted if ports run out
+	uid         uint32
+	used        float64   // processors that its processes used, on average
+	waited      float64   // threads that were ready and had no processor, on average
+	confined    bool      // a thread of the profile is limited to a few processors already
+	openSockets diskUsage // open sockets of the profile; only counted if ports run out
 }
 
 // shareResources finds profiles that take processors or ports away from others. A greedy profile is limited to fewer processors
@@ -67,7 +67,7 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 	tenants := slices.Collect(maps.Values(all))
 	greedy := greedyTenants(tenants, crowded, float64(confined))
 	ports := localPorts()
-	hog := portHog(tenants, demand.Sockets, ports, func() int { return countSockets(o, list, tenants) })
+	hog := mostPorts(tenants, demand.Sockets, ports, func() int { return countSockets(o, list, tenants) })
 	for _, t := range tenants {
 		out := boot.Measurement{Service: t.Service, Run: t.Run}
 		switch {
@@ -79,7 +79,7 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 			setProcessors(t.uid, &every)
 		}
 		if t == hog {
-			out.Restart = fmt.Sprintf("its processes hold up to %d sockets, and %d of the %d ports that the kernel chooses are taken", t.open.ports, demand.Sockets, ports)
+			out.Restart = fmt.Sprintf("its processes hold up to %d sockets, and %d of the %d ports that the kernel chooses are taken", t.openSockets.ports, demand.Sockets, ports)
 		}
 		found = append(found, out)
 	}
@@ -117,21 +117,21 @@ func localPorts() int {
 	return last - first + 1
 }
 
-// portHog returns the profile that probably exhausts the ports, or nil. Ports are probably exhausted if there are three quarters as
+// mostPorts returns the profile that probably exhausts the ports, or nil. Ports are probably exhausted if there are three quarters as
 // many open sockets as ports. The profile is the one with the most sockets that may have ports, and at least a quarter of the
 // number of ports. The function count counts the sockets of the profiles, and returns the sum. A profile that may hide sockets
 // counts with all sockets that no profile shows. If several have the most, chance decides, because tenants has no order.
-func portHog(tenants []*tenant, sockets, ports int, count func() int) (hog *tenant) {
+func mostPorts(tenants []*tenant, sockets, ports int, count func() int) (hog *tenant) {
 	if ports == 0 || sockets < ports/4*3 {
 		return nil
 	}
 	unseen, most := sockets-count(), ports/4
 	for _, t := range tenants {
-		if t.open.hides || t.open.incomplete {
-			t.open.ports = max(t.open.ports, unseen)
+		if t.openSockets.hidesFiles || t.openSockets.incomplete {
+			t.openSockets.ports = max(t.openSockets.ports, unseen)
 		}
-		if t.open.ports >= most {
-			hog, most = t, t.open.ports
+		if t.openSockets.ports >= most {
+			hog, most = t, t.openSockets.ports
 		}
 	}
 	return hog
@@ -142,11 +142,11 @@ func countSockets(o Options, list []boot.Gateway, tenants []*tenant) (seen int) 
 	processes, _ := gatewayProcesses(o, list) // without /proc, no socket is found
 	end := time.Now().Add(searchTime)
 	for i, t := range tenants {
-		t.open.end = time.Now().Add(time.Until(end) / time.Duration(len(tenants)-i))
-		_ = t.open.eachProcess("/proc/", processes[t.Service], func(dir string) { // if this process can't act as the user, it finds no socket
-			t.open.addOpen(dir+"/fd/", func(string, uint64) bool { return false })
+		t.openSockets.deadline = time.Now().Add(time.Until(end) / time.Duration(len(tenants)-i))
+		_ = t.openSockets.eachProcess("/proc/", processes[t.Service], func(dir string) { // if this process can't act as the user, it finds no socket
+			t.openSockets.addOpen(dir+"/fd/", func(string, uint64) bool { return false })
 		})
-		seen += t.open.sockets
+		seen += t.openSockets.sockets
 	}
 	return seen
 }

@@ -68,7 +68,7 @@ func TestWhoGetsFewerProcessors(t *testing.T) {
 
 func TestTheGatewayWithMostPortsIsRestarted(t *testing.T) {
 	of := func(name string, ports int, hides bool) *tenant {
-		return &tenant{Gateway: boot.Gateway{Service: name}, open: diskUsage{sockets: ports, ports: ports, hides: hides}}
+		return &tenant{Gateway: boot.Gateway{Service: name}, openSockets: diskUsage{sockets: ports, ports: ports, hidesFiles: hides}}
 	}
 	const ports = 28_232
 	for _, tt := range []struct {
@@ -87,12 +87,12 @@ func TestTheGatewayWithMostPortsIsRestarted(t *testing.T) {
 	} {
 		count := func() (seen int) {
 			for _, who := range tt.tenants {
-				seen += who.open.sockets
+				seen += who.openSockets.sockets
 			}
 			return seen
 		}
 		got := ""
-		if hog := portHog(tt.tenants, tt.sockets, tt.ports, count); hog != nil {
+		if hog := mostPorts(tt.tenants, tt.sockets, tt.ports, count); hog != nil {
 			got = hog.Service
 		}
 		if got != tt.want {
@@ -119,15 +119,15 @@ func TestAProfileWithManyFilesWasRestartedForThePortsOfAnother(t *testing.T) {
 	queue := &tenant{Gateway: boot.Gateway{Service: "queue", Main: os.Getpid()}}
 	o := Options{Options: boot.Options{Home: data, Tenants: someTenants}}
 	count := func() int {
-		files.open, queue.open = diskUsage{}, diskUsage{}
+		files.openSockets, queue.openSockets = diskUsage{}, diskUsage{}
 		return countSockets(o, []boot.Gateway{files.Gateway, queue.Gateway}, []*tenant{files, queue})
 	}
-	if seen := count(); queue.open.hides || queue.open.ports < 3 || queue.open.sockets < 5 || files.open.ports != 0 || seen != queue.open.sockets {
-		t.Errorf("%d are seen: %+v, %+v", seen, queue.open, files.open)
+	if seen := count(); queue.openSockets.hidesFiles || queue.openSockets.ports < 3 || queue.openSockets.sockets < 5 || files.openSockets.ports != 0 || seen != queue.openSockets.sockets {
+		t.Errorf("%d are seen: %+v, %+v", seen, queue.openSockets, files.openSockets)
 	}
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(t, errors.Join(err, unix.Sendmsg(fds[0], []byte{1}, unix.UnixRights(fd), nil, 0), unix.Close(fd)))
-	if got := portHog([]*tenant{files, queue}, 28_000, 28_232, count); got != queue || got.open.ports < 20_000 {
+	if got := mostPorts([]*tenant{files, queue}, 28_000, 28_232, count); got != queue || got.openSockets.ports < 20_000 {
 		t.Errorf("%+v", got)
 	}
 }

@@ -82,12 +82,12 @@ func (imageSource) list(rel string) ([]fs.DirEntry, error) { return os.ReadDir("
 // time in whole seconds, which stay the same when an image is pulled. exact is valid only on this host: it covers nanoseconds, the
 // inode number, and in the image also the ctime. On the volume the ctime is left out, because a change of owner changes it.
 type inputHasher struct {
-	ctx   context.Context //nolint:containedctx // of this reading only
-	src   source
-	sum   hash.Hash
-	exact hash.Hash
-	files int
-	where string // names in messages are relative to this directory
+	ctx     context.Context //nolint:containedctx // of this reading only
+	src     source
+	sum     hash.Hash
+	exact   hash.Hash
+	files   int
+	baseDir string // names in messages are relative to this directory
 
 	listed  string // directory that was listed last; the pattern "**" lists it again
 	entries []fs.DirEntry
@@ -106,7 +106,7 @@ func (r *inputHasher) list(rel string) (entries []fs.DirEntry, err error) {
 // permissions, sizes and times, and that a file is missing. Names in messages are relative to where. If a file can't be read
 // reliably, hashInputs returns an error.
 func hashInputs(ctx context.Context, src source, patterns []string, where string) (sum, exact string, err error) {
-	r := &inputHasher{ctx: ctx, src: src, sum: sha256.New(), exact: sha256.New(), where: where}
+	r := &inputHasher{ctx: ctx, src: src, sum: sha256.New(), exact: sha256.New(), baseDir: where}
 	for _, p := range patterns {
 		r.addWords("pattern", p)
 		if err := r.matchPattern("", splitPattern(p)); err != nil {
@@ -221,12 +221,12 @@ func (r *inputHasher) addTree(rel string) error {
 }
 
 func (r *inputHasher) readError(rel string, err error) error {
-	return fmt.Errorf("%w: %s: %w", errUnsure, filepath.Join(r.where, rel), err)
+	return fmt.Errorf("%w: %s: %w", errUnsure, filepath.Join(r.baseDir, rel), err)
 }
 
 // wrongTypeError returns the error for an input that can't be compared because of its type, such as a socket or a link.
 func (r *inputHasher) wrongTypeError(rel string, info fs.FileInfo) error {
-	return fmt.Errorf("%w: %s is neither a file nor a directory (%s)", errUnsure, filepath.Join(r.where, rel), info.Mode().Type())
+	return fmt.Errorf("%w: %s is neither a file nor a directory (%s)", errUnsure, filepath.Join(r.baseDir, rel), info.Mode().Type())
 }
 
 // splitInputs divides the inputs of a step. volume has the paths below the data directory home, relative to home. vars has the

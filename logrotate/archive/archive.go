@@ -98,7 +98,7 @@ func (l *List) Len() int { return len(l.names) }
 // RemoveOldest removes the oldest archive, in both its compressed and its uncompressed form. A missing file isn't an error. The
 // list must not be empty.
 func (l *List) RemoveOldest() error {
-	for _, form := range Forms(l.names[0]) {
+	for _, form := range FileNames(l.names[0]) {
 		path := filepath.Join(l.Dir, form)
 		err := faultinject.Before(faultinject.Remove, path)
 		if err == nil {
@@ -115,7 +115,7 @@ func (l *List) RemoveOldest() error {
 // countThatFit returns how many of the newest archives fit together into room bytes.
 func (l *List) countThatFit(room int64) int {
 	for i, name := range slices.Backward(l.names) {
-		for _, form := range Forms(name) {
+		for _, form := range FileNames(name) {
 			var st unix.Stat_t
 			if unix.Lstat(filepath.Join(l.Dir, form), &st) == nil {
 				room -= st.Size
@@ -261,5 +261,5 @@ func TrimPacked(names []string) []string {
 	return names
 }
 
-// Forms returns the two possible file names of an archive, the uncompressed one first. Both exist while it is being compressed.
-func Forms(name string) [2]string { return [2]string{name, name + Packed} }
+// FileNames returns the two possible file names of an archive, the uncompressed one first. Both exist while it is being compressed.
+func FileNames(name string) [2]string { return [2]string{name, name + Packed} }

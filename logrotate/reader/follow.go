@@ -72,7 +72,7 @@ const (
 func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byte) error) error {
 	o.MaxLine = cmp.Or(o.MaxLine, defaultMaxLine)
 	o.MaxArchive = cmp.Or(o.MaxArchive, gzipped.DefaultMaxSize)
-	r := &reader{o: o, emit: emit, buf: make([]byte, readSize), broken: make(map[string]error)}
+	r := &reader{options: o, emit: emit, buf: make([]byte, readSize), broken: make(map[string]error)}
 	r.dir = archive.Dir{Path: o.Dir, Actor: as}
 	defer func() { r.file.Close() }() // nil when no file was found
 	err := r.run(ctx)
@@ -95,17 +95,17 @@ func Exists(as *fsutil.Actor, dir string) bool {
 
 // reader is the state of one call of Read.
 type reader struct {
-	o       Options
+	options Options
 	emit    func(line []byte) error
 	emitErr error
 	buf     []byte
 	dir     archive.Dir
 
-	file  *os.File // current file; nil if there is none
-	at    int64    // offset in file after the last emitted line
-	carry []byte   // the unfinished line at that offset
-	known string   // newest archive whose lines are emitted, or which is older than the start
-	since []byte   // lines with an earlier timestamp are skipped; nil after the first emitted line
+	file          *os.File // current file; nil if there is none
+	offset        int64    // offset in file after the last emitted line
+	carry         []byte   // the unfinished line at that offset
+	newestEmitted string   // newest archive whose lines are emitted, or which is older than the start
+	since         []byte   // lines with an earlier timestamp are skipped; nil after the first emitted line
 
 	skipLines int // number of lines to skip at the beginning of the next compressed archive
 
@@ -115,15 +115,15 @@ type reader struct {
 // run does the work of Read: the history, and with Follow the new lines.
 func (r *reader) run(ctx context.Context) error {
 	var hint *shared.Follower
-	if r.o.Follow {
-		hint = shared.Process.Follow(r.o.Dir, nil) // started before the history is read, so that no later change is missed
+	if r.options.Follow {
+		hint = shared.Process.Follow(r.options.Dir, nil) // started before the history is read, so that no later change is missed
 		defer hint.Close()
 	}
-	if err := r.history(ctx); err != nil || !r.o.Follow {
+	if err := r.history(ctx); err != nil || !r.options.Follow {
 		return errors.Join(err, r.unreadError())
 	}
-	if r.o.Caught != nil {
-		r.emitErr = r.o.Caught()
+	if r.options.Caught != nil {
+		r.emitErr = r.options.Caught()
 		if r.emitErr != nil {
 			return r.emitErr
 		}
@@ -205,13 +205,13 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 	if old != nil {
 		defer old.Close() // while the old file is open, its inode number can't be reused, so the comparison below is reliable
 	}
-	// Two things are already emitted: the archives up to r.known, and the old file, which may be an archive by now. If the old file
+	// Two things are already emitted: the archives up to r.newestEmitted, and the old file, which may be an archive by now. If the old file
 	// is not among the archives, it was removed or pruned, and lines may be missing.
 	var next []string
-	// pruning begins with the oldest archive: if r.known exists, so do all later ones
-	found := old == nil || slices.Contains(archives, r.known)
+	// pruning begins with the oldest archive: if r.newestEmitted exists, so do all later ones
+	found := old == nil || slices.Contains(archives, r.newestEmitted)
 	for _, name := range archives {
-		if name <= r.known {
+		if name <= r.newestEmitted {
 			continue
 		}
 		next = append(next, name)
@@ -221,10 +221,10 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 		}
 	}
 	if len(archives) > 0 {
-		r.known = max(r.known, archives[len(archives)-1])
+		r.newestEmitted = max(r.newestEmitted, archives[len(archives)-1])
 	}
-	if !found && len(next) > 0 && r.o.Missing != nil {
-		r.emitErr = r.o.Missing("files were removed before they could be read")
+	if !found && len(next) > 0 && r.options.Missing != nil {
+		r.emitErr = r.options.Missing("files were removed before they could be read")
 		if r.emitErr != nil {
 			return false, r.emitErr
 		}
@@ -258,13 +258,13 @@ func (r *reader) emitArchive(ctx context.Context, name string, skip int64) error
 
 // emitOpenArchive emits the lines of the archive f from the offset skip on. packed tells that f is compressed.
 func (r *reader) emitOpenArchive(ctx context.Context, f *os.File, packed bool, skip int64) (err error) {
-	file, at := r.file, r.at
-	defer func() { r.file, r.at, r.carry = file, at, r.carry[:0] }()
+	file, at := r.file, r.offset
+	defer func() { r.file, r.offset, r.carry = file, at, r.carry[:0] }()
 	r.carry = r.carry[:0]
 	if packed {
 		err = r.decompress(ctx, f, skip, func(b []byte) error { return r.emitComplete(r.dropLines(b)) })
 	} else {
-		r.file, r.at = f, skip
+		r.file, r.offset = f, skip
 		err = r.drain(ctx)
 	}
 	if err != nil {
@@ -279,7 +279,7 @@ func (r *reader) drain(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		n, err := r.file.ReadAt(r.buf, r.at+int64(len(r.carry)))
+		n, err := r.file.ReadAt(r.buf, r.offset+int64(len(r.carry)))
 		if n == 0 {
 			if !errors.Is(err, io.EOF) {
 				return err
@@ -301,7 +301,7 @@ func (r *reader) emitComplete(b []byte) error {
 		i := bytes.IndexByte(b, '\n')
 		if i < 0 {
 			r.carry = append(r.carry, b...)
-			if len(r.carry) > r.o.MaxLine {
+			if len(r.carry) > r.options.MaxLine {
 				return r.emitUnfinished() // the line is too long, so emit it in pieces
 			}
 			break
@@ -311,7 +311,7 @@ func (r *reader) emitComplete(b []byte) error {
 			r.carry = append(r.carry, line...)
 			line = r.carry
 		}
-		r.at += int64(len(line)) + 1
+		r.offset += int64(len(line)) + 1
 		if err := r.emitLine(line); err != nil {
 			return err
 		}
@@ -328,10 +328,10 @@ func (r *reader) handleShrunk() (emptied bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if st.Size() < r.at+int64(len(r.carry)) {
+	if st.Size() < r.offset+int64(len(r.carry)) {
 		r.carry = r.carry[:0]
-		if emptied = st.Size() < r.at; emptied {
-			r.at = 0
+		if emptied = st.Size() < r.offset; emptied {
+			r.offset = 0
 		}
 	}
 	return emptied, nil
@@ -342,7 +342,7 @@ func (r *reader) emitUnfinished() error {
 	if len(r.carry) == 0 {
 		return nil
 	}
-	r.at += int64(len(r.carry))
+	r.offset += int64(len(r.carry))
 	err := r.emitLine(r.carry)
 	r.carry = r.carry[:0]
 	return err

@@ -22,16 +22,16 @@ import (
 func (r *reader) history(ctx context.Context) error {
 	archives, err := r.openCurrent()
 	if err != nil {
-		if r.o.Follow && errors.Is(err, fs.ErrNotExist) {
+		if r.options.Follow && errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 		return err
 	}
 	if len(archives) > 0 {
-		r.known = archives[len(archives)-1]
+		r.newestEmitted = archives[len(archives)-1]
 	}
-	if !r.o.Since.IsZero() {
-		r.since = r.o.Since.Local().AppendFormat(nil, archive.StampLayout)
+	if !r.options.Since.IsZero() {
+		r.since = r.options.Since.Local().AppendFormat(nil, archive.StampLayout)
 	}
 	first, skip, err := r.findStart(ctx, archives)
 	if err != nil {
@@ -46,8 +46,8 @@ func (r *reader) history(ctx context.Context) error {
 	if r.file == nil {
 		return nil
 	}
-	r.at = skip
-	if err := r.drain(ctx); err != nil || r.o.Follow {
+	r.offset = skip
+	if err := r.drain(ctx); err != nil || r.options.Follow {
 		return err
 	}
 	return r.emitUnfinished()
@@ -75,8 +75,8 @@ func (r *reader) recordUnreadable(ctx context.Context, name string, err error) b
 // emitBroken reports an archive that can't be read, through Options.Missing or else by a line in place of the archive's lines.
 func (r *reader) emitBroken(name string) error {
 	why := fmt.Sprintf("%s cannot be read: %v", name, r.broken[name])
-	if r.o.Missing != nil {
-		r.emitErr = r.o.Missing(why)
+	if r.options.Missing != nil {
+		r.emitErr = r.options.Missing(why)
 	} else {
 		r.emitErr = r.emit([]byte("[hinit] lines are missing here: " + why))
 	}
@@ -86,23 +86,23 @@ func (r *reader) emitBroken(name string) error {
 // findStart finds where the requested lines begin: in the archive with the index first, or in the current file if first is
 // len(archives). They begin at the offset skip; in a compressed archive after r.skipLines lines, which findStart sets.
 func (r *reader) findStart(ctx context.Context, archives []string) (first int, skip int64, err error) {
-	all := r.o.N < 0
+	all := r.options.N < 0
 	if all {
 		switch {
-		case r.o.Previous:
+		case r.options.Previous:
 			return 0, 0, nil
-		case r.o.Since.IsZero():
+		case r.options.Since.IsZero():
 			return len(archives), 0, nil
 		}
 		// the name of an archive is the time of its rotation, so it has no later lines
 		for first = len(archives); first > 0; first-- {
-			if t, ok := archive.Time(archives[first-1]); !ok || t.Before(r.o.Since) {
+			if t, ok := archive.Time(archives[first-1]); !ok || t.Before(r.options.Since) {
 				break
 			}
 		}
 		return first, 0, nil
 	}
-	need := r.o.N
+	need := r.options.N
 	if r.file != nil {
 		if skip, need, err = r.lastLinesOf(ctx, r.file, need); err != nil {
 			return 0, 0, err
@@ -144,7 +144,7 @@ func (r *reader) lastLinesOf(ctx context.Context, f *os.File, n int) (offset int
 		if err := ctx.Err(); err != nil {
 			return 0, 0, err
 		}
-		from, most := int64(0), int64(r.o.MaxLine)
+		from, most := int64(0), int64(r.options.MaxLine)
 		if int64(n) < end/most {
 			from = max(0, end-(int64(n)+1)*most)
 		}
@@ -204,7 +204,7 @@ func (r *reader) openCurrent() ([]string, error) {
 		return nil, err
 	}
 	archives = archive.TrimPacked(archives)
-	r.file, r.at, r.carry = f, 0, r.carry[:0]
+	r.file, r.offset, r.carry = f, 0, r.carry[:0]
 	if f == nil {
 		return archives, nil
 	}
@@ -218,7 +218,7 @@ func (r *reader) withoutNewer(archives []string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i := len(archives) - 1; i >= 0 && archives[i] > r.known; i-- {
+	for i := len(archives) - 1; i >= 0 && archives[i] > r.newestEmitted; i-- {
 		if r.isArchiveOf(archives[i], opened) {
 			return archives[:i], nil
 		}
@@ -247,7 +247,7 @@ var errTooLarge = errors.New("decompressed it is larger than a log of hinit; rem
 // error of take, when ctx ends, or after MaxArchive bytes.
 func (r *reader) decompress(ctx context.Context, f *os.File, skip int64, take func(b []byte) error) error {
 	z, err := gzip.NewReader(f)
-	for left := r.o.MaxArchive; err == nil; {
+	for left := r.options.MaxArchive; err == nil; {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -316,7 +316,7 @@ func open(d archive.Dir, base string) (f *os.File, err error) {
 // openArchive opens an archive, compressed or not, whichever exists. name has no suffix [archive.Packed]. packed tells that the
 // opened file is compressed.
 func openArchive(d archive.Dir, name string) (f *os.File, packed bool, err error) {
-	for i, form := range archive.Forms(name) {
+	for i, form := range archive.FileNames(name) {
 		f, err = open(d, form)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return f, i > 0, err

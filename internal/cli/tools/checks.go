@@ -17,7 +17,7 @@ import (
 var checksVerb = cli.Verb{
 	Name: "checks", Doing: "show the checks", Args: "[NAME... | --state STATE] [--now | --pause D | --resume] [--json]", Services: true,
 	Summary: "list what the checks say, ask them now, or pause them",
-	Run:     checks, Empty: cli.EmptyList,
+	Run:     checks, EmptyResult: cli.EmptyList,
 }
 
 // serviceChecks is the output of hinit checks for one service.

@@ -32,7 +32,7 @@ import (
 var logsVerb = cli.Verb{
 	Name: "logs", Doing: "show the logs", JSON: "print JSON, one object a line", Args: "NAME... | --all | --state STATE [-f] [-n N] [--since D|TIME] [--grep RE] [--level LEVEL] [--previous] [--json]",
 	Summary:  "print what a gateway or service wrote",
-	Services: true, Offline: allLogs,
+	Services: true, OfflineNames: allLogs,
 	Run: logs,
 }
 

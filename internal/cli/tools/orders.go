@@ -24,7 +24,7 @@ import (
 
 var signalVerb = cli.Verb{
 	Name: "signal", Summary: "send a signal to the main process of a service", Doing: "send a signal", Args: "NAME... SIGNAL [--json]",
-	Services: true, Trailing: 1, Run: withWords(2, -1, func(t *cli.Terminal, c *cli.Call, words []string) int {
+	Services: true, OtherArgs: 1, Run: withWords(2, -1, func(t *cli.Terminal, c *cli.Call, words []string) int {
 		names, word := words[:len(words)-1], words[len(words)-1]
 		if _, known := formats.ParseSignal(word); !known {
 			return t.Fail(cmdline.WrongUsage,

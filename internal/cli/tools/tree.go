@@ -24,7 +24,7 @@ import (
 var treeVerb = cli.Verb{
 	Name: "tree", Doing: "show the tree", Services: true, Args: "[NAME...] [--state STATE] [--json]",
 	Summary: "show the processes of each service, those that left it behind too",
-	Run:     withWords(0, -1, tree), Empty: cli.EmptyList,
+	Run:     withWords(0, -1, tree), EmptyResult: cli.EmptyList,
 }
 
 // treeBranch has the processes of one service, of hinit, or of the container's CMD.

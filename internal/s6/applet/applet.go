@@ -95,11 +95,11 @@ func (c *Call) exec(who string, argv, env []string) int {
 
 // tool is one of the tools, with the options and words that it takes.
 type tool struct {
-	plain  string // letters of options without a value
-	valued string // letters of options with a value
-	words  int    // minimum number of words after the options
-	usage  string
-	run    func(c *Call, options []option) int
+	flags      string // letters of options without a value
+	valueFlags string // letters of options with a value
+	minWords   int    // minimum number of words after the options
+	usage      string
+	run        func(c *Call, options []option) int
 }
 
 var tools = map[string]tool{
@@ -132,7 +132,7 @@ const wrongUsage = -1
 func (t tool) main(c *Call) int {
 	code, name := wrongUsage, c.Name
 	options, words, ok := t.split(c.Args)
-	if ok && len(words) >= t.words {
+	if ok && len(words) >= t.minWords {
 		c.Args = words
 		code = t.run(c, options)
 	}
@@ -162,8 +162,8 @@ func (t tool) split(args []string) (options []option, words []string, ok bool) {
 			o := option{letter: word[0]}
 			word = word[1:]
 			switch {
-			case strings.IndexByte(t.plain, o.letter) >= 0:
-			case strings.IndexByte(t.valued, o.letter) < 0, word == "" && len(words) == 0:
+			case strings.IndexByte(t.flags, o.letter) >= 0:
+			case strings.IndexByte(t.valueFlags, o.letter) < 0, word == "" && len(words) == 0:
 				return nil, nil, false
 			case word != "":
 				o.value, word = word, ""

@@ -24,13 +24,13 @@ const (
 
 // logger is one run of s6-log: it reads lines and carries out its script for each.
 type logger struct {
-	c        *Call
-	steps    []scriptStep
-	dirs     []*logDir
-	limit    int // length at which lines are split; 0: never
-	verbose  int
-	protect  bool // SIGTERM doesn't end s6-log
-	blocking bool // -b: read no input while output waits
+	call       *Call
+	steps      []scriptStep
+	dirs       []*logDir
+	limit      int // length at which lines are split; 0: never
+	verbose    int
+	ignoreTerm bool // SIGTERM doesn't end s6-log
+	blocking   bool // -b: read no input while output waits
 
 	partial []byte // the incomplete last line
 	out     []byte // output that waits for stdout
@@ -41,7 +41,7 @@ type logger struct {
 }
 
 func logMain(c *Call, options []option) int {
-	l := &logger{c: c, limit: lineLimit, verbose: 1}
+	l := &logger{call: c, limit: lineLimit, verbose: 1}
 	notify, ok := l.applyOptions(options)
 	if !ok {
 		return wrongUsage
@@ -63,14 +63,14 @@ func logMain(c *Call, options []option) int {
 	}
 	for i := range steps {
 		s := &steps[i]
-		if s.do != '/' {
+		if s.action != '/' {
 			continue
 		}
 		what := ""
-		if s.to, what, err = openLogDir(s.dir, time.Now(), l.warn, l.dirs); err != nil {
+		if s.logDir, what, err = openLogDir(s.dir, time.Now(), l.warn, l.dirs); err != nil {
 			return c.fatal(exitSystem, what+": "+strerror(err))
 		}
-		l.dirs = append(l.dirs, s.to)
+		l.dirs = append(l.dirs, s.logDir)
 	}
 	if notify >= 0 {
 		if _, err := unix.Write(notify, []byte("\n")); err != nil {
@@ -93,7 +93,7 @@ func (l *logger) applyOptions(options []option) (notify int, ok bool) {
 		case 'b':
 			l.blocking = true
 		case 'p':
-			l.protect = true
+			l.ignoreTerm = true
 		case 'd':
 			n, err := strconv.ParseUint(o.value, 10, 16)
 			if err != nil || n < 3 {
@@ -141,7 +141,7 @@ func signalPipe() (int, error) {
 
 // run reads lines until the end of the input or a signal, and then completes the log files.
 func (l *logger) run(wake int) int {
-	stdin := int(l.c.In.Fd())
+	stdin := int(l.call.In.Fd())
 	buf := make([]byte, 1<<16)
 	var ending time.Time // zero: not yet
 	for {
@@ -154,7 +154,7 @@ func (l *logger) run(wake int) int {
 			fds = append(fds, unix.PollFd{Fd: int32(stdin), Events: unix.POLLIN})
 		}
 		if _, err := unix.Poll(fds, l.patience(now, ending)); err != nil && !errors.Is(err, unix.EINTR) {
-			return l.c.fatal(exitSystem, "unable to poll: "+strerror(err))
+			return l.call.fatal(exitSystem, "unable to poll: "+strerror(err))
 		}
 		now = time.Now()
 		if fds[0].Revents != 0 && l.handleSignals(wake, now) && ending.IsZero() {
@@ -215,7 +215,7 @@ func (l *logger) handleSignals(wake int, now time.Time) (end bool) {
 				d.startNewFile()
 				d.flush(now)
 			}
-		case s == unix.SIGHUP, !l.protect:
+		case s == unix.SIGHUP, !l.ignoreTerm:
 			end = true
 		}
 	}
@@ -262,11 +262,11 @@ func (l *logger) handleLine(line []byte, now time.Time) {
 	for i := range l.steps {
 		s := &l.steps[i]
 		switch {
-		case s.do == '+':
+		case s.action == '+':
 			selected = selected || s.match.Match(line)
-		case s.do == '-':
+		case s.action == '-':
 			selected = selected && !s.match.Match(line)
-		case s.do == 'f':
+		case s.action == 'f':
 			selected = !acted
 		case !selected:
 		default:
@@ -275,14 +275,14 @@ func (l *logger) handleLine(line []byte, now time.Time) {
 			if s.label != "" {
 				stamp = append(slices.Clip(stamp), s.label...)
 			}
-			switch s.do {
+			switch s.action {
 			case '1':
 				l.out = append(append(append(l.out, stamp...), line...), '\n')
 			case '2':
 				// an error means that stderr has no reader
-				_, _ = l.c.Err.Write(bytes.Join([][]byte{[]byte(l.c.Name + ": alert: "), stamp, line, []byte("\n")}, nil))
+				_, _ = l.call.Err.Write(bytes.Join([][]byte{[]byte(l.call.Name + ": alert: "), stamp, line, []byte("\n")}, nil))
 			default:
-				s.to.add(stamp, line)
+				s.logDir.add(stamp, line)
 			}
 		}
 	}
@@ -311,7 +311,7 @@ func (l *logger) flush(now time.Time) {
 		d.flush(now)
 	}
 	if len(l.out) > 0 && !l.outGone {
-		if _, err := l.c.Out.Write(l.out); err != nil {
+		if _, err := l.call.Out.Write(l.out); err != nil {
 			l.outGone = true
 			l.warn("unable to write to stdout: " + strerror(err) + "; closing it")
 		}
@@ -331,7 +331,7 @@ func (l *logger) finishAll() int {
 	code := exitDone
 	for _, d := range l.dirs {
 		if !d.end(now) {
-			code = l.c.fatal(exitSystem, "lines are lost: "+d.rules.path+"/current cannot be written")
+			code = l.call.fatal(exitSystem, "lines are lost: "+d.rules.path+"/current cannot be written")
 		}
 	}
 	return code
@@ -339,6 +339,6 @@ func (l *logger) finishAll() int {
 
 func (l *logger) warn(text string) {
 	if l.verbose > 0 {
-		l.c.warn(text)
+		l.call.warn(text)
 	}
 }

@@ -30,9 +30,9 @@ type logDir struct {
 	current int    // -1 while the file can't be opened
 	size    uint64 // bytes in current, with the pending output
 
-	pending []byte    // output that isn't written yet
-	starts  []int     // offsets in pending at which new files begin
-	retryAt time.Time // time of the next attempt to write; zero: at once
+	pending    []byte    // output that isn't written yet
+	fileStarts []int     // offsets in pending at which new files begin
+	retryAt    time.Time // time of the next attempt to write; zero: at once
 }
 
 // openLogDir opens and locks a log directory, and creates its last component if it is missing. For root, it follows only safe
@@ -239,7 +239,7 @@ func (l *logDir) add(stamp, line []byte) {
 // startNewFile makes a new file begin at the end of the pending output, unless the last one would be empty. The next flush rotates.
 func (l *logDir) startNewFile() {
 	if l.size > 0 {
-		l.starts, l.size = append(l.starts, len(l.pending)), 0
+		l.fileStarts, l.size = append(l.fileStarts, len(l.pending)), 0
 	}
 }
 
@@ -249,7 +249,7 @@ func (l *logDir) flush(now time.Time) {
 		return
 	}
 	l.retryAt = time.Time{}
-	for l.current < 0 || len(l.pending) > 0 || len(l.starts) > 0 {
+	for l.current < 0 || len(l.pending) > 0 || len(l.fileStarts) > 0 {
 		if l.current < 0 {
 			if err := l.begin(now); err != nil {
 				l.failed(now, "open", err)
@@ -257,8 +257,8 @@ func (l *logDir) flush(now time.Time) {
 			}
 		}
 		upTo := len(l.pending)
-		if len(l.starts) > 0 {
-			upTo = l.starts[0]
+		if len(l.fileStarts) > 0 {
+			upTo = l.fileStarts[0]
 		}
 		n, err := unix.Write(l.current, l.pending[:upTo])
 		if n > 0 {
@@ -268,20 +268,20 @@ func (l *logDir) flush(now time.Time) {
 			l.failed(now, "write to", err)
 			return
 		}
-		if len(l.starts) > 0 && l.starts[0] == 0 {
+		if len(l.fileStarts) > 0 && l.fileStarts[0] == 0 {
 			if err := l.rotate(now); err != nil {
 				l.failed(now, "rotate", err)
 				return
 			}
-			l.starts = l.starts[1:]
+			l.fileStarts = l.fileStarts[1:]
 		}
 	}
 }
 
 func (l *logDir) dropWritten(n int) {
 	l.pending = append(l.pending[:0], l.pending[n:]...)
-	for i := range l.starts {
-		l.starts[i] -= n
+	for i := range l.fileStarts {
+		l.fileStarts[i] -= n
 	}
 }
 

@@ -16,12 +16,12 @@ const (
 
 // scriptStep is one step of a logging script. It selects lines, or prints or stores the selected lines.
 type scriptStep struct {
-	do    byte // '+' '-' 'f': select; '1' '2': print; '/': write to a directory
-	match *regexp.Regexp
-	stamp stampKind
-	label string // text between the time and the line
-	dir   dirRules
-	to    *logDir // the directory, once it is open
+	action byte // '+' '-' 'f': select; '1' '2': print; '/': write to a directory
+	match  *regexp.Regexp
+	stamp  stampKind
+	label  string // text between the time and the line
+	dir    dirRules
+	logDir *logDir // the directory, once it is open
 }
 
 type stampKind struct{ tai64n, local bool }
@@ -51,20 +51,20 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 			if err != nil {
 				return nil, "unrecognized directive: " + word
 			}
-			steps = append(steps, scriptStep{do: kind, match: match})
+			steps = append(steps, scriptStep{action: kind, match: match})
 		case 'f', 't', 'T', '1', '2':
 			if value != "" {
 				return nil, "syntax error at directive: " + word
 			}
 			switch kind {
 			case 'f':
-				steps = append(steps, scriptStep{do: 'f'})
+				steps = append(steps, scriptStep{action: 'f'})
 			case 't':
 				stamp.tai64n = true
 			case 'T':
 				stamp.local = true
 			default:
-				steps = append(steps, scriptStep{do: kind, stamp: stamp, label: label})
+				steps = append(steps, scriptStep{action: kind, stamp: stamp, label: label})
 				stamp, acts = stampKind{}, true
 			}
 		case 'p': // 'p' is for all actions that follow
@@ -77,7 +77,7 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 			}
 		case '/', '.':
 			rules.path = word
-			steps = append(steps, scriptStep{do: '/', stamp: stamp, label: label, dir: rules})
+			steps = append(steps, scriptStep{action: '/', stamp: stamp, label: label, dir: rules})
 			stamp, acts = stampKind{}, true
 		case '!', '=':
 			return nil, "this s6-log has no processors and no status files: " + word
@@ -94,7 +94,7 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 // stepsWithoutAction returns how many steps at the end of a script have no effect, because no action follows.
 func stepsWithoutAction(steps []scriptStep) int {
 	n := len(steps)
-	for n > 0 && strings.IndexByte("+-f", steps[n-1].do) >= 0 {
+	for n > 0 && strings.IndexByte("+-f", steps[n-1].action) >= 0 {
 		n--
 	}
 	return len(steps) - n

@@ -207,7 +207,7 @@ func FuzzSvcWordsNeverHurt(f *testing.F) {
 		svc := tools["s6-svc"]
 		options, words, ok := svc.split(strings.Split(joined, "\x00"))
 		for _, o := range options {
-			if !ok || !strings.ContainsRune(svc.plain+svc.valued, rune(o.letter)) {
+			if !ok || !strings.ContainsRune(svc.flags+svc.valueFlags, rune(o.letter)) {
 				t.Fatalf("%q: %t, %q before %q", joined, ok, options, words)
 			}
 		}

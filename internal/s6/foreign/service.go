@@ -55,10 +55,10 @@ type Service struct {
 	Main      Directory  `reexec:"Service"`
 	LoggerDir *Directory `reexec:"Logger"` // directory of the logger; nil if there is none
 	// Read and Write are the two ends of the pipe from the service to its logger. They are open while there is a logger.
-	Read    *os.File
-	Write   *os.File
-	Leaving bool // the directory is gone, and the service is ending
-	Left    bool `reexec:"-"` // the directory is gone, the service has ended, and the supervisor has forgotten it
+	Read      *os.File
+	Write     *os.File
+	Leaving   bool // the directory is gone, and the service is ending
+	Forgotten bool `reexec:"-"` // the directory is gone, the service has ended, and the supervisor has forgotten it
 	// LoggerEnds is when a logger without a service is removed even if it still runs. It is zero if there is no such logger.
 	LoggerEnds time.Time `reexec:"-"`
 
@@ -67,7 +67,7 @@ type Service struct {
 
 // New returns a service without a directory. Call OpenDirectory next.
 func New(scanner Scanner, name string) *Service {
-	return &Service{Name: name, Left: true, scanner: scanner}
+	return &Service{Name: name, Forgotten: true, scanner: scanner}
 }
 
 // Copy returns a copy for readers in other goroutines.
@@ -80,7 +80,7 @@ func (s *Service) Copy() *Service {
 }
 
 // Gone reports whether the service and its logger have ended and are forgotten.
-func (s *Service) Gone() bool { return s.Left && s.LoggerEnds.IsZero() }
+func (s *Service) Gone() bool { return s.Forgotten && s.LoggerEnds.IsZero() }
 
 // Close closes all files of the service.
 func (s *Service) Close() {
@@ -112,7 +112,7 @@ func (s *Service) OpenDirectory(path string, link bool) error {
 	}
 	s.Main.close()
 	s.LoggerDir.close()
-	s.Main, s.LoggerDir, s.Leaving, s.Left = *main, nil, false, false
+	s.Main, s.LoggerDir, s.Leaving, s.Forgotten = *main, nil, false, false
 	if s.Main.mayRecordDeaths() {
 		_ = s.Main.dir.Remove(formats.TallyFile) // another supervisor may have left the file
 	}
@@ -127,7 +127,7 @@ func (s *Service) Begin() {
 
 // Refresh reads the definitions again, and repeats the ownership check. Changes count from the next start of the service.
 func (s *Service) Refresh() {
-	if s.Leaving || s.Left || s.Main.dir == nil {
+	if s.Leaving || s.Forgotten || s.Main.dir == nil {
 		return
 	}
 	if s.LoggerDir != nil {
@@ -148,7 +148,7 @@ func (s *Service) define() {
 	if def.Logger {
 		s.defineLogger()
 	}
-	if s.Main.moved || had != s.LoggerDir || !reflect.DeepEqual(def, s.Main.Definition) {
+	if s.Main.unregistered || had != s.LoggerDir || !reflect.DeepEqual(def, s.Main.Definition) {
 		s.supervise(s.Name, &s.Main, def)
 	}
 	if !def.Logger && s.LoggerDir != nil { // last, because the service must get another output first
@@ -181,7 +181,7 @@ func (s *Service) defineLogger() {
 		return // the logger's directory could not be opened after a re-execution; the running logger goes on
 	}
 	s.LoggerDir = logs
-	if def := formats.ReadDefinition(logs.dir); logs.moved || !reflect.DeepEqual(def, logs.Definition) {
+	if def := formats.ReadDefinition(logs.dir); logs.unregistered || !reflect.DeepEqual(def, logs.Definition) {
 		s.supervise(s.LoggerName(), logs, def)
 	}
 }
@@ -192,7 +192,7 @@ func (s *Service) defineLogger() {
 func (s *Service) supervise(name string, p *Directory, def formats.Definition) {
 	s.reportProblems(name, p, def)
 	repaired := p.Definition.Broken != "" && def.Broken == ""
-	p.Definition, p.moved = def, false
+	p.Definition, p.unregistered = def, false
 	u := s.unit(name, p)
 	switch {
 	case p == s.LoggerDir:
@@ -252,7 +252,7 @@ func (s *Service) BeginRemoval() {
 func (s *Service) markLeft() {
 	s.dropLogger()
 	s.Main.close()
-	s.Leaving, s.Left = false, true
+	s.Leaving, s.Forgotten = false, true
 	s.scanner.Publish()
 }
 
@@ -302,7 +302,7 @@ func (s *Service) Observe(r supervisor.Record) {
 	switch {
 	case r.Dropped && r.Service == s.Name && s.Leaving:
 		s.markLeft()
-	case r.Exit != nil && !s.Left:
+	case r.Exit != nil && !s.Forgotten:
 		s.Refresh() // before countDeath, because it may find that root no longer owns the directory
 		s.countDeath(r)
 	}
@@ -330,7 +330,7 @@ func (s *Service) countDeath(r supervisor.Record) {
 // TakeOver opens the directories of the service again after a re-execution. link says that the path is a symbolic link.
 func (s *Service) TakeOver(link bool) {
 	_, agent := s.scanner.Agent()
-	if !s.Leaving && !s.Left {
+	if !s.Leaving && !s.Forgotten {
 		s.Main.reopen(link, agent)
 		s.scanner.Watch(s.Main.Path)
 	}
@@ -338,7 +338,7 @@ func (s *Service) TakeOver(link bool) {
 		s.LoggerDir.reopen(false, agent)
 		s.scanner.Watch(s.LoggerDir.Path)
 		// register a logger again that the supervisor doesn't know
-		s.LoggerDir.moved = s.scanner.Snapshot().Find(s.LoggerName()) == nil
+		s.LoggerDir.unregistered = s.scanner.Snapshot().Find(s.LoggerName()) == nil
 	}
 }
 

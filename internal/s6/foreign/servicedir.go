@@ -21,10 +21,10 @@ type Directory struct {
 	Pin       *os.File // if Root: the open directory from which the service runs, even if its name now leads elsewhere
 	Complaint string   `reexec:"Said"` // last error about the directory that was reported
 
-	Definition formats.Definition `reexec:"-"` // content of the directory when it was last read
-	dir        *fsutil.Dir        `reexec:"-"` // opened as the user of the service; nil if it could not be opened after a re-execution
-	link       bool               `reexec:"-"` // Path is a symbolic link
-	moved      bool               `reexec:"-"` // the supervisor doesn't know this directory yet
+	Definition   formats.Definition `reexec:"-"` // content of the directory when it was last read
+	dir          *fsutil.Dir        `reexec:"-"` // opened as the user of the service; nil if it could not be opened after a re-execution
+	isLink       bool               `reexec:"-"` // Path is a symbolic link
+	unregistered bool               `reexec:"-"` // the supervisor doesn't know this directory yet
 }
 
 // Dir returns the open directory, or nil if it isn't open.
@@ -50,7 +50,7 @@ func (p *Directory) close() {
 // agent's user, because the agent may have made it.
 func (s *Service) open(path string, link bool) (*Directory, error) {
 	_, agent := s.scanner.Agent()
-	p := &Directory{Path: path, link: link, moved: true}
+	p := &Directory{Path: path, isLink: link, unregistered: true}
 	var err error
 	if !link && agent.Switches() {
 		p.dir, p.ID, p.Pin, err = s.openRoots(path)
@@ -123,7 +123,7 @@ func (s *Service) openRoots(path string) (*fsutil.Dir, fsutil.ID, *os.File, erro
 // reopened repeats the ownership check of a directory. If the service must now run as another user, it closes p and returns a new
 // Directory. Otherwise it returns nil.
 func (s *Service) reopened(p *Directory) *Directory {
-	if _, agent := s.scanner.Agent(); p.dir == nil || p.link || !agent.Switches() {
+	if _, agent := s.scanner.Agent(); p.dir == nil || p.isLink || !agent.Switches() {
 		return nil
 	}
 	what, _ := writtenByOthers(p.dir)
@@ -133,7 +133,7 @@ func (s *Service) reopened(p *Directory) *Directory {
 	next, err := s.open(p.Path, false)
 	switch {
 	case err != nil && p.Root: // the agent's user can't open it, so the service can't run as the agent either
-		return &Directory{dir: p.dir, ID: p.ID, Path: p.Path, Complaint: p.Complaint, moved: true}
+		return &Directory{dir: p.dir, ID: p.ID, Path: p.Path, Complaint: p.Complaint, unregistered: true}
 	case err != nil:
 		return nil
 	case next.ID != p.ID || next.Root == p.Root:
@@ -157,7 +157,7 @@ func (p *Directory) reopen(link bool, agent *fsutil.Actor) {
 	case !link && id != p.ID:
 		_ = dir.Close() // the name leads to another directory
 	default:
-		p.dir, p.ID, p.link = dir, id, link
+		p.dir, p.ID, p.isLink = dir, id, link
 	}
 }
 

@@ -45,7 +45,7 @@ func (s *Scanner) Refresh(ctx context.Context, name string) error {
 
 // checkSlots finds removed slots and changed definitions, and updates the services.
 func (s *Scanner) checkSlots() {
-	s.pending.Store(false)
+	s.checkRequested.Store(false)
 	s.lastCheck = time.Now()
 	gone := s.removedSlots()
 	for _, name := range slices.Sorted(maps.Keys(s.entries)) {
@@ -128,10 +128,10 @@ func (s *Scanner) superviseNew() {
 			break
 		}
 	}
-	if partial != s.partial && partial != "" {
+	if partial != s.limitMessage && partial != "" {
 		s.host.Say("not all of the scan directory %q is supervised: %s", s.layout.Scan, partial)
 	}
-	s.partial = partial
+	s.limitMessage = partial
 }
 
 // limitReached says why no more services can be supervised, or returns "" if there is room.
@@ -199,7 +199,7 @@ func (s *Scanner) accept(name string, link bool) error {
 		return s.acceptGateway(name, profile)
 	}
 	known := s.service(name)
-	if why := s.host.WhyReserved(name); why != "" && (known == nil || known.Left) {
+	if why := s.host.WhyReserved(name); why != "" && (known == nil || known.Forgotten) {
 		return errors.New(why)
 	}
 	return s.acceptForeignSlot(name, link)

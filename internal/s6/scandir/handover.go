@@ -53,7 +53,7 @@ func (s *Scanner) HandOver() *Handover {
 		if e.Slot != nil {
 			h.Slots = append(h.Slots, e.Slot)
 		}
-		if e.Service != nil && !e.Service.Left {
+		if e.Service != nil && !e.Service.Forgotten {
 			h.Pairs = append(h.Pairs, e.Service)
 		}
 		if e.Service != nil && !e.Service.LoggerEnds.IsZero() {
@@ -150,5 +150,5 @@ func (s *Scanner) reopen() {
 		}
 	}
 	s.publish()
-	s.due.Reset(0)
+	s.checkTimer.Reset(0)
 }

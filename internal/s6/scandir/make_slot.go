@@ -33,7 +33,7 @@ func (s *Scanner) publishSlot(ctx context.Context, name string, k kind, files Fi
 	var err error
 	if lost := s.do(ctx, func() {
 		// in place of what Enqueue may have queued
-		s.queue.setWithoutTurn(name, definition{Kind: k, Files: files, Down: down, bare: k == fixed})
+		s.queue.setWithoutTurn(name, definition{Kind: k, Files: files, Down: down, minimal: k == fixed})
 		err = s.makeQueued(name)
 		s.publish()
 	}); lost != nil {
@@ -60,11 +60,11 @@ func (s *Scanner) makeQueued(name string) error {
 		s.unpublished = append(s.unpublished, madeSlot{name, d.Down})
 	case errors.Is(err, errLater):
 		s.retries[name], err = true, nil
-		s.due.Reset(makingPoll)
+		s.checkTimer.Reset(makingPoll)
 	default:
 		s.retries[name] = true
-		s.due.Reset(slotRetry)
-		s.queue.change(name, func(d *definition) { d.Failed, d.bare = true, false })
+		s.checkTimer.Reset(slotRetry)
+		s.queue.change(name, func(d *definition) { d.Failed, d.minimal = true, false })
 		if d.Failed {
 			err = nil
 		}
@@ -85,7 +85,7 @@ func (s *Scanner) makeSlot(name string, d definition) error {
 			return errForeign
 		}
 		if s.nameUnchanged(old) {
-			if !d.bare {
+			if !d.minimal {
 				s.complete(e)
 			}
 			return nil
@@ -99,9 +99,9 @@ func (s *Scanner) makeSlot(name string, d definition) error {
 		var slot *Slot
 		if slot, err = s.open(name, d.Kind); err == nil {
 			e.Slot = slot
-			if d.bare {
-				e.rest = d.Files.otherFiles()
-				s.idle.Reset(s.layout.completeAfter)
+			if d.minimal {
+				e.missingFiles = d.Files.otherFiles()
+				s.idleTimer.Reset(s.layout.completeAfter)
 			}
 		}
 	}
@@ -114,7 +114,7 @@ var errLater = errors.New("somebody else is making it")
 // free already, and its rename would fail (contract, section 9.3).
 func (s *Scanner) makeDir(name string, d definition) error {
 	nodes := d.Files.definingFiles(d.Down)
-	if !d.bare {
+	if !d.minimal {
 		nodes = append(nodes, d.Files.otherFiles()...)
 	}
 	return s.dir.WithIdentity(func(in *fsutil.Dir) error {
@@ -139,12 +139,12 @@ func (s *Scanner) agentIsMaking(dir *fsutil.Dir, name string) bool {
 		if err != nil || time.Since(info.ModTime()).Abs() >= makingTime {
 			continue
 		}
-		if e.making.IsZero() {
-			e.making = time.Now()
+		if e.firstSeenMaking.IsZero() {
+			e.firstSeenMaking = time.Now()
 		}
-		return time.Since(e.making) < makingLimit
+		return time.Since(e.firstSeenMaking) < makingLimit
 	}
-	e.making = time.Time{}
+	e.firstSeenMaking = time.Time{}
 	return false
 }
 
@@ -155,7 +155,7 @@ type definition struct {
 	Down   bool  `reexec:"down"`
 	Failed bool  `reexec:"failed"` // an attempt has failed, which was reported
 
-	bare bool `reexec:"-"` // make only run and down now, and the other files when the scanner is idle
+	minimal bool `reexec:"-"` // make only run and down now, and the other files when the scanner is idle
 }
 
 // retryFailed tries again to make slots that could not be made.
@@ -210,7 +210,7 @@ func (s *Scanner) RemoveSlot(ctx context.Context, name string) error {
 
 func (s *Scanner) forget(e *entry) {
 	e.Slot.close()
-	e.Slot, e.rest = nil, nil
+	e.Slot, e.missingFiles = nil, nil
 }
 
 // SetDown creates or removes the down file of a slot. Without the slot, it does nothing.
@@ -238,7 +238,7 @@ func (s *Scanner) checkPresent(slot *Slot) error {
 	if top != nil && s.nameUnchanged(top) {
 		return nil
 	}
-	if top != nil && s.pending.CompareAndSwap(false, true) {
+	if top != nil && s.checkRequested.CompareAndSwap(false, true) {
 		guard.Go("looking at the scan directory", func() { _ = s.do(context.Background(), s.checkSlots) }) // ends with the scanner
 	}
 	return unknown("no such slot: %q is gone", slot.Dir)
@@ -266,7 +266,7 @@ type turn struct {
 // Enqueue asks the scanner to make the directory for a service of hinit later. Unlike [Scanner.Publish], it doesn't block. Errors
 // are reported to the host.
 func (s *Scanner) Enqueue(name string, files Files, down bool) {
-	s.queue.add(name, definition{Kind: native, Files: files, Down: down, bare: true})
+	s.queue.add(name, definition{Kind: native, Files: files, Down: down, minimal: true})
 }
 
 // WhenQueued returns a channel that is closed when the scanner has tried to make every slot that is queued now.
@@ -410,17 +410,17 @@ func (s *Scanner) removePublished() {
 // container. On an overlay file system it can take longer than a short CMD.
 func (s *Scanner) completeNext() {
 	for _, e := range s.entries {
-		if e.rest != nil {
+		if e.missingFiles != nil {
 			s.complete(e)
-			s.idle.Reset(0)
+			s.idleTimer.Reset(0)
 			return
 		}
 	}
 }
 
 func (s *Scanner) complete(e *entry) {
-	nodes := e.rest
-	e.rest = nil
+	nodes := e.missingFiles
+	e.missingFiles = nil
 	if len(nodes) == 0 {
 		return
 	}

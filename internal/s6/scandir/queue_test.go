@@ -106,7 +106,7 @@ func TestASlotInTheQueueGetsItsDefinitionFirst(t *testing.T) {
 	if !g.exists("gateway-c/log/supervise/control") {
 		t.Error("a slot of the queue that somebody waits for is not complete")
 	}
-	must(t, s.do(t.Context(), func() { s.idle.Reset(0) }))
+	must(t, s.do(t.Context(), func() { s.idleTimer.Reset(0) }))
 	until(t, "the slots are complete", func() bool {
 		return g.exists("gateway-a/log/supervise/control") && g.exists(mainHermes+"/supervise/control")
 	})

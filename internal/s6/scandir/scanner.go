@@ -56,34 +56,34 @@ type serviceHost struct {
 
 func (a serviceHost) Publish()                                { a.s.publish() }
 func (a serviceHost) Watch(path string)                       { a.s.watch(path) }
-func (a serviceHost) Unwatch(path string)                     { a.s.hints.Remove(path) }
-func (a serviceHost) CheckAfter(d time.Duration)              { a.s.due.Reset(d) }
+func (a serviceHost) Unwatch(path string)                     { a.s.watches.Remove(path) }
+func (a serviceHost) CheckAfter(d time.Duration)              { a.s.checkTimer.Reset(d) }
 func (a serviceHost) Agent() (context.Context, *fsutil.Actor) { return a.s.ctx, a.s.layout.foreign }
 
 // Scanner keeps the scan directory consistent with the services that the supervisor knows.
 type Scanner struct {
-	host     Host
-	layout   Layout
-	dir      *fsutil.Dir
-	lock     *os.File
-	requests chan func()
-	records  chan supervisor.Record
-	ended    chan struct{}
-	resumed  chan struct{} // closed when the directories are open again after a re-execution
-	table    atomic.Pointer[table]
-	pending  atomic.Bool // a check for removed directories was asked for
-	queue    *queue
+	host           Host
+	layout         Layout
+	dir            *fsutil.Dir
+	lock           *os.File
+	requests       chan func()
+	records        chan supervisor.Record
+	ended          chan struct{}
+	resumed        chan struct{} // closed when the directories are open again after a re-execution
+	table          atomic.Pointer[table]
+	checkRequested atomic.Bool // a check for removed directories was asked for
+	queue          *queue
 
 	// Only the scanner's goroutine uses the fields from here on.
 	ctx            context.Context   //nolint:containedctx // ends the goroutine
 	entries        map[string]*entry // by name in the scan directory
 	unpublished    []madeSlot        // slots from the queue that are made and not published
 	retries        map[string]bool   // names of queued slots that could not be made
-	idle           *time.Timer       // fires when the scanner has been idle for a while
-	partial        string            // last message about directories that are not supervised
-	hints          watch.Set
-	due            *time.Timer
-	poll           time.Duration
+	idleTimer      *time.Timer       // fires when the scanner has been idle for a while
+	limitMessage   string            // last message about directories that are not supervised
+	watches        watch.Set
+	checkTimer     *time.Timer
+	pollInterval   time.Duration
 	checkScheduled bool      // a notification has caused an earlier check
 	lastCheck      time.Time // time of the last check
 	lastScan       time.Time // start of the last scan
@@ -100,7 +100,7 @@ func Open(ctx context.Context, host Host, layout Layout) (*Scanner, error) {
 	s.ctx = ctx
 	s.publish()
 	s.observeFiles()
-	s.due.Reset(s.poll)
+	s.checkTimer.Reset(s.pollInterval)
 	guard.Go("scanning for services", s.run)
 	return s, nil
 }
@@ -110,20 +110,20 @@ func newScanner(host Host, layout Layout, dir *fsutil.Dir, lock *os.File) *Scann
 		host: host, layout: layout, dir: dir, lock: lock, requests: make(chan func()),
 		records: make(chan supervisor.Record, 1024), ended: make(chan struct{}), queue: &queue{wake: make(chan struct{}, 1), definitionsByName: make(map[string]definition)},
 		entries: make(map[string]*entry), retries: make(map[string]bool),
-		due: time.NewTimer(time.Hour), idle: time.NewTimer(time.Hour), poll: busyPoll,
+		checkTimer: time.NewTimer(time.Hour), idleTimer: time.NewTimer(time.Hour), pollInterval: busyPoll,
 	}
 }
 
 // observeFiles starts notifications for the scan directory. Without them, the scanner checks the directory more often.
 func (s *Scanner) observeFiles() {
-	if s.hints.Open() == nil && blocking.Do(blocking.Runtime, func() error { return s.hints.AddPath(s.layout.Scan) }) == nil {
-		s.poll = idlePoll
+	if s.watches.Open() == nil && blocking.Do(blocking.Runtime, func() error { return s.watches.AddPath(s.layout.Scan) }) == nil {
+		s.pollInterval = idlePoll
 	}
 }
 
 func (s *Scanner) watch(path string) {
-	if s.hints.Events != nil {
-		_ = blocking.Do(blocking.Foreign, func() error { return s.hints.AddPath(path) })
+	if s.watches.Events != nil {
+		_ = blocking.Do(blocking.Foreign, func() error { return s.watches.AddPath(path) })
 	}
 }
 
@@ -200,7 +200,7 @@ func (s *Scanner) run() {
 
 // work is the loop of the scanner's goroutine. It ends with the scanner's context.
 func (s *Scanner) work() {
-	changes, lost := s.hints.Events, s.hints.Lost
+	changes, lost := s.watches.Events, s.watches.Lost
 	for {
 		select {
 		case <-s.ctx.Done():
@@ -213,7 +213,7 @@ func (s *Scanner) work() {
 			s.observe(r)
 		case ev, ok := <-changes:
 			if !ok {
-				changes, s.poll = nil, busyPoll
+				changes, s.pollInterval = nil, busyPoll
 			} else if s.needsCheck(ev) {
 				s.scheduleCheck()
 			}
@@ -222,11 +222,11 @@ func (s *Scanner) work() {
 				lost = nil
 			}
 			s.scheduleCheck()
-		case <-s.idle.C:
+		case <-s.idleTimer.C:
 			s.completeNext()
-		case <-s.due.C:
+		case <-s.checkTimer.C:
 			s.checkScheduled = false
-			s.due.Reset(s.untilNextCheck())
+			s.checkTimer.Reset(s.untilNextCheck())
 			s.checkSlots()
 		}
 	}
@@ -236,17 +236,17 @@ func (s *Scanner) work() {
 func (s *Scanner) untilNextCheck() time.Duration {
 	for _, e := range s.entries {
 		if e.Service != nil {
-			return min(s.poll, foreignPoll)
+			return min(s.pollInterval, foreignPoll)
 		}
 	}
-	return s.poll
+	return s.pollInterval
 }
 
 // scheduleCheck schedules an early check, at least checkGap after the last one.
 func (s *Scanner) scheduleCheck() {
 	if !s.checkScheduled {
 		s.checkScheduled = true
-		s.due.Reset(max(settleTime, time.Until(s.lastCheck.Add(checkGap))))
+		s.checkTimer.Reset(max(settleTime, time.Until(s.lastCheck.Add(checkGap))))
 	}
 }
 
@@ -263,7 +263,7 @@ func (s *Scanner) needsCheck(ev watch.Event) bool {
 
 // end closes all open files of the scanner, and releases its lock on the scan directory.
 func (s *Scanner) end() {
-	s.hints.Close()
+	s.watches.Close()
 	for _, e := range s.entries {
 		if e.Service != nil {
 			e.Service.Close()

@@ -46,17 +46,17 @@ type entry struct {
 	Service *foreign.Service // of a foreign directory; stays until the service has ended
 	Refused fsutil.ID        // directory that was refused and reported
 
-	making time.Time     `reexec:"-"` // when another program was first seen making the slot
-	rest   []fsutil.Node `reexec:"-"` // files that must still be added to the slot
+	firstSeenMaking time.Time     `reexec:"-"` // when another program was first seen making the slot
+	missingFiles    []fsutil.Node `reexec:"-"` // files that must still be added to the slot
 }
 
 func (e *entry) empty() bool {
-	return e.Slot == nil && e.Service == nil && e.Refused == fsutil.ID{} && e.making.IsZero()
+	return e.Slot == nil && e.Service == nil && e.Refused == fsutil.ID{} && e.firstSeenMaking.IsZero()
 }
 
 func (e *entry) copy() *entry {
 	c := *e
-	c.rest = nil // rest is only for the scanner, and readers of the copy don't need it
+	c.missingFiles = nil // rest is only for the scanner, and readers of the copy don't need it
 	if e.Service != nil {
 		c.Service = e.Service.Copy()
 	}
@@ -231,7 +231,7 @@ func (s *Scanner) Exports() map[string]map[string]string {
 // Foreign reports whether a foreign service has this name: one that another program's directory defines. It doesn't block.
 func (s *Scanner) Foreign(name string) bool {
 	e := s.table.Load().entries[name]
-	return e != nil && e.Service != nil && !e.Service.Left
+	return e != nil && e.Service != nil && !e.Service.Forgotten
 }
 
 // Find returns the slot of the service directory at an absolute path, which may contain symbolic links. If the slot is queued, it
