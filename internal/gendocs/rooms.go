@@ -192,7 +192,8 @@ func roomsPage(root string, all []room) (string, error) {
 			fmt.Fprintf(&b, "- `%s`%s: %s\n", r.path, file, r.answers)
 		}
 		if len(names) > 0 {
-			fmt.Fprintf(&b, "These rooms do what their names say. The programs read their flags and call the room of the same name: %s.\n", strings.Join(names, ", "))
+			slices.Sort(names)
+			fmt.Fprintf(&b, "The programs in `cmd/` read their flags and call the room of the same name. %s.\n", strings.Join(names, ", "))
 		}
 	}
 	for path := range left {
