@@ -78,11 +78,11 @@ type Init struct {
 	Stopping      bool          `json:"stopping"` // the container is shutting down
 	Orphans       uint64        `json:"orphans"`  // reaped orphans
 	Goroutines    int           `json:"goroutines"`
-	Cmd           *Cmd          `json:"cmd"`                     // null without a CMD
-	Warnings      []string      `json:"warnings"`                // warnings for people, such as low limits
-	Booting       bool          `json:"booting,omitempty"`       // the boot goes on, so some services are missing
-	Hook          *BootHook     `json:"hook,omitempty"`          // newest hook that the boot runs now
-	Boot          []BootStep    `json:"boot"`                    // steps of the boot, in order
+	Cmd           *Cmd          `json:"cmd"`               // null without a CMD
+	Warnings      []string      `json:"warnings"`          // warnings for people, such as low limits
+	Booting       bool          `json:"booting,omitempty"` // the boot goes on, so some services are missing
+	Hook          *BootHook     `json:"hook,omitempty"`    // newest hook that the boot runs now
+	Boot          []BootStep    `json:"boot"`
 	BootProfiles  *BootProfiles `json:"boot_profiles,omitempty"` // only while the boot processes profiles
 	Binary        string        `json:"binary"`                  // file of the running program
 	BinaryID      string        `json:"binary_id,omitempty"`     // another value after this file is replaced
@@ -95,8 +95,8 @@ type Init struct {
 
 // BootProfiles says how far the boot has got with the profiles.
 type BootProfiles struct {
-	Profiles int `json:"profiles"` // all profiles
-	Done     int `json:"done"`     // profiles whose gateways are registered and, if wanted, started
+	Profiles int `json:"profiles"`
+	Done     int `json:"done"` // profiles whose gateways are registered and, if wanted, started
 }
 
 // Lease says which hinit serves the data volume.
@@ -147,8 +147,8 @@ type Cmd struct {
 // BootHook is a boot hook that runs now.
 type BootHook struct {
 	Name    string  `json:"name"`
-	Number  int     `json:"number"` // position among the hooks, from 1
-	Of      int     `json:"of"`     // number of hooks
+	Number  int     `json:"number"` // from 1
+	Of      int     `json:"of"`
 	Seconds float64 `json:"seconds"`
 }
 
@@ -172,24 +172,24 @@ const (
 
 // Service is the state of one service.
 type Service struct {
-	Name                string     `json:"name"`                  // such as gateway-coder
-	Profile             string     `json:"profile"`               // "" for a service without a profile
-	Group               string     `json:"group,omitempty"`       // group of the configuration
+	Name                string     `json:"name"`    // such as gateway-coder
+	Profile             string     `json:"profile"` // "" for a service without a profile
+	Group               string     `json:"group,omitempty"`
 	Kind                string     `json:"kind"`                  // gateway, service or cmd
-	State               string     `json:"state"`                 // down, waiting, starting, up, stopping, killing, finishing, backoff, parked or failed
-	Want                string     `json:"want"`                  // desired state: up or down
+	State               string     `json:"state"`                 // a state, such as up
+	Want                string     `json:"want"`                  // up or down
 	PID                 int        `json:"pid"`                   // main process, 0 when there is none
 	Since               time.Time  `json:"since"`                 // begin of the state
 	UptimeSeconds       float64    `json:"uptime_seconds"`        // 0 if the service is not up
 	Restarts            int        `json:"restarts"`              // automatic restarts
-	ConsecutiveFailures int        `json:"consecutive_failures"`  // number of fast exits in a row
+	ConsecutiveFailures int        `json:"consecutive_failures"`  // fast exits in a row
 	NextStart           *time.Time `json:"next_start"`            // null without one
 	CrashLoop           bool       `json:"crash_loop"`            // the service had too many fast exits
 	Ready               bool       `json:"ready"`                 // the service has reported readiness, or is up and reports no readiness
 	Announces           bool       `json:"announces"`             // the service reports readiness
 	LastExit            *Exit      `json:"last_exit"`             // null before the first exit
 	Log                 string     `json:"log"`                   // current log file, "" when it has none
-	Reason              string     `json:"reason"`                // why the service is in this state, for people
+	Reason              string     `json:"reason"`                // for people
 	Problem             string     `json:"problem"`               // fault of the service, for people; "" without one
 	ServedBy            string     `json:"served_by,omitempty"`   // with a multiplexer: which gateway serves the profile
 	StatusText          string     `json:"status_text,omitempty"` // STATUS= of sd_notify
@@ -230,7 +230,7 @@ func (s Service) HasOwnUser() bool { return s.Isolation != nil && s.Isolation.Mo
 // Limit is a resource limit of a service, and what enforces it in this container.
 type Limit struct {
 	Key   string `json:"key"`   // memory.high, memory.max, cpu.weight or pids.max
-	Value string `json:"value"` // limit, as in the configuration
+	Value string `json:"value"` // as in the configuration
 	By    string `json:"by"`    // cgroup, supervision, nice, nproc, next-start or nothing
 }
 
@@ -246,8 +246,8 @@ const (
 
 // Output counts what a service has written to its stdout and stderr.
 type Output struct {
-	Lines          uint64 `json:"lines"`           // lines that the service has written
-	Bytes          uint64 `json:"bytes"`           // bytes of these lines
+	Lines          uint64 `json:"lines"`
+	Bytes          uint64 `json:"bytes"`
 	Suppressed     uint64 `json:"suppressed"`      // lines left out because of logs.rate_limit
 	ConsoleDropped uint64 `json:"console_dropped"` // lines missing in the container's log
 	FileLost       uint64 `json:"file_lost"`       // lines missing in the log file
@@ -257,11 +257,11 @@ type Output struct {
 // Check is the last result of a health check.
 type Check struct {
 	Name     string     `json:"name"`
-	Kind     string     `json:"kind"`     // startup, ready or alive
-	Type     string     `json:"type"`     // http, tcp, unix, exec, file, log, state, deaf, notify or watchdog
-	State    string     `json:"state"`    // pending, passing, failing, skipped, on-hold or paused
-	Since    time.Time  `json:"since"`    // begin of the state
-	Failed   bool       `json:"failed"`   // the check is failing
+	Kind     string     `json:"kind"`  // startup, ready or alive
+	Type     string     `json:"type"`  // http, tcp, unix, exec, file, log, state, deaf, notify or watchdog
+	State    string     `json:"state"` // pending, passing, failing, skipped, on-hold or paused
+	Since    time.Time  `json:"since"` // begin of the state
+	Failed   bool       `json:"failed"`
 	Failures int        `json:"failures"` // bad answers in a row
 	Answer   string     `json:"answer"`   // last answer, for people; empty for callers that may not control hinit
 	At       *time.Time `json:"at"`       // time of the answer, null before the first one
@@ -277,7 +277,7 @@ const CheckHeld = "on-hold"
 type Exit struct {
 	Code          *int      `json:"code"`   // null if a signal ended the run, or if it never started
 	Signal        *int      `json:"signal"` // signal that ended the run, null when none did
-	Cause         string    `json:"cause"`  // crash, clean, config, oom, signal, operator, shutdown, spawn, replaced, health, shed, quota or lease
+	Cause         string    `json:"cause"`  // a cause, such as crash or oom
 	At            time.Time `json:"at"`
 	Tail          []string  `json:"tail"`                   // last log lines; empty for callers that may not control hinit
 	TailPending   bool      `json:"tail_pending,omitempty"` // tail is not known yet

@@ -10,15 +10,15 @@ import (
 type Event struct {
 	Seq     uint64    `json:"seq"` // number of the event, from 1
 	At      time.Time `json:"at"`
-	Service string    `json:"service"`       // "" for an event of the container
-	From    string    `json:"from"`          // old state, "" if no state has changed
-	To      string    `json:"to"`            // new state, "" if no state has changed
-	Reason  string    `json:"reason"`        // why the event happened, for people
-	PID     int       `json:"pid"`           // main process, 0 when there is none
-	Exit    *Exit     `json:"exit"`          // null unless a run has ended
-	By      *By       `json:"by,omitzero"`   // client that gave the order
-	Key     string    `json:"key,omitzero"`  // key of a notice; absent in other events
-	Data    string    `json:"data,omitzero"` // data of a notice, control characters escaped
+	Service string    `json:"service"` // "" for an event of the container
+	From    string    `json:"from"`
+	To      string    `json:"to"`
+	Reason  string    `json:"reason"` // for people
+	PID     int       `json:"pid"`    // main process, 0 when there is none
+	Exit    *Exit     `json:"exit"`   // null unless a run has ended
+	By      *By       `json:"by,omitzero"`
+	Key     string    `json:"key,omitzero"`  // of a notice; absent in other events
+	Data    string    `json:"data,omitzero"` // of a notice, control characters escaped
 	Lost    uint64    `json:"lost,omitzero"` // number of lost events; all other keys are empty
 }
 
@@ -32,7 +32,7 @@ const (
 
 // By is the client that gave an order.
 type By struct {
-	UID     int    `json:"uid"`     // user id, as the kernel reports it
+	UID     int    `json:"uid"`     // as the kernel reports it
 	PID     int    `json:"pid"`     // process id, 0 if unknown
 	Program string `json:"program"` // name that the process gives itself (comm); "" if the process has ended
 	Way     string `json:"way"`     // exec, api, s6 or fifo
@@ -71,10 +71,10 @@ type Topology struct {
 
 // TopologyReply says how many gateways serve the profiles.
 type TopologyReply struct {
-	Mode   string   `json:"mode"`    // per-profile, or multiplexed: the default profile's gateway serves all
-	From   string   `json:"from"`    // file or variable that decides, "" for the default
-	Steps  []string `json:"steps"`   // effects on gateways, in order
-	DryRun bool     `json:"dry_run"` // nothing was changed
+	Mode   string   `json:"mode"`  // per-profile, or multiplexed: the default profile's gateway serves all
+	From   string   `json:"from"`  // file or variable that decides, "" for the default
+	Steps  []string `json:"steps"` // effects on gateways, in order
+	DryRun bool     `json:"dry_run"`
 }
 
 // ConfigEntry is a value of the configuration in force.
@@ -100,7 +100,7 @@ type ReloadReply struct {
 	Changes  []string     `json:"changes"`  // changed keys
 	Plan     []ReloadStep `json:"plan"`     // effects on services, sorted by name
 	Settings []string     `json:"settings"` // changed keys that belong to no single service
-	DryRun   bool         `json:"dry_run"`  // nothing was changed
+	DryRun   bool         `json:"dry_run"`
 }
 
 // ExamineReply is the result of an examination of the data volume. The list is never null.

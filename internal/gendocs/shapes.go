@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -62,7 +63,7 @@ const jsonHead = `# What the commands print with --json
 Every command that prints something takes ` + "`--json`" + `, unless its output has another format. New keys may appear at any time. If a key changes its
 meaning, ` + "`version`" + ` in the status gets another number.
 
-Each line has a key, its type and its meaning. A key without a type is text, and "texts" is a list of text. A key with a question mark may be missing. A value
+Each line has a key, its type and, unless the name says it, its meaning. [States](states.md) lists states and causes. A key without a type is text, and "texts" is a list of text. A key with a question mark may be missing. A value
 that does not exist is an empty text, the number 0, or null if the type says so. A list is never null. A time is RFC 3339, in UTC unless it has an offset.
 ` + "`pid`" + ` is a process id, and ` + "`since`" + ` is the begin of the state.
 
@@ -129,7 +130,7 @@ func jsonPage(root, commandLine string) (string, error) {
 				value = ""
 			}
 			meaning := noValue.ReplaceAllString(escapeCell(f.doc), "")
-			if meaning == "process id" || meaning == "begin of the state" { // the introduction says so
+			if slices.Contains([]string{"process id", "main process", "begin of the state"}, meaning) { // the introduction says so
 				meaning = ""
 			}
 			if meaning != "" {
@@ -276,9 +277,9 @@ func sentence(doc, name string) string {
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// noValue matches the end of a field's comment if it describes the value for an absent fact. The page drops this end, because its
+// noValue matches a field's comment, or its end, if it describes the value for an absent fact. The page drops that, because its
 // introduction explains absent values for all keys.
-var noValue = regexp.MustCompile(`[,;] (""|0|null|missing|absent) (if|when|where|before|after|in|without|unless) [^,;]*$`)
+var noValue = regexp.MustCompile(`(^|[,;] )(""|0|null|missing|absent) (if|when|where|before|after|in|without|unless) [^,;]*$`)
 
 var docLink = regexp.MustCompile(`\[([A-Za-z.]+)\]`)
 

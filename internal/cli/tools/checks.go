@@ -23,7 +23,7 @@ var checksVerb = cli.Verb{
 // serviceChecks is the output of hinit checks for one service.
 type serviceChecks struct {
 	Name   string         `json:"name"`
-	Checks []client.Check `json:"checks"` // checks, as in the status
+	Checks []client.Check `json:"checks"`
 }
 
 func checks(t *cli.Terminal, c *cli.Call) int {

@@ -84,7 +84,7 @@ const valueWidth = 48
 
 // configReport is the result of hinit config check.
 type configReport struct {
-	File     string          `json:"file"`     // path of the file; "" if there is none and the defaults apply
+	File     string          `json:"file"`     // "" if there is none and the defaults apply
 	OK       bool            `json:"ok"`       // hinit would start with this configuration
 	Problems []configProblem `json:"problems"` // mistakes that keep hinit from starting
 	Warnings []string        `json:"warnings"` // remarks, and missing users and files
@@ -92,9 +92,9 @@ type configReport struct {
 
 // configProblem is one mistake in the configuration.
 type configProblem struct {
-	File    string `json:"file"`    // "" if an environment variable has the mistake
-	Line    int    `json:"line"`    // 0 if the mistake has no line
-	Message string `json:"message"` // the mistake and its key
+	File    string `json:"file"` // "" if an environment variable has the mistake
+	Line    int    `json:"line"` // 0 if the mistake has no line
+	Message string `json:"message"`
 }
 
 // configCheck reads a configuration and prints all of its mistakes.

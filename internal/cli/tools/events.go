@@ -225,8 +225,8 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 
 // waitReport is what hinit wait prints.
 type waitReport struct {
-	Service *client.Service `json:"service"` // state of the service now; null after a notice
-	Event   *client.Event   `json:"event"`   // the notice; null for a service
+	Service *client.Service `json:"service"` // null after a notice
+	Event   *client.Event   `json:"event"`   // null for a service
 }
 
 // waitState is the state of hinit wait.

@@ -24,11 +24,11 @@ var explainVerb = cli.Verb{
 type explanation struct {
 	Name  string   `json:"name"`
 	State string   `json:"state"` // state and its duration, with "(crash-loop)" in a crash loop
-	Why   []string `json:"why"`   // reasons of the state
-	Says  string   `json:"says"`  // status text of the service itself; "" without one
-	Tail  []string `json:"tail"`  // last log lines, if they may show the cause
-	Next  string   `json:"next"`  // what hinit does next by itself
-	Type  []advice `json:"type"`  // commands to type, the most useful first
+	Why   []string `json:"why"`
+	Says  string   `json:"says"` // status text of the service itself; "" without one
+	Tail  []string `json:"tail"` // last log lines, if they may show the cause
+	Next  string   `json:"next"` // what hinit does by itself
+	Type  []advice `json:"type"` // commands to type, the most useful first
 
 	Settings []client.ConfigEntry `json:"settings"` // settings that differ from the defaults
 }
@@ -36,7 +36,7 @@ type explanation struct {
 // advice is a command that the user can type, and its effect.
 type advice struct {
 	Command string `json:"command"`
-	For     string `json:"for"` // effect of the command
+	For     string `json:"for"`
 }
 
 func explainServices(t *cli.Terminal, c *cli.Call, names []string) int {

@@ -181,11 +181,11 @@ var reexecVerb = cli.Verb{
 
 // reexecReport is what hinit reexec prints.
 type reexecReport struct {
-	Version string `json:"version"` // version of the hinit that runs now
+	Version string `json:"version"` // of the hinit that runs now
 	Image   int    `json:"image"`   // 1 at first, one more after each re-execution
-	Before  string `json:"before"`  // version of the hinit before
-	Binary  string `json:"binary"`  // path of the program that runs now
-	Same    bool   `json:"same"`    // the file is the same as before
+	Before  string `json:"before"`  // version before
+	Binary  string `json:"binary"`
+	Same    bool   `json:"same"` // the file is the same as before
 }
 
 func reexecute(t *cli.Terminal, c *cli.Call) int {

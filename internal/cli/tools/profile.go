@@ -329,15 +329,15 @@ func (m *manager) confirm(question string) (bool, error) {
 // profile it has the values from before, without the gateway.
 type profileRow struct {
 	Name    string `json:"name"`
-	Home    string `json:"home"`                // directory of the profile
+	Home    string `json:"home"`
 	Active  bool   `json:"active"`              // the agent's commands use this profile by default
 	Prior   string `json:"prior_state"`         // decides whether the gateway starts at boot; "" if the caller may not read it
-	Gateway string `json:"gateway"`             // state of the gateway, "" when no init is reachable
+	Gateway string `json:"gateway"`             // its state, "" when no init is reachable
 	Want    string `json:"want"`                // up or down, "" when no init is reachable
-	PID     int    `json:"pid"`                 // pid of the gateway, 0 if it has none
+	PID     int    `json:"pid"`                 // of the gateway, 0 if it has none
 	Served  string `json:"served_by,omitempty"` // gateway that serves the profile, as in the status
-	Log     string `json:"log"`                 // current log file
-	Problem string `json:"problem,omitempty"`   // fault in the profile's files
+	Log     string `json:"log"`
+	Problem string `json:"problem,omitempty"` // fault in the profile's files
 }
 
 // list prints all profiles, or only the one with the name only, unless that is "".
