@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -60,7 +61,8 @@ func engineError(what string, err error) error {
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("cannot %s: %w in time (%w); a docker pause beside a docker exec can leave an engine like that, and then it has to be restarted", what, ErrNoEngine, err)
-	case client.IsErrConnectionFailed(err), cerrdefs.IsUnavailable(err), isUnreachable(err):
+	case client.IsErrConnectionFailed(err), cerrdefs.IsUnavailable(err), // the socket is missing, or no engine listens there
+		errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		kind = ErrNoEngine
 	case cerrdefs.IsNotFound(err) && strings.Contains(strings.ToLower(err.Error()), "no such image"):
 		kind = ErrNoImage

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 )
 
 // address is where an engine listens.
@@ -105,11 +104,6 @@ func contextAddress(name string) (address, error) {
 		at.tls = tls
 	}
 	return at, nil
-}
-
-// isUnreachable reports whether err means that the engine's socket is missing, or that no engine listens there.
-func isUnreachable(err error) bool {
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // shortID returns the first 12 characters of a container's id, which is what docker prints.

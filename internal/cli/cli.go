@@ -46,9 +46,9 @@ type Terminal struct {
 	Env        func(string) (string, bool)
 }
 
-// NewTerminal returns the Terminal of this process.
-func NewTerminal() *Terminal {
-	out, errs := cmdline.Escaped{Writer: os.Stdout}, cmdline.Escaped{Writer: os.Stderr}
+// NewTerminal returns the Terminal of this process, whose standard output is stdout.
+func NewTerminal(stdout io.Writer) *Terminal {
+	out, errs := cmdline.Escaped{Writer: stdout}, cmdline.Escaped{Writer: os.Stderr}
 	t := &Terminal{In: os.Stdin, Out: out, Err: errs, Screen: proc.IsTerminal(os.Stdout), Env: os.LookupEnv}
 	if proc.IsTerminal(os.Stderr) {
 		t.progressTo = os.Stderr

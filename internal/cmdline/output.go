@@ -2,6 +2,7 @@ package cmdline
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -127,6 +128,31 @@ func (w Escaped) Write(text []byte) (int, error) {
 		return 0, err
 	}
 	return len(text), nil
+}
+
+// checkedWriter keeps the first error of a write.
+type checkedWriter struct {
+	io.Writer
+	err error
+}
+
+// Write implements io.Writer.
+func (w *checkedWriter) Write(data []byte) (int, error) {
+	n, err := w.Writer.Write(data)
+	w.err = cmp.Or(w.err, err)
+	return n, err
+}
+
+// WithOutput calls run with standard output, and returns the exit code of the process. If a write fails and run returns [Done] or
+// [NotUp] nevertheless, WithOutput reports the error and returns [Failed].
+func WithOutput(run func(out io.Writer) int) int {
+	out := &checkedWriter{Writer: os.Stdout}
+	code := run(out)
+	if out.err != nil && (code == Done || code == NotUp) {
+		fmt.Fprintln(os.Stderr, "cannot write the output:", out.err)
+		return Failed
+	}
+	return code
 }
 
 // plainLetters are the characters that have no special meaning in a shell.

@@ -24,16 +24,14 @@ const NativeName = "hinit-gateway"
 func Path(path, home string) string {
 	own := home + "/.local/bin"
 	dirs := strings.Split(path, ":")
-	at, system := slices.Index(dirs, own), slices.IndexFunc(dirs, isSystem)
+	at, system := slices.Index(dirs, own), slices.IndexFunc(dirs, func(dir string) bool {
+		return slices.Contains([]string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}, dir)
+	})
 	if system < 0 || at < system {
 		return path
 	}
 	dirs = slices.Delete(dirs, at, at+1)
 	return strings.Join(slices.Insert(dirs, system, own), ":")
-}
-
-func isSystem(dir string) bool {
-	return slices.Contains([]string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}, dir)
 }
 
 // CloseOnExec makes execve(2) close all descriptors from 3 up, so that the agent's program gets none that root has opened. Call it

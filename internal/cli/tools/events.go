@@ -209,18 +209,11 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 			return t.Failed("wait", err)
 		}
 	}
-	if c.JSON {
-		err = cmdline.WriteJSON(t.Out, w.result, "  ")
-	} else {
-		_, err = fmt.Fprintln(t.Out, show.Line(w.line))
-	}
-	if err != nil {
-		return t.Failed("wait", err)
-	}
+	code = t.Show(c, w.result, nil, func() { fmt.Fprintln(t.Out, show.Line(w.line)) })
 	if *what == "ready" && !w.result.Service.Ready {
 		return cmdline.Failed
 	}
-	return cmdline.Done
+	return code
 }
 
 // waitReport is what hinit wait prints.

@@ -4,14 +4,19 @@
 package tools
 
 import (
+	"io"
+
 	"hinit/internal/boot"
 	"hinit/internal/boot/lookup"
 	"hinit/internal/cli"
+	"hinit/internal/cmdline"
 	"hinit/internal/config"
 )
 
 // Main runs the verb that the arguments name, and returns the exit code.
-func Main(args []string) int { return cli.NewTerminal().Run(args, table()) }
+func Main(args []string) int {
+	return cmdline.WithOutput(func(out io.Writer) int { return cli.NewTerminal(out).Run(args, table()) })
+}
 
 // withWords returns the Run function of a verb without flags: it parses at least atLeast and at most atMost arguments, and calls
 // run with them.
