@@ -146,7 +146,7 @@ var HealthcheckVerb = Verb{
 	},
 }
 
-// printHealth prints whether the container is healthy. no begins the line if it isn't, such as "not ready".
+// printHealth prints whether the container is healthy. If it isn't, the line begins with the argument no, such as "not ready".
 func (t *Terminal) printHealth(h *client.Health, no string) {
 	if !h.OK {
 		fmt.Fprintf(t.Err, "%s: %s\n", no, show.Line(h.Reason))

@@ -86,7 +86,7 @@ func reload(t *cli.Terminal, c *cli.Call) int {
 	did, err := cli.Ask(t, time.Minute, func(ctx context.Context, cl *dial.Client) (client.ReloadReply, error) { return cl.Reload(ctx, how) })
 	if said := (*client.Error)(nil); errors.As(err, &said) && strings.Contains(said.Message, "\n") {
 		code := cmdline.Done
-		for line := range strings.SplitSeq(said.Message, "\n") { // a line for each mistake
+		for line := range strings.SplitSeq(said.Message, "\n") { // the message has one line for each mistake
 			one := *said
 			one.Message = line
 			code = t.Failed("reload", &one)

@@ -207,7 +207,7 @@ func (l *logger) patience(now, ending time.Time) int {
 // handleSignals handles the signals that have come. end says that s6-log must end.
 func (l *logger) handleSignals(wake int, now time.Time) (end bool) {
 	var came [64]byte
-	n, _ := unix.Read(wake, came[:]) // after an error, no signal
+	n, _ := unix.Read(wake, came[:]) // after an error, n is not positive, and no signal is handled
 	for _, s := range came[:max(n, 0)] {
 		switch s := unix.Signal(s); {
 		case s == unix.SIGALRM:

@@ -58,7 +58,7 @@ func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logD
 	// creates the file in a new directory.
 	if !l.finished() {
 		if fd, err := l.open("state", unix.O_WRONLY|unix.O_CREAT|unix.O_NONBLOCK); err == nil {
-			_ = unix.Close(fd) // only its existence matters
+			_ = unix.Close(fd) // only the existence of the file matters
 		}
 	}
 	if err := l.begin(now); err != nil {

@@ -228,7 +228,7 @@ func (s *Scanner) Exports() map[string]map[string]string {
 	return exports
 }
 
-// Foreign reports whether a foreign service has this name: one that another program's directory defines. It doesn't block.
+// Foreign reports whether a foreign service has this name. Another program has made the directory of such a service. Foreign doesn't block.
 func (s *Scanner) Foreign(name string) bool {
 	e := s.table.Load().entries[name]
 	return e != nil && e.Service != nil && !e.Service.Forgotten
