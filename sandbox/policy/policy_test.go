@@ -539,8 +539,8 @@ func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 	}
 }
 
-// TestWhichRoot checks for an engine that maps users that root inside is separate from root of the machine. It is not
-// separate from root in another container.
+// TestWhichRoot checks which uid maps contain all users, and which kind of root a container gets. An engine that maps
+// users separates root inside from root of the machine, but not from root in other containers.
 func TestWhichRoot(t *testing.T) {
 	dir := t.TempDir()
 	for text, want := range map[string]bool{"         0          0 4294967295\n": true, "0 100000 65536\n": false, "0 1000 1\n1 100000 65536\n": false, "": false} {
