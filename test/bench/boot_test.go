@@ -238,7 +238,7 @@ boot: {hooks: []}
 		tb.Fatalf("no gateway is running:\n%s", said.String())
 	}
 	_ = r.SetReadDeadline(time.Time{})
-	go func() { // it reads the container's console until the end
+	go func() { // reads the console of the container until its end
 		for buffer := make([]byte, 4096); ; {
 			if _, err := r.Read(buffer); err != nil {
 				r.Close()

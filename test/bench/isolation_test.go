@@ -20,7 +20,7 @@ import (
 
 const (
 	isolatedProfiles = 500
-	isolatedStarts   = 300 // of each mode
+	isolatedStarts   = 300 // starts measured in each mode
 	// atRest is how long PID 1 rests before its memory counts: it gives pages back 2.5 s after the boot.
 	atRest = 4 * time.Second
 )
@@ -106,7 +106,7 @@ func (g gateway) benchmarkBoot(b *testing.B, bin string) {
 	dir := filepath.Join(bin, g.name)
 	for _, mode := range isolationModes {
 		isolationVolume(b, filepath.Join(dir, mode), mode, g.agent)
-		g.boot(b, bin, mode) // the first boot of mode user moves the homes
+		g.boot(b, bin, mode) // the first boot of mode user also gives the homes to their users
 	}
 	for b.Loop() {
 		// The heap of two equal boots differs by 1 KiB a profile, because it depends on the moments of the collections. So the
@@ -147,7 +147,7 @@ func isolationDir(b *testing.B, programs ...string) string {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
-		left, _ := filepath.Glob("/tmp/hinit-ib-*") // of the profiles
+		left, _ := filepath.Glob("/tmp/hinit-ib-*") // temporary directories of the profiles
 		for _, path := range append(left, dir) {
 			_ = os.RemoveAll(path)
 		}

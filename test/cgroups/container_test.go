@@ -15,7 +15,8 @@ import (
 
 const limits = "memory: {high: 96MiB, max: 128MiB}\n  cpu: {weight: 50}\n  pids: {max: 60}"
 
-// Each gateway has a control group of its own with its limits, and the status says that the kernel enforces them.
+// Each gateway must have a control group of its own with its limits, and the status must say that the kernel enforces
+// them.
 func TestEachProfileHasItsOwnControlGroup(t *testing.T) {
 	c := begin(t, options{
 		agent: limits, profiles: map[string]string{"coder": "", "writer": "", "vital": ""},
@@ -51,8 +52,8 @@ func TestEachProfileHasItsOwnControlGroup(t *testing.T) {
 	}
 }
 
-// A gateway that forks without end reaches its limit. A stop ends all of its processes, and the other gateways run on
-// undisturbed.
+// A gateway that forks without end must reach its limit. A stop must end all of its processes, and the other gateways
+// must run on undisturbed.
 func TestAStopEndsAForkBomb(t *testing.T) {
 	c := begin(t, options{
 		agent: limits, profiles: map[string]string{"coder": ""},
@@ -78,8 +79,9 @@ func TestAStopEndsAForkBomb(t *testing.T) {
 	c.lives("coder")
 }
 
-// The kernel kills a gateway at its own memory.max. Status and event name it; the others and PID 1 live, although Kubernetes has the kernel
-// end the whole container when the container's memory runs out.
+// The kernel must kill only a gateway that reaches its own memory.max, and the status and an event must name it. The
+// others and PID 1 must live, although Kubernetes has the kernel end the whole container when the container's memory
+// runs out.
 func TestAGatewayWithTooMuchMemoryEndsAlone(t *testing.T) {
 	c := begin(t, options{
 		agent: limits, profiles: map[string]string{"coder": "", "writer": "", "eater": "oom=200"},
@@ -123,8 +125,8 @@ const fill = `while [ $(($(cat /sys/fs/cgroup/memory.current) * 100 / $(cat /sys
 exec sleep 100000
 `
 
-// When the container's memory stalls, starts wait although less than 90 % are used. A gateway that the kernel slows down at its memory.high
-// makes it stall.
+// Starts must wait while the container's memory stalls, although less than 90 % are used. A gateway that the kernel
+// slows down at its memory.high makes the memory stall.
 func TestStartsWaitWhileMemoryStalls(t *testing.T) {
 	if unix.Access("/proc/pressure/memory", unix.R_OK) != nil {
 		t.Skip("the kernel does not measure pressure (PSI)")

@@ -10,8 +10,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// Kubernetes sets memory.oom.group: when the container's memory runs out, the kernel ends all of it, PID 1 too. The last words say so, and the
-// next start has the same gateways.
+// If Kubernetes sets memory.oom.group, the kernel ends the whole container with PID 1 when its memory runs out. The
+// termination message must say so, and the next start must have the same gateways.
 func TestTheKernelEndsAWholeContainer(t *testing.T) {
 	c := begin(t, options{
 		profiles: map[string]string{"coder": "", "eater": "oom=300"}, config: "profiles: {coder: {priority: critical}, eater: {priority: critical}}\n",
@@ -28,8 +28,8 @@ func TestTheKernelEndsAWholeContainer(t *testing.T) {
 	testkit.Until(t, "both gateways are up again", func() bool { return c.of("coder").State == client.StateUp && c.of("eater").State == client.StateUp })
 }
 
-// A command of "docker exec" fills a tmpfs, and the kernel may not choose that command. Files on a tmpfs are memory that no kill
-// frees. So the kernel ends every gateway, the CMD, and PID 1 last.
+// The kernel must kill PID 1 last: after every gateway and the CMD. Here a command of "docker exec" fills a tmpfs,
+// whose memory no kill frees, and the kernel may not choose that command.
 func TestTheKernelEndsPID1Last(t *testing.T) {
 	c := begin(t, options{profiles: map[string]string{"coder": ""}, config: "profiles: {coder: {priority: critical}}\n", limits: map[string]string{"memory.max": "80000000"}})
 	c.start("coder")
@@ -45,7 +45,7 @@ func TestTheKernelEndsPID1Last(t *testing.T) {
 		t.Errorf("the container has ended: %s", state)
 	}
 	c.must(exec.Process.Kill())
-	_ = exec.Wait() // it was killed
+	_ = exec.Wait() // the kernel has killed the command
 	c.boot()
 	testkit.Until(t, "the gateway is up again", func() bool { return c.of("coder").State == client.StateUp })
 }

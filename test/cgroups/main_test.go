@@ -51,9 +51,9 @@ func build() error {
 type options struct {
 	limits   map[string]string // files of the container's control group
 	readOnly bool              // the container may not write below /sys/fs/cgroup
-	config   string            // more of hinit.yaml
+	config   string            // further lines of hinit.yaml
 	agent    string            // more keys of agent
-	profiles map[string]string // name → agent.conf
+	profiles map[string]string // agent.conf of each profile
 	scripts  map[string]string // name of a profile → script that runs instead of the agent
 	env      []string
 }
@@ -287,7 +287,7 @@ func (c *container) file(name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// lives fails the test unless gateways are up and were never restarted.
+// lives fails the test unless the gateways are up and were never restarted.
 func (c *container) lives(names ...string) {
 	c.t.Helper()
 	for _, name := range names {

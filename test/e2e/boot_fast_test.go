@@ -52,8 +52,9 @@ func said(t *testing.T, image string, options []string, cmd ...string) (out, std
 // runs counts how often the two boot steps ran, including those in the build of the image.
 const runs = `cat /opt/data/workspace/migrate.runs /opt/data/workspace/sync.runs | wc -l; hinit status -v | grep -c "^boot: .*py unchanged .*py unchanged"`
 
-// TestFirstBootHasNothingToDo starts containers with empty volumes, as "docker run --rm IMAGE CMD" does each time. The results of
-// the boot steps exist, the steps don't run, and the files belong to the agent's user of that container.
+// TestFirstBootHasNothingToDo checks that the boot steps don't run on an empty volume, because the image has their
+// results. "docker run --rm IMAGE CMD" has such a volume each time. The files must belong to the agent's user of that
+// container.
 func TestFirstBootHasNothingToDo(t *testing.T) {
 	image := needHermes(t)
 	keys := make(map[string]bool)
@@ -90,7 +91,7 @@ _config_version: 2
 	}
 }
 
-// TestBootStepsRunOnce keeps a volume. The steps run when something that they depend on has changed, and otherwise they don't.
+// TestBootStepsRunOnce checks that the steps run on a kept volume only when something has changed that they depend on.
 func TestBootStepsRunOnce(t *testing.T) {
 	image := needHermes(t)
 	volume := newVolume(t, "touch of-the-user")
@@ -106,7 +107,8 @@ func TestBootStepsRunOnce(t *testing.T) {
 	boot(nil, "true", "3\n0\n")
 }
 
-// Earlier, after a change of the agent's user, a command could not write to its files: they still belonged to the old user.
+// After a change of the agent's user, the first command must be able to write to its files. They must not belong to the
+// old user any more.
 func TestAFirstCommandMayWriteWhereTheUserHasChanged(t *testing.T) {
 	image := needHermes(t)
 	const files = "mkdir skills home; for i in $(seq 4000); do : >skills/$i; done; : >home/notes; chown -R 4321 ."
@@ -116,9 +118,9 @@ func TestAFirstCommandMayWriteWhereTheUserHasChanged(t *testing.T) {
 	}
 }
 
-// TestAShortCmdIsSparedTheRestOfItsSlots looks at what a container changed below /run, which is its own layer here: a slot's
-// definition, the directories of s6 and the control socket. The rest of a slot is made a moment after the CMD began, and a CMD
-// that is over by then never pays for it. A machine that is slow may take longer than that moment now and then.
+// TestAShortCmdIsSparedTheRestOfItsSlots checks that a short CMD does not wait for slots. Only a slot's definition, the
+// directories of s6 and the control socket may be made below /run, which is the container's own layer here. The rest of
+// a slot is made a moment after the CMD began. A slow machine may need longer than that moment now and then.
 func TestAShortCmdIsSparedTheRestOfItsSlots(t *testing.T) {
 	parallel(t)
 	const most = 32

@@ -24,7 +24,8 @@ func deadMount(t *testing.T, dir string) (detach func()) {
 		err = unix.Mount("dead", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd))
 	}
 	if err != nil {
-		t.Skip("this machine allows no FUSE mount by hand: ", err) // as root it does; other users are no fault, not even in CI
+		// root can usually mount FUSE; for other users this is no fault, not even in CI
+		t.Skip("this machine allows no FUSE mount by hand: ", err)
 	}
 	detach = func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }
 	t.Cleanup(func() {
@@ -34,8 +35,8 @@ func deadMount(t *testing.T, dir string) (detach func()) {
 	return detach
 }
 
-// TestDeadDirectories has directories on the volume that never answer, as with a FUSE or NFS server that is gone. One of them is
-// a profile's. Gateways that don't need them start without delay.
+// TestDeadDirectories checks that gateways start without delay beside directories of the volume that never answer, as
+// with a FUSE or NFS server that is gone. One of these is a profile's.
 func TestDeadDirectories(t *testing.T) {
 	parallel(t)
 	data := t.TempDir()
@@ -76,7 +77,8 @@ func TestDeadDirectories(t *testing.T) {
 	}
 }
 
-// A data directory that never answers delayed PID 1 itself, which looked for the CMD's program in its .local/bin.
+// The CMD must start without delay although the data directory never answers. Its .local/bin is in PATH, where PID 1
+// looks for the CMD's program.
 func TestADataDirectoryThatNeverAnswersHoldsUpNoCommand(t *testing.T) {
 	parallel(t)
 	data := t.TempDir()
@@ -91,8 +93,8 @@ func TestADataDirectoryThatNeverAnswersHoldsUpNoCommand(t *testing.T) {
 		return nil
 	})
 	c.awaitLines("the CMD\n", "nothing but the CMD runs until then")
-	// The kernel wakes the main thread for SIGTERM. Under load, one of the hanging calls was on that thread, and docker stop took
-	// a minute.
+	// docker stop must work although one of the hanging calls runs on the main thread, which the kernel wakes for
+	// SIGTERM.
 	stat := "/proc/" + c.inspect("{{.State.Pid}}") + "/stat"
 	eventually(t, settle, func() error {
 		got, err := os.ReadFile(stat)

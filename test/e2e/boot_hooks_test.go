@@ -24,8 +24,8 @@ func inOrder(s string, texts ...string) error {
 	return nil
 }
 
-// TestHooks has hooks of the user's own in hinit.yaml: users, order, timeout, and a failure that only causes a message. A hook
-// that stops the boot is in test/script, required-hook.txtar.
+// TestHooks checks hooks in hinit.yaml: their users, order and timeout, and a failure that only causes a message. A
+// hook that stops the boot is in test/script, required-hook.txtar.
 func TestHooks(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{
@@ -65,7 +65,8 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// TestBrowser has an image with a browser, which later processes find through their environment (contract, section 2.1, step 19).
+// TestBrowser checks that processes find the browser of an image through their environment (contract, section 2.1, step
+// 19).
 func TestBrowser(t *testing.T) {
 	parallel(t)
 	const browser = "/opt/hermes/.playwright/chromium-1/chrome-linux/chrome"

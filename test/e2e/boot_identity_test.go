@@ -13,8 +13,9 @@ import (
 	"testing"
 )
 
-// TestRemap sets other IDs for the agent's user. /etc has them, the agent can write the volume, and a second boot has nothing
-// left to change (contract, section 2.1, step 3). The other variables and values are in internal/boot/identity.
+// TestRemap checks that the agent's user gets other IDs. /etc must have them, and the agent must be able to write the
+// volume. A second boot must have nothing left to change (contract, section 2.1, step 3). Further variables and values
+// are in internal/boot/identity.
 func TestRemap(t *testing.T) {
 	parallel(t)
 	tests := []struct {
@@ -74,8 +75,8 @@ func TestRemapGateway(t *testing.T) {
 	c.awaitStates(map[string]string{"gateway-default": "up", "gateway-coder": "up", "gateway-writer": "down"})
 }
 
-// TestRemapRefused sets a uid that belongs to another user. The container does not start, because it would share its files with
-// that user.
+// TestRemapRefused checks that a container does not start with a uid that belongs to another user, because the agent
+// would share its files with that user.
 func TestRemapRefused(t *testing.T) {
 	parallel(t)
 	r := runOnce(t, []string{"-e", "HERMES_UID=65534"}, "echo", "the CMD was run")
@@ -89,8 +90,8 @@ func TestRemapRefused(t *testing.T) {
 	}
 }
 
-// TestUserFlag is docker run --user with the agent's user, which hinit accepts. The refusal of other users is in test/script,
-// not-root.txtar.
+// TestUserFlag checks docker run --user with the agent's user, which hinit accepts. The refusal of other users is in
+// test/script, not-root.txtar.
 func TestUserFlag(t *testing.T) {
 	parallel(t)
 	r := runOnce(t, []string{"--user", "hermes", "-e", "HERMES_UID=1000"}, "sh", "-c", "echo $HOME; touch /opt/data/x && id -u")
@@ -104,7 +105,7 @@ func TestUserFlag(t *testing.T) {
 	}
 }
 
-// TestAnyUser has a uid that a platform has chosen. Everything works that needs no change of user.
+// TestAnyUser checks a uid that a platform has chosen. All features must work that need no change of user.
 func TestAnyUser(t *testing.T) {
 	parallel(t)
 	volume := newVolume(t, "chown 12345:0 .; chmod 770 .")
@@ -132,8 +133,9 @@ func TestAnyUser(t *testing.T) {
 	c.awaitStates(map[string]string{"gateway-default": "up", "gateway-coder": "up"})
 }
 
-// TestDockerSocket gives the agent the groups of the Docker socket and of the devices in /dev/dri, once at each boot and never
-// root's group. Dropping root would lose them. The device nodes come by a volume, because a test machine seldom has such devices.
+// TestDockerSocket checks that the agent gets the groups of the Docker socket and of the devices in /dev/dri at each
+// boot, once, and never root's group. A process that only drops root would lose them. The device nodes are on a volume,
+// because a test machine seldom has such devices.
 func TestDockerSocket(t *testing.T) {
 	parallel(t)
 	socket := filepath.Join(t.TempDir(), "s")
@@ -199,8 +201,8 @@ mknod card1 c 226 1`)
 	}
 }
 
-// TestReadOnlyPasswd has an /etc/passwd that can't be changed. Processes and files still have the wanted IDs, and a warning says
-// that the names of users are the image's.
+// TestReadOnlyPasswd checks a container whose /etc/passwd can't be changed. Processes and files must still have the
+// requested IDs, and a warning must say that the names of users are the image's.
 func TestReadOnlyPasswd(t *testing.T) {
 	parallel(t)
 	volume := newVolume(t, "")

@@ -19,8 +19,8 @@ func needNewest(t *testing.T) string {
 	return image
 }
 
-// TestUnknownBootStepsAreNamedAndCanBeRun has a boot script with a step that hinit does not know. The doctor names it, and with
-// HINIT_BOOT=image the script runs in place of hinit's steps.
+// TestUnknownBootStepsAreNamedAndCanBeRun checks that the doctor names a step of the boot script that hinit does not
+// know. With HINIT_BOOT=image, the script must run in place of hinit's steps.
 func TestUnknownBootStepsAreNamedAndCanBeRun(t *testing.T) {
 	image := needNewest(t)
 	out, stderr := said(t, image, nil, "sh", "-c", "hinit doctor; ls /opt/data")
@@ -46,7 +46,7 @@ func TestUnknownBootStepsAreNamedAndCanBeRun(t *testing.T) {
 	}
 }
 
-// TestSubcommandsReachTheAgent runs a subcommand of the agent that has the same name as a program.
+// TestSubcommandsReachTheAgent checks that a subcommand of the agent with the name of a program runs the agent.
 func TestSubcommandsReachTheAgent(t *testing.T) {
 	image := needHermes(t)
 	out, _ := said(t, image, nil, "login")
@@ -55,8 +55,8 @@ func TestSubcommandsReachTheAgent(t *testing.T) {
 	}
 }
 
-// TestTheNewestImageEndsAFailedBoot has a read-only data volume, and a boot script that refuses. The newest images stop the
-// container, and S6_BEHAVIOUR_IF_STAGE2_FAILS can change that. The image of July goes on.
+// TestTheNewestImageEndsAFailedBoot checks what happens when the boot script refuses a read-only data volume. The
+// newest images stop the container unless S6_BEHAVIOUR_IF_STAGE2_FAILS says otherwise. The image of July goes on.
 func TestTheNewestImageEndsAFailedBoot(t *testing.T) {
 	newest := needNewest(t)
 	july, err := hermesImage()
@@ -90,7 +90,8 @@ func TestTheNewestImageEndsAFailedBoot(t *testing.T) {
 	}
 }
 
-// A data volume that was mounted read-only caused five warnings. One of them said that the container may be rootless.
+// A data volume that is mounted read-only must cause one warning with the right reason. It must not say that the
+// container may be rootless.
 func TestAReadOnlyVolumeIsSaidOnce(t *testing.T) {
 	image := needHermes(t)
 	for name, mount := range map[string]string{"of root": "/opt/data:ro", "of another user": "/opt/data:ro,uid=1999"} {
@@ -114,8 +115,8 @@ func linesWith(text string, words ...string) (out []string) {
 	return out
 }
 
-// TestAContainerOfTheNewestImage has the image's file for login shells, which puts the volume's programs first, and its finish script, which
-// lets a gateway rest after exit code 0.
+// TestAContainerOfTheNewestImage checks two files of the newest image. One is for login shells, and puts the volume's
+// programs first. The other is the finish script, which keeps a gateway down after exit code 0.
 func TestAContainerOfTheNewestImage(t *testing.T) {
 	c := start(t, setup{image: needNewest(t), files: profile("default", "running", "exit_now=0")}, "sleep", "1000")
 	if out := c.must("sh", "-l", "-c", "id -u; echo $PATH"); out != "0\n"+rootPath {

@@ -25,10 +25,10 @@ func minimal(t *testing.T) []string {
 	return strings.Fields(string(line[1]))
 }
 
-// giving are the capabilities that are needed besides to change the owner of files that are not the agent's.
+// giving lists the further capabilities that hinit needs to change the owner of files that don't belong to the agent.
 var giving = []string{"--cap-add", "CHOWN", "--cap-add", "DAC_OVERRIDE"}
 
-// TestMinimalCapabilities tries all features with the capabilities that the documentation calls the minimum.
+// TestMinimalCapabilities checks all features with the capabilities that the documentation calls the minimum.
 func TestMinimalCapabilities(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{options: slices.Concat(minimal(t), []string{"--security-opt", "no-new-privileges"}), files: three()}, "gateway", "run")
@@ -87,7 +87,7 @@ echo '{"desired_state":"running"}' >profiles/coder/gateway_state.json
 chmod 600 profiles/coder/gateway_state.json
 chmod 700 profiles/coder/deep`
 
-// TestGivingCapabilities has the minimum, and the capabilities that repair a volume of root's.
+// TestGivingCapabilities checks that a volume of root's is repaired with the minimum and the capabilities in giving.
 func TestGivingCapabilities(t *testing.T) {
 	parallel(t)
 	volume := newVolume(t, foreign)
@@ -106,7 +106,7 @@ func TestGivingCapabilities(t *testing.T) {
 	})
 }
 
-// TestNoCapabilitiesAsRoot has an agent that is root: everything works without a capability.
+// TestNoCapabilitiesAsRoot checks that all features work without a capability if the agent is root.
 func TestNoCapabilitiesAsRoot(t *testing.T) {
 	parallel(t)
 	volume := newVolume(t, foreign)

@@ -19,8 +19,8 @@ func sameOwners(t *testing.T, got, want map[string]string) {
 	}
 }
 
-// TestBootstrapState writes the initial state, that a gateway runs, into a new volume (contract, section 2.1, step 17). Other
-// values, and existing links and files, are in internal/volume.
+// TestBootstrapState checks that the initial state "running" is written into a new volume (contract, section 2.1, step
+// 17). Other values, and existing links and files, are in internal/volume.
 func TestBootstrapState(t *testing.T) {
 	parallel(t)
 	const variable = "HERMES_GATEWAY_BOOTSTRAP_STATE="
@@ -30,7 +30,8 @@ func TestBootstrapState(t *testing.T) {
 	c.awaitFile("/opt/data/logs/container-boot.log", "profile=default prior_state=running action=started")
 }
 
-// TestSeeds boots with a new volume, and then after a user has changed it (contract, section 2.1, steps 10 to 16).
+// TestSeeds checks the files that a boot puts into a new volume, and that a later boot keeps a user's changes
+// (contract, section 2.1, steps 10 to 16).
 func TestSeeds(t *testing.T) {
 	parallel(t)
 	const auth = "{\"token\": \"a 'b' $c\"}"
@@ -86,7 +87,7 @@ echo pip >.install_method`)
 	}
 }
 
-// TestAuthHome keeps the credentials in another directory (contract, section 2.1, step 16). Impossible directories are in
+// TestAuthHome checks credentials in another directory (contract, section 2.1, step 16). Impossible directories are in
 // internal/volume.
 func TestAuthHome(t *testing.T) {
 	parallel(t)
@@ -97,8 +98,8 @@ func TestAuthHome(t *testing.T) {
 	}
 }
 
-// TestHomeOverride has another HOME than the data directory. hinit makes it and gives it to the agent (contract, section 2.1 and
-// 3). The directory of docker run -w stays.
+// TestHomeOverride checks a HOME other than the data directory. hinit must make it and give it to the agent (contract,
+// sections 2.1 and 3). The directory of docker run -w must stay.
 func TestHomeOverride(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{
@@ -126,8 +127,9 @@ func TestHomeOverride(t *testing.T) {
 	}
 }
 
-// TestRepair has files of root's among the agent's. The files that a gateway needs get their owner before it starts, and the rest
-// soon after. Files that are not the agent's are left alone (contract, section 2.1, steps 5 and 6).
+// TestRepair checks that files of root's among the agent's are repaired. The files that a gateway needs must get their
+// owner before it starts, and the rest soon after. Files that are not the agent's must be left alone (contract, section
+// 2.1, steps 5 and 6).
 func TestRepair(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{files: three()}, "gateway", "run")

@@ -42,7 +42,7 @@ func compose(t *testing.T, env []string, args ...string) result {
 	return r
 }
 
-// TestCompose is "make up" and "make down" with another name and port.
+// TestCompose checks "make up" and "make down" with another name and port.
 func TestCompose(t *testing.T) {
 	parallel(t)
 	name := "hinit-e2e-" + runID + "-compose"
@@ -71,7 +71,7 @@ func TestCompose(t *testing.T) {
 		t.Errorf("%+v", grace)
 	}
 	c.awaitHealthy()
-	address := mustDocker(t, "port", name, "9119/tcp") // one that the engine has found free
+	address := mustDocker(t, "port", name, "9119/tcp") // a port that the engine has found free
 	eventually(t, settle, func() error {               // asked from the host
 		reply, err := http.Get("http://" + address + "/api/status")
 		if err != nil {

@@ -33,14 +33,14 @@ const settle = 3 * time.Minute
 type container struct {
 	t      *testing.T
 	id     string
-	misses int // calls of look in a row that the control socket did not answer
+	misses int // consecutive calls of look that the control socket did not answer
 }
 
-// A setup is what a container is made from, besides its command.
+// A setup describes a container, apart from its command.
 type setup struct {
-	options []string          // of docker create
+	options []string          // options of docker create
 	files   map[string]string // put into it before the start; below /opt/data they belong to hermes
-	image   string            // default: the demo
+	image   string            // "" for the demo
 }
 
 // words returns the arguments of a docker run or create. The container gets the host's network and its own host name, because a
@@ -74,7 +74,7 @@ func create(t *testing.T, s setup, cmd ...string) *container {
 			out, stderr := c.logs()
 			t.Logf("container %.12s, stdout:\n%s\nstderr:\n%s", c.id, tail(out), tail(stderr))
 		}
-		eventually(t, settle, func() error { // a slow engine may say that it could not kill
+		eventually(t, settle, func() error { // a slow engine may report that it could not kill the container
 			if r := docker("rm", "-fv", c.id); r.code != 0 && !strings.Contains(r.err, "No such container") {
 				return errors.New(r.String())
 			}
@@ -131,7 +131,7 @@ type entry struct {
 	content string
 	link    string // makes it a symbolic link to this
 	mode    int64  // default: 0644, or 0755 for a directory
-	owner   int    // uid and gid
+	owner   int    // uid and gid of the file
 }
 
 // lay writes files into the container exactly as they are described, and makes no other directory.

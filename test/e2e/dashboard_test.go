@@ -20,7 +20,7 @@ func (c *container) dashboardAt(address string) (authRequired bool, err error) {
 	return reply.AuthRequired, err
 }
 
-// TestDashboardOn runs the dashboard beside a supervised gateway, and kills it.
+// TestDashboardOn checks that the dashboard runs beside a supervised gateway, and is started again after it is killed.
 func TestDashboardOn(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{options: []string{

@@ -28,7 +28,7 @@ func cmdline(t *testing.T, c *container) {
 	}
 }
 
-// TestGatewayBehindTini has the entrypoint of older images.
+// TestGatewayBehindTini checks the entrypoint of older images.
 func TestGatewayBehindTini(t *testing.T) {
 	parallel(t)
 	gatewayRun(t, start(t, setup{options: []string{"--entrypoint", "/usr/bin/tini"}}, "-g", "--", "gateway", "run"))
@@ -48,7 +48,7 @@ func (c *container) parts(parts ...part) {
 	}
 }
 
-// TestGatewayRun has tests of one container with a supervised gateway. The last parts re-execute PID 1.
+// TestGatewayRun checks many features in one container with a supervised gateway. The last parts re-execute PID 1.
 func TestGatewayRun(t *testing.T) {
 	parallel(t)
 	start(t, setup{}, "gateway", "run").parts(
@@ -57,8 +57,8 @@ func TestGatewayRun(t *testing.T) {
 	)
 }
 
-// TestNoSupervise switches supervision off: the gateway is the container's command, as before there was a supervisor. The
-// variable and the exit codes are in test/script, no-supervise.txtar.
+// TestNoSupervise checks that the gateway can be the container's command without supervision. The variable and the exit
+// codes are in test/script, no-supervise.txtar.
 func TestNoSupervise(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{files: profile("coder", "running")}, "gateway", "run", "--no-supervise")

@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	built        atomic.Bool            // something was asked of the engine
+	built        atomic.Bool            // whether a test has asked the engine for anything
 	buildContext atomic.Pointer[string] // the build context, made once
 )
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// three is a volume with three profiles, two of which were running.
+// three returns a volume with three profiles, two of which were running.
 func three() map[string]string {
 	return together(profile("default", "running"), profile("coder", "running"), profile("writer", "stopped"))
 }
@@ -33,7 +33,7 @@ func dockerExec(t *testing.T, c *container) {
 			if r := do(0, "hinit", "status", name); !strings.Contains(r.out, "gateway-"+name) || strings.Contains(r.out, "gateway-default") {
 				t.Errorf("status of one: %s", r.out)
 			}
-			eventually(t, settle, func() error { // it is up, and may not have come to that
+			eventually(t, settle, func() error { // PID 1 is up, but may not have started the gateway yet
 				return has(do(0, "hinit", "logs", name).out, "Hermes Gateway Starting (example agent, profile "+name)
 			})
 			before, _ := c.status().find("gateway-" + name)
@@ -89,9 +89,9 @@ func agentCommands(t *testing.T, c *container) {
 	}
 }
 
-// TestRestore restarts and kills a container with three profiles: each time the same gateways come up. The other ways in which a
-// container ends are in test/script: restart-restores, boot-states, ignores-term, shutdown-budget, second-term and
-// signals-to-cmd.
+// TestRestore checks that the same gateways come up after each restart and each kill of a container with three
+// profiles. Other ends of a container are in test/script: restart-restores, boot-states, ignores-term, shutdown-budget,
+// second-term and signals-to-cmd.
 func TestRestore(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{files: three()}, "sleep", "100000")

@@ -20,8 +20,8 @@ type reader struct {
 	t     *testing.T
 	page  string
 	dir   string            // working directory
-	names map[string]string // of containers on the page, and what they are called here
-	pids  map[string]string // of the page, and what they are here
+	names map[string]string // containers on the page → their names in this test
+	pids  map[string]string // PIDs on the page → those in this test
 	words map[string]string // other words of the page that are another here
 }
 
@@ -266,10 +266,10 @@ func TestThePageAboutCurlPrintsWhatItSays(t *testing.T) {
 	r.run("docker run -d --name my " + strings.Join(dashboard, " ") + " -v $PWD/run:/run/hinit hinit-demo gateway run")
 	c := &container{t: t, id: r.names["my"]}
 	c.awaitUp("gateway-default", "dashboard")
-	c.awaitHealthy() // the first command asks for the health once
+	c.awaitHealthy() // the first command asks for the health only once
 	for _, s := range pages.Steps(r.blocks()) {
 		command := s.Command
-		if strings.Contains(command, "follow=1") { // it does not end by itself
+		if strings.Contains(command, "follow=1") { // follow does not end on its own
 			command = "timeout 3 " + command
 		}
 		said := r.run(command)
@@ -300,7 +300,8 @@ func TestNoPageHasAnImageThatIsNone(t *testing.T) {
 	}
 }
 
-// TestThePageAboutLogsPrintsWhatItSays writes each block of the page into hinit.yaml before what is typed after it.
+// TestThePageAboutLogsPrintsWhatItSays checks that the commands on the page print what the page shows. It writes each
+// block of YAML into hinit.yaml before the commands that follow the block.
 func TestThePageAboutLogsPrintsWhatItSays(t *testing.T) {
 	parallel(t)
 	r := newReader(t, "how-to/keep-logs-small-and-clean.md", "my")
@@ -326,7 +327,7 @@ func TestThePageAboutLogsPrintsWhatItSays(t *testing.T) {
 		files:   map[string]string{chatty + "SOUL.md": "", chatty + "agent.conf": "flood=1000\n", chatty + "gateway_state.json": `{"desired_state":"running"}`},
 	}, "gateway", "run")
 	c.awaitUp("gateway-default", "gateway-chatty")
-	both := yaml[0] + strings.TrimPrefix(yaml[1], "logs:\n") // one file has one key "logs"
+	both := yaml[0] + strings.TrimPrefix(yaml[1], "logs:\n") // a file may have only one key "logs"
 	reloads := 0
 	r.types(func(command string) {
 		switch {
@@ -345,7 +346,8 @@ func TestThePageAboutLogsPrintsWhatItSays(t *testing.T) {
 	}
 }
 
-// TestThePageAboutForkBombsPrintsWhatItSays: the service leaves no process number to anybody, without using the processor.
+// TestThePageAboutForkBombsPrintsWhatItSays checks that the commands on the page print what the page shows. Its service
+// uses up all PIDs, but no processor time.
 func TestThePageAboutForkBombsPrintsWhatItSays(t *testing.T) {
 	parallel(t)
 	r := newReader(t, "how-to/end-a-fork-bomb.md", "my")

@@ -17,15 +17,15 @@ const (
 	asAgent      = "started as uid 10000: no change of user or of file owners, and HERMES_UID and HERMES_GID have no effect"
 )
 
-// TestRestricted takes something away that a container usually has, in each row. All features still work, and what is different
-// is reported once.
+// TestRestricted checks that all features work although each row takes something away that a container usually has.
+// Each difference must be reported once.
 func TestRestricted(t *testing.T) {
 	parallel(t)
 	hermes := []string{"-u", "hermes"}
 	tests := []struct {
 		name    string
 		options []string
-		said    []string         // of the lines above
+		said    []string         // texts that those lines contain
 		warning string           // another warning
 		beneath bool             // below another PID 1
 		extra   func(*container) // further checks of this row
@@ -55,7 +55,7 @@ func TestRestricted(t *testing.T) {
 			parallel(t)
 			c := start(t, setup{options: tt.options}, "gateway", "run")
 			c.awaitUp("gateway-default")
-			c.awaitHealthy() // by then the boot has written all of its lines
+			c.awaitHealthy() // by then the boot has written all its lines
 			st := c.status()
 			if (st.Init.PID != 1) != tt.beneath || st.Init.Subreaper != tt.beneath {
 				t.Errorf("init: %+v", st.Init)

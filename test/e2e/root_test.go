@@ -14,8 +14,8 @@ const (
 	agentPath = "/opt/hermes/bin:/opt/hermes/.venv/bin:/opt/data/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// TestRootRunsNothingOfTheAgents has the agent put programs with the names of the system's programs where its own programs come
-// first.
+// TestRootRunsNothingOfTheAgents checks that root's commands run the system's programs, although the agent has put
+// programs of the same names where its own PATH begins.
 func TestRootRunsNothingOfTheAgents(t *testing.T) {
 	parallel(t)
 	c := create(t, setup{options: []string{"-e", "SEEN=a b"}, files: profile("default", "running")}, "gateway", "run")
@@ -126,7 +126,8 @@ func (c *container) ranBootScripts() {
 	}
 }
 
-// TestAConfigurationOnTheVolumeMakesNobodyRoot has the agent write the file that HINIT_CONFIG names.
+// TestAConfigurationOnTheVolumeMakesNobodyRoot checks that a service can't run as root if the agent can write the file
+// that HINIT_CONFIG names.
 func TestAConfigurationOnTheVolumeMakesNobodyRoot(t *testing.T) {
 	parallel(t)
 	text := func(more string) string {

@@ -88,7 +88,8 @@ func (c *container) awaitSlot(slot, wish string, ok func(s6State) bool) s6State 
 func isRunning(s s6State) bool { return s.running }
 func isDown(s s6State) bool    { return !s.running && !s.wanted }
 
-// TestTheAgentsCalls has tests of one container with a CMD and a stopped profile. The last part edits /etc/passwd.
+// TestTheAgentsCalls checks the agent's calls of s6 in one container with a CMD and a stopped profile. The last part
+// edits /etc/passwd.
 func TestTheAgentsCalls(t *testing.T) {
 	parallel(t)
 	files := profile("coder", "stopped")

@@ -83,9 +83,9 @@ func (c *container) session(profile string, commands ...string) (all []toolAnswe
 	return all
 }
 
-// TestAWeekOfTurns has the events of a week in a minute: sessions and turns of two profiles, and agents that are killed in the
-// middle of a command. Containers are removed, stopped and paused from outside, and the service is killed. Each command runs
-// once, each profile has one container, and in the end no container is left.
+// TestAWeekOfTurns makes the events of a week in a minute: sessions and turns of two profiles, and agents that are
+// killed in the middle of a command. Containers are removed, stopped and paused from outside, and the service is
+// killed. Each command must run once, each profile must have one container, and in the end no container may be left.
 func TestAWeekOfTurns(t *testing.T) {
 	parallel(t)
 	image, err := sandboxImage()

@@ -8,8 +8,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestTerminal has a shell as the command of docker run -it. The shell owns the terminal, and knows its size and changes of the
-// size. Ctrl-C reaches only the foreground command.
+// TestTerminal checks a shell as the command of docker run -it. The shell must own the terminal, and know its size and
+// each change of the size. Ctrl-C must reach only the foreground command.
 func TestTerminal(t *testing.T) {
 	parallel(t)
 	name := "hinit-e2e-" + runID + "-tty"
@@ -37,7 +37,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// TestTerminalWithoutInput is docker run -t, whose terminal has no input.
+// TestTerminalWithoutInput checks docker run -t, whose terminal has no input.
 func TestTerminalWithoutInput(t *testing.T) {
 	parallel(t)
 	r := runOnce(t, []string{"-t"}, "sh", "-c", "[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo is a tty >/dev/tty")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestEveryRowHasItsTests looks for the test functions that the table names.
+// TestEveryRowHasItsTests checks that the test functions that the table names exist.
 func TestEveryRowHasItsTests(t *testing.T) {
 	found := make(map[string]bool)
 	err := filepath.WalkDir("../..", func(path string, e fs.DirEntry, err error) error {

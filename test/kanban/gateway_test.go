@@ -11,7 +11,8 @@ import (
 	"hinit/kanban"
 )
 
-// The service has locked the boards before a gateway runs. A broken service or board does not keep a gateway from starting.
+// The service must have locked the boards before a gateway runs. A broken service or board must not keep a gateway from
+// starting.
 func TestTheBoardIsHeldBeforeAGatewayStarts(t *testing.T) {
 	t.Parallel() // mostly waits
 	if strings.Contains(gateway(""), "/bin/sleep") {
@@ -51,7 +52,8 @@ func TestTheBoardIsHeldBeforeAGatewayStarts(t *testing.T) {
 	}
 }
 
-// The agent's gateway runs unchanged beside the service: it decomposes tasks and notifies chats, and dispatches nothing.
+// The agent's gateway must run unchanged beside the service: it decomposes tasks and notifies chats, but dispatches
+// nothing.
 func TestTheGatewayNotifiesAndDecomposes(t *testing.T) {
 	t.Parallel() // mostly waits
 	if strings.Contains(gateway(""), "/bin/sleep") {

@@ -26,8 +26,8 @@ func (b *box) only(what string, match func(cmdline, environ string) bool) (pid i
 	return pid
 }
 
-// The dispatcher is killed, and PID 1 becomes another image. The worker stays the same process, its task has one attempt, and its
-// end is recorded.
+// A worker must survive the death of the dispatcher and a re-execution of PID 1. It must stay the same process, its
+// task must have one attempt, and its end must be recorded.
 func TestWorkersOutliveTheirDispatcher(t *testing.T) {
 	t.Parallel() // mostly waits
 	b := newBox(t, "  failure_limit: 5\n")
@@ -67,7 +67,7 @@ func TestWorkersOutliveTheirDispatcher(t *testing.T) {
 	}
 }
 
-// The end of the container does not count as a failure of a task.
+// The end of the container must not count as a failure of a task.
 func TestTheEndOfTheContainerCountsNoFailure(t *testing.T) {
 	t.Parallel() // mostly waits
 	b := newBox(t, "")
@@ -96,7 +96,7 @@ func TestTheEndOfTheContainerCountsNoFailure(t *testing.T) {
 	}
 }
 
-// Processes that a worker leaves are ended with it (contract 22.1, 28.9), also a daemon that ignores TERM.
+// Processes that a worker leaves must end with it (contract 22.1, 28.9), also a daemon that ignores TERM.
 func TestReclaimEndsTheWholeTree(t *testing.T) {
 	t.Parallel() // mostly waits
 	b := newBox(t, "")
@@ -125,8 +125,7 @@ func TestReclaimEndsTheWholeTree(t *testing.T) {
 	}
 }
 
-// hinit reports each worker and the board. These reports are no trouble: earlier, status called a busy board ailing, and doctor
-// called it failed.
+// hinit must report each worker and the board. A busy board must not count as trouble in status or doctor.
 func TestHinitTellsOfTheBoard(t *testing.T) {
 	t.Parallel() // mostly waits
 	b := newBox(t, "  max_in_progress_per_profile: 1\n")

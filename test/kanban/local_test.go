@@ -11,7 +11,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// Without hinit as PID 1 the command starts the workers itself. They run on after it has ended.
+// Without hinit as PID 1, the dispatch command must start the workers itself. They must run on after the command has
+// ended.
 func TestDispatchWithoutPID1(t *testing.T) {
 	t.Parallel() // mostly waits
 	home := t.TempDir()
@@ -48,8 +49,8 @@ func TestDispatchWithoutPID1(t *testing.T) {
 	}
 }
 
-// A task with workspace kind worktree gets a worktree of the repository, whoever works on it. Without hinit as PID 1 the command itself
-// waits for git.
+// A task with workspace kind worktree must get a worktree of the repository, whichever profile works on it. Without
+// hinit as PID 1, the command itself waits for git.
 func TestWorktrees(t *testing.T) {
 	t.Parallel() // mostly waits
 	git, err := exec.LookPath("git")

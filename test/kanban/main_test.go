@@ -87,7 +87,7 @@ type box struct {
 	client *dial.Client
 	out    bytes.Buffer
 	ended  chan struct{}
-	more   []string // of the environment
+	more   []string // further variables of the environment
 	home   string
 }
 

@@ -16,8 +16,9 @@ import (
 	"hinit/kanban"
 )
 
-// TestPythonDispatchesBeside: two dispatchers in Python, one of which doesn't even take the lock of the tick, start workers beside the
-// service, and all three are killed in turn. No task has two workers at a time, each is done once, and both kinds have done some.
+// TestPythonDispatchesBeside checks the service beside two dispatchers in Python, one of which does not even take the
+// dispatch lock. All three are killed in turn. No task may have two workers at a time, each task must be done once, and
+// both kinds of dispatcher must have started some.
 func TestPythonDispatchesBeside(t *testing.T) {
 	t.Parallel() // mostly waits
 	python, err := exec.LookPath("python3")

@@ -84,9 +84,10 @@ func (t *tally) add(what string) {
 	t.did[what]++
 }
 
-// TestReclaimStorm reclaims by the command line and by Python while the service runs. It blocks and unblocks tasks of living
-// workers, kills the service and workers, and re-executes PID 1. No task ever has live processes of two attempts, and there are
-// never more live workers than the cap allows. Every task is done once, and every attempt is closed.
+// TestReclaimStorm reclaims tasks by the command line and by Python while the service runs. It blocks and unblocks
+// tasks of living workers, kills the service and workers, and re-executes PID 1. No task may have live processes of two
+// attempts, and there may never be more live workers than the limit. Every task must be done once, and every attempt
+// closed.
 func TestReclaimStorm(t *testing.T) {
 	t.Parallel() // mostly waits
 	python, err := exec.LookPath("python3")
@@ -109,7 +110,7 @@ func TestReclaimStorm(t *testing.T) {
 	begin, kill, kills, most := time.Now(), time.Now(), 0, 0
 	b.awaitLong("every task to be done", func() bool {
 		n, found := b.alive()
-		if again, twice := b.alive(); found != "" && twice == found { // one of them may have ended during the search
+		if again, twice := b.alive(); found != "" && twice == found { // the process may have ended during the search
 			t.Fatalf("live processes of two attempts: %s\n%s", found, b.left())
 		} else if most = max(most, min(n, again)); min(n, again) > maxWorkers {
 			t.Fatalf("%d workers are alive; the cap is %d\n%s", n, maxWorkers, b.left())

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Root works on the board as the agent's user. A link that the agent has put in the place of the database leads to no file of
-// root's.
+// Root must work on the board as the agent's user. A link that the agent has put in place of the database must lead to
+// no file of root's.
 func TestRootFollowsNoLinkOfTheAgentToABoard(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

@@ -24,8 +24,8 @@ func sockets(pid int) (names []string) {
 	return names
 }
 
-// PID 1 stood still while it was asked for a worker, and the task was reclaimed by hand. When PID 1 went on, it started that
-// worker beside the one of the next attempt.
+// A worker of an old attempt must not start beside the worker of the next one. Here PID 1 is stopped while it is asked
+// for a worker, the task is reclaimed by hand, and PID 1 goes on.
 func TestReclaimWhilePID1StandsStill(t *testing.T) {
 	t.Parallel() // mostly waits
 	b := newBox(t, "")
@@ -39,7 +39,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 	pid := b.only("the dispatcher", dispatcher)
 	before := sockets(pid)
 	b.must(b.cmd.Process.Signal(syscall.SIGSTOP))
-	t.Cleanup(func() { _ = b.cmd.Process.Signal(syscall.SIGCONT) }) // it fails where PID 1 has ended
+	t.Cleanup(func() { _ = b.cmd.Process.Signal(syscall.SIGCONT) }) // fails if PID 1 has ended
 	id := b.create(s, kanban.Task{Title: "x", Assignee: "coder", Body: "sleep 3s"})
 	var asks []string
 	b.await("the dispatcher to ask for a worker", func() bool {
@@ -47,7 +47,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 		asks = sockets(pid)
 		return err == nil && task.Status == kanban.Running
 	})
-	b.await("it to give up", func() bool { // it asks on an old connection or on a new one
+	b.await("it to give up", func() bool { // the dispatcher may ask on an old connection or on a new one
 		now := sockets(pid)
 		for _, name := range now {
 			if !slices.Contains(before, name) && !slices.Contains(asks, name) {
@@ -62,7 +62,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 	b.must(b.cmd.Process.Signal(syscall.SIGCONT))
 	b.await("the task to be done", func() bool {
 		_, found := b.alive()
-		if _, twice := b.alive(); found != "" && twice == found { // one of them may have ended during the search
+		if _, twice := b.alive(); found != "" && twice == found { // the process may have ended during the search
 			t.Fatalf("live processes of two attempts: %s\n%s", found, b.left())
 		}
 		task, err := s.Task(b.Context(), id)
@@ -80,7 +80,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 	b.await("the end of every worker", func() bool { return len(b.outside(workers)) == 0 })
 }
 
-// PID 1 gets the request for a worker late, after the attempt was withdrawn.
+// PID 1 must start no worker if the request arrives after the attempt was withdrawn.
 func TestAWithdrawnAttemptGetsNoWorker(t *testing.T) {
 	t.Parallel() // mostly waits
 	b := newBox(t, "")

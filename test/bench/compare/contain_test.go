@@ -15,7 +15,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestMain gives this test binary the roles of the benchmark's own binary.
+// TestMain lets this test binary act as the benchmark's own binary.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "@") {
 		if err := runRole(os.Args[1], os.Args[2:]); err != nil {
@@ -48,7 +48,7 @@ func newBench(t *testing.T) *bench {
 	return &bench{self: self, sleep: "/bin/sleep", work: t.TempDir(), figures: newFigures(), quick: true, runs: 1}
 }
 
-// The floor is always installed, so it stands for all candidates here.
+// The test uses the loop in place of the candidates, because it is always installed.
 func TestCandidateIsWatchedAndEnds(t *testing.T) {
 	b := newBench(t)
 	s, err := b.newSite(7)

@@ -153,7 +153,7 @@ func TestRunScriptQuotesEveryWord(t *testing.T) {
 	}
 }
 
-// somebody is a bench that has measured something.
+// somebody returns a bench with some measurements.
 func somebody() *bench {
 	b := &bench{figures: newFigures()}
 	for _, n := range []string{"1", "10", "100", "500", "2000"} {
