@@ -31,8 +31,8 @@ const patience = 2 * time.Minute
 // box is a container: a volume, and one init after the other that works on it.
 type box struct {
 	t    testing.TB
-	dir  string // of everything
-	home string // the volume
+	dir  string // directory of all files
+	home string // home directory: the volume
 
 	setup
 	client *dial.Client
@@ -43,7 +43,7 @@ type box struct {
 // setup is how a container differs from the usual one.
 type setup struct {
 	config  string // more of hinit.yaml; its keys must not be in baseConfig
-	uid     int    // of the agent's user; 0 is agentID
+	uid     int    // uid of the agent's user; 0 means agentID
 	agent   string // instead of the keys about the gateways
 	faults  bool   // the binary with faults
 	env     []string
@@ -466,7 +466,7 @@ func (b *box) of(service string) []process {
 	})
 }
 
-// zombies counts the dead processes that were not reaped.
+// zombies counts the ended processes that were not reaped.
 func (b *box) zombies() int {
 	n := 0
 	for _, p := range b.processes() {
@@ -487,7 +487,7 @@ func (b *box) reaped() error {
 
 // usage is what PID 1 uses.
 type usage struct {
-	rss     int // KiB
+	rss     int // in KiB
 	private int // KiB that are this process's alone, without the pages of its program
 	files   int
 	threads int

@@ -22,9 +22,9 @@ type chaos struct {
 
 	random *rand.Rand
 	want   map[string]string // profile → intent, "" for none yet
-	faulty bool              // commands may fail, and what they asked for holds all the same
+	faulty bool              // whether commands may fail; their requests hold all the same
 	slots  *slots            // nil where hinit does not answer as s6
-	doubt  bool              // a command was answered with: it holds, but a restart of the container may undo it
+	doubt  bool              // whether a command was answered with a doubt: it holds, but a restart of the container may undo it
 	conns  func()
 	made   int
 }
@@ -41,8 +41,8 @@ func TestChaos(t *testing.T) {
 	c.reign()
 }
 
-// TestChaosInSlots is the same test with a hinit that answers as s6. Then the tools of s6 start and stop gateways too, and
-// register and unregister services from elsewhere.
+// TestChaosInSlots is TestChaos with a hinit that answers as s6. The tools of s6 start and stop gateways too, and
+// register and unregister other services.
 func TestChaosInSlots(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -82,7 +82,7 @@ func (c *chaos) reign() {
 		if err := poll(patience, func() error { // the last lines may still be on their way
 			lines, err := c.logged(name)
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil // it never wrote a line
+				return nil // the profile never wrote a line
 			}
 			if err == nil {
 				err = counted(lines)
@@ -122,7 +122,7 @@ func (c *chaos) act() {
 	names := c.names()
 	name := names[c.random.IntN(len(names))]
 	if c.slots != nil && c.random.IntN(3) == 0 {
-		if !c.faulty && !c.doubt { // else the state in the slots is not the one that was asked for
+		if !c.faulty && !c.doubt { // otherwise the slots may differ from the requests
 			c.slots.act(name)
 		}
 		return

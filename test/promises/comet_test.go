@@ -11,8 +11,8 @@ import (
 	"hinit/client"
 )
 
-// TestStopEndsAComet has a gateway that leaves a daemon. The daemon forks, makes its own session and ends, for ever, so each
-// generation is gone before it can be seen. When stop says that the gateway is down, none of its processes is left.
+// TestStopEndsAComet checks that none of a gateway's processes is left when stop reports it down. The gateway leaves a
+// daemon that forks, makes its own session and ends, for ever, so that each generation is gone before it can be seen.
 func TestStopEndsAComet(t *testing.T) {
 	measuring(t)
 	requireRoot(t)
@@ -20,7 +20,7 @@ func TestStopEndsAComet(t *testing.T) {
 	sheet.set("worst comet", over[len(over)-1].Round(time.Millisecond).String())
 }
 
-// TestStopEndsACometOnABusyMachine is the same test, more often and beside others.
+// TestStopEndsACometOnABusyMachine is TestStopEndsAComet with more repetitions, beside other tests.
 func TestStopEndsACometOnABusyMachine(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -43,7 +43,7 @@ func stopComets(t *testing.T, times int) (over []time.Duration) {
 	for range times {
 		b.up("comet")
 		before := b.status().Init.Orphans
-		within(t, patience, func() error { // the comet runs
+		within(t, patience, func() error { // the daemon runs
 			if n := b.status().Init.Orphans - before; n < 100 {
 				return fmt.Errorf("only %d orphans", n)
 			}
@@ -57,7 +57,7 @@ func stopComets(t *testing.T, times int) (over []time.Duration) {
 		}
 		// This takes a while, in which a comet would have many more generations.
 		b.check(b.do("restart", "calm"))
-		if n := b.status().Init.Orphans - down; n > 20 { // it ignores those that were already dead
+		if n := b.status().Init.Orphans - down; n > 20 { // without those that had ended before
 			t.Errorf("after the stop %d more of it have ended", n)
 		}
 		sheet.add("comets", 1)
@@ -71,8 +71,8 @@ func stopComets(t *testing.T, times int) (over []time.Duration) {
 	return over
 }
 
-// TestStopEndsAProcessWhoseFirstThreadHasEnded has a gateway that leaves a daemon whose first thread ends while another one works
-// on. The kernel shows it as a zombie, so stop said that the gateway was down while the daemon lived.
+// TestStopEndsAProcessWhoseFirstThreadHasEnded checks that stop ends a daemon whose first thread has ended while
+// another thread works on. The kernel shows it as a zombie.
 func TestStopEndsAProcessWhoseFirstThreadHasEnded(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -90,15 +90,15 @@ func TestStopEndsAProcessWhoseFirstThreadHasEnded(t *testing.T) {
 			return fmt.Errorf("no process without its first thread: %+v", b.alive())
 		})
 		b.check(b.do("stop", "headless"))
-		if left := b.alive(); len(left) != 1 { // the CMD
+		if left := b.alive(); len(left) != 1 { // only the CMD
 			t.Errorf("after the stop these are alive: %+v", left)
 		}
 		sheet.add("stops", 1)
 	}
 }
 
-// TestStopNamesAProcessThatHidesWhoseItIs has a gateway that leaves a daemon without anything by which hinit knows its service.
-// Stop said that the gateway was down, and did not mention the daemon.
+// TestStopNamesAProcessThatHidesWhoseItIs checks that stop mentions a daemon that a gateway leaves without any sign by
+// which hinit knows its service.
 func TestStopNamesAProcessThatHidesWhoseItIs(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -145,8 +145,8 @@ func TestStopNamesAProcessThatHidesWhoseItIs(t *testing.T) {
 	b.check(b.is("calm", client.StateUp)())
 }
 
-// TestStopEndsASiblingOfTheGateway has a gateway that makes a child of its own parent, which is hinit. Stop said that the gateway
-// was down while that child lived.
+// TestStopEndsASiblingOfTheGateway checks that stop ends a process that a gateway has made as a child of its own
+// parent, hinit.
 func TestStopEndsASiblingOfTheGateway(t *testing.T) {
 	beside(t)
 	requireRoot(t)

@@ -52,9 +52,9 @@ func (b *box) restored(profile string, allowed ...string) error {
 	return err
 }
 
-// TestCrashAfterEveryStepOfACommand ends the container right after each single call that a command makes on the volume, all of
-// which come before the answer. The next boot restores the old intent or the new one. From the moment at which the new record has
-// its name, it is always the new one.
+// TestCrashAfterEveryStepOfACommand ends the container right after each call that a command makes on the volume, all of
+// which come before the answer. The next boot must restore the old intent or the new one. From the moment at which the
+// new record has its name, it must be the new one.
 func TestCrashAfterEveryStepOfACommand(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -143,8 +143,8 @@ func tidy(t *testing.T, dir string) {
 	}
 }
 
-// TestCrashAfterEveryStepOfABoot ends the container right after each single call that a boot makes on the volume. One volume is
-// new except for the intents, another has seen many boots.
+// TestCrashAfterEveryStepOfABoot ends the container right after each call that a boot makes on the volume. The next
+// boot must restore all intents. One volume is new except for the intents, another has seen many boots.
 func TestCrashAfterEveryStepOfABoot(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -191,9 +191,9 @@ func (b *box) crashBoot(k int, call string, wanted map[string]string) {
 	sheet.add("crashes", 1)
 }
 
-// TestCrashAfterEveryStepOfAProfileCommand ends hinit profile create, delete and rename right after each single call that they
-// make on the volume, and then the container. After the next boot there is no half profile: each is whole or missing, and no
-// other file is left. The intents of the others have not changed, and the command can be given again.
+// TestCrashAfterEveryStepOfAProfileCommand ends hinit profile create, delete and rename, and then the container, right
+// after each call that they make on the volume. After the next boot, each profile must be complete or missing, and no
+// other file may be left. The intents of other profiles must not have changed, and the command must work again.
 func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -316,8 +316,8 @@ func (b *box) entries(dir string) ([]string, error) {
 	return names, err
 }
 
-// TestKilledAtAnyInstantAfterTheAnswer kills the container some time after commands were answered, while gateways that write the
-// same file are starting and ending. The next boot restores what the last command demanded.
+// TestKilledAtAnyInstantAfterTheAnswer kills the container some time after commands were answered, while gateways that
+// write the same file start and end. The next boot must restore what the last command demanded.
 func TestKilledAtAnyInstantAfterTheAnswer(t *testing.T) {
 	beside(t)
 	requireRoot(t)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTermWhileHinitBegins sends TERM to a container that is starting. From before the first instruction of main on, it stops in
-// order. The Go runtime alone would end at once, with code 2 and without a message.
+// TestTermWhileHinitBegins sends TERM to a container that is starting. From before the first instruction of main on,
+// the container must stop in order. The Go runtime alone would end at once, with code 2 and without a message.
 func TestTermWhileHinitBegins(t *testing.T) {
 	beside(t)
 	requireRoot(t)

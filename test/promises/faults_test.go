@@ -56,14 +56,14 @@ func (b *box) signal(service string, s unix.Signal) {
 			return fmt.Errorf("%s has no process", service)
 		}
 		for _, p := range all {
-			_ = unix.Kill(p.pid, s) // it may have ended
+			_ = unix.Kill(p.pid, s) // the process may have ended
 		}
 		return nil
 	})
 }
 
-// TestTheKernelRefuses makes each call that PID 1 depends on fail, with each error that occurs in practice. PID 1 goes on, tells
-// the truth, and does what was asked for when the fault is over.
+// TestTheKernelRefuses makes each call that PID 1 depends on fail, with each error that occurs in practice. PID 1 must
+// go on, report the truth, and do what was requested when the fault is over.
 func TestTheKernelRefuses(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -166,7 +166,7 @@ func TestTheKernelRefuses(t *testing.T) {
 		b.fail("sync gateway_state delay=1h times=1 trace=" + begun)
 		answered := make(chan error, 1)
 		go func() { answered <- b.do("stop", "a") }()
-		within(t, patience, func() error { // else the other command could be the slow one
+		within(t, patience, func() error { // otherwise the other command could be the slow one
 			text, err := os.ReadFile(begun)
 			if len(text) == 0 {
 				return fmt.Errorf("the slow command does not wait for the disk yet, %w", err)
@@ -218,7 +218,8 @@ func whole(lines []string) error {
 	return nil
 }
 
-// TestAFullDiskAndAReadOnlyOne cause in the shipped binary what the faults cause in the other one.
+// TestAFullDiskAndAReadOnlyOne checks the shipped binary on a disk that is full, and on one that is read-only. The
+// other tests inject such errors.
 func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -241,7 +242,7 @@ func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
 		if name == "full" {
 			b.up("a")
 		}
-		within(t, patience, func() error { // it may be busy with earlier orders
+		within(t, patience, func() error { // hinit may be busy with earlier orders
 			out, err := b.enter(bad.begin...)
 			if err != nil {
 				err = fmt.Errorf("%s: %w: %s", name, err, out)
@@ -271,7 +272,7 @@ func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
 	within(t, patience, func() error { return b.wholeLog("a") })
 }
 
-// TestNoMoreProcesses has the agent's user reach the limits of the machine, in three ways.
+// TestNoMoreProcesses checks hinit while the agent's user uses up all processes that a limit permits, in three ways.
 func TestNoMoreProcesses(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -334,7 +335,7 @@ func TestNoMoreProcesses(t *testing.T) {
 		b.up(names...)
 		clients := b.connect(200)
 		b.signal("gateway-p000", unix.SIGKILL)
-		b.idle(func() {}) // it could not answer
+		b.idle(func() {}) // hinit could not answer
 		hangUp(clients)
 		for _, name := range names {
 			within(t, patience, b.is(name, client.StateUp))
@@ -362,7 +363,8 @@ func pidsGroup(t *testing.T) string {
 	return ""
 }
 
-// TestFrozen stops single processes, and the whole container, as a debugger or a suspended machine does.
+// TestFrozen checks hinit while single processes, and the whole container, are stopped as by a debugger or a suspended
+// machine.
 func TestFrozen(t *testing.T) {
 	beside(t)
 	requireRoot(t)

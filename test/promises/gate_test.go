@@ -14,9 +14,9 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestNoSlotOpensBeforeTheBootIsOver has the agent register the slots of its gateways as up while a boot hook runs. None starts
-// before the boot is over. A user saw that they started, and that the boot deleted the gateway.pid of running gateways as stale
-// files.
+// TestNoSlotOpensBeforeTheBootIsOver checks that no gateway starts before the boot is over, although the agent
+// registers its slots as up while a boot hook runs. The boot would delete the gateway.pid of a running gateway as a
+// stale file.
 func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -84,8 +84,9 @@ func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
 	}
 }
 
-// TestWhatRunsAsRootHasNothingOfTheAgents starts services and a boot hook as root, by every spelling of root, in a container
-// whose environment leads into the volume. HOME, directory, PATH and all other variables lead elsewhere.
+// TestWhatRunsAsRootHasNothingOfTheAgents checks services and a boot hook as root, by every spelling of root, in a
+// container whose environment leads into the volume. Their HOME, directory, PATH and other variables must lead
+// elsewhere.
 func TestWhatRunsAsRootHasNothingOfTheAgents(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -163,8 +164,8 @@ func (b *box) roots(who, dir string, environment []string) {
 	}
 }
 
-// TestAGatewayThatChangesItsConfigurationDoesNotSpin runs a gateway that writes another config.yaml at each start and exits with
-// 78. Code 78 parks it until the configuration changes. It is delayed like a gateway that crashes.
+// TestAGatewayThatChangesItsConfigurationDoesNotSpin checks that a gateway that writes another config.yaml at each
+// start and exits with 78 gets restart delays as if it crashed. Code 78 parks it until the configuration changes.
 func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -193,8 +194,9 @@ func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
 	sheet.set("restless starts", fmt.Sprintf("%d starts in %v", starts, took.Round(time.Second)))
 }
 
-// TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered has 128 tools of s6 of the agent's wait for a state that does not come, while the
-// agent asks for the status. Root shows a log where no signal may be queued; a change of user by all threads needs one.
+// TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered checks that the agent's status is answered while 128 s6 tools of the
+// agent wait. It also checks that root can show a log where no signal may be queued; a change of user by all threads
+// needs one.
 func TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -239,9 +241,8 @@ func TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered(t *testing.T) {
 	}
 }
 
-// TestServicesDoNotWaitForTheirSlots boots many services of hinit.yaml where the slots of s6 are on a disk that does not answer.
-// All of them run, and get their slots when the disk answers. A user saw 2,000 services start after 46 seconds, each after its
-// slot.
+// TestServicesDoNotWaitForTheirSlots checks that services start while the slots of s6 are on a disk that does not
+// answer, and get their slots when it does. If each waited for its slot, 2,000 services would need 46 seconds.
 func TestServicesDoNotWaitForTheirSlots(t *testing.T) {
 	measuring(t)
 	requireRoot(t)

@@ -14,9 +14,9 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestHostileClients has a thousand clients that send nothing. Others send garbage, half a request, or endless headers and
-// bodies, and some do not read the answers. Meanwhile other clients are served, and memory and descriptors of PID 1 stay within
-// bounds. When the hostile clients are gone, so are the memory and descriptors that they took.
+// TestHostileClients has a thousand clients that send nothing. Others send garbage, half a request, or endless headers
+// and bodies, and some do not read the answers. Other clients must be served meanwhile, and memory and descriptors of
+// PID 1 must stay within bounds. When the hostile clients are gone, PID 1 must have released both.
 func TestHostileClients(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -76,7 +76,7 @@ func (b *box) unharmed(names []string) error {
 	return nil
 }
 
-// TestTheAgentsClientsDoNotKeepRootOut opens many connections as the agent's user, and root is still answered.
+// TestTheAgentsClientsDoNotKeepRootOut checks that root is answered while the agent's user keeps many connections open.
 func TestTheAgentsClientsDoNotKeepRootOut(t *testing.T) {
 	beside(t)
 	requireRoot(t)

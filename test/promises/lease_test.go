@@ -60,7 +60,7 @@ done
 func (f *fleet) pause(b *box) {
 	_ = b.cmd.Process.Signal(unix.SIGSTOP)
 	for _, p := range b.processes() {
-		_ = unix.Kill(p.pid, unix.SIGSTOP) // it may have ended
+		_ = unix.Kill(p.pid, unix.SIGSTOP) // the process may have ended
 	}
 }
 
@@ -85,7 +85,7 @@ func (f *fleet) once() {
 	for lines := bufio.NewScanner(file); lines.Scan(); {
 		w := strings.Fields(lines.Text())
 		if len(w) != 3 {
-			continue // it was killed while it wrote
+			continue // the gateway was killed while it wrote
 		}
 		at, err := strconv.ParseFloat(w[2], 64)
 		if err != nil {
@@ -157,8 +157,8 @@ func newPair(t *testing.T) (f *fleet, one, two *box) {
 	return f, one, two
 }
 
-// TestTwoContainersOnOneVolume starts two containers on one volume. The second one leaves the gateways to the first, says so, and
-// takes over when the first one ends. Orders to the first one stay in force.
+// TestTwoContainersOnOneVolume checks that the second of two containers on one volume leaves the gateways to the first,
+// reports that, and takes over when the first ends. Orders to the first must stay in force.
 func TestTwoContainersOnOneVolume(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -189,8 +189,8 @@ func TestTwoContainersOnOneVolume(t *testing.T) {
 	sheet.add("takeovers", 2)
 }
 
-// TestAPausedContainerKeepsItsVolume pauses a container. The waiting container took over its gateways, and both ran them when the
-// first one was resumed. A paused container may be paused on purpose.
+// TestAPausedContainerKeepsItsVolume checks that a waiting container does not take over the gateways of a paused one.
+// If it did, both would run them after the resume. The pause may be on purpose.
 func TestAPausedContainerKeepsItsVolume(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -198,7 +198,8 @@ func TestAPausedContainerKeepsItsVolume(t *testing.T) {
 	before, err := one.service("a")
 	one.check(err)
 	f.pause(one)
-	// The agent removes and forges files by which an older version decided. They made a paused holder lose its volume.
+	// The agent removes and forges files by which an older version decided. A paused holder must not lose its volume
+	// because of them.
 	dir := filepath.Join(one.home, ".hinit")
 	one.check(os.RemoveAll(dir), os.Mkdir(dir, 0o777), os.WriteFile(filepath.Join(dir, "lease.50"), nil, 0o666))
 	for i := range 20 {
@@ -217,9 +218,9 @@ func TestAPausedContainerKeepsItsVolume(t *testing.T) {
 	f.once()
 }
 
-// TestTheAgentCannotKeepAVolumeFromBeingServed has an agent that touches files in .hinit. One touch ended a container of root's,
-// and another one kept every start from serving. The agent can't get the lock while an init runs. Where a lock of the agent
-// delays an init, a message names it, and it ends with the agent's process.
+// TestTheAgentCannotKeepAVolumeFromBeingServed checks that the agent can neither end a container nor prevent a start by
+// files in .hinit. It can't get the lock while an init runs. If a lock of the agent delays an init, a message must name
+// it, and it must end with the agent's process.
 func TestTheAgentCannotKeepAVolumeFromBeingServed(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -239,8 +240,8 @@ func TestTheAgentCannotKeepAVolumeFromBeingServed(t *testing.T) {
 	f.once()
 }
 
-// TestALeaseIsHandedOver re-executes a container that has the lock. It still has the lock, no process of the agent has the
-// descriptor, and no other container gets the lock.
+// TestALeaseIsHandedOver checks that a container keeps its lock in a re-execution. No process of the agent may have the
+// descriptor, and no other container may get the lock.
 func TestALeaseIsHandedOver(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -269,8 +270,9 @@ func TestALeaseIsHandedOver(t *testing.T) {
 	within(t, patience, serving(two))
 }
 
-// TestOnAServerALostLockEndsTheGateways makes the name of the lock file lead to another file, as when the agent exchanges it. The
-// holder kills its gateways before it asks for the lock again, and their exits name the lost lock.
+// TestOnAServerALostLockEndsTheGateways makes the name of the lock file lead to another file, as when the agent
+// exchanges it. The holder must kill its gateways before it asks for the lock again, and their exits must name the lost
+// lock.
 func TestOnAServerALostLockEndsTheGateways(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -302,9 +304,9 @@ func TestOnAServerALostLockEndsTheGateways(t *testing.T) {
 	f.once()
 }
 
-// TestOnAVolumeFrozenAtTheBootNothingStartsTwice starts two containers on a volume that does not take writes, so neither can tell
-// whether the other one serves it. Both run their CMD and nothing else. After the thaw one of them boots. Earlier both ran the
-// hooks and the services of hinit.yaml.
+// TestOnAVolumeFrozenAtTheBootNothingStartsTwice starts two containers on a volume that does not take writes, so
+// neither can tell whether the other one serves it. Both must run their CMD and nothing else. After the thaw, only one
+// may boot and run hooks and services.
 func TestOnAVolumeFrozenAtTheBootNothingStartsTwice(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -362,8 +364,9 @@ services:
 	two.kill()
 }
 
-// TestContainersOnOneVolumeAtRandom pauses, kills and restarts two, three and ten containers on one volume. Their gateways record
-// when they ran: two of one profile never run at the same time. In the end one container serves.
+// TestContainersOnOneVolumeAtRandom pauses, kills and restarts two, three and ten containers on one volume. Their
+// gateways record when they ran: two of one profile must never run at the same time. In the end one container must
+// serve.
 func TestContainersOnOneVolumeAtRandom(t *testing.T) {
 	long(t)
 	requireRoot(t)

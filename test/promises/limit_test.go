@@ -24,8 +24,8 @@ func (b *box) atLimit(group, script string) (out string, code int) {
 	return string(text), cmd.ProcessState.ExitCode()
 }
 
-// TestRootActsAtALimitThatIsReached fills the container with processes, so no command can have a second thread. A user saw hinit
-// stop, status, healthcheck and the tools of s6 end with a traceback and exit code 2.
+// TestRootActsAtALimitThatIsReached checks that hinit stop, status, healthcheck and the tools of s6 work in a container
+// full of processes, where no command can have a second thread.
 func TestRootActsAtALimitThatIsReached(t *testing.T) {
 	beside(t)
 	requireRoot(t)

@@ -11,9 +11,9 @@ import (
 	"hinit/client"
 )
 
-// TestTenThousandEmptyDirectories fills profiles/ with directories that are no profiles, under a limit of processes that leaves
-// PID 1 few threads. The boot is as without them, PID 1 takes no more threads or descriptors, and it serves the profiles among
-// them.
+// TestTenThousandEmptyDirectories checks a boot with directories in profiles/ that are no profiles, under a limit of
+// processes that leaves PID 1 few threads. The boot must be as without them, PID 1 must take no more threads or
+// descriptors, and it must serve the profiles among them.
 func TestTenThousandEmptyDirectories(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -53,8 +53,8 @@ func TestTenThousandEmptyDirectories(t *testing.T) {
 	t.Logf("%d directories: %+v; without them %+v; quiet for %v: %v", n, full, alone, time.Since(begin), quiet.cpu-before.cpu)
 }
 
-// TestTwoThousandProfiles boots many profiles whose gateways are all wanted, and four times as many. All of them come up, and the
-// test prints the cost of one in both cases.
+// TestTwoThousandProfiles checks that all gateways of many profiles, and of four times as many, come up. It prints the
+// cost of one gateway in both cases.
 func TestTwoThousandProfiles(t *testing.T) {
 	beside(t)
 	requireRoot(t)

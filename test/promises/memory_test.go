@@ -19,8 +19,8 @@ func critical(profiles ...string) string {
 	return "profiles: {" + strings.Join(profiles, ": {priority: critical}, ") + ": {priority: critical}}\n"
 }
 
-// TestNoMoreMemory fills the container's memory with many processes that are each smaller than PID 1, and then with one that is
-// large. The kernel takes them and leaves PID 1, which says why the large one ended and starts it again.
+// TestNoMoreMemory fills the container's memory with many processes that are each smaller than PID 1, and then with a
+// large one. The kernel must kill them and not PID 1, which must say why the large one ended and start it again.
 func TestNoMoreMemory(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -66,8 +66,8 @@ func TestNoMoreMemory(t *testing.T) {
 	sheet.add("memory kills", oomKills(group))
 }
 
-// TestPID1SurvivesItsOwnExecWithoutMemory runs hinit reexec, or causes a panic, in a container whose memory is full all the time.
-// The kernel kills the process that fills it, and never PID 1, which is between two programs.
+// TestPID1SurvivesItsOwnExecWithoutMemory runs hinit reexec, or causes a panic, in a container whose memory is full all
+// the time. The kernel must kill the process that fills it, and never PID 1, which is between two programs.
 func TestPID1SurvivesItsOwnExecWithoutMemory(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -112,8 +112,9 @@ func TestPID1SurvivesItsOwnExecWithoutMemory(t *testing.T) {
 	}
 }
 
-// TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot boots with little memory and very many of the longest names in the data
-// directory. In the long form there are such names also in a profile's home, below profiles/, and in the directory of the logs.
+// TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot checks a boot with little memory and very many of the longest names
+// in the data directory. In the long form, such names are also in a profile's home, below profiles/, and in the
+// directory of the logs.
 func TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot(t *testing.T) {
 	beside(t)
 	requireRoot(t)

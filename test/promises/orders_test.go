@@ -56,7 +56,7 @@ func (b *box) freezable() (freeze, thaw func()) {
 	b.t.Cleanup(func() {
 		thaw()
 		b.kill()
-		_ = dir.Close() // a directory
+		_ = dir.Close() // the name is a directory
 		_ = unix.Unmount(b.home, unix.MNT_DETACH)
 	})
 	b.check(os.Mkdir(filepath.Join(b.home, "profiles"), 0o755), chownTree(b.home, b.uid))
@@ -80,9 +80,9 @@ func (b *box) agree(profile, want string) error {
 	return fmt.Errorf("the disk says %q, and the gateway is %s and wanted %s", disk, s.State, s.Want)
 }
 
-// TestOrdersAroundAFrozenVolume has a client that gives up while the volume is frozen. Earlier that left desired_state recorded
-// and the gateway as it was. For every order of requests and of clients that give up, disk and gateway agree when the volume
-// answers again.
+// TestOrdersAroundAFrozenVolume checks that disk and gateway agree when a frozen volume answers again, for every order
+// of requests and of clients that give up. A client that gives up must not leave desired_state recorded and the gateway
+// as it was.
 func TestOrdersAroundAFrozenVolume(t *testing.T) {
 	measuring(t)
 	requireRoot(t)
@@ -141,8 +141,8 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 	t.Logf("disk and gateway agreed %v after the thaw at the latest", worst)
 }
 
-// TestEveryRouteAnswersOnAFrozenVolume asks every route with a timeout of 8 s. Earlier there was no answer in 40 s, and the
-// gateway to be stopped got no signal.
+// TestEveryRouteAnswersOnAFrozenVolume checks that every route answers a request with a timeout of 8 s. A gateway that
+// is to be stopped must get its signal.
 func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 	measuring(t)
 	requireRoot(t)
@@ -204,7 +204,7 @@ func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), "gateway-c got TERM; it is not recorded yet") {
 		t.Errorf("hinit stop --timeout %v: %v\n%s", long, err, out)
 	}
-	// So does the doctor. It hung until the thaw, because it had written to the volume itself.
+	// The doctor must answer too. It must not write to the volume itself, which would hang until the thaw.
 	told := make(chan string, 1)
 	go func() {
 		out, err := b.enter("env", "HINIT_RUNTIME_DIR="+b.path("run"), "HINIT_CONFIG="+b.path("hinit.yaml"), "HERMES_HOME="+b.home, built.shipped, "doctor")

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestMemoryIsRecordedAfterAReExecution re-executes hinit. After that it recorded no memory of gateways, so the next boot started
-// more gateways together than fit.
+// TestMemoryIsRecordedAfterAReExecution checks that a re-executed hinit goes on recording the memory of gateways.
+// Without the record, the next boot starts more gateways together than fit.
 func TestMemoryIsRecordedAfterAReExecution(t *testing.T) {
 	beside(t)
 	requireRoot(t)

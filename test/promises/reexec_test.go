@@ -18,9 +18,9 @@ import (
 	"hinit/client"
 )
 
-// TestTermAroundAReexec sends TERM at random instants around the change of the image. It stops the container in order, except in
-// the milliseconds in which the Go runtime of the new image starts. Then it may be lost, or end the process. Before and after,
-// every TERM works. Each image tells how long that time was.
+// TestTermAroundAReexec sends TERM at random instants around a re-execution. TERM must stop the container in order,
+// except in the milliseconds in which the Go runtime of the new program starts. Then it may be lost, or end the
+// process. Each program tells how long that time was.
 func TestTermAroundAReexec(t *testing.T) {
 	measuring(t)
 	requireRoot(t)
@@ -30,7 +30,7 @@ func TestTermAroundAReexec(t *testing.T) {
 	}
 }
 
-// TestTermAroundAReexecOnABusyMachine is the same test, more often and beside others.
+// TestTermAroundAReexecOnABusyMachine is TestTermAroundAReexec with more repetitions, beside other tests.
 func TestTermAroundAReexecOnABusyMachine(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -67,7 +67,7 @@ func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []tim
 		var s span
 		select {
 		case <-b.ended:
-			cancel() // no answer comes
+			cancel() // no answer comes after a stop
 			s = <-changed
 		case s = <-changed:
 			if lost = b.goesOn(); lost {
@@ -119,8 +119,8 @@ func (b *box) goesOn() bool {
 	return b.running()
 }
 
-// TestAStopThatTheDiskRefusedIsRecordedByTheNextImage has a stop that was answered as not recorded, and a disk that recovers
-// later. A restart of the container brought the gateway back, because the image that should have tried again was gone.
+// TestAStopThatTheDiskRefusedIsRecordedByTheNextImage checks that a re-executed hinit records a stop that its
+// predecessor could not record because of the disk. Otherwise a restart of the container would bring the gateway back.
 func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -134,7 +134,7 @@ func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 	}
 	within(t, patience, b.is("a", client.StateDown))
 	b.reexec()
-	within(t, patience, func() error { // the first look of the new image, which the disk refuses as well
+	within(t, patience, func() error { // the first attempt of the new program, which the disk refuses as well
 		if n := b.status().Init.Image; n != 2 {
 			return fmt.Errorf("it is image %d", n)
 		}
@@ -153,8 +153,8 @@ func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 	within(t, patience, func() error { return b.restored("a", "stopped") })
 }
 
-// TestAStandbyRunsItsHooksAfterAReexec has a container that became another image while it waited for the lease. When it took
-// over, it omitted its boot steps as if they were done.
+// TestAStandbyRunsItsHooksAfterAReexec checks that a container that was re-executed while it waited for the lease runs
+// its boot steps when it takes over.
 func TestAStandbyRunsItsHooksAfterAReexec(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -194,8 +194,9 @@ func TestAStandbyRunsItsHooksAfterAReexec(t *testing.T) {
 // hungryBomb takes every process number with processes that fork as fast as they can.
 const hungryBomb = "renice -n 10 $$ >/dev/null\nb() { while :; do command eval 'b &'; done; }\nb 2>/dev/null\n"
 
-// TestPID1SurvivesItsOwnExecUnderAForkBomb runs hinit reexec, or causes a panic, in a container with a fork bomb. It ended PID 1
-// and every gateway ("newosproc", code 2), because the bomb took the process numbers that execve had freed.
+// TestPID1SurvivesItsOwnExecUnderAForkBomb runs hinit reexec, or causes a panic, in a container with a fork bomb. PID 1
+// must survive, although the bomb can take the PIDs that execve has freed, so that the Go runtime can make no threads
+// ("newosproc", code 2).
 func TestPID1SurvivesItsOwnExecUnderAForkBomb(t *testing.T) {
 	requireRoot(t)
 	for _, limit := range []int{64, 150, 256} {
@@ -247,8 +248,8 @@ func TestPID1SurvivesItsOwnExecUnderAForkBomb(t *testing.T) {
 	}
 }
 
-// TestAReexecAsTheAgentsUserSurvivesAForkBomb is the same where PID 1 is not root. There RLIMIT_NPROC is the limit, and threads
-// of PID 1 count for it.
+// TestAReexecAsTheAgentsUserSurvivesAForkBomb checks the same for a PID 1 that is not root. There RLIMIT_NPROC is the
+// limit, and the threads of PID 1 count for it.
 func TestAReexecAsTheAgentsUserSurvivesAForkBomb(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -268,8 +269,8 @@ func TestAReexecAsTheAgentsUserSurvivesAForkBomb(t *testing.T) {
 	within(t, patience, b.stoodStill(rounds))
 }
 
-// TestAReexecResumesWhatItHasStoppedAndNothingElse has a process that was stopped before, and stays stopped. A shell does not see
-// its job stopped, or it would go on with the next command.
+// TestAReexecResumesWhatItHasStoppedAndNothingElse checks that a process that was stopped before a re-execution stays
+// stopped. A shell must not see its job stopped, because it would go on with the next command.
 func TestAReexecResumesWhatItHasStoppedAndNothingElse(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -302,8 +303,8 @@ func TestAReexecResumesWhatItHasStoppedAndNothingElse(t *testing.T) {
 	}
 }
 
-// TestAReexecThatCouldEndHinitIsRefused has hinit that is not process 1, so it can't stop the other processes. It ended without a
-// message.
+// TestAReexecThatCouldEndHinitIsRefused checks that a hinit that is not process 1 refuses a re-execution at the limit
+// of processes. It can't stop the other processes, and would end without a message.
 func TestAReexecThatCouldEndHinitIsRefused(t *testing.T) {
 	beside(t)
 	requireRoot(t)

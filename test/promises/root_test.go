@@ -14,8 +14,9 @@ import (
 	"hinit/client"
 )
 
-// TestTheAgentDoesNotBecomeRootByAConfigurationThatItSwaps gives the directory of hinit.yaml to the agent. The agent exchanges
-// the file for one that names root, for a link to root's own and back, while hinit is told to read it.
+// TestTheAgentDoesNotBecomeRootByAConfigurationThatItSwaps gives the directory of hinit.yaml to the agent. The agent
+// exchanges the file for one that names root, for a link to root's own and back, while hinit is told to read it. No
+// service may run as root because of that.
 func TestTheAgentDoesNotBecomeRootByAConfigurationThatItSwaps(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -51,7 +52,8 @@ func TestTheAgentDoesNotBecomeRootByAConfigurationThatItSwaps(t *testing.T) {
 		if _, err := b.client.Reload(ctx, client.Reload{}); err == nil {
 			believed++
 		} else if !slices.ContainsFunc([]string{
-			"it is root's to decide, and " + etc, "a link leads to it that others than root can have made", unix.ELOOP.Error(), // exchanged while it was opened
+			// the file was exchanged while hinit opened it
+			"it is root's to decide, and " + etc, "a link leads to it that others than root can have made", unix.ELOOP.Error(),
 		}, func(words string) bool { return strings.Contains(err.Error(), words) }) {
 			t.Errorf("reload: %v", err)
 		}

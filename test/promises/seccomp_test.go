@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestASeccompProfileThatForbidsToWait has a profile under which a supervisor can't learn that a process has ended. hinit names
-// the refused call and what to change, starts nothing, and ends with code 1.
+// TestASeccompProfileThatForbidsToWait checks a seccomp profile under which a supervisor can't learn that a process has
+// ended. hinit must name the refused call and what to change, start nothing, and end with code 1.
 func TestASeccompProfileThatForbidsToWait(t *testing.T) {
 	beside(t)
 	requireRoot(t)

@@ -39,7 +39,7 @@ type promise struct {
 	number int
 	text   string
 	tests  []string // names, of any package
-	tried  string   // what was done how often, with {count} in it
+	tried  string   // what was tried, with {count} in place of the number
 }
 
 // fill replaces the names of figures in a text by the figures.

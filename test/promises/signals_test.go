@@ -28,9 +28,9 @@ func (b *box) program() string {
 	return name
 }
 
-// TestNoSignalKillsPID1 sends PID 1 every signal in every possible way, from a gateway of the same user and from root. PID 1 does
-// only what the signals mean. After them it supervises as before, its events name the signals, and TERM stops the container in
-// order.
+// TestNoSignalKillsPID1 sends PID 1 every signal in every possible way, from a gateway of the same user and from root.
+// PID 1 must do only what the signals mean. Afterwards it must supervise as before, its events must name the signals,
+// and TERM must stop the container in order.
 func TestNoSignalKillsPID1(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -89,9 +89,9 @@ func TestNoSignalKillsPID1(t *testing.T) {
 	}
 }
 
-// TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1 sends signals 32 and 34, which a Go program does not handle, together with
-// 33, which it does. A user had a container that ended with code 162 and without a message. The kernel drops a signal that
-// process 1 does not handle, but not while a thread is in the handler of another signal.
+// TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1 sends signals 32 and 34, which a Go program does not handle,
+// together with 33, which it does. PID 1 must survive. The kernel drops a signal that process 1 does not handle, but
+// not while a thread is in the handler of another signal.
 func TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1(t *testing.T) {
 	beside(t)
 	requireRoot(t)

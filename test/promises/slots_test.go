@@ -83,7 +83,8 @@ func (s *slots) act(profile string) {
 		}
 	default:
 		name := names[s.c.random.IntN(len(names))]
-		s.c.check(poll(patience, func() error { return os.RemoveAll(filepath.Join(s.scan, name)) })) // hinit writes there
+		// removal may fail because hinit writes there
+		s.c.check(poll(patience, func() error { return os.RemoveAll(filepath.Join(s.scan, name)) }))
 		s.tool("s6-svscanctl", "-an", s.scan)
 		delete(s.want, name)
 	}
@@ -133,7 +134,7 @@ func (s *slots) compare(services map[string]client.Service) error {
 		}
 	}
 	for name, v := range services {
-		if strings.HasPrefix(name, "f") { // hinit has services of its own
+		if strings.HasPrefix(name, "f") { // the other services are hinit's own
 			return fmt.Errorf("%s is %s, and should be gone", name, v.State)
 		}
 	}

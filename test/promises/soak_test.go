@@ -18,7 +18,7 @@ import (
 	"hinit/client"
 )
 
-// TestOrphans makes processes whose parent ends first, with process numbers that are used again and again. None stays a zombie.
+// TestOrphans checks that no orphan stays a zombie, while PIDs are used again and again.
 func TestOrphans(t *testing.T) {
 	long(t)
 	requireRoot(t)
@@ -53,10 +53,10 @@ func TestOrphans(t *testing.T) {
 	t.Logf("%d orphans in %v; at most %d zombies were seen at once", status.Init.Orphans, time.Since(begin), worst)
 }
 
-// TestADayOfTwoHundredProfiles has as many events in minutes as 200 profiles have in a day. There are crashes, restarts, stops
-// and starts, new and deleted profiles, and rotated logs. In the end PID 1 has the same memory, goroutines, threads and
-// descriptors as at the start. The volume is in memory, because the test is about what hinit keeps, and not about how long a disk
-// takes for each intent.
+// TestADayOfTwoHundredProfiles makes in minutes as many events as 200 profiles make in a day: crashes, restarts, stops
+// and starts, new and deleted profiles, and rotated logs. In the end PID 1 must have the same memory, goroutines,
+// threads and descriptors as at the start. The volume is in memory, because the test is about the memory of hinit, not
+// about the time of a disk.
 func TestADayOfTwoHundredProfiles(t *testing.T) {
 	long(t)
 	requireRoot(t)
@@ -109,7 +109,7 @@ type daylong struct {
 
 	names                   []string
 	events, crashes, guests atomic.Int64
-	killed                  sync.Map // name → run that was killed last: a process ends once
+	killed                  sync.Map // last killed run by name, because a process ends only once
 }
 
 // rested is what PID 1 uses when nothing happens.
@@ -210,7 +210,7 @@ func (b *box) killer() (kill func(inner int), end func()) {
 	return func(inner int) {
 			mu.Lock()
 			defer mu.Unlock()
-			_, _ = fmt.Fprintln(in, inner) // it runs until end is called
+			_, _ = fmt.Fprintln(in, inner) // runs until end is called
 		}, func() {
 			_ = in.Close()
 			_ = cmd.Wait() // the last process may already have ended

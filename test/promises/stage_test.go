@@ -21,8 +21,8 @@ const stageVar = "HINIT_PROMISES_STAGE"
 type order struct {
 	Program string
 	Argv    []string
-	Tmpfs   map[string]string // directory → options
-	Run     bool              // with a /run of its own, which is empty
+	Tmpfs   map[string]string // mount options by directory
+	Run     bool              // whether the box has an empty /run of its own
 	Limits  map[int]uint64    // resource limits of the init
 	Cgroup  string            // directory of the control group that it joins
 	Memory  string            // directory of another one, which is all that the init sees of the memory controller
@@ -30,7 +30,7 @@ type order struct {
 	User    int               // whom the init runs as, instead of root
 	Refused []uint            // system calls that seccomp refuses with EPERM
 	Host    string            // name of the host; with it the box has a network of its own and a file on /etc/hostname, as containers do
-	Named   string            // that file
+	Named   string            // the name in /etc/hostname
 	Below   bool              // the init is a child of process 1, as with docker run --init
 }
 

@@ -15,7 +15,7 @@ import (
 	"hinit/client"
 )
 
-// forkers are the ways in which a service tries to escape a stop, besides ignoring TERM. Each runs for ever.
+// forkers lists the ways in which a service tries to escape a stop, besides ignoring TERM. Each runs for ever.
 var forkers = map[string]string{
 	"deaf":          "trap '' TERM\nwhile :; do sleep 1000000; done\n",
 	"deaf children": "trap '' TERM\nfor i in 1 2 3 4 5; do (while :; do sleep 1000000; done) & done\nwait\n",
@@ -153,9 +153,9 @@ func (b *box) stopped(service string) time.Duration {
 	return gone.Sub(asked)
 }
 
-// TestNoSignalGoesAstray has processes in the container that count every signal. They came in with "docker exec", are orphans, or
-// are a service of their own. Everything else is stopped, killed and started, and process numbers are reused on purpose. The
-// counting processes get no signal.
+// TestNoSignalGoesAstray checks that uninvolved processes get no signal while everything else in the container is
+// stopped, killed and started, and PIDs are reused on purpose. These processes count every signal. They came in with
+// "docker exec", are orphans, or are a service of their own.
 func TestNoSignalGoesAstray(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -180,7 +180,7 @@ while :; do read x <>FIFOS/$1; done
 	}()
 	within(t, patience, func() error {
 		fifos, err := os.ReadDir(b.path("fifos"))
-		if err == nil && len(fifos) != 3 { // of the orphan, the service, and the process of docker exec
+		if err == nil && len(fifos) != 3 { // FIFOs of the orphan, the service, and the process of docker exec
 			err = fmt.Errorf("there are %v", fifos)
 		}
 		return err

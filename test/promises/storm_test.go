@@ -21,9 +21,9 @@ type given struct {
 	err            error
 }
 
-// TestFiftyClientsAtOnce has many clients that start, stop and restart the same few services at the same time. Each service never
-// has more than one process. In the end the disk, the supervisor and the processes agree on one of the possible last commands. A
-// reported success is always true.
+// TestFiftyClientsAtOnce has many clients that start, stop and restart the same few services at the same time. Each
+// service must never have more than one process. In the end the disk, the supervisor and the processes must agree on
+// one of the possible last commands. A reported success must be true.
 func TestFiftyClientsAtOnce(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -44,7 +44,7 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 				g := given{verb: []string{"start", "stop", "restart"}[random.IntN(3)], sent: time.Now()}
 				g.err = b.tell(g.verb, name)
 				if g.answered = time.Now(); late(g.err) {
-					g.answered = g.answered.Add(time.Hour) // it is in force, and takes effect when the disk is less busy
+					g.answered = g.answered.Add(time.Hour) // the command is in force, and is recorded when the disk is less busy
 				}
 				mu.Lock()
 				commands[name] = append(commands[name], g)

@@ -51,7 +51,7 @@ func TestThreadsOfPID1AreAConstant(t *testing.T) {
 		asked.Add(b.crowd(60, 1, names)) // each request waits for the volume
 		asked.Add(b.crowd(100, scale(1, 20), nil))
 		thaw()
-		_ = b.tell("stop", "bomb") // it ends with the container at the latest
+		_ = b.tell("stop", "bomb") // the bomb ends with the container at the latest
 		if now := b.usage().threads; now != after {
 			t.Fatalf("PID 1 has %d threads after %d calls; after the boot it had %d", now, asked.Load(), after)
 		}

@@ -80,9 +80,9 @@ func raw(out []byte) string {
 	return ""
 }
 
-// TestNamesOfTheAgentForgeNothing has the agent register services whose names are made of what terminals obey. In every output of
-// hinit for root, each name is one word of a line, and no byte of it reaches the terminal raw. The agent can't end the container
-// either.
+// TestNamesOfTheAgentForgeNothing checks every output of hinit for root while the agent registers services whose names
+// contain terminal sequences. Each name must be one word of a line, and no sequence may reach the terminal. The agent
+// must not be able to end the container either.
 func TestNamesOfTheAgentForgeNothing(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -159,8 +159,8 @@ func TestNamesOfTheAgentForgeNothing(t *testing.T) {
 	}
 }
 
-// TestNoLinkOfTheAgentsIsFollowedForALog shows logs to root. Meanwhile the agent exchanges the directory of the log, its file and
-// its archives for links to files that only root may read, and back.
+// TestNoLinkOfTheAgentsIsFollowedForALog shows logs to root. Meanwhile the agent exchanges the directory of the log,
+// its file and its archives for links to files that only root may read, and back. No text of these files may be shown.
 func TestNoLinkOfTheAgentsIsFollowedForALog(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -204,7 +204,7 @@ func TestNoLinkOfTheAgentsIsFollowedForALog(t *testing.T) {
 		}
 		if err == nil {
 			shown++
-		} else if !regexp.MustCompile(`link|no such file|not a directory`).Match(out) { // it may be exchanged at any moment
+		} else if !regexp.MustCompile(`link|no such file|not a directory`).Match(out) { // the file may be exchanged at any moment
 			t.Errorf("hinit logs: %v: %s", err, out)
 		}
 		sheet.add("logs shown", 1)
@@ -215,8 +215,8 @@ func TestNoLinkOfTheAgentsIsFollowedForALog(t *testing.T) {
 	t.Logf("%d were shown, and there were %d exchanges", shown, swaps)
 }
 
-// TestAnActiveProfileOfAnyKindKeepsNoCommandFromWorking makes, renames and deletes profiles while active_profile is a link, or
-// something else that is no file. Nothing that it leads to is read or written.
+// TestAnActiveProfileOfAnyKindKeepsNoCommandFromWorking checks that profiles can be made, renamed and deleted while
+// active_profile is a link, or something else that is no file. No file that the link leads to may be read or written.
 func TestAnActiveProfileOfAnyKindKeepsNoCommandFromWorking(t *testing.T) {
 	beside(t)
 	requireRoot(t)
