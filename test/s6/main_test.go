@@ -28,7 +28,7 @@ var ours, theirs string
 func TestMain(m *testing.M) {
 	flag.Parse()
 	testkit.IsolateProcess()
-	proc.RestoreIgnoredSignals() // a shell can't trap a signal that was ignored when it started, as SIGHUP is under nohup
+	proc.RestoreIgnoredSignals() // a shell can't trap a signal that was ignored at its start, as SIGHUP is under nohup
 	os.Exit(run(m))
 }
 
@@ -85,7 +85,7 @@ func requireS6(t *testing.T) {
 type outcome struct {
 	output string // stdout and stderr, in the order in which they came
 	code   int
-	files  string // what it left: mode, path and content, one file after the other
+	files  string // mode, path and content of all files that are left
 }
 
 // helpers are shell functions for the scripts. idle waits until a process can do nothing more for now, however long the machine

@@ -54,7 +54,7 @@ var wanted = map[string]bool{"default": true, "coder": true, "resting": false}
 // volume is the data volume, which each init uses in turn.
 type volume struct {
 	root, path string
-	files      map[string]fileState // as the stage before left them
+	files      map[string]fileState // files as the previous stage left them
 }
 
 // fileState is the owner and the mode of a file, which no init may change after another one.
@@ -277,7 +277,8 @@ func (v *volume) story(t *testing.T, profile string) (said, archives []string) {
 	return said, archives
 }
 
-// TestAVolumeGoesFromS6ToHinitAndBack has the same gateways run by s6, by hinit and by s6 again, on one volume.
+// TestAVolumeGoesFromS6ToHinitAndBack checks that the same gateways run under s6, under hinit and under s6 again on one
+// volume.
 func TestAVolumeGoesFromS6ToHinitAndBack(t *testing.T) {
 	requireS6(t)
 	testkit.NeedRoot(t)
@@ -315,7 +316,7 @@ func TestAVolumeGoesFromS6ToHinitAndBack(t *testing.T) {
 				if !slices.Equal(said, want) {
 					t.Errorf("the log of %s tells %q, want %q", profile, said, want)
 				}
-				cut := 0 // files that their writer could not finish
+				cut := 0 // files whose writer was killed
 				for _, name := range archives {
 					if strings.HasSuffix(name, ".u") {
 						cut++

@@ -41,7 +41,7 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// TestTwoAgentsGetOneContainer starts two agents at the same time.
+// TestTwoAgentsGetOneContainer checks that agents that start at the same time get one container.
 func TestTwoAgentsGetOneContainer(t *testing.T) {
 	t.Parallel()
 	p, _ := newService(t)
@@ -62,7 +62,7 @@ func TestTwoAgentsGetOneContainer(t *testing.T) {
 	}
 }
 
-// TestAnAgentOfItsOwn has an agent that does not look for a container. It gets one of its own, and removes it.
+// TestAnAgentOfItsOwn checks that an agent that does not look for a container gets one of its own, and removes it.
 func TestAnAgentOfItsOwn(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		off := "TERMINAL_DOCKER_PERSIST_ACROSS_PROCESSES=false"
@@ -79,8 +79,8 @@ func TestAnAgentOfItsOwn(t *testing.T) {
 	})
 }
 
-// TestNothingRunsTwice has a command whose output looks as if the container were gone. The agent repeats the command, and gets
-// the recorded answer.
+// TestNothingRunsTwice checks that a command runs once although its output looks as if the container were gone. The
+// agent repeats the command, and must get the recorded answer.
 func TestNothingRunsTwice(t *testing.T) {
 	t.Parallel()
 	p, _ := newService(t)
@@ -101,7 +101,7 @@ func TestNothingRunsTwice(t *testing.T) {
 	}
 }
 
-// TestTimeLimitEndsTheTree has the agent kill its docker command. Then the processes inside end too.
+// TestTimeLimitEndsTheTree checks that the processes inside end when the agent kills its docker command.
 func TestTimeLimitEndsTheTree(t *testing.T) {
 	t.Parallel()
 	p, _ := newService(t)
@@ -115,7 +115,8 @@ func TestTimeLimitEndsTheTree(t *testing.T) {
 	})
 }
 
-// TestKilledAgent kills an agent, which ends its commands. Processes that it had put into the background itself go on.
+// TestKilledAgent checks that the commands of a killed agent end. Processes that the agent itself has put into the
+// background must go on.
 func TestKilledAgent(t *testing.T) {
 	t.Parallel()
 	p, _ := newService(t)
@@ -151,7 +152,8 @@ func (p *place) killClients(t *testing.T, text string) {
 	}
 }
 
-// TestRemovedFromOutside removes the container: the next command finds a new one, and a command that had begun is not run again.
+// TestRemovedFromOutside checks that the next command after the removal of a container finds a new one, and that a
+// command that had begun is not run again.
 func TestRemovedFromOutside(t *testing.T) {
 	t.Parallel()
 	p, _ := newService(t)

@@ -54,8 +54,9 @@ func take(socket string) error {
 	return nil
 }
 
-// TestDescriptorOverASocket has an agent that hands a descriptor of its root directory to root inside. It uses a socket in a
-// mount, also in a read-only one. With that descriptor, root inside wrote the files of hinit's container.
+// TestDescriptorOverASocket checks that root inside can't use a descriptor of hinit's root directory that the agent
+// passes over a socket in a mount, also in a read-only one. With it, root inside could write the files of hinit's
+// container.
 func TestDescriptorOverASocket(t *testing.T) {
 	for name, env := range map[string][]string{"caller": nil, "private": {"HINIT_SANDBOX_ROOT=private"}} {
 		t.Run(name, func(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 // secret is a text that no agent may read.
 const secret = "the host's secret"
 
-// TestEscapes tries, on the real engine through the service, the escapes of an agent. None succeeds: no container is made, and
-// nothing that belongs to others changes.
+// TestEscapes tries the escapes of an agent on the real engine, through the service. None may succeed: no container may
+// be made, and no file of others may change.
 func TestEscapes(t *testing.T) {
 	t.Parallel()
 	p, _ := newService(t)
@@ -103,8 +103,8 @@ func TestEscapes(t *testing.T) {
 // rounds is how many containers TestMountRace makes.
 var rounds = flag.Int("rounds", 12, "how many containers TestMountRace makes")
 
-// TestMountRace changes what a mount leads to, as fast as it can, while containers with that mount are made and started. Each
-// container gets the requested directory alone.
+// TestMountRace changes the target of a mount as fast as it can, while containers with that mount are made and started.
+// Each container must get only the requested directory.
 func TestMountRace(t *testing.T) {
 	t.Parallel()
 	p, _ := newService(t)
@@ -169,7 +169,8 @@ func TestMountRace(t *testing.T) {
 	}
 }
 
-// TestServiceKilled kills the service, which loses nothing. Callers wait for the next service, and the container is the same.
+// TestServiceKilled checks that a kill of the service loses nothing. Callers must wait for the next service, and the
+// container must be the same.
 func TestServiceKilled(t *testing.T) {
 	t.Parallel()
 	p, s := newService(t)
@@ -192,7 +193,8 @@ func TestServiceKilled(t *testing.T) {
 	}
 }
 
-// TestIdleWindowOfADeadAgent has the service keep the idle window when the agent can't.
+// TestIdleWindowOfADeadAgent checks that the service removes the container of a dead agent when it has been idle for
+// long enough, which a living agent does itself.
 func TestIdleWindowOfADeadAgent(t *testing.T) {
 	t.Parallel()
 	p, s := newService(t, "TERMINAL_LIFETIME_SECONDS=2", "TERMINAL_DOCKER_PERSIST_ACROSS_PROCESSES=false")
@@ -218,8 +220,8 @@ func (p *place) gateOf(name string) string {
 	return ""
 }
 
-// TestLinksBelowMounts has a link in one mount that leads another mount to the programs of the engine or of the gate. Neither is
-// replaced.
+// TestLinksBelowMounts checks that a link in one mount can't lead another mount to the programs of the engine or of the
+// gate. Neither may be replaced.
 func TestLinksBelowMounts(t *testing.T) {
 	t.Parallel()
 	p, _ := newService(t)

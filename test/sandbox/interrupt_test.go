@@ -11,8 +11,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestInterruptedRun interrupts docker run, or kills it as the agent does after its timeout. No container that was made and never
-// started is left. A started container works, and the agent's one rm -f removes it.
+// TestInterruptedRun interrupts docker run, or kills it as the agent does after its timeout. No container that was made
+// and never started may be left. A started container must work, and the agent's one rm -f must remove it.
 func TestInterruptedRun(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		service := strings.HasSuffix(t.Name(), "/service")
@@ -37,7 +37,7 @@ func TestInterruptedRun(t *testing.T) {
 					return strings.TrimSpace(docker("ps", "-a", "--filter", "name=^/?"+name+"$", "--format", "{{.State}}").out)
 				}
 				if signal == syscall.SIGKILL && !service {
-					// No process is left that could clean up, so the labels tell the next sweep.
+					// No process is left that could clean up, so the next sweep must find the container by its labels.
 					testkit.Until(t, "the sweep finds what is left", func() bool {
 						p.sandbox("reap", "--max-age", "1ms")
 						return state() != "created"
@@ -54,7 +54,7 @@ func TestInterruptedRun(t *testing.T) {
 			}
 		}
 		testkit.Until(t, "nothing is left", func() bool {
-			if !service { // the engine may have made one for a client that had ended
+			if !service { // the engine may have made a container for a client that had ended
 				p.sandbox("reap", "--max-age", "1ms")
 			}
 			return len(p.containers()) == 0

@@ -14,9 +14,10 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestRootInsideIsNoRootOutside has the attacks that made the agent's user root of the host. They use root or a group of the host
-// inside, and a file, a socket or a descriptor that both sides reach. The agent's side is a process of its user on this machine.
-// The other side is in a sandbox that the agent makes by the calls of its contract.
+// TestRootInsideIsNoRootOutside tries the attacks by which the agent's user could become root of the host. None may
+// succeed. They use root or a group of the host inside, and a file, a socket or a descriptor that both sides reach. The
+// agent's side is a process of its user on this machine. The other side is in a sandbox that the agent makes by the
+// calls of its contract.
 func TestRootInsideIsNoRootOutside(t *testing.T) {
 	for name, env := range map[string][]string{"caller": nil, "private": {"HINIT_SANDBOX_ROOT=private"}} {
 		t.Run(name, func(t *testing.T) {

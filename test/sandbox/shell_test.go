@@ -9,8 +9,9 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestShellOnATerminal runs hinit sandbox shell as a person uses it. The shell owns the terminal inside, and knows its size and
-// changes of the size. Ctrl-C ends the foreground command and not the shell. The exit code is the shell's.
+// TestShellOnATerminal checks hinit sandbox shell as a person uses it. The shell must own the terminal inside, and know
+// its size and each change of the size. Ctrl-C must end the foreground command and not the shell. The exit code must be
+// the shell's.
 func TestShellOnATerminal(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		cmd := exec.Command(filepath.Join(built, "hinit-sandbox"), "shell")

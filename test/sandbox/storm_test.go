@@ -19,7 +19,7 @@ import (
 // span is how long the storm lasts: go test ./test/sandbox -run TestStorm -args -span 30m.
 var span = flag.Duration("span", 5*time.Second, "how long the storm lasts")
 
-// storm counts what its clients have seen: the words of commands, by how the commands were answered.
+// storm records the commands of its clients, by how they were answered.
 type storm struct {
 	*place
 	mu      sync.Mutex
@@ -150,8 +150,8 @@ func thaw(id string) bool {
 	return false
 }
 
-// TestStorm has commands of many clients, while the containers and the service are paused, killed, removed and ended. Every lost
-// command is reported, none runs twice, and no process is left.
+// TestStorm runs commands of many clients, while the containers and the service are paused, killed, removed and ended.
+// Every lost command must be reported, none may run twice, and no process may be left.
 func TestStorm(t *testing.T) {
 	p, svc := newService(t)
 	s := &storm{place: p, answers: map[string][]string{}}

@@ -12,7 +12,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestVerbs runs the command line as a person uses it.
+// TestVerbs checks the commands of hinit sandbox as a person uses them.
 func TestVerbs(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		p.env = append(p.env, "GIVEN=a value", "TERMINAL_DOCKER_NETWORK=none")
@@ -67,7 +67,7 @@ func TestVerbs(t *testing.T) {
 		step(0, all[0].Name, "stop")
 		step(3, "the container has ended", "exec", "--in", all[0].Name, "true")
 		step(0, all[0].Name, "prune", "--dry-run")
-		step(0, "made", "exec", "cat /workspace/note") // the container was started again
+		step(0, "made", "exec", "cat /workspace/note") // starts the container again
 		step(0, all[0].Name, "rm", "default")
 		step(6, "no such sandbox", "show")
 		step(0, "[]", "ls", "--json")
@@ -133,8 +133,8 @@ func TestStateBeforeEachCommand(t *testing.T) {
 	})
 }
 
-// TestPausedWithoutAConnection has a paused container. hinit sandbox exec resumed it when it had no connection, and refused when
-// it had one.
+// TestPausedWithoutAConnection checks that hinit sandbox exec refuses a paused container, whether it has a connection
+// to it or not.
 func TestPausedWithoutAConnection(t *testing.T) {
 	for name, start := range map[string]func(t *testing.T) (p *place, away func()){
 		"service": func(t *testing.T) (*place, func()) {
@@ -176,8 +176,8 @@ func TestPausedWithoutAConnection(t *testing.T) {
 	}
 }
 
-// TestAFrozenContainer has a container that the engine left frozen and reported as running. A command hung for 24 seconds, and
-// the next one said that a frame had 1970173033 bytes.
+// TestAFrozenContainer checks commands for a container that the engine left frozen and reports as running. A command
+// must fail in time, and the next one must not read a part of the old answer as its own.
 func TestAFrozenContainer(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		if r := p.sandbox("exec", "--", "true"); r.code != 0 {
@@ -209,8 +209,8 @@ func TestAFrozenContainer(t *testing.T) {
 	})
 }
 
-// TestAnOldIDWasNoSandbox has a container with a mount below another one, which is made again at a start. Its earlier ID leads to
-// it, also for hinit sandbox.
+// TestAnOldIDWasNoSandbox checks that the old ID of a container still leads to it after the container was made again at
+// a start, also for hinit sandbox. A container with a mount below another one is made again.
 func TestAnOldIDWasNoSandbox(t *testing.T) {
 	t.Parallel()
 	p, _ := newService(t)

@@ -266,7 +266,7 @@ func cmdWaitGrep(ts *testscript.TestScript, args []string) error {
 	name := ts.MkAbs(f.Arg(1))
 	c := containerOf(ts)
 	return poll(patience, func() error {
-		over := c.cmd != nil && !c.running() && len(c.helpers) == 0 // no process is left that could write it
+		over := c.cmd != nil && !c.running() && len(c.helpers) == 0 // no process is left that could write the line
 		text, err := os.ReadFile(name)
 		if err != nil && !over {
 			return err
@@ -471,7 +471,7 @@ func cmdLines(ts *testscript.TestScript, args []string) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close() // read only
+	defer file.Close() // opened for reading only
 	in := bufio.NewScanner(file)
 	in.Buffer(nil, 1<<20)
 	n := 0

@@ -33,7 +33,7 @@ type container struct {
 	mode, work string
 
 	cmd      *exec.Cmd
-	initPID  int           // of the init, as this process sees it
+	initPID  int           // PID of the init, as this process sees it
 	ended    chan struct{} // closed when the namespace is gone and its output is written
 	exitCode int
 	terminal *terminal     // with -tty
@@ -43,8 +43,8 @@ type container struct {
 
 // stdio describes the standard descriptors of an init.
 type stdio struct {
-	tty   bool   // a terminal
-	alien bool   // which is not the controlling one
+	tty   bool   // whether it has a terminal
+	alien bool   // whether that is not the controlling terminal
 	file  string // standard input, "" is empty
 	stall bool   // the output is not read for now
 }
@@ -148,7 +148,7 @@ func (c *container) start(o order, env []string, in stdio) error {
 // findInit waits until the stage has become the init, or has started it.
 func (c *container) findInit(o order) error {
 	if !c.running() {
-		return nil // it has already ended
+		return nil // the init has already ended
 	}
 	candidates := []process{{pid: c.cmd.Process.Pid}}
 	if c.mode == subreaper {

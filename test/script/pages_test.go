@@ -13,7 +13,8 @@ import (
 	"hinit/test/pages"
 )
 
-// TestThePageAboutSupervisingAnything types the commands of docs/how-to/supervise-anything.md, as the user who runs the tests.
+// TestThePageAboutSupervisingAnything checks that the commands of docs/how-to/supervise-anything.md print what the page
+// shows. They work without root.
 func TestThePageAboutSupervisingAnything(t *testing.T) {
 	t.Parallel()
 	blocks, err := pages.Read("../../docs/how-to/supervise-anything.md")
@@ -61,7 +62,7 @@ func TestThePageAboutSupervisingAnything(t *testing.T) {
 			}
 			return pages.Same(s.Want, strings.ReplaceAll(string(out), dir, "/srv/app"))
 		}
-		if err := poll(patience, look); err != nil { // the first command comes before the services are up, or before the log exists
+		if err := poll(patience, look); err != nil { // before the first command, the services must be up and the log must exist
 			t.Errorf("line %d: %s\n%v; it printed:\n%s", s.Line, s.Command, err, out)
 		}
 	}

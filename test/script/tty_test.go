@@ -32,6 +32,6 @@ func (t *terminal) resize(rows, columns uint16) error {
 
 // record copies the output of the terminal until it is closed.
 func (t *terminal) record() {
-	_, _ = io.Copy(t.log, t.master) // ends with EIO
+	_, _ = io.Copy(t.log, t.master) // ends with EIO when the terminal closes
 	_ = t.log.Close()
 }

@@ -60,8 +60,8 @@ func (r *receiver) services() ([]string, int) {
 	return slices.Clone(r.got), r.all
 }
 
-// TestActionsSurviveKill9 fills the queue of a webhook whose server is down, kills hinit-actions, and lets the server come back.
-// Queued actions are delivered at least once, and the log names dropped ones.
+// TestActionsSurviveKill9 fills the queue of a webhook whose server is down, kills hinit-actions, and starts the server
+// again. Queued actions must be delivered at least once, and the log must name dropped ones.
 func TestActionsSurviveKill9(t *testing.T) {
 	t.Parallel()
 	for _, services := range []int{100, 106} { // one target has at most 100 waiting events
@@ -112,7 +112,7 @@ func actionsSurviveKill9(t *testing.T, services int) {
 		text, _ := os.ReadFile(filepath.Join(dir, "said"))
 		return string(text)
 	}
-	helper := func() int { // its pid
+	helper := func() int { // helper returns the PID of hinit-actions.
 		status := exec.Command(filepath.Join(built.bin, "hinit"), "status", "hinit-actions", "--json")
 		status.Dir, status.Env = dir, env
 		out, _ := status.Output()
@@ -122,7 +122,7 @@ func actionsSurviveKill9(t *testing.T, services int) {
 		}
 		return s.Services[0].PID
 	}
-	waiting := func() (names []string) { // in their order
+	waiting := func() (names []string) { // waiting returns the names of the queued services in order.
 		text, _ := os.ReadFile(filepath.Join(dir, ".hinit-actions.json"))
 		var s struct {
 			Marks map[string]map[string]string

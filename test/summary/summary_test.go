@@ -117,8 +117,8 @@ unsteady: m/unsteady TestI/a_b (failed beside others, passed alone)
 	}
 }
 
-// TestABrokenPromiseIsNotRunAgain has a test in which a profile ran twice, once. The next run passed, so the summary only called
-// it unsteady.
+// TestABrokenPromiseIsNotRunAgain checks that a failure that breaks a promise counts at once. If the test were run
+// again and passed, the summary would only call it unsteady.
 func TestABrokenPromiseIsNotRunAgain(t *testing.T) {
 	module(t)
 	all, end := sum(t, 1, "-p 1 ./serious")
@@ -127,7 +127,7 @@ func TestABrokenPromiseIsNotRunAgain(t *testing.T) {
 	}
 }
 
-// Each of two tests waits for the other one. One after the other, they would wait for ever.
+// Rows with "beside" must run at the same time. Each of the two tests waits for the other one.
 func TestRowsRunBesideEachOther(t *testing.T) {
 	module(t)
 	if all, end := sum(t, 0, "./left", "./good", "beside", "./right", "-run TestA ./good"); end != `4 packages: 7 tests passed, 3 were skipped, 0 failed
@@ -138,7 +138,8 @@ skipped 1: no reason given (m/good TestC/other)
 	}
 }
 
-// TestAnInterruptedRunIsSummedUp sends the signal to the program alone: at a terminal, go test has it too.
+// TestAnInterruptedRunIsSummedUp checks that the summary is printed after an interrupt. The signal goes to the program
+// alone here; at a terminal, go test gets it too.
 func TestAnInterruptedRunIsSummedUp(t *testing.T) {
 	module(t)
 	var out bytes.Buffer

@@ -25,8 +25,8 @@ import (
 
 // field is the target of an attack.
 type field struct {
-	dir  string // of the container
-	home string // of the attacker
+	dir  string // directory of the container
+	home string // home of the attacker
 	b    string // home of the victim
 	pid  int    // main process of the victim
 }
@@ -34,7 +34,7 @@ type field struct {
 // attack is one thing that a tenant tries. A nil error means that the attack succeeded.
 type attack struct {
 	name   string
-	ofNone bool // it succeeds where nothing is isolated
+	ofNone bool // whether the attack succeeds where no profile is isolated
 	try    func(f field) error
 }
 

@@ -72,8 +72,8 @@ type container struct {
 	errs   tail
 	asked  int // questions to the gateways
 	mode   string
-	pid    int       // of the init
-	begun  time.Time // when the attacker was asked for a resource
+	pid    int       // PID of the init
+	begun  time.Time // time when the attacker was asked to take a resource
 	// environ is the environment of the container.
 	environ []string
 }
@@ -102,11 +102,11 @@ func (w *tail) String() string {
 // scene is how a container differs from the one of the attacks.
 type scene struct {
 	agent int       // the agent's user, agentID if it is 0
-	roles [2]string // of the first and the second profile
-	yaml  string    // keys of agent
-	share string    // one more shared directory
+	roles [2]string // roles of the first and the second profile
+	yaml  string    // further keys of agent in hinit.yaml
+	share string    // a further shared directory
 	mount string    // commands before hinit begins; $1 is the directory of the container
-	flags uintptr   // namespaces of its own
+	flags uintptr   // clone flags of further namespaces
 	// services has the container run the companions of hinit, with a /run/hinit as in an image.
 	services bool
 }
@@ -259,7 +259,7 @@ func (c *container) attack(t *testing.T) report {
 	return r
 }
 
-// TestNoTenantReachesAnother makes the attacks in all modes, and prints the table of them.
+// TestNoTenantReachesAnother checks all attacks in all modes of isolation, and prints the table of their results.
 func TestNoTenantReachesAnother(t *testing.T) {
 	testkit.NeedRoot(t)
 	if isolation.LandlockABI() == 0 {
@@ -328,7 +328,7 @@ func TestNoTenantReachesAnother(t *testing.T) {
 			t.Errorf("%s: a process has outlived its gateway", mode)
 		}
 	}
-	if taken["user"] || !taken["none"] { // in the other modes the agent's user reads all homes
+	if taken["user"] || !taken["none"] { // in the other modes, the agent's user may read all homes
 		t.Errorf("a home that the agent's user has renamed can be read: %v", taken)
 	}
 }

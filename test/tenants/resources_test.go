@@ -30,18 +30,18 @@ const (
 	volumeNodes = 8000
 	tmpSize     = 16 << 20
 	quota       = 8 << 20
-	ports       = 4096 // that the kernel chooses, from firstPort on; usually there are 28,232
+	ports       = 4096 // number of ports from firstPort on from which the kernel chooses; usually there are 28,232
 	firstPort   = 40000
 )
 
 // resource is something that a tenant can take all of.
 type resource struct {
 	name string
-	take func(f field) (release func(), err error) // as the attacker; an error means that it could not
+	take func(f field) (release func(), err error) // runs as the attacker; an error means that it could not take the resource
 	// One of these calls fails meanwhile if its profile is starved. If both are nil, the profile is starved when take succeeds.
-	miss func(f field) error // as the victim
+	miss func(f field) error // runs as the victim; an error means that it lacks the resource
 	look func(c *container) error
-	held string // what holds it, or why nothing does
+	held string // what limits the attacker, or why nothing does
 	// open are the modes in which a profile can take all of it. A limit of this name prevents that where a control group enforces
 	// the limit.
 	open  []string
@@ -360,7 +360,7 @@ func share(field) error {
 	const wall = time.Second
 	used := func() time.Duration {
 		var t unix.Rusage
-		_ = unix.Getrusage(unix.RUSAGE_THREAD, &t) // it fails for no running thread
+		_ = unix.Getrusage(unix.RUSAGE_THREAD, &t) // can't fail for the calling thread
 		return time.Duration(t.Utime.Nano() + t.Stime.Nano())
 	}
 	runtime.LockOSThread()
@@ -502,7 +502,8 @@ func taker(victim bool) {
 	f := field{dir: os.Getenv("TENANTS_DIR")}
 	f.home, f.b = f.dir+"/home/profiles/"+name(0), f.dir+"/home/profiles/"+name(1)
 	who := map[bool]string{false: "a", true: "b"}[victim]
-	old, _ := os.ReadFile(filepath.Join(f.dir, answers, "take-"+who))                                       // what it took before hinit has ended it
+	// the resource that the attacker had taken before hinit ended it
+	old, _ := os.ReadFile(filepath.Join(f.dir, answers, "take-"+who))
 	_ = os.WriteFile(filepath.Join(f.dir, answers, who+".ready"), []byte(strconv.Itoa(os.Getpid())), 0o644) //nolint:gosec // the test reads it
 	stop := make(chan struct{})
 	go func() { untilStopped(); close(stop) }()

@@ -160,7 +160,7 @@ func coresInDirectory() bool {
 func dumpCore(dir string) {
 	cmd := exec.Command("/bin/sh", "-c", "ulimit -c unlimited; kill -ABRT $$")
 	cmd.Dir = dir
-	_ = cmd.Run() // the child crashes
+	_ = cmd.Run() // the child is expected to crash
 }
 
 // gatewayOf finds the gateway of a profile by its command line.
@@ -191,7 +191,7 @@ func says(f field, words, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, f.dir+"/bin/"+program, args...)
 	home := f.dir + "/home"
 	if program == "docker" {
-		home = f.home // as the gateway of the profile has it
+		home = f.home // the environment of the profile's gateway
 	}
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + f.home, "HERMES_HOME=" + home, "TERMINAL_DOCKER_IMAGE=" + image, "HINIT_SANDBOX_SOCKET=" + f.dir + "/run/sandbox.sock", "HINIT_CONFIG=" + f.dir + "/hinit.yaml"}
 	read, write, err := os.Pipe()

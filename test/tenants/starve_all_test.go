@@ -154,8 +154,8 @@ func (c *container) recover(t *testing.T) {
 	}
 }
 
-// TestNoTenantStarvesAnother has one profile take all of each resource, in each mode, and prints a table with what another
-// profile lacks then. "stopped" stands for a resource that it could take until hinit stopped it.
+// TestNoTenantStarvesAnother lets one profile take all of each resource, in each mode, and checks and prints what
+// another profile lacks then. "stopped" stands for a resource that it could take until hinit stopped it.
 func TestNoTenantStarvesAnother(t *testing.T) {
 	t.Parallel()
 	testkit.NeedRoot(t)

@@ -32,7 +32,7 @@ func eater() {
 	n, _ := strconv.Atoi(string(text))
 	pause, err := time.ParseDuration(os.Getenv("EATER_PAUSE"))
 	if err != nil {
-		pause = 100 * time.Millisecond // as in a program that grows
+		pause = 100 * time.Millisecond // as a growing program does
 	}
 	if text, err := os.ReadFile(filepath.Join(os.Getenv("EATER_HOME"), "FILE")); err == nil {
 		var file *os.File
@@ -73,7 +73,7 @@ func limited(t *testing.T, megabytes int, profiles map[string]int, settings stri
 	t.Helper()
 	t.Parallel() // hinit mostly waits for its next look
 	testkit.NeedRoot(t)
-	bind, file := "/sys/fs/cgroup", "memory.max" // version 2
+	bind, file := "/sys/fs/cgroup", "memory.max" // control groups of version 2
 	if unix.Access(bind+"/memory", unix.F_OK) == nil {
 		bind, file = bind+"/memory", "memory.limit_in_bytes"
 	}
@@ -134,8 +134,9 @@ func (c *container) of(t *testing.T, name string) client.Service {
 	return st.Services[0]
 }
 
-// TestTheLeastImportantGoesBeforeTheKernelKills has three profiles that fill a container of 200 MB. hinit stops the one with the
-// lowest priority, and the others live. Its desired state stays, and it comes back when there is room.
+// TestTheLeastImportantGoesBeforeTheKernelKills fills a container of 200 MB with three profiles. hinit must stop the
+// one with the lowest priority before the kernel kills any, and the others must live. Its desired state must stay, and
+// it must come back when there is memory.
 func TestTheLeastImportantGoesBeforeTheKernelKills(t *testing.T) {
 	c := limited(t, 200, map[string]int{"low": 30, "normal": 60, "vital": 40, "late": 1}, "profiles: {low: {priority: low}, vital: {priority: critical}}\n")
 	testkit.Until(t, "hinit has booted", func() bool { return c.client.Rescan(t.Context()) == nil })
@@ -183,9 +184,9 @@ func TestTheLeastImportantGoesBeforeTheKernelKills(t *testing.T) {
 	}
 }
 
-// An agent filled shared memory, and hinit stopped the idle gateways of others, one after the other. Where the memory is in a
-// file that only the agent holds, the agent's gateway is stopped. A file in /dev/shm belongs to no gateway: all stay up, and the
-// status says where the memory is.
+// Memory of others must not make hinit stop idle gateways. If the memory is in a file that only one agent holds open,
+// that agent's gateway must be stopped. A file in /dev/shm belongs to no gateway: all must stay up, and the status must
+// say where the memory is.
 func TestIdleGatewaysEndedForTheSharedMemoryOfAnother(t *testing.T) {
 	shm := fmt.Sprintf("/dev/shm/hinit-starve-%d", os.Getpid())
 	t.Cleanup(func() { _ = os.Remove(shm) })
@@ -214,8 +215,8 @@ func TestIdleGatewaysEndedForTheSharedMemoryOfAnother(t *testing.T) {
 	}
 }
 
-// TestAGatewayThatHadTooMuchWaitsAtTheBoot has two gateways that ran before, and memory for the more important one only. The
-// other one starts when there is room.
+// TestAGatewayThatHadTooMuchWaitsAtTheBoot checks that the boot starts only the more important of two gateways if there
+// is memory for one. The other must start when there is memory for it.
 func TestAGatewayThatHadTooMuchWaitsAtTheBoot(t *testing.T) {
 	write := func(path, text string, id int) {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600), os.Chown(path, id, id)); err != nil {

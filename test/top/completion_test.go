@@ -7,7 +7,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestShellsCompleteGroupsAndPatterns presses keys in the real shells.
+// TestShellsCompleteGroupsAndPatterns checks the completion of groups and patterns in real shells, by pressing keys.
 func TestShellsCompleteGroupsAndPatterns(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, speaking)

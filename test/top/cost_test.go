@@ -23,8 +23,8 @@ const (
 	costTime   = 4 * time.Second
 )
 
-// TestFiveHundredServicesCostLittle takes the processor time of both sides while the screen is shown. Other work of the machine
-// affects it only through the caches, so one of three tries has to pass.
+// TestFiveHundredServicesCostLittle measures the processor time of both sides while the screen is shown. Other work of
+// the machine affects it only through the caches, so one of three tries has to pass.
 func TestFiveHundredServicesCostLittle(t *testing.T) {
 	t.Parallel()
 	var services strings.Builder

@@ -8,14 +8,14 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestTheDemoOpensIt shows the screen when the demo runs on a terminal. Leaving the screen ends the demo and all of its
-// processes.
+// TestTheDemoOpensIt checks that the demo shows the screen if it runs on a terminal. Leaving the screen must end the
+// demo and all of its processes.
 func TestTheDemoOpensIt(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "")
 	w := h.shell(120, 30, built+"/hinit demo --agent "+built+"/example-agent")
 	w.shows("> gateway-", "gateway-coder", "gateway-writer")
-	w.shows("1 crash ") // it crashes once, by itself, and is started again
+	w.shows("1 crash ") // the demo's gateway crashes once, and is started again
 	w.press("/")
 	w.write("coder")
 	w.press("Enter", "l")
@@ -24,7 +24,7 @@ func TestTheDemoOpensIt(t *testing.T) {
 	w.shows("demo: the init has ended with code 0, and nothing it started is left", "it has ended with 0")
 }
 
-// TestTheDemoWithoutTheScreen runs the demo without hinit-top: it describes what it would show.
+// TestTheDemoWithoutTheScreen checks that the demo, without hinit-top, describes what it would show.
 func TestTheDemoWithoutTheScreen(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "")

@@ -76,7 +76,7 @@ type house struct {
 	client *dial.Client
 	cmd    *exec.Cmd
 
-	terminals int // so many were opened
+	terminals int // number of opened terminals
 }
 
 // newHouse makes a volume with profiles that are wanted up. config is more of hinit.yaml.

@@ -60,8 +60,8 @@ const speaking = `services:
     command: [/bin/sleep, "1000000"]
 `
 
-// TestASignalAndAShellFromTheScreen sends a signal, and opens a shell with the service's environment. The screen comes back after
-// the shell.
+// TestASignalAndAShellFromTheScreen checks that a signal reaches the service, and that a shell has the service's
+// environment. The screen must come back after the shell.
 func TestASignalAndAShellFromTheScreen(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, speaking)
@@ -93,7 +93,8 @@ func TestASignalAndAShellFromTheScreen(t *testing.T) {
 	w.shows("it has ended with 0")
 }
 
-// TestTheLogOfTheRunBeforeIsWritten writes lines of one level to a new file, and never over an existing one.
+// TestTheLogOfTheRunBeforeIsWritten checks that lines of one level can be written to a new file, but never over an
+// existing one.
 func TestTheLogOfTheRunBeforeIsWritten(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, speaking)
@@ -137,7 +138,8 @@ func TestTheLogOfTheRunBeforeIsWritten(t *testing.T) {
 	}
 }
 
-// TestAGroupIsStoppedFromTheScreen folds a group, counts its troubles, and stops it with one order.
+// TestAGroupIsStoppedFromTheScreen checks that a folded group shows how many of its services are in trouble, and can be
+// stopped with one order.
 func TestAGroupIsStoppedFromTheScreen(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, speaking)

@@ -10,8 +10,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestEverySizeShowsTheTable shows the screen on the narrowest, the usual and the widest terminal, and on one whose size changes
-// meanwhile.
+// TestEverySizeShowsTheTable checks the screen on the narrowest, the usual and the widest terminal, and on one whose
+// size changes meanwhile.
 func TestEverySizeShowsTheTable(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "", "coder", "writer")
@@ -53,7 +53,8 @@ func TestEverySizeShowsTheTable(t *testing.T) {
 	w.shows("it has ended with 0")
 }
 
-// TestItGoesOnWhileHinitBecomesAnother has the screen come back by itself, after a re-execution and after the end of PID 1.
+// TestItGoesOnWhileHinitBecomesAnother checks that the screen comes back by itself after a re-execution and after the
+// end of PID 1.
 func TestItGoesOnWhileHinitBecomesAnother(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "", "coder")
@@ -72,7 +73,7 @@ func TestItGoesOnWhileHinitBecomesAnother(t *testing.T) {
 	if err := h.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	w.shows("not answering since", "gateway-coder") // the screen keeps what was known
+	w.shows("not answering since", "gateway-coder") // the screen keeps the last known rows
 	testkit.Until(t, "PID 1 is gone", func() bool { _, err := h.client.Health(t.Context()); return err != nil })
 	h.boot()
 	testkit.Until(t, "the screen comes back", func() bool {
@@ -83,7 +84,7 @@ func TestItGoesOnWhileHinitBecomesAnother(t *testing.T) {
 	w.shows("it has ended with 0")
 }
 
-// TestAHangIsSeen stops PID 1, which then keeps its connections and answers nothing.
+// TestAHangIsSeen checks that the screen reports a PID 1 that is stopped: it keeps its connections and answers nothing.
 func TestAHangIsSeen(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "", "coder")
@@ -102,7 +103,7 @@ func TestAHangIsSeen(t *testing.T) {
 	testkit.Until(t, "it answers again", func() bool { return !strings.Contains(w.screen(), "not answering") })
 }
 
-// TestNothingReachesTheTerminal has log lines and notes with sequences that a terminal would obey.
+// TestNothingReachesTheTerminal checks that terminal sequences in log lines and notes don't reach the terminal.
 func TestNothingReachesTheTerminal(t *testing.T) {
 	t.Parallel()
 	const hostile = `services:
@@ -133,7 +134,8 @@ func TestNothingReachesTheTerminal(t *testing.T) {
 	}
 }
 
-// TestWithoutATerminalATableIsPrinted writes the table once into a pipe. Without hinit it prints one line on stderr.
+// TestWithoutATerminalATableIsPrinted checks that the table is printed once into a pipe. Without hinit there must be
+// one line on stderr.
 func TestWithoutATerminalATableIsPrinted(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "", "coder")

@@ -11,9 +11,9 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestFiftyProfiles keeps the promise of hinit top. By its keys alone an operator finds which of fifty profiles hangs and which
-// fails repeatedly, finds the reasons, and mends both. The cause lies outside of the profiles, and is over when the keys restart
-// them. The page tells how many keys it takes.
+// TestFiftyProfiles checks the promise of hinit top. By its keys alone an operator must find which of fifty profiles
+// hangs and which fails repeatedly, find the reasons, and mend both. The cause lies outside of the profiles, and is
+// over when the keys restart them. The page tells how many keys that takes.
 func TestFiftyProfiles(t *testing.T) {
 	t.Parallel()
 	var names []string
@@ -65,7 +65,8 @@ func TestFiftyProfiles(t *testing.T) {
 	}
 }
 
-// TestARolloutStopsAtAFailure has a service that does not get ready. The services after it keep running as they are.
+// TestARolloutStopsAtAFailure checks that a rollout stops at a service that does not get ready. The services after it
+// must keep running as they are.
 func TestARolloutStopsAtAFailure(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "", "a", "b", "c")
@@ -90,7 +91,7 @@ func TestARolloutStopsAtAFailure(t *testing.T) {
 	if s := h.status("c"); s.PID != before {
 		t.Errorf("c was touched: %s", asJSON(s))
 	}
-	w.escape() // remove the filter
+	w.escape() // removes the filter
 	w.press("/")
 	w.write("gateway-c")
 	w.press("Enter", "x", "y")

@@ -20,8 +20,8 @@ const (
 	costTime   = 5 * time.Second
 )
 
-// TestAnOpenPageOfFiveHundredServicesCostsLittle takes the processor time of both programs while a page is live. Other work of the
-// machine affects it only through the caches, so one of three tries has to pass.
+// TestAnOpenPageOfFiveHundredServicesCostsLittle measures the processor time of both programs while a page is open.
+// Other work of the machine affects it only through the caches, so one of three tries has to pass.
 func TestAnOpenPageOfFiveHundredServicesCostsLittle(t *testing.T) {
 	var services strings.Builder
 	services.WriteString("services:\n")

@@ -50,7 +50,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 			}
 		}
 	}
-	if r.calls%7 == 6 { // it takes the lines, but its answer is lost
+	if r.calls%7 == 6 { // the receiver stores the lines, but its answer is lost
 		if conn, _, err := w.(http.Hijacker).Hijack(); err == nil {
 			_ = conn.Close()
 		}
@@ -69,7 +69,8 @@ func (r *receiver) count() (lines, twice int) {
 	return lines, twice
 }
 
-// TestNoLineIsLostWhenTheForwarderIsKilled kills the forwarder with kill -9 repeatedly, while the log is rotated and compressed.
+// TestNoLineIsLostWhenTheForwarderIsKilled checks that every line arrives although the forwarder is killed with kill -9
+// repeatedly, while the log is rotated and compressed.
 func TestNoLineIsLostWhenTheForwarderIsKilled(t *testing.T) {
 	b := newBox(t, counter)
 	r := &receiver{seen: make(map[string]int)}

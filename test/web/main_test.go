@@ -330,7 +330,7 @@ func TestAnAddressForOthersNeedsAToken(t *testing.T) {
 	}
 }
 
-// TestWithoutTheProgramAllElseWorks runs a hinit without hinit-web beside it.
+// TestWithoutTheProgramAllElseWorks checks a hinit without hinit-web beside it: everything else must work.
 func TestWithoutTheProgramAllElseWorks(t *testing.T) {
 	b := newBox(t, services)
 	for _, program := range []string{"hinit", "hinit-tools"} {

@@ -54,7 +54,7 @@ action(type="omfile" file="$DIR/received-%d" template="whole")
 `, stream, port, r.lives))
 	r.cmd, _ = r.box.start(r.program, "-n", "-f", conf, "-i", fmt.Sprintf("%s/pid-%d", r.dir, r.lives))
 	if r.lives > 1 {
-		return // it writes no file if a port is given
+		return // rsyslog writes no port file if the port is given
 	}
 	testkit.Until(r.T, "rsyslog listens", func() bool {
 		text, err := os.ReadFile(r.dir + "/port")
