@@ -53,7 +53,6 @@ var parts = []struct {
 		{"internal/container/initlog", "", "How does PID 1 print its own messages and warnings?"},
 		{"internal/config", "schema.go", "Which keys exist, and how are they decoded (decode.go) and validated (validate.go)?"},
 		{"internal/yamltext", "", "Why does an error in YAML name this line?"},
-		{"internal/lease", "lock.go", "Who holds the lock of the data volume?"},
 		{"internal/boot", "prepare.go", "What happens before the first service? What does the CMD mean (run_plan.go)?"},
 		{"internal/boot/identity", "", "Who changes the agent's ids in /etc/passwd?"},
 		{"internal/boot/lookup", "", "Which user is the agent, for commands?"},
@@ -63,8 +62,6 @@ var parts = []struct {
 	}},
 	{"Profiles become services", []roomEntry{
 		{"profiles", "list.go", "What is a profile? Which gateways start at boot (reconcile.go)? What keeps the intent (intents.go)?"},
-		{"profiles/manage", "", "How is a profile created, deleted or renamed?"},
-		{"profiles/archive", "export.go", "How is a profile exported and imported (import.go)?"},
 		{"internal/gateways", "manager.go", "What happens when a profile changes, or at the boot (bringup.go)?"},
 		{"internal/gateways/orders", "", "What happens to orders while the volume hangs?"},
 		{"internal/registry", "registry.go", "How is a service registered and changed (reload.go)?"},
@@ -83,7 +80,6 @@ var parts = []struct {
 	{"Output becomes logs", []roomEntry{
 		{"logrotate", "pump.go", "How are lines split (lines.go), and how do they get to the console (console.go) and to the file (file.go)? What prunes files (retention.go)?"},
 		{"logrotate/gzipped", "", "How does a log ask for compression?"},
-		{"logrotate/packer", "", "How is a rotated file compressed?"},
 		{"internal/redact", "redact.go", "Which variables and texts are secret?"},
 	}},
 	{"Clients ask", []roomEntry{
@@ -131,9 +127,14 @@ var parts = []struct {
 		{"kubernetes/internal/engine", "engine.go", "How do sandboxes run as pods?"},
 		{"kubernetes/internal/deploy", "render.go", "How are manifests made? Which values exist (values.go)?"},
 		{"kubernetes/internal/strict", "", "How does hinit-fleet refuse unknown fields?"},
-		{"kubernetes/internal/cluster", "control.go", "How do the tests build a cluster?"},
 	}},
 	{"Rooms with telling names", []roomEntry{
+		{"internal/lease", "", ""},
+		{"profiles/manage", "", ""},
+		{"profiles/archive", "", ""},
+		{"internal/watch", "", ""},
+		{"logrotate/packer", "", ""},
+		{"kubernetes/internal/cluster", "", ""},
 		{"internal/container/bootstatus", "", ""},
 		{"internal/container/signals", "", ""},
 		{"internal/container/timetable", "", ""},
@@ -192,7 +193,6 @@ var parts = []struct {
 		{"internal/trust", "", "Could somebody besides root change this file?"},
 		{"internal/blocking", "", "How many calls may wait for a disk?"},
 		{"internal/guard", "", "What happens when a goroutine panics?"},
-		{"internal/watch", "watch.go", "How do changes of directories arrive (inotify)?"},
 		{"internal/watch/shared", "", "How do clients share one inotify instance?"},
 	}},
 }
