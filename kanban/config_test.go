@@ -77,7 +77,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestAliasesOfAliasesEndAtOnce: a config.yaml of the agent with 100 KB took the dispatcher's memory.
+// TestAliasesOfAliasesEndAtOnce checks that a config.yaml with nested YAML aliases is refused at once. 100 KB of them
+// would fill the dispatcher's memory.
 func TestAliasesOfAliasesEndAtOnce(t *testing.T) {
 	text := "a0: &a0 [x]\n"
 	for i := range 9 {

@@ -227,7 +227,8 @@ func TestConsoleOnAFullDisk(t *testing.T) {
 	}
 }
 
-// TestAConsoleThatTakesNothingIsCounted: the console was a file on a full disk, its lines were lost, and the status said that none was.
+// TestAConsoleThatTakesNothingIsCounted checks that lines that the console does not take, such as a file on a full
+// disk, count as lost in the status.
 func TestAConsoleThatTakesNothingIsCounted(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
@@ -256,7 +257,8 @@ func TestAConsoleThatTakesNothingIsCounted(t *testing.T) {
 	}
 }
 
-// TestALineThatIsCutOffOnTheConsoleIsCounted: the disk became full in the middle of a block.
+// TestALineThatIsCutOffOnTheConsoleIsCounted checks that a line counts as lost if the disk of the console becomes full
+// in the middle of a block.
 func TestALineThatIsCutOffOnTheConsoleIsCounted(t *testing.T) {
 	a, b := &source{name: "a"}, &source{name: "b"}
 	data := &block{data: []byte("1\n2\n3\n4\n5\n6\n"), shares: []share{{a, 4}, {b, 4}, {a, 4}}}

@@ -167,8 +167,8 @@ func TestSetThatFails(t *testing.T) {
 	}
 }
 
-// TestAnOrderThatTheVolumeHasAlreadyNeedsNoRecord: on a full disk "start" of a gateway that the disk had as running failed, and said that
-// a restart of the container might undo it.
+// TestAnOrderThatTheVolumeHasAlreadyNeedsNoRecord checks that a start succeeds on a full disk if the disk has the
+// gateway as running already. Nothing must be written for it.
 func TestAnOrderThatTheVolumeHasAlreadyNeedsNoRecord(t *testing.T) {
 	s := profiles.NewVolume(t)
 	in := profiles.NewIntents(s)

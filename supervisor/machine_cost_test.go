@@ -23,7 +23,7 @@ func TestAStartCostsTheSameBesideMany(t *testing.T) {
 		name := fmt.Sprintf("s%03d", many/2)
 		started := 0
 		allocations := testing.AllocsPerRun(100, func() {
-			r.now = r.now.Add(2 * time.Minute) // it was up for long, so it starts again at once
+			r.now = r.now.Add(2 * time.Minute) // the service was up for long, so it starts again at once
 			for _, a := range r.m.Step(r.now, Exited{Name: name, PID: pids[name], Code: 1}) {
 				if _, is := a.(Spawn); is {
 					started++

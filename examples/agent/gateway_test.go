@@ -182,7 +182,7 @@ func TestGatewayStartWritesItsFiles(t *testing.T) {
 	}
 }
 
-// TestGatewayEnds has each end in the contract: the signal or event, the exit code, and the files that are left.
+// TestGatewayEnds checks each end in the contract: the signal or event, the exit code, and the files that are left.
 func TestGatewayEnds(t *testing.T) {
 	term := func(g *gatewayProc) { g.signal(syscall.SIGTERM) }
 	marker := func(m record.Marker, id func(*gatewayProc) record.Identity) func(*gatewayProc) {
@@ -205,8 +205,8 @@ func TestGatewayEnds(t *testing.T) {
 		steps []func(*gatewayProc)
 		code  int
 		state string
-		left  []string // files that have to exist
-		gone  []string // files that have to be gone
+		left  []string // files that must exist
+		gone  []string // files that must not exist
 	}{
 		{"TERM alone", []func(*gatewayProc){term}, 1, "running", []string{".clean_shutdown"}, nil},
 		{"planned stop", []func(*gatewayProc){marker(record.PlannedStop, own), term}, 0, "stopped", nil, []string{planned}},

@@ -124,7 +124,8 @@ func (b *bench) waiting(want int) {
 	})
 }
 
-// The status reports the end of a service before its last output was read completely.
+// A message must contain the last lines that the service wrote, also when hinit reads them only after the status has
+// reported the exit.
 func TestAMessageHasTheLastLinesThatAreReadAfterTheEnd(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	b := start(t, filepath.Join(t.TempDir(), "state"), config.Action{Exec: []string{"sh", "-c", "cat >>" + out}, Timeout: 20 * time.Second})
@@ -228,7 +229,8 @@ func TestAHangingTargetHoldsUpNoOther(t *testing.T) {
 	b.stop()
 }
 
-// A pipe in place of a key file blocked the webhook for ever, and the end of the program.
+// A FIFO in place of the file with the key of a webhook must cause an error at once. Opening a FIFO waits for a writer,
+// and would also delay the end of the program.
 func TestAPipeInPlaceOfAKeyIsNotWaitedFor(t *testing.T) {
 	a := hook("http://127.0.0.1:1")
 	a.SecretFile = filepath.Join(t.TempDir(), "key")

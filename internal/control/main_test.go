@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	}
 	testkit.IsolateProcess()
 	testkit.AtOnce(12)
-	blocking.MinimizeTurns() // what waits with a turn for somebody who needs one hangs then
+	blocking.MinimizeTurns() // with the smallest number of turns, a call that holds a turn while it waits for another turn hangs
 	goleak.VerifyTestMain(m)
 }
 

@@ -317,7 +317,8 @@ func TestNoLineIsSkippedAfterAReadingThatEndedEarly(t *testing.T) {
 	}
 }
 
-// The forwarder runs all the time, but the receiver was down for longer than the rotation keeps files.
+// When the receiver is down for longer than the rotation keeps files, the forwarder must report the removed lines as a
+// gap.
 func TestWhatWasRemovedWhileAReceiverWasDownIsAGap(t *testing.T) {
 	l, f := newLog(t)
 	down, up := make(chan struct{}), make(chan struct{})
@@ -372,7 +373,7 @@ func TestWhatWasRemovedIsAGap(t *testing.T) {
 	}
 }
 
-// The operator excludes a service after its log was sent for a while.
+// After the operator excludes a service whose log was sent before, no more of its lines may be sent.
 func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
 	t.Parallel() // the test waits most of its time
 	l, f, s := newSentLine(t)
@@ -519,7 +520,7 @@ func TestReceiversThatFailHangAndCut(t *testing.T) {
 			case 1:
 				w.WriteHeader(http.StatusInternalServerError)
 				return
-			case 2: // it has accepted them, but the answer is lost
+			case 2: // the receiver has stored the records, but its answer is lost
 				mu.Lock()
 				got = append(got, line.FindAllString(string(body), -1)...)
 				mu.Unlock()

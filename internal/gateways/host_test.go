@@ -54,7 +54,7 @@ type seen struct {
 	down   map[string]bool // by profile
 	gone   []string        // slots that were withdrawn
 	starts map[string]bool // by profile that was registered
-	jobs   int             // that were reported as work
+	jobs   int             // number of jobs that were reported as work
 }
 
 func (h *host) worked() {

@@ -78,7 +78,8 @@ func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 	h.until("it is started", h.got("InputsChanged{Name:gateway-coder}"))
 }
 
-// After a boot on a slow disk, PID 1 kept the memory with which it had read the files of 500 profiles.
+// Reading the files of profiles must count as work after which PID 1 collects garbage. After a boot on a slow disk, PID
+// 1 must not keep the memory in which it has read the files of 500 profiles.
 func TestReadingAProfileIsWorkThatLeavesGarbage(t *testing.T) {
 	h, m := newHost(t, "a")
 	h.start(m)
@@ -86,7 +87,8 @@ func TestReadingAProfileIsWorkThatLeavesGarbage(t *testing.T) {
 	testkit.Until(t, "the work is reported", func() bool { return h.look().jobs > 0 })
 }
 
-// TestSecretsAreReadAgain at each start of a gateway, and when its profile's .env has changed.
+// TestSecretsAreReadAgain checks that the secrets to be masked are read again at each start of a gateway and when the
+// .env of its profile changes.
 func TestSecretsAreReadAgain(t *testing.T) {
 	h, m := newHost(t, "coder")
 	h.start(m)
@@ -260,7 +262,8 @@ func TestAProfileKeepsTheWarningsAboutOthers(t *testing.T) {
 	h.until("the profile is forgotten", shown("it isn't a JSON object"))
 }
 
-// TestAWarningEndsWithItsCause: the status showed a damaged state file and a link in place of a profile long after both were mended.
+// TestAWarningEndsWithItsCause checks that the status shows no warning about a damaged state file, or about a link in
+// place of a profile, after it is mended.
 func TestAWarningEndsWithItsCause(t *testing.T) {
 	h, m := newHost(t, "coder")
 	h.start(m)

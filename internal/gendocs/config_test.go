@@ -63,7 +63,7 @@ func TestTheSchemaKnowsEveryKeyThatTheFileMayHave(t *testing.T) {
 	}
 }
 
-// An editor accepted values that hinit config check refuses.
+// The JSON schema must refuse the values that hinit config check refuses, so that an editor marks them.
 func TestTheSchemaRefusesWhatTheCheckRefuses(t *testing.T) {
 	text, err := configSchema()
 	if err != nil {

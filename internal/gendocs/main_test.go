@@ -9,7 +9,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestPagesAreUpToDate fails when the code differs from the pages that are generated from it.
+// TestPagesAreUpToDate fails if a generated page differs from what the present code generates.
 func TestPagesAreUpToDate(t *testing.T) {
 	root, err := moduleRoot()
 	if err != nil {

@@ -318,7 +318,8 @@ func numbered(n int, format string) string {
 	return b.String()
 }
 
-// A schedule that can't be taken over made a task that runs only by hand, and a service that waited for its end never started.
+// No service may wait for the end of a task whose schedule can't be imported. Such a task runs only by hand, so the
+// service would never start.
 func TestNothingWaitsForATaskThatRunsOnlyByHand(t *testing.T) {
 	for name, files := range map[string]map[string]string{
 		"a wrong cron": {"a.yaml": `processes:

@@ -137,7 +137,7 @@ func TestPathsThatHangHoldUpNoOtherWork(t *testing.T) {
 	}
 }
 
-// A command that PID 1 has not looked up in time is looked up by the process, as the agent.
+// If PID 1 has not found a command in time, the new process must find it, as the agent.
 func TestACommandThatPID1HasNotLookedUpIsFound(t *testing.T) {
 	if os.Getuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")

@@ -64,7 +64,8 @@ func TestRestGivesBackWhatABurstNeeded(t *testing.T) {
 	}
 }
 
-// TestPID1KeptAnEighthOfItsHeapAsGarbageAtRest: a boot, or a periodic task, left less garbage than a collection paid for during work.
+// TestPID1KeptAnEighthOfItsHeapAsGarbageAtRest checks that PID 1 collects the garbage of a boot or of a periodic task
+// when it rests. This garbage may be too little for a collection during work.
 func TestPID1KeptAnEighthOfItsHeapAsGarbageAtRest(t *testing.T) {
 	kept := bytes.Repeat([]byte{1}, 32<<20)
 	defer runtime.KeepAlive(kept)
@@ -87,9 +88,9 @@ func TestPID1KeptAnEighthOfItsHeapAsGarbageAtRest(t *testing.T) {
 func TestEveryRestDropsTheImage(t *testing.T) {
 	var r Releaser
 	r.Release(false)
-	_ = fmt.Sprint(os.ReadDir("/proc/self")) // it maps some of the program again
+	_ = fmt.Sprint(os.ReadDir("/proc/self")) // this code maps a part of the program again
 	before := residentFile(t)
-	r.last = 1 << 40 // no heap has grown so far that a collection would pay
+	r.last = 1 << 40 // so that no collection would pay for itself
 	r.Release(false)
 	if after := residentFile(t); after >= before {
 		t.Errorf("%d kB of files are mapped after resting once more, %d kB before", after, before)

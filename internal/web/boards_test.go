@@ -90,7 +90,8 @@ func TestWhereThereAreNoBoards(t *testing.T) {
 	}
 }
 
-// TestAProgramThatFailsOrHangs: the page keeps the last output, and many readers cause only one run at a time.
+// TestAProgramThatFailsOrHangs checks that the page shows the last good output of a program that fails or hangs, and
+// that many readers cause only one call at a time.
 func TestAProgramThatFailsOrHangs(t *testing.T) {
 	var asked, at, most atomic.Int32
 	var how atomic.Pointer[string]

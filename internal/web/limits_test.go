@@ -14,8 +14,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestWrongTokensDoNotLockTheOwnerOut: after others have guessed up to the limit, the right token still opens the page and the
-// metrics.
+// TestWrongTokensDoNotLockTheOwnerOut checks that the right token still opens the page and the metrics after other
+// clients have guessed until they must wait.
 func TestWrongTokensDoNotLockTheOwnerOut(t *testing.T) {
 	metrics := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("# EOF\n")) })
 	s := serve(t, Options{Hinit: newFake(coder()), Token: token, Metrics: metrics})
@@ -41,7 +41,7 @@ func TestWrongTokensDoNotLockTheOwnerOut(t *testing.T) {
 	}
 }
 
-// TestTheStreamsOfOneReaderLeaveRoomForOthers: one address may have many streams, but not all.
+// TestTheStreamsOfOneReaderLeaveRoomForOthers: one address may hold at most half of all streams (maxStreams/2).
 func TestTheStreamsOfOneReaderLeaveRoomForOthers(t *testing.T) {
 	p := newConnectionLimit(maxStreams)
 	one := 0
@@ -72,7 +72,7 @@ func TestTheStreamsOfOneReaderLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// TestNamesOfThisMachineHaveNoCase: localhost may be in upper or lower case.
+// TestNamesOfThisMachineHaveNoCase checks that the Host header is compared without case: LocalHost means localhost.
 func TestNamesOfThisMachineHaveNoCase(t *testing.T) {
 	s := serve(t, Options{Hinit: newFake(coder()), Hosts: []string{"NAS.lan."}})
 	for _, host := range []string{"localhost", "LOCALHOST", "localhost.", "LocalHost.:80", "nas.LAN", "127.0.0.1", "[::1]:9"} {

@@ -38,7 +38,8 @@ func shapes() (all []client.Service) {
 	return all
 }
 
-// The page, status and metrics agree about every service: one that is in trouble in one of them is nowhere shown as well.
+// The page, the status and the metrics must agree about every service. A service that counts as in trouble in one of
+// them must not look healthy in another.
 func TestPageStatusAndMetricsSayTheSameOfEveryService(t *testing.T) {
 	all := shapes()
 	st := client.Status{Version: client.StatusVersion, Services: all}

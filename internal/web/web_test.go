@@ -434,7 +434,8 @@ func TestAHinitThatIsDownSlowOrLies(t *testing.T) {
 	}
 }
 
-// TestAThousandSlowReaders: connections that read nothing, or never finish their request, don't slow the others.
+// TestAThousandSlowReaders checks that other clients are served normally beside a thousand connections that read
+// nothing or never complete their request.
 func TestAThousandSlowReaders(t *testing.T) {
 	f := newFake() // many services, because small pages don't fill the connections
 	s := serve(t, Options{Hinit: f})

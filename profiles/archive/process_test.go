@@ -394,7 +394,7 @@ func TestADatabaseThatBecomesAFIFODelaysItsExportOnce(t *testing.T) {
 			got := imported(t, &out)
 			for _, db := range []string{"state.db", "second.db"} {
 				if _, err := os.Stat(got + "/" + db); err != nil && name == "" {
-					continue // it is a FIFO now
+					continue // the database is a FIFO now
 				}
 				if n := total(t, got+"/"+db); n != 100 {
 					t.Errorf("the accounts of %s have %d together", db, n)

@@ -78,8 +78,8 @@ func TestTheTableIsSortedFilteredAndGrouped(t *testing.T) {
 	}
 }
 
-// TestTheCursorStaysWithItsService: while other services come, go and change places, the cursor stays. Before it was moved, it
-// stays on top.
+// TestTheCursorStaysWithItsService checks that the cursor stays on its service while others come, go and move. Before
+// its first move, the cursor stays on the first row.
 func TestTheCursorStaysWithItsService(t *testing.T) {
 	m := scene(100, 20, few())
 	if !strings.Contains(plain(m.Frame()), "> gateway-c") {
@@ -155,7 +155,8 @@ func TestARolloutGoesOneByOne(t *testing.T) {
 	}
 }
 
-// TestTheOrderForAGroupIsForItsServices has the cursor at the head of a group, folded or not.
+// TestTheOrderForAGroupIsForItsServices checks that a command with the cursor on the head of a group, folded or not,
+// goes to the group's services.
 func TestTheOrderForAGroupIsForItsServices(t *testing.T) {
 	services := few()
 	services[0].Group, services[2].Group = "payments", "payments"
@@ -249,7 +250,8 @@ func TestALogHasALevelAndARunBefore(t *testing.T) {
 	}
 }
 
-// TestAHostThatDoesNotAnswerIsShown: its rows stay and count as unknown, and the rows of other hosts are updated.
+// TestAHostThatDoesNotAnswerIsShown checks that the rows of a host that doesn't answer stay and count as unknown, and
+// that the rows of other hosts are updated.
 func TestAHostThatDoesNotAnswerIsShown(t *testing.T) {
 	m := threeHosts(100, 30)
 	text := plain(m.Frame())
@@ -329,7 +331,7 @@ func TestALogFollowsAndIsSearched(t *testing.T) {
 	}
 }
 
-// A service with long lines in its log made the screen slow: each frame wrapped and measured all lines of the log again.
+// A frame must be made quickly although a service writes long lines. It must not wrap and measure all lines of the log.
 func TestLongLinesOfALogHoldUpNoFrame(t *testing.T) {
 	m := scene(80, 24, few(), "l")
 	lines := make([]model.LogLine, 100)
@@ -371,7 +373,8 @@ func TestTheMouseChooses(t *testing.T) {
 	}
 }
 
-// TestAnyKeysOnAnyScreen: no sequence of keys, sizes and changes causes a panic or a frame of another size.
+// TestAnyKeysOnAnyScreen checks with random keys, sizes and changes that the model never panics, and that each frame
+// has the size of the screen.
 func TestAnyKeysOnAnyScreen(t *testing.T) {
 	keys := []string{
 		"up", "down", "pgup", "pgdown", "home", "end", "/", "esc", "enter", "tab", "space", "*", "a", "e", "l", "d", "p", "z", "t", "?", "n", "N",

@@ -150,7 +150,8 @@ func TestTheTroublesAreSeenOnEverySize(t *testing.T) {
 	}
 }
 
-// TestNothingButColoursIsObeyed: whatever a name, note, line or command contains, a frame has no escape sequences except colours.
+// TestNothingButColoursIsObeyed checks that a frame contains no other terminal sequences than colours, whatever names,
+// notes, log lines and commands contain.
 func TestNothingButColoursIsObeyed(t *testing.T) {
 	const bad = "\x1b]0;owned\a\x1b[2J\u202e\u0085\xff\u200b\r\n\t\x9b31m e\u0301\u0301\u0301\u0301"
 	s := up("x")

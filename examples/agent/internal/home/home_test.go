@@ -63,7 +63,7 @@ func TestListSkipsWhatIsNoProfile(t *testing.T) {
 	}
 }
 
-// FuzzCheckName: whatever passes stays inside the profiles directory.
+// FuzzCheckName checks that a name that passes stays inside the profiles directory.
 func FuzzCheckName(f *testing.F) {
 	for _, seed := range []string{"coder", "..", "a/b", "a\x00", "Ä", "default", "-x", "a\n"} {
 		f.Add(seed)

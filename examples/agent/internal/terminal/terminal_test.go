@@ -30,7 +30,7 @@ func TestWrap(t *testing.T) {
 	}
 }
 
-// TestWrapRuns runs the script, where there is a bash.
+// TestWrapRuns checks the script in a bash, if there is one.
 func TestWrapRuns(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {
