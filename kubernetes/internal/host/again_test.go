@@ -53,9 +53,8 @@ func coder(status v1alpha1.AgentProfileStatus) *v1alpha1.AgentProfile {
 	return p
 }
 
-// TestASessionThatLogsDuringAMoveLosesNoHome has a session that makes the home again after it was moved to the set-aside data.
-// Earlier the host took the new home for the profile, ended the move, and deleted the data on both hosts. The gateway ran on
-// without its memories.
+// TestASessionThatLogsDuringAMoveLosesNoHome checks that a home which a session makes again during a move does not
+// count as the profile. The host would otherwise end the move and delete the data on both hosts.
 func TestASessionThatLogsDuringAMoveLosesNoHome(t *testing.T) {
 	for _, cancel := range []bool{false, true} {
 		s, dir := volume(t, "u1", "learnt")
@@ -108,9 +107,8 @@ func (w writer) Service(ctx context.Context, name string) (hinit.Service, error)
 	return w.gateways.Service(ctx, name)
 }
 
-// TestWhatASessionWritesDuringAMoveIsMovedToo has a session that writes between the transfer and the moment in which the data is
-// set aside. Earlier the new file was deleted with the copy of the old host. A session that writes all the time does not stop the
-// move.
+// TestWhatASessionWritesDuringAMoveIsMovedToo checks that a file that a session writes between the transfer and the
+// setting aside of the data reaches the new host. A session that writes all the time must not stop the move.
 func TestWhatASessionWritesDuringAMoveIsMovedToo(t *testing.T) {
 	for _, always := range []bool{false, true} {
 		s, dir := volume(t, "u1", "learnt")
@@ -142,7 +140,8 @@ func TestWhatASessionWritesDuringAMoveIsMovedToo(t *testing.T) {
 	}
 }
 
-// TestAHomeThatASessionMadeIsNotSent has a host that fetches once more after the data was set aside.
+// TestAHomeThatASessionMadeIsNotSent checks that a host that fetches once more after the data was set aside does not
+// get the home that a session has made since.
 func TestAHomeThatASessionMadeIsNotSent(t *testing.T) {
 	s, dir := volume(t, "u1", "learnt")
 	o := hostOf(t, "from", apiOf(), &gateways{}, s).offers
@@ -160,8 +159,8 @@ func TestAHomeThatASessionMadeIsNotSent(t *testing.T) {
 	}
 }
 
-// TestTheLastCopyOutlivesARecovery has a profile whose new host lost its volume before it had installed the data. Earlier, after
-// a recovery with an older backup, the first host deleted the only complete copy.
+// TestTheLastCopyOutlivesARecovery checks that the first host keeps the only complete copy if the new host has lost its
+// volume and the profile was recovered from an older backup.
 func TestTheLastCopyOutlivesARecovery(t *testing.T) {
 	for _, host := range []string{"another", "me"} {
 		s, dir := volume(t, "u1", "learnt")

@@ -67,7 +67,7 @@ func crowded(t *testing.T, fn func(s *Store, dir string)) {
 	if err := unix.Setfsuid(10000); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = unix.Setfsuid(0) }() // of this thread alone
+	defer func() { _ = unix.Setfsuid(0) }() // changes only this thread
 	s, err := OpenStore(dir)
 	if err == nil {
 		err = s.writeRecord("coder", &record{UID: "u1"})
@@ -92,8 +92,8 @@ func fill(t *testing.T, dir string) {
 	}
 }
 
-// TestAHomeOfManyFilesIsDeletedInLittleMemory has a directory of many files that their own user can't write. Earlier a host,
-// which has 256 MiB, read all names at once, and the kernel killed it at each start.
+// TestAHomeOfManyFilesIsDeletedInLittleMemory checks that a directory of many files that their own user can't write is
+// deleted in little memory. The kernel would otherwise kill a host, which has 256 MiB, at each start.
 func TestAHomeOfManyFilesIsDeletedInLittleMemory(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {
 		home := filepath.Join(dir, s.Home("coder"))
@@ -114,7 +114,8 @@ func TestAHomeOfManyFilesIsDeletedInLittleMemory(t *testing.T) {
 	})
 }
 
-// TestManyNamesInTheStoreEndNoHost has an agent that fills the directories of the store, which belong to its own user.
+// TestManyNamesInTheStoreEndNoHost checks that a host needs little memory although an agent fills the directories of
+// the store, which belong to the agent's user.
 func TestManyNamesInTheStoreEndNoHost(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {
 		fill(t, filepath.Join(dir, incomingDir))
@@ -135,8 +136,8 @@ func TestManyNamesInTheStoreEndNoHost(t *testing.T) {
 	})
 }
 
-// TestRecordsOfAnAgentHoldNoHost has 200,000 records that the host has not written. Earlier it queued all of their names every
-// two minutes, and read each from the API, before its own profiles.
+// TestRecordsOfAnAgentHoldNoHost checks that 200,000 records that the host has not written do not delay its own
+// profiles. The host must not ask the API for each of them.
 func TestRecordsOfAnAgentHoldNoHost(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {
 		live, long := filepath.Join(dir, liveDir), strings.Repeat("n", 240)
@@ -187,7 +188,8 @@ func TestRecordsOfAnAgentHoldNoHost(t *testing.T) {
 	})
 }
 
-// TestADeepHomeIsDeleted has directories that are deeper than the longest path, and that their own user can't write.
+// TestADeepHomeIsDeleted checks the deletion of directories that are deeper than the longest path, and that their own
+// user can't write.
 func TestADeepHomeIsDeleted(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {
 		home, work := filepath.Join(dir, s.Home("coder")), filepath.Join(dir, "work")
@@ -212,8 +214,8 @@ func TestADeepHomeIsDeleted(t *testing.T) {
 	})
 }
 
-// TestTheDeletionOfAHomeOfManyFilesHoldsNoWorker has a home whose files take long to delete. Earlier four such homes kept all
-// workers of a host busy.
+// TestTheDeletionOfAHomeOfManyFilesHoldsNoWorker checks that the deletion of a home returns at once and removes the
+// files later. Otherwise four such homes would keep all workers of a host busy.
 func TestTheDeletionOfAHomeOfManyFilesHoldsNoWorker(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {
 		fill(t, filepath.Join(dir, s.Home("coder"), "cache"))

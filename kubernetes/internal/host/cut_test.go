@@ -11,9 +11,9 @@ import (
 	"hinit/profiles/archive"
 )
 
-// TestAMoveIsCutAnywhere ends the stream of a move around each boundary of a block, and at offsets in each block. Then the
-// receiving host is started again, as after a crash. The data stays with its owner, and the other host has no profile of the
-// part. Then the move goes on, and the other host gets all of it.
+// TestAMoveIsCutAnywhere ends the stream of a move around each boundary of a block, and at offsets in each block. Then
+// the receiving host is started again, as after a crash. The data must stay with its owner, and the other host must
+// make no profile from the part. When the move goes on, the other host must get all of it.
 func TestAMoveIsCutAnywhere(t *testing.T) {
 	s, dir := volume(t, "u1", "learnt")
 	home := filepath.Join(dir, "profiles/coder")
@@ -94,7 +94,8 @@ func cutMove(t *testing.T, at, nonce string, part []byte) bool {
 	return true
 }
 
-// TestAMoveThatCrashesBeforeItsReceiptBeginsAnew removes the receipt of received data, which is written last.
+// TestAMoveThatCrashesBeforeItsReceiptBeginsAnew checks that a move begins anew if the receipt of the received data,
+// which is written last, is missing.
 func TestAMoveThatCrashesBeforeItsReceiptBeginsAnew(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	_, from, _ := server(t, s, &atomic.Int64{})

@@ -12,8 +12,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAFileOfAnAgentLosesNoProfile has agents that change the record of another profile, or put directories for it into the
-// store. Earlier the host stopped that profile's gateway and moved its data away, and the profile was Lost.
+// TestAFileOfAnAgentLosesNoProfile checks that an agent can't stop the gateway of another profile or move its data
+// away. The agent changes the record of that profile, or puts directories for it into the store.
 func TestAFileOfAnAgentLosesNoProfile(t *testing.T) {
 	write := func(dir, name, text string) error { return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600) }
 	for what, forge := range map[string]func(dir string) error{

@@ -12,8 +12,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAProfileDeletedAtTheEndOfItsMoveLeavesNoSecret has an old host with a copy, and an object that is deleted before the new
-// host has confirmed its data. Earlier the copy stayed in retained, although onDelete was Delete.
+// TestAProfileDeletedAtTheEndOfItsMoveLeavesNoSecret checks that the old host deletes its copy if onDelete is Delete
+// and the object is deleted before the new host has confirmed its data. With Retain, the copy must be retained.
 func TestAProfileDeletedAtTheEndOfItsMoveLeavesNoSecret(t *testing.T) {
 	for _, policy := range []string{"Delete", "Retain"} {
 		s, dir := volume(t, "u1", "secret")
@@ -37,7 +37,8 @@ func TestAProfileDeletedAtTheEndOfItsMoveLeavesNoSecret(t *testing.T) {
 	}
 }
 
-// TestReceivedDataOfADeletedProfileIsRetained has a new host with the data of a profile that is deleted before it is installed.
+// TestReceivedDataOfADeletedProfileIsRetained checks that a new host retains the received data of a profile that is
+// deleted before it is installed.
 func TestReceivedDataOfADeletedProfileIsRetained(t *testing.T) {
 	s, dir := volume(t, "", "")
 	at := filepath.Join(dir, incomingPath("coder", "u1", "nonce"))
@@ -49,8 +50,8 @@ func TestReceivedDataOfADeletedProfileIsRetained(t *testing.T) {
 	}
 }
 
-// TestACancelledMoveOnAFullVolumeGoesBack cancels a move whose old host has a full volume. That host had to write the record of
-// the profile again and could not, so the gateway stayed down.
+// TestACancelledMoveOnAFullVolumeGoesBack checks that a gateway starts again on its old host after a cancelled move,
+// although the volume of this host is full. The host must not need to write the record of the profile again.
 func TestACancelledMoveOnAFullVolumeGoesBack(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
@@ -73,8 +74,8 @@ func TestACancelledMoveOnAFullVolumeGoesBack(t *testing.T) {
 	}
 }
 
-// TestADirectoryInThePlaceOfARecordHoldsNoProfile has a directory that an agent has made. Earlier the profile of that name could
-// not be created, and after a cancelled move it did not come back.
+// TestADirectoryInThePlaceOfARecordHoldsNoProfile puts a directory, as an agent can, in place of a record. It must
+// prevent neither the profile of that name nor its return after a cancelled move.
 func TestADirectoryInThePlaceOfARecordHoldsNoProfile(t *testing.T) {
 	s, dir := volume(t, "", "")
 	if err := os.MkdirAll(filepath.Join(dir, liveDir, "coder", "deep"), 0o700); err != nil {

@@ -7,8 +7,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAHomeThatASessionMadeOnANewVolumeIsNotTheProfile has a volume that has lost its data, and a session that makes the home
-// again. Earlier the host took that home for the profile, and started a gateway that had lost all its memories.
+// TestAHomeThatASessionMadeOnANewVolumeIsNotTheProfile checks that a home which a session has made on a volume that
+// lost its data does not count as the profile. The host must not start a gateway without its memories.
 func TestAHomeThatASessionMadeOnANewVolumeIsNotTheProfile(t *testing.T) {
 	s, dir := volume(t, "", "")
 	p := coder(v1alpha1.AgentProfileStatus{Host: "me", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning})

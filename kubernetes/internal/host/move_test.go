@@ -24,8 +24,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAProfileThatCantBeSentRunsAgain has a file that seems larger than its volume. Earlier the move was tried for ever, with the
-// gateway down.
+// TestAProfileThatCantBeSentRunsAgain checks that a move ends and the gateway runs again if the data can't be sent.
+// Here a file seems larger than its volume.
 func TestAProfileThatCantBeSentRunsAgain(t *testing.T) {
 	s, dir := volume(t, "u1", "learnt")
 	if err := os.Truncate(filepath.Join(dir, "profiles/coder/data"), 10<<40); err != nil {
@@ -76,8 +76,8 @@ func TestAProfileThatCantBeSentRunsAgain(t *testing.T) {
 	}
 }
 
-// TestAProfileThatChangesForEverEndsItsMove has a home that changes before each try, and a stream that breaks each time. Earlier
-// each try started from the beginning, for ever.
+// TestAProfileThatChangesForEverEndsItsMove checks that a move ends if the home changes before each try and the stream
+// breaks each time, so that each try would start from the beginning.
 func TestAProfileThatChangesForEverEndsItsMove(t *testing.T) {
 	s, dir := volume(t, "u1", strings.Repeat("x", 1<<20))
 	other, _ := volume(t, "", "")
@@ -132,8 +132,8 @@ func round(t *testing.T, api client.Client, hosts ...*host) {
 	}
 }
 
-// TestARecordOfAnAgentHoldsNoMove has a file in the place of the profile's record on the new host. Earlier that host could not
-// read it, did not report that, and tried again for ever, with the gateway down.
+// TestARecordOfAnAgentHoldsNoMove checks that a move succeeds or ends although a file that the new host can't read is
+// in place of the profile's record. The gateway must not stay down.
 func TestARecordOfAnAgentHoldsNoMove(t *testing.T) {
 	for _, home := range []bool{false, true} {
 		s, _ := volume(t, "u1", "learnt")
@@ -167,8 +167,8 @@ func TestARecordOfAnAgentHoldsNoMove(t *testing.T) {
 	}
 }
 
-// TestAMoveToAHostThatHasSuchAProfileEnds has a profile of the same name on the other host, which the fleet has not made. Earlier
-// the other host became the owner, and tried for ever, with the gateway down.
+// TestAMoveToAHostThatHasSuchAProfileEnds checks that a move ends if the other host has a profile of the same name that
+// the fleet has not made. The other host must not become the owner.
 func TestAMoveToAHostThatHasSuchAProfileEnds(t *testing.T) {
 	for _, appears := range []string{"before the move", "while the data comes", "at the last moment"} {
 		t.Run(appears, func(t *testing.T) {
@@ -238,8 +238,8 @@ func TestAMoveToAHostThatHasSuchAProfileEnds(t *testing.T) {
 	}
 }
 
-// TestAMoveThatFailsIsNotTriedAgainAtOnce has a host whose watch reports each of its writes. Earlier each failure was written
-// into the status, and that started the next try, as fast as the API server could answer.
+// TestAMoveThatFailsIsNotTriedAgainAtOnce checks that a failed move waits before the next try, although the watch of
+// the host reports its own write of the failure.
 func TestAMoveThatFailsIsNotTriedAgainAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, dir := volume(t, "", "")
@@ -275,8 +275,8 @@ func TestAMoveThatFailsIsNotTriedAgainAtOnce(t *testing.T) {
 	})
 }
 
-// TestAMoveThatStandsStillEnds has a host that accepts the data and reads none of it. Earlier the gateway was down until that
-// host had failed five times. That took hours, and with a host that never came back it took for ever.
+// TestAMoveThatStandsStillEnds checks that a move to a host that accepts the data and reads none of it ends soon, so
+// that the gateway is not down for hours.
 func TestAMoveThatStandsStillEnds(t *testing.T) {
 	s, dir := volume(t, "u1", "learnt")
 	big := make([]byte, 16<<20) // more than the kernel buffers for a connection

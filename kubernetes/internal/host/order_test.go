@@ -16,8 +16,8 @@ import (
 	"hinit/kubernetes/internal/placement"
 )
 
-// TestAReadyGatewayIsNotShownAsStarting has an answer to an order that comes after the line with ready. Earlier the answer
-// replaced the line for good.
+// TestAReadyGatewayIsNotShownAsStarting checks that the answer to a start does not replace a later report that the
+// gateway is ready, if the answer arrives last.
 func TestAReadyGatewayIsNotShownAsStarting(t *testing.T) {
 	h := &host{services: map[string]hinit.Service{}, reportCounts: map[string]uint64{}, queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())}
 	defer h.queue.ShutDown()
@@ -41,8 +41,8 @@ func TestAReadyGatewayIsNotShownAsStarting(t *testing.T) {
 	}
 }
 
-// TestANewProfileTakesOneStatus has gateways that were just started. Earlier the first status said that a gateway starts, and the
-// next one said ready.
+// TestANewProfileTakesOneStatus checks that the first status of a new gateway waits a moment until it is ready, so that
+// one status is enough.
 func TestANewProfileTakesOneStatus(t *testing.T) {
 	h := &host{queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())}
 	defer h.queue.ShutDown()
@@ -89,8 +89,8 @@ func (f *failing) Restart(_ context.Context, name string, _ hinit.Wait) (hinit.S
 	return f.set(name, hinit.StateStarting, hinit.WantUp), f.fault
 }
 
-// TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain changes the files of a new profile before its first status says with
-// which files its gateway runs. Then the restart failed, and the gateway went on with the old files.
+// TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain checks that a failed restart is repeated if the files of a new
+// profile change before its first status. The status does not yet say with which files the gateway runs.
 func TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain(t *testing.T) {
 	store, _ := volume(t, "u1", "data")
 	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1", Generation: 1}}
@@ -128,8 +128,9 @@ func TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestAProfileWithoutItsDataIsNotCreatedAnew has an object whose host has confirmed the data in the metadata alone, and then lost
-// its volume. An annotation that was copied from another object, or belongs to an earlier host, says nothing.
+// TestAProfileWithoutItsDataIsNotCreatedAnew checks that a profile is missing, and not made anew, if its host has
+// confirmed the data only in the object's metadata and then lost its volume. An annotation that was copied from another
+// object, or belongs to an earlier host, must not count.
 func TestAProfileWithoutItsDataIsNotCreatedAnew(t *testing.T) {
 	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", UID: "u1"}, Status: v1alpha1.AgentProfileStatus{Host: "me", Assignment: 1}}
 	next := func() placement.Step { return placement.Next("me", object(p, string(p.UID)), placement.Local{}) }
@@ -139,7 +140,7 @@ func TestAProfileWithoutItsDataIsNotCreatedAnew(t *testing.T) {
 	if p.MarkCreated(); next() != placement.Missing || len(p.Finalizers) != 1 {
 		t.Errorf("a confirmed one: %s, %v", next(), p.Finalizers)
 	}
-	p.Status.Assignment++ // the data was given up
+	p.Status.Assignment++ // as if the data was given up
 	if step := next(); step != placement.Create {
 		t.Errorf("one that was given up: %s", step)
 	}
@@ -149,8 +150,8 @@ func TestAProfileWithoutItsDataIsNotCreatedAnew(t *testing.T) {
 	}
 }
 
-// TestAFleetOfNewProfilesIsNotLookedAtEachSecond creates profiles. Earlier hinit reported the state of all gateways each second
-// meanwhile, and the host looked at the files of all its profiles each time.
+// TestAFleetOfNewProfilesIsNotLookedAtEachSecond checks that a report about all gateways makes the host examine only
+// the profiles that have changed. hinit sends such reports each second while profiles are made.
 func TestAFleetOfNewProfilesIsNotLookedAtEachSecond(t *testing.T) {
 	h := &host{reportCounts: map[string]uint64{}, queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())}
 	defer h.queue.ShutDown()
@@ -158,7 +159,7 @@ func TestAFleetOfNewProfilesIsNotLookedAtEachSecond(t *testing.T) {
 	status := func(whole bool, names ...string) hinit.StatusChange {
 		c := hinit.StatusChange{Whole: whole}
 		for _, name := range names {
-			code := code // each line has values of its own
+			code := code // each report has values of its own
 			c.Services = append(c.Services, hinit.Service{Profile: name, Kind: hinit.KindGateway, LastExit: &hinit.Exit{Code: &code}, UptimeSeconds: time.Since(at).Seconds()})
 		}
 		return c

@@ -21,8 +21,8 @@ func emptied(ctx context.Context, s *Store) error {
 	return err
 }
 
-// TestATrashThatAnAgentHasSpoiltHoldsNoWorker has a home with many files, and a trash that an agent has removed, replaced, or
-// closed. Earlier a worker deleted all files itself, and the next start of the host failed.
+// TestATrashThatAnAgentHasSpoiltHoldsNoWorker checks that a home with many files is deleted without delay for workers,
+// although an agent has removed, replaced or closed the trash. The next start of the host must succeed.
 func TestATrashThatAnAgentHasSpoiltHoldsNoWorker(t *testing.T) {
 	for how, spoil := range map[string]func(trash string) error{
 		"removed": os.Remove,
@@ -60,8 +60,8 @@ func TestATrashThatAnAgentHasSpoiltHoldsNoWorker(t *testing.T) {
 	}
 }
 
-// TestADirectoryOfTheStoreThatAnAgentHasSpoiltStopsNoStart starts a host whose store has a file, a link or a closed directory in
-// the place of one of its directories. Earlier the host did not start again.
+// TestADirectoryOfTheStoreThatAnAgentHasSpoiltStopsNoStart checks that a host starts although a file, a link or a
+// closed directory is in place of a directory of its store.
 func TestADirectoryOfTheStoreThatAnAgentHasSpoiltStopsNoStart(t *testing.T) {
 	for _, name := range []string{storeDir, liveDir, asideDir, incomingDir, retainedDir, backupsDir, partDir} {
 		for how, spoil := range map[string]func(at string) error{
@@ -86,8 +86,8 @@ func TestADirectoryOfTheStoreThatAnAgentHasSpoiltStopsNoStart(t *testing.T) {
 	}
 }
 
-// TestAHomeThatCannotBeMovedStaysUntilItCan has a trash of another user. Earlier a worker deleted the home in its place, however
-// long that took.
+// TestAHomeThatCannotBeMovedStaysUntilItCan checks that a home stays in place while it can't be moved into the trash,
+// here a trash of another user. A worker must not delete it in place, however long that takes.
 func TestAHomeThatCannotBeMovedStaysUntilItCan(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {
 		give := func(uid int) {
@@ -111,8 +111,8 @@ func TestAHomeThatCannotBeMovedStaysUntilItCan(t *testing.T) {
 	})
 }
 
-// TestAProcessThatIsLeftInItsOldHomeKeepsNoOtherTrash has a process that creates files in its deleted home all the time. Earlier
-// the homes of other profiles, with their secrets, stayed in the trash.
+// TestAProcessThatIsLeftInItsOldHomeKeepsNoOtherTrash checks that other homes in the trash are deleted, although a
+// process creates files in its deleted home all the time.
 func TestAProcessThatIsLeftInItsOldHomeKeepsNoOtherTrash(t *testing.T) {
 	s, dir := volume(t, "", "")
 	s.removeTime = 50 * time.Millisecond
@@ -153,8 +153,8 @@ func TestAProcessThatIsLeftInItsOldHomeKeepsNoOtherTrash(t *testing.T) {
 	}
 }
 
-// TestDataThatCouldNotBeDeletedIsDeletedLater has a store that can't be opened for a while. Earlier its trash stayed until the
-// next deletion of a profile.
+// TestDataThatCouldNotBeDeletedIsDeletedLater checks that the trash of a store that can't be opened for a while is
+// deleted afterwards, without another deletion of a profile.
 func TestDataThatCouldNotBeDeletedIsDeletedLater(t *testing.T) {
 	dir := t.TempDir()
 	at, away := filepath.Join(dir, storeDir), filepath.Join(dir, "away")
@@ -192,8 +192,8 @@ func TestDataThatCouldNotBeDeletedIsDeletedLater(t *testing.T) {
 	})
 }
 
-// TestAHostThatEndsDeletesNoFurtherFile has single files in the trash, where an agent may put millions. Earlier the host deleted
-// all of them before it ended.
+// TestAHostThatEndsDeletesNoFurtherFile checks that a host that ends stops deleting at once. An agent may put millions
+// of files into the trash.
 func TestAHostThatEndsDeletesNoFurtherFile(t *testing.T) {
 	s, dir := volume(t, "", "")
 	for i := range 3 {

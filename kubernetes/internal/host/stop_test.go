@@ -103,8 +103,8 @@ func read(t *testing.T, api client.Client, name string) *v1alpha1.AgentProfile {
 	return p
 }
 
-// TestAGatewayThatIgnoresItsSignalHoldsNoWorker has as many gateways that don't stop as a host has workers. Earlier they kept all
-// workers busy for five minutes, and the host did nothing for its other profiles.
+// TestAGatewayThatIgnoresItsSignalHoldsNoWorker checks that a host works for its other profiles while more gateways
+// don't stop than it has workers.
 func TestAGatewayThatIgnoresItsSignalHoldsNoWorker(t *testing.T) {
 	s, dir := volume(t, "", "")
 	g := &gateways{by: map[string]hinit.Service{}, deaf: map[string]bool{}}
@@ -158,8 +158,8 @@ func TestAGatewayThatIgnoresItsSignalHoldsNoWorker(t *testing.T) {
 	}
 }
 
-// TestDataOfAGatewayThatIsBeingStoppedStays has a profile whose object was deleted, and whose gateway ignores its signal. Earlier
-// its data was moved away while the gateway ran.
+// TestDataOfAGatewayThatIsBeingStoppedStays checks that the data of a deleted profile stays in place until its gateway
+// has stopped. Here the gateway ignores its signal.
 func TestDataOfAGatewayThatIsBeingStoppedStays(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	g := &gateways{by: map[string]hinit.Service{}, deaf: map[string]bool{"gateway-coder": true}}

@@ -69,7 +69,8 @@ func look(t *testing.T, s *Store, uid string) placement.Local {
 	return l
 }
 
-// TestTheDataOfAProfileIsInOnePlaceAfterEachStep goes through the steps of a move, and back if it was cancelled.
+// TestTheDataOfAProfileIsInOnePlaceAfterEachStep checks where the data is after each step of a move, and of its way
+// back after a cancellation.
 func TestTheDataOfAProfileIsInOnePlaceAfterEachStep(t *testing.T) {
 	s, dir := volume(t, "u1", "learnt")
 	if l := look(t, s, "u1"); !l.Live || l.Aside != 0 {
@@ -100,7 +101,8 @@ func TestTheDataOfAProfileIsInOnePlaceAfterEachStep(t *testing.T) {
 	}
 }
 
-// TestADirectoryThatSomebodyElseMadeIsNotTaken has a directory with the profile's name that the fleet has not made.
+// TestADirectoryThatSomebodyElseMadeIsNotTaken checks that a host does not take a directory with the profile's name
+// that the fleet has not made.
 func TestADirectoryThatSomebodyElseMadeIsNotTaken(t *testing.T) {
 	s, dir := volume(t, "", "")
 	if err := os.MkdirAll(filepath.Join(dir, "profiles/coder"), 0o755); err != nil {
@@ -142,7 +144,7 @@ func server(t *testing.T, s *Store, most *atomic.Int64) (o *offers, from *v1alph
 				_ = client.Close()
 				continue
 			}
-			go func() { _, _ = io.Copy(host, client) }() // it ends with the connection
+			go func() { _, _ = io.Copy(host, client) }() // the goroutine ends with the connection
 			left := most.Load()
 			if left == 0 {
 				left = 1 << 40
@@ -156,8 +158,8 @@ func server(t *testing.T, s *Store, most *atomic.Int64) (o *offers, from *v1alph
 	return o, from, sent
 }
 
-// TestAMoveThatIsCutShortGoesOnWhereItWas breaks a connection again and again. The other host stores the profile only when it is
-// complete, and each byte is sent once.
+// TestAMoveThatIsCutShortGoesOnWhereItWas checks that a move goes on after each break of the connection and sends each
+// byte once. The other host must store the profile only when it is complete.
 func TestAMoveThatIsCutShortGoesOnWhereItWas(t *testing.T) {
 	s, dir := volume(t, "u1", strings.Repeat(rand.Text(), 1<<18))
 	home := filepath.Join(dir, "profiles/coder")
@@ -208,7 +210,8 @@ func TestAMoveThatIsCutShortGoesOnWhereItWas(t *testing.T) {
 	}
 }
 
-// TestAProfileThatHasChangedIsFetchedFromTheBeginning changes the data between two parts.
+// TestAProfileThatHasChangedIsFetchedFromTheBeginning checks that a move begins anew if the data changes between two
+// parts.
 func TestAProfileThatHasChangedIsFetchedFromTheBeginning(t *testing.T) {
 	s, dir := volume(t, "u1", strings.Repeat(rand.Text(), 1<<18))
 	most := &atomic.Int64{}
@@ -244,8 +247,8 @@ func TestAMoveLeavesNoReceipt(t *testing.T) {
 	}
 }
 
-// TestAnInstallThatFailsKeepsWhatCame has a directory in the profile's place, so the install fails as on a full volume. Earlier
-// the failed install removed the received data, and its owner had no copy.
+// TestAnInstallThatFailsKeepsWhatCame checks that a failed install keeps the received data, of which its owner may have
+// no copy any more. Here a directory is in the profile's place, so the install fails as on a full volume.
 func TestAnInstallThatFailsKeepsWhatCame(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	_, from, _ := server(t, s, &atomic.Int64{})
@@ -268,7 +271,8 @@ func TestAnInstallThatFailsKeepsWhatCame(t *testing.T) {
 	}
 }
 
-// TestAProfileIsRecoveredFromAnExport reads an archive in the directory of backups.
+// TestAProfileIsRecoveredFromAnExport checks that a profile can be recovered from an archive in the directory of
+// backups.
 func TestAProfileIsRecoveredFromAnExport(t *testing.T) {
 	from, dir := volume(t, "u1", "learnt")
 	s, at := volume(t, "", "")
@@ -289,7 +293,8 @@ func TestAProfileIsRecoveredFromAnExport(t *testing.T) {
 	}
 }
 
-// TestAProfileThatLinksToTheTokensSendsNone has a home that an agent has replaced by a link out of the volume.
+// TestAProfileThatLinksToTheTokensSendsNone checks that a move follows no link in place of the home, which an agent may
+// point out of the volume.
 func TestAProfileThatLinksToTheTokensSendsNone(t *testing.T) {
 	secrets := t.TempDir()
 	if err := os.WriteFile(filepath.Join(secrets, "token"), []byte("secret"), 0o600); err != nil {
@@ -307,7 +312,8 @@ func TestAProfileThatLinksToTheTokensSendsNone(t *testing.T) {
 	}
 }
 
-// TestFilesOfAProfileDoNotFollowItsLinks has an agent that links its SOUL.md to another profile's.
+// TestFilesOfAProfileDoNotFollowItsLinks checks that writing SOUL.md follows no link, for example one to another
+// profile's file.
 func TestFilesOfAProfileDoNotFollowItsLinks(t *testing.T) {
 	s, dir := volume(t, "u1", "x")
 	other := filepath.Join(dir, "profiles/other")
@@ -335,8 +341,8 @@ func TestFilesOfAProfileDoNotFollowItsLinks(t *testing.T) {
 	}
 }
 
-// TestAFloodOfTheMovePortEndsNoHost has an agent that opens connections and keeps them. Earlier all of them stayed open, and the
-// host ran out of memory during moves.
+// TestAFloodOfTheMovePortEndsNoHost checks that a host limits its open connections. An agent can open connections and
+// keep them, and the host would run out of memory during moves.
 func TestAFloodOfTheMovePortEndsNoHost(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	o, from, _ := server(t, s, &atomic.Int64{})
@@ -367,8 +373,9 @@ func TestAFloodOfTheMovePortEndsNoHost(t *testing.T) {
 	}
 }
 
-// TestAFloodFromTheHostThatFetchesDelaysNoMove has an agent beside the host that fetches. It opens connections all the time, and
-// sends nothing. Earlier each one closed an older connection, also the host's, whose request came too late.
+// TestAFloodFromTheHostThatFetchesDelaysNoMove checks that a fetch succeeds although an agent on the same host opens
+// connections all the time and sends nothing. A new connection must not close the one of the fetching host before its
+// request has arrived.
 func TestAFloodFromTheHostThatFetchesDelaysNoMove(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	o, from, _ := server(t, s, &atomic.Int64{})
@@ -428,8 +435,8 @@ func idle(t *testing.T, to, from string, n int) (all []net.Conn) {
 	return all
 }
 
-// TestAnAgentThatHoldsConnectionsOpenDelaysNoMove has an agent on the address of the host that fetches, and others elsewhere.
-// Earlier 16 idle connections kept that host from fetching, and 256 each host.
+// TestAnAgentThatHoldsConnectionsOpenDelaysNoMove checks that idle connections of agents, on the address of the host
+// that fetches and elsewhere, don't prevent a fetch.
 func TestAnAgentThatHoldsConnectionsOpenDelaysNoMove(t *testing.T) {
 	for what, others := range map[string]int{"on the same address": 0, "on all": maxConnections / maxConnectionsPerPod} {
 		s, _ := volume(t, "u1", "learnt")
@@ -450,7 +457,8 @@ func TestAnAgentThatHoldsConnectionsOpenDelaysNoMove(t *testing.T) {
 	}
 }
 
-// TestTheStatusSaysWhyAProfileIsNotSent has a file that seems larger than its volume. Earlier the status said only EOF.
+// TestTheStatusSaysWhyAProfileIsNotSent checks that the status names the reason, here a file that seems larger than its
+// volume, and not only EOF.
 func TestTheStatusSaysWhyAProfileIsNotSent(t *testing.T) {
 	s, dir := volume(t, "u1", "learnt")
 	if err := os.Truncate(filepath.Join(dir, "profiles/coder/data"), 10<<40); err != nil {
@@ -464,8 +472,8 @@ func TestTheStatusSaysWhyAProfileIsNotSent(t *testing.T) {
 	}
 }
 
-// TestATreeBesideAFileHoldsNoWorker has an agent that makes a directory where the fleet writes a new file. Earlier a worker first
-// removed everything in it, and did nothing else meanwhile.
+// TestATreeBesideAFileHoldsNoWorker checks that a worker does not spend its time on a directory that an agent has made
+// where the fleet writes a new file.
 func TestATreeBesideAFileHoldsNoWorker(t *testing.T) {
 	s, dir := volume(t, "u1", "x")
 	home := filepath.Join(dir, "profiles/coder")
@@ -484,8 +492,8 @@ func TestATreeBesideAFileHoldsNoWorker(t *testing.T) {
 	}
 }
 
-// TestAMoveThatStandsStillLetsItsWorkerGo has a host that reads a sparse file of an agent for its checksum, and sends nothing
-// meanwhile. Earlier the other host waited for ever, and four such profiles kept all its workers busy.
+// TestAMoveThatStandsStillLetsItsWorkerGo checks that a fetch ends if the other host sends nothing while it reads an
+// agent's sparse file for a checksum. Four such profiles would keep all workers busy.
 func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 	other := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(make([]byte, 100)) // the client disconnects
@@ -530,8 +538,8 @@ func slow(t *testing.T, o *offers, from *v1alpha1.Offer, silent func(*http.Reque
 	return &v1alpha1.Offer{Nonce: from.Nonce, Address: other.Listener.Addr().String(), Certificate: hex.EncodeToString(sum[:])}
 }
 
-// TestAMoveOfALargeProfileThatWasCutGoesOn has a host that reads the data that was already sent, before it sends more. Earlier a
-// profile of which more than 15 GB had arrived failed after five minutes, each time.
+// TestAMoveOfALargeProfileThatWasCutGoesOn checks that a move of a large profile goes on after a break, although the
+// old host must first read all data that was already sent. For more than 15 GB this takes longer than five minutes.
 func TestAMoveOfALargeProfileThatWasCutGoesOn(t *testing.T) {
 	s, _ := volume(t, "u1", strings.Repeat(rand.Text(), 1<<20))
 	most := &atomic.Int64{}
@@ -553,8 +561,8 @@ func TestAMoveOfALargeProfileThatWasCutGoesOn(t *testing.T) {
 	}
 }
 
-// TestAMoveOfALargeFileSucceedsInTheEnd has a host whose checksum of an honest file takes longer than the other one waits at
-// first. Earlier the next wait was no longer, so such a profile never moved.
+// TestAMoveOfALargeFileSucceedsInTheEnd checks that the next wait is longer if the checksum of a file takes longer than
+// the first wait. Otherwise such a profile would never move.
 func TestAMoveOfALargeFileSucceedsInTheEnd(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	o, from, _ := server(t, s, &atomic.Int64{})
@@ -586,8 +594,8 @@ func soon(t *testing.T, what string, fn func() error) error {
 	}
 }
 
-// TestAnAgentDoesNotEndOrStopTheHostByAFileOfItsOwn has agents that put an endless file or a pipe where the fleet writes. Earlier
-// one profile ended the host of all profiles, or blocked its workers for ever.
+// TestAnAgentDoesNotEndOrStopTheHostByAFileOfItsOwn checks that an endless file or a FIFO where the fleet writes
+// neither ends the host nor blocks its workers.
 func TestAnAgentDoesNotEndOrStopTheHostByAFileOfItsOwn(t *testing.T) {
 	pipe := func(name string) error { return syscall.Mkfifo(name, 0o600) }
 	endless := func(name string) error { return errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, 10<<40)) }
@@ -615,8 +623,7 @@ func TestAnAgentDoesNotEndOrStopTheHostByAFileOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestOneBadRecordStopsNoOtherProfile has files in the store that the fleet has not written. Earlier each of them stopped all
-// profiles.
+// TestOneBadRecordStopsNoOtherProfile checks that files in the store that the fleet has not written stop no profile.
 func TestOneBadRecordStopsNoOtherProfile(t *testing.T) {
 	s, dir := volume(t, "u1", "x")
 	live := filepath.Join(dir, liveDir)
@@ -646,8 +653,8 @@ func TestOneBadRecordStopsNoOtherProfile(t *testing.T) {
 	}
 }
 
-// TestANameThatIsNoProfilesIsNotAskedFor has names in the store that the client of the API refuses. Earlier the host asked for
-// them again and again.
+// TestANameThatIsNoProfilesIsNotAskedFor checks that the host does not ask the API for names in the store that no
+// profile can have.
 func TestANameThatIsNoProfilesIsNotAskedFor(t *testing.T) {
 	s, dir := volume(t, "u1", "x")
 	for _, name := range []string{"a%2fb", "a%b"} {
@@ -660,7 +667,8 @@ func TestANameThatIsNoProfilesIsNotAskedFor(t *testing.T) {
 	}
 }
 
-// TestAPipeInTheStoreHoldsNoWorker has pipes where the host reads an archive, received data, and the directory of a profile.
+// TestAPipeInTheStoreHoldsNoWorker checks that a FIFO does not block a worker, in place of an archive, of received
+// data, or of the directory of a profile.
 func TestAPipeInTheStoreHoldsNoWorker(t *testing.T) {
 	s, dir := volume(t, "", "")
 	part := filepath.Join(dir, partialPath("coder", "u1"))
@@ -688,8 +696,8 @@ func TestAPipeInTheStoreHoldsNoWorker(t *testing.T) {
 	}
 }
 
-// TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved has a home with directories that their own user can't write, as in Go's
-// module cache. Earlier their profile could be neither deleted nor moved, and the host did not start again.
+// TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved checks that a home with directories that their own user can't
+// write, as in Go's module cache, can be deleted and moved. The host must start again, too.
 func TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to become the agents' user")
@@ -719,7 +727,7 @@ func TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved(t *testing.T) {
 	if err := unix.Setfsuid(10000); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = unix.Setfsuid(0) }() // of this thread alone
+	defer func() { _ = unix.Setfsuid(0) }() // changes only this thread
 	if _, err := OpenStore(dir); err != nil || s.exists(path.Join(partDir, "left")) {
 		t.Errorf("a start: %v", err)
 	}

@@ -12,8 +12,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAHostConnectsToNoHostOfAnotherPool has a move that a host of another pool has written into the status of its profile.
-// Earlier the target sent its token, by which the hosts of its own pool know it.
+// TestAHostConnectsToNoHostOfAnotherPool checks that the target of a move sends its token to no host of another pool.
+// Such a host has written the move into the status of its profile.
 func TestAHostConnectsToNoHostOfAnotherPool(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
