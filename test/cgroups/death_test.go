@@ -50,7 +50,7 @@ func TestTheKernelEndsPID1Last(t *testing.T) {
 	testkit.Until(t, "the gateway is up again", func() bool { return c.of("coder").State == client.StateUp })
 }
 
-// told fails the test unless the last words say how the container ended, and after which event.
+// told fails the test unless the termination message says how the container ended, and after which event.
 func (c *container) told(t *testing.T, how string) {
 	t.Helper()
 	words := c.lastWords()

@@ -41,7 +41,7 @@ var programs struct {
 
 func build() error {
 	programs.once.Do(func() {
-		programs.dir, programs.err = os.MkdirTemp("/var/tmp", "hinit-cgroups-bin-") // the agent's user has to enter it
+		programs.dir, programs.err = os.MkdirTemp("/var/tmp", "hinit-cgroups-bin-") // the agent's user must be able to enter it
 		programs.err = errors.Join(programs.err, testkit.Build(programs.dir, "hinit", "example-agent"), os.Chmod(programs.dir, 0o755))
 	})
 	return programs.err

@@ -162,7 +162,8 @@ func TestOneStdout(t *testing.T) {
 	}
 }
 
-// oneSleeper fails unless the process exists that upstream's tests look for with CMD "gateway run" (contract, section 12).
+// oneSleeper fails the test unless exactly one process exists that upstream's tests search for with CMD "gateway run"
+// (contract, section 12).
 func (c *container) oneSleeper() {
 	c.t.Helper()
 	const find = `ps -o ppid,args | while read ppid args; do

@@ -189,7 +189,8 @@ const stopTime = 30 * time.Second
 // attach starts the container and waits for its end.
 func (c *container) attach() result { return docker("start", "--attach", c.id) }
 
-// newVolume makes a data volume and runs a script in it as root. It is removed with everything else of the run.
+// newVolume makes a data volume and runs a script in it as root. The volume is removed with all other things of the
+// run.
 func newVolume(t *testing.T, script string) string {
 	t.Helper()
 	volume := mustDocker(t, "volume", "create", "--label", runLabel)
@@ -255,7 +256,7 @@ func (c *container) execAs(options []string, cmd ...string) result {
 	return docker(slices.Concat([]string{"exec"}, options, []string{c.id}, cmd)...)
 }
 
-// must is exec for commands that have to succeed. It returns the trimmed standard output.
+// must runs a command that must succeed, and returns its trimmed standard output.
 func (c *container) must(cmd ...string) string {
 	c.t.Helper()
 	r := c.exec(cmd...)
@@ -353,7 +354,8 @@ func (s status) set() map[string]string {
 	return states
 }
 
-// enoughMisses is how often look finds no control socket before it uses docker exec. A container that boots has none yet.
+// enoughMisses is the number of times that look finds no control socket before it uses docker exec. A container that
+// boots has no socket yet.
 const enoughMisses = 8
 
 // look asks for the status and returns what went wrong. It asks the control socket itself where it can, because a docker exec
@@ -394,7 +396,7 @@ func askEngine(ctx context.Context, path string) (*http.Response, error) {
 	return engineAPI.Do(q)
 }
 
-// hostPID is the process of the container's init on this machine, or 0 if it is not known.
+// hostPID returns the PID of the container's init on this machine, or 0 if it is unknown.
 func (c *container) hostPID(ctx context.Context) int {
 	var seen struct{ State struct{ Pid int } }
 	r, err := askEngine(ctx, "/containers/"+c.id+"/json")

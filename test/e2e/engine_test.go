@@ -55,7 +55,7 @@ func dockerWithin(limit time.Duration, args ...string) result {
 	return command(exec.CommandContext(ctx, "docker", args...))
 }
 
-// mustDocker is docker for commands that have to succeed. It returns the trimmed standard output.
+// mustDocker runs a docker command that must succeed, and returns its trimmed standard output.
 func mustDocker(t *testing.T, args ...string) string {
 	t.Helper()
 	r := docker(args...)
@@ -111,7 +111,7 @@ func poll(within time.Duration, ask func() error) error {
 	}
 }
 
-// never repeats a check for a second, and each time it has to return an error.
+// never repeats a check for a second. The check must return an error each time.
 func never(t *testing.T, what string, ask func() error) {
 	t.Helper()
 	if poll(time.Second, ask) == nil {

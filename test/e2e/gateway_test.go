@@ -13,7 +13,7 @@ func gatewayRun(t *testing.T, c *container) {
 	c.awaitStderr("s6 supervision", "--no-supervise", "HERMES_GATEWAY_NO_SUPERVISE=1")
 	eventually(t, settle, func() error { // for a moment, the health check of Docker may be another process
 		all := c.matching(".")
-		if len(all) != 3 || len(c.matching("^sleep infinity$")) != 1 || // the one that upstream's tests look for
+		if len(all) != 3 || len(c.matching("^sleep infinity$")) != 1 || // the process that upstream's tests search for
 			len(c.matching("^/opt/hermes/.venv/bin/hermes .*gateway run --replace$")) != 1 {
 			return fmt.Errorf("processes %+v, want the init, one gateway, and sleep infinity", all)
 		}
@@ -21,7 +21,7 @@ func gatewayRun(t *testing.T, c *container) {
 	})
 }
 
-// cmdline checks the words that agents look for in the command line of process 1 (contract, section 3.2).
+// cmdline checks the words that agents search for in the command line of process 1 (contract, section 3.2).
 func cmdline(t *testing.T, c *container) {
 	if argv := c.must("sh", "-c", "tr '\\0' ' ' </proc/1/cmdline"); argv != "/init /opt/hermes/docker/main-wrapper.sh gateway run" {
 		t.Errorf("/proc/1/cmdline: %q", argv)

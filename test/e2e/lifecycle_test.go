@@ -81,7 +81,7 @@ func agentCommands(t *testing.T, c *container) {
 	c.must("hermes", "profile", "create", "native")
 	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down", "gateway-native": "down"})
 	c.must("hinit", "start", "native")
-	c.awaitUp("gateway-native") // the agent's command looks for its pid file
+	c.awaitUp("gateway-native") // the agent's command reads the gateway's pid file
 	c.must("hermes", "profile", "delete", "native", "--yes")
 	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down"})
 	if found := c.matching("gateway run"); len(found) > 0 {

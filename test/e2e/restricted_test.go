@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// These are the lines in which the boot says what a container can't do.
+// Lines in which the boot says what a container can't do.
 const (
 	readOnlyRoot = "the root file system is read-only: /etc/passwd keeps the ids of the image"
 	noRun        = "/run cannot be written: the control socket is elsewhere, and there are no s6 directories; to have them, start with --tmpfs /run"
@@ -25,7 +25,7 @@ func TestRestricted(t *testing.T) {
 	tests := []struct {
 		name    string
 		options []string
-		said    []string         // texts that those lines contain
+		said    []string         // texts of the constants above that must be logged
 		warning string           // another warning
 		beneath bool             // below another PID 1
 		extra   func(*container) // further checks of this row
@@ -128,7 +128,7 @@ func TestRestricted(t *testing.T) {
 	}
 }
 
-// answersAsS6 uses the tools of s6 on a profile of its own.
+// answersAsS6 uses the tools of s6 on a profile that it makes.
 func (c *container) answersAsS6() {
 	c.t.Helper()
 	if comm := c.must("cat", "/proc/1/comm"); comm != "s6-svscan" {

@@ -17,7 +17,7 @@ var asHermes = []string{"--user", "10000"}
 // machine a docker exec alone takes seconds.
 const callTime = time.Minute
 
-// s6Call calls a tool as the agent does: by its absolute path and as the agent's user. It has to be answered in time.
+// s6Call calls a tool as the agent does: by its absolute path and as the agent's user. The tool must answer in time.
 func (c *container) s6Call(words ...string) result {
 	c.t.Helper()
 	begin := time.Now()
@@ -28,7 +28,7 @@ func (c *container) s6Call(words ...string) result {
 	return r
 }
 
-// mustS6 is a call that has to succeed for the agent.
+// mustS6 calls a tool, which must succeed for the agent.
 func (c *container) mustS6(words ...string) string {
 	c.t.Helper()
 	r := c.s6Call(words...)
@@ -45,11 +45,11 @@ var pidInParentheses = regexp.MustCompile(`\(pid (\d+)\)`)
 type s6State struct {
 	line    string
 	running bool
-	pid     int // 0 when it is down
+	pid     int // PID; 0 when it is down
 	wanted  bool
 }
 
-// s6State asks in both ways. They have to agree, unless the state has just changed.
+// s6State asks in both ways. The answers must agree, unless the state has just changed.
 func (c *container) s6State(slot string) (s6State, error) {
 	line := c.mustS6("s6-svstat", slot)
 	s := s6State{line: line, running: strings.Contains(line, "up ")}

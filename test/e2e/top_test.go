@@ -20,7 +20,7 @@ func theScreen(t *testing.T, c *container) {
 		return nil
 	})
 	c.must("hinit", "profile", "create", "newcomer")
-	term.Await("gateway-newcomer") // the screen shows the next image
+	term.Await("gateway-newcomer") // the screen shows the next program
 	before := len(term.Text())
 	term.Resize(30, 120)
 	testkit.Until(t, "all of it is drawn again", func() bool {

@@ -147,7 +147,7 @@ func (b *box) operate(s *kanban.Store) {
 		return
 	}
 	for _, t := range blocked {
-		_, _ = s.Unblock(b.Context(), time.Now(), t.ID) // if it fails, the next look tries again
+		_, _ = s.Unblock(b.Context(), time.Now(), t.ID) // if this fails, the next call tries again
 	}
 	ready, err := s.Tasks(b.Context(), kanban.Filter{Status: kanban.Ready})
 	if err != nil {

@@ -105,7 +105,7 @@ func TestReclaimEndsTheWholeTree(t *testing.T) {
 	id := b.create(s, kanban.Task{Title: "x", Assignee: "coder", Body: "leave\nsleep 60s"})
 	ofTask := func(_, environ string) bool { return strings.Contains(environ, "HERMES_KANBAN_TASK="+id) }
 	b.await("the worker and its daemon", func() bool { return len(b.outside(ofTask)) >= 2 })
-	_, err := s.Block(b.Context(), time.Now(), id, "stop it", 0) // so that it is not started again
+	_, err := s.Block(b.Context(), time.Now(), id, "stop it", 0) // blocked, so that the task is not started again
 	b.must(err)
 	list, err := b.client.Runs(b.Context())
 	b.must(err)

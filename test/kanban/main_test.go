@@ -76,7 +76,7 @@ func stage(argv []string) error {
 	return syscall.Exec(argv[0], argv, os.Environ())
 }
 
-// patience is the longest wait for an event that has to come.
+// patience is the longest wait for an event that must come.
 const patience = 3 * time.Minute
 
 // box is a container with a board: hinit as PID 1 of a PID namespace, with the service kanban.

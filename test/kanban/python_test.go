@@ -78,7 +78,7 @@ func TestPythonDispatchesBeside(t *testing.T) {
 		if st.ByStatus[kanban.Done] < len(ids) {
 			return false
 		}
-		if ours, theirs = b.startedBy(s, ids); ours == 0 || theirs == 0 { // no worker ran beside another
+		if ours, theirs = b.startedBy(s, ids); ours == 0 || theirs == 0 { // no worker ran beside another one
 			for _, pid := range b.outside(dispatcher) { // the service is the faster one
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
