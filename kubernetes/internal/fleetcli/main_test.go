@@ -11,7 +11,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestMistakesAreAnsweredAsHinitAnswersThem has command lines that reach no API server.
+// TestMistakesAreAnsweredAsHinitAnswersThem checks the messages and exit codes of wrong command lines, which reach no
+// API server.
 func TestMistakesAreAnsweredAsHinitAnswersThem(t *testing.T) {
 	for _, c := range []struct {
 		line, out, errs string
@@ -33,7 +34,8 @@ func TestMistakesAreAnsweredAsHinitAnswersThem(t *testing.T) {
 	}
 }
 
-// TestAnAgentDoesNotWriteToTheTerminalOfAnAdministrator has the last line of a gateway in a status, and in its log.
+// TestAnAgentDoesNotWriteToTheTerminalOfAnAdministrator checks that control characters in statuses and logs, which come
+// from an agent, are masked.
 func TestAnAgentDoesNotWriteToTheTerminalOfAnAdministrator(t *testing.T) {
 	const title = "\x1b]0;owned\a\nforged  row"
 	st := v1alpha1.AgentProfileStatus{

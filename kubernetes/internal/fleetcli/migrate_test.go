@@ -32,12 +32,12 @@ type twoSides struct {
 	t               *testing.T
 	api             client.WithWatch
 	fleetUp, outUp  bool
-	fleetData, data string        // in the fleet, and outside
+	fleetData, data string        // data in the fleet, and data outside
 	there           bool          // the outside hinit has the profile
 	newest          string        // the data of the last start
 	inner           client.Client // api without what is simulated
 	steps, failAt   int
-	fault           string // of the step failAt: crash or error, before or after the step
+	fault           string // fault of the step failAt: crash or error, before or after the step
 	served          string
 	printed         bytes.Buffer
 	drained         bool // a move begins while the data is copied into the fleet
@@ -56,7 +56,7 @@ func newTwoSides(t *testing.T) *twoSides {
 		},
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			if len(opts) > 0 {
-				return c.Create(ctx, o, opts...) // a dry run
+				return c.Create(ctx, o, opts...) // a dry run changes nothing
 			}
 			return w.step(func() error { return c.Create(ctx, o, opts...) })
 		},
@@ -224,7 +224,7 @@ func (w *twoSides) run(way string, dry bool) (err error, killed bool) { //nolint
 			}
 			killed = true
 		}
-		w.host(context.Background(), w.inner) // what the fleet does next
+		w.host(context.Background(), w.inner) // reactions of the fleet
 	}()
 	var errs bytes.Buffer
 	c := &call{Call: cmdline.NewCall(cmdline.Verb{Name: way}, nil, &w.printed, &errs), namespace: "default"}
@@ -247,9 +247,9 @@ func (w *twoSides) profileThere() bool {
 	return !apierrors.IsNotFound(w.api.Get(context.Background(), client.ObjectKey{Namespace: "default", Name: "coder"}, &v1alpha1.AgentProfile{}))
 }
 
-// TestAProfileIsMigratedOnceThoughTheCommandIsKilledAnywhere kills an import and an export before and after each of their steps, or has
-// the step fail, and types the command again. A killed import could not be repeated, and a failed one started the gateway outside while
-// the fleet still ran it.
+// TestAProfileIsMigratedOnceThoughTheCommandIsKilledAnywhere kills an import and an export before and after each of
+// their steps, or lets the step fail, and runs the command again. The second run must complete the migration, and the
+// gateway must never run on both sides.
 func TestAProfileIsMigratedOnceThoughTheCommandIsKilledAnywhere(t *testing.T) {
 	handlers := utilruntime.PanicHandlers
 	utilruntime.PanicHandlers = nil // otherwise each crash is logged
@@ -283,7 +283,7 @@ func TestAProfileIsMigratedOnceThoughTheCommandIsKilledAnywhere(t *testing.T) {
 					w.failAt = 0
 					err, killed = w.run(way, false)
 					if err != nil && way == "export" && w.outUp && !w.profileThere() {
-						break // it had left already
+						break // the profile had left already
 					}
 				}
 				if w.fleetUp != inFleet || w.outUp == inFleet || w.profileThere() != inFleet {
@@ -297,8 +297,8 @@ func TestAProfileIsMigratedOnceThoughTheCommandIsKilledAnywhere(t *testing.T) {
 	}
 }
 
-// TestAProfileThatWasStartedAfterAFailedExportIsCopiedAgain starts the profile in the fleet after the export has failed at any step. The
-// second export started the copy of the first one outside, without what the profile had learnt since.
+// TestAProfileThatWasStartedAfterAFailedExportIsCopiedAgain starts the profile in the fleet after the export has failed
+// at any step. The second export must copy the profile again, with all that it has learnt since.
 func TestAProfileThatWasStartedAfterAFailedExportIsCopiedAgain(t *testing.T) {
 	for at := 1; ; at++ {
 		w := newTwoSides(t)
@@ -317,7 +317,7 @@ func TestAProfileThatWasStartedAfterAFailedExportIsCopiedAgain(t *testing.T) {
 			return
 		}
 		if get := w.inner.Get(ctx, client.ObjectKey{Namespace: "default", Name: "coder"}, p); get != nil || !p.DeletionTimestamp.IsZero() {
-			continue // it has left
+			continue // the profile has left
 		}
 		yes := true
 		p.Spec.Running = &yes
@@ -353,8 +353,8 @@ func TestAFailedImportDeletesNothingThatAnotherCommandGoesOnWith(t *testing.T) {
 	}
 }
 
-// TestAnImportIntoAHostThatIsDrainedIsUndone has a move that begins while the data is copied. The empty home could be sent before, and the
-// gateway then ran in the fleet without the data.
+// TestAnImportIntoAHostThatIsDrainedIsUndone checks that an import is undone if its profile begins to move while the
+// data is copied. The empty home may already have been sent, and the gateway would run without the data.
 func TestAnImportIntoAHostThatIsDrainedIsUndone(t *testing.T) {
 	w := newTwoSides(t)
 	w.began(&w.outUp, &w.data, "o")
@@ -367,7 +367,7 @@ func TestAnImportIntoAHostThatIsDrainedIsUndone(t *testing.T) {
 	}
 }
 
-// TestAnExportSaysWhatBecomesOfTheFiles has a profile whose host deletes its files. The command said that they are retained.
+// TestAnExportSaysWhatBecomesOfTheFiles checks that an export says whether the host retains or deletes the files.
 func TestAnExportSaysWhatBecomesOfTheFiles(t *testing.T) {
 	for policy, want := range map[string]string{"": "host pool-0 retains its files", "Delete": "host pool-0 has deleted its files"} {
 		w := newTwoSides(t)
@@ -383,7 +383,8 @@ func TestAnExportSaysWhatBecomesOfTheFiles(t *testing.T) {
 	}
 }
 
-// TestADryRunSaysWhatAnImportDoesAndChangesNothing asks about a profile that can be imported, and about one that another gateway serves.
+// TestADryRunSaysWhatAnImportDoesAndChangesNothing checks the dry run of an import for a profile that can be imported,
+// and for one that another gateway serves.
 func TestADryRunSaysWhatAnImportDoesAndChangesNothing(t *testing.T) {
 	w := newTwoSides(t)
 	w.began(&w.outUp, &w.data, "o")

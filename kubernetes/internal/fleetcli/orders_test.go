@@ -10,7 +10,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAMoveByHandDoesNotWait has a profile whose moves have failed. Its administrator has removed the cause, and moves it.
+// TestAMoveByHandDoesNotWait checks that a move that an administrator orders begins at once, although earlier moves of
+// the profile have failed.
 func TestAMoveByHandDoesNotWait(t *testing.T) {
 	p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "default"}}
 	p.Status = v1alpha1.AgentProfileStatus{Host: "pool-0", Message: "did not move", MoveFailure: &v1alpha1.MoveFailure{Attempts: 9, Message: "did not move"}}

@@ -31,7 +31,7 @@ func TestSettingsAreReadFromTheEnvironment(t *testing.T) {
 	}
 }
 
-// TestAWrongVariableIsRefusedByItsName tries what people get wrong.
+// TestAWrongVariableIsRefusedByItsName checks that wrong values of each variable are refused with its name.
 func TestAWrongVariableIsRefusedByItsName(t *testing.T) {
 	for name, values := range map[string][]string{
 		nameVar:        {"", "Agents", "a_b", "-a", "a b", "a/b", strings.Repeat("a", 300)},
@@ -57,7 +57,7 @@ func TestAWrongVariableIsRefusedByItsName(t *testing.T) {
 	}
 }
 
-// TestAllProblemsAreSaidAtOnce.
+// TestAllProblemsAreSaidAtOnce checks that the error names all missing variables.
 func TestAllProblemsAreSaidAtOnce(t *testing.T) {
 	_, err := Read(func(string) string { return "" })
 	if err == nil || strings.Count(err.Error(), "\n") != 4 {
@@ -65,7 +65,8 @@ func TestAllProblemsAreSaidAtOnce(t *testing.T) {
 	}
 }
 
-// TestAShortLeaseLeavesTimeToKill: with a fifth of a short lease, a busy machine killed too late and two pods served.
+// TestAShortLeaseLeavesTimeToKill checks that a short lease leaves enough time to kill the services before it ends. A
+// fifth of the lease is too little on a busy machine, and two pods would serve.
 func TestAShortLeaseLeavesTimeToKill(t *testing.T) {
 	for lease, want := range map[time.Duration]time.Duration{
 		time.Second: time.Second / 3, 3 * time.Second: time.Second, 5 * time.Second: time.Second, 15 * time.Second: 3 * time.Second, time.Hour: 12 * time.Minute,

@@ -21,7 +21,7 @@ func poolOf(n int) Pool {
 	return Pool{Name: "pool", Min: 1, Max: 10, Replicas: n, Room: 1000, MaxUnavailable: 1}
 }
 
-// TestDecide has the actions of the controller in one round.
+// TestDecide checks the actions of the controller in one round.
 func TestDecide(t *testing.T) {
 	here := func(name, host string) Profile { return Profile{Name: name, Owner: host, Installed: true, Memory: 300} }
 	two := hostsOf(2)
@@ -101,8 +101,8 @@ func handled(profiles []Profile) []Profile {
 	return profiles
 }
 
-// TestOnlyALostHostIsGivenUpAndOnce has the effects of spec.recover. Earlier a host that only restarted was given up, with its
-// data, and again at each later restart.
+// TestOnlyALostHostIsGivenUpAndOnce checks that spec.recover gives up a host with its data only if the host is lost,
+// and only once. A host that restarts must be kept.
 func TestOnlyALostHostIsGivenUpAndOnce(t *testing.T) {
 	fine := Host{Name: "pool-1", Ordinal: 1, Ready: true, Updated: true}
 	gone := Host{Name: "pool-1", Ordinal: 1, Trouble: "node gone"}
@@ -139,7 +139,7 @@ func TestOnlyALostHostIsGivenUpAndOnce(t *testing.T) {
 	}
 }
 
-// TestAPodOfItsOwn has the actions of the controller on profiles that should have their own pod, or have one.
+// TestAPodOfItsOwn checks the actions of the controller on profiles that should have a pod of their own, or have one.
 func TestAPodOfItsOwn(t *testing.T) {
 	two := hostsOf(2)
 	pod := Host{Name: "pool-a-0", For: "a", Ready: true, Updated: true}
@@ -194,8 +194,8 @@ func TestAPodOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestAnImageThatDoesNotStartIsRolledBack has a host that the previous image has ended. Earlier the controller waited for the
-// host, and never gave it the next image.
+// TestAnImageThatDoesNotStartIsRolledBack checks that a host whose image does not start gets the next image. The
+// controller must not wait for the host.
 func TestAnImageThatDoesNotStartIsRolledBack(t *testing.T) {
 	hosts := old(hostsOf(3))
 	hosts[2].Trouble, hosts[2].Ready, hosts[2].Broken = "its container agents waits: ImagePullBackOff", false, true
@@ -203,13 +203,13 @@ func TestAnImageThatDoesNotStartIsRolledBack(t *testing.T) {
 	if !slices.Equal(plan.Actions, []Action{Replace{"pool-2"}}) || plan.Doing != "replaces hosts for the new image, 3 to go" {
 		t.Errorf("%+v", plan)
 	}
-	hosts[2].Updated, hosts[2].Replacing = true, true // as it begins with the next host
+	hosts[2].Updated, hosts[2].Replacing = true, true // as when the rollout begins with the next host
 	if plan = Decide(poolOf(3), nil, hosts, noon); len(plan.Actions) > 0 {
 		t.Errorf("while it begins: %+v", plan)
 	}
 }
 
-// TestASpareHostIsDrainedBeforeItGoes follows a pool that is too large by one host.
+// TestASpareHostIsDrainedBeforeItGoes checks all steps by which a pool that is too large by one host gets smaller.
 func TestASpareHostIsDrainedBeforeItGoes(t *testing.T) {
 	pool := poolOf(3)
 	profiles := []Profile{{Name: "a", Owner: "pool-2", Installed: true, Memory: 100, Handled: true}}
@@ -233,9 +233,9 @@ func TestASpareHostIsDrainedBeforeItGoes(t *testing.T) {
 	}
 }
 
-// TestASpareHostStaysIfAProfileOfItFitsNowhereElse has hosts that together have room for the memory of the last one, and for its
-// profile on none. Earlier the host was drained, another one was added for that profile and removed ten minutes later,
-// again and again.
+// TestASpareHostStaysIfAProfileOfItFitsNowhereElse checks that the last host is not drained if its profile fits on no
+// other host, although the others together have enough free memory. Otherwise hosts would be added and removed again
+// and again.
 func TestASpareHostStaysIfAProfileOfItFitsNowhereElse(t *testing.T) {
 	pool, hosts := poolOf(3), hostsOf(3)
 	var profiles []Profile
@@ -261,8 +261,8 @@ func TestASpareHostStaysIfAProfileOfItFitsNowhereElse(t *testing.T) {
 	}
 }
 
-// TestASpareHostStaysSpareWhileItsLastProfileBeginsToMove has a spare host whose last profile begins to move in this round.
-// Earlier its memory counted twice, on the new host and as a profile without room. So the host did not leave, and the move was
+// TestASpareHostStaysSpareWhileItsLastProfileBeginsToMove checks that the memory of a profile that begins to move
+// counts once. If it counted on the new host and as a profile without a host, the spare host would stay and the move be
 // cancelled.
 func TestASpareHostStaysSpareWhileItsLastProfileBeginsToMove(t *testing.T) {
 	pool := poolOf(6)
@@ -277,8 +277,8 @@ func TestASpareHostStaysSpareWhileItsLastProfileBeginsToMove(t *testing.T) {
 	}
 }
 
-// TestHostsBeyondTheMostAreDrainedOneByOne lowers hosts.max by two. Earlier both hosts were removed at once, and their profiles
-// were lost.
+// TestHostsBeyondTheMostAreDrainedOneByOne checks that hosts are drained before they are removed when hosts.max is
+// lowered by two. Otherwise their profiles would be lost.
 func TestHostsBeyondTheMostAreDrainedOneByOne(t *testing.T) {
 	pool := poolOf(4)
 	pool.Max = 2
@@ -315,7 +315,7 @@ func TestHostsBeyondTheMostAreDrainedOneByOne(t *testing.T) {
 	hosts[2].Trouble = "node gone"
 	round("a lost one stays", 3, "pool-2", "drains pool-2: hosts.max is 2", MarkUnreachable{"b", HostLost, "host pool-2: node gone"})
 	profiles[1].Owner = "pool-1"
-	hosts = hosts[:2] // its pod is not made again
+	hosts = hosts[:2] // the pod of the host is not made again
 	round("it goes without a pod", 2, "", "drains pool-2: hosts.max is 2")
 	round("no other one goes", 2, "", "")
 	pool.Max, profiles[2].Memory, profiles[2].Pending = 3, 900, "no host has room for its memory"
@@ -323,7 +323,7 @@ func TestHostsBeyondTheMostAreDrainedOneByOne(t *testing.T) {
 	round("another one comes", 3, "", "")
 }
 
-// TestTenThousandProfilesArePlacedInARound limits the cost of a round.
+// TestTenThousandProfilesArePlacedInARound checks that a round with ten thousand profiles takes little time.
 func TestTenThousandProfilesArePlacedInARound(t *testing.T) {
 	var profiles []Profile
 	for i := range 10000 {
@@ -338,7 +338,8 @@ func TestTenThousandProfilesArePlacedInARound(t *testing.T) {
 	t.Log(took)
 }
 
-// BenchmarkARound decides about the numbers of profiles whose costs docs/explanation/fleet.md names: all new, and all at rest.
+// BenchmarkARound measures a round with the numbers of profiles that docs/explanation/fleet.md names: all new, and all
+// at rest.
 func BenchmarkARound(b *testing.B) {
 	for _, n := range []int{120, 10_000, 100_000} {
 		pool := poolOf(max(n/100, 1))
@@ -372,8 +373,8 @@ func BenchmarkARound(b *testing.B) {
 	}
 }
 
-// TestProfilesThatCantMoveHoldNoDrain has a host to be drained whose first profiles can't be moved. Earlier four of them blocked
-// all moves of a pool for ever.
+// TestProfilesThatCantMoveHoldNoDrain checks that a host is drained although its first profiles can't be moved. Four of
+// them must not block all moves of the pool.
 func TestProfilesThatCantMoveHoldNoDrain(t *testing.T) {
 	pool, hosts := poolOf(2), hostsOf(2)
 	pool.Drain = []string{"pool-0"}

@@ -20,34 +20,34 @@ type object struct {
 	missing   bool   // its owner has no data
 	here      bool   // its owner has reported data
 	recover   string // the host that people give up
-	recovered string // recover as it was handled
+	recovered string // the last spec.recover that was handled
 	calledOff bool   // its last move has failed
 }
 
 // volume is what the disk of a host has of one profile. Numbers are the age of the data: each run of the gateway increases it by
 // one.
 type volume struct {
-	live, incoming int           // -1 for none
-	aside          map[int64]int // by assignment
-	nonce          string        // of incoming
+	live, incoming int           // number of the data; -1 for none
+	aside          map[int64]int // set-aside data by assignment
+	nonce          string        // nonce of the incoming data
 	intent         bool          // hinit starts it with the container
 	record         bool          // the record names the profile
-	stray          bool          // something has made a home, and live is -1
-	lost           bool          // the volume before this one was destroyed, and the host has not reported it yet
+	stray          bool          // whether another process has made a home; live is -1 then
+	lost           bool          // whether the previous volume was destroyed, and the host has not reported that yet
 }
 
 // node is a host in the model.
 type node struct {
 	name    string
 	own     string // the only profile that it takes, "" for any
-	exists  bool   // it has a pod
+	exists  bool   // whether it has a pod
 	alive   bool
-	starts  bool // it is not alive, and Kubernetes says that it restarts
+	starts  bool // whether it is down, and Kubernetes says that it restarts
 	disk    map[string]*volume
 	up      map[string]bool
 	offered map[string][]string
 	sent    map[string][]string
-	seen    map[string]object // what was read fresh, before a step
+	seen    map[string]object // objects that were read anew before a step
 	watched map[string]int    // the version that the watch has told last
 	nonces  int
 }
@@ -58,24 +58,24 @@ type model struct {
 	rnd         *rand.Rand
 	past        map[string][]object // all versions of an object; the last is the one that a fresh read returns
 	nodes       []*node
-	cache       []map[string]int // what each controller has seen last
+	cache       []map[string]int // versions that each controller has seen last
 	late        []func()         // writes that the API server carries out after the client has given up
 	newest      map[string]int   // the age of the newest data
-	destroyed   map[string]bool  // the newest data was on a volume that is gone for good; its owner has none
+	destroyed   map[string]bool  // profiles whose newest data was on a destroyed volume; their owners have none
 	givenUp     map[string]bool  // people have given up the data, so the profile begins anew
 	alone       map[string]bool  // the profiles that shall have a pod of their own
 	pool        Pool
 	faults      bool
 	broken      string // the rule that is left out, "" for none
-	wrong       string // the first broken promise
+	wrong       string // first broken promise
 	runs, moves int
 	toPods      int // moves to pods of one profile
 	recoveries  int
-	strays      int // homes that something has made
-	removed     int // hosts that the pool had too many of
+	strays      int // number of homes that other processes have made
+	removed     int // number of hosts that were removed because the pool was too large
 	calledOff   int // moves that have failed
 
-	notInstalled int // received data that could not be installed
+	notInstalled int // number of times that received data could not be installed
 }
 
 func newModel(t testing.TB, seed uint64, broken string) *model {
@@ -164,7 +164,7 @@ func (m *model) local(n *node, name string, o object) Local {
 	return l
 }
 
-// boot starts a host: hinit itself starts what is on the volume and was up, without the API.
+// boot starts a host. hinit itself starts the profiles on the volume that were up, without the API.
 func (n *node) boot(m *model) {
 	n.alive, n.up, n.seen, n.watched = true, map[string]bool{}, map[string]object{}, map[string]int{}
 	n.offered, n.sent = map[string][]string{}, map[string][]string{}
@@ -177,7 +177,7 @@ func (n *node) boot(m *model) {
 
 var names = []string{"p0", "p1", "p2"}
 
-const maxHosts = 3 // of any profiles
+const maxHosts = 3 // largest number of hosts with any profiles
 
 // podOf is the name of a profile's own pod.
 func podOf(name string) string { return "pool-" + name + "-0" }
@@ -274,7 +274,7 @@ func (m *model) step(n *node, name string, o object, step Step) {
 		n.seen[name] = o // the next step needs no other read
 		m.create(v, name)
 	case Report:
-		if v.live < 0 { // only the record was written before
+		if v.live < 0 { // the earlier attempt wrote only the record
 			m.create(v, name)
 		}
 		m.write(o, name, func(o *object) { o.Installed, o.Missing, o.here, o.missing = o.Assignment, false, false, false })
@@ -289,7 +289,7 @@ func (m *model) step(n *node, name string, o object, step Step) {
 	case Offer:
 		m.offer(n, name, o)
 	case SetAside:
-		if len(v.aside) > 0 && m.broken == "any home" { // something has made a home there
+		if len(v.aside) > 0 && m.broken == "any home" { // another process has made a home there
 			m.write(o, name, func(o *object) { o.Failed = true })
 			return
 		}
@@ -323,7 +323,7 @@ func (m *model) step(n *node, name string, o object, step Step) {
 			m.write(o, name, func(o *object) { o.Failed = true })
 		}
 	case Received:
-		if m.faults && m.rnd.IntN(8) == 0 || v.stray && !v.record { // it can't be installed here
+		if m.faults && m.rnd.IntN(8) == 0 || v.stray && !v.record { // the data can't be installed here
 			m.write(o, name, func(o *object) { o.Failed = true })
 			return
 		}
@@ -385,8 +385,8 @@ func (m *model) fetch(n *node, name string, o object) bool {
 		return false
 	}
 	from := m.nodes[i]
-	data := from.of(name).live                      // a host does not send a home that something has made
-	if data < 0 || m.faults && m.rnd.IntN(4) == 0 { // it breaks off
+	data := from.of(name).live                      // a host does not send a home that another process has made
+	if data < 0 || m.faults && m.rnd.IntN(4) == 0 { // the transfer breaks off
 		return false
 	}
 	n.of(name).incoming, n.of(name).nonce = data, o.Offer
@@ -447,7 +447,7 @@ func (m *model) control(c int) {
 	m.scale(plan)
 	for _, n := range m.nodes[maxHosts:] {
 		if m.faults && m.rnd.IntN(4) == 0 {
-			return // it has crashed
+			return // the host has crashed
 		}
 		m.keep(n, slices.Contains(plan.Alone, n.own))
 	}
@@ -609,7 +609,7 @@ func TestNoProfileRunsTwiceOrWithoutItsDataOrIsLost(t *testing.T) {
 	}
 }
 
-// TestTheWalkFindsABrokenRule leaves out one rule after the other. The walk has to find out.
+// TestTheWalkFindsABrokenRule checks that the walk reports a broken promise if one of the rules is left out.
 func TestTheWalkFindsABrokenRule(t *testing.T) {
 	for _, broken := range []string{"no compare", "stale read", "no halt", "no receipt", "elsewhere", "pods for all", "create anew", "give up again", "remove at once", "any home", "drop all", "missing is forgotten"} {
 		found := ""

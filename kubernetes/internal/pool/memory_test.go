@@ -8,8 +8,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAMeasureOfAnAgentTakesAtMostOneHost has a measured memory that no host can have. Agents that pretend to be hinit can report
-// one. Earlier the sum of two such profiles was negative, so their host seemed to have room for all, and the pool never shrank.
+// TestAMeasureOfAnAgentTakesAtMostOneHost checks that a measured memory counts at most as a whole host. Agents that
+// pretend to be hinit can report any value. A sum that overflows would make a host seem to have space for all profiles.
 func TestAMeasureOfAnAgentTakesAtMostOneHost(t *testing.T) {
 	p := aPool()
 	for _, c := range []struct {

@@ -147,7 +147,7 @@ func TestOnlyHostsOfItsPoolReachAHost(t *testing.T) {
 	}
 }
 
-// TestOnlyAChangeOfTheTemplateIsARollout changes the number of hosts, which replaces no pod.
+// TestOnlyAChangeOfTheTemplateIsARollout checks that a change of the number of hosts replaces no pod.
 func TestOnlyAChangeOfTheTemplateIsARollout(t *testing.T) {
 	_, one := setOf(t, aPool(), 1)
 	if _, nine := setOf(t, aPool(), 9); nine != one {
@@ -191,7 +191,8 @@ func TestHostsAreSpreadAndEvictedOneByOne(t *testing.T) {
 	}
 }
 
-// TestOnlyAnImageIsExchangedInItsPod makes other changes, which need another pod.
+// TestOnlyAnImageIsExchangedInItsPod checks that only a change of the image keeps the pod. All other changes need
+// another pod.
 func TestOnlyAnImageIsExchangedInItsPod(t *testing.T) {
 	set, _ := setOf(t, aPool(), 1)
 	pod := set.Spec.Template.Spec
