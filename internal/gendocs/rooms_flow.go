@@ -50,7 +50,6 @@ var parts = []struct {
 		{"internal/container/health", "health.go", "What acts on checks, quotas and lack of memory?"},
 		{"internal/container/leaseholder", "", "What happens when hinit gets or loses the lock?"},
 		{"internal/container/report", "", "How do events become lines of the container log?"},
-		{"internal/container/initlog", "", "How does PID 1 print its own messages and warnings?"},
 		{"internal/config", "schema.go", "Which keys exist, and how are they decoded (decode.go) and validated (validate.go)?"},
 		{"internal/yamltext", "", "Why does an error in YAML name this line?"},
 		{"internal/boot", "prepare.go", "What happens before the first service? What does the CMD mean (run_plan.go)?"},
@@ -80,7 +79,6 @@ var parts = []struct {
 	{"Output becomes logs", []roomEntry{
 		{"logrotate", "pump.go", "How are lines split (lines.go), and how do they get to the console (console.go) and to the file (file.go)? What prunes files (retention.go)?"},
 		{"logrotate/gzipped", "", "How does a log ask for compression?"},
-		{"internal/redact", "redact.go", "Which variables and texts are secret?"},
 	}},
 	{"Clients ask", []roomEntry{
 		{"internal/control", "routes.go", "Which routes exist, who may use them, and how many connections may be open (access.go)?"},
@@ -93,7 +91,6 @@ var parts = []struct {
 		{"shim", "shim.go", "What does docker exec C hermes become?"},
 		{"shim/agentuser", "", "Which PATH do the agent's programs get?"},
 		{"shim/identity", "become.go", "How does a process become the agent's user for good?"},
-		{"shim/lifecycle", "", "Which gateway commands does the shim recognise?"},
 		{"internal/top/model", "model.go", "What does hinit top show, and what do keys do (keys.go)?"},
 		{"internal/web", "server.go", "Who may use the status page (access.go)? What updates it (hub.go)?"},
 		{"internal/metrics", "families.go", "Which metrics exist, and how are they collected (collect.go)?"},
@@ -109,7 +106,6 @@ var parts = []struct {
 	{"The task board", []roomEntry{
 		{"kanban", "dispatch.go", "How is a task claimed and released (claim.go), started (spawn.go), given up (attempts.go) and finished (finish.go)?"},
 		{"kanban/cli/runner", "runner.go", "How does the dispatcher start a worker by PID 1?"},
-		{"kanban/cli/serve", "serve.go", "When does the dispatcher make a pass?"},
 	}},
 	{"Sandboxes", []roomEntry{
 		{"sandbox", "manager.go", "How is a sandbox found or made (acquire.go), used (exec.go) and removed (sweep.go)?"},
@@ -129,6 +125,12 @@ var parts = []struct {
 		{"kubernetes/internal/strict", "", "How does hinit-fleet refuse unknown fields?"},
 	}},
 	{"Rooms with telling names", []roomEntry{
+		{"internal/container/initlog", "", ""},
+		{"internal/redact", "", ""},
+		{"internal/fsutil/owntree", "", ""},
+		{"internal/watch/shared", "", ""},
+		{"kanban/cli/serve", "", ""},
+		{"shim/lifecycle", "", ""},
 		{"internal/lease", "", ""},
 		{"profiles/manage", "", ""},
 		{"profiles/archive", "", ""},
@@ -188,11 +190,9 @@ var parts = []struct {
 	}},
 	{"Below all", []roomEntry{
 		{"internal/fsutil", "dir.go", "How does root open files of the agent safely?"},
-		{"internal/fsutil/owntree", "", "How does a tree get another owner?"},
 		{"internal/wholefile", "", "How do programs besides PID 1 read and replace files?"},
 		{"internal/trust", "", "Could somebody besides root change this file?"},
 		{"internal/blocking", "", "How many calls may wait for a disk?"},
 		{"internal/guard", "", "What happens when a goroutine panics?"},
-		{"internal/watch/shared", "", "How do clients share one inotify instance?"},
 	}},
 }
