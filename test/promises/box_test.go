@@ -113,7 +113,8 @@ func (b *box) check(errs ...error) {
 	}
 }
 
-// profileDir is the home of a profile. Where the volume is mounted in the box only, it is reached through its PID 1.
+// profileDir returns the home of a profile. If the volume is mounted only in the box, the path leads through the box's
+// PID 1.
 func (b *box) profileDir(name string) string { return filepath.Join(b.volume(), "profiles", name) }
 
 func (b *box) volume() string {
@@ -470,7 +471,7 @@ func (b *box) of(service string) []process {
 func (b *box) zombies() int {
 	n := 0
 	for _, p := range b.processes() {
-		if p.dead() && p.ppid == b.cmd.Process.Pid { // else it belongs to the test, which has not reaped it yet
+		if p.dead() && p.ppid == b.cmd.Process.Pid { // other zombies belong to the test, which has not reaped them yet
 			n++
 		}
 	}

@@ -46,7 +46,7 @@ func (b *box) hammer(n int) {
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
-			_, _ = b.client.Status(ctx) // a later check tells whether PID 1 is alive
+			_, _ = b.client.Status(ctx) // a later check shows whether PID 1 is alive
 		})
 	}
 	all.Wait()

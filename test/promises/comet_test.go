@@ -55,7 +55,7 @@ func stopComets(t *testing.T, times int) (over []time.Duration) {
 		if left := b.alive(); len(left) != 2 { // the CMD and the other gateway
 			t.Errorf("after the stop these are alive: %+v", left)
 		}
-		// This takes a while, in which a comet would have many more generations.
+		// The restart takes a while, in which the daemon would have many more generations.
 		b.check(b.do("restart", "calm"))
 		if n := b.status().Init.Orphans - down; n > 20 { // without those that had ended before
 			t.Errorf("after the stop %d more of it have ended", n)

@@ -46,8 +46,8 @@ func (b *box) idle(meanwhile func()) {
 	})
 }
 
-// signal sends a signal to every process of a service that is up. Right after an exec a process has no tag yet by which it is
-// found.
+// signal sends a signal to every process of a service that is up. Right after an exec, a process has no tag yet by
+// which the test could find it.
 func (b *box) signal(service string, s unix.Signal) {
 	b.t.Helper()
 	within(b.t, patience, func() error {

@@ -27,7 +27,7 @@ func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
 	scan := b.answersAsS6("s6-svscanctl", "s6-svc")
 	names := b.profiles(5, "echo \"{\\\"pid\\\": $$}\" >\"${0%/run}/gateway.pid\"\n"+sleeper)
 	for range scale(2, 25) {
-		_ = os.Remove(begun) // there is none the first time
+		_ = os.Remove(begun) // the first time, there is no such file
 		_ = os.Remove(done)
 		for _, name := range names {
 			state, pid := filepath.Join(b.profileDir(name), "gateway_state.json"), filepath.Join(b.profileDir(name), "gateway.pid")

@@ -148,7 +148,7 @@ func TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot(t *testing.T) {
 // inherited complains unless the kernel would kill the CMD and everything of a service before PID 1. The profile is critical, so
 // its value is 45 lower than the value of a gateway of normal priority.
 func (b *box) inherited(profile string) error {
-	const most = 1000 // of oom_score_adj; some machines start the tests with a value of their own
+	const most = 1000 // largest oom_score_adj; some machines start the tests with a value of their own
 	own := oomScoreAdj(b.cmd.Process.Pid)
 	var errs []error
 	for _, p := range b.processes() {

@@ -20,7 +20,7 @@ import (
 	"hinit/client"
 )
 
-// These numbers are from linux/fs.h.
+// Numbers from linux/fs.h.
 const (
 	fiFreeze = 0xc0045877
 	fiThaw   = 0xc0045878

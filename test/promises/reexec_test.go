@@ -140,7 +140,7 @@ func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 		}
 		return nil
 	})
-	within(t, patience, func() error { // a look at the volume, which is refused
+	within(t, patience, func() error { // a read of the volume, which is refused
 		if !b.said("err", "cannot put desired_state back") {
 			return errors.New("the new image has not looked yet")
 		}

@@ -35,7 +35,7 @@ func TestNoSignalKillsPID1(t *testing.T) {
 	beside(t)
 	requireRoot(t)
 	times := scale(20, 100)
-	// These end the container, INT when it comes twice.
+	// Signals that end the container; INT only if it comes twice.
 	ends := []string{fmt.Sprint(int(unix.SIGTERM)), fmt.Sprint(int(unix.SIGINT)), fmt.Sprint(int(unix.SIGPWR)), "37"}
 	for _, user := range []int{agentID, 0} {
 		t.Run(fmt.Sprintf("as %d", user), func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1(t *testing.T) {
 	b.boot()
 	b.up(hostile...)
 	for _, name := range hostile {
-		within(t, 5*time.Minute, func() error { // there are many signals
+		within(t, 5*time.Minute, func() error { // many signals need time
 			if !b.running() {
 				t.Fatalf("PID 1 has ended, code %d", b.wait(patience))
 			}

@@ -60,8 +60,8 @@ func (s *slots) act(profile string) {
 	switch {
 	case n < 3:
 		slot := filepath.Join(s.scan, "gateway-"+profile)
-		// It may be a profile that hinit has not seen yet, or one whose slot found no room on the disk. hinit tries such a slot
-		// again.
+		// The name may belong to a profile that hinit has not seen yet, or whose slot found no space on the disk. hinit
+		// tries such a slot again.
 		within(s.c.t, patience, func() error {
 			if err := s.c.booted(); err != nil {
 				return err

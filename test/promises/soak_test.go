@@ -40,7 +40,7 @@ func TestOrphans(t *testing.T) {
 		return nil
 	})
 	var status client.Status
-	within(t, patience, func() error { // the newest ones may still have to run
+	within(t, patience, func() error { // the newest processes may still have to run
 		if status = b.status(); status.Init.Orphans < want {
 			return fmt.Errorf("only %d orphans were reaped, of %d", status.Init.Orphans, want)
 		}

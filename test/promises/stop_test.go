@@ -111,7 +111,7 @@ func costsNothing(t *testing.T) {
 	b.profile("obedient", sleeper)
 	b.boot()
 	b.up("deaf", "obedient")
-	within(t, patience, func() error { // earlier it may not yet ignore TERM
+	within(t, patience, func() error { // before that, the process may not yet ignore TERM
 		if p := b.of("gateway-deaf"); len(p) < 2 {
 			return fmt.Errorf("the deaf one has the processes %+v", p)
 		}

@@ -135,7 +135,7 @@ func lastOf(commands []given) []string {
 	return out
 }
 
-// oneProcess returns an error unless a service has one process, or none if it has to be down.
+// oneProcess returns an error unless a service has exactly one process, or none if it must be down.
 func (b *box) oneProcess(name string) error {
 	s, err := b.service(name)
 	if err != nil {
