@@ -13,8 +13,8 @@ import (
 // manifests is a block of objects on a page.
 var manifests = regexp.MustCompile("(?s)```yaml\n(apiVersion: .*?)```")
 
-// TestThePagesHaveNoUnknownField decodes each pool and profile in docs/ strictly. The tests of the cluster have the API server judge them
-// too, but a short run leaves that out.
+// TestThePagesHaveNoUnknownField checks that each pool and profile in docs/ decodes without unknown fields. The tests
+// of the cluster have the API server judge them too, but a short run leaves that out.
 func TestThePagesHaveNoUnknownField(t *testing.T) {
 	pages, err := filepath.Glob("../../../docs/*/*.md")
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// TestASteppingClockStepsTheWallClockAlone builds a program that prints both clocks.
+// TestASteppingClockStepsTheWallClockAlone checks that a program with a stepping clock sees another wall clock and the
+// real monotonic clock.
 func TestASteppingClockStepsTheWallClockAlone(t *testing.T) {
 	dir := t.TempDir()
 	overlay, err := SteppingClock(dir, "TEST_CLOCK")

@@ -115,8 +115,9 @@ func lease(host, holder string, labels map[string]string) *coordinationv1.Lease 
 	}
 }
 
-// TestAHostDoesNotSpeakForAnother has a Lease that another host has labelled with the name of this one. The admission policy
-// allows a host its own Lease with any label. Earlier the host of the label seemed to restart, and was lost after ten minutes.
+// TestAHostDoesNotSpeakForAnother checks that a Lease which another host has labelled with the name of this host is
+// ignored. The admission policy permits a host any label on its own Lease. Otherwise the labelled host would seem to
+// restart, and be lost after ten minutes.
 func TestAHostDoesNotSpeakForAnother(t *testing.T) {
 	pod, own := aHost("pool-0")
 	forged := lease("strange-7", "u-strange-7", own.Labels)
@@ -129,8 +130,8 @@ func TestAHostDoesNotSpeakForAnother(t *testing.T) {
 	}
 }
 
-// TestAPoolThatSomebodyScaledToZeroComesBack scales the StatefulSet to zero. Earlier the controller compared its last number of
-// hosts with its next, and not with the StatefulSet.
+// TestAPoolThatSomebodyScaledToZeroComesBack checks that the controller restores the number of hosts if somebody scales
+// the StatefulSet to zero. It must compare its number with the StatefulSet, not with its own last number.
 func TestAPoolThatSomebodyScaledToZeroComesBack(t *testing.T) {
 	p := aPool()
 	_, template, err := pool.Objects(p, 2)
@@ -157,8 +158,8 @@ func TestAPoolThatSomebodyScaledToZeroComesBack(t *testing.T) {
 	t.Errorf("the StatefulSet is not scaled, only %q are applied", c.kinds())
 }
 
-// TestObjectsThatSomebodyDeletedComeBack has objects that were deleted by mistake, such as a NetworkPolicy or a Role. Earlier
-// they were made again only with the next change of the pool, or by the next controller.
+// TestObjectsThatSomebodyDeletedComeBack checks that objects that were deleted by mistake, such as a NetworkPolicy or a
+// Role, are made again without a change of the pool.
 func TestObjectsThatSomebodyDeletedComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := aPool()
@@ -190,8 +191,8 @@ func TestObjectsThatSomebodyDeletedComeBack(t *testing.T) {
 	})
 }
 
-// TestARefusedObjectHoldsNoProfile has an API server that refuses a NetworkPolicy. Earlier the controller then decided nothing
-// more about the pool: a lost host stayed "Running", and the pool did not say why.
+// TestARefusedObjectHoldsNoProfile checks that the controller goes on deciding about a pool although the API server
+// refuses a NetworkPolicy. A lost host must not stay "Running", and the pool must say the reason.
 func TestARefusedObjectHoldsNoProfile(t *testing.T) {
 	c := newCluster(t, aPool(), aProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-0", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning, Ready: true}))
 	c.refused = "NetworkPolicy"
@@ -210,7 +211,7 @@ func TestARefusedObjectHoldsNoProfile(t *testing.T) {
 	}
 }
 
-// TestAProfileOfADeletedPoolIsLost deletes a pool. Earlier its profile stayed "Running" and ready for ever.
+// TestAProfileOfADeletedPoolIsLost checks that the profile of a deleted pool does not stay "Running" and ready.
 func TestAProfileOfADeletedPoolIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod, _ := aHost("pool-0")
@@ -235,8 +236,8 @@ func TestAProfileOfADeletedPoolIsLost(t *testing.T) {
 	})
 }
 
-// TestARestoredEtcdIsWrittenToAgain restores an older etcd, whose versions are lower than the last one that the controller had
-// written. Earlier it took its own version for the newer one, and each write failed.
+// TestARestoredEtcdIsWrittenToAgain checks that the controller can write after an older etcd was restored. The versions
+// of its objects are then lower than the last version that the controller has written.
 func TestARestoredEtcdIsWrittenToAgain(t *testing.T) {
 	p := aProfile("coder", v1alpha1.AgentProfileStatus{})
 	c := newCluster(t, p)
@@ -261,8 +262,8 @@ func TestARestoredEtcdIsWrittenToAgain(t *testing.T) {
 	}
 }
 
-// TestAFailedMoveWaitsWhateverTheClockOfItsHostSays has a node whose clock is two days ahead. Earlier the move was tried again at
-// once, for ever.
+// TestAFailedMoveWaitsWhateverTheClockOfItsHostSays checks that a failed move is not tried again at once, although the
+// clock of its host is two days off.
 func TestAFailedMoveWaitsWhateverTheClockOfItsHostSays(t *testing.T) {
 	for _, off := range []time.Duration{-48 * time.Hour, 0, 48 * time.Hour} {
 		v := &view{pool: aPool(), seen: &observations{}, now: time.Now()}

@@ -37,8 +37,8 @@ func (r *rounds) look(after time.Duration, renewed time.Time) (trouble string, r
 	return trouble, replacing, last.heard
 }
 
-// TestAHostWhoseClockIsOffIsNotLost has hosts whose clocks differ from the controller's by an hour. Earlier a host with a late
-// clock was lost while it reported, and one with an early clock was not lost when it had ended.
+// TestAHostWhoseClockIsOffIsNotLost checks hosts whose clocks differ from the controller's by an hour. A host that
+// reports must not be lost, and a host that has ended must be.
 func TestAHostWhoseClockIsOffIsNotLost(t *testing.T) {
 	for name, off := range map[string]time.Duration{"behind": -time.Hour, "ahead": time.Hour, "right": 0} {
 		r := newRounds()
@@ -55,7 +55,7 @@ func TestAHostWhoseClockIsOffIsNotLost(t *testing.T) {
 		if trouble, replacing, _ := r.look(time.Minute, clock); trouble != "its hinit-fleet does not report" || replacing {
 			t.Errorf("%s: after five minutes: %q, replacing %v", name, trouble, replacing)
 		}
-		if trouble, _, _ := r.look(time.Second, clock.Add(-time.Hour)); trouble != "" { // its clock was set back
+		if trouble, _, _ := r.look(time.Second, clock.Add(-time.Hour)); trouble != "" { // the clock of the host was set back
 			t.Errorf("%s: it reports again and has trouble: %s", name, trouble)
 		}
 	}
@@ -78,7 +78,8 @@ func TestANewControllerTakesNoOldLeaseForASignOfLife(t *testing.T) {
 	}
 }
 
-// TestTheEndOfAPodIsMeasuredHere has a time of deletion from the clock of an API server, which is an hour late.
+// TestTheEndOfAPodIsMeasuredHere checks that the grace period of a deleted pod counts by the controller's clock. The
+// time of deletion is from the clock of an API server, which is an hour late.
 func TestTheEndOfAPodIsMeasuredHere(t *testing.T) {
 	r := newRounds()
 	at, grace := metav1.NewTime(r.now.Add(-time.Hour)), int64(60)
@@ -93,7 +94,8 @@ func TestTheEndOfAPodIsMeasuredHere(t *testing.T) {
 	}
 }
 
-// TestAHostThatRestartsForTooLongIsLost has a pod that is made again and waits for its volume.
+// TestAHostThatRestartsForTooLongIsLost checks that a host counts as lost if its pod was made again and waits too long
+// for its volume.
 func TestAHostThatRestartsForTooLongIsLost(t *testing.T) {
 	seen, now := &observations{}, time.Now()
 	overdue := func(after time.Duration, hosts ...placement.Host) bool {
@@ -108,13 +110,14 @@ func TestAHostThatRestartsForTooLongIsLost(t *testing.T) {
 		t.Error("a host that is away is not lost after the limit, or before")
 	}
 	ends := starts
-	ends.Serving = true // it waits for an answer, as rollout.whenIdle demands
+	ends.Serving = true // the host waits for the end of an answer, as rollout.whenIdle demands
 	if overdue(time.Second, ends) || overdue(0, starts) || overdue(restartLimit, starts) {
 		t.Error("a host that has answered meanwhile is lost")
 	}
 }
 
-// TestAPoolIsSpareByTheClockOfThisController has a status from another controller, whose clock is an hour late.
+// TestAPoolIsSpareByTheClockOfThisController checks that the time for which a host is spare counts by this controller's
+// clock. The status is from another controller, whose clock is an hour late.
 func TestAPoolIsSpareByTheClockOfThisController(t *testing.T) {
 	f := newFleet(nil, nil, nil, nil)
 	at := metav1.NewTime(time.Now().Add(-time.Hour))

@@ -111,7 +111,7 @@ func sorted(v any) string {
 }
 
 func text(v any) string {
-	out, _ := json.MarshalIndent(v, "", " ") // it was parsed from JSON
+	out, _ := json.MarshalIndent(v, "", " ") // can't fail, because the value was parsed from JSON
 	return string(out)
 }
 
@@ -135,7 +135,8 @@ func kustomize(t *testing.T, components ...string) (string, error) {
 	return string(out), err
 }
 
-// TestTheChartAndTheBaseAgree renders both for the base and each component. It was all too easy to change one of them only.
+// TestTheChartAndTheBaseAgree checks that the chart and the kustomize base render the same objects, alone and with each
+// component.
 func TestTheChartAndTheBaseAgree(t *testing.T) {
 	sets := map[string]map[string]any{"": {}}
 	for name, values := range Components() {
@@ -166,7 +167,8 @@ func TestTheChartAndTheBaseAgree(t *testing.T) {
 	}
 }
 
-// TestSandboxesDontReachTheAPIServer: its address may be a public one, of either family.
+// TestSandboxesDontReachTheAPIServer checks that the NetworkPolicy of sandboxes excludes the address of the API server,
+// which may be a public one of either family.
 func TestSandboxesDontReachTheAPIServer(t *testing.T) {
 	for address, want := range map[string]string{"203.0.113.7/32": `"169.254.0.0/16",      "203.0.113.7/32"`, "2001:db8::7/128": `"fe80::/10",      "2001:db8::7/128"`, "0.0.0.0/0": `"169.254.0.0/16"     ]`} {
 		all, err := helm(t, map[string]any{"sandboxes": map[string]any{"enabled": true, "apiServer": address}})
@@ -179,7 +181,8 @@ func TestSandboxesDontReachTheAPIServer(t *testing.T) {
 	}
 }
 
-// TestSandboxesAndALeaseAreRefused: the agents can read the token of the lease, which has the account of the service of sandboxes.
+// TestSandboxesAndALeaseAreRefused checks that the chart refuses sandboxes together with a lease. The agents can read
+// the token of the lease, which belongs to the account of the sandbox service.
 func TestSandboxesAndALeaseAreRefused(t *testing.T) {
 	on := map[string]any{"enabled": true}
 	for _, other := range []string{"lease", "standby"} {
@@ -192,7 +195,8 @@ func TestSandboxesAndALeaseAreRefused(t *testing.T) {
 	}
 }
 
-// TestSandboxesAndALeaseDoNotAgreeInKustomizeEither: earlier only the chart refused them, so agents got a token that may make pods.
+// TestSandboxesAndALeaseDoNotAgreeInKustomizeEither checks that kustomize refuses these components together, too.
+// Otherwise agents would get a token that may make pods.
 func TestSandboxesAndALeaseDoNotAgreeInKustomizeEither(t *testing.T) {
 	for _, components := range [][]string{{"lease", "sandboxes"}, {"sandboxes", "standby"}} {
 		if out, err := kustomize(t, components...); err == nil || !strings.Contains(out, "ID conflict") || !strings.Contains(out, "RoleBinding") {
@@ -204,7 +208,8 @@ func TestSandboxesAndALeaseDoNotAgreeInKustomizeEither(t *testing.T) {
 	}
 }
 
-// TestAStandbyHasALease: two pods on one volume relied on the locks of its file system, unless somebody read about the component lease.
+// TestAStandbyHasALease checks that the component standby contains a lease. Without it, two pods on one volume would
+// depend on the locks of its file system.
 func TestAStandbyHasALease(t *testing.T) {
 	for name, want := range map[string]bool{"standby": true, "standby-without-lease": false} {
 		out, err := kustomize(t, name)
@@ -214,7 +219,8 @@ func TestAStandbyHasALease(t *testing.T) {
 	}
 }
 
-// TestTheServiceOfSandboxesReadsTheConfigurationOfTheAgents: it refuses isolated profiles. Earlier it had no hinit.yaml, and took all for open.
+// TestTheServiceOfSandboxesReadsTheConfigurationOfTheAgents checks that the sandbox service gets the agents'
+// hinit.yaml. Without it, the service would not know which profiles are isolated, and would not refuse them.
 func TestTheServiceOfSandboxesReadsTheConfigurationOfTheAgents(t *testing.T) {
 	all, err := helm(t, map[string]any{"sandboxes": map[string]any{"enabled": true}, "config": "isolation: files\n"})
 	if err != nil {

@@ -55,7 +55,7 @@ var wrongValues = []struct{ values, name string }{
 	{"cpu: {limit: 0.5m}", "cpu.limit"},
 	{"memory: {limit: lots}", "memory.limit"},
 	{"memory: {limit: 1g}", "memory.limit"},
-	{"memory: {limit: 512m}", "memory.limit"}, // half a byte
+	{"memory: {limit: 512m}", "memory.limit"}, // 512m means half a byte
 	{"memory: {request: 512}", "memory.request"},
 	{"scratch: {run: true}", "scratch.run"},
 	{"sandboxes: {images: debian}", "sandboxes.images"},
@@ -113,14 +113,15 @@ func parse(t *testing.T, text string) (values map[string]any) {
 	return values
 }
 
-// TestAWrongValueIsRefusedByItsName: Helm refuses each of them, and says which.
+// TestAWrongValueIsRefusedByItsName checks that Helm refuses each wrong value and names it.
 func TestAWrongValueIsRefusedByItsName(t *testing.T) {
 	if len(wrongValues)+len(wrongForHinit) < 30 {
 		t.Error("too few")
 	}
 	for _, wrong := range wrongValues {
 		_, err := helm(t, parse(t, wrong.values))
-		path := "'/" + strings.ReplaceAll(wrong.name, ".", "/") + "'" // as the schema's library writes it; an unknown name stands alone
+		// as the library for schemas writes the path; an unknown name stands alone
+		path := "'/" + strings.ReplaceAll(wrong.name, ".", "/") + "'"
 		if err == nil || !strings.Contains(err.Error(), path) && !strings.Contains(err.Error(), "'"+wrong.name+"'") {
 			t.Errorf("%q: %v", wrong.values, err)
 		}
@@ -140,7 +141,8 @@ func TestAnUnusualValueIsTaken(t *testing.T) {
 	}
 }
 
-// TestHinitRefusesAWrongConfigurationByItsName renders the chart, and lets hinit check what its container gets.
+// TestHinitRefusesAWrongConfigurationByItsName checks that hinit refuses the configuration and environment that its
+// container would get from a wrong value of the chart.
 func TestHinitRefusesAWrongConfigurationByItsName(t *testing.T) {
 	bin := t.TempDir()
 	hinit := filepath.Join(bin, "hinit")
@@ -183,7 +185,8 @@ func TestHinitRefusesAWrongConfigurationByItsName(t *testing.T) {
 	}
 }
 
-// TestEveryValueOfTheChartIsTriedWrong: a new value needs a row above.
+// TestEveryValueOfTheChartIsTriedWrong checks that wrongValues has a row for each value of the chart. Add a row for a
+// new value.
 func TestEveryValueOfTheChartIsTriedWrong(t *testing.T) {
 	for _, v := range Values() {
 		top, _, _ := strings.Cut(v.Path, ".")

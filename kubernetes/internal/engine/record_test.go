@@ -42,7 +42,8 @@ func ended(code int32, reason string) func(p *corev1.Pod) {
 	}
 }
 
-// TestWhatThePodIsInIsSaidInWords: the state of a pod is a state of a container, with the reason in words.
+// TestWhatThePodIsInIsSaidInWords checks that the state of a pod is translated to the state of a container, with the
+// reason in words.
 func TestWhatThePodIsInIsSaidInWords(t *testing.T) {
 	now := metav1.Now()
 	disruption := func(reason string) corev1.PodCondition {
@@ -97,7 +98,8 @@ func TestWhatThePodIsInIsSaidInWords(t *testing.T) {
 	}
 }
 
-// TestAStartThatIsNoUseFailsAtOnce: an image that can't be pulled is no reason to wait for two minutes.
+// TestAStartThatIsNoUseFailsAtOnce checks that a start fails at once, not after two minutes, if for example the image
+// can't be pulled.
 func TestAStartThatIsNoUseFailsAtOnce(t *testing.T) {
 	for reason, want := range map[string]error{
 		"ErrImagePull": sandbox.ErrNoImage, "ImagePullBackOff": sandbox.ErrNoImage, "InvalidImageName": sandbox.ErrNoImage, "CreateContainerConfigError": sandbox.ErrRefused, "ContainerCreating": nil,
@@ -111,7 +113,8 @@ func TestAStartThatIsNoUseFailsAtOnce(t *testing.T) {
 	}
 }
 
-// TestTwoPodsStartedInOneSecondDiffer: the cluster counts in seconds, and a gate was taken for passed.
+// TestTwoPodsStartedInOneSecondDiffer checks that two pods that started in the same second get different start times.
+// The cluster counts in seconds, and the gate of one would otherwise count as passed for the other.
 func TestTwoPodsStartedInOneSecondDiffer(t *testing.T) {
 	at := time.Unix(1000, 0)
 	a, b := pod(func(p *corev1.Pod) { p.UID = "a" }), pod(func(p *corev1.Pod) { p.UID = "b" })
@@ -134,7 +137,8 @@ func TestSizesOfMemoryFileSystems(t *testing.T) {
 	}
 }
 
-// TestNoPodCanHaveIt: what docker gives and a cluster does not is refused by its name, and not left out.
+// TestNoPodCanHaveIt checks that an option which docker has and a cluster does not is refused by its name, not left
+// out.
 func TestNoPodCanHaveIt(t *testing.T) {
 	right := sandbox.Spec{Name: "hermes-1", Image: "x", Cmd: []string{"sleep"}}
 	if err := checkSpec(&right); err != nil {
@@ -153,7 +157,8 @@ func TestNoPodCanHaveIt(t *testing.T) {
 	}
 }
 
-// TestRootInsideTakesUsersOfItsOwn: without user namespaces root inside would be root of the node.
+// TestRootInsideTakesUsersOfItsOwn checks that root inside is refused without user namespaces, because it would be root
+// of the node.
 func TestRootInsideTakesUsersOfItsOwn(t *testing.T) {
 	for _, user := range []string{"", "root", "0:0", "0"} {
 		if _, err := securityOf(&sandbox.Spec{User: user}, false); !errors.Is(err, sandbox.ErrRefused) {

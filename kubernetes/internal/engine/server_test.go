@@ -50,7 +50,7 @@ func onServer(t *testing.T) *Engine {
 	return e
 }
 
-// TestOnAnAPIServer asks a real API server for everything that takes no node.
+// TestOnAnAPIServer checks with a real API server all calls of the engine that need no node.
 func TestOnAnAPIServer(t *testing.T) {
 	e := onServer(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -149,7 +149,7 @@ func TestOnAnAPIServer(t *testing.T) {
 	}
 }
 
-// TestAnAPIServerThatDoesNotAnswer is no reason to think that containers are gone.
+// TestAnAPIServerThatDoesNotAnswer checks that containers do not count as gone if the API server does not answer.
 func TestAnAPIServerThatDoesNotAnswer(t *testing.T) {
 	s, err := Read(func(name string) string {
 		return map[string]string{hostVar: "127.0.0.1", portVar: "1", prefix + "IMAGE": "x", prefix + "NAMESPACE": "n", prefix + "KIND": "Pod"}[name]
@@ -172,7 +172,7 @@ func TestAnAPIServerThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// endedProbesGo has test pods of services that were killed while they waited for the result. They stayed for as long as the installation.
+// endedProbesGo checks that the test pods of a service that was killed while it waited for the result are removed.
 func (e *Engine) endedProbesGo(t *testing.T) {
 	t.Helper()
 	ctx, pods, no := t.Context(), e.core.CoreV1().Pods("sandboxes"), false

@@ -47,8 +47,9 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestAServiceThatMayHaveAnotherConfigurationThanTheAgentsRefuses has pods of people who mount their hinit.yaml in the agents' container only.
-// Earlier the service took its own image's file, so isolated profiles got sandboxes with everybody's files.
+// TestAServiceThatMayHaveAnotherConfigurationThanTheAgentsRefuses checks that the sandbox service refuses to start in
+// pods that mount hinit.yaml in the agents' container only. With the file of its own image, it would give isolated
+// profiles sandboxes with the files of all.
 func TestAServiceThatMayHaveAnotherConfigurationThanTheAgentsRefuses(t *testing.T) {
 	s, err := Read(func(name string) string {
 		return map[string]string{
@@ -93,7 +94,7 @@ func TestAServiceThatMayHaveAnotherConfigurationThanTheAgentsRefuses(t *testing.
 		for _, change := range one.service {
 			change(&service)
 		}
-		other := corev1.Container{Name: "logs", Image: "shipper"} // it can't ask
+		other := corev1.Container{Name: "logs", Image: "shipper"} // this container can't send requests to the service
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: "agents-0", Namespace: "agents"},
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{agents, other}, InitContainers: []corev1.Container{service}},

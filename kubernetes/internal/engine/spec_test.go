@@ -55,15 +55,16 @@ func made(t *testing.T, name string) corev1.Pod {
 	return pods.Items[0]
 }
 
-// TestASandboxTakesNoNameOfTheAgentsPods has an agent that waits until the pod of the agents is deleted. Earlier its sandbox took that name, and
-// the agents did not come back.
+// TestASandboxTakesNoNameOfTheAgentsPods checks that a sandbox can't get the name of an agents' pod. It could otherwise
+// take the name while that pod is deleted, and the agents would not come back.
 func TestASandboxTakesNoNameOfTheAgentsPods(t *testing.T) {
 	if pod := made(t, "agents-1"); pod.Name == "agents-1" || pod.Name != ObjectName("agents-1") || pod.Labels[labelName] != "agents-1" {
 		t.Errorf("the pod is %s, with labels %v", pod.Name, pod.Labels)
 	}
 }
 
-// TestASandboxDoesNotFillTheDiskOfItsNode: earlier a sandbox could write until the node evicted pods of others.
+// TestASandboxDoesNotFillTheDiskOfItsNode checks that each container of a sandbox has a limit of disk space. Without
+// it, the node would evict pods of others.
 func TestASandboxDoesNotFillTheDiskOfItsNode(t *testing.T) {
 	pod := made(t, "hermes-1")
 	for _, c := range append(pod.Spec.Containers, pod.Spec.InitContainers...) {
@@ -74,8 +75,8 @@ func TestASandboxDoesNotFillTheDiskOfItsNode(t *testing.T) {
 	}
 }
 
-// TestASandboxThatStartsAgainHasItsProgramElsewhere: earlier, where a sandbox was a Sandbox, an agent knew by then the directory of
-// the program inside. By a link in one of its mounts it put a program of its own in that place.
+// TestASandboxThatStartsAgainHasItsProgramElsewhere checks that the directory of the helper in a Sandbox changes at
+// each start. An agent that knows the directory could put a program of its own there by a link in a mount.
 func TestASandboxThatStartsAgainHasItsProgramElsewhere(t *testing.T) {
 	e := offline("Sandbox")
 	kinds := map[schema.GroupVersionResource]string{sandboxResource: "SandboxList"}
@@ -122,7 +123,8 @@ func TestASandboxThatStartsAgainHasItsProgramElsewhere(t *testing.T) {
 	}
 }
 
-// TestASandboxWhosePodIsDeletedWhileItStartsIsNotAwaited: earlier docker run then waited for a minute, because nothing replaces a pod.
+// TestASandboxWhosePodIsDeletedWhileItStartsIsNotAwaited checks that docker run fails at once if its pod is deleted
+// during the start. Nothing replaces the pod.
 func TestASandboxWhosePodIsDeletedWhileItStartsIsNotAwaited(t *testing.T) {
 	e := offline("Pod")
 	id, err := e.Create(t.Context(), sandbox.Spec{Name: "hermes-1", Image: "debian:12", Cmd: []string{"sleep", "infinity"}, User: "10000:10000"})
