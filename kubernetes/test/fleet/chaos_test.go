@@ -29,7 +29,7 @@ type chaos struct {
 	rnd         *rand.Rand
 	controllers []*controllerProcess
 	did         map[string]int
-	after       []func() // what ends the faults that go on
+	after       []func() // functions that end the lasting faults
 }
 
 // TestChaosNeverRunsAProfileTwiceAndLosesNone kills and suspends controllers and hosts, kills the API server, pauses etcd, cuts hosts off, fills
@@ -172,7 +172,7 @@ func (c *chaos) strike(t *testing.T) {
 		c.did["suspended controllers"]++
 		one := c.controllers[c.rnd.IntN(2)].cmd.Process
 		_ = one.Signal(syscall.SIGSTOP)
-		later(func() { _ = one.Signal(syscall.SIGCONT) }) // it may have been killed
+		later(func() { _ = one.Signal(syscall.SIGCONT) }) // the process may have been killed
 	case k < 96:
 		c.did["killed API servers"]++
 		c.KillServer()

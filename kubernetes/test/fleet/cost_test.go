@@ -16,7 +16,7 @@ func spent() cost {
 	c := cost{}
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is right
 	for _, file := range stats {
-		text, _ := os.ReadFile(file) // it may have ended
+		text, _ := os.ReadFile(file) // the process may have ended
 		name, rest, ok := strings.Cut(string(text), ") ")
 		var user, system float64
 		fields := strings.Fields(rest)
@@ -30,7 +30,7 @@ func spent() cost {
 	return c
 }
 
-// since returns what was used since an earlier moment, the largest first.
+// since returns the costs since an earlier measurement, the largest first.
 func (c cost) since(then cost) string {
 	var rows []string
 	for name, now := range c {

@@ -89,11 +89,11 @@ type fakeInit struct {
 
 	mu       sync.Mutex
 	services map[string]*hinit.Service
-	changed  map[string]uint64 // by profile, the number of its last change
+	changed  map[string]uint64 // number of each profile's last change
 	now      uint64
 	whole    uint64 // the number of the last change of the list
 	ended    bool
-	asked    map[string]uint64 // by profile, the last run that somebody has asked about
+	asked    map[string]uint64 // last run of each profile that a client has asked about
 	behind   bool              // a gateway is to start between two steps of its host, see answer
 }
 

@@ -31,8 +31,8 @@ func (f *sim) hostVersions(host string) (versions, wrong string) {
 	return versions, wrong
 }
 
-// TestAHostThatWaitsForAnAnswerRunsOn replaces hosts with rollout.whenIdle, by an image and by another pod. While a host waited, the
-// controller told its profiles to be waiting, and the host told them to be running, twice a second.
+// TestAHostThatWaitsForAnAnswerRunsOn replaces hosts with rollout.whenIdle, by an image and by another pod. While a
+// host waits, its profiles must stay running. The controller and the host must not overwrite each other's status.
 func TestAHostThatWaitsForAnAnswerRunsOn(t *testing.T) {
 	const n, idle = 8, 20 * time.Second
 	f := newSim(t, "idle", 2, func(p *v1alpha1.AgentPool) {

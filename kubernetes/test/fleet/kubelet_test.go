@@ -60,7 +60,7 @@ type kubelet struct {
 	api     client.WithWatch
 	kube    *kubernetes.Clientset
 	config  *rest.Config
-	dir     string // sockets and volumes
+	dir     string // directory of sockets and volumes
 	ledger  *ledger
 	counted *counting
 	log     *slog.Logger
@@ -69,7 +69,7 @@ type kubelet struct {
 	containers atomic.Int64 // the number of the last one
 
 	mu      sync.Mutex
-	running map[string]*simulated // by the name of the pod
+	running map[string]*simulated // simulated pods by name
 	at      map[string]string     // the addresses of some nodes
 	killed  map[types.UID]bool    // pods whose container shall not run
 	offline map[string]bool       // hosts that can't reach the API server
@@ -82,8 +82,8 @@ type simulated struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	init   *fakeInit
-	net    *counting    // of a host in this process
-	host   *hostProcess // of a host in its own process
+	net    *counting    // connections of a host in this process
+	host   *hostProcess // host in its own process
 	ends   time.Time    // since when its preStop hook runs
 }
 
@@ -160,7 +160,7 @@ func (k *kubelet) nodes(ctx context.Context, n, volumes int) error {
 
 const (
 	kubeletPort = 10250
-	zoneKey     = "topology.kubernetes.io/zone" // there are two
+	zoneKey     = "topology.kubernetes.io/zone" // label of a node's zone; there are two zones
 )
 
 func nodeName(i int) string { return fmt.Sprintf("sim%d", i) }
@@ -367,7 +367,7 @@ func (k *kubelet) volume(home string) error {
 func (k *kubelet) unmount() {
 	homes, _ := filepath.Glob(filepath.Join(k.dir, "*")) // the pattern is right
 	for _, home := range homes {
-		_ = unix.Unmount(home, unix.MNT_DETACH) // some are sockets
+		_ = unix.Unmount(home, unix.MNT_DETACH) // some directories have sockets only
 	}
 }
 
@@ -384,7 +384,7 @@ func (k *kubelet) fill(host string) {
 	}
 }
 
-func (k *kubelet) drop(host string) { _ = os.Remove(filepath.Join(k.dir, host, "filler")) } // it may be gone
+func (k *kubelet) drop(host string) { _ = os.Remove(filepath.Join(k.dir, host, "filler")) } // the file may be gone
 
 // token makes a token of a pod, as the kubelet does for its volumes.
 func (k *kubelet) token(ctx context.Context, p *corev1.Pod, audience string) (string, error) {

@@ -46,8 +46,8 @@ func (f *sim) others(hosts int, except string) (names []string) {
 	return names
 }
 
-// TestAProfileMovesWithItsData moves one profile by a pin, then all profiles of a host by a drain. The hosts use TLS, and tokens
-// that the API server reviews.
+// TestAProfileMovesWithItsData checks the move of one profile by a pin, and of all profiles of a host by a drain. The
+// hosts use TLS, and tokens that the API server reviews.
 func TestAProfileMovesWithItsData(t *testing.T) {
 	const n = 12
 	f := newSim(t, "mover", 3)
@@ -105,8 +105,8 @@ func TestAProfileMovesWithItsData(t *testing.T) {
 	f.sound()
 }
 
-// TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid starts the gateway again and again while its profile should move, as an
-// operator might.
+// TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid checks that no data is lost although an operator starts the
+// gateway again and again while its profile should move.
 func TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid(t *testing.T) {
 	f := newSim(t, "hand", 2)
 	f.controller(t, f.log)
@@ -124,7 +124,7 @@ func TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 20 {
-			_, _ = init.Start(f.ctx, "gateway-p00000", hinit.Wait{}) // it may be moving
+			_, _ = init.Start(f.ctx, "gateway-p00000", hinit.Wait{}) // fails while the profile moves
 			time.Sleep(100 * time.Millisecond)
 		}
 		until(t, time.Minute, "the profile on "+to, func() string {
@@ -137,8 +137,8 @@ func TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid(t *testing.T) {
 	}
 }
 
-// TestAGatewayStartedBeforeItsDataIsSetAsideKeepsWhatItDid starts the gateway after the host was told that it is down, and before the host
-// sets its data aside. The other host started it with older data.
+// TestAGatewayStartedBeforeItsDataIsSetAsideKeepsWhatItDid starts the gateway after the host has heard that it is down,
+// and before the host sets its data aside. The other host must not start it with older data.
 func TestAGatewayStartedBeforeItsDataIsSetAsideKeepsWhatItDid(t *testing.T) {
 	f := newSim(t, "behind", 2)
 	f.controller(t, f.log)
@@ -171,7 +171,8 @@ func TestAGatewayStartedBeforeItsDataIsSetAsideKeepsWhatItDid(t *testing.T) {
 	}
 }
 
-// TestAMoveToAFullVolumeSaysSoAndGoesOn has a host whose volume is full. The gateway was down, and the status did not say why.
+// TestAMoveToAFullVolumeSaysSoAndGoesOn checks that the status names the full volume of the target, and that the move
+// goes on when it has space.
 func TestAMoveToAFullVolumeSaysSoAndGoesOn(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a volume that can be full needs root")
@@ -210,8 +211,8 @@ func TestAMoveToAFullVolumeSaysSoAndGoesOn(t *testing.T) {
 	f.sound()
 }
 
-// TestAMoveThatFailsFiveTimesGoesElsewhere has another user's directory in the profile's place on one host. The gateway runs
-// again on its old host, the status says why, and the next move is to another host.
+// TestAMoveThatFailsFiveTimesGoesElsewhere has another user's directory in the profile's place on one host. The gateway
+// must run again on its old host, the status must name the reason, and the next move must be to another host.
 func TestAMoveThatFailsFiveTimesGoesElsewhere(t *testing.T) {
 	f := newSim(t, "fails", 3)
 	f.controller(t, f.log)
@@ -271,7 +272,8 @@ func TestAMoveThatFailsFiveTimesGoesElsewhere(t *testing.T) {
 	f.sound()
 }
 
-// TestAHostWritesOnlyAboutItsOwnProfiles tries, with the token of a host, writes that its role alone would allow.
+// TestAHostWritesOnlyAboutItsOwnProfiles checks that writes of a host about other profiles are refused, although its
+// role alone would permit them.
 func TestAHostWritesOnlyAboutItsOwnProfiles(t *testing.T) {
 	f := newSim(t, "owner", 2)
 	f.controller(t, f.log)
@@ -320,7 +322,8 @@ func TestAHostWritesOnlyAboutItsOwnProfiles(t *testing.T) {
 	}
 }
 
-// TestAHostReadsNoSecretThatNoProfileNames tries with the token of a host, before and after a profile of its pool names a Secret.
+// TestAHostReadsNoSecretThatNoProfileNames checks that a host's token can read a Secret only while a profile of its
+// pool names it.
 func TestAHostReadsNoSecretThatNoProfileNames(t *testing.T) {
 	f := newSim(t, "reader", 1)
 	f.controller(t, f.log)
@@ -370,8 +373,8 @@ func TestAHostReadsNoSecretThatNoProfileNames(t *testing.T) {
 	}
 }
 
-// TestAGatewayRunsOnWhileAConfigMapIsMissing names a ConfigMap that does not exist. Until it existed, the gateway was restarted
-// again and again.
+// TestAGatewayRunsOnWhileAConfigMapIsMissing checks that a gateway is not restarted because a ConfigMap that its
+// profile names does not exist.
 func TestAGatewayRunsOnWhileAConfigMapIsMissing(t *testing.T) {
 	f := newSim(t, "missing", 1)
 	f.controller(t, f.log)
@@ -412,7 +415,8 @@ func TestAGatewayRunsOnWhileAConfigMapIsMissing(t *testing.T) {
 	})
 }
 
-// TestFilesOfAProfileComeFromConfigMapsAndSecrets makes files from both, changes them, removes one and deletes the profile.
+// TestFilesOfAProfileComeFromConfigMapsAndSecrets checks that files from both are made, changed and removed with their
+// sources, and removed with the profile.
 func TestFilesOfAProfileComeFromConfigMapsAndSecrets(t *testing.T) {
 	f := newSim(t, "filer", 1)
 	f.controller(t, f.log)

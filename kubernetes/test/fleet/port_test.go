@@ -20,8 +20,9 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// TestOnlyTheHostThatAProfileMovesToIsSentIt asks for the data of a profile while it is offered, with what others can have: no
-// token, tokens for another purpose, and tokens of other pods. Before and after the move, the port is closed.
+// TestOnlyTheHostThatAProfileMovesToIsSentIt requests the data of a profile while it is offered, with what others can
+// have: no token, tokens for another purpose, and tokens of other pods. All must be refused. Before and after the move,
+// the port must be closed.
 func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 	f := newSim(t, "port", 3)
 	f.controller(t, f.log)
@@ -84,7 +85,7 @@ func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer answer.Body.Close()
-		text, _ := io.ReadAll(answer.Body) // what has come tells enough
+		text, _ := io.ReadAll(answer.Body) // the part that was read is enough
 		return answer.StatusCode, strings.TrimSpace(string(text))
 	}
 	for _, c := range []struct {
@@ -123,7 +124,8 @@ func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 	f.sound()
 }
 
-// TestAHostTakesNothingFromAnotherThanTheOfferNames puts a host with another certificate between the two.
+// TestAHostTakesNothingFromAnotherThanTheOfferNames checks that a host accepts no data from a server with another
+// certificate than the offer names.
 func TestAHostTakesNothingFromAnotherThanTheOfferNames(t *testing.T) {
 	f := newSim(t, "middle", 2)
 	f.controller(t, f.log)

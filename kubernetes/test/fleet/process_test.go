@@ -41,7 +41,7 @@ type realHosts struct {
 	*cluster.Cluster
 	program string
 	out     io.Writer
-	last    atomic.Int32 // the last address that was given away
+	last    atomic.Int32 // last address that was assigned
 }
 
 // withProcesses runs the hosts and controllers of a fleet in processes of their own, if that is possible here.
@@ -195,7 +195,7 @@ func (h *hostProcess) signal(s syscall.Signal) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.cmd != nil && h.cmd.Process != nil {
-		_ = h.cmd.Process.Signal(s) // it may have ended
+		_ = h.cmd.Process.Signal(s) // the process may have ended
 	}
 }
 
@@ -219,7 +219,7 @@ func (h *hostProcess) cut(off bool) {
 	}
 }
 
-// step steps the clock of a process that was built for that.
+// step sets the clock of a process ahead, if it was built for that.
 func step(file string, ahead time.Duration) {
 	_ = os.WriteFile(file+".new", []byte(strconv.Itoa(int(ahead.Seconds()))), 0o644) //nolint:gosec // the agents' user reads it
 	_ = os.Rename(file+".new", file)

@@ -12,8 +12,9 @@ import (
 	"hinit/profiles/archive"
 )
 
-// TestALostProfileIsRecoveredFromABackupOnce loses a host with its volume, as the page on running a fleet has it. Later the recovered
-// profile is on a host of that name again: whatever becomes of that host, spec.recover does not throw the data away.
+// TestALostProfileIsRecoveredFromABackupOnce checks the recovery of a profile whose host was lost with its volume, as
+// on the page on running a fleet. Later the recovered profile is on a host of that name again. spec.recover must not
+// discard the data when that host restarts or is lost.
 func TestALostProfileIsRecoveredFromABackupOnce(t *testing.T) {
 	f := newSim(t, "gone", 2)
 	f.controller(t, f.log)

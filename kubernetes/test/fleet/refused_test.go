@@ -79,7 +79,8 @@ var wrong = []struct{ text, says string }{
 	{aProfile(`{pool: pool, colour: red}`), `unknown field "spec.colour"`},
 }
 
-// TestWrongManifestsAreRefusedWithASentence has a real API server judge each of them.
+// TestWrongManifestsAreRefusedWithASentence checks that a real API server refuses each wrong manifest with the right
+// message.
 func TestWrongManifestsAreRefusedWithASentence(t *testing.T) {
 	s := withServer(t)
 	for _, w := range wrong {
@@ -93,7 +94,7 @@ func TestWrongManifestsAreRefusedWithASentence(t *testing.T) {
 	}
 }
 
-// TestRightManifestsAreTaken has manifests that differ little from the wrong ones.
+// TestRightManifestsAreTaken checks that manifests that differ little from the wrong ones are accepted.
 func TestRightManifestsAreTaken(t *testing.T) {
 	s := withServer(t)
 	for _, text := range []string{

@@ -36,8 +36,8 @@ func (f *sim) zones() (profiles map[string]int, hosts int) {
 	return profiles, len(zone)
 }
 
-// TestAPoolGrowsByMemoryAndShrinksWithoutALoss has profiles that need three hosts in two zones. Then hosts.max is lowered: hosts went
-// at once, and their profiles were lost.
+// TestAPoolGrowsByMemoryAndShrinksWithoutALoss checks that a pool grows to three hosts in two zones. When hosts.max is
+// lowered, the hosts must be drained before they are removed, so that no profile is lost.
 func TestAPoolGrowsByMemoryAndShrinksWithoutALoss(t *testing.T) {
 	const n = 6
 	f := newSim(t, "scale", 1, func(p *v1alpha1.AgentPool) {

@@ -87,7 +87,7 @@ func (s *server) start(t *testing.T, out io.Writer, change func(*exec.Cmd)) *con
 }
 
 func (c *controllerProcess) kill() {
-	_ = c.cmd.Process.Kill() // it may have ended
+	_ = c.cmd.Process.Kill() // the process may have ended
 	_ = c.cmd.Wait()
 }
 
@@ -282,7 +282,7 @@ func (f *sim) edit(change func(*v1alpha1.AgentPool)) {
 	}
 }
 
-// TestAFleetRunsAndTellsAndRollsOut is the whole life of a fleet. Its full size is -hosts 50 -profiles 10000.
+// TestAFleetRunsAndTellsAndRollsOut checks the whole life of a fleet. Its full size is -hosts 50 -profiles 10000.
 func TestAFleetRunsAndTellsAndRollsOut(t *testing.T) {
 	n := *simProfiles
 	f := newSim(t, "pool", *simHosts)
@@ -301,7 +301,7 @@ func TestAFleetRunsAndTellsAndRollsOut(t *testing.T) {
 	t.Logf("%d profiles on %d hosts: all objects made after %.1f s, all ready after %.1f s", n, *simHosts, made.Seconds(), time.Since(began).Seconds())
 	each := float64(f.k.counted.writes.Load()-writes) / float64(n)
 	t.Logf("hosts have made %.1f writes a profile; processor time: %s", each, spent().since(before))
-	if each > 2.5 { // one write reports that the data is here, one that the gateway is ready
+	if each > 2.5 { // one write reports that the data is there, another that the gateway is ready
 		t.Errorf("hosts have made %.1f writes a profile", each)
 	}
 	f.sound()

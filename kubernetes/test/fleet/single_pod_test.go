@@ -70,8 +70,8 @@ func (f *sim) on(profile, host string) string {
 	return ""
 }
 
-// TestAProfileGetsAPodOfItsOwnAndGoesBack moves a profile with its data into a pod of its own, gives that a new image and lets it fail, and
-// moves the profile back.
+// TestAProfileGetsAPodOfItsOwnAndGoesBack checks that a profile moves with its data into a pod of its own, and moves
+// back. Meanwhile the pod gets a new image and fails.
 func TestAProfileGetsAPodOfItsOwnAndGoesBack(t *testing.T) {
 	for name, maker := range map[string]client.Object{"sets": &appsv1.StatefulSet{}, "boxes": &metav1.PartialObjectMetadata{}} {
 		t.Run(name, func(t *testing.T) {
@@ -178,8 +178,8 @@ func TestAProfileGetsAPodOfItsOwnAndGoesBack(t *testing.T) {
 	}
 }
 
-// TestAPodOfItsOwnGoesWithItsProfile makes profiles that begin in a pod of their own, and deletes them. Only onDelete: Delete takes the
-// volume.
+// TestAPodOfItsOwnGoesWithItsProfile checks that the pod of a deleted profile is deleted. Only onDelete: Delete may
+// delete the volume too.
 func TestAPodOfItsOwnGoesWithItsProfile(t *testing.T) {
 	f := newSim(t, "own", 0, func(p *v1alpha1.AgentPool) { p.Spec.Hosts = v1alpha1.HostRange{Min: 0, Max: 1} })
 	f.controller(t, f.log)
@@ -220,7 +220,8 @@ func TestAPodOfItsOwnGoesWithItsProfile(t *testing.T) {
 	f.sound()
 }
 
-// TestAPodThatIsRefusedIsToldAndHoldsNobodyUp has a quota that allows no more claims.
+// TestAPodThatIsRefusedIsToldAndHoldsNobodyUp checks that a pod that a quota refuses is reported, and delays no other
+// profile.
 func TestAPodThatIsRefusedIsToldAndHoldsNobodyUp(t *testing.T) {
 	f := newSim(t, "quota", 1)
 	f.controller(t, f.log)

@@ -27,7 +27,8 @@ func (f *sim) set(host, profile string, change func(*hinit.Service)) {
 	init.touch(profile)
 }
 
-// TestATroubleOfAGatewayIsInTheStatusAndTheEvents has a gateway that crashes, is shed and parked, and recovers.
+// TestATroubleOfAGatewayIsInTheStatusAndTheEvents checks status and events of a gateway that crashes, is stopped for
+// lack of memory, is parked, and recovers.
 func TestATroubleOfAGatewayIsInTheStatusAndTheEvents(t *testing.T) {
 	f := newSim(t, "ill", 1)
 	f.controller(t, f.log)
