@@ -16,7 +16,7 @@ import (
 // other side.
 const takesVar = "HINIT_TEST_TAKES"
 
-// take receives a directory, and prints what it can do with it.
+// take receives a directory over the socket, and prints what it can do with it.
 func take(socket string) error {
 	c, err := net.Dial("unix", socket)
 	if err != nil {

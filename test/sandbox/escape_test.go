@@ -202,7 +202,7 @@ func TestIdleWindowOfADeadAgent(t *testing.T) {
 	kept := living.turn("hostname").Container
 	gone := dead.turn("hostname").Container
 	dead.kill()
-	s.kill() // the containers hold what has to survive
+	s.kill() // the containers keep the files that must survive
 	s.start()
 	testkit.Until(t, "the dead agent's container is gone", func() bool { return docker("inspect", gone).code != 0 })
 	if docker("inspect", kept).code != 0 {

@@ -465,7 +465,7 @@ func cmdEndFollow(ts *testscript.TestScript, args []string) error {
 	delete(c.helpers, args[0])
 	defer h.out.Close() // the other process writes it
 	target := h.cmd.Process.Pid
-	if filepath.Base(h.cmd.Path) == "nsenter" { // it only waits for its child
+	if filepath.Base(h.cmd.Path) == "nsenter" { // nsenter only waits for its child
 		for _, p := range allProcesses() {
 			if p.ppid == h.cmd.Process.Pid {
 				target = p.pid

@@ -101,7 +101,7 @@ func (w *tail) String() string {
 
 // scene is how a container differs from the one of the attacks.
 type scene struct {
-	agent int       // the agent's user, agentID if it is 0
+	agent int       // uid of the agent's user; 0 means agentID
 	roles [2]string // roles of the first and the second profile
 	yaml  string    // further keys of agent in hinit.yaml
 	share string    // a further shared directory

@@ -187,7 +187,7 @@ func hold(f field, dir, how string) (func(), error) {
 	return func() { _ = syscall.Kill(pid, syscall.SIGKILL) }, err
 }
 
-// holder is the daemon of hold. It prints its process number when it has the file.
+// holder is the daemon of hold. It prints its PID when it has the file.
 func holder() {
 	dir := os.Getenv("HOLDER_DIR")
 	remove, err := fill(dir)
@@ -397,7 +397,7 @@ func flood(field) (func(), error) {
 	return untilReleased(2, func() { _, _ = os.Stdout.Write(lines) }), nil
 }
 
-// printLine has the victim write a line into its log, and printed looks for the line.
+// printLine makes the victim write a line into its log. printed searches for the line.
 func printLine(field) error {
 	_, err := fmt.Println("a line of the victim")
 	return err

@@ -139,7 +139,7 @@ var attacksByServices = []attack{
 	{"follow the descriptors of its docker exec", true, func(field) error { return ofExecs("fd/0") }},
 }
 
-// These are the names of attacks that succeed on some machines only.
+// Names of attacks that succeed only on some machines.
 const (
 	coreRow      = "read its core file"
 	sandboxesRow = "list the sandboxes"
@@ -273,7 +273,7 @@ func ask(request *http.Request, network, address, words string) error {
 	return nil
 }
 
-// foundToken looks for the token of the page in the environment of all processes.
+// foundToken searches the environment of all processes for the token of the page.
 func foundToken() (string, error) {
 	found, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, file := range found {
@@ -286,7 +286,8 @@ func foundToken() (string, error) {
 	return "", errors.New("no readable environment has it")
 }
 
-// minExecs is how many processes of `docker exec` an attacker has to look at, before they give up root and after that.
+// minExecs is the number of processes of `docker exec` that an attacker must examine, both before they give up root and
+// after that.
 const minExecs = 5
 
 // tooFew begins the failure of an attack that has not been tried.

@@ -22,10 +22,10 @@ import (
 	"hinit/internal/testkit"
 )
 
-// patience is how long an answer of a gateway, or a look of hinit, may take on a busy machine.
+// patience is the longest time for an answer of a gateway, or for an examination by hinit, on a busy machine.
 const patience = 2 * time.Minute
 
-// write writes which resource a gateway has to take or to miss, and returns that text.
+// write writes the resource that a gateway must take or miss, and returns that text.
 func (c *container) write(t *testing.T, who, resource string) (word string) {
 	t.Helper()
 	c.asked++
@@ -54,7 +54,7 @@ func (c *container) ask(t *testing.T, who, resource string) (answer string) {
 	return ""
 }
 
-// ended returns why hinit has stopped the attacker since the last request, or "" if it has not.
+// ended returns the reason why hinit has stopped the attacker since the last request, or "" if it has not.
 func (c *container) ended(t *testing.T) string {
 	t.Helper()
 	s := c.of(t, name(0))
@@ -166,7 +166,7 @@ func TestNoTenantStarvesAnother(t *testing.T) {
 	t.Run("modes", func(t *testing.T) {
 		for i, mode := range everyMode {
 			t.Run(mode, func(t *testing.T) {
-				t.Parallel() // hinit mostly waits for its next look
+				t.Parallel() // hinit mostly waits for its next measurement
 				words[i] = starveAll(t, mode, scene{
 					agent: agentID + 1 + i, // the kernel counts per user, and the tests of other packages have gateways of agentID
 					roles: [2]string{"taker", "misser"}, flags: syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC,

@@ -21,7 +21,8 @@ func TestFiftyProfiles(t *testing.T) {
 		names = append(names, fmt.Sprintf("p%02d", i))
 	}
 	h := newHouse(t, "restart: {initial: 50ms}\n", names...)
-	// One has lost its messenger, and does not try again before it is restarted. The other ends with an error again and again.
+	// One gateway has lost its messenger, and does not try again before a restart. The other ends with an error again
+	// and again.
 	h.write("data/profiles/p31/agent.conf", `platforms={"telegram":{"state":"failed","error_message":"unauthorized: the token was revoked"}}`+"\n")
 	h.write("data/profiles/p17/agent.conf", "crash_after=1ms\ncrash_code=3\n")
 	h.boot()
