@@ -59,8 +59,9 @@ func (p *pod) step(t *testing.T, ahead time.Duration) {
 	}
 }
 
-// TestTheClockOfANodeSteps steps the wall clocks of both pods by an hour, ahead and back. No pod loses the Lease, and none takes it. Then the
-// pod that serves ends, and the other one takes over in its time although the clocks differ.
+// TestTheClockOfANodeSteps steps the wall clocks of both pods by an hour, ahead and back. No pod may lose the Lease,
+// and none may take it. When the pod that serves ends, the other one must take over in its time although the clocks
+// differ.
 func TestTheClockOfANodeSteps(t *testing.T) {
 	if !*stepClock {
 		t.Skip("it builds two programs with another clock; give -step-clock")

@@ -78,7 +78,7 @@ func faults() []fault {
 func (p *pod) signalProgram(sig syscall.Signal) {
 	for pid, command := range commands() {
 		if strings.HasPrefix(command, "hinit-lease-kubernetes") && parentOf(pid) == p.cmd.Process.Pid {
-			_ = syscall.Kill(pid, sig) // it may have ended
+			_ = syscall.Kill(pid, sig) // the process may have ended
 		}
 	}
 }
@@ -106,7 +106,8 @@ func serving(t *testing.T, s *site, pair int) (w *watch, two []*pod, serves *pod
 	return w, two, serves
 }
 
-// TestAnotherImageOfPID1GoesOnWithTheLease re-executes the hinit that serves: its gateway keeps running, and it keeps the Lease.
+// TestAnotherImageOfPID1GoesOnWithTheLease checks that a re-executed hinit keeps its gateway running, and keeps the
+// Lease.
 func TestAnotherImageOfPID1GoesOnWithTheLease(t *testing.T) {
 	cluster.InFull(t)
 	s := newSite(t)
@@ -133,7 +134,7 @@ func (p *pod) signalAll(sig syscall.Signal) {
 		}
 	}
 	for _, pid := range append(all, p.cmd.Process.Pid) {
-		_ = syscall.Kill(pid, sig) // it may have ended
+		_ = syscall.Kill(pid, sig) // the process may have ended
 	}
 }
 
@@ -141,11 +142,12 @@ func (p *pod) signalAll(sig syscall.Signal) {
 func (p *pod) setClock(ahead time.Duration) {
 	now := time.Now().Add(ahead).UTC().Format("2006-01-02T15:04:05.000000Z")
 	_ = p.s.Kubectl(p.s.ctx, "--namespace", namespace, "patch", "lease", fmt.Sprintf("pair-%d", p.pair), "--type=merge",
-		"-p", fmt.Sprintf(`{"spec":{"renewTime":%q,"acquireTime":%q}}`, now, now)).Run() // fails if the Lease was just written
+		// fails if the Lease was written meanwhile
+		"-p", fmt.Sprintf(`{"spec":{"renewTime":%q,"acquireTime":%q}}`, now, now)).Run()
 }
 
-// TestTwoPodsNeverServeAtTheSameTime disturbs the pod that serves in every way, in random order, and looks every 10 ms for two
-// that serve.
+// TestTwoPodsNeverServeAtTheSameTime disturbs the pod that serves in every way, in random order, and checks every 10 ms
+// that not both serve.
 func TestTwoPodsNeverServeAtTheSameTime(t *testing.T) {
 	s := newSite(t)
 	s.ctx = t.Context()
@@ -197,7 +199,8 @@ func newPair(t *testing.T, s *site, pair int) []*pod {
 	return []*pod{newPod(t, s, pair, 0, shared), newPod(t, s, pair, 1, shared)}
 }
 
-// TestAPodThatWasFrozenEndsItsGatewaysWhenItGoesOn stops every process of a pod for longer than the Lease, as a freezer does.
+// TestAPodThatWasFrozenEndsItsGatewaysWhenItGoesOn stops every process of a pod for longer than the Lease, as a freezer
+// does. When it goes on, it must end its gateways.
 func TestAPodThatWasFrozenEndsItsGatewaysWhenItGoesOn(t *testing.T) {
 	w, two, old := serving(t, newSite(t), 90)
 	old.signalAll(syscall.SIGSTOP)
@@ -218,8 +221,8 @@ func TestAPodThatWasFrozenEndsItsGatewaysWhenItGoesOn(t *testing.T) {
 	}
 }
 
-// TestTheAPIServerStopsForLongerThanTheLease: the gateway ends by the deadline, no pod takes over meanwhile, and one serves when the
-// server goes on.
+// TestTheAPIServerStopsForLongerThanTheLease checks that the gateway ends by the deadline while the API server is
+// stopped. No pod may take over meanwhile, and one must serve when the server goes on.
 func TestTheAPIServerStopsForLongerThanTheLease(t *testing.T) {
 	cluster.InFull(t)
 	w, two, old := serving(t, newSite(t), 93)
@@ -348,9 +351,9 @@ func storm(t *testing.T, w *watch, two []*pod, random *rand.Rand, times int, sum
 type summary struct {
 	mu    sync.Mutex
 	times map[string][]time.Duration
-	late  int // takeovers that took longer than they may
-	kept  int // faults after which the other pod did not serve, as it has to be
-	not   int // and after which it did. On a machine that is busy with other things a pod may lose such a short lease
+	late  int // number of takeovers that took longer than permitted
+	kept  int // number of faults after which the other pod did not serve, as it must be
+	not   int // number of such faults after which it did serve; on a busy machine a pod may lose such a short lease
 }
 
 func (s *summary) keep(as bool) {
@@ -379,7 +382,7 @@ func (s *summary) add(name string, d, later time.Duration) (late bool) {
 
 // logged counts how often the log of a pod contains a text.
 func (p *pod) logged(words string) int {
-	log, _ := os.ReadFile(p.dir + "/log") // start has made the file
+	log, _ := os.ReadFile(p.dir + "/log") // start has made the file, so it exists
 	return strings.Count(string(log), words)
 }
 
@@ -441,7 +444,7 @@ func commands() map[int]string {
 
 // parentOf returns the parent of a process (proc_pid_stat(5)).
 func parentOf(pid int) int {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // it may have ended
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // the process may have ended
 	_, rest, _ := strings.Cut(string(text), ") ")
 	if words := strings.Fields(rest); len(words) > 1 {
 		parent, _ := strconv.Atoi(words[1])

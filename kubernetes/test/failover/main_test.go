@@ -88,9 +88,9 @@ func becomeInit(hinit string) error {
 type site struct {
 	*cluster.Cluster
 	dir         string // everybody may look into it
-	credentials string // as a pod has them
+	credentials string // directory with the files that a pod has
 	programs    string
-	gateway     string          // this program, where the agents' user may execute it
+	gateway     string          // this program, at a place where the agents' user may execute it
 	ctx         context.Context //nolint:containedctx // of the test
 }
 
@@ -285,6 +285,6 @@ func (p *pod) start(t *testing.T) {
 
 // end kills everything in the pod's container.
 func (p *pod) end() {
-	_ = p.cmd.Process.Kill() // it may have ended
+	_ = p.cmd.Process.Kill() // the process may have ended
 	_ = p.cmd.Wait()
 }

@@ -15,8 +15,8 @@ type watch struct {
 	done    sync.WaitGroup
 
 	mu    sync.Mutex
-	alive map[string]int // processes, by mark
-	two   map[string]int // samples in which both of a pair had one, by the mark without its last digit
+	alive map[string]int // number of gateway processes, by mark
+	two   map[string]int // number of samples in which both pods of a pair had one, by the mark without its last digit
 }
 
 func newWatch() *watch {
@@ -69,14 +69,14 @@ func (w *watch) gateway(p *pod) int {
 	return w.alive[p.mark()]
 }
 
-// twos returns in how many samples two gateways of the pair were running.
+// twos returns in how many samples both gateways of the pair were running.
 func (w *watch) twos(p *pod) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.two[p.mark()[:len(p.mark())-1]]
 }
 
-// await waits until a pod has a gateway that is not the one of the pod not. It returns that pod, and when its gateway was first
+// await waits until a pod other than `not` has a gateway. It returns that pod and the time when its gateway was first
 // seen.
 func (w *watch) await(two []*pod, not *pod) (*pod, time.Time, error) {
 	for end := time.Now().Add(patience); time.Now().Before(end); <-time.After(sample / 2) {
