@@ -67,8 +67,8 @@ func (b *bench) startController(t *testing.T, extended bool) {
 	}()
 }
 
-// TestASandboxOfTheClustersKind: where agent-sandbox is installed, the docker command makes Sandboxes. They are suspended when
-// idle, come back, and expire when no service looks after them.
+// TestASandboxOfTheClustersKind checks that the docker command makes Sandboxes where agent-sandbox is installed. They
+// must be suspended when idle, come back, and expire when no service looks after them.
 func TestASandboxOfTheClustersKind(t *testing.T) {
 	b := withServer(t)
 	b.startController(t, false)
@@ -152,9 +152,9 @@ func (b *bench) conditions(name, want string) {
 	})
 }
 
-// TestTheExampleOfAgentSandboxRunsOurImage uses the Sandbox of agent-sandbox's example for this agent, with its claim and
-// Service. It also checks two facts about the imitated controller: a pod goes before Suspended is true, and the annotation finds
-// a pod of another name.
+// TestTheExampleOfAgentSandboxRunsOurImage checks that the Sandbox of agent-sandbox's example runs this agent, with its
+// claim and Service. It also checks two facts about the imitated controller: a pod ends before Suspended is true, and
+// the annotation finds a pod of another name.
 func TestTheExampleOfAgentSandboxRunsOurImage(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, "example")

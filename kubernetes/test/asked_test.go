@@ -24,7 +24,7 @@ import (
 // asking asks gateways for their health again and again, each at its own port, from inside of their pods.
 type asking struct {
 	cluster *cluster.Cluster
-	ports   map[string]int // by profile
+	ports   map[string]int // port of each profile's gateway
 	stop    chan struct{}
 	done    sync.WaitGroup
 
@@ -32,7 +32,7 @@ type asking struct {
 	silent  map[string]time.Duration // the time without an answer, by profile
 	mute    map[string]time.Duration // the longest time without an answer and without a status that says why, by profile
 	since   map[string]time.Time     // since when a profile is mute
-	reasons map[string]int           // what statuses said when a gateway gave no answer, with how often
+	reasons map[string]int           // reasons in statuses while a gateway gave no answer, with their numbers
 }
 
 const askEvery = 500 * time.Millisecond
@@ -59,7 +59,8 @@ func askGateways(c *cluster.Cluster, ports map[string]int) *asking {
 	return a
 }
 
-// end stops asking. It returns the longest time for which a profile neither answered nor had a status that says why not.
+// end stops asking. It returns the longest time for which a profile neither answered nor had a status with the reason,
+// and the profile.
 func (a *asking) end() (longest time.Duration, who string) {
 	close(a.stop)
 	a.done.Wait()

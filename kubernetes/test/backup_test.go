@@ -36,8 +36,8 @@ func (b *bench) hooks() (pre, post []string) {
 	return resource.Pre[0].Exec.Command, resource.Post[0].Exec.Command
 }
 
-// TestABackupIsOfAVolumeAtRest runs the hooks of the page, copies the volume twice between them, and starts another pod on a
-// copy.
+// TestABackupIsOfAVolumeAtRest checks the hooks on the page: it copies the volume twice between them, and another pod
+// must start on a copy.
 func TestABackupIsOfAVolumeAtRest(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, "backup")

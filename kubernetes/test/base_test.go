@@ -20,8 +20,8 @@ const (
 	maxGap = time.Minute
 )
 
-// TestTheServerTakesTheManifests lets the API server check the base and each component, with its defaults and admission. It needs
-// no node.
+// TestTheServerTakesTheManifests checks that the API server accepts the base and each component, with its defaults and
+// admission. It needs no node.
 func TestTheServerTakesTheManifests(t *testing.T) {
 	b := withServer(t)
 	b.ns = inManifests
@@ -69,7 +69,8 @@ func (b *bench) kustomization(component string, more ...string) string {
 	return dir
 }
 
-// TestApplyAndNothingElse runs the commands of the tutorial, and looks at everything that happens to the pod of the StatefulSet.
+// TestApplyAndNothingElse checks that the commands of the tutorial are enough, and examines all events of the
+// StatefulSet's pod.
 func TestApplyAndNothingElse(t *testing.T) {
 	b := withNode(t, inManifests)
 	volume := b.volumes(1, corev1.ReadWriteOnce)[0]

@@ -37,7 +37,8 @@ func (b *bench) unhealthy(pod string) (said string) {
 	return said
 }
 
-// TestASlowBootRestartsNoPod has a hook that takes longer than the liveness and readiness probes wait.
+// TestASlowBootRestartsNoPod checks that no probe restarts a pod whose boot hook takes longer than the liveness and
+// readiness probes wait.
 func TestASlowBootRestartsNoPod(t *testing.T) {
 	const hook, least = 9 * time.Second, 8 * time.Second
 	b := withNode(t, "slow")

@@ -32,7 +32,7 @@ type driver struct {
 	endpoint string
 
 	mu    sync.Mutex
-	flags []string // of all mounts so far
+	flags []string // flags of all mounts so far
 }
 
 // startDriver starts the driver of a node and registers it with the kubelet, until the test ends.
@@ -54,7 +54,7 @@ func (b *bench) startDriver() *driver {
 		}
 		server := grpc.NewServer()
 		register(server)
-		go func() { _ = server.Serve(l) }() // it ends with Stop
+		go func() { _ = server.Serve(l) }() // Serve ends with Stop
 		b.Cleanup(server.Stop)
 	}
 	b.until("the kubelet knows the driver", func() string {
@@ -113,10 +113,11 @@ func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolu
 	return &csi.NodeUnpublishVolumeResponse{}, os.RemoveAll(r.GetTargetPath())
 }
 
-// TestAVolumeOfADriver has a root-owned volume of a CSI driver, mounted noexec: the kubelet gives it to the pod's group.
+// TestAVolumeOfADriver checks a root-owned volume of a CSI driver that is mounted noexec. The kubelet gives it to the
+// pod's group.
 func TestAVolumeOfADriver(t *testing.T) {
 	cluster.InFull(t)
-	d := withServer(t).startDriver() // it lives longer than the pod
+	d := withServer(t).startDriver() // the driver lives longer than the pod
 	b := withNode(t, "driver")
 	b.volumes(0, corev1.ReadWriteOnce)
 	dir, err := os.MkdirTemp("/run/volumes", "driver-") //nolint:usetesting // on a file system of the cluster

@@ -76,8 +76,8 @@ func (b *bench) grace(pod string) time.Duration {
 	return time.Duration(*spec.TerminationGracePeriodSeconds) * time.Second
 }
 
-// TestADeletedPodWaitsForAnswers deletes a pod whose gateway works on an answer, and another one whose gateway never ends by
-// itself.
+// TestADeletedPodWaitsForAnswers checks that a deleted pod waits for a gateway that works on an answer, but not for one
+// that never ends.
 func TestADeletedPodWaitsForAnswers(t *testing.T) {
 	b := withNode(t, "answers")
 	b.volumes(2, corev1.ReadWriteOnce)

@@ -69,7 +69,7 @@ func withFleet(t *testing.T, hosts int) (b *bench, dir string) {
 	return b, dir
 }
 
-// TestTheFirstFleet runs the commands of the tutorial.
+// TestTheFirstFleet checks the commands of the tutorial.
 func TestTheFirstFleet(t *testing.T) {
 	b, dir := withFleet(t, 3)
 	text, err := os.ReadFile(firstFleet)
@@ -115,7 +115,7 @@ func TestTheFirstFleet(t *testing.T) {
 
 // mostMemory returns the peak memory of a process, in MB (proc_pid_status(5)).
 func mostMemory(pid int) int {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // it may have ended
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // the process may have ended
 	_, rest, _ := strings.Cut(string(text), "VmHWM:")
 	kb := 0
 	_, _ = fmt.Sscan(rest, &kb)
@@ -202,7 +202,7 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 		}
 		mute, who := a.end()
 		t.Logf("%s: %d questions; without an answer the statuses said %v; no profile was silent without a reason for longer than %.1f s", step.name, a.asked, a.reasons, mute.Seconds())
-		if mute > 10*time.Second { // by then the status says that the host is lost
+		if mute > 10*time.Second { // by then the status must say that the host is lost
 			t.Errorf("%s: %s neither answers nor says why for %.1f s", step.name, who, mute.Seconds())
 		}
 		for _, name := range names {
@@ -225,8 +225,8 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 	t.Log("seconds without an answer in all: " + seconds(silent))
 }
 
-// TestAPodBecomesAPoolAndComesBack imports the profiles of a pod outside of the fleet, and exports one again. The gateway runs on
-// one side at a time, with its files.
+// TestAPodBecomesAPoolAndComesBack imports the profiles of a pod outside of the fleet, and exports one again. The
+// gateway must run on one side at a time, with its files.
 func TestAPodBecomesAPoolAndComesBack(t *testing.T) {
 	cluster.InFull(t)
 	b, dir := withFleet(t, 2)
@@ -260,7 +260,8 @@ func TestAPodBecomesAPoolAndComesBack(t *testing.T) {
 	b.until("the object gone", func() string { return b.try("get", "agentprofiles", "coder", "--ignore-not-found").out })
 }
 
-// TestAHostIsReachedByItsPoolAloneAndMovesProfiles enforces the NetworkPolicy of a pool on a node with two hosts.
+// TestAHostIsReachedByItsPoolAloneAndMovesProfiles checks that moves work while the NetworkPolicy of a pool is
+// enforced, and that other pods can't reach a host.
 func TestAHostIsReachedByItsPoolAloneAndMovesProfiles(t *testing.T) {
 	cluster.InFull(t)
 	server := withServer(t)

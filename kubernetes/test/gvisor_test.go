@@ -9,7 +9,8 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestASandboxHasGvisorsKernel: with a RuntimeClass of gVisor, commands run on gVisor's kernel, and the rules of sandboxes hold there.
+// TestASandboxHasGvisorsKernel checks that commands run on gVisor's kernel if its RuntimeClass is set, and that the
+// rules of sandboxes hold there.
 func TestASandboxHasGvisorsKernel(t *testing.T) {
 	cluster.InFull(t)
 	b := withServer(t)

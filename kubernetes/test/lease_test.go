@@ -11,7 +11,8 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestAStandbyTakesOverByALease applies the component standby: two restricted pods on two nodes, and a Lease that decides.
+// TestAStandbyTakesOverByALease checks the component standby: two restricted pods on two nodes, and a Lease that
+// decides which of them serves.
 func TestAStandbyTakesOverByALease(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, inManifests)

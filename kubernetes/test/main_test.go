@@ -112,7 +112,7 @@ type bench struct {
 // result is how a command ended.
 type result struct {
 	words []string
-	out   string // both streams
+	out   string // text of both streams
 	code  int
 }
 

@@ -138,8 +138,8 @@ func (b *bench) comesBack(pod string) *corev1.ContainerStateTerminated {
 	return lastEnd(b.pod(pod))
 }
 
-// TestAPodWithLimits has pods with limits of memory and processors. hinit knows them, and tells that a gateway was killed for memory. The
-// kubelet restarts a container whose PID 1 is killed, and another one whose PID 1 is stopped.
+// TestAPodWithLimits checks pods with limits of memory and processors. hinit must know them, and report a gateway that
+// was killed for memory. The kubelet must restart a container whose PID 1 is killed, and one whose PID 1 is stopped.
 func TestAPodWithLimits(t *testing.T) {
 	b := withNode(t, "limits")
 	b.volumes(2, corev1.ReadWriteOnce)
@@ -147,7 +147,7 @@ func TestAPodWithLimits(t *testing.T) {
 		b.singleWith(map[string]any{"memory.limit": "256Mi", "cpu.limit": "1", "drainSeconds": 0, "stopSeconds": 5}, name, func(s *corev1.PodSpec) {
 			s.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("64Mi")}
 			s.Containers[0].LivenessProbe.FailureThreshold = 2
-			if name == "one" { // of class Guaranteed: the kernel spares PID 1 also while an ended process still gives its memory back
+			if name == "one" { // class Guaranteed: the kernel spares PID 1, also while an ended process still releases its memory
 				s.Containers[0].Resources.Requests = s.Containers[0].Resources.Limits
 			}
 		})

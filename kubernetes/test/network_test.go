@@ -7,8 +7,8 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestASandboxReachesNoOtherPod lets sandboxes connect to the API server, to the agents and to each other, first without and then with a
-// program that enforces NetworkPolicies.
+// TestASandboxReachesNoOtherPod checks which connections of sandboxes to the API server, the agents and each other
+// work: first without and then with a program that enforces NetworkPolicies.
 func TestASandboxReachesNoOtherPod(t *testing.T) {
 	cluster.InFull(t)
 	b := withServer(t)

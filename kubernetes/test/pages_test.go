@@ -15,8 +15,8 @@ import (
 // manifest is a block with objects on a page.
 var manifest = regexp.MustCompile("(?s)```yaml\n(apiVersion: .*?)```")
 
-// TestTheServerTakesTheObjectsOfThePages has the API server judge every object in docs/, strictly, by the definitions of the projects that
-// they belong to.
+// TestTheServerTakesTheObjectsOfThePages checks that the API server accepts every object in docs/, strictly, by the
+// definitions of the projects that the objects belong to.
 func TestTheServerTakesTheObjectsOfThePages(t *testing.T) {
 	cluster.InFull(t)
 	b := withServer(t)

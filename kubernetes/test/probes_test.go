@@ -76,10 +76,10 @@ func (b *bench) inTrouble(name, want string) {
 	}
 }
 
-// TestNotReadyWhereNothingCanWork has pods that were Ready although no agent could write.
+// TestNotReadyWhereNothingCanWork checks that pods in which no agent can write are not Ready.
 func TestNotReadyWhereNothingCanWork(t *testing.T) {
 	b := withNode(t, "probes")
-	b.must("label", "--overwrite", "namespace", "probes", "pod-security.kubernetes.io/enforce=baseline") // for uid 0
+	b.must("label", "--overwrite", "namespace", "probes", "pod-security.kubernetes.io/enforce=baseline") // permits uid 0
 	b.volumes(3, corev1.ReadWriteOnce)
 	b.single("root-owned", func(s *corev1.PodSpec) { s.SecurityContext.FSGroup, s.SecurityContext.FSGroupChangePolicy = nil, nil })
 	b.single("read-only", func(s *corev1.PodSpec) { s.Containers[0].VolumeMounts[0].ReadOnly = true })
@@ -93,8 +93,8 @@ func TestNotReadyWhereNothingCanWork(t *testing.T) {
 	}
 }
 
-// TestAGatewayInTroubleRestartsNoPod has a gateway that crashes at once and one that does not answer, first beside one that
-// works, then without.
+// TestAGatewayInTroubleRestartsNoPod checks that a gateway that crashes at once, or does not answer, restarts no pod.
+// It does so beside a working gateway, and without one.
 func TestAGatewayInTroubleRestartsNoPod(t *testing.T) {
 	b := withNode(t, "trouble")
 	volume := b.volumes(1, corev1.ReadWriteOnce)[0]
@@ -142,7 +142,7 @@ func TestAGatewayInTroubleRestartsNoPod(t *testing.T) {
 	})
 }
 
-// TestPodsOfOtherShapes has pods that hinit refused, or that another rule of a cluster requires.
+// TestPodsOfOtherShapes checks pods with unusual settings, which the rules of a cluster may require.
 func TestPodsOfOtherShapes(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, "shapes")
@@ -167,7 +167,7 @@ func TestPodsOfOtherShapes(t *testing.T) {
 		for _, m := range s.Containers[0].VolumeMounts {
 			m.Name = strings.Replace(m.Name, "data", "tmp", 1)
 			if m.MountPath == "/run" {
-				m.SubPath = "other" // a /run of its own
+				m.SubPath = "other" // /run of this container alone
 			}
 			if m.MountPath == "/opt/data" {
 				m.SubPath = "data"

@@ -17,8 +17,8 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestRootInsideIsAnotherUserOutside: where pods get user namespaces, commands may be root. Outside, they are users that only
-// this pod has, which can access neither the node's files nor the agents'.
+// TestRootInsideIsAnotherUserOutside checks that commands may be root where pods get user namespaces. Outside they must
+// be users of this pod alone, who can access neither the node's files nor the agents'.
 func TestRootInsideIsAnotherUserOutside(t *testing.T) {
 	cluster.InFull(t)
 	b := withServer(t)
@@ -28,7 +28,7 @@ func TestRootInsideIsAnotherUserOutside(t *testing.T) {
 	b.runtimeClass(cluster.MappedRuntime)
 	a := withSandboxes(t, "HINIT_SANDBOX_ROOT=private", "HINIT_SANDBOX_KUBERNETES_RUNTIME="+cluster.MappedRuntime)
 	a.must("label", "--overwrite", "namespace", inManifests, "pod-security.kubernetes.io/enforce=baseline")
-	own := a.volumes(2, corev1.ReadWriteOnce) // of the sandbox's own
+	own := a.volumes(2, corev1.ReadWriteOnce) // volumes of the sandbox alone
 	id := a.made(a.run("hermes-0000000f"))
 	if r := a.sh(id, "id -u; echo root > file; stat -c %u file; mkdir /etc/mine && chown 1000 /etc/mine && stat -c %u /etc/mine"); r.out != "0\n0\n1000\n" {
 		t.Error(r)

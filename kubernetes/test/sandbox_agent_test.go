@@ -43,8 +43,8 @@ func (a *agentPod) terminal(turns ...map[string]any) (out []answer) {
 
 func command(text string) map[string]any { return map[string]any{"command": text} }
 
-// TestTheAgentsTerminalToolRunsInPods: the agent makes its container, runs commands and finds the container again by its usual
-// docker calls, and does not notice the cluster.
+// TestTheAgentsTerminalToolRunsInPods checks that the agent's usual docker calls work on a cluster: it makes its
+// container, runs commands and finds the container again.
 func TestTheAgentsTerminalToolRunsInPods(t *testing.T) {
 	cluster.InFull(t)
 	bash, err := os.ReadFile(filepath.Join("../../dist/linux-"+runtime.GOARCH, "bash"))

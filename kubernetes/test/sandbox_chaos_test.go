@@ -17,8 +17,8 @@ import (
 
 var span = flag.Duration("span", 40*time.Second, "how long the chaos of sandboxes goes on")
 
-// worker runs commands in a sandbox as the agent does, in the agents' pod, and writes down how each ended: its number, exit code
-// and output. Its arguments are its name, the name of its sandbox, and the task.
+// worker is a script that runs commands in a sandbox as the agent does, in the agents' pod. It records the number, exit
+// code and output of each. Its arguments are its name, the name of its sandbox, and the task.
 const worker = `#!/bin/sh
 name=$1 box=$2 dir=/opt/data/chaos; d=/opt/hinit/docker
 mkdir -p $dir
@@ -58,8 +58,8 @@ echo over >> $dir/$name.log
 // account counts the commands of a worker by what became of them.
 type account struct{ done, lost, notBegun, cut int }
 
-// settle compares what the worker was told with what its commands did. Each command must be in one of four classes; anything else
-// is a fault of hinit.
+// settle compares the answers that the worker got with what its commands did. Each command must be in one of four
+// classes; anything else is a fault of hinit.
 func (a *agentPod) settle(name string) account {
 	a.t.Helper()
 	var sum account
@@ -80,14 +80,14 @@ func (a *agentPod) settle(name string) account {
 		n := words[0]
 		switch {
 		case n == "over":
-			if open != "" { // its worker was killed, and the next one had nothing left to do
+			if open != "" { // the worker was killed, and the next one had nothing left to do
 				sum.cut++
 				most[open]++
 			}
 		case len(words) < 2:
 			a.t.Errorf("%s wrote %q", name, line)
 		case words[1] == "begin":
-			if open != "" { // its worker was killed
+			if open != "" { // the worker was killed
 				sum.cut++
 				most[open]++
 			}
@@ -141,8 +141,8 @@ func around(text, n string) string {
 	return strings.Join(lines[max(0, min(first, last)-4):min(len(lines), last+5)], "\n")
 }
 
-// TestEveryCommandIsAccountedFor lets two workers run commands while pods, programs and the API server are killed. It runs once
-// with pods and once with Sandboxes.
+// TestEveryCommandIsAccountedFor checks that the result of every command is known, while pods, programs and the API
+// server are killed. It runs once with pods and once with Sandboxes.
 func TestEveryCommandIsAccountedFor(t *testing.T) {
 	cluster.InFull(t)
 	t.Run("Pod", func(t *testing.T) { withSandboxes(t).chaos(t) })
@@ -287,7 +287,7 @@ func (a *agentPod) killAgents() {
 		a.awaitReady("agents-0", old)
 	} else {
 		for _, pid := range inits() {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+			_ = syscall.Kill(pid, syscall.SIGKILL) // the process may have ended
 		}
 		a.until("the agents are back", func() string {
 			p := a.pod("agents-0")

@@ -50,8 +50,8 @@ func first(t *testing.T) {
 	}
 }
 
-// TestWhatBefallsASandboxIsSaidInWords causes each fault while a command runs. The command is not run again, and the answer
-// describes the fault.
+// TestWhatBefallsASandboxIsSaidInWords causes each fault while a command runs. The command must not be run again, and
+// the answer must describe the fault.
 func TestWhatBefallsASandboxIsSaidInWords(t *testing.T) {
 	cluster.InFull(t)
 	a := withSandboxes(t)

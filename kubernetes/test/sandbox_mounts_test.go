@@ -14,8 +14,9 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestNoMountOfASandboxLeadsElsewhere changes what a mount's path leads to while sandboxes with this mount are made and started.
-// It also uses a link in one mount to redirect another mount to the helper in the container.
+// TestNoMountOfASandboxLeadsElsewhere changes the target of a mount's path while sandboxes with this mount are made and
+// started. It also uses a link in one mount to redirect another mount to the helper in the container. No sandbox may
+// get another directory.
 func TestNoMountOfASandboxLeadsElsewhere(t *testing.T) {
 	cluster.InFull(t)
 	a := withSandboxes(t)
@@ -56,7 +57,7 @@ func (a *agentPod) mountRace(t *testing.T) {
 	for i := range 8 {
 		name := fmt.Sprintf("hermes-0000003%d", i)
 		running, looked := make(chan struct{}), make(chan struct{})
-		go func() { // read what is mounted before it was checked
+		go func() { // reads the mounted files before the mount was checked
 			defer close(looked)
 			for {
 				if r := a.sh(name, look); strings.Contains(r.out, "secret") {

@@ -38,8 +38,8 @@ func (a *agentPod) victim(number int, like *corev1.Pod, change func(labels map[s
 	return id
 }
 
-// TestAnAgentReachesNoSandboxOfAnother: for an agent, the sandboxes of other profiles, users and installations do not exist, and
-// neither do pods that are no sandboxes.
+// TestAnAgentReachesNoSandboxOfAnother checks that sandboxes of other profiles, users and installations don't exist for
+// an agent, nor do pods that are no sandboxes.
 func TestAnAgentReachesNoSandboxOfAnother(t *testing.T) {
 	cluster.InFull(t)
 	a := withSandboxes(t)
@@ -89,6 +89,7 @@ func TestAnAgentReachesNoSandboxOfAnother(t *testing.T) {
 	}
 }
 
-// identities returns of each pod its uid, how often it was restarted, and whether it is being deleted.
+// identities is a template that prints the uid of each pod, how often it was restarted, and whether it is being
+// deleted.
 const identities = `jsonpath={range .items[*]}{.metadata.uid} {.status.phase} ` +
 	`{.status.containerStatuses[0].restartCount} {.metadata.deletionTimestamp}{"\n"}{end}`

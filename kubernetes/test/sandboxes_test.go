@@ -162,7 +162,7 @@ const (
 	inside   = "/proc/self/exe\x00serve\x00"
 )
 
-// TestTheAgentsDockerRunsInPods: create, exec, reuse, stop, start and remove, with the files of the agent.
+// TestTheAgentsDockerRunsInPods checks create, exec, reuse, stop, start and remove, with the files of the agent.
 func TestTheAgentsDockerRunsInPods(t *testing.T) {
 	a := withSandboxes(t)
 	began := time.Now()
@@ -220,8 +220,8 @@ func TestTheAgentsDockerRunsInPods(t *testing.T) {
 	t.Log(a.must("logs", "agents-0", "-c", "sandboxes"))
 }
 
-// TestTheCommandLineOfSandboxes runs hinit sandbox on a cluster: a session keeps its state, jobs run in the background, and files
-// are copied both ways.
+// TestTheCommandLineOfSandboxes checks hinit sandbox on a cluster: a session keeps its state, jobs run in the
+// background, and files are copied both ways.
 func TestTheCommandLineOfSandboxes(t *testing.T) {
 	cluster.InFull(t)
 	a := withSandboxes(t, "TERMINAL_DOCKER_IMAGE=hinit-demo", "TERMINAL_CONTAINER_MEMORY=128")

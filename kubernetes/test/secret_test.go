@@ -50,7 +50,8 @@ func hasVariable(name, value string) func() string {
 	}
 }
 
-// TestASecretIsVariablesOfTheGateways gives a gateway the keys of a Secret as the page says, changes the Secret, and waits for the restart.
+// TestASecretIsVariablesOfTheGateways checks that a gateway gets the keys of a Secret as the page says, and is
+// restarted when the Secret changes.
 func TestASecretIsVariablesOfTheGateways(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, "secret")
@@ -72,7 +73,8 @@ func TestASecretIsVariablesOfTheGateways(t *testing.T) {
 	}
 }
 
-// TestAFileIsAVariableOfTheGateways tests Docker's convention for secrets in files, and a variable whose file is missing.
+// TestAFileIsAVariableOfTheGateways checks Docker's convention for secrets in files, and a variable whose file is
+// missing.
 func TestAFileIsAVariableOfTheGateways(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, "secret-file")

@@ -11,8 +11,9 @@ import (
 	"hinit/kubernetes/internal/pool"
 )
 
-// TestAProfileGetsAPodOfItsOwnOnTheCluster moves a profile into a pod of its own and back, with real pods, which first a
-// StatefulSet makes and then a Sandbox on the same volume. The gateway never runs twice, and its files move along.
+// TestAProfileGetsAPodOfItsOwnOnTheCluster moves a profile into a pod of its own and back, with real pods, which first
+// a StatefulSet makes and then a Sandbox on the same volume. The gateway must never run twice, and its files must move
+// along.
 func TestAProfileGetsAPodOfItsOwnOnTheCluster(t *testing.T) {
 	cluster.InFull(t)
 	b, dir := withFleet(t, 2)

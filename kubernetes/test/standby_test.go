@@ -12,8 +12,8 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestAStandbyTakesOver applies the component standby-without-lease, with two pods on two nodes and one volume, and ends the pod
-// that serves in three ways.
+// TestAStandbyTakesOver checks the component standby-without-lease, with two pods on two nodes and one volume. It ends
+// the pod that serves in three ways, and the other must take over.
 func TestAStandbyTakesOver(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, inManifests)
@@ -76,7 +76,7 @@ func TestAStandbyTakesOver(t *testing.T) {
 	}
 }
 
-// TestADrainedNode moves the pod to the other node.
+// TestADrainedNode checks that the pod moves to the other node when its node is drained.
 func TestADrainedNode(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, inManifests)
@@ -95,7 +95,8 @@ func TestADrainedNode(t *testing.T) {
 	}
 }
 
-// TestALostKubelet kills the kubelet, and the container runs on. The same pod continues when the kubelet is back.
+// TestALostKubelet checks that a container runs on when the kubelet is killed, and that the same pod continues when the
+// kubelet is back.
 func TestALostKubelet(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, "lost")

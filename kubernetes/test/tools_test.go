@@ -29,7 +29,7 @@ func (b *bench) initOf(pod string) int {
 	return 0
 }
 
-// TestKubectlInAPod types what people type at a pod: logs, exec, cp, debug and port-forward.
+// TestKubectlInAPod checks the commands that people use on a pod: logs, exec, cp, debug and port-forward.
 func TestKubectlInAPod(t *testing.T) {
 	b := withNode(t, "tools")
 	volume := b.volumes(1, corev1.ReadWriteOnce)[0]
@@ -112,7 +112,7 @@ func (b *bench) forwarded(pod string, port int, do func(url string)) {
 	do("http://" + found + "/")
 }
 
-// TestTheLastWords looks at the termination message of a pod that ends by itself.
+// TestTheLastWords checks the termination message of a pod that ends by itself.
 func TestTheLastWords(t *testing.T) {
 	b := withNode(t, "words")
 	b.volumes(1, corev1.ReadWriteOnce)

@@ -113,7 +113,7 @@ func TestTheTutorial(t *testing.T) {
 // commands are commands that are run in the agents' sandbox all the time while their pod moves.
 type commands struct {
 	stop, stopped chan struct{}
-	answers       map[int]string // what was said to each, by number
+	answers       map[int]string // answers to the commands, by number
 }
 
 // sendCommands starts to run commands, one after the other. Each writes on the volume that it ran.
@@ -134,8 +134,8 @@ func (b *bench) sendCommands() *commands {
 	return c
 }
 
-// end stops sending, and compares the answers with what ran. A command without an answer was cut off: its caller ended with the
-// pod.
+// end stops sending, and compares the answers with the commands that ran. A command without an answer was cut off: its
+// caller ended with the pod.
 func (c *commands) end(b *bench) string {
 	b.Helper()
 	close(c.stop)

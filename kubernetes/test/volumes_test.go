@@ -9,8 +9,8 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestAVolumeThatExecutesNothing has a volume that is mounted noexec, nosuid and nodev, as the storage classes of many clusters
-// do.
+// TestAVolumeThatExecutesNothing checks a volume that is mounted noexec, nosuid and nodev, as by the storage classes of
+// many clusters.
 func TestAVolumeThatExecutesNothing(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, "noexec")
@@ -18,11 +18,11 @@ func TestAVolumeThatExecutesNothing(t *testing.T) {
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }) // it ends with the namespace anyway
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }) // the mount ends with the namespace anyway
 	b.works(func(*corev1.PodSpec) {})
 }
 
-// TestAPartOfAVolume has the data directory in a subPath, which the kubelet makes.
+// TestAPartOfAVolume checks a data directory in a subPath, which the kubelet makes.
 func TestAPartOfAVolume(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, "part")

@@ -184,8 +184,8 @@ func (a *agentPod) runWithoutFiles(name string, more ...string) result {
 	return a.docker(append(append(words, more...), "hinit-demo", "sleep", "infinity")...)
 }
 
-// TestAClaimTakesASandboxThatWaits: a call without files of the agents gets a Sandbox from a warm pool, which then behaves like
-// one that was made for the call.
+// TestAClaimTakesASandboxThatWaits checks that a call without files of the agents gets a Sandbox from a warm pool. It
+// must behave like a Sandbox that was made for the call.
 func TestAClaimTakesASandboxThatWaits(t *testing.T) {
 	cluster.InFull(t)
 	b := withServer(t)

@@ -48,7 +48,7 @@ func processes() map[int]string {
 	out := map[int]string{}
 	names, _ := filepath.Glob("/proc/[0-9]*") // the pattern is right
 	for _, name := range names {
-		pid, _ := strconv.Atoi(filepath.Base(name)) // it has digits only
+		pid, _ := strconv.Atoi(filepath.Base(name)) // the name has only digits
 		if command, err := os.ReadFile(name + "/cmdline"); err == nil && len(command) > 0 {
 			out[pid] = string(command)
 		}
@@ -127,7 +127,7 @@ func (w *watch) end() (gap time.Duration, most int) {
 
 // parentOf returns the parent of a process (proc_pid_stat(5)).
 func parentOf(pid int) int {
-	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat") // it may have ended
+	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat") // the process may have ended
 	_, rest, _ := strings.Cut(string(text), ") ")
 	if words := strings.Fields(rest); len(words) > 1 {
 		parent, _ := strconv.Atoi(words[1])
