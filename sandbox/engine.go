@@ -209,5 +209,5 @@ type ExecSpec struct {
 	Stdin bool
 }
 
-// Size is the size of a terminal.
-type Size = mux.TerminalSize
+// TerminalSize is the size of a terminal.
+type TerminalSize = mux.TerminalSize

@@ -112,12 +112,12 @@ func TestRealExec(t *testing.T) {
 	})
 	t.Run("terminal", func(t *testing.T) {
 		var out syncBuffer
-		sizes := make(chan Size, 1)
+		sizes := make(chan TerminalSize, 1)
 		r, w := io.Pipe()
 		done := make(chan Result, 1)
 		go func() {
 			res, err := s.Exec(context.Background(), Request{
-				Argv: []string{"sh"}, TTY: true, Size: Size{Columns: 80, Rows: 24}, Resizes: sizes, Stdin: r, Stdout: &out,
+				Argv: []string{"sh"}, TTY: true, Size: TerminalSize{Columns: 80, Rows: 24}, Resizes: sizes, Stdin: r, Stdout: &out,
 			})
 			if err != nil {
 				t.Error(err)
@@ -137,7 +137,7 @@ func TestRealExec(t *testing.T) {
 			})
 		}
 		say("stty size; tty", "24 80")
-		sizes <- Size{Columns: 132, Rows: 43}
+		sizes <- TerminalSize{Columns: 132, Rows: 43}
 		say("until [ \"$(stty size)\" = '43 132' ]; do :; done; echo new''size", "newsize")
 		say("sleep 98761", "sleep 98761")
 		eventually(t, func() error {

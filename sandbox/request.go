@@ -27,8 +27,8 @@ type Request struct {
 	Stderr io.Writer // nil merges standard error into Stdout, in the order of the writes
 
 	TTY     bool // use a terminal for all streams; Stderr is not used
-	Size    Size
-	Resizes <-chan Size // later sizes of the terminal; may be nil
+	Size    TerminalSize
+	Resizes <-chan TerminalSize // later sizes of the terminal; may be nil
 
 	Timeout    time.Duration // 0 for Options.Timeout; negative for no limit
 	Grace      time.Duration // time from SIGTERM to SIGKILL after the time limit or a cancellation; 0 is two seconds
@@ -71,18 +71,18 @@ func Assignments(env map[string]string) []string {
 type Streams struct {
 	In       io.Reader // nil for no input
 	Out, Err io.Writer
-	Resizes  <-chan Size
+	Resizes  <-chan TerminalSize
 }
 
 // NewestSize returns a function that sends a size to sizes, a channel with a buffer for one. If the buffer still has an older
 // size, the function replaces it. Only one goroutine may call the function.
-func NewestSize(sizes chan Size) func(columns, rows uint16) {
+func NewestSize(sizes chan TerminalSize) func(columns, rows uint16) {
 	return func(columns, rows uint16) {
 		select {
 		case <-sizes:
 		default:
 		}
-		sizes <- Size{Columns: columns, Rows: rows}
+		sizes <- TerminalSize{Columns: columns, Rows: rows}
 	}
 }
 

@@ -27,7 +27,7 @@ func runForward(ctx context.Context, c *cmdline.Call) int {
 	to := c.Flags.String("to", c.Variable("HINIT_FORWARD_TO", ""), "where to, `URL` (HINIT_FORWARD_TO)")
 	state := c.Flags.String("state", stateFile(c.Env, "."), "`FILE` of what has been sent (HINIT_FORWARD_STATE; .hinit-forward.json in the data directory)")
 	mask := c.Flags.Bool("mask", true, "hide secrets of known shapes; --mask=false sends lines as they are")
-	var except cmdline.List
+	var except cmdline.ListFlag
 	c.Flags.Var(&except, "except", "services whose logs are not sent, `NAME`; "+config.ForwardName+" never is")
 	if _, code, ok := c.Parse(0, 0); !ok {
 		return code

@@ -108,7 +108,7 @@ func (h *source) needToken() error {
 	if h.Reach() != nil && h.Socket() == "" {
 		return nil
 	}
-	list, err := cmdline.ReadIsolated(h.Socket())
+	list, err := cmdline.ReadIsolatedFile(h.Socket())
 	switch {
 	case err != nil:
 		return fmt.Errorf("isolated profiles may be able to read the logs of others on it, and there is no token: %w; or %s", err, tokenAdvice)

@@ -35,7 +35,7 @@ token, unless --without-token says that everybody may read. HINIT_WEB=1 makes a 
 
 func serve(ctx context.Context, c *cmdline.Call) int {
 	const doing = "serve the page"
-	var listen, hosts cmdline.List
+	var listen, hosts cmdline.ListFlag
 	c.Flags.Var(&listen, "listen", "`ADDRESS`: HOST:PORT or unix:PATH, several with commas (HINIT_WEB_LISTEN; "+defaultAddress+")")
 	c.Flags.Var(&hosts, "host", "`NAME` of this machine in requests without a token, besides localhost (HINIT_WEB_HOST)")
 	tokenFile := c.Flags.String("token-file", c.Variable("HINIT_WEB_TOKEN_FILE", ""), "`FILE` with the token (HINIT_WEB_TOKEN_FILE)")

@@ -131,14 +131,14 @@ func Flags(name string) *flag.FlagSet {
 	return flags
 }
 
-// List is a flag whose value is a list of words. The flag may be given several times, and commas or spaces separate words.
-type List []string
+// ListFlag is a flag whose value is a list of words. The flag may be given several times, and commas or spaces separate words.
+type ListFlag []string
 
 // String implements flag.Value.
-func (l *List) String() string { return strings.Join(*l, ",") }
+func (l *ListFlag) String() string { return strings.Join(*l, ",") }
 
 // Set implements flag.Value.
-func (l *List) Set(text string) error {
+func (l *ListFlag) Set(text string) error {
 	*l = append(*l, strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })...)
 	return nil
 }
@@ -349,10 +349,10 @@ func configuredSocket(env Env) string {
 	return file.Control.Socket
 }
 
-// ReadIsolated returns the content of [account.IsolatedFile] in the directory of a control socket, where the hinit with this socket
-// has written it. The result is "" if no profile is isolated. An abstract socket has no directory, so ReadIsolated returns an error
+// ReadIsolatedFile returns the content of [account.IsolatedFile] in the directory of a control socket, where the hinit with this socket
+// has written it. The result is "" if no profile is isolated. An abstract socket has no directory, so ReadIsolatedFile returns an error
 // for it. It may block on the disk.
-func ReadIsolated(socket string) (string, error) {
+func ReadIsolatedFile(socket string) (string, error) {
 	if !strings.HasPrefix(socket, "/") {
 		return "", fmt.Errorf("cannot list the isolated profiles: the control socket %q has no directory; mount a tmpfs on /run", socket)
 	}

@@ -13,17 +13,17 @@ import (
 func TestTheListOfIsolatedProfilesIsNeverInTheWorkingDirectory(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
-	if list, err := cmdline.ReadIsolated(dir + "/control.sock"); list != "" || err != nil {
+	if list, err := cmdline.ReadIsolatedFile(dir + "/control.sock"); list != "" || err != nil {
 		t.Errorf("without a list: %q, %v", list, err)
 	}
 	if err := os.WriteFile(account.IsolatedFile, []byte("coder\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := cmdline.ReadIsolated(dir + "/control.sock"); list != "coder\n" || err != nil {
+	if list, err := cmdline.ReadIsolatedFile(dir + "/control.sock"); list != "coder\n" || err != nil {
 		t.Errorf("%q, %v", list, err)
 	}
 	for _, socket := range []string{"@hinit", "", "control.sock"} {
-		if list, err := cmdline.ReadIsolated(socket); list != "" || err == nil {
+		if list, err := cmdline.ReadIsolatedFile(socket); list != "" || err == nil {
 			t.Errorf("beside %q: %q, %v", socket, list, err)
 		}
 	}

@@ -82,9 +82,9 @@ func ForTerminal(w io.Writer) (out io.Writer, end func()) {
 	return lines, func() { _, _ = w.Write(Lines(lines.rest)) } // the terminal may be gone
 }
 
-// JSON replaces some characters of a JSON document by \u sequences, because they could control a terminal: the characters that
+// EscapeJSON replaces some characters of a EscapeJSON document by \u sequences, because they could control a terminal: the characters that
 // [show.Line] escapes. The document keeps its meaning.
-func JSON(doc []byte) []byte {
+func EscapeJSON(doc []byte) []byte {
 	if !slices.ContainsFunc(doc, func(c byte) bool { return c >= 0x7f }) {
 		return doc
 	}
@@ -104,7 +104,7 @@ func JSON(doc []byte) []byte {
 	return out
 }
 
-// WriteJSON writes v as a JSON document, escaped by [JSON]. With a non-empty indent, each value is on its own line.
+// WriteJSON writes v as a JSON document, escaped by [EscapeJSON]. With a non-empty indent, each value is on its own line.
 func WriteJSON(w io.Writer, v any, indent string) error {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -113,7 +113,7 @@ func WriteJSON(w io.Writer, v any, indent string) error {
 	if err := e.Encode(v); err != nil {
 		return err
 	}
-	_, err := w.Write(JSON(b.Bytes()))
+	_, err := w.Write(EscapeJSON(b.Bytes()))
 	return err
 }
 

@@ -27,7 +27,7 @@ func TestAJSONDocumentHasNothingThatATerminalObeys(t *testing.T) {
 		`plain ü`: `"plain ü"`, "\u202e\u200b": `"\u202e\u200b"`, "e\u0301\u2800": `"e\u0301\u2800"`, "\U000e0001 \ufffd": `"\udb40\udc01 ` + "\ufffd" + `"`,
 	} {
 		before, _ := json.Marshal(text)
-		got := JSON(before)
+		got := EscapeJSON(before)
 		if string(got) != want {
 			t.Errorf("%q is %s, want %s", text, got, want)
 		}

@@ -27,7 +27,7 @@ type Call struct {
 	Args []string
 	Env  map[string]string // values of the variables that the command line names without a value (-e NAME)
 	TTY  bool              // standard input is a terminal, of size Size
-	Size sandbox.Size
+	Size sandbox.TerminalSize
 	sandbox.Streams
 }
 

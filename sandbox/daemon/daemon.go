@@ -46,9 +46,9 @@ type Request struct {
 	Stdin  bool              `json:"stdin,omitempty"` // the client sends standard input
 	// Name of the process that runs docker commands, usually the agent; the service finds it out itself if it sees the caller's
 	// processes.
-	Parent string       `json:"parent,omitempty"`
-	TTY    bool         `json:"tty,omitempty"` // standard input is a terminal of size Size
-	Size   sandbox.Size `json:"size,omitzero"`
+	Parent string               `json:"parent,omitempty"`
+	TTY    bool                 `json:"tty,omitempty"` // standard input is a terminal of size Size
+	Size   sandbox.TerminalSize `json:"size,omitzero"`
 }
 
 // Streams are the standard streams of a request, on both sides.
@@ -204,7 +204,7 @@ func (s *Server) catchPanic() {
 
 // requestStreams returns the streams of a request. gone is called when the client has closed the connection.
 func requestStreams(ch *mux.Channel, req Request, gone func()) Streams {
-	resizes := make(chan sandbox.Size, 1)
+	resizes := make(chan sandbox.TerminalSize, 1)
 	ch.Kill = func(time.Duration) { gone() }
 	ch.Resize = sandbox.NewestSize(resizes)
 	s := Streams{Out: ch.Output, Err: ch.Errors, Resizes: resizes}

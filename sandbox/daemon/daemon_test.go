@@ -315,10 +315,10 @@ func TestResizes(t *testing.T) {
 		fmt.Fprint(s.Out, req.Size, <-s.Resizes)
 		return 0
 	}})
-	resizes := make(chan sandbox.Size, 1)
-	resizes <- sandbox.Size{Columns: 3, Rows: 4}
+	resizes := make(chan sandbox.TerminalSize, 1)
+	resizes <- sandbox.TerminalSize{Columns: 3, Rows: 4}
 	var out bytes.Buffer
-	if _, err := dial(t, socket).Run(t.Context(), Request{TTY: true, Size: sandbox.Size{Columns: 1, Rows: 2}}, Streams{Out: &out, Err: io.Discard, Resizes: resizes}); err != nil {
+	if _, err := dial(t, socket).Run(t.Context(), Request{TTY: true, Size: sandbox.TerminalSize{Columns: 1, Rows: 2}}, Streams{Out: &out, Err: io.Discard, Resizes: resizes}); err != nil {
 		t.Fatal(err)
 	}
 	if out.String() != "{1 2} {3 4}" {

@@ -156,7 +156,7 @@ func (p Program) runOnTerminal(req daemon.Request, local daemon.Streams) int {
 	defer restore()
 	req.TTY = true
 	req.Size.Columns, req.Size.Rows = pty.Size(os.Stdin)
-	resizes := make(chan sandbox.Size, 1)
+	resizes := make(chan sandbox.TerminalSize, 1)
 	local.Resizes = resizes
 	defer pty.OnResize(os.Stdin, sandbox.NewestSize(resizes))()
 	return p.run(req, local)

@@ -203,10 +203,10 @@ type settings struct {
 // wordList is a flag with a list of words. If the flag is given again, it replaces the whole list.
 type wordList []string
 
-func (w *wordList) String() string { return (*cmdline.List)(w).String() }
+func (w *wordList) String() string { return (*cmdline.ListFlag)(w).String() }
 func (w *wordList) Set(text string) error {
 	*w = nil
-	return (*cmdline.List)(w).Set(text)
+	return (*cmdline.ListFlag)(w).Set(text)
 }
 
 // defineFlags defines the flags of `hinit sandbox serve`.

@@ -39,7 +39,7 @@ func bundleVerb(table func() []cli.Verb) cli.Verb {
 		Run: func(t *cli.Terminal, c *cli.Call) int {
 			file := c.Flags.String("o", "", "write this `FILE`, - for standard output (default hinit-bundle-DATE.tar.gz here)")
 			n := c.Flags.Int("n", bundleLines, "so many lines, `N`, of each log")
-			var hide cmdline.List
+			var hide cmdline.ListFlag
 			c.Flags.Var(&hide, "hide", "hide the value of this `VARIABLE` too; may be repeated")
 			if _, code, ok := c.Parse(t, 0, 0); !ok {
 				return code

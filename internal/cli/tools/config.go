@@ -72,7 +72,7 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 			if len(value) > valueWidth {
 				gap = "  " // a tab after a long value would move the next column in all rows
 			}
-			fmt.Fprintf(tw, "%s\t%s%s(%s)\n", show.Line(e.Key), cmdline.JSON(value), gap, show.Line(e.Origin))
+			fmt.Fprintf(tw, "%s\t%s%s(%s)\n", show.Line(e.Key), cmdline.EscapeJSON(value), gap, show.Line(e.Origin))
 		}
 		unwritten = tw.Flush()
 	})

@@ -255,7 +255,7 @@ func jsonLine(name string) func(line []byte) ([]byte, error) {
 	return func(line []byte) ([]byte, error) {
 		written, message, _ := reader.Split(line)
 		text, err := json.Marshal(logLine{written, name, string(message)})
-		return cmdline.JSON(text), err
+		return cmdline.EscapeJSON(text), err
 	}
 }
 

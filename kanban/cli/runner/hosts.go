@@ -177,7 +177,7 @@ func Isolated(lookup func(string) (string, bool)) func(profile string) (bool, er
 		var list string
 		cl, dialErr := cmdline.Dial(lookup)
 		if dialErr == nil {
-			list, dialErr = cmdline.ReadIsolated(cl.Socket())
+			list, dialErr = cmdline.ReadIsolatedFile(cl.Socket())
 		}
 		if dialErr != nil {
 			return false, fmt.Errorf("cannot tell whether profile %s is isolated: %w", profile, errors.Join(err, dialErr))

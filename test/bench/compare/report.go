@@ -150,7 +150,7 @@ func (b *bench) printTargets(w io.Writer) {
 	fmt.Fprintln(w, "\nTargets")
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, v := range b.verdicts() {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", v.measure, v.at, v.promise(), v.shown(), v.word())
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", v.measure, v.at, v.promise(), v.shown(), v.metOrGap())
 	}
 	for _, g := range b.costGrowth() {
 		fmt.Fprintf(t, "%s\tgrowth\tat most N^%g\tN^%.2f from %d to %d\t%s\n", g.measure, maxGrowth, g.exponent, g.from, g.to, word(g.exponent <= maxGrowth))
@@ -180,7 +180,7 @@ func word(met bool) string {
 	return "gap"
 }
 
-func (v verdict) word() string {
+func (v verdict) metOrGap() string {
 	if !v.known {
 		return "-"
 	}
