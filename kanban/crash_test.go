@@ -25,7 +25,7 @@ func TestLiveness(t *testing.T) {
 	if start := k.Start(pid); start == 0 || start < k.Start(os.Getpid()) {
 		t.Errorf("start %d", start)
 	}
-	end := k.End(t.Context(), pid, TerminateGrace) // a zombie now, because no process reaps it
+	end := k.End(t.Context(), pid, TerminateGrace) // the process is a zombie now, because no process reaps it
 	if !end.Attempted || !end.Terminated || end.Killed {
 		t.Errorf("%+v", end)
 	}
@@ -140,7 +140,7 @@ func TestCrashes(t *testing.T) {
 		b := newBoard(t)
 		id := b.ready("alpha")
 		b.tick()
-		for n, want := range []string{"spawned", "gave_up"} { // another attempt, or none
+		for n, want := range []string{"spawned", "gave_up"} { // the second pass starts another attempt, or gives up
 			b.exits(id, Exit{Code: 0, At: b.now})
 			same(t, "too early", b.tick().Crashed)
 			b.wantStatus(id, Running)

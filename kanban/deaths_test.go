@@ -288,7 +288,7 @@ func TestAdoption(t *testing.T) {
 		e.Boot = "another boot"
 		must(t, readLedger(b.paths.ledger()).add(e))
 		successor(b)
-		r := b.tick() // the pid is alive, but it means nothing here
+		r := b.tick() // the PID is alive, but was recorded in another boot, so it means nothing
 		same(t, "released", r.Released, id)
 		same(t, "crashed", r.Crashed)
 		if got := b.task(id); got.Status != Ready || got.ConsecutiveFailures != 0 {
@@ -306,7 +306,7 @@ func TestAdoption(t *testing.T) {
 			must(b.t, l.add(e))
 		}
 	}
-	t.Run("a recreated container has another host name", func(t *testing.T) { // as after compose up of a new image
+	t.Run("a recreated container has another host name", func(t *testing.T) { // as after "compose up" of a new image
 		for name, c := range map[string]struct {
 			volume string
 			want   Status

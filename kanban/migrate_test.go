@@ -151,7 +151,8 @@ func TestConcurrentMigration(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if err := s.migrate(t.Context()); err != nil { // without the lock that lets only one process at a time migrate
+				// migrates without the lock that lets only one process do so at a time
+				if err := s.migrate(t.Context()); err != nil {
 					t.Error(err)
 				}
 			})

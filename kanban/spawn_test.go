@@ -81,7 +81,7 @@ func TestSpawn(t *testing.T) {
 		p := ProfileDirs(dir)
 		for text, want := range map[string]string{
 			"platform_toolsets: {cli: [web, file]}\ntoolsets: [kanban]": "file kanban web",
-			"toolsets: [kanban]":            "", // for the gateway, not for a worker
+			"toolsets: [kanban]":            "", // applies to the gateway, not to a worker
 			"platform_toolsets: {cli: web}": "",
 			"platform_toolsets: {cli: [web]}\nmcp_servers: {a: {url: x}, b: {enabled: false}}":           "a kanban web",
 			"platform_toolsets: {cli: [web, b]}\nmcp_servers: {a: {url: x}, b: {url: y}}":                "b kanban web",

@@ -254,7 +254,7 @@ func TestShortFaultLosesNothing(t *testing.T) {
 	v.say("before")
 	v.inFile("before")
 	ballast := filepath.Join(disk, "ballast")
-	_ = os.WriteFile(ballast, make([]byte, size), 0o600) // as much as fits
+	_ = os.WriteFile(ballast, make([]byte, size), 0o600) // fills the disk as far as possible
 	var want []string
 	for i := range 300 {
 		want = append(want, fmt.Sprintf("line %d %s", i, strings.Repeat("s", 60)))
@@ -442,7 +442,7 @@ func TestLumberjackFence(t *testing.T) {
 			return err
 		}
 		if os.Geteuid() == 0 && !actor.Switches() {
-			return nil // root of this machine may do it
+			return nil // this process is root and can open any file
 		}
 		lj := newWriter()
 		lj.Filename = fmt.Sprintf("/proc/self/fd/%d", f.Fd())

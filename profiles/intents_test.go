@@ -175,7 +175,7 @@ func TestAnOrderThatTheVolumeHasAlreadyNeedsNoRecord(t *testing.T) {
 	full := errors.New("no space left on device")
 	order := func(want string) error {
 		writes := 0
-		in.CheckWrite = func() error { // the first call is before the record
+		in.CheckWrite = func() error { // the first call comes before the record
 			writes++
 			return map[bool]error{true: full}[writes > 1]
 		}

@@ -55,10 +55,10 @@ func TestManyEmptyDirectoriesHideNoProfile(t *testing.T) {
 	if len(got) != 2 || !strings.HasPrefix(got[0], "!") || got[1] != "zz=running" {
 		t.Errorf("events %q", got)
 	}
-	Write(t, s, "profiles/new/x", "") // is found, although there are too many
+	Write(t, s, "profiles/new/x", "") // this directory is found, although there are too many
 	Write(t, s, "profiles/new/SOUL.md", "")
 	r.awaits(t, "+new")
-	Write(t, s, "profiles/a000999/SOUL.md", "") // is not found
+	Write(t, s, "profiles/a000999/SOUL.md", "") // this profile is not found, because there are too many directories
 	if err := w.Find(t.Context(), "a000999"); err != nil {
 		t.Error(err)
 	}

@@ -169,7 +169,7 @@ func TestWatchLifeOfAProfile(t *testing.T) {
 	path := func(rel string) string { return filepath.Join(s.root, rel) }
 
 	Write(t, s, "profiles/a/config.yaml", "")
-	Write(t, s, "profiles/other/x", "") // never becomes a profile
+	Write(t, s, "profiles/other/x", "") // this directory never becomes a profile
 	Write(t, s, "profiles/a/SOUL.md", "")
 	r.awaits(t, "+a")
 	Write(t, s, "profiles/late/config.yaml", "")
@@ -207,7 +207,7 @@ func TestWatchLifeOfAProfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Until(t, "b disappears", func() bool { return slices.Contains(r.take(), "-b") })
-	Write(t, s, "profiles/b/SOUL.md", "b\n") // the same name, and perhaps the same inode
+	Write(t, s, "profiles/b/SOUL.md", "b\n") // the new file has the same name, and perhaps the same inode
 	r.awaits(t, "+b")
 	if err := s.SetDesired("b", Running); err != nil {
 		t.Fatal(err)

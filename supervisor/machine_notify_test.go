@@ -101,10 +101,10 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 func TestMoreTimeToStop(t *testing.T) {
 	r := newRig(t)
 	r.up()
-	r.told(NotifyMessage{Extend: time.Hour}) // there is no deadline to extend yet
+	r.told(NotifyMessage{Extend: time.Hour}) // the service has no deadline to extend yet
 	r.do(Stop{"s"})
 	begin := r.now
-	r.told(NotifyMessage{Extend: time.Second}) // less than the time that it has left
+	r.told(NotifyMessage{Extend: time.Second}) // less than the time that the service has left
 	if left := r.s().deadline.Sub(r.now); left != policy.Grace {
 		t.Errorf("%v left", left)
 	}

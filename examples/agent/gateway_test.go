@@ -138,7 +138,7 @@ func TestGatewayStartWritesItsFiles(t *testing.T) {
 	if err := os.Chmod(filepath.Join(home, "gateway_state.json"), 0o604); err != nil {
 		t.Fatal(err)
 	}
-	g := startGateway(t, home, "gateway") // without a verb it runs
+	g := startGateway(t, home, "gateway") // the gateway runs without a verb, too
 	g.waitState("running")
 
 	raw := read(t, g.file("gateway_state.json"))
@@ -268,7 +268,7 @@ func TestGatewayDrainsUntilKilled(t *testing.T) {
 			g.waitState("running")
 			g.signal(sig)
 			g.waitState("draining")
-			g.signal(syscall.SIGTERM) // has no effect any more
+			g.signal(syscall.SIGTERM) // the second signal must have no effect
 			g.signal(syscall.SIGKILL)
 			if code := g.wait(); code != -9 || g.state()["gateway_state"] != "draining" {
 				t.Errorf("exit code %d, state %v", code, g.state())

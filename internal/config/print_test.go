@@ -94,7 +94,7 @@ func TestRoundTrip(t *testing.T) {
 		at[path[len(path)-1]] = e.Value
 	}
 	tree["boot"].(map[string]any)["hooks"] = hooks
-	text, err := json.MarshalIndent(tree, "", " ") // every JSON document is YAML
+	text, err := json.MarshalIndent(tree, "", " ") // JSON is valid YAML
 	if err != nil {
 		t.Fatal(err)
 	}

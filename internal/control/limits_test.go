@@ -83,7 +83,7 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 		path   string // path and query of the request
 		body   string
 		answer string // part of the expected answer
-		boot   string // the same while the boot hangs; "" if it does not differ
+		boot   string // expected answer while the boot hangs; "" if it is the same
 	}{
 		"GET /v1/status":                    {"/v1/status", "", `"name":"gateway-coder"`, ""},
 		"GET /v1/status/follow":             {"/v1/status/follow", "", "", ""}, // lasts as long as the client

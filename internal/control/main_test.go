@@ -155,7 +155,7 @@ type fakeCore struct {
 	config   []client.ConfigEntry
 
 	fakeRuns
-	slots   map[string]client.Slot // by directory; nil if it does not answer as s6 does
+	slots   map[string]client.Slot // slot by directory; nil if it does not answer as s6 does
 	watched bool                   // count a query of a slot as a command
 }
 

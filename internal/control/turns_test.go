@@ -44,7 +44,7 @@ func TestClosingWaitsForNoTurn(t *testing.T) {
 	<-first
 	// if this time is too short, the test passes without having tested anything
 	moment := func() <-chan time.Time { return time.After(100 * time.Millisecond) }
-	<-moment() // until the reader waits for more bytes
+	<-moment() // waits until the reader waits for more bytes
 	begun := make(chan struct{}, 1)
 	go func() { _ = blocking.Do(blocking.Short, func() error { begun <- struct{}{}; <-free; return nil }) }()
 	<-begun

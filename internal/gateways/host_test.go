@@ -51,9 +51,9 @@ type seen struct {
 	events []string // events sent to the supervisor
 	said   []string
 	masked map[string][]string
-	down   map[string]bool // by profile
+	down   map[string]bool // state of the down file, by profile
 	gone   []string        // slots that were withdrawn
-	starts map[string]bool // by profile that was registered
+	starts map[string]bool // whether a registered profile is to be started, by profile
 	jobs   int             // number of jobs that were reported as work
 }
 

@@ -488,7 +488,7 @@ func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 				take(t, a.busy, "word that it waits")
 				cancel()
 				take(t, a.got, "end")
-				release(one) // ends the waiting call of the other
+				release(one) // ends the other volume's waiting call
 				if text, err := os.ReadFile(roots); string(text) != "mine" {
 					t.Errorf("root's file has %q, %v", text, err)
 				}

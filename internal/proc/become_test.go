@@ -103,7 +103,7 @@ func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
 		t.Errorf("the looks of others wait for %v", left)
 	}
 	table.checksPausedUntil = time.Time{}
-	blocking.Run(blocking.Programs, func() {}) // the last slow look has ended then
+	blocking.Run(blocking.Programs, func() {}) // by then the last slow search has ended
 	for name, looks := range map[string]bool{"other": true, "run": !slow} {
 		_, err := table.Spawn(Spec{ID: 20, Name: name, Argv: []string{"nothere"}, Env: []string{"PATH=/nothere"}, Dir: "/", Cred: agent})
 		if (err != nil) != looks {

@@ -85,7 +85,7 @@ func TestAStopKillsNoProcessOfAnotherHinit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = other.Wait() }) // the end of t.Context kills it
+	t.Cleanup(func() { _ = other.Wait() }) // the end of t.Context kills the process
 	theirs, err := strconv.Atoi(line(t, bufio.NewReader(out)))
 	if err != nil {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ func prepareOK(t testing.TB, o Options) boot.Report {
 
 func TestFreshVolume(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := filepath.Join(tempDir(t), "home/hermes/.hermes") // its parents don't exist
+	home := filepath.Join(tempDir(t), "home/hermes/.hermes") // the parents of this directory don't exist
 	o, said := options(t, home, nil)
 	install(t, o)
 	r := prepareOK(t, o)
@@ -200,7 +200,7 @@ func TestNoDataDirectory(t *testing.T) {
 func TestMountsBelow(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
-	mount(t, home+"/workspace") // belongs to root, as Docker makes it
+	mount(t, home+"/workspace") // a directory of root's, as Docker makes it
 	mount(t, home+"/profiles")  // a volume of its own
 	mount(t, home+"/skills")    // a directory of the host
 	mount(t, home+"/cron/elsewhere")

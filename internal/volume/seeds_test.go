@@ -92,7 +92,7 @@ func TestSeedsNeverOverwrite(t *testing.T) {
 	write(t, home+"/SOUL.md", "mine")
 	write(t, home+"/auth.json", "mine")
 	write(t, home+"/gateway_state.json", "mine")
-	write(t, home+"/.install_method", " dock er\n") // not exactly a valid method
+	write(t, home+"/.install_method", " dock er\n") // the text is no valid method, only similar to one
 	o, _ := options(t, home, map[string]string{"HERMES_AUTH_JSON_BOOTSTRAP": "theirs", "HERMES_GATEWAY_BOOTSTRAP_STATE": "running"})
 	install(t, o)
 	prepareOK(t, o)

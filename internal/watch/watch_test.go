@@ -124,7 +124,7 @@ func TestAFloodOfChangesTakesNoProcessor(t *testing.T) {
 		t.Fatal(err)
 	}
 	const changes = 3000
-	for i := range changes { // the kernel's queue keeps them
+	for i := range changes { // the kernel's queue keeps the events
 		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(i%2)), []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}

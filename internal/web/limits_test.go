@@ -35,7 +35,7 @@ func TestWrongTokensDoNotLockTheOwnerOut(t *testing.T) {
 	other := httptest.NewRequest("GET", "/metrics", nil)
 	other.Header.Set("Authorization", "Bearer wrong")
 	w := httptest.NewRecorder()
-	s.ServeHTTP(w, other) // from 192.0.2.1, which has not guessed yet
+	s.ServeHTTP(w, other) // the request comes from 192.0.2.1, which has not guessed yet
 	if w.Code == http.StatusTooManyRequests {
 		t.Error("another address has to wait for the guesses of this machine")
 	}

@@ -189,7 +189,8 @@ func TestTheAgentsCommandLine(t *testing.T) {
 	}
 	for verb, list := range flags {
 		for _, flag := range list {
-			if verb == "serve" || flag == "force" && verb == "daemon" { // these run until they are stopped; test/kanban tests them
+			// these commands run until they are stopped; test/kanban tests them
+			if verb == "serve" || flag == "force" && verb == "daemon" {
 				continue
 			}
 			if !slices.Contains(used[verb], flag) {

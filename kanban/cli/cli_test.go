@@ -145,7 +145,7 @@ func TestDoctorNamesAWriterThatDoesNotEnd(t *testing.T) {
 	if code, out, _ := s.run("doctor"); code != cmdline.Failed || !strings.Contains(out, "another program is writing to the board") {
 		t.Errorf("exit code %d: %s", code, out)
 	}
-	_ = conn.Close() // this ends the transaction
+	_ = conn.Close() // closing the connection ends the transaction
 }
 
 // TestAnAgentWritesNothingIntoJSONThatATerminalObeys checks that JSON output escapes characters that move the cursor or

@@ -60,7 +60,7 @@ func TestEachRecordIsReportedOnce(t *testing.T) {
 	if !slices.Equal(said, []string{"one", "two"}) || seen != 2 {
 		t.Errorf("it said %q and passed on %d records", said, seen)
 	}
-	second.RecordWork() // the second one has no receiver; the call must not block
+	second.RecordWork() // the second reporter has no receiver; the call must not block
 	second.RecordWork()
 	loop.Post(supervisor.Shutdown{})
 	second.Run(t.Context())

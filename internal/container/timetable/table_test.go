@@ -166,7 +166,7 @@ func TestAnotherImageGoesOn(t *testing.T) {
 		f := newFake()
 		cfg := tasks(map[string]config.Schedule{"hour": cron("0 * * * *")})
 		f.view.Services = []*supervisor.Service{{Name: "hour", NextRun: time.Now().Add(-time.Second)}}
-		New(f, nil, nil).Serve(ctx, cfg, true) // its time came while no loop ran
+		New(f, nil, nil).Serve(ctx, cfg, true) // the time of the task came while no loop ran
 		expect(t, f.heard(), "hour 0s")
 		if got := f.view.Services[0].NextRun.Sub(f.begin); got != time.Hour {
 			t.Errorf("next in %v", got)

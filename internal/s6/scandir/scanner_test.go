@@ -323,7 +323,7 @@ func TestTheDeathsOfAForeignServiceAreCounted(t *testing.T) {
 		t.Errorf("what another supervisor counted is still there: %v", err)
 	}
 	deaths := func(dir string) []formats.Death {
-		tally, _ := os.ReadFile(dir + "/" + formats.TallyFile) // no file at first
+		tally, _ := os.ReadFile(dir + "/" + formats.TallyFile) // the file does not exist at first
 		return formats.Deaths(tally)
 	}
 	for code := range 4 {

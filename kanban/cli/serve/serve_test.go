@@ -312,7 +312,7 @@ func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
 	if err := s.Backup(t.Context(), backup); err != nil {
 		t.Fatal(err)
 	}
-	_ = s.Close() // no changes are written to it
+	_ = s.Close() // no changes are written to the file
 	for _, name := range []string{"-wal", "-shm"} {
 		_ = os.Remove(filepath.Join(p.boards.Root, "kanban.db"+name)) // there may be no such file
 	}

@@ -19,7 +19,8 @@ func TestAnEventTellsWhatHappensToAProfile(t *testing.T) {
 	exit := func(cause string) *v1alpha1.LastExit {
 		return &v1alpha1.LastExit{Cause: cause, At: metav1.NewTime(time.Now())}
 	}
-	p.Status = v1alpha1.AgentProfileStatus{Phase: v1alpha1.PhaseParked, Host: "pool-0"} // from before this controller
+	// this status was written before the controller started
+	p.Status = v1alpha1.AgentProfileStatus{Phase: v1alpha1.PhaseParked, Host: "pool-0"}
 	failed := func(ago time.Duration, why string) *v1alpha1.MoveFailure {
 		return &v1alpha1.MoveFailure{Attempts: 1, At: metav1.NewTime(time.Now().Add(-ago)), Message: why}
 	}

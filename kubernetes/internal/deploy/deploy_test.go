@@ -74,7 +74,7 @@ func objects(t *testing.T, text string) map[string]any {
 		}
 		metadata := o["metadata"].(map[string]any)
 		delete(metadata, "namespace")
-		if subjects, ok := o["subjects"].([]any); ok { // their namespace is the object's where they name none
+		if subjects, ok := o["subjects"].([]any); ok { // subjects without a namespace have the namespace of their object
 			delete(subjects[0].(map[string]any), "namespace")
 		}
 		key := o["kind"].(string) + "/" + metadata["name"].(string)

@@ -39,7 +39,7 @@ var wrongValues = []struct{ values, name string }{
 	{"env: [A=b]", "env"},
 	{"env: {A: 1}", "env.A"},
 	{"env: {'A-B': x}", "A-B"},
-	{"env: {HINIT_STOP_TIMEOUT: 5s}", "HINIT_STOP_TIMEOUT"}, // two numbers for one grace
+	{"env: {HINIT_STOP_TIMEOUT: 5s}", "HINIT_STOP_TIMEOUT"}, // stopSeconds sets this grace period already
 	{"config: {services: {}}", "config"},
 	{"secret: My_Secret", "secret"},
 	{"secret: a..b", "secret"},
@@ -72,7 +72,7 @@ var wrongValues = []struct{ values, name string }{
 	{"sandboxes: {warm: 65}", "sandboxes.warm"},
 	{"sandboxes: {disk: all}", "sandboxes.disk"},
 	{"sandboxes: {storage: 1GB}", "sandboxes.storage"},
-	{"scratch: {tmp: '0'}", "scratch.tmp"}, // no limit at all
+	{"scratch: {tmp: '0'}", "scratch.tmp"}, // '0' would mean no limit
 	{"web: true", "web"},
 	{"web: {enabled: 'yes'}", "web.enabled"},
 	{"metrics: {port: 9120}", "port"},

@@ -68,7 +68,8 @@ func TestASandboxTakesNoNameOfTheAgentsPods(t *testing.T) {
 func TestASandboxDoesNotFillTheDiskOfItsNode(t *testing.T) {
 	pod := made(t, "hermes-1")
 	for _, c := range append(pod.Spec.Containers, pod.Spec.InitContainers...) {
-		sure, asked := c.Resources.Requests[corev1.ResourceEphemeralStorage] // without one the limit is it
+		// without a request, Kubernetes takes the limit as the request
+		sure, asked := c.Resources.Requests[corev1.ResourceEphemeralStorage]
 		if most := c.Resources.Limits.StorageEphemeral(); most.String() != "2Gi" || !asked || !sure.IsZero() {
 			t.Errorf("%s may have %v and is sure of %v", c.Name, most, sure.String())
 		}

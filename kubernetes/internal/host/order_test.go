@@ -67,7 +67,7 @@ func TestANewProfileTakesOneStatus(t *testing.T) {
 			t.Errorf("%s: %t", c.name, later)
 		}
 	}
-	if name, _ := h.queue.Get(); name != "just started" { // the host looks at it again
+	if name, _ := h.queue.Get(); name != "just started" { // the host must examine this profile again
 		t.Errorf("%q is queued", name)
 	}
 }

@@ -391,7 +391,7 @@ func TestAFloodFromTheHostThatFetchesDelaysNoMove(t *testing.T) {
 				if c, err := net.Dial("tcp", address); err == nil {
 					opened.Add(1)
 					all.Go(func() {
-						_, _ = c.Read(make([]byte, 1)) // until the host closes it
+						_, _ = c.Read(make([]byte, 1)) // waits until the host closes the connection
 						_ = c.Close()
 					})
 				}
@@ -443,7 +443,7 @@ func TestAnAgentThatHoldsConnectionsOpenDelaysNoMove(t *testing.T) {
 		o, from, _ := server(t, s, &atomic.Int64{})
 		address := o.listener.Addr().String()
 		o.judge = func(context.Context, string) (string, error) {
-			idle(t, address, "127.0.0.1", 2*maxConnectionsPerPod) // even this number does not delay it
+			idle(t, address, "127.0.0.1", 2*maxConnectionsPerPod) // even this number of connections must not delay a move
 			return "to", nil
 		}
 		for i := range others {
@@ -501,7 +501,7 @@ func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(other.Close)
-	t.Cleanup(other.CloseClientConnections) // earlier than the server, which would wait for them
+	t.Cleanup(other.CloseClientConnections) // closed before the server, which would wait for the connections
 	sum := sha256.Sum256(other.Certificate().Raw)
 	from := &v1alpha1.Offer{Nonce: "n", Address: other.Listener.Addr().String(), Certificate: hex.EncodeToString(sum[:])}
 	to, _ := volume(t, "", "")

@@ -250,7 +250,7 @@ func TestASpareHostStaysIfAProfileOfItFitsNowhereElse(t *testing.T) {
 		}
 		pool.Replicas, pool.SpareSince, pool.Leaving = plan.Replicas, plan.SpareSince, plan.Leaving
 	}
-	pool.Leaving = "pool-2" // from a time when its profile fitted
+	pool.Leaving = "pool-2" // as set at a time when the profile fitted elsewhere
 	if plan := Decide(pool, handled(profiles), hosts, noon); plan.Replicas != 3 || plan.Leaving != "" || len(plan.Actions) != 0 {
 		t.Errorf("a host that was leaving: %+v", plan)
 	}
@@ -282,7 +282,7 @@ func TestASpareHostStaysSpareWhileItsLastProfileBeginsToMove(t *testing.T) {
 func TestHostsBeyondTheMostAreDrainedOneByOne(t *testing.T) {
 	pool := poolOf(4)
 	pool.Max = 2
-	hosts := old(hostsOf(4)) // also during the rollout of an image
+	hosts := old(hostsOf(4)) // must also hold during the rollout of an image
 	hosts[1].Ready = false
 	profiles := handled([]Profile{
 		{Name: "a", Owner: "pool-3", Installed: true, Memory: 700},

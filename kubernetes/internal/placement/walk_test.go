@@ -17,11 +17,11 @@ type object struct {
 	Object
 	version   int
 	lost      string
-	missing   bool   // its owner has no data
-	here      bool   // its owner has reported data
+	missing   bool   // whether the owner has reported that it has no data
+	here      bool   // whether the owner has reported that it has the data
 	recover   string // the host that people give up
 	recovered string // the last spec.recover that was handled
-	calledOff bool   // its last move has failed
+	calledOff bool   // whether the last move has failed
 }
 
 // volume is what the disk of a host has of one profile. Numbers are the age of the data: each run of the gateway increases it by
@@ -30,7 +30,7 @@ type volume struct {
 	live, incoming int           // number of the data; -1 for none
 	aside          map[int64]int // set-aside data by assignment
 	nonce          string        // nonce of the incoming data
-	intent         bool          // hinit starts it with the container
+	intent         bool          // whether hinit starts the profile with the container
 	record         bool          // the record names the profile
 	stray          bool          // whether another process has made a home; live is -1 then
 	lost           bool          // whether the previous volume was destroyed, and the host has not reported that yet
@@ -39,10 +39,10 @@ type volume struct {
 // node is a host in the model.
 type node struct {
 	name    string
-	own     string // the only profile that it takes, "" for any
-	exists  bool   // whether it has a pod
+	own     string // the only profile that the host takes; "" for any
+	exists  bool   // whether the host has a pod
 	alive   bool
-	starts  bool // whether it is down, and Kubernetes says that it restarts
+	starts  bool // whether the host is down, and Kubernetes says that it restarts
 	disk    map[string]*volume
 	up      map[string]bool
 	offered map[string][]string
@@ -268,7 +268,7 @@ func (m *model) step(n *node, name string, o object, step Step) {
 	case Halt:
 		n.up[name], v.intent = false, false
 	case Create:
-		if v.stray { // the host refuses it
+		if v.stray { // a host refuses a home that another process has made
 			return
 		}
 		n.seen[name] = o // the next step needs no other read

@@ -25,7 +25,7 @@ func TestEveryVersionTakesTheManifests(t *testing.T) {
 		case strings.Contains(name, "/chart/"), filepath.Base(name) == "kustomization.yaml":
 			continue
 		case filepath.Base(name) == "monitor.yaml":
-			continue // its kind belongs to the Prometheus Operator
+			continue // this kind belongs to the Prometheus Operator
 		}
 		for _, one := range strings.Split(string(text), "\n---\n") {
 			n++

@@ -103,7 +103,7 @@ func TestLockHasOneHolder(t *testing.T) {
 func TestPIDFileOfAnotherIsKept(t *testing.T) {
 	home := t.TempDir()
 	self := Self()
-	for range 2 { // the second time with a stale file
+	for range 2 { // the second pass finds a stale file
 		if err := WritePID(home, self); err != nil {
 			t.Fatal(err)
 		}
