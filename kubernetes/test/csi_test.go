@@ -109,7 +109,7 @@ func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRe
 }
 
 func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
-	_ = unix.Unmount(r.GetTargetPath(), unix.MNT_DETACH) // the kubelet may ask again when it is no mount any more
+	_ = unix.Unmount(r.GetTargetPath(), unix.MNT_DETACH) // fails if the kubelet asks a second time, which it may
 	return &csi.NodeUnpublishVolumeResponse{}, os.RemoveAll(r.GetTargetPath())
 }
 

@@ -64,7 +64,8 @@ func withFleet(t *testing.T, hosts int) (b *bench, dir string) {
 		b.must("delete", "agentprofiles", "--all", "--timeout=3m")
 		b.must("delete", "agentpools", "--all", "--timeout=1m")
 		b.must("delete", "pods", "--all", "--grace-period=1", "--timeout=3m")
-		b.must("delete", "namespace", inFleet, "hinit-fleet", "--timeout=3m", fmt.Sprint("--wait=", !testing.Short())) // a full run makes them again
+		// a full run makes the namespaces again
+		b.must("delete", "namespace", inFleet, "hinit-fleet", "--timeout=3m", fmt.Sprint("--wait=", !testing.Short()))
 	})
 	return b, dir
 }
@@ -193,7 +194,7 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 		w, a := watchGateways(names...), askGateways(b.Cluster, ports)
 		began := time.Now()
 		b.shell(dir, step.command)
-		<-time.After(3 * time.Second) // by then it has begun
+		<-time.After(3 * time.Second) // by then the command has begun
 		b.until("60 agents ready after "+step.name, serve)
 		gap, _ := w.end()
 		t.Logf("%s: %.1f s, no agent without a gateway for longer than %.1f s, %d moments with two", step.name, time.Since(began).Seconds(), gap.Seconds(), w.two)

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { os.Exit(cluster.Main(m)) }
 type world struct {
 	*cluster.Cluster
 	nodes map[int]*cluster.Node
-	first time.Duration // from nothing to a node that is Ready
+	first time.Duration // time from no cluster to a Ready node
 }
 
 var theWorld = sync.OnceValues(func() (*world, error) {
@@ -91,7 +91,7 @@ func withNode(t *testing.T, namespace string) *bench {
 			b.empty()
 			return
 		}
-		b.must("delete", "namespace", namespace, "--wait=false") // no other test has this name
+		b.must("delete", "namespace", namespace, "--wait=false") // no other test uses this namespace
 	})
 	return b
 }
@@ -99,7 +99,8 @@ func withNode(t *testing.T, namespace string) *bench {
 // empty removes the objects in the namespace. The controller removes the namespace itself only five seconds later.
 func (b *bench) empty() {
 	b.must("delete", "services,configmaps,secrets,serviceaccounts,persistentvolumeclaims,roles,rolebindings,networkpolicies,poddisruptionbudgets,leases",
-		"--field-selector=metadata.name!=default,metadata.name!=kube-root-ca.crt", "--timeout=3m") // the controller makes these
+		// the controller makes these objects itself
+		"--field-selector=metadata.name!=default,metadata.name!=kube-root-ca.crt", "--timeout=3m")
 }
 
 // bench is the cluster as one test uses it.

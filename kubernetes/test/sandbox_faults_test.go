@@ -17,7 +17,7 @@ import (
 func (a *agentPod) lostOne(id string, fault func()) result {
 	a.t.Helper()
 	begun := a.volume + "/sandboxes/docker/default/workspace/begun"
-	_ = os.Remove(begun) // there may be none
+	_ = os.Remove(begun) // the file may not exist
 	var r result
 	var done sync.WaitGroup
 	done.Go(func() { r = a.sh(id, "echo once >> /workspace/begun; sleep 60; echo over") })

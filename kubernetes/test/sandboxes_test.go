@@ -43,7 +43,7 @@ type agentPod struct {
 func withSandboxes(t *testing.T, more ...string) *agentPod {
 	t.Helper()
 	b := withNode(t, inManifests)
-	if b.nodes[2] != nil { // another test has started it
+	if b.nodes[2] != nil { // another test has started the node
 		b.must("cordon", "node2")
 		t.Cleanup(func() { b.must("uncordon", "node2") })
 	}
@@ -313,7 +313,7 @@ func (a *agentPod) here() func(words ...string) *exec.Cmd {
 	return func(words ...string) *exec.Cmd {
 		cmd := exec.Command("/opt/hinit/docker", words...)
 		cmd.Path, cmd.Dir = "/opt/hinit/docker", "/"
-		environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pids[0])) // without it, the call fails
+		environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pids[0])) // without the environment, the call below fails
 		cmd.Env = strings.Split(strings.TrimSuffix(string(environ), "\x00"), "\x00")
 		as := &syscall.Credential{Uid: 10000, Gid: 10000}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: fmt.Sprintf("/proc/%d/root", pids[0]), Credential: as}

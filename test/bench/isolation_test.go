@@ -202,7 +202,7 @@ func (g gateway) boot(b *testing.B, bin, mode string) (until time.Duration, kib 
 		b.Fatal(err)
 	}
 	w.Close()
-	defer func() { // everything in it ends with process 1
+	defer func() { // all processes in the namespace end with process 1
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}()

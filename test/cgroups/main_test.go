@@ -52,7 +52,7 @@ type options struct {
 	limits   map[string]string // files of the container's control group
 	readOnly bool              // the container may not write below /sys/fs/cgroup
 	config   string            // further lines of hinit.yaml
-	agent    string            // more keys of agent
+	agent    string            // further keys of agent in hinit.yaml
 	profiles map[string]string // agent.conf of each profile
 	scripts  map[string]string // name of a profile → script that runs instead of the agent
 	env      []string
@@ -101,7 +101,7 @@ func newGroup(t *testing.T) string {
 		testkit.Until(t, "the control group to be empty", func() bool {
 			entries, _ := os.ReadDir(group)
 			for _, e := range entries {
-				_ = unix.Rmdir(filepath.Join(group, e.Name())) // its files can't be removed
+				_ = unix.Rmdir(filepath.Join(group, e.Name())) // the kernel's files in the directory can't be removed
 			}
 			_ = unix.Rmdir(group)
 			return unix.Access(group, unix.F_OK) != nil

@@ -184,7 +184,8 @@ mknod card1 c 226 1`)
 	if err := has(first,
 		fmt.Sprintf("[stage2] Created group hostdocker (GID %d) for Docker socket\n", gid),
 		fmt.Sprintf("[stage2] Added hermes to group hostdocker (GID %d) for /var/run/docker.sock\n", gid),
-		"[stage2] Added hermes to group nogroup (GID 65534) for /dev/dri/card0\n", // with the name that the group has
+		// the line must have the group's existing name
+		"[stage2] Added hermes to group nogroup (GID 65534) for /dev/dri/card0\n",
 		"(GID 4322) for /dev/dri/renderD128\n",
 	); err != nil {
 		t.Error(err)

@@ -38,7 +38,7 @@ func TestUnknownBootStepsAreNamedAndCanBeRun(t *testing.T) {
 	if err := has(out, "its own boot script prepares", "/opt/data/whisper-weights hermes\n", "/opt/data/logs/gateways\n"); err != nil {
 		t.Error(err)
 	}
-	if strings.Contains(out, "config.yaml") { // the script of this image does not make it
+	if strings.Contains(out, "config.yaml") { // the script of this image does not make config.yaml
 		t.Errorf("hinit's steps have run too: %s", out)
 	}
 	if err := has(stderr, "[stage2] dependency environment: base", "reconcile: profile=default"); err != nil {

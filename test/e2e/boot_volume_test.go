@@ -105,7 +105,8 @@ func TestHomeOverride(t *testing.T) {
 	c := start(t, setup{
 		options: []string{"-e", "HERMES_REAL_HOME=/home/deep/me", "-e", "HERMES_DASHBOARD=1", "-e", "HERMES_DASHBOARD_INSECURE=1", "-w", "/tmp"},
 		files:   profile("default", "running"),
-	}, "sh", "-c", `touch ~/written; echo "cmd: $HOME $PWD"; exec sleep 1000`) // in one line, because others write in between
+		// one line, because other processes write in between
+	}, "sh", "-c", `touch ~/written; echo "cmd: $HOME $PWD"; exec sleep 1000`)
 	c.awaitUp("gateway-default", "dashboard")
 	c.awaitLog("cmd: /home/deep/me /tmp\n")
 	for _, name := range []string{"gateway-default", "dashboard"} {

@@ -39,7 +39,7 @@ type container struct {
 // A setup describes a container, apart from its command.
 type setup struct {
 	options []string          // options of docker create
-	files   map[string]string // put into it before the start; below /opt/data they belong to hermes
+	files   map[string]string // files put into the container before its start; below /opt/data they belong to hermes
 	image   string            // "" for the demo
 }
 
@@ -127,9 +127,9 @@ func (c *container) put(files map[string]string) {
 
 // An entry is a file, link or directory that lay puts into a container.
 type entry struct {
-	name    string // a directory when it ends in a slash
+	name    string // name; a slash at the end makes it a directory
 	content string
-	link    string // makes it a symbolic link to this
+	link    string // target, if the entry is a symbolic link
 	mode    int64  // default: 0644, or 0755 for a directory
 	owner   int    // uid and gid of the file
 }
@@ -404,7 +404,7 @@ func (c *container) hostPID(ctx context.Context) int {
 		return 0
 	}
 	defer r.Body.Close()
-	_ = json.NewDecoder(r.Body).Decode(&seen) // then it stays 0
+	_ = json.NewDecoder(r.Body).Decode(&seen) // after an error the version stays 0
 	return seen.State.Pid
 }
 

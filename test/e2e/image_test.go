@@ -119,7 +119,7 @@ func busybox(repo, to string) error {
 	}
 	temp := kept + fmt.Sprintf(".%d", os.Getpid())
 	if os.MkdirAll(filepath.Dir(kept), 0o755) == nil && copyFile(to, temp, 0o755) == nil {
-		return os.Rename(temp, kept) // renamed, because other runs read it
+		return os.Rename(temp, kept) // moved into place, because other runs read the file
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func dockerExec(t *testing.T, c *container) {
 				t.Errorf("stopped, and left %+v", found)
 			}
 			do(0, "hinit", "start", name)
-			do(2, "hinit", "profile", "delete", name) // without --yes, and without a terminal for the question
+			do(2, "hinit", "profile", "delete", name) // refused without --yes, because there is no terminal for the question
 			do(0, "hinit", "profile", "delete", "--yes", name)
 			do(6, "hinit", "status", name)
 			if found := c.matching("-p " + name + " gateway"); len(found) > 0 {

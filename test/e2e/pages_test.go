@@ -287,7 +287,8 @@ func TestNoPageHasAnImageThatIsNone(t *testing.T) {
 	}
 	none := regexp.MustCompile(`docker run[^` + "`" + `\n]* IMAGE\b`)
 	for _, name := range found {
-		if strings.Contains(name, "/adr/") || strings.Contains(name, "benchmarks") || strings.HasSuffix(name, "reference/sandbox.md") { // the last lists arguments
+		// reference/sandbox.md lists arguments
+		if strings.Contains(name, "/adr/") || strings.Contains(name, "benchmarks") || strings.HasSuffix(name, "reference/sandbox.md") {
 			continue
 		}
 		text, err := os.ReadFile(name)
@@ -381,7 +382,7 @@ func TestThePageAboutForkBombsPrintsWhatItSays(t *testing.T) {
 func TestThePageAboutTwoContainersPrintsWhatItSays(t *testing.T) {
 	parallel(t)
 	volume := mustDocker(t, "volume", "create", "--label", runLabel, "hinit-e2e-"+runID+"-page-data")
-	t.Cleanup(func() { docker("volume", "rm", volume) }) // when the containers are gone
+	t.Cleanup(func() { docker("volume", "rm", volume) }) // runs after the containers are removed
 	r := newReader(t, "how-to/two-containers-one-volume.md", "first", "second")
 	r.words["-v data:"] = "-v " + volume + ":"
 	r.types(nil)

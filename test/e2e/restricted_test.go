@@ -26,7 +26,7 @@ func TestRestricted(t *testing.T) {
 		name    string
 		options []string
 		said    []string         // texts of the constants above that must be logged
-		warning string           // another warning
+		warning string           // warning that must be logged too
 		beneath bool             // below another PID 1
 		extra   func(*container) // further checks of this row
 	}{

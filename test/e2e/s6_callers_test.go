@@ -118,7 +118,7 @@ func findsS6(t *testing.T, c *container) {
 	if r := c.s6Call("s6-svstat", "/run/service/gateway-nobody"); r.code != 1 || r.out != "" {
 		t.Error(r)
 	}
-	for _, slot := range []string{"gateway-default", "dashboard"} { // its run script has to show what hinit executes
+	for _, slot := range []string{"gateway-default", "dashboard"} { // the run script must show what hinit executes
 		c.mustS6("s6-svstat", "/run/service/"+slot) // a slot is made when a client looks for it, or a moment after the boot
 		if run := c.must("cat", "/run/service/"+slot+"/run"); !strings.Contains(run, "\nexport HOME='/opt/data'\n") || strings.ContainsAny(run, "{}") {
 			t.Errorf("the run of %s is\n%s", slot, run)

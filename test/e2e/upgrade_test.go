@@ -28,7 +28,8 @@ func upgradePage(t *testing.T, c *container) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := program.WriteString("another binary"); err != nil { // behind the end of the ELF file, where it changes nothing else
+	// written behind the end of the ELF file, where the text changes nothing
+	if _, err := program.WriteString("another binary"); err != nil {
 		t.Fatal(err)
 	}
 	if err := program.Close(); err != nil {

@@ -158,7 +158,8 @@ func (b *box) operate(s *kanban.Store) {
 			continue
 		}
 		events, err := s.Events(b.Context(), t.ID, 0)
-		if n := len(events); err == nil && n > 0 && events[n-1].Kind == "respawn_guarded" { // meanwhile it does not run
+		// while the guard holds it back, the task does not run
+		if n := len(events); err == nil && n > 0 && events[n-1].Kind == "respawn_guarded" {
 			_, _ = s.Block(b.Context(), time.Now(), t.ID, "look at it", 0)
 		}
 	}

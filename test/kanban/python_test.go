@@ -70,7 +70,7 @@ func TestPythonDispatchesBeside(t *testing.T) {
 		b.must(err)
 		if turn := kills[0] + kills[1] + kills[2]; turn < 18 && time.Now().After(next) { // few enough that a slow machine still gets the work done
 			for _, pid := range b.outside(kinds[turn%3]) {
-				_ = syscall.Kill(pid, signals[turn%3]) // also kills nsenter, which forwards no signal
+				_ = syscall.Kill(pid, signals[turn%3]) // the signal also kills nsenter, which forwards none
 			}
 			kills[turn%3]++
 			next = time.Now().Add(400 * time.Millisecond)
@@ -78,8 +78,8 @@ func TestPythonDispatchesBeside(t *testing.T) {
 		if st.ByStatus[kanban.Done] < len(ids) {
 			return false
 		}
-		if ours, theirs = b.startedBy(s, ids); ours == 0 || theirs == 0 { // no worker ran beside another one
-			for _, pid := range b.outside(dispatcher) { // the service is the faster one
+		if ours, theirs = b.startedBy(s, ids); ours == 0 || theirs == 0 { // only one kind of dispatcher has started workers
+			for _, pid := range b.outside(dispatcher) { // the service is faster than Python
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
 			more(10)
@@ -117,7 +117,7 @@ func (b *box) keepInside(ctx context.Context, argv []string) {
 	for ctx.Err() == nil {
 		cmd := exec.CommandContext(ctx, "nsenter", append([]string{"-t", fmt.Sprint(b.cmd.Process.Pid), "-p", "-m", "--"}, argv...)...)
 		cmd.Env = append(b.env(), b.more...)
-		cmd.WaitDelay = time.Second // its processes end with the container
+		cmd.WaitDelay = time.Second // processes of the command end with the container
 		out, err := cmd.CombinedOutput()
 		if ctx.Err() != nil {
 			return

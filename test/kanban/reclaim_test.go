@@ -41,7 +41,7 @@ const maxWorkers = 8
 
 // alive counts the attempts that have a live worker, and finds a task that live processes of two attempts work on.
 func (b *box) alive() (count int, found string) {
-	attempts := make(map[string]map[string]int) // by task: the processes of each attempt
+	attempts := make(map[string]map[string]int) // processes of each attempt, by task
 	at := make(map[string]bool)                 // attempts whose worker itself runs
 	b.outside(func(cmdline, environ string) bool {
 		var task, run string

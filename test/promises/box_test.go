@@ -42,7 +42,7 @@ type box struct {
 
 // setup is how a container differs from the usual one.
 type setup struct {
-	config  string // more of hinit.yaml; its keys must not be in baseConfig
+	config  string // further lines of hinit.yaml; their keys must not be in baseConfig
 	uid     int    // uid of the agent's user; 0 means agentID
 	agent   string // instead of the keys about the gateways
 	faults  bool   // the binary with faults
@@ -217,7 +217,7 @@ func (b *box) start() {
 		b.check(err)
 		*stream, ours = w, append(ours, w)
 		streams.Go(func() {
-			_, _ = io.Copy(file, r) // until every writer has closed it
+			_, _ = io.Copy(file, r) // ends when every writer has closed the pipe
 			_ = errors.Join(file.Close(), r.Close())
 		})
 	}
@@ -229,7 +229,7 @@ func (b *box) start() {
 		defer close(ended)
 		err := cmd.Start()
 		for _, f := range ours {
-			_ = f.Close() // the stage has them
+			_ = f.Close() // the stage has inherited these files
 		}
 		started <- err
 		if err == nil {
@@ -407,7 +407,7 @@ func (b *box) processes() []process {
 	if err != nil {
 		return nil
 	}
-	entries, _ := os.ReadDir("/proc") // without it there are no processes to see
+	entries, _ := os.ReadDir("/proc") // without /proc there are no processes to see
 	var list []process
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -488,7 +488,7 @@ func (b *box) reaped() error {
 
 // usage is what PID 1 uses.
 type usage struct {
-	rss     int // in KiB
+	rss     int // resident memory in KiB
 	private int // KiB that are this process's alone, without the pages of its program
 	files   int
 	threads int

@@ -79,7 +79,7 @@ func (c *chaos) reign() {
 	}
 	c.settle()
 	for _, name := range names {
-		if err := poll(patience, func() error { // the last lines may still be on their way
+		if err := poll(patience, func() error { // the last lines may not have arrived yet
 			lines, err := c.logged(name)
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil // the profile never wrote a line
@@ -207,7 +207,7 @@ func (c *chaos) settle() {
 	c.conns = func() {}
 	if err := poll(patience, func() error {
 		if c.slots != nil {
-			c.slots.hasten() // in each try, because a failure may not be seen yet
+			c.slots.hasten() // repeated in each try, because a failure may not be visible yet
 		}
 		return c.compare()
 	}); err != nil {

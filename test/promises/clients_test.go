@@ -34,7 +34,7 @@ func (b *box) say(what string) net.Conn {
 		return nil
 	}
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
-	_, _ = io.WriteString(c, what) // hinit may close it before the end
+	_, _ = io.WriteString(c, what) // hinit may close the connection before the end
 	return c
 }
 

@@ -27,7 +27,7 @@ func TestTermWhileHinitBegins(t *testing.T) {
 		}
 		<-time.After(time.Duration(random.Float64() * random.Float64() * random.Float64() * float64(40*time.Millisecond)))
 		switch code, _ := b.stop(); code {
-		case 0, 128 + int(unix.SIGTERM): // the second when the CMD had been started
+		case 0, 128 + int(unix.SIGTERM): // 128+TERM if the CMD had been started
 			sheet.add("terms at the beginning", 1)
 		default:
 			t.Fatalf("the container has ended with code %d", code)

@@ -173,7 +173,7 @@ func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
 	b.profile("restless", "date +%s%N >\"${0%/run}/config.yaml\"\nexit 78\n")
 	b.boot()
 	b.check(b.tell("start", "restless"))
-	within(t, patience, func() error { // hinit has started it more than once
+	within(t, patience, func() error { // waits until hinit has started it more than once
 		s, err := b.service("restless")
 		if err == nil && s.Run < 3 {
 			err = fmt.Errorf("it is in run %d", s.Run)

@@ -25,7 +25,7 @@ const onServer = "lock server EEXIST"
 type fleet struct {
 	t     *testing.T
 	boxes []*box
-	file  string // where the gateways say when they ran
+	file  string // file in which the gateways record when they ran
 }
 
 // newFleet makes containers. Their gateways write to a file, ten times a second, that they run.
@@ -81,7 +81,7 @@ func (f *fleet) once() {
 	}
 	defer file.Close()
 	type life struct{ from, to float64 }
-	all := map[string]map[string]life{} // by profile and run
+	all := map[string]map[string]life{} // lives by profile and run
 	for lines := bufio.NewScanner(file); lines.Scan(); {
 		w := strings.Fields(lines.Text())
 		if len(w) != 3 {

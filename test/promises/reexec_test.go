@@ -45,7 +45,7 @@ func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []tim
 	t.Helper()
 	b := newBox(t, setup{config: quick})
 	b.profile("a", sleeper)
-	const stopped, ended = 0, 2 // in order, and by the runtime
+	const stopped, ended = 0, 2 // exit codes: stopped in order, and ended by the Go runtime
 	gap := 0
 	for range rounds {
 		b.boot()

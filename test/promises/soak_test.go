@@ -79,7 +79,7 @@ logs: {archives: 1}
 		events = *day
 	}
 	d := &daylong{box: b, names: names}
-	d.live(0, events/10) // now the memory has reached its size
+	d.live(0, events/10) // by now the heap has its final size
 	before := d.atRest(func(usage, int) error { return nil })
 	began := time.Now()
 	d.live(1, events-events/10)
@@ -191,7 +191,7 @@ func (d *daylong) guest() {
 	d.count(nil)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	_ = d.client.Rescan(ctx) // if it fails, the start does not count
+	_ = d.client.Rescan(ctx) // after an error, the start does not count
 	d.count(d.tell("start", name))
 	err := poll(patience, func() error { return os.RemoveAll(d.profileDir(name)) }) // hinit may be writing there
 	if err != nil {

@@ -24,7 +24,7 @@ type order struct {
 	Tmpfs   map[string]string // mount options by directory
 	Run     bool              // whether the box has an empty /run of its own
 	Limits  map[int]uint64    // resource limits of the init
-	Cgroup  string            // directory of the control group that it joins
+	Cgroup  string            // directory of the control group that the init joins
 	Memory  string            // directory of another one, which is all that the init sees of the memory controller
 	Owner   int               // whom the volume belongs to
 	User    int               // whom the init runs as, instead of root

@@ -40,7 +40,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir) // a temporary directory
 	if testing.Short() {
-		return m.Run() // then the tests compare nothing
+		return m.Run() // without s6, the tests compare nothing
 	}
 	if err := errors.Join(os.Chmod(dir, 0o755), provide(dir)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -83,7 +83,7 @@ func requireS6(t *testing.T) {
 
 // outcome is the result of a script.
 type outcome struct {
-	output string // stdout and stderr, in the order in which they came
+	output string // stdout and stderr in the order of the writes
 	code   int
 	files  string // mode, path and content of all files that are left
 }

@@ -210,7 +210,7 @@ func (v *volume) up(inside func(words ...string) string) map[string]bool {
 // ready reports whether exactly the wanted gateways run, and whether all of their first lines are in their logs.
 func (v *volume) ready(stage string, inside func(words ...string) string) bool {
 	for profile, up := range wanted {
-		current, _ := os.ReadFile(v.path + "/logs/gateways/" + profile + "/current") // at first the file is missing
+		current, _ := os.ReadFile(v.path + "/logs/gateways/" + profile + "/current") // the file does not exist at first
 		if up && !bytes.Contains(current, []byte("  "+stage+" ready\n")) {
 			return false
 		}

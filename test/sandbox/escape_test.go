@@ -131,7 +131,7 @@ func TestMountRace(t *testing.T) {
 	for i := range *rounds {
 		name := fmt.Sprintf("hermes-%s-%d", p.profile, i)
 		running, looked := make(chan struct{}), make(chan struct{})
-		go func() { // also what is mounted before the check
+		go func() { // also changes the path before the check
 			defer close(looked)
 			for {
 				if r := p.call("exec", name, "bash", "-c", "cat /work/*; ls /work"); strings.Contains(r.out, "secret") {

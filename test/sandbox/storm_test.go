@@ -126,7 +126,7 @@ func (s *storm) pause(id string) {
 		s.note("left frozen by the engine", id)
 		<-unpaused
 		if state := docker("inspect", "--format", "{{.State.Paused}}", id); state.out == "true\n" {
-			docker("restart", "-t", "0", id) // the engine takes it for paused, and its runtime does not
+			docker("restart", "-t", "0", id) // the engine considers the container paused, its runtime does not
 		}
 	}
 	s.note("pauses", id)

@@ -271,7 +271,7 @@ func cmdWaitGrep(ts *testscript.TestScript, args []string) error {
 		if err != nil && !over {
 			return err
 		}
-		most := -1 // all of them are counted
+		most := -1 // all processes are counted
 		if *count == 0 {
 			most = 1
 		}

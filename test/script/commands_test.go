@@ -463,7 +463,7 @@ func cmdEndFollow(ts *testscript.TestScript, args []string) error {
 	}
 	h := c.helpers[args[0]]
 	delete(c.helpers, args[0])
-	defer h.out.Close() // the other process writes it
+	defer h.out.Close() // the other process writes to the file
 	target := h.cmd.Process.Pid
 	if filepath.Base(h.cmd.Path) == "nsenter" { // nsenter only waits for its child
 		for _, p := range allProcesses() {

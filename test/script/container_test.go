@@ -36,8 +36,8 @@ type container struct {
 	initPID  int           // PID of the init, as this process sees it
 	ended    chan struct{} // closed when the namespace is gone and its output is written
 	exitCode int
-	terminal *terminal     // with -tty
-	stalled  chan struct{} // with -stall: the output is not read until it is closed
+	terminal *terminal     // terminal of an init with -tty
+	stalled  chan struct{} // with -stall: output is not read until this is closed
 	helpers  map[string]*helper
 }
 
@@ -125,7 +125,7 @@ func (c *container) start(o order, env []string, in stdio) error {
 		defer close(ended)
 		err := startStage(cmd, o)
 		for _, f := range closeAfterStart {
-			_ = f.Close() // the stage has them
+			_ = f.Close() // the stage has inherited these files
 		}
 		started <- err
 		if err != nil {
@@ -180,7 +180,7 @@ func capture(name string, stalled <-chan struct{}, streams *sync.WaitGroup) (*os
 		if stalled != nil {
 			<-stalled
 		}
-		_, _ = io.Copy(file, r) // until every writer has closed it
+		_, _ = io.Copy(file, r) // ends when every writer has closed the pipe
 		_ = errors.Join(file.Close(), r.Close())
 	})
 	return w, nil
@@ -242,7 +242,7 @@ func (c *container) destroy() {
 		h.kill()
 	}
 	if c.running() {
-		_ = c.cmd.Process.Kill() // its namespace ends with PID 1
+		_ = c.cmd.Process.Kill() // the namespace ends with PID 1
 		select {
 		case <-c.ended:
 		case <-time.After(patience):

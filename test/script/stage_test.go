@@ -29,7 +29,7 @@ type order struct {
 	UID, GID int      // identity of the init; 0 keeps root
 	ReadOnly []string // mount points
 	Tmpfs    []string
-	NoFile   uint64 // limit of open files; 0 keeps it
+	NoFile   uint64 // limit of open files; 0 leaves it unchanged
 	Left     string // file for the list of what outlived an init that is not PID 1
 	TTY      bool   // descriptor 0 is the controlling terminal
 }
@@ -197,7 +197,7 @@ type process struct {
 }
 
 func allProcesses() []process {
-	entries, _ := os.ReadDir("/proc") // without it there is nothing to see
+	entries, _ := os.ReadDir("/proc") // without /proc there is nothing to see
 	var list []process
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())

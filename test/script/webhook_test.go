@@ -25,7 +25,7 @@ type receiver struct {
 	down atomic.Bool
 
 	mu  sync.Mutex
-	got []string // the services, as they came first
+	got []string // services in the order of their first request
 	all int
 }
 

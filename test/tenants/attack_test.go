@@ -336,7 +336,7 @@ func attacker() {
 	}
 	daemon := exec.Command("/bin/sh", "-c", `trap "" TERM HUP; while :; do sleep 1; done`, "daemon-of-"+filepath.Base(f.dir))
 	daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	daemon.Env = []string{"PATH=/usr/bin:/bin"} // without the mark of its run
+	daemon.Env = []string{"PATH=/usr/bin:/bin"} // the daemon lacks the mark of its run
 	r := report{Open: map[string]string{}, How: map[string]string{}}
 	if err := daemon.Start(); err != nil {
 		r.How["daemon"] = err.Error()
@@ -385,7 +385,7 @@ func victim() {
 	if errTerminal == nil {
 		defer near.Close()
 	}
-	for range 2 << 10 { // more than a log file may have
+	for range 2 << 10 { // writes more than a log file may have
 		fmt.Println(strings.Repeat("x", 1<<10))
 	}
 	dumpCore(home)

@@ -48,7 +48,7 @@ type resource struct {
 	limit string
 	// stopped is the cause with which hinit then stops the attacker, in such modes.
 	stopped string
-	never   []string // modes in which it does not
+	never   []string // modes in which hinit does not limit the resource
 	// relieved are the modes in which hinit protects the victim's share while the attacker goes on.
 	relieved []string
 }

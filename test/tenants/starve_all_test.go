@@ -105,7 +105,7 @@ func (c *container) starve(t *testing.T, r resource, want string) (word, how str
 		if note := c.of(t, name(0)).Problem; strings.HasPrefix(note, "processors: ") && c.confined() {
 			return "held", fmt.Sprintf("%s has acted: %s; then %s", after(), note, c.ask(t, "b", r.name))
 		}
-		how = c.ask(t, "b", r.name) // the victim still misses it
+		how = c.ask(t, "b", r.name) // the victim still lacks the resource
 	}
 	// hinit may have stopped the attacker before it had taken all, or before the victim asked for something.
 	for deadline := time.Now().Add(patience); want == "stopped" && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {

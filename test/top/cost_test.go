@@ -63,7 +63,7 @@ func TestFiveHundredServicesCostLittle(t *testing.T) {
 func readingAll(t *testing.T, parent int) float64 {
 	t.Helper()
 	const times = 20
-	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent)) // each thread has its own
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent)) // each thread has a list of its own children
 	var children []string
 	for _, list := range lists {
 		text, _ := os.ReadFile(list) // the thread may have ended

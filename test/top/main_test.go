@@ -126,7 +126,7 @@ func (h *house) boot() {
 	ended := make(chan struct{})
 	cmd := h.cmd
 	go func() {
-		runtime.LockOSThread() // its end kills PID 1
+		runtime.LockOSThread() // the end of this thread kills PID 1
 		started <- cmd.Start()
 		_ = cmd.Wait()
 		close(ended)
@@ -150,7 +150,7 @@ func (h *house) boot() {
 // terminal is a terminal of tmux in which hinit top runs.
 type terminal struct {
 	t    *testing.T
-	name string // its socket, which ends with the house
+	name string // name of the tmux socket, which ends with the house
 	keys int
 }
 

@@ -36,9 +36,9 @@ func TestFiftyProfiles(t *testing.T) {
 		return strings.HasPrefix(lines[2], "> gateway-p17") && strings.Contains(lines[2], "✗ crash-loop") && strings.Contains(lines[3], "gateway-p31") &&
 			strings.Contains(lines[3], "! ailing") && strings.Contains(lines[3], "telegram is failed")
 	})
-	w.press("d") // all about the first service
+	w.press("d") // shows the details of the first service
 	w.shows("last exit  code 3 (crash)", "| ")
-	w.press("Space") // mark it, and show all about the next service
+	w.press("Space") // marks the service, and shows the details of the next one
 	w.shows("telegram is failed: unauthorized: the token was revoked")
 
 	// The token is renewed and the program repaired.

@@ -151,7 +151,7 @@ func TestRsyslogGetsEveryLine(t *testing.T) {
 			}
 			sender := forward()
 			some(2000)
-			kill(t, sender) // its lines come before the lines of the next sender
+			kill(t, sender) // the killed sender's lines come before the next sender's
 			testkit.Until(t, "the connection is over", func() bool { return r.sockets() <= idle })
 			forward()
 			some(8000)

@@ -429,7 +429,7 @@ func (s *summary) tell(t *testing.T) {
 // commands returns the command lines of all processes.
 func commands() map[int]string {
 	out := map[int]string{}
-	entries, _ := os.ReadDir("/proc") // reading it never fails
+	entries, _ := os.ReadDir("/proc") // reading /proc never fails
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {

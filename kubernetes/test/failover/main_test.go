@@ -87,7 +87,7 @@ func becomeInit(hinit string) error {
 // site is what all pairs share: the API server and the programs.
 type site struct {
 	*cluster.Cluster
-	dir         string // everybody may look into it
+	dir         string // every user may read this directory
 	credentials string // directory with the files that a pod has
 	programs    string
 	gateway     string          // this program, at a place where the agents' user may execute it

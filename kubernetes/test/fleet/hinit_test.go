@@ -30,7 +30,7 @@ type ledger struct {
 	faults  []string
 	starts  int
 	down    map[string]time.Time     // since when a profile has no gateway
-	longest map[string]time.Duration // the longest time without one
+	longest map[string]time.Duration // longest time without a gateway, by profile
 }
 
 func newLedger() *ledger {
@@ -85,7 +85,7 @@ type fakeInit struct {
 	readyAfter time.Duration
 	server     *http.Server
 	busy       atomic.Bool // a gateway works on an answer
-	user       int         // the owner of what it writes, or 0
+	user       int         // owner of the files that it writes; 0 for none
 
 	mu       sync.Mutex
 	services map[string]*hinit.Service

@@ -66,7 +66,7 @@ type kubelet struct {
 	log     *slog.Logger
 	real    *realHosts // nil where hosts run in this process
 
-	containers atomic.Int64 // the number of the last one
+	containers atomic.Int64 // number of the last container
 
 	mu      sync.Mutex
 	running map[string]*simulated // simulated pods by name

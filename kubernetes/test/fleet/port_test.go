@@ -37,7 +37,7 @@ func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 		}
 		return ""
 	})
-	f.k.partition(to, true) // so that it does not fetch the data
+	f.k.partition(to, true) // cut off, so that the target does not fetch the data
 	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { p.Spec.Pin = to }); err != nil {
 		t.Fatal(err)
 	}
