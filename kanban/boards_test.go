@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The directory of the boards depends on two variables (contract 28.11).
+// The directory of the boards must be found from two variables, as the agent does (contract 28.11).
 func TestRoot(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ hermes, kanban, want string }{

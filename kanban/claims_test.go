@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// These tests are the list of the contract for claims, 28.4.
+// The subtests are the rows of the contract about claims, section 28.4.
 func TestClaims(t *testing.T) {
 	t.Parallel()
 	t.Run("one wins; eight threads", func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These tests are the list of the contract for processes that have ended, 28.5.
+// The subtests are the rows of the contract about liveness and crashes, section 28.5.
 func TestLiveness(t *testing.T) {
 	t.Parallel()
 	k := realProcesses{}

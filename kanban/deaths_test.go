@@ -64,8 +64,8 @@ func (r *oneLife) WorkerStates(ctx context.Context, refs []Ref) ([]WorkerReport,
 	return list, err
 }
 
-// TestDispatcherDies makes a dispatcher die at every crash point of a pass, and lets another one continue. In the end every task
-// is done, no task had two workers at a time, and no failure was counted.
+// TestDispatcherDies makes a dispatcher die at every crash point of a pass, and lets another one continue. In the end
+// every task must be done, no task may have had two workers at a time, and no failure may be counted.
 func TestDispatcherDies(t *testing.T) {
 	t.Parallel()
 	points, deaths := liveAndDie(t, 0)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// These tests are the list of the contract for the dispatcher, 28.3.
+// The subtests are the rows of the contract about the dispatcher, section 28.3.
 func TestDispatcher(t *testing.T) {
 	t.Parallel()
 	t.Run("dry run does not claim", func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// These tests are the list of the contract for failures and limits, 28.6.
+// The subtests are the rows of the contract about limits, run times and stale tasks, section 28.6.
 func TestFailureLimit(t *testing.T) {
 	t.Parallel()
 	t.Run("spawn failure twice", func(t *testing.T) {
@@ -340,7 +340,7 @@ func TestPromotion(t *testing.T) {
 	})
 }
 
-// These tests are the list of the contract for the respawn guard, 28.7.
+// The subtests are the rows of the contract about the respawn guard, section 28.7.
 func TestRespawnGuard(t *testing.T) {
 	t.Parallel()
 	guarded := func(b *board, id string) string {

@@ -25,7 +25,7 @@ func TestTheBoardRanOutOfMemoryAfterAProfileWroteItsConfiguration(t *testing.T) 
 	}
 }
 
-// These tests are the list of the contract for the start of workers, 28.8.
+// The subtests are the rows of the contract about the start of workers, section 28.8.
 func TestSpawn(t *testing.T) {
 	t.Parallel()
 	spawn := func(t *testing.T, prepare func(b *board) Task) (*board, string, Job) {

@@ -32,8 +32,8 @@ func reopen() {
 	initialised.Unlock()
 }
 
-// These tests are the list of the contract for the file, 28.10. They are not parallel, because they share the record of
-// checked files.
+// The subtests are the rows of the contract about the file, section 28.10. They are not parallel, because they share
+// the record of checked files.
 func TestOpen(t *testing.T) {
 	t.Run("init idempotent, tables present", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "deep", "er", "kanban.db")

@@ -560,7 +560,7 @@ func TestTheOrderThatEndsTheLoopIsAnswered(t *testing.T) {
 		if code := <-ended; code != 3 {
 			t.Fatalf("code %d", code)
 		}
-		if err := answer(); err != nil { // a client that asks for the answer late
+		if err := answer(); err != nil { // the client asks for the answer late
 			t.Fatal(err)
 		}
 	}

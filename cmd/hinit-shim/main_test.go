@@ -42,7 +42,7 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestHermesImage runs the released binary in a root directory with the layout of the Hermes image, in which all
+// TestHermesImage checks the released binary in a root directory with the layout of the Hermes image, in which all
 // programs are static.
 func TestHermesImage(t *testing.T) {
 	testkit.NeedRoot(t)

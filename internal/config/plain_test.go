@@ -47,8 +47,8 @@ func TestAPlainSupervisorHasNothingOfTheAgent(t *testing.T) {
 	}
 }
 
-// Under hinit run, a service counts as started only after one second. If it counted at once, hinit start would report
-// "is up" for a service that dies 0.4 s later.
+// Under hinit run, a service must count as started only after one second. If it counted at once, hinit start would
+// report "is up" for a service that dies 0.4 s later.
 func TestAStartOfAPlainSupervisorCountsAfterASecond(t *testing.T) {
 	c, err := loadPlain(t, "services:\n  web: {command: [sleep, \"1\"]}\n", nil)
 	if err != nil || c.Agent.Settle != time.Second {

@@ -288,7 +288,8 @@ func TestMergesOfMergesEndAtOnce(t *testing.T) {
 	}
 }
 
-// TestAHundredProgramsOfTwoHundredReplicasAreRefused: they took 42 seconds and half a gigabyte.
+// TestAHundredProgramsOfTwoHundredReplicasAreRefused checks that an import of more than a thousand services is refused.
+// These 20,000 would take 42 seconds and half a gigabyte.
 func TestAHundredProgramsOfTwoHundredReplicasAreRefused(t *testing.T) {
 	for name, text := range map[string]string{
 		"process-compose.yaml": "processes:\n" + numbered(100, "  p%d: {command: x, replicas: 200}\n"),

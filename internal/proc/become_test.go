@@ -112,7 +112,8 @@ func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
 	}
 }
 
-// TestPathsThatHangHoldUpNoOtherWork: three look-ups of one agent on a dead network mount took all turns of everything else.
+// TestPathsThatHangHoldUpNoOtherWork checks that look-ups of programs that hang, as on a dead network mount, leave
+// turns for all other work.
 func TestPathsThatHangHoldUpNoOtherWork(t *testing.T) {
 	if os.Getuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")

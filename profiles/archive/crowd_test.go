@@ -93,7 +93,8 @@ func TestManyLinesInAnEnvHoldUpNoClone(t *testing.T) {
 	}
 }
 
-// TestATokenOfSeveralLinesIsNotCloned: a quoted token was cut off after its first line, and two gateways had the rest.
+// TestATokenOfSeveralLinesIsNotCloned checks that a clone leaves out a quoted token with all its lines. If only the
+// first line were cut, two gateways would have the rest.
 func TestATokenOfSeveralLinesIsNotCloned(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "SOUL.md"), "soul")

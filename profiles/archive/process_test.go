@@ -165,7 +165,7 @@ func TestAnImportIsKilledAtAnyMoment(t *testing.T) {
 		if cmd.Wait() != nil {
 			killed++
 			long += long / 10
-		} else { // too slow: other work had slowed down the first import, which was measured
+		} else { // the import ended before the kill, because the measured one was slower
 			long -= long / 10
 		}
 		after := map[string]string{}
@@ -223,7 +223,7 @@ func TestAnExportIsKilledAtAnyMoment(t *testing.T) {
 		if cmd.Wait() != nil {
 			killed++
 			long += long / 10
-		} else { // too slow: other work had slowed down the first export, which was measured
+		} else { // the export ended before the kill, because the measured one was slower
 			long -= long / 10
 		}
 		if info, err := os.Stat(file); err == nil && info.Size() != size {

@@ -332,7 +332,7 @@ func (nopConn) Read([]byte) (int, error)    { return 0, io.EOF }
 func (nopConn) Write(p []byte) (int, error) { return len(p), nil }
 func (nopConn) Close() error                { return nil }
 
-// TestScript runs the script around a command with a real shell (contract, 19.9).
+// TestScript checks the script around a command in a real shell (contract, 19.9).
 func TestScript(t *testing.T) {
 	for _, shell := range []string{"bash", "sh"} {
 		path, err := exec.LookPath(shell)

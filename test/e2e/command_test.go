@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestCommand runs a command in a container of the image: without words, below Docker's own init, and with the image's script as
-// the entrypoint. The other ways to name a command are in test/script, cmd-routing.txtar.
+// TestCommand checks a command in a container of the image: without words, below Docker's own init, and with the
+// image's script as the entrypoint. The other ways to name a command are in test/script, cmd-routing.txtar.
 func TestCommand(t *testing.T) {
 	parallel(t)
 	for _, tt := range []struct {

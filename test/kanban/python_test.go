@@ -20,7 +20,7 @@ import (
 // dispatch lock. All three are killed in turn. No task may have two workers at a time, each task must be done once, and
 // both kinds of dispatcher must have started some.
 func TestPythonDispatchesBeside(t *testing.T) {
-	t.Parallel() // mostly waits
+	t.Parallel() // the test mostly waits
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		testkit.SkipOrFail(t, err.Error())

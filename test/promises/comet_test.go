@@ -90,7 +90,7 @@ func TestStopEndsAProcessWhoseFirstThreadHasEnded(t *testing.T) {
 			return fmt.Errorf("no process without its first thread: %+v", b.alive())
 		})
 		b.check(b.do("stop", "headless"))
-		if left := b.alive(); len(left) != 1 { // only the CMD
+		if left := b.alive(); len(left) != 1 { // only the CMD may be left
 			t.Errorf("after the stop these are alive: %+v", left)
 		}
 		sheet.add("stops", 1)

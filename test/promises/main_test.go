@@ -51,7 +51,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(root) // a temporary directory
+	defer os.RemoveAll(root) // after an error, only a temporary directory is left
 	code := m.Run()
 	if *full || *write {
 		if err := sheet.show(*write && code == 0); err != nil {

@@ -116,8 +116,8 @@ func late(err error) bool {
 	return errors.As(err, &said) && said.Kind == client.KindTimeout
 }
 
-// lastOf returns the intents of the commands that no other command has certainly followed: those answered after the last one
-// was sent.
+// lastOf returns the intents of the commands that may have been the last: they were answered after the last command was
+// sent.
 func lastOf(commands []given) []string {
 	var last time.Time
 	for _, g := range commands {

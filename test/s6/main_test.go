@@ -38,7 +38,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir) // a temporary directory
+	defer os.RemoveAll(dir) // after an error, only a temporary directory is left
 	if testing.Short() {
 		return m.Run() // without s6, the tests compare nothing
 	}

@@ -43,7 +43,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(root) // a temporary directory
+	defer os.RemoveAll(root) // after an error, only a temporary directory is left
 	built = binaries{root: root, bin: filepath.Join(root, "bin")}
 	if err := provide(built.bin); err != nil {
 		fmt.Fprintln(os.Stderr, err)

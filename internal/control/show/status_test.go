@@ -28,7 +28,8 @@ func TestStatusSaysWhatAStateMeansForTheReader(t *testing.T) {
 	}
 }
 
-// Virtual time keeps the ages equal in both outputs.
+// The columns of the status must be aligned, and no line may end in blanks. Virtual time keeps the ages equal in both
+// outputs.
 func TestStatusLinesUpItsColumnsAndEndsNoLineInBlanks(t *testing.T) {
 	synctest.Test(t, linesUpItsColumns)
 }
@@ -52,7 +53,7 @@ gateway-ü      down   0s     -    0         -       code 1 (crash), 0s ago  why
 	}
 }
 
-// The status text and the settings of a service are shown only if the command named this service.
+// The status text and the settings of a service must be shown only if the command named this service.
 func TestStatusOfANamedServiceSaysMore(t *testing.T) {
 	st := client.Status{Services: []client.Service{{
 		Name: "api", State: "up", Ready: true, StatusText: "3 \u202e of 4",

@@ -332,8 +332,8 @@ func TestAProfileThatWasStartedAfterAFailedExportIsCopiedAgain(t *testing.T) {
 	}
 }
 
-// TestAFailedImportDeletesNothingThatAnotherCommandGoesOnWith has the same import started a second time while the first one is
-// being undone. Earlier the first import deleted the object that the second one used, and with it the copied data.
+// TestAFailedImportDeletesNothingThatAnotherCommandGoesOnWith starts the same import a second time while the first one
+// is being undone. The first must not delete the object of the second, and with it the copied data.
 func TestAFailedImportDeletesNothingThatAnotherCommandGoesOnWith(t *testing.T) {
 	w := newTwoSides(t)
 	i := &importer{by: "first", fleet: &fleet{call: &call{namespace: "default"}, api: w.api}}

@@ -234,8 +234,7 @@ func TestAProfileThatHasChangedIsFetchedFromTheBeginning(t *testing.T) {
 	}
 }
 
-// TestAMoveLeavesNoReceipt checks the store after a move. Earlier the receipt of each profile that moved to a host stayed for
-// ever.
+// TestAMoveLeavesNoReceipt checks that the receipt of a move is removed when the profile is installed.
 func TestAMoveLeavesNoReceipt(t *testing.T) {
 	s, dir := volume(t, "", "")
 	at := filepath.Join(dir, incomingPath("coder", "u1", "nonce"))

@@ -32,9 +32,11 @@ type chaos struct {
 	after       []func() // functions that end the lasting faults
 }
 
-// TestChaosNeverRunsAProfileTwiceAndLosesNone kills and suspends controllers and hosts, kills the API server, pauses etcd, cuts hosts off, fills
-// their volumes and steps clocks. Meanwhile it changes pins, drains, images, orders and the number of hosts. Two controllers lead at the same time.
-// Hosts and controllers are processes of hinit-fleet, beside a stand-in for hinit that counts each start when it happens.
+// TestChaosNeverRunsAProfileTwiceAndLosesNone checks that no profile runs twice or is lost in spite of many faults. It
+// kills and suspends controllers and hosts, kills the API server, pauses etcd, cuts hosts off, fills their volumes and
+// steps clocks. Meanwhile it changes pins, drains, images, orders and the number of hosts. Two controllers lead at the
+// same time. Hosts and controllers are processes of hinit-fleet, beside a stand-in for hinit that counts each start
+// when it happens.
 func TestChaosNeverRunsAProfileTwiceAndLosesNone(t *testing.T) {
 	f := newSim(t, "chaos", chaosHosts)
 	seed := uint64(time.Now().UnixNano())

@@ -48,7 +48,8 @@ func newBench(t *testing.T) *bench {
 	return &bench{self: self, sleep: "/bin/sleep", work: t.TempDir(), figures: newFigures(), quick: true, runs: 1}
 }
 
-// The test uses the loop in place of the candidates, because it is always installed.
+// The benchmark must be able to start, measure and end a candidate. The loop stands for the candidates, because it is
+// always installed.
 func TestCandidateIsWatchedAndEnds(t *testing.T) {
 	b := newBench(t)
 	s, err := b.newSite(7)
