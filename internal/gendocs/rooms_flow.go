@@ -6,7 +6,7 @@ const roomsText = `# Rooms
 
 A room is a package. A room imports only rooms of lower floors; a test checks that. Each line below has a room, the file to open first, and the questions that the
 room answers. A room without a file name has only one file. The package comment (go doc ./ROOM) says what the room promises. [Find your
-way](../explanation/find-your-way.md) answers single questions with a function. [How it works](../explanation/how-it-works.md) explains the ideas.
+way](../explanation/find-your-way.md) answers single questions with a function.
 
 ## Where to start
 
@@ -49,9 +49,7 @@ var parts = []struct {
 		{"internal/container/units", "units.go", "Which command, user, environment and limits does a service get?"},
 		{"internal/container/health", "health.go", "What acts on checks, quotas and lack of memory?"},
 		{"internal/container/leaseholder", "", "What happens when hinit gets or loses the lock?"},
-		{"internal/container/report", "", "How do events become lines of the container log?"},
 		{"internal/config", "schema.go", "Which keys exist, and how are they decoded (decode.go) and validated (validate.go)?"},
-		{"internal/yamltext", "", "Why does an error in YAML name this line?"},
 		{"internal/boot", "prepare.go", "What happens before the first service? What does the CMD mean (run_plan.go)?"},
 		{"internal/boot/identity", "", "Who changes the agent's ids in /etc/passwd?"},
 		{"internal/boot/lookup", "", "Which user is the agent, for commands?"},
@@ -93,7 +91,6 @@ var parts = []struct {
 		{"shim/identity", "become.go", "How does a process become the agent's user for good?"},
 		{"internal/top/model", "model.go", "What does hinit top show, and what do keys do (keys.go)?"},
 		{"internal/web", "server.go", "Who may use the status page (access.go)? What updates it (hub.go)?"},
-		{"internal/metrics", "families.go", "Which metrics exist, and how are they collected (collect.go)?"},
 		{"internal/isolation", "", "Which plan does PID 1 give to hinit-isolate?"},
 		{"internal/isolation/confine", "confine.go", "How do Landlock and seccomp (seccomp.go) confine a gateway?"},
 		{"internal/isolation/peer", "", "How does a program recognise an isolated client?"},
@@ -125,6 +122,9 @@ var parts = []struct {
 		{"kubernetes/internal/strict", "", "How does hinit-fleet refuse unknown fields?"},
 	}},
 	{"Rooms with telling names", []roomEntry{
+		{"internal/container/report", "", ""},
+		{"internal/yamltext", "", ""},
+		{"internal/metrics", "", ""},
 		{"internal/container/initlog", "", ""},
 		{"internal/redact", "", ""},
 		{"internal/fsutil/owntree", "", ""},

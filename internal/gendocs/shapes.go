@@ -117,7 +117,7 @@ func jsonPage(root, commandLine string) (string, error) {
 		}
 		pkg, short, _ := strings.Cut(name, ".")
 		fmt.Fprintf(&b, "\n## %s\n\n", title(short))
-		if strings.Count(t.doc, " ") > 4 { // a shorter comment only repeats the title
+		if strings.Count(t.doc, " ") > 8 { // a shorter comment only repeats the title and the command
 			b.WriteString(escapeCell(t.doc) + "\n\n")
 		}
 		for _, f := range t.fields {
