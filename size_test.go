@@ -52,7 +52,7 @@ var grown = map[string]int{
 	"kanban.observedTask":          43,
 	"logrotate.console":            25,
 	"logrotate.file":               27,
-	"profiles.Watcher":             31,
+	"profiles.Watcher":             30,
 	"supervisor.Loop":              22,
 	"supervisor.Machine":           21,
 	"supervisor.service":           49,

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -156,30 +157,46 @@ func (w *Watcher) warnNotifications() {
 // reportWarnings reports the warnings of a full scan that the full scan before did not have.
 func (w *Watcher) reportWarnings(warnings []Warning) {
 	w.mu.Lock()
-	before := w.listWarned
-	w.listWarned = warnings
+	before := w.warned.listed
+	w.warned.listed = warnings
 	w.mu.Unlock()
 	for _, warning := range warnings {
 		if !slices.Contains(before, warning) {
-			w.options.Notify(Warned{Warning: warning})
+			w.report("directories", maxWarnings+1, warning)
 		}
 	}
 }
 
 // warnOnce reports err as a warning about profile, or about no single profile if that is "". It stays silent while the error with
-// this key keeps its text. A nil err ends the problem: if the same error comes back later, it is reported again.
+// this key keeps its text. A nil err ends the problem: if the same error comes back in a later reportPeriod, it is reported again.
 func (w *Watcher) warnOnce(key, profile string, err error) {
 	w.mu.Lock()
-	before := w.warned[key]
-	if err == nil {
-		delete(w.warned, key)
-	} else {
-		w.warned[key] = Warning{profile, err.Error()}
+	before := w.warned.byKey[key]
+	delete(w.warned.byKey, key)
+	if err != nil {
+		w.warned.byKey[key] = Warning{profile, err.Error()}
 	}
-	now := w.warned[key]
+	now := w.warned.byKey[key]
 	w.mu.Unlock()
 	if err != nil && now != before {
-		w.options.Notify(Warned{Warning: now})
+		w.report(key, maxOfOneKey, now)
+	}
+}
+
+// An agent can cause and end warnings as often as it likes. So in each reportPeriod a text is reported only once, and with each key of
+// warnOnce at most maxOfOneKey texts are.
+const reportPeriod, maxOfOneKey = time.Minute, 3
+
+// report calls Notify for a warning, unless the same warning was reported in this period, or limit others with this key. The number
+// of keys is limited, too.
+func (w *Watcher) report(key string, limit int, warning Warning) {
+	if time.Since(w.warned.since) >= reportPeriod {
+		w.warned.since, w.warned.reported = time.Now(), make(map[string][]Warning)
+	}
+	list := w.warned.reported[key]
+	if len(list) < limit && len(w.warned.reported) < w.store.max+maxWarnings && !slices.Contains(list, warning) {
+		w.warned.reported[key] = append(list, warning)
+		w.options.Notify(Warned{Warning: warning})
 	}
 }
 
@@ -192,7 +209,7 @@ func (w *Watcher) isWarned(name string) bool {
 func (w *Watcher) Warnings() []Warning {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.AppendSeq(slices.Clone(w.listWarned), maps.Values(w.warned))
+	return slices.AppendSeq(slices.Clone(w.warned.listed), maps.Values(w.warned.byKey))
 }
 
 // warnVolume is warnOnce for an error about the whole volume.

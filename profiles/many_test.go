@@ -136,7 +136,7 @@ func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 	Write(t, s, "profiles/bare/x", "")
 	w := &Watcher{
 		store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: map[string]Hash{"a": "x"}, known: make(map[string]*scanned),
-		warned: make(map[string]Warning),
+		warned: warnings{byKey: make(map[string]Warning)},
 	}
 	t.Cleanup(func() { w.inotify.Close() })
 	var changed []string
@@ -220,7 +220,7 @@ func TestWatchesGoToProfilesFirst(t *testing.T) {
 func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 	s := NewVolume(t)
 	emptyDirs(t, s, "a", maxUnmarkedWatches+50)
-	w := &Watcher{store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]Warning)}
+	w := &Watcher{store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: warnings{byKey: make(map[string]Warning)}}
 	t.Cleanup(func() { w.inotify.Close() })
 	for range 2 {
 		if err := w.scanAll(t.Context()); err != nil {
@@ -302,7 +302,7 @@ func BenchmarkScans(b *testing.B) {
 	for _, n := range []int{2_500, 10_000, 40_000} {
 		s := Open(b.TempDir(), nil, "").SetMaxProfiles(2000)
 		emptyDirs(b, s, "a", n)
-		w := &Watcher{store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]Warning)}
+		w := &Watcher{store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: warnings{byKey: make(map[string]Warning)}}
 		b.Run(fmt.Sprintf("all/%d", n), func(b *testing.B) {
 			for b.Loop() {
 				if err := w.scanAll(b.Context()); err != nil {

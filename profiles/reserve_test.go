@@ -60,7 +60,7 @@ func TestTheFirstOrderForAProfileIsRecordedOnAFullVolume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := s.Watch(t.Context(), profiles.WatchOptions{Known: []profiles.Profile{known}})
+	w := s.Watch(t.Context(), profiles.WatchOptions{Notify: func(profiles.Event) {}, Known: []profiles.Profile{known}})
 	add("later")
 	if err := w.Rescan(t.Context()); err != nil {
 		t.Fatal(err)

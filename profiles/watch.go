@@ -18,8 +18,8 @@ import (
 
 // WatchOptions configures [Store.Watch]. A duration of 0 means the default.
 type WatchOptions struct {
-	// Notify is called for each event, one at a time, by the watcher's goroutine. It may block, which delays the next scan. It must
-	// not call Rescan or Find: they would wait for Notify to return, for ever.
+	// Notify must be set. It is called for each event, one at a time, by the watcher's goroutine. It may block, which delays the
+	// next scan. It must not call Rescan or Find: they would wait for Notify to return, for ever.
 	Notify func(Event)
 	// Known lists the profiles that the caller knows from the boot. No Appeared is reported for them.
 	Known []Profile
@@ -58,9 +58,8 @@ type Watcher struct {
 
 	mu          sync.Mutex // guards the fields in this group; never held during disk operations
 	interest    map[string]Hash
-	interestNew map[string]bool    // profiles for which Interest was called since their inputs were last scanned
-	listWarned  []Warning          // warnings of the last full scan
-	warned      map[string]Warning // by kind of problem: the last warning of warnOnce, while it holds
+	interestNew map[string]bool // profiles for which Interest was called since their inputs were last scanned
+	warned      warnings
 
 	// Only the watcher's goroutine uses the fields from here on.
 	known      map[string]*scanned
@@ -68,6 +67,14 @@ type Watcher struct {
 	notifications
 	lastScan
 	pending
+}
+
+// warnings are the warnings that hold, and those that were reported not long ago. The mutex of the watcher guards only the first two.
+type warnings struct {
+	listed   []Warning            // warnings of the last full scan
+	byKey    map[string]Warning   // by kind of problem: the last warning of warnOnce, while it holds
+	reported map[string][]Warning // warnings that were reported after since, by the key of report
+	since    time.Time
 }
 
 // notifications is the state of the inotify watches, and of what they don't cover.
@@ -131,9 +138,6 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	if o.openNotifications == nil {
 		o.openNotifications = (*watch.Set).Open
 	}
-	if o.Notify == nil {
-		o.Notify = func(Event) {}
-	}
 	w := &Watcher{
 		store:    s,
 		options:  o,
@@ -143,7 +147,7 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 		interest: make(map[string]Hash), interestNew: make(map[string]bool),
 		known:      make(map[string]*scanned),
 		candidates: make(map[string]bool),
-		warned:     make(map[string]Warning),
+		warned:     warnings{byKey: make(map[string]Warning)},
 		pending:    pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)},
 	}
 	for _, p := range o.Known {
@@ -311,18 +315,14 @@ func (w *Watcher) markChanged(ev watch.Event) {
 	}
 	name := Default
 	switch {
-	case self && w.candidates[file] && dir == profilesPath && !ev.Has(watch.Create): // a candidate was removed or renamed
+	case dir == profilesPath && strings.HasPrefix(file, "."):
+		return // a temporary directory of hinit or of another program
+	case dir == profilesPath && (!self || ev.Has(watch.Create) || w.candidates[file]): // also if a candidate was removed or renamed
 		w.changedNames[file] = true
 		w.scheduleSoon()
 		return
 	case self && !ev.Has(watch.Create), ev.Name == profilesPath: // a directory that was created may already be scanned and watched
 		w.markAll()
-		return
-	case dir == profilesPath && strings.HasPrefix(file, "."):
-		return // a temporary directory of hinit or of another program
-	case dir == profilesPath:
-		w.changedNames[file] = true
-		w.scheduleSoon()
 		return
 	case dir != w.store.root:
 		name = filepath.Base(dir)
@@ -396,7 +396,7 @@ type InputsChanged struct {
 	Hash    Hash
 }
 
-// Warned reports a warning that the scan before did not have.
+// Warned reports a warning that the scan before did not have. Warnings that come and go again are not reported each time.
 type Warned struct{ Warning Warning }
 
 func (Appeared) event()      {}

@@ -164,10 +164,9 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 	w.mu.Unlock()
 	_ = d.WithIdentity(func(d *fsutil.Dir) error {
 		root, err := d.Lstat(".")
-		if all = err != nil || w.inotify.Events != nil && w.inotify.ID(w.store.root) != stampOf(root).ID && !w.exhausted; all {
-			return nil
-		}
-		if all = stampAt(d, profilesDir) != w.dir; all {
+		all = err != nil || w.inotify.Events != nil && w.inotify.ID(w.store.root) != stampOf(root).ID && !w.exhausted ||
+			stampAt(d, profilesDir) != w.dir
+		if all {
 			return nil
 		}
 		for name, k := range w.known {
@@ -285,27 +284,20 @@ func (w *Watcher) scanFor(ctx context.Context, name string) error {
 // scanNew scans the directory name in profiles/ after a change. It returns false if a full scan is needed. The reasons are: the
 // name belonged to another directory before, is a link, or can't be a profile; or the directory doesn't answer or can't be watched.
 func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool {
-	if NameProblem(name) != nil {
-		return false
-	}
 	rel, path := filepath.Join(profilesDir, name), w.store.profile(name).Home
-	if !w.store.answers(rel) {
+	if NameProblem(name) != nil || !w.store.answers(rel) {
 		return false
 	}
 	info, err := d.Lstat(rel)
 	switch {
-	case w.known[name] != nil:
-		if err != nil || !info.IsDir() || w.inotify.ID(path) != stampOf(info).ID {
-			return false
-		}
-		w.scanHome(ctx, d, name, false)
-		return true
+	case w.known[name] != nil && (err != nil || !info.IsDir() || w.inotify.ID(path) != stampOf(info).ID):
+		return false
 	case errors.Is(err, fs.ErrNotExist), err == nil && !info.IsDir() && info.Mode()&fs.ModeSymlink == 0:
 		w.forgetCandidate(name)
 		return !w.isWarned(name) // the new directory is already removed or replaced
 	case err != nil, !info.IsDir():
 		return false
-	case w.candidates[name] && w.inotify.ID(path) == stampOf(info).ID:
+	case (w.known[name] != nil || w.candidates[name]) && w.inotify.ID(path) == stampOf(info).ID:
 		w.scanHome(ctx, d, name, false)
 		return true
 	case w.inotify.Watches(stampOf(info).ID):

@@ -374,7 +374,7 @@ func TestWatchStateBecomesUnusable(t *testing.T) {
 func TestWatchEnds(t *testing.T) {
 	s := NewVolume(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	w := s.Watch(ctx, WatchOptions{})
+	w := s.Watch(ctx, WatchOptions{Notify: func(Event) {}})
 	rescan(t, w)
 	cancel()
 	<-w.Done()

@@ -278,3 +278,29 @@ func TestAWarningEndsWithItsCause(t *testing.T) {
 	}
 	h.until("neither is shown", func() bool { return len(m.Warnings()) == 0 })
 }
+
+// TestWarningsThatComeAndGoDoNotFillTheLog: an agent made and removed links, and damaged and mended its state file. The log of the
+// container had a warning for each time.
+func TestWarningsThatComeAndGoDoNotFillTheLog(t *testing.T) {
+	h, m := newHost(t, "coder", "quiet")
+	h.start(m)
+	for n := range 60 {
+		link := h.dir(fmt.Sprintf("link%d", n%50))
+		if err := os.Symlink("coder", link); err != nil {
+			t.Fatal(err)
+		}
+		h.write("coder", profiles.StateFile, fmt.Sprint("[", n%20))
+		h.until("both are shown", func() bool { return len(m.Warnings()) == 2 })
+		if err := os.Remove(link); err != nil {
+			t.Fatal(err)
+		}
+		h.write("coder", profiles.StateFile, "{}")
+		h.until("neither is shown", func() bool { return len(m.Warnings()) == 0 })
+	}
+	h.write("quiet", profiles.StateFile, "[]")
+	h.until("the warning about another profile is in the log", h.hears(`warning: cannot use the state of profile "quiet"`))
+	warnings := slices.DeleteFunc(h.look().said, func(line string) bool { return !strings.HasPrefix(line, "warning: ") })
+	if len(warnings) > 100 {
+		t.Errorf("the log has %d warnings, and at most 45 a minute are allowed: %q", len(warnings), warnings)
+	}
+}
