@@ -100,8 +100,8 @@ func isolatedText(cfg *config.Config) string {
 	return strings.Join(lines, "")
 }
 
-// UnknownAgent returns an error for services that can't run, because the lookup of their user who has failed with err. If
-// there is no such user, the error says what to change.
+// UnknownAgent returns an error for services that can't run because the lookup of the user named who has failed with err. If
+// the user does not exist, the error says what to change.
 func UnknownAgent(who string, err error) error {
 	if errors.Is(err, account.ErrNotFound) {
 		return fmt.Errorf("cannot run services as %q: %w; create the user in the image, or set agent.user in hinit.yaml to a name or uid:gid", who, err)
@@ -119,7 +119,7 @@ func CallerAsAgent() Agent {
 
 // withCred sets Cred and Actor, according to what this process may do.
 func (a Agent) withCred() Agent {
-	if os.Geteuid() != 0 { // this process can't change users, so everything runs as its own
+	if os.Geteuid() != 0 { // this process can't change users, so everything runs as the user of this process
 		if !a.Known {
 			a.User = CallerAsAgent().User
 		}
@@ -127,7 +127,7 @@ func (a Agent) withCred() Agent {
 		return a
 	}
 	a.Actor = fsutil.NewActor(fsutil.Identity{UID: a.User.UID, GID: a.User.GID, Groups: a.User.Groups})
-	if a.User.UID != 0 { // also if root can't change users: a failed start is safer than an agent with root's rights
+	if a.User.UID != 0 { // set Cred even if root can't change users: a failed start is safer than an agent with root's rights
 		a.Cred = &proc.Cred{UID: a.User.UID, GID: a.User.GID, Groups: a.User.Groups}
 	}
 	return a
@@ -140,7 +140,7 @@ func (a Agent) CredFor(cfg *config.Config, who string) (*proc.Cred, error) {
 		return nil, nil
 	}
 	if who == "" || who == cfg.Agent.User {
-		return a.Cred, nil // right even if /etc could not be changed
+		return a.Cred, nil // these ids are right even if /etc could not be changed
 	}
 	user, err := blocking.Get(blocking.Foreign, func() (account.User, error) { return account.Lookup("", who) })
 	if err != nil {

@@ -43,7 +43,7 @@ const (
 	PendingFile = ".hinit-repair-pending"
 	// EnvFile has the agent's secrets, and a key that the boot makes for each container.
 	EnvFile = ".env"
-	// StampFile is a note about the way of installation. Older images left it in homes that they shared with the host.
+	// StampFile says how the agent was installed. Older images left this file in homes that they shared with the host.
 	StampFile = ".install_method"
 	// NameFile is a file in a tenant's home with the name under which hinit gave the home to the tenant's user. The agent's user
 	// can rename the home, but can't write this file.
@@ -104,9 +104,9 @@ func ChownProfile(ctx context.Context, o Options, profile string) error {
 }
 
 // chownFiles changes the owner of a profile's home, and of the files that its gateway opens first, to the agent (to) or the
-// tenant. The repair in the background does the others. Like the image's script, it skips links without a message.
+// tenant. The repair in the background changes the other files. Like the image's script, chownFiles skips links without a message.
 //
-// If the home belongs to the user of a tenant although its profile is none, chownFiles warns and changes nothing. The agent
+// If the home belongs to the user of a tenant although its profile is not a tenant, chownFiles warns and changes nothing. The agent
 // may have renamed the home to get a tenant's files, or hinit.yaml may have lost the isolation by mistake.
 func (o Options) chownFiles(log *StepLog, home *fsutil.Dir, to fsutil.Owner) {
 	profile := path.Base(home.Path())

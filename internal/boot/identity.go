@@ -30,7 +30,7 @@ type Identity struct {
 	Error string // why the container must not start; "" if it may
 }
 
-// maxIdentity is how many bytes of that report are read.
+// maxIdentity is the largest report about the agent's user that ResolveAgent accepts from the boot program, in bytes.
 const maxIdentity = 1 << 20
 
 // ResolveAgent finds the agent's user. Call it once, before anything else. If the container asks for other ids, or if the
@@ -140,9 +140,9 @@ func (a *Agent) updateUser(who string) error {
 }
 
 // CheckStartUser refuses a user who is neither root nor the agent, because such a user can't write to the data volume. See
-// the contract, section 2.1, step 1, and section 3, step 1. uid is the user as whom the container was started. If known is
-// false, the image has no user for the agent, and any uid may run. So it may with HINIT_ALLOW_ANY_UID, for platforms that
-// choose the uid themselves, and in a pod with a uid that OpenShift assigns.
+// the contract, section 2.1, step 1, and section 3, step 1. uid is the user as whom the container was started. Any uid is
+// allowed if known is false (the image has no user for the agent), or if HINIT_ALLOW_ANY_UID is set, for platforms that
+// choose the uid themselves. In a pod, a uid that OpenShift assigns is allowed too.
 //
 // The error has two lines, with prefixes for which people search in the log. Print it on standard error, and exit with 1.
 func CheckStartUser(uid int, agentUID uint32, known bool, env func(string) (string, bool)) error {

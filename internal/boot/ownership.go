@@ -18,14 +18,14 @@ const (
 	pendingText = "hinit gives the files of this directory to the agent's user; it removes this file when that is done\n"
 	// pendingWas is the second line of PendingFile, with the agent's former uid.
 	pendingWas = "uid %d was the agent's\n"
-	// mountPatience is how long the boot waits for mounts among the agent's directories. It counts mountSteps pauses instead of
-	// reading a clock, so that a pause of the whole process (SIGSTOP) counts as one of them.
+	// mountPatience is how long the boot waits for mounts among the agent's directories. The boot counts mountSteps sleeps instead
+	// of reading a clock, so that a long stop of the whole process (SIGSTOP) counts as a single sleep.
 	mountPatience = time.Second
 	mountSteps    = 10
 )
 
-// chownHomes gives the files that a gateway needs for its start to the agent's user. It does not descend into directories,
-// because the repair in the background does.
+// chownHomes gives the files that a gateway needs for its start to the agent's user. It does not descend into directories:
+// the repair in the background changes the files there.
 func (p *preparer) chownHomes(ctx context.Context, s *Step) error {
 	if p.linked {
 		if p.Agent.Switches() {
@@ -62,7 +62,7 @@ func (p *preparer) chownHomes(ctx context.Context, s *Step) error {
 		}
 	}
 	if s.Full {
-		// Only the directory itself: of its content, only pairing belongs to the agent.
+		// Change only the directory itself: of its content, only the directory pairing belongs to the agent.
 		o.chownDirectory(p.root, "platforms", "chown")
 	}
 	o.chownLogs(ctx)
@@ -76,7 +76,7 @@ type ownershipPhase struct {
 	*preparer
 	step   *Step
 	to     fsutil.Owner
-	enough time.Time // from then on, homes are left to the repair in the background; zero for never
+	enough time.Time // after this time, the repair in the background changes the homes instead; zero for no limit
 	queued []string  // directories that are mount points, for chownMounts
 }
 
@@ -108,7 +108,7 @@ func (o *ownershipPhase) chownHome() error {
 	// The former owner may even have the uid of a tenant, because the agent can't move a tenant's home to this place.
 	if _, _, err := o.root.Chown("", o.to.AllowingUID(uid)); err != nil {
 		o.step.CannotChown(o.Home)
-		_ = o.root.Remove(PendingFile) // no repair then, because no other owner can be changed either
+		_ = o.root.Remove(PendingFile) // without the mark there is no repair, which could not change any other owner either
 		return nil
 	}
 	o.step.Full = true
@@ -116,9 +116,9 @@ func (o *ownershipPhase) chownHome() error {
 }
 
 // PendingRepair reads PendingFile, the mark of an unfinished repair. was is the agent's former uid, or 0 if the mark has
-// none. is reports whether the mark is genuine. The agent can't forge the mark, because root must own the file. It can't put
-// an old mark back either. A rename or a link sets the ctime of the inode, which in a genuine mark equals the time of the
-// last write (inode(7)).
+// none. is reports whether the mark is genuine. The agent can't forge the mark, because root must own the file. The agent can't
+// put an old mark back either. A rename or a link sets the ctime of the inode, and a genuine mark's ctime equals the time of
+// the last write (inode(7)).
 func PendingRepair(root *fsutil.Dir) (was uint32, is bool) {
 	mark, err := root.Lstat(PendingFile)
 	if err != nil || fsutil.UID(mark) != 0 || fsutil.Stat(mark).Ctim != fsutil.Stat(mark).Mtim {
@@ -157,7 +157,7 @@ func (o *ownershipPhase) chownDirectory(in *fsutil.Dir, rel, action string) {
 	case errors.Is(err, fsutil.ErrSymlink):
 		o.step.Refuse(action, o.Path(rel))
 		return
-	case err != nil: // it is missing, or no directory
+	case err != nil: // rel is missing, or is not a directory
 		return
 	}
 	defer d.Close()
@@ -170,7 +170,7 @@ func (o *ownershipPhase) chownDirectory(in *fsutil.Dir, rel, action string) {
 
 // chownProfiles changes the owners of the profiles' homes in d, until o.enough.
 func (o *ownershipPhase) chownProfiles(d *fsutil.Dir) {
-	var found []string // further names are left to the repair in the background
+	var found []string // the repair in the background handles further names
 	err := d.EachName("", func(name string, kind fs.FileMode) bool {
 		if kind.IsDir() {
 			found = append(found, name)
@@ -200,7 +200,7 @@ func (o *ownershipPhase) chownProfiles(d *fsutil.Dir) {
 
 // chownLogs gives the directories of the gateways' logs to the agent.
 func (o *ownershipPhase) chownLogs(ctx context.Context) {
-	if d, err := o.root.SubOnSameMount("logs"); err == nil { // the boot writes this log before the repair in the background is done
+	if d, err := o.root.SubOnSameMount("logs"); err == nil { // the boot writes to this directory before the repair in the background is done
 		for _, name := range []string{"container-log", "container-log.1"} {
 			_, _, err := d.Chown(name, o.to)
 			o.reportChown(d.Path()+"/"+name, err)
@@ -211,7 +211,7 @@ func (o *ownershipPhase) chownLogs(ctx context.Context) {
 	if !ok {
 		return
 	}
-	if !o.step.Full { // otherwise the repair in the background does this one
+	if !o.step.Full { // otherwise the repair in the background changes this directory
 		o.chownDirectory(o.root, "logs", "chown")
 	}
 	o.chownDirectory(o.root, rel, "chown")
@@ -261,7 +261,7 @@ func (o *ownershipPhase) chownConfig() {
 // process can have only a few blocked calls.
 var mountTurns = make(chan struct{}, 2)
 
-// chownMounts handles the queued mount points in parallel. It leaves a mount alone that does not answer within mountPatience.
+// chownMounts handles the queued mount points in parallel. It skips a mount that does not answer within mountPatience.
 func (o *ownershipPhase) chownMounts(ctx context.Context) {
 	waiting := o.queued
 	for len(waiting) > 0 && ctx.Err() == nil {
@@ -301,8 +301,8 @@ func (o *ownershipPhase) chownMounts(ctx context.Context) {
 }
 
 // chownMount gives a mounted directory to the agent if root owns it, because Docker creates missing directories as root. A
-// mount of another owner belongs to the host and keeps it. The directory of all profiles, and the homes in it, are changed in
-// any case.
+// mount of any other owner belongs to the host, and keeps that owner. chownMount always changes the directory of all profiles
+// and the homes in it.
 func (o *ownershipPhase) chownMount(ctx context.Context, rel string) {
 	d, err := o.root.Sub(rel)
 	if err != nil || ctx.Err() != nil {

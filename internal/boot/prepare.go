@@ -61,8 +61,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// preparer is the state that the phases share. They run one after the other. After a phase was abandoned, nothing uses the
-// state any more.
+// preparer is the state that the phases share. The phases run one after the other. After a phase was abandoned, no other code
+// uses the state any more.
 type preparer struct {
 	Options
 
@@ -78,7 +78,7 @@ type Phase struct {
 	Run    func(ctx context.Context, s *Step) error
 }
 
-// Step collects the results of a phase while it runs. It ignores messages of a phase that was abandoned.
+// Step collects the results of a phase while the phase runs. It ignores messages of a phase that was abandoned.
 type Step struct {
 	StepLog
 	Report // the part of the whole report that this phase contributes
@@ -165,7 +165,7 @@ func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (s
 	case err = <-done:
 	case <-ctx.Done():
 		select {
-		case err = <-done: // it ended at the last moment
+		case err = <-done: // the phase ended at the last moment
 		default:
 			abandoned, err = true, fmt.Errorf("abandoned: %w", context.Cause(ctx))
 		}
@@ -231,7 +231,7 @@ func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 			if ctx.Err() != nil || p.isStuck(rel) {
 				continue
 			}
-			// A link is no error: the agent may have put it there.
+			// A symbolic link instead of the directory is not an error: the agent may have made it.
 			if err := d.Mkdir(rel, 0o755); !errors.Is(err, fsutil.ErrSymlink) {
 				first = cmp.Or(first, err)
 			}
@@ -260,7 +260,7 @@ func (p *preparer) makeScratchDir(s *Step) {
 		defer own.Close()
 		_, _, err = own.Chown("", p.Owner())
 	}
-	if err == nil { // otherwise it stays root's
+	if err == nil { // otherwise root stays the owner
 		err = p.Agent.Do(func() error {
 			_, err := own.Chmod("", 0o700)
 			return err
@@ -302,8 +302,8 @@ func (p *preparer) makeLogDirectory(home *fsutil.Dir) error {
 	return p.makeOutsideDir("the log directory", p.Logs)
 }
 
-// makeOutsideDir makes a directory outside the volume; what describes it in messages. If the agent may not make it, root does,
-// and gives it to the agent. An existing directory keeps its owner.
+// makeOutsideDir makes the directory path outside the volume. Messages call it what. If the agent has no permission to make the
+// directory, root makes it and gives it to the agent. An existing directory keeps its owner.
 func (p *preparer) makeOutsideDir(what, path string) error {
 	err := p.Agent.Do(func() error { return WithoutPath(os.MkdirAll(path, 0o755)) })
 	if err == nil {

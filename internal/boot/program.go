@@ -30,9 +30,9 @@ const (
 	Install = "/opt/hermes"
 )
 
-// Job says what the boot program must do. Without any of FillFromImage, ChangeOwners, Repair, Examine, CompressLogs and
-// Gateways, it does the part of the boot before the first service that only some containers need. [Prepare] does the rest.
-// With one of them, the program does only that.
+// Job says what the boot program must do. If one of FillFromImage, ChangeOwners, Repair, Examine, CompressLogs and Gateways is
+// set, the program does only that. Otherwise it does the boot steps before the first service that only some containers need;
+// [Prepare] does the steps that all containers need.
 type Job struct {
 	Options   Options
 	AgentUser account.User
@@ -48,7 +48,7 @@ type Job struct {
 	// Starting is the only profile whose home ChangeOwners may change, because the others may be running; "" before the first
 	// start, when all may be changed.
 	Starting string
-	// Repair: only do what the boot has left for the background.
+	// Repair: only repair the owners of files that the boot has left for the background.
 	Repair          bool
 	Examine         bool               // only examine the data volume, for hinit doctor
 	Marker          string             // key profiles.marker, for Examine
@@ -90,9 +90,9 @@ const ContInitDir = "/etc/cont-init.d"
 // Message is a message of the boot program to PID 1. Exactly one field is set.
 type Message struct {
 	Line   *LogLine          `json:",omitempty"` // for the container log
-	Agents *LogLine          `json:",omitempty"` // for the container log, and an agent can cause it
+	Agents *LogLine          `json:",omitempty"` // for the container log; an agent can cause this message
 	Report *Report           `json:",omitempty"` // the volume is ready; PID 1 answers with Answer.Env
-	Begin  *int              `json:",omitempty"` // so many hooks follow
+	Begin  *int              `json:",omitempty"` // number of hooks that follow
 	Hook   *Hook             `json:",omitempty"` // PID 1 must run this hook, and answers with its number and exit code
 	Steps  []client.BootStep `json:",omitempty"` // all hooks have ended
 	Repair *client.Repair    `json:",omitempty"` // progress of the repair
@@ -109,7 +109,7 @@ type Message struct {
 // Examining names the check that begins now. Silent is what to report if it never ends.
 type Examining struct{ Check, Silent string }
 
-// Done says that the boot program has done its work. Error says why the container must stop; "" if it need not.
+// Done says that the boot program has done its work. Error says why the container must stop; "" if the container goes on.
 type Done struct{ Error string }
 
 // Answer is a reply of PID 1 to the boot program.
@@ -147,7 +147,7 @@ type Report struct {
 	Unusable bool
 }
 
-// Failed returns the first failed phase, without those named in but. The second result is false if there is none.
+// Failed returns the first failed phase, except phases named in but. The second result is false if no other phase has failed.
 func (r Report) Failed(but ...string) (client.BootStep, bool) {
 	for _, p := range r.Phases {
 		if p.Error != "" && !slices.Contains(but, p.Name) {
@@ -166,10 +166,10 @@ type Hook struct {
 	Timeout  time.Duration
 	Required bool
 	IfExists string // run the hook only if this file exists; "" for always
-	ContInit bool   // a script of /etc/cont-init.d, with other messages
+	ContInit bool   // the hook is a script of /etc/cont-init.d, whose messages have another text
 
 	// Inputs are paths and patterns of the files that the hook reads and writes, see config.Hook. If none has changed since the
-	// hook's last success, the hook is skipped. A nil list means that it runs at every boot. Only hooks of the agent's user have
+	// hook's last success, the hook is skipped. With a nil list, the hook runs at every boot. Only hooks of the agent's user have
 	// Inputs.
 	Inputs []string
 }
@@ -210,8 +210,8 @@ type Gateway struct {
 }
 
 // Measurement is the result for one gateway. Note is for the status. Hold says why the gateway must not run, and Restart why
-// it must restart; "" if there is no reason. Bytes is the memory in the last record, or what FilesInMemory found. Run is the
-// run that was measured.
+// it must restart; "" if there is no reason. Bytes is the memory in the last record, or for FilesInMemory the shared memory, in
+// bytes. Run is the number of the gateway's run that was measured.
 type Measurement struct {
 	Service             string
 	Note, Hold, Restart string `json:",omitzero"`

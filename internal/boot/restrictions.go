@@ -21,7 +21,7 @@ type StartFacts struct {
 }
 
 // StartRestrictions returns a message about each thing that this container can't do because of how it was started, the worst
-// first. There is none for a container as root with Docker's default capabilities and a writable root file system.
+// first. A container that runs as root, with Docker's default capabilities and a writable root file system, gets no message.
 // StartRestrictions blocks on /proc and on the root file system.
 func StartRestrictions(o StartFacts) []string {
 	// Read the status of this thread: the main thread (/proc/self) may act as the agent at this moment.

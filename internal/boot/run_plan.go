@@ -14,7 +14,8 @@ import (
 	"hinit/internal/config"
 )
 
-// CommandLine is the command line of hinit, with what is needed to understand it. Only Subcommands may be empty.
+// CommandLine is the command line of hinit, and the facts about the container that [PlanRun] needs to interpret it. Only
+// Subcommands may be empty.
 type CommandLine struct {
 	Argv0 string   // argv[0] of the init; under the name "tini" it accepts the options of tini
 	Args  []string // the words after the init's own words: the container's CMD
@@ -35,11 +36,11 @@ type RunPlan struct {
 	Path string
 	Argv []string
 
-	// Foreground means that the command itself is the gateway of Profile. Start no second one.
+	// Foreground means that the command itself is the gateway of Profile. Do not start a second gateway for this profile.
 	Foreground bool
 
-	// Profile is the profile for Supervise or Foreground; otherwise "". ProfileNamed says whether the command line names it. If
-	// not, it is "default", and the caller takes the agent's active profile instead. A named profile need not exist.
+	// Profile is the profile for Supervise or Foreground; otherwise "". ProfileNamed says whether the command line names the
+	// profile. If not, Profile is "default", and the caller takes the agent's active profile instead. A named profile need not exist.
 	Profile      string
 	ProfileNamed bool
 
@@ -108,7 +109,7 @@ func PlanRun(c CommandLine) RunPlan {
 	return r
 }
 
-// program returns the path and the argv of the program that words mean. agentArgs are the arguments if that is the agent,
+// program returns the path and the argv of the program that words mean. If the program is the agent, agentArgs are its arguments,
 // otherwise nil.
 func (c CommandLine) program(words []string) (agentArgs []string, path string, argv []string) {
 	agent := func(args []string) ([]string, string, []string) {
@@ -167,8 +168,8 @@ func isGatewayRun(args []string) bool {
 		(len(args) == 1 || args[1] == "run" && !slices.Contains(args, "-h") && !slices.Contains(args, "--help"))
 }
 
-// splitProfile removes the first -p NAME, --profile NAME or --profile=NAME from the agent's arguments. Without one, the
-// profile is the root profile. ok is false for an invalid name; the agent itself reports that error.
+// splitProfile removes the first -p NAME, --profile NAME or --profile=NAME from the agent's arguments. If there is no such
+// option, the profile is the root profile. ok is false for an invalid name; the agent itself reports that error.
 func splitProfile(args []string) (profile string, named bool, rest []string, ok bool) {
 	for i, arg := range args {
 		name, joined := strings.CutPrefix(arg, "--profile=")
@@ -228,7 +229,8 @@ func removeTiniOptions(words []string) []string {
 }
 
 // GatewayRunNotice returns what to print on stderr when hinit supervises a gateway instead of running the command "gateway
-// run". The text says what has happened, what it is good for, and how to avoid it. It ends with a newline.
+// run". The text says that hinit supervises the gateway, what the user gains by that, and how to run the command in the
+// foreground instead. It ends with a newline.
 func GatewayRunNotice(profile string) string {
 	return "[hinit] `gateway run` as the container's command: the gateway of profile \"" + profile + `" runs under hinit, ` +
 		`which provides s6 supervision here

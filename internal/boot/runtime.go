@@ -22,9 +22,9 @@ const systemRuntimeDir = account.RuntimeDir
 
 // Runtime says where the control socket of hinit is.
 type Runtime struct {
-	Socket  string // path, or "@name" for an abstract socket (unix(7)); "" if no place can be used
+	Socket  string // path, or "@name" for an abstract socket (unix(7)); "" if hinit can't make a socket anywhere
 	Dir     string // directory of Socket, ready for use; "" without such a directory
-	Warning string // why another place than the usual one is used; may be ""
+	Warning string // why the socket is not in the usual place; "" if it is
 }
 
 // PrepareRuntime chooses the directory of the control socket and makes it. socket is the configured path. If it is "",
@@ -87,8 +87,8 @@ func removeForeignDir(dir string, first bool) {
 	_ = parent.RemoveAll(name) // after an error, makeDir refuses the directory, and another place is used
 }
 
-// prepareSocketDir takes the first of the sockets whose directory can be prepared. Otherwise it takes the abstract socket, or
-// none if abstract is "".
+// prepareSocketDir chooses the first of the sockets whose directory can be prepared. If no directory can be prepared, it chooses
+// the abstract socket; if abstract is "", the result has no socket.
 func prepareSocketDir(sockets []string, abstract string, uid int, pod bool) Runtime {
 	private := os.FileMode(0o700) // mode of a directory in a place for temporary files
 	if uid == 0 {
@@ -168,7 +168,7 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 // own.
 func checkTamperProof(info fs.FileInfo, uid int) error {
 	owner := int(fsutil.UID(info))
-	// Inside a user namespace, /tmp of the machine may belong to a user outside of it.
+	// Inside a user namespace, /tmp of the machine may belong to a user outside of the namespace.
 	stranger := info.Mode()&fs.ModeSticky != 0 && trust.IsOverflowUID(uint32(owner))
 	if owner != 0 && owner != uid && !stranger {
 		return fmt.Errorf("belongs to uid %d", owner)

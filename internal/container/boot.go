@@ -44,8 +44,8 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 		c.Warn("%s", w)
 	}
 	b := &bootRun{c: c, ctx: ctx, threads: threads, controlOpen: make(chan struct{}), slots: make(chan struct{})}
-	// The volume, the control socket and the s6 directories are prepared at the same time, because none needs another. The first
-	// process may need all, so Ready waits for them.
+	// The volume, the control socket and the s6 directories are prepared at the same time, because none of the three needs
+	// another. The container's first process may need all three, so Ready waits for them.
 	guard.Go("opening the control socket", func() { b.openControl(cfg) })
 	guard.Go("making the directories of s6", b.openS6)
 	c.stage.ExpectServices(cfg)
@@ -88,8 +88,8 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 	}
 }
 
-// prepare prepares the data volume and runs the boot hooks, for the first service. It returns false if the container must
-// end. b is nil after the boot.
+// prepare prepares the data volume and runs the boot hooks, before the first service starts. It returns false if the
+// container must end. b is nil if the boot is over.
 func (c *container) prepare(serving context.Context, cfg *config.Config, b *bootRun) bool {
 	if err := c.stage.Run(serving, cfg, b.Ready); err != nil && serving.Err() == nil {
 		b.Ready()

@@ -37,7 +37,7 @@ type container struct {
 
 	cfg     atomic.Pointer[config.Config]
 	agent   boot.Agent
-	route   atomic.Pointer[boot.RunPlan] // what the CMD asks for: a supervised gateway, or a command; the boot may replace it
+	route   atomic.Pointer[boot.RunPlan] // what the CMD asks for: a supervised gateway, or a command; the boot may replace this plan
 	started time.Time
 	// prepared means that the data volume was prepared and the boot hooks have run.
 	prepared atomic.Bool
@@ -137,7 +137,7 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 	c.s6 = personality.NewSwitch(s6Host{agents, c.registry, c.gateways}, c.registry.Follow, func() personality.Settings {
 		return personality.Settings{
 			Agent: agent.Actor, Cred: agent.Cred, Env: c.units.Env(), Since: c.started,
-			Main: c.cfg.Load().Services[registry.MainHermes].Name == "", // otherwise a service of hinit.yaml has that name
+			Main: c.cfg.Load().Services[registry.MainHermes].Name == "", // false if hinit.yaml has a service of this name
 		}
 	})
 	c.control = control.NewEndpoint(c.controlHost(), control.Options{

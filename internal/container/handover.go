@@ -206,8 +206,9 @@ func (h *reexecHost) LockConfig(ctx context.Context) (release func(), err error)
 	return h.c.registry.LockChanges(ctx)
 }
 
-// Quiesce answers or ends the open requests of clients, and waits for writes to the volume and to the s6 scan directory. wake
-// undoes that if the re-execution fails. After a fault, Quiesce does not wait for the volume.
+// Quiesce answers or ends the open requests of clients, and waits for writes to the volume and to the s6 scan directory. If
+// the re-execution fails, the caller calls wake, and hinit serves clients again. After a fault, Quiesce does not wait for the
+// volume.
 func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 	h.socket = h.c.control.Leave()
 	release := func() {}
@@ -229,9 +230,9 @@ func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 	return wake, nil
 }
 
-// awaitVolumeIdle waits until nothing is being written to the volume, at most for freezeTimeout. The logs are not meant:
-// Freeze waits for them. execve(2) ends all other threads, but a thread that waits for a hung file system can't be ended, so
-// execve would hang too.
+// awaitVolumeIdle waits until hinit writes nothing to the volume except logs, at most for freezeTimeout. Freeze waits for the
+// logs. execve(2) ends all other threads, but it can't end a thread that waits for a hung file system, so execve would hang
+// too.
 func (c *container) awaitVolumeIdle() error {
 	for end := time.Now().Add(freezeTimeout); !c.gateways.Idle() || c.store.Writing() || c.registry.Timetable.Writing(); <-time.After(freezeTimeout / 100) {
 		if time.Now().After(end) {

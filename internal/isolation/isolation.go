@@ -14,9 +14,9 @@ import (
 // Program is the file name of the program that confines itself and then executes a command. It is in the directory of hinit.
 const Program = "hinit-isolate"
 
-// Argv returns the arguments for [Program], which is at path. With them, it confines itself according to shared and own, and
-// then executes command. The words in shared are the same for all profiles. Each word is KEY=VALUE or a flag; "it" is the
-// command:
+// Argv returns the arguments for [Program], which is at path. With these arguments, the program confines itself according to
+// shared and own, and then executes command. The words in shared are the same for all profiles. Each word is KEY=VALUE or a
+// flag. In this list, "it" is the command:
 //
 //	name, home     name of the profile, and the directory that it may change
 //	HOME           its HOME, in place of the one in the environment
@@ -33,8 +33,9 @@ func Argv(path string, shared, own, command []string) []string {
 	return slices.Concat([]string{path}, shared, own, []string{"--"}, command)
 }
 
-// Filters is how many filters of system calls an isolated process has more than PID 1, which recognizes it by that. A process
-// that may not use the control socket has one more. A process can add filters, but never remove one.
+// Filters is the number of seccomp filters that an isolated process has besides the filters of PID 1. PID 1 recognizes isolated
+// processes by this number. A process that may not use the control socket has one more filter. A process can add filters, but
+// never remove one.
 const Filters = 1
 
 // Command returns the command in the arguments of [Argv]. It returns other arguments unchanged.

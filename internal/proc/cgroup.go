@@ -80,8 +80,8 @@ func cgroupPath(text []byte, controller string) string {
 	return ""
 }
 
-// cgroupPIDs returns the processes in a cgroup and in the cgroups below it. ok is false if one can't be read, or if there are
-// more than maxCgroups.
+// cgroupPIDs returns the processes in a cgroup and in the cgroups below it. ok is false if a cgroup can't be read, or if
+// there are more than maxCgroups.
 func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 	pids = make(map[int]bool)
 	dirs := []string{dir}
@@ -254,8 +254,8 @@ type CgroupLimits struct {
 	PIDs int
 }
 
-// Assign changes s so that its command runs in the control group of a service, with these limits. They replace all limits that
-// the group had before. A limit is ignored if its controller is not available.
+// Assign changes s so that the new process runs in the control group of a service, with these limits. The limits replace all
+// limits that the group had before. Assign ignores a limit whose controller is not available.
 func (c *Cgroups) Assign(s *Setup, service string, limits CgroupLimits) {
 	s.Cgroup, s.CgroupWrites = c.dir+"/"+cgroupPrefix+service, nil
 	add := func(controller, file string, n uint64, none string) {

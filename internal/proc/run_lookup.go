@@ -236,7 +236,7 @@ type Mark struct {
 }
 
 // ProvesMembership reports whether the mark and the tag of this process prove that it belongs to a run of the given user.
-// They do so for a process of that user or of root. A process of another user could have lowered its limit or set the
+// They prove it for a process of that user or of root. A process of another user could have lowered its own limit or set the
 // variable itself, to imitate the run.
 func (m Mark) ProvesMembership(user uint32) bool { return m.User == 0 || m.User == user }
 

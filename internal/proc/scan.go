@@ -85,8 +85,8 @@ func (s *scanner) hasChild(pid int) bool {
 }
 
 // hasUnknownChild reports whether hinit may have a child that it did not start. When a process dies, at least the topmost of
-// its descendants become children of hinit. So if this is false, a dead process has left nothing behind, and no scan is
-// needed. Without the file "children" (proc_pid_task(5)) the result is always true.
+// its descendants become children of hinit. So if the result is false, a dead process has left no descendants, and no scan is
+// needed. If the kernel has no file "children" (proc_pid_task(5)), the result is always true.
 //
 // It reads one file for each thread in forkers, and not one for each process of the container. Orphans, and children of a
 // thread that ends, go to the oldest thread. A child of another thread may make siblings (clone(2), CLONE_PARENT), which
@@ -154,7 +154,8 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 // maxOrigins is how many results RunOf remembers until the next scan.
 const maxOrigins = 4096
 
-// originOf is runOfOrphan with a memory of earlier results. For an orphan that hides its mark it returns unknownRun.
+// originOf calls runOfOrphan once for each orphan, and remembers the result. For an orphan that hides its mark it returns
+// unknownRun.
 func (t *Table) originOf(who identity) (id uint64, known bool) {
 	if id, known = t.members.origins[who]; known {
 		return id, true
@@ -214,7 +215,7 @@ func (t *Table) runByTag(who identity) (id uint64, known bool) {
 	}
 }
 
-// readEnviron begins to read the environment of a process. It waits for the result for what is left of environPatience.
+// readEnviron begins to read the environment of a process. It waits for the result until environPatience is used up.
 func (t *Table) readEnviron(who identity) {
 	result := make(chan []byte, 1)
 	t.environ = environRead{who, result}
@@ -271,7 +272,7 @@ func (t *Table) nextHeldByTracer() (pid int) {
 	}
 	for pid == 0 && len(t.heldByTracer) > 0 {
 		pid, t.heldByTracer = t.heldByTracer[0], t.heldByTracer[1:]
-		if shown, _ := peekAt(unix.P_PID, pid); shown != 0 || t.owned[pid] == 0 { // meanwhile the tracer has released the process, or it was reaped
+		if shown, _ := peekAt(unix.P_PID, pid); shown != 0 || t.owned[pid] == 0 { // released by its tracer or reaped since the scan
 			pid = 0
 		}
 	}

@@ -3,5 +3,5 @@
 package proc
 
 // sentHandler is zero, because there is no handler in assembly for this platform. So the Go runtime alone decides which
-// signals a process has sent. hinit ignores them, but can't count them.
+// signals come from another process. hinit ignores these signals, but can't count them.
 var sentHandler uintptr

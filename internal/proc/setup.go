@@ -198,10 +198,11 @@ func TakeForeground(tty *os.File) error {
 	return nil
 }
 
-// The functions below find errors of a start before the fork. After it, only the log of the service would show them.
+// The functions below find errors of a start before the fork. After the fork, only the log of the service would show them.
 
-// checkTime is how long a start waits for the check of its paths. If a check takes longer, findProgram skips all checks for
-// checkPause, and the checks of the same service for slowPause. An agent can make every check of its services slow.
+// checkTime is how long a start waits for the check of its paths. If a check takes longer, findProgram skips all checks for the
+// time checkPause, and the checks of this service for the longer time slowPause. An agent can make every check of its services
+// slow.
 const checkTime, checkPause, slowPause = time.Second, 10 * time.Second, 10 * time.Minute
 
 // findProgram returns the path of the program to execute, or an error that would otherwise come after the fork. Another

@@ -34,12 +34,12 @@ func RestoreIgnoredSignals() {
 	}
 }
 
-// SignalAction is a buffer for the kernel's struct sigaction, whose size depends on the architecture and is at most 64. All
-// zeros mean the default action without flags.
+// SignalAction is a buffer for the kernel's struct sigaction, whose size depends on the architecture and is at most 64 bytes.
+// All zeros mean the default action without flags.
 type SignalAction [64]byte
 
-// ExchangeAction sets the action of a signal, and returns the old one. The last 8 is the size of the kernel's signal set in
-// bytes.
+// ExchangeAction sets the action of a signal, and returns the old action. In the system call, 8 is the size of the kernel's
+// signal set in bytes.
 func ExchangeAction(s syscall.Signal, action SignalAction) (old SignalAction) {
 	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(&action)), uintptr(unsafe.Pointer(&old)), 8, 0, 0)
 	return old
@@ -104,7 +104,7 @@ func IgnoreSentFaults() (news <-chan os.Signal) {
 		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), 0, uintptr(unsafe.Pointer(&action)), 8, 0, 0)
 		handler := (*uintptr)(unsafe.Pointer(&action)) // the first field on amd64 and arm64
 		if errno != 0 || *handler == 0 || faultHandler != 0 && *handler != faultHandler {
-			continue // not the handler of the Go runtime
+			continue // the signal has another handler than the Go runtime's
 		}
 		faultHandler, *handler = *handler, sentHandler
 		ExchangeAction(s, action)

@@ -147,7 +147,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	if !spec.SameSession {
 		env = make([]string, 0, len(spec.Env)+1)
 		if t.nonce != "" { // the table of StartChild has no nonce, because its child belongs to no run
-			env = append(env, tag) // first, so that no other entry of this name comes before it
+			env = append(env, tag) // the tag comes first, so that no other entry of this name comes before it
 		}
 		for _, kv := range spec.Env {
 			if !strings.HasPrefix(kv, TagVar+"=") { // drop a tag that the caller itself has inherited
@@ -243,7 +243,7 @@ func (t *Table) descriptors(files []*os.File) []uintptr {
 		case i < 3:
 			fds[i] = t.null.Fd()
 		default:
-			fds[i] = ^uintptr(0) // closed in the child (syscall.ForkExec)
+			fds[i] = ^uintptr(0) // this descriptor is closed in the child (syscall.ForkExec)
 		}
 	}
 	return fds

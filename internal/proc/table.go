@@ -46,7 +46,7 @@ type Table struct {
 	environWaited     time.Duration        // how long the present scan has waited for environments
 	heldByTracer      []int                // dead main processes that a tracer holds; nextHeldByTracer returns one at a time
 	heldSearched      time.Time            // when nextHeldByTracer last searched
-	checksPausedUntil time.Time            // until then, findProgram checks no paths
+	checksPausedUntil time.Time            // until this time, findProgram checks no paths
 	slowServices      map[string]time.Time // until when findProgram checks no paths of a service, by its name
 }
 
@@ -59,8 +59,8 @@ type run struct {
 	session bool    // the main process also leads a session of the same number
 	user    *uint32 // uid of the run; nil if an older hinit handed over the run without it
 	cgroup  string  // directory of the run's control group, or "" for none
-	// oomKills counts out-of-memory kills in the control group that must not explain the end of this run, because they came
-	// before it or explain the end of another run.
+	// oomKills counts out-of-memory kills in the control group that did not end this run: they came before the run, or they
+	// explain the end of another run.
 	oomKills uint64
 	service  string // name of the service; "" if an older hinit handed over the run without it
 }
@@ -165,7 +165,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 			if kills, ok := oomKillsIn(r.cgroup); ok {
 				x.OOM = new(kills > r.oomKills)
 				for _, o := range t.runs {
-					if *x.OOM && o.cgroup == r.cgroup { // this kill explains the end of no other process in the group
+					if *x.OOM && o.cgroup == r.cgroup { // other runs of the group: this kill does not explain their ends
 						o.oomKills++
 					}
 				}

@@ -205,7 +205,7 @@ func runOfAncestor[ID any](pid, self int, owner map[int]ID, parent map[int]int) 
 // process is reaped. several means that more than one main process has ended, so a single scan serves all of them.
 func (t *Table) hasLeftover(r *run, several bool) bool {
 	dead := func(p stat) bool { return p.PID == r.mainPID && p.Dead() }
-	// a fresh scan that shows the end also shows all processes that the main process had started
+	// if a recent scan already shows that the main process has ended, it also shows all processes that the main process had started
 	if time.Since(t.procfs.at) >= maxAge || !slices.ContainsFunc(t.procfs.stats, dead) {
 		if !several && !t.hasUnknownChild() {
 			return false
@@ -238,8 +238,8 @@ func (t *Table) unknownOrphansSince(main int) (pids []int) {
 	return pids
 }
 
-// confirmingScans is how many more scans hasLeftover makes while it sees newly dead processes of a run and no living one.
-// After that, new processes must be appearing all the time.
+// confirmingScans is how many more scans hasLeftover makes while it sees newly dead processes of a run but no living process.
+// If the last of these scans still shows newly dead processes, hasLeftover assumes that the run keeps forking.
 const confirmingScans = 2
 
 // RecordMembers records which processes belong to a run, so that their run is known after their parents have ended. It scans
@@ -330,10 +330,11 @@ func (t *Table) killForkers(id uint64) (hits int) {
 	}
 }
 
-// killMember kills process pid if it belongs to run id (hit). there reports whether any process has this PID.
+// killMember kills process pid if it belongs to run id. there reports whether any process has this PID, and hit whether
+// killMember has killed it.
 func (t *Table) killMember(pid int, id uint64) (there, hit bool) {
 	return signalIf(pid, unix.SIGKILL, func() bool {
-		return t.runOfDead(pid) == id && t.RunOf(pid) == id // both must agree, because another hinit uses the same marks
+		return t.runOfDead(pid) == id && t.RunOf(pid) == id // both lookups must agree, because another hinit uses the same marks
 	})
 }
 
@@ -347,8 +348,8 @@ func (t *Table) SignalNonChild(p stat, signal int) bool {
 	return sent
 }
 
-// signalIf signals process pid if meant returns true (sent). It uses a pidfd, so the signal can't reach another process that
-// gets the PID after the check. there reports whether any process has this PID.
+// signalIf signals process pid if meant returns true. It uses a pidfd, so the signal can't reach another process that gets the
+// PID after the check. there reports whether any process has this PID, and sent whether the signal was sent.
 func signalIf(pid int, signal syscall.Signal, meant func() bool) (there, sent bool) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	old := errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) // an old kernel, or forbidden by seccomp

@@ -1,4 +1,4 @@
-// Package identity updates the agent's user in /etc, as a job of the boot program. PID 1 wants that if the container asks for
+// Package identity updates the agent's user in /etc, as a job of the boot program. PID 1 starts this job if the container asks for
 // other ids, or if the agent must join a group. The package owns no goroutine.
 package identity
 

@@ -15,7 +15,7 @@ const (
 	IndexSuffix = ".json"
 	// MaxRecord is the maximum size in bytes of the record of boot steps.
 	MaxRecord = 1 << 20
-	// Format is the version of the seed and of the record. With another one, hinit ignores the record and runs all steps.
+	// Format is the version of the seed and of the record. If a record has another version, hinit ignores it and runs all steps.
 	Format = 3
 	// LostAndFound is a directory that every new ext4 file system contains, so a volume with it counts as empty.
 	LostAndFound = "lost+found"
@@ -26,7 +26,7 @@ const (
 // Step has hashes of the inputs of a boot step at its last success. If they are the same now, the step can be skipped.
 type Step struct {
 	Program  string `json:"program"` // hash of the command, and of inputs outside the data directory and the installation
-	Install  string `json:"install"` // build number of the image while the installation is the image's; otherwise hash of the inputs in it
+	Install  string `json:"install"` // build number of the image, if the installation is unchanged since its build; otherwise hash of the inputs there
 	HostPart string `json:"here"`    // hash of metadata of input files, which holds only on this host
 	Env      string `json:"env"`
 	Volume   string `json:"volume"` // hash of inputs in the data directory, after the step
@@ -74,7 +74,7 @@ func WithoutKey(data []byte) []byte {
 	return []byte(b.String())
 }
 
-// GeneratedKey returns the generated key, if a line of an .env file sets it (mine).
+// GeneratedKey returns the generated key if a line of an .env file sets the key. mine reports whether the line does so.
 func GeneratedKey(line string) (value string, mine bool) {
 	rest, ok := strings.CutPrefix(strings.TrimPrefix(strings.TrimSpace(line), "export "), APIKey)
 	if !ok {

@@ -21,7 +21,7 @@ import (
 	"hinit/supervisor"
 )
 
-// maxWarnings is how many warnings each of the two lists keeps. A further one replaces the oldest.
+// maxWarnings is how many warnings each of the two lists keeps. A further warning replaces the oldest.
 const maxWarnings = 50
 
 // Status is the status of one boot. Any goroutine may call its methods.
@@ -65,8 +65,8 @@ func (s *Status) HasEnded() bool {
 	}
 }
 
-// Await blocks until the boot has ended. pid is the process that asks. If it belongs to a running hook, Await returns an
-// error at once, because the boot waits for that hook. The function now returns the present snapshot of the supervisor.
+// Await blocks until the boot has ended. pid is the process that asks. If this process belongs to a running hook, Await
+// returns an error at once, because the boot waits for that hook. now returns the present snapshot of the supervisor.
 func (s *Status) Await(ctx context.Context, pid int, now func() *supervisor.Snapshot) error {
 	if s.HasEnded() {
 		return nil
@@ -149,8 +149,8 @@ func (s *Status) TakeOver(own, agents []string, steps []client.BootStep) {
 // SetProfiles sets how many profiles the boot is bringing up. 0 means that all are up.
 func (s *Status) SetProfiles(profiles int) { s.profilesToStart.Store(int64(profiles)) }
 
-// Profiles returns how many profiles the boot is bringing up and has brought up, or nil if it is not doing that now. up is
-// how many profiles have a gateway.
+// Profiles returns how many profiles the boot must bring up and how many are up, or nil if the boot is not bringing up
+// profiles now. up is how many profiles have a gateway.
 func (s *Status) Profiles(up int) *client.BootProfiles {
 	found := int(s.profilesToStart.Load())
 	if found == 0 {
@@ -159,7 +159,7 @@ func (s *Status) Profiles(up int) *client.BootProfiles {
 	return &client.BootProfiles{Profiles: found, Done: min(up, found)}
 }
 
-// SetExpected sets the services that the boot will register, for the status until then.
+// SetExpected sets the services that the boot will register. The status shows them until they are registered.
 func (s *Status) SetExpected(services []*supervisor.Service) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,8 +179,8 @@ func (s *Status) ExpectLater(look func() []*supervisor.Service) {
 	})
 }
 
-// Expected returns the known services that the boot will register. With all, it first waits until the function of ExpectLater
-// has returned, the boot has ended, or ctx ends.
+// Expected returns the known services that the boot will register. If all is set, it first waits until the function that
+// ExpectLater calls has returned, the boot has ended, or ctx ends.
 func (s *Status) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	s.mu.Lock()
 	looked := s.profilesExpected // a nil channel blocks for ever, if ExpectLater was not called
@@ -219,8 +219,8 @@ func (s *Status) Hook() *client.BootHook {
 	return &h
 }
 
-// DuringHook names the running hook, for the end of a log message: " while booting: hook 1 of 2 (update.sh), 3s". It is "" if
-// none is running.
+// DuringHook names the running hook, for the end of a log message: " while booting: hook 1 of 2 (update.sh), 3s". It returns ""
+// if no hook is running.
 func (s *Status) DuringHook() string {
 	if hook := s.Hook(); hook != nil {
 		return " while booting" + show.Hook(hook)

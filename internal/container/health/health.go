@@ -3,8 +3,8 @@
 // and ends the least important service when the container runs out of memory. It prepares each service before its start,
 // reports to the supervisor, and collects results for the status.
 //
-// The package owns a goroutine for memory limits, up to three for quotas, and one while it reads the output of a check. The
-// packages that it uses have their own.
+// The package owns a goroutine for memory limits, up to three for quotas, and one while it reads the output of a check.
+// Packages probe and notify have their own goroutines.
 package health
 
 import (
@@ -54,8 +54,8 @@ type Options struct {
 
 // Health watches the health of all services. Any goroutine may call its methods.
 type Health struct {
-	// MeasureProfiles makes the boot program measure profiles. work is one of the Measure constants of package boot. It is set
-	// before the first service is registered.
+	// MeasureProfiles makes the boot program measure profiles. work is one of the Measure constants of package boot. Package
+	// container sets this field before it registers the first service.
 	MeasureProfiles func(ctx context.Context, profiles []boot.Gateway, work string) ([]boot.Measurement, error)
 
 	o Options
@@ -240,7 +240,8 @@ func (h *Health) Checks(service string) []client.Check {
 	return append(out, deaf...)
 }
 
-// stateOfRun reads the state file of a profile. It returns an error if a process of an earlier run has written the file.
+// stateOfRun reads the state file of a profile with read. It returns an error if a process of an earlier run of the gateway s
+// has written the file.
 func stateOfRun(s *supervisor.Service, profile string, read func(string) (profiles.State, error)) (profiles.State, error) {
 	st, err := read(profile)
 	if st.StartTime != 0 && s != nil && s.PID != 0 && !proc.InRun(st.PID, st.StartTime, s.PID) {
@@ -282,7 +283,7 @@ func (h *Health) configureDeafWatch(cfg *config.Config) {
 }
 
 // isDeafNow reports whether the deafness d is about the present run of a gateway, and no check of the gateway already reports
-// it.
+// this deafness.
 func isDeafNow(v *supervisor.Service, d probe.Deafness) bool {
 	return !d.ByCheck && v.State == supervisor.Up && v.Run == d.Run
 }

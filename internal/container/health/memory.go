@@ -29,9 +29,10 @@ type memoryLoop interface {
 }
 
 // memoryWatch enforces the memory limits of services: it warns about a service above its limit, or restarts it. When the
-// container runs out of memory, it also ends services, see decide. It measures services with a limit, and while memory is
-// tight all that may be ended. It reports an exceeded limit once, and again after a re-execution. Its goroutine starts with
-// the first limit, and a search has another one. Any goroutine may call its methods.
+// container runs out of memory, it also ends services, see decideShedding. It measures the services with a limit. While memory
+// is tight, it measures all services that it may end. It reports an exceeded limit once, and again after a re-execution. Its
+// goroutine starts with the first limit. A search for shared memory runs in a second goroutine. Any goroutine may call its
+// methods.
 type memoryWatch struct {
 	loop         memoryLoop
 	container    func() proc.ContainerMemory     // returns the container's memory and its limit
@@ -94,7 +95,8 @@ func (w *memoryWatch) watch() {
 	}
 }
 
-// measureAll measures the running services with a memory limit, acts on the results, and renews their notes for the status.
+// measureAll measures the running services with a memory limit, and acts on those above the limit. It also renews the notes
+// that the status shows about their memory.
 func (w *memoryWatch) measureAll() {
 	var services []*supervisor.Service
 	var mains []int
@@ -119,7 +121,8 @@ const (
 	below = " is below memory.warn again"
 )
 
-// checkLimit compares the memory of a service with its limit, and acts if it exceeds it. It returns a note for the status.
+// checkLimit compares the memory of a service with its limit. Above the limit, it warns or restarts the service. It returns a
+// note for the status.
 func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note string) {
 	limit, has := units.SettingsOf(w.limits.Load(), v).Memory, m.Bytes
 	text := "memory: " + formatBytes(has)
@@ -170,7 +173,7 @@ func formatBytes(n uint64) string {
 // Thresholds in percent of the container's memory limit; stallPercent is in percent of time. Processes stall while they wait
 // for the kernel to free memory (PSI).
 const (
-	tightAt       = 80   // from here on starts are refused if processes stall, or if starts were refused before
+	tightAt       = 80   // from here on starts are refused if processes stall, or if starts are being refused already
 	refuseAt      = 90   // from here on starts are refused in any case
 	stalledShedAt = 90   // from here on a service is ended if processes stall
 	shedAt        = 95   // from here on a service is ended in any case
@@ -184,7 +187,7 @@ const (
 	searchPeriod = 10 * time.Second
 )
 
-// pressure is the input of decide: the container's memory, and the services that may be ended or delayed.
+// pressure is the input of decideShedding: the container's memory, and the services that may be ended or delayed.
 type pressure struct {
 	container     proc.ContainerMemory
 	startsRefused bool   // starts are refused at present
@@ -197,23 +200,23 @@ type candidate struct {
 	name          string
 	priority      int           // a service with a higher priority is ended later
 	idle          time.Duration // how long the service has used no processor time
-	bytes         uint64        // memory of the service; if it is not running, at its last measurement
-	hides         string        // why the service may have memory that hinit can't see; "" if it has none
+	bytes         uint64        // memory of the service; if the service is not running, its memory at the last measurement
+	hides         string        // why the service may have memory that hinit can't see; "" if hinit sees all its memory
 	running, held bool
 	ending        bool
 }
 
-// decision says which service [decideShedding] wants to end because memory is short, and which ended one to start again.
+// decision says which service [decideShedding] wants to end because memory is short, and which waiting service to start.
 type decision struct {
 	full        bool
-	unowned     bool   // most memory in use belongs to no service, so ending services that hide none would not help
+	unowned     bool   // most memory in use belongs to no service, so only ending a service with hidden memory would help
 	shed, admit string // the service to end, and the one to start; "" for none
 	hides       string // why the service to end may have memory that hinit can't see
 }
 
-// decideShedding chooses a service to end, and one to start. It ends one at a time: the one that has been idle longest, among
-// those with the lowest priority (chooseVictim). If most memory in use belongs to no service, it ends only a service that may
-// hide memory. It starts the most important service whose memory fits.
+// decideShedding chooses a service to end, and a service to start. Each call ends at most one service: of those with the lowest
+// priority, the service that has been idle longest (chooseVictim). If most memory in use belongs to no service, decideShedding
+// ends only a service that may hide memory. It starts the most important waiting service whose memory fits.
 func decideShedding(p pressure) (d decision) {
 	c := p.container
 	if c.Limit == 0 {
@@ -237,8 +240,8 @@ func decideShedding(p pressure) (d decision) {
 }
 
 // chooseVictim returns the running service of the lowest priority that has been idle longest; "" if there is none. It skips
-// services with less than a quarter of the average memory, whose end would free little. With hiding, it considers only
-// services that may hide memory, and skips none of them. hides says why the chosen one may.
+// services with less than a quarter of the average memory, whose end would free little. If hiding is set, it considers all
+// services that may hide memory, and no others. hides says why the chosen service may hide memory.
 func chooseVictim(services []candidate, hiding bool) (name, hides string) {
 	all, total := slices.DeleteFunc(slices.Clone(services), func(s candidate) bool { return !s.running || hiding && s.hides == "" }), uint64(0)
 	slices.SortFunc(all, func(a, b candidate) int {
@@ -266,8 +269,8 @@ type usageSample struct {
 	bytes uint64
 }
 
-// shedOrAdmit measures the container's memory. If memory is short it ends a service, and if there is room it starts one that
-// waits. It returns true if memory is tight, so that the caller measures more often.
+// shedOrAdmit measures the container's memory. If memory is short, it ends a service. If there is room, it starts a waiting
+// service. It returns true if memory is tight, so that the caller measures more often.
 func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	var c proc.ContainerMemory
 	blocking.Run(blocking.Short, func() { c = w.container() })
@@ -311,7 +314,7 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	return pressed
 }
 
-// candidates lists all services, with only the name if a service may not be ended or delayed. While memory is tight it
+// candidates lists all services. For a service that may not be ended or delayed, only the name is set. While memory is tight it
 // measures the running services, and returns how many of the used bytes belong to none of them.
 func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, used uint64) (list []candidate, unowned uint64) {
 	var mains, at []int

@@ -25,8 +25,8 @@ import (
 const (
 	// quotaPeriod is the time between two measurements of the homes of profiles.
 	quotaPeriod = time.Minute
-	// freePeriod is the time between two looks at the free space. If it has shrunk by a percent of the file system, hinit
-	// measures the homes at once.
+	// freePeriod is the time between two measurements of the free space. If the free space has shrunk by one percent of the file
+	// system, hinit measures the homes at once.
 	freePeriod = 5 * time.Second
 )
 
@@ -42,8 +42,8 @@ type quotaWatch struct {
 	recorded     atomic.Bool
 }
 
-// watchQuotas starts the first goroutine when a configuration has a quota, and the second when a profile has its own user. A
-// second call starts nothing again.
+// watchQuotas starts the goroutine for disk quotas if cfg has a quota, and the goroutine for processors and ports if a profile
+// has its own user. A later call starts only a goroutine that does not run yet.
 func (h *Health) watchQuotas(cfg *config.Config) {
 	set := cfg.AnySettings(func(s *config.ProcessSettings) bool { return s.Priority.Quota.IsSet() })
 	if set && !h.o.Plain && h.quota.begun.CompareAndSwap(false, true) {
@@ -78,8 +78,8 @@ func (h *Health) runEvery(doing string, delay, period time.Duration, look func(n
 	})
 }
 
-// diskIsLow looks at the data volume and at the file system for temporary files. It reports whether one of them is full, or
-// has a smaller percentage of free space or inodes than at the last call.
+// diskIsLow measures the data volume and the file system for temporary files. It reports whether one of the two file systems is
+// full, or has a smaller percentage of free space or inodes than at the last call.
 func (h *Health) diskIsLow() (low bool) {
 	for i, dir := range [...]string{h.o.Config().Home, os.TempDir()} {
 		var st unix.Statfs_t
@@ -171,9 +171,9 @@ func (h *Health) checkQuotas(share bool, last *table[string, string]) bool {
 // fills its memory leaves a record to the next boot. recordPeriod is the time between further records.
 const firstRecord, recordPeriod = 30 * time.Second, 5 * time.Minute
 
-// HoldBackGateways holds back gateways that would not fit into the container's memory limit, by the memory that was recorded
-// before this boot. Call it after the gateways were registered and before they start. It waits for the boot program, and then
-// calls [Health.RecordMemory]. Without a limit it does nothing.
+// HoldBackGateways holds back gateways that would not fit into the container's memory limit. It expects each gateway to use as
+// much memory as was recorded before this boot. Call it after the gateways were registered and before they start. It waits for
+// the boot program, and then calls [Health.RecordMemory]. If the container has no memory limit, it does nothing.
 func (h *Health) HoldBackGateways(ctx context.Context) {
 	if h.memory.container().Limit == 0 {
 		return

@@ -62,13 +62,13 @@ func (l *Logger) Warn(format string, args ...any) {
 	}
 }
 
-// RememberWarning shows a warning in the status only. It returns false if the warning is known already.
+// RememberWarning shows a warning in the status but not in the container log. It returns false if the warning is known already.
 func (l *Logger) RememberWarning(warning string) bool { return l.remember(show.Line(warning)) }
 
 const (
 	// terminationLog is the file that Kubernetes shows as the message of an ended container. Elsewhere it does not exist.
 	terminationLog = "/dev/termination-log"
-	// maxMessageBytes is how much of the file Kubernetes keeps. maxMessageLines is how many lines hinit writes; older ones are
+	// maxMessageBytes is how much of the file Kubernetes keeps. maxMessageLines is how many lines hinit writes; older lines are
 	// dropped.
 	maxMessageBytes, maxMessageLines = 4096, 16
 	// rewriteEvery is the minimum time between two writes of that file.
@@ -109,7 +109,7 @@ func (w *TerminationLog) Add(line string) {
 func (w *TerminationLog) follow() {
 	for range w.wake {
 		if w.write(killed, false) != nil {
-			return // there is no such file, or its last version is written
+			return // there is no termination log, or its last version is written
 		}
 		<-time.After(rewriteEvery)
 	}

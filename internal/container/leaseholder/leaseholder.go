@@ -27,8 +27,8 @@ import (
 )
 
 const (
-	// standbyVariable is the environment variable that says what an init does if another one holds the lock: with 0 it ends,
-	// otherwise it waits.
+	// standbyVariable is the environment variable that says what this init does if another init holds the lock: with the value 0
+	// it ends, otherwise it waits.
 	standbyVariable = "HINIT_STANDBY"
 	// retryPause is the time between an error and the next attempt to get the lock back.
 	retryPause = time.Second
@@ -291,12 +291,12 @@ func (t *Lease) fence(end context.CancelCauseFunc, why error) {
 	t.evict("the lock of the volume is lost")
 	end(why)
 	t.host.Say("%v; its gateways and services were killed, and nothing that is wanted of them was written", why)
-	t.evict("the lock of the volume is lost") // again, because services may have been registered meanwhile
+	t.evict("the lock of the volume is lost") // again, because services may have been registered since the first call
 	t.host.Reset()
 }
 
-// regain waits for the result of acquire on the channel got. With the lock, this init takes over the volume. After an error,
-// regain asks for the lock again.
+// regain waits for the result of acquire on the channel got. If acquire got the lock, this init takes over the volume. If
+// acquire failed, regain asks for the lock again.
 func (t *Lease) regain(ctx context.Context, got <-chan acquireResult) {
 	for {
 		a := <-got

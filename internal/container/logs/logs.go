@@ -151,7 +151,7 @@ func (l *Logs) Pipes(name string) (stdout, stderr *os.File, err error) {
 		return nil, nil, fmt.Errorf("cannot connect the output of %q: %w", name, err)
 	}
 	stdout, stderr, err = log.Pipes()
-	if err == nil && strings.HasPrefix(name, units.HookPrefix) { // what the boot runs must not write to the container's standard output
+	if err == nil && strings.HasPrefix(name, units.HookPrefix) { // a boot hook must not write to the container's standard output
 		_ = stdout.Close() // nothing was written to it
 		stdout = stderr
 	}
@@ -168,8 +168,7 @@ func (l *Logs) Tail(name string, done func(lines []string)) {
 // drainTime is the limit of [Logs.Drain]. Reading what is in the pipes never takes so long.
 const drainTime = 300 * time.Millisecond
 
-// Drain blocks until the log has read everything that a service has written, and has queued it for the console; at most
-// drainTime.
+// Drain blocks until the log has read all output of a service and has queued it for the console, but at most for drainTime.
 func (l *Logs) Drain(name string) {
 	read := make(chan struct{})
 	l.Tail(name, func([]string) { close(read) })
@@ -179,7 +178,8 @@ func (l *Logs) Drain(name string) {
 	}
 }
 
-// Output returns counters of a service's output, or nil if there is no log, or nothing to say about it.
+// Output returns counters of a service's output. It returns nil if the service has no log, or has written no line and had no
+// log error.
 func (l *Logs) Output(service string) *client.Output {
 	log := l.Get(service)
 	if log == nil {
@@ -270,7 +270,7 @@ func (l *Logs) TakeOver(old Handover, services []*supervisor.Service) error {
 	}
 	l.Runs.TakeOver(old.Runs)
 	for _, s := range services {
-		if s.Kind != supervisor.KindRun && s.Kind != supervisor.KindCheck { // the output of these goes elsewhere
+		if s.Kind != supervisor.KindRun && s.Kind != supervisor.KindCheck { // commands of clients and checks have no log
 			l.Open(s.Name, s.Profile, s.Log, s.Kind)
 		}
 	}

@@ -41,9 +41,9 @@ type bootProgram struct {
 	output *os.File
 }
 
-// startProgram starts the boot program, which is in the directory of hinit, and sends it a job. name begins the name of its
-// unit in the supervisor. The rest is random, because the supervisor forgets a unit only some time after its exit. The caller
-// must call receive.
+// startProgram starts the boot program, which is in the directory of hinit, and sends it a job. The unit's name in the
+// supervisor is name and a random suffix, because the supervisor still knows the unit of an earlier job for some time. The
+// caller must call receive.
 func startProgram(ctx context.Context, loop programLoop, name string, job boot.Job) (*bootProgram, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -59,7 +59,7 @@ func (r *Owners) Run(ctx context.Context, job boot.Job) {
 			only := slices.Sorted(maps.Keys(r.wanted))
 			clear(r.wanted)
 			r.mu.Unlock()
-			if len(only) > 0 { // an earlier repair may have done them already
+			if len(only) > 0 { // an earlier repair may have repaired all wanted profiles already
 				r.repair(ctx, job, only)
 			}
 		case <-ctx.Done():
@@ -68,7 +68,8 @@ func (r *Owners) Run(ctx context.Context, job boot.Job) {
 	}
 }
 
-// repair repairs the homes of the profiles in only, or all files if only is nil. The status shows the progress of the second.
+// repair repairs the homes of the profiles in only, or all files if only is nil. The status shows the progress of a
+// repair of all files.
 func (r *Owners) repair(ctx context.Context, job boot.Job, only []string) {
 	job.Repair, job.Options.OnlyProfiles, job.FilledFromImage = true, only, job.FilledFromImage && only == nil
 	err := r.work(ctx, job, func(m boot.Message) {

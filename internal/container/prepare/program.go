@@ -26,11 +26,11 @@ type preparation struct {
 	job      boot.Job
 	program  *bootProgram
 	reported bool
-	unusable bool           // the data volume can't be used, so only what does not need it goes on
+	unusable bool           // the data volume can't be used, so only steps that do not need the volume go on
 	hooks    sync.WaitGroup // running hooks
 }
 
-// start starts the boot program in the background. The returned function blocks until it runs.
+// start starts the boot program in the background. The returned function blocks until the program runs.
 func (r *preparation) start() func() (*bootProgram, error) {
 	started := sync.OnceValues(func() (*bootProgram, error) { return startProgram(r.ctx, r.Registry, "hinit/boot", r.job) })
 	guard.Go("starting the boot program", func() { _, _ = started() })
@@ -83,8 +83,8 @@ func (s *Stage) changeOwners(ctx context.Context, job boot.Job, tell func(boot.L
 	}
 }
 
-// finishBoot makes the boot program do the rest of the boot, with the hooks. report is nil for a plain supervisor, which has
-// no volume.
+// finishBoot makes the boot program do the remaining boot steps, which include the hooks. report is nil for a plain supervisor,
+// which has no volume.
 func (r *preparation) finishBoot(started func() (*bootProgram, error), report *boot.Report) (err error) {
 	if r.program, err = started(); err == nil {
 		if report != nil {
@@ -219,7 +219,8 @@ func (r *preparation) runHook(h boot.Hook) (int, error) {
 const ownersTime = 5 * time.Second
 
 // RepairOwners repairs owners in the background until ctx ends. With all, it begins with all files. The returned channel is
-// closed after that first repair. While an earlier call is at work, a call does nothing, and its channel is never closed.
+// closed after the repair of all files. While the repairs of an earlier call still run, RepairOwners does nothing, and returns
+// a channel that is never closed.
 func (s *Stage) RepairOwners(ctx context.Context, all bool) <-chan struct{} {
 	repaired := make(chan struct{})
 	if s.repairs != nil && s.repairs() == nil {
@@ -248,8 +249,8 @@ func (s *Stage) CompressArchives(ctx context.Context, logs []gzipped.Archives, y
 	return results, err
 }
 
-// MeasureProfiles makes the boot program measure profiles. work is one of the Measure constants of package boot. With an
-// error, the result has what was measured before it.
+// MeasureProfiles makes the boot program measure profiles. work is one of the Measure constants of package boot. After an
+// error, found has the measurements that the boot program sent before the error.
 func (s *Stage) MeasureProfiles(ctx context.Context, profiles []boot.Gateway, work string) (found []boot.Measurement, err error) {
 	job := s.Job(s.Config())
 	job.Gateways, job.Measure = profiles, work

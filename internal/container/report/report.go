@@ -73,7 +73,7 @@ func (r *Reporter) Run(ctx context.Context) {
 		case <-news:
 		case <-r.used:
 			stir()
-		case <-quiet.C: // no boot, event or request for ReleaseAfter
+		case <-quiet.C: // for the duration ReleaseAfter there was no boot, event or request
 			memory.Release(rested)
 			if !rested {
 				rested = true
@@ -95,7 +95,7 @@ func (r *Reporter) RecordWork() {
 	pause.Wake(r.used)
 }
 
-// reportNew reports new records. cursor is the Seq of the last reported one. some is false if there was none.
+// reportNew reports new records. cursor is the Seq of the last reported record. some is false if there was no new record.
 func (r *Reporter) reportNew(history *supervisor.Ring) (cursor uint64, some bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,7 +128,7 @@ func LogLine(r supervisor.Record) string {
 		return r.Reason
 	case strings.HasPrefix(r.Service, units.HookPrefix):
 		return "" // the boot reports its hooks itself
-	case runs.IsRun(r.Service): // commands of clients are many, and their clients learn the result
+	case runs.IsRun(r.Service): // clients run many commands, and each client learns the result of its own
 		if r.Exit != nil && r.Exit.Cause == supervisor.CauseOOM {
 			return fmt.Sprintf("%s: %s", r.Service, show.Ending(new(r.Exit.Wire())))
 		}

@@ -80,8 +80,8 @@ func (s *Signals) Event(got os.Signal) supervisor.Event {
 	return supervisor.ForwardSignal{Name: units.CmdName, Signal: int(sig)}
 }
 
-// LastInterrupt returns when a Ctrl-C was last forwarded to the CMD. Only the supervisor's loop may call it, and
-// SetLastInterrupt.
+// LastInterrupt returns when a Ctrl-C was last forwarded to the CMD. Only the supervisor's loop may call
+// LastInterrupt and SetLastInterrupt.
 func (s *Signals) LastInterrupt() time.Time { return s.interrupt }
 
 // SetLastInterrupt restores the time of LastInterrupt after a re-execution.

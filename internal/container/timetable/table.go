@@ -1,10 +1,10 @@
 // Package timetable starts tasks by the schedules of hinit.yaml.
 //
-// It computes the times, and tells the supervisor of each at most once; the supervisor decides whether the task starts. If a
-// schedule asks for it, one start makes up for all missed times.
+// The package computes the times, and tells the supervisor about each time at most once; the supervisor decides whether the task
+// starts. If a schedule asks to make up for missed times, one start makes up for all of them.
 //
 // The package owns a goroutine while there is a schedule. This goroutine waits for the disk only before its first task.
-// Another one stores when tasks ran.
+// A second goroutine stores on the disk when tasks ran.
 package timetable
 
 import (
@@ -65,7 +65,7 @@ func New(loop Loop, memory RunStore, warn func(error)) *Table {
 	return &Table{loop: loop, memory: memory, warn: warn, random: rand.Float64}
 }
 
-// Writing reports whether the times of starts are being written to the disk. Any goroutine may call it.
+// Writing reports whether the package is writing the start times of tasks to the disk. Any goroutine may call it.
 func (t *Table) Writing() bool { return t.saving.Load() }
 
 // Serve starts tasks by their schedules, in a goroutine, until ctx ends. The supervisor must already have the tasks. resumed
@@ -143,7 +143,7 @@ func (s *scheduler) serve(entries map[string]config.Schedule, resumed bool) {
 	}
 }
 
-// load reads the last starts of tasks from memory, if a schedule makes up for missed times.
+// load reads the last starts of tasks from the RunStore, if a schedule makes up for missed times.
 func (s *scheduler) load(entries map[string]config.Schedule) {
 	s.last = make(map[string]time.Time)
 	if s.memory == nil || !slices.ContainsFunc(slices.Collect(maps.Values(entries)), catchesUp) {
@@ -217,7 +217,7 @@ func (s *scheduler) nextTime(r *taskSchedule, now time.Time) time.Time {
 	return next.Add(time.Duration(s.random() * float64(r.Jitter)))
 }
 
-// startDue starts the tasks that are due, and returns how long to wait until the next look.
+// startDue starts the tasks that are due, and returns after what time to call it again.
 func (s *scheduler) startDue() time.Duration {
 	now := wallClock()
 	back := now.Before(s.clockCheckedAt.Add(-checkEvery)) // the clock was set back
@@ -258,8 +258,8 @@ func (s *scheduler) send(e supervisor.Event) { _ = s.loop.Do(s.ctx, e) }
 
 func (s *scheduler) recordStart(name string, now time.Time) { s.last[name], s.unsaved = now, true }
 
-// save stores when tasks ran, in a goroutine. While an earlier save waits for the disk it does nothing, and a later call
-// stores these times too.
+// save stores when tasks ran, in a goroutine. While the goroutine of an earlier call waits for the disk, save does nothing;
+// a later call stores these times too.
 func (s *scheduler) save() {
 	if !s.unsaved || s.memory == nil || !s.saving.CompareAndSwap(false, true) {
 		return

@@ -23,7 +23,7 @@ func (m *Maker) runsAsRoot(cred *proc.Cred) bool {
 
 // rootEnv returns the environment of a program that runs as root: the container's environment, without variables that lead to
 // a directory of the agent. HINIT_CONFIG stays, because PID 1 reads that file too, and a program of hinit without it would
-// assume that nothing is isolated. own has more variables from hinit.yaml. HOME is root's home, unless own sets it to a
+// assume that nothing is isolated. own has more variables from hinit.yaml. HOME is root's home, unless own sets HOME to a
 // directory outside the data volume.
 func (m *Maker) rootEnv(own map[string]string) []string {
 	env := slices.DeleteFunc(slices.Clone(m.Env()), func(kv string) bool {
@@ -72,8 +72,8 @@ func (m *Maker) rootDir(dir string) string {
 	return dir
 }
 
-// WarnOfProgram returns a warning if a unit runs as root and the agent can change its program; otherwise "". name is the unit
-// in the message. It may block on a disk.
+// WarnOfProgram returns a warning if a unit runs as root and the agent can change its program; otherwise "". The warning calls
+// the unit name. WarnOfProgram may block on a disk.
 func (m *Maker) WarnOfProgram(name string, u supervisor.Unit) string {
 	if !m.runsAsRoot(u.Spec.Cred) {
 		return ""
@@ -104,7 +104,7 @@ func (m *Maker) agentCanWrite(dir string) bool {
 		return true
 	}
 	user := m.agent.User
-	doubt, _ := blocking.Get(blocking.Foreign, func() (*trust.Doubt, error) { // an error means that it is missing, so the agent can't own it
+	doubt, _ := blocking.Get(blocking.Foreign, func() (*trust.Doubt, error) { // an error: no such file, so the agent can't own it
 		return trust.Check(dir, trust.NotChangeableBy(user.UID, append([]uint32{user.GID}, user.Groups...)))
 	})
 	return doubt != nil
@@ -138,8 +138,8 @@ func venvOf(binary string) *venv {
 	return v
 }
 
-// venvVars returns the variables that activating the virtual environment sets, for a process that starts in dir; nil if the
-// agent's program is in none.
+// venvVars returns the variables that activating the virtual environment would set, for a process that starts in dir. It
+// returns nil if the agent's program is not in a virtual environment.
 func (m *Maker) venvVars(cfg *config.Config, dir string) map[string]string {
 	v := m.venv.Load()
 	if v == nil || v.binary != cfg.Agent.Binary {
@@ -160,8 +160,8 @@ func (m *Maker) venvVars(cfg *config.Config, dir string) map[string]string {
 	return vars
 }
 
-// venvEnv returns the container's environment as if the virtual environment were activated in dir. Without one, it is
-// unchanged.
+// venvEnv returns the container's environment as if the virtual environment were activated in dir. If the agent's program is
+// not in a virtual environment, venvEnv returns the container's environment unchanged.
 func (m *Maker) venvEnv(cfg *config.Config, dir string) []string {
 	vars := m.venvVars(cfg, dir)
 	if vars == nil {

@@ -76,15 +76,15 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 		}
 	}
 	spec.Argv = isolation.Argv(isolator(), shared.words, plan, spec.Argv)
-	spec.Setup.RefuseLinks = true // because the environment files are read before the process is confined
+	spec.Setup.RefuseLinks = true // an agent could link an environment file to a secret file, and the process reads it before it is confined
 	if spec.Dir != p.Home && !strings.HasPrefix(spec.Dir, p.Home+"/") {
 		spec.Dir = p.Home
 	}
 }
 
 // sharedArguments returns the arguments of hinit-isolate that all isolated profiles have in common. They hide files and
-// directories, except those that hinit.yaml shares with a profile. The last argument is key with the path of the rules file:
-// root writes the common isolation rules into it once.
+// directories, except those that hinit.yaml shares with a profile. The last argument is key, followed by the path of the rules
+// file: root writes the common isolation rules into that file once.
 func (m *Maker) sharedArguments(cfg *config.Config, key string) (words []string) {
 	hide := append(m.agentDirs(), filepath.Dir(cfg.Control.Socket), cfg.Logs.Dir)
 	if cfg.Path != "" {

@@ -15,8 +15,9 @@ import (
 	"hinit/supervisor"
 )
 
-// PrepareCgroup prepares the container's control group for child groups, once, if a service needs one. Units that are made
-// afterwards use them. Only the call that prepares the group can return an error. Do not call it from two goroutines at the
+// PrepareCgroup prepares the container's control group, so that services can have child groups with limits. It does nothing
+// if no service in cfg has a limit that needs a child group, or if an earlier call has tried. An error says why the
+// container can't have child groups; only the first attempt returns it. Do not call PrepareCgroup from two goroutines at the
 // same time.
 func (m *Maker) PrepareCgroup(cfg *config.Config) (why error) {
 	if m.groupsTried || !cfg.AnySettings((*config.ProcessSettings).NeedsCgroup) {
@@ -28,9 +29,9 @@ func (m *Maker) PrepareCgroup(cfg *config.Config) (why error) {
 	return why
 }
 
-// limitByCgroup gives a service a control group with its limits. If child groups lack a controller, the limit has a substitute:
-// package health measures the memory, and the CPU weight becomes a nice value. For a profile with its own user (ownUser), the
-// maximum number of processes becomes RLIMIT_NPROC, which counts all processes of that user on the machine.
+// limitByCgroup gives a service a control group with its limits. Each controller (memory, cpu, pids) that child groups lack has
+// a substitute. Package health measures the memory. The CPU weight becomes a nice value. For a profile with its own user
+// (ownUser), the maximum number of processes becomes RLIMIT_NPROC, which counts all processes of that user on the machine.
 func (m *Maker) limitByCgroup(own *config.ProcessSettings, service string, ownUser bool, spec *proc.Spec) {
 	if !own.NeedsCgroup() {
 		return
@@ -49,7 +50,8 @@ func (m *Maker) limitByCgroup(own *config.ProcessSettings, service string, ownUs
 }
 
 // EnforcedBy returns, as a word of the API, what enforces the limit of a controller ("memory", "cpu" or "pids") on a service.
-// pid is its process, or 0 for the one that starts next. ownUser means that the profile has its own user.
+// pid is the service's main process. With 0, the result is for the process that the service's next start creates. ownUser means
+// that the service belongs to a profile with its own user.
 func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) string {
 	g := m.groups.Load()
 	in := g.HasController(controller)
@@ -73,7 +75,8 @@ func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) st
 }
 
 // SettingsOf returns the process settings that hinit.yaml has for a gateway or a service. A command of a profile, such as a
-// worker of the task board, has only memory limits, above which hinit ends it. Other services have none.
+// worker of the task board, has only memory limits; above them, hinit ends the command. For any other service all settings are
+// zero.
 func SettingsOf(cfg *config.Config, v *supervisor.Service) config.ProcessSettings {
 	switch v.Kind {
 	case supervisor.KindGateway:

@@ -11,12 +11,12 @@ import (
 	"hinit/supervisor"
 )
 
-// StandInName is argv[0] of the process in place of a CMD "gateway run". The program may be hinit itself.
+// StandInName is argv[0] of the placeholder process that runs in place of a CMD "gateway run". Its program may be hinit itself.
 const StandInName = "sleep"
 
-// StandInUnit returns the unit of the process in place of a CMD "gateway run", whose gateway is a supervised service
-// (contract, section 3.1). It is called "sleep infinity", because tools for the image look for that. path is a program that
-// sleeps, or hinit.
+// StandInUnit returns the unit of the placeholder process that runs in place of a CMD "gateway run", whose gateway is a
+// supervised service (contract, section 3.1). Its command line is "sleep infinity", because tools for the image look for that
+// process. path is a program that sleeps, or hinit.
 func StandInUnit(path string, env []string, cred *proc.Cred) supervisor.Unit {
 	return supervisor.Unit{
 		Name: CmdName, Kind: supervisor.KindStandIn,

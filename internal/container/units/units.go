@@ -57,7 +57,7 @@ type Maker struct {
 	topology          atomic.Pointer[profiles.Topology] // from SetTopology; nil before
 	groups            atomic.Pointer[proc.Cgroups]      // from PrepareCgroup; nil before, and without child groups
 	groupsTried       bool                              // PrepareCgroup has tried to prepare the control group
-	venv              atomic.Pointer[venv]              // virtual environment of the agent's program, when it was last looked for
+	venv              atomic.Pointer[venv]              // virtual environment of the agent's program, as the last call of venvOf found it
 
 	gatewayEnv atomic.Pointer[[]string] // environment of the gateway that Gateway made last
 	shared     atomic.Pointer[sharedWords]
@@ -78,7 +78,7 @@ func (m *Maker) Env() []string { return *m.env.Load() }
 // SetEnv replaces the environment of the container. The boot adds variables with it.
 func (m *Maker) SetEnv(env []string) { m.env.Store(&env) }
 
-// Home returns the HOME of all programs that run as the agent; "" if the one of hinit.yaml applies.
+// Home returns the HOME of all programs that run as the agent; "" if the HOME in hinit.yaml applies.
 func (m *Maker) Home() string { return *m.home.Load() }
 
 // SetHome sets the HOME that Home returns. The boot calls it before any process starts.
@@ -139,7 +139,7 @@ func (m *Maker) OwnGatewaysAllowed() map[string]bool {
 // AgentCred returns the user and groups of the agent; nil if hinit runs as that user.
 func (m *Maker) AgentCred() *proc.Cred { return m.agent.Cred }
 
-// AgentEnv returns the environment of programs that run as the agent and are no services.
+// AgentEnv returns the environment of programs that run as the agent and are not services.
 func (m *Maker) AgentEnv(cfg *config.Config) []string { return proc.SetEnv(m.Env(), m.agentVars(cfg)) }
 
 func (m *Maker) agentVars(cfg *config.Config) map[string]string {
@@ -197,8 +197,8 @@ func (m *Maker) profileSpec(cfg *config.Config, p profiles.Profile, argv []strin
 	return spec
 }
 
-// shareList returns the list at place if it equals the given one. Otherwise it stores the given one there. So gateways share one
-// environment; hundreds of copies would take a tenth of the heap.
+// shareList returns the stored list at place if it equals list. Otherwise it stores list there, and returns list. So gateways
+// share one environment; hundreds of copies would take a tenth of the heap.
 func shareList(place *atomic.Pointer[[]string], list []string) []string {
 	if last := place.Load(); last != nil && slices.Equal(*last, list) {
 		return *last
@@ -373,7 +373,7 @@ func (m *Maker) Hook(cfg *config.Config, h boot.Hook) (supervisor.Unit, error) {
 
 // RunSpec returns the spec of a command that a client runs once, as the agent's user. home is the home of the command's
 // profile; "" for no profile. With a profile, the command gets the environment and the limits of the profile's gateway, and
-// shares its control group. The template and the client add to them.
+// shares its control group. template (a command of hinit.yaml) can add limits and variables, and the client variables.
 func (m *Maker) RunSpec(cfg *config.Config, template config.Run, r client.RunRequest, home string) proc.Spec {
 	vars := map[string]string{"task": r.Task, "profile": r.Profile, "profile_home": home}
 	dir, argv, set := cmp.Or(r.Dir, cfg.ExpandString(cfg.Agent.Cwd, vars)), cfg.ExpandRun(template.Command, vars, r.Options), mergeVars(template.Env, r.Env)
@@ -386,8 +386,8 @@ func (m *Maker) RunSpec(cfg *config.Config, template config.Run, r client.RunReq
 	return m.profileSpec(cfg, p, argv, dir, mergeVars(cfg.ProfileOf(p.Name).Limits, template.Limits), nil, mergeVars(own, set))
 }
 
-// ForeignSpec returns user and environment of a service whose s6 directory another program has made. It runs as root with
-// root set, and otherwise as the agent.
+// ForeignSpec returns the user and environment of a service whose s6 directory another program has made. If root is set, the
+// service runs as root, otherwise as the agent.
 func (m *Maker) ForeignSpec(cfg *config.Config, root bool) proc.Spec {
 	if root && m.runsAsRoot(nil) {
 		return proc.Spec{Env: m.rootEnv(nil)}
@@ -400,7 +400,7 @@ func (m *Maker) agentSetup(cfg *config.Config) proc.Setup {
 	return proc.Setup{NoNewPrivs: !m.plain && cfg.NoNewPrivs(config.Auto)}
 }
 
-// withHome replaces HOME in env by the home that the boot has found, if there is one.
+// withHome replaces HOME in env by the home that SetHome has set. If SetHome has set "", env is unchanged.
 func (m *Maker) withHome(env map[string]string) map[string]string {
 	home := m.Home()
 	if _, set := env["HOME"]; home == "" || !set {

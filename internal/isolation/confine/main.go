@@ -46,7 +46,7 @@ func Main(argv, env []string) int {
 		}
 	}
 	if err == nil && slices.Contains(words, "degrade") && slices.Contains(words, "marked") {
-		status, _ := os.ReadFile("/proc/self/status") // without this file, PID 1 can't read it either
+		status, _ := os.ReadFile("/proc/self/status") // if this process can't read the file, PID 1 can't either
 		err = checkFilterCount(string(status))
 	}
 	if err == nil {
@@ -93,7 +93,7 @@ func value(words []string, key string) string {
 	return ""
 }
 
-// saveRules writes the rules to file, and returns the exit code. It fails if another user than root can change the directory.
+// saveRules writes the rules to file, and returns the exit code. It fails if a user other than root can change the directory.
 // It replaces the file in one step, so that a reader finds the old rules or the new ones.
 func saveRules(file string) int {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}

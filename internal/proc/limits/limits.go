@@ -1,7 +1,7 @@
-// Package limits is the program that a new process executes before its command. It sets limits and other properties of the
-// process in which it runs, and then executes the command. PID 1 starts it as [proc.LimitsName]; the words of the command line
+// Package limits is the program that a new process executes before its command. The program sets limits and other properties of
+// its own process, and then executes the command. PID 1 starts the program as [proc.LimitsName]; the words of the command line
 // say what to set. Package entry carries out some of the words before the Go runtime starts. The program reads environment files
-// as the command's user. PID 1 does not link this package. The package owns no goroutine.
+// as the command's user. The binary of PID 1 does not contain this package. The package owns no goroutine.
 package limits
 
 import (
@@ -174,8 +174,8 @@ func dieWithParent(parent string) error {
 	return nil
 }
 
-// addFileVariables adds the variables from the files in p to env. It changes neither the variables in p.keep nor the tag of
-// the run (proc.TagVar).
+// addFileVariables adds the variables from the environment files in p to env. It changes neither the variables in p.keep nor
+// the tag of the run (proc.TagVar).
 func addFileVariables(env []string, p *deferredSettings) ([]string, error) {
 	keep := append(slices.Clone(p.keep), proc.TagVar)
 	set := make(map[string]string)
@@ -213,7 +213,8 @@ func addFileVariables(env []string, p *deferredSettings) ([]string, error) {
 // variableLetters are the characters allowed in a variable name that comes from a file name.
 const variableLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 
-// maxEnvFile limits the size of an environment file, in bytes; an environment can hardly be larger (execve(2)).
+// maxEnvFile is the largest environment file that is read, in bytes. The kernel allows hardly more for a whole environment
+// (execve(2)).
 const maxEnvFile = 1 << 20
 
 // variablesOf returns the variables of an environment file. If path is a directory, such as a mounted Secret, each file in it
