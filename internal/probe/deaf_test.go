@@ -108,8 +108,8 @@ func TestNoSingleSignAccuses(t *testing.T) {
 	}
 }
 
-// TestAHabitIsLearntOfWhatIsSeen checks that the time before the first look counts as no heartbeat, and that a rare sign has a
-// long usual gap which lasts over a weekend.
+// TestAHabitIsLearntOfWhatIsSeen checks how the usual gap between heartbeats is learnt. Anything written before the
+// first check doesn't count, a rare heartbeat gives a long gap, and the gap is remembered over a weekend.
 func TestAHabitIsLearntOfWhatIsSeen(t *testing.T) {
 	t.Parallel()
 	var h silenceMeter

@@ -36,7 +36,7 @@ func TestSwapper(t *testing.T) {
 	for _, name := range files {
 		write(t, home+"/"+name, "")
 	}
-	// Descriptors, because a path could lead the attacker itself outside.
+	// The attacker uses descriptors, because a path could lead the attacker itself outside.
 	places := filepath.Dir(home) + "/links" // on the same file system, so that renameat2(2) can exchange them
 	must(t, os.Mkdir(places, 0o755))
 	type spot struct {

@@ -169,8 +169,9 @@ func (c *container) lay(entries ...entry) {
 	}
 }
 
-// stop is docker stop, with far more time than hinit needs. After a timeout the engine kills the container. That would hide that
-// hinit does not stop by itself, and a slow engine could kill an init that does. It returns the duration.
+// stop runs docker stop with far more time than hinit needs, and returns the duration. After a timeout the engine would
+// kill the container. That would hide that hinit does not stop by itself, and a slow engine could kill an init that
+// does.
 func (c *container) stop() time.Duration {
 	c.t.Helper()
 	begin := time.Now()
@@ -239,8 +240,8 @@ func (c *container) awaitLines(texts ...string) {
 	}
 }
 
-// awaitOwned waits until everything in these directories belongs to a user. It may look while a file is replaced. Then there is a
-// file for a moment that has no owner yet, or that is gone when find reads it.
+// awaitOwned waits until everything in these directories belongs to a user. find may run while a file is replaced. Then
+// a file may have no owner yet, or be gone when find reads it.
 func (c *container) awaitOwned(user string, dirs ...string) {
 	c.t.Helper()
 	eventually(c.t, settle, func() error { return c.ownedBy(user, dirs...) })

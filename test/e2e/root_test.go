@@ -68,9 +68,9 @@ func TestRootRunsNothingOfTheAgents(t *testing.T) {
 	}
 }
 
-// ranBootScripts checks the user's own boot scripts. They ran as root, in the order of their bytes, with the environment of the
-// container, before anything was started (contract, section 2). Scripts whose work hinit does were skipped, and a failed script
-// stopped nothing. A process that a script left running stays.
+// ranBootScripts checks the user's own boot scripts. They must have run as root, sorted by bytes, with the container's
+// environment, before anything was started (contract, section 2). A script whose work hinit does must be skipped, and a
+// script that failed must stop nothing. A process that a script has left must stay.
 func (c *container) ranBootScripts() {
 	t := c.t
 	t.Helper()

@@ -24,7 +24,7 @@ type chaos struct {
 	want   map[string]string // profile → intent, "" for none yet
 	faulty bool              // whether commands may fail; their requests hold all the same
 	slots  *slots            // nil where hinit does not answer as s6
-	doubt  bool              // whether a command was answered with a doubt: it holds, but a restart of the container may undo it
+	doubt  bool              // whether an answer said that the command holds, but that a restart of the container may undo it
 	conns  func()
 	made   int
 }

@@ -52,7 +52,7 @@ func stopComets(t *testing.T, times int) (over []time.Duration) {
 		b.check(b.do("stop", "comet"))
 		over = append(over, b.stopped("gateway-comet")-grace)
 		down := b.status().Init.Orphans
-		if left := b.alive(); len(left) != 2 { // the CMD and the other gateway
+		if left := b.alive(); len(left) != 2 { // the CMD and the other gateway must be left
 			t.Errorf("after the stop these are alive: %+v", left)
 		}
 		// The restart takes a while, in which the daemon would have many more generations.

@@ -200,7 +200,7 @@ func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
 	whole := []string{".env", "SOUL.md", "cron", "home", "logs", "memories", "plans", "sessions", "skills", "skins", "workspace"}
 	for _, c := range []struct {
 		argv          []string
-		before, after string // the existing profile
+		before, after string // name of the existing profile, before and after the command
 	}{
 		{[]string{"create", "a"}, "", "a"},
 		{[]string{"delete", "a", "--yes"}, "a", ""},

@@ -11,8 +11,8 @@ import (
 	"hinit/client"
 )
 
-// atLimit runs a shell as a process of the group, as "docker exec" does. The kernel moves a process into a full group, and lets
-// none be made there.
+// atLimit runs a shell as a process of the group, as "docker exec" does. The kernel permits moving a process into a
+// full group, but no fork in it.
 func (b *box) atLimit(group, script string) (out string, code int) {
 	b.t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "echo $$ > "+filepath.Join(group, "cgroup.procs")+"\n"+script)

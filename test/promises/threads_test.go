@@ -23,9 +23,10 @@ import (
 // forkBomb takes every process number as soon as one is free. A shell ends when it can't fork, except in "command eval".
 const forkBomb = "while :; do command eval 'sleep 3 &'; done 2>/dev/null\n"
 
-// TestThreadsOfPID1AreAConstant checks that PID 1 keeps the number of threads that it had after the boot, whatever clients,
-// services and disks do. So it lives where the container may have no further process, which a fork bomb of the agent causes. The
-// Go runtime would end it for want of a thread ("fatal error: newosproc", code 2).
+// TestThreadsOfPID1AreAConstant checks that PID 1 keeps the number of threads that it had after the boot, whatever
+// clients, services and disks do. PID 1 must live in a container that may have no further process, as under a fork bomb
+// of the agent. If the Go runtime can't make a thread that it needs, it ends the process ("fatal error: newosproc",
+// code 2).
 func TestThreadsOfPID1AreAConstant(t *testing.T) {
 	long(t)
 	requireRoot(t)

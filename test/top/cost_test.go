@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The limits for 500 services at rest: the processor time of a second. The unit is the time in which the state of all their processes is
-// read once on this machine.
+// Largest processor time in a second for 500 services at rest. The unit is the time in which the states of all their
+// processes are read once on this machine.
 const (
 	costOfTop  = 8
 	costOfPID1 = 3

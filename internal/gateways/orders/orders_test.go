@@ -67,7 +67,8 @@ func (w *world) Record(o *Order) (func() error, error) {
 }
 
 func (w *world) Execute(o *Order) (string, error) {
-	time.Sleep(time.Millisecond) // the supervisor takes its time, so orders that are handed over side by side would overtake each other
+	// the supervisor needs a while, so that orders that are passed on concurrently would overtake each other
+	time.Sleep(time.Millisecond)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if slices.Contains(w.acted, o) {

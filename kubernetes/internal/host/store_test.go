@@ -523,7 +523,8 @@ func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 	}
 }
 
-// slow has the offer from of o go through a host that waits before each answer, for the time that silent returns.
+// slow makes requests for the offer `from` pass through a host that waits before each answer. silent returns the time
+// for each request.
 func slow(t *testing.T, o *offers, from *v1alpha1.Offer, silent func(*http.Request) time.Duration) *v1alpha1.Offer {
 	other := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
