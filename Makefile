@@ -101,9 +101,9 @@ build-kubernetes: need-go ## build what only pods need into dist/: hinit-lease-k
 	cd kubernetes && GOARCH=$(ARCH) $(BUILD) $(SMALL) -o ../$(OUT)/ ./cmd/...
 
 VM ?= qemu
-test-kernel: need-go ## as root, run on a kernel with control groups of version 2, PSI and project quotas what needs them: some minutes, a quarter of an hour without KVM; VM=uml takes user-mode Linux
+test-kernel: need-go ## as root, run on a kernel with control groups of version 2, PSI, Landlock and project quotas what needs them: some minutes, half an hour without KVM; VM=uml takes user-mode Linux
 	tools/in-$(VM) ./internal/proc 'Cgroup|Container|ForkBomb|KernelSays|Hides' ./internal/entry ControlGroup ./internal/volume Quota ./internal/tuning . \
-	  ./test/cgroups . ./test/tenants LeastImportant
+	  ./test/cgroups . ./test/tenants 'LeastImportant|NoTenantReachesAnother'
 
 test-quick: ## run the tests that need neither root nor Docker
 	go test -short ./...

@@ -164,7 +164,7 @@ var attacksOnProfile = []attack{
 			return errors.Join(err, unix.IoctlSetPointerInt(int(fd), unix.FS_IOC_SETFLAGS, int(flags)))
 		})
 	}},
-	{"leave its project quota by file_setattr", true, func(f field) error {
+	{setattrRow, true, func(f field) error {
 		return onOwnFile(f, func(fd uintptr) error {
 			var attributes [24]byte // struct file_attr
 			at, empty := uintptr(unsafe.Pointer(&attributes)), new(byte)

@@ -66,14 +66,15 @@ func TestMain(m *testing.M) {
 
 // container is an init with the volume of one mode.
 type container struct {
-	dir    string
-	group  string // control group that limits its memory, "" for none
-	client *dial.Client
-	errs   tail
-	asked  int // questions to the gateways
-	mode   string
-	pid    int       // PID of the init
-	begun  time.Time // time when the attacker was asked to take a resource
+	dir     string
+	group   string // control group that limits its memory, "" for none
+	grouped bool   // hinit can make control groups
+	client  *dial.Client
+	errs    tail
+	asked   int // questions to the gateways
+	mode    string
+	pid     int       // PID of the init
+	begun   time.Time // time when the attacker was asked to take a resource
 	// environ is the environment of the container.
 	environ []string
 }
@@ -180,12 +181,57 @@ profiles:
 `, dir, agent, roleVar, mode, name(0), name(1), victimPort, name(2), takenPort, maxProcesses, s.roles[0], s.roles[1], s.yaml, share, socket)
 	must(os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(config), 0o644)) //nolint:gosec // as in most images
 	c := &container{dir: dir, client: dial.New(filepath.Join(dir, "run", "control.sock"))}
-	cmd := exec.Command("/bin/sh", "-c", `mount --make-rprivate / && mount -t proc proc /proc && `+s.mount+` exec "$0" init sleep 100000`, filepath.Join(dir, "bin", "hinit"), dir)
+	group := ownGroup(t)
+	c.grouped = group != ""
+	// With a control group of its own, the container has a namespace of control groups too, as Docker gives it.
+	const enter = `[ -n "$2" ] || eval "$3"; echo 0 >"$2/cgroup.procs" && exec unshare --cgroup /bin/sh -c "umount -l ` + groupRoot + ` && mount -t cgroup2 cgroup2 ` + groupRoot + ` && $3" "$0" "$1"`
+	inner := `mount --make-rprivate / && mount -t proc proc /proc && ` + s.mount + ` exec "$0" init sleep 100000`
+	cmd := exec.Command("/bin/sh", "-c", enter, filepath.Join(dir, "bin", "hinit"), dir, group, inner)
 	cmd.Env = append(environ, "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HERMES_HOME="+home, "HINIT_CONFIG="+filepath.Join(dir, "hinit.yaml"))
 	c.environ = cmd.Env
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: s.flags}
 	c.run(t, cmd)
 	return c
+}
+
+const groupRoot = "/sys/fs/cgroup"
+
+// ownGroup makes a control group for a container, in which hinit can make one for each profile. The result is "" where control groups
+// of version 2 are not writable.
+func ownGroup(t *testing.T) string {
+	t.Helper()
+	var at unix.Statfs_t
+	if unix.Statfs(groupRoot, &at) != nil || at.Type != unix.CGROUP2_SUPER_MAGIC || unix.Access(groupRoot+"/cgroup.procs", unix.W_OK) != nil {
+		return ""
+	}
+	group := fmt.Sprintf("%s/hinit-tenants-%d-%d", groupRoot, os.Getpid(), groups.Add(1))
+	if err := os.Mkdir(group, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		testkit.Until(t, "the control group to be empty", func() bool {
+			below, _ := filepath.Glob(group + "/*") // rmdir refuses the files
+			for _, dir := range append(below, group) {
+				_ = unix.Rmdir(dir)
+			}
+			return unix.Access(group, unix.F_OK) != nil
+		})
+	})
+	return group
+}
+
+// hasGroups fails the test if control groups of version 2 are writable, and the victim has none of its own.
+func (c *container) hasGroups(t *testing.T) {
+	t.Helper()
+	st, err := c.status(name(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/proc/%d/cgroup", c.pid, st.Services[0].PID))
+	t.Logf("the control group of %s: %s", name(1), own)
+	if err != nil || c.grouped && !bytes.Contains(own, []byte("gateway-"+name(1))) {
+		t.Errorf("the victim has no control group of its own: %q, %v", own, err)
+	}
 }
 
 // run starts hinit in namespaces of its own, until the test ends, and waits until it answers.
@@ -276,6 +322,7 @@ func TestNoTenantReachesAnother(t *testing.T) {
 			c := begin(t, mode, scene{roles: [2]string{"attacker", "victim"}, services: true, mount: imageMounts})
 			c.prepareServices(t)
 			reports[mode] = c.attack(t)
+			c.hasGroups(t)
 			outlived[mode] = c.outlives(t)
 			taken[mode] = c.takesHome(t)
 		})

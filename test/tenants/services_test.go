@@ -144,10 +144,16 @@ const (
 	coreRow      = "read its core file"
 	sandboxesRow = "list the sandboxes"
 	mountRow     = "read its files by a sandbox"
+	setattrRow   = "leave its project quota by file_setattr"
 )
 
 // needs are the conditions for such attacks where nothing is isolated.
-var needs = map[string]func() bool{coreRow: coresInDirectory, sandboxesRow: hasDocker, mountRow: hasDocker}
+var needs = map[string]func() bool{coreRow: coresInDirectory, sandboxesRow: hasDocker, mountRow: hasDocker, setattrRow: hasSetattr}
+
+// hasSetattr reports whether the kernel knows the system call file_setattr (Linux 6.17).
+func hasSetattr() bool {
+	return !errors.Is(call6(unix.SYS_FILE_SETATTR, 0, 0, 0, 0, 0), unix.ENOSYS)
+}
 
 // coresInDirectory reports whether a process that crashes can leave a core file in its working directory.
 func coresInDirectory() bool {
