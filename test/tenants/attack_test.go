@@ -135,7 +135,7 @@ var attacksOnProfile = []attack{
 		_, err := dial.New(f.dir+"/run/control.sock").Status(context.Background(), name(1))
 		return err
 	}},
-	{"stop it by hinit", true, func(f field) error {
+	{"stop it through hinit", true, func(f field) error {
 		_, err := dial.New(f.dir+"/run/control.sock").Stop(context.Background(), name(3), client.Wait{})
 		return err
 	}},
@@ -203,11 +203,11 @@ var attacksOnProfile = []attack{
 		}
 		return err
 	}},
-	{"slow it down by its priority", true, func(f field) error { return syscall.Setpriority(syscall.PRIO_PROCESS, f.pid, 10) }},
+	{"slow it down with another priority", true, func(f field) error { return syscall.Setpriority(syscall.PRIO_PROCESS, f.pid, 10) }},
 	{"lower its resource limits", true, func(f field) error {
 		return unix.Prlimit(f.pid, unix.RLIMIT_CORE, &unix.Rlimit{}, nil)
 	}},
-	{"leave its own run by another mark", true, func(field) error {
+	{"leave the run of the attacker with another mark", true, func(field) error {
 		var own unix.Rlimit
 		if err := unix.Getrlimit(unix.RLIMIT_RTTIME, &own); err != nil {
 			return err

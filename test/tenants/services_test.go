@@ -71,15 +71,15 @@ var attacksByServices = []attack{
 		}
 		return file.Close()
 	}},
-	{"read its log by hinit logs", true, func(f field) error { return says(f, "victim:", "hinit", "logs", name(1)) }},
-	{"follow its log by hinit logs -f", true, func(f field) error { return says(f, "victim:", "hinit", "logs", "-f", name(1)) }},
-	{"follow its events by hinit", true, func(f field) error {
+	{"read its log through hinit logs", true, func(f field) error { return says(f, "victim:", "hinit", "logs", name(1)) }},
+	{"follow its log through hinit logs -f", true, func(f field) error { return says(f, "victim:", "hinit", "logs", "-f", name(1)) }},
+	{"follow its events through hinit", true, func(f field) error {
 		return control(f, http.MethodGet, "/v1/events?follow=1&last=1000", "gateway-"+name(1))
 	}},
-	{"follow its status by hinit", true, func(f field) error { return control(f, http.MethodGet, "/v1/status/follow", "gateway-"+name(1)) }},
+	{"follow its status through hinit", true, func(f field) error { return control(f, http.MethodGet, "/v1/status/follow", "gateway-"+name(1)) }},
 	{"read the runs of hinit", true, func(f field) error { return control(f, http.MethodGet, "/v1/runs", "runs") }},
-	{"read the configuration by hinit", true, func(f field) error { return control(f, http.MethodGet, "/v1/config", "entries") }},
-	{"start a worker of it by hinit", true, func(f field) error {
+	{"read the configuration through hinit", true, func(f field) error { return control(f, http.MethodGet, "/v1/config", "entries") }},
+	{"start a worker of it through hinit", true, func(f field) error {
 		return control(f, http.MethodPost, `/v1/runs {"template": "kanban-worker", "tag": "planted", "profile": "`+name(1)+`", "task": "t_1"}`, "kanban-worker")
 	}},
 	{"say in its name that it has a problem", false, func(f field) error {
@@ -143,7 +143,7 @@ var attacksByServices = []attack{
 const (
 	coreRow      = "read its core file"
 	sandboxesRow = "list the sandboxes"
-	mountRow     = "read its files by a sandbox"
+	mountRow     = "read its files through a sandbox"
 	setattrRow   = "leave its project quota by file_setattr"
 )
 
