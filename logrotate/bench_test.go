@@ -45,7 +45,7 @@ func benchmarkPump(b *testing.B, console, file bool) {
 	if file {
 		path = filepath.Join(b.TempDir(), archive.Current)
 	}
-	s := New(o)
+	s := newSet(o)
 	l := s.Open("gateway-coder", "coder", path)
 	stdout, stderr, err := l.Pipes()
 	if err != nil {
@@ -94,7 +94,7 @@ func writeLines(order string) int {
 // BenchmarkSmallWrites moves lines that another process writes one by one into a file. It counts the processor time of
 // the pump's process only.
 func BenchmarkSmallWrites(b *testing.B) {
-	s := New(Options{})
+	s := newSet(Options{})
 	stdout, stderr, err := s.Open("gateway-coder", "coder", filepath.Join(b.TempDir(), archive.Current)).Pipes()
 	if err != nil {
 		b.Fatal(err)

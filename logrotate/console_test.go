@@ -227,6 +227,31 @@ func TestConsoleOnAFullDisk(t *testing.T) {
 	}
 }
 
+// TestAConsoleFailsTwice: the disk of the console was full, had room and was full again. The status showed the first failure for ever,
+// and nothing showed the second.
+func TestAConsoleFailsTwice(t *testing.T) {
+	warn := &warnings{}
+	s := newSet(Options{Warn: warn.add})
+	defer closeSet(t, s)
+	c := newConsole("stdout", nil, Options{Warn: warn.add})
+	s.consoles[0] = c
+	fails := func(err error) {
+		t.Helper()
+		c.handleResult(&block{}, err)
+		if shown := s.ConsoleFaults(); len(shown) == 0 != (err == nil) {
+			t.Errorf("after %v the status shows %q", err, shown)
+		}
+	}
+	for range 100 {
+		fails(unix.ENOSPC)
+		fails(nil)
+	}
+	c.fault.reportedAt = time.Time{} // a minute later
+	fails(unix.ENOSPC)
+	fails(nil)
+	warn.want(t, "no space left on device; lines are missing", "is written again", "no space left on device; lines are missing", "is written again")
+}
+
 // TestAConsoleThatTakesNothingIsCounted checks that lines that the console does not take, such as a file on a full
 // disk, count as lost in the status.
 func TestAConsoleThatTakesNothingIsCounted(t *testing.T) {

@@ -1,11 +1,14 @@
 package logrotate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"syscall"
+	"time"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
@@ -14,14 +17,18 @@ import (
 )
 
 // output is the state of the goroutine that writes to one of the container's streams. Only that goroutine uses the fields, except
-// raw.
+// raw and fault.text.
 type output struct {
 	raw     syscall.RawConn  // the stream
 	kind    uint32           // type of the file as in st_mode (S_IFMT); 0 if unknown
 	writing []byte           // the part of the block that is not written yet
 	err     error            // error of the last write
 	attempt func(fd uintptr) // the method value c.writeAll
-	faulty  bool             // the last write failed
+	fault   struct {
+		text       atomic.Pointer[string] // why lines are missing now; nil if the stream is written. Any goroutine may read it.
+		reportedAt time.Time              // when a fault was last reported
+		reported   bool                   // the present fault was reported
+	}
 }
 
 // run writes the blocks until the console is closed or its reader is gone. It runs in its own goroutine.
@@ -30,10 +37,8 @@ func (c *console) run() {
 	defer guard.Catch("writing the container's " + c.stream)
 	for b := c.nextBlock(); b != nil; b = c.nextBlock() {
 		c.writing, c.err = b.data, nil
-		if err := c.raw.Control(c.attempt); err != nil {
-			c.err = err
-		}
-		c.handleResult(b, c.err)
+		err := c.raw.Control(c.attempt)
+		c.handleResult(b, cmp.Or(err, c.err))
 		c.releaseBlock(b)
 	}
 }
@@ -112,14 +117,13 @@ func (c *console) writeAll(fd uintptr) {
 }
 
 // handleResult handles the result of writing block b. It counts the lines that were not written. After a permanent error (EPIPE, EIO,
-// EBADF) the console drops all lines. Any other error is reported when it begins and when it ends.
+// EBADF) the console drops all lines. Any other error is a fault that may end.
 func (c *console) handleResult(b *block, err error) {
 	countLost := func(src *source, lines int) { src.droppedTotal.Add(uint64(lines)) }
 	b.countLines(len(b.data)-len(c.writing), countLost)
 	switch {
 	case err == nil:
-		if c.faulty {
-			c.faulty = false
+		if c.fault.text.Swap(nil) != nil && c.fault.reported {
 			c.warn("", "the container's "+c.stream+" is written again")
 		}
 	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EIO), errors.Is(err, unix.EBADF), errors.Is(err, os.ErrClosed):
@@ -131,13 +135,31 @@ func (c *console) handleResult(b *block, err error) {
 		c.wakePumps()
 		c.closeDrained()
 		c.mu.Unlock()
-		c.warn("", fmt.Sprintf("cannot write the container's %s: %s; it gets no more lines, log files go on",
-			c.stream, systemErrorText(err)))
-	case !c.faulty: // for example if the stream is a file on a full disk
-		c.faulty = true
-		c.warn("", fmt.Sprintf("cannot write the container's %s: %s; lines are missing there until it works, log files go on",
-			c.stream, systemErrorText(err)))
+		c.beginFault(err, "it gets no more lines")
+	case c.fault.text.Load() == nil: // for example if the stream is a file on a full disk
+		c.beginFault(err, "lines are missing there until it works")
 	}
+}
+
+// beginFault stores why lines are missing, and reports it at most once a minute, because a disk may be full and have room in turn.
+func (c *console) beginFault(err error, effect string) {
+	text := fmt.Sprintf("cannot write the container's %s: %s; %s, log files go on", c.stream, systemErrorText(err), effect)
+	c.fault.text.Store(&text)
+	c.fault.reported = time.Since(c.fault.reportedAt) >= time.Minute
+	if c.fault.reported {
+		c.fault.reportedAt = time.Now()
+		c.warn("", text)
+	}
+}
+
+// ConsoleFaults returns why lines are missing on the container's streams now.
+func (s *Set) ConsoleFaults() (texts []string) {
+	for _, c := range s.consoles {
+		if text := c.fault.text.Load(); text != nil {
+			texts = append(texts, *text)
+		}
+	}
+	return texts
 }
 
 // close lets the writing goroutine write what is queued, and waits until that goroutine has exited.

@@ -49,6 +49,12 @@ func newSet(o Options) *Set {
 	o.Pack = func(ctx context.Context, logs []gzipped.Archives, young time.Duration) ([]gzipped.Result, error) {
 		return packer.Pack(ctx, cmp.Or(o.Actor, fsutil.Self()), logs, young), nil
 	}
+	if o.Warn == nil {
+		o.Warn = func(string, string) {}
+	}
+	if o.Wrote == nil {
+		o.Wrote = func() {}
+	}
 	return New(o)
 }
 

@@ -51,11 +51,11 @@ type Options struct {
 	Actor *fsutil.Actor
 	// Pack compresses archives. If Pack is nil, [Limits].Compress has no effect.
 	Pack gzipped.Packer
-	// Wrote is called by a pump after lines of a service have been written to both sinks. It must not block. Nil: no call.
+	// Wrote is called by a pump after lines of a service have been written to both sinks. It must be set, and must not block.
 	Wrote func()
-	// Warn is called once when a fault begins and once when it ends, by a goroutine of this package. service is the name given to
-	// Open, or "" for the console. Warn must not block, and must not call a method of Log or Set; it may write to [Set.Console].
-	// Nil discards warnings.
+	// Warn is called when a fault begins and when it ends, by a goroutine of this package, for the console at most twice a minute.
+	// service is the name given to Open, or "" for the console. Warn must be set. It must not block, and must not call a method of Log
+	// or Set; it may write to [Set.Console].
 	Warn func(service, message string)
 
 	period       time.Duration // replaces the constant period; tests set a shorter time
@@ -67,23 +67,12 @@ type Options struct {
 
 // withDefaults returns o with the defaults for all zero fields.
 func (o Options) withDefaults() Options {
-	if o.MaxSize <= 0 {
-		o.MaxSize = 1_000_000
-	}
-	if o.MaxLine <= 0 {
-		o.MaxLine = 64 << 10
-	}
-	o.MaxLine = max(o.MaxLine, 256)
+	o.MaxSize = cmp.Or(max(o.MaxSize, 0), 1_000_000)
+	o.MaxLine = max(orDefault(o.MaxLine, 64<<10), 256)
 	o.Archives = orDefault(o.Archives, 10)
 	o.Tail = orDefault(o.Tail, 20)
 	o.Console, o.ConsoleStall = cmp.Or(o.Console, Raw), cmp.Or(o.ConsoleStall, time.Second)
 	o.Actor = cmp.Or(o.Actor, fsutil.Self())
-	if o.Wrote == nil {
-		o.Wrote = func() {}
-	}
-	if o.Warn == nil {
-		o.Warn = func(string, string) {}
-	}
 	o.period = cmp.Or(o.period, period)
 	o.tailPatience = cmp.Or(o.tailPatience, tailPatience)
 	o.closeReserve = cmp.Or(o.closeReserve, closeReserve)
@@ -92,9 +81,4 @@ func (o Options) withDefaults() Options {
 }
 
 // orDefault returns n if it is positive, byDefault if it is 0, and 0 if it is negative ("keep none").
-func orDefault(n, byDefault int) int {
-	if n == 0 {
-		return byDefault
-	}
-	return max(n, 0)
-}
+func orDefault(n, byDefault int) int { return max(cmp.Or(n, byDefault), 0) }

@@ -65,9 +65,9 @@ func (c *container) describeInit() client.Init {
 		Binary: c.generation.Exe, BinaryID: c.generation.ID, Image: c.generation.Number, ReexecError: c.generation.Refusal(),
 		Warnings: slices.Concat(own, agents, c.gateways.Warnings()), Boot: c.boot.Steps(), BootProfiles: c.boot.Profiles(c.gateways.CountGateways()), Repair: c.stage.Owners.Status(),
 	}
-	for _, shortage := range []string{tuning.ProcessesUsedUp(c.mainPIDs), c.loop.Snapshot().HoldReason} {
-		if shortage != "" {
-			info.Warnings = append(info.Warnings, shortage)
+	for _, warning := range append(c.logs.ConsoleFaults(), tuning.ProcessesUsedUp(c.mainPIDs), c.loop.Snapshot().HoldReason) {
+		if warning != "" {
+			info.Warnings = append(info.Warnings, warning)
 		}
 	}
 	if c.route.Load().HasProfiles() {

@@ -60,13 +60,7 @@ func New(o Options) *Logs {
 	l.Set = logrotate.New(logrotate.Options{
 		MaxLine: cfg.Logs.MaxLineKB << 10, Console: logrotate.ConsoleMode(cfg.Logs.Console), ConsoleStall: cmp.Or(cfg.Logs.ConsoleStall, -1), Mask: cfg.Logs.Mask,
 		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor, Pack: o.CompressArchives, Wrote: o.OnOutput,
-		Warn: func(service, message string) {
-			say := o.Say
-			if service == "" { // a warning about the console may not be visible on the console
-				say = o.Warn
-			}
-			say("log of %s: %s", cmp.Or(service, "console"), message)
-		},
+		Warn: func(service, message string) { o.Say("log of %s: %s", cmp.Or(service, "console"), message) },
 	})
 	return l
 }
