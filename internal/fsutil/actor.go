@@ -143,7 +143,8 @@ func setThreadIdentity(id Identity) error {
 	return nil
 }
 
-// fsuid returns the file-system uid of the thread. setfsuid with an invalid id changes nothing and returns it (setfsuid(2)).
+// fsuid returns the file-system uid of the thread. It calls setfsuid with an invalid id, which changes nothing and returns the uid
+// (setfsuid(2)).
 func fsuid() uint32 {
 	id, _ := unix.SetfsuidRetUid(-1)
 	return uint32(id)
@@ -175,7 +176,7 @@ func (a *Actor) OwnHomes(dir string, first, last uint32) *Actor {
 // [Actor.OwnHomes].
 func (a *Actor) WithoutSwitch() *Actor { return &Actor{id: a.id, homes: a.homes} }
 
-// listing is the verb of operations that read a directory. Unlike others, they work inside the directory that they name.
+// listing is the verb of operations that read a directory. Unlike other operations, they work inside the directory that they name.
 const listing = "read directory"
 
 // asOwner calls fn, as the owner of a home of [Actor.OwnHomes] if the operation on names takes place in one.

@@ -86,7 +86,7 @@ func (d *Dir) Close() error {
 }
 
 // Path returns the path by which the directory was opened, with the names given to Sub. It is for messages and the configuration of
-// other programs. To open it again would lose the protection of the Dir.
+// other programs. Opening this path again would lose the protection of the Dir.
 func (d *Dir) Path() string { return d.path }
 
 // Sub opens the directory rel as another Dir with the same actor. The caller closes both.
@@ -117,8 +117,8 @@ func (d *Dir) sub(rel string, open func(names []string) (int, error)) (*Dir, err
 }
 
 // WithIdentity calls fn with a Dir for the same directory, and switches the identity once for all operations in fn. The rules of
-// [Actor.Do] apply. Only the goroutine of fn may use this Dir and those from its Sub: in another one they have the identity of the
-// process. fn must not close it, because that closes d.
+// [Actor.Do] apply. Only the goroutine of fn may use this Dir and the results of its Sub: in another goroutine, their operations
+// would have the identity of the process. fn must not close the Dir, because that closes d.
 func (d *Dir) WithIdentity(fn func(*Dir) error) error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -154,7 +154,7 @@ func (d *Dir) statWith(rel string, look func(at int, name string, flags int) err
 }
 
 // CreatedAt returns when the file rel was created, in nanoseconds since 1970 (statx(2), STATX_BTIME). A later file may get the same
-// inode number, but never the same time. If the file system doesn't store it, the error wraps errors.ErrUnsupported.
+// inode number, but never the same time. If the file system doesn't store this time, the error wraps errors.ErrUnsupported.
 func (d *Dir) CreatedAt(rel string) (born int64, err error) {
 	err = d.statWith(rel, func(at int, name string, flags int) error {
 		var st unix.Statx_t
@@ -193,8 +193,8 @@ func (d *Dir) CheckExists(rel string) error {
 	return err
 }
 
-// Mkdir creates the directory rel and those above it that are missing, with the permission bits mode (less the umask). An existing
-// directory keeps its mode. If one of the names is a link or another kind of file, it returns an error.
+// Mkdir creates the directory rel and all missing directories above it, with the permission bits mode (less the umask). An existing
+// directory keeps its mode. If one of the names is a link or another kind of file, Mkdir returns an error.
 func (d *Dir) Mkdir(rel string, mode fs.FileMode) error {
 	return d.withComponents("make directory", rel, func(names []string) error {
 		fd, err := d.open(nil, unix.O_PATH|unix.O_DIRECTORY, 0)

@@ -20,7 +20,7 @@ import (
 	"hinit/internal/faultinject"
 )
 
-// ErrNotRegular means that a name is no regular file. For a link, the error is [ErrSymlink] instead.
+// ErrNotRegular means that a file is not a regular file. For a link, the error is [ErrSymlink] instead.
 var ErrNotRegular = errors.New("not a regular file")
 
 // ErrTooLarge means that a file is larger than the caller allows.
@@ -233,7 +233,7 @@ func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 }
 
 // SyncName syncs the directory of rel, so that a rename by [Dir.Replace] survives a crash of the machine. It blocks until the disk
-// has stored it.
+// has stored the directory.
 func (d *Dir) SyncName(rel string) error {
 	return d.withParent("sync the directory of", rel, func(parent int, base string) error {
 		dir, err := openat(parent, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)

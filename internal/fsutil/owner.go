@@ -18,7 +18,7 @@ import (
 var (
 	// ErrDevice is a device node, which would give its owner the device.
 	ErrDevice = errors.New("device node refused")
-	// ErrHardLink is a file with several names (hard links), which root may need under another name.
+	// ErrHardLink is a file with several hard links, which root may need under the name of another link.
 	ErrHardLink = errors.New("a file with names elsewhere is refused")
 	// ErrKept means that the owner of a file must keep the file, see [Owner].Keep.
 	ErrKept = errors.New("a file of a user who keeps it is refused")
@@ -29,11 +29,11 @@ var (
 // Owner is the user that gets files, with the rules for files that are not given away.
 type Owner struct {
 	UID, GID uint32
-	// KeepLinked refuses root's regular files with several names (hard links). Unless [HardLinksProtected] is true, a user can link
-	// one of root's files into a directory whose files that user is then given.
+	// KeepLinked refuses root's regular files with several hard links. Unless [HardLinksProtected] is true, a user can link a file of
+	// root into a directory whose files the user is then given.
 	KeepLinked bool
-	// Keep reports whether the user uid keeps its files; nil means that none does. The name of a file can't decide that, because
-	// the agent can also rename directories of other users.
+	// Keep reports whether the user uid keeps its files; nil means that no user keeps files. The name of a file can't decide that,
+	// because the agent can also rename directories of other users.
 	Keep func(uid uint32) bool
 	// HomeMark is the name of a file that each home of a user has, or "". A directory with such a file is a home if both belong to
 	// the same user, who is not root. Its owner keeps the directory with all that is in it, wherever the agent has moved it.
@@ -72,7 +72,7 @@ func HardLinksProtected() bool {
 // Chown gives rel to the user to; "" is the directory itself. A file that this user has already keeps its group. It returns the old
 // owner, and whether the owner has changed.
 //
-// A link is [ErrSymlink], and a device node [ErrDevice]. See [Owner] for others that are refused. A regular file loses its
+// A link is [ErrSymlink], and a device node [ErrDevice]. See [Owner] for other files that are refused. A regular file loses its
 // set-user-ID and set-group-ID bits and its capabilities.
 func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) {
 	err = d.withComponents("chown", rel, func(names []string) error {
@@ -121,8 +121,8 @@ func (d *Dir) lstatNear(names []string) (st unix.Stat_t, ok bool) {
 	return st, err == nil
 }
 
-// ChangeOwner gives the open file fd, whose status is st, to the user to. It doesn't use the file's name. With dry it only reports
-// whether it would.
+// ChangeOwner gives the open file fd, whose status is st, to the user to. It doesn't use the file's name. If dry is set, it changes
+// nothing, and reports whether it would change the owner.
 func ChangeOwner(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err error) {
 	if st.Uid == to.UID {
 		return false, nil

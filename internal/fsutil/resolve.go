@@ -39,8 +39,8 @@ func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
 	return walkBeneath(d.fd, names, flags, mode)
 }
 
-// inParent opens the directory of the last component of names, and calls fn with it and that component, base. fn must not follow a
-// link at base.
+// inParent opens the directory of the last component of names, and calls fn with the directory (parent) and the component (base).
+// fn must not follow a link at base.
 func (d *Dir) inParent(names []string, fn func(parent int, base string) error) error {
 	if len(names) == 0 {
 		return fmt.Errorf("the directory itself is no name in it: %w", fs.ErrInvalid)
@@ -217,7 +217,7 @@ func (m Mount) Open(parent int, name string, flags int) (int, error) {
 			return -1, ErrMount
 		case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR) && isSymlink(parent, name):
 			return -1, symlinkError(name)
-		case errors.Is(err, unix.EAGAIN): // directories are being renamed, and openat2 could fail again and again; the way below always ends
+		case errors.Is(err, unix.EAGAIN): // directories are being renamed, and openat2 could fail again and again; the method below always ends
 		default:
 			return fd, err
 		}
@@ -267,7 +267,7 @@ func sameMount(a, b int) (bool, error) {
 }
 
 // OpenNoLink opens the directory at the absolute path, for a caller that changes its owner or content. It doesn't follow a link as
-// the last component, and follows others only in directories that only root can write to. A nil actor means [Self].
+// the last component. It follows other links of the path only in directories that only root can write to. A nil actor means [Self].
 func OpenNoLink(path string, a *Actor) (*Dir, error) {
 	d, _, err := openReal("open directory", path, 0, a)
 	return d, err
@@ -284,7 +284,7 @@ func InParent[T any](path string, a *Actor, do func(d *Dir, name string) (T, err
 }
 
 // MakeReal is [OpenNoLink] that creates missing directories with the permission bits mode (less the umask). made says whether it
-// has created the last one.
+// has created the last directory of the path.
 func MakeReal(path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err error) {
 	return openReal("make directory", path, uint32(mode.Perm()), a)
 }

@@ -119,7 +119,7 @@ func Entries(fd int, found func(name string, mode fs.FileMode) bool) error {
 	}
 }
 
-// entryMode converts a type DT_… of getdents64(2) to the type bits of an fs.FileMode. The second result is false if it is unknown.
+// entryMode converts a type DT_… of getdents64(2) to the type bits of an fs.FileMode. The second result is false if kind is unknown.
 func entryMode(kind uint8) (fs.FileMode, bool) {
 	switch kind {
 	case unix.DT_REG:
@@ -141,8 +141,8 @@ func entryMode(kind uint8) (fs.FileMode, bool) {
 }
 
 const (
-	// maxRemoveDepth is the maximum depth of directories that RemoveAll holds open. Deeper ones are first moved to the top of the
-	// tree.
+	// maxRemoveDepth is the maximum depth of directories that RemoveAll holds open. It first moves deeper directories to the top of
+	// the tree.
 	maxRemoveDepth = 32
 	// maxRemovePasses is how often RemoveAll goes over the tree, in which another process may keep creating files.
 	maxRemovePasses = 1 << 16
@@ -188,8 +188,8 @@ func removeTree(ctx context.Context, parent int, name string) error {
 
 func notEmpty(err error) bool { return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) }
 
-// emptyDir removes what is in the directory name, which is depth levels below the parent of the open directory top (-1 means that
-// name is the top). If it is too deep, it is moved to top instead.
+// emptyDir removes all files in the directory name, which is depth levels below the parent of the open directory top (-1 means that
+// name is the top). If the directory is too deep, emptyDir moves it to top instead.
 func emptyDir(ctx context.Context, top, parent int, name string, depth int) error {
 	dir, err := openForRemoval(parent, name)
 	if errors.Is(err, ErrSymlink) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
@@ -244,8 +244,8 @@ func openForRemoval(parent int, name string) (int, error) {
 	return openat(at, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
-// Node is an entry of the tree that [Dir.MakeTree] creates. By the type bits of Mode it is a directory, a FIFO, or with neither a
-// regular file.
+// Node is an entry of the tree that [Dir.MakeTree] creates. The type bits of Mode say whether it is a directory, a FIFO or, without
+// any type bit, a regular file.
 type Node struct {
 	Name string      // path below the top of the tree; the node of its directory comes earlier in the list
 	Mode fs.FileMode // type, permission, set-group-ID and sticky bits; the umask does not apply
@@ -300,8 +300,8 @@ func createTree(parent int, top string, mode fs.FileMode, nodes []Node) error {
 	return createNodes(fd, nodes, false)
 }
 
-// createNodes creates nodes in the directory top, and opens the directory of consecutive nodes only once. With keep, an existing
-// node is no error.
+// createNodes creates nodes in the directory top, and opens the directory of consecutive nodes only once. If keep is set, an
+// existing node is not an error.
 func createNodes(top int, nodes []Node, keep bool) error {
 	parent, opened := top, ""
 	defer func() {

@@ -96,7 +96,7 @@ func (s *stateCheck) check(deadline time.Time) (good bool, answer string) {
 	})
 }
 
-// logMatch remembers when a service last wrote a line with the text of a log check. It outlives a run.
+// logMatch remembers when a service last wrote a line with the text of a log check. It is kept when the service restarts.
 type logMatch struct {
 	contains []byte
 	matches  *regexp.Regexp
@@ -123,7 +123,7 @@ func logMatchesOf(checks []config.Check) map[int]*logMatch {
 func (p *Prober) searchLines(next, old *target) {
 	switch {
 	case next != nil && len(next.logMatches) > 0:
-		if old != nil { // what the old search has found in this run still counts
+		if old != nil { // a line that the old search has found in this run still counts
 			for i, s := range next.logMatches {
 				at := slices.IndexFunc(old.Checks, func(c config.Check) bool { return c.Name == next.Checks[i].Name && c.Log == next.Checks[i].Log })
 				if before := old.logMatches[at]; before != nil {

@@ -10,9 +10,8 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Evidence is what one round of [DeafWatch] has observed about a gateway that may be deaf, which means running without
-// reacting. One observation alone proves nothing: a disk may be slow, another program may use the port, or a night may be
-// quiet.
+// Evidence is what one examination by [DeafWatch] (a round) has observed about a gateway that may be deaf: it runs, but does not
+// react. One observation alone proves nothing: a disk may be slow, another program may use the port, or users may be asleep.
 type Evidence struct {
 	// Heartbeat and Log describe the time since the last heartbeat and the last log line.
 	Heartbeat, Log Silence
@@ -26,7 +25,7 @@ type Evidence struct {
 // Silence describes for how long a regular sign of life (heartbeat or log line) has not come.
 type Silence struct {
 	For      time.Duration
-	UsualGap time.Duration // longest time between two signs, of which older ones count less; 0 if unknown
+	UsualGap time.Duration // longest time between two signs; an older gap counts with less than its length; 0 if unknown
 	AtRest   bool          // the sign also comes while the process is idle, so its absence means something then
 }
 
@@ -36,7 +35,7 @@ const (
 	// gapHalfLife is the time after which half of a long gap is forgotten. It is longer than a weekend, so that a weekly pause
 	// stays usual.
 	gapHalfLife = 7 * 24 * time.Hour
-	// unusualFactor says from which multiple of the usual gap on a silence is unusual.
+	// unusualFactor is the multiple of the usual gap above which a silence is unusual.
 	unusualFactor = 3
 )
 
@@ -45,8 +44,8 @@ func (s Silence) unusual(after time.Duration) bool {
 	return s.UsualGap > 0 && s.For > after && s.For > unusualFactor*s.UsualGap
 }
 
-// mayBecomeUnusual reports whether this silence can become unusual in a later round without another sign. Otherwise no later
-// round is needed.
+// mayBecomeUnusual reports whether this silence can become unusual in a later round, even if no other sign comes. Otherwise no
+// later round is needed.
 func (s Silence) mayBecomeUnusual() bool { return s.For == 0 || s.UsualGap > 0 }
 
 // DecideDeaf decides from the evidence whether a gateway is deaf, and says why. A gateway is deaf in each of these cases:
@@ -134,8 +133,8 @@ type signHistory struct {
 	line       uint64
 	beat       time.Time
 	ticks      uint64
-	// 1 + processor time of all processes of the run when they were last examined closely; 0 if not since the present doubt
-	// began
+	// 1 + processor time of all processes of the run, when they were last examined closely; 0 if they were not examined since the
+	// present silence became unusual
 	tree     uint64
 	answered bool // /health has answered at least once in this run
 }
@@ -158,7 +157,7 @@ func (h *signHistory) needsCloserLook(e Evidence, after time.Duration) bool {
 }
 
 // treeIsIdle reports whether all processes of the run have used no processor time since they were last examined closely.
-// ticks is what they have used so far.
+// ticks is the processor time that they have used so far.
 func (h *signHistory) treeIsIdle(ticks uint64) bool {
 	same := h.tree == ticks+1
 	h.tree = ticks + 1
@@ -177,7 +176,7 @@ func (h *signHistory) addRound(now time.Time, most time.Duration, s roundSigns) 
 	}
 	resting := !first && used <= 1+uint64(passed/idleTickInterval)
 	beat := !s.beat.IsZero() && !s.beat.Equal(h.beat)
-	h.beats.addTime(passed, beat && !h.beat.IsZero(), resting) // the first heartbeat may be old, so it starts no gap
+	h.beats.addTime(passed, beat && !h.beat.IsZero(), resting) // the first heartbeat may be old, so the time since then is not a gap
 	h.log.addTime(passed, !first && s.line != h.line, resting)
 	if beat {
 		h.beat = s.beat
@@ -203,7 +202,7 @@ func treeTicks() map[int]uint64 {
 	})
 	sums := make(map[int]uint64, len(all))
 	for pid, u := range all {
-		// the depth limit ends a cycle of parents, which appears if parents change meanwhile
+		// the depth limit ends a cycle of parents, which appears if parents change while /proc is being read
 		for at, depth := pid, 0; at > 0 && depth <= len(all); depth++ {
 			sums[at] += u.CPU + u.Waited
 			at = all[at].Parent

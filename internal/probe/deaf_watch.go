@@ -39,7 +39,7 @@ type DeafOptions struct {
 	Children <-chan os.Signal // delivers SIGCHLD, which the kernel also sends when a signal stops a gateway
 	Post     func(supervisor.Event)
 	Lines    func(service string) uint64 // how many lines a service has written so far
-	// EachEnv calls each with the .env variables of every given profile that can be read. State reads the state file of a
+	// EachEnv calls each with the .env variables of every given profile whose .env can be read. State reads the state file of a
 	// profile's gateway. Both may wait for the disk.
 	EachEnv func(profiles []string, each func(profile string, env map[string]string)) error
 	State   func(profile string) (profiles.State, error)
@@ -47,7 +47,7 @@ type DeafOptions struct {
 
 // DeafWatch finds deaf gateways, which run but do not react. One goroutine examines all gateways in rounds. A round usually
 // needs only heartbeats and lines that are already known, and processor times from the kernel. Only new runs and silent
-// gateways also cost a look at the disk and a request to /health. While no gateway can become deaf by silence alone, the
+// gateways also need a file from the disk and a request to /health. While no gateway can become deaf by silence alone, the
 // rounds are suspended until the next line, heartbeat or stopped process. The methods don't block, and any goroutine may call
 // them.
 type DeafWatch struct {
@@ -75,13 +75,13 @@ type deafRun struct {
 	run           uint64
 	history       signHistory
 	examined      bool // a round has already examined this run
-	portKnown     bool // the port of /health is known, or it is known that the run has none
+	portKnown     bool // the port of /health is known, or the run is known not to have this port
 	health        *httpCheck
 	deafRounds    int // rounds in a row that have found the run deaf
 	since         time.Time
 	why           string
 	remarked      bool // the history has a record that the run is deaf
-	ended         bool // the supervisor was asked to restart the run
+	ended         bool // DeafWatch has asked the supervisor to restart the run
 	seenThisRound bool
 }
 
@@ -135,7 +135,7 @@ func (e *DeafWatch) RecordHeartbeat(profile string) {
 	e.Resume()
 }
 
-// Deafness returns whether a service is deaf, since when and why. This may be about an earlier run: compare Deafness.Run.
+// Deafness returns whether a service is deaf, since when and why. The answer may be about an earlier run: compare Deafness.Run.
 func (e *DeafWatch) Deafness(service string) (d Deafness, deaf bool) {
 	if found := e.found.Load(); found != nil {
 		d, deaf = (*found)[service]
@@ -250,8 +250,8 @@ func (e *DeafWatch) dropOldBeats() {
 	maps.DeleteFunc(e.beats, func(profile string, _ time.Time) bool { return e.runs[profiles.SlotName(profile)] == nil })
 }
 
-// examineSilent asks the /health of gateways and reads their state files. doubt means that the processor times of all their
-// processes are needed too.
+// examineSilent asks the /health of the gateways in closer, and reads their state files. doubt means that it must also read the
+// processor times of all their processes.
 func (e *DeafWatch) examineSilent(closer []*silentGateway, doubt bool) {
 	e.findPorts(closer)
 	var trees map[int]uint64
@@ -296,7 +296,7 @@ func (e *DeafWatch) findPorts(of []*silentGateway) {
 	}
 }
 
-// probeGateway completes the evidence about one gateway. ticks is what all its processes have used.
+// probeGateway completes the evidence about one gateway. ticks is the processor time that all its processes have used.
 func (e *DeafWatch) probeGateway(s *silentGateway, ticks uint64) {
 	after := s.policy.After
 	doubts := s.history.needsCloserLook(s.evidence, after)
@@ -365,7 +365,7 @@ func (l deafCheck) check(time.Time) (good bool, answer string) {
 }
 
 // decideGateway decides whether one gateway is deaf, adds it to found, records changes in the event history, and restarts the
-// gateway if the policy says so. If this round could not find out, the last decision holds.
+// gateway if the policy says so. If the disk did not answer in this round, the last decision stays valid.
 func (e *DeafWatch) decideGateway(found map[string]Deafness, s *silentGateway) {
 	deaf, why := DecideDeaf(s.evidence, s.policy.After)
 	byCheck := s.policy.Action == config.DeafByCheck

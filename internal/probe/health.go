@@ -30,7 +30,7 @@ type Progress struct {
 	Due          time.Time // when the check must run next
 }
 
-// Failures returns how many bad results came since the last good one.
+// Failures returns how many bad results came since the last good result.
 func (p *Progress) Failures() int {
 	if p.LastGood || p.LastResultAt.IsZero() {
 		return 0
@@ -42,7 +42,7 @@ func (p *Progress) Failures() int {
 type Health struct {
 	Run       uint64
 	Checks    []Progress
-	Abandoned bool      `reexec:"Given"` // a failed check has ended this run, so no more checks
+	Abandoned bool      `reexec:"Given"` // a failed check has ended this run, so its checks run no more
 	Paused    time.Time // until when an operator has paused the checks, also of later runs; zero for no pause
 }
 

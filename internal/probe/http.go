@@ -29,8 +29,8 @@ import (
 const maxResponseSize = 64 << 10
 
 // httpCheck sends one GET request over a new connection. It formats the request and parses the response with net/http, but
-// does not use [http.Transport]. That starts goroutines, and its system calls would not be limited by package
-// internal/blocking.
+// does not use [http.Transport]. An http.Transport starts goroutines, and package internal/blocking would not limit its system
+// calls.
 type httpCheck struct {
 	to       []unix.Sockaddr // addresses to try
 	request  []byte
@@ -188,7 +188,7 @@ func (t *tcpCheck) check(deadline time.Time) (good bool, answer string) {
 	return good, answer
 }
 
-// connect makes the check. With a zero deadline it does not wait, and over is false if it had to.
+// connect makes the check. With a zero deadline it does not wait; if the check would have to wait, over is false.
 func (t *tcpCheck) connect(deadline time.Time) (good bool, answer string, over bool) {
 	if _, err := dial(t.to, deadline, false); err != nil {
 		return false, shortError(err, t.timeout), !isPending(err)
@@ -235,7 +235,7 @@ func cutPort(target string) (host, port string, ok bool) {
 }
 
 // dial connects to the first address of to that accepts the connection. Without keep it closes the connection again and
-// returns nil. With a zero deadline it does not wait; isPending then reports whether it had to.
+// returns nil. With a zero deadline it does not wait; if the connection needs more time, isPending(err) is true.
 func dial(to []unix.Sockaddr, deadline time.Time, keep bool) (c *conn, err error) {
 	for _, sa := range to {
 		if c, err = dialOne(sa, deadline, keep, keep && len(to) == 1); err == nil || deadline.IsZero() && isPending(err) {
@@ -287,7 +287,7 @@ func isPending(err error) bool {
 	return errors.Is(err, unix.EINPROGRESS) || errors.Is(err, unix.EALREADY)
 }
 
-// newConn returns the socket fd as a conn. After an error it has closed the socket.
+// newConn returns the socket fd as a conn. If it returns an error, it has closed the socket.
 func newConn(fd int, deadline time.Time) (*conn, error) {
 	f := os.NewFile(uintptr(fd), "check")
 	raw, err := f.SyscallConn()
@@ -301,7 +301,7 @@ func newConn(fd int, deadline time.Time) (*conn, error) {
 	return &conn{f, raw}, nil
 }
 
-// awaitConnection blocks until the connection is established or has failed. Another connect(2) tells which.
+// awaitConnection blocks until the connection is established or has failed. It calls connect(2) again to learn which.
 func (c *conn) awaitConnection(sa unix.Sockaddr) (err error) {
 	waitErr := c.raw.Write(func(fd uintptr) (done bool) {
 		err = unix.Connect(int(fd), sa)
@@ -355,7 +355,7 @@ func shortError(err error, timeout time.Duration) string {
 		return "no answer within " + timeout.String()
 	}
 	if errno, ok := errors.AsType[unix.Errno](err); ok {
-		switch errno { //nolint:exhaustive // other errors have texts of their own
+		switch errno { //nolint:exhaustive // for other errors, the text of the system is used
 		case unix.ECONNREFUSED:
 			return "connection refused"
 		case unix.EAGAIN:

@@ -216,7 +216,7 @@ func (w *watchdogCheck) check(time.Time) (good bool, answer string) {
 	return false, fmt.Sprintf("no WATCHDOG=1 for %s", b.Every)
 }
 
-// missedWatchdog reports whether the watchdog interval of the run has passed without a message.
+// missedWatchdog reports whether the watchdog interval of the run has passed without a message from the service.
 func (b *NotifyState) missedWatchdog(at time.Time) bool {
 	return b.Ready && b.Every > 0 && at.Sub(b.At) >= b.Every
 }

@@ -21,7 +21,7 @@ const (
 	// timerSlot is the resolution of the timer. Checks that are due within one slot start together, so that hinit wakes up less
 	// often.
 	timerSlot = 25 * time.Millisecond
-	// maxSlot limits the longer slots of checks that pass. These last a tenth of the check's period.
+	// maxSlot is the longest slot. The slot of a check that passes is a tenth of the check's period, but at most maxSlot.
 	maxSlot = 250 * time.Millisecond
 )
 
@@ -408,7 +408,7 @@ func (p *Prober) PauseUntil(service string, paused time.Time) bool {
 // Handover is the state that a Prober passes to the next program when PID 1 re-executes itself.
 type Handover struct {
 	Services map[string]Health
-	Beats    map[string]NotifyState // by service; only those whose checks need messages
+	Beats    map[string]NotifyState // by service; only services whose checks need messages
 }
 
 // HandOver returns the state of all checks, or nil if there are none.

@@ -21,7 +21,7 @@ type Options struct {
 
 	Image ImagePaths
 
-	MaxInodes int64         // maximum number of files in one directory tree, after which Repair leaves the tree; 0: 2,000,000
+	MaxInodes int64         // maximum number of files in one directory tree; Repair leaves a larger tree unfinished; 0: 2,000,000
 	MaxTime   time.Duration // time limit of Repair; 0: 30 min
 }
 
@@ -48,7 +48,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// bootSteps is the state that the boot steps of this package share. They run one after the other.
+// bootSteps is the state that the boot steps of this package share. The steps run one after the other.
 type bootSteps struct {
 	Options
 
@@ -56,7 +56,7 @@ type bootSteps struct {
 }
 
 // Complete does the boot steps that [boot.Prepare] leaves to the boot program: steps 11 to 14, 16, 17 and 19 of contract section
-// 2.1. It adds the results to r, the report of Prepare. A step that takes too long is abandoned by the same rules.
+// 2.1. It adds the results to r, the report of Prepare. Like Prepare, it abandons a step that takes too long.
 func Complete(ctx context.Context, o Options, r *boot.Report) {
 	o = o.withDefaults()
 	p := &bootSteps{Options: o, linked: r.Linked}

@@ -70,7 +70,8 @@ func (p *bootSteps) writeIfMissing(s *boot.Step, name, text string, mode fs.File
 }
 
 // credentialsDir returns the directory of the credentials: base/rel. base is the data directory, unless HERMES_AUTH_HOME names
-// another directory. rel is "", except for the home of a named profile in HERMES_AUTH_HOME.
+// another directory. If HERMES_AUTH_HOME is set and the data directory is the home of a named profile, rel is profiles/NAME.
+// Otherwise rel is "".
 func (o Options) credentialsDir() (base, rel string, err error) {
 	base, set := o.Env("HERMES_AUTH_HOME")
 	if !set {
@@ -93,7 +94,7 @@ var credentials = []string{
 }
 
 // openCredentialsDir creates the directory base of HERMES_AUTH_HOME, and rel in it. It gives root's credential files there to the
-// agent, and follows no link. If base belongs to root and contains other files, it may be a directory of the system, so it keeps
+// agent, and follows no link. If base belongs to root and contains other files, base may be a directory of the system, so it keeps
 // its owner.
 func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.Dir, error) {
 	made, _, err := fsutil.MakeReal(base, 0o700, p.Agent) // succeeds if the agent itself may create the directory

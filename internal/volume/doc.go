@@ -7,7 +7,7 @@
 //
 // The package keeps the promises of package boot.
 //
-// It owns goroutines. [Main] starts one that reads the answers of PID 1 until PID 1 closes the pipe. [Repair] walks the files in
-// another one, which ends before Repair returns unless the disk hangs. [NewStepRecord] starts one for each boot step that may be
-// skipped, and [RunHooks] one for each running hook.
+// The package owns goroutines. [Main] starts a goroutine that reads the answers of PID 1 until PID 1 closes the pipe. [Repair]
+// walks the files in another goroutine, which ends before Repair returns unless the disk hangs. [NewStepRecord] starts a goroutine
+// for each boot step that may be skipped, and [RunHooks] for each running hook.
 package volume

@@ -34,7 +34,7 @@ const (
 	rebootstrapTimeout = time.Minute
 )
 
-// ErrHook means that a hook that must succeed has failed.
+// ErrHook means that a required hook has failed.
 var ErrHook = errors.New("a required boot step has failed")
 
 // skillsSync is the agent's script that copies its bundled skills to the data directory.

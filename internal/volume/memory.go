@@ -31,9 +31,9 @@ const (
 	maxMemoryFile = 1 << 20
 	// startMemoryPercent is the percentage of the container's memory that starting gateways may fill together.
 	startMemoryPercent = 80
-	// manySockets is the number of sockets from which on a service may hide much memory of the kernel. So many Unix sockets hold
-	// about 100 MB. A TCP socket holds some MB, so an eighth of the number is enough if the sockets may have ports. A browser at
-	// rest has 70 sockets, few of them with ports.
+	// manySockets is the number of open sockets above which a service may hide much memory of the kernel. 256 Unix sockets hold
+	// about 100 MB. A TCP socket holds some MB, so for sockets that may have ports the threshold is an eighth of this number. An
+	// idle browser has 70 sockets, few of them with ports.
 	manySockets = 256
 	// searchTime limits the search for shared memory. maxFilesInMemory limits the files that are counted for a service.
 	searchTime       = 3 * time.Second
@@ -65,18 +65,19 @@ func recordMemory(o Options, list []boot.Gateway) error {
 		}
 		used[w.Service] = sum.Bytes
 	}
-	text, _ := json.Marshal(used) // numbers can't fail
+	text, _ := json.Marshal(used) // encoding numbers can't fail
 	return home.Replace(memoryFile, text, fsutil.ReplaceOptions{Mode: 0o600})
 }
 
-// sharedMemory measures the shared memory of each service in list. It is the larger of two sums. The first is the deleted files in
-// memory that the service's processes have open, such as files of memfd_create(2). The second is its part of the shared memory that
-// they map. A file counts for one service only.
+// sharedMemory measures the shared memory of each service in list: the larger of two sums. The first sum is the size of the
+// deleted files in memory that the service's processes have open, such as files of memfd_create(2). The second sum is the
+// service's part of the shared memory that its processes map. A file counts for one service only.
 //
 // The search is limited in time and in the number of files, and each service gets its part of the time. Memory that the search
-// misses belongs to no service. If it is more than a quarter of the memory that the container c uses, each service that may hide it
-// gets a Note. Files with names are not hidden. If the kernel's own memory is more than a quarter, such as data in sockets,
-// services with many sockets get a Note. Services without a result are left out.
+// misses belongs to no service. If this memory is more than a quarter of the memory that the container c uses, each service that
+// may hide memory gets a Note. Files in /dev/shm, /tmp and /run are not hidden memory. If the kernel uses more than a quarter of
+// the container's memory, for example for data in sockets, services with many sockets get a Note. Services without a result are
+// left out.
 func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.ContainerMemory) (found []boot.Measurement) {
 	processes, err := gatewayProcesses(o, list)
 	if err != nil {
@@ -104,7 +105,7 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 		hidden -= min(hidden, out.Bytes)
 		found = append(found, out)
 	}
-	for _, dir := range []string{"/dev/shm", "/tmp", "/run"} { // files with names can be found in these tmpfs mounts, so they don't hide memory
+	for _, dir := range []string{"/dev/shm", "/tmp", "/run"} { // an operator can list the files in these tmpfs mounts, so their memory is not hidden
 		var st unix.Statfs_t
 		if unix.Statfs(dir, &st) == nil && st.Type == unix.TMPFS_MAGIC {
 			hidden -= min(hidden, (st.Blocks-st.Bfree)*uint64(st.Bsize))
@@ -119,8 +120,8 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 }
 
 // proportionalShared returns how many bytes of shared memory count for a process (Pss_Shmem, proc_pid_smaps(5)). Processes that map
-// the same memory have equal parts of it. If the kernel doesn't report the part, all that the process maps counts. dir is the
-// directory of the process below /proc.
+// the same memory have equal parts of it. If the kernel doesn't report the part, all shared memory that the process maps counts.
+// dir is the directory of the process below /proc.
 func proportionalShared(dir string) uint64 {
 	text, _ := os.ReadFile(dir + "/smaps_rollup")
 	if part, ok := procstat.Status(text).Number("Pss_Shmem", 10); ok {
@@ -145,8 +146,8 @@ func readMemoryRecord(home *fsutil.Dir) (used map[string]uint64) {
 	return used
 }
 
-// admitGateways decides which gateways in list may start with the free memory of the container c, by how much memory each used
-// before.
+// admitGateways decides which gateways in list may start with the free memory of the container c. It expects each gateway to use
+// as much memory as in the last record.
 func admitGateways(o Options, list []boot.Gateway, c proc.ContainerMemory) (found []boot.Measurement) {
 	home, err := fsutil.OpenNoLink(o.Home, fsutil.Self())
 	if err != nil {
@@ -157,8 +158,8 @@ func admitGateways(o Options, list []boot.Gateway, c proc.ContainerMemory) (foun
 }
 
 // reserveMemory reserves memory for the gateways in list, the most important first. In the result, a gateway for which no memory is
-// left has a reason to wait (Hold). The argument used has the last records; a gateway without a record needs none. A gateway counts
-// for at most half of the memory, so that each can start at some time.
+// left has a reason to wait (Hold). used has the last record of each gateway in bytes; for a gateway without a record, no memory is
+// reserved. A gateway counts for at most half of the memory, so that each gateway can start at some time.
 func reserveMemory(list []boot.Gateway, used map[string]uint64, c proc.ContainerMemory) (found []boot.Measurement) {
 	most := c.Limit / 100 * startMemoryPercent
 	room := most - min(c.Used, most)

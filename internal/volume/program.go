@@ -168,8 +168,8 @@ func (p *program) nextAnswer(ctx context.Context) boot.Answer {
 	}
 }
 
-// addHooks adds to the configured hooks those that are scripts of the image and of the user. With unusable, it leaves out the hook
-// that needs the data volume.
+// addHooks adds scripts of the image and of the user to the configured hooks. If unusable is set, it leaves out the hook that needs
+// the data volume.
 func (p *program) addHooks(o Options, hooks []boot.Hook, unusable bool) ([]boot.Hook, error) {
 	switch {
 	case o.Seeds:

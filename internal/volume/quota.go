@@ -23,22 +23,23 @@ import (
 )
 
 // diskTime limits the measurement of all homes together, and homeTime the measurement of one home. The search for a profile's open
-// files also has homeTime. Homes are measured in random order, so that each is measured at some time even if diskTime is too short.
+// files may also take homeTime. The order of the homes is random, so that each home is measured at some time even if diskTime is
+// too short for all.
 // Tests raise both.
 var diskTime, homeTime = 30 * time.Second, 5 * time.Second
 
 const (
-	// maxFiles is the maximum number of files that are counted in one profile. A profile with more has exceeded its quota, because
-	// an agent can hide any amount among hard links, which count once.
+	// maxFiles is the maximum number of files that are counted in one profile. A profile with more files has exceeded its quota,
+	// because the measurement ends there. Otherwise an agent could hide large files behind many hard links, which count once.
 	maxFiles = 1 << 21
-	// maxNames is the maximum number of bytes of the names that are in memory while a profile is measured; each name counts
-	// nameCost more. A profile with more has exceeded its quota. Otherwise one agent could make the measurement of all profiles
-	// fail.
+	// maxNames is the maximum number of bytes that the file names in memory may take while a profile is measured. A name counts
+	// with its length and nameCost more bytes. A profile with more names has exceeded its quota. Otherwise one agent could make
+	// the measurement of all profiles fail.
 	maxNames, nameCost = 32 << 20, 32
 	// maxTempDirs is the maximum number of directories for temporary files that are examined, besides the usual one of each
 	// profile. An agent can make any number of them.
 	maxTempDirs = 10_000
-	// minFile is the number of bytes that even a small file counts for, because each file also takes an inode.
+	// minFile is the least disk usage of a file, in bytes. A smaller file counts as minFile, because each file also takes an inode.
 	minFile = 4096
 	// maxDepth is the maximum depth of directories that are searched, because each level needs an open descriptor. A profile with
 	// deeper directories has exceeded its quota: harmless programs create none.
@@ -55,8 +56,8 @@ type diskUsage struct {
 	hidesFiles bool           // a process doesn't let its open files be examined, or has files in the queue of a socket
 	sockets    int            // number of open sockets
 	ports      int            // sockets that may have a port: all but Unix sockets
-	exceeded   string         // says what is beyond maxFiles, maxNames or maxDepth; "" for nothing
-	linked     map[inode]bool // counted files that could appear again: with several hard links, or without a name
+	exceeded   string         // which of maxFiles, maxNames and maxDepth the profile has exceeded, in words; "" for none
+	linked     map[inode]bool // counted files that the search could find again: files with several hard links, and deleted files
 }
 
 type inode struct{ device, number uint64 }
@@ -70,7 +71,7 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway, send func(
 	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.Self())
 	temporary, tempErr := fsutil.OpenDir(os.TempDir(), fsutil.Self())
 	if errors.Join(err, tempErr) != nil {
-		return // this process ends, and closes what is open
+		return // this process ends now, and the kernel closes its files
 	}
 	defer homes.Close()
 	defer temporary.Close()
@@ -132,9 +133,9 @@ func (s *diskUsage) checkQuota(w boot.Gateway) boot.Measurement {
 	return out
 }
 
-// fileSystemUsage returns the disk usage of a profile's home by statfs(2). The second result is false if statfs is about the whole
-// volume. It is about the home alone only if the home is a file system of its own or has a project quota. data is the data
-// directory.
+// fileSystemUsage returns the disk usage of a profile's home by statfs(2). The second result is false if statfs reports the usage of
+// the whole volume. statfs reports the usage of the home alone only if the home is a separate file system or has a project quota.
+// data is the data directory.
 func fileSystemUsage(data, profile string) (bytes uint64, is bool) {
 	var all, own unix.Statfs_t
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
@@ -146,8 +147,8 @@ func fileSystemUsage(data, profile string) (bytes uint64, is bool) {
 	return (own.Blocks - own.Bfree) * uint64(own.Bsize), true
 }
 
-// addDir adds the directory name, with all that is in it, to the usage. It follows no link and enters no other mount. It takes
-// names in random order, so that a measurement with too little time leaves out other names than the next one.
+// addDir adds the directory name and all files in it to the usage. It follows no link and enters no other mount. It takes names in
+// random order: if the time is too short, each measurement leaves out other names.
 func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 	if depth > maxDepth {
 		s.incomplete, s.exceeded = true, fmt.Sprintf(" and what lies below %d directories", maxDepth)
@@ -204,18 +205,18 @@ func (s *diskUsage) addFile(st *syscall.Stat_t) {
 	s.bytes += spaceOf(st)
 }
 
-// spaceOf returns the disk usage of a file, and at least minFile.
+// spaceOf returns the disk usage of a file in bytes, but at least minFile.
 func spaceOf(st *syscall.Stat_t) uint64 { return max(minFile, uint64(st.Blocks)*512) }
 
-// addUnnamed adds the deleted files that processes of a profile still have open or mapped, because they still take space. devices
-// has the file systems that count.
+// addUnnamed adds the deleted files that processes of a profile still have open or mapped, because these files still take space.
+// Only files on the file systems in devices count.
 func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int, devices map[uint64]bool) {
 	open := &diskUsage{linked: s.linked, deadline: s.deadline} // the limits of a home with many files must not end this search
 	_ = open.eachProcess(proc, processes, func(dir string) {
 		open.addOpen(dir+"/fd/", func(_ string, device uint64) bool { return devices[device] })
 	})
 	s.bytes, s.incomplete = s.bytes+open.bytes, s.incomplete || open.incomplete
-	mapped := make(map[inode]uint64) // file sizes as far as mappings show them
+	mapped := make(map[inode]uint64) // sizes of mapped files, as far as the mappings show
 	if s.eachProcessUntilEnd(ctx, proc, processes, func(ctx context.Context, dir string) { addMapped(ctx, dir+"/maps", devices, mapped) }) != nil {
 		s.incomplete = true
 		return
@@ -227,9 +228,9 @@ func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int
 	}
 }
 
-// eachProcess calls each with the directory below proc of each process, until s.end; then s is incomplete. Meanwhile it acts as the user
-// of the process, because the kernel shows a user the files and the memory of its own processes. It returns an error if it can't
-// act as a user.
+// eachProcess calls each with the directory below proc of each process. After s.end it stops, and marks s as incomplete. During a
+// call, this thread acts as the user of the process, because the kernel shows a user the files and the memory of its own processes.
+// eachProcess returns an error if it can't act as a user.
 func (s *diskUsage) eachProcess(proc string, processes []int, each func(dir string)) (err error) {
 	for _, pid := range processes {
 		status := procstat.StatusOf(strconv.Itoa(pid))
@@ -244,12 +245,12 @@ func (s *diskUsage) eachProcess(proc string, processes []int, each func(dir stri
 	return err
 }
 
-// eachProcessUntilEnd is eachProcess with a limit: it returns at s.end at the latest. A process can keep its memory locked, and then
-// the kernel blocks the list of its mappings. After an error, the function each may still be called.
+// eachProcessUntilEnd is eachProcess, but returns at s.end at the latest. A process can keep its memory locked, and then the kernel
+// blocks whoever reads the list of its mappings. After an error, the function each may still be called.
 func (s *diskUsage) eachProcessUntilEnd(ctx context.Context, proc string, processes []int, each func(ctx context.Context, dir string)) error {
 	ctx, cancel := context.WithDeadline(ctx, s.deadline)
 	defer cancel()
-	return blocking.Wait(ctx, "the search for mapped files", func() error { // it may go on after this method has returned, so it does not change s
+	return blocking.Wait(ctx, "the search for mapped files", func() error { // this function may go on after the method has returned, so it does not change s
 		return errors.Join((&diskUsage{deadline: s.deadline}).eachProcess(proc, processes, func(dir string) { each(ctx, dir) }), ctx.Err())
 	})
 }
@@ -272,7 +273,7 @@ func (s *diskUsage) addOpen(dir string, counts func(file string, device uint64) 
 			}
 			var st unix.Stat_t
 			err := unix.Stat(dir+name, &st)
-			if err == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK { // files may wait in its queue (SCM_RIGHTS, unix(7))
+			if err == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK { // files may wait in the queue of the socket (SCM_RIGHTS, unix(7))
 				text, _ := os.ReadFile(strings.TrimSuffix(dir, "fd/") + "fdinfo/" + name)
 				queued, local := procstat.Status(text).Number("scm_fds", 10) // only a Unix socket has this line
 				s.sockets, s.hidesFiles = s.sockets+1, s.hidesFiles || queued > 0
@@ -304,7 +305,7 @@ func addMapped(ctx context.Context, maps string, devices map[uint64]bool, mapped
 	for lines, more := bufio.NewReader(f), false; err == nil && ctx.Err() == nil; {
 		part, more, err = lines.ReadLine()
 		head, tail := string(part), string(part)
-		for more && err == nil { // the agent chooses the length of the path, so only the two ends of the line are kept
+		for more && err == nil { // the agent chooses the length of the path, so keep only the beginning and the end of the line
 			part, more, err = lines.ReadLine()
 			tail = tail[max(0, len(tail)-len(deleted)):] + string(part)
 		}

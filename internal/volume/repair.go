@@ -28,7 +28,7 @@ import (
 type Culprit struct {
 	Path string
 	UID  uint32 // uid of the former owner
-	Err  string // why the owner could not be changed; "" if it was
+	Err  string // why the owner could not be changed; "" if Repair has changed it
 }
 
 // Result is the outcome of [Repair].
@@ -86,13 +86,13 @@ var (
 // o.OnlyProfiles for profiles that appear later. It uses the disk only while the disk is idle (ioprio_set(2)), pauses after every
 // few hundred files, and opens only directories.
 //
-// It follows no link and enters no mount, except that a directory of boot.AlwaysDirs may be a mount itself. It skips device nodes.
-// It also skips root's files with several hard links, because the agent could have linked a file that must stay root's. It gives
-// these away only if the kernel keeps users from creating such links (see [fsutil.HardLinksProtected]). A change of owner removes
-// set-user-ID bits.
+// Repair follows no link and enters no mount, except that a directory of boot.AlwaysDirs may be a mount itself. It skips device
+// nodes. It also skips root's files with several hard links, because the agent could have linked a file that must stay root's. If
+// the kernel keeps users from creating such links (see [fsutil.HardLinksProtected]), Repair gives these files to the agent too. A
+// change of owner removes set-user-ID bits.
 //
-// A home with too many files, or whose owners can't be changed, ends only the repair of this home. The same is true for each other
-// directory.
+// If a home has too many files, or their owners can't be changed, Repair leaves this home unfinished and goes on with the next. It
+// treats each other directory in the same way.
 //
 // One goroutine calls progress from time to time. Repair returns when it is done, at the time limit of o, or when ctx ends. It
 // calls o.Say with a line if there is anything to report. If the process isn't root, or can't become the agent's user, Repair does
@@ -249,7 +249,7 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 		return nil
 	}
 	if names == nil {
-		names = slices.Collect(maps.Keys(homes)) // in random order, so that no home always comes too late
+		names = slices.Collect(maps.Keys(homes)) // in random order, so that the time limit does not hit the same homes in every repair
 	}
 	agents := r.walk.To
 	defer func() { r.walk.To, r.walk.RefuseLinked, r.walk.TopLast, r.walk.Top = agents, false, false, nil }()
@@ -263,7 +263,7 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 			return err
 		}
 		if r.walk.RefuseLinked {
-			_, _ = all.Chmod(name, privateMode) // ignore errors, because the walk has reported that it could not change the home
+			_, _ = all.Chmod(name, privateMode) // ignore errors, because the walk has already reported a home that it could not change
 			if homes[name] != r.walk.To.UID {
 				_ = RecordName(all, name, r.walk.To.UID) // without a record, commands ask for --uid
 			}
@@ -317,7 +317,7 @@ func (r *repair) pauseBetween(ctx context.Context) error {
 }
 
 func (r *repair) addCulprit(path string, was uint32, err error) {
-	c := Culprit{Path: fmt.Sprintf("%.300s", path), UID: was} // a path can have a megabyte, and PID 1 keeps the result
+	c := Culprit{Path: fmt.Sprintf("%.300s", path), UID: was} // a path can be a megabyte long, and PID 1 keeps the result
 	if err != nil {
 		c.Err = boot.WithoutPath(err).Error()
 	}

@@ -121,7 +121,7 @@ func (p *bootSteps) create(s *boot.Step, d *fsutil.Dir, rel string, data []byte,
 		s.Refuse("seed", p.Path(rel))
 		return nil
 	case errors.Is(err, fs.ErrExist):
-		return nil // another process has created it meanwhile
+		return nil // another process has created the file since the check
 	}
 	return err
 }
@@ -306,8 +306,8 @@ func moveSeed(d *fsutil.Dir) error {
 	return d.RemoveAll(completeSeedDir)
 }
 
-// syncTree writes the whole file system of path to the disk (syncfs(2)). If the machine crashes before, the copied files may be
-// incomplete.
+// syncTree writes the whole file system of path to the disk (syncfs(2)). If the machine crashes before syncTree returns, the copied
+// files may be incomplete.
 func syncTree(path string) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -25,11 +25,12 @@ import (
 const (
 	// shareTime is how long the use of processors is measured.
 	shareTime = time.Second
-	// minWait is how many seconds per second the threads of a profile together wait for a processor, if the profile lacks one.
+	// minWait is how many seconds per second all threads of a profile together must wait for a processor. With less, the profile
+	// does not count as lacking a processor.
 	minWait = 0.05
-	// shareSamples is how often new processes are looked for during shareTime.
+	// shareSamples is how many times the processes are read during shareTime.
 	shareSamples = 5
-	// maxPasses limits how often setProcessors looks again for processes that have started meanwhile.
+	// maxPasses is how many times setProcessors reads the processes of a user, to find processes that have started since the last time.
 	maxPasses = 10
 )
 
@@ -87,9 +88,11 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 }
 
 // greedyTenants reports for each profile whether it must be limited to a number of processors (the parameter processors). A profile
-// is greedy if it uses more than its share while another one waits and gets less than half of its share. Unless crowded says that
-// processors are scarce, no profile is greedy. A confined profile stays greedy until it uses less than half of its processors,
-// waits with less than its share, or is the only active one. The waits of a confined profile make no other profile greedy.
+// is greedy if it uses more than its share while another profile waits and gets less than half of that profile's share. Unless
+// crowded says that processors are scarce, no profile becomes greedy.
+//
+// A confined profile stays greedy until it uses less than half of its processors, waits although it uses less than its share, or is
+// the only active profile. The waits of a confined profile make no other profile greedy.
 func greedyTenants(tenants []*tenant, crowded bool, processors float64) map[*tenant]bool {
 	total, weights := 0.0, 0
 	active := func(t *tenant) bool { return t.used > 0.02 || t.waited >= minWait }
@@ -117,10 +120,11 @@ func localPorts() int {
 	return last - first + 1
 }
 
-// mostPorts returns the profile that probably exhausts the ports, or nil. Ports are probably exhausted if there are three quarters as
-// many open sockets as ports. The profile is the one with the most sockets that may have ports, and at least a quarter of the
-// number of ports. The function count counts the sockets of the profiles, and returns the sum. A profile that may hide sockets
-// counts with all sockets that no profile shows. If several have the most, chance decides, because tenants has no order.
+// mostPorts returns the profile that probably exhausts the ports, or nil. It looks for such a profile only if the number of open
+// sockets is at least three quarters of the number of ports. The result is the profile with the most sockets that may have ports, if
+// they are at least a quarter of the number of ports. The function count counts the sockets of the profiles, and returns the sum. A
+// profile that may hide sockets counts with at least as many sockets as belong to no known profile. If several profiles have equally
+// many sockets, chance decides, because tenants has no order.
 func mostPorts(tenants []*tenant, sockets, ports int, count func() int) (hog *tenant) {
 	if ports == 0 || sockets < ports/4*3 {
 		return nil
@@ -188,10 +192,10 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 	}
 }
 
-// busyShare returns how many processors a process has used on average since the last look, which found it as old and was the time
-// passed ago. A new process counts with its whole life. On average, the new processes of a moment stand for the processes that
-// begin and end between two looks. The kernel may have added the times of such processes nowhere, if their user had them reaped
-// that way.
+// busyShare returns how many processors a process p has used on average since the last sample, which found the process as old. The
+// time passed is the time since that sample. A new process counts with its whole life. So on average, the new processes in a sample
+// stand for the processes that begin and end between two samples. The time of such a process may not appear anywhere else: the
+// kernel drops it if the parent ignores SIGCHLD (wait(2)).
 func busyShare(p, old procstat.Stat, passed time.Duration) float64 {
 	if old.Start == p.Start {
 		return float64(p.CPU-min(p.CPU, old.CPU)) / procstat.Hertz / passed.Seconds()
@@ -215,9 +219,9 @@ type threadTime struct {
 const maxNice = 19
 
 // threadTimes returns the times of a process's threads, by thread. Only threads that may use every processor count, and threads
-// that hinit has confined: any other thread may wait for the profile's own threads beside idle processors. A thread with a higher
-// nice value than nice, or for idle processors only, doesn't count, because an agent can have made it wait always. A thread that
-// doesn't count has no times.
+// that hinit has confined. Any other thread may wait for the profile's own threads although other processors are idle. A thread with
+// a higher nice value than nice, or with the scheduling policy SCHED_IDLE, doesn't count either. Its agent may have made it wait all
+// the time. A thread that doesn't count is not in the result.
 func threadTimes(pid int, every, fewer *unix.CPUSet, nice int) map[int]threadTime {
 	times := make(map[int]threadTime)
 	_ = procstat.EachProcess(fmt.Sprintf("/proc/%d/task", pid), func(p procstat.Stat) {
@@ -235,7 +239,8 @@ func threadTimes(pid int, every, fewer *unix.CPUSet, nice int) map[int]threadTim
 	return times
 }
 
-// waitedSince returns how long a thread has waited during the time passed, at whose beginning its times were old.
+// waitedSince returns how long a thread has waited during the last period, which was as long as passed. old has the times of the
+// thread at the beginning of the period.
 func (t threadTime) waitedSince(old threadTime, passed time.Duration) time.Duration {
 	if old.ready && t.ran == old.ran && t.ran > 0 { // the thread has not run at all, so it still waits
 		return passed
@@ -243,8 +248,9 @@ func (t threadTime) waitedSince(old threadTime, passed time.Duration) time.Durat
 	return min(passed, t.waited-min(old.waited, t.waited)) // a wait that has ended may have begun long before passed
 }
 
-// setProcessors limits all processes of the user uid to the processors in set. They can't undo this limit
-// (internal/isolation/confine). Meanwhile this thread has uid as its effective uid: with any other uid it would need CAP_SYS_NICE.
+// setProcessors limits all processes of the user uid to the processors in set. The processes can't undo this limit
+// (internal/isolation/confine). While setProcessors works, its thread has uid as its effective uid: with any other uid, the thread
+// would need CAP_SYS_NICE.
 func setProcessors(uid uint32, set *unix.CPUSet) {
 	runtime.LockOSThread()
 	keep := ^uintptr(0)
@@ -271,7 +277,7 @@ func setProcessors(uid uint32, set *unix.CPUSet) {
 	}
 }
 
-// gatewayProcesses returns the processes of the gateways in list, by service; the service "" has all others. An orphan that has
+// gatewayProcesses returns the processes of the gateways in list, by service; all other processes are under "". An orphan that has
 // left its parent, group and session is found by its mark, a resource limit that every process of a gateway inherits. A tenant's
 // processes are also found by their user, which a process can't change. The result has a living thread of each process, see
 // [procstat.Stat.LivingThread].
@@ -298,7 +304,7 @@ func gatewayProcesses(o Options, list []boot.Gateway) (map[string][]int, error) 
 	return found, nil
 }
 
-// gatewaysByUser returns the gateways in list whose profiles are tenants, by the tenant's uid. list may have other services, too.
+// gatewaysByUser returns the gateways in list whose profiles are tenants, by the tenant's uid. It ignores other services in list.
 func gatewaysByUser(o Options, list []boot.Gateway) map[uint32]boot.Gateway {
 	users := make(map[uint32]boot.Gateway)
 	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.Self())

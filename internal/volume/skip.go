@@ -208,7 +208,8 @@ func (m *StepRecord) currentHashes(ctx context.Context, s *recordedStep) (kept.S
 	return now, true
 }
 
-// variables returns the variables in env that the step reads: the ones that its inputs name, or all if they name none.
+// variables returns the variables in env that the step reads: the variables that its inputs name, or all variables if its inputs
+// name none.
 func (s *recordedStep) variables(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return len(s.vars) > 0 && !matchesVariable(s.vars, kv) })
 }
@@ -272,7 +273,7 @@ func (m *StepRecord) stepOf(h boot.Hook) *recordedStep {
 // [RunHooks]. It also sets the mode of config.yaml, which a hook may have replaced. The record isn't synced: if it is lost, the
 // steps run once more.
 func (m *StepRecord) Save(ctx context.Context) error {
-	_ = m.within(ctx, func(d *fsutil.Dir) error { // ignore errors, as before the hooks
+	_ = m.within(ctx, func(d *fsutil.Dir) error { // ignore errors, as the boot does when it sets the mode before the hooks
 		_, err := d.Chmod(boot.ConfigFile, boot.ConfigMode)
 		return err
 	})

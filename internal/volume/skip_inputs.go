@@ -102,8 +102,8 @@ func (r *inputHasher) list(rel string) (entries []fs.DirEntry, err error) {
 	return r.entries, err
 }
 
-// hashInputs returns the two hashes of inputHasher over all files in src that match a pattern. They cover names, types,
-// permissions, sizes and times, and that a file is missing. Names in messages are relative to where. If a file can't be read
+// hashInputs returns the two hashes of inputHasher over all files in src that match a pattern. The hashes cover names, types,
+// permissions, sizes and times; a missing file changes them too. Names in messages are relative to where. If a file can't be read
 // reliably, hashInputs returns an error.
 func hashInputs(ctx context.Context, src source, patterns []string, where string) (sum, exact string, err error) {
 	r := &inputHasher{ctx: ctx, src: src, sum: sha256.New(), exact: sha256.New(), baseDir: where}

@@ -22,7 +22,7 @@ import (
 	"hinit/internal/fsutil/owntree"
 )
 
-// assignUIDs assigns a uid to each tenant, a profile with its own user. homes has the present owner of each home, by profile. A
+// assignUIDs assigns a uid to each tenant (a profile with its own user). homes has the present owner of each home, by profile. A
 // tenant keeps the uid that owns its home.
 //
 // If a home was copied, several homes may have the same owner. Only one of them keeps the uid: the home whose name hashes to the
@@ -30,7 +30,7 @@ import (
 // starting from a hash of its name. So a profile that is removed and comes back usually gets its old uid. reserved reports whether
 // a uid belongs to another user.
 //
-// The result has no entry for a profile that is no tenant, or for which no uid is free.
+// The result has no entry for a profile that is not a tenant, or for which no uid is free.
 func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved func(uid uint32) bool) map[string]uint32 {
 	assigned, taken := make(map[string]uint32), make(map[uint32]bool)
 	if !t.On || t.UIDs.Size() < 2 {
@@ -93,7 +93,7 @@ func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[st
 			} else if kind.IsDir() {
 				if info, err := d.Lstat(name); err == nil {
 					st := fsutil.Stat(info)
-					if id := (inode{st.Dev, st.Ino}); strings.HasPrefix(name, ".") { // no profile, but perhaps a renamed home, which keeps its user
+					if id := (inode{st.Dev, st.Ino}); strings.HasPrefix(name, ".") { // not the name of a profile, but perhaps a renamed home, which keeps its user
 						hidden[st.Uid] = hidden[st.Uid] || IsHome(d, name)
 					} else if inodes[id] {
 						wrong = fmt.Errorf("%q: %w", name, unix.ESTALE)
@@ -168,9 +168,10 @@ const privateMode = 0o700
 
 // MoveHome gives a profile's home, the directory profile in d, from the present owner was to the user to. The files in the home
 // come first and the home itself last. So a home with the new owner is complete, and a caller can repeat an interrupted move.
+//
 // tenant says that the user belongs to this profile alone. Then MoveHome records the name of the home; otherwise it removes the
-// record. If the agent puts another tenant's home in its place meanwhile, that home stays as it is, and MoveHome returns an error.
-// w counts the results. With w.DryRun, nothing changes.
+// record. If the agent puts another tenant's home in this place during the move, MoveHome leaves that home unchanged and returns an
+// error. w counts the results. If w.DryRun is set, nothing changes.
 func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
 	w.To, w.RefuseLinked, w.TopLast, w.Top = to, tenant, true, &was
 	if tenant { // the agent could have linked files of other profiles into this home
@@ -231,7 +232,7 @@ func OpenHome(t boot.Tenants, d *fsutil.Dir, profile string, expected int, comma
 	case expected != 0 && uint32(expected) != uid:
 		err = fmt.Errorf("its home belongs to uid %d, not to uid %d", uid, expected)
 	case expected == 0 && t.HasUID(uid):
-		_ = asUID(uid).Do(func() error { name, err = home.ReadFile(boot.NameFile, fsutil.MaxNames); return err }) // without the file, the name is unknown
+		_ = asUID(uid).Do(func() error { name, err = home.ReadFile(boot.NameFile, fsutil.MaxNames); return err }) // if the file can't be read, the name is unknown
 		err = nil
 		if string(name) != profile+"\n" {
 			err = fmt.Errorf("its home belongs to uid %d, and hinit did not give it to this user under this name: it may be the home of another "+
@@ -244,10 +245,10 @@ func OpenHome(t boot.Tenants, d *fsutil.Dir, profile string, expected int, comma
 // moveTime is how long the boot, or the start of a gateway, waits for homes to be moved to other users.
 const moveTime = 5 * time.Second
 
-// moveHomes gives the home of each tenant to the tenant's user. It stops after moveTime, and the repair in the background does the
-// rest. A home that belongs to a tenant's user keeps its owner, unless it is a copy. At the end, moveHomes removes other users'
-// access to the agent's files. If starting is not "", only the home of this profile is moved, which is about to start: gateways of
-// other profiles may be running.
+// moveHomes gives the home of each tenant to the tenant's user. It stops after moveTime, and the repair in the background moves the
+// remaining homes. A home that belongs to a tenant's user keeps its owner, unless the home is a copy. At the end, moveHomes removes
+// other users' access to the agent's files. If starting is not "", moveHomes moves only the home of this profile, which is about to
+// start: gateways of other profiles may be running.
 func moveHomes(ctx context.Context, o boot.Options, starting string) {
 	say := boot.StepLog{Tell: o.Say}
 	d, err := fsutil.OpenNoLink(o.Home+"/"+boot.ProfilesDir, nil)

@@ -40,7 +40,7 @@ type Walk struct {
 	// directory stays as it is. Give looks before the first change, and again when the old owner can't change the top directory any
 	// more.
 	To fsutil.Owner
-	// RefuseLinked refuses files that have names (hard links) outside the tree, so that no file is in the directories of two users.
+	// RefuseLinked refuses files that have hard links outside the tree, so that no file is in the directories of two users.
 	RefuseLinked bool
 	// CopyUID is the uid of a user, or 0. A file of this user that RefuseLinked would refuse is replaced by a copy.
 	CopyUID uint32
@@ -69,13 +69,13 @@ type Walk struct {
 	Mounts  int64 // mount points, which are skipped
 
 	stop       error
-	countOnly  bool             // only count the names of each file in the tree
-	linkCounts map[inode]uint64 // number of names of each file in the tree; nil without RefuseLinked
+	countOnly  bool             // only count the hard links of each file in the tree
+	linkCounts map[inode]uint64 // number of hard links of each file in the tree; nil without RefuseLinked
 }
 
 type inode struct{ dev, ino uint64 }
 
-// hasLinksOutside reports whether a file has names (hard links) outside the tree, perhaps in a directory of another user.
+// hasLinksOutside reports whether a file has hard links outside the tree, perhaps in a directory of another user.
 func (w *Walk) hasLinksOutside(st unix.Stat_t) bool {
 	return w.linkCounts != nil && uint64(st.Nlink) > max(1, w.linkCounts[inode{st.Dev, st.Ino}]) //nolint:unconvert // 32 bits wide on some machines
 }
@@ -124,7 +124,8 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 	})
 }
 
-// count reads the tree, and returns how many names in it each file with several names has. top is the status of the top directory.
+// count reads the tree, and returns how many hard links in the tree each file with several hard links has. top is the status of the
+// top directory.
 func (w *Walk) count(in fsutil.Mount, fd int, path string, top unix.Stat_t) (map[inode]uint64, error) {
 	counting := Walk{To: w.To, BetweenBatches: w.BetweenBatches, countOnly: true, linkCounts: make(map[inode]uint64)}
 	if top.Uid == w.To.UID {
@@ -190,8 +191,8 @@ func (w *Walk) walkDirectory(in fsutil.Mount, parent int, name, path string, dep
 	}
 }
 
-// handleFile handles one file that is no directory: it counts the file's names, gives the file to the new owner, or replaces it by
-// a copy.
+// handleFile handles one file that is not a directory. It counts the file's hard links, gives the file to the new owner, or replaces
+// the file by a copy.
 func (w *Walk) handleFile(in fsutil.Mount, parent int, name, path string, depth int) {
 	st, err := fsutil.LstatAt(parent, name)
 	if w.countOnly {
@@ -262,7 +263,7 @@ func (w *Walk) replaceByCopy(in fsutil.Mount, parent int, name string, st unix.S
 	}
 	temp := ""
 	to, err := unix.Openat(parent, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600) // leaves nothing if this program is killed
-	if err != nil {                                                                         // the file system has no files without a name
+	if err != nil {                                                                         // the file system does not support O_TMPFILE
 		if to, temp, err = fsutil.CreateTemp(parent, tempPrefix); err != nil {
 			return err
 		}
