@@ -146,7 +146,7 @@ func (s *Store) stuckCalls() int {
 	return s.hangingCalls
 }
 
-// isSilent reports whether the last call to a directory has timed out and still hangs.
+// isSilent reports whether the last call for the directory rel has timed out and still hangs.
 func (s *Store) isSilent(rel string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

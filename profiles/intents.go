@@ -210,7 +210,7 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 	})
 	switch {
 	case errors.Is(err, ErrNotExist):
-		return Unchanged, nil // the profile is gone; the watcher reports that
+		return Unchanged, nil // the profile is gone, which the watcher reports
 	case err != nil:
 		return Unchanged, fmt.Errorf("cannot restore the desired state of profile %q: %w", profile, err)
 	case i.matches(st):
@@ -246,7 +246,7 @@ func (in *Intents) isRecentlyMissing(profile string, i intent) bool {
 func (i intent) matches(st State) bool { return !i.pending && st.HasDesired && st.Desired == i.want }
 
 // writtenAt returns when the state file was written: its modification time written if that is plausible, and otherwise now. It
-// isn't plausible in the future, or before the order, as for a copy of an old file.
+// isn't plausible if it is in the future, or earlier than the order, as in a copy of an old file.
 func (i intent) writtenAt(written, now time.Time) time.Time {
 	if written.Before(i.at.Add(-clockSlack)) || written.After(now) {
 		return now

@@ -167,7 +167,7 @@ func (l *listing) trimWarnings() {
 }
 
 // warnLeftOut adds a warning for each kind of entry that was left out: warnings, profiles, directories without the marker. The texts
-// don't change, so the watcher reports each only once.
+// of these warnings don't change, so the watcher reports each warning only once.
 func (l *listing) warnLeftOut(s *Store) {
 	path := filepath.Join(s.root, profilesDir)
 	if l.warningsLeftOut {

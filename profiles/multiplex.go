@@ -23,7 +23,7 @@ type Topology struct {
 	// Set is the mode that an operator has set with `hinit topology`: [PerProfile] or [Multiplex]. If it is "", the environment and
 	// the agent's configuration decide.
 	Set string
-	// From names the file or variable that decided, or is "" for the built-in default.
+	// From names the file or variable that has chosen the topology; "" for the built-in default.
 	From string
 
 	allowed []string // sorted; the agent decides how many

@@ -82,7 +82,7 @@ type Plan struct {
 	// Silent lists profile directories that did not answer, about which nothing is decided. When one answers, the watcher reports
 	// the profile, and its gateway starts if it ran before.
 	Silent []string
-	// Unread says that the directory profiles itself did not answer. Then the same holds for each profile in it.
+	// Unread says that the directory profiles itself did not answer. Then nothing is decided about the profiles in it, as for Silent.
 	Unread bool
 	// Profiles has a decision for each profile, the default profile first. It is empty only in a dashboard container.
 	Profiles []Decision

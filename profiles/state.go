@@ -39,7 +39,7 @@ const (
 	stateTries = 5
 )
 
-// State is the content of gateway_state.json in a profile's home. It is zero for a missing or unusable file. The gateway and the
+// State is the content of gateway_state.json in a profile's home; zero if the file is missing or unusable. The gateway and the
 // agent's commands write the file, and it outlives the gateway. So compare PID and StartTime with the running process before you
 // rely on Gateway.
 type State struct {
@@ -56,7 +56,7 @@ type State struct {
 	Active           int    // number of answers that the gateway is working on
 
 	Platforms int    // number of chat platforms of the gateway
-	Troubled  int    // number of those that are retrying or have failed
+	Troubled  int    // number of platforms that are retrying or have failed
 	platforms string // the text that Trouble returns
 
 	HasServed bool   // served_profiles exists, so the gateway reports which profiles it serves
@@ -368,7 +368,7 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 		if err != nil { // not a JSON object, or too large
 			err := d.Rename(rel, filepath.Join(filepath.Dir(rel), corruptFile))
 			if errors.Is(err, fs.ErrNotExist) {
-				return false, nil // the file was removed in between: start again
+				return false, nil // the file was removed after it was read: start again
 			}
 			if err != nil {
 				return false, err

@@ -55,8 +55,8 @@ type Store struct {
 const NoLimit = 1 << 29
 
 // Open returns the store of the volume at home, the container's HERMES_HOME. If home is the home of a named profile,
-// VOLUME/profiles/NAME, the store is for VOLUME (contract, section 4). Files are opened with the identity of actor; nil means that
-// of this process. [blocking.Volume] limits how many calls may block on the volume at once. marker is the file that makes a
+// VOLUME/profiles/NAME, the store is for VOLUME (contract, section 4). Files are opened with the identity of actor; nil means the
+// identity of this process. [blocking.Volume] limits how many calls may block on the volume at once. marker is the file that makes a
 // directory a profile; "" means SOUL.md.
 //
 // Open does no I/O and can't fail: the methods report a missing volume.

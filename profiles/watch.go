@@ -310,7 +310,7 @@ func (w *Watcher) markChanged(ev watch.Event) {
 	dir, file := filepath.Split(ev.Name)
 	dir = filepath.Clean(dir)
 	profilesPath := filepath.Join(w.store.root, profilesDir)
-	if ev.Op == watch.Chmod && self && !(dir == profilesPath && (w.candidates[file] || w.isWarned(file))) { // it may have become readable
+	if ev.Op == watch.Chmod && self && !(dir == profilesPath && (w.candidates[file] || w.isWarned(file))) { // the directory may have become readable
 		return
 	}
 	name := Default
@@ -375,8 +375,8 @@ type Event interface{ event() }
 type Appeared struct{ Profile Profile }
 
 // Disappeared reports that the directory of a profile is gone, or was replaced by a symbolic link. The removal of the marker alone
-// isn't reported, because an editor may be replacing it. A directory that is removed and made again between two scans isn't,
-// either.
+// isn't reported, because an editor may be replacing the marker. A directory that is removed and made again between two scans isn't
+// reported either.
 type Disappeared struct {
 	Profile Profile
 	// Changed is when the names in profiles/ last changed, by the clock of the volume. The agent can set it to any time.

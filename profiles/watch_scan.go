@@ -108,7 +108,7 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// newlyMarked returns the candidates that have the marker by now.
+// newlyMarked returns the candidates (directories that had no marker) that have the marker now.
 func (w *Watcher) newlyMarked(d *fsutil.Dir) (names []string) {
 	_ = d.WithIdentity(func(d *fsutil.Dir) error {
 		for name := range w.candidates {

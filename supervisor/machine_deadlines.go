@@ -2,7 +2,7 @@ package supervisor
 
 import "time"
 
-// This file finds the next deadline, and acts on the ones that have passed.
+// This file finds the next deadline of any service, and acts on deadlines that have passed.
 
 // Deadline returns the time at which Step next needs a Tick event. The result is false if nothing is due.
 func (m *Machine) Deadline() (time.Time, bool) {

@@ -4,11 +4,12 @@ import "time"
 
 // Event is an input of the machine: a request, an exit, a report or a tick. Only this package defines events.
 type Event interface {
-	// target returns the name of the service that the event is for, or "" if it is for none. Step ignores unknown services.
+	// target returns the name of the service that the event is for, or "" if the event is not for a service. Step ignores unknown
+	// services.
 	target() string
 }
 
-// The events. The loop creates them, or passes on the ones that other packages give to [Loop.Do] and [Loop.Post].
+// The events. The loop creates some of them. Others come from other packages, by [Loop.Do] and [Loop.Post].
 type (
 	// Add registers a service, or replaces the policy of a registered one. If Want is up, the service starts as soon as its
 	// needs are met.
@@ -113,7 +114,7 @@ type (
 		Run   uint64
 		Count int
 	}
-	// CorrectCause replaces the recorded cause of an exit, when hinit learns the real one only after the exit. The new cause is
+	// CorrectCause replaces the recorded cause of an exit, when hinit learns the real cause only after the exit. The new cause is
 	// CauseReplaced, or CauseOperator if the profile was renamed or removed.
 	CorrectCause struct {
 		Name  string

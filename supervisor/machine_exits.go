@@ -199,8 +199,8 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 	if next, ok := s.stateWithoutRestart(exit, reason); ok {
 		return next
 	}
-	// The first crash after a long run gets no delay. An exit with code 0 gets one, because another instance may have taken
-	// over: hinit learns that from a file a little later, and then parks the service.
+	// The first crash after a long run gets no restart delay. An exit with code 0 gets a delay, because another instance may have
+	// taken over. hinit learns that from a file a little later, and then parks the service.
 	if healthy && s.policy.ResetAfter > 0 && exit.Cause != CauseClean {
 		return nextState{state: Starting, reason: reason + " after a healthy life"}
 	}
@@ -208,7 +208,7 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 		m.countFailure(now, s) // a second crash gets a delay
 		return nextState{state: Starting, reason: reason + " after it had become ready"}
 	}
-	if exit.Cause == CauseOperator { // an operator ended the process with a signal, so this is no failure
+	if exit.Cause == CauseOperator { // an operator ended the process with a signal, which does not count as a failure
 		return nextState{Backoff, s.policy.Backoff.Delay(1, m.random()), now, reason + " from an operator"}
 	}
 	return nextState{Backoff, m.afterFailure(now, s), now, reason}

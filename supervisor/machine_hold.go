@@ -40,7 +40,7 @@ const (
 func isDiskHold(reason string) bool { return strings.HasPrefix(reason, NeedDisk) }
 
 // handleHold ends a running service and prevents its next start. An event without a reason releases the service. A hold for
-// disk space replaces one for memory, and only an event with Disk changes it.
+// disk space replaces a hold for memory, and only an event with Disk changes a hold for disk space.
 func (m *Machine) handleHold(now time.Time, s *service, e Hold) {
 	held := m.shortage.held[s.name]
 	if !s.policy.Sheddable && !e.Disk || m.phase != running || held == e.Reason || !e.Disk && isDiskHold(held) || e.Disk && e.Reason == "" && !isDiskHold(held) {

@@ -35,7 +35,7 @@ const (
 type Need struct {
 	Name     string
 	Until    Until
-	Optional bool // also met while the needed service is unknown or its desired state is down
+	Optional bool // the need is also met while the needed service is unknown, or while its desired state is down
 }
 
 // RestartAndNeeds is the part of a [Policy] about restarts, dependencies and tasks. With the zero value a service always
@@ -45,14 +45,15 @@ type RestartAndNeeds struct {
 	MaxRestarts        int           // limit of automatic restarts within RestartsWindow; 0 means no limit
 	RestartsWindow     time.Duration // time window of MaxRestarts; one more exit within it makes the service failed
 	Needs              []Need
-	RestartOn          []string  // names of services; each start of one of them after its first, or success of a task, restarts this service
+	RestartOn          []string  // names of services and tasks; this service restarts when such a service starts again, or such a task succeeds
 	IsConfiguredTask   bool      `reexec:"OneShot"`   // a task of hinit.yaml: it is expected to end
 	LimitedStarts      bool      `reexec:"Turns"`     // at most [Machine.Parallel] services with this flag start at the same time
 	LastUsed           time.Time `reexec:"Used"`      // when the service was last used; the queue starts recently used services first
 	RunBeforeEachStart bool      `reexec:"EachStart"` // a task that runs before each start of a service that needs it with UntilDone
 }
 
-// dependsOnOthers returns 1 for a service that depends on others, and 0 otherwise. Machine.dependentServices is the sum.
+// dependsOnOthers returns 1 for a service that depends on other services, and 0 otherwise. Machine.dependentServices is the sum of
+// these numbers over all services.
 func (o *RestartAndNeeds) dependsOnOthers() int {
 	if len(o.Needs) > 0 || len(o.RestartOn) > 0 {
 		return 1
@@ -247,7 +248,7 @@ func (s *service) stateWithoutRestart(exit *Exit, reason string) (next nextState
 }
 
 // limitRestarts counts an automatic restart, and returns the state failed if Policy.MaxRestarts would be exceeded. Otherwise
-// it returns next unchanged, also if next is no restart.
+// it returns next unchanged, also if next is not a restart.
 func (s *service) limitRestarts(now time.Time, next nextState) nextState {
 	if s.policy.MaxRestarts == 0 || next.state != Starting && next.state != Backoff {
 		return next

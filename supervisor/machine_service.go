@@ -114,8 +114,9 @@ func (s *service) forgetFailures() {
 // isRunning reports whether the main process is alive.
 func (s *service) isRunning() bool { return s.pid != 0 && s.state != Finishing }
 
-// liveRun returns the number of the run to which the living processes belong. It is the finish command's once that has
-// started, the stop command's if nothing else is alive, and otherwise the run's own number.
+// liveRun returns the number of the run to which the living processes belong. After the start of the finish command, that is the
+// number of the finish command. If only the stop command is alive, it is the number of the stop command. Otherwise it is the
+// number of the main process's run.
 func (s *service) liveRun() uint64 {
 	switch {
 	case s.finishRun != 0:

@@ -166,7 +166,7 @@ func (l *Loop) handleExit(x proc.Exit) {
 		e.OOM = recent && x.Signal == sigKill && kills > l.oomKills.explained
 		l.oomKills.explained = kills
 	}
-	if x.OOM != nil { // the run's own control group counts more precisely
+	if x.OOM != nil { // the counter of the run's control group is more precise
 		e.OOM = *x.OOM && recent
 	}
 	s := l.machine.services[name]
@@ -201,9 +201,9 @@ func (l *Loop) handleExit(x proc.Exit) {
 // oomKills remembers earlier values of Config.OOMKills, the number of out-of-memory kills in the container. A kill explains
 // only an exit that follows within seconds: the victim may have been a child of a process that lives on and ends much later.
 type oomKills struct {
-	explained uint64    // value at the last exit; those kills explain no other exit
+	explained uint64    // value at the last exit; kills up to then explain no later exit
 	sampled   uint64    // value at the last sample
-	old       uint64    // value at the sample before it; those kills are too old to explain an exit
+	old       uint64    // value at the sample before the last; the kills up to then are too old to explain an exit
 	at        time.Time // time of the last sample
 }
 

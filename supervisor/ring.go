@@ -120,7 +120,7 @@ func (r *Ring) Since(cursor uint64) (records []Record, lost uint64) {
 	}
 	for seq := cursor + 1; seq <= head; seq++ {
 		rec := r.slots[seq%ringSize].Load()
-		if rec.Seq != seq { // the loop overwrote this slot meanwhile, and so all earlier ones
+		if rec.Seq != seq { // since the check, the loop has overwritten this slot and all earlier slots
 			lost += uint64(len(records)) + 1
 			records = records[:0]
 			continue
@@ -137,7 +137,7 @@ func (r *Ring) Last() uint64 { return r.head.Load() }
 // between the two calls wake no reader.
 func (r *Ring) News() <-chan struct{} { return r.news.wait() }
 
-// broadcast wakes all goroutines that wait on its channel. It has no lock, and wake costs nothing if none waits.
+// broadcast wakes all goroutines that wait on its channel. It has no lock. If no goroutine waits, its method wake costs nothing.
 type broadcast struct{ ch atomic.Pointer[chan struct{}] }
 
 func (b *broadcast) wait() <-chan struct{} {

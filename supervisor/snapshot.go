@@ -9,7 +9,7 @@ import (
 type Snapshot struct {
 	Services   []*Service // all services, in the order of registration
 	Stopping   bool       // the container is shutting down
-	HoldReason string     // why no service with Policy.Sheddable may start (memory is short); "" if they may
+	HoldReason string     // why services with Policy.Sheddable may not start (memory is short); "" if they may start
 }
 
 // Find returns the service with this name, or nil if there is none.

@@ -70,8 +70,8 @@ const (
 	KindCheck   Kind = "check"            // one execution of an exec check; it is forgotten after its end, and leaves no records in the history
 )
 
-// oomAdj says how much higher the oom_score_adj of each kind's processes is than hinit's own. 50 points weigh as much as 5 %
-// of the memory. When memory runs out, the kernel kills the process with the highest score. A gateway is restarted after
+// oomAdj has, for each kind of service, by how much the oom_score_adj of its processes exceeds hinit's own. 50 points weigh as
+// much as 5 % of the memory. When memory runs out, the kernel kills the process with the highest score. A gateway is restarted after
 // that, but the death of the CMD or of PID 1 ends the container.
 var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: oomAdjCheap, KindRun: oomAdjCheap, KindCheck: oomAdjCheap}
 
@@ -119,7 +119,8 @@ type Policy struct {
 	DrainsInput bool `reexec:"Drains"` // the service (a logger) reads the output of other services, so a shutdown ends it last
 	DrainSignal int  `reexec:"Last"`   // signal to a service with DrainsInput when a shutdown has ended all others; 0 for none
 	// SpawnRetry is the delay after a failed start that is unlikely to succeed soon (SpawnFailed.Temporary is not set). For the
-	// CMD it is the opposite: only a temporary failure is tried again. With 0, the failure counts as a fast exit, or ends the CMD.
+	// CMD it is the delay after a temporary failure, and the CMD is not started again after any other failure. With 0, the
+	// failure counts as a fast exit, or ends the CMD.
 	SpawnRetry   time.Duration
 	ReadyRestart time.Duration // restart without a delay after a run that was ready at least this long; 0 for never
 	KillNever    bool          // a stop never sends SIGKILL, and a second stop repeats the stop signal; only a shutdown kills
@@ -145,7 +146,7 @@ type Exit struct {
 	At     time.Time // when the run ended
 	Uptime time.Duration
 	CPU    time.Duration // processor time of the process, and of its children that it has reaped
-	MaxRSS int64         // peak resident memory in bytes, of the one of these processes that used most
+	MaxRSS int64         // highest peak of resident memory among these processes, in bytes
 	Tail   []string      // last lines of output, oldest first; nil until hinit has read the output
 }
 

@@ -34,11 +34,11 @@ type peer struct {
 	exited  func() bool // see isGone; nil if the kernel can't tell
 }
 
-// isGone reports whether the client's process has ended, after which its PID may be another's. Call it after a look-up by PID:
-// false proves that the look-up was about the client.
+// isGone reports whether the client's process has ended. Its PID may then belong to another process. Call isGone after a look-up by
+// PID: false proves that the look-up was about the client.
 func (who peer) isGone() bool { return who.exited != nil && who.exited() }
 
-// fifoPID takes the place of the PID of a client that wrote to the FIFO, since the kernel doesn't say who that was.
+// fifoPID takes the place of the PID of a client that wrote to the FIFO, since the kernel doesn't report the writer's PID.
 const fifoPID = -1
 
 type peerKey struct{}
@@ -116,7 +116,7 @@ func (p policy) classOf(who peer) class {
 	return otherClass
 }
 
-// check returns nil if the client who may do what need says, and otherwise the error for it.
+// check returns nil if the client has the access that a route needs, and otherwise the error for the client.
 func (p policy) check(who peer, need access) *client.Error {
 	if (need == mayReplace || need == mayEnd) && who.uid != 0 && (p.self == 0 || who.uid != p.self) {
 		what := "replace hinit"
@@ -203,7 +203,7 @@ func (p *connCounts) close(c net.Conn) error {
 }
 
 // conn is a connection with the credentials of its client. Its reads and writes take turns of internal/blocking, which limits the
-// number of threads. Close gives the place in the counts back.
+// number of threads. Close subtracts the connection from connCounts.
 type conn struct {
 	net.Conn
 	raw     syscall.RawConn
@@ -264,7 +264,8 @@ func withCallName(call string, err error) error {
 	return err
 }
 
-// call makes a system call that doesn't block, in a turn of internal/blocking. root and the other users have turns of their own.
+// call makes a system call that doesn't block, in a turn of internal/blocking. The turns of root are separate from the turns of
+// other users.
 func (c *conn) call(do func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
 	turn := blocking.Peer
 	if c.peer.uid == 0 {
@@ -278,7 +279,8 @@ func (c *conn) call(do func(fd int, p []byte) (int, error), fd uintptr, p []byte
 	return max(n, 0), err
 }
 
-// Accept returns the next connection for which there is a place. It refuses all others with an error, before it reads a request.
+// Accept returns the next connection that the limits of its class allow. It refuses other connections with an error, before it reads
+// a request.
 func (g *limitedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := g.Listener.Accept()
@@ -291,7 +293,7 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 			raw, err = c.(syscall.Conn).SyscallConn() // every socket has a raw connection
 		}
 		if err != nil {
-			_ = g.counts.close(c) // without credentials, the server can't know its rights
+			_ = g.counts.close(c) // without credentials, the server can't know the client's rights
 			continue
 		}
 		who := peer{pid: cred.Pid, uid: cred.Uid, exited: func() bool { return proc.PeerExited(c) }}
@@ -307,14 +309,15 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 }
 
 // fromOutside reports whether the client was started from outside the container: by docker exec, or as the probe of a pod. A
-// process of a service can't pretend that, because the kernel makes its orphans children of PID 1.
+// process of a service can't pretend to come from outside, because the kernel makes orphans of the service children of PID 1.
 func fromOutside(who peer) bool {
 	inside := true
 	blocking.Run(blocking.Short, func() { _, inside = proc.NameAndOrigin(int(who.pid)) })
 	return !inside && who.pid > 0 && !who.isGone()
 }
 
-// wait takes one of the places for requests without a time limit, or returns an error. release gives it back.
+// wait counts a request without a time limit, or returns an error if the client's class has too many (waitLimit). The caller calls
+// release when the request has ended.
 func (s *Server) wait(who peer) (release func(), err error) {
 	n := &s.connCounts.waits[s.policy.classOf(who)]
 	if n.Add(1) > waitLimit() {
@@ -325,7 +328,7 @@ func (s *Server) wait(who peer) (release func(), err error) {
 	return func() { n.Add(-1) }, nil
 }
 
-// Close closes the connection and gives its place back.
+// Close closes the connection, so that the client's class may open another.
 func (c *conn) Close() error {
 	c.release()
 	return c.counts.close(c.Conn)
@@ -357,8 +360,8 @@ const maxUnsentBytes = 16 << 20
 // readTime is how long a client may leave an answer unread while another answer needs its memory.
 const readTime = time.Second / 4
 
-// answerBudget limits the memory of unread answers to one class of clients. Answers are made one at a time. If there is no room for
-// one, a client that doesn't read is cut off.
+// answerBudget limits the memory of unread answers to one class of clients. The server makes these answers one at a time. If there is
+// no room for an answer, it cuts off a client that doesn't read.
 type answerBudget struct {
 	token  chan struct{} // one token, held while an answer is made
 	mu     sync.Mutex
@@ -386,7 +389,7 @@ func (m *answerBudget) answer(ctx context.Context, build func() (reply, error)) 
 	limit, cancel := context.WithTimeoutCause(ctx, readLimit, errUnread)
 	defer cancel()
 	select {
-	case m.token <- struct{}{}: // tried alone first: the second select could choose the end of ctx although a turn is free
+	case m.token <- struct{}{}: // try the token alone first: the second select could choose the end of ctx although the token is free
 	default:
 		if !pause.Send(limit, m.token, struct{}{}) {
 			return out, context.Cause(limit)

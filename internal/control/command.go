@@ -37,8 +37,9 @@ var effects = map[client.Verb]effect{
 // longestWait is the longest timeout that a client may ask for.
 const longestWait = time.Hour
 
-// command makes the handler of a verb. It gives the order and waits for the effect, unless the client doesn't want to wait. With
-// once, it starts a task and waits until the run has ended, or waits for a run that is already going on.
+// command makes the handler of a verb. The handler gives the order and waits for the effect, unless the client doesn't want to wait.
+// If once is set, the handler starts a task and waits until the task has ended. If the task is already running, it waits for that
+// run.
 func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, error) {
 	usual, words := effects[verb].timeout, show.Outcome
 	if once {
@@ -79,7 +80,7 @@ func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, er
 	}
 }
 
-// withState adds the present state of the service to an error that says that the effect has not come in time.
+// withState adds the present state of the service to err, if err says that the effect has not come in time.
 func (s *Server) withState(ctx context.Context, name string, err error) error {
 	out := clientError(ctx, err)
 	v := s.core.Snapshot().Find(name)
@@ -102,7 +103,7 @@ func (s *Server) outcome(r *request, status int, v *supervisor.Service, words fu
 const bootTime = 5 * time.Second
 
 // lookup finds the service that a request names. For an unknown name it waits for the boot, and then looks on the disk for a new
-// profile, at most for the time patience in all. ctx must end then, too.
+// profile. The whole call takes at most patience, and ctx must end at the same time.
 func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration) (*supervisor.Service, error) {
 	name := r.PathValue("name")
 	v, unknown := findService(s.core.Snapshot(), name)

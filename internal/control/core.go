@@ -9,7 +9,7 @@ import (
 )
 
 // Backend is what the server needs of PID 1. All functions must be set (the linter checks it), and may be called from any
-// goroutine. Those without a context don't block; those with one return when it ends.
+// goroutine. Functions without a context don't block. Functions with a context return when the context ends.
 type Backend struct {
 	Loop
 
@@ -67,14 +67,15 @@ type Boot struct {
 	AwaitBoot func(ctx context.Context, pid int) error
 	// Booting reports whether the boot is going on, and which hook is running, or nil.
 	Booting func() (bool, *client.BootHook)
-	// Expected returns the services that the boot is going to register. With all, it first waits until all are known. After the
-	// boot it returns nil.
+	// Expected returns the services that the boot is going to register. If all is set, it first waits until all these services are
+	// known. After the boot it returns nil.
 	Expected func(ctx context.Context, all bool) []*supervisor.Service
 }
 
 // ServiceFacts is the part of a [Backend] about services that the supervisor knows nothing of.
 type ServiceFacts struct {
-	// Note says in a few words why a service is down, or what is wrong with one that is up. "" means nothing.
+	// Note says in a few words why a service is down, or what is wrong with a service that is up. "" means that there is nothing
+	// to say.
 	Note func(v *supervisor.Service) string
 	// Output returns the counters of a service's log, or nil without a log.
 	Output func(service string) *client.Output
@@ -86,7 +87,7 @@ type ServiceFacts struct {
 type Configured interface {
 	// Isolation returns how a gateway is isolated, and which parts are in force, or nil.
 	Isolation(v *supervisor.Service) *client.Isolation
-	// Limits returns the limits that need a control group, and what enforces each, or nil.
+	// Limits returns the limits of a service that need a control group, and what enforces each limit; nil without such limits.
 	Limits(v *supervisor.Service) []client.Limit
 	// Settings returns the settings that differ from the built-in defaults, or nil.
 	Settings(service string) []client.ConfigEntry
@@ -104,10 +105,10 @@ type Checks interface {
 type Gateways struct {
 	// ServedBy says which gateway serves the profile of gateway v, by a ServedBy value of package client.
 	ServedBy func(v *supervisor.Service) string
-	// AllowOwnGateway lets the gateway run although another one serves its profile.
+	// AllowOwnGateway lets the gateway run although another gateway serves its profile.
 	AllowOwnGateway func(service string)
-	// Topology changes how many gateways serve the profiles. With dry, it returns what would change. With mode "", it returns the
-	// present topology.
+	// Topology changes how many gateways serve the profiles. If dry is set, it changes nothing, and
+	// returns the changes that it would make. If mode is "", it returns the present topology.
 	Topology func(ctx context.Context, mode string, dry bool) (client.TopologyReply, error)
 }
 
@@ -117,7 +118,7 @@ type Options struct {
 	Others   string           // rights of other users: an Others constant of package config; anything else means OthersNone
 	Log      func(msg string) // gets messages about faults of the server; must not block
 	// Denies reports whether a process must be refused although its user has the right: it belongs to an isolated profile. gone
-	// reports whether the process has ended, so that its PID may be another's.
+	// reports whether the process has ended. Its PID may then belong to another process.
 	Denies func(pid int, uid uint32, gone func() bool) bool
 	Used   func() // called after each request; must not block
 

@@ -51,8 +51,8 @@ func (e *Endpoint) Open(path string) error {
 	return e.listen("cannot open the control socket, so hinit status and its sisters won't work", func() (net.Listener, error) { return Listen(path) })
 }
 
-// OpenAt opens the socket at configured, the path from the configuration, or at a place that it chooses, if that fails or is "". It
-// blocks on the disk.
+// OpenAt opens the socket at configured, the path from the configuration. If that fails, or configured is "", OpenAt chooses the
+// path, see [boot.PrepareRuntime]. It blocks on the disk.
 func (e *Endpoint) OpenAt(configured string) error {
 	var place boot.Runtime
 	blocking.Run(blocking.Runtime, func() { place = boot.PrepareRuntime(configured, os.LookupEnv, os.Geteuid()) })
@@ -91,8 +91,8 @@ func (e *Endpoint) serve(l net.Listener) {
 	})
 }
 
-// takeOrders creates the FIFO in dir, and starts to read orders until the Endpoint is closed. The server of the moment carries them
-// out.
+// takeOrders creates the FIFO in dir, and starts to read orders until the Endpoint is closed. The present server carries out the
+// orders.
 func (e *Endpoint) takeOrders(dir string) {
 	e.mu.Lock()
 	taken := e.orders != nil
@@ -159,7 +159,7 @@ func (e *Endpoint) Detach() *Socket {
 	return &socket
 }
 
-// Leave is Detach that also ends the requests in progress. [Endpoint.Rejoin] serves the socket again.
+// Leave ends the requests in progress, and detaches the socket like [Endpoint.Detach]. [Endpoint.Rejoin] serves the socket again.
 func (e *Endpoint) Leave() *Socket {
 	socket := e.Detach()
 	if server := e.serving(); socket != nil && server != nil {
@@ -220,8 +220,8 @@ func openOrders(dir string) (f *os.File, err error) {
 	return f, err
 }
 
-// serveOrders reads orders from f, a line each, until f is closed. carryOut carries one out, blocks, and returns what to say. say
-// writes that to the container log.
+// serveOrders reads orders from f, a line each, until f is closed. carryOut carries out one order, which may block, and returns a
+// text about the result. say writes this text to the container log.
 func serveOrders(f *os.File, carryOut func(order string) string, say func(format string, args ...any)) {
 	turns := make(chan struct{}, maxOrders)
 	lines := bufio.NewReaderSize(f, longestOrder)

@@ -21,8 +21,8 @@ import (
 const batch = 64
 
 // getEvents streams the history as JSON lines. since=N begins after event N, last=N sends at most N past events, and follow=1 goes
-// on with new ones. By default it sends all that is kept: the last few events of each service, and before those the newest of all
-// services. A client that reads too slowly gets a line with the number of events that it has lost.
+// on with new events. By default it sends the whole history. This is the newest events of all services, and for each service also
+// its last few events, even if they are older. A client that reads too slowly gets a line with the number of events that it has lost.
 func getEvents(s *Server, r *request) (out reply, err error) {
 	query := r.query
 	ring := s.core.History()
@@ -77,8 +77,8 @@ func parseNumber(text, name string) (uint64, error) {
 	return n, nil
 }
 
-// events writes the older events between kept and end, and then those after cursor. With follow it goes on with new events until
-// the client stops reading or the server ends; even then it writes what happened before.
+// events writes the older events between kept and end, and then the events after cursor. If follow is set, it goes on with new
+// events until the client stops reading or the server ends. When the server ends, it first writes the events that came before.
 func (s *Server) events(out *jsonLines, ctx context.Context, kept, end, cursor uint64, follow bool) {
 	ring := s.core.History()
 	for older := ring.KeptBetween(kept, end); len(older) > 0 && out.err == nil; older = ring.KeptBetween(kept, end) {
@@ -128,7 +128,7 @@ func (s *Server) stream(r *request, follow bool, write func(out *jsonLines)) (re
 	}}, nil
 }
 
-// jsonLines writes JSON lines to a client that may be slow. Each has a deadline of its own. The first failure ends the stream.
+// jsonLines writes JSON lines to a client that may be slow. Each line has its own deadline. The first failure ends the stream.
 type jsonLines struct {
 	server *Server
 	w      http.ResponseWriter
@@ -148,8 +148,8 @@ func (l *jsonLines) write(v any) {
 	l.err = encoder(l.w).Encode(v)
 }
 
-// writeUpdates calls look until look says that there is no more to write. With follow, it calls look again after each change, until
-// ctx ends. The function news returns a channel that is closed at the next change.
+// writeUpdates calls look, which writes lines, until look says that there is no more to write. If follow is set, it calls look again
+// after each change, until ctx ends. The function news returns a channel that is closed at the next change.
 func (l *jsonLines) writeUpdates(ctx context.Context, follow bool, news func() <-chan struct{}, look func() (more bool)) {
 	for {
 		ending := !follow || ctx.Err() != nil
@@ -200,7 +200,7 @@ const (
 // noticeLimit is the limit of notices for one class of clients.
 type noticeLimit struct {
 	mu    sync.Mutex
-	spent time.Time // each accepted notice moves it by 1/noticeRate s; if it would pass now, the notice is refused
+	spent time.Time // each accepted notice moves this time by 1/noticeRate s; a notice that would move it beyond now is refused
 }
 
 // allow counts a notice, or returns false if there were too many.

@@ -65,8 +65,8 @@ func refuseDescriptors(_, _ string, raw syscall.RawConn) error {
 	return raw.Control(blocking.RefuseDescriptors)
 }
 
-// listenUnix creates a socket that refuses file descriptors from the first connection on. name is where to create it, and path what
-// clients call it.
+// listenUnix creates a socket at name that refuses file descriptors from the first connection on. path is the name under which
+// clients know the socket.
 func listenUnix(name, path string) (*net.UnixListener, error) {
 	refusing := net.ListenConfig{Control: refuseDescriptors}
 	l, err := refusing.Listen(context.Background(), "unix", name)
@@ -77,7 +77,7 @@ func listenUnix(name, path string) (*net.UnixListener, error) {
 	return u, withoutAddress(err)
 }
 
-// listenIn creates the socket base in dir. path is what clients call it.
+// listenIn creates the socket base in dir. path is the path that clients use.
 func listenIn(dir *os.File, base, path string) (*listener, error) {
 	addr := "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + base
 	if err := clearStale(dir, base, path, addr); err != nil {
@@ -99,7 +99,8 @@ func listenIn(dir *os.File, base, path string) (*listener, error) {
 	return l, nil
 }
 
-// clearStale removes a dead socket at base in dir. It returns an error if a server listens on it, or if it is no socket.
+// clearStale removes a dead socket at base in dir. It returns an error if a server listens on the socket, or if base is another kind
+// of file.
 func clearStale(dir *os.File, base, path, addr string) error {
 	fd := int(dir.Fd())
 	var st unix.Stat_t
@@ -182,7 +183,7 @@ type listener struct {
 // Addr returns the address for clients.
 func (l *listener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
 
-// Close stops listening, and removes the socket file if it is still this socket's.
+// Close stops listening, and removes the socket file if the file still belongs to this socket.
 func (l *listener) Close() error {
 	l.once.Do(func() {
 		l.err = blocking.Do(blocking.Runtime, func() (err error) {
@@ -235,7 +236,7 @@ func Attach(s Socket) (net.Listener, error) {
 	}
 	u, ok := l.(*net.UnixListener)
 	if !ok {
-		_ = l.Close() // the descriptor is no Unix socket
+		_ = l.Close() // the descriptor is not a Unix socket
 		return nil, fmt.Errorf("cannot go on listening on %q: it is no Unix socket", s.Path)
 	}
 	if s.Ino == 0 {

@@ -49,8 +49,8 @@ const (
 	topologyLimit = 3 * time.Minute // more than all gateways need to stop
 )
 
-// routes returns the table of the API: pattern, required access, whether it waits for the boot, time limit, handler. Each answers
-// within its limit even if the disk doesn't, because the functions of [Backend] return when the context ends.
+// routes returns the table of the API: pattern, required access, whether the request waits for the boot, time limit, handler. Each
+// handler answers within its limit even if the disk doesn't, because the functions of [Backend] return when the context ends.
 func routes() []route {
 	return []route{
 		{"GET /v1/status", mayRead, neverWaits, readLimit, getStatus},
@@ -208,9 +208,10 @@ func getHealth(s *Server, r *request) (reply, error) {
 	return answer(h)
 }
 
-// countWanted counts the services that should be up, and names those in trouble. unserved is a sentence about a profile that no
-// gateway serves. idle says why the container isn't ready: none of the wanted services works, or one has not been started yet. For
-// idle only the gateways count; without gateways the services; without services the CMD.
+// countWanted counts the services that should be up, and names the services in trouble. unserved is a sentence about a profile that
+// no gateway serves. idle says why the container isn't ready: no wanted service works, or a wanted service has not been started yet.
+// For the first reason, only gateways count if the container wants any. Otherwise services count, and without wanted services the
+// CMD.
 func (s *Server) countWanted(snap *supervisor.Snapshot, h *client.Health) (unserved, idle string) {
 	rank := []supervisor.Kind{supervisor.KindCmd, supervisor.KindService, supervisor.KindGateway}
 	best, wanted, up, down, coming := 0, 0, 0, "", 0

@@ -48,7 +48,7 @@ type Server struct {
 	now           func() time.Time
 	bodyTime      time.Duration // from the end of the header to the end of the body
 	sendTime      time.Duration // for a client to read one piece of an answer
-	bootListTime  time.Duration // longest wait of a request that names a service for the boot to list the profiles
+	bootListTime  time.Duration // how long a request that names a service waits until the boot has listed the profiles
 	limit         func(route) time.Duration
 	http          *http.Server
 	mux           *http.ServeMux
@@ -106,8 +106,8 @@ func (s *Server) Close(ctx context.Context) error { return s.close(ctx, errClosi
 // Leave is Close before a re-execution: its answers tell the clients to ask again.
 func (s *Server) Leave(ctx context.Context) error { return s.close(ctx, errReplaced) }
 
-// close ends the server. New requests get the error why, and so do requests that wait. It gives the others a short time to end and
-// to send their answers, and then closes all connections. The error says that some handlers still run when ctx ends.
+// close ends the server. New requests and waiting requests get the error why. Other requests get a short time to end and to send
+// their answers. Then close closes all connections. The error says that some handlers still run when ctx ends.
 func (s *Server) close(ctx context.Context, why *client.Error) error {
 	s.mu.Lock()
 	s.closeError = why
@@ -252,7 +252,7 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *client.Error) {
 	return body, nil
 }
 
-// noRoute answers a request without a route, with the method that the path takes if there is one.
+// noRoute answers a request without a route. If the path exists with another method, the answer names that method.
 func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
 	out := failure(refuse(client.KindBadRequest, "no such endpoint %q", r.URL.Path))
 	out.status = http.StatusNotFound

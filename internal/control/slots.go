@@ -14,21 +14,21 @@ import (
 )
 
 // Slots are the service directories that an s6 would have (slots), for the programs of s6 that hinit replaces. dir is an absolute
-// path. If it is no slot, the error has the kind unknown.
+// path. If dir is not a slot, the error has the kind unknown.
 type Slots interface {
 	// Slots returns all slots, sorted by name.
 	Slots(ctx context.Context) []client.Slot
 	// Slot returns the slot with the service directory dir. It changes only when the snapshot of the supervisor does.
 	Slot(ctx context.Context, dir string) (client.Slot, error)
-	// SlotControl does what the option letters of s6-svc say, in their order. They must be valid.
+	// SlotControl carries out the option letters of s6-svc, in their order. All letters must be valid.
 	SlotControl(ctx context.Context, dir, letters string) error
-	// ControlScanner does what the option letters of s6-svscanctl say, in their order. They must be valid.
+	// ControlScanner carries out the option letters of s6-svscanctl, in their order. All letters must be valid.
 	ControlScanner(ctx context.Context, letters string) error
 }
 
 const (
 	scanLetters = "zabhitqnN"
-	endLetters  = "tqbi" // those that end the container
+	endLetters  = "tqbi" // letters that end the container
 )
 
 func (s *Server) slots() Slots {
@@ -200,7 +200,7 @@ func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGo
 	}
 }
 
-// slotRemoved is the result of a wait for a slot that was removed meanwhile: it counts as down.
+// slotRemoved is the result of a wait for a slot that was removed during the wait: the slot counts as down.
 func slotRemoved(slot client.Slot, u slotGoal) (client.Slot, error) {
 	if u.letter == 'd' || u.letter == 'D' {
 		slot.Up, slot.WantUp, slot.Ready, slot.Finishing, slot.PID, slot.PGID = false, false, false, false, 0, 0

@@ -78,7 +78,7 @@ const sweepTime = 100 * time.Millisecond
 func (s *Server) sweep(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, sweepTime)
 	defer cancel()
-	_ = s.core.ReapNow(ctx) // a busy supervisor does it later
+	_ = s.core.ReapNow(ctx) // a busy supervisor makes this search later
 }
 
 // snapshotWith returns a snapshot with the named services, or with all if names is empty. It contains services that the boot has

@@ -19,9 +19,9 @@ const tailTime = 2 * time.Second
 
 // goal is what a command waits for.
 //
-// A start waits until a run is ready, and a restart until a new run is. A run that can't say that it is ready must have been up for
-// the time settleTime; a task may have ended with success by then. A stop waits until the service is down. With once, the run of the
-// task must have ended, and no other run may follow at once.
+// A start waits until the service is ready, and a restart until the service is ready in a new run. A service that can't report that
+// it is ready must have been up for the time settleTime; a task may also have ended with success before. A stop waits until the
+// service is down. If once is set, the command waits until the task has ended and no other run of the task follows at once.
 type goal struct {
 	effect
 	once       bool
@@ -99,8 +99,7 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 // crashCauses are the causes of an exit after which a start has failed.
 var crashCauses = []supervisor.Cause{supervisor.CauseCrash, supervisor.CauseConfig, supervisor.CauseOOM, supervisor.CauseSignal, supervisor.CauseHealth}
 
-// crashed reports whether the start has failed because a run has ended since the command, not by hinit, and not to be replaced at
-// once.
+// crashed reports whether the start has failed: since the command, a run of the service has ended for one of crashCauses.
 func (g goal) crashed(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
 	return x != nil && x.Run > g.after && (old == nil || x.Run > old.Run) && slices.Contains(crashCauses, x.Cause)
@@ -115,7 +114,7 @@ func (g goal) endedByItself(v *supervisor.Service) bool {
 }
 
 // await blocks until the goal is reached or can't be reached any more, until timeout is over, or until ctx ends. It returns the
-// service as it is then.
+// service in its state at that time.
 func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*supervisor.Service, error) {
 	end := time.Now().Add(timeout)
 	for {

@@ -71,8 +71,8 @@ func Thousands(n int) string {
 	return text
 }
 
-// Timeline describes the boot in one line: "0.153s (home 0ms, ...; meanwhile control 1ms)". The first number is the sum of those
-// before "meanwhile", except those marked "beside it", which ran at the same time as the step before them.
+// Timeline describes the boot in one line: "0.153s (home 0ms, ...; meanwhile control 1ms)". The first number is the sum of the steps
+// before "meanwhile". Steps marked "beside it" are left out of the sum, because they ran at the same time as the step before them.
 func Timeline(steps []client.BootStep) string {
 	var parts, meanwhile []string
 	shown := 0 // milliseconds
@@ -118,7 +118,7 @@ func stepText(s client.BootStep, ms int) string {
 }
 
 // BootSeconds returns how long a boot took. Of steps that ran at the same time, the longest counts. Steps that began before the
-// first one ran beside the whole boot and don't count.
+// first step in the list ran beside the whole boot and don't count.
 func BootSeconds(steps []client.BootStep) (total float64) {
 	longest := math.Inf(1)
 	for _, s := range steps {
