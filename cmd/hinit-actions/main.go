@@ -28,7 +28,7 @@ until it is done, so it is done at least once.`,
 
 func main() {
 	ctx, stop := cmdline.Interruptible()
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	code := cmdline.WithOutput(func(out io.Writer) int { return run(ctx, os.Args[1:], out, os.Stderr) })
 	stop()
 	os.Exit(code)
 }

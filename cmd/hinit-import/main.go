@@ -16,7 +16,9 @@ import (
 	"hinit/internal/wholefile"
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	os.Exit(cmdline.WithOutput(func(out io.Writer) int { return run(os.Args[1:], out, os.Stderr) }))
+}
 
 var verb = cmdline.Verb{
 	Program: "hinit", Name: "import", Args: "FILE|DIR [--from FORMAT] [-o FILE]", Doing: "import a configuration",

@@ -6,6 +6,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -13,6 +14,7 @@ import (
 	"github.com/samber/lo"
 
 	"hinit/internal/account"
+	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/proc"
 	"hinit/internal/proc/limits"
@@ -32,7 +34,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "hinit-kanban:", err)
 		os.Exit(1)
 	}
-	os.Exit(cli.NewTerminal().Main(os.Args[1:]))
+	os.Exit(cmdline.WithOutput(func(out io.Writer) int { return cli.NewTerminal(out).Main(os.Args[1:]) }))
 }
 
 // becomeAgent changes from root to the agent's user, because the board and its directories belong to the agent. As root, this

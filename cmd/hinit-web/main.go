@@ -37,7 +37,7 @@ func verbs() []verb { return []verb{serveVerb, metricsVerb, forwardVerb} }
 
 func main() {
 	ctx, stop := cmdline.Interruptible()
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	code := cmdline.WithOutput(func(out io.Writer) int { return run(ctx, os.Args[1:], out, os.Stderr) })
 	stop()
 	os.Exit(code)
 }

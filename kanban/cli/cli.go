@@ -38,9 +38,9 @@ type Terminal struct {
 	Now      func() time.Time
 }
 
-// NewTerminal returns the terminal, the environment and the clock of this process.
-func NewTerminal() *Terminal {
-	return &Terminal{Out: os.Stdout, Err: os.Stderr, Env: os.Getenv, Environ: os.Environ(), Screen: proc.IsTerminal(os.Stdout), Now: time.Now}
+// NewTerminal returns the terminal, the environment and the clock of this process. out is its standard output.
+func NewTerminal(out io.Writer) *Terminal {
+	return &Terminal{Out: out, Err: os.Stderr, Env: os.Getenv, Environ: os.Environ(), Screen: proc.IsTerminal(os.Stdout), Now: time.Now}
 }
 
 // action is the function of a verb, called after its flags are parsed. s is the open board, or nil for a verb with noBoard. words
