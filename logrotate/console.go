@@ -47,8 +47,8 @@ type source struct {
 	mustNotWait bool  // the pump must not wait, because [Log.Tail] needs the last lines of the run now
 }
 
-// block is a buffer of complete lines, often of several services. The field shares says, in the order of the bytes, how many bytes
-// come from which source.
+// block is a buffer of complete lines, often of several services. The field shares says for each part of the buffer, in order, how
+// many bytes it has and from which source they come.
 type block struct {
 	data   []byte
 	shares []share
@@ -240,11 +240,11 @@ func (c *console) addBytes(b *block, src *source, size int) {
 	c.waiting += size
 }
 
-// setStamp stores the current time, as JSON lines show it. The caller holds mu.
+// setStamp stores the current time in the format of JSON lines. The caller holds mu.
 func (c *console) setStamp() { c.stamp = time.Now().AppendFormat(c.stamp[:0], time.RFC3339Nano) }
 
-// whenWritten returns a channel that is closed as soon as the queue is empty, or the stream has failed for good. Lines that are
-// queued after the call are waited for, too.
+// whenWritten returns a channel that is closed as soon as the queue is empty, or the stream has failed for good. The queue must also
+// have written the lines that are added after the call.
 func (c *console) whenWritten() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -392,7 +392,7 @@ func (c *console) addOrWait(src *source, rest []byte) {
 
 // wakePumps wakes the pumps that have room now, or that must not wait any longer. The caller holds mu.
 func (c *console) wakePumps() {
-	need := maxSourceQueue / 2 // waking a pump for each few bytes of room would cost more than it brings
+	need := maxSourceQueue / 2 // wake a pump only for this much room: waking it for every few bytes would cost much processor time
 	if c.waiting >= consoleLimit {
 		need = minSourceQueue
 	}
@@ -409,8 +409,8 @@ func (c *console) wakePumps() {
 	c.pumps = left
 }
 
-// setNoWaiting(true) wakes all pumps that wait for room in the queue. Until setNoWaiting(false), lines without room are dropped, and
-// no pump waits. Freeze and Close need that.
+// setNoWaiting(true) wakes all pumps that wait for room in the queue. Until setNoWaiting(false), no pump waits, and the console drops
+// lines for which it has no room. Freeze and Close need pumps that don't wait.
 func (c *console) setNoWaiting(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

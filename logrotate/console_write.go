@@ -162,7 +162,7 @@ func (s *Set) ConsoleFaults() (texts []string) {
 	return texts
 }
 
-// close lets the writing goroutine write what is queued, and waits until that goroutine has exited.
+// close lets the writing goroutine write the queued lines, and waits until that goroutine has exited.
 func (c *console) close() {
 	c.mu.Lock()
 	c.closing = true

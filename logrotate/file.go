@@ -51,7 +51,7 @@ type file struct {
 	onDisk
 	rotation
 
-	fault error // why the file can't be written; nil while it can
+	fault error // why the file can't be written; nil while writing works
 	// time of the last attempt to write during the fault
 	lastAttempt time.Time
 	keptLines   []byte // formatted lines that wait in memory for the end of the fault
@@ -216,7 +216,7 @@ func (f *file) removeTornWrite(p []byte, n int, err error) (int, error) {
 		err = errors.New("short write")
 	}
 	if named, ok := errors.AsType[*os.PathError](err); ok {
-		err = named.Err // named shows the path below /proc, which means nothing to a user
+		err = named.Err // leave out the path that named contains: it is a path below /proc, which means nothing to a user
 	}
 	err = fmt.Errorf("cannot write log file %q: %w", f.path, err)
 	whole := bytes.LastIndexByte(p[:n], '\n') + 1
@@ -318,7 +318,7 @@ func (f *file) retry(now time.Time) {
 		prefix := f.stamp.format(now)
 		_, err = f.writeFormatted(fmt.Appendf(nil, "%s[hinit] %d lines lost here: %s\n", prefix[:], f.lostLines, systemErrorText(f.fault)), now)
 	default:
-		err = f.prepare(now) // nothing to write, so only check that the file is writable
+		err = f.prepare(now) // no line to write, so only check that the file is writable
 	}
 	if err != nil {
 		f.recordError(err)

@@ -75,7 +75,7 @@ func (fr *freezeCall) closeIfParked(live int) {
 	}
 }
 
-// recordParked is the last call of a pump that stops for Freeze. If Thaw came first, it starts the pump again.
+// recordParked is the last call of a pump that stops for Freeze. If Thaw was called before it, recordParked starts the pump again.
 func (s *Set) recordParked(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,8 +176,8 @@ func (s *Set) Thaw() {
 	}
 }
 
-// HandOver returns what [Set.TakeOver] needs in the new program. Call it between Freeze and Thaw. A pump that did not stop because
-// a disk hangs may hold lines: they are lost, and a line in the log says so.
+// HandOver returns the state that [Set.TakeOver] needs in the new program. Call it between Freeze and Thaw. If a pump did not stop
+// because a disk hangs, the lines that it holds are lost, and a line in the log says so.
 func (s *Set) HandOver() (*Handover, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,7 +209,7 @@ func (s *Set) HandOver() (*Handover, error) {
 	return h, nil
 }
 
-// export returns what the next program needs of the log. The argument runs has its runs with their pipes.
+// export returns the state of the log for the next program. The argument runs has the runs of the log, with their pipes.
 func (l *Log) export(runs []handedRun) handedLog {
 	out := handedLog{
 		Name: l.name, Profile: l.profile, Path: l.path, Dropped: l.dropped, Rate: l.limiter.rate.Load(),
@@ -340,7 +340,7 @@ func (l *Log) resume(in handedLog) ([]*stream, error) {
 	return start, nil
 }
 
-// resumeStream makes a stream from the one that the earlier program has handed over, with its unfinished line.
+// resumeStream makes a stream from the state that the earlier program has handed over, with its unfinished line.
 func resumeStream(r *run, in handedStream) (*stream, error) {
 	if in.Index < 0 || in.Index > 1 || in.Pipe == nil {
 		return nil, fmt.Errorf("the pipe of stream %d is not there", in.Index)

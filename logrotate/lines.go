@@ -142,7 +142,7 @@ type lastLines struct {
 	next  int
 }
 
-// add stores the lines of chunk, which ends with a newline. If there are more than limit lines, it keeps the last ones.
+// add stores the lines of chunk, which ends with a newline. It keeps only the last limit lines.
 func (t *lastLines) add(chunk []byte, limit int) {
 	if limit <= 0 {
 		return

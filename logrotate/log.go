@@ -100,8 +100,8 @@ func (l *Log) Pipes() (stdout, stderr *os.File, err error) {
 // and each pipe takes a descriptor and a goroutine.
 const maxRuns = 8
 
-// beginRun makes r the current run of the service. If more than maxRuns runs now have pipes, it stops reading
-// the pipes of the oldest. It returns an error if the log is closed.
+// beginRun makes r the current run of the service. If more than maxRuns runs now have pipes, it stops reading the pipes of the
+// oldest run. It returns an error if the log is closed.
 func (l *Log) beginRun(r *run) error {
 	l.set.mu.Lock()
 	defer l.set.mu.Unlock()
@@ -124,7 +124,7 @@ func (l *Log) beginRun(r *run) error {
 var errClosed = errors.New("the log is closed")
 
 // Tail asks for the last lines of the current run, oldest first, each cut to 500 bytes. They include unfinished lines. done gets
-// them in another goroutine, after the package has read what is in the pipes now, or after about 100 ms. done must not block. If no
+// them in another goroutine, after the package has read the present content of the pipes, or after about 100 ms. done must not block. If no
 // run has begun, done gets nil.
 func (l *Log) Tail(done func(lines []string)) {
 	l.set.mu.Lock()
@@ -139,7 +139,7 @@ func (l *Log) Tail(done func(lines []string)) {
 
 func streamName(index int) string { return [2]string{"stdout", "stderr"}[index] }
 
-// newPipe creates the pipe for stdout or stderr of r. It returns the stream that reads it, and the write end.
+// newPipe creates the pipe for stdout or stderr of r. It returns the stream that reads the pipe, and the write end.
 func newPipe(r *run, index int) (*stream, *os.File, error) {
 	var p [2]int
 	// os.Pipe would make both ends non-blocking, and the service would inherit this mode.

@@ -15,8 +15,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// open opens the file. It creates the file and its directories if they are missing. If another process removes one of them
-// meanwhile, open tries again, up to ten times.
+// open opens the file. It creates the file and its directories if they are missing. If another process removes the file or a
+// directory during the call, open tries again, up to ten times.
 func (f *file) open() (err error) {
 	for range 10 {
 		if err = f.set.opts.Actor.Do(f.openOnce); !errors.Is(err, unix.ENOENT) {

@@ -41,7 +41,7 @@ type tailRequest struct {
 	timer  *time.Timer
 }
 
-// request registers a call of Log.Tail, and wakes the pumps so that they read what is in the pipes.
+// request registers a call of Log.Tail, and wakes the pumps so that they read the present content of the pipes.
 func (r *run) request(done func([]string)) {
 	r.mu.Lock()
 	q := &tailRequest{number: r.lastTailRequest.Add(1), done: done}
@@ -134,7 +134,7 @@ func (s *stream) wake() {
 	_ = s.file.SetReadDeadline(time.Unix(1, 0))
 }
 
-// stop tells the pump to exit when it has read what the pipe contains now. Processes may still have the pipe open.
+// stop tells the pump to exit when it has read the present content of the pipe. Processes may still have the pipe open.
 func (s *stream) stop() {
 	s.stopping.Store(true)
 	s.wake()

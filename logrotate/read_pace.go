@@ -18,7 +18,7 @@ const (
 	// ends with the wake-up of a thread, so pauses grow up to maxFloodPause while the pipe stays far from full.
 	floodPause    = time.Millisecond
 	maxFloodPause = 4 * time.Millisecond
-	// floodEnd is the number of bytes that a pause must bring. With fewer, the flood has ended.
+	// floodEnd is the least number of bytes that must arrive during a pause. If fewer bytes arrive, the flood has ended.
 	floodEnd = 1 << 10
 	// floodPipe is the size to which a pipe is enlarged during a flood, so that the writer need not wait during a pause.
 	// fs.pipe-max-size may allow less. Afterwards the pipe is made smaller again, because all pipes of a user together may have
@@ -38,8 +38,8 @@ type pace struct {
 	sincePause int           // bytes read since the last pause
 	pause      time.Duration // length of the next pause
 	pauses     int           // pauses of this flood that brought at least floodEnd bytes
-	// fruitlessFloods is the number of floods in a row that ended at their first pause. They are no real floods: the writer sends a
-	// line and waits for an answer. Each doubles the number of reads that starts the next flood.
+	// fruitlessFloods is the number of floods in a row that ended at their first pause. These are not real floods: the writer sends
+	// a line and waits for an answer. Each of them doubles the number of short reads after which the next flood begins.
 	fruitlessFloods uint
 }
 

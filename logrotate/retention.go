@@ -32,7 +32,7 @@ type Limits struct {
 	//
 	// If, after a rotation, another file of MaxSize bytes would leave less, the oldest archive is removed, so that the log grows no
 	// further. If less is free already, which is checked once a second when lines are written, the file isn't written, as on a full
-	// disk. No archives are removed for that: another process that fills the disk would take their space, too.
+	// disk. hinit then removes no archives, because another process that fills the disk would take their space, too.
 	MinFree int64
 	// Compress makes archives gzip files, a second or more after their rotation.
 	Compress bool
@@ -163,14 +163,14 @@ func (c *compressor) request(f *file) {
 	}
 }
 
-// end cancels the compression and drops the queue. It doesn't wait; work does.
+// end cancels the compression and drops the queue. It doesn't wait for the goroutine; the field work does that.
 func (c *compressor) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stop()
 }
 
-// takeQueue returns the queued files and empties the queue. If there are none, the goroutine that calls it must exit.
+// takeQueue returns the queued files and empties the queue. If it returns no file, the goroutine that has called it must exit.
 func (c *compressor) takeQueue() []*file {
 	c.mu.Lock()
 	defer c.mu.Unlock()

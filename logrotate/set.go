@@ -198,7 +198,8 @@ func (s *Set) Sync(ctx context.Context) error {
 	return nil
 }
 
-// closeReserve is the end of Close's time that it keeps for the last writes to files and console. Before, it waits for the pipes.
+// closeReserve is the part of Close's time limit that Close keeps for the last writes to files and console. Until this part begins,
+// Close waits for the pipes.
 const closeReserve = 200 * time.Millisecond
 
 // Close waits for the ends of all pipes, and then writes and closes files and console. If pipes are still open shortly before the
@@ -247,7 +248,8 @@ func (s *Set) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// stop makes every pump exit when it has read what its pipe contains now. The error names the services whose pipes were still open.
+// stop makes every pump exit when it has read the present content of its pipe. The error names the services whose pipes were still
+// open.
 func (s *Set) stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

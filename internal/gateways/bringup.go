@@ -49,7 +49,7 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 		if !m.Route().DashboardOnly {
 			m.Start(ctx, known)
 		}
-		guard.Go("waiting for the boot log", func() { // a re-execution must wait for that, because the next program would not write the boot log
+		guard.Go("waiting for the boot log", func() { // a re-execution must wait for the boot log, because the next program would not write it
 			<-m.boot.bootLogWritten
 			b.OnProfilesKnown()
 		})
@@ -278,7 +278,7 @@ type unreadProfiles struct {
 	names map[string]bool
 }
 
-// storeUnread remembers the profiles that the boot could not read, and so did not decide about.
+// storeUnread remembers the profiles that the boot could not read. The boot has not decided whether their gateways start.
 func (m *Manager) storeUnread(plan profiles.Plan) {
 	m.serving.Store(&servedProfiles{Topology: plan.Topology})
 	if plan.Topology.Multiplexed {
@@ -295,8 +295,8 @@ func (m *Manager) storeUnread(plan profiles.Plan) {
 }
 
 // shouldStart reports whether to start the gateway of a profile that has just appeared. The boot could not read this profile,
-// and its state file, older than this container, says that it ran. started is when this container was started. A profile in
-// l.names is started once. With l.all there is no such limit.
+// and its state file is older than this container and says that the gateway ran. started is when this container was started. The
+// gateway of a profile in l.names is started only once. If l.all is set, any profile counts, each time it appears.
 func (l *unreadProfiles) shouldStart(profile string, state profiles.State, started time.Time) bool {
 	if !l.names[profile] && !l.all {
 		return false

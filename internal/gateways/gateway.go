@@ -20,7 +20,7 @@ type gateway struct {
 	notStartedReason string          // why the boot did not start the gateway, for the status
 	wanted           bool            // the state file says that the gateway should run
 	exclusives       []profiles.Exclusive
-	unrecorded       bool // an intent could not be written; recordLater tries again
+	unrecorded       bool // the intent could not be written to the volume; recordLater tries again
 }
 
 // records is what the Manager knows about all profiles.
@@ -53,8 +53,8 @@ func (m *Manager) recordNotStarted(d profiles.Decision) {
 	m.updateRecord(d.Profile.Name, func(g *gateway) { g.notStartedReason = text })
 }
 
-// Warnings returns the warnings about profiles and their directories that hold now, sorted. No agent displaces a warning about the
-// profile of another.
+// Warnings returns the warnings about profiles and their directories that hold now, sorted. Warnings about one agent's profile never
+// displace warnings about another agent's.
 func (m *Manager) Warnings() (list []string) {
 	if w := m.watch(); w != nil {
 		for _, warning := range w.Warnings() {

@@ -218,7 +218,8 @@ func (m *Manager) applyTopology(ctx context.Context) {
 }
 
 // restartAfterServed is called when the default profile's gateway has restarted, for instance after a crash, and serves
-// profiles whose own gateways still run. It ends this gateway and then the others, and starts this one again.
+// profiles whose own gateways still run. It ends the default profile's gateway, then those other gateways, and starts the default
+// profile's gateway again.
 func (m *Manager) restartAfterServed(ctx context.Context, t profiles.Topology) error {
 	name := profiles.SlotName(profiles.Default)
 	m.say("%s: it waits until the gateways whose profiles it serves now have ended", name)
@@ -229,7 +230,7 @@ func (m *Manager) restartAfterServed(ctx context.Context, t profiles.Topology) e
 		return err
 	}
 	if want, asked := m.Intents.Want(profiles.Default); asked && want != profiles.Running {
-		return nil // an operator has stopped it meanwhile
+		return nil // an operator has stopped the default profile's gateway since then
 	}
 	return m.Registry.Do(ctx, supervisor.Start{Name: name})
 }
@@ -249,8 +250,9 @@ func (m *Manager) defaultRun() uint64 {
 	return 0
 }
 
-// storeServedProfiles stores which profiles the default profile's gateway serves, from its state file. If there are more than the
-// topology says, the topology has changed while the gateway was starting, so storeServedProfiles reads it again.
+// storeServedProfiles stores which profiles the default profile's gateway serves, from its state file. If the gateway serves more
+// profiles than the topology says, the topology has changed while the gateway was starting. Then storeServedProfiles reads the
+// topology again.
 func (m *Manager) storeServedProfiles(s *supervisor.Service, state profiles.State) {
 	said := state.HasServed && proc.InRun(state.PID, state.StartTime, s.PID)
 	was := m.serving.Load()
@@ -267,8 +269,8 @@ func (m *Manager) storeServedProfiles(s *supervisor.Service, state profiles.Stat
 	m.serving.Store(&now)
 }
 
-// ChangeTopology changes which gateways serve the profiles. With dry it only says what that would do. During the change no
-// profile is served twice. A change that has begun is completed even if the client stops waiting.
+// ChangeTopology changes which gateways serve the profiles. If dry is set, it changes nothing and says which gateways the
+// change would end or start. During the change no profile is served twice. A change that has begun is completed even if the client stops waiting.
 func (m *Manager) ChangeTopology(ctx context.Context, mode string, dry bool) (out client.TopologyReply, err error) {
 	if !m.Route().HasProfiles() {
 		return out, errors.New("this container has no gateways")

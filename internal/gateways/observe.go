@@ -56,7 +56,7 @@ func (m *Manager) Observe(r supervisor.Record) {
 	}
 }
 
-// CatchUp does what [Manager.Observe] would have done for records that it has missed: the history dropped them, or they came
+// CatchUp does the work of [Manager.Observe] for records that Observe has missed: the history dropped the records, or they came
 // before a re-execution.
 func (m *Manager) CatchUp() {
 	for _, s := range m.Registry.Snapshot().Services {
@@ -78,7 +78,7 @@ func (m *Manager) CatchUp() {
 }
 
 // handleUp handles a gateway that is up. It reads the state file, because the gateway may have written it before the
-// supervisor reported the start. With resumed, the gateway may have been up for long, and keeps the topology of its start.
+// supervisor reported the start. resumed means that the gateway may have been up for long, so it keeps the topology of its start.
 func (m *Manager) handleUp(profile string, resumed bool) {
 	if profile == profiles.Default && !(resumed && m.defaultRun() == m.serving.Load().topologyRun) {
 		m.applyTopology(context.Background()) // the call ends with the supervisor's loop, so it needs no deadline
@@ -96,8 +96,8 @@ func (m *Manager) handleUp(profile string, resumed bool) {
 	})
 }
 
-// watchParked waits for what ends the parking of a gateway: after a takeover the end of the other instance, otherwise a
-// change of the gateway's inputs.
+// watchParked watches for the event after which a parked gateway starts again. After a takeover, this is the end of the other
+// instance; otherwise, it is a change of the gateway's inputs.
 func (m *Manager) watchParked(service, profile, reason string) {
 	if reason == supervisor.ReasonReplaced {
 		m.watchReplacer(service, profile)
@@ -136,7 +136,7 @@ func (m *Manager) followState(profile string) {
 	case err != nil:
 		m.say("%s: cannot put desired_state back: %v", service, err)
 	case outcome == profiles.Missing:
-		// by then the file may have its content again
+		// call followState again: by then the file may have its content again
 		m.enqueueIn(profiles.RestoreDelay+100*time.Millisecond, service, func() { m.followState(profile) })
 	case outcome == profiles.Restored:
 		m.say("%s: desired_state was lost in a rewrite of gateway_state.json and is back", service)
@@ -194,8 +194,8 @@ func (m *Manager) describePlatformProblems(profile string, state profiles.State)
 }
 
 const (
-	// takeoverChecks is the minimum number of checks, after an exit with code 0 that no operator requested, whether another
-	// instance has taken over. The other instance writes its marker only after the old one has ended, so hinit checks several
+	// takeoverChecks is how many times hinit checks at least whether another instance has taken over, after an exit with code 0
+	// that no operator requested. The other instance writes its marker only after the old instance has ended, so hinit checks several
 	// times, with a pause that doubles. The checks continue during the whole restart delay, because a restart would end the
 	// other instance.
 	takeoverChecks = 5
@@ -204,7 +204,7 @@ const (
 )
 
 // checkTakeover finds out whether a gateway has ended because another instance has taken over, and then corrects the cause of
-// the exit. It queues itself again until that is known. looks is the number of earlier calls.
+// the exit. It queues itself again until the answer is known. looks is the number of earlier calls for this exit.
 func (m *Manager) checkTakeover(service, profile string, exit *supervisor.Exit, looks int) {
 	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.Run != exit.Run {

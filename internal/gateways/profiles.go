@@ -75,8 +75,8 @@ func (m *Manager) handleDisappeared(ctx context.Context, profile string, changed
 	}
 }
 
-// removedProfile remembers a profile that was removed. If a new profile has the same home directory, it is the old one under
-// a new name, because a copy has another directory. The gateway of the former name may then still run with the same
+// removedProfile remembers a profile that was removed. If a new profile has the same home directory, it is the removed profile
+// under a new name, because a copy has another directory. The gateway of the former name may then still run with the same
 // credentials.
 type removedProfile struct {
 	profile string
@@ -92,8 +92,8 @@ const (
 	removalTime = 3 * time.Second
 )
 
-// renamedTo remembers that a profile was removed, and whether the desired state of its gateway was up. It returns the new
-// name if the profile has already appeared under one, and otherwise "".
+// renamedTo remembers that a profile was removed, and whether the desired state of its gateway was up. If the profile has already
+// appeared under a new name, renamedTo returns this name, and otherwise "".
 func (m *Manager) renamedTo(profile string, up bool) string {
 	snap := m.Registry.Snapshot()
 	m.mu.Lock()

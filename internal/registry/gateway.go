@@ -70,7 +70,7 @@ func (r *Registry) registerGateway(ctx context.Context, p profiles.Profile, u su
 	registered := r.register(ctx, u, want)
 	return func() error {
 		err := registered()
-		// A client may have replaced the slot meanwhile. Then register the gateway again with the new variables.
+		// A client may have replaced the slot during the registration. Then register the gateway again with the new variables.
 		for now := r.Exports(u.Name); err == nil && !maps.Equal(now, exports); now = r.Exports(u.Name) {
 			exports = now
 			err = r.Register(ctx, r.o.Units.Gateway(r.o.Config(), p, exports), supervisor.WantDown)
@@ -203,7 +203,7 @@ func (r *Registry) Reset() {
 type Handover struct {
 	Present map[string]bool // profiles that exist
 	Marked  map[string]bool // whether the s6 service directory of a profile has a down file; no entry if unknown
-	Beside  map[string]bool // profiles whose own gateway may run although another one serves them
+	Beside  map[string]bool // profiles whose own gateway may run although another gateway serves them
 }
 
 // HandOver returns the state that TakeOver needs in the program after a re-execution.

@@ -32,8 +32,8 @@ func (r *Registry) Limits(v *supervisor.Service) (out []client.Limit) {
 	return out
 }
 
-// PrepareCgroups prepares the container's control group for child groups, if a service needs one. The caller holds
-// ChangeLock.
+// PrepareCgroups prepares the container's control group for child groups, if a service needs a child group. After an error, it
+// writes to the container log why services have no child groups. The caller holds ChangeLock.
 func (r *Registry) PrepareCgroups(cfg *config.Config) {
 	if why := r.o.Units.PrepareCgroup(cfg); why != nil {
 		r.o.Logger.Say("limits: services have no control groups of their own: %v; hinit measures memory itself, see: hinit doctor", why)
@@ -51,7 +51,7 @@ func confinementOf(pid int) (theirs, own proc.Confinement, err error) {
 	return theirs, own, err
 }
 
-// Isolation returns how a gateway is isolated, and what of that the kernel confirms; nil for a gateway without isolation. A
+// Isolation returns how a gateway is isolated, and which parts the kernel confirms; nil for a gateway without isolation. A
 // seccomp filter proves that Landlock is in force too, because the filter is set up last (internal/isolation/confine).
 func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 	cfg := r.o.Config()
@@ -93,5 +93,5 @@ func (r *Registry) DeniesSocket(pid int, uid uint32, gone func() bool) bool {
 	case filters == isolation.Filters:
 		return false
 	}
-	return cfg.UIDRange().Contains(uid) // without a seccomp filter of its own, the user of the client decides
+	return cfg.UIDRange().Contains(uid) // the client has no seccomp filter of its own, so its user decides
 }

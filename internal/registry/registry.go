@@ -47,7 +47,7 @@ type Options struct {
 	Logger           *initlog.Logger
 	AgentUID         uint32
 	Actor            *fsutil.Actor        // the agent's user, for opening the logs of runs
-	MayRun           func() error         // says why no run may be started now; nil if one may
+	MayRun           func() error         // says why clients may not start a run now; nil if they may
 	Plain            bool                 // hinit is a plain supervisor, whose configuration keeps its path
 	Serves           func() bool          // reports whether this init serves the volume's profiles and services
 	SetConfig        func(*config.Config) // makes another configuration the present one
@@ -96,7 +96,7 @@ func (r *Registry) Register(ctx context.Context, u supervisor.Unit, want supervi
 // register queues a registration and returns at once, see [supervisor.Loop.RegisterSoon]. The caller must call the result.
 // Every registration goes through this function.
 func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervisor.Want) (answer func() error) {
-	if u.Kind == supervisor.KindCmd || u.Kind == supervisor.KindRun { // these have no log here, and start only after the boot
+	if u.Kind == supervisor.KindCmd || u.Kind == supervisor.KindRun { // the CMD and commands of clients have no log here, and need no wait for the boot
 		return r.Loop.RegisterSoon(ctx, &u, want)
 	}
 	u.Needs = r.unmetNeeds(u)
@@ -177,7 +177,7 @@ func (r *Registry) MarkMet(ctx context.Context, need string) error {
 	return r.Do(ctx, supervisor.NeedMet{Need: need})
 }
 
-// SetOrderedStart says whether gateways wait until all profiles are known, so that recently used ones start first.
+// SetOrderedStart says whether gateways wait until all profiles are known, so that recently used gateways start first.
 func (r *Registry) SetOrderedStart(on bool) { r.orderedStart.Store(on) }
 
 // unmetNeeds returns what a new service must still wait for. A gateway waits until the boot has decided about its profile,

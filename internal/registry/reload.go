@@ -53,9 +53,11 @@ func (r *Registry) ReloadAndSay() {
 }
 
 // Reload reads the configuration again. It starts new services and stops removed ones. A changed definition counts from the
-// next start on. If the file is invalid, nothing changes; nor if it is missing, unless how.Force is set. The reply also lists
-// changed settings that need a new container. An agent may not reload a file that only root can change, if root has changed
-// it. Root may have written only half of the file, and the limits and the isolation in the other half would be missing.
+// next start on. If the file is invalid, nothing changes. The same holds if the file is missing, unless how.Force is set. The
+// reply also lists changed settings that need a new container.
+//
+// An agent may not reload a file that only root can change, if root has changed the file. Root may have written only half of the
+// file, and the limits and the isolation in the other half would be missing.
 func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.ReloadReply, err error) {
 	if err := lockForReload(ctx, &r.reloadLock); err != nil {
 		return out, err
@@ -82,7 +84,7 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.Re
 		return out, fmt.Errorf("%w (nothing was changed)", err)
 	}
 	out = client.ReloadReply{Changes: changed, Settings: changed, DryRun: how.DryRun}
-	if !r.o.Serves() { // another init serves the volume, so there are no services here
+	if !r.o.Serves() { // another init serves the volume, so this init has no services to change
 		if !how.DryRun {
 			r.o.SetConfig(cfg)
 		}
@@ -120,8 +122,8 @@ func lockForReload(ctx context.Context, lock *sync.Mutex) error {
 	return nil
 }
 
-// LockChanges locks ChangeLock, or returns an error if ctx ends first. It waits in Lock, which lets no later caller go first.
-// With TryLock in a loop, an agent that reloads all the time could always win.
+// LockChanges locks ChangeLock, or returns an error if ctx ends first. It waits in Lock, which serves callers in their order. With
+// TryLock in a loop, an agent that reloads all the time could get the lock each time.
 func (r *Registry) LockChanges(ctx context.Context) (unlock func(), err error) {
 	locked := make(chan struct{})
 	guard.Go("waiting for a reload", func() {
@@ -135,8 +137,8 @@ func (r *Registry) LockChanges(ctx context.Context) (unlock func(), err error) {
 	return r.ChangeLock.Unlock, nil
 }
 
-// readConfig reads the configuration file again. If the file is missing, it returns an error, or with force the configuration
-// without a file.
+// readConfig reads the configuration file again. If the file is missing, it returns an error; if force is set, it
+// returns the default configuration instead.
 func (r *Registry) readConfig(ctx context.Context, old *config.Config, force bool) (*config.Config, error) {
 	options := config.Options{}
 	if r.o.Plain {
@@ -279,7 +281,7 @@ func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what str
 	return "", ""
 }
 
-// describeTaskStart says when a task runs that a reload does not start.
+// describeTaskStart says when a task will run, for a task that a reload does not start.
 func describeTaskStart(s config.Service) string {
 	if s.Task.Schedule.Cron == "" {
 		return "it runs when it is asked for: hinit run-once " + s.Name

@@ -54,7 +54,7 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot b
 		return client.Run{}, err
 	}
 	caller, grace := "", cmp.Or(time.Duration(ask.GraceMS)*time.Millisecond, template.Grace)
-	if !byRoot { // the agent can make any number of services, so only services of hinit.yaml are counted apart
+	if !byRoot { // the agent can make any number of services, so only the runs of services of hinit.yaml have a limit of their own
 		caller, grace = cmp.Or(cfg.Services[service].Name, "other clients"), min(grace, template.Grace)
 	}
 	return r.o.Logs.Runs.Start(ctx, runs.StartRequest{

@@ -43,7 +43,7 @@ type Slot struct {
 // slot is what the Registry knows about the s6 service directory (slot) of a service.
 type slot struct {
 	made    bool              // the slot exists, or is about to be made
-	exports map[string]string // what its run script exports, if a client made the slot; never changed
+	exports map[string]string // variables that the run script of the slot exports, if a client made the slot; the map is never changed
 }
 
 // Follow sets the Follower that makes slots from now on. exports lists the existing slots, each with the variables that its
@@ -110,8 +110,8 @@ func (r *Registry) RemoveSlot(ctx context.Context, service string) error {
 }
 
 // SetDown makes or removes the down file of a gateway's slot, which keeps the gateway down at the start of the container. It
-// does nothing if the file is known to be right, except with always. Set always when a client may be removing the slot,
-// because it removes the down file first.
+// does nothing if the file is known to be right, unless always is set. Set always when a client may be removing the slot, because
+// the client removes the down file first.
 func (r *Registry) SetDown(profile string, down, always bool) {
 	r.mu.Lock()
 	was, known := r.down[profile]

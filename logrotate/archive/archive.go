@@ -77,9 +77,9 @@ func (l *List) Add(path string, now time.Time) error {
 	return nil
 }
 
-// Prune removes the oldest archives until at most keep archives are left, whose total size is at most room bytes, and none of which
-// is older than age. A negative room, and an age of 0, mean no limit. A call removes at most maxAtOnce archives, and the next call
-// removes more.
+// Prune removes the oldest archives until the log is within three limits: the number keep, the total size room in bytes, and the
+// maximum age of an archive. A negative room, and an age of 0, mean no limit. A call removes at most maxAtOnce archives, and the
+// next call removes more.
 func (l *List) Prune(keep int, room int64, age time.Duration, now time.Time) error {
 	if room >= 0 {
 		keep = min(keep, l.countThatFit(room))
@@ -150,7 +150,7 @@ func (d Dir) Do(fn func(parent *fsutil.Dir, name string) error) error {
 	if d.Actor == nil {
 		return fmt.Errorf("cannot open the log directory %q: no identity was given", d.Path)
 	}
-	// The path has no last element to open below a parent, so pass the directory itself.
+	// The path has no last element, as in "/", so pass the directory itself.
 	dir, name := filepath.Split(filepath.Clean(d.Path))
 	dir = cmp.Or(dir, ".")
 	if name == ".." || name == "." || name == "" {

@@ -12,7 +12,7 @@ import (
 // limit.
 const DefaultMaxSize = 256 << 20
 
-// Archives names one log whose archives a [Packer] must compress.
+// Archives describes one log whose archives a [Packer] must compress.
 type Archives struct {
 	// log directory
 	Dir  string

@@ -37,7 +37,7 @@ const (
 )
 
 // errAbandoned means that an archive stays uncompressed, because it was removed, is too large, or the context has ended. The caller
-// treats it as no error.
+// does not report it.
 var errAbandoned = errors.New("abandoned")
 
 // Pack compresses the archives of logs, and opens files with the identity of actor. It skips archives that were rotated less than

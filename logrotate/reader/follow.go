@@ -31,8 +31,8 @@ type Options struct {
 	N int
 	// Since, if not zero, leaves out lines with an earlier timestamp. Read then starts in the archive that holds this time.
 	Since time.Time
-	// Previous matters when N is -1. Read then begins with the oldest archive; otherwise it begins with the current file, or at
-	// Since. With both, Read also finds lines that were written after the clock was set back.
+	// Previous matters when N is -1. If it is set, Read begins with the oldest archive. If not, Read begins with the current file, or at
+	// Since. With both Previous and Since, Read also finds lines that were written after the clock was set back.
 	Previous bool
 	// Follow makes Read wait for new lines and emit them until ctx ends.
 	Follow bool
@@ -208,7 +208,7 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 	// Two things are already emitted: the archives up to r.newestEmitted, and the old file, which may be an archive by now. If the old file
 	// is not among the archives, it was removed or pruned, and lines may be missing.
 	var next []string
-	// pruning begins with the oldest archive: if r.newestEmitted exists, so do all later ones
+	// pruning begins with the oldest archive: if r.newestEmitted exists, all later archives exist too
 	found := old == nil || slices.Contains(archives, r.newestEmitted)
 	for _, name := range archives {
 		if name <= r.newestEmitted {

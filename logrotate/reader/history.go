@@ -84,7 +84,8 @@ func (r *reader) emitBroken(name string) error {
 }
 
 // findStart finds where the requested lines begin: in the archive with the index first, or in the current file if first is
-// len(archives). They begin at the offset skip; in a compressed archive after r.skipLines lines, which findStart sets.
+// len(archives). The lines begin at the offset skip. In a compressed archive they begin after r.skipLines lines, which findStart
+// sets.
 func (r *reader) findStart(ctx context.Context, archives []string) (first int, skip int64, err error) {
 	all := r.options.N < 0
 	if all {
