@@ -19,7 +19,7 @@ import (
 	"hinit/internal/varfiles"
 )
 
-// LifecycleVerb returns the verb start, stop or restart. args are the arguments that the others don't have.
+// LifecycleVerb returns the verb start, stop or restart. args describes the arguments that the other two verbs don't have.
 func LifecycleVerb(name, args, summary string) Verb {
 	return Verb{
 		Name: name, Doing: name + " a service", Args: "NAME... | --all | --state STATE" + args + " [--no-wait] [--timeout 30s] [--json]",
@@ -86,7 +86,7 @@ func lifecycle(t *Terminal, c *Call) int {
 }
 
 // Order gives the order of the call c to hinit for all named services at once, prints the results, and returns the exit code.
-// action says what fails if it fails, with %q for the name of the service. begin is when the command began, for the progress line.
+// action is the text after "cannot" in an error message, with %q for the name of the service. begin is when the command began.
 // With wait.Wait, Order calls outcome for each service that has carried out the order. outcome gets the state and the action,
 // prints a message for people, and returns an exit code.
 func (t *Terminal) Order(ctx context.Context, cl *dial.Client, c *Call, action string, names []string, wait client.Wait, begin time.Time,

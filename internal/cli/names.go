@@ -52,7 +52,8 @@ func (c *Call) isSet(name string) bool {
 	return f != nil && f.Value.String() == "true"
 }
 
-// printNone prints that no service has the state, or with named that none of the named ones has. It returns the exit code.
+// printNone prints that no service has the state. If named is set, it prints that none of the named services has the state. It
+// returns the exit code.
 func (t *Terminal) printNone(c *Call, named bool, state string) int {
 	if c.Verb.EmptyResult != nil && c.JSON {
 		empty, err := c.Verb.EmptyResult(t)

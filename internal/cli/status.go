@@ -53,7 +53,7 @@ func status(t *Terminal, c *Call) int {
 	case err != nil:
 		return t.Failed("show the status", err)
 	case down > 0 && len(c.Named) > 0:
-		st, err := cl.Status(ctx, c.Named...) // services that only a pattern has selected don't count
+		st, err := cl.Status(ctx, c.Named...) // the exit code does not depend on services that only a pattern has selected
 		if slices.ContainsFunc(st.Services, func(s client.Service) bool { return s.State != client.StateUp }) {
 			return cmdline.NotUp
 		}
@@ -112,7 +112,7 @@ func (t *Terminal) Look(verbose bool) client.TableFormat {
 	return look
 }
 
-// ShortWait is how long an answer may take that hinit gives at once.
+// ShortWait is the time limit for requests that hinit answers immediately.
 const ShortWait = 5 * time.Second
 
 // HealthcheckVerb is the command hinit healthcheck.

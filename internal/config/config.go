@@ -57,7 +57,7 @@ type Agent struct {
 	Checks []Check       `key:"checks"`                         // health checks of all gateways
 	Deaf   Deaf          `key:"deaf."`
 
-	// Commands to create, delete and rename a profile. If one is empty, hinit does it itself.
+	// Commands to create, delete and rename a profile. If a command is empty, hinit does the work itself.
 	ProfileCreate []string `key:"profile_create" is:"command?" fill:"."`
 	ProfileDelete []string `key:"profile_delete" is:"command?" fill:"."`
 	ProfileRename []string `key:"profile_rename" is:"command?" fill:"rename"`
@@ -76,7 +76,7 @@ type Deaf struct {
 // More values of [Deaf].Action besides [OnReport] and [OnRestart].
 const (
 	DeafOff     = "off"   // hinit doesn't look for deafness
-	DeafByCheck = "check" // a check of the type "deaf" does it instead; not valid in hinit.yaml
+	DeafByCheck = "check" // a check of the type "deaf" looks for deafness instead; not valid in hinit.yaml
 )
 
 // The values of [Agent].Ready.
@@ -105,7 +105,7 @@ type Restart struct {
 	MaxRestartsWindow time.Duration `key:"max_restarts_window" is:"positive"`
 
 	Initial time.Duration `key:"initial" is:"positive"`      // delay before the first restart
-	Factor  float64       `key:"factor" is:"between 1 1000"` // each delay is Factor times the one before
+	Factor  float64       `key:"factor" is:"between 1 1000"` // each delay is Factor times the delay before
 	Max     time.Duration `key:"max" is:"positive"`          // longest delay; not less than Initial
 	Jitter  float64       `key:"jitter" is:"between 0 0.5"`  // random change of a delay, up to this fraction of it
 	// A run of this length counts as healthy: the next restart is immediate, and the delays begin at Initial again.
@@ -145,7 +145,7 @@ type Logs struct {
 	// With 0, services never wait.
 	ConsoleStall time.Duration `key:"console_stall,root" is:"notnegative"`
 
-	MaxLineKB int      `key:"max_line_kb,root" is:"between 1 65536"` // longest line, in kB; a longer one is split
+	MaxLineKB int      `key:"max_line_kb,root" is:"between 1 65536"` // longest line, in kB; a longer line is split
 	Mask      bool     `key:"mask"`                                  // hide secrets on the console
 	LogLimits `key:""` // default limits of each log
 
@@ -235,7 +235,7 @@ type Hook struct {
 	IfExists string        `key:"if_exists" is:"dir?" fill:"service"`   // run the hook only if this file exists; "": always
 
 	// Inputs are absolute paths and globs of the files that the hook reads and writes. The hook is skipped if none of them has
-	// changed since its last success. If Inputs is empty, it runs at every boot.
+	// changed since the hook's last success. If Inputs is empty, the hook runs at every boot.
 	Inputs []string `key:"inputs" is:"inputs" fill:"service"`
 }
 

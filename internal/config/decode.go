@@ -41,16 +41,16 @@ func (o origin) String() string {
 	}
 }
 
-// entry is a key of a mapping with its value. An alias is replaced by what it stands for.
+// entry is a key of a mapping with its value. If the value is an alias, entry has the node that the alias stands for.
 type entry struct {
 	key   string
 	line  int
 	value *yaml.Node
 }
 
-// entries returns the keys and values of the mapping n. It reports a mistake if n is no mapping, or if a key is no text or occurs
-// twice. An empty n has no keys. prefix is the path of the mapping with a dot at the end, or "" for the document; keys are the
-// valid keys; both are for messages.
+// entries returns the keys and values of the mapping n. It reports a mistake if n is not a mapping, or if a key is not a text or
+// occurs twice. An empty n has no keys. Two parameters are for messages: prefix is the path of the mapping with a dot at the end, or
+// "" for the document, and keys are the valid keys.
 func (d *decoder) entries(n *yaml.Node, prefix string, keys []string) []entry {
 	n = resolveAlias(n)
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
@@ -238,8 +238,8 @@ func (d *decoder) reportDoubt(line int, key string) {
 	d.problems.reportAtLine(line, "cannot set %s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only", key, d.doubt)
 }
 
-// checkPlaceholders checks the placeholders of all templates in the variable at. It returns why one is invalid, or "". valid lists
-// those that are allowed; nil means that the texts are no templates.
+// checkPlaceholders checks the placeholders of all templates in the variable at. It returns why a placeholder is invalid, or "".
+// valid lists the allowed placeholders; nil means that the texts are not templates.
 func checkPlaceholders(at any, valid []string) string {
 	if valid == nil {
 		return ""

@@ -107,8 +107,8 @@ func (d *decoder) decodeText(n *yaml.Node, key, expected string) (string, bool) 
 	return "", false
 }
 
-// decodeList decodes a list, which replaces the default. It calls one for each item. The key of an item consists of the key of the
-// list, a dot and the index. example describes a valid list, for messages.
+// decodeList decodes a list, which replaces the default. It calls the function one for each item. The key of an item consists of the
+// key of the list, a dot and the index. example describes a valid list, for messages.
 func decodeList[T any](d *decoder, n *yaml.Node, key, example string, one func(item *yaml.Node, key string) (T, bool)) []T {
 	if n.Kind != yaml.SequenceNode {
 		d.problems.reportAtLine(n.Line, "cannot set %s: expected a list of %s, got %s", key, example, describeNode(n))

@@ -59,8 +59,8 @@ const hookTimeout = time.Minute
 func NewHook() Hook { return Hook{Timeout: hookTimeout} }
 
 // imageHooks are the agent's boot steps in the Hermes image (contract, section 2.1, steps 15 and 18). Inputs of each are the files
-// with the agent's version, and the code, variables and data files that it uses. Other dot files among the skills are no inputs,
-// because the agent changes them whenever it uses a skill.
+// with the agent's version, and the code, variables and data files that the step uses. Other dot files among the skills are not
+// inputs, because the agent changes these files whenever it uses a skill.
 func imageHooks() []Hook {
 	hook := func(script string, inputs ...string) Hook {
 		h := NewHook()

@@ -24,8 +24,8 @@ type Check struct {
 	Period    time.Duration `key:"period" is:"atleast 100ms"`
 	Timeout   time.Duration `key:"timeout" is:"atleast 10ms"`
 	Delay     time.Duration `key:"initial_delay" is:"notnegative"`                     // time from the start of the process to the first test
-	Success   int           `key:"success_threshold" is:"between 1 1000"`              // number of successes in a row that make it pass
-	Failure   int           `key:"failure_threshold" is:"between 1 100000"`            // number of failures in a row that make it fail
+	Success   int           `key:"success_threshold" is:"between 1 1000"`              // number of successes in a row after which the check passes
+	Failure   int           `key:"failure_threshold" is:"between 1 100000"`            // number of failures in a row after which the check fails
 	Jitter    float64       `key:"jitter" is:"between 0 0.5"`                          // random change of the period, up to this fraction of it
 	OnFailure string        `key:"on_failure" is:"oneof restart report park shutdown"` // one of the On constants; "" for a ready check
 

@@ -330,7 +330,7 @@ func (a *archiver) importArchive(name, from string) (code int) {
 	return a.reportResult("imported profile "+name, a.readArchive(in))
 }
 
-// clone copies a profile: the export of one is piped into the import of another.
+// clone copies a profile: it pipes the export of the profile from into the import of the profile to.
 func (a *archiver) clone(from, to string) int {
 	if _, there, err := a.exists(from); !there {
 		return a.printMissing(from, err)

@@ -220,7 +220,7 @@ func (c *partText) finish(late string) []byte {
 	return c.text.Bytes()
 }
 
-// secrets are the values that no file of a bundle may contain. unknown says which are missing and why.
+// secrets are the values that no file of a bundle may contain. unknown says which secrets could not be read, and why.
 type secrets struct{ values, unknown []string }
 
 // add adds each line of a value, in the forms that it can have in a file: as it is, escaped for people, and in JSON.
@@ -294,7 +294,7 @@ func (b *bundle) eachProfile(fn func(store *profiles.Store, p profiles.Profile))
 	return err
 }
 
-// writeStates writes what each gateway's state file says.
+// writeStates writes the values in each gateway's state file, one line a profile.
 func (b *bundle) writeStates(w io.Writer) error {
 	return b.eachProfile(func(store *profiles.Store, p profiles.Profile) {
 		st, err := store.ReadState(p.Name)
@@ -361,7 +361,7 @@ func cgroupOf(pid string) string {
 	return string(text)
 }
 
-// environmentFacts writes the environments of this process and of process 1. It hides the values of secret variables and of those
+// environmentFacts writes the environments of this process and of process 1. It hides the values of secret variables, and the values
 // in hide.
 func environmentFacts(w io.Writer, hide []string) error {
 	one, err := readProcOne("environ")

@@ -78,8 +78,8 @@ func strerror(err error) string {
 const defaultPath = "/usr/bin:/bin"
 
 // exec replaces this process by a program from PATH, as execvp(3) does, but without a shell for files without a magic number.
-// After a failure it returns the exit code. The argument who names a tool in the error message. Where s6 executes a chain of tools,
-// it is the last tool of the chain.
+// After a failure it returns the exit code. The argument who is the name of the tool in the error message. Where s6 executes a chain
+// of tools, who is the last tool of the chain.
 func (c *Call) exec(who string, argv, env []string) int {
 	path, err := proc.LookPath(argv[0], []string{"PATH=" + cmp.Or(proc.Getenv(env, "PATH"), defaultPath)})
 	if err == nil {
@@ -123,7 +123,7 @@ func Find(argv0 string) (name string, run func(*Call) int, ok bool) {
 	return name, t.main, ok
 }
 
-// Names returns the names of all tools. The program must be installed under each.
+// Names returns the names of all tools. The program must be installed under each name.
 func Names() []string { return slices.Sorted(maps.Keys(tools)) }
 
 // wrongUsage is the result of a tool for an invalid value of an option.
@@ -149,8 +149,8 @@ type option struct {
 }
 
 // split parses options as the programs of s6 do. Several letters may follow one "-". A value may follow its letter directly, or be
-// the next word. The options end at "--", or at the first word that is no option. If a letter is unknown or a value is missing, the
-// result is false.
+// the next word. The options end at "--", or at the first word that is not an option. If a letter is unknown or a value is missing,
+// ok is false.
 func (t tool) split(args []string) (options []option, words []string, ok bool) {
 	for words = args; len(words) > 0 && len(words[0]) > 1 && words[0][0] == '-'; {
 		word := words[0][1:]

@@ -18,7 +18,7 @@ type Supervisor interface {
 	ControlScanner(ctx context.Context, flags string) error
 }
 
-// errNotListening means that a directory is not supervised. Without an init, none is.
+// errNotListening means that a directory is not supervised. Without an init, no directory is supervised.
 var errNotListening = errors.New("supervisor not listening")
 
 // connect connects to PID 1. It also returns the path for requests: absolute and clean, but with its links.

@@ -6,5 +6,5 @@
 // Texts and exit codes are the same as in s6. docs/reference/s6-tools.md lists the differences with their reasons.
 //
 // No tool starts a process or waits for one. s6-log has one goroutine that writes signals as bytes to a pipe, until the process
-// ends. A wait for several services has a goroutine for each, which ends with the wait or with the process.
+// ends. A wait for several services has a goroutine for each service, which ends with the wait or with the process.
 package applet

@@ -24,8 +24,9 @@ import (
 
 const containerEnvironment = "/run/s6/container_environment"
 
-// withContenv runs a program in the container's environment. If that has no PATH, the program gets the caller's. With S6_KEEP_ENV
-// set to a number other than 0, it gets the whole environment of the caller instead. For root, rootEnv removes unsafe variables.
+// withContenv runs a program in the container's environment. If this environment has no PATH, the program gets the caller's PATH. If
+// S6_KEEP_ENV is a number other than 0, the program gets the whole environment of the caller instead. For root, rootEnv removes
+// unsafe variables.
 func withContenv(c *Call, _ []option) int {
 	if strings.Trim(proc.Getenv(c.Env, "S6_KEEP_ENV"), "0") != "" {
 		return c.exec(c.Name, c.Args, c.Env)
@@ -165,8 +166,8 @@ func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 	return proc.SetEnv(rest, set), nil
 }
 
-// readEnvFile reads one file of an environment directory. With whole, the file must fit into a variable; otherwise only its first
-// line must.
+// readEnvFile reads one file of an environment directory. If whole is set, the file must fit into a variable; otherwise only its
+// first line must fit.
 func readEnvFile(d *os.File, name string, flags int, whole bool) ([]byte, error) {
 	fd, err := unix.Openat(int(d.Fd()), name, flags, 0)
 	if err != nil {

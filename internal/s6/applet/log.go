@@ -17,12 +17,12 @@ import (
 const (
 	// partialTime is how long s6-log waits, after a signal to end, for the rest of an incomplete line.
 	partialTime = 2 * time.Second
-	// maxPending is the maximum number of bytes that wait in memory for a directory that can't be written. From then on s6-log
-	// reads no input, so the program that writes it blocks.
+	// maxPending is the maximum number of bytes that wait in memory for a directory that can't be written. With this many, s6-log
+	// reads no input, so the program that writes the input blocks.
 	maxPending = 4 << 20
 )
 
-// logger is one run of s6-log: it reads lines and carries out its script for each.
+// logger is one run of s6-log: it reads lines and carries out its script for each line.
 type logger struct {
 	call       *Call
 	steps      []scriptStep
@@ -76,12 +76,12 @@ func logMain(c *Call, options []option) int {
 		if _, err := unix.Write(notify, []byte("\n")); err != nil {
 			l.warn("unable to notify readiness: " + strerror(err))
 		}
-		_ = unix.Close(notify) // one newline reports that it is ready
+		_ = unix.Close(notify) // one newline reports that s6-log is ready
 	}
 	return l.run(wake)
 }
 
-// applyOptions applies the options. notify is the descriptor on which to report that it is ready, or -1.
+// applyOptions applies the options. notify is the descriptor on which s6-log must report that it is ready, or -1.
 func (l *logger) applyOptions(options []option) (notify int, ok bool) {
 	notify = -1
 	for _, o := range options {
@@ -176,7 +176,7 @@ func (l *logger) run(wake int) int {
 		}
 		l.flush(now)
 		if !ending.IsZero() && !readable && len(l.partial) == 0 {
-			break // all that was written before the signal has been read
+			break // all input from before the signal has been read
 		}
 	}
 	return l.finishAll()
@@ -305,7 +305,7 @@ func (l *logger) stamp(kind stampKind, now time.Time) []byte {
 	return append(append([]byte(nil), l.label...), l.local...)
 }
 
-// flush writes what is pending: first to the files, because the reader of stdout may be slow.
+// flush writes the pending output: first to the files, because the reader of stdout may be slow.
 func (l *logger) flush(now time.Time) {
 	for _, d := range l.dirs {
 		d.flush(now)
@@ -319,7 +319,7 @@ func (l *logger) flush(now time.Time) {
 	l.out = l.out[:0]
 }
 
-// finishAll writes all that is pending, with the incomplete line, and marks the log files as complete.
+// finishAll writes all pending output, with the incomplete line, and marks the log files as complete.
 func (l *logger) finishAll() int {
 	now := time.Now()
 	if len(l.partial) > 0 {

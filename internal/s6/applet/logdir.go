@@ -129,8 +129,8 @@ func (l *logDir) open(name string, flags int) (int, error) {
 	return unix.Openat(l.dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, liveMode)
 }
 
-// begin opens the file current. If the last s6-log has completed it, new lines are appended. If the last s6-log was killed, the
-// file is archived with the suffix ".u", and a new one begins.
+// begin opens the file current. If the last s6-log has completed the file, new lines are appended. If the last s6-log was killed,
+// begin archives the file with the suffix ".u", and begins a new file.
 func (l *logDir) begin(now time.Time) error {
 	if !l.finished() {
 		if err := l.archive(now, ".u"); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -152,8 +152,8 @@ func (l *logDir) begin(now time.Time) error {
 	return nil
 }
 
-// refuseLinks refuses a file with several hard links, if this process is root and others can create files in the directory. It
-// could be another user's link to a file elsewhere.
+// refuseLinks refuses a file with several hard links, if this process is root and others can create files in the directory. The
+// file could be another user's link to a file elsewhere.
 func (l *logDir) refuseLinks(fd int) error {
 	strange, err := othersCanCreate(l.dir)
 	if err != nil || !strange {
@@ -227,7 +227,7 @@ func isArchive(name string) bool {
 	return ok && (suffix == ".s" || suffix == ".u")
 }
 
-// add adds a line to the pending output. If the file is full, the line begins a new one.
+// add adds a line to the pending output. If the file is full, the line begins a new file.
 func (l *logDir) add(stamp, line []byte) {
 	if l.size >= l.rules.size-l.rules.tolerance {
 		l.startNewFile()
@@ -236,7 +236,8 @@ func (l *logDir) add(stamp, line []byte) {
 	l.size += uint64(len(stamp) + len(line) + 1)
 }
 
-// startNewFile makes a new file begin at the end of the pending output, unless the last one would be empty. The next flush rotates.
+// startNewFile makes a new file begin at the end of the pending output, unless the file before would be empty. The next flush
+// rotates the files.
 func (l *logDir) startNewFile() {
 	if l.size > 0 {
 		l.fileStarts, l.size = append(l.fileStarts, len(l.pending)), 0

@@ -100,7 +100,7 @@ func stepsWithoutAction(steps []scriptStep) int {
 	return len(steps) - n
 }
 
-// parseDirective parses a directive with a number, which is for all directories that follow in the script.
+// parseDirective parses a directive with a number. The directive applies to all directories that follow in the script.
 func (r *dirRules) parseDirective(kind byte, value, word string) (wrong string) {
 	n, err := strconv.ParseUint(value, 10, 32)
 	if err != nil || strings.HasPrefix(value, "+") {

@@ -13,7 +13,7 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// svc sends commands to services. It returns when PID 1 has them, or with -w when they have taken effect.
+// svc sends commands to services. It returns when PID 1 has accepted the commands, or with -w when they have taken effect.
 func svc(c *Call, options []option) int {
 	var letters []byte
 	var until byte
@@ -92,7 +92,7 @@ func (c *Call) send(ctx context.Context, dir, letters string) error {
 	if err != nil {
 		return err
 	}
-	if letters == "" { // only check that it is supervised
+	if letters == "" { // no command: only check that the service is supervised
 		_, err := init.Slot(ctx, path)
 		return s6Error(dir, err)
 	}
@@ -161,9 +161,9 @@ func svwait(c *Call, options []option) int {
 	return c.waitFor(c.Args, until, limit, all, nil)
 }
 
-// waitFor waits until all services are in the state until, or with all false, any of them. It returns the exit code. before has the
-// numbers of the services' runs before the command was sent. With before, the end of such a run counts even if it came before the
-// wait; without before, only changes during the wait count.
+// waitFor waits until all services are in the state until. If all is false, it waits until any service is in this state. It returns
+// the exit code. before has the numbers of the services' runs before the command was sent. The end of such a run counts even if it
+// came before the wait. If before is nil, only changes during the wait count.
 func (c *Call) waitFor(dirs []string, until byte, limit time.Duration, all bool, before map[string]uint64) int {
 	ctx, cancel := context.WithCancel(context.Background()) // no signal handler: a signal ends this tool like any other program
 	defer cancel()

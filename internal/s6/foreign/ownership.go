@@ -17,9 +17,9 @@ const (
 	deepest  = 16
 )
 
-// writtenByOthers looks for something in a service directory that users other than root may have written. The result what describes
-// the first such file, or is "". All files are checked, because programs also read files in env and data. owned reports whether the
-// directory itself belongs to root.
+// writtenByOthers searches a service directory for files that users other than root may have written. The result what describes the
+// first such file; "" if there is none. All files are checked, because programs also read files in env and data. owned reports
+// whether the directory itself belongs to root.
 func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 	info, err := d.Lstat("")
 	if err != nil {
@@ -61,7 +61,7 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 		return fmt.Sprintf("it holds more than %d files", maxFiles)
 	}
 	for _, e := range entries {
-		if rel == "" && slices.Contains([]string{"supervise", "event", formats.LogDir}, e.Name()) { // s6 makes the first two; the logger's is checked apart
+		if rel == "" && slices.Contains([]string{"supervise", "event", formats.LogDir}, e.Name()) { // s6 makes the first two; the directory of the logger is checked separately
 			continue
 		}
 		name := path.Join(rel, e.Name())
@@ -84,7 +84,7 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 	return ""
 }
 
-// writable says why others than root can change a file, or returns "" if they can't.
+// writable says why users other than root can change a file, or returns "" if they can't.
 func writable(info fs.FileInfo) string {
 	switch {
 	case fsutil.UID(info) != 0:

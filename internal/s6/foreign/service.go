@@ -20,7 +20,7 @@ import (
 
 const (
 	loggerTime = 5 * time.Second        // how long a logger may take to end after its service
-	loggerPoll = 100 * time.Millisecond // time between two checks whether it has ended
+	loggerPoll = 100 * time.Millisecond // time between two checks whether the logger has ended
 )
 
 // Supervisor is what a Service needs of PID 1.
@@ -286,8 +286,8 @@ func (s *Service) endLogger() {
 	_ = s.do(supervisor.Remove{Name: s.LoggerName()})
 }
 
-// RepairLost does what should have been done for records of the supervisor that were lost. It marks a removed service as gone if
-// the supervisor has forgotten it, and removes a logger that has ended or whose time is over.
+// RepairLost is called when records of the supervisor were lost, and makes up for the missing calls of Observe. It marks a removed
+// service as gone if the supervisor has forgotten the service. It removes a logger that has ended or whose time is over.
 func (s *Service) RepairLost() {
 	if s.Leaving && s.scanner.Snapshot().Find(s.Name) == nil {
 		s.markLeft()
@@ -303,7 +303,7 @@ func (s *Service) Observe(r supervisor.Record) {
 	case r.Dropped && r.Service == s.Name && s.Leaving:
 		s.markLeft()
 	case r.Exit != nil && !s.Forgotten:
-		s.Refresh() // before countDeath, because it may find that root no longer owns the directory
+		s.Refresh() // before countDeath, because Refresh may find that root no longer owns the directory
 		s.countDeath(r)
 	}
 }

@@ -145,8 +145,8 @@ func (s *Service) reopened(p *Directory) *Directory {
 	return next
 }
 
-// reopen opens the directory of p again after a re-execution. If its name now leads to another directory, p stays without one. The
-// target of a symbolic link may have changed.
+// reopen opens the directory of p again after a re-execution. If its name now leads to another directory, p stays without an open
+// directory. The target of a symbolic link may have changed.
 func (p *Directory) reopen(link bool, agent *fsutil.Actor) {
 	if p.Root {
 		agent = fsutil.Self().Limited(blocking.Foreign)
@@ -161,8 +161,8 @@ func (p *Directory) reopen(link bool, agent *fsutil.Actor) {
 	}
 }
 
-// mayRecordDeaths reports whether hinit may write the record of deaths into the directory. It may not if the service runs as root
-// and others can change the subdirectory supervise.
+// mayRecordDeaths reports whether hinit may write the record of deaths into the directory. hinit must not write it if the service
+// runs as root and others can change the subdirectory supervise.
 func (p *Directory) mayRecordDeaths() bool {
 	if !p.Root {
 		return true
@@ -170,7 +170,7 @@ func (p *Directory) mayRecordDeaths() bool {
 	for _, name := range []string{"", filepath.Dir(formats.TallyFile)} {
 		info, err := p.dir.Lstat(name)
 		if name != "" && errors.Is(err, fs.ErrNotExist) {
-			continue // root creates what is missing
+			continue // root creates a missing directory itself
 		}
 		if err != nil || writable(info) != "" {
 			return false

@@ -66,7 +66,7 @@ type Definition struct {
 	ReloadSignal  int
 	NotifyFD      int  // descriptor on which the service says that it is ready; 0: none
 	Tally         int  // number of deaths to keep in TallyFile
-	Down          bool // the service isn't started by itself
+	Down          bool // hinit does not start the service without a command
 	Logger        bool // the service has a logger, in the directory log
 	// Warnings are about files that could not be parsed, for which the defaults count.
 	Warnings []string

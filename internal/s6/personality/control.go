@@ -96,7 +96,7 @@ func viewOf(v *supervisor.Service, dir string, normallyUp bool) client.Slot {
 	return s
 }
 
-// SlotControl implements control.Slots. It returns when ctx ends, and the commands are carried out all the same.
+// SlotControl implements control.Slots. It returns when ctx ends, but hinit still carries out the commands.
 func (s *S6) SlotControl(ctx context.Context, dir, letters string) error {
 	return blocking.Wait(ctx, "what the service was asked for", func() error {
 		ctx := context.WithoutCancel(ctx)

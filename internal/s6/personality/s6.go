@@ -180,7 +180,7 @@ func (w *Switch) activate(scanner *scandir.Scanner, with Settings) {
 	w.addFollower(s6, s6.Exports())
 }
 
-// HandOver returns what the program after a re-execution needs, or nil while the personality is off.
+// HandOver returns the state that TakeOver needs in the program after a re-execution, or nil while the personality is off.
 func (w *Switch) HandOver() *Handover {
 	if s6 := w.On(); s6 != nil {
 		return s6.HandOver()

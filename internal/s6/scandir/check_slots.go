@@ -86,7 +86,8 @@ func (s *Scanner) removedSlots() map[string]bool {
 	return gone
 }
 
-// handleRemoved forgets a slot whose directory is gone, and tells its owner: the supervisor ends a foreign service.
+// handleRemoved forgets a slot whose directory is gone. It tells the owner of the slot: for a foreign service, the supervisor ends
+// the service.
 func (s *Scanner) handleRemoved(e *entry) {
 	slot := e.Slot
 	s.forget(e)
@@ -157,7 +158,8 @@ func (s *Scanner) limitReached() string {
 	return ""
 }
 
-// refuse reports a directory that can't be a slot, but only once. If most complaints are made, it returns false.
+// refuse reports a directory that can't be a slot, but only once. It returns false if the number of such reports has
+// reached the limit most.
 func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	name := e.Name()
 	if len(name) > formats.MaxName {

@@ -44,7 +44,7 @@ func (s *Scanner) Hold() (release func(), err error) {
 	return func() { close(released) }, nil
 }
 
-// HandOver returns what the new program needs. It doesn't block. Without Hold, it returns what was last published.
+// HandOver returns the state for the new program. It doesn't block. Without Hold, it returns the state that was last published.
 func (s *Scanner) HandOver() *Handover {
 	h := &Handover{Ending: make(map[string]time.Time), Later: s.queue.definitions(), Refused: make(map[string]fsutil.ID), Lock: s.lock}
 	t := s.table.Load()
