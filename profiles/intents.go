@@ -84,7 +84,8 @@ func NewIntents(s *Store) *Intents {
 //
 // Call Record before you start a gateway, because the gateway writes the same file. Call sync once; after several calls of Record
 // for a profile, only the last sync is needed. If sync fails, the order stays valid. If Record returns an error, nothing is
-// recorded: the profile doesn't exist, its name or want is invalid, or CheckWrite forbids the write.
+// recorded: the profile doesn't exist, its name or want is invalid, or CheckWrite forbids the write. The errors of sync go on the words
+// "the order".
 func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 	if err := in.CheckWrite(); err != nil {
 		return nil, err
@@ -110,16 +111,20 @@ func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 	}
 	in.put(profile, intent{want: want, at: now, pending: failed != nil})
 	if failed != nil {
-		return func() error { return failed }, nil
+		return func() error { return fmt.Errorf("%w: %w", ErrNotRecorded, failed) }, nil
 	}
 	return func() error {
 		err := in.store.syncState(profile)
 		if err != nil {
 			in.update(profile, func(i *intent) { i.pending = i.pending || i.at.Equal(now) }) // a newer order has another time
+			err = fmt.Errorf("may be undone by a crash of the machine, because the disk has not confirmed its record: %w", err)
 		}
 		return err
 	}, nil
 }
+
+// ErrNotRecorded is what happens to an order that is not on the volume.
+var ErrNotRecorded = errors.New("cannot be recorded, so a restart of the container may undo it")
 
 // write writes an order to the volume: to intentFile, then to the state file.
 func (in *Intents) write(profile, want string, at time.Time, how durability) error {

@@ -190,6 +190,23 @@ func TestAnOrderThatTheVolumeHasAlreadyNeedsNoRecord(t *testing.T) {
 	}
 }
 
+// TestARecordThatTheDiskDoesNotConfirmIsNotSaidToBeMissing: a stop was on the volume, and its answer said that it could not be recorded
+// and that a restart of the container might undo it.
+func TestARecordThatTheDiskDoesNotConfirmIsNotSaidToBeMissing(t *testing.T) {
+	s := profiles.NewVolume(t)
+	profiles.Write(t, s, profiles.StateFile, `{"desired_state":"running"}`)
+	sync, err := profiles.NewIntents(s).Record(profiles.Default, profiles.Stopped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(s.Root()); err != nil {
+		t.Fatal(err)
+	}
+	if err := sync(); err == nil || errors.Is(err, profiles.ErrNotRecorded) || !strings.Contains(err.Error(), "may be undone by a crash of the machine") {
+		t.Errorf("the disk has not confirmed the record: %v", err)
+	}
+}
+
 func TestAnIntentThatIsNotSyncedYetSurvivesTheEndOfHinit(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, profiles.StateFile, `{"desired_state":"running"}`)

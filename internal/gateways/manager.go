@@ -278,7 +278,7 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 	case err == nil:
 		m.Registry.SetDown(o.Profile, down || m.isCmdGateway(o.Profile), true)
 	case !errors.Is(err, profiles.ErrNotExist):
-		sync = func() error { return err }
+		sync = func() error { return fmt.Errorf("%w: %w", profiles.ErrNotRecorded, err) }
 	case m.Registry.HasSlot(o.Service) && !m.Registry.ProfileExists(o.Profile): // without a profile there is no file for an intent
 		sync = func() error { return nil }
 	default:

@@ -88,11 +88,8 @@ func (p Program) run(req daemon.Request, local daemon.Streams) int {
 // isDocker reports whether the program was called by the name of a docker command, for which it stands in. configured is the path
 // in HERMES_DOCKER_BINARY.
 func isDocker(name, configured string) bool {
-	switch filepath.Base(name) {
-	case "docker", "podman":
-		return true
-	}
-	return strings.Contains(name, "/") && name == configured
+	base := filepath.Base(name)
+	return base == "docker" || base == "podman" || base != name && name == configured
 }
 
 // interruptible returns a context that ends on SIGINT, SIGTERM or SIGHUP. The returned function replaces the exit code if such a

@@ -204,7 +204,7 @@ func (s *Queues) executeCurrent(q *queue) {
 	if unrecorded != nil {
 		s.backend.RetryRecord(o)
 		if err == nil {
-			err = fmt.Errorf("the %s is under way, but cannot be recorded, so a restart of the container may undo it: %w", o.Verb, unrecorded)
+			err = fmt.Errorf("the %s is under way, but %w", o.Verb, unrecorded)
 		}
 	}
 	s.finish(o, err)

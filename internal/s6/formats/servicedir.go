@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,11 +32,9 @@ const (
 
 // IsDefinitionFile reports whether a file of this name in a service directory belongs to the definition of the service.
 func IsDefinitionFile(name string) bool {
-	switch name {
-	case RunFile, FinishFile, DownFile, LogDir, killGroupFile, finishTimeoutFile, killTimeoutFile, downSignalFile, reloadSignalFile, notifyFile, tallyLimitFile:
-		return true
-	}
-	return false
+	return slices.Contains([]string{
+		RunFile, FinishFile, DownFile, LogDir, killGroupFile, finishTimeoutFile, killTimeoutFile, downSignalFile, reloadSignalFile, notifyFile, tallyLimitFile,
+	}, name)
 }
 
 const (
