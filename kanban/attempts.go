@@ -21,9 +21,9 @@ type crash struct {
 	notSimilar bool // leave this crash out of the search for a common cause (systemicCrashes), because the task or a program's request explains it
 }
 
-// reasonGrace is the number of seconds that a task waits after its worker ended, if another program may have asked the worker to
-// end. Such a program checks every half second whether the worker has ended, and only then writes the reason on the board. A
-// crash recorded in this time would hide the reason.
+// reasonGrace is how many seconds the dispatcher waits before it records the end of a worker as a crash. It waits only if another
+// program may have asked the worker to end. Such a program checks every half second whether the worker has ended, and only then writes the
+// reason on the board. A crash that was recorded before would hide the reason.
 const reasonGrace = 5
 
 // mayBeRequested reports whether the worker may have ended because another program asked it to. Then SIGTERM killed the worker,
@@ -299,7 +299,7 @@ func (p *pass) holdReason(task string, from Status) (string, error) {
 }
 
 // recordGuarded records on the board that a task is held back. If the latest event of the task already says so, it adds no second
-// one. Otherwise each pass would add an event, and the task's history would consist of them.
+// event. Otherwise each pass would add such an event, and the task's history would consist of them.
 func (p *pass) recordGuarded(task, reason string) error {
 	p.res.RespawnGuarded = append(p.res.RespawnGuarded, Guarded{task, reason})
 	if p.dryRun || reason == guardBackoff {
@@ -329,7 +329,7 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 		}
 	}
 	interval := int64(d.Config.interval() / time.Second)
-	// With a backoff, make a pass after each interval as long as tasks are ready, in review or running.
+	// If a backoff is set, make a pass after each interval as long as tasks are ready, in review or running.
 	some, err := queryFirst[bool](ctx, d.Store.db, "SELECT ? AND EXISTS (SELECT 1 FROM tasks WHERE status IN ('ready', 'review', 'running'))", d.Backoff > 0)
 	if err != nil {
 		return time.Time{}, err
@@ -371,9 +371,9 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	return time.Unix(next, 0), nil
 }
 
-// delayingAttempts returns what may delay a waiting task: attempts that ended after the time after, and later comments with a
-// link to GitHub. A comment is returned as an attempt with an empty outcome. [Dispatcher.Next] schedules the next pass by these.
-// One too many is harmless: the pass then finds nothing to do.
+// delayingAttempts returns the attempts that may delay a waiting task: attempts that ended after the time after. It also returns
+// later comments with a link to GitHub, each as an attempt with an empty outcome. [Dispatcher.Next] schedules the next pass by this
+// list. An attempt that delays no task does no harm: the pass then finds nothing to do.
 func (s *Store) delayingAttempts(ctx context.Context, after int64) ([]attempt, error) {
 	return queryAll[attempt](ctx, s.db, `SELECT t.id, r.id, r.outcome, CAST(r.ended_at AS INTEGER), CAST(t.consecutive_failures AS INTEGER) FROM tasks t JOIN task_runs r ON r.task_id = t.id
 			WHERE t.status IN ('ready', 'review') AND r.outcome IS NOT NULL AND r.ended_at > ?1

@@ -143,8 +143,7 @@ func (b *Boards) Create(ctx context.Context, now time.Time, m Meta) (Meta, error
 	return m, store.Close()
 }
 
-// Update reads a board's board.json, lets change modify the content, and saves it.
-// Update changes a board's metadata: it passes the metadata to the function change, and saves the result.
+// Update changes a board's metadata: it reads board.json, passes the metadata to the function change, and saves the result.
 func (b *Boards) Update(slug string, change func(*Meta)) error {
 	slug, err := b.existingSlug(slug)
 	if err != nil {
@@ -184,8 +183,8 @@ func (b *Boards) Switch(slug string) error {
 	return writeWhole(b.currentBoardFile(), []byte(slug+"\n"))
 }
 
-// Remove moves a board to the archive and returns its new path. With hard, it deletes the board instead. The default board can't
-// be removed.
+// Remove moves a board to the archive and returns its new path. If hard is set, it deletes the board instead. The default board
+// can't be removed.
 func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, err error) {
 	slug, err = b.existingSlug(slug)
 	if err != nil {

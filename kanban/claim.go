@@ -101,7 +101,7 @@ func (s *Store) HeartbeatClaim(ctx context.Context, now time.Time, id, lock stri
 }
 
 // extend sets the expiry time of a claim, in the task and in its run. It returns false if the task has another lock, or if
-// condition isn't met. condition is SQL that continues the WHERE clause; args are its arguments.
+// condition isn't met. condition is SQL that continues the WHERE clause; args are the arguments of this SQL.
 func (t *tx) extend(id, lock string, expires int64, condition string, args ...any) bool {
 	rows := t.exec("UPDATE tasks SET claim_expires = ? WHERE id = ? AND status = 'running' AND claim_lock = ?"+condition,
 		append([]any{expires, id, lock}, args...)...)
@@ -144,9 +144,9 @@ type release struct {
 	unlessExtended bool // do nothing if a heartbeat has extended the claim since the pass read it
 }
 
-// release returns a task to ready, or to review if it was claimed there. It is the only method of a pass that changes the status
-// of a running task. It requires the run and the claim that the pass has read: if another program has changed either since,
-// release changes nothing and returns false.
+// release returns a task to ready, or to review if the task was in review when it was claimed. It is the only method of a pass that
+// changes the status of a running task. If another program has changed the run or the claim since the pass has read them, release
+// changes nothing and returns false.
 func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
 	blocked := false
 	w.isHandled = true
@@ -185,8 +185,8 @@ func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
 	return ok, err
 }
 
-// heartbeatStale reports whether the worker's last heartbeat is more than an hour old. A worker that has never sent one is not
-// stale.
+// heartbeatStale reports whether the worker's last heartbeat is more than an hour old. A worker that has never sent a heartbeat is
+// not stale.
 func (p *pass) heartbeatStale(w *observedTask) bool {
 	return w.LastHeartbeatAt != 0 && p.now-w.LastHeartbeatAt > heartbeatStaleAfter
 }
@@ -216,9 +216,9 @@ func (p *pass) releaseStaleClaims() error {
 	})
 }
 
-// endWorkers terminates the workers in list, and calls gone for each one that has ended. A worker that survives SIGKILL keeps its
-// task, because a second worker on the same task would do more harm. endWorkers extends its claim and adds an event with the
-// reason survives.
+// endWorkers terminates the workers in list, and calls gone for each worker that has ended. A worker that survives SIGKILL keeps
+// its task, because a second worker on the same task would do more harm. endWorkers then extends the claim of the worker, and adds
+// an event with the reason survives.
 func (p *pass) endWorkers(list []*observedTask, survives string, gone func(*observedTask, Termination) error) error {
 	var errs []error
 	for i, end := range p.terminate(list) {

@@ -30,7 +30,7 @@ const (
 	DefaultStaleTimeout = 14400 * time.Second
 	DefaultRotateBytes  = 2 << 20
 	DefaultLogBackups   = 1
-	DefaultLeaveTime    = 60 * time.Second // how long a worker may still run after its attempt is over
+	DefaultLeaveTime    = 60 * time.Second // how long a worker may go on after the board has ended its attempt
 
 	TerminateGrace = 5 * time.Second // time from SIGTERM to SIGKILL
 

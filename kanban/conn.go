@@ -78,7 +78,7 @@ func isCode(err error, codes ...int) bool {
 // So the methods return no errors, and callers need not check each step.
 type tx struct {
 	conn  *sql.Conn
-	ctx   context.Context //nolint:containedctx // it lives as long as the call
+	ctx   context.Context //nolint:containedctx // the transaction lives as long as the call that has passed ctx
 	store *Store
 	now   int64 // time in seconds since 1970, which the transaction stores in all rows that it writes
 	err   error
@@ -169,7 +169,7 @@ func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) 
 			return errors.Join(s.crashPoint("committed"), s.checkLength(ctx))
 		}
 	}
-	// Report the first error, not one of the rollback. SQLITE_ERROR means that SQLite has already rolled back. If the rollback
+	// Report the first error, and not an error of the rollback. SQLITE_ERROR means that SQLite has already rolled back. If the rollback
 	// failed for another reason, drop the connection, which may still be in the transaction.
 	if _, rollback := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); rollback != nil && !isCode(rollback, sqlite3.SQLITE_ERROR) {
 		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
@@ -180,7 +180,7 @@ func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) 
 	return err
 }
 
-// querier is what can run a query: a database, a connection or a transaction.
+// querier runs a query: it is a database, a connection or a transaction.
 type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }

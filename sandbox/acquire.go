@@ -28,9 +28,9 @@ const (
 // findOrMake finds or makes the sandbox's container. It holds the lock of the key, because another process may look for the same
 // container.
 //
-// A process may have been killed after it asked the engine for the container. Then the engine may still be making it, and does
-// not list it yet. But its name is derived from the key and already taken, so a second one is refused, and findOrMake looks
-// again.
+// A process may have been killed after it asked the engine for the container. Then the engine may still be making the container,
+// and does not list it yet. But the container's name is derived from the key and already taken. So the engine refuses a second
+// container, and findOrMake searches again.
 func (s *Sandbox) findOrMake(ctx context.Context) error {
 	unlock, err := s.manager.Lock(ctx, s.labels)
 	if err != nil {
@@ -93,9 +93,9 @@ func (s *Sandbox) planContainer(ctx context.Context) (Spec, error) {
 	return spec, err
 }
 
-// Find finds a container by its labels and makes it run. It prefers a running one. It ignores containers for which skip returns
-// true, and containers that it can't start, which the sweep removes later. If the engine doesn't answer, Find returns an error:
-// the container may exist, so the caller must not make a second one. The caller holds the lock of the key.
+// Find finds a container by its labels and makes it run. It prefers a running container. It ignores containers for which skip
+// returns true, and containers that it can't start, which the sweep removes later. If the engine doesn't answer, Find returns an
+// error: the container may exist, so the caller must not make a second container. The caller holds the lock of the key.
 func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(Container) bool) (Container, bool, error) {
 	look, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
@@ -115,7 +115,7 @@ func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(
 			switch {
 			case c.State != state:
 				continue
-			case state == Paused: // return it: the command's error then says that it is paused, and how to unpause it
+			case state == Paused: // return a paused container: the command's error then says that the container is paused, and how to unpause it
 				return c, true, nil
 			}
 			if err := m.Wake(ctx, c); errors.Is(err, ErrNoEngine) {
@@ -215,12 +215,12 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), removalLimit)
 	defer cancel()
-	if id != "" || !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNoImage) { // otherwise another container may have the name
+	if id != "" || !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNoImage) { // in the other cases, another container may have the name
 		if err := m.engine.Remove(undo, cmp.Or(id, spec.Name)); err != nil {
 			m.opts.warn(err.Error())
 		}
 	}
-	if own { // another call's record stays
+	if own { // keep a record that another call has made
 		m.store.removeRecord(spec.Name)
 	}
 	return "", err
@@ -236,8 +236,8 @@ func (m *Manager) pull(ctx context.Context, image string) error {
 // isHelperMount reports whether a mount is one of the two that addHelper adds.
 func isHelperMount(m Mount) bool { return m.Target == mux.RunDir || m.Target == mux.ToolsDir }
 
-// addHelper adds the mounts of the helper to a Spec. own is false if it has added none because the engine can't see this
-// process's paths. If it is true, the container now has a record in the store.
+// addHelper adds the mounts of the helper to a Spec. If own is true, the container now has a record in the store. If own is false,
+// addHelper has added no mount, because the engine can't see this process's paths.
 func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	if m.helperError != nil || m.noMounts.Load() || slices.ContainsFunc(spec.Mounts, isHelperMount) {
 		return false, nil

@@ -1,11 +1,11 @@
 // Package sandbox runs the commands of an agent in containers that outlive the agent, so that a command starts within
 // milliseconds. Containers that are no longer used are removed.
 //
-// A [Manager] finds or makes the container of a [Key] (task and profile), and returns a [Sandbox] for it. Any number of commands
-// can run in a Sandbox at the same time. Any process finds the container by its labels, and a lock on the volume keeps two
-// processes from making two. A small program inside the container, the helper (package inside), starts the commands, so a command
-// needs no call of the engine. The helper ends the whole process tree of a command at its time limit. The image must have the
-// helper's architecture, and a file system to which the helper can be copied.
+// A [Manager] finds or makes the container of a [Key] (task and profile), and returns a [Sandbox] for it. Any number of
+// commands can run in a Sandbox at the same time. Any process finds the container by its labels, and a lock on the volume
+// keeps two processes from making two containers for one key. A small program inside the container, the helper (package
+// inside), starts the commands, so a command needs no call of the engine. The helper ends the whole process tree of a command
+// at its time limit. The image must have the helper's architecture, and a file system to which the helper can be copied.
 //
 // Where to look: manager.go, acquire.go and sandbox.go find or make the container of a sandbox, sweep.go removes it, and link.go
 // is the connection to the helper. exec.go runs a command. engine.go is the interface of container engines, and docker.go the

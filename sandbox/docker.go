@@ -154,7 +154,7 @@ func (d *docker) Watch(ctx context.Context, labels map[string]string, began, cha
 	for _, action := range []events.Action{events.ActionCreate, events.ActionDie, events.ActionDestroy} {
 		filter.Add("event", string(action))
 	}
-	// One second back: the engine begins to send events only after its answer, so without this some events would be lost.
+	// Ask for events of the last second too: the engine begins to send events only after its answer, so some would be lost otherwise.
 	since := strconv.FormatInt(time.Now().Unix()-1, 10)
 	told, failed := d.c.Events(ctx, events.ListOptions{Since: since, Filters: filter})
 	select {
@@ -393,7 +393,7 @@ func (d *docker) Logs(ctx context.Context, id string, follow bool, stdout, stder
 func (d *docker) Volumes(ctx context.Context, prefix string, labels map[string]string) ([]Volume, error) {
 	filter := labelFilter(labels)
 	if prefix != "" {
-		filter.Add("name", prefix) // also matches names that contain the text elsewhere; those are dropped below
+		filter.Add("name", prefix) // the engine also returns names that contain the text elsewhere; the loop below drops them
 	}
 	list, err := d.c.VolumeList(ctx, volume.ListOptions{Filters: filter})
 	if err != nil {

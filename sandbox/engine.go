@@ -45,7 +45,7 @@ type Engine interface {
 	Close() error
 }
 
-// FullEngine has also the calls that only the sandbox service needs.
+// FullEngine is an [Engine] with the additional calls that only the sandbox service needs.
 type FullEngine interface {
 	Engine
 
@@ -124,7 +124,7 @@ func stateOf(text string) State {
 	switch state := State(strings.ToLower(text)); state {
 	case "configured", "initialized":
 		return Created
-	case "stopping": // it runs until its first process has ended
+	case "stopping": // a stopping container runs until its first process has ended
 		return Running
 	case "stopped":
 		return Exited

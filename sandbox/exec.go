@@ -23,7 +23,7 @@ const (
 	// the check asks the engine why.
 	watchInterval  = time.Second
 	askEngineAfter = 3 * time.Second
-	// giveUpAfter is how long the helper may be silent in a running container before its command counts as lost. It is long,
+	// giveUpAfter is how long the helper may be silent in a running container before its command counts as lost. The time is long,
 	// because the machine may just be busy.
 	giveUpAfter = 30 * time.Second
 	// endLimit is how much longer than its time limit and its grace a command may take to end, while the helper ends its process
@@ -174,7 +174,7 @@ func (t *attempt) run(ctx context.Context) (mux.End, error) {
 	st.ForwardSizes(t.request.Resizes)
 	written := st.Outputs(t.request.Stdout, t.request.Stderr, func(error) {})
 	err = t.awaitEnd(ctx, st)
-	if wrote := written(); err == nil && t.isTransfer() { // a command goes on after an error of its writers, which the caller sees there
+	if wrote := written(); err == nil && t.isTransfer() { // only a transfer fails here: a command goes on after an error of a writer
 		err = wrote
 	}
 	if err != nil {
@@ -229,7 +229,8 @@ func shellExitCode(end mux.End) int {
 	return end.Code
 }
 
-// awaitEnd passes input and cancellation to a command until it has ended. An error means that its end can't be known any more.
+// awaitEnd passes input and cancellation to a command until the command has ended. An error means that hinit can no longer learn how
+// the command ended.
 func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 	timeout := cmp.Or(t.request.Timeout, t.sandbox.manager.opts.Timeout)
 	grace := cmp.Or(t.request.Grace, defaultGrace)

@@ -218,9 +218,9 @@ var Capabilities = []string{"DAC_OVERRIDE", "CHOWN", "FOWNER", "SETUID", "SETGID
 // socketDirs are directories in which an engine may have its socket.
 var socketDirs = []string{"/var/run", "/run", "/run/podman", "/run/containerd"}
 
-// FindEscape looks in the Spec for a setting that gives more rights than a sandbox may have, usually root on the host. It returns
-// the first one that the words in permitted do not allow, and the word that would. Both results are "" if there is none. The
-// service and the emulated docker command use the same check.
+// FindEscape searches the Spec for a setting that gives more rights than a sandbox may have, usually root on the host. It returns
+// the first setting that the words in permitted do not allow (what), and the word that would allow it (word). Both results are "" if
+// there is no such setting. The service and the emulated docker command use the same check.
 func (s *Spec) FindEscape(permitted ...string) (what, word string) {
 	found := func(text, allow string) {
 		if what == "" && !slices.Contains(permitted, allow) {

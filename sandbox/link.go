@@ -44,9 +44,9 @@ func (l *link) close() {
 const helperAnswerTime = 250 * time.Millisecond
 
 // ensureLink returns a working link; each command calls it first. It keeps the current link if the helper answers. Otherwise it
-// asks the engine for the state of the container and connects to a running one. A paused container is an error, and so is an
-// adopted container that is not running. Any other container is started or made again. If several callers need a new link, one
-// makes it and the others wait.
+// asks the engine for the state of the container, and connects to the container if it runs. A paused container is an error, and so
+// is an adopted container that is not running. Any other container is started or made again. If several callers need a new link, one
+// caller makes it and the others wait.
 func (s *Sandbox) ensureLink(ctx context.Context) (*link, error) {
 	l, err := s.currentLink()
 	if err != nil {
@@ -103,8 +103,8 @@ func (s *Sandbox) checkAnswer(ctx context.Context, l *link) error {
 // settleTime is how long the engine may need to notice that a container is ending. The helper's connection breaks at once.
 const settleTime = 10 * time.Second
 
-// reconnect connects to the helper, and makes the container run first if necessary. It tries again for some time, because the
-// engine may report a container as running that is just ending.
+// reconnect connects to the helper. If necessary, it first makes the container run. It tries again for some time, because the engine
+// may report a container as running although the container is just ending.
 func (s *Sandbox) reconnect(ctx context.Context) (*link, error) {
 	limit := time.Now().Add(settleTime)
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {

@@ -92,15 +92,15 @@ type FileCheck struct {
 
 // LogCheck looks for a text in the service's output.
 type LogCheck struct {
-	Contains string        `key:"contains"` // text that a line must contain; if Matches is also set, both must be true of the same line
+	Contains string        `key:"contains"` // text that a line must contain; if Matches is also set, one line must have the text and match
 	Matches  string        `key:"matches" is:"regexp"`
-	Never    bool          `key:"never"`                // the check fails when such a line appears; otherwise, when none appears
+	Never    bool          `key:"never"`                // true: the check fails when such a line appears; false: it fails when no such line appears
 	Within   time.Duration `key:"within" is:"positive"` // longest time between two such lines; 0: one line during the run is enough
 }
 
 // StateCheck tests the state file of a gateway.
 type StateCheck struct {
-	Heartbeat time.Duration `key:"heartbeat" is:"positive"`      // longest time since the gateway last wrote it; 0: any
+	Heartbeat time.Duration `key:"heartbeat" is:"positive"`      // longest time since the gateway last wrote the file; 0: any
 	Platforms string        `key:"platforms" is:"oneof any all"` // which chat platforms must be connected: "any" or "all"; "": none
 }
 
@@ -242,8 +242,8 @@ func checkKeys(of string) []Key {
 	})
 }
 
-// ChecksOf returns the checks of a profile's gateway: the checks of all gateways, and the profile's own checks. If two have the
-// same name, only the profile's own check is used.
+// ChecksOf returns the checks of a profile's gateway: the checks of all gateways, and the profile's own checks. If two checks have
+// the same name, only the profile's own check is used.
 func (c *Config) ChecksOf(profile string) []Check {
 	all := slices.Clone(c.Agent.Checks)
 	for _, check := range c.Profiles.Overrides[profile].Checks {

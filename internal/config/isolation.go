@@ -10,8 +10,8 @@ import (
 // Isolation says which files, ports and sockets a profile's gateway may use.
 type Isolation struct {
 	Mode    string `key:"mode,short" is:"oneof none files user"` // one of the Isolation constants
-	Share   Paths  `key:"share" is:"paths" fill:"."`             // templates of paths besides its home; PATH:ro: read only
-	Ports   []int  `key:"ports" is:"ports"`                      // TCP ports on which it may listen
+	Share   Paths  `key:"share" is:"paths" fill:"."`             // templates of paths that the gateway may use besides its home; PATH:ro: read only
+	Ports   []int  `key:"ports" is:"ports"`                      // TCP ports on which the gateway may listen
 	Control bool   `key:"control"`                               // the profile may use the control socket
 	Missing string `key:"missing" is:"oneof refuse degrade"`     // effect if the kernel lacks a part of the isolation: one of the Missing constants
 }
@@ -29,7 +29,7 @@ const (
 	MissingDegrade = "degrade" // the gateway starts with the parts that the kernel has
 )
 
-// ShareReadOnly at the end of an entry of [Isolation].Share means that it may only be read.
+// ShareReadOnly at the end of an entry of [Isolation].Share means that the gateway may only read the path.
 const ShareReadOnly = ":ro"
 
 // rootProfile is the profile whose home is the data directory.
@@ -38,8 +38,8 @@ const rootProfile = "default"
 // IsIsolated reports whether the gateway is isolated at all.
 func (i Isolation) IsIsolated() bool { return i.Mode == IsolationFiles || i.Mode == IsolationUser }
 
-// IsolationOf returns the isolation of a profile. The root profile is never isolated, because the homes of all others are below its
-// own.
+// IsolationOf returns the isolation of a profile. The root profile is never isolated, because the homes of all other profiles are
+// below its home.
 func (c *Config) IsolationOf(profile string) Isolation {
 	isolation := c.ProfileOf(profile).Isolation
 	if profile == rootProfile {

@@ -21,7 +21,7 @@ import (
 	"hinit/internal/yamltext"
 )
 
-// maxFileSize limits the memory for the configuration file in PID 1. A usual one has a few kilobytes.
+// maxFileSize is the largest configuration file in bytes, which limits the memory of PID 1. A usual file has a few kilobytes.
 const maxFileSize = 1 << 20
 
 // Options say where [Load] finds the configuration, and for which kind of supervisor.
@@ -33,7 +33,7 @@ type Options struct {
 	// program of PID 1 has read and checked, so that no user can change it in between.
 	Text []byte
 	// InForce, if not nil, is the configuration in force, and an agent asks for a reload. Then a file that root alone can change
-	// must still have the content of InForce: an agent may not apply what root has not.
+	// must still have the content of InForce. An agent may not apply a change that root has made but not applied.
 	InForce *Config
 	// Plain is for hinit run, a supervisor without agent, profiles, built-in services and hooks. It ignores the variables of the
 	// Hermes image.
@@ -140,7 +140,7 @@ func ReadFile(path string) ([]byte, *trust.Doubt, error) {
 		return nil, nil, err
 	}
 	var judge trust.Judge
-	if os.Geteuid() == 0 { // only root must distrust others
+	if os.Geteuid() == 0 { // only root must distrust files of other users
 		judge = trust.RootOnly
 	}
 	fd, doubt, err := trust.Open(path, judge)

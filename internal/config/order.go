@@ -13,7 +13,7 @@ import (
 
 // Need is a dependency: the service or gateway that has it waits with its start until another service is in a given state.
 type Need struct {
-	Name     string `key:"name"`                                // of a service; gateway-PROFILE for a gateway
+	Name     string `key:"name"`                                // name of a service; gateway-PROFILE for a gateway
 	Until    string `key:"until" is:"oneof started ready done"` // state to wait for: one of the Until constants
 	Optional bool   `key:"optional"`                            // ignored if there is no such service, or if it isn't enabled
 
@@ -49,7 +49,7 @@ const (
 	MissedRun  = "run"
 )
 
-// Task says when a task runs: a service that ends by itself. A service without "once" and "schedule" is no task.
+// Task says when a task runs. A task is a service that ends by itself. A service without "once" and "schedule" is not a task.
 type Task struct {
 	Once     string   `key:"once" is:"oneof? boot each-start manual"` // one of the Once constants; "": only the schedule decides
 	Schedule Schedule `key:"schedule."`
@@ -58,7 +58,7 @@ type Task struct {
 // Schedule sets the times at which a task runs.
 type Schedule struct {
 	Cron     string        `key:"cron,short" is:"cron?"`      // times in the syntax of cron; "": no schedule
-	Timezone string        `key:"timezone" is:"zone?"`        // time zone of Cron; "": the container's
+	Timezone string        `key:"timezone" is:"zone?"`        // time zone of Cron; "": the time zone of the container
 	Jitter   time.Duration `key:"jitter" is:"notnegative"`    // longest random delay after a time of the schedule
 	Missed   string        `key:"missed" is:"oneof skip run"` // one of the Missed constants
 }
