@@ -216,6 +216,11 @@ func (l *Log) export(runs []handedRun) handedLog {
 		Lines: l.counters.lines.Load(), Bytes: l.counters.bytes.Load(),
 		ConsoleDropped: l.counters.consoleDropped.Load(), SuppressedTotal: l.counters.suppressed.Load(), Runs: runs,
 	}
+	for i, c := range l.set.consoles {
+		c.mu.Lock()
+		out.ConsoleDropped -= uint64(l.sources[i].dropped) // addUnsentNotices counts these lines again
+		c.mu.Unlock()
+	}
 	l.limiter.mu.Lock()
 	defer l.limiter.mu.Unlock()
 	out.Suppressed, out.SuppressedLimit = l.limiter.suppressed, l.limiter.exceededRate
@@ -380,10 +385,8 @@ func (s *Set) resumeFile(in handedFile) {
 // addUnsentNotices makes the console write a notice for each service with lines that the previous program read but did not write to
 // the console. lines maps the name of a service to the number of such lines. stream is 0 for stdout and 1 for stderr.
 func (c *console) addUnsentNotices(s *Set, lines map[string]int64, stream int) {
+	maps.DeleteFunc(lines, func(_ string, n int64) bool { return n == 0 })
 	for name, n := range lines {
-		if n == 0 {
-			continue
-		}
 		s.mu.Lock()
 		l := s.logs[name]
 		s.mu.Unlock()
@@ -393,6 +396,7 @@ func (c *console) addUnsentNotices(s *Set, lines map[string]int64, stream int) {
 		}
 		c.mu.Lock()
 		src.dropped += n
+		src.droppedTotal.Add(uint64(n))
 		c.withDropped = append(c.withDropped, src)
 		c.wake.Signal()
 		c.mu.Unlock()

@@ -237,6 +237,7 @@ func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
 	freeze(t, s)
 	out := newSink(t)
 	next := replace(t, s, Options{Stdout: out.file})
+	goesOn := next.Open("svc", "", "")
 	closeAll(stdout, stderr)
 	closeSet(t, next)
 	_ = r.Close() // now the old console can end
@@ -246,6 +247,9 @@ func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
 	var missing int
 	if _, err := fmt.Sscanf(out.text(), "[hinit] %d lines of svc not shown here", &missing); err != nil || missing < count-1000 || missing > count {
 		t.Errorf("the new console says %q", out.soFar())
+	}
+	if n := goesOn.Stats().ConsoleDropped; n != uint64(missing) { // the status said 0
+		t.Errorf("%d lines are missing on the console, and %d are counted", missing, n)
 	}
 	if n := len(stored(t, dir)); n != count {
 		t.Errorf("%d lines in the file", n)

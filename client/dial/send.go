@@ -107,8 +107,7 @@ func stream[T any](ctx context.Context, c *Client, q apiCall, fn func(T) error) 
 // askService sends a request about the service name. It puts the path of the service before the path of q. A name that can't be a
 // part of a URL path is refused as unknown.
 func (c *Client) askService(ctx context.Context, q apiCall, name string) (client.Service, error) {
-	switch name {
-	case "", ".", "..":
+	if name == "" || name == "." || name == ".." {
 		message := fmt.Sprintf("no such profile or service %q; `hinit status` lists them", name)
 		return client.Service{}, withAction(ctx, q, &client.Error{Kind: client.KindUnknown, Message: message})
 	}

@@ -104,8 +104,7 @@ func OwnedBy(uid uint32) Judge {
 // NotChangeableBy returns a Judge that rejects each inode that the user uid with the given groups could change.
 func NotChangeableBy(uid uint32, groups []uint32) Judge {
 	return func(st *unix.Stat_t) (why, remedy string) {
-		switch {
-		case st.Uid == uid || writable(st, 0o002) || writable(st, 0o020) && slices.Contains(groups, st.Gid):
+		if st.Uid == uid || writable(st, 0o002) || writable(st, 0o020) && slices.Contains(groups, st.Gid) {
 			return RootOnly(st)
 		}
 		return "", ""
