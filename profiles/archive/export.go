@@ -238,7 +238,7 @@ func packFile(ctx context.Context, w *tar.Writer, files *os.Root, rel, target st
 	if err != nil {
 		return err
 	}
-	// no owner: the same uid may be another user on the importing host
+	// leave out the owner: the same uid may be another user on the importing host
 	*h = tar.Header{Typeflag: h.Typeflag, Name: filePrefix + rel, Linkname: target, Size: h.Size, Mode: h.Mode & 0o777, ModTime: h.ModTime, Format: tar.FormatPAX}
 	if h.Typeflag == tar.TypeDir {
 		h.Name += "/"
@@ -254,7 +254,7 @@ func packFile(ctx context.Context, w *tar.Writer, files *os.Root, rel, target st
 	defer f.Close()
 	defer context.AfterFunc(ctx, func() { _ = f.Close() })() // the end of ctx ends the reads below
 	sum := sha256.New()
-	if _, err = io.CopyN(sum, f, h.Size); err == nil { // the size in the header, because the file may grow for ever
+	if _, err = io.CopyN(sum, f, h.Size); err == nil { // read only as many bytes as the header says, because the file may grow for ever
 		_, err = f.Seek(0, io.SeekStart)
 	}
 	if err == nil {

@@ -103,8 +103,8 @@ func (im *Import) InterruptedAt() (snapshot string, at int64, err error) {
 	return u.head.Snapshot, at, err
 }
 
-// openTemporary creates and locks the temporary directory. With Import.From, it locks the directory that the interrupted import has
-// left.
+// openTemporary creates and locks the temporary directory. If Import.From is set, it locks the directory that the interrupted import
+// has left.
 func (u *unpacking) openTemporary(homes *os.Root) (*directory, error) {
 	for {
 		err := homes.Mkdir(ImportPrefix+u.Name, 0o700)
@@ -121,8 +121,8 @@ func (u *unpacking) openTemporary(homes *os.Root) (*directory, error) {
 	}
 }
 
-// receive makes the archive available as the file u.archive, and copies in to one if in is no regular file. It checks the head
-// before it receives the rest, so that a useless archive is refused early.
+// receive makes the archive available as the file u.archive. If in is not a regular file, receive copies in to a file. It checks the
+// head before it receives the rest of the archive, so that a useless archive is refused early.
 func (u *unpacking) receive(in io.Reader) (err error) {
 	if f, is := in.(*os.File); is && u.From == 0 {
 		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
@@ -252,7 +252,7 @@ func (u *unpacking) eachFile(do func(h *tar.Header, rel string, content io.Reade
 		h, err := t.Next()
 		switch {
 		case errors.Is(err, io.EOF):
-			if n, _ := all.Read(make([]byte, 1)); n > 0 { // zeros mark an end; a crash can leave them in a part that was received
+			if n, _ := all.Read(make([]byte, 1)); n > 0 { // zeros mark the end of a tar stream; a crash can leave zeros in a part that was received
 				return errors.New("the archive is damaged: it ends before its checksum; import it from the beginning")
 			}
 			return io.ErrUnexpectedEOF

@@ -120,8 +120,8 @@ func (s *snapshot) walk(dir string) error {
 	return s.ignoreIfGone(dir, err)
 }
 
-// ignoreIfGone returns nil if the export can go on after the error err about the file rel. The file is then gone, has another type
-// now, or may not be read; the last case is recorded in the head. An error of [os.Root] without an error number means that a
+// ignoreIfGone returns nil if the export can go on after the error err about the file rel. That is so if the file is gone, has
+// another type now, or may not be read; the head records the last case. An error of [os.Root] without an error number means that a
 // directory was replaced by a link out of the home. The file then counts as gone.
 func (s *snapshot) ignoreIfGone(rel string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {

@@ -4,7 +4,7 @@
 // order replaces an older one that has waited for a second and has not reached the supervisor. So the newest order decides
 // the final state, on the disk and in the supervisor.
 //
-// The package owns a goroutine for each profile that has orders, and another one while an order is synced to the disk.
+// The package owns a goroutine for each profile that has orders, and another goroutine while an order is synced to the disk.
 package orders
 
 import (
@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// stopPatience is how long a stop waits until its intent is recorded on the volume. Then it is carried out without a record.
+	// stopPatience is how long a stop waits until its intent is recorded on the volume. Then the stop is carried out without a record.
 	// A start always waits for its record, because starting a process in a directory that hangs would block the supervisor. An
 	// order that has waited for this long may be replaced by a newer one.
 	stopPatience = time.Second
@@ -70,7 +70,7 @@ type Order struct {
 	// The mutex of Queues guards the fields below.
 	unrecordedAt time.Time // when the order is carried out even without a record; zero for never
 	recorded     bool      // the intent is on the volume, or hinit retries until it is
-	acting       bool      // the order is on its way to the supervisor, or there
+	acting       bool      // the order is being passed to the supervisor, or the supervisor has it
 	acted        bool      // the supervisor has the order; failed and effect are the result
 	failed       error
 	effect       string
@@ -136,8 +136,8 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 	return o
 }
 
-// actInTime sets a timer for a stop. When it fires, the order is passed to the supervisor without a record, if it is still
-// the newest.
+// actInTime sets a timer for a stop. When the timer fires, the order is passed to the supervisor without a record, if it is
+// still the newest order.
 func (s *Queues) actInTime(q *queue, o *Order) {
 	if !o.unrecordedAt.IsZero() {
 		time.AfterFunc(time.Until(o.unrecordedAt), guard.Func("carrying out an order", func() { s.passToSupervisor(q, o, true) }))
@@ -151,12 +151,12 @@ func (q *queue) newest() *Order {
 	return q.current
 }
 
-// isOverdue reports whether the current order has waited so long that the newest replaces it. The caller holds the mutex.
+// isOverdue reports whether the current order has waited so long that the newest order replaces it. The caller holds the mutex.
 func (q *queue) isOverdue() bool {
 	return len(q.waiting) > 0 && time.Since(q.current.since) >= stopPatience
 }
 
-// supersede ends an order, because a newer one takes its place. The caller holds the mutex.
+// supersede ends the order o, because the order newer takes its place. The caller holds the mutex.
 func supersede(o, newer *Order) {
 	o.replaced = true
 	if o.Verb == newer.Verb {
@@ -167,7 +167,7 @@ func supersede(o, newer *Order) {
 	close(o.done)
 }
 
-// advance makes the oldest waiting order the current one. Without one it removes the queue and returns false.
+// advance makes the oldest waiting order the current order. If no order waits, it removes the queue and returns false.
 func (s *Queues) advance(q *queue, profile string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,8 +210,8 @@ func (s *Queues) executeCurrent(q *queue) {
 	s.finish(o, err)
 }
 
-// setRecorded marks the current order as recorded. It returns true if a newer order has replaced it. The newer one then comes
-// next.
+// setRecorded marks the current order as recorded. It returns true if a newer order has replaced the current order. The newer
+// order then comes next.
 func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,8 +222,8 @@ func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	return o.replaced
 }
 
-// passToSupervisor passes an order to the supervisor, unless that was already done. With overtakes, the order has waited long
-// enough and goes before older ones, but only if it is the newest.
+// passToSupervisor passes an order to the supervisor, unless the supervisor has it already. If overtakes is set, the order has
+// waited long enough, and goes before older orders if it is the newest.
 func (s *Queues) passToSupervisor(q *queue, o *Order, overtakes bool) {
 	q.turn <- struct{}{}
 	defer func() { <-q.turn }()
@@ -236,8 +236,8 @@ func (s *Queues) passToSupervisor(q *queue, o *Order, overtakes bool) {
 	o.acted, o.effect, o.failed = true, effect, err
 }
 
-// claimTurn reports whether to pass an order to the supervisor now. With overtakes, the order replaces earlier ones that the
-// supervisor does not have.
+// claimTurn reports whether to pass an order to the supervisor now. If overtakes is set, the order replaces earlier orders that
+// the supervisor does not have.
 func (s *Queues) claimTurn(q *queue, o *Order, overtakes bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

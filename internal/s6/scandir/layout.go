@@ -139,8 +139,8 @@ func (l Layout) emptyOldDir(dir *fsutil.Dir, owner uint32) bool {
 	return err == nil
 }
 
-// removerAt returns the identity that must remove what is in the directory at path: owner, or this process if owner doesn't own the
-// directory. The owner may have moved root's directory into its own, and that must not be removed as root.
+// removerAt returns the identity that must remove the files in the directory at path: owner, or this process if owner doesn't own
+// the directory. The owner may have moved a directory of root there, and hinit must not remove root's directory as root.
 func (l Layout) removerAt(path string, owner *fsutil.Actor) *fsutil.Actor {
 	parent, err := l.openParent(path)
 	if err != nil {
@@ -311,7 +311,7 @@ func hasFewFilesIn(in *fsutil.Dir, name string, left *int) bool {
 	return !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.IsDir() && !hasFewFilesIn(in, path.Join(name, e.Name()), left) })
 }
 
-// clearOut removes what is in the directory name of parent, with the identity by.
+// clearOut removes all files in the directory name of parent, with the identity by.
 func clearOut(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	open := parent.Sub
 	if by.Switches() {

@@ -32,7 +32,7 @@ func (s *Scanner) PublishFixed(ctx context.Context, name string, files Files) er
 func (s *Scanner) publishSlot(ctx context.Context, name string, k kind, files Files, down bool) error {
 	var err error
 	if lost := s.do(ctx, func() {
-		// in place of what Enqueue may have queued
+		// this definition replaces a definition that Enqueue may have queued
 		s.queue.setWithoutTurn(name, definition{Kind: k, Files: files, Down: down, minimal: k == fixed})
 		err = s.makeQueued(name)
 		s.publish()
@@ -184,7 +184,7 @@ func (s *Scanner) open(name string, k kind) (*Slot, error) {
 	return &Slot{Name: name, Dir: filepath.Join(s.layout.Scan, name), Kind: k, ID: fsutil.IDOf(info), dir: d}, nil
 }
 
-// RemoveSlot removes the slot of a service of hinit. If another directory now has the slot's name, it stays.
+// RemoveSlot removes the slot of a service of hinit. If another directory now has the slot's name, RemoveSlot keeps that directory.
 func (s *Scanner) RemoveSlot(ctx context.Context, name string) error {
 	var err error
 	if lost := s.do(ctx, func() {
@@ -360,7 +360,7 @@ func (q *queue) definitions() map[string]definition {
 }
 
 // maxUnpublished is the maximum number of queued slots that are made before the next publish. The cost of a publish grows with the
-// number of slots, so one after each slot would be expensive.
+// number of slots, so a publish after each slot would be expensive.
 const maxUnpublished = 64
 
 // serveQueue makes the first slot in the queue, or announces that the queue has come to a caller of WhenQueued. It publishes new

@@ -35,12 +35,12 @@ const (
 
 // Host is what a scanner needs of PID 1. The scanner's goroutine calls the methods, which may block.
 type Host interface {
-	// SlotMade registers the gateway of a profile whose slot a client has made. With start, it also starts the gateway. exports are
+	// SlotMade registers the gateway of a profile whose slot a client has made. If start is set, it also starts the gateway. exports are
 	// the variables that the slot's run script adds to the container's environment.
 	SlotMade(ctx context.Context, profile string, start bool, exports map[string]string) error
 	// SlotRemoved reports that a client has removed the slot of a service of hinit.
 	SlotRemoved(ctx context.Context, service string)
-	// WhyReserved says why no service may have this name, or returns "" if one may.
+	// WhyReserved says why no service may have this name, or returns "" if the name is free.
 	WhyReserved(name string) string
 	// CheckCapacity returns an error that says why no more services can be supervised.
 	CheckCapacity() error
@@ -242,7 +242,7 @@ func (s *Scanner) untilNextCheck() time.Duration {
 	return s.pollInterval
 }
 
-// scheduleCheck schedules an early check, at least checkGap after the last one.
+// scheduleCheck schedules an early check, at least checkGap after the last check.
 func (s *Scanner) scheduleCheck() {
 	if !s.checkScheduled {
 		s.checkScheduled = true
@@ -294,7 +294,7 @@ func (s *Scanner) do(ctx context.Context, f func()) error {
 	}
 }
 
-// send passes f to the scanner's goroutine. It returns when the goroutine has f, and doesn't wait for its end.
+// send passes f to the scanner's goroutine. It returns when the goroutine has received f, and doesn't wait for the end of f.
 func (s *Scanner) send(ctx context.Context, f func()) error {
 	select {
 	case s.requests <- f:
