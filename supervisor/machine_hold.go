@@ -30,8 +30,8 @@ func (m *Machine) setHold(name, reason string) {
 	m.shortage.held = held
 }
 
-// NeedMemory and NeedDisk stand in the list of unmet needs of a service that waits because of a hold. The container lacks
-// memory, or the service's profile uses too much disk space. The Reason of a [Hold] with Disk must begin with NeedDisk.
+// NeedMemory and NeedDisk are entries in the list of unmet needs of a service that waits because of a hold. NeedMemory means that
+// the container lacks memory, and NeedDisk that the service's profile uses too much disk space. The Reason of a [Hold] with Disk must begin with NeedDisk.
 const (
 	NeedMemory = "memory"
 	NeedDisk   = "disk"

@@ -135,7 +135,7 @@ func getSlotWait(s *Server, r *request) (reply, error) {
 type slotGoal struct {
 	letter byte
 	after  uint64 // number of the run before the one that the client waits for
-	known  bool   // after is set
+	known  bool   // the client has given a run number, so after is set
 }
 
 // parseUntil parses the parameter "until" of a wait: a letter, and the number of a run or nothing.

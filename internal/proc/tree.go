@@ -27,8 +27,8 @@ type membership struct {
 	alive       map[uint64][]stat   // living processes of each run, except its main process
 	origins     map[identity]uint64 // run of each orphan: 0 for none, or unknownRun; found out once for each process
 	deadOrphans map[identity]uint64 // run of each dead orphan that is not reaped yet: 0 for none, or unknownRun
-	// for each run, how many more processes may belong to it: dead orphans that are new, and living ones with an unread
-	// environment
+	// for each run, how many more processes may belong to it: new dead orphans, and living orphans with an
+	// unread environment
 	possibleMembers map[uint64]int
 	unread          map[identity]time.Time // living orphans with an unread environment, and when a scan first found them
 	marksRead       int                    // how many marks of dead orphans this scan has read
