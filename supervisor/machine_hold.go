@@ -31,7 +31,8 @@ func (m *Machine) setHold(name, reason string) {
 }
 
 // NeedMemory and NeedDisk are entries in the list of unmet needs of a service that waits because of a hold. NeedMemory means that
-// the container lacks memory, and NeedDisk that the service's profile uses too much disk space. The Reason of a [Hold] with Disk must begin with NeedDisk.
+// the container lacks memory, and NeedDisk that the service's profile uses too much disk space. The Reason of a [Hold] with
+// Disk must begin with NeedDisk.
 const (
 	NeedMemory = "memory"
 	NeedDisk   = "disk"
