@@ -270,7 +270,8 @@ func (m *Manager) storeServedProfiles(s *supervisor.Service, state profiles.Stat
 }
 
 // ChangeTopology changes which gateways serve the profiles. If dry is set, it changes nothing and says which gateways the
-// change would end or start. During the change no profile is served twice. A change that has begun is completed even if the client stops waiting.
+// change would end or start. During the change no profile is served twice. A change that has begun is completed even if the
+// client stops waiting.
 func (m *Manager) ChangeTopology(ctx context.Context, mode string, dry bool) (out client.TopologyReply, err error) {
 	if !m.Route().HasProfiles() {
 		return out, errors.New("this container has no gateways")
