@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"hinit/internal/testkit"
 )
 
 // python runs the Python program that also writes the board.
@@ -36,6 +38,7 @@ func pythonSays(t *testing.T, args ...string) string {
 // A file made here and a file made by Python must have the same structure, and each program must be able to open the
 // other's file.
 func TestPythonSharesTheFile(t *testing.T) {
+	testkit.SkipIfShort(t)
 	t.Parallel()
 	theirs := filepath.Join(t.TempDir(), "kanban.db")
 	pythonSays(t, "init", theirs)
@@ -63,6 +66,7 @@ func TestPythonSharesTheFile(t *testing.T) {
 
 // A dispatcher here must respect Python's locks of either kind, flock or lockf, and Python must respect ours.
 func TestPythonSharesTheLocks(t *testing.T) {
+	testkit.SkipIfShort(t)
 	t.Parallel()
 	for _, kind := range []string{"flock", "lockf"} {
 		b := newBoard(t)

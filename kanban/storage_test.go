@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
 func openAt(t *testing.T, path string) (*Store, error) {
@@ -266,6 +268,7 @@ func TestNoWAL(t *testing.T) {
 }
 
 func TestTornFile(t *testing.T) {
+	testkit.SkipIfShort(t)
 	b := newBoard(t)
 	b.ready("alpha")
 	_, err := b.db.Exec("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -50,6 +50,7 @@ func start(t *testing.T, words ...string) (user string, code int, said string) {
 // A service with limits or a niceness must not run the Go runtime as root. The agent's .env may contain GODEBUG and
 // GOMEMLIMIT, which the runtime obeys.
 func TestVariablesOfTheAgentsAreObeyedAsTheAgent(t *testing.T) {
+	testkit.SkipIfShort(t)
 	const agent = "10000\t10000\t10000\t10000"
 	for _, words := range [][]string{
 		{"user=10000:10000", "7:1024:1024", "--", "/bin/true", "true"},
@@ -67,6 +68,7 @@ func TestVariablesOfTheAgentsAreObeyedAsTheAgent(t *testing.T) {
 // A service with a niceness but without limits must start without any Go runtime, and with all settings that its
 // arguments name.
 func TestAServiceWithANicenessBeginsWithoutTheRuntime(t *testing.T) {
+	testkit.SkipIfShort(t)
 	own, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -92,6 +94,7 @@ func TestAFailureAsRootEndsTheStart(t *testing.T) {
 // A control group must be made and entered as root, before the process gets the user of its command. If the group can't
 // be made, the error must name it.
 func TestAControlGroupIsEnteredBeforeTheUserIsChanged(t *testing.T) {
+	testkit.SkipIfShort(t)
 	root := "/sys/fs/cgroup"
 	if _, err := os.Stat(root + "/cgroup.procs"); err != nil {
 		root += "/unified"

@@ -108,7 +108,7 @@ func TestHTTPAnswers(t *testing.T) {
 		"closes":                          {func(net.Conn) {}, nil, false, "it closed the connection"},
 		"stalls in its status":            {func(c net.Conn) { says("HTTP/1.1 2")(c); hold(c) }, nil, false, "no answer within|not complete"},
 		"slow loris":                      {drip("H"), nil, false, "does not speak HTTP|no answer within|not complete"},
-		"slow loris with headers":         {drip("HTTP/1.1 200 OK\r\nA: b\r\n"), body, false, "no answer within|not complete"},
+		"slow loris with headers":         {drip("HTTP/1.1 200 OK\r\nA: b\r\n"), body, false, "does not speak HTTP|no answer within|not complete"},
 		"10 GB":                           {flood("HTTP/1.1 200 OK\r\n\r\n"), body, false, `its body has no "all is well"`},
 		"10 GB of status":                 {flood("HTTP/1.1 200 "), nil, false, "its headers are longer than 64 KiB"},
 		"10 GB of headers":                {flood("HTTP/1.1 200 OK\r\nA: "), body, false, "no answer within|not complete|its body has no|headers"},

@@ -59,6 +59,7 @@ func TestAChildOfPID1ExecutesBeforeItIsTheAgents(t *testing.T) {
 // PID 1 must not follow a PATH of an agent for long. A PATH of links through thousands of directories takes minutes, in
 // which PID 1 would answer no status and reap nothing.
 func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
+	testkit.SkipIfShort(t)
 	if os.Getuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")
 	}

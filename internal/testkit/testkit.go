@@ -59,6 +59,14 @@ func NeedRoot(t testing.TB) {
 	}
 }
 
+// SkipIfShort skips a test that takes seconds of the processor, if -short is set.
+func SkipIfShort(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+}
+
 // LeaveOutOfShort ends the test binary with success if -short is set. TestMain calls it in packages whose tests drive finished
 // programs for longer than -short should take.
 func LeaveOutOfShort() {

@@ -552,6 +552,7 @@ func TestHostileArchives(t *testing.T) {
 // All files in the archive must be from one moment. The writer counts in a database and then in a file, so the file
 // must be equal to the database or one behind.
 func TestOneMomentIsOneMoment(t *testing.T) {
+	testkit.SkipIfShort(t)
 	dir := home(t)
 	db := database(t, filepath.Join(dir, "count.db"))
 	must(db.Exec("CREATE TABLE count (n INTEGER); INSERT INTO count VALUES (0)"))(t)

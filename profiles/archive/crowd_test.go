@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"hinit/internal/testkit"
 	"hinit/profiles/archive"
 )
 
@@ -62,6 +63,7 @@ func (m *meter) Write(p []byte) (int, error) {
 // TestADirectoryOfManyFilesEndsNoHost checks that an export does not keep all names of a large directory in memory. The
 // kernel would kill the host of a fleet, which has 256 MiB, at each move of such a profile.
 func TestADirectoryOfManyFilesEndsNoHost(t *testing.T) {
+	testkit.SkipIfShort(t)
 	dir := crowd(t)
 	before := live()
 	m := &meter{}
@@ -108,6 +110,7 @@ func TestATokenOfSeveralLinesIsNotCloned(t *testing.T) {
 // TestADirectoryOfManyFilesIsSentInOneOrder cuts the archive of such a profile in its middle. Names come in the order of the file
 // system, and the rest must follow the part that was sent.
 func TestADirectoryOfManyFilesIsSentInOneOrder(t *testing.T) {
+	testkit.SkipIfShort(t)
 	t.Parallel()
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "SOUL.md"), "soul")

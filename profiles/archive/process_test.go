@@ -132,9 +132,7 @@ var kills = flag.Int("kills", 40, "how often an import, and an export, is killed
 // An import that is killed at any moment must leave either no profile or a complete one. If it replaces a profile, it
 // must leave either the old one or the new one.
 func TestAnImportIsKilledAtAnyMoment(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
+	testkit.SkipIfShort(t)
 	t.Parallel()
 	command, profiles := volume(t, t.TempDir())
 	large(t, profiles, 8<<20)
@@ -195,9 +193,7 @@ func TestAnImportIsKilledAtAnyMoment(t *testing.T) {
 // A killed export must leave the profile as it is, and no file under the requested name. The next export must remove
 // the copy.
 func TestAnExportIsKilledAtAnyMoment(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
+	testkit.SkipIfShort(t)
 	t.Parallel()
 	command, profiles := volume(t, t.TempDir())
 	large(t, profiles, 8<<20)
@@ -329,9 +325,7 @@ func atEachOpen(t *testing.T, path string, do func(path string) error) {
 // TestAnExportOfAllWaitsForNoProfile checks that an export of all profiles goes on although one profile holds it up.
 // Its agent may put a FIFO where SQLite opens a journal, or stop the program that copies databases.
 func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
+	testkit.SkipIfShort(t)
 	t.Parallel()
 	command, profiles := volume(t, t.TempDir())
 	for _, name := range []string{"stopper", "zeta"} {

@@ -125,8 +125,8 @@ func scenarios(t *testing.T, mode string) {
 		if !strings.Contains(string(text), bothWays) {
 			return mode != pid1
 		}
-		n++ // with -short, every other scenario runs, in one of the ways
-		return testing.Short() && n%4 != map[string]int{pid1: 0, subreaper: 2}[mode]
+		n++ // with -short, every sixth scenario runs, in one of the ways
+		return testing.Short() && n%12 != map[string]int{pid1: 0, subreaper: 6}[mode]
 	})
 	testscript.Run(t, testscript.Params{
 		Files: files, WorkdirRoot: root, Setup: func(e *testscript.Env) error { return setup(e, mode) },

@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"hinit/internal/testkit"
 )
 
 // receiver is the server of a webhook. While it is down, it closes each connection without an answer.
@@ -63,6 +65,7 @@ func (r *receiver) services() ([]string, int) {
 // TestActionsSurviveKill9 fills the queue of a webhook whose server is down, kills hinit-actions, and starts the server
 // again. Queued actions must be delivered at least once, and the log must name dropped ones.
 func TestActionsSurviveKill9(t *testing.T) {
+	testkit.SkipIfShort(t)
 	t.Parallel()
 	for _, services := range []int{100, 106} { // one target has at most 100 waiting events
 		t.Run(fmt.Sprint(services), func(t *testing.T) { actionsSurviveKill9(t, services) })

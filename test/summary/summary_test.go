@@ -16,6 +16,7 @@ import (
 
 // module makes a module with packages that end in every possible way, and goes there.
 func module(t *testing.T) {
+	testkit.SkipIfShort(t)
 	t.Helper()
 	dir := t.TempDir()
 	for name, body := range map[string]string{
