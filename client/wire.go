@@ -309,7 +309,7 @@ type SlotControl struct {
 	Flags string `json:"flags"` // the letters of s6-svc, without the dash
 }
 
-// SlotScan is the body of a command to the scanner.
+// SlotScan is the body of POST /v1/slots/scan, a command to the scanner of the s6 service directories.
 type SlotScan struct {
 	Flags string `json:"flags"` // the letters of s6-svscanctl, without the dash
 }

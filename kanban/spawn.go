@@ -253,15 +253,16 @@ func (p *pass) makeWorkspaceDir(task Task) (path, branch string, err error) {
 	return path, task.Branch, os.MkdirAll(path, 0o755)
 }
 
-// addWorktree makes a linked git worktree. If path is itself a repository, the worktree is in its directory .worktrees. Otherwise
-// the worktree is at path, and belongs to the repository that contains path. git runs in the isolation of profile, see [Git].
-func (p *pass) addWorktree(task Task, path, profile string) (string, string, error) {
+// addWorktree returns the directory and the branch of the linked git worktree for a task. It makes the worktree if there is none.
+// If path is itself a repository, the worktree is in its directory .worktrees. Otherwise the worktree is at path, and belongs to
+// the repository that contains path. git runs in the isolation of profile, see [Git].
+func (p *pass) addWorktree(task Task, path, profile string) (dir, branch string, err error) {
 	if p.Git == nil {
 		return "", "", errors.New("git is not available")
 	}
 	ctx, cancel := context.WithTimeout(p.ctx, gitTimeout)
 	defer cancel()
-	branch := cmp.Or(task.Branch, "wt/"+task.ID)
+	branch = cmp.Or(task.Branch, "wt/"+task.ID)
 	repo, target := path, path
 	if st, err := os.Lstat(filepath.Join(path, ".git")); err == nil && st.IsDir() {
 		target = filepath.Join(path, ".worktrees", task.ID) // path is itself a repository

@@ -59,8 +59,8 @@ func (r *run) request(done func([]string)) {
 	}
 }
 
-// recordReached is called by the pump of a stream when it has read all that was in its pipe at Tail request n; open is its
-// unfinished line. It answers the requests that both streams have reached.
+// recordReached records that the stream with this index has been read up to what its pipe held when Tail request n came. open is
+// the stream's unfinished last line. It then answers each request that both streams have reached. The pumps call it.
 func (r *run) recordReached(index int, n uint64, open []byte) {
 	r.mu.Lock()
 	r.finishedRequests[index] = n

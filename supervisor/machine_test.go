@@ -737,12 +737,12 @@ func TestAFinishCommandThatSaysNeverAgainLeavesItDownUntilSomeoneAsks(t *testing
 	r.enter(Finishing)
 	r.exit(125)
 	r.want(Down)
-	if v := r.s().snapshot(&unit{Unit: &Unit{}}); v.Want != WantDown || !v.Permanent || !strings.Contains(v.Reason, "125") {
-		t.Errorf("want %s, permanent %v, reason %q", v.Want, v.Permanent, v.Reason)
+	if v := r.s().snapshot(&unit{Unit: &Unit{}}); v.Want != WantDown || !v.StaysDown || !strings.Contains(v.Reason, "125") {
+		t.Errorf("want %s, permanent %v, reason %q", v.Want, v.StaysDown, v.Reason)
 	}
 	r.do(Start{"s"})
 	r.spawned()
-	if v := r.s().snapshot(&unit{Unit: &Unit{}}); v.Permanent {
+	if v := r.s().snapshot(&unit{Unit: &Unit{}}); v.StaysDown {
 		t.Error("still marked after a start")
 	}
 }

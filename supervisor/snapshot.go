@@ -49,7 +49,7 @@ type Service struct {
 	Status        string    // status of the last [NotifyMessage], about the service's current work
 	Paused        bool      // an operator has stopped the process with SIGSTOP
 	Started       bool      // the service has started at least once
-	Permanent     bool      // the service won't start by itself: its finish command said so, or it is parked or failed
+	StaysDown     bool      // the service won't start by itself: its finish command said so, or it is parked or failed
 	Restarts      int       // number of automatic restarts
 	Failures      int       // number of fast exits in a row, see [Policy]
 	CrashLoop     bool      // at least Policy.LoopCount fast exits within Policy.LoopWindow
@@ -78,7 +78,7 @@ func (s *service) snapshot(u *unit) *Service {
 		Name: s.name, Profile: u.Profile, Group: u.Group, Kind: u.Kind, YieldsToProfile: u.YieldsToProfile, Log: u.Log, Command: u.Spec.Argv,
 		State: s.state, Want: s.want, Reason: s.reason, Since: s.since,
 		ProcessSince: s.processSince, Run: s.number, Ready: s.ready, ReadySince: s.readySince, Announces: s.policy.ReportsReadiness || s.hasChecks, Warning: s.readinessText, OOMAdj: cmp.Or(u.Spec.OOM, oomAdj[u.Kind]),
-		Paused: s.paused, Started: s.started, Permanent: s.staysDown || s.state == Parked || s.state == Failed,
+		Paused: s.paused, Started: s.started, StaysDown: s.staysDown || s.state == Parked || s.state == Failed,
 		Restarts: s.restarts, Failures: s.failures, CrashLoop: s.looping, LastExit: s.lastExit,
 		NextStart: s.nextRun, NextRun: s.nextRun, Task: s.policy.IsConfiguredTask, Done: s.succeeded, RestartPolicy: s.policy.RestartPolicy,
 		Exits: s.exits, Restarted: s.restartCauses,

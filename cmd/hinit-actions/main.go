@@ -63,7 +63,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	host, _ := os.Hostname()
 	r := &actions.Runner{
 		Watch: dial.Here(cfg.Control.Socket, os.LookupEnv).Watch,
-		Rules: rules.readIfChanged, State: *file, Host: host, Log: slog.New(slog.NewTextHandler(errs, nil)),
+		Rules: rules.readIfChanged, StateFile: *file, Host: host, Log: slog.New(slog.NewTextHandler(errs, nil)),
 	}
 	return c.Failed("carry out actions", r.Run(ctx))
 }

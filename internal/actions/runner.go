@@ -46,12 +46,12 @@ const maxAttempts = 10
 
 // Runner carries out the actions for events of services. Set the exported fields before Run, and don't change them afterwards.
 type Runner struct {
-	Watch func(ctx context.Context, fn func(client.StatusChange) error) error // follows the status, as [dial.Client.Watch] does
-	Rules func() (*config.Config, error)                                      // reads the configuration; nil: it has not changed
-	State string                                                              // path of the state file
-	Host  string                                                              // name of the container in messages
-	Log   *slog.Logger
-	Retry backoff.Policy // pauses between the attempts of a request; zero: 1 s, doubled each time, at most 1 min
+	Watch     func(ctx context.Context, fn func(client.StatusChange) error) error // follows the status, as [dial.Client.Watch] does
+	Rules     func() (*config.Config, error)                                      // reads the configuration; nil: it has not changed
+	StateFile string                                                              // path of the state file
+	Host      string                                                              // name of the container in messages
+	Log       *slog.Logger
+	Retry     backoff.Policy // pauses between the attempts of a request; zero: 1 s, doubled each time, at most 1 min
 
 	mu               sync.Mutex
 	state            state
@@ -72,7 +72,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	if r.rules, err = r.Rules(); err != nil {
 		return err
 	}
-	if r.state, err = load(r.State); err != nil {
+	if r.state, err = load(r.StateFile); err != nil {
 		r.Log.Warn(err.Error())
 	}
 	if r.Retry == (backoff.Policy{}) {
@@ -269,7 +269,7 @@ func (r *Runner) letOthersGoFirst(j *Job) {
 func (r *Runner) save() {
 	text, err := json.Marshal(&r.state)
 	if err == nil {
-		err = wholefile.Replace(r.State, bytes.NewReader(text), 0o600)
+		err = wholefile.Replace(r.StateFile, bytes.NewReader(text), 0o600)
 	}
 	if err == nil {
 		r.unsaved = ""

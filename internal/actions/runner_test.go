@@ -80,7 +80,7 @@ func start(t *testing.T, state string, parked ...config.Action) *bench {
 			first = false
 			return &config.Config{On: config.Actions{config.EventParked: parked}}, nil
 		},
-		State: state, Host: "box", Log: slog.New(slog.NewTextHandler(b.log, nil)), Retry: backoff.Policy{Initial: time.Millisecond, Factor: 1, Max: time.Millisecond},
+		StateFile: state, Host: "box", Log: slog.New(slog.NewTextHandler(b.log, nil)), Retry: backoff.Policy{Initial: time.Millisecond, Factor: 1, Max: time.Millisecond},
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

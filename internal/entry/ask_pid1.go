@@ -42,7 +42,7 @@ type pid1Request struct {
 // askPID1 sends the request of a command line to PID 1, and returns the exit code. missing means that hinit-tools is not
 // installed. Then it returns -1 for a command that it does not know, or if it can't reach PID 1. The Go runtime then goes on
 // and reports the error.
-func askPID1(name string, argv, env bare.Words, missing bool) int {
+func askPID1(name string, argv, env bare.CStrings, missing bool) int {
 	failed := exitFailed
 	if name != "hinit" {
 		failed = exitSystem
@@ -87,7 +87,7 @@ func askPID1(name string, argv, env bare.Words, missing bool) int {
 }
 
 // parse turns a command line into a request. It knows only the commands that people need when no process can be started.
-func parse(name string, argv bare.Words) (q pid1Request, ok bool) {
+func parse(name string, argv bare.CStrings) (q pid1Request, ok bool) {
 	if name == "s6-svc" {
 		// only letters that don't wait, and an absolute path
 		flags, dir := argv.At(1), argv.At(2)
@@ -235,7 +235,7 @@ func printAnswer(q pid1Request, all string, failed int) int {
 }
 
 // printRefusal prints why a command can't be carried out, with advice, and returns code.
-func printRefusal(name string, argv bare.Words, also string, code int) int {
+func printRefusal(name string, argv bare.CStrings, also string, code int) int {
 	line.Add("cannot run ").Add(name)
 	if argv.N > 1 && isPlainWord(argv.At(1), "") {
 		line.Add(" ").Add(argv.At(1))

@@ -22,7 +22,7 @@ var groups [1 << 16]uint32
 // runtime, which carries out the remaining words or reports the error. If a step fails with root's rights, changeUserAndExec
 // ends the process: the runtime obeys environment variables, which the new user may have written. It also ends the process if
 // the kernel lacks PIDs or memory, because the runtime could not start.
-func changeUserAndExec(argv, env bare.Words) {
+func changeUserAndExec(argv, env bare.CStrings) {
 	end, rest := 1, false
 	for argv.At(end) != "--" && argv.At(end) != "" {
 		end++

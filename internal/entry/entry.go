@@ -76,14 +76,14 @@ func isToolsProgram() bool {
 }
 
 // becomeTools executes hinit-tools in the directory that isToolsProgram has left in path. It returns only after an error.
-func becomeTools(argv, env bare.Words) (errno int) {
+func becomeTools(argv, env bare.CStrings) (errno int) {
 	path.Add(toolsName)
 	return -bare.Syscall3(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(&path.Buf)), uintptr(unsafe.Pointer(argv.First)), uintptr(unsafe.Pointer(env.First)))
 }
 
 // isToolsCommand reports whether hinit-tools has this command. It has those that people and agents call. The others must
 // start fast, or belong to hinit itself.
-func isToolsCommand(name string, argv bare.Words) bool {
+func isToolsCommand(name string, argv bare.CStrings) bool {
 	if name == "hinit" {
 		return argv.N > 1 && argv.At(1) != "init" && argv.At(1) != "run" && argv.At(1) != "demo" && argv.At(2) != "--handover"
 	}
@@ -125,8 +125,8 @@ func sleep(nanoseconds int64) {
 	bare.Syscall3(syscall.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
 }
 
-// HasRoomFor reports whether this process can create so many more threads, by creating them and letting them end. In a
-// running program, the goroutine must be locked to its thread.
+// HasRoomFor reports whether this process can create the given number of additional threads. It creates them, and lets them
+// end. It works before the Go runtime starts. After that, the calling goroutine must be locked to its thread.
 func HasRoomFor(threads int) bool {
 	leave = 0
 	made := makeThreads(threads, &leave)

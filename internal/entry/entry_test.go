@@ -16,7 +16,7 @@ import (
 )
 
 // wordsOf lays arguments out in memory as the kernel does.
-func wordsOf(text ...string) bare.Words {
+func wordsOf(text ...string) bare.CStrings {
 	list := make([]uintptr, 0, len(text)+1)
 	for _, t := range text {
 		word := append([]byte(t), 0)
@@ -24,7 +24,7 @@ func wordsOf(text ...string) bare.Words {
 		list = append(list, uintptr(unsafe.Pointer(&word[0])))
 	}
 	kept = append(kept, append(list, 0))
-	return bare.Words{First: &kept[len(kept)-1][0], N: len(text)}
+	return bare.CStrings{First: &kept[len(kept)-1][0], N: len(text)}
 }
 
 var (

@@ -61,13 +61,13 @@ func (im *importer) s6(path string) error {
 	for _, s := range im.services {
 		d.addDependencies(s)
 	}
-	d.onlyOfBundle()
+	d.disableOutsideBundle()
 	return nil
 }
 
-// onlyOfBundle disables the services that don't belong to the bundle that starts at boot. s6-overlay calls that bundle user,
+// disableOutsideBundle disables the services that don't belong to the bundle that starts at boot. s6-overlay calls that bundle user,
 // other programs with s6-rc call it default.
-func (d *s6Import) onlyOfBundle() {
+func (d *s6Import) disableOutsideBundle() {
 	bundle, is := lo.Find([]string{"user", "default"}, func(name string) bool { return len(d.bundles[name]) > 0 })
 	if !is {
 		return

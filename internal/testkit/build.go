@@ -116,7 +116,7 @@ func place(to, from, name string, finished bool) error {
 			return err
 		}
 	}
-	if finished && os.Link(made, to) == nil { // a file that will be rebuilt is copied instead
+	if finished && os.Link(made, to) == nil { // a link is enough for a program that is not rebuilt; otherwise make a copy
 		return nil
 	}
 	// A file can't be executed while a process has it open for writing. So another process, cp, makes the copy: a child that this

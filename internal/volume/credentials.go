@@ -112,7 +112,7 @@ func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.
 			return nil, err
 		}
 		if found := p.giveCredentials(s, top, ""); fsutil.UID(info) != 0 || found || top.CheckExists("shared") == nil || top.CheckExists(boot.ProfilesDir) == nil {
-			p.giveRootFile(s, top, "")
+			p.chownRootFileToAgent(s, top, "")
 			dirs := []string{"shared", boot.ProfilesDir}
 			profiles, _, _ := top.ReadSome(boot.ProfilesDir, fsutil.MaxNames) // no entries if the directory is missing
 			for _, e := range profiles {
@@ -120,7 +120,7 @@ func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.
 			}
 			for _, dir := range dirs {
 				p.giveCredentials(s, top, dir)
-				p.giveRootFile(s, top, dir)
+				p.chownRootFileToAgent(s, top, dir)
 			}
 		}
 	}
@@ -146,14 +146,14 @@ func (p *bootSteps) giveCredentials(s *boot.Step, top *fsutil.Dir, dir string) (
 		})
 		if known && e.Type().IsRegular() {
 			found = true
-			p.giveRootFile(s, top, path.Join(dir, e.Name()))
+			p.chownRootFileToAgent(s, top, path.Join(dir, e.Name()))
 		}
 	}
 	return found
 }
 
-// giveRootFile gives the file rel to the agent, if root owns it.
-func (p *bootSteps) giveRootFile(s *boot.Step, in *fsutil.Dir, rel string) {
+// chownRootFileToAgent gives the file rel to the agent, if root owns it.
+func (p *bootSteps) chownRootFileToAgent(s *boot.Step, in *fsutil.Dir, rel string) {
 	info, err := in.Lstat(rel)
 	if err != nil || fsutil.UID(info) != 0 {
 		return

@@ -25,14 +25,14 @@ const (
 type meter struct {
 	proc func(client.Init) string // path of the /proc that shows the processes; nil: they are not visible
 
-	mu    sync.Mutex
-	at    time.Time
-	began time.Time // begin of the unfinished period of pasts
-	last  procusage.Table
-	spare procusage.Table
-	roots proc.ServiceRoots
-	known measured
-	pasts map[string]*usageHistory
+	mu        sync.Mutex
+	at        time.Time
+	began     time.Time // start of the period of the graphs that is not finished yet
+	last      procusage.Table
+	spare     procusage.Table
+	roots     proc.ServiceRoots
+	known     measured
+	histories map[string]*usageHistory
 }
 
 // measured is the memory and processor time of services at one moment, by service.
@@ -71,7 +71,7 @@ func (m *meter) measure(st *client.Status) measured {
 	if m.known.cpu {
 		m.addToPast(now, passed)
 	} else {
-		m.began, m.pasts = now, nil
+		m.began, m.histories = now, nil
 	}
 	return m.known
 }
@@ -84,11 +84,11 @@ func (m *meter) addToPast(now time.Time, passed time.Duration) {
 	pasts := make(map[string]*usageHistory, len(m.known.byName))
 	m.known.lines = make(map[string][2]string, len(m.known.byName))
 	for name, u := range m.known.byName {
-		p := cmp.Or(m.pasts[name], new(usageHistory))
+		p := cmp.Or(m.histories[name], new(usageHistory))
 		p.add(u, passed, over, stretch)
 		pasts[name], m.known.lines[name] = p, p.lines
 	}
-	m.pasts = pasts
+	m.histories = pasts
 	if over {
 		m.began = now
 	}

@@ -80,7 +80,7 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 	b.until(`[...document.querySelectorAll('#rows td')].some((c) => c.textContent.endsWith('%'))`)
 	m.mu.Lock()
 	for i, v := range f.services {
-		p := m.pasts[v.Name]
+		p := m.histories[v.Name]
 		if p == nil {
 			continue // the service is down, so it has no measurement
 		}

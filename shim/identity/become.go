@@ -56,12 +56,12 @@ func allEqual(want uint32, got ...int) bool {
 
 // RefusedError means that the kernel has refused a step of [Become] or [LeaveTerminal].
 type RefusedError struct {
-	Call string // setgroups, setgid, setuid, or what LeaveTerminal tried
+	Step string // refused step: setgroups, setgid, setuid, or what LeaveTerminal tried
 	Err  error
 }
 
 // Error implements error.
-func (r *RefusedError) Error() string { return "the kernel refuses " + r.Call + ": " + r.Err.Error() }
+func (r *RefusedError) Error() string { return "the kernel refuses " + r.Step + ": " + r.Err.Error() }
 
 // Unwrap returns the kernel's error.
 func (r *RefusedError) Unwrap() error { return r.Err }

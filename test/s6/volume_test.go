@@ -26,8 +26,8 @@ const agentID = 10000
 // spoken is how many lines a gateway writes when it starts. They are more than a log file holds, so each stage leaves an archive.
 const spoken = 12000
 
-// gatewayProgram is a gateway: it writes many lines, then that it is ready, and at its end a farewell. $STAGE is the stage of its
-// container.
+// gatewayProgram is a shell script that stands in for a gateway. It writes many lines, then "ready", and "farewell" after SIGTERM.
+// Each line begins with $STAGE, the name of the step of the test in which its container runs.
 const gatewayProgram = `trap 'echo "$STAGE farewell"; exit 0' TERM
 k=0
 while [ $k -lt 12000 ]; do echo "$STAGE $k xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"; k=$((k+1)); done

@@ -17,23 +17,23 @@ var (
 // Only the assembly uses g0 and thread.
 var _, _ = &g0, &thread
 
-// Words is a list of C strings, which ends at a null pointer or after N strings.
-type Words struct {
+// CStrings is a list of C strings, which ends at a null pointer or after N strings.
+type CStrings struct {
 	First *uintptr
 	N     int
 }
 
 // Begun returns the command line and the environment of a new process. The stack has argc, argv, a null pointer, the
 // environment, and another null pointer.
-func Begun(stack *uintptr) (argv, env Words) {
+func Begun(stack *uintptr) (argv, env CStrings) {
 	argc := int(*stack)
-	return Words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), unsafe.Sizeof(*stack))), argc},
-		Words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), uintptr(argc+2)*unsafe.Sizeof(*stack))), 1 << 16}
+	return CStrings{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), unsafe.Sizeof(*stack))), argc},
+		CStrings{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), uintptr(argc+2)*unsafe.Sizeof(*stack))), 1 << 16}
 }
 
 // At returns the word at an index, or "" after the end. The string is in the memory into which the kernel has put the words
 // of the process. That memory does not change.
-func (w Words) At(i int) string {
+func (w CStrings) At(i int) string {
 	if i >= w.N {
 		return ""
 	}
@@ -49,7 +49,7 @@ func (w Words) At(i int) string {
 }
 
 // Get returns the value of an environment variable, or "".
-func (w Words) Get(name string) string {
+func (w CStrings) Get(name string) string {
 	for i := range w.N {
 		v := w.At(i)
 		if v == "" {
@@ -85,7 +85,7 @@ func Syscall6(nr, a, b, c, d, e uintptr) int {
 }
 
 // Pointer returns the address of the word at an index, for a system call.
-func (w Words) Pointer(i int) uintptr {
+func (w CStrings) Pointer(i int) uintptr {
 	return *(*uintptr)(unsafe.Add(unsafe.Pointer(w.First), uintptr(i)*unsafe.Sizeof(*w.First)))
 }
 

@@ -47,7 +47,7 @@ func begin(stack *uintptr) {
 			return
 		}
 	}
-	plan, path := bare.Words{First: argv.First, N: i}, argv.At(i+1)
+	plan, path := bare.CStrings{First: argv.First, N: i}, argv.At(i+1)
 	if file := plan.Get("rules"); file != "" && plan.Get("refused") == "" && len(bare.Base(path)) < len(path) && readRules(file) && rulesAreCurrent(plan) {
 		confine(path, argv, env)
 	}
@@ -75,7 +75,7 @@ func rulesPart(size uint64, before ...uint64) string {
 }
 
 // rulesAreCurrent reports whether this program made the rules, for the present mounts and the hidden paths in plan.
-func rulesAreCurrent(plan bare.Words) bool {
+func rulesAreCurrent(plan bare.CStrings) bool {
 	var st unix.Statx_t
 	if stat(unix.AT_FDCWD, "/proc/self/exe\x00", 0, &st) < 0 || ruleHeader.program != programOf(&st) {
 		return false
@@ -100,14 +100,14 @@ func programOf(st *unix.Statx_t) [2]uint64 {
 // confine isolates this process for ever, according to the rules and to the plan in argv (see isolation.Argv). Then it
 // executes the program at path with the command in argv. It does not return. If the Go runtime is running, the goroutine must
 // be locked to its thread.
-func confine(path string, argv, env bare.Words) {
+func confine(path string, argv, env bare.CStrings) {
 	var control, marked, degrade bool
 	end := 1
 	for ; argv.At(end) != "--"; end++ {
 		word := argv.At(end)
 		control, marked, degrade = control || word == "control", marked || word == "marked", degrade || word == "degrade"
 	}
-	plan := bare.Words{First: argv.First, N: end}
+	plan := bare.CStrings{First: argv.First, N: end}
 	profileName = plan.Get("name")
 	temp := makeTempDir()
 	const drop = unix.PR_CAP_AMBIENT_CLEAR_ALL // the process is not root any more, but a container may give capabilities to every user
@@ -141,7 +141,7 @@ const webToken = "HINIT_WEB_TOKEN="
 
 // environ returns the environment of the command: env without the web token, with its own TMPDIR, and with the HOME of plan
 // if it has one.
-func environ(plan, env bare.Words) uintptr {
+func environ(plan, env bare.CStrings) uintptr {
 	n, home := 0, plan.Get("HOME")
 	for i := 0; i < env.N && env.Pointer(i) != 0; i++ {
 		_, token := cutPrefix(env.At(i), webToken)
@@ -163,7 +163,7 @@ func environ(plan, env bare.Words) uintptr {
 }
 
 // execute replaces this process by the program at path, with the words of argv from index at on.
-func execute(path string, argv bare.Words, at int, env uintptr) {
+func execute(path string, argv bare.CStrings, at int, env uintptr) {
 	words := uintptr(unsafe.Pointer(argv.First)) + uintptr(at)*unsafe.Sizeof(*argv.First)
 	errno := syscall.Errno(-bare.Syscall3(unix.SYS_EXECVE, address(path), words, env))
 	line.Add("[hinit] cannot start ").Add(argv.At(at)).Add(": ").Add(errno.Error())
@@ -204,7 +204,7 @@ func makeTempDir() (fd int) {
 }
 
 // applyLandlock restricts the files, ports and signals of this process. temp is its open directory for temporary files.
-func applyLandlock(plan bare.Words, temp int) {
+func applyLandlock(plan bare.CStrings, temp int) {
 	set := bare.Syscall3(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&ruleHeader.fs)), 3*unsafe.Sizeof(ruleHeader.fs), 0)
 	check("confine it by Landlock", set)
 	allowPath(set, plan.Get("home"), true)
@@ -269,7 +269,7 @@ func allowOpen(set, fd int, write bool) {
 
 // sharePath allows a path that is shared with the profile. If the path is below a hidden place or another shared path, other
 // profiles can write there. sharePath then refuses a path with a symbolic link, which could lead to another profile.
-func sharePath(set int, plan bare.Words, path string, write bool) {
+func sharePath(set int, plan bare.CStrings, path string, write bool) {
 	for i := range plan.N {
 		place, is := cutPrefix(plan.At(i), "hide=")
 		if !is {

@@ -70,9 +70,9 @@ func Main(argv, env []string) int {
 
 // wordsOf returns words in the layout in which the kernel passes them to a program. None contains a NUL, because they come
 // from the kernel.
-func wordsOf(words []string) bare.Words {
+func wordsOf(words []string) bare.CStrings {
 	list, _ := syscall.SlicePtrFromStrings(words)
-	return bare.Words{First: (*uintptr)(unsafe.Pointer(&list[0])), N: len(words)}
+	return bare.CStrings{First: (*uintptr)(unsafe.Pointer(&list[0])), N: len(words)}
 }
 
 // values returns all values of a key in the plan.

@@ -239,7 +239,7 @@ func setuidgid(c *Call, _ []option) int {
 
 func environmentError(err error) string {
 	if refused, ok := errors.AsType[*identity.RefusedError](err); ok {
-		switch refused.Call {
+		switch refused.Step {
 		case "setgroups":
 			return "unable to set supplementary group list"
 		case "setgid":

@@ -78,8 +78,8 @@ func (s *S6) viewSlot(slot *scandir.Slot, v *supervisor.Service) client.Slot {
 func viewOf(v *supervisor.Service, dir string, normallyUp bool) client.Slot {
 	s := client.Slot{
 		Name: v.Name, Dir: dir, NormallyUp: normallyUp, Up: v.PID != 0, Started: v.Started, Notifies: v.Announces,
-		WantUp:    v.Want == supervisor.WantUp && !v.Permanent,
-		Permanent: v.Permanent, Run: v.Run, PID: v.PID, PGID: v.PID, ExitCode: -1,
+		WantUp:    v.Want == supervisor.WantUp && !v.StaysDown,
+		Permanent: v.StaysDown, Run: v.Run, PID: v.PID, PGID: v.PID, ExitCode: -1,
 		Since: v.ProcessSince.UTC(), ReadySince: v.ReadySince.UTC(),
 	}
 	if s.Up {

@@ -198,7 +198,7 @@ func TestASlotLooksAsTheServiceDoes(t *testing.T) {
 			client.Slot{WantUp: true, Finishing: true, Started: true, ExitCode: 1, Since: at},
 		},
 		"parked": {
-			supervisor.Service{State: supervisor.Parked, Want: supervisor.WantUp, Permanent: true, Started: true, ProcessSince: at, ReadySince: at, LastExit: &supervisor.Exit{Code: 78}},
+			supervisor.Service{State: supervisor.Parked, Want: supervisor.WantUp, StaysDown: true, Started: true, ProcessSince: at, ReadySince: at, LastExit: &supervisor.Exit{Code: 78}},
 			client.Slot{Permanent: true, Started: true, ExitCode: 78, Since: at, ReadySince: at},
 		},
 		"killed": {

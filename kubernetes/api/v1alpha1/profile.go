@@ -314,12 +314,12 @@ type Move struct {
 type MoveFailure struct {
 	// attempts is the number of moves in a row that have failed.
 	Attempts int32 `json:"attempts"`
-	// to is the host to which the last one went. The next one goes to another host if possible.
+	// to is the host to which the last failed move went. The next move goes to another host if possible.
 	// +kubebuilder:validation:MaxLength=63
 	To string `json:"to"`
-	// at is the time at which the host ended the last one.
+	// at is the time at which the host ended the last failed move.
 	At metav1.Time `json:"at"`
-	// message tells people why it failed.
+	// message says, for people, why the last move failed.
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message"`
 }
@@ -337,7 +337,7 @@ type Offer struct {
 	Certificate string `json:"certificate"`
 }
 
-// Receipt confirms that the data of an offer is stored.
+// Receipt says that the new host of a move has stored the data that it fetched by an Offer.
 type Receipt struct {
 	// nonce of the offer.
 	// +kubebuilder:validation:MaxLength=64

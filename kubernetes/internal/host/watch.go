@@ -92,7 +92,7 @@ func (h *host) cached(name string) *v1alpha1.AgentProfile {
 // pod.
 func (h *host) renewLeaseLoop(ctx context.Context) {
 	for {
-		err := h.renew(ctx)
+		err := h.renewLease(ctx)
 		if err != nil && ctx.Err() == nil {
 			h.settings.Log.Warn("the Lease of the host can't be renewed", "error", err)
 		}
@@ -106,7 +106,8 @@ func (h *host) renewLeaseLoop(ctx context.Context) {
 	}
 }
 
-func (h *host) renew(ctx context.Context) error {
+// renewLease renews the host's Lease for three beats, and makes the Lease if it is missing.
+func (h *host) renewLease(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	now, seconds := metav1.NowMicro(), int32(3*h.settings.Beat/time.Second)

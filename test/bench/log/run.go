@@ -173,7 +173,7 @@ func (r *run) end(s *sample) error {
 	ended := make(chan error, 1)
 	go func() { ended <- r.cmd.Wait() }()
 	select {
-	case <-ended: //nolint:errcheck // its code is not what is measured
+	case <-ended: //nolint:errcheck // the logger's exit code doesn't matter here
 	case <-time.After(20 * time.Second):
 		_ = r.cmd.Process.Kill() // it may just have ended
 		return errors.New("the logger does not end")
