@@ -5,7 +5,6 @@ package testkit
 import (
 	"context"
 	"flag"
-	"fmt"
 	"math"
 	"os"
 	"os/exec"
@@ -67,13 +66,11 @@ func SkipIfShort(t testing.TB) {
 	}
 }
 
-// LeaveOutOfShort ends the test binary with success if -short is set. TestMain calls it in packages whose tests drive finished
-// programs for longer than -short should take.
-func LeaveOutOfShort() {
-	if flag.Parse(); testing.Short() {
-		fmt.Println("left out by -short")
-		os.Exit(0)
-	}
+// ShortLeavesOut reports whether -short is set, and parses the flags. TestMain calls it in packages whose tests drive finished
+// programs for longer than -short should take. If the result is true, TestMain returns without running tests.
+func ShortLeavesOut() bool {
+	flag.Parse()
+	return testing.Short()
 }
 
 // IsolateProcess removes inherited settings that tests would pass on to processes and files. These are the umask, and descriptors

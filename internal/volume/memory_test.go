@@ -156,7 +156,7 @@ func TestTheMemoryInAFileWithoutANameHadNoOwner(t *testing.T) {
 	again, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	must(t, err)
 	defer unix.Close(again)
-	disk, err := os.CreateTemp("/var/tmp", "hinit-gone-") //nolint:usetesting // with -short, the directory of a test is in memory
+	disk, err := os.CreateTemp("/var/tmp", "hinit-gone-") // with -short, the directory of a test is in memory
 	must(t, err)
 	defer disk.Close()
 	for _, w := range []*os.File{f, disk} {

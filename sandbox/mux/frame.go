@@ -14,8 +14,8 @@ import (
 const Version = 4
 
 const (
-	// Limits for the data of one frame, in bytes: MaxData for streams, maxOpen for a request, and maxEnd for the message that ends
-	// a channel. The kernel accepts no command line that is longer than maxOpen.
+	// MaxData is the maximum number of bytes in one frame of a stream. maxOpen limits a request, and maxEnd the message that ends a
+	// channel. The kernel accepts no command line that is longer than maxOpen.
 	MaxData = 128 << 10
 	maxOpen = 4 << 20
 	maxEnd  = 256 << 10

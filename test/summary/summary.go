@@ -28,7 +28,7 @@ func (t test) String() string {
 	return t.pkg + " " + t.name
 }
 
-// counts counts the tests of one package by result.
+// counts are the numbers of tests of one package, by result.
 type counts struct{ passed, skipped, failed int }
 
 // summary collects the results of go test.
