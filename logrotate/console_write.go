@@ -119,13 +119,15 @@ func (c *console) writeAll(fd uintptr) {
 // handleResult handles the result of writing block b. It counts the lines that were not written. After a permanent error (EPIPE, EIO,
 // EBADF) the console drops all lines. Any other error is a fault that may end.
 func (c *console) handleResult(b *block, err error) {
-	countLost := func(src *source, lines int) { src.droppedTotal.Add(uint64(lines)) }
-	b.countLines(len(b.data)-len(c.writing), countLost)
-	switch {
-	case err == nil:
+	if err == nil {
 		if c.fault.text.Swap(nil) != nil && c.fault.reported {
 			c.warn("", "the container's "+c.stream+" is written again")
 		}
+		return
+	}
+	countLost := func(src *source, lines int) { src.droppedTotal.Add(uint64(lines)) }
+	b.countLines(len(b.data)-len(c.writing), countLost)
+	switch {
 	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EIO), errors.Is(err, unix.EBADF), errors.Is(err, os.ErrClosed):
 		c.mu.Lock()
 		for _, b := range c.queue {
