@@ -24,8 +24,8 @@ type bootRun struct {
 	c           *container
 	ctx         context.Context //nolint:containedctx // context of the container
 	threads     func()          // blocks until this process has its threads; later, services may use up the PIDs
-	controlOpen chan struct{}   // closed when the control socket is open, or can't be opened
-	slots       chan struct{}   // closed when the s6 scan directory exists, or can't be made
+	controlOpen <-chan struct{} // closed when the control socket is open, or can't be opened
+	slots       <-chan struct{} // closed when the s6 scan directory exists, or can't be made
 	cmd         bool            // the container's CMD was started
 }
 
@@ -43,11 +43,11 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
 		c.Warn("%s", w)
 	}
-	b := &bootRun{c: c, ctx: ctx, threads: threads, controlOpen: make(chan struct{}), slots: make(chan struct{})}
+	b := &bootRun{c: c, ctx: ctx, threads: threads}
 	// The volume, the control socket and the s6 directories are prepared at the same time, because none of the three needs
 	// another. The container's first process may need all three, so Ready waits for them.
-	guard.Go("opening the control socket", func() { b.openControl(cfg) })
-	guard.Go("making the directories of s6", b.openS6)
+	b.controlOpen = guard.Begin("opening the control socket", func() { b.openControl(cfg) })
+	b.slots = guard.Begin("making the directories of s6", b.openS6)
 	c.stage.ExpectServices(cfg)
 	if cfg.Services[config.LeaseName].Enabled && c.route.Load().HasProfiles() {
 		b.Ready()
@@ -102,7 +102,6 @@ func (c *container) prepare(serving context.Context, cfg *config.Config, b *boot
 
 // openControl opens the control socket. If that fails, the status shows a failed boot step, and the boot goes on.
 func (b *bootRun) openControl(cfg *config.Config) {
-	defer close(b.controlOpen)
 	path := ""
 	if cfg.Origin("control.socket") != "default" {
 		path = cfg.Control.Socket
@@ -130,7 +129,6 @@ func (c *container) applyConfig(cfg *config.Config) {
 
 // openS6 makes the scan directory of s6, if this container acts as s6 (see package personality).
 func (b *bootRun) openS6() {
-	defer close(b.slots)
 	c := b.c
 	if c.route.Load().Plain || !personality.ActsAsS6() {
 		return

@@ -20,6 +20,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/control/show"
+	"hinit/internal/guard"
 	"hinit/internal/pause"
 	"hinit/supervisor"
 )
@@ -113,11 +114,7 @@ func (s *Server) close(ctx context.Context, why *client.Error) error {
 	s.closeError = why
 	s.mu.Unlock()
 	s.cancel(why)
-	idle := make(chan struct{})
-	go func() {
-		s.handlers.Wait()
-		close(idle)
-	}()
+	idle := guard.Begin("waiting for the end of all requests", s.handlers.Wait)
 	grace, cancel := context.WithTimeout(ctx, closeTime)
 	defer cancel()
 	pause.Until(grace, idle)

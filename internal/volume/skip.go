@@ -45,10 +45,10 @@ type StepRecord struct {
 // recordedStep is a boot step that can be skipped after it has succeeded.
 type recordedStep struct {
 	hook                boot.Hook
-	volume, vars, image []string      // inputs of the step: files in the data directory, variables, other files
-	read                chan struct{} // closed when imageBuild and stepHashes are set
-	imageBuild          string        // build number of the image, see Options.sealNumber; "" if the image has changed
-	stepHashes          kept.Step     // hashes of the inputs that don't change in this container; empty if unknown
+	volume, vars, image []string        // inputs of the step: files in the data directory, variables, other files
+	read                <-chan struct{} // closed when imageBuild and stepHashes are set
+	imageBuild          string          // build number of the image, see Options.sealNumber; "" if the image has changed
+	stepHashes          kept.Step       // hashes of the inputs that don't change in this container; empty if unknown
 }
 
 // NewStepRecord returns a record for all hooks with inputs. It starts to read the inputs outside of the data directory, in a
@@ -59,10 +59,10 @@ func NewStepRecord(o Options, version string, hooks []boot.Hook) *StepRecord {
 		if len(h.Inputs) == 0 || h.IfExists != "" && !exists(h.IfExists) || m.known[key(h)] != nil {
 			continue
 		}
-		s := &recordedStep{hook: h, read: make(chan struct{})}
+		s := &recordedStep{hook: h}
 		s.volume, s.vars, s.image = splitInputs(m.o.Home, h.Inputs)
 		m.known[key(h)] = s
-		guard.Go("reading what a boot step depends on", func() { m.readProgram(s) })
+		s.read = guard.Begin("reading what a boot step depends on", func() { m.readProgram(s) })
 	}
 	return m
 }
@@ -81,7 +81,6 @@ func hashOf(words ...string) string {
 
 // readProgram hashes the inputs that don't change while this container runs: the program, and files of the image.
 func (m *StepRecord) readProgram(s *recordedStep) {
-	defer close(s.read)
 	ctx, cancel := context.WithTimeout(context.Background(), inputTime)
 	defer cancel()
 	var program, here, install, installHere string
