@@ -10,7 +10,7 @@ import (
 // Lower the numbers when code is removed.
 const (
 	mostProduct = 78_831
-	mostPID1    = 38_535
+	mostPID1    = 38_532
 )
 
 // TestTheProductStaysSmall checks that the product and the program of PID 1 have no more lines of code than the limits

@@ -92,7 +92,7 @@ func (m *Machine) freeTurns(now time.Time) int {
 	return m.Parallel - len(m.starting)
 }
 
-// dequeue removes a service from the queue, if it is there.
+// dequeue removes a service from the queue of starts. It does nothing if the service is not in the queue.
 func (m *Machine) dequeue(s *service) {
 	if s.queuePosition != 0 {
 		s.queuePosition = 0

@@ -82,7 +82,7 @@ func ForTerminal(w io.Writer) (out io.Writer, end func()) {
 	return lines, func() { _, _ = w.Write(Lines(lines.rest)) } // the terminal may be gone
 }
 
-// EscapeJSON replaces some characters of a EscapeJSON document by \u sequences, because they could control a terminal: the characters that
+// EscapeJSON replaces some characters of a JSON document by \u sequences, because they could control a terminal: the characters that
 // [show.Line] escapes. The document keeps its meaning.
 func EscapeJSON(doc []byte) []byte {
 	if !slices.ContainsFunc(doc, func(c byte) bool { return c >= 0x7f }) {

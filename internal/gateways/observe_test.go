@@ -38,7 +38,7 @@ func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 		h.service("coder", supervisor.Service{State: supervisor.Up, PID: os.Getpid()})
 		m.Observe(starting)
 		m.Observe(changed("coder", supervisor.Starting, supervisor.Up, ""))
-		m.WarnIfMissing("gateway-nobody", "nobody") // a job that comes after the gateway's own in the queue
+		m.WarnIfMissing("gateway-nobody", "nobody") // queues a job behind the jobs of the gateway
 		h.until("the jobs are done", h.hears("there is no profile \"nobody\""))
 		h.forgetEvents()
 		return m.HandOver().Inputs["coder"]

@@ -195,7 +195,7 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 // busyShare returns how many processors a process p has used on average since the last sample, which found the process as old. The
 // time passed is the time since that sample. A new process counts with its whole life. So on average, the new processes in a sample
 // stand for the processes that begin and end between two samples. The time of such a process may not appear anywhere else: the
-// kernel drops it if the parent ignores SIGCHLD (wait(2)).
+// kernel drops it if the parent ignores SIGCHLD (getrusage(2)).
 func busyShare(p, old procstat.Stat, passed time.Duration) float64 {
 	if old.Start == p.Start {
 		return float64(p.CPU-min(p.CPU, old.CPU)) / procstat.Hertz / passed.Seconds()

@@ -228,10 +228,13 @@ func (d *demoRun) printSteps(ctx context.Context) {
 }
 
 func allUp(st client.Status) bool {
-	up := slices.DeleteFunc(slices.Clone(st.Services), func(s client.Service) bool {
-		return !strings.HasPrefix(s.Name, "gateway-") || s.State != "up" || !s.Ready
-	})
-	return len(up) == 3
+	up := 0
+	for _, s := range st.Services {
+		if strings.HasPrefix(s.Name, "gateway-") && s.State == "up" && s.Ready {
+			up++
+		}
+	}
+	return up == 3
 }
 
 // demoInit is PID 1 of the new namespace. It mounts a /proc for it, as a container runtime does, and executes hinit.
