@@ -344,7 +344,8 @@ func changeLargeState(t *testing.T, end string) {
 	_, r := startWatcher(t, s, WatchOptions{})
 	r.awaits(t, "+default", "+loud", "+other")
 	padding := strings.Repeat(" ", 2*parsedBytesPerSecond)
-	seen, first := 0, time.Now()
+	seen, begin := 0, time.Now()
+	var first time.Time
 	for i := 0; seen == 0 || time.Since(first) < time.Second; i++ {
 		garbage := ""
 		if end != "" {
@@ -352,14 +353,14 @@ func changeLargeState(t *testing.T, end string) {
 		}
 		Write(t, s, "profiles/loud/gateway_state.json", padding+state(fmt.Sprint(i))+garbage)
 		time.Sleep(time.Millisecond)
-		if n := len(r.take()); n > 0 && seen == 0 {
-			seen, first = n, time.Now()
-		} else {
-			seen += n
+		n := len(r.take())
+		if seen == 0 && n > 0 {
+			first = time.Now()
 		}
+		seen += n
 	}
-	if seen > 1 {
-		t.Errorf("%d states of it were parsed in a second", seen)
+	if took := time.Since(begin); seen > 1+int(took/time.Second) { // on a busy machine the loop takes more than a second
+		t.Errorf("%d states of it were parsed in %v", seen, took)
 	}
 	Write(t, s, "profiles/loud/gateway_state.json", padding+state("last"))
 	Write(t, s, "profiles/other/gateway_state.json", state("running"))
