@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,29 +23,34 @@ const BuiltVar = "HINIT_TEST_BUILT"
 // word.
 const Serious = "serious: "
 
-const (
-	stripped = "-ldflags=-s -w"
-	entry    = "-ldflags=-s -w -E hinit_entry" // with the entry point in internal/entry
-)
+// builds has the flags of go build for the programs, as in the Makefile. Programs with the same flags are built by one call.
+var builds = map[string][]string{
+	"entry":    {"-ldflags=-s -w -E hinit_entry"},                 // with the entry point in internal/entry
+	"faulty":   {"-ldflags=-s -w -E hinit_entry", "-tags=faults"}, // tests can make these programs panic
+	"isolate":  {"-ldflags=-s -w -E hinit_isolate"},
+	"stripped": {"-ldflags=-s -w"},
+}
 
-// programs has the programs that tests need: the name of the file, and the arguments of go build, which are the same as in the
-// Makefile.
-var programs = map[string][]string{
-	"hinit":                {entry, "hinit/cmd/hinit"},
-	"faulty/hinit":         {entry, "-tags=faults", "hinit/cmd/hinit"}, // tests can make this program panic
-	"hinit-shim":           {stripped, "hinit/cmd/hinit-shim"},
-	"hinit-actions":        {stripped, "hinit/cmd/hinit-actions"},
-	"hinit-import":         {stripped, "hinit/cmd/hinit-import"},
-	"hinit-isolate":        {"-ldflags=-s -w -E hinit_isolate", "hinit/cmd/hinit-isolate"},
-	"hinit-profile":        {stripped, "hinit/cmd/hinit-profile"},
-	"hinit-kanban":         {stripped, "hinit/cmd/hinit-kanban"},
-	"hinit-web":            {stripped, "hinit/cmd/hinit-web"},
-	"hinit-tools":          {entry, "hinit/cmd/hinit-tools"},
-	"faulty/hinit-tools":   {entry, "-tags=faults", "hinit/cmd/hinit-tools"}, // the command hinit profile writes to the volume
-	"hinit-top":            {stripped, "hinit/cmd/hinit-top"},
-	"hinit-sandbox":        {stripped, "hinit/cmd/hinit-sandbox"},
-	"hinit-sandbox-helper": {stripped, "hinit/cmd/hinit-sandbox-helper"},
-	"example-agent":        {stripped, "hinit/examples/agent"},
+// program is a program that tests need: a key of builds, and its package.
+type program struct{ build, pkg string }
+
+// programs has the programs that tests need, by the names of their files.
+var programs = map[string]program{
+	"hinit":                {"entry", "hinit/cmd/hinit"},
+	"faulty/hinit":         {"faulty", "hinit/cmd/hinit"},
+	"hinit-shim":           {"stripped", "hinit/cmd/hinit-shim"},
+	"hinit-actions":        {"stripped", "hinit/cmd/hinit-actions"},
+	"hinit-import":         {"stripped", "hinit/cmd/hinit-import"},
+	"hinit-isolate":        {"isolate", "hinit/cmd/hinit-isolate"},
+	"hinit-profile":        {"stripped", "hinit/cmd/hinit-profile"},
+	"hinit-kanban":         {"stripped", "hinit/cmd/hinit-kanban"},
+	"hinit-web":            {"stripped", "hinit/cmd/hinit-web"},
+	"hinit-tools":          {"entry", "hinit/cmd/hinit-tools"},
+	"faulty/hinit-tools":   {"faulty", "hinit/cmd/hinit-tools"}, // the command hinit profile writes to the volume
+	"hinit-top":            {"stripped", "hinit/cmd/hinit-top"},
+	"hinit-sandbox":        {"stripped", "hinit/cmd/hinit-sandbox"},
+	"hinit-sandbox-helper": {"stripped", "hinit/cmd/hinit-sandbox-helper"},
+	"example-agent":        {"stripped", "hinit/examples/agent"},
 }
 
 // shared is the directory in [BuiltVar], or "". The variable is then removed, because a hinit that tests start would warn about
@@ -59,27 +64,43 @@ var shared = func() string {
 // Build puts static programs of this repository into a directory, under their names. Without a shared directory, it builds them
 // in dist/tests of the working tree, where later runs find them. go build then links a program only if it has changed.
 func Build(dir string, names ...string) error {
-	from, finished := shared, true
-	if from == "" {
-		kept, err := keptDir()
-		if err != nil {
-			return err
-		}
-		from, finished = kept, false
-	}
 	for _, name := range names {
+		if _, known := programs[name]; !known {
+			return fmt.Errorf("cannot build %s: tests drive no program of this name", name)
+		}
 		if path.Base(name) == "hinit" { // hinit needs hinit-tools beside it for its commands
 			if tools := name + "-tools"; !slices.Contains(names, tools) {
 				names = append(names, tools)
 			}
 		}
 	}
-	for _, name := range names {
-		if err := place(filepath.Join(dir, name), from, name, finished); err != nil {
+	if shared != "" {
+		for _, name := range names {
+			if err := linkShared(dir, name); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	kept, err := keptDir()
+	if err != nil {
+		return err
+	}
+	for build, group := range byBuild(names) {
+		if err := buildKept(dir, filepath.Join(kept, build), build, group); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// byBuild groups programs by their flags of go build, a key of builds.
+func byBuild(names []string) map[string][]string {
+	groups := make(map[string][]string)
+	for _, name := range names {
+		groups[programs[name].build] = append(groups[programs[name].build], name)
+	}
+	return groups
 }
 
 // keptDir returns the directory in which programs stay for later runs.
@@ -98,11 +119,10 @@ func keptDir() (string, error) {
 	}
 }
 
-// place builds a program in the directory given as from, which other test binaries use too, and puts a copy at the path given as
-// to. If finished is set, it does not rebuild an existing program. During the build, other test binaries that want the same
-// program wait.
-func place(to, from, name string, finished bool) error {
-	made := filepath.Join(from, name)
+// linkShared links a program of the shared directory into dir. It builds the program if no other test binary has done so. During
+// the build, other test binaries that want the same program wait.
+func linkShared(dir, name string) error {
+	made, to := filepath.Join(shared, name), filepath.Join(dir, name)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.MkdirAll(filepath.Dir(made), 0o755)); err != nil {
 		return err
 	}
@@ -111,34 +131,64 @@ func place(to, from, name string, finished bool) error {
 		return err
 	}
 	defer lock.Close()
-	if _, err := os.Stat(made); err != nil || !finished {
-		if err := errors.Join(build(made, name), os.Chmod(made, 0o755)); err != nil { // the umask may have removed bits of the mode
+	if _, err := os.Stat(made); err != nil {
+		p := programs[name]
+		if err := errors.Join(goBuild(p.build, made, p.pkg), os.Chmod(made, 0o755)); err != nil { // the umask may have removed bits of the mode
 			return err
 		}
 	}
-	if finished && os.Link(made, to) == nil { // a link is enough for a program that is not rebuilt; otherwise make a copy
+	if os.Link(made, to) == nil {
 		return nil
 	}
-	// A file can't be executed while a process has it open for writing. So another process, cp, makes the copy: a child that this
-	// process forks can't inherit the descriptor.
-	if out, err := exec.CommandContext(context.Background(), "cp", made, to).CombinedOutput(); err != nil {
-		return fmt.Errorf("cannot copy %s: %w\n%s", made, err, out)
+	return copyProgram(made, to)
+}
+
+// buildKept builds the named programs, which have the same flags, in the directory kept, and puts copies into dir. During the build,
+// other test binaries that want programs with these flags wait.
+func buildKept(dir, kept, build string, names []string) error {
+	if err := os.MkdirAll(kept, 0o755); err != nil {
+		return err
+	}
+	lock, err := lockOf(kept)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := goBuild(build, kept+"/", packagesOf(names)...); err != nil {
+		return err
+	}
+	for _, name := range names {
+		made, to := filepath.Join(kept, path.Base(programs[name].pkg)), filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.Chmod(made, 0o755)); err != nil { // the umask may have removed bits of the mode
+			return err
+		}
+		if err := copyProgram(made, to); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-func build(to, name string) error {
-	words, known := programs[name]
-	if !known {
-		return fmt.Errorf("cannot build %s: tests drive no program of this name", name)
+// packagesOf returns the packages of programs.
+func packagesOf(names []string) (packages []string) {
+	for _, name := range names {
+		packages = append(packages, programs[name].pkg)
 	}
-	at := len(words) - 1
-	return goBuild(words[:at], to, words[at])
+	return packages
 }
 
-// goBuild builds the programs in packages with these flags of go build.
-func goBuild(flags []string, to string, packages ...string) error {
-	cmd := exec.CommandContext(context.Background(), "go", slices.Concat([]string{"build", "-trimpath", "-buildvcs=false"}, flags, []string{"-o", to}, packages)...)
+// copyProgram copies a program. A file can't be executed while a process has it open for writing. So another process, cp, makes the
+// copy: a child that this process forks can't inherit the descriptor.
+func copyProgram(from, to string) error {
+	if out, err := exec.CommandContext(context.Background(), "cp", from, to).CombinedOutput(); err != nil {
+		return fmt.Errorf("cannot copy %s: %w\n%s", from, err, out)
+	}
+	return nil
+}
+
+// goBuild builds the programs in packages with the flags that builds has for them.
+func goBuild(build, to string, packages ...string) error {
+	cmd := exec.CommandContext(context.Background(), "go", slices.Concat([]string{"build", "-trimpath", "-buildvcs=false"}, builds[build], []string{"-o", to}, packages)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot build what is under test: %w\n%s", err, out)
@@ -150,12 +200,9 @@ func goBuild(flags []string, to string, packages ...string) error {
 // build for each set of flags uses all processors, and compiles no package twice.
 func Claim(dir string) (build func() error) {
 	var locks []*os.File
-	groups := make(map[string][]string) // names of programs, by their flags
-	for name, words := range programs {
-		flags := strings.Join(words[:len(words)-1], "\n")
-		groups[flags] = append(groups[flags], name)
+	for name := range programs {
 		if os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755) != nil {
-			continue // place says why
+			continue // linkShared says why
 		}
 		if lock, err := lockOf(filepath.Join(dir, name)); err == nil { // likewise
 			locks = append(locks, lock)
@@ -167,16 +214,13 @@ func Claim(dir string) (build func() error) {
 				_ = lock.Close()
 			}
 		}()
-		for flags, names := range groups {
+		for build, names := range byBuild(slices.Collect(maps.Keys(programs))) {
 			to, err := os.MkdirTemp(dir, "")
 			if err != nil {
 				return err
 			}
-			var packages []string
-			for _, name := range names {
-				packages = append(packages, programs[name][len(programs[name])-1])
-			}
-			if err := goBuild(strings.Split(flags, "\n"), to+"/", packages...); err != nil {
+			packages := packagesOf(names)
+			if err := goBuild(build, to+"/", packages...); err != nil {
 				return err
 			}
 			for i, name := range names {

@@ -14,7 +14,7 @@ func TestBuiltOnceForAll(t *testing.T) {
 	dir, before, all := t.TempDir(), shared, programs
 	defer func() { shared, programs = before, all }()
 	shared = t.TempDir()
-	programs = map[string][]string{"hinit-shim": all["hinit-shim"], "faulty/name": all["hinit-isolate"]}
+	programs = map[string]program{"hinit-shim": all["hinit-shim"], "faulty/name": all["hinit-isolate"]}
 	build := Claim(shared)
 	lock, err := os.Open(filepath.Join(shared, "faulty/name.lock"))
 	if err != nil {
