@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -170,11 +171,27 @@ func (f *fleet) applyPool(ctx context.Context, v *view, hosts int, all bool) err
 		if o.GetKind() == "StatefulSet" {
 			o.SetAnnotations(map[string]string{sumAnnotation: wanted})
 		}
-		if err := f.apply(ctx, o); err != nil {
+		if err := f.applyOwn(ctx, v.pool, o); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// applyOwn applies an object of a pool. If an object of that name belongs to no pool or to another, applyOwn changes nothing and returns an
+// error. Otherwise the other object would be changed, and be deleted together with the pool.
+func (f *fleet) applyOwn(ctx context.Context, p *v1alpha1.AgentPool, o *unstructured.Unstructured) error {
+	old := &metav1.PartialObjectMetadata{}
+	old.SetGroupVersionKind(o.GroupVersionKind())
+	err := f.fresh.Get(ctx, client.ObjectKeyFromObject(o), old)
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return fmt.Errorf("cannot read %s %q: %w", o.GetKind(), o.GetName(), err)
+	case old.Labels[v1alpha1.PoolLabel] != p.Name && !metav1.IsControlledBy(old, p):
+		return fmt.Errorf("cannot apply %s %q: there is one that is not of pool %q; give the pool another name, or delete that %[1]s", o.GetKind(), o.GetName(), p.Name)
+	}
+	return f.apply(ctx, o)
 }
 
 func (f *fleet) apply(ctx context.Context, o *unstructured.Unstructured) error {

@@ -87,10 +87,10 @@ func (f *fleet) setRefusal(p *v1alpha1.AgentProfile, err error) {
 		return
 	}
 	reason := clipReason(err.Error())
-	if f.refused[p.UID] != reason {
-		f.log.Warn("pod can't be made", "profile", p.Name, "error", err)
+	if s.refused[profile] != reason {
+		f.log.Warn("pod can't be made", "profile", profile, "error", err)
 	}
-	f.refused[p.UID] = reason
+	s.refused[profile] = reason
 }
 
 // applySinglePod applies the objects for the pod of one profile. maker is the existing StatefulSet or Sandbox, or nil; its kind

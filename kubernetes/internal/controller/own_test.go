@@ -1,0 +1,43 @@
+package controller
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"hinit/kubernetes/api/v1alpha1"
+)
+
+// TestAPoolTakesNoObjectThatIsNotItsOwn checks that a pool whose name another object has changes nothing of that object.
+// Otherwise the object, such as the Service of a Helm release of that name, would also be deleted with the pool.
+func TestAPoolTakesNoObjectThatIsNotItsOwn(t *testing.T) {
+	labels := func(of string) map[string]string { return map[string]string{v1alpha1.PoolLabel: of} }
+	yes := true
+	for what, c := range map[string]struct {
+		meta  metav1.ObjectMeta
+		taken bool
+	}{
+		"of a Helm release":        {metav1.ObjectMeta{Labels: map[string]string{"app.kubernetes.io/name": "pool"}}, false},
+		"of another pool":          {metav1.ObjectMeta{Labels: labels("other")}, false},
+		"of a pool that was there": {metav1.ObjectMeta{Labels: labels("pool")}, true},
+		"without its label":        {metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{UID: "pool", Controller: &yes}}}, true},
+	} {
+		c.meta.Name, c.meta.Namespace = "pool", "agents"
+		there := newCluster(t, aPool(), &corev1.Service{ObjectMeta: c.meta})
+		err := there.round()
+		if taken := slices.Contains(there.kinds(), "Service"); taken != c.taken || (err == nil) != c.taken {
+			t.Errorf("a Service %s is taken: %t, with %v", what, taken, err)
+		}
+		p := &v1alpha1.AgentPool{}
+		if err := there.api.Get(t.Context(), client.ObjectKeyFromObject(aPool()), p); err != nil {
+			t.Fatal(err)
+		}
+		if said := strings.Contains(p.Status.Doing, `Service "pool": there is one that is not of pool "pool"`); said == c.taken {
+			t.Errorf("with a Service %s the pool says %q", what, p.Status.Doing)
+		}
+	}
+}
