@@ -137,7 +137,8 @@ func (f *fleet) confirmEmpty(ctx context.Context, v *view, hosts int) (int, erro
 	return hosts - 1, nil
 }
 
-// sumAnnotation identifies what was last applied to an object, so that an unchanged object is not written again.
+// sumAnnotation identifies what was last applied to an object, so that an unchanged object is not written again. For the StatefulSet of the
+// hosts it ends with their number.
 const sumAnnotation = v1alpha1.Group + "/applied"
 
 // applyAll applies the objects of a pool with the given number of hosts, and the rights of these hosts. It writes only what has

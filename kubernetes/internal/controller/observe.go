@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -259,6 +260,9 @@ func (f *fleet) decisionInput(v *view) (placement.Pool, []placement.Profile) {
 	in.Replicas = in.Min
 	if v.set != nil && v.set.Spec.Replicas != nil {
 		in.Replicas = int(*v.set.Spec.Replicas)
+		if last, err := strconv.Atoi(path.Base(v.set.Annotations[sumAnnotation])); err == nil { // somebody may have scaled the StatefulSet up
+			in.Replicas = min(in.Replicas, last)
+		}
 	}
 	in.SpareSince = v.seen.previous[spareKey].since
 	var out []placement.Profile

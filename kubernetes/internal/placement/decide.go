@@ -176,6 +176,9 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 	zones := map[string]*int{}
 	for _, h := range hosts {
 		l := &hostLoad{Host: h, inZone: new(int), schedulable: h.Ready && h.Trouble == "" && h.Name != pool.Leaving && !slices.Contains(pool.Drain, h.Name)}
+		if h.For == "" && h.Ordinal >= pool.Replicas { // somebody has scaled the StatefulSet up, and this host is removed at once
+			l.schedulable = false
+		}
 		r.byName[h.Name] = l
 		if h.For != "" {
 			r.alone = append(r.alone, l)
