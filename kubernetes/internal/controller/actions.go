@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"hinit/kubernetes/api/v1alpha1"
 	"hinit/kubernetes/internal/placement"
@@ -84,16 +85,16 @@ func (f *fleet) carryOutOne(ctx context.Context, v *view, a placement.Action) er
 
 func setPhase(st *v1alpha1.AgentProfileStatus, word v1alpha1.Phase, message string) {
 	since := metav1.NewTime(time.Now().Truncate(time.Second))
-	st.Phase, st.Ready, st.Message, st.Since = word, false, message, &since
+	st.Phase, st.Ready, st.Message, st.Since = word, false, clipReason(message), &since
 }
 
 // updateStatus lets change modify the status of a profile, and writes it by compare-and-swap.
 func (f *fleet) updateStatus(ctx context.Context, v *view, name string, change func(*v1alpha1.AgentProfileStatus)) error {
-	old := f.written.newer(v.profiles[name])
+	old := v.state.written.newer(v.profiles[name])
 	next := old.DeepCopy()
 	change(&next.Status)
 	err := f.api.Status().Patch(ctx, next, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{}))
-	f.written.record(next, err)
+	v.state.written.record(next, err)
 	if err != nil {
 		return fmt.Errorf("cannot write the status of profile %q: %w", name, err)
 	}
@@ -144,15 +145,10 @@ const sumAnnotation = v1alpha1.Group + "/applied"
 // applyAll applies the objects of a pool with the given number of hosts, and the rights of these hosts. It writes only what has
 // changed, but everything each applyInterval.
 func (f *fleet) applyAll(ctx context.Context, v *view, hosts int) error {
-	key := client.ObjectKeyFromObject(v.pool)
-	f.mu.Lock()
-	all := v.now.Sub(f.applied[key]) > applyInterval
-	f.mu.Unlock()
+	all := v.now.Sub(v.state.applied) > applyInterval
 	err := errors.Join(f.applyRights(ctx, v, all), f.applyPool(ctx, v, hosts, all))
 	if err == nil && all {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.applied[key] = v.now
+		v.state.applied = v.now
 	}
 	return err
 }
@@ -214,11 +210,7 @@ const (
 func (f *fleet) applyRights(ctx context.Context, v *view, all bool) error {
 	configMaps, secrets := pool.Sources(maps.Values(v.profiles))
 	wanted := fmt.Sprintf("%s %q %q", v.pool.UID, configMaps, secrets)
-	key := client.ObjectKeyFromObject(v.pool)
-	f.mu.Lock()
-	same := f.allowed[key] == wanted
-	f.mu.Unlock()
-	if same && !all {
+	if v.state.allowed == wanted && !all {
 		return nil
 	}
 	for _, o := range rightsObjects(v.pool, configMaps, secrets) {
@@ -226,9 +218,7 @@ func (f *fleet) applyRights(ctx context.Context, v *view, all bool) error {
 			return err
 		}
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.allowed[key] = wanted
+	v.state.allowed = wanted
 	return nil
 }
 
@@ -271,36 +261,37 @@ func rightsObjects(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstr
 }
 
 // handleOrphans handles the profiles of a pool that does not exist: it reports that in their status, and releases deleted profiles. A
-// deleted profile that has a host is released only when all pods of the pool are gone.
-func (f *fleet) handleOrphans(ctx context.Context, key client.ObjectKey) error {
-	profiles := &v1alpha1.AgentProfileList{}
-	if err := f.api.List(ctx, profiles, client.InNamespace(key.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return err
+// deleted profile that has a host is released only when all pods of the pool are gone. handleOrphans asks for another round only while
+// it waits for these pods. Otherwise each change causes a round.
+func (f *fleet) handleOrphans(ctx context.Context, key client.ObjectKey) (reconcile.Result, error) {
+	state := f.stateOf(key)
+	profiles, err := f.listProfiles(ctx, key, state)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
-	v := &view{profiles: map[string]*v1alpha1.AgentProfile{}}
+	if len(profiles) == 0 {
+		f.forget(key)
+		return reconcile.Result{}, nil
+	}
+	v := &view{state: state, profiles: profiles}
 	reason := fmt.Sprintf("there is no AgentPool %q", key.Name)
 	var work []func() error
-	for i := range profiles.Items {
-		p := f.written.newer(&profiles.Items[i])
-		if p.Spec.Pool != key.Name {
-			continue
-		}
-		v.profiles[p.Name] = p
+	for _, p := range profiles {
 		if p.Status.Host == "" && p.DeletionTimestamp == nil && p.Status.Message != reason {
 			work = append(work, func() error { return f.carryOutOne(ctx, v, placement.MarkPending{Profile: p.Name, Reason: reason}) })
 		}
 	}
-	err := errors.Join(runParallel(work), f.prepare(ctx, v))
-	return ignoreConflicts(errors.Join(err, f.abandon(ctx, v, key, reason)))
+	again, err := f.abandon(ctx, v, key, reason)
+	result := reconcile.Result{}
+	if again {
+		result.RequeueAfter = resyncInterval
+	}
+	return result, ignoreConflicts(errors.Join(err, runParallel(work), f.prepare(ctx, v)))
 }
 
 // abandon reports profiles as lost when no pod of their pool is left. It clears the host of the deleted ones, so that the next
-// round releases them. Their data stays on the volumes.
-func (f *fleet) abandon(ctx context.Context, v *view, key client.ObjectKey, reason string) error {
-	pods := &corev1.PodList{}
-	if err := f.fresh.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingLabels{v1alpha1.PoolLabel: key.Name}, client.Limit(1)); err != nil || len(pods.Items) > 0 {
-		return err
-	}
+// round releases them. Their data stays on the volumes. again is true until all is done.
+func (f *fleet) abandon(ctx context.Context, v *view, key client.ObjectKey, reason string) (again bool, err error) {
 	var work []func() error
 	for _, p := range v.profiles {
 		c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ReachableCondition)
@@ -316,5 +307,13 @@ func (f *fleet) abandon(ctx context.Context, v *view, key client.ObjectKey, reas
 			})
 		}
 	}
-	return runParallel(work)
+	if len(work) == 0 {
+		return false, nil
+	}
+	pods := &corev1.PodList{}
+	err = f.fresh.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingLabels{v1alpha1.PoolLabel: key.Name}, client.Limit(1))
+	if err != nil || len(pods.Items) > 0 {
+		return true, err
+	}
+	return true, runParallel(work)
 }

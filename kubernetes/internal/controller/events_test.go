@@ -24,8 +24,9 @@ func TestAnEventTellsWhatHappensToAProfile(t *testing.T) {
 	failed := func(ago time.Duration, why string) *v1alpha1.MoveFailure {
 		return &v1alpha1.MoveFailure{Attempts: 1, At: metav1.NewTime(time.Now().Add(-ago)), Message: why}
 	}
+	state := &poolState{}
 	round := func() string {
-		f.recordEvents(&view{profiles: map[string]*v1alpha1.AgentProfile{"coder": p}})
+		f.recordEvents(&view{state: state, profiles: map[string]*v1alpha1.AgentProfile{"coder": p}})
 		var all []string
 		for len(said.Events) > 0 {
 			all = append(all, <-said.Events)

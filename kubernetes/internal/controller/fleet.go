@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strconv"
 	"sync"
 	"time"
@@ -39,42 +40,46 @@ const (
 
 // fleet reconciles the pools of a cluster.
 type fleet struct {
-	api     client.Client // reads from a cache, writes to the API server
-	fresh   client.Reader // reads from the API server
-	events  events.EventRecorder
-	log     *slog.Logger
-	written *writtenProfiles
-	nodes   *nodes
+	api    client.Client // reads from a cache, writes to the API server
+	fresh  client.Reader // reads from the API server
+	events events.EventRecorder
+	log    *slog.Logger
+	nodes  *nodes
 
-	mu      sync.Mutex
-	rounds  map[client.ObjectKey]time.Time            // time at which the last round of each pool began
-	phases  map[types.UID]v1alpha1.AgentProfileStatus // last known status of each profile, by which recordEvents finds changes
-	allowed map[client.ObjectKey]string               // rights last granted to the hosts of each pool
-	applied map[client.ObjectKey]time.Time            // time at which all objects of each pool were last applied
-	seen    map[client.ObjectKey]*observations        // for each pool, since when each observed value has been unchanged
+	mu    sync.Mutex
+	pools map[client.ObjectKey]*poolState
+}
+
+// poolState is what this controller remembers about a pool between two rounds. A pool has one round at a time. It is forgotten when the
+// pool is deleted and no profile names it, because users can make any number of pools and profiles.
+type poolState struct {
+	begun   time.Time                                 // when the last round began
+	seen    observations                              // since when each observed value has been unchanged
+	phases  map[types.UID]v1alpha1.AgentProfileStatus // status of each profile in the last round, by which recordEvents finds changes
+	allowed string                                    // rights last granted to the hosts
+	applied time.Time                                 // when all objects were last applied
 	leaving map[types.UID]time.Time                   // by the UID of what makes a single profile's pod: since when the profile is elsewhere
-	refused map[types.UID]string                      // why the pod of a single profile can't be created
+	written writtenProfiles
+	mu      sync.Mutex
+	refused map[string]string // by profile, why the pod of a single profile can't be created
 }
 
 func newFleet(api client.Client, fresh client.Reader, recorder events.EventRecorder, log *slog.Logger) *fleet {
-	return &fleet{
-		api: api, fresh: fresh, events: recorder, log: log, written: &writtenProfiles{by: map[types.UID]*v1alpha1.AgentProfile{}},
-		rounds: map[client.ObjectKey]time.Time{}, phases: map[types.UID]v1alpha1.AgentProfileStatus{}, allowed: map[client.ObjectKey]string{},
-		applied: map[client.ObjectKey]time.Time{},
-		seen:    map[client.ObjectKey]*observations{}, leaving: map[types.UID]time.Time{}, refused: map[types.UID]string{},
-	}
+	return &fleet{api: api, fresh: fresh, events: recorder, log: log, pools: map[client.ObjectKey]*poolState{}}
 }
 
 // reconcile makes one round for a pool: it reads the state, decides, and carries the decision out.
 func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	now := time.Now()
-	if wait := f.waitTime(r.NamespacedName, now); wait > 0 {
+	state := f.stateOf(r.NamespacedName)
+	if wait := roundTime - now.Sub(state.begun); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
+	state.begun = now
 	p := &v1alpha1.AgentPool{}
 	if err := f.api.Get(ctx, r.NamespacedName, p); err != nil {
 		if apierrors.IsNotFound(err) {
-			return reconcile.Result{RequeueAfter: resyncInterval}, f.handleOrphans(ctx, r.NamespacedName)
+			return f.handleOrphans(ctx, r.NamespacedName)
 		}
 		return reconcile.Result{}, err
 	}
@@ -85,18 +90,17 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	seen := f.observations(r.NamespacedName)
-	seen.begin()
-	v, err := f.observe(ctx, p, template, seen, now)
+	state.seen.begin()
+	v, err := f.observe(ctx, p, template, state, now)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("cannot look at pool %q: %w", p.Name, err)
 	}
-	in, profiles := f.decisionInput(v)
+	in, profiles := decisionInput(v)
 	plan := placement.Decide(in, profiles, v.hosts, now)
 	if !plan.SpareSince.IsZero() {
-		seen.observe(spareKey, "", now)
+		v.seen.observe(spareKey, "", now)
 	}
-	seen.end()
+	v.seen.end()
 	if plan.Replicas < in.Replicas {
 		if plan.Replicas, err = f.confirmEmpty(ctx, v, in.Replicas); err != nil {
 			return reconcile.Result{}, err
@@ -112,26 +116,23 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	return reconcile.Result{RequeueAfter: resyncInterval}, ignoreConflicts(err)
 }
 
-// waitTime returns how long the next round of a pool must still wait. If it returns 0, it also records that a round begins now.
-func (f *fleet) waitTime(pool client.ObjectKey, now time.Time) time.Duration {
+// stateOf returns what this controller remembers about a pool. Before the pool's first round it is empty.
+func (f *fleet) stateOf(pool client.ObjectKey) *poolState {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if wait := roundTime - now.Sub(f.rounds[pool]); wait > 0 {
-		return wait
+	if f.pools[pool] == nil {
+		f.pools[pool] = &poolState{
+			leaving: map[types.UID]time.Time{}, refused: map[string]string{}, written: writtenProfiles{by: map[types.UID]*v1alpha1.AgentProfile{}},
+		}
 	}
-	f.rounds[pool] = now
-	return 0
+	return f.pools[pool]
 }
 
-// observations returns the record that tells for how long each observed value of a pool has been unchanged. Before the pool's
-// first round it is empty.
-func (f *fleet) observations(pool client.ObjectKey) *observations {
+// forget removes what this controller remembers about a pool.
+func (f *fleet) forget(pool client.ObjectKey) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.seen[pool] == nil {
-		f.seen[pool] = &observations{}
-	}
-	return f.seen[pool]
+	delete(f.pools, pool)
 }
 
 // ignoreConflicts drops the errors of writes to an object that has changed or is gone, because the next round sees the new state.
@@ -167,7 +168,7 @@ func (f *fleet) prepare(ctx context.Context, v *view) error {
 				controllerutil.RemoveFinalizer(next, v1alpha1.Finalizer)
 			}
 			err := f.api.Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{}))
-			f.written.record(next, err)
+			v.state.written.record(next, err)
 			if err != nil {
 				return fmt.Errorf("cannot write profile %q: %w", p.Name, err)
 			}
@@ -245,20 +246,19 @@ func (f *fleet) report(ctx context.Context, v *view, plan placement.Plan) error 
 
 // recordEvents creates Kubernetes Events for the changes of profiles since the last round.
 func (f *fleet) recordEvents(v *view) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	before := v.state.phases
+	v.state.phases = map[types.UID]v1alpha1.AgentProfileStatus{}
 	for _, p := range v.profiles {
 		now := p.Status
-		old, known := f.phases[p.UID]
-		f.phases[p.UID] = v1alpha1.AgentProfileStatus{Phase: now.Phase, Host: now.Host, Cause: now.Cause, LastExit: now.LastExit, MoveFailure: now.MoveFailure}
-		if p.DeletionTimestamp != nil {
-			delete(f.phases, p.UID)
+		old, known := before[p.UID]
+		if p.DeletionTimestamp == nil {
+			v.state.phases[p.UID] = v1alpha1.AgentProfileStatus{Phase: now.Phase, Host: now.Host, Cause: now.Cause, LastExit: now.LastExit, MoveFailure: now.MoveFailure}
 		}
 		if !known {
 			continue
 		}
 		say := func(kind, reason, format string, args ...any) {
-			f.events.Eventf(p, nil, kind, reason, "Supervise", format, args...)
+			f.events.Eventf(p, nil, kind, reason, "Supervise", "%s", clipReason(fmt.Sprintf(format, args...))) // the API server refuses a longer event
 		}
 		switch {
 		case old.Phase == now.Phase:
@@ -283,6 +283,22 @@ func (f *fleet) recordEvents(v *view) {
 	}
 }
 
+// listProfiles returns the profiles of a pool by name, each in the newest version that this controller knows.
+func (f *fleet) listProfiles(ctx context.Context, pool client.ObjectKey, state *poolState) (map[string]*v1alpha1.AgentProfile, error) {
+	list := &v1alpha1.AgentProfileList{}
+	if err := f.api.List(ctx, list, client.InNamespace(pool.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, err
+	}
+	out := map[string]*v1alpha1.AgentProfile{}
+	for i := range list.Items {
+		if one := &list.Items[i]; one.Spec.Pool == pool.Name {
+			out[one.Name] = state.written.newer(one)
+		}
+	}
+	state.written.keep(out)
+	return out, nil
+}
+
 // writtenProfiles holds the profiles that this controller has written, until the cache shows the same versions. Without it, a round could
 // decide by the state before its own last write.
 type writtenProfiles struct {
@@ -301,6 +317,15 @@ func (w *writtenProfiles) record(p *v1alpha1.AgentProfile, err error) {
 	case err == nil:
 		w.by[p.UID] = p
 	}
+}
+
+// keep forgets the profiles that are not among those that exist.
+func (w *writtenProfiles) keep(exist map[string]*v1alpha1.AgentProfile) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.by, func(uid types.UID, p *v1alpha1.AgentProfile) bool {
+		return exist[p.Name] == nil || exist[p.Name].UID != uid
+	})
 }
 
 // newer returns the profile p from the cache, or what this controller has written if that is newer.

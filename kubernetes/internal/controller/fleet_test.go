@@ -122,9 +122,9 @@ func TestAHostDoesNotSpeakForAnother(t *testing.T) {
 	pod, own := aHost("pool-0")
 	forged := lease("strange-7", "u-strange-7", own.Labels)
 	c := newCluster(t, aPool(), pod, own, forged)
-	seen := &observations{}
-	seen.begin()
-	v, err := c.observe(t.Context(), aPool(), "", seen, time.Now())
+	state := c.stateOf(client.ObjectKeyFromObject(aPool()))
+	state.seen.begin()
+	v, err := c.observe(t.Context(), aPool(), "", state, time.Now())
 	if err != nil || len(v.hosts) != 1 || v.hosts[0].Trouble != "" {
 		t.Errorf("%v, %+v", err, v.hosts)
 	}
@@ -143,7 +143,7 @@ func TestAPoolThatSomebodyScaledToZeroComesBack(t *testing.T) {
 		Name: "pool", Namespace: "agents", Labels: map[string]string{v1alpha1.PoolLabel: "pool"}, Annotations: map[string]string{sumAnnotation: template + "/1/2"},
 	}, Spec: appsv1.StatefulSetSpec{Replicas: &zero}}
 	c := newCluster(t, p, set, aProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-1", Assignment: 1, Installed: 1}))
-	c.fleet.applied[client.ObjectKeyFromObject(p)] = time.Now()
+	c.stateOf(client.ObjectKeyFromObject(p)).applied = time.Now()
 	if err := c.round(); err != nil {
 		t.Fatal(err)
 	}
@@ -243,9 +243,10 @@ func TestARestoredEtcdIsWrittenToAgain(t *testing.T) {
 	c := newCluster(t, p)
 	later := c.profile("coder")
 	later.ResourceVersion = "100000"
-	c.written.record(later, nil)
+	state := c.stateOf(client.ObjectKeyFromObject(aPool()))
+	state.written.record(later, nil)
 	write := func() error {
-		v := &view{profiles: map[string]*v1alpha1.AgentProfile{"coder": c.profile("coder")}}
+		v := &view{state: state, profiles: map[string]*v1alpha1.AgentProfile{"coder": c.profile("coder")}}
 		return c.updateStatus(t.Context(), v, "coder", func(st *v1alpha1.AgentProfileStatus) { st.Host = "pool-0" })
 	}
 	if err := write(); !apierrors.IsConflict(err) {
@@ -257,7 +258,7 @@ func TestARestoredEtcdIsWrittenToAgain(t *testing.T) {
 	gone := c.profile("coder")
 	now := metav1.Now()
 	gone.DeletionTimestamp, gone.Finalizers = &now, nil
-	if c.written.record(gone, nil); len(c.written.by) > 0 {
+	if state.written.record(gone, nil); len(state.written.by) > 0 {
 		t.Error("a deleted profile stays in memory")
 	}
 }
@@ -266,17 +267,16 @@ func TestARestoredEtcdIsWrittenToAgain(t *testing.T) {
 // clock of its host is two days off.
 func TestAFailedMoveWaitsWhateverTheClockOfItsHostSays(t *testing.T) {
 	for _, off := range []time.Duration{-48 * time.Hour, 0, 48 * time.Hour} {
-		v := &view{pool: aPool(), seen: &observations{}, now: time.Now()}
+		v := &view{pool: aPool(), state: &poolState{}, seen: &observations{}, now: time.Now()}
 		fail := &v1alpha1.MoveFailure{Attempts: 1, To: "pool-1", At: metav1.NewTime(v.now.Add(off))}
 		v.profiles = map[string]*v1alpha1.AgentProfile{"coder": aProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-0", MoveFailure: fail})}
-		f := newFleet(nil, nil, nil, nil)
 		for _, c := range []struct {
 			after time.Duration
 			waits bool
 		}{{0, true}, {4 * time.Minute, true}, {2 * time.Minute, false}} {
 			v.now = v.now.Add(c.after)
 			v.seen.begin()
-			_, profiles := f.decisionInput(v)
+			_, profiles := decisionInput(v)
 			v.seen.end()
 			if profiles[0].LastMove.Waits != c.waits {
 				t.Errorf("a clock that is off by %v: after %v it waits: %t", off, c.after, !c.waits)

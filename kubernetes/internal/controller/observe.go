@@ -28,7 +28,8 @@ import (
 // view is the state of one pool, as read at the start of a round.
 type view struct {
 	pool      *v1alpha1.AgentPool
-	seen      *observations
+	state     *poolState
+	seen      *observations // state.seen
 	now       time.Time
 	template  string              // checksum of the wanted pod template
 	set       *appsv1.StatefulSet // StatefulSet of the hosts; nil if there is none
@@ -41,17 +42,12 @@ type view struct {
 }
 
 // observe reads the state of a pool from the cache. template is the checksum of the wanted pod template.
-func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template string, seen *observations, now time.Time) (*view, error) {
-	v := &view{pool: p, seen: seen, now: now, template: template, profiles: map[string]*v1alpha1.AgentProfile{}, pods: map[string]*corev1.Pod{}}
-	profiles := &v1alpha1.AgentProfileList{}
-	if err := f.api.List(ctx, profiles, client.InNamespace(p.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template string, state *poolState, now time.Time) (*view, error) {
+	profiles, err := f.listProfiles(ctx, client.ObjectKeyFromObject(p), state)
+	if err != nil {
 		return nil, err
 	}
-	for i := range profiles.Items {
-		if one := &profiles.Items[i]; one.Spec.Pool == p.Name {
-			v.profiles[one.Name] = f.written.newer(one)
-		}
-	}
+	v := &view{pool: p, state: state, seen: &state.seen, now: now, template: template, profiles: profiles, pods: map[string]*corev1.Pod{}}
 	only := []client.ListOption{client.InNamespace(p.Namespace), client.MatchingLabels{v1alpha1.PoolLabel: p.Name}}
 	sets := &appsv1.StatefulSetList{}
 	if err := f.api.List(ctx, sets, only...); err != nil {
@@ -249,9 +245,7 @@ var herePhases = []v1alpha1.Phase{
 }
 
 // decisionInput converts a view to the arguments of [placement.Decide].
-func (f *fleet) decisionInput(v *view) (placement.Pool, []placement.Profile) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func decisionInput(v *view) (placement.Pool, []placement.Profile) {
 	p := v.pool
 	in := placement.Pool{
 		Name: p.Name, Min: int(p.Spec.Hosts.Min), Max: int(p.Spec.Hosts.Max), Room: pool.Room(p), Drain: p.Spec.Drain,
@@ -274,7 +268,7 @@ func (f *fleet) decisionInput(v *view) (placement.Pool, []placement.Profile) {
 		}
 		q := placement.Profile{
 			Name: one.Name, Owner: s.Host, Installed: one.InstalledAssignment() == s.Assignment && s.Assignment > 0 && !s.Missing, Memory: pool.ReservedMemory(p, one), Priority: one.Spec.Priority,
-			Pin: one.Spec.Pin, Pod: pool.Pod(p.Name, one.Name), OwnPod: one.Alone(), Refused: f.refused[one.UID], Deleting: one.DeletionTimestamp != nil,
+			Pin: one.Spec.Pin, Pod: pool.Pod(p.Name, one.Name), OwnPod: one.Alone(), Refused: v.state.refused[one.Name], Deleting: one.DeletionTimestamp != nil,
 		}
 		for _, c := range s.Conditions {
 			if c.Type == v1alpha1.ReachableCondition {

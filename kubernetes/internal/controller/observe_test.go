@@ -119,18 +119,17 @@ func TestAHostThatRestartsForTooLongIsLost(t *testing.T) {
 // TestAPoolIsSpareByTheClockOfThisController checks that the time for which a host is spare counts by this controller's
 // clock. The status is from another controller, whose clock is an hour late.
 func TestAPoolIsSpareByTheClockOfThisController(t *testing.T) {
-	f := newFleet(nil, nil, nil, nil)
 	at := metav1.NewTime(time.Now().Add(-time.Hour))
 	p := &v1alpha1.AgentPool{}
 	p.Status.SpareSince = &at
-	v := &view{pool: p, seen: &observations{}, now: time.Now()}
-	if in, _ := f.decisionInput(v); !in.SpareSince.IsZero() {
+	v := &view{pool: p, state: &poolState{}, seen: &observations{}, now: time.Now()}
+	if in, _ := decisionInput(v); !in.SpareSince.IsZero() {
 		t.Errorf("spare since %s, and this controller has seen nothing yet", in.SpareSince)
 	}
 	v.seen.begin()
 	v.seen.observe(spareKey, "", v.now)
 	v.seen.end()
-	if in, _ := f.decisionInput(v); !in.SpareSince.Equal(v.now) {
+	if in, _ := decisionInput(v); !in.SpareSince.Equal(v.now) {
 		t.Errorf("spare since %s", in.SpareSince)
 	}
 }

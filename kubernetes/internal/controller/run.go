@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -96,12 +97,20 @@ func Run(ctx context.Context, s Settings) error {
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(poolOf)).
 		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(poolOf)).
 		WatchesRawSource(source.Channel(nodes.news, handler.EnqueueRequestsFromMapFunc(poolOf))).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 2}).
+		WithOptions(controllerOptions()).
 		Complete(reconcile.Func(f.reconcile))
 	if err != nil {
 		return fmt.Errorf("cannot begin to control: %w", err)
 	}
 	return m.Start(ctx)
+}
+
+// controllerOptions returns the options of the controller. After an error, the next round of a pool comes as soon as without one. Some
+// faults show only as time passes, and an object that the API server always refuses must not hide them.
+func controllerOptions() controller.Options {
+	return controller.Options{
+		MaxConcurrentReconciles: 2, RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](roundTime, resyncInterval),
+	}
 }
 
 // poolOf returns a request to reconcile the pool to which an object belongs.

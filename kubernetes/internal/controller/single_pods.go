@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -31,6 +32,7 @@ func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, no
 		uid := o.GetUID()
 		work = append(work, func() error { return client.IgnoreNotFound(f.api.Delete(ctx, o, client.Preconditions{UID: &uid})) })
 	}
+	maps.DeleteFunc(v.state.refused, func(name, _ string) bool { return v.profiles[name] == nil })
 	for _, m := range v.podOwners { // StatefulSets come first
 		name := m.Labels[v1alpha1.ProfileLabel]
 		wanted := slices.Contains(names, name)
@@ -40,13 +42,13 @@ func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, no
 		if wanted {
 			makers[name] = m
 		}
-		if f.mustRemove(m, wanted, v.profiles[name] != nil, now) {
+		if v.state.mustRemove(m, wanted, v.profiles[name] != nil, now) {
 			remove(m)
 		}
 	}
 	for _, name := range names {
 		work = append(work, func() error {
-			f.setRefusal(v.profiles[name], f.applySinglePod(ctx, v, v.profiles[name], makers[name]))
+			f.setRefusal(v.state, name, f.applySinglePod(ctx, v, v.profiles[name], makers[name]))
 			return nil
 		})
 		if pod := v.pods[pool.Pod(v.pool.Name, name)]; pod != nil && pod.DeletionTimestamp == nil && (pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded) {
@@ -58,18 +60,16 @@ func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, no
 
 // mustRemove reports whether the maker m must be deleted now. wanted says that its pod is still needed, and there that the pod's
 // profile exists. A pod whose profile has moved is kept for leaveTime.
-func (f *fleet) mustRemove(m *metav1.PartialObjectMetadata, wanted, there bool, now time.Time) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	since, leaving := f.leaving[m.UID]
+func (s *poolState) mustRemove(m *metav1.PartialObjectMetadata, wanted, there bool, now time.Time) bool {
+	since, leaving := s.leaving[m.UID]
 	switch {
 	case wanted:
-		delete(f.leaving, m.UID)
+		delete(s.leaving, m.UID)
 	case !there || leaving && now.Sub(since) >= leaveTime:
-		delete(f.leaving, m.UID)
+		delete(s.leaving, m.UID)
 		return true
 	case !leaving:
-		f.leaving[m.UID] = now
+		s.leaving[m.UID] = now
 	}
 	return false
 }
@@ -79,11 +79,11 @@ func clipReason(text string) string { return strings.ToValidUTF8(text[:min(len(t
 
 // setRefusal records err as the reason why the pod of a profile can't be created, for the profile's status. A nil err clears it.
 // Other profiles are not held up.
-func (f *fleet) setRefusal(p *v1alpha1.AgentProfile, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (f *fleet) setRefusal(s *poolState, profile string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if err == nil {
-		delete(f.refused, p.UID)
+		delete(s.refused, profile)
 		return
 	}
 	reason := clipReason(err.Error())
@@ -110,7 +110,7 @@ func (f *fleet) applySinglePod(ctx context.Context, v *view, profile *v1alpha1.A
 	}
 	objects[len(objects)-1].SetAnnotations(map[string]string{sumAnnotation: wanted}) // the last object stands for all
 	for _, o := range objects {
-		if err := f.apply(ctx, o); err != nil {
+		if err := f.applyOwn(ctx, v.pool, o); err != nil {
 			return err
 		}
 	}

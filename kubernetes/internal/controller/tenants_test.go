@@ -1,0 +1,161 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/pool"
+)
+
+// TestNamesOfPoolsThatDoNotExistCostNothingLater checks that the controller works for no pool that does not exist, after
+// the last profile that names it is gone. A user may make any number of such profiles.
+func TestNamesOfPoolsThatDoNotExistCostNothingLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		lists := 0
+		c.fleet.fresh = interceptor.NewClient(c.api.(client.WithWatch), interceptor.Funcs{
+			List: func(ctx context.Context, api client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+				lists++
+				return api.List(ctx, list, options...)
+			},
+		})
+		for i := range 20 {
+			p := aProfile("coder", v1alpha1.AgentProfileStatus{})
+			p.Finalizers, p.Spec.Pool = nil, fmt.Sprint("nowhere", i)
+			key := client.ObjectKey{Namespace: "agents", Name: p.Spec.Pool}
+			if err := c.api.Create(t.Context(), p); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				time.Sleep(roundTime)
+				if _, err := c.reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if st := c.profile("coder").Status; st.Phase != v1alpha1.PhasePending || !strings.Contains(st.Message, "there is no AgentPool") {
+				t.Fatalf("%+v", st)
+			}
+			if err := c.api.Delete(t.Context(), p); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(roundTime)
+			if again, err := c.reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil || again != (reconcile.Result{}) {
+				t.Fatalf("there is another round: %v, %v", again, err)
+			}
+		}
+		if lists > 0 || len(c.pools) > 0 {
+			t.Errorf("the API server is asked %d times, and %d pools are remembered", lists, len(c.pools))
+		}
+	})
+}
+
+// TestProfilesThatComeAndGoFillNoMemory checks that the controller forgets profiles that are deleted. A profile without
+// a host has no finalizer, so the controller never sees that it is being deleted.
+func TestProfilesThatComeAndGoFillNoMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, aPool())
+		c.refused = pool.Sandbox.Kind // such as by a quota
+		for i := range 10 {
+			p := aProfile(fmt.Sprint("coder", i), v1alpha1.AgentProfileStatus{})
+			p.Finalizers, p.Spec.Placement = nil, v1alpha1.PlacementPod
+			if err := c.api.Create(t.Context(), p); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(roundTime)
+			_ = c.round() // its pod is refused
+			if c.profile(p.Name).Status.Phase != v1alpha1.PhasePending {
+				t.Fatalf("%+v", c.profile(p.Name).Status)
+			}
+			if err := c.api.Delete(t.Context(), c.profile(p.Name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(roundTime)
+		_ = c.round()
+		s := c.stateOf(client.ObjectKeyFromObject(aPool()))
+		if len(s.phases)+len(s.refused)+len(s.written.by) > 0 {
+			t.Errorf("%d phases, %d refusals and %d objects are remembered", len(s.phases), len(s.refused), len(s.written.by))
+		}
+	})
+}
+
+// TestALongReasonOfTheSchedulerIsReported checks that a reason which the status can't hold is shortened. The API server
+// refused the whole status, so the profile stayed "Running".
+func TestALongReasonOfTheSchedulerIsReported(t *testing.T) {
+	pod, beat := aHost("pool-0")
+	pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodPending, nil
+	pod.Status.Conditions = []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/900 nodes are available: " + strings.Repeat("1 node had an untolerated taint, ", 100),
+	}}
+	c := newCluster(t, aPool(), pod, beat, aProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-0", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning}))
+	if err := c.round(); err != nil {
+		t.Fatal(err)
+	}
+	if st := c.profile("coder").Status; st.Phase != v1alpha1.PhaseWaiting || len(st.Message) > 1024 {
+		t.Errorf("%s, with %d bytes", st.Phase, len(st.Message))
+	}
+}
+
+// TestALongMessageOfAnAgentMakesAnEvent checks that an event has at most 1024 bytes. The API server refuses longer ones,
+// so a crash loop with a long message caused no event.
+func TestALongMessageOfAnAgentMakesAnEvent(t *testing.T) {
+	said := events.NewFakeRecorder(10)
+	f := newFleet(nil, nil, said, nil)
+	v := &view{state: &poolState{}, profiles: map[string]*v1alpha1.AgentProfile{"coder": aProfile("coder", v1alpha1.AgentProfileStatus{})}}
+	f.recordEvents(v)
+	long := strings.Repeat("x", 1000)
+	v.profiles["coder"] = aProfile("coder", v1alpha1.AgentProfileStatus{Phase: v1alpha1.PhaseBackoff, Cause: long, Message: long})
+	f.recordEvents(v)
+	if one := <-said.Events; len(one) > 1024 || !strings.Contains(one, "CrashLoop") {
+		t.Errorf("an event of %d bytes", len(one))
+	}
+}
+
+// TestAnErrorThatStaysDelaysNoRound checks that the rounds of a pool are not farther apart while the API server always
+// refuses an object. The controller waited up to 17 minutes, and a host that no longer reported was not noticed.
+func TestAnErrorThatStaysDelaysNoRound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rounds := 0
+		options := controllerOptions()
+		options.Reconciler = reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			rounds++
+			return reconcile.Result{RequeueAfter: resyncInterval}, errors.New("refused")
+		})
+		options.LogConstructor = func(*reconcile.Request) logr.Logger { return logr.FromSlogHandler(slog.DiscardHandler) }
+		c, err := controller.NewUnmanaged("pools", options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		news := make(chan event.GenericEvent, 1)
+		news <- event.GenericEvent{Object: aProfile("coder", v1alpha1.AgentProfileStatus{})}
+		if err := c.Watch(source.Channel(news, handler.EnqueueRequestsFromMapFunc(poolOf))); err != nil {
+			t.Fatal(err)
+		}
+		ctx, end := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- c.Start(ctx) }()
+		time.Sleep(time.Hour)
+		end()
+		if err := <-ended; err != nil || rounds < int(time.Hour/resyncInterval) {
+			t.Errorf("%d rounds in an hour, %v", rounds, err)
+		}
+	})
+}
