@@ -328,6 +328,7 @@ type MoveFailure struct {
 type Offer struct {
 	// nonce is a random word that identifies this offer.
 	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]*$`
 	Nonce string `json:"nonce"`
 	// address of the host that has the data, HOST:PORT.
 	// +kubebuilder:validation:MaxLength=64
@@ -341,6 +342,7 @@ type Offer struct {
 type Receipt struct {
 	// nonce of the offer.
 	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]*$`
 	Nonce string `json:"nonce"`
 	// sha256 of the received stream.
 	// +kubebuilder:validation:MaxLength=64

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path"
+	"regexp"
 	"strings"
 	"time"
 
@@ -38,10 +39,16 @@ func (a progressReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// nonceWord matches the nonces of offers. They become part of a path, and an attacker in the other host may have written one.
+var nonceWord = regexp.MustCompile(`^[A-Za-z0-9]{1,64}$`)
+
 // fetch downloads the data of an offer and stores it as received data. It continues an interrupted download. If the other host
 // sends nothing for the idle timeout, it gives up. To continue a download, the other host first reads twice what this host
 // already has, so the first wait is longer.
 func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offer, token string) (err error) {
+	if !nonceWord.MatchString(from.Nonce) {
+		return fmt.Errorf("cannot fetch profile %q from %s: its nonce %q is no word of letters and digits", name, from.Address, from.Nonce)
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+from.Address+dataPath+from.Nonce, nil)

@@ -1,0 +1,34 @@
+package host
+
+import (
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+)
+
+// TestAnOfferPutsNothingIntoAnotherHome checks that the nonce of an offer leads to no other directory. An attacker in
+// the host that has a profile writes the offer, and could put files into the homes of the other host.
+func TestAnOfferPutsNothingIntoAnotherHome(t *testing.T) {
+	s, _ := volume(t, "u1", "a program")
+	o, from, _ := server(t, s, &atomic.Int64{})
+	good := from.Nonce
+	to, dir := volume(t, "", "")
+	if err := os.MkdirAll(filepath.Join(dir, "profiles/writer"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, from.Nonce = range []string{"/../../../profiles/writer/plugins", "/../../../profiles/scribe", "a/b", "a.b", ".."} {
+		o.mu.Lock()
+		o.by[from.Nonce] = o.by[good]
+		o.mu.Unlock()
+		err := to.fetch(t.Context(), "coder", "u1", from, "token")
+		var made []string
+		for _, place := range []string{"profiles/*", "profiles/*/*", incomingDir + "/*"} {
+			more, _ := filepath.Glob(filepath.Join(dir, place))
+			made = append(made, more...)
+		}
+		if err == nil || len(made) != 1 {
+			t.Errorf("nonce %q: %v, and there is %q", from.Nonce, err, made)
+		}
+	}
+}
