@@ -58,6 +58,7 @@ func TestANewProfileTakesOneStatus(t *testing.T) {
 		{"just started", v1alpha1.AgentProfileStatus{Assignment: 1}, up(0, false), true},
 		{"ready", v1alpha1.AgentProfileStatus{Assignment: 1}, up(0, true), false},
 		{"started long ago", v1alpha1.AgentProfileStatus{Assignment: 1}, up(firstReport, false), false},
+		{"started before the clock was set back", v1alpha1.AgentProfileStatus{Assignment: 1}, up(-time.Hour, false), false},
 		{"in the status already", v1alpha1.AgentProfileStatus{Assignment: 1, Installed: 1}, up(0, false), false},
 		{"failed", v1alpha1.AgentProfileStatus{Assignment: 1}, &hinit.Service{State: hinit.StateFailed, Since: time.Now()}, false},
 		{"none", v1alpha1.AgentProfileStatus{Assignment: 1}, nil, false},

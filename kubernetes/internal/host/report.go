@@ -45,7 +45,7 @@ func fillStatus(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) 
 		st.Restarts = int32(min(s.Restarts, 1<<30))
 		since = metav1.NewTime(s.Since.Truncate(time.Second))
 		describeExit(st, s.LastExit)
-		if phase != v1alpha1.PhaseStarting || time.Since(s.Since) > startTimeout {
+		if phase != v1alpha1.PhaseStarting || time.Since(s.Since).Abs() > startTimeout {
 			describeMemory(st, s.MemoryBytes)
 		}
 	}

@@ -190,7 +190,7 @@ func (h *host) reportLater(p *v1alpha1.AgentProfile, s *hinit.Service) bool {
 	if reported(p) || s == nil || s.Ready || s.State != hinit.StateStarting && s.State != hinit.StateUp {
 		return false
 	}
-	rest := firstReport - time.Since(s.Since)
+	rest := firstReport - time.Since(s.Since).Abs() // the clock may have been set back
 	if rest > 0 {
 		h.queue.AddAfter(p.Name, rest)
 	}

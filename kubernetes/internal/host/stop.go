@@ -63,7 +63,7 @@ func (h *host) stopGateway(ctx context.Context, name string, p *v1alpha1.AgentPr
 	case stopped:
 		applied, _, configured := h.writeFiles(ctx, p)
 		return h.reportRun(ctx, p, applied, configured)
-	case time.Since(s.Since) > firstReport: // most gateways are down before
+	case time.Since(s.Since).Abs() > firstReport: // most gateways are down before
 		if err := h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) { fillStatus(st, s, p.Wanted()) }); err != nil {
 			return err
 		}
