@@ -57,6 +57,10 @@ const (
 	// trashWait is when the host tries again to delete what it could not delete.
 	trashWait = time.Minute
 	workers   = 4
+	// maxFetches limits the fetches that run at a time, and maxFetchesFrom those from one host. A fetch may take long, so one worker stays
+	// free for other steps. A host that an attacker has taken over may send as slowly as it wants, so one fetch stays free for other hosts.
+	maxFetches     = workers - 1
+	maxFetchesFrom = maxFetches - 1
 )
 
 // host is a running host.
@@ -67,9 +71,9 @@ type host struct {
 	offers   *offers
 	queue    workqueue.TypedRateLimitingInterface[string] // names of profiles to reconcile
 	retries  workqueue.TypedRateLimiter[string]           // when to try a profile again that has not settled
-	fetches  chan struct{}                                // semaphore with one element for each running fetch
 
 	mu           sync.Mutex
+	fetches      map[string]int                               // number of running fetches, by the host that has the data
 	deletes      map[string]bool                              // by the UID of an object whose data was given away: its spec.onDelete is Delete
 	paused       map[string]time.Time                         // by profile, the time before which it is not tried again, see [reportedError]
 	seen         map[string]map[string]*v1alpha1.AgentProfile // by watched field, then by profile
@@ -93,7 +97,7 @@ func Run(ctx context.Context, s Settings) error {
 		settings: s, store: store, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}, services: map[string]hinit.Service{}, reportCounts: map[string]uint64{},
 		unreported: map[string]appliedFiles{}, paused: map[string]time.Time{}, deletes: map[string]bool{},
 		sources: &sources{api: s.API, namespace: s.Namespace, seen: map[string]source{}},
-		fetches: make(chan struct{}, workers-1), // a fetch may take long, so keep one worker free for other steps
+		fetches: map[string]int{},
 		offers:  &offers{store: store, judge: s.Judge, log: s.Log, host: s.Address, by: map[string]*offer{}},
 		queue:   workqueue.NewTypedRateLimitingQueue(retries),
 		retries: retries,

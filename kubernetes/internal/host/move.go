@@ -138,12 +138,10 @@ func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if err != nil {
 		return h.reportMoveError(ctx, p, err, true)
 	}
-	select {
-	case h.fetches <- struct{}{}:
-		defer func() { <-h.fetches }()
-	default:
+	if !h.beginFetch(p.Status.Host) {
 		return errRetry
 	}
+	defer h.endFetch(p.Status.Host)
 	token, err := h.settings.Token()
 	if err != nil {
 		return fmt.Errorf("cannot fetch profile %q: %w", p.Name, err)
@@ -156,6 +154,29 @@ func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 		return err
 	}
 	return h.reportMoveError(ctx, p, err, !further)
+}
+
+// beginFetch reports whether a fetch from a host may begin now. If so, the caller must call endFetch after it.
+func (h *host) beginFetch(from string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := 0
+	for _, n := range h.fetches {
+		all += n
+	}
+	if all >= maxFetches || h.fetches[from] >= maxFetchesFrom {
+		return false
+	}
+	h.fetches[from]++
+	return true
+}
+
+func (h *host) endFetch(from string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.fetches[from]--; h.fetches[from] == 0 {
+		delete(h.fetches, from)
+	}
 }
 
 // reportMoveError writes err, the error of a step of a move, into the status. The gateway is down until that step succeeds, so

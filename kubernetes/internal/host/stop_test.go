@@ -75,7 +75,7 @@ func hostOf(t *testing.T, name string, api client.WithWatch, g *gateways, s *Sto
 		settings: Settings{Name: name, Namespace: "agents", API: api, Init: g, Log: slog.New(slog.DiscardHandler), Token: func() (string, error) { return "token", nil }},
 		store:    s, services: map[string]hinit.Service{}, reportCounts: map[string]uint64{}, unreported: map[string]appliedFiles{}, statusKnown: true,
 		sources: &sources{api: api, namespace: "agents", seen: map[string]source{}}, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}},
-		fetches: make(chan struct{}, 1), paused: map[string]time.Time{}, deletes: map[string]bool{},
+		fetches: map[string]int{}, paused: map[string]time.Time{}, deletes: map[string]bool{},
 	}
 	h.retries = workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)
 	h.queue = workqueue.NewTypedRateLimitingQueue(h.retries)

@@ -517,7 +517,7 @@ func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 	if !errors.Is(err, errIdle) || !strings.HasPrefix(p.Status.Message, want) || !strings.Contains(p.Status.Message, "after 300ms it sends nothing") {
 		t.Errorf("%v; the status says %q", err, p.Status.Message)
 	}
-	h.fetches <- struct{}{}
+	h.fetches["from"] = maxFetches
 	if err := h.fetch(t.Context(), p); !errors.Is(err, errRetry) {
 		t.Error("no worker is left for all else:", err)
 	}

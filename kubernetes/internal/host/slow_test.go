@@ -1,0 +1,51 @@
+package host
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	hinit "hinit/client"
+	"hinit/kubernetes/api/v1alpha1"
+)
+
+// TestAHostThatSendsSlowlyHoldsNoOtherMove checks that a host which sends its profiles as slowly as it wants keeps no
+// profile of another host from moving. The gateway of that profile is down until its move has ended.
+func TestAHostThatSendsSlowlyHoldsNoOtherMove(t *testing.T) {
+	called := make(chan string, workers)
+	other := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		called <- r.URL.Path
+		<-r.Context().Done()
+	}))
+	t.Cleanup(other.Close)
+	t.Cleanup(other.CloseClientConnections) // closed before the server, which would wait for the connections
+	sum := sha256.Sum256(other.Certificate().Raw)
+	s, _ := volume(t, "", "")
+	h := hostOf(t, "to", apiOf(), &gateways{by: map[string]hinit.Service{}}, s)
+	fetch := func(name, from string) error {
+		p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "agents"}, Status: v1alpha1.AgentProfileStatus{Host: from}}
+		p.Status.Move = &v1alpha1.Move{To: "to", Offer: &v1alpha1.Offer{Nonce: name, Address: other.Listener.Addr().String(), Certificate: hex.EncodeToString(sum[:])}}
+		return h.fetch(t.Context(), p)
+	}
+	for i := range workers - 1 {
+		go func() { _ = fetch(fmt.Sprint("slow", i), "strange") }() // it ends with the server
+	}
+	for range maxFetchesFrom {
+		<-called
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- fetch("coder", "from") }()
+	select {
+	case path := <-called:
+		if path != dataPath+"coder" {
+			t.Errorf("%s is fetched", path)
+		}
+	case err := <-ended:
+		t.Errorf("it is not fetched: %v", err)
+	}
+}
