@@ -328,6 +328,7 @@ func load(path string) (s state, err error) {
 	if s.Marks == nil {
 		s.Marks = SeenConditions{}
 	}
+	s.Jobs = lo.Compact(s.Jobs) // another program may have written null
 	return s, err
 }
 

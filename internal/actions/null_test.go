@@ -1,0 +1,24 @@
+package actions_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// A state file with null in place of an action ended hinit-actions at each start, and no alert was sent any more.
+func TestANullInTheStateFileEndedAllAlerts(t *testing.T) {
+	got := make(chan struct{}, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { got <- struct{}{} }))
+	defer server.Close()
+	state := filepath.Join(t.TempDir(), "state")
+	if err := os.WriteFile(state, []byte(`{"marks":{"web":null},"stale":null,"jobs":[null,{"event":"parked","service":"web"},null]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, state, hook(server.URL))
+	b.park(1, "web")
+	<-got
+	b.waiting(0)
+}
