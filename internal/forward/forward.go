@@ -371,6 +371,9 @@ func (r *logReader) sendLine(ctx context.Context, text []byte) error {
 		}
 	}
 	r.begun = true
+	if r.skip > 0 && dated && !at.Equal(r.at.At) { // rotation has removed some of the lines that were sent
+		r.skip = 0
+	}
 	if r.skip > 0 {
 		r.skip--
 		return nil

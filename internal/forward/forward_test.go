@@ -709,3 +709,23 @@ func TestPlacesThatAreNone(t *testing.T) {
 		}
 	}
 }
+
+// Lines with equal times can be in two files. If rotation has removed the first file, the forwarder must not skip later lines in
+// place of the removed ones.
+func TestLaterLinesWereSkippedInPlaceOfRemovedOnes(t *testing.T) {
+	_, f := newLog(t)
+	text := "2026-01-02 03:04:05.123456789  sent\n"
+	for i := range 3 {
+		text += fmt.Sprintf("2026-01-02 03:04:06.00000000%d  line %d\n", i, i)
+	}
+	at := time.Date(2026, 1, 2, 3, 4, 5, 123456789, time.Local).Format(time.RFC3339Nano)
+	state := fmt.Sprintf(`{"logs":{%q:{"at":%q,"same":3}}}`, f.dir, at)
+	for name, content := range map[string]string{"current": text, "state.json": state} {
+		if err := os.WriteFile(filepath.Join(f.dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &sink{}
+	running(t, f, s, nil)
+	testkit.Until(t, "the later lines", func() bool { return slices.Equal(s.texts(KindLog), []string{"line 0", "line 1", "line 2"}) })
+}

@@ -79,7 +79,7 @@ func NewSink(to, authorization string) (Sink, error) {
 			u.Path = receiver.path
 		}
 		transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute}
-		return &httpSink{u.String(), authorization, host, http.Client{Transport: transport}, receiver.encode}, nil
+		return &httpSink{u.String(), authorization, host, http.Client{Transport: transport, CheckRedirect: keepsRecords}, receiver.encode}, nil
 	case kind == "syslog" && way == "unix" && u.Path != "":
 		return &syslogSink{network: "unixgram", address: u.Path, host: host}, nil
 	case kind == "syslog" && (way == "tcp" || way == "tls" || way == "udp") && u.Port() != "":
@@ -130,6 +130,17 @@ type httpSink struct {
 	client                   http.Client
 	encode                   func(host string, records []Record) []byte
 }
+
+// keepsRecords follows a redirect only if the next request has the records too. A client may follow the codes 301, 302 and 303
+// without the body (RFC 9110, section 15.4). So the answer 200 of a login page would mean that records were accepted.
+func keepsRecords(next *http.Request, before []*http.Request) error {
+	if next.Method != http.MethodPost || len(before) > maxRedirects {
+		return http.ErrUseLastResponse
+	}
+	return nil
+}
+
+const maxRedirects = 5
 
 // Send implements [Sink].
 func (p *httpSink) Send(ctx context.Context, records []Record) error {
