@@ -81,6 +81,9 @@ func (s *Server) limitKey(r *http.Request) string {
 // mayControl reports whether a request may change something: it came over a Unix socket, or has the token.
 func (s *Server) mayControl(r *http.Request) bool { return bySocket(r) || s.hasToken(r) }
 
+// mayRead reports whether a request may read: without a token every request may.
+func (s *Server) mayRead(r *http.Request) bool { return s.Token == "" || s.mayControl(r) }
+
 func (s *Server) setCookie(w http.ResponseWriter, r *http.Request, name, value string, age int) {
 	http.SetCookie(w, &http.Cookie{
 		Name: name, Value: value, Path: s.Base + "/", MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode,

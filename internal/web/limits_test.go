@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -121,7 +122,7 @@ func TestThePageOf500ServicesIsSmall(t *testing.T) {
 
 // BenchmarkAStatusOf500 measures the cost of one second of a live page with few changes.
 func BenchmarkAStatusOf500(b *testing.B) {
-	s, err := New(Options{Hinit: newFake(), LogsAs: func(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }})
+	s, err := New(Options{Hinit: newFake(), Metrics: http.NotFoundHandler(), LogsAs: func(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -146,5 +147,27 @@ func TestThePageSaysWhatIsolatesAProfile(t *testing.T) {
 		if !strings.Contains(page, want) || strings.Contains(page, "<dt>Isolation</dt>") != (i != nil) {
 			t.Errorf("the page does not say %q:\n%s", want, page)
 		}
+	}
+}
+
+// A page that stays open must get no news after the end of its session.
+func TestAPageWasKeptUpToDateAfterItsSession(t *testing.T) {
+	f := newFake(coder())
+	s := serve(t, Options{Hinit: f, Token: token})
+	s.beat = 100 * time.Millisecond
+	until := strconv.FormatInt(time.Now().Add(2*time.Second).Unix(), 10)
+	s.jar[sessionCookie] = until + "." + sign(s.keys.session, until)
+	ended := make(chan int, 1)
+	go func() {
+		code, _ := s.do("GET", "/live", nil)
+		ended <- code
+	}()
+	select {
+	case code := <-ended:
+		if code != http.StatusOK {
+			t.Errorf("the answer is %d", code)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the stream goes on")
 	}
 }

@@ -197,7 +197,7 @@ const heartbeat = ": beat\n\n"
 
 // stream sends server-sent events of one kind until the client leaves or the server ends. produce sends the data of the events to
 // out until its context ends. At most ahead events wait in out; a client that doesn't read them is disconnected. If limit is
-// reached, stream answers with the status 503.
+// reached, stream answers with the status 503. A stream ends with the session of its client.
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectionLimit, event string, ahead int, produce func(ctx context.Context, out chan<- []byte)) {
 	key := s.limitKey(r)
 	if !limit.acquire(key) {
@@ -220,7 +220,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectio
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // tells nginx not to buffer the stream
 	c := http.NewResponseController(w)
-	beats := time.Tick(beat)
+	beats := time.Tick(s.beat)
 	for text := heartbeat; ; {
 		if c.SetWriteDeadline(time.Now().Add(s.patience)) != nil {
 			return
@@ -241,6 +241,9 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectio
 			}
 		case <-beats:
 			text = heartbeat
+			if !s.mayRead(r) { // the session is over
+				return
+			}
 		case <-s.ended:
 			return
 		}

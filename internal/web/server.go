@@ -57,10 +57,9 @@ var (
 )
 
 const (
-	maxStreams   = 2000 // maximum number of open pages that are kept up to date
-	maxFollowers = 64   // maximum number of open pages that follow a log
-	maxSearches  = 8    // maximum number of concurrent log searches
-	beat         = 15 * time.Second
+	maxStreams   = 2000                   // maximum number of open pages that are kept up to date
+	maxFollowers = 64                     // maximum number of open pages that follow a log
+	maxSearches  = 8                      // maximum number of concurrent log searches
 	minPause     = 200 * time.Millisecond // minimum time between two changes that are sent to a reader
 )
 
@@ -71,6 +70,7 @@ type Server struct {
 	boards      programOutput
 	sandboxes   programOutput
 	keys        keys
+	beat        time.Duration // pause between two heartbeats of a stream
 	patience    time.Duration // how long a write to a client may block before the client is disconnected
 	pages       *template.Template
 	crossOrigin http.CrossOriginProtection
@@ -90,7 +90,7 @@ func New(o Options) (*Server, error) {
 	}
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	s := &Server{
-		Options: o, hub: newHub(o.Hinit, o.Proc), boards: programOutput{ask: o.Programs.Boards, none: "[]"}, sandboxes: programOutput{ask: o.Programs.Sandboxes}, patience: writeTime, requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
+		Options: o, hub: newHub(o.Hinit, o.Proc), boards: programOutput{ask: o.Programs.Boards, none: "[]"}, sandboxes: programOutput{ask: o.Programs.Sandboxes}, beat: 15 * time.Second, patience: writeTime, requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
 		streams: newConnectionLimit(maxStreams), followers: newConnectionLimit(maxFollowers),
 		searches: newConnectionLimit(maxSearches), ended: make(chan struct{}),
 	}
@@ -195,7 +195,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // it or use the Unix socket.
 func (s *Server) requireReader(page http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if s.Token == "" || s.mayControl(r) {
+		if s.mayRead(r) {
 			page(w, r)
 			return
 		}
@@ -246,7 +246,7 @@ func (s *Server) showPage(w http.ResponseWriter, r *http.Request, code int, name
 	if _, err := r.Cookie(sessionCookie); err == nil {
 		f.Session = f.Control
 	}
-	if s.Token == "" || f.Control {
+	if s.mayRead(r) {
 		f.Boards, f.Sandboxes = s.optionalPages()
 	}
 	if f.Control || name == "login" {
