@@ -59,6 +59,9 @@ func follow(c *call) action {
 		defer stop()
 		var cursor int64
 		for first := true; ; first = false {
+			if !s.InPlace() {
+				return errors.New("the board's file was replaced; follow it again")
+			}
 			news, err := s.Events(ctx, id, cursor)
 			if ctx.Err() != nil {
 				return nil
@@ -160,6 +163,12 @@ type attemptLine struct {
 	EndedAt   int64  `json:"ended_at"` // 0 while the attempt runs
 }
 
+// maxTextBytes limits each text of an overview, because hinit-web reads only a limited output. It is more than the page shows, so
+// that the page can hide a secret before it cuts the text.
+const maxTextBytes = 2 << 10
+
+func short(text string) string { return text[:min(len(text), maxTextBytes)] }
+
 // maxOverviewRows is the maximum number of tasks, and of attempts, in an overview.
 const maxOverviewRows = 20
 
@@ -192,12 +201,12 @@ func (c *call) printOverviews(ctx context.Context) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return
 		}
-		o := overview{Board: m.Slug, Name: m.Name, Blocked: []taskLine{}, Runs: []attemptLine{}}
+		o := overview{Board: m.Slug, Name: short(m.Name), Blocked: []taskLine{}, Runs: []attemptLine{}}
 		if err == nil {
 			err = o.fill(ctx, s, c.Now())
 		}
 		if err != nil {
-			o.Error = err.Error()
+			o.Error = short(err.Error())
 		}
 		list = append(list, o)
 	})
@@ -212,14 +221,16 @@ func (o *overview) fill(ctx context.Context, s *kanban.Store, now time.Time) (er
 	if err != nil {
 		return err
 	}
-	o.Blocked = lo.Map(blocked, func(t kanban.Task, _ int) taskLine { return taskLine{t.ID, t.Title, t.Assignee, t.LastFailureError} })
+	o.Blocked = lo.Map(blocked, func(t kanban.Task, _ int) taskLine {
+		return taskLine{short(t.ID), short(t.Title), short(t.Assignee), short(t.LastFailureError)}
+	})
 	runs, err := s.LastRuns(ctx, maxOverviewRows)
 	for _, r := range runs {
 		t, err := s.Task(ctx, r.TaskID)
 		if err != nil && !errors.Is(err, kanban.ErrNoTask) {
 			return err
 		}
-		o.Runs = append(o.Runs, attemptLine{r.TaskID, t.Title, r.Profile, r.Outcome, r.Error, r.StartedAt, r.EndedAt})
+		o.Runs = append(o.Runs, attemptLine{short(r.TaskID), short(t.Title), short(r.Profile), short(r.Outcome), short(r.Error), r.StartedAt, r.EndedAt})
 	}
 	return err
 }

@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/internal/testkit"
+)
+
+// The page of the boards reads at most 8 MiB from `stats --all`. One task with a longer title hid all boards.
+func TestATaskWithAHugeTitleHidAllBoards(t *testing.T) {
+	s := newShell(t)
+	huge := strings.Repeat("é", 5<<20)
+	id := s.create(huge)
+	s.do("block", id, "x")
+	if err := os.MkdirAll(filepath.Join(s.root, "kanban", "boards", "side"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s.do("boards", "create", "side", "--name", huge)
+	out := s.do("stats", "--all")
+	var list []overview
+	if err := json.Unmarshal([]byte(out), &list); err != nil || len(out) > 100<<10 || len(list) != 2 || !strings.HasPrefix(list[0].Blocked[0].Title, "éé") {
+		t.Errorf("%d bytes: %v", len(out), err)
+	}
+}
+
+// A command that follows a board must not wait for ever for changes of a file that a backup has replaced.
+func TestACommandFollowedAFileThatWasReplaced(t *testing.T) {
+	s := newShell(t)
+	s.create("x")
+	db := filepath.Join(s.root, "kanban.db")
+	ended := make(chan string, 1)
+	go func() {
+		_, _, errs := s.run("watch")
+		ended <- errs
+	}()
+	replace := func() bool {
+		copied := filepath.Join(s.root, "copy.db")
+		_ = os.Remove(copied)
+		s.do("backup", copied)
+		if err := os.Rename(copied, db); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case errs := <-ended:
+			if !strings.Contains(errs, "was replaced") {
+				t.Errorf("it says %q", errs)
+			}
+			return true
+		case <-time.After(time.Second):
+			return false
+		}
+	}
+	testkit.Until(t, "the command ends", replace)
+}
