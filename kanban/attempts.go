@@ -270,8 +270,8 @@ func (p *pass) holdReason(task string, from Status) (string, error) {
 		Failure string
 		Success int64
 	}
-	s, err := queryFirst[state](p.ctx, p.Store.db, `SELECT t.id, COALESCE(r.id, 0), COALESCE(r.outcome, ''), COALESCE(CAST(r.ended_at AS INTEGER), 0), CAST(t.consecutive_failures AS INTEGER),
-			COALESCE(t.last_failure_error, ''), COALESCE((SELECT max(CAST(s.ended_at AS INTEGER)) FROM task_runs s WHERE s.task_id = t.id AND s.outcome = 'completed'), 0)
+	s, err := queryFirst[state](p.ctx, p.Store.db, `SELECT t.id, r.id, r.outcome, CAST(r.ended_at AS INTEGER), CAST(t.consecutive_failures AS INTEGER),
+			t.last_failure_error, (SELECT max(CAST(s.ended_at AS INTEGER)) FROM task_runs s WHERE s.task_id = t.id AND s.outcome = 'completed')
 		FROM tasks t LEFT JOIN task_runs r ON r.id = (SELECT n.id FROM task_runs n WHERE n.task_id = t.id AND n.ended_at IS NOT NULL
 			ORDER BY n.ended_at DESC, n.id DESC LIMIT 1)
 		WHERE t.id = ?`, task)

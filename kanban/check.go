@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -89,6 +90,10 @@ func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 	return clip(strings.Join(lines, "; "), failureErrorMaxChars), nil
 }
 
+// maxCorruptCopies is the number of copies of damaged files beside a board at which no more are made. A program that goes on
+// writing to a damaged board changes its content each time, and so its copies would fill the volume.
+const maxCorruptCopies = 4
+
 // copyCorrupt saves a copy of a damaged database file, its write-ahead log and the index of the log, and returns the path of the
 // copy. The copy's name contains a hash of the file's content, so repeated attempts to open the board make only one copy.
 func copyCorrupt(path string) (string, error) {
@@ -97,6 +102,9 @@ func copyCorrupt(path string) (string, error) {
 		return "", err
 	}
 	backup := fmt.Sprintf("%s.corrupt.%s.bak", path, sum)
+	if copies, _ := filepath.Glob(path + ".corrupt.*.bak"); len(copies) >= maxCorruptCopies && !slices.Contains(copies, backup) {
+		return "", fmt.Errorf("there are %d copies already; remove those that you don't need", len(copies))
+	}
 	if err := copyFile(path, backup); err != nil {
 		return "", err
 	}

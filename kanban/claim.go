@@ -331,7 +331,7 @@ func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason stri
 	if ok || err != nil {
 		return ok, err
 	}
-	outcome, err := queryFirst[string](ctx, d.Store.db, "SELECT COALESCE(outcome, '') FROM task_runs WHERE id = ?", w.CurrentRunID)
+	outcome, err := queryFirst[string](ctx, d.Store.db, "SELECT outcome FROM task_runs WHERE id = ?", w.CurrentRunID)
 	return outcome == "reclaimed", err
 }
 

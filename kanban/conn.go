@@ -186,36 +186,45 @@ type querier interface {
 }
 
 // queryAll returns all rows of a query. T is the type of the only column, or a struct with a field for each column, in order. A field
-// that is itself a struct stands for as many columns as it has fields.
+// that is itself a struct stands for as many columns as it has fields. A null becomes the zero value: any program may store a null,
+// even as the id of a task, because SQLite allows that.
 func queryAll[T any](ctx context.Context, q querier, query string, args ...any) (list []T, err error) {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
+	var row T
+	fields := fieldsOf(reflect.ValueOf(&row).Elem())
+	// Scan into pointers to pointers, which become nil for a null.
+	columns := lo.Map(fields, func(f reflect.Value, _ int) any { return reflect.New(reflect.PointerTo(f.Type())).Interface() })
 	for rows.Next() {
-		var row T
-		if err := rows.Scan(scanTargets(reflect.ValueOf(&row).Elem())...); err != nil {
+		if err := rows.Scan(columns...); err != nil {
 			return nil, err
+		}
+		for i, f := range fields {
+			f.SetZero()
+			if value := reflect.ValueOf(columns[i]).Elem(); !value.IsNil() {
+				f.Set(value.Elem())
+			}
 		}
 		list = append(list, row)
 	}
 	return list, rows.Err()
 }
 
-// scanTargets returns pointers to the fields of row, in the order of the columns, as arguments for [sql.Rows.Scan].
-func scanTargets(row reflect.Value) (places []any) {
-	if row.Kind() != reflect.Struct {
-		place := row.Addr().Interface()
-		if words, is := place.(*[]string); is {
-			place = (*jsonList)(words)
+// fieldsOf returns the fields of row in the order of the columns, or row itself if it is no struct.
+func fieldsOf(row reflect.Value) (fields []reflect.Value) {
+	if row.Kind() == reflect.Struct {
+		for _, field := range row.Fields() {
+			fields = append(fields, fieldsOf(field)...)
 		}
-		return []any{place}
+		return fields
 	}
-	for _, field := range row.Fields() {
-		places = append(places, scanTargets(field)...)
+	if words, is := row.Addr().Interface().(*[]string); is {
+		row = reflect.ValueOf((*jsonList)(words)).Elem()
 	}
-	return places
+	return []reflect.Value{row}
 }
 
 // queryFirst returns the first row of a query, or the zero value if there is none.
@@ -234,27 +243,17 @@ func loadRows[T any](ctx context.Context, q querier, t table, rest string, args 
 }
 
 // selectColumns returns the list of columns for a SELECT by [loadRows]. SQLite lets any program store a text in an integer column and the
-// reverse, so each column is converted to the type of its field in T. The conversion never fails. A null becomes the zero value,
-// unless the field is a pointer.
+// reverse, so each column is converted to the type of its field in T. The conversion never fails: a text that isn't a number
+// becomes 0.
 func selectColumns[T any](t table) string {
-	names := make([]string, len(t.columns))
-	for i, c := range t.columns {
-		switch kind := reflect.TypeFor[T]().Field(i).Type.Kind(); {
-		case kind == reflect.Pointer:
-			names[i] = "CAST(" + c.name + " AS INTEGER)"
-		case kind == reflect.Bool:
-			names[i] = integerExpr(c.name) + " <> 0"
-		case strings.HasPrefix(c.def, text):
-			names[i] = "COALESCE(CAST(" + c.name + " AS TEXT), '')"
-		default:
-			names[i] = integerExpr(c.name)
+	return strings.Join(lo.Map(t.columns, func(c column, i int) string {
+		expr := fmt.Sprintf("CAST(%s AS %s)", c.name, lo.Ternary(strings.HasPrefix(c.def, text), text, integer))
+		if reflect.TypeFor[T]().Field(i).Type.Kind() == reflect.Bool {
+			expr += " <> 0"
 		}
-	}
-	return strings.Join(names, ", ")
+		return expr
+	}), ", ")
 }
-
-// integerExpr returns an SQL expression that reads a column as an integer. A value that isn't a number counts as 0.
-func integerExpr(column string) string { return "COALESCE(CAST(" + column + " AS INTEGER), 0)" }
 
 // NonIntegerValues lists the numeric columns of tasks and runs that hold something else than an integer, for `hinit kanban
 // doctor`. Each text names the row's id and the column.
@@ -404,7 +403,7 @@ func (s *Store) Stats(ctx context.Context, now time.Time) (Stats, error) {
 		Status Status
 		Who    string
 		N      int
-	}](ctx, s.db, "SELECT status, COALESCE(assignee, ''), count(*) FROM tasks GROUP BY status, assignee")
+	}](ctx, s.db, "SELECT status, assignee, count(*) FROM tasks GROUP BY status, assignee")
 	if err != nil {
 		return st, err
 	}
@@ -418,7 +417,7 @@ func (s *Store) Stats(ctx context.Context, now time.Time) (Stats, error) {
 		}
 		st.ByAssignee[c.Who][c.Status] += c.N
 	}
-	oldest, err := queryFirst[int64](ctx, s.db, "SELECT COALESCE(min(CAST(created_at AS INTEGER)), 0) FROM tasks WHERE status = 'ready'")
+	oldest, err := queryFirst[int64](ctx, s.db, "SELECT min(CAST(created_at AS INTEGER)) FROM tasks WHERE status = 'ready'")
 	if oldest > 0 {
 		st.OldestAge = new(max(0, now.Unix()-oldest))
 	}

@@ -23,15 +23,15 @@ func (s *Store) Create(ctx context.Context, now time.Time, n Task, parents ...st
 	if err := s.validate(&n); err != nil {
 		return "", err
 	}
-	if n.IdempotencyKey != "" {
-		id, err := queryFirst[string](ctx, s.db, `SELECT id FROM tasks WHERE idempotency_key = ? AND status <> 'archived'
-			ORDER BY created_at DESC, rowid DESC LIMIT 1`, n.IdempotencyKey)
-		if id != "" || err != nil {
-			return id, err
-		}
-	}
 	var id string
 	err := s.write(ctx, now, func(t *tx) error {
+		if n.IdempotencyKey != "" {
+			id = queryFirstInTx[string](t, `SELECT id FROM tasks WHERE idempotency_key = ? AND status <> 'archived'
+				ORDER BY created_at DESC, rowid DESC LIMIT 1`, n.IdempotencyKey)
+		}
+		if id != "" {
+			return errNothing
+		}
 		for id = newID(); queryFirstInTx[bool](t, "SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ?)", id); {
 			id = newID()
 		}

@@ -155,7 +155,7 @@ func (s *Store) runningProfiles(ctx context.Context) (map[int64]string, error) {
 		Run  int64
 		Name string
 	}
-	rows, err := queryAll[running](ctx, s.db, "SELECT COALESCE(NULLIF(CAST(current_run_id AS INTEGER), 0), -rowid), COALESCE(assignee, '') FROM tasks WHERE status = 'running'")
+	rows, err := queryAll[running](ctx, s.db, "SELECT COALESCE(NULLIF(CAST(current_run_id AS INTEGER), 0), -rowid), assignee FROM tasks WHERE status = 'running'")
 	return lo.SliceToMap(rows, func(r running) (int64, string) { return r.Run, r.Name }), err
 }
 
@@ -192,7 +192,7 @@ func (p *pass) dispatch(opt TickOptions) error {
 
 // startTasks starts the tasks that have the given status, highest priority first, until the limit on workers is reached.
 func (p *pass) startTasks(status Status) error {
-	rows, err := queryAll[startCandidate](p.ctx, p.Store.db, `SELECT id, COALESCE(assignee, ''), started_at IS NOT NULL FROM tasks WHERE status = ? AND claim_lock IS NULL
+	rows, err := queryAll[startCandidate](p.ctx, p.Store.db, `SELECT id, assignee, started_at IS NOT NULL FROM tasks WHERE status = ? AND claim_lock IS NULL
 		ORDER BY priority DESC, created_at, rowid`, status)
 	if err != nil {
 		return fmt.Errorf("cannot read %s tasks: %w", status, err)

@@ -38,7 +38,7 @@ func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err e
 			Assignee string
 			Status   Status
 			At       int64
-		}](p.ctx, p.Store.db, `SELECT COALESCE(t.assignee, ''), t.status, COALESCE(CAST(r.ended_at AS INTEGER), 0)
+		}](p.ctx, p.Store.db, `SELECT t.assignee, t.status, CAST(r.ended_at AS INTEGER)
 			FROM tasks t JOIN task_runs r ON r.task_id = t.id WHERE r.id = ?`, run)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read an attempt that is over: %w", err)

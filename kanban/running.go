@@ -84,7 +84,7 @@ func (p *pass) observeWorkers() error {
 		From  Status
 	}
 	rows, err := queryAll[row](p.ctx, p.Store.db, "SELECT "+selectColumns[Task](tasksWithoutBody)+`,
-			max(0, COALESCE(CAST(COALESCE((SELECT r.started_at FROM task_runs r WHERE r.id = tasks.current_run_id), started_at) AS INTEGER), 0)),
+			max(0, CAST(COALESCE((SELECT r.started_at FROM task_runs r WHERE r.id = tasks.current_run_id), started_at) AS INTEGER)),
 			CASE WHEN EXISTS (SELECT 1 FROM task_events e WHERE e.run_id = tasks.current_run_id AND e.kind = 'claimed'
 				AND e.payload LIKE '%"source_status": "review"%') THEN 'review' ELSE 'ready' END
 		FROM tasks WHERE status = 'running' ORDER BY rowid`)

@@ -128,13 +128,15 @@ func (b *board) finalPasses() {
 	}
 }
 
-// awaitRepair waits until a broken database file changes, at most for brokenRetry.
+// awaitRepair waits until a broken database file changes, at most for brokenRetry, and at least for failedRetry. Otherwise a program
+// that goes on writing to the file would make the server check it without a pause.
 func (b *board) awaitRepair(ctx context.Context, db string) {
 	was := fileVersion(db)
 	changes, stop := Watch(db)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, brokenRetry)
 	defer cancel()
+	pause.For(ctx, failedRetry)
 	for ctx.Err() == nil && fileVersion(db) == was && b.server.Boards.Exists(b.slug) { // the board may be half removed
 		pause.Until(ctx, changes)
 	}

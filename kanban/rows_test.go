@@ -1,0 +1,88 @@
+package kanban
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// SQLite lets a program store null as the id of a task. The dispatcher must skip such a row, and start the other tasks.
+func TestARowWithoutAnIDStoppedTheBoard(t *testing.T) {
+	t.Parallel()
+	for _, status := range Statuses {
+		b := newBoard(t)
+		b.d.Backoff = 60e9
+		id := b.ready("alpha")
+		b.exec("INSERT INTO tasks (id, title, status, assignee, created_at, priority) VALUES (NULL, 'x', ?, 'alpha', 1, 9)", status)
+		b.exec("INSERT INTO task_links (parent_id, child_id) VALUES ('none', 'none')")
+		if r, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err != nil || len(spawnedIDs(r)) != 1 || spawnedIDs(r)[0] != id {
+			t.Errorf("%s: %v, %v", status, spawnedIDs(r), err)
+		}
+		if _, err := b.d.Next(t.Context(), b.now); err != nil {
+			t.Errorf("%s: the next pass: %v", status, err)
+		}
+		for _, f := range []func() error{
+			func() error { _, err := b.Stats(t.Context(), b.now); return err },
+			func() error { _, err := b.Tasks(t.Context(), Filter{}); return err },
+		} {
+			if err := f(); err != nil {
+				t.Errorf("%s: %v", status, err)
+			}
+		}
+	}
+}
+
+// Requests that repeat a request with an idempotency key, because its answer is late, must not make a second task.
+func TestTheSameRequestMadeTwoTasks(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	ids := make(chan string, 8)
+	for range cap(ids) {
+		go func() {
+			s, err := openAt(t, b.paths.DB)
+			if err != nil {
+				t.Error(err)
+				ids <- ""
+				return
+			}
+			id, err := s.Create(t.Context(), b.now, Task{Title: "x", IdempotencyKey: "once"})
+			if err := errors.Join(err, s.Close()); err != nil {
+				t.Error(err)
+			}
+			ids <- id
+		}()
+	}
+	first := <-ids
+	for range cap(ids) - 1 {
+		if id := <-ids; id != first {
+			t.Errorf("%s besides %s", id, first)
+		}
+	}
+}
+
+// A program that goes on writing to a damaged board made a copy of the whole file after each change, until the volume
+// was full.
+func TestADamagedBoardFilledTheVolumeWithCopies(t *testing.T) {
+	const corruptCopies = 4
+	path := filepath.Join(t.TempDir(), "kanban.db")
+	s, err := openAt(t, path)
+	must(t, err)
+	for range 50 {
+		_, err := s.Create(t.Context(), time.Unix(1, 0), Task{Title: "x", Body: strings.Repeat("b", 500)})
+		must(t, err)
+	}
+	must(t, s.Close())
+	for fill := range byte(2 * corruptCopies) {
+		spoil(t, path, 0xf0+fill)
+		reopen()
+		_, err := openAt(t, path)
+		if bad := (*CorruptError)(nil); !errors.As(err, &bad) || (bad.Backup == "") != (fill >= corruptCopies) {
+			t.Errorf("after damage %d: %v", fill+1, err)
+		}
+	}
+	if copies, err := filepath.Glob(path + ".corrupt.*.bak"); err != nil || len(copies) != corruptCopies {
+		t.Errorf("%d copies, %v", len(copies), err)
+	}
+}
