@@ -44,12 +44,12 @@ type Meta struct {
 
 var slugPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9\-_]{0,63}$`)
 
-// Slug returns the canonical form of a board's name: trimmed and in lower case. An empty name stays empty. The error for an
-// invalid name is a [ValueError].
+// Slug returns the canonical form of a board's name: trimmed and in lower case. An empty name stays empty. An invalid name
+// is an error.
 func Slug(name string) (string, error) {
 	s := strings.ToLower(strings.TrimSpace(name))
 	if s != "" && !slugPattern.MatchString(s) {
-		return "", valueErrorf("cannot use board name %q: it must begin with a letter or digit and hold only a-z, 0-9, - and _, at most 64", name)
+		return "", fmt.Errorf("cannot use board name %q: it must begin with a letter or digit and hold only a-z, 0-9, - and _, at most 64", name)
 	}
 	return s, nil
 }
@@ -125,7 +125,7 @@ func (b *Boards) Create(ctx context.Context, now time.Time, m Meta) (Meta, error
 		return Meta{}, err
 	}
 	if slug == "" {
-		return Meta{}, valueErrorf("cannot create board: it needs a name")
+		return Meta{}, fmt.Errorf("cannot create board: it needs a name")
 	}
 	if isFile(filepath.Join(b.boardDir(slug), "board.json")) {
 		m = b.Meta(slug)
@@ -161,7 +161,7 @@ func (b *Boards) existingSlug(name string) (string, error) {
 		return "", err
 	}
 	if slug == "" || !b.Exists(slug) {
-		return "", valueErrorf("board %q does not exist", name)
+		return "", fmt.Errorf("board %q does not exist", name)
 	}
 	return slug, nil
 }
@@ -191,7 +191,7 @@ func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, 
 		return "", err
 	}
 	if slug == DefaultBoard {
-		return "", valueErrorf("cannot remove board default: it is the one that always exists")
+		return "", fmt.Errorf("cannot remove board default: it is the one that always exists")
 	}
 	movedTo, err = b.archive(now, slug) // rename the directory first, so that no program opens a partly removed board
 	if err == nil && hard {

@@ -142,25 +142,13 @@ func copyFile(from, to string) error {
 	return wholefile.Replace(to, in, 0o600)
 }
 
-// TornError means that a database file is shorter than its header says, although each commit reported success. The end of the
-// file was lost.
-type TornError struct {
-	Path         string
-	Pages, Bytes int64
-}
-
-func (e *TornError) Error() string {
-	return fmt.Sprintf("cannot trust board %s: torn-extend detected: page count mismatch: the header says %d pages, the file has %d bytes; "+
-		"stop its writers and check the disk", e.Path, e.Pages, e.Bytes)
-}
-
 // tornWait is how long a database file may be shorter than its header says before it is reported as damaged. Two harmless causes
 // go away by themselves. A checkpoint writes the header before the pages that extend the file. And a writer may restart the
 // write-ahead log between our two reads.
 const tornWait = 2 * time.Second
 
-// checkLength returns a [TornError] if pages are missing at the end of the file. A page that is still in the write-ahead log
-// isn't missing. A process that dies in a checkpoint, or finds the disk full, leaves pages there, and the next checkpoint writes
+// checkLength returns an error if pages are missing at the end of the file, although each commit reported success. A page that is
+// still in the write-ahead log isn't missing. A process that dies in a checkpoint, or finds the disk full, leaves pages there, and the next checkpoint writes
 // them.
 func (s *Store) checkLength(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, tornWait)
@@ -192,7 +180,8 @@ func (s *Store) lengthError() error {
 	if size == 0 || st.Size() >= pages*size || inLog(s.raw.Name()+"-wal", size, st.Size()/size+1, pages) {
 		return nil
 	}
-	return &TornError{s.raw.Name(), pages, st.Size()}
+	return fmt.Errorf("cannot trust board %s: torn-extend detected: page count mismatch: the header says %d pages, the file has %d bytes; "+
+		"stop its writers and check the disk", s.raw.Name(), pages, st.Size())
 }
 
 // inLog reports whether a write-ahead log contains every page from number first to number last. size is the size of a page in

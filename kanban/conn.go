@@ -346,7 +346,7 @@ func (s *Store) Tasks(ctx context.Context, f Filter) ([]Task, error) {
 	}
 	order, known := orders[f.Sort]
 	if !known {
-		return nil, valueErrorf("cannot sort by %q: there are %s", f.Sort, strings.Join(Orders(), ", "))
+		return nil, fmt.Errorf("cannot sort by %q: there are %s", f.Sort, strings.Join(Orders(), ", "))
 	}
 	where += " ORDER BY " + order + ", created_at, id"
 	if f.Limit > 0 {

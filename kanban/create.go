@@ -49,7 +49,7 @@ func newID() string { return fmt.Sprintf("t_%08x", rand.Uint32()) }
 func (s *Store) validate(n *Task) error {
 	n.Title = strings.TrimSpace(n.Title)
 	if n.Title == "" {
-		return valueErrorf("cannot create task: a title is required")
+		return fmt.Errorf("cannot create task: a title is required")
 	}
 	who, err := canonical(n.Assignee)
 	if err != nil {
@@ -58,20 +58,20 @@ func (s *Store) validate(n *Task) error {
 	n.Assignee = who
 	n.WorkspaceKind = cmp.Or(n.WorkspaceKind, Scratch)
 	if !slices.Contains([]string{Scratch, Worktree, Dir}, n.WorkspaceKind) {
-		return valueErrorf("cannot create task: workspace kind %q is none of scratch, worktree, dir", n.WorkspaceKind)
+		return fmt.Errorf("cannot create task: workspace kind %q is none of scratch, worktree, dir", n.WorkspaceKind)
 	}
 	n.Branch = strings.TrimSpace(n.Branch)
 	if n.Branch != "" && n.WorkspaceKind != Worktree {
-		return valueErrorf("cannot create task: a branch needs workspace kind worktree, not %s", n.WorkspaceKind)
+		return fmt.Errorf("cannot create task: a branch needs workspace kind worktree, not %s", n.WorkspaceKind)
 	}
 	if n.WorkspacePath == "" && n.WorkspaceKind != Scratch {
 		n.WorkspacePath = s.opt.Workdir
 	}
 	if !slices.Contains([]Status{"", Triage, Blocked, Scheduled}, n.Status) {
-		return valueErrorf("cannot create task in status %q: only triage, blocked and scheduled can be asked for", n.Status)
+		return fmt.Errorf("cannot create task in status %q: only triage, blocked and scheduled can be asked for", n.Status)
 	}
 	if n.MaxRetries != nil && *n.MaxRetries < 1 {
-		return valueErrorf("cannot create task: max_retries must be at least 1, not %d", *n.MaxRetries)
+		return fmt.Errorf("cannot create task: max_retries must be at least 1, not %d", *n.MaxRetries)
 	}
 	n.Skills, err = s.skills(n.Skills)
 	return err
@@ -81,7 +81,7 @@ func (s *Store) validate(n *Task) error {
 func canonical(assignee string) (string, error) {
 	who := strings.ToLower(strings.TrimSpace(assignee))
 	if who == "" && assignee != "" {
-		return "", valueErrorf("cannot use an assignee of blanks: name a profile, or none")
+		return "", fmt.Errorf("cannot use an assignee of blanks: name a profile, or none")
 	}
 	return who, nil
 }
@@ -92,7 +92,7 @@ func (s *Store) skills(given []string) ([]string, error) {
 		name = strings.TrimSpace(name)
 		switch {
 		case strings.Contains(name, ","):
-			return nil, valueErrorf("cannot use skill %q: one name each, without commas", name)
+			return nil, fmt.Errorf("cannot use skill %q: one name each, without commas", name)
 		case name == "" || slices.Contains(list, name):
 		case slices.Contains(s.opt.Toolsets, name):
 			toolsets = append(toolsets, name)
@@ -101,7 +101,7 @@ func (s *Store) skills(given []string) ([]string, error) {
 		}
 	}
 	if len(toolsets) > 0 {
-		return nil, valueErrorf("cannot use skills %q: these are toolsets, which the profile's configuration turns on", toolsets)
+		return nil, fmt.Errorf("cannot use skills %q: these are toolsets, which the profile's configuration turns on", toolsets)
 	}
 	return list, nil
 }
@@ -110,7 +110,7 @@ func (t *tx) create(id string, n Task, parents []string) error {
 	parents = append([]string{}, slices.Compact(slices.Sorted(slices.Values(parents)))...)
 	list := encode(parents)
 	if unknown := queryAllInTx[string](t, "SELECT value FROM json_each(?) WHERE value NOT IN (SELECT id FROM tasks)", list); len(unknown) > 0 {
-		return valueErrorf("cannot create task: unknown parents %q", unknown)
+		return fmt.Errorf("cannot create task: unknown parents %q", unknown)
 	}
 	status := cmp.Or(n.Status, queryFirstInTx[Status](t, `SELECT 'todo' FROM tasks
 		WHERE id IN (SELECT value FROM json_each(?)) AND status NOT IN ('done', 'archived')`, list), Ready)
@@ -178,7 +178,7 @@ func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) 
 // Link makes the task child wait until the task parent is finished. It refuses a link that would close a cycle.
 func (s *Store) Link(ctx context.Context, now time.Time, parent, child string) error {
 	if parent == child {
-		return valueErrorf("cannot link %s to itself", parent)
+		return fmt.Errorf("cannot link %s to itself", parent)
 	}
 	return s.write(ctx, now, func(t *tx) error {
 		for _, id := range []string{parent, child} {
@@ -190,7 +190,7 @@ func (s *Store) Link(ctx context.Context, now time.Time, parent, child string) e
 				SELECT ? UNION SELECT l.child_id FROM task_links l JOIN below b ON l.parent_id = b.id)
 			SELECT EXISTS (SELECT 1 FROM below WHERE id = ?)`, child, parent)
 		if cycle {
-			return valueErrorf("cannot link %s to %s: it would wait for itself in a cycle", child, parent)
+			return fmt.Errorf("cannot link %s to %s: it would wait for itself in a cycle", child, parent)
 		}
 		if t.exec("INSERT OR IGNORE INTO task_links (parent_id, child_id) VALUES (?, ?)", parent, child) > 0 {
 			t.exec("UPDATE tasks SET status = 'todo' WHERE id = ? AND status = 'ready' AND "+unfinishedParents, child)
@@ -216,7 +216,7 @@ func (s *Store) Unlink(ctx context.Context, now time.Time, parent, child string)
 func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body string) (comment int64, err error) {
 	author, body = strings.TrimSpace(author), strings.TrimSpace(body)
 	if author == "" || body == "" {
-		return 0, valueErrorf("cannot comment on %s: author and body are required", id)
+		return 0, fmt.Errorf("cannot comment on %s: author and body are required", id)
 	}
 	err = s.write(ctx, now, func(t *tx) error {
 		if _, err := readTask(ctx, t.conn, id, tasksWithoutBody); err != nil {
@@ -240,17 +240,17 @@ type Edit struct {
 // exist.
 func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (bool, error) {
 	if e == (Edit{}) {
-		return false, valueErrorf("cannot edit %s: nothing to change was given", id)
+		return false, fmt.Errorf("cannot edit %s: nothing to change was given", id)
 	}
 	if e.Title != nil {
 		e.Title = new(strings.TrimSpace(*e.Title))
 		if *e.Title == "" {
-			return false, valueErrorf("cannot edit %s: a title is required", id)
+			return false, fmt.Errorf("cannot edit %s: a title is required", id)
 		}
 	}
 	return s.updateTask(ctx, now, id, func(t *tx, task Task) error {
 		if (e.Result != nil || e.Summary != nil || e.Metadata != nil) && task.Status != Done {
-			return valueErrorf("cannot edit the result of %s: it is %s, and only a task that is done has one", id, task.Status)
+			return fmt.Errorf("cannot edit the result of %s: it is %s, and only a task that is done has one", id, task.Status)
 		}
 		const ofTask = "UPDATE tasks SET %s = ? WHERE id = ?"
 		const ofRun = "UPDATE task_runs SET %s = ? WHERE id = (SELECT max(id) FROM task_runs WHERE task_id = ? AND outcome = 'completed')"
@@ -297,11 +297,11 @@ func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done boo
 }
 
 // DeleteArchived deletes an archived task with its links, comments, events, runs, subscriptions and attachments. It returns false
-// if the task doesn't exist, and a [ValueError] if the task isn't archived.
+// if the task doesn't exist, and an error if the task isn't archived.
 func (s *Store) DeleteArchived(ctx context.Context, id string) (done bool, err error) {
 	done, err = s.updateTask(ctx, time.Time{}, id, func(t *tx, task Task) error {
 		if task.Status != Archived {
-			return valueErrorf("cannot delete %s: it is %s; archive it first", id, task.Status)
+			return fmt.Errorf("cannot delete %s: it is %s; archive it first", id, task.Status)
 		}
 		t.exec("DELETE FROM task_links WHERE parent_id = ? OR child_id = ?", id, id)
 		for _, table := range []string{"task_comments", "task_events", "task_runs", "kanban_notify_subs", "task_attachments"} {

@@ -50,11 +50,11 @@ func (t *tx) closeOrAddRun(task Task, e ending) (run int64) {
 }
 
 // Complete finishes a task and promotes the tasks that waited for it. It returns false if the task's status does not allow that,
-// or if c.Run is set and isn't the task's current run. A [PhantomError] means that c names tasks that the worker didn't create.
-// Complete then only records an event.
+// or if c.Run is set and isn't the task's current run. If c names tasks that the worker didn't create, Complete returns an error and
+// only records an event.
 func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Completion) (done bool, err error) {
 	summary := cmp.Or(c.Summary, c.Result)
-	var phantom *PhantomError
+	var phantom error
 	done, err = s.updateTask(ctx, now, id, func(t *tx, task Task) error {
 		if c.Run != 0 && c.Run != task.CurrentRunID {
 			return errNothing
@@ -65,7 +65,7 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 				OR EXISTS (SELECT 1 FROM task_links WHERE parent_id = ? AND child_id = tasks.id)))`, card, task.Assignee, task.ID, task.ID)
 		})
 		if len(phantoms) > 0 {
-			phantom = &PhantomError{id, phantoms}
+			phantom = fmt.Errorf("cannot complete %s: it did not create %q; name only tasks that it created", id, phantoms)
 			t.event(id, task.CurrentRunID, "completion_blocked_hallucination", object{
 				{"phantom_cards", phantoms}, {"verified_cards", verified}, {"summary_preview", orNull(clip(firstLine(summary), 200))},
 			})
@@ -164,7 +164,7 @@ type Promotion struct {
 	Force, DryRun bool
 }
 
-// Promote makes a todo or blocked task ready. If that is not allowed, the error is a [ValueError] with the reason.
+// Promote makes a todo or blocked task ready. If that is not allowed, the error has the reason.
 func (s *Store) Promote(ctx context.Context, now time.Time, id string, p Promotion) error {
 	return s.write(ctx, now, func(t *tx) error {
 		task, err := readTask(ctx, t.conn, id, tasksWithoutBody)
@@ -172,9 +172,9 @@ func (s *Store) Promote(ctx context.Context, now time.Time, id string, p Promoti
 		case err != nil:
 			return fmt.Errorf("cannot promote %s: %w", id, err)
 		case task.Status != Todo && task.Status != Blocked:
-			return valueErrorf("cannot promote %s: it is %s; only todo and blocked tasks can be promoted", id, task.Status)
+			return fmt.Errorf("cannot promote %s: it is %s; only todo and blocked tasks can be promoted", id, task.Status)
 		case !p.Force && t.hasUnfinishedParent(id):
-			return valueErrorf("cannot promote %s: it waits for unfinished parents; force it to ignore them", id)
+			return fmt.Errorf("cannot promote %s: it waits for unfinished parents; force it to ignore them", id)
 		case p.DryRun:
 			return errNothing
 		}

@@ -30,8 +30,8 @@ type stormRunner struct {
 func stormDispatcher(s *Store, dir string) *Dispatcher {
 	return &Dispatcher{
 		Store: s, Runner: &stormRunner{dir: dir, runs: make(map[int64]*exec.Cmd), ends: make(map[int64]Exit)}, Profiles: profileSet("alpha beta"),
-		Config: Config{MaxInProgressPerProfile: new(stormPerProfile), MaxInProgress: new(stormTotal), FailureLimit: 3},
-		Spawn:  SpawnOptions{Environ: os.Environ()},
+		Config:  Config{MaxInProgressPerProfile: new(stormPerProfile), MaxInProgress: new(stormTotal), FailureLimit: 3},
+		Environ: os.Environ(),
 	}
 }
 
@@ -150,7 +150,6 @@ func stormWrite(ctx context.Context, s *Store, dir string) error {
 		_ = s.db.QueryRowContext(ctx, "SELECT id FROM tasks "+where+" ORDER BY random() LIMIT 1").Scan(&id)
 		return id
 	}
-	var refused *ValueError
 	for {
 		now := time.Now()
 		var err error
@@ -182,7 +181,7 @@ func stormWrite(ctx context.Context, s *Store, dir string) error {
 				_, err = s.Archive(ctx, now, any("WHERE status = 'done'"))
 			}
 		}
-		if err != nil && !errors.As(err, &refused) && !errors.Is(err, ErrNoTask) && !errors.Is(err, ErrRunning) {
+		if err != nil && !strings.HasPrefix(err.Error(), "cannot ") && !errors.Is(err, ErrNoTask) && !errors.Is(err, ErrRunning) {
 			return err
 		}
 		time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond)

@@ -123,13 +123,6 @@ var ErrNoTask = errors.New("no such task")
 // ErrRunning means that a worker has the task. The caller must wait, or reclaim the task first.
 var ErrRunning = errors.New("currently running")
 
-// ValueError means that the caller's input is invalid. Nothing was changed.
-type ValueError struct{ Text string }
-
-func (e *ValueError) Error() string { return e.Text }
-
-func valueErrorf(format string, args ...any) error { return &ValueError{fmt.Sprintf(format, args...)} }
-
 // HostError means that the runner's host, for instance PID 1, can't start any worker now. The task is not at fault, so the
 // dispatcher releases the claim without counting a failure. If Unsure is true, the worker may start in spite of the error, so the
 // claim stays until the worker's state is known.
@@ -156,16 +149,6 @@ func (e *CorruptError) Error() string {
 		s += "; a copy is in " + e.Backup
 	}
 	return s
-}
-
-// PhantomError means that a worker claimed to have created tasks that it didn't create. The completion was refused.
-type PhantomError struct {
-	Task     string
-	Phantoms []string
-}
-
-func (e *PhantomError) Error() string {
-	return fmt.Sprintf("cannot complete %s: it did not create %q; name only tasks that it created", e.Task, e.Phantoms)
 }
 
 // Result lists what one pass changed. Its JSON has the form of the agent's own command, which other programs parse. Each list of

@@ -2,7 +2,6 @@ package serve
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -218,11 +217,7 @@ func (b *board) makePass(ctx context.Context, failed *time.Duration) (wait time.
 	if ctx.Err() != nil {
 		return 0, false
 	}
-	switch {
-	case errors.As(err, new(*kanban.CorruptError)):
-		log.Error("the board is broken", "error", err)
-		return 0, false
-	case err != nil:
+	if err != nil {
 		log.Warn("a pass has failed", "error", err)
 		b.server.setText(b.slug, boardText{"a pass has failed: " + err.Error(), true})
 		wait, *failed = *failed, min(2**failed, failedLimit)
