@@ -96,7 +96,7 @@ func liveAndDie(t *testing.T, n int) (points, deaths int) {
 		}
 		s, passed := mortal(t, b.paths, b.env, at)
 		r.die = s.opt.crashHook
-		d := &Dispatcher{Store: s, Runner: r, Procs: b.procs, Profiles: b.d.Profiles, Spawn: b.d.Spawn}
+		d := &Dispatcher{Store: s, Runner: r, Procs: b.procs, Profiles: b.d.Profiles, Environ: b.d.Environ}
 		for range 4 {
 			b.pass(time.Second)
 			_, err := d.Tick(t.Context(), b.now, TickOptions{})

@@ -22,9 +22,13 @@ type Dispatcher struct {
 	Config   Config
 	Runner   Runner // nil: no worker can be started, and workers are observed only by their pids
 	Profiles Profiles
-	Spawn    SpawnOptions
+	Environ  []string  // environment of this process
 	Procs    Processes // observes and ends workers by pid; nil: use /proc and pidfd
-	Git      Git       // nil: a task with a worktree can't start
+	Git      Git       // makes worktrees
+
+	// Isolated reports whether the workers of a profile are isolated. nil: no profile's workers are. An agent can write everything
+	// in its profile's home, so the dispatcher must not run git in a repository there outside the isolation.
+	Isolated func(profile string) (bool, error)
 
 	// Volume identifies the data volume if no other container can use the volume at the same time; otherwise it is empty. If it is
 	// set, all workers that an earlier container started on this volume are known to be dead.
@@ -54,9 +58,11 @@ func (d *Dispatcher) notesOf(run int64) *runNotes {
 	return d.notes[run]
 }
 
-// Profiles tells whether an assignee is an existing profile, so that a worker can run for it.
+// Profiles finds the profiles for which workers can run. [ProfileDirs] implements it; tests replace it.
 type Profiles interface {
 	Exists(name string) (bool, error)
+	Dir(name string) string        // home directory; "": the profile does not exist
+	Toolsets(name string) []string // empty: the agent's defaults
 }
 
 // TickOptions are the options of one pass.

@@ -66,7 +66,7 @@ func openBoard(t *testing.T, root string, e env) *board {
 	b.runner.procs = b.procs
 	b.d = &Dispatcher{
 		Store: s, Runner: b.runner, Procs: b.procs, Profiles: profileSet("default alpha beta someother"),
-		Spawn: SpawnOptions{Environ: []string{"PATH=/nowhere"}},
+		Environ: []string{"PATH=/nowhere"},
 	}
 	return b
 }
@@ -255,8 +255,12 @@ func perProfile(r Result) map[string]int {
 	return n
 }
 
-// profileSet has the names of the existing profiles, separated by blanks.
+// profileSet has the names of the existing profiles, separated by blanks. It has no home directories and no toolsets.
 type profileSet string
+
+func (profileSet) Dir(string) string { return "" }
+
+func (profileSet) Toolsets(string) []string { return nil }
 
 func (p profileSet) Exists(name string) (bool, error) {
 	if name == "broken" {

@@ -22,10 +22,10 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// Options are the options for opening a board. With the zero value, Open works like the agent's own programs.
+// Options are the options for opening a board. With only Env, Open works like the agent's own programs.
 type Options struct {
 	BusyTimeout time.Duration // how long to wait for another program's lock; 0: HERMES_KANBAN_BUSY_TIMEOUT_MS, otherwise two minutes
-	Env         Env           // environment of the program; nil: os.Getenv
+	Env         Env           // environment of the program
 	Host        string        // host name in the claims of this store; empty: os.Hostname
 	PID         int           // pid in the claims of this store; 0: this process
 	Workdir     string        // the board's default_workdir
@@ -71,9 +71,6 @@ var initialised = struct {
 // Open follows symbolic links, as other writers of the board do. A caller that is root must therefore become the agent's user
 // first.
 func Open(ctx context.Context, paths Paths, opt Options) (*Store, error) {
-	if opt.Env == nil {
-		opt.Env = os.Getenv
-	}
 	opt.Log = cmp.Or(opt.Log, slog.Default())
 	if opt.BusyTimeout <= 0 {
 		opt.BusyTimeout = DefaultBusyTimeout

@@ -23,16 +23,6 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// SpawnOptions says where the environment and the arguments of workers come from.
-type SpawnOptions struct {
-	Environ    []string                      // the dispatcher's environment
-	ProfileDir func(profile string) string   // returns a profile's home directory; empty: the profile does not exist
-	Toolsets   func(profile string) []string // nil, or an empty result: no --toolsets
-	// Isolated reports whether the workers of a profile are isolated. nil: no profile's workers are. An agent can write everything
-	// in its profile's home, so the dispatcher must not run git in a repository there outside the isolation.
-	Isolated func(profile string) (bool, error)
-}
-
 // reviewSkill is the skill of a worker that reviews a finished task. It replaces the task's own skills.
 const reviewSkill = "sdlc-review"
 
@@ -124,10 +114,8 @@ func (p *pass) buildJob(task Task, from Status) Job {
 	if task.ModelOverride != "" {
 		options = append(options, "-m", task.ModelOverride)
 	}
-	if p.Spawn.Toolsets != nil {
-		if sets := p.Spawn.Toolsets(who); len(sets) > 0 {
-			options = append(options, "--toolsets", strings.Join(sets, ","))
-		}
+	if sets := p.Profiles.Toolsets(who); len(sets) > 0 {
+		options = append(options, "--toolsets", strings.Join(sets, ","))
 	}
 	log := p.Store.paths.Log(task.ID)
 	if err := rotateLog(log, p.Config.rotateBytes(), p.Config.logBackups()); err != nil {
@@ -143,12 +131,9 @@ func (p *pass) buildJob(task Task, from Status) Job {
 
 // workerEnv returns the environment variables that tell the agent that it is a worker, and for which task.
 func (p *pass) workerEnv(task Task, who, dir string) map[string]string {
-	optional := map[string]string{"HERMES_TENANT": task.Tenant, "HERMES_KANBAN_BRANCH": task.Branch}
+	optional := map[string]string{"HERMES_HOME": p.Profiles.Dir(who), "HERMES_TENANT": task.Tenant, "HERMES_KANBAN_BRANCH": task.Branch}
 	if filepath.IsAbs(dir) {
 		optional["TERMINAL_CWD"] = dir
-	}
-	if p.Spawn.ProfileDir != nil {
-		optional["HERMES_HOME"] = p.Spawn.ProfileDir(who)
 	}
 	if task.GoalMode {
 		optional["HERMES_KANBAN_GOAL_MODE"] = "1"
@@ -159,7 +144,7 @@ func (p *pass) workerEnv(task Task, who, dir string) map[string]string {
 	if task.MaxRuntimeSeconds != nil {
 		limit := max(1, *task.MaxRuntimeSeconds-30)
 		for _, name := range []string{"TERMINAL_TIMEOUT", "TERMINAL_MAX_FOREGROUND_TIMEOUT"} {
-			if n, err := strconv.ParseInt(strings.TrimSpace(proc.Getenv(p.Spawn.Environ, name)), 10, 64); err != nil || n < limit {
+			if n, err := strconv.ParseInt(strings.TrimSpace(proc.Getenv(p.Environ, name)), 10, 64); err != nil || n < limit {
 				optional[name] = strconv.FormatInt(limit, 10)
 			}
 		}
@@ -233,8 +218,8 @@ func (p *pass) makeWorkspaceDir(task Task) (path, branch string, err error) {
 	}
 	path = filepath.Clean(path) // PID 1 refuses a path with .. or a double slash
 	who, isolated := strings.ToLower(strings.TrimSpace(task.Assignee)), false
-	if p.Spawn.Isolated != nil && task.WorkspaceKind != Scratch {
-		if isolated, err = p.Spawn.Isolated(who); err != nil {
+	if p.Isolated != nil && task.WorkspaceKind != Scratch {
+		if isolated, err = p.Isolated(who); err != nil {
 			return "", "", err
 		}
 	}
@@ -257,9 +242,6 @@ func (p *pass) makeWorkspaceDir(task Task) (path, branch string, err error) {
 // If path is itself a repository, the worktree is in its directory .worktrees. Otherwise the worktree is at path, and belongs to
 // the repository that contains path. git runs in the isolation of profile, see [Git].
 func (p *pass) addWorktree(task Task, path, profile string) (dir, branch string, err error) {
-	if p.Git == nil {
-		return "", "", errors.New("git is not available")
-	}
 	ctx, cancel := context.WithTimeout(p.ctx, gitTimeout)
 	defer cancel()
 	branch = cmp.Or(task.Branch, "wt/"+task.ID)

@@ -67,7 +67,7 @@ func TestSpawn(t *testing.T) {
 	})
 	t.Run("options", func(t *testing.T) {
 		_, _, job := spawn(t, func(b *board) Task {
-			b.d.Spawn.Toolsets = func(string) []string { return []string{"web", "file"} }
+			b.d.Profiles = oneProfile{toolsets: []string{"web", "file"}}
 			return Task{Skills: []string{"writing", " review ", "writing"}, ModelOverride: "large"}
 		})
 		same(t, "options", job.Options, "--skills", "writing", "--skills", "review", "-m", "large", "--toolsets", "web,file")
@@ -96,7 +96,7 @@ func TestSpawn(t *testing.T) {
 	for had, want := range map[string]string{"180": "3570", "7200": "", "": "3570", "never": "3570"} {
 		t.Run("timeout "+had, func(t *testing.T) {
 			_, _, job := spawn(t, func(b *board) Task {
-				b.d.Spawn.Environ = append(b.d.Spawn.Environ, "TERMINAL_TIMEOUT="+had)
+				b.d.Environ = append(b.d.Environ, "TERMINAL_TIMEOUT="+had)
 				return Task{MaxRuntimeSeconds: new(int64(3600))}
 			})
 			if got := job.Vars["TERMINAL_TIMEOUT"]; got != want {
@@ -109,15 +109,15 @@ func TestSpawn(t *testing.T) {
 	}
 	t.Run("the dispatcher's environment is left alone", func(t *testing.T) {
 		b, _, _ := spawn(t, func(b *board) Task {
-			b.d.Spawn.Environ = []string{"TERMINAL_TIMEOUT=180", "HERMES_PROFILE=me"}
+			b.d.Environ = []string{"TERMINAL_TIMEOUT=180", "HERMES_PROFILE=me"}
 			return Task{MaxRuntimeSeconds: new(int64(3600))}
 		})
-		same(t, "environment", b.d.Spawn.Environ, "TERMINAL_TIMEOUT=180", "HERMES_PROFILE=me")
+		same(t, "environment", b.d.Environ, "TERMINAL_TIMEOUT=180", "HERMES_PROFILE=me")
 	})
 	t.Run("the profile's home", func(t *testing.T) {
 		for _, home := range []string{"/opt/data/profiles/alpha", ""} {
 			_, _, job := spawn(t, func(b *board) Task {
-				b.d.Spawn.ProfileDir = func(string) string { return home }
+				b.d.Profiles = oneProfile{home: home}
 				return Task{}
 			})
 			if got := job.Vars["HERMES_HOME"]; got != home {
@@ -299,3 +299,15 @@ func TestScratchStaysWhileChildrenWork(t *testing.T) {
 		}
 	}
 }
+
+// oneProfile answers for any profile.
+type oneProfile struct {
+	home     string
+	toolsets []string
+}
+
+func (oneProfile) Exists(string) (bool, error) { return true, nil }
+
+func (p oneProfile) Dir(string) string { return p.home }
+
+func (p oneProfile) Toolsets(string) []string { return p.toolsets }

@@ -90,7 +90,7 @@ func stormStore(ctx context.Context, dir string, fail func(...any)) *Store {
 	paths, err := boards.Paths(DefaultBoard)
 	if err == nil {
 		var s *Store
-		if s, err = Open(ctx, paths, Options{}); err == nil {
+		if s, err = Open(ctx, paths, Options{Env: os.Getenv}); err == nil {
 			return s
 		}
 	}

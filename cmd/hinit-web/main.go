@@ -15,6 +15,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"hinit/client"
 	"hinit/client/dial"
@@ -90,7 +91,9 @@ func printMetrics(ctx context.Context, c *cmdline.Call) int {
 }
 
 func newCollector(ctx context.Context, h *source, most int) *metrics.Collector {
-	return &metrics.Collector{Source: h, Proc: h.procPath, Sent: h.forwardCounters, MaxServices: most, Context: func() context.Context { return ctx }}
+	return &metrics.Collector{
+		Source: h, Proc: h.procPath, Sent: h.forwardCounters, MaxServices: most, Now: time.Now, Context: func() context.Context { return ctx },
+	}
 }
 
 // source is the connection to this container's hinit. It also finds the data that the program reads without hinit: /proc, the

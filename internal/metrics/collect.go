@@ -55,11 +55,11 @@ type Source interface {
 // number of goroutines may use it.
 type Collector struct {
 	Source      Source
-	Proc        func(client.Init) string     // path of a /proc with hinit's processes, or ""; may be nil
-	Sent        func(client.Init) *Forwarded // counters of `hinit forward`, or nil if it never ran; may be nil
+	Proc        func(client.Init) string     // path of a /proc with hinit's processes, or ""
+	Sent        func(client.Init) *Forwarded // counters of `hinit forward`, or nil if it never ran
 	MaxServices int                          // largest number of services with metrics; 0: the constant MaxServices
-	Now         func() time.Time             // nil: time.Now
-	Context     func() context.Context       // context for requests to hinit; nil: context.Background
+	Now         func() time.Time             // the clock
+	Context     func() context.Context       // context for requests to hinit
 }
 
 // Describe implements prometheus.Collector.
@@ -71,11 +71,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	parent := context.Background()
-	if c.Context != nil {
-		parent = c.Context()
-	}
-	ctx, cancel := context.WithTimeout(parent, 5*time.Second)
+	ctx, cancel := context.WithTimeout(c.Context(), 5*time.Second)
 	defer cancel()
 	st, err := c.Source.Status(ctx)
 	out := sink{ch}
@@ -86,10 +82,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out.send(up, 1)
 	stops := c.stopDurations(ctx)
 	var seen *processList
-	if c.Proc != nil {
-		if root := c.Proc(st.Init); root != "" {
-			seen = readProcesses(root, procusage.ServiceRootsOf(st, root))
-		}
+	if root := c.Proc(st.Init); root != "" {
+		seen = readProcesses(root, procusage.ServiceRootsOf(st, root))
 	}
 	out.sendInit(st, seen)
 	most := cmp.Or(max(c.MaxServices, 0), MaxServices)
@@ -97,13 +91,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	list := lo.UniqBy(st.Services, func(s client.Service) string { return labelValue(s.Name) })
 	out.send(services, float64(len(st.Services)))
 	out.send(omitted, float64(len(st.Services)-min(len(list), most)))
-	now := time.Now()
-	if c.Now != nil {
-		now = c.Now()
-	}
-	if c.Sent != nil {
-		out.sendForwarded(c.Sent(st.Init), now)
-	}
+	now := c.Now()
+	out.sendForwarded(c.Sent(st.Init), now)
 	for i := range list[:min(len(list), most)] {
 		s := &list[i]
 		out.sendService(s, now)

@@ -34,6 +34,14 @@ func (f *fake) Events(_ context.Context, _ client.EventOptions, fn func(client.E
 	return f.err
 }
 
+// collector returns a Collector that sees no processes and no forwarder. Its time is noon.
+func collector(f *fake) *Collector {
+	return &Collector{
+		Source: f, Proc: func(client.Init) string { return "" }, Sent: func(client.Init) *Forwarded { return nil },
+		Now: func() time.Time { return noon }, Context: context.Background,
+	}
+}
+
 func text(t *testing.T, c *Collector) string {
 	t.Helper()
 	var b strings.Builder
@@ -61,9 +69,10 @@ func TestTasksNextRunsAndTheForwardersLagHaveSeries(t *testing.T) {
 		{Name: "gateway-coder", State: client.StateBackoff, Want: client.WantUp, NextStart: &next},
 		{Name: "gateway-deaf", State: client.StateUp, Want: client.WantUp, Ready: true, Checks: []client.Check{{Name: "deaf", Type: "deaf", Failed: true}, {Name: "health", Type: "http"}}},
 	}}}
-	c := &Collector{Source: f, Now: func() time.Time { return noon }, Sent: func(client.Init) *Forwarded {
+	c := collector(f)
+	c.Sent = func(client.Init) *Forwarded {
 		return &Forwarded{Sent: 7, Refused: 1, Gaps: 2, Failures: 3, Waiting: noon.Add(-90 * time.Second)}
-	}}
+	}
 	wantLines(t, text(t, c),
 		`hinit_task_done{profile="",service="backup"} 1`, `hinit_task_next_run_timestamp_seconds{profile="",service="backup"} 1.7673588e+09`,
 		`hinit_service_next_start_timestamp_seconds{profile="",service="gateway-coder"} 1.7673588e+09`,
@@ -94,7 +103,7 @@ func TestWhatHinitTells(t *testing.T) {
 		{Service: "gateway-coder", From: client.StateStopping, To: client.StateKilling, At: noon.Add(5 * time.Second)},
 		{Service: "gateway-coder", From: client.StateKilling, To: client.StateDown, At: noon.Add(6 * time.Second)},
 	}}
-	c := &Collector{Source: f, Now: func() time.Time { return noon }}
+	c := collector(f)
 	const of = `profile="coder",service="gateway-coder"`
 	got := text(t, c)
 	wantLines(
@@ -126,7 +135,7 @@ func TestAHinitThatDoesNotAnswerOrLies(t *testing.T) {
 		"down":            {err: errors.New("no")},
 		"another program": {status: client.Status{Version: 99}},
 	} {
-		if got := text(t, &Collector{Source: f}); !strings.Contains(got, "\nhinit_up 0\n") || strings.Count(got, "# HELP") != 1 {
+		if got := text(t, collector(f)); !strings.Contains(got, "\nhinit_up 0\n") || strings.Count(got, "# HELP") != 1 {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
@@ -138,7 +147,8 @@ func TestAHinitThatDoesNotAnswerOrLies(t *testing.T) {
 			Exits: map[string]int{fmt.Sprint("cause", i): -1, hostile: 1}, PID: -i,
 		})
 	}
-	c := &Collector{Source: f, Proc: func(client.Init) string { return "/proc" }}
+	c := collector(f)
+	c.Proc = func(client.Init) string { return "/proc" }
 	got := text(t, c)
 	if n := strings.Count(got, "\nhinit_service_up{"); n != MaxServices {
 		t.Errorf("%d services have metrics, the limit is %d", n, MaxServices)
@@ -185,7 +195,7 @@ func TestTheProcessesOfAServiceCountTogether(t *testing.T) {
 }
 
 func TestOpenMetricsForThoseWhoTakeIt(t *testing.T) {
-	h, err := Handler(&Collector{Source: &fake{status: client.Status{Version: 1}}})
+	h, err := Handler(collector(&fake{status: client.Status{Version: 1}}))
 	if err != nil {
 		t.Fatal(err)
 	}

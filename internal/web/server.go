@@ -38,10 +38,10 @@ type HinitClient interface {
 // Options are the settings of a [Server].
 type Options struct {
 	Hinit    HinitClient
-	Metrics  http.Handler                             // for /metrics; nil: none
+	Metrics  http.Handler                             // for /metrics
 	Token    string                                   // token for reading and control; "": everybody may read, and no TCP client may control
 	Proc     func(client.Init) string                 // returns the path of the /proc that shows the services' processes, or ""; nil: there is none
-	LogsAs   func(client.Init) (*fsutil.Actor, error) // returns the user as whom to open log files; required
+	LogsAs   func(client.Init) (*fsutil.Actor, error) // returns the user as whom to open log files
 	Programs Programs
 	Base     string       // path under which a reverse proxy publishes the page: "" or "/x"
 	Hosts    []string     // names of this machine, besides localhost, for requests without a token
@@ -85,9 +85,6 @@ type Server struct {
 
 // New returns a Server. Call [Server.Run] to keep its pages up to date.
 func New(o Options) (*Server, error) {
-	if o.LogsAs == nil {
-		return nil, errors.New("cannot serve the page: no identity was given that opens log files")
-	}
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	s := &Server{
 		Options: o, hub: newHub(o.Hinit, o.Proc), boards: programOutput{ask: o.Programs.Boards, none: "[]"}, sandboxes: programOutput{ask: o.Programs.Sandboxes}, beat: 15 * time.Second, patience: writeTime, requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
@@ -132,9 +129,7 @@ func New(o Options) (*Server, error) {
 	s.mux.HandleFunc("POST /login", s.login)
 	s.mux.HandleFunc("POST /logout", s.logout)
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
-	if o.Metrics != nil {
-		s.mux.HandleFunc("GET /metrics", s.requireReader(o.Metrics.ServeHTTP))
-	}
+	s.mux.HandleFunc("GET /metrics", s.requireReader(o.Metrics.ServeHTTP))
 	return s, nil
 }
 

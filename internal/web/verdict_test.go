@@ -44,7 +44,11 @@ func TestPageStatusAndMetricsSayTheSameOfEveryService(t *testing.T) {
 	all := shapes()
 	st := client.Status{Version: client.StatusVersion, Services: all}
 	var series strings.Builder
-	if err := metrics.Write(&series, &metrics.Collector{Source: newFake(all...), MaxServices: len(all)}); err != nil {
+	c := &metrics.Collector{
+		Source: newFake(all...), Proc: func(client.Init) string { return "" }, Sent: func(client.Init) *metrics.Forwarded { return nil },
+		MaxServices: len(all), Now: time.Now, Context: t.Context,
+	}
+	if err := metrics.Write(&series, c); err != nil {
 		t.Fatal(err)
 	}
 	problems := make(map[string]bool)

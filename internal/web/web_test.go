@@ -152,6 +152,9 @@ func serve(t *testing.T, o Options) *site {
 	if o.LogsAs == nil {
 		o.LogsAs = func(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }
 	}
+	if o.Metrics == nil {
+		o.Metrics = http.NotFoundHandler()
+	}
 	s, err := New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -97,11 +97,9 @@ func (c *call) idOfServedVolume(ctx context.Context, cl *dial.Client) string {
 
 // dispatcher returns a dispatcher for the board s that starts its workers on h.
 func (c *call) dispatcher(s *kanban.Store, cfg kanban.Config, h host) *kanban.Dispatcher {
-	profiles := kanban.ProfileDirs(c.boards().Root)
 	d := &kanban.Dispatcher{
-		Store: s, Config: cfg, Profiles: profiles,
-		Spawn: kanban.SpawnOptions{Environ: c.Environ, ProfileDir: profiles.Dir, Toolsets: profiles.Toolsets, Isolated: runner.Isolated(c.lookupEnv)},
-		Git:   runner.Git, Volume: h.volume,
+		Store: s, Config: cfg, Profiles: kanban.ProfileDirs(c.boards().Root), Environ: c.Environ, Isolated: runner.Isolated(c.lookupEnv),
+		Git: runner.Git, Volume: h.volume,
 	}
 	if h.Runner != nil {
 		d.Runner = h.Runner

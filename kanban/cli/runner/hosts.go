@@ -160,7 +160,7 @@ func Git(ctx context.Context, profile, dir string, args ...string) (string, erro
 	return string(text), err
 }
 
-// Isolated returns a function for [kanban.SpawnOptions] that reports whether a profile is isolated. The function reads
+// Isolated returns a function for [kanban.Dispatcher] that reports whether a profile is isolated. The function reads
 // hinit.yaml. If this process may not read that file, it reads the list that PID 1 writes. In a process that is itself isolated,
 // the function always returns false.
 func Isolated(lookup func(string) (string, bool)) func(profile string) (bool, error) {

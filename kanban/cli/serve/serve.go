@@ -28,7 +28,7 @@ type Server struct {
 	Board func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error)
 	Wake  <-chan struct{}            // receives when a worker has ended
 	Say   func(text, trouble string) // shows a text about all boards on the status page; trouble is the part that a person must repair, or ""
-	Ready func()                     // called once, when each board's lock was tried or maxReadyDelay has passed; may be nil
+	Ready func()                     // called once, when each board's lock was tried or maxReadyDelay has passed
 	// Stopping reports whether the container is stopping. Its workers then end too. nil means that it never is.
 	Stopping func() bool
 	Log      *slog.Logger
@@ -111,9 +111,7 @@ func (s *Server) reportReady(ctx context.Context) {
 	for _, b := range boards {
 		pause.Until(ctx, b.lockTried)
 	}
-	if s.Ready != nil {
-		s.Ready()
-	}
+	s.Ready()
 }
 
 // scanBoards reads the list of boards and starts a goroutine for each new one.

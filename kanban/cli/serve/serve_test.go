@@ -138,7 +138,7 @@ func (p *place) serve(o *office) (stop func()) {
 	p.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &serve.Server{
-		Boards: p.boards, Wake: o.wake, Log: slog.New(slog.NewTextHandler(p, nil)), Now: time.Now,
+		Boards: p.boards, Wake: o.wake, Log: slog.New(slog.NewTextHandler(p, nil)), Now: time.Now, Ready: func() {},
 		Say: func(text, trouble string) {
 			p.mu.Lock()
 			defer p.mu.Unlock()

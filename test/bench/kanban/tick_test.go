@@ -55,6 +55,10 @@ type anybody struct{}
 
 func (anybody) Exists(string) (bool, error) { return true, nil }
 
+func (anybody) Dir(string) string { return "" }
+
+func (anybody) Toolsets(string) []string { return nil }
+
 // fill creates the tasks of the board.
 func fill(tb testing.TB, path string, tasks int, now int64) {
 	tb.Helper()
@@ -136,7 +140,7 @@ func BenchmarkTick(b *testing.B) {
 		path := filepath.Join(b.TempDir(), "kanban.db")
 		paths := kanban.Paths{Board: "default", DB: path, Workspaces: filepath.Join(filepath.Dir(path), "w"), Logs: filepath.Join(filepath.Dir(path), "l")}
 		open := func() *kanban.Store {
-			s, err := kanban.Open(b.Context(), paths, kanban.Options{Host: "bench", PID: 1})
+			s, err := kanban.Open(b.Context(), paths, kanban.Options{Env: os.Getenv, Host: "bench", PID: 1})
 			check(b, err)
 			return s
 		}
@@ -144,7 +148,7 @@ func BenchmarkTick(b *testing.B) {
 		fill(b, path, tasks, now.Unix())
 		d := &kanban.Dispatcher{
 			Store: s, Runner: &runner{}, Profiles: anybody{},
-			Spawn: kanban.SpawnOptions{Environ: os.Environ()},
+			Environ: os.Environ(),
 		}
 		measure := func(name string, opt kanban.TickOptions, want int) {
 			b.Run(fmt.Sprintf("%s/tasks=%d", name, tasks), func(b *testing.B) {
