@@ -46,7 +46,6 @@ type file struct {
 	mu      sync.Mutex
 	service string // name of the service, for warnings
 	writer  *lumberjack.Logger
-	stamp   stamp
 
 	onDisk
 	rotation
@@ -82,18 +81,15 @@ func (f *file) writeLines(chunk, buf []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	prefix := f.stamp.format(now)
+	stamp := appendStamp(make([]byte, 0, stampLen), now)
 	for len(chunk) > 0 {
 		n := bytes.IndexByte(chunk, '\n') + 1
-		if at := len(buf); at+stampLen+n <= cap(buf) {
-			buf = buf[:at+stampLen+n]
-			*(*[stampLen]byte)(buf[at:]) = prefix
-			copy(buf[at+stampLen:], chunk[:n])
-			chunk = chunk[n:]
-			continue
+		if len(buf)+stampLen+n > cap(buf) {
+			f.write(buf, now)
+			buf = buf[:0]
 		}
-		f.write(buf, now)
-		buf = buf[:0]
+		buf = append(append(buf, stamp...), chunk[:n]...)
+		chunk = chunk[n:]
 	}
 	f.write(buf, now)
 }
@@ -315,8 +311,7 @@ func (f *file) retry(now time.Time) {
 	switch {
 	case err != nil:
 	case f.lostLines > 0:
-		prefix := f.stamp.format(now)
-		_, err = f.writeFormatted(fmt.Appendf(nil, "%s[hinit] %d lines lost here: %s\n", prefix[:], f.lostLines, systemErrorText(f.fault)), now)
+		_, err = f.writeFormatted(fmt.Appendf(appendStamp(nil, now), "[hinit] %d lines lost here: %s\n", f.lostLines, systemErrorText(f.fault)), now)
 	default:
 		err = f.prepare(now) // no line to write, so only check that the file is writable
 	}

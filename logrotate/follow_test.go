@@ -21,9 +21,7 @@ import (
 
 // lineAt returns a line with text as the file has it at time at.
 func lineAt(at time.Time, text string) string {
-	var s stamp
-	prefix := s.format(at)
-	return string(prefix[:]) + text
+	return string(appendStamp(nil, at)) + text
 }
 
 // past makes a directory with three archives and a current file. They have lines 0 to 19, five in each file and a

@@ -101,7 +101,8 @@ func (l *lines) split(whole, rest []byte) []byte {
 		l.continued = false
 		whole = whole[i+1:]
 	}
-	if rest = l.splitLong(&out, rest, l.max); !l.growCarry(len(rest)) {
+	rest = l.splitLong(&out, rest, l.max)
+	if !l.growCarry(len(rest)) {
 		rest = l.splitLong(&out, rest, cap(l.carry))
 	}
 	l.keepCarry(rest)

@@ -167,7 +167,8 @@ func (f *file) pathMoved() bool {
 func (f *file) rotate(now time.Time) {
 	gone, moved := false, false
 	err := f.set.opts.Actor.Do(func() error {
-		if gone = f.pathMoved(); gone {
+		gone = f.pathMoved()
+		if gone {
 			return nil
 		}
 		if err := f.archives.Add(f.path, now); err != nil {

@@ -107,27 +107,9 @@ func (f *file) freeBytes() (free, least int64) {
 
 const stampLen = archive.StampLen
 
-// stamp formats the timestamps of lines. Formatting costs much for each line, so date and time are formatted once a second, and
-// only the nanoseconds for each batch.
-type stamp struct {
-	second int64
-	text   [stampLen]byte
-}
-
-// format returns the timestamp for t, with two spaces at its end.
-func (s *stamp) format(t time.Time) [stampLen]byte {
-	if sec := t.Unix(); sec != s.second || s.text[0] == 0 {
-		s.second = sec
-		t.Local().AppendFormat(s.text[:0], time.DateTime)
-		s.text[len(time.DateTime)] = '.'
-		s.text[stampLen-2], s.text[stampLen-1] = ' ', ' '
-	}
-	ns := t.Nanosecond()
-	for i := len(archive.StampLayout) - 1; i > len(time.DateTime); i-- {
-		s.text[i] = byte('0' + ns%10)
-		ns /= 10
-	}
-	return s.text
+// appendStamp appends the timestamp of a line that is written at t, with the two spaces at its end.
+func appendStamp(b []byte, t time.Time) []byte {
+	return t.Local().AppendFormat(b, archive.StampLayout+"  ")
 }
 
 // compressor collects the files whose archives are to be compressed. Once per period it gives them to [Options].Pack, which skips
@@ -204,7 +186,8 @@ func (c *compressor) run() {
 			if err == nil && results[i].Error != "" {
 				of = errors.New(results[i].Error)
 			}
-			if f.recordPacked(of); of == nil && results[i].Again {
+			f.recordPacked(of)
+			if of == nil && results[i].Again {
 				c.request(f)
 			}
 		}

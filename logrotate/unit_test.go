@@ -11,12 +11,11 @@ import (
 )
 
 func TestStamp(t *testing.T) {
-	var s stamp
 	base := time.Date(2026, 11, 21, 0, 8, 34, 0, time.Local)
 	for _, d := range []time.Duration{0, 1, 292924624, 999999999, time.Second, -time.Hour, 0, 24 * time.Hour} {
 		at := base.Add(d)
-		got := s.format(at)
-		if want := at.Format("2006-01-02 15:04:05.000000000") + "  "; string(got[:]) != want {
+		got := appendStamp(nil, at)
+		if want := at.Format("2006-01-02 15:04:05.000000000") + "  "; string(got) != want {
 			t.Errorf("%v: got %q, want %q", d, got, want)
 		}
 	}
@@ -30,9 +29,8 @@ func TestStampFollowsTimeZone(t *testing.T) {
 	old := time.Local
 	time.Local = zone
 	defer func() { time.Local = old }()
-	var s stamp
-	got := s.format(time.Date(2026, 11, 21, 0, 11, 42, 605472464, time.UTC))
-	if want := "2026-11-20 19:11:42.605472464  "; string(got[:]) != want {
+	got := appendStamp(nil, time.Date(2026, 11, 21, 0, 11, 42, 605472464, time.UTC))
+	if want := "2026-11-20 19:11:42.605472464  "; string(got) != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
