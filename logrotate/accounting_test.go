@@ -292,7 +292,7 @@ func account(t *testing.T, dir string, limits Limits, during func([]*gateway)) (
 		name := "g" + strconv.Itoa(i)
 		path := filepath.Join(dir, name, archive.Current)
 		g := &gateway{name: name, dir: filepath.Dir(path), ledgers: t.TempDir(), log: s.Open(name, "", path)}
-		g.log.Limit(limits)
+		limit(g.log, limits)
 		gateways[i] = g
 		all.Go(func() { g.keep(t) })
 	}

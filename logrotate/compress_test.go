@@ -53,9 +53,9 @@ func TestArchivesAreCompressed(t *testing.T) {
 	t.Parallel()
 	actor, base := agent(t)
 	dir := filepath.Join(base, "coder")
-	s := newSet(Options{MaxSize: 10_000, Archives: 1000, Actor: actor})
+	s := newSet(Options{limits: Limits{MaxSize: 10_000, Archives: 1000}, Actor: actor})
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
-	l.Limit(Limits{Compress: true})
+	limit(l, Limits{Compress: true})
 	lines := fill(1000)
 	say(t, l, lines...)
 	testkit.Until(t, "all archives are compressed", func() bool { return allPacked(t, dir) })
@@ -90,7 +90,7 @@ func TestAHugeFileThatSomebodyCallsAnArchiveHoldsNoCompressionUp(t *testing.T) {
 	t.Parallel()
 	actor, base := agent(t)
 	dir := filepath.Join(base, "coder")
-	s := newSet(Options{MaxSize: 10_000, Archives: 1000, Actor: actor})
+	s := newSet(Options{limits: Limits{MaxSize: 10_000, Archives: 1000}, Actor: actor})
 	defer closeSet(t, s)
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
 	huge := filepath.Join(dir, archive.Name(time.Now().Add(-time.Hour)))
@@ -105,7 +105,7 @@ func TestAHugeFileThatSomebodyCallsAnArchiveHoldsNoCompressionUp(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	l.Limit(Limits{Compress: true})
+	limit(l, Limits{Compress: true})
 	say(t, l, fill(1000)...)
 	testkit.Until(t, "all other archives are compressed", func() bool {
 		names, err := archive.Dir{Path: dir, Actor: fsutil.Self()}.Names()
@@ -124,12 +124,12 @@ func TestAHugeFileThatSomebodyCallsAnArchiveHoldsNoCompressionUp(t *testing.T) {
 // compression.
 func TestLimitsCountCompressedArchives(t *testing.T) {
 	t.Parallel()
-	s, l, dir := fixture(t, Options{MaxSize: 10_000}, Limits{Compress: true, Archives: 50, Quota: 35_000})
+	s, l, dir := fixture(t, Options{limits: Limits{MaxSize: 10_000}}, Limits{Compress: true, Archives: 50, Quota: 35_000})
 	for range 5 {
 		say(t, l, fill(100)...)
 		testkit.Until(t, "the archives are compressed", func() bool { return allPacked(t, dir) })
 	}
-	l.Limit(Limits{Compress: true, Archives: 3})
+	limit(l, Limits{Compress: true, Archives: 3})
 	paths, err := archivePaths(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -188,7 +188,7 @@ func TestCompressingGoesOnAfterACrash(t *testing.T) {
 	}
 	s := newSet(Options{})
 	l := s.Open("gateway-coder", "coder", at(archive.Current))
-	l.Limit(Limits{Compress: true})
+	limit(l, Limits{Compress: true})
 	say(t, l, "next")
 	testkit.Until(t, "all archives are compressed", func() bool { return allPacked(t, dir) })
 	closeSet(t, s)
@@ -218,7 +218,7 @@ func TestCompressingFollowsNoLink(t *testing.T) {
 	var w warnings
 	s := newSet(Options{Warn: w.add})
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
-	l.Limit(Limits{Compress: true})
+	limit(l, Limits{Compress: true})
 	say(t, l, "two")
 	testkit.Until(t, "the link is refused", func() bool { return len(w.all()) > 0 })
 	testkit.Until(t, "the other archive is compressed", func() bool {
@@ -298,7 +298,7 @@ func TestReadCompressedHistory(t *testing.T) {
 // the files after it, are compressed meanwhile.
 func TestASlowFollowerKnowsACompressedArchive(t *testing.T) {
 	t.Parallel()
-	s, l, dir := fixture(t, Options{MaxSize: 10_000, Archives: 1000}, Limits{Compress: true})
+	s, l, dir := fixture(t, Options{limits: Limits{MaxSize: 10_000, Archives: 1000}}, Limits{Compress: true})
 	all := fill(1000)
 	say(t, l, all[:50]...)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -339,9 +339,9 @@ func TestCloseDoesNotWaitForCompression(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := newSet(Options{Archives: 100})
+	s := newSet(Options{limits: Limits{Archives: 100}})
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
-	l.Limit(Limits{Compress: true})
+	limit(l, Limits{Compress: true})
 	testkit.Until(t, "it has begun", func() bool {
 		left, err := namesIn(dir)
 		return err == nil && slices.ContainsFunc(left, func(name string) bool { return strings.HasSuffix(name, archive.Partial) })

@@ -27,7 +27,7 @@ func TestBlockedConsoleDelaysNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			warn := &warnings{}
-			s := newSet(Options{Stdout: w, Console: mode, Archives: 1000, Warn: warn.add})
+			s := newSet(Options{limits: Limits{Archives: 1000}, Stdout: w, Console: mode, Warn: warn.add})
 			flooder := s.Open("gateway-coder", "coder", filepath.Join(dir, "coder", archive.Current))
 			modest := s.Open("gateway-writer", "writer", filepath.Join(dir, "writer", archive.Current))
 			stdout1, stderr1 := pipes(t, flooder)

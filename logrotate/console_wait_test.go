@@ -103,7 +103,7 @@ func TestNoLineIsMissingWhileTheReaderReads(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer r.Close()
-				s := newSet(Options{Stdout: w, Archives: 1000, ConsoleStall: testkit.Patience})
+				s := newSet(Options{limits: Limits{Archives: 1000}, Stdout: w, ConsoleStall: testkit.Patience})
 				var got bytes.Buffer
 				var reader sync.WaitGroup
 				reader.Go(func() { read(r, &got) })
@@ -144,7 +144,7 @@ func TestAStalledReaderSlowsAServiceOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	s := newSet(Options{Stdout: w, Archives: 1000, ConsoleStall: stall})
+	s := newSet(Options{limits: Limits{Archives: 1000}, Stdout: w, ConsoleStall: stall})
 	l := s.Open("flooder", "", filepath.Join(dir, archive.Current))
 	stdout, stderr := pipes(t, l)
 	const lines = 120_000 // 12 MB are 200 batches, so with a wait for each the test would not end

@@ -85,7 +85,7 @@ func TestUnlinkedWhileWriting(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, archive.Current)
-	s := newSet(Options{MaxSize: 1 << 30})
+	s := newSet(Options{limits: Limits{MaxSize: 1 << 30}})
 	stdout, stderr := pipes(t, s.Open("x", "x", path))
 	stderr.Close()
 	const lines = 20000
@@ -142,7 +142,7 @@ func TestLinkSwappedIn(t *testing.T) {
 	if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	v := newService(t, dir, Options{MaxSize: 300})
+	v := newService(t, dir, Options{limits: Limits{MaxSize: 300}})
 	v.say("before")
 	v.inFile("before")
 	path := filepath.Join(dir, archive.Current)
@@ -170,7 +170,7 @@ func TestLinkSwappedIn(t *testing.T) {
 func TestRotationThatCannotHappenLosesNothing(t *testing.T) {
 	t.Parallel()
 	actor, dir := agent(t)
-	v := newService(t, dir, Options{MaxSize: 1000, Actor: actor})
+	v := newService(t, dir, Options{limits: Limits{MaxSize: 1000}, Actor: actor})
 	v.say("first")
 	v.inFile("first")
 	if err := os.Chmod(dir, 0o555); err != nil {

@@ -103,7 +103,7 @@ func TestWhoComesNextSeesWhetherAFileIsFinished(t *testing.T) {
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	v := newService(t, dir, Options{MaxSize: 5000, Archives: 1000})
+	v := newService(t, dir, Options{limits: Limits{MaxSize: 5000, Archives: 1000}})
 	var want []string
 	for i := range 2000 {
 		line := fmt.Sprintf("line %d %s", i, strings.Repeat("y", i%120))
@@ -143,7 +143,7 @@ func TestRotation(t *testing.T) {
 
 func TestPrune(t *testing.T) {
 	t.Parallel()
-	for _, keep := range []int{3, -1} {
+	for _, keep := range []int{3, 0} {
 		dir := t.TempDir()
 		// Archives of the past, of a clock that was ahead, and of s6-log must count.
 		for _, name := range []string{"@400000006b00e1dd1213c744.s", "@400000005c2aad0a00000000.s.gz", "@400000078fa50a8000000000.s"} {
@@ -151,14 +151,15 @@ func TestPrune(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		v := newService(t, dir, Options{MaxSize: 200, Archives: keep})
+		v := newService(t, dir, Options{})
+		v.log.Limit(Limits{MaxSize: 200, Archives: keep})
 		var want []string
 		for i := range 30 {
 			want = append(want, fmt.Sprintf("%3d%s", i, strings.Repeat("z", 150)))
 		}
 		put(t, v.stdout, strings.Join(want, "\n")+"\n")
 		v.end()
-		wantLines(t, stored(t, dir), want[len(want)-1-max(keep, 0):]...)
+		wantLines(t, stored(t, dir), want[len(want)-1-keep:]...)
 		v.warn.want(t)
 	}
 }
@@ -181,7 +182,7 @@ func TestFullDisk(t *testing.T) {
 	const size = 1 << 20
 	disk := smallDisk(t, size)
 	dir := filepath.Join(disk, "coder")
-	v := newService(t, dir, Options{MaxSize: 1 << 30})
+	v := newService(t, dir, Options{limits: Limits{MaxSize: 1 << 30}})
 	v.say("before")
 	v.inFile("before")
 	ballast := filepath.Join(disk, "ballast")
@@ -350,7 +351,7 @@ func TestFilesBelongToTheAgent(t *testing.T) {
 	testkit.NeedRoot(t)
 	actor, base := agent(t)
 	dir := filepath.Join(base, "logs", "gateways", "coder")
-	v := newService(t, dir, Options{MaxSize: 300, Archives: 2, Actor: actor})
+	v := newService(t, dir, Options{limits: Limits{MaxSize: 300, Archives: 2}, Actor: actor})
 	for i := range 20 {
 		v.say(fmt.Sprintf("line %d %s", i, strings.Repeat("o", 100)))
 	}

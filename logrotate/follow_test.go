@@ -179,7 +179,7 @@ func (f *follower) untilLine(text string) {
 func TestFollowUnderLoad(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs", "coder")
 	early := follow(t, reader.Options{Dir: dir, N: -1, Previous: true}) // the directory is made later
-	s := newSet(Options{MaxSize: 20_000, Archives: 10_000})
+	s := newSet(Options{limits: Limits{MaxSize: 20_000, Archives: 10_000}})
 	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, archive.Current)))
 	stderr.Close()
 	const lines = 20_000

@@ -20,7 +20,7 @@ func FuzzPump(f *testing.F) {
 			t.Skip()
 		}
 		dir := t.TempDir()
-		s := newSet(Options{MaxLine: 64 + int(most)%1000, MaxSize: 4 << 10, Archives: 1000, Console: Off})
+		s := newSet(Options{limits: Limits{MaxSize: 4 << 10, Archives: 1000}, MaxLine: 64 + int(most)%1000, Console: Off})
 		stdout, stderr := pipes(t, s.Open("svc", "p", filepath.Join(dir, archive.Current)))
 		rest := string(data)
 		for i := 0; len(rest) > 0; i++ {

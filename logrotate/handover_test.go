@@ -152,7 +152,7 @@ func TestFrozenLogsGoOnWhenNothingComesOfIt(t *testing.T) {
 func TestNoLineIsLostDoubledOrTornUnderLoad(t *testing.T) {
 	const services, count, images = 8, 30000, 6
 	dir := t.TempDir()
-	o := Options{MaxSize: 1 << 20, Archives: 1000}
+	o := Options{limits: Limits{MaxSize: 1 << 20, Archives: 1000}}
 	s := newSet(o)
 	var writers sync.WaitGroup
 	for i := range services {

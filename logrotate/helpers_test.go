@@ -41,8 +41,15 @@ func TestMain(m *testing.M) {
 
 var lineFormat = regexp.MustCompile(`^\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d{9}  `)
 
+// limit calls l.Limit with the limits that l has already in place of a MaxSize or Archives of 0.
+func limit(l *Log, limits Limits) {
+	limits.MaxSize, limits.Archives = cmp.Or(limits.MaxSize, l.set.opts.limits.MaxSize), cmp.Or(limits.Archives, l.set.opts.limits.Archives)
+	l.Limit(limits)
+}
+
 // newSet is New with short periods, so that no test waits a second for a retry.
 func newSet(o Options) *Set {
+	o.limits.MaxSize, o.limits.Archives = cmp.Or(o.limits.MaxSize, defaultLimits.MaxSize), cmp.Or(o.limits.Archives, defaultLimits.Archives)
 	if o.period == 0 {
 		o.period = 20 * time.Millisecond
 	}

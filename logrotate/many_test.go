@@ -24,7 +24,7 @@ func TestFiftyLogsAreFollowedAtOnce(t *testing.T) {
 	}
 	const logs, lines = 50, 600
 	base := t.TempDir()
-	s := newSet(Options{MaxSize: 8000, Archives: 1000})
+	s := newSet(Options{limits: Limits{MaxSize: 8000, Archives: 1000}})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var all sync.WaitGroup
@@ -45,7 +45,7 @@ func TestFiftyLogsAreFollowedAtOnce(t *testing.T) {
 	var writers sync.WaitGroup
 	for i := range logs {
 		l := s.Open(fmt.Sprint("log", i), "", filepath.Join(base, fmt.Sprint(i), archive.Current))
-		l.Limit(Limits{Compress: i%2 == 0})
+		limit(l, Limits{Compress: i%2 == 0})
 		stdout, stderr := pipes(t, l)
 		writers.Go(func() {
 			defer closeAll(stdout, stderr)

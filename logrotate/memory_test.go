@@ -25,7 +25,7 @@ func TestNoAllocationPerLine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := newSet(Options{Stdout: w, Console: mode, MaxSize: 1 << 30})
+		s := newSet(Options{limits: Limits{MaxSize: 1 << 30}, Stdout: w, Console: mode})
 		stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(t.TempDir(), archive.Current)))
 		const lines = 600
 		block := bytes.Repeat([]byte(strings.Repeat("x", 99)+"\n"), lines)

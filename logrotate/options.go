@@ -27,14 +27,9 @@ const (
 
 // Options configures a [Set]. A zero field means its default.
 type Options struct {
-	// MaxSize is the size limit of a file in bytes: the file is rotated before a line that would exceed the limit. A single
-	// line that is longer than the limit is alone in its file. Default 1,000,000.
-	MaxSize int64
-	// Archives is the number of rotated files that are kept for each service. Default 10; negative keeps none.
-	Archives int
 	// MaxLine is the length in bytes above which a line is split (see the package comment). Default 64 KiB, at least 256.
 	MaxLine int
-	// Tail is the number of a run's last lines that are kept for [Log.Tail]. Default 20; negative keeps none.
+	// Tail is the number of a run's last lines that are kept for [Log.Tail]. Default 20.
 	Tail int
 	// Console is the format of lines on the console. Default Raw.
 	Console ConsoleMode
@@ -58,6 +53,7 @@ type Options struct {
 	// or Set; it may write to [Set.Console].
 	Warn func(service, message string)
 
+	limits       Limits        // replaces defaultLimits; tests set others
 	period       time.Duration // replaces the constant period; tests set a shorter time
 	tailPatience time.Duration // replaces the constant tailPatience; tests on slow machines set a longer time
 	closeReserve time.Duration // replaces the constant closeReserve; tests on slow machines set a longer time
@@ -67,18 +63,14 @@ type Options struct {
 
 // withDefaults returns o with the defaults for all zero fields.
 func (o Options) withDefaults() Options {
-	o.MaxSize = cmp.Or(max(o.MaxSize, 0), 1_000_000)
-	o.MaxLine = max(orDefault(o.MaxLine, 64<<10), 256)
-	o.Archives = orDefault(o.Archives, 10)
-	o.Tail = orDefault(o.Tail, 20)
+	o.MaxLine = max(cmp.Or(o.MaxLine, 64<<10), 256)
+	o.Tail = cmp.Or(o.Tail, 20)
 	o.Console, o.ConsoleStall = cmp.Or(o.Console, Raw), cmp.Or(o.ConsoleStall, time.Second)
 	o.Actor = cmp.Or(o.Actor, fsutil.Self())
+	o.limits = cmp.Or(o.limits, defaultLimits)
 	o.period = cmp.Or(o.period, period)
 	o.tailPatience = cmp.Or(o.tailPatience, tailPatience)
 	o.closeReserve = cmp.Or(o.closeReserve, closeReserve)
 	o.floodWindow = cmp.Or(o.floodWindow, floodWindow)
 	return o
 }
-
-// orDefault returns n if it is positive, byDefault if it is 0, and 0 if it is negative ("keep none").
-func orDefault(n, byDefault int) int { return max(cmp.Or(n, byDefault), 0) }

@@ -146,7 +146,7 @@ func TestTwentyGatewaysKeepLinesWhole(t *testing.T) {
 	const gateways, lines = 20, 700
 	dir := t.TempDir()
 	out, errs := newSink(t), newSink(t)
-	s := newSet(Options{MaxSize: 20_000, Archives: 1000, Stdout: out.file, Stderr: errs.file})
+	s := newSet(Options{limits: Limits{MaxSize: 20_000, Archives: 1000}, Stdout: out.file, Stderr: errs.file})
 	var wg sync.WaitGroup
 	var logs []*Log
 	var outTags, errTags []string
@@ -186,7 +186,7 @@ func TestOverlappingRuns(t *testing.T) {
 	t.Parallel() // the test waits most of its time
 	const lines = 3000
 	dir := t.TempDir()
-	s := newSet(Options{MaxSize: 50_000, Archives: 1000})
+	s := newSet(Options{limits: Limits{MaxSize: 50_000, Archives: 1000}})
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
 	var wg sync.WaitGroup
 	var tags []string
@@ -313,7 +313,7 @@ func TestTailWhileAGrandchildFloods(t *testing.T) {
 
 func TestDropAndOpenAgain(t *testing.T) {
 	dir := t.TempDir()
-	s := newSet(Options{MaxSize: 1000, Archives: 100})
+	s := newSet(Options{limits: Limits{MaxSize: 1000, Archives: 100}})
 	path := filepath.Join(dir, archive.Current)
 	first := s.Open("x", "x", path)
 	out1, err1 := pipes(t, first)

@@ -33,7 +33,7 @@ func smallWrites(t *testing.T, w *os.File, first int) int {
 func TestFloodBeginsAndEnds(t *testing.T) {
 	actor, dir := agent(t)
 	path := filepath.Join(dir, "log", archive.Current)
-	s := newSet(Options{Actor: actor, MaxSize: 1 << 30, floodWindow: time.Minute, floodPause: 50 * time.Millisecond})
+	s := newSet(Options{limits: Limits{MaxSize: 1 << 30}, Actor: actor, floodWindow: time.Minute, floodPause: 50 * time.Millisecond})
 	l := s.Open("gateway-coder", "coder", path)
 	stdout, stderr := pipes(t, l)
 	n := 0

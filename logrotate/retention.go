@@ -17,11 +17,12 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// Limits are the limits of one log. If MaxSize or Archives is 0, the value from [Options] applies. In any other field, 0 means no
-// limit.
+// Limits are the limits of one log. In a field without another meaning of 0, 0 means no limit.
 type Limits struct {
-	// MaxSize and Archives mean the same as in [Options].
-	MaxSize  int64
+	// MaxSize is the size limit of a file in bytes: the file is rotated before a line that would exceed the limit. A single
+	// line that is longer than the limit is alone in its file.
+	MaxSize int64
+	// Archives is the number of rotated files that are kept; 0 keeps none.
 	Archives int
 	// MaxAge is how long after its rotation an archive is kept. It is checked only when lines are written.
 	MaxAge time.Duration
@@ -40,23 +41,16 @@ type Limits struct {
 	Rate int
 }
 
+// defaultLimits are the limits of a log until [Log.Limit] is called.
+var defaultLimits = Limits{MaxSize: 1_000_000, Archives: 10}
+
 // Limit sets the limits of the log, at once. Logs that use the same file share the limits that were set last, except Rate.
 func (l *Log) Limit(limits Limits) {
 	l.limiter.rate.Store(int64(limits.Rate))
 	if l.file != nil {
-		limits = limits.withDefaults(l.set.opts)
 		l.file.limits.Store(&limits)
 		l.file.pack()
 	}
-}
-
-// withDefaults returns l with the values of o in place of a MaxSize or Archives of 0.
-func (l Limits) withDefaults(o Options) Limits {
-	if l.MaxSize <= 0 {
-		l.MaxSize = o.MaxSize
-	}
-	l.Archives = orDefault(l.Archives, o.Archives)
-	return l
 }
 
 // prune removes the oldest archives until the log is within its limits.

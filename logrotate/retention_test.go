@@ -22,7 +22,7 @@ func fixture(t *testing.T, o Options, limits Limits) (s *Set, l *Log, dir string
 	dir = t.TempDir()
 	s = newSet(o)
 	l = s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
-	l.Limit(limits)
+	limit(l, limits)
 	return s, l, dir
 }
 
@@ -37,7 +37,7 @@ func say(t *testing.T, l *Log, lines ...string) {
 }
 
 func TestLimitsOfOneLog(t *testing.T) {
-	s, l, dir := fixture(t, Options{MaxSize: 1 << 20}, Limits{MaxSize: 100, Archives: 2})
+	s, l, dir := fixture(t, Options{limits: Limits{MaxSize: 1 << 20}}, Limits{MaxSize: 100, Archives: 2})
 	for i := range 10 {
 		say(t, l, fmt.Sprintf("%060d", i))
 	}
@@ -66,7 +66,7 @@ func TestOldArchivesGo(t *testing.T) {
 	}
 	s := newSet(Options{})
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
-	l.Limit(Limits{MaxAge: 2 * time.Hour})
+	limit(l, Limits{MaxAge: 2 * time.Hour})
 	say(t, l, "one")
 	closeSet(t, s)
 	left, err := archivePaths(dir)
@@ -86,7 +86,7 @@ func TestSpareSpace(t *testing.T) {
 	if st, err := os.Stat(filepath.Join(dir, archive.Current)); err == nil && st.Size() > 0 {
 		t.Errorf("%d bytes are written", st.Size())
 	}
-	l.Limit(Limits{MinFree: 1})
+	limit(l, Limits{MinFree: 1})
 	testkit.Until(t, "it is written again", func() bool { return l.Stats().LastError == "" })
 	say(t, l, "three")
 	closeSet(t, s)
@@ -170,10 +170,10 @@ func archivesOnASmallDisk(t *testing.T, w *warnings) (s *Set, l *Log, dir string
 func TestATenantThatFilledTheDiskMadeOthersLoseTheirArchives(t *testing.T) {
 	var w warnings
 	s, l, dir, names := archivesOnASmallDisk(t, &w)
-	l.Limit(Limits{MinFree: 1 << 60})
+	limit(l, Limits{MinFree: 1 << 60})
 	say(t, l, "one")
 	testkit.Until(t, "the fault is told", func() bool { return strings.Contains(l.Stats().LastError, "are to stay free") })
-	l.Limit(Limits{MinFree: 1})
+	limit(l, Limits{MinFree: 1})
 	testkit.Until(t, "it is written again", func() bool { return l.Stats().LastError == "" })
 	closeSet(t, s)
 	left, err := archive.Dir{Path: dir, Actor: fsutil.Self()}.Names()
@@ -198,7 +198,7 @@ func TestALogStopsGrowingWhenSpaceIsLow(t *testing.T) {
 	if err := unix.Statfs(dir, &st); err != nil {
 		t.Fatal(err)
 	}
-	l.Limit(Limits{MinFree: int64(st.Bavail) * int64(st.Bsize), MaxSize: 1}) //nolint:unconvert // 32 bits wide on some machines
+	limit(l, Limits{MinFree: int64(st.Bavail) * int64(st.Bsize), MaxSize: 1}) //nolint:unconvert // 32 bits wide on some machines
 	said("two")
 	closeSet(t, s)
 	left, err := archive.Dir{Path: dir, Actor: fsutil.Self()}.Names()

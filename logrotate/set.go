@@ -100,7 +100,7 @@ func (s *Set) useFile(l *Log) *file {
 			f.writer = newWriter()
 		}
 		f.archives.Dir = filepath.Dir(l.path)
-		limits := Limits{}.withDefaults(s.opts)
+		limits := s.opts.limits
 		f.limits.Store(&limits)
 		s.files[l.path] = f
 	}

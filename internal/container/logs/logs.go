@@ -65,17 +65,13 @@ func New(o Options) *Logs {
 	return l
 }
 
-// logLimits converts the limits of hinit.yaml for package logrotate, where -1 archives means none.
+// logLimits converts the limits of hinit.yaml for package logrotate.
 func logLimits(l config.LogLimits) logrotate.Limits {
 	const mb = 1_000_000
-	limits := logrotate.Limits{
+	return logrotate.Limits{
 		MaxSize: int64(l.MaxSizeMB) * mb, Archives: l.Archives, MaxAge: l.MaxAge, Quota: int64(l.QuotaMB) * mb,
 		MinFree: int64(l.MinFreeMB) * mb, Rate: l.RateLimit, Compress: l.Compress == config.CompressGzip,
 	}
-	if l.Archives == 0 {
-		limits.Archives = -1
-	}
-	return limits
 }
 
 // Open opens the log of a service with the limits of hinit.yaml. If it is open already, only its limits change.
