@@ -1,7 +1,6 @@
 package fsutil
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"path"
@@ -157,7 +156,7 @@ func fsgid() uint32 {
 
 // homes are the home directories with users of their own, besides the actor's user.
 type homes struct {
-	dir         []byte // directory with the homes, with a slash at the end
+	dir         string // directory with the homes, with a slash at the end
 	first, last uint32 // range of the uids of these users
 }
 
@@ -167,7 +166,7 @@ type homes struct {
 func (a *Actor) OwnHomes(dir string, first, last uint32) *Actor {
 	own := *a
 	if a.switches {
-		own.homes = &homes{dir: []byte(strings.TrimSuffix(dir, "/") + "/"), first: first, last: last}
+		own.homes = &homes{dir: strings.TrimSuffix(dir, "/") + "/", first: first, last: last}
 	}
 	return &own
 }
@@ -196,13 +195,8 @@ func (d *Dir) asOwner(verb string, names []string, fn func() error) error {
 // within reports whether a path leads to a home or into one. names are its components, relative to dir. The first up of them lead
 // to the home itself.
 func (h *homes) within(dir string, names []string) (up int, is bool) {
-	var room [256]byte // every operation comes here, so usual paths need no memory
-	whole := append(room[:0], strings.TrimSuffix(path.Clean(dir), "/")...)
-	for _, name := range names {
-		whole = append(append(whole, '/'), name...)
-	}
-	rest, is := bytes.CutPrefix(whole, h.dir)
-	up = len(names) - bytes.Count(rest, []byte("/"))
+	rest, is := strings.CutPrefix(path.Join(dir, path.Join(names...)), h.dir)
+	up = len(names) - strings.Count(rest, "/")
 	return up, is && up >= 0
 }
 

@@ -25,7 +25,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -176,21 +175,16 @@ func (d *Dir) Refresh(rel string) error {
 	})
 }
 
-// CheckExists returns nil if rel exists, and otherwise an error that wraps fs.ErrNotExist. For a missing name it takes one system
-// call, fewer than [Dir.Lstat].
+// CheckExists returns nil if rel exists, even as a link. If not, the error wraps fs.ErrNotExist. For a missing name it takes one
+// system call, fewer than [Dir.Lstat].
 func (d *Dir) CheckExists(rel string) error {
-	err := d.withComponents("stat", rel, func(names []string) error {
+	return d.withComponents("stat", rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_PATH, 0)
 		if err == nil {
 			closeFD(fd)
 		}
 		return err
 	})
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	_, err = d.Lstat(rel) // a link, perhaps, which open refuses
-	return err
 }
 
 // Mkdir creates the directory rel and all missing directories above it, with the permission bits mode (less the umask). An existing
@@ -294,12 +288,7 @@ type ID struct {
 }
 
 // IDOf returns the ID of the file that info is about.
-func IDOf(info fs.FileInfo) (id ID) {
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		id = ID{st.Dev, st.Ino}
-	}
-	return id
-}
+func IDOf(info fs.FileInfo) ID { return ID{Stat(info).Dev, Stat(info).Ino} }
 
 // Connect connects to the Unix socket rel. It returns a non-blocking stream socket, which refuses file descriptors if the kernel
 // can do that. The caller closes it after [blocking.Drain]. A link, or anything but a socket, is an error. If the server's queue is

@@ -96,6 +96,27 @@ func TestOnlyRegularFiles(t *testing.T) {
 	})
 }
 
+func TestCheckExists(t *testing.T) {
+	bothWays(t, func(t *testing.T, open func(path string) *fsutil.Dir) {
+		base := t.TempDir()
+		d := open(base)
+		writeFile(t, base+"/d/file", "")
+		must(t, unix.Mkfifo(base+"/d/fifo", 0))
+		must(t, os.Symlink("nowhere", base+"/d/link"))
+		must(t, os.Symlink("d", base+"/dirlink"))
+		for _, rel := range []string{"", "d", "d/file", "d/fifo", "d/link", "dirlink"} {
+			if err := d.CheckExists(rel); err != nil {
+				t.Errorf("%q: %v", rel, err)
+			}
+		}
+		for rel, want := range map[string]error{"d/none": fs.ErrNotExist, "none/file": fs.ErrNotExist, "d/file/x": unix.ENOTDIR, "dirlink/file": fsutil.ErrSymlink} {
+			if err := d.CheckExists(rel); !errors.Is(err, want) {
+				t.Errorf("%q: got %v, want %v", rel, err, want)
+			}
+		}
+	})
+}
+
 func TestReadDir(t *testing.T) {
 	bothWays(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		base := t.TempDir()
@@ -148,7 +169,7 @@ func TestReadDir(t *testing.T) {
 				if info.Mode().Type() != e.Type() || info.Name() != e.Name() || e.IsDir() != info.IsDir() {
 					t.Errorf("%s: entry %v, info %v", e.Name(), e.Type(), info.Mode())
 				}
-				shown = append(shown, fmt.Sprintf("%v", e))
+				shown = append(shown, fs.FormatDirEntry(e))
 			}
 			if got := strings.Join(shown, ","); got != "- Z,d a/,L l,p \xff" {
 				t.Errorf("ReadDir(%q): %q", rel, got)

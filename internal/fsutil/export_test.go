@@ -15,8 +15,8 @@ func (d *Dir) SetWalk(walk bool) { d.noOpenat2.Store(walk) }
 
 func (d *Dir) Walks() bool { return d.noOpenat2.Load() }
 
-func (d *Dir) WriteTemp(name string, data []byte, mode fs.FileMode, o ReplaceOptions) (string, error) {
-	return writeTemp(d.fd, name, data, uint32(mode), o)
+func (d *Dir) WriteTemp(name string, data []byte, mode fs.FileMode) (string, error) {
+	return writeTemp(d.fd, name, data, uint32(mode), false)
 }
 
 // ActorThatStays returns an actor whose calls run as the process itself, whatever id is.

@@ -1,7 +1,6 @@
 package fsutil
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -164,9 +163,6 @@ type ReplaceOptions struct {
 	Mode fs.FileMode
 	// KeepMode gives the new file the permission bits of a regular file that it replaces.
 	KeepMode bool
-	// TempName is the pattern of the temporary file's name in the same directory. Random letters take the place of its last "*", or
-	// are appended. "" means "." + base + ".*.tmp", with the file's own name as base.
-	TempName string
 	// NoSync leaves out all syncing. A crash of the machine may then lose the new content.
 	NoSync bool
 	// SyncNameLater leaves out the sync of the directory. Until the caller does it with SyncName, a crash of the machine may bring
@@ -212,7 +208,7 @@ func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 	}
 	defer closeFD(dir)
 
-	temp, err := writeTemp(parent, base, data, mode, o)
+	temp, err := writeTemp(parent, base, data, mode, o.NoSync)
 	if err != nil {
 		return err
 	}
@@ -261,19 +257,15 @@ func confirm(parent int, base string, ask func(fs.FileInfo) error) error {
 	return ask(newStat(base, st))
 }
 
-// writeTemp writes data to a new temporary file in parent and returns its name. After an error, the file is removed.
-func writeTemp(parent int, base string, data []byte, mode uint32, o ReplaceOptions) (string, error) {
-	pattern := o.TempName
-	pattern = cmp.Or(pattern, "."+base+".*.tmp")
-	if strings.ContainsAny(pattern, "/\x00") {
-		return "", fmt.Errorf("name of the temporary file %q: %w", pattern, fs.ErrInvalid)
-	}
-	fd, name, err := CreateTemp(parent, pattern)
+// writeTemp writes data to a new temporary file in parent and returns its name. It syncs the file, unless noSync is set. After an
+// error, the file is removed.
+func writeTemp(parent int, base string, data []byte, mode uint32, noSync bool) (string, error) {
+	fd, name, err := CreateTemp(parent, "."+base+".", ".tmp")
 	if err != nil {
 		return "", fmt.Errorf("temporary file: %w", err)
 	}
 	err = setModeAndWrite(fd, name, data, mode)
-	if err == nil && !o.NoSync {
+	if err == nil && !noSync {
 		err = fsync(fd, name)
 	}
 	closeFD(fd)
@@ -305,13 +297,9 @@ func writeAll(fd int, name string, data []byte) error {
 	return nil
 }
 
-// CreateTemp creates a file in the directory parent. Its name is pattern with random text in place of the last "*", or at the end.
-// It returns the open file and the name.
-func CreateTemp(parent int, pattern string) (fd int, name string, err error) {
-	prefix, suffix := pattern, ""
-	if i := strings.LastIndexByte(pattern, '*'); i >= 0 {
-		prefix, suffix = pattern[:i], pattern[i+1:]
-	}
+// CreateTemp creates a file in the directory parent. Its name has random text between prefix and suffix. It returns the open file
+// and the name.
+func CreateTemp(parent int, prefix, suffix string) (fd int, name string, err error) {
 	for range tempTries {
 		name = prefix + strconv.FormatUint(rand.Uint64(), 36) + suffix
 		err = callWithFault(faultinject.Open, name, func() (err error) {

@@ -76,10 +76,6 @@ func HardLinksProtected() bool {
 // set-user-ID and set-group-ID bits and its capabilities.
 func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) {
 	err = d.withComponents("chown", rel, func(names []string) error {
-		if st, ok := d.lstatNear(names); ok && st.Uid == to.UID && st.Mode&unix.S_IFMT != unix.S_IFLNK {
-			was = st.Uid
-			return nil // the owner is usually right already, so don't open the file
-		}
 		fd, st, err := d.openAnyType(names)
 		if err != nil {
 			return err
@@ -104,21 +100,6 @@ func (d *Dir) openAnyType(names []string) (fd int, st unix.Stat_t, err error) {
 		closeFD(fd)
 	}
 	return fd, st, err
-}
-
-// lstatNear returns the status of a file directly in d, or of d itself, without opening it. For a longer path ok is false. The file
-// may be replaced right afterwards.
-func (d *Dir) lstatNear(names []string) (st unix.Stat_t, ok bool) {
-	var err error
-	switch len(names) {
-	case 0:
-		st, err = Fstat(d.fd)
-	case 1:
-		st, err = LstatAt(d.fd, names[0])
-	default:
-		return st, false
-	}
-	return st, err == nil
 }
 
 // ChangeOwner gives the open file fd, whose status is st, to the user to. It doesn't use the file's name. If dry is set, it changes
@@ -166,7 +147,8 @@ func (d *Dir) Chmod(rel string, mode fs.FileMode) (changed bool, err error) {
 		if kind := st.Mode & unix.S_IFMT; kind != unix.S_IFREG && kind != unix.S_IFDIR {
 			return ErrNotRegular
 		}
-		if changed = st.Mode&0o777 != uint32(mode.Perm()); !changed {
+		changed = st.Mode&0o777 != uint32(mode.Perm())
+		if !changed {
 			return nil
 		}
 		return ChmodFD(fd, uint32(mode.Perm()))
@@ -194,7 +176,7 @@ func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
 			}
 			return fs.ErrExist
 		}
-		temp, err := writeTemp(parent, base, data, uint32(mode.Perm()), ReplaceOptions{})
+		temp, err := writeTemp(parent, base, data, uint32(mode.Perm()), false)
 		if err == nil {
 			if err = RenameNew(parent, temp, base); err != nil {
 				err = errors.Join(err, removeName(parent, temp))

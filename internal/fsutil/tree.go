@@ -38,7 +38,8 @@ func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
 // order. more says whether there are others.
 func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, err error) {
 	err = d.EachName(rel, func(name string, kind fs.FileMode) bool {
-		if more = len(entries) == most; !more {
+		more = len(entries) == most
+		if !more {
 			entries = append(entries, &entry{name: name, mode: kind, dir: d, rel: path.Join(rel, name)})
 		}
 		return !more
@@ -76,7 +77,6 @@ func (e *entry) Name() string               { return e.name }
 func (e *entry) IsDir() bool                { return e.mode.IsDir() }
 func (e *entry) Type() fs.FileMode          { return e.mode }
 func (e *entry) Info() (fs.FileInfo, error) { return e.dir.Lstat(e.rel) }
-func (e *entry) String() string             { return fs.FormatDirEntry(e) }
 
 // Entries calls found for each name in the open directory fd except "." and "..", until found returns false. It begins at the
 // current position of fd.
@@ -215,7 +215,8 @@ func emptyDir(ctx context.Context, top, parent int, name string, depth int) erro
 	}
 	err = Entries(dir, func(name string, _ fs.FileMode) bool {
 		err := removeName(dir, name)
-		if note(name, err); notEmpty(err) {
+		note(name, err)
+		if notEmpty(err) {
 			subdirs = append(subdirs, name)
 		}
 		return ctx.Err() == nil && len(subdirs) < maxRemoveNames

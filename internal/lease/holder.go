@@ -108,7 +108,7 @@ func (v *Volume) writeNote() {
 		if err := d.Mkdir(DirName, 0o755); err != nil {
 			return err
 		}
-		return d.Replace(noteName, raw, fsutil.ReplaceOptions{Mode: 0o644, TempName: ".holder.*.tmp", NoSync: true})
+		return d.Replace(noteName, raw, fsutil.ReplaceOptions{Mode: 0o644, NoSync: true})
 	})
 }
 

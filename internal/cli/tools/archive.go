@@ -420,7 +420,7 @@ func toFile(path string, mode fs.FileMode, fill func(io.Writer) error) error {
 		return &fs.PathError{Op: "open", Path: filepath.Dir(path), Err: err}
 	}
 	defer unix.Close(dir)
-	fd, temp, err := fsutil.CreateTemp(dir, "."+filepath.Base(path)+".*.part")
+	fd, temp, err := fsutil.CreateTemp(dir, "."+filepath.Base(path)+".", ".part")
 	if err != nil {
 		return &fs.PathError{Op: "create", Path: path, Err: err}
 	}

@@ -264,7 +264,7 @@ func (w *Walk) replaceByCopy(in fsutil.Mount, parent int, name string, st unix.S
 	temp := ""
 	to, err := unix.Openat(parent, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600) // leaves nothing if this program is killed
 	if err != nil {                                                                         // the file system does not support O_TMPFILE
-		if to, temp, err = fsutil.CreateTemp(parent, tempPrefix); err != nil {
+		if to, temp, err = fsutil.CreateTemp(parent, tempPrefix, ""); err != nil {
 			return err
 		}
 	}
