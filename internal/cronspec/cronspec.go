@@ -25,8 +25,7 @@ func Parse(text, zone string) (Spec, error) {
 	if strings.TrimSpace(text) != text || text == "" {
 		return Spec{}, errors.New(`expected a schedule such as "0 3 * * *"`)
 	}
-	if strings.Contains(strings.SplitN(text, " ", 2)[0], "=") {
-		name, rest, _ := strings.Cut(text, " ")
+	if name, rest, _ := strings.Cut(text, " "); strings.Contains(name, "=") {
 		_, in, _ := strings.Cut(name, "=")
 		if name != "CRON_TZ="+in && name != "TZ="+in {
 			return Spec{}, fmt.Errorf("%q is no variable of a schedule; only CRON_TZ is", name)

@@ -32,7 +32,8 @@ func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) 
 	}
 	s := newScanner()
 	defer unix.Close(s.dir)
-	if s.scan(); len(s.stats) == 0 {
+	s.scan()
+	if len(s.stats) == 0 {
 		return nil, 0, errors.New("cannot list the processes, to stop them meanwhile")
 	}
 	for _, p := range s.stats {
@@ -87,7 +88,8 @@ func (s *scanner) stopShells() {
 // findUnstopped returns a process with a thread that is not stopped yet, and one that this user may not stop (beyond); 0 for
 // none. The map waiting records since when each thread is in an uninterruptible wait. Pass the same map to each call.
 func (s *scanner) findUnstopped(waiting map[string]time.Time) (pid, beyond int) {
-	if s.scan(); len(s.stats) == 0 {
+	s.scan()
+	if len(s.stats) == 0 {
 		return 1, 0 // /proc can't be read, so make FreezeOthers continue to wait
 	}
 	now := time.Now()
@@ -123,7 +125,8 @@ func (s *scanner) findUnstopped(waiting map[string]time.Time) (pid, beyond int) 
 func ThawOthers(before []int) {
 	s := newScanner()
 	defer unix.Close(s.dir)
-	if s.scan(); len(s.stats) == 0 { // without a list of processes, continue every process
+	s.scan()
+	if len(s.stats) == 0 { // without a list of processes, continue every process
 		_ = unix.Kill(-1, unix.SIGCONT)
 	}
 	slices.SortFunc(s.stats, func(a, b stat) int { return cmp.Or(cmp.Compare(b.Start, a.Start), cmp.Compare(b.PID, a.PID)) })

@@ -145,7 +145,8 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 		if n == 0 {
 			return data, true
 		}
-		if data = data[:len(data)+n]; len(data) > maxRead {
+		data = data[:len(data)+n]
+		if len(data) > maxRead {
 			return nil, false
 		}
 	}
@@ -160,7 +161,8 @@ func (t *Table) originOf(who identity) (id uint64, known bool) {
 	if id, known = t.members.origins[who]; known {
 		return id, true
 	}
-	if id, known = t.runOfOrphan(who); id == 0 && t.hidesMark(who.pid) {
+	id, known = t.runOfOrphan(who)
+	if id == 0 && t.hidesMark(who.pid) {
 		id = unknownRun
 	}
 	return id, known

@@ -56,15 +56,6 @@ func NiceOf(weight int) (nice int) {
 	return nice
 }
 
-// isZero reports whether the Setup changes nothing.
-func (s *Setup) isZero() bool { return s.equal(&Setup{}) }
-
-func (s *Setup) equal(o *Setup) bool {
-	return s.Nice == o.Nice && s.IOClass == o.IOClass && s.IOLevel == o.IOLevel && s.CPUs == o.CPUs && s.Umask == o.Umask &&
-		s.NoNewPrivs == o.NoNewPrivs && slices.Equal(s.EnvFiles, o.EnvFiles) && slices.Equal(s.ProtectedVars, o.ProtectedVars) && s.RefuseForeignFiles == o.RefuseForeignFiles && s.RefuseLinks == o.RefuseLinks &&
-		s.Cgroup == o.Cgroup && slices.Equal(s.CgroupWrites, o.CgroupWrites)
-}
-
 // Words for the command line of LimitsName. Each is followed by its value. Package limits reads them.
 const (
 	WordNice  = "nice="
@@ -127,7 +118,7 @@ func (s Spec) setupWords() (words []string) {
 }
 
 // needsSetup reports whether the new process must first run hinit's binary as LimitsName.
-func (s Spec) needsSetup() bool { return len(s.Limits) > 0 || !s.Setup.isZero() || s.changesUser() }
+func (s Spec) needsSetup() bool { return len(s.Limits) > 0 || len(s.setupWords()) > 0 }
 
 // changesUser reports whether the new process must change its user. It does that after it has executed hinit's binary, and
 // never between fork and execve. Spawn waits until execve, and in between the other user could stop the process with SIGSTOP,
@@ -234,7 +225,8 @@ func (t *Table) findProgram(spec Spec) (path string, err error) {
 
 // checkProgram is the part of findProgram that may block on a file system.
 func checkProgram(spec Spec) (path string, err error) {
-	if path = spec.Path; path == "" {
+	path = spec.Path
+	if path == "" {
 		path, err = LookPath(spec.Argv[0], spec.Env)
 		// the user may have access by a supplementary group, which this thread lacks
 		if spec.changesUser() && errors.Is(err, unix.EACCES) {

@@ -54,7 +54,7 @@ func (s Spec) Same(o Spec) bool {
 		return false
 	}
 	return s.Path == o.Path && s.Dir == o.Dir && slices.Equal(s.Argv, o.Argv) && slices.Equal(s.Env, o.Env) && slices.Equal(s.Limits, o.Limits) &&
-		s.Setup.equal(&o.Setup) && s.OOM == o.OOM
+		slices.Equal(s.setupWords(), o.setupWords()) && s.OOM == o.OOM
 }
 
 // TagVar is the environment variable with the tag of a process: the service, and the number of the run. It helps to find
@@ -178,9 +178,10 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 		user = spec.Cred.UID
 	}
 	r := &run{id: spec.ID, mark: mark, mainPID: pid, group: pid, session: !spec.TTY, user: &user, cgroup: spec.Setup.Cgroup, service: spec.Name}
-	if t.runs[spec.ID] = r; r.cgroup != "" {
+	if r.cgroup != "" {
 		r.oomKills, _ = oomKillsIn(r.cgroup)
 	}
+	t.runs[spec.ID] = r
 	if mark != 0 {
 		t.byMark[mark] = spec.ID
 	}

@@ -70,7 +70,8 @@ func Changed(s *client.Service, files []string) time.Time {
 			continue
 		}
 		dir, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
-		if unix.Close(fd); err != nil {
+		unix.Close(fd)
+		if err != nil {
 			continue
 		}
 		names, _ := dir.Readdirnames(maxNames)

@@ -97,7 +97,8 @@ func forward(from <-chan Event, to chan<- Event) {
 	n, began := 0, time.Now()
 	for ev := range from {
 		to <- ev
-		if n++; n%burst == 0 {
+		n++
+		if n%burst == 0 {
 			<-time.After(burstTime - time.Since(began))
 			began = time.Now()
 		}

@@ -330,7 +330,8 @@ func (r *reader) handleShrunk() (emptied bool, err error) {
 	}
 	if st.Size() < r.offset+int64(len(r.carry)) {
 		r.carry = r.carry[:0]
-		if emptied = st.Size() < r.offset; emptied {
+		emptied = st.Size() < r.offset
+		if emptied {
 			r.offset = 0
 		}
 	}

@@ -177,7 +177,8 @@ func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missi
 			if i < 0 {
 				break
 			}
-			if newlines--; newlines == 0 {
+			newlines--
+			if newlines == 0 {
 				return begin + int64(i) + 1, 0, nil
 			}
 			b = b[:i]
@@ -254,7 +255,8 @@ func (r *reader) decompress(ctx context.Context, f *os.File, skip int64, take fu
 		}
 		var n int
 		n, err = z.Read(r.buf)
-		if left -= int64(n); left < 0 {
+		left -= int64(n)
+		if left < 0 {
 			return errTooLarge
 		}
 		pass := min(skip, int64(n))

@@ -28,6 +28,15 @@ func openFile(in *os.Root, rel string) (f *os.File, info fs.FileInfo, err error)
 	return f, info, nil
 }
 
+// lstat returns the status of the file rel, and the target if it is a symbolic link.
+func lstat(in *os.Root, rel string) (info fs.FileInfo, target string, err error) {
+	info, err = in.Lstat(rel)
+	if err == nil && info.Mode().Type() == fs.ModeSymlink {
+		target, err = in.Readlink(rel)
+	}
+	return info, target, err
+}
+
 // directory is an open directory below which files are opened. The embedded os.Root follows no link that leads out of it.
 type directory struct {
 	*os.Root

@@ -92,7 +92,8 @@ func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string,
 	if err == nil {
 		head, sum, err = x.send(ctx, dir, files, out)
 	}
-	if kept = taken && (x.KeepSnapshot || err != nil) && !x.Clone; !kept {
+	kept = taken && (x.KeepSnapshot || err != nil) && !x.Clone
+	if !kept {
 		err = errors.Join(err, base.RemoveAll(dir.name))
 		_ = at.Remove(stagingDir) // fails if the directory contains other snapshots
 	}
@@ -155,9 +156,7 @@ func (x *Export) sendIdleHome(ctx context.Context, files *os.Root, out io.Writer
 	_ = unix.Statfs(x.Home, &st) // after an error st is zero, and the size is not checked
 	err = x.eachFile(ctx, files, ".", head.recordLeftOut, func(rel, target string, info fs.FileInfo) error {
 		fmt.Fprintf(content, "%q %q %d %d %d\n", rel, target, info.Size(), info.ModTime().UnixNano(), changedAt(info).UnixNano())
-		if head.Files++; info.Mode().IsRegular() {
-			head.Bytes += info.Size()
-		}
+		head.count(info)
 		if all := st.Blocks * uint64(max(st.Bsize, st.Frsize)); all > 0 && uint64(head.Bytes) > all {
 			return fmt.Errorf("%q seems to have %d bytes, and with the files before it more than the volume: remove what is sparse, compressed or shared (du --apparent-size), or enlarge the volume", rel, info.Size())
 		}
@@ -206,11 +205,7 @@ func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.
 // left out with a reason.
 func (x *Export) eachFile(ctx context.Context, files *os.Root, dir string, leave func(rel, why string), do func(rel, target string, info fs.FileInfo) error) error {
 	return eachEntry(files, dir, func(rel string) error {
-		info, err := files.Lstat(rel)
-		target := ""
-		if err == nil && info.Mode().Type() == fs.ModeSymlink {
-			target, err = files.Readlink(rel)
-		}
+		info, target, err := lstat(files, rel)
 		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}

@@ -56,6 +56,14 @@ func (h *Head) recordLeftOut(rel, why string) {
 	h.LeftOut[why] = names
 }
 
+// count adds a file of the archive to the numbers of files and bytes.
+func (h *Head) count(info fs.FileInfo) {
+	h.Files++
+	if info.Mode().IsRegular() {
+		h.Bytes += info.Size()
+	}
+}
+
 // Names is a list of at most maxNamed names. If there are more, the last element is "…".
 type Names []string
 

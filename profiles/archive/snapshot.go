@@ -137,11 +137,7 @@ func (s *snapshot) ignoreIfGone(rel string, err error) error {
 // entry copies the file rel of the home if it has changed since the last pass.
 func (s *snapshot) entry(rel string) error {
 	now := time.Now()
-	info, err := s.home.Lstat(rel)
-	target := ""
-	if err == nil && info.Mode().Type() == fs.ModeSymlink {
-		target, err = s.home.Readlink(rel)
-	}
+	info, target, err := lstat(s.home, rel)
 	if err != nil {
 		return s.ignoreIfGone(rel, err)
 	}
@@ -191,7 +187,8 @@ func (s *snapshot) entry(rel string) error {
 // copy replaces the copy of the file rel in the snapshot. torn is true if the copy may be a mixture of old and new: the original
 // changed or disappeared meanwhile, or SQLite failed to copy it.
 func (s *snapshot) copy(rel, target string, n copiedFile, info fs.FileInfo) (torn bool, err error) {
-	if s.room -= info.Size(); s.room < 0 {
+	s.room -= info.Size()
+	if s.room < 0 {
 		return false, fmt.Errorf("the copy of %s has no room: free some on the volume, or name another directory with --scratch", rel)
 	}
 	if err := s.files.RemoveAll(rel); err != nil {
@@ -290,9 +287,7 @@ func (s *snapshot) finish(dir *directory) error {
 		if s.copied[maphash.String(s.seed, rel)].pass != s.pass {
 			return cmp.Or(s.files.RemoveAll(rel), fs.SkipDir)
 		}
-		if s.head.Files++; info.Mode().IsRegular() {
-			s.head.Bytes += info.Size()
-		}
+		s.head.count(info)
 		return nil
 	})
 	data, jsonErr := json.Marshal(s.head)

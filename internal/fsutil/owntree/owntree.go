@@ -108,7 +108,8 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 		if st, err := fsutil.Fstat(fd); w.TopLast && w.stop == nil && w.Failed == failed && err == nil {
 			if w.TopMode != 0 && !w.DryRun && st.Uid != w.To.UID {
 				err = cmp.Or(unix.Fchown(fd, 0, 0), fsutil.ChmodFD(fd, uint32(w.TopMode)))
-				if _, w.stop = w.count(in, fd, path, st); w.stop != nil { // a home that the old owner has moved into the tree meanwhile
+				_, w.stop = w.count(in, fd, path, st)
+				if w.stop != nil { // a home that the old owner has moved into the tree meanwhile
 					err = w.stop
 				}
 			}

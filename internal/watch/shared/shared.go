@@ -63,11 +63,13 @@ func (f *Follower) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	rest := slices.DeleteFunc(s.followers[f.dir], func(other *Follower) bool { return other == f })
-	if s.followers[f.dir] = rest; len(rest) > 0 {
+	s.followers[f.dir] = rest
+	if len(rest) > 0 {
 		return
 	}
+	delete(s.followers, f.dir)
 	s.set.Remove(f.dir)
-	if delete(s.followers, f.dir); len(s.followers) == 0 {
+	if len(s.followers) == 0 {
 		s.set.Close() // this also ends the goroutine
 	}
 }
