@@ -17,7 +17,7 @@ import (
 	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
+	"github.com/samber/lo"
 
 	"hinit/internal/config"
 )
@@ -123,20 +123,20 @@ func detect(path string) (string, error) {
 		}
 		return Supervisord, nil
 	}
-	var top map[string]any
-	if err := yaml.Unmarshal(text, &top); err != nil {
-		return "", fmt.Errorf("%s is neither INI nor YAML: %w", path, err)
+	keys, err := readYAML(path)
+	if err != nil {
+		return "", err
 	}
-	if _, is := top["processes"]; is {
+	top := lo.KeyBy(keys, func(e setting) string { return e.name })
+	isCompose := func(s setting) bool { // every service in a pebble layer has the key override
+		return !slices.ContainsFunc(s.keys(), func(k setting) bool { return k.name == "override" })
+	}
+	switch {
+	case lo.HasKey(top, "processes"):
 		return ProcessCompose, nil
-	}
-	services, _ := top["services"].(map[string]any)
-	for _, s := range services {
-		if keys, is := s.(map[string]any); is && keys["override"] == nil { // every service in a pebble layer has this key
-			return Compose, nil
-		}
-	}
-	if top["services"] != nil || top["checks"] != nil || top["log-targets"] != nil {
+	case slices.ContainsFunc(top["services"].keys(), isCompose):
+		return Compose, nil
+	case lo.HasKey(top, "services"), lo.HasKey(top, "checks"), lo.HasKey(top, "log-targets"):
 		return Pebble, nil
 	}
 	return "", fmt.Errorf("%s has no key that would tell its format; name it with --from", path)

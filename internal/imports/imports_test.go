@@ -179,7 +179,8 @@ func TestATaskWithAWrongScheduleStaysATask(t *testing.T) {
 
 func TestWhatCannotBeImported(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                    "format",
+		"":                                    "has no settings: it is neither an INI file nor a mapping in YAML",
+		"root:x:0:0:root:/root:/bin/bash\n":   "has no settings: it is neither an INI file nor a mapping in YAML",
 		"a: b\n":                              "format",
 		"\tx":                                 "neither INI nor YAML",
 		"[supervisord]\nnodaemon=true\n":      "no service",
@@ -279,6 +280,9 @@ func TestMergesOfMergesEndAtOnce(t *testing.T) {
 		}
 	case <-time.After(20 * time.Second):
 		t.Fatal("the merges do not end")
+	}
+	if _, err := Convert(file, ""); err != nil {
+		t.Errorf("without --from: %v", err)
 	}
 	if err := os.WriteFile(file, []byte("processes:\n"+strings.Repeat("  a: {<<: *a}\n", 1001)), 0o600); err != nil {
 		t.Fatal(err)

@@ -180,10 +180,10 @@ func readYAML(path string) ([]setting, error) {
 	}
 	var doc yaml.Node
 	if err := yaml.Unmarshal(text, &doc); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s is neither INI nor YAML: %w", path, err)
 	}
 	if doc.Kind != yaml.DocumentNode || len(doc.Content) == 0 || aliased(doc.Content[0]).Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("%s holds no mapping", path)
+		return nil, fmt.Errorf("%s has no settings: it is neither an INI file nor a mapping in YAML", path)
 	}
 	return setting{from: from{place: place{file: path}}, node: doc.Content[0]}.keys(), nil
 }
