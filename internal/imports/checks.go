@@ -85,16 +85,10 @@ func (c *composeImport) httpGet(at setting, k convertCheck) {
 
 // commandWords returns the words of a command, which the file has as a list or as a string.
 func (c *composeImport) commandWords(e setting) []string {
-	words := e.items()
 	if e.node.Kind == yaml.ScalarNode {
-		words = c.split(e)
+		return c.split(e)
 	}
-	return withoutDoubledDollars(words)
-}
-
-// withoutDoubledDollars replaces each $$ by $, for which it stands where variables are replaced.
-func withoutDoubledDollars(words []string) []string {
-	return lo.Map(words, func(word string, _ int) string { return strings.ReplaceAll(word, "$$", "$") })
+	return e.items()
 }
 
 // healthcheck imports the healthcheck of a compose file as a check of kind ready. Such a check does not restart the service, so

@@ -20,7 +20,6 @@ import (
 type composeImport struct {
 	*importer
 	shell   []string
-	raw     bool // do not replace $$ in commands: the file says that process-compose expands no variables (disable_env_expansion)
 	docker  bool // it is a compose file of Docker
 	env     []pair
 	dotenv  []string          // the .env in the file's directory
@@ -31,9 +30,10 @@ type composeImport struct {
 
 // dependency is a dependency in the terms of process-compose: a process starts only when another one has reached a condition.
 type dependency struct {
-	service       *service
-	to, condition string
-	place         place
+	service            *service
+	to, condition      string
+	optional, restarts bool // keys of compose files: required is false, and restart is true
+	place              place
 }
 
 // processCompose reads process-compose.yaml, or a compose file of Docker, which has almost the same keys.
@@ -49,30 +49,31 @@ func (im *importer) processCompose(path string) error {
 		{name: "shutdown", nested: append(rules{{name: "command", key: "stop_command", compound: c.shellCommand}}, shutdownRules...)},
 		{name: "depends_on", key: "needs", convert: c.dependsOn},
 		{name: "(readiness|liveness)_probe", convert: c.probe},
-		{name: "environment", key: "env", convert: func(_ *importer, s *service, e setting) {
-			s.addVariables(e.variables()...)
-			c.noteReferences(e)
-		}},
+		{name: "environment", key: "env", convert: func(_ *importer, s *service, e setting) { s.addVariables(c.environment(e)...) }},
 		{name: "env_file", key: "env_file", convert: func(_ *importer, s *service, e setting) {
-			for _, file := range e.items() {
-				name, optional := strings.CutPrefix(file, "-")
-				s.set("env_file", append(s.list("env_file"), lo.Ternary(optional, "-", "")+absolute(path, name)))
+			for _, file := range e.elements() { // each a text, or a mapping in a compose file
+				parts := file.parts()
+				name, optional := strings.CutPrefix(cmp.Or(parts["path"], file.value), "-")
+				prefix := lo.Ternary(optional || isFalse(parts["required"]), "-", "")
+				s.set("env_file", append(s.list("env_file"), prefix+absolute(path, name)))
 			}
 		}},
 	})
 	im.defaults.set("stop.grace", "10s") // process-compose's default for shutdown.timeout_seconds
+	top := lo.KeyBy(keys, func(e setting) string { return e.name })
+	c.docker = lo.HasKey(top, "services")
+	expands := !isTrue(top["disable_env_expansion"].value)
 	var processes []setting
 	for _, e := range keys {
+		if expands {
+			c.interpolate(path, e.node)
+		}
 		switch e.name {
 		case "processes", "services":
-			c.docker = e.name == "services"
 			e.where = ""
 			processes = e.keys()
 		case "environment":
-			c.env = e.variables()
-			c.noteReferences(e)
-		case "disable_env_expansion":
-			c.raw = slices.Contains([]string{"true", "yes", "on", "y"}, strings.ToLower(e.value)) // YAML 1.1 has these words for true
+			c.env = c.environment(e)
 		case "shell":
 			words := map[string]*string{"shell_command": &c.shell[0], "shell_argument": &c.shell[1]}
 			for _, k := range e.keys() {
@@ -107,7 +108,7 @@ const unknownKeyNote = "hinit has nothing like this setting"
 
 // fileRules are the rules for settings at the top level of the file.
 var fileRules = rules{
-	{name: "version|is_strict|name|x-.*"}, // hinit is always strict, and a key with x- holds an anchor
+	{name: "version|is_strict|name|disable_env_expansion|x-.*"}, // hinit is always strict, and a key with x- holds an anchor
 	{name: "log_(location|level|length|configuration|format)", note: "each service has a log of its own, below logs.dir"},
 }
 
@@ -119,17 +120,33 @@ func (c *composeImport) addVars(e setting) {
 func (c *composeImport) dependsOn(_ *importer, s *service, e setting) {
 	if e.node.Kind != yaml.MappingNode { // a list, which Docker's compose files allow
 		for _, name := range e.items() {
-			c.waits = append(c.waits, dependency{s, name, "process_started", e.place})
+			c.waits = append(c.waits, dependency{service: s, to: name, condition: "process_started", place: e.place})
 		}
 	}
 	for _, d := range e.keys() {
-		condition := cmp.Or(d.value, "process_started")
-		for _, k := range d.keys() {
-			if k.name == "condition" {
-				condition = k.value
-			}
+		parts := d.parts()
+		condition := cmp.Or(parts["condition"], d.value, "process_started")
+		c.waits = append(c.waits, dependency{s, d.name, condition, isFalse(parts["required"]), isTrue(parts["restart"]), d.place})
+	}
+}
+
+// interpolation matches what Docker and process-compose replace in all texts of a file: $$, and references to variables.
+var interpolation = regexp.MustCompile(`\$(\$|\{[^}]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
+
+// interpolate replaces each $$ by $ in the texts below n. In a compose file, it adds a note for each reference to a variable. In a
+// process-compose.yaml, most references are in commands, whose shell replaces them; environment adds notes for the others.
+func (c *composeImport) interpolate(file string, n *yaml.Node) {
+	n.Value = interpolation.ReplaceAllStringFunc(n.Value, func(found string) string {
+		if found == "$$" {
+			return "$"
 		}
-		c.waits = append(c.waits, dependency{s, d.name, condition, d.place})
+		if c.docker {
+			c.note(from{place{file, n.Line}, found}, "stays as it is written; write the value that Docker replaces it by into hinit.yaml")
+		}
+		return found
+	})
+	for _, child := range n.Content {
+		c.interpolate(file, child)
 	}
 }
 
@@ -206,10 +223,13 @@ var processRules = rules{
 	{name: "replicas|vars"}, // readProcess has imported these
 	// Only Docker's compose files have these keys.
 	{name: "user", key: "user"},
-	{name: "restart", key: "restart.policy", scalar: func(value string) (string, error) {
-		policy, _, _ := strings.Cut(value, ":")
-		return cmp.Or(map[string]string{"always": "always", "unless-stopped": "always", "on-failure": "on-failure"}[policy], "never"), nil
+	{name: "restart", key: "restart.policy", convert: func(_ *importer, s *service, e setting) {
+		policy, most, _ := strings.Cut(e.value, ":")
+		s.set("restart.policy", cmp.Or(map[string]string{"always": "always", "unless-stopped": "always", "on-failure": "on-failure"}[policy], "never"))
+		s.set("restart.max_restarts", most)
 	}},
+	{name: "ulimits", note: "set services.NAME.limits"},
+	{name: "logging", note: "each service has a log of its own, below logs.dir"},
 	{name: "stop_grace_period", key: "stop.grace"},
 	{name: "stop_signal", key: "stop.signal", scalar: func(value string) (string, error) { return strings.TrimPrefix(value, "SIG"), nil }},
 	{name: "healthcheck", convert: healthcheck},
@@ -302,14 +322,16 @@ func makeTask(s *service) {
 	}
 }
 
-// noteReferences adds a note for each environment variable whose value refers to another one: process-compose replaces such
+// environment reads environment variables. It adds a note for each whose value refers to another one: process-compose replaces such
 // references, and hinit does not.
-func (c *composeImport) noteReferences(e setting) {
-	for _, v := range e.variables() {
-		if variable.MatchString(v.value) {
+func (c *composeImport) environment(e setting) []pair {
+	list := e.variables()
+	for _, v := range list {
+		if !c.docker && variable.MatchString(v.value) {
 			c.note(e.from, "%s refers to a variable (%s), which stays as it is written", v.name, v.value)
 		}
 	}
+	return list
 }
 
 // addDependency imports one dependency. Call it when all processes are known.
@@ -338,7 +360,10 @@ func (c *composeImport) addDependency(w dependency) {
 		if strings.Contains(w.condition, "_completed") {
 			makeTask(to)
 		}
-		w.service.addNeed(need{name: to.name, until: until, place: w.place})
+		w.service.addNeed(need{name: to.name, until: until, optional: w.optional, place: w.place})
+		if w.restarts {
+			w.service.setAt("restart_on", w.place, append(w.service.list("restart_on"), to.name))
+		}
 	}
 }
 
@@ -353,9 +378,5 @@ func (c *composeImport) fillTemplates(e setting) string {
 
 // shellCommand returns a command that runs a command line in a shell, because process-compose does so.
 func (c *composeImport) shellCommand(e setting) any {
-	line := strings.TrimRight(c.fillTemplates(e), "\n")
-	if !c.raw {
-		line = strings.ReplaceAll(line, "$$", "$")
-	}
-	return append(slices.Clone(c.shell), line)
+	return append(slices.Clone(c.shell), strings.TrimRight(c.fillTemplates(e), "\n"))
 }

@@ -66,6 +66,7 @@ var denials = map[string][]string{
 	"a start that takes long is not ended":      {"start.timeout", "start_timeout"},
 	"hinit passes the program's own name":       {"argv0", "arg0"},
 	"hinit has no such time":                    nil,
+	"hinit ends no service because of its age":  {"max_runtime"},
 	"hinit wakes no machine":                    {"schedule.wake"},
 }
 

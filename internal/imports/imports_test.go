@@ -132,6 +132,11 @@ func TestNothingIsLeftOutInSilence(t *testing.T) {
 		{"a.yaml", "services: {a: {override: replace, command: x, group: g}}\n", "a.group"},
 		{"a.yaml", "processes: {a: {command: x, liveness_probe: {http_get: {host: db.example, port: 80}}}}\n", "db.example"},
 		{"a.yaml", "processes: {a: {command: x, liveness_probe: {http_get: {port: 80, scheme: https}}}}\n", "https"},
+		{"a.yaml", "services: {a: {command: 'x ${PORT:-80} $$HOME'}}\n", "a.yaml:1: ${PORT:-80}: stays as it is written"},
+		{"a.yaml", "services: {a: {command: x, user: $USER}}\n", "a.yaml:1: $USER: stays as it is written"},
+		{"a.yaml", "services: {a: {command: x, ulimits: {nofile: 9}}}\n", "set services.NAME.limits"},
+		{"a.conf", "[program:a]\ncommand=x\nstartretries=0\n", "in hinit.yaml 0 is no limit"},
+		{"a.service", "[Service]\nExecStart=x\nRuntimeMaxSec=1h\n", "hinit ends no service because of its age (1h)"},
 		{"a.service", "[Service]\nExecStart=x\nFrobnicate=1\n", "a.service:3: Frobnicate"},
 		{"a.service", "[Odd]\nA=1\n[Service]\nExecStart=x\n", "a.service:1: Odd"},
 		{"a.service", "[Service]\nExecStart=x\nType=forking\n", "foreground"},
@@ -158,6 +163,49 @@ func TestNothingIsLeftOutInSilence(t *testing.T) {
 		if !strings.Contains(said, c.want) {
 			t.Errorf("%q: no note has %q:\n%s", c.text, c.want, said)
 		}
+	}
+}
+
+// Docker replaces $$ in all texts, passes variables without a value on, and allows missing files and services. The import must keep
+// that.
+func TestAnImportedComposeFileLostItsOptionalFileAndItsDollars(t *testing.T) {
+	c := imported(t, "compose.yaml", map[string]string{"compose.yaml": `services:
+  a:
+    command: [sh, -c, 'echo $$HOME']
+    environment: {A: '$$x', PASSED: , EMPTY: ''}
+    env_file: [{path: /etc/a.env, required: false}, /etc/b.env]
+    restart: on-failure:5
+    depends_on: {b: {condition: service_healthy, restart: true, required: false}}
+    healthcheck: {test: 'test -n "$$A"'}
+  b:
+    command: x
+    environment: [B=, PASSED]
+`})
+	a := c.Services["a"]
+	if _, passed := a.Env["PASSED"]; a.Command[2] != "echo $HOME" || a.Env["A"] != "$x" || passed || a.Checks[0].Command[2] != `test -n "$A"` {
+		t.Errorf("a runs %q with %q, check %q", a.Command, a.Env, a.Checks[0].Command)
+	}
+	if _, has := a.Env["EMPTY"]; !has || !slices.Equal(a.EnvFile, []string{"-/etc/a.env", "/etc/b.env"}) {
+		t.Errorf("a has %q and the files %q", a.Env, a.EnvFile)
+	}
+	if a.Restart.Policy != config.RestartOnFailure || a.Restart.MaxRestarts != 5 || !a.Needs[0].Optional || !slices.Equal(a.RestartOn, []string{"b"}) {
+		t.Errorf("a: restart %+v, needs %+v, restart_on %q", a.Restart, a.Needs, a.RestartOn)
+	}
+	b := c.Services["b"]
+	if _, passed := b.Env["PASSED"]; passed || b.Env["B"] != "" {
+		t.Errorf("b has %q", b.Env)
+	}
+}
+
+// A program whose command can't be read must be left out. The import made it a shell that ran nothing and ended well.
+func TestAProgramWithAnOpenQuoteBecameOneThatDoesNothing(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "supervisord.conf")
+	if err := os.WriteFile(file, []byte("[program:a]\ncommand=echo \"%(ENV_HOME)s ; x\"\n[program:b]\ncommand=b\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	result, err := Convert(file, "")
+	if err != nil || strings.Contains(string(result.YAML), "exec") {
+		t.Errorf("%v:\n%s", err, result.YAML)
 	}
 }
 

@@ -137,32 +137,45 @@ func aliased(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// items returns the scalars of a list. A scalar counts as a list of one.
-func (e setting) items() []string {
+// parts returns the scalars in a mapping by their names.
+func (e setting) parts() map[string]string {
+	return lo.SliceToMap(e.keys(), func(k setting) (string, string) { return k.name, k.value })
+}
+
+// elements returns the elements of a list, as settings with the name of the list. Any other value counts as a list of one.
+func (e setting) elements() []setting {
 	n := aliased(e.node)
 	if n == nil || isNull(n) {
 		return nil
 	}
-	if n.Kind == yaml.ScalarNode {
-		return []string{n.Value}
+	list := []*yaml.Node{n}
+	if n.Kind == yaml.SequenceNode {
+		list = n.Content
 	}
-	return lo.FilterMap(n.Content, func(one *yaml.Node, _ int) (string, bool) {
-		one = aliased(one)
-		return one.Value, one.Kind == yaml.ScalarNode
+	return lo.Map(list, func(one *yaml.Node, _ int) setting {
+		e.node = aliased(one)
+		e.value = e.node.Value
+		return e
 	})
+}
+
+// items returns the scalars of a list. A scalar counts as a list of one.
+func (e setting) items() []string {
+	return lo.FilterMap(e.elements(), func(one setting, _ int) (string, bool) { return one.value, one.node.Kind == yaml.ScalarNode })
 }
 
 // variables is [setting.variables] as a function for rule.compound.
 func variables(e setting) any { return e.variables() }
 
-// variables reads environment variables from a mapping, or from a list of NAME=VALUE.
+// variables reads environment variables from a mapping, or from a list of NAME=VALUE. A variable without a value is left out: a
+// service inherits its value.
 func (e setting) variables() []pair {
 	if n := aliased(e.node); n != nil && n.Kind == yaml.MappingNode {
-		return lo.Map(e.keys(), func(k setting, _ int) pair { return pair{k.name, k.node.Value} })
+		return lo.FilterMap(e.keys(), func(k setting, _ int) (pair, bool) { return pair{k.name, k.node.Value}, !isNull(k.node) })
 	}
-	return lo.Map(e.items(), func(one string, _ int) pair {
-		name, value, _ := strings.Cut(one, "=")
-		return pair{name, value}
+	return lo.FilterMap(e.items(), func(one string, _ int) (pair, bool) {
+		name, value, has := strings.Cut(one, "=")
+		return pair{name, value}, has
 	})
 }
 

@@ -1,6 +1,7 @@
 package imports
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -182,7 +183,12 @@ const oneLog = "one log takes both streams; the container's log keeps them apart
 var programRules = rules{
 	{name: "autostart", key: "enabled", when: isFalse, value: "false"},
 	{name: "autorestart", key: "restart.policy", scalar: autorestart},
-	{name: "startretries", key: "restart.max_restarts"},
+	{name: "startretries", key: "restart.max_restarts", scalar: func(value string) (string, error) {
+		if value == "0" {
+			return "", errors.New("in hinit.yaml 0 is no limit, so it is left out; restart.policy: never is for a program without retries")
+		}
+		return value, nil
+	}},
 	{name: "startsecs", when: noneOf("1"), note: "is 1s for all services in hinit run (%s); add a check of kind startup to one that needs longer"},
 	{name: "stopsignal", key: "stop.signal", scalar: signalName},
 	{name: "stopwaitsecs", key: "stop.grace", scalar: func(value string) (string, error) {
@@ -231,7 +237,7 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 		case k.used:
 		case k.name == "command":
 			words := im.split(k)
-			if refers {
+			if refers && words != nil {
 				words = throughShell(words)
 			}
 			svc.set("command", words)

@@ -275,7 +275,8 @@ var unitRules = rules{
 	{name: "(Protect|Private|Restrict|SystemCall|Capability|Ambient|Read|Inaccessible|NoExec|ExecPaths|Temporary|Bind|Root|Mount|Lock|MemoryDeny|RemoveIPC|Device|" +
 		"IPAddress|Secure|Keyring|ProcSubset|AppArmor|SELinux|Network|PAM|DynamicUser|Supplementary).*", note: "hinit isolates no service; give it to the container that hinit is in"},
 	{name: "((Startup)?(CPU|IO|BlockIO|Memory|Tasks)[A-Z]|Slice|Delegate|AllowedCPUs|OOMPolicy|ManagedOOM).*", note: "hinit has no control groups for this; limit the container that hinit is in"},
-	{name: "(Timeout|JobTimeout|RuntimeMax).*", note: "a start that takes long is not ended; checks of kind startup say how long it may take (%s)"},
+	{name: "RuntimeMaxSec|RuntimeRandomizedExtraSec", note: "hinit ends no service because of its age (%s)"},
+	{name: "(Timeout|JobTimeout).*", note: "a start that takes long is not ended; checks of kind startup say how long it may take (%s)"},
 	{name: "(Syslog|Log[A-Z]|TTY).*", note: "each service has a log of its own, below logs.dir"},
 	{name: "WantedBy|RequiredBy|UpheldBy|Also|DefaultInstance|DefaultDependencies|IgnoreSIGPIPE|PassEnvironment|RemainAfterExit|NotifyAccess|" +
 		"SendSIGKILL|GuessMainPID|(Requires|Wants)MountsFor|CollectMode|Sources?Path|Propagates.*|Reload.*From|RefuseManual.*|AllowIsolate|Documentation|StopWhenUnneeded"},

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samber/lo"
 	"go.yaml.in/yaml/v3"
 
 	"hinit/internal/cronspec"
@@ -105,7 +106,7 @@ func sequenceOf(list []unitCommand, lastMayFail bool) []string {
 	if !list[0].fills {
 		return list[0].words
 	}
-	return withoutDoubledDollars(list[0].words)
+	return lo.Map(list[0].words, func(word string, _ int) string { return strings.ReplaceAll(word, "$$", "$") })
 }
 
 // commands imports the commands of a unit that start, stop and reload it, and those that run after its start.
