@@ -101,14 +101,19 @@ func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 // emptied quickly, and otherwise makes a new one.
 func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
 	id := owner.Identity()
-	by := l.removerAt(path, owner)
+	parent, err := l.openParent(path)
+	if err != nil {
+		return nil, err
+	}
+	by := l.removerOf(parent, filepath.Base(path), owner) // before a change of owner
 	if dir, err := fsutil.OpenNoLink(path, owner); err == nil {
 		if l.emptyOldDir(dir, id.UID) {
+			_ = parent.Close() // nothing was written through it
 			return dir, nil
 		}
 		_ = dir.Close() // nothing was written through it
 	}
-	d, err := l.makeFresh(path, by)
+	d, err := l.makeFresh(parent, filepath.Base(path), by)
 	if err != nil || !owner.Switches() {
 		return d, err
 	}
@@ -139,17 +144,8 @@ func (l Layout) emptyOldDir(dir *fsutil.Dir, owner uint32) bool {
 	return err == nil
 }
 
-// removerAt returns the identity that must remove the files in the directory at path: owner, or this process if owner doesn't own
-// the directory. The owner may have moved a directory of root there, and hinit must not remove root's directory as root.
-func (l Layout) removerAt(path string, owner *fsutil.Actor) *fsutil.Actor {
-	parent, err := l.openParent(path)
-	if err != nil {
-		return l.self
-	}
-	defer parent.Close()
-	return l.removerOf(parent, filepath.Base(path), owner)
-}
-
+// removerOf returns the identity that must remove the files in a directory: owner, or this process if owner doesn't own the directory.
+// The owner may have moved a directory of root into its own one, and hinit must not remove root's directory as root.
 func (l Layout) removerOf(parent *fsutil.Dir, name string, owner *fsutil.Actor) *fsutil.Actor {
 	info, err := parent.Lstat(name)
 	if err == nil && owner.Switches() && fsutil.UID(info) == owner.Identity().UID {
@@ -226,15 +222,10 @@ func (l Layout) takeLock() (lock *os.File, err error) {
 	return lock, nil
 }
 
-// makeFresh returns a new empty directory at path with mode 0755. An old directory that is large, or another user's, is moved aside
-// and removed in the background. Files that the identity by may not remove stay. If the old directory can't be moved, as with a
-// mount point, it is emptied instead.
-func (l Layout) makeFresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
-	parent, err := l.openParent(path)
-	if err != nil {
-		return nil, err
-	}
-	name := filepath.Base(path)
+// makeFresh makes the directory name of parent anew, empty and with mode 0755, and closes parent. An old directory that is large, or
+// another user's, is moved aside and removed in the background. Files that the identity by may not remove stay. If the old directory
+// can't be moved, as with a mount point, it is emptied instead.
+func (l Layout) makeFresh(parent *fsutil.Dir, name string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	aside := oldPrefix + name + "-" + strconv.FormatUint(rand.Uint64(), 36)
 	cleared := make(chan error, 1)
 	clearing := func() error {
@@ -253,6 +244,7 @@ func (l Layout) makeFresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 		return err
 	}
 	guard.Go("clearing a directory of s6", func() { cleared <- clearing() })
+	var err error
 	select {
 	case err = <-cleared:
 	case <-time.After(l.patience): // the removal goes on, so the next boot finds fewer files
@@ -261,7 +253,7 @@ func (l Layout) makeFresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 				l.removeOld(parent, name)
 			}
 		})
-		return nil, fmt.Errorf("cannot empty %q within %s: too much lies in it; it is being removed, restart the container later", path, l.patience)
+		return nil, fmt.Errorf("cannot empty %q within %s: too much lies in it; it is being removed, restart the container later", filepath.Join(parent.Path(), name), l.patience)
 	}
 	if err == nil {
 		err = parent.Mkdir(name, 0o755)

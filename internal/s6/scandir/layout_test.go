@@ -10,7 +10,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
 )
@@ -115,8 +117,17 @@ func TestAScanDirectoryThatTheAgentHasFilledDoesNotKeepTheContainerFromStarting(
 	}
 	g.Scan = filepath.Join(g.Scan, "x")
 	must(t, os.Mkdir(filepath.Join(g.Scan, ".s6-svscan"), 0o755))
-	g.patience = 1
-	_, err := g.withLimits().makeFresh(g.Scan, fsutil.Self())
+	g.patience = time.Millisecond
+	parent, err := g.withLimits().openParent(g.Scan)
+	must(t, err)
+	answer := make(chan struct{}) // until it is closed, the disk doesn't answer, so that the time limit is always the first
+	for blocking.HasTurn(blocking.Runtime) {
+		holds := make(chan struct{})
+		go blocking.Run(blocking.Runtime, func() { close(holds); <-answer })
+		<-holds
+	}
+	_, err = g.withLimits().makeFresh(parent, "x", fsutil.Self())
+	close(answer)
 	if err == nil || !strings.Contains(err.Error(), "cannot empty") {
 		t.Errorf("it was waited for: %v", err)
 	}
@@ -141,10 +152,12 @@ func TestRootRemovesNothingThatTheAgentHasRenamed(t *testing.T) {
 	must(t, layAt(kept, map[string]string{"secret": "x"}))
 	must(t, os.Chmod(kept, 0o700))
 	must(t, os.Chown(home, agentUID, agentGID))
-	d, err := g.withLimits().makeFresh(g.Scan, fsutil.Self())
+	parent, err := g.withLimits().openParent(g.Scan)
+	must(t, err)
+	d, err := g.withLimits().makeFresh(parent, "svc", fsutil.Self())
 	must(t, err)
 	must(t, d.Close())
-	parent, err := g.withLimits().openParent(g.Scan)
+	parent, err = g.withLimits().openParent(g.Scan)
 	must(t, err)
 	g.withLimits().removeOld(parent, "svc")
 	if _, err := os.Stat(kept + "/secret"); err != nil {
