@@ -123,8 +123,7 @@ func (o Options) chownFiles(log *StepLog, home *fsutil.Dir, to fsutil.Owner) {
 	there := MayExist(home) // one listing costs less than a system call for each name
 	for _, name := range slices.Concat(AgentFiles, []string{ConfigFile, "SOUL.md"}) {
 		if there(name) {
-			_, _, err := home.Chown(name, to)
-			log.ReportChown(o.Home, home.Path()+"/"+name, err)
+			o.chown(log, home, name, to)
 		}
 	}
 	for _, rel := range slices.Concat(AlwaysDirs[1:], TargetedDirs) {
@@ -132,11 +131,16 @@ func (o Options) chownFiles(log *StepLog, home *fsutil.Dir, to fsutil.Owner) {
 			continue
 		}
 		if sub, err := home.SubOnSameMount(rel); err == nil {
-			_, _, err = sub.Chown("", to)
-			log.ReportChown(o.Home, sub.Path(), err)
+			o.chown(log, sub, "", to)
 			sub.Close()
 		}
 	}
+}
+
+// chown gives a file to a user, and reports a failure. name is relative to the open directory in; "" is the directory itself.
+func (o Options) chown(log *StepLog, in *fsutil.Dir, name string, to fsutil.Owner) {
+	_, _, err := in.Chown(name, to)
+	log.ReportChown(o.Home, path.Join(in.Path(), name), err)
 }
 
 // MayExist lists the directory d, and returns a function that says whether d can contain a path. If d can't be listed, it

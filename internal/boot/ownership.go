@@ -140,11 +140,8 @@ func (o *ownershipPhase) chownFile(name, action string) {
 		o.step.Refuse(action, o.Path(name))
 		return
 	}
-	o.reportChown(o.Path(name), err)
+	o.step.ReportChown(o.Home, o.Path(name), err)
 }
-
-// reportChown reports a failed change of owner, see [StepLog.ReportChown].
-func (o *ownershipPhase) reportChown(path string, err error) { o.step.ReportChown(o.Home, path, err) }
 
 // chownDirectory gives a directory to the agent, but not its content. rel is relative to the open directory in. A mount point
 // is queued for chownMounts.
@@ -161,8 +158,7 @@ func (o *ownershipPhase) chownDirectory(in *fsutil.Dir, rel, action string) {
 		return
 	}
 	defer d.Close()
-	_, _, err = d.Chown("", o.to)
-	o.reportChown(o.Path(rel), err)
+	o.chown(&o.step.StepLog, d, "", o.to)
 	if rel == ProfilesDir {
 		o.chownProfiles(d)
 	}
@@ -202,8 +198,7 @@ func (o *ownershipPhase) chownProfiles(d *fsutil.Dir) {
 func (o *ownershipPhase) chownLogs(ctx context.Context) {
 	if d, err := o.root.SubOnSameMount("logs"); err == nil { // the boot writes to this directory before the repair in the background is done
 		for _, name := range []string{"container-log", "container-log.1"} {
-			_, _, err := d.Chown(name, o.to)
-			o.reportChown(d.Path()+"/"+name, err)
+			o.chown(&o.step.StepLog, d, name, o.to)
 		}
 		d.Close()
 	}
@@ -233,8 +228,7 @@ func (o *ownershipPhase) chownLogs(ctx context.Context) {
 			continue
 		}
 		for _, name := range []string{"", "current", "lock"} {
-			_, _, err := sub.Chown(name, o.to)
-			o.reportChown(sub.Path(), err)
+			o.chown(&o.step.StepLog, sub, name, o.to)
 		}
 		sub.Close()
 	}
@@ -318,8 +312,7 @@ func (o *ownershipPhase) chownMount(ctx context.Context, rel string) {
 		return
 	}
 	if fsutil.UID(info) == 0 || rel == ProfilesDir {
-		_, _, err = d.Chown("", o.to)
-		o.reportChown(o.Path(rel), err)
+		o.chown(&o.step.StepLog, d, "", o.to)
 	}
 	if rel == ProfilesDir && ctx.Err() == nil {
 		o.chownProfiles(d)
