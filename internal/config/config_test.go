@@ -56,6 +56,16 @@ func mustLoad(t *testing.T, text string, vars map[string]string) *Config {
 	return c
 }
 
+// Origin says where a key was set: "default", "FILE:LINE" or "env VARIABLE". It is "" for a key that [Config.Effective] doesn't list.
+func (c *Config) Origin(key string) string {
+	for _, e := range c.Effective() {
+		if e.Key == key {
+			return e.Origin
+		}
+	}
+	return ""
+}
+
 func TestDefaultsAreTheImage(t *testing.T) {
 	c, err := Load(Options{Path: "", Env: environ(map[string]string{"HINIT_CONFIG": ""})})
 	if _, statErr := os.Stat(DefaultPath); statErr == nil {

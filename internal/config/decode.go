@@ -21,6 +21,7 @@ type decoder struct {
 	problems *problems
 	origins  map[string]origin
 	doubt    *trust.Doubt // which other user can change the file; nil if only root can, or if hinit isn't root
+	plain    bool         // the configuration is for hinit run
 }
 
 // origin is where a value was set: a line of a file or an environment variable. The zero origin is a built-in default.
@@ -133,7 +134,7 @@ func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key,
 		case slices.Contains(names, e.key):
 			d.decodeMapping(e.value, base, path+".", schema, root, handlers)
 		default:
-			d.reportUnknownKey(e.line, base+within, e.key, names, keyPaths(schema))
+			d.reportUnknownKey(e.line, base+within, e.key, names, schema)
 		}
 	}
 }
@@ -163,12 +164,15 @@ func keyPaths(fields []Key) []string {
 }
 
 // reportUnknownKey reports an unknown key below prefix, with the valid key that was probably meant, or else with all valid keys.
-// names are the keys of this mapping, and paths all keys below the same root.
-func (d *decoder) reportUnknownKey(line int, prefix, key string, names, paths []string) {
+// names are the keys of this mapping, and schema has all keys below the same root.
+func (d *decoder) reportUnknownKey(line int, prefix, key string, names []string, schema []Key) {
+	if d.problems.countIfFull() {
+		return
+	}
 	hint := listKeys("; known here: ", names)
 	if invisible := invisibleCharacter(key); invisible != "" && nearest.Word(key, names) == "" {
 		hint = invisible
-	} else if meant := meantKey(prefix, key, names, paths); meant != "" {
+	} else if meant := meantKey(prefix, key, names, keyPaths(schema)); meant != "" {
 		hint = fmt.Sprintf("; did you mean %q?", meant)
 	}
 	d.problems.reportAtLine(line, "unknown key %q%s", prefix+key, hint)
@@ -207,7 +211,11 @@ func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 	if len(d.problems.list) > before {
 		return
 	}
-	reason := checkPlaceholders(at, k.Placeholders)
+	valid := k.Placeholders
+	if d.plain { // hinit run hosts no agent, so {agent} has no value
+		valid = slices.DeleteFunc(slices.Clone(valid), func(name string) bool { return name == agentPlaceholder })
+	}
+	reason := checkPlaceholders(at, valid)
 	if reason == "" && k.check != nil {
 		reason = k.check(at)
 	}
@@ -301,10 +309,10 @@ func listKeys(before string, keys []string) string {
 	return before + strings.Join(keys, ", ")
 }
 
-// article puts "a" or "an" before what, unless what is a plural, a list or "text".
+// article puts "a" or "an" before what, unless what is a plural, a list of choices or "text".
 func article(what string) string {
 	switch {
-	case strings.HasPrefix(what, "text"), strings.HasSuffix(what, "s"), strings.Contains(what, ", "):
+	case strings.HasPrefix(what, "text"), strings.HasSuffix(what, "s"), strings.Contains(what, ", "), strings.Contains(what, " or "):
 		return what
 	case strings.ContainsRune("aeio", rune(what[0])):
 		return "an " + what

@@ -23,15 +23,10 @@ func (c *Config) Effective() []client.ConfigEntry {
 	return entries
 }
 
-// Origin says where a key was set: "default", "FILE:LINE" or "env VARIABLE". It is "" for a key that [Config.Effective] doesn't
-// list.
-func (c *Config) Origin(key string) string {
-	for _, l := range c.settingValues() {
-		if l.key == key {
-			return c.originOf(l).String()
-		}
-	}
-	return ""
+// IsSet reports whether hinit.yaml or an environment variable sets this very key. An inherited value doesn't count.
+func (c *Config) IsSet(key string) bool {
+	_, set := c.origins[key]
+	return set
 }
 
 // Diff returns the keys whose values differ, sorted. Secrets are compared without masks.

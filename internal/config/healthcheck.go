@@ -152,7 +152,7 @@ func (d *decoder) decodeChecks(n *yaml.Node, key string) []Check {
 	}
 	seen := map[string]bool{}
 	return decodeList(d, n, key, "checks such as [{kind: alive, tcp: {port: 8080}}]", func(item *yaml.Node, one string) (Check, bool) {
-		own := decoder{d.problems, map[string]origin{}, d.doubt}
+		own := decoder{d.problems, map[string]origin{}, d.doubt, d.plain}
 		c, ok := own.decodeCheck(item, one)
 		if ok && seen[c.Name] {
 			d.problems.reportAtLine(item.Line, "cannot use %s: another check is called %q already; give one of them a name", one, c.Name)

@@ -63,8 +63,8 @@ func readImage(dir string) (m Image) {
 	return m
 }
 
-// applyImage sets keys that hinit.yaml doesn't set to what the agent's image does. It returns the exit codes that park a gateway.
-func (l *loader) applyImage() (gatewayParks []int) {
+// applyImage sets keys that hinit.yaml doesn't set to what the agent's image does.
+func (l *loader) applyImage() {
 	c := l.cfg
 	if fails, ok := l.lookup("S6_BEHAVIOUR_IF_STAGE2_FAILS"); ok {
 		c.Image.Stage2Fails = fails
@@ -73,7 +73,6 @@ func (l *loader) applyImage() (gatewayParks []int) {
 		c.Boot.Hooks = nil // the image's script runs the hooks
 	}
 	if _, set := c.origins["restart.park_on"]; !set && c.Image.GatewayParks != nil {
-		return c.Image.GatewayParks
+		c.Restart.ParkOn = c.Image.GatewayParks
 	}
-	return c.Restart.ParkOn
 }

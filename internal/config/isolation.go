@@ -165,7 +165,7 @@ func (l *loader) checkOtherUser(key, user string) {
 // checkShares reports a path in [Isolation].Share below which are other profiles or hinit's own files.
 func (l *loader) checkShares(prefix string, i Isolation) {
 	for _, entry := range i.Share {
-		path := filepath.Clean(l.cfg.ExpandString(strings.TrimSuffix(entry, ShareReadOnly), map[string]string{profilePlaceholder: "NAME", profileHomePlaceholder: "NAME"}))
+		path := filepath.Clean(l.cfg.ExpandString(strings.TrimSuffix(entry, ShareReadOnly), map[string]string{profilePlaceholder: "NAME", profileHomePlaceholder: l.cfg.Home + "/profiles/NAME"}))
 		for _, inside := range []string{l.cfg.Home + "/profiles/x", l.cfg.Home + "/.hinit/x", l.cfg.Control.Socket} {
 			if strings.HasPrefix(inside, path+"/") {
 				key := prefix + "isolation.share"

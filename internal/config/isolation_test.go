@@ -49,6 +49,7 @@ func TestWrongIsolationIsRefusedInWords(t *testing.T) {
 		"isolation: {share: [\"{home}\"]}":                           `cannot share /opt/data by isolation.share: /opt/data/profiles is in it`,
 		"isolation: {share: [/run/hinit:ro]}":                        `cannot share /run/hinit by isolation.share`,
 		"profiles: {a: {isolation: {share: [\"{home}/profiles\"]}}}": `cannot share /opt/data/profiles by profiles.a.isolation.share`,
+		"isolation: {share: [\"{profile_home}/..\"]}":                `cannot share /opt/data/profiles by isolation.share: /opt/data/profiles is in it`,
 		"isolation: {ports: [0]}":                                    `a port is from 1 to 65535, got 0`,
 		"profiles: {default: {isolation: user}}":                     `cannot isolate the root profile`,
 		"profiles: {a: {isolation: {uids: 1-2}}}":                    `unknown key "profiles.a.isolation.uids"`,

@@ -74,9 +74,10 @@ func Load(opt Options) (*Config, error) {
 type loader struct {
 	Options
 
-	cfg      *Config
-	problems problems
-	doubt    *trust.Doubt // which other user can change the file; nil if only root can
+	cfg          *Config
+	problems     problems
+	doubt        *trust.Doubt // which other user can change the file; nil if only root can
+	serviceNames []string     // sorted; set by checkOrder
 }
 
 // lookup returns an environment variable. An empty one counts as unset.
@@ -196,7 +197,7 @@ func (l *loader) warn(format string, args ...any) {
 // decodeDocument decodes the document into the configuration, and computes the values that depend on several keys. doc may be nil.
 func (l *loader) decodeDocument(doc *yaml.Node) {
 	c := l.cfg
-	d := &decoder{problems: &l.problems, origins: c.origins, doubt: l.doubt}
+	d := &decoder{&l.problems, c.origins, l.doubt, l.Plain}
 	fields := Keys[Config]()
 	var services, runs, profileLogs *yaml.Node
 	var own []entry
@@ -213,8 +214,8 @@ func (l *loader) decodeDocument(doc *yaml.Node) {
 	l.finishRestart(&c.Restart, "")
 	l.finishSetup(&c.Agent.ProcessSettings, "agent.")
 	c.Logs.Dir = filepath.Clean(c.ExpandString(c.Logs.Dir, nil))
-	parkOn := c.Restart.ParkOn
-	gatewayParks := l.applyImage()
+	l.decodeServices(d, services) // before applyImage, whose exit codes are for gateways only
+	l.applyImage()
 	for i := range c.Boot.Hooks {
 		h := &c.Boot.Hooks[i]
 		h.User = cmp.Or(h.User, c.Agent.User)
@@ -227,14 +228,13 @@ func (l *loader) decodeDocument(doc *yaml.Node) {
 		}
 	}
 	l.decodeProfileLogs(d, profileLogs)
-	c.Restart.ParkOn = gatewayParks
 	l.decodeProfileSettings(d, own)
-	c.Restart.ParkOn = parkOn // the exit codes of the image are for gateways only
-	l.decodeServices(d, services)
+	if _, written := c.Services[ActionsName]; !written && c.hasActions() {
+		l.decodeService(d, ActionsName, entry{})
+	}
 	l.checkOrder()
 	l.finishIsolation()
 	l.decodeRuns(d, runs)
-	c.Restart.ParkOn = gatewayParks
 	if l.Plain {
 		l.refuseAgent()
 	}
@@ -242,9 +242,10 @@ func (l *loader) decodeDocument(doc *yaml.Node) {
 
 // decodeProfileLogs sets the limits of profiles with their own. The default limits must be final.
 func (l *loader) decodeProfileLogs(d *decoder, n *yaml.Node) {
-	for name, e := range d.namedEntries(n, "logs.profiles.", "%q as the name of a profile", checkProfileName) {
+	entries := d.namedEntries(n, "logs.profiles.", "%q as the name of a profile", checkProfileName)
+	for _, name := range sortedKeys(entries) {
 		limits := l.cfg.Logs.LogLimits
-		d.decodeMapping(e.value, "logs.profiles."+name+".", "", Keys[LogLimits](), &limits, nil)
+		d.decodeMapping(entries[name].value, "logs.profiles."+name+".", "", Keys[LogLimits](), &limits, nil)
 		l.cfg.Logs.Profiles[name] = limits
 	}
 }
@@ -305,21 +306,6 @@ func (l *loader) refuseAgent() {
 				l.problems.reportAtOrigin(l.cfg.origins[key], "cannot set %s: hinit run hosts no agent; remove the key, or use hinit init", key)
 			}
 		}
-	}
-}
-
-// refuseAgentPlaceholder reports a template with {agent}, which has no value in hinit run.
-func (l *loader) refuseAgentPlaceholder(s *Service, prefix string) {
-	check := func(key, text string) {
-		if strings.Contains(text, "{"+agentPlaceholder+"}") && !strings.Contains(text, "{{"+agentPlaceholder+"}}") {
-			l.problems.reportAtOrigin(l.cfg.origins[prefix+key], "cannot use {agent} in %s%s: hinit run hosts no agent", prefix, key)
-		}
-	}
-	for _, word := range s.Command {
-		check("command", word)
-	}
-	for _, name := range sortedKeys(s.Env) {
-		check("env", s.Env[name])
 	}
 }
 

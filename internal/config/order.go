@@ -231,56 +231,56 @@ func (l *loader) finishRestart(r *Restart, prefix string) {
 	}
 }
 
-// referrer is a service or gateway that refers to other services in needs and restart_on.
-type referrer struct {
-	name, prefix string // name of the service, and the prefix of its keys
-	needs        *[]Need
-	restartOn    *[]string
+// reference is a line of hinit.yaml by which one service or gateway refers to another, in needs or restart_on.
+type reference struct {
+	to   string
+	line int
 }
+
+// references has the references of each service and gateway to others, by its name.
+type references map[string][]reference
 
 // checkOrder checks the references between all services, and sets the states that needs wait for by default. It must be called when
 // all services are known.
 func (l *loader) checkOrder() {
 	c := l.cfg
-	var owners []referrer
-	needs, follows := edges{}, edges{}
-	add := func(o referrer) {
-		owners = append(owners, o)
-		kept := make([]Need, 0, len(*o.needs))
-		for _, n := range *o.needs {
-			if l.checkNeed(o, &n) {
+	l.serviceNames = sortedKeys(c.Services)
+	prefixes := map[string]string{} // of the keys of each service and gateway, by its name
+	needs, follows := references{}, references{}
+	add := func(name, prefix string, owned *[]Need, restartOn []string) {
+		prefixes[name] = prefix
+		kept := make([]Need, 0, len(*owned))
+		for _, n := range *owned {
+			if l.checkNeed(name, prefix+"needs", &n) {
 				kept = append(kept, n)
-				needs[o.name] = append(needs[o.name], edge{n.Name, n.line})
+				needs[name] = append(needs[name], reference{n.Name, n.line})
 			}
 		}
-		*o.needs = kept
-		key := o.prefix + "restart_on"
-		for _, name := range *o.restartOn {
+		*owned = kept
+		key := prefix + "restart_on"
+		for _, other := range restartOn {
 			line := c.origins[key].line
-			l.checkExists(key, line, name)
-			follows[o.name] = append(follows[o.name], edge{name, line})
+			l.checkExists(key, line, other)
+			follows[name] = append(follows[name], reference{other, line})
 		}
 	}
-	for _, name := range sortedKeys(c.Services) {
+	for _, name := range l.serviceNames {
 		s := c.Services[name]
-		add(referrer{name, "services." + name + ".", &s.Needs, &s.RestartOn})
+		add(name, "services."+name+".", &s.Needs, s.RestartOn)
 		c.Services[name] = s
 	}
 	for _, name := range sortedKeys(c.Profiles.Overrides) {
 		p := c.Profiles.Overrides[name]
-		add(referrer{gatewayPrefix + name, "profiles." + name + ".", &p.Needs, &p.RestartOn})
+		add(gatewayPrefix+name, "profiles."+name+".", &p.Needs, p.RestartOn)
 		c.Profiles.Overrides[name] = p
 	}
-	for _, o := range owners {
-		l.reportCycle(o, needs, "needs", "nothing of it could ever start; remove one of these needs")
-		l.reportCycle(o, follows, "restart_on", "they would restart each other for ever; remove one of these names")
-	}
+	l.reportCycles(needs, prefixes, "needs", "nothing of it could ever start; remove one of these needs")
+	l.reportCycles(follows, prefixes, "restart_on", "they would restart each other for ever; remove one of these names")
 }
 
-// checkNeed sets the state that a need waits for, unless hinit.yaml sets it. It returns false for a need to drop, because it is
-// optional and can't be met, or is invalid.
-func (l *loader) checkNeed(o referrer, n *Need) bool {
-	key := o.prefix + "needs"
+// checkNeed sets the state that a need of the service or gateway owner waits for, unless hinit.yaml sets it. It returns false for a
+// need to drop, because it is optional and can't be met, or is invalid.
+func (l *loader) checkNeed(owner, key string, n *Need) bool {
 	s, isService := l.cfg.Services[n.Name]
 	profile, isGateway := strings.CutPrefix(n.Name, gatewayPrefix)
 	left := n.Optional && (!isService && !isGateway || isService && !s.Enabled)
@@ -303,8 +303,8 @@ func (l *loader) checkNeed(o referrer, n *Need) bool {
 		l.problems.reportAtLine(n.line, "cannot set %s: %s is never done, for it is restarted when it ends; write until: ready, or make it a task with once: boot", key, n.Name)
 		return false
 	}
-	if owner, is := l.cfg.Services[o.name]; isService && !s.Enabled && (!is || owner.Enabled) {
-		l.warn("%s waits for %s, which is not enabled; enable it, or make the need optional: {name: %s, optional: true}", o.name, n.Name, n.Name)
+	if waiting, is := l.cfg.Services[owner]; isService && !s.Enabled && (!is || waiting.Enabled) {
+		l.warn("%s waits for %s, which is not enabled; enable it, or make the need optional: {name: %s, optional: true}", owner, n.Name, n.Name)
 	}
 	return true
 }
@@ -320,53 +320,59 @@ func (l *loader) checkExists(key string, line int, name string) bool {
 		l.problems.reportAtLine(line, "cannot set %s: hinit run has no gateways; remove %q", key, name)
 	case isGateway:
 		l.problems.reportAtLine(line, "cannot set %s: %q cannot be the name of a profile", key, profile)
-	case nearest.Word(name, sortedKeys(l.cfg.Services)) != "":
-		l.problems.reportAtLine(line, "cannot set %s: there is no service %q; did you mean %q?", key, name, nearest.Word(name, sortedKeys(l.cfg.Services)))
+	case l.problems.countIfFull():
 	default:
 		way := "; a gateway is called gateway-NAME"
-		if l.Plain {
+		if near := nearest.Word(name, l.serviceNames); near != "" {
+			l.problems.reportAtLine(line, "cannot set %s: there is no service %q; did you mean %q?", key, name, near)
+			break
+		} else if l.Plain {
 			way = "; add it below services"
 		}
-		l.problems.reportAtLine(line, "cannot set %s: there is no service %q%s%s", key, name, listKeys("; there are: ", sortedKeys(l.cfg.Services)), way)
+		l.problems.reportAtLine(line, "cannot set %s: there is no service %q%s%s", key, name, listKeys("; there are: ", l.serviceNames), way)
 	}
 	return false
 }
 
-// edge is a reference from a service to another, with its line in hinit.yaml.
-type edge struct {
-	to   string
-	line int
+// reportCycles reports cycles of references: at least one if there is any. It follows each reference once. A cycle is described from
+// its first member by name, at the line of that member's reference.
+func (l *loader) reportCycles(from references, prefixes map[string]string, key, why string) {
+	place := map[string]int{}     // of each service on the way, from 1
+	finished := map[string]bool{} // services that need no further look
+	var way []reference           // the references that lead to the current service
+	var follow func(r reference)
+	follow = func(r reference) {
+		switch at := place[r.to]; {
+		case finished[r.to]:
+		case at > 0:
+			finished[r.to] = true // one cycle of it is enough
+			l.reportCycle(append(slices.Clone(way[at:]), r), prefixes, key, why)
+		default:
+			way = append(way, r)
+			place[r.to] = len(way)
+			for _, next := range from[r.to] {
+				follow(next)
+			}
+			way = way[:len(way)-1]
+			place[r.to], finished[r.to] = 0, true
+		}
+	}
+	for _, name := range sortedKeys(from) {
+		follow(reference{to: name})
+	}
 }
 
-// edges are the references of each service to others, by its name.
-type edges map[string][]edge
-
-// reportCycle reports a cycle of references that contains o. Each cycle is reported once: for its first member by name.
-func (l *loader) reportCycle(o referrer, from edges, key, why string) {
-	seen := map[string]bool{}
-	var way func(name string) []edge // returns the references that lead from name to o, or nil
-	way = func(name string) []edge {
-		seen[name] = true
-		for _, e := range from[name] {
-			if e.to == o.name {
-				return []edge{e}
-			}
-			if !seen[e.to] {
-				if rest := way(e.to); rest != nil {
-					return append([]edge{e}, rest...)
-				}
-			}
-		}
-		return nil
+// reportCycle reports the references of one cycle, of which each begins where the one before ends.
+func (l *loader) reportCycle(cycle []reference, prefixes map[string]string, key, why string) {
+	if l.problems.countIfFull() {
+		return
 	}
-	cycle, text := way(o.name), o.name
-	for _, e := range cycle {
-		if e.to < o.name {
-			return // the cycle is reported once, for the member with the first name
-		}
-		text += " → " + e.to
+	names := make([]string, len(cycle))
+	for i, r := range cycle {
+		names[i] = r.to
 	}
-	if cycle != nil {
-		l.problems.reportAtLine(cycle[0].line, "cannot set %s%s: %s is a cycle; %s", o.prefix, key, text, why)
-	}
+	last := slices.Index(names, slices.Min(names)) // the reference that leads back to the first member by name
+	names = slices.Concat(names[last:], names[:last+1])
+	line := cycle[(last+1)%len(cycle)].line
+	l.problems.reportAtLine(line, "cannot set %s%s: %s is a cycle; %s", prefixes[names[0]], key, strings.Join(names, " → "), why)
 }

@@ -1,10 +1,12 @@
 package config
 
 import (
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 )
 
 func TestOrderPoliciesAndTasks(t *testing.T) {
@@ -154,5 +156,44 @@ func TestAPlainSupervisorNeedsNoGateway(t *testing.T) {
 	path := writeFile(t, "services:\n  web:\n    command: [a]\n    needs: [gateway-coder]\n")
 	if _, err := Load(Options{Path: path, Plain: true, Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), `4: cannot set services.web.needs: hinit run has no gateways; remove "gateway-coder"`) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestTenThousandServicesAreReadInSeconds checks that the time for a file grows with its size, and not with the square of the number
+// of services or mistakes. PID 1 reads the file at the boot, after a re-execution and at each reload, and the agent may write it.
+func TestTenThousandServicesAreReadInSeconds(t *testing.T) {
+	const services = 10_000
+	var chain, unknown strings.Builder
+	for i := range services {
+		fmt.Fprintf(&chain, "  s%d: {command: [x], needs: [s%d]}\n", i, i+1)
+		fmt.Fprintf(&unknown, "  s%d: {command: [x], needs: [missing%d]}\n", i, i)
+	}
+	last := fmt.Sprintf("  s%d: {command: [x], needs: [", services)
+	aliases := "runs: {a: {command: &names [" + strings.Repeat("missing, ", 300) + "]}}\nservices:\n"
+	for i := range 300 {
+		aliases += fmt.Sprintf("  s%d: {command: [x], needs: *names}\n", i)
+	}
+	for name, tt := range map[string]struct{ text, want string }{
+		"a chain of needs":  {"services:\n" + chain.String() + last + "]}\n", ""},
+		"a cycle of all":    {"services:\n" + chain.String() + last + "s0]}\n", "cannot set services.s0.needs: s0 → s1 → s2"},
+		"misspelt needs":    {"services:\n" + unknown.String(), "9800 more problems are not shown; mend these first"},
+		"misspelt by alias": {aliases, "more problems are not shown; mend these first"},
+		"unknown keys":      {"services: {web: {" + strings.Repeat("k: 1, wrong_and_long_key: 2, ", 10_000) + "}}", "more problems are not shown; mend these first"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			done := make(chan error, 1)
+			go func() {
+				_, err := Load(Options{Text: []byte(tt.text), Env: environ(nil)})
+				done <- err
+			}()
+			select {
+			case err := <-done:
+				if text := fmt.Sprint(err); (err == nil) != (tt.want == "") || !strings.Contains(text, tt.want) || !utf8.ValidString(text) {
+					t.Errorf("got %.300s, want %q", text, tt.want)
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatal("it takes longer than 20 s")
+			}
+		})
 	}
 }

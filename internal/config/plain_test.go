@@ -67,11 +67,15 @@ func TestAPlainSupervisorWithALogDirectoryKeepsAllLogs(t *testing.T) {
 }
 
 func TestAPlainSupervisorRefusesKeysOfTheAgent(t *testing.T) {
-	_, err := loadPlain(t, "agent: {binary: /bin/x}\nprofiles: {marker: x}\nservices:\n  web: {command: [\"{agent}\", \"{{agent}}\"]}\n", nil)
+	_, err := loadPlain(t, "agent: {binary: /bin/x}\nprofiles: {marker: x}\nservices:\n  web: {command: [\"{agent}\", \"{{agent}}\"]}\n"+
+		"  stopped: {command: [x], stop_command: [\"{agent}\"]}\nruns: {once: {command: [\"{agent}\"]}}\n", nil)
 	if err == nil {
 		t.Fatal("it takes them")
 	}
-	for _, want := range []string{"cannot set agent.binary", "cannot set profiles.marker", "cannot use {agent} in services.web.command"} {
+	for _, want := range []string{
+		"cannot set agent.binary", "cannot set profiles.marker", "cannot set services.web.command: unknown placeholder {agent}",
+		"cannot set services.stopped.stop_command: unknown placeholder {agent}", "cannot set runs.once.command: unknown placeholder {agent}",
+	} {
 		if strings.Count(err.Error(), want) != 1 {
 			t.Errorf("%q is not once in: %v", want, err)
 		}

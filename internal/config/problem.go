@@ -44,14 +44,23 @@ const (
 	maxMessageSize = 2000 // maximum size of a message in bytes
 )
 
+// countIfFull only counts a problem if maxProblems are recorded already, and reports whether it did. A caller for whom a description
+// costs time, such as a search for a similar name, calls it first.
+func (p *problems) countIfFull() bool {
+	full := len(p.list) >= maxProblems
+	if full {
+		p.list = append(p.list, nil)
+	}
+	return full
+}
+
 // add records a problem. Beyond maxProblems it only counts.
 func (p *problems) add(one Problem) {
-	if len(p.list) >= maxProblems {
-		p.list = append(p.list, nil)
+	if p.countIfFull() {
 		return
 	}
 	if len(one.Msg) > maxMessageSize {
-		one.Msg = one.Msg[:maxMessageSize] + "..."
+		one.Msg = strings.ToValidUTF8(one.Msg[:maxMessageSize], "") + "..." // the cut may be inside a character
 	}
 	p.list = append(p.list, &one)
 }

@@ -134,7 +134,7 @@ var valueTypes = sync.OnceValue(func() map[string]valueType {
 		"auto":        textType("auto or a number", isParallel, "expected "+ParallelAuto+" or a number from 1, got %q"),
 		"codes":       {"list of exit codes", checkNumbers(0, 255, "an exit code")},
 		"command":     {"command", newValidator(checkCommand)},
-		"cpus":        {"list of processors", checkParsed(cpulist.Parse)},
+		"cpus":        {"processors", checkParsed(cpulist.Parse)},
 		"cron":        {"schedule", checkParsed(func(s string) (cronspec.Spec, error) { return cronspec.Parse(s, "") })},
 		"dir":         {"path", newValidator(checkDirTemplate)},
 		"envfiles":    {check: checkEach[Paths](checkEnvFile)},

@@ -10,9 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// decodeServices decodes all services. Everything else must be final, because services inherit from it.
+// decodeServices decodes all services. The keys from which they inherit must be final.
 func (l *loader) decodeServices(d *decoder, n *yaml.Node) {
-	c := l.cfg
 	nodes := d.namedEntries(n, "services.", "service name %q", checkServiceName)
 	for _, b := range builtInServices {
 		_, written := nodes[b.name]
@@ -23,9 +22,6 @@ func (l *loader) decodeServices(d *decoder, n *yaml.Node) {
 	}
 	for _, name := range sortedKeys(nodes) {
 		l.decodeService(d, name, nodes[name])
-	}
-	if _, written := nodes[ActionsName]; !written && c.hasActions() {
-		l.decodeService(d, ActionsName, entry{})
 	}
 }
 
@@ -184,9 +180,6 @@ func (l *loader) finishService(s *Service, prefix string, line int) {
 			s.Enabled = !IsFalse(kind)
 		}
 		c.origins[prefix+"enabled"] = origin{env: s.EnabledBy}
-	}
-	if l.Plain {
-		l.refuseAgentPlaceholder(s, prefix)
 	}
 	l.finishChecks(s, prefix)
 	s.Command = c.Expand(s.Command, nil)

@@ -209,8 +209,8 @@ func (l *loader) finishSetup(s *ProcessSettings, prefix string) {
 	}
 }
 
-// minMemory is the smallest memory limit that is accepted. No program needs less.
-const minMemory = 1 << 20
+// minBytes is the smallest limit of memory or disk space that is accepted. A smaller number probably means megabytes.
+const minBytes = 1 << 20
 
 func (d *decoder) decodeBytes(n *yaml.Node, key string, at *Bytes) {
 	size, ok := parseSize(n, 1024)
@@ -221,8 +221,12 @@ func (d *decoder) decodeBytes(n *yaml.Node, key string, at *Bytes) {
 	switch {
 	case !ok:
 		d.problems.reportAtLine(n.Line, "cannot set %s: expected a size such as 512MiB or 2GiB, got %s", key, describeNode(n))
-	case size > 0 && size < minMemory:
-		d.problems.reportAtLine(n.Line, "cannot set %s: %s is less than any program has; write %dMiB if megabytes are meant", key, describeNode(n), size)
+	case size > 0 && size < minBytes:
+		megabytes := ""
+		if n.ShortTag() == "!!int" {
+			megabytes = fmt.Sprintf(", or %dMiB if megabytes are meant", size)
+		}
+		d.problems.reportAtLine(n.Line, "cannot set %s: %s is too small for a limit; write at least 1MiB%s", key, describeNode(n), megabytes)
 	default:
 		*at = Bytes(size)
 	}

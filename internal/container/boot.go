@@ -103,7 +103,7 @@ func (c *container) prepare(serving context.Context, cfg *config.Config, b *boot
 // openControl opens the control socket. If that fails, the status shows a failed boot step, and the boot goes on.
 func (b *bootRun) openControl(cfg *config.Config) {
 	path := ""
-	if cfg.Origin("control.socket") != "default" {
+	if cfg.IsSet("control.socket") {
 		path = cfg.Control.Socket
 	}
 	step := b.c.stage.MeasureStep("control", func() error {

@@ -50,7 +50,7 @@ func (r *Registry) RegisterLease(ctx context.Context, cfg *config.Config) error 
 
 // registerService registers one service of hinit.yaml with its schedule.
 func (r *Registry) registerService(ctx context.Context, cfg *config.Config, s config.Service, u supervisor.Unit) (answer func() error) {
-	if u.Spec.Dir != s.Cwd && cfg.Origin("services."+s.Name+".cwd") != "default" {
+	if u.Spec.Dir != s.Cwd && cfg.IsSet("services."+s.Name+".cwd") {
 		r.o.Logger.Warn("%s runs as root, so it starts in / and not in %s, which the agent's user can write", s.Name, s.Cwd)
 	}
 	if doubt := r.o.Units.WarnOfProgram(s.Name, u); doubt != "" {

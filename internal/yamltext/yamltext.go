@@ -31,7 +31,7 @@ func Parse(data []byte) (root *yaml.Node, faults []Fault) {
 		return nil, faultAt(line, "cannot parse YAML: %s", what)
 	}
 	if line := LineOfTooManyValues(data); line > 0 {
-		return nil, faultAt(line, "cannot read more than %d values; remove what is not needed here", maxValues)
+		return nil, faultAt(line, tooManyValues, maxValues)
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, second yaml.Node
@@ -45,8 +45,7 @@ func Parse(data []byte) (root *yaml.Node, faults []Fault) {
 	} else if !errors.Is(err, io.EOF) {
 		faults = syntaxFault(data, err)
 	}
-	if line := LineOfTooManyAliases(&doc); line > 0 {
-		tooMany := faultAt(line, "cannot read more than %d values, and with its aliases (*name) the file has more; write out what is needed", maxValues)
+	if tooMany := countValues(&doc); tooMany != nil {
 		return nil, append(faults, tooMany...)
 	}
 	return doc.Content[0], faults
@@ -167,6 +166,8 @@ func parses(data []byte) bool {
 // than fit into memory.
 const maxValues = 100_000
 
+const tooManyValues = "cannot read more than %d values; remove what is not needed here"
+
 // textBytesPerValue is the number of bytes of a text that count as one additional value.
 const textBytesPerValue = 16
 
@@ -194,10 +195,12 @@ func LineOfTooManyValues(data []byte) (line int) {
 	return 0
 }
 
-// LineOfTooManyAliases returns the line of the alias with the most values, if a document with its aliases expanded has too many values
-// for [Parse]. Otherwise it returns 0. A document with fewer values may be decoded.
-func LineOfTooManyAliases(doc *yaml.Node) (line int) {
-	counts, most := make(map[*yaml.Node]int), 0
+// countValues returns a fault if a document with its aliases expanded has more than maxValues. If the aliases are the reason, the
+// fault is at the alias with the most values. A document with fewer values may be decoded.
+func countValues(doc *yaml.Node) []Fault {
+	counts := make(map[*yaml.Node]int)
+	written, lineOfTooMany := 0, 0 // values without aliases, and the line of the first one beyond maxValues
+	most, lineOfAlias := 0, 0
 	var count func(n *yaml.Node) int // a count above maxValues is not exact
 	count = func(n *yaml.Node) int {
 		if total, known := counts[n]; known {
@@ -205,9 +208,12 @@ func LineOfTooManyAliases(doc *yaml.Node) (line int) {
 		}
 		counts[n] = maxValues + 1 // a value that contains an alias to itself counts as too large
 		total := 1 + len(n.Value)/textBytesPerValue
+		if written += total; written > maxValues && lineOfTooMany == 0 {
+			lineOfTooMany = n.Line
+		}
 		if n.Kind == yaml.AliasNode && n.Alias != nil {
 			if total = count(n.Alias); total > most {
-				most, line = total, n.Line
+				most, lineOfAlias = total, n.Line
 			}
 		}
 		for _, child := range n.Content {
@@ -216,8 +222,11 @@ func LineOfTooManyAliases(doc *yaml.Node) (line int) {
 		counts[n] = total
 		return total
 	}
-	if count(doc) <= maxValues {
-		return 0
+	switch {
+	case count(doc) <= maxValues:
+		return nil
+	case lineOfTooMany > 0:
+		return faultAt(lineOfTooMany, tooManyValues, maxValues)
 	}
-	return max(line, 1)
+	return faultAt(lineOfAlias, "cannot read more than %d values, and with its aliases (*name) the file has more; write out what is needed", maxValues)
 }

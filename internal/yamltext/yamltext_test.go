@@ -17,6 +17,7 @@ func TestAMistakeIsNamedWithItsLineAndItsUsualCause(t *testing.T) {
 		strings.Repeat("a,", 500_000):     "[{1 cannot read more than 100000 values; remove what is not needed here}]",
 		"a: &a [*a]\nb: [*a, *a, *a]\n":   "[{1 cannot read more than 100000 values, and with its aliases (*name) the file has more; write out what is needed}]",
 		"a:\n" + strings.Repeat(" ", 100): "",
+		strings.Repeat("- abcdefghijklmnop\n", 60_000): "[{50000 cannot read more than 100000 values; remove what is not needed here}]",
 	} {
 		root, faults := Parse([]byte(text))
 		got := ""
