@@ -54,7 +54,7 @@ func NewSecrets(values []string) *Secrets {
 			s.kinds[c] |= isToken
 		}
 	}
-	for _, c := range `BbeS-` {
+	for _, c := range `Bb-` {
 		s.kinds[c] |= isToken
 	}
 	for _, c := range ":\\\x1b\n" {
@@ -83,7 +83,8 @@ type tokenShape struct {
 	// run is the length of a sequence of letters and digits that the token must contain, with at least one of each; 0: no such
 	// rule
 	run  int
-	next string // the first byte after the prefix must be in this set; "" allows any byte
+	next string      // the first byte after the prefix must be in this set; "" allows any byte
+	then *tokenShape // the shape of the rest of the token; nil: there is no rest
 }
 
 // shapes returns the known shapes by their first byte: the tokens of model providers, chat services, code hosts and similar
@@ -110,6 +111,11 @@ var shapes = sync.OnceValue(func() *[256][]tokenShape {
 		{prefix: "pypi-AgE", body: keyByte, least: 40},              //
 		{prefix: "dop_v1_", body: alnum, least: 40},                 // DigitalOcean
 		{prefix: "xapp-", body: keyByte, least: 20, next: digits},   // Slack
+		{prefix: "SG.", body: keyByte, least: 22, most: 22, then: &tokenShape{prefix: ".", body: keyByte, least: 43, most: 43}}, // SendGrid
+		// A JSON web token (RFC 7519) has three parts. The first two are JSON objects, encoded in base64url.
+		{prefix: "eyJ", body: keyByte, least: 7, then: &tokenShape{
+			prefix: ".eyJ", body: keyByte, least: 7, then: &tokenShape{prefix: ".", body: keyByte, least: 10},
+		}},
 	}
 	for _, kind := range "abeoprs" {
 		list = append(list, tokenShape{prefix: "xox" + string(kind) + "-", body: keyByte, least: 12, next: digits}) // Slack
@@ -135,7 +141,15 @@ func (p *tokenShape) match(s []byte) int {
 		p.next != "" && strings.IndexByte(p.next, body[0]) < 0 {
 		return 0
 	}
-	return len(p.prefix) + n
+	n += len(p.prefix)
+	if p.then == nil {
+		return n
+	}
+	rest := p.then.match(s[n:])
+	if rest == 0 {
+		return 0
+	}
+	return n + rest
 }
 
 // Masker hides the secrets in the lines of one source, such as a log: tokens of known providers, private keys, and given
@@ -254,56 +268,14 @@ func secretToken(s []byte) (from, to int) {
 			return 0, n
 		}
 	}
-	switch s[0] {
-	case 'e':
-		return 0, jwtLength(s)
-	case 'S':
-		return 0, sendGridKeyLength(s)
-	case 'B', 'b':
-		const name = "bearer "
-		if len(s) > len(name) && bytes.EqualFold(s[:len(name)], []byte(name)) {
-			n := classLength(s[len(name):], bearerByte)
-			if hasRun(s[len(name):len(name)+n], 12) {
-				return len(name), len(name) + n
-			}
+	const name = "bearer "
+	if len(s) > len(name) && bytes.EqualFold(s[:len(name)], []byte(name)) {
+		n := classLength(s[len(name):], bearerByte)
+		if hasRun(s[len(name):len(name)+n], 12) {
+			return len(name), len(name) + n
 		}
 	}
 	return 0, 0
-}
-
-// jwtLength returns the length of a JSON web token (RFC 7519) at the beginning of s, or 0. The token has three parts. The first
-// two are JSON objects, encoded in base64url.
-func jwtLength(s []byte) int {
-	n := 0
-	for part := range 3 {
-		if part < 2 && !hasPrefix(s[n:], "eyJ") {
-			return 0
-		}
-		size := classLength(s[n:], keyByte)
-		if n += size; size < 10 {
-			return 0
-		}
-		if part < 2 {
-			if n == len(s) || s[n] != '.' {
-				return 0
-			}
-			n++
-		}
-	}
-	return n
-}
-
-// sendGridKeyLength returns the length of a SendGrid key at the beginning of s, or 0: "SG.", 22 bytes, ".", 43 bytes.
-func sendGridKeyLength(s []byte) int {
-	const first, second = 22, 43
-	if !hasPrefix(s, "SG.") || classLength(s[3:], keyByte) != first {
-		return 0
-	}
-	rest := s[3+first:]
-	if len(rest) == 0 || rest[0] != '.' || classLength(rest[1:], keyByte) != second {
-		return 0
-	}
-	return 3 + first + 1 + second
 }
 
 // telegramTokenRange returns the range of a Telegram bot's token around a colon: the number of the bot, the colon, and 35 bytes.
