@@ -255,7 +255,7 @@ func selectColumns[T any](t table) string {
 	}), ", ")
 }
 
-// NonIntegerValues lists the numeric columns of tasks and runs that hold something else than an integer, for `hinit kanban
+// NonIntegerValues lists the numeric columns of tasks and runs that hold something other than an integer, for `hinit kanban
 // doctor`. Each text names the row's id and the column.
 func (s *Store) NonIntegerValues(ctx context.Context) ([]string, error) {
 	query := lo.FlatMap([]table{tasksTable, runsTable}, func(t table, _ int) []string {
@@ -313,6 +313,7 @@ type Filter struct {
 	SessionID       string
 	Template, Step  string // workflow template and step of the task
 	IncludeArchived bool
+	WithoutBody     bool   // leave the bodies empty
 	Sort            string // order of the result, one of [Orders]; empty: by priority
 	Limit           int    // maximum number of tasks; 0: no limit
 }
@@ -352,7 +353,7 @@ func (s *Store) Tasks(ctx context.Context, f Filter) ([]Task, error) {
 	if f.Limit > 0 {
 		where, args = where+" LIMIT ?", append(args, f.Limit)
 	}
-	return loadRows[Task](ctx, s.db, tasksTable, where, args...)
+	return loadRows[Task](ctx, s.db, lo.Ternary(f.WithoutBody, tasksWithoutBody, tasksTable), where, args...)
 }
 
 // Runs returns the attempts at a task, oldest first.
@@ -360,9 +361,16 @@ func (s *Store) Runs(ctx context.Context, task string) ([]Run, error) {
 	return loadRows[Run](ctx, s.db, runsTable, "WHERE task_id = ? ORDER BY id", task)
 }
 
+// TitledRun is an attempt with the title of its task, or "" if the task was deleted.
+type TitledRun struct {
+	Run   Run
+	Title string
+}
+
 // LastRuns returns the latest attempts at any tasks, newest first, at most limit of them.
-func (s *Store) LastRuns(ctx context.Context, limit int) ([]Run, error) {
-	return loadRows[Run](ctx, s.db, runsTable, "ORDER BY id DESC LIMIT ?", limit)
+func (s *Store) LastRuns(ctx context.Context, limit int) ([]TitledRun, error) {
+	return queryAll[TitledRun](ctx, s.db, "SELECT "+selectColumns[Run](runsTable)+`, (SELECT title FROM tasks WHERE tasks.id = task_id)
+		FROM task_runs ORDER BY id DESC LIMIT ?`, limit)
 }
 
 // Events returns the events of one task, or of all tasks if task is empty. It returns only events whose ID is greater than after,

@@ -17,8 +17,8 @@ import (
 // WorkspaceKind means scratch. Status may be triage, blocked or scheduled; empty means ready, or todo while a parent is
 // unfinished. Create ignores the fields of n that describe the task's life: its id, times, claim, failures, workflow and result.
 //
-// If an unarchived task already has n's idempotency key, Create makes no task and returns the id of the newest such task. A
-// caller can so repeat a request whose answer was lost.
+// If an unarchived task already has n's idempotency key, Create makes no task and returns the id of the newest such task. So a
+// caller can repeat a request whose answer was lost.
 func (s *Store) Create(ctx context.Context, now time.Time, n Task, parents ...string) (string, error) {
 	if err := s.validate(&n); err != nil {
 		return "", err

@@ -196,8 +196,8 @@ func AwaitProcess(pid int) {
 	}
 }
 
-// ProcessesWith finds the processes that were started with the environment variables in vars. A process whose parent wasn't comes
-// before the others, as the root of a tree. sure is false if the environment of a process of this user could not be read, so that
+// ProcessesWith finds the processes that were started with the environment variables in vars. The roots of their trees come first:
+// the processes whose parent was started without these variables. sure is false if the environment of a process of this user could not be read, so that
 // the list may be incomplete.
 func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 	var all []procstat.Stat

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -56,4 +57,23 @@ func TestACommandFollowedAFileThatWasReplaced(t *testing.T) {
 		}
 	}
 	testkit.Until(t, "the command ends", replace)
+}
+
+// Lists for people and the page of the boards don't show the body of a task. They must not read it: with the bodies of a
+// few tasks they took gigabytes.
+func TestAListReadTheBodiesOfTasks(t *testing.T) {
+	s := newShell(t)
+	const size = 8 << 20
+	id := s.create("x", "--body", strings.Repeat("b", size), "--assignee", "coder")
+	s.do("claim", id)
+	s.do("block", id, "no", "key")
+	for _, words := range [][]string{{"stats", "--all"}, {"list"}, {"doctor"}} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, out, _ := s.run(words...)
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; took > size/2 || out == "" {
+			t.Errorf("%q takes %d bytes: %s", words, took, out)
+		}
+	}
 }

@@ -97,7 +97,7 @@ func (x *examination) examine(ctx context.Context) (err error) {
 	}
 	x.host, _, _ = strings.Cut(x.Claimer(), ":")
 	for status, tasks := range map[kanban.Status]*[]kanban.Task{kanban.Ready: &x.ready, kanban.Running: &x.running} {
-		if *tasks, err = x.Tasks(ctx, kanban.Filter{Status: status}); err != nil {
+		if *tasks, err = x.Tasks(ctx, kanban.Filter{Status: status, WithoutBody: true}); err != nil {
 			return err
 		}
 	}

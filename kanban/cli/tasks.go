@@ -107,6 +107,7 @@ func listTasks(c *call) action {
 		if !slices.Contains(kanban.Orders(), f.Sort) {
 			return usageErrorf("cannot sort by %q: there are %s", f.Sort, strings.Join(kanban.Orders(), ", "))
 		}
+		f.WithoutBody = !c.json
 		tasks, err := s.Tasks(ctx, f)
 		return c.show(nonNil(tasks), err, func() {
 			c.table(func(row func(...any)) {

@@ -217,7 +217,7 @@ func (o *overview) fill(ctx context.Context, s *kanban.Store, now time.Time) (er
 	if o.Stats, err = s.Stats(ctx, now); err != nil {
 		return err
 	}
-	blocked, err := s.Tasks(ctx, kanban.Filter{Status: kanban.Blocked, Limit: maxOverviewRows})
+	blocked, err := s.Tasks(ctx, kanban.Filter{Status: kanban.Blocked, Limit: maxOverviewRows, WithoutBody: true})
 	if err != nil {
 		return err
 	}
@@ -225,11 +225,8 @@ func (o *overview) fill(ctx context.Context, s *kanban.Store, now time.Time) (er
 		return taskLine{short(t.ID), short(t.Title), short(t.Assignee), short(t.LastFailureError)}
 	})
 	runs, err := s.LastRuns(ctx, maxOverviewRows)
-	for _, r := range runs {
-		t, err := s.Task(ctx, r.TaskID)
-		if err != nil && !errors.Is(err, kanban.ErrNoTask) {
-			return err
-		}
+	for _, t := range runs {
+		r := t.Run
 		o.Runs = append(o.Runs, attemptLine{short(r.TaskID), short(t.Title), short(r.Profile), short(r.Outcome), short(r.Error), r.StartedAt, r.EndedAt})
 	}
 	return err

@@ -90,7 +90,7 @@ func (b *board) serve(ctx context.Context) {
 }
 
 // lockBoard waits until it has the board's tick lock. It opens the lock's file again for each try, because another program may replace
-// the file. If locking fails with an error, hold returns true all the same: the board is then dispatched without the lock. It
+// the file. If locking fails with an error, lockBoard returns true all the same: the board is then dispatched without the lock. It
 // returns false if ctx ends or the board is removed.
 func (b *board) lockBoard(ctx context.Context, tried func()) bool {
 	path := b.d.Store.Paths().TickLock()
