@@ -37,14 +37,9 @@ const clockTick = 20 * time.Millisecond
 // modification up to clockTick before t also counts, because file timestamps are coarse. A file that can't be examined counts as
 // unchanged.
 func (s *Store) InputsChangedSince(profile string, t time.Time) bool {
-	changed := false
-	_ = s.WithHome(profile, func(d *fsutil.Dir, home string) error {
-		for _, name := range s.inputs() {
-			if info, err := d.Lstat(filepath.Join(home, name)); err == nil && info.ModTime().After(t.Add(-clockTick)) {
-				changed = true
-			}
-		}
-		return nil
+	changed, _ := fromHome(s, profile, func(d *fsutil.Dir, home string) (bool, error) {
+		stamps := s.inputStamps(d, home)
+		return slices.ContainsFunc(stamps[:], func(st stamp) bool { return st.mtime.After(t.Add(-clockTick)) }), nil
 	})
 	return changed
 }
@@ -69,17 +64,12 @@ func (s *Store) inputsHash(d *fsutil.Dir, home string) Hash {
 		data, err := d.ReadFile(rel, maxInput)
 		switch {
 		case err == nil:
-			sum.Write(fmt.Appendf(nil, "%s: %d bytes\n", name, len(data)))
+			fmt.Fprintf(sum, "%s: %d bytes\n", name, len(data))
 			sum.Write(data)
 		case errors.Is(err, fs.ErrNotExist):
-			sum.Write(fmt.Appendf(nil, "%s: missing\n", name))
+			fmt.Fprintf(sum, "%s: missing\n", name)
 		default:
-			info, err := d.Lstat(rel)
-			if err != nil {
-				sum.Write(fmt.Appendf(nil, "%s: unreadable\n", name))
-				continue
-			}
-			sum.Write(fmt.Appendf(nil, "%s: %v\n", name, stampOf(info)))
+			fmt.Fprintf(sum, "%s: %v\n", name, stampAt(d, rel))
 		}
 	}
 	return Hash(hex.EncodeToString(sum.Sum(nil)[:16]))

@@ -87,15 +87,13 @@ type pidRecord struct {
 //
 // If the files are missing or invalid, the result is false: a needless restart does less harm than a gateway that stays down.
 func (s *Store) WasTakenOver(profile string, pid int, begun time.Time) bool {
-	taken := false
-	err := s.WithHome(profile, func(d *fsutil.Dir, home string) error {
+	taken, _ := fromHome(s, profile, func(d *fsutil.Dir, home string) (bool, error) {
 		var t stopMarker
 		var h pidRecord
-		taken = readMarker(d, filepath.Join(home, takeoverFile), &t) && s.namesTarget(t, pid, begun) ||
-			readMarker(d, filepath.Join(home, pidFile), &h) && h.isOtherProcess(pid)
-		return nil
+		return readMarker(d, filepath.Join(home, takeoverFile), &t) && s.namesTarget(t, pid, begun) ||
+			readMarker(d, filepath.Join(home, pidFile), &h) && h.isOtherProcess(pid), nil
 	})
-	return err == nil && taken
+	return taken
 }
 
 // namesTarget reports whether the takeover marker t is valid for the process pid that started at begun. A PID alone proves nothing,

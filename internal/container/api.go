@@ -24,7 +24,7 @@ func (c *container) controlHost() control.Backend {
 			}
 			return c.gateways.Find(ctx, name)
 		},
-		Config:     func() []client.ConfigEntry { return c.registry.Settings("") },
+		Config:     func() []client.ConfigEntry { return c.cfg.Load().Effective() },
 		Init:       c.describeInit,
 		StartDelay: func() time.Duration { return c.cfg.Load().Agent.Settle },
 		Boot: control.Boot{

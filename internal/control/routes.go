@@ -140,10 +140,7 @@ func postExamine(s *Server, r *request, _ struct{}) (reply, error) {
 
 func postReexec(s *Server, r *request, body client.Reexec) (reply, error) {
 	image, err := s.core.Reexec(r.Context(), body.Binary)
-	if err != nil {
-		return reply{}, err
-	}
-	return withStatus(http.StatusAccepted, client.ReexecReply{Image: image})
+	return answerLater(http.StatusAccepted, client.ReexecReply{Image: image}, err)
 }
 
 func getConfig(s *Server, r *request) (reply, error) {

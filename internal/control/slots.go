@@ -56,10 +56,7 @@ func getSlots(s *Server, r *request) (reply, error) {
 		})
 	}
 	slot, err := slotAt(r.Context(), s.slots(), query.Get("dir"))
-	if err != nil {
-		return reply{}, err
-	}
-	return answer(client.SlotsReply{Slots: []client.Slot{slot}})
+	return answerLater(http.StatusOK, client.SlotsReply{Slots: []client.Slot{slot}}, err)
 }
 
 func slotAt(ctx context.Context, core Slots, dir string) (client.Slot, error) {
@@ -125,10 +122,7 @@ func getSlotWait(s *Server, r *request) (reply, error) {
 	}
 	defer release()
 	slot, err := s.awaitSlot(r.Context(), s.slots(), query.Get("dir"), goal)
-	if err != nil {
-		return reply{}, err
-	}
-	return answer(client.SlotsReply{Slots: []client.Slot{slot}})
+	return answerLater(http.StatusOK, client.SlotsReply{Slots: []client.Slot{slot}}, err)
 }
 
 // slotGoal is the state of a slot that s6-svwait waits for. The letters are explained at [dial.Client.SlotWait].

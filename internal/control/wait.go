@@ -204,7 +204,7 @@ func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) str
 		fmt.Fprintf(&b, " and is %s again", stateText(v))
 	}
 	if wait := time.Until(v.NextStart); !v.NextStart.IsZero() && wait > 0 {
-		fmt.Fprintf(&b, ", starts again in %s", roundDuration(wait))
+		fmt.Fprintf(&b, ", starts again in %s", show.Duration(wait))
 	}
 	if x != nil && len(x.Tail) > 0 {
 		last := slices.Clone(x.Tail[max(0, len(x.Tail)-tailLines):])
@@ -220,17 +220,17 @@ func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) str
 func describeTimeout(g goal, v *supervisor.Service, timeout time.Duration) string {
 	switch {
 	case g.once:
-		return fmt.Sprintf("%s has not ended after %s: it is %s: %s; it goes on", v.Name, roundDuration(timeout), stateText(v), show.Line(v.Reason))
+		return fmt.Sprintf("%s has not ended after %s: it is %s: %s; it goes on", v.Name, show.Duration(timeout), stateText(v), show.Line(v.Reason))
 	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.after && v.Announces:
-		text := fmt.Sprintf("%s is up (pid %d) and has not said within %s that it is ready", v.Name, v.PID, roundDuration(timeout))
+		text := fmt.Sprintf("%s is up (pid %d) and has not said within %s that it is ready", v.Name, v.PID, show.Duration(timeout))
 		if v.Warning != "" {
 			text += ": " + show.Line(v.Warning)
 		}
 		return text
 	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.after:
-		return fmt.Sprintf("%s is up, but was not for %s within %s", v.Name, g.settleTime, roundDuration(timeout))
+		return fmt.Sprintf("%s is up, but was not for %s within %s", v.Name, g.settleTime, show.Duration(timeout))
 	}
-	return fmt.Sprintf("%s is not %s after %s: it is %s: %s", v.Name, g.past, roundDuration(timeout), stateText(v), show.Line(v.Reason))
+	return fmt.Sprintf("%s is not %s after %s: it is %s: %s", v.Name, g.past, show.Duration(timeout), stateText(v), show.Line(v.Reason))
 }
 
 func stateText(v *supervisor.Service) string {
@@ -278,11 +278,4 @@ func quote(line string) string {
 		line = strings.ToValidUTF8(line[:tailWidth], "") + "…"
 	}
 	return strconv.Quote(line)
-}
-
-func roundDuration(d time.Duration) time.Duration {
-	if d < time.Second {
-		return d.Round(10 * time.Millisecond)
-	}
-	return d.Round(100 * time.Millisecond)
 }

@@ -151,7 +151,7 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 		{"a start of what has just begun waits for the rest of the second", supervisor.WantUp, client.VerbStart, settle(300 * time.Millisecond), 700 * time.Millisecond, "", ""},
 		{
 			"a crash within the second", supervisor.WantDown, client.VerbStart, dies(900*time.Millisecond, 1, 0), 910 * time.Millisecond,
-			`gateway-x is in backoff: exited with code 1 (crash), starts again in 990ms; last lines: "two", "three", "f\x1bour"`, client.KindFailed,
+			`gateway-x is in backoff: exited with code 1 (crash), starts again in 1s; last lines: "two", "three", "f\x1bour"`, client.KindFailed,
 		},
 		{
 			"a crash after the second is not ours to tell", supervisor.WantDown, client.VerbStart, dies(1100*time.Millisecond, 1, 0), time.Second, "", "",
@@ -162,11 +162,11 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 		},
 		{
 			"a signal", supervisor.WantDown, client.VerbStart, dies(time.Millisecond, -1, 11), 11 * time.Millisecond,
-			`gateway-x is in backoff: ended by signal 11 (signal), starts again in 990ms; last lines: "two", "three", "f\x1bour"`, client.KindFailed,
+			`gateway-x is in backoff: ended by signal 11 (signal), starts again in 1s; last lines: "two", "three", "f\x1bour"`, client.KindFailed,
 		},
 		{
 			"a crash without a word", supervisor.WantDown, client.VerbStart, silent(dies(time.Millisecond, 1, 0)), 11 * time.Millisecond,
-			`gateway-x is in backoff: exited with code 1 (crash), starts again in 990ms`, client.KindFailed,
+			`gateway-x is in backoff: exited with code 1 (crash), starts again in 1s`, client.KindFailed,
 		},
 		{"an exit that asks for a restart", supervisor.WantDown, client.VerbStart, dies(500*time.Millisecond, 75, 0), 1500 * time.Millisecond, "", ""},
 		{
@@ -234,7 +234,7 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 			"a late refusal", supervisor.WantDown, client.VerbStart, func(t *testing.T, w *waiter) {
 				says(time.Hour, true, "")(t, w)
 				dies(2400*time.Millisecond, 1, 0)(t, w)
-			}, 2410 * time.Millisecond, `gateway-x is in backoff: exited with code 1 (crash), starts again in 990ms; last lines: "two"`, client.KindFailed,
+			}, 2410 * time.Millisecond, `gateway-x is in backoff: exited with code 1 (crash), starts again in 1s; last lines: "two"`, client.KindFailed,
 		},
 		{
 			"a gateway that never says so", supervisor.WantDown, client.VerbStart, says(time.Second, false, "gateway_state.json says starting"), timeout,

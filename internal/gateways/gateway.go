@@ -98,7 +98,7 @@ func (m *Manager) storeHome(profile string) {
 
 // Handover is the state that a Manager passes to the next program when PID 1 re-executes itself.
 type Handover struct {
-	Inputs map[string]profiles.Hash // hashes of the inputs of running gateways, by profile
+	Inputs map[string]profiles.Hash // hashes of the inputs of running gateways, by profile; "" if a hash is unknown
 	Wanted map[string]bool          // whether the state file of each profile says that its gateway should run
 	Orders []orders.Unfinished      // orders that the next program must carry out
 
@@ -114,12 +114,7 @@ func (m *Manager) HandOver() Handover {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for profile, g := range m.gateways.byProfile {
-		if g.inputs != "" {
-			s.Inputs[profile] = g.inputs
-		}
-		if g.wanted {
-			s.Wanted[profile] = true
-		}
+		s.Inputs[profile], s.Wanted[profile] = g.inputs, g.wanted
 	}
 	return s
 }

@@ -238,16 +238,11 @@ func (e *DeafWatch) examineAll() (again bool) {
 		}
 		r.seenThisRound = false
 	}
-	e.dropOldBeats()
+	e.mu.Lock()
+	maps.DeleteFunc(e.beats, func(profile string, _ time.Time) bool { return e.runs[profiles.SlotName(profile)] == nil })
+	e.mu.Unlock()
 	e.found.Store(&found)
 	return again
-}
-
-// dropOldBeats forgets the heartbeats of gateways that no longer run.
-func (e *DeafWatch) dropOldBeats() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	maps.DeleteFunc(e.beats, func(profile string, _ time.Time) bool { return e.runs[profiles.SlotName(profile)] == nil })
 }
 
 // examineSilent asks the /health of the gateways in closer, and reads their state files. doubt means that it must also read the

@@ -149,11 +149,8 @@ func (r *Registry) WhyReserved(name string) string {
 	return ""
 }
 
-// Settings returns the settings of a service that differ from the defaults, or for "" all settings of the container.
+// Settings returns the settings of a service that differ from the defaults.
 func (r *Registry) Settings(service string) []client.ConfigEntry {
-	if service == "" {
-		return r.o.Config().Effective()
-	}
 	return r.o.Config().NonDefaultSettings(service)
 }
 

@@ -105,7 +105,9 @@ func New(o Options) *Health {
 // from the next registration of a service on.
 func (h *Health) Configure(cfg *config.Config) {
 	h.memory.configure(cfg)
-	h.configureDeafWatch(cfg)
+	if !h.o.Plain { // a plain supervisor has no gateways
+		h.deaf.Set(cfg.DeafOf("").Period, func(v *supervisor.Service) config.Deaf { return cfg.DeafOf(v.Profile) })
+	}
 	h.watchQuotas(cfg)
 }
 
@@ -272,14 +274,6 @@ func (h *Health) newDeafWatch() *probe.DeafWatch {
 		},
 		State: h.o.Store.ReadState,
 	})
-}
-
-// configureDeafWatch applies the settings for deaf gateways.
-func (h *Health) configureDeafWatch(cfg *config.Config) {
-	if h.o.Plain { // a plain supervisor has no gateways
-		return
-	}
-	h.deaf.Set(cfg.DeafOf("").Period, func(v *supervisor.Service) config.Deaf { return cfg.DeafOf(v.Profile) })
 }
 
 // isDeafNow reports whether the deafness d is about the present run of a gateway, and no check of the gateway already reports
