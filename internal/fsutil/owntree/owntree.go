@@ -172,7 +172,7 @@ func (w *Walk) walkTree(in fsutil.Mount, fd int, path string, depth int) {
 		}
 		return w.stop == nil
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, unix.ENOENT) { // another process has removed the directory
 		w.recordFailure(path, st.Uid, err)
 	}
 }

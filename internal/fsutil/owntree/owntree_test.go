@@ -179,3 +179,17 @@ func TestAHomeThatIsMovedIntoTheTreeDuringTheWalkIsSeen(t *testing.T) {
 		t.Errorf("moved during the walk: %t: %v, and the home is uid %d's", during, err, st.Uid)
 	}
 }
+
+// TestADirectoryThatIsRemovedDuringTheWalkIsNoFailure: an agent removed a profile while hinit gave it to the agent's user. The status
+// warned as long as the container lived that the directory still belonged to another user.
+func TestADirectoryThatIsRemovedDuringTheWalkIsNoFailure(t *testing.T) {
+	d, home := linked(t, "file", func(*os.File) error { return nil })
+	if err := errors.Join(os.Remove(filepath.Join(home, "file")), os.Chown(home, before, before)); err != nil {
+		t.Fatal(err)
+	}
+	w := owntree.Walk{To: fsutil.Owner{UID: after, GID: after}}
+	w.OnFound = func(string, uint32, error) { _ = os.Remove(home) } // only the first call succeeds
+	if err := w.Give(d, "home", false); err != nil || w.Failed > 0 || w.Changed != 1 {
+		t.Errorf("%d failures, %d changed, %v", w.Failed, w.Changed, err)
+	}
+}
