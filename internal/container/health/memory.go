@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"path"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -38,7 +40,7 @@ type memoryWatch struct {
 	container    func() proc.ContainerMemory     // returns the container's memory and its limit
 	seen         map[string]usageSample          // last measurement of each service, only while memory is tight
 	measure      func(mains []int) []proc.Memory // returns the memory of services, by the PIDs of their main processes
-	lastMessages map[string]string               // last message by service and kind, see isNewMessage
+	lastMessages map[string]string               // last message by service and kind, see isNewMessage; only for services that exist
 	search       func() []boot.Measurement       // measures shared memory of services, which may take seconds
 	found        table[uint64, boot.Measurement] // result of the last search, by run; only while memory is tight
 	searched     time.Time                       // when the last search began
@@ -114,6 +116,7 @@ func (w *memoryWatch) measureAll() {
 		}
 	}
 	w.notes.Store(&notes)
+	maps.DeleteFunc(w.lastMessages, func(key, _ string) bool { return w.loop.Snapshot().Find(path.Dir(key)) == nil })
 }
 
 const (
@@ -334,6 +337,7 @@ func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, us
 	if !pressed {
 		return list, 0
 	}
+	maps.DeleteFunc(w.seen, func(name string, _ usageSample) bool { return snapshot.Find(name) == nil })
 	now := time.Now()
 	for i, m := range w.measure(mains) {
 		s, found := &list[at[i]], w.found.get(snapshot.Services[at[i]].Run)

@@ -107,6 +107,26 @@ func TestAWorkerFilledTheMemoryThatItsProfileMustNot(t *testing.T) {
 	}
 }
 
+// TestTheMemoryWatchForgetsServicesThatAreGone: PID 1 kept a record of each service that had once been above its limit, or had run
+// while memory was tight, as long as the container lived. An agent can make any number of services.
+func TestTheMemoryWatchForgetsServicesThatAreGone(t *testing.T) {
+	loop := &watched{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: new(supervisor.Snapshot), post: func(supervisor.Event) {}}
+	w := &memoryWatch{loop: loop, lastMessages: map[string]string{}, seen: map[string]usageSample{}, measure: func(mains []int) []proc.Memory {
+		return slices.Repeat([]proc.Memory{{Bytes: 2 << 20}}, len(mains))
+	}}
+	w.limits.Store(&config.Config{Agent: config.Agent{ProcessSettings: config.ProcessSettings{Memory: config.Memory{Warn: 1 << 20}}}})
+	for _, profile := range []string{"one", "two", "three"} {
+		loop.snapshot = &supervisor.Snapshot{Services: []*supervisor.Service{
+			{Name: "gateway-" + profile, Kind: supervisor.KindGateway, Profile: profile, State: supervisor.Up, PID: 7, Run: 1},
+		}}
+		w.measureAll()
+		w.candidates(loop.snapshot, true, 1<<30)
+		if len(w.lastMessages) != 1 || len(w.seen) != 1 {
+			t.Errorf("it remembers %q and %v", w.lastMessages, w.seen)
+		}
+	}
+}
+
 // watched is a Loop that returns the test's snapshot and passes events to the test.
 type watched struct {
 	*supervisor.Loop

@@ -211,6 +211,9 @@ const maxMaskedBytes = 2 << 20
 func (l *Logs) fitSecrets(service string, values []string) (kept []string, all bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.Get(service) == nil { // the service was removed while its file was read
+		return nil, true
+	}
 	delete(l.masked, service)
 	room := maxMaskedBytes
 	for _, n := range l.masked {

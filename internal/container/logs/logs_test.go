@@ -159,6 +159,7 @@ func TestSecretsOfAllProfilesTakeLittleMemory(t *testing.T) {
 	large := strings.Repeat("s", 16<<10)
 	l, _, said := newLogs(t, cfg, func(string) ([]string, bool, error) { return []string{large}, false, nil })
 	for i := range 2 * maxMaskedBytes / len(large) {
+		l.Open(fmt.Sprint("gateway-", i), "coder", "", supervisor.KindGateway)
 		l.ReadSecrets(fmt.Sprint("gateway-", i), "coder")
 	}
 	kept := 0
@@ -172,6 +173,8 @@ func TestSecretsOfAllProfilesTakeLittleMemory(t *testing.T) {
 		t.Errorf("it said %.200q", said)
 	}
 	l.Drop("gateway-0", func(string) bool { return false })
+	l.ReadSecrets("gateway-0", "coder") // it was read while the service was removed, and must not take the room of another
+	l.Open("gateway-new", "coder", "", supervisor.KindGateway)
 	if values, all := l.fitSecrets("gateway-new", []string{large}); len(values) != 1 || !all {
 		t.Error("the room of a service that is gone is not used again")
 	}
