@@ -104,10 +104,8 @@ func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 	if failed != nil && (errors.Is(failed, ErrNotExist) || errors.Is(failed, ErrName) || !isIntent(want)) {
 		return nil, failed
 	}
-	if failed != nil {
-		if st, err := in.store.ReadState(profile); err == nil && st.HasDesired && st.Desired == want {
-			failed = nil // nothing had to be written
-		}
+	if failed != nil && in.store.isRecorded(profile, want) {
+		failed = nil // nothing had to be written
 	}
 	in.put(profile, intent{want: want, at: now, pending: failed != nil})
 	if failed != nil {
@@ -342,6 +340,16 @@ func (s *Store) recordIntent(profile, want string, at time.Time) error {
 		}
 		return err
 	})
+}
+
+// isRecorded reports whether the state file says want, and intentFile has no record of another order, by which a boot could undo it.
+func (s *Store) isRecorded(profile, want string) bool {
+	is, err := fromHome(s, profile, func(d *fsutil.Dir, home string) (bool, error) {
+		var old recordedIntent
+		st, err := readState(d, home)
+		return st.Desired == want && !(readMarker(d, filepath.Join(home, intentFile), &old) && old.Desired != want), err
+	})
+	return is && err == nil
 }
 
 // kernelBootID returns the boot ID of the machine (random(4)), or "" if it is unknown.

@@ -190,6 +190,28 @@ func TestAnOrderThatTheVolumeHasAlreadyNeedsNoRecord(t *testing.T) {
 	}
 }
 
+// TestAnOrderThatAnOlderRecordContradictsIsNotSaidToBeRecorded: a stop on a volume that could not be written was said to be recorded,
+// because the state file said "stopped" already. The next boot started the gateway by the record of an older start.
+func TestAnOrderThatAnOlderRecordContradictsIsNotSaidToBeRecorded(t *testing.T) {
+	s := profiles.NewVolume(t)
+	in := profiles.NewIntents(s)
+	if err := in.Set(profiles.Default, profiles.Running); err != nil {
+		t.Fatal(err)
+	}
+	profiles.Write(t, s, profiles.StateFile, `{"desired_state":"stopped"}`)
+	readOnly, writes := errors.New("read-only file system"), 0
+	in.CheckWrite = func() error { // the first call comes before the record
+		writes++
+		return map[bool]error{true: readOnly}[writes > 1]
+	}
+	if err := in.Set(profiles.Default, profiles.Stopped); !errors.Is(err, readOnly) || len(in.Pending()) == 0 {
+		t.Errorf("the stop counts as recorded: %v, pending %q", err, in.Pending())
+	}
+	if plan := s.Reconcile(profiles.BootOptions{}); !plan.Profiles[0].Start {
+		t.Error("the next boot does not start the gateway, so the order could count as recorded")
+	}
+}
+
 // TestARecordThatTheDiskDoesNotConfirmIsNotSaidToBeMissing: a stop was on the volume, and its answer said that it could not be recorded
 // and that a restart of the container might undo it.
 func TestARecordThatTheDiskDoesNotConfirmIsNotSaidToBeMissing(t *testing.T) {
