@@ -7,7 +7,6 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -162,13 +161,13 @@ func (w *Watcher) reportWarnings(warnings []Warning) {
 	w.mu.Unlock()
 	for _, warning := range warnings {
 		if !slices.Contains(before, warning) {
-			w.report("directories", maxWarnings+1, warning)
+			w.options.Notify(Warned{Warning: warning})
 		}
 	}
 }
 
 // warnOnce reports err as a warning about profile, or about no single profile if that is "". It stays silent while the error with
-// this key keeps its text. A nil err ends the problem: if the same error comes back in a later reportPeriod, it is reported again.
+// this key keeps its text. A nil err ends the problem: if the same error comes back, it is reported again.
 func (w *Watcher) warnOnce(key, profile string, err error) {
 	w.mu.Lock()
 	before := w.warned.byKey[key]
@@ -179,24 +178,7 @@ func (w *Watcher) warnOnce(key, profile string, err error) {
 	now := w.warned.byKey[key]
 	w.mu.Unlock()
 	if err != nil && now != before {
-		w.report(key, maxOfOneKey, now)
-	}
-}
-
-// An agent can cause and end warnings as often as it likes. So in each reportPeriod a text is reported only once, and with each key of
-// warnOnce at most maxOfOneKey texts are.
-const reportPeriod, maxOfOneKey = time.Minute, 3
-
-// report calls Notify for a warning, unless the same warning was reported in this period, or limit others with this key. The number
-// of keys is limited, too.
-func (w *Watcher) report(key string, limit int, warning Warning) {
-	if time.Since(w.warned.since) >= reportPeriod {
-		w.warned.since, w.warned.reported = time.Now(), make(map[string][]Warning)
-	}
-	list := w.warned.reported[key]
-	if len(list) < limit && len(w.warned.reported) < w.store.max+maxWarnings && !slices.Contains(list, warning) {
-		w.warned.reported[key] = append(list, warning)
-		w.options.Notify(Warned{Warning: warning})
+		w.options.Notify(Warned{Warning: now})
 	}
 }
 

@@ -69,12 +69,10 @@ type Watcher struct {
 	pending
 }
 
-// warnings are the warnings that hold, and those that were reported not long ago. The mutex of the watcher guards only the first two.
+// warnings are the warnings that hold. The mutex of the watcher guards them.
 type warnings struct {
-	listed   []Warning            // warnings of the last full scan
-	byKey    map[string]Warning   // by kind of problem: the last warning of warnOnce, while it holds
-	reported map[string][]Warning // warnings that were reported after since, by the key of report
-	since    time.Time
+	listed []Warning          // warnings of the last full scan
+	byKey  map[string]Warning // by kind of problem: the last warning of warnOnce, while it holds
 }
 
 // notifications is the state of the inotify watches, and of what they don't cover.
@@ -396,7 +394,7 @@ type InputsChanged struct {
 	Hash    Hash
 }
 
-// Warned reports a warning that the scan before did not have. Warnings that come and go again are not reported each time.
+// Warned reports a warning that the scan before did not have. An agent can make warnings come and go as often as it likes.
 type Warned struct{ Warning Warning }
 
 func (Appeared) event()      {}

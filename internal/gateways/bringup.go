@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -244,7 +245,7 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 		err = fmt.Errorf("cannot supervise the gateway of profile %q: there is no such profile; create it with: hinit profile create %s", route.Profile, route.Profile)
 	default:
 		if err := record(); err != nil {
-			m.Logger.Warn("cannot record that the gateway of %q is wanted: %v", route.Profile, err)
+			m.Logger.Warn("the order of the CMD to run the gateway of %q %v", route.Profile, err)
 		}
 	}
 	return read, err
@@ -259,7 +260,7 @@ func (m *Manager) recordWanted(profile string) (record func() error) {
 	}
 	record, err := m.Intents.Record(profile, profiles.Running)
 	if err != nil {
-		return func() error { return err }
+		return func() error { return fmt.Errorf("%w: %w", profiles.ErrNotRecorded, err) }
 	}
 	return record
 }
@@ -275,32 +276,28 @@ func (m *Manager) isCmdGateway(profile string) bool {
 // it ran in the previous container.
 type unreadProfiles struct {
 	all   bool // no profile could be read
-	names map[string]bool
+	names []string
 }
 
 // storeUnread remembers the profiles that the boot could not read. The boot has not decided whether their gateways start.
 func (m *Manager) storeUnread(plan profiles.Plan) {
 	m.serving.Store(&servedProfiles{Topology: plan.Topology})
 	if plan.Topology.Multiplexed {
-		m.say("gateways that are down are " + servedNote)
+		m.say("", "gateways that are down are %s", servedNote)
 		return
-	}
-	names := make(map[string]bool, len(plan.Silent))
-	for _, name := range plan.Silent {
-		names[name] = true
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.late = unreadProfiles{plan.Unread, names}
+	m.late = unreadProfiles{plan.Unread, plan.Silent}
 }
 
 // shouldStart reports whether to start the gateway of a profile that has just appeared. The boot could not read this profile,
 // and its state file is older than this container and says that the gateway ran. started is when this container was started. The
 // gateway of a profile in l.names is started only once. If l.all is set, any profile counts, each time it appears.
 func (l *unreadProfiles) shouldStart(profile string, state profiles.State, started time.Time) bool {
-	if !l.names[profile] && !l.all {
+	if !slices.Contains(l.names, profile) && !l.all {
 		return false
 	}
-	delete(l.names, profile)
+	l.names = slices.DeleteFunc(l.names, func(name string) bool { return name == profile })
 	return state.Prior() == profiles.Running && state.Written.Before(started)
 }

@@ -8,5 +8,17 @@ func (m *Manager) WarnIfMissing(service, profile string) { m.warnIfMissing(servi
 // ExpectLate is a part of [Manager.RegisterProfiles].
 func (m *Manager) ExpectLate(plan profiles.Plan) { m.storeUnread(plan) }
 
+// Remembered returns how many profiles the Manager knows anything about.
+func (m *Manager) Remembered() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.gateways.byProfile)
+}
+
+// FollowState queues the job that reads a state file.
+func (m *Manager) FollowState(profile string) {
+	m.enqueue(profile, func() { m.followState(profile) })
+}
+
 // NotePrior is a part of [Manager.RegisterProfiles].
 func (m *Manager) NotePrior(d profiles.Decision) { m.recordNotStarted(d) }

@@ -26,8 +26,9 @@ type gateway struct {
 // records is what the Manager knows about all profiles.
 type records struct {
 	byProfile map[string]*gateway
-	users     map[profiles.Exclusive][]string // running gateways by exclusive value (such as a token), for the snapshot usersOf
-	usersOf   *supervisor.Snapshot            // nil if the values have changed since
+	departed  map[profiles.HomeID]removedProfile // removed profiles by their home directory, to recognize a renamed one
+	users     map[profiles.Exclusive][]string    // running gateways by exclusive value (such as a token), for the snapshot usersOf
+	usersOf   *supervisor.Snapshot               // nil if the values have changed since
 }
 
 // gatewayOf returns the record of a profile, and makes one if there is none. The caller holds the mutex.

@@ -38,10 +38,10 @@ type Manager struct {
 	inherited Handover // state from before the re-execution
 	serving   atomic.Pointer[servedProfiles]
 	changing  chan struct{} // capacity 1; holds a token while the topology is being changed
+	messages  messages
 
 	mu       sync.Mutex
 	gateways records
-	departed map[profiles.HomeID]removedProfile // removed profiles by their home directory, to recognize a renamed one
 	late     unreadProfiles
 	watcher  watcher
 	boot     bootProgress
@@ -89,7 +89,7 @@ type Options struct {
 func New(o Options) *Manager {
 	m := &Manager{
 		Options: o, jobs: make(chan func(), jobQueueSize),
-		gateways: records{byProfile: make(map[string]*gateway)}, departed: make(map[profiles.HomeID]removedProfile), changing: make(chan struct{}, 1),
+		gateways: records{byProfile: make(map[string]*gateway), departed: make(map[profiles.HomeID]removedProfile)}, changing: make(chan struct{}, 1),
 	}
 	m.orders = orders.New(orderBackend{m})
 	m.serving.Store(new(servedProfiles))
@@ -164,7 +164,7 @@ func (m *Manager) Reset() {
 		}
 	}
 	clear(m.gateways.byProfile)
-	clear(m.departed)
+	clear(m.gateways.departed)
 	m.late = unreadProfiles{}
 	m.serving.Store(new(servedProfiles))
 	m.Registry.Reset()
@@ -347,7 +347,7 @@ func (m *Manager) announceStop(service, profile string) {
 		return // the gateway has just ended
 	}
 	if err := m.Store.PlannedStop(profile, s.PID, started); err != nil {
-		m.say("%s: cannot leave the planned-stop marker: %v", service, err)
+		m.say(service, "cannot leave the planned-stop marker: %v", err)
 	}
 }
 
@@ -374,7 +374,7 @@ func (m *Manager) recordAgain(service, profile string) {
 	case err != nil:
 		m.recordLater(service, profile)
 	case outcome == profiles.Restored:
-		m.say("%s: desired_state is recorded now", service)
+		m.say(service, "desired_state is recorded now")
 	}
 }
 
@@ -383,7 +383,7 @@ func (m *Manager) enqueue(service string, job func()) {
 	select {
 	case m.jobs <- job:
 	default:
-		m.say("%s: the data volume does not answer, so its files are not followed", service)
+		m.say(service, "the data volume does not answer, so its files are not followed")
 	}
 }
 
@@ -392,4 +392,56 @@ func (m *Manager) enqueueIn(delay time.Duration, service string, job func()) {
 	time.AfterFunc(delay, guard.Func("keeping the profiles", func() { m.enqueue(service, job) }))
 }
 
-func (m *Manager) say(format string, args ...any) { m.Logger.Say(format, args...) }
+// An agent can cause messages as often as it likes. So each subject gets at most maxMessages lines of the container log in a
+// messagePeriod. A subject is a service, the profiles as a whole, or the warnings about one profile. If there are more than
+// maxSubjects, the others count together.
+const (
+	maxMessages   = 20
+	maxSubjects   = 64
+	messagePeriod = time.Minute
+)
+
+// messages counts the messages of the present period, by subject.
+type messages struct {
+	mu      sync.Mutex
+	count   map[string]int
+	leftOut map[string]string // last message of a subject that has used up its lines
+}
+
+// say writes a message about a service to the container log, or about the profiles as a whole if service is "".
+func (m *Manager) say(service, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if service != "" {
+		text = service + ": " + text
+	}
+	m.messages.write(m.Logger, service, text)
+}
+
+// write writes a message to the log, unless its subject has used up its lines. Then the log gets only the last such message, when
+// the period ends.
+func (s *messages) write(log *initlog.Logger, subject, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.count) == 0 {
+		s.count, s.leftOut = make(map[string]int), make(map[string]string)
+		time.AfterFunc(messagePeriod, guard.Func("ending a period of messages", func() { s.endPeriod(log) }))
+	}
+	if s.count[subject] == 0 && len(s.count) >= maxSubjects {
+		subject = ""
+	}
+	s.count[subject]++
+	if s.count[subject] > maxMessages {
+		s.leftOut[subject] = supervisor.ShortenText(text)
+		return
+	}
+	log.Say("%s", text)
+}
+
+func (s *messages) endPeriod(log *initlog.Logger) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for subject, text := range s.leftOut {
+		log.Say("%s (the last of %d messages within a minute, of which the log has the first %d)", text, s.count[subject], maxMessages)
+	}
+	s.count = nil
+}

@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/boot"
+	"hinit/internal/container/bootstatus"
+	"hinit/internal/gateways"
 	"hinit/internal/gateways/orders"
 	"hinit/profiles"
 	"hinit/supervisor"
@@ -158,6 +161,19 @@ func TestAProfileThatComesAndGoes(t *testing.T) {
 	}
 }
 
+// TestALateJobDoesNotBringARemovedProfileBack: hinit reads a missing state file again after two seconds. If the profile was removed
+// in between, PID 1 remembered it as long as the container lived, and an agent can make any number of profiles.
+func TestALateJobDoesNotBringARemovedProfileBack(t *testing.T) {
+	h, m := newHost(t)
+	h.start(m)
+	m.FollowState("coder")
+	m.WarnIfMissing("gateway-coder", "coder") // a later job
+	h.until("the jobs are done", h.hears("there is no profile"))
+	if n := m.Remembered(); n > 0 {
+		t.Errorf("%d profiles are remembered", n)
+	}
+}
+
 // TestARenamedProfileRunsOn checks that a renamed profile is started under its new name once the gateway of the old
 // name has ended, and that a copied profile is not.
 func TestARenamedProfileRunsOn(t *testing.T) {
@@ -212,5 +228,23 @@ func TestAProfileThatAnswersLateIsStarted(t *testing.T) {
 	want := map[string]bool{"ran": true, "stopped": false, "younger": false, "other": false}
 	if fmt.Sprint(h.look().starts) != fmt.Sprint(want) {
 		t.Errorf("started are %v, not %v", h.look().starts, want)
+	}
+}
+
+// TestTheBootSaysOnceThatAnOrderIsNotRecorded: the warning was "cannot record that the gateway is wanted: cannot be recorded, so …".
+func TestTheBootSaysOnceThatAnOrderIsNotRecorded(t *testing.T) {
+	h, m := newHost(t)
+	h.route = boot.RunPlan{Supervise: true, Profile: profiles.Default}
+	writes := 0
+	h.wants.CheckWrite = func() error { // the first call comes before the record
+		writes++
+		return map[bool]error{true: errors.New("no space left on device")}[writes > 1]
+	}
+	if _, err := m.RegisterProfiles(t.Context(), gateways.Boot{Status: bootstatus.New(), Logger: m.Logger, SlotsMade: func() <-chan struct{} { return nil }}); err != nil {
+		t.Fatal(err)
+	}
+	const want = `warning: the order of the CMD to run the gateway of "default" cannot be recorded, so a restart of the container may undo it: no space left on device`
+	if !slices.Contains(h.look().said, want) {
+		t.Errorf("the log has %q", h.look().said)
 	}
 }

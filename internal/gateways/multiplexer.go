@@ -142,7 +142,7 @@ const retireTime = 2 * time.Minute
 func (m *Manager) endServedGateways(ctx context.Context, t profiles.Topology) error {
 	names := m.runningThoughServed(t)
 	for _, name := range names {
-		m.say("%s: it ends, because the gateway of profile %s serves its profile", name, profiles.Default)
+		m.say(name, "it ends, because the gateway of profile %s serves its profile", profiles.Default)
 	}
 	return m.endGateways(ctx, names...)
 }
@@ -187,18 +187,18 @@ func (m *Manager) applyTopology(ctx context.Context) {
 	run := m.defaultRun() // first, because a later run gets its own call
 	t, err := m.Store.Topology(os.Getenv, "")
 	if err != nil {
-		m.say("cannot tell whether the default profile serves the others: %v", err)
+		m.say("", "cannot tell whether the default profile serves the others: %v", err)
 	}
 	m.mu.Lock()
 	was := m.serving.Swap(&servedProfiles{Topology: t, topologyRun: run})
 	m.mu.Unlock()
 	if t.Multiplexed && !was.Multiplexed {
-		m.say("gateways that are down are " + servedNote)
+		m.say("", "gateways that are down are %s", servedNote)
 	}
 	if len(m.runningThoughServed(t)) > 0 {
 		guard.Go("ending gateways whose profiles are served", func() {
 			if err := m.restartAfterServed(ctx, t); err != nil {
-				m.say("%v", err)
+				m.say("", "%v", err)
 			}
 		})
 	}
@@ -222,7 +222,7 @@ func (m *Manager) applyTopology(ctx context.Context) {
 // profile's gateway again.
 func (m *Manager) restartAfterServed(ctx context.Context, t profiles.Topology) error {
 	name := profiles.SlotName(profiles.Default)
-	m.say("%s: it waits until the gateways whose profiles it serves now have ended", name)
+	m.say(name, "it waits until the gateways whose profiles it serves now have ended")
 	if err := m.endGateways(ctx, name); err != nil {
 		return err
 	}
@@ -346,12 +346,12 @@ func (m *Manager) ChangeTopology(ctx context.Context, mode string, dry bool) (ou
 func (m *Manager) storeExclusives(service, profile string) {
 	list, err := m.Store.Exclusives(profile)
 	if err != nil {
-		m.say("%s: cannot tell whether another gateway has its tokens: %v", service, err)
+		m.say(service, "cannot tell whether another gateway has its tokens: %v", err)
 	}
 	m.updateRecord(profile, func(g *gateway) { g.exclusives, m.gateways.usersOf = list, nil })
 	if s := m.Registry.Snapshot().Find(service); s != nil {
 		if text := m.sharedExclusives(s); text != "" {
-			m.say("%s: warning: %s", service, text)
+			m.say(service, "warning: %s", text)
 		}
 	}
 }

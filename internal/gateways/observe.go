@@ -109,15 +109,18 @@ func (m *Manager) watchParked(service, profile, reason string) {
 // followState reads the state file of a profile, and updates the gateway's readiness and the operator's intent. It runs only
 // as a job and reads the file itself, so that an old content is never used after a newer one.
 func (m *Manager) followState(profile string) {
+	service := profiles.SlotName(profile)
+	s := m.Registry.Snapshot().Find(service)
+	if s == nil { // the profile was removed while the job waited, and its record must not come back
+		return
+	}
 	m.storeHome(profile)
 	state, _ := m.Store.ReadState(profile) // the watcher of profiles reports an unreadable file
-	service := profiles.SlotName(profile)
 	m.updateRecord(profile, func(g *gateway) { g.wanted = state.Start() })
-	s := m.Registry.Snapshot().Find(service)
-	if s != nil && s.PID != 0 && profile == profiles.Default {
+	if s.PID != 0 && profile == profiles.Default {
 		m.storeServedProfiles(s, state)
 	}
-	if s != nil && s.State == supervisor.Up && m.Config().Agent.Ready == config.ReadyState {
+	if s.State == supervisor.Up && m.Config().Agent.Ready == config.ReadyState {
 		ready, said := m.readiness(profile, state, s)
 		// Send it even if the snapshot shows the same values: the snapshot may be old.
 		m.Registry.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Text: said})
@@ -134,12 +137,12 @@ func (m *Manager) followState(profile string) {
 	}
 	switch {
 	case err != nil:
-		m.say("%s: cannot put desired_state back: %v", service, err)
+		m.say(service, "cannot put desired_state back: %v", err)
 	case outcome == profiles.Missing:
 		// call followState again: by then the file may have its content again
 		m.enqueueIn(profiles.RestoreDelay+100*time.Millisecond, service, func() { m.followState(profile) })
 	case outcome == profiles.Restored:
-		m.say("%s: desired_state was lost in a rewrite of gateway_state.json and is back", service)
+		m.say(service, "desired_state was lost in a rewrite of gateway_state.json and is back")
 	}
 }
 
@@ -187,7 +190,7 @@ func (m *Manager) describePlatformProblems(profile string, state profiles.State)
 	defer m.mu.Unlock()
 	g := m.gatewayOf(profile)
 	if text != "" && text != g.platformProblem {
-		m.say("%s: %s", profiles.SlotName(profile), text)
+		m.say(profiles.SlotName(profile), "%s", text)
 	}
 	g.platformProblem = text
 	return text
@@ -233,7 +236,7 @@ func (m *Manager) watchReplacer(service, profile string) {
 		return
 	}
 	if !m.wasTakenOver(profile, s.LastExit) {
-		m.say("%s: the instance that took over is gone", service)
+		m.say(service, "the instance that took over is gone")
 		m.Registry.Post(supervisor.InputsChanged{Name: service})
 		return
 	}
@@ -249,7 +252,7 @@ const unknownInputs profiles.Hash = "written since the start"
 func (m *Manager) storeInputs(service, profile string) {
 	hash, err := m.Store.InputsHash(profile)
 	if err != nil {
-		m.say("%s: cannot watch its inputs: %v", service, err)
+		m.say(service, "cannot watch its inputs: %v", err)
 	}
 	begun := m.record(profile).startBegan
 	late := err == nil && !begun.IsZero() && m.Store.InputsChangedSince(profile, begun)

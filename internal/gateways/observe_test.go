@@ -304,3 +304,43 @@ func TestWarningsThatComeAndGoDoNotFillTheLog(t *testing.T) {
 		t.Errorf("the log has %d warnings, and at most 45 a minute are allowed: %q", len(warnings), warnings)
 	}
 }
+
+// TestAnAgentDoesNotFillTheLogWithProfiles: an agent made and removed a profile in a loop, and wrote one problem with its chat
+// platforms after another. The log of the container had two lines for each round.
+func TestAnAgentDoesNotFillTheLogWithProfiles(t *testing.T) {
+	h, m := newHost(t, "coder", "quiet")
+	h.start(m)
+	for _, name := range []string{"coder", "quiet"} {
+		h.service(name, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1})
+	}
+	started, err := profiles.StartTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := func(profile string, round int) {
+		h.state(profile, map[string]any{
+			"gateway_state": "running", "pid": os.Getpid(), "start_time": started,
+			"platforms": map[string]any{"chat": map[string]any{"state": "retrying", "error_message": fmt.Sprint("round ", round)}},
+		})
+	}
+	for round := range 40 {
+		h.make("fleeting")
+		if err := m.Find(t.Context(), "fleeting"); err != nil {
+			t.Fatal(err)
+		}
+		report("coder", round)
+		if err := os.RemoveAll(h.dir("fleeting")); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Rescan(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report("quiet", 0)
+	h.until("the problem of another profile is in the log", h.hears("gateway-quiet: platform chat is retrying: round 0"))
+	for _, about := range []string{"profile fleeting", "gateway-coder: platform"} {
+		if n := strings.Count(strings.Join(h.look().said, "\n"), about); n == 0 || n > 20 {
+			t.Errorf("the log has %d lines with %q, and at most 20 a minute are allowed", n, about)
+		}
+	}
+}

@@ -31,12 +31,12 @@ func (m *Manager) handleProfileEvent(ctx context.Context, e profiles.Event) {
 		m.ReadSecrets(profiles.SlotName(e.Profile.Name), e.Profile.Name)
 		m.Registry.Post(supervisor.InputsChanged{Name: profiles.SlotName(e.Profile.Name)})
 	case profiles.Warned:
-		m.say("warning: %s", e.Warning)
+		m.messages.write(m.Logger, "warnings of "+e.Warning.Profile, "warning: "+e.Warning.Message)
 	}
 }
 
 func (m *Manager) handleAppeared(ctx context.Context, p profiles.Profile) {
-	m.say("profile %s appeared", p.Name)
+	m.say("", "profile %s appeared", p.Name)
 	m.Adopt(ctx, p.Name)
 	m.Registry.AddProfile(p.Name)
 	state, _ := m.Store.ReadState(p.Name) // a gateway with an unreadable state file is not started
@@ -56,7 +56,7 @@ func (m *Manager) handleAppeared(ctx context.Context, p profiles.Profile) {
 }
 
 func (m *Manager) handleDisappeared(ctx context.Context, profile string, changed time.Time) {
-	m.say("profile %s disappeared", profile)
+	m.say("", "profile %s disappeared", profile)
 	service := profiles.SlotName(profile)
 	_ = m.Registry.ReapNow(ctx) // the client that removed the profile has seen its gateway end, so the snapshot must show that too
 	s := m.Registry.Snapshot().Find(service)
@@ -68,7 +68,7 @@ func (m *Manager) handleDisappeared(ctx context.Context, profile string, changed
 	}
 	_ = m.Registry.Do(ctx, supervisor.Remove{Name: service}) // fails if the service is already gone
 	if err := m.Registry.RemoveSlot(ctx, service); err != nil {
-		m.say("%v", err)
+		m.say("", "%v", err)
 	}
 	if renamed != "" {
 		m.startRenamed(ctx, profile, renamed)
@@ -98,7 +98,7 @@ func (m *Manager) renamedTo(profile string, up bool) string {
 	snap := m.Registry.Snapshot()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	maps.DeleteFunc(m.departed, func(_ profiles.HomeID, d removedProfile) bool {
+	maps.DeleteFunc(m.gateways.departed, func(_ profiles.HomeID, d removedProfile) bool {
 		return time.Since(d.at) > renameTime && !isLive(snap, profiles.SlotName(d.profile))
 	})
 	g := m.gateways.byProfile[profile]
@@ -111,7 +111,7 @@ func (m *Manager) renamedTo(profile string, up bool) string {
 			to = name
 		}
 	}
-	m.departed[g.home] = removedProfile{profile, time.Now(), up && to == ""}
+	m.gateways.departed[g.home] = removedProfile{profile, time.Now(), up && to == ""}
 	return to
 }
 
@@ -121,12 +121,12 @@ func (m *Manager) renamedFrom(profile string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	home := m.gatewayOf(profile).home
-	d, known := m.departed[home]
+	d, known := m.gateways.departed[home]
 	if !known || d.profile == profile {
-		delete(m.departed, home)
+		delete(m.gateways.departed, home)
 		return ""
 	}
-	m.departed[home] = removedProfile{d.profile, d.at, false}
+	m.gateways.departed[home] = removedProfile{d.profile, d.at, false}
 	if !d.up || time.Since(d.at) > renameTime {
 		return ""
 	}
@@ -152,12 +152,12 @@ func endedForRemoval(s *supervisor.Service, gone, now time.Time) bool {
 // startRenamed starts the gateway of a profile that has got a new name.
 func (m *Manager) startRenamed(ctx context.Context, old, profile string) {
 	service := profiles.SlotName(profile)
-	m.say("profile %s is %s now, and its gateway goes on as %s", old, profile, service)
+	m.say("", "profile %s is %s now, and its gateway goes on as %s", old, profile, service)
 	guard.Go("starting a renamed profile", func() {
 		switch err := m.Command(ctx, client.VerbStart, service); {
 		case err == nil, ctx.Err() != nil, errors.Is(err, supervisor.ErrStopping), m.Registry.Snapshot().Find(service) == nil:
 		default:
-			m.say("%s: cannot start it again after its profile was renamed: %v", service, err)
+			m.say(service, "cannot start it again after its profile was renamed: %v", err)
 		}
 	})
 }
@@ -189,7 +189,7 @@ func (m *Manager) formerGateway(profile string) (service string) {
 	m.mu.Lock()
 	g, other := m.gateways.byProfile[profile], ""
 	if g != nil && g.home != (profiles.HomeID{}) {
-		if d, known := m.departed[g.home]; known && d.profile != profile {
+		if d, known := m.gateways.departed[g.home]; known && d.profile != profile {
 			service = profiles.SlotName(d.profile)
 		}
 		for name, o := range m.gateways.byProfile {

@@ -35,7 +35,7 @@ func (m *Manager) SlotMade(ctx context.Context, profile string, start bool, expo
 	case err != nil:
 		return err
 	case start && refused != nil:
-		m.say("%s: it is not started: %v", name, refused)
+		m.say(name, "it is not started: %v", refused)
 	case start:
 		m.warnIfMissing(name, profile)
 	}
@@ -46,7 +46,7 @@ func (m *Manager) SlotMade(ctx context.Context, profile string, start bool, expo
 func (m *Manager) warnIfMissing(service, profile string) {
 	m.enqueue(service, func() {
 		if there, err := m.Store.Exists(profile); err == nil && !there {
-			m.say("%s: it was registered, but there is no profile %q, so it fails until there is one: hinit profile create %s", service, profile, profile)
+			m.say(service, "it was registered, but there is no profile %q, so it fails until there is one: hinit profile create %s", profile, profile)
 		}
 	})
 }
@@ -70,8 +70,8 @@ func (m *Manager) SlotRemoved(ctx context.Context, service string) {
 	}
 	switch err := m.Registry.Do(ctx, e); {
 	case err == nil:
-		m.say("%s: its slot was removed, so it is stopped", service)
+		m.say(service, "its slot was removed, so it is stopped")
 	case !errors.Is(err, supervisor.ErrUnknown) && !errors.Is(err, supervisor.ErrStopping):
-		m.say("%s: its slot was removed, but it cannot be stopped: %v", service, err)
+		m.say(service, "its slot was removed, but it cannot be stopped: %v", err)
 	}
 }

@@ -1,0 +1,44 @@
+package gateways
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"hinit/internal/container/initlog"
+)
+
+// TestTheLastOfTooManyMessagesIsInTheLog: a warning that came after too many others went on to hold, and was only in the status.
+func TestTheLastOfTooManyMessagesIsInTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log := initlog.New(func() io.Writer { return &out }, nil, initlog.NewTerminationLog())
+		var m messages
+		for range 3 {
+			for i := range 30 {
+				m.write(log, "coder", fmt.Sprintf("message %d", i))
+			}
+			m.write(log, "writer", "another subject")
+			if got := out.String(); strings.Count(got, "message") != maxMessages || !strings.HasSuffix(got, "another subject\n") {
+				t.Errorf("within the period the log has %q", got)
+			}
+			time.Sleep(messagePeriod)
+			synctest.Wait()
+			if got := out.String(); !strings.HasSuffix(got, "message 29 (the last of 30 messages within a minute, of which the log has the first 20)\n") {
+				t.Errorf("after the period the log has %q", got)
+			}
+			out.Reset()
+		}
+		for i := range 10 * maxSubjects {
+			m.write(log, fmt.Sprint("subject ", i), fmt.Sprint("subject ", i))
+		}
+		if n := strings.Count(out.String(), "subject"); n != maxSubjects+maxMessages {
+			t.Errorf("%d subjects wrote %d lines", 10*maxSubjects, n)
+		}
+		time.Sleep(messagePeriod)
+	})
+}
