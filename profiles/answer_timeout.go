@@ -77,7 +77,8 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 			beats, quiet = now, 0
 			continue
 		}
-		if quiet++; quiet < answerSteps {
+		quiet++
+		if quiet < answerSteps {
 			continue
 		}
 		if a.giveUp(beats) {

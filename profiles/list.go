@@ -201,7 +201,8 @@ func (s *selection) add(name string, preferred bool) {
 	if preferred {
 		names = &s.preferred
 	}
-	if *names = append(*names, name); len(*names) >= 2*s.most+64 {
+	*names = append(*names, name)
+	if len(*names) >= 2*s.most+64 {
 		s.trim(names, s.most)
 	}
 }

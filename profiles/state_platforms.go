@@ -24,7 +24,8 @@ func platformTrouble(value json.RawMessage) (words string, all, bad int) {
 		if state != "retrying" && state != "failed" && state != "fatal" {
 			continue
 		}
-		if bad++; len(problems) >= maxPlatforms {
+		bad++
+		if len(problems) >= maxPlatforms {
 			problems = append(problems[:maxPlatforms], "and more")
 			continue
 		}

@@ -186,7 +186,8 @@ func (s *Store) lock(profile string) (unlock func()) {
 		l.Unlock()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if l.users--; l.users == 0 {
+		l.users--
+		if l.users == 0 {
 			delete(s.locks, profile)
 		}
 	}

@@ -240,7 +240,8 @@ func (w *Watcher) scanDirty(ctx context.Context) {
 		if w.scanNew(ctx, d, name) {
 			continue
 		}
-		if w.markAll(); !w.isDue(time.Now()) { // the last full scan took so long that the next one must wait
+		w.markAll()
+		if !w.isDue(time.Now()) { // the last full scan took so long that the next one must wait
 			break
 		}
 		_ = w.scanAll(ctx) // also scans the remaining names; an error was reported as a warning

@@ -212,7 +212,8 @@ func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
 func (l *Loop) HandleNotify(pid int, t NotifyMessage) (run uint64, err error) {
 	var stranger error
 	err = l.sendRequest(context.Background(), request{call: func() {
-		if t.Run = l.cfg.Procs.RunOf(pid); t.Run == 0 || l.runs[t.Run] != t.Name {
+		t.Run = l.cfg.Procs.RunOf(pid)
+		if t.Run == 0 || l.runs[t.Run] != t.Name {
 			stranger = ErrForeignProcess
 			return
 		}

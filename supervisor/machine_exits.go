@@ -353,7 +353,8 @@ func (m *Machine) parkByOutput(now time.Time, s *service) {
 		return
 	}
 	for _, line := range s.lastExit.Tail {
-		if line = strings.TrimSpace(line); strings.HasPrefix(line, s.policy.ParkOnOutput) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, s.policy.ParkOnOutput) {
 			s.forgetFailures()
 			m.setState(now, s, Parked, time.Time{}, line)
 			return

@@ -169,7 +169,8 @@ func (m *Machine) waitForNeeds(now time.Time, s *service) bool {
 			return false
 		}
 		m.startNeededTasks(now, s)
-		if names, reason = m.unmetNeeds(s); len(names) == 0 {
+		names, reason = m.unmetNeeds(s)
+		if len(names) == 0 {
 			return false
 		}
 	}

@@ -165,7 +165,8 @@ func (c causeCounts) with(cause Cause, n int) causeCounts {
 	if i < 0 {
 		return append(out, CauseCount{cause, n})
 	}
-	if out[i].N += n; out[i].N <= 0 {
+	out[i].N += n
+	if out[i].N <= 0 {
 		out = slices.Delete(out, i, i+1)
 	}
 	return out

@@ -16,10 +16,11 @@ const (
 // the loop reaps every floodPause instead, and so notices the end of a service later by up to this time. The zero value means
 // no flood.
 type orphanFlood struct {
-	on    bool
-	next  time.Time // time of the next reap during a flood
-	count int       // outside a flood: orphans reaped since `since`; during a flood: consecutive reaps without an orphan
-	since time.Time // start of the present floodWindow
+	on        bool
+	orphans   int       // outside a flood: orphans reaped since `since`
+	since     time.Time // outside a flood: start of the present floodWindow
+	next      time.Time // during a flood: time of the next reap
+	idleReaps int       // during a flood: consecutive reaps without an orphan
 }
 
 // countOrphans decides whether a flood begins or ends. It is called after each reap with the number of reaped orphans. A
@@ -27,11 +28,11 @@ type orphanFlood struct {
 // changed.
 func (f *orphanFlood) countOrphans(now time.Time, orphans int, matters bool) (changed bool) {
 	if f.on {
-		f.count++
+		f.idleReaps++
 		if orphans > 0 {
-			f.count = 0
+			f.idleReaps = 0
 		}
-		if f.count == floodEnd || !matters {
+		if f.idleReaps == floodEnd || !matters {
 			*f = orphanFlood{}
 			return true
 		}
@@ -42,10 +43,10 @@ func (f *orphanFlood) countOrphans(now time.Time, orphans int, matters bool) (ch
 		return false
 	}
 	if now.Sub(f.since) > floodWindow {
-		f.count, f.since = 0, now
+		f.orphans, f.since = 0, now
 	}
-	f.count += orphans
-	if f.count < floodOrphans {
+	f.orphans += orphans
+	if f.orphans < floodOrphans {
 		return false
 	}
 	*f = orphanFlood{on: true, next: now.Add(floodPause)}

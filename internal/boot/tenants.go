@@ -69,7 +69,8 @@ func (o Options) HasRightOwner(profile string) bool {
 		return homes.WithIdentity(func(d *fsutil.Dir) error {
 			seen := 0
 			return d.EachName("", func(name string, kind fs.FileMode) bool { // a copied home has the owner of the original
-				if seen++; seen > fsutil.MaxNames {
+				seen++
+				if seen > fsutil.MaxNames {
 					right = false // too many homes to compare; the boot program reports that
 				} else if kind.IsDir() && name != profile {
 					other, err := d.Lstat(name)

@@ -46,7 +46,12 @@ func readImage(dir string) (m Image) {
 			facts[words[0]] = words[1:]
 		}
 	}
-	first := func(fact string) string { return append(facts[fact], "")[0] }
+	first := func(fact string) string {
+		if words := facts[fact]; len(words) > 0 {
+			return words[0]
+		}
+		return ""
+	}
 	m.Version, m.Stamp, m.Subcommands = first("version"), first("stamp"), facts["subcommands"]
 	m.DashboardHost, m.NoInsecure, m.Stage2Fails = first("dashboard_host"), first("dashboard_insecure") == "no", first("stage2_fails")
 	if codes, known := facts["gateway_parks"]; known {

@@ -260,7 +260,8 @@ func (l *loader) applyEnv(fields []Key) {
 		reason, at := "", k.At(l.cfg)
 		switch at := at.(type) {
 		case *string:
-			if *at = value; k.Env == runtimeDirVar {
+			*at = value
+			if k.Env == runtimeDirVar {
 				*at, reason = socketInDir(value)
 			}
 			if reason == "" && strings.Contains(*at, "\x00") {

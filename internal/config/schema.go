@@ -85,7 +85,8 @@ func appendKeys(keys []Key, of reflect.Type, in *Key) []Key {
 			k.Inherits = in.Inherits + name
 		}
 		fill, isStruct := tag.Get("fill"), of.Field(i).Type.Kind() == reflect.Struct
-		if k.Placeholders = placeholders[fill]; fill == "." || fill == "" && isStruct {
+		k.Placeholders = placeholders[fill]
+		if fill == "." || fill == "" && isStruct {
 			k.Placeholders = in.Placeholders
 		}
 		if isStruct {

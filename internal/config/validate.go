@@ -256,7 +256,8 @@ func parseSecondsOrDuration(text string) (d time.Duration, reason string) {
 
 // parseSwitch parses a boolean as the image's scripts do, but refuses a text that means neither yes nor no.
 func parseSwitch(text string) (on bool, reason string) {
-	if on = IsShellTruthy(text); !on && !IsFalse(text) {
+	on = IsShellTruthy(text)
+	if !on && !IsFalse(text) {
 		reason = "expected 1, true or yes, or 0, false or no"
 	}
 	return on, reason

@@ -192,14 +192,19 @@ type connCounts struct {
 
 // close closes one connection at a time, so that closing occupies one thread. It takes no turn of internal/blocking: package net
 // makes a close wait for a reader of the connection, and the reader may be waiting for a turn. The close can't block otherwise,
-// because Drain has taken the data that the peer sent.
+// because drain has taken the data that the peer sent.
 func (p *connCounts) close(c net.Conn) error {
-	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil { // a socket always has one
-		_ = raw.Control(blocking.Drain) // fails only if the connection is closed
-	}
+	drain(c)
 	p.closing.Lock()
 	defer p.closing.Unlock()
 	return c.Close()
+}
+
+// drain drops the data and the descriptors that the peer has sent, which could make a close block.
+func drain(c net.Conn) {
+	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil { // a socket always has one
+		_ = raw.Control(blocking.Drain) // fails only if the connection is closed
+	}
 }
 
 // conn is a connection with the credentials of its client. Its reads and writes take turns of internal/blocking, which limits the

@@ -115,7 +115,8 @@ func clearStale(dir *os.File, base, path, addr string) error {
 	conn, err := (&net.Dialer{Timeout: probeTime, Control: refuseDescriptors}).DialContext(context.Background(), "unix", addr)
 	switch {
 	case err == nil:
-		_ = new(connCounts).close(conn) // the connection was only a test whether a server listens
+		drain(conn)
+		_ = conn.Close() // the connection was only a test whether a server listens
 		return errAlive(path)
 	case errors.Is(err, unix.ECONNREFUSED):
 		return unix.Unlinkat(fd, base, 0)

@@ -179,7 +179,8 @@ func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGo
 		if err != nil {
 			return client.Slot{}, err
 		}
-		if last = slot; first && !u.known {
+		last = slot
+		if first && !u.known {
 			u.after, u.known = slot.Run, u.letter == 'r' || u.letter == 'R'
 		}
 		switch {

@@ -104,7 +104,8 @@ func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *superv
 			}
 		}
 	}
-	if with(s.core.Expected(ctx, false)); len(names) > 0 && missing() {
+	with(s.core.Expected(ctx, false))
+	if len(names) > 0 && missing() {
 		look, cancel := context.WithTimeout(ctx, s.bootListTime)
 		defer cancel()
 		with(s.core.Expected(look, true))

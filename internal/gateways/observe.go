@@ -257,7 +257,8 @@ func (m *Manager) storeInputs(service, profile string) {
 	begun := m.record(profile).startBegan
 	late := err == nil && !begun.IsZero() && m.Store.InputsChangedSince(profile, begun)
 	m.updateRecord(profile, func(g *gateway) {
-		if g.inputs = hash; late && g.doubtfulInputs != hash {
+		g.inputs = hash
+		if late && g.doubtfulInputs != hash {
 			g.doubtfulInputs, g.inputs = hash, unknownInputs
 		}
 	})

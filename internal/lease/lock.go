@@ -133,7 +133,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	blocking.Run(blocking.Volume, h.release)
 	h = Handover{}
 	refused, settle := false, time.Duration(0) // settle: how long a previous holder on another machine may go on; 0 without one
-	for again := true; again; again = err != nil && (h.Lock != nil || refused) && pause.For(ctx, lockRetryInterval) {
+	for again := true; again; {
 		err = v.withDir(func(d *fsutil.Dir) (err error) {
 			if h.Lock == nil {
 				h.Lock, err = d.Lock(func(dir *os.File) error {
@@ -148,7 +148,8 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 			if shared {
 				_ = h.File.Close()
 				var moved bool
-				if h.File, moved, err = lockFile(d, refused); moved { // an init with the old file goes on until its confirmation fails
+				h.File, moved, err = lockFile(d, refused)
+				if moved { // an init with the old file goes on until its confirmation fails
 					settle = v.confirmEvery + v.confirmLimit + confirmGrace + v.confirmEvery/10
 				}
 			}
@@ -170,6 +171,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 		case err != nil && h.Lock != nil, refused:
 			v.warn(fmt.Sprintf("cannot lock %q yet: %v; if its %s is another user's, remove that while no hinit serves", v.home, err, DirName))
 		}
+		again = err != nil && (h.Lock != nil || refused) && pause.For(ctx, lockRetryInterval)
 	}
 	if err = cmp.Or(context.Cause(ctx), err); err != nil {
 		h.release()

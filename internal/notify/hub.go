@@ -56,7 +56,8 @@ func (h *Hub) socketOf(service string) *socket {
 func (h *Hub) setSocket(service string, s *socket) {
 	h.mu.Lock()
 	old := h.sockets[service]
-	if delete(h.sockets, service); s != nil {
+	delete(h.sockets, service)
+	if s != nil {
 		h.sockets[service] = s
 	}
 	h.mu.Unlock()
@@ -94,7 +95,8 @@ func (h *Hub) startReader(service string, s *socket) {
 			if err != nil {
 				return
 			}
-			if taken += n; taken >= datagramsPerPause {
+			taken += n
+			if taken >= datagramsPerPause {
 				<-time.After(time.Until(begin.Add(pause)))
 				begin, taken = time.Now(), 0
 			}

@@ -154,7 +154,8 @@ func (e *DeafWatch) run() {
 		case <-timer.C:
 			e.suspended.Store(true) // before the round, so that a sign during the round is not lost
 			timer.Reset(maxSuspension)
-			if e.wasSuspended = !e.examineAll(); !e.wasSuspended {
+			e.wasSuspended = !e.examineAll()
+			if !e.wasSuspended {
 				e.resumeRounds()
 			}
 		case <-stopped:
@@ -376,7 +377,8 @@ func (e *DeafWatch) decideGateway(found map[string]Deafness, s *silentGateway) {
 		return
 	}
 	s.deafRounds++
-	if s.why = why; s.deafRounds < roundsToBeDeaf {
+	s.why = why
+	if s.deafRounds < roundsToBeDeaf {
 		return
 	}
 	if !s.remarked {

@@ -66,7 +66,8 @@ func newHTTP(c config.Check, expand func(string) string) (*httpCheck, error) {
 	request.Close = true
 	request.Header = http.Header{"User-Agent": {"hinit"}, "Accept": {"*/*"}}
 	for name, value := range c.HTTP.Headers {
-		if value = lineBreaks.Replace(expand(value)); strings.EqualFold(name, "host") {
+		value = lineBreaks.Replace(expand(value))
+		if strings.EqualFold(name, "host") {
 			request.Host = value
 			continue
 		}

@@ -46,7 +46,8 @@ func (p *Prober) makeCheckers(t *target, env map[string]string, err error) {
 			return config.FillVariables(t.Expand(text), func(name string) string {
 				value, set := t.Env[name]
 				if !set || strings.Contains(value, "{") {
-					if value = env[name]; value == "" {
+					value = env[name]
+					if value == "" {
 						missing = name
 					}
 				}

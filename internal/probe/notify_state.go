@@ -80,7 +80,8 @@ func (b *runNotifyState) setPaused(paused bool, now time.Time) (over bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	over = b.paused && !paused
-	if b.paused = paused; over {
+	b.paused = paused
+	if over {
 		b.At = now
 	}
 	return over

@@ -236,7 +236,11 @@ func (s Status) Fields(name string) []string {
 
 // Number returns the first number of one line, in the given base. ok is false if there is no such line or number.
 func (s Status) Number(name string, base int) (n uint64, ok bool) {
-	n, err := strconv.ParseUint(append(s.Fields(name), "")[0], base, 64)
+	words := s.Fields(name)
+	if len(words) == 0 {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(words[0], base, 64)
 	return n, err == nil
 }
 

@@ -127,7 +127,8 @@ func lockForReload(ctx context.Context, lock *sync.Mutex) error {
 func (r *Registry) LockChanges(ctx context.Context) (unlock func(), err error) {
 	locked := make(chan struct{})
 	guard.Go("waiting for a reload", func() {
-		if r.ChangeLock.Lock(); !pause.Send(ctx, locked, struct{}{}) {
+		r.ChangeLock.Lock()
+		if !pause.Send(ctx, locked, struct{}{}) {
 			r.ChangeLock.Unlock()
 		}
 	})

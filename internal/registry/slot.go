@@ -140,7 +140,8 @@ func (r *Registry) serviceSlot(cfg *config.Config, s config.Service) Slot {
 		LogSizeMB: cfg.Logs.MaxSizeMB, LogArchives: cfg.Logs.Archives,
 	}
 	if u, err := r.o.Units.Service(cfg, s); err == nil {
-		if out.Dir = u.Spec.Dir; u.Spec.Cred == nil {
+		out.Dir = u.Spec.Dir
+		if u.Spec.Cred == nil {
 			out.Cred = nil
 		}
 	}

@@ -224,7 +224,8 @@ func (w *walk) resolve(path string) error {
 	w.parent, w.at = -1, -1
 	start := "/"
 	if !strings.HasPrefix(path, start) {
-		if start = "."; w.kind == 0 {
+		start = "."
+		if w.kind == 0 {
 			return errors.New("not an absolute path")
 		}
 	}
@@ -244,7 +245,8 @@ func (w *walk) resolve(path string) error {
 		if w.st.Mode&unix.S_IFMT != unix.S_IFLNK {
 			continue
 		}
-		if links++; links > maxLinks {
+		links++
+		if links > maxLinks {
 			return unix.ELOOP
 		}
 		if w.kind != 0 && (len(names) == 0 && !w.lastLink || !rootsAlone(w.parent)) {
@@ -291,7 +293,8 @@ func (w *walk) enter(name string) error {
 	w.made = false
 	if w.mode != 0 && errors.Is(err, unix.ENOENT) {
 		_, err = retry(func() (int, error) { return 0, unix.Mkdirat(w.at, name, w.mode) })
-		if w.made = err == nil; w.made || errors.Is(err, unix.EEXIST) {
+		w.made = err == nil
+		if w.made || errors.Is(err, unix.EEXIST) {
 			fd, err = retry(open)
 		}
 	}

@@ -153,7 +153,8 @@ func (h *Health) checkQuotas(share bool, last *table[string, string]) bool {
 		if w.Note != "" && last.get(w.Service) == "" {
 			h.o.Loop.Post(supervisor.Remark{Service: w.Service, Text: w.Note})
 		}
-		if delete(notes, w.Service); w.Note != "" {
+		delete(notes, w.Service)
+		if w.Note != "" {
 			notes[w.Service] = w.Note
 		}
 		if w.Restart != "" {
@@ -190,7 +191,8 @@ func (h *Health) HoldBackGateways(ctx context.Context) {
 	}
 	had := make(map[string]uint64, len(found))
 	for _, w := range found {
-		if had[w.Service] = w.Bytes; w.Hold != "" {
+		had[w.Service] = w.Bytes
+		if w.Hold != "" {
 			h.o.Loop.Post(supervisor.Hold{Name: w.Service, Reason: w.Hold})
 		}
 	}

@@ -94,7 +94,8 @@ func (l *Logs) Protect(name string) (release func()) {
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if l.held[name]--; l.held[name] == 0 {
+		l.held[name]--
+		if l.held[name] == 0 {
 			delete(l.held, name)
 		}
 	}
@@ -221,7 +222,8 @@ func (l *Logs) fitSecrets(service string, values []string) (kept []string, all b
 	}
 	used := 0
 	for i, v := range values {
-		if used += len(v); used > room {
+		used += len(v)
+		if used > room {
 			return values[:i], false
 		}
 		l.masked[service] = used

@@ -198,7 +198,8 @@ func (s *Stage) ExpectServices(cfg *config.Config) {
 	for _, name := range slices.Sorted(maps.Keys(cfg.Services)) {
 		of := cfg.Services[name]
 		v := s.expectedService(name, supervisor.KindService, registry.NeedBoot, of.StartsAtBoot())
-		if v.Command = of.Command; of.Log {
+		v.Command = of.Command
+		if of.Log {
 			v.Log = cfg.Logs.Dir + "/" + name + "/current"
 		}
 		list = append(list, v)

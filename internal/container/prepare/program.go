@@ -120,7 +120,8 @@ func (r *preparation) handleMessage(m boot.Message) error {
 		}
 		r.program.send(boot.Answer{Env: r.Units.AgentEnv(r.cfg)})
 	case m.Begin != nil:
-		if r.Status.HooksBegin(*m.Begin); *m.Begin > 0 && !r.unusable && !r.Route().Plain && !r.Route().DashboardOnly {
+		r.Status.HooksBegin(*m.Begin)
+		if *m.Begin > 0 && !r.unusable && !r.Route().Plain && !r.Route().DashboardOnly {
 			r.expectProfiles(r.cfg)
 		}
 	case m.Hook != nil:
@@ -256,7 +257,8 @@ func (s *Stage) MeasureProfiles(ctx context.Context, profiles []boot.Gateway, wo
 	job.Gateways, job.Measure = profiles, work
 	at := ""
 	err = s.runJob(ctx, "hinit/measure"+work, job, func(m boot.Message) {
-		if found = append(found, m.Measured...); m.Examining != nil {
+		found = append(found, m.Measured...)
+		if m.Examining != nil {
 			at = " (at profile " + m.Examining.Check + ")"
 		}
 	})

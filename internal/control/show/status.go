@@ -102,7 +102,8 @@ func (w *wrappedText) writeWrapped(indent, text string) {
 		n, used := 0, 0
 		space := 0 // last place at which the line may be broken
 		for i, r := range text {
-			if used += columnsOf(r); used > room {
+			used += columnsOf(r)
+			if used > room {
 				break
 			}
 			if r == ' ' {

@@ -381,7 +381,8 @@ func shorten(text string, most int) string {
 	}
 	n := 0
 	for i, r := range text {
-		if n += columnsOf(r); n > most-1 {
+		n += columnsOf(r)
+		if n > most-1 {
 			return text[:i] + "…"
 		}
 	}

@@ -57,7 +57,8 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 	case err != nil:
 		return err.Error()
 	}
-	if *left -= len(entries); more {
+	*left -= len(entries)
+	if more {
 		return fmt.Sprintf("it holds more than %d files", maxFiles)
 	}
 	for _, e := range entries {

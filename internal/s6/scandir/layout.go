@@ -297,7 +297,8 @@ func hasFewFiles(in *fsutil.Dir, name string) bool {
 
 func hasFewFilesIn(in *fsutil.Dir, name string, left *int) bool {
 	entries, more, err := in.ReadSome(name, *left)
-	if *left -= len(entries); err != nil || more {
+	*left -= len(entries)
+	if err != nil || more {
 		return false
 	}
 	return !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.IsDir() && !hasFewFilesIn(in, path.Join(name, e.Name()), left) })
