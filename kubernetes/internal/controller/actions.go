@@ -199,11 +199,8 @@ func (f *fleet) apply(ctx context.Context, o *unstructured.Unstructured) error {
 	return nil
 }
 
-// The ClusterRoles that the controller grants to the hosts. The manifests define them.
-const (
-	hostRole  = "hinit-fleet-host"
-	tokenRole = "hinit-fleet-host-tokens"
-)
+// hostRole is the ClusterRole that the controller grants to the hosts. The manifests define it.
+const hostRole = "hinit-fleet-host"
 
 // applyRights applies the ServiceAccount of a pool's hosts and grants its rights. The hosts may read only the ConfigMaps and
 // Secrets that a profile of the pool refers to. Without all, it does nothing if the rights are unchanged since the last call.
@@ -230,10 +227,8 @@ func rightsObjects(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstr
 		maps.Copy(u.Object, more)
 		u.SetName(name)
 		u.SetLabels(map[string]string{"app.kubernetes.io/part-of": "hinit"})
-		if kind != "ClusterRoleBinding" { // an object of the cluster can't be owned by the pool
-			u.SetNamespace(p.Namespace)
-			u.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(p, v1alpha1.GroupVersion.WithKind("AgentPool"))})
-		}
+		u.SetNamespace(p.Namespace)
+		u.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(p, v1alpha1.GroupVersion.WithKind("AgentPool"))})
 		return u
 	}
 	bind := func(kind, role string) map[string]any {
@@ -256,7 +251,6 @@ func rightsObjects(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstr
 		object(rbac, "Role", account, map[string]any{"rules": rules}),
 		object(rbac, "RoleBinding", account, bind("Role", account)),
 		object(rbac, "RoleBinding", account+".profiles", bind("ClusterRole", hostRole)),
-		object(rbac, "ClusterRoleBinding", tokenRole+":"+p.Namespace+":"+p.Name, bind("ClusterRole", tokenRole)),
 	}
 }
 

@@ -42,12 +42,8 @@ type Settings struct {
 	// Create creates a profile without data. It must not run a program that agents can replace, because that could read the host's
 	// tokens.
 	Create func(ctx context.Context, name string) error
-	// Token returns the token with which this pod identifies itself to other hosts. Judge checks the token of another host, and
-	// returns that host's pod.
-	Token func() (string, error)
-	Judge TokenReviewer
-	Log   *slog.Logger
-	Beat  time.Duration // how often the host renews its Lease; 0 means the constant [Beat]
+	Log    *slog.Logger
+	Beat   time.Duration // how often the host renews its Lease; 0 means the constant [Beat]
 }
 
 const (
@@ -83,7 +79,7 @@ type host struct {
 	statusKnown  bool                                         // services is current: hinit has sent its whole status, and isn't booting or stopping
 }
 
-// Run is the host of this pod until ctx ends. It returns an error only if it can't open the store on the volume.
+// Run is the host of this pod until ctx ends. It returns an error only if it can't open the store on the volume, or make a key.
 func Run(ctx context.Context, s Settings) error {
 	store, err := OpenStore(s.Home)
 	if err != nil {
@@ -92,13 +88,17 @@ func Run(ctx context.Context, s Settings) error {
 	if s.Beat == 0 {
 		s.Beat = Beat
 	}
+	identity, err := newIdentity()
+	if err != nil {
+		return err
+	}
 	retries := workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)
 	h := &host{
 		settings: s, store: store, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}, services: map[string]hinit.Service{}, reportCounts: map[string]uint64{},
 		unreported: map[string]appliedFiles{}, paused: map[string]time.Time{}, deletes: map[string]bool{},
 		sources: &sources{api: s.API, namespace: s.Namespace, seen: map[string]source{}},
 		fetches: map[string]int{},
-		offers:  &offers{store: store, judge: s.Judge, log: s.Log, host: s.Address, by: map[string]*offer{}},
+		offers:  &offers{store: store, identity: identity, certificateOf: s.certificateOf, log: s.Log, host: s.Address, by: map[string]*offer{}},
 		queue:   workqueue.NewTypedRateLimitingQueue(retries),
 		retries: retries,
 	}

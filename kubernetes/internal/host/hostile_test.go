@@ -21,7 +21,7 @@ func TestAnOfferPutsNothingIntoAnotherHome(t *testing.T) {
 		o.mu.Lock()
 		o.by[from.Nonce] = o.by[good]
 		o.mu.Unlock()
-		err := to.fetch(t.Context(), "coder", "u1", from, "token")
+		err := to.fetch(t.Context(), "coder", "u1", from, us)
 		var made []string
 		for _, place := range []string{"profiles/*", "profiles/*/*", incomingDir + "/*"} {
 			more, _ := filepath.Glob(filepath.Join(dir, place))

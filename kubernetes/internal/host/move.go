@@ -142,12 +142,8 @@ func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 		return errRetry
 	}
 	defer h.endFetch(p.Status.Host)
-	token, err := h.settings.Token()
-	if err != nil {
-		return fmt.Errorf("cannot fetch profile %q: %w", p.Name, err)
-	}
 	snapshot, at := h.store.interruptedAt(p.Name, string(p.UID))
-	err = h.store.fetch(ctx, p.Name, string(p.UID), p.Status.Move.Offer, token)
+	err = h.store.fetch(ctx, p.Name, string(p.UID), p.Status.Move.Offer, h.offers.identity)
 	now, more := h.store.interruptedAt(p.Name, string(p.UID))
 	further := more > at && (snapshot == "" || snapshot == now)
 	if errors.Is(err, errInterrupted) && further {

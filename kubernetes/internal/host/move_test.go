@@ -88,8 +88,8 @@ func TestAProfileThatChangesForEverEndsItsMove(t *testing.T) {
 	g := &gateways{by: map[string]hinit.Service{}}
 	g.set("gateway-coder", hinit.StateDown, hinit.WantDown)
 	from, to := hostOf(t, "from", api, g, s), hostOf(t, "to", api, &gateways{}, other)
-	from.offers.judge = func(context.Context, string) (string, error) {
-		return "to", os.WriteFile(filepath.Join(dir, "profiles/coder", fmt.Sprint("new", time.Now().UnixNano())), nil, 0o600)
+	from.offers.certificateOf = func(context.Context, string) (string, error) {
+		return us.sum, os.WriteFile(filepath.Join(dir, "profiles/coder", fmt.Sprint("new", time.Now().UnixNano())), nil, 0o600)
 	}
 	var real atomic.Value
 	cut := cutting(t, func() string { return real.Load().(string) })
@@ -182,11 +182,11 @@ func TestAMoveToAHostThatHasSuchAProfileEnds(t *testing.T) {
 			g, there := &gateways{by: map[string]hinit.Service{}}, &gateways{by: map[string]hinit.Service{}}
 			g.set("gateway-coder", hinit.StateUp, hinit.WantUp)
 			from, to := hostOf(t, "from", api, g, s), hostOf(t, "to", api, there, other)
-			from.offers.judge = func(context.Context, string) (string, error) {
+			from.offers.certificateOf = func(context.Context, string) (string, error) {
 				if appears == "while the data comes" {
-					return "to", os.MkdirAll(foreign, 0o755)
+					return us.sum, os.MkdirAll(foreign, 0o755)
 				}
-				return "to", nil
+				return us.sum, nil
 			}
 			if appears == "before the move" {
 				if err := os.MkdirAll(foreign, 0o755); err != nil {
@@ -220,7 +220,7 @@ func TestAMoveToAHostThatHasSuchAProfileEnds(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			from.offers.judge = func(context.Context, string) (string, error) { return "to", nil }
+			from.offers.certificateOf = func(context.Context, string) (string, error) { return us.sum, nil }
 			if err := os.Remove(foreign); err != nil {
 				t.Fatal(err)
 			}
@@ -303,13 +303,12 @@ func TestAMoveThatStandsStillEnds(t *testing.T) {
 	if st.Move == nil || st.Move.Offer == nil || g.by["gateway-coder"].State != hinit.StateDown {
 		t.Fatalf("the gateway is %s, and the status is %+v", g.by["gateway-coder"].State, st)
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{ServerName: ServerName(st.Move.Offer.Nonce), InsecureSkipVerify: true}} // the certificate is self-signed
+	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{us.certificate}, ServerName: ServerName(st.Move.Offer.Nonce), InsecureSkipVerify: true}} // the certificate is self-signed
 	defer transport.CloseIdleConnections()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+st.Move.Offer.Address+dataPath+st.Move.Offer.Nonce, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header.Set("Authorization", "Bearer token")
 	answer, err := transport.RoundTrip(r)
 	if err != nil {
 		t.Fatal(err)

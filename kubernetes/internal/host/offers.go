@@ -2,19 +2,15 @@ package host
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -26,20 +22,18 @@ import (
 	"hinit/profiles/archive"
 )
 
-// TokenReviewer returns the pod that a token belongs to. The error is for logs only.
-type TokenReviewer func(ctx context.Context, token string) (pod string, err error)
-
 // offers are the profiles that this process offers to other hosts. It listens on the network while there is at least one.
 type offers struct {
-	store *Store
-	judge TokenReviewer
-	log   *slog.Logger
-	host  string // address to listen on, HOST:PORT
+	store    *Store
+	identity identity
+	// certificateOf returns the checksum of the certificate of another host, or "" if that is unknown.
+	certificateOf func(ctx context.Context, host string) (sum string, err error)
+	log           *slog.Logger
+	host          string // address to listen on, HOST:PORT
 
 	mu       sync.Mutex
 	by       map[string]*offer // by nonce
 	listener net.Listener
-	sum      string // SHA-256 of the certificate
 
 	callers openConnections
 }
@@ -79,7 +73,7 @@ func (o *offers) make(one offer) (*v1alpha1.Offer, error) {
 	one.home, _ = o.store.root.Stat(o.store.Home(one.name)) // without it, send returns an error
 	one.progress = time.Now()
 	o.by[nonce] = &one
-	return &v1alpha1.Offer{Nonce: nonce, Address: o.listener.Addr().String(), Certificate: o.sum}, nil
+	return &v1alpha1.Offer{Nonce: nonce, Address: o.listener.Addr().String(), Certificate: o.identity.sum}, nil
 }
 
 // noncesSince returns the nonces of offers for the object uid that were made after its gateway's last run. run is the number of that
@@ -162,27 +156,16 @@ func (o *offers) close() {
 	clear(o.by)
 }
 
-// listen opens the listener, with a new self-signed certificate that is used until it is closed.
+// listen opens the listener. Each client must prove that it has the key of some certificate; serve checks of which.
 func (o *offers) listen() error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	now := time.Now()
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-time.Hour), NotAfter: now.AddDate(1, 0, 0), DNSNames: []string{"hinit-fleet"}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		return err
-	}
-	sum := sha256.Sum256(der)
 	l, err := net.Listen("tcp", o.host)
 	if err != nil {
 		return err
 	}
 	l = tls.NewListener(limitedListener{l, &o.callers}, &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS13, GetConfigForClient: o.admit,
+		Certificates: []tls.Certificate{o.identity.certificate}, ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS13, GetConfigForClient: o.admit,
 	})
-	o.listener, o.sum = l, hex.EncodeToString(sum[:])
+	o.listener = l
 	server := &http.Server{
 		Handler: http.HandlerFunc(o.serve), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(o.log.Handler(), slog.LevelDebug), // each broken connection causes a line
@@ -222,13 +205,13 @@ func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 	o.mu.Lock()
 	one := o.by[nonce]
 	o.mu.Unlock()
-	token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if r.Method != http.MethodGet || one == nil || !bearer {
+	if r.Method != http.MethodGet || one == nil {
 		http.Error(w, "no such offer", http.StatusNotFound)
 		return
 	}
-	pod, err := o.judge(r.Context(), token)
-	if err != nil || pod != one.to {
+	wanted, err := o.certificateOf(r.Context(), one.to)
+	if err != nil || !isFrom(r.TLS, wanted) {
+		o.log.Warn("a request for a profile is refused", "profile", one.name, "to", one.to, "error", err)
 		http.Error(w, "not for you", http.StatusForbidden)
 		return
 	}

@@ -72,7 +72,7 @@ func (g *gateways) Rescan(context.Context) error { return nil }
 // hostOf makes a host with its store, whose gateways are up.
 func hostOf(t *testing.T, name string, api client.WithWatch, g *gateways, s *Store) *host {
 	h := &host{
-		settings: Settings{Name: name, Namespace: "agents", API: api, Init: g, Log: slog.New(slog.DiscardHandler), Token: func() (string, error) { return "token", nil }},
+		settings: Settings{Name: name, Namespace: "agents", API: api, Init: g, Log: slog.New(slog.DiscardHandler)},
 		store:    s, services: map[string]hinit.Service{}, reportCounts: map[string]uint64{}, unreported: map[string]appliedFiles{}, statusKnown: true,
 		sources: &sources{api: api, namespace: "agents", seen: map[string]source{}}, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}},
 		fetches: map[string]int{}, paused: map[string]time.Time{}, deletes: map[string]bool{},
@@ -80,7 +80,7 @@ func hostOf(t *testing.T, name string, api client.WithWatch, g *gateways, s *Sto
 	h.retries = workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)
 	h.queue = workqueue.NewTypedRateLimitingQueue(h.retries)
 	h.offers = &offers{
-		store: s, log: h.settings.Log, host: "127.0.0.1:0", by: map[string]*offer{}, judge: func(context.Context, string) (string, error) { return "to", nil },
+		store: s, log: h.settings.Log, host: "127.0.0.1:0", by: map[string]*offer{}, identity: us, certificateOf: func(context.Context, string) (string, error) { return us.sum, nil },
 	}
 	t.Cleanup(h.offers.close)
 	t.Cleanup(h.queue.ShutDown)

@@ -36,6 +36,15 @@ import (
 	"hinit/profiles/archive"
 )
 
+// us is the host that fetches.
+var us = func() identity {
+	i, err := newIdentity()
+	if err != nil {
+		panic(err)
+	}
+	return i
+}()
+
 // volume makes a store with profile coder of object uid, whose file data has a text.
 func volume(t *testing.T, uid, text string) (*Store, string) {
 	t.Helper()
@@ -119,7 +128,7 @@ func server(t *testing.T, s *Store, most *atomic.Int64) (o *offers, from *v1alph
 	t.Helper()
 	o = &offers{
 		store: s, host: "127.0.0.1:0", by: map[string]*offer{}, log: slog.New(slog.DiscardHandler),
-		judge: func(context.Context, string) (string, error) { return "to", nil },
+		identity: us, certificateOf: func(context.Context, string) (string, error) { return us.sum, nil },
 	}
 	t.Cleanup(o.close)
 	from, err := o.make(offer{name: "coder", uid: "u1", to: "to"})
@@ -178,7 +187,7 @@ func TestAMoveThatIsCutShortGoesOnWhereItWas(t *testing.T) {
 		if to, _ = OpenStore(at); to == nil { // as after a crash
 			t.Fatal("the store does not open")
 		}
-		if err := to.fetch(context.Background(), "coder", "u1", from, "token"); err != nil && !errors.Is(err, errInterrupted) {
+		if err := to.fetch(context.Background(), "coder", "u1", from, us); err != nil && !errors.Is(err, errInterrupted) {
 			t.Fatal(err)
 		}
 		if cuts == 0 && look(t, to, "u1").Incoming != partialNonce {
@@ -218,7 +227,7 @@ func TestAProfileThatHasChangedIsFetchedFromTheBeginning(t *testing.T) {
 	most.Store(3 << 20)
 	_, from, _ := server(t, s, most)
 	to, at := volume(t, "", "")
-	if err := to.fetch(context.Background(), "coder", "u1", from, "token"); !errors.Is(err, errInterrupted) {
+	if err := to.fetch(context.Background(), "coder", "u1", from, us); !errors.Is(err, errInterrupted) {
 		t.Fatal(err)
 	}
 	text := strings.Repeat(rand.Text(), 1<<18)
@@ -226,7 +235,7 @@ func TestAProfileThatHasChangedIsFetchedFromTheBeginning(t *testing.T) {
 		t.Fatal(err)
 	}
 	most.Store(0)
-	if err := errors.Join(to.fetch(context.Background(), "coder", "u1", from, "token"), to.Install("coder", "u1", from.Nonce)); err != nil {
+	if err := errors.Join(to.fetch(context.Background(), "coder", "u1", from, us), to.Install("coder", "u1", from.Nonce)); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(filepath.Join(at, "profiles/coder/data")); err != nil || string(got) != text {
@@ -252,7 +261,7 @@ func TestAnInstallThatFailsKeepsWhatCame(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	_, from, _ := server(t, s, &atomic.Int64{})
 	to, at := volume(t, "", "")
-	if err := to.fetch(context.Background(), "coder", "u1", from, "token"); err != nil {
+	if err := to.fetch(context.Background(), "coder", "u1", from, us); err != nil {
 		t.Fatal(err)
 	}
 	foreign := filepath.Join(at, "profiles/coder")
@@ -306,7 +315,7 @@ func TestAProfileThatLinksToTheTokensSendsNone(t *testing.T) {
 	}
 	_, from, sent := server(t, s, &atomic.Int64{})
 	to, _ := volume(t, "", "")
-	if err := to.fetch(context.Background(), "coder", "u1", from, "token"); err == nil || sent.Load() > 8<<10 || look(t, to, "u1").Incoming != "" {
+	if err := to.fetch(context.Background(), "coder", "u1", from, us); err == nil || sent.Load() > 8<<10 || look(t, to, "u1").Incoming != "" {
 		t.Errorf("%v, %d bytes were sent", err, sent.Load())
 	}
 }
@@ -356,7 +365,7 @@ func TestAFloodOfTheMovePortEndsNoHost(t *testing.T) {
 	if open != maxConnectionsPerPod {
 		t.Errorf("one address has %d connections", open)
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // it asks for nothing
+	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{us.certificate}, InsecureSkipVerify: true}} //nolint:gosec // it asks for nothing
 	answer, err := (&http.Client{Transport: transport}).Get("https://" + address + "/")
 	if err == nil {
 		_ = answer.Body.Close()
@@ -408,7 +417,7 @@ func TestAFloodFromTheHostThatFetchesDelaysNoMove(t *testing.T) {
 	const tries = 8
 	for range tries {
 		to, _ := volume(t, "", "")
-		if err := to.fetch(t.Context(), "coder", "u1", &direct, "token"); err != nil {
+		if err := to.fetch(t.Context(), "coder", "u1", &direct, us); err != nil {
 			failed++
 			t.Log(err)
 		}
@@ -441,16 +450,16 @@ func TestAnAgentThatHoldsConnectionsOpenDelaysNoMove(t *testing.T) {
 		s, _ := volume(t, "u1", "learnt")
 		o, from, _ := server(t, s, &atomic.Int64{})
 		address := o.listener.Addr().String()
-		o.judge = func(context.Context, string) (string, error) {
+		o.certificateOf = func(context.Context, string) (string, error) {
 			idle(t, address, "127.0.0.1", 2*maxConnectionsPerPod) // even this number of connections must not delay a move
-			return "to", nil
+			return us.sum, nil
 		}
 		for i := range others {
 			idle(t, address, fmt.Sprintf("127.0.0.%d", 2+i), maxConnectionsPerPod)
 		}
 		idle(t, address, "127.0.0.1", maxConnectionsPerPod)
 		to, _ := volume(t, "", "")
-		if err := to.fetch(t.Context(), "coder", "u1", from, "token"); err != nil {
+		if err := to.fetch(t.Context(), "coder", "u1", from, us); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -465,7 +474,7 @@ func TestTheStatusSaysWhyAProfileIsNotSent(t *testing.T) {
 	}
 	_, from, _ := server(t, s, &atomic.Int64{})
 	to, _ := volume(t, "", "")
-	err := to.fetch(t.Context(), "coder", "u1", from, "token")
+	err := to.fetch(t.Context(), "coder", "u1", from, us)
 	if err == nil || !strings.Contains(err.Error(), `it answers 422 Unprocessable Entity: "data" seems to have 10995116277760 bytes`) {
 		t.Error(err)
 	}
@@ -526,13 +535,15 @@ func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 // slow makes requests for the offer `from` pass through a host that waits before each answer. silent returns the time
 // for each request.
 func slow(t *testing.T, o *offers, from *v1alpha1.Offer, silent func(*http.Request) time.Duration) *v1alpha1.Offer {
-	other := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	other := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-time.After(silent(r)):
 			o.serve(w, r)
 		case <-r.Context().Done():
 		}
 	}))
+	other.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	other.StartTLS()
 	t.Cleanup(other.Close)
 	sum := sha256.Sum256(other.Certificate().Raw)
 	return &v1alpha1.Offer{Nonce: from.Nonce, Address: other.Listener.Addr().String(), Certificate: hex.EncodeToString(sum[:])}
@@ -546,7 +557,7 @@ func TestAMoveOfALargeProfileThatWasCutGoesOn(t *testing.T) {
 	most.Store(22 << 20)
 	o, from, _ := server(t, s, most)
 	to, _ := volume(t, "", "")
-	if err := to.fetch(t.Context(), "coder", "u1", from, "token"); !errors.Is(err, errInterrupted) {
+	if err := to.fetch(t.Context(), "coder", "u1", from, us); !errors.Is(err, errInterrupted) {
 		t.Fatal(err)
 	}
 	to.idleTimeout = 500 * time.Millisecond
@@ -556,7 +567,7 @@ func TestAMoveOfALargeProfileThatWasCutGoesOn(t *testing.T) {
 		}
 		return 2 * to.idleTimeout
 	})
-	if err := to.fetch(t.Context(), "coder", "u1", reads, "token"); err != nil {
+	if err := to.fetch(t.Context(), "coder", "u1", reads, us); err != nil {
 		t.Error(err)
 	}
 }
@@ -569,10 +580,10 @@ func TestAMoveOfALargeFileSucceedsInTheEnd(t *testing.T) {
 	to, _ := volume(t, "", "")
 	to.idleTimeout = time.Second
 	sums := slow(t, o, from, func(*http.Request) time.Duration { return to.idleTimeout * 3 / 2 })
-	if err := to.fetch(t.Context(), "coder", "u1", sums, "token"); !errors.Is(err, errIdle) {
+	if err := to.fetch(t.Context(), "coder", "u1", sums, us); !errors.Is(err, errIdle) {
 		t.Fatal(err)
 	}
-	if err := to.fetch(t.Context(), "coder", "u1", sums, "token"); err != nil {
+	if err := to.fetch(t.Context(), "coder", "u1", sums, us); err != nil {
 		t.Error(err)
 	}
 	if err := to.Install("coder", "u1", from.Nonce); err != nil || to.idleTimeoutOf("u1") != to.idleTimeout {

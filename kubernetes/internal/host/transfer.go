@@ -2,10 +2,7 @@ package host
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -45,7 +42,7 @@ var nonceWord = regexp.MustCompile(`^[A-Za-z0-9]{1,64}$`)
 // fetch downloads the data of an offer and stores it as received data. It continues an interrupted download. If the other host
 // sends nothing for the idle timeout, it gives up. To continue a download, the other host first reads twice what this host
 // already has, so the first wait is longer.
-func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offer, token string) (err error) {
+func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offer, as identity) (err error) {
 	if !nonceWord.MatchString(from.Nonce) {
 		return fmt.Errorf("cannot fetch profile %q from %s: its nonce %q is no word of letters and digits", name, from.Address, from.Nonce)
 	}
@@ -55,7 +52,6 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	if err != nil {
 		return err
 	}
-	r.Header.Set("Authorization", "Bearer "+token)
 	im, done, err := s.importer(name, uid)
 	if err != nil {
 		return err
@@ -78,10 +74,11 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	}()
 	transport := &http.Transport{DisableKeepAlives: true, DisableCompression: true, TLSClientConfig: &tls.Config{
 		MinVersion:         tls.VersionTLS13,
+		Certificates:       []tls.Certificate{as.certificate},
 		ServerName:         ServerName(from.Nonce),
-		InsecureSkipVerify: true, // VerifyPeerCertificate accepts only the certificate that the offer names
-		VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) error {
-			if sum := sha256.Sum256(raw[0]); hex.EncodeToString(sum[:]) != from.Certificate {
+		InsecureSkipVerify: true, // VerifyConnection accepts only the certificate that the offer names
+		VerifyConnection: func(c tls.ConnectionState) error {
+			if !isFrom(&c, from.Certificate) {
 				return errors.New("it has another certificate than the offer names")
 			}
 			return nil

@@ -89,7 +89,7 @@ func (h *host) cached(name string) *v1alpha1.AgentProfile {
 }
 
 // renewLeaseLoop renews the Lease of the host until ctx ends. The Lease tells the controller that the host is alive, and in which
-// pod.
+// pod. It tells other hosts the certificate of this one.
 func (h *host) renewLeaseLoop(ctx context.Context) {
 	for {
 		err := h.renewLease(ctx)
@@ -110,6 +110,7 @@ func (h *host) renewLeaseLoop(ctx context.Context) {
 func (h *host) renewLease(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
+	sum := h.offers.identity.sum
 	now, seconds := metav1.NowMicro(), int32(3*h.settings.Beat/time.Second)
 	spec := coordinationv1.LeaseSpec{HolderIdentity: &h.settings.UID, LeaseDurationSeconds: &seconds, RenewTime: &now}
 	l := &coordinationv1.Lease{}
@@ -118,9 +119,11 @@ func (h *host) renewLease(ctx context.Context) error {
 	case apierrors.IsNotFound(err):
 		l.Namespace, l.Name, l.Spec = h.settings.Namespace, pool.Lease(h.settings.Name), spec
 		l.Labels = map[string]string{v1alpha1.PoolLabel: h.settings.Pool}
+		metav1.SetMetaDataAnnotation(&l.ObjectMeta, pool.CertificateAnnotation, sum)
 		err = h.settings.API.Create(ctx, l)
 	case err == nil:
 		l.Spec = spec
+		metav1.SetMetaDataAnnotation(&l.ObjectMeta, pool.CertificateAnnotation, sum)
 		err = h.settings.API.Update(ctx, l)
 	}
 	if err != nil {

@@ -35,10 +35,9 @@ const (
 	// ReplacedAnnotation holds the ID of the container that was running when the controller last changed the pod's image. Until
 	// another container runs, the replacement goes on.
 	ReplacedAnnotation = v1alpha1.Group + "/replaced"
-	// Audience is the audience of the tokens with which hosts identify themselves to each other. The API server refuses such a
-	// token.
-	Audience = "hinit-fleet"
-	// Credentials is the directory with the tokens of a host.
+	// CertificateAnnotation holds the SHA-256 of a host's certificate, on its Lease.
+	CertificateAnnotation = v1alpha1.Group + "/certificate"
+	// Credentials is the directory with the token of a host.
 	Credentials = "/run/secrets/hinit-fleet"
 	// MovePort is the TCP port on which a host listens while it offers a profile to another host.
 	MovePort = 7843
@@ -270,14 +269,13 @@ func dataClaim(p *v1alpha1.AgentPool) corev1.PersistentVolumeClaim {
 	return c
 }
 
-// tokenVolume returns the volume with the tokens of a host: one for the API server, and one that only other hosts accept.
+// tokenVolume returns the volume with the token of a host for the API server.
 func tokenVolume() corev1.Volume {
 	mode, hour := int32(0o440), int64(3600)
 	return corev1.Volume{Name: "fleet", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
 		DefaultMode: &mode,
 		Sources: []corev1.VolumeProjection{
 			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: &hour}},
-			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "peer", ExpirationSeconds: &hour, Audience: Audience}},
 			{ConfigMap: &corev1.ConfigMapProjection{
 				LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"}, Items: []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}},
 			}},

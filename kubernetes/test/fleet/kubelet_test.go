@@ -29,7 +29,6 @@ import (
 	"hinit/client/dial"
 	"hinit/kubernetes/api/v1alpha1"
 	"hinit/kubernetes/internal/host"
-	"hinit/kubernetes/internal/pool"
 )
 
 // counting counts the writes of clients.
@@ -315,15 +314,11 @@ func (k *kubelet) begin(ctx context.Context, p *corev1.Pod) error {
 	config := rest.AnonymousClientConfig(k.config)
 	config.QPS, config.Burst = 100, 200
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return mine.wrap(k.counted.wrap(next)) })
-	if config.BearerToken, err = k.token(ctx, p, ""); err != nil {
+	if config.BearerToken, err = k.token(ctx, p); err != nil {
 		init.end()
 		return err
 	}
 	api, err := client.NewWithWatch(config, client.Options{Scheme: v1alpha1.Scheme()})
-	if err != nil {
-		return err
-	}
-	judge, err := host.Reviewer(config, p.Namespace, p.Labels[v1alpha1.PoolLabel])
 	if err != nil {
 		return err
 	}
@@ -335,8 +330,7 @@ func (k *kubelet) begin(ctx context.Context, p *corev1.Pod) error {
 	k.mu.Unlock()
 	settings := host.Settings{
 		Name: p.Name, UID: string(p.UID), Namespace: p.Namespace, Pool: p.Labels[v1alpha1.PoolLabel], Home: home, Address: "127.0.0.1:0", API: api,
-		Init: dial.New(socket), Create: init.create, Judge: judge, Log: k.log.With("host", p.Name),
-		Token: func() (string, error) { return k.token(inner, p, pool.Audience) },
+		Init: dial.New(socket), Create: init.create, Log: k.log.With("host", p.Name),
 	}
 	go func() {
 		defer close(s.done)
@@ -387,14 +381,11 @@ func (k *kubelet) fill(host string) {
 func (k *kubelet) drop(host string) { _ = os.Remove(filepath.Join(k.dir, host, "filler")) } // the file may be gone
 
 // token makes a token of a pod, as the kubelet does for its volumes.
-func (k *kubelet) token(ctx context.Context, p *corev1.Pod, audience string) (string, error) {
+func (k *kubelet) token(ctx context.Context, p *corev1.Pod) (string, error) {
 	seconds := int64(6 * 60 * 60) // longer than a run, because it is not renewed
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID}, ExpirationSeconds: &seconds,
 	}}
-	if audience != "" {
-		request.Spec.Audiences = []string{audience}
-	}
 	answer, err := k.kube.CoreV1().ServiceAccounts(p.Namespace).CreateToken(ctx, p.Spec.ServiceAccountName, request, metav1.CreateOptions{})
 	if err != nil {
 		return "", err

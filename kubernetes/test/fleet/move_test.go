@@ -285,7 +285,7 @@ func TestAHostWritesOnlyAboutItsOwnProfiles(t *testing.T) {
 		other = f.pool + "-1"
 	}
 	as := func(host string) client.Client {
-		token, err := f.k.token(f.ctx, f.pod(host), "")
+		token, err := f.k.token(f.ctx, f.pod(host))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -336,7 +336,7 @@ func TestAHostReadsNoSecretThatNoProfileNames(t *testing.T) {
 	}
 	f.create(1)
 	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
-	token, err := f.k.token(f.ctx, f.pod(f.pool+"-0"), "")
+	token, err := f.k.token(f.ctx, f.pod(f.pool+"-0"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -368,7 +368,7 @@ func TestAHostReadsNoSecretThatNoProfileNames(t *testing.T) {
 		t.Errorf("a host reads a Secret that no profile names: %v", err)
 	}
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "of-another", Namespace: "default"}}
-	if err := host.Create(f.ctx, lease); err == nil || !strings.Contains(err.Error(), "a host writes no Lease but its own") {
+	if err := host.Create(f.ctx, lease); err == nil || !strings.Contains(err.Error(), "only the pod of a host writes its Lease") {
 		t.Errorf("another Lease is answered with %v", err)
 	}
 }

@@ -7,13 +7,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"hinit/kubernetes/api/v1alpha1"
 	"hinit/kubernetes/internal/host"
@@ -21,8 +20,8 @@ import (
 )
 
 // TestOnlyTheHostThatAProfileMovesToIsSentIt requests the data of a profile while it is offered, with what others can
-// have: no token, tokens for another purpose, and tokens of other pods. All must be refused. Before and after the move,
-// the port must be closed.
+// have: no certificate, or another one. All must be refused, and no other user may write the Lease that names the
+// certificate. After the move, the port must be closed.
 func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 	f := newSim(t, "port", 3)
 	f.controller(t, f.log)
@@ -30,7 +29,7 @@ func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
 	from := f.profile("p00000").Status.Host
 	others := f.others(3, from)
-	to, third := others[0], others[1]
+	to := others[0]
 	until(t, time.Minute, "all hosts on", func() string {
 		if s := f.poolStatus(); s.Reachable != 3 {
 			return fmt.Sprintf("%+v", s)
@@ -49,66 +48,40 @@ func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 		}
 		return "none"
 	})
-	token := func(host, audience string) string {
+	other := httptest.NewTLSServer(nil) // it has the certificate and key of a stranger
+	defer other.Close()
+	ask := func(nonce string, certificates []tls.Certificate) (int, string) {
 		t.Helper()
-		text, err := f.k.token(f.ctx, f.pod(host), audience)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return text
-	}
-	stranger, err := f.k.kube.CoreV1().ServiceAccounts("default").CreateToken(f.ctx, "default", &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{pool.Audience}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	unbound, err := f.k.kube.CoreV1().ServiceAccounts("default").CreateToken(f.ctx, pool.Account(f.pool), &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{pool.Audience}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: host.ServerName(offer.Nonce)}}
-	https := &http.Client{Transport: transport, Timeout: 20 * time.Second}
-	ask := func(nonce, authorization string) (int, string) {
-		t.Helper()
+		transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: host.ServerName(offer.Nonce), Certificates: certificates}}
 		r, err := http.NewRequestWithContext(f.ctx, http.MethodGet, "https://"+offer.Address+"/v1/data/"+nonce, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if authorization != "" {
-			r.Header.Set("Authorization", authorization)
-		}
-		answer, err := https.Do(r)
+		answer, err := (&http.Client{Transport: transport, Timeout: 20 * time.Second}).Do(r)
 		if err != nil {
-			t.Fatal(err)
+			return 0, err.Error()
 		}
 		defer answer.Body.Close()
-		text, _ := io.ReadAll(answer.Body) // the part that was read is enough
-		return answer.StatusCode, strings.TrimSpace(string(text))
+		read, _ := io.ReadAll(answer.Body) // the part that was read is enough
+		return answer.StatusCode, strings.TrimSpace(string(read))
 	}
 	for _, c := range []struct {
-		what, nonce, authorization string
-		code                       int
+		what, nonce  string
+		certificates []tls.Certificate
+		code         int
+		text         string
 	}{
-		{"no token", offer.Nonce, "", http.StatusNotFound},
-		{"a password", offer.Nonce, "Basic YTpi", http.StatusNotFound},
-		{"another offer", "guessed", "Bearer " + token(to, pool.Audience), http.StatusNotFound},
-		{"no real token", offer.Nonce, "Bearer x.y.z", http.StatusForbidden},
-		{"a token for the API server", offer.Nonce, "Bearer " + token(to, ""), http.StatusForbidden},
-		{"a token for something else", offer.Nonce, "Bearer " + token(to, "vault"), http.StatusForbidden},
-		{"the token of another host of the pool", offer.Nonce, "Bearer " + token(third, pool.Audience), http.StatusForbidden},
-		{"the token of the host itself", offer.Nonce, "Bearer " + token(from, pool.Audience), http.StatusForbidden},
-		{"a token of the pool's account without a pod", offer.Nonce, "Bearer " + unbound.Status.Token, http.StatusForbidden},
-		{"the token of another account", offer.Nonce, "Bearer " + stranger.Status.Token, http.StatusForbidden},
+		{"no certificate", offer.Nonce, nil, 0, "certificate required"},
+		{"another offer", "guessed", other.TLS.Certificates, http.StatusNotFound, "no such offer"},
+		{"the certificate of no host", offer.Nonce, other.TLS.Certificates, http.StatusForbidden, "not for you"},
 	} {
-		if code, text := ask(c.nonce, c.authorization); code != c.code || text != map[int]string{http.StatusNotFound: "no such offer", http.StatusForbidden: "not for you"}[code] {
+		if code, text := ask(c.nonce, c.certificates); code != c.code || !strings.Contains(text, c.text) {
 			t.Errorf("%s: %d %.80q", c.what, code, text)
 		}
 	}
-	if code, text := ask(offer.Nonce, "Bearer "+token(to, pool.Audience)); code != http.StatusOK || !strings.Contains(text, "SOUL.md") {
-		t.Errorf("the host that it moves to is answered with %d %.80q", code, text)
+	forged := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, pool.CertificateAnnotation, strings.Repeat("0", 64))
+	if out, err := f.Kubectl(f.ctx, "patch", "lease", pool.Lease(to), "--type=merge", "-p", forged).CombinedOutput(); err == nil || !strings.Contains(string(out), "only the pod of a host writes its Lease") {
+		t.Errorf("a Lease in which somebody else names a certificate is answered with %v: %s", err, out)
 	}
 
 	address := offer.Address

@@ -131,13 +131,11 @@ func (k *kubelet) newHost(ctx context.Context, p *corev1.Pod) (*hostProcess, err
 	if err != nil {
 		return nil, err
 	}
-	files := map[string]string{"ca.crt": string(authority)}
-	for name, audience := range map[string]string{"token": "", "peer": pool.Audience} {
-		if files[name], err = k.token(ctx, p, audience); err != nil {
-			return nil, err
-		}
+	token, err := k.token(ctx, p)
+	if err != nil {
+		return nil, err
 	}
-	for name, text := range files {
+	for name, text := range map[string]string{"ca.crt": string(authority), "token": token} {
 		if err := os.WriteFile(filepath.Join(credentials, name), []byte(text), 0o644); err != nil { //nolint:gosec // the agents' user reads it
 			return nil, err
 		}

@@ -1,0 +1,61 @@
+package host
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"fmt"
+	"math/big"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"hinit/kubernetes/internal/pool"
+)
+
+// identity is the key of this process with a self-signed certificate, by which hosts know each other. The host writes the checksum of the
+// certificate into its Lease and into its offers. An admission policy lets no other pod write the Lease. The key never leaves the
+// process, so the other side of a connection learns nothing that it could use elsewhere.
+type identity struct {
+	certificate tls.Certificate
+	sum         string // SHA-256 of the certificate
+}
+
+func newIdentity() (identity, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return identity{}, err
+	}
+	now := time.Now()
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-time.Hour), NotAfter: now.AddDate(100, 0, 0), DNSNames: []string{"hinit-fleet"}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return identity{}, err
+	}
+	return identity{tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, certificateSum(der)}, nil
+}
+
+func certificateSum(der []byte) string {
+	sum := sha256.Sum256(der)
+	return hex.EncodeToString(sum[:])
+}
+
+// isFrom reports whether the other side of a connection has the certificate with the given checksum.
+func isFrom(c *tls.ConnectionState, sum string) bool {
+	return c != nil && len(c.PeerCertificates) > 0 && certificateSum(c.PeerCertificates[0].Raw) == sum
+}
+
+// certificateOf returns the checksum of the certificate of another host, from its Lease.
+func (s *Settings) certificateOf(ctx context.Context, host string) (sum string, err error) {
+	l := &coordinationv1.Lease{}
+	if err := s.API.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: pool.Lease(host)}, l); err != nil {
+		return "", fmt.Errorf("cannot read Lease %q: %w", pool.Lease(host), err)
+	}
+	return l.Annotations[pool.CertificateAnnotation], nil
+}

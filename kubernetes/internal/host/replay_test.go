@@ -1,0 +1,80 @@
+package host
+
+import (
+	"crypto/tls"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	hinit "hinit/client"
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/pool"
+)
+
+// TestAHostGetsNoProfileInTheNameOfAnother checks that an attacker in one host learns nothing from a host that fetches
+// from it by which a third host would send the attacker a profile.
+func TestAHostGetsNoProfileInTheNameOfAnother(t *testing.T) {
+	var heard http.Header
+	attacker := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		heard = r.Header.Clone()
+		http.Error(w, "wait", http.StatusServiceUnavailable)
+	}))
+	attacker.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+	attacker.StartTLS()
+	t.Cleanup(attacker.Close)
+	to, _ := volume(t, "", "")
+	own := &v1alpha1.Offer{Nonce: "own", Address: attacker.Listener.Addr().String(), Certificate: certificateSum(attacker.Certificate().Raw)}
+	if err := to.fetch(t.Context(), "decoy", "u2", own, us); err == nil || heard == nil {
+		t.Fatalf("the attacker has heard %v, and the fetch has ended with %v", heard, err)
+	}
+
+	s, _ := volume(t, "u1", "learnt")
+	third, from, _ := server(t, s, &atomic.Int64{})
+	strange, err := newIdentity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for who, certificates := range map[string][]tls.Certificate{"the attacker": {strange.certificate}, "the host that it moves to": {us.certificate}} {
+		transport := &http.Transport{TLSClientConfig: &tls.Config{ServerName: ServerName(from.Nonce), InsecureSkipVerify: true, Certificates: certificates}}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+third.listener.Addr().String()+dataPath+from.Nonce, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header = heard
+		answer, err := (&http.Client{Transport: transport}).Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if sent := answer.StatusCode == http.StatusOK; sent != (who != "the attacker") {
+			t.Errorf("%s is answered with %s", who, answer.Status)
+		}
+	}
+}
+
+// TestAHostIsKnownByItsLease checks that a host is known by the certificate in its own Lease, which it writes with each
+// renewal, and that a host without one is refused.
+func TestAHostIsKnownByItsLease(t *testing.T) {
+	old := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: pool.Lease("old"), Namespace: "agents"}}
+	api := apiOf(old)
+	s, _ := volume(t, "", "")
+	h := hostOf(t, "to", api, &gateways{by: map[string]hinit.Service{}}, s)
+	for range 2 {
+		if err := h.renewLease(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if sum, err := h.settings.certificateOf(t.Context(), "to"); err != nil || sum != us.sum {
+			t.Errorf("%q, %v", sum, err)
+		}
+	}
+	if sum, err := h.settings.certificateOf(t.Context(), "old"); err != nil || sum != "" || isFrom(&tls.ConnectionState{}, sum) {
+		t.Errorf("a host of an older version: %q, %v", sum, err)
+	}
+	if _, err := h.settings.certificateOf(t.Context(), "none"); err == nil {
+		t.Error("a host without a Lease is known")
+	}
+}
