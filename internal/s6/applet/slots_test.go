@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/client"
 	"hinit/internal/s6/formats"
 )
@@ -63,6 +65,38 @@ func (f *fakeInit) ControlScanner(_ context.Context, flags string) error {
 	return f.refuse
 }
 
+// lockScanDir makes the lock of a scan directory, which the scanner holds until the test ends.
+func lockScanDir(t *testing.T, dir string) {
+	t.Helper()
+	lock, err := os.Create(filepath.Join(dir, ".s6-svscan/lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lock.Close() })
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A command to a directory in which no scanner works must not end the container. An s6-svscan that has ended leaves such a directory.
+func TestACommandToAnotherScanDirectoryDoesNotReachTheContainer(t *testing.T) {
+	init := scanDir(t)
+	for _, dir := range []string{"up", "down"} {
+		if err := os.MkdirAll(dir+"/.s6-svscan", 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile("down/.s6-svscan/lock", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"up", "down"} {
+		want := said{100, "", "s6-svscanctl: fatal: unable to control " + dir + ": supervisor not listening\n"}
+		if got := call(init, "s6-svscanctl -t "+dir); got != want || len(init.commands) > 0 {
+			t.Errorf("got %+v and the commands %q, want %+v", got, init.commands, want)
+		}
+	}
+}
+
 // scanDir makes a scan directory and its PID 1. The slots are up, down, told (which announces readiness) and stray (not
 // supervised).
 func scanDir(t *testing.T) *fakeInit {
@@ -77,6 +111,7 @@ func scanDir(t *testing.T) *fakeInit {
 	if err := os.WriteFile("told/notification-fd", []byte("3\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	lockScanDir(t, dir)
 	ago := time.Now().Add(-90 * time.Second)
 	return &fakeInit{slots: map[string]client.Slot{
 		filepath.Join(dir, "up"):   {Name: "up", Up: true, WantUp: true, NormallyUp: true, Started: true, PID: 4711, PGID: 4711, ExitCode: -1, Since: ago},

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/client"
 	"hinit/internal/s6/formats"
 )
@@ -119,8 +121,15 @@ func (c *Call) controlScanner(dir, letters string) error {
 	if _, err := os.Stat(dir); err != nil {
 		return err
 	}
-	if _, err := os.Stat(filepath.Join(dir, ".s6-svscan")); err != nil {
-		return errNotListening // no scanner works in this directory
+	lock, err := os.OpenFile(filepath.Join(dir, ".s6-svscan/lock"), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return errNotListening
+	}
+	if err == nil { // otherwise PID 1 decides whether this user may command it
+		defer lock.Close()
+		if unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
+			return errNotListening // hinit holds the lock of its own scan directory
+		}
 	}
 	init, err := c.Dial()
 	if err != nil {
