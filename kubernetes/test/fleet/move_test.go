@@ -309,6 +309,10 @@ func TestAHostWritesOnlyAboutItsOwnProfiles(t *testing.T) {
 		{other, func(p *v1alpha1.AgentProfile) { p.Status.Host = other }, "a host writes only about profiles that it has"},
 		{other, func(p *v1alpha1.AgentProfile) { p.Status.Message = "ha" }, "a host writes only about profiles that it has"},
 		{own.Status.Host, func(p *v1alpha1.AgentProfile) { p.Status.Host = other }, "only to the host that the move names"},
+		{own.Status.Host, func(p *v1alpha1.AgentProfile) { p.Status.Host = "" }, "only to the host that the move names"},
+		{own.Status.Host, func(p *v1alpha1.AgentProfile) {
+			p.Status.Move = &v1alpha1.Move{To: other, Since: metav1.Now()}
+		}, "only the controller begins a move"},
 	} {
 		if err := steal(as(c.host), c.change); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s is answered with %v", c.host, err)
