@@ -2,6 +2,7 @@ package probe
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,24 +57,38 @@ func (e *execCheck) check(deadline time.Time) (good bool, answer string) {
 	return code == 0, fmt.Sprintf("exit code %d: %s", code, last)
 }
 
+// freshness measures the age of a time that a file contains or has. The wall clock counts only for the first time: somebody may set
+// it later, and it jumps when the machine wakes up. Of the calls for one check, none overlaps another.
+type freshness struct {
+	written time.Time
+	since   time.Time // when this check first saw written, or for the first time as long before as the wall clock says
+}
+
+func (f *freshness) age(written time.Time) time.Duration {
+	switch {
+	case f.written.IsZero():
+		f.since = time.Now().Add(-max(0, time.Since(written)))
+	case !written.Equal(f.written):
+		f.since = time.Now()
+	}
+	f.written = written
+	return time.Since(f.since)
+}
+
 // stateCheck reads the state file of a gateway. It fails if the heartbeat is too old, or if platforms have problems.
 type stateCheck struct {
 	diskCall
-	want config.StateCheck
-	read func() (profiles.State, error)
-	beat atomic.Int64 // last heartbeat in the file, in nanoseconds since 1970; 0 for none
+	want  config.StateCheck
+	read  func() (profiles.State, error)
+	beat  time.Time // last heartbeat in the file
+	fresh freshness
 }
 
 // silence returns the time since the last heartbeat in the state file. Before the first heartbeat it uses the time of
 // modification, which is less certain, because other programs write the file too.
 func (s *stateCheck) silence(st profiles.State) time.Duration {
-	if !st.Beat.IsZero() {
-		s.beat.Store(st.Beat.UnixNano())
-	}
-	if last := s.beat.Load(); last != 0 {
-		return time.Since(time.Unix(0, last))
-	}
-	return time.Since(st.Written)
+	s.beat = cmp.Or(st.Beat, s.beat)
+	return s.fresh.age(cmp.Or(s.beat, st.Written))
 }
 
 func (s *stateCheck) check(deadline time.Time) (good bool, answer string) {
@@ -100,8 +115,13 @@ func (s *stateCheck) check(deadline time.Time) (good bool, answer string) {
 type logMatch struct {
 	contains []byte
 	matches  *regexp.Regexp
-	last     atomic.Int64 // when the last such line came, in nanoseconds since 1970; 0 for never
+	last     atomic.Int64 // when the last such line came, by sinceBegin; 0 for never
 }
+
+// sinceBegin returns the time from the begin of this program to t, in nanoseconds. Unlike a wall clock, it never jumps.
+func sinceBegin(t time.Time) int64 { return int64(t.Sub(programBegin)) }
+
+var programBegin = time.Now()
 
 // logMatchesOf returns a logMatch for each log check, by its index in checks.
 func logMatchesOf(checks []config.Check) map[int]*logMatch {
@@ -135,7 +155,7 @@ func (p *Prober) searchLines(next, old *target) {
 		p.options.Watch(next.name, func(lines []byte) {
 			for _, s := range matches {
 				if s.matchesAny(lines) {
-					s.last.Store(time.Now().UnixNano())
+					s.last.Store(sinceBegin(time.Now()))
 				}
 			}
 		})
@@ -161,7 +181,7 @@ func (s *logMatch) matchesAny(lines []byte) bool {
 type logCheck struct {
 	found *logMatch
 	want  config.LogCheck
-	since atomic.Int64 // lines before this time don't count, in nanoseconds since 1970
+	since atomic.Int64 // lines before this time don't count, by sinceBegin
 	began time.Time
 	seen  bool // a matching line has come in this run, perhaps before a re-execution
 }
@@ -170,7 +190,7 @@ func newLogCheck(c config.Check, t *target) *logCheck {
 	l := &logCheck{found: t.logMatches[t.check], want: c.Log, began: t.began}
 	began := t.health.Checks[t.check]
 	if !t.ended.IsZero() {
-		l.since.Store(t.ended.UnixNano())
+		l.since.Store(max(0, sinceBegin(t.ended)))
 	}
 	l.seen = began.Verdict == Passing && !c.Log.Never && c.Log.Within == 0
 	return l
@@ -187,7 +207,10 @@ func (l *logCheck) check(time.Time) (good bool, answer string) {
 		}
 		return true, fmt.Sprintf("no line with %q came", what)
 	case l.want.Within > 0:
-		if time.Since(time.Unix(0, max(last, l.began.UnixNano()))) > l.want.Within {
+		if began := sinceBegin(l.began); last == 0 || last < began {
+			last = began
+		}
+		if time.Duration(sinceBegin(time.Now())-last) > l.want.Within {
 			return false, fmt.Sprintf("no line with %q came for more than %s", what, l.want.Within)
 		}
 		return true, fmt.Sprintf("a line with %q came within %s", what, l.want.Within)
@@ -261,6 +284,7 @@ func (u *unixCheck) check(deadline time.Time) (good bool, answer string) {
 type fileCheck struct {
 	pathCheck
 	fresher time.Duration
+	fresh   freshness
 }
 
 func (f *fileCheck) check(deadline time.Time) (good bool, answer string) {
@@ -271,7 +295,7 @@ func (f *fileCheck) check(deadline time.Time) (good bool, answer string) {
 			return false, shortFileError(err)
 		case info.Mode()&fs.ModeSymlink != 0:
 			return false, "it is a symbolic link"
-		case f.fresher > 0 && time.Since(info.ModTime()) > f.fresher:
+		case f.fresher > 0 && f.fresh.age(info.ModTime()) > f.fresher:
 			return false, "it was not written for more than " + f.fresher.String()
 		}
 		return true, "it is there"

@@ -344,10 +344,7 @@ func (c *conn) write(data []byte) error {
 		})
 		return err != nil && !mustRetry(err) || len(data) == 0
 	})
-	if waitErr != nil {
-		return waitErr
-	}
-	return err
+	return cmp.Or(waitErr, err)
 }
 
 // shortError describes an error in a few words. The words do not change from one check to the next, unless the error does.

@@ -273,7 +273,7 @@ func TestUnixAndFileFollowNoLink(t *testing.T) {
 	for path, want := range map[string]string{
 		"new": "", "old": "it was not written for more than 1m0s", "none": "it does not exist", "link": "it is a symbolic link", "dirlink/new": "a symbolic link is on the way",
 	} {
-		f := &fileCheck{pathCheck{diskCall{timeout: time.Minute}, filepath.Join(dir, path), fsutil.Self()}, time.Minute}
+		f := &fileCheck{pathCheck{diskCall{timeout: time.Minute}, filepath.Join(dir, path), fsutil.Self()}, time.Minute, freshness{}}
 		if good, answer := f.check(deadline); good != (want == "") || want != "" && answer != want {
 			t.Errorf("file %s: %t, %q", path, good, answer)
 		}

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"hinit/internal/config"
 	"hinit/internal/proc"
@@ -42,7 +44,7 @@ func TestLogChecks(t *testing.T) {
 	seen([]byte("a\nlistening on 80\r\nb\n"))
 	expect(once, true)
 	expect(once, true)
-	once.since.Store(time.Now().UnixNano())
+	once.since.Store(sinceBegin(time.Now()))
 	expect(once, true)
 	expect(look(config.LogCheck{Contains: "x"}, Passing), true) // the previous hinit had seen the line
 
@@ -58,6 +60,50 @@ func TestLogChecks(t *testing.T) {
 	expect(often, false)
 	seen([]byte("tick\n"))
 	expect(often, true)
+}
+
+// stepped returns t as it would be if the wall clock had been set by d since t was read. Its monotonic reading stays.
+func stepped(t time.Time, d time.Duration) time.Time {
+	const hasMonotonic, seconds = 1 << 63, 30 // as package time stores a time
+	wall := (*uint64)(unsafe.Pointer(&t))
+	if *wall&hasMonotonic == 0 {
+		panic("the time has no monotonic reading")
+	}
+	*wall += uint64(-d/time.Second) << seconds
+	return t
+}
+
+// TestASetClockFailsNoCheck: a virtual machine was resumed, and its clock jumped by an hour. The checks of all services failed at once,
+// and hinit restarted them. After a clock was set back, a silent gateway and a line with a fault were not noticed for an hour.
+func TestASetClockFailsNoCheck(t *testing.T) {
+	t.Parallel()
+	within := &logCheck{found: new(logMatch), want: config.LogCheck{Within: time.Minute}, began: stepped(time.Now(), time.Hour)}
+	if good, answer := within.check(time.Time{}); !good {
+		t.Errorf("after the clock was set forward: %q", answer)
+	}
+	var seen func([]byte)
+	r := newRig(nil)
+	defer close(r.ended)
+	r.options.Watch = func(_ string, f func([]byte)) { seen = f }
+	c := config.Check{Type: config.CheckLog, Log: config.LogCheck{Contains: "ready"}, Success: 1, Failure: 1}
+	next := &target{Target: plain(c), options: &r.options, logMatches: logMatchesOf([]config.Check{c}), rules: []config.Check{c}, ended: stepped(time.Now(), -time.Hour)}
+	next.health = NewHealth(next.rules, 1, time.Now())
+	r.searchLines(next, nil)
+	line := newLogCheck(c, next)
+	seen([]byte("ready\n"))
+	if good, answer := line.check(time.Time{}); !good {
+		t.Errorf("after the clock was set back: %q", answer)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		future := profiles.State{Exists: true, Beat: time.Now().Add(time.Hour)} // written before the clock was set back
+		s := &stateCheck{diskCall: diskCall{timeout: time.Minute}, want: config.StateCheck{Heartbeat: time.Minute}, read: func() (profiles.State, error) { return future, nil }}
+		for _, want := range []bool{true, false} {
+			if good, answer := s.check(time.Now().Add(time.Minute)); good != want {
+				t.Errorf("a heartbeat in the future: %q", answer)
+			}
+			time.Sleep(10 * time.Minute)
+		}
+	})
 }
 
 func TestStateChecks(t *testing.T) {

@@ -87,7 +87,7 @@ func StartTicks(pid int) (uint64, bool) {
 func NameAndOrigin(pid int) (name string, inside bool) {
 	comm, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm") // "" also for a process of another PID namespace
 	name = strings.TrimSuffix(string(comm), "\n")
-	for range 64 { // with more ancestors, inside is false
+	for range 64 { // with more ancestors, inside is true
 		if pid <= 1 || pid == os.Getpid() {
 			return name, pid == os.Getpid()
 		}

@@ -70,7 +70,7 @@ func (h *Health) handleMessage(service string, pid int, m notify.Message) {
 // process that ended before hinit could identify it counts too.
 func (h *Health) reportStranger(service string, pid int) {
 	now := time.Now().UnixNano()
-	if last := h.lastStranger.Load(); last != 0 && now-last < int64(strangerPause) || !h.lastStranger.CompareAndSwap(last, now) {
+	if last := h.lastStranger.Load(); last != 0 && time.Duration(now-last).Abs() < strangerPause || !h.lastStranger.CompareAndSwap(last, now) {
 		return
 	}
 	h.o.Loop.Post(supervisor.Remark{Service: service, Text: fmt.Sprintf("a notification of process %d is not taken: it is no process of this service, or has ended", pid)})
