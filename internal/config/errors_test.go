@@ -102,7 +102,7 @@ func TestErrors(t *testing.T) {
 		{"hook timeout", "boot: {hooks: [{command: [a], timeout: 0s}]}", nil, "hinit.yaml:1: cannot set boot.hooks.0.timeout: expected a duration above zero, got 0s"},
 		{"hook input", "boot: {hooks: [{command: [a], inputs: [b]}]}", nil, `hinit.yaml:1: cannot set boot.hooks.0.inputs: expected an absolute path, got "b"`},
 		{"hook glob", "boot: {hooks: [{command: [a], inputs: [\"/a/[\"]}]}", nil, `hinit.yaml:1: cannot set boot.hooks.0.inputs: "/a/[" is no glob: syntax error in pattern`},
-		{"hook of root with inputs", "boot: {hooks: [{command: [a], user: root, inputs: [/a]}]}", nil, `hinit.yaml:1: cannot set boot.hooks.0.inputs: only a hook that runs as the agent's user can be skipped, for the record of it is the agent's; leave out the inputs, or user "root"`},
+		{"hook of root with inputs", "boot: {hooks: [{command: [a], user: root, inputs: [/a]}]}", nil, `hinit.yaml:1: cannot set boot.hooks.0.inputs: only a hook that runs as the agent's user can be skipped, because the agent can write the record of its inputs; leave out the inputs, or user "root"`},
 		{"hook file", "boot: {hooks: [{command: [a], if_exists: b}]}", nil, `hinit.yaml:1: cannot set boot.hooks.0.if_exists: expected an absolute path, got "b"`},
 		{"hook typo", "boot: {hooks: [{comand: [a]}]}", nil, `hinit.yaml:1: unknown key "boot.hooks.0.comand"; did you mean "boot.hooks.0.command"?`},
 		{"strict variable", "", map[string]string{"HINIT_BOOT_STRICT": "maybe"}, `cannot use HINIT_BOOT_STRICT="maybe": expected 1, true or yes, or 0, false or no`},

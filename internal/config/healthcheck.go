@@ -193,9 +193,9 @@ func (d *decoder) decodeCheck(n *yaml.Node, key string) (c Check, ok bool) {
 	case kind == "":
 		d.problems.reportAtLine(n.Line, "cannot use %s: its kind is missing; it is one of %s", key, strings.Join(checkKinds, ", "))
 	case len(types) == 0:
-		d.problems.reportAtLine(n.Line, "cannot use %s: it says not what to look at; add one of %s", key, strings.Join(checkTypes, ", "))
+		d.problems.reportAtLine(n.Line, "cannot use %s: its type is missing; add one of %s", key, strings.Join(checkTypes, ", "))
 	case len(types) > 1:
-		d.problems.reportAtLine(n.Line, "cannot use %s: one check looks at one thing, here are %s; write a check for each", key, strings.Join(types, " and "))
+		d.problems.reportAtLine(n.Line, "cannot use %s: a check has one type, here are %s; write a check for each", key, strings.Join(types, " and "))
 	default:
 		if reason := c.findContradiction(); reason != "" {
 			d.problems.reportAtLine(n.Line, "cannot use %s: %s", key, reason)
@@ -216,7 +216,7 @@ func (c *Check) findContradiction() string {
 	}{
 		{c.Type, c.Kind != CheckReady && c.Success != 1, fmt.Sprintf("success_threshold of %s check is always 1", article(c.Kind))},
 		{c.Type, c.Kind == CheckReady && c.OnFailure != "", "a ready check that fails makes the service not ready and does nothing else; remove on_failure, or use kind alive"},
-		{CheckHTTP, h.URL != "" && (h.Port != "" || h.Host != "" || h.Path != "/"), "http.url says everything; remove http.host, http.port and http.path"},
+		{CheckHTTP, h.URL != "" && (h.Port != "" || h.Host != "" || h.Path != "/"), "http.url has all parts; remove http.host, http.port and http.path"},
 		{CheckHTTP, h.URL == "" && h.Port == "", "http.port is missing, or http.url"},
 		{CheckHTTP, h.URL == "" && !strings.HasPrefix(h.Path, "/"), fmt.Sprintf("http.path begins with \"/\", got %q", h.Path)},
 		{CheckTCP, c.Dial.Port == "", "tcp.port is missing"},
@@ -277,7 +277,7 @@ func (l *loader) finishChecks(s *Service, prefix string) {
 		at := l.cfg.origins[prefix+"checks."+c.Name+".kind"]
 		switch {
 		case c.Type == CheckState || c.Type == CheckDeaf:
-			l.problems.reportAtOrigin(at, "cannot use %s: only gateways write a state file and have a habit; put it into agent.checks, or use another check", key)
+			l.problems.reportAtOrigin(at, "cannot use %s: only gateways have a state file and can be deaf; put it into agent.checks, or use another type of check", key)
 		case c.Type == CheckExec && l.doubt != nil && s.User != l.cfg.Agent.User:
 			l.problems.reportAtOrigin(at, "cannot set %s here: it runs as %s, which is root's to decide, and %s", key, s.User, l.doubt)
 		}

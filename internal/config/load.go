@@ -223,7 +223,7 @@ func (l *loader) decodeDocument(doc *yaml.Node) {
 		h.IfExists = c.ExpandString(h.IfExists, nil)
 		h.Inputs = c.Expand(h.Inputs, nil)
 		if key := fmt.Sprintf("boot.hooks.%d.inputs", i); len(h.Inputs) > 0 && h.User != c.Agent.User {
-			l.problems.reportAtOrigin(c.origins[key], "cannot set %s: only a hook that runs as the agent's user can be skipped, for the record of it is the agent's; "+
+			l.problems.reportAtOrigin(c.origins[key], "cannot set %s: only a hook that runs as the agent's user can be skipped, because the agent can write the record of its inputs; "+
 				"leave out the inputs, or user %q", key, h.User)
 		}
 	}

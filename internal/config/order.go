@@ -274,7 +274,7 @@ func (l *loader) checkOrder() {
 		add(gatewayPrefix+name, "profiles."+name+".", &p.Needs, p.RestartOn)
 		c.Profiles.Overrides[name] = p
 	}
-	l.reportCycles(needs, prefixes, "needs", "nothing of it could ever start; remove one of these needs")
+	l.reportCycles(needs, prefixes, "needs", "none of them could ever start; remove one of these needs")
 	l.reportCycles(follows, prefixes, "restart_on", "they would restart each other for ever; remove one of these names")
 }
 

@@ -107,14 +107,14 @@ func TestWrongOrders(t *testing.T) {
 		{"done service", web("needs: [{name: db, until: done}]"), `5: cannot set services.web.needs: db is never done, for it is restarted when it ends; write until: ready, or make it a task with once: boot`},
 		{"ready task", "services:\n  m: {command: [a], once: boot}\n  web: {command: [b], needs: [{name: m, until: ready}]}\n", `3: cannot set services.web.needs: m is a task, which is never ready; write until: done`},
 		{"profile name", web("needs: [gateway-Coder]"), `5: cannot set services.web.needs: "Coder" cannot be the name of a profile`},
-		{"itself", web("needs: [web]"), `5: cannot set services.web.needs: web → web is a cycle; nothing of it could ever start; remove one of these needs`},
+		{"itself", web("needs: [web]"), `5: cannot set services.web.needs: web → web is a cycle; none of them could ever start; remove one of these needs`},
 		{
 			"cycle", "services:\n  a: {command: [a], needs: [c]}\n  b: {command: [a], needs: [a]}\n  c: {command: [a], needs: [b]}\n",
-			`2: cannot set services.a.needs: a → c → b → a is a cycle; nothing of it could ever start; remove one of these needs`,
+			`2: cannot set services.a.needs: a → c → b → a is a cycle; none of them could ever start; remove one of these needs`,
 		},
 		{
 			"cycle through a gateway", "services:\n  web: {command: [a], needs: [gateway-coder]}\nprofiles:\n  coder:\n    needs: [web]\n",
-			`5: cannot set profiles.coder.needs: gateway-coder → web → gateway-coder is a cycle; nothing of it could ever start; remove one of these needs`,
+			`5: cannot set profiles.coder.needs: gateway-coder → web → gateway-coder is a cycle; none of them could ever start; remove one of these needs`,
 		},
 		{
 			"each restarts the other", "services:\n  a: {command: [a], restart_on: [b]}\n  b: {command: [a], restart_on: [a]}\n",

@@ -14,7 +14,7 @@ import (
 
 // Problem is one mistake in a configuration. The error of [Load] joins all problems: first the problems of the file, sorted by
 // line, then the problems of the environment. Error returns a single line.
-type Problem struct { //nolint:errname // the name says what it is, and the type is more than an error {
+type Problem struct { //nolint:errname // other packages read its fields
 	File string // path of the file; "" for the environment
 	Line int    // 0 if unknown
 	Env  string // name of the variable; "" for the file

@@ -47,7 +47,7 @@ type Key struct {
 	excluded string // key that the embedded struct defines and this one does not allow
 }
 
-// At returns a pointer to the key's value in root, a pointer to the struct.
+// At returns a pointer to the key's value. root is a pointer to the struct of the mapping.
 func (k *Key) At(root any) any {
 	return reflect.ValueOf(root).Elem().FieldByIndex(k.index).Addr().Interface()
 }

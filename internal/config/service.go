@@ -234,7 +234,7 @@ func (l *loader) finishNotify(s *Service, prefix string) {
 	}
 	n := &s.Notify
 	if n.Protocol != "" && n.FD != 0 {
-		l.problems.reportAtOrigin(l.cfg.origins[prefix+"notify.fd"], "cannot use %snotify: it is ready when it says so in one way; remove fd or protocol", prefix)
+		l.problems.reportAtOrigin(l.cfg.origins[prefix+"notify.fd"], "cannot use %snotify: a service reports its readiness in one way; remove fd or protocol", prefix)
 	}
 	for _, own := range []struct {
 		key   string
@@ -244,9 +244,9 @@ func (l *loader) finishNotify(s *Service, prefix string) {
 		switch {
 		case own.value == 0:
 		case n.Protocol == "":
-			l.problems.reportAtOrigin(l.cfg.origins[prefix+own.key], "cannot use %s%s: only a service with notify: systemd says that; add it", prefix, own.key)
+			l.problems.reportAtOrigin(l.cfg.origins[prefix+own.key], "cannot use %s%s: only a service with notify: systemd sends such messages; add it", prefix, own.key)
 		case slices.ContainsFunc(s.Checks, func(c Check) bool { return c.Name == own.check }):
-			l.problems.reportAtOrigin(l.cfg.origins[prefix+own.key], "cannot use %s%s: it is a check called %q, and another one has that name; give that one another", prefix, own.key, own.check)
+			l.problems.reportAtOrigin(l.cfg.origins[prefix+own.key], "cannot use %s%s: it is a check called %q, and another check has that name; rename the other check", prefix, own.key, own.check)
 		}
 	}
 }

@@ -22,20 +22,19 @@ type ProcessSettings struct {
 	Operator   OperatorSettings         `key:""`
 }
 
-// NeedsCgroup reports whether one of the limits needs a control group for the service, because only the kernel can enforce it
-// there.
+// NeedsCgroup reports whether a limit is set that only the kernel can enforce, by a control group of the service.
 func (s *ProcessSettings) NeedsCgroup() bool {
 	return s.Memory.High > 0 || s.Memory.Max > 0 || s.Priority.CPUWeight > 0 || s.Priority.MaxPIDs > 0
 }
 
-// AnySettings reports whether is returns true for the settings of any gateway or service.
-func (c *Config) AnySettings(is func(*ProcessSettings) bool) bool {
-	found := is(&c.Agent.ProcessSettings)
+// AnySettings reports whether the function has returns true for the settings of any gateway or service.
+func (c *Config) AnySettings(has func(*ProcessSettings) bool) bool {
+	found := has(&c.Agent.ProcessSettings)
 	for _, p := range c.Profiles.Overrides {
-		found = found || is(&p.ProcessSettings)
+		found = found || has(&p.ProcessSettings)
 	}
 	for _, s := range c.Services {
-		found = found || is(&s.ProcessSettings)
+		found = found || has(&s.ProcessSettings)
 	}
 	return found
 }

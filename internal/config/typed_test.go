@@ -132,7 +132,7 @@ func TestWhatPeopleType(t *testing.T) {
 		},
 		{
 			"services:\n  web:\n    command: [httpd]\n    needs: [web]\n",
-			`hinit.yaml:4: cannot set services.web.needs: web → web is a cycle; nothing of it could ever start; remove one of these needs`,
+			`hinit.yaml:4: cannot set services.web.needs: web → web is a cycle; none of them could ever start; remove one of these needs`,
 		},
 		{
 			"services:\n  web:\n    command: [httpd]\n    needs: [dbb]\n  db: {command: [d]}\n",
@@ -152,7 +152,7 @@ func TestWhatPeopleType(t *testing.T) {
 		},
 		{
 			"services:\n  web:\n    command: [httpd]\n    checks: [{kind: alive}]\n",
-			`hinit.yaml:4: cannot use services.web.checks.0: it says not what to look at; add one of http, tcp, unix, exec, file, log, state, deaf`,
+			`hinit.yaml:4: cannot use services.web.checks.0: its type is missing; add one of http, tcp, unix, exec, file, log, state, deaf`,
 		},
 		{
 			"services:\n  web:\n    command: [httpd]\n    checks: [{tcp: {port: 1}, http: {port: 2}}]\n",
@@ -312,7 +312,7 @@ func TestWhatPeopleType(t *testing.T) {
 		},
 		{
 			"services:\n  a: {command: [a], needs: [b]}\n  b: {command: [b], needs: [a]}\n",
-			`hinit.yaml:2: cannot set services.a.needs: a → b → a is a cycle; nothing of it could ever start; remove one of these needs`,
+			`hinit.yaml:2: cannot set services.a.needs: a → b → a is a cycle; none of them could ever start; remove one of these needs`,
 		},
 		{
 			"services:\n  web:\n    command: [httpd]\n    restart: {initial: 1, max: 2}\n",

@@ -9,6 +9,7 @@ package trust
 import (
 	"cmp"
 	"errors"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,17 +53,11 @@ func IsOverflowUID(uid uint32) bool { return uid == overflow && !mapped(overflow
 // mapped reports whether a user exists in this user namespace (user_namespaces(7)). If /proc/self/uid_map can't be read, it
 // returns true.
 func mapped(uid uint32) bool {
-	fd, err := retry(func() (int, error) { return unix.Open("/proc/self/uid_map", unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	text, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {
 		return true
 	}
-	defer unix.Close(fd)
-	buf := make([]byte, 4096)
-	n, err := retry(func() (int, error) { return unix.Read(fd, buf) })
-	if err != nil || n == len(buf) {
-		return true
-	}
-	for line := range strings.Lines(string(buf[:n])) {
+	for line := range strings.Lines(string(text)) {
 		words := strings.Fields(line)
 		if len(words) != 3 {
 			return true

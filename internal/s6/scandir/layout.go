@@ -265,7 +265,7 @@ func (l Layout) makeFresh(parent *fsutil.Dir, name string, by *fsutil.Actor) (*f
 	if err == nil {
 		d, err = parent.Sub(name)
 	}
-	go l.removeOld(parent, name)
+	guard.Go("removing what an s6 directory had", func() { l.removeOld(parent, name) })
 	return d, err
 }
 
