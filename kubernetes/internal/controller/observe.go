@@ -37,6 +37,7 @@ type view struct {
 	hosts     []placement.Host
 	pods      map[string]*corev1.Pod
 	podOwners []*metav1.PartialObjectMetadata // StatefulSets and Sandboxes that create the pods of single profiles
+	ownersErr error                           // why podOwners is not complete
 	// sandboxes is true if the cluster has agent-sandbox. It stays false while no profile has or wants its own pod.
 	sandboxes bool
 }
@@ -79,7 +80,8 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 	for i := range pods.Items {
 		f.observeHost(ctx, v, &pods.Items[i], beats[pool.Lease(pods.Items[i].Name)])
 	}
-	return v, f.observeSandboxes(ctx, v, only)
+	v.ownersErr = f.observeSandboxes(ctx, v, only)
+	return v, nil
 }
 
 // observeHost adds a pod to the view, as a host. It ignores a foreign pod that has the pool's label. last is the state of the

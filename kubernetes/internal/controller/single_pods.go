@@ -26,6 +26,9 @@ const maxReason = 800
 // applySinglePods applies the objects for the pods of the named single profiles, and removes pods that are no longer needed. A
 // maker, in this file, is the object that creates such a pod: a StatefulSet or a Sandbox.
 func (f *fleet) applySinglePods(ctx context.Context, v *view, names []string, now time.Time) error {
+	if v.ownersErr != nil { // a profile must not get a second pod, from a maker of the other kind
+		return fmt.Errorf("cannot look at the pods of single profiles: %w", v.ownersErr)
+	}
 	makers := map[string]*metav1.PartialObjectMetadata{}
 	var work []func() error
 	remove := func(o client.Object) {

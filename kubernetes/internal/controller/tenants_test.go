@@ -159,3 +159,30 @@ func TestAnErrorThatStaysDelaysNoRound(t *testing.T) {
 		}
 	})
 }
+
+// TestABrokenKindOfAnotherProjectHoldsNoProfile checks that a pool notices a lost host although the API server can't list
+// Sandboxes, for example because the webhook of agent-sandbox is down. No pod of a single profile may be made meanwhile.
+func TestABrokenKindOfAnotherProjectHoldsNoProfile(t *testing.T) {
+	alone := aProfile("alone", v1alpha1.AgentProfileStatus{})
+	alone.Spec.Placement = v1alpha1.PlacementPod
+	c := newCluster(t, aPool(), alone, aProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-0", Assignment: 1, Installed: 1, Phase: v1alpha1.PhaseRunning, Ready: true}))
+	c.fleet.fresh = interceptor.NewClient(c.api.(client.WithWatch), interceptor.Funcs{
+		List: func(ctx context.Context, api client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if strings.HasPrefix(list.GetObjectKind().GroupVersionKind().Kind, pool.Sandbox.Kind) {
+				return errors.New("conversion webhook failed")
+			}
+			return api.List(ctx, list, options...)
+		},
+	})
+	if err := c.round(); err == nil || !strings.Contains(err.Error(), "conversion webhook failed") {
+		t.Errorf("the round ends with %v", err)
+	}
+	if st := c.profile("coder").Status; st.Phase != v1alpha1.PhaseWaiting || st.Ready {
+		t.Errorf("the profile is %+v", st)
+	}
+	for _, o := range c.applied {
+		if o.GetLabels()[v1alpha1.ProfileLabel] != "" {
+			t.Errorf("%s %s is made", o.GetKind(), o.GetName())
+		}
+	}
+}
