@@ -62,7 +62,7 @@ type AgentPoolSpec struct {
 	// profileMemory is the memory that the placement assumes for a profile before its memory was measured.
 	// +optional
 	// +kubebuilder:default="128Mi"
-	// +kubebuilder:validation:XValidation:rule="isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('1Mi')) >= 0",message="profileMemory is at least 1Mi"
+	// +kubebuilder:validation:XValidation:rule="isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('1Mi')) >= 0 && quantity(string(self)).compareTo(quantity('1Ti')) <= 0",message="profileMemory is from 1Mi to 1Ti"
 	ProfileMemory resource.Quantity `json:"profileMemory,omitzero"`
 	// topologyKey is the node label over whose values hosts are spread.
 	// +optional
@@ -131,7 +131,7 @@ type HostResources struct {
 	// memory of a host, as its request and its limit.
 	// +optional
 	// +kubebuilder:default="4Gi"
-	// +kubebuilder:validation:XValidation:rule="isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('64Mi')) >= 0",message="memory is at least 64Mi"
+	// +kubebuilder:validation:XValidation:rule="isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('64Mi')) >= 0 && quantity(string(self)).compareTo(quantity('64Ti')) <= 0",message="memory is from 64Mi to 64Ti"
 	Memory resource.Quantity `json:"memory,omitzero"`
 }
 

@@ -276,10 +276,13 @@ func (r *round) podWillExist(p Profile) bool {
 	return p.Owner == p.Pod || n >= 0 && n < r.pool.Replicas
 }
 
+// maxPoolHosts is the largest value of hosts.max. An owner with a higher number is no host that a pool can have.
+const maxPoolHosts = 1000
+
 // ordinal returns the number at the end of a host's name, or -1 for the pod of a single profile and for a host of another pool.
 func (r *round) ordinal(host string) int {
 	number, is := strings.CutPrefix(host, r.pool.Name+"-")
-	if n, err := strconv.Atoi(number); is && err == nil {
+	if n, err := strconv.Atoi(number); is && err == nil && n < maxPoolHosts {
 		return n
 	}
 	return -1

@@ -46,6 +46,7 @@ func TestDecide(t *testing.T) {
 		{"it is told once", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-1", Lost: HostLost}}, nil, 2},
 		{"it is told that it is back", nil, two, []Profile{{Name: "a", Owner: "pool-1", Installed: true, Memory: 100, Lost: HostLost}}, []Action{MarkReachable{"a"}}, 2},
 		{"a host without a pod is lost", nil, two, []Profile{here("a", "pool-5")}, []Action{MarkUnreachable{"a", HostLost, "host pool-5: its pod does not exist"}}, 6},
+		{"a host that no pool can have is not made", nil, two, []Profile{here("a", "pool-2000000000")}, []Action{MarkUnreachable{"a", HostLost, "host pool-2000000000: its pod does not exist"}}, 2},
 		{"one whose pod is made again restarts", nil, two[:1], []Profile{here("a", "pool-1")}, []Action{MarkUnreachable{"a", HostRestarts, "host pool-1: its pod does not exist"}}, 2},
 		{"one that restarts for too long is lost", nil, two[:1], []Profile{{Name: "a", Owner: "pool-1", Lost: HostRestarts, Overdue: true}}, []Action{MarkUnreachable{"a", HostLost, "host pool-1: its pod does not exist"}}, 2},
 		{"one that this controller has not heard of is not told to be back", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Ready: true, Updated: true, Unheard: true}}, []Profile{{Name: "a", Owner: "pool-1", Lost: HostLost}}, nil, 2},
