@@ -75,7 +75,7 @@ func (e *Engine) find(ctx context.Context, ref string) (*record, error) {
 	defer limitTime(&ctx)()
 	what := "inspect the sandbox " + shortID(ref)
 	selector := labelID
-	if len(ref) == idLength {
+	if _, err := hex.DecodeString(ref); err == nil && len(ref) == idLength { // a name may have that length too
 		selector += "=" + ref
 	}
 	records, err := e.records(ctx, selector)

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"hinit/sandbox"
 )
@@ -184,5 +185,20 @@ func TestTheGateMovesWithEachPod(t *testing.T) {
 	at := helperDir(r)
 	if at == "/.hinit-a" || r.spec.Entrypoint[0] != at+"/gate" || r.spec.Mounts[1].Target != "/tmp" {
 		t.Error(r.spec)
+	}
+}
+
+// TestAContainerIsFoundByALongName checks that a container whose name is as long as an id is found by its name.
+func TestAContainerIsFoundByALongName(t *testing.T) {
+	name := strings.Repeat("n", idLength)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name: ObjectName(name), Namespace: "sandboxes", Labels: map[string]string{labelID: strings.Repeat("a", idLength)},
+		Annotations: map[string]string{annotationSpec: `{"Name":"` + name + `"}`},
+	}}
+	e := &Engine{s: Settings{Namespace: "sandboxes"}, kind: "Pod", core: fake.NewClientset(pod)}
+	for _, ref := range []string{name, strings.Repeat("a", idLength), strings.Repeat("a", 12)} {
+		if r, err := e.find(t.Context(), ref); err != nil || r.name != name {
+			t.Errorf("%s: %v", ref, err)
+		}
 	}
 }
