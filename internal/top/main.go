@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,43 +37,47 @@ const framesPerSecond = 20
 
 // Main runs `hinit top` with the arguments args, and returns the exit code.
 func Main(args []string) int {
-	c := cmdline.NewCall(verb(), args, os.Stdout, os.Stderr)
-	themeName := c.Flags.String("theme", "", "`NAME` of the colours: "+themeNames()+"; NO_COLOR takes the last")
+	return cmdline.WithOutput(func(out io.Writer) int { return run(cmdline.NewCall(verb(), args, out, os.Stderr)) })
+}
+
+func run(c *cmdline.Call) int {
+	theme := 0
+	if os.Getenv("NO_COLOR") != "" {
+		theme = len(frame.Themes) - 1
+	}
+	themes := lo.Map(frame.Themes, func(t frame.Theme, _ int) string { return t.Name })
+	listed := strings.Join(themes, ", ")
+	c.Flags.Func("theme", "`NAME` of the colours: "+listed+"; NO_COLOR takes the last", func(name string) error {
+		if theme = slices.Index(themes, name); theme < 0 {
+			return errors.New("expected " + listed + cmdline.DidYouMean(name, themes))
+		}
+		return nil
+	})
 	noMouse := c.Flags.Bool("no-mouse", false, "leave the mouse to the terminal")
-	hosts := c.Flags.String("H", "", "the inits to look after by their sockets, as `unix:PATH,…`; NAME=unix:PATH chooses the name on the screen")
+	var feeds []*feed.Feed
+	var names []string
+	hosts := "the inits to look after by their sockets, as `unix:PATH,…`; NAME=unix:PATH chooses the name on the screen"
+	c.Flags.Func("H", hosts, func(list string) (err error) {
+		feeds, names, err = openSockets(list)
+		return err
+	})
 	once := c.Flags.Bool("once", false, "print the table once, as without a terminal")
 	if words, code, ok := c.Parse(0, -1); !ok {
 		return code
 	} else if len(words) > 0 {
 		return c.Fail(cmdline.WrongUsage, "cannot "+doing+": it takes no names; filter with / on the screen")
 	}
-	theme, known := themeOf(*themeName)
-	if !known {
-		return c.Fail(cmdline.WrongUsage, "cannot "+doing+": there is no theme %q; there are: %s", *themeName, themeNames())
-	}
-	feeds, names, err := openFeeds(*hosts)
-	if err != nil {
-		return c.Failed(doing, err)
+	if feeds == nil {
+		f, err := feed.Open(os.LookupEnv)
+		if err != nil {
+			return c.Failed(doing, err)
+		}
+		feeds, names = []*feed.Feed{f}, []string{""}
 	}
 	if *once || os.Getenv("TERM") == "dumb" || !proc.IsTerminal(os.Stdin) || !proc.IsTerminal(os.Stdout) {
-		return c.Failed(doing, printOnce(feeds, names))
+		return c.Failed(doing, printOnce(c.Out, feeds, names))
 	}
 	return runScreen(c, feeds, names, theme, !*noMouse)
-}
-
-func themeOf(name string) (index int, known bool) {
-	switch {
-	case name != "":
-		index = slices.IndexFunc(frame.Themes, func(t frame.Theme) bool { return t.Name == name })
-		return index, index >= 0
-	case os.Getenv("NO_COLOR") != "":
-		return len(frame.Themes) - 1, true
-	}
-	return 0, true
-}
-
-func themeNames() string {
-	return strings.Join(lo.Map(frame.Themes, func(t frame.Theme, _ int) string { return t.Name }), ", ")
 }
 
 func verb() cmdline.Verb {
@@ -86,12 +91,11 @@ func verb() cmdline.Verb {
 	}
 }
 
-// openFeeds opens a feed, the data source for one hinit, for each socket in list, which is the value of -H. It also returns what
-// the screen calls them. An empty list means the init of this container.
-func openFeeds(list string) (feeds []*feed.Feed, names []string, err error) {
+// openSockets opens a feed, the data source for one hinit, for each socket in list, which is the value of -H. It also returns what
+// the screen calls them. An empty list has none: the screen then shows the init of this container.
+func openSockets(list string) (feeds []*feed.Feed, names []string, err error) {
 	if list == "" {
-		f, err := feed.Open(os.LookupEnv)
-		return []*feed.Feed{f}, []string{""}, err
+		return nil, nil, nil
 	}
 	for word := range strings.SplitSeq(list, ",") {
 		name, address, named := strings.Cut(word, "=")
@@ -100,7 +104,7 @@ func openFeeds(list string) (feeds []*feed.Feed, names []string, err error) {
 		}
 		path, is := strings.CutPrefix(address, "unix:")
 		if !is || path == "" {
-			return nil, nil, fmt.Errorf("%q in -H is no address; write unix:PATH with the path of the control socket", word)
+			return nil, nil, fmt.Errorf("%q is no address; write unix:PATH with the path of the control socket", word)
 		}
 		if !named || name == "" {
 			if name = filepath.Base(filepath.Dir(path)); slices.Contains(names, name) {
@@ -108,7 +112,7 @@ func openFeeds(list string) (feeds []*feed.Feed, names []string, err error) {
 			}
 		}
 		if slices.Contains(names, name) {
-			return nil, nil, fmt.Errorf("%q is twice in -H; give each socket another name, as NAME=unix:PATH", name)
+			return nil, nil, fmt.Errorf("%q is there twice; give each socket another name, as NAME=unix:PATH", name)
 		}
 		feeds, names = append(feeds, feed.OpenSocket(os.LookupEnv, path)), append(names, name)
 	}
@@ -117,7 +121,7 @@ func openFeeds(list string) (feeds []*feed.Feed, names []string, err error) {
 
 // printOnce prints the table of `hinit status`, for an output that is not a terminal. With several hosts, the name of the host
 // precedes each table.
-func printOnce(feeds []*feed.Feed, names []string) (failed error) {
+func printOnce(out io.Writer, feeds []*feed.Feed, names []string) (failed error) {
 	ctx, cancel := context.WithTimeout(context.Background(), onceTime)
 	defer cancel()
 	for i, f := range feeds {
@@ -127,9 +131,9 @@ func printOnce(feeds []*feed.Feed, names []string) (failed error) {
 			continue
 		}
 		if len(feeds) > 1 {
-			fmt.Fprintf(os.Stdout, "%s:\n", show.Name(names[i]))
+			fmt.Fprintf(out, "%s:\n", show.Name(names[i]))
 		}
-		if _, err := os.Stdout.Write(show.Status(st, show.Layout{})); err != nil {
+		if _, err := out.Write(show.Status(st, show.Layout{})); err != nil {
 			return err
 		}
 	}

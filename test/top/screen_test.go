@@ -149,6 +149,12 @@ func TestWithoutATerminalATableIsPrinted(t *testing.T) {
 	if out, code := h.run(built+"/hinit", "top", "--theme", "x"); code != 2 || !strings.Contains(out, "colour-blind") {
 		t.Errorf("%d %q", code, out)
 	}
+	if out, code := h.run(built+"/hinit", "top", "-H", "x"); code != 2 || !strings.Contains(out, "write unix:PATH") {
+		t.Errorf("%d %q", code, out)
+	}
+	if out, code := h.run("/bin/sh", "-c", built+"/hinit top --help >/dev/full"); code != 1 || !strings.Contains(out, "no space left") {
+		t.Errorf("the help is cut: %d %q", code, out)
+	}
 	// Without hinit-top and hinit-tools everything else works, and a message names the missing program.
 	alone := h.dir + "/alone/hinit"
 	program, err := os.ReadFile(built + "/hinit")
