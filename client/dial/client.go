@@ -63,8 +63,7 @@ func (c *Client) Restart(ctx context.Context, name string, wait client.Wait) (cl
 // itself). With wait.Wait, Order returns after the end of the task: Done says whether it succeeded, and LastExit how it ended. If
 // the answer gets lost, the caller can't know whether the task has run.
 func (c *Client) Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (client.Service, error) {
-	milliseconds := int64((wait.Timeout + time.Millisecond - 1) / time.Millisecond)
-	q := post(fmt.Sprintf("%s %q", verb, name), "/"+string(verb), client.Command{Wait: &wait.Wait, TimeoutMS: milliseconds, Force: wait.Force})
+	q := post(fmt.Sprintf("%s %q", verb, name), "/"+string(verb), client.Command{Wait: &wait.Wait, TimeoutMS: milliseconds(wait.Timeout), Force: wait.Force})
 	q.limit, q.repeats = answerTime, verb != client.VerbRestart && verb != client.VerbRunOnce
 	if wait.Wait {
 		q.limit += longestWait
@@ -78,8 +77,11 @@ func (c *Client) Order(ctx context.Context, verb client.Verb, name string, wait 
 
 // SteerChecks pauses the checks of a service for the given time. With 0 it ends a pause and runs the checks now.
 func (c *Client) SteerChecks(ctx context.Context, name string, pause time.Duration) (client.Service, error) {
-	return c.askService(ctx, post(fmt.Sprintf("steer the checks of %q", name), "/checks", client.ChecksRequest{PauseMS: pause.Milliseconds()}), name)
+	return c.askService(ctx, post(fmt.Sprintf("steer the checks of %q", name), "/checks", client.ChecksRequest{PauseMS: milliseconds(pause)}), name)
 }
+
+// milliseconds rounds a duration up, because 0 has another meaning in requests.
+func milliseconds(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
 // Signal sends a signal to the main process of a service. Without such a process it returns an error.
 func (c *Client) Signal(ctx context.Context, name string, signal syscall.Signal) (client.Service, error) {

@@ -78,7 +78,11 @@ func lifecycle(t *Terminal, c *Call) int {
 		wait.Timeout = max(*timeout-time.Since(begin), time.Millisecond)
 	}
 	return t.Order(ctx, cl, c, c.Verb.Name+" %q", names, wait, begin, func(s client.Service, _ string) int {
-		if !c.JSON {
+		switch {
+		case c.JSON:
+		case c.Verb.Name != "stop" && s.Done && s.PID == 0: // a task has run and ended meanwhile
+			fmt.Fprintln(t.Out, show.Ended(s))
+		default:
 			fmt.Fprintln(t.Out, show.Outcome(s))
 		}
 		return cmdline.Done

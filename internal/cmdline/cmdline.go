@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -160,7 +161,9 @@ func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out
 				args = append([]string{"-" + letter, value}, flags.Args()...)
 				continue
 			}
-			fmt.Fprintf(errs, "cannot %s: %v%s; see: %s --help\n", v.doing(), err, flagMeant(flags, unknown), v.Command())
+			oneDash := regexp.MustCompile(`((?:flag|for|defined:|argument:) )-([^-\s:][^\s:]+)`) // package flag writes long names with one
+			text := oneDash.ReplaceAllString(err.Error(), "$1--$2")
+			fmt.Fprintf(errs, "cannot %s: %s%s; see: %s --help\n", v.doing(), text, flagMeant(flags, unknown), v.Command())
 			return nil, WrongUsage, false
 		}
 		left := flags.Args()

@@ -23,7 +23,7 @@ func TestFlagsMayStandAnywhere(t *testing.T) {
 		{name: "three words", args: []string{"a", "b", "c"}, code: cmdline.WrongUsage, errs: "cannot show the logs: expected: hinit logs NAME...\n"},
 		{
 			name: "a flag that is nearly right", args: []string{"--gerp", "x"}, code: cmdline.WrongUsage,
-			errs: "cannot show the logs: flag provided but not defined: -gerp; did you mean \"--grep\"?; see: hinit logs --help\n",
+			errs: "cannot show the logs: flag provided but not defined: --gerp; did you mean \"--grep\"?; see: hinit logs --help\n",
 		},
 		{
 			name: "help", args: []string{"coder", "--help"}, code: cmdline.Done,

@@ -309,8 +309,11 @@ func (a *archiver) importArchive(name, from string) (code int) {
 			snapshot, at, err = a.importing.InterruptedAt()
 			return err
 		})
-		if err == nil {
+		switch {
+		case err == nil:
 			fmt.Fprintln(a.Out, snapshot, at)
+		case errors.Is(err, fs.ErrNotExist):
+			err = errors.New("no import of this profile was interrupted")
 		}
 		return a.Failed(a.doing, err)
 	}

@@ -34,7 +34,7 @@ const (
 
 func bundleVerb(table func() []cli.Verb) cli.Verb {
 	return cli.Verb{
-		Name: "bundle", Args: "[-o FILE] [-n N] [--hide VARIABLE]...",
+		Name: "bundle", Doing: "write the bundle", Args: "[-o FILE] [-n N] [--hide VARIABLE]...",
 		Summary: "collect everything that a bug report needs in one tar.gz, without secrets",
 		Run: func(t *cli.Terminal, c *cli.Call) int {
 			file := c.Flags.String("o", "", "write this `FILE`, - for standard output (default hinit-bundle-DATE.tar.gz here)")

@@ -44,6 +44,8 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 	switch {
 	case !ok:
 		return code
+	case *pause > 24*time.Hour:
+		return t.Fail(cmdline.WrongUsage, "cannot %s: --pause goes up to 24h", doing)
 	case steer && len(names) == 0, cli.FlagGiven(c, "pause") && *pause <= 0, *pause > 0 && (*now || *resume):
 		return t.Fail(cmdline.WrongUsage, "cannot %s: expected: hinit checks NAME... [--now | --pause D | --resume]", doing)
 	}

@@ -33,7 +33,7 @@ const completionWait = 300 * time.Millisecond
 
 func completionVerb(table func() []cli.Verb) cli.Verb {
 	return cli.Verb{
-		Name: "completion", Summary: "print a script that lets a shell complete commands and live names", Args: "bash|zsh|fish",
+		Name: "completion", Doing: "print the completion script", Summary: "print a script that lets a shell complete commands and live names", Args: "bash|zsh|fish",
 		Run: func(t *cli.Terminal, c *cli.Call) int {
 			describing := c.Flags.Bool("describe", false, "words: with what each word means, after a tab")
 			words, code, ok := c.Parse(t, 1, -1)
@@ -227,7 +227,7 @@ var manPages embed.FS
 
 func manVerb() cli.Verb {
 	return cli.Verb{
-		Name: "man", Summary: "print a manual page, for man -l - or a directory of man pages", Args: "[VERB] [-o DIR]", TakesVerbs: true,
+		Name: "man", Doing: "print the manual", Summary: "print a manual page, for man -l - or a directory of man pages", Args: "[VERB] [-o DIR]", TakesVerbs: true,
 		Run: func(t *cli.Terminal, c *cli.Call) int {
 			dir := c.Flags.String("o", "", "write all pages into `DIR`")
 			words, code, ok := c.Parse(t, 0, 1)
@@ -243,7 +243,7 @@ func manVerb() cli.Verb {
 			page, err := manual(strings.Join(append([]string{"hinit"}, words...), "-") + ".1")
 			if err == nil {
 				_, err = t.Raw().Write(page)
-				return t.Failed("print the manual", err)
+				return t.Failed(c.Doing(), err)
 			}
 			return t.Fail(cmdline.WrongUsage, "cannot print the manual of %q: hinit has no such command%s", words[0], cmdline.DidYouMean(words[0], slices.Collect(maps.Keys(described()))))
 		},

@@ -321,6 +321,9 @@ var drainVerb = cli.Verb{
 		if _, code, ok := c.Parse(t, 0, 0); !ok {
 			return code
 		}
+		if *timeout < 0 {
+			return t.Fail(cmdline.WrongUsage, "cannot %s: --timeout must not be negative", c.Doing())
+		}
 		cfg, agent, err := loadAgent(t)
 		if err != nil {
 			return t.Failed(c.Doing(), err)

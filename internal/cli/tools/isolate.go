@@ -78,8 +78,13 @@ func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves [
 	if err != nil {
 		return nil, err
 	}
-	if os.Geteuid() != 0 || !agent.Actor.Switches() {
+	switch {
+	case os.Geteuid() != 0:
 		return nil, &client.Error{Kind: client.KindNotAllowed, Message: "only root can change owners; be root"}
+	case agent.User.UID == 0:
+		return nil, errors.New("the agent's user is root, which reads all homes; set agent.user to another user")
+	case !agent.Actor.Switches():
+		return nil, errors.New("root can't become the agent's user here")
 	}
 	options := boot.Options{Home: cfg.Home, Agent: agent.Actor, Tenants: agent.WithTenants(cfg).Tenants}
 	d, err := fsutil.OpenNoLink(filepath.Join(cfg.Home, "profiles"), nil)

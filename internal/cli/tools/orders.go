@@ -147,7 +147,7 @@ func runOnce(t *cli.Terminal, c *cli.Call) int {
 	case !ok:
 		return code
 	case *timeout <= 0 || *timeout > time.Hour:
-		return t.Fail(cmdline.WrongUsage, "cannot run a task once: --timeout goes up to 1h")
+		return t.Fail(cmdline.WrongUsage, "cannot run a task once: --timeout must be positive, and at most 1h")
 	}
 	ctx, cancel := cmdline.Interruptible()
 	defer cancel()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -15,6 +16,7 @@ import (
 	"hinit/client/dial"
 	"hinit/internal/account"
 	"hinit/internal/cli"
+	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
@@ -208,7 +210,7 @@ func (b treeBranch) print(t *cli.Terminal, width int) {
 func isNested(pid int) bool { return len(procstat.StatusOf(strconv.Itoa(pid)).Fields("NSpid")) > 1 }
 
 var topologyVerb = cli.Verb{
-	Name: "topology", Doing: "change the topology", Args: "[" + strings.Join(client.Topologies, " | ") + "] [--dry-run] [--json]",
+	Name: "topology", Doing: "show the topology", Args: "[" + strings.Join(client.Topologies, " | ") + "] [--dry-run] [--json]",
 	Summary: "show or change how many gateways serve the profiles",
 	Run:     topology,
 }
@@ -221,7 +223,10 @@ func topology(t *cli.Terminal, c *cli.Call) int {
 		return code
 	}
 	if len(modes) == 1 {
-		how.Mode = modes[0]
+		how.Mode, c.Verb.Doing = modes[0], "change the topology"
+		if !slices.Contains(client.Topologies, how.Mode) {
+			return t.Fail(cmdline.WrongUsage, "cannot %s: expected: hinit topology %s%s", c.Doing(), c.Verb.Args, cmdline.DidYouMean(how.Mode, client.Topologies))
+		}
 	}
 	is, err := cli.Ask(t, 4*time.Minute, func(ctx context.Context, cl *dial.Client) (client.TopologyReply, error) {
 		return cl.Topology(ctx, how)
