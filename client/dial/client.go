@@ -180,9 +180,7 @@ func (c *Client) Probe(ctx context.Context, probe string) (client.Health, error)
 // StartRun starts a one-shot run and returns it with its PID. If there is a run with this tag, it returns that run, so the call may
 // be repeated.
 func (c *Client) StartRun(ctx context.Context, r client.RunRequest) (client.Run, error) {
-	q := post(fmt.Sprintf("start a run of %q", r.Template), "/v1/runs", r)
-	q.repeats = true
-	return ask[client.Run](ctx, c, q)
+	return ask[client.Run](ctx, c, post(fmt.Sprintf("start a run of %q", r.Template), "/v1/runs", r).repeatable())
 }
 
 // Runs returns the runs that are alive and the last ones that have ended, oldest first.
@@ -200,9 +198,7 @@ func (c *Client) Run(ctx context.Context, id string, wait time.Duration) (client
 
 // StopRun ends a run: SIGTERM, then SIGKILL for all processes that are left. It returns when hinit has accepted the order.
 func (c *Client) StopRun(ctx context.Context, id string) (client.Run, error) {
-	q := post(fmt.Sprintf("stop run %q", id), "/v1/runs/"+url.PathEscape(id)+"/stop", nil)
-	q.repeats = true
-	return ask[client.Run](ctx, c, q)
+	return ask[client.Run](ctx, c, post(fmt.Sprintf("stop run %q", id), "/v1/runs/"+url.PathEscape(id)+"/stop", nil).repeatable())
 }
 
 // FollowRuns calls fn for every known run, and then each time a run begins or ends. It returns nil when hinit ends or re-executes;
@@ -213,9 +209,8 @@ func (c *Client) FollowRuns(ctx context.Context, fn func(client.Run) error) erro
 
 // Say sets the text that the status shows for the service until its process ends. Only the main process of the service may call it.
 func (c *Client) Say(ctx context.Context, service, text string) error {
-	q := post(fmt.Sprintf("say something of %q", service), "/v1/services/"+url.PathEscape(service)+"/say", client.StatusTextRequest{Text: text})
-	q.repeats = true
-	return c.askNothing(ctx, q)
+	path := "/v1/services/" + url.PathEscape(service) + "/say"
+	return c.askNothing(ctx, post(fmt.Sprintf("say something of %q", service), path, client.StatusTextRequest{Text: text}).repeatable())
 }
 
 // Slots returns all slots, sorted by name. A slot is a service as the programs of s6 see it. If hinit doesn't emulate s6, there are

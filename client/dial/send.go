@@ -74,6 +74,12 @@ func (q apiCall) within(limit time.Duration) apiCall {
 	return q
 }
 
+// repeatable returns a copy of q that may be sent more than once.
+func (q apiCall) repeatable() apiCall {
+	q.repeats = true
+	return q
+}
+
 // reply is a successful answer, whose body is read by the caller.
 type reply struct {
 	io.Reader

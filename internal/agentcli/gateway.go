@@ -33,10 +33,8 @@ import (
 	"hinit/shim/lifecycle"
 )
 
-// These are the exit codes of the agent's own commands. A shell uses the last two if it can't run a program.
+// These are further exit codes of the agent's own commands. A shell uses the last two if it can't run a program.
 const (
-	exitDone     = 0
-	exitFailed   = 1
 	exitUsage    = 100
 	exitNoExec   = 126
 	exitNotFound = 127
@@ -127,7 +125,7 @@ func (c *Call) gateway(words []string) (int, error) {
 	}
 	if profile == "" { // the command names a profile that does not exist
 		fmt.Fprintf(c.Err, "Error: Profile '%s' does not exist. Create it with: hermes profile create %s\n", cmd.Profile, cmd.Profile)
-		return exitFailed, nil
+		return cmdline.Failed, nil
 	}
 	init, err := c.Dial()
 	if err != nil {
@@ -145,7 +143,7 @@ func (c *Call) gateway(words []string) (int, error) {
 	}
 	if cmd.All {
 		c.everyGateway(ctx, init, st, cmd.Verb)
-		return exitDone, nil // failures are printed; as the agent does, return success anyway
+		return cmdline.Done, nil // failures are printed; as the agent does, return success anyway
 	}
 	return c.oneGateway(ctx, init, st, cmd.Verb, profile, cmd.Force)
 }
@@ -205,10 +203,10 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// printError prints an error message to stdout, where the agent also prints its errors. It returns exitFailed.
+// printError prints an error message to stdout, where the agent also prints its errors. It returns cmdline.Failed.
 func (c *Call) printError(format string, args ...any) int {
 	fmt.Fprintf(c.Out, format+"\n", args...)
-	return exitFailed
+	return cmdline.Failed
 }
 
 // oneGateway starts, stops or restarts the gateway of one profile, and prints the result. It returns the exit code, or an error as
@@ -221,7 +219,7 @@ func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status
 			return 0, fmt.Errorf("hinit does not run it")
 		}
 		c.showGateway(st, *s)
-		return exitDone, nil
+		return cmdline.Done, nil
 	}
 	known := st.Find(slot) != nil
 	_, err := init.Order(ctx, client.Verb(verb), slot, client.Wait{Wait: true, Force: force})
@@ -230,7 +228,7 @@ func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status
 		if !known && verb == "start" { // the profile has a home, so hinit will find it soon and start its gateway
 			fmt.Fprintf(c.Out, "✓ registered the s6 gateway slot for profile '%s'\n", profile)
 		}
-		return exitDone, nil
+		return cmdline.Done, nil
 	case errors.Is(err, client.ErrUnknown):
 		return c.printError("✗ no such gateway '%s': register it with `hermes profile create %s` first, or pass an existing profile name via `-p <name>`", profile, profile), nil
 	case errors.Is(err, client.ErrNotAllowed), errors.Is(err, client.ErrUnreachable):

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/cmdline"
 	"hinit/internal/testkit"
 )
 
@@ -265,7 +266,7 @@ func TestWithoutS6NothingIsCalledDoneThatIsNot(t *testing.T) {
 		g := bare(t)
 		g.refuse = c.spoil
 		got, done := g.enter(c.words, c.env...)
-		if got.code != exitFailed || !strings.HasPrefix(got.out, c.says) || len(done) > 0 {
+		if got.code != cmdline.Failed || !strings.HasPrefix(got.out, c.says) || len(done) > 0 {
 			t.Errorf("%s: %+v, done %q", name, got, done)
 		}
 	}

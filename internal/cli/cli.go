@@ -198,16 +198,11 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a named service is not up,
 // Dial connects to the running init. Mistakes in the configuration don't prevent that.
 func (t *Terminal) Dial() (*dial.Client, error) { return cmdline.Dial(t.Env) }
 
-// Ask connects to the running init and returns the answer of question, which gets the connection and a context that ends after
-// limit.
-func Ask[T any](t *Terminal, limit time.Duration, question func(context.Context, *dial.Client) (T, error)) (answer T, err error) {
-	cl, err := t.Dial()
-	if err != nil {
-		return answer, err
-	}
+// Ask returns the answer of question, which gets a client of the running init and a context that ends after limit.
+func Ask[T any](t *Terminal, limit time.Duration, question func(context.Context, *dial.Client) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	return question(ctx, cl)
+	return question(ctx, cmdline.Here(t.Env))
 }
 
 // Status returns the status of the running init, with the named services or with all.

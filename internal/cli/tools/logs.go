@@ -121,16 +121,16 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	}
 	worst := cmdline.Done
 	for i, r := range readers {
-		switch err := r.err; {
-		case err == nil || ctx.Err() != nil:
+		err := r.err
+		switch {
+		case ctx.Err() != nil:
+			continue
 		case errors.Is(err, fsutil.ErrSymlink):
-			worst = t.Fail(cmdline.Failed, "cannot show logs of %q: there is a link in %s, which hinit doesn't follow (%s); remove it, and hinit makes a new log there",
-				names[i], r.dir, strings.ReplaceAll(err.Error(), "\n", "; "))
+			err = fmt.Errorf("there is a link in %s, which hinit doesn't follow (%w); remove it, and hinit makes a new log there", r.dir, err)
 		case errors.Is(err, fs.ErrNotExist):
-			worst = t.Fail(cmdline.Failed, "cannot show logs of %q: it has written none yet, there is no %s; see: hinit status %s", names[i], r.dir, names[i])
-		default:
-			worst = t.Fail(cmdline.Failed, "cannot show logs of %q: %s", names[i], strings.ReplaceAll(err.Error(), "\n", "; "))
+			err = fmt.Errorf("it has written none yet, there is no %s; see: hinit status %s", r.dir, names[i])
 		}
+		worst = max(worst, t.Failed(fmt.Sprintf("show logs of %q", names[i]), err))
 	}
 	return worst
 }
