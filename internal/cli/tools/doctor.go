@@ -116,7 +116,7 @@ func (x *doctorRun) init() (plain string, answers bool) {
 			x.found.OK("limits", "%s: %s", s.Name, show.Limits(&s))
 		}
 	}
-	if inThisNamespace(st.Init) {
+	if procOf(x.Terminal, st.Init.PID) == "/proc" {
 		x.memory(st)
 		// half a second is more than the init takes to reap what has just ended
 		if n := unreaped(st.Init.PID, func() { time.Sleep(500 * time.Millisecond) }); n > 0 { //nolint:forbidigo // the init does not announce that it reaps
@@ -153,7 +153,7 @@ func (x *doctorRun) lease(in client.Init) {
 
 // binary checks whether the init runs the installed program, and whether this command has the same version.
 func (x *doctorRun) binary(in client.Init) {
-	if inThisNamespace(in) && in.BinaryID != "" && !runsFile(in, in.Binary) {
+	if procOf(x.Terminal, in.PID) == "/proc" && in.BinaryID != "" && !runsFile(x.Terminal, in, in.Binary) {
 		x.found.Warning("binary", "the init does not run what %s holds now; to change that without a restart: hinit reexec", in.Binary)
 		return
 	}

@@ -17,7 +17,7 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/proc"
-	"hinit/internal/procstat"
+	"hinit/internal/procusage"
 	"hinit/internal/reexec"
 	"hinit/internal/s6/formats"
 )
@@ -207,7 +207,7 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 	if err := checkBinary(path); err != nil {
 		return t.Failed("re-execute hinit", err)
 	}
-	same := runsFile(before.Init, path) // before the re-execution, after which hinit runs this file in any case
+	same := runsFile(t, before.Init, path) // before the re-execution, after which hinit runs this file in any case
 	after, err := cl.Reexec(ctx, *file)
 	report := reexecReport{Version: after.Version, Image: after.Image, Before: before.Init.Version, Binary: path, Same: same}
 	return t.Show(c, report, err, func() {
@@ -221,21 +221,18 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 
 // runsFile reports whether the init runs the file at path. If that is unknown, it returns false: outside the container, inode
 // numbers mean other files.
-func runsFile(in client.Init, path string) bool {
-	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && inThisNamespace(in)
+func runsFile(t *cli.Terminal, in client.Init, path string) bool {
+	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && procOf(t, in.PID) == "/proc"
 }
 
-// inThisNamespace reports whether this command sees the PID namespace of the init, so that the init's PID means the same process
-// here. It compares the age of this process with the age of the init. A few seconds of difference are normal, because a busy
-// container engine needs them between starting the process and executing hinit.
-func inThisNamespace(in client.Init) bool {
-	st, err := procstat.Read(in.PID)
-	return err == nil && agesMatch(time.Since(procstat.StartedAt(st.Start)), time.Since(in.StartedAt))
-}
-
-// agesMatch reports whether a process of that age can be an init that has started since.
-func agesMatch(age, since time.Duration) bool {
-	return age-since > -2*time.Second && age-since < 30*time.Second
+// procOf returns a /proc with the processes of the init, whose pid is given, see [procusage.FindProc]. It is "/proc" in the PID
+// namespace of the init, where a PID in the status means the same process for this command.
+func procOf(t *cli.Terminal, pid int) string {
+	cl, err := t.Dial()
+	if err != nil {
+		return ""
+	}
+	return procusage.FindProc(cl.Socket(), pid)
 }
 
 // tryTimeout is how long a binary may take to say that it can take over.

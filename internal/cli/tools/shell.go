@@ -22,7 +22,6 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/isolation"
 	"hinit/internal/proc"
-	"hinit/internal/procusage"
 	"hinit/internal/pty"
 	"hinit/internal/reexec"
 	"hinit/internal/s6/formats"
@@ -142,11 +141,7 @@ func terminalVariables(environ []string) map[string]string {
 
 // adoptEnviron gives this process the environment of the init. If the user may not read it, this process keeps its own.
 func adoptEnviron(t *cli.Terminal, pid int) error {
-	cl, err := t.Dial()
-	if err != nil {
-		return err
-	}
-	text, err := os.ReadFile(fmt.Sprintf("%s/%d/environ", procusage.FindProc(cl.Socket(), pid), pid))
+	text, err := os.ReadFile(fmt.Sprintf("%s/%d/environ", procOf(t, pid), pid))
 	if err != nil {
 		return nil //nolint:nilerr // keep the environment of this process
 	}

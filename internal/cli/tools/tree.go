@@ -67,7 +67,7 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !inThisNamespace(st.Init) {
+	if procOf(t, st.Init.PID) != "/proc" {
 		return nil, errors.New("this command does not see the processes of hinit; run it in the same container")
 	}
 	roots := make([]treeRoot, 0, len(st.Services)+2)
