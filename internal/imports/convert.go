@@ -71,15 +71,12 @@ func Convert(path, format string) (Result, error) {
 			return Result{}, err
 		}
 	}
-	im := &importer{names: make(map[string]bool)}
+	im := &importer{}
 	im.defaults.values = make(values)
-	read, known := map[string]func(string) error{
+	read := map[string]func(string) error{
 		Supervisord: im.supervisord, ProcessCompose: im.processCompose, Compose: im.processCompose,
 		Pebble: im.pebble, S6: im.s6, Systemd: im.systemd,
 	}[format]
-	if !known {
-		return Result{}, fmt.Errorf("there is no format %q; expected %s", format, strings.Join(Formats, ", "))
-	}
 	if err := read(path); err != nil {
 		return Result{}, err
 	}
@@ -157,7 +154,6 @@ type importer struct {
 	services []*service
 	full     bool // there were more services than maxServices
 	notes    []Note
-	names    map[string]bool
 	defaults struct { // defaults of the other supervisor that differ from hinit's
 		values
 		environment []pair
@@ -187,10 +183,9 @@ func (im *importer) add(at place, name string) *service {
 		return &service{values: make(values), from: make(map[string]place)}
 	}
 	valid := serviceName(name)
-	for n := 2; im.names[valid]; n++ {
+	for n := 2; slices.ContainsFunc(im.services, func(s *service) bool { return s.name == valid }); n++ {
 		valid = fmt.Sprintf("%s-%d", serviceName(name), n)
 	}
-	im.names[valid] = true
 	if valid != name {
 		im.note(from{at, name}, "is called %s here: names are made of a to z, 0 to 9, _ and -", valid)
 	}

@@ -95,12 +95,11 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 	}
 	of := procusage.ServiceRootsOf(st, "/proc")
 	branches := buildTree(roots, all, of, isNested, len(names) == 0)
-	user := userNames()
 	for _, b := range branches {
 		for i := range b.Processes {
 			p := &b.Processes[i]
 			mark, _ := of.Mark(p.PID) // a process that has just ended shows as root's
-			p.User, p.Command = user(mark.User), procusage.CommandLine("/proc", p.PID)
+			p.User, p.Command = userName(mark.User), procusage.CommandLine("/proc", p.PID)
 		}
 	}
 	return branches, nil
@@ -158,20 +157,11 @@ func isDescendant(pid, ancestor int, all procusage.Table) bool {
 	return false
 }
 
-// userNames returns a function that looks up the name of a user in /etc/passwd, each only once.
-func userNames() func(uint32) string {
-	known := make(map[uint32]string)
-	return func(uid uint32) string {
-		name, asked := known[uid]
-		if !asked {
-			name = strconv.FormatUint(uint64(uid), 10)
-			if u, err := account.Lookup("", name); err == nil && u.Name != "" {
-				name = u.Name
-			}
-			known[uid] = name
-		}
-		return name
-	}
+// userName returns the name of a user in /etc/passwd, or the uid.
+func userName(uid uint32) string {
+	number := strconv.FormatUint(uint64(uid), 10)
+	u, _ := account.Lookup("", number) // after an error, the name is empty
+	return cmp.Or(u.Name, number)
 }
 
 // deepest is the depth up to which indents grow, because an agent can make a chain of any length.
