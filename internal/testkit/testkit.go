@@ -31,13 +31,18 @@ var Patience = func() time.Duration {
 // Until polls cond and fails the test when it doesn't become true within [Patience].
 func Until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	end := time.Now().Add(Patience)
-	for !cond() {
-		if time.Now().After(end) {
+	for begin, looked := time.Now(), time.Now(); !cond(); looked = time.Now() {
+		if time.Since(begin) > Patience {
 			t.Fatalf("not within %v: %s", Patience, what)
 		}
-		<-time.After(2 * time.Millisecond)
+		PausePoll(begin, looked)
 	}
+}
+
+// PausePoll waits between two looks at a condition. begin is the time of the first look, and looked the time of the last one. A long
+// wait, and a condition that takes long, are polled less often: otherwise the polls take the processor from what they wait for.
+func PausePoll(begin, looked time.Time) {
+	<-time.After(min(max(2*time.Millisecond, time.Since(looked), time.Since(begin)/10), 100*time.Millisecond))
 }
 
 // SkipOrFail skips a test that can't run here, for the reason why. With CI=true it fails the test instead, because CI must not

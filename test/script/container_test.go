@@ -20,6 +20,7 @@ import (
 
 	"hinit/client"
 	"hinit/client/dial"
+	"hinit/internal/testkit"
 )
 
 // patience is the longest wait, on a machine that is busy with other things.
@@ -60,19 +61,19 @@ func (c *container) unstall() {
 // errHopeless is wrapped by an error that no waiting cures.
 var errHopeless = errors.New("the init has ended")
 
-// poll tries until the condition holds, and returns its last error after the deadline. It polls a slow condition less often.
+// poll tries until the condition holds, and returns its last error after the deadline.
 func poll(deadline time.Duration, condition func() error) error {
-	end := time.Now().Add(deadline)
+	begin := time.Now()
 	for {
-		begin := time.Now()
+		looked := time.Now()
 		err := condition()
 		if err == nil || errors.Is(err, errHopeless) {
 			return err
 		}
-		if begin.After(end) {
+		if looked.Sub(begin) > deadline {
 			return fmt.Errorf("not within %v: %w", deadline, err)
 		}
-		<-time.After(max(15*time.Millisecond, min(time.Since(begin), time.Second)))
+		testkit.PausePoll(begin, looked)
 	}
 }
 
