@@ -322,13 +322,16 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 		return time.Time{}, err
 	}
 	var next int64
+	interval := int64(d.Config.interval() / time.Second)
 	at := func(holds bool, t int64) {
+		if t < p.now-interval { // the passes since then could not meet this deadline, because of what somebody wrote into the row
+			t = p.now + interval
+		}
 		t = max(t, p.now+1)
 		if holds && (next == 0 || t < next) {
 			next = t
 		}
 	}
-	interval := int64(d.Config.interval() / time.Second)
 	// If a backoff is set, make a pass after each interval as long as tasks are ready, in review or running.
 	some, err := queryFirst[bool](ctx, d.Store.db, "SELECT ? AND EXISTS (SELECT 1 FROM tasks WHERE status IN ('ready', 'review', 'running'))", d.Backoff > 0)
 	if err != nil {

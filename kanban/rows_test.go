@@ -86,3 +86,24 @@ func TestADamagedBoardFilledTheVolumeWithCopies(t *testing.T) {
 		t.Errorf("%d copies, %v", len(copies), err)
 	}
 }
+
+// A row whose deadline no pass can meet must not make the dispatcher look every second, for ever.
+func TestARowKeptTheDispatcherBusy(t *testing.T) {
+	t.Parallel()
+	for _, set := range []string{
+		"id = NULL", "claim_lock = NULL", "claim_expires = 9223372036854775807", "max_runtime_seconds = 9223372036854775807",
+	} {
+		b := newBoard(t)
+		b.runner.knows = true
+		b.ready("alpha")
+		b.tick()
+		b.exec("UPDATE tasks SET " + set)
+		for range 3 {
+			b.pass(20 * time.Minute)
+			b.tick()
+		}
+		if next, err := b.d.Next(t.Context(), b.now); err != nil || !next.IsZero() && next.Sub(b.now) < DefaultInterval {
+			t.Errorf("%s: the next pass is in %s; %v", set, next.Sub(b.now), err)
+		}
+	}
+}
