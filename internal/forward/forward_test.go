@@ -452,13 +452,17 @@ func TestARefusedRecordIsLeftOutAlone(t *testing.T) {
 func TestSecretsAreHidden(t *testing.T) {
 	_, f := newLog(t)
 	key := "sk-" + "ant-api03-" + strings.Repeat("abcd1234", 12)
-	if err := os.WriteFile(f.dir+"/current", []byte("2026-01-02 03:04:05.123456789  key "+key+" \xff\n"), 0o600); err != nil {
+	text := ""
+	for _, line := range []string{"key " + key + " \xff", "-----BEGIN PRIVATE KEY-----", strings.Repeat("aB3/", 16), "-----END PRIVATE KEY-----"} {
+		text += "2026-01-02 03:04:05.123456789  " + line + "\n"
+	}
+	if err := os.WriteFile(f.dir+"/current", []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s := &sink{}
 	running(t, f, s, nil)
-	testkit.Until(t, "the line", func() bool { return len(s.texts(KindLog)) == 1 })
-	if got := s.texts(KindLog)[0]; got != "key *** \uFFFD" {
+	testkit.Until(t, "the lines", func() bool { return len(s.texts(KindLog)) == 4 })
+	if got := s.texts(KindLog); got[0] != "key *** \uFFFD" || got[2] != "***" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -159,8 +159,8 @@ type Masker struct {
 	keyLinesLeft int // number of following lines that may still belong to a private key
 }
 
-// keyLines is the largest number of lines in a private key.
-const keyLines = 200
+// KeyLines is the largest number of lines in a private key.
+const KeyLines = 200
 
 // minWork is how many bytes Hide always compares with secrets, however short the chunk is. There must be a limit: an agent
 // chooses both its secrets and its lines, and lines of beginnings of long secrets would take PID 1's processor time.
@@ -312,7 +312,7 @@ func keyHeader(s []byte) int {
 func (m *Masker) keyBody(chunk []byte, at int, cover func(from, to int)) int {
 	end := at + bytes.IndexByte(chunk[at:], '\n')
 	if len(bytes.TrimRight(chunk[at:end], " \t\r")) == 0 {
-		m.keyLinesLeft = keyLines
+		m.keyLinesLeft = KeyLines
 		return end
 	}
 	n := classLength(chunk[at:end], func(c byte) bool { return keyText(c) || c == '\\' || c == ' ' || c == '\r' })
@@ -328,6 +328,7 @@ func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 	for m.keyLinesLeft > 0 && at < len(chunk) {
 		m.keyLinesLeft--
 		end := at + bytes.IndexByte(chunk[at:], '\n')
+		at += stampLength(chunk[at:end])
 		line := bytes.TrimSpace(chunk[at:end])
 		switch {
 		case len(line) == 0, hasPrefix(line, "Proc-Type:"), hasPrefix(line, "DEK-Info:"):
@@ -341,6 +342,22 @@ func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 		at = end + 1
 	}
 	return at
+}
+
+// stamp is the form of the time before each line of hinit's log files: 0 stands for any digit.
+const stamp = "0000-00-00 00:00:00.000000000  "
+
+// stampLength returns the length of the time at the beginning of a line, or 0.
+func stampLength(line []byte) int {
+	if len(line) < len(stamp) {
+		return 0
+	}
+	for i, c := range []byte(stamp) {
+		if digit := line[i] >= '0' && line[i] <= '9'; digit != (c == '0') || !digit && line[i] != c {
+			return 0
+		}
+	}
+	return len(stamp)
 }
 
 // escape returns the length of the terminal control sequence in s, without the escape byte before it.

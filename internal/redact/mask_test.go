@@ -339,3 +339,24 @@ func BenchmarkSecretsThatBeginAlike(b *testing.B) {
 		new(redact.Masker).Hide(line, set)
 	}
 }
+
+// A private key in a log file was masked nowhere, because each of its lines begins with a time. The page, the forwarder and the
+// support bundle read such files.
+func TestAPrivateKeyInALogFileWasShown(t *testing.T) {
+	line := letters(33, base62+"+/", 64)
+	text := ""
+	for i, part := range []string{"-----BEGIN EC PRIVATE KEY-----", line, "", "  " + line + "\r", line[:6] + "==", "-----END EC PRIVATE KEY-----", line} {
+		text += fmt.Sprintf("2026-01-02 03:04:05.12345678%d  %s\n", i, part)
+	}
+	want := strings.Replace(strings.ReplaceAll(text, line, redact.Masked), line[:6]+"==", redact.Masked, 1)
+	want = strings.TrimSuffix(want, redact.Masked+"\n") + line + "\n"
+	if got := hidden(text); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for _, stamp := range []string{"2026-01-02 03:04:05.12345678  ", "2026-01-02T03:04:05.123456789  ", "2026-01-02 03:04:05.123456789 "} {
+		text := "-----BEGIN PRIVATE KEY-----\n" + stamp + line + "\n"
+		if got := hidden(text); got != text {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+}

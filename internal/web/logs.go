@@ -137,7 +137,8 @@ func (s *Server) readLog(r *http.Request, v pageService) logView {
 		view.N = max(1, min(n, maxLines))
 	}
 	at, after, size, long := lineOf(r), 0, 0, false
-	err := s.searchLog(r, v.init, newSearch(r, v.Log, view.N), searchTime, func(line logLine) error {
+	// Begin earlier than the shown lines: they may begin in a private key, which is recognised by its first line.
+	err := s.searchLog(r, v.init, newSearch(r, v.Log, view.N+redact.KeyLines), searchTime, func(line logLine) error {
 		view.Lines, size = append(view.Lines, line), size+len(line.Text)
 		for len(view.Lines) > view.N || size > maxBytes {
 			long = long || size > maxBytes

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -116,5 +117,32 @@ func TestTheBeginningOfASecretAtTheEndOfAShortenedTextIsHidden(t *testing.T) {
 	line, _ := new(logSearch).parseMatch([]byte(strings.Repeat("x", maxLine-15) + secret))
 	if strings.Contains(line.Text, "ghp_") {
 		t.Error(line.Text[maxLine-20:])
+	}
+}
+
+// The page showed the lines of a private key if the header of the key was above the shown lines. It also showed them in the last
+// lines before an exit.
+func TestTheLinesOfAPrivateKeyWereShown(t *testing.T) {
+	body := strings.Repeat("aB3/", 16)
+	key := slices.Concat([]string{"-----BEGIN RSA PRIVATE KEY-----"}, slices.Repeat([]string{body}, 25), []string{"-----END RSA PRIVATE KEY-----"})
+	dir := t.TempDir()
+	text := ""
+	for _, line := range append(slices.Clone(key), slices.Repeat([]string{"later"}, usualLines-10)...) {
+		text += "2026-01-02 03:04:05.123456789  " + line + "\n"
+	}
+	if err := os.WriteFile(filepath.Join(dir, "current"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	v := coder()
+	v.Log, v.LastExit = filepath.Join(dir, "current"), &client.Exit{Tail: append(key, "\x1b[31mbye\x1b[0m")}
+	s := serve(t, Options{Hinit: newFake(v)})
+	for _, path := range []string{"/service/gateway-coder", "/service/gateway-coder/log"} {
+		code, page := s.do("GET", path, nil)
+		if code != http.StatusOK || strings.Contains(page, body[:20]) || strings.Count(page, "later\n") != usualLines-10 {
+			t.Errorf("%s: %d, %d lines, the key at %d: %s", path, code, strings.Count(page, "later\n"), strings.Index(page, body[:20]), page)
+		}
+		if path == "/service/gateway-coder" && !strings.Contains(page, "bye") {
+			t.Errorf("the last line is missing: %s", page)
+		}
 	}
 }

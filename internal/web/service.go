@@ -241,6 +241,13 @@ var colours = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 // logText returns a log line as the page shows it: without colours, and with control characters escaped.
 func logText(line string) string { return show.Line(colours.ReplaceAllString(line, "")) }
 
+// loggedLines returns consecutive lines of a log as the page shows them. It hides secrets in all lines together, because a private
+// key has several lines.
+func loggedLines(lines []string) []string {
+	hidden := strings.Split(redact.HideText(strings.Join(lines, "\n")), "\n")
+	return lo.Map(hidden, func(line string, _ int) string { return logText(line) })
+}
+
 // headView is the summary above the list of services.
 type headView struct {
 	Fault       string
@@ -296,7 +303,7 @@ func (s *Server) functions() template.FuncMap {
 		"took":      func(d time.Duration) string { return show.Duration(d) },
 		"seconds":   func(n int64) string { return show.Duration(time.Duration(n) * time.Second) },
 		"text":      oneLine,
-		"logged":    func(line string) string { return logText(redact.HideText(line)) },
+		"logged":    loggedLines,
 		"isolation": show.Isolation,
 		"checkLook": checkMark,
 		"megabytes": megabytes,
