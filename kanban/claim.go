@@ -47,7 +47,6 @@ type claimOptions struct {
 	ttl     time.Duration // 0: the default
 	from    Status
 	profile string // required assignee of the task; empty: any
-	scratch string // directory for scratch workspaces; if set, the transaction of the claim also stores the workspace's path
 }
 
 // claim claims a task for a worker. It returns won false if another worker has the task, the task has another status than o.from,
@@ -73,7 +72,7 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 		t.exec("UPDATE task_runs SET claim_lock = ? WHERE id = ?", lock, run)
 		rows := t.exec(`UPDATE tasks SET status = 'running', claim_lock = ?1, claim_expires = ?2, started_at = COALESCE(started_at, ?3), current_run_id = ?7,
 				workspace_path = COALESCE(NULLIF(workspace_path, ''), CASE WHEN workspace_kind = 'scratch' AND ?5 <> '' THEN ?5 || '/' || id END)
-			WHERE id = ?4 AND status = ?6 AND claim_lock IS NULL`, lock, expires, t.now, id, o.scratch, from, run)
+			WHERE id = ?4 AND status = ?6 AND claim_lock IS NULL`, lock, expires, t.now, id, s.paths.Workspaces, from, run)
 		if rows == 0 {
 			return errNothing
 		}
@@ -259,16 +258,14 @@ func (p *pass) extend(w *observedTask) error {
 // releaseForReclaim returns the release for a claim that is taken away from its worker. It does not count as a failure of the
 // task.
 func (p *pass) releaseForReclaim(w *observedTask, end Termination, why string) release {
-	info := w.terminationInfo(end)
 	return release{event: "reclaimed", outcome: "reclaimed", why: why, unlessExtended: true, payload: object{
 		{"stale_lock", orNull(w.ClaimLock)},
 		{"worker_pid", orNull(w.WorkerPID)},
 		{"claim_expires", orNull(w.ClaimExpires)},
 		{"last_heartbeat_at", orNull(w.LastHeartbeatAt)},
 		{"now", p.now},
-		{"host_local", w.local},
 		{"heartbeat_stale", p.heartbeatStale(w)},
-	}.with(info[0], info[2], info[3], info[4])}
+	}.with(w.terminationInfo(end)...)}
 }
 
 // detectStale ends the workers that have run for a long time ([Config.StaleTimeout]) without a heartbeat, and releases their
@@ -283,14 +280,10 @@ func (p *pass) detectStale() error {
 		return !w.isHandled && w.liveness != Ended && w.liveness != NeverStarted && silent && p.now-w.since > limit
 	})
 	return p.endWorkers(stale, "heartbeat_stale_worker_alive", func(w *observedTask, end Termination) error {
-		var age any
-		if w.LastHeartbeatAt != 0 {
-			age = p.now - w.LastHeartbeatAt
-		}
 		_, err := p.release(w, release{event: "stale", outcome: "stale", why: "no sign of life", resultList: &p.res.Stale, payload: object{
 			{"elapsed_seconds", p.now - w.since},
 			{"last_heartbeat_at", orNull(w.LastHeartbeatAt)},
-			{"heartbeat_age_seconds", age},
+			{"heartbeat_age_seconds", lo.Ternary[any](w.LastHeartbeatAt == 0, nil, p.now-w.LastHeartbeatAt)},
 			{"timeout_seconds", limit},
 			{"pid", orNull(w.WorkerPID)},
 		}.with(w.terminationInfo(end)...)})

@@ -239,9 +239,6 @@ type Edit struct {
 // Edit changes the texts and the priority of a task, even while a worker has the task. It returns false if the task does not
 // exist.
 func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (bool, error) {
-	if e == (Edit{}) {
-		return false, fmt.Errorf("cannot edit %s: nothing to change was given", id)
-	}
 	if e.Title != nil {
 		e.Title = new(strings.TrimSpace(*e.Title))
 		if *e.Title == "" {

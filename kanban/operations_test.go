@@ -280,10 +280,8 @@ func TestEditAndStats(t *testing.T) {
 		t.Errorf("%v %+v", ok, b.task(id))
 	}
 	same(t, "events", b.kinds(id), "created", "edited", "reprioritized")
-	for _, e := range []Edit{{}, {Title: new(" ")}} {
-		if _, err := b.Edit(t.Context(), b.now, id, e); err == nil {
-			t.Errorf("%+v was taken", e)
-		}
+	if _, err := b.Edit(t.Context(), b.now, id, Edit{Title: new(" ")}); err == nil {
+		t.Error("a blank title was taken")
 	}
 	if ok, err := b.Edit(t.Context(), b.now, "t_00000000", Edit{Title: new("x")}); ok || err != nil {
 		t.Errorf("%v %v", ok, err)

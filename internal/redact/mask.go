@@ -322,18 +322,23 @@ func (m *Masker) keyBody(chunk []byte, at int, cover func(from, to int)) int {
 	return at + n
 }
 
+// stampLen is the length of the time before each line of hinit's log files, with the two spaces after it.
+const stampLen = len("2006-01-02 15:04:05.000000000  ")
+
 // keyLine hides the line at position at, and the lines after it, while they belong to a private key. It returns the position of
 // the first line that does not.
 func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 	for m.keyLinesLeft > 0 && at < len(chunk) {
 		m.keyLinesLeft--
-		end := at + bytes.IndexByte(chunk[at:], '\n')
-		at += stampLength(chunk[at:end])
-		line := bytes.TrimSpace(chunk[at:end])
+		from, end := at, at+bytes.IndexByte(chunk[at:], '\n')
+		if end-at >= stampLen && string(chunk[at+stampLen-2:at+stampLen]) == "  " {
+			from += stampLen
+		}
+		line := bytes.TrimSpace(chunk[from:end])
 		switch {
 		case len(line) == 0, hasPrefix(line, "Proc-Type:"), hasPrefix(line, "DEK-Info:"):
 		case len(line) <= 80 && classLength(line, keyText) == len(line):
-			from := at + bytes.Index(chunk[at:end], line)
+			from += bytes.Index(chunk[from:end], line)
 			cover(from, from+len(line))
 		default: // the line ends the key, or is not part of a key
 			m.keyLinesLeft = 0
@@ -342,22 +347,6 @@ func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 		at = end + 1
 	}
 	return at
-}
-
-// stamp is the form of the time before each line of hinit's log files: 0 stands for any digit.
-const stamp = "0000-00-00 00:00:00.000000000  "
-
-// stampLength returns the length of the time at the beginning of a line, or 0.
-func stampLength(line []byte) int {
-	if len(line) < len(stamp) {
-		return 0
-	}
-	for i, c := range []byte(stamp) {
-		if digit := line[i] >= '0' && line[i] <= '9'; digit != (c == '0') || !digit && line[i] != c {
-			return 0
-		}
-	}
-	return len(stamp)
 }
 
 // escape returns the length of the terminal control sequence in s, without the escape byte before it.

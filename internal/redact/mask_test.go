@@ -353,7 +353,7 @@ func TestAPrivateKeyInALogFileWasShown(t *testing.T) {
 	if got := hidden(text); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	for _, stamp := range []string{"2026-01-02 03:04:05.12345678  ", "2026-01-02T03:04:05.123456789  ", "2026-01-02 03:04:05.123456789 "} {
+	for _, stamp := range []string{"2026-01-02 03:04:05.12345678  ", "2026-01-02 03:04:05.123456789 "} {
 		text := "-----BEGIN PRIVATE KEY-----\n" + stamp + line + "\n"
 		if got := hidden(text); got != text {
 			t.Errorf("%q became %q", text, got)

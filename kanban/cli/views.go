@@ -172,9 +172,9 @@ func short(text string) string { return text[:min(len(text), maxTextBytes)] }
 // maxOverviewRows is the maximum number of tasks, and of attempts, in an overview.
 const maxOverviewRows = 20
 
-// forEachBoard calls do for every board. If the board's file is missing or can't be opened, s is nil and err says why. forEachBoard doesn't
-// create a missing file.
-func (c *call) forEachBoard(ctx context.Context, do func(m kanban.Meta, s *kanban.Store, err error)) error {
+// forEachBoard calls do for every board. If the board's file is missing or can't be opened, s is nil and err says why. forEachBoard
+// doesn't create a missing file.
+func (c *call) forEachBoard(ctx context.Context, do func(m kanban.Meta, paths kanban.Paths, s *kanban.Store, err error)) error {
 	b := c.boards()
 	metas, err := b.List()
 	for _, m := range metas {
@@ -186,7 +186,7 @@ func (c *call) forEachBoard(ctx context.Context, do func(m kanban.Meta, s *kanba
 		if err == nil {
 			s, err = c.openAt(ctx, paths)
 		}
-		do(m, s, err)
+		do(m, paths, s, err)
 		if s != nil {
 			_ = s.Close() // nothing was written, so nothing can be lost
 		}
@@ -197,7 +197,7 @@ func (c *call) forEachBoard(ctx context.Context, do func(m kanban.Meta, s *kanba
 // printOverviews prints the overviews of all boards as JSON.
 func (c *call) printOverviews(ctx context.Context) error {
 	list := []overview{}
-	err := c.forEachBoard(ctx, func(m kanban.Meta, s *kanban.Store, err error) {
+	err := c.forEachBoard(ctx, func(m kanban.Meta, _ kanban.Paths, s *kanban.Store, err error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return
 		}
@@ -352,10 +352,8 @@ type boardLine struct {
 
 func (c *call) listBoards(ctx context.Context, b *kanban.Boards) error {
 	lines, current := []boardLine{}, b.Current()
-	err := c.forEachBoard(ctx, func(m kanban.Meta, s *kanban.Store, err error) {
-		line := boardLine{Meta: m, Current: m.Slug == current, Counts: map[kanban.Status]int{}}
-		paths, failed := b.Paths(m.Slug)
-		line.DB = paths.DB
+	err := c.forEachBoard(ctx, func(m kanban.Meta, paths kanban.Paths, s *kanban.Store, err error) {
+		line := boardLine{Meta: m, DB: paths.DB, Current: m.Slug == current, Counts: map[kanban.Status]int{}}
 		if err == nil {
 			st, unread := s.Stats(ctx, c.Now())
 			err = unread
@@ -365,7 +363,7 @@ func (c *call) listBoards(ctx context.Context, b *kanban.Boards) error {
 		}
 		line.Total = sumCounts(line.Counts)
 		lines = append(lines, line)
-		if failed == nil && err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			c.failed("count the tasks of board "+m.Slug, err)
 		}
 	})
