@@ -28,6 +28,10 @@ const (
 	sourceAge = time.Minute
 	// errorAge is when a failed read is tried again. It is short, because the controller may grant access soon.
 	errorAge = 5 * time.Second
+	// maxFileBytes limits the files of one profile, and maxCachedBytes the contents in the cache. The memory of the host's container is
+	// small, and users may name any number of large ConfigMaps.
+	maxFileBytes   = 16 << 20
+	maxCachedBytes = 32 << 20
 )
 
 // sources reads ConfigMaps and Secrets, and caches their contents and read errors. It saves requests, because many profiles may
@@ -36,8 +40,9 @@ type sources struct {
 	api       client.Reader
 	namespace string
 
-	mu   sync.Mutex
-	seen map[string]source
+	mu    sync.Mutex
+	seen  map[string]source
+	bytes int // size of seen
 }
 
 type source struct {
@@ -74,8 +79,25 @@ func (s *sources) get(ctx context.Context, kind, name string) (map[string][]byte
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if old, there := s.seen[kind+"/"+name]; there {
+		s.bytes -= old.size()
+	}
+	s.bytes += one.size()
+	if s.bytes > maxCachedBytes { // what is still used is read again
+		clear(s.seen)
+		s.bytes = one.size()
+	}
 	s.seen[kind+"/"+name] = one
 	return one.data, one.err
+}
+
+// size returns about how many bytes of memory a source takes.
+func (s source) size() int {
+	n := 1 << 10
+	for key, text := range s.data {
+		n += len(key) + len(text)
+	}
+	return n
 }
 
 func (s *sources) key(ctx context.Context, kind, name, key string) ([]byte, error) {
@@ -94,9 +116,16 @@ func (s *sources) key(ctx context.Context, kind, name, key string) ([]byte, erro
 func (s *sources) wantedFiles(ctx context.Context, p *v1alpha1.AgentProfileSpec) (map[string][]byte, error) {
 	out := map[string][]byte{}
 	var err error
-	put := func(name, kind, from, key string) {
-		text, err2 := s.key(ctx, kind, from, key)
+	left := maxFileBytes // when it is negative, nothing more is read
+	add := func(name string, text []byte, err2 error) {
 		out[name], err = text, errors.Join(err, err2)
+		left -= len(text)
+	}
+	put := func(name, kind, from, key string) {
+		if left >= 0 {
+			text, err2 := s.key(ctx, kind, from, key)
+			add(name, text, err2)
+		}
 	}
 	if p.Soul != nil {
 		put("SOUL.md", "ConfigMap", p.Soul.ConfigMap, p.Soul.Key)
@@ -112,13 +141,16 @@ func (s *sources) wantedFiles(ctx context.Context, p *v1alpha1.AgentProfileSpec)
 		}
 	}
 	for _, k := range p.Skills {
+		if left < 0 {
+			break
+		}
 		data, err2 := s.get(ctx, "ConfigMap", k.ConfigMap)
 		for name, text := range data {
-			out[path.Join("skills", k.Name, name)] = text
+			add(path.Join("skills", k.Name, name), text, nil)
 		}
 		err = errors.Join(err, err2)
 	}
-	if len(p.Env) > 0 {
+	if len(p.Env) > 0 && left >= 0 {
 		env := map[string][]byte{}
 		for _, e := range p.Env {
 			data, err2 := s.get(ctx, "Secret", e.Secret)
@@ -126,10 +158,15 @@ func (s *sources) wantedFiles(ctx context.Context, p *v1alpha1.AgentProfileSpec)
 			err = errors.Join(err, err2)
 		}
 		text, err2 := dotenv(env)
-		out[".env"], err = text, errors.Join(err, err2)
+		add(".env", text, err2)
+	}
+	if left < 0 {
+		return nil, errTooLarge
 	}
 	return out, err
 }
+
+var errTooLarge = fmt.Errorf("cannot write the files of the profile: they have more than %d MiB; use fewer or smaller ConfigMaps and Secrets", maxFileBytes>>20)
 
 var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 

@@ -74,7 +74,8 @@ type host struct {
 	paused       map[string]time.Time                         // by profile, the time before which it is not tried again, see [reportedError]
 	seen         map[string]map[string]*v1alpha1.AgentProfile // by watched field, then by profile
 	services     map[string]hinit.Service                     // latest status of each gateway, by profile
-	reportCounts map[string]uint64                            // number of status reports for each gateway
+	reports      uint64                                       // number of status reports for gateways
+	reportCounts map[string]uint64                            // by profile, the value of reports at the last report for its gateway
 	unreported   map[string]appliedFiles                      // by profile, what its gateway runs with, until the first status says it
 	statusKnown  bool                                         // services is current: hinit has sent its whole status, and isn't booting or stopping
 }
@@ -143,8 +144,8 @@ func (h *host) handleStatus(c hinit.StatusChange) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	before, knew := h.services, h.statusKnown
-	if c.Whole {
-		h.services = map[string]hinit.Service{}
+	if c.Whole { // gateways that are gone are forgotten
+		h.services, h.reportCounts = map[string]hinit.Service{}, map[string]uint64{}
 	}
 	h.statusKnown = !c.Init.Booting && !c.Init.Stopping // a booting or stopping container does not report the gateways' lasting state
 	changed := map[string]bool{}
@@ -154,7 +155,8 @@ func (h *host) handleStatus(c hinit.StatusChange) {
 		}
 		old, there := before[s.Profile]
 		h.services[s.Profile] = s
-		h.reportCounts[s.Profile]++
+		h.reports++
+		h.reportCounts[s.Profile] = h.reports
 		old.UptimeSeconds = s.UptimeSeconds // it grows while nothing happens
 		changed[s.Profile] = !there || !reflect.DeepEqual(old, s)
 	}
