@@ -78,6 +78,18 @@ var attacksOnProfile = []attack{
 	{"move its home away", true, func(f field) error {
 		return errors.Join(os.Rename(f.b, f.b+".moved"), os.Rename(f.b+".moved", f.b))
 	}},
+	{"make it wait for a file of the image by a lease", true, func(f field) error { // the lease counts for every file of the same user
+		err := os.WriteFile(f.home+"/leased", nil, 0o600)
+		if err != nil {
+			return err
+		}
+		file, err := os.Open(f.home + "/leased")
+		if err == nil {
+			defer file.Close()
+			_, err = unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_WRLCK)
+		}
+		return err
+	}},
 	{"open its FIFO", true, func(f field) error {
 		fd, err := unix.Open(f.b+"/fifo", unix.O_RDWR|unix.O_NONBLOCK, 0)
 		return errors.Join(err, unix.Close(max(fd, 3)))

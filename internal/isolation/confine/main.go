@@ -33,15 +33,17 @@ const exitParked = 78
 func Main(argv, env []string) int {
 	runtime.LockOSThread() // filter and capabilities belong to one thread, which execve(2) keeps
 	words := argv[:isolation.PlanLen(argv)]
-	if name := value(words, "name"); value(words, "refused") != "" {
-		fmt.Fprintf(os.Stderr, "[hinit] cannot start the gateway of profile %s: %s\n", name, value(words, "refused"))
+	plan := wordsOf(words)
+	name := plan.Get("name")
+	if why := plan.Get("refused"); why != "" {
+		fmt.Fprintf(os.Stderr, "[hinit] cannot start the gateway of profile %s: %s\n", name, why)
 		return exitParked
 	}
 	err := errors.New("the command is missing")
 	if len(words) > 0 {
 		err = checkLandlock(isolation.LandlockABI())
 		if err != nil && slices.Contains(words, "degrade") {
-			fmt.Fprintf(os.Stderr, "[hinit] %s is not isolated as configured: %v\n", value(words, "name"), err)
+			fmt.Fprintf(os.Stderr, "[hinit] %s is not isolated as configured: %v\n", name, err)
 			err = nil
 		}
 	}
@@ -52,7 +54,7 @@ func Main(argv, env []string) int {
 	if err == nil {
 		err = buildRules(values(words, "hide"))
 	}
-	if save := value(words, "save"); err == nil && save != "" {
+	if save := plan.Get("save"); err == nil && save != "" {
 		return saveRules(save)
 	}
 	if err == nil {
@@ -64,7 +66,7 @@ func Main(argv, env []string) int {
 		}
 		confine(path+"\x00", wordsOf(argv), wordsOf(env))
 	}
-	fmt.Fprintf(os.Stderr, "[hinit] cannot isolate %s: %v\n", value(words, "name"), err)
+	fmt.Fprintf(os.Stderr, "[hinit] cannot isolate %s: %v\n", name, err)
 	return 126
 }
 
@@ -83,14 +85,6 @@ func values(words []string, key string) (list []string) {
 		}
 	}
 	return list
-}
-
-// value returns the first value of a key in the plan; "" if it is not there.
-func value(words []string, key string) string {
-	if list := values(words, key); len(list) > 0 {
-		return list[0]
-	}
-	return ""
 }
 
 // saveRules writes the rules to file, and returns the exit code. It fails if a user other than root can change the directory.

@@ -113,6 +113,8 @@ func filter() []bpf.Instruction {
 	program = append(program, failCallUnless(unix.SYS_SETPRIORITY, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.PRIO_USER, SkipTrue: 1}, unix.EPERM)...)
 	program = append(program, failCallUnless(unix.SYS_IOPRIO_SET, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: ioprioUser, SkipTrue: 1}, unix.EPERM)...)
 	program = append(program, denyMarkChange()...)
+	// The owner of a file can make each open of it wait 45 s by a lease, and profiles with the same user share the image.
+	program = append(program, failCallUnless(unix.SYS_FCNTL, dataArg1, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.F_SETLEASE, SkipTrue: 1}, unix.EPERM)...)
 	for _, request := range refusedControls {
 		program = append(program, failCallUnless(unix.SYS_IOCTL, dataArg1, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: request, SkipTrue: 1}, unix.EPERM)...)
 	}
