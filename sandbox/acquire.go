@@ -41,20 +41,27 @@ func (s *Sandbox) findOrMake(ctx context.Context) error {
 	none := func(Container) bool { return false }
 	c, found, err := s.manager.Find(ctx, s.Labels(), none)
 	var plan Spec
+	var moved string
 	if err == nil && !found {
-		plan, err = s.planContainer(ctx)
+		plan, moved, err = s.planContainer(ctx)
 	}
 	for limit := time.Now().Add(nameTakenTime); err == nil && !found; {
 		spec := plan
+		spec.Dir = cmp.Or(moved, plan.Dir)
 		if time.Now().After(limit) { // the container with the name can't be used
 			spec.Name = randomName()
 		}
 		c.Name = spec.Name
 		c.ID, err = s.manager.Make(ctx, spec)
-		if plan.Storage["size"] != "" && refusesDiskLimit(err) {
+		switch {
+		case plan.Storage["size"] != "" && refusesDiskLimit(err):
 			s.manager.opts.warn(noDiskLimit)
 			delete(plan.Storage, "size")
 			err = nil
+			continue
+		case err != nil && moved != "" && ctx.Err() == nil && !errors.Is(err, ErrTaken) && !errors.Is(err, ErrNoEngine) && !errors.Is(err, ErrNoImage):
+			s.manager.opts.warn(fmt.Sprintf("a container that starts in %s can't be made, so it starts in %s: %v", moved, plan.Dir, err))
+			moved, err = "", nil
 			continue
 		}
 		if !errors.Is(err, ErrTaken) {
@@ -80,17 +87,17 @@ func refusesDiskLimit(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "storage-opt")
 }
 
-// planContainer returns the Spec of the container to make. The container starts in the directory to which the last command has
-// changed, so that a replaced container continues there.
-func (s *Sandbox) planContainer(ctx context.Context) (Spec, error) {
-	spec, err := s.manager.Spec(ctx, s.key)
+// planContainer returns the Spec of the container to make, and the directory to which the last command has changed, or "". A
+// replaced container continues there if it can: the directory may be one of /proc, or missing in the new container.
+func (s *Sandbox) planContainer(ctx context.Context) (spec Spec, moved string, err error) {
+	spec, err = s.manager.Spec(ctx, s.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	spec.Name = s.manager.containerName(s.labels)
-	if s.dir != s.manager.opts.Cwd { // a command has changed the directory
-		spec.Dir = s.dir
+	if s.dir != s.manager.opts.Cwd {
+		moved = s.dir
 	}
-	return spec, err
+	return spec, moved, err
 }
 
 // Find finds a container by its labels and makes it run. It prefers a running container. It ignores containers for which skip

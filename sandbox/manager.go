@@ -50,7 +50,6 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 	if m.helper, m.helperError = FindHelper(opts.Helper); m.helperError != nil && opts.Helper != "" {
 		return nil, m.helperError
 	}
-	newBytes.Store(rememberedCheckBytes) // makes the first Remember check the limits
 	m.store, err = openStore(opts.State)
 	return m, err
 }

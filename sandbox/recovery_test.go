@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -134,6 +135,35 @@ func TestRecovery(t *testing.T) {
 			t.Errorf("%+v\n%+v", first, second)
 		}
 	})
+}
+
+// strict is an engine that refuses to start a container in a directory of the kernel, as the service's policy does.
+type strict struct{ *fake }
+
+func (s strict) Create(ctx context.Context, spec Spec) (string, error) {
+	if strings.HasPrefix(spec.Dir, "/proc") {
+		return "", fmt.Errorf("cannot make the sandbox: the working directory %s is not allowed: %w", spec.Dir, ErrRefused)
+	}
+	return s.fake.Create(ctx, spec)
+}
+
+// TestACommandInProcLeftATaskWithoutASandbox checks that a sandbox can be made again although the last command has
+// changed to a directory in which no container may start.
+func TestACommandInProcLeftATaskWithoutASandbox(t *testing.T) {
+	f := newFake()
+	m := fakeManager(t, f, nil)
+	m.engine = strict{f}
+	s := mustOpen(t, m, Key{})
+	for _, c := range []struct{ moved, want string }{{"/proc/self", "/root"}, {"/src", "/src"}} {
+		s.dir = c.moved
+		f.vanish(s.ID())
+		if res, err := s.Exec(t.Context(), Request{Argv: []string{"work"}}); err != nil || res.Code != 0 {
+			t.Errorf("after cd %s: %+v, %v", c.moved, res, err)
+		}
+		if got := f.specs[len(f.specs)-1].Dir; got != c.want {
+			t.Errorf("after cd %s it starts in %s", c.moved, got)
+		}
+	}
 }
 
 // TestNobodyKnowsTheContainer checks that a command fails in time if the engine does not answer about its container,
