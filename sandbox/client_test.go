@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // helperVar makes this test binary act as another client of the sandboxes.
@@ -74,7 +73,7 @@ func beClient(what string) error {
 			return fmt.Errorf("commands run %q because of %q; %w", d.Exec, d.Reason, err)
 		}
 	}
-	req := Request{Command: os.Getenv("CLIENT_COMMAND"), Grace: 100 * time.Millisecond}
+	req := Request{Command: os.Getenv("CLIENT_COMMAND")}
 	if what == "start" {
 		_, err = s.Start(ctx, req)
 	} else {

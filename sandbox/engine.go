@@ -84,7 +84,6 @@ type Volume struct {
 // connection but does not end the command.
 type Attachment interface {
 	io.ReadWriteCloser
-	CloseWrite() error
 	// Said returns the error text that the command or the engine has written. Call it after Read has failed.
 	Said() string
 }

@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	defaultGrace = 2 * time.Second
+	// grace is the time from SIGTERM to SIGKILL after the time limit or a cancellation.
+	grace = 2 * time.Second
 	// watchInterval is how often the connection of a running command is checked. If the helper has been silent for askEngineAfter,
 	// the check asks the engine why.
 	watchInterval  = time.Second
@@ -151,6 +152,7 @@ type attempt struct {
 	start     time.Time
 	channel   *mux.Channel // nil: the request was not sent
 	inputRead bool         // some standard input was read, so the request can't be sent again
+	explained bool         // why the helper is silent was found out
 }
 
 // sent reports whether the helper may have received the request.
@@ -196,7 +198,7 @@ func (s *Sandbox) openMessage(req Request, op mux.Op) mux.Open {
 	o := mux.Open{
 		Op: op, Argv: req.Argv, Command: req.Command, Dir: req.Dir, Env: req.Env, Input: req.Stdin != nil, SplitErrors: req.Stderr != nil && !req.TTY,
 		TTY: req.TTY, Columns: req.Size.Columns, Rows: req.Size.Rows, Timeout: max(0, timeout.Milliseconds()),
-		Grace: cmp.Or(req.Grace, defaultGrace).Milliseconds(),
+		Grace: grace.Milliseconds(),
 	}
 	if timeout > 0 {
 		o.Timeout = max(1, o.Timeout)
@@ -232,10 +234,8 @@ func shellExitCode(end mux.End) int {
 // awaitEnd passes input and cancellation to a command until the command has ended. An error means that hinit can no longer learn how
 // the command ended.
 func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
-	timeout := cmp.Or(t.request.Timeout, t.sandbox.manager.opts.Timeout)
-	grace := cmp.Or(t.request.Grace, defaultGrace)
 	var late <-chan time.Time
-	if timeout > 0 {
+	if timeout := cmp.Or(t.request.Timeout, t.sandbox.manager.opts.Timeout); timeout > 0 {
 		late = time.After(timeout + grace + endLimit)
 	}
 	tick := time.Tick(watchInterval)
@@ -254,7 +254,6 @@ func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 	if t.isTransfer() && t.request.Stdin != nil {
 		feed()
 	}
-	said := false
 	for {
 		select {
 		case <-st.Done():
@@ -280,7 +279,7 @@ func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 			t.link.close()
 			return errors.New("the helper does not end the command")
 		case <-tick:
-			if err := t.checkHelper(ctx, &said); err != nil {
+			if err := t.checkHelper(ctx); err != nil {
 				t.link.close() // the socket may outlive the helper, so close the connection here
 				return err
 			}
@@ -289,20 +288,20 @@ func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 }
 
 // checkHelper finds out why the helper is silent, and returns an error if the command is lost. A paused container is not an
-// error, because its commands continue later. said is true if the silence was already explained, and is changed accordingly.
-func (t *attempt) checkHelper(ctx context.Context, said *bool) error {
+// error, because its commands continue later.
+func (t *attempt) checkHelper(ctx context.Context) error {
 	c := t.link.client
 	if c.SinceLastFrame() < watchInterval/2 {
 		return nil
 	}
-	guard.Go("asking the helper for a sign", c.Ping)
+	c.Ping()
 	if c.SinceLastFrame() < askEngineAfter {
-		*said = false
+		t.explained = false
 		return nil
 	}
 	now := t.sandbox.manager.askState(ctx, t.link.id)
-	first := !*said && now.State != ""
-	*said = *said || first
+	first := !t.explained && now.State != ""
+	t.explained = t.explained || first
 	switch {
 	case now.State == "":
 	case now.State == Paused && first:
@@ -324,7 +323,7 @@ func (t *attempt) checkHelper(ctx context.Context, said *bool) error {
 
 // transfer sends a request that copies data or controls background commands. It has no time limit.
 func (s *Sandbox) transfer(ctx context.Context, open mux.Open, in io.Reader, out io.Writer) (mux.End, error) {
-	req := Request{Stdin: in, Stdout: out, Timeout: -1, Grace: time.Millisecond}
+	req := Request{Stdin: in, Stdout: out, Timeout: -1}
 	return s.request(ctx, req, func() mux.Open { return open })
 }
 
@@ -350,10 +349,9 @@ func (s *Sandbox) Start(ctx context.Context, req Request) (Job, error) {
 	return lo.FirstOrEmpty(end.Jobs), err
 }
 
-// Kill ends the whole process tree of a background command: SIGTERM first, and SIGKILL after the grace. 0 means a grace of two
-// seconds.
-func (s *Sandbox) Kill(ctx context.Context, id string, grace time.Duration) (Job, error) {
-	end, err := s.transfer(ctx, mux.Open{Op: mux.OpKill, Job: id, Grace: cmp.Or(grace, defaultGrace).Milliseconds()}, nil, nil)
+// Kill ends the whole process tree of a background command: SIGTERM first, and SIGKILL two seconds later.
+func (s *Sandbox) Kill(ctx context.Context, id string) (Job, error) {
+	end, err := s.transfer(ctx, mux.Open{Op: mux.OpKill, Job: id, Grace: grace.Milliseconds()}, nil, nil)
 	if err == nil && end.Survivors > 0 {
 		err = fmt.Errorf("cannot end all of %s: %d of its processes are still there", id, end.Survivors)
 	}

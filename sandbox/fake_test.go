@@ -264,8 +264,6 @@ type fakeExec struct {
 	c   *Container
 }
 
-func (e *fakeExec) CloseWrite() error { return nil }
-
 func (e *fakeExec) Said() string { return "" }
 
 func (e *fakeExec) serve() {

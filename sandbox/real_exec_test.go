@@ -261,7 +261,7 @@ func TestRealKill(t *testing.T) {
 		})
 	}
 	t.Run("out of time", func(t *testing.T) {
-		res, err := s.Exec(t.Context(), Request{Command: tree(1), Timeout: 700 * time.Millisecond, Grace: 100 * time.Millisecond})
+		res, err := s.Exec(t.Context(), Request{Command: tree(1), Timeout: 700 * time.Millisecond})
 		if err != nil || !res.TimedOut || res.Code != 124 || res.Survivors != 0 {
 			t.Errorf("%+v, %v", res, err)
 		}
@@ -278,7 +278,7 @@ func TestRealKill(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan Result, 1)
 		go func() {
-			res, err := s.Exec(ctx, Request{Command: tree(2), Grace: 100 * time.Millisecond})
+			res, err := s.Exec(ctx, Request{Command: tree(2)})
 			if err != nil {
 				t.Error(err)
 			}
@@ -296,7 +296,7 @@ func TestRealKill(t *testing.T) {
 	t.Run("TERM comes first", func(t *testing.T) {
 		var out bytes.Buffer
 		res, err := s.Exec(t.Context(), Request{
-			Command: "trap 'echo tidy; exit 0' TERM; while :; do sleep 0.05; done", Timeout: 300 * time.Millisecond, Grace: time.Minute, Stdout: &out,
+			Command: "trap 'echo tidy; exit 0' TERM; while :; do sleep 0.05; done", Timeout: 300 * time.Millisecond, Stdout: &out,
 		})
 		if err != nil || res.Code != 124 || !strings.HasSuffix(out.String(), "tidy\n") {
 			t.Errorf("%+v, %v, %q", res, err, out.String())
@@ -317,13 +317,13 @@ func TestRealKill(t *testing.T) {
 			t.Fatal(err)
 		}
 		runs(3)
-		if job, err = s.Kill(t.Context(), job.ID, 100*time.Millisecond); err != nil || job.Running || job.Code != 137 {
+		if job, err = s.Kill(t.Context(), job.ID); err != nil || job.Running || job.Code != 137 {
 			t.Errorf("%+v, %v", job, err)
 		}
 		if err := stillRuns(t, s.ID(), mark(3)); err != nil {
 			t.Error(err)
 		}
-		if _, err := s.Kill(t.Context(), "nobody", 0); !errors.Is(err, ErrNoJob) {
+		if _, err := s.Kill(t.Context(), "nobody"); !errors.Is(err, ErrNoJob) {
 			t.Error(err)
 		}
 	})

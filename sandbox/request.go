@@ -31,7 +31,6 @@ type Request struct {
 	Resizes <-chan TerminalSize // later sizes of the terminal; may be nil
 
 	Timeout    time.Duration // 0 for Options.Timeout; negative for no limit
-	Grace      time.Duration // time from SIGTERM to SIGKILL after the time limit or a cancellation; 0 is two seconds
 	Repeatable bool          // running the command twice does no harm, so repeat it if the connection is lost
 }
 

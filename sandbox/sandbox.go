@@ -196,7 +196,7 @@ func (s *Sandbox) dropLink(l *link) {
 
 // askHelper sends a request without streams to the helper, and returns how it ended.
 func (s *Sandbox) askHelper(ctx context.Context, l *link, open mux.Open) (mux.End, error) {
-	return (&attempt{sandbox: s, link: l, open: open, request: Request{Timeout: -1, Grace: time.Millisecond}}).run(ctx)
+	return (&attempt{sandbox: s, link: l, open: open, request: Request{Timeout: -1}}).run(ctx)
 }
 
 // faultError returns the error for a fault that the helper has reported.
@@ -206,7 +206,7 @@ func faultError(end mux.End) error {
 		return nil
 	case mux.NoJob:
 		return fmt.Errorf("%w: %s", ErrNoJob, end.Text)
-	case mux.FileFault, mux.BadOpen:
+	case mux.Refused:
 	}
 	return errors.New(end.Text)
 }

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/samber/lo"
@@ -271,19 +270,13 @@ func (v *store) installHelper(data []byte, hash string) (string, error) {
 	return filepath.Join(v.path, rel), nil
 }
 
-// Limits for the values of Remember, so that an agent can't fill the disk: age, number and total size. The last two are checked
-// after every rememberedCheckBytes of new values. The age is enough for an agent that waits for two starts of a container and a
-// snapshot.
+// Limits for the values of Remember, so that an agent can't fill the disk: age, number and total size. The age is enough for an
+// agent that waits for two starts of a container and a snapshot.
 const (
-	rememberedAge        = 5 * time.Minute
-	maxRemembered        = 2048
-	maxRememberedBytes   = 32 << 20
-	rememberedCheckBytes = 8 << 20
+	rememberedAge      = 5 * time.Minute
+	maxRemembered      = 2048
+	maxRememberedBytes = 32 << 20
 )
-
-// newBytes counts the bytes that Remember has written since the last check of the limits. It is global, because all managers of a
-// service share one store.
-var newBytes atomic.Int64
 
 func rememberedFile(key string) string {
 	sum := sha256.Sum256([]byte(key))
@@ -298,7 +291,7 @@ func (m *Manager) Recall(key string) (value []byte, ok bool) {
 	if err != nil || time.Since(info.ModTime()) > rememberedAge {
 		return nil, false
 	}
-	value, err = m.store.dir.ReadFile(file, rememberedCheckBytes)
+	value, err = m.store.dir.ReadFile(file, maxRememberedBytes)
 	return value, err == nil
 }
 
@@ -309,15 +302,12 @@ func (m *Manager) Remember(key string, value []byte) {
 	if value == nil || m.store.dir.Replace(file, value, fsutil.ReplaceOptions{Mode: 0o600, NoSync: true}) != nil {
 		_ = m.store.dir.Remove(file) // there may be no file
 	}
-	if before := newBytes.Add(int64(len(value) + 4<<10)); before > rememberedCheckBytes {
-		newBytes.Store(0)
-		m.store.sweepRemembered()
-	}
+	m.store.sweepRemembered()
 }
 
 // sweepRemembered removes the values that are too old, and the oldest ones beyond the limits.
 func (v *store) sweepRemembered() {
-	entries, _ := v.dir.ReadDir(rememberedDir) // if this fails, the files stay until the next check
+	entries, _ := v.dir.ReadDir(rememberedDir) // if this fails, the files stay until the next value
 	files := lo.FilterMap(entries, func(e fs.DirEntry, _ int) (fs.FileInfo, bool) {
 		info, err := e.Info()
 		return info, err == nil

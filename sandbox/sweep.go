@@ -60,6 +60,14 @@ func (m *Manager) List(ctx context.Context) ([]Description, error) {
 // OrphanAge returns the age from which an unused container counts as an orphan: twice the lifetime, at least two minutes.
 func OrphanAge(lifetime time.Duration) time.Duration { return 2 * max(time.Minute, lifetime) }
 
+// EarlierTime returns the earlier of two times, of which a zero one means never.
+func EarlierTime(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
 // recheckTime is when a sweep looks again at a container that it could not inspect or remove.
 const recheckTime = time.Minute
 
@@ -87,9 +95,7 @@ func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Reaped, n
 		if r != nil {
 			out = append(out, *r)
 		}
-		if !due.IsZero() && (next.IsZero() || due.Before(next)) {
-			next = due
-		}
+		next = EarlierTime(next, due)
 	}
 	if what.Profile != "" || what.DryRun { // all then lacks some containers, whose records must stay
 		return out, next, nil

@@ -53,6 +53,7 @@ type invocation struct {
 	ctx     context.Context //nolint:containedctx // it lives as long as the call
 	manager *sandbox.Manager
 	call    *Call
+	doing   string // what an error says that can't be done, if it does not say so itself
 	options options
 	words   []string // arguments that aren't flags
 }
@@ -138,15 +139,18 @@ func Main(ctx context.Context, m *sandbox.Manager, call *Call) int {
 	if len(words) == 0 {
 		words = []string{""} // no name: the flags select the sandbox
 	}
-	i := &invocation{ctx: ctx, manager: m, call: call, options: opt, words: words}
+	i := &invocation{ctx: ctx, manager: m, call: call, doing: cmp.Or(v.Doing, "run "+v.Command()), options: opt, words: words}
 	code, err := v.run(i)
 	if err != nil {
-		fmt.Fprintln(call.Err, show.Text(cmdline.Message(cmp.Or(v.Doing, "run "+v.Command()), err)))
-		if code == cmdline.Done {
-			code = exitCodeOf(err)
-		}
+		code = cmp.Or(code, i.fail(err))
 	}
 	return code
+}
+
+// fail prints an error, and returns its exit code.
+func (i *invocation) fail(err error) (code int) {
+	fmt.Fprintln(i.call.Err, show.Text(cmdline.Message(i.doing, err)))
+	return exitCodeOf(err)
 }
 
 // Needs says what a command line needs from the environment of its caller, so that a client can send it to the service.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -230,7 +231,7 @@ func (i *invocation) stop() (int, error) {
 		}
 		box, err := i.adopt(i.words[0])
 		if err == nil {
-			_, err = box.Kill(i.ctx, i.options.job, 0)
+			_, err = box.Kill(i.ctx, i.options.job)
 		}
 		return cmdline.Done, err
 	}
@@ -241,21 +242,23 @@ func (i *invocation) remove() (int, error) {
 	return i.forEach(func(id string) error { return i.manager.Engine().Remove(i.ctx, id) })
 }
 
-// forEach calls do for every sandbox that the command line names. It continues after a failure.
-func (i *invocation) forEach(do func(id string) error) (int, error) {
-	code, errs := cmdline.Done, []error(nil)
+// forEach calls do for every sandbox that the command line names. It continues after a failure, but not after the caller's end.
+func (i *invocation) forEach(do func(id string) error) (code int, err error) {
 	for _, name := range i.words {
 		d, err := i.find(name)
 		if err == nil {
 			err = do(d.ID)
 		}
+		if i.ctx.Err() != nil {
+			return max(code, cmdline.Failed), context.Cause(i.ctx)
+		}
 		if err != nil {
-			code, errs = max(code, exitCodeOf(err)), append(errs, err)
+			code = max(code, i.fail(err)) // reported now, because a caller can name a million sandboxes
 			continue
 		}
 		fmt.Fprintln(i.call.Out, d.Name)
 	}
-	return code, errors.Join(errs...)
+	return code, nil
 }
 
 // reap removes unused sandboxes and prints them. With now, it removes every sandbox that is not running, whatever its age.

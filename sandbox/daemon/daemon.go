@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"os"
 	"runtime/debug"
@@ -60,7 +61,7 @@ type Handler func(ctx context.Context, from Peer, req Request, streams Streams) 
 // Server serves the connections of clients. Set the exported fields before [Server.Serve].
 type Server struct {
 	Handle Handler
-	// Allow returns why a caller may not use the service, or nil if it may. A nil Allow admits everybody.
+	// Allow returns why a caller may not use the service, or nil if it may.
 	Allow func(Peer) error
 	// Panicked is called when the goroutine of a connection or request panics, with the value of the panic and the stack. It must
 	// not be nil.
@@ -69,24 +70,26 @@ type Server struct {
 	mu        sync.Mutex
 	unsent    map[uint32][]net.Conn // connections that have not sent their request yet, by user, oldest first
 	longBytes map[uint32]int        // bytes of the long requests in memory, by user
+	commands  map[uint32]int        // number of commands in progress, by user
 }
 
-// Limits of a user's requests in memory. A request up to shortRequest bytes is not counted; all longer ones together may have
-// maxLongBytes.
+// Limits of one user. A request up to shortRequest bytes is not counted; all longer ones together may have maxLongBytes. If callers
+// do not read their output, the service buffers it, up to a limit for each command. So the buffers of one user take at most 400 MB.
 const (
 	shortRequest = 16 << 10
 	maxLongBytes = 16 << 20
+	maxCommands  = 256
 )
 
-// countBytes counts n bytes of a request for the user uid. It returns false if the user would exceed the limit.
-func (s *Server) countBytes(uid uint32, n int) bool {
+// count adds n to the count of a user. If the user would exceed the limit most, it returns false and adds nothing.
+func (s *Server) count(of map[uint32]int, uid uint32, n, most int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n > 0 && s.longBytes[uid]+n > maxLongBytes {
+	if n > 0 && of[uid]+n > most {
 		return false
 	}
-	if s.longBytes[uid] += n; s.longBytes[uid] == 0 {
-		delete(s.longBytes, uid)
+	if of[uid] += n; of[uid] == 0 {
+		delete(of, uid)
 	}
 	return true
 }
@@ -99,7 +102,7 @@ const requestTime = 5 * time.Second
 
 // Serve serves connections until ctx ends. Then it closes them, and returns when their goroutines have ended.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	s.unsent, s.longBytes = map[uint32][]net.Conn{}, map[uint32]int{}
+	s.unsent, s.longBytes, s.commands = map[uint32][]net.Conn{}, map[uint32]int{}, map[uint32]int{}
 	return mux.ServeEach(ctx, l, func(c net.Conn) {
 		defer s.catchPanic()
 		s.serve(ctx, c)
@@ -146,12 +149,12 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 		return
 	}
 	kept := 0
-	defer func() { s.countBytes(from.UID, -kept) }()
+	defer func() { s.count(s.longBytes, from.UID, -kept, 0) }()
 	keep := func(n int) error {
 		switch {
 		case n <= shortRequest:
 			return nil
-		case !s.countBytes(from.UID, n):
+		case !s.count(s.longBytes, from.UID, n, maxLongBytes):
 			return errors.New("cannot use the sandboxes: too much is being asked already; try again when a command has ended")
 		}
 		kept += n
@@ -160,20 +163,33 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var answering sync.WaitGroup
-	defer answering.Wait()
 	begun := false
+	defer func() {
+		answering.Wait()
+		if begun {
+			s.count(s.commands, from.UID, -1, 0)
+		}
+	}()
 	mux.Serve(c, keep, func(ch *mux.Channel, req Request) {
 		streams := requestStreams(ch, req, cancel)
 		if begun { // only one request a connection
 			cancel()
 			return
 		}
-		if s.Allow != nil {
-			if err := s.Allow(from); err != nil {
-				// If this fails, the caller is gone.
-				_ = ch.Finish(mux.End{Code: codeNotAllowed, Fault: mux.BadOpen, Text: "cannot use the sandboxes: " + err.Error()})
-				return
-			}
+		refuse := func(code int, why string) { // if this fails, the caller is gone
+			_ = ch.Finish(mux.End{Code: code, Fault: mux.Refused, Text: "cannot use the sandboxes: " + why})
+		}
+		if err := s.Allow(from); err != nil {
+			refuse(codeNotAllowed, err.Error())
+			return
+		}
+		most := maxCommands
+		if from.UID == 0 {
+			most = math.MaxInt // an operator must be able to use the service at any time
+		}
+		if !s.count(s.commands, from.UID, 1, most) {
+			refuse(1, "too many commands run already; try again when one has ended")
+			return
 		}
 		begun = true
 		done()
@@ -190,7 +206,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 // handle calls the handler. If the handler panics, only this request fails.
 func (s *Server) handle(ctx context.Context, from Peer, req Request, streams Streams) (end mux.End) {
 	defer s.catchPanic()
-	end = mux.End{Code: 1, Fault: mux.BadOpen, Text: "cannot finish the request: the sandbox service has a fault; its log has the details"}
+	end = mux.End{Code: 1, Fault: mux.Refused, Text: "cannot finish the request: the sandbox service has a fault; its log has the details"}
 	return mux.End{Code: s.Handle(ctx, from, req, streams)}
 }
 

@@ -10,7 +10,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -28,9 +30,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 60 * time.Second
 
+func anybody(Peer) error { return nil }
+
 // start starts a server with a handler and returns its socket.
 func start(t *testing.T, s *Server) string {
 	t.Helper()
+	if s.Allow == nil {
+		s.Allow = anybody
+	}
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
@@ -357,10 +364,10 @@ func TestHalfRequests(t *testing.T) {
 		}
 		s.mu.Unlock()
 	}
-	if !s.countBytes(1, maxLongBytes) || s.countBytes(1, 1) {
+	if !s.count(s.longBytes, 1, maxLongBytes, maxLongBytes) || s.count(s.longBytes, 1, 1, maxLongBytes) {
 		t.Error("another user is not answered any more, or has no limit")
 	}
-	s.countBytes(1, -maxLongBytes)
+	s.count(s.longBytes, 1, -maxLongBytes, 0)
 	if _, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err != nil {
 		t.Errorf("a short one is not answered any more: %v", err)
 	}
@@ -393,3 +400,90 @@ func TestAnAgentHungTheServiceByTheSocketsThatItPassed(t *testing.T) {
 		t.Error("a descriptor was passed to the service:", err)
 	}
 }
+
+// TestCallersThatReadNothingUsedUpTheDescriptorsOfTheService checks that the connections of one user are limited, even if
+// the service can't write to them. Such a caller sends a request and many Pings, and reads none of the answers. Root must
+// still be answered.
+func TestCallersThatReadNothingUsedUpTheDescriptorsOfTheService(t *testing.T) {
+	testkit.NeedRoot(t)
+	listener, err := net.Listen("unix", "@"+rand.Text())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &counted{Listener: listener}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	s := &Server{Allow: anybody, Handle: func(_ context.Context, _ Peer, _ Request, s Streams) int {
+		time.Sleep(10 * time.Millisecond) // until the Pings block
+		fmt.Fprintln(s.Err, "too many commands run already")
+		return 1
+	}}
+	go func() { done <- s.Serve(ctx, l) }()
+	defer func() { cancel(); <-done }()
+	connect := func() net.Conn { // as user 10000
+		conn := make(chan net.Conn)
+		go func() {
+			runtime.LockOSThread() // the thread ends with this goroutine
+			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			if err == nil {
+				_, _, _ = unix.RawSyscall(unix.SYS_SETRESUID, 10000, 10000, 10000) // root can't be refused
+				err = unix.Connect(fd, &unix.SockaddrUnix{Name: l.Addr().String()})
+			}
+			f := os.NewFile(uintptr(fd), "socket")
+			defer f.Close()
+			c, err2 := net.FileConn(f)
+			if err = errors.Join(err, err2); err != nil {
+				t.Error(err)
+			}
+			conn <- c
+		}()
+		return <-conn
+	}
+	ping := append([]byte{byte(mux.KindPing)}, make([]byte, 8)...)
+	for range 2 * maxCommands {
+		c := connect()
+		if c == nil {
+			t.FailNow()
+		}
+		defer c.Close()
+		w := mux.NewWriter(c)
+		_ = w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: mux.Version})
+		_ = w.WriteJSON(mux.KindOpen, 1, Request{})
+		_ = c.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
+		_, _ = c.Write(bytes.Repeat(ping, 1000))
+	}
+	for limit := time.Now().Add(5 * time.Second); l.open.Load() > maxCommands+maxUnsent; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("the service holds %d connections of a user", l.open.Load())
+		}
+	}
+	c, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (&Conn{c}).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err != nil {
+		t.Errorf("root is not answered any more: %v", err)
+	}
+}
+
+// counted is a listener that counts the connections that are open.
+type counted struct {
+	net.Listener
+	open atomic.Int64
+}
+
+func (l *counted) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	l.open.Add(1)
+	return &countedConn{UnixConn: c.(*net.UnixConn), closed: sync.OnceFunc(func() { l.open.Add(-1) })}, nil
+}
+
+type countedConn struct {
+	*net.UnixConn
+	closed func()
+}
+
+func (c *countedConn) Close() error { c.closed(); return c.UnixConn.Close() }

@@ -34,9 +34,9 @@ func (ch *channel) runForeground() mux.End {
 	}
 	ended := make(chan *run, 1)
 	r, pid, err := ch.server.loop.spawn(spec, milliseconds(ch.request.Timeout), milliseconds(ch.request.Grace), false, func(r *run) { ended <- r })
-	closeAll(s.child)
+	closeAll(spec.Files)
 	if err != nil {
-		closeAll(s.own)
+		s.close()
 		return endNotBegun(err)
 	}
 	ch.runStarted(r)
@@ -56,13 +56,11 @@ func endNotBegun(err error) mux.End {
 	return end
 }
 
-// streams are the standard streams of a command: pipes, or a terminal.
+// streams are this process's ends of the standard streams of a command: pipes, or a terminal.
 type streams struct {
-	child      []*os.File // the command's ends, which this process closes after the command's start
-	own        []*os.File // the ends of this process
-	stdin      *os.File   // this process's end of the input; nil: no input
+	stdin      *os.File // nil: no input
 	outputs    []output
-	tty        *os.File       // this process's end of the terminal; nil: none
+	tty        *os.File       // the terminal, which is also stdin and the only output; nil: none
 	unfinished sync.WaitGroup // counts the outputs that have not ended
 	ended      chan struct{}  // closed when the command has ended
 }
@@ -72,7 +70,16 @@ type output struct {
 	to   *mux.Stream
 }
 
-// streams makes the pipes or the terminal of a command, and stores the command's ends in spec.
+// close closes all streams. Call it if the command was not started.
+func (s *streams) close() {
+	_ = s.stdin.Close() // nil is an error, which does not matter
+	for _, o := range s.outputs {
+		_ = o.file.Close()
+	}
+}
+
+// streams makes the pipes or the terminal of a command, and stores the command's ends in spec. The caller closes those after the
+// command's start.
 func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 	s := &streams{ended: make(chan struct{})}
 	if ch.request.TTY {
@@ -83,8 +90,7 @@ func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 		if ch.request.Columns > 0 && ch.request.Rows > 0 {
 			pty.Resize(master, ch.request.Columns, ch.request.Rows)
 		}
-		s.child, s.own, s.tty, s.stdin = []*os.File{slave}, []*os.File{master}, master, master
-		s.outputs = []output{{master, ch.Output}}
+		s.tty, s.stdin, s.outputs = master, master, []output{{master, ch.Output}}
 		spec.Files, spec.Console = []*os.File{slave, slave, slave}, true
 		ch.mu.Lock()
 		ch.tty = master
@@ -99,11 +105,11 @@ func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 		}
 		own, child, err := pipe(at == 0)
 		if err != nil {
-			closeAll(append(s.child, s.own...))
+			closeAll(spec.Files)
+			s.close()
 			return nil, err
 		}
-		spec.Files[at], s.child, s.own = child, append(s.child, child), append(s.own, own)
-		if at == 0 {
+		if spec.Files[at] = child; at == 0 {
 			s.stdin = own
 		} else {
 			s.outputs = append(s.outputs, output{own, outlets[at]})
@@ -132,9 +138,10 @@ func pipe(writes bool) (own, child *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
 }
 
+// closeAll closes the files of a command that this process has made for it. A file may occur several times.
 func closeAll(files []*os.File) {
 	for _, f := range files {
-		_ = f.Close()
+		_ = f.Close() // fails for nil, and for a file that is closed already
 	}
 }
 

@@ -14,10 +14,9 @@ import (
 )
 
 const (
-	// Limits for background commands: maxJobOutput is how many bytes of the output of each are kept, and maxJobs how many
-	// commands. A command that has ended is kept for jobKeepTime.
+	// maxJobOutput is how many bytes of the output of a background command are kept. A command that has ended is kept for
+	// jobKeepTime.
 	maxJobOutput = 200_000
-	maxJobs      = 64
 	jobKeepTime  = 30 * time.Minute
 )
 
@@ -29,7 +28,7 @@ type jobs struct {
 	jobs    []*job // in the order of their starts
 }
 
-// job is a background command. The mutex of jobs guards its fields, except the ring, which has its own.
+// job is a background command. The mutex of jobs guards its fields; the ring has a mutex of its own.
 type job struct {
 	mux.Job
 	run  *run
@@ -37,8 +36,8 @@ type job struct {
 	done chan struct{} // closed when the command has ended
 }
 
-// sweep drops commands that ended more than jobKeepTime ago. If there are still too many, it drops the oldest of those that have
-// ended. The caller holds the lock.
+// sweep drops commands that ended more than jobKeepTime ago. If too many commands are left, it drops further ended commands, the
+// oldest first. The caller holds the lock.
 func (j *jobs) sweep() {
 	drop := func(at int) {
 		j.server.loop.forget(j.jobs[at].run)
@@ -49,7 +48,7 @@ func (j *jobs) sweep() {
 			drop(at)
 		}
 	}
-	for len(j.jobs) >= maxJobs {
+	for len(j.jobs) >= mux.MaxJobs {
 		at := slices.IndexFunc(j.jobs, func(b *job) bool { return !b.Running })
 		if at < 0 {
 			return
@@ -66,8 +65,8 @@ func (j *jobs) start(ch *channel) mux.End {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.sweep()
-	if len(j.jobs) >= maxJobs {
-		return mux.End{Fault: mux.NotBegun, Code: 126, Text: fmt.Sprintf("%d background commands run already", maxJobs)}
+	if len(j.jobs) >= mux.MaxJobs {
+		return mux.End{Fault: mux.NotBegun, Code: 126, Text: fmt.Sprintf("%d background commands run already", mux.MaxJobs)}
 	}
 	own, child, err := pipe(false)
 	if err != nil {
@@ -111,8 +110,8 @@ func (j *jobs) ended(b *job, r *run) {
 	close(b.done)
 }
 
-// withJob calls do with the background command that the request names. It returns the state of the command afterwards, with the
-// number of surviving processes that do returns.
+// withJob calls do with the background command that the request names, and then returns the state of that command. The result of
+// do is the number of processes that survived SIGKILL.
 func (j *jobs) withJob(ch *channel, do func(b *job) (survivors int)) mux.End {
 	id := ch.request.Job
 	j.mu.Lock()

@@ -29,7 +29,7 @@ type loop struct {
 type run struct {
 	id        uint64
 	mainAlive bool          // the main process has not been reaped yet
-	end       mux.End       // how the main process, and the tree if it had to be ended, have ended
+	end       mux.End       // how the main process ended, and why the loop ended its tree
 	deadline  time.Time     // zero: no time limit
 	grace     time.Duration // time from SIGTERM to SIGKILL
 
@@ -101,7 +101,7 @@ func (l *loop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, do
 	return r, pid, err
 }
 
-// call runs f in the loop's goroutine and waits for it.
+// call runs f in the loop's goroutine, and returns when f has returned.
 func (l *loop) call(f func()) {
 	done := make(chan struct{})
 	l.calls <- func() { f(); close(done) }
@@ -231,7 +231,7 @@ func (l *loop) forget(r *run) {
 }
 
 // killSession kills the processes of a session (setsid(2)) that were started before the time before, in clock ticks, see
-// [proc.StartTicks]. Later processes belong to another session, which has got the same number.
+// [proc.StartTicks]. A later process belongs to a newer session with the same number.
 func (l *loop) killSession(session int, before uint64) {
 	_ = procstat.EachProcess("/proc", func(p procstat.Stat) {
 		if session > 1 && p.Session == session && p.Start < before && !p.Dead() && p.PID != os.Getpid() {

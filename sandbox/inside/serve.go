@@ -58,8 +58,8 @@ func Serve(id string) error {
 	return mux.ServeEach(context.Background(), listener, s.serve)
 }
 
-// socketDirs returns the directories that may hold the socket, the best one first: it is a mount. The others are made when they
-// are needed.
+// socketDirs returns the directories that may hold the socket, the best one first. The first directory is a mount; the others are
+// made when they are needed.
 func socketDirs() []string {
 	dirs := []string{mux.RunDir}
 	for _, dir := range scratchDirs {
@@ -119,7 +119,7 @@ func listenIn(dir string) (l *net.UnixListener, err error) {
 	if l, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"}); err != nil {
 		return nil, err
 	}
-	if err = os.Chmod(path, 0o666); err != nil { // anybody may connect; the function allowed decides who may run commands
+	if err = os.Chmod(path, 0o666); err != nil { // every user may connect; mayRunCommands then checks the user
 		l.Close()
 	}
 	return l, err
@@ -220,7 +220,7 @@ type channel struct {
 	run           *run            // nil while no command runs
 	tty           *os.File        // terminal of the run; nil: none
 	grace         time.Duration   // grace period for ending the run
-	ctx           context.Context //nolint:containedctx // done when the request is canceled: its run is then ended, and no new one can begin
+	ctx           context.Context //nolint:containedctx // done when the request is canceled; its run then ends, and no other run begins
 	cancelContext context.CancelFunc
 }
 
@@ -261,7 +261,8 @@ func (ch *channel) cancel(grace time.Duration) {
 	}
 }
 
-// runStarted stores the run that was started for the channel. If the request was canceled during the start, began ends the run.
+// runStarted stores the run that was started for the channel. If the request was canceled during the start, runStarted ends the
+// run.
 func (ch *channel) runStarted(r *run) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -273,7 +274,7 @@ func (ch *channel) runStarted(r *run) {
 
 func milliseconds(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
-func badOpen(text string) *mux.End { return &mux.End{Fault: mux.BadOpen, Text: text} }
+func badOpen(text string) *mux.End { return &mux.End{Fault: mux.Refused, Text: text} }
 
 // serve executes the channel's request and returns how it ended.
 func (ch *channel) serve() mux.End {
@@ -306,7 +307,7 @@ func (ch *channel) serve() mux.End {
 
 func fileEnd(err error) mux.End {
 	if err != nil {
-		return mux.End{Fault: mux.FileFault, Code: 1, Text: err.Error()}
+		return mux.End{Fault: mux.Refused, Code: 1, Text: err.Error()}
 	}
 	return mux.End{}
 }

@@ -109,7 +109,7 @@ func TestRun(t *testing.T) {
 		"no command": {}, "negative": {Argv: []string{"true"}, Timeout: -1}, "session": {Command: "true", Session: "../x"},
 		"name": {Command: "true", Session: "x", Env: map[string]string{"a;b": ""}},
 	} {
-		if end, _ := runOne(t, c, open); end.Fault != mux.BadOpen {
+		if end, _ := runOne(t, c, open); end.Fault != mux.Refused {
 			t.Errorf("%s: %+v", what, end)
 		}
 	}

@@ -46,7 +46,7 @@ func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*mux.End), fa
 // prepareLine is the part of prepare for a shell line, which runs in a session.
 func (s *server) prepareLine(ch *channel, spec proc.Spec) (proc.Spec, func(*mux.End), *mux.End) {
 	open := ch.request
-	// the name is used as a file name
+	// the name becomes a file name
 	if name := open.Session; name == "" || len(name) > 64 || strings.ContainsAny(name, "/\x00") || name == "." || name == ".." {
 		return spec, nil, badOpen(fmt.Sprintf("%q is no name of a session", open.Session))
 	}

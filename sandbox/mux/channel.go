@@ -64,8 +64,7 @@ type Stream struct {
 	frames    chan []byte // received frames that are not consumed yet; closed at the end
 	frame     []byte      // the frame that is being read
 	frameRead int         // number of bytes of frame that were read
-	ended     bool
-	err       error // returned by Read after the last byte
+	err       error       // returned by Read after the last byte
 }
 
 func newStream(ch *Channel, kind Kind, reads bool) *Stream {
@@ -113,7 +112,7 @@ func (s *Stream) receive(data []byte) error {
 	switch {
 	case !s.reads:
 		return fmt.Errorf("%w: a stream in the wrong direction", ErrProtocol)
-	case s.ended:
+	case isClosed(s.closed):
 		return nil
 	}
 	select {
@@ -129,8 +128,8 @@ func (s *Stream) receive(data []byte) error {
 func (s *Stream) End(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.ended {
-		s.ended, s.err = true, err
+	if !isClosed(s.closed) {
+		s.err = err
 		close(s.frames)
 		close(s.closed)
 	}
@@ -250,10 +249,14 @@ func (ch *Channel) Outputs(out, errs io.Writer, failed func(error)) (wait func()
 	return func() error { return errors.Join(<-ended, <-ended) }
 }
 
+// maxText is how many bytes of [End.Text] are sent. Such a text may contain a path of any length.
+const maxText = 8 << 10
+
 // Finish ends the channel and tells the client how the request ended. Only the serving side calls it.
 func (ch *Channel) Finish(end End) error {
 	ch.endStreams(io.EOF)
 	ch.conn.removeChannel(ch)
+	end.Text = end.Text[:min(len(end.Text), maxText)]
 	data, err := json.Marshal(end)
 	if err != nil {
 		return err
@@ -262,4 +265,4 @@ func (ch *Channel) Finish(end End) error {
 }
 
 // Refuse ends a channel without executing its request, and tells the client why. If the client is gone, that does not matter.
-func (ch *Channel) Refuse(why error) { _ = ch.Finish(End{Code: 1, Fault: BadOpen, Text: why.Error()}) }
+func (ch *Channel) Refuse(why error) { _ = ch.Finish(End{Code: 1, Fault: Refused, Text: why.Error()}) }

@@ -29,8 +29,11 @@ type conn struct {
 	channels map[uint32]*Channel
 }
 
-func newConn(rw io.ReadWriteCloser) conn {
-	return conn{rw: rw, r: NewReader(rw), w: NewWriter(rw), channels: make(map[uint32]*Channel)}
+// newConn returns a connection on which the other side may send long frames of one kind only.
+func newConn(rw io.ReadWriteCloser, long Kind) conn {
+	r := NewReader(rw)
+	r.long = long
+	return conn{rw: rw, r: r, w: NewWriter(rw), channels: make(map[uint32]*Channel)}
 }
 
 // exchangeHellos sends a Hello with the id of this side, and returns the Hello of the other side.
@@ -102,7 +105,8 @@ func (c *conn) removeChannel(ch *Channel) bool {
 // Client is the side of a connection that makes requests.
 type Client struct {
 	conn
-	done chan struct{}
+	done    chan struct{}
+	pinging atomic.Bool // a Ping is being sent
 
 	// Guarded by the mutex of conn.
 	next uint32
@@ -113,7 +117,7 @@ type Client struct {
 // NewClient makes the client of a connection and exchanges Hellos. The other side must have the given id; "" accepts any.
 // NewClient blocks until the other side answers or the connection is closed. After an error, the caller closes the connection.
 func NewClient(rw io.ReadWriteCloser, id string) (*Client, error) {
-	c := &Client{conn: newConn(rw), done: make(chan struct{}), pong: make(chan struct{})}
+	c := &Client{conn: newConn(rw, KindEnd), done: make(chan struct{}), pong: make(chan struct{})}
 	h, err := c.exchangeHellos("")
 	if err == nil && id != "" && h.ID != id {
 		err = errors.New("another program answers")
@@ -138,15 +142,23 @@ func (c *Client) SinceLastFrame() time.Duration {
 	return time.Duration(time.Now().UnixNano() - c.lastFrame.Load())
 }
 
-// Ping asks the other side for a frame (Pong). It does not wait for the answer. It blocks as [Writer.Write] does.
-func (c *Client) Ping() { _ = c.w.Write(KindPing, 0, nil) }
+// Ping asks the other side for a frame (Pong), and does not wait for it. If the other side has not read the last Ping, Ping does
+// nothing.
+func (c *Client) Ping() {
+	if c.pinging.CompareAndSwap(false, true) {
+		guard.Go("asking the helper for a sign", func() {
+			defer c.pinging.Store(false)
+			_ = c.w.Write(KindPing, 0, nil) // fails only if the connection is lost, which the reading goroutine reports
+		})
+	}
+}
 
 // Answers sends a Ping, and reports whether any frame arrives within limit.
 func (c *Client) Answers(limit time.Duration) bool {
 	c.mu.Lock()
 	sign := c.pong
 	c.mu.Unlock()
-	guard.Go("asking the helper for a sign", c.Ping)
+	c.Ping()
 	select {
 	case <-sign:
 		return true
@@ -241,7 +253,7 @@ type Conn struct{ conn }
 // Accept exchanges Hellos with a client, and sends id as the id of this side. The caller limits the exchange by the deadline of
 // nc.
 func Accept(nc net.Conn, id string) (*Conn, error) {
-	c := &Conn{newConn(nc)}
+	c := &Conn{newConn(nc, KindOpen)}
 	_, err := c.exchangeHellos(id)
 	return c, err
 }

@@ -15,10 +15,10 @@ const Version = 4
 
 const (
 	// MaxData is the maximum number of bytes in one frame of a stream. maxOpen limits a request, and maxEnd the message that ends a
-	// channel. The kernel accepts no command line that is longer than maxOpen.
+	// channel. The kernel accepts no command line that is longer than maxOpen. A list of MaxJobs commands is shorter than maxEnd.
 	MaxData = 128 << 10
 	maxOpen = 4 << 20
-	maxEnd  = 256 << 10
+	maxEnd  = 512 << 10
 	// unconfirmed is how many frames of a stream may be sent and not yet consumed by the receiver. It limits the receiver's
 	// memory.
 	unconfirmed = 4
@@ -70,6 +70,7 @@ func maxSize(kind Kind) int { return max(longKinds[kind], MaxData) }
 // Reader reads frames. Only one goroutine may use it.
 type Reader struct {
 	r    *bufio.Reader
+	long Kind                 // the kind whose frames may be longer than MaxData, see longKinds; 0 for none
 	keep func(size int) error // called with the size of a request before its data is read; an error refuses the request; nil: accept all
 }
 
@@ -85,8 +86,11 @@ func (r *Reader) Next() (Frame, error) {
 		return Frame{}, err
 	}
 	f := Frame{Kind: Kind(header[0]), Channel: binary.BigEndian.Uint32(header[1:])}
-	size := binary.BigEndian.Uint32(header[5:])
-	if f.Kind == 0 || f.Kind >= kindsEnd || size > uint32(maxSize(f.Kind)) {
+	size, most := binary.BigEndian.Uint32(header[5:]), MaxData
+	if f.Kind == r.long {
+		most = maxSize(f.Kind)
+	}
+	if f.Kind == 0 || f.Kind >= kindsEnd || size > uint32(most) {
 		return Frame{}, fmt.Errorf("%w: a frame of kind %d with %d bytes", ErrProtocol, f.Kind, size)
 	}
 	if f.Kind == KindOpen && r.keep != nil {

@@ -1,6 +1,10 @@
 package mux
 
-import "time"
+import (
+	"encoding/json"
+	"slices"
+	"time"
+)
 
 // Paths inside a container. Package inside listens there, and package sandbox mounts the directories.
 const (
@@ -64,11 +68,10 @@ type Fault string
 
 // The values of Fault.
 const (
-	NoFault   Fault = ""
-	NotBegun  Fault = "not begun" // the command was not started; Code is the exit code that a shell would return
-	NoJob     Fault = "no job"
-	FileFault Fault = "file"
-	BadOpen   Fault = "bad" // the request is invalid
+	NoFault  Fault = ""
+	NotBegun Fault = "not begun" // the command was not started; Code is the exit code that a shell would return
+	NoJob    Fault = "no job"
+	Refused  Fault = "bad" // the request is invalid, or a transfer has failed
 )
 
 // End is the message that ends a channel: how its command ended, or why the operation failed.
@@ -82,8 +85,23 @@ type End struct {
 	Dir         string `json:"dir,omitempty"`         // the session's directory after the command, "" if unknown
 	Fault       Fault  `json:"fault,omitempty"`
 	Text        string `json:"text,omitempty"` // describes the Fault
-	Jobs        []Job  `json:"jobs,omitempty"`
+	Jobs        Jobs   `json:"jobs,omitempty"`
 	Clients     int    `json:"clients,omitempty"` // for OpJobs: the number of connections to the helper
+}
+
+// MaxJobs is how many background commands a helper keeps.
+const MaxJobs = 64
+
+// Jobs is a list of background commands.
+type Jobs []Job
+
+// UnmarshalJSON implements json.Unmarshaler. It drops what comes after MaxJobs, because a list in JSON can take fifty times its
+// size in memory, and a hostile helper may have sent it.
+func (j *Jobs) UnmarshalJSON(data []byte) error {
+	var list [MaxJobs]Job
+	err := json.Unmarshal(data, &list)
+	*j = slices.DeleteFunc(list[:], func(job Job) bool { return job.ID == "" })
+	return err
 }
 
 // Job is a background command.

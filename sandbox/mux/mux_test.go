@@ -151,7 +151,7 @@ func TestPeerThatBreaksTheProtocol(t *testing.T) {
 		"an end that is no JSON": func(w *Writer, s *Channel) { _ = w.Write(KindEnd, s.id, []byte("{")) },
 		"a number that is none":  func(w *Writer, s *Channel) { _ = w.Write(KindBegun, s.id, []byte{1}) },
 		"an end that is too long": func(w *Writer, _ *Channel) {
-			_, _ = w.w.Write([]byte{byte(KindEnd), 0, 0, 0, 1, 0, 4, 0, 1})
+			_, _ = w.w.Write([]byte{byte(KindEnd), 0, 0, 0, 1, 0, maxEnd >> 16, 0, 1})
 			_ = w.w.Flush()
 		},
 		"a frame without a kind": func(w *Writer, s *Channel) { _, _ = w.w.Write(make([]byte, headerSize)); _ = w.w.Flush() },
@@ -312,7 +312,7 @@ func FuzzReader(f *testing.F) {
 func FuzzClient(f *testing.F) {
 	f.Add([]byte{byte(KindOutput), 0, 0, 0, 1, 0, 0, 0, 1, 'x', byte(KindEnd), 0, 0, 0, 1, 0, 0, 0, 2, '{', '}'})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c := &Client{conn: newConn(nopConn{}), done: make(chan struct{}), pong: make(chan struct{})}
+		c := &Client{conn: newConn(nopConn{}, KindEnd), done: make(chan struct{}), pong: make(chan struct{})}
 		c.r = NewReader(bytes.NewReader(data))
 		s, err := c.Open(Open{Op: OpRun})
 		if err != nil {

@@ -370,7 +370,7 @@ func (g *Guarded) compareTimes(q *gateConn, targets, sources []string, differ []
 		at := time.Now().AddDate(1, 0, 0).Add(mathrand.N(366 * 24 * time.Hour))
 		want[i] = at.UnixNano()
 		if err := g.setAccessTime(sources[i], at); err != nil {
-			return &RefusedError{"what is mounted at " + targets[i] + ": it has another number than its path (" + err.Error() + ")", "mount what belongs to you"}
+			return &RefusedError{"a mount at " + targets[i] + " that shows another inode than its path (" + err.Error() + ")", "mount a file or directory of your own"}
 		}
 		defer func() { _ = g.setAccessTime(sources[i], time.Now()) }() // a wrong access time does no harm
 	}
@@ -383,7 +383,7 @@ func (g *Guarded) compareTimes(q *gateConn, targets, sources []string, differ []
 			return err
 		}
 		if at, compared := want[i]; compared && strings.TrimSpace(line) != strconv.FormatInt(at, 10) {
-			return &RefusedError{"what is mounted at " + target + ": it is not what the path leads to (somebody changes it at this moment)", "try again"}
+			return &RefusedError{"a mount at " + target + " that shows another file than its path (a process changes the path at this moment)", "try again"}
 		}
 	}
 	_, err := q.readLine(gate.Times)

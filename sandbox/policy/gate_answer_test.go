@@ -48,7 +48,6 @@ type answer struct{ io.Reader }
 
 func (answer) Write(p []byte) (int, error) { return len(p), nil }
 func (answer) Close() error                { return nil }
-func (answer) CloseWrite() error           { return nil }
 func (answer) Said() string                { return "" }
 
 // Only an answer of the gate may open the gate of a container. An error of the engine, which a user can cause by
@@ -104,8 +103,7 @@ func (e *gvisor) Exec(context.Context, string, sandbox.ExecSpec) (sandbox.Attach
 
 type conn struct{ net.Conn }
 
-func (conn) CloseWrite() error { return nil }
-func (conn) Said() string      { return "" }
+func (conn) Said() string { return "" }
 
 // A sandbox with a mount must start on gVisor, whose kernel gives files other device and inode numbers than the host.
 func TestAMountIsKnownOnAKernelWithNumbersOfItsOwn(t *testing.T) {

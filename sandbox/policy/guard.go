@@ -156,7 +156,7 @@ func (g *Guarded) Create(ctx context.Context, spec sandbox.Spec) (string, error)
 		defer release()
 		there, err := g.Engine.List(ctx, g.labels())
 		if err == nil && len(there) >= g.policy.MaxContainers {
-			err = &RefusedError{fmt.Sprintf("a container besides the %d that there are", len(there)), "remove one with: hinit sandbox rm"}
+			err = &RefusedError{fmt.Sprintf("another container besides %d", len(there)), "remove one with: hinit sandbox rm"}
 		}
 		if err != nil {
 			return "", err
@@ -174,7 +174,7 @@ const maxSpecBytes = 16 << 10
 func (g *Guarded) createContainer(ctx context.Context, spec sandbox.Spec, more map[string]string) (string, error) {
 	asked, err := json.Marshal(spec)
 	if err != nil {
-		return "", &RefusedError{"a number that is none", ""}
+		return "", &RefusedError{"a limit that is not a number", ""}
 	}
 	if len(asked) > maxSpecBytes {
 		return "", &RefusedError{fmt.Sprintf("a container of %d bytes of flags", len(asked)), fmt.Sprintf("the most is %d", maxSpecBytes)}

@@ -116,7 +116,7 @@ func (g *Guarded) makePrivate(ctx context.Context, spec *sandbox.Spec) error {
 			return &RefusedError{"a mount of the file " + m.Source + " that can be written", "mount a directory, or make it read-only"}
 		}
 		if there, err := g.Volumes(ctx, "", nil); err != nil || len(there) >= maxVolumes {
-			return errors.Join(err, &RefusedError{fmt.Sprintf("a volume besides the %d that there are", len(there)), "remove directories that sandboxes have mounted"})
+			return errors.Join(err, &RefusedError{fmt.Sprintf("another volume besides %d", len(there)), "remove directories that sandboxes have mounted"})
 		}
 		// The source's name for the engine: a path inside this container would be the same in every container of its image.
 		place, ok := g.translator.ToEngine(source)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/samber/lo"
 
+	"hinit/internal/control/show"
 	"hinit/internal/guard"
 	"hinit/internal/pause"
 	"hinit/sandbox"
@@ -34,7 +35,7 @@ func (h *service) cleanUp(ctx context.Context) {
 	for {
 		wake := due
 		if len(h.owners) > 0 {
-			wake = earlierTime(due, time.Now().Add(rescanTime))
+			wake = sandbox.EarlierTime(due, time.Now().Add(rescanTime))
 		}
 		var alarm <-chan time.Time
 		if !wake.IsZero() {
@@ -42,8 +43,8 @@ func (h *service) cleanUp(ctx context.Context) {
 		}
 		select {
 		case <-h.scanRequests:
-			settled = time.Now().Add(sandbox.OrphanAge(h.opts.Lifetime)) // by then, what a removed container has left is old enough to be removed
-			due = earlierTime(due, lo.Latest(time.Now(), last.Add(apart)))
+			settled = time.Now().Add(sandbox.OrphanAge(h.opts.Lifetime)) // by then, the files of a removed container are old enough to be removed
+			due = sandbox.EarlierTime(due, lo.Latest(time.Now(), last.Add(apart)))
 		case <-alarm:
 			if !wake.Equal(due) && !slices.ContainsFunc(h.owners, func(name string) bool { return !dockercli.IsAlive(name) }) {
 				continue
@@ -51,20 +52,12 @@ func (h *service) cleanUp(ctx context.Context) {
 			last = time.Now()
 			due = h.scan(ctx)
 			if settled.After(last) {
-				due = earlierTime(due, settled)
+				due = sandbox.EarlierTime(due, settled)
 			}
 		case <-ctx.Done():
 			return
 		}
 	}
-}
-
-// earlierTime returns the earlier of two times, of which a zero one means never.
-func earlierTime(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // watch follows the engine's events until ctx ends. If the engine does not answer or has no events, watch tries again, and asks
@@ -106,11 +99,11 @@ func (h *service) scan(ctx context.Context) (next time.Time) {
 			continue
 		}
 		if end := h.lastUse(c).Add(h.opts.Lifetime); time.Now().Before(end) { // a running command counts as a use
-			next = earlierTime(next, end)
+			next = sandbox.EarlierTime(next, end)
 			continue
 		}
 		if !h.remove(ctx, c, fmt.Sprintf("its agent is dead, and nobody used it for %v", h.opts.Lifetime)) {
-			next = earlierTime(next, time.Now().Add(rescanTime))
+			next = sandbox.EarlierTime(next, time.Now().Add(rescanTime))
 		}
 	}
 	if !h.opts.SweepOrphans {
@@ -124,7 +117,7 @@ func (h *service) scan(ctx context.Context) (next time.Time) {
 	for _, r := range gone {
 		h.log("removed the sandbox %s: %s", r.Name, r.Why)
 	}
-	return earlierTime(next, due)
+	return sandbox.EarlierTime(next, due)
 }
 
 func (h *service) remove(ctx context.Context, c sandbox.Container, why string) (removed bool) {
@@ -140,9 +133,9 @@ func (h *service) remove(ctx context.Context, c sandbox.Container, why string) (
 // it.
 const gateKeepTime = 24 * time.Hour
 
-// removeOld removes what later requests can't use. Such are containers of this volume that were made under another [policy.Root],
-// private volumes whose directory is gone, and volumes with other versions of the gate program. The engine refuses to remove a
-// volume that a container uses.
+// removeOld removes containers and volumes that no later request can use. These are containers that were made under another
+// [policy.Root], private volumes whose directory is gone, and volumes with other gate programs. The engine keeps a volume that a
+// container uses.
 func (h *service) removeOld(ctx context.Context) {
 	// After an error, the next scan reports it.
 	made, _ := h.engine.List(ctx, map[string]string{policy.LabelOwner: "", sandbox.LabelVolume: h.volume()})
@@ -153,12 +146,12 @@ func (h *service) removeOld(ctx context.Context) {
 		if policy.Root(c.Labels[policy.LabelRoot]) == h.gate.Root() {
 			continue
 		}
-		h.remove(ctx, c, "it was made when root inside was something else; what is on its mounts stays")
+		h.remove(ctx, c, "it was made while root inside was another user outside; the files on its mounts stay")
 	}
 	private, _ := h.engine.Volumes(ctx, sandbox.VolumePrefix, map[string]string{sandbox.LabelVolume: h.volume()})
 	for _, v := range private {
 		if h.settings.policy.SourceGone(v) && h.engine.RemoveVolume(ctx, v.Name) == nil {
-			h.log("removed the volume %s: %s, in whose place it stood, is gone", v.Name, v.Labels[sandbox.LabelSource])
+			h.log("removed the volume %s: %s, in whose place it stood, is gone", v.Name, show.Line(v.Labels[sandbox.LabelSource]))
 		}
 	}
 	gates, _ := h.engine.Volumes(ctx, policy.GatePrefix, nil)

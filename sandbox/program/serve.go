@@ -130,7 +130,7 @@ func (h *service) listen(ctx context.Context, root policy.Root) error {
 func (h *service) reportRoot(root policy.Root) {
 	h.log("%s", root)
 	if err := writeDoctorFile(h.settings.socket+".root", root.String()+"\n"); err != nil {
-		h.log("cannot leave word for hinit doctor: %v", err)
+		h.log("cannot write the file for hinit doctor: %v", err)
 	}
 	if root == policy.RootCaller {
 		h.log("%s", policy.RootWays)
@@ -212,17 +212,17 @@ func (w *wordList) Set(text string) error {
 // defineFlags defines the flags of `hinit sandbox serve`.
 func (s *settings) defineFlags(f *flag.FlagSet) {
 	p := &s.policy
-	f.StringVar(&s.socket, "socket", dial.SandboxSocket(os.LookupEnv), "unix `SOCKET` that it listens on")
-	f.StringVar(&s.state, "state", "/run/hinit-sandbox", "`DIRECTORY` for what it knows of its callers; made for root alone")
-	f.StringVar(&s.user, "user", "hermes", "`USER` who may ask, besides root")
-	f.Var((*wordList)(&p.Images), "images", "`IMAGES` that sandboxes may be made of: patterns with * and ?, separated by commas; one without a tag allows every tag; none: TERMINAL_DOCKER_IMAGE")
-	f.Var((*wordList)(&p.Roots), "roots", "`DIRECTORIES` below which the source of a mount may be, separated by commas; none: HERMES_HOME")
+	f.StringVar(&s.socket, "socket", dial.SandboxSocket(os.LookupEnv), "Unix `SOCKET` on which the service listens")
+	f.StringVar(&s.state, "state", "/run/hinit-sandbox", "`DIRECTORY` for the state of the service; only root can read it")
+	f.StringVar(&s.user, "user", "hermes", "`USER` that may use the service, besides root")
+	f.Var((*wordList)(&p.Images), "images", "`IMAGES` that sandboxes may have: patterns with * and ?, separated by commas; a pattern without a tag allows every tag; if empty, the image of TERMINAL_DOCKER_IMAGE")
+	f.Var((*wordList)(&p.Roots), "roots", "`DIRECTORIES` that contain the permitted sources of mounts, separated by commas; if empty, HERMES_HOME")
 	f.Var((*wordList)(&p.Networks), "networks", "`NETWORKS` that a sandbox may join, besides none and the engine's default")
 	f.Var((*wordList)(&p.Runtimes), "runtimes", "`RUNTIMES` that a sandbox may have, besides the engine's default")
-	f.StringVar(&s.root, "root", "", "`private`: commands may be root inside, and nothing is shared with the caller; without it they run as the caller, unless the engine keeps root inside apart from root here")
-	f.Int64Var(&s.memory, "memory", 5120, "highest limit of memory, in `MB`, and the one where none is asked for; 0 is none")
-	f.Float64Var(&p.CPUs, "cpus", 0, "highest limit of `PROCESSORS`, and the one where none is asked for; 0 is none")
-	f.IntVar(&p.MaxContainers, "most", 64, "`SANDBOXES` that one user may have; 0 is no limit")
+	f.StringVar(&s.root, "root", "", "`private`: commands may be root inside, and share no file with the caller; if empty, commands run as the caller, unless the engine maps root inside to another user")
+	f.Int64Var(&s.memory, "memory", 5120, "highest limit of memory in `MB`, which is also the default of a sandbox; 0 means no limit")
+	f.Float64Var(&p.CPUs, "cpus", 0, "highest limit of `PROCESSORS`, which is also the default of a sandbox; 0 means no limit")
+	f.IntVar(&p.MaxContainers, "most", 64, "`SANDBOXES` that one user may have; 0 means no limit")
 }
 
 // variables are the environment variables of these flags: HINIT_SANDBOX_SOCKET sets --socket, and so on.

@@ -98,9 +98,6 @@ func (h *service) tenant(ctx context.Context, from daemon.Peer, claimed string) 
 	key := tenantKey{from.UID, sandbox.Sanitise(profile), operator}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err := h.checkLimits(key); err != nil {
-		return nil, nil, err
-	}
 	if t = h.tenants[key]; t == nil {
 		if h.dropIdle(h.tenantKept()); len(h.tenants) >= maxTenants {
 			h.dropIdle(0)
@@ -109,6 +106,9 @@ func (h *service) tenant(ctx context.Context, from daemon.Peer, claimed string) 
 			return nil, nil, err
 		}
 		h.tenants[key] = t
+	}
+	if t.requests >= maxProfileCommands && !operator {
+		return nil, nil, fmt.Errorf("cannot use the sandboxes: %d commands of the profile %q run already; try again when one has ended", t.requests, key.profile)
 	}
 	t.requests++
 	return t, func() {
@@ -119,35 +119,8 @@ func (h *service) tenant(ctx context.Context, from daemon.Peer, claimed string) 
 	}, nil
 }
 
-// Limits of concurrent commands: of all users, of one user, and of one profile. If callers do not read their output, the service
-// buffers it, up to a limit for each command. So the buffers of one user take at most 400 MB.
-const (
-	maxCommands        = 512
-	maxUserCommands    = 256
-	maxProfileCommands = 128
-)
-
-// checkLimits returns an error if another command would exceed a limit. An operator has no limit. The caller holds the lock.
-func (h *service) checkLimits(key tenantKey) error {
-	all, user, profile := 0, 0, 0
-	for k, t := range h.tenants {
-		all += t.requests
-		if k.uid == key.uid && !k.operator {
-			user += t.requests
-		}
-		if k == key {
-			profile = t.requests
-		}
-	}
-	switch {
-	case key.operator:
-	case profile >= maxProfileCommands:
-		return fmt.Errorf("cannot use the sandboxes: %d commands of the profile %q run already; try again when one has ended", profile, key.profile)
-	case user >= maxUserCommands, all >= maxCommands:
-		return errors.New("cannot use the sandboxes: too many commands run already; try again when one has ended")
-	}
-	return nil
-}
+// maxProfileCommands limits the concurrent commands of one profile. An operator has no limit.
+const maxProfileCommands = 128
 
 // dropIdle drops the tenants without a request in progress whose last request is longer ago than after. It reports whether
 // tenants are left. The caller holds the lock.
@@ -277,7 +250,7 @@ func newGatewayLookup(lookup func(string) (string, bool)) func(context.Context) 
 			return known
 		}
 		known, at = nil, time.Now()
-		status, err := cl.Status(ctx)
+		status, err := cl.Status(context.WithoutCancel(ctx)) // other callers use the answer too
 		if err != nil {
 			return nil
 		}

@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
+	"hinit/internal/cmdline"
 	"hinit/sandbox"
 	"hinit/sandbox/daemon"
 	"hinit/sandbox/policy"
@@ -18,15 +22,8 @@ import (
 
 // TestInventedHomes checks that an agent that names 2,048 invented homes does not lock out other profiles.
 func TestInventedHomes(t *testing.T) {
-	home := t.TempDir()
-	h := &service{
-		engine: &quiet{}, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), log: t.Logf, tenants: map[tenantKey]*tenant{},
-		gateways: func(context.Context) map[int]string { return nil },
-	}
-	h.opts.Home, h.opts.Helper, h.settings.state = home, "/proc/self/exe", filepath.Join(t.TempDir(), "state")
-	if err := h.prepareState(); err != nil {
-		t.Fatal(err)
-	}
+	h := newService(t, &quiet{})
+	home := h.opts.Home
 	ask := func(claimed string) (*tenant, func(), error) {
 		return h.tenant(t.Context(), daemon.Peer{PID: os.Getpid(), UID: 10000, GID: 10000}, claimed)
 	}
@@ -63,29 +60,109 @@ func TestInventedHomes(t *testing.T) {
 	}
 }
 
-// TestTooManyCommands checks the limits of commands of a profile, of a user and of all users. Commands of root must
-// have no limit.
+// TestTooManyCommands checks the limit of commands of a profile. Commands of other profiles and of root must not count.
 func TestTooManyCommands(t *testing.T) {
-	busy := func(profile string, uid uint32, n int) map[tenantKey]*tenant {
-		return map[tenantKey]*tenant{{uid, profile, false}: {requests: n}, {7, "other", false}: {requests: 200}, {7, "x", true}: {requests: 50}}
+	h := newService(t, &quiet{})
+	if err := os.MkdirAll(h.opts.Home+"/profiles/other", 0o700); err != nil {
+		t.Fatal(err)
 	}
-	for _, c := range []struct {
-		tenants map[tenantKey]*tenant
-		key     tenantKey
-		in      bool
-	}{
-		{nil, tenantKey{7, "p", false}, true},
-		{busy("p", 8, maxProfileCommands), tenantKey{8, "p", false}, false},
-		{busy("p", 8, maxProfileCommands), tenantKey{8, "q", false}, true},
-		{busy("p", 7, maxUserCommands-200), tenantKey{7, "q", false}, false},
-		{busy("p", 7, maxUserCommands-200), tenantKey{7, "q", true}, true},
-		{busy("p", 9, maxCommands-250), tenantKey{8, "q", false}, false},
-		{busy("p", 9, maxCommands-251), tenantKey{8, "q", false}, true},
-	} {
-		if err := (&service{tenants: c.tenants}).checkLimits(c.key); (err == nil) != c.in {
-			t.Errorf("%+v: %v", c.key, err)
+	ask := func(uid uint32, home string) error {
+		_, _, err := h.tenant(t.Context(), daemon.Peer{PID: os.Getpid(), UID: uid, GID: uid}, home)
+		return err
+	}
+	for range maxProfileCommands {
+		if err := errors.Join(ask(10000, h.opts.Home), ask(0, h.opts.Home)); err != nil {
+			t.Fatal(err)
 		}
 	}
+	if err := ask(10000, h.opts.Home); err == nil || !strings.Contains(err.Error(), `128 commands of the profile "default" run already`) {
+		t.Error(err)
+	}
+	if err := errors.Join(ask(10000, h.opts.Home+"/profiles/other"), ask(0, h.opts.Home)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestACancelledRequestHidTheGatewaysFromOthers checks that the answer about gateways, which later requests use too, does
+// not depend on the caller for which the service asked.
+func TestACancelledRequestHidTheGatewaysFromOthers(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.Listen("unix", dir+"/control.sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"services":[{"name":"gateway-coder","profile":"coder","pid":77}]}`)
+	})}
+	go func() { _ = server.Serve(l) }()
+	defer server.Close()
+	gateways := newGatewayLookup(func(name string) (string, bool) { return dir, name == "HINIT_RUNTIME_DIR" })
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if got := gateways(gone); got[77] != "coder" {
+		t.Errorf("the gateways are %v", got)
+	}
+}
+
+// countingLists counts the lists of an engine.
+type countingLists struct {
+	quiet
+	n int
+}
+
+func (c *countingLists) List(context.Context, map[string]string) ([]sandbox.Container, error) {
+	c.n++
+	return nil, nil
+}
+
+func (*countingLists) Inspect(context.Context, string) (sandbox.Container, error) {
+	return sandbox.Container{}, sandbox.ErrGone
+}
+
+func (*countingLists) Info(context.Context) (sandbox.Info, error) { return sandbox.Info{}, nil }
+
+// TestAMillionNamesFilledTheServicesMemory checks that `hinit sandbox rm` reports each unknown sandbox at once, and ends
+// with its caller. The service would otherwise keep an error for each name.
+func TestAMillionNamesFilledTheServicesMemory(t *testing.T) {
+	engine := &countingLists{}
+	h := newService(t, engine)
+	one, done, err := h.tenant(t.Context(), daemon.Peer{PID: os.Getpid(), UID: 10000, GID: 10000}, h.opts.Home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	ctx, cancel := context.WithCancel(t.Context())
+	var said []string
+	errs := writerFunc(func(text []byte) {
+		if said = append(said, string(text)); len(said) != engine.n && ctx.Err() == nil {
+			t.Errorf("%d errors are written after %d names", len(said), engine.n)
+		}
+		if len(said) == 3 {
+			cancel() // the caller is gone
+		}
+	})
+	code := runRequest(ctx, one.manager, daemon.Request{Args: append([]string{"rm"}, strings.Fields(strings.Repeat("x ", 100_000))...)}, nil, daemon.Streams{Out: io.Discard, Err: errs})
+	if code != cmdline.Unknown || engine.n > 4 || !strings.Contains(said[0], `cannot find "x": no such sandbox`) {
+		t.Errorf("code %d after %d names: %.200q", code, engine.n, said[0])
+	}
+}
+
+type writerFunc func([]byte)
+
+func (f writerFunc) Write(text []byte) (int, error) { f(text); return len(text), nil }
+
+// newService returns a service without a listener.
+func newService(t *testing.T, engine sandbox.FullEngine) *service {
+	t.Helper()
+	h := &service{
+		engine: engine, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), log: t.Logf, tenants: map[tenantKey]*tenant{},
+		gateways: func(context.Context) map[int]string { return nil },
+	}
+	h.opts.Home, h.opts.Helper, h.settings.state = t.TempDir(), "/proc/self/exe", filepath.Join(t.TempDir(), "state")
+	if err := h.prepareState(); err != nil {
+		t.Fatal(err)
+	}
+	return h
 }
 
 // refusing is an engine that refuses to make a container.
@@ -102,14 +179,7 @@ func (*refusing) Image(context.Context, string) (sandbox.Image, error) { return 
 // TestRefusedSandboxesFillNoDirectory checks that a refused request makes no directories in the service's state. A
 // caller can name a new task with each command.
 func TestRefusedSandboxesFillNoDirectory(t *testing.T) {
-	h := &service{
-		engine: &refusing{}, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), log: t.Logf, tenants: map[tenantKey]*tenant{},
-		gateways: func(context.Context) map[int]string { return nil },
-	}
-	h.opts.Home, h.opts.Helper, h.settings.state = t.TempDir(), "/proc/self/exe", filepath.Join(t.TempDir(), "state")
-	if err := h.prepareState(); err != nil {
-		t.Fatal(err)
-	}
+	h := newService(t, &refusing{})
 	one, done, err := h.tenant(t.Context(), daemon.Peer{PID: os.Getpid(), UID: 10000, GID: 10000}, h.opts.Home)
 	if err != nil {
 		t.Fatal(err)

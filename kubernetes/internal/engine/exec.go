@@ -111,13 +111,6 @@ func (a *attachment) Write(p []byte) (int, error) {
 	return a.in.Write(p)
 }
 
-func (a *attachment) CloseWrite() error {
-	if a.in == nil {
-		return nil
-	}
-	return a.in.Close()
-}
-
 // Close implements [io.Closer].
 func (a *attachment) Close() error {
 	a.cancel()
