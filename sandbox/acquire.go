@@ -188,7 +188,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 	crashPoint("create")
 	id, err = m.engine.Create(ctx, spec)
 	if errors.Is(err, ErrNoImage) {
-		if err = m.pull(caller, spec.Image); err == nil {
+		if err = m.engine.Pull(ctx, spec.Image); err == nil {
 			id, err = m.engine.Create(ctx, spec)
 		}
 	}
@@ -231,13 +231,6 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		m.store.removeRecord(spec.Name)
 	}
 	return "", err
-}
-
-// pull fetches an image, for at most createTime.
-func (m *Manager) pull(ctx context.Context, image string) error {
-	ctx, cancel := context.WithTimeout(ctx, createTime)
-	defer cancel()
-	return m.engine.Pull(ctx, image)
 }
 
 // isHelperMount reports whether a mount is one of the two that addHelper adds.

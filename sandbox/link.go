@@ -36,7 +36,7 @@ func (l *link) alive() bool { return l != nil && l.client.Err() == nil }
 
 func (l *link) close() {
 	if l != nil {
-		_ = l.client.Close()
+		l.client.Close()
 	}
 }
 

@@ -17,19 +17,11 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/sandbox"
+	"hinit/sandbox/daemon"
 )
 
 // CodeLost is the exit code if the exit code of a command is unknown. It equals the code of a killed command (128 + SIGKILL).
 const CodeLost = 137
-
-// Call is one invocation of `hinit sandbox` with its streams.
-type Call struct {
-	Args []string
-	Env  map[string]string // values of the variables that the command line names without a value (-e NAME)
-	TTY  bool              // standard input is a terminal, of size Size
-	Size sandbox.TerminalSize
-	sandbox.Streams
-}
 
 // verb is one verb of `hinit sandbox`, such as exec or ls.
 type verb struct {
@@ -52,7 +44,8 @@ type options struct {
 type invocation struct {
 	ctx     context.Context //nolint:containedctx // it lives as long as the call
 	manager *sandbox.Manager
-	call    *Call
+	asked   daemon.Request
+	sandbox.Streams
 	doing   string // what an error says that can't be done, if it does not say so itself
 	options options
 	words   []string // arguments that aren't flags
@@ -122,24 +115,24 @@ func verbs() []verb {
 			options: "profile.only dry-run json max-age", run: func(i *invocation) (int, error) { return i.reap(false) },
 		},
 		{Verb: cmdline.Verb{Name: "_put", Args: "DIRECTORY", Doing: "copy"}, hidden: true, options: "task profile", run: transfer(func(i *invocation, box *sandbox.Sandbox) error {
-			return box.PutTree(i.ctx, i.words[0], i.call.In)
+			return box.PutTree(i.ctx, i.words[0], i.In)
 		})},
 		{Verb: cmdline.Verb{Name: "_get", Args: "PATH", Doing: "copy"}, hidden: true, options: "task profile", run: transfer(func(i *invocation, box *sandbox.Sandbox) error {
-			return box.GetTree(i.ctx, i.words[0], i.call.Out)
+			return box.GetTree(i.ctx, i.words[0], i.Out)
 		})},
 	}
 }
 
-// Main runs the verb that call.Args names, and returns the exit code.
-func Main(ctx context.Context, m *sandbox.Manager, call *Call) int {
-	v, opt, words, code, ok := parse(call.Args, call.Out, call.Err)
+// Main executes a command line of `hinit sandbox`, and returns the exit code.
+func Main(ctx context.Context, m *sandbox.Manager, req daemon.Request, s sandbox.Streams) int {
+	v, opt, words, code, ok := parse(req.Args, s.Out, s.Err)
 	if !ok {
 		return code
 	}
 	if len(words) == 0 {
 		words = []string{""} // no name: the flags select the sandbox
 	}
-	i := &invocation{ctx: ctx, manager: m, call: call, doing: cmp.Or(v.Doing, "run "+v.Command()), options: opt, words: words}
+	i := &invocation{ctx: ctx, manager: m, asked: req, Streams: s, doing: cmp.Or(v.Doing, "run "+v.Command()), options: opt, words: words}
 	code, err := v.run(i)
 	if err != nil {
 		code = cmp.Or(code, i.fail(err))
@@ -149,7 +142,7 @@ func Main(ctx context.Context, m *sandbox.Manager, call *Call) int {
 
 // fail prints an error, and returns its exit code.
 func (i *invocation) fail(err error) (code int) {
-	fmt.Fprintln(i.call.Err, show.Text(cmdline.Message(i.doing, err)))
+	fmt.Fprintln(i.Err, show.Text(cmdline.Message(i.doing, err)))
 	return exitCodeOf(err)
 }
 
@@ -224,9 +217,9 @@ func exitCodeOf(err error) int {
 // print prints v as JSON if --json was given, otherwise rows as a table.
 func (i *invocation) print(v any, rows [][]string) error {
 	if i.options.json {
-		return cmdline.WriteJSON(i.call.Out, v, "")
+		return cmdline.WriteJSON(i.Out, v, "")
 	}
-	w := tabwriter.NewWriter(i.call.Out, 0, 0, 3, ' ', 0)
+	w := tabwriter.NewWriter(i.Out, 0, 0, 3, ' ', 0)
 	for _, row := range rows {
 		fmt.Fprintln(w, strings.Join(lo.Map(row, func(cell string, _ int) string { return show.Line(cell) }), "\t"))
 	}

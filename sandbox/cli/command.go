@@ -66,7 +66,7 @@ func (i *invocation) find(name string) (found sandbox.Description, err error) {
 
 func (i *invocation) request() sandbox.Request {
 	return sandbox.Request{
-		Dir: i.options.dir, Env: sandbox.Environment(i.options.env, i.call.Env), Stdin: i.call.In, Stdout: i.call.Out, Stderr: i.call.Err, Timeout: i.options.timeout,
+		Dir: i.options.dir, Env: sandbox.Environment(i.options.env, i.asked.Env), Stdin: i.In, Stdout: i.Out, Stderr: i.Err, Timeout: i.options.timeout,
 	}
 }
 
@@ -109,7 +109,7 @@ func (i *invocation) exec() (int, error) {
 }
 
 func (i *invocation) useTerminal(req *sandbox.Request) {
-	req.TTY, req.Size, req.Resizes, req.Stderr = true, i.call.Size, i.call.Resizes, nil
+	req.TTY, req.Size, req.Resizes, req.Stderr = true, i.asked.Size, i.Resizes, nil
 }
 
 func (i *invocation) runAndReport(box *sandbox.Sandbox, req sandbox.Request) (int, error) {
@@ -120,9 +120,9 @@ func (i *invocation) runAndReport(box *sandbox.Sandbox, req sandbox.Request) (in
 	case err != nil:
 		return cmdline.Done, err
 	case result.TimedOut:
-		fmt.Fprintf(i.call.Err, "the command ran out of time after %v, and was ended with all that it started\n", result.Duration.Round(time.Millisecond))
+		fmt.Fprintf(i.Err, "the command ran out of time after %v, and was ended with all that it started\n", result.Duration.Round(time.Millisecond))
 	case result.OOM:
-		fmt.Fprintln(i.call.Err, "the kernel ended a process of the sandbox for want of memory")
+		fmt.Fprintln(i.Err, "the kernel ended a process of the sandbox for want of memory")
 	}
 	return result.Code, nil
 }
@@ -134,7 +134,7 @@ func (i *invocation) shell() (int, error) {
 	}
 	req := i.request()
 	req.Argv, req.Timeout = []string{"/bin/sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash -l; else exec sh -l; fi"}, -1
-	if i.call.TTY {
+	if i.asked.TTY {
 		i.useTerminal(&req)
 	}
 	return i.runAndReport(box, req)
@@ -212,11 +212,11 @@ func (i *invocation) logs() (int, error) {
 		return cmdline.Done, err
 	}
 	if i.options.job == "" {
-		return cmdline.Done, i.manager.Engine().Logs(i.ctx, d.ID, i.options.follow, i.call.Out, i.call.Err)
+		return cmdline.Done, i.manager.Engine().Logs(i.ctx, d.ID, i.options.follow, i.Out, i.Err)
 	}
 	box, err := i.manager.Adopt(i.ctx, d.ID)
 	if err == nil {
-		_, err = box.JobOutput(i.ctx, i.options.job, i.options.follow, i.call.Out)
+		_, err = box.JobOutput(i.ctx, i.options.job, i.options.follow, i.Out)
 	}
 	return cmdline.Done, err
 }
@@ -256,7 +256,7 @@ func (i *invocation) forEach(do func(id string) error) (code int, err error) {
 			code = max(code, i.fail(err)) // reported now, because a caller can name a million sandboxes
 			continue
 		}
-		fmt.Fprintln(i.call.Out, d.Name)
+		fmt.Fprintln(i.Out, d.Name)
 	}
 	return code, nil
 }
@@ -268,7 +268,7 @@ func (i *invocation) reap(now bool) (int, error) {
 		return cmdline.Done, err
 	}
 	if len(found) == 0 && !i.options.json {
-		fmt.Fprintln(i.call.Out, "nothing to remove")
+		fmt.Fprintln(i.Out, "nothing to remove")
 		return cmdline.Done, nil
 	}
 	code, rows := cmdline.Done, [][]string{{"SANDBOX", "TASK", "PROFILE", "STATE", "AGE", "WHY"}}

@@ -12,7 +12,7 @@ import (
 func TestNothingInASandboxMovesATerminal(t *testing.T) {
 	for _, json := range []bool{true, false} {
 		var out strings.Builder
-		i := &invocation{call: &Call{Streams: sandbox.Streams{Out: &out}}, options: options{json: json}}
+		i := &invocation{Streams: sandbox.Streams{Out: &out}, options: options{json: json}}
 		if err := i.print(sandbox.Job{Command: "\u009b2J\u202e"}, [][]string{{"Job", "\u009b2J\u202e"}, {"a", "b"}}); err != nil {
 			t.Fatal(err)
 		}

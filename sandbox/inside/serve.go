@@ -219,7 +219,6 @@ type channel struct {
 	mu            sync.Mutex
 	run           *run            // nil while no command runs
 	tty           *os.File        // terminal of the run; nil: none
-	grace         time.Duration   // grace period for ending the run
 	ctx           context.Context //nolint:containedctx // done when the request is canceled; its run then ends, and no other run begins
 	cancelContext context.CancelFunc
 }
@@ -251,7 +250,6 @@ func (ch *channel) cancel(grace time.Duration) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	ch.cancelContext()
-	ch.grace = grace
 	ch.Input.End(io.ErrUnexpectedEOF)
 	if ch.run != nil {
 		ch.server.loop.endTree(ch.run, grace, nil)
@@ -268,7 +266,7 @@ func (ch *channel) runStarted(r *run) {
 	defer ch.mu.Unlock()
 	ch.run = r
 	if ch.ctx.Err() != nil {
-		ch.server.loop.endTree(r, ch.grace, nil)
+		ch.server.loop.endTree(r, milliseconds(ch.request.Grace), nil)
 	}
 }
 

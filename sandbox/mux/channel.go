@@ -1,7 +1,6 @@
 package mux
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -257,11 +256,7 @@ func (ch *Channel) Finish(end End) error {
 	ch.endStreams(io.EOF)
 	ch.conn.removeChannel(ch)
 	end.Text = end.Text[:min(len(end.Text), maxText)]
-	data, err := json.Marshal(end)
-	if err != nil {
-		return err
-	}
-	return ch.Send(KindEnd, data)
+	return ch.conn.w.WriteJSON(KindEnd, ch.id, end)
 }
 
 // Refuse ends a channel without executing its request, and tells the client why. If the client is gone, that does not matter.

@@ -169,10 +169,7 @@ func (c *Client) Answers(limit time.Duration) bool {
 }
 
 // Close closes the connection, which ends all its foreground commands.
-func (c *Client) Close() error {
-	c.fail(io.ErrClosedPipe)
-	return nil
-}
+func (c *Client) Close() { c.fail(io.ErrClosedPipe) }
 
 func (c *Client) fail(err error) {
 	c.mu.Lock()

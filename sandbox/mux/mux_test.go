@@ -418,7 +418,7 @@ func TestPrivateDirTrustsNobodyElse(t *testing.T) {
 func TestAnEndBesideTheCloseOfAConnectionEndsNoService(t *testing.T) {
 	c, p := connect(t)
 	s := open(t, c, p)
-	_ = c.Close()
+	c.Close()
 	if err := c.handleFrame(Frame{Kind: KindEnd, Channel: s.id, Data: []byte("{}")}, s); err != nil {
 		t.Error(err)
 	}

@@ -121,28 +121,27 @@ func (t TranslatingEngine) Create(ctx context.Context, spec sandbox.Spec) (strin
 // resolveMounts checks the source of every bind mount, creates missing ones with the owner's rights, and replaces each source by
 // the path on the engine's machine. bound is true if there is a bind mount, so that the container must wait at its gate.
 func (g *Guarded) resolveMounts(spec *sandbox.Spec) (bound bool, err error) {
-	mounts := make([]sandbox.Mount, len(spec.Mounts))
+	spec.Mounts = slices.Clone(spec.Mounts)
 	for i, m := range spec.Mounts {
-		if m.Type == "bind" {
-			bound = true
-			source, _, err := g.resolveSource(m)
-			if err != nil {
-				return false, err
-			}
-			outside, ok := g.translator.ToEngine(source)
-			if !ok {
-				return false, g.refusedMount(m, errors.New("the engine does not have it: it is on no volume of this container"))
-			}
-			readOnly, covered := g.translator.Within(source)
-			if covered {
-				return false, g.refusedMount(m, errors.New("something else is mounted below it"))
-			}
-			m.Source, m.ReadOnly = outside, m.ReadOnly || readOnly
-			m.CreateHostParent = false // the engine would create the source as root, and follow symbolic links on the way
+		if m.Type != "bind" {
+			continue
 		}
-		mounts[i] = m
+		bound = true
+		source, _, err := g.resolveSource(m)
+		if err != nil {
+			return false, err
+		}
+		outside, ok := g.translator.ToEngine(source)
+		if !ok {
+			return false, g.refusedMount(m, errors.New("the engine does not have it: it is on no volume of this container"))
+		}
+		readOnly, covered := g.translator.Within(source)
+		if covered {
+			return false, g.refusedMount(m, errors.New("something else is mounted below it"))
+		}
+		// Without CreateHostParent, because the engine would create the source as root, and follow symbolic links on the way.
+		spec.Mounts[i] = sandbox.Mount{Type: m.Type, Source: outside, Target: m.Target, ReadOnly: m.ReadOnly || readOnly, Options: m.Options}
 	}
-	spec.Mounts = mounts
 	return bound, nil
 }
 

@@ -104,8 +104,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 		switch top := topDir(m.Target); {
 		case top == "/", top == "/sbin", slices.Contains(kernelDirs, top), strings.HasPrefix(top, strings.TrimSuffix(gate.Dir, "-")):
 			return &RefusedError{"a mount at " + m.Target, ""} // it would hide the gate program, or a mount that the engine makes itself
-		}
-		if m.Type == "volume" {
+		case m.Type == "volume":
 			return &RefusedError{"the volume " + strconv.Quote(m.Source+":"+m.Target), "mount a directory below " + strings.Join(p.Roots, " or ")}
 		}
 	}

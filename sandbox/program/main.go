@@ -255,7 +255,7 @@ func mayUseEngine(socket string, opts sandbox.Options) error {
 // runRequest executes a request with the caller's manager. allow are the words of HINIT_SANDBOX_ALLOW, or nil in the service.
 func runRequest(ctx context.Context, m *sandbox.Manager, req daemon.Request, allow []string, s daemon.Streams) int {
 	if !req.Docker {
-		return cli.Main(ctx, m, &cli.Call{Args: req.Args, Env: req.Env, TTY: req.TTY, Size: req.Size, Streams: s})
+		return cli.Main(ctx, m, req, s)
 	}
 	call, err := dockercli.Parse(req.Args, allow)
 	if err != nil {
