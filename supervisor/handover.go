@@ -82,6 +82,9 @@ func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 	l.history.restore(h.History)
 	for _, s := range l.machine.order {
 		l.reconcile(s, mainPID(s.liveRun()))
+		if x := s.lastExit; x != nil && x.PID != 0 && x.Tail == nil { // lines that the old program had not read do not come any more
+			l.resumed = append(l.resumed, LastLines{s.name, x.Run, nil})
+		}
 		// The stop command has ended, but a fault in the old loop lost the event.
 		if s.stopCommand.run != 0 && mainPID(s.stopCommand.run) == 0 && !slices.Contains(l.lingeringRuns, s.stopCommand.run) {
 			l.addLingering(s.name, s.stopCommand.run)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"hinit/client"
@@ -221,6 +222,7 @@ func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 		if err := h.c.awaitVolumeIdle(); err != nil {
 			return wake, err
 		}
+		h.c.awaitLastLines()
 	}
 	if held, err := h.c.s6.Hold(); err == nil {
 		release = held
@@ -240,6 +242,17 @@ func (c *container) awaitVolumeIdle() error {
 		}
 	}
 	return nil
+}
+
+// awaitLastLines waits until hinit has read the last lines of services that have just ended, but at most for freezeTimeout. A
+// re-execution would lose them. After an exit, hinit needs at most 100 ms to read the lines, so an older exit has none to come.
+func (c *container) awaitLastLines() {
+	reading := func(s *supervisor.Service) bool {
+		return s.LastExit != nil && s.LastExit.Tail == nil && c.logs.Get(s.Name) != nil && time.Since(s.LastExit.At) < freezeTimeout/5
+	}
+	for end := time.Now().Add(freezeTimeout); slices.ContainsFunc(c.loop.Snapshot().Services, reading) && time.Now().Before(end); {
+		<-time.After(freezeTimeout / 100)
+	}
 }
 
 // RunInLoop calls f in the supervisor's loop.

@@ -5,19 +5,24 @@ import (
 	"encoding/json"
 	"flag"
 	"os"
+	"os/signal"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/internal/boot"
 	"hinit/internal/config"
+	"hinit/internal/container/logs"
 	"hinit/internal/container/units"
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
 	"hinit/internal/registry"
 	"hinit/profiles"
+	"hinit/supervisor"
 )
 
 var update = flag.Bool("update", false, "write the names that are on the wire now")
@@ -135,6 +140,43 @@ func TestTheReloadsOfAnAgentKeptRootFromAReexec(t *testing.T) {
 	if err := <-claimed; err != nil {
 		t.Error(err)
 	}
+}
+
+// slowLines is a LogSink that passes on the last lines of a service late, as on a busy machine.
+type slowLines struct{ *logs.Logs }
+
+func (s slowLines) Tail(name string, done func([]string)) {
+	s.Logs.Tail(name, func(lines []string) { time.AfterFunc(100*time.Millisecond, func() { done(lines) }) })
+}
+
+// TestAReexecWaitsForTheLastLines: a gateway ended just before a re-execution, and its status never showed its last lines.
+func TestAReexecWaitsForTheLastLines(t *testing.T) {
+	children := make(chan os.Signal, 1)
+	signal.Notify(children, unix.SIGCHLD)
+	defer signal.Stop(children)
+	procs, err := proc.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := new(config.Config)
+	c := &container{logs: logs.New(logs.Options{Config: func() *config.Config { return cfg }, Say: t.Logf, Warn: t.Logf, OnOutput: func() {}})}
+	c.loop = supervisor.NewLoop(supervisor.Config{Procs: procs, Logs: slowLines{c.logs}, Children: children, Budget: time.Second})
+	go c.loop.Run()
+	c.logs.Open("s", "", "", supervisor.KindService)
+	unit := supervisor.Unit{Name: "s", Kind: supervisor.KindService, Policy: supervisor.Policy{SingleRun: true}, Spec: proc.Spec{Argv: []string{"/bin/echo", "the last line"}}}
+	if err := c.loop.Register(t.Context(), unit, supervisor.WantUp); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := supervisor.AwaitTask(t.Context(), c.loop, "s"); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitLastLines()
+	if x := c.loop.Snapshot().Find("s").LastExit; !slices.Equal(x.Tail, []string{"the last line"}) {
+		t.Errorf("the re-execution begins with %q", x.Tail)
+	}
+	c.loop.Post(supervisor.Shutdown{Reason: "the test is over"})
+	<-c.loop.Ended()
+	_ = c.logs.Close(t.Context())
 }
 
 // names lists the paths of all keys in v. An element of a list has the path of the list.
