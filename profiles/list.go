@@ -18,7 +18,7 @@ import (
 // default profile (contract, sections 4 and 5).
 func (s *Store) Discover() ([]Profile, []Warning, error) {
 	found := []Profile{s.profile(Default)}
-	l, err := s.list(nil)
+	l, err := s.list(preferNone)
 	for _, name := range l.marked {
 		found = append(found, s.profile(name))
 	}
@@ -37,13 +37,12 @@ type listing struct {
 	warningsLeftOut bool // there are more warnings than maxWarnings
 }
 
+func preferNone(string, bool) bool { return false }
+
 // list reads profiles/. A missing directory counts as empty. If there are more names than the limit on profiles, list keeps only
 // some in memory. First it keeps names for which prefer returns true; the argument marked says that the directory has the marker.
 // Then it keeps profiles with a state file, because their gateways ran before.
 func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error) {
-	if prefer == nil {
-		prefer = func(string, bool) bool { return false }
-	}
 	l, err := s.listWithTimeout(prefer, false)
 	if err == nil && l.profilesLeftOut {
 		l, err = s.listWithTimeout(prefer, true)

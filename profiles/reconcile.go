@@ -171,7 +171,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions) error {
 	if final {
 		p.reportDecisions(o)
 	}
-	l, err := s.list(nil)
+	l, err := s.list(preferNone)
 	if err != nil {
 		p.Lasting = append(p.Lasting, Warning{Message: err.Error()})
 	}

@@ -119,7 +119,11 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 		if known { // replace the checks of the old definition
 			r.o.Health.Check(&u)
 		}
-		r.reportMetNeeds(u)
+		for _, need := range u.Needs {
+			if r.met[need].Load() { // it was met during the registration
+				r.Post(supervisor.NeedMet{Need: need})
+			}
+		}
 		return nil
 	}
 }
@@ -188,13 +192,4 @@ func (r *Registry) unmetNeeds(u supervisor.Unit) []string {
 		return []string{NeedProfiles}
 	}
 	return nil
-}
-
-// reportMetNeeds tells the supervisor of needs that were met during the registration.
-func (r *Registry) reportMetNeeds(u supervisor.Unit) {
-	for _, need := range u.Needs {
-		if r.met[need].Load() {
-			r.Post(supervisor.NeedMet{Need: need})
-		}
-	}
 }

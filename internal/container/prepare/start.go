@@ -1,6 +1,7 @@
 package prepare
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -115,23 +116,16 @@ const defaultConfigFile = "hinit.yaml"
 // findConfigFile returns the path of a plain supervisor's configuration: an absolute one, so that a reload finds the same
 // file.
 func findConfigFile(named string) (file string, err error) {
-	switch {
-	case named != "":
-		file = named
-	case os.Getenv("HINIT_CONFIG") != "":
-		file = os.Getenv("HINIT_CONFIG")
-	default:
-		file = defaultConfigFile
+	if file = cmp.Or(named, os.Getenv("HINIT_CONFIG")); file != "" {
+		return filepath.Abs(file)
+	}
+	for _, file = range []string{defaultConfigFile, config.DefaultPath} {
 		blocking.Run(blocking.Foreign, func() { _, err = os.Stat(file) })
-		if errors.Is(err, os.ErrNotExist) {
-			file = config.DefaultPath
-			blocking.Run(blocking.Foreign, func() { _, err = os.Stat(file) })
-		}
-		if errors.Is(err, os.ErrNotExist) {
-			return "", fmt.Errorf("cannot run the services: there is no %s here and no %s; name a file: hinit run -c FILE", defaultConfigFile, config.DefaultPath)
+		if !errors.Is(err, os.ErrNotExist) {
+			return filepath.Abs(file)
 		}
 	}
-	return filepath.Abs(file)
+	return "", fmt.Errorf("cannot run the services: there is no %s here and no %s; name a file: hinit run -c FILE", defaultConfigFile, config.DefaultPath)
 }
 
 // syncTime is how long the CMD waits until earlier messages of hinit are on the console.
