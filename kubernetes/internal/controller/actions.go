@@ -205,10 +205,13 @@ const hostRole = "hinit-fleet-host"
 // applyRights applies the ServiceAccount of a pool's hosts and grants its rights. The hosts may read only the ConfigMaps and
 // Secrets that a profile of the pool refers to. Without all, it does nothing if the rights are unchanged since the last call.
 func (f *fleet) applyRights(ctx context.Context, v *view, all bool) error {
-	configMaps, secrets := pool.Sources(maps.Values(v.profiles))
+	configMaps, secrets, leftOut := pool.Sources(maps.Values(v.profiles))
 	wanted := fmt.Sprintf("%s %q %q", v.pool.UID, configMaps, secrets)
 	if v.state.allowed == wanted && !all {
 		return nil
+	}
+	if leftOut > 0 {
+		f.log.Warn("profiles name too many ConfigMaps and Secrets, and their hosts may not read these", "pool", v.pool.Name, "profiles", leftOut)
 	}
 	for _, o := range rightsObjects(v.pool, configMaps, secrets) {
 		if err := f.apply(ctx, o); err != nil {

@@ -292,32 +292,71 @@ func withoutVolume(volumes []corev1.Volume, name string) (out []corev1.Volume) {
 	return out
 }
 
-// Sources returns the names of the ConfigMaps and Secrets that profiles refer to, sorted. The hosts get the right to read only
-// these.
-func Sources(profiles iter.Seq[*v1alpha1.AgentProfile]) (configMaps, secrets []string) {
-	for p := range profiles {
-		s := &p.Spec
-		for _, key := range []*v1alpha1.ConfigMapKey{s.Soul, s.Config} {
-			if key != nil {
-				configMaps = append(configMaps, key.ConfigMap)
-			}
-		}
-		for _, k := range s.Skills {
-			configMaps = append(configMaps, k.ConfigMap)
-		}
-		for _, f := range s.Files {
-			if f.Secret != "" {
-				secrets = append(secrets, f.Secret)
-			} else {
-				configMaps = append(configMaps, f.ConfigMap)
-			}
-		}
-		for _, e := range s.Env {
-			secrets = append(secrets, e.Secret)
+// sourceName names a ConfigMap or a Secret.
+type sourceName struct {
+	secret bool
+	name   string
+}
+
+// sourcesOf returns the ConfigMaps and Secrets that a profile refers to.
+func sourcesOf(s *v1alpha1.AgentProfileSpec) (out []sourceName) {
+	for _, key := range []*v1alpha1.ConfigMapKey{s.Soul, s.Config} {
+		if key != nil {
+			out = append(out, sourceName{false, key.ConfigMap})
 		}
 	}
-	sorted := func(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
-	return sorted(configMaps), sorted(secrets)
+	for _, k := range s.Skills {
+		out = append(out, sourceName{false, k.ConfigMap})
+	}
+	for _, f := range s.Files {
+		out = append(out, sourceName{f.Secret != "", cmp.Or(f.Secret, f.ConfigMap)})
+	}
+	for _, e := range s.Env {
+		out = append(out, sourceName{true, e.Secret})
+	}
+	return out
+}
+
+// maxRights limits the bytes of all names in the Role of a pool, because etcd takes no object of more than 1.5 MiB.
+const maxRights = 1 << 20
+
+// Sources returns the names of the ConfigMaps and Secrets that profiles refer to, sorted. The hosts get the right to read only
+// these. If the names have more than maxRights bytes together, Sources leaves out the profiles with the longest lists of names. leftOut is
+// the number of these profiles.
+func Sources(profiles iter.Seq[*v1alpha1.AgentProfile]) (configMaps, secrets []string, leftOut int) {
+	var all [][]sourceName
+	for p := range profiles {
+		all = append(all, sourcesOf(&p.Spec))
+	}
+	size := func(names []sourceName) (n int) {
+		for _, one := range names {
+			n += len(one.name) + len(`"",`)
+		}
+		return n
+	}
+	slices.SortFunc(all, func(a, b []sourceName) int { return cmp.Compare(size(a), size(b)) })
+	granted, left := map[sourceName]bool{}, maxRights
+	for _, names := range all {
+		more := slices.DeleteFunc(names, func(one sourceName) bool { return granted[one] })
+		if size(more) > left {
+			leftOut++
+			continue
+		}
+		left -= size(more)
+		for _, one := range more {
+			granted[one] = true
+		}
+	}
+	for one := range granted {
+		if one.secret {
+			secrets = append(secrets, one.name)
+		} else {
+			configMaps = append(configMaps, one.name)
+		}
+	}
+	slices.Sort(configMaps)
+	slices.Sort(secrets)
+	return configMaps, secrets, leftOut
 }
 
 // Room returns how many bytes of memory the profiles on one host may have together.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -235,5 +236,30 @@ func TestAProfileCountsForTheMostThatIsKnown(t *testing.T) {
 	}
 	if got := Room(aPool()); got != 1<<30/100*80 {
 		t.Error(got)
+	}
+}
+
+// TestLongListsOfNamesTakeNoRightOfOtherProfiles checks that the Role of a pool stays small enough for etcd, whatever
+// profiles name. Otherwise the API server refused it, and the hosts could read nothing for any new profile.
+func TestLongListsOfNamesTakeNoRightOfOtherProfiles(t *testing.T) {
+	var all []*v1alpha1.AgentProfile
+	for i := range 60 {
+		p := &v1alpha1.AgentProfile{}
+		for j := range 64 {
+			name := fmt.Sprintf("%0253d", 100*i+j)
+			p.Spec.Skills = append(p.Spec.Skills, v1alpha1.Skill{ConfigMap: name})
+			p.Spec.Files = append(p.Spec.Files, v1alpha1.ProfileFile{Secret: name})
+		}
+		all = append(all, p)
+	}
+	coder := &v1alpha1.AgentProfile{}
+	coder.Spec.Soul, coder.Spec.Env = &v1alpha1.ConfigMapKey{ConfigMap: "souls"}, []v1alpha1.SecretName{{Secret: "coder-keys"}}
+	all = append(all, coder)
+	configMaps, secrets, leftOut := Sources(slices.Values(all))
+	if n := len(strings.Join(slices.Concat(configMaps, secrets), "")); n > maxRights || n < maxRights/2 || leftOut == 0 || leftOut > 40 {
+		t.Errorf("%d bytes of names, and %d profiles are left out", n, leftOut)
+	}
+	if !slices.Contains(configMaps, "souls") || !slices.Contains(secrets, "coder-keys") || !slices.IsSorted(secrets) {
+		t.Error("a profile with few names is left out")
 	}
 }
