@@ -51,7 +51,7 @@ var grown = map[string]int{
 	"internal/web.servicePage":     27,
 	"kanban.observedTask":          43,
 	"logrotate.console":            25,
-	"logrotate.file":               27,
+	"logrotate.file":               26,
 	"profiles.Watcher":             30,
 	"supervisor.Loop":              22,
 	"supervisor.Machine":           21,
