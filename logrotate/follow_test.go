@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -278,6 +279,39 @@ func TestFollow(t *testing.T) {
 	f.untilLine("new directory")
 	got := f.end()
 	wantLines(t, got[1:], "half a line", "torn line", "s", "new file", "cut", "first", "second", "new directory")
+}
+
+// TestLinesThatWereRemovedBeforeAFollowerReadThemAreReported checks that a follower without Options.Missing says where lines are
+// missing, as "hinit logs -f" shows it.
+func TestLinesThatWereRemovedBeforeAFollowerReadThemAreReported(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, archive.Current)
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(archive.Current, "read")
+	var got []string
+	err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, N: -1, Follow: true}, func(line []byte) error {
+		got = append(got, string(line))
+		switch string(line) {
+		case "read": // two rotations follow, and the archive of the first file is removed
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			write(archive.Name(time.Now()), "kept")
+			write(archive.Current, "last")
+		case "last":
+			return io.EOF
+		}
+		return nil
+	})
+	if !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	wantLines(t, got, "read", "[hinit] lines are missing here: files were removed before they could be read", "kept", "last")
 }
 
 // inotifyInstances returns how many inotify instances this process has.

@@ -1,6 +1,7 @@
 package logrotate
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -43,6 +44,38 @@ func TestLimitsOfOneLog(t *testing.T) {
 	}
 	closeSet(t, s)
 	wantLines(t, stored(t, dir), fmt.Sprintf("%060d", 7), fmt.Sprintf("%060d", 8), fmt.Sprintf("%060d", 9))
+}
+
+// TestADirectoryWithTheNameOfAnArchiveKeptAllArchives checks that a directory which an agent has made stops neither the removal of
+// old archives nor their compression.
+func TestADirectoryWithTheNameOfAnArchiveKeptAllArchives(t *testing.T) {
+	t.Parallel()
+	var w warnings
+	s, l, dir := fixture(t, Options{Warn: w.add}, Limits{MaxSize: 100, Archives: 3, Compress: true})
+	first := "@400000005c2aad0a00000000.s"
+	if err := os.MkdirAll(filepath.Join(dir, first, "full"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		say(t, l, fmt.Sprintf("line %2d %s", i, strings.Repeat("x", 80)))
+	}
+	paths, err := archivePaths(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// the oldest archive is still in the list when a directory takes its place
+	if err := errors.Join(os.Remove(paths[0]), os.MkdirAll(filepath.Join(strings.TrimSuffix(paths[0], archive.Packed), "full"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		say(t, l, fmt.Sprintf("more %2d %s", i, strings.Repeat("x", 80)))
+	}
+	testkit.Until(t, "three archives are left, all compressed", func() bool {
+		paths, err := archivePaths(dir)
+		return err == nil && len(paths) == 3 && !slices.ContainsFunc(paths, func(path string) bool { return !strings.HasSuffix(path, archive.Packed) })
+	})
+	closeSet(t, s)
+	w.want(t)
 }
 
 func TestQuota(t *testing.T) {

@@ -95,8 +95,8 @@ func (l *List) Prune(keep int, room int64, age time.Duration, now time.Time) err
 // Len returns the number of archives in the list.
 func (l *List) Len() int { return len(l.names) }
 
-// RemoveOldest removes the oldest archive, in both its compressed and its uncompressed form. A missing file isn't an error. The
-// list must not be empty.
+// RemoveOldest removes the oldest archive, in both its compressed and its uncompressed form. A missing file isn't an error, and
+// neither is a directory that an agent has put in its place. The list must not be empty.
 func (l *List) RemoveOldest() error {
 	for _, form := range FileNames(l.names[0]) {
 		path := filepath.Join(l.Dir, form)
@@ -104,7 +104,7 @@ func (l *List) RemoveOldest() error {
 		if err == nil {
 			err = unix.Unlink(path)
 		}
-		if err != nil && !errors.Is(err, unix.ENOENT) {
+		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EISDIR) {
 			return &os.PathError{Op: "remove archive", Path: path, Err: err}
 		}
 	}
@@ -175,8 +175,9 @@ func (d Dir) Names() ([]string, error) {
 // of entries.
 const maxNames = 64 << 10
 
-// all returns the names of all entries of the directory, up to maxNames.
-func (d Dir) all() ([]string, error) { return d.List(func(fs.FileMode) bool { return true }) }
+// all returns the names of all entries of the directory, up to maxNames. It leaves out subdirectories: an agent can give one the
+// name of an archive, and no function here can read or remove it.
+func (d Dir) all() ([]string, error) { return d.List(func(kind fs.FileMode) bool { return !kind.IsDir() }) }
 
 // List returns the names of at most maxNames entries of the directory. The function wanted selects entries by their type.
 func (d Dir) List(wanted func(kind fs.FileMode) bool) (names []string, err error) {

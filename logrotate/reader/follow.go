@@ -40,8 +40,8 @@ type Options struct {
 	// be nil.
 	Caught func() error
 	// Missing is called in place of lines that are missing: an archive can't be read, or files were removed before Read reached
-	// them. why says what happened. An error from it ends Read. If Missing is nil, Read emits a line about each archive that can't
-	// be read.
+	// them. why says what happened. An error from it ends Read. If Missing is nil, Read emits a line "[hinit] lines are missing
+	// here: why".
 	Missing func(why string) error
 	// MaxLine is the length in bytes above which Read emits a line in pieces. 0 means a megabyte.
 	MaxLine int
@@ -61,9 +61,9 @@ const (
 //
 // Without Follow, a missing directory is an error that wraps fs.ErrNotExist. With Follow, Read waits for the directory. If a
 // directory or file is replaced, Read continues with its replacement. It starts again at the beginning of a truncated file. When
-// ctx ends, Read returns nil. Lines are missing only if archives can't be read, or are removed before Read reads them. In place
-// of an unreadable archive, Read emits a line without a timestamp (or calls Missing). Without Follow it also returns an error at
-// the end.
+// ctx ends, Read returns nil. Lines are missing only if archives can't be read, or are removed before Read reads them. In their
+// place, Read emits a line without a timestamp (or calls Missing). If an archive can't be read, Read without Follow also returns
+// an error at the end.
 //
 // Read blocks. It needs memory for one line only, and reads no more than necessary, except that it decompresses the first archive
 // from its beginning. It opens all files with the identity in the parameter as, which must not be nil. Root passes the agent's
@@ -223,10 +223,9 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 	if len(archives) > 0 {
 		r.newestEmitted = max(r.newestEmitted, archives[len(archives)-1])
 	}
-	if !found && len(next) > 0 && r.options.Missing != nil {
-		r.emitErr = r.options.Missing("files were removed before they could be read")
-		if r.emitErr != nil {
-			return false, r.emitErr
+	if !found && len(next) > 0 {
+		if err := r.reportMissing("files were removed before they could be read"); err != nil {
+			return false, err
 		}
 	}
 	for _, name := range next {
@@ -240,7 +239,7 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 // emitArchive emits the lines of an archive from the offset skip on. A missing archive counts as empty.
 func (r *reader) emitArchive(ctx context.Context, name string, skip int64) error {
 	if r.broken[name] != nil {
-		return r.emitBroken(name)
+		return r.reportBroken(name)
 	}
 	f, packed, err := openArchive(r.dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -251,7 +250,7 @@ func (r *reader) emitArchive(ctx context.Context, name string, skip int64) error
 		err = r.emitOpenArchive(ctx, f, packed, skip)
 	}
 	if r.recordUnreadable(ctx, name, err) {
-		return r.emitBroken(name)
+		return r.reportBroken(name)
 	}
 	return err
 }

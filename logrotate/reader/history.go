@@ -72,9 +72,13 @@ func (r *reader) recordUnreadable(ctx context.Context, name string, err error) b
 	return true
 }
 
-// emitBroken reports an archive that can't be read, through Options.Missing or else by a line in place of the archive's lines.
-func (r *reader) emitBroken(name string) error {
-	why := fmt.Sprintf("%s cannot be read: %v", name, r.broken[name])
+// reportBroken reports an archive that can't be read.
+func (r *reader) reportBroken(name string) error {
+	return r.reportMissing(fmt.Sprintf("%s cannot be read: %v", name, r.broken[name]))
+}
+
+// reportMissing reports missing lines, through Options.Missing or else by a line in their place. The argument why is the reason.
+func (r *reader) reportMissing(why string) error {
 	if r.options.Missing != nil {
 		r.emitErr = r.options.Missing(why)
 	} else {
