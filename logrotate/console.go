@@ -298,7 +298,7 @@ func (c *console) addNotices() {
 	for i, src := range c.withDropped {
 		where := "they are in no file"
 		if src.file != "" {
-			where = "all are in " + src.file
+			where = "see " + src.file
 		}
 		text := fmt.Appendf(nil, "[hinit] %d lines of %s not shown here; %s", src.dropped, src.name, where)
 		mode := c.mode

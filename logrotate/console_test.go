@@ -97,7 +97,7 @@ func TestBlockedConsoleDelaysNothing(t *testing.T) {
 			if want := lines - int(dropped); len(flood) != want {
 				t.Errorf("the console has %d lines, want %d", len(flood), want)
 			}
-			notice := fmt.Sprintf("[hinit] %d lines of gateway-coder not shown here; all are in %s", dropped, filepath.Join(dir, "coder", archive.Current))
+			notice := fmt.Sprintf("[hinit] %d lines of gateway-coder not shown here; see %s", dropped, filepath.Join(dir, "coder", archive.Current))
 			switch mode {
 			case Prefixed:
 				wantLines(t, others, "writer | a modest line", "hinit | the init's own line", notice, "afterwards")

@@ -162,7 +162,7 @@ func TestAStalledReaderSlowsAServiceOnce(t *testing.T) {
 	w.Close()
 	reader.Wait()
 	dropped := l.Stats().ConsoleDropped
-	notice := fmt.Sprintf("[hinit] %d lines of flooder not shown here; all are in %s\n", dropped, filepath.Join(dir, archive.Current))
+	notice := fmt.Sprintf("[hinit] %d lines of flooder not shown here; see %s\n", dropped, filepath.Join(dir, archive.Current))
 	if dropped == 0 || strings.Count(got.String(), "[hinit]") != 1 || !strings.HasSuffix(got.String(), notice) {
 		t.Errorf("%d lines are missing, and the console ends with %q", dropped, got.String()[max(0, got.Len()-150):])
 	}
@@ -253,6 +253,42 @@ func TestLastLinesDoNotWaitForTheConsole(t *testing.T) {
 	w.Close()
 	reader.Wait()
 	inOrder(t, out.Bytes(), map[string]int{"flooder": lines})
+}
+
+// TestTheConsoleSaidThatLinesAreInAFileThatLostThem checks the notice for lines that the file could not keep either.
+func TestTheConsoleSaidThatLinesAreInAFileThatLostThem(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	dir := filepath.Join(t.TempDir(), "logs")
+	if err := os.WriteFile(dir, nil, 0o644); err != nil { // a file in place of the directory, so that writing fails
+		t.Fatal(err)
+	}
+	s := newSet(Options{Stdout: w, ConsoleStall: -1})
+	path := filepath.Join(dir, archive.Current)
+	l := s.Open("flooder", "", path)
+	stdout, stderr := pipes(t, l)
+	stderr.Close()
+	const lines = 20_000
+	feed(stdout, floodOf("flooder", lines, 100), 64<<10)
+	testkit.Until(t, "all lines are read", func() bool { return l.Stats().Lines == lines })
+	if st := l.Stats(); st.LinesLost == 0 || st.ConsoleDropped == 0 {
+		t.Fatalf("the file has lost %d lines, and the console %d", st.LinesLost, st.ConsoleDropped)
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	var reader sync.WaitGroup
+	reader.Go(func() { _, _ = out.ReadFrom(r) })
+	closeSet(t, s)
+	w.Close()
+	reader.Wait()
+	if want := fmt.Sprintf("[hinit] %d lines of flooder not shown here; see %s\n", l.Stats().ConsoleDropped, path); !strings.Contains(out.String(), want) {
+		t.Errorf("the console has no notice %q", want)
+	}
 }
 
 // TestAFreezeDoesNotWaitForTheConsole checks that the pumps of a service that waits for a reader can be stopped, and go

@@ -177,7 +177,9 @@ const maxNames = 64 << 10
 
 // all returns the names of all entries of the directory, up to maxNames. It leaves out subdirectories: an agent can give one the
 // name of an archive, and no function here can read or remove it.
-func (d Dir) all() ([]string, error) { return d.List(func(kind fs.FileMode) bool { return !kind.IsDir() }) }
+func (d Dir) all() ([]string, error) {
+	return d.List(func(kind fs.FileMode) bool { return !kind.IsDir() })
+}
 
 // List returns the names of at most maxNames entries of the directory. The function wanted selects entries by their type.
 func (d Dir) List(wanted func(kind fs.FileMode) bool) (names []string, err error) {
