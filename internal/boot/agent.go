@@ -126,9 +126,10 @@ func (a Agent) withCred() Agent {
 		a.Actor = fsutil.Self()
 		return a
 	}
-	a.Actor = fsutil.NewActor(fsutil.Identity{UID: a.User.UID, GID: a.User.GID, Groups: a.User.Groups})
+	id := fsutil.Identity{UID: a.User.UID, GID: a.User.GID, Groups: a.User.Groups}
+	a.Actor = fsutil.NewActor(id)
 	if a.User.UID != 0 { // set Cred even if root can't change users: a failed start is safer than an agent with root's rights
-		a.Cred = &proc.Cred{UID: a.User.UID, GID: a.User.GID, Groups: a.User.Groups}
+		a.Cred = &id
 	}
 	return a
 }

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/fsutil"
 	"hinit/internal/procstat"
 )
 
@@ -182,7 +183,10 @@ func (s *scanner) writeFile(dir, name string, data []byte) bool {
 	if errors.Is(err, unix.EACCES) {
 		var st unix.Stat_t
 		if unix.Fstatat(s.dir, name, &st, 0) == nil {
-			runAs(st.Uid, st.Gid, func() { fd, err = unix.Openat(s.dir, name, unix.O_WRONLY|unix.O_CLOEXEC, 0) })
+			err = fsutil.NewActor(fsutil.Identity{UID: st.Uid, GID: st.Gid}).Do(func() (err error) {
+				fd, err = unix.Openat(s.dir, name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+				return err
+			})
 		}
 	}
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -352,6 +353,36 @@ func TestCredentials(t *testing.T) {
 	for _, want := range []string{"Uid:\t10000\t10000\t10000\t10000", "Gid:\t10001\t10001\t10001\t10001", "Groups:\t44 10001"} {
 		if !strings.Contains(string(all), want) {
 			t.Errorf("no %q in\n%s", want, all)
+		}
+	}
+}
+
+// TestAStartThatOnlyAGroupAllows checks that a command in a directory of a supplementary group starts, and that the start of a
+// user without this group says why it fails. Before, only the log of the service said that.
+func TestAStartThatOnlyAGroupAllows(t *testing.T) {
+	if os.Getuid() != 0 {
+		testkit.SkipOrFail(t, "needs root")
+	}
+	dir := t.TempDir()
+	program := dir + "/group/program"
+	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755), os.Mkdir(dir+"/group", 0o750), os.Chown(dir+"/group", 0, 12345),
+		os.WriteFile(program, []byte("#!/bin/sh\nexit 7\n"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	table := newTable(t)
+	spec := Spec{ID: 1, Name: "a", Argv: []string{program}, Dir: "/", Cred: &Cred{UID: 10000, GID: 10000, Groups: []uint32{12345}}}
+	if _, err := table.Spawn(spec); err != nil {
+		t.Fatal(err)
+	}
+	if x := exitOf(t, table, 1); x.Code != 7 {
+		t.Errorf("with the group: %+v", x)
+	}
+	for _, argv := range [][]string{{program}, {"program"}} {
+		spec.ID++
+		spec.Argv, spec.Env, spec.Cred = argv, []string{"PATH=" + dir + "/group"}, &Cred{UID: 10000, GID: 10000}
+		var failed *SpawnError
+		if _, err := table.Spawn(spec); !errors.As(err, &failed) || !errors.Is(err, unix.EACCES) || !failed.Permanent() {
+			t.Errorf("%q without the group: %v", argv, err)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/blocking"
+	"hinit/internal/fsutil"
 	"hinit/internal/procstat"
 )
 
@@ -282,29 +282,15 @@ func (t *Table) nextHeldByTracer() (pid int) {
 }
 
 // readAs reads a file with the file-system identity of another user, and so with that user's permissions.
-func readAs(name string, asUID, asGID uint32) ([]byte, error) {
-	var f *os.File
-	var err error
-	runAs(asUID, asGID, func() { f, err = os.Open(name) })
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxRead))
-}
-
-// runAs executes call with the file-system identity of another user (setfsuid(2)). If the old identity can't be restored, the
-// goroutine stays locked to its thread, so that the thread ends with it and runs nothing else.
-func runAs(uid, gid uint32, call func()) {
-	runtime.LockOSThread()
-	ownUID, _ := unix.SetfsuidRetUid(-1)
-	ownGID, _ := unix.SetfsgidRetGid(-1)
-	_, _ = unix.SetfsgidRetGid(int(gid))
-	_, _ = unix.SetfsuidRetUid(int(uid))
-	call()
-	_, _ = unix.SetfsuidRetUid(ownUID)
-	_, _ = unix.SetfsgidRetGid(ownGID)
-	if back, _ := unix.SetfsuidRetUid(-1); back == ownUID {
-		runtime.UnlockOSThread()
-	}
+func readAs(name string, uid, gid uint32) (data []byte, err error) {
+	err = fsutil.NewActor(fsutil.Identity{UID: uid, GID: gid}).Do(func() error {
+		f, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		data, err = io.ReadAll(io.LimitReader(f, maxRead))
+		return err
+	})
+	return data, err
 }

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +16,7 @@ import (
 
 	"hinit/internal/blocking"
 	"hinit/internal/cpulist"
+	"hinit/internal/fsutil"
 )
 
 // Setup lists settings, besides resource limits, that a new process makes for itself before it executes its command. The zero
@@ -211,9 +211,11 @@ func (t *Table) findProgram(spec Spec) (path string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTime)
 	defer cancel()
 	var found string
-	err = blocking.Within(ctx, blocking.Programs, "looking at the command", func() (err error) {
-		runAs(spec.Cred.UID, spec.Cred.GID, func() { found, err = checkProgram(spec) })
-		return err
+	err = blocking.Within(ctx, blocking.Programs, "looking at the command", func() error {
+		return fsutil.NewActor(*spec.Cred).Do(func() (err error) {
+			found, err = checkProgram(spec)
+			return err
+		})
 	})
 	if ctx.Err() != nil {
 		maps.DeleteFunc(t.slowServices, func(_ string, until time.Time) bool { return until.Before(now) })
@@ -228,10 +230,6 @@ func checkProgram(spec Spec) (path string, err error) {
 	path = spec.Path
 	if path == "" {
 		path, err = LookPath(spec.Argv[0], spec.Env)
-		// the user may have access by a supplementary group, which this thread lacks
-		if spec.changesUser() && errors.Is(err, unix.EACCES) {
-			return spec.Argv[0], nil
-		}
 		if err != nil {
 			return "", &SpawnError{Object: spec.Argv[0], Err: err}
 		}
@@ -277,7 +275,7 @@ func checkCommand(spec Spec, path string) error {
 }
 
 // accessError returns an error if this thread can't execute the file at path (kind is S_IFREG), or can't enter the directory
-// (S_IFDIR). It returns nil if a supplementary group of cred, which this thread lacks, may allow it.
+// (S_IFDIR).
 func accessError(path string, kind uint32, cred *Cred) error {
 	if cred != nil && leadsToDescriptor(path) {
 		return nil
@@ -285,8 +283,6 @@ func accessError(path string, kind uint32, cred *Cred) error {
 	var st unix.Stat_t
 	err := unix.Stat(path, &st)
 	switch {
-	case errors.Is(err, unix.EACCES) && cred != nil:
-		return nil
 	case err != nil:
 		return err
 	case st.Mode&unix.S_IFMT != kind && kind == unix.S_IFDIR:
@@ -294,11 +290,7 @@ func accessError(path string, kind uint32, cred *Cred) error {
 	case st.Mode&unix.S_IFMT != kind:
 		return unix.EACCES
 	}
-	err = unix.Faccessat(unix.AT_FDCWD, path, unix.X_OK, unix.AT_EACCESS)
-	if cred != nil && slices.Contains(cred.Groups, st.Gid) {
-		return nil
-	}
-	return err
+	return unix.Faccessat(unix.AT_FDCWD, path, unix.X_OK, unix.AT_EACCESS)
 }
 
 // leadsToDescriptor reports whether a path leads through descriptors of a process, as /proc/self/fd/3 or a link to it does.

@@ -258,7 +258,7 @@ func TestASpawnWithoutASetupTakesNoStage(t *testing.T) {
 	if own.needsSetup() || own.Setup.privileged() || own.changesUser() || len(own.setupWords()) != 0 {
 		t.Errorf("the zero value is %v", own.setupWords())
 	}
-	s := Spec{Cred: &Cred{1, 2, []uint32{3}}, Dir: "/x", DiesWithStarter: true, Setup: Setup{
+	s := Spec{Cred: &Cred{UID: 1, GID: 2, Groups: []uint32{3}}, Dir: "/x", DiesWithStarter: true, Setup: Setup{
 		Nice: -1, IOClass: 2, IOLevel: 3, CPUs: "0", Umask: "077", NoNewPrivs: true, EnvFiles: []string{"/a", "-/b"}, ProtectedVars: []string{"K"},
 	}}
 	want := []string{"nice=-1", "io=2:3", "cpus=0", "umask=077", "user=1:2:3", "dir=/x", "bound=" + strconv.Itoa(os.Getpid()), "env=/a", "env=-/b", "keep=K", "no_new_privs=1"}

@@ -15,13 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/faultinject"
+	"hinit/internal/fsutil"
 )
 
 // Cred is the user and the groups of a new process.
-type Cred struct {
-	UID, GID uint32
-	Groups   []uint32 // supplementary groups
-}
+type Cred = fsutil.Identity
 
 // Spec describes a process to start.
 type Spec struct {

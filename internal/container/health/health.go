@@ -17,7 +17,6 @@ import (
 	"maps"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -161,7 +160,7 @@ func (h *Health) actorOf(cred *proc.Cred) *fsutil.Actor {
 	case h.o.Agent.RunsAs(cred):
 		return h.o.Agent.Actor.Limited(blocking.Volume)
 	}
-	return fsutil.NewActor(fsutil.Identity{UID: cred.UID, GID: cred.GID, Groups: slices.Clone(cred.Groups)}).Limited(blocking.Volume)
+	return fsutil.NewActor(*cred).Limited(blocking.Volume)
 }
 
 // StatusRemark returns a remark on a running service for the status, or "".
