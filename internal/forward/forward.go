@@ -62,6 +62,7 @@ type Forwarder struct {
 	savedAt   time.Time // when the positions were last saved
 	positions Positions
 	unsaved   bool // positions has changed since then
+	unsavable bool // the last try to save the positions has failed
 }
 
 // Counts are the totals of a Forwarder since its positions file was made.
@@ -100,8 +101,8 @@ var retries = backoff.Policy{Initial: 200 * time.Millisecond, Max: 30 * time.Sec
 // Counts returns the totals since the positions file was made. Call it after Run.
 func (f *Forwarder) Counts() Counts { return f.positions.Counts }
 
-// Run sends logs and events until ctx ends. It returns an error if it can't use the positions file, without which it could send
-// the same lines again and again.
+// Run sends logs and events until ctx ends. It returns an error if it can't use the positions file at the start, or save it at the
+// end. Without the file, each restart would send the same lines again.
 func (f *Forwarder) Run(ctx context.Context) error {
 	f.records = make(chan Record)
 	var err error
@@ -132,9 +133,7 @@ func (f *Forwarder) Run(ctx context.Context) error {
 			}
 		}
 		if f.unsaved && (len(batch) == 0 || time.Since(f.savedAt) > saveEvery) {
-			if err := f.save(); err != nil {
-				return err
-			}
+			f.trySave()
 		}
 	}
 	if f.unsaved {
@@ -265,9 +264,7 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 		counts.Failures++
 		if failures++; failures == 1 && ctx.Err() == nil {
 			f.Log.Warn("cannot send, trying again", "records", len(batch), "error", err)
-			if err := f.save(); err != nil { // the metrics read the time of the oldest waiting record from the file
-				f.Log.Error("cannot save", "error", err)
-			}
+			f.trySave() // the metrics read the time of the oldest waiting record from the file
 		}
 		pause.For(ctx, max(retries.Delay(failures, rand.Float64()), min(answer.After, longestWait)))
 	}
@@ -285,6 +282,16 @@ func ReadPositions(path string, as *fsutil.Actor) (p Positions, err error) {
 	})
 	p.Logs = lo.OmitByValues(p.Logs, []*logFile{nil})
 	return p, err
+}
+
+// trySave saves the positions. If that fails, for instance on a full disk, records are sent all the same. A restart would not help,
+// and would send the last records again.
+func (f *Forwarder) trySave() {
+	err := f.save()
+	if err != nil && !f.unsavable {
+		f.Log.Error("after a restart, records will be sent again", "error", err)
+	}
+	f.unsavable = err != nil
 }
 
 // save replaces the positions file atomically.

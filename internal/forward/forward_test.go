@@ -733,3 +733,35 @@ func TestLaterLinesWereSkippedInPlaceOfRemovedOnes(t *testing.T) {
 	running(t, f, s, nil)
 	testkit.Until(t, "the later lines", func() bool { return slices.Equal(s.texts(KindLog), []string{"line 0", "line 1", "line 2"}) })
 }
+
+// When the disk with the positions file was full, the forwarder ended. Each restart sent the same lines again, and later lines were
+// never sent.
+func TestAFullDiskEndedTheForwarder(t *testing.T) {
+	l, f := newLog(t)
+	dir := filepath.Join(t.TempDir(), "positions")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := &sink{}
+	stop := running(t, f, s, func(w *Forwarder) { w.State = dir + "/state.json" })
+	for n := 1; n <= 3; n++ {
+		l.write(1)
+		testkit.Until(t, "the line", func() bool { return len(s.texts(KindLog)) == n })
+		switch n {
+		case 1: // as on a full disk, the file can't be replaced
+			if err := os.Rename(dir, dir+".away"); err != nil {
+				t.Fatal(err)
+			}
+		case 2:
+			time.Sleep(saveEvery + 200*time.Millisecond) // the next batch tries to save
+		}
+	}
+	if err := os.Rename(dir+".away", dir); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	p, err := ReadPositions(dir+"/state.json", nil)
+	if err != nil || p.Counts.Sent != 3 {
+		t.Errorf("%+v, %v", p, err)
+	}
+}
