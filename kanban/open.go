@@ -59,12 +59,9 @@ func (s *Store) crashPoint(name string) error {
 // itself without the lock. That is safe, because each step has no effect when it is repeated.
 const maxInitWait = 10 * time.Second
 
-// initialised holds the files that this process has checked and migrated, by path, so that it does so only once. If another file
-// has replaced one of them, Open checks the new file.
-var initialised = struct {
-	sync.Mutex
-	files map[string]fs.FileInfo
-}{files: make(map[string]fs.FileInfo)}
+// initialised holds the files (fs.FileInfo) that this process has checked and migrated, by path, so that it does so only once. If
+// another file has replaced one of them, Open checks the new file.
+var initialised sync.Map
 
 // Open opens a board. It creates a missing file, and migrates the file of an older version after making a backup.
 //
@@ -108,15 +105,10 @@ func (s *Store) open(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("cannot make directory of board %s: %w", path, err)
 	}
-	initialised.Lock()
-	known := !empty && os.SameFile(st, initialised.files[path])
-	initialised.Unlock()
-	if known {
+	if known, is := initialised.Load(path); is && !empty && os.SameFile(st, known.(fs.FileInfo)) {
 		return s.connectFile(ctx, "rwc")
 	}
 
-	initialised.Lock() // one first open at a time in this process
-	defer initialised.Unlock()
 	if lock := s.lockInit(ctx); lock != nil {
 		defer lock.Release()
 	}
@@ -132,7 +124,9 @@ func (s *Store) open(ctx context.Context) error {
 	if err := s.migrate(ctx); err != nil {
 		return fmt.Errorf("cannot bring board %s up to date: %w", path, err)
 	}
-	initialised.files[path], _ = os.Stat(path)
+	if st, err := os.Stat(path); err == nil {
+		initialised.Store(path, st)
+	}
 	return nil
 }
 
@@ -179,8 +173,8 @@ func (s *Store) cannotOpen(err error) error {
 	return nil
 }
 
-// lockInit takes the lock for checking and migrating the file, see [Paths.initLock]. It returns nil if another process holds the
-// lock for longer than maxInitWait.
+// lockInit takes the lock for checking and migrating the file, see [Paths.initLock]. It returns nil if another process, or another
+// goroutine of this process, holds the lock for longer than maxInitWait.
 func (s *Store) lockInit(ctx context.Context) *Lock {
 	ctx, cancel := context.WithTimeout(ctx, s.opt.initWait)
 	defer cancel()

@@ -29,9 +29,7 @@ func openAt(t *testing.T, path string) (*Store, error) {
 
 // reopen makes the next Open of a path check the file again, as in another process.
 func reopen() {
-	initialised.Lock()
-	clear(initialised.files)
-	initialised.Unlock()
+	initialised.Clear()
 }
 
 // The subtests are the rows of the contract about the file, section 28.10. They are not parallel, because they share
