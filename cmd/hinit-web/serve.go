@@ -80,14 +80,11 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 	}
 	var listeners []net.Listener
 	for _, address := range listen {
-		l, err := web.Listen(ctx, address)
+		l, err := web.Listen(ctx, address, h.mayConnect)
 		if err != nil {
 			return c.Failed(doing, err)
 		}
 		defer l.Close()
-		if l.Addr().Network() == "unix" {
-			l = nonIsolatedListener{l, func() bool { return h.needToken() != nil }}
-		}
 		listeners = append(listeners, l)
 	}
 	handler := http.Handler(s)
@@ -112,25 +109,11 @@ func (h *source) refuseIsolated(page http.Handler) http.Handler {
 	})
 }
 
-// nonIsolatedListener is a listener on a Unix socket that rejects isolated profiles. The permissions of the socket can't keep
-// them out, because they may run as its owner.
-type nonIsolatedListener struct {
-	net.Listener
-	isolates func() bool
-}
-
-// Accept waits for a connection from a process that is not isolated.
-func (o nonIsolatedListener) Accept() (net.Conn, error) {
-	for {
-		c, err := o.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if cred, err := proc.PeerCredentials(c); err == nil && (cred.Uid == 0 || !o.isolates() || !peer.IsIsolated(c, int(cred.Pid))) {
-			return c, nil
-		}
-		_ = c.Close() // without an answer
-	}
+// mayConnect reports whether a process may use the page over a Unix socket. An isolated profile may not. The permissions of the
+// socket can't keep it out, because it may run as the owner of the socket.
+func (h *source) mayConnect(c net.Conn) bool {
+	cred, err := proc.PeerCredentials(c)
+	return err == nil && (cred.Uid == 0 || h.needToken() == nil || !peer.IsIsolated(c, int(cred.Pid)))
 }
 
 // serveAll serves the page on all listeners until ctx ends or a listener fails.

@@ -52,7 +52,11 @@ func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := web.Listen(t.Context(), "unix:"+dir+"/socket")
+	h := &source{Client: dial.New(dir + "/control.sock")}
+	if err := os.WriteFile(dir+"/isolated", []byte("asking\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := web.Listen(t.Context(), "unix:"+dir+"/socket", h.mayConnect)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +68,7 @@ func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 	}
 	go func() {
 		for {
-			c, err := nonIsolatedListener{l, func() bool { return true }}.Accept()
+			c, err := l.Accept()
 			if err != nil {
 				return
 			}

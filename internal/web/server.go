@@ -272,12 +272,12 @@ func NewHTTPServer(s *Server) *http.Server {
 	}
 }
 
-// Listen opens a listener at an address: "HOST:PORT" or "unix:PATH". Only this user can connect to the Unix socket. A socket file
-// on which nothing listens is replaced.
-func Listen(ctx context.Context, address string) (net.Listener, error) {
+// Listen opens a listener at an address: "HOST:PORT" or "unix:PATH". Only this user can connect to the Unix socket, and only
+// connections for which allow returns true are answered. A socket file on which nothing listens is replaced.
+func Listen(ctx context.Context, address string, allow func(net.Conn) bool) (net.Listener, error) {
 	path, isSocket := strings.CutPrefix(address, "unix:")
 	if !isSocket {
-		return listen(ctx, "tcp", address)
+		return listen(ctx, "tcp", address, func(net.Conn) bool { return true })
 	}
 	if conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", path); err == nil {
 		_ = conn.Close()
@@ -289,15 +289,15 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 	}
 	old := syscall.Umask(0o177) // with a later chmod, other users could connect before it
 	defer syscall.Umask(old)
-	return listen(ctx, "unix", path)
+	return listen(ctx, "unix", path, allow)
 }
 
-func listen(ctx context.Context, network, address string) (net.Listener, error) {
+func listen(ctx context.Context, network, address string, allow func(net.Conn) bool) (net.Listener, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	return &boundedListener{Listener: l, conns: newConnectionLimit(maxConns)}, nil
+	return &boundedListener{Listener: l, allow: allow, conns: newConnectionLimit(maxConns)}, nil
 }
 
 // Loopback reports whether only this machine can reach an address.
@@ -314,9 +314,10 @@ func Loopback(address string) bool {
 }
 
 // boundedListener is a listener with limits for connections: in all, and for each remote address. It closes further connections
-// at once, so no client has to wait for a slow one.
+// at once, so no client has to wait for a slow one. It also closes connections that are not allowed.
 type boundedListener struct {
 	net.Listener
+	allow func(net.Conn) bool
 	conns *connectionLimit
 }
 
@@ -331,7 +332,7 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 		if c.RemoteAddr().Network() != "unix" {
 			key = addressKey(c.RemoteAddr().String())
 		}
-		if b.conns.acquire(key) {
+		if b.allow(c) && b.conns.acquire(key) {
 			if tcp, is := c.(*net.TCPConn); is {
 				_ = tcp.SetWriteBuffer(sendBuffer) // by default, the buffer grows to megabytes for a client that does not read
 			}
@@ -352,12 +353,3 @@ type countedConn struct {
 
 // Close implements [net.Conn].
 func (c *countedConn) Close() error { return c.close() }
-
-// SyscallConn implements [syscall.Conn]. Callers need it to find out who is at the other end of a Unix socket.
-func (c *countedConn) SyscallConn() (syscall.RawConn, error) {
-	inner, is := c.Conn.(syscall.Conn)
-	if !is {
-		return nil, errors.ErrUnsupported
-	}
-	return inner.SyscallConn()
-}

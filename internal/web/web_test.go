@@ -165,7 +165,7 @@ func serve(t *testing.T, o Options) *site {
 	out := &site{T: t, Server: s, socket: filepath.Join(t.TempDir(), "s"), jar: map[string]string{}}
 	server := NewHTTPServer(s)
 	for _, address := range []string{"127.0.0.1:0", "unix:" + out.socket} {
-		l, err := Listen(t.Context(), address)
+		l, err := Listen(t.Context(), address, func(net.Conn) bool { return true })
 		if err != nil {
 			t.Fatal(err)
 		}
