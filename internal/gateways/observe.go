@@ -99,8 +99,8 @@ func (m *Manager) handleUp(profile string, resumed bool) {
 // watchParked watches for the event after which a parked gateway starts again. After a takeover, this is the end of the other
 // instance; otherwise, it is a change of the gateway's inputs.
 func (m *Manager) watchParked(service, profile, reason string) {
-	if reason == supervisor.ReasonReplaced {
-		m.watchReplacer(service, profile)
+	if reason == supervisor.ReasonReplaced { // not at once, because an agent that says this again and again would get no restart delay
+		m.enqueueIn(replacerPoll, service, func() { m.watchReplacer(service, profile) })
 		return
 	}
 	m.watch().Interest(profile, m.record(profile).inputs)

@@ -209,8 +209,12 @@ func TestACleanExitMayBeATakeover(t *testing.T) {
 	h.until("the exit is explained", h.got("CorrectCause{Name:gateway-coder Run:3 Cause:replaced}"))
 	h.service("coder", supervisor.Service{State: supervisor.Parked, Run: 3, LastExit: exit})
 	h.write("coder", "gateway.pid", `{"pid":1073741824,"start_time":1}`)
+	begin := time.Now()
 	m.Observe(changed("coder", supervisor.Backoff, supervisor.Parked, supervisor.ReasonReplaced))
 	h.until("it is started again", h.got("InputsChanged{Name:gateway-coder}"))
+	if took := time.Since(begin); took < time.Second { // an agent could otherwise have its gateway started many times a second
+		t.Errorf("it is started again after only %v", took)
+	}
 }
 
 // The advice that an agent may never write its state file must come only for a run that has been up for long. It must
