@@ -22,6 +22,7 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/pause"
 	"hinit/internal/proc"
+	"hinit/internal/trust"
 )
 
 // store is the directory on the data volume that all processes with the same sandboxes share. It holds locks, sockets, the helper
@@ -234,10 +235,14 @@ func (m *Manager) readHelper() (data []byte, hash string, err error) {
 	return data, fmt.Sprintf("%x", sum[:6]), err
 }
 
-// FindHelper returns the path of the helper program. If named is "", FindHelper looks beside this program and then in PATH.
+// FindHelper returns the path of the helper program. If named is "", FindHelper looks beside this program and then in PATH. Root uses
+// no helper in PATH that another user can change.
 func FindHelper(named string) (string, error) {
 	beside, _ := cmdline.Beside(helperName)
 	inPath, _ := proc.LookPath(helperName, os.Environ())
+	if doubt, _ := trust.Check(inPath, trust.RootOnly); doubt != nil && os.Geteuid() == 0 {
+		inPath = ""
+	}
 	for _, path := range []string{named, beside, inPath} {
 		info, err := os.Stat(path)
 		switch {

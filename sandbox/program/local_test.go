@@ -2,8 +2,11 @@ package program
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -36,11 +39,58 @@ func TestRootWithoutTheService(t *testing.T) {
 	if err := os.Chown(dir, 10000, 10000); err != nil {
 		t.Fatal(err)
 	}
-	if said := ask(); !strings.Contains(said, "as root: it belongs to user 10000") {
+	if said := ask(); !strings.Contains(said, "as root: "+dir+" belongs to uid 10000") {
 		t.Errorf("with the agent's home: %s", said)
+	}
+	// The agent could make or replace these directories later.
+	if err := errors.Join(os.Mkdir(dir+"/roots", 0o755), os.Symlink("/", dir+"/link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, home := range []string{dir + "/missing", dir + "/missing/profiles/x", dir + "/roots", dir + "/link"} {
+		t.Setenv("HERMES_HOME", home)
+		if said := ask(); !strings.Contains(said, "as root: "+dir+" belongs to uid 10000") {
+			t.Errorf("with a home in a directory of the agent: %s", said)
+		}
+	}
+	t.Setenv("HERMES_HOME", "/root/.hermes")
+	t.Setenv("TERMINAL_SANDBOX_DIR", dir+"/missing")
+	if said := ask(); !strings.Contains(said, "as root: "+dir+" belongs to uid 10000") {
+		t.Errorf("with sandboxes in a directory of the agent: %s", said)
 	}
 	t.Setenv("HINIT_SANDBOX", "1")
 	if said := ask(); !strings.Contains(said, "their service is not up; start it with: hinit start sandbox") {
 		t.Errorf("with a service that is not up: %s", said)
+	}
+}
+
+// TestRootRanADockerOfTheAgent checks that root's docker command, when hinit does not answer it, is no program that the
+// agent has put into its own directory of PATH.
+func TestRootRanADockerOfTheAgent(t *testing.T) {
+	const inChild = "TEST_AS_DOCKER"
+	if os.Getenv(inChild) != "" {
+		os.Exit((Program{}).runAsDocker([]string{"images"}))
+	}
+	testkit.NeedRoot(t)
+	agents, roots := t.TempDir(), t.TempDir()
+	for _, dir := range []string{agents, roots} {
+		if err := os.WriteFile(dir+"/docker", []byte("#!/bin/sh\necho $0 $*\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := filepath.Join(t.TempDir(), "bin") // a directory of the agent may be reached by a link of root's
+	if err := errors.Join(os.Chown(agents, 10000, 10000), os.Symlink(agents, link)); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		roots: roots + "/docker images\n", agents + ":" + roots: roots + "/docker images\n", roots + "x": "there is no docker command in PATH\n",
+		agents: "there is no docker command in PATH that root may trust: " + agents + " belongs to uid 10000\n",
+		link:   "there is no docker command in PATH that root may trust: " + agents + " belongs to uid 10000\n",
+	} {
+		cmd := exec.Command("/proc/self/exe", "-test.run", "^TestRootRanADockerOfTheAgent$")
+		cmd.Env = append(os.Environ(), inChild+"=1", "PATH="+path+":/usr/bin-that-is-missing")
+		said, _ := cmd.CombinedOutput()
+		if !strings.HasSuffix(string(said), want) {
+			t.Errorf("with the PATH %s: %s", path, said)
+		}
 	}
 }

@@ -16,8 +16,8 @@ import (
 
 	"hinit/client/dial"
 	"hinit/internal/cmdline"
-	"hinit/internal/fsutil"
 	"hinit/internal/pty"
+	"hinit/internal/trust"
 	"hinit/sandbox"
 	"hinit/sandbox/cli"
 	"hinit/sandbox/daemon"
@@ -179,8 +179,10 @@ func permittedWords() []string {
 	return strings.FieldsFunc(os.Getenv("HINIT_SANDBOX_ALLOW"), func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// execRealDocker executes the real docker command in place of this process, if there is one in PATH. Otherwise it prints why.
+// execRealDocker executes the real docker command in place of this process, if there is one in PATH. Otherwise it prints why. Root
+// executes no command that another user can change, because root's PATH may end with a directory of the agent.
 func execRealDocker(args []string, why error) int {
+	refused := ""
 	self, err := os.Stat("/proc/self/exe")
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
 		path := filepath.Join(dir, "docker")
@@ -188,12 +190,16 @@ func execRealDocker(args []string, why error) int {
 		if err != nil || statErr != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 || os.SameFile(self, info) {
 			continue
 		}
+		if doubt, _ := trust.Check(path, trust.RootOnly); os.Geteuid() == 0 && doubt != nil {
+			refused = fmt.Sprintf(" that root may trust: %s %s", doubt.Path, doubt.Why)
+			continue
+		}
 		if err := syscall.Exec(path, append([]string{"docker"}, args...), os.Environ()); err != nil {
 			fmt.Fprintf(os.Stderr, "cannot run %s: %v\n", path, err)
 			return 126
 		}
 	}
-	fmt.Fprintf(os.Stderr, "docker: %v, and there is no docker command in PATH\n", why)
+	fmt.Fprintf(os.Stderr, "docker: %v, and there is no docker command in PATH%s\n", why, refused)
 	return 1
 }
 
@@ -230,8 +236,8 @@ func (p Program) runLocally(ctx context.Context, req daemon.Request, local daemo
 }
 
 // mayUseEngine returns an error if this process must not use the engine directly. There are two reasons. If the operator wants
-// the service, an agent must not get around its rules, for instance by stopping it. And root must not use the home directory of
-// an agent: the agent controls the files there, and could get a sandbox that only root may have.
+// the service, an agent must not get around its rules, for instance by stopping it. And root must not use a directory that an
+// agent can change or replace: the agent's files would then run in a sandbox that only root may have.
 func mayUseEngine(socket string, opts sandbox.Options) error {
 	_, left := os.Stat(socket + ".root") // the service writes this file into a directory that only root can change
 	switch wanted := strings.ToLower(os.Getenv("HINIT_SANDBOX")); {
@@ -241,12 +247,8 @@ func mayUseEngine(socket string, opts sandbox.Options) error {
 		return nil
 	}
 	for _, dir := range []string{opts.Home, opts.Dir} {
-		info, err := os.Stat(dir)
-		if err != nil {
-			continue // root will make this directory
-		}
-		if uid := fsutil.UID(info); uid != 0 {
-			return fmt.Errorf("cannot use the sandboxes of %s as root: it belongs to user %d; run this as that user, or with the service (HINIT_SANDBOX=1)", dir, uid)
+		if doubt, _ := trust.Check(dir, trust.RootOnly); doubt != nil { // a missing directory that only root can make is no error
+			return fmt.Errorf("cannot use the sandboxes of %s as root: %s %s; run this as the agent's user, or with the service (HINIT_SANDBOX=1)", dir, doubt.Path, doubt.Why)
 		}
 	}
 	return nil
