@@ -24,7 +24,7 @@ var floors = map[string]int{
 	"hinit/cmd/hinit-shim":           6,
 	"hinit/cmd/hinit-sandbox-helper": 6,
 	"hinit/cmd/hinit-kanban":         8,
-	"hinit/cmd/hinit-sandbox":        7,
+	"hinit/cmd/hinit-sandbox":        8,
 	"hinit/cmd/hinit-web":            6,
 
 	"hinit/internal/metrics":           4, // linked by clients of PID 1, not by PID 1
@@ -72,8 +72,8 @@ var floors = map[string]int{
 	"hinit/sandbox/dockercli": 5,
 	"hinit/sandbox/policy":    5,
 	"hinit/sandbox/daemon":    5,
-	"hinit/sandbox/cli":       5,
-	"hinit/sandbox/program":   6, // program hinit-sandbox for any engine; kubernetes/ has another program
+	"hinit/sandbox/cli":       6, // executes the requests of package daemon
+	"hinit/sandbox/program":   7, // program hinit-sandbox for any engine; kubernetes/ has another program
 
 	"hinit/internal/s6/applet":  4,
 	"hinit/internal/s6/foreign": 4,

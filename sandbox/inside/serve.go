@@ -84,7 +84,7 @@ func tryDirs(dirs []string, do func(dir string) error) (string, error) {
 	for _, dir := range dirs {
 		err := error(nil)
 		if dir != mux.RunDir {
-			err = mux.PrivateDir(dir)
+			err = privateDir(dir)
 		}
 		if err == nil {
 			err = do(dir)
@@ -95,6 +95,22 @@ func tryDirs(dirs []string, do func(dir string) error) (string, error) {
 		reasons = append(reasons, err)
 	}
 	return "", fmt.Errorf("cannot find a place for sockets and sessions: %w", errors.Join(reasons...))
+}
+
+// privateDir creates a directory that only this user can enter. It accepts an existing directory if only this user can enter it.
+func privateDir(dir string) error {
+	err := unix.Mkdir(dir, 0o700)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
+		return fmt.Errorf("cannot use %s: it is not a directory that only user %d can use; remove it", dir, os.Geteuid())
+	}
+	return nil
 }
 
 func listenIn(dir string) (l *net.UnixListener, err error) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -324,5 +325,21 @@ func TestAnotherUserOfTheContainer(t *testing.T) {
 			t.Errorf("user %d is allowed: %v", uid, got)
 		}
 		c.Close()
+	}
+}
+
+func TestPrivateDirTrustsNobodyElse(t *testing.T) {
+	dir := t.TempDir()
+	open, link := filepath.Join(dir, "open"), filepath.Join(dir, "link")
+	if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777), os.Symlink(open, link)); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{open, link, filepath.Join(dir, "no", "parent")} {
+		if privateDir(bad) == nil {
+			t.Errorf("%s was taken", bad)
+		}
+	}
+	if err := errors.Join(privateDir(dir+"/new"), privateDir(dir+"/new")); err != nil {
+		t.Error(err)
 	}
 }

@@ -114,7 +114,7 @@ func (s *server) beginSession(ch *channel, shell string) (string, error) {
 	if begun() {
 		return dir, nil
 	}
-	if err := mux.PrivateDir(dir); err != nil {
+	if err := privateDir(dir); err != nil {
 		return "", err
 	}
 	temp := base + ".new"

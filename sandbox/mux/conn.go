@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -328,20 +327,4 @@ func ServeEach(ctx context.Context, l net.Listener, serve func(net.Conn)) error 
 			})
 		}
 	}
-}
-
-// PrivateDir creates a directory that only this user can enter. It accepts an existing directory if only this user can enter it.
-func PrivateDir(dir string) error {
-	err := unix.Mkdir(dir, 0o700)
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return err
-	}
-	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
-		return fmt.Errorf("cannot use %s: it is not a directory that only user %d can use; remove it", dir, os.Geteuid())
-	}
-	return nil
 }
