@@ -19,7 +19,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -198,16 +197,12 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a named service is not up,
 // Dial connects to the running init. Mistakes in the configuration don't prevent that.
 func (t *Terminal) Dial() (*dial.Client, error) { return cmdline.Dial(t.Env) }
 
-// Ask returns the answer of question, which gets a client of the running init and a context that ends after limit.
-func Ask[T any](t *Terminal, limit time.Duration, question func(context.Context, *dial.Client) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	return question(ctx, cmdline.Here(t.Env))
-}
+// Client returns a client of the running init, which connects at its first request.
+func (t *Terminal) Client() *dial.Client { return cmdline.Here(t.Env) }
 
 // Status returns the status of the running init, with the named services or with all.
-func (t *Terminal) Status(limit time.Duration, names ...string) (client.Status, error) {
-	return Ask(t, limit, func(ctx context.Context, cl *dial.Client) (client.Status, error) { return cl.Status(ctx, names...) })
+func (t *Terminal) Status(names ...string) (client.Status, error) {
+	return t.Client().Status(context.Background(), names...)
 }
 
 // DialPause is the pause between attempts to connect to an init that has just started.
@@ -250,7 +245,10 @@ func CompanionOf(program string, first []string, name, summary string) Verb {
 		Name: name, Args: "...", Summary: summary, External: true,
 		Run: func(t *Terminal, c *Call) int {
 			doing := "run hinit " + name
-			path, err := execBeside(program, slices.Concat([]string{"hinit " + name}, first, c.Raw))
+			path, err := cmdline.Beside(program)
+			if err == nil {
+				err = execute(path, slices.Concat([]string{"hinit " + name}, first, c.Raw))
+			}
 			if errors.Is(err, fs.ErrNotExist) {
 				return t.Fail(cmdline.Failed, "cannot %s: there is no %s; install it beside hinit", doing, path)
 			}
@@ -259,13 +257,9 @@ func CompanionOf(program string, first []string, name, summary string) Verb {
 	}
 }
 
-// execBeside replaces this process by a program in the directory of this program. It returns only after a failure, with the path of
-// the other program.
-func execBeside(program string, argv []string) (path string, err error) {
-	if path, err = cmdline.Beside(program); err != nil {
-		return path, err
-	}
-	return path, &fs.PathError{Op: "exec", Path: path, Err: unix.Exec(path, argv, os.Environ())}
+// execute replaces this process by another program. It returns only after a failure.
+func execute(path string, argv []string) error {
+	return &fs.PathError{Op: "exec", Path: path, Err: unix.Exec(path, argv, os.Environ())}
 }
 
 // InitVerb is the command hinit init. It prints the help, or executes the program hinit, which becomes the init.
@@ -296,7 +290,7 @@ var RunVerb = Verb{
 func (t *Terminal) becomeInit(c *Call, words ...string) int {
 	path, err := cmdline.Hinit()
 	if err == nil {
-		_, err = execBeside(filepath.Base(path), append([]string{"hinit", c.Verb.Name}, words...))
+		err = execute(path, append([]string{"hinit", c.Verb.Name}, words...))
 	}
 	return t.Failed(c.Doing(), err)
 }

@@ -84,7 +84,7 @@ func (c *Call) IsNamed(s *client.Service) bool {
 // SelectServices returns the names of the services that words and the state of --state select, each once. Without words it selects
 // from all. It sets c.Named.
 func (t *Terminal) SelectServices(c *Call, words []string, state string) (names []string, err error) {
-	st, err := t.Status(ShortWait)
+	st, err := t.Status()
 	if errors.Is(err, client.ErrUnreachable) && c.Verb.OfflineNames != nil && state == "" {
 		var logs []string
 		logs, err = c.Verb.OfflineNames(t)
@@ -147,7 +147,7 @@ func (t *Terminal) servicesFor(word string, services []client.Service, needsStat
 	case !needsState:
 		return []selection{{client.Service{}, word, true}}, nil
 	}
-	st, err := t.Status(ShortWait, word)
+	st, err := t.Status(word)
 	for _, s := range st.Services {
 		found = append(found, selection{s, uniqueName(&s, services), true})
 	}
@@ -173,7 +173,7 @@ func (t *Terminal) nearestName(message string) string {
 	if err != nil {
 		return ""
 	}
-	st, _ := t.Status(ShortWait) // without it, there is nothing to suggest
+	st, _ := t.Status() // without it, there is nothing to suggest
 	var names []string
 	for i := range st.Services {
 		names = append(names, uniqueName(&st.Services[i], nil))

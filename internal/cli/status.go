@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -30,10 +29,7 @@ func status(t *Terminal, c *Call) int {
 	if !ok {
 		return code
 	}
-	cl, err := t.Dial()
-	if err != nil {
-		return t.Failed("show the status", err)
-	}
+	cl := t.Client()
 	ctx, cancel := context.Background(), func() {}
 	if *watch { // a signal is the only end of --watch
 		ctx, cancel = cmdline.Interruptible()
@@ -64,7 +60,7 @@ func status(t *Terminal, c *Call) int {
 
 // emptyStatus returns a status without services, for --json if none has the state of --state.
 func emptyStatus(t *Terminal) (any, error) {
-	st, err := t.Status(ShortWait)
+	st, err := t.Status()
 	st.Services = []client.Service{}
 	return st, err
 }
@@ -112,9 +108,6 @@ func (t *Terminal) Look(verbose bool) client.TableFormat {
 	return look
 }
 
-// ShortWait is the time limit for requests that hinit answers immediately.
-const ShortWait = 5 * time.Second
-
 // HealthcheckVerb is the command hinit healthcheck.
 var HealthcheckVerb = Verb{
 	Name: "healthcheck", Doing: "check the health", Args: "[--startup | --ready | --live] [--json]", Summary: "exit 0 when the init does its work; for Docker's HEALTHCHECK and the probes of a pod",
@@ -134,7 +127,7 @@ var HealthcheckVerb = Verb{
 		if asked > 1 {
 			return t.Fail(cmdline.WrongUsage, "cannot check the health: give one of --startup, --ready and --live")
 		}
-		h, err := Ask(t, ShortWait, func(ctx context.Context, cl *dial.Client) (client.Health, error) { return cl.Probe(ctx, probe) })
+		h, err := t.Client().Probe(context.Background(), probe)
 		code := t.Show(c, h, err, func() {
 			no := map[string]string{client.ProbeReady: "not ready", client.ProbeStartup: "not started", client.ProbeLive: "not live"}[probe]
 			t.printHealth(&h, cmp.Or(no, "unhealthy"))

@@ -37,20 +37,18 @@ var Formats = []string{Supervisord, ProcessCompose, Pebble, Compose, S6, Systemd
 
 // Note tells the user why a setting was changed or not imported.
 type Note struct {
-	File  string
-	Line  int    // 0: the whole file
-	Where string // key, section or file that the note is about
-	Text  string
+	from
+	Text string
 }
 
 // String returns the note on one line.
 func (n Note) String() string {
-	at := n.File
-	if n.Line > 0 {
-		at += fmt.Sprintf(":%d", n.Line)
+	at := n.file
+	if n.line > 0 {
+		at += fmt.Sprintf(":%d", n.line)
 	}
-	if n.Where != "" {
-		at += ": " + n.Where
+	if n.where != "" {
+		at += ": " + n.where
 	}
 	return at + ": " + n.Text
 }
@@ -164,14 +162,14 @@ type importer struct {
 // settings.
 func (im *importer) note(at from, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	same := slices.IndexFunc(im.notes, func(n Note) bool { return n.File == at.file && n.Text == text && n.Where != "" })
+	same := slices.IndexFunc(im.notes, func(n Note) bool { return n.file == at.file && n.Text == text && n.where != "" })
 	if same < 0 || at.where == "" {
-		im.notes = append(im.notes, Note{at.file, at.line, at.where, text})
+		im.notes = append(im.notes, Note{at, text})
 		return
 	}
-	im.notes[same].Where += ", " + at.where
-	if at.line > im.notes[same].Line {
-		im.notes[same].Where += fmt.Sprintf(" (line %d)", at.line)
+	im.notes[same].where += ", " + at.where
+	if at.line > im.notes[same].line {
+		im.notes[same].where += fmt.Sprintf(" (line %d)", at.line)
 	}
 }
 

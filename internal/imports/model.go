@@ -17,7 +17,7 @@ import (
 // place is a position in the other supervisor's configuration, for notes.
 type place struct {
 	file string
-	line int
+	line int // 0: the whole file
 }
 
 // values maps keys of hinit.yaml, as paths with dots, to their values: a string, a []string, a []pair or a YAML node. Empty

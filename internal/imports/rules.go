@@ -24,7 +24,7 @@ type setting struct {
 // from says where a setting stands: its place, and its full name for notes.
 type from struct {
 	place
-	where string
+	where string // key, section or file; "" in a note about the whole place
 }
 
 // rule says how to import the settings with certain names. A setting becomes a key of hinit.yaml or a note, is imported by a

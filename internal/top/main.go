@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/samber/lo"
@@ -25,9 +24,6 @@ import (
 	"hinit/internal/top/frame"
 	"hinit/internal/top/model"
 )
-
-// onceTime limits how long printing the table once may take, with --once or without a terminal.
-const onceTime = 10 * time.Second
 
 const doing = "run hinit top"
 
@@ -122,10 +118,8 @@ func openSockets(list string) (feeds []*feed.Feed, names []string, err error) {
 // printOnce prints the table of `hinit status`, for an output that is not a terminal. With several hosts, the name of the host
 // precedes each table.
 func printOnce(out io.Writer, feeds []*feed.Feed, names []string) (failed error) {
-	ctx, cancel := context.WithTimeout(context.Background(), onceTime)
-	defer cancel()
 	for i, f := range feeds {
-		st, err := f.Once(ctx)
+		st, err := f.Once(context.Background())
 		if err != nil {
 			failed = cmp.Or(failed, err)
 			continue

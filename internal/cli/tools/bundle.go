@@ -26,7 +26,7 @@ import (
 
 const (
 	bundleTime  = 15 * time.Second // for the whole bundle; parts that aren't ready then stay incomplete
-	bundleParts = 8                // parts that are collected at a time
+	bundleParts = 16               // parts that are collected at a time
 	bundleSize  = 4 << 20          // largest part in bytes
 	bundleLogs  = 64 << 20         // all logs together, in bytes; each log gets the same share
 	bundleLines = 500              // last lines of each log
@@ -139,7 +139,7 @@ func (b *bundle) commandPart(name, about string, args ...string) part {
 
 // logParts returns a part for each log, with its last lines.
 func (b *bundle) logParts(lines int) (parts []part) {
-	names, err := withDeadline(b.end, func() ([]string, error) { return allLogs(b.Terminal) })
+	names, err := withDeadline(b.end.Add(-bundleTime/2), func() ([]string, error) { return allLogs(b.Terminal) })
 	if err != nil {
 		return []part{{name: "logs.txt", about: "why there are none", fill: func(io.Writer) error { return err }}}
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"hinit/client"
-	"hinit/client/dial"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -54,7 +53,7 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 	if steer {
 		services, code = steerChecks(t, c, doing, names, *now && !*resume, *pause)
 	} else {
-		st, err := t.Status(cli.ShortWait, names...)
+		st, err := t.Status(names...)
 		if err != nil {
 			return t.Failed(c.Doing(), err)
 		}
@@ -94,26 +93,24 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 // checks are an error. It prints errors, in which doing is what failed. It returns the services that have accepted the order, and
 // the exit code.
 func steerChecks(t *cli.Terminal, c *cli.Call, doing string, names []string, now bool, pause time.Duration) (done []client.Service, code int) {
+	cl, ctx := t.Client(), context.Background()
 	for _, name := range names {
-		skip := false
-		s, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) (client.Service, error) {
-			s, err := cl.Service(ctx, name)
-			// the built-in check for deafness can't be paused or run
-			skip = err == nil && !slices.ContainsFunc(s.Checks, func(one client.Check) bool { return one.Type != show.ProblemDeaf }) && !c.IsNamed(&s)
-			switch {
-			case err != nil, skip:
-				return s, err
-			case now && slices.ContainsFunc(s.Checks, func(one client.Check) bool { return one.State == client.CheckPaused }):
-				return s, fmt.Errorf("they are paused; hinit checks %s --resume ends that", name)
-			}
-			return cl.SteerChecks(ctx, s.Name, pause)
-		})
-		switch {
+		s, err := cl.Service(ctx, name)
+		// the built-in check for deafness can't be paused or run
+		switch hasSome := slices.ContainsFunc(s.Checks, func(one client.Check) bool { return one.Type != show.ProblemDeaf }); {
 		case err != nil:
-			code = max(code, t.Failed(fmt.Sprintf("%s of %q", doing, name), err))
-		case !skip:
-			done = append(done, s)
+		case !hasSome && !c.IsNamed(&s):
+			continue
+		case now && slices.ContainsFunc(s.Checks, func(one client.Check) bool { return one.State == client.CheckPaused }):
+			err = fmt.Errorf("they are paused; hinit checks %s --resume ends that", name)
+		default:
+			s, err = cl.SteerChecks(ctx, s.Name, pause)
 		}
+		if err != nil {
+			code = max(code, t.Failed(fmt.Sprintf("%s of %q", doing, name), err))
+			continue
+		}
+		done = append(done, s)
 	}
 	return done, code
 }

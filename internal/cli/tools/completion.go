@@ -148,8 +148,7 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 // offerServices calls offer for the services that hinit knows, and for a verb that takes several also for groups and what a pattern
 // matches. The service names of gateways (gateway-NAME) come only after the first letter, because they double the list.
 func offerServices(t *cli.Terminal, several bool, typed string, offer func(word, about string)) {
-	// connecting may take longer than completionWait, which limits only the request
-	st, _ := withDeadline(time.Now().Add(completionWait), func() (client.Status, error) { return t.Status(completionWait) })
+	st, _ := withDeadline(time.Now().Add(completionWait), func() (client.Status, error) { return t.Status() }) // the client would wait longer
 	var matched []string
 	groups := make(map[string]int)
 	for i := range st.Services {

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
-	"hinit/client/dial"
 	"hinit/internal/boot"
 	"hinit/internal/boot/lookup"
 	"hinit/internal/cli"
@@ -55,7 +54,7 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 	case *plain:
 		return t.Fail(cmdline.WrongUsage, "cannot show the configuration: --run is of hinit config check")
 	}
-	entries, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) ([]client.ConfigEntry, error) { return cl.Config(ctx) })
+	entries, err := t.Client().Config(context.Background())
 	if errors.Is(err, client.ErrUnreachable) {
 		var cfg *config.Config
 		if cfg, err = t.Config(); err == nil {

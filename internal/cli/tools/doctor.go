@@ -88,7 +88,7 @@ func (x *doctorRun) companions(cfg *config.Config) {
 // init checks the running init and its status, and reports whether it answers. plain is the configuration file of hinit run, or ""
 // for an init.
 func (x *doctorRun) init() (plain string, answers bool) {
-	st, err := x.Status(cli.ShortWait)
+	st, err := x.Status()
 	if err != nil {
 		x.found.Failed("init", "%v", err)
 		return "", false
@@ -272,7 +272,7 @@ func (x *doctorRun) volume(answers bool) {
 		x.found.Warning("home", "not examined, because only a running hinit examines it")
 		return
 	}
-	found, err := cli.Ask(x.Terminal, 2*time.Minute, func(ctx context.Context, cl *dial.Client) (client.Findings, error) { return cl.Examine(ctx) })
+	found, err := x.Client().Examine(context.Background())
 	switch {
 	case err == nil:
 		x.found = append(x.found, found...)

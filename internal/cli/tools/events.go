@@ -143,8 +143,7 @@ var notifyVerb = cli.Verb{
 		if len(words) > 1 {
 			n.Data = words[1]
 		}
-		_, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) (client.Notice, error) { return n, cl.Notify(ctx, n) })
-		return t.Failed(fmt.Sprintf("post the notice %q", n.Key), err)
+		return t.Failed(fmt.Sprintf("post the notice %q", n.Key), t.Client().Notify(context.Background(), n))
 	}),
 }
 
@@ -259,7 +258,7 @@ func (w *waitState) service(ctx context.Context, exit bool) error {
 				continue
 			}
 			switch {
-			case exit && (s.PID == 0 || lastEnd(s).After(lastEnd(w.first))):
+			case exit && (s.PID == 0 || s.Run != w.first.Run):
 				w.line = s.Name + " has ended"
 				if s.LastExit != nil {
 					w.line += ": " + show.LastExit(s.LastExit)
@@ -279,13 +278,6 @@ func (w *waitState) service(ctx context.Context, exit bool) error {
 		}
 		return nil
 	})
-}
-
-func lastEnd(s client.Service) time.Time {
-	if s.LastExit == nil {
-		return time.Time{}
-	}
-	return s.LastExit.At
 }
 
 // eventLine formats an event as a line for people.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"hinit/client"
-	"hinit/client/dial"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -42,18 +41,15 @@ type advice struct {
 func explainServices(t *cli.Terminal, c *cli.Call, names []string) int {
 	doing := fmt.Sprintf("explain %q", strings.Join(names, " "))
 	orders := make(map[string]string) // the last order to each service
-	st, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) (client.Status, error) {
-		st, err := cl.Status(ctx, names...)
-		if err != nil {
-			return st, err
-		}
-		return st, cl.Events(ctx, client.EventOptions{}, func(e client.Event) error {
+	st, err := t.Status(names...)
+	if err == nil {
+		err = t.Client().Events(context.Background(), client.EventOptions{}, func(e client.Event) error {
 			if e.By != nil {
 				orders[e.Service] = fmt.Sprintf("the last order, %s ago: %s, by %s", show.Duration(time.Since(e.At)), e.Reason, show.By(e.By))
 			}
 			return nil
 		})
-	})
+	}
 	if err != nil {
 		return t.Failed(doing, err)
 	}
@@ -129,10 +125,9 @@ func nextRun(s client.Service, now time.Time) string {
 
 // explain explains the status of a service.
 func explain(s client.Service, now time.Time) explanation {
-	e := explanation{Name: s.Name, State: s.State, Why: []string{}, Tail: []string{}, Type: []advice{}, Settings: []client.ConfigEntry{}}
-	e.Says = s.StatusText
-	if s.Settings != nil {
-		e.Settings = s.Settings
+	e := explanation{
+		Name: s.Name, State: s.State, Why: []string{}, Says: s.StatusText, Tail: []string{}, Type: []advice{},
+		Settings: append([]client.ConfigEntry{}, s.Settings...),
 	}
 	if s.CrashLoop {
 		e.State += " (crash-loop)"

@@ -105,7 +105,7 @@ func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves [
 	}
 	running := make(map[string]bool)
 	if _, err := t.Dial(); err == nil && !dry {
-		st, err := t.Status(cli.ShortWait)
+		st, err := t.Status()
 		if err != nil {
 			return nil, fmt.Errorf("cannot tell which gateways run: %w", err)
 		}

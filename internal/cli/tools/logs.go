@@ -187,7 +187,7 @@ func showByTime(ctx context.Context, readers []logReading) error {
 // allLogs returns the names of all services with a log file. It asks the running init; if there is none, it lists the directories
 // of the logs.
 func allLogs(t *cli.Terminal) (names []string, err error) {
-	st, err := t.Status(cli.ShortWait)
+	st, err := t.Status()
 	if err == nil {
 		as, err := lookup.LogReader(st.Init.Plain != "", t.Env)
 		for _, s := range st.Services {
@@ -262,7 +262,7 @@ func jsonLine(name string) func(line []byte) ([]byte, error) {
 // logOf finds the log of a service: its directory, and with whose rights it is read. The running init knows the directory; without
 // an init, the configuration does.
 func logOf(t *cli.Terminal, name string) (as *fsutil.Actor, dir string, err error) {
-	st, err := t.Status(cli.ShortWait, name)
+	st, err := t.Status(name)
 	if err == nil && len(st.Services) > 0 {
 		if st.Services[0].Log == "" {
 			return nil, "", noLogFile(t, name, st.Services[0].Name)

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"hinit/client"
-	"hinit/client/dial"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -37,21 +36,18 @@ var signalVerb = cli.Verb{
 // sendSignals sends a signal to each service. which chooses it for a service, and returns its name. verb is the command, for
 // messages.
 func sendSignals(t *cli.Terminal, verb string, names []string, asJSON bool, which func(client.Service) (string, error)) int {
-	worst := cmdline.Done
+	worst, cl, ctx := cmdline.Done, t.Client(), context.Background()
 	for _, name := range names {
-		number, pid := 0, 0
-		s, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) (s client.Service, err error) {
-			if s, err = cl.Service(ctx, name); err != nil {
-				return s, err
-			}
-			word, err := which(s)
-			if err != nil {
-				return s, err
-			}
-			number, _ = formats.ParseSignal(word)
-			pid = s.PID
-			return cl.Signal(ctx, name, syscall.Signal(number))
-		})
+		word := ""
+		s, err := cl.Service(ctx, name)
+		if err == nil {
+			word, err = which(s)
+		}
+		number, _ := formats.ParseSignal(word)
+		pid := s.PID
+		if err == nil {
+			s, err = cl.Signal(ctx, name, syscall.Signal(number))
+		}
 		switch {
 		case err != nil:
 			worst = max(worst, t.Failed(fmt.Sprintf("%s %q", verb, name), err))
@@ -83,7 +79,7 @@ func reload(t *cli.Terminal, c *cli.Call) int {
 	case len(names) > 0:
 		return reloadServices(t, names, c.JSON)
 	}
-	did, err := cli.Ask(t, time.Minute, func(ctx context.Context, cl *dial.Client) (client.ReloadReply, error) { return cl.Reload(ctx, how) })
+	did, err := t.Client().Reload(context.Background(), how)
 	if said := (*client.Error)(nil); errors.As(err, &said) && strings.Contains(said.Message, "\n") {
 		code := cmdline.Done
 		for line := range strings.SplitSeq(said.Message, "\n") { // the message has one line for each mistake
@@ -111,7 +107,7 @@ func reload(t *cli.Terminal, c *cli.Call) int {
 
 // reloadServices sends each named service the reload signal that the configuration of the running init sets.
 func reloadServices(t *cli.Terminal, names []string, asJSON bool) int {
-	entries, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) ([]client.ConfigEntry, error) { return cl.Config(ctx) })
+	entries, err := t.Client().Config(context.Background())
 	if err != nil {
 		return t.Failed("reload", err)
 	}
@@ -193,10 +189,7 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 	if _, code, ok := c.Parse(t, 0, 0); !ok {
 		return code
 	}
-	cl, err := t.Dial()
-	if err != nil {
-		return t.Failed("re-execute hinit", err)
-	}
+	cl := t.Client()
 	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
 	before, err := cl.Status(ctx)

@@ -215,9 +215,7 @@ func (m *manager) rename(from, to string) int {
 		return code
 	}
 	if wasUp {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if _, err := m.cl.Start(ctx, profiles.SlotName(to), client.Wait{Wait: true, Timeout: 30 * time.Second}); err != nil {
+		if _, err := m.cl.Start(context.Background(), profiles.SlotName(to), client.Wait{Wait: true, Timeout: 30 * time.Second}); err != nil {
 			return m.Fail(cmdline.Failed, "renamed profile %s to %s, but cannot start its gateway again: %v", from, to, err)
 		}
 	}
@@ -234,9 +232,7 @@ func (m *manager) stop(name string) (wasUp bool, code int) {
 	if m.cl == nil {
 		return false, cmdline.Done
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	slot := profiles.SlotName(name)
+	ctx, slot := context.Background(), profiles.SlotName(name)
 	s, err := m.cl.Service(ctx, slot)
 	if errors.Is(err, client.ErrUnknown) {
 		return false, cmdline.Done
@@ -283,9 +279,7 @@ func (m *manager) change(command []string, vars map[string]string, itself func()
 	if err != nil || m.cl == nil {
 		return m.Failed(m.doing, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	return m.Failed(m.doing, m.cl.Rescan(ctx))
+	return m.Failed(m.doing, m.cl.Rescan(context.Background()))
 }
 
 // runAgentCommand runs the agent's own command as the agent's user. done is false if there is none. Its output is shown only if it
@@ -372,9 +366,7 @@ func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 	}
 	var st client.Status
 	if m.cl != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), cli.ShortWait)
-		defer cancel()
-		if st, err = m.cl.Status(ctx); err != nil {
+		if st, err = m.cl.Status(context.Background()); err != nil {
 			return nil, nil, err
 		}
 	}

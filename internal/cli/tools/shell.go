@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
-	"hinit/client/dial"
 	"hinit/internal/account"
 	"hinit/internal/boot"
 	"hinit/internal/boot/lookup"
@@ -42,7 +41,7 @@ func shell(t *cli.Terminal, c *cli.Call, words []string) int {
 	if err != nil {
 		return t.Failed(doing, err)
 	}
-	st, err := t.Status(cli.ShortWait, names[0])
+	st, err := t.Status(names[0])
 	if err != nil {
 		return t.Failed(doing, err)
 	}
@@ -162,7 +161,7 @@ const maxRun = 64 << 10
 // exportsOf returns the variables that the run script in a gateway's slot exports, as PID 1 reads it. Without slots it returns
 // none.
 func exportsOf(t *cli.Terminal, as *fsutil.Actor, name string) (map[string]string, error) {
-	slots, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) ([]client.Slot, error) { return cl.Slots(ctx) })
+	slots, err := t.Client().Slots(context.Background())
 	at := slices.IndexFunc(slots, func(slot client.Slot) bool { return slot.Name == name })
 	if err != nil || at < 0 {
 		return nil, err

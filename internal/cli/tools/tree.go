@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"hinit/client"
-	"hinit/client/dial"
 	"hinit/internal/account"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
@@ -63,7 +62,7 @@ func tree(t *cli.Terminal, c *cli.Call, names []string) int {
 
 // branches asks hinit for the services, and reads their processes from /proc.
 func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
-	st, err := t.Status(cli.ShortWait, names...)
+	st, err := t.Status(names...)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +81,7 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 	}
 	if len(names) == 0 {
 		// without the right to see runs, their processes appear below no service
-		runs, _ := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) ([]client.Run, error) { return cl.Runs(ctx) })
+		runs, _ := t.Client().Runs(context.Background())
 		for _, r := range runs {
 			if r.End == nil && r.PID != 0 {
 				roots = append(roots, treeRoot{r.Service, client.StateUp, r.PID})
@@ -218,9 +217,7 @@ func topology(t *cli.Terminal, c *cli.Call) int {
 			return t.Fail(cmdline.WrongUsage, "cannot %s: expected: hinit topology %s%s", c.Doing(), c.Verb.Args, cmdline.DidYouMean(how.Mode, client.Topologies))
 		}
 	}
-	is, err := cli.Ask(t, 4*time.Minute, func(ctx context.Context, cl *dial.Client) (client.TopologyReply, error) {
-		return cl.Topology(ctx, how)
-	})
+	is, err := t.Client().Topology(context.Background(), how)
 	return t.Show(c, is, err, func() {
 		for _, step := range is.Steps {
 			fmt.Fprintln(t.Out, show.Line(step))

@@ -1,0 +1,68 @@
+package tools
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"hinit/internal/cli"
+	"hinit/internal/cmdline"
+)
+
+// hanging returns a terminal whose hinit accepts connections and never answers.
+func hanging(t *testing.T) *cli.Terminal {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "h") //nolint:usetesting // short: the path of a socket has 107 bytes at most
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	listener, err := net.Listen("unix", dir+"/control.sock") //nolint:noctx // it listens at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	return &cli.Terminal{In: os.Stdin, Out: &strings.Builder{}, Err: &strings.Builder{}, Env: func(name string) (string, bool) {
+		value := map[string]string{"HINIT_RUNTIME_DIR": dir, "HINIT_CONFIG": dir + "/none.yaml"}[name]
+		return value, value != ""
+	}}
+}
+
+// Commands about a hinit that didn't answer said only "context deadline exceeded", and ended as failed instead of unreachable.
+func TestAHangingHinitWasADeadlineExceeded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	t.Parallel()
+	var all sync.WaitGroup
+	for _, words := range []string{"explain default", "healthcheck", "signal default HUP", "checks", "notify k"} {
+		term := hanging(t)
+		all.Go(func() { // not subtests, of which only a few would wait at a time
+			code, said := term.Run(strings.Fields(words), table()), fmt.Sprint(term.Err)
+			if code != cmdline.Unreachable || !strings.Contains(said, "hinit does not answer on") || strings.Contains(said, "deadline") {
+				t.Errorf("%s: exit code %d: %s", words, code, said)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// A bundle about a hinit that doesn't answer must hold what needs no hinit.
+func TestTheBundleOfAHangingHinitHasTheKernel(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	t.Parallel()
+	term, file := hanging(t), filepath.Join(t.TempDir(), "b.tar.gz")
+	if code := term.Run([]string{"bundle", "-o", file}, table()); code != cmdline.Done {
+		t.Fatalf("exit code %d: %s", code, term.Err)
+	}
+	files := unpack(t, file)
+	if !strings.Contains(files["kernel.txt"], "/proc/version") || !strings.Contains(files["status.txt"], "did not wait longer") {
+		t.Errorf("kernel %.40q, status %q", files["kernel.txt"], files["status.txt"])
+	}
+}
