@@ -2,9 +2,11 @@ package gateways_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"hinit/client"
+	"hinit/internal/s6/formats"
 )
 
 // TestASlotThatAClientRemovedComesBackWithAStart checks that a start makes the slot again, without the exports of the
@@ -47,5 +49,23 @@ func TestAProfileHasItsSlotWhenHinitHasFoundIt(t *testing.T) {
 	soon, registered := slices.Index(said, "slot of gateway-coder soon, down: true"), slices.Index(said, "coder beside: false")
 	if complete := slices.Index(said, "slot of gateway-coder, down: true"); soon < 0 || registered < soon || complete < registered {
 		t.Errorf("in another order: %q", said)
+	}
+}
+
+// TestAProfileWithALongNameHasNoSlot: an agent made a profile whose gateway has a longer name than a directory can have. PID 1 tried
+// each second to make its slot, and wrote two lines about each such profile.
+func TestAProfileWithALongNameHasNoSlot(t *testing.T) {
+	h, m := newHost(t)
+	h.start(m)
+	for _, name := range []string{strings.Repeat("l", formats.MaxName), strings.Repeat("l", formats.MaxName-len("gateway-"))} {
+		h.make(name)
+		if err := m.Find(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+		_, registered := h.look().starts[name]
+		made := slices.Contains(h.look().said, "slot of gateway-"+name+" soon, down: true")
+		if fits := len("gateway-"+name) <= formats.MaxName; !registered || made != fits {
+			t.Errorf("%d letters: registered %v, has a slot %v", len(name), registered, made)
+		}
 	}
 }

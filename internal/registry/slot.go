@@ -5,6 +5,7 @@ import (
 
 	"hinit/internal/config"
 	"hinit/internal/proc"
+	"hinit/internal/s6/formats"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -77,10 +78,11 @@ func (r *Registry) HasSlot(service string) bool { return r.slot(service).made }
 // Exports returns the variables that the run script of a service's s6 directory exports, or nil. Do not modify the map.
 func (r *Registry) Exports(service string) map[string]string { return r.slot(service).exports }
 
-// makeSlot makes the Follower create a slot. With now it waits until the slot is complete.
+// makeSlot makes the Follower create a slot. With now it waits until the slot is complete. A service whose name is too long for s6
+// has no slot. A Follower would try again and again to make it.
 func (r *Registry) makeSlot(ctx context.Context, s Slot, now bool) {
 	f := r.currentFollower()
-	if f == nil {
+	if f == nil || len(s.Name) > formats.MaxName {
 		return
 	}
 	r.mu.Lock()
