@@ -374,7 +374,11 @@ func (c *console) addOrWait(src *source, rest []byte) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for rest = c.addLines(src, rest, c.mode, false); len(rest) > 0; rest = c.addLines(src, rest, c.mode, false) {
+	for {
+		rest = c.addLines(src, rest, c.mode, false)
+		if len(rest) == 0 {
+			return
+		}
 		w := &waiter{src, make(chan struct{})}
 		c.pumps = append(c.pumps, w)
 		left := max(c.reader.stall-c.reader.idle(), time.Millisecond)

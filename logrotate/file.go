@@ -116,12 +116,17 @@ func (f *file) write(p []byte, now time.Time) {
 // writeFormatted writes the formatted lines p, with rotations as needed. The result done is the number of bytes of p that are now
 // in the file. These bytes are always whole lines.
 func (f *file) writeFormatted(p []byte, now time.Time) (done int, err error) {
-	for n := 0; done < len(p) && err == nil; done += n {
-		if n, err = 0, f.prepare(now); err == nil {
-			n, err = f.writeOrRotate(p[done:], now)
+	for done < len(p) {
+		if err := f.prepare(now); err != nil {
+			return done, err
+		}
+		n, err := f.writeOrRotate(p[done:], now)
+		done += n
+		if err != nil {
+			return done, err
 		}
 	}
-	return done, err
+	return done, nil
 }
 
 // prepare must be called before each write. It opens the file if it is closed or was replaced, and removes an incomplete last line.

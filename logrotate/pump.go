@@ -204,10 +204,12 @@ func (s *stream) read(fd uintptr) bool {
 		s.buf = s.run.log.set.inputs.Get().(*[]byte)
 	}
 	s.err = runShortCall(func() (err error) {
-		for s.n, err = unix.Read(int(fd), (*s.buf)[s.lines.max:]); errors.Is(err, unix.EINTR); {
+		for {
 			s.n, err = unix.Read(int(fd), (*s.buf)[s.lines.max:])
+			if !errors.Is(err, unix.EINTR) {
+				return err
+			}
 		}
-		return err
 	})
 	if s.err == nil {
 		return true

@@ -100,7 +100,9 @@ func (p *pace) adaptPause() {
 // time. If that fails, the pipe stays in the poller, and only the pauses reduce the cost.
 func (s *stream) changePace() {
 	if s.pace.flood {
-		for size := floodPipe; size > readSize && !s.resize(size); size /= 2 {
+		size := floodPipe
+		for size > readSize && !s.resize(size) {
+			size /= 2
 		}
 		s.leavePoller()
 		return

@@ -110,19 +110,13 @@ func appendStamp(b []byte, t time.Time) []byte {
 // archives younger than a period. Any goroutine may call its methods.
 type compressor struct {
 	opts Options
-	ctx  context.Context //nolint:containedctx // cancelled by end
-	stop context.CancelFunc
-	work sync.WaitGroup // counts the goroutine that handles the queue
+	ctx  context.Context    //nolint:containedctx // cancelled by end
+	end  context.CancelFunc // cancels the compression and drops the queue; the field work waits for the goroutine
+	work sync.WaitGroup     // counts the goroutine that handles the queue
 
 	mu    sync.Mutex // never held across I/O
 	queue []*file    // each file at most once
 	busy  bool       // a goroutine is handling the queue
-}
-
-func newCompressor(o Options) *compressor {
-	c := &compressor{opts: o}
-	c.ctx, c.stop = context.WithCancel(context.Background())
-	return c
 }
 
 // request queues f for the compression of its archives. It doesn't block. After end, it does nothing.
@@ -137,13 +131,6 @@ func (c *compressor) request(f *file) {
 		c.busy = true
 		c.work.Go(guard.Func("compressing archives", c.run))
 	}
-}
-
-// end cancels the compression and drops the queue. It doesn't wait for the goroutine; the field work does that.
-func (c *compressor) end() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.stop()
 }
 
 // takeQueue returns the queued files and empties the queue. If it returns no file, the goroutine that has called it must exit.

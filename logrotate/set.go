@@ -42,7 +42,7 @@ type Set struct {
 	pause  *freezeCall          // not nil between Freeze and Thaw
 
 	background sync.WaitGroup // short-lived goroutines, for which flush waits
-	compressor *compressor
+	compressor compressor
 }
 
 // New creates a Set and starts the goroutines of the console. [Set.Close] ends them.
@@ -61,7 +61,8 @@ func New(o Options) *Set {
 	// Twice the size holds a whole read with the timestamps of lines of usual length, so that each read causes one write. It also
 	// holds any single line.
 	s.outputs.New = func() any { return new(make([]byte, 0, 2*(o.MaxLine+readSize))) }
-	s.compressor = newCompressor(o)
+	s.compressor.opts = o
+	s.compressor.ctx, s.compressor.end = context.WithCancel(context.Background())
 	s.consoles[0] = newConsole("stdout", o.Stdout, o)
 	s.consoles[1] = newConsole("stderr", o.Stderr, o)
 	return s

@@ -236,10 +236,12 @@ func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 // logs. execve(2) ends all other threads, but it can't end a thread that waits for a hung file system, so execve would hang
 // too.
 func (c *container) awaitVolumeIdle() error {
-	for end := time.Now().Add(freezeTimeout); !c.gateways.Idle() || c.store.Writing() || c.registry.Timetable.Writing(); <-time.After(freezeTimeout / 100) {
+	end := time.Now().Add(freezeTimeout)
+	for !c.gateways.Idle() || c.store.Writing() || c.registry.Timetable.Writing() {
 		if time.Now().After(end) {
 			return errors.New("a disk does not answer, and what waits for it would hold up the new image; try again when it does")
 		}
+		<-time.After(freezeTimeout / 100)
 	}
 	return nil
 }
@@ -250,7 +252,8 @@ func (c *container) awaitLastLines() {
 	reading := func(s *supervisor.Service) bool {
 		return s.LastExit != nil && s.LastExit.Tail == nil && c.logs.Get(s.Name) != nil && time.Since(s.LastExit.At) < freezeTimeout/5
 	}
-	for end := time.Now().Add(freezeTimeout); slices.ContainsFunc(c.loop.Snapshot().Services, reading) && time.Now().Before(end); {
+	end := time.Now().Add(freezeTimeout)
+	for slices.ContainsFunc(c.loop.Snapshot().Services, reading) && time.Now().Before(end) {
 		<-time.After(freezeTimeout / 100)
 	}
 }

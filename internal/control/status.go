@@ -20,7 +20,6 @@ import (
 	"hinit/internal/isolation"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
-	"hinit/internal/tuning"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -372,7 +371,7 @@ var oomLimits = sync.OnceValues(func() (limit float64, room int) {
 		limit = float64(machine.Totalram) * float64(machine.Unit)
 	}
 	blocking.Run(blocking.Short, func() {
-		if n, ok := tuning.MemoryLimit(); ok {
+		if n := proc.ReadContainerMemory().Limit; n > 0 {
 			limit = min(limit, float64(n))
 		}
 		room = proc.MaxOOMScoreIncrease()

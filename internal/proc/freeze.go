@@ -46,7 +46,8 @@ func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) 
 		return nil, 0, fmt.Errorf("cannot stop the other processes meanwhile: %w", err)
 	}
 	waiting := make(map[string]time.Time)
-	for begin := time.Now(); ; <-time.After(time.Millisecond) {
+	begin := time.Now()
+	for {
 		pid, beyond := s.findUnstopped(waiting)
 		if pid == 0 {
 			return before, beyond, nil
@@ -56,6 +57,7 @@ func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) 
 			ThawOthers(before)
 			return nil, 0, fmt.Errorf("process %d (%q) does not stop meanwhile; end it and try again", pid, name)
 		}
+		<-time.After(time.Millisecond)
 	}
 }
 
@@ -77,10 +79,11 @@ func (s *scanner) stopShells() {
 	slices.SortFunc(shells, func(a, b stat) int { return cmp.Compare(a.Start, b.Start) })
 	for _, shell := range shells[:min(len(shells), most)] {
 		_ = unix.Kill(shell.PID, unix.SIGSTOP) // an error does no harm: kill(-1) follows
-		for begin := time.Now(); time.Since(begin) < each; <-time.After(each / 1000) {
+		for begin := time.Now(); time.Since(begin) < each; {
 			if now, ok := s.readStat(shell.PID); !ok || now.State != 'S' && now.State != 'R' {
 				break
 			}
+			<-time.After(each / 1000)
 		}
 	}
 }

@@ -245,10 +245,12 @@ func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 
 // retryWhileFewPIDs calls try again while it fails with errTooFewPIDs, for at most pidWaitLimit, and returns its last error.
 func retryWhileFewPIDs(try func() error) error {
-	for end := time.Now().Add(pidWaitLimit); ; <-time.After(pidWaitLimit / 20) {
+	end := time.Now().Add(pidWaitLimit)
+	for {
 		if err := try(); !errors.Is(err, errTooFewPIDs) || time.Now().After(end) {
 			return err
 		}
+		<-time.After(pidWaitLimit / 20)
 	}
 }
 

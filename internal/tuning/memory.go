@@ -46,15 +46,10 @@ const (
 func LimitMemory() { limitMemory(cgroupDir) }
 
 func limitMemory(cgroup string) {
-	if limit, ok := cgroupNumber(cgroup, memoryLimitFiles...); ok && os.Getenv("GOMEMLIMIT") == "" {
+	if limit, ok := cgroupNumber(cgroup, "memory.max", "memory/memory.limit_in_bytes"); ok && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(max(int64(limit)/memoryShare, minMemory))
 	}
 }
-
-// MemoryLimit returns the memory limit of the container's control group, in bytes. ok is false if the group has no limit.
-func MemoryLimit() (limit int, ok bool) { return cgroupNumber(cgroupDir, memoryLimitFiles...) }
-
-var memoryLimitFiles = []string{"memory.max", "memory/memory.limit_in_bytes"} // version 2, version 1
 
 // Releaser returns unused memory to the kernel when PID 1 becomes idle. This happens after the boot, after a burst of starts or
 // crashes, and after requests to the control API. The zero value is ready to use. Only one goroutine may use it.
