@@ -403,9 +403,9 @@ const (
 
 // messages counts the messages of the present period, by subject.
 type messages struct {
-	mu      sync.Mutex
-	count   map[string]int
-	leftOut map[string]string // last message of a subject that has used up its lines
+	mu    sync.Mutex
+	count map[string]int
+	last  map[string]string
 }
 
 // say writes a message about a service to the container log, or about the profiles as a whole if service is "".
@@ -418,30 +418,35 @@ func (m *Manager) say(service, format string, args ...any) {
 }
 
 // write writes a message to the log, unless its subject has used up its lines. Then the log gets only the last such message, when
-// the period ends.
+// the period ends. A message that equals the one before it is left out: warnings can come and go.
 func (s *messages) write(log *initlog.Logger, subject, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.count) == 0 {
-		s.count, s.leftOut = make(map[string]int), make(map[string]string)
+		s.count, s.last = make(map[string]int), make(map[string]string)
 		time.AfterFunc(messagePeriod, guard.Func("ending a period of messages", func() { s.endPeriod(log) }))
 	}
 	if s.count[subject] == 0 && len(s.count) >= maxSubjects {
 		subject = ""
 	}
-	s.count[subject]++
-	if s.count[subject] > maxMessages {
-		s.leftOut[subject] = supervisor.ShortenText(text)
+	text = supervisor.ShortenText(text)
+	if s.last[subject] == text {
 		return
 	}
-	log.Say("%s", text)
+	s.count[subject]++
+	s.last[subject] = text
+	if s.count[subject] <= maxMessages {
+		log.Say("%s", text)
+	}
 }
 
 func (s *messages) endPeriod(log *initlog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for subject, text := range s.leftOut {
-		log.Say("%s (the last of %d messages within a minute, of which the log has the first %d)", text, s.count[subject], maxMessages)
+	for subject, n := range s.count {
+		if n > maxMessages {
+			log.Say("%s (the last of %d messages within a minute, of which the log has the first %d)", s.last[subject], n, maxMessages)
+		}
 	}
 	s.count = nil
 }
