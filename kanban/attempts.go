@@ -22,8 +22,8 @@ type crash struct {
 }
 
 // reasonGrace is how many seconds the dispatcher waits before it records the end of a worker as a crash. It waits only if another
-// program may have asked the worker to end. Such a program checks every half second whether the worker has ended, and only then writes the
-// reason on the board. A crash that was recorded before would hide the reason.
+// program may have asked the worker to end. Such a program checks every half second whether the worker has ended, and only then
+// writes the reason on the board. A crash that was recorded before would hide the reason.
 const reasonGrace = 5
 
 // mayBeRequested reports whether the worker may have ended because another program asked it to. Then SIGTERM killed the worker,
@@ -153,7 +153,7 @@ func (p *pass) failureLimitOf(task Task, r release) (limit int64, source string)
 // countFailure adds a failure to a task that this transaction has released. If blocks is true, the task has reached its limit,
 // and countFailure also blocks it.
 //
-// A block at the failure limit isn't sticky: if somebody raises the limit, the next promotion pass makes the task ready again.
+// A block at the failure limit isn't sticky: if the limit is raised, the next promotion pass makes the task ready again.
 // But a release can lower the limit for one failure (limitOverride). Then the task is blocked although its failures are below the
 // ordinary limit, and the next promotion pass of any program would undo the block. To prevent that, countFailure adds a `blocked`
 // event, which makes the block sticky for all programs.
@@ -324,7 +324,7 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	var next int64
 	interval := int64(d.Config.interval() / time.Second)
 	at := func(holds bool, t int64) {
-		if t < p.now-interval { // the passes since then could not meet this deadline, because of what somebody wrote into the row
+		if t < p.now-interval { // the passes since then could not meet this deadline, because another program has written the row
 			t = p.now + interval
 		}
 		t = max(t, p.now+1)
@@ -375,8 +375,8 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 }
 
 // delayingAttempts returns the attempts that may delay a waiting task: attempts that ended after the time after. It also returns
-// later comments with a link to GitHub, each as an attempt with an empty outcome. [Dispatcher.Next] schedules the next pass by this
-// list. An attempt that delays no task does no harm: the pass then finds nothing to do.
+// later comments with a link to GitHub, each as an attempt with an empty outcome. [Dispatcher.Next] schedules the next pass by
+// this list. An attempt that delays no task does no harm: the pass then finds nothing to do.
 func (s *Store) delayingAttempts(ctx context.Context, after int64) ([]attempt, error) {
 	return queryAll[attempt](ctx, s.db, `SELECT t.id, r.id, r.outcome, CAST(r.ended_at AS INTEGER), CAST(t.consecutive_failures AS INTEGER) FROM tasks t JOIN task_runs r ON r.task_id = t.id
 			WHERE t.status IN ('ready', 'review') AND r.outcome IS NOT NULL AND r.ended_at > ?1

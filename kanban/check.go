@@ -61,8 +61,8 @@ func (s *Store) check(ctx context.Context) error {
 	return bad
 }
 
-// explainTLSDamage explains one kind of damage: a file that begins with a TLS record. Then a program has mixed up its descriptors and
-// written data of an encrypted connection into the database. For any other content it returns "".
+// explainTLSDamage explains one kind of damage: a file that begins with a TLS record. Then a program has mixed up its descriptors
+// and written data of an encrypted connection into the database. For any other content it returns "".
 func explainTLSDamage(head []byte) string {
 	for _, at := range []int{0, 5} {
 		if len(head) >= at+3 && head[at] >= 0x14 && head[at] <= 0x17 && head[at+1] == 3 && head[at+2] <= 4 {
@@ -148,8 +148,8 @@ func copyFile(from, to string) error {
 const tornWait = 2 * time.Second
 
 // checkLength returns an error if pages are missing at the end of the file, although each commit reported success. A page that is
-// still in the write-ahead log isn't missing. A process that dies in a checkpoint, or finds the disk full, leaves pages there, and the next checkpoint writes
-// them.
+// still in the write-ahead log isn't missing. A process that dies in a checkpoint, or finds the disk full, leaves pages there,
+// and the next checkpoint writes them.
 func (s *Store) checkLength(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, tornWait)
 	defer cancel()

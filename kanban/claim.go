@@ -10,8 +10,8 @@ import (
 	"github.com/samber/lo"
 )
 
-// claimSeconds returns how many seconds a new claim is valid: asked if it is set, otherwise HERMES_KANBAN_CLAIM_TTL_SECONDS, otherwise
-// fifteen minutes.
+// claimSeconds returns how many seconds a new claim is valid: asked if it is set, otherwise HERMES_KANBAN_CLAIM_TTL_SECONDS,
+// otherwise fifteen minutes.
 func (s *Store) claimSeconds(asked time.Duration) int64 {
 	if asked > 0 {
 		return max(1, int64(asked/time.Second))
@@ -143,9 +143,9 @@ type release struct {
 	unlessExtended bool // do nothing if a heartbeat has extended the claim since the pass read it
 }
 
-// release returns a task to ready, or to review if the task was in review when it was claimed. It is the only method of a pass that
-// changes the status of a running task. If another program has changed the run or the claim since the pass has read them, release
-// changes nothing and returns false.
+// release returns a task to ready, or to review if the task was in review when it was claimed. It is the only method of a pass
+// that changes the status of a running task. If another program has changed the run or the claim since the pass has read them,
+// release changes nothing and returns false.
 func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
 	blocked := false
 	w.isHandled = true
@@ -184,8 +184,8 @@ func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
 	return ok, err
 }
 
-// heartbeatStale reports whether the worker's last heartbeat is more than an hour old. A worker that has never sent a heartbeat is
-// not stale.
+// heartbeatStale reports whether the worker's last heartbeat is more than an hour old. A worker that has never sent a heartbeat
+// is not stale.
 func (p *pass) heartbeatStale(w *observedTask) bool {
 	return w.LastHeartbeatAt != 0 && p.now-w.LastHeartbeatAt > heartbeatStaleAfter
 }
@@ -216,8 +216,8 @@ func (p *pass) releaseStaleClaims() error {
 }
 
 // endWorkers terminates the workers in list, and calls gone for each worker that has ended. A worker that survives SIGKILL keeps
-// its task, because a second worker on the same task would do more harm. endWorkers then extends the claim of the worker, and adds
-// an event with the reason survives.
+// its task, because a second worker on the same task would do more harm. endWorkers then extends the claim of the worker, and
+// adds an event with the reason survives.
 func (p *pass) endWorkers(list []*observedTask, survives string, gone func(*observedTask, Termination) error) error {
 	var errs []error
 	for i, end := range p.terminate(list) {

@@ -131,8 +131,8 @@ func (r *configReader) warn(key, want string, got any) {
 	r.warnings = append(r.warnings, fmt.Sprintf("kanban.%s must be %s, not %s; it is ignored", key, want, clip(fmt.Sprintf("%#v", got), 80)))
 }
 
-// convertValue looks up a key and converts its value with the function use. An absent or null key gives missing. If use rejects the
-// value, the result is invalid, and a warning says what want describes: the valid values.
+// convertValue looks up a key and converts its value with the function use. An absent or null key gives missing. If use rejects
+// the value, the result is invalid, and a warning says what want describes: the valid values.
 func convertValue[T any](r *configReader, key, want string, missing, invalid T, use func(v any) (T, bool)) T {
 	v := r.values[key]
 	if v == nil {

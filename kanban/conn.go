@@ -47,8 +47,8 @@ func connect(path, mode string, busy time.Duration) (*sql.DB, error) {
 // unchanging is the mode for a file on a volume that is mounted read-only. It tells SQLite not to create companion files.
 const unchanging = "ro&immutable=1"
 
-// isBusy reports whether an error means that another program has locked the file for too long. The file isn't damaged, and a later
-// try may succeed.
+// isBusy reports whether an error means that another program has locked the file for too long. The file isn't damaged, and a
+// later try may succeed.
 func isBusy(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) }
 
 // Explain returns a sentence for users about why the board's file can't be used, or "" if the message of SQLite or the kernel is
@@ -169,8 +169,8 @@ func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) 
 			return errors.Join(s.crashPoint("committed"), s.checkLength(ctx))
 		}
 	}
-	// Report the first error, and not an error of the rollback. SQLITE_ERROR means that SQLite has already rolled back. If the rollback
-	// failed for another reason, drop the connection, which may still be in the transaction.
+	// Report the first error, and not an error of the rollback. SQLITE_ERROR means that SQLite has already rolled back. If the
+	// rollback failed for another reason, drop the connection, which may still be in the transaction.
 	if _, rollback := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); rollback != nil && !isCode(rollback, sqlite3.SQLITE_ERROR) {
 		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 	}
@@ -185,9 +185,9 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// queryAll returns all rows of a query. T is the type of the only column, or a struct with a field for each column, in order. A field
-// that is itself a struct stands for as many columns as it has fields. A null becomes the zero value: any program may store a null,
-// even as the id of a task, because SQLite allows that.
+// queryAll returns all rows of a query. T is the type of the only column, or a struct with a field for each column, in order. A
+// field that is itself a struct stands for as many columns as it has fields. A null becomes the zero value: any program may store
+// a null, even as the id of a task, because SQLite allows that.
 func queryAll[T any](ctx context.Context, q querier, query string, args ...any) (list []T, err error) {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -236,15 +236,15 @@ func queryFirst[T any](ctx context.Context, q querier, query string, args ...any
 	return row, err
 }
 
-// loadRows reads rows of a table into T, which has a field for each column, in order. rest is the end of the query, such as WHERE and
-// ORDER BY.
+// loadRows reads rows of a table into T, which has a field for each column, in order. rest is the end of the query, such as WHERE
+// and ORDER BY.
 func loadRows[T any](ctx context.Context, q querier, t table, rest string, args ...any) ([]T, error) {
 	return queryAll[T](ctx, q, "SELECT "+selectColumns[T](t)+" FROM "+t.name+" "+rest, args...)
 }
 
-// selectColumns returns the list of columns for a SELECT by [loadRows]. SQLite lets any program store a text in an integer column and the
-// reverse, so each column is converted to the type of its field in T. The conversion never fails: a text that isn't a number
-// becomes 0.
+// selectColumns returns the list of columns for a SELECT by [loadRows]. SQLite lets any program store a text in an integer column
+// and the reverse, so each column is converted to the type of its field in T. The conversion never fails: a text that isn't a
+// number becomes 0.
 func selectColumns[T any](t table) string {
 	return strings.Join(lo.Map(t.columns, func(c column, i int) string {
 		expr := fmt.Sprintf("CAST(%s AS %s)", c.name, lo.Ternary(strings.HasPrefix(c.def, text), text, integer))

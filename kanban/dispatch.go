@@ -288,7 +288,7 @@ func (p *pass) start(r startCandidate, from Status) error {
 		return nil
 	}
 	p.recordWorker(workerRecord{Lock: p.Store.Claimer()}) // if this dispatcher dies after a claim, the next one must know who made the claim
-	// The claim requires the assignee whose limit was checked. If somebody reassigned the task meanwhile, the claim fails.
+	// The claim requires the assignee whose limit was checked. If another program reassigned the task meanwhile, the claim fails.
 	claim := claimOptions{from: from, profile: r.Assignee}
 	task, won, err := p.Store.claim(p.ctx, time.Unix(p.now, 0), r.ID, claim)
 	if err != nil || !won {

@@ -50,8 +50,8 @@ func (t *tx) closeOrAddRun(task Task, e ending) (run int64) {
 }
 
 // Complete finishes a task and promotes the tasks that waited for it. It returns false if the task's status does not allow that,
-// or if c.Run is set and isn't the task's current run. If c names tasks that the worker didn't create, Complete returns an error and
-// only records an event.
+// or if c.Run is set and isn't the task's current run. If c names tasks that the worker didn't create, Complete returns an error
+// and only records an event.
 func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Completion) (done bool, err error) {
 	summary := cmp.Or(c.Summary, c.Result)
 	var phantom error
@@ -105,8 +105,8 @@ func firstLine(s string) string {
 
 var references = regexp.MustCompile(`\bt_[0-9a-f]{8,}\b`)
 
-// warnUnknownReferences adds an event if the summary or the result mentions ids of tasks that don't exist, as a warning for people who
-// read the task's history.
+// warnUnknownReferences adds an event if the summary or the result mentions ids of tasks that don't exist, as a warning for
+// people who read the task's history.
 func (t *tx) warnUnknownReferences(id string, run int64, c Completion) {
 	for _, text := range [][2]string{{"summary", c.Summary}, {"result", c.Result}} {
 		refs := lo.Uniq(references.FindAllString(text[1], -1))

@@ -48,9 +48,9 @@ func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err e
 	return left, nil
 }
 
-// sortDeparted sorts the workers whose attempt is over by the state of their process. p.leavingWorkers gets the workers that still
-// run, and p.endedEntries the workers that have ended. p.unansweredStarts gets the workers whose start was requested and may still
-// happen.
+// sortDeparted sorts the workers whose attempt is over by the state of their process. p.leavingWorkers gets the workers that
+// still run, and p.endedEntries the workers that have ended. p.unansweredStarts gets the workers whose start was requested and
+// may still happen.
 func (p *pass) sortDeparted(left []*observedTask) {
 	for _, w := range left {
 		alive := w.liveness == Alive
@@ -69,7 +69,8 @@ func (p *pass) sortDeparted(left []*observedTask) {
 }
 
 // cancelStarts withdraws the requests to start the workers in list, which the runner has not answered. A late start could
-// otherwise put a worker beside the worker of another attempt. A worker that turns out to run already is added to p.leavingWorkers.
+// otherwise put a worker beside the worker of another attempt. A worker that turns out to run already is added to
+// p.leavingWorkers.
 func (p *pass) cancelStarts(list []*observedTask) {
 	for _, w := range list {
 		s, err := p.Runner.Withdraw(p.ctx, w.ref)
@@ -143,7 +144,7 @@ func (p *pass) endLeftovers(task string) bool {
 		left, ok = p.Runner.Leftovers(ref)
 	}
 	if len(left) > 0 || !ok {
-		p.log().Warn("what an earlier attempt has left can't be ended; the task waits", "task", task, "pids", left, "seen", ok)
+		p.log().Warn("cannot end the processes of an earlier attempt; the task waits", "task", task, "pids", left, "seen", ok)
 	}
 	return len(left) == 0 && ok
 }
@@ -219,8 +220,8 @@ func (l *ledger) save() error {
 	return writeWhole(l.path, b.Bytes())
 }
 
-// currentInstance identifies the boot of the machine and the PID 1 of this container. A worker whose ledger entry has another instance
-// has ended with its container or machine. "" means that /proc can't be read.
+// currentInstance identifies the boot of the machine and the PID 1 of this container. A worker whose ledger entry has another
+// instance has ended with its container or machine. "" means that /proc can't be read.
 func currentInstance() string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -173,8 +173,8 @@ func (s *Store) cannotOpen(err error) error {
 	return nil
 }
 
-// lockInit takes the lock for checking and migrating the file, see [Paths.initLock]. It returns nil if another process, or another
-// goroutine of this process, holds the lock for longer than maxInitWait.
+// lockInit takes the lock for checking and migrating the file, see [Paths.initLock]. It returns nil if another process, or
+// another goroutine of this process, holds the lock for longer than maxInitWait.
 func (s *Store) lockInit(ctx context.Context) *Lock {
 	ctx, cancel := context.WithTimeout(ctx, s.opt.initWait)
 	defer cancel()

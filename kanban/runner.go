@@ -196,9 +196,9 @@ func AwaitProcess(pid int) {
 	}
 }
 
-// ProcessesWith finds the processes that were started with the environment variables in vars. The roots of their trees come first:
-// the processes whose parent was started without these variables. sure is false if the environment of a process of this user could not be read, so that
-// the list may be incomplete.
+// ProcessesWith finds the processes that were started with the environment variables in vars. The roots of their trees come
+// first: the processes whose parent was started without these variables. sure is false if the environment of a process of this
+// user could not be read, so that the list may be incomplete.
 func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 	var all []procstat.Stat
 	if err := procstat.EachProcess("/proc", func(st procstat.Stat) { all = append(all, st) }); err != nil {

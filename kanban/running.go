@@ -162,7 +162,8 @@ func (p *pass) dropEnded() {
 	p.saveLedger()
 }
 
-// recordWorker writes an entry to the ledger, with this host, volume and container. It must be called before the worker can start.
+// recordWorker writes an entry to the ledger, with this host, volume and container. It must be called before the worker can
+// start.
 func (p *pass) recordWorker(e workerRecord) {
 	e.Host, e.Boot, e.Volume = p.Store.opt.Host, p.containerInstance, p.Volume
 	if known, is := p.ledger.locks[e.Lock]; e.Run == 0 && is && known.Boot == e.Boot && (e.ForeignClaimant || !known.ForeignClaimant) {

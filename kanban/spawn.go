@@ -72,7 +72,7 @@ func (p *pass) startAgain(w *observedTask) error {
 	task, err := readTask(p.ctx, p.Store.db, w.ID, tasksWithoutBody)
 	w.isHandled = true
 	switch {
-	case errors.Is(err, ErrNoTask), err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID): // somebody has reclaimed the task
+	case errors.Is(err, ErrNoTask), err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID): // another program has reclaimed the task
 		p.cancelStarts([]*observedTask{w})
 		return nil
 	case err != nil:

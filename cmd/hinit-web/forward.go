@@ -33,7 +33,7 @@ func runForward(ctx context.Context, c *cmdline.Call) int {
 		return code
 	}
 	if *to == "" {
-		return c.Fail(cmdline.WrongUsage, "cannot %s: it is not said where to; set HINIT_FORWARD_TO, or see: hinit forward --help", doing)
+		return c.Fail(cmdline.WrongUsage, "cannot %s: no receiver is named; set HINIT_FORWARD_TO, or see: hinit forward --help", doing)
 	}
 	sink, err := forward.NewSink(*to, c.Variable("HINIT_FORWARD_AUTHORIZATION", ""))
 	if err != nil {

@@ -40,7 +40,7 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 	c.Flags.Var(&hosts, "host", "`NAME` of this machine in requests without a token, besides localhost (HINIT_WEB_HOST)")
 	tokenFile := c.Flags.String("token-file", c.Variable("HINIT_WEB_TOKEN_FILE", ""), "`FILE` with the token (HINIT_WEB_TOKEN_FILE)")
 	base := c.Flags.String("base-path", c.Variable("HINIT_WEB_BASE_PATH", ""), "`PATH` below which a reverse proxy shows the page (HINIT_WEB_BASE_PATH)")
-	open := c.Flags.Bool("without-token", false, "let everybody who reaches it read")
+	open := c.Flags.Bool("without-token", false, "let every client read")
 	most := c.Flags.Int("max-services", metrics.MaxServices, "metrics for at most `N` services")
 	if _, code, ok := c.Parse(0, 0); !ok {
 		return code

@@ -275,7 +275,7 @@ func (r *Runner) save() {
 		r.unsaved = ""
 	} else if err.Error() != r.unsaved {
 		r.unsaved = err.Error()
-		r.Log.Warn("cannot remember what is to be done; it would be lost with this process", "err", err)
+		r.Log.Warn("cannot save the waiting actions; they are lost if this process ends", "err", err)
 	}
 }
 
@@ -323,7 +323,7 @@ func load(path string) (s state, err error) {
 		err = nil
 	}
 	if err != nil {
-		s, err = state{}, fmt.Errorf("cannot read %s, so what was waiting is lost: %w", path, err)
+		s, err = state{}, fmt.Errorf("cannot read %s, so the waiting actions are lost: %w", path, err)
 	}
 	if s.Marks == nil {
 		s.Marks = SeenConditions{}
@@ -385,8 +385,8 @@ func sendRequest(ctx context.Context, j *Job) (again bool, err error) {
 	return false, errors.New("it is refused: the answer is " + a.Status)
 }
 
-// runCommand runs the command of j's action in a new session, with j.Body on standard input. When the action's time limit passes, runCommand
-// kills the process group.
+// runCommand runs the command of j's action in a new session, with j.Body on standard input. When the action's time limit passes,
+// runCommand kills the process group.
 func runCommand(ctx context.Context, j *Job) error {
 	fd, err := unix.MemfdCreate("event", unix.MFD_CLOEXEC)
 	if err != nil {

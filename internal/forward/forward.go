@@ -101,8 +101,8 @@ var retries = backoff.Policy{Initial: 200 * time.Millisecond, Max: 30 * time.Sec
 // Counts returns the totals since the positions file was made. Call it after Run.
 func (f *Forwarder) Counts() Counts { return f.positions.Counts }
 
-// Run sends logs and events until ctx ends. It returns an error if it can't use the positions file at the start, or save it at the
-// end. Without the file, each restart would send the same lines again.
+// Run sends logs and events until ctx ends. It returns an error if it can't use the positions file at the start, or save it at
+// the end. Without the file, each restart would send the same lines again.
 func (f *Forwarder) Run(ctx context.Context) error {
 	f.records = make(chan Record)
 	var err error
@@ -284,8 +284,8 @@ func ReadPositions(path string, as *fsutil.Actor) (p Positions, err error) {
 	return p, err
 }
 
-// trySave saves the positions. If that fails, for instance on a full disk, records are sent all the same. A restart would not help,
-// and would send the last records again.
+// trySave saves the positions. If that fails, for instance on a full disk, records are sent all the same. A restart would not
+// help, and would send the last records again.
 func (f *Forwarder) trySave() {
 	err := f.save()
 	if err != nil && !f.unsavable {

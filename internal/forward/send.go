@@ -119,7 +119,7 @@ func tlsConfig(u *url.URL, way string) (*tls.Config, error) {
 // withCertificateHint adds to an error about an invalid certificate what the user can do.
 func withCertificateHint(err error) error {
 	if bad := (*tls.CertificateVerificationError)(nil); errors.As(err, &bad) {
-		return fmt.Errorf("the receiver's certificate is not to be believed: %w; name its authority with ?ca=FILE, or what it is for with ?name=NAME", bad.Err)
+		return fmt.Errorf("the receiver's certificate is not valid: %w; name its authority with ?ca=FILE, or the name in it with ?name=NAME", bad.Err)
 	}
 	return err
 }
@@ -204,8 +204,8 @@ func checkOTLP(text []byte) error {
 	return AnswerError{error: errors.New(partial.ErrorMessage), Accepted: true, LeftOut: int(max(n, 0))}
 }
 
-// fileSink is a Sink that writes records to a file, one JSON object a line. A full file is renamed to PATH.1, and a new one begins.
-// If there are too many full files, the oldest one is removed.
+// fileSink is a Sink that writes records to a file, one JSON object a line. A full file is renamed to PATH.1, and a new one
+// begins. If there are too many full files, the oldest one is removed.
 type fileSink struct {
 	path      string
 	maxSize   int64 // in bytes

@@ -52,7 +52,7 @@ func bearerTokenOf(r *http.Request) (given string, is bool) {
 }
 
 // hasToken reports whether a request has the token, or the cookie of a session that was begun with it. It does not count wrong
-// tokens: the right one must work even after many wrong guesses of somebody else.
+// tokens: the right one must work even after many wrong guesses of other clients.
 func (s *Server) hasToken(r *http.Request) bool {
 	if s.Token == "" {
 		return false

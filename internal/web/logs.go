@@ -116,15 +116,15 @@ func (s *logSearch) parseMatch(line []byte) (out logLine, is bool) {
 	return out, true
 }
 
-// readLog returns the last lines of a service's log that match the search in the request. If the request refers to a line (at), it
-// returns the lines around this line.
+// readLog returns the last lines of a service's log that match the search in the request. If the request refers to a line (at),
+// it returns the lines around this line.
 func (s *Server) readLog(r *http.Request, v pageService) logView {
 	view := logView{
 		There: v.Log != "", Name: v.Name, Query: r.FormValue("q"), N: usualLines, Archive: r.FormValue("archives") != "",
 		Since: r.FormValue("since"), Sinces: searchPeriods, Levels: loglevel.Names(), At: r.FormValue("at"),
 	}
 	if !view.There {
-		view.Note = "It has no log file; what it writes is in the container's log."
+		view.Note = "It has no log file; its output is in the container's log."
 		return view
 	}
 	if l := loglevel.Named([]byte(r.FormValue("level"))); l != 0 {

@@ -241,8 +241,8 @@ var colours = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 // logText returns a log line as the page shows it: without colours, and with control characters escaped.
 func logText(line string) string { return show.Line(colours.ReplaceAllString(line, "")) }
 
-// loggedLines returns consecutive lines of a log as the page shows them. It hides secrets in all lines together, because a private
-// key has several lines.
+// loggedLines returns consecutive lines of a log as the page shows them. It hides secrets in all lines together, because a
+// private key has several lines.
 func loggedLines(lines []string) []string {
 	hidden := strings.Split(redact.HideText(strings.Join(lines, "\n")), "\n")
 	return lo.Map(hidden, func(line string, _ int) string { return logText(line) })

@@ -403,7 +403,7 @@ func TestDoctorFindsTheCommonestFaults(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	for _, want := range []string{
-		id + ": nobody to run them", stranger + `: "codr" is no profile; did you mean coder?`, lost + ": its claim has run out", "nobody dispatches",
+		id + ": no assignee", stranger + `: "codr" is no profile; did you mean coder?`, lost + ": its claim has run out", "no dispatcher runs",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)

@@ -29,7 +29,7 @@ import (
 // dispatchVerbs are the verbs that start and stop workers.
 var dispatchVerbs = []verb{
 	{
-		name: "dispatch", json: true, summary: "make one pass: release what is dead, start what is ready", define: dispatch,
+		name: "dispatch", json: true, summary: "make one pass: release the tasks of dead workers, start ready tasks", define: dispatch,
 		help: `Workers are started by the PID 1 of the container where hinit is that, else by this command. They go on when it ends.
 A dry run starts nothing, but it releases and promotes.`,
 	},
@@ -60,7 +60,7 @@ type host struct {
 func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 	if !here {
 		cl, err := cmdline.Dial(c.lookupEnv)
-		nobody := errors.Is(err, client.ErrUnreachable)
+		unanswered := errors.Is(err, client.ErrUnreachable)
 		var r *runner.Runner
 		if err == nil {
 			r, err = runner.ByPID1(ctx, cl)
@@ -68,7 +68,7 @@ func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 		switch {
 		case err == nil:
 			return host{r, cl, c.idOfServedVolume(ctx, cl)}, nil
-		case !nobody:
+		case !unanswered:
 			return host{}, fmt.Errorf("%w; to start workers without it: --local", err)
 		}
 	}
@@ -192,7 +192,7 @@ func reclaim(c *call) action {
 
 func reassign(c *call) action {
 	withWorkers, reason := c.withWorkers("don't ask PID 1"), c.reasonFlag()
-	take := c.Flags.Bool("reclaim", false, "take it from its worker first")
+	take := c.Flags.Bool("reclaim", false, "reclaim the task from its worker first")
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		return withWorkers(ctx, s, kanban.Config{}, func(d *kanban.Dispatcher) error {
 			ok, err := d.Reassign(ctx, c.Now(), words[0], parseAssignee(words[1]), *take, reason(nil))
@@ -231,7 +231,7 @@ func daemon(c *call) action {
 	interval := c.Flags.Float64("interval", 0, "`SECONDS` between two looks")
 	limit := c.Flags.Int("failure-limit", 0, "failures after which a task is blocked, `N`")
 	pidfile := c.Flags.String("pidfile", "", "`FILE` for the process number")
-	_ = c.Flags.Bool("verbose", false, "without effect: what is done is told")
+	_ = c.Flags.Bool("verbose", false, "without effect: the log says what a pass does")
 	_ = c.Flags.Bool("v", false, "the same")
 	var most *int
 	optionalFlag(c, &most, "max", "at most `N` tasks running", parseNumber)

@@ -127,25 +127,25 @@ func (x *examination) checkFile(ctx context.Context) error {
 // checkAssignees reports ready tasks whose assignee can't get a worker.
 func (x *examination) checkAssignees(context.Context) error {
 	profiles := kanban.ProfileDirs(x.boards().Root)
-	var nobody []string
+	var unassigned []string
 	strangers := make(map[string][]string)
 	for _, t := range x.ready {
 		who := strings.TrimSpace(t.Assignee)
 		if who == "" {
-			nobody = append(nobody, cmdline.Quote(t.ID))
+			unassigned = append(unassigned, cmdline.Quote(t.ID))
 		} else if is, err := profiles.Exists(who); err == nil && !is {
 			strangers[who] = append(strangers[who], cmdline.Quote(t.ID))
 		}
 	}
 	if fallback := strings.TrimSpace(x.cfg.DefaultAssignee); fallback != "" {
 		if is, _ := profiles.Exists(strings.ToLower(fallback)); is {
-			nobody = nil
+			unassigned = nil
 		} else {
 			x.findings.Warning("assignee", "kanban.default_assignee is %q, which is no profile, so it counts as none", fallback)
 		}
 	}
-	if len(nobody) > 0 {
-		x.findings.Failed("assignee", "%s: nobody to run them; hinit kanban assign %s PROFILE, or set kanban.default_assignee", firstIDs(nobody), nobody[0])
+	if len(unassigned) > 0 {
+		x.findings.Failed("assignee", "%s: no assignee; run: hinit kanban assign %s PROFILE, or set kanban.default_assignee", firstIDs(unassigned), unassigned[0])
 	}
 	for who, ids := range strangers {
 		hint := "a person or a terminal claims such tasks; if it is meant to be a profile: hinit profile create " + cmdline.Quote(who)
@@ -154,8 +154,8 @@ func (x *examination) checkAssignees(context.Context) error {
 		}
 		x.findings.Warning("assignee", "%s: %q is no profile; %s", firstIDs(ids), who, hint)
 	}
-	if len(nobody)+len(strangers) == 0 {
-		x.findings.OK("assignee", "every ready task has somebody to run it")
+	if len(unassigned)+len(strangers) == 0 {
+		x.findings.OK("assignee", "every ready task has a profile to run it")
 	}
 	return nil
 }
@@ -177,7 +177,7 @@ func (x *examination) checkClaims(context.Context) error {
 		_, alive := proc.StartTicks(t.WorkerPID)
 		switch {
 		case t.ClaimLock == "" || t.ClaimExpires == 0: // other programs treat such a task as unclaimed, and may start a second worker
-			x.findings.Warning("lock", "%s is running and nobody has claimed it; hinit kanban reclaim %s", t.ID, t.ID)
+			x.findings.Warning("lock", "%s is running without a claim; run: hinit kanban reclaim %s", t.ID, t.ID)
 		case owner != x.host && t.ClaimExpires < now:
 			x.findings.Warning("lock", "%s: its claim by %q has run out; the next pass releases it", t.ID, t.ClaimLock)
 		case owner != x.host:
@@ -252,9 +252,9 @@ func (x *examination) checkDispatchers(context.Context) error {
 	case len(pids) == 1:
 		x.findings.OK("dispatcher", "process %d", pids[0])
 	case known && len(x.ready) > 0:
-		x.findings.Failed("dispatcher", "%d tasks are ready and nobody dispatches; %s", len(x.ready), x.dispatcherAdvice())
+		x.findings.Failed("dispatcher", "%d tasks are ready, and no dispatcher runs; %s", len(x.ready), x.dispatcherAdvice())
 	case known:
-		x.findings.Warning("dispatcher", "nobody dispatches; %s", x.dispatcherAdvice())
+		x.findings.Warning("dispatcher", "no dispatcher runs; %s", x.dispatcherAdvice())
 	}
 	return nil
 }

@@ -21,10 +21,10 @@ var taskVerbs = []verb{
 	{name: "show", json: true, args: "ID", summary: "show a task with its links, comments, attempts and events", define: showTask},
 	{name: "edit", args: "ID", summary: "change what a task says", define: edit},
 	{name: "comment", args: "ID TEXT...", summary: "write a remark on a task", define: comment},
-	{name: "archive", args: "[ID...]", multiWordFlag: "rm", summary: "put tasks away", define: archive},
+	{name: "archive", args: "[ID...]", multiWordFlag: "rm", summary: "archive tasks", define: archive},
 	{name: "assign", args: "ID PROFILE", summary: "give a task to a profile; none takes it away", define: assign},
 	{name: "link", args: "PARENT CHILD", summary: "let a task wait for another one", define: link},
-	{name: "unlink", args: "PARENT CHILD", summary: "take such a link away", define: unlink},
+	{name: "unlink", args: "PARENT CHILD", summary: "remove such a link", define: unlink},
 }
 
 func create(c *call) action {
@@ -148,8 +148,8 @@ func readDetails(ctx context.Context, s *kanban.Store, id string) (w taskDetails
 // nonNil turns a nil list into an empty one, because the JSON of the agent's own command has [] instead of null.
 func nonNil[T any](list []T) []T { return append([]T{}, list...) }
 
-// attemptFilterFlags defines the flags that select attempts by their state. It returns a function that filters a list of attempts by the
-// flags' values.
+// attemptFilterFlags defines the flags that select attempts by their state. It returns a function that filters a list of attempts
+// by the flags' values.
 func (c *call) attemptFilterFlags() func([]kanban.Run) ([]kanban.Run, error) {
 	kind := c.Flags.String("state-type", "", "with --state-name: `COLUMN` to compare, status or outcome")
 	name := c.Flags.String("state-name", "", "with --state-type: only attempts with this `VALUE`")

@@ -20,7 +20,7 @@ import (
 // stateVerbs move tasks between statuses.
 var stateVerbs = []verb{
 	{name: "complete", args: "ID...", summary: "finish tasks, and promote what waited for them", define: complete},
-	{name: "block", args: "ID [REASON...]", multiWordFlag: "ids", summary: "take tasks off the board until somebody unblocks them", define: func(c *call) action {
+	{name: "block", args: "ID [REASON...]", multiWordFlag: "ids", summary: "block tasks until they are unblocked", define: func(c *call) action {
 		return suspendAction(c, "Blocked", "BLOCKED", (*kanban.Store).Block)
 	}},
 	{name: "schedule", args: "ID [REASON...]", multiWordFlag: "ids", summary: "put tasks aside; they are not dispatched", define: func(c *call) action {
@@ -45,8 +45,8 @@ func (c *call) reasonFlag() func(words []string) string {
 	return func(words []string) string { return cmp.Or(*said, strings.Join(words, " ")) }
 }
 
-// attemptFlag defines the flag --run, with which a verb changes a task only if that attempt is the task's current one. It returns a
-// function that the verb calls after parsing: its result is the number of the attempt, or 0 for any. If a worker runs this
+// attemptFlag defines the flag --run, with which a verb changes a task only if that attempt is the task's current one. It returns
+// a function that the verb calls after parsing: its result is the number of the attempt, or 0 for any. If a worker runs this
 // command, the default is the worker's own attempt, and any other task is an error, because a worker may change only its own.
 func (c *call) attemptFlag() func(task string) (int64, error) {
 	run := c.Flags.Int64("run", 0, "only if this is the task's current attempt, `N`; a worker's own by default")
@@ -217,8 +217,8 @@ func runs(c *call) action {
 	}
 }
 
-// markLeaving fills in the pid of each attempt in list that is over but whose worker is still alive. The board drops the pid at the
-// end of an attempt.
+// markLeaving fills in the pid of each attempt in list that is over but whose worker is still alive. The board drops the pid at
+// the end of an attempt.
 func (c *call) markLeaving(ctx context.Context, s *kanban.Store, list []kanban.Run) error {
 	left, err := c.dispatcher(s, kanban.Config{}, host{}).Leaving(ctx, c.Now())
 	for _, w := range left {

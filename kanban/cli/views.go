@@ -98,7 +98,7 @@ func (c *call) showEvent(e kanban.Event, all bool) {
 }
 
 func stats(c *call) action {
-	all := c.Flags.Bool("all", false, "every board that there is, with what is blocked and the last attempts; always JSON")
+	all := c.Flags.Bool("all", false, "all boards, with their blocked tasks and last attempts; always JSON")
 	return func(ctx context.Context, _ *kanban.Store, _ []string) error {
 		if *all {
 			return c.printOverviews(ctx)
@@ -172,8 +172,8 @@ func short(text string) string { return text[:min(len(text), maxTextBytes)] }
 // maxOverviewRows is the maximum number of tasks, and of attempts, in an overview.
 const maxOverviewRows = 20
 
-// forEachBoard calls do for every board. If the board's file is missing or can't be opened, s is nil and err says why. forEachBoard
-// doesn't create a missing file.
+// forEachBoard calls do for every board. If the board's file is missing or can't be opened, s is nil and err says why.
+// forEachBoard doesn't create a missing file.
 func (c *call) forEachBoard(ctx context.Context, do func(m kanban.Meta, paths kanban.Paths, s *kanban.Store, err error)) error {
 	b := c.boards()
 	metas, err := b.List()

@@ -184,8 +184,8 @@ func workerReport(run client.Run) kanban.WorkerReport {
 const nonexistentDir = os.DevNull + "/withdrawn"
 
 // Withdraw implements [kanban.Runner]. It uses that a host starts only one run for each tag: it starts a run with the worker's
-// tag in nonexistentDir. That run fails, and uses up the tag, so the host never starts the worker. If the worker was already started,
-// the host returns the worker's run instead. If the host refuses this run, it also refuses the worker.
+// tag in nonexistentDir. That run fails, and uses up the tag, so the host never starts the worker. If the worker was already
+// started, the host returns the worker's run instead. If the host refuses this run, it also refuses the worker.
 func (r *Runner) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.WorkerReport, error) {
 	run, err := r.host.start(ctx, tag(ref), kanban.Job{Ref: ref, Dir: nonexistentDir})
 	if err == nil {
@@ -315,12 +315,12 @@ func (r *Runner) Leftovers(ref kanban.Ref) (pids []int, ok bool) {
 	return pids, ok
 }
 
-// scanTimeout limits the wait for a scan of all processes. A scan can hang, because reading the environment of a process in a frozen
-// control group blocks.
+// scanTimeout limits the wait for a scan of all processes. A scan can hang, because reading the environment of a process in a
+// frozen control group blocks.
 const scanTimeout = 5 * time.Second
 
-// scanProcesses calls [kanban.ProcessesWith], and returns its results pids and sure. ok is false if the scan takes longer than scanTimeout,
-// or while an earlier scan is still running.
+// scanProcesses calls [kanban.ProcessesWith], and returns its results pids and sure. ok is false if the scan takes longer than
+// scanTimeout, or while an earlier scan is still running.
 func (r *Runner) scanProcesses(vars map[string]string) (pids []int, sure, ok bool) {
 	if !r.scanLock.TryLock() {
 		return nil, false, false

@@ -89,9 +89,9 @@ func (b *board) serve(ctx context.Context) {
 	}
 }
 
-// lockBoard waits until it has the board's tick lock. It opens the lock's file again for each try, because another program may replace
-// the file. If locking fails with an error, lockBoard returns true all the same: the board is then dispatched without the lock. It
-// returns false if ctx ends or the board is removed.
+// lockBoard waits until it has the board's tick lock. It opens the lock's file again for each try, because another program may
+// replace the file. If locking fails with an error, lockBoard returns true all the same: the board is then dispatched without the
+// lock. It returns false if ctx ends or the board is removed.
 func (b *board) lockBoard(ctx context.Context, tried func()) bool {
 	path := b.d.Store.Paths().TickLock()
 	for times := 0; ; times++ {
@@ -127,8 +127,8 @@ func (b *board) finalPasses() {
 	}
 }
 
-// awaitRepair waits until a broken database file changes, at most for brokenRetry, and at least for failedRetry. Otherwise a program
-// that goes on writing to the file would make the server check it without a pause.
+// awaitRepair waits until a broken database file changes, at most for brokenRetry, and at least for failedRetry. Otherwise a
+// program that goes on writing to the file would make the server check it without a pause.
 func (b *board) awaitRepair(ctx context.Context, db string) {
 	was := fileVersion(db)
 	changes, stop := Watch(db)

@@ -150,8 +150,8 @@ func (s *Server) scanBoards(ctx context.Context, all *sync.WaitGroup) {
 	}
 }
 
-// setText replaces the text about one board, and passes the texts of all boards to Say if they have changed. An empty text removes
-// the board from them.
+// setText replaces the text about one board, and passes the texts of all boards to Say if they have changed. An empty text
+// removes the board from them.
 func (s *Server) setText(slug string, w boardText) {
 	s.textsLock.Lock()
 	defer s.textsLock.Unlock()
@@ -215,8 +215,8 @@ func watchFiles(dir, base string) (changes <-chan struct{}, stop func()) {
 	}
 }
 
-// forwardChanges sends a value to news after each change, and again after each settle pause. If poll is not 0, it also sends a value at this
-// interval.
+// forwardChanges sends a value to news after each change, and again after each settle pause. If poll is not 0, it also sends a
+// value at this interval.
 func forwardChanges(ctx context.Context, f *shared.Follower, poll time.Duration, news chan<- struct{}) {
 	for settle := settleFirst; ; { // begin with a settle pause, because a change from just before the watch may not be visible yet
 		limit := settle
