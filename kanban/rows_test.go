@@ -2,10 +2,13 @@ package kanban
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"hinit/internal/procstat"
 )
 
 // SQLite lets a program store null as the id of a task. The dispatcher must skip such a row, and start the other tasks.
@@ -106,4 +109,29 @@ func TestARowKeptTheDispatcherBusy(t *testing.T) {
 			t.Errorf("%s: the next pass is in %s; %v", set, next.Sub(b.now), err)
 		}
 	}
+}
+
+// After the clock was set forward, a worker that had just started was ended as too slow, and its task was blocked after two such
+// steps. The age of its process counts.
+func TestAWorkerWasEndedBecauseTheClockWasSetForward(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	b.now = time.Now()
+	b.d.Config.StaleTimeout = 4 * time.Hour
+	b.runner.knows = true
+	me, err := procstat.Read(os.Getpid())
+	must(t, err)
+	began := procstat.StartedAt(me.Start)
+	id := b.create(Task{Assignee: "alpha", MaxRuntimeSeconds: new(int64(3600))})
+	b.tick()
+	run := b.task(id).CurrentRunID
+	b.runner.known[run] = WorkerReport{Liveness: Alive, Worker: Worker{PID: b.runner.pid(id), Start: me.Start}}
+	b.exec("UPDATE task_runs SET started_at = started_at - 86400, claim_expires = claim_expires - 86400")
+	b.exec("UPDATE tasks SET started_at = started_at - 86400, claim_expires = claim_expires - 86400")
+	b.now = time.Now()
+	if r := b.tick(); len(r.TimedOut)+len(r.Stale)+r.Reclaimed > 0 || b.task(id).CurrentRunID != run {
+		t.Errorf("%+v", r)
+	}
+	b.now = began.Add(time.Hour + 2*time.Second)
+	same(t, "timed out", b.tick().TimedOut, id)
 }

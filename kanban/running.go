@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/samber/lo"
+
+	"hinit/internal/procstat"
 )
 
 // observedTask is a task with the state of its worker, as this pass sees it. The task is running, or its attempt is over but the
@@ -125,6 +127,10 @@ func (p *pass) observeWorkers() error {
 		return err
 	}
 	for _, w := range asked {
+		// The process can't have run for longer than it exists. If the clock was set forward, the time of the claim looks older.
+		if begin := procstat.StartedAt(w.ref.Start).Unix(); w.ref.Start != 0 && begin <= p.now {
+			w.since = max(w.since, begin)
+		}
 		w.pidReused = w.liveness == Unknown && w.local && w.WorkerPID != 0 && p.pidWasReused(w)
 	}
 	return nil
