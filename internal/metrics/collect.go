@@ -353,7 +353,7 @@ type resourceUsage struct {
 // readProcesses reads all processes from root, the path of a proc file system, and finds their services by roots. It returns nil
 // if it can't read them.
 func readProcesses(root string, roots proc.ServiceRoots) *processList {
-	all, err := procusage.ReadProcesses(root, nil)
+	all, err := procusage.ReadProcesses(root)
 	if err != nil {
 		return nil
 	}

@@ -84,17 +84,13 @@ func MarkReader(root string) func(pid int) (proc.Mark, bool) {
 	}
 }
 
-// ReadProcesses reads all processes below root. It may miss a process that ends meanwhile. If old is not nil, ReadProcesses
-// reuses it instead of allocating a new table.
-func ReadProcesses(root string, old Table) (Table, error) {
-	if old == nil {
-		old = make(Table)
-	}
-	clear(old)
-	if err := procstat.EachProcess(root, func(p procstat.Stat) { old[p.PID] = p }); err != nil {
+// ReadProcesses reads all processes below root. It may miss a process that ends meanwhile.
+func ReadProcesses(root string) (Table, error) {
+	all := make(Table)
+	if err := procstat.EachProcess(root, func(p procstat.Stat) { all[p.PID] = p }); err != nil {
 		return nil, err
 	}
-	return old, nil
+	return all, nil
 }
 
 // UsageByService returns the usage of each service, by name. before is the table of the previous measurement, and passed is

@@ -39,7 +39,7 @@ func TestUsageIsThatOfTheTree(t *testing.T) {
 
 // TestThisProcessIsRead checks that the real /proc has the expected values for this process.
 func TestThisProcessIsRead(t *testing.T) {
-	table, err := ReadProcesses("/proc", nil)
+	table, err := ReadProcesses("/proc")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -159,7 +159,7 @@ func countSockets(o Options, list []boot.Gateway, tenants []*tenant) (seen int) 
 // all processors, and fewer the set to which greedy profiles are confined.
 func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer *unix.CPUSet) {
 	begin := time.Now()
-	before, _ := procusage.ReadProcesses("/proc", nil) // without /proc, all usage is 0
+	before, _ := procusage.ReadProcesses("/proc") // without /proc, all usage is 0
 	threads := make(map[int]threadTime)
 	for pid := range before {
 		if uid, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10); all[uint32(uid)] != nil {
@@ -288,7 +288,7 @@ func gatewayProcesses(o Options, list []boot.Gateway) (map[string][]int, error) 
 			roots.Mains[w.Main] = w.Service
 		}
 	}
-	all, err := procusage.ReadProcesses("/proc", nil)
+	all, err := procusage.ReadProcesses("/proc")
 	if err != nil {
 		return nil, err
 	}

@@ -152,9 +152,10 @@ func TestThePageSaysWhatIsolatesAProfile(t *testing.T) {
 
 // A page that stays open must get no news after the end of its session.
 func TestAPageWasKeptUpToDateAfterItsSession(t *testing.T) {
-	f := newFake(coder())
-	s := serve(t, Options{Hinit: f, Token: token})
-	s.beat = 100 * time.Millisecond
+	usual := beat
+	beat = 100 * time.Millisecond
+	t.Cleanup(func() { beat = usual }) // after the server has ended
+	s := serve(t, Options{Hinit: newFake(coder()), Token: token})
 	until := strconv.FormatInt(time.Now().Add(2*time.Second).Unix(), 10)
 	s.jar[sessionCookie] = until + "." + sign(s.keys.session, until)
 	ended := make(chan int, 1)

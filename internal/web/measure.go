@@ -20,7 +20,7 @@ const (
 	maxProcesses = 50             // maximum number of processes on the page of a service
 )
 
-// meter measures the usage of services when somebody reads the page, and at least once in each period of the graphs, but not more
+// meter measures the usage of services while the page has readers, and at least once in each period of the graphs, but not more
 // often than measureEvery. It keeps the last hour.
 type meter struct {
 	proc func(client.Init) string // path of the /proc that shows the processes; nil: they are not visible
@@ -29,7 +29,6 @@ type meter struct {
 	at        time.Time
 	began     time.Time // start of the period of the graphs that is not finished yet
 	last      procusage.Table
-	spare     procusage.Table
 	roots     proc.ServiceRoots
 	known     measured
 	histories map[string]*usageHistory
@@ -55,10 +54,10 @@ func (m *meter) measure(st *client.Status) measured {
 	var all procusage.Table
 	root := m.proc(st.Init)
 	if root != "" {
-		all, _ = procusage.ReadProcesses(root, m.spare) // after an error, the usage is unknown
+		all, _ = procusage.ReadProcesses(root) // after an error, the usage is unknown
 	}
 	if all == nil {
-		m.last, m.spare, m.known = nil, nil, measured{}
+		m.last, m.known = nil, measured{}
 		return m.known
 	}
 	before := m.last
@@ -67,7 +66,7 @@ func (m *meter) measure(st *client.Status) measured {
 	}
 	m.roots = procusage.ServiceRootsOf(*st, root)
 	m.known = measured{byName: all.UsageByService(m.roots, before, passed), cpu: before != nil}
-	m.last, m.spare = all, m.last
+	m.last = all
 	if m.known.cpu {
 		m.addToPast(now, passed)
 	} else {

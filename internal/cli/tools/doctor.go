@@ -203,7 +203,7 @@ func unreaped(parent int, wait func()) int {
 
 // zombies returns the children of parent that have ended and are not reaped.
 func zombies(parent int) procusage.Table {
-	all, _ := procusage.ReadProcesses("/proc", nil) // processes that can't be read don't count
+	all, _ := procusage.ReadProcesses("/proc") // processes that can't be read don't count
 	maps.DeleteFunc(all, func(_ int, p procstat.Stat) bool { return p.State != 'Z' || !p.Dead() || p.Parent != parent })
 	return all
 }

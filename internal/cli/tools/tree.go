@@ -88,7 +88,7 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 			}
 		}
 	}
-	all, err := procusage.ReadProcesses("/proc", nil)
+	all, err := procusage.ReadProcesses("/proc")
 	if err != nil {
 		return nil, err
 	}

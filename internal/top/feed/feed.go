@@ -139,7 +139,7 @@ func (f *Feed) ReadProcesses(of model.ID, pid int) model.ProcessDetails {
 		out.Missing = "its processes are not to be seen from here: ask inside the container, as root or as the agent's user"
 		return out
 	}
-	all, err := procusage.ReadProcesses(root, nil)
+	all, err := procusage.ReadProcesses(root)
 	if err != nil {
 		out.Missing = err.Error()
 		return out
@@ -283,7 +283,7 @@ func (f *Feed) Usage(ctx context.Context, used func(map[string]procusage.Usage))
 	defer runtime.UnlockOSThread()
 	var root string
 	var at time.Time
-	var before, last, spare procusage.Table
+	var before, last procusage.Table
 	for ctx.Err() == nil {
 		begin := threadTime()
 		st := f.status.Load()
@@ -292,8 +292,8 @@ func (f *Feed) Usage(ctx context.Context, used func(map[string]procusage.Usage))
 		}
 		if st != nil && root != "" {
 			now, err := time.Now(), error(nil)
-			before, spare = last, before
-			if last, err = procusage.ReadProcesses(root, spare); err != nil {
+			before = last
+			if last, err = procusage.ReadProcesses(root); err != nil {
 				root, before = "", nil
 				used(nil)
 			} else {
