@@ -137,7 +137,7 @@ func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(
 	return Container{}, false, nil
 }
 
-// Wake starts or unpauses a container. If somebody stops, kills or pauses it in the meantime, Wake tries again several times,
+// Wake starts or unpauses a container. If another process stops, kills or pauses it in the meantime, Wake tries again several times,
 // because a new container would not have the state of this one.
 func (m *Manager) Wake(ctx context.Context, c Container) error {
 	defer setTimeLimit(&ctx, startTime)()
@@ -218,7 +218,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		return id, nil
 	}
 	if !refusesDiskLimit(err) { // otherwise the caller tries again without the limit
-		m.opts.warn(fmt.Sprintf("the container %s could not be made, and what there is of it is removed: %v", spec.Name, err))
+		m.opts.warn(fmt.Sprintf("the container %s could not be made, and is removed: %v", spec.Name, err))
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), removalLimit)
 	defer cancel()

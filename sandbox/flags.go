@@ -135,7 +135,7 @@ func parseTmpfs(v string) (m Mount, err error) {
 var mountOptions = strings.Fields("z Z cached delegated consistent nocopy rprivate private rshared shared rslave slave")
 
 // parseVolume parses the value of -v: [source:]target[:option,...]. The source is a path or the name of a volume; "~/" is the
-// home directory of this user. Valid options are ro, rw and those in options.
+// home directory of this user. Valid options are ro, rw and the words in options.
 func parseVolume(v string, options ...string) (Mount, error) {
 	parts := strings.Split(v, ":")
 	m := Mount{Type: "volume", Target: parts[0]}

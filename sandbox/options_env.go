@@ -45,7 +45,7 @@ type Options struct {
 	Home       string // directory of the profile: HERMES_HOME
 	Dir        string // root of the sandboxes' directories, made if missing
 	AttachOnly bool   // the engine can't or must not mount State, so commands run through an exec of the engine
-	State      string // private state of this package; "" for .hinit in Dir. Whoever can write it decides what the engine mounts.
+	State      string // private state of this package; "" for .hinit in Dir. A user that can write it decides which files the engine mounts.
 	Profile    string
 	Network    string // "none", or a name; "" for the engine's default
 	Runtime    string // a runtime of the engine, such as "runc", "runsc" or "kata"; "" for the engine's default

@@ -60,7 +60,7 @@ func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	s.Env = Assignments(o.Env)
 	rest, err := s.ApplyFlags(o.ExtraArgs)
 	if err == nil && len(rest) > 0 {
-		err = fmt.Errorf("%q is none", rest[0])
+		err = fmt.Errorf("%q is not a flag", rest[0])
 	}
 	if err != nil {
 		return Spec{}, &OptionError{Name: "TERMINAL_DOCKER_EXTRA_ARGS", Value: strings.Join(o.ExtraArgs, " "), Want: "flags of docker run only: " + err.Error()}

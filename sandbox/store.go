@@ -164,7 +164,7 @@ func (v *store) prepareRun(name string, labels map[string]string) (dir string, e
 	if err := v.dir.Mkdir(rel, 0o700); err != nil {
 		return "", err
 	}
-	// The container's user, who may be anybody, creates the socket here. Other users can't reach it, because the directory above
+	// The container's user, which may be any user, creates the socket here. Other users can't reach it, because the directory above
 	// is private.
 	if _, err := v.dir.Chmod(rel, 0o777); err != nil {
 		return "", err

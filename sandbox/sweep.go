@@ -71,7 +71,7 @@ func EarlierTime(a, b time.Time) time.Time {
 // recheckTime is when a sweep looks again at a container that it could not inspect or remove.
 const recheckTime = time.Minute
 
-// Sweep removes the unused containers of this volume: those that are ended, created or dead and have reached the minimum age. It
+// Sweep removes the unused containers of this volume: all that are ended, created or dead and have reached the minimum age. It
 // never touches a container with another volume's label. A container without such a label may belong to another user's agent, so
 // Sweep removes it only if it has ended. next is the time at which the next container reaches the age, or zero if there is none.
 func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Reaped, next time.Time, err error) {
@@ -132,7 +132,7 @@ func (m *Manager) reapContainer(ctx context.Context, c Container, what SweepOpti
 	since := now.Finished
 	switch now.State {
 	case Exited, Dead:
-		r.Why = "it has ended, and nobody has used it since"
+		r.Why = "it has ended, and was not used since"
 		if since.IsZero() && now.State == Dead {
 			since = now.Created
 		}

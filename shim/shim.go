@@ -179,7 +179,7 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	return u.Home, nil
 }
 
-// setPublished sets the ids of u to those in text, the content of [account.IDsFile]. If the text is about another user than
+// setPublished sets the ids of u to the ids in text, the content of [account.IDsFile]. If the text is about another user than
 // who, u does not change.
 func setPublished(u *account.User, text, who string) {
 	f := strings.Split(text, "\n")

@@ -1,6 +1,6 @@
 // Package archive copies files and trees into a sandbox and out of it, as tar archives. Neither side trusts the other, nor the
-// owner of the files. Packing and unpacking never follow a link out of a directory, even if somebody creates the link in the
-// meantime.
+// owner of the files. Packing and unpacking never follow a link out of a directory, even if another process creates the link
+// in the meantime.
 //
 // The package owns no goroutine.
 package archive

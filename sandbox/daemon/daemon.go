@@ -247,7 +247,7 @@ const (
 type Conn struct{ conn net.Conn }
 
 // Dial connects to the service. It waits while the service is restarting. It refuses a socket whose server runs neither as root
-// nor as this user, because that could be anybody's.
+// nor as this user, because any other user may have made it.
 func Dial(ctx context.Context, socket string) (*Conn, error) {
 	if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot reach %s: %w", socket, ErrNone)

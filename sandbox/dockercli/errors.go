@@ -13,7 +13,7 @@ import (
 type UnhandledError struct{ Reason string }
 
 func (e *UnhandledError) Error() string {
-	return e.Reason + " is none of those that hinit answers in the place of docker"
+	return "hinit does not support " + e.Reason
 }
 
 // UsageError means that the real docker command would also reject the command line.

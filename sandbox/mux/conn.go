@@ -17,7 +17,7 @@ import (
 	"hinit/internal/pause"
 )
 
-// conn is what both sides of a connection have in common.
+// conn is the part of a connection that both sides have in common.
 type conn struct {
 	rw        io.ReadWriteCloser
 	r         *Reader

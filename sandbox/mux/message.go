@@ -29,7 +29,7 @@ const (
 	OpJobs          Op = "jobs"    // list the background commands
 	OpOutput        Op = "output"  // get the output of a background command, as KindOutput
 	OpKill          Op = "kill"    // end a background command; the channel ends when none of its processes is left
-	OpKillLeftovers Op = "bury"    // kill what is left of a command whose helper has died
+	OpKillLeftovers Op = "bury"    // kill the remaining processes of a command whose helper has died
 	OpPutTree       Op = "puttree" // create files from KindInput, a tar archive
 	OpGetTree       Op = "gettree" // send files as KindOutput, a tar archive
 )

@@ -44,7 +44,7 @@ func (s Script) Argv(shell string) []string {
 
 // Environ returns the command's own variables with a prefix before each name. The script restores the session's variables first
 // and then takes the prefix away. Without it, the session's value of a variable would replace the command's. Variables go through
-// the environment because everybody can read a command line.
+// the environment because every user can read a command line.
 func (s Script) Environ() map[string]string {
 	out := make(map[string]string, len(s.Env))
 	for name, value := range s.Env {

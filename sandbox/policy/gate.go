@@ -150,11 +150,14 @@ func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *san
 		return err
 	}
 	entry := spec.Entrypoint
-	if len(entry) == 0 {
+	switch {
+	case len(entry) == 0:
 		entry = image.Entrypoint
 		if len(spec.Cmd) == 0 {
 			spec.Cmd = image.Cmd
 		}
+	case entry[0] == "": // as for Docker, an empty entry point means no entry point
+		entry = nil
 	}
 	verb := "gate"
 	if spec.Init {

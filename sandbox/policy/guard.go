@@ -169,7 +169,7 @@ func (g *Guarded) Create(ctx context.Context, spec sandbox.Spec) (string, error)
 // all labels.
 const maxSpecBytes = 16 << 10
 
-// createContainer checks a Spec, limits its mounts and the rights of root, adds the owner's labels and those in more, and creates
+// createContainer checks a Spec, limits its mounts and the rights of root, adds the owner's labels and the labels in more, and creates
 // the container.
 func (g *Guarded) createContainer(ctx context.Context, spec sandbox.Spec, more map[string]string) (string, error) {
 	asked, err := json.Marshal(spec)
@@ -254,7 +254,7 @@ func (g *Guarded) startNow(ctx context.Context, id string) error {
 		return g.ensurePassed(ctx, id) // another caller has started it already
 	}
 	if err := g.Engine.Start(ctx, id); err != nil {
-		g.gate.volume.Store(nil) // somebody may have removed the volume, and the engine has made an empty one: fill it again
+		g.gate.volume.Store(nil) // the volume may have been removed, and the engine has made an empty one: fill it again
 		return err
 	}
 	if c, err = g.Engine.Inspect(ctx, id); err == nil {

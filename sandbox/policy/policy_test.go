@@ -257,6 +257,22 @@ func TestGuardMakesItHard(t *testing.T) {
 	}
 }
 
+// TestAnEmptyEntryPointStoppedASandboxAtItsGate checks that docker run --entrypoint "" starts the command without the
+// image's entry point, also if the container waits at its gate.
+func TestAnEmptyEntryPointStoppedASandboxAtItsGate(t *testing.T) {
+	root := t.TempDir()
+	e := &engine{}
+	g := Guard(e, Policy{Images: []string{"allowed"}, Roots: []string{root}}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate())
+	spec := good(root)
+	spec.Entrypoint = []string{""}
+	if _, err := g.Create(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(append(e.created[0].Entrypoint, e.created[0].Cmd...), " "); !strings.HasSuffix(got, "/gate gate-init sleep infinity") {
+		t.Errorf("it begins with %q", got)
+	}
+}
+
 func container(id, owner, profile string) sandbox.Container {
 	return sandbox.Container{ID: id, State: sandbox.Running, Labels: map[string]string{sandbox.LabelAgent: "1", LabelOwner: owner, LabelRoot: string(RootCaller), sandbox.LabelProfile: profile, sandbox.LabelVolume: "here"}}
 }

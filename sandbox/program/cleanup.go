@@ -86,7 +86,7 @@ func (h *service) scan(ctx context.Context) (next time.Time) {
 	h.removeOld(ctx)
 	own, err := h.engine.List(ctx, map[string]string{sandbox.LabelAgent: "1", sandbox.LabelClient: "", sandbox.LabelVolume: h.volume()})
 	if err != nil {
-		h.log("cannot look for sandboxes that nobody uses: %v", err)
+		h.log("cannot look for unused sandboxes: %v", err)
 		return time.Now().Add(rescanTime)
 	}
 	h.owners = nil
@@ -102,7 +102,7 @@ func (h *service) scan(ctx context.Context) (next time.Time) {
 			next = sandbox.EarlierTime(next, end)
 			continue
 		}
-		if !h.remove(ctx, c, fmt.Sprintf("its agent is dead, and nobody used it for %v", h.opts.Lifetime)) {
+		if !h.remove(ctx, c, fmt.Sprintf("its agent is dead, and it was not used for %v", h.opts.Lifetime)) {
 			next = sandbox.EarlierTime(next, time.Now().Add(rescanTime))
 		}
 	}
