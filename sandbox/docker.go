@@ -221,6 +221,9 @@ func (d *docker) Create(ctx context.Context, spec Spec) (string, error) {
 		Hostname: spec.Hostname, User: spec.User, Env: spec.Env, Cmd: spec.Cmd, Image: spec.Image, WorkingDir: spec.Dir,
 		Entrypoint: spec.Entrypoint, Labels: spec.Labels,
 	}
+	if spec.NoProbe {
+		config.Healthcheck = &container.HealthConfig{Test: []string{"NONE"}}
+	}
 	if config.ExposedPorts, host.PortBindings, err = nat.ParsePortSpecs(spec.Ports); err != nil {
 		return "", fmt.Errorf("cannot publish ports: %w", err)
 	}

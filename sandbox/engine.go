@@ -170,6 +170,7 @@ type Spec struct {
 	Hostname    string
 
 	Init        bool // let the engine run its own init as process 1
+	NoProbe     bool // do not run the image's health check
 	CapDrop     []string
 	CapAdd      []string
 	SecurityOpt []string

@@ -166,6 +166,7 @@ func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *san
 		verb, spec.Init = "gate-init", false
 	}
 	spec.Entrypoint = append([]string{path.Join(dir, gate.Name), verb}, entry...)
+	spec.NoProbe = true // the engine would run the health check before the gate is open
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -166,6 +167,40 @@ func TestMountRace(t *testing.T) {
 	t.Logf("%d made, %d refused", made, refused)
 	if left := p.containers(); len(left) > 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// TestAHealthCheckRanBeforeTheGateWasOpen checks that the health check of an image runs no program while the container
+// waits at its gate. The program could be in a mount, and see another mount that was not checked yet.
+func TestAHealthCheckRanBeforeTheGateWasOpen(t *testing.T) {
+	t.Parallel()
+	need(t)
+	checked := image() + "-checked"
+	dir := t.TempDir()
+	text := "FROM " + image() + "\nHEALTHCHECK --interval=1s CMD [\"/bin/sh\", \"-c\", \"echo >/work/probed\"]\n"
+	if err := os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if r := do([]string{"DOCKER_BUILDKIT=0"}, 0, "docker", "build", "-q", "-t", checked, dir); r.code != 0 {
+		t.Fatal(r)
+	}
+	t.Cleanup(func() { docker("rmi", "-f", checked) })
+	p, _ := newService(t, "HINIT_SANDBOX_IMAGES="+checked)
+	work := filepath.Join(p.home(), "work")
+	if err := errors.Join(os.Mkdir(work, 0o755), os.Chown(work, agentUID, agentUID)); err != nil {
+		t.Fatal(err)
+	}
+	made := p.call(append(append([]string{"create", "--network=none", "-v", work + ":/work"}, p.labels("default")...), checked, "sleep", "infinity")...)
+	id := strings.TrimSpace(made.out)
+	if r := docker("start", id); made.code != 0 || r.code != 0 { // the container waits at its gate until the first command
+		t.Fatal(made, r)
+	}
+	time.Sleep(3 * time.Second)
+	if _, err := os.Stat(filepath.Join(work, "probed")); err == nil {
+		t.Error("a program of the image has run at the gate")
+	}
+	if r := p.call("exec", id, "echo", "open"); r.out != "open\n" {
+		t.Error(r)
 	}
 }
 

@@ -51,7 +51,7 @@ func (s *service) start() {
 	}
 	defer log.Close()
 	s.cmd = exec.Command(filepath.Join(built, "hinit-sandbox"), "serve", "--user", "12345")
-	s.cmd.Env = append(append(cleanEnv(), s.p.env...), "HERMES_HOME="+s.p.root(), "HINIT_SANDBOX_IMAGES="+image())
+	s.cmd.Env = append(append(append(cleanEnv(), "HINIT_SANDBOX_IMAGES="+image()), s.p.env...), "HERMES_HOME="+s.p.root())
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	if err := s.cmd.Start(); err != nil {
 		s.p.t.Fatal(err)
