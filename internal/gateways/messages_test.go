@@ -1,7 +1,6 @@
 package gateways
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"strings"
@@ -12,11 +11,27 @@ import (
 	"hinit/internal/container/initlog"
 )
 
+// lineLog is a console that keeps its lines.
+type lineLog chan string
+
+func (l lineLog) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
+}
+
+// take removes and returns all lines.
+func (l lineLog) take() (text string) {
+	for len(l) > 0 {
+		text += <-l
+	}
+	return text
+}
+
 // TestTheLastOfTooManyMessagesIsInTheLog: a warning that came after too many others went on to hold, and was only in the status.
 func TestTheLastOfTooManyMessagesIsInTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
-		log := initlog.New(func() io.Writer { return &out }, nil, initlog.NewTerminationLog())
+		out := make(lineLog, 1000)
+		log := initlog.New(func() io.Writer { return out }, nil, initlog.NewTerminationLog())
 		var m messages
 		for range 3 {
 			for i := range 30 {
@@ -24,20 +39,19 @@ func TestTheLastOfTooManyMessagesIsInTheLog(t *testing.T) {
 			}
 			m.write(log, "writer", "another subject")
 			m.write(log, "writer", "another subject")
-			if got := out.String(); strings.Count(got, "message") != maxMessages || strings.Count(got, "another") != 1 || !strings.HasSuffix(got, "another subject\n") {
+			if got := out.take(); strings.Count(got, "message") != maxMessages || strings.Count(got, "another") != 1 || !strings.HasSuffix(got, "another subject\n") {
 				t.Errorf("within the period the log has %q", got)
 			}
 			time.Sleep(messagePeriod)
 			synctest.Wait()
-			if got := out.String(); !strings.HasSuffix(got, "message 29 (the last of 30 messages within a minute, of which the log has the first 20)\n") {
+			if got := out.take(); !strings.HasSuffix(got, "message 29 (the last of 30 messages within a minute, of which the log has the first 20)\n") {
 				t.Errorf("after the period the log has %q", got)
 			}
-			out.Reset()
 		}
 		for i := range 10 * maxSubjects {
 			m.write(log, fmt.Sprint("subject ", i), fmt.Sprint("subject ", i))
 		}
-		if n := strings.Count(out.String(), "subject"); n != maxSubjects+maxMessages {
+		if n := strings.Count(out.take(), "subject"); n != maxSubjects+maxMessages {
 			t.Errorf("%d subjects wrote %d lines", 10*maxSubjects, n)
 		}
 		time.Sleep(messagePeriod)
