@@ -24,8 +24,6 @@ type Agent struct {
 	Known bool         // /etc/passwd has the user
 	Lines []LogLine    // log messages about changed ids
 
-	// [ResolveAgent], [NewAgent] and [CallerAsAgent] set Cred and Actor. Package identity only changes /etc, and leaves both
-	// empty.
 	Cred  *proc.Cred // user and groups for the agent's processes; nil to keep hinit's own
 	Actor *fsutil.Actor
 	// Tenants are the profiles that had users of their own when this program was started, see [Agent.WithTenants].

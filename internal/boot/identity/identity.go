@@ -31,22 +31,17 @@ type Options struct {
 // Main updates the agent's user, and writes a [boot.Identity] as JSON to out. It returns the exit code of the process.
 func Main(user string, out io.Writer) int {
 	a, err := updateUser(Options{User: user, Env: os.LookupEnv})
-	result := boot.Identity{User: a.User, Lines: a.Lines}
 	if err != nil {
-		result.Error = err.Error()
+		a.Error = err.Error()
 	}
-	if json.NewEncoder(out).Encode(result) != nil {
+	if json.NewEncoder(out).Encode(a) != nil {
 		return 1
 	}
 	return 0
 }
 
 // agent is the agent's user while it is being updated.
-type agent struct {
-	boot.Agent
-
-	remapped bool // the ids were changed in this boot
-}
+type agent boot.Identity
 
 // updateUser gives the agent's user the ids in HERMES_UID and HERMES_GID (or PUID and PGID). It also adds the user to the
 // groups of the Docker socket and of graphics devices (contract, section 2.1, steps 3 and 4). It changes only /etc/passwd and
@@ -60,7 +55,7 @@ func updateUser(o Options) (agent, error) {
 	if err != nil {
 		return agent{}, err
 	}
-	a := agent{Agent: boot.Agent{User: user, Known: true}}
+	a := agent{User: user}
 	if user.UID == 0 {
 		return a, nil // an agent that is root may do everything, and keeps its ids
 	}
@@ -70,7 +65,7 @@ func updateUser(o Options) (agent, error) {
 		return a, nil
 	}
 	if err := a.remap(o, etc); err != nil {
-		return agent{Agent: boot.Agent{User: user, Known: true}}, err
+		return agent{User: user}, err
 	}
 	if user.Name != "" {
 		a.joinDocker(o, etc)
@@ -106,7 +101,7 @@ func (a *agent) remap(o Options, etc *db.DB) error {
 			}
 		}
 		a.say("Changing %s UID to %d", name, uid)
-		a.User.UID, a.remapped = uid, true
+		a.User.UID = uid
 	}
 	if gid, ok := a.requestedID(o, account.GIDVars); ok && gid != a.User.GID {
 		if a.User.Name != "" {
@@ -115,8 +110,7 @@ func (a *agent) remap(o Options, etc *db.DB) error {
 			}
 		}
 		a.say("Changing %s GID to %d", name, gid)
-		a.User.GID, a.remapped = gid, true
-		a.User.Groups = []uint32{gid}
+		a.User.GID, a.User.Groups = gid, []uint32{gid}
 	}
 	return nil
 }
