@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -37,11 +38,12 @@ func (d *decoder) decodeValue(n *yaml.Node, key string, at any, text string) {
 		d.decodeSwitch(n, key, at)
 	case *int:
 		i, ok := integer(n)
+		_, err := strconv.ParseInt(n.Value, 0, 0)
 		switch {
 		case ok:
 			*at = i
-		case scalar && tag == "!!int":
-			fail(n, "a smaller number")
+		case scalar && tag != "!!str" && errors.Is(err, strconv.ErrRange):
+			fail(n, "a number with fewer digits")
 		default:
 			fail(n, expectedWholeNumber(key, n))
 		}

@@ -55,6 +55,7 @@ func TestErrors(t *testing.T) {
 		{"yes is no boolean", "boot: {strict: yes}", nil, `hinit.yaml:1: cannot set boot.strict: expected true or false, got the text "yes"`},
 		{"text for number", "logs: {archives: many}", nil, `hinit.yaml:1: cannot set logs.archives: expected a whole number, got the text "many"`},
 		{"fraction for whole", "logs: {archives: 1.5}", nil, "hinit.yaml:1: cannot set logs.archives: expected a whole number, got the number 1.5"},
+		{"too many digits", "logs: {archives: 99999999999999999999}", nil, "hinit.yaml:1: cannot set logs.archives: expected a number with fewer digits, got the number 99999999999999999999"},
 		{"quoted number", `logs: {archives: "1"}`, nil, `hinit.yaml:1: cannot set logs.archives: expected a whole number, got the text "1"`},
 		{"out of range", "logs: {archives: -1}", nil, "hinit.yaml:1: cannot set logs.archives: expected a number from 0 to 10000, got -1"},
 		{"factor", "restart: {factor: 0.9}", nil, "hinit.yaml:1: cannot set restart.factor: expected a number from 1 to 1000, got 0.9"},

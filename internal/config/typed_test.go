@@ -264,7 +264,7 @@ func TestWhatPeopleType(t *testing.T) {
 		},
 		{
 			"services:\n  web:\n    command: [httpd]\n    restart: {max_restarts: 99999999999999999999}\n",
-			`hinit.yaml:4: cannot set services.web.restart.max_restarts: expected a whole number, got the number 99999999999999999999`,
+			`hinit.yaml:4: cannot set services.web.restart.max_restarts: expected a number with fewer digits, got the number 99999999999999999999`,
 		},
 		{
 			"services:\n  web: {command: [\"a]}\n",
