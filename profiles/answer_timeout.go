@@ -64,7 +64,8 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 		done <- answer{r, err}
 	}()
 	tick := time.Tick(answerTimeout / answerSteps)
-	for beats, quiet := int64(0), 0; ; {
+	beats, quiet := int64(0), 0
+	for {
 		select {
 		case got, ok := <-done:
 			if !ok { // fn panicked, which guard.Catch has reported

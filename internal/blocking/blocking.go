@@ -168,8 +168,9 @@ func Peer(f func() error) error {
 		defer over.Store(true)
 		thread := unix.Gettid()
 		defer time.AfterFunc(nudgeAfter, func() {
-			for ; !over.Load(); <-time.After(nudgeAfter) {
+			for !over.Load() {
 				_ = unix.Tgkill(unix.Getpid(), thread, unix.SIGURG) // the runtime ignores a SIGURG that it did not send
+				<-time.After(nudgeAfter)
 			}
 		}).Stop()
 		return f()

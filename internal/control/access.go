@@ -277,9 +277,12 @@ func (c *conn) call(do func(fd int, p []byte) (int, error), fd uintptr, p []byte
 		turn = func(f func() error) error { return blocking.Do(blocking.Short, f) }
 	}
 	err = turn(func() (err error) {
-		for n, err = do(int(fd), p); errors.Is(err, unix.EINTR); n, err = do(int(fd), p) {
+		for {
+			n, err = do(int(fd), p)
+			if !errors.Is(err, unix.EINTR) {
+				return err
+			}
 		}
-		return err
 	})
 	return max(n, 0), err
 }

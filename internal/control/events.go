@@ -81,7 +81,11 @@ func parseNumber(text, name string) (uint64, error) {
 // events until the client stops reading or the server ends. When the server ends, it first writes the events that came before.
 func (s *Server) events(out *jsonLines, ctx context.Context, kept, end, cursor uint64, follow bool) {
 	ring := s.core.History()
-	for older := ring.KeptBetween(kept, end); len(older) > 0 && out.err == nil; older = ring.KeptBetween(kept, end) {
+	for out.err == nil {
+		older := ring.KeptBetween(kept, end)
+		if len(older) == 0 {
+			break
+		}
 		older = slices.Clone(older[:min(batch, len(older))])
 		for _, rec := range older {
 			out.write(eventView(rec))
@@ -299,7 +303,8 @@ func getFollow(s *Server, r *request) (reply, error) {
 	return s.stream(r, true, func(out *jsonLines) {
 		f := &follower{server: s, who: r.who}
 		beat := time.After(0)
-		for due := true; ; {
+		due := true
+		for {
 			news := s.core.News()
 			line, err := s.answerInTurn(r, func() (reply, error) {
 				if change, changed := f.next(r.Context()); changed || due {

@@ -86,7 +86,8 @@ func (h *Hub) startReader(service string, s *socket) {
 		if err != nil {
 			return // the socket is closed
 		}
-		for begin, taken := time.Now(), 0; ; {
+		begin, taken := time.Now(), 0
+		for {
 			n := 0
 			err := raw.Read(func(uintptr) bool { // false means: wait until the socket has data
 				n = s.readBurst(func(pid int, m Message) { h.handle(service, pid, m) })

@@ -143,8 +143,9 @@ func (h *httpCheck) judgeResponse(response *http.Response) (good bool, answer st
 	if h.contains == "" && h.matches == nil {
 		return true, answer
 	}
-	body, searched := []byte(nil), 0 // searched is the length of the body at the last search
-	for searches := 0; ; {
+	var body []byte
+	searched, searches := 0, 0 // searched is the length of the body at the last search
+	for {
 		if len(body) == cap(body) {
 			body = slices.Grow(body, 4<<10)
 		}

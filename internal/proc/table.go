@@ -133,7 +133,8 @@ func (t *Table) signalMain(id uint64, signal int, what string, sign int) error {
 // blocks. The function each may call Spawn, Signal and SignalTree. A dead main process that a tracer holds is reported at
 // once, and reaped later as an orphan.
 func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
-	for ends := 0; ; {
+	ends := 0 // main processes that this call has found dead
+	for {
 		pid, none := peek()
 		if pid == 0 {
 			pid = t.nextHeldByTracer()

@@ -313,7 +313,8 @@ const (
 func (t *Table) killForkers(id uint64) (hits int) {
 	pid := t.members.youngestMember[id].PID
 	begin := time.Now()
-	for met := begin; ; {
+	met := begin // when the last process was found
+	for {
 		for next := pid + 1; next <= pid+killForkersAhead; next++ {
 			there, hit := t.killMember(next, id)
 			if hit {

@@ -71,7 +71,11 @@ func (r *Registry) registerGateway(ctx context.Context, p profiles.Profile, u su
 	return func() error {
 		err := registered()
 		// A client may have replaced the slot during the registration. Then register the gateway again with the new variables.
-		for now := r.Exports(u.Name); err == nil && !maps.Equal(now, exports); now = r.Exports(u.Name) {
+		for err == nil {
+			now := r.Exports(u.Name)
+			if maps.Equal(now, exports) {
+				break
+			}
 			exports = now
 			err = r.Register(ctx, r.o.Units.Gateway(r.o.Config(), p, exports), supervisor.WantDown)
 		}

@@ -79,7 +79,8 @@ func (t *table[K, V]) get(service K) V { return t.all()[service] }
 func (w *memoryWatch) watch() {
 	w.seen, w.lastMessages = make(map[string]usageSample), make(map[string]string)
 	due := time.After(memoryPeriod)
-	for looked := time.Now(); ; {
+	looked := time.Now()
+	for {
 		select {
 		case now := <-due:
 			if now.Sub(looked) >= memoryPeriod {
