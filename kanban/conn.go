@@ -267,6 +267,11 @@ func (s *Store) NonIntegerValues(ctx context.Context) ([]string, error) {
 	return queryAll[string](ctx, s.db, strings.Join(query, " UNION ALL "))
 }
 
+// TasksWithoutID counts the tasks whose id is null, for `hinit kanban doctor`. SQLite allows that, but no program can name them.
+func (s *Store) TasksWithoutID(ctx context.Context) (int, error) {
+	return queryFirst[int](ctx, s.db, "SELECT count(*) FROM tasks WHERE id IS NULL")
+}
+
 // jsonList reads a column that contains a JSON array of strings. Anything else in the column is read as an empty list.
 type jsonList []string
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"database/sql"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -75,5 +76,22 @@ func TestAListReadTheBodiesOfTasks(t *testing.T) {
 		if took := after.TotalAlloc - before.TotalAlloc; took > size/2 || out == "" {
 			t.Errorf("%q takes %d bytes: %s", words, took, out)
 		}
+	}
+}
+
+// An INSERT without an id makes a task that can't be started. The doctor must name the cause and the way out.
+func TestTheDoctorDidNotSeeTasksWithoutAnID(t *testing.T) {
+	s := newShell(t)
+	s.create("x", "--assignee", "coder")
+	db, err := sql.Open("sqlite", filepath.Join(s.root, "kanban.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(t.Context(), "INSERT INTO tasks (title, status, assignee, created_at) VALUES ('y', 'ready', 'coder', 1)"); err != nil {
+		t.Fatal(err)
+	}
+	if _, out, _ := s.run("doctor"); !strings.Contains(out, "1 tasks have no id") || !strings.Contains(out, "DELETE FROM tasks WHERE id IS NULL") {
+		t.Errorf("it says %s", out)
 	}
 }

@@ -109,7 +109,7 @@ func (x *examination) examine(ctx context.Context) (err error) {
 	return nil
 }
 
-// checkFile reports a board whose file can't be written, and numeric columns that contain something else.
+// checkFile reports a board whose file can't be written, numeric columns that contain something else, and tasks without an id.
 func (x *examination) checkFile(ctx context.Context) error {
 	if err := x.Writable(ctx); err != nil {
 		users, _ := lockHolders(x.Paths().DB + "-shm")
@@ -121,7 +121,12 @@ func (x *examination) checkFile(ctx context.Context) error {
 	if len(misfits) > 0 {
 		x.findings.Failed("file", "%s: no number, and read as one; mend it with sqlite3", firstIDs(misfits))
 	}
-	return err
+	without, failed := x.TasksWithoutID(ctx)
+	if without > 0 {
+		x.findings.Failed("file", "%d tasks have no id, so they can't be started or changed; delete them: sqlite3 %s 'DELETE FROM tasks WHERE id IS NULL'",
+			without, cmdline.Quote(x.Paths().DB))
+	}
+	return errors.Join(err, failed)
 }
 
 // checkAssignees reports ready tasks whose assignee can't get a worker.
