@@ -345,6 +345,7 @@ func TestAProcessThatForksWhileBeingKilledDoesNotGetAway(t *testing.T) {
 
 // tagged returns the run that the environment of a process names, as far as it has been read.
 func tagged(table *Table, pid int) uint64 {
+	table.environWaited = 0 // each call is a scan of its own, which may wait for environments
 	p, _ := table.procfs.readStat(pid)
 	id, _ := table.runByTag(identity{pid, p.Start})
 	return id
