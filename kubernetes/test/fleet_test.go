@@ -96,7 +96,7 @@ func TestTheFirstFleet(t *testing.T) {
 			got := b.shell(dir, command)
 			typed++
 			fmt.Fprintf(&out, "$ %s\n%s", command, got)
-			for _, line := range strings.Split(strings.TrimSpace(want), "\n") {
+			for line := range strings.SplitSeq(strings.TrimSpace(want), "\n") {
 				if !*write && !strings.Contains(masked(got), masked(line)) {
 					t.Errorf("%s prints\n%sand not %q", command, got, line)
 				}

@@ -242,7 +242,7 @@ func (b *bench) volumes(n int, mode corev1.PersistentVolumeAccessMode) []string 
 	}
 	var dirs []string
 	for range n {
-		dir, err := os.MkdirTemp("/run/volumes", b.ns+"-") //nolint:usetesting // its base name is the volume's
+		dir, err := os.MkdirTemp("/run/volumes", b.ns+"-") // its base name is the volume's
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -39,7 +39,7 @@ func TestTheServerTakesTheObjectsOfThePages(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, m := range manifest.FindAllStringSubmatch(string(text), -1) {
-			for _, doc := range strings.Split(m[1], "\n---\n") {
+			for doc := range strings.SplitSeq(m[1], "\n---\n") {
 				var o struct {
 					Kind     string
 					Metadata struct{ Namespace string }

@@ -84,7 +84,7 @@ func (a *agentPod) filesOfRoot(t *testing.T, id string, own []string) {
 	if made != 2 {
 		t.Errorf("root inside has made %d files with set-user-id, and not 2", made)
 	}
-	for _, claim := range strings.Fields(a.must("get", "persistentvolumeclaims", "-o", "jsonpath={.items[*].metadata.name}")) {
+	for claim := range strings.FieldsSeq(a.must("get", "persistentvolumeclaims", "-o", "jsonpath={.items[*].metadata.name}")) {
 		other := a.must("get", "pod", "agents-0", "-o", "jsonpath={.spec.volumes[*].persistentVolumeClaim.claimName}")
 		if strings.Contains(other, claim) != (claim == "agents-data") {
 			t.Errorf("the pod of the agents mounts %s, and there is %s", other, claim)

@@ -65,7 +65,7 @@ func (a *agentPod) settle(name string) account {
 	var sum account
 	ran := map[string]int{}
 	text, _ := os.ReadFile(filepath.Join(a.volume, "sandboxes/docker", name, "workspace/done")) // if the file is missing, no command ran
-	for _, n := range strings.Fields(string(text)) {
+	for n := range strings.FieldsSeq(string(text)) {
 		ran[n]++
 	}
 	text, err := os.ReadFile(filepath.Join(a.volume, "chaos", name+".log"))
@@ -75,7 +75,7 @@ func (a *agentPod) settle(name string) account {
 	most := map[string]int{} // how often a command may have run
 	least := map[string]int{}
 	open := ""
-	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
+	for line := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n") {
 		words := strings.SplitN(line, " ", 3)
 		n := words[0]
 		switch {

@@ -3,6 +3,7 @@ package test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -29,9 +30,7 @@ func (a *agentPod) victim(number int, like *corev1.Pod, change func(labels map[s
 	}
 	pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, Spec: like.Spec}
 	pod.Name, pod.Labels, pod.Annotations = object(name), map[string]string{}, map[string]string{"hinit.dev/spec": string(note)}
-	for label, value := range like.Labels {
-		pod.Labels[label] = value
-	}
+	maps.Copy(pod.Labels, like.Labels)
 	pod.Labels["hinit.dev/sandbox"], pod.Labels["hinit.dev/name"] = id, name
 	a.apply(pod)
 	a.awaitReady(pod.Name)

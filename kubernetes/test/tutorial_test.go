@@ -88,7 +88,7 @@ func TestTheTutorial(t *testing.T) {
 				w = nil
 			}
 			fmt.Fprintf(&out, "$ %s\n%s", command, got)
-			for _, line := range strings.Split(strings.TrimSpace(want), "\n") {
+			for line := range strings.SplitSeq(strings.TrimSpace(want), "\n") {
 				if !*write && !strings.Contains(masked(got), masked(line)) {
 					t.Errorf("%s prints\n%sand not %q", command, got, line)
 				}
@@ -147,7 +147,7 @@ func (c *commands) end(b *bench) string {
 		return map[bool]string{false: r.String()}[r.code == 0]
 	})
 	ran := map[string]int{}
-	for _, n := range strings.Fields(r.out) {
+	for n := range strings.FieldsSeq(r.out) {
 		ran[n]++
 	}
 	done, lost, unanswered := 0, 0, 0

@@ -23,9 +23,10 @@ const (
 	// ExportFinalizer keeps an AgentProfile that `hinit-fleet export` has deleted in the API, until the profile runs outside of
 	// the fleet.
 	ExportFinalizer = Group + "/export"
-	// ImportAnnotation and ExportAnnotation record how far `hinit-fleet import` or `export` has come with a profile, and which
-	// command works on it. After a crash, the next command goes on from there.
+	// ImportAnnotation records how far `hinit-fleet import` has come with a profile, and which command works on it. After a crash, the
+	// next command goes on from there.
 	ImportAnnotation = Group + "/import"
+	// ExportAnnotation records the same about `hinit-fleet export`.
 	ExportAnnotation = Group + "/export"
 	// CreatedAnnotation confirms that the host has created a new profile, see [AgentProfile.InstalledAssignment]. The host writes
 	// it together with the finalizer.

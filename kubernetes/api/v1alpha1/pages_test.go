@@ -27,7 +27,7 @@ func TestThePagesHaveNoUnknownField(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, block := range manifests.FindAllStringSubmatch(string(text), -1) {
-			for _, doc := range strings.Split(block[1], "\n---\n") {
+			for doc := range strings.SplitSeq(block[1], "\n---\n") {
 				var into any
 				switch {
 				case strings.Contains(doc, "kind: AgentPool\n"):

@@ -52,7 +52,7 @@ func (c *Cluster) Get(ctx context.Context, path string, into any) error {
 	case err != nil:
 		return err
 	case answer.StatusCode != http.StatusOK:
-		return errStatus(answer.StatusCode)
+		return statusError(answer.StatusCode)
 	case into == nil:
 		return nil
 	}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 )
 
@@ -45,12 +44,14 @@ func init() {
 `
 
 // SteppingClock writes an overlay for `go build -overlay` into dir, and returns the overlay's file name. The wall clock of a
-// program that is built with it is ahead by the number of seconds in a file. The environment variable variable names that file.
+// program that is built with it is ahead by the number of seconds in a file. That file is named by an environment variable, whose name is
+// the parameter variable.
 func SteppingClock(dir, variable string) (overlay string, err error) {
-	source := filepath.Join(runtime.GOROOT(), "src/time/time.go")
-	if out, err := exec.Command("go", "env", "GOROOT").Output(); err == nil {
-		source = filepath.Join(strings.TrimSpace(string(out)), "src/time/time.go")
+	root, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		return "", err
 	}
+	source := filepath.Join(strings.TrimSpace(string(root)), "src/time/time.go")
 	text, err := os.ReadFile(source)
 	if err != nil {
 		return "", err

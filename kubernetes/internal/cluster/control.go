@@ -202,10 +202,10 @@ func (c *Cluster) await(ctx context.Context, what string, p *process, cond func(
 	return nil
 }
 
-// errStatus is the HTTP status of a request that the API server has not answered with success.
-type errStatus int
+// statusError is the HTTP status of a request that the API server has not answered with success.
+type statusError int
 
-func (e errStatus) Error() string { return "the API server answers " + http.StatusText(int(e)) }
+func (e statusError) Error() string { return "the API server answers " + http.StatusText(int(e)) }
 
 // NotFound reports whether err means that the API server has no such object.
-func NotFound(err error) bool { return errors.Is(err, errStatus(http.StatusNotFound)) }
+func NotFound(err error) bool { return errors.Is(err, statusError(http.StatusNotFound)) }

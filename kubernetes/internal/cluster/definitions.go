@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -41,7 +42,7 @@ func fetchDefinitions(cache string) error {
 		out, err := cmd.Output()
 		var got struct{ Dir, Error string }
 		if jsonErr := json.Unmarshal(out, &got); jsonErr != nil || got.Dir == "" {
-			return fmt.Errorf("cannot download %s: %v: %s", d.module, err, got.Error)
+			return fmt.Errorf("cannot download %s: %w", d.module, errors.Join(err, jsonErr, errors.New(got.Error)))
 		}
 		text, err := os.ReadFile(filepath.Join(got.Dir, d.file))
 		if err != nil {

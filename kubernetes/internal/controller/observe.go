@@ -173,6 +173,7 @@ func (v *view) trouble(pod *corev1.Pod, last beat) (reason string, replacing boo
 		return "its pod starts: " + pendingReason(pod), true
 	case corev1.PodFailed, corev1.PodSucceeded:
 		return "its pod has ended: " + cmp.Or(pod.Status.Reason, pod.Status.Message, string(pod.Status.Phase)), false
+	case corev1.PodRunning, corev1.PodUnknown: // the containers and the Lease tell more
 	}
 	for _, c := range slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses) {
 		switch {

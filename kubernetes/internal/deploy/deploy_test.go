@@ -64,7 +64,7 @@ func helm(t *testing.T, values map[string]any) (map[string]any, error) {
 func objects(t *testing.T, text string) map[string]any {
 	t.Helper()
 	out := map[string]any{}
-	for _, doc := range strings.Split(text, "\n---\n") {
+	for doc := range strings.SplitSeq(text, "\n---\n") {
 		var o map[string]any
 		if err := yaml.UnmarshalStrict([]byte(doc), &o); err != nil {
 			t.Fatalf("%v in\n%s", err, doc)

@@ -33,13 +33,13 @@ func Files() (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	kustomization := generatedHead + "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: agents\nresources:\n- namespace.yaml\n"
+	kustomization := []byte(generatedHead + "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: agents\nresources:\n- namespace.yaml\n")
 	files["base/namespace.yaml"] = []byte(namespace)
 	for _, m := range base {
 		files["base/"+m.File] = append([]byte(generatedHead), m.Text...)
-		kustomization += "- " + m.File + "\n"
+		kustomization = append(kustomization, "- "+m.File+"\n"...)
 	}
-	files["base/kustomization.yaml"] = []byte(kustomization)
+	files["base/kustomization.yaml"] = kustomization
 	for name, values := range Components() {
 		if err := addComponent(files, "components/"+name, base, values); err != nil {
 			return nil, fmt.Errorf("component %s: %w", name, err)

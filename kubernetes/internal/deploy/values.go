@@ -8,6 +8,7 @@ package deploy
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 )
 
@@ -133,9 +134,7 @@ func schema() ([]byte, error) {
 			at = properties[key].(map[string]any)
 		}
 		one := map[string]any{"type": typeOf(v.Default), "description": v.Doc}
-		for key, value := range v.Schema {
-			one[key] = value
-		}
+		maps.Copy(one, v.Schema)
 		at["properties"].(map[string]any)[keys[len(keys)-1]] = one
 	}
 	root["properties"].(map[string]any)["global"] = map[string]any{"type": "object"} // Helm adds this key

@@ -50,7 +50,7 @@ func (e *Engine) createClaim(ctx context.Context, r *record, pod *corev1.Pod) (b
 	}
 	pool, err := e.objects.Resource(poolKind).Namespace(e.s.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		err = e.makePool(ctx, name, r, pod)
+		err = e.makePool(ctx, name, pod)
 	}
 	if err != nil || pool == nil {
 		if err != nil {
@@ -91,7 +91,7 @@ func poolName(r *record, pod *corev1.Pod) (string, error) {
 }
 
 // makePool makes a warm pool and its template, unless there are maxWarmPools already.
-func (e *Engine) makePool(ctx context.Context, name string, r *record, pod *corev1.Pod) error {
+func (e *Engine) makePool(ctx context.Context, name string, pod *corev1.Pod) error {
 	pools, err := e.objects.Resource(poolKind).Namespace(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelPool})
 	if err != nil || len(pools.Items) >= maxWarmPools {
 		return err

@@ -148,7 +148,7 @@ func (e *Engine) Create(ctx context.Context, spec sandbox.Spec) (string, error) 
 	case kind == "Sandbox":
 		claimed := false
 		if claimed, err = e.createClaim(ctx, r, pod); !claimed && err == nil {
-			err = e.createSandbox(ctx, r, pod)
+			err = e.createSandbox(ctx, pod)
 		}
 	default:
 		pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: startGate}}

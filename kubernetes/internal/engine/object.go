@@ -53,7 +53,7 @@ func (e *Engine) objectKind(ctx context.Context) (string, error) {
 func (e *Engine) expires() string { return time.Now().Add(e.s.Expire).UTC().Format(time.RFC3339) }
 
 // createSandbox creates a suspended Sandbox with pod as its template.
-func (e *Engine) createSandbox(ctx context.Context, r *record, pod *corev1.Pod) error {
+func (e *Engine) createSandbox(ctx context.Context, pod *corev1.Pod) error {
 	template, err := templateOf(pod)
 	if err != nil {
 		return err

@@ -216,7 +216,7 @@ func (w *twoSides) execute(_ context.Context, _ string, in io.Reader, out io.Wri
 }
 
 // run runs an import or export, and reports whether the command was killed.
-func (w *twoSides) run(way string, dry bool) (err error, killed bool) { //nolint:revive // the error is the result
+func (w *twoSides) run(way string, dry bool) (err error, killed bool) {
 	defer func() {
 		if r := recover(); r != nil {
 			if _, is := r.(crashed); !is {

@@ -158,7 +158,7 @@ func (o *offers) close() {
 
 // listen opens the listener. Each client must prove that it has the key of some certificate; serve checks of which.
 func (o *offers) listen() error {
-	l, err := net.Listen("tcp", o.host)
+	l, err := net.Listen("tcp", o.host) //nolint:noctx // it does not wait
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func TestEveryVersionTakesTheManifests(t *testing.T) {
 		case filepath.Base(name) == "monitor.yaml":
 			continue // this kind belongs to the Prometheus Operator
 		}
-		for _, one := range strings.Split(string(text), "\n---\n") {
+		for one := range strings.SplitSeq(string(text), "\n---\n") {
 			n++
 			if err := Decode([]byte(one)); err != nil {
 				t.Errorf("%s: %v", name, err)

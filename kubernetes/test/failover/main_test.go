@@ -90,8 +90,8 @@ type site struct {
 	dir         string // every user may read this directory
 	credentials string // directory with the files that a pod has
 	programs    string
-	gateway     string          // this program, at a place where the agents' user may execute it
-	ctx         context.Context //nolint:containedctx // of the test
+	gateway     string // this program, at a place where the agents' user may execute it
+	ctx         context.Context
 }
 
 const namespace = "default"

@@ -312,7 +312,7 @@ func (f *fakeInit) follow(w http.ResponseWriter, r *http.Request) {
 func (f *fakeInit) create(_ context.Context, name string) error {
 	home := filepath.Join(f.home, "profiles", name)
 	if _, err := os.Stat(home); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("profile %s exists (%v)", name, err)
+		return errors.Join(fmt.Errorf("profile %s exists", name), err)
 	}
 	temp := filepath.Join(f.home, "profiles", ".new-"+name)
 	if err := errors.Join(os.RemoveAll(temp), os.Mkdir(temp, 0o755), os.WriteFile(filepath.Join(temp, "SOUL.md"), []byte("# "+name), 0o600)); err != nil {

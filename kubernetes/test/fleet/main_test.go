@@ -55,22 +55,22 @@ var theServer = sync.OnceValues(func() (*server, error) {
 	}
 	s.rest.QPS, s.rest.Burst = 1000, 2000
 	if out, err := c.Kubectl(ctx, "apply", "-f", crds).CombinedOutput(); err != nil {
-		return nil, errOutput{err, out}
+		return nil, outputError{err, out}
 	}
 	if out, err := c.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout=1m", "-f", crds).CombinedOutput(); err != nil {
-		return nil, errOutput{err, out}
+		return nil, outputError{err, out}
 	}
 	s.api, err = client.New(s.rest, client.Options{Scheme: v1alpha1.Scheme()})
 	return s, err
 })
 
-// errOutput is the error of a command with its output.
-type errOutput struct {
+// outputError is the error of a command with its output.
+type outputError struct {
 	error
 	out []byte
 }
 
-func (e errOutput) Error() string { return e.error.Error() + ": " + string(e.out) }
+func (e outputError) Error() string { return e.error.Error() + ": " + string(e.out) }
 
 // withServer returns the server, or skips the test where none runs.
 func withServer(t *testing.T) *server {
