@@ -146,17 +146,13 @@ func (i *invocation) fail(err error) (code int) {
 	return exitCodeOf(err)
 }
 
-// Needs says what a command line needs from the environment of its caller, so that a client can send it to the service.
-type Needs struct {
-	Env             []string // values of -e: NAME=value, or NAME for the value in the caller's environment
-	Stdin, Terminal bool
-}
-
-// Check parses a command line without executing it, and prints errors or the help. If ok is false, the caller exits with code.
-func Check(args []string, out, errs io.Writer) (w Needs, code int, ok bool) {
+// Check parses a command line without executing it, and returns the request with the variables that it needs from this process.
+// terminal says that the command wants a terminal. Check prints errors and the help; then ok is false, and the caller exits with
+// code.
+func Check(args []string, out, errs io.Writer) (req daemon.Request, terminal bool, code int, ok bool) {
 	v, opt, _, code, ok := parse(args, out, errs)
-	w.Env, w.Stdin, w.Terminal = opt.env, v.Name == "exec" || v.Name == "shell", v.Name == "shell" || opt.tty
-	return w, code, ok
+	req = daemon.Request{Args: args, Env: sandbox.OwnEnvironment(opt.env), Stdin: v.Name == "exec" || v.Name == "shell"}
+	return req, v.Name == "shell" || opt.tty, code, ok
 }
 
 func parse(args []string, out, errs io.Writer) (v verb, opt options, words []string, code int, ok bool) {

@@ -176,11 +176,8 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 			cancel()
 			return
 		}
-		refuse := func(code int, why string) { // if this fails, the caller is gone
-			_ = ch.Finish(mux.End{Code: code, Fault: mux.Refused, Text: "cannot use the sandboxes: " + why})
-		}
 		if err := s.Allow(from); err != nil {
-			refuse(codeNotAllowed, err.Error())
+			ch.Refuse(codeNotAllowed, fmt.Errorf("cannot use the sandboxes: %w", err))
 			return
 		}
 		most := maxCommands
@@ -188,7 +185,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 			most = math.MaxInt // an operator must be able to use the service at any time
 		}
 		if !s.count(s.commands, from.UID, 1, most) {
-			refuse(1, "too many commands run already; try again when one has ended")
+			ch.Refuse(1, errors.New("cannot use the sandboxes: too many commands run already; try again when one has ended"))
 			return
 		}
 		begun = true

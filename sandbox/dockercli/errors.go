@@ -13,7 +13,7 @@ import (
 type UnhandledError struct{ Reason string }
 
 func (e *UnhandledError) Error() string {
-	return "hinit does not support " + e.Reason
+	return "hinit does not support this call (" + e.Reason + ")"
 }
 
 // UsageError means that the real docker command would also reject the command line.

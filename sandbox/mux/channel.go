@@ -259,5 +259,8 @@ func (ch *Channel) Finish(end End) error {
 	return ch.conn.w.WriteJSON(KindEnd, ch.id, end)
 }
 
-// Refuse ends a channel without executing its request, and tells the client why. If the client is gone, that does not matter.
-func (ch *Channel) Refuse(why error) { _ = ch.Finish(End{Code: 1, Fault: Refused, Text: why.Error()}) }
+// Refuse ends a channel without executing its request, and tells the client the exit code and why. If the client is gone, that
+// does not matter.
+func (ch *Channel) Refuse(code int, why error) {
+	_ = ch.Finish(End{Code: code, Fault: Refused, Text: why.Error()})
+}

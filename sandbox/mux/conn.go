@@ -65,7 +65,7 @@ func (c *conn) readFrames(other func(Frame, *Channel) error) error {
 		c.mu.Unlock()
 		switch {
 		case err != nil: // keep has refused the request
-			newChannel(c, f.Channel, true).Refuse(err)
+			newChannel(c, f.Channel, true).Refuse(1, err)
 		case f.Kind == KindConfirm && ch == nil: // the channel was closed while the confirmation was on its way
 		case f.Kind == KindConfirm && len(f.Data) == 1 && ch.streams[Kind(f.Data[0])] != nil:
 			err = ch.streams[Kind(f.Data[0])].addCredit()
@@ -271,7 +271,7 @@ func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, o
 			ch = newChannel(&c.conn, f.Channel, true)
 			if err := json.Unmarshal(f.Data, &open); err != nil {
 				err = fmt.Errorf("%w: %w", ErrProtocol, err)
-				ch.Refuse(err)
+				ch.Refuse(1, err)
 				return err
 			}
 			if !c.addChannel(ch) {

@@ -57,13 +57,12 @@ func (p Program) Run(argv []string) int {
 			return p.dispatch(ctx, daemon.Request{Args: args, Stdin: in != nil}, daemon.Streams{In: in, Out: out, Err: errs})
 		}, os.Stdout, os.Stderr))
 	}
-	wants, code, ok := cli.Check(args, os.Stdout, os.Stderr)
+	req, terminal, code, ok := cli.Check(args, os.Stdout, os.Stderr)
 	if !ok { // the help and a usage error need no engine
 		return code
 	}
-	req := daemon.Request{Args: args, Env: sandbox.OwnEnvironment(wants.Env), Stdin: wants.Stdin}
 	local := daemon.Streams{Out: os.Stdout, Err: os.Stderr}
-	if wants.Stdin {
+	if req.Stdin {
 		local.In = os.Stdin
 	}
 	if args[0] == "logs" {
@@ -73,7 +72,7 @@ func (p Program) Run(argv []string) int {
 		defer endErrs()
 		local.Out, local.Err = out, errs
 	}
-	if wants.Terminal {
+	if terminal {
 		return p.runOnTerminal(req, local)
 	}
 	return p.run(req, local)
