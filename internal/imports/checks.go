@@ -29,7 +29,7 @@ func (k convertCheck) hasContent() bool {
 }
 
 // emptyCheckNote is the note about a check without content.
-const emptyCheckNote = "says nothing to look at and is left out"
+const emptyCheckNote = "checks nothing, and is left out"
 
 // probe imports a readiness_probe or liveness_probe, which process-compose has taken from Kubernetes.
 func (c *composeImport) probe(_ *importer, s *service, at setting) {

@@ -343,11 +343,11 @@ func (c *composeImport) addDependency(w dependency) {
 	}[w.condition]
 	at := from{w.place, w.service.oldName + ".depends_on." + w.to}
 	if !known {
-		c.note(at, "the condition %q is not known; it waits until that has started", w.condition)
+		c.note(at, "the condition %q is not known; the service waits until %s has started", w.condition, w.to)
 		until = "started"
 	}
 	if w.condition == "process_completed" {
-		c.note(at, "it waits until that has ended with exit code 0, not with any")
+		c.note(at, "the service waits until %s has ended with exit code 0; with another exit code it goes on waiting", w.to)
 	}
 	found := c.find(w.to)
 	if len(found) == 0 {

@@ -318,7 +318,7 @@ func (im *importer) leaveOutNeedsOfManual() {
 		s.needs = slices.DeleteFunc(s.needs, func(n need) bool {
 			manual := slices.ContainsFunc(im.services, func(to *service) bool { return to.name == n.name && to.text("once") == "manual" })
 			if manual {
-				im.note(from{n.place, s.oldName}, "its need of %s is left out: it would wait for ever, for that runs only by hinit run-once", n.name)
+				im.note(from{n.place, s.oldName}, "its need of %[1]s is left out, because it could wait for ever: only hinit run-once runs %[1]s", n.name)
 			}
 			return manual
 		})

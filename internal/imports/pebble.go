@@ -186,7 +186,7 @@ func (p *pebblePlan) order(l *mergedItem) {
 							other.set("enabled", "")
 						}
 						if l.names("before", name) || slices.ContainsFunc(p.services, func(o *mergedItem) bool { return o.name == name && o.names("after", l.name) }) {
-							p.note(e.from, "%s begins after it, so that it is enabled and not waited for", name)
+							p.note(e.from, "%s begins after %s, so it is enabled and not waited for", name, s.name)
 							break
 						}
 						s.addNeed(need{name: other.name, until: "started", place: e.place})

@@ -49,7 +49,7 @@ func (im *importer) s6(path string) error {
 			d.oneshot(name, dir)
 		case kind == "bundle":
 			d.bundles[name] = d.readList(dir, "contents")
-			im.note(placeOf(dir), "hinit has no bundles; of this one are: %s", strings.Join(d.bundles[name], ", "))
+			im.note(placeOf(dir), "hinit has no bundles; the services in this one: %s", strings.Join(d.bundles[name], ", "))
 		case kind == "longrun" || exists(filepath.Join(dir, "run")):
 			d.longrun(name, dir)
 		case kind != "":
@@ -189,12 +189,11 @@ func (d *s6Import) longrun(name, dir string) {
 	s := d.add(place{file: dir}, name)
 	command := []string{run}
 	if info, err := os.Stat(run); err != nil || info.Mode()&0o111 == 0 {
-		command = []string{"sh", run}
-		what := "sh"
-		if words := shebang(run); words != nil {
-			command, what = append(words, run), "what its first line names"
+		command = append(shebang(run), run)
+		if len(command) == 1 {
+			command = []string{"sh", run}
 		}
-		d.note(placeOf(run), "is not executable; it is given to %s", what)
+		d.note(placeOf(run), "is not executable; %s runs it", command[0])
 	}
 	s.set("command", command)
 	s.set("cwd", dir)

@@ -101,7 +101,7 @@ func (e explanation) print(t *cli.Terminal) {
 	}
 }
 
-// nextWhenUp says what hinit does next about a service that is up, and what when its process ends.
+// nextWhenUp says what hinit does next about a service that is up, and what it does when the process ends.
 func nextWhenUp(s client.Service) string {
 	switch {
 	case s.Task && s.Restart == "on-failure":

@@ -62,7 +62,7 @@ func isolate(t *cli.Terminal, c *cli.Call) int {
 			case m.Error != "":
 				failed = t.Fail(cmdline.Failed, "%s: cannot move its home: %s", show.Name(m.Profile), show.Line(m.Error))
 			case m.From == m.To && m.Changed == 0:
-				fmt.Fprintf(t.Out, "%s: stays uid %d's\n", show.Name(m.Profile), m.To)
+				fmt.Fprintf(t.Out, "%s: its owner stays uid %d\n", show.Name(m.Profile), m.To)
 			default:
 				fmt.Fprintf(t.Out, "%s: uid %d to uid %d, %d files %s, %d left\n", show.Name(m.Profile), m.From, m.To, m.Changed, tense, m.Left)
 			}
