@@ -209,6 +209,20 @@ func TestAProgramWithAnOpenQuoteBecameOneThatDoesNothing(t *testing.T) {
 	}
 }
 
+// %(here)s must be the directory of supervisord.conf, also if the path of the file is relative. The commands ran another program, or
+// none.
+func TestHereWasTheDirectoryOfEachServiceInsteadOfTheFile(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	if err := os.WriteFile("supervisord.conf", []byte("[program:a]\ncommand=%(here)s/run\ndirectory=/\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	result, err := Convert("supervisord.conf", "")
+	if err != nil || !strings.Contains(string(result.YAML), "command: ["+dir+"/run]") {
+		t.Errorf("%v:\n%s", err, result.YAML)
+	}
+}
+
 // A task with a schedule that hinit refuses must stay a task. As a service it would be restarted all the time.
 func TestATaskWithAWrongScheduleStaysATask(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a.yaml")

@@ -114,7 +114,7 @@ var supervisordKeys = rules{
 func (im *importer) supervisordSelf(s *section) {
 	if k := s.takeSetting("environment"); k.used {
 		k.where = k.name
-		im.defaults.environment = im.variablesOf(k, map[string]string{"here": filepath.Dir(s.file)})
+		im.defaults.environment = im.variablesOf(k, map[string]string{"here": absolute(s.file, ".")})
 	}
 	for _, k := range s.keys {
 		k.where = k.name
@@ -165,7 +165,7 @@ func (im *importer) program(s *section, name string, priorities map[*service]int
 	}
 	im.replicas(processes, func(n int) {
 		vars := map[string]string{
-			"program_name": name, "group_name": name, "process_num": strconv.Itoa(first + n), "numprocs": strconv.Itoa(processes), "here": filepath.Dir(s.file),
+			"program_name": name, "group_name": name, "process_num": strconv.Itoa(first + n), "numprocs": strconv.Itoa(processes), "here": absolute(s.file, "."),
 		}
 		title, _ := expandPython(process, vars)
 		svc := im.add(s.place, title)
