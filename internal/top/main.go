@@ -64,7 +64,7 @@ func run(c *cmdline.Call) int {
 		return c.Fail(cmdline.WrongUsage, "cannot "+doing+": it takes no names; filter with / on the screen")
 	}
 	if feeds == nil {
-		f, err := feed.Open(os.LookupEnv)
+		f, err := feed.Open()
 		if err != nil {
 			return c.Failed(doing, err)
 		}
@@ -110,7 +110,7 @@ func openSockets(list string) (feeds []*feed.Feed, names []string, err error) {
 		if slices.Contains(names, name) {
 			return nil, nil, fmt.Errorf("%q is there twice; give each socket another name, as NAME=unix:PATH", name)
 		}
-		feeds, names = append(feeds, feed.OpenSocket(os.LookupEnv, path)), append(names, name)
+		feeds, names = append(feeds, feed.OpenSocket(path)), append(names, name)
 	}
 	return feeds, names, nil
 }

@@ -61,7 +61,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 	if *n >= 0 && (since.IsZero() || cli.FlagGiven(c, "n")) {
 		past = past[max(0, len(past)-*n):]
 	}
-	show := func(e client.Event) error {
+	emit := func(e client.Event) error {
 		o = client.EventOptions{Since: max(o.Since, e.Seq), Follow: true}
 		if others(e) {
 			return nil
@@ -73,14 +73,14 @@ func events(t *cli.Terminal, c *cli.Call) int {
 		return err
 	}
 	for _, e := range past {
-		err = cmp.Or(err, show(e))
+		err = cmp.Or(err, emit(e))
 	}
 	for first := true; *follow && ctx.Err() == nil && (err == nil || errors.Is(err, client.ErrUnreachable)); first = false {
 		// The connection has ended. If hinit was re-executed, the events go on with a new one.
 		if h, gone := cl.Health(ctx); !first && (gone != nil || !h.OK && !h.Booting) {
 			break
 		}
-		err = cl.Events(ctx, o, show)
+		err = cl.Events(ctx, o, emit)
 	}
 	if err != nil && ctx.Err() == nil {
 		return t.Failed("show events", err)

@@ -39,7 +39,6 @@ import (
 
 // Feed reads the data sources of one hinit. Make it with [Open] or [OpenSocket].
 type Feed struct {
-	env    func(string) (string, bool)
 	here   bool // the hinit is the one of this container
 	client *dial.Client
 	status atomic.Pointer[client.Status] // last known status; nil before the first one
@@ -47,15 +46,13 @@ type Feed struct {
 
 // Open returns the feed of this container's hinit, which it finds through environment variables. It blocks and fails as
 // [dial.Dial] does. If hinit moves to another socket later, the feed finds it again.
-func Open(env func(string) (string, bool)) (*Feed, error) {
-	f := &Feed{env: env, here: true, client: cmdline.Here(env)}
+func Open() (*Feed, error) {
+	f := &Feed{here: true, client: cmdline.Here(os.LookupEnv)}
 	return f, f.client.Reach()
 }
 
 // OpenSocket returns the feed of the hinit that listens on socket. It does not connect yet.
-func OpenSocket(env func(string) (string, bool), socket string) *Feed {
-	return &Feed{env: env, client: dial.New(socket)}
-}
+func OpenSocket(socket string) *Feed { return &Feed{client: dial.New(socket)} }
 
 // Once asks for the current status.
 func (f *Feed) Once(ctx context.Context) (client.Status, error) { return f.client.Status(ctx) }
@@ -247,7 +244,7 @@ func (f *Feed) logReader() (*fsutil.Actor, error) {
 		return nil, errors.New("hinit has not answered yet")
 	}
 	if f.here {
-		return lookup.LogReader(st.Init.Plain != "", f.env)
+		return lookup.LogReader(st.Init.Plain != "", os.LookupEnv)
 	}
 	here, err := os.Stat("/")
 	if err != nil {
@@ -257,7 +254,7 @@ func (f *Feed) logReader() (*fsutil.Actor, error) {
 	if err != nil || f.proc() == "" || !os.SameFile(here, there) {
 		return nil, errors.New("it is in another file system; call hinit top or hinit logs in that container")
 	}
-	return lookup.LogReader(false, f.env)
+	return lookup.LogReader(false, os.LookupEnv)
 }
 
 const (
