@@ -40,7 +40,7 @@ func TestSeveralHostsOnOneScreen(t *testing.T) {
 	if out, code := first.run(built+"/hinit", "top", "-H", sockets); code != 4 || !strings.Contains(out, "eu:\n") || !strings.Contains(out, "no hinit listens on") {
 		t.Errorf("%d %q", code, out)
 	}
-	if out, code := first.run(built+"/hinit", "top", "-H", "tcp:1"); code != 1 || !strings.Contains(out, "write unix:PATH") {
+	if out, code := first.run(built+"/hinit", "top", "-H", "tcp:1"); code != 2 || !strings.Contains(out, "write unix:PATH") {
 		t.Errorf("%d %q", code, out)
 	}
 	second.boot()
