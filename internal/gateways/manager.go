@@ -145,6 +145,7 @@ func (m *Manager) Stop() {
 		return
 	}
 	m.watcher.stopped = time.Now()
+	m.messages.endPeriod(m.Logger)
 	watch.Detach()
 	if m.watcher.cancel != nil {
 		m.watcher.cancel()

@@ -350,4 +350,8 @@ func TestAnAgentDoesNotFillTheLogWithProfiles(t *testing.T) {
 			t.Errorf("the log has %d lines with %q, and at most 20 a minute are allowed", n, about)
 		}
 	}
+	m.Stop() // the container stops before the minute is over
+	if !h.hears("profile fleeting disappeared (the last of 80 messages within a minute")() {
+		t.Errorf("the last message is not in the log: %q", h.look().said)
+	}
 }
