@@ -95,3 +95,30 @@ func TestTheDoctorDidNotSeeTasksWithoutAnID(t *testing.T) {
 		t.Errorf("it says %s", out)
 	}
 }
+
+// The page of the boards waits five seconds for `stats --all`. One board that a program has locked for itself hid all boards.
+func TestALockedBoardHidAllBoards(t *testing.T) {
+	s := newShell(t)
+	s.create("x")
+	s.do("boards", "create", "side")
+	db, err := sql.Open("sqlite", filepath.Join(s.root, "kanban.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	db.SetMaxOpenConns(1)
+	for _, query := range []string{"PRAGMA locking_mode = EXCLUSIVE", "UPDATE tasks SET priority = 1"} {
+		if _, err := db.ExecContext(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.env["HERMES_KANBAN_BUSY_TIMEOUT_MS"] = "60000"
+	begin := time.Now()
+	var list []overview
+	if err := json.Unmarshal([]byte(s.do("stats", "--all")), &list); err != nil || len(list) != 2 || list[0].Error == "" || list[1].Error != "" {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if took := time.Since(begin); took > 30*time.Second {
+		t.Errorf("it takes %s", took)
+	}
+}

@@ -194,8 +194,10 @@ func (c *call) forEachBoard(ctx context.Context, do func(m kanban.Meta, paths ka
 	return err
 }
 
-// printOverviews prints the overviews of all boards as JSON.
+// printOverviews prints the overviews of all boards as JSON. hinit-web waits only a few seconds for all of them, so it waits only
+// briefly for a board that another program has locked.
 func (c *call) printOverviews(ctx context.Context) error {
+	c.verb.patience = time.Second
 	list := []overview{}
 	err := c.forEachBoard(ctx, func(m kanban.Meta, _ kanban.Paths, s *kanban.Store, err error) {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -255,14 +257,12 @@ func assignees(c *call) action {
 					if r.OnDisk {
 						kind = "profile"
 					}
-					row(r.Name, sumCounts(r.Counts), kind)
+					row(r.Name, lo.Sum(lo.Values(r.Counts)), kind)
 				}
 			})
 		})
 	}
 }
-
-func sumCounts(counts map[kanban.Status]int) int { return lo.Sum(lo.Values(counts)) }
 
 // boardVerbs are the verbs that create, list and remove boards.
 var boardVerbs = []verb{
@@ -361,7 +361,7 @@ func (c *call) listBoards(ctx context.Context, b *kanban.Boards) error {
 				line.Counts = st.ByStatus
 			}
 		}
-		line.Total = sumCounts(line.Counts)
+		line.Total = lo.Sum(lo.Values(line.Counts))
 		lines = append(lines, line)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			c.failed("count the tasks of board "+m.Slug, err)
