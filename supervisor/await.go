@@ -5,7 +5,8 @@ import (
 	"errors"
 )
 
-// TaskLoop is the part of a [Loop] that AwaitTask needs. Tests replace it.
+// TaskLoop is the part of a [Loop] that AwaitTask needs: the state of the services, its changes, and the end of the loop. Tests
+// replace it.
 type TaskLoop interface {
 	Snapshot() *Snapshot
 	News() <-chan struct{}

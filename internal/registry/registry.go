@@ -31,9 +31,7 @@ type Loop interface {
 	Post(e supervisor.Event)
 	ReapNow(ctx context.Context) error
 	RegisterSoon(ctx context.Context, u *supervisor.Unit, want supervisor.Want) (answer func() error)
-	Snapshot() *supervisor.Snapshot
-	News() <-chan struct{}
-	Ended() <-chan struct{}
+	supervisor.TaskLoop
 }
 
 // Options are the parts of hinit that a Registry uses.

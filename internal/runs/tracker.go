@@ -58,9 +58,7 @@ type Loop interface {
 	Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error
 	Do(ctx context.Context, e supervisor.Event) error
 	Post(e supervisor.Event)
-	Snapshot() *supervisor.Snapshot
-	News() <-chan struct{}
-	Ended() <-chan struct{}
+	supervisor.TaskLoop
 }
 
 // StartRequest says what to run.
