@@ -9,7 +9,7 @@ import (
 // The largest number of lines of code that the product and the program of PID 1 may have, as tools/lines counts them.
 // Lower the numbers when code is removed.
 const (
-	mostProduct = 78_775
+	mostProduct = 78_767
 	mostPID1    = 38_527
 )
 

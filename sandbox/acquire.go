@@ -250,7 +250,7 @@ func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	dir, err := m.store.prepareRun(spec.Name, spec.Labels)
+	dir, err := m.store.prepareRun(spec.Name)
 	if err != nil {
 		return false, err
 	}

@@ -328,7 +328,7 @@ func TestReaper(t *testing.T) {
 		f := newFake()
 		m := fakeManager(t, f, nil)
 		for _, name := range []string{"agents", "other", "gone"} {
-			if _, err := m.store.prepareRun(name, nil); err != nil {
+			if _, err := m.store.prepareRun(name); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -144,20 +144,17 @@ func (v *store) openSub(name string) (*fsutil.Dir, error) {
 	return v.dir.Sub(name)
 }
 
-// record is what the store knows about a container, so that a command can find its helper without asking the engine.
+// record describes a container, so that a command can find its helper without asking the engine. The record of a container that
+// is being made is an empty file.
 type record struct {
-	ID     string            `json:"id,omitempty"`
+	ID     string            `json:"id"`
 	Labels map[string]string `json:"labels"`
 }
 
-// prepareRun makes the directory and the record of a container. Call it before the container is created, because the container
+// prepareRun makes the directory and an empty record of a container. Call it before the container is created, because the container
 // mounts the directory.
-func (v *store) prepareRun(name string, labels map[string]string) (dir string, err error) {
-	data, err := json.Marshal(record{Labels: labels})
-	if err == nil {
-		err = v.dir.Create(filepath.Join(recordsDir, name), data, 0o600)
-	}
-	if err != nil {
+func (v *store) prepareRun(name string) (dir string, err error) {
+	if err := v.dir.Create(filepath.Join(recordsDir, name), nil, 0o600); err != nil {
 		return "", err
 	}
 	rel := filepath.Join(runDir, name)
@@ -181,18 +178,14 @@ func (v *store) writeRecord(name string, k record) error {
 	return v.dir.Replace(filepath.Join(recordsDir, name), data, fsutil.ReplaceOptions{Mode: 0o600})
 }
 
-// readRecord returns the record of the container with this name. It is empty if there is none.
-func (v *store) readRecord(name string) (k record) {
-	data, _ := v.dir.ReadFile(filepath.Join(recordsDir, name), 64<<10)
-	_ = json.Unmarshal(data, &k) // a missing or damaged record stays empty
-	return k
-}
-
 // findByID looks for a container by its full id in the records, without asking the engine.
 func (v *store) findByID(id string) (c Container, found bool) {
 	entries, _ := v.dir.ReadDir(recordsDir)
 	for _, e := range entries {
-		if k := v.readRecord(e.Name()); k.ID == id && id != "" {
+		var k record
+		data, _ := v.dir.ReadFile(filepath.Join(recordsDir, e.Name()), 64<<10)
+		_ = json.Unmarshal(data, &k) // a removed, empty or damaged record has no id
+		if k.ID == id && id != "" {
 			return Container{ID: id, Name: e.Name(), Labels: k.Labels}, true
 		}
 	}

@@ -128,7 +128,9 @@ func confine(path string, argv, env bare.CStrings) {
 		program := unix.SockFprog{Len: uint16(len(filter) / int(unsafe.Sizeof(noFilter))), Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.StringData(filter)))}
 		r := bare.Syscall3(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&program)))
 		if r < 0 && degrade && !marked {
-			report(" is not isolated as configured: cannot filter system calls: ", r)
+			line.Add("[hinit] ").Add(profileName).Add(" is not isolated as configured: cannot filter system calls: ")
+			bare.Write(2, line.Add(syscall.Errno(-r).Error()).Add("\n").String())
+			line.N = 0
 			break
 		}
 		check("filter system calls", r)
@@ -341,12 +343,6 @@ func readAndClose(fd int, to []byte) (n int) {
 	}
 	bare.Syscall3(unix.SYS_CLOSE, uintptr(fd), 0, 0)
 	return n
-}
-
-// report writes a warning to stderr: the name of the profile, what, and the error.
-func report(what string, errno int) {
-	bare.Write(2, line.Add("[hinit] ").Add(profileName).Add(what).Add(syscall.Errno(-errno).Error()).Add("\n").String())
-	line.N = 0
 }
 
 func check(what string, r int) {
