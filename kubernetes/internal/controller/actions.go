@@ -175,8 +175,9 @@ func (f *fleet) applyPool(ctx context.Context, v *view, hosts int, all bool) err
 	return nil
 }
 
-// applyOwn applies an object of a pool. If an object of that name belongs to no pool or to another, applyOwn changes nothing and returns an
-// error. Otherwise the other object would be changed, and be deleted together with the pool.
+// applyOwn applies an object of a pool, or of one of its profiles. If there is an object of that name that belongs to something else,
+// applyOwn changes nothing and returns an error. Otherwise the other object would be changed, and be deleted together with the pool. And
+// two profiles whose pods have the same name would share a volume.
 func (f *fleet) applyOwn(ctx context.Context, p *v1alpha1.AgentPool, o *unstructured.Unstructured) error {
 	old := &metav1.PartialObjectMetadata{}
 	old.SetGroupVersionKind(o.GroupVersionKind())
@@ -187,6 +188,8 @@ func (f *fleet) applyOwn(ctx context.Context, p *v1alpha1.AgentPool, o *unstruct
 		return fmt.Errorf("cannot read %s %q: %w", o.GetKind(), o.GetName(), err)
 	case old.Labels[v1alpha1.PoolLabel] != p.Name && !metav1.IsControlledBy(old, p):
 		return fmt.Errorf("cannot apply %s %q: there is one that is not of pool %q; give the pool another name, or delete that %[1]s", o.GetKind(), o.GetName(), p.Name)
+	case old.Labels[v1alpha1.ProfileLabel] != o.GetLabels()[v1alpha1.ProfileLabel]:
+		return fmt.Errorf("cannot apply %s %q: there is one of profile %q; give this profile another name", o.GetKind(), o.GetName(), old.Labels[v1alpha1.ProfileLabel])
 	}
 	return f.apply(ctx, o)
 }

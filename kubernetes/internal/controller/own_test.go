@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/pool"
 )
 
 // TestAPoolTakesNoObjectThatIsNotItsOwn checks that a pool whose name another object has changes nothing of that object.
@@ -38,6 +39,28 @@ func TestAPoolTakesNoObjectThatIsNotItsOwn(t *testing.T) {
 		}
 		if said := strings.Contains(p.Status.Doing, `Service "pool": there is one that is not of pool "pool"`); said == c.taken {
 			t.Errorf("with a Service %s the pool says %q", what, p.Status.Doing)
+		}
+	}
+}
+
+// TestAProfileGetsNoVolumeOfAnother checks that a profile whose pod would have the name of another profile's pod does
+// not get the volume of that pod. Names of pods contain only a short hash, so a user can find such a name.
+func TestAProfileGetsNoVolumeOfAnother(t *testing.T) {
+	for of, taken := range map[string]bool{"victim": false, "coder": true} {
+		volume := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+			Name: "data-" + pool.Pod("pool", "coder"), Namespace: "agents", Labels: map[string]string{v1alpha1.PoolLabel: "pool", v1alpha1.ProfileLabel: of},
+		}}
+		p := aProfile("coder", v1alpha1.AgentProfileStatus{})
+		p.Spec.Placement = v1alpha1.PlacementPod
+		c := newCluster(t, aPool(), p, volume)
+		if err := c.round(); err != nil {
+			t.Fatal(err)
+		}
+		if kinds := c.kinds(); slices.Contains(kinds, "PersistentVolumeClaim") != taken || slices.Contains(kinds, pool.Sandbox.Kind) != taken {
+			t.Errorf("beside the volume of %s, %q are applied", of, kinds)
+		}
+		if refused := c.stateOf(client.ObjectKeyFromObject(aPool())).refused["coder"]; strings.Contains(refused, `there is one of profile "victim"`) == taken {
+			t.Errorf("beside the volume of %s, the reason is %q", of, refused)
 		}
 	}
 }

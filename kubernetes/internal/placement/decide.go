@@ -227,12 +227,20 @@ func (r *round) addAction(a Action) { r.Actions = append(r.Actions, a) }
 // needsPod reports whether the pod of a profile must exist. A pod that the profile is leaving stays until the data is on the new
 // host.
 func (r *round) needsPod(p Profile) bool {
-	return p.Owner == p.Pod || p.To == p.Pod || p.OwnPod && !p.Deleting || r.byName[p.Pod] != nil && p.Owner != "" && !p.Installed
+	return p.Owner == p.Pod || p.To == p.Pod || p.OwnPod && !p.Deleting || r.podOf(p) != nil && p.Owner != "" && !p.Installed
 }
 
 // loadOf returns a host by name, or nil if it can't take profiles or is reserved for a single one.
 func (r *round) loadOf(name string) *hostLoad {
 	if l := r.byName[name]; l != nil && l.schedulable && l.For == "" {
+		return l
+	}
+	return nil
+}
+
+// podOf returns the pod that runs a profile alone, or nil. The pod of another profile may have the same name.
+func (r *round) podOf(p Profile) *hostLoad {
+	if l := r.byName[p.Pod]; l != nil && l.For == p.Name {
 		return l
 	}
 	return nil
@@ -312,7 +320,7 @@ func (r *round) handleRecovery(p Profile, trouble string, serving bool) bool {
 // place assigns a host to a profile that has none, or reports why none fits.
 func (r *round) place(p Profile) {
 	if p.OwnPod {
-		l := r.byName[p.Pod]
+		l := r.podOf(p)
 		switch {
 		case l == nil:
 			r.markPending(p, fmt.Sprintf("waits for its pod %s: %s", p.Pod, cmp.Or(p.Refused, "it does not exist yet")))
@@ -409,7 +417,7 @@ func (r *round) moveIfNeeded(p Profile) {
 	reason, spare := "", false
 	switch {
 	case p.OwnPod:
-		if l := r.byName[p.Pod]; p.Owner != p.Pod && l != nil && l.schedulable {
+		if l := r.podOf(p); p.Owner != p.Pod && l != nil && l.schedulable {
 			r.beginMove(p, l, "it gets a pod of its own")
 		}
 		return

@@ -144,6 +144,7 @@ func TestOnlyALostHostIsGivenUpAndOnce(t *testing.T) {
 func TestAPodOfItsOwn(t *testing.T) {
 	two := hostsOf(2)
 	pod := Host{Name: "pool-a-0", For: "a", Ready: true, Updated: true}
+	others := Host{Name: "pool-a-0", For: "victim", Ready: true, Updated: true}
 	with := func(h Host) []Host { return append(slices.Clone(two), h) }
 	a := func(change func(*Profile)) Profile {
 		p := Profile{Name: "a", Pod: "pool-a-0", OwnPod: true, Memory: 300}
@@ -163,6 +164,8 @@ func TestAPodOfItsOwn(t *testing.T) {
 		{"it says why its pod is not made", two, []Profile{a(func(p *Profile) { p.Refused = "exceeded quota" })}, []Action{MarkPending{"a", "waits for its pod pool-a-0: exceeded quota"}}, true},
 		{"it says why its pod does not begin", with(Host{Name: "pool-a-0", For: "a", Trouble: "too big", Replacing: true}), []Profile{a(func(*Profile) {})}, []Action{MarkPending{"a", "waits for its pod pool-a-0: too big"}}, true},
 		{"it begins in its pod", with(pod), []Profile{a(func(*Profile) {})}, []Action{Assign{"a", "pool-a-0"}}, true},
+		{"it begins in no pod of another one that has the same name", with(others), []Profile{a(func(*Profile) {})}, []Action{MarkPending{"a", "waits for its pod pool-a-0: it does not exist yet"}}, true},
+		{"nor does it move there", with(others), []Profile{a(on("pool-0"))}, nil, true},
 		{"no other one does", []Host{pod}, []Profile{b}, []Action{MarkPending{"b", "no host has room for its memory"}}, false},
 		{"nor by a pin", with(pod), []Profile{{Name: "b", Pod: "pool-b-0", Pin: "pool-a-0"}}, []Action{MarkPending{"b", "waits for host pool-a-0, which it is pinned to"}}, false},
 		{"its host keeps it until its pod is on", two, []Profile{a(on("pool-0"))}, nil, true},
