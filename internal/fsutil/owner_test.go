@@ -14,6 +14,7 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/fsutil/owntree"
 	"hinit/internal/testkit"
+	"hinit/internal/wholefile"
 )
 
 func ownerOf(t *testing.T, path string) uint32 {
@@ -184,7 +185,7 @@ func TestRealFollowsRootsLinksOnly(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]error{"/far": fsutil.ErrSymlink, "/near": nil, "/near/data/": nil, "/agent/link": fsutil.ErrSymlink, "/none": fs.ErrNotExist} {
-		fd, err := fsutil.OpenForRoot(mnt + path)
+		fd, err := wholefile.OpenForRoot(mnt + path)
 		if !errors.Is(err, want) {
 			t.Errorf("for root, %s: %v, want %v", path, err, want)
 		}

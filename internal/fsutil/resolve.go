@@ -305,15 +305,3 @@ func openReal(verb, path string, mode uint32, a *Actor) (d *Dir, made bool, err 
 	}
 	return d, made, nil
 }
-
-// OpenForRoot opens the directory at a path that an operator has typed, for a program that root may run. It returns an O_PATH
-// descriptor, which the caller closes. A relative path begins at the working directory. For root it follows only links that root
-// alone can have made, even as the last component; any other link is [ErrSymlink]. For other users it follows all links, like
-// open(2).
-func OpenForRoot(path string) (fd int, err error) {
-	if path == "" || unix.Geteuid() != 0 {
-		return openat(unix.AT_FDCWD, path, unix.O_PATH|unix.O_DIRECTORY, 0)
-	}
-	fd, _, err = trust.OpenDir(path, true, 0)
-	return fd, err
-}

@@ -13,7 +13,7 @@ import (
 	"github.com/samber/lo"
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/fsutil"
+	"hinit/internal/wholefile"
 )
 
 // s6Import is one import of a directory with s6 service directories or s6-rc source directories.
@@ -102,7 +102,7 @@ func shebang(script string) []string {
 
 // readDir lists a directory. If root runs the program, a link that another user may have made is an error, as in readFile.
 func readDir(path string) ([]os.DirEntry, error) {
-	fd, err := fsutil.OpenForRoot(path)
+	fd, err := wholefile.OpenForRoot(path)
 	if err != nil {
 		return nil, err
 	}

@@ -14,9 +14,9 @@ import (
 
 	"hinit/client"
 	"hinit/internal/config"
-	"hinit/internal/fsutil"
 	"hinit/internal/procstat"
 	"hinit/internal/trust"
+	"hinit/internal/wholefile"
 )
 
 // Of returns the paths of a service's environment files: the files in env_file, and the files to which variables NAME_FILE in
@@ -65,7 +65,7 @@ func Changed(s *client.Service, files []string) time.Time {
 			file = file[i:] // remove the prefix "NAME=" or "-"
 		}
 		look(file)
-		fd, err := fsutil.OpenForRoot(file) // fails for an ordinary file
+		fd, err := wholefile.OpenForRoot(file) // fails for an ordinary file
 		if err != nil {
 			continue
 		}

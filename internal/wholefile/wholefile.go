@@ -1,5 +1,6 @@
 // Package wholefile reads and replaces whole regular files, for programs other than PID 1. Its functions follow symbolic links. In
-// a directory that an agent can write, root must use package fsutil instead, except for [Create]. The package starts no goroutine.
+// a directory that an agent can write, root must use package fsutil instead, except for [Create] and [OpenForRoot]. The package
+// starts no goroutine.
 package wholefile
 
 import (
@@ -12,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/fsutil"
+	"hinit/internal/trust"
 )
 
 // Open opens a regular file. For any other type of file it returns an error without blocking. A program that can write to the
@@ -32,7 +33,7 @@ func Open(path string, flags int, mode fs.FileMode) (*os.File, error) {
 // Create creates a regular file that only its owner may read. If the file exists, Create returns an error. If root runs the program,
 // Create follows only links that root alone can have made.
 func Create(path string) (*os.File, error) {
-	dir, err := fsutil.OpenForRoot(filepath.Dir(path))
+	dir, err := OpenForRoot(filepath.Dir(path))
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: filepath.Dir(path), Err: err}
 	}
@@ -42,6 +43,23 @@ func Create(path string) (*os.File, error) {
 		return nil, &fs.PathError{Op: "create", Path: path, Err: err}
 	}
 	return os.NewFile(uintptr(fd), path), nil
+}
+
+// OpenForRoot opens the directory at a path that an operator has typed, for a program that root may run. It returns an O_PATH
+// descriptor, which the caller closes. A relative path begins at the working directory. For root it follows only links that root
+// alone can have made, even as the last component; any other link is [trust.ErrSymlink]. For other users it follows all links,
+// like open(2).
+func OpenForRoot(path string) (fd int, err error) {
+	if path != "" && unix.Geteuid() == 0 {
+		fd, _, err = trust.OpenDir(path, true, 0)
+		return fd, err
+	}
+	for {
+		fd, err = unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
 }
 
 // WriteNew creates a file, as [Create] does, and writes data to it.

@@ -16,6 +16,7 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/fsutil"
+	"hinit/internal/wholefile"
 	"hinit/sandbox/archive"
 )
 
@@ -71,7 +72,7 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 		}
 		return code
 	}
-	fd, err := fsutil.OpenForRoot(to)
+	fd, err := wholefile.OpenForRoot(to)
 	switch {
 	case err == nil: // a directory; the copy gets the same name inside it
 		_ = unix.Close(fd) // [openLocal] opens it again
@@ -112,7 +113,7 @@ func openLocal(typed string) (opened string, end func(), err error) {
 			return "", nil, err
 		}
 	}
-	fd, err := fsutil.OpenForRoot(filepath.Dir(full))
+	fd, err := wholefile.OpenForRoot(filepath.Dir(full))
 	if err != nil {
 		return "", nil, fmt.Errorf("cannot open the directory of %s: %w", typed, err)
 	}

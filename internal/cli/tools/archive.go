@@ -29,6 +29,7 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/internal/version"
+	"hinit/internal/wholefile"
 	"hinit/profiles"
 	"hinit/profiles/archive"
 )
@@ -254,9 +255,9 @@ func asProcessUser(fn func() error) error {
 
 // openScratch opens the directory of --scratch, or creates it as user. For root, it follows only links that root has made.
 func openScratch(path string, user *fsutil.Actor) (fd int, err error) {
-	if fd, err = fsutil.OpenForRoot(path); errors.Is(err, fs.ErrNotExist) {
+	if fd, err = wholefile.OpenForRoot(path); errors.Is(err, fs.ErrNotExist) {
 		if err = user.Do(func() error { return os.MkdirAll(path, 0o700) }); err == nil {
-			fd, err = fsutil.OpenForRoot(path)
+			fd, err = wholefile.OpenForRoot(path)
 		}
 	}
 	if err != nil {
@@ -418,7 +419,7 @@ func (a *archiver) reportResult(done string, err error) int {
 // toFile creates or replaces a file with what fill writes: it writes a temporary file in the same directory and renames it. For
 // root, it follows only links that root has made.
 func toFile(path string, mode fs.FileMode, fill func(io.Writer) error) error {
-	dir, err := fsutil.OpenForRoot(filepath.Dir(path))
+	dir, err := wholefile.OpenForRoot(filepath.Dir(path))
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: filepath.Dir(path), Err: err}
 	}

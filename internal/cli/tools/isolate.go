@@ -21,6 +21,7 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/fsutil/owntree"
 	"hinit/internal/volume"
+	"hinit/internal/wholefile"
 	"hinit/profiles/archive"
 )
 
@@ -208,7 +209,7 @@ func (a *archiver) runImport(run func() error) (err error) {
 	}
 	rel := archive.ImportPrefix + a.importing.Name
 	if err = p.owner.Do(func() error { return os.MkdirAll(a.importing.Dir, 0o755) }); err == nil {
-		p.homesFD, err = fsutil.OpenForRoot(a.importing.Dir) // open until the command ends
+		p.homesFD, err = wholefile.OpenForRoot(a.importing.Dir) // open until the command ends
 	}
 	if err == nil {
 		p.homes, err = fsutil.OpenDir("/proc/self/fd/"+strconv.Itoa(p.homesFD), nil)

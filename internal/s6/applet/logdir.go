@@ -12,6 +12,7 @@ import (
 
 	"hinit/internal/fsutil"
 	"hinit/internal/s6/formats"
+	"hinit/internal/wholefile"
 )
 
 // Modes of a log file: liveMode while it is written, finalMode when it is complete. The owner's x bit marks a complete file.
@@ -36,7 +37,7 @@ type logDir struct {
 }
 
 // openLogDir opens and locks a log directory, and creates its last component if it is missing. For root, it follows only safe
-// links, see [fsutil.OpenForRoot]. others are the directories that this process has open already; it may open them again although
+// links, see [wholefile.OpenForRoot]. others are the directories that this process has open already; it may open them again although
 // they are locked. After an error, what names the failed action in the words of s6.
 func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logDir) (l *logDir, what string, err error) {
 	l = &logDir{rules: rules, warn: warn, dir: -1, lock: -1, current: -1}
@@ -77,7 +78,7 @@ func makeLogDir(path string) error {
 	if name == "." || name == ".." || name == "/" {
 		return nil // the directory exists
 	}
-	parent, err := fsutil.OpenForRoot(filepath.Dir(path))
+	parent, err := wholefile.OpenForRoot(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
@@ -89,7 +90,7 @@ func makeLogDir(path string) error {
 }
 
 func openForRoot(path string) (int, error) {
-	place, err := fsutil.OpenForRoot(path)
+	place, err := wholefile.OpenForRoot(path)
 	if err != nil {
 		return -1, err
 	}
