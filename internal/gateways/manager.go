@@ -184,50 +184,6 @@ func (m *Manager) watch() *profiles.Watcher {
 	return m.watcher.Watcher
 }
 
-// errNotWatching is the error of a scan before the boot has read the profiles.
-var errNotWatching = errors.New("cannot look at the profiles: the boot is not done yet; try again")
-
-// Rescan registers and removes gateways so that they match the profiles on the volume. It blocks until that is done.
-func (m *Manager) Rescan(ctx context.Context) error {
-	switch {
-	case !m.Route().HasProfiles(), m.MayServe() != nil: // this init does not supervise profiles
-		return nil
-	case m.Registry.Snapshot().Stopping:
-		return supervisor.ErrStopping
-	}
-	w := m.watch()
-	if w == nil {
-		return errNotWatching
-	}
-	return volumeTimeout(ctx, w.Rescan(ctx))
-}
-
-// Find makes the watcher look for a profile that may just have been created, and blocks until it has looked. The parameter
-// name is the name of the profile or of its gateway. Find tries both, because a profile may be called like a gateway.
-func (m *Manager) Find(ctx context.Context, name string) error {
-	if !m.Route().HasProfiles() {
-		return nil
-	}
-	w := m.watch()
-	if w == nil {
-		return errNotWatching
-	}
-	if profile, ok := profiles.SlotProfile(name); ok {
-		if err := w.Find(ctx, profile); err != nil {
-			return volumeTimeout(ctx, err)
-		}
-	}
-	return volumeTimeout(ctx, w.Find(ctx, name))
-}
-
-// volumeTimeout replaces a timeout error with one that says that the volume does not answer.
-func volumeTimeout(ctx context.Context, err error) error {
-	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("cannot look at the profiles: the data volume does not answer: %w", context.Cause(ctx))
-	}
-	return err
-}
-
 // Idle reports whether every order is finished. A re-execution waits for that.
 func (m *Manager) Idle() bool { return m.orders.Idle() }
 
