@@ -101,17 +101,16 @@ func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 // emptied quickly, and otherwise makes a new one.
 func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
 	id := owner.Identity()
-	parent, err := l.openParent(path)
-	if err != nil {
-		return nil, err
-	}
-	by := l.removerOf(parent, filepath.Base(path), owner) // before a change of owner
+	by := l.removerAt(path, owner) // before a change of owner
 	if dir, err := fsutil.OpenNoLink(path, owner); err == nil {
 		if l.emptyOldDir(dir, id.UID) {
-			_ = parent.Close() // nothing was written through it
 			return dir, nil
 		}
 		_ = dir.Close() // nothing was written through it
+	}
+	parent, err := l.openParent(path)
+	if err != nil {
+		return nil, err
 	}
 	d, err := l.makeFresh(parent, filepath.Base(path), by)
 	if err != nil || !owner.Switches() {
@@ -142,6 +141,16 @@ func (l Layout) emptyOldDir(dir *fsutil.Dir, owner uint32) bool {
 		_, err = dir.Chmod("", 0o755)
 	}
 	return err == nil
+}
+
+// removerAt is removerOf for a path. If its parent can't be opened, for instance because it is a link, the result is this process.
+func (l Layout) removerAt(path string, owner *fsutil.Actor) *fsutil.Actor {
+	parent, err := l.openParent(path)
+	if err != nil {
+		return l.self
+	}
+	defer parent.Close()
+	return l.removerOf(parent, filepath.Base(path), owner)
 }
 
 // removerOf returns the identity that must remove the files in a directory: owner, or this process if owner doesn't own the directory.

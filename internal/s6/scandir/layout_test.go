@@ -78,6 +78,17 @@ func TestTheDirectoryOfTheImageIsUsed(t *testing.T) {
 	}
 }
 
+// A scan directory in /var/run, which is a link to /run, must be used as it is.
+func TestAScanDirectoryBelowALinkOfRootIsUsed(t *testing.T) {
+	testkit.NeedRoot(t)
+	g := room(t)
+	must(t, os.MkdirAll(g.Scan, 0o755))
+	must(t, os.Lchown(g.Scan, agentUID, agentGID))
+	must(t, os.Symlink("run", filepath.Join(filepath.Dir(g.Base), "../var-run")))
+	g.Scan = filepath.Join(filepath.Dir(g.Base), "../var-run/service")
+	open(t, newHost(), g)
+}
+
 func TestADirectoryThatIsNoScanDirectoryIsNotWiped(t *testing.T) {
 	for name, lay := range map[string]func(g *Layout) error{
 		"it holds other things":                   func(g *Layout) error { return layAt(g.Scan, map[string]string{"precious": "x"}) },
