@@ -9,8 +9,8 @@ import (
 // The largest number of lines of code that the product and the program of PID 1 may have, as tools/lines counts them.
 // Lower the numbers when code is removed.
 const (
-	mostProduct = 78_783
-	mostPID1    = 38_527
+	mostProduct = 78_772
+	mostPID1    = 38_516
 )
 
 // TestTheProductStaysSmall checks that the product and the program of PID 1 have no more lines of code than the limits

@@ -26,7 +26,7 @@ func TestErrors(t *testing.T) {
 			"service typo", "services: {dashboard: {comand: [a]}}", nil,
 			`hinit.yaml:1: unknown key "services.dashboard.comand"; did you mean "services.dashboard.command"?`,
 		},
-		{"nothing near", "profiles: {wibble: 1}", nil, `hinit.yaml:1: unknown key "profiles.wibble"; known here: marker, max, and names of profiles, as in {wibble: {restart: never}}`},
+		{"nothing near", "profiles: {wibble: 1}", nil, `hinit.yaml:1: unknown key "profiles.wibble"; known here: marker, max, names of profiles, as in {wibble: {restart: never}}`},
 		{
 			"limit typo", "services: {w: {command: [a], limits: {nofiles: 1}}}", nil,
 			`hinit.yaml:1: unknown key "services.w.limits.nofiles"; did you mean "services.w.limits.nofile"?`,

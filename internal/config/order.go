@@ -184,11 +184,7 @@ func (l *loader) decodeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []e
 		}
 		switch {
 		case e.value.Kind != yaml.MappingNode && e.value.ShortTag() != "!!null":
-			if near := nearest.Word(e.key, names); near != "" {
-				d.reportUnknownKey(e.line, within, e.key, names, nil)
-				continue
-			}
-			d.problems.reportAtLine(e.line, "unknown key %q; known here: %s, and names of profiles, as in {%s: {restart: never}}", within+e.key, strings.Join(names, ", "), e.key)
+			d.reportUnknownKey(e.line, within, e.key, append(slices.Clone(names), "names of profiles, as in {"+e.key+": {restart: never}}"), nil)
 		case !IsName(e.key):
 			d.problems.reportAtLine(e.line, "cannot set profiles: %q cannot be the name of a profile", e.key)
 		default:
@@ -337,15 +333,14 @@ func (l *loader) checkExists(key string, line int, name string) bool {
 // reportCycles reports cycles of references: at least one if there is any. It follows each reference once. A cycle is described from
 // its first member by name, at the line of that member's reference.
 func (l *loader) reportCycles(from references, prefixes map[string]string, key, why string) {
-	place := map[string]int{}     // of each service on the way, from 1
-	finished := map[string]bool{} // services that need no further look
-	var way []reference           // the references that lead to the current service
+	place := map[string]int{} // of each service on the way, from 1; -1: its references are followed, or its cycle is reported
+	var way []reference       // the references that lead to the current service
 	var follow func(r reference)
 	follow = func(r reference) {
 		switch at := place[r.to]; {
-		case finished[r.to]:
+		case at < 0:
 		case at > 0:
-			finished[r.to] = true // one cycle of it is enough
+			place[r.to] = -1
 			l.reportCycle(append(slices.Clone(way[at:]), r), prefixes, key, why)
 		default:
 			way = append(way, r)
@@ -354,7 +349,7 @@ func (l *loader) reportCycles(from references, prefixes map[string]string, key, 
 				follow(next)
 			}
 			way = way[:len(way)-1]
-			place[r.to], finished[r.to] = 0, true
+			place[r.to] = -1
 		}
 	}
 	for _, name := range sortedKeys(from) {

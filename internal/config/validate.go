@@ -170,13 +170,7 @@ func durationType(is string, ok func(time.Duration) bool) valueType {
 // checkRange is the type of the numbers from least to most, which are given as texts.
 func checkRange(least, most string) valueType {
 	return valueType{check: func(at any) string {
-		var n float64
-		switch at := at.(type) {
-		case *int:
-			n = float64(*at)
-		case *float64:
-			n = *at
-		}
+		n := reflect.ValueOf(at).Elem().Convert(reflect.TypeFor[float64]()).Float()
 		lo, _ := strconv.ParseFloat(least, 64)
 		hi, _ := strconv.ParseFloat(most, 64)
 		if !(n >= lo && n <= hi) { // also true for NaN
