@@ -240,3 +240,13 @@ func (s *Store) apply(name, uid string, files map[string][]byte) (changed bool, 
 	}
 	return changed, err
 }
+
+// writeFiles writes the files of a profile. applied is their checksum, and changed says whether a file on the volume has changed.
+func (h *host) writeFiles(ctx context.Context, p *v1alpha1.AgentProfile) (applied string, changed bool, err error) {
+	files, err := h.sources.wantedFiles(ctx, &p.Spec)
+	if err != nil {
+		return "", false, err
+	}
+	changed, err = h.store.apply(p.Name, string(p.UID), files)
+	return checksum(files), changed, err
+}

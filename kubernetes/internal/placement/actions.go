@@ -1,0 +1,37 @@
+package placement
+
+// Action is one step that the controller takes, of one of the types below.
+type Action interface{ action() }
+
+type (
+	// Assign makes Host the owner of a profile that has none.
+	Assign struct{ Profile, Host string }
+	// StartMove begins a move of a profile to the host To.
+	StartMove struct{ Profile, To, Reason string }
+	// CancelMove ends a move that can't be completed.
+	CancelMove struct{ Profile, Reason string }
+	// MarkUnreachable reports that the owner of a profile is lost or restarting.
+	MarkUnreachable struct{ Profile, What, Reason string }
+	// MarkReachable reports that the lost owner of a profile is back.
+	MarkReachable struct{ Profile string }
+	// MarkPending reports why a profile has no host.
+	MarkPending struct{ Profile, Reason string }
+	// GiveUp removes the owner of a profile and so abandons the data there, as the user has asked with spec.recover. It records
+	// that this was done.
+	GiveUp struct{ Profile, Owner string }
+	// HandleRecovery records that spec.recover needs no action any more. Ignored is the reason why it was ignored, or "" if the
+	// user has removed it.
+	HandleRecovery struct{ Profile, Ignored string }
+	// Replace restarts the container or the pod of a host, so that it runs the wanted image.
+	Replace struct{ Host string }
+)
+
+func (Assign) action()          {}
+func (StartMove) action()       {}
+func (CancelMove) action()      {}
+func (MarkUnreachable) action() {}
+func (MarkReachable) action()   {}
+func (MarkPending) action()     {}
+func (GiveUp) action()          {}
+func (HandleRecovery) action()  {}
+func (Replace) action()         {}
