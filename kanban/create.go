@@ -313,8 +313,8 @@ func (s *Store) DeleteArchived(ctx context.Context, id string) (done bool, err e
 	return done, err
 }
 
-// removeInside removes the directory path, but only if it is inside the directory managed. It follows no symbolic links, so an
-// agent can't make it remove anything outside.
+// removeInside removes the directory with the given path if that is below the directory given as managed. Otherwise it does nothing.
+// It follows no symbolic links, so an agent can't make it remove anything elsewhere.
 func removeInside(managed, path string) {
 	rel, err := filepath.Rel(managed, path)
 	if err != nil || rel == "." || !filepath.IsLocal(rel) {

@@ -197,8 +197,8 @@ func (s *stream) readPipe() bool {
 	return true
 }
 
-// read reads the pipe once. It is the callback of raw.Read, which calls it at once, and after a result of false again when the
-// poller reports data. A pump that waits holds no buffer, since there may be thousands of pumps.
+// read reads the pipe once. It is the callback of raw.Read, which calls it immediately. If read returns false, raw.Read calls it
+// again when the poller reports data. A waiting pump holds no buffer, because there may be thousands of pumps.
 func (s *stream) read(fd uintptr) bool {
 	if s.buf == nil {
 		s.buf = s.run.log.set.inputs.Get().(*[]byte)

@@ -280,7 +280,7 @@ func (in *Intents) put(profile string, i intent) {
 	in.orders[profile] = i
 }
 
-// update changes the order for a profile with change. If there is no order, it does nothing.
+// update applies change to the stored order of a profile. If the profile has no order, update does nothing.
 func (in *Intents) update(profile string, change func(*intent)) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -408,8 +408,8 @@ type Beat struct{ Profile Profile }
 
 func (Beat) event() {}
 
-// beatOf returns when a gateway has written a state file, by its value of updated_at (contract, section 6). A gateway writes the
-// time as text. A command writes a number; then the result is zero.
+// beatOf returns the time at which a gateway wrote its state file. The parameter is the value of updated_at in that file (contract,
+// section 6). If that is a number, a command wrote the file and no gateway did; then the result is zero.
 func beatOf(value json.RawMessage) time.Time {
 	var text string
 	if json.Unmarshal(value, &text) != nil {

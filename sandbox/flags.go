@@ -78,7 +78,7 @@ func (s *Spec) Flags(f *pflag.FlagSet, env *[]string) {
 	})
 }
 
-// appendTo returns the function of a flag that may be given several times: it appends the value to a list.
+// appendTo returns a function that appends the value of a flag to a list. The flag may be given several times.
 func appendTo(list *[]string) func(string) error {
 	return func(v string) error {
 		*list = append(*list, v)
@@ -86,7 +86,7 @@ func appendTo(list *[]string) func(string) error {
 	}
 }
 
-// parseSize returns the function of a flag with a size, such as 512m, 1g or 10485760b.
+// parseSize returns a function that parses the value of a flag as a size, such as 512m, 1g or 10485760b, and stores it in to.
 func parseSize(to *int64) func(string) error {
 	return func(v string) (err error) {
 		if *to, err = parseBytes(v); err != nil || *to < 0 {
@@ -96,7 +96,7 @@ func parseSize(to *int64) func(string) error {
 	}
 }
 
-// parsePair returns the function of a flag NAME=VALUE, which adds to a map.
+// parsePair returns a function that parses the value of a flag as NAME=VALUE, and adds it to a map.
 func parsePair(to *map[string]string) func(string) error {
 	return func(v string) error {
 		name, value, _ := strings.Cut(v, "=")

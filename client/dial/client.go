@@ -244,8 +244,9 @@ func (c *Client) SlotWait(ctx context.Context, dir, until string) (client.Slot, 
 // slotWaitTime stands for no limit: only the caller's context ends the wait.
 const slotWaitTime = 100 * 365 * 24 * time.Hour
 
-// ControlScanner does what the letters of s6-svscanctl in flags say ("an"), in their order. When it returns, the scan directory has
-// been read: new directories are supervised, and services of removed directories have been told to end.
+// ControlScanner carries out commands of s6-svscanctl. Each letter of flags, such as "an", is a command; hinit carries them out in
+// this order. When ControlScanner returns, hinit has read the scan directory: it supervises new directories, and has told the
+// services of removed directories to end.
 func (c *Client) ControlScanner(ctx context.Context, flags string) error {
 	return c.askNothing(ctx, post("scan the service directories", "/v1/slots/scan", client.SlotScan{Flags: flags}))
 }

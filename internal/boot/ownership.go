@@ -164,7 +164,8 @@ func (o *ownershipPhase) chownDirectory(in *fsutil.Dir, rel, action string) {
 	}
 }
 
-// chownProfiles changes the owners of the profiles' homes in d, until o.enough.
+// chownProfiles changes the owners of the profiles' homes in d. At the time o.enough it stops; the repair in the background then
+// changes the remaining homes.
 func (o *ownershipPhase) chownProfiles(d *fsutil.Dir) {
 	var found []string // the repair in the background handles further names
 	err := d.EachName("", func(name string, kind fs.FileMode) bool {

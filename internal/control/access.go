@@ -391,8 +391,8 @@ func newAnswerBudgets() (out [classes]*answerBudget) {
 	return out
 }
 
-// answer makes an answer by calling build, when no other answer to the class is being made. The answer counts as unread until
-// out.sent is called. A single answer may be larger than the budget.
+// answer waits until no other answer to this class of clients is being made, and then makes one by calling build. The answer counts as
+// unread until out.sent is called. A single answer may be larger than the budget.
 func (m *answerBudget) answer(ctx context.Context, build func() (reply, error)) (out reply, err error) {
 	limit, cancel := context.WithTimeoutCause(ctx, readLimit, errUnread)
 	defer cancel()

@@ -90,7 +90,7 @@ func (s *Server) withState(ctx context.Context, name string, err error) error {
 	return refuse(client.KindTimeout, "%s; %s is %s", out.Message, name, stateText(v))
 }
 
-// outcome answers a command with the service as JSON, or with the line that the command line prints if the client asks for text.
+// outcome answers a command with the service as JSON. If the client asks for text, the answer is the line that words returns.
 func (s *Server) outcome(r *request, status int, v *supervisor.Service, words func(client.Service) string) (reply, error) {
 	view := s.view(v, r.who, nil)
 	if wantsText(r.Request) {

@@ -192,7 +192,7 @@ func (e *Endpoint) Rejoin(socket *Socket) {
 // /run/hinit/orders.
 
 const (
-	// ordersName is the name of the FIFO.
+	// ordersName is the name of the FIFO for orders, which is beside the control socket.
 	ordersName = "orders"
 	// maxOrders is the maximum number of orders that are carried out at a time.
 	maxOrders = 16

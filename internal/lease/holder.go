@@ -57,14 +57,14 @@ func lockIdentity(dir *os.File) string {
 	return fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 }
 
-// holder returns what is known about the process that holds the lock. at is the directory in the notation of /proc/locks, see
-// lockIdentity. holder does not wait for the volume: it uses the note that was read last, and makes a goroutine read the note
-// again.
+// holder returns what is known about the process that holds the lock. The parameter at identifies the locked directory, see
+// lockIdentity. holder does not wait for the volume: it uses the note of that process as it was read last, and starts a goroutine
+// that reads the note again for the next call.
 func (v *Volume) holder(at string) Holder {
 	h := *v.note.Load()
 	if v.reading.CompareAndSwap(false, true) {
 		guard.Go("reading who holds the lock of the volume", func() {
-			_ = v.withDir(v.readNote) // after an error the old note stays
+			_ = v.withDir(v.readNote) // if the directory can't be opened, the old note stays
 			v.reading.Store(false)
 		})
 	}

@@ -13,7 +13,7 @@ import (
 
 func newHeld(home string) *LeasedVolume { return NewLeasedVolume(home, fsutil.Self(), func(string) {}) }
 
-// holds sends the message that the lease is held for more time.
+// holds delivers the message of the lease program that the lease is held for a further time, given as more.
 func (p *LeasedVolume) holds(more time.Duration) {
 	p.HandleMessage(fmt.Sprintf("held %d", (bootTime() + more).Microseconds()))
 }

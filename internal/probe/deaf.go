@@ -133,8 +133,8 @@ type signHistory struct {
 	line       uint64
 	beat       time.Time
 	ticks      uint64
-	// 1 + processor time of all processes of the run, when they were last examined closely; 0 if they were not examined since the
-	// present silence became unusual
+	// 1 + the processor time, in ticks, that all processes of the run had used when they were last examined closely. 0 if they were
+	// not examined since the present silence became unusual.
 	tree     uint64
 	answered bool // /health has answered at least once in this run
 }

@@ -114,8 +114,8 @@ func (e *DeafWatch) Set(period time.Duration, policy func(v *supervisor.Service)
 	e.resumeRounds()
 }
 
-// Resume continues the rounds if they are suspended. Call it for each line of a gateway, and for any other sign that may
-// change the result.
+// Resume continues the rounds if they are suspended. Call it for each log line of a gateway, and for any other sign that may
+// change whether a gateway counts as deaf.
 func (e *DeafWatch) Resume() {
 	if e.suspended.Load() {
 		e.resumeRounds()

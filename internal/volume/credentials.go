@@ -26,7 +26,8 @@ func (p *bootSteps) writeBootstrapFiles(_ context.Context, s *boot.Step) error {
 
 const authFile = "auth.json"
 
-// writeCredentials gives the agent the directory of its credentials, and writes the credentials from the environment into it.
+// writeCredentials writes the credentials from the environment into the file authFile, unless the file exists. If HERMES_AUTH_HOME
+// names another directory for it, writeCredentials first makes that directory and gives it to the agent's user.
 func (p *bootSteps) writeCredentials(s *boot.Step) error {
 	secret := boot.EnvOf(p.Env, "HERMES_AUTH_JSON_BOOTSTRAP")
 	base, rel, err := p.credentialsDir()

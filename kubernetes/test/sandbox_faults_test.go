@@ -12,8 +12,8 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// lostOne runs a command during which a fault happens, and returns what its caller is told. The command writes down that it has
-// begun.
+// lostOne starts a command in the sandbox with the given id, calls fault while the command runs, and returns the command's result.
+// The command writes each of its runs into a file.
 func (a *agentPod) lostOne(id string, fault func()) result {
 	a.t.Helper()
 	begun := a.volume + "/sandboxes/docker/default/workspace/begun"

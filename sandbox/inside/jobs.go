@@ -145,7 +145,8 @@ func (j *jobs) list() []mux.Job {
 	return all
 }
 
-// sendOutput sends the retained output of a background command. With Follow, it then sends new output until the command ends.
+// sendOutput sends the retained output of a background command. If the request has Follow, sendOutput then sends new output until
+// the command ends. The result is always 0.
 func (ch *channel) sendOutput(b *job) (survivors int) {
 	for at := int64(0); ; {
 		data, next, grown := b.out.read(at)

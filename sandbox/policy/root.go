@@ -231,8 +231,8 @@ func mustRemake(c sandbox.Container) bool {
 // maxOldIDs limits how many earlier ids of a container its labels keep.
 const maxOldIDs = 16
 
-// replaceContainer makes a container again that must not be started again, see [mustRemake]. The new one has the same Spec and
-// another path of the gate program, and the old one is removed. Callers can still use the old id: it finds the new container.
+// replaceContainer replaces a stopped container that must not be started again, see [mustRemake]. The new container has the same
+// Spec, but another path of the gate program. Callers can still use the id of the old container, and get the new one.
 func (g *Guarded) replaceContainer(ctx context.Context, c sandbox.Container) (id string, err error) {
 	var spec sandbox.Spec
 	if err := json.Unmarshal([]byte(c.Labels[labelSpec]), &spec); err != nil {

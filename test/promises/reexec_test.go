@@ -359,7 +359,7 @@ func (b *box) crowded(limit int) {
 	})
 }
 
-// allMove returns an error if a process is stopped.
+// allMove returns an error if a process of the box is still suspended (state T, as after SIGSTOP).
 func (b *box) allMove() error {
 	for _, p := range b.alive() {
 		if p.state == 'T' {

@@ -51,7 +51,7 @@ var archiveVerbs = map[string]cmdline.Verb{
 	},
 }
 
-// archiver carries out one of these subcommands.
+// archiver carries out a subcommand of hinit profile: export, import or clone.
 type archiver struct {
 	*manager
 

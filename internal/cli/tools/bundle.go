@@ -340,8 +340,8 @@ func kernelFacts(w io.Writer) error {
 
 var errForeign = errors.New("process 1 is in another container")
 
-// readProcOne reads /proc/1/FILE, if process 1 is in the container of this process. Otherwise it may be the host's, and the result
-// is an error.
+// readProcOne reads /proc/1/FILE. It returns an error if process 1 is outside the container of this process: it may be process 1 of
+// the machine.
 func readProcOne(file string) ([]byte, error) {
 	for _, same := range []string{"ns/mnt", "ns/pid"} {
 		one, err := os.Readlink("/proc/1/" + same)

@@ -273,8 +273,8 @@ type usageSample struct {
 	bytes uint64
 }
 
-// shedOrAdmit measures the container's memory. If memory is short, it ends a service. If there is room, it starts a waiting
-// service. It returns true if memory is tight, so that the caller measures more often.
+// shedOrAdmit measures the container's memory. It may then end a service to free memory, or start a service that waits for memory,
+// see decideShedding. If at least tightAt percent are used, it returns true, and the caller measures more often.
 func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	var c proc.ContainerMemory
 	blocking.Run(blocking.Short, func() { c = w.container() })

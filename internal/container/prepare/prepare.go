@@ -32,7 +32,8 @@ import (
 	"hinit/supervisor"
 )
 
-// Stage is the part of the boot before the first service, and the work of the boot program after it.
+// Stage does the part of the boot before the first service. After the boot, it has the boot program do the work on the volume, such
+// as the repair of owners.
 type Stage struct {
 	*initlog.Logger
 

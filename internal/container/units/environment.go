@@ -72,8 +72,8 @@ func (m *Maker) rootDir(dir string) string {
 	return dir
 }
 
-// WarnOfProgram returns a warning if a unit runs as root and the agent can change its program; otherwise "". The warning calls
-// the unit name. WarnOfProgram may block on a disk.
+// WarnOfProgram returns a warning if a unit runs as root and the agent can change its program; otherwise "". The parameter name is
+// the unit's name in the warning. WarnOfProgram may block on a disk.
 func (m *Maker) WarnOfProgram(name string, u supervisor.Unit) string {
 	if !m.runsAsRoot(u.Spec.Cred) {
 		return ""

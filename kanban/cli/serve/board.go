@@ -47,7 +47,7 @@ const (
 	// While the container stops, the server makes passes with the pause finalPassPause, for at most finalPassesTimeout in all.
 	finalPassPause     = 100 * time.Millisecond
 	finalPassesTimeout = time.Minute
-	// maxPassPause limits the pause before a pass that a change of the file causes, see [board.pauseBeforePass].
+	// maxPassPause limits the pause between a change of the board's file and the pass that follows it, see [board.pauseBeforePass].
 	maxPassPause = 20 * time.Millisecond
 	// The server warns when tasks have been ready for stuckRounds intervals and none was started. It repeats the warning after
 	// stuckEvery.

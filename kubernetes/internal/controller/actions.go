@@ -260,9 +260,9 @@ func rightsObjects(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstr
 	}
 }
 
-// handleOrphans handles the profiles of a pool that does not exist: it reports that in their status, and releases deleted profiles. A
-// deleted profile that has a host is released only when all pods of the pool are gone. handleOrphans asks for another round only while
-// it waits for these pods. Otherwise each change causes a round.
+// handleOrphans handles the profiles of a pool that does not exist. It reports in their status that the pool is missing, and releases
+// deleted profiles. A deleted profile that has a host is released only when all pods of the pool are gone. handleOrphans asks for
+// another round only while it waits for these pods. Otherwise each change of an object causes a round.
 func (f *fleet) handleOrphans(ctx context.Context, key client.ObjectKey) (reconcile.Result, error) {
 	state := f.stateOf(key)
 	profiles, err := f.listProfiles(ctx, key, state)

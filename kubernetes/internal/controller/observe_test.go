@@ -116,8 +116,8 @@ func TestAHostThatRestartsForTooLongIsLost(t *testing.T) {
 	}
 }
 
-// TestAPoolIsSpareByTheClockOfThisController checks that the time for which a host is spare counts by this controller's
-// clock. The status is from another controller, whose clock is an hour late.
+// TestAPoolIsSpareByTheClockOfThisController checks that this controller measures by its own clock for how long a host has been
+// spare. Another controller, whose clock is an hour late, has written the status.
 func TestAPoolIsSpareByTheClockOfThisController(t *testing.T) {
 	at := metav1.NewTime(time.Now().Add(-time.Hour))
 	p := &v1alpha1.AgentPool{}

@@ -44,7 +44,7 @@ type call struct {
 	debug     bool
 }
 
-// verb is a verb of hinit-fleet. args and doing describe it in the help.
+// verb is a subcommand of hinit-fleet. The help shows args, its arguments, and doing, which says what it does.
 type verb struct {
 	name, args, doing string
 	run               func(ctx context.Context, c *call) error

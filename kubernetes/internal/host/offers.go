@@ -257,7 +257,7 @@ func (one *offer) replaceRequest(end context.CancelFunc) {
 	one.end = end
 }
 
-// progressWriter calls sent after each write of some bytes.
+// progressWriter calls its function sent after each Write that has written at least one byte.
 type progressWriter struct {
 	http.ResponseWriter
 	sent func()
