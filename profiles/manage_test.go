@@ -68,7 +68,7 @@ func TestCreateInTheWay(t *testing.T) {
 			t.Errorf("Create(%q): %v", name, err)
 		}
 	}
-	// What a crashed Create has left must not prevent a new profile with the same name.
+	// Leftovers of a crashed Create must not prevent a new profile with the same name.
 	profiles.Write(t, s, "profiles/.new-fine/half", "x")
 	if _, err := manage.Create(s, "fine"); err != nil || profiles.Exists(t, s, "profiles/fine/half") || profiles.Exists(t, s, "profiles/.new-fine") {
 		t.Errorf("after a crash: %v", err)

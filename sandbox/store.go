@@ -276,7 +276,9 @@ const (
 	maxRememberedBytes = 32 << 20
 )
 
-func rememberedFile(key string) string {
+// rememberedPath returns the path of the file for the value that [Manager.Remember] stores under a key.
+// rememberedPath returns the path of the file for the value that [Manager.Remember] stores under a key.
+func rememberedPath(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return filepath.Join(rememberedDir, hex.EncodeToString(sum[:12]))
 }
@@ -284,7 +286,7 @@ func rememberedFile(key string) string {
 // Recall returns a value that [Manager.Remember] has stored in the last few minutes, in this process or in another one with the
 // same sandboxes.
 func (m *Manager) Recall(key string) (value []byte, ok bool) {
-	file := rememberedFile(key)
+	file := rememberedPath(key)
 	info, err := m.store.dir.Lstat(file)
 	if err != nil || time.Since(info.ModTime()) > rememberedAge {
 		return nil, false
@@ -296,7 +298,7 @@ func (m *Manager) Recall(key string) (value []byte, ok bool) {
 // Remember stores a value for a few minutes, for all processes with the same sandboxes. A nil value removes the stored one. If
 // the new value can't be written, the old one is removed, so that [Manager.Recall] never returns an outdated value.
 func (m *Manager) Remember(key string, value []byte) {
-	file := rememberedFile(key)
+	file := rememberedPath(key)
 	if value == nil || m.store.dir.Replace(file, value, fsutil.ReplaceOptions{Mode: 0o600, NoSync: true}) != nil {
 		_ = m.store.dir.Remove(file) // there may be no file
 	}

@@ -268,9 +268,9 @@ func (c *Config) DeafOf(profile string) Deaf {
 	return deaf
 }
 
-// finishChecks reports checks that only gateways can have, because they need a state file, and checks by which the agent could
+// validateChecks reports checks that only gateways can have, because they need a state file, and checks by which the agent could
 // choose a program that another user runs.
-func (l *loader) finishChecks(s *Service, prefix string) {
+func (l *loader) validateChecks(s *Service, prefix string) {
 	for i := range s.Checks {
 		c := &s.Checks[i]
 		key := fmt.Sprintf("%schecks.%d", prefix, i)

@@ -116,8 +116,8 @@ func newIsolation() Isolation {
 	return Isolation{Mode: IsolationNone, Share: Paths{}, Ports: []int{}, Missing: MissingRefuse}
 }
 
-// finishIsolation reports isolation settings that are valid one by one but don't fit together.
-func (l *loader) finishIsolation() {
+// validateIsolation reports isolation settings that are valid one by one but don't fit together.
+func (l *loader) validateIsolation() {
 	c := l.cfg
 	if o, here := c.origins["profiles."+rootProfile+".isolation.mode"]; here && c.Profiles.Overrides[rootProfile].Isolation.IsIsolated() {
 		l.problems.reportAtOrigin(o, "cannot isolate the root profile: its home has the homes of all others in it; give each customer a profile with a name")

@@ -211,8 +211,8 @@ func (l *loader) decodeDocument(doc *yaml.Node) {
 	}
 	l.applyEnv(fields)
 	c.Home = filepath.Clean(c.Home)
-	l.finishRestart(&c.Restart, "")
-	l.finishSetup(&c.Agent.ProcessSettings, "agent.")
+	l.validateRestart(&c.Restart, "")
+	l.validateSetup(&c.Agent.ProcessSettings, "agent.")
 	c.Logs.Dir = filepath.Clean(c.ExpandString(c.Logs.Dir, nil))
 	l.decodeServices(d, services) // before applyImage, whose exit codes are for gateways only
 	l.applyImage()
@@ -233,7 +233,7 @@ func (l *loader) decodeDocument(doc *yaml.Node) {
 		l.decodeService(d, ActionsName, entry{})
 	}
 	l.checkOrder()
-	l.finishIsolation()
+	l.validateIsolation()
 	l.decodeRuns(d, runs)
 	if l.Plain {
 		l.refuseAgent()

@@ -147,8 +147,8 @@ func jsonNeeds(needs []Need) []any {
 	return out
 }
 
-// finishTask checks keys of a task that depend on each other, and sets the default restart policy.
-func (l *loader) finishTask(s *Service, prefix string) {
+// completeTask sets the default restart policy of a task, and checks keys that depend on each other.
+func (l *loader) completeTask(s *Service, prefix string) {
 	t := &s.Task.Schedule
 	if _, err := cronspec.Parse(t.Cron, t.Timezone); t.Cron != "" && err != nil {
 		l.problems.reportAtOrigin(l.cfg.origins[prefix+"schedule.timezone"], "cannot use %sschedule: %v", prefix, err)
@@ -202,8 +202,8 @@ func (l *loader) decodeProfileSettings(d *decoder, own []entry) {
 		before := len(d.problems.list)
 		d.decodeMapping(e.value, prefix, "", Keys[Profile](), &p, nil)
 		if len(d.problems.list) == before {
-			l.finishRestart(&p.Restart, prefix)
-			l.finishSetup(&p.ProcessSettings, prefix)
+			l.validateRestart(&p.Restart, prefix)
+			l.validateSetup(&p.ProcessSettings, prefix)
 		}
 		l.cfg.Profiles.Overrides[e.key] = p
 		if n := len(l.cfg.ChecksOf(e.key)); n > maxChecks {
@@ -213,9 +213,9 @@ func (l *loader) decodeProfileSettings(d *decoder, own []entry) {
 	}
 }
 
-// finishRestart reports values of a restart policy that contradict each other, at the first of their lines. If the policy at prefix
+// validateRestart reports values of a restart policy that contradict each other, at the first of their lines. If the policy at prefix
 // sets none of these keys, it is inherited, and the fault is reported only where it was set.
-func (l *loader) finishRestart(r *Restart, prefix string) {
+func (l *loader) validateRestart(r *Restart, prefix string) {
 	var at origin
 	for _, name := range []string{"initial", "max", "park_on", "immediate_on"} { // keys that can contradict each other
 		if o, own := l.cfg.origins[prefix+"restart."+name]; own && (at == origin{} || o.line < at.line) {

@@ -54,7 +54,7 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 			"in a directory of root's, or let it run as %[4]s", name, s.User, actionsState, l.cfg.Agent.User)
 	}
 	if len(d.problems.list) == before {
-		l.finishService(&s, prefix, e.line)
+		l.completeService(&s, prefix, e.line)
 	}
 	l.cfg.Services[name] = s
 }
@@ -157,8 +157,8 @@ func (l *loader) switchedOn(name string) bool {
 	return IsShellTruthy(v)
 }
 
-// finishService sets keys that depend on other keys, and expands the templates. The argument line is the line of the service.
-func (l *loader) finishService(s *Service, prefix string, line int) {
+// completeService sets keys that depend on other keys, and expands the templates. The argument line is the line of the service.
+func (l *loader) completeService(s *Service, prefix string, line int) {
 	c := l.cfg
 	if s.Command == nil {
 		l.problems.reportAtLine(line, "cannot use service %q: %scommand is missing", s.Name, prefix)
@@ -166,10 +166,10 @@ func (l *loader) finishService(s *Service, prefix string, line int) {
 	if _, own := c.origins[prefix+"command"]; !own && s.Name == KanbanName && !s.Notify.IsSet() {
 		s.Notify.Protocol, s.Notify.Timeout = NotifySystemd, kanbanReadyTimeout // the dispatcher is ready once it holds the locks of the boards
 	}
-	l.finishRestart(&s.Restart, prefix)
-	l.finishTask(s, prefix)
-	l.finishNotify(s, prefix)
-	l.finishSetup(&s.ProcessSettings, prefix)
+	l.validateRestart(&s.Restart, prefix)
+	l.completeTask(s, prefix)
+	l.validateNotify(s, prefix)
+	l.validateSetup(&s.ProcessSettings, prefix)
 	if _, set := c.origins[prefix+"enabled"]; !set {
 		s.Enabled = s.EnabledBy == ""
 	}
@@ -181,7 +181,7 @@ func (l *loader) finishService(s *Service, prefix string, line int) {
 		}
 		c.origins[prefix+"enabled"] = origin{env: s.EnabledBy}
 	}
-	l.finishChecks(s, prefix)
+	l.validateChecks(s, prefix)
 	s.Command = c.Expand(s.Command, nil)
 	s.Operator.StopCommand = c.Expand(s.Operator.StopCommand, nil)
 	s.EnvFile = c.Expand(s.EnvFile, nil)
@@ -226,8 +226,8 @@ func (s *Service) AllChecks() []Check {
 	return checks
 }
 
-// finishNotify reports keys about readiness that contradict each other.
-func (l *loader) finishNotify(s *Service, prefix string) {
+// validateNotify reports keys about readiness that contradict each other.
+func (l *loader) validateNotify(s *Service, prefix string) {
 	if s.Notify.IsSet() && s.IsTask() {
 		o := cmp.Or(l.cfg.origins[prefix+"notify.protocol"], l.cfg.origins[prefix+"notify.fd"])
 		l.problems.reportAtOrigin(o, "cannot use %snotify: a task is done when it has ended; remove notify, or once and schedule", prefix)

@@ -177,8 +177,8 @@ func checkEnvFile(path string) string {
 	return ""
 }
 
-// finishSetup reports values of process settings that contradict each other.
-func (l *loader) finishSetup(s *ProcessSettings, prefix string) {
+// validateSetup reports values of process settings that contradict each other.
+func (l *loader) validateSetup(s *ProcessSettings, prefix string) {
 	report := func(key, reason string) {
 		l.problems.reportAtOrigin(l.cfg.origins[prefix+key], "cannot set %s: %s", prefix+key, reason)
 	}

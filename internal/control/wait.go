@@ -20,8 +20,8 @@ const tailTime = 2 * time.Second
 // goal is what a command waits for.
 //
 // A start waits until the service is ready, and a restart until the service is ready in a new run. A service that can't report that
-// it is ready counts as ready after it has been up for the time settleTime, and a task as soon as it has ended with success. A stop
-// waits until the service is down. If once is set, the command waits until the task has ended and does not start again at once.
+// it is ready counts as ready after it has been up for the time settleTime. A task also does as soon as it has ended with success. A
+// stop waits until the service is down. If once is set, the command waits until the task has ended and does not start again at once.
 type goal struct {
 	effect
 	once       bool

@@ -32,7 +32,7 @@ func changeUserAndExec(argv, env bare.CStrings) {
 	}
 	for i := 1; i < end; i++ {
 		w := argv.At(i)
-		errno, known := applyWord(w)
+		errno, known := applySetting(w)
 		switch {
 		case known && errno == 0:
 			if w[0] != 'b' { // "bound" belongs to one thread, and the runtime may execute the command in another
@@ -57,9 +57,9 @@ func changeUserAndExec(argv, env bare.CStrings) {
 	}
 }
 
-// applyWord carries out one word NAME=VALUE. errno is negative after an error. known is false for a word that it does not
-// know.
-func applyWord(word string) (errno int, known bool) {
+// applySetting applies a setting of the process, which word has in the form NAME=VALUE. errno is negative after an error. known is
+// false for a name that it does not know.
+func applySetting(word string) (errno int, known bool) {
 	const nnp, deathsig, classShift = 38, 1, 13 // PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG
 	at := max(bare.Index(word, "="), 0)
 	value := word[min(at+1, len(word)):]

@@ -317,11 +317,12 @@ func (m *Manager) recordLater(service, profile string) {
 	defer m.mu.Unlock()
 	if g := m.gatewayOf(profile); !g.unrecorded {
 		g.unrecorded = true
-		time.AfterFunc(recordRetryPause, guard.Func("recording an intent", func() { m.recordAgain(service, profile) }))
+		time.AfterFunc(recordRetryPause, guard.Func("recording an intent", func() { m.retryRecord(service, profile) }))
 	}
 }
 
-func (m *Manager) recordAgain(service, profile string) {
+// retryRecord tries again to record the intent of a profile. After another failure, it tries later.
+func (m *Manager) retryRecord(service, profile string) {
 	m.mu.Lock()
 	if g := m.gateways.byProfile[profile]; g != nil {
 		g.unrecorded = false // before the attempt, so that a command that fails afterwards schedules another one

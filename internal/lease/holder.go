@@ -58,7 +58,7 @@ func lockIdentity(dir *os.File) string {
 }
 
 // holder returns what is known about the process that holds the lock. The parameter at identifies the locked directory, see
-// lockIdentity. holder does not wait for the volume: it uses the note of that process as it was read last, and starts a goroutine
+// lockIdentity. holder does not wait for the volume: it uses the note of that process as it was read last. It starts a goroutine
 // that reads the note again for the next call.
 func (v *Volume) holder(at string) Holder {
 	h := *v.note.Load()

@@ -90,7 +90,7 @@ func TestTheRunsOfAnAgentKeptTheDispatcherFromStartingAnyForAYear(t *testing.T) 
 	})
 	start := func(byRoot bool, service string) error {
 		year := 365 * 24 * time.Hour
-		_, err := r.StartRun(t.Context(), client.RunRequest{Template: "worker", Tag: book.Unique(), GraceMS: year.Milliseconds()}, byRoot, service)
+		_, err := r.StartRun(t.Context(), client.RunRequest{Template: "worker", Tag: book.NewTag(), GraceMS: year.Milliseconds()}, byRoot, service)
 		return err
 	}
 	var err error

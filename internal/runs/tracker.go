@@ -287,8 +287,8 @@ func (b *Tracker) News() <-chan struct{} {
 	return b.changed
 }
 
-// Unique returns another text at each call, for use as a tag.
-func (b *Tracker) Unique() string {
+// NewTag returns another text at each call, for use as a tag.
+func (b *Tracker) NewTag() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.next++

@@ -196,9 +196,9 @@ func goBuild(build, to string, packages ...string) error {
 	return nil
 }
 
-// Claim makes test binaries that share a directory wait for its programs, and returns the function that builds all of them. One go
+// LockPrograms makes test binaries that share a directory wait for its programs, and returns the function that builds all of them. One go
 // build for each set of flags uses all processors, and compiles no package twice.
-func Claim(dir string) (build func() error) {
+func LockPrograms(dir string) (build func() error) {
 	var locks []*os.File
 	for name := range programs {
 		if os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755) != nil {

@@ -15,7 +15,7 @@ func TestBuiltOnceForAll(t *testing.T) {
 	defer func() { shared, programs = before, all }()
 	shared = t.TempDir()
 	programs = map[string]program{"hinit-shim": all["hinit-shim"], "faulty/name": all["hinit-isolate"]}
-	build := Claim(shared)
+	build := LockPrograms(shared)
 	lock, err := os.Open(filepath.Join(shared, "faulty/name.lock"))
 	if err != nil {
 		t.Fatal(err)

@@ -77,7 +77,7 @@ func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *StepReco
 		say(l)
 	}
 	for len(hooks) > 0 {
-		n := m.parallelHooks(hooks)
+		n := m.parallelPrefixLength(hooks)
 		now := slices.DeleteFunc(slices.Clone(hooks[:n]), func(h boot.Hook) bool { return h.IfExists != "" && !exists(h.IfExists) })
 		hooks = hooks[n:]
 		batch, failures := make([]client.BootStep, len(now)), make([]error, len(now))
@@ -102,8 +102,8 @@ func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *StepReco
 	return phases, nil
 }
 
-// parallelHooks returns how many of the first hooks can run in parallel; at least 1.
-func (m *StepRecord) parallelHooks(hooks []boot.Hook) int {
+// parallelPrefixLength returns how many of the first hooks can run in parallel; at least 1.
+func (m *StepRecord) parallelPrefixLength(hooks []boot.Hook) int {
 	var taken []string
 	for i, h := range hooks {
 		s := m.stepOf(h)

@@ -125,10 +125,10 @@ func TestForgedRecordSkipsNothingOfRoots(t *testing.T) {
 func TestStepsThatShareNothingRunTogether(t *testing.T) {
 	b := newBoots(t)
 	m := NewStepRecord(b.o, "1", b.hooks)
-	if n := m.parallelHooks(b.hooks); n != 1 {
+	if n := m.parallelPrefixLength(b.hooks); n != 1 {
 		t.Errorf("two that share a file: %d at a time", n)
 	}
-	if n := m.parallelHooks(b.hooks[1:]); n != 1 {
+	if n := m.parallelPrefixLength(b.hooks[1:]); n != 1 {
 		t.Errorf("one without inputs beside one with: %d at a time", n)
 	}
 	for _, tt := range []struct {
@@ -152,7 +152,7 @@ func TestStepsThatShareNothingRunTogether(t *testing.T) {
 	}
 	o := b.o
 	o.Home = "/opt/data"
-	if n := NewStepRecord(o, "1", hooks).parallelHooks(hooks); n != 2 {
+	if n := NewStepRecord(o, "1", hooks).parallelPrefixLength(hooks); n != 2 {
 		t.Errorf("the steps of the image: %d at a time", n)
 	}
 }

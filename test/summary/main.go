@@ -90,7 +90,7 @@ func (r *runner) run(words []string, signals <-chan os.Signal) int {
 		defer os.RemoveAll(built) // a temporary directory
 		_ = errors.Join(os.Chmod(built, 0o755), os.Setenv(testkit.BuiltVar, built))
 		if r.programs {
-			build = testkit.Claim(built)
+			build = testkit.LockPrograms(built)
 		}
 	}
 	all := splitRows(words)

@@ -253,12 +253,12 @@ type queue struct {
 	wake chan struct{} // holds a token while turns are waiting
 
 	mu                sync.Mutex
-	order             []turn                // in the order in which they are taken
+	order             []queueItem           // in the order in which they are taken
 	definitionsByName map[string]definition // by name: slots that are queued, or made and not published yet
 }
 
-// turn is an element of the queue: the name of a slot to make, or a channel to close when all elements before it are done.
-type turn struct {
+// queueItem is an element of the queue: the name of a slot to make, or a channel to close when all elements before it are done.
+type queueItem struct {
 	name string
 	done chan<- struct{}
 }
@@ -272,7 +272,7 @@ func (s *Scanner) Enqueue(name string, files Files, down bool) {
 // WhenQueued returns a channel that is closed when the scanner has tried to make every slot that is queued now.
 func (s *Scanner) WhenQueued() <-chan struct{} {
 	reached := make(chan struct{})
-	s.queue.await(turn{done: reached})
+	s.queue.await(queueItem{done: reached})
 	return reached
 }
 
@@ -293,7 +293,7 @@ func (s *Scanner) makeIfQueued(ctx context.Context, path string) error {
 
 func (q *queue) add(name string, d definition) {
 	q.setWithoutTurn(name, d)
-	q.await(turn{name: name})
+	q.await(queueItem{name: name})
 }
 
 // setWithoutTurn stores the definition of a slot that the caller makes itself.
@@ -303,7 +303,7 @@ func (q *queue) setWithoutTurn(name string, d definition) {
 	q.definitionsByName[name] = d
 }
 
-func (q *queue) await(t turn) {
+func (q *queue) await(t queueItem) {
 	q.mu.Lock()
 	q.order = append(q.order, t)
 	q.mu.Unlock()
@@ -343,11 +343,11 @@ func (q *queue) drop(name string) (d definition, open bool) {
 	return d, open
 }
 
-func (q *queue) next() (first turn, more bool) {
+func (q *queue) next() (first queueItem, more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.order) == 0 {
-		return turn{}, false
+		return queueItem{}, false
 	}
 	first, q.order = q.order[0], q.order[1:]
 	return first, len(q.order) > 0

@@ -202,7 +202,7 @@ func runCommand(ctx context.Context, spec proc.Spec) (text []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	run, err := b.Start(ctx, runs.StartRequest{Tag: "git/" + b.Unique(), Template: "git", Spec: spec, Output: os.NewFile(uintptr(dup), "output")})
+	run, err := b.Start(ctx, runs.StartRequest{Tag: "git/" + b.NewTag(), Template: "git", Spec: spec, Output: os.NewFile(uintptr(dup), "output")})
 	for err == nil && run.End == nil {
 		news := b.News()
 		run, err = b.Find(run.ID)

@@ -338,7 +338,7 @@ func (h *host) reconcile(ctx context.Context, name string) error {
 		uids = append(slices.DeleteFunc(uids, func(uid string) bool { return uid == "" || uid == own }), own)
 	}
 	for _, uid := range uids {
-		if err := h.performSteps(ctx, name, uid, p); err != nil {
+		if err := h.reconcileProfile(ctx, name, uid, p); err != nil {
 			return err
 		}
 	}

@@ -24,12 +24,12 @@ const maxSteps = 20
 // serviceName returns the name of hinit's service for the gateway of a profile.
 func serviceName(profile string) string { return "gateway-" + profile }
 
-// performSteps performs the steps of one object on this host, until nothing is left to do or another host or the controller must act
+// reconcileProfile performs the steps of one object on this host, until nothing is left to do or another host or the controller must act
 // first. p is the profile from the watch cache, or nil. If p has another UID than uid, the object was deleted.
 //
-// Before a step that changes anything, performSteps reads the profile afresh. Only Create needs no read: nothing runs from an empty
+// Before a step that changes anything, reconcileProfile reads the profile afresh. Only Create needs no read: nothing runs from an empty
 // profile before a compare-and-swap has confirmed it, and that write fails if p is outdated.
-func (h *host) performSteps(ctx context.Context, name, uid string, p *v1alpha1.AgentProfile) error {
+func (h *host) reconcileProfile(ctx context.Context, name, uid string, p *v1alpha1.AgentProfile) error {
 	fresh := false
 	for range maxSteps {
 		local, err := h.localState(name, uid, p)

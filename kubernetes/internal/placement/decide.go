@@ -307,15 +307,15 @@ func (r *round) place(p Profile) {
 	switch {
 	case best != nil:
 		r.assign(p, best)
-	case r.addRoom(p):
+	case r.requestHosts(p):
 		r.markPending(p, "no host has room for its memory")
 	default:
 		r.markPending(p, fmt.Sprintf("not even an empty host has room for its memory, %d MiB", p.Memory>>20))
 	}
 }
 
-// addRoom asks for more hosts for a profile that fits on none. It returns false if more hosts would not help.
-func (r *round) addRoom(p Profile) bool {
+// requestHosts asks for more hosts for a profile that fits on none. possible is false if more hosts would not help.
+func (r *round) requestHosts(p Profile) (possible bool) {
 	if p.Memory > r.pool.Room {
 		r.tooLarge = cmp.Or(r.tooLarge, p.Name)
 		return false
@@ -409,7 +409,7 @@ func (r *round) moveIfNeeded(p Profile) {
 	case best != nil:
 		r.beginMove(p, best, reason)
 	case !spare: // the host to be removed stays, and no host is added for its profiles
-		r.addRoom(p)
+		r.requestHosts(p)
 	}
 }
 
