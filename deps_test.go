@@ -150,7 +150,7 @@ var floors = map[string]int{
 	"hinit/internal/account/db": 1,
 	"hinit/internal/backoff":    0,
 	"hinit/internal/config":     0,
-	"hinit/internal/varfiles":   1,  // linked by clients of PID 1
+	"hinit/internal/varfiles":   2,  // linked by clients of PID 1
 	"hinit/internal/cpulist":    -1, // parses lists of processors for config and proc
 	"hinit/internal/nearest":    -1, // suggests the right word for a mistyped key or command
 	"hinit/internal/yamltext":   -1, // parses the YAML of the configuration file
