@@ -423,9 +423,7 @@ func (h *host) finishDeleted(ctx context.Context, p *v1alpha1.AgentProfile, live
 	if err = h.rescanAfter(ctx, err); err != nil {
 		return err
 	}
-	h.mu.Lock()
-	delete(h.unreported, p.Name)
-	h.mu.Unlock()
+	h.forgetFiles(p.Name)
 	next := p.DeepCopy()
 	if !controllerutil.RemoveFinalizer(next, v1alpha1.Finalizer) {
 		return errDone

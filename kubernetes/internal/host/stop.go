@@ -86,3 +86,10 @@ func (h *host) reportMoving(ctx context.Context, p *v1alpha1.AgentProfile) error
 		st.Phase, st.Ready, st.Message = v1alpha1.PhaseMoving, false, clipText(fmt.Sprintf("moves to host %s: %s", st.Move.To, st.Move.Reason))
 	})
 }
+
+// forgetFiles forgets with which files the gateway of a deleted profile has run.
+func (h *host) forgetFiles(profile string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.unreported, profile)
+}

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -202,14 +200,6 @@ func (r *round) loadOf(name string) *hostLoad {
 	return nil
 }
 
-// podOf returns the pod that runs a profile alone, or nil. The pod of another profile may have the same name.
-func (r *round) podOf(p Profile) *hostLoad {
-	if l := r.byName[p.Pod]; l != nil && l.For == p.Name {
-		return l
-	}
-	return nil
-}
-
 // decideProfile plans the next action for one profile, if there is one.
 func (r *round) decideProfile(p Profile) {
 	owner := r.byName[p.Owner]
@@ -239,25 +229,6 @@ func (r *round) decideProfile(p Profile) {
 	default:
 		r.moveIfNeeded(p)
 	}
-}
-
-// podWillExist reports whether the pod of a profile's owner will be created: by the StatefulSet of the hosts, or for this profile
-// alone.
-func (r *round) podWillExist(p Profile) bool {
-	n := r.ordinal(p.Owner)
-	return p.Owner == p.Pod || n >= 0 && n < r.pool.Replicas
-}
-
-// maxPoolHosts is the largest value of hosts.max. An owner with a higher number is no host that a pool can have.
-const maxPoolHosts = 1000
-
-// ordinal returns the number at the end of a host's name, or -1 for the pod of a single profile and for a host of another pool.
-func (r *round) ordinal(host string) int {
-	number, is := strings.CutPrefix(host, r.pool.Name+"-")
-	if n, err := strconv.Atoi(number); is && err == nil && n < maxPoolHosts {
-		return n
-	}
-	return -1
 }
 
 // handleRecovery plans an action for a change of spec.recover, and reports whether it has. It gives up the owner's data only if the

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -184,4 +185,31 @@ func (r *round) removeLastHost(why string) {
 		r.Replicas, r.Leaving, r.SpareSince = r.pool.Replicas-1, "", time.Time{}
 	}
 	r.Doing = cmp.Or(r.Doing, doing)
+}
+
+// podOf returns the pod that runs a profile alone, or nil. The pod of another profile may have the same name.
+func (r *round) podOf(p Profile) *hostLoad {
+	if l := r.byName[p.Pod]; l != nil && l.For == p.Name {
+		return l
+	}
+	return nil
+}
+
+// podWillExist reports whether the pod of a profile's owner will be created: by the StatefulSet of the hosts, or for this profile
+// alone.
+func (r *round) podWillExist(p Profile) bool {
+	n := r.ordinal(p.Owner)
+	return p.Owner == p.Pod || n >= 0 && n < r.pool.Replicas
+}
+
+// maxPoolHosts is the largest value of hosts.max. An owner with a higher number is no host that a pool can have.
+const maxPoolHosts = 1000
+
+// ordinal returns the number at the end of a host's name, or -1 for the pod of a single profile and for a host of another pool.
+func (r *round) ordinal(host string) int {
+	number, is := strings.CutPrefix(host, r.pool.Name+"-")
+	if n, err := strconv.Atoi(number); is && err == nil && n < maxPoolHosts {
+		return n
+	}
+	return -1
 }
