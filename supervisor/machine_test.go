@@ -495,7 +495,7 @@ func TestWhatComesBackAfterEveryKillIsSaid(t *testing.T) {
 	}
 }
 
-func TestAGoneOfAnOldRunMeansNothing(t *testing.T) {
+func TestTheEndOfAnOlderRunChangesNothing(t *testing.T) {
 	r := newRig(t)
 	r.up()
 	r.cause("leftover")

@@ -349,7 +349,7 @@ func TestAnAlertThatFailedOnceWaitedBehindEachNewEventOfATenant(t *testing.T) {
 	b.waiting(0)
 }
 
-func TestARefusedOneIsGivenUp(t *testing.T) {
+func TestARefusedActionIsNotRepeated(t *testing.T) {
 	var failed, refused atomic.Int32
 	fails := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		failed.Add(1)

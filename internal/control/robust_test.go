@@ -253,7 +253,7 @@ func TestManyCommandsAtOnce(t *testing.T) {
 	}
 }
 
-func TestCloseAnswersWhoWaits(t *testing.T) {
+func TestCloseAnswersWaitingClients(t *testing.T) {
 	core := newLoopCore(t)
 	s := serve(t, core, everyone, untiring)
 	core.add(t, "x", supervisor.WantUp)

@@ -266,9 +266,9 @@ func TestAnImageThatToldNoTopologyEndsNothing(t *testing.T) {
 	h.servedBy(next, "a", client.ServedTwice)
 }
 
-// TestADefaultOneThatCrashedIntoServingAllWaits checks that a default gateway which, after a crash, would serve all
+// TestACrashedDefaultGatewayThatWouldServeAllWaits checks that a default gateway which, after a crash, would serve all
 // profiles waits until their own gateways have drained. The agent has written multiplex_profiles before the crash.
-func TestADefaultOneThatCrashedIntoServingAllWaits(t *testing.T) {
+func TestACrashedDefaultGatewayThatWouldServeAllWaits(t *testing.T) {
 	h, m := newHost(t, "a")
 	up := supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1}
 	h.service(profiles.Default, up)

@@ -108,9 +108,9 @@ func TestNoSingleSignAccuses(t *testing.T) {
 	}
 }
 
-// TestAHabitIsLearntOfWhatIsSeen checks how the usual gap between heartbeats is learnt. Anything written before the
+// TestTheUsualGapBetweenHeartbeatsIsLearnt checks how the usual gap between heartbeats is learnt. Anything written before the
 // first check doesn't count, a rare heartbeat gives a long gap, and the gap is remembered over a weekend.
-func TestAHabitIsLearntOfWhatIsSeen(t *testing.T) {
+func TestTheUsualGapBetweenHeartbeatsIsLearnt(t *testing.T) {
 	t.Parallel()
 	var h silenceMeter
 	for range 40 {

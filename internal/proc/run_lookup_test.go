@@ -22,7 +22,7 @@ func number(t *testing.T, r *bufio.Reader) int {
 }
 
 // The run of a process must be found for the main process, its children, and orphans that have left its session.
-func TestWhoseProcessItIs(t *testing.T) {
+func TestTheRunOfAProcessIsFound(t *testing.T) {
 	table := newTable(t)
 	const tree = `sleep 1000 & echo $!; setsid sh -c 'sh -c "sleep 1000 & echo \$!" & wait; exec sleep 1000' & wait`
 	main, out := spawn(t, table, Spec{ID: 7, Argv: []string{"sh", "-c", tree}})

@@ -43,9 +43,9 @@ func (l *slowLoop) Snapshot() *supervisor.Snapshot {
 	return snap
 }
 
-// TestARunThatStartsWhileThisLooksIsNotLost checks that a run which starts while PID 1 compares its runs with an older
+// TestARunThatStartsDuringTheComparisonIsNotLost checks that a run which starts while PID 1 compares its runs with an older
 // snapshot is not reported as gone. The task board would start a second worker beside the living one.
-func TestARunThatStartsWhileThisLooksIsNotLost(t *testing.T) {
+func TestARunThatStartsDuringTheComparisonIsNotLost(t *testing.T) {
 	l := &slowLoop{snap: &supervisor.Snapshot{}, news: make(chan struct{})}
 	b := runs.NewTracker()
 	met := make(chan struct{})

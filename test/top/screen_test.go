@@ -84,8 +84,8 @@ func TestItGoesOnWhileHinitBecomesAnother(t *testing.T) {
 	w.shows("it has ended with 0")
 }
 
-// TestAHangIsSeen checks that the screen reports a PID 1 that is stopped: it keeps its connections and answers nothing.
-func TestAHangIsSeen(t *testing.T) {
+// TestTopReportsAStoppedPID1 checks that the screen reports a PID 1 that is stopped: it keeps its connections and answers nothing.
+func TestTopReportsAStoppedPID1(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "", "coder")
 	h.boot()

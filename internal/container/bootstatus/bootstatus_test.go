@@ -73,9 +73,9 @@ func TestStepsStandInTheOrderInWhichTheyBegan(t *testing.T) {
 	}
 }
 
-// TestWhoWantsAllServicesWaitsForTheLook checks that a request for all services waits until the profiles are read. The
+// TestARequestForAllServicesWaitsUntilTheProfilesAreRead checks that a request for all services waits until the profiles are read. The
 // wait must end with the boot or with the client's timeout if the volume hangs.
-func TestWhoWantsAllServicesWaitsForTheLook(t *testing.T) {
+func TestARequestForAllServicesWaitsUntilTheProfilesAreRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := bootstatus.New()
 		s.SetExpected([]*supervisor.Service{{Name: "web"}})
