@@ -65,7 +65,7 @@ var parts = []struct {
 		{"internal/varfiles", "", "When is a service stale because of its files of variables?"},
 	}},
 	{"Services run", []roomEntry{
-		{"supervisor", "machine.go", "What does an event lead to? Restarts: machine_exits.go. The goroutine: loop.go."},
+		{"supervisor", "machine.go", "What does an event lead to? Restarts: machine_exits.go. Deadlines: machine_deadlines.go. The goroutine: loop.go."},
 		{"internal/proc", "tree.go", "How are processes found, signalled, started (spawn.go) and reaped (table.go)?"},
 		{"internal/notify", "hub.go", "What happens to a message of sd_notify?"},
 		{"internal/probe", "prober.go", "When do checks run and fail (health.go)? Which gateway is deaf (deaf.go)?"},
@@ -79,7 +79,7 @@ var parts = []struct {
 		{"logrotate/gzipped", "", "How does a log ask for compression?"},
 	}},
 	{"Clients ask", []roomEntry{
-		{"internal/control", "routes.go", "Which routes exist, who may use them, and how many connections may be open (access.go)?"},
+		{"internal/control", "routes.go", "Which routes exist, who may use them, and how many connections may be open (access.go)? How is a request read (server.go)?"},
 		{"internal/control/show", "verdict.go", "Which services are in trouble? How does the status look (status.go)?"},
 		{"client", "status.go", "Which JSON do requests and answers have (wire.go)?"},
 		{"internal/cli", "cli.go", "How do status, start, stop, restart and healthcheck work?"},
@@ -92,7 +92,7 @@ var parts = []struct {
 		{"internal/top/model", "model.go", "What does hinit top show, and what do keys do (keys.go)?"},
 		{"internal/web", "server.go", "Who may use the status page (access.go)? What updates it (hub.go)?"},
 		{"internal/isolation", "", "Which plan does PID 1 give to hinit-isolate?"},
-		{"internal/isolation/confine", "confine.go", "How do Landlock and seccomp (seccomp.go) confine a gateway?"},
+		{"internal/isolation/confine", "confine.go", "How do Landlock and seccomp (seccomp.go) confine a gateway? What if the kernel lacks them (main.go)?"},
 		{"internal/isolation/peer", "", "How does a program recognise an isolated client?"},
 	}},
 	{"hinit answers as s6", []roomEntry{
@@ -101,11 +101,11 @@ var parts = []struct {
 		{"internal/s6/scandir", "scanner.go", "Who makes, finds and removes slots?"},
 	}},
 	{"The task board", []roomEntry{
-		{"kanban", "dispatch.go", "How is a task claimed and released (claim.go), started (spawn.go), given up (attempts.go) and finished (finish.go)?"},
+		{"kanban", "dispatch.go", "How is a task claimed and released (claim.go), started (spawn.go), tried again after its worker failed (attempts.go) and finished (finish.go)?"},
 		{"kanban/cli/runner", "runner.go", "How does the dispatcher start a worker by PID 1?"},
 	}},
 	{"Sandboxes", []roomEntry{
-		{"sandbox", "manager.go", "How is a sandbox found or made (acquire.go), used (exec.go) and removed (sweep.go)?"},
+		{"sandbox", "manager.go", "How is a sandbox found or made (acquire.go) with its limits (spec.go), used (exec.go) and removed (sweep.go)?"},
 		{"sandbox/program", "main.go", "When is hinit-sandbox docker, a command or the service (serve.go)?"},
 		{"sandbox/daemon", "", "How does a command reach the service?"},
 		{"sandbox/policy", "guard.go", "What may a caller's sandbox have (policy.go)? Who is root inside (root.go)?"},
@@ -116,7 +116,7 @@ var parts = []struct {
 		{"kubernetes/internal/controller", "run.go", "What does the controller do (actions.go)? When is a host lost (observe.go)?"},
 		{"kubernetes/internal/placement", "decide.go", "Which host gets a profile? How many hosts exist (scale.go)?"},
 		{"kubernetes/internal/pool", "pool.go", "Which objects does an AgentPool become?"},
-		{"kubernetes/internal/host", "host.go", "How does a host run and move (move.go) its profiles?"},
+		{"kubernetes/internal/host", "host.go", "How does a host run and move (move.go) its profiles, and renew its Lease (lease.go)?"},
 		{"kubernetes/internal/engine", "engine.go", "How do sandboxes run as pods?"},
 		{"kubernetes/internal/deploy", "render.go", "How are manifests made? Which values exist (values.go)?"},
 		{"kubernetes/internal/strict", "", "How does hinit-fleet refuse unknown fields?"},
@@ -144,7 +144,6 @@ var parts = []struct {
 		{"internal/backoff", "", ""},
 		{"internal/proc/limits", "", ""},
 		{"internal/procusage", "", ""},
-		{"logrotate/reader", "", ""},
 		{"logrotate/archive", "", ""},
 		{"internal/forward", "", ""},
 		{"client/dial", "", ""},

@@ -272,7 +272,7 @@ func (r *reader) emitOpenArchive(ctx context.Context, f *os.File, packed bool, s
 	return r.emitUnfinished()
 }
 
-// drain emits the lines from r.at to the end of r.file, and leaves an unfinished line in r.carry.
+// drain emits the lines from r.offset to the end of r.file, and leaves an unfinished line in r.carry.
 func (r *reader) drain(ctx context.Context) error {
 	for {
 		if err := ctx.Err(); err != nil {

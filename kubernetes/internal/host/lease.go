@@ -1,0 +1,61 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"hinit/internal/pause"
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/pool"
+)
+
+// renewLeaseLoop renews the Lease of the host until ctx ends. The Lease tells the controller that the host is alive, and in which
+// pod. It tells other hosts the certificate of this one.
+func (h *host) renewLeaseLoop(ctx context.Context) {
+	for {
+		err := h.renewLease(ctx)
+		if err != nil && ctx.Err() == nil {
+			h.settings.Log.Warn("the Lease of the host can't be renewed", "error", err)
+		}
+		wait := h.settings.Beat*3/4 + rand.N(h.settings.Beat/2) // random, because all hosts of a pool may have been started together
+		if err != nil {
+			wait = min(wait, 5*time.Second)
+		}
+		if !pause.For(ctx, wait) {
+			return
+		}
+	}
+}
+
+// renewLease renews the host's Lease for three beats, and makes the Lease if it is missing.
+func (h *host) renewLease(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	sum := h.offers.identity.sum
+	now, seconds := metav1.NowMicro(), int32(3*h.settings.Beat/time.Second)
+	spec := coordinationv1.LeaseSpec{HolderIdentity: &h.settings.UID, LeaseDurationSeconds: &seconds, RenewTime: &now}
+	l := &coordinationv1.Lease{}
+	err := h.settings.API.Get(ctx, client.ObjectKey{Namespace: h.settings.Namespace, Name: pool.Lease(h.settings.Name)}, l)
+	switch {
+	case apierrors.IsNotFound(err):
+		l.Namespace, l.Name, l.Spec = h.settings.Namespace, pool.Lease(h.settings.Name), spec
+		l.Labels = map[string]string{v1alpha1.PoolLabel: h.settings.Pool}
+		metav1.SetMetaDataAnnotation(&l.ObjectMeta, pool.CertificateAnnotation, sum)
+		err = h.settings.API.Create(ctx, l)
+	case err == nil:
+		l.Spec = spec
+		metav1.SetMetaDataAnnotation(&l.ObjectMeta, pool.CertificateAnnotation, sum)
+		err = h.settings.API.Update(ctx, l)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot renew Lease %q: %w", pool.Lease(h.settings.Name), err)
+	}
+	return nil
+}
