@@ -77,6 +77,7 @@ var parts = []struct {
 	{"Output becomes logs", []roomEntry{
 		{"logrotate", "pump.go", "How are lines split (lines.go), and how do they get to the console (console.go) and to the file (file.go)? What prunes files (retention.go)?"},
 		{"logrotate/gzipped", "", "How does a log ask for compression?"},
+		{"logrotate/reader", "follow.go", "How are logs read and followed across rotations?"},
 	}},
 	{"Clients ask", []roomEntry{
 		{"internal/control", "routes.go", "Which routes exist, who may use them, and how many connections may be open (access.go)? How is a request read (server.go)?"},
