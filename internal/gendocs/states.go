@@ -19,7 +19,7 @@ var words = []struct{ name, meaning string }{
 	{"start", "an operator or the boot asks for a start"},
 	{"stop", "an operator or the end of the container asks for a stop, or the profile is gone"},
 	{"restart", "an operator asks for a restart"},
-	{"met", "the last service that it needs is there"},
+	{"met", "every service that this one needs is there"},
 	{"spawned", "the process has started"},
 	{"spawnfail", "the process could not start this time"},
 	{"spawnbad", "the process can't start with this definition"},
