@@ -221,7 +221,7 @@ func fieldsOf(row reflect.Value) (fields []reflect.Value) {
 		}
 		return fields
 	}
-	if words, is := row.Addr().Interface().(*[]string); is {
+	if words, is := reflect.TypeAssert[*[]string](row.Addr()); is {
 		row = reflect.ValueOf((*jsonList)(words)).Elem()
 	}
 	return []reflect.Value{row}

@@ -21,7 +21,7 @@ func hanging(t *testing.T) *cli.Terminal {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	listener, err := net.Listen("unix", dir+"/control.sock") //nolint:noctx // it listens at once
+	listener, err := net.Listen("unix", dir+"/control.sock")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -280,7 +280,7 @@ func (f *Feed) Usage(ctx context.Context, used func(map[string]procusage.Usage))
 	defer runtime.UnlockOSThread()
 	var root string
 	var at time.Time
-	var before, last procusage.Table
+	var last procusage.Table
 	for ctx.Err() == nil {
 		begin := threadTime()
 		st := f.status.Load()
@@ -288,15 +288,15 @@ func (f *Feed) Usage(ctx context.Context, used func(map[string]procusage.Usage))
 			root = f.proc()
 		}
 		if st != nil && root != "" {
-			now, err := time.Now(), error(nil)
-			before = last
-			if last, err = procusage.ReadProcesses(root); err != nil {
-				root, before = "", nil
+			now := time.Now()
+			all, err := procusage.ReadProcesses(root) // nil after an error
+			if err != nil {
+				root = ""
 				used(nil)
 			} else {
-				used(last.UsageByService(procusage.ServiceRootsOf(*st, root), before, now.Sub(at)))
-				at = now
+				used(all.UsageByService(procusage.ServiceRootsOf(*st, root), last, now.Sub(at)))
 			}
+			last, at = all, now
 		} else if st != nil {
 			used(nil)
 		}
