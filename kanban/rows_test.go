@@ -65,8 +65,8 @@ func TestTheSameRequestMadeTwoTasks(t *testing.T) {
 	}
 }
 
-// A program that goes on writing to a damaged board made a copy of the whole file after each change, until the volume
-// was full.
+// TestADamagedBoardFilledTheVolumeWithCopies checks that at most four copies of a damaged board are kept. Without a limit, a program
+// that goes on writing to the board filled the volume.
 func TestADamagedBoardFilledTheVolumeWithCopies(t *testing.T) {
 	const corruptCopies = 4
 	path := filepath.Join(t.TempDir(), "kanban.db")

@@ -90,7 +90,8 @@ type Plan struct {
 	Lines []string
 	// Warnings are messages for the container's standard error. None of them stops the boot.
 	Warnings []Warning
-	// Lasting are further warnings. The [Watcher] also reports them, and knows how long they hold.
+	// Lasting are warnings about conditions that may last, such as an unreadable state file. A caller with a [Watcher] need not print
+	// them: the Watcher reports them too, and knows how long they hold.
 	Lasting []Warning
 
 	reported int // number of decisions that were passed to Decided

@@ -181,8 +181,8 @@ func (m *Manager) dialDirect(id, name string, limit time.Duration) *link {
 	return &link{mode: ExecDirect, id: id, client: c}
 }
 
-// helloTime is how long the helper may take for the first message.
-const helloTime = 2 * time.Second
+// helloTimeout is how long the helper may take for the first message.
+const helloTimeout = 2 * time.Second
 
 // connect connects to the helper in a running container, and starts the helper if necessary. It prefers a direct connection.
 func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
@@ -233,7 +233,7 @@ const listenTime = 5 * time.Second
 // connectDirect starts the helper from its mount and connects to its socket. The exec that starts the helper has no input, so it
 // ends as soon as the helper listens.
 func (m *Manager) connectDirect(ctx context.Context, c Container) (*link, error) {
-	if l := m.dialDirect(c.ID, c.Name, helloTime); l != nil {
+	if l := m.dialDirect(c.ID, c.Name, helloTimeout); l != nil {
 		return l, nil
 	}
 	defer setTimeLimit(&ctx, listenTime)()
@@ -245,7 +245,7 @@ func (m *Manager) connectDirect(ctx context.Context, c Container) (*link, error)
 	defer context.AfterFunc(ctx, func() { _ = relay.Close() })()
 	_, _ = io.Copy(io.Discard, relay)
 	_ = relay.Close()
-	if l := m.dialDirect(c.ID, c.Name, helloTime); l != nil {
+	if l := m.dialDirect(c.ID, c.Name, helloTimeout); l != nil {
 		return l, nil
 	}
 	return nil, fmt.Errorf("the socket that the container shares with this machine can't be reached %s", relay.Said())
@@ -315,7 +315,7 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, listenTime+helloTime, errors.New("the helper does not answer"))
+	ctx, cancel := context.WithTimeoutCause(ctx, listenTime+helloTimeout, errors.New("the helper does not answer"))
 	defer cancel()
 	inTime := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	c, err := mux.NewClient(conn, id)

@@ -17,17 +17,17 @@ import (
 
 var (
 	//go:embed keys.txt
-	keysText string // a line "KEY: meaning" for each key of hinit.yaml, see meanings
+	keysText string // a line "KEY: meaning" for each key of hinit.yaml, see keyDescriptions
 	//go:embed hinit-yaml.md.in
 	configText string // the page around the tables
 )
 
-// meanings maps each key of hinit.yaml to its description in keys.txt. A description applies to every path that ends with its
+// keyDescriptions maps each key of hinit.yaml to its description in keys.txt. A description applies to every path that ends with its
 // key. If several apply to a path, the longest key wins.
-type meanings map[string]string
+type keyDescriptions map[string]string
 
-func readMeanings() meanings {
-	m := meanings{}
+func readKeyDescriptions() keyDescriptions {
+	m := keyDescriptions{}
 	for line := range strings.Lines(keysText) {
 		key, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
 		m[key] = text
@@ -35,7 +35,7 @@ func readMeanings() meanings {
 	return m
 }
 
-func (m meanings) of(path string) (text string) {
+func (m keyDescriptions) of(path string) (text string) {
 	for rest, more := path, true; more; _, rest, more = strings.Cut(rest, ".") {
 		if text, ok := m[rest]; ok {
 			return text
@@ -47,7 +47,7 @@ func (m meanings) of(path string) (text string) {
 // configPage returns the reference page of hinit.yaml. It replaces each line "@table PATH" in the text with the table of the keys
 // inside that path.
 func configPage() string {
-	keys, mean := reference.Keys(), readMeanings()
+	keys, mean := reference.Keys(), readKeyDescriptions()
 	said := map[string]string{} // the first key with each combination of type and description
 	var b strings.Builder
 	for line := range strings.Lines(configText) {
@@ -63,7 +63,7 @@ func configPage() string {
 
 // table writes a line for each key whose type or description is new. After these lines, it lists the keys whose description is
 // already in an earlier table.
-func table(b *strings.Builder, base string, keys []reference.Key, mean meanings, said map[string]string) {
+func table(b *strings.Builder, base string, keys []reference.Key, mean keyDescriptions, said map[string]string) {
 	var rows strings.Builder
 	var again []string
 	for _, k := range keys {
@@ -242,7 +242,7 @@ type object = map[string]any
 
 // configSchema returns the JSON schema of hinit.yaml.
 func configSchema() (string, error) {
-	keys, mean := reference.Keys(), readMeanings()
+	keys, mean := reference.Keys(), readKeyDescriptions()
 	of := func(base string) object { return mapping(base, keys[base], mean) }
 	byName := func(doc, base string) object {
 		return object{"type": "object", "additionalProperties": of(base), "description": doc}
@@ -275,7 +275,7 @@ func configSchema() (string, error) {
 }
 
 // mapping returns the JSON schema of a mapping that may have only the keys in the argument keys.
-func mapping(base string, keys []reference.Key, mean meanings) object {
+func mapping(base string, keys []reference.Key, mean keyDescriptions) object {
 	schema := object{"type": "object", "additionalProperties": false, "properties": object{}}
 	for _, k := range keys {
 		node := typeOf(k.Value)

@@ -112,7 +112,7 @@ func TestTheSchemaRefusesWhatTheCheckRefuses(t *testing.T) {
 }
 
 func TestReferenceNamesEveryKey(t *testing.T) {
-	text, mean, used := configPage(), readMeanings(), map[string]bool{}
+	text, mean, used := configPage(), readKeyDescriptions(), map[string]bool{}
 	for base, keys := range reference.Keys() {
 		for _, k := range keys {
 			path := base + k.Path

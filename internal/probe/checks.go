@@ -57,8 +57,8 @@ func (e *execCheck) check(deadline time.Time) (good bool, answer string) {
 	return code == 0, fmt.Sprintf("exit code %d: %s", code, last)
 }
 
-// freshness measures the age of a time that a file contains or has. The wall clock counts only for the first time: somebody may set
-// it later, and it jumps when the machine wakes up. Of the calls for one check, none overlaps another.
+// freshness measures how long ago a time that a file contains or has last changed. It compares only the first one with the wall clock:
+// somebody may set that clock later, and it jumps when the machine wakes up. Calls for one check must not overlap.
 type freshness struct {
 	written time.Time
 	since   time.Time // when this check first saw written, or for the first time as long before as the wall clock says

@@ -225,12 +225,12 @@ func (e *DeafWatch) examineAll() (again bool) {
 			closer = append(closer, &s)
 			continue
 		}
-		e.decideGateway(found, &s)
+		e.updateDeafness(found, &s)
 	}
 	if len(closer) > 0 {
 		e.examineSilent(closer, doubt)
 		for _, s := range closer {
-			e.decideGateway(found, s)
+			e.updateDeafness(found, s)
 		}
 	}
 	for name, r := range e.runs {
@@ -360,9 +360,9 @@ func (l deafCheck) check(time.Time) (good bool, answer string) {
 	return true, "it shows signs of life"
 }
 
-// decideGateway decides whether one gateway is deaf, adds it to found, records changes in the event history, and restarts the
+// updateDeafness decides whether one gateway is deaf, adds it to found, records changes in the event history, and restarts the
 // gateway if the policy says so. If the disk did not answer in this round, the last decision stays valid.
-func (e *DeafWatch) decideGateway(found map[string]Deafness, s *silentGateway) {
+func (e *DeafWatch) updateDeafness(found map[string]Deafness, s *silentGateway) {
 	deaf, why := DecideDeaf(s.evidence, s.policy.After)
 	byCheck := s.policy.Action == config.DeafByCheck
 	name := s.service.Name

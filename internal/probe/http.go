@@ -129,8 +129,8 @@ func (h *httpCheck) unreadReason(err error, room int64, late bool) string {
 	return "it does not speak HTTP: " + err.Error()
 }
 
-// maxSearches is how many times a body is searched, after one read each. Later it is searched only when its length has
-// doubled, and at its end. A server that sends single bytes could otherwise keep hinit busy.
+// maxSearches is how many times a body is searched after each read. After that, it is searched only when its length has doubled, and
+// at its end. A server that sends single bytes could otherwise keep hinit busy.
 const maxSearches = 64
 
 // judgeResponse compares the status and the body of a response with what the check expects.
@@ -151,7 +151,7 @@ func (h *httpCheck) judgeResponse(response *http.Response) (good bool, answer st
 		}
 		n, err := response.Body.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
-		if err == nil && searches > maxSearches && len(body) < 2*searched { // a body that comes in single bytes is searched less often
+		if err == nil && searches >= maxSearches && len(body) < 2*searched { // a body that comes in single bytes is searched less often
 			continue
 		}
 		searched, searches = len(body), searches+1

@@ -50,7 +50,7 @@ type app struct {
 // change the model. It returns a command for the library to run, and whether to draw the screen.
 type modelUpdate func(now time.Time) (cmd tea.Cmd, draw bool)
 
-// report lets the goroutine of the terminal library call change, which may change the model, and draw the screen.
+// report calls change in the goroutine of the terminal library, and then draws the screen. Only that goroutine may change the model.
 func (a *app) report(change func(now time.Time)) {
 	a.send(modelUpdate(func(now time.Time) (tea.Cmd, bool) {
 		change(now)

@@ -256,7 +256,8 @@ func (w *walk) resolve(path string) error {
 	return nil
 }
 
-// rootsAlone reports whether only root can write to an open directory. In another one a user can make a link, even if it is sticky.
+// rootsAlone reports whether only root can write to the open directory dir. In any other directory a user can make a link, even if
+// the sticky bit is set.
 func rootsAlone(dir int) bool {
 	var st unix.Stat_t
 	return unix.Fstat(dir, &st) == nil && st.Uid == 0 && st.Mode&0o022 == 0

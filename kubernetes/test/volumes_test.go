@@ -9,8 +9,8 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestAVolumeThatExecutesNothing checks a volume that is mounted noexec, nosuid and nodev, as by the storage classes of
-// many clusters.
+// TestAVolumeThatExecutesNothing checks that agents work on a volume that is mounted noexec, nosuid and nodev. The storage classes of
+// many clusters mount volumes so.
 func TestAVolumeThatExecutesNothing(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, "noexec")
@@ -22,7 +22,7 @@ func TestAVolumeThatExecutesNothing(t *testing.T) {
 	b.works(func(*corev1.PodSpec) {})
 }
 
-// TestAPartOfAVolume checks a data directory in a subPath, which the kubelet makes.
+// TestAPartOfAVolume checks that agents work with a data directory in a subPath, which the kubelet makes.
 func TestAPartOfAVolume(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, "part")

@@ -148,12 +148,12 @@ func mayRunCommands(conn net.Conn) bool {
 	return err == nil && (cred.Pid == 0 || cred.Uid == 0 || int(cred.Uid) == os.Geteuid())
 }
 
-// helloTime is how long a client may take to send its Hello.
-const helloTime = 10 * time.Second
+// helloTimeout is how long a client may take to send its Hello.
+const helloTimeout = 10 * time.Second
 
 func (s *server) serve(nc net.Conn) {
 	defer nc.Close()
-	_ = nc.SetReadDeadline(time.Now().Add(helloTime))
+	_ = nc.SetReadDeadline(time.Now().Add(helloTimeout))
 	c, err := mux.Accept(nc, s.id)
 	if err != nil || !mayRunCommands(nc) {
 		return

@@ -242,7 +242,7 @@ func resolve(root string, p *page, href string, pages map[string]*page, files []
 	return cmp.Or(to, "#"), true
 }
 
-// relative is the way from one page to another.
+// relative returns the relative URL of the page to, as seen from the page from.
 func relative(from, to string) string {
 	return strings.Repeat("../", strings.Count(from, "/")) + to
 }

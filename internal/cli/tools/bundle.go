@@ -338,7 +338,7 @@ func kernelFacts(w io.Writer) error {
 	return nil
 }
 
-var errForeign = errors.New("process 1 is in another container")
+var errOtherContainer = errors.New("process 1 is in another container")
 
 // readProcOne reads /proc/1/FILE. It returns an error if process 1 is outside the container of this process: it may be process 1 of
 // the machine.
@@ -347,11 +347,11 @@ func readProcOne(file string) ([]byte, error) {
 		one, err := os.Readlink("/proc/1/" + same)
 		own, ownErr := os.Readlink("/proc/self/" + same)
 		if err == nil && ownErr == nil && one != own {
-			return nil, errForeign
+			return nil, errOtherContainer
 		}
 	}
 	if one, own := cgroupOf("1"), cgroupOf("self"); one != own && strings.Contains(one, "/..") {
-		return nil, errForeign
+		return nil, errOtherContainer
 	}
 	return os.ReadFile("/proc/1/" + file)
 }

@@ -35,10 +35,9 @@ var ErrHome = errors.New("this user already has a home, which lies in this one; 
 
 // Walk gives the files of trees to a user, see [Walk.Give]. The caller sets the fields from To to OnFound; the others are counters.
 type Walk struct {
-	// To is the user that gets the files. If another user has the top directory, and RefuseLinked is set, Give looks in the
-	// directories below for a home of To (a file To.HomeMark of that user). If there is one, the error is [ErrHome] and the top
-	// directory stays as it is. Give looks before the first change, and again when the old owner can't change the top directory any
-	// more.
+	// To is the user that gets the files. With RefuseLinked, Give refuses the tree of another user if it already contains a home of To.
+	// Such a home is a directory with a file To.HomeMark that To owns. Then the error is [ErrHome], and the top directory stays as it
+	// is. Give looks for such a home before the first change, and again when the old owner can't change the top directory any more.
 	To fsutil.Owner
 	// RefuseLinked refuses files that have hard links outside the tree, so that no file is in the directories of two users.
 	RefuseLinked bool

@@ -139,7 +139,8 @@ func (h localHost) FollowRuns(ctx context.Context, tell func(client.Run) error) 
 // maxGitOutput is the maximum number of bytes of git's output that are read.
 const maxGitOutput = 1 << 20
 
-// localRuns returns the registry of the runs of this process. Its supervisor reaps all children of this process.
+// localRuns returns the tracker of the runs that this process starts without PID 1. The first call starts a supervisor in this
+// process, which reaps all children of the process.
 var localRuns = sync.OnceValues(onehost.NewTracker)
 
 // Git runs git in dir and returns its output, even if git fails. If profile is set, git runs in that profile's isolation, and

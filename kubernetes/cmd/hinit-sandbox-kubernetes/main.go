@@ -45,7 +45,7 @@ func run(argv []string) int {
 }
 
 func open(string) (sandbox.FullEngine, error) {
-	s, err := engine.Read(os.Getenv)
+	s, err := engine.ReadSettings(os.Getenv)
 	if err != nil {
 		return nil, err
 	}

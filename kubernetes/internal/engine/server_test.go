@@ -152,7 +152,7 @@ func TestOnAnAPIServer(t *testing.T) {
 
 // TestAnAPIServerThatDoesNotAnswer checks that containers do not count as gone if the API server does not answer.
 func TestAnAPIServerThatDoesNotAnswer(t *testing.T) {
-	s, err := Read(func(name string) string {
+	s, err := ReadSettings(func(name string) string {
 		return map[string]string{hostVar: "127.0.0.1", portVar: "1", prefix + "IMAGE": "x", prefix + "NAMESPACE": "n", prefix + "KIND": "Pod"}[name]
 	})
 	if err != nil {

@@ -62,8 +62,8 @@ const (
 	configVar          = "HINIT_CONFIG"
 )
 
-// Read reads the settings from environment variables. The error joins all problems.
-func Read(lookup func(string) string) (Settings, error) {
+// ReadSettings reads the settings from environment variables. The error joins all problems.
+func ReadSettings(lookup func(string) string) (Settings, error) {
 	var problems []error
 	bad := func(name, value, expected string) {
 		problems = append(problems, fmt.Errorf("cannot use %s=%q: it must be %s", name, value, expected))

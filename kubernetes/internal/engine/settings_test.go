@@ -19,7 +19,7 @@ func TestSettings(t *testing.T) {
 	}
 	base := map[string]string{hostVar: "10.0.0.1", portVar: "443", prefix + "CREDENTIALS": dir, prefix + "POD": "agents-0"}
 	read := func(more ...string) (Settings, error) {
-		return Read(func(name string) string {
+		return ReadSettings(func(name string) string {
 			for _, m := range more {
 				if key, value, _ := strings.Cut(m, "="); prefix+key == name {
 					return value
@@ -51,7 +51,7 @@ func TestSettings(t *testing.T) {
 // pods that mount hinit.yaml in the agents' container only. With the file of its own image, it would give isolated
 // profiles sandboxes with the files of all.
 func TestAServiceThatMayHaveAnotherConfigurationThanTheAgentsRefuses(t *testing.T) {
-	s, err := Read(func(name string) string {
+	s, err := ReadSettings(func(name string) string {
 		return map[string]string{
 			hostVar: "10.0.0.1", portVar: "443", prefix + "NAMESPACE": "agents", prefix + "POD": "agents-0", "HINIT_SANDBOX_SOCKET": "/run/sandboxes/sandbox.sock",
 		}[name]

@@ -251,7 +251,7 @@ func (h *host) runWorker(ctx context.Context) {
 		if down {
 			return
 		}
-		if wait := h.pauseOf(name); wait > 0 {
+		if wait := h.remainingPause(name); wait > 0 {
 			h.queue.AddAfter(name, wait)
 		} else {
 			h.reconcileOnce(ctx, name)
@@ -260,7 +260,8 @@ func (h *host) runWorker(ctx context.Context) {
 	}
 }
 
-// reconcileOnce reconciles a profile once. If the profile has not settled, try queues it again, each time with a longer delay.
+// reconcileOnce reconciles a profile once. If the profile has not settled, reconcileOnce queues it again, each time with a longer
+// delay.
 func (h *host) reconcileOnce(ctx context.Context, name string) {
 	err := h.reconcile(ctx, name)
 	if err == nil || errors.Is(err, errStopping) {
@@ -287,8 +288,8 @@ type reportedError struct{ error }
 // Unwrap returns the error itself.
 func (e reportedError) Unwrap() error { return e.error }
 
-// pauseOf returns how long a profile must still wait after an error that was reported.
-func (h *host) pauseOf(name string) time.Duration {
+// remainingPause returns how long a profile must still wait after an error that was reported.
+func (h *host) remainingPause(name string) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	wait := time.Until(h.paused[name])

@@ -25,7 +25,7 @@ const (
 // stopCheck.
 var errStopping = errors.New("its gateway is being stopped")
 
-// isStopping reports whether the gateway is being stopped and will stay down. Then hinit needs no other command, which would only
+// isStopping reports whether the gateway is being stopped and will stay down. If so, send no other command to stop: it would only
 // repeat the signal.
 func isStopping(s *hinit.Service) bool {
 	return s.Want == hinit.WantDown && slices.Contains([]string{hinit.StateStopping, hinit.StateKilling, hinit.StateFinishing}, s.State)

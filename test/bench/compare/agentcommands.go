@@ -110,7 +110,7 @@ func agentImage(o agentOrder) error {
 	)
 }
 
-// timeAgent is the role that measures these commands.
+// timeAgent runs in a process of its own, as a role. It measures these commands, and returns their times.
 func timeAgent(o agentOrder) (map[string][]float64, error) {
 	if err := errors.Join(enterContainer(o.PID), agentImage(o)); err != nil {
 		return nil, err

@@ -102,7 +102,7 @@ func (b *bench) askRole(role string, question, answer any) error {
 	return json.Unmarshal(out, answer)
 }
 
-// timeShims is the role that measures the candidates, in turns.
+// timeShims runs in a process of its own, as a role. It measures the candidates in turns, and returns their times.
 func timeShims(o shimOrder) (map[string][]float64, error) {
 	if err := privateEtc(o.Dir); err != nil {
 		return nil, err
