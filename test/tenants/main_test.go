@@ -266,10 +266,13 @@ func (c *container) status(names ...string) (client.Status, error) {
 
 func name(i int) string { return fmt.Sprintf("t%02d", i) }
 
-// untilAnswered asks again while hinit does not answer, because the attacks of a parallel test can starve it.
+// untilAnswered asks again while hinit does not answer, or has not done yet what was asked, because the attacks of a parallel test can
+// starve it.
 func untilAnswered(ask func() error) (err error) {
 	for end := time.Now().Add(testkit.Patience); ; time.Sleep(50 * time.Millisecond) {
-		if err = ask(); !errors.Is(err, client.ErrUnreachable) || time.Now().After(end) {
+		err = ask()
+		var late *client.Error
+		if !errors.Is(err, client.ErrUnreachable) && !(errors.As(err, &late) && late.Kind == client.KindTimeout) || time.Now().After(end) {
 			return err
 		}
 	}
