@@ -10,7 +10,7 @@ import (
 // Lower the numbers when code is removed.
 const (
 	mostProduct = 78_772
-	mostPID1    = 38_516
+	mostPID1    = 38_515
 )
 
 // TestTheProductStaysSmall checks that the product and the program of PID 1 have no more lines of code than the limits

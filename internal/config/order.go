@@ -318,14 +318,13 @@ func (l *loader) checkExists(key string, line int, name string) bool {
 		l.problems.reportAtLine(line, "cannot set %s: %q cannot be the name of a profile", key, profile)
 	case l.problems.countIfFull():
 	default:
-		way := "; a gateway is called gateway-NAME"
+		hint := listKeys("; there are: ", l.serviceNames) + "; a gateway is called gateway-NAME"
 		if near := nearest.Word(name, l.serviceNames); near != "" {
-			l.problems.reportAtLine(line, "cannot set %s: there is no service %q; did you mean %q?", key, name, near)
-			break
+			hint = "; did you mean \"" + near + "\"?"
 		} else if l.Plain {
-			way = "; add it below services"
+			hint = listKeys("; there are: ", l.serviceNames) + "; add it below services"
 		}
-		l.problems.reportAtLine(line, "cannot set %s: there is no service %q%s%s", key, name, listKeys("; there are: ", l.serviceNames), way)
+		l.problems.reportAtLine(line, "cannot set %s: there is no service %q%s", key, name, hint)
 	}
 	return false
 }

@@ -359,11 +359,11 @@ const (
 	messagePeriod = time.Minute
 )
 
-// messages counts the messages of the present period, by subject.
+// messages writes messages to the container log, within the limits above.
 type messages struct {
 	mu    sync.Mutex
-	count map[string]int
-	last  map[string]string
+	count map[string]int    // by subject: number of messages in the present period; nil before its first message
+	last  map[string]string // by subject: last message of the present period
 }
 
 // say writes a message about a service to the container log, or about the profiles as a whole if service is "".
@@ -398,6 +398,7 @@ func (s *messages) write(log *initlog.Logger, subject, text string) {
 	}
 }
 
+// endPeriod logs the last message of each subject that has used up its lines. The next message begins another period.
 func (s *messages) endPeriod(log *initlog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -41,7 +41,7 @@ func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 		m.Observe(changed("coder", supervisor.Starting, supervisor.Up, ""))
 		runs++
 		nobody := fmt.Sprint("nobody", runs)
-		m.WarnIfMissing("gateway-nobody", nobody) // queues a job behind the jobs of the gateway
+		m.WarnIfMissing("gateway-nobody", nobody) // the message of this last job shows that the jobs of the gateway are done
 		h.until("the jobs are done", h.hears("there is no profile \""+nobody+"\""))
 		h.forgetEvents()
 		return m.HandOver().Inputs["coder"]

@@ -109,7 +109,8 @@ func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 			s.close()
 			return nil, err
 		}
-		if spec.Files[at] = child; at == 0 {
+		spec.Files[at] = child
+		if at == 0 {
 			s.stdin = own
 		} else {
 			s.outputs = append(s.outputs, output{own, outlets[at]})
