@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -70,13 +69,7 @@ func TestTheSameRequestMadeTwoTasks(t *testing.T) {
 func TestADamagedBoardFilledTheVolumeWithCopies(t *testing.T) {
 	const corruptCopies = 4
 	path := filepath.Join(t.TempDir(), "kanban.db")
-	s, err := openAt(t, path)
-	must(t, err)
-	for range 50 {
-		_, err := s.Create(t.Context(), time.Unix(1, 0), Task{Title: "x", Body: strings.Repeat("b", 500)})
-		must(t, err)
-	}
-	must(t, s.Close())
+	makeLargeBoard(t, path)
 	for fill := range byte(2 * corruptCopies) {
 		spoil(t, path, 0xf0+fill)
 		reopen()

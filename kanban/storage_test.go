@@ -180,8 +180,9 @@ func spoil(t *testing.T, path string, fill byte) {
 	}
 }
 
-func TestCorruptFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "kanban.db")
+// makeLargeBoard makes a board at a path whose database has many pages.
+func makeLargeBoard(t *testing.T, path string) {
+	t.Helper()
 	s, err := openAt(t, path)
 	must(t, err)
 	for range 50 {
@@ -189,6 +190,11 @@ func TestCorruptFile(t *testing.T) {
 		must(t, err)
 	}
 	must(t, s.Close())
+}
+
+func TestCorruptFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kanban.db")
+	makeLargeBoard(t, path)
 	for n, fill := range []byte{0xff, 0x07} {
 		spoil(t, path, fill)
 		write0(t, path+"-wal", []byte("whatever a log holds"))

@@ -130,18 +130,23 @@ func TestAHostDoesNotSpeakForAnother(t *testing.T) {
 	}
 }
 
-// TestAPoolThatSomebodyScaledToZeroComesBack checks that the controller restores the number of hosts if somebody scales
-// the StatefulSet to zero. It must compare its number with the StatefulSet, not with its own last number.
-func TestAPoolThatSomebodyScaledToZeroComesBack(t *testing.T) {
-	p := aPool()
+// scaledByHand returns the StatefulSet of a pool to which the controller gave two hosts, and somebody the given number.
+func scaledByHand(t *testing.T, p *v1alpha1.AgentPool, hosts int32) *appsv1.StatefulSet {
+	t.Helper()
 	_, template, err := pool.Objects(p, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	zero := int32(0)
-	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{
+	return &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{
 		Name: "pool", Namespace: "agents", Labels: map[string]string{v1alpha1.PoolLabel: "pool"}, Annotations: map[string]string{sumAnnotation: template + "/1/2"},
-	}, Spec: appsv1.StatefulSetSpec{Replicas: &zero}}
+	}, Spec: appsv1.StatefulSetSpec{Replicas: &hosts}}
+}
+
+// TestAPoolThatSomebodyScaledToZeroComesBack checks that the controller restores the number of hosts if somebody scales
+// the StatefulSet to zero. It must compare its number with the StatefulSet, not with its own last number.
+func TestAPoolThatSomebodyScaledToZeroComesBack(t *testing.T) {
+	p := aPool()
+	set := scaledByHand(t, p, 0)
 	c := newCluster(t, p, set, aProfile("coder", v1alpha1.AgentProfileStatus{Host: "pool-1", Assignment: 1, Installed: 1}))
 	c.stateOf(client.ObjectKeyFromObject(p)).applied = time.Now()
 	if err := c.round(); err != nil {
