@@ -37,8 +37,8 @@ type Action struct {
 // ActionsName is the name of the built-in service that carries out actions. hinit adds it by itself if hinit.yaml has an action.
 const ActionsName = "hinit-actions"
 
-// actionsState is the environment variable with the path of the file in which the service [ActionsName] keeps actions that are
-// still to be carried out.
+// actionsState is the environment variable that holds the path of a file. The service [ActionsName] keeps pending actions in this
+// file.
 const actionsState = "HINIT_ACTIONS_STATE"
 
 // maxActions is the maximum number of actions for one event of a service.

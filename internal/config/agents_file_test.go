@@ -75,8 +75,8 @@ func TestAReloadShowsTheAgentNoFileOfRoots(t *testing.T) {
 	}
 }
 
-// TestEveryKeyIsRootsOrHarmless lists the keys that an agent which can write hinit.yaml may set. All other keys must be
-// refused in a file of the agent's. Decide for each new key on which side it belongs.
+// TestEveryKeyIsRootsOrHarmless lists the keys that are harmless when an agent can write hinit.yaml. hinit must refuse all other
+// keys in such a file. For each new key, decide whether it belongs in this list.
 func TestEveryKeyIsRootsOrHarmless(t *testing.T) {
 	harmless := strings.Fields(`agent.checks services.checks agent.cwd agent.env agent.gateway agent.gateway_default agent.profile_create agent.profile_delete
 		agent.profile_rename agent.ready agent.settle logs.console logs.mask profiles.marker shutdown.budget start.parallel

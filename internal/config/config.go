@@ -88,17 +88,17 @@ const (
 // Profiles says which directories are profiles and how many there may be, and holds the settings of single profiles.
 type Profiles struct {
 	Marker string `key:"profiles.marker" is:"filename"` // file that makes a directory a profile
-	// Max is the maximum number of profiles that are supervised, besides the root profile. The same number of directories without
-	// the marker is watched.
+	// Max is the maximum number of profiles that hinit supervises, besides the root profile. hinit also watches at most this many
+	// directories that lack the marker.
 	Max  int    `key:"profiles.max,root" is:"between 1 100000"`
 	UIDs string `key:"isolation.uids,root" is:"uids"` // range of uids for profiles with [IsolationUser], see [Config.UIDRange]
 
 	Overrides map[string]Profile // settings of profiles that have their own, by name; see [Config.ProfileOf]
 }
 
-// Restart says whether and when a process is restarted that has ended without a stop by hinit.
+// Restart configures whether and when hinit restarts a process that has ended by itself.
 type Restart struct {
-	// Policy says after which exits: one of the Restart constants.
+	// Policy selects the exits that lead to a restart: one of the Restart constants.
 	Policy string `key:"policy,short" is:"oneof always on-failure never on-success"`
 	// MaxRestarts is the maximum number of restarts within MaxRestartsWindow. 0 means no limit.
 	MaxRestarts       int           `key:"max_restarts" is:"between 0 1000"`

@@ -198,7 +198,7 @@ func TestAFileThatAFullDiskHasEmptiedIsNoConfiguration(t *testing.T) {
 	}
 }
 
-// TestEverythingCanBeSet sets each key once. The configuration must have the value and the line of each.
+// TestEverythingCanBeSet sets each key once, and checks the value of each key and the line that it comes from.
 func TestEverythingCanBeSet(t *testing.T) {
 	c := mustLoad(t, `home: /data/
 agent:
@@ -313,7 +313,7 @@ runs:
 		"home": 1, "agent.user": 3, "agent.env.A": 8, "agent.profile_create": 10, "restart.initial": 15,
 		"restart.crash_loop_count": 16, "stop.grace": 17, "control.others": 21, "services.web.command": 24,
 		"services.web.restart.immediate_on": 30, "services.web.restart.success_codes": 31, "services.web.limits.core": 37, "services.dashboard.env.X": 40,
-		"services.dashboard.restart.max": 15, // inherited from the line that sets the restart policy of all
+		"services.dashboard.restart.max": 15, // the line of the common restart policy, which this service inherits
 		"services.dashboard.stop.signal": 17,
 		"logs.profiles.coder.archives":   19, "logs.profiles.default.archives": 19,
 	} {

@@ -114,8 +114,8 @@ func resolveAlias(n *yaml.Node) *yaml.Node {
 }
 
 // decodeMapping decodes the mapping n into the struct root, whose keys are schema. within is the path of the mapping below root,
-// with a dot at the end, or "". base is the path of root, for messages. handlers has functions that get the values of some keys
-// instead.
+// with a dot at the end, or "". base is the path of root, for messages. For the keys in handlers, the function in handlers
+// decodes the value instead.
 func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key, root any, handlers map[string]func(*yaml.Node)) {
 	names := keyNames(schema, within, handlers)
 	for _, e := range d.entries(n, base+within, names) {
@@ -125,7 +125,7 @@ func (d *decoder) decodeMapping(n *yaml.Node, base, within string, schema []Key,
 			continue
 		}
 		i := slices.IndexFunc(schema, func(k Key) bool {
-			isShort := k.Short && isWord(e.value) && k.Path[:strings.LastIndexByte(k.Path, '.')] == path // a single text may replace the mapping
+			isShort := k.Short && isWord(e.value) && k.Path[:strings.LastIndexByte(k.Path, '.')] == path // a single text is valid in place of the mapping
 			return k.Path == path || isShort && slices.Contains(names, e.key)
 		})
 		switch {
@@ -205,7 +205,7 @@ func meantKey(prefix, key string, names, paths []string) string {
 func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 	key := base + k.Path
 	at := k.At(root)
-	was := reflect.ValueOf(at).Elem().Interface() // a copy is enough, because mappings and lists are replaced and never changed
+	was := reflect.ValueOf(at).Elem().Interface() // a shallow copy is enough, because the mappings and lists in it are replaced, never modified
 	before := len(d.problems.list)
 	d.decodeValue(e.value, key, at, strings.ReplaceAll(cmp.Or(k.Type, "text"), "`", ""))
 	if len(d.problems.list) > before {
@@ -230,12 +230,12 @@ func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 	if k.Alias != "" {
 		key = base + k.Alias
 	}
-	if first, set := d.origins[key]; set && first.env == "" { // the file wins over variables of a built-in service's command
+	if first, set := d.origins[key]; set && first.env == "" { // variables may set the command of a built-in service, but the file wins over them
 		d.problems.reportAtLine(e.line, "cannot set %s: it is already set on line %d", key, first.line)
 		return
 	}
 	switch at.(type) {
-	case *map[string]string, *map[string]ResourceLimit: // the origin of each name in it is already recorded
+	case *map[string]string, *map[string]ResourceLimit: // the origin of each entry in the mapping is already recorded
 	default:
 		d.origins[key] = origin{file: d.problems.file, line: e.line}
 	}

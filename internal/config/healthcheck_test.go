@@ -44,7 +44,8 @@ services:
 	}
 }
 
-// TestWrongChecksNameTheWayOut checks that the error for each wrong check names its line and what to write instead.
+// TestWrongChecksNameTheWayOut checks that the error for each wrong check names the line of the mistake and what to write
+// instead.
 func TestWrongChecksNameTheWayOut(t *testing.T) {
 	for check, want := range map[string]string{
 		`tcp: {port: 80}`:             "its kind is missing; it is one of startup, ready, alive",

@@ -217,7 +217,7 @@ func (l *loader) decodeProfileSettings(d *decoder, own []entry) {
 // sets none of these keys, it is inherited, and the fault is reported only where it was set.
 func (l *loader) validateRestart(r *Restart, prefix string) {
 	var at origin
-	for _, name := range []string{"initial", "max", "park_on", "immediate_on"} { // keys that can contradict each other
+	for _, name := range []string{"initial", "max", "park_on", "immediate_on"} { // the keys that checkRestart compares with each other
 		if o, own := l.cfg.origins[prefix+"restart."+name]; own && (at == origin{} || o.line < at.line) {
 			at = o
 		}
@@ -241,7 +241,7 @@ type references map[string][]reference
 func (l *loader) checkOrder() {
 	c := l.cfg
 	l.serviceNames = sortedKeys(c.Services)
-	prefixes := map[string]string{} // of the keys of each service and gateway, by its name
+	prefixes := map[string]string{} // prefix of the keys of each service and gateway, by its name
 	needs, follows := references{}, references{}
 	add := func(name, prefix string, owned *[]Need, restartOn []string) {
 		prefixes[name] = prefix
@@ -332,7 +332,7 @@ func (l *loader) checkExists(key string, line int, name string) bool {
 // reportCycles reports cycles of references: at least one if there is any. It follows each reference once. A cycle is described from
 // its first member by name, at the line of that member's reference.
 func (l *loader) reportCycles(from references, prefixes map[string]string, key, why string) {
-	place := map[string]int{} // of each service on the way, from 1; -1: its references are followed, or its cycle is reported
+	place := map[string]int{} // position of each service on the way, from 1; -1 after its references were followed or its cycle was reported
 	var way []reference       // the references that lead to the current service
 	var follow func(r reference)
 	follow = func(r reference) {

@@ -50,7 +50,7 @@ services:
 	if web.Restart.Policy != RestartOnFailure || web.Restart.MaxRestarts != 9 || web.Restart.Max != time.Minute || !reflect.DeepEqual(web.RestartOn, []string{"db", "gateway-coder"}) {
 		t.Errorf("web: %+v", web)
 	}
-	for name, want := range map[string][2]bool{ // value: whether the service is a task, and whether it is wanted up
+	for name, want := range map[string][2]bool{ // by service: whether it is a task, and whether it is wanted up
 		"db": {false, true}, "cache": {false, false}, "migrate": {true, true}, "backup": {true, false}, "report": {true, false},
 	} {
 		s := c.Services[name]
@@ -91,7 +91,8 @@ func TestANeedOfWhatIsNotEnabledIsSaid(t *testing.T) {
 	}
 }
 
-// TestWrongOrders checks that the error for each mistake in needs and ordering names its line and the way out.
+// TestWrongOrders checks that the error for each mistake in needs and ordering names the line of the mistake and what to write
+// instead.
 func TestWrongOrders(t *testing.T) {
 	web := func(keys string) string {
 		return "services:\n  db: {command: [a]}\n  web:\n    command: [b]\n    " + keys + "\n"

@@ -49,7 +49,7 @@ func TestSecretsAreMasked(t *testing.T) {
 		t.Error("a value that is no secret is hidden")
 	}
 	changes := Diff(c, mustLoad(t, strings.ReplaceAll(text, "one", "four"), nil))
-	// these keys name the file itself
+	// ActionsName reads the same file, so the path of the file is one of its settings and differs
 	changes = slices.DeleteFunc(changes, func(key string) bool { return strings.HasPrefix(key, "services."+ActionsName) })
 	if want := []string{"agent.env.API_KEY"}; !slices.Equal(changes, want) {
 		t.Errorf("changes are %v, want %v", changes, want)
@@ -119,7 +119,7 @@ func TestEffectiveIsSortedAndOnePerKey(t *testing.T) {
 }
 
 func TestTruth(t *testing.T) {
-	for word, want := range map[string][2]bool{ // value: expected result with truthy-3, with shell
+	for word, want := range map[string][2]bool{ // by value: whether truthy-3 counts it as true, and whether the shell scripts do
 		"1": {true, true}, "true": {true, true}, "TRUE": {true, true}, "True": {true, true}, "yes": {true, true}, "YES": {true, true},
 		"Yes": {true, true}, "tRuE": {true, false}, "yEs": {true, false}, "on": {}, "": {}, "0": {}, " 1": {}, "2": {}, "y": {},
 	} {

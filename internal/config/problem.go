@@ -38,7 +38,7 @@ type problems struct {
 	list []*Problem
 }
 
-// Limits on what is kept of a file full of mistakes.
+// Limits on the problems that are kept for a file full of mistakes.
 const (
 	maxProblems    = 200
 	maxMessageSize = 2000 // maximum size of a message in bytes

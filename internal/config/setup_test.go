@@ -60,8 +60,8 @@ services:
 	}
 }
 
-// TestAWrongSetupNamesItsLineAndTheWayOut checks that the error for each of these 36 configurations names its line and
-// the way out.
+// TestAWrongSetupNamesItsLineAndTheWayOut checks that the error for each of these 36 configurations names the line of the mistake
+// and what to write instead.
 func TestAWrongSetupNamesItsLineAndTheWayOut(t *testing.T) {
 	for _, tt := range [][2]string{
 		{"quota: {stop: 5GiB}", `unknown key "services.w.quota"`}, // quota is a key of profiles only

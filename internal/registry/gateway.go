@@ -83,8 +83,8 @@ func (r *Registry) registerGateway(ctx context.Context, p profiles.Profile, u su
 	}
 }
 
-// Redefine makes the definition of a profile's gateway again, from hinit.yaml and the gateway's s6 service directory. It
-// counts from the next start on.
+// Redefine makes the definition of a profile's gateway again, from hinit.yaml and the gateway's s6 service directory. The new
+// definition takes effect at the gateway's next start.
 func (r *Registry) Redefine(ctx context.Context, profile string) error {
 	p, err := r.o.Store.Profile(profile)
 	if err != nil {

@@ -118,7 +118,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 			r.o.Health.Check(&u)
 		}
 		for _, need := range u.Needs {
-			if r.met[need].Load() { // it was met during the registration
+			if r.met[need].Load() { // the need was met while this function registered the service
 				r.Post(supervisor.NeedMet{Need: need})
 			}
 		}
@@ -156,8 +156,8 @@ func (r *Registry) Settings(service string) []client.ConfigEntry {
 	return r.o.Config().NonDefaultSettings(service)
 }
 
-// ForeignSpec returns user, environment and directory for a service whose s6 directory another program has made. As root, such a
-// service gets no setting from the agent. Otherwise it runs as the agent.
+// ForeignSpec returns user, environment and directory for a service whose s6 directory another program has made. A service that
+// runs as root gets no setting from the agent. Any other such service runs as the agent.
 func (r *Registry) ForeignSpec(root bool) proc.Spec { return r.o.Units.ForeignSpec(r.o.Config(), root) }
 
 // CheckCapacity returns an error if there are too few file descriptors for one more service whose s6 directory another

@@ -217,8 +217,8 @@ func (r *Registry) Apply(ctx context.Context, p *Plan) error {
 	return errors.Join(append(problems, r.redefineAll(ctx))...)
 }
 
-// Steps describes the plan, one step a service, sorted by name. now is the present state of the services. done means that the
-// plan has been carried out.
+// Steps describes the plan, one step for each service, sorted by name. now is the present state of the services. done means that
+// the plan has been carried out.
 func (p *Plan) Steps(now *supervisor.Snapshot, done bool) []client.ReloadStep {
 	names := maps.Clone(p.before)
 	maps.Copy(names, p.after)

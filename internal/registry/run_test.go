@@ -74,8 +74,8 @@ func (l *upLoop) Post(supervisor.Event)                      {}
 func (l *upLoop) News() <-chan struct{}                      { return nil }
 func (l *upLoop) Ended() <-chan struct{}                     { return nil }
 
-// Runs of an agent must not use up the runs of the task board's dispatcher, and a second stop of a run must shorten its
-// grace period. An agent could start 256 runs that ignore TERM and have a year until KILL.
+// The runs that an agent starts must not use up the limit for the dispatcher of the task board. An agent could otherwise start
+// 256 runs that ignore SIGTERM and have a grace period of a year. A second stop of a run must shorten its grace period.
 func TestTheRunsOfAnAgentKeptTheDispatcherFromStartingAnyForAYear(t *testing.T) {
 	cfg := &config.Config{
 		Runs:     map[string]config.Run{"worker": {Command: []string{"worker"}, Grace: 5 * time.Second}},
