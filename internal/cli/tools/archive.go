@@ -356,8 +356,8 @@ func (a *archiver) clone(from, to string) int {
 	return a.reportResult(fmt.Sprintf("cloned profile %s as %s", from, to), cmp.Or(<-sent, err))
 }
 
-// prepareImport sets up a.importing to import the profile name. If it replaces a profile, importing.Ready stops its gateway just
-// before.
+// prepareImport sets up a.importing to import the profile name. If the import replaces a profile, importing.Ready stops the
+// gateway of that profile just before the replacement.
 func (a *archiver) prepareImport(name string) {
 	a.importing.Dir, a.importing.Name, a.importing.Marker = filepath.Join(a.store.Root(), boot.ProfilesDir), name, a.store.Marker()
 	a.importing.Ready = func() error {

@@ -89,9 +89,9 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 	return max(code, shown, t.Failed(c.Doing(), unwritten))
 }
 
-// steerChecks pauses the checks of each service, or runs them if pause is 0. That ends a pause, unless now is set, when paused
-// checks are an error. It prints errors, in which doing is what failed. It returns the services that have accepted the order, and
-// the exit code.
+// steerChecks runs the checks of each service at once if pause is 0, which also ends a pause; otherwise it pauses them. With now,
+// it is an error to run paused checks. doing names the operation in error messages. steerChecks prints errors. It returns the
+// services that have accepted the order, and the exit code.
 func steerChecks(t *cli.Terminal, c *cli.Call, doing string, names []string, now bool, pause time.Duration) (done []client.Service, code int) {
 	cl, ctx := t.Client(), context.Background()
 	for _, name := range names {

@@ -145,8 +145,9 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 	return found
 }
 
-// offerServices calls offer for the services that hinit knows, and for a verb that takes several also for groups and what a pattern
-// matches. The service names of gateways (gateway-NAME) come only after the first letter, because they double the list.
+// offerServices calls offer for each service that hinit knows. For a verb that takes several services, it also offers groups, and
+// the services that a pattern matches. The service names of gateways (gateway-NAME) are offered only after the first letter,
+// because they double the list.
 func offerServices(t *cli.Terminal, several bool, typed string, offer func(word, about string)) {
 	st, _ := withDeadline(time.Now().Add(completionWait), func() (client.Status, error) { return t.Status() }) // the client would wait longer
 	var matched []string
@@ -183,8 +184,8 @@ type choices struct {
 	Files bool     `json:"files"`
 }
 
-// command is one command, from its help. internal/gendocs writes the table of all, commands.json. Words are for the first argument
-// only. Names and Files are for the others, or for all without Words.
+// command is one command, from its help. internal/gendocs writes the table of all, commands.json. Words complete only the first
+// argument. Names and Files complete the other arguments, or all arguments if Words is empty.
 type command struct {
 	choices
 

@@ -225,7 +225,7 @@ type waitReport struct {
 type waitState struct {
 	cl     *dial.Client
 	key    string
-	first  client.Service // the service when the wait began; without a name, any service's notice will do
+	first  client.Service // the service when the wait began; empty if the user named none: then a notice of any service ends the wait
 	cursor uint64         // Seq of the last event that was seen
 	result waitReport     // the result, valid after errFound
 	line   string         // the result as a line for people

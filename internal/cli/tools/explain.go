@@ -133,7 +133,7 @@ func explain(s client.Service, now time.Time) explanation {
 		e.State += " (crash-loop)"
 	}
 	e.State += ", since " + show.Duration(now.Sub(s.Since))
-	name := cmdline.Quote(cmp.Or(s.Profile, s.Name)) // the user may copy the commands
+	name := cmdline.Quote(cmp.Or(s.Profile, s.Name)) // quoted, because the user may copy the commands below
 	say := func(text string) {
 		if text != "" {
 			e.Why = append(e.Why, text)

@@ -32,7 +32,8 @@ func hanging(t *testing.T) *cli.Terminal {
 	}}
 }
 
-// Commands about a hinit that didn't answer said only "context deadline exceeded", and ended as failed instead of unreachable.
+// Commands must say plainly that hinit does not answer, and exit with the code for "unreachable". The error was "context deadline
+// exceeded", with the code for a failure.
 func TestAHangingHinitWasADeadlineExceeded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -41,7 +42,7 @@ func TestAHangingHinitWasADeadlineExceeded(t *testing.T) {
 	var all sync.WaitGroup
 	for _, words := range []string{"explain default", "healthcheck", "signal default HUP", "checks", "notify k"} {
 		term := hanging(t)
-		all.Go(func() { // not subtests, of which only a few would wait at a time
+		all.Go(func() { // goroutines instead of subtests, because only a few subtests would run at the same time
 			code, said := term.Run(strings.Fields(words), table()), fmt.Sprint(term.Err)
 			if code != cmdline.Unreachable || !strings.Contains(said, "hinit does not answer on") || strings.Contains(said, "deadline") {
 				t.Errorf("%s: exit code %d: %s", words, code, said)
