@@ -149,7 +149,8 @@ func (s slowLines) Tail(name string, done func([]string)) {
 	s.Logs.Tail(name, func(lines []string) { time.AfterFunc(100*time.Millisecond, func() { done(lines) }) })
 }
 
-// TestAReexecWaitsForTheLastLines: a gateway ended just before a re-execution, and its status never showed its last lines.
+// TestAReexecWaitsForTheLastLines checks that a re-execution waits for the last lines of a gateway that has just ended. Otherwise
+// the gateway's status never shows them.
 func TestAReexecWaitsForTheLastLines(t *testing.T) {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)

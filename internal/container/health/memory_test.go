@@ -107,8 +107,8 @@ func TestAWorkerFilledTheMemoryThatItsProfileMustNot(t *testing.T) {
 	}
 }
 
-// TestTheMemoryWatchForgetsServicesThatAreGone: PID 1 kept a record of each service that had once been above its limit, or had run
-// while memory was tight. It kept this record after the end of the service, and an agent can make any number of services.
+// TestTheMemoryWatchForgetsServicesThatAreGone checks that PID 1 keeps no record of a service that has been removed. It kept one
+// for each service that had been above its limit, or had run while memory was tight. An agent can make any number of services.
 func TestTheMemoryWatchForgetsServicesThatAreGone(t *testing.T) {
 	loop := &watched{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: new(supervisor.Snapshot), post: func(supervisor.Event) {}}
 	w := &memoryWatch{loop: loop, lastMessages: map[string]string{}, seen: map[string]usageSample{}, measure: func(mains []int) []proc.Memory {

@@ -13,8 +13,8 @@ import (
 	"hinit/supervisor"
 )
 
-// TestWhoGoesWhenMemoryIsShort checks row by row which service is ended, or which starts are refused. The container has
-// 1000 bytes.
+// TestWhoGoesWhenMemoryIsShort checks, row by row, which service hinit ends and whether it refuses starts. The container of the
+// test has 1000 bytes of memory.
 func TestWhoGoesWhenMemoryIsShort(t *testing.T) {
 	low := candidate{name: "low", priority: 0, idle: time.Minute, bytes: 100, running: true}
 	idler := candidate{name: "idler", priority: 0, idle: time.Hour, bytes: 50, running: true}

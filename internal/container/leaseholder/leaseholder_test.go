@@ -21,7 +21,7 @@ import (
 	"hinit/supervisor"
 )
 
-// rest stands for the other parts of PID 1, and records the calls that it gets.
+// rest stands for the other parts of PID 1, and records how they are called.
 type rest struct {
 	route boot.RunPlan
 	view  supervisor.Snapshot
@@ -101,8 +101,8 @@ func heldBy(t *testing.T) (*rest, *lock, *Lease) {
 	return h, l, newLease(h.host(), h, l, bootstatus.New())
 }
 
-// TestOnlyWhatNeedsTheLeaseIsEvicted checks that the loss of the lease ends gateways and services that need it, but not
-// the CMD, nor what somebody has put into the scan directory.
+// TestOnlyWhatNeedsTheLeaseIsEvicted checks that the loss of the lease ends gateways and services that need it. It must end
+// neither the CMD nor services that a user has put into the scan directory.
 func TestOnlyWhatNeedsTheLeaseIsEvicted(t *testing.T) {
 	h, _, holder := heldBy(t)
 	h.view.Services = []*supervisor.Service{

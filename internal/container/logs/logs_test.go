@@ -173,7 +173,7 @@ func TestSecretsOfAllProfilesTakeLittleMemory(t *testing.T) {
 		t.Errorf("it said %.200q", said)
 	}
 	l.Drop("gateway-0", func(string) bool { return false })
-	l.ReadSecrets("gateway-0", "coder") // it was read while the service was removed, and must not take the room of another
+	l.ReadSecrets("gateway-0", "coder") // the removal has begun, so these secrets must not use up the space for others
 	l.Open("gateway-new", "coder", "", supervisor.KindGateway)
 	if values, all := l.fitSecrets("gateway-new", []string{large}); len(values) != 1 || !all {
 		t.Error("the room of a service that is gone is not used again")

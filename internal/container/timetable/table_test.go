@@ -50,7 +50,7 @@ func (f *fake) Do(_ context.Context, e supervisor.Event) error {
 
 func (f *fake) Snapshot() *supervisor.Snapshot { return &f.view }
 
-// heard returns the records since the last call.
+// heard returns the starts and messages that the supervisor got since the last call.
 func (f *fake) heard() []string {
 	synctest.Wait()
 	f.mu.Lock()
@@ -166,12 +166,12 @@ func TestAnotherImageGoesOn(t *testing.T) {
 		f := newFake()
 		cfg := tasks(map[string]config.Schedule{"hour": cron("0 * * * *")})
 		f.view.Services = []*supervisor.Service{{Name: "hour", NextRun: time.Now().Add(-time.Second)}}
-		New(f, nil, nil).Serve(ctx, cfg, true) // the time of the task came while no loop ran
+		New(f, nil, nil).Serve(ctx, cfg, true) // the scheduled time passed during the re-execution
 		expect(t, f.heard(), "hour 0s")
 		if got := f.view.Services[0].NextRun.Sub(f.begin); got != time.Hour {
 			t.Errorf("next in %v", got)
 		}
-		f.view.Services[0].NextRun = time.Now().Add(7 * time.Minute) // the time with the jitter of the first calculation
+		f.view.Services[0].NextRun = time.Now().Add(7 * time.Minute) // next start that the old program computed, with its jitter
 		New(f, nil, nil).Serve(ctx, cfg, true)
 		time.Sleep(10 * time.Minute)
 		expect(t, f.heard(), "hour 7m0s")
@@ -183,7 +183,7 @@ func TestMissedTimes(t *testing.T) {
 	nightly.Missed = config.MissedRun
 	for _, tt := range []struct {
 		name string
-		last map[string]time.Duration // last run, as the time before the start
+		last map[string]time.Duration // time from the last run to the start of the test
 		want []string
 	}{
 		{"never seen", nil, []string{"t 3h0m0s"}},
@@ -241,7 +241,7 @@ func TestADiskThatHangsOrFailsHoldsNothingUp(t *testing.T) {
 func TestATimeThatPassedLongAgoIsSkippedUnlessAskedFor(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		f := newFake()
-		// meanwhile the machine was suspended
+		// simulates that the machine was suspended
 		f.view.Services = []*supervisor.Service{{Name: "t", NextRun: time.Now().Add(-time.Hour)}}
 		New(f, nil, nil).Serve(ctx, tasks(map[string]config.Schedule{"t": cron("0 3 * * *")}), true)
 		expect(t, f.heard(), "t 0s: its time has passed (the clock was set, or nothing ran here), and is skipped")
