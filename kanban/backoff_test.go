@@ -100,8 +100,8 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 		same(t, "spawned", spawnedIDs(b.tick()), ids...)
 		b.sound()
 	})
-	// There must be no second worker if PID 1 answers late. Here PID 1 starts the requested worker after 48 seconds,
-	// when the next attempt already has a worker.
+	// If PID 1 answers late, there must be no second worker. Here PID 1 starts the requested worker after 48 seconds, when the
+	// next attempt already has a worker.
 	t.Run("it does not answer", func(t *testing.T) {
 		for _, started := range []bool{false, true} {
 			b := newBoard(t)
@@ -128,7 +128,7 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 			b.sound()
 		}
 	})
-	// The same must hold if the task is reclaimed by hand before the next pass or during it.
+	// There must be no second worker either if the task is reclaimed by hand before the next pass or during it.
 	t.Run("it does not answer, and the task is reclaimed", func(t *testing.T) {
 		for _, within := range []bool{false, true} {
 			b := newBoard(t)

@@ -39,8 +39,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestReadOnlyVolume checks that commands that only read work on a read-only volume, and that the error of the others
-// says why they don't. The error of SQLite is "unable to open database file (14)".
+// TestReadOnlyVolume checks that commands that only read work on a read-only volume, and that the errors of all other commands
+// name the read-only volume. SQLite itself says only "unable to open database file (14)".
 func TestReadOnlyVolume(t *testing.T) {
 	dir := smallDisk(t, "4m")
 	b := openBoard(t, dir, env{})
@@ -154,7 +154,7 @@ func TestClockSteps(t *testing.T) {
 		for range 3 {
 			b.tick()
 		}
-		b.wantStatus(id, Running) // the report of the runner counts more than the clock
+		b.wantStatus(id, Running) // the runner reports the worker as alive, and this outweighs the clock
 		b.exits(id, Exit{Code: 1})
 		b.tick()
 		if n := b.task(id).ConsecutiveFailures; n != 1 {

@@ -84,7 +84,7 @@ func TestClaims(t *testing.T) {
 	t.Run("parents not done at claim", func(t *testing.T) {
 		b := newBoard(t)
 		parent, child := b.ready("alpha"), b.ready("alpha")
-		b.exec("INSERT INTO task_links VALUES (?, ?)", parent, child) // written directly, without the checks of Link
+		b.exec("INSERT INTO task_links VALUES (?, ?)", parent, child) // inserted directly, because Link would refuse it
 		if _, won, err := b.Store.claim(t.Context(), b.now, child, claimOptions{from: Ready}); won || err != nil {
 			t.Errorf("%v %v", won, err)
 		}
@@ -251,7 +251,8 @@ func TestReclaim(t *testing.T) {
 		}
 		b.sound()
 	})
-	// While the worker of a reclaimed task ends, a dispatcher sees the end, releases the task and starts it again.
+	// While the worker of a reclaimed task ends, a dispatcher sees the end, releases the task and starts it again. The reclaim
+	// must not touch that new attempt.
 	t.Run("a reclaim beside a running dispatcher leaves the next attempt alone", func(t *testing.T) {
 		b := newBoard(t)
 		id := b.ready("alpha")
@@ -271,7 +272,7 @@ func TestReclaim(t *testing.T) {
 		if first.ClaimLock == second.ClaimLock || !strings.HasPrefix(second.ClaimLock, b.Claimer()+".") {
 			t.Errorf("locks %q and %q", first.ClaimLock, second.ClaimLock)
 		}
-		// The agent's reclaim_task requires the lock that it has read.
+		// The agent's reclaim_task requires the lock that it has read, so this update must not hit the later claim.
 		res, err := b.db.ExecContext(t.Context(), "UPDATE tasks SET status = 'ready' WHERE id = ? AND claim_lock = ?", id, first.ClaimLock)
 		must(t, err)
 		if n, _ := res.RowsAffected(); n != 0 {

@@ -25,7 +25,7 @@ func TestLiveness(t *testing.T) {
 	if start := k.Start(pid); start == 0 || start < k.Start(os.Getpid()) {
 		t.Errorf("start %d", start)
 	}
-	end := k.End(t.Context(), pid, TerminateGrace) // the process is a zombie now, because no process reaps it
+	end := k.End(t.Context(), pid, TerminateGrace) // no process reaps the killed process, so it is a zombie now
 	if !end.Attempted || !end.Terminated || end.Killed {
 		t.Errorf("%+v", end)
 	}
@@ -76,7 +76,7 @@ func TestCrashes(t *testing.T) {
 			same(t, value+": after", b.tick().Crashed, id)
 		}
 	})
-	t.Run("grace of a retry", func(t *testing.T) { // the agent's own dispatcher takes the time of the first start ever
+	t.Run("grace of a retry", func(t *testing.T) { // here the agent's own dispatcher counts the grace period from the task's first start
 		b := newBoard(t)
 		id := b.ready("alpha")
 		b.run(id, 71, false)
@@ -118,7 +118,7 @@ func TestCrashes(t *testing.T) {
 			b := newBoard(t)
 			id := b.ready("alpha")
 			b.tick()
-			b.exits(id, c.exit) // at once: there is no grace for an end that the runner has seen
+			b.exits(id, c.exit) // without a grace period, because the runner has seen how the worker ended
 			b.d.Config.MaxSpawn = new(0)
 			r := b.tick()
 			same(t, "crashed", r.Crashed, id)
@@ -136,11 +136,11 @@ func TestCrashes(t *testing.T) {
 			}
 		})
 	}
-	t.Run("protocol violation", func(t *testing.T) { // counts like other failures: the worker may have been asked to end
+	t.Run("protocol violation", func(t *testing.T) { // it counts as a failure, because an exit with 0 may be an answer to SIGTERM
 		b := newBoard(t)
 		id := b.ready("alpha")
 		b.tick()
-		for n, want := range []string{"spawned", "gave_up"} { // the second pass starts another attempt, or gives up
+		for n, want := range []string{"spawned", "gave_up"} { // what follows the first and the second failure
 			b.exits(id, Exit{Code: 0, At: b.now})
 			same(t, "too early", b.tick().Crashed)
 			b.wantStatus(id, Running)
@@ -166,7 +166,7 @@ func TestCrashes(t *testing.T) {
 		}
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 	})
-	t.Run("a worker that ends well on SIGTERM is no violation", func(t *testing.T) { // the agent's reclaim_task: TERM, wait, write
+	t.Run("a worker that ends well on SIGTERM is no violation", func(t *testing.T) { // as the agent's reclaim_task does it: TERM, wait, write
 		for _, x := range []Exit{{Code: 0}, {Signal: 15}, {Code: 143}} {
 			b := newBoard(t)
 			id := b.ready("alpha")
@@ -299,7 +299,7 @@ func TestCrashes(t *testing.T) {
 		b.tick()
 		same(t, "forgotten once", b.runner.forgot, run)
 	})
-	t.Run("a pid of somebody else", func(t *testing.T) { // the agent's own dispatcher doesn't recognise that
+	t.Run("a pid of somebody else", func(t *testing.T) { // here the agent's own dispatcher takes the other process for the worker
 		b := newBoard(t)
 		id := b.ready("alpha")
 		b.run(id, 71, true)

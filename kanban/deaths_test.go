@@ -43,13 +43,13 @@ func (r *oneLife) Start(ctx context.Context, job Job) (Worker, error) {
 	if run, busy := r.working[job.Task]; busy {
 		r.t.Errorf("a second worker of %s: run %d, while run %d works", job.Task, job.Run, run)
 	}
-	if err := r.die("remembered"); err != nil { // the request was not made
+	if err := r.die("remembered"); err != nil { // the dispatcher dies before it makes the request
 		return Worker{}, err
 	}
 	w, err := r.fakeRunner.Start(ctx, job)
 	if err == nil {
 		r.working[job.Task] = job.Run
-		err = r.die("started") // the dispatcher gets no answer
+		err = r.die("started") // the dispatcher dies before it gets the answer
 	}
 	return w, err
 }
@@ -105,7 +105,7 @@ func liveAndDie(t *testing.T, n int) (points, deaths int) {
 				break
 			}
 			must(t, err)
-			for _, id := range slices.Sorted(keys(r.working)) { // every worker finishes
+			for _, id := range slices.Sorted(keys(r.working)) { // every running worker finishes its task
 				run := r.working[id]
 				ok, err := b.Complete(t.Context(), b.now, id, Completion{Run: run, Summary: "done"})
 				if must(t, err); !ok {
@@ -306,7 +306,7 @@ func TestAdoption(t *testing.T) {
 			must(b.t, l.add(e))
 		}
 	}
-	t.Run("a recreated container has another host name", func(t *testing.T) { // as after "compose up" of a new image
+	t.Run("a recreated container has another host name", func(t *testing.T) { // for instance after "compose up" with a new image
 		for name, c := range map[string]struct {
 			volume string
 			want   Status
@@ -315,7 +315,7 @@ func TestAdoption(t *testing.T) {
 			b.d.Volume = c.volume
 			id := b.ready("alpha")
 			b.tick()
-			terminal := b.ready("alpha") // claimed by another program of that container
+			terminal := b.ready("alpha") // another program in the old container has claimed this task
 			b.claim(terminal)
 			b.tick()
 			stamp(b, func(e *workerRecord) { e.Host, e.Boot = "a-container-that-is-gone", "boot/1" })

@@ -82,7 +82,7 @@ func TestDispatcher(t *testing.T) {
 			}
 		}
 	})
-	t.Run("both caps: the lower one counts once", func(t *testing.T) { // the agent's own dispatcher counts running tasks twice
+	t.Run("both caps: the lower one counts once", func(t *testing.T) { // here the agent's own dispatcher counts running tasks twice
 		b := newBoard(t)
 		b.d.Config.MaxSpawn, b.d.Config.MaxInProgress = new(10), new(5)
 		for pid := range 3 {
@@ -95,7 +95,7 @@ func TestDispatcher(t *testing.T) {
 			t.Errorf("%d spawned, not 2", len(r.Spawned))
 		}
 	})
-	t.Run("a dry run counts what it would spawn", func(t *testing.T) { // differs from the agent's own dispatcher
+	t.Run("a dry run counts what it would spawn", func(t *testing.T) { // in a dry run, the agent's own dispatcher does not count these tasks
 		b := newBoard(t)
 		b.d.Config.MaxSpawn = new(1)
 		first := b.ready("alpha")
@@ -146,7 +146,7 @@ func TestDispatcher(t *testing.T) {
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 		b.pass(10 * time.Minute)
 		b.tick()
-		b.wantStatus(id, Running) // only its maximum runtime ends it
+		b.wantStatus(id, Running) // the worker has no pid, so only the expiry of its claim ends the attempt
 		b.pass(10 * time.Minute)
 		if r := b.tick(); r.Reclaimed != 1 {
 			t.Errorf("%+v", r)
@@ -232,7 +232,7 @@ func TestReviewLane(t *testing.T) {
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 		b.wantStatus(left, Review)
 	})
-	t.Run("max_in_progress holds for review alone", func(t *testing.T) { // differs from the agent's own dispatcher
+	t.Run("max_in_progress holds for review alone", func(t *testing.T) { // here the agent's own dispatcher starts the reviewer in spite of the limit
 		b := newBoard(t)
 		b.d.Config.MaxInProgress = new(1)
 		b.run(b.ready("alpha"), 71, true)
@@ -257,7 +257,7 @@ func TestReviewLane(t *testing.T) {
 			t.Errorf("%v %v", won, err)
 		}
 	})
-	// the agent's own dispatcher sends the task to ready
+	// The task must return to review. The agent's own dispatcher sends it to ready.
 	for _, how := range []string{"expired", "crashed", "spawn failed", "timed out", "manual"} {
 		t.Run("goes back to review: "+how, func(t *testing.T) {
 			b := newBoard(t)

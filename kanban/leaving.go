@@ -95,7 +95,7 @@ func (p *pass) leaveDeadline(w *observedTask) int64 {
 	switch {
 	case asked != 0:
 		return min(asked, p.now) + survivorDefers
-	// End it now: the next attempt waits for its end. Or the clock was set back, so that w.since is useless.
+	// End the worker now: the next attempt waits for its end. Or the clock was set back, so w.since is useless.
 	case w.Status == Ready, w.Status == Review, w.since > p.now+clockSlack:
 		return 0
 	}

@@ -34,7 +34,7 @@ func TestLeavingWorkers(t *testing.T) {
 				if must(t, err); !ok {
 					t.Fatal("nothing happened")
 				}
-				if how != "delete" { // a deleted task leaves no attempt with a time of its end
+				if how != "delete" { // a deleted task has no attempt, so the time of its end is unknown
 					if r := b.tick(); r.Leaving != 1 || len(r.Spawned) != 0 {
 						t.Errorf("its process counts no more: %+v", r)
 					}
@@ -57,7 +57,7 @@ func TestLeavingWorkers(t *testing.T) {
 			})
 		}
 	}
-	// otherwise two workers could be in one workspace after block and unblock
+	// Two workers must not be in one workspace after block and unblock.
 	t.Run("another attempt waits for the end of the last one", func(t *testing.T) {
 		b := newBoard(t)
 		b.runner.knows = true
@@ -76,7 +76,7 @@ func TestLeavingWorkers(t *testing.T) {
 		b.pass(survivorDefers * time.Second)
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 	})
-	// otherwise nine workers would be alive with a limit of eight
+	// Without this, nine workers would be alive with a limit of eight.
 	t.Run("its attempt ends while the pass looks", func(t *testing.T) {
 		b := newBoard(t)
 		b.runner.knows = true

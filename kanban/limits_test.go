@@ -93,7 +93,7 @@ func TestFailureLimit(t *testing.T) {
 			}
 		}
 	})
-	t.Run("crashes have the configured limit too", func(t *testing.T) { // the agent's own dispatcher uses its built-in limit of 2
+	t.Run("crashes have the configured limit too", func(t *testing.T) { // here the agent's own dispatcher uses its built-in limit of 2
 		b := newBoard(t)
 		b.d.Config.FailureLimit = 3
 		id := b.ready("alpha")
@@ -146,7 +146,7 @@ func TestMaxRuntime(t *testing.T) {
 		if p["pid"] != 71.0 || p["elapsed_seconds"] != 60.0 || p["limit_seconds"] != 60.0 || p["sigkill"] != false {
 			t.Errorf("%v", p)
 		}
-		b.run(id, 72, true) // a new attempt with its full time
+		b.run(id, 72, true) // a new attempt gets the full maximum runtime
 		b.pass(30 * time.Second)
 		same(t, "fresh", b.tick().TimedOut)
 		b.pass(31 * time.Second)
@@ -161,7 +161,7 @@ func TestMaxRuntime(t *testing.T) {
 		b.pass(1000 * time.Hour)
 		same(t, "timed out", b.tick().TimedOut)
 	})
-	t.Run("a survivor keeps its task", func(t *testing.T) { // the agent's own dispatcher gives the task to a second worker
+	t.Run("a survivor keeps its task", func(t *testing.T) { // here the agent's own dispatcher gives the task to a second worker
 		b := newBoard(t)
 		id := timed(b)
 		b.run(id, 71, true)
@@ -314,7 +314,7 @@ func TestPromotion(t *testing.T) {
 		b.runner.fail = nil
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 	})
-	t.Run("archived parents count as finished everywhere", func(t *testing.T) { // differs from the agent's own dispatcher
+	t.Run("archived parents count as finished everywhere", func(t *testing.T) { // here the agent's own dispatcher treats archived parents differently
 		b := newBoard(t)
 		parent := b.ready("alpha")
 		_, err := b.Archive(t.Context(), b.now, parent)
@@ -410,7 +410,7 @@ func TestRespawnGuardInATick(t *testing.T) {
 	}
 	b.tick()
 	b.tick()
-	if n := b.count(id, "respawn_guarded"); n != 1 { // the agent's own dispatcher writes one event for each pass
+	if n := b.count(id, "respawn_guarded"); n != 1 { // here the agent's own dispatcher writes one event for each pass
 		t.Errorf("%d events for one spell", n)
 	}
 }
@@ -433,7 +433,7 @@ func TestCooldown(t *testing.T) {
 			b.tick()
 			b.d.Config.MaxSpawn = nil
 			b.pass(wait)
-			if r := b.tick(); (len(r.Spawned) == 1) != free { // although the failure text contains the word quota
+			if r := b.tick(); (len(r.Spawned) == 1) != free { // the word quota in the failure text must not hold the task back longer
 				t.Errorf("%q after %s: %+v", value, wait, r)
 			}
 		}
@@ -449,7 +449,7 @@ func TestAQuotaWallIsForgotten(t *testing.T) {
 	b.tick()
 	b.pass(DefaultCooldown)
 	b.tick()
-	b.exits(id, Exit{Terminated: true}) // the second attempt leaves no error of its own
+	b.exits(id, Exit{Terminated: true}) // this attempt ends without an error text
 	r := b.tick()
 	same(t, "released", r.Released, id)
 	same(t, "guarded", r.RespawnGuarded)

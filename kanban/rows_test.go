@@ -104,8 +104,8 @@ func TestARowKeptTheDispatcherBusy(t *testing.T) {
 	}
 }
 
-// After the clock was set forward, a worker that had just started was ended as too slow, and its task was blocked after two such
-// steps. The age of its process counts.
+// A worker that has just started must not be ended as too slow because the clock was set forward. Two such steps blocked its
+// task. The age of its process counts, not the time of the claim.
 func TestAWorkerWasEndedBecauseTheClockWasSetForward(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)

@@ -126,7 +126,7 @@ type Processes interface {
 // realProcesses implements [Processes] for real processes, with /proc and pidfd_open(2).
 type realProcesses struct{}
 
-// maxPID is the largest process id of Linux. The board may contain any number, and the kernel would cut off a larger one and so
+// maxPID is the largest process id of Linux. A row of the board may contain a larger number. The kernel would cut that off and so
 // find the wrong process.
 const maxPID = 1 << 22
 

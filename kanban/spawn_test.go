@@ -81,7 +81,7 @@ func TestSpawn(t *testing.T) {
 		p := ProfileDirs(dir)
 		for text, want := range map[string]string{
 			"platform_toolsets: {cli: [web, file]}\ntoolsets: [kanban]": "file kanban web",
-			"toolsets: [kanban]":            "", // applies to the gateway, not to a worker
+			"toolsets: [kanban]":            "", // this key configures the toolsets of the gateway, not of a worker
 			"platform_toolsets: {cli: web}": "",
 			"platform_toolsets: {cli: [web]}\nmcp_servers: {a: {url: x}, b: {enabled: false}}":           "a kanban web",
 			"platform_toolsets: {cli: [web, b]}\nmcp_servers: {a: {url: x}, b: {url: y}}":                "b kanban web",
@@ -179,7 +179,7 @@ func TestTailLog(t *testing.T) {
 	for limit, want := range map[int64]string{0: "first\nsecond\nthird\n", 100: "first\nsecond\nthird\n", 6: "third\n", 8: "third\n", 13: "second\nthird\n", 3: "rd\n"} {
 		got, err := p.TailLog("t_1", limit)
 		if limit == 3 {
-			want = "" // the only line in it is incomplete
+			want = "" // the last 3 bytes contain only a part of a line
 		}
 		if err != nil || string(got) != want {
 			t.Errorf("%d: %q %v", limit, got, err)

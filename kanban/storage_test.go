@@ -248,7 +248,7 @@ func TestTruncatedWAL(t *testing.T) {
 	cut, err := openAt(t, copied)
 	must(t, err)
 	list, err := cut.Tasks(t.Context(), Filter{})
-	if must(t, err); len(list) != 1 || list[0].ID != first { // a transaction exists as a whole or not at all
+	if must(t, err); len(list) != 1 || list[0].ID != first { // the log is cut off inside the second transaction, so only the first exists
 		t.Errorf("%+v", list)
 	}
 	sound(t, cut)
@@ -293,7 +293,7 @@ func TestTornFile(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 
-	// During a checkpoint of another process, the file looks torn for a moment.
+	// During a checkpoint of another process, a reader may see the file as torn for a moment.
 	grow, err := os.OpenFile(copied, os.O_RDWR, 0)
 	must(t, err)
 	defer grow.Close()
@@ -308,7 +308,7 @@ func TestTornFile(t *testing.T) {
 		t.Errorf("%d pages in %d bytes", pages, st.Size())
 	}
 
-	// The file is checked after each commit.
+	// The store checks the file after each commit.
 	b.Store.raw, torn = torn, b.Store.raw
 	must(t, os.Truncate(copied, 4096))
 	must(t, os.WriteFile(copied+"-wal", []byte("no log"), 0o644))

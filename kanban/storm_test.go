@@ -27,7 +27,8 @@ const (
 	stormPerProfile = 3
 	stormTotal      = 5
 
-	// A storm with fewer tasks and runs proves nothing, so a busy machine gets this much time for it.
+	// A storm must have at least stormTasks tasks and stormRuns runs, because a smaller storm proves nothing. A busy machine gets
+	// up to stormLongest for it.
 	stormTasks, stormRuns = 40, 20
 	stormLongest          = 3 * time.Minute
 )
@@ -46,7 +47,7 @@ func TestStorm(t *testing.T) {
 	dir := t.TempDir()
 	s := stormStore(t.Context(), dir, t.Fatal)
 	defer s.Close()
-	python(t, "check", s.paths.DB) // skips the test without Python
+	python(t, "check", s.paths.DB) // skips this test if Python is missing
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var wait sync.WaitGroup
@@ -106,7 +107,7 @@ func stormRole(ctx context.Context, role, dir string, more ...string) *exec.Cmd 
 	return cmd
 }
 
-// stormKeep starts a program again whenever it ends, and kills it again and again.
+// stormKeep starts a program again whenever it ends, and kills it at random times.
 func stormKeep(ctx context.Context, t *testing.T, start func(context.Context) *exec.Cmd) (kills int) {
 	runtime.LockOSThread() // the kernel sends Pdeathsig when this thread ends
 	defer runtime.UnlockOSThread()
@@ -183,7 +184,7 @@ func stormKillWorkers(ctx context.Context, dir string) {
 		file := files[rand.IntN(len(files))]
 		data, _ := os.ReadFile(file)
 		if pid, err := strconv.Atoi(string(data)); err == nil {
-			env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)) // the pid may be another process's by now
+			env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)) // checked below, because the pid may belong to another process by now
 			if bytes.Contains(env, []byte("KANBAN_TEST_DIR="+dir)) && bytes.Contains(env, []byte("HERMES_KANBAN_TASK="+filepath.Base(file))) {
 				_ = unix.Kill(pid, unix.SIGKILL)
 			}
@@ -233,7 +234,7 @@ func stormCount(t *testing.T, s *Store, dir string, kills []int) {
 	ids := strings.Fields(string(data))
 	for _, id := range ids {
 		if len(id) != 10 {
-			continue // the writer was killed while it wrote
+			continue // the writer may have been killed after it made the task
 		}
 		if _, err := s.Task(t.Context(), id); err != nil {
 			t.Errorf("%s is lost: %v", id, err)

@@ -22,7 +22,7 @@ func TestWire(t *testing.T) {
 		for _, c := range tasksTable.columns {
 			var null bool
 			must(t, b.db.QueryRow("SELECT "+c.name+" IS NULL FROM tasks WHERE id = ?", id).Scan(&null))
-			// skills are a list in the agent's JSON, also if they are null
+			// In the agent's JSON, skills are a list even if the column is null.
 			if value, there := got[c.name]; !there || (value == nil) != null && c.name != "skills" {
 				t.Errorf("%s of %s is %v, null in the file: %v", c.name, id, value, null)
 			}

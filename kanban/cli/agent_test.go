@@ -189,7 +189,7 @@ func TestTheAgentsCommandLine(t *testing.T) {
 	}
 	for verb, list := range flags {
 		for _, flag := range list {
-			// these commands run until they are stopped; test/kanban tests them
+			// these commands run until they are stopped, so the tests in test/kanban cover them
 			if verb == "serve" || flag == "force" && verb == "daemon" {
 				continue
 			}

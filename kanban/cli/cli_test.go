@@ -338,7 +338,7 @@ func TestDispatchReadsTheConfiguration(t *testing.T) {
 		t.Errorf("with caps that are none, %d", n)
 	}
 	config("  default_assignee: coder\n  max_in_progress: 1\n")
-	if n := spawned(); n > 1 && n != 4 { // a dry run of the contract doesn't count the tasks that it would start
+	if n := spawned(); n > 1 && n != 4 { // 4 is the contract's result: its dry run does not count the tasks that it would start against the cap
 		t.Errorf("with a cap of 1, %d", n)
 	}
 }

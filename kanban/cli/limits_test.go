@@ -13,7 +13,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// The page of the boards reads at most 8 MiB from `stats --all`. One task with a longer title hid all boards.
+// `stats --all` must shorten long titles. The page of the boards reads at most 8 MiB of its output, so one task with a longer
+// title hid all boards.
 func TestATaskWithAHugeTitleHidAllBoards(t *testing.T) {
 	s := newShell(t)
 	huge := strings.Repeat("é", 5<<20)
@@ -60,8 +61,8 @@ func TestACommandFollowedAFileThatWasReplaced(t *testing.T) {
 	testkit.Until(t, "the command ends", replace)
 }
 
-// Lists for people and the page of the boards don't show the body of a task. They must not read it: with the bodies of a
-// few tasks they took gigabytes.
+// A list of tasks must not read the bodies of the tasks. It does not show them, and the bodies of a few tasks took gigabytes of
+// memory.
 func TestAListReadTheBodiesOfTasks(t *testing.T) {
 	s := newShell(t)
 	const size = 8 << 20
@@ -96,7 +97,8 @@ func TestTheDoctorDidNotSeeTasksWithoutAnID(t *testing.T) {
 	}
 }
 
-// The page of the boards waits five seconds for `stats --all`. One board that a program has locked for itself hid all boards.
+// `stats --all` must not wait for a board that a program has locked. The page of the boards waits only five seconds for it, so
+// one locked board hid all boards.
 func TestALockedBoardHidAllBoards(t *testing.T) {
 	s := newShell(t)
 	s.create("x")

@@ -194,7 +194,7 @@ func TestAChangeOfTheBoardWakesIt(t *testing.T) {
 	p, o := newPlace(t), newOffice()
 	p.serve(o)
 	s := p.open("")
-	for n := range 3 { // one after the other, because each must wake the server again
+	for n := range 3 { // one change after the other, because each must wake the server again
 		p.create(s)
 		await(t, "a worker", func() bool { return o.started() == n+1 })
 	}
@@ -312,9 +312,9 @@ func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
 	if err := s.Backup(t.Context(), backup); err != nil {
 		t.Fatal(err)
 	}
-	_ = s.Close() // no changes are written to the file
+	_ = s.Close() // an error of Close does not matter: nothing was written to this file
 	for _, name := range []string{"-wal", "-shm"} {
-		_ = os.Remove(filepath.Join(p.boards.Root, "kanban.db"+name)) // there may be no such file
+		_ = os.Remove(filepath.Join(p.boards.Root, "kanban.db"+name)) // fails if the file does not exist
 	}
 	if err := os.Rename(backup, filepath.Join(p.boards.Root, "kanban.db")); err != nil {
 		t.Fatal(err)
