@@ -16,7 +16,7 @@ func FuzzStep(f *testing.F) {
 	f.Add([]byte{48, 69, 11, 11, 52, 52, 64, 52, 66, 50, 68, 67, 53, 52, 59})
 	f.Add([]byte{25, 51, 77, 26, 4, 52, 4, 30, 24, 50, 76, 10, 11, 25, 250})
 	f.Add([]byte{24, 231, 28, 10, 28, 10, 10})
-	f.Add([]byte{26, 33, 30}) // the container ends while only a stop command is left
+	f.Add([]byte{26, 33, 30}) // only a stop command is alive, so the container may end
 	f.Add([]byte{26, 28, 30, 10, 10, 179, 49, 26, 28, 49, 30, 28, 179, 30, 10, 49})
 	f.Add([]byte{24, 28, 25, 28, 34, 34, 34, 28, 29, 30, 27, 28, 26, 29, 34, 34, 231, 231})
 	f.Fuzz(func(t *testing.T, script []byte) {
@@ -49,7 +49,7 @@ var fuzzPolicies = map[string]Policy{
 type process struct {
 	pid      int
 	run      uint64
-	main     bool // whether the main process or the finish command is alive
+	main     bool // the run's process is alive: the main process or, later, the finish command
 	finish   bool // whether the finish command runs
 	leftover bool
 	killAt   time.Time // earliest time at which KILL is allowed; zero while KILL is not allowed
@@ -129,7 +129,7 @@ func (w *world) act(b int) {
 			w.step(CorrectCause{name, s.number, CauseReplaced})
 		}
 	case 14:
-		w.step(RunEnded{name, 1 << 40}) // a run that does not exist
+		w.step(RunEnded{name, 1 << 40}) // some number of a run that does not exist
 	case 15:
 		if b/kinds > 8 {
 			w.hasty = w.hasty || w.ending
@@ -161,7 +161,8 @@ func (w *world) act(b int) {
 		}
 	case 22:
 		if s := w.m.services[name]; s != nil && !(p != nil && p.leftover && p.run == s.number) {
-			// only ignored if the main process is alive, the finish command has begun, or the run ended long ago
+			// The machine may ignore the exit only if the main process is alive, the finish command has begun, or the run ended
+			// long ago.
 			w.step(RunEnded{name, s.number})
 		}
 	case 23:
@@ -301,7 +302,7 @@ func (w *world) signal(name string, run uint64, signal int, stop bool) {
 		w.mayKill(name, p)
 	case p.finish:
 		w.t.Fatalf("signal %d for the finish command of %s", signal, name)
-	// otherwise the grace period began with the stop command
+	// If a stop command ran first, the grace period began with that command.
 	case stop && !fuzzPolicies[name].KillNever && len(fuzzPolicies[name].StopCommand) == 0:
 		p.killAt = w.now.Add(fuzzPolicies[name].Grace)
 	}
@@ -319,7 +320,7 @@ func (w *world) ends(name string, p *process) {
 // mayKill fails the test unless hinit may kill the process now.
 func (w *world) mayKill(name string, p *process) {
 	switch {
-	case w.ending: // the budget of the shutdown decides
+	case w.ending: // during a shutdown, only the budget limits the kill
 	case p.killAt.IsZero():
 		w.t.Fatalf("%s killed without having been asked to end", name)
 	case w.now.Before(p.killAt):

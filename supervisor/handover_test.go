@@ -16,7 +16,7 @@ import (
 	"hinit/internal/reexec"
 )
 
-// succeed makes the successor of a machine and its history, encoded and decoded as in a re-execution.
+// succeed returns the successor of a machine and its history. Both were encoded and decoded, as in a re-execution.
 func succeed(t *testing.T, m Machine, main func(run uint64) int) *Loop {
 	t.Helper()
 	old := NewLoop(Config{Budget: m.Budget})
@@ -72,7 +72,7 @@ func FuzzHandover(f *testing.F) {
 				}
 				return 0
 			})
-			next.resumed = slices.DeleteFunc(next.resumed, func(e Event) bool { _, lines := e.(LastLines); return lines }) // this world has no log that answers
+			next.resumed = slices.DeleteFunc(next.resumed, func(e Event) bool { _, lines := e.(LastLines); return lines }) // this world has no log
 			if len(next.resumed) > 0 {
 				t.Fatalf("the successor has something to say although nothing was missed: %+v", next.resumed)
 			}
@@ -317,8 +317,8 @@ func TestSuccessorFindsOutWhatWasMissed(t *testing.T) {
 	}
 }
 
-// TestAnExitWhoseLinesWereNotReadIsNotPendingForEver: a service ended just before a re-execution. Its status said as long as it ran
-// that its last lines were still to come, and the log never said that it was in a crash loop.
+// TestAnExitWhoseLinesWereNotReadIsNotPendingForEver checks the exit of a service that ended just before a re-execution. Its
+// status said for the whole next run that last lines were still to come, and the log never reported the crash loop.
 func TestAnExitWhoseLinesWereNotReadIsNotPendingForEver(t *testing.T) {
 	now, m := time.Now(), Machine{}
 	m.Step(now, Add{Name: "s", Policy: new(policy), Want: WantUp})
@@ -370,7 +370,7 @@ func TestPanicOfTheLoopIsHandedToTheSuccessor(t *testing.T) {
 	if err := old.Register(ctx, Unit{Name: "good", Policy: policy, Log: "/log"}, WantUp); err != nil {
 		t.Fatal(err)
 	}
-	_ = old.Register(ctx, Unit{Name: "cursed", Policy: policy}, WantUp) // the loop has panicked, so no answer comes
+	_ = old.Register(ctx, Unit{Name: "cursed", Policy: policy}, WantUp) // the loop has panicked, so it does not answer
 	if got := <-code; got != 70 || told != "cursed" {
 		t.Fatalf("code %d, told %v", got, told)
 	}

@@ -379,7 +379,7 @@ func TestLoopSeesTheKernelsOutOfMemoryKills(t *testing.T) {
 // An OOM kill of a child must not make a later kill of the service count as oom. Here the kernel killed a child for
 // memory long before somebody kills the service.
 func TestAnOldKillForMemoryDoesNotExplainALaterKill(t *testing.T) {
-	for _, group := range []*bool{nil, new(true)} { // without a control group, and with a group that counts the same kill
+	for _, group := range []*bool{nil, new(true)} { // once without a control group, and once with a group that counts the same kill
 		synctest.Test(t, func(t *testing.T) {
 			var kills atomic.Uint64
 			b := newBenchWith(t, func(_ *bench, cfg *Config) { cfg.OOMKills = kills.Load })
@@ -560,7 +560,7 @@ func TestTheOrderThatEndsTheLoopIsAnswered(t *testing.T) {
 		if code := <-ended; code != 3 {
 			t.Fatalf("code %d", code)
 		}
-		if err := answer(); err != nil { // the client asks for the answer late
+		if err := answer(); err != nil { // the client reads the answer only after the loop has ended
 			t.Fatal(err)
 		}
 	}

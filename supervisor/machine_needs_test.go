@@ -151,7 +151,7 @@ func TestAServiceStartsWhenAllItNeedsIsThere(t *testing.T) {
 	// The next start of "web" must check its needs again.
 	c.ends("web", 1)
 	c.wait(c.of("web").deadline.Sub(c.now))
-	if c.of("db").state == Starting { // the restart delay of db was over at the same time
+	if c.of("db").state == Starting { // the restart delay of db ended at the same moment
 		c.is("web", Waiting)
 		c.spawn("db")
 		c.do(Ready{"db", c.of("db").number, true, ""})
@@ -209,7 +209,7 @@ func TestATaskOfEachStartRunsBeforeEachStartAndOnceForAllWhoWait(t *testing.T) {
 	c.is("keys", Failed)
 	c.is("a", Waiting)
 	c.wait(time.Hour)
-	c.is("keys", Failed) // must not be tried again for the same start
+	c.is("keys", Failed) // the failed task must not run again for the same start
 	c.do(Start{"a"})
 	c.is("a", Waiting)
 	c.do(Stop{"a"})
@@ -279,12 +279,12 @@ func TestTooManyRestartsAreAFailure(t *testing.T) {
 	c.ends("s", 1)
 	c.is("s", Failed)
 	c.why("s", "restarted 2 times within 10m, which is the limit: exited with code 1")
-	c.do(Start{"s"}) // counts from the beginning
+	c.do(Start{"s"}) // the limit counts again from 0 after a start by an operator
 	c.spawn("s")
 	c.ends("s", 1)
 	c.is("s", Backoff)
 	c.do(SpawnFailed{Name: "s", Error: "no"})
-	for range 5 { // rarely enough not to count as a loop
+	for range 5 { // the exits are too rare to be a crash loop
 		c.wait(11 * time.Minute)
 		c.spawn("s")
 		c.ends("s", 1)
@@ -320,7 +320,7 @@ func TestRestartOn(t *testing.T) {
 	c.spawn("certs")
 	c.is("web", Up)
 	c.ends("certs", 1)
-	c.is("web", Up) // a failed run of certs does not count
+	c.is("web", Up) // a failed run of certs must not restart the follower
 	c.do(Start{"certs"})
 	c.spawn("certs")
 	c.ends("certs", 0)

@@ -469,7 +469,7 @@ func (r *rig) lastTree() Signal {
 }
 
 func TestWhatComesBackAfterEveryKillIsSaid(t *testing.T) {
-	for _, more := range []int{0, 1} { // a process whose end the kernel delays does not fork again
+	for _, more := range []int{0, 1} { // a process whose end the kernel only delays does not fork again, so it needs no warning
 		r := newRig(t)
 		r.up()
 		r.do(Stop{"s"})
@@ -581,7 +581,7 @@ func TestAnEditAfterAMomentStartsAtOnce(t *testing.T) {
 		r.want(Starting)
 		r.spawned()
 	}
-	r.wait(policy.ResetAfter) // must also start at once after a long life
+	r.wait(policy.ResetAfter) // after a long run, the edit must start the service at once too
 	r.exit(78)
 	r.do(InputsChanged{"s"})
 	r.want(Starting)
@@ -1260,7 +1260,7 @@ func TestTheCmdsExitEndsTheContainerWithItsCode(t *testing.T) {
 func TestACmdThatEndsAsToldIsNoFailure(t *testing.T) {
 	for _, c := range []struct {
 		ends Exited
-		told int // exit code that the shutdown was asked for
+		told int // exit code in the shutdown request
 		code int
 	}{
 		{Exited{Name: "cmd", PID: 5, Code: -1, Signal: sigTerm}, 0, 0},

@@ -126,7 +126,7 @@ func TestADeafServiceIsKilledAfterItsGrace(t *testing.T) {
 	if err := l.Register(t.Context(), realUnit("s", "deaf"), WantUp); err != nil {
 		t.Fatal(err)
 	}
-	_, _ = out.Read(make([]byte, 64)) // the process ignores the stop signal from here on
+	_, _ = out.Read(make([]byte, 64)) // now the process ignores the stop signal
 	if err := l.Do(t.Context(), Stop{"s"}); err != nil {
 		t.Fatal(err)
 	}

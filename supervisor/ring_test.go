@@ -41,7 +41,7 @@ func TestAServiceThatIsStartedAndStoppedTakesNoEventsOfOthersAway(t *testing.T) 
 	}
 	check(&r)
 	records, _ := r.Since(0)
-	var next Ring // the history of a re-executed hinit
+	var next Ring // a re-executed hinit restores this history
 	next.restore(append(r.KeptRecords(records[0].Seq), records...))
 	check(&next)
 }
@@ -72,7 +72,7 @@ func TestOrdersOfTheAgentTakeNoOrderOfRootsAway(t *testing.T) {
 	}
 	check(&r)
 	records, _ := r.Since(0)
-	var next Ring // the history of a re-executed hinit
+	var next Ring // a re-executed hinit restores this history
 	next.restore(append(r.KeptRecords(records[0].Seq), records...))
 	check(&next)
 }

@@ -234,7 +234,7 @@ func TestARunThatNeverSaysThatItIsReadyEndsLikeAnyOther(t *testing.T) {
 	}
 	do(t, l, StayDown{"s"})
 	untilState(t, l, Down)
-	if n := len(l.readinessPipes); n != 0 { // runs in the loop, so the loop has processed all before
+	if n := len(l.readinessPipes); n != 0 { // the loop has handled StayDown, and so all earlier events
 		t.Errorf("%d notifiers are left", n)
 	}
 }

@@ -201,5 +201,5 @@ type Record struct {
 
 	By *client.By // the client whose command caused this record; nil if hinit decided by itself
 
-	Key, Data string // of a notice that a client has posted; Key is empty in all other records
+	Key, Data string // key of a notice that a client has posted; empty in all other records
 }
