@@ -1,5 +1,5 @@
-// The tests in this directory hold the whole module to its rules. They check which package may reach which, what PID 1 must not
-// do, and that the documents agree with the code. Each rule has its reason beside it, and the reason is in the failure.
+// The tests in this directory check rules for the whole module. The rules say which package may import which, what PID 1 must not
+// do, and where the documents must agree with the code. Each rule has its reason beside it, and the failure prints the reason.
 package hinit_test
 
 import (
@@ -27,7 +27,7 @@ var floors = map[string]int{
 	"hinit/cmd/hinit-sandbox":        8,
 	"hinit/cmd/hinit-web":            6,
 
-	"hinit/internal/metrics":           4, // linked by clients of PID 1, not by PID 1
+	"hinit/internal/metrics":           4, // only clients of PID 1 link this package, not PID 1
 	"hinit/internal/web":               5,
 	"hinit/internal/forward":           4,
 	"hinit/cmd/hinit-top":              6,
@@ -35,7 +35,7 @@ var floors = map[string]int{
 	"hinit/cmd/hinit-actions":          6,
 	"hinit/cmd/hinit-import":           6,
 	"hinit/cmd/hinit-isolate":          3,
-	"hinit/internal/isolation/confine": 2, // runs briefly in the process that then executes the gateway
+	"hinit/internal/isolation/confine": 2, // runs for a moment in a new process, which then executes the gateway
 	"hinit/cmd/hinit-tools":            7,
 
 	"hinit/internal/top":       5, // hinit-top, a client outside PID 1
@@ -46,11 +46,11 @@ var floors = map[string]int{
 	"hinit/kanban/cli/runner":  6,
 	"hinit/kanban/cli/serve":   5,
 	"hinit/kanban/cli":         7, // part of kanban; talks to PID 1 as a client
-	"hinit/internal/agentcli":  5, // like internal/cli, but prints for the agent
+	"hinit/internal/agentcli":  5, // like internal/cli, but for the commands of the agent
 	"hinit/internal/cli":       5,
-	"hinit/internal/cli/tools": 6, // linked by hinit-tools, not by PID 1
+	"hinit/internal/cli/tools": 6, // only hinit-tools links this package, not PID 1
 	"hinit/internal/container": 8, // makes the parts of PID 1 and connects them
-	"hinit/internal/registry":  6, // knows all services; the packages that own services call into it
+	"hinit/internal/registry":  6, // registers all services; the packages that have services call it
 
 	"hinit/internal/container/bootstatus":  4,
 	"hinit/internal/container/prepare":     7, // part of the boot, before the first service starts
@@ -63,8 +63,8 @@ var floors = map[string]int{
 	"hinit/internal/container/units":       4,
 	"hinit/internal/container/initlog":     2,
 
-	"hinit/sandbox":        4, // outside PID 1
-	"hinit/sandbox/inside": 3, // part of the sandbox's helper in the container; links no client of a container engine
+	"hinit/sandbox":        4, // runs outside PID 1
+	"hinit/sandbox/inside": 3, // runs inside a sandbox's container, so it links no client of a container engine
 	"hinit/sandbox/mux":    2,
 
 	"hinit/sandbox/archive":   0, // used by both sides of a copy into or out of a sandbox
@@ -73,7 +73,7 @@ var floors = map[string]int{
 	"hinit/sandbox/policy":    5,
 	"hinit/sandbox/daemon":    5,
 	"hinit/sandbox/cli":       6, // executes the requests of package daemon
-	"hinit/sandbox/program":   7, // program hinit-sandbox for any engine; kubernetes/ has another program
+	"hinit/sandbox/program":   7, // program hinit-sandbox for Docker and similar engines; kubernetes/ has another program
 
 	"hinit/internal/s6/applet":  4,
 	"hinit/internal/s6/foreign": 4,
@@ -84,27 +84,27 @@ var floors = map[string]int{
 	"hinit/internal/control":         4,
 	"hinit/internal/gateways":        7,
 	"hinit/internal/gateways/orders": 4,
-	"hinit/internal/runs":            4, // linked by PID 1, and by hinit-kanban for containers without PID 1
-	"hinit/internal/runs/local":      5, // outside PID 1
+	"hinit/internal/runs":            4, // PID 1 links this package, and hinit-kanban does so for containers without PID 1
+	"hinit/internal/runs/local":      5, // runs outside PID 1
 	"hinit/internal/reexec":          4,
 
-	"hinit/internal/imports":   3, // linked by hinit-import, not by PID 1
-	"hinit/internal/wholefile": 1, // linked by programs outside PID 1
+	"hinit/internal/imports":   3, // only hinit-import links this package, not PID 1
+	"hinit/internal/wholefile": 1, // programs outside PID 1 link this package
 
 	"hinit/internal/control/show": 1, // formats answers of the control API for people
 	"hinit/internal/cmdline":      2,
 
 	"hinit/client":                 -1, // types of the control API; imports nothing of hinit
-	"hinit/client/dial":            1,  // linked by clients, not by PID 1
+	"hinit/client/dial":            1,  // clients link this package, but PID 1 does not
 	"hinit/internal/boot":          3,
 	"hinit/internal/boot/kept":     0,
-	"hinit/internal/boot/lookup":   3, // linked by clients of PID 1
-	"hinit/internal/boot/keep":     4, // linked by hinit-tools
-	"hinit/internal/boot/identity": 4, // linked by hinit-tools
-	"hinit/internal/volume":        4, // linked by hinit-tools, which PID 1 starts as the boot program
+	"hinit/internal/boot/lookup":   3, // clients of PID 1 link this package
+	"hinit/internal/boot/keep":     4, // only hinit-tools links this package
+	"hinit/internal/boot/identity": 4, // only hinit-tools links this package
+	"hinit/internal/volume":        4, // only hinit-tools links this package; PID 1 starts hinit-tools as the boot program
 	"hinit/profiles":               3,
-	"hinit/profiles/manage":        4, // linked by hinit-tools
-	"hinit/profiles/archive":       1, // linked by hinit-tools
+	"hinit/profiles/manage":        4, // only hinit-tools links this package
+	"hinit/profiles/archive":       1, // only hinit-tools links this package
 	"hinit/cmd/hinit-profile":      3,
 
 	"hinit/internal/probe": 4, // reads state files of gateways, as profiles does
@@ -115,20 +115,20 @@ var floors = map[string]int{
 	"hinit/internal/lease":        1,
 	"hinit/internal/notify":       1,
 	"hinit/internal/proc":         1,
-	"hinit/internal/proc/limits":  2, // linked by hinit-tools, which applies the limits in each new process that has any
+	"hinit/internal/proc/limits":  2, // hinit-tools links this package, and applies the limits in each new process that has limits
 	"hinit/logrotate":             2,
 	"hinit/internal/tuning":       1,
 	"hinit/internal/watch":        1,
 	"hinit/internal/watch/shared": 2,
-	"hinit/shim":                  2, // linked by hinit-shim
+	"hinit/shim":                  2, // only hinit-shim links this package
 	"hinit/shim/agentuser":        1,
-	"hinit/shim/lifecycle":        1, // linked by the shim and hinit-tools
-	"hinit/shim/identity":         1, // linked by the shim and the s6 tools
+	"hinit/shim/lifecycle":        1, // the shim and hinit-tools link this package
+	"hinit/shim/identity":         1, // the shim and the s6 tools link this package
 
 	"hinit/logrotate/archive": 1,
-	"hinit/logrotate/reader":  3, // linked by clients of PID 1
-	"hinit/logrotate/packer":  1, // linked by hinit-tools
-	"hinit/logrotate/gzipped": 1, // request that logrotate sends to the packer
+	"hinit/logrotate/reader":  3, // clients of PID 1 link this package
+	"hinit/logrotate/packer":  1, // only hinit-tools links this package
+	"hinit/logrotate/gzipped": 1, // type of the request that logrotate sends to the packer
 
 	"hinit/internal/faultinject": -1, // injects faults at calls of the kernel; below every package that makes such calls
 	"hinit/internal/early":       -2, // runs before all other packages are initialized
@@ -150,7 +150,7 @@ var floors = map[string]int{
 	"hinit/internal/account/db": 1,
 	"hinit/internal/backoff":    0,
 	"hinit/internal/config":     0,
-	"hinit/internal/varfiles":   2,  // linked by clients of PID 1
+	"hinit/internal/varfiles":   2,  // clients of PID 1 link this package
 	"hinit/internal/cpulist":    -1, // parses lists of processors for config and proc
 	"hinit/internal/nearest":    -1, // suggests the right word for a mistyped key or command
 	"hinit/internal/yamltext":   -1, // parses the YAML of the configuration file
@@ -158,7 +158,7 @@ var floors = map[string]int{
 	"hinit/internal/entry":      0,  // runs before the Go runtime starts
 	"hinit/internal/fsutil":     0,
 
-	"hinit/internal/fsutil/owntree": 1, // linked by programs that repair owners of files, not by PID 1
+	"hinit/internal/fsutil/owntree": 1, // programs that repair owners of files link this package, but PID 1 does not
 	"hinit/internal/s6/formats":     0,
 	"hinit/internal/loglevel":       0,
 	"hinit/internal/redact":         -1, // hides secrets in output; config marks secret keys with the same list
@@ -175,8 +175,7 @@ var outside = map[string]string{
 	"hinit/test":             "tests of the finished binaries",
 }
 
-// beside lists packages of one floor. Each may import those before it in this list, although they are not on a lower
-// floor.
+// beside lists packages on the same floor. Each of them may import the packages before it in this list.
 var beside = []string{"hinit/internal/boot", "hinit/internal/boot/lookup", "hinit/logrotate/archive", "hinit/logrotate/gzipped", "hinit/logrotate/packer", "hinit/internal/s6/foreign", "hinit/internal/s6/scandir", "hinit/internal/s6/personality"}
 
 func TestImportsGoDown(t *testing.T) {
@@ -405,7 +404,7 @@ func TestSupervisorHasNoLock(t *testing.T) {
 // forbid reports every use of one of the functions, whether the source calls it or only passes it as a value.
 func forbid(t *testing.T, path string, f *ast.File, bad calls) {
 	t.Helper()
-	names := make(map[string]string) // name of a package in this file → its import path
+	names := make(map[string]string) // maps the name of a package in this file to its import path
 	for _, spec := range f.Imports {
 		pkg := importPath(spec)
 		name := pkg[strings.LastIndex(pkg, "/")+1:]

@@ -18,7 +18,7 @@ import (
 )
 
 func TestBlockedConsoleDelaysNothing(t *testing.T) {
-	t.Parallel() // the test waits most of its time
+	t.Parallel() // runs beside other tests, because it mostly waits
 	for _, mode := range []ConsoleMode{Raw, Prefixed, JSON} {
 		t.Run(string(mode), func(t *testing.T) {
 			dir := t.TempDir()
@@ -297,7 +297,7 @@ func TestALineThatIsCutOffOnTheConsoleIsCounted(t *testing.T) {
 }
 
 func TestCloseWithABlockedConsole(t *testing.T) {
-	t.Parallel() // the test waits most of its time
+	t.Parallel() // runs beside other tests, because it mostly waits
 	dir := t.TempDir()
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -219,7 +219,7 @@ func TestWhatWaitsForADiskIsHandedOver(t *testing.T) {
 }
 
 func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
-	t.Parallel() // the test waits most of its time
+	t.Parallel() // runs beside other tests, because it mostly waits
 	dir := t.TempDir()
 	r, stuck, err := os.Pipe()
 	if err != nil {

@@ -280,7 +280,7 @@ func TestSetDesiredRefuses(t *testing.T) {
 // TestSetDesiredAmongOthers checks SetDesired while commands, readers and a gateway that rewrites its state all use one
 // file.
 func TestSetDesiredAmongOthers(t *testing.T) {
-	t.Parallel() // the test waits most of its time
+	t.Parallel() // runs beside other tests, because it mostly waits
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, profiles.StateFile, profiles.ObservedState)
 	path := filepath.Join(s.Root(), profiles.StateFile)

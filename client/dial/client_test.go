@@ -28,7 +28,7 @@ import (
 func TestMain(m *testing.M) {
 	// this process is the child of TestDialTellsAForbiddenSocket
 	if candidates := os.Getenv("CLIENT_TEST_DIAL"); candidates != "" {
-		if os.Getenv("CLIENT_TEST_PROC") != "" { // this process is PID 1
+		if os.Getenv("CLIENT_TEST_PROC") != "" { // this process is PID 1 of the namespace that asProcess1 made
 			_ = syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "")
 			if err := syscall.Mount("proc", "/proc", "proc", 0, ""); err != nil {
 				fmt.Print(err)
@@ -120,7 +120,7 @@ func TestRequestsAreWhatTheServerExpects(t *testing.T) {
 				return err
 			},
 		},
-		{ // never 0, which would mean the default
+		{ // the timeout is rounded up to 1 ms, because 0 would mean the default
 			`POST /v1/services/x/start {"wait":true,"timeout_ms":1}`,
 			func() error {
 				_, err := c.Start(ctx, "x", client.Wait{Wait: true, Timeout: time.Microsecond})
@@ -238,7 +238,7 @@ func TestAHinitThatDoesNotAnswerIsUnreachable(t *testing.T) {
 }
 
 func TestWhatIsNoAnswerIsToldAsSuch(t *testing.T) {
-	t.Parallel() // the test waits most of its time
+	t.Parallel() // runs beside other tests, because it mostly waits
 	for name, tt := range map[string]struct {
 		answer string
 		kind   client.Kind
@@ -267,7 +267,7 @@ func TestWhatIsNoAnswerIsToldAsSuch(t *testing.T) {
 func TestABusyHinitIsAskedAgain(t *testing.T) {
 	var times atomic.Int32
 	c := listen(t, func(c net.Conn) {
-		if times.Add(1) < 3 { // answers without reading the request, as the server does
+		if times.Add(1) < 3 { // answers without reading the request, as the server of hinit does
 			body := `{"error":{"kind":"busy","message":"too many"}}`
 			_, _ = fmt.Fprintf(c, "HTTP/1.1 503 Busy\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 			return
@@ -290,7 +290,7 @@ func TestWhatIsCutWhileHinitIsReplacedIsAskedAgain(t *testing.T) {
 				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 			}
 		})
-		c.SetCutTime(40 * time.Second) // so that the number of attempts decides, not the time
+		c.SetCutTime(40 * time.Second) // long, so that the limit on attempts ends the repetition, not the time
 		var err error
 		switch method {
 		case "status":

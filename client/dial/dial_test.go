@@ -53,7 +53,7 @@ func TestTheInitIsFoundWhereItListensNow(t *testing.T) {
 	dir := ""
 	c := dial.Here("", func(name string) (string, bool) { return dir, name == "HINIT_RUNTIME_DIR" })
 	for _, home := range []string{"/first", "/second"} {
-		t.Run(home, func(t *testing.T) { // the server ends with the subtest
+		t.Run(home, func(t *testing.T) { // the server ends with the subtest, so each subtest needs a new one
 			alive := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"init":{"home":"`+home+`"}}`) })
 			dir = filepath.Dir(alive.Socket())
 			if err := os.Symlink("s", dir+"/control.sock"); err != nil {
@@ -168,7 +168,8 @@ func TestAnInitOfAnotherContainerDoesNotAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if e.IsDir() {
-			// leaves out the mounts of other tests, which could otherwise not remove their directories
+			// Hides the mounts of other tests, because these tests could not remove their directories while this process has the
+			// mounts.
 			mounted("/"+e.Name(), at, syscall.MS_BIND)
 		}
 	}
@@ -184,8 +185,9 @@ func TestAnInitOfAnotherContainerDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// TestTheInitOfAnotherContainerDoesNotAnswerWithoutASharedPIDNamespace checks the same for two containers of a pod that
-// mount one emptyDir on /run. The second init has no socket, and the PID of the first one is 0 there.
+// TestTheInitOfAnotherContainerDoesNotAnswerWithoutASharedPIDNamespace checks that a client does not talk to the init of another
+// container of the pod if both mount one emptyDir on /run. Their PID namespaces differ: in the second container, the first init
+// has the PID 0.
 func TestTheInitOfAnotherContainerDoesNotAnswerWithoutASharedPIDNamespace(t *testing.T) {
 	socket := serve(t, nil).Socket()
 	if out := asProcess1(t, []string{"hinit", "init"}, "CLIENT_TEST_DIAL="+socket); !strings.HasPrefix(out, "false true") || !strings.Contains(out, "the init of another container listens there") {
@@ -228,7 +230,7 @@ func TestAnAbstractNameThatAStrangerTookIsNotTrusted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer syscall.Close(fd)
-	// SO_PEERCRED shows the effective user of listen(2). Only this thread gets another user.
+	// This thread calls listen(2) as another user, because SO_PEERCRED shows the user of that call.
 	listening := make(chan error, 1)
 	go func() {
 		if os.Geteuid() != 0 {

@@ -35,7 +35,7 @@ var parts = []string{"hinit/cmd/hinit-shim", "hinit/shim", "hinit/shim/agentuser
 
 func TestDependencies(t *testing.T) {
 	cmd := exec.Command("go", "list", "-deps", ".")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // with cgo, the list also has packages that are linked only then
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // with cgo, so that the list also contains packages that only cgo builds link
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)

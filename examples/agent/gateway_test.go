@@ -138,7 +138,7 @@ func TestGatewayStartWritesItsFiles(t *testing.T) {
 	if err := os.Chmod(filepath.Join(home, "gateway_state.json"), 0o604); err != nil {
 		t.Fatal(err)
 	}
-	g := startGateway(t, home, "gateway") // the gateway runs without a verb, too
+	g := startGateway(t, home, "gateway") // "gateway" without a verb runs the gateway too
 	g.waitState("running")
 
 	raw := read(t, g.file("gateway_state.json"))
@@ -268,7 +268,7 @@ func TestGatewayDrainsUntilKilled(t *testing.T) {
 			g.waitState("running")
 			g.signal(sig)
 			g.waitState("draining")
-			g.signal(syscall.SIGTERM) // the second signal must have no effect
+			g.signal(syscall.SIGTERM) // the gateway must ignore the second signal
 			g.signal(syscall.SIGKILL)
 			if code := g.wait(); code != -9 || g.state()["gateway_state"] != "draining" {
 				t.Errorf("exit code %d, state %v", code, g.state())
@@ -330,8 +330,8 @@ func TestSecondGatewayIsRefused(t *testing.T) {
 	g.waitState("running")
 	message := fmt.Sprintf("Another gateway instance is already running (PID %d).", g.pid())
 	agent(t, home, "gateway", "run").want(t, 1, message)
-	agent(t, home, "gateway", "run", "--force").want(t, 1, message) // the lock still counts
-	if err := os.Remove(g.file("gateway.pid")); err != nil {        // as an init does when it boots
+	agent(t, home, "gateway", "run", "--force").want(t, 1, message) // --force must not override the lock
+	if err := os.Remove(g.file("gateway.pid")); err != nil {        // simulates the boot of an init, which removes this file
 		t.Fatal(err)
 	}
 	agent(t, home, "gateway", "run").want(t, 1, message)

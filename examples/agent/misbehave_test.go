@@ -222,7 +222,7 @@ func TestSpawnDiagOutlivesTheGateway(t *testing.T) {
 	eventually(t, "there is a helper", func() bool {
 		all := helpers()
 		for _, pid := range all {
-			syscall.Kill(pid, syscall.SIGSTOP) // so that its 5 seconds are not over before the checks
+			syscall.Kill(pid, syscall.SIGSTOP) // long, so that the 5 seconds of the child are not over before the checks
 			t.Cleanup(func() { syscall.Kill(pid, syscall.SIGKILL) })
 		}
 		return len(all) > 0
@@ -276,7 +276,7 @@ func TestHealthServer(t *testing.T) {
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
 	home := t.TempDir()
 	write(t, filepath.Join(home, ".env"), "# keys\nAPI_SERVER_PORT=\""+port+"\"\n")
-	env := []string{"API_SERVER_ENABLED=true", "API_SERVER_PORT=1"} // the .env of the home wins
+	env := []string{"API_SERVER_ENABLED=true", "API_SERVER_PORT=1"} // the .env of the home overrides these variables
 
 	// While the port is taken, the gateway is up without a health server.
 	g := startGatewayWith(t, home, env, "gateway", "run")

@@ -2,5 +2,5 @@
 
 package main
 
-// raceFlags builds the agent under test the way the tests themselves are built.
+// raceFlags returns the flags with which the agent under test is built: without the race detector, like these tests.
 func raceFlags() []string { return nil }

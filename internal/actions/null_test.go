@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// A state file with null in place of an action ended hinit-actions at each start, and no alert was sent any more.
+// A null in place of an action in the state file must not end hinit-actions. It ended at each start, so it sent no alert any
+// more.
 func TestANullInTheStateFileEndedAllAlerts(t *testing.T) {
 	got := make(chan struct{}, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { got <- struct{}{} }))

@@ -177,7 +177,7 @@ func TestAWebhookIsSignedAndTriedAgain(t *testing.T) {
 			w.WriteHeader(http.StatusTooManyRequests)
 		case 3:
 			panic(http.ErrAbortHandler)
-		case 4: // hangs: the attempt ends at its time limit
+		case 4: // hangs, so the attempt ends at its time limit
 			<-q.Context().Done()
 		default:
 			got <- request{body, q.Header.Get(actions.SignatureHeader)}
@@ -415,7 +415,7 @@ func TestWhatIsNotDeliveredIsKept(t *testing.T) {
 	b := start(t, state, hook(server.URL))
 	b.park(1, "web", "db")
 	b.waiting(2)
-	killed, err := os.ReadFile(state) // as after kill -9 at this moment
+	killed, err := os.ReadFile(state) // the state file that would remain after kill -9 now
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -430,7 +430,7 @@ func TestWhatIsNotDeliveredIsKept(t *testing.T) {
 		t.Errorf("delivered: %s, %s", first, second)
 	}
 	b.waiting(0)
-	b.park(1, "web", "db") // the state file records them already
+	b.park(1, "web", "db") // must not be delivered again, because the state file records them already
 	b.park(2, "db")
 	if s := <-got; s != "db" {
 		t.Errorf("delivered: %s", s)

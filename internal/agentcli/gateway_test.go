@@ -119,7 +119,7 @@ func TestGatewayCommandsDoWhatTheAgentsDoAndSayWhatItSays(t *testing.T) {
 		"gateway status":                  {said{0, "✗ Gateway is not running\n  Manager: s6 (container supervisor)\n  Service: installed but stopped\n  State: down for 1m30s\n\nOther profiles:\n  ✓ coder (PID: 4711)\n  ✗ writer\n", ""}, ""},
 		"-p writer gateway status":        {said{0, "✗ Gateway is not running\n  Manager: s6 (container supervisor)\n  State: backoff (crash-loop) for 1m30s: it exited with code 1\n\nOther profiles:\n  ✗ default\n  ✓ coder (PID: 4711)\n", ""}, ""},
 	} {
-		synctest.Test(t, func(t *testing.T) { // virtual time: the command counts seconds
+		synctest.Test(t, func(t *testing.T) { // in virtual time, because the command counts seconds
 			got, done := volume(t).enter(words)
 			if got != want.said || strings.Join(done, ", ") != want.done {
 				t.Errorf("%s: %+v, done %q\nwant %+v", words, got, done, want)
@@ -159,7 +159,7 @@ func TestTheTruthIsToldWhenAGatewayDoesNotComeUp(t *testing.T) {
 
 func TestAProfileThatAppearsIsRegisteredAndStarted(t *testing.T) {
 	g := volume(t)
-	g.results["gateway-new"] = nil // init finds the new profile when a command names it
+	g.results["gateway-new"] = nil // hinit reads the profiles again when a command names an unknown one
 	got, done := g.enter("-p new gateway start")
 	if want := (said{0, "✓ registered the s6 gateway slot for profile 'new'\n", ""}); got != want || fmt.Sprint(done) != "[start gateway-new]" {
 		t.Errorf("%+v, %q", got, done)

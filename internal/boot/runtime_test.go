@@ -77,7 +77,7 @@ func TestPrepareMakesTheDirectory(t *testing.T) {
 			list = []string{bad, socket}
 			want.Warning = `cannot use "/proc/none" for the control socket: no such file or directory; using ` + strconv.Quote(want.Dir)
 		}
-		for range 2 { // the second pass finds the directory of the first
+		for range 2 { // in the second round, the directory of the first round exists
 			if got := prepareSocketDir(list, testAbstract, uid, false); got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
@@ -280,7 +280,7 @@ func TestClientFindsTheServer(t *testing.T) {
 		for _, server := range []int{0, uid, init} {
 			for _, socket := range client.SocketPaths("", env, server) {
 				if owner, exists := ownerOf(filepath.Dir(socket)); exists && owner != 0 && owner != uid && owner != init {
-					continue // a file of this machine, not of the test
+					continue // a file of this machine, which the test did not make
 				}
 				if !slices.Contains(candidates, socket) {
 					t.Errorf("client %d does not look at %q of server %d", uid, socket, server)

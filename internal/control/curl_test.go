@@ -296,7 +296,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		"-d {\"tag\":\"a\"} /v1/runs", "/v1/runs", "/v1/runs/x-1", "-X POST /v1/runs/x-1/stop", "-d {\"text\":\"a\"} /v1/services/kanban/say",
 		"-d {\"signal\":1} /v1/services/coder/signal", "-d {\"pause_ms\":1} /v1/services/coder/checks", "-d {\"wait\":false} /v1/services/report/run-once", "-d {\"key\":\"k\"} /v1/notices",
 	}
-	// plus reexec (handover_test.go) and follow, whose answer has no end
+	// All routes except reexec, which handover_test.go covers, and follow, whose answer has no end.
 	if n := len(reads) + len(controls) + 2; n != len(routes()) {
 		t.Fatalf("%d of %d routes are tried", n, len(routes()))
 	}
@@ -379,7 +379,7 @@ func TestAFailedStartSaysWhatHappened(t *testing.T) {
 	core := newLoopCore(t)
 	core.procs.set(func() {
 		core.procs.tail = []string{"reading config.yaml", "error: model: \"\" is not a model"}
-		// the process dies at once, before the second after which a start counts
+		// the process dies at once, before it has been up for the second after which a start counts as successful
 		core.procs.born = func(run uint64) { core.procs.die(run, 78, 0) }
 	})
 	s := serve(t, core, everyone)

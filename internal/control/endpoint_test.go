@@ -120,8 +120,8 @@ func (l stuckListener) Close() error {
 	return l.Listener.Close()
 }
 
-// TestAStopWasHeldUpByAConnectionInTheQueueOfTheSocket checks that a stop does not wait for the close of the control
-// socket. A client in its queue can pass a TCP socket that lingers, and before Linux 6.16 the close waits for that
+// TestAStopWasHeldUpByAConnectionInTheQueueOfTheSocket checks that a stop does not wait for the close of the control socket. A
+// client in the queue of the socket can pass a TCP socket that lingers. Before Linux 6.16, the close would wait for that TCP
 // socket.
 func TestAStopWasHeldUpByAConnectionInTheQueueOfTheSocket(t *testing.T) {
 	l, err := Listen("@hinit-test-" + rand.Text())
@@ -131,7 +131,7 @@ func TestAStopWasHeldUpByAConnectionInTheQueueOfTheSocket(t *testing.T) {
 	e := NewEndpoint(emptyCore(), withDefaults(Options{Say: t.Logf, Warn: t.Logf}))
 	hang, closed := make(chan struct{}), make(chan struct{})
 	e.serve(stuckListener{l, hang})
-	if _, err := dial.New(l.Addr().String()).Status(t.Context()); err != nil { // the new socket is served
+	if _, err := dial.New(l.Addr().String()).Status(t.Context()); err != nil { // the server must use the new socket
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

@@ -52,7 +52,7 @@ func TestEventsOfThePast(t *testing.T) {
 	s := serve(t, core, everyone)
 	core.add(t, "x", supervisor.WantUp)
 	newest := core.History().Last()
-	if newest != 3 { // registered, starting, up
+	if newest != 3 { // the three events are: registered, starting, up
 		t.Fatalf("%d events", newest)
 	}
 	for _, tt := range []struct {
@@ -111,7 +111,7 @@ func TestEventsThatAreGoneAreTold(t *testing.T) {
 	core := newLoopCore(t)
 	s := serve(t, core, everyone)
 	core.add(t, "x", supervisor.WantDown)
-	for core.History().Last() < 2000 { // a stop that is still running when the next start comes makes fewer events
+	for core.History().Last() < 2000 { // fewer events if the next start comes while a stop is still running
 		churn(t, core, 50)
 	}
 	testkit.Until(t, "down", func() bool { return core.Snapshot().Find("gateway-x").State == supervisor.Down })
@@ -122,7 +122,7 @@ func TestEventsThatAreGoneAreTold(t *testing.T) {
 		t.Errorf("since 0: lost %d, got %d", lost, len(got))
 	}
 	_, body = s.curl(t, -1, "/v1/events")
-	if got, lost := seqs(t, body); lost != 0 || len(got) != 1024+8 { // all of the ring, and the last older events of the service
+	if got, lost := seqs(t, body); lost != 0 || len(got) != 1024+8 { // the whole ring, and the older events of the service that are kept
 		t.Errorf("everything: lost %d, got %d", lost, len(got))
 	}
 	for _, last := range []int{0, 1, 1024, 1027, 5000} {

@@ -14,7 +14,7 @@ import (
 	"hinit/supervisor"
 )
 
-// shape describes a line of the stream: "whole: a b" or "b".
+// shape describes a line of the stream in short: "whole: a b" for a line with all services, "b" for a change of b.
 func shape(c client.StatusChange) string {
 	names := make([]string, len(c.Services))
 	for i, s := range c.Services {
@@ -113,13 +113,13 @@ func TestAFollowerDoesNotWaitForTheSlownessOfOthers(t *testing.T) {
 	}
 	s := serve(t, newFakeCore(all...), everyone)
 	begin := time.Now()
-	for range 4 { // 5 MB each, more than the buffers hold; making one takes long under the race detector
+	for range 4 { // 5 MB each, more than the buffers hold; making one answer takes long under the race detector
 		s.ask(t, "/v1/status/follow")
 		s.ask(t, "/v1/status")
 	}
 	enough := errors.New("enough")
 	var err error
-	for range 5 { // on a busy machine a reader may be late itself and be cut off; it asks again
+	for range 5 { // on a busy machine, the server may cut off a reader that is late; the reader then asks again
 		if err = s.client().Watch(t.Context(), func(client.StatusChange) error { return enough }); errors.Is(err, enough) {
 			break
 		}

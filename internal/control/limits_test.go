@@ -86,7 +86,7 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 		boot   string // expected answer while the boot hangs; "" if it is the same
 	}{
 		"GET /v1/status":                    {"/v1/status", "", `"name":"gateway-coder"`, ""},
-		"GET /v1/status/follow":             {"/v1/status/follow", "", "", ""}, // lasts as long as the client
+		"GET /v1/status/follow":             {"/v1/status/follow", "", "", ""}, // the request ends only when the client ends it
 		"GET /v1/services/{name}":           {"/v1/services/coder", "", `"name":"gateway-coder"`, ""},
 		"POST /v1/services/{name}/start":    {"/v1/services/coder/start", `{"timeout_ms":50}`, "the disk does not answer: no answer within 50ms; gateway-coder is up", ""},
 		"POST /v1/services/{name}/stop":     {"/v1/services/coder/stop", `{"timeout_ms":50,"wait":false}`, "the disk does not answer: no answer within 50ms; gateway-coder is up", ""},
@@ -95,7 +95,7 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 		"POST /v1/services/{name}/checks":   {"/v1/services/kanban/checks", `{}`, `"name":"kanban"`, ""},
 		"POST /v1/services/{name}/signal":   {"/v1/services/kanban/signal", `{"signal":1}`, "the disk does not answer: no answer within", ""},
 		"POST /v1/services/{name}/say":      {"/v1/services/kanban/say", `{"text":"x"}`, "the disk does not answer: no answer within", ""},
-		"POST /v1/notices":                  {"/v1/notices", `{"key":"k"}`, "", ""}, // does not wait for the volume
+		"POST /v1/notices":                  {"/v1/notices", `{"key":"k"}`, "", ""}, // the answer does not depend on the volume
 		"POST /v1/runs":                     {"/v1/runs", `{"template":"t","tag":"a"}`, "the disk does not answer: no answer within", "still booting after"},
 		"GET /v1/runs":                      {"/v1/runs", "", `"runs":[]`, ""},
 		"GET /v1/runs/{id}":                 {"/v1/runs/x-1?wait_ms=40", "", `"id":"x-1"`, ""},
@@ -109,7 +109,7 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 		"GET /v1/config":                    {"/v1/config", "", `"entries"`, ""},
 		"GET /v1/health":                    {"/v1/health", "", "the supervisor does not answer: the disk does not answer", ""},
 		"GET /v1/slots":                     {"/v1/slots" + dir, "", "the disk does not answer: no answer within", ""},
-		"GET /v1/slots/wait":                {"/v1/slots/wait" + dir + "&until=u", "", "", ""}, // lasts as long as the client
+		"GET /v1/slots/wait":                {"/v1/slots/wait" + dir + "&until=u", "", "", ""}, // the request ends only when the client ends it
 		"POST /v1/slots/control":            {"/v1/slots/control", `{"dir":"/run/service/gateway-coder","flags":"d"}`, "the disk does not answer: no answer within", ""},
 		"POST /v1/slots/scan":               {"/v1/slots/scan", `{"flags":"a"}`, "the disk does not answer: no answer within", ""},
 	}
@@ -126,7 +126,7 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 		}
 		s := serve(t, core, everyone, func(s *Server) {
 			s.limit = func(rt route) time.Duration {
-				if strings.HasPrefix(want(rt.pattern), `"`) { // an answer without an error, which may take long on a busy machine
+				if strings.HasPrefix(want(rt.pattern), `"`) { // the answer is not an error, so it may take long on a busy machine
 					return rt.limit
 				}
 				return min(rt.limit, 40*time.Millisecond)
@@ -150,7 +150,7 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 	}
 	for _, rt := range routes() {
 		_, endless := map[string]bool{"GET /v1/events": true, "GET /v1/status/follow": true, "GET /v1/slots/wait": true, "GET /v1/runs": true, "GET /v1/runs/{id}": true}[rt.pattern]
-		if rt.limit == 0 && !endless && rt.boot != waitsForNames { // commands take their limit from the body
+		if rt.limit == 0 && !endless && rt.boot != waitsForNames { // the request sets the time limit of a command in its body
 			t.Errorf("%s has no limit", rt.pattern)
 		}
 	}

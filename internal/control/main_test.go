@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	}
 	testkit.IsolateProcess()
 	testkit.AtOnce(12)
-	blocking.MinimizeTurns() // with the smallest number of turns, a call that holds a turn while it waits for another turn hangs
+	blocking.MinimizeTurns() // the smallest number of turns shows a call that holds a turn while it waits for another: it hangs
 	goleak.VerifyTestMain(m)
 }
 
@@ -59,7 +59,7 @@ func hog(socket string) {
 	runtime.KeepAlive(conns)
 }
 
-// core is the part of PID 1 that a test replaces.
+// core is the part of PID 1 that a test replaces. coreOf makes a Backend of it.
 type core interface {
 	Loop
 	StartRun(ctx context.Context, r client.RunRequest, byRoot bool, service string) (client.Run, error)
@@ -155,8 +155,8 @@ type fakeCore struct {
 	config   []client.ConfigEntry
 
 	fakeRuns
-	slots   map[string]client.Slot // slot by directory; nil if it does not answer as s6 does
-	watched bool                   // count a query of a slot as a command
+	slots   map[string]client.Slot // slots by directory; nil if the slot does not answer as s6 does
+	watched bool                   // whether a query of a slot counts as a command
 }
 
 // deeds are functions that a test sets and a fakeCore calls.
@@ -440,13 +440,13 @@ func (f *fakeProcs) EndedRuns(runs []uint64) []uint64          { return runs }
 func (f *fakeProcs) Forget(uint64)                             {}
 func (f *fakeProcs) Pipes(string) (out, e *os.File, err error) { return nil, nil, nil }
 
-// Tail calls done from a goroutine of its own, because reading a log takes time too.
+// Tail calls done from another goroutine after a moment, because reading a log takes time too.
 func (f *fakeProcs) Tail(_ string, done func([]string)) {
 	f.tails.Go(func() {
 		f.mu.Lock()
 		at := time.After(10 * time.Millisecond)
 		if f.born != nil {
-			at = time.After(0) // the process has ended on its own; the test does not wait for it
+			at = time.After(0) // an error means that the process has ended by itself
 		}
 		f.mu.Unlock()
 		<-at
@@ -497,7 +497,7 @@ func serve(t *testing.T, core core, o Options, tune ...func(*Server)) *served {
 		t.Fatal(err)
 	}
 	s := &served{newServer(core, o), filepath.Join(dir, "control.sock"), make(chan error, 1)}
-	s.bootListTime = 50 * time.Millisecond // in these tests the boot finds no profile while a request waits
+	s.bootListTime = 50 * time.Millisecond // while a request waits, the boot of these tests finds no further profile
 	for _, f := range tune {
 		f(s.Server)
 	}

@@ -16,7 +16,7 @@ func TestWhomTheKernelTakesFirst(t *testing.T) {
 		{Name: "cmd", Kind: supervisor.KindCmd, PID: here, OOMAdj: 700},
 		{Name: "check/small/asks", Kind: supervisor.KindCheck, PID: here, OOMAdj: 1000},
 	}
-	// in the order of the status
+	// services in the order of the status
 	views := []client.Service{{Name: "large", MemoryBytes: 2 << 20}, {Name: "small", MemoryBytes: 1 << 20}}
 	if got := oomFirst(services, views); got != "large" {
 		t.Errorf("it takes %q first, want the larger one of equals", got)

@@ -64,8 +64,8 @@ func TestALineIsAnOrder(t *testing.T) {
 	}
 }
 
-// TestOrdersThatHangAreBounded checks that orders through the FIFO are refused when 16 hang. Without a limit, a volume
-// that hangs would make the number of goroutines grow.
+// TestOrdersThatHangAreBounded checks that orders through the FIFO are refused while 16 of them hang. Without a limit, the number
+// of goroutines would grow as long as the volume hangs.
 func TestOrdersThatHangAreBounded(t *testing.T) {
 	free, begun := make(chan struct{}), make(chan string, 100)
 	write, said := serveFIFO(t, func(order string) string { begun <- order; <-free; return "done" })
@@ -89,8 +89,8 @@ func TestOrdersThatHangAreBounded(t *testing.T) {
 	}
 }
 
-// TestTheFIFOIsRootsAlone checks that a file of somebody else in place of the FIFO is replaced, and that a FIFO of
-// root's is kept.
+// TestTheFIFOIsRootsAlone checks that hinit replaces another user's file in place of the FIFO, and keeps a FIFO that belongs to
+// root.
 func TestTheFIFOIsRootsAlone(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, ordersName)

@@ -56,7 +56,7 @@ func TestClientsThatMisbehaveAreDropped(t *testing.T) {
 		"asks and reads not": {strings.Repeat("GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n", 5), "HTTP/1.1 200 OK\r\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // the case waits most of its time
+			t.Parallel() // runs beside other cases, because it mostly waits
 			s := serve(t, core, everyone, impatient)
 			c, err := net.Dial("unix", s.socket)
 			if err != nil {
@@ -118,7 +118,7 @@ func TestAThousandConnectionsDoNotExhaust(t *testing.T) {
 	if h, err := s.client().Probe(t.Context(), client.ProbeLive); err != nil || !h.OK {
 		t.Errorf("live: %+v, %v", h, err)
 	}
-	// The client tries again until the silent ones have left.
+	// The client tries again until the server has dropped the silent connections.
 	leave := time.AfterFunc(time.Second, func() {
 		for _, c := range conns[:maxConns] {
 			_ = c.Close()
@@ -155,12 +155,12 @@ func TestAnAgentWithAllConnectionsCannotMakeItsPodUnready(t *testing.T) {
 	ask := func(probe string) string {
 		return curl + " -sS --unix-socket " + s.socket + " http://hinit/v1/health?probe=" + probe
 	}
-	testkit.Until(t, "a process of a service finds hinit busy", func() bool { // until then hinit still accepts connections
+	testkit.Until(t, "a process of a service finds hinit busy", func() bool { // before that, hinit still accepts connections of this user
 		inside, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", ask("ready")).Output()
 		return err == nil && strings.Contains(string(inside), `"kind":"busy"`)
 	})
 	for _, probe := range []string{client.ProbeStartup, client.ProbeReady, client.ProbeLive} {
-		// The grandchild waits until its parent has ended. Then it is no descendant of the process of the test any more.
+		// The grandchild waits until its parent has ended. Then it no longer descends from the process of the test.
 		cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", "exec 3<&0; { read line <&3; "+ask(probe)+"; } &")
 		wait, end, err := os.Pipe()
 		if err != nil {

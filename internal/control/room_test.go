@@ -90,7 +90,7 @@ func TestEveryListIsMadeInTurn(t *testing.T) {
 	queries := map[string]string{"GET /v1/status": "?name=gateway-a"}
 	s := newServer(newFakeCore(gateway("a", "up")), everyone)
 	who := peer{uid: 10000}
-	s.answerBudgets[s.policy.classOf(who)].token <- struct{}{} // takes the only turn
+	s.answerBudgets[s.policy.classOf(who)].token <- struct{}{} // takes the only turn, so that the next answer must wait
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, rt := range routes() {
@@ -141,7 +141,7 @@ func TestAnswersToOrdersAreMadeInTurn(t *testing.T) {
 		method, path, _ := strings.Cut(rt.pattern, " ")
 		body := ""
 		if strings.HasSuffix(path, "/restart") {
-			body = `{"wait":false}` // the core of this test starts nothing to wait for
+			body = `{"wait":false}` // the core of this test starts no process, so there is nothing to wait for
 		}
 		ask := func(ctx context.Context) reply {
 			r := httptest.NewRequestWithContext(context.WithValue(ctx, peerKey{}, who), method, path, strings.NewReader(body))
@@ -157,7 +157,7 @@ func TestAnswersToOrdersAreMadeInTurn(t *testing.T) {
 			continue
 		}
 		first.sent()
-		turn <- struct{}{} // takes the only turn
+		turn <- struct{}{} // takes the only turn, so that the next answer must wait
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		if out := ask(ctx); out.fault == nil {
 			t.Errorf("%s does not wait for its turn: %s", rt.pattern, out.body)

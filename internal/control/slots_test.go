@@ -151,7 +151,7 @@ func TestAWaitEndsWhenTheSlotIsThere(t *testing.T) {
 	finished := func(s *client.Slot) { s.Finishing = false }
 	for wait, tt := range map[string]struct {
 		from  client.Slot
-		steps []func(*client.Slot) // only the last step fulfils the wait
+		steps []func(*client.Slot) // no step before the last may end the wait
 	}{
 		"u":  {client.Slot{}, []func(*client.Slot){finished, up}},
 		"U":  {client.Slot{}, []func(*client.Slot){up, ready}},
@@ -160,7 +160,7 @@ func TestAWaitEndsWhenTheSlotIsThere(t *testing.T) {
 		"r":  {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up}},
 		"R":  {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up, ready}},
 		"r3": {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up}},
-		"D3": {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up}}, // D must see the slot down between
+		"D3": {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up}}, // must not miss the moment in which the slot is down
 	} {
 		core := slotCore(tt.from)
 		core.watched = true

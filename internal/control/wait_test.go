@@ -39,7 +39,7 @@ func TestJudge(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		do   client.Verb
-		run  uint64 // value for goal.after
+		run  uint64 // number of the run that the wait must ignore
 		v    *supervisor.Service
 		stop bool // whether the container is stopping
 		want string
@@ -112,8 +112,8 @@ func (w *waiter) do(ctx context.Context, do client.Verb, timeout time.Duration) 
 
 func after(d time.Duration, f func()) { time.AfterFunc(d, f) }
 
-// The error about a crash must describe the run that ended, not the state of the next run. On a slow machine a
-// restarted gateway got "cannot start: gateway-x is up: started (crash)".
+// The error about a crash must describe the run that ended, not the state of the next run. On a slow machine, the error about a
+// restarted gateway was "cannot start: gateway-x is up: started (crash)".
 func TestTheAccountOfACrashIsOfTheRunThatEnded(t *testing.T) {
 	for _, tt := range []struct {
 		state supervisor.State
@@ -139,7 +139,7 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 	const timeout = 30 * time.Second
 	for _, tt := range []struct {
 		name string
-		want supervisor.Want // before the command
+		want supervisor.Want // state before the command
 		do   client.Verb
 		prep func(t *testing.T, w *waiter) // runs after the registration
 		took time.Duration

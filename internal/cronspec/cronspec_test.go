@@ -16,19 +16,19 @@ func TestNext(t *testing.T) {
 	for _, tt := range []struct{ text, zone, after, want string }{
 		{"0 3 * * *", "UTC", "2026-01-01T00:00:00Z", "2026-01-01T03:00:00Z"},
 		{"0 3 * * *", "UTC", "2026-01-01T03:00:00Z", "2026-01-02T03:00:00Z"},
-		{"*/15 9-17 * * MON-FRI", "UTC", "2026-01-02T17:45:00Z", "2026-01-05T09:00:00Z"}, // from Friday to Monday
+		{"*/15 9-17 * * MON-FRI", "UTC", "2026-01-02T17:45:00Z", "2026-01-05T09:00:00Z"}, // the next time after Friday is on Monday
 		{"0 0 29 2 *", "UTC", "2026-01-01T00:00:00Z", "2028-02-29T00:00:00Z"},
 		{"@daily", "UTC", "2026-12-31T23:59:59Z", "2027-01-01T00:00:00Z"},
 		{"CRON_TZ=Europe/Berlin 0 3 * * *", "", "2026-01-01T00:00:00Z", "2026-01-01T02:00:00Z"},
 		{"0 3 * * *", "Europe/Berlin", "2026-07-01T00:00:00Z", "2026-07-01T01:00:00Z"},
-		// that night has no 02:30, so the job runs an hour later
+		// That night has no 02:30, so the job runs an hour later.
 		{"30 2 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", "2026-03-29T01:30:00Z"},
-		{"30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", "2026-10-25T00:30:00Z"}, // that night has two; the first counts
+		{"30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", "2026-10-25T00:30:00Z"}, // that night has 02:30 twice; the job runs at the first
 	} {
 		s, err := Parse(tt.text, tt.zone)
 		if err != nil {
 			if tt.zone != "UTC" {
-				t.Logf("%s: %v", tt.text, err) // this machine has no time zone data
+				t.Logf("%s: %v", tt.text, err) // fails if this machine has no time zone data
 				continue
 			}
 			t.Fatal(err)

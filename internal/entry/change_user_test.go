@@ -43,7 +43,7 @@ func start(t *testing.T, words ...string) (user string, code int, said string) {
 	}
 	_, rest, _ := strings.Cut(string(status), "\nUid:\t")
 	user, _, _ = strings.Cut(rest, "\n")
-	_ = cmd.Wait() // the test checks the exit code instead
+	_ = cmd.Wait() // an error is only the exit code, which the caller checks
 	return user, cmd.ProcessState.ExitCode(), out.String()
 }
 
@@ -104,7 +104,7 @@ func TestAControlGroupIsEnteredBeforeTheUserIsChanged(t *testing.T) {
 		testkit.SkipOrFail(t, "needs a writable hierarchy of control groups of version 2")
 	}
 	t.Cleanup(func() { _ = unix.Rmdir(group) })
-	for range 2 { // the second start must find the group empty
+	for range 2 { // the group must be empty again before the second start
 		_, code, said := start(t, "cgroup="+group, "put=0:"+group+"/cgroup.procs", "user=10000:10000", "--", "/bin/sh", "sh", "-c", "id -u; grep ^0: /proc/self/cgroup")
 		if code != 0 || !strings.HasPrefix(said, "10000\n0::") || !strings.HasSuffix(said, "/hinit-entry-"+fmt.Sprint(os.Getpid())+"\n") {
 			t.Errorf("%d: %s", code, said)

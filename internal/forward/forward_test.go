@@ -73,7 +73,7 @@ func (f *fake) Events(_ context.Context, o client.EventOptions, fn func(client.E
 type sink struct {
 	mu   sync.Mutex
 	got  []Record
-	fail func(n int, records []Record) error // result of the n-th call
+	fail func(n int, records []Record) error // result of the n-th call, counted from 0
 	n    int
 }
 
@@ -259,7 +259,7 @@ func TestLinesComeInOrderAcrossEverything(t *testing.T) {
 // A forwarder of 2000 profiles must be able to read the file of positions that it wrote. If it can't, it ends at each
 // start after the first.
 func TestAForwarderOfManyProfilesStartsAgain(t *testing.T) {
-	t.Parallel() // the test waits most of its time
+	t.Parallel() // runs beside other tests, because it mostly waits
 	l, f := newLog(t)
 	for n := range 2000 { // as many profiles as hinit supervises by default
 		name := fmt.Sprintf("profile-%04d", n)
@@ -375,7 +375,7 @@ func TestWhatWasRemovedIsAGap(t *testing.T) {
 
 // After the operator excludes a service whose log was sent before, no more of its lines may be sent.
 func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
-	t.Parallel() // the test waits most of its time
+	t.Parallel() // runs beside other tests, because it mostly waits
 	l, f, s := newSentLine(t)
 	l.write(1)
 	f.events = []client.Event{{Seq: 1, At: time.Now(), Reason: "boot"}, {Seq: 2, At: time.Now(), Reason: "later"}}
@@ -391,7 +391,7 @@ func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
 // not know it when the forwarder found its log. The forwarder then reads the log under the name of its directory at
 // first.
 func TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent(t *testing.T) {
-	t.Parallel() // the test waits most of its time
+	t.Parallel() // runs beside other tests, because it mostly waits
 	l, f, s := newSentLine(t)
 	f.booting.Store(true)
 	stop := running(t, f, s, func(w *Forwarder) { w.Except = []string{"gateway-coder", "hinit-forward"} })
@@ -410,7 +410,7 @@ func TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent(t *testing.T) {
 }
 
 func TestAFailingReceiverGetsEverythingInTheEnd(t *testing.T) {
-	t.Parallel() // the test waits most of its time
+	t.Parallel() // runs beside other tests, because it mostly waits
 	l, f := newLog(t)
 	f.events = []client.Event{{Seq: 1, At: time.Now(), Service: "gateway-coder", From: "up", To: "backoff", Reason: "crash"}, {Seq: 2, At: time.Now(), Reason: "boot"}}
 	s := &sink{fail: func(n int, _ []Record) error {
@@ -468,7 +468,7 @@ func TestSecretsAreHidden(t *testing.T) {
 }
 
 func TestALinkIsNotFollowed(t *testing.T) {
-	t.Parallel() // the test waits most of its time
+	t.Parallel() // runs beside other tests, because it mostly waits
 	l, f := newLog(t)
 	if err := os.WriteFile(f.dir+"/target", []byte("2026-01-02 03:04:05.123456789  precious\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -503,7 +503,7 @@ func (s sayer) Write(p []byte) (int, error) {
 // TestReceiversThatFailHangAndCut checks the forwarder with real HTTP servers that fail, hang, or cut connections. No
 // line may be lost.
 func TestReceiversThatFailHangAndCut(t *testing.T) {
-	t.Parallel() // the test waits most of its time
+	t.Parallel() // runs beside other tests, because it mostly waits
 	for kind, path := range map[string]string{"otlp+": "/v1/logs", "loki+": "/loki/api/v1/push"} {
 		l, f := newLog(t)
 		var mu sync.Mutex
@@ -640,7 +640,7 @@ func TestSyslogOverAllWays(t *testing.T) {
 	_ = c.Close()
 	all = nil
 
-	// The first connection is cut after some bytes, and none of them counts.
+	// The first connection is cut after some bytes. Its lines do not count as sent.
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -734,8 +734,8 @@ func TestLaterLinesWereSkippedInPlaceOfRemovedOnes(t *testing.T) {
 	testkit.Until(t, "the later lines", func() bool { return slices.Equal(s.texts(KindLog), []string{"line 0", "line 1", "line 2"}) })
 }
 
-// When the disk with the positions file was full, the forwarder ended. Each restart sent the same lines again, and later lines were
-// never sent.
+// A full disk must not end the forwarder. It ended when it could not save its positions. After each restart it sent the same
+// lines again, and never sent later lines.
 func TestAFullDiskEndedTheForwarder(t *testing.T) {
 	l, f := newLog(t)
 	dir := filepath.Join(t.TempDir(), "positions")
@@ -748,12 +748,12 @@ func TestAFullDiskEndedTheForwarder(t *testing.T) {
 		l.write(1)
 		testkit.Until(t, "the line", func() bool { return len(s.texts(KindLog)) == n })
 		switch n {
-		case 1: // as on a full disk, the file can't be replaced
+		case 1: // makes the file impossible to replace, as on a full disk
 			if err := os.Rename(dir, dir+".away"); err != nil {
 				t.Fatal(err)
 			}
 		case 2:
-			time.Sleep(saveEvery + 200*time.Millisecond) // the next batch tries to save
+			time.Sleep(saveEvery + 200*time.Millisecond) // makes the forwarder try to save the positions
 		}
 	}
 	if err := os.Rename(dir+".away", dir); err != nil {

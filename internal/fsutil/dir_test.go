@@ -48,7 +48,7 @@ func TestReadFile(t *testing.T) {
 		}
 
 		proc := open("/proc/self")
-		status, err := proc.ReadFile("status", 1<<20) // stat(2) reports the size 0
+		status, err := proc.ReadFile("status", 1<<20) // stat(2) reports the size 0 for this file
 		if err != nil || !strings.HasPrefix(string(status), "Name:") {
 			t.Errorf("status: %q, %v", status, err)
 		}

@@ -97,7 +97,7 @@ func TestChmodByProc(t *testing.T) {
 	fd, err := unix.Open(base+"/file", unix.O_PATH|unix.O_CLOEXEC, 0)
 	must(t, err)
 	defer unix.Close(fd)
-	must(t, unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), 0o640)) // what chmod does on a kernel without fchmodat2
+	must(t, unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), 0o640)) // simulates chmod on a kernel without fchmodat2
 	info, err := os.Stat(base + "/file")
 	must(t, err)
 	if info.Mode() != 0o640 {

@@ -81,7 +81,7 @@ func TestSwapper(t *testing.T) {
 					if err := op(); errors.Is(err, fsutil.ErrSymlink) {
 						refused++
 					} else {
-						other++ // the operation succeeded, or the file was missing at the moment
+						other++ // no error means that the operation succeeded; otherwise the file was missing at that moment
 					}
 				}
 				if refused == 0 || other == 0 {

@@ -63,7 +63,7 @@ func (h *host) worked() {
 	h.jobs++
 }
 
-// look returns a copy of the records so far, because the Manager's goroutine goes on adding.
+// look returns a copy of the recorded calls. A copy is needed, because the Manager's goroutine goes on adding calls.
 func (h *host) look() seen {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -289,7 +289,7 @@ func (h *host) got(event string) func() bool {
 	return func() bool { return slices.Contains(h.look().events, event) }
 }
 
-// hears returns a function that reports whether a message contained the text.
+// hears returns a function that reports whether a message with this text was logged.
 func (h *host) hears(text string) func() bool {
 	return func() bool {
 		return slices.ContainsFunc(h.look().said, func(s string) bool { return strings.Contains(s, text) })

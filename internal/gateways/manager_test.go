@@ -154,20 +154,20 @@ func TestAProfileThatComesAndGoes(t *testing.T) {
 	h.shows(supervisor.Snapshot{})
 	m.Observe(changed("coder", supervisor.Down, supervisor.Up, ""))
 	m.Observe(supervisor.Record{Service: "gateway-coder", Dropped: true})
-	m.WarnIfMissing("gateway-coder", "coder") // the last job in the queue
+	m.WarnIfMissing("gateway-coder", "coder") // the message of this last job shows that all earlier jobs are done
 	h.until("the last job is done", h.hears("there is no profile"))
 	if s := m.HandOver(); len(s.Inputs) > 0 || m.Registry.ProfileExists("coder") {
 		t.Errorf("it is remembered: %+v", s)
 	}
 }
 
-// TestALateJobDoesNotBringARemovedProfileBack: hinit reads a missing state file again after two seconds. If the profile was removed
-// in between, PID 1 remembered it as long as the container lived, and an agent can make any number of profiles.
+// TestALateJobDoesNotBringARemovedProfileBack checks that PID 1 remembers no profile that was removed while a job for it was
+// waiting. hinit reads a missing state file again after two seconds. An agent can make and remove any number of profiles.
 func TestALateJobDoesNotBringARemovedProfileBack(t *testing.T) {
 	h, m := newHost(t)
 	h.start(m)
 	m.FollowState("coder")
-	m.WarnIfMissing("gateway-coder", "coder") // a later job
+	m.WarnIfMissing("gateway-coder", "coder") // the message of this later job shows that the job before it is done
 	h.until("the jobs are done", h.hears("there is no profile"))
 	if n := m.Remembered(); n > 0 {
 		t.Errorf("%d profiles are remembered", n)
@@ -231,12 +231,13 @@ func TestAProfileThatAnswersLateIsStarted(t *testing.T) {
 	}
 }
 
-// TestTheBootSaysOnceThatAnOrderIsNotRecorded: the warning was "cannot record that the gateway is wanted: cannot be recorded, so …".
+// TestTheBootSaysOnceThatAnOrderIsNotRecorded checks that the warning about an order that can't be recorded says so once. It was
+// "cannot record that the gateway is wanted: cannot be recorded, so …".
 func TestTheBootSaysOnceThatAnOrderIsNotRecorded(t *testing.T) {
 	h, m := newHost(t)
 	h.route = boot.RunPlan{Supervise: true, Profile: profiles.Default}
 	writes := 0
-	h.wants.CheckWrite = func() error { // the first call comes before the record
+	h.wants.CheckWrite = func() error { // the first call checks before the intent is written, so it succeeds
 		writes++
 		return map[bool]error{true: errors.New("no space left on device")}[writes > 1]
 	}

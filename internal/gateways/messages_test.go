@@ -27,7 +27,8 @@ func (l lineLog) take() (text string) {
 	return text
 }
 
-// TestTheLastOfTooManyMessagesIsInTheLog: a warning that came after too many others went on to hold, and was only in the status.
+// TestTheLastOfTooManyMessagesIsInTheLog checks that a warning that comes after too many others, and still applies later, is
+// written to the log. It was shown only in the status.
 func TestTheLastOfTooManyMessagesIsInTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := make(lineLog, 1000)

@@ -194,7 +194,7 @@ func (h *host) settled(m *gateways.Manager) (stopped []string) {
 	h.t.Helper()
 	m.WarnIfMissing("gateway-nobody", "nobody") // the message of this last job shows that all jobs are done
 	h.until("the last job is done", h.hears("there is no profile \"nobody\""))
-	<-time.After(50 * time.Millisecond) // another goroutine ends the gateways
+	<-time.After(50 * time.Millisecond) // waits a moment, because another goroutine ends the gateways
 	for _, event := range h.look().events {
 		if strings.HasPrefix(event, "Stop{") {
 			stopped = append(stopped, event)
@@ -221,7 +221,7 @@ func TestAReexecEndsNoGatewayForAnEditOfTheAgents(t *testing.T) {
 	}
 	h.servedBy(next, "a", "")
 	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 3})
-	next.CatchUp() // a start whose notification was lost
+	next.CatchUp() // finds the new start of the default gateway, whose notification was lost
 	h.until("the restart of the default one ends it", h.got("Stop{Name:gateway-a}"))
 }
 

@@ -215,7 +215,7 @@ func TestACleanExitMayBeATakeover(t *testing.T) {
 	begin := time.Now()
 	m.Observe(changed("coder", supervisor.Backoff, supervisor.Parked, supervisor.ReasonReplaced))
 	h.until("it is started again", h.got("InputsChanged{Name:gateway-coder}"))
-	if took := time.Since(begin); took < time.Second { // an agent could otherwise have its gateway started many times a second
+	if took := time.Since(begin); took < time.Second { // otherwise an agent could have its gateway started many times a second
 		t.Errorf("it is started again after only %v", took)
 	}
 }
@@ -286,8 +286,8 @@ func TestAWarningEndsWithItsCause(t *testing.T) {
 	h.until("neither is shown", func() bool { return len(m.Warnings()) == 0 })
 }
 
-// TestWarningsThatComeAndGoDoNotFillTheLog: an agent made and removed links, and damaged and mended its state file. The log of the
-// container had a warning for each time.
+// TestWarningsThatComeAndGoDoNotFillTheLog checks that warnings that an agent causes and removes in a loop are not logged each
+// time. An agent can make and remove links, and damage and mend its state file.
 func TestWarningsThatComeAndGoDoNotFillTheLog(t *testing.T) {
 	h, m := newHost(t, "coder", "quiet")
 	h.start(m)
@@ -312,8 +312,8 @@ func TestWarningsThatComeAndGoDoNotFillTheLog(t *testing.T) {
 	}
 }
 
-// TestAnAgentDoesNotFillTheLogWithProfiles: an agent made and removed a profile in a loop, and wrote one problem with its chat
-// platforms after another. The log of the container had two lines for each round.
+// TestAnAgentDoesNotFillTheLogWithProfiles checks that an agent can't fill the log of the container. It can make and remove a
+// profile in a loop, and report one problem with its chat platforms after another. Each round wrote two lines.
 func TestAnAgentDoesNotFillTheLogWithProfiles(t *testing.T) {
 	h, m := newHost(t, "coder", "quiet")
 	h.start(m)

@@ -24,7 +24,7 @@ func TestASlotThatAClientRemovedComesBackWithAStart(t *testing.T) {
 	if m.Registry.HasSlot("gateway-coder") || !h.got("Stop{Name:gateway-coder}")() {
 		t.Errorf("the supervisor got %q", h.look().events)
 	}
-	const made = "slot of gateway-coder, down: true" // recording the order changes the down file later
+	const made = "slot of gateway-coder, down: true" // later, recording the order changes the down file
 	if err := m.Command(t.Context(), client.VerbStop, "gateway-coder"); err != nil || slices.Contains(h.look().said, made) {
 		t.Errorf("a stop made the slot: %q, %v", h.look().said, err)
 	}
@@ -52,8 +52,8 @@ func TestAProfileHasItsSlotWhenHinitHasFoundIt(t *testing.T) {
 	}
 }
 
-// TestAProfileWithALongNameHasNoSlot: an agent made a profile whose gateway has a longer name than a directory can have. PID 1 tried
-// each second to make its slot, and wrote two lines about each such profile.
+// TestAProfileWithALongNameHasNoSlot checks that hinit makes no slot for a gateway whose service name is longer than a directory
+// name can be. PID 1 tried it every second, and wrote two lines about each such profile.
 func TestAProfileWithALongNameHasNoSlot(t *testing.T) {
 	h, m := newHost(t)
 	h.start(m)

@@ -51,7 +51,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestMeaning checks what the imported examples must mean, however the text of the result is written.
+// TestMeaning checks what the imported examples mean, regardless of how the text of the result is written.
 func TestMeaning(t *testing.T) {
 	load := func(name string) *config.Config {
 		t.Helper()
@@ -197,7 +197,8 @@ func TestAnImportedComposeFileLostItsOptionalFileAndItsDollars(t *testing.T) {
 	}
 }
 
-// A program whose command can't be read must be left out. The import made it a shell that ran nothing and ended well.
+// A program whose command can't be read must be left out. The import turned it into a shell that ran nothing and exited with
+// success.
 func TestAProgramWithAnOpenQuoteBecameOneThatDoesNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "supervisord.conf")
 	if err := os.WriteFile(file, []byte("[program:a]\ncommand=echo \"%(ENV_HOME)s ; x\"\n[program:b]\ncommand=b\n"), 0o600); err != nil {

@@ -132,7 +132,7 @@ func TestATemplateThatActivatesItself(t *testing.T) {
 		"a.service":  "[Unit]\nOnFailure=b@%n.service\nAfter=.service\n[Service]\nExecStart=/bin/a\n",
 		"b@.service": "[Unit]\nOnFailure=b@%n.service ../x.service\n[Service]\nType=oneshot\nExecStart=/bin/b %i\n",
 	})
-	if len(c.Services) != 3 || c.Services["b-a-service"].Task.Once != config.OnceManual { // two units, and hinit-actions
+	if len(c.Services) != 3 || c.Services["b-a-service"].Task.Once != config.OnceManual { // the two units, and the built-in hinit-actions
 		t.Errorf("%v", c.Services)
 	}
 }

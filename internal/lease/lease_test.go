@@ -233,7 +233,7 @@ func elsewhere(t *testing.T, home string) *os.File {
 
 // TestOnAServerAnotherMachineIsWaitedFor checks that an init waits until another machine has released the lock file.
 func TestOnAServerAnotherMachineIsWaitedFor(t *testing.T) {
-	t.Parallel() // the test waits most of its time
+	t.Parallel() // runs beside other tests, because it mostly waits
 	home := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(home, DirName), 0o755))
 	other := elsewhere(t, home)
@@ -632,7 +632,7 @@ func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
 // TestAnInitThatMovedTheLockAwayWaitsForASlowServer checks that an init which had to move .hinit away waits as long as
 // the old holder may still serve. A holder that waits for the answer of a slow server may serve for 30 s.
 func TestAnInitThatMovedTheLockAwayWaitsForASlowServer(t *testing.T) {
-	t.Parallel() // the test waits most of its time
+	t.Parallel() // runs beside other tests, because it mostly waits
 	home := agentsHome(t)
 	if !asAgent(t, home) {
 		return
@@ -759,7 +759,7 @@ func cachedMount(t *testing.T, home, dir string, moved *atomic.Bool) {
 // TestAnInitThatMayNotOpenTheLockWaits checks that an init waits if the directory of the lock is closed and can't be
 // moved. EACCES must not count as a file system without locks.
 func TestAnInitThatMayNotOpenTheLockWaits(t *testing.T) {
-	t.Parallel() // the test waits most of its time
+	t.Parallel() // runs beside other tests, because it mostly waits
 	home := agentsHome(t)
 	if os.Geteuid() == 0 {
 		must(t, os.Chown(home, 0, 0), os.Mkdir(filepath.Join(home, DirName), 0o700))

@@ -365,7 +365,7 @@ func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
 // once: later databases are copied without SQLite. The agent exchanges the file or its journal after the export has
 // examined it and before SQLite opens it.
 func TestADatabaseThatBecomesAFIFODelaysItsExportOnce(t *testing.T) {
-	t.Parallel() // the test waits most of its time
+	t.Parallel() // runs beside other tests, because it mostly waits
 	for _, name := range []string{"", "-journal"} {
 		t.Run("state.db"+name, func(t *testing.T) {
 			t.Parallel()

@@ -54,7 +54,7 @@ func TestRemapKeepsEveryOtherByte(t *testing.T) {
 	root := etc(t)
 	d := open(t, root)
 	must(t, d.SetUID("hermes", 99))
-	must(t, d.SetGID("hermes", 20)) // two groups may have the same gid
+	must(t, d.SetGID("hermes", 20)) // another group has this gid already, which is allowed
 	must(t, d.AddMember("dialout", "hermes"))
 	must(t, d.AddGroup("hostdocker", 998))
 	must(t, d.AddMember("hostdocker", "hermes"))

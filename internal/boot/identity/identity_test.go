@@ -47,7 +47,7 @@ func identity(t *testing.T, o Options, env map[string]string) (agent, string, er
 }
 
 func TestRemap(t *testing.T) {
-	testkit.NeedRoot(t) // only root can check that the files keep their owner
+	testkit.NeedRoot(t) // only root can make files of other users, which must keep their owner
 	for _, tt := range []struct {
 		name     string
 		env      map[string]string

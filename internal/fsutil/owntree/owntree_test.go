@@ -52,7 +52,7 @@ func give(d *fsutil.Dir, between func() error) (owntree.Walk, error) {
 // file of a terabyte without data, whose full copy would fill the volume.
 func TestTheCopyOfASparseFileIsSparse(t *testing.T) {
 	const size = 1 << 40
-	name := string(bytes.Repeat([]byte("n"), 255)) // so long that a temporary name can't be longer
+	name := string(bytes.Repeat([]byte("n"), 255)) // the name is so long that no temporary name can be longer
 	d, home := linked(t, name, func(f *os.File) error {
 		_, err := f.WriteAt([]byte("middle"), size/2)
 		return errors.Join(err, f.Truncate(size))
@@ -163,7 +163,7 @@ func TestAHomeThatIsMovedIntoTheTreeDuringTheWalkIsSeen(t *testing.T) {
 		if err := errors.Join(os.Mkdir(hidden, 0o700), os.WriteFile(hidden+"/"+mark, nil, 0o600), os.Chown(hidden, after, after), os.Chown(hidden+"/"+mark, after, after)); err != nil {
 			t.Fatal(err)
 		}
-		move := func() { _ = os.Rename(hidden, home+"/x") } // only the first call succeeds
+		move := func() { _ = os.Rename(hidden, home+"/x") } // only the first call of move succeeds
 		if !during {
 			move()
 		}
@@ -180,15 +180,15 @@ func TestAHomeThatIsMovedIntoTheTreeDuringTheWalkIsSeen(t *testing.T) {
 	}
 }
 
-// TestADirectoryThatIsRemovedDuringTheWalkIsNoFailure: an agent removed a profile while hinit gave it to the agent's user. The status
-// warned as long as the container lived that the directory still belonged to another user.
+// TestADirectoryThatIsRemovedDuringTheWalkIsNoFailure checks that a profile that the agent removes while hinit changes its owner
+// causes no warning. The status said, as long as the container lived, that its directory still belonged to another user.
 func TestADirectoryThatIsRemovedDuringTheWalkIsNoFailure(t *testing.T) {
 	d, home := linked(t, "file", func(*os.File) error { return nil })
 	if err := errors.Join(os.Remove(filepath.Join(home, "file")), os.Chown(home, before, before)); err != nil {
 		t.Fatal(err)
 	}
 	w := owntree.Walk{To: fsutil.Owner{UID: after, GID: after}}
-	w.OnFound = func(string, uint32, error) { _ = os.Remove(home) } // only the first call succeeds
+	w.OnFound = func(string, uint32, error) { _ = os.Remove(home) } // only the first removal succeeds
 	if err := w.Give(d, "home", false); err != nil || w.Failed > 0 || w.Changed != 1 {
 		t.Errorf("%d failures, %d changed, %v", w.Failed, w.Changed, err)
 	}

@@ -21,8 +21,8 @@ import (
 
 var schedules = flag.Int("schedules", 150, "how many random schedules TestDiskAndGatewayAgreeWhateverHappens tries")
 
-// world is a model of one profile: a real volume with real intents behind a gate that a test closes and opens. Of the
-// gateway it has only the wanted state. The clock is virtual.
+// world is a model of one profile. Its volume and intents are real, behind a gate that a test closes and opens. Of the gateway,
+// it has only the desired state. The clock is virtual.
 type world struct {
 	t       *testing.T
 	orders  *Queues
@@ -33,10 +33,10 @@ type world struct {
 
 	mu      sync.Mutex
 	thawed  chan struct{} // closed when the volume answers again; nil while it answers
-	writing int           // number of running records
-	acted   []*Order      // carried-out orders, oldest first
+	writing int           // number of intents that are being written
+	acted   []*Order      // orders that were carried out, oldest first
 	gateway string
-	effect  string // immediate effect of an order
+	effect  string // effect that an order has at once
 }
 
 func newWorld(t *testing.T, home string) *world {
@@ -67,7 +67,7 @@ func (w *world) Record(o *Order) (func() error, error) {
 }
 
 func (w *world) Execute(o *Order) (string, error) {
-	// the supervisor needs a while, so that orders that are passed on concurrently would overtake each other
+	// The supervisor takes some time. So orders that are passed on concurrently overtake each other.
 	time.Sleep(time.Millisecond)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -113,9 +113,9 @@ func (w *world) thaw() {
 
 func (w *world) state() string { return filepath.Join(w.home, "gateway_state.json") }
 
-// refuse makes records fail: it puts a link in place of the state file, which hinit never follows.
+// refuse makes writes of intents fail: it puts a link in place of the state file, because hinit never follows one there.
 func (w *world) refuse() {
-	synctest.Wait() // so that no process writes meanwhile
+	synctest.Wait() // waits until no write is running
 	if info, err := os.Lstat(w.state()); err == nil && info.Mode().IsRegular() {
 		w.check(os.Rename(w.state(), w.state()+".kept"), os.Symlink("nowhere", w.state()))
 	}
@@ -159,7 +159,7 @@ func (w *world) rewrite(pause time.Duration, drop bool) {
 	time.Sleep(pause)
 	w.gate()
 	if info, err := os.Lstat(w.state()); err != nil || !info.Mode().IsRegular() {
-		return // the write failed, as for a gateway
+		return // the write fails, as the write of a real gateway would
 	}
 	if drop {
 		old = []byte(`{"gateway_state":"running"}`)
@@ -172,7 +172,7 @@ func (w *world) rewrite(pause time.Duration, drop bool) {
 func (w *world) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		w.gate()
-		state, _ := w.store.ReadState(profiles.Default) // a state without desired_state has lost the intent
+		state, _ := w.store.ReadState(profiles.Default) // without desired_state, the intent is lost and must be written again
 		_, _ = w.intents.Restore(profiles.Default, state)
 		time.Sleep(500 * time.Millisecond)
 	}
@@ -389,7 +389,7 @@ func TestAFrozenVolumeBuildsUpNoWork(t *testing.T) {
 			}
 		}
 		time.Sleep(stopPatience / 2)
-		for range 3 { // a start replaces the stop before its time is over
+		for range 3 { // a start must replace the stop before the time limit of the stop is over
 			given = append(given, w.orders.Submit("start", "gateway-default", profiles.Default, 0, nil))
 		}
 		time.Sleep(stopPatience)

@@ -41,7 +41,7 @@ func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
 	p := testkit.Plan{Name: "saved", Home: dir + "/own", HOME: dir + "/own", Hide: []string{dir}, Share: []string{dir + "/shared"}, Rules: rules}
 	script := `cat "` + dir + `/own/f" "` + dir + `/other/f" "` + dir + `/shared/f"; env; unshare -U true && echo unshared; touch /dev/shm/x && echo wrote-shm`
 	out := run(12321, p, "/bin/sh", "-c", script)
-	// another test has changed the mounts, which makes the saved rules invalid
+	// Another test has changed the mounts, which makes the saved rules invalid.
 	for tries := 0; strings.Contains(out, "init internal/") && tries < 5; tries++ {
 		save()
 		out = run(12321, p, "/bin/sh", "-c", script)

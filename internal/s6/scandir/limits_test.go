@@ -75,7 +75,7 @@ func TestDirectoriesWithoutEndThatAreNotInOrderAreNotAllNamed(t *testing.T) {
 }
 
 func TestServicesThatDoNotEndTakeTheRoomOfNewOnes(t *testing.T) {
-	t.Parallel() // the test waits most of its time
+	t.Parallel() // runs beside other tests, because it mostly waits
 	g, h := room(t), newHost()
 	g.mostServices = fewServices
 	s := open(t, h, g)

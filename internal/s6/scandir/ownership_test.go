@@ -21,7 +21,7 @@ func roots(t *testing.T, g Layout, name string) string {
 }
 
 func TestAServiceWhoseEnvironmentTheAgentCanWriteDoesNotRunAsRoot(t *testing.T) {
-	t.Parallel() // the test waits most of its time
+	t.Parallel() // runs beside other tests, because it mostly waits
 	testkit.NeedRoot(t)
 	g, h := room(t), newHost()
 	s := open(t, h, g)

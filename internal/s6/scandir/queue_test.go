@@ -27,7 +27,7 @@ func (l Layout) exists(name string) bool {
 // A slot that the status shows but that is still queued must be made as soon as a client asks for it. With 2,000
 // services the queue takes long, and s6-svc would say "no such directory".
 func TestASlotInTheQueueIsThereWhenSomebodyLooks(t *testing.T) {
-	t.Parallel() // the test waits most of its time
+	t.Parallel() // runs beside other tests, because it mostly waits
 	g, h := room(t), newHost()
 	s := open(t, h, g)
 	names := enqueueMany(s, 300)
@@ -130,7 +130,7 @@ func TestASuccessorMakesWhatWasInTheQueue(t *testing.T) {
 
 // A slot that could not be made because the disk of /run was full must be made when the disk has space again.
 func TestASlotThatCouldNotBeMadeIsMadeWhenTheDiskIsWellAgain(t *testing.T) {
-	t.Parallel() // the test waits most of its time
+	t.Parallel() // runs beside other tests, because it mostly waits
 	g, h := room(t), newHost()
 	s := open(t, h, g)
 	must(t, os.Chmod(g.Scan, 0o555)) // now only root can make files there, and slots are made as the agent's user
