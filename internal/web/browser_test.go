@@ -38,9 +38,9 @@ type browser struct {
 
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
-	path, err := exec.LookPath("chromium")
+	path, err := exec.LookPath("chromium-headless-shell") // it takes less than half of the processor time of chromium
 	if err != nil {
-		testkit.SkipOrFail(t, "needs chromium (test/install-tools)")
+		testkit.SkipOrFail(t, "needs chromium-headless-shell (test/install-tools)")
 	}
 	read, in, err := os.Pipe()
 	if err != nil {
@@ -51,7 +51,7 @@ func newBrowser(t *testing.T) *browser {
 		t.Fatal(err)
 	}
 	home := t.TempDir()
-	cmd := exec.Command(path, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-extensions",
+	cmd := exec.Command(path, "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-extensions",
 		"--disable-background-networking", "--user-data-dir="+home, "--remote-debugging-pipe", "about:blank")
 	cmd.Env = []string{"HOME=" + home, "PATH=/usr/bin:/bin", "XDG_RUNTIME_DIR=" + home}
 	cmd.ExtraFiles = []*os.File{read, write}

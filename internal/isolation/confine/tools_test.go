@@ -35,8 +35,8 @@ git log --format=%s && git clone -q . ../copy && cat ../copy/f && echo cloned`, 
 		{"python3", "python3 - <<'EOF'\n" + python + "EOF", []string{
 			"threads work", "subprocess works", "sched_setaffinity fails", "multiprocessing.Lock fails",
 		}},
-		{"chromium", `echo '<p>text of the page</p>' >p.html &&
-timeout 60 chromium --headless --no-sandbox --disable-dev-shm-usage --disable-gpu --dump-dom "file://$PWD/p.html"`, []string{"text of the page"}},
+		{"chromium-headless-shell", `echo '<p>text of the page</p>' >p.html &&
+timeout 60 chromium-headless-shell --no-sandbox --disable-dev-shm-usage --disable-gpu --dump-dom "file://$PWD/p.html"`, []string{"text of the page"}},
 		{"su", `su -c 'echo as root' root </dev/null; echo x >/tmp/hinit-tools-test && echo wrote; echo ended`, []string{"ended"}},
 	} {
 		t.Run(tt.program, func(t *testing.T) {
