@@ -97,7 +97,7 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-// TestASecondInitWaitsWhateverTheAgentWrites checks that no files of the agent in the directory of the lock take the
+// TestASecondInitWaitsWhateverTheAgentWrites checks that no file that the agent makes in the directory of the lock can take the
 // lock from its holder. A second init must wait until the kernel releases the lock.
 func TestASecondInitWaitsWhateverTheAgentWrites(t *testing.T) {
 	home := t.TempDir()
@@ -125,7 +125,7 @@ func TestASecondInitWaitsWhateverTheAgentWrites(t *testing.T) {
 	select {
 	case g := <-a.got:
 		t.Fatalf("it did not wait: %v", g.err)
-	case <-time.After(50 * time.Millisecond): // by now a wrong answer would have come
+	case <-time.After(50 * time.Millisecond): // by now a second init that does not wait would have got the lock
 	}
 	if err := one.Check(); err != nil {
 		t.Error(err)
@@ -238,7 +238,7 @@ func TestOnAServerAnotherMachineIsWaitedFor(t *testing.T) {
 	must(t, os.Mkdir(filepath.Join(home, DirName), 0o755))
 	other := elsewhere(t, home)
 	v := onServer(newVolume(t, home))
-	v.confirmEvery = lockRetryInterval * 3 / 2 // a holder confirms its lock this often
+	v.confirmEvery = lockRetryInterval * 3 / 2 // interval at which a holder confirms its lock
 	a := acquire(t.Context(), v)
 	take(t, a.busy, "word that it waits")
 	released := time.Now()
@@ -249,14 +249,14 @@ func TestOnAServerAnotherMachineIsWaitedFor(t *testing.T) {
 	if took := time.Since(released); took < v.confirmEvery {
 		t.Errorf("it serves after %v, beside a holder that proves its lock each %v", took, v.confirmEvery)
 	}
-	late := onServer(newVolume(t, t.TempDir())) // its home has no directory for the lock file
+	late := onServer(newVolume(t, t.TempDir())) // this home has no directory for the lock file yet
 	mustHave(t, late)
 }
 
 // TestALockOnAServerIsLost checks that the lock counts as lost when its name leads to another file, another machine has
 // it, or the server refuses or doesn't answer. Then nothing may start.
 func TestALockOnAServerIsLost(t *testing.T) {
-	t.Parallel() // the cases wait most of their time
+	t.Parallel() // runs beside other tests, because its cases mostly wait
 	for name, spoil := range map[string]func(f *os.File, name string) error{
 		"renamed": func(_ *os.File, name string) error {
 			return errors.Join(os.Rename(name, name+".away"), os.WriteFile(name, []byte("x"), 0o600))
@@ -415,8 +415,8 @@ func TestRootMakesNothingWhereALinkInThePlaceOfTheDataDirectoryLeads(t *testing.
 	}
 }
 
-// TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit checks that a start removes no files of root's in .hinit. The
-// agent may have renamed a directory of root's to .hinit.
+// TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit checks that a start removes none of root's files in .hinit. The agent
+// may have renamed a directory of root's to .hinit.
 func TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit(t *testing.T) {
 	testkit.NeedRoot(t)
 	for _, server := range []bool{false, true} {
@@ -448,7 +448,7 @@ func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 	for name, put := range map[string]func(dir, roots string) error{
 		"names": func(dir, _ string) error {
 			err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(dir+"/lease.0", nil, 0o600))
-			// hard links, because some file systems need a millisecond to make an inode
+			// Hard links, because some file systems need a millisecond to make an inode.
 			for i := 1; err == nil && i < 60000; i++ {
 				err = os.Link(dir+"/lease.0", fmt.Sprintf("%s/lease.%d", dir, i))
 			}
@@ -468,7 +468,7 @@ func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 	} {
 		for _, server := range []bool{false, true} {
 			if server && name == "names" {
-				continue // this is the lock file itself
+				continue // on a server, the name is the lock file itself, so there is nothing to replace
 			}
 			t.Run(fmt.Sprintf("%s, on a server %v", name, server), func(t *testing.T) {
 				top := t.TempDir()
@@ -488,7 +488,7 @@ func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 				take(t, a.busy, "word that it waits")
 				cancel()
 				take(t, a.got, "end")
-				release(one) // ends the other volume's waiting call
+				release(one) // ends the call of the other volume, which waits for the lock
 				if text, err := os.ReadFile(roots); string(text) != "mine" {
 					t.Errorf("root's file has %q, %v", text, err)
 				}
@@ -536,14 +536,14 @@ func asAgent(t *testing.T, home string) bool {
 func machine(home string, warn func(string)) *Volume {
 	v := onServer(NewVolume(home, fsutil.NewActor(fsutil.Identity{UID: 10000, GID: 10000}), warn))
 	v.sharing = func(dir *os.File) (bool, string) {
-		_ = unix.Flock(int(dir.Fd()), unix.LOCK_UN) // other machines don't see the lock of a directory
+		_ = unix.Flock(int(dir.Fd()), unix.LOCK_UN) // releases the lock of the directory, because another machine would not see it
 		return true, ""
 	}
 	v.confirmEvery, v.confirmLimit = 200*time.Millisecond, time.Second
 	return v
 }
 
-// agentsHome returns a data directory of the agent's. It is the same in both processes of a test that calls asAgent.
+// agentsHome returns a data directory that belongs to the agent. It is the same in both processes of a test that calls asAgent.
 func agentsHome(t *testing.T) string {
 	t.Helper()
 	if home := os.Getenv("LEASE_HOME"); home != "" {
@@ -558,7 +558,7 @@ func agentsHome(t *testing.T) string {
 // on a volume where root has no rights closes .hinit or the data directory. EACCES must not count as a file system
 // without locks.
 func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
-	t.Parallel() // the cases wait most of their time
+	t.Parallel() // runs beside other tests, because its cases mostly wait
 	for name, start := range map[string]struct {
 		waits bool // whether the second init already waits when the agent closes the directory
 		close func(home string) error
@@ -600,12 +600,12 @@ func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatal("the first does not notice")
 			}
-			first := acquire(t.Context(), one) // the first init asks again after it has killed its services
+			first := acquire(t.Context(), one) // by now the first init has killed its services, so it asks for the lock again
 			if start.open != nil {
 				time.Sleep(2 * lockRetryInterval)
 				must(t, start.open(home))
 			}
-			other, loser := first, two // one of the two gets the lock, and the other waits
+			other, loser := first, two // one of the two inits gets the lock, and the other waits
 			select {
 			case has = <-first.got:
 				other = second

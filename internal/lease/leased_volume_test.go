@@ -40,7 +40,7 @@ func TestAnInitServesWhileTheProgramOfTheLeaseSaysSo(t *testing.T) {
 	if h := take(t, a.busy, "word that it waits")(); h.String() != "another hinit, by its lease agents-1_7f3c" {
 		t.Errorf("it waits for %v", h)
 	}
-	p.holds(-time.Second) // an old message that waited in the socket
+	p.holds(-time.Second) // a message whose time was over before it was read
 	p.holds(time.Hour)
 	g := take(t, a.got, "lease")
 	if g.err != nil || p.Check() != nil {
@@ -93,9 +93,9 @@ func TestTwoInitsOfOneMachineAreKeptApartWhateverTheLeaseSays(t *testing.T) {
 	select {
 	case <-a.got:
 		t.Fatal("the second init has the volume before the first one has ended its gateways")
-	case <-time.After(50 * time.Millisecond): // by now a wrong answer would have come
+	case <-time.After(50 * time.Millisecond): // by now a second init that does not wait would have got the lock
 	}
-	again := acquireHeld(t.Context(), one) // the first init has ended its services, and asks again
+	again := acquireHeld(t.Context(), one) // by now the first init has ended its services, so it asks for the lock again
 	if g := take(t, a.got, "lock"); g.err != nil {
 		t.Error(g.err)
 	}

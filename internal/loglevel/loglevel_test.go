@@ -7,22 +7,22 @@ func TestLevelsInCommonShapes(t *testing.T) {
 		line string
 		want Level
 	}{
-		{"2026-11-22 10:00:00,123 WARNING gateway.telegram: slow", Warning}, // Python
+		{"2026-11-22 10:00:00,123 WARNING gateway.telegram: slow", Warning}, // format of Python's logging
 		{"WARNING:root:slow", Warning},
-		{"INFO:     127.0.0.1:5000 - \"GET /error HTTP/1.1\" 200 OK", Info}, // uvicorn
+		{"INFO:     127.0.0.1:5000 - \"GET /error HTTP/1.1\" 200 OK", Info}, // format of uvicorn
 		{`{"ts":1,"level":"error","msg":"level=debug"}`, Error},
-		{`{"level":50,"time":1,"msg":"x"}`, Error}, // pino
+		{`{"level":50,"time":1,"msg":"x"}`, Error}, // format of pino
 		{`{"severity":"NOTICE","message":"x"}`, Info},
-		{`time=2026-11-22T10:00:00Z level=WARN msg="disk is full"`, Warning}, // slog
-		{"W1122 10:00:00.123456       1 main.go:12] slow", Warning},          // klog
+		{`time=2026-11-22T10:00:00Z level=WARN msg="disk is full"`, Warning}, // format of slog
+		{"W1122 10:00:00.123456       1 main.go:12] slow", Warning},          // format of klog
 		{"<3>device is gone", Error},
 		{"<12>daemon: low", Warning},
-		{"[error] 12#12: *1 open() failed", Error}, // nginx
+		{"[error] 12#12: *1 open() failed", Error}, // format of nginx
 		{"[2026-11-22 10:00:00] [CRITICAL] out of memory", Critical},
 		{"\x1b[31mERROR\x1b[0m: red", Error},
 		{"2026/11/22 10:00:00 error: no such host", Error},
-		{"2026-11-22T10:00:00Z  INFO my_crate: ERROR later does not count", Info}, // tracing
-		{"10:00:00 | DEBUG    | module:function:12 - text", Debug},                // loguru
+		{"2026-11-22T10:00:00Z  INFO my_crate: ERROR later does not count", Info}, // format of tracing
+		{"10:00:00 | DEBUG    | module:function:12 - text", Debug},                // format of loguru
 		{"panic: runtime error", Critical},
 		{"there was no error in the report", 0},
 		{"I would say: WARNINGS are not a level", 0},

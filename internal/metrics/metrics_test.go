@@ -110,7 +110,7 @@ func TestWhatHinitTells(t *testing.T) {
 		t, got, "hinit_up 1", `hinit_info{version="1.2"} 1`, "hinit_reexecutions_total 2", "hinit_orphans_reaped_total 7", "hinit_lease_held 1",
 		`hinit_boot_step_duration_seconds{step="volume"} 0.5`, `hinit_boot_step_failed{step="hook a"} 1`,
 		"hinit_service_up{"+of+"} 0", "hinit_service_wanted{"+of+"} 1", `hinit_service_state{`+of+`,state="backoff"} 1`, "hinit_service_crash_loop{"+of+"} 1",
-		`hinit_service_exits_total{cause="crash",`+of+`} 3`, // the cause of the last exit may still change
+		`hinit_service_exits_total{cause="crash",`+of+`} 3`, // the last exit does not count yet, because its cause may still change
 		`hinit_service_exits_total{cause="oom",`+of+`} 2`, `hinit_service_exits_total{cause="other",`+of+`} 1`,
 		`hinit_service_restarts_total{cause="crash",`+of+`} 3`, "hinit_service_last_stop_duration_seconds{"+of+"} 6",
 		"hinit_service_log_lines_total{"+of+"} 10", "hinit_service_log_bytes_total{"+of+"} 100",

@@ -167,7 +167,7 @@ func TestNothingIsLostBetweenImages(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 	handed := old.HandOver()
-	// As with execve(2), only the descriptor survives.
+	// As after execve(2), only the descriptor is left.
 	fd, err := unix.FcntlInt(handed.Sockets["a"].File.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +190,7 @@ func TestNothingIsLostBetweenImages(t *testing.T) {
 	}
 	close(stuck)
 	h.TakeOver(nil)
-	h.TakeOver(notify.New(nil).HandOver()) // the state of a program that had no sockets
+	h.TakeOver(notify.New(nil).HandOver()) // takes over from a program that had no sockets
 }
 
 func TestWhoMayWrite(t *testing.T) {

@@ -92,11 +92,11 @@ func TestNoSingleSignAccuses(t *testing.T) {
 		{Evidence{Heartbeat: long, Log: usual, Idle: true}, ""},
 		{Evidence{Heartbeat: usual, Log: long, Idle: true}, ""},
 		{Evidence{Heartbeat: usual, Log: usual, ProbedHealth: true, Idle: true}, ""},
-		// its usual gap is not known yet
+		// The usual gap of this gateway is not known yet.
 		{Evidence{Heartbeat: Silence{For: time.Hour}, Log: Silence{For: time.Hour}, Idle: true}, ""},
-		{Evidence{Heartbeat: busy, Log: busy, Idle: true}, ""}, // the gateway may have nothing to do
+		{Evidence{Heartbeat: busy, Log: busy, Idle: true}, ""}, // a usual gap of this length proves nothing: the gateway may have nothing to do
 		{Evidence{Heartbeat: long, Log: long, ProbedHealth: true, HealthAnswers: true, Idle: true}, ""},
-		{Evidence{Heartbeat: long, Log: long}, ""}, // the gateway uses processor time
+		{Evidence{Heartbeat: long, Log: long}, ""}, // not idle: the gateway uses processor time
 		{Evidence{Heartbeat: long, Log: long, Idle: true}, "no heartbeat for 1h0m although it writes one every 8s, its log is silent for 1h0m although it writes every 8s"},
 		{Evidence{Heartbeat: busy, Log: usual, ProbedHealth: true}, "no heartbeat for 1h0m although it writes one every 8s, /health does not answer"},
 		{Evidence{Stopped: true}, "its process is stopped"},

@@ -166,8 +166,8 @@ func TestAStoppedGatewayIsNamed(t *testing.T) {
 	}
 }
 
-// TestOneThatHangsIsFound checks that a gateway is reported whose lines and heartbeats end and that uses no processor
-// time. Nothing may be reported while the disk doesn't answer, or when the gateway writes a heartbeat again.
+// TestOneThatHangsIsFound checks that a hanging gateway is reported: its lines and heartbeats have ended, and it uses no
+// processor time. Nothing may be reported while the disk doesn't answer, or after the gateway has written a heartbeat again.
 func TestOneThatHangsIsFound(t *testing.T) {
 	one := sleeper(t)
 	pid := one.Process.Pid

@@ -9,7 +9,7 @@ import (
 	"hinit/internal/config"
 )
 
-// rule returns a check with defaults for all settings but these.
+// rule returns a check with these settings and defaults for all others.
 func rule(kind string, success, failure int) config.Check {
 	on := config.OnRestart
 	if kind == config.CheckReady {

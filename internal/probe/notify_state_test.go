@@ -29,7 +29,7 @@ func (r *rig) quiet(t *testing.T, when string) {
 	}
 }
 
-// given fails the test unless the supervisor was told that the run failed, with this answer.
+// given fails the test unless the supervisor got the event that the run has failed, with this answer of the check.
 func (r *rig) given(t *testing.T, when, answer string) {
 	t.Helper()
 	synctest.Wait()
@@ -62,7 +62,7 @@ func TestAWatchdogThatIsMissed(t *testing.T) {
 		}
 		r.quiet(t, "while it says that it is alive")
 		time.Sleep(9900 * time.Millisecond)
-		// no WATCHDOG=1, so not a sign of life
+		// This message has no WATCHDOG=1, so it is no sign of life.
 		r.HandleMessage("s", 1, &notify.Message{Ready: true, Status: "x", HasStatus: true})
 		r.quiet(t, "in time")
 		time.Sleep(100*time.Millisecond + 2*timerSlot)
@@ -70,7 +70,7 @@ func TestAWatchdogThatIsMissed(t *testing.T) {
 		time.Sleep(time.Hour)
 		r.quiet(t, "after it was given up")
 		r.up(2, "s")
-		r.HandleMessage("s", 1, &notify.Message{Ready: true}) // a message of the previous run
+		r.HandleMessage("s", 1, &notify.Message{Ready: true}) // a message of the previous run must not count
 		time.Sleep(time.Hour)
 		r.quiet(t, "in the next run")
 	})

@@ -46,7 +46,7 @@ func TestLogChecks(t *testing.T) {
 	expect(once, true)
 	once.since.Store(sinceBegin(time.Now()))
 	expect(once, true)
-	expect(look(config.LogCheck{Contains: "x"}, Passing), true) // the previous hinit had seen the line
+	expect(look(config.LogCheck{Contains: "x"}, Passing), true) // has passed in the previous hinit, so it stays passed
 
 	never := look(config.LogCheck{Contains: "FATAL", Never: true}, Pending)
 	expect(never, true)
@@ -64,7 +64,7 @@ func TestLogChecks(t *testing.T) {
 
 // stepped returns t as it would be if the wall clock had been set by d since t was read. Its monotonic reading stays.
 func stepped(t time.Time, d time.Duration) time.Time {
-	const hasMonotonic, seconds = 1 << 63, 30 // as package time stores a time
+	const hasMonotonic, seconds = 1 << 63, 30 // layout of a time.Time in package time
 	wall := (*uint64)(unsafe.Pointer(&t))
 	if *wall&hasMonotonic == 0 {
 		panic("the time has no monotonic reading")
@@ -73,8 +73,9 @@ func stepped(t time.Time, d time.Duration) time.Time {
 	return t
 }
 
-// TestASetClockFailsNoCheck: a virtual machine was resumed, and its clock jumped by an hour. The checks of all services failed at once,
-// and hinit restarted them. After a clock was set back, a silent gateway and a line with a fault were not noticed for an hour.
+// TestASetClockFailsNoCheck checks that a change of the wall clock neither fails a check nor delays one. After a virtual machine
+// was resumed, its clock jumped by an hour, and hinit restarted all services. After a clock was set back, faults were not noticed
+// for an hour.
 func TestASetClockFailsNoCheck(t *testing.T) {
 	t.Parallel()
 	within := &logCheck{found: new(logMatch), want: config.LogCheck{Within: time.Minute}, began: stepped(time.Now(), time.Hour)}
@@ -95,7 +96,7 @@ func TestASetClockFailsNoCheck(t *testing.T) {
 		t.Errorf("after the clock was set back: %q", answer)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		future := profiles.State{Exists: true, Beat: time.Now().Add(time.Hour)} // written before the clock was set back
+		future := profiles.State{Exists: true, Beat: time.Now().Add(time.Hour)} // in the future: the clock was set back later
 		s := &stateCheck{diskCall: diskCall{timeout: time.Minute}, want: config.StateCheck{Heartbeat: time.Minute}, read: func() (profiles.State, error) { return future, nil }}
 		for _, want := range []bool{true, false} {
 			if good, answer := s.check(time.Now().Add(time.Minute)); good != want {
@@ -142,7 +143,7 @@ func TestAnExecCheckRunsAsItsService(t *testing.T) {
 	}
 	e := newExec(config.Check{Command: []string{"ask"}}, &target{Target: Target{Spec: own, Expand: strings.Clone}, options: &Options{}})
 	want := own
-	// not in the service's group: a group with two runs can't be killed at once
+	// Not in the group of the service: a group with two runs can't be killed as a whole.
 	want.Argv, want.Setup.Cgroup, want.Setup.CgroupWrites = []string{"ask"}, "", nil
 	if !e.spec.Same(want) {
 		t.Errorf("it runs as %+v, want %+v", e.spec, want)

@@ -98,13 +98,13 @@ func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
 	if took := time.Since(began); took > 15*time.Second {
 		t.Errorf("10 starts took %v", took)
 	}
-	// The looks of other services waited for the pause of this one, which doubled until it took years.
+	// The look-ups of other services must not wait for the growing pause of this one. The pause doubled until it was years long.
 	_, slow := table.slowServices["run"]
 	if left := time.Until(table.checksPausedUntil); left > checkPause || slow && left < 0 {
 		t.Errorf("the looks of others wait for %v", left)
 	}
 	table.checksPausedUntil = time.Time{}
-	blocking.Run(blocking.Programs, func() {}) // by then the last slow search has ended
+	blocking.Run(blocking.Programs, func() {}) // returns when the last slow search has ended
 	for name, looks := range map[string]bool{"other": true, "run": !slow} {
 		_, err := table.Spawn(Spec{ID: 20, Name: name, Argv: []string{"nothere"}, Env: []string{"PATH=/nothere"}, Dir: "/", Cred: agent})
 		if (err != nil) != looks {
@@ -172,7 +172,7 @@ func TestARunEntersNoDescriptorOfPID1(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		// so high that no child has a descriptor with this number itself
+		// The number is so high that no child has opened a descriptor with it.
 		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 100)
 		if err != nil {
 			t.Fatal(err)

@@ -136,7 +136,7 @@ func TestAKillByHandWasTakenForALackOfMemory(t *testing.T) {
 	start(1)
 	killed(1, false)
 	start(2)
-	start(3) // a second run in the group, such as a worker of the task board
+	start(3) // a second run in the same group, such as a worker of the task board
 	kills("2")
 	killed(2, true)
 	killed(3, false)

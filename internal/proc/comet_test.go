@@ -43,7 +43,7 @@ func TestACometIsNotGoneUntilItIs(t *testing.T) {
 			reap()
 			return table.SignalTree(id, int(unix.SIGKILL)) == 0
 		})
-		// the last one may have died only now
+		// The last process may have ended only now.
 		testkit.Until(t, "an orphan of the run to end", func() bool { reap(); return of > 0 })
 		if len(table.EndedRuns([]uint64{id})) == 0 {
 			t.Error("it is not gone when nothing is left to signal")

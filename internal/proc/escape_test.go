@@ -22,14 +22,14 @@ func TestADaemonThatEscapedIsFoundAndKilledWithItsService(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			table := newTable(t)
 			if how == "tagged" {
-				table.marks = marker{} // as on a machine where the limit can't be set
+				table.marks = marker{} // without marks, as on a machine where hinit can't set the limit that carries the mark
 			}
 			_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("escape", how, "deaf")})
 			daemon, err := strconv.Atoi(line(t, out))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if how == "tagged" { // a new process shows an empty environment before it shows its own
+			if how == "tagged" { // until execve is complete, a new process shows an empty environment
 				testkit.Until(t, "the daemon to carry the tag", func() bool { return tagged(table, daemon) == 1 })
 			}
 			if n := table.SignalTree(1, int(unix.SIGKILL)); n != 2 {
@@ -48,7 +48,7 @@ func TestADaemonThatEscapedIsFoundAndKilledWithItsService(t *testing.T) {
 // can't hide it. The kernel makes it a child of the thread that started the main process, which may be another thread
 // than the one that gets orphans.
 func TestASiblingOfTheMainProcessIsLeftBehind(t *testing.T) {
-	for range 4 { // the start may use any thread
+	for range 4 { // four times, because the start may use any thread
 		table := newTable(t)
 		_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("sibling")})
 		pid, err := strconv.Atoi(line(t, out))
@@ -93,7 +93,7 @@ func TestAProcessThatHidesItsRunIsNamed(t *testing.T) {
 		t.Error("it was killed on a guess")
 	}
 	p, _ := table.procfs.readStat(daemon)
-	testkit.Until(t, "a tick of the kernel's clock", func() bool { // otherwise both may have started in the same clock tick
+	testkit.Until(t, "a tick of the kernel's clock", func() bool { // a later clock tick, because the order of two starts in one tick is unknown
 		pid, _ := spawn(t, table, Spec{ID: 2, Name: "later", Argv: testproc.Argv("exit")})
 		later, ok := table.procfs.readStat(pid)
 		x := exitOf(t, table, 2)
@@ -269,7 +269,7 @@ func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 	for _, how := range []string{"mark", "tag"} {
 		t.Run(how, func(t *testing.T) {
 			table := newTable(t)
-			claim := table.marks.next - 2*table.marks.step // the mark of the run that is started next
+			claim := table.marks.next - 2*table.marks.step // the mark that the next started run will get
 			argv := testproc.Argv("hide", strconv.FormatUint(claim, 10))
 			if how == "tag" {
 				table.marks = marker{}
@@ -345,7 +345,7 @@ func TestAProcessThatForksWhileBeingKilledDoesNotGetAway(t *testing.T) {
 
 // tagged returns the run that the environment of a process names, as far as it has been read.
 func tagged(table *Table, pid int) uint64 {
-	table.environWaited = 0 // each call is a scan of its own, which may wait for environments
+	table.environWaited = 0 // a new budget for waiting, as at the beginning of each scan
 	p, _ := table.procfs.readStat(pid)
 	id, _ := table.runByTag(identity{pid, p.Start})
 	return id
@@ -355,7 +355,7 @@ func tagged(table *Table, pid int) uint64 {
 // that keeps its memory locked. The wait could take minutes. Here another read takes the only turn, so none finishes.
 func TestPID1StoodStillBecauseAProcessHeldItsMemory(t *testing.T) {
 	table := newTable(t)
-	table.marks = marker{} // so that only the environment shows the run
+	table.marks = marker{} // without marks, so that only the environment shows the run
 	held, free := make(chan struct{}), make(chan struct{})
 	go blocking.Run(blocking.Environ, func() { close(held); <-free })
 	<-held
@@ -382,8 +382,8 @@ func TestPID1StoodStillBecauseAProcessHeldItsMemory(t *testing.T) {
 	})
 }
 
-// TestAnOrphanWhoseMemoryStaysLockedKeepsNoRunAlive checks that an orphan whose environment can't be read for a second
-// counts as one that hides its run, so that the run can end.
+// TestAnOrphanWhoseMemoryStaysLockedKeepsNoRunAlive checks that a run can end although an orphan exists whose environment can't
+// be read. After a second, such an orphan counts as one that hides its run.
 func TestAnOrphanWhoseMemoryStaysLockedKeepsNoRunAlive(t *testing.T) {
 	table := newTable(t)
 	table.marks = marker{}

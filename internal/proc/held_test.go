@@ -76,7 +76,7 @@ func TestAServiceThatHasItselfTracedIsAlive(t *testing.T) {
 		st, err := procstat.Read(pid)
 		return err == nil && st.State == 't' && ended == 1
 	})
-	time.Sleep(heldSearchPeriod) // the search for unreported exits is due
+	time.Sleep(heldSearchPeriod) // now the search for unreported exits is due
 	table.Reap(true, func(x Exit) { t.Errorf("%+v", x) })
 	_ = table.Signal(1, int(unix.SIGKILL))
 	if x := exitOf(t, table, 1); x.Signal != int(unix.SIGKILL) {

@@ -22,7 +22,7 @@ func TestAProcessOfTheAgentsIsNotShownAsRootsService(t *testing.T) {
 	for pid := range marks {
 		all[pid] = stat{Parent: 1}
 	}
-	all[1], all[68] = stat{}, stat{Parent: 50} // 68 belongs to another hinit
+	all[1], all[68] = stat{}, stat{Parent: 50} // process 68 belongs to another hinit
 	owners := ServiceRoots{Init: 1, Mains: map[int]string{10: "root's", 20: "agent's"}, Mark: func(pid int) (Mark, bool) {
 		m, ok := marks[pid]
 		return m, ok
@@ -63,7 +63,7 @@ func TestALongChainCountsForItsService(t *testing.T) {
 	for pid := 2; pid < 3000; pid++ {
 		all[pid] = stat{Parent: pid - 1, Session: pid, Group: pid}
 	}
-	for range 5 { // the order of a map is another each time
+	for range 5 { // repeated, because each iteration over a map has another order
 		owners := ServiceRoots{Init: 1, Mains: map[int]string{2: "a"}}.Owners(all)
 		for pid := 2; pid < 3000; pid++ {
 			if owners[pid] != 2 {

@@ -148,7 +148,7 @@ func TestMutedChildrenStayToBeReapedAndTheSignalComesBack(t *testing.T) {
 	}
 	mute(true)
 	id := uint64(0)
-	for quiet := 0; quiet < 5; { // the SIGCHLD of an earlier child may still come
+	for quiet := 0; quiet < 5; { // drops the SIGCHLD of an earlier child
 		if id++; id > 50 {
 			t.Fatal("SIGCHLD comes though it is muted")
 		}
@@ -319,7 +319,7 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 	line(t, alone)
 	line(t, parent)
 	looks := func(id uint64) int {
-		table.procfs.at, table.procfs.skipped = time.Time{}, time.Time{} // as if the last scan was long ago
+		table.procfs.at, table.procfs.skipped = time.Time{}, time.Time{} // pretends that the last scan was long ago
 		before := table.procfs.scans
 		table.RecordMembers(id)
 		return table.procfs.scans - before
@@ -333,8 +333,8 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 	if n := looks(1); n != 0 {
 		t.Errorf("%d looks at a service that is alone", n)
 	}
-	table.procfs.skipped = time.Now().Add(time.Hour)     // as if the last scan was just now, however slow the machine is
-	if table.RecordMembers(1); table.procfs.scans != 2 { // one scan must serve many records
+	table.procfs.skipped = time.Now().Add(time.Hour)     // pretends that the last scan was just now, however slow the machine is
+	if table.RecordMembers(1); table.procfs.scans != 2 { // this call must use the last scan again
 		t.Errorf("%d looks", table.procfs.scans)
 	}
 }
@@ -344,7 +344,7 @@ func TestCredentials(t *testing.T) {
 		testkit.SkipOrFail(t, "needs root")
 	}
 	table := newTable(t)
-	// The test binary may not be readable for this user. The shell is.
+	// The shell, because this user may not be able to read the test binary.
 	_, out := spawn(t, table, Spec{
 		ID: 1, Argv: []string{"/bin/cat", "/proc/self/status"},
 		Cred: &Cred{UID: 10000, GID: 10001, Groups: []uint32{10001, 44}},
@@ -357,8 +357,8 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// TestAStartThatOnlyAGroupAllows checks that a command in a directory of a supplementary group starts, and that the start of a
-// user without this group says why it fails. Before, only the log of the service said that.
+// TestAStartThatOnlyAGroupAllows checks that a command starts in a directory that only a supplementary group may enter. For a
+// user without this group, the error must say why the start fails. Only the log of the service said that.
 func TestAStartThatOnlyAGroupAllows(t *testing.T) {
 	if os.Getuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")

@@ -44,7 +44,7 @@ func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 					t.Fatal(errno)
 				}
 			}
-			// otherwise the kernel merges the next signal with this one
+			// Waits, because the kernel merges a second signal into a pending one.
 			for end := time.Now().Add(10 * time.Second); sent(s) == before; {
 				if time.Now().After(end) {
 					t.Fatalf("%v was not counted", s)
@@ -54,7 +54,7 @@ func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 	}
 	<-news
 	for _, f := range SentFaults() {
-		// the last one was queued, so its sender may be forged
+		// The last SIGSEGV was sent by sigqueue, so its sender may be forged and is not shown.
 		if f.Count != begin[f.Signal]+each || f.Signal == unix.SIGSEGV && f.UID != -1 {
 			t.Errorf("%+v", f)
 		}

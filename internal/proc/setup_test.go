@@ -237,7 +237,7 @@ func TestAPriorityThatTakesAPrivilegeIsSetBeforeTheUserChanges(t *testing.T) {
 		}
 		return
 	}
-	// The test binary may be where that user can't read it, so the process must execute it as root before the change.
+	// The process must execute the test binary as root before the change, because the other user may not be able to read it.
 	out, code := shell(t, spec, "id -u; id -g; id -G; cut -d' ' -f19 /proc/$$/stat; grep -c 'CapEff:.0*$' /proc/$$/status")
 	if code != 0 || out != "10000\n10001\n10001 10002\n"+nice(-3)+"\n1\n" {
 		t.Errorf("code %d, it is %q", code, out)

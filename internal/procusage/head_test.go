@@ -70,7 +70,7 @@ func TestALongCommandLineIsCut(t *testing.T) {
 		_ = cmd.Wait()
 	}()
 	var got string
-	testkit.Until(t, "the kernel has laid the arguments out", func() bool { // Start returns a moment before
+	testkit.Until(t, "the kernel has laid the arguments out", func() bool { // Start returns a moment before execve is complete
 		got = CommandLine("/proc", cmd.Process.Pid)
 		return strings.HasPrefix(got, "/bin/sh -c")
 	})

@@ -17,12 +17,12 @@ func TestUsageIsThatOfTheTree(t *testing.T) {
 	before := Table{10: {Parent: 1, CPU: 100, Start: 1}, 30: {Parent: 1, CPU: 7, Start: 9}}
 	now := Table{
 		1:  {CPU: 1000, Memory: 1000},
-		10: {Parent: 1, Session: 10, CPU: 150, Start: 1, Memory: 3}, // main process
+		10: {Parent: 1, Session: 10, CPU: 150, Start: 1, Memory: 3}, // main process of the service
 		11: {Parent: 10, Session: 10, CPU: 50, Start: 5, Memory: 2}, // a new child
-		12: {Parent: 11, Session: 12, Start: 5, Memory: 1},          // a grandchild in a session of its own
-		13: {Parent: 1, Session: 10, Start: 5, Memory: 1},           // an orphan of the session
-		14: {Parent: 1, Session: 7, Group: 10, Start: 5, Memory: 1}, // an orphan in the process group
-		30: {Parent: 1, Session: 30, CPU: 9, Start: 10, Memory: 4},  // another main process, whose PID was used before
+		12: {Parent: 11, Session: 12, Start: 5, Memory: 1},          // a grandchild that has made a session of its own
+		13: {Parent: 1, Session: 10, Start: 5, Memory: 1},           // an orphan that has kept the session
+		14: {Parent: 1, Session: 7, Group: 10, Start: 5, Memory: 1}, // an orphan that has kept the process group
+		30: {Parent: 1, Session: 30, CPU: 9, Start: 10, Memory: 4},  // another main process with a reused PID
 		40: {Parent: 1, Session: 40, CPU: 500, Memory: 9},           // a process of no service
 		50: {Parent: 51, Session: 50}, 51: {Parent: 50, Session: 50},
 	}

@@ -89,7 +89,7 @@ func TestPrivateKeysAreHidden(t *testing.T) {
 	want := "-----BEGIN RSA PRIVATE KEY-----\n***\n***\r\n***\n-----END RSA PRIVATE KEY-----\nnext line\n"
 	var m redact.Masker
 	got := ""
-	for part := range strings.Lines(key) { // each line comes in a batch of its own
+	for part := range strings.Lines(key) { // one line in each call, to check that the masker remembers the key
 		got += string(m.Hide([]byte(part), nil))
 	}
 	if got != want || hidden(key) != want {
@@ -268,8 +268,8 @@ func BenchmarkMask(b *testing.B) {
 	}
 }
 
-// Many secrets that begin alike must be masked as before, and quickly. With lines of such beginnings, an agent could
-// use a whole processor of PID 1.
+// Many secrets with the same beginning must be masked as before, and quickly. With lines that repeat this beginning, an agent
+// could otherwise keep a processor of PID 1 busy.
 func TestSecretsThatBeginAlikeAreHiddenAsBefore(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	word := func(least, most int) string {
@@ -340,8 +340,8 @@ func BenchmarkSecretsThatBeginAlike(b *testing.B) {
 	}
 }
 
-// A private key in a log file was masked nowhere, because each of its lines begins with a time. The page, the forwarder and the
-// support bundle read such files.
+// A private key in a log file must be masked, although each of its lines begins with a time. The page, the forwarder and the
+// support bundle read such files, and showed the key.
 func TestAPrivateKeyInALogFileWasShown(t *testing.T) {
 	line := letters(33, base62+"+/", 64)
 	text := ""

@@ -188,7 +188,7 @@ func TestADescriptorIsOneFile(t *testing.T) {
 		t.Error(err)
 	}
 	_ = a[0].Close()
-	_ = r.Close() // the same descriptor, so it may be closed already
+	_ = r.Close() // this file has the same descriptor, so the error that it is closed does not matter
 	if data, err := c.Encode(&a[0]); err != nil || string(data) != "-1" {
 		t.Errorf("a closed file is %s, %v", data, err)
 	}
@@ -205,7 +205,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, data []byte) {
 		var into outer
 		if json.Valid(data) {
-			_ = NewCodec().Decode(data, &into) // an error is fine, a panic is not
+			_ = NewCodec().Decode(data, &into) // an error is allowed; only a panic fails this test
 		}
 	})
 }

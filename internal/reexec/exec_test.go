@@ -61,7 +61,7 @@ func image() error {
 		if err := json.Unmarshal(taken.State, &s); err != nil {
 			return err
 		}
-		<-usr1 // if the signal was lost, this waits until the test's deadline
+		<-usr1 // if the signal was lost, this blocks until the test's deadline
 		fmt.Println("late:", taken.Signals)
 	}
 	r, w := s.Pipe>>16, s.Pipe&0xffff

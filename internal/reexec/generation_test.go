@@ -71,7 +71,7 @@ func TestABrokenProgramChangesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(broken, own[:64], 0o700); err != nil { // only the ELF header
+	if err := os.WriteFile(broken, own[:64], 0o700); err != nil { // the file consists only of an ELF header
 		t.Fatal(err)
 	}
 	h := newHost()

@@ -101,8 +101,8 @@ func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
 	}
 }
 
-// A tenant must keep its temporary directory although it has changed its mode. With a new directory at each start, its
-// quota would not count the old ones.
+// A tenant must keep its temporary directory although it has changed the mode of that directory. With a new directory at each
+// start, the tenant's quota would not count the old directories.
 func TestATenantThatChangedTheModeOfItsTemporaryDirectoryGotAnother(t *testing.T) {
 	dir := place(t, "own")
 	p := testkit.Plan{Name: "t", Home: dir + "/own"}

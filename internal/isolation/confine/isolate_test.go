@@ -36,7 +36,7 @@ func isolated(t *testing.T, p testkit.Plan, script string, caps ...uintptr) stri
 	if checkLandlock(isolation.LandlockABI()) != nil {
 		testkit.SkipOrFail(t, "the kernel's Landlock lacks a part")
 	}
-	t.Cleanup(func() { _ = os.RemoveAll("/tmp/hinit-t-12321") }) // made by the command
+	t.Cleanup(func() { _ = os.RemoveAll("/tmp/hinit-t-12321") }) // the command makes this directory
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = p.Argv(isolation.Program, []string{"/bin/sh", "-c", script})
 	cmd.Env = []string{mainVar + "=1", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -195,7 +195,7 @@ func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
 	}
 	ask := func(arch, number uint32, args ...uint64) int {
 		data := make([]byte, 64)
-		put := func(at int, v uint32) { // the VM is made for packets, so its numbers are in network order
+		put := func(at int, v uint32) { // the BPF machine was made for network packets, so it reads numbers in network byte order
 			data[at], data[at+1], data[at+2], data[at+3] = byte(v>>24), byte(v>>16), byte(v>>8), byte(v)
 		}
 		put(dataNumber, number)
