@@ -88,9 +88,9 @@ func TestPID1KeptAnEighthOfItsHeapAsGarbageAtRest(t *testing.T) {
 func TestEveryRestDropsTheImage(t *testing.T) {
 	var r Releaser
 	r.Release(false)
-	_ = fmt.Sprint(os.ReadDir("/proc/self")) // this code maps a part of the program again
+	_ = fmt.Sprint(os.ReadDir("/proc/self")) // this code brings a part of the program's file back into memory
 	before := residentFile(t)
-	r.last = 1 << 40 // so that no collection would pay for itself
+	r.last = 1 << 40 // so large that no collection would be worth its cost
 	r.Release(false)
 	if after := residentFile(t); after >= before {
 		t.Errorf("%d kB of files are mapped after resting once more, %d kB before", after, before)

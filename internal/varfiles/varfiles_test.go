@@ -25,7 +25,7 @@ func TestFilesOfAService(t *testing.T) {
 		want    []string
 	}{
 		{client.Service{Name: "web"}, []string{"A=/run/secrets/a", "/etc/web.env"}},
-		// not with the agent's files, which another user may not be able to read
+		// The agent's files are left out, because another user may not be able to read them.
 		{client.Service{Name: "db"}, []string{"-/etc/db.env"}},
 		{client.Service{Name: "gateway-default", Profile: "default"}, []string{"A=/run/secrets/a", "-/data/x.env"}},
 		{client.Service{Name: "gateway-coder", Profile: "coder"}, []string{"A=/run/secrets/a", "-/data/profiles/coder/x.env"}},

@@ -35,7 +35,7 @@ func TestWithoutRoot(t *testing.T) {
 func TestWithoutTheRightToChown(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
-	must(t, os.Chmod(home, 0o777)) // otherwise the agent could do nothing in the directory
+	must(t, os.Chmod(home, 0o777)) // the agent owns nothing here, so it needs this mode to do anything
 	write(t, home+"/auth.json", "")
 	write(t, home+"/profiles/coder/.env", "")
 	limited(t, "nochown", home, func(c int) bool { return c != unix.CAP_CHOWN })

@@ -27,7 +27,7 @@ func TestAVolumeIsExamined(t *testing.T) {
 			c.run(&found)
 		}
 		for _, f := range found {
-			if f.Check != "space" { // the disk of this machine may be full
+			if f.Check != "space" { // skipped, because the disk of this machine may be full
 				all = append(all, f.Check+" "+f.Result)
 			}
 		}

@@ -28,7 +28,7 @@ func deadMount(t *testing.T, dir string) {
 		t.Skip("no FUSE here: ", err)
 	}
 	t.Cleanup(func() {
-		unix.Close(fd) // calls that hang on the mount now get an error
+		unix.Close(fd) // ends the calls that hang on the mount with an error
 		_ = unix.Unmount(dir, unix.MNT_DETACH)
 	})
 }
@@ -42,7 +42,7 @@ func TestDeadMountsBelow(t *testing.T) {
 		deadMount(t, home+"/"+dir)
 	}
 	o, said := options(t, home, nil)
-	o.PhaseBudget, o.Budget = time.Minute, 3*time.Minute // far more than a slow machine needs
+	o.PhaseBudget, o.Budget = time.Minute, 3*time.Minute // limits that even a slow machine does not reach
 	install(t, o)
 	start := time.Now()
 	r := prepare(context.Background(), o)

@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 	}
 	testproc.Main()
 	testkit.IsolateProcess()
-	// the measurement runs with a low priority, so other tests may delay it
+	// The measurement runs with a low priority, so other tests may delay it.
 	diskTime, homeTime = testkit.Patience, testkit.Patience
 	goleak.VerifyTestMain(m)
 }

@@ -32,8 +32,8 @@ func TestWhoWaitsForMemoryAtTheBoot(t *testing.T) {
 	for _, tt := range []struct {
 		what string
 		list []boot.Gateway
-		used map[string]uint64 // recorded use by gateway, in MiB
-		has  uint64            // memory that the container has, in MiB
+		used map[string]uint64 // memory that each gateway used before, in MiB
+		has  uint64            // memory of the container, in MiB
 		want []string
 	}{
 		{"all fit", []boot.Gateway{of("a", 1), of("b", 1)}, map[string]uint64{"a": 300, "b": 300}, 100, nil},
@@ -227,7 +227,7 @@ func TestTheMemoryInTheQueueOfASocketHadNoOwner(t *testing.T) {
 	if got := note(shared); !strings.Contains(got, "it may hide memory") {
 		t.Errorf("with a file in a queue: %q", got)
 	}
-	_, _, _, _, err = unix.Recvmsg(fds[1], make([]byte, 1), nil, 0) // receives no descriptor, so the kernel closes the file
+	_, _, _, _, err = unix.Recvmsg(fds[1], make([]byte, 1), nil, 0) // the receiver takes no descriptor, so the kernel closes the file
 	must(t, err)
 	if got := note(kernel); got != "" {
 		t.Errorf("with few sockets: %q", got)

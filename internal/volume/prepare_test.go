@@ -114,7 +114,7 @@ func TestAllowList(t *testing.T) {
 	}
 	wantOwner(t, home+"/.env", fmt.Sprintf("%d:%d 0600", agentUID, agentGID))
 	wantOwner(t, home+"/config.yaml", fmt.Sprintf("%d:%d 0640", agentUID, agentGID))
-	// the .env of a profile keeps its mode
+	// The boot must not change the mode of a profile's .env.
 	wantOwner(t, home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", agentUID, agentGID))
 	for _, name := range []string{"profiles", "profiles/coder", "profiles/coder/gateway_state.json", "cron", "logs", "logs/gateways", "logs/gateways/coder", "logs/gateways/coder/current"} {
 		if uidOf(t, home+"/"+name) != agentUID {
@@ -201,8 +201,8 @@ func TestMountsBelow(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
 	mount(t, home+"/workspace") // a directory of root's, as Docker makes it
-	mount(t, home+"/profiles")  // a volume of its own
-	mount(t, home+"/skills")    // a directory of the host
+	mount(t, home+"/profiles")  // a volume with its own mount
+	mount(t, home+"/skills")    // a directory of the host with its own mount
 	mount(t, home+"/cron/elsewhere")
 	must(t, os.Chown(home+"/skills", 1000, 1000))
 	mount(t, home+"/profiles/coder")
@@ -233,7 +233,7 @@ func TestMountsBelow(t *testing.T) {
 
 // childChecks run in a child process with fewer rights than root.
 var childChecks = map[string]func(home string) error{
-	// without root: all that needs no other identity must work
+	// Without root, everything that needs no other identity must work.
 	"user": func(home string) error {
 		said := &recorder{}
 		o := optionsIn(home, filepath.Dir(home), map[string]string{"HERMES_GATEWAY_BOOTSTRAP_STATE": "running"}, said)
@@ -252,7 +252,7 @@ var childChecks = map[string]func(home string) error{
 		}
 		return nil
 	},
-	// root that can't give files away, as in a rootless container with a mount of the host's
+	// root that can't change owners, as in a rootless container with a mount of the host
 	"nochown": func(home string) error {
 		said := &recorder{}
 		o := optionsIn(home, filepath.Dir(home), nil, said)

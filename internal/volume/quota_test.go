@@ -35,8 +35,8 @@ func weighed(t *testing.T, w boot.Gateway, change func(home string)) boot.Measur
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		// the measurement raises the niceness of its thread, which ends with this goroutine; processes started from it
-		// would inherit the niceness
+		// The measurement raises the niceness of its thread, and processes started from that thread would inherit it. So it runs
+		// on a thread that ends with this goroutine.
 		runtime.LockOSThread()
 		measureDisk(t.Context(), Options{Options: boot.Options{Home: data, Tenants: someTenants}}, []boot.Gateway{w}, func(m boot.Message) { said = append(said, m) })
 	}()
@@ -333,7 +333,7 @@ func homeWithAQuota(t *testing.T, script string) {
 		if err := errors.Join(os.Chmod(filepath.Dir(data), 0o755), os.Chmod(data, 0o755), os.Chmod(filepath.Dir(home), 0o755), os.Chmod(home, 0o777)); err != nil {
 			t.Error(err)
 		}
-		// as another user, because root may exceed the quota
+		// As another user, because root may exceed the quota.
 		agent := exec.Command("/bin/sh", "-c", `head -c 3000000 /dev/zero >"$0/b"`, home)
 		agent.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12321, Gid: 12321}}
 		// XFS reports the limit of a project as a full disk.
@@ -381,9 +381,8 @@ func TestAHomeThatTakesTooLongIsJudgedByWhatIsKnown(t *testing.T) {
 	}
 }
 
-// TestAllQuotasWereOffBecauseOneAgentHeldItsMemory checks that the measurement of all profiles gives results although
-// one process keeps its memory locked, so that its maps can't be read. A FIFO without a writer stands for that maps
-// file.
+// TestAllQuotasWereOffBecauseOneAgentHeldItsMemory checks that the measurement of all profiles gives results although one process
+// keeps its memory locked, so that its maps file can't be read. A FIFO without a writer stands for that file.
 func TestAllQuotasWereOffBecauseOneAgentHeldItsMemory(t *testing.T) {
 	testkit.NeedRoot(t) // acts as the user of process 1
 	dir, proc := tempDir(t), tempDir(t)

@@ -90,13 +90,13 @@ func TestSwapper(t *testing.T) {
 	env := map[string]string{"HERMES_AUTH_JSON_BOOTSTRAP": "evil", "HERMES_GATEWAY_BOOTSTRAP_STATE": "running"}
 	runs, start := 0, time.Now()
 	const enoughRefused, enoughSwapped = 10, 1000
-	span := 5 * time.Second // the attackers use both processors
+	span := 5 * time.Second // two attackers, to use both processors
 	if testing.Short() {
 		span /= 10
 	}
 	more := func() bool {
 		took := time.Since(start)
-		// A busy machine may need longer.
+		// A busy machine may need longer than the deadline.
 		return runs < 1000 && took < span || (refused.Load() < enoughRefused || swapped.Load() < enoughSwapped) && took < time.Minute
 	}
 	for ; more(); runs++ {

@@ -36,12 +36,12 @@ func fill(t testing.TB, dir string, n int) {
 func TestRepairOfManyFiles(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
-	const n = int64(5000) // enough for several reports of progress
+	const n = int64(5000) // so many files that the repair reports its progress several times
 	fill(t, home+"/profiles/coder/work", int(n))
 	o, said := options(t, home, nil)
 	var last client.Repair
 	res := Repair(context.Background(), o, func(p client.Repair) { last = p })
-	// the directory profiles is changed, too
+	// The directory profiles itself changes its owner, too.
 	if res.Seen != n+n/100+2 || res.Changed != res.Seen+1 || res.Failed != 0 || res.Stopped != "" {
 		t.Errorf("result is %s", res)
 	}
@@ -197,8 +197,8 @@ func TestRepairInterruptedIsTakenUpAgain(t *testing.T) {
 	}
 }
 
-// A repair must not change links, devices, and root's files that have other names. It must clear set-user-ID bits of
-// the others.
+// A repair must not change links, devices, and files of root's that have other names. It must clear the set-user-ID bits of all
+// other files.
 func TestRepairRefuses(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)

@@ -92,7 +92,7 @@ func TestSeedsNeverOverwrite(t *testing.T) {
 	write(t, home+"/SOUL.md", "mine")
 	write(t, home+"/auth.json", "mine")
 	write(t, home+"/gateway_state.json", "mine")
-	write(t, home+"/.install_method", " dock er\n") // the text is no valid method, only similar to one
+	write(t, home+"/.install_method", " dock er\n") // similar to a valid method, but invalid
 	o, _ := options(t, home, map[string]string{"HERMES_AUTH_JSON_BOOTSTRAP": "theirs", "HERMES_GATEWAY_BOOTSTRAP_STATE": "running"})
 	install(t, o)
 	prepareOK(t, o)
@@ -252,7 +252,7 @@ func TestBrowser(t *testing.T) {
 	if got := read(t, o.Image.Environment+"/AGENT_BROWSER_EXECUTABLE_PATH"); got != path {
 		t.Errorf("the file says %q", got)
 	}
-	write(t, o.Image.BakedBrowser, "/proc/self/exe\n") // a link to a program, which the agent may run
+	write(t, o.Image.BakedBrowser, "/proc/self/exe\n") // the agent may run a program through a link
 	o, _ = options(t, home, env)
 	if r := prepareOK(t, o); r.Env["AGENT_BROWSER_EXECUTABLE_PATH"] != "/proc/self/exe" {
 		t.Errorf("found %v", r.Env)

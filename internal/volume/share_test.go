@@ -101,8 +101,8 @@ func TestTheGatewayWithMostPortsIsRestarted(t *testing.T) {
 	}
 }
 
-// A profile must be restarted only for sockets of its own. With sockets of a tenant in another one's queue, a profile
-// with many open files was restarted every 5 s.
+// A profile must be restarted only for sockets of its own. A tenant had put its sockets into the queue of a socket of a profile
+// with many open files, which was then restarted every 5 s.
 func TestAProfileWithManyFilesWasRestartedForThePortsOfAnother(t *testing.T) {
 	testkit.NeedRoot(t)
 	data, profile := tenantHome(t)
@@ -177,7 +177,7 @@ func TestASpinningThreadHadABusyProfileConfined(t *testing.T) {
 		return who
 	}
 	stop := spin(t, uid, &one, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1})
-	if who := measure(&one, &unix.CPUSet{}); who.used < 0.5 || who.waited >= 0.1 { // the kernel keeps 5 % for other processes
+	if who := measure(&one, &unix.CPUSet{}); who.used < 0.5 || who.waited >= 0.1 { // the kernel keeps 5 % of the time for other processes
 		t.Errorf("it runs on %.2f processors, and waits for %.2f", who.used, who.waited)
 	}
 	stop()

@@ -216,8 +216,8 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 	}
 	must(t, os.Rename(home, home+".first"))
 	n := next("data")
-	must(t, os.Mkdir(home+"/lost+found", 0o700)) // as a new ext4 file system has it
-	write(t, home+"/.hinit/lease", "")           // made before the boot begins
+	must(t, os.Mkdir(home+"/lost+found", 0o700)) // a new ext4 file system has this directory
+	write(t, home+"/.hinit/lease", "")           // the lease writes this file before the boot begins
 	if got := n.boot(); got != "c" {
 		t.Errorf("%q ran on an empty volume", got)
 	}
@@ -256,7 +256,7 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 		t.Error("a volume with a file was filled")
 	}
 
-	// With another environment the copy is made, and the steps run again.
+	// With another environment, the boot makes the copy and runs the steps again.
 	must(t, os.Rename(home, home+".third"))
 	n = next("data")
 	n.env = []string{"A=other"}
@@ -334,7 +334,7 @@ func TestASealedImageIsNotLookedAtFileByFile(t *testing.T) {
 		}
 	}
 	write(t, o.Image.Install+"/new", "")
-	testkit.Until(t, "the change is seen", func() bool { // a file system's timestamps have ticks
+	testkit.Until(t, "the change is seen", func() bool { // polls, because timestamps of files are coarse and a change within one tick is invisible
 		must(t, os.Chmod(o.Image.Install, 0o755))
 		return o.sealNumber(root) == ""
 	})

@@ -84,7 +84,7 @@ func TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart(t *testing.T) {
 		wantAll(t, home+"/profiles/coder", uid)
 		wantOwner(t, home+"/profiles/coder", fmt.Sprintf("%d:%d 0700", uid, uid))
 
-		// NameFile does not exist while the home goes back to the agent
+		// NameFile must not exist while the home goes back to the agent.
 		must(t, os.RemoveAll(home+"/profiles/coder/"+boot.NameFile))
 		if back := cutMove(t, o, uid, o.Owner(), false, steps); back != complete {
 			t.Errorf("the way back has another number of steps than %d", steps)
@@ -308,7 +308,7 @@ func TestAHomeThatWasATenantsBeforeBecomesItAgain(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
 	home := o.Home + "/profiles/coder"
-	must(t, os.Chown(home, agentUID, agentUID)) // as a cut move leaves it
+	must(t, os.Chown(home, agentUID, agentUID)) // a move that was cut leaves the home with this owner
 	must(t, os.Chown(home+"/work", agentUID, agentUID))
 	bootTenants(t, o)
 	for _, path := range []string{home, home + "/work", home + "/.env"} {

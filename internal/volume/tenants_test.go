@@ -157,7 +157,7 @@ func TestTheAgentTakesNoHomeByRenamingIt(t *testing.T) {
 			if !strings.Contains(said.text(), c.said) {
 				t.Errorf("said %q", said.text())
 			}
-			for _, m := range slices.Backward(c.moves) { // the profile evil belongs to a tenant by now, so root moves its home
+			for _, m := range slices.Backward(c.moves) { // undoes the renames as root, because the home of evil belongs to a tenant by now
 				if m[0] == "profiles" {
 					must(t, os.RemoveAll(o.Home+"/profiles"))
 				}
@@ -255,7 +255,7 @@ func TestAHomeIsGivenAwayOnlyFromTheUserItWasSeenWith(t *testing.T) {
 	wantOwner(t, o.Home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", agentUID, agentGID))
 }
 
-// TestACopiedHomeGetsItsOwnUser checks that a copy that root made of a home gets another user than the original.
+// TestACopiedHomeGetsItsOwnUser checks that a home that root has copied gets another user than the original home.
 func TestACopiedHomeGetsItsOwnUser(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)

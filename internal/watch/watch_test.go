@@ -51,7 +51,7 @@ func TestARenamedDirectoryKeepsTheWatchOfItsNewName(t *testing.T) {
 	if err := os.Rename(novel, story); err != nil {
 		t.Fatal(err)
 	}
-	if ev := next(); ev.Name != novel || !h.IsDir(ev) { // the test receives the next events later
+	if ev := next(); ev.Name != novel || !h.IsDir(ev) { // the test receives the next events only after this
 		t.Fatalf("got %v", ev)
 	}
 	watch(story)
@@ -124,7 +124,7 @@ func TestAFloodOfChangesTakesNoProcessor(t *testing.T) {
 		t.Fatal(err)
 	}
 	const changes = 3000
-	for i := range changes { // the kernel's queue keeps the events
+	for i := range changes { // without a reader, so the kernel's queue keeps the events
 		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(i%2)), []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}

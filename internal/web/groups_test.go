@@ -10,7 +10,8 @@ import (
 	"hinit/client"
 )
 
-// payments returns three services. Two are in the group pay, whose name begins the name of the third's group.
+// payments returns three services. Two are in the group pay. The third is in the group payments, whose name begins with "pay"
+// too.
 func payments() []client.Service {
 	a, b, c := coder(), coder(), coder()
 	a.Name, a.Group = "pay-in", "pay"

@@ -42,7 +42,8 @@ func TestWrongTokensDoNotLockTheOwnerOut(t *testing.T) {
 	}
 }
 
-// TestTheStreamsOfOneReaderLeaveRoomForOthers: one address may hold at most half of all streams (maxStreams/2).
+// TestTheStreamsOfOneReaderLeaveRoomForOthers checks that one address can open at most half of all streams (maxStreams/2).
+// The other half is left for other readers.
 func TestTheStreamsOfOneReaderLeaveRoomForOthers(t *testing.T) {
 	p := newConnectionLimit(maxStreams)
 	one := 0
@@ -116,7 +117,7 @@ func TestThePageOf500ServicesIsSmall(t *testing.T) {
 	f.set(func() { f.services = list })
 	testkit.Until(t, "all are shown", func() bool {
 		_, page := s.do("GET", "/", nil)
-		return strings.Count(page, "<path") == 1000+1 && len(page) < 300_000 // plus one for the logo
+		return strings.Count(page, "<path") == 1000+1 && len(page) < 300_000 // 1000 in the services, and one in the logo
 	})
 }
 
@@ -154,7 +155,7 @@ func TestThePageSaysWhatIsolatesAProfile(t *testing.T) {
 func TestAPageWasKeptUpToDateAfterItsSession(t *testing.T) {
 	usual := beat
 	beat = 100 * time.Millisecond
-	t.Cleanup(func() { beat = usual }) // after the server has ended
+	t.Cleanup(func() { beat = usual }) // runs after the end of the server, which reads beat
 	s := serve(t, Options{Hinit: newFake(coder()), Token: token})
 	until := strconv.FormatInt(time.Now().Add(2*time.Second).Unix(), 10)
 	s.jar[sessionCookie] = until + "." + sign(s.keys.session, until)

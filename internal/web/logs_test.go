@@ -99,7 +99,7 @@ func TestDownloadsThatAreNotReadLeaveSearchesForTheOperator(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r) // RoundTrip returns when the download has begun
+		answer, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r) // RoundTrip returns when the download has begun, and nothing reads it
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,8 +123,8 @@ func TestTheBeginningOfASecretAtTheEndOfAShortenedTextIsHidden(t *testing.T) {
 	}
 }
 
-// The page showed the lines of a private key if the header of the key was above the shown lines. It also showed them in the last
-// lines before an exit.
+// The page must hide the lines of a private key although the header of the key is above the shown lines. It must also hide them
+// in the last lines before an exit.
 func TestTheLinesOfAPrivateKeyWereShown(t *testing.T) {
 	body := strings.Repeat("aB3/", 16)
 	key := slices.Concat([]string{"-----BEGIN RSA PRIVATE KEY-----"}, slices.Repeat([]string{body}, 25), []string{"-----END RSA PRIVATE KEY-----"})

@@ -76,7 +76,7 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 	b.key("Enter", 13, 0)
 	b.until(`document.querySelectorAll('#rows tr[data-name]').length === 50`)
 	m := &s.hub.meter
-	// waits for the second measurement
+	// Waits for the second measurement, because the page shows shares of processors only from then on.
 	b.until(`[...document.querySelectorAll('#rows td')].some((c) => c.textContent.endsWith('%'))`)
 	m.mu.Lock()
 	for i, v := range f.services {

@@ -11,7 +11,7 @@ import (
 	"hinit/internal/metrics"
 )
 
-// shapes are services in all states, with and without each kind of trouble.
+// shapes returns services in all states, with and without each kind of trouble.
 func shapes() (all []client.Service) {
 	for _, state := range []string{
 		client.StateDown, client.StateWaiting, client.StateStarting, client.StateUp, client.StateStopping, client.StateKilling,

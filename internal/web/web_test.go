@@ -382,7 +382,7 @@ func TestAFormCountsWithItsSecretAlone(t *testing.T) {
 
 func TestAProxysPath(t *testing.T) {
 	s := serve(t, Options{Hinit: newFake(coder()), Base: "/ops/hinit"})
-	for _, path := range []string{"/ops/hinit/", "/"} { // the proxy may keep the path or remove it
+	for _, path := range []string{"/ops/hinit/", "/"} { // a proxy may keep the prefix of the path or remove it
 		code, page := s.do("GET", path, nil)
 		if code != http.StatusOK || !strings.Contains(page, `href="/ops/hinit/service/gateway-coder"`) || strings.Contains(page, `="/static`) || strings.Contains(page, `="/live`) {
 			t.Errorf("%s: %d\n%s", path, code, page)
@@ -442,7 +442,7 @@ func TestAHinitThatIsDownSlowOrLies(t *testing.T) {
 func TestAThousandSlowReaders(t *testing.T) {
 	f := newFake() // many services, because small pages don't fill the connections
 	s := serve(t, Options{Hinit: f})
-	s.requests.rate, s.requests.burst, s.patience = 1e6, 1e6, 10*time.Second // beside other tests, a first answer may take seconds
+	s.requests.rate, s.requests.burst, s.patience = 1e6, 1e6, 10*time.Second // beside other tests, the first answer may take seconds
 	for i := range 1500 {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 		if err != nil {
@@ -459,7 +459,7 @@ func TestAThousandSlowReaders(t *testing.T) {
 		}
 	}
 	testkit.Until(t, "a thousand read", func() bool { return s.streams.open() == 1000 })
-	for i := range 20 { // a megabyte for each, which is never read
+	for i := range 20 { // each connection requests a megabyte and never reads it
 		f.set(func() {
 			f.services = nil
 			for k := range 300 {

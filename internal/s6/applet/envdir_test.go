@@ -53,7 +53,7 @@ func TestAVariableIsNotReadFromWhatNeverEnds(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	put(t, filepath.Join(dir, "A"), "a\n"+strings.Repeat("x", 2*maxEnvValue)) // only the first line counts
+	put(t, filepath.Join(dir, "A"), "a\n"+strings.Repeat("x", 2*maxEnvValue)) // only the first line counts as the value
 	if err := os.Symlink("/dev/null", filepath.Join(dir, "OLD")); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestTheAgentGetsNoSecretOfRootsByALinkInPlaceOfTheDirectoryOfVariables(t *t
 	if err := errors.Join(os.Symlink(roots, agents+"/link"), os.Link(roots+"/SECRET", agents+"/env/B"), os.Chown(agents, 10000, 10000), os.Chown(agents+"/env", 10000, 10000)); err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range []string{"link", "link/", "env"} { // in the last one a file is a second name (hard link) of root's file
+	for _, dir := range []string{"link", "link/", "env"} { // the last of these files is a hard link to root's file
 		if env, err := envOf(t, agents+"/"+dir, envDirRules{}); err == nil {
 			t.Errorf("%s: %q", dir, env)
 		}

@@ -51,7 +51,7 @@ func (f *fakeInit) SlotWait(ctx context.Context, dir, until string) (client.Slot
 		return s, err
 	}
 	if run, err := strconv.ParseUint(until[1:], 10, 64); err == nil && s.Run > run {
-		return s, nil // the slot has left that run
+		return s, nil // the slot has left the run for which the client waits
 	}
 	if err, known := f.waits[filepath.Base(dir)+" "+until[:1]]; known {
 		return s, err
@@ -191,7 +191,7 @@ func TestToolsAnswerAsThoseOfS6(t *testing.T) {
 		"s6-svscanctl -Q .":                {100, "", "s6-svscanctl: usage: s6-svscanctl [ -zabhitqnN ] svscandir\n"},
 	} {
 		t.Run(words, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { // virtual time: the tools count seconds
+			synctest.Test(t, func(t *testing.T) { // in virtual time, because the tools count seconds
 				init := scanDir(t)
 				init.waits = map[string]error{
 					"up u": nil, "down d": nil, "down D": nil, "down u": &client.Error{Kind: client.KindPermanent, Message: "it is parked"},

@@ -169,7 +169,7 @@ func TestWhatIsRemovedDuringAReexecutionIsNoticed(t *testing.T) {
 	release()
 	<-s.Ended()
 
-	h = newHost() // a new host that has got no calls yet
+	h = newHost() // a new host, which has recorded no calls yet
 	for _, name := range []string{"gone", "replaced"} {
 		must(t, h.Register(t.Context(), supervisor.Unit{Name: name}, supervisor.WantUp))
 	}

@@ -131,7 +131,7 @@ func TestAScanDirectoryThatTheAgentHasFilledDoesNotKeepTheContainerFromStarting(
 	g.patience = time.Millisecond
 	parent, err := g.withLimits().openParent(g.Scan)
 	must(t, err)
-	answer := make(chan struct{}) // until it is closed, the disk doesn't answer, so that the time limit is always the first
+	answer := make(chan struct{}) // closed when the disk may answer; before that, the time limit is always reached first
 	for blocking.HasTurn(blocking.Runtime) {
 		holds := make(chan struct{})
 		go blocking.Run(blocking.Runtime, func() { close(holds); <-answer })

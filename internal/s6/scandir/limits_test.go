@@ -82,7 +82,7 @@ func TestServicesThatDoNotEndTakeTheRoomOfNewOnes(t *testing.T) {
 	makeMany(t, g, "first-%d", fewServices, true)
 	must(t, s.Scan(t.Context()))
 	var names []string
-	for i := range fewServices { // the host forgets services only when Observe says so
+	for i := range fewServices { // the host forgets ended services only when the test calls Observe
 		names = append(names, fmt.Sprintf("first-%d", i))
 		must(t, os.RemoveAll(filepath.Join(g.Scan, names[i])))
 	}

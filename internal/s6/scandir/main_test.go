@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// agentUID and agentGID own the scan directory when root runs the tests.
+// agentUID and agentGID are the owners of the scan directory when root runs the tests.
 const agentUID, agentGID = 10000, 10000
 
 // mainHermes is the name of a slot without a service.

@@ -52,7 +52,7 @@ func TestAServiceWhoseEnvironmentTheAgentCanWriteDoesNotRunAsRoot(t *testing.T) 
 	must(t, os.Symlink("x", g.Scan+"/link-env/env"))
 	must(t, os.Chmod(g.Scan+"/loose-down-signal/down-signal", 0o666))
 	kept := roots(t, g, "kept")
-	must(t, os.MkdirAll(kept+"/event", 0o755)) // as s6-supervise leaves it
+	must(t, os.MkdirAll(kept+"/event", 0o755)) // s6-supervise leaves such a directory
 	must(t, os.Chmod(kept+"/event", 0o1730))
 	logged := roots(t, g, "agents-logger")
 	must(t, os.Chown(logged+"/log/run", agentUID, agentGID))
@@ -96,7 +96,7 @@ func TestAServiceThatRootGivesAwayIsNotRunAsRootAnyMore(t *testing.T) {
 	give(agentUID, agentGID)
 	must(t, os.Chown(closed+"/run", agentUID, agentGID))
 	for _, name := range []string{"given", "closed"} {
-		must(t, s.Refresh(t.Context(), name)) // as happens at the end of every run
+		must(t, s.Refresh(t.Context(), name)) // hinit does this at the end of every run
 	}
 	for _, name := range []string{"given", "given/log", "closed"} {
 		if u := h.unit(name); u.Spec.Cred == nil || u.OpenDir != nil {

@@ -119,7 +119,7 @@ func TestASlotInTheQueueGetsItsDefinitionFirst(t *testing.T) {
 func TestASuccessorMakesWhatWasInTheQueue(t *testing.T) {
 	g, h := room(t), newHost()
 	s, stop := first(t, h, g)
-	// enqueues all at once, so that the queue makes none meanwhile
+	// Enqueues all slots in one step, so that the queue makes none of them before.
 	must(t, s.do(context.Background(), func() { enqueueMany(s, 40) }))
 	next := successor(t, h, g, s, stop)
 	<-next.WhenQueued()
@@ -133,7 +133,7 @@ func TestASlotThatCouldNotBeMadeIsMadeWhenTheDiskIsWellAgain(t *testing.T) {
 	t.Parallel() // runs beside other tests, because it mostly waits
 	g, h := room(t), newHost()
 	s := open(t, h, g)
-	must(t, os.Chmod(g.Scan, 0o555)) // now only root can make files there, and slots are made as the agent's user
+	must(t, os.Chmod(g.Scan, 0o555)) // now only root can make files there, but slots are made as the agent's user, so this fails
 	if err := s.Publish(t.Context(), "gateway-a", gatewayFiles, true); err == nil {
 		t.Fatal("a slot was made where nothing can be")
 	}

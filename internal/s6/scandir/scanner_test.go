@@ -170,7 +170,7 @@ func TestASlotThatTheAgentIsMakingIsLeftToTheAgent(t *testing.T) {
 	for i, temp := range []string{".gateway-a.tmp", "gateway-b.tmp"} {
 		name := []string{"gateway-a", "gateway-b"}[i]
 		fresh := lay(t, g, temp, map[string]string{"run": "#!/bin/sh\n", "down": "", "mine": ""})
-		late := time.Now().Add(makingTime - time.Second) // on a slow machine the agent may use up to twice its time
+		late := time.Now().Add(makingTime - time.Second) // on a slow machine, the agent may take up to twice its time
 		must(t, os.Chtimes(fresh, late, late))
 		must(t, s.Publish(t.Context(), name, gatewayFiles, true))
 		if _, err := os.Lstat(filepath.Join(g.Scan, name)); !os.IsNotExist(err) {
@@ -317,7 +317,7 @@ func TestTheDeathsOfAForeignServiceAreCounted(t *testing.T) {
 	dir := lay(t, g, "foo", map[string]string{"run": "#!/bin/sh\n", "log/run": "#!/bin/sh\n", "max-death-tally": "2\n"})
 	must(t, os.Mkdir(dir+"/supervise", 0o777))
 	must(t, os.Chmod(dir+"/supervise", 0o777))
-	must(t, os.WriteFile(dir+"/"+formats.TallyFile, make([]byte, 140), 0o644)) // a tally of an earlier supervisor
+	must(t, os.WriteFile(dir+"/"+formats.TallyFile, make([]byte, 140), 0o644)) // simulates the tally of an earlier supervisor
 	must(t, s.Scan(t.Context()))
 	if _, err := os.Lstat(dir + "/" + formats.TallyFile); !os.IsNotExist(err) {
 		t.Errorf("what another supervisor counted is still there: %v", err)
@@ -369,7 +369,7 @@ func TestRootCountsNoDeathsWhereTheAgentCanWrite(t *testing.T) {
 	must(t, s.Scan(t.Context()))
 	must(t, os.Link(secret, dir+"/"+formats.TallyFile))
 	s.Observe(supervisor.Record{Service: "foo", Exit: &supervisor.Exit{PID: 10, Code: 1, At: time.Now()}})
-	must(t, s.Prune(t.Context())) // returns after the tally would have been written
+	must(t, s.Prune(t.Context())) // returns when the tally would have been written
 	must(t, s.Prune(t.Context()))
 	info, err := os.Lstat(dir + "/" + formats.TallyFile)
 	if err != nil || info.Size() != 28 || info.Mode().Perm() != 0o600 {

@@ -113,7 +113,7 @@ func TestOrdersNeedAYes(t *testing.T) {
 		{[]string{"x", "y"}, "[{stop gateway-c}]"},
 		{[]string{"s", "enter"}, "[{start gateway-c}]"},
 		{[]string{"*", "r", "y"}, "[{restart gateway-c} {restart gateway-a} {restart gateway-b}]"},
-		{[]string{"r", "q"}, "[{}]"}, // any other key means no
+		{[]string{"r", "q"}, "[{}]"}, // every key except y means no
 		{[]string{"space", "/", "b", "enter", "s", "y"}, "[{start gateway-c}]"},
 	} {
 		if got := given(typeIn(m, tt.keys...)); got != tt.want {
@@ -321,7 +321,7 @@ func TestALogFollowsAndIsSearched(t *testing.T) {
 	if text := plain(m.Frame()); !strings.Contains(text, "line 17 red") {
 		t.Errorf("searched:\n%s", text)
 	}
-	m.Log(m.DataNeeds().Log, []model.LogLine{{Text: "new"}}) // the visible lines stay
+	m.Log(m.DataNeeds().Log, []model.LogLine{{Text: "new"}}) // the visible lines must stay
 	if text := plain(m.Frame()); !strings.Contains(text, "line 17 red") || strings.Contains(text, "new") {
 		t.Errorf("while lines come:\n%s", text)
 	}
