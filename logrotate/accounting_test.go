@@ -33,9 +33,9 @@ func numbered(gateway, run string, stream, n int) string {
 	return fmt.Sprintf("%s %s %d %d %s", gateway, run, stream, n, strings.Repeat("abcdefghij", n%27))
 }
 
-// write is the main function of such a gateway. It writes to both streams until it is killed, each line with one write.
-// It keeps a ledger in shared memory, which outlives the process. For each stream the ledger counts the lines begun and
-// the lines written.
+// write is the main function of such a gateway. It writes to both streams until it is killed, each line with one write. It keeps
+// a ledger in shared memory, which outlives the process. For each stream, the ledger counts the lines that were begun and the
+// lines that were written.
 func write(order string) int {
 	fields := strings.Fields(order)
 	f, err := os.OpenFile(fields[2], os.O_RDWR, 0)
@@ -86,7 +86,7 @@ type gateway struct {
 // keep restarts the gateway until it is killed for good.
 func (g *gateway) keep(t *testing.T) {
 	for g.again(t) {
-		_ = g.cmd.Wait() // ends because the process is killed
+		_ = g.cmd.Wait() // returns an error, because the test kills the process
 	}
 }
 
@@ -126,13 +126,13 @@ func (g *gateway) begun() int {
 	return g.runs
 }
 
-// kill kills the present process. With over, no other is started.
+// kill kills the running process. If over is set, the gateway is not started again.
 func (g *gateway) kill(over bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.over = g.over || over
 	if g.cmd != nil {
-		_ = g.cmd.Process.Kill() // the process may be dead already
+		_ = g.cmd.Process.Kill() // an error means that the process has ended already
 	}
 }
 

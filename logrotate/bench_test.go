@@ -123,8 +123,8 @@ func cpu(r syscall.Rusage) float64 {
 	return time.Duration(syscall.TimevalToNsec(r.Utime) + syscall.TimevalToNsec(r.Stime)).Seconds()
 }
 
-// BenchmarkWriter compares lumberjack with the bare system calls, for a batch with timestamps and for the beginning of
-// a new file, each as the sink does it.
+// BenchmarkWriter compares lumberjack with bare system calls. It writes a batch with timestamps, and begins a new file, as the
+// log sink does.
 func BenchmarkWriter(b *testing.B) {
 	batch := bytes.Repeat([]byte{'x'}, 64<<10/100*(100+stampLen))
 	openFile := func(b *testing.B) (fd int, dir string) {
@@ -137,7 +137,7 @@ func BenchmarkWriter(b *testing.B) {
 		b.Cleanup(func() { unix.Close(fd) })
 		return fd, dir
 	}
-	emptied := func(b *testing.B, fd, n int) { // emptied as often as the file would be rotated
+	emptied := func(b *testing.B, fd, n int) { // empties the file as often as it would be rotated
 		if n%11 == 0 {
 			if err := unix.Ftruncate(fd, 0); err != nil {
 				b.Fatal(err)

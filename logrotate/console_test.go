@@ -181,7 +181,7 @@ func TestConsoleFlagsAreLeftAlone(t *testing.T) {
 		}
 		r, w := os.NewFile(uintptr(p[0]), "r"), os.NewFile(uintptr(p[1]), "w")
 		s := newSet(Options{Stdout: w, Console: Raw})
-		if err := unix.SetNonblock(p[1], nonblock); err != nil { // set after the start, as a CMD would
+		if err := unix.SetNonblock(p[1], nonblock); err != nil { // sets the flag after hinit has started, as a CMD may do
 			t.Fatal(err)
 		}
 		got := make(chan int)
@@ -227,8 +227,8 @@ func TestConsoleOnAFullDisk(t *testing.T) {
 	}
 }
 
-// TestAConsoleFailsTwice: the disk of the console was full, had room and was full again. The status showed the first failure for ever,
-// and nothing showed the second.
+// TestAConsoleFailsTwice checks that the status shows the second failure of a console. Its disk was full, had space again and was
+// full again, but only the first failure was shown, for ever.
 func TestAConsoleFailsTwice(t *testing.T) {
 	warn := &warnings{}
 	s := newSet(Options{Warn: warn.add})
@@ -246,7 +246,7 @@ func TestAConsoleFailsTwice(t *testing.T) {
 		fails(unix.ENOSPC)
 		fails(nil)
 	}
-	c.fault.reportedAt = time.Time{} // a minute later
+	c.fault.reportedAt = time.Time{} // pretends that the report was a minute ago
 	fails(unix.ENOSPC)
 	fails(nil)
 	warn.want(t, "no space left on device; lines are missing", "is written again", "no space left on device; lines are missing", "is written again")
@@ -319,7 +319,7 @@ func TestCloseWithABlockedConsole(t *testing.T) {
 	if n := len(stored(t, dir)); n != 2000 {
 		t.Errorf("the file has %d lines", n)
 	}
-	r.Close() // lets the goroutine end
+	r.Close() // ends the goroutine that waits for the console
 	testkit.Until(t, "the console ends", func() bool {
 		select {
 		case <-s.consoles[0].done:

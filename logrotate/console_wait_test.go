@@ -237,7 +237,7 @@ func TestLastLinesDoNotWaitForTheConsole(t *testing.T) {
 	const lines = 4000
 	feed(stdout, floodOf("flooder", lines, 100), 64<<10)
 	testkit.Until(t, "all is in the pipe or behind it", func() bool {
-		return l.Stats().Lines > 1000 // from here on the service waits for the console
+		return l.Stats().Lines > 1000 // more lines than this must wait for the console
 	})
 	var got []string
 	testkit.Until(t, "the last line is known", func() bool {

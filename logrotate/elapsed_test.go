@@ -36,7 +36,7 @@ func TestTheLogOfARemovedProfileIsNotWrittenAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.mu.Lock()
-	f.fault, f.keptLines = os.ErrPermission, []byte("one\n") // the timer fires before leave
+	f.fault, f.keptLines = os.ErrPermission, []byte("one\n") // the timer has fired before leave was called, so it runs now
 	f.mu.Unlock()
 	f.onRetryTimer()
 	if _, err := os.Stat(path); err == nil || f.fd >= 0 {

@@ -17,9 +17,9 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// rulesFile returns the file with the rules of internal/faultinject, which reads the file's name only once.
+// rulesFile returns the file with the rules for faults. Package internal/faultinject reads the name of this file only once.
 var rulesFile = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "faults") // used by the whole process, so t.TempDir would be removed too early
+	dir, err := os.MkdirTemp("", "faults") // not t.TempDir, because the whole process uses the file
 	if err != nil {
 		return "", err
 	}
@@ -68,7 +68,7 @@ func TestEveryLineIsAccountedForWhenCallsFail(t *testing.T) {
 			<-time.After(time.Duration(rand.IntN(100)) * time.Millisecond)
 		}
 		before := losses(gateways)
-		trouble(t, "write /current EIO") // for longer than the memory for waiting lines lasts
+		trouble(t, "write /current EIO") // longer than the memory for waiting lines lasts
 		testkit.Until(t, "lines are lost", func() bool { return losses(gateways) > before })
 		trouble(t)
 		writtenAgain(t, gateways)
@@ -78,8 +78,8 @@ func TestEveryLineIsAccountedForWhenCallsFail(t *testing.T) {
 	}
 }
 
-// TestHalfALineThatCannotBeCutOff checks that half a line that can't be truncated is removed as soon as that works, and
-// that no other line follows it before.
+// TestHalfALineThatCannotBeCutOff checks that a half-written line that can't be truncated is removed as soon as truncation works
+// again. No other line may follow it before that.
 func TestHalfALineThatCannotBeCutOff(t *testing.T) {
 	t.Cleanup(func() { trouble(t) })
 	trouble(t)
@@ -108,7 +108,8 @@ func TestHalfALineThatCannotBeCutOff(t *testing.T) {
 	warned.want(t, "short write", "no line was lost")
 }
 
-// TestEmptiedWhileHalfALineWaits checks that the file gets no hole if an operator empties it because the disk is full.
+// TestEmptiedWhileHalfALineWaits checks that the file gets no hole if an operator empties it while half a line is still to be
+// removed.
 func TestEmptiedWhileHalfALineWaits(t *testing.T) {
 	t.Cleanup(func() { trouble(t) })
 	trouble(t)

@@ -42,7 +42,7 @@ func TestRemoved(t *testing.T) {
 				t.Fatal(err)
 			}
 			if strings.HasPrefix(name, "moved") || strings.HasPrefix(name, "replaced") {
-				// hinit checks the name only now and then. Lines until then are in the file that was moved.
+				// hinit checks the name only now and then. It writes lines before the next check into the file that was moved.
 				n := 0
 				testkit.Until(t, "the file is made again", func() bool {
 					n++

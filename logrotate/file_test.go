@@ -78,7 +78,7 @@ func TestWhoComesNextSeesWhetherAFileIsFinished(t *testing.T) {
 	if err := os.WriteFile(path, []byte("2026-11-22 00:00:00.000000000  of s6\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(path, 0o744); err != nil { // sets the mode whatever the umask is
+	if err := os.Chmod(path, 0o744); err != nil { // Chmod, because the umask may have removed bits of the mode
 		t.Fatal(err)
 	}
 	mode := func() os.FileMode {
@@ -123,7 +123,7 @@ func TestRotation(t *testing.T) {
 		t.Errorf("only %d archives", len(paths))
 	}
 	for _, path := range paths {
-		lines := fileLines(t, path) // also checks the ends of lines
+		lines := fileLines(t, path) // fileLines also checks that each line is complete
 		st, err := os.Stat(path)
 		if err != nil {
 			t.Fatal(err)
@@ -145,7 +145,7 @@ func TestPrune(t *testing.T) {
 	t.Parallel()
 	for _, keep := range []int{3, 0} {
 		dir := t.TempDir()
-		// Archives of the past, of a clock that was ahead, and of s6-log must count.
+		// Archives with old times, with times of a clock that was ahead, and from s6-log must all count.
 		for _, name := range []string{"@400000006b00e1dd1213c744.s", "@400000005c2aad0a00000000.s.gz", "@400000078fa50a8000000000.s"} {
 			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
 				t.Fatal(err)
@@ -377,7 +377,7 @@ func TestFilesBelongToTheAgent(t *testing.T) {
 		case info.IsDir():
 			want = os.ModeDir | 0o755
 		case info.Name() == archive.Current:
-			want = 0o744 // the mode of a finished file
+			want = 0o744 // the mode that marks a file as finished
 		}
 		if sys := info.Sys().(*syscall.Stat_t); sys.Uid != agentID || sys.Gid != agentID || info.Mode() != want {
 			t.Errorf("%s: owner %d:%d, mode %v", path, sys.Uid, sys.Gid, info.Mode())

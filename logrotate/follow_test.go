@@ -179,7 +179,7 @@ func (f *follower) untilLine(text string) {
 // TestFollowUnderLoad checks that several followers miss no line of a file that is rotated every few lines.
 func TestFollowUnderLoad(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs", "coder")
-	early := follow(t, reader.Options{Dir: dir, N: -1, Previous: true}) // the directory is made later
+	early := follow(t, reader.Options{Dir: dir, N: -1, Previous: true}) // the directory does not exist yet
 	s := newSet(Options{limits: Limits{MaxSize: 20_000, Archives: 10_000}})
 	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, archive.Current)))
 	stderr.Close()
@@ -202,7 +202,7 @@ func TestFollowUnderLoad(t *testing.T) {
 		f.untilLine("  end")
 		got := f.end()
 		next := 0
-		if i > 0 && i%2 == 0 { // these followers began with the last lines
+		if i > 0 && i%2 == 0 { // these followers began with the last lines, so earlier lines are missing
 			if _, err := fmt.Sscanf(got[0][stampLen:], "%d ", &next); err != nil {
 				t.Fatal(err)
 			}
@@ -251,7 +251,7 @@ func TestFollow(t *testing.T) {
 	if err := os.Truncate(path, 0); err != nil {
 		t.Fatal(err)
 	}
-	add("s\n") // shorter than the removed text
+	add("s\n") // the new line is shorter than the removed text
 	f.untilLine("s")
 	// The file is removed and made again. The archives are older than the lines that were read.
 	if err := os.Remove(path); err != nil {

@@ -168,7 +168,7 @@ func TestNoLineIsLostDoubledOrTornUnderLoad(t *testing.T) {
 		})
 	}
 	for range images {
-		time.Sleep(20 * time.Millisecond) // lets them write; the result must be right without this pause too
+		time.Sleep(20 * time.Millisecond) // lets the services write; the result must be right without this pause too
 		freeze(t, s)
 		next := replace(t, s, o)
 		expire(s)
@@ -192,7 +192,7 @@ func TestNoLineIsLostDoubledOrTornUnderLoad(t *testing.T) {
 func TestWhatWaitsForADiskIsHandedOver(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "sub", archive.Current)
-	if err := os.WriteFile(filepath.Join(dir, "sub"), nil, 0o600); err != nil { // a file in place of the directory
+	if err := os.WriteFile(filepath.Join(dir, "sub"), nil, 0o600); err != nil { // a file in place of the directory, so that writing fails
 		t.Fatal(err)
 	}
 	var w warnings
@@ -240,7 +240,7 @@ func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
 	goesOn := next.Open("svc", "", "")
 	closeAll(stdout, stderr)
 	closeSet(t, next)
-	_ = r.Close() // now the old console can end
+	_ = r.Close() // from here on the old console can end
 	expire(s)
 	<-s.consoles[0].done
 	_ = stuck.Close()
@@ -248,7 +248,7 @@ func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
 	if _, err := fmt.Sscanf(out.text(), "[hinit] %d lines of svc not shown here", &missing); err != nil || missing < count-1000 || missing > count {
 		t.Errorf("the new console says %q", out.soFar())
 	}
-	if n := goesOn.Stats().ConsoleDropped; n != uint64(missing) { // the status said 0
+	if n := goesOn.Stats().ConsoleDropped; n != uint64(missing) { // the status must count these lines; it showed 0
 		t.Errorf("%d lines are missing on the console, and %d are counted", missing, n)
 	}
 	if n := len(stored(t, dir)); n != count {
@@ -260,7 +260,7 @@ func TestAHungDiskIsNamed(t *testing.T) {
 	s := newSet(Options{})
 	l := s.Open("svc", "", filepath.Join(t.TempDir(), archive.Current))
 	stdout, stderr := pipes(t, l)
-	l.file.mu.Lock() // as if a write did not return
+	l.file.mu.Lock() // pretends that a write does not return
 	put(t, stdout, "x\n")
 	testkit.Until(t, "the pump has it, and can only write it now", func() bool {
 		n, err := unix.IoctlGetInt(int(stdout.Fd()), unix.TIOCINQ)

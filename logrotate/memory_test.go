@@ -43,7 +43,7 @@ func TestNoAllocationPerLine(t *testing.T) {
 		if got := testing.AllocsPerRun(100, func() { move(block) }); got > lines/20 {
 			t.Errorf("%v: %v allocations for %d lines in one write", mode, got, lines)
 		}
-		// One line in each batch.
+		// Each batch has one line.
 		if got := testing.AllocsPerRun(20, func() {
 			for range lines {
 				move(block[:100])

@@ -50,7 +50,7 @@ func TestBothSinks(t *testing.T) {
 		t.Errorf("stderr: got %q", got)
 	}
 	st, err := os.Stat(filepath.Join(dir, archive.Current))
-	if err != nil || st.Mode() != 0o744 { // the mode of a finished file
+	if err != nil || st.Mode() != 0o744 { // the mode that marks a file as finished
 		t.Errorf("mode of current: %v, %v", st.Mode(), err)
 	}
 	if st, err := os.Stat(dir); err != nil || st.Mode().Perm() != 0o755 {
@@ -360,7 +360,7 @@ func TestCloseWithAHeldPipe(t *testing.T) {
 	t.Parallel() // runs beside other tests, because it mostly waits
 	dir := t.TempDir()
 	out := newSink(t)
-	s := newSet(Options{Stdout: out.file, closeReserve: testkit.Patience}) // so that Close waits for half of its time, and has the other half for the rest
+	s := newSet(Options{Stdout: out.file, closeReserve: testkit.Patience}) // Close waits for half of this time, and needs the other half for the rest
 	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
 	stdout, stderr := pipes(t, l)
 	defer closeAll(stdout, stderr)
@@ -403,7 +403,7 @@ func TestThePipesOfOldRunsPiledUp(t *testing.T) {
 	if _, err := ends[0].WriteString("more\n"); !errors.Is(err, unix.EPIPE) {
 		t.Errorf("the first run can write still: %v", err)
 	}
-	put(t, ends[len(ends)-2*maxRuns], " and more\n") // the oldest run whose pipes are kept
+	put(t, ends[len(ends)-2*maxRuns], " and more\n") // number of the oldest run whose pipes are kept
 	closeAll(ends...)
 	closeSet(t, s)
 	got := stored(t, dir)

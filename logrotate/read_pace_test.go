@@ -43,7 +43,7 @@ func TestFloodBeginsAndEnds(t *testing.T) {
 			size, err := unix.FcntlInt(stdout.Fd(), unix.F_GETPIPE_SZ, 0)
 			return err == nil && size == readSize
 		})
-		put(t, stdout, fmt.Sprintf("line %d\n", n)) // by now the poller watches the pipe again
+		put(t, stdout, fmt.Sprintf("line %d\n", n)) // now the poller watches the pipe again
 		n++
 		testkit.Until(t, "a single line arrives", func() bool { return l.Stats().Lines == uint64(n) })
 	}

@@ -139,7 +139,7 @@ func TestSuppressedLines(t *testing.T) {
 	closeSet(t, s)
 	st := l.Stats()
 	got := stored(t, dir)
-	// All lines came within a second or two, so there are one or two portions of the limit.
+	// All lines came within two seconds, so the limit allows one or two portions.
 	shown, told := 0, uint64(0)
 	for _, line := range got {
 		var n uint64
@@ -250,7 +250,7 @@ func TestALogStopsGrowingWhenSpaceIsLow(t *testing.T) {
 func TestSuppressedLinesAreToldWhenTheFloodEnds(t *testing.T) {
 	t.Parallel()
 	console := newSink(t)
-	s, l, dir := fixture(t, Options{Stdout: console.file, period: time.Second}, Limits{Rate: 2}) // by then the next second has begun
+	s, l, dir := fixture(t, Options{Stdout: console.file, period: time.Second}, Limits{Rate: 2}) // a new period must begin before the record
 	stdout, stderr := pipes(t, l)
 	put(t, stdout, "a\nb\nc\nd\n")
 	const record = "[hinit] suppressed 2 lines here: there were more than 2 a second"
@@ -258,7 +258,7 @@ func TestSuppressedLinesAreToldWhenTheFloodEnds(t *testing.T) {
 	testkit.Until(t, "it is in the file", func() bool { return len(stored(t, dir)) == 3 })
 	put(t, stderr, "e\n")
 	testkit.Until(t, "the next line comes", func() bool { return len(stored(t, dir)) == 4 })
-	put(t, stdout, "f\ng\nh\n") // again too many lines, but the log ends before the timer fires
+	put(t, stdout, "f\ng\nh\n") // too many lines again, but the log ends before the timer fires
 	closeAll(stdout, stderr)
 	closeSet(t, s)
 	got := stored(t, dir)

@@ -54,7 +54,7 @@ func TestAVolumeIsNotTakenForDeadByAnInitThatWasHeldUpItself(t *testing.T) {
 	<-time.After(answerTimeout + answerTimeout/2)
 	got := ""
 	testkit.Until(t, "it goes on", func() bool {
-		_ = cmd.Process.Signal(syscall.SIGCONT) // the process may have ended
+		_ = cmd.Process.Signal(syscall.SIGCONT) // an error means that the process has ended
 		select {
 		case got = <-answer:
 		default:

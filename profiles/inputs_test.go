@@ -45,7 +45,7 @@ func TestWatchInputs(t *testing.T) {
 	w.EndInterest("a")
 	Write(t, s, "profiles/a/config.yaml", "x: 9")
 	rescan(t, w)
-	w.Interest("a", "") // from here on, only new changes of profile a count
+	w.Interest("a", "") // from here on, only a further change of profile a counts
 	rescan(t, w)
 	if got := r.take(); len(got) != 0 {
 		t.Errorf("events %q", got)

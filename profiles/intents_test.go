@@ -175,7 +175,7 @@ func TestAnOrderThatTheVolumeHasAlreadyNeedsNoRecord(t *testing.T) {
 	full := errors.New("no space left on device")
 	order := func(want string) error {
 		writes := 0
-		in.CheckWrite = func() error { // the first call comes before the record
+		in.CheckWrite = func() error { // the first call checks before the intent is written, so it succeeds
 			writes++
 			return map[bool]error{true: full}[writes > 1]
 		}
@@ -190,8 +190,9 @@ func TestAnOrderThatTheVolumeHasAlreadyNeedsNoRecord(t *testing.T) {
 	}
 }
 
-// TestAnOrderThatAnOlderRecordContradictsIsNotSaidToBeRecorded: a stop on a volume that could not be written was said to be recorded,
-// because the state file said "stopped" already. The next boot started the gateway by the record of an older start.
+// TestAnOrderThatAnOlderRecordContradictsIsNotSaidToBeRecorded checks the answer to a stop that can't be written to the volume.
+// It may not say that the stop is recorded, even if the state file says "stopped" already. The record of an older start would start
+// the gateway at the next boot.
 func TestAnOrderThatAnOlderRecordContradictsIsNotSaidToBeRecorded(t *testing.T) {
 	s := profiles.NewVolume(t)
 	in := profiles.NewIntents(s)
@@ -200,7 +201,7 @@ func TestAnOrderThatAnOlderRecordContradictsIsNotSaidToBeRecorded(t *testing.T) 
 	}
 	profiles.Write(t, s, profiles.StateFile, `{"desired_state":"stopped"}`)
 	readOnly, writes := errors.New("read-only file system"), 0
-	in.CheckWrite = func() error { // the first call comes before the record
+	in.CheckWrite = func() error { // the first call checks before the intent is written, so it succeeds
 		writes++
 		return map[bool]error{true: readOnly}[writes > 1]
 	}
@@ -212,8 +213,8 @@ func TestAnOrderThatAnOlderRecordContradictsIsNotSaidToBeRecorded(t *testing.T) 
 	}
 }
 
-// TestARecordThatTheDiskDoesNotConfirmIsNotSaidToBeMissing: a stop was on the volume, and its answer said that it could not be recorded
-// and that a restart of the container might undo it.
+// TestARecordThatTheDiskDoesNotConfirmIsNotSaidToBeMissing checks the answer to a stop that is on the volume but not confirmed by
+// the disk. It must not say that the stop could not be recorded and that a restart of the container might undo it.
 func TestARecordThatTheDiskDoesNotConfirmIsNotSaidToBeMissing(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, profiles.StateFile, `{"desired_state":"running"}`)
@@ -240,14 +241,14 @@ func TestAnIntentThatIsNotSyncedYetSurvivesTheEndOfHinit(t *testing.T) {
 	if want, ok := in.Want(profiles.Default); want != profiles.Stopped || !ok {
 		t.Errorf("Want = %q, %t", want, ok)
 	}
-	st, err := s.ReadState(profiles.Default) // the next hinit knows only the files
+	st, err := s.ReadState(profiles.Default) // reads the files, which are all that the next hinit knows
 	if err != nil || st.Desired != profiles.Stopped {
 		t.Errorf("before it is synced the next boot goes by %+v, %v", st, err)
 	}
 	if got, err := in.Restore(profiles.Default, st); got != profiles.Unchanged || err != nil {
 		t.Errorf("an intent that is about to be synced counts as lost: %v, %v", got, err)
 	}
-	// From here on, the gateway's own state must stay.
+	// Now the gateway writes its state. hinit must keep it from here on.
 	profiles.Write(t, s, profiles.StateFile, `{"desired_state":"stopped","pid":7}`)
 	if err := sync(); err != nil {
 		t.Fatal(err)

@@ -76,7 +76,7 @@ func TestCreateInTheWay(t *testing.T) {
 }
 
 func TestCreateFails(t *testing.T) {
-	s := profiles.Open(t.TempDir(), nil, "no/such/marker") // the directory of the marker is missing, so the last step fails
+	s := profiles.Open(t.TempDir(), nil, "no/such/marker") // fails at the last step, because the directory for the marker is missing
 	if _, err := manage.Create(s, "p"); err == nil {
 		t.Fatal("no error")
 	}

@@ -55,7 +55,7 @@ func TestManyEmptyDirectoriesHideNoProfile(t *testing.T) {
 	if len(got) != 2 || !strings.HasPrefix(got[0], "!") || got[1] != "zz=running" {
 		t.Errorf("events %q", got)
 	}
-	Write(t, s, "profiles/new/x", "") // this directory is found, although there are too many
+	Write(t, s, "profiles/new/x", "") // the watcher finds this directory, although there are too many
 	Write(t, s, "profiles/new/SOUL.md", "")
 	r.awaits(t, "+new")
 	Write(t, s, "profiles/a000999/SOUL.md", "") // this profile is not found, because there are too many directories
@@ -75,7 +75,7 @@ func TestMoreProfilesThanTheLimitAreLeftOutAloud(t *testing.T) {
 	for _, name := range []string{"a", "b", "c", "d", "ran"} {
 		Write(t, s, "profiles/"+name+"/SOUL.md", "")
 	}
-	Write(t, s, "profiles/ran/gateway_state.json", state("stopped")) // comes before those that never ran
+	Write(t, s, "profiles/ran/gateway_state.json", state("stopped")) // listed before the profiles whose gateway never ran
 	found, warnings, err := s.Discover()
 	names := make([]string, 0, len(found))
 	for _, p := range found {

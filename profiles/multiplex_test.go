@@ -50,7 +50,7 @@ func TestMultiplexed(t *testing.T) {
 		"broken JSON":         {`{"multiplex_profiles": true`, false, false},
 		"binary":              {"\x00\xff:\n :\n::", false, false},
 		"flow on more lines":  {"gateway: {\n  port: 1,\n  multiplex_profiles: true\n}\n", true, true},
-		"cannot be loaded":    {"model: [x\nmultiplex_profiles: true\n", false, false}, // the agent can't load it either
+		"cannot be loaded":    {"model: [x\nmultiplex_profiles: true\n", false, false}, // the agent can't load this file either
 		"long":                {strings.Repeat("# x\n", 1<<18) + "multiplex_profiles: true", true, true},
 		"too many values":     {"list: [" + strings.Repeat("x,", 1<<19) + "]\nmultiplex_profiles: true", false, false},
 	} {

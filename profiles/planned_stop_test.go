@@ -121,7 +121,7 @@ func TestForgetPlannedStop(t *testing.T) {
 }
 
 func TestTakeoverOf(t *testing.T) {
-	const gone = 1 << 30 // no process has this PID
+	const gone = 1 << 30 // a PID that no process has
 	other, ticks := startChild(t)
 	zombie := startZombie(t)
 	zombieTicks, err := profiles.StartTime(zombie)

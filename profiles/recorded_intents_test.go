@@ -14,7 +14,7 @@ import (
 // killed.
 func TestBootPutsBackWhatAGatewayTookBack(t *testing.T) {
 	for name, tt := range map[string]struct {
-		state   string        // what the gateway wrote
+		state   string        // content that the gateway wrote
 		after   time.Duration // time of that write, after the command
 		clock   time.Duration // how far the clock has advanced since then
 		machine string        // boot id, if the machine has booted since then

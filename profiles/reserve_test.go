@@ -56,7 +56,7 @@ func TestTheFirstOrderForAProfileIsRecordedOnAFullVolume(t *testing.T) {
 		}
 	}
 	add("before")
-	known, err := s.Profile("before") // a profile that the boot found
+	known, err := s.Profile("before") // known before the volume is full, as after a boot
 	if err != nil {
 		t.Fatal(err)
 	}

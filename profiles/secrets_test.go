@@ -60,7 +60,7 @@ func TestSecretsAreReadSafely(t *testing.T) {
 func TestAFileOfSecretsTakesLittleMemory(t *testing.T) {
 	var text strings.Builder
 	for i := range 30_000 {
-		fmt.Fprintf(&text, "KEY_%d_TOKEN=\"value-%d\n", i, i) // no quote is ever closed
+		fmt.Fprintf(&text, "KEY_%d_TOKEN=\"value-%d\n", i, i) // the quote at the beginning is never closed
 	}
 	got, more := secretsIn(dotenv.Parse(text.String()))
 	if len(got) != maxSecrets || !more {

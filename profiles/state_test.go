@@ -288,7 +288,7 @@ func TestSetDesiredAmongOthers(t *testing.T) {
 	var others, commands sync.WaitGroup
 	var reads, rewrites atomic.Int64
 
-	others.Go(func() { // a reader that opens the path
+	others.Go(func() { // this reader opens the path at each read
 		for ctx.Err() == nil {
 			data, err := os.ReadFile(path)
 			if err != nil || !json.Valid(data) {
@@ -298,7 +298,7 @@ func TestSetDesiredAmongOthers(t *testing.T) {
 			reads.Add(1)
 		}
 	})
-	others.Go(func() { // the gateway: read, merge, temporary file, rename
+	others.Go(func() { // acts as the gateway: read, merge, write a temporary file, rename
 		for n := 0; ctx.Err() == nil; n++ {
 			var state map[string]any
 			data, err := os.ReadFile(path)
@@ -321,7 +321,7 @@ func TestSetDesiredAmongOthers(t *testing.T) {
 	})
 	for range 3 {
 		commands.Go(func() {
-			// until the others have read and written in between
+			// Repeats until the other goroutines have read and written in between.
 			for i := 0; i < 40 || reads.Load() == 0 || rewrites.Load() == 0; i++ {
 				if err := s.SetDesired(profiles.Default, []string{profiles.Running, profiles.Stopped}[i%2]); err != nil {
 					t.Error(err)

@@ -166,7 +166,7 @@ func TestAProfileThatIsAskedForIsFoundWithoutAScanOfTheOthers(t *testing.T) {
 	w, r := startWatcher(t, s, lazy)
 	rescan(t, w)
 	r.take()
-	Write(t, s, "profiles/a/gateway_state.json", state("running")) // a full scan would report this too
+	Write(t, s, "profiles/a/gateway_state.json", state("running")) // a full scan would report this change too
 	Write(t, s, "profiles/new/SOUL.md", "")
 	Write(t, s, "profiles/new/gateway_state.json", state("stopped"))
 	find := func(names ...string) []string {
@@ -227,11 +227,11 @@ func TestANewDirectoryIsWatchedForItsMarker(t *testing.T) {
 	w, r := startWatcher(t, s, WatchOptions{})
 	rescan(t, w)
 	r.take()
-	Write(t, s, "profiles/first/SOUL.md", "") // the directory profiles is new
+	Write(t, s, "profiles/first/SOUL.md", "") // the directory profiles itself is new
 	r.awaits(t, "+first")
 	Write(t, s, "profiles/slow/config.yaml", "")
 	Write(t, s, "profiles/quick/SOUL.md", "")
-	r.awaits(t, "+quick") // by now the directory slow has been scanned
+	r.awaits(t, "+quick") // by now the watcher has scanned the directory slow
 	Write(t, s, "profiles/slow/SOUL.md", "")
 	r.awaits(t, "+slow")
 }
@@ -243,13 +243,13 @@ func TestRescanWaitsForNotify(t *testing.T) {
 		entered <- struct{}{}
 		<-release
 	}})
-	<-entered // the first scan reports the default profile
+	<-entered // the first scan must report the default profile
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if err := w.Rescan(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Rescan beside a blocked Notify: %v", err)
 	}
-	w.Interest(Default, "") // must not block either
+	w.Interest(Default, "") // Interest must not block either
 	w.Interest(Default, "")
 	close(release)
 	rescan(t, w)
@@ -275,7 +275,7 @@ func TestManyRescansAtOnceWaitForOneScan(t *testing.T) {
 	})
 	letGo := sync.OnceFunc(func() { close(release) })
 	t.Cleanup(letGo)
-	<-entered // the first scan is waiting
+	<-entered // now the first scan waits
 	const many = 50
 	var answered sync.WaitGroup
 	for range many {
@@ -288,7 +288,7 @@ func TestManyRescansAtOnceWaitForOneScan(t *testing.T) {
 	testkit.Until(t, "all to wait", func() bool { return len(w.requests) == many })
 	letGo()
 	answered.Wait()
-	if looks != 2 { // all requests waited for the same scan
+	if looks != 2 { // all requests must have waited for the same scan
 		t.Errorf("%d looks, one of which was there before; want one for all of them", looks)
 	}
 }
@@ -320,7 +320,7 @@ func TestWatchLostNotifications(t *testing.T) {
 	Write(t, s, "profiles/b/SOUL.md", "")
 	close(h.events)
 	r.awaits(t, "+b")
-	<-sources // the watcher has opened a new source
+	<-sources // now the watcher has opened a new source
 }
 
 // TestAHomeWhoseLargeStateChangesAllTheTimeHoldsUpNoOther checks that PID 1 does not parse a large state file at each
@@ -359,7 +359,7 @@ func changeLargeState(t *testing.T, end string) {
 		}
 		seen += n
 	}
-	if took := time.Since(begin); seen > 1+int(took/time.Second) { // on a busy machine the loop takes more than a second
+	if took := time.Since(begin); seen > 1+int(took/time.Second) { // on a busy machine, the loop takes more than a second
 		t.Errorf("%d states of it were parsed in %v", seen, took)
 	}
 	Write(t, s, "profiles/loud/gateway_state.json", padding+state("last"))

@@ -118,7 +118,7 @@ func TestADirectoryThatIsGivenToTheAgentLastIsAProfileAtOnce(t *testing.T) {
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, profilesDir), 0o755), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	var actor *fsutil.Actor // the agent is this user, whom the mode keeps out
+	var actor *fsutil.Actor // the mode of the directory keeps this user, who stands for the agent, out
 	if os.Geteuid() == 0 {
 		if actor = fsutil.NewActor(fsutil.Identity{UID: 12345, GID: 12345}); !actor.Switches() {
 			t.Skip("this container doesn't let root switch identity")
@@ -133,7 +133,7 @@ func TestADirectoryThatIsGivenToTheAgentLastIsAProfileAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	Write(t, s, "profiles/later/SOUL.md", "")
-	r.awaits(t, "+later") // the other directory was scanned before, without success
+	r.awaits(t, "+later") // by now the watcher has scanned the other directory without success
 	if err := os.Chmod(home, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func TestWatchLifeOfAProfile(t *testing.T) {
 	r.awaits(t, "+a")
 	Write(t, s, "profiles/late/config.yaml", "")
 	Write(t, s, "gateway_state.json", state("running"))
-	r.awaits(t, "default=running") // by now the directory late is watched as well
+	r.awaits(t, "default=running") // by now the watcher also watches the directory late
 	Write(t, s, "profiles/late/SOUL.md", "")
 	r.awaits(t, "+late")
 	Write(t, s, "profiles/a/gateway_state.json", state("running"))
@@ -207,7 +207,7 @@ func TestWatchLifeOfAProfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Until(t, "b disappears", func() bool { return slices.Contains(r.take(), "-b") })
-	Write(t, s, "profiles/b/SOUL.md", "b\n") // the new file has the same name, and perhaps the same inode
+	Write(t, s, "profiles/b/SOUL.md", "b\n") // the new file has the same name, and perhaps the same inode number
 	r.awaits(t, "+b")
 	if err := s.SetDesired("b", Running); err != nil {
 		t.Fatal(err)

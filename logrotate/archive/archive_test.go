@@ -22,7 +22,7 @@ func TestNextArchiveAlwaysAscends(t *testing.T) {
 		last = next(last, at)
 		names = append(names, Name(last))
 	}
-	if names[0] != "@400000006b00e1dd1213c744.s" { // the example in the contract
+	if names[0] != "@400000006b00e1dd1213c744.s" { // the example in the contract of s6
 		t.Errorf("first name is %q", names[0])
 	}
 	if !slices.IsSorted(names) || len(slices.Compact(slices.Clone(names))) != len(names) {
@@ -34,10 +34,10 @@ func TestArchives(t *testing.T) {
 	dir := t.TempDir()
 	want := []string{
 		"@400000006b00e1dd1213c744.s", "@400000006b00e1de1213c744.u",
-		"@400000006b00e1df1213c744.s", // an archive of which a compressed part exists
+		"@400000006b00e1df1213c744.s", // an archive of which only a part of the compressed file exists
 		"@400000006b00e1e01213c744.s.gz", "@400000006b00e1e11213c744.u.gz",
 	}
-	half := "@400000006b00e1df1213c744.s.gz" // an archive that exists complete, too
+	half := "@400000006b00e1df1213c744.s.gz" // an archive that exists uncompressed too
 	others := []string{
 		"current", "lock", "state", "current.gz", "@400000006b00e1dd1213c744.t", "@400000006b00e1dd1213c744.s.bz2",
 		"@400000006b00e1dd1213c744.s.gz.tmp", "@400000006B00E1DD1213C744.s", "@400000006b00e1dd1213c74g.s",

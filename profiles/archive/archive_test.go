@@ -212,7 +212,7 @@ func TestAProfileComesBackFromItsArchive(t *testing.T) {
 	for _, name := range []string{"gateway.pid", "gateway_state.json", ".hinit-reserve", "out", "above", "sly"} {
 		delete(want, name)
 	}
-	// the copy of a database has the same content, but other bytes
+	// The copy of a database has the same rows, but other bytes.
 	for _, name := range []string{"state.db", "state.db-wal", "state.db-shm"} {
 		delete(want, name)
 		delete(have, name)
@@ -320,7 +320,7 @@ func TestADatabaseIsWholeWhileTheGatewayWrites(t *testing.T) {
 			}
 		}
 	}()
-	for moved, tries := 0, 0; moved < 3; tries++ { // on a busy machine no write may fall into an export
+	for moved, tries := 0, 0; moved < 3; tries++ { // repeats, because on a busy machine no write may happen during an export
 		out, head, _ := exported(t, archive.Export{Home: dir})
 		if head.Moment == archive.Inconsistent && slices.Equal(head.Moved, []string{"busy.db"}) {
 			moved++
@@ -428,7 +428,7 @@ func TestAnImportGoesOnWhereItStood(t *testing.T) {
 		x.Snapshot = head.Snapshot
 		snapshot, now, whereErr := im.InterruptedAt()
 		switch {
-		case at == 0 && !errors.Is(err, archive.ErrInterrupted): // not even the head arrived
+		case at == 0 && !errors.Is(err, archive.ErrInterrupted): // cut so early that not even the head arrived
 		case !errors.Is(err, archive.ErrInterrupted) || whereErr != nil || snapshot != head.Snapshot || now < at:
 			t.Fatal(err, whereErr, snapshot, now, at)
 		default:
@@ -679,7 +679,7 @@ func TestAnArchiveIsRefusedByItsHead(t *testing.T) {
 	write(t, dir+"/two/SOUL.md", "soul")
 	r, w := io.Pipe()
 	defer w.Close()
-	go func() { _, _ = w.Write(whole.Bytes()[:1536]) }() // sends the head and no more
+	go func() { _, _ = w.Write(whole.Bytes()[:1536]) }() // the stream contains the head and nothing else
 	said := make(chan error, 1)
 	go func() {
 		_, _, err := (&archive.Import{Dir: dir, Name: "two"}).Run(r)

@@ -36,14 +36,14 @@ type cutter struct {
 	whole     []byte
 	sum       string
 	want      map[string]string // content of the exported home
-	old       map[string]string // content of the profile that an import replaces
+	old       map[string]string // content of the profile that the import is to replace
 }
 
 func newCutter(t *testing.T) *cutter {
 	t.Helper()
 	dir := t.TempDir()
 	if os.Geteuid() == 0 {
-		dir = mounted(t, "size=16m") // a file system where a sync takes no time
+		dir = mounted(t, "size=16m") // a file system in memory, where a sync takes no time
 	}
 	c := &cutter{TB: t, from: smallHome(t), dir: dir}
 	c.export = archive.Export{Home: c.from, Secrets: true, Links: true, HomeIdle: true}
@@ -167,7 +167,7 @@ func TestAPartThatLostItsEndInACrashIsRefused(t *testing.T) {
 		part := must(os.ReadFile(kept))(t)
 		clear(part[max(1536, at-600):])
 		if bytes.Equal(part, c.whole[:at]) {
-			continue // these bytes were zero before
+			continue // cuts nothing, because these bytes were zero before
 		}
 		must(0, os.WriteFile(kept, part, 0o600))(t)
 		if _, err := c.run("two", int64(at), c.whole[at:]); err == nil || c.listed("two") != nil {

@@ -136,7 +136,7 @@ func TestACopyHasNothingOfAnotherProfile(t *testing.T) {
 	must(0, os.Rename(dir+"/state.db", dir+"/sessions/state.db"))(t)
 	seen := false
 	x := archive.Export{Home: dir, Name: "coder", Backup: func(_ context.Context, _, _ *os.File, _ string) error {
-		if os.Rename(dir+"/sessions", dir+"/sessions-mine") == nil { // only the first call succeeds
+		if os.Rename(dir+"/sessions", dir+"/sessions-mine") == nil { // only the first call of this function succeeds
 			link(t, "../writer/sessions", dir+"/sessions")
 		}
 		return os.ErrInvalid

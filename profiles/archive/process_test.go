@@ -44,7 +44,7 @@ func volume(t *testing.T, dir string) (command func(args ...string) *exec.Cmd, p
 	if out, err := exec.Command("cp", "-a", from, profiles).CombinedOutput(); err != nil {
 		t.Fatal(err, string(out))
 	}
-	for at := dir; at != "/tmp" && at != "/"; at = filepath.Dir(at) { // so that the agent's user can reach it
+	for at := dir; at != "/tmp" && at != "/"; at = filepath.Dir(at) { // the agent's user must be able to reach the directory
 		_ = os.Chmod(at, 0o755)
 	}
 	if out, err := exec.Command("chown", "-R", fmt.Sprint(agent), filepath.Join(dir, "home")).CombinedOutput(); err != nil {
@@ -153,7 +153,7 @@ func TestAnImportIsKilledAtAnyMoment(t *testing.T) {
 		}
 		cmd.Stdin = must(os.Open(file))(t)
 		if i%4 > 1 {
-			cmd.Args[4] = "-" // the archive comes from standard input, so it is received first
+			cmd.Args[4] = "-" // an archive on standard input is received completely before the import
 		}
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -163,7 +163,7 @@ func TestAnImportIsKilledAtAnyMoment(t *testing.T) {
 		if cmd.Wait() != nil {
 			killed++
 			long += long / 10
-		} else { // the import ended before the kill, because the measured one was slower
+		} else { // the import has ended before the kill, because the measured import was slower
 			long -= long / 10
 		}
 		after := map[string]string{}
@@ -219,7 +219,7 @@ func TestAnExportIsKilledAtAnyMoment(t *testing.T) {
 		if cmd.Wait() != nil {
 			killed++
 			long += long / 10
-		} else { // the export ended before the kill, because the measured one was slower
+		} else { // the export has ended before the kill, because the measured export was slower
 			long -= long / 10
 		}
 		if info, err := os.Stat(file); err == nil && info.Size() != size {
@@ -336,9 +336,9 @@ func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
 	for _, pipe := range []string{"state.db-journal", "pipe.db"} {
 		must(0, errors.Join(unix.Mkfifo(profiles+"/coder/"+pipe, 0o600), os.Chown(profiles+"/coder/"+pipe, agent, agent)))(t)
 	}
-	// stops the copying program, as an agent could
+	// Stops the copying program, as an agent could.
 	program := withCopier(t, `case $(pwd -P) in */stopper) kill -STOP $$ ;; esac`)
-	// changes the database, as a gateway does
+	// Changes the database, as a gateway does.
 	atEachOpen(t, profiles+"/stopper/state.db", func(path string) error { return os.Chtimes(path, time.Now(), time.Now()) })
 	to := t.TempDir()
 	export := command("export", "--all", to)
@@ -388,7 +388,7 @@ func TestADatabaseThatBecomesAFIFODelaysItsExportOnce(t *testing.T) {
 			got := imported(t, &out)
 			for _, db := range []string{"state.db", "second.db"} {
 				if _, err := os.Stat(got + "/" + db); err != nil && name == "" {
-					continue // the database is a FIFO now
+					continue // now the database is a FIFO
 				}
 				if n := total(t, got+"/"+db); n != 100 {
 					t.Errorf("the accounts of %s have %d together", db, n)
