@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	maxLines  = 450 // most lines of a file, so that a reader can keep them in mind
-	maxFields = 20  // fields of a struct
+	maxLines  = 450 // maximum lines of a file, so that a reader can keep them in mind
+	maxFields = 20  // maximum fields of a struct
 )
 
 // manyFields lists the structs that may have more than maxFields fields, each with the reason.

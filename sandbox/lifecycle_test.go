@@ -297,7 +297,7 @@ func TestReaper(t *testing.T) {
 		for i := range 3 {
 			mustOpen(t, m, Key{Task: fmt.Sprint(i)})
 		}
-		if got := f.called("list"); len(got) != 4 || got[0] != "list hermes-agent=1 hermes-profile=coder" { // one list of the sweep, and one for each Open
+		if got := f.called("list"); len(got) != 4 || got[0] != "list hermes-agent=1 hermes-profile=coder" { // the sweep lists once, and each Open lists once
 			t.Errorf("%q", got)
 		}
 	})

@@ -321,7 +321,7 @@ func TestRealCrashes(t *testing.T) {
 			if err := client.Wait(); err == nil || client.ProcessState.ExitCode() != -1 {
 				t.Fatalf("it did not crash: %v", err)
 			}
-			s := sandboxFor(t, realManager(t, o), "") // the next client must not wait, and must use the leftovers
+			s := sandboxFor(t, realManager(t, o), "") // the next client must use the leftovers without waiting
 			want(t, s, "echo next", "next")
 			if ids := dockerCmd(t, "ps", "-aq", "--filter", "label="+LabelProfile+"="+o.Profile); strings.Contains(ids, "\n") {
 				t.Errorf("there are several: %q", ids)

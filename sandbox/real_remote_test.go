@@ -107,7 +107,7 @@ func TestRealAnotherEngine(t *testing.T) {
 	}
 	o := realOptions(t)
 	o.MemoryMB, o.CPUs, o.Docker, o.Runtime = 0, 0, host, runtime
-	o.ExtraArgs = append(o.ExtraArgs, "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024") // podman's own limits may be higher than root's limits here
+	o.ExtraArgs = append(o.ExtraArgs, "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024") // podman's defaults may exceed root's limits
 	engine, err := Docker(o.Docker)
 	if err != nil {
 		t.Fatal(err)

@@ -108,7 +108,7 @@ func needEngine(t *testing.T) {
 		}
 		t.Skip(err)
 	}
-	t.Parallel() // these tests mostly wait for the engine
+	t.Parallel() // runs beside other tests, because these mostly wait for the engine
 	if err := buildImage(); err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func want(t *testing.T, s *Sandbox, command, text string) {
 func dockerCmd(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := exec.Command("docker", args...).CombinedOutput()
-	for range 20 { // an engine on fuse-overlayfs can't always remove new files at once
+	for range 20 { // repeats, because an engine on fuse-overlayfs can't always remove new files at once
 		if err == nil || !strings.Contains(string(out), "failed to remove root filesystem") {
 			break
 		}

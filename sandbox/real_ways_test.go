@@ -183,7 +183,7 @@ func TestRealAdoptWithoutTheEngine(t *testing.T) {
 func TestRealOtherUser(t *testing.T) {
 	_, s := real(t, func(o *Options) {
 		o.ExtraArgs = append(o.ExtraArgs, "--user", "1000:1000", "--workdir", "/")
-		o.Cwd = "/no/such" // this directory does not exist, so commands begin elsewhere
+		o.Cwd = "/no/such" // this directory does not exist, so commands must begin in another one
 	})
 	want(t, s, "id -u; pwd; cd /tmp; export X=1", "1000\n/")
 	want(t, s, "echo $X; pwd", "1\n/tmp")
@@ -292,7 +292,7 @@ func (e *secondEngine) start() {
 	if len(e.hide) > 0 {
 		script := `for dir in ` + strings.Join(e.hide, " ") + `; do mount -t tmpfs none "$dir" || exit 1; done; exec "$0" "$@"`
 		e.cmd.Path, e.cmd.Args = "/bin/sh", append([]string{"sh", "-c", script}, e.cmd.Args...)
-		e.cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS // makes all mounts private
+		e.cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS // in its own mount namespace, so that these mounts hide nothing from other processes
 	}
 	if err := e.cmd.Start(); err != nil {
 		e.t.Fatal(err)
@@ -375,7 +375,7 @@ func TestRealEngineRestarts(t *testing.T) {
 	want(t, s, "cat ran", "x")
 	s.dropLink(s.link)
 	want(t, s, "echo no engine is needed", "no engine is needed")
-	// the engine ends all running containers when it starts
+	// The engine ends all running containers when it starts.
 	_, err = during(t, s, Request{Command: "sleep 600"}, func() { e.start() })
 	if err == nil || !errors.Is(err, ErrLost) {
 		t.Errorf("the command under which the engine came back: %v", err)

@@ -87,7 +87,7 @@ func TestOptOut(t *testing.T) {
 }
 
 func TestNotRootIsLeftAlone(t *testing.T) {
-	testkit.NeedRoot(t) // becoming another user needs root
+	testkit.NeedRoot(t) // an error, because becoming another user needs root
 	for _, uid := range []uint32{agentUID, 12345} {
 		i := newImage(t, whoami)
 		finish(t, asUser(i.command(), uid)).want(t, 0, fmt.Sprintf("%d:%d %d /root\n", uid, uid, uid), "")
@@ -256,7 +256,7 @@ func TestACommandHasTheIdsOfTheContainerWhereEtcIsReadOnly(t *testing.T) {
 	must(t, os.Chown(told, agentUID, agentUID))
 	finish(t, i.command()).want(t, 0, "10000\n10001\n10001 44 109\n", "")
 
-	must(t, os.Remove(told)) // if the file could not be written, the container's variables have the ids
+	must(t, os.Remove(told)) // then the container's variables contain the ids
 	asks := func(vars ...string) *exec.Cmd {
 		cmd := i.command()
 		cmd.Env = append(cmd.Env, vars...)

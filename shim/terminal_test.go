@@ -75,7 +75,7 @@ func onTerminal(t *testing.T, i *image) string {
 			answered = true
 			_, err = io.WriteString(master, "root's own line\n")
 		}
-		if err != nil { // the last process that had the terminal open has ended
+		if err != nil { // an error means that the last process has closed the terminal
 			break
 		}
 	}
@@ -99,7 +99,7 @@ func TestWhoIsAloneOnATerminalKeepsIt(t *testing.T) {
 	must(t, err)
 	defer master.Close()
 	defer slave.Close()
-	cmd := newImage(t, `: </dev/tty && echo mine`).command() // as docker exec -it CONTAINER hermes does
+	cmd := newImage(t, `: </dev/tty && echo mine`).command() // simulates docker exec -it CONTAINER hermes
 	cmd.Stdin = slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	finish(t, cmd).want(t, 0, "mine\n", "")

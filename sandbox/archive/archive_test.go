@@ -91,7 +91,7 @@ func TestPackingFollowsNoLink(t *testing.T) {
 		_ = w.Close()
 	}()
 	var all bytes.Buffer
-	_, _ = io.CopyN(&all, r, 64<<10) // the packer is sending the file a, and has already listed d
+	_, _ = io.CopyN(&all, r, 64<<10) // now the packer has listed d, and is sending the file a
 	if err := errors.Join(os.Rename(source+"/d", source+"/d_"), os.Symlink(secret, source+"/d")); err != nil {
 		t.Fatal(err)
 	}

@@ -224,7 +224,7 @@ func TestARequestThatPanicsEndsNoOther(t *testing.T) {
 	if _, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err == nil {
 		t.Error("a connection that panicked answered")
 	}
-	// the connection is closed before the panic is reported
+	// The connection is closed before the service reports the panic.
 	testkit.Until(t, "the panic is told", func() bool { return told.Load() == 3 })
 	told.Store(0)
 	if code, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err != nil || code != 7 {
@@ -378,7 +378,7 @@ func TestHalfRequests(t *testing.T) {
 // set (SO_LINGER).
 func TestAnAgentHungTheServiceByTheSocketsThatItPassed(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
-	l, err := control.Listen(socket) // as the service does, which refuses descriptors from the first connection on
+	l, err := control.Listen(socket) // sets the option, as the service does: it refuses descriptors from the first connection on
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -414,19 +414,19 @@ func TestCallersThatReadNothingUsedUpTheDescriptorsOfTheService(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	s := &Server{Allow: anybody, Handle: func(_ context.Context, _ Peer, _ Request, s Streams) int {
-		time.Sleep(10 * time.Millisecond) // until the Pings block
+		time.Sleep(10 * time.Millisecond) // sends Pings until a write blocks
 		fmt.Fprintln(s.Err, "too many commands run already")
 		return 1
 	}}
 	go func() { done <- s.Serve(ctx, l) }()
 	defer func() { cancel(); <-done }()
-	connect := func() net.Conn { // as user 10000
+	connect := func() net.Conn { // connects as user 10000
 		conn := make(chan net.Conn)
 		go func() {
 			runtime.LockOSThread() // the thread ends with this goroutine
 			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 			if err == nil {
-				_, _, _ = unix.RawSyscall(unix.SYS_SETRESUID, 10000, 10000, 10000) // root can't be refused
+				_, _, _ = unix.RawSyscall(unix.SYS_SETRESUID, 10000, 10000, 10000) // the service must not refuse root
 				err = unix.Connect(fd, &unix.SockaddrUnix{Name: l.Addr().String()})
 			}
 			f := os.NewFile(uintptr(fd), "socket")

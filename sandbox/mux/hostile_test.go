@@ -14,7 +14,7 @@ import (
 func TestAPausedSandboxCollectedAGoroutineForEachQuestion(t *testing.T) {
 	c, _ := connect(t)
 	written := make(chan error, 1)
-	go func() { written <- c.w.Write(KindOpen, 1, make([]byte, maxOpen)) }() // more than the socket takes
+	go func() { written <- c.w.Write(KindOpen, 1, make([]byte, maxOpen)) }() // more than the buffer of the socket holds
 	time.Sleep(100 * time.Millisecond)
 	before := runtime.NumGoroutine()
 	for range 200 {
@@ -49,7 +49,7 @@ func TestAHostileHelperFilledTheServicesMemory(t *testing.T) {
 	if took := after.TotalAlloc - before.TotalAlloc; took > 4*maxEnd {
 		t.Errorf("a frame of %d bytes took %d", len(list), took)
 	}
-	_ = p.w.Write(KindOpen, 9, make([]byte, MaxData+1)) // fails if the client has closed the connection already
+	_ = p.w.Write(KindOpen, 9, make([]byte, MaxData+1)) // an error means that the client has closed the connection already
 	<-c.done
 	if err := c.Err(); err == nil || !strings.Contains(err.Error(), "a frame of kind 2 with 131073 bytes") {
 		t.Error(err)

@@ -120,7 +120,7 @@ func TestSlowReaderHoldsUpItselfOnly(t *testing.T) {
 		}
 	}()
 	go func() { _, _ = io.Copy(io.Discard, slow.Output) }()
-	<-room // after a frame was consumed, another one fits
+	<-room // after the reader has taken a frame, another one fits
 	_ = p.w.WriteJSON(KindEnd, slow.id, End{})
 	<-slow.Done()
 }

@@ -70,7 +70,7 @@ func TestOnlyTheGateOpensTheGate(t *testing.T) {
 			if err := g.Start(t.Context(), "mine"); err == nil || !slices.Contains(e.did, "stop") {
 				t.Errorf("it was started (%v), and the engine was told to %v", err, e.did)
 			}
-			if name == "open at the start" { // the answer of a container that already runs when the service restarts
+			if name == "open at the start" { // a container that already runs when the service restarts gives this answer
 				return
 			}
 			if _, err := g.Exec(t.Context(), "mine", sandbox.ExecSpec{Argv: []string{"x"}}); err == nil || slices.Contains(e.did, "exec") {

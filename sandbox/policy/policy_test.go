@@ -223,7 +223,7 @@ func TestGuardMakesItHard(t *testing.T) {
 	if _, err := g.Create(t.Context(), good(root)); err != nil {
 		t.Fatal(err)
 	}
-	for _, cpus := range []float64{1000, 1e-10} { // engines ignore so small a limit
+	for _, cpus := range []float64{1000, 1e-10} { // a limit so small that engines ignore it
 		if _, err := g.Create(t.Context(), sandbox.Spec{Image: "allowed:2", Memory: 1 << 50, CPUs: cpus}); err != nil {
 			t.Fatal(err)
 		}
@@ -284,7 +284,7 @@ func TestOnlyItsOwn(t *testing.T) {
 		"plain": {ID: "plain", Labels: map[string]string{}}, "hinit": container("hinit", "1000", "coder"), "old": {ID: "old", Labels: map[string]string{sandbox.LabelAgent: "1", sandbox.LabelProfile: "coder"}},
 		"rooted": {ID: "rooted", Labels: map[string]string{sandbox.LabelAgent: "1", sandbox.LabelProfile: "coder", LabelOwner: "1000"}},
 	}}
-	// a container of another installation, whose agent has the same user and profile
+	// A container of another installation, whose agent has the same user and profile.
 	elsewhere := container("elsewhere", "1000", "coder")
 	elsewhere.Labels[sandbox.LabelVolume] = "elsewhere"
 	again := container("again", "1000", "coder")
@@ -412,7 +412,7 @@ func TestAllowsImage(t *testing.T) {
 		{"debian", "debian@sha256:0", false},
 		{"debian:12", "debian", false},
 		{"debian:1?", "debian:12", true},
-		{"debian:*", "debian@sha256:0", false}, // the engine uses the digest then, and ignores the tag
+		{"debian:*", "debian@sha256:0", false}, // with a digest, the engine ignores the tag
 		{"debian:*", "debian:12@sha256:0", false},
 		{"my/*", "my/image:12@sha256:0", false},
 		{"debian:*@sha256:0", "debian:12@sha256:0", true},

@@ -119,7 +119,7 @@ func TestNothingHappens(t *testing.T) {
 		if n, _ := q.asked(); n < 1 || n > 2 {
 			t.Errorf("after many changes at once it looked %d times", n)
 		}
-		h.releaseTimer.Reset(releaseAfter) // as after a request; then memory is released
+		h.releaseTimer.Reset(releaseAfter) // simulates the state after a request; later the service releases memory
 		time.Sleep(24 * time.Hour)
 		if n, _ := q.asked(); n != 1 {
 			t.Errorf("it looked %d times afterwards, and not once for what they have left", n)

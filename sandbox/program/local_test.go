@@ -77,7 +77,7 @@ func TestRootRanADockerOfTheAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	link := filepath.Join(t.TempDir(), "bin") // a directory of the agent may be reached by a link of root's
+	link := filepath.Join(t.TempDir(), "bin") // a link of root's may lead to a directory of the agent
 	if err := errors.Join(os.Chown(agents, 10000, 10000), os.Symlink(agents, link)); err != nil {
 		t.Fatal(err)
 	}

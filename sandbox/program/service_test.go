@@ -40,7 +40,7 @@ func TestInventedHomes(t *testing.T) {
 	if _, _, err := ask(home + "/profiles/invented"); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "there is no home") {
 		t.Errorf("an invented home: %v", err)
 	}
-	// The same must hold for homes that the agent has made.
+	// The limit must also hold for homes that the agent has made.
 	for i := range maxTenants + 50 {
 		claimed := filepath.Join(home, "profiles", "p"+strconv.Itoa(i))
 		if err := os.MkdirAll(claimed, 0o700); err != nil {
@@ -138,7 +138,7 @@ func TestAMillionNamesFilledTheServicesMemory(t *testing.T) {
 			t.Errorf("%d errors are written after %d names", len(said), engine.n)
 		}
 		if len(said) == 3 {
-			cancel() // the caller is gone
+			cancel() // the caller has gone away
 		}
 	})
 	code := runRequest(ctx, one.manager, daemon.Request{Args: append([]string{"rm"}, strings.Fields(strings.Repeat("x ", 100_000))...)}, nil, daemon.Streams{Out: io.Discard, Err: errs})
