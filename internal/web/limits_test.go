@@ -42,7 +42,7 @@ func TestWrongTokensDoNotLockTheOwnerOut(t *testing.T) {
 	}
 }
 
-// TestTheStreamsOfOneReaderLeaveRoomForOthers checks that one address can open at most half of all streams (maxStreams/2).
+// TestTheStreamsOfOneReaderLeaveRoomForOthers checks that a single address can open at most half of all streams (maxStreams/2).
 // The other half is left for other readers.
 func TestTheStreamsOfOneReaderLeaveRoomForOthers(t *testing.T) {
 	p := newConnectionLimit(maxStreams)
