@@ -20,17 +20,15 @@ import (
 )
 
 const (
-	maxEvents            = 4096                  // maximum number of events that the timeline keeps
-	maxRows              = 5000                  // maximum number of services that the page shows
-	retry                = time.Second           // pause between two attempts to connect to hinit
-	reconnectAfter       = 6 * time.Second       // after this silence of the stream, the hub opens it again
-	staleAfter           = 3 * time.Second       // after this silence, the page calls the status old; more than client.WatchInterval
-	batchTime            = 50 * time.Millisecond // events within this time are handled together
-	sharedAge            = time.Second           // age up to which a fetched status serves another request
-	statusTimeLimit      = 5 * time.Second       // time limit of a request for the status
-	watchAfterLastReader = 10 * time.Second      // how long the hub follows the status after the last reader has left
-	maxVersions          = 16                    // how many versions are kept, and how many changes each version caches
-	maxNamesPerRequest   = 50                    // maximum number of services in one request by name
+	maxEvents            = 4096             // maximum number of events that the timeline keeps
+	maxRows              = 5000             // maximum number of services that the page shows
+	retry                = time.Second      // pause between two attempts to connect to hinit
+	reconnectAfter       = 6 * time.Second  // after this silence of the stream, the hub opens it again
+	staleAfter           = 3 * time.Second  // after this silence, the page calls the status old; more than client.WatchInterval
+	sharedAge            = time.Second      // age up to which a fetched status serves another request
+	statusTimeLimit      = 5 * time.Second  // time limit of a request for the status
+	watchAfterLastReader = 10 * time.Second // how long the hub follows the status after the last reader has left
+	maxVersions          = 16               // how many versions are kept, and how many changes each version caches
 )
 
 // hub has the state that all readers of the page share: the newest status, its rows as HTML, and the last events. A reader is a
@@ -151,11 +149,8 @@ func (h *hub) join() (leave func()) {
 	}
 }
 
-// followEvents stores hinit's events, and passes the names of their services to fetchChanged, so that the page shows the change
-// at once.
+// followEvents stores hinit's events.
 func (h *hub) followEvents(ctx context.Context) {
-	names := make(chan string, maxNamesPerRequest-1)
-	guard.Go("ask for what has changed", func() { h.fetchChanged(ctx, names) })
 	var last uint64
 	for ctx.Err() == nil {
 		err := h.hinit.Events(ctx, client.EventOptions{Since: last, Follow: true}, func(e client.Event) error {
@@ -172,12 +167,6 @@ func (h *hub) followEvents(ctx context.Context) {
 				h.events = slices.Clone(h.events[len(h.events)-maxEvents:])
 			}
 			h.mu.Unlock()
-			if e.Service != "" {
-				select {
-				case names <- e.Service:
-				default: // too many names wait; the status stream brings this change within seconds
-				}
-			}
 			return nil
 		})
 		if err != nil {
@@ -187,41 +176,6 @@ func (h *hub) followEvents(ctx context.Context) {
 			h.mu.Unlock()
 		}
 		pause.For(ctx, retry)
-	}
-}
-
-// fetchChanged fetches the status of the services in names, which have had an event, several with one request.
-func (h *hub) fetchChanged(ctx context.Context, names <-chan string) {
-	for {
-		var list []string
-		select {
-		case name := <-names:
-			list = append(list, name)
-		case <-ctx.Done():
-			return
-		}
-		pause.For(ctx, batchTime)
-		for range len(names) { // only this goroutine receives, so these receives don't block
-			list = append(list, <-names)
-		}
-		slices.Sort(list)
-		h.mu.Lock()
-		list = slices.DeleteFunc(slices.Compact(list), func(name string) bool { return h.page.rows[name] == nil })
-		useful := h.readers > 0 && h.status.Version != 0 && len(list) > 0
-		h.mu.Unlock()
-		if !useful {
-			continue
-		}
-		look, cancel := context.WithTimeout(ctx, h.statusTimeout)
-		st, err := h.hinit.Status(look, list...)
-		cancel()
-		if err == nil && st.Version == client.StatusVersion {
-			h.mu.Lock()
-			now := h.status
-			h.mu.Unlock()
-			client.StatusChange{Init: st.Init, Services: st.Services}.Apply(&now)
-			h.setStatus(now, nil)
-		}
 	}
 }
 

@@ -153,10 +153,8 @@ func TestThePageSaysWhatIsolatesAProfile(t *testing.T) {
 
 // A page that stays open must get no news after the end of its session.
 func TestAPageWasKeptUpToDateAfterItsSession(t *testing.T) {
-	usual := beat
-	beat = 100 * time.Millisecond
-	t.Cleanup(func() { beat = usual }) // runs after the end of the server, which reads beat
 	s := serve(t, Options{Hinit: newFake(coder()), Token: token})
+	s.beat = 100 * time.Millisecond
 	until := strconv.FormatInt(time.Now().Add(2*time.Second).Unix(), 10)
 	s.jar[sessionCookie] = until + "." + sign(s.keys.session, until)
 	ended := make(chan int, 1)

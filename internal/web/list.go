@@ -195,9 +195,6 @@ func (v *rowView) contains(text string) bool {
 
 const heartbeat = ": beat\n\n"
 
-// beat is the pause between two heartbeats. It is a variable because a test needs a shorter one.
-var beat = 15 * time.Second
-
 // stream sends server-sent events of one kind until the client leaves or the server ends. produce sends the data of the events to
 // out until its context ends. At most ahead events wait in out; a client that doesn't read them is disconnected. If limit is
 // reached, stream answers with the status 503. A stream ends with the session of its client.
@@ -223,7 +220,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectio
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // tells nginx not to buffer the stream
 	c := http.NewResponseController(w)
-	beats := time.Tick(beat)
+	beats := time.Tick(s.beat)
 	for text := heartbeat; ; {
 		if c.SetWriteDeadline(time.Now().Add(s.patience)) != nil {
 			return

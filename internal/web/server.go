@@ -71,6 +71,7 @@ type Server struct {
 	sandboxes   programOutput
 	keys        keys
 	patience    time.Duration // how long a write to a client may block before the client is disconnected
+	beat        time.Duration // pause between two heartbeats of a stream
 	pages       *template.Template
 	crossOrigin http.CrossOriginProtection
 	requests    *limiter
@@ -86,7 +87,7 @@ type Server struct {
 func New(o Options) (*Server, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	s := &Server{
-		Options: o, hub: newHub(o.Hinit, o.Proc), boards: programOutput{ask: o.Programs.Boards, none: "[]"}, sandboxes: programOutput{ask: o.Programs.Sandboxes}, patience: writeTime, requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
+		Options: o, hub: newHub(o.Hinit, o.Proc), boards: programOutput{ask: o.Programs.Boards, none: "[]"}, sandboxes: programOutput{ask: o.Programs.Sandboxes}, patience: writeTime, beat: 15 * time.Second, requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
 		streams: newConnectionLimit(maxStreams), followers: newConnectionLimit(maxFollowers),
 		searches: newConnectionLimit(maxSearches), ended: make(chan struct{}),
 	}
