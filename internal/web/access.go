@@ -2,7 +2,6 @@ package web
 
 import (
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
@@ -20,13 +19,8 @@ import (
 
 const (
 	sessionCookie = "hinit_session"
-	pageCookie    = "hinit_page" // cookie with a random value, from which the secret of the forms is derived
 	sessionTime   = 12 * time.Hour
 )
-
-// keys sign session cookies and the secrets of forms. The key for sessions is derived from the token, so a new token ends all
-// sessions.
-type keys struct{ session, page []byte }
 
 // sign returns the HMAC-SHA256 signature of text in hexadecimal digits.
 func sign(key []byte, text string) string {
@@ -66,7 +60,7 @@ func (s *Server) hasToken(r *http.Request) bool {
 	}
 	until, mac, _ := strings.Cut(c.Value, ".")
 	end, err := strconv.ParseInt(until, 10, 64)
-	return err == nil && time.Now().Unix() < end && equalInConstantTime(mac, sign(s.keys.session, until))
+	return err == nil && time.Now().Unix() < end && equalInConstantTime(mac, sign(s.sessionKey, until))
 }
 
 // limitKey returns the key under which the rate of a request is limited: [owner] if the request may change something, otherwise
@@ -84,29 +78,23 @@ func (s *Server) mayControl(r *http.Request) bool { return bySocket(r) || s.hasT
 // mayRead reports whether a request may read: without a token every request may.
 func (s *Server) mayRead(r *http.Request) bool { return s.Token == "" || s.mayControl(r) }
 
-func (s *Server) setCookie(w http.ResponseWriter, r *http.Request, name, value string, age int) {
+// isSecure reports whether the browser has sent a request with TLS, to a proxy in front of this server.
+func isSecure(r *http.Request) bool { return r.Header.Get("X-Forwarded-Proto") == "https" }
+
+func (s *Server) setSession(w http.ResponseWriter, r *http.Request, value string, age int) {
 	http.SetCookie(w, &http.Cookie{
-		Name: name, Value: value, Path: s.Base + "/", MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode,
-		Secure: r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https",
+		Name: sessionCookie, Value: value, Path: s.Base + "/", MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: isSecure(r),
 	})
 }
 
-// formSecret returns the secret for the forms of a page, which is derived from a cookie. If the browser has no such cookie,
-// formSecret sets one.
-func (s *Server) formSecret(w http.ResponseWriter, r *http.Request) string {
-	c, err := r.Cookie(pageCookie)
-	if err != nil || len(c.Value) != 32 {
-		c = &http.Cookie{Value: rand.Text() + rand.Text()[:6]}
-		s.setCookie(w, r, pageCookie, c.Value, 0)
+// fromOurPage reports whether a form comes from a page of this server, by the headers that only a browser can set. A request
+// without these headers is refused, because an old browser sends such requests for pages of other sites too.
+func fromOurPage(r *http.Request) bool {
+	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
+	if site == "" && (origin == "" || isSecure(r) && !strings.HasPrefix(origin, "https:")) {
+		return false
 	}
-	return sign(s.keys.page, c.Value)
-}
-
-// fromOurPage reports whether a form comes from a page that this server has sent to the same browser. This prevents that another
-// site's page sends the form.
-func (s *Server) fromOurPage(r *http.Request) bool {
-	c, err := r.Cookie(pageCookie)
-	return err == nil && s.crossOrigin.Check(r) == nil && equalInConstantTime(r.PostFormValue("secret"), sign(s.keys.page, c.Value))
+	return new(http.CrossOriginProtection).Check(r) == nil
 }
 
 // knownHost reports whether the host name in a request is configured, or a name of this machine. If the page is open to the
@@ -137,11 +125,11 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case s.Token == "":
 		s.showError(w, r, http.StatusNotFound, "There is no token to log in with.")
-	case !s.fromOurPage(r):
-		s.showPage(w, r, http.StatusForbidden, "login", "Log in", "The form was too old; try again.")
+	case !fromOurPage(r):
+		s.showPage(w, r, http.StatusForbidden, "login", "Log in", "The form is not of this page; load it again and repeat it.")
 	case equalInConstantTime(r.PostFormValue("token"), s.Token):
 		until := strconv.FormatInt(time.Now().Add(sessionTime).Unix(), 10)
-		s.setCookie(w, r, sessionCookie, until+"."+sign(s.keys.session, until), int(sessionTime/time.Second))
+		s.setSession(w, r, until+"."+sign(s.sessionKey, until), int(sessionTime/time.Second))
 		http.Redirect(w, r, s.Base+"/", http.StatusSeeOther)
 	case !s.guesses.allow(limitKeyOf(r)):
 		s.tooManyGuesses(w)
@@ -155,8 +143,8 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 func (s *Server) tooManyGuesses(w http.ResponseWriter) { w.Header().Set("Retry-After", "60") }
 
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
-	if s.fromOurPage(r) {
-		s.setCookie(w, r, sessionCookie, "", -1)
+	if fromOurPage(r) {
+		s.setSession(w, r, "", -1)
 	}
 	http.Redirect(w, r, s.Base+"/", http.StatusSeeOther)
 }

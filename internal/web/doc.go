@@ -2,8 +2,9 @@
 // server-sent events keep the page up to date. The package is a client of the control API.
 //
 // Only permitted users can control hinit through it. A request can change something only if it came over a Unix socket or has the
-// token. A form also needs a secret from its page. Without a configured token, the page answers only requests with a host name of
-// this machine. Texts that an agent has chosen are escaped, and secrets of known shapes in them are hidden.
+// token. A form must come from a page of this server. Without a configured token, and over a Unix socket, the page answers only
+// requests with a host name of this machine. Texts that an agent has chosen are escaped, and secrets of known shapes in them are
+// hidden.
 //
 // Slow readers, or very many readers, do not delay other readers. All readers share one state and get the newest version when
 // they read. A reader that does not read is disconnected.

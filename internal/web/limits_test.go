@@ -156,7 +156,7 @@ func TestAPageWasKeptUpToDateAfterItsSession(t *testing.T) {
 	s := serve(t, Options{Hinit: newFake(coder()), Token: token})
 	s.beat = 100 * time.Millisecond
 	until := strconv.FormatInt(time.Now().Add(2*time.Second).Unix(), 10)
-	s.jar[sessionCookie] = until + "." + sign(s.keys.session, until)
+	s.jar[sessionCookie] = until + "." + sign(s.sessionKey, until)
 	ended := make(chan int, 1)
 	go func() {
 		code, _ := s.do("GET", "/live", nil)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"embed"
 	"errors"
 	"fmt"
@@ -66,21 +65,20 @@ const (
 // Server serves the status page. It implements [http.Handler].
 type Server struct {
 	Options
-	hub         *hub
-	boards      programOutput
-	sandboxes   programOutput
-	keys        keys
-	patience    time.Duration // how long a write to a client may block before the client is disconnected
-	beat        time.Duration // pause between two heartbeats of a stream
-	pages       *template.Template
-	crossOrigin http.CrossOriginProtection
-	requests    *limiter
-	guesses     *limiter
-	streams     *connectionLimit // limits the streams that keep open pages up to date
-	followers   *connectionLimit // limits the streams of logs
-	searches    *connectionLimit // limits searches in logs
-	mux         *http.ServeMux
-	ended       chan struct{} // closed when Run ends, which ends the streams
+	hub        *hub
+	boards     programOutput
+	sandboxes  programOutput
+	sessionKey []byte        // signs session cookies; derived from the token, so a new token ends all sessions
+	patience   time.Duration // how long a write to a client may block before the client is disconnected
+	beat       time.Duration // pause between two heartbeats of a stream
+	pages      *template.Template
+	requests   *limiter
+	guesses    *limiter
+	streams    *connectionLimit // limits the streams that keep open pages up to date
+	followers  *connectionLimit // limits the streams of logs
+	searches   *connectionLimit // limits searches in logs
+	mux        *http.ServeMux
+	ended      chan struct{} // closed when Run ends, which ends the streams
 }
 
 // New returns a Server. Call [Server.Run] to keep its pages up to date.
@@ -91,7 +89,7 @@ func New(o Options) (*Server, error) {
 		streams: newConnectionLimit(maxStreams), followers: newConnectionLimit(maxFollowers),
 		searches: newConnectionLimit(maxSearches), ended: make(chan struct{}),
 	}
-	s.keys = keys{session: []byte(sign([]byte(o.Token), "hinit session")), page: []byte(rand.Text())}
+	s.sessionKey = []byte(sign([]byte(o.Token), "hinit session"))
 	var err error
 	if s.pages, err = template.New("").Funcs(s.functions()).ParseFS(files, "templates/*.html"); err != nil {
 		return nil, err
@@ -162,7 +160,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "too many wrong tokens from this address; wait a minute, or send the right one", http.StatusTooManyRequests)
 		return
 	}
-	if !bySocket(r) && s.Token == "" && !s.knownHost(r) {
+	if (bySocket(r) || s.Token == "") && !s.knownHost(r) {
 		http.Error(w, "cannot answer to this name: start hinit web with --host NAME", http.StatusMisdirectedRequest)
 		return
 	}
@@ -227,9 +225,8 @@ func (s *Server) withService(page func(w http.ResponseWriter, r *http.Request, o
 type pageData struct {
 	Title   string
 	Base    string
-	Control bool   // the client may change something
-	Session bool   // the client has a session that it can end
-	Secret  string // secret of the page's forms
+	Control bool // the client may change something
+	Session bool // the client has a session that it can end
 	Page    any
 
 	Boards, Sandboxes bool // show entries for the boards and the sandboxes in the navigation
@@ -243,9 +240,6 @@ func (s *Server) showPage(w http.ResponseWriter, r *http.Request, code int, name
 	}
 	if s.mayRead(r) {
 		f.Boards, f.Sandboxes = s.optionalPages()
-	}
-	if f.Control || name == "login" {
-		f.Secret = s.formSecret(w, r)
 	}
 	var b bytes.Buffer
 	if err := s.pages.ExecuteTemplate(&b, name, f); err != nil {

@@ -146,7 +146,7 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	case !s.mayControl(r):
 		s.showError(w, r, http.StatusForbidden, readOnly)
 		return
-	case !bearer && !s.fromOurPage(r):
+	case !bearer && !fromOurPage(r):
 		s.showError(w, r, http.StatusForbidden, "The form is not of a page that this browser has from here. Go back, load the page again and repeat it.")
 		return
 	}

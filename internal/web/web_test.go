@@ -194,6 +194,7 @@ func (s *site) do(method, path string, form url.Values, header ...string) (int, 
 	}
 	if form != nil {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Sec-Fetch-Site", "same-origin")
 	}
 	r.Header.Set("Accept", "text/html")
 	for name, value := range s.jar {
@@ -227,15 +228,6 @@ func (s *site) do(method, path string, form url.Values, header ...string) (int, 
 		text = append(text, " to "+to...)
 	}
 	return answer.StatusCode, string(text)
-}
-
-var secretOf = regexp.MustCompile(`name="secret" value="([0-9a-f]+)"`)
-
-func secret(page string) string {
-	if m := secretOf.FindStringSubmatch(page); m != nil {
-		return m[1]
-	}
-	return ""
 }
 
 const token = "a token of the tests"
@@ -300,7 +292,7 @@ func TestWithoutATokenOnlyASocketControls(t *testing.T) {
 	if _, page := s.do("GET", "/service/gateway-coder", nil); strings.Contains(page, "<button>Stop") {
 		t.Error("a page for reading has buttons")
 	}
-	if code, _ := s.do("POST", "/service/gateway-coder/stop", url.Values{"secret": {"x"}}); code != http.StatusForbidden {
+	if code, _ := s.do("POST", "/service/gateway-coder/stop", url.Values{}); code != http.StatusForbidden {
 		t.Errorf("a command is answered with %d", code)
 	}
 	if code, _ := s.do("POST", "/service/gateway-coder/stop", url.Values{}, "Authorization", "Bearer "); code != http.StatusForbidden {
@@ -310,8 +302,7 @@ func TestWithoutATokenOnlyASocketControls(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket has %v, %v", info.Mode(), err)
 	}
-	_, page := s.do("GET", "/service/gateway-coder", nil, "By-Socket", "1")
-	if code, text := s.do("POST", "/service/gateway-coder/stop", url.Values{"secret": {secret(page)}}, "By-Socket", "1"); code != http.StatusSeeOther {
+	if code, text := s.do("POST", "/service/gateway-coder/stop", url.Values{}, "By-Socket", "1"); code != http.StatusSeeOther {
 		t.Errorf("by the socket: %d %s", code, text)
 	}
 	if got := fmt.Sprint(f.orders()); got != "[stop gateway-coder]" {
@@ -319,7 +310,23 @@ func TestWithoutATokenOnlyASocketControls(t *testing.T) {
 	}
 }
 
-func TestAFormCountsWithItsSecretAlone(t *testing.T) {
+// A forwarded socket (ssh -L 9120:PATH) needs no token, so a name of another site that leads to it must get no answer.
+func TestAnotherSitesNameControlledAForwardedSocket(t *testing.T) {
+	f := newFake(coder())
+	for _, o := range []Options{{Hinit: f}, {Hinit: f, Token: token}} {
+		s := serve(t, o)
+		for _, method := range []string{"GET", "POST"} {
+			if code, _ := s.do(method, "/service/gateway-coder/stop", url.Values{}, "By-Socket", "1", "Host", "evil.example:9120"); code != http.StatusMisdirectedRequest {
+				t.Errorf("%s for the name of another site is answered with %d", method, code)
+			}
+		}
+	}
+	if got := f.orders(); len(got) != 0 {
+		t.Errorf("hinit was told %q", got)
+	}
+}
+
+func TestAFormCountsFromItsOwnPageAlone(t *testing.T) {
 	f := newFake(coder())
 	s := serve(t, Options{Hinit: f, Token: token})
 	if code, text := s.do("GET", "/", nil); code != http.StatusSeeOther || !strings.HasSuffix(text, "/login") {
@@ -330,48 +337,43 @@ func TestAFormCountsWithItsSecretAlone(t *testing.T) {
 			t.Errorf("%s without the token: %d", path, code)
 		}
 	}
-	_, page := s.do("GET", "/login", nil)
-	if code, _ := s.do("POST", "/login", url.Values{"token": {"wrong"}, "secret": {secret(page)}}); code != http.StatusForbidden {
+	if code, _ := s.do("POST", "/login", url.Values{"token": {"wrong"}}); code != http.StatusForbidden {
 		t.Errorf("a wrong token: %d", code)
 	}
-	if code, _ := s.do("POST", "/login", url.Values{"token": {token}}); code != http.StatusForbidden {
+	if code, _ := s.do("POST", "/login", url.Values{"token": {token}}, "Sec-Fetch-Site", "cross-site"); code != http.StatusForbidden {
 		t.Errorf("the token from another site: %d", code)
 	}
-	if code, text := s.do("POST", "/login", url.Values{"token": {token}, "secret": {secret(page)}}); code != http.StatusSeeOther {
+	if code, text := s.do("POST", "/login", url.Values{"token": {token}}); code != http.StatusSeeOther {
 		t.Fatalf("the token: %d %s", code, text)
 	}
-	_, page = s.do("GET", "/service/gateway-coder", nil)
-	form := url.Values{"secret": {secret(page)}}
 	const path = "/service/gateway-coder/restart"
-	bad := func(what string, form url.Values, header ...string) {
+	bad := func(what string, header ...string) {
 		t.Helper()
-		if code, _ := s.do("POST", path, form, header...); code != http.StatusForbidden {
+		if code, _ := s.do("POST", path, url.Values{}, header...); code != http.StatusForbidden {
 			t.Errorf("%s: %d", what, code)
 		}
 	}
-	bad("no secret", url.Values{})
-	bad("a wrong secret", url.Values{"secret": {strings.Repeat("0", 64)}})
-	bad("another site", form, "Sec-Fetch-Site", "cross-site")
-	bad("another origin", form, "Origin", "https://evil.example")
-	own := s.jar[pageCookie]
-	s.jar[pageCookie] = strings.Repeat("x", 32)
-	bad("another browser's secret", form)
-	s.jar[pageCookie] = own
+	bad("another site", "Sec-Fetch-Site", "cross-site")
+	bad("another port of this machine", "Sec-Fetch-Site", "same-site", "Origin", "http://127.0.0.1:1")
+	bad("another site in an old browser", "Sec-Fetch-Site", "", "Origin", "https://evil.example")
+	bad("a frame of another site in an old browser", "Sec-Fetch-Site", "", "Origin", "null")
+	bad("a browser that names no origin", "Sec-Fetch-Site", "")
+	bad("a page without TLS in front of a page with TLS", "Sec-Fetch-Site", "", "Origin", s.url, "X-Forwarded-Proto", "https")
 	session := s.jar[sessionCookie]
 	for what, value := range map[string]string{
 		"a session of long ago": "1." + session[strings.Index(session, ".")+1:], "no session": "", "a session for ever": "99999999999.00",
 	} {
 		s.jar[sessionCookie] = value
-		bad(what, form)
+		bad(what)
 	}
 	s.jar[sessionCookie] = session
 	if got := f.orders(); len(got) != 0 {
 		t.Errorf("hinit was told %q", got)
 	}
-	if code, text := s.do("POST", path, form, "Origin", s.url); code != http.StatusSeeOther {
+	if code, text := s.do("POST", path, url.Values{}, "Sec-Fetch-Site", "", "Origin", s.url); code != http.StatusSeeOther {
 		t.Errorf("the form: %d %s", code, text)
 	}
-	if code, _ := s.do("POST", "/service/gateway-coder/shell", form); code != http.StatusNotFound {
+	if code, _ := s.do("POST", "/service/gateway-coder/shell", url.Values{}); code != http.StatusNotFound {
 		t.Errorf("an invented command: %d", code)
 	}
 	s.jar = map[string]string{}

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -242,7 +241,7 @@ func control(f field, method, target, words string) error {
 
 // page asks the status page.
 func page(method, path string, header http.Header) error {
-	request, err := http.NewRequest(method, "http://127.0.0.1:"+strconv.Itoa(webPort)+path, strings.NewReader(url.Values{"secret": {""}}.Encode()))
+	request, err := http.NewRequest(method, "http://127.0.0.1:"+strconv.Itoa(webPort)+path, http.NoBody)
 	if err != nil {
 		return err
 	}

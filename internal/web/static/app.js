@@ -2,7 +2,7 @@
 'use strict';
 (() => {
   const byId = (id) => document.getElementById(id);
-  const {base, control, secret} = document.body.dataset;
+  const {base, control} = document.body.dataset;
   const make = (tag, set, ...inner) => {
     const e = Object.assign(document.createElement(tag), set);
     e.append(...inner);
@@ -65,7 +65,7 @@
     e.preventDefault();
     const yes = make('button', {className: 'danger', textContent: 'Stop it'});
     const no = make('button', {type: 'button', textContent: 'Leave it', onclick: () => box.close()});
-    const post = make('form', {method: 'post', action: form.action, className: 'actions'}, make('input', {type: 'hidden', name: 'secret', value: secret}), yes, no);
+    const post = make('form', {method: 'post', action: form.action, className: 'actions'}, yes, no);
     const box = make('dialog', {onclose: () => box.remove()}, make('p', {textContent: form.dataset.ask}), post);
     document.body.append(box);
     box.showModal();
@@ -419,7 +419,7 @@
   const pages = [...document.querySelectorAll('.bar nav a')].map((a) => ({text: 'Go to ' + a.textContent, run: () => { location.href = a.href; }}));
   const tellHinit = (verb, name) => {
     const path = name[0] === '@' ? '/group/' + encodeURIComponent(name.slice(1)) : '/service/' + encodeURIComponent(name);
-    const form = make('form', {method: verb === 'stop' ? 'get' : 'post', action: base + path + '/' + verb}, make('input', {type: 'hidden', name: 'secret', value: secret}), make('button', {}));
+    const form = make('form', {method: verb === 'stop' ? 'get' : 'post', action: base + path + '/' + verb}, make('button', {}));
     if (verb === 'stop') form.dataset.ask = 'Stop ' + name + '? It stays down until somebody starts it.';
     form.hidden = true;
     document.body.append(form);
