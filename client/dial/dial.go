@@ -24,22 +24,11 @@ type Client struct {
 	candidatePaths func() []string        // paths at which hinit may listen, best first; nil if the socket is fixed
 	socket         atomic.Pointer[string] // the fixed socket, or the last one at which hinit was found
 	searched       bool                   // the socket was searched for, so the user of the server must be checked
-	opened         atomic.Pointer[opened] // connection from Reach for the first request
 	cutTime        time.Duration
 }
 
-// opened is a connection on which no request was sent.
-type opened struct {
-	net.Conn
-	at time.Time
-}
-
-const (
-	// connectTime limits one attempt to connect. Connecting to a Unix socket takes time only if the server's queue is full.
-	connectTime = 2 * time.Second
-	// openedTime is how long a connection from Reach may wait for its request. The server waits longer.
-	openedTime = time.Second
-)
+// connectTime limits one attempt to connect. Connecting to a Unix socket takes time only if the server's queue is full.
+const connectTime = 2 * time.Second
 
 // New returns a client for the hinit that listens on socket, a path or an abstract "@name". It doesn't connect.
 func New(socket string) *Client {
@@ -60,8 +49,8 @@ func Find(socket string, env func(string) (string, bool)) (*Client, error) {
 }
 
 // Dial connects to the first candidate whose server runs as root, as this user or as the owner of process 1, and returns a client
-// for it. It takes at most 2 seconds per candidate. A request within a second uses the connection. The error is ErrNotAllowed if
-// this user may not open a candidate, and otherwise ErrUnreachable.
+// for it. It takes at most 2 seconds per candidate. The error is ErrNotAllowed if this user may not open a candidate, and otherwise
+// ErrUnreachable.
 func Dial(candidates []string) (*Client, error) {
 	c := searchingClient(func() []string { return candidates })
 	if err := c.Reach(); err != nil {
@@ -80,27 +69,19 @@ func searchingClient(places func() []string) *Client {
 // Socket returns the path of the control socket, or "" if no hinit has been found yet.
 func (c *Client) Socket() string { return *c.socket.Load() }
 
-// Reach connects to hinit, so that the caller knows early whether it can. A request within a second uses the connection.
+// Reach connects to hinit and closes the connection, so that the caller knows early whether it can connect.
 func (c *Client) Reach() error {
 	conn, err := c.connect(context.Background())
 	if err != nil {
 		err.Doing = "reach hinit"
 		return err
 	}
-	if before := c.opened.Swap(&opened{conn, time.Now()}); before != nil {
-		_ = before.Close() // an error is harmless, because nothing was sent
-	}
+	_ = conn.Close() // nothing was sent on it
 	return nil
 }
 
-// connect returns a connection for a request: the one that Reach has made, or a new one.
+// connect returns a new connection for a request.
 func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
-	if o := c.opened.Swap(nil); o != nil {
-		if time.Since(o.at) < openedTime {
-			return o.Conn, nil
-		}
-		_ = o.Close() // nothing was sent on it
-	}
 	if known := c.Socket(); known != "" {
 		conn, err := c.open(ctx, known)
 		if err == nil || c.candidatePaths == nil || err.Kind != client.KindUnreachable {
