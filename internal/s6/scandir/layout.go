@@ -7,9 +7,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
-	"path"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -97,13 +95,13 @@ func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 	return dir, lock, nil
 }
 
-// emptyDir returns the directory at path, opened as its owner, empty and with mode 0755. It keeps an existing directory that can be
-// emptied quickly, and otherwise makes a new one.
+// emptyDir returns the directory at path, opened as its owner, empty and with mode 0755. It keeps an existing directory that is
+// empty, and otherwise makes a new one.
 func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
 	id := owner.Identity()
 	by := l.removerAt(path, owner) // before a change of owner
 	if dir, err := fsutil.OpenNoLink(path, owner); err == nil {
-		if l.emptyOldDir(dir, id.UID) {
+		if l.useEmptyDir(dir, id.UID) {
 			return dir, nil
 		}
 		_ = dir.Close() // nothing was written through it
@@ -123,24 +121,17 @@ func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) 
 	return fsutil.OpenNoLink(path, owner)
 }
 
-// emptyOldDir gives a directory to owner and empties it. It returns false if the directory has too many files for that, or if it
-// was another user's and isn't empty.
-func (l Layout) emptyOldDir(dir *fsutil.Dir, owner uint32) bool {
-	_, given, err := dir.Chown("", fsutil.Owner{UID: owner, GID: l.self.Identity().GID})
+// useEmptyDir gives a directory to owner, and reports whether it is empty and can be used.
+func (l Layout) useEmptyDir(dir *fsutil.Dir, owner uint32) bool {
+	_, _, err := dir.Chown("", fsutil.Owner{UID: owner, GID: l.self.Identity().GID})
 	if err != nil {
 		return false
 	}
 	entries, _, err := dir.ReadSome("", 1)
-	if err == nil && len(entries) > 0 {
-		if given || !hasFewFiles(dir, "") {
-			return false
-		}
-		err = clearOut(dir, "", l.self) // dir was opened with this identity
-	}
-	if err == nil {
+	if err == nil && len(entries) == 0 {
 		_, err = dir.Chmod("", 0o755)
 	}
-	return err == nil
+	return err == nil && len(entries) == 0
 }
 
 // removerAt is removerOf for a path. If its parent can't be opened, for instance because it is a link, the result is this process.
@@ -231,17 +222,15 @@ func (l Layout) takeLock() (lock *os.File, err error) {
 	return lock, nil
 }
 
-// makeFresh makes the directory name of parent anew, empty and with mode 0755, and closes parent. An old directory that is large, or
-// another user's, is moved aside and removed in the background. Files that the identity by may not remove stay. If the old directory
-// can't be moved, as with a mount point, it is emptied instead.
+// makeFresh makes the directory name of parent anew, empty and with mode 0755, and closes parent. An old directory is moved aside and
+// removed in the background. Files that the identity by may not remove stay. If the old directory can't be moved, as with a mount
+// point, it is emptied instead.
 func (l Layout) makeFresh(parent *fsutil.Dir, name string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	aside := oldPrefix + name + "-" + strconv.FormatUint(rand.Uint64(), 36)
 	cleared := make(chan error, 1)
 	clearing := func() error {
-		var err error
-		if !by.Switches() && hasFewFiles(parent, name) {
-			err = parent.RemoveAll(name)
-		} else if err = parent.Rename(name, aside); errors.Is(err, unix.EXDEV) { // overlayfs can't rename a directory of a lower layer
+		err := parent.Rename(name, aside)
+		if errors.Is(err, unix.EXDEV) { // overlayfs can't rename a directory of a lower layer
 			err = removeAll(parent, name, by)
 		}
 		switch {
@@ -294,23 +283,6 @@ func (l Layout) openParent(path string) (*fsutil.Dir, error) {
 		return nil, err
 	}
 	return fsutil.OpenNoLink(filepath.Dir(path), l.Agent)
-}
-
-// fewFiles is how many files and directories the boot waits to remove. More are removed in the background.
-const fewFiles = 2000
-
-func hasFewFiles(in *fsutil.Dir, name string) bool {
-	left := fewFiles
-	return hasFewFilesIn(in, name, &left)
-}
-
-func hasFewFilesIn(in *fsutil.Dir, name string, left *int) bool {
-	entries, more, err := in.ReadSome(name, *left)
-	*left -= len(entries)
-	if err != nil || more {
-		return false
-	}
-	return !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.IsDir() && !hasFewFilesIn(in, path.Join(name, e.Name()), left) })
 }
 
 // clearOut removes all files in the directory name of parent, with the identity by.

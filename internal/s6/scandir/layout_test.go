@@ -123,7 +123,7 @@ func TestASecondScannerLeavesTheFirstAlone(t *testing.T) {
 // empty.
 func TestAScanDirectoryThatTheAgentHasFilledDoesNotKeepTheContainerFromStarting(t *testing.T) {
 	g := room(t)
-	for i := range fewFiles + 1 {
+	for i := range 2000 {
 		must(t, os.MkdirAll(filepath.Join(g.Scan, "x", strconv.Itoa(i)), 0o755))
 	}
 	g.Scan = filepath.Join(g.Scan, "x")
