@@ -35,7 +35,7 @@ type handover struct {
 	reexec.PastGenerations
 	Started   time.Time
 	Full      bool
-	Prepared  bool        // the data volume was prepared; an older hinit without this field handed over only after that
+	Prepared  bool        // the data volume was prepared
 	Warnings  [2][]string // first the warnings that no agent can cause, then the others
 	Phases    []client.BootStep
 	Repair    *client.Repair
@@ -118,7 +118,7 @@ func successorMain(sig *signals.Signals, taken *reexec.HandedState, err error) i
 
 // restoreContainer makes the container from the state that the previous program handed over.
 func restoreContainer(sig *signals.Signals, taken *reexec.HandedState) (*container, error) {
-	old := handover{Prepared: true}
+	var old handover
 	if err := reexec.DecodeState(taken, &old, &old.PastGenerations); err != nil {
 		return nil, err
 	}

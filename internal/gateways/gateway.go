@@ -103,15 +103,15 @@ type Handover struct {
 	Wanted map[string]bool          // whether the state file of each profile says that its gateway should run
 	Orders []orders.Unfinished      // orders that the next program must carry out
 
-	Topology    *profiles.Topology // topology with which the default profile's gateway was started; nil from an older program
-	TopologyRun uint64             // run of the default profile's gateway to which Topology belongs
+	Topology    profiles.Topology // topology with which the default profile's gateway was started
+	TopologyRun uint64            // run of the default profile's gateway to which Topology belongs
 }
 
 // HandOver returns the state that TakeOver needs in the program after a re-execution.
 func (m *Manager) HandOver() Handover {
 	s := Handover{Inputs: make(map[string]profiles.Hash), Wanted: make(map[string]bool), Orders: m.orders.Unfinished()}
 	now := m.serving.Load()
-	s.Topology, s.TopologyRun = &now.Topology, now.topologyRun
+	s.Topology, s.TopologyRun = now.Topology, now.topologyRun
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for profile, g := range m.gateways.byProfile {
@@ -128,8 +128,6 @@ func (m *Manager) TakeOver(s Handover) {
 	for profile, wanted := range s.Wanted {
 		m.gatewayOf(profile).wanted = wanted
 	}
-	if s.Topology != nil {
-		m.serving.Store(&servedProfiles{Topology: *s.Topology, topologyRun: s.TopologyRun})
-	}
+	m.serving.Store(&servedProfiles{Topology: s.Topology, topologyRun: s.TopologyRun})
 	m.inherited = s
 }

@@ -124,13 +124,6 @@ func (m *Manager) Start(ctx context.Context, known []profiles.Profile) {
 // finished.
 func (m *Manager) Continue(ctx context.Context) {
 	m.Start(ctx, m.Registry.KnownProfiles())
-	// The topology files may have changed since the default profile's gateway was started, but a change counts only from its
-	// next start on.
-	if m.inherited.Topology == nil {
-		if t, err := m.Store.Topology(os.Getenv, ""); err == nil {
-			m.serving.Store(&servedProfiles{Topology: t, topologyRun: m.defaultRun()})
-		}
-	}
 	m.CatchUp()
 	for _, o := range m.inherited.Orders {
 		m.orders.Submit(o.Verb, o.Service, o.Profile, 0, o.By)

@@ -12,7 +12,6 @@ import (
 	"hinit/client"
 	"hinit/internal/gateways"
 	"hinit/internal/reexec"
-	"hinit/internal/registry"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -249,21 +248,6 @@ func TestAReexecKeepsTheGatewayThatAnOperatorForced(t *testing.T) {
 	if err := next.CheckMayStart("gateway-p2"); err != nil {
 		t.Errorf("its start is refused: %v", err)
 	}
-}
-
-// TestAnImageThatToldNoTopologyEndsNothing checks that no gateway is ended if the old hinit handed over no topology.
-// Then it is unknown how the default gateway was started.
-func TestAnImageThatToldNoTopologyEndsNothing(t *testing.T) {
-	h, next := newHost(t, "a")
-	h.write(profiles.Default, "config.yaml", "gateway:\n  multiplex_profiles: true\n")
-	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1})
-	h.service("a", supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 2})
-	next.Registry.TakeOver(registry.Handover{Present: map[string]bool{"default": true, "a": true}})
-	next.Continue(t.Context())
-	if stopped := h.settled(next); len(stopped) > 0 {
-		t.Errorf("the supervisor got %q", stopped)
-	}
-	h.servedBy(next, "a", client.ServedTwice)
 }
 
 // TestACrashedDefaultGatewayThatWouldServeAllWaits checks that a default gateway which, after a crash, would serve all

@@ -219,9 +219,8 @@ func (t *Table) runOfMark(limit uint64) uint64 {
 // runOfUser confirms that process pid belongs to run id, which its mark or tag names. It returns 0 if the process runs as a
 // user who could have forged them, see [Mark.ProvesMembership].
 func (t *Table) runOfUser(pid int, id uint64) uint64 {
-	// The user is unknown if an older version of hinit handed over this run.
-	if r := t.runs[id]; r != nil && r.user != nil {
-		if m, ok := t.procfs.mark(pid); !ok || !m.ProvesMembership(*r.user) {
+	if r := t.runs[id]; r != nil {
+		if m, ok := t.procfs.mark(pid); !ok || !m.ProvesMembership(r.user) {
 			return 0
 		}
 	}

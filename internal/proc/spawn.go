@@ -175,7 +175,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	if spec.Cred != nil {
 		user = spec.Cred.UID
 	}
-	r := &run{id: spec.ID, mark: mark, mainPID: pid, group: pid, session: !spec.TTY, user: &user, cgroup: spec.Setup.Cgroup, service: spec.Name}
+	r := &run{id: spec.ID, mark: mark, mainPID: pid, group: pid, session: !spec.TTY, user: user, cgroup: spec.Setup.Cgroup, service: spec.Name}
 	if r.cgroup != "" {
 		r.oomKills, _ = oomKillsIn(r.cgroup)
 	}

@@ -53,16 +53,16 @@ type Table struct {
 // run is what the table knows about the processes of one run.
 type run struct {
 	id      uint64
-	mark    uint64  // mark of the run's processes; 0 for none
-	mainPID int     `reexec:"main"` // PID of the main process, 0 after it was reaped
-	group   int     // process group of the main process; the number stays valid while a known process is in the group
-	session bool    // the main process also leads a session of the same number
-	user    *uint32 // uid of the run; nil if an older hinit handed over the run without it
-	cgroup  string  // directory of the run's control group, or "" for none
+	mark    uint64 // mark of the run's processes; 0 for none
+	mainPID int    `reexec:"main"` // PID of the main process, 0 after it was reaped
+	group   int    // process group of the main process; the number stays valid while a known process is in the group
+	session bool   // the main process also leads a session of the same number
+	user    uint32 // uid of the run
+	cgroup  string // directory of the run's control group, or "" for none
 	// oomKills counts out-of-memory kills in the control group that did not end this run: they came before the run, or they
 	// explain the end of another run.
 	oomKills uint64
-	service  string // name of the service; "" if an older hinit handed over the run without it
+	service  string // name of the service
 }
 
 // Exit describes a reaped child.

@@ -117,7 +117,7 @@ func (t *Table) assignRuns() {
 	for _, pid := range undecided {
 		m, _ := t.procfs.mark(pid)
 		for id, r := range t.runs {
-			if r.user == nil || m.ProvesMembership(*r.user) {
+			if m.ProvesMembership(r.user) {
 				t.members.possibleMembers[id]++ // its user is root or the user of the run
 			}
 		}

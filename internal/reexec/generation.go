@@ -20,7 +20,7 @@ import (
 
 // Format is the version of the encoded state. It changes when another version of hinit would misunderstand the state. A new
 // key alone does not change it.
-const Format = 2
+const Format = 3
 
 // SelfExe leads to the program of this process, even after its file was replaced or removed.
 const SelfExe = "/proc/self/exe"

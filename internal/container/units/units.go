@@ -96,7 +96,7 @@ func (m *Maker) Topology() *profiles.Topology { return m.topology.Load() }
 type Handover struct {
 	Env      []string
 	Home     string
-	Topology *profiles.Topology `reexec:"Asked"` // nil from an older program
+	Topology *profiles.Topology `reexec:"Asked"` // nil if none was stored
 }
 
 // HandOver returns the state that TakeOver needs in the program after a re-execution.

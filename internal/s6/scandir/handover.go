@@ -74,14 +74,7 @@ func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot take over the scan directory: %w", err)
 	}
-	lock := h.Lock
-	if lock == nil {
-		if lock, err = layout.takeLock(); err != nil {
-			_ = dir.Close() // nothing was written through it
-			return nil, err
-		}
-	}
-	s := newScanner(host, layout, dir, lock)
+	s := newScanner(host, layout, dir, h.Lock)
 	s.resumed = make(chan struct{})
 	for _, name := range slices.Sorted(maps.Keys(h.Later)) {
 		s.queue.add(name, h.Later[name])
