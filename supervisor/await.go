@@ -9,7 +9,7 @@ import (
 // replace it.
 type TaskLoop interface {
 	Snapshot() *Snapshot
-	News() <-chan struct{}
+	Changed() <-chan struct{}
 	Ended() <-chan struct{}
 }
 
@@ -17,7 +17,7 @@ type TaskLoop interface {
 // n ended it. The error says why there is no exit code. If ctx ends first, the error is context.Cause(ctx).
 func AwaitTask(ctx context.Context, loop TaskLoop, name string) (code int, err error) {
 	for {
-		news := loop.News()
+		news := loop.Changed()
 		v := loop.Snapshot().Find(name)
 		switch {
 		case v == nil:

@@ -13,9 +13,9 @@ type loop struct {
 	ended chan struct{}
 }
 
-func (l *loop) Snapshot() *Snapshot    { return &l.view }
-func (l *loop) News() <-chan struct{}  { return l.news }
-func (l *loop) Ended() <-chan struct{} { return l.ended }
+func (l *loop) Snapshot() *Snapshot      { return &l.view }
+func (l *loop) Changed() <-chan struct{} { return l.news }
+func (l *loop) Ended() <-chan struct{}   { return l.ended }
 
 func TestWhatATaskCameTo(t *testing.T) {
 	for _, tt := range []struct {

@@ -144,9 +144,9 @@ func NewLoop(cfg Config) *Loop {
 // Snapshot returns the current state of all services. It never blocks.
 func (l *Loop) Snapshot() *Snapshot { return l.snapshot.Load() }
 
-// News returns a channel that is closed when the snapshot changes. Call it before Snapshot. Otherwise a change between the
+// Changed returns a channel that is closed when the snapshot changes. Call it before Snapshot. Otherwise a change between the
 // two calls wakes no reader.
-func (l *Loop) News() <-chan struct{} { return l.news.wait() }
+func (l *Loop) Changed() <-chan struct{} { return l.news.wait() }
 
 // History returns the event history. The snapshot shows a change before the history has its record.
 func (l *Loop) History() *Ring { return &l.history }

@@ -495,7 +495,7 @@ func TestRingTellsASlowReaderWhatItLost(t *testing.T) {
 	if lost != 0 || len(recs) != 0 {
 		t.Errorf("nothing new: lost %d, %d records", lost, len(recs))
 	}
-	news := r.News()
+	news := r.Changed()
 	r.add(Record{Reason: "y"})
 	select {
 	case <-news:

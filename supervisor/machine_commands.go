@@ -30,7 +30,7 @@ func (m *Machine) start(now time.Time, s *service) {
 	}
 	held := m.shortage.held[s.name] != ""
 	m.setHold(s.name, "")
-	s.want, s.once, s.respawns = WantUp, false, nil
+	s.want, s.singleRun, s.respawns = WantUp, false, nil
 	switch s.state {
 	case Down, Backoff, Parked, Failed:
 		s.forgetFailures()
@@ -79,7 +79,7 @@ func (m *Machine) stop(now time.Time, s *service, reason string) {
 
 // setWantDown sets the desired state to down. A running process continues.
 func (m *Machine) setWantDown(now time.Time, s *service, reason string) {
-	s.want, s.restartAfterRun, s.once, s.respawn = WantDown, false, false, false
+	s.want, s.restartAfterRun, s.singleRun, s.respawn = WantDown, false, false, false
 	m.setHold(s.name, "")
 	switch s.state {
 	case Waiting, Backoff, Parked, Failed:
@@ -98,7 +98,7 @@ func (m *Machine) startOnce(now time.Time, s *service) {
 	switch s.state {
 	case Down, Waiting, Backoff, Parked, Failed:
 		s.forgetFailures()
-		s.once = true
+		s.singleRun = true
 		m.markChanged(s)
 		m.startOrWait(now, s, "operator asked for one run")
 	case Starting, Up, Stopping, Killing, Finishing:

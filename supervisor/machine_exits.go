@@ -17,10 +17,10 @@ func (m *Machine) handleSpawned(now time.Time, s *service, e Spawned) {
 	if s.state != Starting {
 		return
 	}
-	wanted := s.want == WantUp || s.once
+	wanted := s.want == WantUp || s.singleRun
 	anew := s.started && !s.policy.IsConfiguredTask
 	s.pid, s.processSince, s.readySince = e.PID, now, time.Time{}
-	s.started, s.once = true, false
+	s.started, s.singleRun = true, false
 	forget := time.Time{}
 	if s.failures > 0 || s.looping {
 		forget = now.Add(s.policy.ResetAfter)
@@ -48,7 +48,7 @@ func (m *Machine) handleSpawnFailed(now time.Time, s *service, e SpawnFailed) {
 	if s.state != Starting {
 		return
 	}
-	s.once, s.succeeded, e.Error = false, false, ShortenText(e.Error)
+	s.singleRun, s.succeeded, e.Error = false, false, ShortenText(e.Error)
 	m.recordExit(now, s, &Exit{Run: s.number, Code: -1, Cause: CauseSpawn, Error: e.Error, At: now})
 	switch {
 	case s.policy.IsCMD && (!e.Temporary || s.policy.SpawnRetry == 0 || m.phase != running):

@@ -104,7 +104,7 @@ func (s *service) taskNeedFor(name string) *taskNeed {
 
 // wantUpAgain sets the desired state to up and forgets earlier failures and restarts.
 func (m *Machine) wantUpAgain(s *service) {
-	s.want, s.once, s.respawns = WantUp, false, nil
+	s.want, s.singleRun, s.respawns = WantUp, false, nil
 	s.forgetFailures()
 }
 

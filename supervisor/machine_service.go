@@ -18,7 +18,7 @@ type service struct {
 
 	want          Want
 	removing      bool
-	once          bool  // the pending start is for one run only
+	singleRun     bool  `reexec:"once"` // the pending start is for one run only
 	respawn       bool  // the pending start is an automatic restart
 	queuePosition int64 `reexec:"place"` // place in the queue of services that wait to start, lowest first; 0 when not queued
 

@@ -81,7 +81,7 @@ func until(t *testing.T, l *Loop, what string, cond func(*Snapshot) bool) *Snaps
 	t.Helper()
 	timeout := time.After(patience)
 	for {
-		news := l.News()
+		news := l.Changed()
 		s := l.Snapshot()
 		if cond(s) {
 			return s

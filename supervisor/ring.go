@@ -133,9 +133,9 @@ func (r *Ring) Since(cursor uint64) (records []Record, lost uint64) {
 // Last returns the Seq of the newest record that readers see.
 func (r *Ring) Last() uint64 { return r.head.Load() }
 
-// News returns a channel that is closed at the next publish. Call it before Since. Otherwise records that are published
+// Changed returns a channel that is closed at the next publish. Call it before Since. Otherwise records that are published
 // between the two calls wake no reader.
-func (r *Ring) News() <-chan struct{} { return r.news.wait() }
+func (r *Ring) Changed() <-chan struct{} { return r.news.wait() }
 
 // broadcast wakes all goroutines that wait on its channel. It has no lock. If no goroutine waits, its method wake costs nothing.
 type broadcast struct{ ch atomic.Pointer[chan struct{}] }

@@ -15,11 +15,11 @@ import (
 
 // The agent's files, in the data directory and in the home of each profile (contract, section 2.1, steps 5 to 8).
 var (
-	// AlwaysDirs are directories that contain only the agent's own state. Every boot makes the agent their owner.
-	AlwaysDirs = []string{ProfilesDir, "cron", "pairing", "platforms/pairing", ".hinit"}
-	// TargetedDirs are directories that may contain files of other owners on purpose. hinit changes owners there only if the
+	// AgentOnlyDirs are directories that contain only the agent's own state. Every boot makes the agent their owner.
+	AgentOnlyDirs = []string{ProfilesDir, "cron", "pairing", "platforms/pairing", ".hinit"}
+	// MixedOwnerDirs are directories that may contain files of other owners on purpose. hinit changes owners there only if the
 	// data directory belonged to another user before.
-	TargetedDirs = []string{
+	MixedOwnerDirs = []string{
 		"sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "lazy-packages",
 		"state", "backups", // not in the contract; the gateway and this boot make them
 	}
@@ -126,7 +126,7 @@ func (o Options) chownFiles(log *StepLog, home *fsutil.Dir, to fsutil.Owner) {
 			o.chown(log, home, name, to)
 		}
 	}
-	for _, rel := range slices.Concat(AlwaysDirs[1:], TargetedDirs) {
+	for _, rel := range slices.Concat(AgentOnlyDirs[1:], MixedOwnerDirs) {
 		if !there(rel) {
 			continue
 		}

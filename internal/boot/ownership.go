@@ -49,9 +49,9 @@ func (p *preparer) chownHomes(ctx context.Context, s *Step) error {
 			o.chownFile(name, "chown")
 		}
 	}
-	dirs := AlwaysDirs
+	dirs := AgentOnlyDirs
 	if s.Full {
-		dirs = slices.Concat(AlwaysDirs, TargetedDirs)
+		dirs = slices.Concat(AgentOnlyDirs, MixedOwnerDirs)
 	}
 	for _, rel := range dirs {
 		if ctx.Err() != nil {

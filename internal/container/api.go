@@ -42,7 +42,7 @@ func (c *container) controlHost() control.Backend {
 			},
 			Configured: c.registry,
 		},
-		Gateways: control.Gateways{ServedBy: c.gateways.ServedBy, AllowOwnGateway: c.gateways.AllowOwnGateway, Topology: c.gateways.ChangeTopology},
+		Gateways: control.Gateways{ServedBy: c.gateways.ServedBy, SetOwnGatewayAllowed: c.gateways.SetOwnGatewayAllowed, Topology: c.gateways.ChangeTopology},
 		S6: func() control.Slots {
 			if s6 := c.s6.On(); s6 != nil {
 				return s6

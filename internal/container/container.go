@@ -134,7 +134,7 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 			c.stage.Owners.Adopt(ctx, c.stage.BootOptions(c.cfg.Load()), profile)
 		},
 	})
-	c.s6 = personality.NewSwitch(s6Host{agents, c.registry, c.gateways}, c.registry.Follow, func() personality.Settings {
+	c.s6 = personality.NewSwitch(s6Host{agents, c.registry, c.gateways}, c.registry.SetFollower, func() personality.Settings {
 		return personality.Settings{
 			Agent: agent.Actor, Cred: agent.Cred, Env: c.units.Env(), Since: c.started,
 			Main: c.cfg.Load().Services[registry.MainHermes].Name == "", // false if hinit.yaml has a service of this name

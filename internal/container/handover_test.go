@@ -77,7 +77,7 @@ func TestGatewaysAreToldTheTopologyAfterAReexec(t *testing.T) {
 	before.SetTopology(profiles.Topology{Set: profiles.PerProfile})
 	old := handover{}
 	old.ofUnits = before.HandOver()
-	old.Beside = map[string]bool{"forced": true}
+	old.OwnGateways = map[string]bool{"forced": true}
 	data, err := reexec.NewCodec().Encode(&old)
 	if err != nil {
 		t.Fatal(err)

@@ -374,11 +374,11 @@ type answerBudget struct {
 	token  chan struct{} // one token, held while an answer is made
 	mu     sync.Mutex
 	unsent int
-	unread []*unreadAnswer // in the order of the answers
+	unread []*pendingAnswer // in the order of the answers
 }
 
-// unreadAnswer is an answer that the client has not read.
-type unreadAnswer struct {
+// pendingAnswer is an answer that the client has not read.
+type pendingAnswer struct {
 	bytes int
 	since time.Time
 	conn  net.Conn
@@ -406,7 +406,7 @@ func (m *answerBudget) answer(ctx context.Context, build func() (reply, error)) 
 	defer func() { <-m.token }()
 	if out, err = build(); err == nil && out.body != nil {
 		c, _ := ctx.Value(connKey{}).(net.Conn)
-		out.sent, err = m.reserve(limit, &unreadAnswer{len(out.body), time.Now(), c})
+		out.sent, err = m.reserve(limit, &pendingAnswer{len(out.body), time.Now(), c})
 	}
 	return out, err
 }
@@ -414,7 +414,7 @@ func (m *answerBudget) answer(ctx context.Context, build func() (reply, error)) 
 var errUnread = refuse(client.KindBusy, "hinit is busy with other questions of this user; ask again")
 
 // reserve waits for room in the budget, and keeps it until sent is called.
-func (m *answerBudget) reserve(ctx context.Context, h *unreadAnswer) (sent func(), err error) {
+func (m *answerBudget) reserve(ctx context.Context, h *pendingAnswer) (sent func(), err error) {
 	for {
 		m.mu.Lock()
 		if m.unsent == 0 || m.unsent+h.bytes <= maxUnsentBytes {
@@ -434,11 +434,11 @@ func (m *answerBudget) reserve(ctx context.Context, h *unreadAnswer) (sent func(
 	}
 }
 
-func (m *answerBudget) free(h *unreadAnswer) {
+func (m *answerBudget) free(h *pendingAnswer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.unsent -= h.bytes
-	m.unread = slices.DeleteFunc(m.unread, func(o *unreadAnswer) bool { return o == h })
+	m.unread = slices.DeleteFunc(m.unread, func(o *pendingAnswer) bool { return o == h })
 }
 
 // answerInTurn makes an answer that may be large, when no other answer to the client's class is being made and there is memory for

@@ -64,7 +64,7 @@ func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, er
 		case once && !before.Task:
 			return reply{}, refuse(client.KindBadRequest, "%s is no task, so it has no end; set services.%s.once in hinit.yaml, or type: hinit start %s", before.Name, before.Name, before.Name)
 		case force && !once && verb != client.VerbStop:
-			s.core.AllowOwnGateway(before.Name)
+			s.core.SetOwnGatewayAllowed(before.Name)
 		}
 		if err := s.core.Command(ctx, verb, before.Name); err != nil {
 			return reply{}, s.withState(ctx, before.Name, err)
@@ -220,7 +220,7 @@ type Runs interface {
 	Find(id string) (client.Run, error)
 	// Since returns the runs that have begun or ended after a cursor, and the next cursor. The first cursor is 0.
 	Since(cursor uint64) ([]client.Run, uint64)
-	News() <-chan struct{}
+	Changed() <-chan struct{}
 }
 
 func postRun(s *Server, r *request, ask client.RunRequest) (reply, error) {
@@ -271,7 +271,7 @@ func getRuns(s *Server, r *request) (reply, error) {
 	}
 	return s.stream(r, true, func(out *jsonLines) {
 		cursor := uint64(0)
-		out.writeUpdates(r.Context(), true, s.core.Runs.News, func() (more bool) {
+		out.writeUpdates(r.Context(), true, s.core.Runs.Changed, func() (more bool) {
 			runs, next := s.core.Runs.Since(cursor)
 			runs, more = firstBatch(runs)
 			for _, run := range runs {
@@ -305,7 +305,7 @@ func getRun(s *Server, r *request) (reply, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), time.Duration(ms)*time.Millisecond)
 	defer cancel()
 	for {
-		news := s.core.Runs.News()
+		news := s.core.Runs.Changed()
 		if run, err = s.core.Runs.Find(id); err != nil || run.End != nil || ctx.Err() != nil {
 			break
 		}

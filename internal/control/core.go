@@ -54,7 +54,7 @@ type Backend struct {
 // Loop is what the server needs of [supervisor.Loop].
 type Loop interface {
 	Snapshot() *supervisor.Snapshot
-	News() <-chan struct{}
+	Changed() <-chan struct{}
 	History() *supervisor.Ring
 	Orphans() uint64
 	Do(ctx context.Context, e supervisor.Event) error
@@ -105,8 +105,8 @@ type Checks interface {
 type Gateways struct {
 	// ServedBy says which gateway serves the profile of gateway v, by a ServedBy value of package client.
 	ServedBy func(v *supervisor.Service) string
-	// AllowOwnGateway lets the gateway run although another gateway serves its profile.
-	AllowOwnGateway func(service string)
+	// SetOwnGatewayAllowed lets the gateway run although another gateway serves its profile.
+	SetOwnGatewayAllowed func(service string)
 	// Topology changes how many gateways serve the profiles. If dry is set, it changes nothing, and
 	// returns the changes that it would make. If mode is "", it returns the present topology.
 	Topology func(ctx context.Context, mode string, dry bool) (client.TopologyReply, error)

@@ -92,7 +92,7 @@ func (s *Server) events(out *jsonLines, ctx context.Context, kept, end, cursor u
 			kept = rec.Seq
 		}
 	}
-	out.writeUpdates(ctx, follow, ring.News, func() (more bool) {
+	out.writeUpdates(ctx, follow, ring.Changed, func() (more bool) {
 		records, lost := ring.Since(cursor)
 		records, more = firstBatch(records)
 		if lost > 0 {
@@ -305,7 +305,7 @@ func getFollow(s *Server, r *request) (reply, error) {
 		beat := time.After(0)
 		due := true
 		for {
-			news := s.core.News()
+			news := s.core.Changed()
 			line, err := s.answerInTurn(r, func() (reply, error) {
 				if change, changed := f.next(r.Context()); changed || due {
 					return answer(change)

@@ -66,7 +66,7 @@ type core interface {
 	StopRun(ctx context.Context, id string) (client.Run, error)
 	FindRun(id string) (client.Run, error)
 	RunsSince(cursor uint64) ([]client.Run, uint64)
-	RunNews() <-chan struct{}
+	RunChanged() <-chan struct{}
 	Command(ctx context.Context, verb client.Verb, service string) error
 	Rescan(ctx context.Context) error
 	Find(ctx context.Context, name string) error
@@ -86,7 +86,7 @@ type core interface {
 	Isolation(v *supervisor.Service) *client.Isolation
 	Limits(v *supervisor.Service) []client.Limit
 	ServedBy(v *supervisor.Service) string
-	AllowOwnGateway(service string)
+	SetOwnGatewayAllowed(service string)
 	Topology(ctx context.Context, mode string, dry bool) (client.TopologyReply, error)
 	S6() Slots
 }
@@ -97,7 +97,8 @@ type runsOf struct{ c core }
 func (r runsOf) Stop(ctx context.Context, id string) (client.Run, error) { return r.c.StopRun(ctx, id) }
 func (r runsOf) Find(id string) (client.Run, error)                      { return r.c.FindRun(id) }
 func (r runsOf) Since(cursor uint64) ([]client.Run, uint64)              { return r.c.RunsSince(cursor) }
-func (r runsOf) News() <-chan struct{}                                   { return r.c.RunNews() }
+
+func (r runsOf) Changed() <-chan struct{} { return r.c.RunChanged() }
 
 // coreOf makes a Backend of a core.
 func coreOf(c core) Backend {
@@ -107,7 +108,7 @@ func coreOf(c core) Backend {
 		Config: c.Config, Init: c.Init, StartDelay: c.Settle,
 		Boot:         Boot{AwaitBoot: c.AwaitBoot, Booting: c.Booting, Expected: c.Expected},
 		ServiceFacts: ServiceFacts{Note: c.Note, Output: c.Output, Checks: c, Configured: c},
-		Gateways:     Gateways{ServedBy: c.ServedBy, AllowOwnGateway: c.AllowOwnGateway, Topology: c.Topology},
+		Gateways:     Gateways{ServedBy: c.ServedBy, SetOwnGatewayAllowed: c.SetOwnGatewayAllowed, Topology: c.Topology},
 		S6:           c.S6,
 	}
 }
@@ -127,7 +128,7 @@ func (absent) Settings(string) []client.ConfigEntry                 { return nil
 func (absent) Isolation(*supervisor.Service) *client.Isolation      { return nil }
 func (absent) Settle() time.Duration                                { return hold }
 func (absent) ServedBy(*supervisor.Service) string                  { return "" }
-func (absent) AllowOwnGateway(string)                               {}
+func (absent) SetOwnGatewayAllowed(string)                          {}
 func (absent) Reexec(context.Context, string) (int, error)          { return 0, errors.New("not here") }
 func (absent) AwaitBoot(context.Context, int) error                 { return nil }
 func (absent) Booting() (bool, *client.BootHook)                    { return false, nil }
@@ -203,7 +204,7 @@ func (f *fakeCore) Snapshot() *supervisor.Snapshot {
 	return f.snap
 }
 
-func (f *fakeCore) News() <-chan struct{} {
+func (f *fakeCore) Changed() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.news

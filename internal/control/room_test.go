@@ -23,7 +23,7 @@ func TestAnswersThatAreNotReadHaveABound(t *testing.T) {
 	for range 100 {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel() // a cancelled request must not wait
-		if give, err := m.reserve(ctx, &unreadAnswer{3 << 20, time.Now(), nil}); err == nil {
+		if give, err := m.reserve(ctx, &pendingAnswer{3 << 20, time.Now(), nil}); err == nil {
 			total += 3 << 20
 			gives = append(gives, give)
 		}
@@ -34,7 +34,7 @@ func TestAnswersThatAreNotReadHaveABound(t *testing.T) {
 	waits := make(chan error, 1)
 	go func() {
 		// larger than the whole budget: it is allowed when no other answer is held
-		give, err := m.reserve(t.Context(), &unreadAnswer{maxUnsentBytes * 2, time.Now(), nil})
+		give, err := m.reserve(t.Context(), &pendingAnswer{maxUnsentBytes * 2, time.Now(), nil})
 		if err == nil {
 			give()
 		}

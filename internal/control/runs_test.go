@@ -69,7 +69,7 @@ func (c *fakeRuns) RunsSince(cursor uint64) (out []client.Run, next uint64) {
 	return out, next
 }
 
-func (c *fakeRuns) RunNews() <-chan struct{} {
+func (c *fakeRuns) RunChanged() <-chan struct{} {
 	c.rm.Lock()
 	defer c.rm.Unlock()
 	return c.wake

@@ -171,7 +171,7 @@ func (u slotGoal) reached(s client.Slot) bool {
 func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGoal) (client.Slot, error) {
 	var last client.Slot
 	for first := true; ; first = false {
-		news := s.core.News()
+		news := s.core.Changed()
 		slot, err := slotAt(ctx, core, dir)
 		if !first && kindOf(err) == client.KindUnknown {
 			return slotRemoved(last, u)

@@ -105,7 +105,7 @@ func (h *host) reconciler() *gateways.Manager {
 		Loop: h, Config: h.Config, Store: h.store, Units: units.NewMaker(boot.CallerAsAgent(), h.home, nil, false), Logs: l, Logger: own,
 		Health: health.New(health.Options{Config: h.Config, Loop: supervisor.NewLoop(supervisor.Config{}), Store: h.store, Agent: boot.CallerAsAgent(), Plain: true, Log: l.Get, Warn: h.Say}),
 	})
-	reg.Follow(h, nil)
+	reg.SetFollower(h, nil)
 	return gateways.New(gateways.Options{
 		Registry: reg, Logger: own, Config: h.Config, Route: func() *boot.RunPlan { return &h.route }, Store: h.store, Intents: h.wants, Started: time.Now(),
 		MayServe: h.MayServe, Adopt: h.Adopt, ReadSecrets: h.ReadSecrets, StateWritten: func(string) {}, Worked: h.worked,
@@ -192,7 +192,7 @@ func (h *host) Snapshot() *supervisor.Snapshot {
 	return h.snap
 }
 
-func (h *host) News() <-chan struct{} {
+func (h *host) Changed() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.news

@@ -247,7 +247,7 @@ func (m orderBackend) Execute(o *orders.Order) (effect string, err error) {
 	}
 	s := m.Registry.Snapshot().Find(o.Service)
 	if o.DesiredState() != profiles.Running {
-		m.Registry.AllowOwnGateway(context.Background(), o.Profile, false)
+		m.Registry.SetOwnGatewayAllowed(context.Background(), o.Profile, false)
 	} else if o.Profile == profiles.Default && (s == nil || s.PID == 0 || o.Verb == client.VerbRestart) {
 		t, err := m.Store.Topology(os.Getenv, "")
 		if err == nil {

@@ -89,12 +89,12 @@ func (m *Manager) StatusRemark(s *supervisor.Service) string {
 	return m.sharedExclusives(s)
 }
 
-// AllowOwnGateway lets the gateway of a profile run although the multiplexer serves that profile, until this gateway is
+// SetOwnGatewayAllowed lets the gateway of a profile run although the multiplexer serves that profile, until this gateway is
 // stopped.
-func (m *Manager) AllowOwnGateway(service string) {
+func (m *Manager) SetOwnGatewayAllowed(service string) {
 	profile, ok := profiles.SlotProfile(service)
 	if serves, _ := m.servedByDefault(profile); ok && serves {
-		m.Registry.AllowOwnGateway(context.Background(), profile, true) // the call ends with the supervisor's loop, so it needs no deadline
+		m.Registry.SetOwnGatewayAllowed(context.Background(), profile, true) // the call ends with the supervisor's loop, so it needs no deadline
 	}
 }
 
@@ -170,7 +170,7 @@ func (m *Manager) awaitCondition(ctx context.Context, what func(*supervisor.Snap
 	ctx, cancel := context.WithTimeout(ctx, retireTime)
 	defer cancel()
 	for {
-		news := m.Registry.News()
+		news := m.Registry.Changed()
 		missing := what(m.Registry.Snapshot())
 		if missing == "" {
 			return nil
@@ -208,7 +208,7 @@ func (m *Manager) applyTopology(ctx context.Context) {
 	if t.Multiplexed != was.Multiplexed {
 		for _, p := range m.Registry.KnownProfiles() {
 			if !t.Multiplexed {
-				m.Registry.AllowOwnGateway(ctx, p.Name, false)
+				m.Registry.SetOwnGatewayAllowed(ctx, p.Name, false)
 			}
 			if p.Name != profiles.Default {
 				m.enqueue(profiles.SlotName(p.Name), func() { m.followState(p.Name) }) // updates the down file of the profile

@@ -59,7 +59,7 @@ func TestWhoServesAProfileIsKnown(t *testing.T) {
 	}
 	h.service("a", supervisor.Service{State: supervisor.Up, PID: os.Getpid()})
 	h.servedBy(m, "a", client.ServedTwice)
-	m.AllowOwnGateway("gateway-a")
+	m.SetOwnGatewayAllowed("gateway-a")
 	if m.CheckMayStart("gateway-a") != nil || !h.hears("a beside: true")() {
 		t.Error("an operator's --force is refused")
 	}
@@ -229,7 +229,7 @@ func TestAReexecEndsNoGatewayForAnEditOfTheAgents(t *testing.T) {
 func TestAReexecKeepsTheGatewayThatAnOperatorForced(t *testing.T) {
 	h, m := multiplexing(t, []string{"default", "p2"}, "p2", "p3")
 	h.servedBy(m, "p2", client.ServedByDefault)
-	m.AllowOwnGateway("gateway-p2")
+	m.SetOwnGatewayAllowed("gateway-p2")
 	h.service("p2", supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 2})
 	h.servedBy(m, "p3", client.ServedByNone)
 

@@ -136,7 +136,7 @@ func TestAManagerThatIsResetKnowsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Reset()
-	none := registry.Handover{Present: map[string]bool{}, Marked: map[string]bool{}, Beside: map[string]bool{}}
+	none := registry.Handover{Present: map[string]bool{}, Marked: map[string]bool{}, OwnGateways: map[string]bool{}}
 	if s := m.HandOver(); len(s.Inputs) > 0 || !reflect.DeepEqual(m.Registry.HandOver(), none) {
 		t.Errorf("it knows %+v", s)
 	}

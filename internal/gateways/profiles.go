@@ -216,7 +216,7 @@ func isLive(snap *supervisor.Snapshot, service string) bool {
 // "mv coder writer", for example, the gateway of coder may still be stopping. It may read the disk.
 func (m *Manager) awaitFormerGateway(ctx context.Context, profile string) error {
 	for {
-		news, snap := m.Registry.News(), m.Registry.Snapshot()
+		news, snap := m.Registry.Changed(), m.Registry.Snapshot()
 		former := m.formerGateway(profile)
 		if !isLive(snap, former) || snap.Stopping {
 			return nil

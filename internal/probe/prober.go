@@ -28,7 +28,7 @@ const (
 // Options are the functions and channels of other parts of hinit that a Prober uses. Any goroutine may call the functions.
 type Options struct {
 	Snapshot func() *supervisor.Snapshot
-	News     func() <-chan struct{} // returns a channel that is closed when the snapshot changes
+	Changed  func() <-chan struct{} // returns a channel that is closed when the snapshot changes
 	Ended    <-chan struct{}        // closed when the supervisor has ended
 	Post     func(supervisor.Event)
 	// Env returns the variables of the .env of a profile, or of the data directory for the profile "". It may wait for a disk.
@@ -166,7 +166,7 @@ func (p *Prober) wakeUp() {
 // run is the scheduler, the Prober's goroutine. It ends when no service has checks any more.
 func (p *Prober) run() {
 	for {
-		news := p.options.News()
+		news := p.options.Changed()
 		p.mu.Lock()
 		if len(p.targets) == 0 {
 			p.running = false

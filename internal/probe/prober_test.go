@@ -25,7 +25,7 @@ func newRig(ask func(c config.Check) (bool, string)) *rig {
 	r := &rig{news: make(chan struct{}), events: make(chan supervisor.Event, 4096), ended: make(chan struct{})}
 	r.snapshot.Store(&supervisor.Snapshot{})
 	r.Prober = New(Options{
-		Snapshot: r.snapshot.Load, News: func() <-chan struct{} { return r.news }, Ended: r.ended,
+		Snapshot: r.snapshot.Load, Changed: func() <-chan struct{} { return r.news }, Ended: r.ended,
 		Post: func(e supervisor.Event) { r.events <- e },
 		Env:  func(string) (map[string]string, error) { return map[string]string{"PORT": "81"}, nil },
 	})

@@ -117,19 +117,19 @@ func (r *Registry) SetTopology(ctx context.Context, t profiles.Topology) error {
 	return r.redefineAll(ctx)
 }
 
-// AllowOwnGateway says whether a profile's own gateway may run although another gateway serves the profile. This counts from
+// SetOwnGatewayAllowed says whether a profile's own gateway may run although another gateway serves the profile. This counts from
 // the gateway's next start on.
-func (r *Registry) AllowOwnGateway(ctx context.Context, profile string, on bool) {
+func (r *Registry) SetOwnGatewayAllowed(ctx context.Context, profile string, on bool) {
 	if r.o.Units.MayRunOwnGateway(profile) == on {
 		return
 	}
-	r.o.Units.AllowOwnGateway(profile, on)
+	r.o.Units.SetOwnGatewayAllowed(profile, on)
 	if err := r.Redefine(ctx, profile); err != nil {
 		r.o.Logger.Say("%v", err)
 	}
 }
 
-// MayRunOwnGateway returns what AllowOwnGateway has set.
+// MayRunOwnGateway returns what SetOwnGatewayAllowed has set.
 func (r *Registry) MayRunOwnGateway(profile string) bool { return r.o.Units.MayRunOwnGateway(profile) }
 
 // RestoreSlot makes the s6 service directory (slot) of a service again, if a client has removed it.
@@ -188,7 +188,7 @@ func (r *Registry) KnownProfiles() (list []profiles.Profile) {
 
 // Forget drops what is known about a profile that was removed.
 func (r *Registry) Forget(profile string) {
-	r.o.Units.AllowOwnGateway(profile, false)
+	r.o.Units.SetOwnGatewayAllowed(profile, false)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.knownProfiles, profile)
@@ -205,24 +205,24 @@ func (r *Registry) Reset() {
 
 // Handover is the state that a Registry passes to the next program when PID 1 re-executes itself.
 type Handover struct {
-	Present map[string]bool // profiles that exist
-	Marked  map[string]bool // whether the s6 service directory of a profile has a down file; no entry if unknown
-	Beside  map[string]bool // profiles whose own gateway may run although another gateway serves them
+	Present     map[string]bool // profiles that exist
+	Marked      map[string]bool // whether the s6 service directory of a profile has a down file; no entry if unknown
+	OwnGateways map[string]bool `reexec:"Beside"` // profiles whose own gateway may run although another gateway serves them
 }
 
 // HandOver returns the state that TakeOver needs in the program after a re-execution.
 func (r *Registry) HandOver() Handover {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return Handover{Present: maps.Clone(r.knownProfiles), Marked: maps.Clone(r.down), Beside: r.o.Units.OwnGatewaysAllowed()}
+	return Handover{Present: maps.Clone(r.knownProfiles), Marked: maps.Clone(r.down), OwnGateways: r.o.Units.ProfilesWithOwnGateway()}
 }
 
 // TakeOver restores the state that [Registry.HandOver] returned. Call it before any other method.
 func (r *Registry) TakeOver(h Handover) {
 	maps.Copy(r.knownProfiles, h.Present)
 	maps.Copy(r.down, h.Marked)
-	for profile, on := range h.Beside {
-		r.o.Units.AllowOwnGateway(profile, on)
+	for profile, on := range h.OwnGateways {
+		r.o.Units.SetOwnGatewayAllowed(profile, on)
 	}
 	r.met[NeedBoot].Store(true) // a re-execution is possible only after the boot
 	r.met[NeedProfiles].Store(true)

@@ -71,7 +71,7 @@ func (l *upLoop) Snapshot() *supervisor.Snapshot {
 
 func (l *upLoop) Do(context.Context, supervisor.Event) error { return nil }
 func (l *upLoop) Post(supervisor.Event)                      {}
-func (l *upLoop) News() <-chan struct{}                      { return nil }
+func (l *upLoop) Changed() <-chan struct{}                   { return nil }
 func (l *upLoop) Ended() <-chan struct{}                     { return nil }
 
 // The runs that an agent starts must not use up the limit for the dispatcher of the task board. An agent could otherwise start

@@ -47,9 +47,9 @@ type slot struct {
 	exports map[string]string // variables that the run script of the slot exports, if a client made the slot; the map is never changed
 }
 
-// Follow sets the Follower that makes slots from now on. exports lists the existing slots, each with the variables that its
+// SetFollower sets the Follower that makes slots from now on. exports lists the existing slots, each with the variables that its
 // run script exports.
-func (r *Registry) Follow(f Follower, exports map[string]map[string]string) {
+func (r *Registry) SetFollower(f Follower, exports map[string]map[string]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.follower = f

@@ -66,7 +66,7 @@ func ended(t *testing.T, id string) client.Run {
 	t.Helper()
 	timeout := time.After(patience)
 	for {
-		news := book.News()
+		news := book.Changed()
 		r, err := book.Find(id)
 		if err != nil {
 			t.Fatal(err)

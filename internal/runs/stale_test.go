@@ -29,7 +29,7 @@ func (l *slowLoop) Register(_ context.Context, u supervisor.Unit, _ supervisor.W
 
 func (l *slowLoop) Do(context.Context, supervisor.Event) error { return nil }
 func (l *slowLoop) Post(supervisor.Event)                      {}
-func (l *slowLoop) News() <-chan struct{}                      { return l.news }
+func (l *slowLoop) Changed() <-chan struct{}                   { return l.news }
 func (l *slowLoop) Ended() <-chan struct{}                     { return nil }
 
 func (l *slowLoop) Snapshot() *supervisor.Snapshot {

@@ -279,9 +279,9 @@ func (b *Tracker) Since(cursor uint64) ([]client.Run, uint64) {
 	return out, b.seq
 }
 
-// News returns a channel that is closed when a run begins or ends. Call it before Since. Otherwise a change between the two
+// Changed returns a channel that is closed when a run begins or ends. Call it before Since. Otherwise a change between the two
 // calls is missed.
-func (b *Tracker) News() <-chan struct{} {
+func (b *Tracker) Changed() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.changed
@@ -295,7 +295,8 @@ func (b *Tracker) NewTag() string {
 	return b.instance + "-" + strconv.FormatUint(b.next, 10)
 }
 
-// wakeWaiters gives a run that has begun or ended the next Seq, and wakes the callers of News. The caller holds b.mu.
+// wakeWaiters gives a run that has begun or ended the next Seq, and wakes the goroutines that wait on the channel of Changed. The
+// caller holds b.mu.
 func (b *Tracker) wakeWaiters(e *entry) {
 	b.seq++
 	e.Seq = b.seq
@@ -306,7 +307,7 @@ func (b *Tracker) wakeWaiters(e *entry) {
 // recordEnds records the ends of runs until the supervisor's loop ends.
 func (b *Tracker) recordEnds() {
 	for {
-		news := b.loop.News()
+		news := b.loop.Changed()
 		b.compareAll()
 		select {
 		case <-news:

@@ -81,12 +81,12 @@ var (
 )
 
 // Repair finds files of other users in the agent's directories, and gives them to the agent's user. These directories are
-// boot.AlwaysDirs, such as cron, profiles and pairing. With o.Full, they also include boot.TargetedDirs, and Repair looks for all
+// boot.AgentOnlyDirs, such as cron, profiles and pairing. With o.Full, they also include boot.MixedOwnerDirs, and Repair looks for all
 // files of the agent's former uid (contract, section 2.1, steps 5 and 6). Repair runs when the gateways are up, and again with
 // o.OnlyProfiles for profiles that appear later. It uses the disk only while the disk is idle (ioprio_set(2)), pauses after every
 // few hundred files, and opens only directories.
 //
-// Repair follows no link and enters no mount, except that a directory of boot.AlwaysDirs may be a mount itself. It skips device
+// Repair follows no link and enters no mount, except that a directory of boot.AgentOnlyDirs may be a mount itself. It skips device
 // nodes. It also skips root's files with several hard links, because the agent could have linked a file that must stay root's. If
 // the kernel keeps users from creating such links (see [fsutil.HardLinksProtected]), Repair gives these files to the agent too. A
 // change of owner removes set-user-ID bits.
@@ -180,7 +180,7 @@ func (r *repair) run(ctx context.Context) error {
 	if r.OnlyProfiles != nil {
 		return r.giveHomes(d, r.OnlyProfiles)
 	}
-	for _, rel := range boot.AlwaysDirs {
+	for _, rel := range boot.AgentOnlyDirs {
 		if rel == boot.ProfilesDir && r.Tenants.On {
 			err = r.giveHomes(d, nil)
 		} else {
@@ -193,7 +193,7 @@ func (r *repair) run(ctx context.Context) error {
 	if !r.Full {
 		return nil
 	}
-	for _, rel := range boot.TargetedDirs {
+	for _, rel := range boot.MixedOwnerDirs {
 		if err := r.giveTree(d, rel, rel, false); err != nil {
 			return err
 		}
@@ -218,7 +218,7 @@ func (r *repair) giveFormerFiles(d *fsutil.Dir) error {
 	entries, _, _ := d.ReadSome("", fsutil.MaxNames) // if the directory can't be read, its files keep their owners
 	for _, e := range entries {
 		switch info, err := d.Lstat(e.Name()); {
-		case slices.Contains(boot.AlwaysDirs, e.Name()), slices.Contains(boot.TargetedDirs, e.Name()), err != nil:
+		case slices.Contains(boot.AgentOnlyDirs, e.Name()), slices.Contains(boot.MixedOwnerDirs, e.Name()), err != nil:
 		case info.IsDir():
 			if err := r.giveTree(d, e.Name(), e.Name(), false); err != nil {
 				return err

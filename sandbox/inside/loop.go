@@ -15,9 +15,9 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// loop is the goroutine that starts, signals and reaps processes. Only it accesses the process table and the runs, so they need
+// processLoop is the goroutine that starts, signals and reaps processes. Only it accesses the process table and the runs, so they need
 // no mutex.
-type loop struct {
+type processLoop struct {
 	table    *proc.Table
 	calls    chan func() // functions that other goroutines want to run in the loop
 	runs     map[uint64]*run
@@ -53,7 +53,7 @@ const (
 	oomBias = 200
 )
 
-func newLoop() (*loop, error) {
+func newProcessLoop() (*processLoop, error) {
 	proc.RestoreIgnoredSignals()
 	table, err := proc.New()
 	if err != nil {
@@ -63,11 +63,11 @@ func newLoop() (*loop, error) {
 	if kills == nil {
 		kills = func() uint64 { return 0 }
 	}
-	return &loop{table: table, calls: make(chan func(), 64), runs: make(map[uint64]*run), oomKills: kills}, nil
+	return &processLoop{table: table, calls: make(chan func(), 64), runs: make(map[uint64]*run), oomKills: kills}, nil
 }
 
 // serve runs the loop. It never returns.
-func (l *loop) serve() {
+func (l *processLoop) serve() {
 	runtime.LockOSThread() // the kernel kills children with Spec.DiesWithStarter when the thread that started them ends
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
@@ -85,7 +85,7 @@ func (l *loop) serve() {
 
 // spawn starts a process. The loop calls done once: when the main process has ended or, if the tree is being ended, when the
 // whole tree has. done must not block. With keep, the run stays until forget is called.
-func (l *loop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, done func(*run)) (r *run, pid int, err error) {
+func (l *processLoop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, done func(*run)) (r *run, pid int, err error) {
 	l.call(func() {
 		l.next++
 		spec.ID, spec.OOM, spec.DiesWithStarter = l.next, oomBias, !keep
@@ -102,7 +102,7 @@ func (l *loop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, do
 }
 
 // call runs f in the loop's goroutine, and returns when f has returned.
-func (l *loop) call(f func()) {
+func (l *processLoop) call(f func()) {
 	done := make(chan struct{})
 	l.calls <- func() { f(); close(done) }
 	<-done
@@ -110,7 +110,7 @@ func (l *loop) call(f func()) {
 
 // endTree begins to end a run's process tree and does not wait. The loop calls gone, if it is not nil, when the tree has ended or
 // the loop has given up on it.
-func (l *loop) endTree(r *run, grace time.Duration, gone func(*run)) {
+func (l *processLoop) endTree(r *run, grace time.Duration, gone func(*run)) {
 	l.calls <- func() {
 		switch {
 		case l.runs[r.id] != nil && gone != nil:
@@ -122,7 +122,7 @@ func (l *loop) endTree(r *run, grace time.Duration, gone func(*run)) {
 	}
 }
 
-func (l *loop) endTreeNow(r *run, grace time.Duration, why *bool) {
+func (l *processLoop) endTreeNow(r *run, grace time.Duration, why *bool) {
 	if l.runs[r.id] == nil {
 		return
 	}
@@ -139,7 +139,7 @@ func (l *loop) endTreeNow(r *run, grace time.Duration, why *bool) {
 	}
 }
 
-func (l *loop) reap() {
+func (l *processLoop) reap() {
 	trees := false
 	for _, r := range l.runs {
 		trees = trees || !r.killAt.IsZero() || r.kept
@@ -158,7 +158,7 @@ func (l *loop) reap() {
 }
 
 // tick does what is due at the time now, such as sending SIGKILL. It returns the time until something is due again.
-func (l *loop) tick(now time.Time) time.Duration {
+func (l *processLoop) tick(now time.Time) time.Duration {
 	next := time.Hour
 	gone := sync.OnceValue(l.emptyRuns)
 	for _, r := range l.runs {
@@ -193,7 +193,7 @@ func (l *loop) tick(now time.Time) time.Duration {
 }
 
 // emptyRuns returns the ids of the runs that are being ended and have no process left.
-func (l *loop) emptyRuns() (ids []uint64) {
+func (l *processLoop) emptyRuns() (ids []uint64) {
 	for _, r := range l.runs {
 		if !r.killAt.IsZero() && !r.mainAlive {
 			ids = append(ids, r.id)
@@ -205,7 +205,7 @@ func (l *loop) emptyRuns() (ids []uint64) {
 	return ids
 }
 
-func (l *loop) finish(r *run) {
+func (l *processLoop) finish(r *run) {
 	if done := r.onDone; done != nil {
 		r.onDone = nil
 		done(r)
@@ -221,7 +221,7 @@ func (l *loop) finish(r *run) {
 }
 
 // forget drops a run that was spawned with keep.
-func (l *loop) forget(r *run) {
+func (l *processLoop) forget(r *run) {
 	l.calls <- func() {
 		r.kept = false
 		if !r.mainAlive {
@@ -232,7 +232,7 @@ func (l *loop) forget(r *run) {
 
 // killSession kills the processes of a session (setsid(2)) that were started before the time before, in clock ticks, see
 // [proc.StartTicks]. A later process belongs to a newer session with the same number.
-func (l *loop) killSession(session int, before uint64) {
+func (l *processLoop) killSession(session int, before uint64) {
 	_ = procstat.EachProcess("/proc", func(p procstat.Stat) {
 		if session > 1 && p.Session == session && p.Start < before && !p.Dead() && p.PID != os.Getpid() {
 			l.table.SignalNonChild(p, int(unix.SIGKILL))

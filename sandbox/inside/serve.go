@@ -31,7 +31,7 @@ var ErrServed = errors.New("the container has this program already")
 // server is the helper while it serves.
 type server struct {
 	id        string
-	loop      *loop
+	loop      *processLoop
 	jobs      *jobs
 	env       []string      // environment of commands
 	began     uint64        // start time of this process, in clock ticks since boot
@@ -47,7 +47,7 @@ func Serve(id string) error {
 	if err != nil {
 		return err
 	}
-	l, err := newLoop()
+	l, err := newProcessLoop()
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ import (
 // served returns the helper, which runs in the test process. There is one for all tests, because only one loop can wait for the
 // children of a process.
 var served = sync.OnceValue(func() *server {
-	l, err := newLoop()
+	l, err := newProcessLoop()
 	if err != nil {
 		panic(err)
 	}

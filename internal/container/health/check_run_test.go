@@ -75,7 +75,7 @@ func TestAnExecCheckEndsInItsTime(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 	for h.o.Loop.Snapshot().Find("check/web/ask") != nil {
-		news := h.o.Loop.News()
+		news := h.o.Loop.Changed()
 		if h.o.Loop.Snapshot().Find("check/web/ask") == nil {
 			break
 		}

@@ -73,7 +73,7 @@ func New(o Options) *Health {
 	h := &Health{o: o}
 	h.notify = notify.New(h.handleMessage)
 	h.checks = probe.New(probe.Options{
-		Snapshot: o.Loop.Snapshot, News: o.Loop.News, Ended: o.Loop.Ended(), Post: o.Loop.Post,
+		Snapshot: o.Loop.Snapshot, Changed: o.Loop.Changed, Ended: o.Loop.Ended(), Post: o.Loop.Post,
 		Env: func(profile string) (map[string]string, error) { return o.Store.Env(cmp.Or(profile, profiles.Default)) },
 		State: func(profile string) (profiles.State, error) {
 			return stateOfRun(o.Loop.Snapshot().Find(profiles.SlotName(profile)), profile, o.Store.ReadState)

@@ -63,7 +63,7 @@ func (r *Reporter) Run(ctx context.Context) {
 		quiet.Reset(tuning.ReleaseAfter)
 	}
 	for {
-		news := history.News()
+		news := history.Changed()
 		cursor, some := r.reportNew(history)
 		if some {
 			stir()

@@ -53,7 +53,7 @@ type Maker struct {
 
 	env               atomic.Pointer[[]string] // environment of the container
 	home              atomic.Pointer[string]
-	ownGatewayAllowed sync.Map                          // profiles with a gateway of their own besides the multiplexer, see AllowOwnGateway
+	ownGatewayAllowed sync.Map                          // profiles with a gateway of their own besides the multiplexer, see SetOwnGatewayAllowed
 	topology          atomic.Pointer[profiles.Topology] // from SetTopology; nil before
 	groups            atomic.Pointer[proc.Cgroups]      // from PrepareCgroup; nil before, and without child groups
 	groupsTried       bool                              // PrepareCgroup has tried to prepare the control group
@@ -109,9 +109,9 @@ func (m *Maker) TakeOver(old Handover) {
 	m.topology.Store(old.Topology)
 }
 
-// AllowOwnGateway says whether a profile may have its own gateway although the default profile's gateway serves it. The agent
+// SetOwnGatewayAllowed says whether a profile may have its own gateway although the default profile's gateway serves it. The agent
 // starts such a gateway only with the option --force, which hinit then adds.
-func (m *Maker) AllowOwnGateway(profile string, on bool) {
+func (m *Maker) SetOwnGatewayAllowed(profile string, on bool) {
 	if on {
 		m.ownGatewayAllowed.Store(profile, true)
 	} else {
@@ -119,14 +119,14 @@ func (m *Maker) AllowOwnGateway(profile string, on bool) {
 	}
 }
 
-// MayRunOwnGateway returns what AllowOwnGateway has set.
+// MayRunOwnGateway returns what SetOwnGatewayAllowed has set.
 func (m *Maker) MayRunOwnGateway(profile string) bool {
 	_, on := m.ownGatewayAllowed.Load(profile)
 	return on
 }
 
-// OwnGatewaysAllowed returns the profiles for which AllowOwnGateway is on.
-func (m *Maker) OwnGatewaysAllowed() map[string]bool {
+// ProfilesWithOwnGateway returns the profiles for which SetOwnGatewayAllowed is on.
+func (m *Maker) ProfilesWithOwnGateway() map[string]bool {
 	all := make(map[string]bool)
 	m.ownGatewayAllowed.Range(func(profile, _ any) bool {
 		name, _ := profile.(string)

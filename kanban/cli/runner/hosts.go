@@ -122,7 +122,7 @@ func (h localHost) Runs(context.Context) ([]client.Run, error) {
 
 func (h localHost) FollowRuns(ctx context.Context, tell func(client.Run) error) error {
 	for cursor := uint64(0); ; {
-		news := h.book.News()
+		news := h.book.Changed()
 		var list []client.Run
 		list, cursor = h.book.Since(cursor)
 		for _, run := range list {
@@ -205,7 +205,7 @@ func runCommand(ctx context.Context, spec proc.Spec) (text []byte, err error) {
 	}
 	run, err := b.Start(ctx, runs.StartRequest{Tag: "git/" + b.NewTag(), Template: "git", Spec: spec, Output: os.NewFile(uintptr(dup), "output")})
 	for err == nil && run.End == nil {
-		news := b.News()
+		news := b.Changed()
 		run, err = b.Find(run.ID)
 		if err == nil && run.End == nil && !pause.Until(ctx, news) {
 			_, err = b.Stop(context.WithoutCancel(ctx), run.ID)
