@@ -37,7 +37,7 @@ func BenchmarkBootForeignFiles(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("needs root, for a PID namespace and for files of another user")
 	}
-	runtime.LockOSThread() // a container ends with the thread that started it
+	runtime.LockOSThread() // a container ends when the thread that started it ends
 	defer runtime.UnlockOSThread()
 	dir, err := os.MkdirTemp("/var/tmp", "hinit-bench-") //nolint:usetesting // on a disk, as volumes are, and enterable for the agent
 	if err != nil {
@@ -164,10 +164,10 @@ func (v *volume) reset(tb testing.TB) {
 	}); err != nil {
 		tb.Fatal(err)
 	}
-	syscall.Sync() // the written data must not slow down the measurement
+	syscall.Sync() // waits, because writing the data to the disk would slow down the measurement
 }
 
-// foreign counts the files that do not belong to the agent, except SOUL.md, which may be the host's.
+// foreign counts the files that do not belong to the agent. It leaves out SOUL.md, which may belong to the host.
 func (v *volume) foreign(tb testing.TB) int {
 	tb.Helper()
 	n := 0

@@ -101,12 +101,12 @@ type gateway struct {
 }
 
 func (g gateway) benchmarkBoot(b *testing.B, bin string) {
-	runtime.LockOSThread() // a container ends with the thread that started it
+	runtime.LockOSThread() // a container ends when the thread that started it ends
 	defer runtime.UnlockOSThread()
 	dir := filepath.Join(bin, g.name)
 	for _, mode := range isolationModes {
 		isolationVolume(b, filepath.Join(dir, mode), mode, g.agent)
-		g.boot(b, bin, mode) // the first boot of mode user also gives the homes to their users
+		g.boot(b, bin, mode) // the first boot in this mode also changes the owners of all homes
 	}
 	for b.Loop() {
 		// The heap of two equal boots differs by 1 KiB a profile, because it depends on the moments of the collections. So the
@@ -147,7 +147,7 @@ func isolationDir(b *testing.B, programs ...string) string {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
-		left, _ := filepath.Glob("/tmp/hinit-ib-*") // temporary directories of the profiles
+		left, _ := filepath.Glob("/tmp/hinit-ib-*") // removes temporary directories that were made for the profiles
 		for _, path := range append(left, dir) {
 			_ = os.RemoveAll(path)
 		}

@@ -98,7 +98,7 @@ func TestAGatewayWithTooMuchMemoryEndsAlone(t *testing.T) {
 	})
 }
 
-// Where the control groups are read-only, hinit says so and measures by itself, and the kernel still counts its kills.
+// Where the control groups are read-only, hinit must say so and measure by itself. It must still count the kernel's kills.
 func TestReadOnlyControlGroupsAreTold(t *testing.T) {
 	c := begin(t, options{
 		readOnly: true, agent: limits, profiles: map[string]string{"coder": "", "eater": "oom=200"},

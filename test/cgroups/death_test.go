@@ -39,13 +39,13 @@ func TestTheKernelEndsPID1Last(t *testing.T) {
 	switch state := c.wait(); state {
 	case "signal: killed":
 		c.told(t, "killed from outside (out of memory, or ")
-	case "exit status 137": // the CMD was killed, and PID 1 could end before the kernel chose it
+	case "exit status 137": // the CMD was killed, and PID 1 ended before the kernel chose the command
 		c.told(t, "exit code 137, ")
 	default:
 		t.Errorf("the container has ended: %s", state)
 	}
 	c.must(exec.Process.Kill())
-	_ = exec.Wait() // the kernel has killed the command
+	_ = exec.Wait() // the kernel has killed the command, so the container must go on
 	c.boot()
 	testkit.Until(t, "the gateway is up again", func() bool { return c.of("coder").State == client.StateUp })
 }

@@ -41,7 +41,7 @@ var programs struct {
 
 func build() error {
 	programs.once.Do(func() {
-		programs.dir, programs.err = os.MkdirTemp("/var/tmp", "hinit-cgroups-bin-") // the agent's user must be able to enter it
+		programs.dir, programs.err = os.MkdirTemp("/var/tmp", "hinit-cgroups-bin-") // the agent's user must be able to enter the directory
 		programs.err = errors.Join(programs.err, testkit.Build(programs.dir, "hinit", "example-agent"), os.Chmod(programs.dir, 0o755))
 	})
 	return programs.err
@@ -101,7 +101,7 @@ func newGroup(t *testing.T) string {
 		testkit.Until(t, "the control group to be empty", func() bool {
 			entries, _ := os.ReadDir(group)
 			for _, e := range entries {
-				_ = unix.Rmdir(filepath.Join(group, e.Name())) // the kernel's files in the directory can't be removed
+				_ = unix.Rmdir(filepath.Join(group, e.Name())) // not os.RemoveAll, because the kernel's files in the directory can't be removed
 			}
 			_ = unix.Rmdir(group)
 			return unix.Access(group, unix.F_OK) != nil
@@ -241,7 +241,7 @@ func (c *container) wait() string {
 	c.t.Helper()
 	ended := make(chan struct{})
 	go func() {
-		_ = c.cmd.Wait() // the caller reads its state
+		_ = c.cmd.Wait() // the caller reads how the process ended from its state
 		close(ended)
 	}()
 	testkit.Until(c.t, "the container to end", func() bool {

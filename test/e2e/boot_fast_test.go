@@ -85,7 +85,7 @@ _config_version: 2
 	if len(keys) != 3 || keys[""] {
 		t.Errorf("three containers have the keys %v", keys)
 	}
-	// With another environment the result may be another one, so the steps run.
+	// With another environment, the results may differ, so the steps must run.
 	if out, _ := said(t, image, []string{"-e", "HERMES_SKIP_CONFIG_MIGRATION=1"}, "sh", "-c", runs+"; true"); out != "4\n0\n" {
 		t.Errorf("with another environment: %q", out)
 	}

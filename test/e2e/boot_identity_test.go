@@ -22,7 +22,7 @@ func TestRemap(t *testing.T) {
 		name     string
 		env      []string
 		uid, gid string
-		home     string // the owner of the data directory, if it has another one: only the uid is changed
+		home     string // owner of the data directory, if it is another one; then only the uid is changed
 		said     string
 	}{
 		{name: "hermes", env: []string{"HERMES_UID=1000", "HERMES_GID=1000"}, uid: "1000", gid: "1000", said: "[stage2] Changing hermes GID to 1000"},
@@ -184,7 +184,7 @@ mknod card1 c 226 1`)
 	if err := has(first,
 		fmt.Sprintf("[stage2] Created group hostdocker (GID %d) for Docker socket\n", gid),
 		fmt.Sprintf("[stage2] Added hermes to group hostdocker (GID %d) for /var/run/docker.sock\n", gid),
-		// the line must have the group's existing name
+		// The line must have the name that the group has already.
 		"[stage2] Added hermes to group nogroup (GID 65534) for /dev/dri/card0\n",
 		"(GID 4322) for /dev/dri/renderD128\n",
 	); err != nil {

@@ -38,7 +38,7 @@ func TestUnknownBootStepsAreNamedAndCanBeRun(t *testing.T) {
 	if err := has(out, "its own boot script prepares", "/opt/data/whisper-weights hermes\n", "/opt/data/logs/gateways\n"); err != nil {
 		t.Error(err)
 	}
-	if strings.Contains(out, "config.yaml") { // the script of this image does not make config.yaml
+	if strings.Contains(out, "config.yaml") { // the script of this image makes no config.yaml
 		t.Errorf("hinit's steps have run too: %s", out)
 	}
 	if err := has(stderr, "[stage2] dependency environment: base", "reconcile: profile=default"); err != nil {
@@ -96,7 +96,7 @@ func TestAReadOnlyVolumeIsSaidOnce(t *testing.T) {
 	image := needHermes(t)
 	for name, mount := range map[string]string{"of root": "/opt/data:ro", "of another user": "/opt/data:ro,uid=1999"} {
 		r := docker("run", "--rm", "--label", runLabel, "--tmpfs", mount, image, "true")
-		said := slices.DeleteFunc(linesWith(r.err, "[stage2] Warning", "[hinit] warning"), func(line string) bool { // the agent's own scripts fail, and print an error
+		said := slices.DeleteFunc(linesWith(r.err, "[stage2] Warning", "[hinit] warning"), func(line string) bool { // the agent's own scripts fail here
 			return strings.Contains(line, ".py failed")
 		})
 		if r.code != 0 || len(said) != 1 || !strings.Contains(said[0], "mount it without :ro") {

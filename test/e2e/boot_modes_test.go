@@ -127,7 +127,7 @@ func TestNoCapabilitiesAsRoot(t *testing.T) {
 func timeline(t *testing.T, c *container) {
 	want := []string{"control", "s6", "home", "ownership", "directories", "seeds", "bootstrap", "browser", "wait", "services", "profiles", "other"}
 	var got []string
-	c.awaitStderr("[hinit] boot: ") // the boot ends after the gateway is up
+	c.awaitStderr("[hinit] boot: ") // the boot ends a moment after the gateway is up
 	for _, step := range c.status().Init.Boot {
 		got = append(got, step.Name)
 		if step.Error != "" {

@@ -105,7 +105,7 @@ func TestHomeOverride(t *testing.T) {
 	c := start(t, setup{
 		options: []string{"-e", "HERMES_REAL_HOME=/home/deep/me", "-e", "HERMES_DASHBOARD=1", "-e", "HERMES_DASHBOARD_INSECURE=1", "-w", "/tmp"},
 		files:   profile("default", "running"),
-		// one line, because other processes write in between
+		// One line, because other processes write to the same output.
 	}, "sh", "-c", `touch ~/written; echo "cmd: $HOME $PWD"; exec sleep 1000`)
 	c.awaitUp("gateway-default", "dashboard")
 	c.awaitLog("cmd: /home/deep/me /tmp\n")
@@ -121,7 +121,7 @@ func TestHomeOverride(t *testing.T) {
 		t.Error(r)
 	}
 
-	// The data directory is in another place, and its parents are missing.
+	// The data directory is in another place, whose parents do not exist.
 	r := runOnce(t, []string{"-e", "HERMES_HOME=/home/hermes/.hermes"}, "sh", "-c", "echo $HOME; pwd; stat -c %U $HERMES_HOME $HERMES_HOME/cron")
 	if r.code != 0 || r.out != "/home/hermes/.hermes\n/opt/hermes\nhermes\nhermes\n" {
 		t.Errorf("another data directory: %v", r)
@@ -160,7 +160,8 @@ chmod 700 profiles/coder/deep/er`)
 		return nil
 	})
 
-	// The data directory itself belongs to another user. hinit repairs everything in it that is the agent's, and nothing else.
+	// The data directory itself belongs to another user. hinit must repair everything in it that belongs to the agent, and
+	// nothing else.
 	mustDocker(t, "stop", c.id)
 	dir := ""
 	if os.Geteuid() == 0 {

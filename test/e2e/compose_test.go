@@ -71,8 +71,8 @@ func TestCompose(t *testing.T) {
 		t.Errorf("%+v", grace)
 	}
 	c.awaitHealthy()
-	address := mustDocker(t, "port", name, "9119/tcp") // a port that the engine has found free
-	eventually(t, settle, func() error {               // asked from the host
+	address := mustDocker(t, "port", name, "9119/tcp") // the engine has found this free port
+	eventually(t, settle, func() error {               // the request comes from the host
 		reply, err := http.Get("http://" + address + "/api/status")
 		if err != nil {
 			return err

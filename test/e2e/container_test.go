@@ -405,7 +405,7 @@ func (c *container) hostPID(ctx context.Context) int {
 		return 0
 	}
 	defer r.Body.Close()
-	_ = json.NewDecoder(r.Body).Decode(&seen) // after an error the version stays 0
+	_ = json.NewDecoder(r.Body).Decode(&seen) // if this fails, the version stays 0
 	return seen.State.Pid
 }
 

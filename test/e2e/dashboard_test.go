@@ -49,7 +49,7 @@ func TestDashboardOn(t *testing.T) {
 			t.Errorf("no %q in the environment, directory and user: %s", line, env)
 		}
 	}
-	// the dashboard's lines have no prefix of hinit
+	// the lines of the dashboard have no prefix of hinit
 	c.awaitOutput(func(out, _ string) error { return has("\n"+out, "\nDashboard on http://") })
 	c.must("kill", "-9", fmt.Sprint(first.PID))
 	c.await("dashboard", "up again", func(s service) bool { return s.State == "up" && s.PID != first.PID && s.Restarts == 1 })

@@ -20,7 +20,7 @@ const patience = 3 * time.Minute
 type result struct {
 	args     []string
 	out, err string
-	code     int // -1 if it could not be run or was given up
+	code     int // -1 if the command could not be run or was given up
 }
 
 func (r result) String() string {

@@ -11,9 +11,9 @@ import (
 func gatewayRun(t *testing.T, c *container) {
 	c.awaitUp("gateway-default")
 	c.awaitStderr("s6 supervision", "--no-supervise", "HERMES_GATEWAY_NO_SUPERVISE=1")
-	eventually(t, settle, func() error { // for a moment, the health check of Docker may be another process
+	eventually(t, settle, func() error { // for a moment, a process of Docker's health check may run too
 		all := c.matching(".")
-		if len(all) != 3 || len(c.matching("^sleep infinity$")) != 1 || // the process that upstream's tests search for
+		if len(all) != 3 || len(c.matching("^sleep infinity$")) != 1 || // the tests of the upstream project search for this process
 			len(c.matching("^/opt/hermes/.venv/bin/hermes .*gateway run --replace$")) != 1 {
 			return fmt.Errorf("processes %+v, want the init, one gateway, and sleep infinity", all)
 		}
@@ -77,7 +77,7 @@ func TestNoSupervise(t *testing.T) {
 	if len(found) != 1 {
 		t.Fatalf("gateways %+v, want one", found)
 	}
-	c.must("kill", "-INT", fmt.Sprint(found[0].pid)) // a planned stop
+	c.must("kill", "-INT", fmt.Sprint(found[0].pid)) // a planned stop has this exit code
 	if code := c.exitCode(); code != 0 {
 		t.Errorf("the gateway ended well, the container with code %d", code)
 	}

@@ -17,8 +17,8 @@ import (
 )
 
 var (
-	built        atomic.Bool            // whether a test has asked the engine for anything
-	buildContext atomic.Pointer[string] // the build context, made once
+	built        atomic.Bool            // a test has already asked the engine for something
+	buildContext atomic.Pointer[string] // build context, which is made once
 )
 
 // engine returns an error if no container can be run here.
@@ -119,7 +119,7 @@ func busybox(repo, to string) error {
 	}
 	temp := kept + fmt.Sprintf(".%d", os.Getpid())
 	if os.MkdirAll(filepath.Dir(kept), 0o755) == nil && copyFile(to, temp, 0o755) == nil {
-		return os.Rename(temp, kept) // moved into place, because other runs read the file
+		return os.Rename(temp, kept) // renamed into place, because other test runs may be reading the file
 	}
 	return nil
 }

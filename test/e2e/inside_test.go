@@ -80,7 +80,7 @@ type names map[uint32]string
 
 func readNames(root *os.Root, file string) names {
 	found := names{}
-	text, _ := root.ReadFile(file) // a missing file has no names
+	text, _ := root.ReadFile(file) // a missing file contains no names
 	for line := range strings.Lines(string(text)) {
 		if f := strings.Split(line, ":"); len(f) > 2 {
 			if id, err := strconv.ParseUint(f[2], 10, 32); err == nil {
@@ -153,7 +153,7 @@ func (c *container) environ(pid int) string {
 	if root := c.inside(); root != nil {
 		defer root.Close()
 		var text []byte
-		eventually(c.t, settle, func() (err error) { // a program that has just been started has none for a moment
+		eventually(c.t, settle, func() (err error) { // for a moment, a program that has just been started shows no environment
 			if text, err = root.ReadFile(fmt.Sprintf("proc/%d/environ", pid)); err == nil && len(text) == 0 {
 				err = errors.New("no environment")
 			}
@@ -238,14 +238,14 @@ func processesIn(root fs.FS) (all []process) {
 		pid, err := strconv.Atoi(path.Base(dir))
 		stat, err2 := fs.ReadFile(root, dir+"/stat")
 		args, err3 := fs.ReadFile(root, dir+"/cmdline")
-		end := strings.LastIndex(string(stat), ") ") // a name may have brackets
+		end := strings.LastIndex(string(stat), ") ") // the name of a process may contain brackets
 		if errors.Join(err, err2, err3) != nil || end < 0 {
 			continue
 		}
 		head, f := string(stat[:end]), strings.Fields(string(stat[end+1:]))
 		ppid, _ := strconv.Atoi(f[1])
 		text := strings.TrimSpace(strings.ReplaceAll(string(args), "\x00", " "))
-		if _, comm, _ := strings.Cut(head, "("); text == "" { // a zombie, or a process between fork and exec
+		if _, comm, _ := strings.Cut(head, "("); text == "" { // skipped: a zombie, or a process between fork and exec
 			text = "[" + comm + "]"
 		}
 		all = append(all, process{pid, ppid, f[0], text})

@@ -33,7 +33,7 @@ func dockerExec(t *testing.T, c *container) {
 			if r := do(0, "hinit", "status", name); !strings.Contains(r.out, "gateway-"+name) || strings.Contains(r.out, "gateway-default") {
 				t.Errorf("status of one: %s", r.out)
 			}
-			eventually(t, settle, func() error { // PID 1 is up, but may not have started the gateway yet
+			eventually(t, settle, func() error { // PID 1 runs, but may not have started the gateway yet
 				return has(do(0, "hinit", "logs", name).out, "Hermes Gateway Starting (example agent, profile "+name)
 			})
 			before, _ := c.status().find("gateway-" + name)
@@ -53,7 +53,7 @@ func dockerExec(t *testing.T, c *container) {
 				t.Errorf("stopped, and left %+v", found)
 			}
 			do(0, "hinit", "start", name)
-			do(2, "hinit", "profile", "delete", name) // refused without --yes, because there is no terminal for the question
+			do(2, "hinit", "profile", "delete", name) // refused without --yes, because there is no terminal on which to ask
 			do(0, "hinit", "profile", "delete", "--yes", name)
 			do(6, "hinit", "status", name)
 			if found := c.matching("-p " + name + " gateway"); len(found) > 0 {
@@ -99,7 +99,7 @@ func TestRestore(t *testing.T) {
 	c.awaitStates(want)
 	c.awaitUp("gateway-default", "gateway-coder")
 
-	// From here on the running and the stopped gateways are exchanged, by the operator's command only.
+	// From here on, the running gateway is stopped and the stopped one runs, only by the operator's command.
 	c.must("hinit", "stop", "coder")
 	c.must("hinit", "start", "writer")
 	want = map[string]string{"gateway-default": "up", "gateway-coder": "down", "gateway-writer": "up"}

@@ -21,7 +21,7 @@ var (
 
 func TestMain(m *testing.M) {
 	testkit.IsolateProcess()
-	testkit.AtOnce(8) // tests with containers mostly wait
+	testkit.AtOnce(8) // more tests at a time than processors, because tests with containers mostly wait
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM)
 	go func() {
@@ -48,7 +48,7 @@ func sweep() {
 		{[]string{"ps", "-aq"}, []string{"rm", "-fv"}, "name=" + named},
 		{[]string{"volume", "ls", "-q"}, []string{"volume", "rm", "-f"}, "name=" + named},
 		{[]string{"network", "ls", "-q"}, []string{"network", "rm"}, "name=" + named},
-		// Images are removed by name, because another run may have the same image under its own name.
+		// Images are removed by name, because another test run may have the same image under another name.
 		{[]string{"images", "--format", "{{.Repository}}:{{.Tag}}"}, []string{"rmi"}, "reference=" + named + "*"},
 	} {
 		remove(kind.list, kind.rm, "label="+runLabel)
@@ -62,7 +62,7 @@ func sweep() {
 // remove removes the items of a list that a filter selects.
 func remove(list, rm []string, filter string) {
 	var r result
-	for range 3 { // an image can be removed when the images made from it are gone
+	for range 3 { // an image can be removed only after the images that were made from it
 		ids := strings.Fields(docker(slices.Concat(list, []string{"--filter", filter})...).out)
 		if len(ids) == 0 {
 			return

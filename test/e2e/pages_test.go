@@ -20,9 +20,9 @@ type reader struct {
 	t     *testing.T
 	page  string
 	dir   string            // working directory
-	names map[string]string // containers on the page → their names in this test
-	pids  map[string]string // PIDs on the page → those in this test
-	words map[string]string // other words of the page that are another here
+	names map[string]string // maps containers on the page to their names in this test
+	pids  map[string]string // maps PIDs on the page to the PIDs in this test
+	words map[string]string // maps other words of the page to the words that stand for them here
 }
 
 // newReader reads a page below docs. It uses the image of the demo, and its containers have names of this run.
@@ -99,7 +99,7 @@ func (r *reader) types(do func(command string)) {
 		var said string
 		look := func() error {
 			said = r.run(s.Command)
-			for tries := 0; strings.HasPrefix(said, "OCI runtime exec failed") && tries < 20; tries++ { // ask again, as end-a-fork-bomb.md says
+			for tries := 0; strings.HasPrefix(said, "OCI runtime exec failed") && tries < 20; tries++ { // repeats the command, as end-a-fork-bomb.md says
 				said = r.run(s.Command)
 			}
 			if !s.Checked {
@@ -266,10 +266,10 @@ func TestThePageAboutCurlPrintsWhatItSays(t *testing.T) {
 	r.run("docker run -d --name my " + strings.Join(dashboard, " ") + " -v $PWD/run:/run/hinit hinit-demo gateway run")
 	c := &container{t: t, id: r.names["my"]}
 	c.awaitUp("gateway-default", "dashboard")
-	c.awaitHealthy() // the first command asks for the health only once
+	c.awaitHealthy() // the first command asks only once, so the container must be healthy before it
 	for _, s := range pages.Steps(r.blocks()) {
 		command := s.Command
-		if strings.Contains(command, "follow=1") { // follow does not end on its own
+		if strings.Contains(command, "follow=1") { // a command that follows does not end by itself
 			command = "timeout 3 " + command
 		}
 		said := r.run(command)
@@ -287,7 +287,7 @@ func TestNoPageHasAnImageThatIsNone(t *testing.T) {
 	}
 	none := regexp.MustCompile(`docker run[^` + "`" + `\n]* IMAGE\b`)
 	for _, name := range found {
-		// reference/sandbox.md lists arguments
+		// reference/sandbox.md lists arguments of docker, which are no images.
 		if strings.Contains(name, "/adr/") || strings.Contains(name, "benchmarks") || strings.HasSuffix(name, "reference/sandbox.md") {
 			continue
 		}
@@ -328,7 +328,7 @@ func TestThePageAboutLogsPrintsWhatItSays(t *testing.T) {
 		files:   map[string]string{chatty + "SOUL.md": "", chatty + "agent.conf": "flood=1000\n", chatty + "gateway_state.json": `{"desired_state":"running"}`},
 	}, "gateway", "run")
 	c.awaitUp("gateway-default", "gateway-chatty")
-	both := yaml[0] + strings.TrimPrefix(yaml[1], "logs:\n") // a file may have only one key "logs"
+	both := yaml[0] + strings.TrimPrefix(yaml[1], "logs:\n") // replaced, because a file may have only one key "logs"
 	reloads := 0
 	r.types(func(command string) {
 		switch {
@@ -382,7 +382,7 @@ func TestThePageAboutForkBombsPrintsWhatItSays(t *testing.T) {
 func TestThePageAboutTwoContainersPrintsWhatItSays(t *testing.T) {
 	parallel(t)
 	volume := mustDocker(t, "volume", "create", "--label", runLabel, "hinit-e2e-"+runID+"-page-data")
-	t.Cleanup(func() { docker("volume", "rm", volume) }) // runs after the containers are removed
+	t.Cleanup(func() { docker("volume", "rm", volume) }) // runs after the containers were removed
 	r := newReader(t, "how-to/two-containers-one-volume.md", "first", "second")
 	r.words["-v data:"] = "-v " + volume + ":"
 	r.types(nil)

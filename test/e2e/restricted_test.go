@@ -27,7 +27,7 @@ func TestRestricted(t *testing.T) {
 		options []string
 		said    []string         // texts of the constants above that must be logged
 		warning string           // warning that must be logged too
-		beneath bool             // below another PID 1
+		beneath bool             // hinit runs below another PID 1
 		extra   func(*container) // further checks of this row
 	}{
 		{name: "below another init", options: []string{"--init", "--health-interval", "1s"}, beneath: true, extra: func(c *container) {
@@ -55,7 +55,7 @@ func TestRestricted(t *testing.T) {
 			parallel(t)
 			c := start(t, setup{options: tt.options}, "gateway", "run")
 			c.awaitUp("gateway-default")
-			c.awaitHealthy() // by then the boot has written all its lines
+			c.awaitHealthy() // when this line is written, the boot has written all others
 			st := c.status()
 			if (st.Init.PID != 1) != tt.beneath || st.Init.Subreaper != tt.beneath {
 				t.Errorf("init: %+v", st.Init)
@@ -114,7 +114,7 @@ func TestRestricted(t *testing.T) {
 			if left := c.matching("agent-helper|-p coder"); len(left) > 0 {
 				t.Errorf("stopped, and left %+v", left)
 			}
-			// Orphans of other processes come to the init too.
+			// Orphans of other processes become children of the init too.
 			c.execAs(hermes, "sh", "-c", "for i in 1 2 3 4 5; do ( (exit 0) & ); done")
 			for _, p := range c.processes() {
 				if strings.HasPrefix(p.state, "Z") {
@@ -136,7 +136,7 @@ func (c *container) answersAsS6() {
 	}
 	c.must("test", "-d", "/run/s6/basedir")
 	c.must("hermes", "profile", "create", "tools")
-	eventually(c.t, settle, func() error { // the example agent does not register its slot, so hinit makes it when it sees the profile
+	eventually(c.t, settle, func() error { // the example agent does not register its slot, so hinit makes the slot when it sees the profile
 		if r := c.exec("s6-svok", "/run/service/gateway-tools"); r.code != 0 {
 			return fmt.Errorf("no slot yet: %v", r)
 		}

@@ -58,7 +58,7 @@ func TestRootRunsNothingOfTheAgents(t *testing.T) {
 	}
 	c.ranBootScripts()
 
-	// The agent's own shells, gateways and commands find them as before.
+	// The agent's own shells, gateways and commands must still find the agent's programs.
 	gateway := c.await("gateway-default", "up", func(s service) bool { return s.State == "up" })
 	if env := c.environ(gateway.PID); !strings.Contains(env, "\nPATH=/command:"+agentPath+"\n") {
 		t.Errorf("the gateway has%s", env)
@@ -103,7 +103,7 @@ func (c *container) ranBootScripts() {
 		}
 	}
 	daemon := func() bool { return len(c.matching("^sleep 1002")) == 1 }
-	eventually(t, settle, func() error { // the boot script ends without waiting for the daemon
+	eventually(t, settle, func() error { // the boot script has ended without waiting for this daemon
 		if !daemon() {
 			return fmt.Errorf("the daemon of a boot script is not there: %+v", c.processes())
 		}

@@ -45,7 +45,7 @@ var pidInParentheses = regexp.MustCompile(`\(pid (\d+)\)`)
 type s6State struct {
 	line    string
 	running bool
-	pid     int // PID; 0 when it is down
+	pid     int // PID; 0 when the slot is down
 	wanted  bool
 }
 
@@ -96,7 +96,7 @@ func TestTheAgentsCalls(t *testing.T) {
 	files["/opt/register"] = registerScript
 	c := start(t, setup{options: []string{"--env", "GREETING=hello  world"}, files: files}, "sleep", "1000")
 	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down"})
-	c.awaitHealthy() // the boot, which changes owners, is done
+	c.awaitHealthy() // waits until the boot, which also changes owners, is done
 	c.parts(
 		part{"paths", paths}, part{"s6 is found", findsS6}, part{"calls on a gateway", callsOnAGateway}, part{"gateway commands", gatewayCommands},
 		part{"profile commands", agentCommands}, part{"register", registers}, part{"service directories", serviceDirectories},
@@ -118,8 +118,8 @@ func findsS6(t *testing.T, c *container) {
 	if r := c.s6Call("s6-svstat", "/run/service/gateway-nobody"); r.code != 1 || r.out != "" {
 		t.Error(r)
 	}
-	for _, slot := range []string{"gateway-default", "dashboard"} { // the run script must show what hinit executes
-		c.mustS6("s6-svstat", "/run/service/"+slot) // a slot is made when a client looks for it, or a moment after the boot
+	for _, slot := range []string{"gateway-default", "dashboard"} { // the run script must show which command hinit executes
+		c.mustS6("s6-svstat", "/run/service/"+slot) // hinit makes a slot when a client looks for it, or a moment after the boot
 		if run := c.must("cat", "/run/service/"+slot+"/run"); !strings.Contains(run, "\nexport HOME='/opt/data'\n") || strings.ContainsAny(run, "{}") {
 			t.Errorf("the run of %s is\n%s", slot, run)
 		}
@@ -140,16 +140,16 @@ func callsOnAGateway(t *testing.T, c *container) {
 	second := c.awaitSlot(slot, "restarted", func(s s6State) bool { return s.running && s.pid != first.pid })
 
 	c.mustS6("s6-svc", "-d", slot)
-	c.mustS6("s6-svwait", "-D", "-t", "50000", slot) // the agent uses 10000, and ignores the result
+	c.mustS6("s6-svwait", "-D", "-t", "50000", slot) // the agent passes 10000 as the time limit, and ignores the result
 	c.awaitSlot(slot, "down", isDown)
 	if err := c.gone(second.pid); err != nil {
 		t.Error(err)
 	}
 	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down"})
-	// The gateway that ends writes this file too, and hinit restores what is lost by that.
+	// The gateway writes this file too when it ends. hinit must restore desired_state if that write loses it.
 	c.awaitFile("/opt/data/profiles/coder/gateway_state.json", `"desired_state":"stopped"`)
 
-	// The effects of hinit's own commands appear at once, too.
+	// The effects of hinit's own commands must appear at once, too.
 	c.must("hinit", "start", "coder")
 	if s, err := c.s6State(slot); err != nil || !s.running {
 		t.Errorf("%+v, %v", s, err)

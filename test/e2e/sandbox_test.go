@@ -120,7 +120,7 @@ func TestAWeekOfTurns(t *testing.T) {
 			}
 			want = append(want, id, id+"-b")
 			switch box := got[0].Container; day {
-			case 1: // an agent that is killed in the middle of a command, with all of its processes
+			case 1: // kills an agent in the middle of a command, with all of its processes
 				ctx, kill := context.WithCancel(t.Context())
 				cmd := exec.CommandContext(ctx, "docker", "exec", "-i", c.id, "sh", "-c", `echo '{"command":"echo killed >> /workspace/ledger; sleep 54321","timeout":600}' | exec hermes terminal`)
 				if err := cmd.Start(); err != nil {
@@ -163,7 +163,7 @@ func TestAWeekOfTurns(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.out), &listed); err != nil {
 		t.Errorf("ls: %v: %v", err, r)
 	}
-	listed = slices.DeleteFunc(listed, func(s struct{ Image, State string }) bool { return s.Image != image }) // others use the engine too
+	listed = slices.DeleteFunc(listed, func(s struct{ Image, State string }) bool { return s.Image != image }) // other tests use the engine too
 	if want := []struct{ Image, State string }{{image, "running"}, {image, "running"}}; !slices.Equal(listed, want) {
 		t.Errorf("ls: %v", r)
 	}

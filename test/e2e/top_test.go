@@ -13,14 +13,14 @@ import (
 func theScreen(t *testing.T, c *container) {
 	term := testkit.OnTerminal(t, 24, 110, exec.Command("docker", "exec", "-it", "-u", "hermes", "-e", "TERM=xterm-256color", c.id, "hinit", "top"))
 	term.Await("gateway-default")
-	eventually(t, settle, func() error { // refused while the boot log is written
+	eventually(t, settle, func() error { // hinit refuses the re-execution while it writes the boot log
 		if r := c.exec("hinit", "reexec"); r.code != 0 {
 			return errors.New(r.String())
 		}
 		return nil
 	})
 	c.must("hinit", "profile", "create", "newcomer")
-	term.Await("gateway-newcomer") // the screen shows the next program
+	term.Await("gateway-newcomer") // the screen must show the data of the next program
 	before := len(term.Text())
 	term.Resize(30, 120)
 	testkit.Until(t, "all of it is drawn again", func() bool {

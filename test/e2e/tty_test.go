@@ -26,7 +26,7 @@ func TestTerminal(t *testing.T) {
 		term.Resize(44, 122)
 		return strings.Contains(term.Text(), "size has changed")
 	})
-	term.Keys("sh -c \"echo now' 'asleep; exec sleep 1000\"\n") // the foreground command prints this
+	term.Keys("sh -c \"echo now' 'asleep; exec sleep 1000\"\n") // the foreground command prints this text
 	term.Await("now asleep")
 	term.Keys("\x03")
 	term.Keys("echo shell' 'lives\n")

@@ -28,7 +28,7 @@ func upgradePage(t *testing.T, c *container) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// written behind the end of the ELF file, where the text changes nothing
+	// The text is written behind the end of the ELF file, where it changes nothing.
 	if _, err := program.WriteString("another binary"); err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ type Row struct {
 // july is the image of July 2026, and stands for all before it. newest is what the agent's own tests of autumn 2026 require.
 const (
 	july   = "0.17"
-	later  = "after " + july // in one of the versions since then
+	later  = "after " + july // a version between july and newest
 	august = "0.18"
 	newest = "autumn 2026"
 )

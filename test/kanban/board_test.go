@@ -56,7 +56,7 @@ var stories = []kanban.Task{
 // TestThreeProfilesWorkOffABoard has tasks with links, failures and timeouts, while everything is killed in turn. Then it
 // compares the board's own report.
 func TestThreeProfilesWorkOffABoard(t *testing.T) {
-	t.Parallel() // the test mostly waits
+	t.Parallel() // runs beside other tests, because it mostly waits
 	b := newBox(t, "  max_in_progress: 8\n  max_in_progress_per_profile: 4\n  failure_limit: 5\n")
 	s := b.board()
 	defer func() { _ = s.Close() }()
@@ -69,7 +69,7 @@ func TestThreeProfilesWorkOffABoard(t *testing.T) {
 	for i := range n {
 		task, parents := stories[i%len(stories)], []string(nil)
 		task.Title, task.Assignee = fmt.Sprint("task ", i), profiles[i%len(profiles)]
-		if i >= 7 && i%7 == 0 { // such a task waits for two others; some tasks have no such predecessors
+		if i >= 7 && i%7 == 0 { // task i waits for two earlier tasks if i is a multiple of 7
 			parents = []string{ids[i-7], ids[i-3]}
 		}
 		ids = append(ids, b.create(s, task, parents...))
@@ -147,7 +147,7 @@ func (b *box) operate(s *kanban.Store) {
 		return
 	}
 	for _, t := range blocked {
-		_, _ = s.Unblock(b.Context(), time.Now(), t.ID) // if this fails, the next call tries again
+		_, _ = s.Unblock(b.Context(), time.Now(), t.ID) // after an error, the next call tries again
 	}
 	ready, err := s.Tasks(b.Context(), kanban.Filter{Status: kanban.Ready})
 	if err != nil {
@@ -158,7 +158,7 @@ func (b *box) operate(s *kanban.Store) {
 			continue
 		}
 		events, err := s.Events(b.Context(), t.ID, 0)
-		// while the guard holds it back, the task does not run
+		// While the guard holds the task back, it does not run.
 		if n := len(events); err == nil && n > 0 && events[n-1].Kind == "respawn_guarded" {
 			_, _ = s.Block(b.Context(), time.Now(), t.ID, "look at it", 0)
 		}
@@ -185,7 +185,7 @@ func (b *box) account(s *kanban.Store, ids []string) {
 				completed++
 			}
 		}
-		attempts := slices.DeleteFunc(slices.Clone(runs), func(r kanban.Run) bool { // the operator blocks an unclaimed task
+		attempts := slices.DeleteFunc(slices.Clone(runs), func(r kanban.Run) bool { // the operator's block of an unclaimed task adds a run that is no attempt
 			return r.Outcome == "blocked" && !claims[r.ID]
 		})
 		if claimed != len(attempts) || completed != 1 {
@@ -210,7 +210,7 @@ func (b *box) account(s *kanban.Store, ids []string) {
 		}
 	}
 	backup := filepath.Join(b.dir, "backup.db")
-	if err := s.Backup(b.Context(), backup); err != nil { // the backup checks the integrity
+	if err := s.Backup(b.Context(), backup); err != nil { // the backup also checks the integrity of the file
 		b.Errorf("the board is not sound: %v", err)
 	}
 	b.Logf("outcomes of the runs: %v", outcomes)

@@ -38,7 +38,7 @@ func TestFigures(t *testing.T) {
 
 	n := 60
 	if *full {
-		n = 900 // PID 1 remembers a thousand
+		n = 900 // PID 1 remembers only a thousand ended runs
 	}
 	for i := range n {
 		b.create(s, kanban.Task{Title: fmt.Sprint("slot ", i), Assignee: "ops"})
@@ -59,7 +59,7 @@ func TestFigures(t *testing.T) {
 		starts = append(starts, r.StartedAt)
 	}
 	slices.SortFunc(starts, time.Time.Compare)
-	var gaps []time.Duration // times from an end to the next start, while a task is ready
+	var gaps []time.Duration // times from the end of a worker to the next start, while a task is ready
 	for _, r := range list {
 		if i, _ := slices.BinarySearchFunc(starts, r.End.At, time.Time.Compare); i < len(starts) {
 			gaps = append(gaps, starts[i].Sub(r.End.At))

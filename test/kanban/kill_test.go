@@ -29,7 +29,7 @@ func (b *box) only(what string, match func(cmdline, environ string) bool) (pid i
 // A worker must survive the death of the dispatcher and a re-execution of PID 1. It must stay the same process, its
 // task must have one attempt, and its end must be recorded.
 func TestWorkersOutliveTheirDispatcher(t *testing.T) {
-	t.Parallel() // the test mostly waits
+	t.Parallel() // runs beside other tests, because it mostly waits
 	b := newBox(t, "  failure_limit: 5\n")
 	s := b.board()
 	defer s.Close()
@@ -69,7 +69,7 @@ func TestWorkersOutliveTheirDispatcher(t *testing.T) {
 
 // The end of the container must not count as a failure of a task.
 func TestTheEndOfTheContainerCountsNoFailure(t *testing.T) {
-	t.Parallel() // the test mostly waits
+	t.Parallel() // runs beside other tests, because it mostly waits
 	b := newBox(t, "")
 	s := b.board()
 	id := b.create(s, kanban.Task{Title: "long", Assignee: "ops", Body: "sleep 60s"})
@@ -98,14 +98,14 @@ func TestTheEndOfTheContainerCountsNoFailure(t *testing.T) {
 
 // Processes that a worker leaves must end with it (contract 22.1, 28.9), also a daemon that ignores TERM.
 func TestReclaimEndsTheWholeTree(t *testing.T) {
-	t.Parallel() // the test mostly waits
+	t.Parallel() // runs beside other tests, because it mostly waits
 	b := newBox(t, "")
 	s := b.board()
 	defer s.Close()
 	id := b.create(s, kanban.Task{Title: "x", Assignee: "coder", Body: "leave\nsleep 60s"})
 	ofTask := func(_, environ string) bool { return strings.Contains(environ, "HERMES_KANBAN_TASK="+id) }
 	b.await("the worker and its daemon", func() bool { return len(b.outside(ofTask)) >= 2 })
-	_, err := s.Block(b.Context(), time.Now(), id, "stop it", 0) // blocked, so that the task is not started again
+	_, err := s.Block(b.Context(), time.Now(), id, "stop it", 0) // the task is blocked now, so that it is not started again
 	b.must(err)
 	list, err := b.client.Runs(b.Context())
 	b.must(err)
@@ -127,7 +127,7 @@ func TestReclaimEndsTheWholeTree(t *testing.T) {
 
 // hinit must report each worker and the board. A busy board must not count as trouble in status or doctor.
 func TestHinitTellsOfTheBoard(t *testing.T) {
-	t.Parallel() // the test mostly waits
+	t.Parallel() // runs beside other tests, because it mostly waits
 	b := newBox(t, "  max_in_progress_per_profile: 1\n")
 	s := b.board()
 	defer s.Close()

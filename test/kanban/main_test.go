@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	dir, err := os.MkdirTemp(place(), "hk-") // a short path that every user can enter
+	dir, err := os.MkdirTemp(place(), "hk-") // the path must be short, and every user must be able to enter the directory
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
@@ -232,7 +232,7 @@ func (b *box) outside(match func(cmdline, environ string) bool) (pids []int) {
 	mine, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", b.cmd.Process.Pid))
 	for _, dir := range dirs {
 		if ns, err := os.Readlink(dir + "/ns/pid"); err != nil || ns != mine {
-			continue // the environment of a process elsewhere can't be read for as long as its cgroup keeps it from running
+			continue // the environment of a process can't be read while its control group is frozen
 		}
 		environ, _ := os.ReadFile(dir + "/environ")
 		if !bytes.Contains(environ, []byte("HINIT_RUNTIME_DIR="+b.dir+"/run\x00")) {

@@ -20,7 +20,7 @@ import (
 // dispatch lock. All three are killed in turn. No task may have two workers at a time, each task must be done once, and
 // both kinds of dispatcher must have started some.
 func TestPythonDispatchesBeside(t *testing.T) {
-	t.Parallel() // the test mostly waits
+	t.Parallel() // runs beside other tests, because it mostly waits
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		testkit.SkipOrFail(t, err.Error())
@@ -30,8 +30,8 @@ func TestPythonDispatchesBeside(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := makeBox(t, "  max_in_progress: 8\n  failure_limit: 50\n")
-	b.more = []string{"HERMES_KANBAN_CLAIM_TTL_SECONDS=20"} // how long a claim stays whose dispatcher has died before its worker began
-	s := b.board()                                          // before another process opens the file
+	b.more = []string{"HERMES_KANBAN_CLAIM_TTL_SECONDS=20"} // for claims whose dispatcher died before their worker began
+	s := b.board()                                          // set before another process opens the file
 	defer s.Close()
 	b.boot()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -68,9 +68,9 @@ func TestPythonDispatchesBeside(t *testing.T) {
 		b.operate(s)
 		st, err := s.Stats(b.Context(), time.Now())
 		b.must(err)
-		if turn := kills[0] + kills[1] + kills[2]; turn < 18 && time.Now().After(next) { // few enough that a slow machine still gets the work done
+		if turn := kills[0] + kills[1] + kills[2]; turn < 18 && time.Now().After(next) { // so few that even a slow machine gets the work done
 			for _, pid := range b.outside(kinds[turn%3]) {
-				_ = syscall.Kill(pid, signals[turn%3]) // the signal also kills nsenter, which forwards none
+				_ = syscall.Kill(pid, signals[turn%3]) // kills the program too, because nsenter does not forward signals
 			}
 			kills[turn%3]++
 			next = time.Now().Add(400 * time.Millisecond)
@@ -78,8 +78,8 @@ func TestPythonDispatchesBeside(t *testing.T) {
 		if st.ByStatus[kanban.Done] < len(ids) {
 			return false
 		}
-		if ours, theirs = b.startedBy(s, ids); ours == 0 || theirs == 0 { // only one kind of dispatcher has started workers
-			for _, pid := range b.outside(dispatcher) { // the service is faster than Python
+		if ours, theirs = b.startedBy(s, ids); ours == 0 || theirs == 0 { // only one kind of dispatcher has started workers so far
+			for _, pid := range b.outside(dispatcher) { // kills the service, which would be faster than the Python dispatchers
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
 			more(10)
@@ -117,7 +117,7 @@ func (b *box) keepInside(ctx context.Context, argv []string) {
 	for ctx.Err() == nil {
 		cmd := exec.CommandContext(ctx, "nsenter", append([]string{"-t", fmt.Sprint(b.cmd.Process.Pid), "-p", "-m", "--"}, argv...)...)
 		cmd.Env = append(b.env(), b.more...)
-		cmd.WaitDelay = time.Second // processes of the command end with the container
+		cmd.WaitDelay = time.Second // an error does not matter: the processes of the command end with the container
 		out, err := cmd.CombinedOutput()
 		if ctx.Err() != nil {
 			return

@@ -20,7 +20,7 @@ import (
 func (b *box) inside(argv ...string) string {
 	cmd := exec.Command("nsenter", append([]string{"-t", fmt.Sprint(b.cmd.Process.Pid), "-p", "-m", "--"}, argv...)...)
 	cmd.Env = append(b.env(), b.more...)
-	out, _ := cmd.CombinedOutput() // a task may have ended by then
+	out, _ := cmd.CombinedOutput() // an error does not matter: the task may have ended meanwhile
 	return string(out)
 }
 
@@ -42,7 +42,7 @@ const maxWorkers = 8
 // alive counts the attempts that have a live worker, and finds a task that live processes of two attempts work on.
 func (b *box) alive() (count int, found string) {
 	attempts := make(map[string]map[string]int) // processes of each attempt, by task
-	at := make(map[string]bool)                 // attempts whose worker itself runs
+	at := make(map[string]bool)                 // attempts whose worker process is alive
 	b.outside(func(cmdline, environ string) bool {
 		var task, run string
 		for kv := range strings.SplitSeq(environ, "\x00") {
@@ -89,7 +89,7 @@ func (t *tally) add(what string) {
 // attempts, and there may never be more live workers than the limit. Every task must be done once, and every attempt
 // closed.
 func TestReclaimStorm(t *testing.T) {
-	t.Parallel() // the test mostly waits
+	t.Parallel() // runs beside other tests, because it mostly waits
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		testkit.SkipOrFail(t, err.Error())
@@ -101,7 +101,7 @@ func TestReclaimStorm(t *testing.T) {
 	b := newBox(t, fmt.Sprintf("  max_in_progress: %d\n  failure_limit: 50\n", maxWorkers))
 	s := b.board()
 	defer s.Close()
-	const open = 30 // tasks at a time
+	const open = 30 // number of tasks at a time
 	var ids []string
 	rng := rand.New(rand.NewPCG(1, 2))
 	did := tally{did: make(map[string]int)}
@@ -127,7 +127,7 @@ func TestReclaimStorm(t *testing.T) {
 		}
 		running, err := s.Tasks(b.Context(), kanban.Filter{Status: kanban.Running})
 		b.must(err)
-		if time.Since(kill) > min(2*time.Second, *span/5) { // often enough for both in a short storm
+		if time.Since(kill) > min(2*time.Second, *span/5) { // so often that both happen in a short storm
 			kill, kills = time.Now(), kills+1
 			if kills%2 == 0 {
 				if _, err := b.client.Reexec(b.Context(), ""); err == nil {

@@ -27,11 +27,11 @@ func sockets(pid int) (names []string) {
 // A worker of an old attempt must not start beside the worker of the next one. Here PID 1 is stopped while it is asked
 // for a worker, the task is reclaimed by hand, and PID 1 goes on.
 func TestReclaimWhilePID1StandsStill(t *testing.T) {
-	t.Parallel() // the test mostly waits
+	t.Parallel() // runs beside other tests, because it mostly waits
 	b := newBox(t, "")
 	s := b.board()
 	defer s.Close()
-	first := b.create(s, kanban.Task{Title: "before", Assignee: "coder"}) // the dispatcher and PID 1 have a connection
+	first := b.create(s, kanban.Task{Title: "before", Assignee: "coder"}) // waits until the dispatcher and PID 1 have a connection
 	b.await("a first task to be done", func() bool {
 		task, err := s.Task(b.Context(), first)
 		return err == nil && task.Status == kanban.Done
@@ -47,7 +47,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 		asks = sockets(pid)
 		return err == nil && task.Status == kanban.Running
 	})
-	b.await("it to give up", func() bool { // the dispatcher may ask on an old connection or on a new one
+	b.await("it to give up", func() bool { // the dispatcher may send the request on an old connection or on a new one
 		now := sockets(pid)
 		for _, name := range now {
 			if !slices.Contains(before, name) && !slices.Contains(asks, name) {
@@ -82,7 +82,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 
 // PID 1 must start no worker if the request arrives after the attempt was withdrawn.
 func TestAWithdrawnAttemptGetsNoWorker(t *testing.T) {
-	t.Parallel() // the test mostly waits
+	t.Parallel() // runs beside other tests, because it mostly waits
 	b := newBox(t, "")
 	r, err := runner.ByPID1(b.Context(), b.client)
 	b.must(err)

@@ -86,9 +86,9 @@ func Steps(blocks []Block) []Step {
 	return steps
 }
 
-// Same compares what a page says with what was printed. Numbers, times and versions may differ, and so may the widths of columns.
-// The order of lines does not count, for two streams have none, and the line about memory may be missing, and the id that "docker
-// run -d" prints. A line "..." stands for any lines, "..." in a line for any text.
+// Same compares what a page says with what was printed. Numbers, times, versions and the widths of columns may differ. The order
+// of lines does not count, because the two output streams have no common order. The line about memory and the id that "docker run
+// -d" prints may be missing. A line "..." stands for any lines, and "..." in a line for any text.
 func Same(want, got string) error {
 	left := lines(got)
 	open := false
@@ -110,7 +110,7 @@ func Same(want, got string) error {
 	return nil
 }
 
-// sometimes is what a status begins a line with that it has only when memory is limited and services run.
+// sometimes is the beginning of a line that a status has only when memory is limited and services run.
 const sometimes = "when memory runs out the kernel takes first:"
 
 // containerID stands for the id of a container, which means nothing to a reader.

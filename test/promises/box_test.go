@@ -44,11 +44,11 @@ type box struct {
 type setup struct {
 	config  string // further lines of hinit.yaml; their keys must not be in baseConfig
 	uid     int    // uid of the agent's user; 0 means agentID
-	agent   string // instead of the keys about the gateways
-	faults  bool   // the binary with faults
+	agent   string // replaces the keys about the gateways in baseConfig
+	faults  bool   // use the binary that can inject faults
 	env     []string
-	shares  *box // whose volume is this one's too
-	order        // Program and Argv are filled in
+	shares  *box // box whose volume this box uses too
+	order        // the program to become; start sets Program and Argv
 	cmdline []string
 }
 
@@ -149,7 +149,7 @@ func (b *box) profile(name, script string) {
 // make is profile for other goroutines than the test's.
 func (b *box) make(name, script string) error {
 	dir := b.profileDir(name)
-	soul := filepath.Join(dir, "SOUL.md") // written last, because this file makes it a profile, and hinit may write there
+	soul := filepath.Join(dir, "SOUL.md") // written last: this file makes the directory a profile, and from then on hinit may write there
 	return errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "run"), []byte(script), 0o644), chownTree(dir, b.uid),
 		os.WriteFile(soul, []byte("# "+name+"\n"), 0o644), os.Lchown(soul, b.uid, b.uid))
 }
@@ -196,7 +196,7 @@ func (b *box) start() {
 	}
 	text, err := json.Marshal(o)
 	b.check(err)
-	_ = os.Remove(b.client.Socket()) // a container has a new /run
+	_ = os.Remove(b.client.Socket()) // like a new container, which has an empty /run
 	self, err := os.Executable()
 	b.check(err)
 	cmd := &exec.Cmd{Path: self, Args: []string{self}, Dir: "/", Env: []string{
@@ -224,16 +224,16 @@ func (b *box) start() {
 	started := make(chan error, 1)
 	ended := make(chan struct{})
 	go func() {
-		runtime.LockOSThread() // the namespace is bound to this thread
+		runtime.LockOSThread() // the namespace ends when this thread ends
 		defer runtime.UnlockOSThread()
 		defer close(ended)
 		err := cmd.Start()
 		for _, f := range ours {
-			_ = f.Close() // the stage has inherited these files
+			_ = f.Close() // the stage has its own copies of these files
 		}
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // only the exit code matters
+			_ = cmd.Wait() // only the exit code of the command matters
 		}
 		streams.Wait()
 	}()
@@ -407,7 +407,7 @@ func (b *box) processes() []process {
 	if err != nil {
 		return nil
 	}
-	entries, _ := os.ReadDir("/proc") // without /proc there are no processes to see
+	entries, _ := os.ReadDir("/proc") // without /proc, no processes are visible
 	var list []process
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -455,7 +455,7 @@ func look(pid int) (process, bool) {
 // alive lists the living processes of the namespace but the init and its CMD, by the run that their environment names.
 func (b *box) alive() []process {
 	return slices.DeleteFunc(b.processes(), func(p process) bool {
-		return p.dead() || p.name == "hinit-tools" && p.uid == 0 // the boot program gives files to their owners in the background
+		return p.dead() || p.name == "hinit-tools" && p.uid == 0 // the boot program, which changes owners in the background, does not count
 	})
 }
 
@@ -471,7 +471,7 @@ func (b *box) of(service string) []process {
 func (b *box) zombies() int {
 	n := 0
 	for _, p := range b.processes() {
-		if p.dead() && p.ppid == b.cmd.Process.Pid { // other zombies belong to the test, which has not reaped them yet
+		if p.dead() && p.ppid == b.cmd.Process.Pid { // other zombies are children of the test, which has not reaped them yet
 			n++
 		}
 	}
@@ -489,7 +489,7 @@ func (b *box) reaped() error {
 // usage is what PID 1 uses.
 type usage struct {
 	rss     int // resident memory in KiB
-	private int // KiB that are this process's alone, without the pages of its program
+	private int // KiB of private memory, without the pages of the program
 	files   int
 	threads int
 	cpu     time.Duration
@@ -527,7 +527,7 @@ func (b *box) usage() usage {
 	f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	user, _ := strconv.Atoi(f[11])
 	system, _ := strconv.Atoi(f[12])
-	u.cpu = time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100 on every Linux
+	u.cpu = time.Duration(user+system) * 10 * time.Millisecond // 100 is USER_HZ on every Linux
 	return u
 }
 

@@ -21,10 +21,10 @@ type chaos struct {
 	*box
 
 	random *rand.Rand
-	want   map[string]string // profile → intent, "" for none yet
-	faulty bool              // whether commands may fail; their requests hold all the same
-	slots  *slots            // nil where hinit does not answer as s6
-	doubt  bool              // whether an answer said that the command holds, but that a restart of the container may undo it
+	want   map[string]string // intent by profile; "" for none yet
+	faulty bool              // commands may fail, but an accepted request must hold all the same
+	slots  *slots            // nil if hinit does not answer as s6
+	doubt  bool              // an answer said that the command holds, but that a restart of the container may undo it
 	conns  func()
 	made   int
 }
@@ -79,10 +79,10 @@ func (c *chaos) reign() {
 	}
 	c.settle()
 	for _, name := range names {
-		if err := poll(patience, func() error { // the last lines may not have arrived yet
+		if err := poll(patience, func() error { // the last lines of the log may not have arrived yet
 			lines, err := c.logged(name)
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil // the profile never wrote a line
+				return nil // the profile has never written a line
 			}
 			if err == nil {
 				err = counted(lines)
@@ -122,7 +122,7 @@ func (c *chaos) act() {
 	names := c.names()
 	name := names[c.random.IntN(len(names))]
 	if c.slots != nil && c.random.IntN(3) == 0 {
-		if !c.faulty && !c.doubt { // otherwise the slots may differ from the requests
+		if !c.faulty && !c.doubt { // skipped with faults, because the slots may then differ from the requests
 			c.slots.act(name)
 		}
 		return
@@ -151,7 +151,7 @@ func (c *chaos) act() {
 		}
 	case n < 70:
 		if len(names) > 3 {
-			c.check(poll(patience, func() error { return os.RemoveAll(c.profileDir(name)) })) // hinit may be writing there
+			c.check(poll(patience, func() error { return os.RemoveAll(c.profileDir(name)) })) // hinit may be writing in the directory
 			delete(c.want, name)
 		}
 	case n < 78:
@@ -207,7 +207,7 @@ func (c *chaos) settle() {
 	c.conns = func() {}
 	if err := poll(patience, func() error {
 		if c.slots != nil {
-			c.slots.hasten() // repeated in each try, because a failure may not be visible yet
+			c.slots.hasten() // repeated in each try, because a failure may become visible only later
 		}
 		return c.compare()
 	}); err != nil {
@@ -262,7 +262,7 @@ func (c *chaos) compare() error {
 	return c.reaped()
 }
 
-// counted complains unless the lines are of lives that each count from 1 without a gap.
+// counted returns an error unless the lines come from lives that each count from 1 without a gap.
 func counted(lines []string) error {
 	last := 0
 	for i, line := range lines {

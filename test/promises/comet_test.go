@@ -43,7 +43,7 @@ func stopComets(t *testing.T, times int) (over []time.Duration) {
 	for range times {
 		b.up("comet")
 		before := b.status().Init.Orphans
-		within(t, patience, func() error { // the daemon runs
+		within(t, patience, func() error { // the daemon must be running before the stop
 			if n := b.status().Init.Orphans - before; n < 100 {
 				return fmt.Errorf("only %d orphans", n)
 			}
@@ -52,12 +52,12 @@ func stopComets(t *testing.T, times int) (over []time.Duration) {
 		b.check(b.do("stop", "comet"))
 		over = append(over, b.stopped("gateway-comet")-grace)
 		down := b.status().Init.Orphans
-		if left := b.alive(); len(left) != 2 { // the CMD and the other gateway must be left
+		if left := b.alive(); len(left) != 2 { // only the CMD and the other gateway may be left
 			t.Errorf("after the stop these are alive: %+v", left)
 		}
-		// The restart takes a while, in which the daemon would have many more generations.
+		// The restart takes a while. In this time, a living daemon would have many more generations.
 		b.check(b.do("restart", "calm"))
-		if n := b.status().Init.Orphans - down; n > 20 { // without those that had ended before
+		if n := b.status().Init.Orphans - down; n > 20 { // counts only processes that ended after the stop
 			t.Errorf("after the stop %d more of it have ended", n)
 		}
 		sheet.add("comets", 1)
@@ -156,7 +156,7 @@ func TestStopEndsASiblingOfTheGateway(t *testing.T) {
 	for range scale(3, 50) {
 		b.up("sibling")
 		within(t, patience, func() error {
-			if list := b.alive(); len(list) != 3 { // the CMD, the gateway, and its sibling
+			if list := b.alive(); len(list) != 3 { // expects three processes: the CMD, the gateway, and its sibling
 				return fmt.Errorf("alive are %+v", list)
 			}
 			return nil

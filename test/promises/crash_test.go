@@ -35,7 +35,8 @@ func (b *box) traced(what func()) []string {
 	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 }
 
-// restored complains unless a boot has started what the disk says is wanted, and that is one of the given states.
+// restored returns an error unless a boot has started exactly the gateways that the disk wants up. This state of the disk must be
+// one of the given states.
 func (b *box) restored(profile string, allowed ...string) error {
 	wanted := b.desired(profile)
 	if !slices.Contains(allowed, wanted) {
@@ -71,7 +72,7 @@ func TestCrashAfterEveryStepOfACommand(t *testing.T) {
 			b.profile("bystander", sleeper)
 			b.boot()
 			b.check(b.tell("start", "bystander"))
-			// First come the opposite intents, so that the file and everything else exist.
+			// The opposite intents come first, so that the file exists and each command changes it.
 			prepare := func() {
 				t.Helper()
 				verb := map[string]string{"running": "start", "stopped": "stop"}[c.from]
@@ -80,7 +81,7 @@ func TestCrashAfterEveryStepOfACommand(t *testing.T) {
 			prepare()
 			calls := b.traced(func() { b.check(b.tell(c.verb, "a")) })
 			durable(t, calls)
-			// The end of the gateway removes its marker, before the answer or after it.
+			// The gateway removes its marker when it ends, before the answer or after it.
 			loose := slices.ContainsFunc(calls, func(call string) bool { return strings.HasPrefix(call, "remove .gateway-planned-stop.json") })
 			intent := c.from
 			for k, call := range calls {
@@ -216,7 +217,7 @@ func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
 			prepare := func() {
 				t.Helper()
 				for _, name := range []string{"a", "b"} {
-					b.check(poll(patience, func() error { return os.RemoveAll(b.profileDir(name)) })) // hinit may be writing there
+					b.check(poll(patience, func() error { return os.RemoveAll(b.profileDir(name)) })) // hinit may be writing in the directory
 				}
 				active := filepath.Join(b.home, "active_profile")
 				b.check(b.booted(), os.WriteFile(active, []byte("a\n"), 0o644), os.Chown(active, b.uid, b.uid))
@@ -248,7 +249,7 @@ func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
 						fail("%v", err)
 					}
 				}
-				// Leftovers are removed in the background.
+				// hinit removes leftovers in the background.
 				var there []string
 				if err := poll(patience, func() (err error) {
 					there, err = b.entries("profiles")

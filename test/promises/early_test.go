@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTermWhileHinitBegins sends TERM to a container that is starting. From before the first instruction of main on,
-// the container must stop in order. The Go runtime alone would end at once, with code 2 and without a message.
+// TestTermWhileHinitBegins sends TERM to a container that is starting. Even before the first instruction of main, a TERM must
+// stop the container in order. The Go runtime alone would end the process at once, with code 2 and without a message.
 func TestTermWhileHinitBegins(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -27,7 +27,7 @@ func TestTermWhileHinitBegins(t *testing.T) {
 		}
 		<-time.After(time.Duration(random.Float64() * random.Float64() * random.Float64() * float64(40*time.Millisecond)))
 		switch code, _ := b.stop(); code {
-		case 0, 128 + int(unix.SIGTERM): // 128+TERM if the CMD had been started
+		case 0, 128 + int(unix.SIGTERM): // the exit code is 128+TERM if the CMD was started
 			sheet.add("terms at the beginning", 1)
 		default:
 			t.Fatalf("the container has ended with code %d", code)

@@ -56,7 +56,7 @@ func (b *box) signal(service string, s unix.Signal) {
 			return fmt.Errorf("%s has no process", service)
 		}
 		for _, p := range all {
-			_ = unix.Kill(p.pid, s) // the process may have ended
+			_ = unix.Kill(p.pid, s) // an error does not matter: the process may have ended
 		}
 		return nil
 	})
@@ -167,7 +167,7 @@ func TestTheKernelRefuses(t *testing.T) {
 		b.fail("sync gateway_state delay=1h times=1 trace=" + begun)
 		answered := make(chan error, 1)
 		go func() { answered <- b.do("stop", "a") }()
-		within(t, patience, func() error { // otherwise the other command could be the slow one
+		within(t, patience, func() error { // waits until the sync has begun, so that the other command is not the slow one
 			text, err := os.ReadFile(begun)
 			if len(text) == 0 {
 				return fmt.Errorf("the slow command does not wait for the disk yet, %w", err)
@@ -235,7 +235,7 @@ func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
 		name       string
 		begin, end []string
 	}{
-		// The remount succeeds only without a file that is open for writing, so it comes before the first log line.
+		// The read-only remount fails while a file is open for writing, so it comes before the first log line.
 		{"read-only", []string{"mount", "-o", "remount,ro", b.home}, []string{"mount", "-o", "remount,rw", b.home}},
 		{"full", []string{"sh", "-c", fill, b.home}, []string{"sh", "-c", `rm "$0"/filler*`, b.home}},
 	} {
@@ -243,7 +243,7 @@ func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
 		if name == "full" {
 			b.up("a")
 		}
-		within(t, patience, func() error { // hinit may be busy with earlier orders
+		within(t, patience, func() error { // hinit may still be busy with earlier orders
 			out, err := b.enter(bad.begin...)
 			if err != nil {
 				err = fmt.Errorf("%s: %w: %s", name, err, out)
@@ -336,7 +336,7 @@ func TestNoMoreProcesses(t *testing.T) {
 		b.up(names...)
 		clients := b.connect(200)
 		b.signal("gateway-p000", unix.SIGKILL)
-		b.idle(func() {}) // hinit could not answer
+		b.idle(func() {}) // hinit could not answer while the limit was reached
 		hangUp(clients)
 		for _, name := range names {
 			within(t, patience, b.is(name, client.StateUp))
@@ -354,7 +354,7 @@ func pidsGroup(t *testing.T) string {
 			continue
 		}
 		t.Cleanup(func() {
-			_ = poll(patience, func() error { return os.Remove(dir) }) // the kernel still removes its processes
+			_ = poll(patience, func() error { return os.Remove(dir) }) // an error means that the kernel still removes the processes of the group
 		})
 		if _, err := os.Stat(filepath.Join(dir, "pids.max")); err == nil {
 			return dir

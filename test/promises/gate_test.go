@@ -27,7 +27,7 @@ func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
 	scan := b.answersAsS6("s6-svscanctl", "s6-svc")
 	names := b.profiles(5, "echo \"{\\\"pid\\\": $$}\" >\"${0%/run}/gateway.pid\"\n"+sleeper)
 	for range scale(2, 25) {
-		_ = os.Remove(begun) // the first time, there is no such file
+		_ = os.Remove(begun) // in the first round, the file does not exist
 		_ = os.Remove(done)
 		for _, name := range names {
 			state, pid := filepath.Join(b.profileDir(name), "gateway_state.json"), filepath.Join(b.profileDir(name), "gateway.pid")
@@ -52,7 +52,7 @@ func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
 			sheet.add("slots during a boot", 1)
 		}
 		for _, name := range names {
-			within(t, patience, func() error { // the slot is known, and waits
+			within(t, patience, func() error { // waits until the slot is known and its gateway waits
 				s, err := b.service(name)
 				if err == nil && (s.State != client.StateWaiting || s.Want != client.WantUp) {
 					err = fmt.Errorf("%s is %s, wanted %s", name, s.State, s.Want)
@@ -129,7 +129,7 @@ func TestWhatRunsAsRootHasNothingOfTheAgents(t *testing.T) {
 			b.roots("a service as "+user, dir, strings.Split(string(environment), "\x00"))
 			sheet.add("root's processes", 1)
 		}
-		// The variables of a gateway show that the container had such variables.
+		// The variables of a gateway show that the container has such variables.
 		if p := b.of("gateway-a"); len(p) != 1 {
 			t.Errorf("of the gateway there are %+v", p)
 		} else if environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p[0].pid)); err != nil || !strings.Contains(string(environment), "\x00PATH="+b.home) {
@@ -173,7 +173,7 @@ func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
 	b.profile("restless", "date +%s%N >\"${0%/run}/config.yaml\"\nexit 78\n")
 	b.boot()
 	b.check(b.tell("start", "restless"))
-	within(t, patience, func() error { // waits until hinit has started it more than once
+	within(t, patience, func() error { // waits until hinit has started the gateway more than once
 		s, err := b.service("restless")
 		if err == nil && s.Run < 3 {
 			err = fmt.Errorf("it is in run %d", s.Run)
@@ -188,7 +188,7 @@ func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
 	took := time.Since(begin)
 	b.check(err)
 	starts := int(last.Run - first.Run)
-	if most := int(2*took/time.Second) + 2; starts > most { // more delay is correct too, and a busy machine adds some
+	if most := int(2*took/time.Second) + 2; starts > most { // only too short a delay is wrong, because a busy machine adds some delay
 		t.Errorf("it was started %d times in %v", starts, took)
 	}
 	sheet.set("restless starts", fmt.Sprintf("%d starts in %v", starts, took.Round(time.Second)))
@@ -257,7 +257,7 @@ func TestServicesDoNotWaitForTheirSlots(t *testing.T) {
 	b.check(err, os.WriteFile(b.path("hinit.yaml"), append(text, services.String()...), 0o644))
 	scan := b.answersAsS6()
 	slots := func() int {
-		found, _ := filepath.Glob(filepath.Join(scan, "s*")) // the pattern is valid
+		found, _ := filepath.Glob(filepath.Join(scan, "s*")) // the error can be ignored, because the pattern is valid
 		return len(found)
 	}
 	b.fail("rename .s0 delay=1h")

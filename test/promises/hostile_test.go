@@ -24,7 +24,7 @@ func TestHostileClients(t *testing.T) {
 	names := b.profiles(20, sleeper)
 	b.boot()
 	b.up(names...)
-	b.hammer(50) // now PID 1 has the memory that serving needs
+	b.hammer(50) // PID 1 now has the memory that it needs to serve clients
 	before := b.usage()
 	garbage := []string{
 		"\x00\xff\x16\x03\x01 nonsense\r\n\r\n", strings.Repeat("A", 1<<20), "GET / HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 64<<10),
@@ -47,7 +47,7 @@ func TestHostileClients(t *testing.T) {
 		now := b.usage()
 		most.rss, most.files, most.threads = max(most.rss, now.rss), max(most.files, now.files), max(most.threads, now.threads)
 		hangUp(clients)
-		// All clients are root, as the hostile ones are, so the test may have to wait until it is served.
+		// This client is root too, so hostile clients may use up root's connections, and the test may have to wait.
 		within(t, patience, func() error { return b.is("p000", client.StateUp)() })
 		b.check(b.tell("restart", "p001"), b.unharmed(names))
 	}
@@ -85,7 +85,7 @@ func TestTheAgentsClientsDoNotKeepRootOut(t *testing.T) {
 	b.boot()
 	self, err := os.Executable()
 	b.check(err)
-	copied := b.path("hog") // a copy that the agent's user can execute
+	copied := b.path("hog") // copies the binary, so that the agent's user can execute it
 	text, err := os.ReadFile(self)
 	b.check(err, testkit.WriteProgram(copied, text))
 	hog := exec.Command(copied)

@@ -60,7 +60,7 @@ done
 func (f *fleet) pause(b *box) {
 	_ = b.cmd.Process.Signal(unix.SIGSTOP)
 	for _, p := range b.processes() {
-		_ = unix.Kill(p.pid, unix.SIGSTOP) // the process may have ended
+		_ = unix.Kill(p.pid, unix.SIGSTOP) // an error does not matter: the process may have ended
 	}
 }
 
@@ -81,11 +81,11 @@ func (f *fleet) once() {
 	}
 	defer file.Close()
 	type life struct{ from, to float64 }
-	all := map[string]map[string]life{} // lives by profile and run
+	all := map[string]map[string]life{} // lives of each run of a profile
 	for lines := bufio.NewScanner(file); lines.Scan(); {
 		w := strings.Fields(lines.Text())
 		if len(w) != 3 {
-			continue // the gateway was killed while it wrote
+			continue // the gateway was killed while it wrote this line
 		}
 		at, err := strconv.ParseFloat(w[2], 64)
 		if err != nil {
@@ -112,7 +112,7 @@ func (f *fleet) once() {
 	}
 }
 
-// serving complains unless a container serves the volume.
+// serving returns an error unless a container serves the volume.
 func serving(b *box) func() error {
 	return func() error {
 		if !b.running() {
@@ -126,7 +126,7 @@ func serving(b *box) func() error {
 	}
 }
 
-// waiting complains unless a container says that it waits for another one.
+// waiting returns an error unless a container says that it waits for another one.
 func waiting(b, holder *box) func() error {
 	return func() error {
 		if !b.running() {
@@ -379,7 +379,7 @@ func TestContainersOnOneVolumeAtRandom(t *testing.T) {
 		for _, b := range f.boxes {
 			b.start()
 		}
-		paused := map[*box]time.Time{} // the end of each pause
+		paused := map[*box]time.Time{} // end of the pause, by container
 		deeds := 0
 		for end := time.Now().Add(*leaseSpan); time.Now().Before(end); deeds++ {
 			<-time.After(time.Duration(random.Int64N(int64(3 * time.Second))))

@@ -58,7 +58,7 @@ func TestRootActsAtALimitThatIsReached(t *testing.T) {
 		sheet.add("orders at the limit", 1)
 	}
 	b.check(b.is(names[0], client.StateDown)())
-	// As the last resort a shell writes one line, for which it needs no process.
+	// As the last resort, a shell writes one line to the FIFO, which needs no new process.
 	if out, code := b.atLimit(group, "echo stop "+names[1]+" > "+b.path("run/orders")); code != 0 {
 		t.Errorf("an order by the FIFO: exit code %d: %s", code, out)
 	}

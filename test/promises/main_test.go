@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) int {
 	testkit.IsolateProcess()
 	testkit.AtOnce(scale(6, 100))                // the tests mostly wait; for the full form see the function beside
-	root, err := os.MkdirTemp("/var/tmp", "hp-") // short, because the path of a socket has at most 107 bytes
+	root, err := os.MkdirTemp("/var/tmp", "hp-") // a short path, because the path of a socket has at most 107 bytes
 	if err == nil {
 		err = os.Chmod(root, 0o755)
 	}
@@ -51,7 +51,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(root) // after an error, only a temporary directory is left
+	defer os.RemoveAll(root) // an error does not matter: only a temporary directory is left
 	code := m.Run()
 	if *full || *write {
 		if err := sheet.show(*write && code == 0); err != nil {
@@ -84,7 +84,7 @@ func poll(deadline time.Duration, condition func() error) error {
 	}
 }
 
-// errHopeless is wrapped by an error that no waiting cures.
+// errHopeless marks an error that no further waiting can cure, so that poll returns at once.
 var errHopeless = errors.New("the init has ended")
 
 // within fails the test unless the condition holds before the deadline.
@@ -98,19 +98,19 @@ func within(t testing.TB, deadline time.Duration, condition func() error) {
 // The full form has three kinds of tests. Tests that measure times run first, one after the other, and nothing else runs
 // meanwhile. Then the tests that take many minutes start together. All other tests run beside them, a few at a time.
 
-// measuring is t.Parallel for a test that measures times. In the full form, whose times are published, nothing else runs beside
-// it.
+// measuring calls t.Parallel for a test that measures times. In the full form, whose times are published, no other test runs
+// beside it.
 func measuring(t *testing.T) {
 	if !*full {
 		t.Parallel()
 	}
 }
 
-// long is t.Parallel for a test that takes four to ten minutes in the full form. It waits for no turn, because all other tests
-// would wait for it.
+// long calls t.Parallel for a test that takes four to ten minutes in the full form. Such a test waits for no turn, because all
+// other tests would wait for it.
 func long(t *testing.T) { t.Parallel() }
 
-// beside is t.Parallel for all other tests.
+// beside calls t.Parallel for a test that neither measures times nor takes minutes. In the full form, the test takes a turn.
 func beside(t *testing.T) {
 	t.Parallel()
 	if *full {
@@ -119,10 +119,10 @@ func beside(t *testing.T) {
 	}
 }
 
-// turns has a place for each test that runs beside the long ones.
+// turns limits, in the full form, how many tests run at a time beside the long ones.
 var turns = make(chan struct{}, 4)
 
-// scale returns the number for the short form, or for the full form.
+// scale returns short in the short form of the tests, and the number for the full form otherwise.
 func scale(short, whole int) int {
 	if *full {
 		return whole

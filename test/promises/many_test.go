@@ -43,7 +43,7 @@ func TestTenThousandEmptyDirectories(t *testing.T) {
 	if full.threads > alone.threads+4 || full.files > alone.files+8 {
 		t.Errorf("%d directories cost %d threads and %d descriptors; without them they are %d and %d", n, full.threads, full.files, alone.threads, alone.files)
 	}
-	<-time.After(time.Duration(scale(0, 20)) * time.Second) // the new profile has caused a full scan, which lets other work go first
+	<-time.After(time.Duration(scale(0, 20)) * time.Second) // the new profile has caused a full scan, which runs only when no other work waits
 	begin, before := time.Now(), b.usage()
 	<-time.After(time.Duration(scale(1, 10)) * time.Second)
 	quiet := b.usage()
@@ -70,7 +70,7 @@ func TestTwoThousandProfiles(t *testing.T) {
 		b.start()
 		within(t, 10*time.Minute, b.booted)
 		took := time.Since(begin)
-		within(t, patience, func() error { // the gateways start during the boot, and are not all up at its end
+		within(t, patience, func() error { // waits, because the gateways start during the boot and are not all up at its end
 			up := 0
 			status := b.status()
 			for _, s := range status.Services {

@@ -33,10 +33,10 @@ func TestNoMoreMemory(t *testing.T) {
 	b.boot()
 	b.up("calm")
 	before, err := b.service("calm")
-	within(t, patience, func() error { return b.inherited("calm") }) // a process gets its value just after its start
+	within(t, patience, func() error { return b.inherited("calm") }) // the process gets its oom_score_adj a moment after its start
 	b.check(err, b.tell("start", "small"))
 	kills := 0
-	within(t, 5*time.Minute, func() error { // a busy machine starts few processes a second
+	within(t, 5*time.Minute, func() error { // a busy machine starts only a few processes in a second
 		if !b.running() {
 			return errHopeless
 		}
@@ -145,10 +145,10 @@ func TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot(t *testing.T) {
 	sheet.add("names on a volume", n)
 }
 
-// inherited complains unless the kernel would kill the CMD and everything of a service before PID 1. The profile is critical, so
-// its value is 45 lower than the value of a gateway of normal priority.
+// inherited returns an error unless the kernel would kill the CMD and all processes of a service before PID 1. The profile is
+// critical, so its oom_score_adj is 45 lower than for a gateway of normal priority.
 func (b *box) inherited(profile string) error {
-	const most = 1000 // largest oom_score_adj; some machines start the tests with a value of their own
+	const most = 1000 // the largest oom_score_adj; some machines start the tests with a value other than 0
 	own := oomScoreAdj(b.cmd.Process.Pid)
 	var errs []error
 	for _, p := range b.processes() {
@@ -180,9 +180,9 @@ func memoryGroup(t *testing.T, limit int) string {
 			continue
 		}
 		t.Cleanup(func() {
-			_ = poll(patience, func() error { return os.Remove(dir) }) // the kernel still removes its processes
+			_ = poll(patience, func() error { return os.Remove(dir) }) // an error means that the kernel still removes the processes of the group
 		})
-		f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0) // os.WriteFile would make the file on a tmpfs, where it limits nothing
+		f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0) // os.WriteFile would make the file on a tmpfs
 		if err != nil {
 			continue
 		}

@@ -56,7 +56,7 @@ func (b *box) freezable() (freeze, thaw func()) {
 	b.t.Cleanup(func() {
 		thaw()
 		b.kill()
-		_ = dir.Close() // the name is a directory
+		_ = dir.Close() // fails if the name is a directory
 		_ = unix.Unmount(b.home, unix.MNT_DETACH)
 	})
 	b.check(os.Mkdir(filepath.Join(b.home, "profiles"), 0o755), chownTree(b.home, b.uid))
@@ -110,7 +110,7 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 			}
 			sheet.add("orders in a freeze", 1)
 		}
-		if r.IntN(2) == 0 { // another client hangs up, and hinit may have read its request or not
+		if r.IntN(2) == 0 { // another client hangs up; hinit may have read its request or not
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(r.IntN(20))*time.Millisecond)
 			_, _ = b.client.Stop(ctx, "a", client.Wait{Wait: true})
 			cancel()
@@ -124,8 +124,8 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 		sheet.add("freezes", 1)
 		b.check(b.do("start", "a"))
 	}
-	// No other image takes over meanwhile. execve(2) would wait for the thread that waits for the volume, and PID 1 would answer
-	// nothing until then.
+	// A re-execution must be refused meanwhile. execve(2) would wait for the thread that waits for the volume, and PID 1 would
+	// answer nothing until the thaw.
 	b.check(b.do("stop", "a"))
 	freeze()
 	if err := b.command("start", "a", client.Wait{Wait: true, Timeout: 100 * time.Millisecond}); err == nil {
@@ -160,9 +160,9 @@ func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 	long := time.Duration(scale(600, 2000)) * time.Millisecond
 	for _, tt := range []struct {
 		method, path, body string
-		limit              time.Duration // 0 if the request waits for nothing
+		limit              time.Duration // limit of the answer; 0 if the request waits for nothing
 		answer             string
-		down               string // the gateway that has no process afterwards
+		down               string // gateway that must have no process afterwards
 	}{
 		{"POST", "/v1/services/a/stop", fmt.Sprintf(`{"timeout_ms": %d}`, long.Milliseconds()), long, "the stop is under way: gateway-a got TERM; it is not recorded yet, because the data volume has not answered yet", "a"},
 		{"POST", "/v1/services/b/stop", `{"timeout_ms": 300, "wait": false}`, 300 * time.Millisecond, "the stop is under way: gateway-b got TERM; it is not recorded yet", "b"},
@@ -196,10 +196,10 @@ func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 		worst = max(worst, took-tt.limit)
 		sheet.add("frozen answers", 1)
 	}
-	if *full && worst > 100*time.Millisecond { // nothing else runs in the full form
+	if *full && worst > 100*time.Millisecond { // in the full form no other test runs, so every answer must come in time
 		t.Errorf("an answer came %v after its time", worst)
 	}
-	// The command line says the same, and ends.
+	// The command line must say the same, and must end.
 	out, err := b.enter("env", "HINIT_RUNTIME_DIR="+b.path("run"), built.shipped, "stop", "--timeout", long.String(), "c")
 	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), "gateway-c got TERM; it is not recorded yet") {
 		t.Errorf("hinit stop --timeout %v: %v\n%s", long, err, out)

@@ -45,7 +45,7 @@ func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []tim
 	t.Helper()
 	b := newBox(t, setup{config: quick})
 	b.profile("a", sleeper)
-	const stopped, ended = 0, 2 // exit codes: stopped in order, and ended by the Go runtime
+	const stopped, ended = 0, 2 // the two exit codes: stopped in order, and ended by the Go runtime
 	gap := 0
 	for range rounds {
 		b.boot()
@@ -55,7 +55,7 @@ func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []tim
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		go func() {
 			s := span{begin: time.Now()}
-			_, _ = b.client.Reexec(ctx, "") // a container that stops meanwhile does not answer
+			_, _ = b.client.Reexec(ctx, "") // a container that is stopping does not answer
 			s.end = time.Now()
 			changed <- s
 		}()
@@ -67,7 +67,7 @@ func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []tim
 		var s span
 		select {
 		case <-b.ended:
-			cancel() // no answer comes after a stop
+			cancel() // no answer comes after the container has stopped
 			s = <-changed
 		case s = <-changed:
 			if lost = b.goesOn(); lost {
@@ -112,7 +112,7 @@ func (b *box) goesOn() bool {
 		if err == nil && s.Init.Stopping {
 			return false
 		}
-		if err == nil { // a container that stops does not answer
+		if err == nil { // a container that is stopping does not answer
 			answers++
 		}
 	}
@@ -134,13 +134,13 @@ func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 	}
 	within(t, patience, b.is("a", client.StateDown))
 	b.reexec()
-	within(t, patience, func() error { // the first attempt of the new program, which the disk refuses as well
+	within(t, patience, func() error { // the first attempt of the new program, which the disk refuses too
 		if n := b.status().Init.Image; n != 2 {
 			return fmt.Errorf("it is image %d", n)
 		}
 		return nil
 	})
-	within(t, patience, func() error { // a read of the volume, which is refused
+	within(t, patience, func() error { // a read of the volume, which the disk refuses
 		if !b.said("err", "cannot put desired_state back") {
 			return errors.New("the new image has not looked yet")
 		}
@@ -248,8 +248,8 @@ func TestPID1SurvivesItsOwnExecUnderAForkBomb(t *testing.T) {
 	}
 }
 
-// TestAReexecAsTheAgentsUserSurvivesAForkBomb checks the same for a PID 1 that is not root. There RLIMIT_NPROC is the
-// limit, and the threads of PID 1 count for it.
+// TestAReexecAsTheAgentsUserSurvivesAForkBomb checks that a PID 1 that is not root survives its own exec under a fork bomb. There
+// RLIMIT_NPROC is the limit, and the threads of PID 1 count for it.
 func TestAReexecAsTheAgentsUserSurvivesAForkBomb(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -286,7 +286,7 @@ func TestAReexecResumesWhatItHasStoppedAndNothingElse(t *testing.T) {
 		}
 		return nil
 	})
-	b.check(os.WriteFile(filepath.Join(b.Cgroup, "pids.max"), []byte(strconv.Itoa(b.pids(b.Cgroup)+9)), 0)) // room for docker exec alone
+	b.check(os.WriteFile(filepath.Join(b.Cgroup, "pids.max"), []byte(strconv.Itoa(b.pids(b.Cgroup)+9)), 0)) // leaves space for docker exec and no other process
 	rounds := scale(5, 100)
 	for range rounds {
 		b.reexec()

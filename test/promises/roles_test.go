@@ -17,11 +17,11 @@ func play(role string) int {
 		fmt.Fprintf(os.Stderr, "there is no role %q\n", role)
 		return 2
 	}
-	// A hog opens connections until it is killed, and keeps them open.
+	// A hog opens connections and keeps them open until it is killed.
 	var held []net.Conn
 	for {
 		c, err := net.Dial("unix", os.Getenv("SOCKET"))
-		if errors.Is(err, syscall.EAGAIN) { // hinit could not accept so many yet
+		if errors.Is(err, syscall.EAGAIN) { // hinit could not accept so many connections yet
 			<-time.After(10 * time.Millisecond)
 			continue
 		}
@@ -30,7 +30,7 @@ func play(role string) int {
 			return 1
 		}
 		if held = append(held, c); len(held) == 300 {
-			fmt.Println("full") // the test waits for this line
+			fmt.Println("full") // the test waits until this line is printed
 			select {}
 		}
 	}

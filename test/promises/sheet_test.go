@@ -38,7 +38,7 @@ func (f *figures) set(what, value string) {
 type promise struct {
 	number int
 	text   string
-	tests  []string // names, of any package
+	tests  []string // names of tests, in any package
 	tried  string   // what was tried, with {count} in place of the number
 }
 

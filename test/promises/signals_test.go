@@ -35,7 +35,7 @@ func TestNoSignalKillsPID1(t *testing.T) {
 	beside(t)
 	requireRoot(t)
 	times := scale(20, 100)
-	// Signals that end the container; INT only if it comes twice.
+	// These signals end the container. INT does so only if it comes twice.
 	ends := []string{fmt.Sprint(int(unix.SIGTERM)), fmt.Sprint(int(unix.SIGINT)), fmt.Sprint(int(unix.SIGPWR)), "37"}
 	for _, user := range []int{agentID, 0} {
 		t.Run(fmt.Sprintf("as %d", user), func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestNoSignalKillsPID1(t *testing.T) {
 			b.profile("hostile", strings.Join(args, " ")+" && exec sleep 1000000\n")
 			b.boot()
 			b.up("a")
-			within(t, patience, func() error { // until then, a signal that is passed on would end the CMD
+			within(t, patience, func() error { // before that, a signal that is passed on would end the CMD
 				if out, _ := os.ReadFile(b.path("out")); !strings.Contains(string(out), "armed\n") {
 					return errors.New("the CMD is not armed")
 				}
@@ -103,14 +103,14 @@ func TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1(t *testing.T) {
 			args = append(args, strconv.Itoa(n))
 		}
 	}
-	hostile := []string{"hostile1", "hostile2"} // side by side
+	hostile := []string{"hostile1", "hostile2"} // the signals are sent in parallel
 	for _, name := range hostile {
 		b.profile(name, strings.Join(args, " ")+" && exec sleep 1000000\n")
 	}
 	b.boot()
 	b.up(hostile...)
 	for _, name := range hostile {
-		within(t, 5*time.Minute, func() error { // many signals need time
+		within(t, 5*time.Minute, func() error { // longer, because many signals take time
 			if !b.running() {
 				t.Fatalf("PID 1 has ended, code %d", b.wait(patience))
 			}
@@ -128,7 +128,7 @@ func TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1(t *testing.T) {
 	sheet.add("hostile signals", 3*5*2*times)
 }
 
-// ignored complains unless the events name an ignored signal and its sender.
+// ignored returns an error unless the events name an ignored signal and its sender.
 func (b *box) ignored(name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

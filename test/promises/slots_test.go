@@ -15,11 +15,11 @@ import (
 	"hinit/internal/testkit"
 )
 
-// slots is the scan directory of the chaos container, and the services from elsewhere that should be in it.
+// slots is the scan directory of the chaos container, with the services that other programs than hinit have made in it.
 type slots struct {
 	c    *chaos
 	scan string
-	want map[string]bool // foreign service → up
+	want map[string]bool // whether each of these services is wanted up
 	made int
 }
 
@@ -47,7 +47,7 @@ func (s *slots) try(name string, args ...string) error {
 	return nil
 }
 
-// act does one random thing that a caller of s6 does: to a gateway, or to a service from elsewhere.
+// act does one random thing that a caller of s6 does: to a gateway, or to a service that hinit did not make.
 func (s *slots) act(profile string) {
 	s.c.t.Helper()
 	up := s.c.random.IntN(2) == 0
@@ -83,7 +83,7 @@ func (s *slots) act(profile string) {
 		}
 	default:
 		name := names[s.c.random.IntN(len(names))]
-		// removal may fail because hinit writes there
+		// The removal may fail because hinit is writing in the directory.
 		s.c.check(poll(patience, func() error { return os.RemoveAll(filepath.Join(s.scan, name)) }))
 		s.tool("s6-svscanctl", "-an", s.scan)
 		delete(s.want, name)
@@ -134,11 +134,11 @@ func (s *slots) compare(services map[string]client.Service) error {
 		}
 	}
 	for name, v := range services {
-		if strings.HasPrefix(name, "f") { // the other services are hinit's own
+		if strings.HasPrefix(name, "f") { // skips the services that hinit itself has made
 			return fmt.Errorf("%s is %s, and should be gone", name, v.State)
 		}
 	}
-	// Each gateway has a slot, and nothing else has one.
+	// Each gateway must have a slot, and no other service may have one.
 	entries, err := os.ReadDir(s.scan)
 	if err != nil {
 		return err

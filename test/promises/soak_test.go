@@ -40,7 +40,7 @@ func TestOrphans(t *testing.T) {
 		return nil
 	})
 	var status client.Status
-	within(t, patience, func() error { // the newest processes may still have to run
+	within(t, patience, func() error { // polls, because the newest processes may not have ended yet
 		if status = b.status(); status.Init.Orphans < want {
 			return fmt.Errorf("only %d orphans were reaped, of %d", status.Init.Orphans, want)
 		}
@@ -66,7 +66,7 @@ logs: {archives: 1}
 `})
 	b.Tmpfs = map[string]string{b.home: "mode=755"}
 	names := b.profiles(scale(40, 200), sleeper)
-	// Some of them write much, so their logs are rotated every ten lives.
+	// Some profiles write much, so their logs are rotated every ten lives.
 	blurb := strings.Repeat(strings.Repeat("x", 99)+"\n", 700)
 	b.check(os.WriteFile(b.path("blurb"), []byte(blurb), 0o644))
 	for _, name := range names[:10] {
@@ -79,7 +79,7 @@ logs: {archives: 1}
 		events = *day
 	}
 	d := &daylong{box: b, names: names}
-	d.live(0, events/10) // by now the heap has its final size
+	d.live(0, events/10) // now the heap has its final size
 	before := d.atRest(func(usage, int) error { return nil })
 	began := time.Now()
 	d.live(1, events-events/10)
@@ -109,7 +109,7 @@ type daylong struct {
 
 	names                   []string
 	events, crashes, guests atomic.Int64
-	killed                  sync.Map // last killed run by name, because a process ends only once
+	killed                  sync.Map // run that was killed last, by service, because a process ends only once
 }
 
 // rested is what PID 1 uses when nothing happens.
@@ -191,9 +191,9 @@ func (d *daylong) guest() {
 	d.count(nil)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	_ = d.client.Rescan(ctx) // after an error, the start does not count
+	_ = d.client.Rescan(ctx) // an error means that the start does not count
 	d.count(d.tell("start", name))
-	err := poll(patience, func() error { return os.RemoveAll(d.profileDir(name)) }) // hinit may be writing there
+	err := poll(patience, func() error { return os.RemoveAll(d.profileDir(name)) }) // hinit may be writing in the directory
 	if err != nil {
 		d.t.Error(err)
 	}
@@ -210,10 +210,10 @@ func (b *box) killer() (kill func(inner int), end func()) {
 	return func(inner int) {
 			mu.Lock()
 			defer mu.Unlock()
-			_, _ = fmt.Fprintln(in, inner) // runs until end is called
+			_, _ = fmt.Fprintln(in, inner) // runs until the returned function is called
 		}, func() {
 			_ = in.Close()
-			_ = cmd.Wait() // the last process may already have ended
+			_ = cmd.Wait() // an error does not matter: the process may have ended
 		}
 }
 

@@ -25,12 +25,12 @@ type order struct {
 	Run     bool              // whether the box has an empty /run of its own
 	Limits  map[int]uint64    // resource limits of the init
 	Cgroup  string            // directory of the control group that the init joins
-	Memory  string            // directory of another one, which is all that the init sees of the memory controller
-	Owner   int               // whom the volume belongs to
-	User    int               // whom the init runs as, instead of root
+	Memory  string            // directory of another control group, which is all that the init sees of the memory controller
+	Owner   int               // user who owns the volume
+	User    int               // user as whom the init runs instead of root
 	Refused []uint            // system calls that seccomp refuses with EPERM
 	Host    string            // name of the host; with it the box has a network of its own and a file on /etc/hostname, as containers do
-	Named   string            // the name in /etc/hostname
+	Named   string            // content of /etc/hostname
 	Below   bool              // the init is a child of process 1, as with docker run --init
 }
 
@@ -56,7 +56,7 @@ func (o order) become() error {
 		return fmt.Errorf("cannot mount /proc: %w", err)
 	}
 	for dir, options := range o.Tmpfs {
-		// Variables of this process are kept.
+		// The variables of this process are kept.
 		held, err := os.MkdirTemp("", "held")
 		if err == nil {
 			err = os.CopyFS(held, os.DirFS(dir))
@@ -120,7 +120,7 @@ func refuse(calls []uint) error {
 	}
 	// The filter belongs to the thread, and exec keeps the filter of the calling thread.
 	runtime.LockOSThread()
-	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}} // the number of the call
+	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}} // loads the number of the system call
 	for _, call := range calls {
 		filter = append(filter,
 			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: uint32(call)},

@@ -47,7 +47,7 @@ func TestStopEndsEverything(t *testing.T) {
 	for range scale(1, 5) {
 		b.boot()
 		b.up(names...)
-		// All of its processes are there, except that a comet never exists for long.
+		// Waits until all processes of the service exist. A comet never exists for long, so it is left out.
 		within(t, patience, func() error {
 			if n := len(b.alive()); n < 2*len(names) {
 				return fmt.Errorf("only %d processes", n)
@@ -69,7 +69,7 @@ func TestStopEndsEverything(t *testing.T) {
 			}
 			sheet.add("stops", 1)
 		}
-		// Only the CMD is left.
+		// Only the CMD may be left.
 		within(t, patience, func() error {
 			if left := b.alive(); len(left) != 1 {
 				return fmt.Errorf("alive are %+v", left)
@@ -111,7 +111,7 @@ func costsNothing(t *testing.T) {
 	b.profile("obedient", sleeper)
 	b.boot()
 	b.up("deaf", "obedient")
-	within(t, patience, func() error { // before that, the process may not yet ignore TERM
+	within(t, patience, func() error { // waits, because the process does not ignore TERM from its first moment on
 		if p := b.of("gateway-deaf"); len(p) < 2 {
 			return fmt.Errorf("the deaf one has the processes %+v", p)
 		}
@@ -187,7 +187,7 @@ while :; do read x <>FIFOS/$1; done
 	})
 	stays, err := b.service("bystander")
 	b.check(err)
-	sheet.add("recycled", 0) // the figure exists also if no process gets the number
+	sheet.add("recycled", 0) // adds the figure to the sheet, even if no process gets the number again
 	for range scale(3, 30) {
 		for i, name := range victims {
 			s, err := b.service(name)
@@ -203,7 +203,7 @@ while :; do read x <>FIFOS/$1; done
 				}
 			case 3:
 				b.check(b.do("stop", name))
-				// Another process gets its number, and runs when the service is stopped again.
+				// Another process must get the number, and run when the service is stopped again.
 				out, err := b.enter("sh", "-c", fmt.Sprintf("echo %d >/proc/sys/kernel/ns_last_pid; sh -c 'echo $$; exec sleep 3 >/dev/null 2>&1' & :", s.PID-1))
 				if err == nil && strings.TrimSpace(string(out)) == fmt.Sprint(s.PID) {
 					sheet.add("recycled", 1)

@@ -44,7 +44,7 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 				g := given{verb: []string{"start", "stop", "restart"}[random.IntN(3)], sent: time.Now()}
 				g.err = b.tell(g.verb, name)
 				if g.answered = time.Now(); late(g.err) {
-					g.answered = g.answered.Add(time.Hour) // the command is in force, and is recorded when the disk is less busy
+					g.answered = g.answered.Add(time.Hour) // the command is accepted, and will be recorded when the disk is less busy
 				}
 				mu.Lock()
 				commands[name] = append(commands[name], g)
@@ -60,13 +60,13 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 		within(t, patience, func() error { return b.restored(name, allowed...) })
 		within(t, patience, func() error { return b.oneProcess(name) })
 		for _, g := range commands[name] {
-			if g.err != nil && !late(g.err) && !strings.Contains(g.err.Error(), "superseded: ") { // a newer command replaces one that a slow disk holds for a second
+			if g.err != nil && !late(g.err) && !strings.Contains(g.err.Error(), "superseded: ") { // replaced by a newer command
 				t.Errorf("%s %s: %v", g.verb, name, g.err)
 			}
 		}
 		sheet.add("concurrent commands", len(commands[name]))
 	}
-	// This time, a success means that the service is in the state.
+	// Now a success must mean that the service has reached the state.
 	for _, verb := range []string{"start", "restart", "stop", "start", "stop"} {
 		for _, name := range names {
 			clients.Go(func() {
@@ -79,7 +79,7 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 		}
 		clients.Wait()
 	}
-	// A command that can't take effect is never answered with success.
+	// A command that can't take effect must never be answered with success.
 	b.profile("crasher", "exit 3\n")
 	b.check(b.booted())
 	for _, verb := range []string{"start", "restart"} {

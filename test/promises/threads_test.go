@@ -49,10 +49,10 @@ func TestThreadsOfPID1AreAConstant(t *testing.T) {
 		_ = b.tell("start", "bomb")
 		asked.Add(b.crowd(100, scale(1, 100), names[:20]))
 		thaw := freeze()
-		asked.Add(b.crowd(60, 1, names)) // each request waits for the volume
+		asked.Add(b.crowd(60, 1, names)) // each request waits for the frozen volume
 		asked.Add(b.crowd(100, scale(1, 20), nil))
 		thaw()
-		_ = b.tell("stop", "bomb") // the bomb ends with the container at the latest
+		_ = b.tell("stop", "bomb") // an error does not matter: the bomb ends with the container
 		if now := b.usage().threads; now != after {
 			t.Fatalf("PID 1 has %d threads after %d calls; after the boot it had %d", now, asked.Load(), after)
 		}
@@ -133,7 +133,7 @@ func (b *box) crowd(clients, times int, names []string) int64 {
 				default:
 					_, err = b.client.Start(ctx, names[random.IntN(len(names))], client.Wait{})
 				}
-				_ = err // a later check asks whether PID 1 lives
+				_ = err // an error does not matter: a later check shows whether PID 1 is alive
 				cancel()
 				asked.Add(1)
 			}

@@ -118,7 +118,7 @@ func TestNamesOfTheAgentForgeNothing(t *testing.T) {
 			return nil
 		})
 		for _, args := range [][]string{{"status"}, {"status", "-v"}, {"status", "--json"}, {"events", "-n", "1000"}, {"doctor"}} {
-			out, _ := b.asRoot(append([]string{built.shipped}, args...)...) // doctor may have something to say
+			out, _ := b.asRoot(append([]string{built.shipped}, args...)...) // doctor may report a problem
 			if what := raw(out); what != "" {
 				t.Errorf("hinit %s: %s", args[0], what)
 			}
@@ -137,7 +137,7 @@ func TestNamesOfTheAgentForgeNothing(t *testing.T) {
 		for i := range 4 {
 			name := names[len(names)-1-r.IntN(many)]
 			verb := []string{"status", "start", "stop", "status"}[i]
-			out, _ := b.asRoot(built.shipped, verb, name) // a profile that is down has its own exit code
+			out, _ := b.asRoot(built.shipped, verb, name) // the command has an exit code of its own for a profile that is down
 			if what := raw(out); what != "" || strings.Count(string(out), "\n") > 4 {
 				t.Errorf("hinit %s %q: %s\n%s", verb, name, what, out)
 			}
@@ -185,7 +185,7 @@ func TestNoLinkOfTheAgentsIsFollowedForALog(t *testing.T) {
 	stop, stopped := make(chan struct{}), make(chan int)
 	go func() {
 		for n := 0; ; n++ {
-			pair := pairs[n%len(pairs)] // in the directory of links the last two pairs fail, which is expected
+			pair := pairs[n%len(pairs)] // an error is expected for the last two pairs of links
 			_ = unix.Renameat2(unix.AT_FDCWD, pair[0], unix.AT_FDCWD, pair[1], unix.RENAME_EXCHANGE)
 			select {
 			case <-stop:
@@ -204,7 +204,7 @@ func TestNoLinkOfTheAgentsIsFollowedForALog(t *testing.T) {
 		}
 		if err == nil {
 			shown++
-		} else if !regexp.MustCompile(`link|no such file|not a directory`).Match(out) { // the file may be exchanged at any moment
+		} else if !regexp.MustCompile(`link|no such file|not a directory`).Match(out) { // an error does not matter: the file may be exchanged at any moment
 			t.Errorf("hinit logs: %v: %s", err, out)
 		}
 		sheet.add("logs shown", 1)

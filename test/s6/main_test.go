@@ -38,9 +38,9 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir) // after an error, only a temporary directory is left
+	defer os.RemoveAll(dir) // an error does not matter: only a temporary directory is left
 	if testing.Short() {
-		return m.Run() // without s6, the tests compare nothing
+		return m.Run() // with -short, the tests only run hinit's tools and compare nothing
 	}
 	if err := errors.Join(os.Chmod(dir, 0o755), provide(dir)); err != nil {
 		fmt.Fprintln(os.Stderr, err)

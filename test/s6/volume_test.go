@@ -57,7 +57,7 @@ type volume struct {
 	files      map[string]fileState // files as the previous stage left them
 }
 
-// fileState is the owner and the mode of a file, which no init may change after another one.
+// fileState is the owner and the mode of a file. An init must not change them for a file that another init has made.
 type fileState struct {
 	mode     fs.FileMode
 	uid, gid uint32
@@ -156,11 +156,11 @@ func (v *volume) stage(t *testing.T, name, tools, init string, end syscall.Signa
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	defer func() { _ = cmd.Process.Kill() }() // everything ends with PID 1
+	defer func() { _ = cmd.Process.Kill() }() // an error does not matter: everything ends with PID 1
 	inside := func(words ...string) string {
 		c := exec.Command("nsenter", append([]string{"--mount", "--pid", "--target", strconv.Itoa(cmd.Process.Pid)}, words...)...)
 		c.Env = env
-		out, _ := c.CombinedOutput() // only its output matters
+		out, _ := c.CombinedOutput() // only the output of the command matters
 		return string(out)
 	}
 	for deadline := time.Now().Add(2 * time.Minute); !v.ready(name, inside); time.Sleep(50 * time.Millisecond) {
@@ -184,7 +184,7 @@ func (v *volume) stage(t *testing.T, name, tools, init string, end syscall.Signa
 	for path, was := range v.files {
 		is, there := now[path]
 		if !there && strings.HasPrefix(filepath.Base(path), "@") || filepath.Base(path) == "lock" && !there {
-			continue // the oldest archive, or a lock that the next init makes
+			continue // removed: the oldest archive, or a lock that the next init makes again
 		}
 		if is != was {
 			t.Errorf("%s: %s was %v and is %v", name, path, was, is)
@@ -210,7 +210,7 @@ func (v *volume) up(inside func(words ...string) string) map[string]bool {
 // ready reports whether exactly the wanted gateways run, and whether all of their first lines are in their logs.
 func (v *volume) ready(stage string, inside func(words ...string) string) bool {
 	for profile, up := range wanted {
-		current, _ := os.ReadFile(v.path + "/logs/gateways/" + profile + "/current") // the file does not exist at first
+		current, _ := os.ReadFile(v.path + "/logs/gateways/" + profile + "/current") // the file may not exist yet
 		if up && !bytes.Contains(current, []byte("  "+stage+" ready\n")) {
 			return false
 		}
@@ -316,7 +316,7 @@ func TestAVolumeGoesFromS6ToHinitAndBack(t *testing.T) {
 				if !slices.Equal(said, want) {
 					t.Errorf("the log of %s tells %q, want %q", profile, said, want)
 				}
-				cut := 0 // files whose writer was killed
+				cut := 0 // number of files whose writer was killed
 				for _, name := range archives {
 					if strings.HasSuffix(name, ".u") {
 						cut++

@@ -93,7 +93,7 @@ func TestNothingRunsTwice(t *testing.T) {
 		if got := a.turn(fmt.Sprintf("cat /workspace/count%d", i)); got.Output != "once\n" {
 			t.Errorf("after %q it has run: %q", text, got.Output)
 		}
-		// The agent gives the same command again on purpose, so it must run again.
+		// The agent repeats this command on purpose, so it must run again.
 		a.turn(fmt.Sprintf("echo once >> /workspace/count%d; echo %q; exit 4", i, text))
 		if got := a.turn(fmt.Sprintf("cat /workspace/count%d", i)); got.Output != "once\nonce\n" {
 			t.Errorf("after the second %q it has run: %q", text, got.Output)

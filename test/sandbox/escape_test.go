@@ -72,7 +72,7 @@ func TestEscapes(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{{"run", "-d", "--env-file", "/etc/shadow", image(), "sleep", "1"}, {"cp", "/etc/shadow", "x:/"}, {"-H", "unix:///var/run/docker.sock", "ps"}, {"export", victims["none"]}} {
-		// The service does not answer these calls. The docker command does, as the agent's user, who can't reach the engine.
+		// The service passes these calls on to the docker command, which runs as the agent's user and can't reach the engine.
 		if r := p.call(args...); r.code == 0 {
 			t.Errorf("docker %q: %v", args, r)
 		}
@@ -132,7 +132,7 @@ func TestMountRace(t *testing.T) {
 	for i := range *rounds {
 		name := fmt.Sprintf("hermes-%s-%d", p.profile, i)
 		running, looked := make(chan struct{}), make(chan struct{})
-		go func() { // also changes the path before the check
+		go func() { // the path is also exchanged before the check
 			defer close(looked)
 			for {
 				if r := p.call("exec", name, "bash", "-c", "cat /work/*; ls /work"); strings.Contains(r.out, "secret") {
@@ -192,7 +192,7 @@ func TestAHealthCheckRanBeforeTheGateWasOpen(t *testing.T) {
 	}
 	made := p.call(append(append([]string{"create", "--network=none", "-v", work + ":/work"}, p.labels("default")...), checked, "sleep", "infinity")...)
 	id := strings.TrimSpace(made.out)
-	if r := docker("start", id); made.code != 0 || r.code != 0 { // the container waits at its gate until the first command
+	if r := docker("start", id); made.code != 0 || r.code != 0 { // starts no command, so the container waits at its gate
 		t.Fatal(made, r)
 	}
 	time.Sleep(3 * time.Second)
@@ -237,7 +237,7 @@ func TestIdleWindowOfADeadAgent(t *testing.T) {
 	kept := living.turn("hostname").Container
 	gone := dead.turn("hostname").Container
 	dead.kill()
-	s.kill() // the containers keep the files that must survive
+	s.kill() // these containers contain files that must survive
 	s.start()
 	testkit.Until(t, "the dead agent's container is gone", func() bool { return docker("inspect", gone).code != 0 })
 	if docker("inspect", kept).code != 0 {

@@ -16,7 +16,7 @@ import (
 func TestInterruptedRun(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		service := strings.HasSuffix(t.Name(), "/service")
-		polite := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGINT} // handled alike with and without a service
+		polite := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGINT} // the docker command must behave in the same way with and without a service
 		if !service {
 			polite = []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGTERM}
 		}
@@ -30,14 +30,14 @@ func TestInterruptedRun(t *testing.T) {
 				if err := cmd.Start(); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(delay) // any moment is a good test
+				time.Sleep(delay) // a random delay, because a test of any moment is useful
 				_ = cmd.Process.Signal(signal)
 				_ = cmd.Wait()
 				state := func() string {
 					return strings.TrimSpace(docker("ps", "-a", "--filter", "name=^/?"+name+"$", "--format", "{{.State}}").out)
 				}
 				if signal == syscall.SIGKILL && !service {
-					// No process is left that could clean up, so the next sweep must find the container by its labels.
+					// The killed client can't clean up, so the next sweep must find the container by its labels.
 					testkit.Until(t, "the sweep finds what is left", func() bool {
 						p.sandbox("reap", "--max-age", "1ms")
 						return state() != "created"
@@ -54,7 +54,7 @@ func TestInterruptedRun(t *testing.T) {
 			}
 		}
 		testkit.Until(t, "nothing is left", func() bool {
-			if !service { // the engine may have made a container for a client that had ended
+			if !service { // the engine may make a container although the client has ended
 				p.sandbox("reap", "--max-age", "1ms")
 			}
 			return len(p.containers()) == 0

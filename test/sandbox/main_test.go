@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	if built != "" {
 		docker("rmi", "-f", image())
-		if helper, err := os.ReadFile(filepath.Join(built, "hinit-sandbox-helper")); err == nil { // the volume is named after the program
+		if helper, err := os.ReadFile(filepath.Join(built, "hinit-sandbox-helper")); err == nil { // the name of the volume contains the name of the program
 			docker("volume", "rm", fmt.Sprintf("hinit-sandbox-gate-%.6x", sha256.Sum256(helper)))
 		}
 		_ = os.RemoveAll(built)

@@ -86,7 +86,7 @@ func TestRootInsideIsNoRootOutside(t *testing.T) {
 				if err := os.Chmod(filepath.Join(dir, "sock"), 0o777); err != nil {
 					t.Fatal(err)
 				}
-				p.call("stop", "-t", "0", box) // files are copied when the container starts
+				p.call("stop", "-t", "0", box) // the engine copies files when the container starts
 				if r := p.call("start", box); r.code != 0 {
 					t.Fatalf("the container of the real agent can't be started again: %v", r)
 				}
@@ -97,7 +97,7 @@ func TestRootInsideIsNoRootOutside(t *testing.T) {
 					t.Errorf("after another start: %v", r)
 				}
 			}
-			// These also lead to a process of the other side: process numbers, abstract sockets, and signals to the same user.
+			// Process numbers, abstract sockets and signals to the same user also lead to a process of the other side.
 			l, err := net.Listen("unix", "@"+p.profile)
 			if err != nil {
 				t.Fatal(err)
@@ -156,7 +156,7 @@ func TestRootInsideIsNoRootOutside(t *testing.T) {
 			}
 			s.kill()
 			s.start()
-			p.call("version") // the service has a caller
+			p.call("version") // fails while the service has a caller
 			testkit.Until(t, "the volume is gone with its directory", func() bool { return !strings.Contains(docker("volume", "ls", "-q").out, p.profile) })
 		})
 	}

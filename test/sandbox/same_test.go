@@ -24,9 +24,9 @@ func TestSameAsDocker(t *testing.T) {
 		t.Fatal("the docker command says nothing")
 	}
 	for _, step := range []struct {
-		before []string // calls by the docker command before this one
+		before []string // calls of the docker command before this call
 		args   []string
-		err    string // the text that both have to print on standard error; "" is an empty standard error
+		err    string // text that both must print on standard error; "" means an empty standard error
 		free   bool   // the rest of standard error may differ
 	}{
 		{args: []string{"info", "--format", "{{.Driver}}"}},
@@ -61,7 +61,7 @@ func TestSameAsDocker(t *testing.T) {
 		{args: []string{"exec"}, err: "docker: 'docker exec' requires at least 2 arguments", free: true},
 		{args: []string{"exec", name}, err: "docker: 'docker exec' requires at least 2 arguments", free: true},
 		{args: []string{"rm", "-f"}, err: "docker: 'docker rm' requires at least 1 argument", free: true},
-		{args: []string{"volume", "ls", "--filter", "name=nothing-" + p.profile, "-q"}}, // not a volume of ours, so the docker command itself answers
+		{args: []string{"volume", "ls", "--filter", "name=nothing-" + p.profile, "-q"}}, // hinit made no such volume, so the docker command itself answers
 	} {
 		if step.before != nil {
 			if r := docker(step.before...); r.code != 0 {

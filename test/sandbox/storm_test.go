@@ -126,7 +126,7 @@ func (s *storm) pause(id string) {
 		s.note("left frozen by the engine", id)
 		<-unpaused
 		if state := docker("inspect", "--format", "{{.State.Paused}}", id); state.out == "true\n" {
-			docker("restart", "-t", "0", id) // the engine considers the container paused, its runtime does not
+			docker("restart", "-t", "0", id) // the engine considers the container paused, but its runtime does not
 		}
 	}
 	s.note("pauses", id)
@@ -162,7 +162,7 @@ func TestStorm(t *testing.T) {
 	}
 	all.Go(func() { s.disturb(svc, end) })
 	all.Wait()
-	for _, task := range stormTasks { // each sandbox can be used afterwards
+	for _, task := range stormTasks { // each sandbox must be usable afterwards
 		if r := p.sandbox("exec", "--task", task, "--", "true"); r.code != 0 {
 			t.Errorf("a command in %s afterwards: %v", task, r)
 		}

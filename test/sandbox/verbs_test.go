@@ -67,7 +67,7 @@ func TestVerbs(t *testing.T) {
 		step(0, all[0].Name, "stop")
 		step(3, "the container has ended", "exec", "--in", all[0].Name, "true")
 		step(0, all[0].Name, "prune", "--dry-run")
-		step(0, "made", "exec", "cat /workspace/note") // starts the container again
+		step(0, "made", "exec", "cat /workspace/note") // this command starts the container again
 		step(0, all[0].Name, "rm", "default")
 		step(6, "no such sandbox", "show")
 		step(0, "[]", "ls", "--json")
@@ -108,14 +108,14 @@ func TestStateBeforeEachCommand(t *testing.T) {
 		if r := p.call(append(append([]string{"run", "-d", "--name", name, "--network=none"}, p.labels("default")...), image(), "sleep", "infinity")...); r.code != 0 {
 			t.Fatal(r)
 		}
-		for range 2 { // without a connection, and with one
+		for range 2 { // first without an open connection, then with one
 			docker("pause", name)
 			begin := time.Now()
 			r := p.call("exec", name, "true")
 			if r.code != 1 || !strings.Contains(r.err, "is paused, unpause the container before exec") {
 				t.Errorf("paused: %v", r)
 			}
-			if took := time.Since(begin); took > 10*time.Second { // 0.3 s on a machine at rest
+			if took := time.Since(begin); took > 10*time.Second { // takes 0.3 s on an idle machine
 				t.Errorf("it said so after %v", took)
 			}
 			docker("unpause", name)
@@ -191,12 +191,12 @@ func TestAFrozenContainer(t *testing.T) {
 		if !froze {
 			testkit.SkipOrFail(t, "needs the freezer of the container")
 		}
-		for range 2 { // with a connection, and without one
+		for range 2 { // first with an open connection, then without one
 			begin := time.Now()
 			if r := p.sandbox("exec", "--", "true"); r.code != 137 && r.code != 1 || !strings.Contains(r.err, "it is frozen, though the engine says that it runs") {
 				t.Errorf("frozen: %v", r)
 			}
-			if took := time.Since(begin); took > 20*time.Second { // 3.4 s and 0.1 s on a machine at rest
+			if took := time.Since(begin); took > 20*time.Second { // these take 3.4 s and 0.1 s on an idle machine
 				t.Errorf("it said so after %v", took)
 			}
 		}

@@ -271,7 +271,7 @@ func cmdWaitGrep(ts *testscript.TestScript, args []string) error {
 		if err != nil && !over {
 			return err
 		}
-		most := -1 // all processes are counted
+		most := -1 // counts all processes of the container
 		if *count == 0 {
 			most = 1
 		}
@@ -406,7 +406,7 @@ func cmdProcesses(ts *testscript.TestScript, args []string) error {
 		return errors.New("expected: processes N")
 	}
 	c := containerOf(ts)
-	return poll(patience, func() error { // a helper that is just ending does not count
+	return poll(patience, func() error { // a helper of the test that is just ending does not count
 		found, err := c.matching("")
 		if err == nil && strconv.Itoa(len(found)) != args[0] {
 			err = fmt.Errorf("%d are alive: %v", len(found), found)
@@ -471,7 +471,7 @@ func cmdLines(ts *testscript.TestScript, args []string) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close() // opened for reading only
+	defer file.Close() // an error does not matter: the file was only read
 	in := bufio.NewScanner(file)
 	in.Buffer(nil, 1<<20)
 	n := 0

@@ -224,7 +224,7 @@ func cmdStopInit(ts *testscript.TestScript, args []string) error {
 	if sig != unix.SIGKILL {
 		return endsWith(c, want)
 	}
-	// Its services end with the container, and not by signals of hinit.
+	// The services end with the container; hinit need not signal them.
 	code, _ := c.wait()
 	if code != 137 {
 		return fmt.Errorf("the init ended with code %d", code)
@@ -243,8 +243,8 @@ func cmdSignalInit(ts *testscript.TestScript, args []string) error {
 	return containerOf(ts).signalInit(sig)
 }
 
-// cmdInterrupt presses Ctrl-C again as soon as the CMD has got one. An init that was kept from running meanwhile may find the
-// second one too late to belong to the first: then it is the first of another two.
+// cmdInterrupt presses Ctrl-C again as soon as the CMD has got the first one. An init that did not run meanwhile may count the
+// second Ctrl-C as the first of another two. Then cmdInterrupt presses it again.
 func cmdInterrupt(ts *testscript.TestScript, args []string) error {
 	if len(args) != 0 {
 		return errors.New("interrupt takes no words")
@@ -349,7 +349,7 @@ func cmdReexec(ts *testscript.TestScript, args []string) error {
 		return errors.New("expected: reexec N")
 	}
 	argv := append(enter(containerOf(ts), 0), filepath.Join(built.bin, "hinit"), "reexec")
-	if next := filepath.Join(built.bin, "next", "hinit"); exists(next) { // a hinit of another version: the scenario changes between the two
+	if next := filepath.Join(built.bin, "next", "hinit"); exists(next) { // the scenario alternates between two versions
 		argv = append(argv, "--binary", next)
 		if n, err := strconv.Atoi(args[0]); err == nil && n%2 != 0 {
 			argv[len(argv)-1] = filepath.Join(built.bin, "hinit")
@@ -463,9 +463,9 @@ func cmdEndFollow(ts *testscript.TestScript, args []string) error {
 	}
 	h := c.helpers[args[0]]
 	delete(c.helpers, args[0])
-	defer h.out.Close() // the other process writes to the file
+	defer h.out.Close() // the test only closes its own copy; the other process writes to the file
 	target := h.cmd.Process.Pid
-	if filepath.Base(h.cmd.Path) == "nsenter" { // nsenter only waits for its child
+	if filepath.Base(h.cmd.Path) == "nsenter" { // signal the child, because nsenter only waits for it
 		for _, p := range allProcesses() {
 			if p.ppid == h.cmd.Process.Pid {
 				target = p.pid

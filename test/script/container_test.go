@@ -45,7 +45,7 @@ type container struct {
 // stdio describes the standard descriptors of an init.
 type stdio struct {
 	tty   bool   // whether it has a terminal
-	alien bool   // whether that is not the controlling terminal
+	alien bool   // the terminal is not the controlling terminal of the init
 	file  string // standard input, "" is empty
 	stall bool   // the output is not read for now
 }
@@ -58,7 +58,7 @@ func (c *container) unstall() {
 	}
 }
 
-// errHopeless is wrapped by an error that no waiting cures.
+// errHopeless marks an error that no further waiting can cure, so that poll returns at once.
 var errHopeless = errors.New("the init has ended")
 
 // poll tries until the condition holds, and returns its last error after the deadline.
@@ -126,7 +126,7 @@ func (c *container) start(o order, env []string, in stdio) error {
 		defer close(ended)
 		err := startStage(cmd, o)
 		for _, f := range closeAfterStart {
-			_ = f.Close() // the stage has inherited these files
+			_ = f.Close() // the stage has its own copies of these files
 		}
 		started <- err
 		if err != nil {
@@ -149,7 +149,7 @@ func (c *container) start(o order, env []string, in stdio) error {
 // findInit waits until the stage has become the init, or has started it.
 func (c *container) findInit(o order) error {
 	if !c.running() {
-		return nil // the init has already ended
+		return nil // an error means that the init has already ended
 	}
 	candidates := []process{{pid: c.cmd.Process.Pid}}
 	if c.mode == subreaper {
@@ -160,7 +160,7 @@ func (c *container) findInit(o order) error {
 			c.initPID = p.pid
 			return nil
 		}
-		if c.mode == subreaper { // a child that does not exist yet, or can't be read
+		if c.mode == subreaper { // the child does not exist yet, or can't be read
 			break
 		}
 	}

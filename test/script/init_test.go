@@ -15,7 +15,7 @@ import (
 // when it is needed (sync.OnceValue).
 func TestACommandInitialisesLittle(t *testing.T) {
 	t.Parallel()
-	// oursBytes counts hinit's own packages; the measured values are a little below these limits
+	// oursBytes counts hinit's own packages. The limits are a little above the measured values.
 	const packages, bytes, oursBytes = 115, 105_000, 15_000
 	cmd := exec.Command(filepath.Join(built.bin, "hinit"), "version")
 	cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")
@@ -26,7 +26,7 @@ func TestACommandInitialisesLittle(t *testing.T) {
 	count, sum, ours := 0, 0, 0
 	var list []string
 	for _, m := range regexp.MustCompile(`(?m)^init (\S+) @.* (\d+) bytes, \d+ allocs$`).FindAllSubmatch(out, -1) {
-		n, _ := strconv.Atoi(string(m[2])) // the group has only digits
+		n, _ := strconv.Atoi(string(m[2])) // this group consists of digits
 		count++
 		sum += n
 		if strings.HasPrefix(string(m[1]), "hinit/") {

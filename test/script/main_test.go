@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	if order := os.Getenv(stageVar); order != "" {
 		os.Exit(stage(order))
 	}
-	testkit.AtOnce(10) // a scenario mostly waits
+	testkit.AtOnce(10) // more scenarios at a time than processors, because a scenario mostly waits
 	os.Exit(run(m))
 }
 
@@ -43,7 +43,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(root) // after an error, only a temporary directory is left
+	defer os.RemoveAll(root) // an error does not matter: only a temporary directory is left
 	built = binaries{root: root, bin: filepath.Join(root, "bin")}
 	if err := provide(built.bin); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -108,7 +108,7 @@ func scenarios(t *testing.T, mode string) {
 	if err := os.Chmod(root, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	deadline, limited := t.Deadline() // the limit of all scenarios together, because a slow machine may need most of it
+	deadline, limited := t.Deadline() // one deadline for all scenarios together, because a slow machine may need most of it
 	if deadline = deadline.Add(-time.Minute); !limited {
 		deadline = time.Now().Add(time.Hour)
 	}
@@ -130,7 +130,7 @@ func scenarios(t *testing.T, mode string) {
 		if !testing.Short() {
 			return false
 		}
-		// with -short, every sixth of these scenarios runs, as PID 1 and as a subreaper in turn
+		// With -short, every sixth of these scenarios runs, alternately as PID 1 and as a subreaper.
 		if mode == pid1 {
 			return both%12 != 0
 		}
@@ -188,7 +188,7 @@ func setup(e *testscript.Env, mode string) error {
 			return err
 		}
 	}
-	user, other := "0:0", "0:0" // a user namespace has only this user
+	user, other := "0:0", "0:0" // skipped, because a user namespace has only this user
 	if os.Geteuid() == 0 {
 		other = "12345:12345"
 		user = fmt.Sprintf("%d:%d", agentID, agentID)
@@ -264,7 +264,7 @@ var lastPort atomic.Int32
 // freePort finds a free port of the loopback interface. Neither the kernel nor this process gives the port to others before the
 // scenario uses it.
 func freePort() (string, error) {
-	const first, last = 20000, 32000 // below the ports that the kernel chooses (ip_local_port_range)
+	const first, last = 20000, 32000 // a range below the ports that the kernel chooses itself (ip_local_port_range)
 	lastPort.CompareAndSwap(0, int32(first+os.Getpid()%(last-first)))
 	var err error
 	for range 100 {

@@ -16,13 +16,13 @@ import (
 
 // jsonPage is the content of docs/reference/json.md: the object that each command prints, and the keys of each object.
 type jsonPage struct {
-	commands map[string]string // "profile list" → "Profile row"
+	commands map[string]string // maps a command to the name of its object, such as "profile list" to "Profile row"
 	objects  map[string]map[string]pageKey
 }
 
 type pageKey struct {
-	object string // the value is one of these, or a list of them, or null
-	maybe  bool   // the key may be missing
+	object string // names of objects: the value is one of these, a list of them, or null
+	maybe  bool   // whether the key may be missing
 }
 
 var (

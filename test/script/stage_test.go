@@ -30,13 +30,13 @@ type order struct {
 	ReadOnly []string // mount points
 	Tmpfs    []string
 	NoFile   uint64 // limit of open files; 0 leaves it unchanged
-	Left     string // file for the list of what outlived an init that is not PID 1
+	Left     string // file for the list of processes that outlived an init that is not PID 1
 	TTY      bool   // descriptor 0 is the controlling terminal
 }
 
 // stage prepares the mounts and becomes the init, or becomes a PID 1 that starts the init and reaps orphans.
 func stage(text string) int {
-	runtime.LockOSThread() // the life of the test is bound to this thread
+	runtime.LockOSThread() // the init ends when this thread ends, and so with the test
 	var o order
 	var left *os.File
 	err := json.Unmarshal([]byte(text), &o)
@@ -104,8 +104,8 @@ func (o order) drop() error {
 	return unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0)
 }
 
-// watch does what "docker run --init" puts before the init: it starts the init, reaps orphans, and ends with its exit code. It
-// reports the processes that the init has left alive.
+// watch does what "docker run --init" puts before the init: it starts the init, reaps orphans, and ends with the init's exit
+// code. It reports the processes that the init has left alive.
 func (o order) watch(left *os.File) (int, error) {
 	cmd := exec.Command(o.Program)
 	cmd.Args, cmd.Stdin, cmd.Stdout, cmd.Stderr = o.Argv, os.Stdin, os.Stdout, os.Stderr
@@ -197,7 +197,7 @@ type process struct {
 }
 
 func allProcesses() []process {
-	entries, _ := os.ReadDir("/proc") // without /proc there is nothing to see
+	entries, _ := os.ReadDir("/proc") // without /proc, no processes are visible
 	var list []process
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())

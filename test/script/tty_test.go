@@ -32,6 +32,6 @@ func (t *terminal) resize(rows, columns uint16) error {
 
 // record copies the output of the terminal until it is closed.
 func (t *terminal) record() {
-	_, _ = io.Copy(t.log, t.master) // ends with EIO when the terminal closes
+	_, _ = io.Copy(t.log, t.master) // an error means that the terminal was closed (EIO)
 	_ = t.log.Close()
 }

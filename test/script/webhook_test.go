@@ -67,7 +67,7 @@ func (r *receiver) services() ([]string, int) {
 func TestActionsSurviveKill9(t *testing.T) {
 	testkit.SkipIfShort(t)
 	t.Parallel()
-	for _, services := range []int{100, 106} { // one target has at most 100 waiting events
+	for _, services := range []int{100, 106} { // with and without an overflow, because one target has at most 100 waiting events
 		t.Run(fmt.Sprint(services), func(t *testing.T) { actionsSurviveKill9(t, services) })
 	}
 }
@@ -185,7 +185,7 @@ func actionsSurviveKill9(t *testing.T, services int) {
 		return nil
 	})
 	got, all := hook.services()
-	if slices.Sort(queue); !slices.Equal(slices.Sorted(slices.Values(got)), queue) { // an event that has failed lets others go first
+	if slices.Sort(queue); !slices.Equal(slices.Sorted(slices.Values(got)), queue) { // an event that has failed moves behind the others
 		t.Errorf("delivered were\n%v\nnot\n%v", got, queue)
 	}
 	if all > len(queue)+2 {

@@ -48,7 +48,7 @@ func main() {
 	}
 	signals := make(chan os.Signal, 4)
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
-		if !signal.Ignored(sig) { // an ignored signal, as under nohup, stays ignored
+		if !signal.Ignored(sig) { // a signal that is ignored, as under nohup, stays ignored
 			signal.Notify(signals, sig)
 		}
 	}
@@ -86,8 +86,8 @@ func (r *runner) run(words []string, signals <-chan os.Signal) int {
 	go func() { defer close(passed); r.forwardSignals(signals, over) }()
 	s := &summary{out: r.out}
 	build := func() error { return nil }
-	if built, err := os.MkdirTemp("/var/tmp", "hinit-built-"); err == nil { // without this directory, each call builds the programs for itself
-		defer os.RemoveAll(built) // a temporary directory
+	if built, err := os.MkdirTemp("/var/tmp", "hinit-built-"); err == nil { // after an error, each call builds the programs for itself
+		defer os.RemoveAll(built) // an error does not matter: it is a temporary directory
 		_ = errors.Join(os.Chmod(built, 0o755), os.Setenv(testkit.BuiltVar, built))
 		if r.programs {
 			build = testkit.LockPrograms(built)
@@ -140,7 +140,7 @@ func (r *runner) forwardSignals(signals <-chan os.Signal, over <-chan struct{}) 
 			r.mu.Lock()
 			r.interrupted = true
 			for _, cmd := range r.running {
-				_ = syscall.Kill(-cmd.Process.Pid, sig.(syscall.Signal)) // the process group may have ended
+				_ = syscall.Kill(-cmd.Process.Pid, sig.(syscall.Signal)) // an error does not matter: the process group may have ended
 			}
 			r.mu.Unlock()
 		case <-over:
@@ -171,7 +171,7 @@ func (r *runner) runCall(s *summary, args []string) error {
 	if slices.Contains(args, "-race") {
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=1") // the race detector needs cgo
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a group of its own: a signal to this program reaches the tests once, through forwardSignals
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a signal must reach the tests only through forwardSignals
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -198,7 +198,7 @@ func (r *runner) runCall(s *summary, args []string) error {
 	defer r.mu.Unlock()
 	r.running = slices.DeleteFunc(r.running, func(other *exec.Cmd) bool { return other == cmd })
 	s.failUnendedPackages()
-	used := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() // with the compiler and the tests
+	used := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() // processor time of the call, including the compiler and the tests
 	fmt.Fprintf(r.out, "%v, and %v of the processors: go test %.60s\n", time.Since(begin).Round(time.Second), used.Round(time.Second), strings.Join(args, " "))
 	exit, is := errors.AsType[*exec.ExitError](err)
 	if r.interrupted || is && exit.ExitCode() > 0 && len(s.failed) > 0 {

@@ -150,7 +150,7 @@ func (s *summary) endOfPackage(e event) {
 	delete(s.output, t)
 	delete(s.running, e.Package)
 	if e.Action == "skip" || c.passed+c.skipped+c.failed == 0 && e.Action == "pass" {
-		return // it has no tests, or none was selected
+		return // the package has no tests, or none was selected
 	}
 	s.packages++
 	state := "ok  "

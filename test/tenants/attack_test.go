@@ -34,7 +34,7 @@ type field struct {
 // attack is one thing that a tenant tries. A nil error means that the attack succeeded.
 type attack struct {
 	name   string
-	ofNone bool // whether the attack succeeds where no profile is isolated
+	ofNone bool // the attack also succeeds where no profile is isolated
 	try    func(f field) error
 }
 
@@ -78,7 +78,7 @@ var attacksOnProfile = []attack{
 	{"move its home away", true, func(f field) error {
 		return errors.Join(os.Rename(f.b, f.b+".moved"), os.Rename(f.b+".moved", f.b))
 	}},
-	{"make it wait for a file of the image by a lease", true, func(f field) error { // the lease counts for every file of the same user
+	{"make it wait for a file of the image by a lease", true, func(f field) error { // any process of the owner can take a lease on a file
 		err := os.WriteFile(f.home+"/leased", nil, 0o600)
 		if err != nil {
 			return err
@@ -348,7 +348,7 @@ func attacker() {
 	}
 	daemon := exec.Command("/bin/sh", "-c", `trap "" TERM HUP; while :; do sleep 1; done`, "daemon-of-"+filepath.Base(f.dir))
 	daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	daemon.Env = []string{"PATH=/usr/bin:/bin"} // the daemon lacks the mark of its run
+	daemon.Env = []string{"PATH=/usr/bin:/bin"} // without the mark of its run, so that hinit does not recognise the daemon
 	r := report{Open: map[string]string{}, How: map[string]string{}}
 	if err := daemon.Start(); err != nil {
 		r.How["daemon"] = err.Error()
@@ -377,8 +377,8 @@ func victim() {
 	dir := os.Getenv("TENANTS_DIR")
 	home := dir + "/home/profiles/" + who
 	switch who {
-	case "-p": // a command of `docker exec`
-		time.Sleep(50 * time.Millisecond) // meanwhile the attacker reads its files in /proc
+	case "-p": // simulates a command of `docker exec`
+		time.Sleep(50 * time.Millisecond) // the attacker reads the files of the victim in /proc meanwhile
 		return
 	case name(1):
 	default:
@@ -397,7 +397,7 @@ func victim() {
 	if errTerminal == nil {
 		defer near.Close()
 	}
-	for range 2 << 10 { // writes more than a log file may have
+	for range 2 << 10 { // writes more than a log file may hold
 		fmt.Println(strings.Repeat("x", 1<<10))
 	}
 	dumpCore(home)

@@ -62,7 +62,7 @@ func TestMain(m *testing.M) {
 	}
 	testkit.AtOnce(6)
 	code := m.Run()
-	_ = exec.Command("docker", "rmi", "-f", image).Run() // the image may be missing
+	_ = exec.Command("docker", "rmi", "-f", image).Run() // the tests with Docker are skipped if the image is missing
 	os.Exit(code)
 }
 
@@ -73,7 +73,7 @@ type container struct {
 	grouped bool   // hinit can make control groups
 	client  *dial.Client
 	errs    tail
-	asked   int // questions to the gateways
+	asked   int // requests to the gateways
 	mode    string
 	pid     int       // PID of the init
 	begun   time.Time // time when the attacker was asked to take a resource
@@ -185,7 +185,7 @@ profiles:
 	c := &container{dir: dir, client: dial.New(filepath.Join(dir, "run", "control.sock"))}
 	group := ownGroup(t)
 	c.grouped = group != ""
-	// With a control group of its own, the container has a namespace of control groups too, as Docker gives it.
+	// If the container has a control group of its own, it also gets a namespace of control groups, as under Docker.
 	const enter = `[ -n "$2" ] || eval "$3"; echo 0 >"$2/cgroup.procs" && exec unshare --cgroup /bin/sh -c "umount -l ` + groupRoot + ` && mount -t cgroup2 cgroup2 ` + groupRoot + ` && $3" "$0" "$1"`
 	inner := `mount --make-rprivate / && mount -t proc proc /proc && ` + s.mount + ` exec "$0" init sleep 100000`
 	cmd := exec.Command("/bin/sh", "-c", enter, filepath.Join(dir, "bin", "hinit"), dir, group, inner)
@@ -212,7 +212,7 @@ func ownGroup(t *testing.T) string {
 	}
 	t.Cleanup(func() {
 		testkit.Until(t, "the control group to be empty", func() bool {
-			below, _ := filepath.Glob(group + "/*") // rmdir refuses the files
+			below, _ := filepath.Glob(group + "/*") // not os.RemoveAll, because rmdir refuses a group only because of its files
 			for _, dir := range append(below, group) {
 				_ = unix.Rmdir(dir)
 			}
@@ -380,7 +380,7 @@ func TestNoTenantReachesAnother(t *testing.T) {
 			t.Errorf("%s: a process has outlived its gateway", mode)
 		}
 	}
-	if taken["user"] || !taken["none"] { // in the other modes, the agent's user may read all homes
+	if taken["user"] || !taken["none"] { // without this mode, the agent's user may read all homes
 		t.Errorf("a home that the agent's user has renamed can be read: %v", taken)
 	}
 }
@@ -451,7 +451,7 @@ func (c *container) takesHome(t *testing.T) bool {
 	testkit.Until(t, "hinit has found the renamed home", func() bool { _, err := c.status("taken"); return err == nil })
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	_, _ = c.client.Start(ctx, "taken", client.Wait{}) // the agent's user can't enter the home of another user, so this may fail
+	_, _ = c.client.Start(ctx, "taken", client.Wait{}) // fails in a mode in which the agent's user can't enter the home of another user
 	return agent("cat", filepath.Join(home, "taken", ".env")) == nil
 }
 

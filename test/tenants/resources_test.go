@@ -158,7 +158,7 @@ func fill(dir string) (func(), error) {
 	}
 	for block := make([]byte, 64<<10); len(block) > 0; {
 		if _, err = file.Write(block); err != nil {
-			block = block[:len(block)/2] // smaller and smaller pieces
+			block = block[:len(block)/2] // tries smaller and smaller pieces, to fill the last bytes
 		}
 	}
 	if !errors.Is(err, unix.ENOSPC) {
@@ -183,7 +183,7 @@ func hold(f field, dir, how string) (func(), error) {
 	}
 	var pid int
 	_, err = fmt.Fscan(out, &pid)
-	_ = cmd.Wait() // only the shell, which has ended
+	_ = cmd.Wait() // waits only for the shell, whose exit code means nothing
 	return func() { _ = syscall.Kill(pid, syscall.SIGKILL) }, err
 }
 
@@ -240,7 +240,7 @@ func takeMemory(f field) (func(), error) {
 		return nil, err
 	}
 	release := func() { _, _ = cmd.Process.Kill(), cmd.Wait() }
-	for ; ; time.Sleep(50 * time.Millisecond) { // the kernel announces no such size
+	for ; ; time.Sleep(50 * time.Millisecond) { // polls, because the kernel does not report when the process has this size
 		text, err := os.ReadFile("/proc/" + strconv.Itoa(cmd.Process.Pid) + "/status")
 		if err != nil || strings.Contains(string(text), "zombie") {
 			release()
@@ -257,7 +257,7 @@ func takeProcesses(field) (func(), error) { return func() {}, manyProcesses(2 * 
 
 // takeFiles raises its limit, and opens more files than the old limit allowed.
 func takeFiles(field) (func(), error) {
-	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 4 * maxFiles, Max: 4 * maxFiles}) // only the number of files matters
+	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 4 * maxFiles, Max: 4 * maxFiles}) // if this fails, the limit stays lower
 	var fds []int
 	release := func() {
 		for _, fd := range fds {
@@ -352,10 +352,10 @@ func spin(field) (func(), error) {
 	}
 	return func() {
 		for _, cmd := range all {
-			_ = cmd.Process.Kill() // the process may have ended
+			_ = cmd.Process.Kill() // an error does not matter: the process may have ended
 		}
 		for _, cmd := range all {
-			_ = cmd.Wait() // a killed process is an error
+			_ = cmd.Wait() // an error is expected, because the process was killed
 		}
 	}, nil
 }
@@ -365,7 +365,7 @@ func share(field) error {
 	const wall = time.Second
 	used := func() time.Duration {
 		var t unix.Rusage
-		_ = unix.Getrusage(unix.RUSAGE_THREAD, &t) // can't fail for the calling thread
+		_ = unix.Getrusage(unix.RUSAGE_THREAD, &t) // this call can't fail for the calling thread
 		return time.Duration(t.Utime.Nano() + t.Stime.Nano())
 	}
 	runtime.LockOSThread()
@@ -443,7 +443,7 @@ func floodControl(f field) (func(), error) {
 	return untilReleased(64, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		_, _ = c.Status(ctx) // a refusal is an answer too
+		_, _ = c.Status(ctx) // a refusal counts as an answer too
 	}), nil
 }
 
@@ -507,7 +507,7 @@ func taker(victim bool) {
 	f := field{dir: os.Getenv("TENANTS_DIR")}
 	f.home, f.b = f.dir+"/home/profiles/"+name(0), f.dir+"/home/profiles/"+name(1)
 	who := map[bool]string{false: "a", true: "b"}[victim]
-	// the resource that the attacker had taken before hinit ended it
+	// This is the resource that the attacker had taken before hinit ended it.
 	old, _ := os.ReadFile(filepath.Join(f.dir, answers, "take-"+who))
 	_ = os.WriteFile(filepath.Join(f.dir, answers, who+".ready"), []byte(strconv.Itoa(os.Getpid())), 0o644) //nolint:gosec // the test reads it
 	stop := make(chan struct{})

@@ -165,7 +165,7 @@ func coresInDirectory() bool {
 func dumpCore(dir string) {
 	cmd := exec.Command("/bin/sh", "-c", "ulimit -c unlimited; kill -ABRT $$")
 	cmd.Dir = dir
-	_ = cmd.Run() // the child is expected to crash
+	_ = cmd.Run() // an error is expected, because the child is to crash
 }
 
 // gatewayOf finds the gateway of a profile by its command line.
@@ -196,7 +196,7 @@ func says(f field, words, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, f.dir+"/bin/"+program, args...)
 	home := f.dir + "/home"
 	if program == "docker" {
-		home = f.home // the environment of the profile's gateway
+		home = f.home // with the environment of the profile's gateway
 	}
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + f.home, "HERMES_HOME=" + home, "TERMINAL_DOCKER_IMAGE=" + image, "HINIT_SANDBOX_SOCKET=" + f.dir + "/run/sandbox.sock", "HINIT_CONFIG=" + f.dir + "/hinit.yaml"}
 	read, write, err := os.Pipe()
@@ -318,7 +318,7 @@ func ofExecs(file string) error {
 			}
 			var owner unix.Stat_t
 			switch {
-			case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || unix.Stat(dir, &owner) != nil: // the process has ended
+			case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || unix.Stat(dir, &owner) != nil: // the process has ended meanwhile
 			case owner.Uid == 0:
 				ofRoot[dir] = err
 			default:

@@ -47,7 +47,7 @@ func (c *container) ask(t *testing.T, who, resource string) (answer string) {
 		if of, answer, _ := strings.Cut(string(text), "\n"); of == word {
 			return answer
 		}
-		if looks++; who == "a" && looks%20 == 0 && c.ended(t) != "" { // each look takes hinit a millisecond
+		if looks++; who == "a" && looks%20 == 0 && c.ended(t) != "" { // pauses, because each status takes hinit a millisecond
 			return "done"
 		}
 	}
@@ -148,7 +148,7 @@ func (c *container) weighSessions(nice string) {
 	all, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range all {
 		if in, _ := os.Readlink(dir + "/ns/pid"); in == namespace && filepath.Base(dir) != strconv.Itoa(c.pid) {
-			_ = os.WriteFile(dir+"/autogroup", []byte(nice), 0) // fails if the process has ended, and on a kernel without autogroups
+			_ = os.WriteFile(dir+"/autogroup", []byte(nice), 0) // an error means that the process has ended, or that the kernel has no autogroups
 		}
 	}
 }
@@ -185,9 +185,9 @@ func TestNoTenantStarvesAnother(t *testing.T) {
 	t.Run("modes", func(t *testing.T) {
 		for i, mode := range everyMode {
 			t.Run(mode, func(t *testing.T) {
-				t.Parallel() // hinit mostly waits for its next measurement
+				t.Parallel() // runs beside other tests, because hinit mostly waits for its next measurement
 				words[i] = starveAll(t, mode, scene{
-					agent: agentID + 1 + i, // the kernel counts per user, and the tests of other packages have gateways of agentID
+					agent: agentID + 1 + i, // a uid of its own, because the kernel counts per user, and gateways of other test packages run as agentID
 					roles: [2]string{"taker", "misser"}, flags: syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC,
 					yaml:  fmt.Sprintf("limits: {nofile: %d}, memory: {max: %d}, cpu: {weight: 100}, quota: {warn: %d, stop: %d},", maxFiles, maxMemory, quota/2, quota),
 					share: answers,

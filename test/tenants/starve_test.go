@@ -32,7 +32,7 @@ func eater() {
 	n, _ := strconv.Atoi(string(text))
 	pause, err := time.ParseDuration(os.Getenv("EATER_PAUSE"))
 	if err != nil {
-		pause = 100 * time.Millisecond // as a growing program does
+		pause = 100 * time.Millisecond // in small steps, as a growing program does
 	}
 	if text, err := os.ReadFile(filepath.Join(os.Getenv("EATER_HOME"), "FILE")); err == nil {
 		var file *os.File
@@ -71,7 +71,7 @@ var groups atomic.Int32
 // limited starts an init with profiles that eat. Its control group has the given memory, like a container with --memory.
 func limited(t *testing.T, megabytes int, profiles map[string]int, settings string, before ...func(home string)) *container {
 	t.Helper()
-	t.Parallel() // hinit mostly waits for its next measurement
+	t.Parallel() // runs beside other tests, because hinit mostly waits for its next measurement
 	testkit.NeedRoot(t)
 	bind, file := "/sys/fs/cgroup", "memory.max" // control groups of version 2
 	if unix.Access(bind+"/memory", unix.F_OK) == nil {
@@ -146,7 +146,7 @@ func TestTheLeastImportantGoesBeforeTheKernelKills(t *testing.T) {
 		return bytes.Contains(text, []byte("full"))
 	}
 	testkit.Until(t, "they have their memory", func() bool { return full("low") && full("normal") && full("vital") })
-	// Another process takes all memory but for a few megabytes.
+	// Another process takes all memory except a few megabytes.
 	if err := os.WriteFile(filepath.Join(c.dir, "MB"), []byte("45"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func TestIdleGatewaysEndedForTheSharedMemoryOfAnother(t *testing.T) {
 				return err == nil && (victims != nil && c.of(t, "eater").LastExit != nil ||
 					victims == nil && slices.ContainsFunc(st.Init.Warnings, func(w string) bool { return strings.Contains(w, "belong to no service") }))
 			})
-			time.Sleep(3 * time.Second) // hinit decides each second
+			time.Sleep(3 * time.Second) // long enough for several decisions of hinit, which makes one each second
 			for _, name := range []string{"one", "two", "three", "eater"} {
 				s := c.of(t, name)
 				if ended := s.LastExit != nil || s.Restarts > 0; ended != slices.Contains(victims, name) || ended && s.LastExit.Cause != "shed" {

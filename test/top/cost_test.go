@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Largest processor time in a second for 500 services at rest. The unit is the time in which the states of all their
-// processes are read once on this machine.
+// costOfTop is the largest processor time in a second for 500 services at rest. Its unit is the time in which this machine reads
+// the states of all their processes once.
 const (
 	costOfTop  = 8
 	costOfPID1 = 3
@@ -63,7 +63,7 @@ func TestFiveHundredServicesCostLittle(t *testing.T) {
 func readingAll(t *testing.T, parent int) float64 {
 	t.Helper()
 	const times = 20
-	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent)) // each thread has a list of its own children
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent)) // all threads, because each thread has its own list of children
 	var children []string
 	for _, list := range lists {
 		text, _ := os.ReadFile(list) // the thread may have ended

@@ -15,7 +15,7 @@ func TestTheDemoOpensIt(t *testing.T) {
 	h := newHouse(t, "")
 	w := h.shell(120, 30, built+"/hinit demo --agent "+built+"/example-agent")
 	w.shows("> gateway-", "gateway-coder", "gateway-writer")
-	w.shows("1 crash ") // the demo's gateway crashes once, and is started again
+	w.shows("1 crash ") // the demo's gateway crashes once, and must be started again
 	w.press("/")
 	w.write("coder")
 	w.press("Enter", "l")

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "stage:", stage(program))
 		os.Exit(125)
 	}
-	testkit.AtOnce(6) // a test mostly waits
+	testkit.AtOnce(6) // more tests at a time than processors, because a test mostly waits
 	os.Exit(run(m))
 }
 
@@ -183,7 +183,7 @@ func (h *house) at(t *testing.T, width, height int, command string) *terminal {
 	w := &terminal{t: t, name: fmt.Sprint(h.dir, "/tmux", h.terminals)}
 	h.terminals++
 	script := filepath.Join(h.dir, "top.sh")
-	text := "#!/bin/sh\ntrap : INT\n" // Ctrl-C is for the command that the shell runs
+	text := "#!/bin/sh\ntrap : INT\n" // Ctrl-C must reach the command that the shell runs
 	for _, kv := range h.env {
 		if name, value, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "HINIT_") || strings.HasPrefix(name, "HERMES_") || name == "NO_COLOR" {
 			text += "export " + name + "='" + value + "'\n"

@@ -41,13 +41,13 @@ func TestFiftyProfiles(t *testing.T) {
 	w.press("Space") // marks the service, and shows the details of the next one
 	w.shows("telegram is failed: unauthorized: the token was revoked")
 
-	// The token is renewed and the program repaired.
+	// The token has been renewed, and the program repaired.
 	for _, name := range []string{"p17", "p31"} {
 		if err := os.Remove(filepath.Join(h.dir, "data/profiles", name, "agent.conf")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.press("Space", "R") // mark this one too, and roll out
+	w.press("Space", "R") // marks this service too, and begins a rollout
 	w.shows("restart one after the other 2 services? y/n")
 	w.press("y")
 	w.shows("rollout: 2 of 2 are restarted and ready")

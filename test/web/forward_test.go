@@ -50,7 +50,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 			}
 		}
 	}
-	if r.calls%7 == 6 { // the receiver stores the lines, but its answer is lost
+	if r.calls%7 == 6 { // the receiver has stored the lines, but its answer gets lost
 		if conn, _, err := w.(http.Hijacker).Hijack(); err == nil {
 			_ = conn.Close()
 		}

@@ -54,7 +54,7 @@ action(type="omfile" file="$DIR/received-%d" template="whole")
 `, stream, port, r.lives))
 	r.cmd, _ = r.box.start(r.program, "-n", "-f", conf, "-i", fmt.Sprintf("%s/pid-%d", r.dir, r.lives))
 	if r.lives > 1 {
-		return // rsyslog writes no port file if the port is given
+		return // the port is known, and rsyslog writes no port file if the port is given
 	}
 	testkit.Until(r.T, "rsyslog listens", func() bool {
 		text, err := os.ReadFile(r.dir + "/port")
@@ -151,7 +151,7 @@ func TestRsyslogGetsEveryLine(t *testing.T) {
 			}
 			sender := forward()
 			some(2000)
-			kill(t, sender) // the killed sender's lines come before the next sender's
+			kill(t, sender) // the lines of the killed sender come before the lines of the next sender
 			testkit.Until(t, "the connection is over", func() bool { return r.sockets() <= idle })
 			forward()
 			some(8000)

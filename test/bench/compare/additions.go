@@ -5,7 +5,7 @@ import "time"
 // stagedFor is how long a definition exists before it is used, so that a candidate that watches for it has seen it.
 const stagedFor = 100 * time.Millisecond
 
-// measureAdditions measures M9: the time from the order to add a service until it runs, while others run.
+// measureAdditions measures M9: the time from the command that adds a service until the service runs, while other services run.
 func (b *bench) measureAdditions() error {
 	n := 100
 	if b.quick {

@@ -69,12 +69,12 @@ func (b *bench) measureAgentCommands() error {
 
 // enterContainer moves this process, and what it starts, into a container.
 func enterContainer(pid int) error {
-	if err := unix.Unshare(unix.CLONE_FS); err != nil { // setns(2) refuses a process whose threads share it
+	if err := unix.Unshare(unix.CLONE_FS); err != nil { // setns(2) refuses a process that shares its file system state with other threads
 		return err
 	}
 	var spaces [2]int
 	kinds := [2]int{syscall.CLONE_NEWPID, syscall.CLONE_NEWNS}
-	for k, name := range []string{"pid", "mnt"} { // open both before the second changes what /proc shows
+	for k, name := range []string{"pid", "mnt"} { // both must be opened before the second setns call changes what /proc shows
 		fd, err := unix.Open(fmt.Sprintf("/proc/%d/ns/%s", pid, name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err

@@ -145,7 +145,7 @@ const statusesBefore = 5
 
 // measureUsedMemory measures the memory after use: what status commands leave behind when the candidate has come to rest again.
 func (b *bench) measureUsedMemory(i *instance, o operated, at string) error {
-	for range statusesBefore - 1 { // one was run before, to measure its time
+	for range statusesBefore - 1 { // one status command was run before, to measure its time
 		if _, err := i.status(o.statusOfAll(i.site)); err != nil {
 			return i.failure(err)
 		}

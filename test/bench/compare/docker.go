@@ -39,7 +39,7 @@ func (b *bench) measureContainers() error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = docker("rmi", "-f", image).Run() }() // nothing uses it any more
+	defer func() { _ = docker("rmi", "-f", image).Run() }() // an error does not matter: no later step uses the image
 	ways := []struct {
 		name string
 		args []string

@@ -25,7 +25,7 @@ func gather[T peer](b *bench, measure string, peers []T, n int, fast bool) (*gro
 	g := &group{bench: b, measure: measure}
 	for _, p := range peers {
 		if p.name() == loopName {
-			continue // the loop only starts services
+			continue // the loop only starts services, so it never comes to rest
 		}
 		if most := slices.Max(b.sizes(p)); n > most {
 			b.note("%s is left out of %s: it has room for %d services with a logger each", p.name(), measure, most)

@@ -86,7 +86,7 @@ type bench struct {
 	empty, naive      string // programs to compare with
 	sites             int
 	peers             []peer
-	notes             []string // notes for readers of the figures, such as who is missing
+	notes             []string // notes for readers of the figures, such as which candidate is missing
 	figures           figures
 	running           running
 }
@@ -128,7 +128,7 @@ func (r *running) kill() {
 	defer r.mu.Unlock()
 	r.ended = true
 	for p, gone := range r.all {
-		_ = p.Kill() // it may have ended
+		_ = p.Kill() // the process may have ended
 		<-gone
 	}
 }
@@ -153,15 +153,15 @@ func (b *bench) run() error {
 	if err := b.prepare(); err != nil {
 		return err
 	}
-	defer os.RemoveAll(b.work) // a temporary directory
+	defer os.RemoveAll(b.work) // an error does not matter: it is a temporary directory
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
 	go func() {
 		<-stop
 		b.running.kill()
-		<-time.After(2 * time.Second) // by then run has ended, unless it waits for something else
+		<-time.After(2 * time.Second) // by now run has ended, unless it waits for something else
 		_ = os.RemoveAll(b.work)
-		os.Exit(130) // everything that was started dies with it
+		os.Exit(130) // the kernel kills everything that was started together with this process
 	}()
 	steps := []struct {
 		measures []string
@@ -256,7 +256,7 @@ func (b *bench) prepare() error {
 			return fmt.Errorf("%w\n%s", err, out)
 		}
 	}
-	unix.Sync() // else the pages of a program that was just built count as private and dirty until the disk has them
+	unix.Sync() // otherwise the pages of a new program count as private and dirty until they are on the disk
 	for _, p := range b.allPeers() {
 		if len(b.onlyPeers) > 0 && !slices.Contains(b.onlyPeers, p.name()) && p.name() != loopName {
 			continue

@@ -57,8 +57,8 @@ const (
 type target struct {
 	measure, at string
 	limit       float64 // limit of the figure
-	of          string  // the limit is this many times the figure of another candidate in the same rounds; empty: it is absolute
-	least       bool    // the figure must be at least, not at most, the limit
+	of          string  // the limit is this many times the figure of this candidate in the same rounds; "": limit is absolute
+	least       bool    // the figure must be at least the limit; otherwise at most
 	unit        string
 }
 

@@ -48,7 +48,7 @@ func (b *bench) measureStopSignals() error {
 		b.figures.add("M10 check", "told", p.name(), float64(told))
 		b.figures.add("M10 check", "ms", p.name(), ms(took))
 		if p.name() != hinitName {
-			continue // others wait for ever, or for ten seconds
+			continue // other peers wait for ever, or for ten seconds
 		}
 		if took, told, err = b.obey(p, n, true); err != nil {
 			return err

@@ -38,7 +38,7 @@ func (b *bench) measureOrphans() error {
 		var kept []*instance
 		err := g.each(func(i *instance) error { return b.measureBatch(i, size) })
 		for _, i := range g.instances {
-			if i.zombiesLeft > size/10 { // its zombies would use up all process ids
+			if i.zombiesLeft > size/10 { // the zombies of this peer would use up all process ids
 				i.kill()
 			} else {
 				kept = append(kept, i)
@@ -135,7 +135,7 @@ func (i *instance) runInside(argv ...string) error {
 	}
 	_, end, err := launch(nil, "", argv)
 	if back := unix.Setns(own, syscall.CLONE_NEWPID); back != nil {
-		return back // keep the goroutine locked, so that no other runs on this thread
+		return back // keeps the goroutine locked, so that no other goroutine runs on this thread
 	}
 	runtime.UnlockOSThread()
 	if err != nil {

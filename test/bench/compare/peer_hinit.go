@@ -75,7 +75,7 @@ func (h hinit) prepare(s *site) error {
 	}
 	budget := s.budget
 	if budget == 0 {
-		budget = 8 * time.Second // the default
+		budget = 8 * time.Second // the default of hinit
 	}
 	err := s.write("hinit.yaml", fmt.Sprintf(`home: %[1]s/data
 agent:
@@ -94,7 +94,7 @@ shutdown: {budget: %[7]s}
 			err = h.addProfile(s, service)
 		}
 	}
-	return errors.Join(err, s.chownAll("data", agentID)) // as in each start of a container but the first
+	return errors.Join(err, s.chownAll("data", agentID)) // every start of a container except the first finds this file
 }
 
 func yamlList(words []string) string {

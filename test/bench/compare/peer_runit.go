@@ -13,7 +13,7 @@ type runit struct{}
 func (runit) name() string               { return "runit" }
 func (runit) programs() []string         { return []string{"runsvdir", "runsv", "svlogd", "sv"} }
 func (runit) version() string            { return packaged("runit") }
-func (runit) stopSignal() syscall.Signal { return syscall.SIGHUP } // at a TERM, runsvdir ends but leaves its runsv processes alone
+func (runit) stopSignal() syscall.Signal { return syscall.SIGHUP } // at a TERM, runsvdir ends but leaves its runsv processes running
 func (runit) command(s *site) (argv, env []string) {
 	return []string{"runsvdir", "-P", s.path("scan")}, nil
 }

@@ -138,7 +138,7 @@ func (b *bench) print(w io.Writer) {
 		}
 		_ = t.Flush()
 	}
-	if !b.quick { // a quick run only shows that the benchmark works
+	if !b.quick { // the figures of a quick run mean nothing; it only shows that the benchmark works
 		b.printTargets(w)
 	}
 	for _, note := range b.notes {
@@ -229,7 +229,7 @@ func (b *bench) costGrowth() []growing {
 			}
 		}
 		if ok && to > from {
-			const smallest = 1 // in every unit
+			const smallest = 1 // figures of every unit
 			all = append(all, growing{m.id, from, to, growth(first, last, float64(to)/from, smallest)})
 		}
 	}

@@ -16,7 +16,7 @@ type result struct {
 	Machine  machine           `json:"machine"`
 	Versions map[string]string `json:"versions"`
 	Notes    []string          `json:"notes"`
-	Loads    map[string]span   `json:"loads"` // by measure
+	Loads    map[string]span   `json:"loads"` // load of the machine, by measure
 	Figures  []figure          `json:"figures"`
 }
 
@@ -97,7 +97,7 @@ func (b *bench) load(path string) (result, error) {
 		b.figures.widenLoad(measure, s)
 	}
 	b.notes = r.Notes
-	b.peers = b.allPeers() // for the order of the rows
+	b.peers = b.allPeers() // the order of the rows depends on it
 	return r, nil
 }
 

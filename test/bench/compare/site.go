@@ -169,7 +169,7 @@ func (b *bench) startPrepared(p peer, s *site) (*instance, error) {
 		return nil, err
 	}
 	go func() {
-		_ = i.cmd.Wait() // its exit code does not matter
+		_ = i.cmd.Wait() // the exit code of the peer does not matter
 		close(i.ended)
 	}()
 	i.all = &b.running
@@ -196,7 +196,7 @@ func (i *instance) pid() int { return i.cmd.Process.Pid }
 
 // kill kills everything in the namespace at once, and removes the site.
 func (i *instance) kill() {
-	_ = i.cmd.Process.Kill() // it may have ended
+	_ = i.cmd.Process.Kill() // the process may have ended
 	<-i.ended
 	i.all.remove(i.cmd.Process)
 	i.watch.close()

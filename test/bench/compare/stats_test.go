@@ -31,7 +31,7 @@ func TestMedian(t *testing.T) {
 
 func TestRatioIsTakenInEachRound(t *testing.T) {
 	f := newFigures()
-	for _, slow := range []float64{1, 10, 3} { // the machine was slow in the second round
+	for _, slow := range []float64{1, 10, 3} { // the machine was slow in the second round, so both figures are larger
 		f.add("M2", "10", "a", 4*slow)
 		f.add("M2", "10", "b", 2*slow)
 	}

@@ -20,7 +20,7 @@ type usage struct {
 	services  int
 	cpu       time.Duration
 	switches  int64 // context switches of both kinds, of all threads
-	pss       int64 // in bytes, as the next ones
+	pss       int64 // in bytes, like the following fields
 	private   int64 // private dirty pages
 	tables    int64 // page tables
 }
@@ -45,7 +45,7 @@ func (i *instance) processes() (others []int, services int, err error) {
 		exe, err := os.Readlink(i.proc(name, "exe"))
 		switch {
 		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH):
-			continue // ended, or a zombie
+			continue // the process has ended or is a zombie
 		case err != nil:
 			return nil, 0, err
 		case exe == i.sleeper:
@@ -74,7 +74,7 @@ func (i *instance) usage() (usage, error) {
 		tasks := i.proc(strconv.Itoa(pid), "task")
 		threads, err := os.ReadDir(tasks)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		for _, t := range threads {
 			u.switches += sumFields(tasks+"/"+t.Name()+"/status", "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")

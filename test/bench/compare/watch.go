@@ -12,7 +12,7 @@ import (
 
 // started is one start of a program.
 type started struct {
-	pid int // in this program's namespace
+	pid int // PID in this program's namespace
 	at  time.Time
 }
 
@@ -58,7 +58,7 @@ func (w *watch) read() {
 			}
 			select {
 			case w.events <- started{int(int32(binary.NativeEndian.Uint32(b[20:]))), now}:
-			default: // no caller waits for so many
+			default: // the channel is full: no caller waits for so many starts
 			}
 			if length < header || int(length) > len(b) {
 				break

@@ -174,7 +174,7 @@ func BenchmarkTick(b *testing.B) {
 			ms, err := strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
 			check(b, err)
 			b.ReportMetric(ms, "ms/tick")
-			b.ReportMetric(0, "ns/op") // the time of the interpreter's start
+			b.ReportMetric(0, "ns/op") // time that the interpreter needs to start
 		})
 		b.Run(fmt.Sprintf("start-100/tasks=%d", tasks), func(b *testing.B) {
 			for b.Loop() {

@@ -13,7 +13,7 @@ import (
 type logger struct {
 	name    string
 	program string // program that must be installed; "" for none
-	console bool   // it also copies to a console
+	console bool   // the logger also copies the lines to a console
 	start   func(r *run) error
 }
 

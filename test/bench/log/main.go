@@ -128,7 +128,7 @@ func (b *bench) run(only, out string) error {
 	if b.work, err = os.MkdirTemp(b.dir, "bench-log-"); err != nil {
 		return err
 	}
-	defer os.RemoveAll(b.work) // a temporary directory
+	defer os.RemoveAll(b.work) // an error does not matter: it is a temporary directory
 	if err := os.Chmod(b.work, 0o755); err != nil {
 		return err
 	}

@@ -183,7 +183,7 @@ func (m *many) watch(files []string, flood func() error) error {
 		if err != nil {
 			continue
 		}
-		for at := 0; at < n; at += unix.SizeofInotifyEvent { // these events have no name after them
+		for at := 0; at < n; at += unix.SizeofInotifyEvent { // these events have no file name behind them
 			f := watched[int32(binary.NativeEndian.Uint32(buf[at:]))]
 			if wrote, ok := lastWritten(f); ok && wrote.After(begin) {
 				ways[flooded] = append(ways[flooded], now.Sub(wrote).Seconds()*1000)

@@ -155,7 +155,7 @@ func spliceLoop(file string) error {
 const writerAlone = "ceiling: the writer alone"
 
 func discardLoop(file string) error {
-	const most = 1 << 20 // the largest pipe (fs.pipe-max-size)
+	const most = 1 << 20 // the largest size of a pipe (fs.pipe-max-size)
 	_, _ = unix.FcntlInt(0, unix.F_SETPIPE_SZ, most)
 	buf := make([]byte, most)
 	for {

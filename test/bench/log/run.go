@@ -80,7 +80,7 @@ func (b *bench) copySelf() (string, error) {
 		return "", err
 	}
 	to := filepath.Join(b.work, "bench")
-	return to, os.WriteFile(to, text, 0o755) // the agent's user must be able to execute it
+	return to, os.WriteFile(to, text, 0o755) // the agent's user must be able to execute the copy
 }
 
 func (b *bench) measure(l logger, kind string) (sample, error) {
@@ -175,7 +175,7 @@ func (r *run) end(s *sample) error {
 	select {
 	case <-ended: //nolint:errcheck // the logger's exit code doesn't matter here
 	case <-time.After(20 * time.Second):
-		_ = r.cmd.Process.Kill() // it may just have ended
+		_ = r.cmd.Process.Kill() // the process may have ended
 		return errors.New("the logger does not end")
 	}
 	for _, o := range r.others {
@@ -209,7 +209,7 @@ func cpuTime(pid int) (time.Duration, error) {
 	if len(fields) < 13 {
 		return 0, errors.New("cannot read the CPU time")
 	}
-	const tick = 10 * time.Millisecond // USER_HZ is 100 on all architectures here
+	const tick = 10 * time.Millisecond // 100 is USER_HZ on all architectures that hinit supports
 	utime, err1 := strconv.Atoi(fields[11])
 	stime, err2 := strconv.Atoi(fields[12])
 	return time.Duration(utime+stime) * tick, errors.Join(err1, err2)

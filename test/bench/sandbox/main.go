@@ -185,7 +185,7 @@ func (b *bench) all() error {
 		}
 		defer a.Close()
 		_, err = io.Copy(io.Discard, a)
-		return err // a real client makes one more call, to ask how the command ended
+		return err // a real client makes one more call, which asks how the command ended
 	}
 	few := max(3, b.runs/5)
 	for _, x := range []struct {
@@ -268,7 +268,7 @@ func (b *bench) rateInTurns(runs int, ways []way) error {
 func (b *bench) inTurns(runs int, unit string, ways []way, figure func(time.Duration) float64) error {
 	values := make([][]float64, len(ways))
 	for range runs {
-		for _, i := range rand.Perm(len(ways)) { // in random order, so that no way always follows the slowest
+		for _, i := range rand.Perm(len(ways)) { // in random order, so that no way always follows the slowest one
 			begin := time.Now()
 			if err := ways[i].do(); err != nil {
 				return fmt.Errorf("%s: %w", ways[i].name, err)
