@@ -86,7 +86,7 @@ type Init struct {
 	BootProfiles  *BootProfiles `json:"boot_profiles,omitempty"` // only while the boot processes profiles
 	Binary        string        `json:"binary"`                  // file of the running program
 	BinaryID      string        `json:"binary_id,omitempty"`     // another value after this file is replaced
-	Image         int           `json:"image"`                   // 1 at first, one more after each re-execution
+	Image         int           `json:"image"`                   // number of the running program: 1 at first, one more after each re-execution
 	ReexecError   string        `json:"reexec_error"`            // why the last re-execution failed
 	Lease         *Lease        `json:"lease"`                   // lock of the data volume; null if the container only runs the dashboard
 	Repair        *Repair       `json:"repair"`                  // background repair of file ownership; null without one

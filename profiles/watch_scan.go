@@ -65,7 +65,7 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 		return err
 	}
 	defer d.Close()
-	w.watchDir(d, ".", w.store.root) // before the scan, so that a later change isn't missed
+	w.watchDir(d, ".", w.store.root) // watch before the scan, or a change between them is missed
 	if !w.store.answers(profilesDir) {
 		return errSilent
 	}
@@ -307,7 +307,7 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 	complete := !w.partial
 	w.dropCandidate()
 	w.candidates[name] = true
-	w.watchUnmarked(name, stampOf(info)) // before the scan, so that a later change isn't missed
+	w.watchUnmarked(name, stampOf(info)) // watch before the scan, or a change between them is missed
 	if complete && w.partial {
 		return false
 	}

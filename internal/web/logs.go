@@ -35,7 +35,7 @@ var errEnoughLines = errors.New("enough lines")
 
 // logView is what the page shows of a service's log, or says about why it can't.
 type logView struct {
-	There, Whole, Archive     bool // Whole: the page shows only the log
+	There, Whole, Archive     bool // Whole: the log fills the page
 	Name, Query, Level, Since string
 	At                        string // time of the line to which the link refers, in nanoseconds
 	N                         int

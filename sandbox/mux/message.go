@@ -22,7 +22,7 @@ type Hello struct {
 // Op is the operation that a client requests when it opens a channel.
 type Op string
 
-// The operations.
+// The operations that a client can request from the helper in a sandbox.
 const (
 	OpRun           Op = "run"     // run a foreground command, which ends at the latest with the connection
 	OpStart         Op = "start"   // start a background command; the channel ends with Jobs when it has been started

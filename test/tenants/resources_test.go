@@ -496,9 +496,9 @@ func listener() {
 // answers is the directory, beside the volume, through which the test and the gateways communicate.
 const answers = "answers"
 
-// taker is the gateway that takes a resource when the file take-a of the answers names one, and releases it when it names another. The
-// victim misses the resource that take-b names. All other profiles have the victim's role by default, and only wait for their end: one of
-// them answered for the victim, whose home it can't use.
+// taker is the gateway that takes the resource that the file take-a in answers names, and releases it when the file names another
+// one. In the victim's role it uses the resource that take-b names, and reports whether it could. All other profiles have this role
+// too, but only wait for their end. Otherwise one of them could answer in place of the victim.
 func taker(victim bool) {
 	if victim && os.Args[1] != name(1) {
 		untilStopped()
