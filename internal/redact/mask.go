@@ -326,7 +326,7 @@ func (m *Masker) keyBody(chunk []byte, at int, cover func(from, to int)) int {
 const stampLen = len("2006-01-02 15:04:05.000000000  ")
 
 // keyLine hides the line at position at, and the lines after it, while they belong to a private key. It returns the position of
-// the first line that does not.
+// the first line that does not. Lines of other output may stand between the lines of a key, so only the footer ends the key.
 func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 	for m.keyLinesLeft > 0 && at < len(chunk) {
 		m.keyLinesLeft--
@@ -340,8 +340,10 @@ func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 		case len(line) <= 80 && classLength(line, keyText) == len(line):
 			from += bytes.Index(chunk[from:end], line)
 			cover(from, from+len(line))
-		default: // the line ends the key, or is not part of a key
-			m.keyLinesLeft = 0
+		default:
+			if bytes.Contains(line, []byte("-----END ")) {
+				m.keyLinesLeft = 0
+			}
 			return at
 		}
 		at = end + 1

@@ -102,11 +102,31 @@ func TestPrivateKeysAreHidden(t *testing.T) {
 	for _, text := range []string{
 		"it begins with -----BEGIN PRIVATE KEY----- and so on\nnext\n",
 		"-----BEGIN CERTIFICATE-----\n" + line + "\n-----END CERTIFICATE-----\n",
-		"-----BEGIN PRIVATE KEY-----\nthis is no key.\n" + line + "\n",
 	} {
 		if got := hidden(text); got != text {
 			t.Errorf("%q became %q", text, got)
 		}
+	}
+}
+
+// Two threads of a service wrote at the same time: one a private key, the other its own lines.
+func TestAKeyBetweenOtherOutputWasPartlyShown(t *testing.T) {
+	line := letters(34, base62+"+/", 64)
+	other := "INFO: another thread has " + "gh" + "p_" + letters(35, base62, 36) + "\n"
+	key := "-----BEGIN PRIVATE KEY-----\n" + other + line + "\n" + other + other + line + "\n" + line[:8] + "\n" + other + "-----END PRIVATE KEY-----\n" + line + "\n"
+	masked := "INFO: another thread has ***\n"
+	want := "-----BEGIN PRIVATE KEY-----\n" + masked + "***\n" + masked + masked + "***\n***\n" + masked + "-----END PRIVATE KEY-----\n" + line + "\n"
+	var m redact.Masker
+	got := ""
+	for part := range strings.Lines(key) {
+		got += string(m.Hide([]byte(part), nil))
+	}
+	if got != want || hidden(key) != want {
+		t.Errorf("got %q and %q, want %q", got, hidden(key), want)
+	}
+	endless := "-----BEGIN PRIVATE KEY-----\n" + strings.Repeat("some text\n", redact.KeyLines) + line + "\n"
+	if got := hidden(endless); got != endless {
+		t.Error("a line long after a header without a footer is hidden")
 	}
 }
 
