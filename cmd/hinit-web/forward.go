@@ -39,13 +39,16 @@ func runForward(ctx context.Context, c *cmdline.Call) int {
 	if err != nil {
 		return c.Fail(cmdline.WrongUsage, "%v", err)
 	}
-	defer sink.Close()
+	path, err := filepath.Abs(*state)
+	if err != nil {
+		return c.Failed(doing, err)
+	}
 	h := newSource(c.Env)
 	f := &forward.Forwarder{
-		Hinit: h, LogsAs: h.logReader, Sink: sink, State: *state, Except: append(except, config.ForwardName), Mask: *mask,
+		Hinit: h, LogsAs: h.logReader, Sink: sink, State: path, Except: append(except, config.ForwardName), Mask: *mask,
 		Log: slog.New(slog.NewTextHandler(c.Err, nil)),
 	}
-	f.Log.Info("sending", "to", strings.SplitN(*to, "?", 2)[0], "state", *state)
+	f.Log.Info("sending", "to", strings.SplitN(*to, "?", 2)[0], "state", path)
 	err = f.Run(ctx)
 	f.Log.Info("ended", "sent", f.Counts().Sent, "refused", f.Counts().Refused, "gaps", f.Counts().Gaps, "failures", f.Counts().Failures)
 	return c.Failed(doing, err)

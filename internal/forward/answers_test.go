@@ -10,10 +10,8 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
-	"log/slog"
 	"math/big"
-	"net/http"
-	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,16 +23,16 @@ import (
 )
 
 func TestWhatAReceiverLeavesOutIsCountedAndDoesNotComeAgain(t *testing.T) {
-	for answer, want := range map[string]AnswerError{
+	for answer, want := range map[string]RefusedError{
 		`{}`: {}, `{"partialSuccess":{}}`: {}, `{"partialSuccess":{"rejectedLogRecords":"0"}}`: {}, `not JSON`: {}, ``: {},
 		// in JSON, OTLP writes 64-bit numbers as strings
-		`{"partialSuccess":{"rejectedLogRecords":"3","errorMessage":"too old"}}`: {error: errors.New("too old"), LeftOut: 3},
-		`{"partialSuccess":{"rejectedLogRecords":3}}`:                            {error: errors.New(""), LeftOut: 3},
-		`{"partialSuccess":{"errorMessage":"slow down"}}`:                        {error: errors.New("slow down")},
+		`{"partialSuccess":{"rejectedLogRecords":"3","errorMessage":"too old"}}`: {errors.New("too old"), 3},
+		`{"partialSuccess":{"rejectedLogRecords":3}}`:                            {errors.New(""), 3},
+		`{"partialSuccess":{"errorMessage":"slow down"}}`:                        {},
 	} {
 		err := checkOTLP([]byte(answer))
-		got, partial := errors.AsType[AnswerError](err)
-		if partial != (err != nil) || partial != (want.error != nil) || partial && (!got.Accepted || got.LeftOut != want.LeftOut || got.Error() != want.Error()) {
+		got, partial := errors.AsType[RefusedError](err)
+		if partial != (err != nil) || partial != (want.error != nil) || partial && (got.Records != want.Records || got.Error() != want.Error()) {
 			t.Errorf("%s: got %v, want %v", answer, err, want)
 		}
 	}
@@ -44,50 +42,16 @@ func TestWhatAReceiverLeavesOutIsCountedAndDoesNotComeAgain(t *testing.T) {
 	s := &sink{fail: func(n int, records []Record) error {
 		if n == 1 {
 			first = len(records)
-			return AnswerError{error: errors.New("too old"), Accepted: true, LeftOut: 1}
+			return RefusedError{errors.New("too old"), 1}
 		}
 		return nil
 	}}
-	stop := running(t, f, s, nil)
+	stop := running(t, f, s.send, nil)
 	testkit.Until(t, "the lines are sent", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.n > 0 })
 	l.write(5)
 	testkit.Until(t, "the next ones", func() bool { return slices.Contains(s.texts(KindLog), "line 10") })
 	if c := stop().Counts(); c.Sent != 9 || c.Refused != 1 || c.Failures != 0 || len(s.texts(KindLog)) != 10-first {
 		t.Errorf("counts %+v, %d lines after the ones that were left out", c, len(s.texts(KindLog)))
-	}
-}
-
-func TestWhenAReceiverMayBeAskedAgain(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for text, want := range map[string]time.Duration{
-		"": 0, "7": 7 * time.Second, "-7": 0, "soon": 0, "Fri, 02 Jan 2026 03:05:05 GMT": time.Minute, "Fri, 02 Jan 2026 03:00:00 GMT": 0, "99999999999999999999": 0,
-	} {
-		if got := retryAfter(text, now); got != want {
-			t.Errorf("%q: %v, want %v", text, got, want)
-		}
-	}
-	calls := 0
-	var first, second time.Time
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if calls++; calls == 1 {
-			first = time.Now()
-			w.Header().Set("Retry-After", "1")
-			w.WriteHeader(http.StatusTooManyRequests)
-			return
-		}
-		second = time.Now()
-	}))
-	defer server.Close()
-	l, f := newLog(t)
-	l.write(3)
-	s, err := NewSink("otlp+"+server.URL, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	w := &Forwarder{Hinit: f, Sink: s, Log: slog.New(slog.DiscardHandler)}
-	if !w.deliver(t.Context(), []Record{{Text: "a"}}) || calls != 2 || second.Sub(first) < time.Second {
-		t.Errorf("%d calls, %v between them", calls, second.Sub(first))
 	}
 }
 
@@ -151,31 +115,34 @@ func TestACertificateIsChecked(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Send(t.Context(), []Record{{Text: "secret"}}); err == nil || !strings.Contains(err.Error(), wrong) || !strings.Contains(err.Error(), "certificate") {
+		if err := s(t.Context(), []Record{{Text: "secret"}}); err == nil || !strings.Contains(err.Error(), wrong) || !strings.Contains(err.Error(), "certificate") {
 			t.Errorf("%s: %v", query, err)
 		}
-		_ = s.Close()
 		if text := <-got; text != "" {
 			t.Errorf("%s: it was told %q", query, text)
 		}
 	}
-	s, err := NewSink(to+"?ca="+ca+"&name=logs.example.org", "")
+	u, err := url.Parse(to + "?ca=" + ca + "&name=logs.example.org")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
+	secure, err := tlsConfig(u, "tls")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &syslogSink{network: "tcp", address: u.Host, secure: secure}
+	defer s.close()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
-	if err := s.Send(ctx, []Record{{Text: "one"}}); err != nil {
+	if err := s.send(ctx, []Record{{Text: "one"}}); err != nil {
 		t.Fatal(err)
 	}
 	if text := <-got; !strings.HasSuffix(text, " one") {
 		t.Errorf("got %q", text)
 	}
 	shut <- struct{}{}
-	stream, _ := s.(*syslogSink)
-	testkit.Until(t, "the end is seen", func() bool { return stream.waitUntilAcknowledged(ctx) != nil })
-	if err := s.Send(ctx, []Record{{Text: "two"}}); err != nil {
+	testkit.Until(t, "the end is seen", func() bool { return s.waitUntilAcknowledged(ctx) != nil })
+	if err := s.send(ctx, []Record{{Text: "two"}}); err != nil {
 		t.Fatal(err)
 	}
 	if text := <-got; !strings.Contains(text, " one") || !strings.HasSuffix(text, " two") {

@@ -91,7 +91,6 @@ const (
 	maxBatchBytes   = 4 << 20 // of the text in a batch
 	statusEvery     = 2 * time.Second
 	saveEvery       = time.Second
-	longestWait     = 10 * time.Minute // longest pause that a receiver may ask for
 	maxStateSize    = 64 << 20         // of the positions file, in bytes; the 100,000 profiles that hinit can supervise take less
 )
 
@@ -239,24 +238,21 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 	counts := &f.positions.Counts
 	for failures := 0; ctx.Err() == nil; {
 		limit, cancel := context.WithTimeout(ctx, cmp.Or(f.Patience, 30*time.Second))
-		err := f.Sink.Send(limit, batch)
+		err := f.Sink(limit, batch)
 		cancel()
-		answer, _ := errors.AsType[AnswerError](err)
-		left := min(answer.LeftOut, len(batch))
-		switch {
-		case answer.Refused && len(batch) > 1:
+		refused, some := errors.AsType[RefusedError](err)
+		if some && refused.Records == 0 && len(batch) > 1 {
 			return f.deliver(ctx, batch[:len(batch)/2]) && f.deliver(ctx, batch[len(batch)/2:])
-		case answer.Refused:
-			f.Log.Error("the receiver refuses a record, which is left out", "service", batch[0].Service, "error", err)
-			left = 1
-		case left > 0:
-			f.Log.Error("the receiver has left records out", "records", left, "of", len(batch), "error", err)
-		case answer.Accepted:
-			f.Log.Warn("the receiver warns", "warning", err)
+		}
+		left := 0
+		switch {
+		case some:
+			left = min(max(refused.Records, 1), len(batch))
+			f.Log.Error("the receiver refuses records, which are left out", "records", left, "of", len(batch), "service", batch[0].Service, "error", err)
 		case err == nil && failures > 0:
 			f.Log.Info("the receiver takes records again")
 		}
-		if err == nil || answer.Refused || answer.Accepted {
+		if err == nil || some {
 			counts.Sent += uint64(len(batch) - left)
 			counts.Refused += uint64(left)
 			return true
@@ -266,20 +262,17 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 			f.Log.Warn("cannot send, trying again", "records", len(batch), "error", err)
 			f.trySave() // the metrics read the time of the oldest waiting record from the file
 		}
-		pause.For(ctx, max(retries.Delay(failures, rand.Float64()), min(answer.After, longestWait)))
+		pause.For(ctx, retries.Delay(failures, rand.Float64()))
 	}
 	return false
 }
 
 // ReadPositions reads a positions file as a user who may do so. A nil actor means this process.
 func ReadPositions(path string, as *fsutil.Actor) (p Positions, err error) {
-	err = inDir(path, as, func(d *fsutil.Dir, name string) error {
-		text, err := d.ReadFile(name, maxStateSize)
-		if err != nil {
-			return err
-		}
-		return json.Unmarshal(text, &p)
-	})
+	text, err := fsutil.InParent(path, as, func(d *fsutil.Dir, name string) ([]byte, error) { return d.ReadFile(name, maxStateSize) })
+	if err == nil {
+		err = json.Unmarshal(text, &p)
+	}
 	p.Logs = lo.OmitByValues(p.Logs, []*logFile{nil})
 	return p, err
 }
@@ -298,8 +291,8 @@ func (f *Forwarder) trySave() {
 func (f *Forwarder) save() error {
 	text, err := json.Marshal(&f.positions)
 	if err == nil {
-		err = inDir(f.State, nil, func(d *fsutil.Dir, name string) error {
-			return d.Replace(name, text, fsutil.ReplaceOptions{Mode: 0o600})
+		_, err = fsutil.InParent(f.State, nil, func(d *fsutil.Dir, name string) (any, error) {
+			return nil, d.Replace(name, text, fsutil.ReplaceOptions{Mode: 0o600})
 		})
 	}
 	if err != nil {

@@ -69,7 +69,7 @@ func (f *fake) Events(_ context.Context, o client.EventOptions, fn func(client.E
 	return nil
 }
 
-// sink keeps the records that it gets, unless the test makes it fail.
+// sink keeps the records that its method send gets, unless the test makes it fail.
 type sink struct {
 	mu   sync.Mutex
 	got  []Record
@@ -77,7 +77,7 @@ type sink struct {
 	n    int
 }
 
-func (s *sink) Send(_ context.Context, records []Record) error {
+func (s *sink) send(_ context.Context, records []Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.n++
@@ -89,8 +89,6 @@ func (s *sink) Send(_ context.Context, records []Record) error {
 	s.got = append(s.got, records...)
 	return nil
 }
-
-func (s *sink) Close() error { return nil }
 
 func (s *sink) texts(kind string) (out []string) {
 	s.mu.Lock()
@@ -205,7 +203,7 @@ func newSentLine(t *testing.T) (*log, *fake, *sink) {
 	f.others = []client.Service{{Name: "gateway-writer", Profile: "writer", Log: filepath.Dir(f.dir) + "/writer/current"}}
 	s := &sink{}
 	l.write(1)
-	stop := running(t, f, s, nil)
+	stop := running(t, f, s.send, nil)
 	testkit.Until(t, "the first line", func() bool { return len(s.texts(KindLog)) == 1 })
 	stop()
 	return l, f, s
@@ -226,7 +224,7 @@ func TestLinesComeInOrderAcrossEverything(t *testing.T) {
 			t.Fatalf("got %d lines of %d: %q", len(got), l.n, got)
 		}
 	}
-	stop := running(t, f, s, nil)
+	stop := running(t, f, s.send, nil)
 	has()
 	l.write(10)
 	has()
@@ -241,11 +239,11 @@ func TestLinesComeInOrderAcrossEverything(t *testing.T) {
 	l.compress(one)
 	l.compress(two)
 	l.write(10)
-	stop = running(t, f, s, nil)
+	stop = running(t, f, s.send, nil)
 	has()
 	l.rotate() // no line follows the rotation yet
 	stop()
-	stop = running(t, f, s, nil)
+	stop = running(t, f, s.send, nil)
 	l.write(5)
 	has()
 	if w := stop(); w.Counts().Gaps != 0 {
@@ -268,7 +266,7 @@ func TestAForwarderOfManyProfilesStartsAgain(t *testing.T) {
 	s := &sink{}
 	for range 2 {
 		l.write(1)
-		stop := running(t, f, s, nil)
+		stop := running(t, f, s.send, nil)
 		testkit.Until(t, "the next line", func() bool { return len(s.texts(KindLog)) == l.n })
 		stop()
 	}
@@ -289,7 +287,7 @@ func TestAForwarderGoesOnAtWrittenPositions(t *testing.T) {
 		}
 	}
 	s := &sink{}
-	stop := running(t, f, s, nil)
+	stop := running(t, f, s.send, nil)
 	testkit.Until(t, "the lines after the position", func() bool { return len(s.texts(KindLog)) == 2 })
 	if got := s.texts(KindLog); got[0] != "two" || got[1] != "three" || stop().Counts().Sent != 9 {
 		t.Errorf("sent %q", got)
@@ -331,7 +329,7 @@ func TestWhatWasRemovedWhileAReceiverWasDownIsAGap(t *testing.T) {
 		return nil
 	}}
 	l.write(10)
-	stop := running(t, f, s, nil)
+	stop := running(t, f, s.send, nil)
 	testkit.Until(t, "ten lines", func() bool { return len(s.texts(KindLog)) == 10 })
 	receiverEnds.Store(true)
 	l.write(1)
@@ -358,7 +356,7 @@ func TestWhatWasRemovedIsAGap(t *testing.T) {
 	l, f := newLog(t)
 	s := &sink{}
 	l.write(10)
-	stop := running(t, f, s, nil)
+	stop := running(t, f, s.send, nil)
 	testkit.Until(t, "ten lines", func() bool { return len(s.texts(KindLog)) == 10 })
 	stop()
 	l.write(10)
@@ -366,7 +364,7 @@ func TestWhatWasRemovedIsAGap(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.write(10)
-	stop = running(t, f, s, nil)
+	stop = running(t, f, s.send, nil)
 	testkit.Until(t, "what is left", func() bool { return len(s.texts(KindLog)) == 20 })
 	if w := stop(); w.Counts().Gaps != 1 || len(s.texts(KindGap)) != 1 || !slices.Equal(s.texts(KindLog)[10:], l.all()[20:]) {
 		t.Errorf("%d gaps, %q, lines %q", w.Counts().Gaps, s.texts(KindGap), s.texts(KindLog)[10:])
@@ -379,7 +377,7 @@ func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
 	l, f, s := newSentLine(t)
 	l.write(1)
 	f.events = []client.Event{{Seq: 1, At: time.Now(), Reason: "boot"}, {Seq: 2, At: time.Now(), Reason: "later"}}
-	stop := running(t, f, s, func(w *Forwarder) { w.Except, w.Pause = []string{"gateway-coder", "hinit-forward"}, time.Second })
+	stop := running(t, f, s.send, func(w *Forwarder) { w.Except, w.Pause = []string{"gateway-coder", "hinit-forward"}, time.Second })
 	testkit.Until(t, "the events", func() bool { return len(s.texts(KindEvent)) == 2 })
 	stop()
 	if got := s.texts(KindLog); len(got) != 1 {
@@ -394,7 +392,7 @@ func TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent(t *testing.T) {
 	t.Parallel() // runs beside other tests, because it mostly waits
 	l, f, s := newSentLine(t)
 	f.booting.Store(true)
-	stop := running(t, f, s, func(w *Forwarder) { w.Except = []string{"gateway-coder", "hinit-forward"} })
+	stop := running(t, f, s.send, func(w *Forwarder) { w.Except = []string{"gateway-coder", "hinit-forward"} })
 	l.write(1)
 	testkit.Until(t, "a line under the name of the directory", func() bool { return len(s.texts(KindLog)) == 2 })
 	f.booting.Store(false)
@@ -420,7 +418,7 @@ func TestAFailingReceiverGetsEverythingInTheEnd(t *testing.T) {
 		return nil
 	}}
 	l.write(100)
-	stop := running(t, f, s, nil)
+	stop := running(t, f, s.send, nil)
 	testkit.Until(t, "all lines", func() bool { return len(s.texts(KindLog)) == 100 })
 	w := stop()
 	if got := s.texts(KindEvent); len(got) != 2 || got[0] != "up -> backoff: crash" {
@@ -436,13 +434,13 @@ func TestARefusedRecordIsLeftOutAlone(t *testing.T) {
 	s := &sink{fail: func(_ int, records []Record) error {
 		for _, r := range records {
 			if r.Text == "line 37" {
-				return AnswerError{error: errors.New("poison"), Refused: true}
+				return RefusedError{error: errors.New("poison")}
 			}
 		}
 		return nil
 	}}
 	l.write(100)
-	stop := running(t, f, s, nil)
+	stop := running(t, f, s.send, nil)
 	testkit.Until(t, "the others", func() bool { return len(s.texts(KindLog)) == 99 })
 	if w := stop(); w.Counts().Refused != 1 || slices.Contains(s.texts(KindLog), "line 37") {
 		t.Errorf("%+v", w.Counts())
@@ -460,7 +458,7 @@ func TestSecretsAreHidden(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &sink{}
-	running(t, f, s, nil)
+	running(t, f, s.send, nil)
 	testkit.Until(t, "the lines", func() bool { return len(s.texts(KindLog)) == 4 })
 	if got := s.texts(KindLog); got[0] != "key *** \uFFFD" || got[2] != "***" {
 		t.Errorf("got %q", got)
@@ -478,7 +476,7 @@ func TestALinkIsNotFollowed(t *testing.T) {
 	}
 	s := &sink{}
 	said := make(chan string, 100)
-	running(t, f, s, func(w *Forwarder) { w.Log = slog.New(slog.NewTextHandler(sayer(said), nil)) })
+	running(t, f, s.send, func(w *Forwarder) { w.Log = slog.New(slog.NewTextHandler(sayer(said), nil)) })
 	if text := <-said; !strings.Contains(text, "symbolic link refused") {
 		t.Errorf("it says %q", text)
 	}
@@ -557,7 +555,6 @@ func TestReceiversThatFailHangAndCut(t *testing.T) {
 		testkit.Until(t, "all lines, and those twice whose answer was lost", func() bool { d, a := count(); return d == 50 && a > 50 })
 		stop()
 		close(hang)
-		_ = s.Close()
 		server.Close()
 	}
 }
@@ -571,7 +568,6 @@ func TestSyslogOverAllWays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer s.Close()
 		l.write(30)
 		wrote := time.Now()
 		stop := running(t, f, s, nil)
@@ -647,6 +643,7 @@ func TestSyslogOverAllWays(t *testing.T) {
 	}
 	defer tcp.Close()
 	ended := make(chan struct{})
+	accepted := make(chan net.Conn, 100)
 	go func() {
 		defer close(ended)
 		for i := 0; ; i++ {
@@ -654,6 +651,7 @@ func TestSyslogOverAllWays(t *testing.T) {
 			if err != nil {
 				return
 			}
+			accepted <- conn
 			r := bufio.NewReader(conn)
 			for {
 				var size int
@@ -675,6 +673,9 @@ func TestSyslogOverAllWays(t *testing.T) {
 	}()
 	send(t, "syslog+tcp://"+tcp.Addr().String(), got)
 	_ = tcp.Close()
+	for len(accepted) > 0 {
+		_ = (<-accepted).Close() // the sink keeps its connection
+	}
 	<-ended
 }
 
@@ -683,15 +684,13 @@ func TestAFileHasALimitAndEndsHalfLines(t *testing.T) {
 	if err := os.WriteFile(path, []byte(`{"half`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := &fileSink{path: path, maxSize: 2000, keptFiles: 2}
-	for i := range 100 {
-		if err := s.Send(t.Context(), []Record{{Text: fmt.Sprint("line ", i), Service: "a"}}); err != nil {
+	for i := range 200 {
+		if err := appendTo(path, 2000, []Record{{Text: fmt.Sprint("line ", i), Service: "a"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	_ = s.Close()
 	names, err := filepath.Glob(path + "*")
-	if err != nil || len(names) != 3 {
+	if err != nil || len(names) != 1+keptFiles {
 		t.Errorf("%q, %v", names, err)
 	}
 	last, err := os.ReadFile(path + ".1")
@@ -730,7 +729,7 @@ func TestLaterLinesWereSkippedInPlaceOfRemovedOnes(t *testing.T) {
 		}
 	}
 	s := &sink{}
-	running(t, f, s, nil)
+	running(t, f, s.send, nil)
 	testkit.Until(t, "the later lines", func() bool { return slices.Equal(s.texts(KindLog), []string{"line 0", "line 1", "line 2"}) })
 }
 
@@ -743,7 +742,7 @@ func TestAFullDiskEndedTheForwarder(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &sink{}
-	stop := running(t, f, s, func(w *Forwarder) { w.State = dir + "/state.json" })
+	stop := running(t, f, s.send, func(w *Forwarder) { w.State = dir + "/state.json" })
 	for n := 1; n <= 3; n++ {
 		l.write(1)
 		testkit.Until(t, "the line", func() bool { return len(s.texts(KindLog)) == n })

@@ -49,7 +49,7 @@ func TestATracebackIsForwardedAsTheErrorBeforeIt(t *testing.T) {
 	for _, text := range []string{"starts", "ERROR: failed", "Traceback (most recent call last):", "INFO: goes on"} {
 		l.say(text)
 	}
-	running(t, f, s, nil)
+	running(t, f, s.send, nil)
 	testkit.Until(t, "four lines", func() bool { return len(s.texts(KindLog)) == 4 })
 	s.mu.Lock()
 	defer s.mu.Unlock()

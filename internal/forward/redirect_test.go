@@ -30,11 +30,10 @@ func TestLinesThatALoginPageAnsweredWereLost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = s.Send(t.Context(), []Record{{Kind: KindLog, Service: "x", Text: "line 1"}})
+			err = s(t.Context(), []Record{{Kind: KindLog, Service: "x", Text: "line 1"}})
 			if accepted := err == nil; accepted != strings.Contains(got, "line 1") {
 				t.Errorf("%s after %d: the error is %v, and the receiver has %q", kind, code, err, got)
 			}
-			_ = s.Close()
 			server.Close()
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -27,20 +26,14 @@ import (
 	"hinit/internal/pause"
 )
 
-// Sink sends records to a receiver. An [AnswerError] says what the receiver has done with them. After any other error, the caller
-// sends the same records again.
-type Sink interface {
-	Send(ctx context.Context, records []Record) error
-	Close() error
-}
+// Sink sends records to a receiver. A [RefusedError] says which records the receiver will never accept. After any other error, the
+// caller sends the same records again.
+type Sink func(ctx context.Context, records []Record) error
 
-// AnswerError is the answer of a receiver that has not simply accepted the records.
-type AnswerError struct {
+// RefusedError is the answer of a receiver that does not accept some of the records. They must not be sent again.
+type RefusedError struct {
 	error
-	Accepted bool          // don't send any of the records again; without LeftOut, the error is only a warning
-	LeftOut  int           // how many of the accepted records the receiver has left out
-	Refused  bool          // the receiver will never accept these records together
-	After    time.Duration // how long to wait before the records are sent again
+	Records int // how many of the records were refused, while the others were accepted; 0: all, perhaps because of one of them
 }
 
 // receivers has for each scheme the form of the URL for error messages and, for HTTP, the default path and the encoding.
@@ -79,13 +72,16 @@ func NewSink(to, authorization string) (Sink, error) {
 			u.Path = receiver.path
 		}
 		transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute}
-		return &httpSink{u.String(), authorization, host, http.Client{Transport: transport, CheckRedirect: keepsRecords}, receiver.encode}, nil
+		c := &http.Client{Transport: transport, CheckRedirect: keepsRecords}
+		return func(ctx context.Context, records []Record) error {
+			return post(ctx, c, u.String(), authorization, receiver.encode(host, records))
+		}, nil
 	case kind == "syslog" && way == "unix" && u.Path != "":
-		return &syslogSink{network: "unixgram", address: u.Path, host: host}, nil
+		return (&syslogSink{network: "unixgram", address: u.Path, host: host}).send, nil
 	case kind == "syslog" && (way == "tcp" || way == "tls" || way == "udp") && u.Port() != "":
-		return &syslogSink{network: strings.Replace(way, "tls", "tcp", 1), address: u.Host, host: host, secure: secure}, nil
+		return (&syslogSink{network: strings.Replace(way, "tls", "tcp", 1), address: u.Host, host: host, secure: secure}).send, nil
 	case kind == "file" && way == "" && u.Path != "":
-		return &fileSink{path: u.Path, maxSize: 100 << 20, keptFiles: 5}, nil
+		return func(_ context.Context, records []Record) error { return appendTo(u.Path, 100<<20, records) }, nil
 	}
 	return nil, fmt.Errorf("cannot send to %s: expected %s", u.Redacted(), receiver.form)
 }
@@ -124,13 +120,6 @@ func withCertificateHint(err error) error {
 	return err
 }
 
-// httpSink is a Sink that sends a batch as the body of an HTTP request.
-type httpSink struct {
-	url, authorization, host string
-	client                   http.Client
-	encode                   func(host string, records []Record) []byte
-}
-
 // keepsRecords follows a redirect only if the next request has the records too. A client may follow the codes 301, 302 and 303
 // without the body (RFC 9110, section 15.4). So the answer 200 of a login page would mean that records were accepted.
 func keepsRecords(next *http.Request, before []*http.Request) error {
@@ -142,17 +131,17 @@ func keepsRecords(next *http.Request, before []*http.Request) error {
 
 const maxRedirects = 5
 
-// Send implements [Sink].
-func (p *httpSink) Send(ctx context.Context, records []Record) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(p.encode(p.host, records)))
+// post sends a batch as the body of an HTTP request.
+func post(ctx context.Context, c *http.Client, to, authorization string, body []byte) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	if p.authorization != "" {
-		r.Header.Set("Authorization", p.authorization)
+	if authorization != "" {
+		r.Header.Set("Authorization", authorization)
 	}
-	response, err := p.client.Do(r)
+	response, err := c.Do(r)
 	if err != nil {
 		return withCertificateHint(err)
 	}
@@ -165,28 +154,12 @@ func (p *httpSink) Send(ctx context.Context, records []Record) error {
 	case code >= 200 && code < 300:
 		return checkOTLP(text) // the answer of Loki is empty
 	case code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge, code == http.StatusUnprocessableEntity:
-		return AnswerError{error: failed, Refused: true}
+		return RefusedError{error: failed}
 	}
-	return AnswerError{error: failed, After: retryAfter(response.Header.Get("Retry-After"), time.Now())}
+	return failed
 }
 
-// Close implements [Sink].
-func (p *httpSink) Close() error {
-	p.client.CloseIdleConnections()
-	return nil
-}
-
-// retryAfter returns how long the header Retry-After asks to wait. Its value is a number of seconds or a date (RFC 9110, 10.2.3).
-// For any other text the result is 0.
-func retryAfter(text string, now time.Time) time.Duration {
-	wait, err := time.ParseDuration(text + "s")
-	if at, failed := http.ParseTime(text); err != nil && failed == nil {
-		wait = at.Sub(now)
-	}
-	return max(wait, 0)
-}
-
-// checkOTLP reads the receiver's answer (ExportLogsServiceResponse), and returns an [AnswerError] if the receiver has refused
+// checkOTLP reads the receiver's answer (ExportLogsServiceResponse), and returns a [RefusedError] if the receiver has refused
 // some records. An answer of another form means that it has accepted all.
 func checkOTLP(text []byte) error {
 	var answer struct {
@@ -196,29 +169,20 @@ func checkOTLP(text []byte) error {
 		}
 	}
 	_ = json.Unmarshal(text, &answer)
-	partial := answer.PartialSuccess
-	n, _ := partial.RejectedLogRecords.Int64() // 0 if it is no number
-	if n <= 0 && partial.ErrorMessage == "" {
+	n, _ := answer.PartialSuccess.RejectedLogRecords.Int64() // 0 if it is no number
+	if n <= 0 {
 		return nil
 	}
-	return AnswerError{error: errors.New(partial.ErrorMessage), Accepted: true, LeftOut: int(max(n, 0))}
+	return RefusedError{errors.New(answer.PartialSuccess.ErrorMessage), int(n)}
 }
 
-// fileSink is a Sink that writes records to a file, one JSON object a line. A full file is renamed to PATH.1, and a new one
-// begins. If there are too many full files, the oldest one is removed.
-type fileSink struct {
-	path      string
-	maxSize   int64 // in bytes
-	keptFiles int   // number of full files to keep
-}
-
-// Send implements [Sink]. If the last line of the file is incomplete, because an earlier write was cut off, Send first ends that
-// line.
-func (l *fileSink) Send(_ context.Context, records []Record) error {
-	return inDir(l.path, nil, func(d *fsutil.Dir, name string) error {
+// appendTo appends records to the file at path, one JSON object a line. A file larger than maxSize bytes is renamed to PATH.1, and a
+// new one begins. If a write was cut off, and the last line of the file is therefore incomplete, appendTo first ends that line.
+func appendTo(path string, maxSize int64, records []Record) error {
+	_, err := fsutil.InParent(path, nil, func(d *fsutil.Dir, name string) (any, error) {
 		f, err := d.OpenUpdate(name, 0o600)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer f.Close() // an error does no harm, because the data is synced
 		size, err := f.Seek(0, io.SeekEnd)
@@ -230,47 +194,29 @@ func (l *fileSink) Send(_ context.Context, records []Record) error {
 		if last[0] != '\n' {
 			data.WriteByte('\n')
 		}
-		for lines, i := json.NewEncoder(&data), 0; i < len(records) && err == nil; i++ {
-			err = lines.Encode(&records[i])
+		lines := json.NewEncoder(&data)
+		for i := range records {
+			err = errors.Join(err, lines.Encode(&records[i]))
 		}
-		size += int64(data.Len())
 		if err == nil {
 			_, err = f.Write(data.Bytes())
 		}
-		if err = errors.Join(err, f.Sync()); err != nil || size <= l.maxSize {
-			return err
+		if err = errors.Join(err, f.Sync()); err != nil || size+int64(data.Len()) <= maxSize {
+			return nil, err
 		}
-		for i := l.keptFiles - 1; i > 0; i-- {
+		for i := keptFiles - 1; i > 0; i-- {
 			_ = d.Rename(fmt.Sprintf("%s.%d", name, i), fmt.Sprintf("%s.%d", name, i+1)) // most of these files do not exist
 		}
 		_ = d.Rename(name, name+".1") // if this fails, the file grows beyond its limit
-		return nil
+		return nil, nil
 	})
+	return err
 }
 
-// Close implements [Sink].
-func (*fileSink) Close() error { return nil }
+// keptFiles is the number of full files to keep.
+const keptFiles = 5
 
-// inDir opens the directory of the file at path, and calls fn with the directory and the file's name. A nil actor means this
-// process. The agent may own directories on the path, so a process of root follows no links there.
-func inDir(path string, as *fsutil.Actor, fn func(d *fsutil.Dir, name string) error) error {
-	dir, err := filepath.Abs(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	open := fsutil.OpenDir
-	if as == nil && os.Geteuid() == 0 {
-		open = fsutil.OpenNoLink
-	}
-	d, err := open(dir, as)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return fn(d, filepath.Base(path))
-}
-
-// syslogSink is a Sink that sends syslog messages: each in a datagram or, over a stream, preceded by its length (RFC 6587).
+// syslogSink sends syslog messages: each in a datagram or, over a stream, preceded by its length (RFC 6587).
 type syslogSink struct {
 	network, address, host string
 	secure                 *tls.Config // nil: no encryption
@@ -279,7 +225,7 @@ type syslogSink struct {
 	unread                 []sentBatch     // sent batches that the receiver may not have read yet, oldest first
 }
 
-// sentBatch is what one call of Send has sent.
+// sentBatch is what one call of send has sent.
 type sentBatch struct {
 	at   time.Time
 	data []byte
@@ -294,15 +240,15 @@ const (
 	unreadSize = 8 << 20
 )
 
-// Send implements [Sink]. After an error it closes the connection. If a connection was lost, the receiver may not have read the
-// last messages, so Send repeats them over the next one.
-func (s *syslogSink) Send(ctx context.Context, records []Record) (err error) {
+// send is a [Sink]. After an error it closes the connection. If a connection was lost, the receiver may not have read the
+// last messages, so send repeats them over the next one.
+func (s *syslogSink) send(ctx context.Context, records []Record) (err error) {
 	if s.raw != nil && s.waitUntilAcknowledged(ctx) != nil {
-		_ = s.Close()
+		s.close()
 	}
 	defer func() {
 		if err != nil {
-			_ = s.Close()
+			s.close()
 		}
 	}()
 	kept, batch := s.unread, sentBatch{at: time.Now()}
@@ -385,11 +331,9 @@ func (s *syslogSink) connect(ctx context.Context) (err error) {
 	return err
 }
 
-// Close implements [Sink].
-func (s *syslogSink) Close() (err error) {
+func (s *syslogSink) close() {
 	if s.conn != nil {
-		err = s.conn.Close()
+		_ = s.conn.Close()
 	}
 	s.conn, s.raw = nil, nil
-	return err
 }
