@@ -377,6 +377,20 @@ func TestTheProfileIsRenamedDuringTheExport(t *testing.T) {
 	}
 }
 
+// Each error of a write was printed twice, as "write: broken pipe; write: broken pipe".
+func TestTheErrorOfAnExportWasPrintedTwice(t *testing.T) {
+	dir := home(t)
+	x := archive.Export{Home: dir, Name: "coder", Backup: backup}
+	if _, _, _, err := x.Run(t.Context(), failing{}); err == nil || strings.Count(err.Error(), "no reader") != 1 {
+		t.Errorf("the export ends with %v", err)
+	}
+}
+
+// failing is a writer that writes nothing.
+type failing struct{}
+
+func (failing) Write([]byte) (int, error) { return 0, errors.New("no reader") }
+
 func TestTwoExportsAtOnce(t *testing.T) {
 	dir := home(t)
 	var both sync.WaitGroup

@@ -197,7 +197,7 @@ func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.
 		sum = all.text()
 		err = pack(w, &tar.Header{Name: sumsName, Mode: 0o600, Size: int64(len(sum))}, bytes.NewReader([]byte(sum)))
 	}
-	return sum, errors.Join(err, w.Close())
+	return sum, cmp.Or(err, w.Close()) // Close returns an error of an earlier write again
 }
 
 // eachFile calls do for each file below the directory dir of files that belongs in the archive, in the order of the archive. If do

@@ -29,7 +29,7 @@ func OneFile(name string, mode int64, data []byte) (*bytes.Buffer, error) {
 	if err == nil {
 		_, err = w.Write(data)
 	}
-	return &out, errors.Join(err, w.Close())
+	return &out, cmp.Or(err, w.Close())
 }
 
 // Pack writes a file or a tree as a tar archive, in which it has the given name. It leaves out sockets, pipes and devices.
@@ -51,7 +51,7 @@ func Pack(w io.Writer, source, name string) error {
 		return errors.Join(err, fmt.Errorf("%s has changed", source))
 	}
 	archive := tar.NewWriter(w)
-	return errors.Join(Add(archive, rootTree{root}, start, name), archive.Close())
+	return cmp.Or(Add(archive, rootTree{root}, start, name), archive.Close())
 }
 
 // Tree is a directory that [Add] can pack. Its methods do not follow symbolic links. If it also has a method Readlink, the
