@@ -118,19 +118,22 @@ func detect(path string) (string, error) {
 		}
 		return Supervisord, nil
 	}
-	keys, err := readYAML(path)
+	all, err := readYAML(path)
 	if err != nil {
 		return "", err
 	}
-	top := lo.KeyBy(keys, func(e setting) string { return e.name })
-	isCompose := func(s setting) bool { // every service in a pebble layer has the key override
-		return !slices.ContainsFunc(s.keys(), func(k setting) bool { return k.name == "override" })
+	top := lo.KeyBy(all, func(e setting) string { return e.name })
+	var keys []string // of all services
+	for _, s := range top["services"].keys() {
+		keys = append(keys, lo.Map(s.keys(), func(k setting, _ int) string { return k.name })...)
 	}
 	switch {
 	case lo.HasKey(top, "processes"):
 		return ProcessCompose, nil
-	case slices.ContainsFunc(top["services"].keys(), isCompose):
+	case lo.Some(keys, []string{"image", "build", "extends"}): // a service of a compose file has at least one of these keys
 		return Compose, nil
+	case len(keys) > 0 && !slices.Contains(keys, "override"): // each service of a pebble layer has this key
+		return "", fmt.Errorf("%s seems to be a configuration of hinit: its services have no image, build, extends (compose) or override (pebble); name another format with --from", path)
 	case lo.HasKey(top, "services"), lo.HasKey(top, "checks"), lo.HasKey(top, "log-targets"):
 		return Pebble, nil
 	}

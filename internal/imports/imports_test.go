@@ -121,10 +121,10 @@ func TestNothingIsLeftOutInSilence(t *testing.T) {
 		{"a.yaml", "processes: {a: {command: x, readiness_probe: {exec: {command: x}, odd: 1}}}\n", "odd"},
 		{"a.yaml", "odd: 1\nprocesses: {a: {command: x}}\n", "odd"},
 		{"a.yaml", "processes: {a: {command: x}, b: {}}\n", "b"},
-		{"a.yaml", "services: {a: {command: x, volumes: [v]}}\n", "a.volumes"},
+		{"a.yaml", "services: {a: {image: i, command: x, volumes: [v]}}\n", "a.volumes"},
 		{"a.yaml", "services: {a: {command: x, build: .}}\n", "a.build"},
-		{"a.yaml", "services: {a: {command: x, healthcheck: {test: x, odd: 1}}}\n", "a.healthcheck.odd"},
-		{"a.yaml", "services: {a: {command: x, stop_signal: SIGWINCH}}\n", "WINCH"},
+		{"a.yaml", "services: {a: {image: i, command: x, healthcheck: {test: x, odd: 1}}}\n", "a.healthcheck.odd"},
+		{"a.yaml", "services: {a: {image: i, command: x, stop_signal: SIGWINCH}}\n", "WINCH"},
 		{"a.yaml", "processes: {a: {command: x, schedule: {interval: often}}}\n", "runs once, at the boot"},
 		{"a.yaml", "services: {a: {override: replace, command: x, odd: 1}}\n", "a.odd"},
 		{"a.yaml", "odd: 1\nservices: {a: {override: replace, command: x}}\n", "odd"},
@@ -132,9 +132,9 @@ func TestNothingIsLeftOutInSilence(t *testing.T) {
 		{"a.yaml", "services: {a: {override: replace, command: x, group: g}}\n", "a.group"},
 		{"a.yaml", "processes: {a: {command: x, liveness_probe: {http_get: {host: db.example, port: 80}}}}\n", "db.example"},
 		{"a.yaml", "processes: {a: {command: x, liveness_probe: {http_get: {port: 80, scheme: https}}}}\n", "https"},
-		{"a.yaml", "services: {a: {command: 'x ${PORT:-80} $$HOME'}}\n", "a.yaml:1: ${PORT:-80}: stays as it is written"},
-		{"a.yaml", "services: {a: {command: x, user: $USER}}\n", "a.yaml:1: $USER: stays as it is written"},
-		{"a.yaml", "services: {a: {command: x, ulimits: {nofile: 9}}}\n", "set services.NAME.limits"},
+		{"a.yaml", "services: {a: {image: i, command: 'x ${PORT:-80} $$HOME'}}\n", "a.yaml:1: ${PORT:-80}: stays as it is written"},
+		{"a.yaml", "services: {a: {image: i, command: x, user: $USER}}\n", "a.yaml:1: $USER: stays as it is written"},
+		{"a.yaml", "services: {a: {image: i, command: x, ulimits: {nofile: 9}}}\n", "set services.NAME.limits"},
 		{"a.conf", "[program:a]\ncommand=x\nstartretries=0\n", "in hinit.yaml 0 is no limit"},
 		{"a.service", "[Service]\nExecStart=x\nRuntimeMaxSec=1h\n", "hinit ends no service because of its age (1h)"},
 		{"a.service", "[Service]\nExecStart=x\nFrobnicate=1\n", "a.service:3: Frobnicate"},
@@ -171,6 +171,7 @@ func TestNothingIsLeftOutInSilence(t *testing.T) {
 func TestAnImportedComposeFileLostItsOptionalFileAndItsDollars(t *testing.T) {
 	c := imported(t, "compose.yaml", map[string]string{"compose.yaml": `services:
   a:
+    image: shop
     command: [sh, -c, 'echo $$HOME']
     environment: {A: '$$x', PASSED: , EMPTY: ''}
     env_file: [{path: /etc/a.env, required: false}, /etc/b.env]
@@ -242,17 +243,17 @@ func TestATaskWithAWrongScheduleStaysATask(t *testing.T) {
 
 func TestWhatCannotBeImported(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                    "has no settings: it is neither an INI file nor a mapping in YAML",
-		"root:x:0:0:root:/root:/bin/bash\n":   "has no settings: it is neither an INI file nor a mapping in YAML",
-		"a: b\n":                              "format",
-		"\tx":                                 "neither INI nor YAML",
-		"[supervisord]\nnodaemon=true\n":      "no service",
-		"processes: {}\n":                     "no service",
-		"services: {a: {startup: enabled}}\n": "no service",
-		"services: {a: {image: redis}}\n":     "no service",
-		"[Unit]\nAfter=b.service\n":           "no service",
-		"processes: {a: {command: [1, 2]}}\n": "",
-		"[program:a]\ncommand=\"not closed\n": "no service",
+		"":                                  "has no settings: it is neither an INI file nor a mapping in YAML",
+		"root:x:0:0:root:/root:/bin/bash\n": "has no settings: it is neither an INI file nor a mapping in YAML",
+		"a: b\n":                            "format",
+		"\tx":                               "neither INI nor YAML",
+		"[supervisord]\nnodaemon=true\n":    "no service",
+		"processes: {}\n":                   "no service",
+		"services: {a: {override: merge, startup: enabled}}\n": "no service",
+		"services: {a: {image: redis}}\n":                      "no service",
+		"[Unit]\nAfter=b.service\n":                            "no service",
+		"processes: {a: {command: [1, 2]}}\n":                  "",
+		"[program:a]\ncommand=\"not closed\n":                  "no service",
 	} {
 		file := filepath.Join(t.TempDir(), "x")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -434,5 +435,29 @@ func TestATimeoutOfS6ThatIsNoNumberIsNoted(t *testing.T) {
 	r, err := Convert(dir, S6)
 	if err != nil || !slices.ContainsFunc(r.Notes, func(n Note) bool { return strings.Contains(n.Text, `"soon" is no number of milliseconds`) }) {
 		t.Errorf("%v, %v", err, r.Notes)
+	}
+}
+
+// The file that hinit import had written was taken for a compose file: the second import left out most of its keys.
+func TestTheConfigurationOfHinitWasTakenForACompose(t *testing.T) {
+	for text, want := range map[string]string{
+		"services:\n  web: {command: [sleep, inf], restart: always}\n": "seems to be a configuration of hinit",
+		"services:\n  web: {command: [sleep, inf], comand: x}\n":       "seems to be a configuration of hinit",
+		"services:\n  web: {image: x}\n  db: {command: sleep 1}\n":     Compose,
+		"x-base: &base {build: .}\nservices:\n  web: {<<: *base}\n":    Compose,
+		"services:\n  web: {override: merge, command: sleep 1}\n":      Pebble,
+		"services: {}\n": Pebble,
+	} {
+		file := filepath.Join(t.TempDir(), "hinit.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := detect(file)
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is %q, want %q", text, got, want)
+		}
 	}
 }
