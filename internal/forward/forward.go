@@ -91,7 +91,7 @@ const (
 	maxBatchBytes   = 4 << 20 // of the text in a batch
 	statusEvery     = 2 * time.Second
 	saveEvery       = time.Second
-	maxStateSize    = 64 << 20         // of the positions file, in bytes; the 100,000 profiles that hinit can supervise take less
+	maxStateSize    = 64 << 20 // of the positions file, in bytes; the 100,000 profiles that hinit can supervise take less
 )
 
 // retries are the delays between two attempts to send a batch.
