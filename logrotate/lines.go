@@ -29,18 +29,14 @@ const carryOutsideBudget = 4 << 10
 // its beginning. So the result may share memory with buf; it is valid until the next call.
 func (l *lines) feed(buf []byte, n int) []byte {
 	fresh := buf[l.max : l.max+n]
-	last := bytes.LastIndexByte(fresh, '\n')
-	if last < 0 && len(l.carry)+n <= l.max && l.growCarry(len(l.carry)+n) {
+	if bytes.IndexByte(fresh, '\n') < 0 && len(l.carry)+n <= l.max && l.growCarry(len(l.carry)+n) {
 		l.carry = append(l.carry, fresh...)
 		return nil
 	}
 	start := l.max - len(l.carry)
 	copy(buf[start:], l.carry)
 	all := buf[start : l.max+n]
-	cut := 0
-	if last >= 0 {
-		cut = len(l.carry) + last + 1
-	}
+	cut := bytes.LastIndexByte(all, '\n') + 1 // 0 without a newline
 	whole, rest := all[:cut], all[cut:]
 	if !l.continued && len(rest) <= l.max && !l.tooLong(whole) && l.growCarry(len(rest)) {
 		l.keepCarry(rest)
@@ -96,8 +92,7 @@ func (l *lines) split(whole, rest []byte) []byte {
 	for len(whole) > 0 {
 		i := bytes.IndexByte(whole, '\n')
 		line := l.splitLong(&out, whole[:i], l.max)
-		out = append(l.begin(out), line...)
-		out = append(out, '\n')
+		out = append(append(l.begin(out), line...), '\n')
 		l.continued = false
 		whole = whole[i+1:]
 	}
