@@ -7,6 +7,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -42,11 +43,14 @@ func run(argv []string) int {
 		return volume.Main(os.Stdin, os.Stdout)
 	case agentuser.NativeName:
 		call := agentcli.Call{
-			Args: argv[1:], Env: os.Environ(), Out: os.Stdout, Err: os.Stderr,
+			Args: argv[1:], Env: os.Environ(), Err: os.Stderr,
 			Dial: func() (agentcli.Supervisor, error) { return cmdline.Dial(os.LookupEnv) },
 			List: func() int { return tools.Main([]string{"profile", "list"}) },
 		}
-		return call.Main()
+		return cmdline.WithOutput(func(out io.Writer) int {
+			call.Out = out
+			return call.Main()
+		})
 	}
 	if name, tool, ok := applet.Find(argv[0]); ok {
 		return tool(&applet.Call{

@@ -44,7 +44,11 @@ func run(argv []string) int {
 	case words[0] == "run" && len(words) == 3 && words[1] == "-c": // hinit-tools handles all other forms, and wrong arguments
 		return container.RunServicesOnly(words[2])
 	case strings.Join(words, " ") == "version --handover":
-		fmt.Println(reexec.Format) // `hinit reexec` asks a new binary for this format of the handed-over state
+		// `hinit reexec` asks a new binary for this format of the handed-over state.
+		if _, err := fmt.Println(reexec.Format); err != nil {
+			fmt.Fprintln(os.Stderr, "cannot write the output:", err)
+			return 1
+		}
 		return 0
 	}
 	return execTools(argv)

@@ -75,7 +75,11 @@ func (w *lineWriter) Write(data []byte) (int, error) {
 // ForTerminal returns a writer to w for the output of a program. If w is a terminal, the writer escapes the output, so that the
 // program can't control the terminal. The caller must call end after the last write.
 func ForTerminal(w io.Writer) (out io.Writer, end func()) {
-	if file, is := w.(*os.File); !is || !proc.IsTerminal(file) {
+	file, is := w.(*os.File)
+	if checked, wrapped := w.(*checkedWriter); wrapped {
+		file, is = checked.Writer.(*os.File)
+	}
+	if !is || !proc.IsTerminal(file) {
 		return w, func() {}
 	}
 	lines := &lineWriter{to: w}

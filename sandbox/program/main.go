@@ -34,6 +34,10 @@ type Program struct {
 
 // Run executes a command line and returns the exit code. argv[0] selects what the program does, see the package comment.
 func (p Program) Run(argv []string) int {
+	return cmdline.WithOutput(func(out io.Writer) int { return p.main(argv, out) })
+}
+
+func (p Program) main(argv []string, out io.Writer) int {
 	if len(argv) == 0 {
 		argv = []string{"hinit-sandbox"}
 	}
@@ -47,30 +51,30 @@ func (p Program) Run(argv []string) int {
 	}
 	switch args[0] {
 	case "help", "-h", "--help", "-help":
-		cli.Help(os.Stdout)
+		cli.Help(out)
 		return cmdline.Done
 	case "serve":
-		return p.serve(args[1:])
+		return p.serve(args[1:], out)
 	case "cp":
 		ctx, caught := interruptible()
 		return caught(cli.Copy(ctx, args, func(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 			return p.dispatch(ctx, daemon.Request{Args: args, Stdin: in != nil}, daemon.Streams{In: in, Out: out, Err: errs})
-		}, os.Stdout, os.Stderr))
+		}, out, os.Stderr))
 	}
-	req, terminal, code, ok := cli.Check(args, os.Stdout, os.Stderr)
+	req, terminal, code, ok := cli.Check(args, out, os.Stderr)
 	if !ok { // the help and a usage error need no engine
 		return code
 	}
-	local := daemon.Streams{Out: os.Stdout, Err: os.Stderr}
+	local := daemon.Streams{Out: out, Err: os.Stderr}
 	if req.Stdin {
 		local.In = os.Stdin
 	}
 	if args[0] == "logs" {
-		out, endOut := cmdline.ForTerminal(os.Stdout)
-		errs, endErrs := cmdline.ForTerminal(os.Stderr)
+		var endOut, endErr func()
+		local.Out, endOut = cmdline.ForTerminal(out)
+		local.Err, endErr = cmdline.ForTerminal(os.Stderr)
 		defer endOut()
-		defer endErrs()
-		local.Out, local.Err = out, errs
+		defer endErr()
 	}
 	if terminal {
 		return p.runOnTerminal(req, local)

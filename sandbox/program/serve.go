@@ -30,9 +30,9 @@ import (
 )
 
 // serve runs the verb serve until a signal ends it, and returns the exit code.
-func (p Program) serve(args []string) int {
+func (p Program) serve(args []string, out io.Writer) int {
 	debug.SetGCPercent(40) // the service mostly waits, so saving memory is worth more than saving processor time
-	set, code, ok := readSettings(args, os.LookupEnv, os.Stdout)
+	set, code, ok := readSettings(args, os.LookupEnv, out)
 	if !ok {
 		return code
 	}

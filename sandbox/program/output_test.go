@@ -1,0 +1,38 @@
+package program
+
+import (
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"hinit/internal/cmdline"
+	"hinit/sandbox"
+)
+
+// On a full disk, hinit sandbox printed nothing and ended with 0.
+func TestOutputThatCouldNotBeWrittenWasNoFailure(t *testing.T) {
+	t.Setenv("HERMES_HOME", t.TempDir()+"/profiles/coder")
+	t.Setenv("HINIT_SANDBOX_SOCKET", t.TempDir()+"/none.sock")
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer full.Close()
+	for _, words := range []string{"--help", "help", "ls --help", "exec --help", "serve --help", "cp --help", "logs", "ls", "ls --json"} {
+		stdout, stderr := os.Stdout, os.Stderr
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		os.Stdout, os.Stderr = full, w
+		code := Program{func(string) (sandbox.FullEngine, error) { return chatty{}, nil }}.Run(append([]string{"hinit-sandbox"}, strings.Fields(words)...))
+		os.Stdout, os.Stderr = stdout, stderr
+		_ = w.Close()
+		said, _ := io.ReadAll(r)
+		_ = r.Close()
+		if code != cmdline.Failed || !strings.Contains(string(said), "no space left on device") {
+			t.Errorf("hinit sandbox %s: code %d, %q", words, code, said)
+		}
+	}
+}
