@@ -164,7 +164,7 @@ var floors = map[string]int{
 	"hinit/internal/redact":         -1, // hides secrets in output; config marks secret keys with the same list
 	"hinit/internal/testkit":        0,
 	"hinit/internal/procusage":      2,
-	"hinit/internal/testproc":       0,
+	"hinit/internal/testproc":       1,
 	"hinit/internal/version":        0,
 }
 

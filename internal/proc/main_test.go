@@ -20,6 +20,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(code)
 	}
+	proc.SetSelfExe(testproc.Argv("")[0])
 	testkit.IsolateProcess()
 	goleak.VerifyTestMain(m)
 }

@@ -302,8 +302,9 @@ type Limit struct {
 // runtime starts, because the environment may come from the agent.
 const LimitsName = "hinit-limits"
 
-// selfExe is hinit's own binary. A new process executes it first, as LimitsName, if it needs settings before its command.
-const selfExe = "/proc/self/exe"
+// selfExe is hinit's own binary. A new process executes it first, as LimitsName, if it needs settings before its command. Only
+// tests change it.
+var selfExe = "/proc/self/exe"
 
 func argvWithLimits(spec Spec, path string) []string {
 	out := append([]string{LimitsName}, spec.setupWords()...)

@@ -51,6 +51,7 @@ var programs = map[string]program{
 	"hinit-sandbox":        {"stripped", "hinit/cmd/hinit-sandbox"},
 	"hinit-sandbox-helper": {"stripped", "hinit/cmd/hinit-sandbox-helper"},
 	"example-agent":        {"stripped", "hinit/examples/agent"},
+	"testproc":             {"stripped", "hinit/test/testproc"},
 }
 
 // shared is the directory in [BuiltVar], or "". The variable is then removed, because a hinit that tests start would warn about
@@ -122,25 +123,37 @@ func keptDir() (string, error) {
 // linkShared links a program of the shared directory into dir. It builds the program if no other test binary has done so. During
 // the build, other test binaries that want the same program wait.
 func linkShared(dir, name string) error {
-	made, to := filepath.Join(shared, name), filepath.Join(dir, name)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.MkdirAll(filepath.Dir(made), 0o755)); err != nil {
+	to := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
+	}
+	made, err := Shared(name)
+	if err != nil || os.Link(made, to) == nil {
+		return err
+	}
+	return copyProgram(made, to)
+}
+
+// Shared returns the path of a program in the shared directory, or "" without such a directory. It builds the program as
+// linkShared does.
+func Shared(name string) (made string, err error) {
+	if shared == "" {
+		return "", nil
+	}
+	made = filepath.Join(shared, name)
+	if err := os.MkdirAll(filepath.Dir(made), 0o755); err != nil {
+		return "", err
 	}
 	lock, err := lockOf(made)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer lock.Close()
-	if _, err := os.Stat(made); err != nil {
-		p := programs[name]
-		if err := errors.Join(goBuild(p.build, made, p.pkg), os.Chmod(made, 0o755)); err != nil { // the umask may have removed bits of the mode
-			return err
-		}
+	if _, err := os.Stat(made); err == nil {
+		return made, nil
 	}
-	if os.Link(made, to) == nil {
-		return nil
-	}
-	return copyProgram(made, to)
+	p := programs[name]
+	return made, errors.Join(goBuild(p.build, made, p.pkg), os.Chmod(made, 0o755)) // the umask may have removed bits of the mode
 }
 
 // buildKept builds the named programs, which have the same flags, in the directory kept, and puts copies into dir. During the build,

@@ -1,6 +1,6 @@
-// Package testproc turns a test binary into misbehaving children, for tests of everything that handles processes. A test
-// package calls [Main] first thing in its TestMain and starts children with [Argv]. It owns only the goroutines of the
-// children it becomes.
+// Package testproc makes misbehaving children, for tests of everything that handles processes. A test package calls [Main] first
+// thing in its TestMain and starts children with [Argv]. A child is the test binary, or a program that only plays roles. The
+// package owns only the goroutines of the children.
 package testproc
 
 import (
@@ -15,25 +15,33 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
 // prefix begins the first argument of a child. The name of the child's role follows it.
 const prefix = "testproc:"
 
-// Argv returns the arguments that start a child with a role and its parameters. The program is the test binary itself
-// (/proc/self/exe): execute Argv()[0] with the whole slice as its argv.
+// executable is the program that plays the roles: this program itself, or after [Main] the small one that make test has built. A test
+// binary with the race detector takes seven times as long to start.
+var executable = "/proc/self/exe"
+
+// Argv returns the arguments that start a child with a role and its parameters: execute Argv()[0] with the whole slice as its
+// argv.
 func Argv(role string, params ...string) []string {
-	return append([]string{"/proc/self/exe", prefix + role}, params...)
+	return append([]string{executable, prefix + role}, params...)
 }
 
 // Main plays the child's role and exits if this process was started with [Argv]. In any other process it returns. With the race detector,
 // a child would sleep for a second when it exits. Main switches that off by the environment that children inherit.
 func Main() {
-	if len(os.Args) < 2 || !strings.HasPrefix(os.Args[1], prefix) {
-		_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // the name is valid
-		return
+	if len(os.Args) >= 2 && strings.HasPrefix(os.Args[1], prefix) {
+		os.Exit(run(strings.TrimPrefix(os.Args[1], prefix), os.Args[2:]))
 	}
-	os.Exit(run(strings.TrimPrefix(os.Args[1], prefix), os.Args[2:]))
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // the name is valid
+	if built, err := testkit.Shared("testproc"); err == nil && built != "" {
+		executable = built
+	}
 }
 
 func run(role string, params []string) int {
