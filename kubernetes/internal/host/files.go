@@ -59,6 +59,8 @@ func (s *sources) get(ctx context.Context, kind, name string) (map[string][]byte
 	if age := time.Since(one.at); known && (age < errorAge || one.err == nil && age < sourceAge) {
 		return one.data, one.err
 	}
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
 	one = source{data: map[string][]byte{}, at: time.Now()}
 	key := client.ObjectKey{Namespace: s.namespace, Name: name}
 	switch kind {

@@ -53,6 +53,8 @@ const (
 	// trashWait is when the host tries again to delete what it could not delete.
 	trashWait = time.Minute
 	workers   = 4
+	// requestTime limits a request to the API server. A server that accepts a request and never answers must not hold a worker.
+	requestTime = 20 * time.Second
 	// maxFetches limits the fetches that run at a time, and maxFetchesFrom those from one host. A fetch may take long, so one worker stays
 	// free for other steps. A host that an attacker has taken over may send as slowly as it wants, so one fetch stays free for other hosts.
 	maxFetches     = workers - 1
@@ -348,7 +350,7 @@ func (h *host) reconcile(ctx context.Context, name string) error {
 
 // readFresh reads an object from the API server itself. It returns nil if the object does not exist.
 func (h *host) readFresh(ctx context.Context, name string) (*v1alpha1.AgentProfile, error) {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
 	p := &v1alpha1.AgentProfile{}
 	err := h.settings.API.Get(ctx, client.ObjectKey{Namespace: h.settings.Namespace, Name: name}, p)

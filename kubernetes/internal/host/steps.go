@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -200,7 +201,7 @@ func (h *host) reportLater(p *v1alpha1.AgentProfile, s *hinit.Service) bool {
 // writeStatus lets change modify the status of an object, and writes the status by compare-and-swap if it has changed. Afterwards, p
 // is the object that the API server returned, unless p belongs to the watch cache.
 func (h *host) writeStatus(ctx context.Context, p *v1alpha1.AgentProfile, change func(*v1alpha1.AgentProfileStatus)) error {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
 	next := p.DeepCopy()
 	change(&next.Status)
@@ -213,6 +214,18 @@ func (h *host) writeStatus(ctx context.Context, p *v1alpha1.AgentProfile, change
 	if h.cached(p.Name) != p { // objects in the watch cache must not be modified
 		*p = *next
 	}
+	return nil
+}
+
+// writeMetadata writes the finalizers and annotations of next to its object p, by compare-and-swap. Afterwards, p is the object that the
+// API server returned.
+func (h *host) writeMetadata(ctx context.Context, p, next *v1alpha1.AgentProfile) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	if err := h.settings.API.Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("cannot report on profile %q: %w", p.Name, err)
+	}
+	*p = *next
 	return nil
 }
 
@@ -282,11 +295,7 @@ func (h *host) reportData(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if !controllerutil.ContainsFinalizer(p, v1alpha1.Finalizer) {
 		next := p.DeepCopy()
 		next.MarkCreated()
-		if err := h.settings.API.Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
-			return fmt.Errorf("cannot report on profile %q: %w", p.Name, err)
-		}
-		*p = *next
-		return nil
+		return h.writeMetadata(ctx, p, next)
 	}
 	applied, err := "", errRetry
 	if s, known := h.service(p.Name); known && isStopped(s) {
@@ -424,15 +433,10 @@ func (h *host) finishDeleted(ctx context.Context, p *v1alpha1.AgentProfile, live
 		return err
 	}
 	h.forgetFiles(p.Name)
-	next := p.DeepCopy()
-	if !controllerutil.RemoveFinalizer(next, v1alpha1.Finalizer) {
-		return errDone
+	if next := p.DeepCopy(); controllerutil.RemoveFinalizer(next, v1alpha1.Finalizer) {
+		err = h.writeMetadata(ctx, p, next)
 	}
-	err = h.settings.API.Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{}))
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("cannot let profile %q go: %w", p.Name, err)
-	}
-	return errDone
+	return cmp.Or(client.IgnoreNotFound(err), errDone)
 }
 
 // errDone ends the steps of an object: it was released, or it waits for its gateway.
