@@ -12,14 +12,13 @@ import (
 func TestAnOfferPutsNothingIntoAnotherHome(t *testing.T) {
 	s, _ := volume(t, "u1", "a program")
 	o, from, _ := server(t, s, &atomic.Int64{})
-	good := from.Nonce
 	to, dir := volume(t, "", "")
 	if err := os.MkdirAll(filepath.Join(dir, "profiles/writer"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for _, from.Nonce = range []string{"/../../../profiles/writer/plugins", "/../../../profiles/scribe", "a/b", "a.b", ".."} {
 		o.mu.Lock()
-		o.by[from.Nonce] = o.by[good]
+		o.by["u1"].nonce = from.Nonce
 		o.mu.Unlock()
 		err := to.fetch(t.Context(), "coder", "u1", from, us)
 		var made []string

@@ -41,7 +41,7 @@ func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if err != nil {
 		return err
 	}
-	if offered, _ := h.offers.noncesSince(string(p.UID), "", run); len(offered) == 0 {
+	if offered, _ := h.offers.nonceSince(string(p.UID), "", run); offered == "" {
 		return errRetry
 	}
 	if err := h.store.SetAside(p.Name, string(p.UID), p.Status.Assignment); err != nil {

@@ -305,7 +305,7 @@ func TestAMoveThatStandsStillEnds(t *testing.T) {
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{us.certificate}, ServerName: ServerName(st.Move.Offer.Nonce), InsecureSkipVerify: true}} // the certificate is self-signed
 	defer transport.CloseIdleConnections()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+st.Move.Offer.Address+dataPath+st.Move.Offer.Nonce, nil)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+st.Move.Offer.Address+dataPath+"u1/"+st.Move.Offer.Nonce, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ type offers struct {
 	host          string // address to listen on, HOST:PORT
 
 	mu       sync.Mutex
-	by       map[string]*offer // by nonce
+	by       map[string]*offer // by the UID of the object
 	listener net.Listener
 
 	callers openConnections
@@ -41,6 +41,7 @@ type offers struct {
 // offer is one profile that is offered to the host to.
 type offer struct {
 	name, uid, to string
+	nonce         string
 	run           uint64      // number of the gateway's last run, which has left the data as it is offered
 	home          fs.FileInfo // the offered directory
 	sent          string      // SHA-256 of the archive; "" until it was sent in full
@@ -56,8 +57,8 @@ type offer struct {
 const maxStall = 10 * time.Minute
 
 const (
-	dataPath = "/v1/data/"
-	anyRun   = ^uint64(0) // in place of a run number, for a gateway that hinit no longer knows
+	dataPath = "/v1/data/" // followed by UID/NONCE
+	anyRun   = ^uint64(0)  // in place of a run number, for a gateway that hinit no longer knows
 )
 
 // make registers an offer, and returns what the other host needs to fetch the data.
@@ -69,38 +70,34 @@ func (o *offers) make(one offer) (*v1alpha1.Offer, error) {
 			return nil, fmt.Errorf("cannot listen for host %s: %w", one.to, err)
 		}
 	}
-	nonce := rand.Text()
+	one.nonce = rand.Text()
 	one.home, _ = o.store.root.Stat(o.store.Home(one.name)) // without it, send returns an error
 	one.progress = time.Now()
-	o.by[nonce] = &one
-	return &v1alpha1.Offer{Nonce: nonce, Address: o.listener.Addr().String(), Certificate: o.identity.sum}, nil
+	o.by[one.uid] = &one
+	return &v1alpha1.Offer{Nonce: one.nonce, Address: o.listener.Addr().String(), Certificate: o.identity.sum}, nil
 }
 
-// noncesSince returns the nonces of offers for the object uid that were made after its gateway's last run. run is the number of that
-// run; anyRun selects all offers. sent are the nonces of offers whose data was sent with the checksum sum.
-func (o *offers) noncesSince(uid, sum string, run uint64) (offered, sent []string) {
+// nonceSince returns the nonce of the offer for the object uid if it was made after its gateway's last run. run is the number of that
+// run; anyRun stands for every run. sent is the nonce if the data was sent with the checksum sum, otherwise "".
+func (o *offers) nonceSince(uid, sum string, run uint64) (offered, sent string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for nonce, one := range o.by {
-		if one.uid != uid || one.run != run && run != anyRun {
-			continue
-		}
-		offered = append(offered, nonce)
-		if sum != "" && one.sent == sum {
-			sent = append(sent, nonce)
-		}
+	one := o.by[uid]
+	if one == nil || one.run != run && run != anyRun {
+		return "", ""
 	}
-	return offered, sent
+	if sum != "" && one.sent == sum {
+		sent = one.nonce
+	}
+	return one.nonce, sent
 }
 
 // failure returns why the data of an object could not be sent the last time, or nil.
 func (o *offers) failure(uid string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, one := range o.by {
-		if one.uid == uid && one.failed != nil {
-			return one.failed
-		}
+	if one := o.by[uid]; one != nil {
+		return one.failed
 	}
 	return nil
 }
@@ -109,10 +106,8 @@ func (o *offers) failure(uid string) error {
 func (o *offers) snapshot(uid string) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, one := range o.by {
-		if one.uid == uid {
-			return one.snapshot
-		}
+	if one := o.by[uid]; one != nil {
+		return one.snapshot
 	}
 	return ""
 }
@@ -121,23 +116,17 @@ func (o *offers) snapshot(uid string) string {
 func (o *offers) stalled(uid string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, one := range o.by {
-		if one.uid == uid && time.Since(one.progress) > maxStall {
-			return true
-		}
-	}
-	return false
+	one := o.by[uid]
+	return one != nil && time.Since(one.progress) > maxStall
 }
 
-// forget withdraws the offers of an object and ends their requests. After the last offer it closes the listener.
+// forget withdraws the offer of an object and ends its request. After the last offer it closes the listener.
 func (o *offers) forget(uid string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for nonce, one := range o.by {
-		if one.uid == uid {
-			delete(o.by, nonce)
-			one.replaceRequest(nil)
-		}
+	if one := o.by[uid]; one != nil {
+		delete(o.by, uid)
+		one.replaceRequest(nil)
 	}
 	if len(o.by) == 0 && o.listener != nil {
 		_ = o.listener.Close()
@@ -187,8 +176,8 @@ func ServerName(nonce string) string {
 func (o *offers) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for nonce := range o.by {
-		if ServerName(nonce) != hello.ServerName {
+	for _, one := range o.by {
+		if ServerName(one.nonce) != hello.ServerName {
 			continue
 		}
 		if c, is := hello.Conn.(*connection); is {
@@ -199,13 +188,14 @@ func (o *offers) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	return nil, errors.New("it names no offer")
 }
 
-// serve sends the data of an offer, but only to the host for which the offer was made.
+// serve sends the data of an offer, but only to the host for which the offer was made. The request must also name the object. An
+// attacker in another host could write the nonce and address of this offer into the status of its own profile.
 func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
-	nonce := strings.TrimPrefix(r.URL.Path, dataPath)
+	uid, nonce, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, dataPath), "/")
 	o.mu.Lock()
-	one := o.by[nonce]
+	one := o.by[uid]
 	o.mu.Unlock()
-	if r.Method != http.MethodGet || one == nil {
+	if r.Method != http.MethodGet || one == nil || one.nonce != nonce {
 		http.Error(w, "no such offer", http.StatusNotFound)
 		return
 	}
@@ -221,7 +211,7 @@ func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 	defer context.AfterFunc(ctx, func() { _ = deadline.SetWriteDeadline(time.Now()) })() // ends a write to a host that does not read
 	o.mu.Lock()
 	one.replaceRequest(end)
-	if o.by[nonce] != one { // it was withdrawn meanwhile
+	if o.by[uid] != one { // it was withdrawn meanwhile
 		end()
 	}
 	o.mu.Unlock()

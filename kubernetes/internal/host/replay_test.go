@@ -40,7 +40,7 @@ func TestAHostGetsNoProfileInTheNameOfAnother(t *testing.T) {
 	}
 	for who, certificates := range map[string][]tls.Certificate{"the attacker": {strange.certificate}, "the host that it moves to": {us.certificate}} {
 		transport := &http.Transport{TLSClientConfig: &tls.Config{ServerName: ServerName(from.Nonce), InsecureSkipVerify: true, Certificates: certificates}}
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+third.listener.Addr().String()+dataPath+from.Nonce, nil)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+third.listener.Addr().String()+dataPath+"u1/"+from.Nonce, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +72,7 @@ func TestAHostIsKnownByItsLease(t *testing.T) {
 		}
 	}
 	if sum, err := h.settings.certificateOf(t.Context(), "old"); err != nil || sum != "" || isFrom(&tls.ConnectionState{}, sum) {
-		t.Errorf("a host of an older version: %q, %v", sum, err)
+		t.Errorf("a Lease without a certificate: %q, %v", sum, err)
 	}
 	if _, err := h.settings.certificateOf(t.Context(), "none"); err == nil {
 		t.Error("a host without a Lease is known")

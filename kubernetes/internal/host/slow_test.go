@@ -42,7 +42,7 @@ func TestAHostThatSendsSlowlyHoldsNoOtherMove(t *testing.T) {
 	go func() { ended <- fetch("coder", "from") }()
 	select {
 	case path := <-called:
-		if path != dataPath+"coder" {
+		if path != dataPath+"/coder" { // the object has no UID
 			t.Errorf("%s is fetched", path)
 		}
 	case err := <-ended:

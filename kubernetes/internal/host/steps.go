@@ -139,7 +139,7 @@ func (h *host) localState(name, uid string, p *v1alpha1.AgentProfile) (placement
 	case s != nil:
 		run = s.Run
 	}
-	local.Offered, local.Sent = h.offers.noncesSince(uid, sum, run)
+	local.Offered, local.Sent = h.offers.nonceSince(uid, sum, run)
 	local.Stalled = h.offers.stalled(uid)
 	local.Up = local.Live && (!known || !isStopped(s))
 	return local, nil

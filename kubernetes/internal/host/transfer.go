@@ -48,7 +48,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+from.Address+dataPath+from.Nonce, nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+from.Address+dataPath+uid+"/"+from.Nonce, nil)
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,8 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 			return nil
 		},
 	}}
-	answer, err := (&http.Client{Transport: transport}).Do(r)
+	// A redirect is no answer: an attacker in the other host could have this host call any address, such as a server of its agents.
+	answer, err := transport.RoundTrip(r)
 	if err != nil {
 		return fmt.Errorf("cannot fetch profile %q from %s: %w", name, from.Address, err)
 	}

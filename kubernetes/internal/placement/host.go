@@ -1,7 +1,5 @@
 package placement
 
-import "slices"
-
 // Object is what decides about the next step of a host: fields of an AgentProfile, from one fresh read.
 type Object struct {
 	UID        string
@@ -21,13 +19,13 @@ type Object struct {
 // Local is the state of a profile on one host. hinit sees only live data, and can't start a gateway from data that was set aside
 // or received.
 type Local struct {
-	Live     bool     // hinit can start the gateway from the data
-	Aside    int64    // assignment under which data was set aside to be given away; 0: none
-	Incoming string   // nonce of data that was received in full from another host; "" for none
-	Up       bool     // a process of the gateway may be alive
-	Offered  []string // nonces of the offers that this process has made since the gateway ended
-	Sent     []string // nonces of offers that were sent in full, with the checksum that the receiver has reported
-	Stalled  bool     // none of the offered data was sent for so long that the owner ends the move
+	Live     bool   // hinit can start the gateway from the data
+	Aside    int64  // assignment under which data was set aside to be given away; 0: none
+	Incoming string // nonce of data that was received in full from another host; "" for none
+	Up       bool   // a process of the gateway may be alive
+	Offered  string // nonce of the offer that this process has made since the gateway ended; "" for none
+	Sent     string // the same nonce if the data was sent in full, with the checksum that the receiver has reported
+	Stalled  bool   // none of the offered data was sent for so long that the owner ends the move
 }
 
 // Live returns the field Live of [Local] for the object with the UID uid, if the volume has a home of that name. o is the object
@@ -126,7 +124,7 @@ func nextForOwned(o *Object, l Local) Step {
 
 // giveAway is [Next] for a profile that moves from this host to another.
 func giveAway(o *Object, l Local) Step {
-	complete := o.Received != "" && o.Received == o.Offer && slices.Contains(l.Sent, o.Offer)
+	complete := o.Received != "" && o.Received == o.Offer && l.Sent == o.Offer
 	switch {
 	case (o.Failed || l.Stalled && o.Received == "") && (l.Live || l.Aside == o.Assignment):
 		return CallOff
@@ -134,7 +132,7 @@ func giveAway(o *Object, l Local) Step {
 		return Halt
 	case l.Live && complete:
 		return SetAside
-	case l.Live && o.Offer != "" && o.Received != o.Offer && slices.Contains(l.Offered, o.Offer):
+	case l.Live && o.Offer != "" && o.Received != o.Offer && l.Offered == o.Offer:
 		return Wait
 	case l.Live:
 		return Offer

@@ -45,8 +45,8 @@ type node struct {
 	starts  bool // whether the host is down, and Kubernetes says that it restarts
 	disk    map[string]*volume
 	up      map[string]bool
-	offered map[string][]string
-	sent    map[string][]string
+	offered map[string]string
+	sent    map[string]string
 	seen    map[string]object // objects that were read anew before a step
 	watched map[string]int    // the version that the watch has told last
 	nonces  int
@@ -167,7 +167,7 @@ func (m *model) local(n *node, name string, o object) Local {
 // boot starts a host. hinit itself starts the profiles on the volume that were up, without the API.
 func (n *node) boot(m *model) {
 	n.alive, n.up, n.seen, n.watched = true, map[string]bool{}, map[string]object{}, map[string]int{}
-	n.offered, n.sent = map[string][]string{}, map[string][]string{}
+	n.offered, n.sent = map[string]string{}, map[string]string{}
 	for _, name := range names {
 		if v := n.of(name); v.live >= 0 && v.intent {
 			m.start(n, name)
@@ -201,7 +201,7 @@ func (m *model) start(n *node, name string) {
 	v.live++
 	m.newest[name] = v.live
 	n.up[name], v.intent = true, true
-	n.offered[name], n.sent[name] = nil, nil
+	n.offered[name], n.sent[name] = "", ""
 	m.runs++
 }
 
@@ -301,7 +301,7 @@ func (m *model) step(n *node, name string, o object, step Step) {
 		}
 		v.install(v.aside[o.Assignment])
 		delete(v.aside, o.Assignment)
-		n.offered[name], n.sent[name] = nil, nil
+		n.offered[name], n.sent[name] = "", ""
 	case Give:
 		if m.write(o, name, func(o *object) {
 			o.Owner, o.Receipt, o.To, o.Offer, o.Received, o.here, o.missing, o.calledOff = o.To, o.Received, "", "", "", false, false, false
@@ -374,14 +374,14 @@ func (m *model) drop(v *volume, name string, o object) {
 func (m *model) offer(n *node, name string, o object) {
 	n.nonces++
 	nonce := fmt.Sprintf("%s/%d", n.name, n.nonces)
-	n.offered[name] = append(n.offered[name], nonce)
+	n.offered[name] = nonce
 	m.write(o, name, func(o *object) { o.Offer, o.Received = nonce, "" })
 }
 
 // fetch gets the data from the owner, whose process must have made the offer, and reports whether it has arrived.
 func (m *model) fetch(n *node, name string, o object) bool {
 	i := slices.IndexFunc(m.nodes, func(other *node) bool { return other.name == o.Owner })
-	if i < 0 || !m.nodes[i].alive || !slices.Contains(m.nodes[i].offered[name], o.Offer) {
+	if i < 0 || !m.nodes[i].alive || m.nodes[i].offered[name] != o.Offer {
 		return false
 	}
 	from := m.nodes[i]
@@ -390,7 +390,7 @@ func (m *model) fetch(n *node, name string, o object) bool {
 		return false
 	}
 	n.of(name).incoming, n.of(name).nonce = data, o.Offer
-	from.sent[name] = append(from.sent[name], o.Offer)
+	from.sent[name] = o.Offer
 	return true
 }
 

@@ -53,7 +53,7 @@ func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 	ask := func(nonce string, certificates []tls.Certificate) (int, string) {
 		t.Helper()
 		transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: host.ServerName(offer.Nonce), Certificates: certificates}}
-		r, err := http.NewRequestWithContext(f.ctx, http.MethodGet, "https://"+offer.Address+"/v1/data/"+nonce, nil)
+		r, err := http.NewRequestWithContext(f.ctx, http.MethodGet, "https://"+offer.Address+"/v1/data/"+string(f.profile("p00000").UID)+"/"+nonce, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

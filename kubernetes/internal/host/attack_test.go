@@ -1,0 +1,47 @@
+package host
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"hinit/kubernetes/api/v1alpha1"
+)
+
+// TestAProfileIsNotMadeOfTheOfferForAnother checks that a host can't have its own profile made from the data of another one. It writes
+// the offer of a third host into the status of its profile. Both profiles move to the same host.
+func TestAProfileIsNotMadeOfTheOfferForAnother(t *testing.T) {
+	s, _ := volume(t, "u1", "a secret of coder")
+	_, from, _ := server(t, s, &atomic.Int64{})
+	to, dir := volume(t, "", "")
+	if err := to.fetch(t.Context(), "decoy", "u2", from, us); err == nil || !strings.Contains(err.Error(), "no such offer") {
+		t.Errorf("the profile of the attacker gets the data: %v", err)
+	}
+	if got, _ := filepath.Glob(filepath.Join(dir, incomingDir, "*")); len(got) > 0 {
+		t.Errorf("it has stored %q", got)
+	}
+	if err := to.fetch(t.Context(), "coder", "u1", from, us); err != nil {
+		t.Errorf("the profile of the offer: %v", err)
+	}
+}
+
+// TestAHostCallsNoAddressThatItsSenderNames checks that the host of an attacker can't have the host that fetches from it call another
+// address, such as a server of an agent. The attacker could read the answer in the status.
+func TestAHostCallsNoAddressThatItsSenderNames(t *testing.T) {
+	var called atomic.Int64
+	inside := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		called.Add(1)
+		http.Error(w, "a secret of an agent", http.StatusNotFound)
+	}))
+	t.Cleanup(inside.Close)
+	attacker := httptest.NewTLSServer(http.RedirectHandler(inside.URL+"/restart", http.StatusFound))
+	t.Cleanup(attacker.Close)
+	to, _ := volume(t, "", "")
+	from := &v1alpha1.Offer{Nonce: "n", Address: attacker.Listener.Addr().String(), Certificate: certificateSum(attacker.Certificate().Raw)}
+	if err := to.fetch(t.Context(), "coder", "u1", from, us); err == nil || strings.Contains(err.Error(), "secret") || called.Load() > 0 {
+		t.Errorf("the address was called %d times: %v", called.Load(), err)
+	}
+}
