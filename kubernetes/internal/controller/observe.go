@@ -231,6 +231,8 @@ const (
 	spareKey = "spare"
 	// restartLimit is how long a host may take to restart. After that it counts as lost, and its data may be given up.
 	restartLimit = 10 * time.Minute
+	// moveLimit is the time after which a move counts as stuck. A host that hangs, or that an attacker has taken over, may never end it.
+	moveLimit = time.Hour
 )
 
 // overdue reports whether a host has been restarting for longer than restartLimit. A host without a pod counts as restarting.
@@ -282,7 +284,8 @@ func decisionInput(v *view) (placement.Pool, []placement.Profile) {
 			}
 		}
 		if s.Move != nil {
-			q.To, q.Received = s.Move.To, s.Move.Received != nil
+			since := v.seen.observe("moving "+string(one.UID), s.Move.Since.String(), v.now).since
+			q.To, q.Stuck = s.Move.To, v.now.Sub(since) > moveLimit
 		}
 		if fail := s.MoveFailure; fail != nil {
 			since := v.seen.observe("move "+string(one.UID), fail.At.String(), v.now).since // not fail.At, which is from a node's clock

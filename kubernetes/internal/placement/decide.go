@@ -14,7 +14,7 @@ type Profile struct {
 	Owner     string // host that has the data; "" for none
 	Installed bool   // the owner has confirmed that it has the data
 	To        string // host to which the profile moves; "" without a move
-	Received  bool   // the new host has stored the data, so the move ends without the controller
+	Stuck     bool   // the move has gone on for too long
 	LastMove  LastMove
 	Memory    int64 // bytes that the placement reserves for the profile
 	Priority  int32
@@ -106,7 +106,7 @@ type round struct {
 	alone          []*hostLoad // pods that take one profile each
 	byName         map[string]*hostLoad
 	profiles       []Profile
-	moves          int    // number of moves in progress
+	moves          int    // number of moves in progress, see proceeds
 	waiting        string // a profile that must move but waits, because its last move has failed
 	unplacedMemory int64  // bytes of the profiles that fit on no host, but would fit on an empty one
 	tooLarge       string // a profile that doesn't even fit on an empty host
@@ -158,6 +158,8 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 		r.countProfile(p.Owner, p.Memory)
 		if p.To != "" {
 			r.countProfile(p.To, p.Memory)
+		}
+		if r.proceeds(p) {
 			r.moves++
 		}
 	}
@@ -176,6 +178,13 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 		r.Doing = cmp.Or(r.Doing, fmt.Sprintf("waits until it moves %s again, whose last move has failed", r.waiting))
 	}
 	return r.Plan
+}
+
+// proceeds reports whether a profile has a move for which other moves and rollouts must wait. A move that is stuck, or whose owner is
+// lost, may never end.
+func (r *round) proceeds(p Profile) bool {
+	owner := r.byName[p.Owner]
+	return p.To != "" && !p.Stuck && owner != nil && (owner.Trouble == "" || owner.Replacing)
 }
 
 func (r *round) countProfile(host string, memory int64) {
@@ -334,10 +343,11 @@ func (l *hostLoad) better(b *hostLoad) bool {
 	return l.used > b.used
 }
 
-// followMove looks at a move in progress, and cancels it if the target can no longer take the profile.
+// followMove looks at a move in progress, and cancels it if the target can no longer take the profile. It ignores the report of the
+// target that it has the data, because the target may lie. If the owner has already given the profile away, the write of the cancel fails.
 func (r *round) followMove(p Profile) {
 	to := r.byName[p.To]
-	if !p.Received && (p.OwnPod != (p.To == p.Pod) || to == nil || to.Trouble != "" && !to.Replacing || slices.Contains(r.pool.Drain, p.To) || p.To == r.pool.Leaving) {
+	if p.OwnPod != (p.To == p.Pod) || to == nil || to.Trouble != "" && !to.Replacing || slices.Contains(r.pool.Drain, p.To) || p.To == r.pool.Leaving {
 		r.addAction(CancelMove{p.Name, "host " + p.To + " can't take it"})
 		return
 	}

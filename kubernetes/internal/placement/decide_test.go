@@ -57,7 +57,6 @@ func TestDecide(t *testing.T) {
 			{Name: "a", Owner: "pool-0", Installed: true, LastMove: LastMove{"pool-1", false}}, here("b", "pool-1"), here("c", "pool-2"), here("d", "pool-2"),
 		}, []Action{StartMove{"a", "pool-2", "host pool-0 is drained"}}, 3},
 		{"a move to a lost host ends", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1"}}, []Action{CancelMove{"a", "host pool-1 can't take it"}}, 2},
-		{"a move whose data is stored goes on", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1", Received: true}}, nil, 2},
 		{"the last host is replaced first, alone", nil, old(two), nil, []Action{Replace{"pool-1"}}, 2},
 		{"none while one is away", nil, []Host{old(two)[0], {Name: "pool-1", Ordinal: 1, Replacing: true}}, nil, nil, 2},
 		{"as many as may be away are replaced", func(p *Pool) { p.MaxUnavailable, p.Replicas = 2, 4 }, old(hostsOf(4)), nil, []Action{Replace{"pool-3"}, Replace{"pool-2"}}, 4},
@@ -416,5 +415,47 @@ func TestProfilesThatCantMoveHoldNoDrain(t *testing.T) {
 			t.Errorf("after %d failures the next move waits %v, and before %v", n, d, last)
 		}
 		last = MoveDelay(n)
+	}
+}
+
+// TestMovesThatNeverEndHoldNoDrain checks that a host which hangs, or is lost in the middle of a drain, holds up no other profile. It
+// must not keep another host from its new image either.
+func TestMovesThatNeverEndHoldNoDrain(t *testing.T) {
+	for what, change := range map[string]func(*Profile, *Host){
+		"goes on":          func(*Profile, *Host) {},
+		"restarts":         func(_ *Profile, h *Host) { h.Trouble, h.Replacing, h.Ready = "it restarts", true, false },
+		"hangs":            func(p *Profile, _ *Host) { p.Stuck = true },
+		"its host is lost": func(_ *Profile, h *Host) { h.Trouble, h.Ready = "node gone", false },
+	} {
+		pool, hosts := poolOf(4), hostsOf(4)
+		pool.Drain, pool.MaxUnavailable = []string{"pool-1"}, 4
+		profiles := []Profile{{Name: "drained", Owner: "pool-1", Installed: true, Memory: 1}}
+		for i := range maxMoves {
+			p := Profile{Name: fmt.Sprint("p", i), Owner: "pool-2", To: "pool-3", Installed: true, Memory: 1}
+			change(&p, &hosts[2])
+			profiles = append(profiles, p)
+		}
+		moves := slices.ContainsFunc(Decide(pool, handled(profiles), hosts, noon).Actions, func(a Action) bool { _, is := a.(StartMove); return is })
+		hosts[3].Updated = false
+		replaced := slices.Contains(Decide(pool, handled(profiles), hosts, noon).Actions, Action(Replace{"pool-3"}))
+		if waits := what == "goes on" || what == "restarts"; moves == waits || replaced == waits {
+			t.Errorf("while a move %s, another one begins: %t; the other host gets its image: %t", what, moves, replaced)
+		}
+	}
+}
+
+// TestAHostThatLiesAboutItsReceiptEndsNoProfile checks that the new host can't keep a gateway down for ever by a false report that it
+// has the data. The old host must end the move when nothing is sent any more.
+func TestAHostThatLiesAboutItsReceiptEndsNoProfile(t *testing.T) {
+	o := &Object{UID: "u", Owner: "me", Assignment: 1, Installed: 1, To: "other", Offer: "n1", Wanted: true}
+	for received, want := range map[string]Step{"": CallOff, "forged": CallOff, "n1": CallOff} {
+		o.Received = received
+		if got := Next("me", o, Local{Live: true, Offered: "n1", Stalled: true}); got != want {
+			t.Errorf("received %q: %v", received, got)
+		}
+	}
+	o.Received = "n1"
+	if got := Next("me", o, Local{Live: true, Offered: "n1", Sent: "n1", Stalled: true}); got != SetAside {
+		t.Errorf("the right receipt: %v", got)
 	}
 }

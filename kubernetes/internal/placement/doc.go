@@ -22,14 +22,14 @@
 //	pod        a host     none        StartMove to its pod once that is ready
 //	pod        its pod    none        nothing
 //	packed     its pod    none        StartMove to a host with room
-//	pod        any        to a host   CancelMove; if the data is stored there, the move ends and the next goes back
+//	pod        any        to a host   CancelMove; if the owner has given the data away, the next move goes back
 //	packed     any        to its pod  the same
 //
 // The pod of a profile exists while the placement is pod, and while the pod is the owner or the target of a move.
 //
 // A move fails if its home can't be sent or stored, again and again, or if nothing is sent for a long time. Then the owner ends it.
 // [MoveDelay] is the time until the next move of this profile. Until then it doesn't count as a move of the pool. Later its moves take
-// at most half of the pool's moves.
+// at most half of the pool's moves. Nor do moves count that are stuck or whose owner is lost.
 //
 // The next step of a host depends on the object and on the data on its volume. Each step changes the state, so the next call of
 // [Next] returns the step after it. In the table, "me" is the host. Live data is where hinit can start the gateway from it.
@@ -51,7 +51,7 @@
 //	me        begun     aside, current   -        none, other  TakeBack
 //	me        begun     nothing          -        -            Missing
 //	me        failed    live, aside      any      any          CallOff: the move ends, and the gateway runs here again
-//	me        stalled   live, aside      any      none         CallOff
+//	me        stalled   live, aside      any      none, other  CallOff
 //	another   to me     any              -        -            Fetch what is offered; Received once it is stored
 //	another   any       live             any      -            Retire: another host was made the owner by force
 //	any       any       aside, old       -        -            Drop once the owner has confirmed that it has data, else Wait

@@ -126,7 +126,7 @@ func nextForOwned(o *Object, l Local) Step {
 func giveAway(o *Object, l Local) Step {
 	complete := o.Received != "" && o.Received == o.Offer && l.Sent == o.Offer
 	switch {
-	case (o.Failed || l.Stalled && o.Received == "") && (l.Live || l.Aside == o.Assignment):
+	case (o.Failed || l.Stalled && !complete) && (l.Live || l.Aside == o.Assignment):
 		return CallOff
 	case l.Live && l.Up:
 		return Halt

@@ -67,7 +67,7 @@ func (r *round) replace(hosts []*hostLoad) {
 // end, and a replacement interrupts only its move.
 func (r *round) hasMove(host string) bool {
 	return slices.ContainsFunc(r.profiles, func(p Profile) bool {
-		return p.To != "" && p.LastMove.FailedTo == "" && (p.Owner == host || p.To == host)
+		return r.proceeds(p) && p.LastMove.FailedTo == "" && (p.Owner == host || p.To == host)
 	})
 }
 

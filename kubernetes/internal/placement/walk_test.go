@@ -405,7 +405,7 @@ func (m *model) control(c int) {
 		o := list[cache[name]]
 		read[name] = o
 		p := Profile{
-			Name: name, Owner: o.Owner, Installed: o.Installed == o.Assignment && o.Assignment > 0 && !o.Missing, To: o.To, Received: o.Received != "", Memory: 100,
+			Name: name, Owner: o.Owner, Installed: o.Installed == o.Assignment && o.Assignment > 0 && !o.Missing, To: o.To, Stuck: m.rnd.IntN(4) == 0, Memory: 100,
 			Pod: podOf(name), OwnPod: m.alone[name], Lost: o.lost, Missing: o.missing && o.lost == "", Here: o.here && o.lost == "" && o.To == "",
 			LostHost: o.recover, Handled: o.recover == o.recovered, Overdue: m.rnd.IntN(8) == 0,
 		}
