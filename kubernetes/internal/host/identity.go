@@ -11,11 +11,14 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math/big"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"hinit/kubernetes/api/v1alpha1"
 	"hinit/kubernetes/internal/pool"
 )
 
@@ -58,4 +61,29 @@ func (s *Settings) certificateOf(ctx context.Context, host string) (sum string, 
 		return "", fmt.Errorf("cannot read Lease %q: %w", pool.Lease(host), err)
 	}
 	return l.Annotations[pool.CertificateAnnotation], nil
+}
+
+// assertPolicies returns an error if the API server lets this host begin a move of p, or write the Lease of another host. Without these
+// policies, an attacker in any host could get every profile of the namespace. The requests are dry runs.
+func (h *host) assertPolicies(ctx context.Context, p *v1alpha1.AgentProfile) error {
+	limited, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: h.settings.Namespace, Name: pool.Lease("none")}} // no pod of a pool has this name
+	next := p.DeepCopy()
+	next.Status.Move.To = h.settings.Name
+	for policy, err := range map[string]error{
+		"hinit-fleet-lease": h.settings.API.Create(limited, l, client.DryRunAll),
+		"hinit-fleet-host":  h.settings.API.Status().Patch(limited, next, client.MergeFrom(p), client.DryRunAll),
+	} {
+		answer := "success"
+		if err != nil {
+			answer = err.Error()
+		}
+		if strings.Contains(answer, "ValidatingAdmissionPolicy '"+policy+"'") {
+			continue
+		}
+		err = fmt.Errorf("cannot give profile %q away, because any host could take it: the ValidatingAdmissionPolicy %s has not denied a request (%s); apply deploy/fleet", p.Name, policy, answer)
+		return h.reportMoveError(ctx, p, err, true)
+	}
+	return nil
 }

@@ -232,6 +232,11 @@ func (h *host) writeMetadata(ctx context.Context, p, next *v1alpha1.AgentProfile
 // performStep performs one step. p must be a fresh read of the object, except for Create. If the step writes the object, p becomes what
 // the API server returned.
 func (h *host) performStep(ctx context.Context, step placement.Step, name, uid string, p *v1alpha1.AgentProfile, local placement.Local) error {
+	if (step == placement.Halt || step == placement.Offer) && p.Status.Move != nil {
+		if err := h.assertPolicies(ctx, p); err != nil {
+			return err
+		}
+	}
 	switch step {
 	case placement.Run:
 		return h.runGateway(ctx, p)

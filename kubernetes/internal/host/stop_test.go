@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	hinit "hinit/client"
 	"hinit/kubernetes/api/v1alpha1"
@@ -90,7 +92,28 @@ func hostOf(t *testing.T, name string, api client.WithWatch, g *gateways, s *Sto
 	return h
 }
 
+// apiOf returns an API server with objects and with the policies of a fleet: a host begins no move, and writes no other Lease.
 func apiOf(profiles ...client.Object) client.WithWatch {
+	refused := func(policy string) error {
+		return fmt.Errorf("ValidatingAdmissionPolicy '%s' with binding '%[1]s' denied request: no", policy)
+	}
+	return interceptor.NewClient(withoutPolicies(profiles...), interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+			if slices.Contains(options, client.CreateOption(client.DryRunAll)) {
+				return refused("hinit-fleet-lease")
+			}
+			return c.Create(ctx, o, options...)
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+			if slices.Contains(options, client.SubResourcePatchOption(client.DryRunAll)) {
+				return refused("hinit-fleet-host")
+			}
+			return c.SubResource(sub).Patch(ctx, o, patch, options...)
+		},
+	})
+}
+
+func withoutPolicies(profiles ...client.Object) client.WithWatch {
 	return fake.NewClientBuilder().WithScheme(v1alpha1.Scheme()).WithObjects(profiles...).WithStatusSubresource(&v1alpha1.AgentProfile{}).Build()
 }
 
