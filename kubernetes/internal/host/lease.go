@@ -38,20 +38,17 @@ func (h *host) renewLeaseLoop(ctx context.Context) {
 func (h *host) renewLease(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	sum := h.offers.identity.sum
 	now, seconds := metav1.NowMicro(), int32(3*h.settings.Beat/time.Second)
-	spec := coordinationv1.LeaseSpec{HolderIdentity: &h.settings.UID, LeaseDurationSeconds: &seconds, RenewTime: &now}
 	l := &coordinationv1.Lease{}
 	err := h.settings.API.Get(ctx, client.ObjectKey{Namespace: h.settings.Namespace, Name: pool.Lease(h.settings.Name)}, l)
+	l.Namespace, l.Name = h.settings.Namespace, pool.Lease(h.settings.Name)
+	l.Spec = coordinationv1.LeaseSpec{HolderIdentity: &h.settings.UID, LeaseDurationSeconds: &seconds, RenewTime: &now}
+	metav1.SetMetaDataLabel(&l.ObjectMeta, v1alpha1.PoolLabel, h.settings.Pool) // the controller sees only Leases with this label
+	metav1.SetMetaDataAnnotation(&l.ObjectMeta, pool.CertificateAnnotation, h.offers.identity.sum)
 	switch {
 	case apierrors.IsNotFound(err):
-		l.Namespace, l.Name, l.Spec = h.settings.Namespace, pool.Lease(h.settings.Name), spec
-		l.Labels = map[string]string{v1alpha1.PoolLabel: h.settings.Pool}
-		metav1.SetMetaDataAnnotation(&l.ObjectMeta, pool.CertificateAnnotation, sum)
 		err = h.settings.API.Create(ctx, l)
 	case err == nil:
-		l.Spec = spec
-		metav1.SetMetaDataAnnotation(&l.ObjectMeta, pool.CertificateAnnotation, sum)
 		err = h.settings.API.Update(ctx, l)
 	}
 	if err != nil {

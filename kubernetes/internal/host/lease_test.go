@@ -1,0 +1,30 @@
+package host
+
+import (
+	"errors"
+	"testing"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	hinit "hinit/client"
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/pool"
+)
+
+// TestALeaseWithoutItsLabelIsRepaired checks that a host puts its pool into a Lease that exists. The controller sees no other Lease, and
+// would wait for this host for ever.
+func TestALeaseWithoutItsLabelIsRepaired(t *testing.T) {
+	api := apiOf(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: pool.Lease("me"), Namespace: "agents", Labels: map[string]string{"own": "label"}}})
+	s, _ := volume(t, "", "")
+	h := hostOf(t, "me", api, &gateways{by: map[string]hinit.Service{}}, s)
+	h.settings.Pool = "agents"
+	l := &coordinationv1.Lease{}
+	if err := errors.Join(h.renewLease(t.Context()), api.Get(t.Context(), client.ObjectKey{Namespace: "agents", Name: pool.Lease("me")}, l)); err != nil {
+		t.Fatal(err)
+	}
+	if l.Labels[v1alpha1.PoolLabel] != "agents" || l.Labels["own"] != "label" {
+		t.Errorf("its labels are %v", l.Labels)
+	}
+}
