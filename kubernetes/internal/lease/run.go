@@ -12,6 +12,8 @@ import (
 	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"hinit/internal/pause"
 )
 
 // Run acquires the Lease and holds it until ctx ends. Then it releases the Lease, so the caller must not cancel ctx before
@@ -156,8 +158,12 @@ func (l *reportingLock) reportWrite(ctx context.Context, began time.Duration, r 
 	return nil
 }
 
-// reportHolder tells the init and the log that the pod who holds the Lease. It reports each holder once.
+// reportHolder tells the init and the log that the pod who holds the Lease. It reports each holder once. An agent with the token of the pod
+// can write any text into the Lease, even lines that would be further messages to the init.
 func (l *reportingLock) reportHolder(who string) {
+	if !identityWord.MatchString(who) {
+		who = "unknown"
+	}
 	if l.reportedHolder == who || l.init.send(fmt.Sprintf("X_HINIT_LEASE=waits %s\nSTATUS=waits for the Lease %s/%s, which %[1]s has", who, l.settings.Namespace, l.settings.Name)) != nil {
 		return // the next request reports it
 	}
@@ -188,19 +194,23 @@ func (l *reportingLock) reportTrouble(ctx context.Context, err error) {
 	l.loggedTrouble = text
 }
 
-// releaseLease releases the Lease if this pod holds it, within renewDeadline.
+// releaseLease releases the Lease if this pod holds it. It tries again after an error, for at most renewDeadline, because the next pod
+// would otherwise wait for the whole duration of the Lease.
 func (l *reportingLock) releaseLease(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, l.settings.renewDeadline())
 	defer cancel()
 	for {
 		r, _, err := l.Interface.Get(ctx)
-		if err != nil || r.HolderIdentity != l.settings.Identity {
-			return err
+		if err == nil && r.HolderIdentity == l.settings.Identity {
+			now := metav1.Now()
+			err = l.Interface.Update(ctx, resourcelock.LeaderElectionRecord{LeaderTransitions: r.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now})
 		}
-		now := metav1.Now()
-		err = l.Interface.Update(ctx, resourcelock.LeaderElectionRecord{LeaderTransitions: r.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now})
-		if !apierrors.IsConflict(err) {
-			return err
+		lasting := apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
+		switch {
+		case err == nil:
+			return nil
+		case lasting || !pause.For(ctx, retryInterval):
+			return fmt.Errorf("cannot release the Lease %s/%s: %w", l.settings.Namespace, l.settings.Name, err)
 		}
 	}
 }
