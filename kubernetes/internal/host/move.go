@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -251,7 +253,8 @@ func (h *host) endFailedMove(ctx context.Context, p *v1alpha1.AgentProfile) erro
 // report this host may become the owner, and then no host can end the move.
 func (h *host) reportReceived(ctx context.Context, p *v1alpha1.AgentProfile, nonce string) error {
 	r, err := h.store.receipt(p.Name, string(p.UID), nonce)
-	if err = errors.Join(err, h.store.CheckFree(p.Name, string(p.UID))); err != nil {
+	files, _ := h.sources.wantedFiles(ctx, &p.Spec) // after an error, the record names only some of the files
+	if err = errors.Join(err, h.store.Reserve(p.Name, string(p.UID), slices.Sorted(maps.Keys(files)))); err != nil {
 		return h.reportMoveError(ctx, p, err, true)
 	}
 	return h.writeStatus(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Move.Received, st.Move.Failures = r, 0 })

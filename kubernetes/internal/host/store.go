@@ -2,6 +2,7 @@ package host
 
 import (
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +26,7 @@ const (
 	storeDir    = ".hinit-fleet"
 	liveDir     = storeDir + "/live"     // a record for each live profile that the fleet has created, see [record]
 	asideDir    = storeDir + "/aside"    // NAME.UID.ASSIGNMENT: data that will be given to another host
-	incomingDir = storeDir + "/incoming" // NAME.UID.NONCE: data received from another host; NAME.UID.NONCE.json is its receipt
+	incomingDir = storeDir + "/incoming" // NAME.UID.NONCE: data received from another host; NAME.UID.NONCE.json is its receipt, and NAME.UID.record its record
 	retainedDir = storeDir + "/retained" // NAME.UID.TIME: data to which no object refers
 	backupsDir  = storeDir + "/backups"  // archives from which spec.recover can restore a profile
 	partDir     = storeDir + "/part"     // incomplete data, see [partialPath]; the rest is discarded when the store is opened
@@ -257,6 +258,21 @@ func incomingPath(name, uid, nonce string) string {
 	return path.Join(incomingDir, fmt.Sprintf("%s.%s.%s", name, uid, nonce))
 }
 
+func reservedPath(name, uid string) string { return path.Join(incomingDir, name+"."+uid+".record") }
+
+// Reserve writes the record of received data before its host becomes the owner. Install then needs no room on a volume that is full.
+// files are the files that the fleet has written into the data.
+func (s *Store) Reserve(name, uid string, files []string) error {
+	if err := s.CheckFree(name, uid); err != nil {
+		return err
+	}
+	text, err := json.Marshal(record{uid, files})
+	if err == nil {
+		err = s.replace(reservedPath(name, uid), text, 0o600)
+	}
+	return wrapError("reserve the record of", name, err)
+}
+
 // SetAside moves the data of a profile out of hinit's reach. The record stays, so that TakeBack need not write one, for which a
 // full volume has no room. If something makes the home again after the profile was given away, the host finds that home by the
 // record and retires it.
@@ -287,7 +303,7 @@ func (s *Store) makeLive(name, uid, from string) (err error) {
 	if s.exists(from) && s.exists(s.Home(name)) {
 		err = s.retain(name, uid, s.Home(name))
 	}
-	if r, bad := s.storedRecord(name); err == nil && (bad != nil || r == nil || r.UID != uid) {
+	if r, bad := s.storedRecord(name); err == nil && (bad != nil || r == nil || r.UID != uid) && s.rename(reservedPath(name, uid), path.Join(liveDir, name)) != nil {
 		err = s.Claim(name, uid)
 	}
 	if err == nil {
@@ -316,17 +332,15 @@ func (s *Store) Drop(name, uid string, confirmed int64) (err error) {
 // DropIncoming deletes received data of an object that was not installed, complete or not.
 func (s *Store) DropIncoming(name, uid string) error {
 	s.longerTimeouts.Delete(uid)
-	return errors.Join(s.discardAll(incomingDir, name, uid, ".json"), s.discard(partialPath(name, uid)))
+	return errors.Join(s.discardAll(incomingDir, name, uid), s.discard(partialPath(name, uid)), s.discard(reservedPath(name, uid)))
 }
 
-func (s *Store) discardAll(dir, name, uid, beside string) error {
+// discardAll discards all data of an object in a directory, with its receipts.
+func (s *Store) discardAll(dir, name, uid string) error {
 	var err error
 	for _, e := range s.entries(dir, name, uid) {
 		at := path.Join(dir, name+"."+uid+"."+e)
-		if beside != "" {
-			err = errors.Join(err, s.discard(at+beside))
-		}
-		err = errors.Join(err, s.discard(at))
+		err = errors.Join(err, s.discard(at+".json"), s.discard(at))
 	}
 	return wrapError("remove data of", name, err)
 }
@@ -367,7 +381,7 @@ func (s *Store) Delete(name, uid string, live bool) (err error) {
 			err = s.removeRecord(name)
 		}
 	}
-	return wrapError("delete", name, errors.Join(err, s.discardAll(asideDir, name, uid, ""), s.DropIncoming(name, uid)))
+	return wrapError("delete", name, errors.Join(err, s.discardAll(asideDir, name, uid), s.DropIncoming(name, uid)))
 }
 
 func wrapError(verb, name string, err error) error {
