@@ -43,21 +43,13 @@ const (
 	ConfiguredCondition = "Configured"
 )
 
-// AddToScheme registers the kinds of the fleet in a scheme.
-func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &AgentPool{}, &AgentPoolList{}, &AgentProfile{}, &AgentProfileList{})
-	metav1.AddToGroupVersion(s, GroupVersion)
-	return nil
-}
-
 // Scheme returns a scheme with the kinds of the fleet and of Kubernetes.
 func Scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(s); err != nil {
 		panic(err) // only a bug in this program can cause this
 	}
-	if err := AddToScheme(s); err != nil {
-		panic(err)
-	}
+	s.AddKnownTypes(GroupVersion, &AgentPool{}, &AgentPoolList{}, &AgentProfile{}, &AgentProfileList{})
+	metav1.AddToGroupVersion(s, GroupVersion)
 	return s
 }

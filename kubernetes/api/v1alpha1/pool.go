@@ -202,9 +202,6 @@ type AgentPoolStatus struct {
 	// doing says what the controller does with the pool; empty if it does nothing.
 	// +optional
 	Doing string `json:"doing,omitempty"`
-	// spareSince is the time since which one host less has been enough.
-	// +optional
-	SpareSince *metav1.Time `json:"spareSince,omitempty"`
 	// leaving is the host whose profiles are moving away before it is removed.
 	// +optional
 	Leaving string `json:"leaving,omitempty"`

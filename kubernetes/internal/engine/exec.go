@@ -54,11 +54,10 @@ func (e *Engine) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (sa
 	}
 	guard.Go("the connection to a sandbox", func() {
 		err := dialer.StreamWithContext(stream, options)
-		if ended := exec.ExitError(nil); err != nil && !errors.As(err, &ended) {
-			_, _ = a.errs.Write([]byte(err.Error())) // [attachment.Said] returns this text
-		}
 		if err == nil || errors.As(err, new(exec.ExitError)) {
 			err = io.EOF
+		} else {
+			_, _ = a.errs.Write([]byte(err.Error())) // [attachment.Said] returns this text
 		}
 		_ = a.wrote.CloseWithError(err)
 		if a.stdin != nil {

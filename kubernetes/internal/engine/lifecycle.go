@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -376,10 +375,8 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 		return apiError(what, e.suspend(ctx, r))
 	}
 	// The node ends the pod, but the object of the pod stays.
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"activeDeadlineSeconds": 1}})
-	if err == nil {
-		_, err = e.core.CoreV1().Pods(e.s.Namespace).Patch(ctx, r.pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-	}
+	patch := []byte(`{"spec":{"activeDeadlineSeconds":1}}`)
+	_, err = e.core.CoreV1().Pods(e.s.Namespace).Patch(ctx, r.pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err == nil {
 		err = e.await(ctx, fields.OneTermEqualSelector("metadata.name", r.pod.Name).String(), "", func(pod *corev1.Pod) (bool, error) {
 			return pod == nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded, nil

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -62,14 +61,19 @@ func (e *Engine) createSandbox(ctx context.Context, pod *corev1.Pod) error {
 	if e.s.Expire > 0 {
 		body["shutdownTime"], body["shutdownPolicy"] = e.expires(), "Delete"
 	}
-	object := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": sandboxResource.GroupVersion().String(), "kind": "Sandbox", "spec": body,
-	}}
-	object.SetName(pod.Name)
-	object.SetLabels(pod.Labels)
-	object.SetAnnotations(pod.Annotations)
-	object.SetOwnerReferences(pod.OwnerReferences)
-	_, err = e.objects.Resource(sandboxResource).Namespace(e.s.Namespace).Create(ctx, object, metav1.CreateOptions{})
+	return e.createObject(ctx, sandboxResource, "Sandbox", pod.Name, body, pod.Labels, pod.Annotations, pod.OwnerReferences)
+}
+
+// createObject creates an object of agent-sandbox or its extensions.
+func (e *Engine) createObject(ctx context.Context, of schema.GroupVersionResource, kind, name string, spec map[string]any, labels, notes map[string]string,
+	owner []metav1.OwnerReference,
+) error {
+	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": of.GroupVersion().String(), "kind": kind, "spec": spec}}
+	o.SetName(name)
+	o.SetLabels(labels)
+	o.SetAnnotations(notes)
+	o.SetOwnerReferences(owner)
+	_, err := e.objects.Resource(of).Namespace(e.s.Namespace).Create(ctx, o, metav1.CreateOptions{})
 	return err
 }
 
@@ -100,10 +104,11 @@ func (e *Engine) sandboxes(ctx context.Context, selector string) ([]*record, err
 	}
 	out, err := e.waitingClaims(ctx, selector)
 	for i := range list.Items {
-		r, ok := recordOfObject(&list.Items[i])
+		r, ok := recordOf(&list.Items[i])
 		if !ok {
 			continue
 		}
+		r.object = &list.Items[i]
 		if at := slices.IndexFunc(out, func(claim *record) bool { return claim.id == r.id }); at >= 0 {
 			out[at] = r
 		} else {
@@ -111,17 +116,6 @@ func (e *Engine) sandboxes(ctx context.Context, selector string) ([]*record, err
 		}
 	}
 	return out, err
-}
-
-// recordOfObject makes a record from a Sandbox or a claim. ok is false if the engine did not create the object.
-func recordOfObject(o *unstructured.Unstructured) (r *record, ok bool) {
-	r = &record{id: o.GetLabels()[labelID], object: o}
-	if r.id == "" || decode(o.GetAnnotations()[annotationSpec], &r.spec) != nil {
-		return nil, false
-	}
-	r.name = cmp.Or(r.spec.Name, o.GetName())
-	r.created = parseTime(o.GetAnnotations()[annotationCreated], o.GetCreationTimestamp().Time)
-	return r, true
 }
 
 func suspended(object *unstructured.Unstructured) bool {
@@ -139,11 +133,6 @@ func objectReason(object *unstructured.Unstructured) string {
 		}
 	}
 	return "its controller has not said why"
-}
-
-// patchSandbox patches annotations (notes) and the spec of a Sandbox.
-func (e *Engine) patchSandbox(ctx context.Context, r *record, notes, spec map[string]any) error {
-	return e.patch(ctx, sandboxResource, r.object.GetName(), notes, spec)
 }
 
 // patch patches annotations (notes) and the spec of an object of agent-sandbox.
@@ -186,12 +175,12 @@ func (e *Engine) resume(ctx context.Context, r *record, c sandbox.Container) err
 		}
 		notes[annotationSpec] = pod.Annotations[annotationSpec]
 	}
-	return e.patchSandbox(ctx, r, notes, spec)
+	return e.patch(ctx, sandboxResource, r.object.GetName(), notes, spec)
 }
 
 // suspend sets a Sandbox to suspended, and waits until its pod is gone.
 func (e *Engine) suspend(ctx context.Context, r *record) error {
-	err := e.patchSandbox(ctx, r, map[string]any{annotationStopped: time.Now().UTC().Format(time.RFC3339Nano)}, map[string]any{"operatingMode": modeSuspended})
+	err := e.patch(ctx, sandboxResource, r.object.GetName(), map[string]any{annotationStopped: time.Now().UTC().Format(time.RFC3339Nano)}, map[string]any{"operatingMode": modeSuspended})
 	if err != nil {
 		return err
 	}
@@ -232,7 +221,7 @@ func (e *Engine) postponeExpiry(ctx context.Context, r *record) error {
 	if !e.endsSoon(text) {
 		return nil
 	}
-	return e.patchSandbox(ctx, r, nil, map[string]any{"shutdownTime": e.expires()})
+	return e.patch(ctx, sandboxResource, r.object.GetName(), nil, map[string]any{"shutdownTime": e.expires()})
 }
 
 // endsSoon reports whether an expiry time is so near that it must be postponed.

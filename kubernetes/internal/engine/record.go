@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"hinit/sandbox"
@@ -46,15 +47,21 @@ type record struct {
 
 func decode(text string, into any) error { return json.Unmarshal([]byte(text), into) }
 
-// recordOfPod makes a record from a pod. ok is false if the engine did not create the pod.
-func recordOfPod(pod *corev1.Pod) (r *record, ok bool) {
-	r = &record{id: pod.Labels[labelID], pod: pod}
-	if r.id == "" || decode(pod.Annotations[annotationSpec], &r.spec) != nil {
-		return nil, false
+// recordOf makes a record from the labels and annotations of an object. ok is false if the engine did not create the object.
+func recordOf(o metav1.Object) (r *record, ok bool) {
+	r = &record{id: o.GetLabels()[labelID]}
+	if r.id == "" || decode(o.GetAnnotations()[annotationSpec], &r.spec) != nil {
+		return r, false
 	}
-	r.name = cmp.Or(r.spec.Name, pod.Name)
-	r.created = parseTime(pod.Annotations[annotationCreated], pod.CreationTimestamp.Time)
+	r.name = cmp.Or(r.spec.Name, o.GetName())
+	r.created = parseTime(o.GetAnnotations()[annotationCreated], o.GetCreationTimestamp().Time)
 	return r, true
+}
+
+func recordOfPod(pod *corev1.Pod) (r *record, ok bool) {
+	r, ok = recordOf(pod)
+	r.pod = pod
+	return r, ok
 }
 
 func parseTime(text string, otherwise time.Time) time.Time {

@@ -104,7 +104,7 @@ func TestASandboxThatStartsAgainHasItsProgramElsewhere(t *testing.T) {
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &spec); err != nil {
 			t.Fatal(err)
 		}
-		r, ok := recordOfObject(o)
+		r, ok := recordOf(o)
 		if mode, _, _ := unstructured.NestedString(o.Object, "spec", "operatingMode"); !ok || mode != modeRunning {
 			t.Fatalf("it is %v", o)
 		}

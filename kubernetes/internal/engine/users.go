@@ -75,11 +75,11 @@ func (e *Engine) probe(ctx context.Context, o *ownPodInfo) (mapped bool, why str
 	if err != nil {
 		return false, "", err
 	}
-	no, grace, most := false, int64(0), int64(probeTime/time.Second)
+	grace, most := int64(0), int64(probeTime/time.Second)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Name: r.name, Namespace: e.s.Namespace, Labels: map[string]string{managedBy: "hinit-sandbox", labelNetwork: "none", labelProbe: "true"},
 	}}
-	pod.Spec = e.podSpec(r, s, &no)
+	pod.Spec = e.podSpec(r, s, hostUsers(true))
 	pod.Spec.TerminationGracePeriodSeconds, pod.Spec.ActiveDeadlineSeconds, pod.Spec.Volumes = &grace, &most, nil
 	pod.Spec.Containers = []corev1.Container{{
 		Name: container, Image: o.image, ImagePullPolicy: corev1.PullPolicy(e.s.PullPolicy), Command: []string{e.self, "users"}, SecurityContext: s.helper,

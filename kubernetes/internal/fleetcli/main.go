@@ -154,7 +154,6 @@ func (c *call) api() (*rest.Config, string, error) {
 }
 
 func runController(ctx context.Context, c *call) error {
-	only := c.Flags.String("only", "", "control the pools of one `NAMESPACE`")
 	metrics := c.Flags.String("metrics", "", "serve metrics for Prometheus on `HOST:PORT`")
 	if _, err := c.parseArgs(0, 0); err != nil {
 		return err
@@ -164,7 +163,7 @@ func runController(ctx context.Context, c *call) error {
 		return err
 	}
 	config.QPS, config.Burst = 400, 800 // no limit here, because the API server limits the rate itself
-	return controller.Run(ctx, controller.Settings{API: config, Namespace: namespace, Only: *only, Metrics: *metrics, Log: c.log()})
+	return controller.Run(ctx, controller.Settings{API: config, Namespace: namespace, Metrics: *metrics, Log: c.log()})
 }
 
 func runHost(ctx context.Context, c *call) error {

@@ -115,18 +115,6 @@ func (f *fleet) poolOf(ctx context.Context, host string) (*v1alpha1.AgentPool, e
 	return f.pool(ctx, pod.Labels[v1alpha1.PoolLabel])
 }
 
-func (f *fleet) pool(ctx context.Context, name string) (*v1alpha1.AgentPool, error) {
-	p := &v1alpha1.AgentPool{}
-	err := f.api.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: name}, p)
-	if apierrors.IsNotFound(err) {
-		return nil, codeError{cmdline.Unknown, fmt.Errorf("cannot find pool %q: there is no such AgentPool in namespace %s; hinit-fleet top lists them", name, f.namespace)}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot read pool %q: %w", name, err)
-	}
-	return p, nil
-}
-
 func runDrain(ctx context.Context, c *call) error {
 	limit := c.Flags.Duration("timeout", 30*time.Minute, "how long to wait, as `D`; 0 does not wait")
 	undo := c.Flags.Bool("undo", false, "let the host take profiles again")

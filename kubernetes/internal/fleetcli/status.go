@@ -71,15 +71,28 @@ func (f *fleet) profiles(ctx context.Context, names ...string) ([]v1alpha1.Agent
 
 func (f *fleet) profile(ctx context.Context, name string) (*v1alpha1.AgentProfile, error) {
 	p := &v1alpha1.AgentProfile{}
-	err := f.api.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: name}, p)
-	if apierrors.IsNotFound(err) {
-		return nil, codeError{cmdline.Unknown, fmt.Errorf("cannot find profile %q: there is no such AgentProfile in namespace %s; hinit-fleet status lists them", name, f.namespace)}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot read profile %q: %w", name, err)
+	if err := f.read(ctx, p, name, "profile", "AgentProfile", "status"); err != nil {
+		return nil, err
 	}
 	escapeTexts(&p.Status)
 	return p, nil
+}
+
+func (f *fleet) pool(ctx context.Context, name string) (*v1alpha1.AgentPool, error) {
+	p := &v1alpha1.AgentPool{}
+	return p, f.read(ctx, p, name, "pool", "AgentPool", "top")
+}
+
+// read reads an object. The command lists all objects of its kind, and word names the kind in messages.
+func (f *fleet) read(ctx context.Context, o client.Object, name, word, kind, command string) error {
+	err := f.api.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: name}, o)
+	if apierrors.IsNotFound(err) {
+		return codeError{cmdline.Unknown, fmt.Errorf("cannot find %s %q: there is no such %s in namespace %s; hinit-fleet %s lists them", word, name, kind, f.namespace, command)}
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read %s %q: %w", word, name, err)
+	}
+	return nil
 }
 
 // escapeTexts makes the escape sequences in the texts of a status visible. Agents can influence these texts, and must not control the

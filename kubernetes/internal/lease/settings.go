@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -50,10 +51,7 @@ func Read(lookup func(string) string) (Settings, error) {
 		problems = append(problems, fmt.Errorf("cannot use %s=%q: expected %s", name, value, expected))
 	}
 	s := Settings{Name: lookup(nameVar), Namespace: lookup(namespaceVar), Identity: lookup(identityVar), Socket: lookup(socketVar), Duration: defaultDuration}
-	dir := defaultCredentials
-	if d := lookup(credentialsVar); d != "" {
-		dir = d
-	}
+	dir := cmp.Or(lookup(credentialsVar), defaultCredentials)
 	if !filepath.IsAbs(dir) {
 		bad(credentialsVar, dir, "an absolute path")
 	}

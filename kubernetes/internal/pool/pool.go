@@ -155,7 +155,7 @@ func hostTemplate(p *v1alpha1.AgentPool, text []byte) (set *appsv1.StatefulSet, 
 		MaxSkew: 1, TopologyKey: p.Spec.TopologyKey, WhenUnsatisfiable: corev1.ScheduleAnyway,
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.PoolLabel: p.Name}},
 	}}
-	pod.Spec.Volumes = append(withoutVolume(pod.Spec.Volumes, dataVolume), tokenVolume())
+	pod.Spec.Volumes = append(slices.DeleteFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == dataVolume }), tokenVolume())
 	adaptAgents(&pod.Spec.Containers[0], p)
 	pod.Spec.InitContainers = append(pod.Spec.InitContainers, hostContainer(&pod.Spec.Containers[0], p))
 	bare := pod.DeepCopy()
@@ -281,15 +281,6 @@ func tokenVolume() corev1.Volume {
 			}},
 		},
 	}}}
-}
-
-func withoutVolume(volumes []corev1.Volume, name string) (out []corev1.Volume) {
-	for _, v := range volumes {
-		if v.Name != name {
-			out = append(out, v)
-		}
-	}
-	return out
 }
 
 // sourceName names a ConfigMap or a Secret.
