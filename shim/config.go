@@ -2,6 +2,7 @@ package shim
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -9,8 +10,8 @@ import (
 	"hinit/internal/trust"
 )
 
-// maxConfig is the maximum size of a file that the shim reads. It holds the names of a thousand profiles.
-const maxConfig = 64 << 10
+// maxConfig is the maximum size of a file that the shim reads. It holds the longest names of ten thousand profiles.
+const maxConfig = 1 << 20
 
 // readConfig reads the target and the user from /etc/hinit/shim. A missing file is no error. After an error, the options are
 // unchanged.
@@ -69,21 +70,8 @@ func lookupEnv(env []string, key string) string {
 	return ""
 }
 
-// withEnv returns a copy of env with the variable key set to value, and otherwise unchanged.
+// withEnv returns a copy of env with the variable key set to value.
 func withEnv(env []string, key, value string) []string {
-	out := make([]string, 0, len(env)+1)
-	set := false
-	for _, kv := range env {
-		if strings.HasPrefix(kv, key+"=") {
-			if set {
-				continue
-			}
-			kv, set = key+"="+value, true
-		}
-		out = append(out, kv)
-	}
-	if !set {
-		out = append(out, key+"="+value)
-	}
-	return out
+	out := slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return strings.HasPrefix(kv, key+"=") })
+	return append(out, key+"="+value)
 }

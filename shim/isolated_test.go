@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -55,6 +56,14 @@ func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 	if r := finish(t, chat(home)); r.code != exitRefused || !strings.Contains(r.stderr, `"@all" is no name of a profile`) {
 		t.Errorf("with a group as the choice: %+v", r)
 	}
+	// The list can have ten thousand names.
+	var all strings.Builder
+	for n := range 10_000 {
+		fmt.Fprintf(&all, "customer-of-the-platform-%d\n", n)
+	}
+	write(t, i.dir+"/run/hinit/isolated", all.String(), 0o644)
+	finish(t, i.command("-p", "customer-of-the-platform-9999", "chat")).want(t, 0, isolated("customer-of-the-platform-9999", "-p customer-of-the-platform-9999 chat"), "")
+	write(t, i.dir+"/run/hinit/isolated", "*\n-default\n", 0o644)
 	// A command about all profiles must not be isolated as the chosen one.
 	use := i.command("profile", "use", "default")
 	use.Env = append(os.Environ(), append(use.Env, "HERMES_HOME="+home)...)
