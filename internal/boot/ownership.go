@@ -167,21 +167,18 @@ func (o *ownershipPhase) chownDirectory(in *fsutil.Dir, rel, action string) {
 // chownProfiles changes the owners of the profiles' homes in d. At the time o.enough it stops; the repair in the background then
 // changes the remaining homes.
 func (o *ownershipPhase) chownProfiles(d *fsutil.Dir) {
-	var found []string // the repair in the background handles further names
-	err := d.EachName("", func(name string, kind fs.FileMode) bool {
-		if kind.IsDir() {
-			found = append(found, name)
-		}
-		return len(found) < fsutil.MaxNames
-	})
+	entries, _, err := d.ReadSome("", fsutil.MaxNames) // the repair in the background handles further names
 	if err != nil {
 		return
 	}
-	slices.Sort(found)
-	for _, name := range found {
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
 		if !o.enough.IsZero() && time.Now().After(o.enough) {
 			return
 		}
+		name := e.Name()
 		home, err := d.SubOnSameMount(name)
 		if errors.Is(err, fsutil.ErrMount) {
 			o.queued = append(o.queued, ProfilesDir+"/"+name)

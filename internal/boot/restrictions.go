@@ -45,9 +45,8 @@ func startRestrictions(o StartFacts, status procstat.Status, rootReadOnly, noRun
 	}
 	if o.UID == 0 && agent != 0 && o.Agent.Switches() {
 		for _, c := range []struct {
-			bit  uint
-			name string
-			lost string
+			bit        uint
+			name, lost string
 		}{
 			{unix.CAP_KILL, "CAP_KILL", "processes of other users cannot be stopped"},
 			{unix.CAP_CHOWN, "CAP_CHOWN", "files cannot be given to the agent's user"},

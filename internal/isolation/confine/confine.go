@@ -89,7 +89,8 @@ func rulesAreCurrent(plan bare.CStrings) bool {
 			n += len(path) + 1
 		}
 	}
-	mounts := read("/proc/self/mountinfo\x00", scratch[:])
+	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address("/proc/self/mountinfo\x00"), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0)
+	mounts := readAndClose(fd, scratch[:])
 	return n == len(hidden) && mounts > 0 && mounts < len(scratch) && unsafe.String(&scratch[0], mounts) == rulesPart(ruleHeader.mounts)
 }
 
@@ -326,17 +327,7 @@ func stat(fd int, path string, flags uintptr, st *unix.Statx_t) int {
 	return bare.Syscall6(unix.SYS_STATX, uintptr(fd), address(path), flags, unix.STATX_BASIC_STATS, uintptr(unsafe.Pointer(st)))
 }
 
-// read fills the buffer to with the beginning of a file. It returns the number of bytes, or a negative errno if it can't open
-// the file.
-func read(path string, to []byte) int {
-	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(path), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0)
-	if fd < 0 {
-		return fd
-	}
-	return readAndClose(fd, to)
-}
-
-// readAndClose fills the buffer to from fd, closes fd, and returns the number of bytes.
+// readAndClose fills the buffer to from fd, closes fd, and returns the number of bytes: 0 if fd is not open.
 func readAndClose(fd int, to []byte) (n int) {
 	for m := 1; m > 0 && n < len(to); n += max(m, 0) {
 		m = bare.Syscall3(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&to[n])), uintptr(len(to)-n))

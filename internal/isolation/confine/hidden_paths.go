@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -99,7 +98,7 @@ func hiddenPlaces(mounts string, more []string) places {
 // (proc_pid_mountinfo(5)).
 func unescape(path string) string {
 	for _, c := range []byte(" \t\n\\") {
-		path = strings.ReplaceAll(path, `\`+fmt.Sprintf("%03s", strconv.FormatUint(uint64(c), 8)), string(c))
+		path = strings.ReplaceAll(path, fmt.Sprintf(`\%03o`, c), string(c))
 	}
 	return path
 }
