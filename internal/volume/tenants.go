@@ -8,6 +8,7 @@ import (
 	"hash/fnv"
 	"io/fs"
 	"maps"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -281,12 +282,12 @@ func moveHomes(ctx context.Context, o boot.Options, starting string) {
 		}
 		say.Info("The home of profile %s is uid %d's: %d of %d files changed, %d with names elsewhere left", name, to.UID, w.Changed, w.Seen, w.Refused)
 	}
-	removeOtherAccess(o, tenants)
+	removeOtherAccess(o)
 }
 
 // removeOtherAccess removes other users' access to the agent's files in the data directory, and to homes that belong to the agent.
 // Tenants may still pass through the data directory to their own homes.
-func removeOtherAccess(o boot.Options, tenants map[string]uint32) {
+func removeOtherAccess(o boot.Options) {
 	d, err := fsutil.OpenDir(o.Home, o.Agent)
 	if err != nil {
 		return
@@ -301,10 +302,9 @@ func removeOtherAccess(o boot.Options, tenants map[string]uint32) {
 		set(dir, 0o006, 0o001)
 		entries, _, _ := d.ReadSome(dir, fsutil.MaxNames)
 		for _, e := range entries {
-			if _, tenant := tenants[e.Name()]; dir == "" && e.Name() == boot.ProfilesDir || dir != "" && tenant {
-				continue
+			if rel := path.Join(dir, e.Name()); rel != boot.ProfilesDir {
+				set(rel, 0o007, 0)
 			}
-			set(strings.TrimPrefix(dir+"/"+e.Name(), "/"), 0o007, 0)
 		}
 	}
 }

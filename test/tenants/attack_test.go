@@ -41,7 +41,10 @@ type attack struct {
 // openInFiles are the attacks that isolation: files leaves open. Landlock does not confine connections to Unix sockets below ABI 9.
 // Nor does it confine changes of modes and times, watches and terminals: all profiles need some of each, and have one user. Processes of
 // one user can be counted by profile only in control groups.
-var openInFiles = []string{"connect to its Unix socket", "change the mode of its .env", "change the times of its .env", "watch its home", "open its terminal", "take more processes than its limit"}
+var openInFiles = []string{
+	"connect to its Unix socket", "change the mode of its .env", "change the times of its .env",
+	"list the attributes of its .env", "change the ACL of its .env", "watch its home", "watch its log", "open its terminal", "take more processes than its limit",
+}
 
 // attacksOnProfile are attacks on the files and the processes of the victim, and on PID 1 by system calls.
 var attacksOnProfile = []attack{
@@ -56,14 +59,17 @@ var attacksOnProfile = []attack{
 	}},
 	{"change the mode of its .env", true, func(f field) error { return os.Chmod(f.b+"/.env", 0o600) }},
 	{"change the times of its .env", true, func(f field) error { return os.Chtimes(f.b+"/.env", time.Now(), time.Now()) }},
-	{"watch its home", true, func(f field) error {
-		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
-		if err == nil {
-			defer unix.Close(fd)
-			_, err = unix.InotifyAddWatch(fd, f.b, unix.IN_ALL_EVENTS)
-		}
+	{"list the attributes of its .env", true, func(f field) error {
+		_, err := unix.Listxattr(f.b+"/.env", nil)
 		return err
 	}},
+	{"change the ACL of its .env", true, func(f field) error {
+		const list = "\x02\x00\x00\x00" + // version, then tag, permissions and id of each entry (linux/posix_acl_xattr.h)
+			"\x01\x00\x06\x00\xff\xff\xff\xff" + "\x04\x00\x00\x00\xff\xff\xff\xff" + "\x20\x00\x00\x00\xff\xff\xff\xff"
+		return unix.Setxattr(f.b+"/.env", "system.posix_acl_access", []byte(list), 0)
+	}},
+	{"watch its home", true, func(f field) error { return watch(f.b) }},
+	{"watch its log", true, func(f field) error { return watch(f.dir + "/home/logs/gateways/" + name(1)) }},
 	{"open its terminal", true, func(field) error {
 		err := errors.New("there is none")
 		terminals, _ := filepath.Glob("/dev/pts/[0-9]*")
@@ -163,6 +169,11 @@ var attacksOnProfile = []attack{
 		var params [120]byte
 		return call(unix.SYS_IO_URING_SETUP, 1, uintptr(unsafe.Pointer(&params)), 0)
 	}},
+	{"take the machine's asynchronous I/O", true, func(field) error {
+		var all uintptr
+		err := call(unix.SYS_IO_SETUP, 1, uintptr(unsafe.Pointer(&all)), 0) // one of fs.aio-max-nr
+		return errors.Join(err, call(unix.SYS_IO_DESTROY, all, 0, 0))
+	}},
 	{"leave its project quota by FS_IOC_FSSETXATTR", true, func(f field) error {
 		return onOwnFile(f, func(fd uintptr) error {
 			var attributes [28]byte                                                           // struct fsxattr
@@ -253,6 +264,15 @@ func read(path string) error {
 	text, err := os.ReadFile(path)
 	if err == nil && len(text) == 0 {
 		return errors.New("it is empty")
+	}
+	return err
+}
+
+func watch(dir string) error {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	if err == nil {
+		defer unix.Close(fd)
+		_, err = unix.InotifyAddWatch(fd, dir, unix.IN_ALL_EVENTS)
 	}
 	return err
 }
@@ -379,6 +399,8 @@ func victim() {
 	switch who {
 	case "-p": // simulates a command of `docker exec`
 		time.Sleep(50 * time.Millisecond) // the attacker reads the files of the victim in /proc meanwhile
+		return
+	case "profile": // hinit has the agent delete a profile
 		return
 	case name(1):
 	default:

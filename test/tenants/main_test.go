@@ -182,7 +182,7 @@ profiles:
   taken: {isolation: none}
 `, dir, agent, roleVar, mode, name(0), name(1), victimPort, name(2), takenPort, maxProcesses, s.roles[0], s.roles[1], s.yaml, share, socket)
 	must(os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(config), 0o644)) //nolint:gosec // as in most images
-	c := &container{dir: dir, client: dial.New(filepath.Join(dir, "run", "control.sock"))}
+	c := &container{dir: dir, mode: mode, client: dial.New(filepath.Join(dir, "run", "control.sock"))}
 	group := ownGroup(t)
 	c.grouped = group != ""
 	// If the container has a control group of its own, it also gets a namespace of control groups, as under Docker.
@@ -321,7 +321,7 @@ func TestNoTenantReachesAnother(t *testing.T) {
 	}
 	modes := []string{"none", "files", "user"}
 	reports := make(map[string]report)
-	outlived, taken := make(map[string]bool), make(map[string]bool)
+	outlived, taken, inherited := make(map[string]bool), make(map[string]bool), make(map[string]bool)
 	for _, mode := range modes {
 		t.Run(mode, func(t *testing.T) {
 			c := begin(t, mode, scene{roles: [2]string{"attacker", "victim"}, services: true, mount: imageMounts})
@@ -330,6 +330,7 @@ func TestNoTenantReachesAnother(t *testing.T) {
 			c.hasGroups(t)
 			outlived[mode] = c.outlives(t)
 			taken[mode] = c.takesHome(t)
+			inherited[mode] = c.inherits(t)
 		})
 	}
 	if t.Failed() {
@@ -356,7 +357,8 @@ func TestNoTenantReachesAnother(t *testing.T) {
 	}
 	row(outliveRow, func(mode string) bool { return outlived[mode] })
 	row(renameRow, func(mode string) bool { return taken[mode] })
-	fmt.Fprintf(tw, "open of %d\t%d\t%d\t%d\n", len(attacks)+2, open["none"], open["files"], open["user"])
+	row(inheritRow, func(mode string) bool { return inherited[mode] })
+	fmt.Fprintf(tw, "open of %d\t%d\t%d\t%d\n", len(attacks)+3, open["none"], open["files"], open["user"])
 	_ = tw.Flush()
 	t.Logf("%d profiles in each mode, Landlock ABI %d\n%s", profiles, isolation.LandlockABI(), table.String())
 	for _, a := range attacks {
@@ -380,6 +382,9 @@ func TestNoTenantReachesAnother(t *testing.T) {
 			t.Errorf("%s: a process has outlived its gateway", mode)
 		}
 	}
+	if inherited["user"] || inherited["files"] || !inherited["none"] {
+		t.Errorf("a new profile finds the temporary files of a deleted one: %v", inherited)
+	}
 	if taken["user"] || !taken["none"] { // without this mode, the agent's user may read all homes
 		t.Errorf("a home that the agent's user has renamed can be read: %v", taken)
 	}
@@ -389,6 +394,7 @@ func TestNoTenantReachesAnother(t *testing.T) {
 const (
 	outliveRow = "outlive the stop of its own gateway"
 	renameRow  = "have hinit give a home to the agent's user by renaming it"
+	inheritRow = "read temporary files of a deleted profile of its name"
 )
 
 // update has [TestThePageOfAttacksIsUpToDate] write the page.
@@ -421,6 +427,7 @@ func TestThePageOfAttacksIsUpToDate(t *testing.T) {
 	}
 	row(outliveRow, "closed", "closed")
 	row(renameRow, "open", "open")
+	row(inheritRow, "open", "closed")
 	now := text
 	for _, is := range [][2]string{{"open", "open"}, {"varies", "open"}, {"open", "closed"}, {"varies", "closed"}, {"closed", "closed"}} {
 		now += fmt.Sprintf("\n## `none`: %s; `files`: %s; `user`: closed\n\n- %s\n", is[0], is[1], strings.Join(lists[is], "\n- "))
@@ -453,6 +460,28 @@ func (c *container) takesHome(t *testing.T) bool {
 	defer cancel()
 	_, _ = c.client.Start(ctx, "taken", client.Wait{}) // fails in a mode in which the agent's user can't enter the home of another user
 	return agent("cat", filepath.Join(home, "taken", ".env")) == nil
+}
+
+// inherits deletes a profile, and reports whether its temporary files are still there for a profile with its name.
+func (c *container) inherits(t *testing.T) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
+	defer cancel()
+	var home unix.Stat_t
+	err := unix.Stat(filepath.Join(c.dir, "home", "profiles", name(6)), &home)
+	secret := "/tmp/secret-of-deleted-" + filepath.Base(c.dir)
+	if c.mode != "none" {
+		secret = fmt.Sprintf("/tmp/hinit-%s-%d/secret", name(6), home.Uid)
+	}
+	t.Cleanup(func() { _ = os.Remove(secret) })
+	if err := errors.Join(err, os.WriteFile(secret, []byte("x"), 0o600), os.Chown(secret, int(home.Uid), int(home.Uid))); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := c.inside(ctx, 0, c.dir+"/bin/hinit", "profile", "delete", name(6), "--yes"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	_, err = os.Stat(secret)
+	return err == nil
 }
 
 // outlives stops the attacker, which has left a daemon that ignores TERM, and reports whether the daemon lives on.

@@ -22,6 +22,7 @@ import (
 	"hinit/internal/fsutil/owntree"
 	"hinit/internal/volume"
 	"hinit/internal/wholefile"
+	"hinit/profiles"
 	"hinit/profiles/archive"
 )
 
@@ -167,12 +168,34 @@ func (m *manager) options() boot.Options {
 // isTenant reports whether a uid is in the range for users of profiles.
 func (m *manager) isTenant(uid uint32) bool { return m.options().Tenants.HasUID(uid) }
 
+// actorOf returns the actor of the user of a home: a tenant's user, or else the agent's.
+func (m *manager) actorOf(owner uint32) *fsutil.Actor {
+	if m.isTenant(owner) {
+		return fsutil.NewActor(fsutil.Identity{UID: owner, GID: owner})
+	}
+	return m.agent.Actor
+}
+
+// removeTemporary removes the directory for temporary files of a profile that loses its name. The next profile of this name may get
+// the same user, and could read the files.
+func (m *manager) removeTemporary(p profiles.Profile) error {
+	home, err := os.Lstat(p.Home)
+	if err != nil {
+		return err
+	}
+	owner := fsutil.UID(home)
+	_, err = fsutil.InParent(fmt.Sprintf("/tmp/hinit-%s-%d", p.Name, owner), m.actorOf(owner), func(d *fsutil.Dir, name string) (none struct{}, err error) {
+		if info, err := d.Lstat(name); err != nil || fsutil.UID(info) != owner {
+			return none, nil //nolint:nilerr // the profile was never isolated
+		}
+		return none, d.RemoveAll(name)
+	})
+	return err
+}
+
 // emptyHome removes all files but those in keep from an open home, as its owner.
 func (m *manager) emptyHome(home *fsutil.Dir, owner uint32, keep ...string) (err error) {
-	actor := m.agent.Actor
-	if m.isTenant(owner) {
-		actor = fsutil.NewActor(fsutil.Identity{UID: owner, GID: owner})
-	}
+	actor := m.actorOf(owner)
 	to := fsutil.Owner{UID: actor.Identity().UID, GID: actor.Identity().GID, Keep: m.isTenant}
 	err = (&owntree.Walk{To: to, RefuseLinked: true}).Give(home, "", true) // root may have made directories in it
 	entries, more, listErr := home.ReadSome("", fsutil.MaxNames)

@@ -62,9 +62,13 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 			cmdline.DidYouMean(words[0], slices.Concat(slices.Sorted(maps.Keys(wants)), slices.Sorted(maps.Keys(archiveVerbs)))))
 	}
 	names := words[1:]
-	m, code := managerFor(t, words[0], names, n > 0 && words[0] != "show")
+	changes := n > 0 && words[0] != "show"
+	m, code := managerFor(t, words[0], names, changes)
 	if code != cmdline.Done {
 		return code
+	}
+	if changes && slices.Contains(names, profiles.Default) {
+		return t.Fail(cmdline.Failed, "cannot %s: the profile default is the root of the volume, and stays as it is", m.doing)
 	}
 	m.json = c.JSON
 	switch words[0] {
@@ -117,9 +121,6 @@ func (m *manager) exists(name string) (profiles.Profile, bool, error) {
 }
 
 func (m *manager) create(name string) int {
-	if name == profiles.Default {
-		return m.Fail(cmdline.Failed, "cannot create profile %q: it always exists", name)
-	}
 	if _, there, _ := m.exists(name); there {
 		return m.Fail(cmdline.Failed, "cannot create profile %q: it exists already", name)
 	}
@@ -145,9 +146,6 @@ func (m *manager) create(name string) int {
 }
 
 func (m *manager) delete(name string, yes bool, uid int) int {
-	if name == profiles.Default {
-		return m.Fail(cmdline.Failed, "cannot delete profile %q: it is the root of the volume", name)
-	}
 	p, there, err := m.exists(name)
 	if !there {
 		return m.printMissing(name, err)
@@ -171,6 +169,9 @@ func (m *manager) delete(name string, yes bool, uid int) int {
 	was := profileRow{Name: p.Name, Home: p.Home}
 	if rows, _, _ := m.rows(name); len(rows) > 0 {
 		was = rows[0]
+	}
+	if err := m.removeTemporary(p); err != nil {
+		return m.Failed(m.doing, err)
 	}
 	if m.isTenant(owner) {
 		// The agent's user gets the home only when the files in it are removed, so that it can't read them. The marker and the
@@ -196,10 +197,8 @@ func (m *manager) delete(name string, yes bool, uid int) int {
 }
 
 func (m *manager) rename(from, to string) int {
-	if from == profiles.Default || to == profiles.Default {
-		return m.Fail(cmdline.Failed, "cannot rename profile %q to %q: the default profile is the root of the volume", from, to)
-	}
-	if _, there, err := m.exists(from); !there {
+	p, there, err := m.exists(from)
+	if !there {
 		return m.printMissing(from, err)
 	}
 	if _, there, _ := m.exists(to); there {
@@ -210,6 +209,9 @@ func (m *manager) rename(from, to string) int {
 		return code
 	}
 	m.warnOfSelection()
+	if err := m.removeTemporary(p); err != nil {
+		return m.Failed(m.doing, err)
+	}
 	itself := func() error { return manage.Rename(m.store, from, to) }
 	if code := m.change(m.cfg.Agent.ProfileRename, map[string]string{"profile": from, "to": to}, itself); code != cmdline.Done {
 		return code

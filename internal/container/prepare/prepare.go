@@ -97,13 +97,13 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 		started = r.start() // in the background, while the volume is being prepared
 	}
 	var more []boot.Phase
-	if r.job.Options.Tenants.On {
-		more = append(more, boot.Phase{Name: "tenants", Run: r.changeTenantOwners})
-	}
 	if seed {
 		more = append(more, boot.Phase{Name: "plant", Run: r.fillEmptyHome})
 	}
 	report := boot.Prepare(ctx, r.job.Options, more...)
+	if r.job.Options.Tenants.On && !report.Linked && !report.ReadOnly { // after the directories are made, so that no tenant has access to them
+		report.Run(ctx, r.job.Options, []boot.Phase{{Name: "tenants", Volume: true, Run: r.changeTenantOwners}})
+	}
 	if started == nil && report.HasSecrets {
 		started = r.start()
 	}

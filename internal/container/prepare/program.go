@@ -52,7 +52,7 @@ func (r *preparation) fillEmptyHome(ctx context.Context, s *boot.Step) error {
 }
 
 // changeTenantOwners makes the boot program give the homes of profiles with users of their own to these users. It is a phase
-// of [boot.Prepare].
+// after the phases of [boot.Prepare].
 func (r *preparation) changeTenantOwners(ctx context.Context, s *boot.Step) error {
 	r.changeOwners(ctx, r.job, s.Tell)
 	return nil

@@ -26,6 +26,7 @@ var refusedCalls = []uint32{
 	unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_CLOCK_ADJTIME, unix.SYS_ADJTIMEX,
 	unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL,
 	unix.SYS_SEMGET, unix.SYS_SEMCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
+	unix.SYS_IO_SETUP, // all users of the machine share /proc/sys/fs/aio-max-nr
 }
 
 // refusedCallsByArch lists more refused system calls by architecture: modify_ldt(2) on amd64, and kexec_file_load(2),
