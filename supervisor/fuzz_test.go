@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -329,12 +330,15 @@ func (w *world) mayKill(name string, p *process) {
 }
 
 func (w *world) check() {
-	links := 0
-	for _, s := range w.m.order {
-		links += s.policy.dependsOnOthers()
+	fresh := Machine{order: w.m.order}
+	fresh.index()
+	for name := range maps.Keys(fresh.dependants) {
+		if want, is := fresh.dependants[name], w.m.dependants[name]; len(is) != len(want) || len(without(want, func(s *service) bool { return slices.Contains(is, s) })) > 0 {
+			w.t.Fatalf("the dependants of %s are %v, and the machine has %v", name, want, is)
+		}
 	}
-	if links != w.m.dependentServices {
-		w.t.Fatalf("%d services depend on others, and %d are counted", links, w.m.dependentServices)
+	if at, ok := fresh.Deadline(); ok && (w.m.effects.wakeAt.IsZero() || w.m.effects.wakeAt.After(at)) {
+		w.t.Fatalf("a service has the deadline %v, and the machine wakes at %v", at, w.m.effects.wakeAt)
 	}
 	if n := len(slices.DeleteFunc(slices.Clone(w.m.order), func(s *service) bool { return s.queuePosition == 0 })); n != len(w.m.queue) {
 		w.t.Fatalf("%d services wait for a turn, and %d are in the line", n, len(w.m.queue))

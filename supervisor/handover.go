@@ -58,12 +58,10 @@ func (l *Loop) HandOver() *Handover {
 func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 	h.Machine.Budget, h.Machine.Random, h.Machine.Parallel, h.Machine.ParallelExtra = l.machine.Budget, l.machine.Random, l.machine.Parallel, l.machine.ParallelExtra
 	l.machine = h.Machine
-	l.machine.effects.servicesChanged = true
-	l.machine.services = make(map[string]*service, len(h.Services))
 	l.machine.order = h.Services
+	l.machine.index()
 	for _, s := range h.Services {
-		l.machine.services[s.name] = s
-		l.machine.dependentServices += s.policy.dependsOnOthers()
+		l.machine.effects.changed = append(l.machine.effects.changed, s.name) // the first step checks all waiting services
 		l.units[s.name] = &unit{Unit: &Unit{Name: s.name, Policy: *s.policy}}
 	}
 	l.machine.resumeTurns(time.Now())

@@ -389,7 +389,7 @@ func (l *Loop) step(e Event) {
 	var follow []Event
 	by := l.orderedBy
 	l.orderedBy = nil
-	l.undo.prepare(&l.machine, e)
+	l.undo.prepare(&l.machine)
 	actions := l.machine.Step(time.Now(), e)
 	l.undo.finish(&l.machine)
 	for _, a := range actions {

@@ -191,9 +191,9 @@ type Machine struct {
 	// disk or network, so a few more starts keep the processor busy.
 	ParallelExtra int `reexec:"-"`
 
-	services          map[string]*service `reexec:"-"`
-	order             []*service          `reexec:"-"` // all services, in the order of registration
-	dependentServices int                 `reexec:"-"` // number of services that depend on other services
+	services   map[string]*service   `reexec:"-"`
+	order      []*service            `reexec:"-"` // all services, in the order of registration
+	dependants map[string][]*service `reexec:"-"` // for each name: the services that name it in Policy.Needs or Policy.RestartOn
 	turns
 	runs        uint64
 	phase       phase
@@ -208,14 +208,16 @@ type Machine struct {
 
 // stepResult collects the results of one call of Step.
 type stepResult struct {
-	servicesChanged bool // a service has changed, so startReleased must check the waiting services again
-	actions         []Action
+	wakeAt  time.Time      // no service has a deadline before this time; zero if none has a deadline
+	changed []string       // names of services that have changed, so their dependants must be checked again
+	saved   []savedService // the services that the step may have changed, for undo
+	actions []Action
 }
 
 // Step handles one event and returns the actions for the loop, in order. The times of successive calls must not go backwards.
 // Step reuses the returned slice at its next call. It ignores events about unknown services or runs.
 func (m *Machine) Step(now time.Time, e Event) []Action {
-	m.effects.actions = m.effects.actions[:0]
+	m.effects.actions, m.effects.saved = m.effects.actions[:0], m.effects.saved[:0]
 	if m.phase == finished {
 		return nil
 	}
@@ -246,12 +248,17 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 		m.handleTick(now)
 	default:
 		if s := m.services[e.target()]; s != nil {
+			m.save(s)
 			m.handleServiceEvent(now, s, e)
 		}
 	}
 	m.startReleased(now)
 	m.startQueued(now)
 	m.advanceShutdown(now)
+	m.effects.changed = m.effects.changed[:0]
+	for _, saved := range m.effects.saved {
+		m.effects.wakeAt = earlier(m.effects.wakeAt, saved.service.deadline)
+	}
 	return m.effects.actions
 }
 
@@ -337,7 +344,7 @@ func (m *Machine) Stopping() bool { return m.phase != running }
 func (m *Machine) emit(a Action) { m.effects.actions = append(m.effects.actions, a) }
 
 func (m *Machine) markChanged(s *service) {
-	m.effects.servicesChanged = true
+	m.effects.changed = append(m.effects.changed, s.name)
 	m.emit(ServiceChanged{s.name})
 }
 
@@ -367,12 +374,14 @@ func (m *Machine) setState(now time.Time, s *service, to State, deadline time.Ti
 
 func (m *Machine) handleAdd(now time.Time, e Add) {
 	if s := m.services[e.Name]; s != nil {
-		m.dependentServices += e.Policy.dependsOnOthers() - s.policy.dependsOnOthers()
+		m.save(s)
 		other := !slices.Equal(s.policy.Needs, e.Policy.Needs)
 		if !s.hasChecks || !e.HasReadinessChecks { // the set of checks may have changed, so earlier results don't count
 			s.checkReport = readinessReport{}
 		}
+		m.unlink(s)
 		s.policy, s.hasChecks = e.Policy, e.HasReadinessChecks
+		m.link(s)
 		switch {
 		case s.state == Up:
 			m.updateReadiness(now, s)
@@ -389,30 +398,20 @@ func (m *Machine) handleAdd(now time.Time, e Add) {
 		return
 	}
 	if m.services == nil {
-		m.services = make(map[string]*service)
+		m.index()
 	}
 	s := &service{
 		name: e.Name, policy: e.Policy, needs: slices.Clone(e.Needs), hasChecks: e.HasReadinessChecks, readySince: now,
 		state: Down, since: now, processSince: now, want: WantDown,
 	}
 	m.services[e.Name] = s
-	m.dependentServices += s.policy.dependsOnOthers()
+	m.link(s)
 	m.order = append(m.order, s)
 	m.emit(AppendRecord{Record{At: now, Service: e.Name, From: Down, To: Down, Reason: "registered"}})
 	m.markChanged(s)
 	if e.Want == WantUp && m.phase == running {
 		s.want = WantUp
 		m.startOrWait(now, s, "wanted up at registration")
-	}
-}
-
-func (m *Machine) handleNeedMet(now time.Time, s *service, need string) {
-	if !slices.Contains(s.needs, need) {
-		return
-	}
-	s.needs = without(s.needs, func(n string) bool { return n == need })
-	if len(s.needs) == 0 && s.state == Waiting {
-		m.startOrWait(now, s, need+" is met")
 	}
 }
 

@@ -111,6 +111,7 @@ func (m *Machine) evict(now time.Time, s *service, e Evict) {
 	if s == nil || s.policy.IsCMD {
 		return
 	}
+	m.save(s)
 	s.removing = true
 	m.setWantDown(now, s, e.Reason)
 	if s.hasProcess() {

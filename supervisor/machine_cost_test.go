@@ -45,6 +45,45 @@ func TestAStartCostsTheSameBesideMany(t *testing.T) {
 	}
 }
 
+// TestABootOf8000ServicesThatNeedEachOtherNeverEnded: each event of a boot, and of the shutdown after it, saved and examined
+// all services. It counts how many services a step saves for undo.
+func TestABootOf8000ServicesThatNeedEachOtherNeverEnded(t *testing.T) {
+	r := newRig(t)
+	const many = 400
+	saved := 0
+	step := func(e Event) {
+		for _, a := range append([]Action{}, r.m.Step(r.now, e)...) {
+			saved = max(saved, len(r.m.effects.saved))
+			if spawn, is := a.(Spawn); is {
+				r.pid++
+				r.m.Step(r.now, Spawned{spawn.Name, r.pid})
+				saved = max(saved, len(r.m.effects.saved))
+			}
+		}
+	}
+	for i := range many {
+		o := RestartAndNeeds{Needs: []Need{{"s0", UntilReady, false}, {fmt.Sprintf("s%d", max(i-1, 0)/7), UntilReady, false}}}
+		if i == 0 {
+			o = RestartAndNeeds{}
+		}
+		step(Add{Name: fmt.Sprintf("s%d", i), Policy: new(with(o)), Want: WantUp})
+	}
+	for i := range many {
+		step(StatusText{fmt.Sprintf("s%d", i), r.m.services[fmt.Sprintf("s%d", i)].number, "x"})
+	}
+	if s := r.m.services[fmt.Sprintf("s%d", many-1)]; s.state != Up || saved > 10 {
+		t.Fatalf("the last service is %s, and a step saved %d services", s.state, saved)
+	}
+	step(Shutdown{Reason: "test"})
+	saved = 0
+	for i := many - 1; i > 0; i-- {
+		step(Exited{Name: fmt.Sprintf("s%d", i), PID: r.m.services[fmt.Sprintf("s%d", i)].pid})
+	}
+	if s := r.m.services["s0"]; s.state != Stopping || saved > 10 {
+		t.Fatalf("s0 is %s without its dependants, and a step saved %d services", s.state, saved)
+	}
+}
+
 // TestPID1KeptEachDefinitionTwiceAndACopyOfEveryService checks that the machine keeps no copies of services after the
 // step that needed them.
 func TestPID1KeptEachDefinitionTwiceAndACopyOfEveryService(t *testing.T) {
@@ -61,7 +100,7 @@ func TestPID1KeptEachDefinitionTwiceAndACopyOfEveryService(t *testing.T) {
 		}
 	}
 	err := b.RunInLoop(context.Background(), func() {
-		if n := cap(b.undo.savedCopies); n > 50 {
+		if n := cap(b.machine.effects.saved); n > 50 {
 			t.Errorf("there is room for copies of %d services", n)
 		}
 		for name, s := range b.machine.services {

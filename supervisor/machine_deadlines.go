@@ -4,41 +4,41 @@ import "time"
 
 // This file finds the next deadline of any service, and acts on deadlines that have passed.
 
-// Deadline returns the time at which Step next needs a Tick event. The result is false if nothing is due.
+// Deadline returns the time at which Step next needs a Tick event. The result is false if nothing is due. The time may be
+// the former deadline of a service, whose Tick then changes nothing.
 func (m *Machine) Deadline() (time.Time, bool) {
-	var first time.Time
-	earlier := func(t time.Time) {
-		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
-			first = t
-		}
-	}
-	switch m.phase {
-	case running:
-	case stopping:
-		earlier(m.hardEnd)
-	case sweeping:
-		earlier(m.killAt)
-		earlier(m.hardEnd)
-	case finished:
+	if m.phase == finished {
 		return time.Time{}, false
 	}
-	for _, s := range m.order {
-		earlier(s.deadline)
+	first := earlier(m.effects.wakeAt, m.hardEnd) // hardEnd is zero before a shutdown
+	if m.phase == sweeping {
+		first = earlier(first, m.killAt)
 	}
 	if len(m.queue) > 0 && m.phase == running {
 		for _, s := range m.starting {
-			earlier(s.since.Add(m.turnLimit()))
+			first = earlier(first, s.since.Add(m.turnLimit()))
 		}
 	}
 	return first, !first.IsZero()
 }
 
-// handleTick acts on each deadline that has passed.
+// earlier returns the earlier of two times. Zero stands for never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// handleTick acts on each deadline that has passed, and finds the first of the others.
 func (m *Machine) handleTick(now time.Time) {
+	m.effects.wakeAt = time.Time{}
 	for _, s := range m.order {
 		if s.deadline.IsZero() || now.Before(s.deadline) {
+			m.effects.wakeAt = earlier(m.effects.wakeAt, s.deadline)
 			continue
 		}
+		m.save(s)
 		switch s.state {
 		case Backoff:
 			m.startOrWait(now, s, "restart after a delay")

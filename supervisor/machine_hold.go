@@ -49,7 +49,7 @@ func (m *Machine) handleHold(now time.Time, s *service, e Hold) {
 	}
 	m.setHold(s.name, e.Reason)
 	switch {
-	case e.Reason == "" && s.state == Waiting && len(s.needs) == 0:
+	case s.state == Waiting && len(s.needs) == 0: // with a reason it goes on waiting
 		m.startOrWait(now, s, "there is room again")
 	case e.Reason != "" && s.state == Up:
 		s.requestedCause = CauseShed
@@ -76,6 +76,7 @@ func (m *Machine) handleHoldStarts(now time.Time, reason string) {
 	m.shortage.startsHeld = reason
 	for _, s := range m.order {
 		if s.state == Waiting && len(s.unmet) == 1 && s.unmet[0] == NeedMemory && len(s.needs) == 0 {
+			m.save(s)
 			m.startOrWait(now, s, "there is memory again")
 		}
 	}

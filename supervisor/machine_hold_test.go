@@ -151,3 +151,15 @@ func TestAServiceThatWaitsForMemoryIsNotStartedBecauseItsDiskHasRoom(t *testing.
 	r.do(Hold{Name: "s", Disk: true})
 	r.want(Waiting)
 }
+
+// TestAServiceThatWaitsShowsAHold checks that a service that waits for another one names a hold at once, and after the hold
+// the other one.
+func TestAServiceThatWaitsShowsAHold(t *testing.T) {
+	c := newCrew(t)
+	c.add("web", RestartAndNeeds{Needs: needs("db:ready")})
+	c.do(Hold{Name: "web", Reason: NeedDisk + ": its profile uses too much", Disk: true})
+	c.why("web", NeedDisk)
+	c.do(Hold{Name: "web", Disk: true})
+	c.why("web", "waits for db")
+	c.is("web", Waiting)
+}

@@ -52,13 +52,29 @@ type RestartAndNeeds struct {
 	RunBeforeEachStart bool      `reexec:"EachStart"` // a task that runs before each start of a service that needs it with UntilDone
 }
 
-// dependsOnOthers returns 1 for a service that depends on other services, and 0 otherwise. Machine.dependentServices is the sum of
-// these numbers over all services.
-func (o *RestartAndNeeds) dependsOnOthers() int {
-	if len(o.Needs) > 0 || len(o.RestartOn) > 0 {
-		return 1
+// dependencies returns the names of the services that this one needs or follows.
+func (o *RestartAndNeeds) dependencies() []string {
+	names := slices.Clone(o.RestartOn)
+	for _, n := range o.Needs {
+		names = append(names, n.Name)
 	}
-	return 0
+	return names
+}
+
+// link adds a service to the dependants of all services that it depends on.
+func (m *Machine) link(s *service) {
+	for _, name := range s.policy.dependencies() {
+		if of := m.dependants[name]; len(of) == 0 || of[len(of)-1] != s {
+			m.dependants[name] = append(of, s)
+		}
+	}
+}
+
+// unlink undoes link. Call it before the policy of the service changes.
+func (m *Machine) unlink(s *service) {
+	for _, name := range s.policy.dependencies() {
+		m.dependants[name] = without(m.dependants[name], func(o *service) bool { return o == s })
+	}
 }
 
 // taskNeed says that a task must succeed in a run whose number is greater than Run. Earlier runs of the task do not count.
@@ -87,6 +103,7 @@ func (m *Machine) startNeededTasks(now time.Time, s *service) {
 		}
 		s.taskNeeds = append(s.taskNeeds, taskNeed{n.Name, after})
 		if slices.Contains(idleStates, t.state) && !t.removing {
+			m.save(t)
 			m.wantUpAgain(t)
 			m.startOrWait(now, t, "needed by "+s.name)
 		}
@@ -159,6 +176,17 @@ func (m *Machine) whyUnmet(s *service, n Need) string {
 	return n.Name + " to be " + to + " (" + is + ")"
 }
 
+func (m *Machine) handleNeedMet(now time.Time, s *service, need string) {
+	if !slices.Contains(s.needs, need) {
+		return
+	}
+	m.save(s)
+	s.needs = without(s.needs, func(n string) bool { return n == need })
+	if len(s.needs) == 0 && s.state == Waiting {
+		m.startOrWait(now, s, need+" is met")
+	}
+}
+
 // waitForNeeds puts a service into the state waiting if a need is unmet, or if memory or disk space is short. It reports
 // whether the service has to wait.
 func (m *Machine) waitForNeeds(now time.Time, s *service) bool {
@@ -185,20 +213,21 @@ func (m *Machine) waitForNeeds(now time.Time, s *service) bool {
 	return true
 }
 
-// startReleased starts waiting services whose needs are now met. Step calls it after each event. It returns at once if no
-// service has changed.
+// startReleased starts waiting services whose needs are now met. Step calls it after each event. It looks only at the
+// dependants of services that have changed.
 func (m *Machine) startReleased(now time.Time) {
-	if m.dependentServices == 0 || m.phase != running {
+	if m.phase != running {
 		return
 	}
 	for range len(m.order) + 1 { // each start may meet a need of another service
-		if !m.effects.servicesChanged {
-			return
-		}
-		m.effects.servicesChanged = false
-		for _, s := range m.order {
-			if s.state == Waiting && len(s.needs) == 0 {
-				m.startOrWait(now, s, "what it needs is there")
+		changed := m.effects.changed
+		m.effects.changed = nil
+		for _, name := range changed {
+			for _, s := range m.dependants[name] {
+				if s.state == Waiting && len(s.needs) == 0 {
+					m.save(s)
+					m.startOrWait(now, s, "what it needs is there")
+				}
 			}
 		}
 	}
@@ -207,11 +236,9 @@ func (m *Machine) startReleased(now time.Time) {
 // restartFollowers restarts the running services whose Policy.RestartOn names t. It is called after t has started again, or
 // has succeeded as a task.
 func (m *Machine) restartFollowers(now time.Time, t *service) {
-	if m.dependentServices == 0 || m.phase != running {
-		return
-	}
-	for _, s := range m.order {
-		if s != t && s.state == Up && s.want == WantUp && slices.Contains(s.policy.RestartOn, t.name) {
+	for _, s := range m.dependants[t.name] {
+		if m.phase == running && s != t && s.state == Up && s.want == WantUp && slices.Contains(s.policy.RestartOn, t.name) {
+			m.save(s)
 			s.restartAfterRun = true
 			m.requestEnd(now, s, t.name+" was started anew")
 		}
@@ -294,7 +321,7 @@ func (m *Machine) dependantHeights() (heights map[*service]int, top int) {
 	above := make(map[*service][]*service)
 	for _, s := range m.order {
 		for _, n := range s.policy.Needs {
-			if t := m.services[n.Name]; t != nil && s.isActive() && n.Until != UntilTried {
+			if t := m.services[n.Name]; t != nil && t != s && s.isActive() && n.Until != UntilTried {
 				above[t] = append(above[t], s)
 			}
 		}
@@ -319,22 +346,27 @@ func (m *Machine) dependantHeights() (heights map[*service]int, top int) {
 	return heights, top
 }
 
-// endUnneeded asks services to end, during a shutdown, as soon as no active service needs them.
+// endUnneeded asks services to end, during a shutdown, as soon as no active service needs them. It looks only at the needs of
+// services that have changed.
 func (m *Machine) endUnneeded(now time.Time) {
-	if m.dependentServices == 0 {
-		return
-	}
-	needed := make(map[string]bool)
-	for _, s := range m.order {
-		if s.isActive() {
-			for _, n := range s.policy.Needs {
-				needed[n.Name] = needed[n.Name] || n.Name != s.name && n.Until != UntilTried
+	for _, name := range m.effects.changed {
+		ended := m.services[name]
+		if ended == nil || ended.isActive() {
+			continue
+		}
+		for _, n := range ended.policy.Needs {
+			if t := m.services[n.Name]; t != nil && t.state == Up && !t.policy.DrainsInput && !m.isNeeded(t) {
+				m.save(t)
+				m.requestEnd(now, t, ReasonShutdown)
 			}
 		}
 	}
-	for _, s := range m.order {
-		if s.state == Up && !s.policy.DrainsInput && !needed[s.name] {
-			m.requestEnd(now, s, ReasonShutdown)
-		}
-	}
+}
+
+// isNeeded reports whether a shutdown must not end a service yet, because another active service needs it.
+func (m *Machine) isNeeded(t *service) bool {
+	needs := func(n Need) bool { return n.Name == t.name && n.Until != UntilTried }
+	return slices.ContainsFunc(m.dependants[t.name], func(s *service) bool {
+		return s != t && s.isActive() && slices.ContainsFunc(s.policy.Needs, needs)
+	})
 }

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -183,8 +184,8 @@ func TestChangedNeedsCountForWhoWaits(t *testing.T) {
 	c.why("web", "waits for db2")
 	c.add("web", RestartAndNeeds{})
 	c.spawn("web")
-	if c.m.dependentServices != 0 {
-		t.Errorf("%d services depend on others", c.m.dependentServices)
+	if n := len(slices.Concat(slices.Collect(maps.Values(c.m.dependants))...)); n != 0 {
+		t.Errorf("%d services depend on others", n)
 	}
 }
 
@@ -447,14 +448,14 @@ func TestAStepThatPanickedLeavesNoOrder(t *testing.T) {
 	c.add("a", RestartAndNeeds{Needs: needs("keys:done")})
 	c.spawn("keys")
 	var u undo
-	u.prepare(&c.m, Exited{Name: "keys", PID: c.of("keys").pid})
+	u.prepare(&c.m)
 	c.ends("keys", 0)
 	c.is("a", Starting)
 	u.restore(&c.m)
 	c.is("keys", Up)
 	c.is("a", Waiting)
-	if len(c.of("a").taskNeeds) != 1 || c.m.dependentServices != 1 {
-		t.Errorf("gates %v, links %d", c.of("a").taskNeeds, c.m.dependentServices)
+	if len(c.of("a").taskNeeds) != 1 || len(c.m.dependants["keys"]) != 1 {
+		t.Errorf("gates %v, dependants %v", c.of("a").taskNeeds, c.m.dependants)
 	}
 	c.ends("keys", 0)
 	c.spawn("a")

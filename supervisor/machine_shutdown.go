@@ -27,6 +27,7 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 	m.emit(AppendRecord{Record{At: now, Reason: "stopping the container: " + reason}})
 	heights, top := m.dependantHeights()
 	for _, s := range m.order {
+		m.save(s)
 		s.restartAfterRun = false
 		switch s.state {
 		case Up:
@@ -57,6 +58,7 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 func (m *Machine) startDraining(now time.Time) {
 	for _, s := range m.order {
 		if end := now.Add(drainTime); s.policy.DrainsInput && s.state == Up && end.Before(s.deadline) {
+			m.save(s)
 			s.deadline = end
 			if sig := s.policy.DrainSignal; sig != 0 {
 				m.emit(Signal{s.name, s.number, sig, ScopeMain, false})
@@ -70,6 +72,7 @@ func (m *Machine) killAtOnce(now time.Time) {
 	m.emit(AppendRecord{Record{At: now, Reason: "asked again to stop: killing what is left"}})
 	for _, s := range m.order {
 		if s.hasProcess() {
+			m.save(s)
 			m.kill(now, s, "asked again to stop")
 		}
 	}

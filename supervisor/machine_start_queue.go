@@ -104,11 +104,9 @@ func (m *Machine) dequeue(s *service) {
 // startQueued starts services from the head of the queue while turns are free. A service whose needs are no longer met waits
 // for them instead.
 func (m *Machine) startQueued(now time.Time) {
-	if len(m.queue) == 0 || m.phase != running {
-		return
-	}
-	for len(m.queue) > 0 && m.freeTurns(now) > 0 {
+	for m.phase == running && len(m.queue) > 0 && m.freeTurns(now) > 0 {
 		s := slices.MinFunc(m.queue, compareQueuePositions)
+		m.save(s)
 		m.dequeue(s)
 		if !m.waitForNeeds(now, s) {
 			m.starting = append(slices.Clone(m.starting), s)
@@ -129,19 +127,11 @@ func (m *Machine) updateQueuePositions() {
 	}
 	for i, s := range slices.SortedStableFunc(slices.Values(m.queue), compareQueuePositions) {
 		if reason := ReasonTurn + " (" + strconv.Itoa(i) + " before it)"; s.reason != reason {
+			m.save(s)
 			s.reason = reason
 			m.markChanged(s)
 		}
 	}
-}
-
-// servicesAwaitingTurn returns, for undo, the queued services that a step may change. These are the services that may start,
-// or the whole queue if it shows positions.
-func (m *Machine) servicesAwaitingTurn() []*service {
-	if len(m.queue) <= maxShownPositions {
-		return m.queue
-	}
-	return slices.SortedFunc(slices.Values(m.queue), compareQueuePositions)[:min(m.Parallel+m.ParallelExtra, len(m.queue))]
 }
 
 // resumeTurns rebuilds the queue and the list of starting services after a re-execution, from the state of each service.
