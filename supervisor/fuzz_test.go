@@ -253,7 +253,7 @@ func (w *world) step(e Event) {
 			w.finished = true
 		case SignalDescendants:
 			for name, p := range w.procs {
-				if p.main || p.leftover || w.stops[name] != nil {
+				if w.now.Before(w.m.hardEnd) && (p.main || p.leftover || w.stops[name] != nil) {
 					w.t.Fatalf("the rest is ended while %s is alive: %+v", name, p)
 				}
 			}

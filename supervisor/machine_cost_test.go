@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
@@ -81,6 +82,19 @@ func TestABootOf8000ServicesThatNeedEachOtherNeverEnded(t *testing.T) {
 	}
 	if s := r.m.services["s0"]; s.state != Stopping || saved > 10 {
 		t.Fatalf("s0 is %s without its dependants, and a step saved %d services", s.state, saved)
+	}
+}
+
+// TestALateEndLeftProcessesAlive checks that a shutdown of a busy loop, whose first event comes after the budget, still kills.
+func TestALateEndLeftProcessesAlive(t *testing.T) {
+	r := newRig(t)
+	r.m.Step(r.now, Add{Name: "db", Policy: new(policy), Want: WantUp})
+	r.m.Step(r.now, Spawned{"db", 7})
+	r.m.Step(r.now, Shutdown{Reason: "test"})
+	acts := r.m.Step(r.now.Add(r.m.Budget+time.Second), Tick{})
+	end := slices.IndexFunc(acts, func(a Action) bool { _, is := a.(EndLoop); return is })
+	if kill := slices.Index(acts, Action(SignalDescendants{sigKill})); kill < 0 || end < kill {
+		t.Errorf("at the end it did %+v", acts)
 	}
 }
 

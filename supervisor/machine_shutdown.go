@@ -107,20 +107,26 @@ func (m *Machine) advanceShutdown(now time.Time) {
 				m.killAt = rest
 			}
 		case !now.Before(m.hardEnd):
-			m.concludeShutdown(now, "some processes did not end")
-			return
+			m.abandonProcesses(now)
 		}
 	}
 	if m.phase == sweeping {
 		switch {
 		case m.killSent && !now.Before(m.killAt), !now.Before(m.hardEnd):
-			m.concludeShutdown(now, "some processes did not end")
+			m.abandonProcesses(now)
 		case !now.Before(m.killAt):
 			m.killSent = true
 			m.emit(SignalDescendants{sigKill})
 			m.killAt = now.Add(leftoverGrace)
 		}
 	}
+}
+
+// abandonProcesses ends a shutdown although processes are alive. They get a SIGKILL here, because a loop that was held up until
+// the end of the budget has sent none.
+func (m *Machine) abandonProcesses(now time.Time) {
+	m.emit(SignalDescendants{sigKill})
+	m.concludeShutdown(now, "some processes did not end")
 }
 
 func (m *Machine) concludeShutdown(now time.Time, reason string) {
