@@ -1,10 +1,13 @@
 package applet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/client"
 	"hinit/client/dial"
@@ -50,12 +53,18 @@ func s6Error(dir string, err error) error {
 	case errors.Is(err, client.ErrNotAllowed):
 		return os.ErrPermission
 	case kindOf(err) == client.KindUnknown, kindOf(err) == client.KindUnreachable:
-		if _, err := os.Stat(dir); err != nil {
-			return err
-		}
-		return errNotListening
+		return cmp.Or(checkDir(dir), errNotListening)
 	}
 	return dial.Reason(err)
+}
+
+// checkDir returns an error if there is no directory at this path.
+func checkDir(dir string) error {
+	info, err := os.Stat(dir)
+	if err == nil && !info.IsDir() {
+		return unix.ENOTDIR
+	}
+	return err
 }
 
 // kindOf returns the kind of an error of PID 1, or "" for any other error.

@@ -98,7 +98,7 @@ func TestACommandToAnotherScanDirectoryDoesNotReachTheContainer(t *testing.T) {
 }
 
 // scanDir makes a scan directory and its PID 1. The slots are up, down, told (which announces readiness) and stray (not
-// supervised).
+// supervised). There is also a regular file.
 func scanDir(t *testing.T) *fakeInit {
 	t.Helper()
 	dir := t.TempDir()
@@ -108,7 +108,7 @@ func scanDir(t *testing.T) *fakeInit {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile("told/notification-fd", []byte("3\n"), 0o644); err != nil {
+	if err := errors.Join(os.WriteFile("told/notification-fd", []byte("3\n"), 0o644), os.WriteFile("file", nil, 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	lockScanDir(t, dir)
@@ -168,6 +168,12 @@ func TestToolsAnswerAsThoseOfS6(t *testing.T) {
 		"s6-svc up":                        {},
 		"s6-svc gone":                      {111, "", "s6-svc: warning: unable to control gone: No such file or directory\n"},
 		"s6-svc -u stray":                  {102, "", "s6-svc: warning: unable to control stray: supervisor not listening\n"},
+		"s6-svc -u file":                   {111, "", "s6-svc: warning: unable to control file: Not a directory\n"},
+		"s6-svstat file":                   {111, "", "s6-svstat: fatal: unable to check file: Not a directory\n"},
+		"s6-svok file":                     {111, "", "s6-svok: fatal: unable to check file: Not a directory\n"},
+		"s6-svwait -u file":                {111, "", "s6-svwait: fatal: unable to subscribe to events for file: Not a directory\n"},
+		"s6-svscanctl -a file":             {111, "", "s6-svscanctl: fatal: unable to control file: Not a directory\n"},
+		"s6-svdt file":                     {111, "", "s6-svdt: fatal: unable to read death tally for service file: Not a directory\n"},
 		"s6-svc -Z up":                     {100, "", "s6-svc: usage: s6-svc " + tools["s6-svc"].usage + "\n"},
 		"s6-svc -wu -u up":                 {},
 		"s6-svc -wD -T 20 -d up":           {99, "", "s6-svlisten: fatal: timed out\n"},

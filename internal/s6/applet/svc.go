@@ -118,7 +118,7 @@ func svscanctl(c *Call, options []option) int {
 }
 
 func (c *Call) controlScanner(dir, letters string) error {
-	if _, err := os.Stat(dir); err != nil {
+	if err := checkDir(dir); err != nil {
 		return err
 	}
 	lock, err := os.OpenFile(filepath.Join(dir, ".s6-svscan/lock"), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
