@@ -1,6 +1,7 @@
 package scandir
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,6 +111,8 @@ func (s *Scanner) superviseNew() {
 		s.host.Say("cannot scan for services: %v", err)
 		return
 	}
+	// A service directory comes before the links to it, which are refused.
+	slices.SortStableFunc(entries, func(a, b fs.DirEntry) int { return cmp.Compare(a.Type()&fs.ModeSymlink, b.Type()&fs.ModeSymlink) })
 	partial := ""
 	if more {
 		partial = fmt.Sprintf("it holds more than %d names, and hinit looks at no more", names)
@@ -240,6 +243,9 @@ func (s *Scanner) acceptForeignSlot(name string, link bool) error {
 			return err
 		}
 		slot.Link = fsutil.IDOf(info)
+		if same := s.sameAs(filepath.Join(s.layout.Scan, name)); same != nil { // as in s6, no second copy of the service
+			return fmt.Errorf("it leads to the directory of %s, which is supervised already", same.Name)
+		}
 	}
 	service := e.Service
 	if service == nil {

@@ -427,6 +427,33 @@ func TestALoggerGetsWhatTheServiceWrites(t *testing.T) {
 	until(t, "the logger is removed though it does not end", func() bool { return !h.has("foo/log") })
 }
 
+// TestTwoLinksToOneServiceDirectoryRanTwoCopies checks that a service directory is supervised once, as by s6-svscan. A directory
+// in the scan directory comes before a link to it.
+func TestTwoLinksToOneServiceDirectoryRanTwoCopies(t *testing.T) {
+	g, h := room(t), newHost()
+	s := open(t, h, g)
+	lay(t, g, "real", map[string]string{"run": "#!/bin/sh\n"})
+	must(t, os.Symlink("real", g.Scan+"/alias"))
+	outside := filepath.Join(filepath.Dir(g.Scan), "outside")
+	must(t, layAt(outside, map[string]string{"run": "#!/bin/sh\n"}))
+	must(t, os.Symlink(outside, g.Scan+"/one"))
+	must(t, os.Symlink(outside, g.Scan+"/two"))
+	for range 2 {
+		must(t, s.Scan(t.Context()))
+	}
+	if !h.has("real") || !h.has("one") || h.has("alias") || h.has("two") {
+		t.Errorf("supervised: %+v", h.Snapshot().Services)
+	}
+	for _, text := range []string{`"alias": it leads to the directory of real,`, `"two": it leads to the directory of one,`} {
+		if n := h.heard(text); n != 1 {
+			t.Errorf("%q was said %d times: %q", text, n, h.said)
+		}
+	}
+	must(t, os.Remove(g.Scan+"/one"))
+	must(t, s.Scan(t.Context()))
+	until(t, "the other link takes its place", func() bool { return h.has("two") && !h.has("one") })
+}
+
 func TestABrokenDirectoryHurtsNoOther(t *testing.T) {
 	t.Parallel() // runs beside other tests, because it mostly waits
 	g, h := room(t), newHost()
