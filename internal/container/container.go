@@ -151,10 +151,13 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 
 // s6Host implements [personality.Host]: the parts of PID 1 that the s6 emulation uses.
 type s6Host struct {
-	*initlog.Logger    // provides Say and Warn
+	*initlog.Logger    // provides Warn
 	*registry.Registry // provides Register, Do, Snapshot, Identity, Reserved and CheckCapacity
 	*gateways.Manager  // provides Command, Refuse, SlotMade and SlotRemoved
 }
+
+// Say overrides the Logger's method: an agent can make any number of slots, and so cause any number of messages.
+func (h s6Host) Say(format string, args ...any) { h.SayOfSlots(format, args...) }
 
 // handleRecord passes a record of the event history to the parts that follow services. The reporter calls it for each record.
 func (c *container) handleRecord(r supervisor.Record) {

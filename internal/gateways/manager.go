@@ -368,6 +368,11 @@ func (m *Manager) say(service, format string, args ...any) {
 	m.messages.write(m.Logger, service, text)
 }
 
+// SayOfSlots writes a message about the slots of s6 to the container log. All slots together are one subject.
+func (m *Manager) SayOfSlots(format string, args ...any) {
+	m.messages.write(m.Logger, "slots of s6", fmt.Sprintf(format, args...))
+}
+
 // write writes a message to the log, unless its subject has used up its lines. Then the log gets only the last such message, when
 // the period ends. A message that equals the one before it is left out: warnings can come and go.
 func (s *messages) write(log *initlog.Logger, subject, text string) {

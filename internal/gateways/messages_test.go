@@ -27,6 +27,26 @@ func (l lineLog) take() (text string) {
 	return text
 }
 
+// TestAnAgentFilledTheLogByMakingSlots checks that the messages about all slots of s6 together have a limit.
+func TestAnAgentFilledTheLogByMakingSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := make(lineLog, 1000)
+		m := Manager{}
+		m.Logger = initlog.New(func() io.Writer { return out }, nil, initlog.NewTerminationLog())
+		for i := range 500 {
+			m.SayOfSlots("cannot supervise the service directory %q: %s", fmt.Sprint(i), "it has no run")
+		}
+		if got := out.take(); strings.Count(got, "\n") != maxMessages {
+			t.Errorf("the log has %q", got)
+		}
+		time.Sleep(messagePeriod)
+		synctest.Wait()
+		if got := out.take(); !strings.Contains(got, `"499": it has no run (the last of 500 messages`) {
+			t.Errorf("after the period the log has %q", got)
+		}
+	})
+}
+
 // TestTheLastOfTooManyMessagesIsInTheLog checks that a warning that comes after too many others, and still applies later, is
 // written to the log. It was shown only in the status.
 func TestTheLastOfTooManyMessagesIsInTheLog(t *testing.T) {
