@@ -126,7 +126,7 @@ func (m *Manager) writeBootLog(ctx context.Context, b *Boot, write func() error)
 			limited, cancel := context.WithTimeout(ctx, slotTime)
 			defer cancel()
 			if !pause.Until(limited, made) && ctx.Err() == nil {
-				b.Logger.Warn("not all slots of gateways are made after %s, because the file system of the scan directory is slow; the others follow", slotTime)
+				b.Logger.Say("warning: not all slots of gateways are made after %s, because the file system of the scan directory is slow; the others follow", slotTime)
 			}
 		}
 		if err := write(); err != nil && !errors.Is(err, unix.EROFS) { // the boot has already reported a read-only volume

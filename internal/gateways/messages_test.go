@@ -47,6 +47,21 @@ func TestAnAgentFilledTheLogByMakingSlots(t *testing.T) {
 	})
 }
 
+// TestTheStatusWarnedOfSlowSlotsForEver checks that a delay of the boot, which ends by itself, is only in the container log.
+func TestTheStatusWarnedOfSlowSlotsForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := make(lineLog, 10)
+		warned := func(text string) bool { t.Errorf("the status warns: %s", text); return true }
+		log := initlog.New(func() io.Writer { return out }, warned, initlog.NewTerminationLog())
+		var m Manager
+		m.writeBootLog(t.Context(), &Boot{Logger: log, SlotsMade: func() <-chan struct{} { return make(chan struct{}) }}, func() error { return nil })
+		<-m.boot.bootLogWritten
+		if got := out.take(); !strings.Contains(got, "warning: not all slots of gateways are made") {
+			t.Errorf("the log has %q", got)
+		}
+	})
+}
+
 // TestTheLastOfTooManyMessagesIsInTheLog checks that a warning that comes after too many others, and still applies later, is
 // written to the log. It was shown only in the status.
 func TestTheLastOfTooManyMessagesIsInTheLog(t *testing.T) {
