@@ -88,11 +88,9 @@ type Plan struct {
 	Profiles []Decision
 	// Lines are messages for the container's standard output, without line ends.
 	Lines []string
-	// Warnings are messages for the container's standard error. None of them stops the boot.
+	// Warnings are messages for the container's standard error. None of them stops the boot. Conditions that may last, such as an
+	// unreadable state file, are not among them: the [Watcher] reports them, and knows how long they hold.
 	Warnings []Warning
-	// Lasting are warnings about conditions that may last, such as an unreadable state file. A caller with a [Watcher] need not print
-	// them: the Watcher reports them too, and knows how long they hold.
-	Lasting []Warning
 
 	reported int // number of decisions that were passed to Decided
 }
@@ -114,9 +112,7 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	}
 
 	var p Plan
-	if err := s.decideAll(&p, o); err != nil {
-		p.Lasting = append(p.Lasting, Warning{Message: err.Error()})
-	}
+	_ = s.decideAll(&p, o) // the Watcher reports the error
 	if len(p.Profiles) == 0 {
 		p.decide(Decision{Profile: s.profile(Default), PriorState: State{}.Prior(), PriorExit: ExitUnknown}, false)
 		p.reportDecisions(o)
@@ -173,11 +169,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions) error {
 		p.reportDecisions(o)
 	}
 	l, err := s.list(preferNone)
-	if err != nil {
-		p.Lasting = append(p.Lasting, Warning{Message: err.Error()})
-	}
 	p.Silent, p.Unread = l.silentDirs, errors.Is(err, errSilent)
-	p.Lasting = append(p.Lasting, l.warnings...)
 	if o.Found != nil {
 		o.Found(1 + len(l.marked))
 	}
@@ -211,10 +203,7 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	names := namesIn(d, home)
 	var st State
 	if slices.Contains(names, stateFile) {
-		var err error
-		if st, err = readState(d, home); err != nil {
-			p.Lasting = append(p.Lasting, Warning{name, stateError(name, err).Error()})
-		}
+		st, _ = readState(d, home) // the Watcher reports the error
 	}
 	if slices.Contains(names, intentFile) && s.restoreRecorded(d, home, &st) {
 		unlock := s.lock(name)

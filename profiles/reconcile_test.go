@@ -112,12 +112,8 @@ func TestReconcile(t *testing.T) {
 			t.Errorf("log line %q", log[i])
 		}
 	}
-	var about []string
-	for _, w := range slices.Concat(p.Warnings, p.Lasting) {
-		about = append(about, w.Profile)
-	}
-	if want := []string{"BAD", "default", "d-bad"}; !slices.Equal(about, want) {
-		t.Errorf("warnings %v, want about %q", p.Warnings, want)
+	if len(p.Warnings) > 0 {
+		t.Errorf("the boot warns of what the Watcher reports: %v", p.Warnings)
 	}
 }
 
@@ -219,7 +215,7 @@ func TestBootLogRotation(t *testing.T) {
 	for _, size := range []int{profiles.BootLogMax - 1, profiles.BootLogMax} {
 		old := strings.Repeat("x", size-1) + "\n"
 		profiles.Write(t, s, "logs/container-boot.log", old)
-		if p := s.Reconcile(profiles.BootOptions{}); len(p.Warnings)+len(p.Lasting) != 0 {
+		if p := s.Reconcile(profiles.BootOptions{}); len(p.Warnings) != 0 {
 			t.Error(p.Warnings)
 		}
 		now := profiles.Read(t, s, "logs/container-boot.log")
@@ -255,11 +251,11 @@ func TestReconcileGoesOn(t *testing.T) {
 		t.Errorf("plan %+v", p)
 	}
 	var all []string
-	for _, w := range slices.Concat(p.Warnings, p.Lasting) {
+	for _, w := range p.Warnings {
 		all = append(all, w.String())
 	}
 	text := strings.Join(all, "\n")
-	for _, want := range []string{"gateway.pid", "gateway_state.json", "boot log"} {
+	for _, want := range []string{"gateway.pid", "boot log"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no warning about %s in %q", want, text)
 		}
@@ -270,7 +266,7 @@ func TestReconcileGoesOn(t *testing.T) {
 
 	missing := profiles.Open(filepath.Join(s.Root(), "missing"), nil, "")
 	p = missing.Reconcile(profiles.BootOptions{})
-	if len(p.Profiles) != 1 || p.Profiles[0].Start || len(p.Lasting) == 0 || p.Profiles[0].PriorState != "None" {
+	if len(p.Profiles) != 1 || p.Profiles[0].Start || p.Profiles[0].PriorState != "None" {
 		t.Errorf("without a volume: %+v", p)
 	}
 }
@@ -354,7 +350,7 @@ func TestAHomeFullOfNamesIsBootedAsAnyOther(t *testing.T) {
 		}
 	}
 	p := s.Reconcile(profiles.BootOptions{})
-	if len(p.Profiles) != 2 || p.Profiles[1].Profile.Name != "p" || !p.Profiles[1].Start || len(p.Warnings)+len(p.Lasting) > 0 {
+	if len(p.Profiles) != 2 || p.Profiles[1].Profile.Name != "p" || !p.Profiles[1].Start || len(p.Warnings) > 0 {
 		t.Errorf("plan %+v, %+v", p.Profiles, p.Warnings)
 	}
 	if profiles.Exists(t, s, "profiles/p/gateway.pid") {
@@ -380,7 +376,7 @@ func TestAHomeOfManyNamesHoldsUpNoStart(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	p := s.Reconcile(profiles.BootOptions{})
 	runtime.ReadMemStats(&after)
-	if len(p.Profiles) != 2 || !p.Profiles[1].Start || len(p.Warnings)+len(p.Lasting) > 0 {
+	if len(p.Profiles) != 2 || !p.Profiles[1].Start || len(p.Warnings) > 0 {
 		t.Errorf("plan %+v, %+v", p.Profiles, p.Warnings)
 	}
 	if profiles.Exists(t, s, "profiles/p/gateway.pid") || profiles.Exists(t, s, "profiles/p/processes.json") {
@@ -421,7 +417,7 @@ func TestForgedTimesOfUseOnlyOrderTheStarts(t *testing.T) {
 		}
 	}
 	p := s.Reconcile(profiles.BootOptions{})
-	if len(p.Profiles) != len(put)+1 || len(p.Warnings)+len(p.Lasting) > 0 {
+	if len(p.Profiles) != len(put)+1 || len(p.Warnings) > 0 {
 		t.Fatalf("plan %+v, %+v", p.Profiles, p.Warnings)
 	}
 	for _, d := range p.Profiles[1:] {
