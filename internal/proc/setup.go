@@ -191,24 +191,26 @@ func TakeForeground(tty *os.File) error {
 
 // The functions below find errors of a start before the fork. After the fork, only the log of the service would show them.
 
-// checkTime is how long a start waits for the check of its paths. If a check takes longer, findProgram skips all checks for the
-// time checkPause, and the checks of this service for the longer time slowPause. An agent can make every check of its services
-// slow.
-const checkTime, checkPause, slowPause = time.Second, 10 * time.Second, 10 * time.Minute
+// An agent can make every check of the paths of its services slow. So all checks together get one part in checkShare of the
+// time, of which at most checkTime is saved up. The first millisecond of each check is free. With less than minCheckTime left,
+// findProgram skips a check. If a check takes longer than the time left, findProgram skips the checks of this service for the
+// time slowPause.
+const checkShare, checkTime, minCheckTime, slowPause = 100, time.Second, 10 * time.Millisecond, 10 * time.Minute
 
 // findProgram returns the path of the program to execute, or an error that would otherwise come after the fork. Another
 // user's paths may lead anywhere, and following their links may take minutes. So for such a process findProgram checks with
-// that user's permissions and for at most checkTime. Then it returns the path unchecked, and the new process itself reports
+// that user's permissions and for the time that is left. Then it returns the path unchecked, and the new process itself reports
 // errors. While an earlier check hangs, findProgram checks no path.
 func (t *Table) findProgram(spec Spec) (path string, err error) {
 	if !spec.changesUser() {
 		return checkProgram(spec)
 	}
 	now := time.Now()
-	if now.Before(t.checksPausedUntil) || now.Before(t.slowServices[spec.Name]) || !blocking.HasTurn(blocking.Programs) {
+	left := min(now.Sub(t.checksAllowedFrom)/checkShare, checkTime)
+	if left < minCheckTime || now.Before(t.slowServices[spec.Name]) || !blocking.HasTurn(blocking.Programs) {
 		return cmp.Or(spec.Path, spec.Argv[0]), nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), checkTime)
+	ctx, cancel := context.WithTimeout(context.Background(), left)
 	defer cancel()
 	var found string
 	err = blocking.Within(ctx, blocking.Programs, "looking at the command", func() error {
@@ -217,9 +219,10 @@ func (t *Table) findProgram(spec Spec) (path string, err error) {
 			return err
 		})
 	})
+	t.checksAllowedFrom = now.Add(checkShare * (max(time.Since(now)-time.Millisecond, 0) - left))
 	if ctx.Err() != nil {
 		maps.DeleteFunc(t.slowServices, func(_ string, until time.Time) bool { return until.Before(now) })
-		t.checksPausedUntil, t.slowServices[spec.Name] = now.Add(checkPause), now.Add(slowPause)
+		t.slowServices[spec.Name] = now.Add(slowPause)
 		return cmp.Or(spec.Path, spec.Argv[0]), nil
 	}
 	return found, err

@@ -46,7 +46,7 @@ type Table struct {
 	environWaited     time.Duration        // how long the present scan has waited for environments
 	heldByTracer      []int                // dead main processes that a tracer holds; nextHeldByTracer returns one at a time
 	heldSearched      time.Time            // when nextHeldByTracer last searched
-	checksPausedUntil time.Time            // until this time, findProgram checks no paths
+	checksAllowedFrom time.Time            // findProgram may spend a share of the time since then on checks
 	slowServices      map[string]time.Time // until when findProgram checks no paths of a service, by its name
 }
 
