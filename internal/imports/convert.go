@@ -7,6 +7,7 @@
 package imports
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -123,10 +124,7 @@ func detect(path string) (string, error) {
 		return "", err
 	}
 	top := lo.KeyBy(all, func(e setting) string { return e.name })
-	var keys []string // of all services
-	for _, s := range top["services"].keys() {
-		keys = append(keys, lo.Map(s.keys(), func(k setting, _ int) string { return k.name })...)
-	}
+	keys := lo.FlatMap(top["services"].keys(), func(s setting, _ int) []string { return lo.Keys(s.parts()) }) // of all services
 	switch {
 	case lo.HasKey(top, "processes"):
 		return ProcessCompose, nil
@@ -140,14 +138,14 @@ func detect(path string) (string, error) {
 	return "", fmt.Errorf("%s has no key that would tell its format; name it with --from", path)
 }
 
-// readFile reads a regular file of limited size. If root runs the program, a link that another user may have made is an error. It
+// readFile reads a regular file of limited size, without the byte order mark that some editors put first. If root runs the program, a link that another user may have made is an error. It
 // could lead to a file of root, whose content would then be in the new configuration.
 func readFile(path string) ([]byte, error) {
 	text, _, err := config.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return text, nil
+	return bytes.TrimPrefix(text, []byte("\ufeff")), nil
 }
 
 // importer collects the services of the new configuration, and the notes about what was not imported.

@@ -461,3 +461,17 @@ func TestTheConfigurationOfHinitWasTakenForACompose(t *testing.T) {
 		}
 	}
 }
+
+// The section with the command was left out, because an editor had put a byte order mark before it.
+func TestAFileWithAByteOrderMarkLostItsFirstSection(t *testing.T) {
+	for name, text := range map[string]string{"a.service": "[Service]\r\nExecStart=/bin/true\r\n", "a.conf": "[program:a]\r\ncommand=/bin/true\r\n"} {
+		file := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(file, []byte("\ufeff"+text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		result, err := Convert(file, "")
+		if err != nil || len(result.Notes) != 0 || !strings.Contains(string(result.YAML), "/bin/true") {
+			t.Errorf("%s: %v, %v, %s", name, err, result.Notes, result.YAML)
+		}
+	}
+}
