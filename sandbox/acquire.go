@@ -220,10 +220,15 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 	if !refusesDiskLimit(err) { // otherwise the caller tries again without the limit
 		m.opts.warn(fmt.Sprintf("the container %s could not be made, and is removed: %v", spec.Name, err))
 	}
-	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), removalLimit)
-	defer cancel()
-	if id != "" || !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNoImage) { // in the other cases, another container may have the name
-		if err := m.engine.Remove(undo, cmp.Or(id, spec.Name)); err != nil {
+	if id == "" && !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNoImage) { // the engine may have made it all the same
+		if c := m.askState(ctx, spec.Name); c.State == Created { // an older container may have the name; that one was started
+			id = c.ID
+		}
+	}
+	if id != "" {
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), removalLimit)
+		defer cancel()
+		if err := m.engine.Remove(undo, id); err != nil {
 			m.opts.warn(err.Error())
 		}
 	}
