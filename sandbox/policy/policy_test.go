@@ -173,6 +173,12 @@ func TestEscapes(t *testing.T) {
 		"a tmpfs over the gate": func(s *sandbox.Spec) {
 			s.Mounts = append(s.Mounts, sandbox.Mount{Type: "tmpfs", Target: gate.Dir + "x"})
 		},
+		"a tmpfs that makes a mount writable": func(s *sandbox.Spec) {
+			s.Mounts = append(s.Mounts, sandbox.Mount{Type: "tmpfs", Target: "/root/.", Options: "remount,rw"})
+		},
+		"a tmpfs that limits the machine's file system": func(s *sandbox.Spec) {
+			s.Mounts = append(s.Mounts, sandbox.Mount{Type: "tmpfs", Target: "/root/link", Options: "size=4k,remount"})
+		},
 		"less than an engine can limit": func(s *sandbox.Spec) { s.CPUs = math.NaN() },
 		"a real-time priority":          func(s *sandbox.Spec) { s.Ulimits = map[string]string{"rtprio": "99"} },
 		"a descriptor of runc's":        func(s *sandbox.Spec) { s.Dir = "//proc/self/fd/7" },
