@@ -167,6 +167,9 @@ func (p Policy) checkImage(ref string) error {
 // AllowsImage reports whether a pattern in Images matches an image reference. Only a pattern with an @ matches a digest, and only
 // a pattern that spells an image id out matches the id.
 func (p Policy) AllowsImage(ref string) bool {
+	if strings.Trim(strings.TrimPrefix(ref, "sha256:"), "0123456789abcdef") == "" { // an engine also finds an image by the first digits of its id
+		return slices.Contains(p.Images, ref)
+	}
 	name := ref
 	if i := strings.LastIndexByte(ref, ':'); i > strings.LastIndexByte(ref, '/') {
 		name = ref[:i]

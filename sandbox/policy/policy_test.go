@@ -429,6 +429,12 @@ func TestAllowsImage(t *testing.T) {
 		{"r/*", "r/x:1", true},
 		{"[", "[", false},
 		{"a@sha256:0", "a@sha256:0", true},
+		{"*", "sha256:0", false},
+		{"*:*", "sha256:0", false},
+		{"*", "0a1b", false},
+		{"f*", "fed", false},
+		{"fed", "fed", true},
+		{"sha256:0", "sha256:0", true},
 	} {
 		if got := (Policy{Images: []string{c.pattern}}).AllowsImage(c.image); got != c.want {
 			t.Errorf("%s for %s: %v", c.pattern, c.image, got)

@@ -235,8 +235,8 @@ const maxOldIDs = 16
 // Spec, but another path of the gate program. Callers can still use the id of the old container, and get the new one.
 func (g *Guarded) replaceContainer(ctx context.Context, c sandbox.Container) (id string, err error) {
 	var spec sandbox.Spec
-	if err := json.Unmarshal([]byte(c.Labels[labelSpec]), &spec); err != nil {
-		return "", &RefusedError{"to start a container again that an older version of hinit has made", "remove it, and make another"}
+	if err = json.Unmarshal([]byte(c.Labels[labelSpec]), &spec); err != nil {
+		return "", fmt.Errorf("cannot read the label %s: %w", labelSpec, err)
 	}
 	if err := g.Engine.Rename(ctx, c.ID, c.Name+replacedMark+strings.ToLower(rand.Text()[:8])); err != nil {
 		return "", err
