@@ -37,7 +37,7 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 	const doing = "serve the page"
 	var listen, hosts cmdline.ListFlag
 	c.Flags.Var(&listen, "listen", "`ADDRESS`: HOST:PORT or unix:PATH, several with commas (HINIT_WEB_LISTEN; "+defaultAddress+")")
-	c.Flags.Var(&hosts, "host", "`NAME` of this machine in requests without a token, besides localhost (HINIT_WEB_HOST)")
+	c.Flags.Var(&hosts, "host", "`NAME` of this machine in requests without a token or over a Unix socket, besides localhost (HINIT_WEB_HOST)")
 	tokenFile := c.Flags.String("token-file", c.Variable("HINIT_WEB_TOKEN_FILE", ""), "`FILE` with the token (HINIT_WEB_TOKEN_FILE)")
 	base := c.Flags.String("base-path", c.Variable("HINIT_WEB_BASE_PATH", ""), "`PATH` below which a reverse proxy shows the page (HINIT_WEB_BASE_PATH)")
 	open := c.Flags.Bool("without-token", false, "let every client read")

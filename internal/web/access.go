@@ -113,18 +113,13 @@ func (s *Server) knownHost(r *http.Request) bool {
 	return err == nil && (ip.IsLoopback() || s.Open)
 }
 
-func (s *Server) loginPage(w http.ResponseWriter, r *http.Request) {
-	if s.Token == "" {
-		s.showError(w, r, http.StatusNotFound, "There is no token to log in with.")
-		return
-	}
-	s.showPage(w, r, http.StatusOK, "login", "Log in", "")
-}
-
+// login shows the page with the form for the token, and begins a session for a form with the token.
 func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case s.Token == "":
 		s.showError(w, r, http.StatusNotFound, "There is no token to log in with.")
+	case r.Method != http.MethodPost:
+		s.showPage(w, r, http.StatusOK, "login", "Log in", "")
 	case !fromOurPage(r):
 		s.showPage(w, r, http.StatusForbidden, "login", "Log in", "The form is not of this page; load it again and repeat it.")
 	case equalInConstantTime(r.PostFormValue("token"), s.Token):

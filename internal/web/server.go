@@ -123,7 +123,7 @@ func New(o Options) (*Server, error) {
 	s.mux.HandleFunc("GET /group/{name}", s.requireReader(s.list))
 	s.mux.HandleFunc("GET /group/{name}/stop", s.requireReader(s.confirmStop))
 	s.mux.HandleFunc("POST /group/{name}/{verb}", s.command)
-	s.mux.HandleFunc("GET /login", s.loginPage)
+	s.mux.HandleFunc("GET /login", s.login)
 	s.mux.HandleFunc("POST /login", s.login)
 	s.mux.HandleFunc("POST /logout", s.logout)
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
