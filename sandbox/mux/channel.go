@@ -217,8 +217,7 @@ func (ch *Channel) Feed(r io.Reader, failed func(error) (end bool)) {
 	})
 }
 
-// ForwardSizes sends each size from sizes to the command's terminal. It stops when sizes is closed or the command has ended.
-// sizes may be nil.
+// ForwardSizes sends each size from sizes to the command's terminal, until the command has ended. sizes may be nil.
 func (ch *Channel) ForwardSizes(sizes <-chan TerminalSize) {
 	if sizes == nil {
 		return
@@ -226,10 +225,7 @@ func (ch *Channel) ForwardSizes(sizes <-chan TerminalSize) {
 	guard.Go("passing on sizes of a terminal", func() {
 		for {
 			select {
-			case size, more := <-sizes:
-				if !more {
-					return
-				}
+			case size := <-sizes:
 				// Fails only if the connection is lost, which the reading goroutine reports.
 				_ = ch.Send(KindResize, EncodeNumber(uint32(size.Columns)<<16|uint32(size.Rows)))
 			case <-ch.done:

@@ -9,7 +9,6 @@ import (
 	"io"
 	"math"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -129,22 +128,15 @@ func (h *service) listen(ctx context.Context, root policy.Root) error {
 // reads.
 func (h *service) reportRoot(root policy.Root) {
 	h.log("%s", root)
-	if err := writeDoctorFile(h.settings.socket+".root", root.String()+"\n"); err != nil {
+	_, err := fsutil.InParent(h.settings.socket+".root", nil, func(d *fsutil.Dir, name string) (bool, error) {
+		return true, d.Replace(name, []byte(root.String()+"\n"), fsutil.ReplaceOptions{Mode: 0o644})
+	})
+	if err != nil {
 		h.log("cannot write the file for hinit doctor: %v", err)
 	}
 	if root == policy.RootCaller {
 		h.log("%s", policy.RootWays)
 	}
-}
-
-// writeDoctorFile writes a file that `hinit doctor` reads. It replaces an existing file.
-func writeDoctorFile(path, text string) error {
-	dir, err := fsutil.OpenNoLink(filepath.Dir(path), fsutil.Self())
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return dir.Replace(filepath.Base(path), []byte(text), fsutil.ReplaceOptions{Mode: 0o644})
 }
 
 // engineRetryTime is the pause between two questions to an engine that does not answer.
