@@ -49,7 +49,7 @@ func TestEscapes(t *testing.T) {
 	tries := [][]string{
 		run("-v", "/:/host"), run("-v", "/etc:/host"), run("-v", "/var/run/docker.sock:/s"), run("-v", "/run:/r"), run("-v", hidden+":/h"), run("-v", p.home()+"/link:/h"),
 		run("-v", p.home()+"/link/secret:/h"), run("-v", p.home()+"/../../../hidden:/h"), run("-v", p.root()+":/h"), run("-v", p.home()+"/x:/.hinit"), run("-v", p.home()+"/x:/proc"),
-		run("--mount", "type=bind,source=/,target=/h"), run("-v", "volume:/h"), run("--tmpfs", "/.hinit"),
+		run("--mount", "type=bind,source=/,target=/h"), run("-v", "volume:/h"), run("--tmpfs", "/.hinit"), run("-v", p.home()+"/x:/d:ro", "--tmpfs", "/d/.:remount,rw"),
 		run("--privileged"), run("--pid=host"), run("--pid=container:" + victims["none"]), run("--ipc=host"), run("--uts=host"), run("--userns=host"), run("--cgroupns=host"),
 		run("--network=host"), run("--network=container:" + victims["none"]), run("--network=bridge-of-others"), run("--cap-add=SYS_ADMIN"), run("--cap-add=ALL"),
 		run("--security-opt", "seccomp=unconfined"), run("--security-opt", "no-new-privileges=false"), run("--device=/dev/kmsg"), run("--device-cgroup-rule=a *:* rwm"),
