@@ -221,7 +221,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		m.opts.warn(fmt.Sprintf("the container %s could not be made, and is removed: %v", spec.Name, err))
 	}
 	if id == "" && !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNoImage) { // the engine may have made it all the same
-		if c := m.askState(ctx, spec.Name); c.State == Created { // an older container may have the name; that one was started
+		if c := m.askState(ctx, spec.Name); c.State == Created { // a container that was started is an older one of this name
 			id = c.ID
 		}
 	}

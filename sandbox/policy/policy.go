@@ -139,8 +139,8 @@ const minCPUs = 0.01
 // ulimits are the resource limits that a caller may set. Others could give a process more than the host allows.
 var ulimits = []string{"core", "cpu", "data", "fsize", "nofile", "nproc", "stack"}
 
-// tmpfsOptions matches the options that a caller's tmpfs may have. With the option remount, for example, no new file system is
-// mounted: the mount that is already at the target changes, and the file system of the machine that this mount shows.
+// tmpfsOptions matches the options that a caller's tmpfs may have. The option remount, for example, mounts no new file system. It
+// changes the mount that is already at the target, and the file system of the machine behind that mount.
 var tmpfsOptions = regexp.MustCompile(`^((rw|ro|exec|noexec|nosuid|nodev|(size|mode|uid|gid|nr_inodes)=\w+%?)(,|$))*$`)
 
 // isID reports whether an engine would take a name for the beginning of a container's id, and so find the wrong container.
