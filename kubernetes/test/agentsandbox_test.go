@@ -23,7 +23,7 @@ func (b *bench) startController(t *testing.T, extended bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.QPS = -1 // the default is five requests a second
+	config.QPS = -1 // raises the limit, whose default is five requests a second
 	objects, err := dynamic.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
@@ -128,12 +128,12 @@ func TestASandboxOfTheClustersKind(t *testing.T) {
 		}
 		return first
 	})
-	a.must("delete", "statefulset", "agents") // the service is gone for good, so nothing postpones the expiry
+	a.must("delete", "statefulset", "agents") // the service is gone for good, so it does not postpone the expiry
 	until, err := time.Parse(time.RFC3339, a.must("get", "sandboxes.agents.x-k8s.io", object(name), "-o", "jsonpath={.spec.shutdownTime}"))
 	if left := time.Until(until); err != nil || left > time.Minute {
 		t.Errorf("it expires in %v: %v", left, err)
 	}
-	// makes the Sandbox expire now
+	// Makes the Sandbox expire now.
 	a.must("patch", "sandboxes.agents.x-k8s.io", object(name), "--type=merge", "-p", `{"spec": {"shutdownTime": "`+time.Now().UTC().Format(time.RFC3339)+`"}}`)
 	a.until("expired", func() string { return a.must("get", "sandboxes.agents.x-k8s.io", "-o", "name") })
 	a.gone(name)
@@ -199,7 +199,7 @@ func TestTheExampleOfAgentSandboxRunsOurImage(t *testing.T) {
 	})
 	t.Logf("suspended in %v, resumed in %v", suspended, time.Since(began))
 
-	// A pod of another name, as an older agent-sandbox took it from a warm pool.
+	// An older agent-sandbox took a pod with another name from a warm pool.
 	b.must("delete", "sandboxes.agents.x-k8s.io", "hermes", "--wait", "--cascade=foreground")
 	other := strings.Replace(example, "{name: hermes}", "{name: hermes, annotations: {"+agentsandbox.PodName+": of-a-pool}}", 1)
 	waits := `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "of-a-pool", "labels": {"` + agentsandbox.NameHash + `": "` +

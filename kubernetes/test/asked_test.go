@@ -29,9 +29,9 @@ type asking struct {
 	done    sync.WaitGroup
 
 	asked   int
-	silent  map[string]time.Duration // the time without an answer, by profile
-	mute    map[string]time.Duration // the longest time without an answer and without a status that says why, by profile
-	since   map[string]time.Time     // since when a profile is mute
+	silent  map[string]time.Duration // how long a gateway has given no answer, by profile
+	mute    map[string]time.Duration // longest time without an answer while no status said why, by profile
+	since   map[string]time.Time     // when the profile became mute
 	reasons map[string]int           // reasons in statuses while a gateway gave no answer, with their numbers
 }
 
@@ -119,7 +119,7 @@ func (a *asking) count(answers map[string]bool, now time.Time, passed time.Durat
 func (a *asking) statuses() map[string]string {
 	list, out := &v1alpha1.AgentProfileList{}, map[string]string{}
 	path := "/apis/" + v1alpha1.GroupVersion.String() + "/namespaces/" + inFleet + "/agentprofiles"
-	_ = a.cluster.Get(context.Background(), path, list) // after an error, the list is empty
+	_ = a.cluster.Get(context.Background(), path, list) // after an error, the list of phases is empty
 	for _, p := range list.Items {
 		if !p.Status.Ready {
 			out[p.Name] = string(p.Status.Phase)
@@ -159,7 +159,7 @@ func dialIn(pid int, address string) (conn net.Conn, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // the thread ends with the goroutine, and with it the change of its namespace
+		runtime.LockOSThread() // the change of the namespace ends with this thread, which ends with the goroutine
 		if err = unix.Setns(int(there.Fd()), unix.CLONE_NEWNET); err == nil {
 			conn, err = (&net.Dialer{Timeout: 2 * time.Second}).Dial("tcp", address)
 		}

@@ -54,7 +54,7 @@ func TestABackupIsOfAVolumeAtRest(t *testing.T) {
 		t.Fatal(r)
 	}
 	volume, free := dirs[0], dirs[1]
-	if entries, err := os.ReadDir(volume); err != nil || len(entries) == 0 { // the claim may have got either volume
+	if entries, err := os.ReadDir(volume); err != nil || len(entries) == 0 { // the claim may have got either of the two volumes
 		volume, free = free, volume
 	}
 	copyOf := func(to string) {
@@ -75,7 +75,7 @@ func TestABackupIsOfAVolumeAtRest(t *testing.T) {
 	}
 	later := t.TempDir()
 	copyOf(later)
-	// hinit itself writes its logs.
+	// The logs are left out, because hinit itself writes them.
 	if out, err := exec.Command("diff", "-r", "--exclude=logs", "--exclude=.hinit*", free, later).CombinedOutput(); err != nil {
 		t.Errorf("gateways have written while they rested: %s", out)
 	}

@@ -54,7 +54,7 @@ func (b *bench) startDriver() *driver {
 		}
 		server := grpc.NewServer()
 		register(server)
-		go func() { _ = server.Serve(l) }() // Serve ends with Stop
+		go func() { _ = server.Serve(l) }() // ends when Stop is called
 		b.Cleanup(server.Stop)
 	}
 	b.until("the kubelet knows the driver", func() string {
@@ -109,7 +109,7 @@ func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRe
 }
 
 func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
-	_ = unix.Unmount(r.GetTargetPath(), unix.MNT_DETACH) // fails if the kubelet asks a second time, which it may
+	_ = unix.Unmount(r.GetTargetPath(), unix.MNT_DETACH) // fails if the kubelet calls a second time, which is allowed
 	return &csi.NodeUnpublishVolumeResponse{}, os.RemoveAll(r.GetTargetPath())
 }
 
@@ -117,7 +117,7 @@ func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolu
 // pod's group.
 func TestAVolumeOfADriver(t *testing.T) {
 	cluster.InFull(t)
-	d := withServer(t).startDriver() // the driver lives longer than the pod
+	d := withServer(t).startDriver() // the driver must live longer than the pod
 	b := withNode(t, "driver")
 	b.volumes(0, corev1.ReadWriteOnce)
 	dir, err := os.MkdirTemp("/run/volumes", "driver-") //nolint:usetesting // on a file system of the cluster

@@ -16,7 +16,7 @@ func (b *bench) keepObject(pod string) {
 		return []string{"patch", "pod", pod, "--type=merge", "-p", `{"metadata":{"finalizers":` + list + `}}`}
 	}
 	b.must(finalizers(`["hinit.dev/test"]`)...)
-	b.Cleanup(func() { b.try(finalizers("null")...) }) // the pod may be gone
+	b.Cleanup(func() { b.try(finalizers("null")...) }) // an error means that the pod is gone
 }
 
 // ended waits for the end of a pod's first container.

@@ -35,7 +35,7 @@ func withFleet(t *testing.T, hosts int) (b *bench, dir string) {
 	}
 	b.ns = inFleet
 	b.second()
-	// The other volumes are in memory, which counts for the pods.
+	// All other volumes are in memory, which counts for the pods.
 	if err := errors.Join(os.MkdirAll("/run/volumes", 0o755), unix.Mount(t.TempDir(), "/run/volumes", "", unix.MS_BIND, "")); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func withFleet(t *testing.T, hosts int) (b *bench, dir string) {
 		b.must("delete", "agentprofiles", "--all", "--timeout=3m")
 		b.must("delete", "agentpools", "--all", "--timeout=1m")
 		b.must("delete", "pods", "--all", "--grace-period=1", "--timeout=3m")
-		// a full run makes the namespaces again
+		// Deleted here, because a full run makes the namespaces again.
 		b.must("delete", "namespace", inFleet, "hinit-fleet", "--timeout=3m", fmt.Sprint("--wait=", !testing.Short()))
 	})
 	return b, dir
@@ -194,7 +194,7 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 		w, a := watchGateways(names...), askGateways(b.Cluster, ports)
 		began := time.Now()
 		b.shell(dir, step.command)
-		<-time.After(3 * time.Second) // by then the command has begun
+		<-time.After(3 * time.Second) // by now the command has begun
 		b.until("60 agents ready after "+step.name, serve)
 		gap, _ := w.end()
 		t.Logf("%s: %.1f s, no agent without a gateway for longer than %.1f s, %d moments with two", step.name, time.Since(began).Seconds(), gap.Seconds(), w.two)
@@ -203,7 +203,7 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 		}
 		mute, who := a.end()
 		t.Logf("%s: %d questions; without an answer the statuses said %v; no profile was silent without a reason for longer than %.1f s", step.name, a.asked, a.reasons, mute.Seconds())
-		if mute > 10*time.Second { // by then the status must say that the host is lost
+		if mute > 10*time.Second { // from now on, the status must say that the host is lost
 			t.Errorf("%s: %s neither answers nor says why for %.1f s", step.name, who, mute.Seconds())
 		}
 		for _, name := range names {

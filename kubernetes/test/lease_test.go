@@ -65,7 +65,7 @@ func TestAStandbyTakesOverByALease(t *testing.T) {
 					if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 						t.Fatal(err)
 					}
-					t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) }) // the pod of this process ends with the test
+					t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) }) // cleaned up, except for this process, whose pod ends with the test
 				}
 			}
 		}},

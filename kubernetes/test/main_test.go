@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { os.Exit(cluster.Main(m)) }
 type world struct {
 	*cluster.Cluster
 	nodes map[int]*cluster.Node
-	first time.Duration // time from no cluster to a Ready node
+	first time.Duration // time from the start of the cluster until a node was Ready
 }
 
 var theWorld = sync.OnceValues(func() (*world, error) {
@@ -91,7 +91,7 @@ func withNode(t *testing.T, namespace string) *bench {
 			b.empty()
 			return
 		}
-		b.must("delete", "namespace", namespace, "--wait=false") // no other test uses this namespace
+		b.must("delete", "namespace", namespace, "--wait=false") // possible, because no other test uses this namespace
 	})
 	return b
 }
@@ -99,7 +99,7 @@ func withNode(t *testing.T, namespace string) *bench {
 // empty removes the objects in the namespace. The controller removes the namespace itself only five seconds later.
 func (b *bench) empty() {
 	b.must("delete", "services,configmaps,secrets,serviceaccounts,persistentvolumeclaims,roles,rolebindings,networkpolicies,poddisruptionbudgets,leases",
-		// the controller makes these objects itself
+		// skipped, because the controller makes these objects itself
 		"--field-selector=metadata.name!=default,metadata.name!=kube-root-ca.crt", "--timeout=3m")
 }
 
@@ -130,7 +130,7 @@ func (b *bench) feed(input string, words ...string) result {
 	defer cancel()
 	cmd := b.Kubectl(ctx, append([]string{"--namespace", b.ns}, words...)...)
 	cmd.Stdin = strings.NewReader(input)
-	out, _ := cmd.CombinedOutput() // the exit code says enough
+	out, _ := cmd.CombinedOutput() // an error of Run is only the exit code
 	return result{words, string(out), cmd.ProcessState.ExitCode()}
 }
 
@@ -169,7 +169,7 @@ func (b *bench) until(what string, cond func() string) {
 		if missing = cond(); missing == "" {
 			return
 		}
-		<-time.After(max(50*time.Millisecond, time.Since(began))) // each call of kubectl takes 0.1 s of processor time
+		<-time.After(max(50*time.Millisecond, time.Since(began))) // pauses, because each call of kubectl takes 0.1 s of processor time
 	}
 	b.Fatalf("not %s: %s", what, missing)
 }
@@ -242,7 +242,7 @@ func (b *bench) volumes(n int, mode corev1.PersistentVolumeAccessMode) []string 
 	}
 	var dirs []string
 	for range n {
-		dir, err := os.MkdirTemp("/run/volumes", b.ns+"-") // its base name is the volume's
+		dir, err := os.MkdirTemp("/run/volumes", b.ns+"-") // the name of the directory is the name of the volume
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -28,7 +28,7 @@ func (b *bench) symbols(pid int) *elf.File {
 	path := filepath.Join(b.TempDir(), "hinit")
 	words := []string{"build", "-trimpath", "-o", path}
 	if runtime.GOARCH == "amd64" || runtime.GOARCH == "arm64" {
-		words = append(words, "-ldflags=-E hinit_entry") // as in the Makefile
+		words = append(words, "-ldflags=-E hinit_entry") // the same flags as in the Makefile
 	}
 	cmd := exec.Command("go", append(words, "./cmd/hinit")...)
 	cmd.Dir = "../.."
@@ -202,7 +202,7 @@ func (b *bench) gatewayIsKilledForMemory(pod string) {
 		}
 		return ""
 	})
-	b.until("hinit stops the gateway", func() string { // the kernel may kill the command too
+	b.until("hinit stops the gateway", func() string { // an error is allowed, because the kernel may kill the command too
 		if r := b.inPod(pod, "hinit", "stop", "eater"); r.code != 0 {
 			return r.String()
 		}

@@ -25,7 +25,7 @@ func TestTheServerTakesTheObjectsOfThePages(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.must("apply", "--server-side", "-f", dir)
-	b.must("apply", "-f", "../deploy/fleet/crds") // the definitions stay, as after the tests of a fleet
+	b.must("apply", "-f", "../deploy/fleet/crds") // the definitions stay, as they do after the tests of a fleet
 	b.must("wait", "crd", "--all", "--for=condition=Established", "--timeout=1m")
 	t.Cleanup(func() { b.must("delete", "-f", dir) })
 	pages, err := filepath.Glob("../../docs/*/*.md")

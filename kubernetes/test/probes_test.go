@@ -79,7 +79,7 @@ func (b *bench) inTrouble(name, want string) {
 // TestNotReadyWhereNothingCanWork checks that pods in which no agent can write are not Ready.
 func TestNotReadyWhereNothingCanWork(t *testing.T) {
 	b := withNode(t, "probes")
-	b.must("label", "--overwrite", "namespace", "probes", "pod-security.kubernetes.io/enforce=baseline") // permits uid 0
+	b.must("label", "--overwrite", "namespace", "probes", "pod-security.kubernetes.io/enforce=baseline") // a policy that permits uid 0
 	b.volumes(3, corev1.ReadWriteOnce)
 	b.single("root-owned", func(s *corev1.PodSpec) { s.SecurityContext.FSGroup, s.SecurityContext.FSGroupChangePolicy = nil, nil })
 	b.single("read-only", func(s *corev1.PodSpec) { s.Containers[0].VolumeMounts[0].ReadOnly = true })
@@ -116,7 +116,7 @@ func TestAGatewayInTroubleRestartsNoPod(t *testing.T) {
 	b.inPod("many", "hinit", "start", "--no-wait", "crashing")
 	for _, pid := range gateways()["deaf"] {
 		if process, err := os.FindProcess(pid); err == nil {
-			_ = process.Signal(syscall.SIGSTOP) // a stopped process answers no client
+			_ = process.Signal(syscall.SIGSTOP) // stops the process, so that it answers no client
 		}
 	}
 	b.holds(8*time.Second, func() string {
@@ -167,7 +167,7 @@ func TestPodsOfOtherShapes(t *testing.T) {
 		for _, m := range s.Containers[0].VolumeMounts {
 			m.Name = strings.Replace(m.Name, "data", "tmp", 1)
 			if m.MountPath == "/run" {
-				m.SubPath = "other" // /run of this container alone
+				m.SubPath = "other" // a /run that only this container has
 			}
 			if m.MountPath == "/opt/data" {
 				m.SubPath = "data"

@@ -28,7 +28,7 @@ func TestRootInsideIsAnotherUserOutside(t *testing.T) {
 	b.runtimeClass(cluster.MappedRuntime)
 	a := withSandboxes(t, "HINIT_SANDBOX_ROOT=private", "HINIT_SANDBOX_KUBERNETES_RUNTIME="+cluster.MappedRuntime)
 	a.must("label", "--overwrite", "namespace", inManifests, "pod-security.kubernetes.io/enforce=baseline")
-	own := a.volumes(2, corev1.ReadWriteOnce) // volumes of the sandbox alone
+	own := a.volumes(2, corev1.ReadWriteOnce) // volumes that only the sandbox has
 	id := a.made(a.run("hermes-0000000f"))
 	if r := a.sh(id, "id -u; echo root > file; stat -c %u file; mkdir /etc/mine && chown 1000 /etc/mine && stat -c %u /etc/mine"); r.out != "0\n0\n1000\n" {
 		t.Error(r)

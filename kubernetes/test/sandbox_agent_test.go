@@ -23,7 +23,7 @@ func (a *agentPod) terminal(turns ...map[string]any) (out []answer) {
 	a.t.Helper()
 	var input strings.Builder
 	for _, turn := range turns {
-		line, _ := json.Marshal(turn) // strings and numbers only
+		line, _ := json.Marshal(turn) // never fails for strings and numbers
 		input.Write(append(line, '\n'))
 	}
 	r := a.feed(input.String(), "exec", "-i", "agents-0", "-c", "agents", "--",

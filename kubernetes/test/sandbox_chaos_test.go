@@ -64,7 +64,7 @@ func (a *agentPod) settle(name string) account {
 	a.t.Helper()
 	var sum account
 	ran := map[string]int{}
-	text, _ := os.ReadFile(filepath.Join(a.volume, "sandboxes/docker", name, "workspace/done")) // if the file is missing, no command ran
+	text, _ := os.ReadFile(filepath.Join(a.volume, "sandboxes/docker", name, "workspace/done")) // an error means that no command ran
 	for n := range strings.FieldsSeq(string(text)) {
 		ran[n]++
 	}
@@ -72,7 +72,7 @@ func (a *agentPod) settle(name string) account {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	most := map[string]int{} // how often a command may have run
+	most := map[string]int{} // largest number of times that a command may have run
 	least := map[string]int{}
 	open := ""
 	for line := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n") {
@@ -80,7 +80,7 @@ func (a *agentPod) settle(name string) account {
 		n := words[0]
 		switch {
 		case n == "over":
-			if open != "" { // the worker was killed, and the next one had nothing left to do
+			if open != "" { // the worker was killed, and the next worker had nothing left to do
 				sum.cut++
 				most[open]++
 			}
@@ -173,7 +173,7 @@ func (a *agentPod) chaos(t *testing.T) {
 	a.launch()
 	t.Cleanup(func() {
 		for name := range workers {
-			if t.Failed() { // don't count the account twice
+			if t.Failed() { // only after a failure; otherwise the account would be counted twice
 				t.Logf("worker %s until then: %+v", name, a.settle(name))
 			}
 		}
@@ -220,7 +220,7 @@ func (a *agentPod) nothingLeaked() {
 	a.t.Helper()
 	kinds := "persistentvolumeclaims"
 	for _, kind := range []string{"sandboxes.agents.x-k8s.io", "sandboxclaims", "sandboxwarmpools", "sandboxtemplates"} {
-		if a.try("get", kind).code == 0 { // the cluster has the kind
+		if a.try("get", kind).code == 0 { // only where the cluster has the kind Sandbox
 			kinds += "," + kind
 		}
 	}
@@ -283,7 +283,7 @@ func (a *agentPod) faults() []fault {
 func (a *agentPod) killAgents() {
 	old := a.pod("agents-0")
 	if restarts(old) >= 2 || len(old.Status.InitContainerStatuses) > 0 && old.Status.InitContainerStatuses[0].RestartCount >= 3 {
-		a.try("delete", "pod", "agents-0") // otherwise the node waits for minutes before it starts a container again
+		a.try("delete", "pod", "agents-0") // a new pod, because the node would wait for minutes before it starts a container of this pod again
 		a.awaitReady("agents-0", old)
 	} else {
 		for _, pid := range inits() {

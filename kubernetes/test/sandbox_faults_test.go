@@ -17,7 +17,7 @@ import (
 func (a *agentPod) lostOne(id string, fault func()) result {
 	a.t.Helper()
 	begun := a.volume + "/sandboxes/docker/default/workspace/begun"
-	_ = os.Remove(begun) // the file may not exist
+	_ = os.Remove(begun) // an error means that the file does not exist
 	var r result
 	var done sync.WaitGroup
 	done.Go(func() { r = a.sh(id, "echo once >> /workspace/begun; sleep 60; echo over") })
@@ -29,7 +29,7 @@ func (a *agentPod) lostOne(id string, fault func()) result {
 	})
 	fault()
 	done.Wait()
-	time.Sleep(2 * time.Second) // by then a second run would have begun
+	time.Sleep(2 * time.Second) // by now a second run would have begun
 	if text, err := os.ReadFile(begun); string(text) != "once\n" {
 		a.t.Errorf("the command ran like this: %q, %v", text, err)
 	}
@@ -147,7 +147,7 @@ func TestWhatBefallsASandboxIsSaidInWords(t *testing.T) {
 		}
 	})
 
-	// The command lines come from inside the pod here: kubectl needs the API server itself.
+	// The commands run inside the pod, because kubectl would need the API server itself.
 	later := func(tag, line string) {
 		script := "(" + line + ") > /opt/data/" + tag + ".out 2>&1; echo $? > /opt/data/" + tag + ".code"
 		a.must("exec", "agents-0", "-c", "agents", "--", "sh", "-c", "setsid sh -c '"+script+"' > /dev/null 2>&1 &")
@@ -160,7 +160,7 @@ func TestWhatBefallsASandboxIsSaidInWords(t *testing.T) {
 				break
 			}
 		}
-		text, _ := os.ReadFile(a.volume + "/" + tag + ".out") // "" if the file is missing
+		text, _ := os.ReadFile(a.volume + "/" + tag + ".out") // the result is "" if the file is missing
 		return string(text), code
 	}
 	t.Run("the API server is killed", func(t *testing.T) {

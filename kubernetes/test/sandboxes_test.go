@@ -43,7 +43,7 @@ type agentPod struct {
 func withSandboxes(t *testing.T, more ...string) *agentPod {
 	t.Helper()
 	b := withNode(t, inManifests)
-	if b.nodes[2] != nil { // another test has started the node
+	if b.nodes[2] != nil { // another test may have started the node already
 		b.must("cordon", "node2")
 		t.Cleanup(func() { b.must("uncordon", "node2") })
 	}
@@ -204,7 +204,7 @@ func TestTheAgentsDockerRunsInPods(t *testing.T) {
 	if r := a.docker("start", id); r.code != 0 {
 		t.Fatal(r)
 	}
-	if r := a.sh(id, "cat file; cat /tmp/file 2>&1"); !strings.HasPrefix(r.out, "kept\ncat: can't open '/tmp/file'") { // kubectl keeps the two streams apart
+	if r := a.sh(id, "cat file; cat /tmp/file 2>&1"); !strings.HasPrefix(r.out, "kept\ncat: can't open '/tmp/file'") { // kubectl keeps the two output streams apart
 		t.Error(r)
 	}
 	if r := a.docker("rm", "-f", id); r.code != 0 {
@@ -294,7 +294,7 @@ func TestAWarmSandboxIsFast(t *testing.T) {
 	}
 	for pid, line := range processes() {
 		if strings.Contains(line, serving) {
-			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // after an error, the log has less
+			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // after an error, the log only lacks a line
 			_, rss, _ := strings.Cut(string(text), "VmRSS:")
 			rss, _, _ = strings.Cut(rss, "\n")
 			t.Log("the service has", strings.TrimSpace(rss))
@@ -313,7 +313,7 @@ func (a *agentPod) here() func(words ...string) *exec.Cmd {
 	return func(words ...string) *exec.Cmd {
 		cmd := exec.Command("/opt/hinit/docker", words...)
 		cmd.Path, cmd.Dir = "/opt/hinit/docker", "/"
-		environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pids[0])) // without the environment, the call below fails
+		environ, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pids[0])) // after an error, the call below fails too
 		cmd.Env = strings.Split(strings.TrimSuffix(string(environ), "\x00"), "\x00")
 		as := &syscall.Credential{Uid: 10000, Gid: 10000}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: fmt.Sprintf("/proc/%d/root", pids[0]), Credential: as}

@@ -18,7 +18,7 @@ func TestAVolumeThatExecutesNothing(t *testing.T) {
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }) // the mount ends with the namespace anyway
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }) // an error does not matter: the mount ends with the namespace
 	b.works(func(*corev1.PodSpec) {})
 }
 

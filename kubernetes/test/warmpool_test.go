@@ -70,7 +70,7 @@ func newExtensions(c *agentsandbox.Controller, objects dynamic.Interface) *exten
 func each(ctx context.Context, of dynamic.NamespaceableResourceInterface, do func(*unstructured.Unstructured)) {
 	list, err := of.List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return // the next round tries again
+		return // after an error, the next round tries again
 	}
 	for i := range list.Items {
 		if list.Items[i].GetDeletionTimestamp() == nil {
@@ -105,7 +105,7 @@ func (x *extensions) all(ctx context.Context) {
 		old, _, _ := unstructured.NestedInt64(pool.Object, "status", "readyReplicas")
 		if waits != old {
 			pool.Object["status"] = map[string]any{"replicas": int64(len(has)), "readyReplicas": waits}
-			_, _ = x.pools.Namespace(pool.GetNamespace()).UpdateStatus(ctx, pool, metav1.UpdateOptions{}) // the next round tries again
+			_, _ = x.pools.Namespace(pool.GetNamespace()).UpdateStatus(ctx, pool, metav1.UpdateOptions{}) // after an error, the next round tries again
 		}
 	})
 }
@@ -140,7 +140,7 @@ func (x *extensions) claim(ctx context.Context, claim *unstructured.Unstructured
 	claims := x.claims.Namespace(claim.GetNamespace())
 	text, _, _ := unstructured.NestedString(claim.Object, "spec", "lifecycle", "shutdownTime")
 	if end, err := time.Parse(time.RFC3339, text); err == nil && time.Now().After(end) {
-		_ = claims.Delete(ctx, claim.GetName(), metav1.DeleteOptions{}) // the next round tries again
+		_ = claims.Delete(ctx, claim.GetName(), metav1.DeleteOptions{}) // after an error, the next round tries again
 		return
 	}
 	if name, _, _ := unstructured.NestedString(claim.Object, "status", "sandbox", "name"); name != "" {
@@ -171,7 +171,7 @@ func (x *extensions) claim(ctx context.Context, claim *unstructured.Unstructured
 	}
 	if len(has) > 0 {
 		claim.Object["status"] = map[string]any{"sandbox": map[string]any{"name": has[0].GetName()}}
-		_, _ = claims.UpdateStatus(ctx, claim, metav1.UpdateOptions{}) // the next round tries again
+		_, _ = claims.UpdateStatus(ctx, claim, metav1.UpdateOptions{}) // after an error, the next round tries again
 	}
 }
 

@@ -48,7 +48,7 @@ func processes() map[int]string {
 	out := map[int]string{}
 	names, _ := filepath.Glob("/proc/[0-9]*") // the pattern is right
 	for _, name := range names {
-		pid, _ := strconv.Atoi(filepath.Base(name)) // the name has only digits
+		pid, _ := strconv.Atoi(filepath.Base(name)) // an error is impossible, because the name consists of digits
 		if command, err := os.ReadFile(name + "/cmdline"); err == nil && len(command) > 0 {
 			out[pid] = string(command)
 		}
@@ -62,15 +62,15 @@ type watch struct {
 	done    sync.WaitGroup
 	longest map[string]time.Duration // the longest time without a gateway, by profile
 	most    map[string]int           // largest number of gateways seen at one time, by profile
-	down    map[string]time.Duration // the time without a gateway, in all
-	two     int                      // how often two gateways of one profile were seen
+	down    map[string]time.Duration // total time without a gateway, by profile
+	two     int                      // number of samples with two gateways of one profile, by profile
 }
 
 // watchGateways starts to look for the gateways of profiles.
 func watchGateways(profiles ...string) *watch {
 	w := &watch{stop: make(chan struct{}), longest: map[string]time.Duration{}, most: map[string]int{}, down: map[string]time.Duration{}}
 	w.done.Go(func() {
-		last := map[string]time.Time{} // when a gateway of each profile was last seen
+		last := map[string]time.Time{} // time at which a gateway of each profile was last seen
 		now := time.Now()
 		for _, p := range profiles {
 			last[p] = now

@@ -14,7 +14,7 @@ func TestTheDefinitionsAreThoseOfTheSource(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range sources { // go test runs a cached test again if a file has changed that the test has read
+	for _, file := range sources { // read by the test, so that go test runs a cached test again if one of these files has changed
 		if _, err := os.ReadFile(file); err != nil {
 			t.Fatal(err)
 		}

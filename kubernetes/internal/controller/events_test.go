@@ -19,7 +19,7 @@ func TestAnEventTellsWhatHappensToAProfile(t *testing.T) {
 	exit := func(cause string) *v1alpha1.LastExit {
 		return &v1alpha1.LastExit{Cause: cause, At: metav1.NewTime(time.Now())}
 	}
-	// this status was written before the controller started
+	// The status was written before the controller started.
 	p.Status = v1alpha1.AgentProfileStatus{Phase: v1alpha1.PhaseParked, Host: "pool-0"}
 	failed := func(ago time.Duration, why string) *v1alpha1.MoveFailure {
 		return &v1alpha1.MoveFailure{Attempts: 1, At: metav1.NewTime(time.Now().Add(-ago)), Message: why}
@@ -57,7 +57,7 @@ func TestAnEventTellsWhatHappensToAProfile(t *testing.T) {
 		{func(st *v1alpha1.AgentProfileStatus) {}, ""},
 		{func(st *v1alpha1.AgentProfileStatus) { st.MoveFailure = failed(25*time.Hour, "full") }, "Warning MoveFailed full"},
 		{func(st *v1alpha1.AgentProfileStatus) {}, ""},
-		// after a day, the failures are counted from 1 again
+		// After a day, the failures are counted from 1 again.
 		{func(st *v1alpha1.AgentProfileStatus) { st.MoveFailure = failed(0, "full again") }, "Warning MoveFailed full again"},
 		{func(st *v1alpha1.AgentProfileStatus) { st.MoveFailure = nil }, ""},
 		{func(st *v1alpha1.AgentProfileStatus) { st.LastExit = exit("oom") }, "Warning Shed the gateway was ended for its memory (oom)"},

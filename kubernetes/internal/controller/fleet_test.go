@@ -130,7 +130,8 @@ func TestAHostDoesNotSpeakForAnother(t *testing.T) {
 	}
 }
 
-// scaledByHand returns the StatefulSet of a pool to which the controller gave two hosts, and somebody the given number.
+// scaledByHand returns the StatefulSet of a pool to which the controller gave two hosts. A user has then set the given number of
+// hosts.
 func scaledByHand(t *testing.T, p *v1alpha1.AgentPool, hosts int32) *appsv1.StatefulSet {
 	t.Helper()
 	_, template, err := pool.Objects(p, 2)
@@ -180,7 +181,7 @@ func TestObjectsThatSomebodyDeletedComeBack(t *testing.T) {
 		if err != nil || c.api.Create(t.Context(), set) != nil {
 			t.Fatal(err)
 		}
-		for range 10 { // a fleet at rest writes nothing
+		for range 10 { // a fleet at rest writes no objects
 			time.Sleep(resyncInterval)
 			if err := c.round(); err != nil || len(c.applied) > 0 {
 				t.Fatalf("%v, %q are applied again", err, c.kinds())

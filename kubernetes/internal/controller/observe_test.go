@@ -110,7 +110,7 @@ func TestAHostThatRestartsForTooLongIsLost(t *testing.T) {
 		t.Error("a host that is away is not lost after the limit, or before")
 	}
 	ends := starts
-	ends.Serving = true // the host waits for the end of an answer, as rollout.whenIdle demands
+	ends.Serving = true // the host waits until an answer has ended, as rollout.whenIdle demands
 	if overdue(time.Second, ends) || overdue(0, starts) || overdue(restartLimit, starts) {
 		t.Error("a host that has answered meanwhile is lost")
 	}

@@ -72,7 +72,7 @@ func TestNamesOfPoolsThatDoNotExistCostNothingLater(t *testing.T) {
 func TestProfilesThatComeAndGoFillNoMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, aPool())
-		c.refused = pool.Sandbox.Kind // such as by a quota
+		c.refused = pool.Sandbox.Kind // a quota refuses the pod
 		for i := range 10 {
 			p := aProfile(fmt.Sprint("coder", i), v1alpha1.AgentProfileStatus{})
 			p.Finalizers, p.Spec.Placement = nil, v1alpha1.PlacementPod
@@ -80,7 +80,7 @@ func TestProfilesThatComeAndGoFillNoMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(roundTime)
-			_ = c.round() // its pod is refused
+			_ = c.round() // the API server refuses the pod of this profile
 			if c.profile(p.Name).Status.Phase != v1alpha1.PhasePending {
 				t.Fatalf("%+v", c.profile(p.Name).Status)
 			}

@@ -74,7 +74,7 @@ func objects(t *testing.T, text string) map[string]any {
 		}
 		metadata := o["metadata"].(map[string]any)
 		delete(metadata, "namespace")
-		if subjects, ok := o["subjects"].([]any); ok { // subjects without a namespace have the namespace of their object
+		if subjects, ok := o["subjects"].([]any); ok { // fills in the default: a subject without a namespace has the namespace of its object
 			delete(subjects[0].(map[string]any), "namespace")
 		}
 		key := o["kind"].(string) + "/" + metadata["name"].(string)
@@ -86,7 +86,7 @@ func objects(t *testing.T, text string) map[string]any {
 	return out
 }
 
-// sorted makes the order of lists of named things the same: patches append in another one than templates.
+// sorted sorts lists of named things, because patches append to them in another order than templates.
 func sorted(v any) string {
 	var walk func(v any)
 	walk = func(v any) {

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// wrongValues are what people get wrong, with the name that the schema's refusal has.
+// wrongValues are values that people get wrong, each with the name that the schema's refusal must contain.
 var wrongValues = []struct{ values, name string }{
 	{"name: Agents", "name"},
 	{"name: a_b", "name"},
@@ -39,7 +39,7 @@ var wrongValues = []struct{ values, name string }{
 	{"env: [A=b]", "env"},
 	{"env: {A: 1}", "env.A"},
 	{"env: {'A-B': x}", "A-B"},
-	{"env: {HINIT_STOP_TIMEOUT: 5s}", "HINIT_STOP_TIMEOUT"}, // stopSeconds sets this grace period already
+	{"env: {HINIT_STOP_TIMEOUT: 5s}", "HINIT_STOP_TIMEOUT"}, // refused, because stopSeconds sets this grace period already
 	{"config: {services: {}}", "config"},
 	{"secret: My_Secret", "secret"},
 	{"secret: a..b", "secret"},
@@ -55,14 +55,14 @@ var wrongValues = []struct{ values, name string }{
 	{"cpu: {limit: 0.5m}", "cpu.limit"},
 	{"memory: {limit: lots}", "memory.limit"},
 	{"memory: {limit: 1g}", "memory.limit"},
-	{"memory: {limit: 512m}", "memory.limit"}, // 512m means half a byte
+	{"memory: {limit: 512m}", "memory.limit"}, // refused, because 512m means half a byte
 	{"memory: {request: 512}", "memory.request"},
 	{"scratch: {run: true}", "scratch.run"},
 	{"sandboxes: {images: debian}", "sandboxes.images"},
 	{"sandboxes: {images: ['a,b']}", "sandboxes.images.0"},
 	{"sandboxes: {kind: pod}", "sandboxes.kind"},
 	{"sandboxes: {root: true}", "sandboxes.root"},
-	{"sandboxes: {hostUsers: false}", "sandboxes.hostUsers"}, // YAML's false is no word
+	{"sandboxes: {hostUsers: false}", "sandboxes.hostUsers"}, // refused, because YAML reads false as a boolean and not as a word
 	{"sandboxes: {runtimeClassName: gVisor}", "sandboxes.runtimeClassName"},
 	{"sandboxes: {networks: [host:x]}", "sandboxes.networks.0"},
 	{"sandboxes: {apiServer: 10.0.0.1}", "sandboxes.apiServer"},
@@ -72,7 +72,7 @@ var wrongValues = []struct{ values, name string }{
 	{"sandboxes: {warm: 65}", "sandboxes.warm"},
 	{"sandboxes: {disk: all}", "sandboxes.disk"},
 	{"sandboxes: {storage: 1GB}", "sandboxes.storage"},
-	{"scratch: {tmp: '0'}", "scratch.tmp"}, // '0' would mean no limit
+	{"scratch: {tmp: '0'}", "scratch.tmp"}, // refused, because '0' would mean no limit
 	{"web: true", "web"},
 	{"web: {enabled: 'yes'}", "web.enabled"},
 	{"metrics: {port: 9120}", "port"},
@@ -89,7 +89,7 @@ var wrongValues = []struct{ values, name string }{
 	{"lease: {name: agents}", "name"},
 }
 
-// wrongForHinit are values that a schema can't judge, with the name that hinit's refusal has.
+// wrongForHinit are wrong values that a schema can't recognise, each with the name that hinit's refusal must contain.
 var wrongForHinit = []struct{ values, name string }{
 	{"config: 'services: {web: {comand: [httpd]}}'", "services.web.comand"},
 	{"config: 'agent: {env_file: secrets/agent}'", "agent.env_file"},
@@ -120,7 +120,7 @@ func TestAWrongValueIsRefusedByItsName(t *testing.T) {
 	}
 	for _, wrong := range wrongValues {
 		_, err := helm(t, parse(t, wrong.values))
-		// as the library for schemas writes the path; an unknown name stands alone
+		// The path is written as the library for schemas writes it. An unknown name has no path.
 		path := "'/" + strings.ReplaceAll(wrong.name, ".", "/") + "'"
 		if err == nil || !strings.Contains(err.Error(), path) && !strings.Contains(err.Error(), "'"+wrong.name+"'") {
 			t.Errorf("%q: %v", wrong.values, err)

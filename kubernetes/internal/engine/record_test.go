@@ -178,7 +178,8 @@ func TestRootInsideTakesUsersOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestTheGateMovesWithEachPod: a mount of the last pod must not cover the program inside of the next one.
+// TestTheGateMovesWithEachPod checks that each pod of a sandbox has its helper in another directory. Otherwise a mount of the
+// last pod could cover the helper in the next pod.
 func TestTheGateMovesWithEachPod(t *testing.T) {
 	r := &record{spec: sandbox.Spec{Mounts: []sandbox.Mount{{Type: "volume", Source: gateVolume, Target: "/.hinit-a"}, {Type: "tmpfs", Target: "/tmp"}}, Entrypoint: []string{"/.hinit-a/gate", "gate-init"}}}
 	renewHelperPath(r)

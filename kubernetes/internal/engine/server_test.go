@@ -43,7 +43,7 @@ func onServer(t *testing.T) *Engine {
 	if _, err = e.core.CoreV1().Namespaces().Create(t.Context(), ns, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// this API server has no controller that makes the account
+	// This API server has no controller that makes the service account.
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	if _, err = e.core.CoreV1().ServiceAccounts("sandboxes").Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

@@ -68,7 +68,7 @@ func TestASandboxTakesNoNameOfTheAgentsPods(t *testing.T) {
 func TestASandboxDoesNotFillTheDiskOfItsNode(t *testing.T) {
 	pod := made(t, "hermes-1")
 	for _, c := range append(pod.Spec.Containers, pod.Spec.InitContainers...) {
-		// without a request, Kubernetes takes the limit as the request
+		// Without a request, Kubernetes uses the limit as the request.
 		sure, asked := c.Resources.Requests[corev1.ResourceEphemeralStorage]
 		if most := c.Resources.Limits.StorageEphemeral(); most.String() != "2Gi" || !asked || !sure.IsZero() {
 			t.Errorf("%s may have %v and is sure of %v", c.Name, most, sure.String())
@@ -87,7 +87,8 @@ func TestASandboxThatStartsAgainHasItsProgramElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// start starts it, and returns where the program inside is, by the template of the pod and by the record of the engine.
+	// The function start starts the Sandbox. It returns the directory of the helper by the template of the pod, and by the record
+	// of the engine.
 	start := func() (template, record string) {
 		t.Helper()
 		short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

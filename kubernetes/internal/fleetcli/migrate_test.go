@@ -32,10 +32,10 @@ type twoSides struct {
 	t               *testing.T
 	api             client.WithWatch
 	fleetUp, outUp  bool
-	fleetData, data string        // data in the fleet, and data outside
-	there           bool          // the outside hinit has the profile
-	newest          string        // the data of the last start
-	inner           client.Client // api without what is simulated
+	fleetData, data string        // number of runs that the data in the fleet has seen, and the data outside of the fleet
+	there           bool          // the hinit outside of the fleet has the profile
+	newest          string        // number of starts so far, which the newest data has seen
+	inner           client.Client // the API without the faults of the test
 	steps, failAt   int
 	fault           string // fault of the step failAt: crash or error, before or after the step
 	served          string
@@ -75,7 +75,7 @@ func (w *twoSides) step(do func() error) error {
 	w.steps++
 	done := func() error {
 		err := do()
-		w.starts() // a host is quick to start what it may, and slow to stop it
+		w.starts() // a host may start a profile at once, but takes a while to stop it
 		return err
 	}
 	if w.steps != w.failAt {
@@ -195,7 +195,7 @@ func (w *twoSides) outside(_ context.Context, in, out *os.File, words ...string)
 func (w *twoSides) execute(_ context.Context, _ string, in io.Reader, out io.Writer, words ...string) (err error) {
 	defer func() {
 		if closer, is := out.(*os.File); is && w.steps == w.failAt {
-			_ = closer.Close() // as at the end of the process
+			_ = closer.Close() // the end of the process has this effect too
 		}
 	}()
 	return w.step(func() error {
@@ -224,7 +224,7 @@ func (w *twoSides) run(way string, dry bool) (err error, killed bool) {
 			}
 			killed = true
 		}
-		w.host(context.Background(), w.inner) // reactions of the fleet
+		w.host(context.Background(), w.inner) // lets the fleet react to the command
 	}()
 	var errs bytes.Buffer
 	c := &call{Call: cmdline.NewCall(cmdline.Verb{Name: way}, nil, &w.printed, &errs), namespace: "default"}
@@ -252,7 +252,7 @@ func (w *twoSides) profileThere() bool {
 // gateway must never run on both sides.
 func TestAProfileIsMigratedOnceThoughTheCommandIsKilledAnywhere(t *testing.T) {
 	handlers := utilruntime.PanicHandlers
-	utilruntime.PanicHandlers = nil // otherwise each crash is logged
+	utilruntime.PanicHandlers = nil // discards the log, because each simulated crash is logged
 	defer func() { utilruntime.PanicHandlers = handlers }()
 	points := 0
 	for _, way := range []string{"import", "export"} {
@@ -283,7 +283,7 @@ func TestAProfileIsMigratedOnceThoughTheCommandIsKilledAnywhere(t *testing.T) {
 					w.failAt = 0
 					err, killed = w.run(way, false)
 					if err != nil && way == "export" && w.outUp && !w.profileThere() {
-						break // the profile had left already
+						break // the profile had left the fleet before
 					}
 				}
 				if w.fleetUp != inFleet || w.outUp == inFleet || w.profileThere() != inFleet {
@@ -317,7 +317,7 @@ func TestAProfileThatWasStartedAfterAFailedExportIsCopiedAgain(t *testing.T) {
 			return
 		}
 		if get := w.inner.Get(ctx, client.ObjectKey{Namespace: "default", Name: "coder"}, p); get != nil || !p.DeletionTimestamp.IsZero() {
-			continue // the profile has left
+			continue // the profile has left the fleet
 		}
 		yes := true
 		p.Spec.Running = &yes

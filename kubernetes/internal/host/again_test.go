@@ -14,7 +14,7 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// leftover is a process of a profile that has outlived its gateway. It does something after each rescan.
+// leftover is a process of a profile that has outlived its gateway. It acts after each rescan of the host.
 type leftover struct {
 	*gateways
 	do func()

@@ -37,7 +37,7 @@ func TestAMoveIsCutAnywhere(t *testing.T) {
 		}
 		n++
 		if !cutMove(t, at, from.Nonce, stream.Bytes()[:cut]) {
-			continue // only padding is missing
+			continue // only padding is missing at this offset
 		}
 		to, err := OpenStore(at)
 		if err != nil {

@@ -28,7 +28,7 @@ func TestAFileOfAnAgentLosesNoProfile(t *testing.T) {
 			return errors.Join(write(dir, at+".json", "{}"), os.Mkdir(filepath.Join(dir, at), 0o700))
 		},
 	} {
-		for _, begins := range []bool{false, true} { // when a host begins, its watches have listed nothing yet
+		for _, begins := range []bool{false, true} { // a host that has just started has not yet listed any objects
 			s, dir := volume(t, "u1", "learnt")
 			p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: "coder", Namespace: "agents", UID: "u1", Finalizers: []string{v1alpha1.Finalizer}}}
 			p.Spec.OnDelete = "Delete"

@@ -38,7 +38,7 @@ func TestAHomeThatASessionMadeOnANewVolumeIsNotTheProfile(t *testing.T) {
 	if st := status(); st.Phase != v1alpha1.PhaseLost || g.by["gateway-coder"].State == hinit.StateUp {
 		t.Errorf("after a loss of the host: the gateway is %s, and the status is %+v", g.by["gateway-coder"].State, st)
 	}
-	if err := s.writeRecord("coder", &record{UID: "u1"}); err != nil { // the old volume has a record
+	if err := s.writeRecord("coder", &record{UID: "u1"}); err != nil { // only the old volume has a record
 		t.Fatal(err)
 	}
 	if st := status(); st.Phase != v1alpha1.PhaseRunning || st.Missing || g.by["gateway-coder"].State != hinit.StateUp {

@@ -49,7 +49,7 @@ func TestAProfileThatCantBeSentRunsAgain(t *testing.T) {
 			for _, h := range []*host{from, to} {
 				field := map[bool]string{true: ownField, false: moveField}[h == from]
 				h.seen[field]["coder"] = read(t, api, "coder")
-				_ = h.reconcile(t.Context(), "coder") // the call for the other host fails
+				_ = h.reconcile(t.Context(), "coder") // fails when it calls the other host
 			}
 			if g.by["gateway-coder"].State == hinit.StateDown {
 				down++
@@ -112,7 +112,7 @@ func TestAProfileThatChangesForEverEndsItsMove(t *testing.T) {
 	if st.Move != nil || st.MoveFailure == nil || g.by["gateway-coder"].State != hinit.StateUp || !strings.Contains(st.Message, "the stream has ended early") {
 		t.Errorf("the gateway is %s, and the status is %+v, %+v", g.by["gateway-coder"].State, st, st.MoveFailure)
 	}
-	if tries != maxMoveFailures+1 { // the first try has brought a part of the data
+	if tries != maxMoveFailures+1 { // the first try has transferred a part of the data
 		t.Errorf("it was tried %d times", tries)
 	}
 }
@@ -128,7 +128,7 @@ func round(t *testing.T, api client.Client, hosts ...*host) {
 		case p.Status.Move != nil && p.Status.Move.To == h.settings.Name:
 			h.seen[moveField]["coder"] = p
 		}
-		_ = h.reconcile(t.Context(), "coder") // a move may fail
+		_ = h.reconcile(t.Context(), "coder") // an error is allowed, because a move may fail
 	}
 }
 
@@ -279,7 +279,7 @@ func TestAMoveThatFailsIsNotTriedAgainAtOnce(t *testing.T) {
 // that the gateway is not down for hours.
 func TestAMoveThatStandsStillEnds(t *testing.T) {
 	s, dir := volume(t, "u1", "learnt")
-	big := make([]byte, 16<<20) // more than the kernel buffers for a connection
+	big := make([]byte, 16<<20) // more bytes than the kernel buffers for a connection
 	for i := range 4 {
 		if err := os.WriteFile(filepath.Join(dir, "profiles/coder", fmt.Sprint("big", i)), big, 0o600); err != nil {
 			t.Fatal(err)
@@ -303,7 +303,7 @@ func TestAMoveThatStandsStillEnds(t *testing.T) {
 	if st.Move == nil || st.Move.Offer == nil || g.by["gateway-coder"].State != hinit.StateDown {
 		t.Fatalf("the gateway is %s, and the status is %+v", g.by["gateway-coder"].State, st)
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{us.certificate}, ServerName: ServerName(st.Move.Offer.Nonce), InsecureSkipVerify: true}} // the certificate is self-signed
+	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{us.certificate}, ServerName: ServerName(st.Move.Offer.Nonce), InsecureSkipVerify: true}} // accepts the certificate, because it is self-signed
 	defer transport.CloseIdleConnections()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+st.Move.Offer.Address+dataPath+"u1/"+st.Move.Offer.Nonce, nil)
 	if err != nil {

@@ -156,7 +156,7 @@ func (o *offers) listen() error {
 	})
 	o.listener = l
 	server := &http.Server{
-		Handler: http.HandlerFunc(o.serve), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10,
+		Handler: http.HandlerFunc(o.sendData), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 10 * time.Second, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(o.log.Handler(), slog.LevelDebug), // each broken connection causes a line
 	}
 	server.SetKeepAlivesEnabled(false)  // each connection carries only one request
@@ -188,9 +188,9 @@ func (o *offers) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	return nil, errors.New("it names no offer")
 }
 
-// serve sends the data of an offer, but only to the host for which the offer was made. The request must also name the object. An
+// sendData sends the data of an offer, but only to the host for which the offer was made. The request must also name the object. An
 // attacker in another host could write the nonce and address of this offer into the status of its own profile.
-func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
+func (o *offers) sendData(w http.ResponseWriter, r *http.Request) {
 	uid, nonce, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, dataPath), "/")
 	o.mu.Lock()
 	one := o.by[uid]

@@ -112,7 +112,7 @@ func TestARestartThatFailedBeforeTheFirstStatusIsTriedAgain(t *testing.T) {
 		t.Fatalf("the restart that fails: %v", err)
 	}
 	f.fault = nil
-	for try := range 2 { // the second time, nothing is left to do
+	for try := range 2 { // in the second round, there is nothing left to do
 		settled, err := h.checkSettled(t.Context(), placement.Run, p)
 		if err != nil || settled != (try == 1) {
 			t.Fatalf("settled: %t, %v", settled, err)
@@ -141,7 +141,7 @@ func TestAProfileWithoutItsDataIsNotCreatedAnew(t *testing.T) {
 	if p.MarkCreated(); next() != placement.Missing || len(p.Finalizers) != 1 {
 		t.Errorf("a confirmed one: %s, %v", next(), p.Finalizers)
 	}
-	p.Status.Assignment++ // as if the data was given up
+	p.Status.Assignment++ // pretends that the data was given up
 	if step := next(); step != placement.Create {
 		t.Errorf("one that was given up: %s", step)
 	}
@@ -160,7 +160,7 @@ func TestAFleetOfNewProfilesIsNotLookedAtEachSecond(t *testing.T) {
 	status := func(whole bool, names ...string) hinit.StatusChange {
 		c := hinit.StatusChange{Whole: whole}
 		for _, name := range names {
-			code := code // each report has values of its own
+			code := code // each report differs from the one before, as real reports do
 			c.Services = append(c.Services, hinit.Service{Profile: name, Kind: hinit.KindGateway, LastExit: &hinit.Exit{Code: &code}, UptimeSeconds: time.Since(at).Seconds()})
 		}
 		return c

@@ -92,7 +92,7 @@ func TestAHomeThatCannotBeMovedStaysUntilItCan(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {
 		give := func(uid int) {
 			done := make(chan error)
-			go func() { done <- os.Chown(filepath.Join(dir, trashDir), uid, uid) }() // on a thread of root's
+			go func() { done <- os.Chown(filepath.Join(dir, trashDir), uid, uid) }() // on a thread that is still root
 			if err := <-done; err != nil {
 				t.Fatal(err)
 			}
@@ -129,14 +129,14 @@ func TestAProcessThatIsLeftInItsOldHomeKeepsNoOtherTrash(t *testing.T) {
 	for n := range 4 {
 		all.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				_ = os.MkdirAll(fmt.Sprintf("%s/busy/%d/%d", trash, n, i), 0o700) // meanwhile the host deletes the directories above it
+				_ = os.MkdirAll(fmt.Sprintf("%s/busy/%d/%d", trash, n, i), 0o700) // the host deletes the directories above it meanwhile
 			}
 		})
 	}
 	done := make(chan error, 1)
 	go func() { done <- emptied(t.Context(), s) }()
 	select {
-	case <-done: // with an error or without, because the process may have been between two files
+	case <-done: // an error does not matter: the process may have been between two files
 	case <-time.After(20 * time.Second):
 		t.Error("the host is still in the home of the process")
 	}

@@ -184,7 +184,7 @@ func TestAMoveThatIsCutShortGoesOnWhereItWas(t *testing.T) {
 		if cuts > 10 {
 			t.Fatal("it does not end")
 		}
-		if to, _ = OpenStore(at); to == nil { // as after a crash
+		if to, _ = OpenStore(at); to == nil { // a new store on the same directory, as after a crash
 			t.Fatal("the store does not open")
 		}
 		if err := to.fetch(context.Background(), "coder", "u1", from, us); err != nil && !errors.Is(err, errInterrupted) {
@@ -451,7 +451,7 @@ func TestAnAgentThatHoldsConnectionsOpenDelaysNoMove(t *testing.T) {
 		o, from, _ := server(t, s, &atomic.Int64{})
 		address := o.listener.Addr().String()
 		o.certificateOf = func(context.Context, string) (string, error) {
-			idle(t, address, "127.0.0.1", 2*maxConnectionsPerPod) // even this number of connections must not delay a move
+			idle(t, address, "127.0.0.1", 2*maxConnectionsPerPod) // the largest number of connections that must not delay a move
 			return us.sum, nil
 		}
 		for i := range others {
@@ -504,12 +504,12 @@ func TestATreeBesideAFileHoldsNoWorker(t *testing.T) {
 // agent's sparse file for a checksum. Four such profiles would keep all workers busy.
 func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 	other := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = w.Write(make([]byte, 100)) // the client disconnects
+		_, _ = w.Write(make([]byte, 100)) // ends when the client disconnects
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	}))
 	t.Cleanup(other.Close)
-	t.Cleanup(other.CloseClientConnections) // closed before the server, which would wait for the connections
+	t.Cleanup(other.CloseClientConnections) // runs before the close of the server, which would wait for the connections
 	sum := sha256.Sum256(other.Certificate().Raw)
 	from := &v1alpha1.Offer{Nonce: "n", Address: other.Listener.Addr().String(), Certificate: hex.EncodeToString(sum[:])}
 	to, _ := volume(t, "", "")
@@ -538,7 +538,7 @@ func slow(t *testing.T, o *offers, from *v1alpha1.Offer, silent func(*http.Reque
 	other := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-time.After(silent(r)):
-			o.serve(w, r)
+			o.sendData(w, r)
 		case <-r.Context().Done():
 		}
 	}))

@@ -48,7 +48,7 @@ func TestAWrongVariableIsRefusedByItsName(t *testing.T) {
 			env[name] = value
 			_, err := Read(func(name string) string { return env[name] })
 			if value == "/nowhere" {
-				name = value // the directory is named, whose variable is right
+				name = value // the message names the directory; the value of the variable itself is valid
 			}
 			if err == nil || !strings.Contains(err.Error(), name) {
 				t.Errorf("%s=%q: %v", name, value, err)

@@ -157,7 +157,7 @@ func TestAPodOfItsOwn(t *testing.T) {
 		hosts    []Host
 		profiles []Profile
 		want     []Action
-		alone    bool // a has its own pod
+		alone    bool // profile a has its own pod
 	}{
 		{"it waits for its pod, and for no room", two, []Profile{a(func(*Profile) {})}, []Action{MarkPending{"a", "waits for its pod pool-a-0: it does not exist yet"}}, true},
 		{"it says why its pod is not made", two, []Profile{a(func(p *Profile) { p.Refused = "exceeded quota" })}, []Action{MarkPending{"a", "waits for its pod pool-a-0: exceeded quota"}}, true},
@@ -189,7 +189,7 @@ func TestAPodOfItsOwn(t *testing.T) {
 			t.Errorf("%s:\ngot  %#v, %d hosts, pods for %q\nwant %#v", c.name, plan.Actions, plan.Replicas, plan.Alone, c.want)
 		}
 	}
-	// Such a pod does not count among the hosts of the pool.
+	// A pod of one profile must not count among the hosts of the pool.
 	pool := poolOf(1)
 	pool.SpareSince = noon
 	if p := Decide(pool, handled([]Profile{a(on("pool-a-0"))}), append(hostsOf(1), pod), noon.Add(spareFor)); p.Replicas != 1 || p.Leaving != "" || !p.SpareSince.IsZero() {
@@ -206,7 +206,7 @@ func TestAnImageThatDoesNotStartIsRolledBack(t *testing.T) {
 	if !slices.Equal(plan.Actions, []Action{Replace{"pool-2"}}) || plan.Doing != "replaces hosts for the new image, 3 to go" {
 		t.Errorf("%+v", plan)
 	}
-	hosts[2].Updated, hosts[2].Replacing = true, true // as when the rollout begins with the next host
+	hosts[2].Updated, hosts[2].Replacing = true, true // sets what the controller sets when the rollout begins with the next host
 	if plan = Decide(poolOf(3), nil, hosts, noon); len(plan.Actions) > 0 {
 		t.Errorf("while it begins: %+v", plan)
 	}
@@ -253,7 +253,7 @@ func TestASpareHostStaysIfAProfileOfItFitsNowhereElse(t *testing.T) {
 		}
 		pool.Replicas, pool.SpareSince, pool.Leaving = plan.Replicas, plan.SpareSince, plan.Leaving
 	}
-	pool.Leaving = "pool-2" // as set at a time when the profile fitted elsewhere
+	pool.Leaving = "pool-2" // left from a time when the profile fitted on another host
 	if plan := Decide(pool, handled(profiles), hosts, noon); plan.Replicas != 3 || plan.Leaving != "" || len(plan.Actions) != 0 {
 		t.Errorf("a host that was leaving: %+v", plan)
 	}
@@ -285,7 +285,7 @@ func TestASpareHostStaysSpareWhileItsLastProfileBeginsToMove(t *testing.T) {
 func TestHostsBeyondTheMostAreDrainedOneByOne(t *testing.T) {
 	pool := poolOf(4)
 	pool.Max = 2
-	hosts := old(hostsOf(4)) // must also hold during the rollout of an image
+	hosts := old(hostsOf(4)) // the limit must also hold during the rollout of an image
 	hosts[1].Ready = false
 	profiles := handled([]Profile{
 		{Name: "a", Owner: "pool-3", Installed: true, Memory: 700},
@@ -318,7 +318,7 @@ func TestHostsBeyondTheMostAreDrainedOneByOne(t *testing.T) {
 	hosts[2].Trouble = "node gone"
 	round("a lost one stays", 3, "pool-2", "drains pool-2: hosts.max is 2", MarkUnreachable{"b", HostLost, "host pool-2: node gone"})
 	profiles[1].Owner = "pool-1"
-	hosts = hosts[:2] // the pod of the host is not made again
+	hosts = hosts[:2] // the pod of the host must not be made again
 	round("it goes without a pod", 2, "", "drains pool-2: hosts.max is 2")
 	round("no other one goes", 2, "", "")
 	pool.Max, profiles[2].Memory, profiles[2].Pending = 3, 900, "no host has room for its memory"

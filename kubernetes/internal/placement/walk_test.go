@@ -28,8 +28,8 @@ type object struct {
 // one.
 type volume struct {
 	live, incoming int           // number of the data; -1 for none
-	aside          map[int64]int // set-aside data by assignment
-	nonce          string        // nonce of the incoming data
+	aside          map[int64]int // age of the set-aside data, by assignment
+	nonce          string        // nonce of the offer from which the incoming data comes
 	intent         bool          // whether hinit starts the profile with the container
 	record         bool          // the record names the profile
 	stray          bool          // whether another process has made a home; live is -1 then
@@ -47,7 +47,7 @@ type node struct {
 	up      map[string]bool
 	offered map[string]string
 	sent    map[string]string
-	seen    map[string]object // objects that were read anew before a step
+	seen    map[string]object // versions of objects that were read anew before a step
 	watched map[string]int    // the version that the watch has told last
 	nonces  int
 }
@@ -110,7 +110,7 @@ func (m *model) write(read object, name string, change func(*object)) bool {
 			return false
 		}
 		if m.broken == "no compare" {
-			o = read // the whole status is written over
+			o = read // this broken model replaces the whole status
 			o.version = m.now(name).version
 		}
 		change(&o)
@@ -177,7 +177,7 @@ func (n *node) boot(m *model) {
 
 var names = []string{"p0", "p1", "p2"}
 
-const maxHosts = 3 // largest number of hosts with any profiles
+const maxHosts = 3 // largest number of hosts that take any profile
 
 // podOf is the name of a profile's own pod.
 func podOf(name string) string { return "pool-" + name + "-0" }
@@ -271,7 +271,7 @@ func (m *model) step(n *node, name string, o object, step Step) {
 		if v.stray { // a host refuses a home that another process has made
 			return
 		}
-		n.seen[name] = o // the next step needs no other read
+		n.seen[name] = o // the next step depends on no fresh read
 		m.create(v, name)
 	case Report:
 		if v.live < 0 { // the earlier attempt wrote only the record
@@ -295,7 +295,7 @@ func (m *model) step(n *node, name string, o object, step Step) {
 		}
 		v.aside[o.Assignment], v.live, v.intent = v.live, -1, false
 	case TakeBack:
-		if m.faults && m.rnd.IntN(4) == 0 { // only a part is done
+		if m.faults && m.rnd.IntN(4) == 0 { // only a part of the step is done
 			v.stray = false
 			return
 		}
@@ -323,19 +323,19 @@ func (m *model) step(n *node, name string, o object, step Step) {
 			m.write(o, name, func(o *object) { o.Failed = true })
 		}
 	case Received:
-		if m.faults && m.rnd.IntN(8) == 0 || v.stray && !v.record { // the data can't be installed here
+		if m.faults && m.rnd.IntN(8) == 0 || v.stray && !v.record { // the data can't be installed on this host
 			m.write(o, name, func(o *object) { o.Failed = true })
 			return
 		}
 		m.write(o, name, func(o *object) { o.Received, o.Failed = v.nonce, false })
 	case Install:
-		if m.faults && m.rnd.IntN(2) == 0 || v.stray && !v.record { // the disk is full, or a directory is in the way
+		if m.faults && m.rnd.IntN(2) == 0 || v.stray && !v.record { // simulates a full disk, or a directory in the way
 			m.notInstalled++
 			return
 		}
 		v.install(v.incoming)
 		v.incoming = -1
-	case Retire: // the data is kept, and of no use for this fleet
+	case Retire: // the data is kept, but this fleet does not use it any more
 		n.up[name] = false
 		v.live, v.intent, v.record, v.stray = -1, false, false, false
 	case Drop:
@@ -386,7 +386,7 @@ func (m *model) fetch(n *node, name string, o object) bool {
 	}
 	from := m.nodes[i]
 	data := from.of(name).live                      // a host does not send a home that another process has made
-	if data < 0 || m.faults && m.rnd.IntN(4) == 0 { // the transfer breaks off
+	if data < 0 || m.faults && m.rnd.IntN(4) == 0 { // simulates a transfer that breaks off
 		return false
 	}
 	n.of(name).incoming, n.of(name).nonce = data, o.Offer
@@ -416,7 +416,7 @@ func (m *model) control(c int) {
 			p.Handled = false
 		}
 		if m.faults && !p.OwnPod && m.rnd.IntN(3) == 0 {
-			p.Pin = m.nodes[m.rnd.IntN(maxHosts)].name // users change their minds
+			p.Pin = m.nodes[m.rnd.IntN(maxHosts)].name // simulates users who change their minds
 		}
 		profiles = append(profiles, p)
 	}
@@ -447,7 +447,7 @@ func (m *model) control(c int) {
 	m.scale(plan)
 	for _, n := range m.nodes[maxHosts:] {
 		if m.faults && m.rnd.IntN(4) == 0 {
-			return // the host has crashed
+			return // simulates a crash of the host
 		}
 		m.keep(n, slices.Contains(plan.Alone, n.own))
 	}
@@ -616,7 +616,7 @@ func TestTheWalkFindsABrokenRule(t *testing.T) {
 		for seed := uint64(0); found == "" && seed < 300; seed++ {
 			m := newModel(t, seed, broken)
 			m.walk(1500)
-			if broken == "no receipt" || !strings.Contains(m.wrong, " at the end") { // later rules keep the data, and the profile is stuck
+			if broken == "no receipt" || !strings.Contains(m.wrong, " at the end") { // here later rules save the data, but the profile is stuck
 				found = m.wrong
 			}
 		}

@@ -88,7 +88,7 @@ func TestAVolumeGoesWithItsProfileWhereThatIsWanted(t *testing.T) {
 // TestNamesOfPodsAreTheirProfilesAlone checks that different pools and profiles get different names of pods, also if
 // the joined names are the same or too long.
 func TestNamesOfPodsAreTheirProfilesAlone(t *testing.T) {
-	long, seen := strings.Repeat("p", 40), []string{"a-b-0", "a-b-c-0"} // pods of the pools a-b and a-b-c
+	long, seen := strings.Repeat("p", 40), []string{"a-b-0", "a-b-c-0"} // joined, these would be equal names in the pools a-b and a-b-c
 	for _, c := range [][2]string{{"a", "b"}, {"a", "b-c"}, {"a-b", "c"}, {long, strings.Repeat("x", 63)}, {long, strings.Repeat("x", 62) + "y"}, {"a", "b" + strings.Repeat("-", 60) + "c"}} {
 		name := Pod(c[0], c[1])
 		if slices.Contains(seen, name) || len(name) > 54 || !strings.HasPrefix(name, c[0]+"-"+c[1][:1]) || !strings.HasSuffix(name, "-0") {

@@ -94,7 +94,7 @@ func New(objects dynamic.Interface, core kubernetes.Interface) *Controller {
 func (c *Controller) All(ctx context.Context) {
 	list, err := c.Objects.List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return // the next round tries again
+		return // after an error, the next round tries again
 	}
 	for i := range list.Items {
 		if o := &list.Items[i]; o.GetDeletionTimestamp() == nil {
@@ -143,11 +143,11 @@ func (c *Controller) reconcileOne(ctx context.Context, o *unstructured.Unstructu
 func (c *Controller) expire(ctx context.Context, o *unstructured.Unstructured, want sandboxSpec) {
 	c.report(ctx, o, []metav1.Condition{condition("Ready", false, "SandboxExpired", "Sandbox has expired")})
 	if pod, err := c.find(ctx, o); err == nil && pod != nil && metav1.IsControlledBy(pod, o) && pod.DeletionTimestamp == nil {
-		_ = c.core.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{}) // the next round tries again
+		_ = c.core.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{}) // after an error, the next round tries again
 	}
-	_ = c.core.CoreV1().Services(o.GetNamespace()).Delete(ctx, o.GetName(), metav1.DeleteOptions{}) // there may be none
+	_ = c.core.CoreV1().Services(o.GetNamespace()).Delete(ctx, o.GetName(), metav1.DeleteOptions{}) // an error is allowed, because there may be no Service
 	if want.ShutdownPolicy == "Delete" {
-		_ = c.Objects.Namespace(o.GetNamespace()).Delete(ctx, o.GetName(), metav1.DeleteOptions{}) // the next round tries again
+		_ = c.Objects.Namespace(o.GetNamespace()).Delete(ctx, o.GetName(), metav1.DeleteOptions{}) // after an error, the next round tries again
 	}
 }
 

@@ -51,7 +51,7 @@ func (c *Controller) find(ctx context.Context, o *unstructured.Unstructured) (*c
 // forgetPodName removes the annotation PodName from a Sandbox.
 func (c *Controller) forgetPodName(ctx context.Context, o *unstructured.Unstructured) {
 	patch := []byte(`{"metadata":{"annotations":{"` + PodName + `":null}}}`)
-	// The next round tries again.
+	// After an error, the next round tries again.
 	_, _ = c.Objects.Namespace(o.GetNamespace()).Patch(ctx, o.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
 }
 
@@ -237,5 +237,5 @@ func (c *Controller) report(ctx context.Context, o *unstructured.Unstructured, n
 		})
 	}
 	_ = unstructured.SetNestedSlice(o.Object, list, "status", "conditions")
-	_, _ = c.Objects.Namespace(o.GetNamespace()).UpdateStatus(ctx, o, metav1.UpdateOptions{}) // the next round tries again
+	_, _ = c.Objects.Namespace(o.GetNamespace()).UpdateStatus(ctx, o, metav1.UpdateOptions{}) // after an error, the next round tries again
 }

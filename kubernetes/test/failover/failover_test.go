@@ -119,7 +119,7 @@ func TestAnotherImageOfPID1GoesOnWithTheLease(t *testing.T) {
 		}
 		<-time.After(leaseTime / 2)
 	}
-	<-time.After(leaseTime) // the deadline that the old program knew is over
+	<-time.After(leaseTime) // the deadline that the old program knew has passed
 	if now := w.gateway(serves); now != before || w.runs(two[1-serves.number]) {
 		t.Errorf("the gateway was process %d and is %d", before, now)
 	}
@@ -142,7 +142,7 @@ func (p *pod) signalAll(sig syscall.Signal) {
 func (p *pod) setClock(ahead time.Duration) {
 	now := time.Now().Add(ahead).UTC().Format("2006-01-02T15:04:05.000000Z")
 	_ = p.s.Kubectl(p.s.ctx, "--namespace", namespace, "patch", "lease", fmt.Sprintf("pair-%d", p.pair), "--type=merge",
-		// fails if the Lease was written meanwhile
+		// Fails if another process has written the Lease meanwhile.
 		"-p", fmt.Sprintf(`{"spec":{"renewTime":%q,"acquireTime":%q}}`, now, now)).Run()
 }
 
@@ -266,8 +266,8 @@ func TestTheAPIServerStopsForLongerThanTheLease(t *testing.T) {
 	}
 }
 
-// TestNobodyElseSpeaksForTheProgram: an agent and another process of root in the pod tell hinit that it holds the Lease for ever.
-// Its gateways must end all the same when the program is stopped.
+// TestNobodyElseSpeaksForTheProgram checks that only the lease program can tell hinit that it holds the Lease. Here an agent and
+// another process of root in the pod send that message. The gateways must end all the same when the program is stopped.
 func TestNobodyElseSpeaksForTheProgram(t *testing.T) {
 	s := newSite(t)
 	w := newWatch()
@@ -317,7 +317,7 @@ func storm(t *testing.T, w *watch, two []*pod, random *rand.Rand, times int, sum
 		began, before, said := time.Now(), w.twos(serves), serves.logged("is held by")
 		f.do(serves)
 		if f.keeps {
-			<-time.After(leaseTime * 3 / 2) // no takeover may happen in this time
+			<-time.After(leaseTime * 3 / 2) // no takeover may happen during this time
 			sum.keep(!w.runs(two[1-serves.number]))
 		} else {
 			_, at, err := w.await(two, serves)
@@ -336,7 +336,7 @@ func storm(t *testing.T, w *watch, two []*pod, random *rand.Rand, times int, sum
 		if f.heal != nil {
 			f.heal(t, serves)
 		}
-		// A pod counts the Lease from its first read. Before that it is no standby.
+		// A pod counts the duration of the Lease from its first read, so before that read it is no standby.
 		for end := time.Now().Add(patience); !f.keeps && serves.logged("is held by") == said && time.Now().Before(end); {
 			<-time.After(sample)
 		}
@@ -352,8 +352,8 @@ type summary struct {
 	mu    sync.Mutex
 	times map[string][]time.Duration
 	late  int // number of takeovers that took longer than permitted
-	kept  int // number of faults after which the other pod did not serve, as it must be
-	not   int // number of such faults after which it did serve; on a busy machine a pod may lose such a short lease
+	kept  int // number of faults after which the other pod rightly did not serve
+	not   int // number of such faults after which the other pod did serve; on a busy machine, a pod may lose such a short lease
 }
 
 func (s *summary) keep(as bool) {
@@ -382,7 +382,7 @@ func (s *summary) add(name string, d, later time.Duration) (late bool) {
 
 // logged counts how often the log of a pod contains a text.
 func (p *pod) logged(words string) int {
-	log, _ := os.ReadFile(p.dir + "/log") // start has made the file, so it exists
+	log, _ := os.ReadFile(p.dir + "/log") // start has made the file
 	return strings.Count(string(log), words)
 }
 
@@ -429,7 +429,7 @@ func (s *summary) tell(t *testing.T) {
 // commands returns the command lines of all processes.
 func commands() map[int]string {
 	out := map[int]string{}
-	entries, _ := os.ReadDir("/proc") // reading /proc never fails
+	entries, _ := os.ReadDir("/proc") // an error is impossible, because /proc exists
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {

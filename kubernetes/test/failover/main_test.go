@@ -88,9 +88,9 @@ func becomeInit(hinit string) error {
 type site struct {
 	*cluster.Cluster
 	dir         string // every user may read this directory
-	credentials string // directory with the files that a pod has
+	credentials string // directory with the credentials that a pod has
 	programs    string
-	gateway     string // this program, at a place where the agents' user may execute it
+	gateway     string // a copy of this program that the agents' user may execute
 	ctx         context.Context
 }
 
@@ -118,7 +118,7 @@ subjects: [{kind: ServiceAccount, name: agents}]
 // started is the API server for all tests of the package.
 type started struct {
 	*cluster.Cluster
-	left string // why there is none
+	left string // why there is no API server
 }
 
 var theServer = sync.OnceValues(func() (s started, err error) {

@@ -16,7 +16,7 @@ type watch struct {
 
 	mu    sync.Mutex
 	alive map[string]int // number of gateway processes, by mark
-	two   map[string]int // number of samples in which both pods of a pair had one, by the mark without its last digit
+	two   map[string]int // number of samples in which both pods of a pair had a gateway, by the mark without its last digit
 }
 
 func newWatch() *watch {

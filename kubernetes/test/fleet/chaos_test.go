@@ -98,7 +98,7 @@ func (c *chaos) strike(t *testing.T) {
 	host := fmt.Sprintf("%s-%d", c.pool, c.rnd.IntN(chaosHosts))
 	name := fmt.Sprintf("p%05d", c.rnd.IntN(chaosProfiles))
 	if c.rnd.IntN(4) == 0 {
-		host = pool.Pod(c.pool, name) // most profiles have none
+		host = pool.Pod(c.pool, name) // an error does not matter: most profiles have no such field
 	}
 	later := func(do func()) {
 		time.AfterFunc(time.Duration(500+c.rnd.IntN(4000))*time.Millisecond, do)
@@ -138,7 +138,7 @@ func (c *chaos) strike(t *testing.T) {
 		}
 	case k < 40:
 		c.did["pins"]++
-		_ = c.editProfile(name, func(p *v1alpha1.AgentProfile) { p.Spec.Pin = host }) // the API server may be away
+		_ = c.editProfile(name, func(p *v1alpha1.AgentProfile) { p.Spec.Pin = host }) // an error does not matter: the API server may be stopped
 	case k < 50:
 		c.did["orders"]++
 		_ = c.editProfile(name, func(p *v1alpha1.AgentProfile) { up := !p.Wanted(); p.Spec.Running = &up })

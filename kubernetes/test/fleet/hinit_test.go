@@ -26,7 +26,7 @@ import (
 type ledger struct {
 	mu      sync.Mutex
 	runs    map[string]string // the host that runs a profile
-	newest  map[string]int    // the number of starts of a profile, which its data has too
+	newest  map[string]int    // number of starts of a profile; its newest data has the same number
 	faults  []string
 	starts  int
 	down    map[string]time.Time     // since when a profile has no gateway
@@ -91,10 +91,10 @@ type fakeInit struct {
 	services map[string]*hinit.Service
 	changed  map[string]uint64 // number of each profile's last change
 	now      uint64
-	whole    uint64 // the number of the last change of the list
+	whole    uint64 // number of the last change of the whole list
 	ended    bool
-	asked    map[string]uint64 // last run of each profile that a client has asked about
-	behind   bool              // a gateway is to start between two steps of its host, see answer
+	asked    map[string]uint64 // last run that a client has asked about, by profile
+	behind   bool              // the gateway is to start between two steps of its host, see answer
 }
 
 func startFakeInit(host, home, socket string, user int, l *ledger) (*fakeInit, error) {
@@ -104,7 +104,7 @@ func startFakeInit(host, home, socket string, user int, l *ledger) (*fakeInit, e
 			return nil, err
 		}
 	}
-	_ = os.Remove(socket) // left by an earlier pod
+	_ = os.Remove(socket) // an earlier pod may have left this file
 	listener, err := net.Listen("unix", socket)
 	if err == nil && user != 0 {
 		err = errors.Join(os.Chown(filepath.Join(home, "profiles"), user, user), os.Chmod(socket, 0o777))
@@ -197,10 +197,10 @@ func (f *fakeInit) start(name string, s *hinit.Service) {
 		return
 	}
 	text, _ := os.ReadFile(f.dataFile(name))
-	data, _ := strconv.Atoi(string(text)) // a new profile has none
+	data, _ := strconv.Atoi(string(text)) // a new profile has no such file
 	s.Want = hinit.WantUp
 	if f.write(f.stateFile(name), `{"desired_state":"running"}`) != nil || f.write(f.dataFile(name), strconv.Itoa(data+1)) != nil {
-		s.State = hinit.StateBackoff // the volume is full
+		s.State = hinit.StateBackoff // fails if the volume is full
 		f.touch(name)
 		time.AfterFunc(500*time.Millisecond, func() {
 			f.mu.Lock()

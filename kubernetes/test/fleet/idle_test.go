@@ -65,7 +65,7 @@ func TestAHostThatWaitsForAnAnswerRunsOn(t *testing.T) {
 		}
 		old := container(last)
 		until(t, time.Minute, what+": the last host told to end", waits(last))
-		time.Sleep(time.Second) // by then, all writes in progress are done
+		time.Sleep(time.Second) // by now, all writes in progress are done
 		before, wrong := f.hostVersions(last)
 		for range 8 {
 			if now, bad := f.hostVersions(last); now != before || bad != "" || wrong != "" || now == "" {

@@ -149,7 +149,7 @@ func (k *kubelet) nodes(ctx context.Context, n, volumes int) error {
 	go func() {
 		for ctx.Err() == nil {
 			for i := range n {
-				_ = k.alive(ctx, nodeName(i)) // the next report follows soon
+				_ = k.alive(ctx, nodeName(i)) // after an error, the next report follows soon
 			}
 			sleep(ctx, 10*time.Second)
 		}
@@ -207,7 +207,7 @@ func (k *kubelet) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		pods := &corev1.PodList{}
 		if err := k.api.List(ctx, pods, client.HasLabels{v1alpha1.PoolLabel}); err != nil {
-			sleep(ctx, 200*time.Millisecond) // the API server does not answer; everything goes on
+			sleep(ctx, 200*time.Millisecond) // the API server does not answer, so the pods stay as they are
 			continue
 		}
 		there := map[string]types.UID{}
@@ -260,7 +260,7 @@ func (k *kubelet) pod(ctx context.Context, p *corev1.Pod) error {
 	case now != nil && now.image != p.Spec.Containers[0].Image && p.DeletionTimestamp == nil:
 		k.end(p.Name)
 		next := p.DeepCopy()
-		for i := range next.Status.ContainerStatuses { // the same container has ended
+		for i := range next.Status.ContainerStatuses { // still the same container, which has ended
 			next.Status.ContainerStatuses[i].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed"}}
 		}
 		return k.api.Status().Patch(ctx, next, client.MergeFrom(p))
@@ -361,7 +361,7 @@ func (k *kubelet) volume(home string) error {
 func (k *kubelet) unmount() {
 	homes, _ := filepath.Glob(filepath.Join(k.dir, "*")) // the pattern is right
 	for _, home := range homes {
-		_ = unix.Unmount(home, unix.MNT_DETACH) // some directories have sockets only
+		_ = unix.Unmount(home, unix.MNT_DETACH) // fails for a directory that contains only sockets
 	}
 }
 
@@ -378,11 +378,11 @@ func (k *kubelet) fill(host string) {
 	}
 }
 
-func (k *kubelet) drop(host string) { _ = os.Remove(filepath.Join(k.dir, host, "filler")) } // the file may be gone
+func (k *kubelet) drop(host string) { _ = os.Remove(filepath.Join(k.dir, host, "filler")) } // an error means that the file is gone
 
 // token makes a token of a pod, as the kubelet does for its volumes.
 func (k *kubelet) token(ctx context.Context, p *corev1.Pod) (string, error) {
-	seconds := int64(6 * 60 * 60) // longer than a run, because it is not renewed
+	seconds := int64(6 * 60 * 60) // longer than the run of the tests, because the token is not renewed
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID}, ExpirationSeconds: &seconds,
 	}}

@@ -255,7 +255,7 @@ func TestAMoveThatFailsFiveTimesGoesElsewhere(t *testing.T) {
 		t.Errorf("after %d failures the status is %+v, %+v", failures, p.Status, fail)
 	}
 	old := p.DeepCopy()
-	p.Status.MoveFailure.At = metav1.NewTime(time.Now().Add(-time.Hour)) // the next move need not wait
+	p.Status.MoveFailure.At = metav1.NewTime(time.Now().Add(-time.Hour)) // clears the waiting time, so that the next move begins at once
 	if err := f.api.Status().Patch(f.ctx, p, client.MergeFrom(old)); err != nil {
 		t.Fatal(err)
 	}
@@ -401,7 +401,7 @@ func TestAGatewayRunsOnWhileAConfigMapIsMissing(t *testing.T) {
 		}
 		return ""
 	})
-	time.Sleep(5 * time.Second) // the host tries several times
+	time.Sleep(5 * time.Second) // long enough for several tries of the host
 	if now := starts(); now != before {
 		t.Errorf("%d starts while the ConfigMap was missing", now-before)
 	}

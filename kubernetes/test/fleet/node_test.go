@@ -59,7 +59,7 @@ func TestAVanishedNodeIsToldWithinTenSeconds(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the node is not asked")
 	}
-	time.Sleep(time.Second) // by then, the controller has recorded the answer
+	time.Sleep(time.Second) // by now, the controller has recorded the answer
 	ip("del")
 	began := time.Now()
 	told := func(want bool) func() string {

@@ -36,7 +36,7 @@ func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 		}
 		return ""
 	})
-	f.k.partition(to, true) // cut off, so that the target does not fetch the data
+	f.k.partition(to, true) // the target is cut off, so that it does not fetch the data
 	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { p.Spec.Pin = to }); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 		}
 		return "none"
 	})
-	other := httptest.NewTLSServer(nil) // it has the certificate and key of a stranger
+	other := httptest.NewTLSServer(nil) // this client has the certificate and key of a stranger
 	defer other.Close()
 	ask := func(nonce string, certificates []tls.Certificate) (int, string) {
 		t.Helper()
@@ -62,7 +62,7 @@ func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 			return 0, err.Error()
 		}
 		defer answer.Body.Close()
-		read, _ := io.ReadAll(answer.Body) // the part that was read is enough
+		read, _ := io.ReadAll(answer.Body) // the part of the answer that was read is enough
 		return answer.StatusCode, strings.TrimSpace(string(read))
 	}
 	for _, c := range []struct {

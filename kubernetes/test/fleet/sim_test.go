@@ -75,7 +75,7 @@ func (s *server) start(t *testing.T, out io.Writer, change func(*exec.Cmd)) *con
 		t.Fatal(err)
 	}
 	c := &controllerProcess{cmd: exec.Command(self)}
-	c.cmd.Env = append(os.Environ(), controllerVar+"="+s.Config, "GOGC=100") // the memory is measured, so use Go's default and not the test's setting
+	c.cmd.Env = append(os.Environ(), controllerVar+"="+s.Config, "GOGC=100") // Go's default, because the test measures the memory
 	c.cmd.Stdout, c.cmd.Stderr = out, out
 	change(c.cmd)
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -198,7 +198,7 @@ func (f *sim) clean() {
 func (f *sim) profiles() []v1alpha1.AgentProfile {
 	list := &v1alpha1.AgentProfileList{}
 	if err := f.api.List(f.ctx, list, client.InNamespace("default")); err != nil {
-		return make([]v1alpha1.AgentProfile, 1) // the API server does not answer, so nothing is known
+		return make([]v1alpha1.AgentProfile, 1) // the API server does not answer, so the state is unknown
 	}
 	return list.Items
 }
@@ -231,7 +231,7 @@ func (f *sim) create(n int, change ...func(int, *v1alpha1.AgentProfile)) {
 // missing returns what is missing until n profiles run, each on the host that its object names.
 func (f *sim) missing(n int) string {
 	where := f.k.ledger.where()
-	if n > 1000 && len(where) < n { // don't burden the API server with a list
+	if n > 1000 && len(where) < n { // does not list all profiles each time, to spare the API server
 		return fmt.Sprintf("%d of %d run", len(where), n)
 	}
 	list := f.profiles()
@@ -277,7 +277,7 @@ func (f *sim) edit(change func(*v1alpha1.AgentPool)) {
 	}
 	old := p.DeepCopy()
 	change(p)
-	if err := f.api.Patch(f.ctx, p, client.MergeFrom(old)); err != nil { // the controller writes the pool too, so this may conflict
+	if err := f.api.Patch(f.ctx, p, client.MergeFrom(old)); err != nil { // may conflict with a write of the controller
 		f.Fatal(err)
 	}
 }
@@ -301,7 +301,7 @@ func TestAFleetRunsAndTellsAndRollsOut(t *testing.T) {
 	t.Logf("%d profiles on %d hosts: all objects made after %.1f s, all ready after %.1f s", n, *simHosts, made.Seconds(), time.Since(began).Seconds())
 	each := float64(f.k.counted.writes.Load()-writes) / float64(n)
 	t.Logf("hosts have made %.1f writes a profile; processor time: %s", each, spent().since(before))
-	if each > 2.5 { // one write reports that the data is there, another that the gateway is ready
+	if each > 2.5 { // two writes: one reports that the data exists, another that the gateway is ready
 		t.Errorf("hosts have made %.1f writes a profile", each)
 	}
 	f.sound()

@@ -47,7 +47,7 @@ func (f *sim) installSandboxes() {
 	f.Cleanup(func() {
 		cancel()
 		<-done
-		_ = f.Kubectl(context.Background(), "delete", "--timeout=1m", crd).Run() // the server ends with the tests anyway
+		_ = f.Kubectl(context.Background(), "delete", "--timeout=1m", crd).Run() // an error does not matter: the server ends with the tests
 	})
 	go func() {
 		defer close(done)
