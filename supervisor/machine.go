@@ -206,7 +206,7 @@ type Machine struct {
 	effects     stepResult `reexec:"-"`
 }
 
-// stepResult collects the results of one call of Step.
+// stepResult collects the results of one call of Step. Only wakeAt keeps its value for the next call.
 type stepResult struct {
 	wakeAt  time.Time      // no service has a deadline before this time; zero if none has a deadline
 	changed []string       // names of services that have changed, so their dependants must be checked again

@@ -219,7 +219,7 @@ func (m *Machine) startReleased(now time.Time) {
 	if m.phase != running {
 		return
 	}
-	for range len(m.order) + 1 { // each start may meet a need of another service
+	for i := 0; len(m.effects.changed) > 0 && i <= len(m.order); i++ { // each start may meet a need of another service
 		changed := m.effects.changed
 		m.effects.changed = nil
 		for _, name := range changed {
