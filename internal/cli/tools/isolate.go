@@ -179,7 +179,7 @@ func (m *manager) actorOf(owner uint32) *fsutil.Actor {
 // removeTemporary removes the directory for temporary files of a profile that loses its name. The next profile of this name may get
 // the same user, and could read the files.
 func (m *manager) removeTemporary(p profiles.Profile) error {
-	home, err := os.Lstat(p.Home)
+	home, err := fsutil.InParent(p.Home, nil, (*fsutil.Dir).Lstat)
 	if err != nil {
 		return err
 	}
