@@ -217,7 +217,8 @@ func (ch *Channel) Feed(r io.Reader, failed func(error) (end bool)) {
 	})
 }
 
-// ForwardSizes sends each size from sizes to the command's terminal, until the command has ended. sizes may be nil.
+// ForwardSizes sends each size from sizes to the command's terminal, until the command has ended. sizes may be nil, but must not
+// be closed.
 func (ch *Channel) ForwardSizes(sizes <-chan TerminalSize) {
 	if sizes == nil {
 		return

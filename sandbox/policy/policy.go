@@ -103,7 +103,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 	}
 	for _, m := range s.Mounts {
 		switch top := topDir(m.Target); {
-		case m.Type == "tmpfs" && !tmpfsOptions.MatchString(m.Options):
+		case m.Type == "tmpfs" && !regexp.MustCompile(tmpfsOptions).MatchString(m.Options):
 			return &RefusedError{"a tmpfs with the options " + strconv.Quote(m.Options), "those that are: rw, ro, exec, noexec, nosuid, nodev, size, mode, uid, gid, nr_inodes"}
 		case top == "/", top == "/sbin", slices.Contains(kernelDirs, top), strings.HasPrefix(top, strings.TrimSuffix(gate.Dir, "-")):
 			return &RefusedError{"a mount at " + m.Target, ""} // it would hide the gate program, or a mount that the engine makes itself
@@ -139,9 +139,9 @@ const minCPUs = 0.01
 // ulimits are the resource limits that a caller may set. Others could give a process more than the host allows.
 var ulimits = []string{"core", "cpu", "data", "fsize", "nofile", "nproc", "stack"}
 
-// tmpfsOptions matches the options that a caller's tmpfs may have. The option remount, for example, mounts no new file system. It
+// tmpfsOptions is a regular expression for the options that a caller's tmpfs may have. The option remount, for example, mounts no new file system. It
 // changes the mount that is already at the target, and the file system of the machine behind that mount.
-var tmpfsOptions = regexp.MustCompile(`^((rw|ro|exec|noexec|nosuid|nodev|(size|mode|uid|gid|nr_inodes)=\w+%?)(,|$))*$`)
+const tmpfsOptions = `^((rw|ro|exec|noexec|nosuid|nodev|(size|mode|uid|gid|nr_inodes)=\w+%?)(,|$))*$`
 
 // isID reports whether an engine would take a name for the beginning of a container's id, and so find the wrong container.
 func isID(name string) bool {
