@@ -112,7 +112,7 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	}
 
 	var p Plan
-	_ = s.decideAll(&p, o) // the Watcher reports the error
+	s.decideAll(&p, o)
 	if len(p.Profiles) == 0 {
 		p.decide(Decision{Profile: s.profile(Default), PriorState: State{}.Prior(), PriorExit: ExitUnknown}, false)
 		p.reportDecisions(o)
@@ -145,8 +145,8 @@ func (p *Plan) reportDecisions(o BootOptions) {
 	p.reported = len(p.Profiles)
 }
 
-// decideAll decides about each profile, the default profile first. An error means that the volume can't be used.
-func (s *Store) decideAll(p *Plan, o BootOptions) error {
+// decideAll decides about each profile, the default profile first. It stops if the volume can't be used, which the [Watcher] reports.
+func (s *Store) decideAll(p *Plan, o BootOptions) {
 	err := s.withVolume(func(d *fsutil.Dir) error {
 		migrated := o.GatewayRun && s.migrate(d, p)
 		var err error
@@ -162,7 +162,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions) error {
 		return nil
 	})
 	if err != nil {
-		return err
+		return
 	}
 	final := !p.Topology.Multiplexed // a multiplexed gateway uses the other homes, too, so they are cleaned before it starts
 	if final {
@@ -181,13 +181,12 @@ func (s *Store) decideAll(p *Plan, o BootOptions) error {
 			return nil
 		})
 		if err != nil {
-			return err
+			return
 		}
 		if final {
 			p.reportDecisions(o)
 		}
 	}
-	return nil
 }
 
 // reconcileOne decides about the profile name and removes stale files from its home. start gets the incomplete decision, and
