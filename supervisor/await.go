@@ -17,7 +17,7 @@ type TaskLoop interface {
 // n ended it. The error says why there is no exit code. If ctx ends first, the error is context.Cause(ctx).
 func AwaitTask(ctx context.Context, loop TaskLoop, name string) (code int, err error) {
 	for {
-		news := loop.Changed()
+		changed := loop.Changed()
 		v := loop.Snapshot().Find(name)
 		switch {
 		case v == nil:
@@ -26,7 +26,7 @@ func AwaitTask(ctx context.Context, loop TaskLoop, name string) (code int, err e
 			return taskCode(v.LastExit)
 		}
 		select {
-		case <-news:
+		case <-changed:
 		case <-ctx.Done():
 			return 0, context.Cause(ctx)
 		case <-loop.Ended():

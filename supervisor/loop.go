@@ -93,7 +93,7 @@ type Loop struct {
 	// The state that readers see, and the changes for the next snapshot.
 
 	snapshot atomic.Pointer[Snapshot]
-	news     broadcast
+	changes  broadcast
 	history  Ring
 	changed  []*unit // units that changed since the last snapshot, each once
 	dropped  bool    // a service was removed since the last snapshot
@@ -146,7 +146,7 @@ func (l *Loop) Snapshot() *Snapshot { return l.snapshot.Load() }
 
 // Changed returns a channel that is closed when the snapshot changes. Call it before Snapshot. Otherwise a change between the
 // two calls wakes no reader.
-func (l *Loop) Changed() <-chan struct{} { return l.news.wait() }
+func (l *Loop) Changed() <-chan struct{} { return l.changes.wait() }
 
 // History returns the event history. The snapshot shows a change before the history has its record.
 func (l *Loop) History() *Ring { return &l.history }

@@ -20,11 +20,11 @@ const (
 // reader loses the oldest records, and learns how many. A busy service can overwrite the records of all others, so the ring
 // also keeps a few overwritten records of each service and of root's commands, see [Ring.KeptRecords].
 type Ring struct {
-	slots [ringSize]atomic.Pointer[Record]
-	kept  atomic.Pointer[map[string]*keptRecords] // overwritten records by service; adding a service replaces the map
-	last  uint64                                  // Seq of the newest record, 0 for none; only the loop reads it
-	head  atomic.Uint64                           // Seq of the newest record that readers see
-	news  broadcast
+	slots   [ringSize]atomic.Pointer[Record]
+	kept    atomic.Pointer[map[string]*keptRecords] // overwritten records by service; adding a service replaces the map
+	last    uint64                                  // Seq of the newest record, 0 for none; only the loop reads it
+	head    atomic.Uint64                           // Seq of the newest record that readers see
+	changes broadcast
 }
 
 // add appends a record and gives it the next number. Readers see it after the next publish. Only the loop may call add.
@@ -105,7 +105,7 @@ func (r *Ring) KeptBetween(after, end uint64) (records []*Record) {
 func (r *Ring) publish() {
 	if r.head.Load() != r.last {
 		r.head.Store(r.last)
-		r.news.wake()
+		r.changes.wake()
 	}
 }
 
@@ -135,7 +135,7 @@ func (r *Ring) Last() uint64 { return r.head.Load() }
 
 // Changed returns a channel that is closed at the next publish. Call it before Since. Otherwise records that are published
 // between the two calls wake no reader.
-func (r *Ring) Changed() <-chan struct{} { return r.news.wait() }
+func (r *Ring) Changed() <-chan struct{} { return r.changes.wait() }
 
 // broadcast wakes all goroutines that wait on its channel. It has no lock. If no goroutine waits, its method wake costs nothing.
 type broadcast struct{ ch atomic.Pointer[chan struct{}] }

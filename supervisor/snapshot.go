@@ -136,7 +136,7 @@ func (l *Loop) publish() {
 	clear(l.changed)
 	l.changed, l.dropped = l.changed[:0], false
 	l.snapshot.Store(next)
-	l.news.wake()
+	l.changes.wake()
 }
 
 // markChanged makes the next publish renew the entry of a unit.

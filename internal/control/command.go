@@ -305,11 +305,11 @@ func getRun(s *Server, r *request) (reply, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), time.Duration(ms)*time.Millisecond)
 	defer cancel()
 	for {
-		news := s.core.Runs.Changed()
+		changed := s.core.Runs.Changed()
 		if run, err = s.core.Runs.Find(id); err != nil || run.End != nil || ctx.Err() != nil {
 			break
 		}
-		pause.Until(ctx, news)
+		pause.Until(ctx, changed)
 	}
 	if err == nil && run.End == nil && r.Context().Err() != nil {
 		return reply{}, context.Cause(r.Context())

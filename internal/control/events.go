@@ -153,11 +153,11 @@ func (l *jsonLines) write(v any) {
 }
 
 // writeUpdates calls look, which writes lines, until look says that there is no more to write. If follow is set, it calls look again
-// after each change, until ctx ends. The function news returns a channel that is closed at the next change.
-func (l *jsonLines) writeUpdates(ctx context.Context, follow bool, news func() <-chan struct{}, look func() (more bool)) {
+// after each change, until ctx ends. The function changed returns a channel that is closed at the next change.
+func (l *jsonLines) writeUpdates(ctx context.Context, follow bool, changed func() <-chan struct{}, look func() (more bool)) {
 	for {
 		ending := !follow || ctx.Err() != nil
-		changed := news()
+		next := changed()
 		more := look()
 		l.end()
 		switch {
@@ -166,7 +166,7 @@ func (l *jsonLines) writeUpdates(ctx context.Context, follow bool, news func() <
 		case more:
 			continue
 		}
-		pause.Until(ctx, changed)
+		pause.Until(ctx, next)
 	}
 }
 
@@ -305,7 +305,7 @@ func getFollow(s *Server, r *request) (reply, error) {
 		beat := time.After(0)
 		due := true
 		for {
-			news := s.core.Changed()
+			next := s.core.Changed()
 			line, err := s.answerInTurn(r, func() (reply, error) {
 				if change, changed := f.next(r.Context()); changed || due {
 					return answer(change)
@@ -326,7 +326,7 @@ func getFollow(s *Server, r *request) (reply, error) {
 			}
 			due = false
 			select {
-			case <-news:
+			case <-next:
 			case <-beat:
 				due = true
 			case <-r.Context().Done():

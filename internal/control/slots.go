@@ -171,7 +171,7 @@ func (u slotGoal) reached(s client.Slot) bool {
 func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGoal) (client.Slot, error) {
 	var last client.Slot
 	for first := true; ; first = false {
-		news := s.core.Changed()
+		changed := s.core.Changed()
 		slot, err := slotAt(ctx, core, dir)
 		if !first && kindOf(err) == client.KindUnknown {
 			return slotRemoved(last, u)
@@ -189,7 +189,7 @@ func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGo
 		case slot.Permanent && !slot.Up && u.letter != 'd' && u.letter != 'D':
 			return client.Slot{}, refuse(client.KindPermanent, "%s", permanentReason(slot))
 		}
-		if !pause.Until(ctx, news) {
+		if !pause.Until(ctx, changed) {
 			return client.Slot{}, context.Cause(ctx)
 		}
 	}

@@ -118,7 +118,7 @@ func (g goal) endedByItself(v *supervisor.Service) bool {
 func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*supervisor.Service, error) {
 	end := time.Now().Add(timeout)
 	for {
-		news := s.core.Changed()
+		changed := s.core.Changed()
 		snap := s.core.Snapshot()
 		v := snap.Find(g.service.Name)
 		now := time.Now()
@@ -146,7 +146,7 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 			next = is.recheckAt
 		}
 		select {
-		case <-news:
+		case <-changed:
 		case <-time.After(next.Sub(now)):
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
@@ -261,9 +261,9 @@ func (s *Server) withTail(ctx context.Context, v *supervisor.Service) *superviso
 	ctx, cancel := context.WithTimeout(ctx, tailTime)
 	defer cancel()
 	for v.LastExit.Tail == nil {
-		news := s.core.Changed()
+		changed := s.core.Changed()
 		now := s.core.Snapshot().Find(v.Name)
-		if now == nil || now.LastExit == nil || now.LastExit.Run != v.LastExit.Run || now.LastExit.Tail == nil && !pause.Until(ctx, news) {
+		if now == nil || now.LastExit == nil || now.LastExit.Run != v.LastExit.Run || now.LastExit.Tail == nil && !pause.Until(ctx, changed) {
 			break
 		}
 		with := *v

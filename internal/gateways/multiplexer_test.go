@@ -191,8 +191,8 @@ func (h *host) takesOver(m *gateways.Manager) *gateways.Manager {
 // settled waits until a Manager has done its queued jobs, and returns the gateways that it has stopped.
 func (h *host) settled(m *gateways.Manager) (stopped []string) {
 	h.t.Helper()
-	m.WarnIfMissing("gateway-nobody", "nobody") // the message of this last job shows that all jobs are done
-	h.until("the last job is done", h.hears("there is no profile \"nobody\""))
+	m.WarnIfMissing("gateway-missing", "missing") // the message of this last job shows that all jobs are done
+	h.until("the last job is done", h.hears("there is no profile \"missing\""))
 	<-time.After(50 * time.Millisecond) // waits a moment, because another goroutine ends the gateways
 	for _, event := range h.look().events {
 		if strings.HasPrefix(event, "Stop{") {

@@ -40,9 +40,9 @@ func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 		m.Observe(starting)
 		m.Observe(changed("coder", supervisor.Starting, supervisor.Up, ""))
 		runs++
-		nobody := fmt.Sprint("nobody", runs)
-		m.WarnIfMissing("gateway-nobody", nobody) // the message of this last job shows that the jobs of the gateway are done
-		h.until("the jobs are done", h.hears("there is no profile \""+nobody+"\""))
+		missing := fmt.Sprint("missing", runs)
+		m.WarnIfMissing("gateway-missing", missing) // the message of this last job shows that the jobs of the gateway are done
+		h.until("the jobs are done", h.hears("there is no profile \""+missing+"\""))
 		h.forgetEvents()
 		return m.HandOver().Inputs["coder"]
 	}
@@ -131,7 +131,7 @@ func TestAManagerThatIsResetKnowsNothing(t *testing.T) {
 	m.Registry.AddProfile("coder")
 	m.Registry.SetDown("coder", true, false)
 	m.ExpectLate(profiles.Plan{Unread: true})
-	m.WarnIfMissing("gateway-nobody", "nobody")
+	m.WarnIfMissing("gateway-missing", "missing")
 	if err := order(h.wants, "coder", profiles.Running); err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestAManagerThatIsResetKnowsNothing(t *testing.T) {
 	if h.look().starts["coder"] {
 		t.Error("what ran at the first boot is started")
 	}
-	if h.hears("nobody")() {
+	if h.hears("missing")() {
 		t.Error("a job is left")
 	}
 }

@@ -57,8 +57,9 @@ func (e *execCheck) check(deadline time.Time) (good bool, answer string) {
 	return code == 0, fmt.Sprintf("exit code %d: %s", code, last)
 }
 
-// freshness measures how long ago a time that a file contains or has last changed. It compares only the first one with the wall clock:
-// somebody may set that clock later, and it jumps when the machine wakes up. Calls for one check must not overlap.
+// freshness measures for how long a file has had its time, which is its modification time or a time that is written in it. It compares
+// only the first time with the wall clock: somebody may set that clock later, and it jumps when the machine wakes up. Calls for one
+// check must not overlap.
 type freshness struct {
 	written time.Time
 	since   time.Time // when this check first saw written, or for the first time as long before as the wall clock says

@@ -166,7 +166,7 @@ func (p *Prober) wakeUp() {
 // run is the scheduler, the Prober's goroutine. It ends when no service has checks any more.
 func (p *Prober) run() {
 	for {
-		news := p.options.Changed()
+		changed := p.options.Changed()
 		p.mu.Lock()
 		if len(p.targets) == 0 {
 			p.running = false
@@ -190,7 +190,7 @@ func (p *Prober) run() {
 			p.options.Post(e)
 		}
 		select {
-		case <-news:
+		case <-changed:
 		case <-p.wake:
 		case <-due:
 			p.wakes.Add(1)

@@ -307,10 +307,10 @@ func (b *Tracker) wakeWaiters(e *entry) {
 // recordEnds records the ends of runs until the supervisor's loop ends.
 func (b *Tracker) recordEnds() {
 	for {
-		news := b.loop.Changed()
+		changed := b.loop.Changed()
 		b.compareAll()
 		select {
-		case <-news:
+		case <-changed:
 		case <-b.loop.Ended():
 			b.compareAll()
 			return

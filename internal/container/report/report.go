@@ -63,14 +63,14 @@ func (r *Reporter) Run(ctx context.Context) {
 		quiet.Reset(tuning.ReleaseAfter)
 	}
 	for {
-		news := history.Changed()
+		changed := history.Changed()
 		cursor, some := r.reportNew(history)
 		if some {
 			stir()
 			continue
 		}
 		select {
-		case <-news:
+		case <-changed:
 		case <-r.used:
 			stir()
 		case <-quiet.C: // for the duration ReleaseAfter there was no boot, event or request

@@ -104,7 +104,7 @@ func (m *Maker) RemoveCgroup(service string) {
 // limitsOf converts the resource limits of hinit.yaml for setrlimit(2).
 func limitsOf(limits map[string]config.ResourceLimit) (out []proc.Limit) {
 	for _, name := range slices.Sorted(maps.Keys(limits)) {
-		if resource, known := proc.LimitOf(name); known { // ok is always true, because the configuration was validated
+		if resource, known := proc.LimitOf(name); known { // known is always true, because the configuration was validated
 			out = append(out, proc.Limit{Resource: resource, Soft: limits[name].Soft, Hard: limits[name].Hard})
 		}
 	}

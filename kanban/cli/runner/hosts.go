@@ -122,7 +122,7 @@ func (h localHost) Runs(context.Context) ([]client.Run, error) {
 
 func (h localHost) FollowRuns(ctx context.Context, tell func(client.Run) error) error {
 	for cursor := uint64(0); ; {
-		news := h.book.Changed()
+		changed := h.book.Changed()
 		var list []client.Run
 		list, cursor = h.book.Since(cursor)
 		for _, run := range list {
@@ -130,7 +130,7 @@ func (h localHost) FollowRuns(ctx context.Context, tell func(client.Run) error) 
 				return err
 			}
 		}
-		if !pause.Until(ctx, news) {
+		if !pause.Until(ctx, changed) {
 			return context.Cause(ctx)
 		}
 	}
@@ -205,9 +205,9 @@ func runCommand(ctx context.Context, spec proc.Spec) (text []byte, err error) {
 	}
 	run, err := b.Start(ctx, runs.StartRequest{Tag: "git/" + b.NewTag(), Template: "git", Spec: spec, Output: os.NewFile(uintptr(dup), "output")})
 	for err == nil && run.End == nil {
-		news := b.Changed()
+		changed := b.Changed()
 		run, err = b.Find(run.ID)
-		if err == nil && run.End == nil && !pause.Until(ctx, news) {
+		if err == nil && run.End == nil && !pause.Until(ctx, changed) {
 			_, err = b.Stop(context.WithoutCancel(ctx), run.ID)
 			return nil, errors.Join(context.Cause(ctx), err)
 		}
