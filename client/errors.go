@@ -10,14 +10,14 @@ const (
 	KindUnknown     Kind = "unknown"     // no such profile or service
 	KindNotAllowed  Kind = "not-allowed" // the caller's user may not do this
 	KindBadRequest  Kind = "bad-request" // the request itself is wrong
-	KindStopping    Kind = "stopping"    // the effect has not come in time; the command goes on
+	KindStopping    Kind = "stopping"    // the command has had no effect in time; hinit goes on with it
 	KindTimeout     Kind = "timeout"     // the desired state was not reached in time; hinit still carries out the command
 	KindFailed      Kind = "failed"      // the request was carried out, without success
 	KindPermanent   Kind = "permanent"   // the service won't reach the state by itself any more
 	KindBusy        Kind = "busy"        // too many connections; the request was not read
 	KindReplaced    Kind = "replaced"    // hinit was re-executed meanwhile; a command that was accepted goes on
 	KindInternal    Kind = "internal"    // a fault of hinit, or an invalid answer
-	KindUnreachable Kind = "unreachable" // no answer; set by the client only
+	KindUnreachable Kind = "unreachable" // hinit gave no answer; only the client sets this kind
 )
 
 // Errors to compare with by errors.Is.
@@ -36,7 +36,7 @@ type Error struct {
 	Message string `json:"message"`
 
 	// The client sets these; they aren't on the wire.
-	Doing string `json:"-"` // action that failed, in the words after "cannot"
+	Doing string `json:"-"` // the action that has failed, which the message names after "cannot"
 	Cause error  `json:"-"` // error of the operating system, or nil
 	Cut   bool   `json:"-"` // the connection ended before the answer was complete
 }

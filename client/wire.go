@@ -13,12 +13,12 @@ type Event struct {
 	Service string    `json:"service"` // "" for an event of the container
 	From    string    `json:"from"`
 	To      string    `json:"to"`
-	Reason  string    `json:"reason"` // for people
+	Reason  string    `json:"reason"` // reason for the event, for people
 	PID     int       `json:"pid"`    // main process, 0 when there is none
-	Exit    *Exit     `json:"exit"`   // null unless a run has ended
+	Exit    *Exit     `json:"exit"`   // how the run ended; null in other events
 	By      *By       `json:"by,omitzero"`
-	Key     string    `json:"key,omitzero"`  // of a notice; absent in other events
-	Data    string    `json:"data,omitzero"` // of a notice, control characters escaped
+	Key     string    `json:"key,omitzero"`  // key of a notice; absent in other events
+	Data    string    `json:"data,omitzero"` // data of a notice, with control characters escaped; absent in other events
 	Lost    uint64    `json:"lost,omitzero"` // number of lost events; all other keys are empty
 }
 
@@ -32,10 +32,10 @@ const (
 
 // By is the client that gave an order.
 type By struct {
-	UID     int    `json:"uid"`     // as the kernel reports it
+	UID     int    `json:"uid"`     // uid of the client, as the kernel reports it
 	PID     int    `json:"pid"`     // process id, 0 if unknown
 	Program string `json:"program"` // name that the process gives itself (comm); "" if the process has ended
-	Way     string `json:"way"`     // exec, api, s6 or fifo
+	Way     string `json:"way"`     // how the order reached hinit: exec, api, s6 or fifo
 }
 
 // LostEvents is the line that tells a slow reader how many events it has missed.
@@ -57,7 +57,7 @@ type ChecksRequest struct {
 
 // SignalRequest is the body of a request that sends a signal.
 type SignalRequest struct {
-	Signal int `json:"signal"` // signal number
+	Signal int `json:"signal"` // number of the signal
 }
 
 // Topologies are the modes of [Topology].
@@ -79,9 +79,9 @@ type TopologyReply struct {
 
 // ConfigEntry is a value of the configuration in force.
 type ConfigEntry struct {
-	Key    string `json:"key"`    // as in hinit.yaml, with dots
-	Value  any    `json:"value"`  // text, bool, number or list; durations are text
-	Origin string `json:"origin"` // "default", "<file>:<line>" or "env <variable>"
+	Key    string `json:"key"`    // key as in hinit.yaml, with dots
+	Value  any    `json:"value"`  // value: text, bool, number or list; durations are text
+	Origin string `json:"origin"` // where the value was set: "default", "<file>:<line>" or "env <variable>"
 }
 
 // ConfigReply is the answer to a request for the configuration.
@@ -97,7 +97,7 @@ type Reload struct {
 
 // ReloadReply is the answer to a reload of the configuration.
 type ReloadReply struct {
-	Changes  []string     `json:"changes"`  // changed keys
+	Changes  []string     `json:"changes"`  // keys that have changed
 	Plan     []ReloadStep `json:"plan"`     // effects on services, sorted by name
 	Settings []string     `json:"settings"` // changed keys that belong to no single service
 	DryRun   bool         `json:"dry_run"`
@@ -170,7 +170,7 @@ type Verb string
 
 // EventOptions selects events. Zero selects the whole history.
 type EventOptions struct {
-	Since  uint64 // only events after this Seq
+	Since  uint64 // select only events after this Seq
 	Last   int    // maximum number of past events; 0 means no limit, a negative number means none
 	Follow bool   // continue with new events
 }
@@ -186,7 +186,7 @@ const (
 // Finding is the result of one check of `hinit doctor`.
 type Finding struct {
 	Check  string `json:"check"`  // subject of the check
-	Result string `json:"result"` // ok, warning or failed
+	Result string `json:"result"` // result of the check: ok, warning or failed
 	Detail string `json:"detail"` // text for people, with advice
 }
 
@@ -253,7 +253,7 @@ type Run struct {
 	StartedAt  time.Time `json:"started_at"`
 	Log        string    `json:"log"`
 	Asked      string    `json:"asked"` // why a client or hinit has asked the run to end, "" if none did
-	End        *RunEnd   `json:"end"`   // null while a process of the run is alive
+	End        *RunEnd   `json:"end"`   // how the run ended; null while a process of the run is alive
 }
 
 // RunEnd says when and how a run ended.

@@ -118,7 +118,7 @@ func (c *Client) Topology(ctx context.Context, how client.Topology) (client.Topo
 	return ask[client.TopologyReply](ctx, c, post("change the topology", "/v1/topology", how).within(answerTime+longestWait))
 }
 
-// reexecPoll is the time between two questions of Reexec whether the new program answers.
+// reexecPoll is the pause between two checks of Reexec whether the new program answers.
 const reexecPoll = 10 * time.Millisecond
 
 // Reexec makes hinit replace its program by the file binary, or by the file of the present program if binary is "". The services

@@ -56,7 +56,7 @@ func Dial(candidates []string) (*Client, error) {
 	if err := c.Reach(); err != nil {
 		return nil, err
 	}
-	c.candidatePaths = nil // stay with this hinit
+	c.candidatePaths = nil // later requests go to the same hinit
 	return c, nil
 }
 
@@ -76,7 +76,7 @@ func (c *Client) Reach() error {
 		err.Doing = "reach hinit"
 		return err
 	}
-	_ = conn.Close() // nothing was sent on it
+	_ = conn.Close() // nothing was sent on this connection
 	return nil
 }
 
@@ -116,7 +116,7 @@ func (c *Client) open(ctx context.Context, socket string) (net.Conn, *client.Err
 	conn, err := connect(ctx, socket)
 	if err == nil && (c.searched || strings.HasPrefix(socket, "@")) {
 		if err = checkServer(conn, !strings.HasPrefix(socket, "/proc/")); err != nil {
-			_ = conn.Close() // nothing was sent on it
+			_ = conn.Close() // nothing was sent on this connection
 		}
 	}
 	switch {
@@ -143,7 +143,7 @@ func connect(ctx context.Context, socket string) (net.Conn, error) {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), socket)
-	defer f.Close() // FileConn has made a copy
+	defer f.Close() // net.FileConn has duplicated the descriptor
 	deadline, _ := ctx.Deadline()
 	for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
 		limit := syscall.NsecToTimeval(int64(max(time.Until(deadline), time.Millisecond))) // at least 1 ms, because 0 means no limit (socket(7))
@@ -246,7 +246,8 @@ func IsInit(cmdline []byte) bool {
 
 func processRoot(pid int) string { return "/proc/" + strconv.Itoa(pid) + "/root" }
 
-// sameRoot reports whether another process has the root directory of this one, or the kernel doesn't tell.
+// sameRoot reports whether another process has the same root directory as this process. It also returns true if the kernel
+// doesn't tell.
 func sameRoot(pid int) bool {
 	own, err := os.Stat("/")
 	other, err2 := os.Stat(processRoot(pid) + "/")

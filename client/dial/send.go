@@ -19,7 +19,7 @@ import (
 const (
 	// answerTime is how long an answer may take by default.
 	answerTime = 10 * time.Second
-	// workTime is how long an answer may take for which hinit reads many files.
+	// workTime limits the wait for an answer if hinit must read many files for it.
 	workTime = time.Minute
 	// longestWait is the longest time that hinit waits for the effect of a command by default.
 	longestWait = 40 * time.Second
@@ -27,18 +27,18 @@ const (
 	maxReply = 64 << 20
 	// busyPause is the pause before the next attempt while hinit has too many connections.
 	busyPause = 100 * time.Millisecond
-	// repeatTime is how long a request is repeated whose connection was cut.
+	// repeatTime limits how long a request is repeated after its connection was cut.
 	repeatTime = time.Second
 )
 
 // apiCall is one request.
 type apiCall struct {
-	doing        string // the action that fails if the request fails, in the words after "cannot"
+	doing        string // the action in errors, after "cannot", such as "stop coder"
 	method, path string
 	body         any           // body of the request; nil for none
 	repeats      bool          // the request may be sent more than once
-	limit        time.Duration // for the whole answer
-	mayBeBusy    bool          // a busy hinit is an answer, so don't repeat
+	limit        time.Duration // time limit for the whole answer
+	mayBeBusy    bool          // do not repeat the request while hinit is busy
 }
 
 func get(doing, path string, query url.Values) apiCall {
@@ -171,7 +171,7 @@ func (c *Client) send(ctx context.Context, q apiCall) (*reply, error) {
 			begin = time.Now() // counted from now, because the first attempt may have waited long
 			cut = err
 		case cut != nil && err.Kind == client.KindUnreachable && !err.Cut:
-			return nil, withAction(ctx, q, cut) // hinit had the first attempt, so its error says more
+			return nil, withAction(ctx, q, cut) // hinit has received the first attempt, so the error of that attempt says more
 		}
 		if time.Since(begin) > c.retryTime(q, err) {
 			return nil, withAction(ctx, q, err)
@@ -194,7 +194,7 @@ func (c *Client) exchange(ctx context.Context, q apiCall) (*reply, *client.Error
 	if fault != nil {
 		return nil, fault
 	}
-	_ = conn.SetDeadline(time.Now().Add(q.limit)) // after an error, the next call fails too
+	_ = conn.SetDeadline(time.Now().Add(q.limit)) // if this fails, the next call fails too
 	unhook := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	end := func() {
 		unhook()
@@ -202,7 +202,7 @@ func (c *Client) exchange(ctx context.Context, q apiCall) (*reply, *client.Error
 	}
 	// A busy hinit answers and closes without reading the request. Then the write fails, and yet there is an answer.
 	written := request.Write(conn)
-	response, err := http.ReadResponse(bufio.NewReader(conn), request) //nolint:bodyclose // the body ends with its connection
+	response, err := http.ReadResponse(bufio.NewReader(conn), request) //nolint:bodyclose // the body ends when the connection ends
 	if err != nil {
 		end()
 		if written != nil {
