@@ -21,8 +21,7 @@ import (
 // Command is the hidden command that makes the binary a helper.
 const Command = "agent-helper"
 
-// batch is how many orphans one parent makes: many enough to be quick, and few enough that the machine doesn't get too many
-// processes at once.
+// batch is how many orphans one parent makes: enough to be quick, but not too many for the machine at once.
 const batch = 50
 
 // orphanLife is how long an orphan lives: longer than its parent, so that it is an orphan when it dies.

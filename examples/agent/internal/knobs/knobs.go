@@ -30,7 +30,7 @@ type Knobs struct {
 	LateHandlers  time.Duration
 	TakeoverGrace time.Duration
 
-	Platforms json.RawMessage // nil: none
+	Platforms json.RawMessage // value of platforms in the state file; nil: none
 
 	CrashAfter    time.Duration
 	CrashCode     int

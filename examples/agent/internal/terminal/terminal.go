@@ -32,9 +32,9 @@ type Options struct {
 	Dir      string // parent of the directories that are mounted at /root and /workspace; "" keeps nothing on disk
 	Persist  bool   // the container outlives the process
 	Lifetime time.Duration
-	Env      []string // docker_env, NAME=value
-	Forward  []string // docker_forward_env, names
-	Extra    []string // docker_extra_args
+	Env      []string // value of docker_env: words of the form NAME=value
+	Forward  []string // value of docker_forward_env: names of variables
+	Extra    []string // value of docker_extra_args: arguments for docker
 	Slow     int      // multiplies the time limits of the docker command; 0 is 1
 }
 

@@ -108,7 +108,7 @@ func (w worker) work(t task) (code int, done bool, err error) {
 		if len(words) == 0 {
 			continue
 		}
-		if words[0] == "once" { // only at the first attempt
+		if words[0] == "once" { // crash only at the first attempt
 			if words = words[1:]; len(t.Runs) > 1 || len(words) == 0 {
 				continue
 			}
