@@ -21,7 +21,7 @@ var (
 	// data directory belonged to another user before.
 	MixedOwnerDirs = []string{
 		"sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "lazy-packages",
-		"state", "backups", // not in the contract; the gateway and this boot make them
+		"state", "backups", // the contract does not list these directories; the gateway and this boot make them
 	}
 	// AgentFiles are the names of files that belong to the agent. Any other file may belong to the host.
 	AgentFiles = []string{

@@ -25,7 +25,7 @@ const LogPrefix = "[stage2] "
 // steps and all hooks.
 const SetupComplete = LogPrefix + "Setup complete; starting user services"
 
-// Info returns a log line that tells of a boot step.
+// Info returns a log line about a boot step.
 func Info(text string) LogLine { return LogLine{Text: LogPrefix + text} }
 
 // Warning returns a log line about a failure of a boot step.
@@ -44,7 +44,7 @@ func (t *StepLog) Info(format string, args ...any) { t.Tell(Info(fmt.Sprintf(for
 // Warn reports a failure of the boot step.
 func (t *StepLog) Warn(format string, args ...any) { t.Tell(Warning(fmt.Sprintf(format, args...))) }
 
-// Refuse reports that root does not do action to path, because path is a symbolic link (contract, section 2.1, step 9).
+// Refuse reports that root skips an action on path, because path is a symbolic link (contract, section 2.1, step 9).
 func (t *StepLog) Refuse(action, path string) {
 	t.Warn("refusing %s through symlinked path %s — continuing", action, path)
 }

@@ -103,12 +103,12 @@ func (o *ownershipPhase) chownHome() error {
 		text += fmt.Sprintf(pendingWas, uid)
 	}
 	// Write the mark before the change of owner, so that it exists if this process crashes in between. The agent can remove it.
-	_ = o.root.Remove(PendingFile) // left by an earlier repair
+	_ = o.root.Remove(PendingFile) // remove the mark of an earlier repair
 	_ = o.root.CreateExclusive(PendingFile, []byte(text), 0o644)
 	// The former owner may even have the uid of a tenant, because the agent can't move a tenant's home to this place.
 	if _, _, err := o.root.Chown("", o.to.AllowingUID(uid)); err != nil {
 		o.step.CannotChown(o.Home)
-		_ = o.root.Remove(PendingFile) // without the mark there is no repair, which could not change any other owner either
+		_ = o.root.Remove(PendingFile) // remove the mark, because no repair could change any other owner either
 		return nil
 	}
 	o.step.Full = true
@@ -241,7 +241,7 @@ func (o *ownershipPhase) chownConfig() {
 		o.step.Refuse("chown/chmod", o.Path(ConfigFile))
 	case info.Mode().IsRegular():
 		o.chownFile(ConfigFile, "chown/chmod")
-		if d, err := o.asAgent(); err == nil { // as the agent, because the agent may have replaced the file
+		if d, err := o.asAgent(); err == nil { // act as the agent, because the agent may have replaced the file
 			// In a rootless container the file may be another user's, and the contract (section 2.1, step 8) ignores that error.
 			_, _ = d.Chmod(ConfigFile, ConfigMode)
 			d.Close()

@@ -89,12 +89,12 @@ const ContInitDir = "/etc/cont-init.d"
 
 // Message is a message of the boot program to PID 1. Exactly one field is set.
 type Message struct {
-	Line   *LogLine          `json:",omitempty"` // for the container log
-	Agents *LogLine          `json:",omitempty"` // for the container log; an agent can cause this message
+	Line   *LogLine          `json:",omitempty"` // message for the container log
+	Agents *LogLine          `json:",omitempty"` // message for the container log that an agent can cause
 	Report *Report           `json:",omitempty"` // the volume is ready; PID 1 answers with Answer.Env
 	Begin  *int              `json:",omitempty"` // number of hooks that follow
 	Hook   *Hook             `json:",omitempty"` // PID 1 must run this hook, and answers with its number and exit code
-	Steps  []client.BootStep `json:",omitempty"` // all hooks have ended
+	Steps  []client.BootStep `json:",omitempty"` // result of each hook, after all hooks have ended
 	Repair *client.Repair    `json:",omitempty"` // progress of the repair
 	Result string            `json:",omitempty"` // summary of the repair, in words
 	Found  client.Findings   `json:",omitempty"` // results of one check of Examine

@@ -129,7 +129,7 @@ func (c CommandLine) program(words []string) (agentArgs []string, path string, a
 		}
 		return agentArgs, found, slices.Clone(words)
 	}
-	if isAgent && !strings.Contains(first, "/") { // the agent is not on the PATH
+	if isAgent && !strings.Contains(first, "/") { // the agent's program is not on the PATH
 		return agent(words[1:])
 	}
 	if slices.Contains(shellWords, first) {

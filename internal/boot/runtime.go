@@ -82,7 +82,7 @@ func removeForeignDir(dir string, first bool) {
 		return
 	}
 	if entries, _, err := parent.ReadSome(name, 1); err != nil || len(entries) > 0 && !first {
-		return // another process may be using it
+		return // another process may be using the directory
 	}
 	_ = parent.RemoveAll(name) // after an error, makeDir refuses the directory, and another place is used
 }

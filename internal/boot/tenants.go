@@ -68,7 +68,7 @@ func (o Options) HasRightOwner(profile string) bool {
 		}
 		return homes.WithIdentity(func(d *fsutil.Dir) error {
 			seen := 0
-			return d.EachName("", func(name string, kind fs.FileMode) bool { // a copied home has the owner of the original
+			return d.EachName("", func(name string, kind fs.FileMode) bool { // compare the owner with all homes, because a copied home has the owner of the original
 				seen++
 				if seen > fsutil.MaxNames {
 					right = false // too many homes to compare; the boot program reports that

@@ -141,7 +141,7 @@ func (a *agent) joinDocker(o Options, etc *db.DB) {
 // joinDRI adds the agent's user to the groups of graphics devices.
 func (a *agent) joinDRI(o Options, etc *db.DB) {
 	dir := cmp.Or(o.DRI, boot.GraphicsDir)
-	entries, _ := os.ReadDir(dir) // without this directory there are no devices
+	entries, _ := os.ReadDir(dir) // without this directory there are no graphics devices
 	for _, e := range entries {
 		if gid, ok := boot.DeviceGroup(e); ok && !slices.Contains(etc.Groups(a.User.Name, a.User.GID), gid) {
 			a.join(etc, gid, filepath.Join(dir, e.Name()), "hostdri", "graphics device")

@@ -102,6 +102,6 @@ func write(home, seed string, r kept.Record) error {
 		return err
 	}
 	defer dir.Close()
-	name, readable := filepath.Base(seed), fsutil.ReplaceOptions{Mode: 0o644} // for all users, because a container may run as any
+	name, readable := filepath.Base(seed), fsutil.ReplaceOptions{Mode: 0o644} // all users may read the file, because a container may run as any user
 	return errors.Join(dir.Replace(name, all, readable), dir.Replace(name+kept.IndexSuffix, append(index, '\n'), readable))
 }

@@ -41,7 +41,7 @@ type Record struct {
 // Home is the content of a seed's second file, see IndexSuffix.
 type Home struct {
 	Record
-	Files []File `json:"files"` // each directory before its files
+	Files []File `json:"files"` // files and directories of the seed; each directory before its files
 }
 
 // Read reads the second file of a seed.
