@@ -98,10 +98,10 @@ func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
 // Verb is a command of the command line, such as status in "hinit status".
 type Verb struct {
 	Name, Args, Summary string
-	Doing               string // the action that fails if the command fails, in the words after "cannot"; "": the name of the verb
+	Doing               string // the action in errors, after "cannot"; "": the name of the verb
 	JSON                string // description of --json, if it isn't the usual one
 	Run                 func(*Terminal, *Call) int
-	External            bool                              // another program carries it out, see [CompanionVerb]
+	External            bool                              // another program carries the verb out, see [CompanionVerb]
 	TakesVerbs          bool                              // arguments are names of verbs
 	Services            bool                              // arguments select services by name, pattern or group
 	OtherArgs           int                               // number of arguments at the end that select no services
@@ -227,12 +227,12 @@ const startupTime = 10 * time.Second
 
 // initIsStarting reports whether process 1 is an init that has started so recently that it may not answer yet.
 func initIsStarting() bool {
-	line, _ := os.ReadFile("/proc/1/cmdline") // nil without /proc
+	line, _ := os.ReadFile("/proc/1/cmdline") // line is nil without /proc
 	st, err := procstat.Read(1)
 	return err == nil && dial.IsInit(line) && time.Since(procstat.StartedAt(st.Start)) < startupTime
 }
 
-// Config reads the configuration as an init would that starts here.
+// Config reads the configuration that an init would use if it started here.
 func (t *Terminal) Config() (*config.Config, error) { return config.Load(config.Options{Env: t.Env}) }
 
 // CompanionVerb is a verb that the program hinit-NAME carries out, which is installed beside hinit. PID 1 doesn't link its code.

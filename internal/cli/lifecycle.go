@@ -228,7 +228,7 @@ func (t *Terminal) progress(doing string, since time.Time) (end func()) {
 	var drawing sync.WaitGroup
 	drawing.Go(func() {
 		if !pause.For(ctx, 300*time.Millisecond-time.Since(since)) {
-			return // work this short needs no line
+			return // show no progress line for work this short
 		}
 		for ctx.Err() == nil {
 			fmt.Fprintf(t.progressTo, "\r%s, %.1f s\x1b[K", doing, time.Since(since).Seconds())

@@ -173,7 +173,7 @@ func (t *Terminal) nearestName(message string) string {
 	if err != nil {
 		return ""
 	}
-	st, _ := t.Status() // without it, there is nothing to suggest
+	st, _ := t.Status() // without a status, there is nothing to suggest
 	var names []string
 	for i := range st.Services {
 		names = append(names, uniqueName(&st.Services[i], nil))

@@ -36,7 +36,7 @@ func status(t *Terminal, c *Call) int {
 	}
 	defer cancel()
 	down, err := t.showStatus(ctx, cl, names, c.JSON, *watch, *verbose)
-	for *watch && err == nil { // again after a re-execution of hinit
+	for *watch && err == nil { // begin again after a re-execution of hinit
 		err = cl.Watch(ctx, func(client.StatusChange) error {
 			// all services again, because a change has only some
 			down, err = t.showStatus(ctx, cl, names, c.JSON, *watch, *verbose)

@@ -96,7 +96,7 @@ func runArchiveVerb(t *cli.Terminal, name string, args []string) int {
 		return t.Fail(cmdline.Unreachable, "cannot %s: no hinit answers that could start or stop a gateway", m.doing)
 	}
 	a.importing.From, a.exporting.Clone = a.exporting.From, name == "clone"
-	file := "-" // standard input or output
+	file := "-" // "-" means standard input or output
 	if len(words) > names {
 		file = words[names]
 	}

@@ -25,11 +25,11 @@ import (
 )
 
 const (
-	bundleTime  = 15 * time.Second // for the whole bundle; parts that aren't ready then stay incomplete
+	bundleTime  = 15 * time.Second // time limit of the whole bundle; parts that aren't ready then stay incomplete
 	bundleParts = 16               // parts that are collected at a time
 	bundleSize  = 4 << 20          // largest part in bytes
 	bundleLogs  = 64 << 20         // all logs together, in bytes; each log gets the same share
-	bundleLines = 500              // last lines of each log
+	bundleLines = 500              // number of last lines of each log
 )
 
 func bundleVerb(table func() []cli.Verb) cli.Verb {

@@ -179,8 +179,8 @@ func offerServices(t *cli.Terminal, several bool, typed string, offer func(word,
 
 // choices are the words that an argument or the value of a flag can be. Names and Files exclude each other.
 type choices struct {
-	Words []string `json:"words"` // such as check and schema
-	Names bool     `json:"names"` // names of services and profiles
+	Words []string `json:"words"` // words that the command accepts, such as check and schema
+	Names bool     `json:"names"` // the command accepts names of services and profiles
 	Files bool     `json:"files"`
 }
 
@@ -196,8 +196,8 @@ type command struct {
 type commandFlag struct {
 	choices
 
-	Name  string `json:"name"`  // with its dashes
-	Value string `json:"value"` // name of the value; "" for none
+	Name  string `json:"name"`  // name of the flag, with its dashes
+	Value string `json:"value"` // name of the flag's value; "" for none
 	Usage string `json:"usage"`
 }
 

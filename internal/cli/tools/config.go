@@ -36,7 +36,7 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 	if !ok {
 		return code
 	}
-	var word, file string // "" if missing
+	var word, file string // the arguments; "" if missing
 	if len(words) > 0 {
 		word = words[0]
 	}
@@ -92,7 +92,7 @@ type configReport struct {
 // configProblem is one mistake in the configuration.
 type configProblem struct {
 	File    string `json:"file"` // "" if an environment variable has the mistake
-	Line    int    `json:"line"` // 0 if the mistake has no line
+	Line    int    `json:"line"` // line of the mistake; 0 if it has none
 	Message string `json:"message"`
 }
 

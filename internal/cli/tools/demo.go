@@ -163,7 +163,7 @@ func (d *demoRun) run(agent string) (code int, err error) {
 	}
 	runtime.LockOSThread() // the kernel kills the init when this thread ends, so it can't outlive this process
 	signaled, release := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	defer release() // only at the end: a signal during the stop must not end this process before its child
+	defer release() // release only at the end, because a signal during the stop must not end this process before its child
 	ctx, quit := context.WithCancel(signaled)
 	defer quit()
 	child, err := d.start(true)

@@ -217,8 +217,8 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 
 // waitReport is what hinit wait prints.
 type waitReport struct {
-	Service *client.Service `json:"service"` // null after a notice
-	Event   *client.Event   `json:"event"`   // null for a service
+	Service *client.Service `json:"service"` // the service; null after a notice
+	Event   *client.Event   `json:"event"`   // the event; null after a wait for a service
 }
 
 // waitState is the state of hinit wait.

@@ -16,7 +16,7 @@ import (
 // hanging returns a terminal whose hinit accepts connections and never answers.
 func hanging(t *testing.T) *cli.Terminal {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "h") //nolint:usetesting // short: the path of a socket has 107 bytes at most
+	dir, err := os.MkdirTemp("", "h") //nolint:usetesting // a short path, because the path of a socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}

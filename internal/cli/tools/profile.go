@@ -37,7 +37,7 @@ var profileVerb = cli.Verb{
 // manager carries out a subcommand of hinit profile.
 type manager struct {
 	*cli.Terminal
-	doing string // the action that fails if the command fails, in the words after "cannot"
+	doing string // the action in errors, after "cannot"
 	json  bool   // print results as JSON
 	cfg   *config.Config
 	agent boot.Agent
@@ -248,8 +248,8 @@ func (m *manager) stop(name string) (wasUp bool, code int) {
 	return s.Want == "up", cmdline.Done
 }
 
-// warnOfSelection warns if the file that names the active profile is invalid or unsafe, because to delete or rename a profile may
-// change it.
+// warnOfSelection warns if the file that names the active profile is invalid or unsafe. The deletion or renaming of a profile
+// may change that file.
 func (m *manager) warnOfSelection() {
 	if _, err := m.store.Active(); err != nil {
 		fmt.Fprintln(m.Err, "warning:", show.Line(err.Error()))
@@ -294,7 +294,7 @@ func (m *manager) runAgentCommand(command []string, vars map[string]string) (don
 	env := map[string]string{"HOME": m.cfg.ExpandString(m.cfg.Agent.Env["HOME"], nil)}
 	// a session of its own: otherwise the agent could type on the terminal of the root shell that runs hinit
 	spec := proc.Spec{ID: 1, Argv: argv, Env: proc.SetEnv(boot.ContainerEnv(m.cfg.Home), env), Dir: m.cfg.Home, Cred: m.agent.Cred}
-	out, errs, x, err := proc.Output(context.Background(), spec, 32<<10) // for the message only, so a part of the output is enough
+	out, errs, x, err := proc.Output(context.Background(), spec, 32<<10) // the output is only for the message, so a part of it is enough
 	name := strings.Join(argv, " ")
 	switch {
 	case err != nil:
@@ -328,15 +328,15 @@ type profileRow struct {
 	Home    string `json:"home"`
 	Active  bool   `json:"active"`              // the agent's commands use this profile by default
 	Prior   string `json:"prior_state"`         // decides whether the gateway starts at boot; "" if the caller may not read it
-	Gateway string `json:"gateway"`             // its state, "" when no init is reachable
-	Want    string `json:"want"`                // up or down, "" when no init is reachable
-	PID     int    `json:"pid"`                 // of the gateway, 0 if it has none
+	Gateway string `json:"gateway"`             // state of the gateway; "" when no init is reachable
+	Want    string `json:"want"`                // desired state of the gateway: up or down; "" when no init is reachable
+	PID     int    `json:"pid"`                 // PID of the gateway; 0 if it does not run
 	Served  string `json:"served_by,omitempty"` // gateway that serves the profile, as in the status
 	Log     string `json:"log"`
 	Problem string `json:"problem,omitempty"` // fault in the profile's files
 }
 
-// list prints all profiles, or only the one with the name only, unless that is "".
+// list prints all profiles. If only is not "", it prints just the profile of that name.
 func (m *manager) list(only string) int {
 	rows, warnings, err := m.rows(only)
 	if err != nil || only != "" && len(rows) == 0 {
@@ -406,7 +406,7 @@ func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 	return rows, warnings, nil
 }
 
-// printRows prints rows as a table, or with one the only row with all its fields.
+// printRows prints rows as a table. If one is true, it prints the only row with all its fields.
 func (m *manager) printRows(rows []profileRow, one bool) error {
 	tw := tabwriter.NewWriter(m.Out, 0, 0, 2, ' ', 0)
 	if one {
