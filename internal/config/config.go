@@ -138,8 +138,8 @@ type Shutdown struct {
 
 // Logs configures the log files and the console output of gateways and services.
 type Logs struct {
-	Dir     string `key:"dir,root" is:"dir" fill:"home"`                                    // absolute; has a subdirectory for each profile
-	Console string `key:"console" is:"oneof raw prefixed json off" env:"HINIT_LOG_CONSOLE"` // one of the Console constants
+	Dir     string `key:"dir,root" is:"dir" fill:"home"`                                    // absolute path of the log directory, which has a subdirectory for each profile
+	Console string `key:"console" is:"oneof raw prefixed json off" env:"HINIT_LOG_CONSOLE"` // how output looks on the console: one of the Console constants
 
 	// ConsoleStall is how long services wait for a reader of the console that has paused. Then lines are left out on the console.
 	// With 0, services never wait.
@@ -160,7 +160,7 @@ type LogLimits struct {
 	QuotaMB   int           `key:"quota_mb" is:"between 0 1073741824"`    // maximum size in MB of all files of the log together; 0: no limit
 	MinFreeMB int           `key:"min_free_mb" is:"between 0 1073741824"` // free space in MB below which log files aren't written; 0: no limit
 	RateLimit int           `key:"rate_limit" is:"between 0 1073741824"`  // maximum number of lines per second; 0: no limit
-	Compress  string        `key:"compress" is:"oneof none gzip"`         // one of the Compress constants
+	Compress  string        `key:"compress" is:"oneof none gzip"`         // compression of rotated files: one of the Compress constants
 }
 
 // The values of [LogLimits].Compress.
@@ -188,7 +188,7 @@ type Service struct {
 	User            string            `key:"user,root" is:"user" inherits:"agent.user"`
 	Cwd             string            `key:"cwd" is:"dir" fill:"home"`
 	Env             map[string]string `key:"env" fill:"service"`
-	Log             bool              `key:"log"`                   // false: no log file, the output goes to the console only
+	Log             bool              `key:"log"`                   // whether there is a log file; if not, the output goes to the console only
 	Checks          []Check           `key:"checks"`                // health checks; their texts are templates, see [Config.Expand]
 	On              Actions           `key:"on"`                    // actions after events of this service, see Config.On
 	Needs           []Need            `key:"needs"`                 // services to wait for; optional needs that can't be met are removed
@@ -229,7 +229,7 @@ const (
 // Hook is a command that runs once during the boot. Its templates are already expanded.
 type Hook struct {
 	Command  []string      `key:"command" is:"command" fill:"service"`
-	User     string        `key:"user" is:"user" inherits:"agent.user"` // a name, a uid or user:group
+	User     string        `key:"user" is:"user" inherits:"agent.user"` // user of the hook: a name, a uid or user:group
 	Timeout  time.Duration `key:"timeout" is:"positive"`                // after this time the hook is killed and has failed
 	Required bool          `key:"required"`                             // a failure ends the boot even without Boot.Strict
 	IfExists string        `key:"if_exists" is:"dir?" fill:"service"`   // run the hook only if this file exists; "": always
@@ -247,6 +247,6 @@ type Control struct {
 
 // The values of [Control].Others: what users other than root and the agent's user may do on the control socket.
 const (
-	OthersStatus = "status" // read the status
-	OthersNone   = "none"   // nothing
+	OthersStatus = "status" // other users may read the status
+	OthersNone   = "none"   // other users may do nothing
 )

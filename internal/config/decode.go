@@ -191,7 +191,7 @@ func meantKey(prefix, key string, names, paths []string) string {
 	}
 	root := ""
 	if parts := strings.SplitAfterN(prefix, ".", 3); parts[0] == "services." || parts[0] == "profiles." {
-		root = parts[0] + parts[1] // such as "services.web."
+		root = parts[0] + parts[1] // root is a path such as "services.web."
 	}
 	for _, p := range paths {
 		if strings.HasSuffix("."+p, "."+key) || strings.HasSuffix("."+p, "."+word) {

@@ -49,7 +49,7 @@ func Diff(from, to *Config) []string {
 type settingValue struct {
 	key      string
 	value    any
-	variable string // for a value that may be secret: name of its environment variable or header
+	variable string // name of the environment variable or header whose value this is, if the value may be secret
 	inherits string // key whose value is used while this one is not set
 }
 

@@ -27,10 +27,10 @@ type Check struct {
 	Success   int           `key:"success_threshold" is:"between 1 1000"`              // number of successes in a row after which the check passes
 	Failure   int           `key:"failure_threshold" is:"between 1 100000"`            // number of failures in a row after which the check fails
 	Jitter    float64       `key:"jitter" is:"between 0 0.5"`                          // random change of the period, up to this fraction of it
-	OnFailure string        `key:"on_failure" is:"oneof restart report park shutdown"` // one of the On constants; "" for a ready check
+	OnFailure string        `key:"on_failure" is:"oneof restart report park shutdown"` // effect of a failure: one of the On constants; "" for a ready check
 
 	HTTP    HTTPCheck  `key:"http." fill:"profile"`
-	Dial    DialCheck  `key:"" fill:"profile"` // for the types tcp and unix
+	Dial    DialCheck  `key:"" fill:"profile"` // settings of the types tcp and unix
 	Command []string   `key:"exec.command" is:"command" fill:"profile"`
 	File    FileCheck  `key:"file." fill:"profile"`
 	Log     LogCheck   `key:"log."`

@@ -9,7 +9,7 @@ import (
 
 // Isolation says which files, ports and sockets a profile's gateway may use.
 type Isolation struct {
-	Mode    string `key:"mode,short" is:"oneof none files user"` // one of the Isolation constants
+	Mode    string `key:"mode,short" is:"oneof none files user"` // how the gateway is isolated: one of the Isolation constants
 	Share   Paths  `key:"share" is:"paths" fill:"."`             // templates of paths that the gateway may use besides its home; PATH:ro: read only
 	Ports   []int  `key:"ports" is:"ports"`                      // TCP ports on which the gateway may listen
 	Control bool   `key:"control"`                               // the profile may use the control socket

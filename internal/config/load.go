@@ -77,7 +77,7 @@ type loader struct {
 	cfg          *Config
 	problems     problems
 	doubt        *trust.Doubt // which other user can change the file; nil if only root can
-	serviceNames []string     // sorted; set by checkOrder
+	serviceNames []string     // names of the services, sorted; set by checkOrder
 }
 
 // lookup returns an environment variable. An empty one counts as unset.

@@ -11,7 +11,7 @@ import (
 	"hinit/internal/nearest"
 )
 
-// Need is a dependency: the service or gateway that has it waits with its start until another service is in a given state.
+// Need is a dependency: the service or gateway starts only when another service is in a given state.
 type Need struct {
 	Name     string `key:"name"`                                // name of a service; gateway-PROFILE for a gateway
 	Until    string `key:"until" is:"oneof started ready done"` // state to wait for: one of the Until constants
@@ -38,9 +38,9 @@ const (
 
 // The values of [Task].Once.
 const (
-	OnceBoot      = "boot"       // at each boot of the container
-	OnceEachStart = "each-start" // at each boot, and before each later start of a service that needs the task
-	OnceManual    = "manual"     // only when an operator asks for it
+	OnceBoot      = "boot"       // the task runs at each boot of the container
+	OnceEachStart = "each-start" // the task runs at each boot, and before each later start of a service that needs it
+	OnceManual    = "manual"     // the task runs only when an operator asks for it
 )
 
 // The values of [Schedule].Missed: what happens after a time of the schedule at which the container was down.
@@ -51,7 +51,7 @@ const (
 
 // Task says when a task runs. A task is a service that ends by itself. A service without "once" and "schedule" is not a task.
 type Task struct {
-	Once     string   `key:"once" is:"oneof? boot each-start manual"` // one of the Once constants; "": only the schedule decides
+	Once     string   `key:"once" is:"oneof? boot each-start manual"` // when the task runs: one of the Once constants; "": only the schedule decides
 	Schedule Schedule `key:"schedule."`
 }
 
@@ -60,7 +60,7 @@ type Schedule struct {
 	Cron     string        `key:"cron,short" is:"cron?"`      // times in the syntax of cron; "": no schedule
 	Timezone string        `key:"timezone" is:"zone?"`        // time zone of Cron; "": the time zone of the container
 	Jitter   time.Duration `key:"jitter" is:"notnegative"`    // longest random delay after a time of the schedule
-	Missed   string        `key:"missed" is:"oneof skip run"` // one of the Missed constants
+	Missed   string        `key:"missed" is:"oneof skip run"` // effect of missed times: one of the Missed constants
 }
 
 // IsTask reports whether the service is a task: it ends by itself and is then done.
@@ -73,10 +73,10 @@ func (s *Service) StartsAtBoot() bool {
 
 // Profile has the settings of one profile, including those that it inherits. The values of Env are templates.
 type Profile struct {
-	Env             map[string]string `key:"env" fill:"profile"`                                              // added to [Agent].Env
-	On              Actions           `key:"on"`                                                              // see Config.On
-	Checks          []Check           `key:"checks"`                                                          // besides the checks of all gateways
-	Deaf            string            `key:"deaf" is:"oneof report restart off" inherits:"agent.deaf.action"` // in place of [Deaf].Action
+	Env             map[string]string `key:"env" fill:"profile"`                                              // variables of this profile, added to [Agent].Env
+	On              Actions           `key:"on"`                                                              // actions after events of this gateway, see Config.On
+	Checks          []Check           `key:"checks"`                                                          // health checks of this gateway only
+	Deaf            string            `key:"deaf" is:"oneof report restart off" inherits:"agent.deaf.action"` // action if this gateway is deaf, in place of [Deaf].Action
 	Needs           []Need            `key:"needs"`
 	RestartOn       []string          `key:"restart_on" is:"names"`
 	ProcessSettings `key:"" fill:"profile" inherits:"agent."`
@@ -356,7 +356,7 @@ func (l *loader) reportCycles(from references, prefixes map[string]string, key, 
 	}
 }
 
-// reportCycle reports the references of one cycle, of which each begins where the one before ends.
+// reportCycle reports a cycle of references. Each reference begins where the one before ends.
 func (l *loader) reportCycle(cycle []reference, prefixes map[string]string, key, why string) {
 	if l.problems.countIfFull() {
 		return

@@ -16,7 +16,7 @@ import (
 // line, then the problems of the environment. Error returns a single line.
 type Problem struct { //nolint:errname // other packages read its fields
 	File string // path of the file; "" for the environment
-	Line int    // 0 if unknown
+	Line int    // line in the file; 0 if unknown
 	Env  string // name of the variable; "" for the file
 	Msg  string
 }

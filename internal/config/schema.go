@@ -37,8 +37,8 @@ type Key struct {
 	Path         string // path below the root, with dots
 	Env          string
 	Inherits     string
-	Alias        string   // path of the key that this one is another spelling of
-	Placeholders []string // those that are valid; nil if the value is no template
+	Alias        string   // path of the key for which this key is another spelling
+	Placeholders []string // valid placeholders; nil if the value is no template
 	Root         bool
 	Short        bool
 
@@ -68,7 +68,7 @@ func Keys[T any]() []Key {
 	return keys
 }
 
-// appendKeys appends the keys of the struct type of. in is the key of the field with that type.
+// appendKeys appends the keys of a struct type, of. in is the key of the field with this type.
 func appendKeys(keys []Key, of reflect.Type, in *Key) []Key {
 	for i := range of.NumField() {
 		tag := of.Field(i).Tag

@@ -193,8 +193,8 @@ func (l *loader) completeService(s *Service, prefix string, line int) {
 
 // Notify says how a service reports that it is ready. If it is zero, the service can't.
 type Notify struct {
-	FD       int           `key:"notify.fd" is:"between? 3 1023"`            // descriptor to which it writes a newline; 0: none
-	Protocol string        `key:"notify.protocol,short" is:"oneof? systemd"` // NotifySystemd, or ""
+	FD       int           `key:"notify.fd" is:"between? 3 1023"`            // descriptor to which a ready service writes a newline; 0: none
+	Protocol string        `key:"notify.protocol,short" is:"oneof? systemd"` // how the service reports that it is ready: NotifySystemd, or ""
 	Timeout  time.Duration `key:"notify.timeout" is:"notnegative"`           // how long the report may take; 0: for ever
 	Watchdog time.Duration `key:"watchdog" is:"atleast? 100ms"`              // longest time between two signs of life; 0: none are expected
 }

@@ -15,9 +15,9 @@ import (
 type ProcessSettings struct {
 	EnvFile    Paths                    `key:"env_file" is:"envfiles" fill:"."` // environment files; one with "-" in front may be missing
 	Priority   Priority                 `key:",root"`
-	Umask      string                   `key:"umask,root" is:"umask?"`      // in octal; "": hinit's own
-	NoNewPrivs Switch                   `key:"no_new_privs,root"`           // see [Config.NoNewPrivs]
-	Limits     map[string]ResourceLimit `key:"limits,root" alias:"rlimits"` // by name, such as "nofile"
+	Umask      string                   `key:"umask,root" is:"umask?"`      // umask in octal; "": hinit's own umask
+	NoNewPrivs Switch                   `key:"no_new_privs,root"`           // whether the process can gain privileges, see [Config.NoNewPrivs]
+	Limits     map[string]ResourceLimit `key:"limits,root" alias:"rlimits"` // resource limits by name, such as "nofile"
 	Memory     Memory                   `key:"memory."`
 	Operator   OperatorSettings         `key:""`
 }
@@ -54,8 +54,8 @@ type Priority struct {
 
 // Quota limits the disk space of a profile, which hinit measures every minute. 0 means no limit.
 type Quota struct {
-	Warn Bytes `key:"warn"` // size of its files above which hinit warns
-	Stop Bytes `key:"stop"` // size of its files above which its gateway isn't run
+	Warn Bytes `key:"warn"` // size of the profile's files above which hinit warns
+	Stop Bytes `key:"stop"` // size of the profile's files above which its gateway isn't run
 }
 
 // IsSet reports whether q has a limit.
@@ -71,15 +71,15 @@ const (
 
 // OperatorSettings say how operators name a service, and how it is asked to reload or end.
 type OperatorSettings struct {
-	Group        string   `key:"group" is:"group?"`                   // group of services to which it belongs; @GROUP in commands
+	Group        string   `key:"group" is:"group?"`                   // group to which the service belongs; @GROUP in commands
 	ReloadSignal string   `key:"reload_signal" is:"signal?"`          // signal for reading the configuration again, such as HUP; "" for none
-	StopCommand  []string `key:"stop_command" is:"command?" fill:"."` // asks it to end, before the stop signal; empty for none
+	StopCommand  []string `key:"stop_command" is:"command?" fill:"."` // command that asks the service to end before the stop signal; empty for none
 }
 
 // IONice is the I/O class and priority of a process (ioprio_set(2)).
 type IONice struct {
-	Class string `key:"class" is:"oneof? best-effort idle realtime"` // one of the IO constants; "": hinit's own class
-	Level int    `key:"level" is:"between 0 7"`                      // within the class; 0 is served first, 7 last
+	Class string `key:"class" is:"oneof? best-effort idle realtime"` // I/O class: one of the IO constants; "": hinit's own class
+	Level int    `key:"level" is:"between 0 7"`                      // priority within the class; 0 is served first, 7 last
 }
 
 // The values of [IONice].Class.
@@ -92,10 +92,10 @@ const (
 // Memory limits the memory of all processes of a service together. 0 means no limit. hinit measures it every few seconds. The
 // kernel enforces High and Max if the service has a control group. Otherwise High is treated as Warn, and Max as Restart.
 type Memory struct {
-	Warn    Bytes `key:"warn"`      // hinit warns above it
-	Restart Bytes `key:"restart"`   // hinit restarts the service above it
-	High    Bytes `key:"high,root"` // the kernel slows the service down above it
-	Max     Bytes `key:"max,root"`  // the kernel kills one of the processes above it
+	Warn    Bytes `key:"warn"`      // hinit warns above this size
+	Restart Bytes `key:"restart"`   // hinit restarts the service above this size
+	High    Bytes `key:"high,root"` // the kernel slows the service down above this size
+	Max     Bytes `key:"max,root"`  // the kernel kills one of the processes above this size
 }
 
 // IsSet reports whether m has any limit.

@@ -157,7 +157,7 @@ func checkNumbers(least, most int, what string) validator {
 	})
 }
 
-// durationType is the type of the durations for which ok returns true. is says which those are, such as "above zero", for messages.
+// durationType is the type of the durations for which ok returns true. is describes them for messages, such as "above zero".
 func durationType(is string, ok func(time.Duration) bool) valueType {
 	return valueType{check: func(at any) string {
 		if d := *at.(*time.Duration); !ok(d) {
@@ -232,8 +232,8 @@ func checkProfileName(name string) string {
 
 var validName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`) })
 
-// IsName reports whether s is valid as the name of a service, a profile or a group of services. Its limit of 64 characters is that
-// of the agent.
+// IsName reports whether s is valid as the name of a service, a profile or a group of services. The limit of 64 characters
+// comes from the agent.
 func IsName(s string) bool { return validName().MatchString(s) }
 
 // parseSecondsOrDuration parses a duration, or a number of seconds such as 7.5.
