@@ -96,7 +96,7 @@ func (c *container) prepare(serving context.Context, cfg *config.Config, b *boot
 		c.fatal(err.Error())
 		return false
 	}
-	c.prepared.Store(serving.Err() == nil) // false after a loss of the lease, so that takeOver prepares again
+	c.prepared.Store(serving.Err() == nil) // serving has ended after a loss of the lease; then takeOver prepares again
 	return true
 }
 

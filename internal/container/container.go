@@ -137,7 +137,7 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 	c.s6 = personality.NewSwitch(s6Host{agents, c.registry, c.gateways}, c.registry.SetFollower, func() personality.Settings {
 		return personality.Settings{
 			Agent: agent.Actor, Cred: agent.Cred, Env: c.units.Env(), Since: c.started,
-			Main: c.cfg.Load().Services[registry.MainHermes].Name == "", // false if hinit.yaml has a service of this name
+			Main: c.cfg.Load().Services[registry.MainHermes].Name == "", // Main is false if hinit.yaml has a service of this name
 		}
 	})
 	c.control = control.NewEndpoint(c.controlHost(), control.Options{

@@ -56,7 +56,7 @@ type handover struct {
 	Procs   proc.Handover
 	Loop    *supervisor.Handover
 	Intents profiles.Handover
-	S6      *personality.Handover // nil if hinit does not act as s6
+	S6      *personality.Handover // state of the s6 emulation; nil if hinit does not act as s6
 }
 
 // These aliases exist because a struct can't embed several types with the name Handover.

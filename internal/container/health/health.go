@@ -204,7 +204,7 @@ func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
 	for _, u := range services.Units {
 		h.Check(u.Unit)
 	}
-	h.notify.TakeOver(old.Notify) // last, because messages from the sockets go to the checks
+	h.notify.TakeOver(old.Notify) // take over the sockets last, because their messages go to the checks
 	h.deaf.Resume()
 }
 

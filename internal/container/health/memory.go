@@ -38,7 +38,7 @@ type memoryLoop interface {
 type memoryWatch struct {
 	loop         memoryLoop
 	container    func() proc.ContainerMemory     // returns the container's memory and its limit
-	seen         map[string]usageSample          // last measurement of each service, only while memory is tight
+	seen         map[string]usageSample          // last measurement of each service, kept only while memory is tight
 	measure      func(mains []int) []proc.Memory // returns the memory of services, by the PIDs of their main processes
 	lastMessages map[string]string               // last message by service and kind, see isNewMessage; only for services that exist
 	search       func() []boot.Measurement       // measures shared memory of services, which may take seconds
@@ -177,11 +177,11 @@ func formatBytes(n uint64) string {
 // Thresholds in percent of the container's memory limit; stallPercent is in percent of time. Processes stall while they wait
 // for the kernel to free memory (PSI).
 const (
-	tightAt       = 80   // from here on starts are refused if processes stall, or if starts are being refused already
-	refuseAt      = 90   // from here on starts are refused in any case
-	stalledShedAt = 90   // from here on a service is ended if processes stall
-	shedAt        = 95   // from here on a service is ended in any case
-	stallPercent  = 10.0 // processes stall if they wait for memory for this part of the time
+	tightAt       = 80   // percentage of used memory from which starts are refused if processes stall, or if starts are being refused already
+	refuseAt      = 90   // percentage of used memory from which starts are refused in any case
+	stalledShedAt = 90   // percentage of used memory from which a service is ended if processes stall
+	shedAt        = 95   // percentage of used memory from which a service is ended in any case
+	stallPercent  = 10.0 // percentage of time that processes wait for memory; above it, they stall
 )
 
 const (

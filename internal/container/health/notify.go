@@ -42,7 +42,7 @@ func (h *Health) addNotifySocket(u *supervisor.Unit) {
 	}
 	env := notify.Environ(path, s.Notify.Watchdog)
 	u.Spec.Env = proc.SetEnv(u.Spec.Env, env)
-	if len(u.Spec.Setup.EnvFiles) > 0 { // environment files must not override these
+	if len(u.Spec.Setup.EnvFiles) > 0 { // environment files must not override these variables
 		keep := slices.AppendSeq(slices.Clone(u.Spec.Setup.ProtectedVars), maps.Keys(env))
 		slices.Sort(keep)
 		u.Spec.Setup.ProtectedVars = slices.Compact(keep)

@@ -86,7 +86,7 @@ type Lease struct {
 
 // state is the state of the lock, for the status.
 type state struct {
-	name   string // as in the API: client.LeaseHeld, LeaseWaiting or LeaseNone
+	name   string // state as in the API: client.LeaseHeld, LeaseWaiting or LeaseNone
 	since  time.Time
 	detail string              // the reason in words; "" while another process holds the lock
 	holder func() lease.Holder // returns the other process that holds the lock; nil if none does
@@ -94,7 +94,7 @@ type state struct {
 
 // Handover is the state of the lock for the next program of a re-execution.
 type Handover struct {
-	Lease  *lease.Handover // nil if the old program had no such lock
+	Lease  *lease.Handover // state of the lock; nil if the old program had no such lock
 	Served bool            `reexec:"Alone"` // the old program served the volume
 }
 
@@ -242,7 +242,7 @@ func (t *Lease) ClaimAtBoot(ctx context.Context, b Boot, made bool) (serving con
 			return ctx, true
 		case <-busy:
 			if !waitsForLock() {
-				continue // acquire gives up now, and got soon receives errHeld
+				continue // acquire gives up now, and soon sends errHeld to got
 			}
 			t.serves.Store(false)
 			t.host.Say("%s; this container runs its CMD, serves nothing else, and takes over when the lock is free", t.whyNotServing(t.state.Load()))

@@ -46,11 +46,11 @@ type Logs struct {
 
 	Runs *runs.Tracker // commands that clients run once; each has a file of its own
 	o    Options
-	logs sync.Map // by service: string → *logrotate.Log
+	logs sync.Map // logs by service: string → *logrotate.Log
 
 	mu     sync.Mutex     // guards held and masked, and keeps Drop and Protect apart; never held during disk access
 	held   map[string]int // registrations under way, by service; the supervisor may not know the service yet
-	masked map[string]int // bytes of secrets in memory for hiding, by service
+	masked map[string]int // memory in bytes for the secrets to hide, by service
 }
 
 // New returns the logs of a container, without any service.
@@ -143,7 +143,7 @@ func (l *Logs) Pipes(name string) (stdout, stderr *os.File, err error) {
 	}
 	stdout, stderr, err = log.Pipes()
 	if err == nil && strings.HasPrefix(name, units.HookPrefix) { // a boot hook must not write to the container's standard output
-		_ = stdout.Close() // nothing was written to it
+		_ = stdout.Close() // nothing was written to stdout
 		stdout = stderr
 	}
 	return stdout, stderr, err

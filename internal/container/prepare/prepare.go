@@ -37,7 +37,7 @@ import (
 type Stage struct {
 	*initlog.Logger
 
-	Agents          *initlog.Logger // for messages that an agent can cause
+	Agents          *initlog.Logger // logger for messages that an agent can cause
 	Registry        *registry.Registry
 	Status          *bootstatus.Status
 	Units           *units.Maker
@@ -94,7 +94,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	}
 	var started func() (*bootProgram, error)
 	if wanted {
-		started = r.start() // in the background, while the volume is being prepared
+		started = r.start() // start in the background, while the volume is being prepared
 	}
 	var more []boot.Phase
 	if seed {

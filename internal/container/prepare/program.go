@@ -27,7 +27,7 @@ type preparation struct {
 	program  *bootProgram
 	reported bool
 	unusable bool           // the data volume can't be used, so only steps that do not need the volume go on
-	hooks    sync.WaitGroup // running hooks
+	hooks    sync.WaitGroup // counts the running hooks
 }
 
 // start starts the boot program in the background. The returned function blocks until the program runs.
@@ -160,7 +160,7 @@ func (r *preparation) report(report *boot.Report) error {
 	case ending && r.cfg.Image.Stage2Fails == "2":
 		return fmt.Errorf("the boot step %q has failed, which ends the boot in this image: %s; S6_BEHAVIOUR_IF_STAGE2_FAILS=0 goes on", ends.Name, ends.Error)
 	}
-	r.RunStep("wait", func() error { // for work in the background, such as opening the control socket
+	r.RunStep("wait", func() error { // waits for work in the background, such as opening the control socket
 		r.ready()
 		return nil
 	})
@@ -212,7 +212,7 @@ func (r *preparation) runHook(h boot.Hook) (int, error) {
 		_, _ = supervisor.AwaitTask(context.Background(), r.Registry, name) // waits until all processes of the hook have ended
 		return 0, context.Cause(ctx)
 	}
-	r.Logs.Drain(name) // so that the hook's output comes before later lines
+	r.Logs.Drain(name) // write the hook's output before later lines
 	return code, err
 }
 

@@ -156,7 +156,7 @@ func LogLine(r supervisor.Record) string {
 		return fmt.Sprintf("%s: %s: %s", r.Service, r.To, r.Reason)
 	case supervisor.Stopping:
 		if r.Reason == supervisor.ReasonShutdown {
-			return "" // reported once, for the whole container
+			return "" // this event is reported once, for the whole container
 		}
 		return fmt.Sprintf("%s: stopping: %s", r.Service, r.Reason)
 	case supervisor.Down, supervisor.Waiting, supervisor.Starting, supervisor.Finishing, supervisor.Backoff:

@@ -30,7 +30,7 @@ const secondInterruptTime = 3 * time.Second
 
 // Signals receives the signals to PID 1 and turns them into events for the supervisor.
 type Signals struct {
-	Children chan os.Signal // delivers SIGCHLD
+	Children chan os.Signal // channel that delivers SIGCHLD
 	Orders   chan os.Signal // delivers the signals on which hinit acts, see Event
 
 	faults    <-chan os.Signal // wakes ReportFaults after a fault signal such as SIGSEGV was ignored, see [proc.IgnoreSentFaults]

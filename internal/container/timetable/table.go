@@ -55,7 +55,7 @@ type Table struct {
 	random func() float64 // returns a number in [0,1), for the jitter
 
 	ctx    context.Context //nolint:containedctx // context of the last Serve; nil before
-	server *scheduler      // nil while there is no schedule
+	server *scheduler      // goroutine that serves the schedules; nil while there is no schedule
 	saving atomic.Bool
 }
 

@@ -47,7 +47,7 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 	}
 	plan := []string{"name=" + p.Name, "home=" + p.Home}
 	if i := slices.IndexFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=/") }); i >= 0 {
-		plan, spec.Env = append(plan, spec.Env[i]), slices.Delete(spec.Env, i, i+1) // so that all profiles can share one environment
+		plan, spec.Env = append(plan, spec.Env[i]), slices.Delete(spec.Env, i, i+1) // use an environment that all profiles can share
 	}
 	for _, path := range own.Share {
 		path = cfg.ExpandString(path, placeholders(p))
@@ -88,7 +88,7 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 func (m *Maker) sharedArguments(cfg *config.Config, key string) (words []string) {
 	hide := append(m.agentDirs(), filepath.Dir(cfg.Control.Socket), cfg.Logs.Dir)
 	if cfg.Path != "" {
-		hide = append(hide, cfg.Path) // it may contain secrets of other profiles
+		hide = append(hide, cfg.Path) // the configuration may contain secrets of other profiles
 	}
 	slices.Sort(hide)
 	for _, path := range slices.Compact(hide) {

@@ -54,8 +54,8 @@ type Maker struct {
 	env               atomic.Pointer[[]string] // environment of the container
 	home              atomic.Pointer[string]
 	ownGatewayAllowed sync.Map                          // profiles with a gateway of their own besides the multiplexer, see SetOwnGatewayAllowed
-	topology          atomic.Pointer[profiles.Topology] // from SetTopology; nil before
-	groups            atomic.Pointer[proc.Cgroups]      // from PrepareCgroup; nil before, and without child groups
+	topology          atomic.Pointer[profiles.Topology] // topology that SetTopology has set last; nil before
+	groups            atomic.Pointer[proc.Cgroups]      // control groups that PrepareCgroup has found; nil before, and without child groups
 	groupsTried       bool                              // PrepareCgroup has tried to prepare the control group
 	venv              atomic.Pointer[venv]              // virtual environment of the agent's program, as the last call of venvOf found it
 
@@ -96,7 +96,7 @@ func (m *Maker) Topology() *profiles.Topology { return m.topology.Load() }
 type Handover struct {
 	Env      []string
 	Home     string
-	Topology *profiles.Topology `reexec:"Asked"` // nil if none was stored
+	Topology *profiles.Topology `reexec:"Asked"` // topology that was stored last; nil if none was stored
 }
 
 // HandOver returns the state that TakeOver needs in the program after a re-execution.
