@@ -31,7 +31,7 @@ type peer struct {
 	pid     int32
 	uid     uint32
 	shutOut bool        // the client belongs to an isolated profile that may not use the socket
-	exited  func() bool // see isGone; nil if the kernel can't tell
+	exited  func() bool // reports whether the client has exited, see isGone; nil if the kernel can't tell
 }
 
 // isGone reports whether the client's process has ended. Its PID may then belong to another process. Call isGone after a look-up by
@@ -76,10 +76,10 @@ func authorOf(rt route, who peer) *client.By {
 type access int
 
 const (
-	mayRead    access = iota // reads the status
-	mayControl               // changes something, or reads more than the status
-	mayReplace               // decides which program PID 1 becomes
-	mayEnd                   // ends the container
+	mayRead    access = iota // the client may read the status
+	mayControl               // the client may change something, or read more than the status
+	mayReplace               // the client may decide which program PID 1 becomes
+	mayEnd                   // the client may end the container
 )
 
 // class is a class of clients with the same rights and the same limits.
@@ -202,7 +202,7 @@ func (p *connCounts) close(c net.Conn) error {
 
 // drain drops the data and the descriptors that the peer has sent, which could make a close block.
 func drain(c net.Conn) {
-	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil { // a socket always has one
+	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil { // a socket always has a raw connection
 		_ = raw.Control(blocking.Drain) // fails only if the connection is closed
 	}
 }
@@ -374,7 +374,7 @@ type answerBudget struct {
 	token  chan struct{} // one token, held while an answer is made
 	mu     sync.Mutex
 	unsent int
-	unread []*pendingAnswer // in the order of the answers
+	unread []*pendingAnswer // unread answers, oldest first
 }
 
 // pendingAnswer is an answer that the client has not read.

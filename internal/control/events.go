@@ -28,7 +28,7 @@ func getEvents(s *Server, r *request) (out reply, err error) {
 	ring := s.core.History()
 	newest := ring.Last()
 	var cursor uint64
-	var kept, end uint64 // older events between these two are sent first
+	var kept, end uint64 // sequence numbers between which older events are sent first
 	if query.Has("since") {
 		if cursor, err = parseNumber(query.Get("since"), "since"); err != nil {
 			return reply{}, err

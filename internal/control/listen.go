@@ -73,7 +73,7 @@ func listenUnix(name, path string) (*net.UnixListener, error) {
 	if errors.Is(err, unix.EADDRINUSE) {
 		return nil, errAlive(path)
 	}
-	u, _ := l.(*net.UnixListener) // nil after an error
+	u, _ := l.(*net.UnixListener) // u is nil after an error
 	return u, withoutAddress(err)
 }
 
@@ -116,7 +116,7 @@ func clearStale(dir *os.File, base, path, addr string) error {
 	switch {
 	case err == nil:
 		drain(conn)
-		_ = conn.Close() // the connection was only a test whether a server listens
+		_ = conn.Close() // this connection has only tested whether a server listens
 		return errAlive(path)
 	case errors.Is(err, unix.ECONNREFUSED):
 		return unix.Unlinkat(fd, base, 0)
@@ -203,7 +203,7 @@ func (l *listener) Close() error {
 type Socket struct {
 	Path     string
 	File     *os.File `reexec:"FD"`
-	Dev, Ino uint64   // of the socket file; 0 for an abstract name
+	Dev, Ino uint64   // device and inode of the socket file; 0 for an abstract name
 }
 
 // Detach takes the socket away from a listener of [Listen], whose Close then neither closes the socket nor removes the file. New
@@ -213,7 +213,7 @@ func Detach(l net.Listener) (Socket, error) {
 	u, ok := l.(*net.UnixListener)
 	if own, is := l.(*listener); is {
 		u, ok = own.UnixListener, true
-		s.Dev, s.Ino = uint64(own.stat.Dev), own.stat.Ino //nolint:unconvert // 32 bits wide on some machines
+		s.Dev, s.Ino = uint64(own.stat.Dev), own.stat.Ino //nolint:unconvert // Dev is 32 bits wide on some machines
 	}
 	if !ok {
 		return s, errors.New("internal error: not a control socket")
@@ -230,7 +230,7 @@ func Detach(l net.Listener) (Socket, error) {
 
 // Attach makes a listener from a socket that Detach has returned, and closes s.File. The listener owns the socket file again.
 func Attach(s Socket) (net.Listener, error) {
-	defer s.File.Close() // FileListener has made a copy
+	defer s.File.Close() // net.FileListener has duplicated the descriptor
 	l, err := net.FileListener(s.File)
 	if err != nil {
 		return nil, fmt.Errorf("cannot go on listening on %q: %w", s.Path, err)

@@ -489,7 +489,7 @@ func withDefaults(o Options) Options {
 // serve listens on a socket that every user can reach, until the end of the test.
 func serve(t *testing.T, core core, o Options, tune ...func(*Server)) *served {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "control") //nolint:usetesting // that of the test is for its own user only
+	dir, err := os.MkdirTemp("", "control") //nolint:usetesting // the directory of the test is for its own user only
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,16 +37,16 @@ type route struct {
 	pattern string
 	may     access
 	boot    bootNeed
-	limit   time.Duration // 0 if the client sets one, or the answer has no end
+	limit   time.Duration // time limit of the route; 0 if the client sets a limit, or the answer has no end
 	handle  func(s *Server, r *request) (reply, error)
 }
 
 const (
-	readLimit = 5 * time.Second  // answers from memory
-	slotLimit = 9 * time.Second  // scan directory of s6, examination of the volume; their clients wait 10 s
-	workLimit = 30 * time.Second // work that reads many files
+	readLimit = 5 * time.Second  // time limit for answers from memory
+	slotLimit = 9 * time.Second  // time limit for requests about the scan directory of s6 and the volume; their clients wait 10 s
+	workLimit = 30 * time.Second // time limit for work that reads many files
 
-	topologyLimit = 3 * time.Minute // more than all gateways need to stop
+	topologyLimit = 3 * time.Minute // time limit for a change of topology; longer than all gateways need to stop
 )
 
 // routes returns the table of the API: pattern, required access, whether the request waits for the boot, time limit, handler. Each
@@ -74,7 +74,7 @@ func routes() []route {
 		{"POST /v1/topology", mayControl, waitsForBoot, topologyLimit, withBody(postTopology)},
 		{"POST /v1/examine", mayControl, neverWaits, slotLimit, withBody(postExamine)},
 		{"POST /v1/reexec", mayReplace, neverWaits, readLimit, withBody(postReexec)},
-		{"GET /v1/config", mayControl, neverWaits, readLimit, getConfig}, // more than mayRead, because it shows paths and settings
+		{"GET /v1/config", mayControl, neverWaits, readLimit, getConfig}, // more than mayRead, because the answer shows paths and settings
 		{"GET /v1/health", mayRead, neverWaits, readLimit, getHealth},
 		{"GET /v1/slots", mayRead, neverWaits, slotLimit, getSlots},
 		{"GET /v1/slots/wait", mayRead, neverWaits, 0, getSlotWait},
@@ -118,7 +118,7 @@ func postRescan(s *Server, r *request, _ struct{}) (reply, error) {
 }
 
 func postReload(s *Server, r *request, how client.Reload) (reply, error) {
-	if how.Force && s.policy.check(r.who, mayReplace) != nil { // this would end the limits and the isolation that the file sets
+	if how.Force && s.policy.check(r.who, mayReplace) != nil { // a reload without the file would end the limits and the isolation that the file sets
 		return reply{}, refuse(client.KindNotAllowed, "uid %d may not reload without a configuration file; root may", r.who.uid)
 	}
 	out, err := s.core.Reload(r.Context(), how)

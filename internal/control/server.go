@@ -26,10 +26,10 @@ import (
 )
 
 const (
-	headerTime = 5 * time.Second        // from the start of a connection, or the first byte of a later request, to the end of the header
-	idleTime   = 30 * time.Second       // between two requests
-	closeTime  = 500 * time.Millisecond // for requests to end when the server is closed
-	flushTime  = 200 * time.Millisecond // for their answers to be sent
+	headerTime = 5 * time.Second        // time limit for a header, from the start of a connection or from the first byte of a later request
+	idleTime   = 30 * time.Second       // time limit between two requests
+	closeTime  = 500 * time.Millisecond // time limit for requests to end when the server is closed
+	flushTime  = 200 * time.Millisecond // time limit after that for answers to be sent
 	maxHeader  = 8 << 10
 	maxBody    = 64 << 10
 )
@@ -47,8 +47,8 @@ type Server struct {
 	log           func(string)
 	used          func()
 	now           func() time.Time
-	bodyTime      time.Duration // from the end of the header to the end of the body
-	sendTime      time.Duration // for a client to read one piece of an answer
+	bodyTime      time.Duration // time limit from the end of the header to the end of the body
+	sendTime      time.Duration // time limit for a client to read one piece of an answer
 	bootListTime  time.Duration // how long a request that names a service waits until the boot has listed the profiles
 	limit         func(route) time.Duration
 	http          *http.Server
@@ -121,7 +121,7 @@ func (s *Server) close(ctx context.Context, why *client.Error) error {
 	// Shutdown alone would wait longer for clients that have sent no request; http.Server.Close cuts them off.
 	flush, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
-	_ = s.http.Shutdown(flush) // Close below ends those that are left
+	_ = s.http.Shutdown(flush) // Close below cuts the connections that are left
 	_ = s.http.Close()         // the listener is closed already
 	if !pause.Until(ctx, idle) {
 		return fmt.Errorf("cannot end all requests of the control socket: %w", context.Cause(ctx))
@@ -141,11 +141,11 @@ func (s *Server) beginRequest() *client.Error {
 
 // serve is the handler of all requests. It refuses them once the server is closed.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	if r.ContentLength != 0 { // in case the client announces a body and doesn't send it
+	if r.ContentLength != 0 { // the client may announce a body and not send it
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTime)) // never fails on a real connection
 	}
 	if err := s.beginRequest(); err != nil {
-		if err.Kind == client.KindReplaced { // nothing was done, so the client may repeat it
+		if err.Kind == client.KindReplaced { // nothing was done, so the client may repeat the request
 			err = refuse(client.KindBusy, "%s", err.Message)
 		}
 		s.send(w, failure(err))
@@ -319,7 +319,7 @@ func kindOf(err error) client.Kind {
 // reply is the answer of a handler: a body, or a stream that writes the body itself.
 type reply struct {
 	status   int
-	header   http.Header // besides the content type, which is JSON unless it is set here
+	header   http.Header // headers besides the content type, which is JSON unless it is set here
 	body     []byte
 	deferred any // body that is encoded when there is memory for it, see answerLater
 	stream   func(w http.ResponseWriter)

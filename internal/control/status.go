@@ -66,7 +66,7 @@ func statusTable(st client.Status, look show.Layout) reply {
 		}
 	}
 	out := text(http.StatusOK, http.Header{client.DownHeader: {strconv.Itoa(down)}}, nil)
-	out.body = show.Status(st, look) // the texts are escaped already, and the colours must not be
+	out.body = show.Status(st, look) // the texts are already escaped, and the escape sequences for colours must stay
 	return out
 }
 
@@ -272,12 +272,12 @@ func (s *Server) view(v *supervisor.Service, who peer, added map[*supervisor.Ser
 	}
 	if v.LastExit != nil {
 		out.LastExit = exitView(v.LastExit)
-		if !trusted { // logs hold messages of users
+		if !trusted { // log lines may contain messages of users
 			out.LastExit.Tail = []string{}
 		}
 	}
 	out.Problem, out.ServedBy = s.problem(v, trusted), s.core.ServedBy(v)
-	if trusted { // an untrusted client must not read it: the service writes this text
+	if trusted { // the service writes this text, so an untrusted client must not read it
 		out.StatusText = v.Status
 	}
 	return out

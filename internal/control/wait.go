@@ -41,7 +41,7 @@ func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.S
 	case once && slices.Contains(activeStates, before.State):
 		g.after = before.Run - 1 // the present run satisfies the goal
 	case g.fresh && slices.Contains(endingStates, after.State):
-		g.after = after.Run // a run that is ending is not the new one, even if it began after the caller had read before
+		g.after = after.Run // a run that is ending does not count, even if it began after the caller had read before
 	case once, g.fresh:
 		g.after = before.Run
 	}
@@ -137,7 +137,7 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 			defer cancel()
 			return nil, refuse(client.KindFailed, "%s", s.describeFailure(reading, v))
 		case v != nil && !g.once && v.State == supervisor.Waiting && strings.HasPrefix(v.Reason, supervisor.ReasonTurn):
-			end = now.Add(timeout) // many services are starting; the time of this one begins when its turn comes
+			end = now.Add(timeout) // the time limit begins when the service's turn to start comes
 		case !now.Before(end):
 			return nil, refuse(client.KindTimeout, "%s", describeTimeout(g, v, timeout))
 		}
@@ -176,8 +176,8 @@ const onceTime = time.Hour
 var activeStates = []supervisor.State{supervisor.Starting, supervisor.Up, supervisor.Finishing}
 
 const (
-	tailLines = 3   // log lines in an error message
-	tailWidth = 200 // longest of these lines, in bytes
+	tailLines = 3   // number of log lines in an error message
+	tailWidth = 200 // maximum length of each of these lines, in bytes
 )
 
 // describeFailure says why a service has failed to start: its state, how its run ended, and its last log lines. They are quoted, so

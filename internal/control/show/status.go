@@ -100,7 +100,7 @@ func (w *wrappedText) writeWrapped(indent, text string) {
 			w.WriteString("  ")
 		}
 		n, used := 0, 0
-		space := 0 // last place at which the line may be broken
+		space := 0 // position of the last blank, at which the line may be broken
 		for i, r := range text {
 			used += columnsOf(r)
 			if used > room {

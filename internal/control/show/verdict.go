@@ -39,7 +39,7 @@ const (
 type Verdict struct {
 	Grade    Grade
 	Word     string   // added to the state, such as "deaf"; may be ""
-	Problems []string // kinds of its problems, the worst first
+	Problems []string // kinds of problems of the service, the worst first
 	Works    bool     // the service is up and does its work, perhaps with a failing check or a remark
 }
 

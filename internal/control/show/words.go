@@ -75,7 +75,7 @@ func Thousands(n int) string {
 // before "meanwhile". Steps marked "beside it" are left out of the sum, because they ran at the same time as the step before them.
 func Timeline(steps []client.BootStep) string {
 	var parts, meanwhile []string
-	shown := 0 // milliseconds
+	shown := 0 // total of the steps that are counted, in milliseconds
 	for i := 0; i < len(steps); {
 		if steps[i].Beside { // a parallel step may begin before the first step of the boot itself
 			meanwhile = append(meanwhile, stepText(steps[i], milliseconds(steps[i].Seconds)))
@@ -329,7 +329,7 @@ func plainText(text string) bool {
 // escape appends text to b, escaped as by Line.
 func escape(b *strings.Builder, text string) {
 	b.Grow(len(text) + 16)
-	marks := maxMarks // 0 at the beginning, because a mark there would join the text before
+	marks := maxMarks // number of combining marks in a row; the maximum at the beginning, because a mark there would join the text before
 	for len(text) > 0 {
 		r, n := utf8.DecodeRuneInString(text)
 		mark := unicode.Is(unicode.M, r)
