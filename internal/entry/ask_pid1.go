@@ -89,7 +89,7 @@ func askPID1(name string, argv, env bare.CStrings, missing bool) int {
 // parse turns a command line into a request. It knows only the commands that people need when no process can be started.
 func parse(name string, argv bare.CStrings) (q pid1Request, ok bool) {
 	if name == "s6-svc" {
-		// only letters that don't wait, and an absolute path
+		// accept only letters that don't wait, and an absolute path
 		flags, dir := argv.At(1), argv.At(2)
 		if argv.N != 3 || len(flags) < 2 || flags[0] != '-' || !isPlainWord(flags[1:], "") || flags[1] == 'w' || flags[1] == 'T' || flags[1] == 's' ||
 			dir == "" || dir[0] != '/' || !isPlainWord(dir, "/") {
@@ -168,7 +168,7 @@ func dial() int {
 	}
 	addr.Family = syscall.AF_UNIX
 	for i := range path.N {
-		addr.Path[i] = int8(path.Buf[i]) //nolint:gosec // a byte
+		addr.Path[i] = int8(path.Buf[i]) //nolint:gosec // the conversion keeps all bits of the byte
 	}
 	fd := bare.Syscall3(syscall.SYS_SOCKET, syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if fd < 0 {
@@ -187,7 +187,7 @@ func dial() int {
 		return -1
 	}
 	if peer.Uid != 0 && int(peer.Uid) != bare.Syscall3(syscall.SYS_GETEUID, 0, 0, 0) {
-		return -1 // another user's socket
+		return -1 // the socket belongs to another user
 	}
 	if peer.Pid == 0 {
 		return -1 // a server in another PID namespace is the init of another container with the same volume
@@ -205,7 +205,7 @@ func printAnswer(q pid1Request, all string, failed int) int {
 	}
 	head, said := all[:end+2], all[end+4:]
 	if q.health && q.after == "?probe=live" && all[status] == '5' && bare.Index(said, `"kind":"busy"`) >= 0 {
-		return 0 // the same decision as in dial.Client.Probe
+		return 0 // dial.Client.Probe decides in the same way
 	}
 	if all[status] != '2' {
 		line.Add("cannot ").Add(q.doing)

@@ -60,7 +60,7 @@ func changeUserAndExec(argv, env bare.CStrings) {
 // applySetting applies a setting of the process, which word has in the form NAME=VALUE. errno is negative after an error. known is
 // false for a name that it does not know.
 func applySetting(word string) (errno int, known bool) {
-	const nnp, deathsig, classShift = 38, 1, 13 // PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG
+	const nnp, deathsig, classShift = 38, 1, 13 // values of PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG and IOPRIO_CLASS_SHIFT
 	at := max(bare.Index(word, "="), 0)
 	value := word[min(at+1, len(word)):]
 	first, rest := bare.Number(value)
@@ -94,7 +94,7 @@ func applySetting(word string) (errno int, known bool) {
 
 // remakeGroup makes a control group. It replaces an existing empty one, so that its counters begin at zero.
 func remakeGroup(dir string) (errno int) {
-	const removeDir, mode = 0x200, 0o755 // AT_REMOVEDIR
+	const removeDir, mode = 0x200, 0o755 // removeDir is AT_REMOVEDIR
 	at := uintptr(unsafe.Pointer(unsafe.StringData(dir)))
 	bare.Syscall3(syscall.SYS_UNLINKAT, bare.Here, at, removeDir)
 	if errno = bare.Syscall3(syscall.SYS_MKDIRAT, bare.Here, at, mode); errno == -int(syscall.EEXIST) {
@@ -103,7 +103,7 @@ func remakeGroup(dir string) (errno int) {
 	return errno
 }
 
-// writeWord writes to a file: word is TEXT:FILE.
+// writeWord writes a text to a file. word has the form TEXT:FILE.
 func writeWord(word string) (errno int) {
 	at := max(bare.Index(word, ":"), 0)
 	file := word[min(at+1, len(word)):]

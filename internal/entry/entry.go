@@ -108,7 +108,7 @@ func awaitThreads(halted string) {
 			sleep(100e6)
 			continue
 		}
-		for i := range n { // until the threads of HasRoomFor have ended; the kernel may need time to free their IDs
+		for i := range n { // repeat until the threads of HasRoomFor have ended, because the kernel may need time to free their IDs
 			for range 1000 {
 				if bare.Syscall3(syscall.SYS_TGKILL, 1, held[i], 0) < 0 {
 					break
@@ -131,7 +131,7 @@ func HasRoomFor(threads int) bool {
 	leave = 0
 	made := makeThreads(threads, &leave)
 	leave = 1
-	const wake = 1 | 128 // FUTEX_WAKE_PRIVATE
+	const wake = 1 | 128 // value of FUTEX_WAKE_PRIVATE
 	bare.Syscall3(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(&leave)), wake, 1<<30)
 	return made == threads
 }
@@ -160,6 +160,6 @@ func makeThreads(threads int, leave *uint32) (made int) {
 
 // setMask sets which signals this thread blocks, and stores the old set in old.
 func setMask(set, old *uint64) {
-	const setmask = 2 // SIG_SETMASK
+	const setmask = 2 // value of SIG_SETMASK
 	bare.Syscall6(syscall.SYS_RT_SIGPROCMASK, setmask, uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), unsafe.Sizeof(*set), 0)
 }

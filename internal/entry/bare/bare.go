@@ -95,13 +95,13 @@ type Text struct {
 	N   int
 }
 
-// Add appends s, and returns t for further calls.
+// Add appends s to t, and returns t, so that calls can be chained.
 func (t *Text) Add(s string) *Text {
 	t.N += copy(t.Buf[t.N:], s)
 	return t
 }
 
-// Num appends the decimal digits of n.
+// Num appends n to t in decimal digits.
 func (t *Text) Num(n int) *Text {
 	if n >= 10 {
 		t.Num(n / 10)
@@ -146,7 +146,7 @@ func Write(fd int, s string) int {
 	return n
 }
 
-// Index returns where part begins in s; -1 if it is not there.
+// Index returns the position of part in s, or -1 if s does not contain part.
 func Index(s, part string) int {
 	for i := 0; i+len(part) <= len(s); i++ {
 		if s[i:i+len(part)] == part {
