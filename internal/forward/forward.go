@@ -56,12 +56,12 @@ type Forwarder struct {
 	Pause    time.Duration // how long to collect records for a batch; 0: 250 ms
 	Patience time.Duration // time limit for the receiver's answer; 0: 30 s
 
-	records   chan Record // from the goroutines that read logs
+	records   chan Record // records from the goroutines that read logs
 	readers   sync.WaitGroup
 	askedAt   time.Time // when hinit was last asked for its logs
 	savedAt   time.Time // when the positions were last saved
 	positions Positions
-	unsaved   bool // positions has changed since then
+	unsaved   bool // positions have changed since they were last saved
 	unsavable bool // the last try to save the positions has failed
 }
 
@@ -75,7 +75,7 @@ type Counts struct {
 
 // Positions is the content of the positions file: how far logs and events have been sent.
 type Positions struct {
-	Logs    map[string]*logFile `json:"logs"` // by the directory of the log
+	Logs    map[string]*logFile `json:"logs"` // logs by their directory
 	Events  eventPosition       `json:"events"`
 	Counts  Counts              `json:"counts"`
 	Waiting time.Time           `json:"waiting,omitzero"` // time of the oldest record that is being sent; zero if all are sent
@@ -88,10 +88,10 @@ type eventPosition struct {
 
 const (
 	maxBatchRecords = 2000    // a batch with this many records takes no more lines; the events of one request may exceed it
-	maxBatchBytes   = 4 << 20 // of the text in a batch
+	maxBatchBytes   = 4 << 20 // maximum size in bytes of the text in a batch
 	statusEvery     = 2 * time.Second
 	saveEvery       = time.Second
-	maxStateSize    = 64 << 20 // of the positions file, in bytes; the 100,000 profiles that hinit can supervise take less
+	maxStateSize    = 64 << 20 // maximum size in bytes of the positions file; the 100,000 profiles that hinit can supervise take less
 )
 
 // retries are the delays between two attempts to send a batch.
@@ -106,7 +106,7 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	f.records = make(chan Record)
 	var err error
 	if f.positions, err = ReadPositions(f.State, nil); errors.Is(err, fs.ErrNotExist) {
-		err = f.save() // fails now if the file can't be written
+		err = f.save() // fails now, at the start, if the file can't be written
 	} else if err != nil {
 		err = fmt.Errorf("cannot read the positions in %q: %w; remove the file to send everything again", f.State, err)
 	}
@@ -312,7 +312,7 @@ type position struct {
 // logFile is a log with the position up to which it has been sent.
 type logFile struct {
 	position
-	service, profile string             // of the service that writes the log
+	service, profile string             // name and profile of the service that writes the log
 	stop             context.CancelFunc // ends the goroutine that reads the log; nil if there is none
 }
 
@@ -321,7 +321,7 @@ type logReader struct {
 	*Forwarder
 	from  *logFile
 	log   *slog.Logger
-	at    position // after the last line
+	at    position // position after the last line
 	begun bool     // the first line since the last call of [reader.Read] was read
 	skip  int      // number of lines to skip, because the receiver already has them
 	level loglevel.Tracker

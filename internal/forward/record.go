@@ -31,7 +31,7 @@ type Record struct {
 	Text    string         `json:"message"`
 	Level   loglevel.Level `json:"level"`
 
-	log    *logFile      // nil for an event
+	log    *logFile      // log of the record; nil for an event
 	line   position      // position in the log after the record
 	events eventPosition // position in the events after the record
 }

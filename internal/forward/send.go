@@ -33,7 +33,7 @@ type Sink func(ctx context.Context, records []Record) error
 // RefusedError is the answer of a receiver that does not accept some of the records. They must not be sent again.
 type RefusedError struct {
 	error
-	Records int // how many of the records were refused, while the others were accepted; 0: all, perhaps because of one of them
+	Records int // number of refused records if the others were accepted; 0 if all were refused, perhaps because of one record
 }
 
 // receivers has for each scheme the form of the URL for error messages and, for HTTP, the default path and the encoding.
@@ -164,12 +164,12 @@ func post(ctx context.Context, c *http.Client, to, authorization string, body []
 func checkOTLP(text []byte) error {
 	var answer struct {
 		PartialSuccess struct {
-			RejectedLogRecords json.Number // the JSON mapping of 64-bit numbers has a number or a text
+			RejectedLogRecords json.Number // in JSON, a 64-bit number may be a number or a text
 			ErrorMessage       string
 		}
 	}
 	_ = json.Unmarshal(text, &answer)
-	n, _ := answer.PartialSuccess.RejectedLogRecords.Int64() // 0 if it is no number
+	n, _ := answer.PartialSuccess.RejectedLogRecords.Int64() // n is 0 if the text is no number
 	if n <= 0 {
 		return nil
 	}
@@ -219,9 +219,9 @@ const keptFiles = 5
 // syslogSink sends syslog messages: each in a datagram or, over a stream, preceded by its length (RFC 6587).
 type syslogSink struct {
 	network, address, host string
-	secure                 *tls.Config // nil: no encryption
+	secure                 *tls.Config // settings for TLS; nil: no encryption
 	conn                   net.Conn
-	raw                    syscall.RawConn // of a stream; nil for datagrams
+	raw                    syscall.RawConn // raw connection of a stream; nil for datagrams
 	unread                 []sentBatch     // sent batches that the receiver may not have read yet, oldest first
 }
 
@@ -232,7 +232,7 @@ type sentBatch struct {
 }
 
 const (
-	maxDatagram = 8 << 10 // in bytes; RFC 5424 only requires 480, but most receivers accept 8 KiB
+	maxDatagram = 8 << 10 // maximum size of a datagram in bytes; RFC 5424 requires only 480, but most receivers accept 8 KiB
 
 	// unreadTime is how long a working receiver may take to read data that its kernel has acknowledged. Each batch stays in unread
 	// for that time, within a total of unreadSize bytes.
