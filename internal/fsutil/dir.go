@@ -46,11 +46,11 @@ var ErrSymlink = trust.ErrSymlink
 type Dir struct {
 	path      string
 	actor     *Actor
-	owner     *Actor       // for a directory inside a home of [Actor.OwnHomes]: acts as its owner; otherwise nil
+	owner     *Actor       // acts as the owner of a home of [Actor.OwnHomes], if the directory is in one; otherwise nil
 	noOpenat2 *atomic.Bool // openat2 doesn't work here, so paths are walked by component; shared with the results of Sub
 
 	mu sync.RWMutex // held for reading while fd is in use
-	fd int          // of the directory (O_PATH); -1 when closed
+	fd int          // descriptor of the directory (O_PATH); -1 when closed
 }
 
 // OpenDir opens the directory at path for operations with the identity of a; nil means [Self]. It trusts path, and follows links in

@@ -140,7 +140,7 @@ func (d *Dir) openRegular(names []string, flags int, mode uint32) (fd int, size 
 		}
 	}
 	fd, err = d.open(names, flags|unix.O_NONBLOCK|unix.O_NOCTTY, mode)
-	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EISDIR) { // a socket, a FIFO without a reader, or a directory
+	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EISDIR) { // the file is a socket, a FIFO without a reader, or a directory
 		return -1, 0, fmt.Errorf("%w (%w)", ErrNotRegular, err)
 	}
 	if err != nil {

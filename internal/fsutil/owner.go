@@ -39,7 +39,7 @@ type Owner struct {
 	// the same user, who is not root. Its owner keeps the directory with all that is in it, wherever the agent has moved it.
 	HomeMark string
 
-	allowed uint32 // see AllowingUID
+	allowed uint32 // uid whose files may be given away, see AllowingUID
 }
 
 // Keeps reports whether a file of the user uid must not be given to o ([ErrKept]).

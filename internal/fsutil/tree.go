@@ -68,7 +68,7 @@ func (d *Dir) EachName(rel string, found func(name string, kind fs.FileMode) boo
 // entry is an fs.DirEntry whose Info looks the name up relative to its Dir. An os.DirEntry would use a path.
 type entry struct {
 	name string
-	mode fs.FileMode // type bits only
+	mode fs.FileMode // type of the file, without permission bits
 	dir  *Dir
 	rel  string
 }
@@ -193,7 +193,7 @@ func notEmpty(err error) bool { return errors.Is(err, unix.ENOTEMPTY) || errors.
 func emptyDir(ctx context.Context, top, parent int, name string, depth int) error {
 	dir, err := openForRemoval(parent, name)
 	if errors.Is(err, ErrSymlink) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-		return nil // replaced by another process; the next pass removes it
+		return nil // another process has replaced the file; the next pass removes it
 	}
 	if err != nil {
 		return err

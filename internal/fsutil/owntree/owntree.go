@@ -51,7 +51,7 @@ type Walk struct {
 	TopMode fs.FileMode
 	// DryRun changes nothing. Changed then counts what would change.
 	DryRun  bool
-	OnlyUID uint32 // only files of this uid; 0: of any
+	OnlyUID uint32 // give away only files of this uid; 0: files of any uid
 	// Top is the uid that must have the top directory; nil means any. If another user has it, Give changes nothing and returns
 	// ESTALE: the directory was replaced after the decision to give it away.
 	Top *uint32
@@ -76,7 +76,7 @@ type inode struct{ dev, ino uint64 }
 
 // hasLinksOutside reports whether a file has hard links outside the tree, perhaps in a directory of another user.
 func (w *Walk) hasLinksOutside(st unix.Stat_t) bool {
-	return w.linkCounts != nil && uint64(st.Nlink) > max(1, w.linkCounts[inode{st.Dev, st.Ino}]) //nolint:unconvert // 32 bits wide on some machines
+	return w.linkCounts != nil && uint64(st.Nlink) > max(1, w.linkCounts[inode{st.Dev, st.Ino}]) //nolint:unconvert // Nlink is 32 bits wide on some machines
 }
 
 // Give gives the directory rel and all in it to the user w.To. It changes the owner of links and never follows them. It doesn't
@@ -108,7 +108,7 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 			if w.TopMode != 0 && !w.DryRun && st.Uid != w.To.UID {
 				err = cmp.Or(unix.Fchown(fd, 0, 0), fsutil.ChmodFD(fd, uint32(w.TopMode)))
 				_, w.stop = w.count(in, fd, path, st)
-				if w.stop != nil { // a home that the old owner has moved into the tree meanwhile
+				if w.stop != nil { // the old owner has moved a home into the tree meanwhile
 					err = w.stop
 				}
 			}
@@ -259,10 +259,10 @@ func (w *Walk) replaceByCopy(in fsutil.Mount, parent int, name string, st unix.S
 	source := os.NewFile(uintptr(from), name)
 	defer source.Close()
 	if now, err := fsutil.Fstat(from); err != nil || now.Ino != st.Ino || now.Uid != st.Uid {
-		return errors.Join(err, unix.ESTALE) // another process has replaced it
+		return errors.Join(err, unix.ESTALE) // another process has replaced the file
 	}
 	temp := ""
-	to, err := unix.Openat(parent, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600) // leaves nothing if this program is killed
+	to, err := unix.Openat(parent, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600) // a file without a name leaves nothing behind if this program is killed
 	if err != nil {                                                                         // the file system does not support O_TMPFILE
 		if to, temp, err = fsutil.CreateTemp(parent, tempPrefix, ""); err != nil {
 			return err
