@@ -193,14 +193,14 @@ type Boot struct {
 	OnProfilesKnown func()                 // called when all profiles are known
 	Status          *bootstatus.Status
 	Admit           func(ctx context.Context) // keeps registered gateways down if there is no memory for them; may block
-	Logger          *initlog.Logger           // for messages that no agent can cause
+	Logger          *initlog.Logger           // logger for messages that no agent can cause
 }
 
 // RegisterProfiles reads the profiles and registers their gateways. With each, the boot decides whether the gateway starts.
 // It returns the profiles that it has read.
 func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles.Profile, err error) {
 	route, known := m.Route(), false
-	record := func() error { return nil } // completes the record that the CMD asks for a gateway
+	record := func() error { return nil } // completes the record of the intent to run the gateway, which the CMD asks for
 	var answers []func() error
 	writeLog := func() error { return nil }
 	defer b.Status.SetProfiles(0)

@@ -16,7 +16,7 @@ type gateway struct {
 	startBegan       time.Time       // when the last start of the gateway began
 	inputs           profiles.Hash   // hash of the inputs with which the gateway was started
 	doubtfulInputs   profiles.Hash   // hash of inputs that may have changed just after the start; the same content restarts the gateway only once
-	platformProblem  string          // last problem with its platforms that the gateway reported
+	platformProblem  string          // last problem with its chat platforms that the gateway reported
 	notStartedReason string          // why the boot did not start the gateway, for the status
 	wanted           bool            // the state file says that the gateway should run
 	exclusives       []profiles.Exclusive
@@ -28,7 +28,7 @@ type records struct {
 	byProfile map[string]*gateway
 	departed  map[profiles.HomeID]removedProfile // removed profiles by their home directory, to recognize a renamed one
 	users     map[profiles.Exclusive][]string    // running gateways by exclusive value (such as a token), for the snapshot usersOf
-	usersOf   *supervisor.Snapshot               // nil if the values have changed since
+	usersOf   *supervisor.Snapshot               // snapshot from which users was made; nil if the values have changed since
 }
 
 // gatewayOf returns the record of a profile, and makes one if there is none. The caller holds the mutex.

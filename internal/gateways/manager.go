@@ -49,7 +49,7 @@ type Manager struct {
 
 // watcher reports changes of the profiles on the volume.
 type watcher struct {
-	*profiles.Watcher // nil before [Manager.Start]
+	*profiles.Watcher // the watcher of profiles; nil before [Manager.Start]
 
 	cancel  context.CancelFunc
 	stopped time.Time // when the stop of the container began, which ends the watching; zero before
@@ -355,8 +355,8 @@ const (
 // messages writes messages to the container log, within the limits above.
 type messages struct {
 	mu    sync.Mutex
-	count map[string]int    // by subject: number of messages in the present period; nil before its first message
-	last  map[string]string // by subject: last message of the present period
+	count map[string]int    // number of messages in the present period, by subject; nil before its first message
+	last  map[string]string // last message of the present period, by subject
 }
 
 // say writes a message about a service to the container log, or about the profiles as a whole if service is "".

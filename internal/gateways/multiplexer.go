@@ -184,7 +184,7 @@ func (m *Manager) awaitCondition(ctx context.Context, what func(*supervisor.Snap
 // applyTopology reads the topology with which the default profile's gateway has just started. If it has changed, applyTopology
 // ends gateways whose profiles would be served twice, and starts those whose profiles are no longer served.
 func (m *Manager) applyTopology(ctx context.Context) {
-	run := m.defaultRun() // first, because a later run gets its own call
+	run := m.defaultRun() // read the run first, because a later run gets its own call
 	t, err := m.Store.Topology(os.Getenv, "")
 	if err != nil {
 		m.say("", "cannot tell whether the default profile serves the others: %v", err)

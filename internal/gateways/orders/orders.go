@@ -55,7 +55,7 @@ func New(backend Backend) *Queues { return &Queues{backend: backend, queues: mak
 // queue holds the orders of one profile. The mutex of Queues guards it.
 type queue struct {
 	current *Order
-	waiting []*Order      // oldest first
+	waiting []*Order      // waiting orders, oldest first
 	turn    chan struct{} // capacity 1; holds a token while an order is being passed to the supervisor
 }
 
