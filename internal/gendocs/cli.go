@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// programs are those whose help goes into a page, and what they need.
+// programs lists the programs whose help goes into a page, with what each needs to run.
 var programs = []string{"hinit", "hinit-tools", "hinit-import", "hinit-kanban", "hinit-sandbox", "hinit-top", "hinit-web"}
 
 // built compiles the programs whose help goes into a page, into the new directory dir. The function remove deletes dir.

@@ -91,7 +91,7 @@ func table(b *strings.Builder, base string, keys []reference.Key, mean keyDescri
 // of them.
 func groups(paths []string) (named []string) {
 	last := ""
-	left := map[string]int{} // for each mapping, the number of its keys that are in the first table but not in paths
+	left := map[string]int{} // number of keys of each mapping that are in the first table but not in paths
 	for _, k := range reference.Keys()[""] {
 		left[strings.TrimPrefix(k.Path[:strings.LastIndex(k.Path, ".")+1], "agent.")]++
 	}

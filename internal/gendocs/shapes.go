@@ -18,7 +18,7 @@ import (
 // printed describes the output of one form of a command with --json.
 type printed struct {
 	form  string
-	many  string // "", "list" or "lines"
+	many  string // how many values the output has: "" for one, or "list" or "lines"
 	shape string // Go type of the output, such as client.Status
 }
 
@@ -130,7 +130,7 @@ func jsonPage(root, commandLine string) (string, error) {
 				value = ""
 			}
 			meaning := noValue.ReplaceAllString(escapeCell(f.doc), "")
-			if slices.Contains([]string{"process id", "main process", "begin of the state"}, meaning) { // the introduction says so
+			if slices.Contains([]string{"process id", "main process", "begin of the state"}, meaning) { // the introduction of the page says so
 				meaning = ""
 			}
 			if meaning != "" {
