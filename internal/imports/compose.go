@@ -23,7 +23,7 @@ type composeImport struct {
 	docker  bool // it is a compose file of Docker
 	env     []pair
 	dotenv  []string          // the .env in the file's directory
-	vars    map[string]string // values for templates; while a process is imported, with the process's own
+	vars    map[string]string // values for templates; during the import of a process, they include the process's own
 	waits   []dependency
 	process rules // rules for the settings of one process
 }
@@ -51,7 +51,7 @@ func (im *importer) processCompose(path string) error {
 		{name: "(readiness|liveness)_probe", convert: c.probe},
 		{name: "environment", key: "env", convert: func(_ *importer, s *service, e setting) { s.addVariables(c.environment(e)...) }},
 		{name: "env_file", key: "env_file", convert: func(_ *importer, s *service, e setting) {
-			for _, file := range e.elements() { // each a text, or a mapping in a compose file
+			for _, file := range e.elements() { // an element is a text or, in a compose file, a mapping
 				parts := file.parts()
 				name, optional := strings.CutPrefix(cmp.Or(parts["path"], file.value), "-")
 				prefix := lo.Ternary(optional || isFalse(parts["required"]), "-", "")

@@ -124,7 +124,7 @@ func detect(path string) (string, error) {
 		return "", err
 	}
 	top := lo.KeyBy(all, func(e setting) string { return e.name })
-	keys := lo.FlatMap(top["services"].keys(), func(s setting, _ int) []string { return lo.Keys(s.parts()) }) // of all services
+	keys := lo.FlatMap(top["services"].keys(), func(s setting, _ int) []string { return lo.Keys(s.parts()) }) // keys of all services
 	switch {
 	case lo.HasKey(top, "processes"):
 		return ProcessCompose, nil

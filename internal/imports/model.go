@@ -17,7 +17,7 @@ import (
 // place is a position in the other supervisor's configuration, for notes.
 type place struct {
 	file string
-	line int // 0: the whole file
+	line int // line in the file; 0: the whole file
 }
 
 // values maps keys of hinit.yaml, as paths with dots, to their values: a string, a []string, a []pair or a YAML node. Empty
@@ -33,7 +33,7 @@ func (v values) list(key string) []string  { list, _ := v[key].([]string); retur
 type service struct {
 	name    string
 	oldName string // name in the other supervisor's configuration
-	group   string // another name there, which several services may share
+	group   string // name of a group in the other supervisor's configuration, which several services may share
 	comment string // comment above the service in hinit.yaml
 	values
 	needs  []need

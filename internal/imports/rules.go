@@ -16,7 +16,7 @@ import (
 // setting is one setting of the other supervisor: a key of a mapping, a key of a section, or a file in a directory.
 type setting struct {
 	from
-	name, value string     // "" for a list or a mapping
+	name, value string     // name and value of the setting; the value of a list or a mapping is ""
 	node        *yaml.Node // the value as YAML; nil in other formats
 	used        bool       // an importer has read the setting, see [section.takeSetting]
 }

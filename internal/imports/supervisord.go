@@ -270,7 +270,8 @@ func logFile(im *importer, s *service, e setting) {
 	}
 }
 
-// byPriority makes each program wait for those with the next lower priority number, because supervisord starts those first.
+// byPriority makes each program wait for the programs with the next lower priority number, because supervisord starts those
+// first.
 func (im *importer) byPriority(priorities map[*service]int) {
 	levels := slices.Compact(slices.Sorted(maps.Values(priorities)))
 	for _, s := range im.services {

@@ -24,7 +24,7 @@ type unitImport struct {
 
 // unit is a systemd unit with the settings from its file and its drop-ins.
 type unit struct {
-	name, kind       string // name is without kind, which is the suffix such as .service
+	name, kind       string // name of the unit without its suffix, and the suffix, such as .service
 	prefix, instance string // parts of the name before and after @
 	place            place
 	keys             []setting // settings from all files of the unit
@@ -93,7 +93,7 @@ func (u *unitImport) loadUnit(name string, follow bool) error {
 			parts[0] = n.place.file
 		}
 	}
-	for _, name := range slices.Backward(slices.Compact(dropIns)) { // last, because an instance's drop-ins override the template's
+	for _, name := range slices.Backward(slices.Compact(dropIns)) { // read these last, because an instance's drop-ins override the template's
 		more, _ := filepath.Glob(filepath.Join(u.dir, name+".d", "*.conf"))
 		parts = append(parts, more...)
 	}
