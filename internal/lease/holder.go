@@ -73,7 +73,7 @@ func (v *Volume) holder(at string) Holder {
 }
 
 // findOtherHolder returns a process of this container that has locked the directory at (see lockIdentity), and its name. It
-// skips processes of root and of the user own, which may be other hinits. pid is 0 if there is none.
+// skips processes of root and of the user with the uid own, which may be other hinits. pid is 0 if there is none.
 func findOtherHolder(at string, own int) (pid int, command string) {
 	_ = procstat.EachLock(func(kind string, holder int, file string) { // after an error the result may miss a process
 		if kind != "FLOCK" || file != at || pid != 0 {

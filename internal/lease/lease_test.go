@@ -724,7 +724,7 @@ func cachedMount(t *testing.T, home, dir string, moved *atomic.Bool) {
 			case 26: // FUSE_INIT
 				b := order.AppendUint32(order.AppendUint32(nil, 7), 31)
 				b = append(b, make([]byte, 12)...)
-				b = order.AppendUint32(b, 1<<16) // max_write
+				b = order.AppendUint32(b, 1<<16) // field max_write of the answer
 				send(0, unique, append(b, make([]byte, 40)...))
 			case 1: // FUSE_LOOKUP
 				to := node - node%later + hinit
@@ -740,7 +740,7 @@ func cachedMount(t *testing.T, home, dir string, moved *atomic.Bool) {
 			case 3: // FUSE_GETATTR
 				if name := map[uint64]string{root: DirName, hinit: "lock"}[node]; moved.Load() && isDir {
 					b := order.AppendUint32(order.AppendUint64(nil, node), uint32(len(name)))
-					send(3, 0, append(append(append(b, 0, 0, 0, 0), name...), 0)) // FUSE_NOTIFY_INVAL_ENTRY
+					send(3, 0, append(append(append(b, 0, 0, 0, 0), name...), 0)) // message FUSE_NOTIFY_INVAL_ENTRY
 				}
 				b := append(order.AppendUint64(nil, 3600), make([]byte, 8)...)
 				send(0, unique, append(b, attr(node)...))

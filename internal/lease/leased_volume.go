@@ -15,8 +15,8 @@ import (
 
 // The words with which the messages of the lease program begin, see [LeasedVolume.HandleMessage].
 const (
-	heldPrefix  = "held "  // then the end of the lease in microseconds of CLOCK_BOOTTIME
-	waitsPrefix = "waits " // then the name of the holder of the lease
+	heldPrefix  = "held "  // after this word comes the end of the lease, in microseconds of CLOCK_BOOTTIME
+	waitsPrefix = "waits " // after this word comes the name of the holder of the lease
 )
 
 // longestWait limits each sleep before the end of the lease, because the timers of Go stop while the machine sleeps and

@@ -70,8 +70,8 @@ type Volume struct {
 	hasLease bool
 
 	// Tests replace the functions and durations below.
-	confirmEvery time.Duration // time between two confirmations; confirmInterval
-	confirmLimit time.Duration // how long a confirmation may take; confirmTimeLimit
+	confirmEvery time.Duration // time between two confirmations; confirmInterval outside tests
+	confirmLimit time.Duration // how long a confirmation may take; confirmTimeLimit outside tests
 	// Outside tests, sharing is serverSharesLocks, and confirm is confirmLock.
 	sharing func(dir *os.File) (shared bool, alone string)
 	confirm func(v *Volume, file *os.File) error
@@ -128,7 +128,7 @@ func (v *Volume) Acquire(ctx context.Context, busy func(holder func() Holder)) (
 // does not mean that the file system has no locks, because an agent can cause it by the mode of a directory. So lock tries
 // again until it has the permission.
 func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() Holder)) (err error) {
-	at, shared, alone := "", false, "" // at: the directory in the notation of /proc/locks, once another process holds the lock
+	at, shared, alone := "", false, "" // at is the directory in the notation of /proc/locks, once another process holds the lock
 	wait := sync.OnceFunc(func() { busy(func() Holder { return v.holder(at) }) })
 	blocking.Run(blocking.Volume, h.release)
 	h = Handover{}
@@ -364,7 +364,7 @@ func checkLockName(d *fsutil.Dir, file *os.File) error {
 // confirmLock asks the server whether this process still holds the lock, and returns an error if not.
 func (v *Volume) confirmLock(file *os.File) error {
 	return v.withDir(func(d *fsutil.Dir) error {
-		_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED) // so that the server answers the read, and not this machine's cache
+		_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED) // drop cached pages, so that the server answers the read, and not this machine's cache
 		_, err := file.ReadAt(make([]byte, 1), 0)
 		return errors.Join(err, checkLockName(d, file), relock(file))
 	})
