@@ -62,7 +62,7 @@ func (e *execCheck) check(deadline time.Time) (good bool, answer string) {
 // check must not overlap.
 type freshness struct {
 	written time.Time
-	since   time.Time // when this check first saw written, or for the first time as long before as the wall clock says
+	since   time.Time // time since which the file has had the time written, by the monotonic clock
 }
 
 func (f *freshness) age(written time.Time) time.Duration {
@@ -81,7 +81,7 @@ type stateCheck struct {
 	diskCall
 	want  config.StateCheck
 	read  func() (profiles.State, error)
-	beat  time.Time // last heartbeat in the file
+	beat  time.Time // last heartbeat that the file contained
 	fresh freshness
 }
 
@@ -116,7 +116,7 @@ func (s *stateCheck) check(deadline time.Time) (good bool, answer string) {
 type logMatch struct {
 	contains []byte
 	matches  *regexp.Regexp
-	last     atomic.Int64 // when the last such line came, by sinceBegin; 0 for never
+	last     atomic.Int64 // when the last matching line came, by sinceBegin; 0 for never
 }
 
 // sinceBegin returns the time from the begin of this program to t, in nanoseconds. Unlike a wall clock, it never jumps.
@@ -275,7 +275,7 @@ func (u *unixCheck) check(deadline time.Time) (good bool, answer string) {
 		if err != nil {
 			return false, shortFileError(err)
 		}
-		blocking.Drain(uintptr(fd)) // so that the close does not wait for descriptors that the service has sent
+		blocking.Drain(uintptr(fd)) // prevent that the close waits for descriptors that the service has sent
 		unix.Close(fd)
 		return true, "it takes connections"
 	})

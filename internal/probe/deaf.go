@@ -143,7 +143,7 @@ type signHistory struct {
 type roundSigns struct {
 	line          uint64    // number of log lines so far
 	beat          time.Time // time of the last heartbeat; zero if unknown
-	procstat.Stat           // of the main process
+	procstat.Stat           // state of the main process
 }
 
 // needsCloserLook reports whether a silence is unusual, so that the run must be examined closely: by /health and its state

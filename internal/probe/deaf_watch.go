@@ -343,7 +343,7 @@ func healthOf(env map[string]string) *httpCheck {
 		return nil
 	}
 	c := config.Check{Timeout: answerPatience, HTTP: config.HTTPCheck{URL: "http://127.0.0.1:" + env[healthPort] + "/health", Status: "100-599"}}
-	h, _ := newHTTP(c, func(s string) string { return s }) // nil for an invalid port, so there is no check
+	h, _ := newHTTP(c, func(s string) string { return s }) // h is nil for an invalid port, so there is no check
 	return h
 }
 

@@ -258,7 +258,7 @@ func dialOne(sa unix.Sockaddr, deadline time.Time, keep, writesFirst bool) (*con
 		if fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
-		if keep { // so that the request carries the last packet of the handshake, see tcp(7)
+		if keep { // make the request carry the last packet of the handshake, see tcp(7)
 			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
 		}
 		err = unix.Connect(fd, sa)

@@ -247,7 +247,7 @@ func TestAddressesOfTCPChecks(t *testing.T) {
 
 // TestUnixAndFileFollowNoLink checks that unix and file checks follow no link, because the agent may have put it there.
 func TestUnixAndFileFollowNoLink(t *testing.T) {
-	dir, err := os.MkdirTemp("", "probe") //nolint:usetesting // short: the path of a socket has 107 bytes
+	dir, err := os.MkdirTemp("", "probe") //nolint:usetesting // a short path, because the path of a socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +291,7 @@ func TestUnixAndFileFollowNoLink(t *testing.T) {
 // TestASocketOfAnAgentKeepsNoThread checks that no thread of PID 1 waits for a socket that the checked program passes.
 // The close of a connection whose queue has a TCP socket that lingers may take a day.
 func TestASocketOfAnAgentKeepsNoThread(t *testing.T) {
-	dir, err := os.MkdirTemp("", "probe") //nolint:usetesting // short: the path of a socket has 107 bytes
+	dir, err := os.MkdirTemp("", "probe") //nolint:usetesting // a short path, because the path of a socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}

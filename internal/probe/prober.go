@@ -90,13 +90,13 @@ type target struct {
 	name        string
 	options     *Options
 	notifyState *runNotifyState   // messages of the current run; nil if no check needs them
-	logMatches  map[int]*logMatch // by the index of the log check
+	logMatches  map[int]*logMatch // searches of the log checks, by the index of the check
 	rules       []config.Check
 	health      Health
 	ended       time.Time // end of the previous run; lines of this run can arrive before the supervisor reports it as up
 	began       time.Time // start of the current run; after a re-execution, when this program first saw the run
 	live        bool      // the run is up and not paused
-	checkers    []checker // one for each check and run; nil until they are made
+	checkers    []checker // checkers of the current run, one for each check; nil until they are made
 	making      bool
 	busy        []bool
 	version     int // changes when results of checks that still run must be ignored
@@ -408,7 +408,7 @@ func (p *Prober) PauseUntil(service string, paused time.Time) bool {
 // Handover is the state that a Prober passes to the next program when PID 1 re-executes itself.
 type Handover struct {
 	Services map[string]Health
-	Beats    map[string]NotifyState // by service; only services whose checks need messages
+	Beats    map[string]NotifyState // messages by service, only of services whose checks need them
 }
 
 // HandOver returns the state of all checks, or nil if there are none.
