@@ -30,7 +30,7 @@ type memoryCgroups struct {
 // cgroupOf returns the directory of a process's cgroup, or "" if the process is in the container's own cgroup. A cgroup of
 // its own was made by hinit ([Cgroups]), by the service itself, or by a program that started the service.
 func (c memoryCgroups) cgroupOf(pid int) string {
-	for _, v := range []struct{ controller, dir string }{{"memory", "memory"}, {"", ""}} { // version 1, then version 2
+	for _, v := range []struct{ controller, dir string }{{"memory", "memory"}, {"", ""}} { // control groups of version 1, then of version 2
 		own, of := containerCgroup(cgroupPath(c.readProcFile("self/cgroup"), v.controller)), cgroupPath(c.readProcFile(strconv.Itoa(pid)+"/cgroup"), v.controller)
 		below, is := strings.CutPrefix(of, strings.TrimSuffix(own, "/")+"/")
 		if !is || own == "" || own == containerCgroup(of) || strings.Contains(of, "..") {
@@ -117,10 +117,10 @@ func cgroupMemory(dir string, swap bool) (n, shared, kernel uint64, ok bool) {
 	value := func(name string) uint64 { n, _ := valueOf(stat, name); return n }
 	idle, swapped, shared := uint64(0), uint64(0), max(value("shmem"), value("total_shmem"))
 	kernel = value("kernel") - min(value("kernel"), value("slab_reclaimable")+value("pagetables")) + value("sock")
-	if n, ok = readNumber(path.Join(dir, "memory.current")); ok { // version 2
+	if n, ok = readNumber(path.Join(dir, "memory.current")); ok { // control groups of version 2
 		idle = value("inactive_file")
 		swapped, _ = readNumber(path.Join(dir, "memory.swap.current"))
-	} else if n, ok = readNumber(path.Join(dir, "memory.usage_in_bytes")); ok { // version 1
+	} else if n, ok = readNumber(path.Join(dir, "memory.usage_in_bytes")); ok { // control groups of version 1
 		idle, swapped = value("total_inactive_file"), value("total_swap")
 	}
 	if !swap {

@@ -202,8 +202,8 @@ func (s *scanner) writeFile(dir, name string, data []byte) bool {
 // it at every exit. It never waits for a disk.
 func OOMKillCounter() func() uint64 {
 	for _, file := range []string{
-		"/sys/fs/cgroup/memory.events",             // version 2
-		"/sys/fs/cgroup/memory/memory.oom_control", // version 1
+		"/sys/fs/cgroup/memory.events",             // control groups of version 2
+		"/sys/fs/cgroup/memory/memory.oom_control", // control groups of version 1
 	} {
 		fd, _ := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0) // after an error fd is -1, and reading fails too
 		if _, ok := oomKills(fd); ok {

@@ -39,7 +39,7 @@ func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 					t.Fatal(err)
 				}
 			default:
-				info := [32]int32{int32(s), 0, -1} // si_code SI_QUEUE
+				info := [32]int32{int32(s), 0, -1} // si_code is SI_QUEUE
 				if _, _, errno := unix.RawSyscall(unix.SYS_RT_SIGQUEUEINFO, uintptr(os.Getpid()), uintptr(s), uintptr(unsafe.Pointer(&info))); errno != 0 {
 					t.Fatal(errno)
 				}

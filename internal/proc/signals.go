@@ -68,7 +68,7 @@ func MuteChildren() func(quiet bool) {
 // program. Other processes can send them too.
 var faultSignals = slices.DeleteFunc([]syscall.Signal{
 	unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSYS,
-	unix.SignalNum("SIGSTKFLT"), // 0 on MIPS, which doesn't have it
+	unix.SignalNum("SIGSTKFLT"), // the number is 0 on MIPS, which doesn't have this signal
 }, func(s syscall.Signal) bool { return s == 0 })
 
 // runtimeDefaultSignals lists signals for which the Go runtime keeps the default action, which ends the process. The kernel
@@ -93,7 +93,7 @@ var (
 func IgnoreSentFaults() (news <-chan os.Signal) {
 	c := make(chan os.Signal, 1)
 	for _, s := range faultSignals {
-		signal.Notify(c, s) // for signals that the runtime recognizes as sent
+		signal.Notify(c, s) // get the signals that the runtime recognizes as sent
 	}
 	if sentHandler == 0 {
 		return c

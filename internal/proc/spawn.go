@@ -195,7 +195,7 @@ func spawnError(spec Spec, path string, err error) *SpawnError {
 	if spec.Path == "" {
 		what = spec.Argv[0]
 	}
-	if spec.Dir != "" && strings.Contains(what, "/") && !filepath.IsAbs(what) { // what is relative to Dir
+	if spec.Dir != "" && strings.Contains(what, "/") && !filepath.IsAbs(what) { // the command's path is relative to Dir
 		what = filepath.Join(spec.dirName(), what)
 	}
 	return &SpawnError{Object: what, Err: err}

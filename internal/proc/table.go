@@ -47,7 +47,7 @@ type Table struct {
 	heldByTracer      []int                // dead main processes that a tracer holds; nextHeldByTracer returns one at a time
 	heldSearched      time.Time            // when nextHeldByTracer last searched
 	checksAllowedFrom time.Time            // findProgram may spend a share of the time since then on checks
-	slowServices      map[string]time.Time // until when findProgram checks no paths of a service, by its name
+	slowServices      map[string]time.Time // time until which findProgram checks no paths of a service, by the name of the service
 }
 
 // run is what the table knows about the processes of one run.
@@ -68,7 +68,7 @@ type run struct {
 // Exit describes a reaped child.
 type Exit struct {
 	ID           uint64 // number of the run; 0 for an orphan
-	OrphanRun    uint64 // for an orphan: its run, if that run's main process was reaped before; 0 if unknown
+	OrphanRun    uint64 // run of an orphan, if that run's main process was reaped before; 0 if unknown
 	PID          int
 	Code         int   // exit code, -1 after a signal
 	Signal       int   // the signal that ended the process, 0 after an exit
@@ -173,7 +173,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 			}
 		}
 		x.CPU = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
-		x.MaxRSS = int64(usage.Maxrss) * 1024 //nolint:unconvert // 32 bits wide on 32-bit machines
+		x.MaxRSS = int64(usage.Maxrss) * 1024 //nolint:unconvert // Maxrss is 32 bits wide on 32-bit machines
 		each(x)
 	}
 }
