@@ -92,36 +92,36 @@ type tokenShape struct {
 var shapes = sync.OnceValue(func() *[256][]tokenShape {
 	const digits = "0123456789"
 	list := []tokenShape{
-		{prefix: "sk-", body: keyByte, least: 20, run: 16},          // OpenAI, Anthropic, OpenRouter, DeepSeek, …
-		{prefix: "sk_live_", body: alnum, least: 16},                // Stripe
+		{prefix: "sk-", body: keyByte, least: 20, run: 16},          // keys of OpenAI, Anthropic, OpenRouter, DeepSeek and others
+		{prefix: "sk_live_", body: alnum, least: 16},                // keys of Stripe
 		{prefix: "sk_test_", body: alnum, least: 16},                //
 		{prefix: "rk_live_", body: alnum, least: 16},                //
 		{prefix: "whsec_", body: alnum, least: 24, run: 24},         //
 		{prefix: "github_pat_", body: wordByte, least: 22, run: 16}, //
-		{prefix: "glpat-", body: keyByte, least: 20, run: 8},        // GitLab
-		{prefix: "AKIA", body: upperDigit, least: 16, most: 16},     // AWS
+		{prefix: "glpat-", body: keyByte, least: 20, run: 8},        // tokens of GitLab
+		{prefix: "AKIA", body: upperDigit, least: 16, most: 16},     // key IDs of AWS
 		{prefix: "ASIA", body: upperDigit, least: 16, most: 16},     //
-		{prefix: "AIza", body: keyByte, least: 35, most: 35},        // Google
+		{prefix: "AIza", body: keyByte, least: 35, most: 35},        // keys of Google
 		{prefix: "ya29.", body: keyByte, least: 30, run: 12},        //
-		{prefix: "hf_", body: alnum, least: 30},                     // Hugging Face
-		{prefix: "gsk_", body: alnum, least: 40},                    // Groq
-		{prefix: "xai-", body: alnum, least: 40},                    // xAI
-		{prefix: "r8_", body: alnum, least: 30},                     // Replicate
+		{prefix: "hf_", body: alnum, least: 30},                     // tokens of Hugging Face
+		{prefix: "gsk_", body: alnum, least: 40},                    // keys of Groq
+		{prefix: "xai-", body: alnum, least: 40},                    // keys of xAI
+		{prefix: "r8_", body: alnum, least: 30},                     // tokens of Replicate
 		{prefix: "npm_", body: alnum, least: 36},                    //
 		{prefix: "pypi-AgE", body: keyByte, least: 40},              //
-		{prefix: "dop_v1_", body: alnum, least: 40},                 // DigitalOcean
-		{prefix: "xapp-", body: keyByte, least: 20, next: digits},   // Slack
-		{prefix: "SG.", body: keyByte, least: 22, most: 22, then: &tokenShape{prefix: ".", body: keyByte, least: 43, most: 43}}, // SendGrid
+		{prefix: "dop_v1_", body: alnum, least: 40},                 // tokens of DigitalOcean
+		{prefix: "xapp-", body: keyByte, least: 20, next: digits},   // app tokens of Slack
+		{prefix: "SG.", body: keyByte, least: 22, most: 22, then: &tokenShape{prefix: ".", body: keyByte, least: 43, most: 43}}, // keys of SendGrid
 		// A JSON web token (RFC 7519) has three parts. The first two are JSON objects, encoded in base64url.
 		{prefix: "eyJ", body: keyByte, least: 7, then: &tokenShape{
 			prefix: ".eyJ", body: keyByte, least: 7, then: &tokenShape{prefix: ".", body: keyByte, least: 10},
 		}},
 	}
 	for _, kind := range "abeoprs" {
-		list = append(list, tokenShape{prefix: "xox" + string(kind) + "-", body: keyByte, least: 12, next: digits}) // Slack
+		list = append(list, tokenShape{prefix: "xox" + string(kind) + "-", body: keyByte, least: 12, next: digits}) // tokens of Slack
 	}
 	for _, kind := range "pousr" {
-		list = append(list, tokenShape{prefix: "gh" + string(kind) + "_", body: alnum, least: 30}) // GitHub
+		list = append(list, tokenShape{prefix: "gh" + string(kind) + "_", body: alnum, least: 30}) // tokens of GitHub
 	}
 	var byFirst [256][]tokenShape
 	for _, p := range list {
