@@ -15,7 +15,7 @@ import (
 type Gateway struct {
 	Profile   profiles.Profile
 	Start     bool      // start the gateway
-	Down      bool      // its s6 service directory (slot) gets a down file, which keeps it down at the start of the container
+	Down      bool      // the s6 service directory (slot) of the gateway gets a down file, which keeps the gateway down at the start of the container
 	LastUsed  time.Time // last use of the profile; zero if unknown
 	AwaitSlot bool      // the returned function waits until the slot exists
 
@@ -40,7 +40,7 @@ func (r *Registry) RegisterGateway(ctx context.Context, g Gateway) (answer func(
 	u := r.o.Units.Gateway(r.o.Config(), g.Profile, exports)
 	u.Policy.LastUsed = g.LastUsed
 	var s Slot
-	if !g.SlotMadeByClient { // first, so that a client that sees the service in the status also finds the slot
+	if !g.SlotMadeByClient { // make the slot first, so that a client that sees the service in the status also finds the slot
 		s = r.gatewaySlot(g.Profile, u, g.Down)
 		r.makeSlot(ctx, s, false)
 	}

@@ -49,7 +49,7 @@ type Options struct {
 	Plain            bool                 // hinit is a plain supervisor, whose configuration keeps its path
 	Serves           func() bool          // reports whether this init serves the volume's profiles and services
 	SetConfig        func(*config.Config) // makes another configuration the present one
-	StoresTaskStarts bool                 // the volume remembers when scheduled tasks were started
+	StoresTaskStarts bool                 // the starts of scheduled tasks are stored on the volume
 	WarnNotStored    func(error)          // called if the start of a scheduled task can't be stored on the volume
 }
 
@@ -70,7 +70,7 @@ type Registry struct {
 
 	mu            sync.Mutex
 	follower      Follower        // makes the slots; nil before SetFollower
-	slots         map[string]slot // by name of the service
+	slots         map[string]slot // slots by the name of the service
 	down          map[string]bool // whether the slot of a profile has a down file; no entry if unknown
 	knownProfiles map[string]bool // profiles that are known to be on the volume
 }

@@ -41,7 +41,7 @@ func (r *Registry) ReloadAndSay() {
 	defer cancel()
 	did, err := r.Reload(ctx, client.Reload{})
 	if err != nil {
-		for line := range strings.Lines(err.Error()) { // one problem a line
+		for line := range strings.Lines(err.Error()) { // err has one problem on each line
 			r.o.Logger.Say("cannot reload: %s", strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "cannot reload: "))
 		}
 		return
@@ -64,7 +64,7 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.Re
 	}
 	defer r.reloadLock.Unlock()
 	old := r.o.Config()
-	cfg, err := r.readConfig(ctx, old, how.Force) // without ChangeLock, because the disk may hang
+	cfg, err := r.readConfig(ctx, old, how.Force) // read without ChangeLock, because the disk may hang
 	if err != nil {
 		return out, err
 	}

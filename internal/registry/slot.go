@@ -29,7 +29,7 @@ type Slot struct {
 	Name string
 	Down bool              // there is a down file, which keeps the service down at the start of the container
 	Argv []string          // the command and its arguments
-	Env  map[string]string // variables besides the container's
+	Env  map[string]string // variables that the command gets besides the container's environment
 	Dir  string            // working directory; "" if the command may run in any directory
 	Cred *proc.Cred        // user of the command; nil for the user who runs the run script
 
