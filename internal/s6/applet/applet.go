@@ -62,7 +62,7 @@ func strerror(err error) string {
 	var errno syscall.Errno
 	switch {
 	case errors.As(err, &errno):
-		if errno == syscall.EBUSY { // Go's text differs from the C library's
+		if errno == syscall.EBUSY { // Go's text for EBUSY differs from the C library's
 			return "Device or resource busy"
 		}
 		text := errno.Error()

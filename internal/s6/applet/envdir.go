@@ -97,7 +97,7 @@ func envdir(c *Call, options []option) int {
 }
 
 type envDirRules struct {
-	whole bool // the whole file, not only its first line
+	whole bool // read the whole file, not only its first line
 	asIs  bool // keep blanks at the end of a line, and the newline at the end of a whole file
 	null  byte // replaces each NUL byte
 }

@@ -30,7 +30,7 @@ type logger struct {
 	limit      int // length at which lines are split; 0: never
 	verbose    int
 	ignoreTerm bool // SIGTERM doesn't end s6-log
-	blocking   bool // -b: read no input while output waits
+	blocking   bool // option -b: read no input while output waits
 
 	partial []byte // the incomplete last line
 	out     []byte // output that waits for stdout
@@ -143,7 +143,7 @@ func signalPipe() (int, error) {
 func (l *logger) run(wake int) int {
 	stdin := int(l.call.In.Fd())
 	buf := make([]byte, 1<<16)
-	var ending time.Time // zero: not yet
+	var ending time.Time // when to stop waiting for the end of the line; zero before a signal to end
 	for {
 		now := time.Now()
 		if !ending.IsZero() && !now.Before(ending) {

@@ -26,9 +26,9 @@ const (
 type logDir struct {
 	rules   dirRules
 	warn    func(string)
-	dir     int // descriptor of the directory; so are lock and current of their files
+	dir     int // descriptor of the directory; lock and current are descriptors of files in it
 	lock    int
-	current int    // -1 while the file can't be opened
+	current int    // -1 while the file current can't be opened
 	size    uint64 // bytes in current, with the pending output
 
 	pending    []byte    // output that isn't written yet
@@ -196,7 +196,7 @@ func (l *logDir) removeOldest() {
 		l.warn("unable to list " + l.rules.path + ": " + strerror(err))
 		return
 	}
-	slices.SortFunc(names, func(a, b string) int { return strings.Compare(b, a) }) // newest first
+	slices.SortFunc(names, func(a, b string) int { return strings.Compare(b, a) }) // sort the newest archive first
 	var total uint64
 	for i, name := range names {
 		var st unix.Stat_t

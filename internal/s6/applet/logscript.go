@@ -16,7 +16,7 @@ const (
 
 // scriptStep is one step of a logging script. It selects lines, or prints or stores the selected lines.
 type scriptStep struct {
-	action byte // '+' '-' 'f': select; '1' '2': print; '/': write to a directory
+	action byte // '+', '-' and 'f' select lines, '1' and '2' print them, and '/' writes them to a directory
 	match  *regexp.Regexp
 	stamp  stampKind
 	label  string // text between the time and the line

@@ -43,7 +43,7 @@ func svc(c *Call, options []option) int {
 			letters = append(letters, o.letter)
 		}
 	}
-	ctx := context.Background() // no signal handler: a signal ends this tool like any other program
+	ctx := context.Background() // install no signal handler: a signal ends this tool like any other program
 	before := make(map[string]uint64)
 	// remember the runs before the command, so that a run that ends before the wait begins counts, too
 	if until = c.waitable(until); strings.IndexByte("dDrR", until) >= 0 {
@@ -94,7 +94,7 @@ func (c *Call) send(ctx context.Context, dir, letters string) error {
 	if err != nil {
 		return err
 	}
-	if letters == "" { // no command: only check that the service is supervised
+	if letters == "" { // without a command, only check that the service is supervised
 		_, err := init.Slot(ctx, path)
 		return s6Error(dir, err)
 	}
@@ -174,7 +174,7 @@ func svwait(c *Call, options []option) int {
 // the exit code. before has the numbers of the services' runs before the command was sent. The end of such a run counts even if it
 // came before the wait. If before is nil, only changes during the wait count.
 func (c *Call) waitFor(dirs []string, until byte, limit time.Duration, all bool, before map[string]uint64) int {
-	ctx, cancel := context.WithCancel(context.Background()) // no signal handler: a signal ends this tool like any other program
+	ctx, cancel := context.WithCancel(context.Background()) // install no signal handler: a signal ends this tool like any other program
 	defer cancel()
 	if limit > 0 {
 		ctx, cancel = context.WithTimeout(ctx, limit)

@@ -151,7 +151,7 @@ func (s *Service) define() {
 	if s.Main.unregistered || had != s.LoggerDir || !reflect.DeepEqual(def, s.Main.Definition) {
 		s.supervise(s.Name, &s.Main, def)
 	}
-	if !def.Logger && s.LoggerDir != nil { // last, because the service must get another output first
+	if !def.Logger && s.LoggerDir != nil { // handle the logger last, because the service must get another output first
 		s.dropLogger()
 		s.scanner.Publish()
 	}
@@ -272,7 +272,7 @@ func (s *Service) dropLogger() {
 
 // endLogger removes the logger from the supervisor when it has ended or its time is over. Otherwise it asks for another check.
 func (s *Service) endLogger() {
-	if s.LoggerDir != nil { // a new logger has taken its place
+	if s.LoggerDir != nil { // a new logger has replaced this one
 		s.LoggerEnds = time.Time{}
 		return
 	}
@@ -324,7 +324,7 @@ func (s *Service) countDeath(r supervisor.Record) {
 		return
 	}
 	tally = formats.AddDeath(tally, r.Exit.At, r.Exit.Code, r.Exit.Signal, at.Definition.Tally)
-	_ = at.dir.Replace(formats.TallyFile, tally, fsutil.ReplaceOptions{Mode: 0o644, NoSync: true}) // see above
+	_ = at.dir.Replace(formats.TallyFile, tally, fsutil.ReplaceOptions{Mode: 0o644, NoSync: true}) // if this fails, the file keeps its old content
 }
 
 // TakeOver opens the directories of the service again after a re-execution. link says that the path is a symbolic link.
@@ -353,8 +353,8 @@ func (s *Service) Adopt(scanner Scanner) {
 }
 
 const (
-	restartDelay = time.Second      // from the end of a run and its finish program to the next run
-	spawnRetry   = time.Minute      // after a failed start
+	restartDelay = time.Second      // time from the end of a run and its finish program to the next run
+	spawnRetry   = time.Minute      // time from a failed start to the next attempt
 	readyEnough  = time.Second      // a run that was ready for so long is restarted at once
 	killGrace    = 10 * time.Second // unused, because such a service is never killed, but the policy must have one
 	permanent    = 125              // exit code of a finish program that asks for no restart

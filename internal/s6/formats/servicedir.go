@@ -58,8 +58,8 @@ type Files interface {
 // Definition is what a service directory says about its service.
 type Definition struct {
 	Broken        string        // why the service can't run; "" if it can
-	FinishTimeout time.Duration // of the finish program; 0: no limit
-	KillTimeout   time.Duration // from the down signal to SIGKILL; 0: never
+	FinishTimeout time.Duration // time limit of the finish program; 0: no limit
+	KillTimeout   time.Duration // time from the down signal to SIGKILL; 0: never
 	KillGroup     bool          // SIGKILL goes to the whole process group
 	DownSignal    int
 	ReloadSignal  int

@@ -99,7 +99,7 @@ func begin(t *testing.T, h *host) (s *S6, scan string) {
 		h.Register(ctx, supervisor.Unit{Name: "gateway-coder"}, supervisor.WantUp),
 		scanner.PublishFixed(ctx, registry.MainHermes, scandir.Files{Run: "#!/bin/sh\n"}),
 		os.Mkdir(filepath.Join(scan, "foreign"), 0o755),
-		os.WriteFile(filepath.Join(scan, "foreign/run"), []byte("#!/bin/sh\n"), 0o755), //nolint:gosec // a program
+		os.WriteFile(filepath.Join(scan, "foreign/run"), []byte("#!/bin/sh\n"), 0o755), //nolint:gosec // the file is a program
 		s.ControlScanner(ctx, "a"),
 	); err != nil {
 		t.Fatal(err)

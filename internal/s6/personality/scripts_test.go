@@ -42,7 +42,7 @@ func TestTheFinishOfASlotSaysWhenThereIsNoRestart(t *testing.T) {
 	for code, want := range map[string]int{"78": 125, "3": 125, "0": 0, "1": 0, "256": 0} {
 		err := exec.Command("sh", "-c", text, "finish", code).Run()
 		got := 0
-		if exit, ok := err.(*exec.ExitError); ok { //nolint:errorlint // straight from Run
+		if exit, ok := err.(*exec.ExitError); ok { //nolint:errorlint // the error comes directly from Run
 			got = exit.ExitCode()
 		}
 		if got != want {

@@ -223,7 +223,7 @@ func (s *Scanner) acceptGateway(name, profile string) error {
 	e := s.entryOf(name)
 	defer s.removeUnused(name)
 	e.Slot = slot
-	s.publish() // first, because a client that sees the service must also find the slot
+	s.publish() // publish first, because a client that sees the service must also find the slot
 	if err := s.host.SlotMade(s.ctx, profile, slot.NormallyUp(), slot.Exports); err != nil {
 		s.forget(e)
 		s.publish()
@@ -243,7 +243,7 @@ func (s *Scanner) acceptForeignSlot(name string, link bool) error {
 			return err
 		}
 		slot.Link = fsutil.IDOf(info)
-		if same := s.sameAs(filepath.Join(s.layout.Scan, name)); same != nil { // as in s6, no second copy of the service
+		if same := s.sameAs(filepath.Join(s.layout.Scan, name)); same != nil { // run no second copy of the service, as in s6
 			return fmt.Errorf("it leads to the directory of %s, which is supervised already", same.Name)
 		}
 	}

@@ -21,7 +21,7 @@ import (
 type Handover struct {
 	Slots  []*Slot
 	Pairs  []*foreign.Service   // services of foreign directories that the supervisor knows
-	Ending map[string]time.Time // by name of a logger without a service: when the wait for it ends
+	Ending map[string]time.Time // when the wait for a logger without a service ends, by the name of the logger
 	// Later has the slots that are still queued. Refused has the directories whose faults are reported already.
 	Later   map[string]definition
 	Refused map[string]fsutil.ID

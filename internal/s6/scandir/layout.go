@@ -48,15 +48,15 @@ type Layout struct {
 	// Only tests set these; 0 means the default.
 	mostServices  int           // largest number of services
 	patience      time.Duration // longest wait for the removal of old files
-	completeAfter time.Duration // from the last new slot until the slots are completed
+	completeAfter time.Duration // time from the last new slot until the slots are completed
 	holdPatience  time.Duration // how long a re-execution waits at most until the scanner pauses, or opens the slots again
 
 	self    *fsutil.Actor // identity of this process
 	foreign *fsutil.Actor // agent's identity, for paths that other programs have chosen
 }
 
-// withLimits returns l with defaults for the limits that are 0, and with actors that limit concurrent calls by package
-// internal/blocking.
+// withLimits returns l with defaults for the limits that are 0. Its actors limit how many of their calls run at the same time
+// (package internal/blocking).
 func (l Layout) withLimits() Layout {
 	l.mostServices, l.patience = cmp.Or(l.mostServices, maxServices), cmp.Or(l.patience, clearPatience)
 	l.completeAfter, l.holdPatience = cmp.Or(l.completeAfter, completeTime), cmp.Or(l.holdPatience, holdTime)
@@ -99,7 +99,7 @@ func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 // empty, and otherwise makes a new one.
 func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
 	id := owner.Identity()
-	by := l.removerAt(path, owner) // before a change of owner
+	by := l.removerAt(path, owner) // find the identity before the owner changes
 	if dir, err := fsutil.OpenNoLink(path, owner); err == nil {
 		if l.useEmptyDir(dir, id.UID) {
 			return dir, nil

@@ -253,8 +253,8 @@ type queue struct {
 	wake chan struct{} // holds a token while turns are waiting
 
 	mu                sync.Mutex
-	order             []queueItem           // in the order in which they are taken
-	definitionsByName map[string]definition // by name: slots that are queued, or made and not published yet
+	order             []queueItem           // elements in the order in which they are taken
+	definitionsByName map[string]definition // definitions by name, of slots that are queued, or made and not published yet
 }
 
 // queueItem is an element of the queue: the name of a slot to make, or a channel to close when all elements before it are done.

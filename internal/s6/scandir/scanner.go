@@ -27,9 +27,9 @@ const (
 	idlePoll     = time.Hour              // time between checks if notifications work and all slots are hinit's own
 	foreignPoll  = time.Minute            // time between checks if another program has made a slot
 	busyPoll     = 5 * time.Second        // time between checks if notifications don't work
-	settleTime   = 50 * time.Millisecond  // from a notification to the check that it causes
+	settleTime   = 50 * time.Millisecond  // time from a notification to the check that it causes
 	checkGap     = time.Second            // shortest time between two checks because of notifications
-	completeTime = 100 * time.Millisecond // from the last new slot until the slots are completed
+	completeTime = 100 * time.Millisecond // time from the last new slot until the slots are completed
 	holdTime     = 3 * time.Second        // how long a re-execution waits for the scanner, before and after
 )
 
@@ -76,7 +76,7 @@ type Scanner struct {
 
 	// Only the scanner's goroutine uses the fields from here on.
 	ctx            context.Context   //nolint:containedctx // ends the goroutine
-	entries        map[string]*entry // by name in the scan directory
+	entries        map[string]*entry // entries by their name in the scan directory
 	unpublished    []madeSlot        // slots from the queue that are made and not published
 	retries        map[string]bool   // names of queued slots that could not be made
 	idleTimer      *time.Timer       // fires when the scanner has been idle for a while

@@ -31,8 +31,8 @@ const (
 type Slot struct {
 	Name    string            // name of the service
 	Kind    kind              // who defines the service
-	ID      fsutil.ID         // of the directory
-	Link    fsutil.ID         // of the link, if the name is a symbolic link
+	ID      fsutil.ID         // identity of the directory
+	Link    fsutil.ID         // identity of the link, if the name is a symbolic link
 	Exports map[string]string // variables from the run script, if a client has made this gateway's slot
 
 	Dir    string      `reexec:"-"` // absolute path in the scan directory
@@ -42,8 +42,8 @@ type Slot struct {
 
 // entry is what the scanner knows about a name in the scan directory. Empty entries are removed.
 type entry struct {
-	Slot    *Slot            // nil if there is none
-	Service *foreign.Service // of a foreign directory; stays until the service has ended
+	Slot    *Slot            // the slot in this directory; nil if there is none
+	Service *foreign.Service // service of a foreign directory; stays until the service has ended
 	Refused fsutil.ID        // directory that was refused and reported
 
 	firstSeenMaking time.Time     `reexec:"-"` // when another program was first seen making the slot
