@@ -32,7 +32,7 @@ const (
 // app connects the terminal library with the model and its data sources. It implements tea.Model.
 type app struct {
 	ctx        context.Context //nolint:containedctx // context of the screen, because the library calls methods without one
-	feeds      []*feed.Feed    // one for each host, in the model's order
+	feeds      []*feed.Feed    // data sources, one for each host, in the model's order
 	local      bool            // the only host is the init of this container
 	model      *model.Model
 	mouse      bool
@@ -73,7 +73,7 @@ func (a *app) Init() tea.Cmd {
 			f.Usage(a.ctx, func(u map[string]procusage.Usage) {
 				a.send(modelUpdate(func(now time.Time) (tea.Cmd, bool) {
 					a.model.SetUsage(i, u, now)
-					return nil, false // the next tick draws it
+					return nil, false // the next tick draws the change
 				}))
 			})
 		})

@@ -39,7 +39,7 @@ import (
 
 // Feed reads the data sources of one hinit. Make it with [Open] or [OpenSocket].
 type Feed struct {
-	here   bool // the hinit is the one of this container
+	here   bool // this hinit runs in the same container as the program
 	client *dial.Client
 	status atomic.Pointer[client.Status] // last known status; nil before the first one
 }
@@ -289,7 +289,7 @@ func (f *Feed) Usage(ctx context.Context, used func(map[string]procusage.Usage))
 		}
 		if st != nil && root != "" {
 			now := time.Now()
-			all, err := procusage.ReadProcesses(root) // nil after an error
+			all, err := procusage.ReadProcesses(root) // all is nil after an error
 			if err != nil {
 				root = ""
 				used(nil)

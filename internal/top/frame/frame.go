@@ -19,7 +19,7 @@ type Role uint8
 // The values of Role.
 const (
 	Plain  Role = iota
-	Dim         // unimportant text
+	Dim         // role of unimportant text
 	Title       // heading of the screen, of a table or of a pane
 	Good        // a service that works
 	Doing       // a service that is starting or stopping

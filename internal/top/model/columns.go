@@ -120,10 +120,10 @@ func (m *Model) columns() []column {
 	if len(m.hosts) > 1 {
 		out = append([]column{m.hostColumn()}, out...)
 	}
-	room := m.width - 2 - lo.SumBy(out, func(c column) int { return c.width + 1 }) // for the note, at the end of the line
+	room := m.width - 2 - lo.SumBy(out, func(c column) int { return c.width + 1 }) // width that is left for the note, at the end of the line
 	extras := optionalColumns()
 	with := make([]bool, len(extras))
-	for at, i := range []int{0, 3, 5, 2, 1, 4, 6, 7, 8} { // most useful columns first
+	for at, i := range []int{0, 3, 5, 2, 1, 4, 6, 7, 8} { // add the most useful columns first
 		note := shortNote
 		if at >= 5 {
 			note = longNote

@@ -25,7 +25,7 @@ const minTableRows = 4
 
 func (m *Model) layout() (at screenLayout) {
 	at.head = len(m.hostLines())
-	body := max(m.height-at.head-2, 0) // without the titles of the columns and the last line
+	body := max(m.height-at.head-2, 0) // number of lines without the titles of the columns and the last line
 	at.rows = body
 	if m.pane.kind == noPane {
 		return at

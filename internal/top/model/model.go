@@ -123,7 +123,7 @@ type Model struct {
 	message       message
 	typedWord     string // word that the user is typing: a signal or a path
 	theme         int
-	helpTop       int // first line of the help on the screen
+	helpTop       int // index of the first line of the help on the screen
 	quitting      bool
 }
 

@@ -58,8 +58,8 @@ func TestTheTableIsSortedFilteredAndGrouped(t *testing.T) {
 		{nil, "c a b"},
 		{[]string{">"}, "a b c"},
 		{[]string{">", "i"}, "c b a"},
-		{[]string{">", ">", ">", ">"}, "b c a"}, // sorted by restarts
-		{[]string{"<"}, "c a b"},                // sorted by memory
+		{[]string{">", ">", ">", ">"}, "b c a"}, // the table is now sorted by restarts
+		{[]string{"<"}, "c a b"},                // the table is now sorted by memory
 		{[]string{"/", "D", "e", "a", "f"}, "c"},
 		{[]string{"/", "!", "d", "e", "a", "f"}, "a b"},
 		{[]string{"/", "u", "p", "space", "-", "a"}, "a"},

@@ -24,7 +24,7 @@ const (
 
 // LogLine is a line of a log, not escaped.
 type LogLine struct {
-	At   time.Time // zero if the line has no time
+	At   time.Time // time of the line; zero if it has none
 	Text string
 
 	level loglevel.Level
@@ -41,7 +41,7 @@ type pane struct {
 	kind         paneKind
 	focused      bool
 	zoomed       bool
-	scrollOffset int // in lines, from the end (log, events) or the beginning (details)
+	scrollOffset int // number of lines from the end (log, events) or from the beginning (details)
 	search       string
 	before       bool           // show the log of the last run that has ended
 	least        loglevel.Level // minimum level of the lines to show; 0: all

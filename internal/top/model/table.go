@@ -48,7 +48,7 @@ const (
 
 // table is the list of services and groups, with the cursor.
 type table struct {
-	rows     []row // what the filter and the folded groups leave
+	rows     []row // visible rows: the filter and folded groups hide the others
 	at       rowID // row of the cursor; zero for the first one
 	index    int   // index of the row of the cursor
 	top      int   // index of the first row on the screen
