@@ -94,7 +94,7 @@ func (p *bootSteps) setBrowserVariable(ctx context.Context, s *boot.Step) error 
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 			return nil
 		}
-		if err := p.Agent.Do(func() error { // as the agent's user, so that no link leads to another user's file
+		if err := p.Agent.Do(func() error { // act as the agent's user, so that no link leads to another user's file
 			path = findBrowser(ctx, dir)
 			return nil
 		}); err != nil {

@@ -115,7 +115,7 @@ func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.
 		if found := p.giveCredentials(s, top, ""); fsutil.UID(info) != 0 || found || top.CheckExists("shared") == nil || top.CheckExists(boot.ProfilesDir) == nil {
 			p.chownRootFileToAgent(s, top, "")
 			dirs := []string{"shared", boot.ProfilesDir}
-			profiles, _, _ := top.ReadSome(boot.ProfilesDir, fsutil.MaxNames) // no entries if the directory is missing
+			profiles, _, _ := top.ReadSome(boot.ProfilesDir, fsutil.MaxNames) // profiles is empty if the directory is missing
 			for _, e := range profiles {
 				dirs = append(dirs, boot.ProfilesDir+"/"+e.Name())
 			}

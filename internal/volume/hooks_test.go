@@ -159,7 +159,7 @@ func TestContInit(t *testing.T) {
 			t.Errorf("hook is %+v", h)
 		}
 	}
-	if got := strings.Join(names, " "); got != "10-b 80-link 9-a" { // sorted by bytes
+	if got := strings.Join(names, " "); got != "10-b 80-link 9-a" { // the names are sorted by bytes
 		t.Errorf("hooks are %s", got)
 	}
 	var text []string

@@ -24,7 +24,7 @@ type program struct {
 
 	mu    sync.Mutex
 	to    *json.Encoder
-	hooks map[int]chan boot.Answer // by hook number: where the answer about a running hook goes
+	hooks map[int]chan boot.Answer // channels for the answers about running hooks, by the number of the hook
 }
 
 // Main runs the boot program, see [boot.Job]. It reads the job, and later the answers of PID 1, from in, and writes messages to PID

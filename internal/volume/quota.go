@@ -140,7 +140,7 @@ func fileSystemUsage(data, profile string) (bytes uint64, is bool) {
 	var all, own unix.Statfs_t
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
 	fd, err := unix.Openat2(unix.AT_FDCWD, data+"/"+boot.ProfilesDir+"/"+profile, &how)
-	defer unix.Close(fd) // of -1 after an error, which closes nothing
+	defer unix.Close(fd) // after an error fd is -1, and this closes nothing
 	if errors.Join(err, unix.Statfs(data, &all), unix.Fstatfs(fd, &own)) != nil || all.Blocks == own.Blocks {
 		return 0, false
 	}

@@ -37,7 +37,7 @@ func TestSwapper(t *testing.T) {
 		write(t, home+"/"+name, "")
 	}
 	// The attacker uses descriptors, because a path could lead the attacker itself outside.
-	places := filepath.Dir(home) + "/links" // on the same file system, so that renameat2(2) can exchange them
+	places := filepath.Dir(home) + "/links" // must be on the same file system, so that renameat2(2) can exchange the two
 	must(t, os.Mkdir(places, 0o755))
 	type spot struct {
 		dir  int

@@ -133,7 +133,7 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 // withIdlePriority runs work on a thread that uses the disk only while the disk is idle, if the kernel allows that. Afterwards it
 // restores the priority of the thread. It keeps the thread, because a process limit may prevent a new one.
 func withIdlePriority(work func()) {
-	const whoProcess, classIdle, classShift = 1, 3, 13 // linux/ioprio.h
+	const whoProcess, classIdle, classShift = 1, 3, 13 // values of IOPRIO_WHO_PROCESS, IOPRIO_CLASS_IDLE and IOPRIO_CLASS_SHIFT (linux/ioprio.h)
 	runtime.LockOSThread()
 	old, _, failed := unix.Syscall(unix.SYS_IOPRIO_GET, whoProcess, 0, 0)
 	if failed == 0 {
@@ -249,7 +249,7 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 		return nil
 	}
 	if names == nil {
-		names = slices.Collect(maps.Keys(homes)) // in random order, so that the time limit does not hit the same homes in every repair
+		names = slices.Collect(maps.Keys(homes)) // use a random order, so that the time limit does not hit the same homes in every repair
 	}
 	agents := r.walk.To
 	defer func() { r.walk.To, r.walk.RefuseLinked, r.walk.TopLast, r.walk.Top = agents, false, false, nil }()

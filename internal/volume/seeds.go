@@ -43,7 +43,7 @@ func (p *bootSteps) createExpectedFiles(ctx context.Context, s *boot.Step) error
 	var problems []error
 	for _, seed := range []struct {
 		name, source string
-		mode         fs.FileMode // 0: the mode of the source, without write permission for others
+		mode         fs.FileMode // mode of the new file; 0: the mode of the source, without write permission for others
 	}{
 		{boot.EnvFile, ".env.example", envMode},
 		{boot.ConfigFile, "cli-config.yaml.example", boot.ConfigMode},
@@ -80,7 +80,7 @@ func (p *bootSteps) missing(s *boot.Step, d *fsutil.Dir, rel string) bool {
 	}
 	if err == nil && info.Mode()&fs.ModeSymlink != 0 {
 		err := p.Agent.Do(func() error {
-			target, err := os.Stat(p.Path(rel)) // with the agent's identity, so that root never follows the link
+			target, err := os.Stat(p.Path(rel)) // look with the agent's identity, so that root never follows the link
 			if err == nil && !target.Mode().IsRegular() {
 				err = fsutil.ErrNotRegular
 			}

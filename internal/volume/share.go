@@ -201,7 +201,7 @@ func busyShare(p, old procstat.Stat, passed time.Duration) float64 {
 		return float64(p.CPU-min(p.CPU, old.CPU)) / procstat.Hertz / passed.Seconds()
 	}
 	ran := time.Duration(p.CPU) * time.Second / procstat.Hertz
-	var first time.Duration // first thread only, in nanoseconds; p.CPU has hundredths of a second
+	var first time.Duration // time of the first thread only, in nanoseconds; p.CPU has hundredths of a second
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", p.PID))
 	_, _ = fmt.Sscan(string(text), &first)
 	return max(ran, first).Seconds() / max(time.Since(procstat.StartedAt(p.Start)), ran/time.Duration(max(1, p.Threads)), first, time.Millisecond).Seconds()
@@ -232,7 +232,7 @@ func threadTimes(pid int, every, fewer *unix.CPUSet, nice int) map[int]threadTim
 		if (t.confined || may == *every) && (err != nil || attr.Policy != unix.SCHED_IDLE && int(attr.Nice) <= nice) {
 			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/schedstat", pid, p.PID))
 			t.ready = p.State == 'R'
-			_, _ = fmt.Sscan(string(text), &t.ran, &t.waited) // in nanoseconds; both stay 0 if the kernel doesn't report them
+			_, _ = fmt.Sscan(string(text), &t.ran, &t.waited) // both are in nanoseconds, and stay 0 if the kernel doesn't report them
 		}
 		times[p.PID] = t
 	})

@@ -38,7 +38,7 @@ type source interface {
 // last directory open for the next file.
 type volumeSource struct {
 	top, last *fsutil.Dir
-	rel       string // path of last
+	rel       string // path of the directory last
 }
 
 func (s *volumeSource) lstat(rel string) (fs.FileInfo, error) {
@@ -82,7 +82,7 @@ func (imageSource) list(rel string) ([]fs.DirEntry, error) { return os.ReadDir("
 // time in whole seconds, which stay the same when an image is pulled. exact is valid only on this host: it covers nanoseconds, the
 // inode number, and in the image also the ctime. On the volume the ctime is left out, because a change of owner changes it.
 type inputHasher struct {
-	ctx     context.Context //nolint:containedctx // of this reading only
+	ctx     context.Context //nolint:containedctx // context of this reading only
 	src     source
 	sum     hash.Hash
 	exact   hash.Hash
@@ -169,7 +169,7 @@ func (r *inputHasher) matchPattern(rel string, rest []string) error {
 			return err
 		}
 	}
-	for _, e := range entries { // sorted by name
+	for _, e := range entries { // entries are sorted by name
 		matches, err := path.Match(name, e.Name())
 		below := rest
 		if name == "**" {
@@ -206,7 +206,7 @@ func (r *inputHasher) addTree(rel string) error {
 			return r.readError(rel, err)
 		}
 		for _, e := range entries {
-			if e.Name() != "__pycache__" { // Python's cache
+			if e.Name() != "__pycache__" { // skip Python's cache
 				if err := r.addTree(path.Join(rel, e.Name())); err != nil {
 					return err
 				}
@@ -257,7 +257,7 @@ func patternsOverlap(a, b string) bool {
 			return false
 		}
 	}
-	return true // one path contains the other
+	return true // the paths overlap, because one contains the other
 }
 
 // sealableFileSystem is a type of file system on which it takes long to examine every file of the image. Each file there needs a

@@ -75,7 +75,7 @@ func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved f
 // FirstUID returns the uid that a new profile with this name gets, if the uid is free. uids must have at least two ids.
 func FirstUID(uids config.UIDs, name string) uint32 {
 	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(name)) // never fails
+	_, _ = hash.Write([]byte(name)) // writing to a hash never fails
 	return uids.First + 1 + hash.Sum32()%uint32(uids.Size()-1)
 }
 
@@ -181,7 +181,7 @@ func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant
 	if err := w.Give(d, profile, false); err != nil || w.DryRun || w.Failed > 0 || tenant && was == to.UID {
 		return err
 	}
-	if !tenant { // as the new owner, because the agent may have put another home in this place
+	if !tenant { // act as the new owner, because the agent may have put another home in this place
 		return fsutil.NewActor(fsutil.Identity{UID: to.UID, GID: to.GID}).Do(func() error {
 			err := d.RemoveAll(profile + "/" + boot.NameFile)
 			if errors.Is(err, fs.ErrPermission) { // the home had a mode in which its owner can't write
