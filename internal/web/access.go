@@ -211,7 +211,7 @@ type connectionLimit struct {
 	most int
 
 	mu    sync.Mutex
-	taken int // open connections
+	taken int // number of open connections
 	by    map[string]int
 }
 

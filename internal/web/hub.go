@@ -61,7 +61,7 @@ type version struct {
 	number uint64
 	top    template.HTML
 	order  []string
-	rows   map[string]*row // by service; versions share rows that have not changed
+	rows   map[string]*row // rows by service; versions share rows that have not changed
 
 	mu      sync.Mutex // guards encoded; held while changes are encoded
 	encoded map[string]string
@@ -121,7 +121,7 @@ func (h *hub) followStatus(ctx context.Context) {
 		alarm.Stop()
 		old.Stop()
 		cancel()
-		if err != nil && err != errNoReader && ctx.Err() == nil { //nolint:errorlint // it is returned unwrapped
+		if err != nil && err != errNoReader && ctx.Err() == nil { //nolint:errorlint // errNoReader is returned unwrapped
 			h.setStatus(client.Status{}, err)
 		}
 		pause.For(ctx, retry/4)

@@ -37,7 +37,7 @@ type HinitClient interface {
 // Options are the settings of a [Server].
 type Options struct {
 	Hinit    HinitClient
-	Metrics  http.Handler                             // for /metrics
+	Metrics  http.Handler                             // handler for /metrics
 	Token    string                                   // token for reading and control; "": everybody may read, and no TCP client may control
 	Proc     func(client.Init) string                 // returns the path of the /proc that shows the services' processes, or ""; nil: there is none
 	LogsAs   func(client.Init) (*fsutil.Actor, error) // returns the user as whom to open log files
@@ -45,7 +45,7 @@ type Options struct {
 	Base     string       // path under which a reverse proxy publishes the page: "" or "/x"
 	Hosts    []string     // names of this machine, besides localhost, for requests without a token
 	Open     bool         // accept any IP address as the host in requests, too
-	Log      *slog.Logger // for errors of the server; nil: none
+	Log      *slog.Logger // log for errors of the server; nil: none
 }
 
 var (
@@ -322,7 +322,7 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		key := owner // for a connection over a Unix socket
+		key := owner // key of a connection over a Unix socket
 		if c.RemoteAddr().Network() != "unix" {
 			key = addressKey(c.RemoteAddr().String())
 		}

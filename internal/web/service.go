@@ -254,7 +254,7 @@ type headView struct {
 	Status      *client.Status
 	Wanted, Up  int
 	Ready       int
-	CPU, Memory string // of all services; "" if unknown
+	CPU, Memory string // usage of all services; "" if unknown
 	Processes   int
 	Troubled    int
 }

@@ -60,8 +60,8 @@ type pastView struct {
 // timelinePage is the content of the timeline page.
 type timelinePage struct {
 	Past          pastView
-	Bars          []bar // of services with an outage
-	WithoutOutage []bar // of services without one
+	Bars          []bar // bars of services with an outage
+	WithoutOutage []bar // bars of services without an outage
 	Outages       []outage
 	Events        []client.Event
 	Fault         string
@@ -71,7 +71,7 @@ const (
 	maxBars        = 500
 	maxOutages     = 100
 	barWidth       = 1000
-	maxPeriodHours = 24 * 7 // in hours
+	maxPeriodHours = 24 * 7 // longest period of a timeline, in hours
 	shortest       = 10 * time.Second
 )
 
