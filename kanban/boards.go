@@ -94,7 +94,7 @@ func (b *Boards) List() ([]Meta, error) {
 		return nil, fmt.Errorf("cannot list boards: %w", err)
 	}
 	list := []Meta{b.Meta(DefaultBoard)}
-	for _, e := range entries { // sorted by name
+	for _, e := range entries { // entries are sorted by name
 		if slug := e.Name(); slug != DefaultBoard && slugPattern.MatchString(slug) && b.Exists(slug) {
 			list = append(list, b.Meta(slug))
 		}

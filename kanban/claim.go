@@ -44,7 +44,7 @@ func claimant(lock string) string {
 }
 
 type claimOptions struct {
-	ttl     time.Duration // 0: the default
+	ttl     time.Duration // how long the claim is valid; 0: the default
 	from    Status
 	profile string // required assignee of the task; empty: any
 }

@@ -166,7 +166,7 @@ func TestCrashes(t *testing.T) {
 		}
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 	})
-	t.Run("a worker that ends well on SIGTERM is no violation", func(t *testing.T) { // as the agent's reclaim_task does it: TERM, wait, write
+	t.Run("a worker that ends well on SIGTERM is no violation", func(t *testing.T) { // acts as the agent's reclaim_task does: TERM, wait, write
 		for _, x := range []Exit{{Code: 0}, {Signal: 15}, {Code: 143}} {
 			b := newBoard(t)
 			id := b.ready("alpha")

@@ -232,7 +232,7 @@ func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body 
 // Edit holds new values for a task's fields. A nil field is not changed.
 type Edit struct {
 	Title, Body               *string
-	Result, Summary, Metadata *string // only for a task whose status is done
+	Result, Summary, Metadata *string // results of the task, valid only with the status done
 	Priority                  *int64
 }
 

@@ -306,7 +306,7 @@ func TestAdoption(t *testing.T) {
 			must(b.t, l.add(e))
 		}
 	}
-	t.Run("a recreated container has another host name", func(t *testing.T) { // for instance after "compose up" with a new image
+	t.Run("a recreated container has another host name", func(t *testing.T) { // happens for instance after "compose up" with a new image
 		for name, c := range map[string]struct {
 			volume string
 			want   Status

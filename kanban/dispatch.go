@@ -20,7 +20,7 @@ import (
 type Dispatcher struct {
 	Store    *Store
 	Config   Config
-	Runner   Runner // nil: no worker can be started, and workers are observed only by their pids
+	Runner   Runner // starts and observes workers; nil: no worker can be started, and workers are observed only by their pids
 	Profiles Profiles
 	Environ  []string  // environment of this process
 	Procs    Processes // observes and ends workers by pid; nil: use /proc and pidfd
@@ -38,7 +38,7 @@ type Dispatcher struct {
 	// pause, as in the command `hinit kanban dispatch`.
 	Backoff time.Duration
 
-	notes map[int64]*runNotes // by the number of the run
+	notes map[int64]*runNotes // notes about runs, by the number of the run
 }
 
 // runNotes holds what this dispatcher remembers about a run between passes. It is lost when the dispatcher ends.
@@ -62,7 +62,7 @@ func (d *Dispatcher) notesOf(run int64) *runNotes {
 type Profiles interface {
 	Exists(name string) (bool, error)
 	Dir(name string) string        // home directory; "": the profile does not exist
-	Toolsets(name string) []string // empty: the agent's defaults
+	Toolsets(name string) []string // toolsets of a profile; empty: the agent's defaults
 }
 
 // TickOptions are the options of one pass.
@@ -176,7 +176,7 @@ func (p *pass) dispatch(opt TickOptions) error {
 			who[w.CurrentRunID] = w.Assignee // the worker still runs although its attempt ended during this pass; it counts against the limits
 		}
 	}
-	for _, w := range p.leavingWorkers { // it counts against the limits until its process has ended
+	for _, w := range p.leavingWorkers { // the worker counts against the limits until its process has ended
 		who[w.CurrentRunID] = w.Assignee
 	}
 	p.runningByProfile = lo.CountValues(lo.Values(who))
@@ -236,7 +236,7 @@ func (p *pass) startIfAllowed(r startCandidate, from Status) error {
 		r.Assignee = p.defaultAssignee
 		p.res.AutoAssigned = append(p.res.AutoAssigned, r.ID)
 	}
-	limit := *cmp.Or(p.Config.MaxInProgressPerProfile, new(0)) // 0: no limit
+	limit := *cmp.Or(p.Config.MaxInProgressPerProfile, new(0)) // limit on the workers of a profile; 0: no limit
 	switch {
 	case r.Assignee == "":
 		p.res.SkippedUnassigned = append(p.res.SkippedUnassigned, r.ID)

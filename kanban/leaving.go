@@ -184,7 +184,7 @@ type workerRecord struct {
 type ledger struct {
 	path  string
 	runs  map[int64]workerRecord
-	locks map[string]workerRecord // by claimant
+	locks map[string]workerRecord // records of processes that make claims, by claimant
 }
 
 func readLedger(path string) *ledger {

@@ -34,7 +34,7 @@ type Options struct {
 
 	initWait  time.Duration      // how long to wait for the initLock; only tests set it
 	crashHook func(string) error // called at each [Store.crashPoint]; only tests set it
-	Log       *slog.Logger       // nil: slog.Default
+	Log       *slog.Logger       // log for warnings; nil: slog.Default
 }
 
 // Store is one open board. Several goroutines may use it at a time. Each call is at most one transaction.
@@ -97,7 +97,7 @@ func Open(ctx context.Context, paths Paths, opt Options) (*Store, error) {
 
 func (s *Store) open(ctx context.Context) error {
 	path := s.paths.DB
-	st, _ := os.Stat(path) // nil if the file is missing
+	st, _ := os.Stat(path) // st is nil if the file is missing
 	empty := st == nil || st.Size() == 0
 	if readOnly(path) {
 		return s.openReadOnly(ctx, empty)

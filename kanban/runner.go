@@ -80,7 +80,7 @@ type Liveness int
 
 // The values of Liveness.
 const (
-	Unknown Liveness = iota // not started by this runner, or forgotten
+	Unknown Liveness = iota // the runner has not started this worker, or has forgotten it
 	Alive
 	Ended
 	NeverStarted // the runner is sure that no worker of this run exists or will exist
@@ -95,7 +95,7 @@ type WorkerReport struct {
 
 // Exit describes how a worker ended.
 type Exit struct {
-	Known      bool // false: it is unknown how the worker ended
+	Known      bool // how the worker ended is known
 	Code       int  // exit code; valid if Signal is 0
 	Signal     int  // signal that killed the worker; 0: none
 	OOM        bool // the kernel killed the worker because memory ran out

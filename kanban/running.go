@@ -39,8 +39,8 @@ type pass struct {
 	mayStart          bool            // this pass may start workers
 	res               *Result
 	ledger            *ledger
-	containerInstance string          // see the function [currentInstance]
-	runningTasks      []*observedTask // running tasks
+	containerInstance string          // identifies the boot and the container, see [currentInstance]
+	runningTasks      []*observedTask // tasks that are running
 	leavingWorkers    []*observedTask // living workers whose attempt is over
 	endedEntries      []workerRecord  // entries of the ledger whose workers have ended
 	unansweredStarts  []*observedTask // workers whose attempt is over, but whose start was requested and may still happen

@@ -284,7 +284,7 @@ func (p *pass) addScratchHint(task Task) {
 	}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
-		return // given before, or impossible to record
+		return // the hint was given before, or can't be recorded
 	}
 	_ = f.Close()
 	err = p.write(func(t *tx) {
@@ -338,7 +338,7 @@ func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	limit = min(cmp.Or(max(limit, 0), maxTail), maxTail) // 0 means the maximum
+	limit = min(cmp.Or(max(limit, 0), maxTail), maxTail) // a limit of 0 means the maximum
 	st, err := f.Stat()
 	if err != nil || limit >= st.Size() {
 		data, failed := io.ReadAll(io.LimitReader(f, limit))

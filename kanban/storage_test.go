@@ -236,7 +236,7 @@ func TestTruncatedWAL(t *testing.T) {
 	must(t, err)
 	_, err = s.Create(t.Context(), time.Unix(1, 0), Task{Title: "second"})
 	must(t, err)
-	copied := filepath.Join(t.TempDir(), "kanban.db") // as after a power failure: the file, and a part of its log
+	copied := filepath.Join(t.TempDir(), "kanban.db") // the state after a power failure: the file, and a part of its log
 	for _, part := range []string{"", "-wal"} {
 		data, err := os.ReadFile(path + part)
 		must(t, err)

@@ -94,7 +94,7 @@ type Run struct {
 	EndedAt           int64  `json:"ended_at" sql:"INTEGER"`
 	Outcome           string `json:"outcome" sql:"TEXT"`
 	Summary           string `json:"summary" sql:"TEXT"`
-	Metadata          string `json:"metadata" sql:"TEXT"` // JSON, or empty
+	Metadata          string `json:"metadata" sql:"TEXT"` // metadata as JSON, or empty
 	Error             string `json:"error" sql:"TEXT"`
 }
 
@@ -104,7 +104,7 @@ type Event struct {
 	TaskID    string `json:"task_id" sql:"TEXT NOT NULL"`
 	RunID     int64  `json:"run_id" sql:"INTEGER"`
 	Kind      string `json:"kind" sql:"TEXT NOT NULL"`
-	Payload   string `json:"payload" sql:"TEXT"` // JSON, or empty
+	Payload   string `json:"payload" sql:"TEXT"` // payload as JSON, or empty
 	CreatedAt int64  `json:"created_at" sql:"INTEGER NOT NULL"`
 }
 
@@ -160,7 +160,7 @@ type Result struct {
 	Stale               []string   `json:"stale"`                      // tasks that ran for a long time without a heartbeat
 	AutoBlocked         []string   `json:"auto_blocked"`               // tasks that were blocked at the failure limit
 	Promoted            int        `json:"promoted"`                   // todo and blocked tasks that became ready
-	Spawned             []Spawned  `json:"spawned"`                    // in a dry run: the tasks that would be started
+	Spawned             []Spawned  `json:"spawned"`                    // tasks that were started or, in a dry run, would be started
 	SkippedUnassigned   []string   `json:"skipped_unassigned"`         // tasks without an assignee: an operator must act
 	SkippedNonspawnable []string   `json:"skipped_nonspawnable"`       // tasks whose assignee is no profile, such as a person
 	SkippedCapped       []Capped   `json:"skipped_per_profile_capped"` // tasks whose profile already has as many workers as allowed

@@ -53,7 +53,7 @@ func (c *call) configPath() string {
 type host struct {
 	*runner.Runner
 	pid1   *dial.Client // client of PID 1; nil: this process starts the workers
-	volume string       // see [kanban.Dispatcher.Volume]
+	volume string       // value for the field Volume, see [kanban.Dispatcher.Volume]
 }
 
 // chooseHost returns the host that starts workers: PID 1, or this process if here is true or PID 1 does not answer.

@@ -55,7 +55,7 @@ func (c *call) attemptFlag() func(task string) (int64, error) {
 			return 0, fmt.Errorf("this worker is at work on %s, and changes no other task", own)
 		}
 		if *run == 0 && c.Variable("HERMES_KANBAN_TASK", "") != "" {
-			n, _ := strconv.ParseInt(c.Variable("HERMES_KANBAN_RUN_ID", ""), 10, 64) // not set or invalid: 0, any attempt
+			n, _ := strconv.ParseInt(c.Variable("HERMES_KANBAN_RUN_ID", ""), 10, 64) // n is 0, for any attempt, if the variable is not set or invalid
 			return n, nil
 		}
 		return *run, nil

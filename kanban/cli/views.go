@@ -143,7 +143,7 @@ type overview struct {
 	Error   string        `json:"error"` // why the fields below are empty, or "" if the board could be read
 	Stats   kanban.Stats  `json:"stats"`
 	Blocked []taskLine    `json:"blocked"`
-	Runs    []attemptLine `json:"runs"` // newest first
+	Runs    []attemptLine `json:"runs"` // attempts, newest first
 }
 
 type taskLine struct {
@@ -157,10 +157,10 @@ type attemptLine struct {
 	Task      string `json:"task"`
 	Title     string `json:"title"`
 	Profile   string `json:"profile"`
-	Outcome   string `json:"outcome"` // "" while the attempt runs
+	Outcome   string `json:"outcome"` // outcome of the attempt; "" while it runs
 	Error     string `json:"error"`
 	StartedAt int64  `json:"started_at"`
-	EndedAt   int64  `json:"ended_at"` // 0 while the attempt runs
+	EndedAt   int64  `json:"ended_at"` // end of the attempt; 0 while it runs
 }
 
 // maxTextBytes limits each text of an overview, because hinit-web reads only a limited output. It is more than the page shows, so
@@ -346,7 +346,7 @@ type boardLine struct {
 	kanban.Meta
 	DB      string                `json:"db_path"`
 	Current bool                  `json:"is_current"`
-	Counts  map[kanban.Status]int `json:"counts"` // empty for a board without a readable file
+	Counts  map[kanban.Status]int `json:"counts"` // number of tasks by status; empty for a board without a readable file
 	Total   int                   `json:"total"`
 }
 

@@ -35,7 +35,7 @@ type Runner struct {
 	followDone <-chan struct{} // closed when the goroutine that follows the runs has ended
 
 	mu       sync.Mutex
-	runs     map[string]client.Run // by tag
+	runs     map[string]client.Run // runs by their tag
 	adopted  map[int]bool          // pids of workers that an earlier dispatcher started; for each, a goroutine waits for its exit
 	runEnded chan struct{}         // closed when a run has ended, then replaced by a new channel
 	wake     chan struct{}
@@ -150,7 +150,7 @@ func (r *Runner) WorkerStates(ctx context.Context, refs []kanban.Ref) ([]kanban.
 	fresh := false
 	for i, ref := range refs {
 		run, known := r.knownRun(ref)
-		if !known && ref.PID == 0 && !fresh { // no pid: the dispatcher may have died after its claim, before the host answered
+		if !known && ref.PID == 0 && !fresh { // a worker without a pid: the dispatcher may have died after its claim, before the host answered
 			fresh = true
 			if err := r.refresh(ctx); err != nil {
 				return nil, err
