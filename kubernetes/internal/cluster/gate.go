@@ -15,7 +15,7 @@ type Gate struct {
 	to       string
 	listener net.Listener
 	silent   atomic.Bool  // drop everything, as a network that loses all packets
-	delay    atomic.Int64 // nanoseconds for each piece in either direction
+	delay    atomic.Int64 // delay of each piece in either direction, in nanoseconds
 
 	mu     sync.Mutex
 	closed bool // new connections end at once

@@ -57,10 +57,10 @@ type poolState struct {
 	phases  map[types.UID]v1alpha1.AgentProfileStatus // status of each profile in the last round, by which recordEvents finds changes
 	allowed string                                    // rights last granted to the hosts
 	applied time.Time                                 // when all objects were last applied
-	leaving map[types.UID]time.Time                   // by the UID of what makes a single profile's pod: since when the profile is elsewhere
+	leaving map[types.UID]time.Time                   // since when the profile of a single pod is elsewhere, by the UID of the pod's maker
 	written writtenProfiles
 	mu      sync.Mutex
-	refused map[string]string // by profile, why the pod of a single profile can't be created
+	refused map[string]string // why the pod of a single profile can't be created, by profile
 }
 
 func newFleet(api client.Client, fresh client.Reader, recorder events.EventRecorder, log *slog.Logger) *fleet {

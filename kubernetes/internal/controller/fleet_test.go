@@ -36,7 +36,7 @@ type cluster struct {
 	*fleet
 	t       *testing.T
 	applied []*unstructured.Unstructured
-	refused string // a kind that the API server does not take
+	refused string // a kind that the API server refuses
 }
 
 func newCluster(t *testing.T, objects ...client.Object) *cluster {

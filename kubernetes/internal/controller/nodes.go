@@ -48,7 +48,7 @@ func newNodes(api client.Reader, log *slog.Logger) *nodes {
 	return &nodes{api: api, log: log, news: make(chan event.GenericEvent), by: map[string]*node{}}
 }
 
-// silent reports whether a node that has answered before no longer does.
+// silent reports whether a node that has answered before has stopped answering.
 func (n *nodes) silent(name string, now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

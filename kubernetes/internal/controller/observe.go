@@ -29,7 +29,7 @@ import (
 type view struct {
 	pool      *v1alpha1.AgentPool
 	state     *poolState
-	seen      *observations // state.seen
+	seen      *observations // the field seen of the pool's state
 	now       time.Time
 	template  string              // checksum of the wanted pod template
 	set       *appsv1.StatefulSet // StatefulSet of the hosts; nil if there is none
@@ -64,7 +64,7 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 			v.podOwners = append(v.podOwners, m)
 		}
 	}
-	beats := map[string]beat{} // by the name of the Lease
+	beats := map[string]beat{} // renewals by the name of the Lease
 	leases := &coordinationv1.LeaseList{}
 	if err := f.api.List(ctx, leases, only...); err != nil {
 		return nil, err
@@ -265,7 +265,7 @@ func decisionInput(v *view) (placement.Pool, []placement.Profile) {
 	}
 	in.SpareSince = v.seen.previous[spareKey].since
 	var out []placement.Profile
-	overdue := map[string]bool{} // by host, because many profiles have the same one
+	overdue := map[string]bool{} // whether a host is overdue, by host: many profiles have the same host
 	for _, one := range v.profiles {
 		s := &one.Status
 		if _, known := overdue[s.Host]; !known {

@@ -60,7 +60,7 @@ func helm(t *testing.T, values map[string]any) (map[string]any, error) {
 	return objects(t, strings.Join(slices.Collect(maps.Values(files)), "\n---\n")), nil
 }
 
-// objects parses YAML documents. The namespace and lists that are empty are left out, for Helm has neither.
+// objects parses YAML documents. It leaves out the namespace and empty lists, because Helm renders neither.
 func objects(t *testing.T, text string) map[string]any {
 	t.Helper()
 	out := map[string]any{}

@@ -81,7 +81,7 @@ var patchTypes = map[string]any{
 }
 
 // patch returns a strategic merge patch that turns the object from into the object to, or nil if they are equal. file selects
-// their Go type in typed.
+// their Go type in patchTypes.
 func patch(file string, from, to []byte) ([]byte, error) {
 	old, err := yaml.YAMLToJSON(from)
 	if err != nil {

@@ -164,7 +164,7 @@ func TestHinitRefusesAWrongConfigurationByItsName(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.Command(hinit, "config", "check", file) //nolint:gosec // built above
+		cmd := exec.Command(hinit, "config", "check", file) //nolint:gosec // the test has built this program above
 		cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 		pod := all["StatefulSet/agents"].(map[string]any)["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
 		for _, v := range pod["containers"].([]any)[0].(map[string]any)["env"].([]any) {

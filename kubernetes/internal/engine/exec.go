@@ -87,7 +87,7 @@ type attachment struct {
 	quiet  atomic.Bool // don't call used: this connection is not a use of the container
 	out    *io.PipeReader
 	wrote  *io.PipeWriter
-	stdin  *io.PipeReader // nil: the command has no standard input
+	stdin  *io.PipeReader // standard input of the command; nil if it has none
 	in     *io.PipeWriter
 	errs   tail
 	said   tail // beginning of the output, where a container runtime reports errors

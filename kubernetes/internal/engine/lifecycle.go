@@ -133,7 +133,7 @@ func (e *Engine) Create(ctx context.Context, spec sandbox.Spec) (string, error) 
 		return "", apiError(what, err)
 	}
 	id := make([]byte, idLength/2)
-	_, _ = rand.Read(id) // never fails
+	_, _ = rand.Read(id) // rand.Read never fails
 	r := &record{id: hex.EncodeToString(id), name: spec.Name, spec: spec, created: time.Now()}
 	spec.Entrypoint = slices.Clone(spec.Entrypoint)
 	pod, err := e.buildPod(ctx, r)

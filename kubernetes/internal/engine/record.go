@@ -40,7 +40,7 @@ type record struct {
 	id, name string
 	spec     sandbox.Spec
 	created  time.Time
-	pod      *corev1.Pod                // nil: there is no pod
+	pod      *corev1.Pod                // the pod; nil if there is none
 	object   *unstructured.Unstructured // Sandbox; nil for a plain pod
 	claim    *unstructured.Unstructured // claim that has no Sandbox yet
 }

@@ -56,7 +56,7 @@ type Settings struct {
 const (
 	prefix = "HINIT_SANDBOX_KUBERNETES_"
 
-	defaultCredentials = "/run/secrets/hinit-sandbox" //nolint:gosec // a directory
+	defaultCredentials = "/run/secrets/hinit-sandbox" //nolint:gosec // the value is a directory, not a secret
 	hostVar            = "KUBERNETES_SERVICE_HOST"
 	portVar            = "KUBERNETES_SERVICE_PORT"
 	configVar          = "HINIT_CONFIG"

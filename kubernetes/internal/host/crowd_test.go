@@ -54,7 +54,7 @@ func crowded(t *testing.T, fn func(s *Store, dir string)) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to become the agents' user")
 	}
-	dir, err := os.MkdirTemp("/dev/shm", "crowd") //nolint:usetesting // in memory
+	dir, err := os.MkdirTemp("/dev/shm", "crowd") //nolint:usetesting // the directory is in memory
 	if err != nil {
 		t.Skip(err)
 	}

@@ -72,13 +72,13 @@ type host struct {
 
 	mu           sync.Mutex
 	fetches      map[string]int                               // number of running fetches, by the host that has the data
-	deletes      map[string]bool                              // by the UID of an object whose data was given away: its spec.onDelete is Delete
-	paused       map[string]time.Time                         // by profile, the time before which it is not tried again, see [reportedError]
-	seen         map[string]map[string]*v1alpha1.AgentProfile // by watched field, then by profile
+	deletes      map[string]bool                              // whether spec.onDelete is Delete, by the UID of an object whose data was given away
+	paused       map[string]time.Time                         // until when a profile is not tried again, by profile, see [reportedError]
+	seen         map[string]map[string]*v1alpha1.AgentProfile // watched objects, by the watched field and then by profile
 	services     map[string]hinit.Service                     // latest status of each gateway, by profile
 	reports      uint64                                       // number of status reports for gateways
-	reportCounts map[string]uint64                            // by profile, the value of reports at the last report for its gateway
-	unreported   map[string]appliedFiles                      // by profile, what its gateway runs with, until the first status says it
+	reportCounts map[string]uint64                            // value of reports at the last report for a gateway, by profile
+	unreported   map[string]appliedFiles                      // files with which a gateway runs, until the first status names them, by profile
 	statusKnown  bool                                         // services is current: hinit has sent its whole status, and isn't booting or stopping
 }
 

@@ -32,7 +32,7 @@ type offers struct {
 	host          string // address to listen on, HOST:PORT
 
 	mu       sync.Mutex
-	by       map[string]*offer // by the UID of the object
+	by       map[string]*offer // offers by the UID of the object
 	listener net.Listener
 
 	callers openConnections
@@ -58,7 +58,7 @@ const maxStall = 10 * time.Minute
 
 const (
 	dataPath = "/v1/data/" // followed by UID/NONCE
-	anyRun   = ^uint64(0)  // in place of a run number, for a gateway that hinit no longer knows
+	anyRun   = ^uint64(0)  // takes the place of a run number, for a gateway that hinit no longer knows
 )
 
 // make registers an offer, and returns what the other host needs to fetch the data.
@@ -71,7 +71,7 @@ func (o *offers) make(one offer) (*v1alpha1.Offer, error) {
 		}
 	}
 	one.nonce = rand.Text()
-	one.home, _ = o.store.root.Stat(o.store.Home(one.name)) // without it, send returns an error
+	one.home, _ = o.store.root.Stat(o.store.Home(one.name)) // without this information, send returns an error
 	one.progress = time.Now()
 	o.by[one.uid] = &one
 	return &v1alpha1.Offer{Nonce: one.nonce, Address: o.listener.Addr().String(), Certificate: o.identity.sum}, nil

@@ -92,7 +92,7 @@ func TestAHomeThatCannotBeMovedStaysUntilItCan(t *testing.T) {
 	crowded(t, func(s *Store, dir string) {
 		give := func(uid int) {
 			done := make(chan error)
-			go func() { done <- os.Chown(filepath.Join(dir, trashDir), uid, uid) }() // on a thread that is still root
+			go func() { done <- os.Chown(filepath.Join(dir, trashDir), uid, uid) }() // this thread is still root
 			if err := <-done; err != nil {
 				t.Fatal(err)
 			}

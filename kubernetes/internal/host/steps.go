@@ -66,7 +66,8 @@ func (h *host) reconcileProfile(ctx context.Context, name, uid string, p *v1alph
 		if err != nil {
 			return err
 		}
-		// A compare-and-swap returns the fresh object too. And only this host can give away a profile that it has just created.
+		// p is fresh if this step has written it, because a compare-and-swap returns the object. It is also fresh if this step has
+		// created the profile, which only this host can then give away.
 		fresh = p == nil || version != p.ResourceVersion || step == placement.Create
 	}
 	return fmt.Errorf("cannot settle profile %q: %d steps were not enough", name, maxSteps)

@@ -41,7 +41,7 @@ type Store struct {
 	root           *os.Root
 	discarded      chan struct{} // has an element if trashDir has new data
 	removeTime     time.Duration // time after which emptyTrash turns from one tree to the next
-	idleTimeout    time.Duration // for how long another host may send nothing
+	idleTimeout    time.Duration // how long another host may send nothing
 	longerTimeouts sync.Map      // time.Duration by UID, in place of idleTimeout for one object, see [Store.idleTimeoutOf]
 }
 
@@ -238,7 +238,7 @@ func (s *Store) eachMoving(found func(name, uid string)) error {
 	for _, dir := range []string{asideDir, incomingDir, partDir} {
 		prefix, parts := "", 3 // NAME.UID.ASSIGNMENT or NAME.UID.NONCE
 		if dir == partDir {
-			prefix, parts = archive.ImportPrefix, 2 // see [partialPath]
+			prefix, parts = archive.ImportPrefix, 2 // the name has this form in [partialPath]
 		}
 		errs = append(errs, s.eachEntry(dir, func(name string, isDir bool) {
 			rest, is := strings.CutPrefix(name, prefix)
@@ -371,12 +371,12 @@ func (s *Store) Retire(name, uid string, live bool) (err error) {
 	for _, nonce := range s.entries(incomingDir, name, uid) { // the previous host may have deleted its copy
 		err = errors.Join(err, s.retain(name, uid, incomingPath(name, uid, nonce)), s.discard(incomingPath(name, uid, nonce)+".json"))
 	}
-	return errors.Join(err, s.Drop(name, uid, 0), s.DropIncoming(name, uid)) // 0: no host has confirmed anything
+	return errors.Join(err, s.Drop(name, uid, 0), s.DropIncoming(name, uid)) // assignment 0 means that no host has confirmed anything
 }
 
 // Delete deletes all data of an object. live says that the live data is this object's.
 func (s *Store) Delete(name, uid string, live bool) (err error) {
-	if live { // first, because after a crash hinit must not find a profile without its record
+	if live { // delete live data first, because after a crash hinit must not find a profile without its record
 		if err = errors.Join(s.discard(s.Home(name)), s.sync(profilesDir)); err == nil {
 			err = s.removeRecord(name)
 		}

@@ -61,7 +61,7 @@ func TestTheNextPodDoesNotWaitForALeaseAfterAnErrorOfTheAPIServer(t *testing.T) 
 	}
 	for what, c := range map[string]struct {
 		lock   failingLock
-		holder string // afterwards
+		holder string // holder of the Lease afterwards
 		says   string
 	}{
 		"no error":            {failingLock{holder: "me"}, "", ""},

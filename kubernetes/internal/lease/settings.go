@@ -37,7 +37,7 @@ const (
 type Settings struct {
 	Name, Namespace string
 	Identity        string        // identifies this pod; no other pod ever has the same
-	Duration        time.Duration // in whole seconds
+	Duration        time.Duration // duration of the lease, in whole seconds
 	Socket          string        // socket on which the init receives messages
 	API             *rest.Config
 }

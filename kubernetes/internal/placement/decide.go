@@ -18,7 +18,7 @@ type Profile struct {
 	LastMove  LastMove
 	Memory    int64 // bytes that the placement reserves for the profile
 	Priority  int32
-	Pin       string // only host on which the profile may be; "" for any
+	Pin       string // the only host on which the profile may be; "" for any
 	Pod       string // name of the pod that would run this profile alone
 	OwnPod    bool   // the spec asks for Pod, and not for a host with other profiles
 	Refused   string // why the pod Pod can't be created; "" if it can
@@ -42,7 +42,7 @@ type LastMove struct {
 type Host struct {
 	Name      string
 	Ordinal   int    // number at the end of the name; unused for the pod of a single profile
-	For       string // only profile that the host takes; "" if it takes any
+	For       string // the only profile that the host takes; "" if it takes any
 	Zone      string // value of the topology key on the host's node
 	Trouble   string // why the host can't be used; "" if it can
 	Ready     bool   // the host can take profiles

@@ -162,9 +162,9 @@ func (r *round) isMoving(profile string) bool {
 	})
 }
 
-// removeLastHost marks the host with the highest ordinal as leaving, so that its profiles move away, and removes it once it is empty. The
-// host stays while a profile is pinned to it, or while the data of one of its profiles can't be reached. why is the reason for
-// people.
+// removeLastHost marks the host with the highest ordinal as leaving, so that its profiles move away, and removes it once it is
+// empty. The host stays while a profile is pinned to it, or while the data of one of its profiles can't be reached. why is the
+// reason for the removal, in words for people.
 func (r *round) removeLastHost(why string) {
 	r.Leaving = fmt.Sprintf("%s-%d", r.pool.Name, r.pool.Replicas-1)
 	doing := "drains " + r.Leaving + why

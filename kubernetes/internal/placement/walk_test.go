@@ -67,7 +67,7 @@ type model struct {
 	pool        Pool
 	faults      bool
 	broken      string // the rule that is left out, "" for none
-	wrong       string // first broken promise
+	wrong       string // the first broken promise
 	runs, moves int
 	toPods      int // moves to pods of one profile
 	recoveries  int
