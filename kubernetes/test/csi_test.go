@@ -120,7 +120,7 @@ func TestAVolumeOfADriver(t *testing.T) {
 	d := withServer(t).startDriver() // the driver must live longer than the pod
 	b := withNode(t, "driver")
 	b.volumes(0, corev1.ReadWriteOnce)
-	dir, err := os.MkdirTemp("/run/volumes", "driver-") //nolint:usetesting // on a file system of the cluster
+	dir, err := os.MkdirTemp("/run/volumes", "driver-") //nolint:usetesting // the directory is on a file system of the cluster
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -124,7 +124,7 @@ func (r result) String() string {
 // try runs kubectl in the namespace of the test, for at most four minutes.
 func (b *bench) try(words ...string) result { return b.feed("", words...) }
 
-// feed does the same with an input.
+// feed is try with an input for the command.
 func (b *bench) feed(input string, words ...string) result {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()

@@ -23,7 +23,7 @@ import (
 // single returns the pod of the StatefulSet as a pod without one, with a claim on a volume, and quick probes. change modifies it.
 func (b *bench) single(name string, change func(*corev1.PodSpec)) { b.singleWith(nil, name, change) }
 
-// singleWith does the same with values of the chart.
+// singleWith is single with values for the chart.
 func (b *bench) singleWith(values map[string]any, name string, change func(*corev1.PodSpec)) {
 	b.Helper()
 	manifests, err := deploy.Render(deploy.Default(values))

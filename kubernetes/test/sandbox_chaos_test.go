@@ -173,7 +173,7 @@ func (a *agentPod) chaos(t *testing.T) {
 	a.launch()
 	t.Cleanup(func() {
 		for name := range workers {
-			if t.Failed() { // only after a failure; otherwise the account would be counted twice
+			if t.Failed() { // run this only after a failure; otherwise the account would be counted twice
 				t.Logf("worker %s until then: %+v", name, a.settle(name))
 			}
 		}
@@ -220,7 +220,7 @@ func (a *agentPod) nothingLeaked() {
 	a.t.Helper()
 	kinds := "persistentvolumeclaims"
 	for _, kind := range []string{"sandboxes.agents.x-k8s.io", "sandboxclaims", "sandboxwarmpools", "sandboxtemplates"} {
-		if a.try("get", kind).code == 0 { // only where the cluster has the kind Sandbox
+		if a.try("get", kind).code == 0 { // check Sandboxes only where the cluster has this kind
 			kinds += "," + kind
 		}
 	}

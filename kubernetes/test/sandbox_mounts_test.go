@@ -26,14 +26,14 @@ func TestNoMountOfASandboxLeadsElsewhere(t *testing.T) {
 
 // mountRace exchanges a directory of the agents and a link to a directory of the node, again and again.
 func (a *agentPod) mountRace(t *testing.T) {
-	hidden, err := os.MkdirTemp("/run/volumes", "hidden-") //nolint:usetesting // the nodes have it too
+	hidden, err := os.MkdirTemp("/run/volumes", "hidden-") //nolint:usetesting // the nodes see this directory, too
 	if err != nil {
 		t.Fatal(err)
 	}
 	work, link := filepath.Join(a.volume, "work"), filepath.Join(a.volume, "elsewhere")
 	err = errors.Join(
-		os.Chmod(hidden, 0o755), os.WriteFile(filepath.Join(hidden, "secret"), []byte("the node's secret"), 0o644), //nolint:gosec // everybody may read it
-		os.Mkdir(work, 0o777), os.WriteFile(filepath.Join(work, "mine"), nil, 0o644), //nolint:gosec // so may the agents
+		os.Chmod(hidden, 0o755), os.WriteFile(filepath.Join(hidden, "secret"), []byte("the node's secret"), 0o644), //nolint:gosec // everybody may read this directory
+		os.Mkdir(work, 0o777), os.WriteFile(filepath.Join(work, "mine"), nil, 0o644), //nolint:gosec // the agents may use this directory
 		os.Chown(work, 10000, 10000), os.Symlink(hidden, link),
 	)
 	if err != nil {
@@ -105,8 +105,8 @@ func (a *agentPod) linksBelowMounts(t *testing.T, name string) {
 	links, evil := filepath.Join(a.volume, "links"), filepath.Join(a.volume, "evil")
 	program := []byte("#!/bin/sh\necho replaced > /work/replaced; exec sleep infinity\n")
 	err := errors.Join(
-		os.Mkdir(links, 0o755), os.Symlink("/sbin", filepath.Join(links, "s")), os.Chown(links, 10000, 10000), //nolint:gosec // the agents read it
-		os.WriteFile(evil, program, 0o755), os.Chown(evil, 10000, 10000), //nolint:gosec // and this one they run
+		os.Mkdir(links, 0o755), os.Symlink("/sbin", filepath.Join(links, "s")), os.Chown(links, 10000, 10000), //nolint:gosec // the agents read these directories
+		os.WriteFile(evil, program, 0o755), os.Chown(evil, 10000, 10000), //nolint:gosec // the agents run this program
 	)
 	if err != nil {
 		t.Fatal(err)

@@ -80,7 +80,7 @@ func TestKubectlInAPod(t *testing.T) {
 	})
 }
 
-// debugUser writes what kubectl debug is to change of its container: the user.
+// debugUser writes the change that kubectl debug makes to its container: another user.
 func (b *bench) debugUser() string {
 	b.Helper()
 	path := filepath.Join(b.TempDir(), "user.yaml")

@@ -41,7 +41,7 @@ func withClock(t *testing.T, programs string) string {
 			t.Fatalf("%s: %v: %s", program, err, out)
 		}
 	}
-	if err := os.Chmod(bin, 0o755); err != nil { //nolint:gosec // see above
+	if err := os.Chmod(bin, 0o755); err != nil { //nolint:gosec // the agents' user executes the programs in this directory
 		t.Fatal(err)
 	}
 	return bin

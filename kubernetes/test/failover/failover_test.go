@@ -86,7 +86,7 @@ func (p *pod) signalProgram(sig syscall.Signal) {
 // inside runs a command in the namespaces of the pod, with options of nsenter(1).
 func (p *pod) inside(words ...string) ([]byte, error) {
 	words = append([]string{"--target", strconv.Itoa(p.cmd.Process.Pid), "--pid", "--mount"}, words...)
-	return exec.Command("nsenter", words...).CombinedOutput() //nolint:gosec // numbers and files of this test
+	return exec.Command("nsenter", words...).CombinedOutput() //nolint:gosec // all words are numbers and files of this test
 }
 
 // serving starts a pair of pods until the test ends, and returns the pod that serves first.
@@ -162,7 +162,7 @@ func TestTwoPodsNeverServeAtTheSameTime(t *testing.T) {
 	}
 	for pair := range *pairs {
 		two := newPair(t, s, pair)
-		random := rand.New(rand.NewPCG(*seed, uint64(pair))) //nolint:gosec // it may be guessed
+		random := rand.New(rand.NewPCG(*seed, uint64(pair))) //nolint:gosec // an attacker may guess these random numbers
 		all.Go(func() {
 			defer two[0].end()
 			defer two[1].end()

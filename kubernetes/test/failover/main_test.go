@@ -208,7 +208,7 @@ func repository(t *testing.T) string {
 type pod struct {
 	s      *site
 	pair   int
-	number int // 0 or 1
+	number int // number of the pod in its pair: 0 or 1
 	dir    string
 	gate   *cluster.Gate
 	cmd    *exec.Cmd
@@ -221,7 +221,7 @@ func (p *pod) mark() string { return fmt.Sprintf("%d", 1000000+p.pair*10+p.numbe
 // agentUser is the user of the gateways.
 const agentUser = 10000
 
-// config is a hinit.yaml whose gateway reports when another one of the pair runs.
+// config is a hinit.yaml whose gateway reports if the other pod of the pair also runs one.
 const config = `agent:
   user: "10000:10000"
   binary: %[1]s

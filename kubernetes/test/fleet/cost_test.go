@@ -25,7 +25,7 @@ func spent() cost {
 		}
 		_, _ = fmt.Sscan(fields[11]+" "+fields[12], &user, &system)
 		_, name, _ = strings.Cut(name, "(")
-		c[name] += (user + system) / 100 // in clock ticks, see proc_pid_stat(5)
+		c[name] += (user + system) / 100 // the sum is in clock ticks, see proc_pid_stat(5)
 	}
 	return c
 }

@@ -70,7 +70,7 @@ func withProcesses(t *testing.T, s *server, out io.Writer) *realHosts {
 	if text, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // see above
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the agents' user executes the program in this directory
 		t.Fatal(err)
 	}
 	return r
