@@ -337,7 +337,7 @@ func (w *initWriter) Write(p []byte) (int, error) {
 	if mode == Off {
 		mode = Raw
 	}
-	w.console.enqueue(w.source, chunk, mode, true) // true, because the init itself never waits
+	w.console.enqueue(w.source, chunk, mode, true) // the last argument is true, because the init itself never waits
 	return len(p), nil
 }
 

@@ -19,7 +19,7 @@ import (
 // output is the state of the goroutine that writes to one of the container's streams. Only that goroutine uses the fields, except
 // raw and fault.text.
 type output struct {
-	raw     syscall.RawConn  // the stream
+	raw     syscall.RawConn  // connection to the stream
 	kind    uint32           // type of the file as in st_mode (S_IFMT); 0 if unknown
 	writing []byte           // the part of the block that is not written yet
 	err     error            // error of the last write

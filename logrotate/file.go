@@ -318,7 +318,7 @@ func (f *file) retry(now time.Time) {
 	case f.lostLines > 0:
 		_, err = f.writeFormatted(fmt.Appendf(appendStamp(nil, now), "[hinit] %d lines lost here: %s\n", f.lostLines, systemErrorText(f.fault)), now)
 	default:
-		err = f.prepare(now) // no line to write, so only check that the file is writable
+		err = f.prepare(now) // there is no line to write, so only check that the file is writable
 	}
 	if err != nil {
 		f.recordError(err)

@@ -52,7 +52,7 @@ func TestReadHistory(t *testing.T) {
 	minute := func(n int) time.Time { return first.Add(time.Duration(n) * time.Minute) }
 	for _, c := range []struct {
 		o    reader.Options
-		from int // first expected of 20 lines
+		from int // number of the first expected line of 20
 	}{
 		{reader.Options{N: -1}, 15},
 		{reader.Options{N: -1, Previous: true}, 0},

@@ -84,7 +84,7 @@ func (s *Set) recordParked(st *stream) {
 		s.pause.closeIfParked(len(s.live))
 		return
 	}
-	st.freezing.Store(false) // + Thaw was called before the pump stopped, so start it again
+	st.freezing.Store(false) // Thaw was called before the pump stopped, so start it again
 	go st.pump()
 }
 
@@ -193,7 +193,7 @@ func (s *Set) HandOver() (*Handover, error) {
 	for _, l := range s.logs {
 		runs[l] = nil
 	}
-	for r, list := range streams { // also for runs of dropped logs, whose pipes are still read
+	for r, list := range streams { // include runs of dropped logs, whose pipes are still read
 		runs[r.log] = append(runs[r.log], handedRun{Current: r == r.log.current, Tail: r.exportTail(), Streams: list})
 	}
 	h := &Handover{}

@@ -36,7 +36,7 @@ func (l *lines) feed(buf []byte, n int) []byte {
 	start := l.max - len(l.carry)
 	copy(buf[start:], l.carry)
 	all := buf[start : l.max+n]
-	cut := bytes.LastIndexByte(all, '\n') + 1 // 0 without a newline
+	cut := bytes.LastIndexByte(all, '\n') + 1 // cut is 0 without a newline
 	whole, rest := all[:cut], all[cut:]
 	if !l.continued && len(rest) <= l.max && !l.tooLong(whole) && l.growCarry(len(rest)) {
 		l.keepCarry(rest)

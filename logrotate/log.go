@@ -19,7 +19,7 @@ type Log struct {
 	profile string
 	path    string
 	file    *file     // the log file; nil: the log goes only to the console
-	sources [2]source // one for stdout, one for stderr
+	sources [2]source // sources of the console lines: one for stdout, one for stderr
 
 	// set.mu guards the next four fields.
 	current *run

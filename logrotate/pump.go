@@ -30,7 +30,7 @@ type run struct {
 	mu                 sync.Mutex // never held across I/O
 	tail               lastLines
 	unfinishedLines    [2]string      // the unfinished line of each stream when recordReached was last called
-	finishedRequests   [2]uint64      // for each stream, the number of the last Tail request whose output it has read completely
+	finishedRequests   [2]uint64      // number of the last Tail request whose output each stream has read completely
 	unansweredRequests []*tailRequest // requests that are not answered yet
 }
 
@@ -105,7 +105,7 @@ func (r *run) answerRequest(q *tailRequest) {
 // guarded by mu.
 type stream struct {
 	run      *run
-	index    int        // 0 for stdout, 1 for stderr
+	index    int        // index of the stream: 0 for stdout, 1 for stderr
 	mu       sync.Mutex // guards file, which wake uses and changePace replaces; never held across I/O
 	file     *os.File
 	raw      syscall.RawConn

@@ -212,7 +212,7 @@ func TestLongLineIsSplitInBothSinks(t *testing.T) {
 	s := newSet(Options{Stdout: out.file})
 	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, archive.Current)))
 	stderr.Close()
-	long := strings.Repeat("⚕é", 60_000) // 300,000 bytes
+	long := strings.Repeat("⚕é", 60_000) // the text has 300,000 bytes
 	put(t, stdout, "before\n"+long+"\nafter\n"+long)
 	stdout.Close()
 	closeSet(t, s)

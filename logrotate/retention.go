@@ -96,7 +96,7 @@ func (f *file) freeBytes() (free, least int64) {
 	if least <= 0 || unix.Fstatfs(f.fd, &st) != nil {
 		return math.MaxInt64, least
 	}
-	return int64(st.Bavail) * int64(st.Bsize), least //nolint:unconvert // 32 bits wide on some machines
+	return int64(st.Bavail) * int64(st.Bsize), least //nolint:unconvert // Bavail is 32 bits wide on some machines
 }
 
 const stampLen = archive.StampLen

@@ -16,7 +16,7 @@ const DefaultMaxSize = 256 << 20
 type Archives struct {
 	// log directory
 	Dir  string
-	Most int64 // archives of more than this number of bytes stay uncompressed
+	Most int64 // size in bytes above which an archive stays uncompressed
 }
 
 // Result is the outcome for one log.

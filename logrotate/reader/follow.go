@@ -74,7 +74,7 @@ func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byt
 	o.MaxArchive = cmp.Or(o.MaxArchive, gzipped.DefaultMaxSize)
 	r := &reader{options: o, emit: emit, buf: make([]byte, readSize), broken: make(map[string]error)}
 	r.dir = archive.Dir{Path: o.Dir, Actor: as}
-	defer func() { r.file.Close() }() // nil when no file was found
+	defer func() { r.file.Close() }() // r.file is nil when no file was found
 	err := r.run(ctx)
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return nil
@@ -104,7 +104,7 @@ type reader struct {
 	file          *os.File // current file; nil if there is none
 	offset        int64    // offset in file after the last emitted line
 	carry         []byte   // the unfinished line at that offset
-	newestEmitted string   // newest archive whose lines are emitted, or which is older than the start
+	newestEmitted string   // newest archive that is older than the start, or whose lines are emitted
 	since         []byte   // lines with an earlier timestamp are skipped; nil after the first emitted line
 
 	skipLines int // number of lines to skip at the beginning of the next compressed archive
