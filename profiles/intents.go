@@ -140,7 +140,7 @@ func (in *Intents) write(profile, want string, at time.Time, how durability) err
 func (in *Intents) RecordExternal(profile, want string) {
 	defer in.store.lock(profile)()
 	now := in.store.now()
-	_ = in.store.recordIntent(profile, want, now) // for the next process, in case this process ends within seconds
+	_ = in.store.recordIntent(profile, want, now) // record the order for the next process, in case this process ends within seconds
 	in.put(profile, intent{want: want, at: now})
 }
 

@@ -26,7 +26,7 @@ type Topology struct {
 	// From names the file or variable that has chosen the topology; "" for the built-in default.
 	From string
 
-	allowed []string // sorted; the agent decides how many
+	allowed []string // names of profiles, sorted; the agent decides how many there are
 	limited bool     // a multiplexed gateway serves only the profiles in allowed
 }
 

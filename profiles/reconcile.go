@@ -154,7 +154,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions) {
 			p.warn(Default, "cannot tell whether profiles are multiplexed: %v", err)
 		}
 		s.reconcileOne(d, p, Default, func(dec *Decision) bool {
-			if migrated { // true even if migrate could not write the state file
+			if migrated { // migrated is true even if migrate could not write the state file
 				dec.PriorState = Running
 			}
 			return dec.PriorState == Running && !o.Foreground
@@ -322,7 +322,7 @@ func priorExit(d *fsutil.Dir, home string) string {
 const (
 	logsDir    = "logs"
 	bootLog    = logsDir + "/container-boot.log"
-	bootLogMax = 262144 // bytes; a larger log is rotated before the next boot adds lines
+	bootLogMax = 262144 // size in bytes above which the log is rotated before the next boot adds lines
 
 	bootLogTime = "2006-01-02T15:04:05-0700" // layout of the time, which is local time
 )

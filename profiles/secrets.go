@@ -20,7 +20,7 @@ import (
 const (
 	minSecretLength = 8 // shorter values may be ordinary words
 	maxSecrets      = 256
-	maxSecretBytes  = 16 << 10 // of all values of a profile together
+	maxSecretBytes  = 16 << 10 // maximum size in bytes of all values of a profile together
 )
 
 // Secrets returns the secrets in the .env of a profile, so that logs can hide them. A secret is a password in a URL, or a value of

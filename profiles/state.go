@@ -152,7 +152,7 @@ func parseState(data []byte) (State, error) {
 		return State{}, err
 	}
 	st := State{Exists: true}
-	for _, m := range members { // in the order of the file, so that the last value of a repeated key counts, as in Python
+	for _, m := range members { // handle members in the order of the file, so that the last value of a repeated key counts, as in Python
 		switch m.key {
 		case "desired_state":
 			st.Desired, st.HasDesired = shortText(m.value, maxWord)

@@ -28,7 +28,7 @@ type Profile struct {
 
 // Warning tells an operator that something failed or was left out, and that the operation went on.
 type Warning struct {
-	Profile string // "" if the warning isn't about a single profile
+	Profile string // profile that the warning is about; "" for a warning about several or none
 	Message string // a sentence without a full stop that names the path or the profile
 }
 

@@ -72,7 +72,7 @@ type Watcher struct {
 // warnings are the warnings that hold. The mutex of the watcher guards them.
 type warnings struct {
 	listed []Warning          // warnings of the last full scan
-	byKey  map[string]Warning // by kind of problem: the last warning of warnOnce, while it holds
+	byKey  map[string]Warning // last warning of warnOnce by kind of problem, while the warning holds
 }
 
 // notifications is the state of the inotify watches, and of what they don't cover.
@@ -251,7 +251,7 @@ func (w *Watcher) run(ctx context.Context) {
 // answerRequests does one scan for all waiting requests and answers them.
 func (w *Watcher) answerRequests(ctx context.Context, first request) {
 	asked, all := []request{first}, first.profile == ""
-	for len(w.requests) > 0 { // only this goroutine receives
+	for len(w.requests) > 0 { // only this goroutine receives requests
 		r := <-w.requests
 		asked, all = append(asked, r), all || r.profile == ""
 	}

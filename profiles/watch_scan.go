@@ -244,7 +244,7 @@ func (w *Watcher) scanDirty(ctx context.Context) {
 		if !w.isDue(time.Now()) { // the last full scan took so long that the next one must wait
 			break
 		}
-		_ = w.scanAll(ctx) // also scans the remaining names; an error was reported as a warning
+		_ = w.scanAll(ctx) // this also scans the remaining names; an error was reported as a warning
 		return
 	}
 	slices.Sort(names)
@@ -358,8 +358,8 @@ const limitKey = "limit"
 // After the scan of a home, notifications cause no other scan of it for a time in proportion to the size of its files. Otherwise a
 // home with large files that change all the time would hold up the others.
 const (
-	parsedBytesPerSecond = 64 << 10 // of the state file
-	hashedBytesPerSecond = 1 << 20  // of the inputs
+	parsedBytesPerSecond = 64 << 10 // a state file is parsed again after a pause of one second for this many bytes
+	hashedBytesPerSecond = 1 << 20  // inputs are hashed again after a pause of one second for this many bytes
 )
 
 // scanHome scans one home and reports changes: of the state file, and of the inputs if they are watched. An unknown directory with

@@ -20,7 +20,7 @@ import (
 // crowd makes a home in memory that has a directory with 30,000 links with long names.
 func crowd(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "crowd") //nolint:usetesting // in memory, 30,000 links take no time
+	dir, err := os.MkdirTemp("/dev/shm", "crowd") //nolint:usetesting // the directory is in memory, where 30,000 links take no time
 	if err != nil {
 		t.Skip(err)
 	}

@@ -196,7 +196,7 @@ func (u *unpacking) checkTarget() error {
 	if err := unix.Statfs(u.tempDir, &st); err != nil {
 		return err
 	}
-	need, free := u.head.Bytes+u.head.Files*int64(st.Bsize), int64(st.Bavail)*int64(st.Bsize) //nolint:unconvert // 32 bits wide on some machines
+	need, free := u.head.Bytes+u.head.Files*int64(st.Bsize), int64(st.Bavail)*int64(st.Bsize) //nolint:unconvert // Bsize is 32 bits wide on some machines
 	if u.canContinue {
 		need += max(need-u.From, 0)
 	}

@@ -304,7 +304,7 @@ func atEachOpen(t *testing.T, path string, do func(path string) error) {
 			if err != nil {
 				return
 			}
-			for rest := buf[:n]; len(rest) > 0; rest = rest[binary.NativeEndian.Uint32(rest):] { // struct fanotify_event_metadata
+			for rest := buf[:n]; len(rest) > 0; rest = rest[binary.NativeEndian.Uint32(rest):] { // the data has the form of struct fanotify_event_metadata
 				opened := binary.NativeEndian.Uint32(rest[16:])
 				if err := do(path); err != nil {
 					t.Error(err)

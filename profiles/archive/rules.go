@@ -83,7 +83,7 @@ func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip
 // [profiles.Store.Exclusives]), and the names of these variables.
 func withoutIdentity(text string) (kept string, names []string) {
 	var b strings.Builder // agents decide how many lines there are, so don't keep a list
-	end := 0              // of the last variable that was removed
+	end := 0              // where the last removed variable ends
 	for _, v := range dotenv.Parse(text) {
 		if strings.HasSuffix(v.Name, "_BOT_TOKEN") || strings.HasSuffix(v.Name, "_APP_TOKEN") || v.Name == "API_SERVER_PORT" {
 			b.WriteString(text[end:v.Begin])

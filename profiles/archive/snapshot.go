@@ -47,7 +47,7 @@ type copiedFile struct {
 type snapshot struct {
 	*Export
 
-	ctx             context.Context //nolint:containedctx // of this copy only
+	ctx             context.Context //nolint:containedctx // context of this copy only
 	home            *os.Root
 	top             *os.File // the home as a file, for Backup
 	files           *directory
@@ -87,7 +87,7 @@ func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *direct
 		if err := unix.Fstatfs(int(s.files.file.Fd()), &st); err != nil {
 			return err
 		}
-		s.changed, s.room = 0, int64(st.Bavail)*int64(st.Bsize)-reserve //nolint:unconvert // 32 bits wide on some machines
+		s.changed, s.room = 0, int64(st.Bavail)*int64(st.Bsize)-reserve //nolint:unconvert // Bavail is 32 bits wide on some machines
 		if err := s.walk("."); err != nil {
 			return err
 		}

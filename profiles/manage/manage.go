@@ -90,7 +90,7 @@ func Delete(s *profiles.Store, name string) error {
 		if err := d.RemoveAll(temp); err != nil { // a crash may have left this directory
 			return err
 		}
-		if err := d.Rename(home, temp); err != nil { // for example a mount point
+		if err := d.Rename(home, temp); err != nil { // the home may be a mount point, for example
 			return d.RemoveAll(home)
 		}
 		if err := d.RemoveAll(temp); err != nil {
