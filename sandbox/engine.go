@@ -90,8 +90,8 @@ type Attachment interface {
 
 // Info describes an engine.
 type Info struct {
-	Version, API string // such as "20.10.24" and "1.41"
-	OS, Arch     string // named as in Go, such as "linux" and "amd64"
+	Version, API string // versions of the engine and of its API, such as "20.10.24" and "1.41"
+	OS, Arch     string // operating system and processor of the engine, named as in Go, such as "linux" and "amd64"
 	Driver       string // storage driver, such as "overlay2"
 	UserMapping  string // how the engine maps root in containers to another user of the host: "userns-remap", "rootless" or ""
 }
@@ -151,7 +151,7 @@ type Container struct {
 
 // Mount is a mount of a container.
 type Mount struct {
-	Type             string // "bind", "volume" or "tmpfs"
+	Type             string // type of the mount: "bind", "volume" or "tmpfs"
 	Source, Target   string
 	ReadOnly         bool
 	Options          string // mount(8) options of a tmpfs; otherwise the options of docker run -v
@@ -162,9 +162,9 @@ type Mount struct {
 type Spec struct {
 	Name, Image string
 	Labels      map[string]string
-	Entrypoint  []string // nil for the image's entry point
+	Entrypoint  []string // entry point; nil for the image's
 	Cmd         []string
-	Env         []string // NAME=value
+	Env         []string // variables, each as NAME=value
 	User        string
 	Dir         string // working directory of commands
 	Hostname    string
@@ -177,18 +177,18 @@ type Spec struct {
 	Privileged  bool
 	ReadOnly    bool // the root file system is read-only
 	Devices     []string
-	Groups      []string // supplementary groups
+	Groups      []string // supplementary groups of commands
 
-	Mounts  []Mount // including tmpfs
+	Mounts  []Mount // mounts, including tmpfs
 	Storage map[string]string
 
 	CPUs      float64
-	Memory    int64 // limit in bytes
+	Memory    int64 // memory limit in bytes
 	PidsLimit int64
 	ShmSize   int64             // size of /dev/shm in bytes
-	Ulimits   map[string]string // name to soft[:hard], as in docker run --ulimit
+	Ulimits   map[string]string // resource limits by name, each as soft[:hard], as in docker run --ulimit
 
-	Network  string // "" for the engine's default
+	Network  string // network of the container; "" for the engine's default
 	PIDMode  string
 	IPCMode  string
 	UTSMode  string
@@ -198,14 +198,14 @@ type Spec struct {
 	Hosts    []string // entries for /etc/hosts, each host:ip
 	Ports    []string // ports to publish, as in docker run -p
 
-	Runtime string // "" for the engine's default
+	Runtime string // runtime of the engine; "" for its default
 	Restart string
 }
 
 // ExecSpec describes a command for [Engine.Exec].
 type ExecSpec struct {
 	Argv  []string
-	User  string // "" for the container's user
+	User  string // user of the command; "" for the container's user
 	Stdin bool
 }
 

@@ -150,7 +150,7 @@ type attempt struct {
 	request Request // request with its streams
 
 	start     time.Time
-	channel   *mux.Channel // nil: the request was not sent
+	channel   *mux.Channel // channel of the request; nil: the request was not sent
 	inputRead bool         // some standard input was read, so the request can't be sent again
 	explained bool         // why the helper is silent was found out
 }

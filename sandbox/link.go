@@ -20,8 +20,8 @@ import (
 
 // The ways to reach the helper in a container, see [Description.Exec].
 const (
-	ExecDirect   = "direct"   // over a socket in a directory that the container shares with this machine
-	ExecAttached = "attached" // over one exec of the engine, which carries all commands of this process
+	ExecDirect   = "direct"   // commands run over a socket in a directory that the container shares with this machine
+	ExecAttached = "attached" // commands run over one exec of the engine, which carries all commands of this process
 )
 
 // link is a connection to the helper in a sandbox's container. reason says why the mode is not ExecDirect.

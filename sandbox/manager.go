@@ -15,8 +15,8 @@ import (
 
 // Key identifies a sandbox: each task of each profile has one container.
 type Key struct {
-	Task    string // "" means "default"
-	Profile string // "" means Options.Profile
+	Task    string // name of the task; "" means "default"
+	Profile string // name of the profile; "" means Options.Profile
 }
 
 // Manager finds, makes, keeps and removes the sandboxes of one volume.
@@ -32,7 +32,7 @@ type Manager struct {
 
 	mu      sync.Mutex
 	open    map[Key]*Sandbox
-	adopted map[string]*Sandbox // by container id, and by the names that callers have used
+	adopted map[string]*Sandbox // adopted containers by their id, and by the names that callers have used
 	closed  bool
 }
 

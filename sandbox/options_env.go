@@ -49,7 +49,7 @@ type Options struct {
 	Profile    string
 	Network    string // "none", or a name; "" for the engine's default
 	Runtime    string // a runtime of the engine, such as "runc", "runsc" or "kata"; "" for the engine's default
-	Shell      string // "" for bash, or sh if the image has no bash
+	Shell      string // shell for commands; "" for bash, or sh if the image has no bash
 	Session    string // processes with the same session name share directory and variables; "" for a session of this Manager alone
 
 	Helper string // path of hinit-sandbox-helper; "" to look beside the program and in PATH

@@ -22,15 +22,15 @@ type Request struct {
 	Dir string            // working directory; "" for the session's (Command) or the container's (Argv)
 	Env map[string]string // more variables, which appear in no command line and not in docker inspect
 
-	Stdin  io.Reader // nil for /dev/null
-	Stdout io.Writer // nil drops the output
-	Stderr io.Writer // nil merges standard error into Stdout, in the order of the writes
+	Stdin  io.Reader // standard input of the command; nil for /dev/null
+	Stdout io.Writer // standard output of the command; nil drops it
+	Stderr io.Writer // standard error of the command; nil merges it into Stdout, in the order of the writes
 
 	TTY     bool // use a terminal for all streams; Stderr is not used
 	Size    TerminalSize
 	Resizes <-chan TerminalSize // later sizes of the terminal; may be nil
 
-	Timeout    time.Duration // 0 for Options.Timeout; negative for no limit
+	Timeout    time.Duration // time limit of the command; 0 for Options.Timeout; negative for no limit
 	Repeatable bool          // running the command twice does no harm, so repeat it if the connection is lost
 }
 
@@ -68,7 +68,7 @@ func Assignments(env map[string]string) []string {
 
 // Streams are the standard streams of a command line.
 type Streams struct {
-	In       io.Reader // nil for no input
+	In       io.Reader // standard input; nil for no input
 	Out, Err io.Writer
 	Resizes  <-chan TerminalSize
 }
@@ -154,7 +154,7 @@ func (e *OptionError) Error() string {
 
 // LostError means that a command began, or may have begun, and that its end is unknown. The command was not run again.
 type LostError struct {
-	Began     bool      // true: it certainly began; false: it may have begun
+	Began     bool      // true: the command certainly began; false: it may have begun
 	Why       string    // error that ended the connection
 	Container Container // container afterwards; State is Gone if it was removed, and "" if the engine didn't answer
 }

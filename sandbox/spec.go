@@ -65,7 +65,7 @@ func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	if err != nil {
 		return Spec{}, &OptionError{Name: "TERMINAL_DOCKER_EXTRA_ARGS", Value: strings.Join(o.ExtraArgs, " "), Want: "flags of docker run only: " + err.Error()}
 	}
-	maps.Copy(s.Labels, Labels(key)) // last, so that no flag can remove these labels
+	maps.Copy(s.Labels, Labels(key)) // set these last, so that no flag can remove them
 	return s, nil
 }
 
@@ -184,13 +184,13 @@ func (o *Options) warn(text string) {
 
 // Labels of a container. The agent defines the first three, and a container is a sandbox only if it has them all.
 const (
-	LabelAgent   = "hermes-agent"   // always "1"
-	LabelTask    = "hermes-task-id" // name of the task, after [Sanitise]
-	LabelProfile = "hermes-profile" // name of the profile, after [Sanitise]
+	LabelAgent   = "hermes-agent"   // label that is always "1"
+	LabelTask    = "hermes-task-id" // label with the name of the task, after [Sanitise]
+	LabelProfile = "hermes-profile" // label with the name of the profile, after [Sanitise]
 
-	LabelVolume = "hinit-volume" // id of the volume to which the container belongs; managers of other volumes leave it alone
-	LabelSource = "hinit-source" // on an engine's volume: the directory for which it stands
-	LabelClient = "hinit-client" // process that made the container with docker run for itself, without a docker ps before
+	LabelVolume = "hinit-volume" // label with the id of the volume to which the container belongs; managers of other volumes leave it alone
+	LabelSource = "hinit-source" // label on an engine's volume: the directory for which it stands
+	LabelClient = "hinit-client" // label with the process that made the container with docker run for itself, without a docker ps before
 )
 
 // VolumePrefix begins the names of the private volumes of sandboxes, see policy.RootPrivate.

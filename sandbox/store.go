@@ -36,10 +36,10 @@ type store struct {
 // Directories in the store.
 const (
 	locksDir      = "locks"  // locked while the container of a key is found, made or removed; several keys may share a lock
-	runDir        = "run"    // one directory for each container, mounted there, with the socket of its helper
-	recordsDir    = "known"  // one record for each container
-	toolsDir      = "tools"  // one directory for each version of the helper
-	rememberedDir = "memory" // one file for each value of [Manager.Remember]
+	runDir        = "run"    // has one directory for each container, mounted there, with the socket of its helper
+	recordsDir    = "known"  // has one record for each container
+	toolsDir      = "tools"  // has one directory for each version of the helper
+	rememberedDir = "memory" // has one file for each value of [Manager.Remember]
 )
 
 // openStore opens the store at path. If it is missing, openStore creates it.
@@ -300,7 +300,7 @@ func (m *Manager) Recall(key string) (value []byte, ok bool) {
 func (m *Manager) Remember(key string, value []byte) {
 	file := rememberedPath(key)
 	if value == nil || m.store.dir.Replace(file, value, fsutil.ReplaceOptions{Mode: 0o600, NoSync: true}) != nil {
-		_ = m.store.dir.Remove(file) // there may be no file
+		_ = m.store.dir.Remove(file) // a missing file is no error
 	}
 	m.store.sweepRemembered()
 }

@@ -12,8 +12,8 @@ type SweepOptions struct {
 	// AnyAge selects every container that doesn't run, whatever its age. One that was never started is kept for a minute all the
 	// same, because another process may be about to start it.
 	AnyAge  bool
-	Profile string // only this profile; "" for all profiles of this volume
-	DryRun  bool   // only report what would be removed
+	Profile string // sweep only this profile; "" for all profiles of this volume
+	DryRun  bool   // report what would be removed, and remove nothing
 }
 
 // Reaped is a container that a sweep has removed, or would remove in a dry run.
@@ -100,7 +100,7 @@ func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Reaped, n
 	if what.Profile != "" || what.DryRun { // all then lacks some containers, whose records must stay
 		return out, next, nil
 	}
-	all, err := m.engine.List(look, map[string]string{LabelVolume: m.store.id}) // also the containers without an agent's labels
+	all, err := m.engine.List(look, map[string]string{LabelVolume: m.store.id}) // list also the containers without an agent's labels
 	if err != nil {
 		return out, next, err
 	}

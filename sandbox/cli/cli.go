@@ -130,7 +130,7 @@ func Main(ctx context.Context, m *sandbox.Manager, req daemon.Request, s sandbox
 		return code
 	}
 	if len(words) == 0 {
-		words = []string{""} // no name: the flags select the sandbox
+		words = []string{""} // without a name, the flags select the sandbox
 	}
 	i := &invocation{ctx: ctx, manager: m, asked: req, Streams: s, doing: cmp.Or(v.Doing, "run "+v.Command()), options: opt, words: words}
 	code, err := v.run(i)

@@ -172,7 +172,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	}()
 	mux.Serve(c, keep, func(ch *mux.Channel, req Request) {
 		streams := requestStreams(ch, req, cancel)
-		if begun { // only one request a connection
+		if begun { // a connection carries only one request
 			cancel()
 			return
 		}

@@ -393,7 +393,7 @@ func TestAnAgentHungTheServiceByTheSocketsThatItPassed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _, _ = unix.Close(pair[0]), unix.Close(pair[1]) }()
-	if unix.SetsockoptInt(pair[0], unix.SOL_SOCKET, 83, 0) != nil { // SO_PASSRIGHTS
+	if unix.SetsockoptInt(pair[0], unix.SOL_SOCKET, 83, 0) != nil { // 83 is SO_PASSRIGHTS
 		t.Skip("this kernel can't refuse descriptors; Linux 6.16 can")
 	}
 	if _, _, err := c.(*net.UnixConn).WriteMsgUnix([]byte("x"), unix.UnixRights(pair[1]), nil); !errors.Is(err, unix.EPERM) {

@@ -18,7 +18,7 @@ type handler func(*Emulator, context.Context, *Call, Caller) int
 
 // command is one command of docker that this package emulates.
 type command struct {
-	name         string                      // such as "image inspect"
+	name         string                      // name of the command, such as "image inspect"
 	args         string                      // positional arguments, for the usage message
 	minArgs      int                         // minimum number of arguments
 	argEndsFlags bool                        // the first positional argument ends the flags, because the rest is a command for the container

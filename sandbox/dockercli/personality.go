@@ -147,7 +147,7 @@ func (p *Emulator) start(ctx context.Context, _ *Call, ref string, from Caller) 
 	}
 	if err == nil {
 		p.Forget(container.ID)
-		err = p.Wake(ctx, container) // also unpauses, unlike docker start; otherwise the agent would create a second container
+		err = p.Wake(ctx, container) // Wake also unpauses, unlike docker start; otherwise the agent would create a second container
 	}
 	code := from.printDone(ref, err)
 	if err != nil {

@@ -201,7 +201,7 @@ func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 		case Times:
 			for _, path := range paths {
 				var st unix.Stat_t
-				_ = unix.Stat(path, &st) // for a missing path this prints 0, which the service does not accept
+				_ = unix.Stat(path, &st) // a missing path prints 0, which the service does not accept
 				fmt.Fprintln(out, st.Atim.Nano())
 			}
 		case Go:

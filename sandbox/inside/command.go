@@ -58,7 +58,7 @@ func endNotBegun(err error) mux.End {
 
 // streams are this process's ends of the standard streams of a command: pipes, or a terminal.
 type streams struct {
-	stdin      *os.File // nil: no input
+	stdin      *os.File // standard input of the command; nil: no input
 	outputs    []output
 	tty        *os.File       // the terminal, which is also stdin and the only output; nil: none
 	unfinished sync.WaitGroup // counts the outputs that have not ended
@@ -72,7 +72,7 @@ type output struct {
 
 // close closes all streams. Call it if the command was not started.
 func (s *streams) close() {
-	_ = s.stdin.Close() // nil is an error, which does not matter
+	_ = s.stdin.Close() // closing a nil file is an error, which does not matter
 	for _, o := range s.outputs {
 		_ = o.file.Close()
 	}

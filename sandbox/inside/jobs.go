@@ -25,7 +25,7 @@ type jobs struct {
 	server  *server
 	mu      sync.Mutex
 	started int    // number of commands started so far, for their ids
-	jobs    []*job // in the order of their starts
+	jobs    []*job // background commands, in the order of their starts
 }
 
 // job is a background command. The mutex of jobs guards its fields; the ring has a mutex of its own.
@@ -100,7 +100,7 @@ func commandText(open mux.Open) string {
 }
 
 func (j *jobs) ended(b *job, r *run) {
-	time.AfterFunc(linger, guard.Func("ending the output of a background command", b.out.close)) // until then, leftover processes may write
+	time.AfterFunc(linger, guard.Func("ending the output of a background command", b.out.close)) // leftover processes may write until then
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	b.Running, b.Ended, b.TimedOut = false, time.Now(), r.end.TimedOut

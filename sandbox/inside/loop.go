@@ -30,7 +30,7 @@ type run struct {
 	id        uint64
 	mainAlive bool          // the main process has not been reaped yet
 	end       mux.End       // how the main process ended, and why the loop ended its tree
-	deadline  time.Time     // zero: no time limit
+	deadline  time.Time     // time limit of the run; zero: none
 	grace     time.Duration // time from SIGTERM to SIGKILL
 
 	killAt      time.Time    // time of SIGKILL; zero unless the tree is being ended

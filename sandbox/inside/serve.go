@@ -233,7 +233,7 @@ type channel struct {
 	request mux.Open
 
 	mu            sync.Mutex
-	run           *run            // nil while no command runs
+	run           *run            // the run of the channel; nil while no command runs
 	tty           *os.File        // terminal of the run; nil: none
 	ctx           context.Context //nolint:containedctx // done when the request is canceled; its run then ends, and no other run begins
 	cancelContext context.CancelFunc

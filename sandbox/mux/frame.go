@@ -35,19 +35,19 @@ type Kind uint8
 
 // The kinds of frames. "From inside" means from the serving side: the helper in the sandbox, or the service.
 const (
-	KindHello    Kind = iota + 1 // from both, as the first frame; the data are a Hello
-	KindOpen                     // from clients: opens the channel; the data are an Open
-	KindBegun                    // from inside: the process was started; the data are its process id, 4 bytes
-	KindInput                    // from clients: data for standard input
-	KindInputEnd                 // from clients: standard input ends
-	KindOutput                   // from inside: data from standard output
-	KindErrors                   // from inside: data from standard error
-	KindConfirm                  // from both: a frame of a stream was consumed; the data are the stream's kind, 1 byte
-	KindResize                   // from clients: the terminal's new columns and rows, 2 bytes each
-	KindKill                     // from clients: end the process tree; the data are the milliseconds from TERM to KILL, 4 bytes
-	KindEnd                      // from inside: closes the channel; the data are an End
-	KindPing                     // from clients: asks for a Pong
-	KindPong                     // from inside: the answer to a Ping
+	KindHello    Kind = iota + 1 // sent by both sides as the first frame; the data are a Hello
+	KindOpen                     // sent by clients: opens the channel; the data are an Open
+	KindBegun                    // sent by the helper: the process was started; the data are its process id, 4 bytes
+	KindInput                    // sent by clients: data for standard input
+	KindInputEnd                 // sent by clients: standard input ends
+	KindOutput                   // sent by the helper: data from standard output
+	KindErrors                   // sent by the helper: data from standard error
+	KindConfirm                  // sent by both sides: a frame of a stream was consumed; the data are the stream's kind, 1 byte
+	KindResize                   // sent by clients: the terminal's new columns and rows, 2 bytes each
+	KindKill                     // sent by clients: end the process tree; the data are the milliseconds from TERM to KILL, 4 bytes
+	KindEnd                      // sent by the helper: closes the channel; the data are an End
+	KindPing                     // sent by clients: asks for a Pong
+	KindPong                     // sent by the helper: the answer to a Ping
 	kindsEnd
 )
 

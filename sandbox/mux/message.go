@@ -55,8 +55,8 @@ type Open struct {
 	Timeout     int64  `json:"timeout,omitempty"` // time limit in milliseconds, 0 for none
 	Grace       int64  `json:"grace,omitempty"`   // time between TERM and KILL in milliseconds
 	Job         string `json:"job,omitempty"`     // id of the background command
-	Follow      bool   `json:"follow,omitempty"`  // for OpOutput: continue until the command ends
-	Path        string `json:"path,omitempty"`    // for OpPutTree and OpGetTree
+	Follow      bool   `json:"follow,omitempty"`  // OpOutput continues until the command ends
+	Path        string `json:"path,omitempty"`    // path for OpPutTree and OpGetTree
 	PID         int    `json:"pid,omitempty"`     // the command whose remaining processes OpKillLeftovers kills
 }
 
@@ -86,7 +86,7 @@ type End struct {
 	Fault       Fault  `json:"fault,omitempty"`
 	Text        string `json:"text,omitempty"` // describes the Fault
 	Jobs        Jobs   `json:"jobs,omitempty"`
-	Clients     int    `json:"clients,omitempty"` // for OpJobs: the number of connections to the helper
+	Clients     int    `json:"clients,omitempty"` // number of connections to the helper, in the answer to OpJobs
 }
 
 // MaxJobs is how many background commands a helper keeps.

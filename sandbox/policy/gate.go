@@ -41,10 +41,10 @@ type Gate struct {
 	listLock sync.Mutex // held during a list of containers, see [Gate.list]
 
 	volume atomic.Pointer[string] // name of the volume; nil until the program is on it
-	root   atomic.Pointer[Root]   // last result of [Gate.AskRoot]
+	root   atomic.Pointer[Root]   // result of the last [Gate.AskRoot]
 
 	mu         sync.Mutex
-	containers map[string]*gateRecord // by container id, and for [Guarded.Create] by user
+	containers map[string]*gateRecord // records by container id, and for [Guarded.Create] by user
 }
 
 // gateRecord is what the Gate knows about one container. A record under the name of a user has only the lock, which the guard

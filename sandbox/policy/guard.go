@@ -20,7 +20,7 @@ import (
 
 // Owner is the user and profile for which a guard acts. All containers that the guard shows belong to this owner.
 type Owner struct {
-	UID     uint32 // for an operator, the agent's user id
+	UID     uint32 // user id of the owner; for an operator, the agent's user id
 	Profile string // value of the label sandbox.LabelProfile on the owner's containers
 	Volume  string // value of the label sandbox.LabelVolume, which differs between installations with the same users and profiles
 	// Operator is true if this owner is root. Then the containers of all users and profiles on Volume count as the owner's.
@@ -32,7 +32,7 @@ type Owner struct {
 
 // Guarded is an engine that does for one owner only what the policy permits. [Guard] makes it.
 type Guarded struct {
-	Engine     sandbox.FullEngine // not embedded, so that a new method of the engine is not passed through without a check
+	Engine     sandbox.FullEngine // this field is not embedded, so that a new method of the engine is not passed through without a check
 	policy     Policy
 	owner      Owner
 	translator PathTranslator
@@ -109,7 +109,7 @@ func (g *Guarded) List(ctx context.Context, labels map[string]string) ([]sandbox
 	want := g.labels()
 	for name, value := range labels {
 		if own, has := want[name]; has && value != "" && value != own {
-			return nil, nil // another owner's labels
+			return nil, nil // the labels belong to another owner
 		} else if !has {
 			want[name] = value
 		}

@@ -33,9 +33,9 @@ type Policy struct {
 	Roots         []string // directories below which the source of a mount may be
 	Networks      []string // networks besides none and the engine's default
 	Runtimes      []string // runtimes besides the engine's default
-	Memory        int64    // maximum for one container in bytes; 0: no limit
-	CPUs          float64  // maximum for one container; 0: no limit
-	MaxContainers int      // maximum for one caller; 0: no limit
+	Memory        int64    // maximum memory for one container in bytes; 0: no limit
+	CPUs          float64  // maximum number of processors for one container; 0: no limit
+	MaxContainers int      // maximum number of containers for one caller; 0: no limit
 	Private       bool     // sandboxes may have root inside, but share no file with their caller, see [RootPrivate]
 }
 

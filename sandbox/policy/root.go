@@ -37,9 +37,9 @@ const (
 
 // Labels that only the guard sets.
 const (
-	LabelRoot   = "hinit-root"   // the Root of a container
-	labelCopies = "hinit-copies" // files that are copied into the container at each start
-	labelSpec   = "hinit-spec"   // Spec that the caller asked for, from which the container can be made again
+	LabelRoot   = "hinit-root"   // label with the Root of a container
+	labelCopies = "hinit-copies" // label with the files that are copied into the container at each start
+	labelSpec   = "hinit-spec"   // label with the Spec that the caller asked for, from which the container can be made again
 	labelOldID  = "hinit-was-"   // prefix of labels, each with the first digits of an earlier id of the container
 )
 
@@ -279,7 +279,7 @@ func (g *Gate) RemoveReplaced(ctx context.Context, engine sandbox.Engine, c sand
 	}
 	defer release()
 	if c, err := engine.Inspect(ctx, c.ID); err != nil || !isReplaced(c) {
-		return nil //nolint:nilerr // it was removed
+		return nil //nolint:nilerr // the container was removed
 	}
 	return engine.Remove(ctx, c.ID)
 }

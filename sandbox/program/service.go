@@ -34,7 +34,7 @@ type service struct {
 	settings     settings
 	translator   policy.PathTranslator
 	gate         *policy.Gate
-	agent        *account.User                            // nil if the agent's user does not exist
+	agent        *account.User                            // the agent's user; nil if it does not exist
 	log          func(string, ...any)                     // writes a message for the operator
 	gateways     func(ctx context.Context) map[int]string // returns the profile of each gateway process, by pid
 	startedAt    time.Time                                // start of the service
@@ -42,7 +42,7 @@ type service struct {
 	releaseTimer *time.Timer                              // calls releaseMemory some time after the last request
 	release      tuning.Releaser
 
-	sweeper *sandbox.Manager // for the removal of unused sandboxes of all tenants
+	sweeper *sandbox.Manager // manager that removes unused sandboxes of all tenants
 	owners  []string         // names of the live processes that own sandboxes; only the goroutine of cleanUp uses it
 
 	mu      sync.Mutex
@@ -71,7 +71,7 @@ func (h *service) handle(ctx context.Context, from daemon.Peer, req daemon.Reque
 		return cmdline.Failed
 	}
 	defer done()
-	if _, parent, _ := dockercli.ProcessName(from.PID); from.PID != 0 { // 0: the caller is in another container, and only it knows its parent
+	if _, parent, _ := dockercli.ProcessName(from.PID); from.PID != 0 { // a PID of 0 means that the caller is in another container, and only it knows its parent
 		req.Parent, _, _ = dockercli.ProcessName(parent) // "" if one of the processes has ended
 	}
 	return runRequest(ctx, t.manager, req, nil, s)
@@ -127,7 +127,7 @@ const maxProfileCommands = 128
 func (h *service) dropIdle(after time.Duration) (left bool) {
 	for k, t := range h.tenants {
 		if t.requests == 0 && time.Since(t.lastRequest) >= after {
-			delete(h.tenants, k)                                                  // its containers keep running
+			delete(h.tenants, k)                                                  // the containers of the tenant keep running
 			guard.Go("letting go of sandboxes", func() { _ = t.manager.Close() }) // can't fail, because the engine stays open
 		}
 	}
