@@ -26,7 +26,7 @@ func (o *options) isolatedProfile(argv, env []string) (string, error) {
 		return "", nil // no profile is isolated
 	}
 	profile := profileOf(words)
-	if profile == "" && err == nil && (len(words) == 0 || words[0] != "profile") { // no command, and the command profile, concern all profiles
+	if profile == "" && err == nil && (len(words) == 0 || words[0] != "profile") { // a call without a command, and the command profile, concern all profiles
 		profile, err = o.chosenProfile(env)
 	}
 	if err == nil && !account.Isolates(list, profile) {

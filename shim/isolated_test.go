@@ -22,7 +22,7 @@ func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 	isolated := func(profile, words string) string {
 		return "shell gateway-" + profile + " -- " + i.target + " " + words + "\n"
 	}
-	finish(t, i.command("-p", "a", "chat")).want(t, 0, dropped, "") // without isolation of any profile
+	finish(t, i.command("-p", "a", "chat")).want(t, 0, dropped, "") // no profile is isolated here
 	write(t, i.dir+"/run/hinit/isolated", "a\n", 0o644)
 	finish(t, i.command("-p", "a", "chat")).want(t, 0, isolated("a", "-p a chat"), "")
 	finish(t, i.command("chat", "--profile=a")).want(t, 0, isolated("a", "chat --profile=a"), "")
@@ -97,7 +97,7 @@ func TestHinitListsTheProfilesWhereSomeAreIsolated(t *testing.T) {
 	const byAgent, byHinit = "agent 10000 /opt/data profile list\n", "native 10000 /opt/data "
 	list := func() *exec.Cmd { return i.command("profile", "list") }
 	finish(t, list()).want(t, 0, byAgent, "")
-	write(t, i.dir+"/run/hinit/isolated", "", 0o644) // without isolation of any profile
+	write(t, i.dir+"/run/hinit/isolated", "", 0o644) // no profile is isolated here
 	finish(t, list()).want(t, 0, byAgent, "")
 	write(t, i.dir+"/run/hinit/isolated", "a\n", 0o644)
 	finish(t, list()).want(t, 0, byHinit+i.target+" profile list\n", "")

@@ -48,7 +48,7 @@ type options struct {
 	root   string // comes before the paths of the system's files, such as /etc/passwd; "" except in tests
 
 	native  string // path of hinit, which carries out gateway commands; "" if the agent does that
-	baseDir string // exists only if PID 1 answers the commands of s6
+	baseDir string // directory that exists only if PID 1 answers the commands of s6
 }
 
 // Main becomes the agent's program. It returns only after a failure, which it has reported on stderr, with the exit code for main.

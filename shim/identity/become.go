@@ -78,7 +78,7 @@ func LeaveTerminal() error {
 		return nil
 	}
 	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENXIO) { // no controlling terminal
+	if errors.Is(err, unix.ENXIO) { // the process has no controlling terminal
 		return nil
 	}
 	if err == nil {

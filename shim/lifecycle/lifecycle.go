@@ -6,10 +6,10 @@ import "strings"
 
 // Command is a gateway command as typed after the agent's name.
 type Command struct {
-	Verb    string // start, stop, restart or status
-	Profile string // from -p or --profile, or ""
-	All     bool   // --all, only with stop or restart
-	Force   bool   // --force, only with start or restart of one gateway
+	Verb    string // the verb: start, stop, restart or status
+	Profile string // name from -p or --profile, or ""
+	All     bool   // --all was given; only with stop or restart
+	Force   bool   // --force was given; only with start or restart of one gateway
 }
 
 // Parse parses the words after the agent's name. It accepts `gateway` with one of the four verbs, at most one profile, and --all
@@ -81,7 +81,7 @@ func ChangesGateways(words []string) bool {
 		case word == "gateway":
 			gateway = true
 		default:
-			return false // another command of the agent
+			return false // this is another command of the agent
 		}
 	}
 	return verb == "start" || verb == "stop" || verb == "restart"
