@@ -193,7 +193,7 @@ type Machine struct {
 
 	services   map[string]*service   `reexec:"-"`
 	order      []*service            `reexec:"-"` // all services, in the order of registration
-	dependants map[string][]*service `reexec:"-"` // for each name: the services that name it in Policy.Needs or Policy.RestartOn
+	dependants map[string][]*service `reexec:"-"` // services that name the key in Policy.Needs or Policy.RestartOn
 	turns
 	runs        uint64
 	phase       phase

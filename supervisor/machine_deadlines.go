@@ -30,7 +30,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// handleTick acts on each deadline that has passed, and finds the first of the others.
+// handleTick acts on each deadline that has passed, and finds the next deadline.
 func (m *Machine) handleTick(now time.Time) {
 	m.effects.wakeAt = time.Time{}
 	for _, s := range m.order {

@@ -49,7 +49,7 @@ type (
 	// already running or about to start.
 	Scheduled struct {
 		Name string
-		Next time.Time // zero if the task has no schedule
+		Next time.Time // next start by the schedule; zero without a schedule
 		Now  bool
 	}
 	// Pause sends SIGSTOP to the main process, or with Group to its process group. The status shows "paused" until the run ends,
@@ -152,7 +152,7 @@ type (
 	Unhealthy struct {
 		Name   string
 		Run    uint64
-		Answer string // last answer of the check
+		Answer string // last answer of the failed check
 		Park   bool   // park the service after the stop; otherwise it is restarted
 	}
 	// Hold ends a running service, and prevents its start until the hold is released. A Hold with an empty Reason releases

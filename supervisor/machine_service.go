@@ -46,8 +46,8 @@ type service struct {
 	looping         bool
 	loopReported    bool `reexec:"loopTold"` // the history already explains the crash loop
 
-	taskNeeds []taskNeed `reexec:"gates"` // in state waiting: runs of RunBeforeEachStart tasks that must succeed before this start
-	unmet     []string   `reexec:"lacks"` // in state waiting: names of the unmet needs
+	taskNeeds []taskNeed `reexec:"gates"` // runs of RunBeforeEachStart tasks that must succeed before this start, in state waiting
+	unmet     []string   `reexec:"lacks"` // names of the unmet needs, in state waiting
 	nextRun   time.Time  // when the schedule starts the service next; zero without a schedule
 }
 
@@ -92,7 +92,7 @@ type stopCommand struct {
 // processes of the run and the finish command have ended.
 type nextState struct {
 	state      State
-	delay      time.Duration // restart delay
+	delay      time.Duration // length of the restart delay
 	delayStart time.Time     `reexec:"from"` // when the delay begins
 	reason     string
 }

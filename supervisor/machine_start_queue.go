@@ -26,7 +26,7 @@ const (
 // modifies them, so that undo can restore the old ones.
 type turns struct {
 	starting      []*service `reexec:"-"`       // services that have a turn
-	queue         []*service `reexec:"-"`       // not sorted: service.queuePosition gives the order
+	queue         []*service `reexec:"-"`       // waiting services, not sorted: service.queuePosition gives the order
 	lastPosition  int64      `reexec:"tickets"` // highest queue position that was given to a service
 	timedOutTurns int        `reexec:"-"`       // turns that ran out before the service was ready, since a limited service last became ready
 	anyReady      bool       `reexec:"-"`       // a service has become ready since `starting` was last empty, so ParallelExtra applies

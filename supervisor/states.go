@@ -62,7 +62,7 @@ type Kind string
 // The kinds of service.
 const (
 	KindGateway Kind = client.KindGateway
-	KindService Kind = client.KindService // from hinit.yaml, or the dashboard
+	KindService Kind = client.KindService // a service of hinit.yaml, or the dashboard
 	KindCmd     Kind = client.KindCmd     // the container's CMD: runs once, and its exit ends the container
 	KindHook    Kind = "hook"             // a command that runs once during the boot
 	KindStandIn Kind = "standin"          // placeholder process, which status reports leave out
@@ -97,7 +97,7 @@ const (
 type Policy struct {
 	Backoff          backoff.Policy
 	ResetAfter       time.Duration // a run of at least this length clears the count of earlier failures
-	LoopCount        int           // this many fast exits within LoopWindow are a crash loop
+	LoopCount        int           // number of fast exits within LoopWindow that are a crash loop
 	LoopWindow       time.Duration // time window of LoopCount
 	ParkOn           []int         // exit codes after which the service is parked
 	ParkOnOutput     string        `reexec:"Refusal"` // a failed run with a line of this prefix in its last output parks the service; "" for none
