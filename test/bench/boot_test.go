@@ -39,7 +39,7 @@ func BenchmarkBootForeignFiles(b *testing.B) {
 	}
 	runtime.LockOSThread() // a container ends when the thread that started it ends
 	defer runtime.UnlockOSThread()
-	dir, err := os.MkdirTemp("/var/tmp", "hinit-bench-") //nolint:usetesting // on a disk, as volumes are, and enterable for the agent
+	dir, err := os.MkdirTemp("/var/tmp", "hinit-bench-") //nolint:usetesting // the directory is on a disk, as volumes are, and the agent can enter it
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	checkedServices, checksEach = 20, 25 // 500 checks
+	checkedServices, checksEach = 20, 25 // these are 500 checks
 	// checkPeriod is the period of each check, checkWarm how long they run before the measurement, and checkFor how long it takes.
 	checkPeriod, checkWarm, checkFor = 10 * time.Second, 25 * time.Second, 60 * time.Second
 )

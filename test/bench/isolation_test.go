@@ -80,7 +80,7 @@ func BenchmarkIsolatedBoot(b *testing.B) {
 	image, err := os.MkdirTemp("/opt", "hinit-bench-") //nolint:usetesting // an isolated gateway executes nothing in /tmp and /var/tmp
 	if err == nil {
 		b.Cleanup(func() { _ = os.RemoveAll(image) })
-		err = errors.Join(os.Chmod(image, 0o755), testkit.Build(image, "example-agent"), os.Chmod(filepath.Join(image, "example-agent"), 0o755)) //nolint:gosec // likewise
+		err = errors.Join(os.Chmod(image, 0o755), testkit.Build(image, "example-agent"), os.Chmod(filepath.Join(image, "example-agent"), 0o755)) //nolint:gosec // the isolated gateway's user has to enter it
 	}
 	if err != nil {
 		b.Fatal(err)
@@ -142,7 +142,7 @@ func isolationDir(b *testing.B, programs ...string) string {
 	if isolation.LandlockABI() == 0 {
 		testkit.SkipOrFail(b, "the kernel has no Landlock")
 	}
-	dir, err := os.MkdirTemp("/var/tmp", "hinit-bench-") //nolint:usetesting // on a disk, as volumes are, and enterable for the agent
+	dir, err := os.MkdirTemp("/var/tmp", "hinit-bench-") //nolint:usetesting // the directory is on a disk, as volumes are, and the agent can enter it
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -179,7 +179,7 @@ boot: {hooks: []}
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			b.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil { //nolint:gosec // as in most images
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil { //nolint:gosec // the mode in most images
 			b.Fatal(err)
 		}
 	}

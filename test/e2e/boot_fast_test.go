@@ -149,7 +149,7 @@ func TestAShortCmdIsSparedTheRestOfItsSlots(t *testing.T) {
 	t.Errorf("%d names below /run were made or changed, want %d at most: %q", len(last), most, last)
 }
 
-// TestOneStdout checks that the standard output of a command has nothing else in it, in the first boot too.
+// TestOneStdout checks that hinit adds nothing to the standard output of the CMD, not even in the first boot.
 func TestOneStdout(t *testing.T) {
 	image := needHermes(t)
 	bare := docker("run", "--rm", "--label", runLabel, "--entrypoint", "/opt/hermes/.venv/bin/hermes", image, "--version")

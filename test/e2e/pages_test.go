@@ -19,7 +19,7 @@ import (
 type reader struct {
 	t     *testing.T
 	page  string
-	dir   string            // working directory
+	dir   string            // working directory of the reader
 	names map[string]string // maps containers on the page to their names in this test
 	pids  map[string]string // maps PIDs on the page to the PIDs in this test
 	words map[string]string // maps other words of the page to the words that stand for them here
@@ -126,7 +126,7 @@ var dashboard = []string{
 func TestTheTutorialPrintsWhatItSays(t *testing.T) {
 	parallel(t)
 	r := newReader(t, "tutorial/first-container.md", "hinit")
-	c := start(t, setup{options: append([]string{"--name", r.names["hinit"]}, dashboard...)}, "gateway", "run") // as docker/compose.yaml does
+	c := start(t, setup{options: append([]string{"--name", r.names["hinit"]}, dashboard...)}, "gateway", "run") // docker/compose.yaml does the same
 	c.awaitUp("gateway-default", "dashboard")
 	r.types(nil)
 }

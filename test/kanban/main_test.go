@@ -132,7 +132,7 @@ func makeBox(t *testing.T, board string) *box {
 		}
 		t.Skip("a PID namespace needs root")
 	}
-	dir, err := os.MkdirTemp(place(), "hkb-") //nolint:usetesting // short: the path of a socket has 107 bytes at most
+	dir, err := os.MkdirTemp(place(), "hkb-") //nolint:usetesting // a short path, because the path of a socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}

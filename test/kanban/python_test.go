@@ -30,7 +30,7 @@ func TestPythonDispatchesBeside(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := makeBox(t, "  max_in_progress: 8\n  failure_limit: 50\n")
-	b.more = []string{"HERMES_KANBAN_CLAIM_TTL_SECONDS=20"} // for claims whose dispatcher died before their worker began
+	b.more = []string{"HERMES_KANBAN_CLAIM_TTL_SECONDS=20"} // the short lifetime is for claims whose dispatcher died before their worker began
 	s := b.board()                                          // set before another process opens the file
 	defer s.Close()
 	b.boot()
@@ -68,7 +68,7 @@ func TestPythonDispatchesBeside(t *testing.T) {
 		b.operate(s)
 		st, err := s.Stats(b.Context(), time.Now())
 		b.must(err)
-		if turn := kills[0] + kills[1] + kills[2]; turn < 18 && time.Now().After(next) { // so few that even a slow machine gets the work done
+		if turn := kills[0] + kills[1] + kills[2]; turn < 18 && time.Now().After(next) { // limit the kills, so that even a slow machine gets the work done
 			for _, pid := range b.outside(kinds[turn%3]) {
 				_ = syscall.Kill(pid, signals[turn%3]) // kills the program too, because nsenter does not forward signals
 			}

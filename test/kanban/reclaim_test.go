@@ -127,7 +127,7 @@ func TestReclaimStorm(t *testing.T) {
 		}
 		running, err := s.Tasks(b.Context(), kanban.Filter{Status: kanban.Running})
 		b.must(err)
-		if time.Since(kill) > min(2*time.Second, *span/5) { // so often that both happen in a short storm
+		if time.Since(kill) > min(2*time.Second, *span/5) { // kill so often that both happen in a short storm
 			kill, kills = time.Now(), kills+1
 			if kills%2 == 0 {
 				if _, err := b.client.Reexec(b.Context(), ""); err == nil {

@@ -19,7 +19,7 @@ type Block struct {
 	Line    int    // number of its first line in the page
 	Lang    string // language after the fence
 	Text    string
-	Checked bool // false after the line [Unchecked]
+	Checked bool // false for a block after the line [Unchecked]
 }
 
 // Read returns the blocks of a page.

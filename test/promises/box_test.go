@@ -71,7 +71,7 @@ const sleeper = "exec sleep 1000000\n"
 
 func newBox(t testing.TB, s setup) *box {
 	t.Helper()
-	dir, err := os.MkdirTemp(built.root, "b") //nolint:usetesting // short: the path of a socket has 107 bytes at most
+	dir, err := os.MkdirTemp(built.root, "b") //nolint:usetesting // a short path, because the path of a socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func (b *box) start() {
 	}
 	text, err := json.Marshal(o)
 	b.check(err)
-	_ = os.Remove(b.client.Socket()) // like a new container, which has an empty /run
+	_ = os.Remove(b.client.Socket()) // a new container has an empty /run, too
 	self, err := os.Executable()
 	b.check(err)
 	cmd := &exec.Cmd{Path: self, Args: []string{self}, Dir: "/", Env: []string{

@@ -200,7 +200,8 @@ func (b *box) wholeLog(profile string) error {
 	return whole(lines)
 }
 
-// whole returns an error unless the lines are a counter's, from the first one on without a gap. Lines of hinit may stand between.
+// whole returns an error unless the lines are exactly what a counter writes: line 1, line 2 and so on. A line of hinit means that
+// lines were lost.
 func whole(lines []string) error {
 	next := 1
 	for _, line := range lines {

@@ -101,7 +101,7 @@ func TestSubreaper(t *testing.T) { scenarios(t, subreaper) }
 func scenarios(t *testing.T, mode string) {
 	t.Parallel()
 	requireNamespaces(t)
-	root, err := os.MkdirTemp(built.root, mode[:1]) //nolint:usetesting // short: the path of a socket has 107 bytes at most
+	root, err := os.MkdirTemp(built.root, mode[:1]) //nolint:usetesting // a short path, because the path of a socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func TestThePageAboutSupervisingAnything(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp(built.root, "page") //nolint:usetesting // short: the path of a socket has 107 bytes at most
+	dir, err := os.MkdirTemp(built.root, "page") //nolint:usetesting // a short path, because the path of a socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ type order struct {
 	Argv     []string
 	Dir      string
 	UID, GID int      // identity of the init; 0 keeps root
-	ReadOnly []string // mount points
+	ReadOnly []string // mount points that are made read-only
 	Tmpfs    []string
 	NoFile   uint64 // limit of open files; 0 leaves it unchanged
 	Left     string // file for the list of processes that outlived an init that is not PID 1

@@ -83,7 +83,7 @@ func actionsSurviveKill9(t *testing.T, services int) {
 	go func() { _ = server.Serve(hook) }()
 	defer server.Close()
 
-	dir, err := os.MkdirTemp(built.root, "hook") //nolint:usetesting // short: the path of a socket has 107 bytes at most
+	dir, err := os.MkdirTemp(built.root, "hook") //nolint:usetesting // a short path, because the path of a socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}

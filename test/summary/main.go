@@ -63,7 +63,7 @@ type runner struct {
 	programs bool
 
 	mu          sync.Mutex  // held while a line of output is handled, so that the output of a test stays together
-	running     []*exec.Cmd // running calls
+	running     []*exec.Cmd // calls that are running
 	interrupted bool
 }
 

@@ -38,7 +38,7 @@ type summary struct {
 	running map[string]*counts // packages that have not ended
 
 	packages, passed int
-	skipped          map[string][]test // by reason
+	skipped          map[string][]test // skipped tests by reason
 	words            []string          // arguments of the running call
 	failed           []failure
 	unsteady         []test

@@ -47,7 +47,7 @@ func TestC(t *testing.T) { t.Run("sub", func(t *testing.T) { t.Skip("needs a moo
 	if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module m\n\ngo 1.26\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("GOFLAGS", "-trimpath") // like the Makefile, so that the packages that it has compiled are used again
+	t.Setenv("GOFLAGS", "-trimpath") // use the flag of the Makefile, so that the packages that it has compiled are used again
 	t.Chdir(dir)
 }
 

@@ -171,13 +171,13 @@ var attacksOnProfile = []attack{
 	}},
 	{"take the machine's asynchronous I/O", true, func(field) error {
 		var all uintptr
-		err := call(unix.SYS_IO_SETUP, 1, uintptr(unsafe.Pointer(&all)), 0) // one of fs.aio-max-nr
+		err := call(unix.SYS_IO_SETUP, 1, uintptr(unsafe.Pointer(&all)), 0) // takes one of the requests that fs.aio-max-nr allows
 		return errors.Join(err, call(unix.SYS_IO_DESTROY, all, 0, 0))
 	}},
 	{"leave its project quota by FS_IOC_FSSETXATTR", true, func(f field) error {
 		return onOwnFile(f, func(fd uintptr) error {
-			var attributes [28]byte                                                           // struct fsxattr
-			err := call(unix.SYS_IOCTL, fd, 0x801c581f, uintptr(unsafe.Pointer(&attributes))) // FS_IOC_FSGETXATTR
+			var attributes [28]byte                                                           // memory of a struct fsxattr
+			err := call(unix.SYS_IOCTL, fd, 0x801c581f, uintptr(unsafe.Pointer(&attributes))) // the request is FS_IOC_FSGETXATTR
 			return errors.Join(err, call(unix.SYS_IOCTL, fd, 0x401c5820, uintptr(unsafe.Pointer(&attributes))))
 		})
 	}},
@@ -189,7 +189,7 @@ var attacksOnProfile = []attack{
 	}},
 	{setattrRow, true, func(f field) error {
 		return onOwnFile(f, func(fd uintptr) error {
-			var attributes [24]byte // struct file_attr
+			var attributes [24]byte // memory of a struct file_attr
 			at, empty := uintptr(unsafe.Pointer(&attributes)), new(byte)
 			get := call6(unix.SYS_FILE_GETATTR, fd, uintptr(unsafe.Pointer(empty)), at, unsafe.Sizeof(attributes), unix.AT_EMPTY_PATH)
 			set := call6(unix.SYS_FILE_SETATTR, fd, uintptr(unsafe.Pointer(empty)), at, unsafe.Sizeof(attributes), unix.AT_EMPTY_PATH)

@@ -181,7 +181,7 @@ profiles:
   %[8]s: {isolation: {ports: [%[9]d]}}
   taken: {isolation: none}
 `, dir, agent, roleVar, mode, name(0), name(1), victimPort, name(2), takenPort, maxProcesses, s.roles[0], s.roles[1], s.yaml, share, socket)
-	must(os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(config), 0o644)) //nolint:gosec // as in most images
+	must(os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(config), 0o644)) //nolint:gosec // the mode in most images
 	c := &container{dir: dir, mode: mode, client: dial.New(filepath.Join(dir, "run", "control.sock"))}
 	group := ownGroup(t)
 	c.grouped = group != ""
@@ -433,7 +433,7 @@ func TestThePageOfAttacksIsUpToDate(t *testing.T) {
 		now += fmt.Sprintf("\n## `none`: %s; `files`: %s; `user`: closed\n\n- %s\n", is[0], is[1], strings.Join(lists[is], "\n- "))
 	}
 	if *update {
-		err = os.WriteFile(path, []byte(now), 0o644) //nolint:gosec // as all pages
+		err = os.WriteFile(path, []byte(now), 0o644) //nolint:gosec // the mode of all pages
 	} else if now != string(was) {
 		err = errors.New("it is out of date; write it by: go test ./test/tenants -run Page -update")
 	}

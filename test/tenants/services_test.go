@@ -196,7 +196,7 @@ func says(f field, words, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, f.dir+"/bin/"+program, args...)
 	home := f.dir + "/home"
 	if program == "docker" {
-		home = f.home // with the environment of the profile's gateway
+		home = f.home // use the environment of the profile's gateway
 	}
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + f.home, "HERMES_HOME=" + home, "TERMINAL_DOCKER_IMAGE=" + image, "HINIT_SANDBOX_SOCKET=" + f.dir + "/run/sandbox.sock", "HINIT_CONFIG=" + f.dir + "/hinit.yaml"}
 	read, write, err := os.Pipe()
@@ -398,7 +398,7 @@ func addServices(t *testing.T, dir string) []string {
 	err = errors.Join(err, testkit.Build(filepath.Join(dir, "bin"), programs...), os.MkdirAll(dir+"/opt/hermes/.venv/bin", 0o755),
 		os.Symlink(dir+"/bin/role", dir+"/opt/hermes/.venv/bin/hermes"), os.Mkdir(dir+"/local", 0o755))
 	passwd := fmt.Sprintf("root:x:0:0:root:/root:/bin/sh\nhermes:x:%[1]d:%[1]d:hermes:/opt/data:/bin/sh\n", agentID)
-	err = errors.Join(err, os.WriteFile(dir+"/passwd", []byte(passwd), 0o644)) //nolint:gosec // as in all images
+	err = errors.Join(err, os.WriteFile(dir+"/passwd", []byte(passwd), 0o644)) //nolint:gosec // the mode in all images
 	err = errors.Join(err, os.Symlink("hinit-sandbox", dir+"/bin/docker"))
 	for _, program := range append(programs, "hinit") {
 		err = errors.Join(err, os.Symlink(dir+"/bin/"+program, dir+"/local/"+program))

@@ -32,7 +32,7 @@ func eater() {
 	n, _ := strconv.Atoi(string(text))
 	pause, err := time.ParseDuration(os.Getenv("EATER_PAUSE"))
 	if err != nil {
-		pause = 100 * time.Millisecond // in small steps, as a growing program does
+		pause = 100 * time.Millisecond // grow in small steps, as a program does
 	}
 	if text, err := os.ReadFile(filepath.Join(os.Getenv("EATER_HOME"), "FILE")); err == nil {
 		var file *os.File
@@ -95,16 +95,16 @@ func limited(t *testing.T, megabytes int, profiles map[string]int, settings stri
 	dir, err := os.MkdirTemp("/var/tmp", "hinit-starve-") //nolint:usetesting // the agent's user has to enter it
 	must(err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	must(os.Chmod(dir, 0o755)) //nolint:gosec // likewise
+	must(os.Chmod(dir, 0o755)) //nolint:gosec // the agent's user has to enter it
 	must(testkit.Build(filepath.Join(dir, "bin"), "hinit"))
-	must(os.Chmod(filepath.Join(dir, "bin"), 0o755)) //nolint:gosec // likewise
+	must(os.Chmod(filepath.Join(dir, "bin"), 0o755)) //nolint:gosec // the agent's user has to enter it
 	self, err := os.ReadFile("/proc/self/exe")
 	must(err)
 	must(testkit.WriteProgram(filepath.Join(dir, "bin", "role"), self))
 	home := filepath.Join(dir, "home")
 	for name, mb := range profiles {
 		p := filepath.Join(home, "profiles", name)
-		must(os.MkdirAll(p, 0o755)) //nolint:gosec // as the agent makes them
+		must(os.MkdirAll(p, 0o755)) //nolint:gosec // the mode with which the agent makes them
 		must(os.WriteFile(filepath.Join(p, "SOUL.md"), nil, 0o600))
 		must(os.WriteFile(filepath.Join(p, "MB"), fmt.Append(nil, mb), 0o600))
 	}
@@ -114,9 +114,9 @@ func limited(t *testing.T, megabytes int, profiles map[string]int, settings stri
 	for _, f := range before {
 		f(home)
 	}
-	must(os.Mkdir(filepath.Join(dir, "run"), 0o755)) //nolint:gosec // likewise
+	must(os.Mkdir(filepath.Join(dir, "run"), 0o755)) //nolint:gosec // the agent's user has to enter it
 	config := fmt.Sprintf("home: %[1]s/home\nagent: {user: \"%[2]d:%[2]d\", binary: /bin/sh, gateway: [%[1]s/bin/role], ready: up, env: {%[3]s: eater, EATER_HOME: \"{profile_home}\", EATER_PAUSE: 20ms}}\ncontrol: {socket: %[1]s/run/control.sock}\n%[4]s", dir, agentID, roleVar, settings)
-	must(os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(config), 0o644)) //nolint:gosec // as in most images
+	must(os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(config), 0o644)) //nolint:gosec // the mode in most images
 	c := &container{dir: dir, group: group, client: dial.New(filepath.Join(dir, "run", "control.sock"))}
 	cmd := exec.Command("/bin/sh", "-c", `echo 0 >"$1/cgroup.procs" && mount --make-rprivate / && mount -t proc proc /proc && mount --bind "$1" "$2" && exec "$0" init sleep 100000`,
 		filepath.Join(dir, "bin", "hinit"), group, bind)

@@ -86,7 +86,7 @@ func newHouse(t *testing.T, config string, profiles ...string) *house {
 		t.Skip("takes seconds")
 	}
 	testkit.NeedRoot(t)
-	dir, err := os.MkdirTemp(built, "h") //nolint:usetesting // short: the path of a socket has 107 bytes at most
+	dir, err := os.MkdirTemp(built, "h") //nolint:usetesting // a short path, because the path of a socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ type box struct {
 func newBox(t *testing.T, config string) *box {
 	t.Helper()
 	t.Parallel()
-	dir, err := os.MkdirTemp("/var/tmp", "hweb-") //nolint:usetesting // short: the path of a socket has 107 bytes at most
+	dir, err := os.MkdirTemp("/var/tmp", "hweb-") //nolint:usetesting // a short path, because the path of a socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}

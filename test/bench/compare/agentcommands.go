@@ -124,7 +124,7 @@ func timeAgent(o agentOrder) (map[string][]float64, error) {
 			d, err := timeCommands(o.Env, "/", [][]string{argv})
 			var code exitError
 			if errors.As(err, &code) && code.code == passedToAgent {
-				return nil, nil //nolint:nilnil // it is not there
+				return nil, nil //nolint:nilnil // the command passes everything on to the agent, so there is nothing to measure
 			}
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)

@@ -16,10 +16,10 @@ import (
 
 // The other programs in this binary, by their first argument.
 const (
-	roleContain = "@contain" // argv: the init to become
-	roleLoop    = "@loop"    // argv: number of services, and what each of them runs
-	roleShims   = "@shims"   // argv: a shimOrder as JSON; it prints the times as JSON
-	roleAgent   = "@agent"   // the same with an agentOrder
+	roleContain = "@contain" // arguments: the command line of the init to become
+	roleLoop    = "@loop"    // arguments: number of services, and what each of them runs
+	roleShims   = "@shims"   // argument: a shimOrder as JSON; the role prints the times as JSON
+	roleAgent   = "@agent"   // argument: an agentOrder as JSON; the role prints the times as JSON
 )
 
 func runRole(name string, args []string) error {

@@ -34,7 +34,7 @@ func newBench(t *testing.T) *bench {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, for a PID namespace")
 	}
-	runtime.LockOSThread() // as main does it
+	runtime.LockOSThread() // main locks its thread, too
 	t.Cleanup(runtime.UnlockOSThread)
 	probe := exec.Command("/bin/true")
 	probe.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}

@@ -13,7 +13,7 @@ const (
 )
 
 // logKinds maps the kinds of writer of test/bench/log to measures.
-var logKinds = map[string]string{"64 KiB a write": "M5", "a line a write": "M5 lines"} //nolint:gochecknoglobals // constant
+var logKinds = map[string]string{"64 KiB a write": "M5", "a line a write": "M5 lines"} //nolint:gochecknoglobals // this variable never changes
 
 // readLogPath reads M5 from the file that test/bench/log has written.
 func (b *bench) readLogPath() error {

@@ -19,7 +19,7 @@ type machine struct {
 	System     string `json:"system"`
 	Go         string `json:"go"`
 	Arch       string `json:"arch"`
-	Commit     string `json:"commit"` // of the measured sources, with "modified" after it if they differ from the commit
+	Commit     string `json:"commit"` // commit of the measured sources, with "modified" after it if they differ from the commit
 }
 
 func thisMachine() machine {

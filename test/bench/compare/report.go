@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 )
 
-// sheet is a measure as a table.
+// sheet is the table of one measure.
 type sheet struct {
 	measure
 	rows []row
@@ -229,7 +229,7 @@ func (b *bench) costGrowth() []growing {
 			}
 		}
 		if ok && to > from {
-			const smallest = 1 // figures of every unit
+			const smallest = 1 // the smallest figure that means something, in any unit
 			all = append(all, growing{m.id, from, to, growth(first, last, float64(to)/from, smallest)})
 		}
 	}

@@ -20,9 +20,9 @@ type usage struct {
 	services  int
 	cpu       time.Duration
 	switches  int64 // context switches of both kinds, of all threads
-	pss       int64 // in bytes, like the following fields
-	private   int64 // private dirty pages
-	tables    int64 // page tables
+	pss       int64 // proportional set size in bytes
+	private   int64 // private dirty pages in bytes
+	tables    int64 // page tables in bytes
 }
 
 // processes returns the pids of the namespace's processes except the services, which are recognised by their program, and the
@@ -87,7 +87,7 @@ func (i *instance) usage() (usage, error) {
 	return u, nil
 }
 
-// memory returns the same with the memory.
+// memory is usage with the memory of the processes.
 func (i *instance) memory() (usage, error) {
 	u, err := i.usage()
 	if err != nil {

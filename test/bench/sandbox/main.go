@@ -268,7 +268,7 @@ func (b *bench) rateInTurns(runs int, ways []way) error {
 func (b *bench) inTurns(runs int, unit string, ways []way, figure func(time.Duration) float64) error {
 	values := make([][]float64, len(ways))
 	for range runs {
-		for _, i := range rand.Perm(len(ways)) { // in random order, so that no way always follows the slowest one
+		for _, i := range rand.Perm(len(ways)) { // use a random order, so that no way always follows the slowest one
 			begin := time.Now()
 			if err := ways[i].do(); err != nil {
 				return fmt.Errorf("%s: %w", ways[i].name, err)
