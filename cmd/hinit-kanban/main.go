@@ -53,7 +53,7 @@ func becomeAgent(home string) error {
 	if errors.Is(err, account.ErrNotFound) {
 		var st syscall.Stat_t
 		if err := syscall.Stat(home, &st); err != nil || st.Uid == 0 {
-			return nil // there is no board, or it is root's
+			return nil // there is no board, or root owns it
 		}
 		user, err = account.User{UID: st.Uid, GID: st.Gid, Groups: []uint32{st.Gid}, Home: home}, nil
 	}

@@ -67,9 +67,9 @@ func execTools(argv []string) int {
 	fmt.Fprintf(os.Stderr, "cannot run %s: cannot execute %s: %v; install it beside hinit\n", strings.Join(argv[:min(2, len(argv))], " "), path, err)
 	switch {
 	case argv[0] == proc.LimitsName:
-		return 126 // the code of a shell for a command that can't be executed
+		return 126 // exit code of a shell for a command that can't be executed
 	case strings.HasPrefix(argv[0], "s6-"):
-		return 111 // the code of the s6 tools for a system call that has failed
+		return 111 // exit code of the s6 tools for a failed system call
 	}
 	return 1
 }

@@ -124,13 +124,13 @@ func conditions(s *client.Service) map[string]string {
 type Message struct {
 	ID        string    `json:"id"`      // the same in each attempt to deliver the event
 	Event     string    `json:"event"`   // crash-loop, parked, unhealthy, ready, failed, oom or stale
-	Service   string    `json:"service"` // gateway-coder, dashboard
+	Service   string    `json:"service"` // name of the service, such as gateway-coder or dashboard
 	Profile   string    `json:"profile"` // "" if the service belongs to no profile
-	Kind      string    `json:"kind"`    // gateway or service
+	Kind      string    `json:"kind"`    // kind of the service: gateway or service
 	State     string    `json:"state"`
 	Reason    string    `json:"reason"` // reason of the state, for people
 	Cause     string    `json:"cause"`  // cause of the service's last exit; "" before the first
-	Exit      *Exit     `json:"exit"`   // null before the first exit
+	Exit      *Exit     `json:"exit"`   // how the last run ended; null before the first exit
 	Tail      []string  `json:"tail"`   // last log lines before the last exit, with secrets of known shapes hidden
 	At        time.Time `json:"at"`     // when the event was seen
 	Container string    `json:"container"`
@@ -139,8 +139,8 @@ type Message struct {
 
 // Exit describes how the last run of a service ended.
 type Exit struct {
-	Code   *int      `json:"code"`   // null if a signal ended the service, or it never ran
-	Signal *int      `json:"signal"` // null if no signal ended the service
+	Code   *int      `json:"code"`   // exit code; null if a signal ended the service, or it never ran
+	Signal *int      `json:"signal"` // number of the signal that ended the service; null if none did
 	At     time.Time `json:"at"`
 	Error  string    `json:"error"` // why the service could not be started; "" if it was
 }
@@ -149,7 +149,7 @@ type Exit struct {
 func message(h ServiceEvent, host string, at time.Time) []byte {
 	s := &h.Service
 	id := make([]byte, 8)
-	_, _ = rand.Read(id) // can't fail
+	_, _ = rand.Read(id) // rand.Read can't fail
 	m := Message{
 		ID: hex.EncodeToString(id), Event: h.Event, Service: s.Name, Profile: s.Profile, Kind: s.Kind, State: s.State, Reason: redact.HideText(s.Reason),
 		Tail: []string{}, At: at.UTC().Truncate(time.Millisecond), Container: host, Version: version.Get().Version,

@@ -219,7 +219,7 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 			pause.For(ctx, r.Retry.Delay(failures, rand.Float64()))
 		}
 		r.mu.Lock()
-		j, _ := lo.Find(r.state.Jobs, func(j *Job) bool { return j.target() == target }) // nil: no job is left
+		j, _ := lo.Find(r.state.Jobs, func(j *Job) bool { return j.target() == target }) // nil if no job is left
 		if j == nil || ctx.Err() != nil {
 			delete(r.senders, target)
 			r.mu.Unlock()
@@ -257,8 +257,8 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 	}
 }
 
-// letOthersGoFirst moves the jobs of j's service for j's target to the end of the queue, in their order. After a failure, each
-// other service that waits for the target so gets an attempt. The caller holds r.mu.
+// letOthersGoFirst moves the jobs of j's service for j's target to the end of the queue, in their order. So after a failure, the
+// other services that wait for the target get an attempt. The caller holds r.mu.
 func (r *Runner) letOthersGoFirst(j *Job) {
 	mine, others := lo.FilterReject(r.state.Jobs, func(o *Job, _ int) bool { return o.Service == j.Service && o.target() == j.target() })
 	r.state.Jobs = append(others, mine...)
@@ -307,7 +307,7 @@ type state struct {
 	Init  time.Time            `json:"init"` // start of the hinit to which the marks belong
 	Marks SeenConditions       `json:"marks"`
 	Stale map[string]time.Time `json:"stale,omitempty"` // when a change of environment files was last reported, by service
-	Jobs  []*Job               `json:"jobs"`            // the next one of each target first; the jobs of a service oldest first
+	Jobs  []*Job               `json:"jobs"`            // queue of jobs; the first job of a target is its next, and jobs of one service are in the order of their events
 }
 
 // maxState is the size in bytes up to which load accepts a state file.
@@ -370,7 +370,7 @@ func sendRequest(ctx context.Context, j *Job) (again bool, err error) {
 	a, err := webhookClient.Do(q)
 	if err != nil {
 		if u, is := errors.AsType[*url.Error](err); is {
-			err = u.Err // without the address, which may be secret
+			err = u.Err // drop the address from the error, because it may be secret
 		}
 		return true, err
 	}

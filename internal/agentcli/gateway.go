@@ -62,7 +62,7 @@ type Call struct {
 // Main carries out the command and returns the exit code. If hinit does not handle the command, Main replaces this process with the
 // agent's own program, before it has changed anything.
 func (c *Call) Main() int {
-	c.Out, c.Err = cmdline.Escaped{Writer: c.Out}, cmdline.Escaped{Writer: c.Err} // texts of other profiles, such as the reason of a restart
+	c.Out, c.Err = cmdline.Escaped{Writer: c.Out}, cmdline.Escaped{Writer: c.Err} // escape control characters, which other profiles can put into some texts
 	if len(c.Args) == 0 {
 		fmt.Fprintf(c.Err, "%s: usage: %s agent [ -p profile ] gateway start|stop|restart|status [ --all ]\n", agentuser.NativeName, agentuser.NativeName)
 		return exitUsage

@@ -154,14 +154,14 @@ func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out
 				v.Usage(flags, out)
 				return nil, Done, false
 			}
-			_, unknown, _ := strings.Cut(err.Error(), "flag provided but not defined: -") // "" after another error
+			_, unknown, _ := strings.Cut(err.Error(), "flag provided but not defined: -") // unknown is "" if the error is about anything else
 			letter := unknown[:min(1, len(unknown))]
 			value := strings.TrimPrefix(unknown, letter)
 			if _, err := strconv.Atoi(value); err == nil && flags.Lookup(letter) != nil { // a flag such as -n1
 				args = append([]string{"-" + letter, value}, flags.Args()...)
 				continue
 			}
-			oneDash := regexp.MustCompile(`((?:flag|for|defined:|argument:) )-([^-\s:][^\s:]+)`) // package flag writes long names with one
+			oneDash := regexp.MustCompile(`((?:flag|for|defined:|argument:) )-([^-\s:][^\s:]+)`) // package flag writes long names with a single dash
 			text := oneDash.ReplaceAllString(err.Error(), "$1--$2")
 			fmt.Fprintf(errs, "cannot %s: %s%s; see: %s --help\n", v.doing(), text, flagMeant(flags, unknown), v.Command())
 			return nil, WrongUsage, false
@@ -338,7 +338,7 @@ func configuredSocket(env Env) string {
 		return ""
 	}
 	text := config.TrustedText(env)
-	if !bytes.Contains(text, []byte("socket")) && !bytes.Contains(text, []byte(`\`)) { // with a backslash, the key may have escapes
+	if !bytes.Contains(text, []byte("socket")) && !bytes.Contains(text, []byte(`\`)) { // JSON can spell the key with escapes, which contain a backslash
 		return ""
 	}
 	var file struct {

@@ -64,7 +64,7 @@ func wait(d time.Duration) {
 	stamp := loadedRules.stamp
 	for end := time.Now().Add(d); loadedRules.stamp == stamp && time.Now().Before(end); load() {
 		loadedRules.Unlock()
-		time.Sleep(min(time.Until(end), 10*time.Millisecond)) //nolint:forbidigo // the delay itself is what is wanted
+		time.Sleep(min(time.Until(end), 10*time.Millisecond)) //nolint:forbidigo // the rule asks for this delay
 		loadedRules.Lock()
 	}
 }

@@ -58,7 +58,7 @@ type Collector struct {
 	Proc        func(client.Init) string     // path of a /proc with hinit's processes, or ""
 	Sent        func(client.Init) *Forwarded // counters of `hinit forward`, or nil if it never ran
 	MaxServices int                          // largest number of services with metrics; 0: the constant MaxServices
-	Now         func() time.Time             // the clock
+	Now         func() time.Time             // returns the present time
 	Context     func() context.Context       // context for requests to hinit
 }
 
@@ -153,7 +153,7 @@ func (s sink) sendService(v *client.Service, now time.Time) {
 	for _, kind := range show.Judge(v).Problems {
 		s.send(problem, 1, name, profile, kind)
 	}
-	checks := make(map[string]float64, len(v.Checks)) // by label, because two names may become the same label
+	checks := make(map[string]float64, len(v.Checks)) // results by label, because two names may become the same label
 	for i := range v.Checks {
 		check := labelValue(v.Checks[i].Name)
 		checks[check] = max(checks[check], boolValue(v.Checks[i].Failed && v.State == client.StateUp))
@@ -345,7 +345,7 @@ type processList struct {
 // resourceUsage is what several processes use together.
 type resourceUsage struct {
 	processes, threads int
-	cpu                float64 // seconds, with the time of reaped children, so that the sum does not fall when a child ends
+	cpu                float64 // processor time in seconds, including reaped children, so that the sum does not fall when a child ends
 	memory             uint64
 	fds                int // open descriptors; -1 if one process can't be counted, because a partial sum would mislead
 }

@@ -89,7 +89,7 @@ func (h *Hub) startReader(service string, s *socket) {
 		begin, taken := time.Now(), 0
 		for {
 			n := 0
-			err := raw.Read(func(uintptr) bool { // false means: wait until the socket has data
+			err := raw.Read(func(uintptr) bool { // returning false means: wait until the socket has data
 				n = s.readBurst(func(pid int, m Message) { h.handle(service, pid, m) })
 				return n > 0
 			})

@@ -27,7 +27,7 @@ const (
 type socket struct {
 	File *os.File
 	Path string
-	UID  uint32 // user who may write to it, besides root
+	UID  uint32 // user who may write to the socket, besides root
 	GID  uint32
 
 	mu  sync.Mutex `reexec:"-"` // held while datagrams are read

@@ -253,7 +253,7 @@ func EachLock(found func(kind string, pid int, file string)) error {
 	}
 	defer f.Close()
 	lines := bufio.NewScanner(io.LimitReader(f, 1<<20)) // an agent can make this list as long as it likes
-	for lines.Scan() {                                  // 1: FLOCK  ADVISORY  WRITE 57 00:2f:123 0 EOF
+	for lines.Scan() {                                  // such as: 1: FLOCK  ADVISORY  WRITE 57 00:2f:123 0 EOF
 		w := strings.Fields(lines.Text())
 		if len(w) > 5 && w[1] != "->" { // "->" marks a process that waits for the lock
 			pid, _ := strconv.Atoi(w[4])

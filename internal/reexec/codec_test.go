@@ -26,9 +26,9 @@ type outer struct {
 	at      time.Time
 	never   time.Time //nolint:unused // stays zero: reflection finds it
 	list    []inner
-	none    []int //nolint:unused // stays nil
+	none    []int //nolint:unused // this field stays nil
 	p       *inner
-	nothing *inner //nolint:unused // stays nil
+	nothing *inner //nolint:unused // this field stays nil
 	m       map[inner2]uint64
 	bytes   []byte
 	arr     [2]int64

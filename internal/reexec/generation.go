@@ -283,7 +283,7 @@ func (g *Generation) writeReport(doing string, value any, stack []byte) {
 	fmt.Fprintf(&b, "[hinit] panic while %s: %v\nhinit %s, image %d, pid %d, %s\n\n%s\nlast events:\n%s",
 		doing, value, version.Get(), g.Number, os.Getpid(), now.Format(time.RFC3339Nano), stack, g.host.LastEvents())
 	written := make(chan struct{}, 2)
-	go func() { // without package guard, because a panic here could not be reported
+	go func() { // don't use package guard, because a panic here could not be reported
 		_, _ = os.Stderr.Write(b.Bytes()) // an error does not matter, because there is no other place for the report
 		written <- struct{}{}
 	}()

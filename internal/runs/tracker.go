@@ -69,7 +69,7 @@ type StartRequest struct {
 	Log                    string   // path of Output, for display
 	Limit                  time.Duration
 	Grace                  time.Duration
-	Caller                 string // whose runs are counted together; "" is root, who has no limit of its own
+	Caller                 string // caller whose runs are counted together; "" for root, which has no limit of its own
 }
 
 // Tracker holds the runs of one supervisor. Any goroutine may call its methods.
@@ -139,7 +139,7 @@ func (b *Tracker) Start(ctx context.Context, o StartRequest) (client.Run, error)
 	b.mu.Lock()
 	if e := b.byTag[o.Tag]; e != nil {
 		b.mu.Unlock()
-		_ = o.Output.Close() // nothing was written to it
+		_ = o.Output.Close() // nothing was written to the file
 		return b.awaitStart(ctx, e)
 	}
 	if err := b.checkRoom(o.Caller); err != nil {
@@ -163,7 +163,7 @@ func (b *Tracker) Start(ctx context.Context, o StartRequest) (client.Run, error)
 	}, supervisor.WantUp)
 	b.mu.Lock()
 	e.started, e.err = true, err
-	_ = o.Output.Close() // the process has its own copy
+	_ = o.Output.Close() // the process has its own copy of the descriptor
 	e.output = nil
 	over := false
 	if err != nil {
@@ -178,7 +178,7 @@ func (b *Tracker) Start(ctx context.Context, o StartRequest) (client.Run, error)
 	close(e.starts)
 	b.mu.Unlock()
 	if over {
-		b.loop.Post(supervisor.Remove{Name: out.Service}) // without b.mu, because Post waits for the loop
+		b.loop.Post(supervisor.Remove{Name: out.Service}) // post without b.mu, because Post waits for the loop
 	}
 	return out, err
 }

@@ -25,7 +25,7 @@ const Serious = "serious: "
 
 // builds has the flags of go build for the programs, as in the Makefile. Programs with the same flags are built by one call.
 var builds = map[string][]string{
-	"entry":    {"-ldflags=-s -w -E hinit_entry"},                 // with the entry point in internal/entry
+	"entry":    {"-ldflags=-s -w -E hinit_entry"},                 // programs with the entry point in internal/entry
 	"faulty":   {"-ldflags=-s -w -E hinit_entry", "-tags=faults"}, // tests can make these programs panic
 	"isolate":  {"-ldflags=-s -w -E hinit_isolate"},
 	"stripped": {"-ldflags=-s -w"},
@@ -215,9 +215,9 @@ func LockPrograms(dir string) (build func() error) {
 	var locks []*os.File
 	for name := range programs {
 		if os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755) != nil {
-			continue // linkShared says why
+			continue // the comment of linkShared says why
 		}
-		if lock, err := lockOf(filepath.Join(dir, name)); err == nil { // likewise
+		if lock, err := lockOf(filepath.Join(dir, name)); err == nil { // the comment of linkShared says why
 			locks = append(locks, lock)
 		}
 	}

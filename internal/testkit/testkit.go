@@ -125,12 +125,12 @@ func startTime() time.Duration {
 	const times = 30
 	used := func() time.Duration {
 		var u unix.Rusage
-		_ = unix.Getrusage(unix.RUSAGE_CHILDREN, &u) // it can't fail
+		_ = unix.Getrusage(unix.RUSAGE_CHILDREN, &u) // Getrusage can't fail here
 		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	}
 	before := used()
 	for range times {
-		_ = exec.CommandContext(context.Background(), "/bin/true").Run() // without it, the time is short, and all tests run
+		_ = exec.CommandContext(context.Background(), "/bin/true").Run() // without /bin/true, the time is short, and all tests run
 	}
 	return max((used()-before)/times, time.Microsecond)
 }
@@ -140,5 +140,5 @@ func startTime() time.Duration {
 func WriteProgram(path string, text []byte) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
-	return os.WriteFile(path, text, 0o755) //nolint:gosec // a program
+	return os.WriteFile(path, text, 0o755) //nolint:gosec // the file is a program
 }

@@ -19,7 +19,7 @@ import (
 // the first thread, fcntl(2) F_SETSIG, and rt_sigqueueinfo(2) as sigqueue(3), mq_notify(3) and SIGIO use it. They differ in the
 // si_code that the process gets.
 func sendAllSignals(pid, times int, skipped []string) int {
-	codes := []int32{-1, -3, -5} // SI_QUEUE, SI_MESGQ, SI_SIGIO
+	codes := []int32{-1, -3, -5} // values of SI_QUEUE, SI_MESGQ and SI_SIGIO
 	for range times {
 		for n := syscall.Signal(1); n < 65; n++ {
 			if slices.Contains(skipped, strconv.Itoa(int(n))) {
@@ -30,7 +30,7 @@ func sendAllSignals(pid, times int, skipped []string) int {
 				err = syscall.Tgkill(pid, pid, n)
 			}
 			for _, code := range codes {
-				info := [32]int32{int32(n), 0, code} // siginfo_t
+				info := [32]int32{int32(n), 0, code} // memory of a siginfo_t
 				if _, _, errno := syscall.RawSyscall(syscall.SYS_RT_SIGQUEUEINFO, uintptr(pid), uintptr(n), uintptr(unsafe.Pointer(&info))); errno != 0 && err == nil {
 					err = errno
 				}
@@ -88,7 +88,7 @@ func startForkChain() int {
 //go:norace
 func forkForever() {
 	blocked := ^uint64(0)
-	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 0, uintptr(unsafe.Pointer(&blocked)), 0, 8, 0, 0) // SIG_BLOCK
+	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 0, uintptr(unsafe.Pointer(&blocked)), 0, 8, 0, 0) // the first argument is SIG_BLOCK
 	for {
 		if pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0); pid != 0 {
 			_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0) // the parent ends, also if pid is an error because no fork succeeds
@@ -141,7 +141,7 @@ func sibling() int {
 //go:norace
 func settle() {
 	blocked := ^uint64(0)
-	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 0, uintptr(unsafe.Pointer(&blocked)), 0, 8, 0, 0) // SIG_BLOCK
+	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 0, uintptr(unsafe.Pointer(&blocked)), 0, 8, 0, 0) // the first argument is SIG_BLOCK
 	_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
 	for fd := range uintptr(3) {
 		_, _, _ = syscall.RawSyscall(syscall.SYS_CLOSE, fd, 0, 0)

@@ -79,7 +79,7 @@ func run(role string, params []string) int {
 		return escape(params)
 	case "hide": // hide [MARK]: lowers the resource limit by which hinit marks a run to MARK, then does escape clean deaf
 		mark := uint64(number(0, 1))
-		if err := syscall.Setrlimit(15, &syscall.Rlimit{Cur: mark, Max: mark}); err != nil { // RLIMIT_RTTIME
+		if err := syscall.Setrlimit(15, &syscall.Rlimit{Cur: mark, Max: mark}); err != nil { // 15 is RLIMIT_RTTIME
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
@@ -190,7 +190,7 @@ func escape(params []string) int {
 	n, _ := r.Read(buf)
 	var ws syscall.WaitStatus
 	_, _ = syscall.Wait4(pid, &ws, 0, nil)
-	_, _ = os.Stdout.Write(buf[:n]) // the pid of the daemon
+	_, _ = os.Stdout.Write(buf[:n]) // passes on the pid of the daemon
 	forever()
 	return 0
 }

@@ -32,7 +32,7 @@ func (e linkError) Unwrap() error { return ErrSymlink }
 // Doubt says how a user other than root could change a path.
 type Doubt struct {
 	Path   string // component that the user can change: the file, a link, or a directory above
-	Why    string // "belongs to uid 10000", "can be written by everybody", "can be written by gid 50"
+	Why    string // such as "belongs to uid 10000", "can be written by everybody" or "can be written by gid 50"
 	Remedy string // command that removes the doubt
 	Link   bool   // a link was followed after Path, so the user may have chosen the file
 }
@@ -193,15 +193,15 @@ func OpenDir(path string, lastLink bool, mode uint32) (fd int, made bool, err er
 // walk is the state of the resolution of one path.
 type walk struct {
 	judge    Judge
-	kind     int    // O_DIRECTORY in OpenDir
-	lastLink bool   // see OpenDir
-	mode     uint32 // see OpenDir
-	made     bool   // see OpenDir
+	kind     int    // type of the last component: O_DIRECTORY in OpenDir, otherwise 0
+	lastLink bool   // parameter lastLink of OpenDir
+	mode     uint32 // parameter mode of OpenDir
+	made     bool   // result made of OpenDir
 	anyMount bool   // also check files on a read-only mount
-	doubt    *Doubt // first doubt
+	doubt    *Doubt // the first doubt that was found
 	open     *Doubt // doubt about the last directory if it is sticky: other users can create entries there
 	parent   int    // directory of the component at
-	at       int    // last resolved component, opened with O_PATH
+	at       int    // descriptor of the last resolved component, opened with O_PATH
 	st       unix.Stat_t
 	where    string // path of the component at, without symbolic links
 	name     string // name of the component at in parent
@@ -294,7 +294,7 @@ func (w *walk) enter(name string) error {
 			fd, err = retry(open)
 		}
 	}
-	if w.kind != 0 && errors.Is(err, unix.ENOTDIR) { // perhaps a link
+	if w.kind != 0 && errors.Is(err, unix.ENOTDIR) { // the component may be a link
 		flags = openFlags
 		fd, err = retry(open)
 	}

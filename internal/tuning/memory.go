@@ -96,7 +96,7 @@ func dropProgramText() {
 	}
 	defer maps.Close()
 	for lines := bufio.NewScanner(maps); lines.Scan(); {
-		f := strings.Fields(lines.Text()) // 00400000-007f6000 r-xp 00000000 fe:00 4711 /init (proc_pid_maps(5))
+		f := strings.Fields(lines.Text()) // such as: 00400000-007f6000 r-xp 00000000 fe:00 4711 /init (proc_pid_maps(5))
 		if len(f) != 6 || f[5] != self || !strings.HasPrefix(f[1], "r-") {
 			continue
 		}

@@ -94,7 +94,7 @@ func processorLimit(cgroup string) int {
 	text, _ := os.ReadFile(cgroup + "/cpu.max")
 	var quota, period int
 	if _, err := fmt.Sscan(string(text), &quota, &period); err != nil || period <= 0 {
-		return math.MaxInt // without a limit the quota is "max"
+		return math.MaxInt // a quota without a limit has the value "max"
 	}
 	return max(2, (quota+period-1)/period)
 }

@@ -15,9 +15,9 @@ import (
 type Info struct {
 	Version  string `json:"version"`            // module version such as v1.2.3, or "devel"
 	Revision string `json:"revision,omitempty"` // full commit hash
-	Time     string `json:"time,omitempty"`     // of the commit, RFC 3339
+	Time     string `json:"time,omitempty"`     // time of the commit, as in RFC 3339
 	Modified bool   `json:"modified,omitempty"` // built with changes that were not committed
-	Go       string `json:"go"`                 // such as go1.26.0
+	Go       string `json:"go"`                 // version of Go, such as go1.26.0
 }
 
 // Get returns the version of the running binary. It is determined only once. Any goroutine may call Get.

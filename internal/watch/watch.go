@@ -49,7 +49,7 @@ const (
 
 // Set is a set of watched directories. Its zero value has no inotify instance and watches nothing. Only one goroutine may use it.
 type Set struct {
-	Events <-chan Event // nil without an instance
+	Events <-chan Event // changes in watched directories; nil without an inotify instance
 	Lost   <-chan error // receives when events are lost; nil without an instance
 	// AddPath makes the kernel watch the directory that is at path now. Unlike Add, AddPath stores no ID of the directory.
 	// AddPath is nil without an instance. Tests replace AddPath, Events and Lost.
@@ -145,7 +145,7 @@ func (s *Set) ID(path string) fsutil.ID { return s.ids[path] }
 
 // Watches reports whether the directory id is watched, under any path.
 func (s *Set) Watches(id fsutil.ID) bool {
-	for _, other := range s.ids { // no index: callers ask only when a directory appears
+	for _, other := range s.ids { // search without an index, because callers ask only when a directory appears
 		if other == id {
 			return true
 		}

@@ -17,8 +17,8 @@ import (
 
 // Fault is a mistake in a text.
 type Fault struct {
-	Line    int    // 0 if the line is unknown
-	Message string // one line
+	Line    int    // line of the mistake; 0 if it is unknown
+	Message string // description of the mistake, on one line
 }
 
 func faultAt(line int, format string, args ...any) []Fault {

@@ -123,7 +123,7 @@ func confine(path string, argv, env bare.CStrings) {
 	}
 	filters := []string{rulesPart(ruleHeader.filter, ruleHeader.mounts, ruleHeader.hidden, ruleHeader.paths), unsafe.String((*byte)(unsafe.Pointer(&noFilter)), unsafe.Sizeof(noFilter))}
 	if control {
-		filters = filters[:1] // without the second filter, by which PID 1 recognizes a process that may not use its control socket
+		filters = filters[:1] // drop the second filter, by which PID 1 recognizes a process that may not use its control socket
 	}
 	for _, filter := range filters {
 		program := unix.SockFprog{Len: uint16(len(filter) / int(unsafe.Sizeof(noFilter))), Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.StringData(filter)))}
@@ -201,7 +201,7 @@ func makeTempDir() (fd int) {
 	}
 	check("open the directory for temporary files", fd)
 	r := bare.Syscall3(unix.SYS_FCHMODAT, bare.Here, address(line.Add("/proc/self/fd/").Num(fd).Add("\x00").String()), 0o700)
-	line.N = 0 // check may write a message there
+	line.N = 0 // check may have written a message to this buffer
 	check("change the mode of the directory for temporary files", r)
 	return fd
 }
@@ -237,7 +237,7 @@ func applyLandlock(plan bare.CStrings, temp int) {
 }
 
 func allowPort(set int, port uint32) {
-	const ports = 2 // LANDLOCK_RULE_NET_PORT
+	const ports = 2 // value of LANDLOCK_RULE_NET_PORT
 	attr := [2]uint64{ruleHeader.net, uint64(port)}
 	check("confine its ports by Landlock", bare.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(set), ports, uintptr(unsafe.Pointer(&attr)), 0, 0))
 }

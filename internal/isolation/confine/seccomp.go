@@ -43,11 +43,11 @@ var refusedControls = []uint32{
 
 // Requests of ioctl(2) that package unix lacks (linux/fs.h, linux/btrfs.h).
 const (
-	fsSetXattr       = 0x401c5820 // FS_IOC_FSSETXATTR
-	btrfsSnapshot    = 0x50009401 // BTRFS_IOC_SNAP_CREATE
-	btrfsSubvolume   = 0x5000940e // BTRFS_IOC_SUBVOL_CREATE
-	btrfsSnapshotV2  = 0x50009417 // BTRFS_IOC_SNAP_CREATE_V2
-	btrfsSubvolumeV2 = 0x50009418 // BTRFS_IOC_SUBVOL_CREATE_V2
+	fsSetXattr       = 0x401c5820 // value of FS_IOC_FSSETXATTR
+	btrfsSnapshot    = 0x50009401 // value of BTRFS_IOC_SNAP_CREATE
+	btrfsSubvolume   = 0x5000940e // value of BTRFS_IOC_SUBVOL_CREATE
+	btrfsSnapshotV2  = 0x50009417 // value of BTRFS_IOC_SNAP_CREATE_V2
+	btrfsSubvolumeV2 = 0x50009418 // value of BTRFS_IOC_SUBVOL_CREATE_V2
 )
 
 // families lists the address families of sockets that programs need. The filter refuses all others.
@@ -61,7 +61,7 @@ const (
 	dataArg0   = 16
 	dataArg1   = 24
 	dataArg2   = 32
-	upperHalf  = 4 // from the low half of an argument to its high half
+	upperHalf  = 4 // distance in bytes from the low half of an argument to its high half
 )
 
 // namespaces are the flags by which clone(2) makes namespaces.

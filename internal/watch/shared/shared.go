@@ -32,7 +32,7 @@ type Watch struct {
 
 	mu        sync.Mutex
 	set       watch.Set
-	followers map[string][]*Follower // by directory
+	followers map[string][]*Follower // followers by their directory
 }
 
 // Follower waits for changes of one directory. One goroutine at a time may use it.
