@@ -52,9 +52,9 @@ const (
 
 // Status is the status document.
 type Status struct {
-	Version  int       `json:"version"`  // version of the document; it changes only if a key gets another meaning
+	Version  int       `json:"version"`  // version: another number if a key has changed its meaning
 	Init     Init      `json:"init"`     // hinit, the CMD and the boot
-	Services []Service `json:"services"` // all services; the container's CMD only if the request names it
+	Services []Service `json:"services"` // services, without the container's CMD unless the request names it
 }
 
 // Find returns the service with this name, or nil.
@@ -71,19 +71,19 @@ type Init struct {
 	PID           int           `json:"pid"`
 	Version       string        `json:"version"`
 	StartedAt     time.Time     `json:"started_at"`
-	Home          string        `json:"home"`            // path of the data directory
+	Home          string        `json:"home"`            // data directory
 	Plain         string        `json:"plain,omitempty"` // configuration file of hinit run
 	Subreaper     bool          `json:"subreaper"`       // hinit is not PID 1, but adopts orphans
 	UptimeSeconds float64       `json:"uptime_seconds"`
 	Stopping      bool          `json:"stopping"` // the container is shutting down
 	Orphans       uint64        `json:"orphans"`  // reaped orphans
 	Goroutines    int           `json:"goroutines"`
-	Cmd           *Cmd          `json:"cmd"`               // the container's CMD; null if there is none
+	Cmd           *Cmd          `json:"cmd"`               // CMD of the container; null if there is none
 	Warnings      []string      `json:"warnings"`          // warnings for people, such as low limits
 	Booting       bool          `json:"booting,omitempty"` // the boot goes on, so some services are missing
-	Hook          *BootHook     `json:"hook,omitempty"`    // newest hook that the boot is running
+	Hook          *BootHook     `json:"hook,omitempty"`    // newest hook that is running
 	Boot          []BootStep    `json:"boot"`
-	BootProfiles  *BootProfiles `json:"boot_profiles,omitempty"` // progress of the boot with the profiles; present only while the boot processes profiles
+	BootProfiles  *BootProfiles `json:"boot_profiles,omitempty"` // progress with the profiles, during the boot
 	Binary        string        `json:"binary"`                  // file of the running program
 	BinaryID      string        `json:"binary_id,omitempty"`     // another value after this file is replaced
 	Image         int           `json:"image"`                   // number of the running program: 1 at first, one more after each re-execution
@@ -103,7 +103,7 @@ type BootProfiles struct {
 type Lease struct {
 	State  string       `json:"state"`  // held, waiting or none
 	Since  time.Time    `json:"since"`  // begin of the state
-	Holder *LeaseHolder `json:"holder"` // process that has the lock while this hinit waits; otherwise null
+	Holder *LeaseHolder `json:"holder"` // process with the lock, for which this hinit waits; null if it does not wait
 	// hinit waits for the lock; otherwise (HINIT_STANDBY=0) it exits
 	Standby bool   `json:"standby"`
 	Detail  string `json:"detail"` // why hinit has no lock
@@ -126,12 +126,12 @@ type LeaseHolder struct {
 
 // Repair says how far the repair of file ownership in the background has got.
 type Repair struct {
-	Directory string  `json:"directory"` // directory that the repair has reached
+	Directory string  `json:"directory"` // directory reached so far
 	Seen      int64   `json:"seen"`      // files and directories examined
-	Changed   int64   `json:"changed"`   // files and directories given to the agent's user
+	Changed   int64   `json:"changed"`   // files given to the agent's user
 	Failed    int64   `json:"failed"`
 	Done      bool    `json:"done"`
-	Seconds   float64 `json:"seconds"` // duration of the repair, when it has ended
+	Seconds   float64 `json:"seconds"` // duration, when it has ended
 	Stopped   string  `json:"stopped"` // why the repair ended early; "" if it ended normally
 }
 
@@ -173,33 +173,33 @@ const (
 // Service is the state of one service.
 type Service struct {
 	Name                string     `json:"name"`    // name of the service, such as gateway-coder
-	Profile             string     `json:"profile"` // name of the profile; "" for a service without a profile
+	Profile             string     `json:"profile"` // profile; "" for a service without one
 	Group               string     `json:"group,omitempty"`
 	Kind                string     `json:"kind"`                  // gateway, service or cmd
 	State               string     `json:"state"`                 // state of the service, such as up
-	Want                string     `json:"want"`                  // desired state: up or down
+	Want                string     `json:"want"`                  // wanted: up or down
 	PID                 int        `json:"pid"`                   // main process, 0 when there is none
 	Since               time.Time  `json:"since"`                 // begin of the state
-	UptimeSeconds       float64    `json:"uptime_seconds"`        // seconds since the service came up; 0 if it is not up
-	Restarts            int        `json:"restarts"`              // number of automatic restarts
+	UptimeSeconds       float64    `json:"uptime_seconds"`        // seconds since the start; 0 if the service is not up
+	Restarts            int        `json:"restarts"`              // automatic restarts
 	ConsecutiveFailures int        `json:"consecutive_failures"`  // fast exits in a row
-	NextStart           *time.Time `json:"next_start"`            // time of the next start; null if none is planned
+	NextStart           *time.Time `json:"next_start"`            // next start; null if none is planned
 	CrashLoop           bool       `json:"crash_loop"`            // the service had too many fast exits
 	Ready               bool       `json:"ready"`                 // the service has reported readiness, or is up and reports no readiness
 	Announces           bool       `json:"announces"`             // the service reports readiness
 	LastExit            *Exit      `json:"last_exit"`             // last exit; null before the first one
 	Log                 string     `json:"log"`                   // current log file, "" when it has none
-	Reason              string     `json:"reason"`                // reason for the state, for people
+	Reason              string     `json:"reason"`                // reason of the state, for people
 	Problem             string     `json:"problem"`               // fault of the service, for people; "" without one
-	ServedBy            string     `json:"served_by,omitempty"`   // which gateway serves the profile; present only with a multiplexer
-	StatusText          string     `json:"status_text,omitempty"` // text that the service reports about itself (STATUS= of sd_notify)
+	ServedBy            string     `json:"served_by,omitempty"`   // which gateway serves the profile, with a multiplexer
+	StatusText          string     `json:"status_text,omitempty"` // sd_notify status (STATUS=)
 	MemoryBytes         uint64     `json:"memory_bytes"`          // resident memory of the main process, 0 when unknown
 	Command             []string   `json:"command"`               // command of the current or next run
 	Needs               []string   `json:"needs"`                 // services that the service waits for
 	Run                 uint64     `json:"run"`                   // number of the current or last run, 0 before the first
 	Paused              bool       `json:"paused"`                // a signal such as SIGSTOP has stopped the service
 	Expected            bool       `json:"expected,omitempty"`    // the boot has not reached the service yet; commands wait
-	Checks              []Check    `json:"checks,omitempty"`      // health checks; missing if there are none
+	Checks              []Check    `json:"checks,omitempty"`      // checks of the service; missing if there are none
 	Drifted             bool       `json:"drifted"`               // the service runs with an older configuration until a restart
 	Task                bool       `json:"task,omitempty"`        // the service is a task, which ends by itself
 	Done                bool       `json:"done,omitempty"`        // the last run ended by itself with exit code 0
@@ -213,7 +213,7 @@ type Service struct {
 	Restarted map[string]int `json:"restarted,omitempty"` // restarts by the cause of the exit before
 	Isolation *Isolation     `json:"isolation,omitempty"` // missing unless the profile is isolated
 	Limits    []Limit        `json:"limits,omitempty"`    // limits that need a control group
-	Output    *Output        `json:"output,omitempty"`    // counts of output lines; missing before the first line
+	Output    *Output        `json:"output,omitempty"`    // output, in lines; missing before the first line
 }
 
 // Isolation says how a gateway is isolated from other profiles.
@@ -231,7 +231,7 @@ func (s Service) HasOwnUser() bool { return s.Isolation != nil && s.Isolation.Mo
 type Limit struct {
 	Key   string `json:"key"`   // memory.high, memory.max, cpu.weight or pids.max
 	Value string `json:"value"` // value of the limit, as in the configuration
-	By    string `json:"by"`    // the enforcer of the limit: cgroup, supervision, nice, nproc, next-start or nothing
+	By    string `json:"by"`    // enforced by: cgroup, supervision, nice, nproc, next-start or nothing
 }
 
 // The values of [Limit].By.
@@ -263,7 +263,7 @@ type Check struct {
 	Since    time.Time  `json:"since"` // begin of the state
 	Failed   bool       `json:"failed"`
 	Failures int        `json:"failures"` // failed tests in a row
-	Answer   string     `json:"answer"`   // text of the last answer; empty for callers that may not control hinit
+	Answer   string     `json:"answer"`   // last answer, for people; empty for callers that may not control hinit
 	At       *time.Time `json:"at"`       // time of the answer, null before the first one
 }
 
@@ -275,7 +275,7 @@ const CheckHeld = "on-hold"
 
 // Exit says how a run ended, or why it could not be started.
 type Exit struct {
-	Code          *int      `json:"code"`   // exit code; null if a signal ended the run, or if it never started
+	Code          *int      `json:"code"`   // exit code; null after a signal, or if the run never started
 	Signal        *int      `json:"signal"` // signal that ended the run, null when none did
 	Cause         string    `json:"cause"`  // cause of the exit, such as crash or oom
 	At            time.Time `json:"at"`

@@ -13,12 +13,12 @@ type Event struct {
 	Service string    `json:"service"` // "" for an event of the container
 	From    string    `json:"from"`
 	To      string    `json:"to"`
-	Reason  string    `json:"reason"` // reason for the event, for people
+	Reason  string    `json:"reason"` // reason of the event, for people
 	PID     int       `json:"pid"`    // main process, 0 when there is none
-	Exit    *Exit     `json:"exit"`   // how the run ended; null in other events
+	Exit    *Exit     `json:"exit"`   // exit of the run; null in other events
 	By      *By       `json:"by,omitzero"`
 	Key     string    `json:"key,omitzero"`  // key of a notice; absent in other events
-	Data    string    `json:"data,omitzero"` // data of a notice, with control characters escaped; absent in other events
+	Data    string    `json:"data,omitzero"` // data of a notice, control characters escaped; absent in other events
 	Lost    uint64    `json:"lost,omitzero"` // number of lost events; all other keys are empty
 }
 
@@ -35,7 +35,7 @@ type By struct {
 	UID     int    `json:"uid"`     // uid of the client, as the kernel reports it
 	PID     int    `json:"pid"`     // process id, 0 if unknown
 	Program string `json:"program"` // name that the process gives itself (comm); "" if the process has ended
-	Way     string `json:"way"`     // how the order reached hinit: exec, api, s6 or fifo
+	Way     string `json:"way"`     // way of the order: exec, api, s6 or fifo
 }
 
 // LostEvents is the line that tells a slow reader how many events it has missed.
@@ -79,9 +79,9 @@ type TopologyReply struct {
 
 // ConfigEntry is a value of the configuration in force.
 type ConfigEntry struct {
-	Key    string `json:"key"`    // key as in hinit.yaml, with dots
+	Key    string `json:"key"`    // key, as in hinit.yaml, with dots
 	Value  any    `json:"value"`  // value: text, bool, number or list; durations are text
-	Origin string `json:"origin"` // where the value was set: "default", "<file>:<line>" or "env <variable>"
+	Origin string `json:"origin"` // set by: "default", "<file>:<line>" or "env <variable>"
 }
 
 // ConfigReply is the answer to a request for the configuration.
@@ -97,7 +97,7 @@ type Reload struct {
 
 // ReloadReply is the answer to a reload of the configuration.
 type ReloadReply struct {
-	Changes  []string     `json:"changes"`  // keys that have changed
+	Changes  []string     `json:"changes"`  // changed keys
 	Plan     []ReloadStep `json:"plan"`     // effects on services, sorted by name
 	Settings []string     `json:"settings"` // changed keys that belong to no single service
 	DryRun   bool         `json:"dry_run"`

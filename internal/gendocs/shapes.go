@@ -129,7 +129,7 @@ func jsonPage(root, commandLine string) (string, error) {
 			if value == "text" {
 				value = ""
 			}
-			meaning := noValue.ReplaceAllString(escapeCell(f.doc), "")
+			meaning := withoutKey(f.key, noValue.ReplaceAllString(escapeCell(f.doc), ""))
 			if slices.Contains([]string{"process id", "main process", "begin of the state"}, meaning) { // the introduction of the page says so
 				meaning = ""
 			}
@@ -280,6 +280,12 @@ func oneLine(text string) string { return strings.Join(strings.Fields(text), " "
 // noValue matches a field's comment, or its end, if it describes the value for an absent fact. The page drops that, because its
 // introduction explains absent values for all keys.
 var noValue = regexp.MustCompile(`(^|[,;] )(""|0|null|missing|absent) (if|when|where|before|after|in|without|unless) [^,;]*$`)
+
+// withoutKey removes the beginning of a meaning if it only repeats the key, such as "state of the service:" or "exit code;".
+func withoutKey(key, meaning string) string {
+	name := strings.ReplaceAll(key, "_", " ")
+	return regexp.MustCompile(`(?i)^(`+name+`( of (the|a) \w+)?|(\w+ )?`+name+`( of \w+)?)(([,:;] )|$)`).ReplaceAllString(meaning, "")
+}
 
 var docLink = regexp.MustCompile(`\[([A-Za-z.]+)\]`)
 

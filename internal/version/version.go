@@ -17,7 +17,7 @@ type Info struct {
 	Revision string `json:"revision,omitempty"` // full commit hash
 	Time     string `json:"time,omitempty"`     // time of the commit, as in RFC 3339
 	Modified bool   `json:"modified,omitempty"` // built with changes that were not committed
-	Go       string `json:"go"`                 // version of Go, such as go1.26.0
+	Go       string `json:"go"`                 // Go version, such as go1.26.0
 }
 
 // Get returns the version of the running binary. It is determined only once. Any goroutine may call Get.

@@ -26,7 +26,7 @@ type explanation struct {
 	Why   []string `json:"why"`
 	Says  string   `json:"says"` // status text of the service itself; "" without one
 	Tail  []string `json:"tail"` // last log lines, if they may show the cause
-	Next  string   `json:"next"` // the next step of hinit, if it gets no order
+	Next  string   `json:"next"` // next step of hinit, if it gets no order
 	Type  []advice `json:"type"` // commands to type, the most useful first
 
 	Settings []client.ConfigEntry `json:"settings"` // settings that differ from the defaults

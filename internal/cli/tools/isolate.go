@@ -29,11 +29,11 @@ import (
 // homeMove is how the owner of a profile's home changes, or would change.
 type homeMove struct {
 	Profile string `json:"profile"`
-	From    int    `json:"from"`    // uid of the present owner
-	To      int    `json:"to"`      // uid of the new owner; equal to From if nothing changes
+	From    int    `json:"from"`    // old uid
+	To      int    `json:"to"`      // new uid; the same if nothing changes
 	Changed int64  `json:"changed"` // files whose owner changes
 	Left    int64  `json:"left"`    // files that keep their owner
-	Error   string `json:"error"`   // text of the error; "" without an error
+	Error   string `json:"error"`   // error; "" without one
 }
 
 var isolateVerb = cli.Verb{

@@ -177,9 +177,9 @@ var reexecVerb = cli.Verb{
 
 // reexecReport is what hinit reexec prints.
 type reexecReport struct {
-	Version string `json:"version"` // version of the hinit that runs now
-	Image   int    `json:"image"`   // number of the program: 1 at first, one more after each re-execution
-	Before  string `json:"before"`  // version of hinit before the re-execution
+	Version string `json:"version"` // present version
+	Image   int    `json:"image"`   // program number: 1 at first, one more after each re-execution
+	Before  string `json:"before"`  // version before the re-execution
 	Binary  string `json:"binary"`
 	Same    bool   `json:"same"` // the file is the same as before
 }

@@ -32,19 +32,19 @@ var treeVerb = cli.Verb{
 type treeBranch struct {
 	Name      string        `json:"name"`      // a service, hinit, cmd, or "" for all others
 	State     string        `json:"state"`     // state of the service, as in the status
-	Processes []treeProcess `json:"processes"` // processes of the branch; each one after its parent
+	Processes []treeProcess `json:"processes"` // processes, each after its parent
 }
 
 // treeProcess is one process of a branch.
 type treeProcess struct {
 	PID         int     `json:"pid"`
-	Parent      int     `json:"parent"` // pid of the parent; 0 if the parent is in another PID namespace
+	Parent      int     `json:"parent"` // parent pid; 0 if the parent is in another PID namespace
 	Depth       int     `json:"depth"`  // number of ancestors in this list
 	User        string  `json:"user"`   // name of the user, or the uid
 	State       string  `json:"state"`  // state of the process: one letter, as in proc_pid_stat(5)
 	CPUSeconds  float64 `json:"cpu_seconds"`
 	MemoryBytes uint64  `json:"memory_bytes"` // resident memory
-	Command     string  `json:"command"`      // command line with secrets hidden
+	Command     string  `json:"command"`      // command, with secrets hidden
 }
 
 func tree(t *cli.Terminal, c *cli.Call, names []string) int {
