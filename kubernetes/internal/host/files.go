@@ -221,7 +221,7 @@ func (s *Store) apply(name, uid string, files map[string][]byte) (changed bool, 
 				continue
 			}
 			changed = true
-			if err := errors.Join(home.MkdirAll(path.Dir(file), 0o755), inside.replace(file, files[file], 0o600)); err != nil {
+			if err := errors.Join(home.MkdirAll(path.Dir(file), 0o755), inside.replace(file, files[file])); err != nil {
 				return fmt.Errorf("cannot write %q of profile %q: %w", file, name, err)
 			}
 		}

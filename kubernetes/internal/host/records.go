@@ -50,7 +50,7 @@ func (s *Store) writeRecord(name string, r *record) error {
 			return err
 		}
 	}
-	return s.replace(at, text, 0o600)
+	return s.replace(at, text)
 }
 
 // maxUnknown limits the names that Names returns. Agents may make any number of records, and each costs a read of the API.

@@ -136,20 +136,20 @@ func (s *Store) eachEntry(dir string, found func(name string, isDir bool)) error
 	})
 }
 
-// replace writes a file atomically: it writes a temporary file in the same directory and renames it. It doesn't open the old
+// replace writes a file, which only its owner may read, atomically: it writes a temporary file in the same directory and renames it. It doesn't open the old
 // file, which an agent may have replaced by a pipe. If an agent has made a directory with the name of the temporary file, replace
 // uses another name, because removing that directory could take hours.
-func (s *Store) replace(name string, text []byte, mode fs.FileMode) error {
+func (s *Store) replace(name string, text []byte) error {
 	temp := path.Join(path.Dir(name), ".hinit-new."+path.Base(name))
 	if err := s.root.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		temp += "." + rand.Text()
 	}
-	f, err := s.root.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	f, err := s.root.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(text)
-	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err == nil {
+	if err = errors.Join(err, f.Chmod(0o600), f.Sync(), f.Close()); err == nil {
 		err = s.rename(temp, name)
 	}
 	if err != nil {
@@ -268,7 +268,7 @@ func (s *Store) Reserve(name, uid string, files []string) error {
 	}
 	text, err := json.Marshal(record{uid, files})
 	if err == nil {
-		err = s.replace(reservedPath(name, uid), text, 0o600)
+		err = s.replace(reservedPath(name, uid), text)
 	}
 	return wrapError("reserve the record of", name, err)
 }

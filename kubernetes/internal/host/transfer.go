@@ -148,7 +148,7 @@ func (s *Store) receive(im *archive.Import, name, uid, nonce string, body io.Rea
 		return err
 	}
 	to := incomingPath(name, uid, nonce)
-	return errors.Join(s.discardAll(incomingDir, name, uid), s.rename(whole, to), s.replace(to+".json", text, 0o600))
+	return errors.Join(s.discardAll(incomingDir, name, uid), s.rename(whole, to), s.replace(to+".json", text))
 }
 
 // openHome opens the directory dir of the volume and calls fn with it.
