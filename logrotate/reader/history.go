@@ -305,10 +305,11 @@ func (r *reader) dropLines(b []byte) []byte {
 	return b
 }
 
-// isCompressedFormOf reports whether f was compressed from the given file, by the field [packer.Origin] in the gzip header.
+// isCompressedFormOf reports whether f was compressed from the given file, by the field [packer.Origin] and the time in the gzip
+// header. The inode number alone says too little: after the original was removed, a new file often gets the same number.
 func isCompressedFormOf(f *os.File, file os.FileInfo) bool {
 	z, err := gzip.NewReader(f)
-	return err == nil && bytes.Equal(z.Extra, packer.Origin(file))
+	return err == nil && bytes.Equal(z.Extra, packer.Origin(file)) && z.ModTime.Unix() == file.ModTime().Unix()
 }
 
 // open opens the regular file base in the log directory d. A named pipe there makes it fail instead of block.

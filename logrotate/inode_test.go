@@ -1,0 +1,71 @@
+package logrotate
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"hinit/internal/fsutil"
+	"hinit/logrotate/archive"
+	"hinit/logrotate/gzipped"
+	"hinit/logrotate/packer"
+	"hinit/logrotate/reader"
+)
+
+// TestLogsShowsAllArchivesWhenTheCurrentFileHasTheInodeOfACompressedOne checks that Read doesn't take the current file for an
+// archive that was compressed long ago. ext4 gives the inode number of the removed original to the next new file.
+func TestLogsShowsAllArchivesWhenTheCurrentFileHasTheInodeOfACompressedOne(t *testing.T) {
+	t.Parallel()
+	dir, first := past(t)
+	archives := archive.Dir{Path: dir, Actor: fsutil.Self()}
+	names, err := archives.Names()
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := os.Stat(filepath.Join(dir, names[2]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(filepath.Join(dir, names[2]), first, first.Add(10*time.Minute)); err != nil { // as the last line was written
+		t.Fatal(err)
+	}
+	if r := packer.Pack(t.Context(), fsutil.Self(), []gzipped.Archives{{Dir: dir, Most: 1 << 20}}, time.Second); r[0] != (gzipped.Result{}) {
+		t.Fatal(r)
+	}
+	current := filepath.Join(dir, archive.Current)
+	text, err := os.ReadFile(current)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2000 {
+		if i == 1999 {
+			t.Skip("this file system gives no inode number twice")
+		}
+		next := filepath.Join(dir, fmt.Sprintf("next%d", i))
+		if err := os.WriteFile(next, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		st, err := os.Stat(next)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fsutil.IDOf(st) == fsutil.IDOf(old) {
+			if err := os.Rename(next, current); err != nil {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	for _, o := range []reader.Options{{N: -1, Previous: true}, {N: 20}, {N: -1, Since: first}} {
+		o.Dir = dir
+		n := 0
+		if err := reader.Read(t.Context(), fsutil.Self(), o, func([]byte) error { n++; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if n != 20 {
+			t.Errorf("%+v: got %d lines of 20", o, n)
+		}
+	}
+}
