@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/pause"
+	"hinit/internal/redact"
 )
 
 // Handover is what a Set passes to the Set of the next program when PID 1 re-executes itself. It contains the pipes, so services
@@ -35,6 +36,8 @@ type handedLog struct {
 	SuppressedTotal     uint64
 	Suppressed          [2]int64
 	SuppressedLimit     int64
+	Secrets             *redact.Secrets // values to hide on the console; nil: none
+	Maskers             [2]redact.Masker
 	Runs                []handedRun
 }
 
@@ -214,11 +217,16 @@ func (l *Log) export(runs []handedRun) handedLog {
 	out := handedLog{
 		Name: l.name, Profile: l.profile, Path: l.path, Dropped: l.dropped, Rate: l.limiter.rate.Load(),
 		Lines: l.counters.lines.Load(), Bytes: l.counters.bytes.Load(),
-		ConsoleDropped: l.counters.consoleDropped.Load(), SuppressedTotal: l.counters.suppressed.Load(), Runs: runs,
+		ConsoleDropped: l.counters.consoleDropped.Load(), SuppressedTotal: l.counters.suppressed.Load(),
+		Secrets: l.secrets.Load(), Runs: runs,
 	}
 	for i, c := range l.set.consoles {
+		src := &l.sources[i]
+		src.masking.Lock()
+		out.Maskers[i] = src.masker
+		src.masking.Unlock()
 		c.mu.Lock()
-		out.ConsoleDropped -= uint64(l.sources[i].dropped) // addUnsentNotices counts these lines again
+		out.ConsoleDropped -= uint64(src.dropped) // addUnsentNotices counts these lines again
 		c.mu.Unlock()
 	}
 	l.limiter.mu.Lock()
@@ -315,6 +323,10 @@ func (l *Log) resume(in handedLog) ([]*stream, error) {
 	l.counters.bytes.Add(in.Bytes)
 	l.counters.consoleDropped.Add(in.ConsoleDropped)
 	l.counters.suppressed.Add(in.SuppressedTotal)
+	l.secrets.Store(in.Secrets)
+	for i := range l.sources {
+		l.sources[i].masker = in.Maskers[i]
+	}
 	var start []*stream
 	for _, hr := range in.Runs {
 		r := &run{log: l}

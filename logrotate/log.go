@@ -182,13 +182,7 @@ func newStream(r *run, index int, pipe *os.File) (*stream, error) {
 
 // Watch makes the pumps call seen with each batch of complete lines of the service. seen must not block or keep the slice. Nil ends
 // the calls.
-func (l *Log) Watch(seen func(lines []byte)) {
-	if seen == nil {
-		l.watcher.Store(nil)
-		return
-	}
-	l.watcher.Store(&seen)
-}
+func (l *Log) Watch(seen func(lines []byte)) { l.watcher.Store(&seen) }
 
 // Hide replaces the known secrets of the service. From now on the console shows [redact.Masked] in place of these texts, besides
 // tokens of known shapes. Texts shorter than eight bytes are ignored, because they would match too much. Without [Options].Mask,

@@ -1,10 +1,13 @@
 package logrotate
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"hinit/internal/redact"
+	"hinit/internal/testkit"
+	"hinit/logrotate/archive"
 )
 
 func TestOnlyTheConsoleHidesSecrets(t *testing.T) {
@@ -33,4 +36,30 @@ func TestOnlyTheConsoleHidesSecrets(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestSecretsStayHiddenAfterAReexecution checks that the next program of PID 1 masks the values of .env, and the rest of a private
+// key whose header the earlier program has read.
+func TestSecretsStayHiddenAfterAReexecution(t *testing.T) {
+	out := newSink(t)
+	o := Options{Stdout: out.file, Mask: true, tailPatience: testkit.Patience}
+	s := newSet(o)
+	l := s.Open("svc", "", filepath.Join(t.TempDir(), archive.Current))
+	l.Hide([]string{"value-of-the-profile"})
+	stdout, stderr := pipes(t, l)
+	defer closeAll(stdout, stderr)
+	// in two parts, so that no file of this repository contains text that looks like a secret
+	put(t, stdout, "the value-of-the-profile\n-----BEGIN RSA PRI"+"VATE KEY-----\n")
+	testkit.Until(t, "the header of the key is read", func() bool { return strings.Contains(out.soFar(), "BEGIN") })
+	freeze(t, s)
+	body := strings.Repeat("MIIEpAIBAAKCAQEA", 4)
+	put(t, stdout, body+"\n-----END RSA PRI"+"VATE KEY-----\nand value-of-the-profile\nend\n")
+	next := replace(t, s, o)
+	expire(s)
+	testkit.Until(t, "the lines are shown", func() bool { return strings.HasSuffix(out.soFar(), "end\n") })
+	if shown := out.soFar(); strings.Contains(shown, body) || strings.Contains(shown, "value-of-the-profile") {
+		t.Errorf("shown: %q", shown)
+	}
+	closeAll(stdout, stderr)
+	closeSet(t, next)
 }

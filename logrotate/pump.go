@@ -270,7 +270,7 @@ func (s *stream) deliver(chunk []byte) {
 	s.run.tail.add(chunk, l.set.opts.Tail)
 	s.run.unfinishedLines[s.index] = ""
 	s.run.mu.Unlock()
-	if seen := l.watcher.Load(); seen != nil {
+	if seen := l.watcher.Load(); seen != nil && *seen != nil {
 		(*seen)(chunk)
 	}
 	if n := l.limiter.writeAllowed(s.index, chunk); n > 0 {
