@@ -103,25 +103,31 @@ func (f *file) write(p []byte, now time.Time) {
 		}
 		return
 	}
-	var n int
-	var err error
 	// the caller holds f.mu, so a file that hangs occupies only one of the calls that blocking.Logs allows
-	blocking.Run(blocking.Logs, func() { n, err = f.writeFormatted(p, now) })
+	n, err := blocking.Get(blocking.Logs, func() (int, error) { return f.writeFormatted(p, now) })
 	if err != nil {
 		f.beginFault(err, now)
 		f.keepLines(p[n:])
 	}
 }
 
+// maxTries is the number of attempts to open a file, or to write a line to it, while other processes remove or fill the file.
+const maxTries = 10
+
 // writeFormatted writes the formatted lines p, with rotations as needed. The result done is the number of bytes of p that are now
 // in the file. These bytes are always whole lines.
 func (f *file) writeFormatted(p []byte, now time.Time) (done int, err error) {
-	for done < len(p) {
-		if err := f.prepare(now); err != nil {
-			return done, err
+	for tries, n := 0, 0; done < len(p); tries++ {
+		if err = f.prepare(now); err == nil {
+			n, err = f.writeOrRotate(p[done:], now)
+			done += n
 		}
-		n, err := f.writeOrRotate(p[done:], now)
-		done += n
+		switch {
+		case n > 0:
+			tries = 0
+		case err == nil && tries == maxTries:
+			err = fmt.Errorf("cannot write log file %q: other processes remove or fill it all the time", f.path)
+		}
 		if err != nil {
 			return done, err
 		}
@@ -146,8 +152,10 @@ func (f *file) prepare(now time.Time) error {
 		if err := f.checkFree(); err != nil {
 			return err
 		}
-		if f.archives.Expired(f.limits.Load().MaxAge, now) {
-			f.pruneNow(now)
+		if f.archives.Expired(f.limits.Load().MaxAge, now) { // between rotations, too
+			if err := f.set.opts.Actor.Do(func() error { return f.prune(now) }); err != nil {
+				f.recordError(fmt.Errorf("cannot prune the archives of %q: %w", f.path, err))
+			}
 		}
 		f.checked = now
 	}

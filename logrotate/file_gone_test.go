@@ -8,8 +8,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/internal/testkit"
 	"hinit/logrotate/archive"
@@ -131,6 +135,32 @@ func TestUnlinkedWhileWriting(t *testing.T) {
 			t.Fatalf("line %d is lost", i)
 		}
 	}
+}
+
+// TestAProcessThatRemovesTheLogAllTheTimeHoldsUpNoOtherLog checks that hinit gives up for a while when each new file is removed
+// before a line is in it. Otherwise it would try for ever, hold one of the few calls that may use a disk, and never end.
+func TestAProcessThatRemovesTheLogAllTheTimeHoldsUpNoOtherLog(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, archive.Current)
+	v := newService(t, dir, Options{})
+	var stop atomic.Bool
+	var attack sync.WaitGroup
+	attack.Go(func() {
+		for !stop.Load() {
+			_ = unix.Unlink(path)
+		}
+	})
+	t.Cleanup(func() { stop.Store(true) })
+	testkit.Until(t, "hinit gives up for a while", func() bool {
+		put(t, v.stdout, "during\n")
+		return strings.Contains(fmt.Sprint(v.warn.all()), "remove or fill it all the time")
+	})
+	stop.Store(true)
+	attack.Wait()
+	v.say("after")
+	v.inFile("after")
+	v.end()
 }
 
 // TestLinkSwappedIn checks that hinit does not write through a link that replaces the file while the file is being

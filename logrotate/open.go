@@ -16,9 +16,9 @@ import (
 )
 
 // open opens the file. It creates the file and its directories if they are missing. If another process removes the file or a
-// directory during the call, open tries again, up to ten times.
+// directory during the call, open tries again, up to maxTries times.
 func (f *file) open() (err error) {
-	for range 10 {
+	for range maxTries {
 		if err = f.set.opts.Actor.Do(f.openOnce); !errors.Is(err, unix.ENOENT) {
 			break
 		}
@@ -85,10 +85,7 @@ func openLog(dirFD int, base string) (int, error) {
 	if errors.Is(err, unix.ENOENT) {
 		fd, err = unix.Openat(dirFD, base, flags|unix.O_CREAT|unix.O_EXCL, 0o644)
 		if err == nil {
-			err = unix.Fchmod(fd, 0o644) // the umask may have reduced the mode
-			if err != nil {
-				unix.Close(fd)
-			}
+			_ = unix.Fchmod(fd, 0o644) // the umask may have reduced the mode; some file systems can't change it, which does no harm
 		}
 	}
 	if errors.Is(err, unix.ELOOP) {
@@ -200,19 +197,9 @@ func (f *file) rotate(now time.Time) {
 	}
 }
 
-// pruneNow removes expired archives between rotations.
-func (f *file) pruneNow(now time.Time) {
-	if err := f.set.opts.Actor.Do(func() error { return f.prune(now) }); err != nil {
-		f.recordError(fmt.Errorf("cannot prune the archives of %q: %w", f.path, err))
-	}
-}
-
-// newWriter returns a lumberjack writer to use with attach (decision record 6). It never rotates: lumberjack rotates by path, and
-// the agent can put a link there.
-func newWriter() *lumberjack.Logger { return &lumberjack.Logger{MaxSize: neverRotate} }
-
-// neverRotate is the size limit given to lumberjack, in megabytes. No log reaches it.
-const neverRotate = 1 << 30
+// newWriter returns a lumberjack writer to use with attach (decision record 6). Its size limit is 2^30 megabytes, so it never rotates:
+// lumberjack rotates by path, and the agent can put a link there.
+func newWriter() *lumberjack.Logger { return &lumberjack.Logger{MaxSize: 1 << 30} }
 
 // attach makes w write to the open file fd, whose status is st. It fails without /proc.
 //

@@ -149,10 +149,6 @@ func (c *compressor) run() {
 		if len(batch) == 0 {
 			return
 		}
-		batch = slices.DeleteFunc(batch, func(f *file) bool { return !f.limits.Load().Compress })
-		if len(batch) == 0 {
-			continue
-		}
 		archives := make([]gzipped.Archives, len(batch))
 		for i, f := range batch {
 			// hinit writes no larger archive, and package reader refuses one. Compressing it would only delay the others.
@@ -169,7 +165,7 @@ func (c *compressor) run() {
 			}
 			f.recordPacked(of)
 			if of == nil && results[i].Again {
-				c.request(f)
+				f.pack()
 			}
 		}
 	}
