@@ -74,7 +74,7 @@ func hint(data []byte, line int, msg string) string {
 		return "; indent with spaces, not with tabs, and quote what begins with @ or `"
 	case strings.Contains(msg, "could not find expected ':'"):
 		return "; a key is followed by a colon and a space"
-	case strings.Contains(msg, "unknown anchor"):
+	case strings.Contains(msg, "unknown anchor"), strings.Contains(msg, "alphabetic or numeric character"):
 		return "; quote a text that begins with *"
 	case strings.Contains(msg, "unexpected end of stream"), strings.Contains(msg, "did not find expected ','"):
 		return "; is a quote, a bracket or a brace left open?"

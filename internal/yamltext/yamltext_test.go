@@ -14,6 +14,7 @@ func TestAMistakeIsNamedWithItsLineAndItsUsualCause(t *testing.T) {
 		"a: b\nc: \xff\n":                 "[{2 cannot parse YAML: the byte 0xff in column 4 is no UTF-8; save the file as UTF-8}]",
 		"a:b\nc: d\n":                     "[{2 cannot parse YAML: mapping values are not allowed in this context; line 1 needs a space after its colon}]",
 		"a: *b\n":                         "[{1 cannot parse YAML: unknown anchor 'b' referenced; quote a text that begins with *}]",
+		"a: [ls, *.txt]\n":                "[{1 cannot parse YAML: did not find expected alphabetic or numeric character; quote a text that begins with *}]",
 		strings.Repeat("a,", 500_000):     "[{1 cannot read more than 100000 values; remove what is not needed here}]",
 		"a: &a [*a]\nb: [*a, *a, *a]\n":   "[{1 cannot read more than 100000 values, and with its aliases (*name) the file has more; write out what is needed}]",
 		"a:\n" + strings.Repeat(" ", 100): "",
