@@ -203,14 +203,11 @@ func (v Verb) Usage(flags *flag.FlagSet, w io.Writer) {
 	if v.Help != "" {
 		fmt.Fprintf(w, "\n%s\n", v.Help)
 	}
-	first := true
+	before := "\n" // an empty line before the first flag
 	flags.VisitAll(func(f *flag.Flag) {
-		if first {
-			fmt.Fprintln(w)
-			first = false
-		}
 		name, text := flag.UnquoteUsage(f)
-		fmt.Fprintf(w, "  %-18s %s\n", strings.TrimSpace(Dashed(f.Name)+" "+name), text)
+		fmt.Fprintf(w, "%s  %-18s %s\n", before, strings.TrimSpace(Dashed(f.Name)+" "+name), text)
+		before = ""
 	})
 }
 
