@@ -98,7 +98,9 @@ func healthcheck(im *importer, s *service, at setting) {
 	for _, e := range at.keys() {
 		switch e.name {
 		case "disable":
-			return
+			if isTrue(e.value) {
+				return
+			}
 		case "test":
 			command := []string{"sh", "-c", e.value}
 			if words := e.items(); e.node.Kind != yaml.ScalarNode && len(words) > 1 && words[0] == "CMD" {

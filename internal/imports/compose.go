@@ -12,8 +12,6 @@ import (
 
 	"github.com/samber/lo"
 	"go.yaml.in/yaml/v3"
-
-	"hinit/internal/cronspec"
 )
 
 // composeImport is one import of a process-compose.yaml or of a compose file.
@@ -100,6 +98,9 @@ func (im *importer) processCompose(path string) error {
 	for _, w := range c.waits {
 		c.addDependency(w)
 	}
+	if slices.ContainsFunc(im.services, func(s *service) bool { return s.text("restart.max_restarts") != "" }) {
+		im.defaults.set("restart.max_restarts_window", "8760h") // the restarts of a program count for ever
+	}
 	return nil
 }
 
@@ -136,6 +137,9 @@ var interpolation = regexp.MustCompile(`\$(\$|\{[^}]*\}|[A-Za-z_][A-Za-z0-9_]*)`
 // interpolate replaces each $$ by $ in the texts below n. In a compose file, it adds a note for each reference to a variable. In a
 // process-compose.yaml, most references are in commands, whose shell replaces them; environment adds notes for the others.
 func (c *composeImport) interpolate(file string, n *yaml.Node) {
+	if strings.HasPrefix(n.Tag, "!") && !strings.HasPrefix(n.Tag, "!!") { // such as !reset
+		c.note(from{place{file, n.Line}, n.Tag}, "the tag has no meaning here; import the other file, with what this one changes in it")
+	}
 	n.Value = interpolation.ReplaceAllStringFunc(n.Value, func(found string) string {
 		if found == "$$" {
 			return "$"
@@ -191,10 +195,11 @@ func (c *composeImport) readProcess(p setting) {
 // processRules are the rules for the settings of a process that can be imported one by one.
 var processRules = rules{
 	{name: "disabled", key: "enabled", when: isTrue, value: "false"},
-	{name: "is_daemon", note: "a service stays in the foreground under hinit; start it with the option for that"},
+	{name: "is_?[dD]aemon", key: "enabled", when: isTrue, value: "false", note: "is not enabled: a service stays in the foreground under hinit; start the program with the option for that, and remove enabled: false"},
+	{name: "profiles", key: "enabled", value: "false", note: "is not enabled, because compose starts it with a profile only; hinit start NAME starts it, and hinit run-once NAME a task"},
 	// process-compose starts a foreground process only on request.
 	{name: "is_foreground", key: "enabled", when: isTrue, value: "false", note: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
-	{name: "is_tty|is_interactive", note: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
+	{name: "is_tty|is_interactive", when: isTrue, note: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
 	{name: "namespace", key: "group", scalar: func(value string) (string, error) { return serviceName(value), nil }},
 	{name: "success_exit_codes", key: "success_codes", compound: func(e setting) any { return successExitCodes(e.items()) }},
 	{name: "availability", nested: rules{
@@ -230,6 +235,9 @@ var processRules = rules{
 	}},
 	{name: "ulimits", note: "set services.NAME.limits"},
 	{name: "logging", note: "each service has a log of its own, below logs.dir"},
+	{name: "mem_limit", key: "memory.max"},
+	{name: "pids_limit", key: "pids.max"},
+	{name: "cpuset", key: "cpu_affinity"},
 	{name: "stop_grace_period", key: "stop.grace"},
 	{name: "stop_signal", key: "stop.signal", scalar: func(value string) (string, error) { return strings.TrimPrefix(value, "SIG"), nil }},
 	{name: "healthcheck", convert: healthcheck},
@@ -247,7 +255,7 @@ var (
 	scheduleRules = rules{
 		{name: "cron", key: "schedule.cron"},
 		{name: "timezone", key: "schedule.timezone"},
-		{name: "interval", key: "schedule.cron", scalar: everyInterval},
+		{name: "interval", key: "schedule.cron", scalar: func(value string) (string, error) { return "@every " + value, nil }},
 		{name: "run_on_start", key: "once", when: isTrue, value: "boot"},
 		{name: "max_concurrent", when: noneOf("1"), note: "runs of a task don't overlap in hinit"},
 	}
@@ -270,15 +278,6 @@ func availability(value string) (string, error) {
 		return "never", errors.New("hinit doesn't end when a service fails; make it the container's CMD for that")
 	}
 	return "never", fmt.Errorf("%q is not known; it is not restarted", oneLine(value))
-}
-
-// everyInterval converts an interval such as 90s to a schedule.
-func everyInterval(value string) (string, error) {
-	cron := "@every " + value
-	if _, err := cronspec.Parse(cron, ""); err != nil {
-		return "", fmt.Errorf("%q is no interval such as 90s; it runs once, at the boot", value)
-	}
-	return cron, nil
 }
 
 func (c *composeImport) processKeys(p setting, keys []setting, s *service) {

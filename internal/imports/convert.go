@@ -79,9 +79,6 @@ func Convert(path, format string) (Result, error) {
 	if err := read(path); err != nil {
 		return Result{}, err
 	}
-	if im.full {
-		return Result{}, fmt.Errorf("%s has more than %d services, with the replicas of each; import parts of it, or have fewer replicas", path, maxServices)
-	}
 	text, err := im.makeText(path, format)
 	return Result{Format: format, YAML: text, Notes: im.notes}, err
 }
@@ -151,8 +148,9 @@ func readFile(path string) ([]byte, error) {
 // importer collects the services of the new configuration, and the notes about what was not imported.
 type importer struct {
 	services []*service
-	full     bool // there were more services than maxServices
+	full     bool // there were more services than maxServices, or more notes than maxNotes
 	notes    []Note
+	noted    int      // number of calls of note
 	defaults struct { // defaults of the other supervisor that differ from hinit's
 		values
 		environment []pair
@@ -163,6 +161,10 @@ type importer struct {
 // settings.
 func (im *importer) note(at from, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
+	if im.noted++; im.noted > maxNotes {
+		im.full = true
+		return
+	}
 	same := slices.IndexFunc(im.notes, func(n Note) bool { return n.file == at.file && n.Text == text && n.where != "" })
 	if same < 0 || at.where == "" {
 		im.notes = append(im.notes, Note{at, text})
@@ -186,7 +188,7 @@ func (im *importer) add(at place, name string) *service {
 		valid = fmt.Sprintf("%s-%d", serviceName(name), n)
 	}
 	if valid != name {
-		im.note(from{at, name}, "is called %s here: names are made of a to z, 0 to 9, _ and -", valid)
+		im.note(from{at, name}, "is called %s here: names are made of a to z, 0 to 9, _ and -, and each is there once", valid)
 	}
 	s := &service{name: valid, oldName: name, values: make(values), place: at, from: make(map[string]place)}
 	im.services = append(im.services, s)
@@ -201,30 +203,28 @@ func (im *importer) dropWithoutCommand(s *service, at from) {
 	}
 }
 
-// maxServices is the maximum number of services that are converted. Each replica of a program is a service.
-const maxServices = 1000
+const (
+	maxServices = 1000   // maximum number of services that are converted; each replica of a program is a service
+	maxNotes    = 10_000 // maximum number of settings with a note; each note is compared with those before it
+)
 
 // replicas calls make for each replica of a program; make adds the replica's service. Only the notes about the first one are
 // kept, because the others have the same.
 func (im *importer) replicas(count int, make func(n int)) {
 	for n := 0; n < count && !im.full; n++ {
-		before := slices.Clone(im.notes)
+		before, noted := slices.Clone(im.notes), im.noted
 		make(n)
 		if n > 0 {
-			im.notes = before
+			im.notes, im.noted = before, noted
 		}
 	}
 }
 
+var notInNames = regexp.MustCompile(`[^a-z0-9_]`)
+
 // serviceName converts another name to a valid service name.
 func serviceName(name string) string {
-	valid := strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_' {
-			return r
-		}
-		return '-'
-	}, strings.ToLower(name))
-	valid = strings.Trim(valid, "-_")
+	valid := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(name), "-"), "-_")
 	switch {
 	case valid == "":
 		return "service"
@@ -259,7 +259,7 @@ func validate(text []byte) error {
 // makeText returns the text of the new configuration. If package config refuses a key, makeText leaves it out and adds a note
 // with the reason.
 func (im *importer) makeText(path, format string) ([]byte, error) {
-	for {
+	for !im.full {
 		if len(im.services) == 0 {
 			return nil, fmt.Errorf("%s has no service that hinit could take over", path)
 		}
@@ -276,6 +276,10 @@ func (im *importer) makeText(path, format string) ([]byte, error) {
 			return nil, fmt.Errorf("the result is no valid configuration: %w", wrong)
 		}
 	}
+	if im.noted > maxNotes {
+		return nil, fmt.Errorf("%s has more than %d settings that need a note; import parts of it", path, maxNotes)
+	}
+	return nil, fmt.Errorf("%s has more than %d services, with the replicas of each; import parts of it, or have fewer replicas", path, maxServices)
 }
 
 // keyInProblem matches what an error of package config says about a place: the name of a service, its key, and the number of a

@@ -16,22 +16,22 @@ import (
 // denials lists the texts of the importer which say that hinit lacks something, each with the keys of hinit.yaml that
 // would make the text wrong. A key is a part of a path such as services.NAME.stop.command.
 var denials = map[string][]string{
-	"hinit runs no commands for variables":     {"env_command", "env_cmds"},
-	"hinit watches no sources":                 {"watch", "watch_files"},
-	"hinit runs it as a service and offers no": {"mcp"},
-	"hinit offers no tools":                    {"mcp", "mcp_server"},
-	"hinit uses no sudo":                       {"elevated", "sudo"},
-	"hinit has no remote access":               {"listen", "control.listen", "pairing"},
-	"hinit has nothing like this sett":         nil, // holds for any key that the importer does not know
-	"hinit has nothing like this section":      nil,
-	"hinit has no event listeners":             {"listeners"},
-	"hinit opens no FastCGI":                   {"sockets", "listen"},
-	"hinit has a control socket of its own":    {"control.listen", "control.password"},
-	"hinit takes no plug-ins":                  {"plugins"},
-	"hinit has no need of it":                  {"pidfile"},
+	"hinit runs no commands for variables":  {"env_command", "env_cmds"},
+	"hinit watches no sources":              {"watch", "watch_files"},
+	"hinit offers no tools":                 {"mcp", "mcp_server"},
+	"hinit uses no sudo":                    {"elevated", "sudo"},
+	"hinit has no remote access":            {"listen", "control.listen", "pairing"},
+	"hinit has nothing like this sett":      nil, // holds for any key that the importer does not know
+	"hinit has nothing like this section":   nil,
+	"hinit has no event listeners":          {"listeners"},
+	"hinit opens no FastCGI":                {"sockets", "listen"},
+	"hinit has a control socket of its own": {"control.listen", "control.password"},
+	"hinit takes no plug-ins":               {"plugins"},
+	"hinit has no need of it":               {"pidfile"},
 	// the importer lists the signals itself, see TestSignalsAreThoseOfTheConfiguration
 	"hinit does not stop with %s":               nil,
 	"hinit doesn't end when":                    {"exit_on_end", "exit_with"},
+	"hinit always sends KILL":                   {"stop.kill"},
 	"hinit always stops all processes":          {"stop.main_only", "stop.tree"},
 	"hinit rotates every log":                   {"logs.rotate"},
 	"one log takes both streams":                {"logs.stderr", "logs.streams"},

@@ -3,10 +3,10 @@ package imports
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/samber/lo"
 	"go.yaml.in/yaml/v3"
@@ -57,14 +57,10 @@ func (s *service) recordPlace(key string, at place) {
 }
 
 // drop removes a key and all keys inside it, and reports whether there were any.
-func (s *service) drop(key string) (dropped bool) {
-	for path := range s.values {
-		if path == key || strings.HasPrefix(path, key+".") {
-			delete(s.values, path)
-			dropped = true
-		}
-	}
-	return dropped
+func (s *service) drop(key string) bool {
+	before := len(s.values)
+	maps.DeleteFunc(s.values, func(path string, _ any) bool { return path == key || strings.HasPrefix(path, key+".") })
+	return len(s.values) < before
 }
 
 // isTask reports whether the service is a task, which ends by itself.
@@ -217,16 +213,13 @@ func escapePlaceholders(value string) string {
 	})
 }
 
+// unprintable matches what unicode.IsPrint calls not printable.
+var unprintable = regexp.MustCompile(`[^\pL\pM\pN\pP\pS ]`)
+
 // commentLine joins descriptions into one comment, without unprintable characters and empty lines.
 func commentLine(texts ...string) string {
-	printable := func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return -1
-	}
 	lines := lo.Map(strings.Split(strings.Join(texts, "\n"), "\n"), func(line string, _ int) string {
-		return strings.Map(printable, strings.Join(strings.Fields(line), " "))
+		return unprintable.ReplaceAllString(strings.Join(strings.Fields(line), " "), "")
 	})
 	return strings.Join(lo.Compact(lines), "\n")
 }

@@ -3,9 +3,7 @@ package imports
 import (
 	"cmp"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/samber/lo"
@@ -29,14 +27,11 @@ func (l *mergedItem) get(names ...string) setting {
 	return e
 }
 
-var layerName = regexp.MustCompile(`^\d{3}-.*\.yaml$`)
-
 // pebble imports a layer of pebble, or a directory of layers.
 func (im *importer) pebble(path string) error {
-	files := []string{path}
-	if found, _ := filepath.Glob(filepath.Join(path, "*.yaml")); len(found) > 0 {
-		files = slices.DeleteFunc(found, func(name string) bool { return !layerName.MatchString(filepath.Base(name)) })
-		slices.Sort(files)
+	files, _ := filepath.Glob(filepath.Join(path, "[0-9][0-9][0-9]-*.yaml")) // sorted
+	if len(files) == 0 {
+		files = []string{path}
 	}
 	p := &pebblePlan{importer: im}
 	for _, file := range files {
@@ -48,8 +43,15 @@ func (im *importer) pebble(path string) error {
 	for _, l := range p.services {
 		p.service(l)
 	}
+	requires := lo.SliceToMap(p.services, func(l *mergedItem) (string, []string) { return l.name, l.get("requires").items() })
+	var started []string // at boot: the services with startup: enabled, and what they require
 	for _, l := range p.services {
-		p.order(l)
+		if p.order(l); l.get("startup").value == "enabled" {
+			started = withReachable(started, l.name, func(name string) []string { return requires[name] })
+		}
+	}
+	for _, s := range p.importer.services {
+		s.set("enabled", enabledValue(!slices.Contains(started, s.oldName)))
 	}
 	used := p.addChecksToServices()
 	for _, c := range p.checks {
@@ -132,9 +134,8 @@ var pebbleRules = rules{
 	{name: "kill-delay", key: "stop.grace"},
 	{name: "environment", key: "env", compound: variables},
 	{name: "working-dir", key: "cwd", compound: func(e setting) any { return absolute(e.file, e.value) }},
-	{name: "startup", convert: func(_ *importer, s *service, e setting) { s.set("enabled", enabledValue(e.value != "enabled")) }},
-	// The methods order and addChecksToServices import these.
-	{name: "after|before|requires|on-check-failure", key: "needs", convert: func(*importer, *service, setting) {}},
+	// The methods pebble, order and addChecksToServices import these.
+	{name: "startup|after|before|requires|on-check-failure", key: "needs", convert: func(*importer, *service, setting) {}},
 	// The method service imports these.
 	{name: "(user|group)(-id)?|summary|description"},
 	{name: "command", convert: func(im *importer, s *service, e setting) {
@@ -146,7 +147,6 @@ var pebbleRules = rules{
 
 func (p *pebblePlan) service(l *mergedItem) {
 	s := p.add(l.place, l.name)
-	s.set("enabled", "false")
 	p.apply(pebbleRules, s, l.all...)
 	s.comment = commentLine(l.get("summary").value, l.get("description").value)
 	user, group := l.get("user", "user-id"), l.get("group", "group-id").value
@@ -182,9 +182,6 @@ func (p *pebblePlan) order(l *mergedItem) {
 					case "after":
 						s.addNeed(need{name: other.name, until: "started", optional: !l.names("requires", name), place: e.place})
 					default:
-						if s.text("enabled") == "" {
-							other.set("enabled", "")
-						}
 						if l.names("before", name) || slices.ContainsFunc(p.services, func(o *mergedItem) bool { return o.name == name && o.names("after", l.name) }) {
 							p.note(e.from, "%s begins after %s, so it is enabled and not waited for", name, s.name)
 							break
@@ -250,7 +247,7 @@ func (p *pebblePlan) check(l *mergedItem, s *service, does string) {
 	k.apply(p.importer, rules{
 		{name: "period", key: "period"},
 		{name: "timeout", key: "timeout"},
-		{name: "threshold", key: "failure_threshold"},
+		{name: "threshold", key: "failure_threshold", when: noneOf("0")}, // pebble's word for the default
 		{
 			name: "level", when: func(value string) bool { return value == "ready" && k.text("kind") != "ready" },
 			note: "a check that does something when it fails is of kind alive; add one of kind ready if starts should wait for it",
@@ -267,10 +264,6 @@ func (p *pebblePlan) check(l *mergedItem, s *service, does string) {
 	if !k.hasContent() {
 		p.note(l.from, emptyCheckNote)
 		return
-	}
-	if n, err := strconv.Atoi(k.text("failure_threshold")); err != nil || n < 1 {
-		p.note(l.get("threshold").from, "%q is no number from 1 on; 3 is taken", k.text("failure_threshold"))
-		k.set("failure_threshold", "3")
 	}
 	s.checks = append(s.checks, k)
 }

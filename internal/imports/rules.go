@@ -11,6 +11,8 @@ import (
 
 	"github.com/samber/lo"
 	"go.yaml.in/yaml/v3"
+
+	"hinit/internal/config"
 )
 
 // setting is one setting of the other supervisor: a key of a mapping, a key of a section, or a file in a directory.
@@ -48,6 +50,9 @@ type rules []rule
 // adds a note.
 func (im *importer) apply(list rules, s *service, settings ...setting) {
 	for _, e := range settings {
+		if im.full { // the import fails
+			return
+		}
 		switch r := list.ruleFor(e); {
 		case r.convert != nil:
 			s.recordPlace(r.key, e.place)
@@ -63,7 +68,8 @@ func (im *importer) apply(list rules, s *service, settings ...setting) {
 // ruleFor returns the first rule for a setting, or one with the note that hinit has nothing like it.
 func (list rules) ruleFor(e setting) rule {
 	for _, r := range slices.Concat(list, otherWays) {
-		if regexp.MustCompile("^(?:" + r.name + ")$").MatchString(e.name) {
+		isPattern := strings.ContainsAny(r.name, "|.*?(") // to compile an expression takes much longer than to compare names
+		if r.name == e.name || isPattern && regexp.MustCompile("^(?:"+r.name+")$").MatchString(e.name) {
 			return r
 		}
 	}
@@ -100,7 +106,7 @@ func constantDelay(read func(string) (string, error)) func(*importer, *service, 
 	return func(im *importer, s *service, e setting) {
 		im.applyRule(rule{key: "restart.initial", scalar: read}, e, func(delay any) {
 			s.setAt("restart.initial", e.place, delay)
-			s.set("restart.max", delay)
+			s.set("restart.max", cmp.Or(s.values["restart.max"], delay)) // RestartMaxDelaySec of systemd may precede
 			s.set("restart.factor", "1")
 		})
 	}
@@ -141,15 +147,13 @@ func durationText(d time.Duration) string {
 	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.String())
 }
 
-var signals = []string{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "KILL"}
-
 // signalName returns the name of the signal that value names or numbers. A signal that hinit.yaml does not accept is an error.
 func signalName(value string) (name string, err error) {
 	name = strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(value)), "SIG")
 	if byNumber, is := map[string]string{"15": "TERM", "2": "INT", "1": "HUP", "3": "QUIT", "10": "USR1", "12": "USR2", "9": "KILL"}[name]; is {
 		name = byNumber
 	}
-	if !slices.Contains(signals, name) {
+	if !slices.Contains(config.Signals, name) {
 		return "", fmt.Errorf("hinit does not stop with %s; TERM is taken", value)
 	}
 	return name, nil
@@ -189,18 +193,17 @@ var otherWays = rules{
 	{name: "env_cmds", note: "hinit runs no commands for variables; write $(COMMAND) where the shell of a command uses one, or a file for env_file at boot"},
 	{name: "extends", note: "the other file is not read; import it too, and put both below services"},
 	{name: "watch", note: "hinit watches no sources; hinit restart NAME is what a watcher can call"},
-	{name: "mcp", note: "hinit runs it as a service and offers no tools; leave it out, or let the tool call hinit run-once"},
-	{name: "mcp_server", note: "hinit offers no tools; its own interface is the control socket"},
-	{name: "is_elevated", note: "hinit uses no sudo; run hinit as root, and say user where a service is not to be root"},
-	{name: "disable_ansi_colors", note: "hinit passes on the output as it is; most programs know NO_COLOR in env"},
+	{name: "mcp|mcp_server", note: "hinit offers no tools: its own interface is the control socket; let a tool call hinit run-once"},
+	{name: "is_elevated", when: isTrue, note: "hinit uses no sudo; run hinit as root, and say user where a service is not to be root"},
+	{name: "disable_ansi_colors", when: isTrue, note: "hinit passes on the output as it is; most programs know NO_COLOR in env"},
 	{name: "launch_timeout_seconds", note: "a service stays in the foreground under hinit; how long a start may take is checks of kind startup"},
-	{name: "isDaemon", note: "process-compose knows is_daemon; a service stays in the foreground under hinit"},
 	{name: "exit_on_skipped", note: "a service that waits for another one in vain stays waiting; hinit status says for what"},
 	{name: "log_configuration", note: "hinit has the keys of logs for size, number, age and compression, and logs.console for the format"},
 	{name: "unix_socket_path", note: "hinit has a control socket of its own, control.socket"},
 	{name: "ordered_shutdown", note: "hinit stops in the reverse order of needs always"},
 	{name: "pairing", note: "hinit has no remote access to pair for; its interface is the control socket"},
-	{name: "image|build", note: "left out; the program has to be in the image that hinit is in"},
+	{name: "image|build", note: "left out; the program has to be in the image that hinit is in, and the ENTRYPOINT, ENV, USER and WORKDIR of this one are not known; add them"},
+	{name: "deploy|scale", note: "write each replica as a service; limits are memory.max, cpu.weight and pids.max"},
 	{name: "ports|volumes|networks", note: "is for the engine; give it to the container that hinit is in"},
 	{name: "disable_dotenv", note: "env_file names the files that a service reads"},
 }

@@ -1,13 +1,15 @@
 package imports
 
 import (
-	"bytes"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/samber/lo"
 	"go.yaml.in/yaml/v3"
+
+	"hinit/internal/yamltext"
 )
 
 // section is a section of an INI file.
@@ -53,6 +55,9 @@ func (im *importer) readINI(path string, isUnit bool) (sections []*section, err 
 		at := place{path, number}
 		line := strings.TrimRight(raw, "\r \t")
 		trimmed := strings.TrimSpace(line)
+		if trimmed == "" && isUnit { // it ends a setting, although a backslash is before it
+			last = nil
+		}
 		if trimmed == "" || trimmed[0] == ';' || trimmed[0] == '#' {
 			continue
 		}
@@ -113,6 +118,9 @@ func (e setting) keysOnce(seen map[*yaml.Node]bool) (list []setting) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		name, value := n.Content[i], aliased(n.Content[i+1])
 		if name.Value != "<<" {
+			if have[name.Value] { // only after a merge of pebble's layers; the value of the last layer counts
+				list = slices.DeleteFunc(list, func(k setting) bool { return k.name == name.Value })
+			}
 			have[name.Value] = true
 			where := strings.TrimPrefix(e.where+"."+name.Value, ".")
 			list = append(list, setting{from: from{place{e.file, name.Line}, where}, name: name.Value, value: strings.TrimSpace(value.Value), node: value})
@@ -179,24 +187,21 @@ func (e setting) variables() []pair {
 	})
 }
 
-// maxMerges limits the merges in a file. Each may need the keys of all others.
-const maxMerges = 1000
-
-// readYAML reads a YAML file and returns the keys of its document, which must be a mapping.
+// readYAML reads a YAML file and returns the keys of its only document, which must be a mapping.
 func readYAML(path string) ([]setting, error) {
 	text, err := readFile(path)
 	if err != nil {
 		return nil, err
 	}
-	if bytes.Count(text, []byte("<<")) > maxMerges {
-		return nil, fmt.Errorf("%s has more than %d merges (<<); write the keys out", path, maxMerges)
+	root, faults := yamltext.Parse(text)
+	if len(faults) > 0 {
+		return nil, fmt.Errorf("%s is neither INI nor YAML: line %d: %s", path, faults[0].Line, faults[0].Message)
 	}
-	var doc yaml.Node
-	if err := yaml.Unmarshal(text, &doc); err != nil {
-		return nil, fmt.Errorf("%s is neither INI nor YAML: %w", path, err)
-	}
-	if doc.Kind != yaml.DocumentNode || len(doc.Content) == 0 || aliased(doc.Content[0]).Kind != yaml.MappingNode {
+	if root == nil || aliased(root).Kind != yaml.MappingNode {
 		return nil, fmt.Errorf("%s has no settings: it is neither an INI file nor a mapping in YAML", path)
 	}
-	return setting{from: from{place: place{file: path}}, node: doc.Content[0]}.keys(), nil
+	if err := root.Decode(new(any)); err != nil { // such as a key that is there twice
+		return nil, fmt.Errorf("%s has a mistake: %s", path, strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:")), " "))
+	}
+	return setting{from: from{place: place{file: path}}, node: root}.keys(), nil
 }

@@ -1,7 +1,7 @@
 package imports
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/docker/go-units"
 	"github.com/samber/lo"
 
 	"hinit/internal/config"
@@ -35,29 +36,28 @@ func (im *importer) supervisord(path string) error {
 			im.supervisordSelf(s)
 		}
 	}
-	priorities := make(map[*service]int)
-	for _, s := range sections {
-		kind, name, _ := strings.Cut(s.name, ":")
-		switch kind {
-		case "program":
-			im.program(s, name, priorities)
-		case "supervisord", "group", "include": // handled elsewhere
-		default:
-			im.apply(supervisordSections, nil, setting{from: from{s.place, s.name}, name: kind})
-		}
-	}
+	groups := make(map[string]string) // the group of each program that is in one
 	for _, s := range sections {
 		name, is := strings.CutPrefix(s.name, "group:")
 		if !is {
 			continue
 		}
 		for program := range strings.SplitSeq(s.takeSetting("programs").value, ",") {
-			for _, member := range im.find(strings.TrimSpace(program)) {
-				member.set("group", serviceName(name))
-			}
+			groups[strings.TrimSpace(program)] = name
 		}
 		if k := s.takeSetting("priority"); k.used {
 			im.note(from{k.place, "priority"}, "of a group is left out (%s); say needs where one program waits for another", k.value)
+		}
+	}
+	priorities := make(map[*service]int)
+	for _, s := range sections {
+		kind, name, _ := strings.Cut(s.name, ":")
+		switch kind {
+		case "program":
+			im.program(s, name, groups[name], priorities)
+		case "supervisord", "group", "include": // handled elsewhere
+		default:
+			im.apply(supervisordSections, nil, setting{from: from{s.place, s.name}, name: kind})
 		}
 	}
 	im.byPriority(priorities)
@@ -140,18 +140,15 @@ func (im *importer) variablesOf(e setting, vars map[string]string) []pair {
 	})
 }
 
-// program imports a section [program:x]. Each of its processes (numprocs) becomes a service.
-func (im *importer) program(s *section, name string, priorities map[*service]int) {
+// program imports a section [program:x]. Each of its processes (numprocs) becomes a service. group is "" if no group has the program.
+func (im *importer) program(s *section, name, group string, priorities map[*service]int) {
 	number := func(key string, otherwise int) (int, place) {
 		k := s.takeSetting(key)
 		n, err := strconv.Atoi(k.value)
 		if err != nil && k.used {
 			im.note(from{k.place, key}, "%q is no number; %d is taken", k.value, otherwise)
 		}
-		if err != nil {
-			n = otherwise
-		}
-		return n, k.place
+		return lo.Ternary(err == nil, n, otherwise), k.place
 	}
 	processes, _ := number("numprocs", 1)
 	first, _ := number("numprocs_start", 0)
@@ -165,11 +162,11 @@ func (im *importer) program(s *section, name string, priorities map[*service]int
 	}
 	im.replicas(processes, func(n int) {
 		vars := map[string]string{
-			"program_name": name, "group_name": name, "process_num": strconv.Itoa(first + n), "numprocs": strconv.Itoa(processes), "here": absolute(s.file, "."),
+			"program_name": name, "group_name": cmp.Or(group, name), "process_num": strconv.Itoa(first + n), "numprocs": strconv.Itoa(processes), "here": absolute(s.file, "."),
 		}
 		title, _ := expandPython(process, vars)
 		svc := im.add(s.place, title)
-		svc.group = name
+		svc.set("group", lo.Ternary(group == "", "", serviceName(group)))
 		svc.recordPlace("needs", prioritized)
 		priorities[svc] = priority
 		im.programKeys(s, svc, vars)
@@ -183,12 +180,7 @@ const oneLog = "one log takes both streams; the container's log keeps them apart
 var programRules = rules{
 	{name: "autostart", key: "enabled", when: isFalse, value: "false"},
 	{name: "autorestart", key: "restart.policy", scalar: autorestart},
-	{name: "startretries", key: "restart.max_restarts", scalar: func(value string) (string, error) {
-		if value == "0" {
-			return "", errors.New("in hinit.yaml 0 is no limit, so it is left out; restart.policy: never is for a program without retries")
-		}
-		return value, nil
-	}},
+	{name: "startretries", key: "restart.max_restarts", note: "hinit counts each restart within restart.max_restarts_window, also of a program that had started; in hinit.yaml 0 is no limit (%s)"},
 	{name: "startsecs", when: noneOf("1"), note: "is 1s for all services in hinit run (%s); add a check of kind startup to one that needs longer"},
 	{name: "stopsignal", key: "stop.signal", scalar: signalName},
 	{name: "stopwaitsecs", key: "stop.grace", scalar: func(value string) (string, error) {
@@ -237,8 +229,9 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 		case k.used:
 		case k.name == "command":
 			words := im.split(k)
-			if refers && words != nil {
-				words = throughShell(words)
+			if refers && words != nil { // a shell replaces the variables; a dollar of the file stays a dollar
+				k.value, _ = expandPython(strings.ReplaceAll(written, "$", "$$"), vars)
+				words = throughShell(im.split(k))
 			}
 			svc.set("command", words)
 		case k.name == "environment":
@@ -250,6 +243,9 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 		default:
 			im.apply(programRules, svc, k)
 		}
+	}
+	if k := s.takeSetting("exitcodes"); k.used && !slices.Contains(strings.Fields(strings.ReplaceAll(k.value, ",", " ")), "0") {
+		im.note(k.from, "exit code 0 is a success in hinit, too (%s)", k.value)
 	}
 	if svc.text("restart.policy") == "" {
 		svc.set("restart.policy", "on-failure") // supervisord's default for autorestart is unexpected
@@ -287,12 +283,15 @@ func (im *importer) byPriority(priorities map[*service]int) {
 	}
 }
 
-var python = regexp.MustCompile(`%\(([A-Za-z_0-9]+)\)(0?\d*)([sd])`)
+var python = regexp.MustCompile(`%%|%\(([A-Za-z_0-9]+)\)(0?\d*)([sd])`)
 
 // expandPython replaces Python expressions such as %(name)s by values in vars. %(ENV_X)s, an environment variable, becomes a
 // reference for a shell, and refers is true.
 func expandPython(value string, vars map[string]string) (text string, refers bool) {
 	text = python.ReplaceAllStringFunc(value, func(m string) string {
+		if m == "%%" {
+			return "%"
+		}
 		part := python.FindStringSubmatch(m)
 		if v, known := vars[part[1]]; known {
 			if n, err := strconv.Atoi(v); err == nil && part[3] == "d" && part[2] != "" {
@@ -309,7 +308,7 @@ func expandPython(value string, vars map[string]string) (text string, refers boo
 		}
 		return m
 	})
-	return strings.ReplaceAll(text, "%%", "%"), refers
+	return text, refers
 }
 
 // assignment matches the first variable of a list, whose value is in double quotes, in single quotes or without quotes.
@@ -333,15 +332,9 @@ func environmentOf(value string) (list []pair, err error) {
 
 // megabytes converts a size, such as 50MB, 512KB, 1GB or a number of bytes, to megabytes, and rounds up.
 func megabytes(text string) (string, error) {
-	value, unit := strings.ToUpper(strings.TrimSpace(text)), 1
-	for suffix, size := range map[string]int{"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30} {
-		if number, is := strings.CutSuffix(value, suffix); is {
-			value, unit = number, size
-		}
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(value))
+	n, err := units.RAMInBytes(strings.TrimSpace(text))
 	if err != nil || n == 0 {
 		return "", fmt.Errorf("hinit rotates every log; the default size is taken (%s)", text)
 	}
-	return strconv.Itoa((n*unit + 1<<20 - 1) >> 20), nil
+	return strconv.FormatInt((n+1<<20-1)>>20, 10), nil
 }

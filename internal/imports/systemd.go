@@ -141,6 +141,11 @@ func (u *unitImport) readSettings(n *unit, path string) error {
 			continue
 		}
 		for _, k := range s.keys {
+			if k.name == "TimeoutSec" { // it sets both
+				k.name = "TimeoutStartSec"
+				n.keys = append(n.keys, k)
+				k.name = "TimeoutStopSec"
+			}
 			if k.value == "" || !isList.MatchString(k.name) {
 				n.keys = slices.DeleteFunc(n.keys, func(before setting) bool { return before.name == k.name })
 			}
@@ -237,7 +242,10 @@ var unitRules = rules{
 	{name: "RestartPreventExitStatus", convert: addCodes("park_on", " ")},
 	{name: "RestartSteps", note: "set restart.factor (%s)"},
 	{name: "RestartMaxDelaySec", key: "restart.max", scalar: timeSpan},
-	{name: "StartLimitBurst", key: "restart.max_restarts"},
+	// StartLimitIntervalSec=0 may precede, which means no limit.
+	{name: "StartLimitBurst", convert: func(_ *importer, s *service, e setting) {
+		s.set("restart.max_restarts", cmp.Or(s.text("restart.max_restarts"), e.value))
+	}},
 	{name: "StartLimitInterval(Sec)?", key: "restart", convert: func(im *importer, s *service, e setting) {
 		if strings.Trim(e.value, "0s") == "" {
 			s.set("restart.max_restarts", "0")
@@ -245,7 +253,7 @@ var unitRules = rules{
 		}
 		im.applyRule(rule{key: "restart.max_restarts_window", scalar: timeSpan}, e, func(span any) { s.set("restart.max_restarts_window", span) })
 	}},
-	{name: "TimeoutStopSec|TimeoutSec", key: "stop.grace", scalar: timeSpan},
+	{name: "TimeoutStopSec", key: "stop.grace", scalar: timeSpan},
 	{name: "KillSignal", key: "stop.signal", scalar: signalName},
 	{name: "WatchdogSec", key: "watchdog", scalar: timeSpan},
 	{name: "UMask", key: "umask"},
@@ -261,6 +269,7 @@ var unitRules = rules{
 	{name: "NoNewPrivileges", key: "no_new_privs", when: isTrue, value: "true"},
 	{name: "RestartForceExitStatus", note: "hinit restarts by restart.policy; see restart.immediate_on"},
 	{name: "KillMode", when: oneOf("process", "none"), note: "hinit always stops all processes of a service (%s)"},
+	{name: "SendSIGKILL", when: isFalse, note: "hinit always sends KILL after stop.grace"},
 	{name: "PIDFile", note: "hinit has no need of it: it knows the processes of its services"},
 	{name: "ExecStopPost", note: "services of hinit.yaml have no finish script; what it cleans up (%s), do at the beginning of command"},
 	{name: "StandardInput", note: "a service has no terminal under hinit; its standard input is empty"},
@@ -279,7 +288,7 @@ var unitRules = rules{
 	{name: "(Timeout|JobTimeout).*", note: "a start that takes long is not ended; checks of kind startup say how long it may take (%s)"},
 	{name: "(Syslog|Log[A-Z]|TTY).*", note: "each service has a log of its own, below logs.dir"},
 	{name: "WantedBy|RequiredBy|UpheldBy|Also|DefaultInstance|DefaultDependencies|IgnoreSIGPIPE|PassEnvironment|RemainAfterExit|NotifyAccess|" +
-		"SendSIGKILL|GuessMainPID|(Requires|Wants)MountsFor|CollectMode|Sources?Path|Propagates.*|Reload.*From|RefuseManual.*|AllowIsolate|Documentation|StopWhenUnneeded"},
+		"GuessMainPID|(Requires|Wants)MountsFor|CollectMode|Sources?Path|Propagates.*|Reload.*From|RefuseManual.*|AllowIsolate|Documentation|StopWhenUnneeded"},
 }
 
 // typeOf imports Type=, which says from when the service counts as started.
@@ -309,6 +318,9 @@ func (u *unitImport) translate(n *unit) {
 	n.service.set("log", "true")
 	n.service.set("restart.policy", "never")
 	u.apply(unitRules, n.service, n.keys...)
+	if at, is := n.service.from["env_file"]; is && n.service.values["env"] != nil {
+		u.note(from{at, "EnvironmentFile"}, "systemd prefers the file to Environment, and hinit prefers env; remove from env what the file sets")
+	}
 	u.commands(n)
 }
 
@@ -366,11 +378,8 @@ func (u *unitImport) order(n *unit) {
 // fixedLimit converts a limit. infinity becomes "", which means no limit. A percentage of the machine's memory or tasks is an
 // error.
 func fixedLimit(value string) (string, error) {
-	switch {
-	case value == "infinity":
-		return "", nil
-	case strings.HasSuffix(value, "%"):
+	if strings.HasSuffix(value, "%") {
 		return "", fmt.Errorf("hinit has no limits in percent (%s); write a number", value)
 	}
-	return value, nil
+	return strings.TrimPrefix(value, "infinity"), nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/samber/lo"
 	"go.yaml.in/yaml/v3"
 
+	"hinit/internal/cmdline"
 	"hinit/internal/cronspec"
 )
 
@@ -20,9 +21,6 @@ var unitCommands = []string{"ExecStart", "ExecStartPre", "ExecStartPost", "ExecS
 
 // unitVariable matches what systemd replaces even inside a word: a variable ${NAME}, and an escaped dollar, $$.
 var unitVariable = regexp.MustCompile(`\$\$|\$\{[A-Za-z_][A-Za-z0-9_]*\}`)
-
-// noVariable never matches. It is passed to quote where systemd replaces no variables.
-var noVariable = regexp.MustCompile(`[^\s\S]`)
 
 // separateVariable matches a word $NAME, which systemd replaces by the variable's value, split at blanks.
 var separateVariable = regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*$`)
@@ -72,7 +70,7 @@ func (c unitCommand) shell() (text string, variables bool) {
 	for i, word := range c.words {
 		switch {
 		case !c.fills:
-			words[i] = quote(word, noVariable)
+			words[i] = cmdline.Quote(word)
 		case separateVariable.MatchString(word):
 			words[i], variables = word, true
 		default:

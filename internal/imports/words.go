@@ -31,6 +31,9 @@ func shellEscape(rest string, quote rune) (text string, length int) {
 
 // split splits a command line into words. It handles quotes, and backslashes, which escape decodes.
 func split(line string, escape unescape) (words []string, err error) {
+	if !utf8.ValidString(line) {
+		return nil, errors.New("it is no UTF-8; save the file as UTF-8")
+	}
 	var word strings.Builder
 	open, begun := rune(0), false
 	for i := 0; i < len(line); {
@@ -108,9 +111,10 @@ func quote(word string, references *regexp.Regexp) string {
 	return b.String()
 }
 
-// throughShell returns a command that runs words in a shell, so that the shell replaces the variables in them.
+// throughShell returns a command that runs words in a shell, so that the shell replaces the variables ${NAME} in them. $$ becomes one
+// dollar.
 func throughShell(words []string) []string {
-	quoted := lo.Map(words, func(w string, _ int) string { return quote(w, variable) })
+	quoted := lo.Map(words, func(w string, _ int) string { return quote(w, unitVariable) })
 	return []string{"sh", "-c", "exec " + strings.Join(quoted, " ")}
 }
 
@@ -121,7 +125,7 @@ var simpleTemplate = regexp.MustCompile(`\{\{-?\s*(?:\.([A-Za-z_][A-Za-z0-9_]*)|
 // contain this character.
 const insertedBraces = "\x00"
 
-// fill replaces the templates in text with values. The result rest is the first template that it can't replace, shortened, or "".
+// fill replaces the templates in text with values. The result rest is the text from the first template that it can't replace, or "".
 func fill(text string, values map[string]string) (filled, rest string) {
 	filled = simpleTemplate.ReplaceAllStringFunc(text, func(m string) string {
 		part := simpleTemplate.FindStringSubmatch(m)
@@ -136,9 +140,6 @@ func fill(text string, values map[string]string) (filled, rest string) {
 	})
 	if open := strings.Index(filled, "{{"); open >= 0 {
 		rest = strings.ReplaceAll(filled[open:], insertedBraces, "{{")
-	}
-	if r := []rune(rest); len(r) > 40 {
-		rest = string(r[:40]) + "…"
 	}
 	return strings.ReplaceAll(filled, insertedBraces, "{{"), rest
 }

@@ -1,0 +1,239 @@
+package imports
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/internal/config"
+)
+
+// notesOf imports one file and returns the configuration and all notes.
+func notesOf(t *testing.T, name, text string) (*config.Config, string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	result, err := Convert(file, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(config.Options{Text: result.YAML, Plain: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := ""
+	for _, n := range result.Notes {
+		said += n.String() + "\n"
+	}
+	return cfg, said
+}
+
+// The debug console of a compose file, which compose starts with a profile only, ran after the import.
+func TestAServiceOfAComposeProfileWasStarted(t *testing.T) {
+	c, said := notesOf(t, "compose.yaml", "services:\n  web: {image: x, command: a}\n  debug: {image: x, command: b, profiles: [debug]}\n")
+	if c.Services["debug"].Enabled || !c.Services["web"].Enabled || !strings.Contains(said, "debug.profiles: is not enabled") {
+		t.Errorf("debug is enabled: %v\n%s", c.Services["debug"].Enabled, said)
+	}
+}
+
+// A health check with "disable: false" was left out without a note, and limits were said to be unknown.
+func TestAComposeHealthcheckThatIsNotDisabledWasLost(t *testing.T) {
+	c, said := notesOf(t, "compose.yaml", `services:
+  web: {image: x, command: a, healthcheck: {test: [CMD, x], disable: false}, mem_limit: 512m, pids_limit: 100, cpuset: "0,1"}
+`)
+	if web := c.Services["web"]; len(web.Checks) != 1 || web.Memory.Max != 512<<20 || web.Priority.MaxPIDs != 100 || web.Priority.CPUAffinity != "0,1" {
+		t.Errorf("%+v", web)
+	}
+	if strings.Contains(said, "nothing like") || !strings.Contains(said, "ENTRYPOINT") {
+		t.Errorf("%s", said)
+	}
+}
+
+// A second document, a key that is there twice, and a tag such as !reset had no effect, and no note said so.
+func TestAPartOfAYAMLFileWasIgnored(t *testing.T) {
+	for text, want := range map[string]string{
+		"services: {a: {image: x, command: a}}\n---\nservices: {b: {image: x, command: b}}\n": "line 2: cannot read a second document",
+		"services:\n  a: {image: x, command: a}\n  a: {image: x, command: b}\n":               `line 3: mapping key "a" already defined at line 2`,
+		"services: {a: {image: x, command: \"\x01\"}}\n":                                      "line 1: cannot parse YAML: the character U+0001",
+	} {
+		file := filepath.Join(t.TempDir(), "compose.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if result, err := Convert(file, ""); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q\n%s", text, err, want, result.YAML)
+		}
+	}
+	if _, said := notesOf(t, "compose.yaml", "services:\n  a: {image: x, command: x, user: !reset null}\n"); !strings.Contains(said, "compose.yaml:2: !reset: the tag") {
+		t.Errorf("%s", said)
+	}
+}
+
+// A program that may be restarted three times, five minutes apart, was restarted for ever, because hinit counts ten minutes.
+func TestAMaximumOfRestartsWasNeverReached(t *testing.T) {
+	for name, text := range map[string]string{
+		"process-compose.yaml": "processes: {a: {command: x, availability: {restart: on_failure, backoff_seconds: 300, max_restarts: 3}}}\n",
+		"compose.yaml":         "services: {a: {image: x, command: x, restart: 'on-failure:3'}}\n",
+	} {
+		c, _ := notesOf(t, name, text)
+		if r := c.Services["a"].Restart; r.MaxRestarts != 3 || r.MaxRestartsWindow < 1000*time.Hour {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+	if c, _ := notesOf(t, "compose.yaml", "services: {a: {image: x, command: x}}\n"); c.Restart.MaxRestartsWindow != 10*time.Minute {
+		t.Errorf("%+v", c.Restart)
+	}
+}
+
+// A daemon of process-compose was started as a service, and hinit killed it when its first process had ended.
+func TestADaemonOfProcessComposeIsNotEnabled(t *testing.T) {
+	c, said := notesOf(t, "process-compose.yaml", "processes: {a: {command: x, is_daemon: true}, b: {command: x, is_daemon: false, is_tty: false, is_elevated: false}}\n")
+	if c.Services["a"].Enabled || !c.Services["b"].Enabled || strings.Contains(said, "b.") {
+		t.Errorf("a: %v, b: %v\n%s", c.Services["a"].Enabled, c.Services["b"].Enabled, said)
+	}
+}
+
+// A shell replaced $i before the program's own shell could set it, and %% before a bracket was taken for an expression.
+func TestTheDollarsAndPercentSignsOfAProgramWereReplaced(t *testing.T) {
+	c, said := notesOf(t, "supervisord.conf", `[program:loop]
+command=bash -c "for i in 1 2; do echo $i %(ENV_X)s; done"
+[program:web]
+command=gunicorn --access-logformat "%%(h)s %%(t)s" app:app
+environment=FORMAT="%%(h)s",RATE="100%%"
+`)
+	if got := c.Services["loop"].Command; len(got) != 3 || got[2] != `exec bash -c 'for i in 1 2; do echo ''$''i '"${X}"'; done'` {
+		t.Errorf("loop: %q", got)
+	}
+	if web := c.Services["web"]; !slices.Equal(web.Command, []string{"gunicorn", "--access-logformat", "%(h)s %(t)s", "app:app"}) || web.Env["FORMAT"] != "%(h)s" || web.Env["RATE"] != "100%" {
+		t.Errorf("web: %q, %q\n%s", web.Command, web.Env, said)
+	}
+}
+
+// Names with %(group_name)s had the name of the program, also if it is in a group.
+func TestTheGroupNameOfAProgramIsItsGroup(t *testing.T) {
+	c, said := notesOf(t, "supervisord.conf", `[program:worker]
+command=run %(group_name)s
+process_name=%(group_name)s_%(process_num)d
+numprocs=2
+startretries=3
+exitcodes=2
+[program:alone]
+command=run %(group_name)s
+exitcodes=0,2
+[group:queue]
+programs=worker
+`)
+	if w := c.Services["queue_1"]; w.Operator.Group != "queue" || !slices.Equal(w.Command, []string{"run", "queue"}) || c.Services["alone"].Command[1] != "alone" {
+		t.Errorf("%+v", c.Services)
+	}
+	for _, want := range []string{"startretries: hinit counts each restart", "[program:worker] exitcodes: exit code 0 is a success"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("no note has %q:\n%s", want, said)
+		}
+	}
+	if strings.Contains(said, "alone] exitcodes") {
+		t.Errorf("%s", said)
+	}
+}
+
+// The third service of a chain of requirements stayed disabled, so the others waited for ever.
+func TestWhatARequiredServiceRequiresIsEnabled(t *testing.T) {
+	c, _ := notesOf(t, "001-a.yaml", `services:
+  c: {override: replace, command: c}
+  b: {override: replace, command: b, requires: [c]}
+  a: {override: replace, command: a, requires: [b], startup: enabled}
+  x: {override: replace, command: x, requires: [y]}
+  y: {override: replace, command: y}
+`)
+	for name, want := range map[string]bool{"a": true, "b": true, "c": true, "x": false, "y": false} {
+		if c.Services[name].Enabled != want {
+			t.Errorf("%s is enabled: %v", name, !want)
+		}
+	}
+}
+
+// A later layer changed what a failed check does, and the import kept the action of the first layer.
+func TestALaterLayerOfPebbleChangesAnAction(t *testing.T) {
+	c := imported(t, ".", map[string]string{
+		"001-a.yaml": "services: {a: {override: replace, command: a, on-check-failure: {up: restart}}}\nchecks: {up: {override: replace, http: {url: 'http://localhost:80/'}}}\n",
+		"002-b.yaml": "services: {a: {override: merge, on-check-failure: {up: ignore}}}\nchecks: {up: {override: merge, http: {url: 'http://localhost:81/'}}}\n",
+	})
+	if checks := c.Services["a"].Checks; len(checks) != 1 || checks[0].OnFailure != config.OnReport || checks[0].HTTP.URL != "http://localhost:81/" {
+		t.Errorf("%+v", checks)
+	}
+}
+
+// The setting after an empty line became an argument of the command, if the command's last line ends in a backslash.
+func TestABackslashBeforeAnEmptyLineSwallowedTheNextSetting(t *testing.T) {
+	c, _ := notesOf(t, "a.service", "[Service]\nExecStart=/bin/a \\\n  --b \\\n\nUser=www\n")
+	if a := c.Services["a"]; !slices.Equal(a.Command, []string{"/bin/a", "--b"}) || a.User != "www" {
+		t.Errorf("%q as %q", a.Command, a.User)
+	}
+}
+
+// The order of settings in a unit must not change their meaning, and TimeoutSec sets two of them.
+func TestTheOrderOfSettingsOfAUnitChangedTheirMeaning(t *testing.T) {
+	for _, text := range []string{
+		"[Unit]\nStartLimitIntervalSec=0\nStartLimitBurst=5\n[Service]\nRestartMaxDelaySec=5min\nRestartSec=5\n",
+		"[Unit]\nStartLimitBurst=5\nStartLimitIntervalSec=0\n[Service]\nRestartSec=5\nRestartMaxDelaySec=5min\n",
+	} {
+		c, _ := notesOf(t, "a.service", text+"Type=notify\nExecStart=/bin/a\nTimeoutSec=20min\n")
+		a := c.Services["a"]
+		if r := a.Restart; r.MaxRestarts != 0 || r.Initial != 5*time.Second || r.Max != 5*time.Minute {
+			t.Errorf("%s: %+v", text, r)
+		}
+		if a.Notify.Timeout != 20*time.Minute || a.Stop.Grace != 20*time.Minute {
+			t.Errorf("notify %v, stop %v", a.Notify.Timeout, a.Stop.Grace)
+		}
+	}
+}
+
+// A default of a unit won over the file that the administrator writes, and no note said so.
+func TestAFileOfVariablesLostAgainstTheUnit(t *testing.T) {
+	_, said := notesOf(t, "a.service", "[Service]\nEnvironment=OPTS=\nEnvironmentFile=-/etc/default/a\nExecStart=/bin/a $OPTS\nSendSIGKILL=no\n")
+	for _, want := range []string{"a.service:3: EnvironmentFile: systemd prefers the file", "a.service:5: SendSIGKILL: hinit always sends KILL"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("no note has %q:\n%s", want, said)
+		}
+	}
+}
+
+// A file of a megabyte with a mistake in each line kept the import busy for hours.
+func TestAFileOfMistakesEndsSoon(t *testing.T) {
+	for name, text := range map[string]string{
+		"supervisord.conf":     "[program:a]\ncommand=x\n[program:b]\n" + strings.Repeat("x\n", 400_000),
+		"unit.service":         "[Service]\nExecStart=x\n" + numbered(20_000, "Odd%d=1\n"),
+		"compose.yaml":         "services: {a: {image: x, command: '" + numbered(20_000, "$v%d") + "'}}\n",
+		"process-compose.yaml": "processes: {a: {command: x, replicas: 600, " + numbered(20, "odd%d: 1,") + "}}\n",
+	} {
+		file := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		_, err := Convert(file, "")
+		if few := name == "process-compose.yaml"; few != (err == nil) || !few && !strings.Contains(err.Error(), "more than 10000 settings that need a note") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if took := time.Since(began); took > time.Minute {
+			t.Errorf("%s took %v", name, took)
+		}
+	}
+}
+
+// The é of a file in Latin-1 became another character in the command, and no note said so.
+func TestACommandThatIsNoUTF8WasChanged(t *testing.T) {
+	for name, text := range map[string]string{
+		"supervisord.conf": "[program:a]\ncommand=echo \xe9\n[program:b]\ncommand=b\n",
+		"a.service":        "[Service]\nType=oneshot\nExecStart=/bin/a\nExecStart=/bin/b \xe9\n",
+	} {
+		if _, said := notesOf(t, name, text); !strings.Contains(said, "cannot be taken apart: it is no UTF-8") {
+			t.Errorf("%s:\n%s", name, said)
+		}
+	}
+}
