@@ -238,6 +238,7 @@ var processRules = rules{
 	{name: "mem_limit", key: "memory.max"},
 	{name: "pids_limit", key: "pids.max"},
 	{name: "cpuset", key: "cpu_affinity"},
+	{name: "oom_score_adj", key: "oom_score"},
 	{name: "stop_grace_period", key: "stop.grace"},
 	{name: "stop_signal", key: "stop.signal", scalar: func(value string) (string, error) { return strings.TrimPrefix(value, "SIG"), nil }},
 	{name: "healthcheck", convert: healthcheck},

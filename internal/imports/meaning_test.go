@@ -44,9 +44,9 @@ func TestAServiceOfAComposeProfileWasStarted(t *testing.T) {
 // A health check with "disable: false" was left out without a note, and limits were said to be unknown.
 func TestAComposeHealthcheckThatIsNotDisabledWasLost(t *testing.T) {
 	c, said := notesOf(t, "compose.yaml", `services:
-  web: {image: x, command: a, healthcheck: {test: [CMD, x], disable: false}, mem_limit: 512m, pids_limit: 100, cpuset: "0,1"}
+  web: {image: x, command: a, healthcheck: {test: [CMD, x], disable: false}, mem_limit: 512m, pids_limit: 100, cpuset: "0,1", oom_score_adj: 300}
 `)
-	if web := c.Services["web"]; len(web.Checks) != 1 || web.Memory.Max != 512<<20 || web.Priority.MaxPIDs != 100 || web.Priority.CPUAffinity != "0,1" {
+	if web := c.Services["web"]; len(web.Checks) != 1 || web.Memory.Max != 512<<20 || web.Priority.MaxPIDs != 100 || web.Priority.CPUAffinity != "0,1" || web.Priority.OOMScore != 300 {
 		t.Errorf("%+v", web)
 	}
 	if strings.Contains(said, "nothing like") || !strings.Contains(said, "ENTRYPOINT") {
@@ -130,6 +130,9 @@ programs=worker
 `)
 	if w := c.Services["queue_1"]; w.Operator.Group != "queue" || !slices.Equal(w.Command, []string{"run", "queue"}) || c.Services["alone"].Command[1] != "alone" {
 		t.Errorf("%+v", c.Services)
+	}
+	if zero, one := c.Services["queue_0"].Restart.SuccessCodes, c.Services["queue_1"].Restart.SuccessCodes; !slices.Equal(zero, []int{2}) || !slices.Equal(one, zero) {
+		t.Errorf("success codes: %v and %v", zero, one)
 	}
 	for _, want := range []string{"startretries: hinit counts each restart", "[program:worker] exitcodes: exit code 0 is a success"} {
 		if !strings.Contains(said, want) {

@@ -244,7 +244,7 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 			im.apply(programRules, svc, k)
 		}
 	}
-	if k := s.takeSetting("exitcodes"); k.used && !slices.Contains(strings.Fields(strings.ReplaceAll(k.value, ",", " ")), "0") {
+	if k, is := lo.Find(s.keys, func(k setting) bool { return k.name == "exitcodes" }); is && !slices.Contains(strings.Fields(strings.ReplaceAll(k.value, ",", " ")), "0") {
 		im.note(k.from, "exit code 0 is a success in hinit, too (%s)", k.value)
 	}
 	if svc.text("restart.policy") == "" {
