@@ -2,6 +2,7 @@ package imports
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/samber/lo"
@@ -108,7 +109,7 @@ func healthcheck(im *importer, s *service, at setting) {
 			} else if e.node.Kind != yaml.ScalarNode {
 				command[2] = strings.Join(words[min(1, len(words)):], " ") // the words after CMD-SHELL or NONE
 			}
-			if command[len(command)-1] != "" {
+			if !slices.Equal(command, []string{"sh", "-c", ""}) {
 				k.set("exec.command", command)
 			}
 		default:

@@ -303,7 +303,7 @@ func (c *composeImport) processKeys(p setting, keys []setting, s *service) {
 			c.apply(c.process, s, e)
 		}
 	}
-	if entrypoint != nil || c.docker {
+	if entrypoint != nil && s.values["command"] == nil || c.docker { // process-compose prefers command
 		s.set("command", append(entrypoint, arguments...))
 	}
 	if s.isTask() {

@@ -242,7 +242,7 @@ func (im *importer) find(name string) []*service {
 // absolute makes path absolute. The other supervisor resolves it in its working directory, which is usually the directory of
 // file, its configuration.
 func absolute(file, path string) string {
-	if path == "" || filepath.IsAbs(path) {
+	if path == "" || filepath.IsAbs(path) || strings.ContainsAny(path[:1], "~$") { // package config refuses ~ and variables, and says why
 		return path
 	}
 	dir, _ := filepath.Abs(filepath.Dir(file)) // "" if there is no working directory
@@ -276,15 +276,12 @@ func (im *importer) makeText(path, format string) ([]byte, error) {
 			return nil, fmt.Errorf("the result is no valid configuration: %w", wrong)
 		}
 	}
-	if im.noted > maxNotes {
-		return nil, fmt.Errorf("%s has more than %d settings that need a note; import parts of it", path, maxNotes)
-	}
-	return nil, fmt.Errorf("%s has more than %d services, with the replicas of each; import parts of it, or have fewer replicas", path, maxServices)
+	return nil, fmt.Errorf("%s has more than %d services, with the replicas of each, or more than %d settings that need a note; import parts of it", path, maxServices, maxNotes)
 }
 
-// keyInProblem matches what an error of package config says about a place: the name of a service, its key, and the number of a
-// check.
-var keyInProblem = regexp.MustCompile(`services\.([a-z0-9_-]+)\.([a-z_]+)(?:\.(\d+))?|service "([a-z0-9_-]+)"`)
+// keyInProblem matches the place in an error of package config: the name of a service, its key, the number of a check, and the key
+// inside that.
+var keyInProblem = regexp.MustCompile(`services\.([a-z0-9_-]+)\.([a-z_]+)(?:\.(\d+))?((?:\.[a-z_]+)*)|service "([a-z0-9_-]+)"`)
 
 // leaveOut removes the causes of the problems in wrong, an error of package config. In one call, it removes at most one part of
 // each service. less says whether it has removed anything.
@@ -303,14 +300,14 @@ func (im *importer) leaveOut(wrong error) (less bool) {
 		if found == nil {
 			continue
 		}
-		name, why := found[1]+found[4], p.Msg
+		name, why := found[1]+found[5], p.Msg
 		if before, after, cut := strings.Cut(why, ": "); cut && strings.HasPrefix(before, "cannot ") {
 			why = after
 		}
 		i := slices.IndexFunc(im.services, func(s *service) bool { return s.name == name && !seen[name] })
 		if i >= 0 {
 			seen[name], less = true, true
-			im.leaveOutKey(im.services[i], found[2], found[3], why)
+			im.leaveOutKey(im.services[i], found[2], found[3], found[4], why)
 		}
 	}
 	return less
@@ -330,9 +327,13 @@ func (im *importer) leaveOutNeedsOfManual() {
 	}
 }
 
-// leaveOutKey removes a key of a service, with a note. Of the keys checks and needs, it removes only the check or need that
-// causes the problem. A service without its command is useless, so the whole service goes.
-func (im *importer) leaveOutKey(s *service, key, number, why string) {
+// leaveOutKey removes a key of a service, with a note, or only the key inside it, such as ".signal" of stop. Of the keys checks and
+// needs, it removes only the check or need that causes the problem. A service without its command is useless, so the whole service
+// goes.
+func (im *importer) leaveOutKey(s *service, key, number, inside, why string) {
+	if key == "restart" && inside == "" {
+		inside = ".max" // it is shorter than initial
+	}
 	at, known := s.from[key]
 	if !known {
 		at = s.place
@@ -350,6 +351,8 @@ func (im *importer) leaveOutKey(s *service, key, number, why string) {
 		}
 		im.note(from{at, s.oldName}, "its need of %s is left out: %s", s.needs[n].name, why)
 		s.needs = slices.Delete(s.needs, n, n+1)
+	case inside != "" && key != "schedule" && s.drop(key+inside):
+		im.note(from{at, s.oldName + "." + key + inside}, "is left out: %s", why)
 	case key != "command" && s.drop(key):
 		im.note(from{at, s.oldName + "." + key}, "is left out: %s", why)
 		if key == "schedule" && !s.isTask() { // without a schedule, the task would run all the time

@@ -240,3 +240,31 @@ func TestACommandThatIsNoUTF8WasChanged(t *testing.T) {
 		}
 	}
 }
+
+// One wrong key took the other keys of its group with it: the grace of a stop, or the policy of a restart, which became "always".
+func TestAWrongKeyTookItsNeighboursWithIt(t *testing.T) {
+	c, said := notesOf(t, "compose.yaml", "services: {a: {image: x, command: x, stop_signal: SIGRTMIN+3, stop_grace_period: 1m, restart: 'on-failure:many'}}\n")
+	if a := c.Services["a"]; a.Stop.Grace != time.Minute || a.Restart.Policy != config.RestartOnFailure || !strings.Contains(said, "a.stop.signal: is left out: expected one of TERM") {
+		t.Errorf("%+v, %+v\n%s", a.Stop, a.Restart, said)
+	}
+	c, said = notesOf(t, "001-a.yaml", "services: {a: {override: replace, command: a, on-success: ignore, on-failure: ignore, backoff-delay: 1s, backoff-limit: 100ms}}\n")
+	if a := c.Services["a"]; a.Restart.Policy != config.RestartNever || !strings.Contains(said, "a.restart.max: is left out: max (100ms)") {
+		t.Errorf("%+v\n%s", a.Restart, said)
+	}
+}
+
+// A directory with ~ or a variable became one below the file's directory, entrypoint won over command, and a check whose last
+// argument is empty was lost.
+func TestAPathOfTheHomeBecameOneBesideTheFile(t *testing.T) {
+	c, said := notesOf(t, "process-compose.yaml", "processes: {a: {command: x, entrypoint: [y], working_dir: ~/src}, b: {entrypoint: [y, z], working_dir: '${HOME}/src'}}\n")
+	if strings.Count(said, "write it out, because variables and ~ are not filled in") != 2 || strings.Contains(c.Services["a"].Cwd, "src") {
+		t.Errorf("%s in %s", said, c.Services["a"].Cwd)
+	}
+	if a, b := c.Services["a"].Command, c.Services["b"].Command; !slices.Equal(a, []string{"bash", "-c", "x"}) || !slices.Equal(b, []string{"y", "z"}) {
+		t.Errorf("%q, %q", a, b)
+	}
+	c, _ = notesOf(t, "compose.yaml", "services: {a: {image: x, command: x, healthcheck: {test: [CMD, test, -z, '']}}, b: {image: x, command: x, healthcheck: {test: [NONE]}}}\n")
+	if len(c.Services["a"].Checks) != 1 || len(c.Services["b"].Checks) != 0 {
+		t.Errorf("%+v, %+v", c.Services["a"].Checks, c.Services["b"].Checks)
+	}
+}
