@@ -305,8 +305,9 @@ func (f *Forwarder) save() error {
 // position says how far a log has been sent: up to a line with the time At. Several lines have the same time if they were read
 // together. Same is how many lines with the time At were sent.
 type position struct {
-	At   time.Time `json:"at"`
-	Same int       `json:"same"`
+	At     time.Time     `json:"at"`
+	Same   int           `json:"same"`
+	Masker redact.Masker `json:"masker,omitzero"` // state after the line, which may be in the middle of a private key
 }
 
 // logFile is a log with the position up to which it has been sent.
@@ -325,7 +326,6 @@ type logReader struct {
 	begun bool     // the first line since the last call of [reader.Read] was read
 	skip  int      // number of lines to skip, because the receiver already has them
 	level loglevel.Tracker
-	mask  redact.Masker
 }
 
 // read reads the log in the directory dir until ctx ends, as the user as.
@@ -357,11 +357,8 @@ func (r *logReader) sendGap(ctx context.Context, why string) error {
 	return r.send(ctx, gapRecord(why))
 }
 
-func (r *logReader) sendLine(ctx context.Context, text []byte) error {
-	if r.Mask {
-		text = r.mask.Hide(text, nil)
-	}
-	at, message, dated := reader.Split(text)
+func (r *logReader) sendLine(ctx context.Context, line []byte) error {
+	at, message, dated := reader.Split(line)
 	level := r.level.Of(message)
 	if !r.begun && !r.at.At.IsZero() { // the first line that is not older than the saved position
 		if at.Equal(r.at.At) {
@@ -371,16 +368,18 @@ func (r *logReader) sendLine(ctx context.Context, text []byte) error {
 		}
 	}
 	r.begun = true
-	if r.skip > 0 && dated && !at.Equal(r.at.At) { // rotation has removed some of the lines that were sent
-		r.skip = 0
-	}
-	if r.skip > 0 {
+	later := dated && !at.Equal(r.at.At)
+	if r.skip > 0 && !later { // later lines come too early if rotation has removed some of the lines that were sent
 		r.skip--
 		return nil
 	}
-	if dated && !at.Equal(r.at.At) {
-		r.at = position{At: at}
+	r.skip = 0
+	if later {
+		r.at.At, r.at.Same = at, 0
 	}
 	r.at.Same++
-	return r.send(ctx, Record{Time: r.at.At, Kind: KindLog, Text: strings.ToValidUTF8(string(message), "\uFFFD"), Level: level})
+	if r.Mask {
+		message = r.at.Masker.Hide(message, nil)
+	}
+	return r.send(ctx, Record{Time: cmp.Or(r.at.At, time.Now()), Kind: KindLog, Text: strings.ToValidUTF8(string(message), "\uFFFD"), Level: level})
 }

@@ -68,9 +68,11 @@ var severities = [...]struct{ otlp, syslog int }{
 	{9, 6}, loglevel.Trace: {1, 7}, loglevel.Debug: {5, 7}, loglevel.Info: {9, 6}, loglevel.Warning: {13, 4}, loglevel.Error: {17, 3}, loglevel.Critical: {21, 2},
 }
 
-// attribute returns an attribute of OTLP (opentelemetry-proto, common.proto, in the JSON mapping).
-func attribute(key, value string) object {
-	return object{"key": key, "value": object{"stringValue": value}}
+// attributes returns attributes of OTLP (opentelemetry-proto, common.proto, in the JSON mapping), without those that have no value.
+func attributes(values map[string]string) []object {
+	return lo.MapToSlice(lo.OmitByValues(values, []string{""}), func(key, value string) object {
+		return object{"key": key, "value": object{"stringValue": value}}
+	})
 }
 
 // containerService is the service in the records of events about the whole container.
@@ -81,17 +83,14 @@ func encodeOTLP(host string, records []Record) []byte {
 	now := nanoseconds(time.Now())
 	groups := lo.PartitionBy(records, func(r Record) [2]string { return [2]string{r.Service, r.Profile} })
 	body, _ := json.Marshal(object{"resourceLogs": lo.Map(groups, func(group []Record, _ int) object {
-		resource := []object{
-			attribute("service.name", cmp.Or(group[0].Service, containerService)), attribute("service.namespace", "hinit"), attribute("host.name", host),
+		resource := map[string]string{
+			"service.name": cmp.Or(group[0].Service, containerService), "service.namespace": "hinit", "host.name": host, "hinit.profile": group[0].Profile,
 		}
-		if profile := group[0].Profile; profile != "" {
-			resource = append(resource, attribute("hinit.profile", profile))
-		}
-		return object{"resource": object{"attributes": resource}, "scopeLogs": []object{{
+		return object{"resource": object{"attributes": attributes(resource)}, "scopeLogs": []object{{
 			"scope": object{"name": "hinit"}, "logRecords": lo.Map(group, func(r Record, _ int) object {
 				return object{
 					"timeUnixNano": nanoseconds(r.Time), "observedTimeUnixNano": now, "body": object{"stringValue": r.Text},
-					"severityNumber": severities[r.Level].otlp, "severityText": r.Level.String(), "attributes": []object{attribute("hinit.kind", r.Kind)},
+					"severityNumber": severities[r.Level].otlp, "severityText": r.Level.String(), "attributes": attributes(map[string]string{"hinit.kind": r.Kind}),
 				}
 			}),
 		}}}

@@ -36,17 +36,6 @@ type RefusedError struct {
 	Records int // number of refused records if the others were accepted; 0 if all were refused, perhaps because of one record
 }
 
-// receivers has for each scheme the form of the URL for error messages and, for HTTP, the default path and the encoding.
-var receivers = map[string]struct {
-	form, path string
-	encode     func(host string, records []Record) []byte
-}{
-	"otlp":   {"otlp+http://HOST:PORT", "/v1/logs", encodeOTLP},
-	"loki":   {"loki+http://HOST:PORT", "/loki/api/v1/push", encodeLoki},
-	"syslog": {form: "syslog+udp://HOST:PORT (or tcp, tls), or syslog+unix:///dev/log"},
-	"file":   {form: "file:///PATH"},
-}
-
 // NewSink returns the sink for an address: otlp+http://HOST:4318, loki+https://HOST, syslog+udp://HOST:514 (tcp, tls),
 // syslog+unix:///dev/log, file:///PATH. With encryption, ?ca=FILE has the certificates of the authorities to trust in place of
 // the system's. ?name=NAME is the name in the receiver's certificate if that isn't HOST. authorization is the value of the
@@ -59,31 +48,24 @@ func NewSink(to, authorization string) (Sink, error) {
 	kind, way, _ := strings.Cut(u.Scheme, "+")
 	host, _ := os.Hostname() // "" if it is unknown
 	secure, err := tlsConfig(u, way)
-	if err != nil {
-		return nil, fmt.Errorf("cannot send to %s: %w", u.Redacted(), err)
-	}
-	receiver, known := receivers[kind]
+	syslog := &syslogSink{network: strings.Replace(way, "tls", "tcp", 1), address: u.Host, host: host, secure: secure}
 	switch {
-	case !known:
-		return nil, fmt.Errorf("cannot send to %q: it begins with none of otlp+, loki+, syslog+ and file://", u.Redacted())
-	case receiver.encode != nil && (way == "http" || way == "https") && u.Host != "":
-		u.Scheme = way
-		if strings.Trim(u.Path, "/") == "" {
-			u.Path = receiver.path
-		}
-		transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute}
-		c := &http.Client{Transport: transport, CheckRedirect: keepsRecords}
-		return func(ctx context.Context, records []Record) error {
-			return post(ctx, c, u.String(), authorization, receiver.encode(host, records))
-		}, nil
+	case err != nil:
+		return nil, fmt.Errorf("cannot send to %s: %w", u.Redacted(), err)
+	case kind == "otlp" && (way == "http" || way == "https") && u.Host != "":
+		return httpSink(u, "/v1/logs", secure, authorization, func(records []Record) []byte { return encodeOTLP(host, records) }), nil
+	case kind == "loki" && (way == "http" || way == "https") && u.Host != "":
+		return httpSink(u, "/loki/api/v1/push", secure, authorization, func(records []Record) []byte { return encodeLoki(host, records) }), nil
 	case kind == "syslog" && way == "unix" && u.Path != "":
-		return (&syslogSink{network: "unixgram", address: u.Path, host: host}).send, nil
+		syslog.network, syslog.address = "unixgram", u.Path
+		return syslog.send, nil
 	case kind == "syslog" && (way == "tcp" || way == "tls" || way == "udp") && u.Port() != "":
-		return (&syslogSink{network: strings.Replace(way, "tls", "tcp", 1), address: u.Host, host: host, secure: secure}).send, nil
+		return syslog.send, nil
 	case kind == "file" && way == "" && u.Path != "":
 		return func(_ context.Context, records []Record) error { return appendTo(u.Path, 100<<20, records) }, nil
 	}
-	return nil, fmt.Errorf("cannot send to %s: expected %s", u.Redacted(), receiver.form)
+	const forms = "otlp+http://HOST:PORT, loki+http://HOST:PORT (or https), syslog+udp://HOST:PORT (or tcp, tls), syslog+unix:///dev/log or file:///PATH"
+	return nil, fmt.Errorf("cannot send to %q: expected %s", u.Redacted(), forms)
 }
 
 // tlsConfig returns the TLS settings for checking the receiver's certificate, or nil without encryption. It removes the
@@ -120,39 +102,50 @@ func withCertificateHint(err error) error {
 	return err
 }
 
+// httpSink returns a sink that sends each batch as the body of a request to u, or to usual if u has no path.
+func httpSink(u *url.URL, usual string, secure *tls.Config, authorization string, encode func(records []Record) []byte) Sink {
+	to := *u
+	_, to.Scheme, _ = strings.Cut(u.Scheme, "+")
+	if strings.Trim(u.Path, "/") == "" {
+		to.Path = usual
+	}
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute}
+	c := &http.Client{Transport: transport, CheckRedirect: keepsRecords}
+	header := http.Header{"Content-Type": {"application/json"}}
+	if authorization != "" {
+		header.Set("Authorization", authorization)
+	}
+	return func(ctx context.Context, records []Record) error {
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, to.String(), bytes.NewReader(encode(records)))
+		if err != nil {
+			return err
+		}
+		r.Header = header.Clone()
+		response, err := c.Do(r)
+		if err != nil {
+			return withCertificateHint(err)
+		}
+		return checkAnswer(response)
+	}
+}
+
 // keepsRecords follows a redirect only if the next request has the records too. A client may follow the codes 301, 302 and 303
 // without the body (RFC 9110, section 15.4). So the answer 200 of a login page would mean that records were accepted.
 func keepsRecords(next *http.Request, before []*http.Request) error {
-	if next.Method != http.MethodPost || len(before) > maxRedirects {
+	if next.Method != http.MethodPost || len(before) > 5 {
 		return http.ErrUseLastResponse
 	}
 	return nil
 }
 
-const maxRedirects = 5
-
-// post sends a batch as the body of an HTTP request.
-func post(ctx context.Context, c *http.Client, to, authorization string, body []byte) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	r.Header.Set("Content-Type", "application/json")
-	if authorization != "" {
-		r.Header.Set("Authorization", authorization)
-	}
-	response, err := c.Do(r)
-	if err != nil {
-		return withCertificateHint(err)
-	}
+// checkAnswer reads the receiver's answer, and returns an error unless the receiver has accepted the records.
+func checkAnswer(response *http.Response) error {
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, 4<<10))
 	failed := fmt.Errorf("the receiver answers %s: %s", response.Status, strings.TrimSpace(string(text)))
 	switch code := response.StatusCode; {
-	case code >= 200 && code < 300 && err != nil:
-		return err // the answer is incomplete, so the records may not have been accepted
 	case code >= 200 && code < 300:
-		return checkOTLP(text) // the answer of Loki is empty
+		return cmp.Or(err, checkOTLP(text)) // if the answer is incomplete, the records may not have been accepted
 	case code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge, code == http.StatusUnprocessableEntity:
 		return RefusedError{error: failed}
 	}
@@ -198,11 +191,15 @@ func appendTo(path string, maxSize int64, records []Record) error {
 		for i := range records {
 			err = errors.Join(err, lines.Encode(&records[i]))
 		}
-		if err == nil {
-			_, err = f.Write(data.Bytes())
-		}
-		if err = errors.Join(err, f.Sync()); err != nil || size+int64(data.Len()) <= maxSize {
+		if err != nil {
 			return nil, err
+		}
+		_, err = f.Write(data.Bytes())
+		if err = errors.Join(err, f.Sync()); err != nil {
+			return nil, errors.Join(err, f.Truncate(size)) // otherwise each attempt would leave a part of the batch on a full disk
+		}
+		if size+int64(data.Len()) <= maxSize {
+			return nil, nil
 		}
 		for i := keptFiles - 1; i > 0; i-- {
 			_ = d.Rename(fmt.Sprintf("%s.%d", name, i), fmt.Sprintf("%s.%d", name, i+1)) // most of these files do not exist
@@ -243,16 +240,14 @@ const (
 // send is a [Sink]. After an error it closes the connection. If a connection was lost, the receiver may not have read the
 // last messages, so send repeats them over the next one.
 func (s *syslogSink) send(ctx context.Context, records []Record) (err error) {
-	if s.raw != nil && s.waitUntilAcknowledged(ctx) != nil {
-		s.close()
-	}
 	defer func() {
 		if err != nil {
 			s.close()
 		}
 	}()
 	kept, batch := s.unread, sentBatch{at: time.Now()}
-	if s.conn == nil {
+	if s.conn == nil || s.raw != nil && s.waitUntilAcknowledged(ctx) != nil {
+		s.close()
 		if err := s.connect(ctx); err != nil {
 			return err
 		}

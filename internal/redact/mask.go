@@ -156,7 +156,7 @@ func (p *tokenShape) match(s []byte) int {
 // values. It remembers a private key that continues on the next lines, so each source needs its own Masker. The zero value
 // is ready. Two goroutines must not use a Masker at the same time.
 type Masker struct {
-	keyLinesLeft int // number of following lines that may still belong to a private key
+	KeyLinesLeft int // number of following lines that may still belong to a private key
 }
 
 // KeyLines is the largest number of lines in a private key.
@@ -312,7 +312,7 @@ func keyHeader(s []byte) int {
 func (m *Masker) keyBody(chunk []byte, at int, cover func(from, to int)) int {
 	end := at + bytes.IndexByte(chunk[at:], '\n')
 	if len(bytes.TrimRight(chunk[at:end], " \t\r")) == 0 {
-		m.keyLinesLeft = KeyLines
+		m.KeyLinesLeft = KeyLines
 		return end
 	}
 	n := classLength(chunk[at:end], func(c byte) bool { return keyText(c) || c == '\\' || c == ' ' || c == '\r' })
@@ -328,8 +328,8 @@ const stampLen = len("2006-01-02 15:04:05.000000000  ")
 // keyLine hides the line at position at, and the lines after it, while they belong to a private key. It returns the position of
 // the first line that does not. Lines of other output may stand between the lines of a key, so only the footer ends the key.
 func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
-	for m.keyLinesLeft > 0 && at < len(chunk) {
-		m.keyLinesLeft--
+	for m.KeyLinesLeft > 0 && at < len(chunk) {
+		m.KeyLinesLeft--
 		from, end := at, at+bytes.IndexByte(chunk[at:], '\n')
 		if end-at >= stampLen && string(chunk[at+stampLen-2:at+stampLen]) == "  " {
 			from += stampLen
@@ -342,7 +342,7 @@ func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 			cover(from, from+len(line))
 		default:
 			if bytes.Contains(line, []byte("-----END ")) {
-				m.keyLinesLeft = 0
+				m.KeyLinesLeft = 0
 			}
 			return at
 		}
