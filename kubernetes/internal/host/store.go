@@ -136,9 +136,9 @@ func (s *Store) eachEntry(dir string, found func(name string, isDir bool)) error
 	})
 }
 
-// replace writes a file, which only its owner may read, atomically: it writes a temporary file in the same directory and renames it. It doesn't open the old
-// file, which an agent may have replaced by a pipe. If an agent has made a directory with the name of the temporary file, replace
-// uses another name, because removing that directory could take hours.
+// replace writes a file atomically: it writes a temporary file in the same directory and renames it. Only the owner may read the
+// file. It doesn't open the old file, which an agent may have replaced by a pipe. If an agent has made a directory with the name of
+// the temporary file, replace uses another name, because removing that directory could take hours.
 func (s *Store) replace(name string, text []byte) error {
 	temp := path.Join(path.Dir(name), ".hinit-new."+path.Base(name))
 	if err := s.root.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
