@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"hinit/internal/testkit"
 )
 
 // patience limits one call of the docker command, other than a build. It is for an engine that hangs, and long because a busy
@@ -88,7 +90,7 @@ func need(t *testing.T) string {
 func parallel(t *testing.T) {
 	t.Helper()
 	need(t)
-	t.Parallel()
+	testkit.Parallel(t)
 }
 
 // eventually repeats a check until it returns no error.

@@ -21,7 +21,7 @@ var (
 
 func TestMain(m *testing.M) {
 	testkit.IsolateProcess()
-	testkit.AtOnce(8) // more tests at a time than processors, because tests with containers mostly wait
+	testkit.ShareSlots(8) // more tests at a time than processors, because tests with containers mostly wait
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM)
 	go func() {

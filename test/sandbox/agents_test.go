@@ -43,7 +43,7 @@ func TestTurns(t *testing.T) {
 
 // TestTwoAgentsGetOneContainer checks that agents that start at the same time get one container.
 func TestTwoAgentsGetOneContainer(t *testing.T) {
-	t.Parallel()
+	testkit.Parallel(t)
 	p, _ := newService(t)
 	var agents []*agent
 	for range 4 {
@@ -82,7 +82,7 @@ func TestAnAgentOfItsOwn(t *testing.T) {
 // TestNothingRunsTwice checks that a command runs once although its output looks as if the container were gone. The
 // agent repeats the command, and must get the recorded answer.
 func TestNothingRunsTwice(t *testing.T) {
-	t.Parallel()
+	testkit.Parallel(t)
 	p, _ := newService(t)
 	a := p.newAgent()
 	for i, text := range []string{"nginx is not running", "Error: No such container: web", "no such container"} {
@@ -103,7 +103,7 @@ func TestNothingRunsTwice(t *testing.T) {
 
 // TestTimeLimitEndsTheTree checks that the processes inside end when the agent kills its docker command.
 func TestTimeLimitEndsTheTree(t *testing.T) {
-	t.Parallel()
+	testkit.Parallel(t)
 	p, _ := newService(t)
 	a := p.newAgent()
 	a.say("setsid sleep 7771 & (sleep 7772 &) ; echo begun; sleep 7773", "", 1.5)
@@ -118,7 +118,7 @@ func TestTimeLimitEndsTheTree(t *testing.T) {
 // TestKilledAgent checks that the commands of a killed agent end. Processes that the agent itself has put into the
 // background must go on.
 func TestKilledAgent(t *testing.T) {
-	t.Parallel()
+	testkit.Parallel(t)
 	p, _ := newService(t)
 	a := p.newAgent()
 	a.turn("setsid sleep 6661 >/dev/null 2>&1 &")
@@ -155,7 +155,7 @@ func (p *place) killClients(t *testing.T, text string) {
 // TestRemovedFromOutside checks that the next command after the removal of a container finds a new one, and that a
 // command that had begun is not run again.
 func TestRemovedFromOutside(t *testing.T) {
-	t.Parallel()
+	testkit.Parallel(t)
 	p, _ := newService(t)
 	a := p.newAgent()
 	before := a.turn("echo kept > /workspace/file; hostname")

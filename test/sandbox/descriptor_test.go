@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
 // takesVar makes this program the attacker inside a sandbox. Its value is the socket on which it receives a directory of the
@@ -60,7 +62,7 @@ func take(socket string) error {
 func TestDescriptorOverASocket(t *testing.T) {
 	for name, env := range map[string][]string{"caller": nil, "private": {"HINIT_SANDBOX_ROOT=private"}} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+			testkit.Parallel(t)
 			p, _ := newService(t, env...)
 			hidden := filepath.Join(p.dir, "hidden")
 			if err := errors.Join(os.Mkdir(hidden, 0o700), os.WriteFile(filepath.Join(hidden, "secret"), []byte(secret), 0o600)); err != nil {

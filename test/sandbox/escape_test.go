@@ -21,7 +21,7 @@ const secret = "the host's secret"
 // TestEscapes tries the escapes of an agent on the real engine, through the service. None may succeed: no container may
 // be made, and no file of others may change.
 func TestEscapes(t *testing.T) {
-	t.Parallel()
+	testkit.Parallel(t)
 	p, _ := newService(t)
 	hidden := filepath.Join(p.dir, "hidden")
 	if err := errors.Join(os.Mkdir(hidden, 0o700), os.WriteFile(filepath.Join(hidden, "secret"), []byte(secret), 0o600), os.Symlink(hidden, filepath.Join(p.home(), "link"))); err != nil {
@@ -107,7 +107,7 @@ var rounds = flag.Int("rounds", 12, "how many containers TestMountRace makes")
 // TestMountRace changes the target of a mount as fast as it can, while containers with that mount are made and started.
 // Each container must get only the requested directory.
 func TestMountRace(t *testing.T) {
-	t.Parallel()
+	testkit.Parallel(t)
 	p, _ := newService(t)
 	hidden := filepath.Join(p.dir, "hidden")
 	work, link := filepath.Join(p.home(), "work"), filepath.Join(p.home(), "elsewhere")
@@ -173,7 +173,7 @@ func TestMountRace(t *testing.T) {
 // TestAHealthCheckRanBeforeTheGateWasOpen checks that the health check of an image runs no program while the container
 // waits at its gate. The program could be in a mount, and see another mount that was not checked yet.
 func TestAHealthCheckRanBeforeTheGateWasOpen(t *testing.T) {
-	t.Parallel()
+	testkit.Parallel(t)
 	need(t)
 	checked := image() + "-checked"
 	dir := t.TempDir()
@@ -207,7 +207,7 @@ func TestAHealthCheckRanBeforeTheGateWasOpen(t *testing.T) {
 // TestServiceKilled checks that a kill of the service loses nothing. Callers must wait for the next service, and the
 // container must be the same.
 func TestServiceKilled(t *testing.T) {
-	t.Parallel()
+	testkit.Parallel(t)
 	p, s := newService(t)
 	a := p.newAgent()
 	before := a.turn("hostname; echo kept > /workspace/f")
@@ -231,7 +231,7 @@ func TestServiceKilled(t *testing.T) {
 // TestIdleWindowOfADeadAgent checks that the service removes the container of a dead agent when it has been idle for
 // long enough, which a living agent does itself.
 func TestIdleWindowOfADeadAgent(t *testing.T) {
-	t.Parallel()
+	testkit.Parallel(t)
 	p, s := newService(t, "TERMINAL_LIFETIME_SECONDS=2", "TERMINAL_DOCKER_PERSIST_ACROSS_PROCESSES=false")
 	living, dead := p.newAgent(), p.newAgent()
 	kept := living.turn("hostname").Container
@@ -258,7 +258,7 @@ func (p *place) gateOf(name string) string {
 // TestLinksBelowMounts checks that a link in one mount can't lead another mount to the programs of the engine or of the
 // gate. Neither may be replaced.
 func TestLinksBelowMounts(t *testing.T) {
-	t.Parallel()
+	testkit.Parallel(t)
 	p, _ := newService(t)
 	work, evil := filepath.Join(p.home(), "work"), filepath.Join(p.home(), "evil")
 	if err := errors.Join(os.Mkdir(work, 0o755), os.Symlink("/sbin", filepath.Join(work, "s")), os.Symlink("/bin", filepath.Join(work, "b")),

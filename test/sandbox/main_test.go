@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	testkit.IsolateProcess()
-	testkit.AtOnce(4)
+	testkit.ShareSlots(4)
 	code := m.Run()
 	if built != "" {
 		docker("rmi", "-f", image())

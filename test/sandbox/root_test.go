@@ -21,7 +21,7 @@ import (
 func TestRootInsideIsNoRootOutside(t *testing.T) {
 	for name, env := range map[string][]string{"caller": nil, "private": {"HINIT_SANDBOX_ROOT=private"}} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+			testkit.Parallel(t)
 			private := name == "private"
 			p, s := newService(t, env...)
 			work, read := filepath.Join(p.home(), "work"), filepath.Join(p.home(), "read")

@@ -4,12 +4,14 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"hinit/internal/testkit"
 )
 
 // TestSameAsDocker compares the personality with the installed docker command, call by call on the same container. Standard
 // output and exit codes are the same, and so are the texts that the agent looks for.
 func TestSameAsDocker(t *testing.T) {
-	t.Parallel()
+	testkit.Parallel(t)
 	p := newPlace(t)
 	name := "hermes-" + p.profile
 	run := append([]string{"run", "-d", "--init", "--name", name}, p.labels("default")...)

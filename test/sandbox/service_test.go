@@ -73,12 +73,12 @@ func (s *service) kill() {
 // everywhere runs a test with a service and without.
 func everywhere(t *testing.T, test func(t *testing.T, p *place)) {
 	t.Run("service", func(t *testing.T) {
-		t.Parallel()
+		testkit.Parallel(t)
 		p, _ := newService(t)
 		test(t, p)
 	})
 	t.Run("alone", func(t *testing.T) {
-		t.Parallel()
+		testkit.Parallel(t)
 		test(t, newPlace(t))
 	})
 }

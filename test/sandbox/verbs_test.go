@@ -85,7 +85,7 @@ func TestVerbs(t *testing.T) {
 }
 
 func TestVerbsWithoutAnEngine(t *testing.T) {
-	t.Parallel()
+	testkit.Parallel(t)
 	p := newPlace(t)
 	p.env = append(p.env, "DOCKER_HOST=unix:///no/such/socket")
 	if r := p.sandbox("ls"); r.code != 4 {
@@ -144,7 +144,7 @@ func TestPausedWithoutAConnection(t *testing.T) {
 		"alone": func(t *testing.T) (*place, func()) { return newPlace(t), func() {} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+			testkit.Parallel(t)
 			p, away := start(t)
 			if r := p.sandbox("exec", "true"); r.code != 0 {
 				t.Fatal(r)
@@ -212,7 +212,7 @@ func TestAFrozenContainer(t *testing.T) {
 // TestAnOldIDWasNoSandbox checks that the old ID of a container still leads to it after the container was made again at
 // a start, also for hinit sandbox. A container with a mount below another one is made again.
 func TestAnOldIDWasNoSandbox(t *testing.T) {
-	t.Parallel()
+	testkit.Parallel(t)
 	p, _ := newService(t)
 	skills := filepath.Join(p.home(), "skills")
 	if err := errors.Join(os.Mkdir(skills, 0o755), os.Chown(skills, agentUID, agentUID)); err != nil {

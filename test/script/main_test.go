@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	if order := os.Getenv(stageVar); order != "" {
 		os.Exit(stage(order))
 	}
-	testkit.AtOnce(10) // more scenarios at a time than processors, because a scenario mostly waits
+	testkit.ShareSlots(10) // more scenarios at a time than processors, because a scenario mostly waits
 	os.Exit(run(m))
 }
 
@@ -181,6 +181,7 @@ func age(home string) error {
 
 // setup gives a scenario its volume, its configuration and its environment.
 func setup(e *testscript.Env, mode string) error {
+	e.Defer(testkit.Slot())
 	home := filepath.Join(e.WorkDir, "home")
 	runtime := filepath.Join(e.WorkDir, "run")
 	for _, dir := range []string{home, runtime} {

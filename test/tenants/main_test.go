@@ -60,7 +60,7 @@ func TestMain(m *testing.M) {
 	if testkit.ShortLeavesOut() {
 		return
 	}
-	testkit.AtOnce(6)
+	testkit.ShareSlots(6)
 	code := m.Run()
 	_ = exec.Command("docker", "rmi", "-f", image).Run() // the tests with Docker are skipped if the image is missing
 	os.Exit(code)

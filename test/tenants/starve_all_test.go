@@ -176,7 +176,7 @@ func (c *container) recover(t *testing.T) {
 // TestNoTenantStarvesAnother lets one profile take all of each resource, in each mode, and checks and prints what
 // another profile lacks then. "stopped" stands for a resource that it could take until hinit stopped it.
 func TestNoTenantStarvesAnother(t *testing.T) {
-	t.Parallel()
+	testkit.Parallel(t)
 	testkit.NeedRoot(t)
 	if isolation.LandlockABI() == 0 {
 		testkit.SkipOrFail(t, "the kernel has no Landlock")
@@ -185,7 +185,7 @@ func TestNoTenantStarvesAnother(t *testing.T) {
 	t.Run("modes", func(t *testing.T) {
 		for i, mode := range everyMode {
 			t.Run(mode, func(t *testing.T) {
-				t.Parallel() // runs beside other tests, because hinit mostly waits for its next measurement
+				testkit.Parallel(t) // runs beside other tests, because hinit mostly waits for its next measurement
 				words[i] = starveAll(t, mode, scene{
 					agent: agentID + 1 + i, // a uid of its own, because the kernel counts per user, and gateways of other test packages run as agentID
 					roles: [2]string{"taker", "misser"}, flags: syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC,

@@ -71,7 +71,7 @@ var groups atomic.Int32
 // limited starts an init with profiles that eat. Its control group has the given memory, like a container with --memory.
 func limited(t *testing.T, megabytes int, profiles map[string]int, settings string, before ...func(home string)) *container {
 	t.Helper()
-	t.Parallel() // runs beside other tests, because hinit mostly waits for its next measurement
+	testkit.Parallel(t) // runs beside other tests, because hinit mostly waits for its next measurement
 	testkit.NeedRoot(t)
 	bind, file := "/sys/fs/cgroup", "memory.max" // control groups of version 2
 	if unix.Access(bind+"/memory", unix.F_OK) == nil {
