@@ -69,3 +69,27 @@ func TestLogsShowsAllArchivesWhenTheCurrentFileHasTheInodeOfACompressedOne(t *te
 		}
 	}
 }
+
+// TestAFileWhoseNameIsNoTimeHidesNoArchive checks that a file which only looks like an archive counts as none. Its name sorts after
+// all archives, so logs --since took them for older than the time, and a follower for read already.
+func TestAFileWhoseNameIsNoTimeHidesNoArchive(t *testing.T) {
+	t.Parallel()
+	dir, first := past(t)
+	poison := filepath.Join(dir, "@ffffffffffffffffffffffff.s")
+	if err := os.WriteFile(poison, []byte("9999-12-31 00:00:00.000000000  none\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, N: -1, Since: first}, func([]byte) error { n++; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if n != 20 {
+		t.Errorf("got %d lines of 20", n)
+	}
+	s := newSet(Options{limits: Limits{Archives: 1}})
+	say(t, s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current)), "next")
+	closeSet(t, s)
+	if _, err := os.Stat(poison); err != nil {
+		t.Errorf("hinit has removed a file that is no archive: %v", err)
+	}
+}

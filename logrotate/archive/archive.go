@@ -225,8 +225,8 @@ func Time(name string) (time.Time, bool) {
 	if strings.Trim(name[1:labelLen], "0123456789abcdef") != "" {
 		return time.Time{}, false
 	}
-	t, _, _ := formats.ParseTAI64N(name) // an invalid label yields the zero time, so the archive is treated as old
-	return t, true
+	t, _, ok := formats.ParseTAI64N(name) // an invalid label may sort after all archives, so its file is none
+	return t, ok
 }
 
 // Name returns the name of an archive that was rotated at t.
