@@ -21,7 +21,7 @@ type Archives struct {
 
 // Result is the outcome for one log.
 type Result struct {
-	Again bool   // an archive was too young; call the Packer again later
+	Again bool   // an archive was too young, or there are many; call the Packer again later
 	Error string // text of the error, or "" if there was none
 }
 

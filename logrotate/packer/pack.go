@@ -34,6 +34,9 @@ const (
 	// runtime too.
 	packChunk = 64 << 10
 	packRest  = 3
+	// maxAtOnce is the number of archives of one log that a call of Pack compresses. An agent can make any number of archives, and
+	// the other logs wait.
+	maxAtOnce = 10
 )
 
 // errAbandoned means that an archive stays uncompressed, because it was removed, is too large, or the context has ended. The caller
@@ -59,18 +62,20 @@ type packer struct {
 	buf   []byte
 }
 
-// packLog compresses the archives of one log, oldest first. It stops at the first error.
+// packLog compresses the archives of one log, oldest first. It stops at the first error, and after maxAtOnce archives.
 func (p *packer) packLog(ctx context.Context, l gzipped.Archives) (r gzipped.Result) {
 	dir := archive.Dir{Path: l.Dir, Actor: p.actor}
 	names, err := dir.Names()
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
+	packed := 0
 	for _, name := range names {
 		if strings.HasSuffix(name, archive.Packed) {
 			continue
 		}
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || packed == maxAtOnce {
+			r.Again = true
 			return r
 		}
 		// After the clock was set back, an archive may have a time far in the future, and must not count as young until then. So
@@ -79,7 +84,9 @@ func (p *packer) packLog(ctx context.Context, l gzipped.Archives) (r gzipped.Res
 			r.Again = true
 			continue
 		}
-		if err = p.packArchive(ctx, dir, name, l.Most); errors.Is(err, fs.ErrNotExist) || errors.Is(err, errAbandoned) {
+		if err = p.packArchive(ctx, dir, name, l.Most); err == nil {
+			packed++
+		} else if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errAbandoned) {
 			err = nil // the archive was pruned during the compression, or abandoned
 		}
 		if err != nil {

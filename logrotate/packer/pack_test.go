@@ -13,6 +13,7 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
 	"hinit/logrotate/archive"
+	"hinit/logrotate/gzipped"
 )
 
 // TestAnArchiveThatIsPrunedStaysPruned checks that an archive which is removed at any point of its compression does not
@@ -45,6 +46,31 @@ func TestAnArchiveThatIsPrunedStaysPruned(t *testing.T) {
 		}
 		if left, _ := os.ReadDir(dir); len(left) != 0 {
 			t.Fatalf("round %d: %q is left", i, left)
+		}
+	}
+}
+
+// TestThousandsOfArchivesOfOneLogHoldUpNoOtherLog checks that Pack takes a few archives of each log in turn. An agent can make any
+// number of large archives, and the other logs waited for all of them.
+func TestThousandsOfArchivesOfOneLogHoldUpNoOtherLog(t *testing.T) {
+	t.Parallel()
+	logs := []gzipped.Archives{{Dir: t.TempDir(), Most: 1 << 20}, {Dir: t.TempDir(), Most: 1 << 20}}
+	for i := range 25 {
+		if err := os.WriteFile(filepath.Join(logs[0].Dir, archive.Name(time.Now().Add(time.Duration(i-100)*time.Minute))), []byte("x\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(logs[1].Dir, archive.Name(time.Now().Add(-time.Hour))), []byte("x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for call, again := range []bool{true, true, false} {
+		results := Pack(t.Context(), fsutil.Self(), logs, time.Second)
+		if results[0] != (gzipped.Result{Again: again}) || results[1] != (gzipped.Result{}) {
+			t.Errorf("call %d: %+v", call, results)
+		}
+		left, err := filepath.Glob(filepath.Join(logs[0].Dir, "*.s"))
+		if want := max(25-10*(call+1), 0); err != nil || len(left) != want {
+			t.Errorf("call %d: %d archives are not compressed, want %d (%v)", call, len(left), want, err)
 		}
 	}
 }
