@@ -43,9 +43,10 @@ func TestWorkersOutliveTheirDispatcher(t *testing.T) {
 			pids := b.outside(dispatcher)
 			return len(pids) == 1 && pids[0] != old
 		})
-		if _, err := b.client.Reexec(b.Context(), ""); err != nil {
-			t.Fatal(err)
-		}
+		b.await("a re-execution", func() bool { // hinit refuses it while the one before is under way
+			_, err := b.client.Reexec(b.Context(), "")
+			return err == nil
+		})
 	}
 	if now := b.outside(workers); !slices.Equal(now, []int{worker}) {
 		t.Errorf("the workers are %v, not %d alone", now, worker)
