@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -262,9 +261,9 @@ func (p *pass) retryTime(e attempt) int64 {
 }
 
 // holdReason is the respawn guard. It returns the reason not to start a ready task now, or "" if the task may start. A task is
-// held back while another attempt would fail in the same way or repeat finished work. Each reason expires, except blocker_auth,
-// which lasts until an operator unblocks or reassigns the task.
-func (p *pass) holdReason(task string, from Status) (string, error) {
+// held back while another attempt would fail in the same way or repeat finished work. Each reason expires at the time until, in
+// seconds since 1970. Only blocker_auth (until 0) lasts until an operator unblocks or reassigns the task.
+func (p *pass) holdReason(task string, from Status) (reason string, until int64, err error) {
 	type state struct {
 		attempt
 		Failure string
@@ -275,32 +274,39 @@ func (p *pass) holdReason(task string, from Status) (string, error) {
 		FROM tasks t LEFT JOIN task_runs r ON r.id = (SELECT n.id FROM task_runs n WHERE n.task_id = t.id AND n.ended_at IS NOT NULL
 			ORDER BY n.ended_at DESC, n.id DESC LIMIT 1)
 		WHERE t.id = ?`, task)
-	waits := p.now < p.retryTime(s.attempt)
+	retry := p.retryTime(s.attempt)
 	switch {
 	case err != nil || s.Task == "":
-		return "", err
-	case s.Outcome == "rate_limited" && waits:
-		return guardCooldown, nil
-	case waits:
-		return guardBackoff, nil
+		return "", 0, err
+	case p.now < retry:
+		return lo.Ternary(s.Outcome == "rate_limited", guardCooldown, guardBackoff), retry, nil
 	case from == Review || s.Outcome == "rate_limited":
-		return "", nil
+		return "", 0, nil
 	case authTrouble.MatchString(s.Failure) && !strings.Contains(s.Failure, rateLimitedText):
-		return guardAuth, nil
+		return guardAuth, 0, nil
 	case s.Success != 0 && p.now-s.Success <= recentSuccessWindow && s.Success <= p.now+clockSlack:
-		return guardSuccess, nil
+		return guardSuccess, s.Success + recentSuccessWindow + 1, nil
 	}
-	comments, err := queryAll[string](p.ctx, p.Store.db, `SELECT body FROM task_comments
+	type comment struct {
+		Body string
+		At   int64
+	}
+	comments, err := queryAll[comment](p.ctx, p.Store.db, `SELECT body, CAST(created_at AS INTEGER) FROM task_comments
 		WHERE task_id = ? AND created_at > ? AND created_at <= ? AND instr(body, 'https://github.com/') > 0`, task, p.now-activePRWindow, p.now+clockSlack)
-	if slices.ContainsFunc(comments, pullRequest.MatchString) {
-		return guardPR, nil
+	for _, c := range comments {
+		if pullRequest.MatchString(c.Body) {
+			reason, until = guardPR, max(until, c.At+activePRWindow)
+		}
 	}
-	return "", err
+	return reason, until, err
 }
 
 // recordGuarded records on the board that a task is held back. If the latest event of the task already says so, it adds no second
 // event. Otherwise each pass would add such an event, and the task's history would consist of them.
-func (p *pass) recordGuarded(task, reason string) error {
+func (p *pass) recordGuarded(task, reason string, until int64) error {
+	if until != 0 && (p.heldUntil == 0 || until < p.heldUntil) {
+		p.heldUntil = until
+	}
 	p.res.RespawnGuarded = append(p.res.RespawnGuarded, Guarded{task, reason})
 	if p.dryRun || reason == guardBackoff {
 		return nil
@@ -315,7 +321,8 @@ func (p *pass) recordGuarded(task, reason string) error {
 }
 
 // Next returns the time at which the caller should make the next pass, even if the board does not change and no worker ends. This
-// is the earliest time at which a claim, a grace period, a maximum runtime or a cooldown ends. The zero time means never.
+// is the earliest time at which a claim, a grace period, a maximum runtime or a cooldown ends. The zero time means never. Call Next
+// after [Dispatcher.Tick], which finds the tasks that are held back.
 func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error) {
 	p, err := d.observe(ctx, now)
 	if err != nil {
@@ -357,30 +364,9 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	for _, w := range p.leavingWorkers {
 		at(true, p.leaveDeadline(w))
 	}
-	held, err := d.Store.delayingAttempts(ctx, p.now-activePRWindow)
-	for _, h := range held {
-		end := p.retryTime(h)
-		switch h.Outcome {
-		case "":
-			end = h.At + activePRWindow
-		case "completed":
-			end = h.At + recentSuccessWindow + 1
-		}
-		at(end > p.now, end)
-	}
-	if err != nil || next == 0 {
-		return time.Time{}, err
+	at(d.heldUntil > p.now, d.heldUntil)
+	if next == 0 {
+		return time.Time{}, nil
 	}
 	return time.Unix(next, 0), nil
-}
-
-// delayingAttempts returns the attempts that may delay a waiting task: attempts that ended after the time after. It also returns
-// later comments with a link to GitHub, each as an attempt with an empty outcome. [Dispatcher.Next] schedules the next pass by
-// this list. An attempt that delays no task does no harm: the pass then finds nothing to do.
-func (s *Store) delayingAttempts(ctx context.Context, after int64) ([]attempt, error) {
-	return queryAll[attempt](ctx, s.db, `SELECT t.id, r.id, r.outcome, CAST(r.ended_at AS INTEGER), CAST(t.consecutive_failures AS INTEGER) FROM tasks t JOIN task_runs r ON r.task_id = t.id
-			WHERE t.status IN ('ready', 'review') AND r.outcome IS NOT NULL AND r.ended_at > ?1
-		UNION ALL
-		SELECT t.id, 0, '', max(CAST(c.created_at AS INTEGER)), 0 FROM tasks t JOIN task_comments c ON c.task_id = t.id
-			WHERE t.status = 'ready' AND c.created_at > ?1 AND instr(c.body, 'https://github.com/') > 0 GROUP BY t.id`, after)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/samber/lo"
@@ -34,19 +33,11 @@ func envSeconds(env Env, name string, least int64, otherwise time.Duration) int6
 // therefore never hit a later claim of the same process.
 func lockOf(claimer string, run int64) string { return claimer + "." + strconv.FormatInt(run, 10) }
 
-// claimant returns the host:pid part of a claim lock: the process that made the claim.
-func claimant(lock string) string {
-	colon := strings.LastIndexByte(lock, ':')
-	if dot := strings.IndexByte(lock[colon+1:], '.'); colon >= 0 && dot >= 0 {
-		return lock[:colon+1+dot]
-	}
-	return lock
-}
-
 type claimOptions struct {
 	ttl     time.Duration // how long the claim is valid; 0: the default
 	from    Status
-	profile string // required assignee of the task; empty: any
+	profile string          // required assignee of the task; empty: any
+	record  func(run int64) // called with the number of the new run before the claim is valid; nil: nothing
 }
 
 // claim claims a task for a worker. It returns won false if another worker has the task, the task has another status than o.from,
@@ -68,6 +59,9 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 		run := t.insert(`INSERT INTO task_runs (task_id, profile, step_key, status, claim_expires, max_runtime_seconds, started_at)
 			VALUES (?, ?, ?, 'running', ?, ?, ?)`,
 			id, orNull(task.Assignee), orNull(task.CurrentStepKey), expires, task.MaxRuntimeSeconds, t.now)
+		if o.record != nil && t.err == nil {
+			o.record(run)
+		}
 		lock := lockOf(s.Claimer(), run)
 		t.exec("UPDATE task_runs SET claim_lock = ? WHERE id = ?", lock, run)
 		rows := t.exec(`UPDATE tasks SET status = 'running', claim_lock = ?1, claim_expires = ?2, started_at = COALESCE(started_at, ?3), current_run_id = ?7,

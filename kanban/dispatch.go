@@ -38,7 +38,8 @@ type Dispatcher struct {
 	// pause, as in the command `hinit kanban dispatch`.
 	Backoff time.Duration
 
-	notes map[int64]*runNotes // notes about runs, by the number of the run
+	notes     map[int64]*runNotes // notes about runs, by the number of the run
+	heldUntil int64               // when the first of the tasks that the last pass held back may start, in seconds since 1970; 0: no such task
 }
 
 // runNotes holds what this dispatcher remembers about a run between passes. It is lost when the dispatcher ends.
@@ -96,6 +97,7 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 		Dispatcher: d, ctx: ctx, now: now.Unix(), dryRun: opt.DryRun, res: &res, profileExists: make(map[string]bool),
 		mayStart: !opt.DryRun && d.Runner != nil && (opt.MaxSpawn == nil || *opt.MaxSpawn > 0),
 	}
+	d.heldUntil = 0
 	if kept := d.Store.keptLock; kept != nil && !isFileAt(kept.file, d.Store.paths.TickLock()) {
 		kept.Release()
 		d.Store.keptLock = nil
@@ -271,12 +273,12 @@ func (p *pass) assignDefault(task string) bool {
 // start claims a task and starts its worker. It does nothing if [pass.holdReason] holds the task back, or if processes of an
 // earlier attempt can't be ended.
 func (p *pass) start(r startCandidate, from Status) error {
-	reason, err := p.holdReason(r.ID, from)
+	reason, until, err := p.holdReason(r.ID, from)
 	if err != nil {
 		return err
 	}
 	if reason != "" {
-		return p.recordGuarded(r.ID, reason)
+		return p.recordGuarded(r.ID, reason, until)
 	}
 	if p.dryRun {
 		p.res.Spawned = append(p.res.Spawned, Spawned{Task: r.ID, Assignee: r.Assignee})
@@ -287,9 +289,10 @@ func (p *pass) start(r startCandidate, from Status) error {
 	if r.Again && !p.endLeftovers(r.ID) {
 		return nil
 	}
-	p.recordWorker(workerRecord{Lock: p.Store.Claimer()}) // if this dispatcher dies after a claim, the next one must know who made the claim
 	// The claim requires the assignee whose limit was checked. If another program reassigned the task meanwhile, the claim fails.
-	claim := claimOptions{from: from, profile: r.Assignee}
+	claim := claimOptions{from: from, profile: r.Assignee, record: func(run int64) {
+		p.recordWorker(workerRecord{Run: run, Task: r.ID}) // if this dispatcher dies after the claim, the next one must know who made it
+	}}
 	task, won, err := p.Store.claim(p.ctx, time.Unix(p.now, 0), r.ID, claim)
 	if err != nil || !won {
 		return err

@@ -397,7 +397,8 @@ type fakeProcs struct {
 	alive    map[int]bool
 	survives map[int]bool
 	starts   map[int]uint64
-	signals  []int // PIDs that were asked to end
+	strange  map[int]bool // PIDs of processes that were not started for a task
+	signals  []int        // PIDs that were asked to end
 	onEnd    func()
 }
 
@@ -417,6 +418,12 @@ func (p *fakeProcs) Start(pid int) uint64 {
 	p.Lock()
 	defer p.Unlock()
 	return p.starts[pid]
+}
+
+func (p *fakeProcs) WorksOn(pid int, _ string) (is, known bool) {
+	p.Lock()
+	defer p.Unlock()
+	return !p.strange[pid], true
 }
 
 func (p *fakeProcs) End(_ context.Context, pid int, _ time.Duration) Termination {
@@ -468,6 +475,6 @@ func newTestLog(t *testing.T) *slog.Logger {
 
 // add adds an entry to the ledger.
 func (l *ledger) add(e workerRecord) error {
-	l.record(e)
+	l.runs[e.Run] = e
 	return l.save()
 }

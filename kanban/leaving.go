@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -26,7 +25,7 @@ func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err e
 		if open[run] {
 			continue
 		}
-		if e.Boot != p.containerInstance { // the worker has ended with its container or machine
+		if e.Foreign || e.Boot != p.containerInstance { // not ours, or the worker has ended with its container or machine
 			p.endedEntries = append(p.endedEntries, e)
 			continue
 		}
@@ -55,7 +54,7 @@ func (p *pass) sortDeparted(left []*observedTask) {
 	for _, w := range left {
 		alive := w.liveness == Alive
 		if w.liveness == Unknown && w.ref.PID != 0 {
-			alive = p.procs().Alive(w.ref.PID) && (w.ref.Start == 0 || p.procs().Start(w.ref.PID) == w.ref.Start)
+			alive = p.procs().Alive(w.ref.PID) && !p.pidWasReused(w)
 		}
 		switch w.WorkerPID = w.ref.PID; {
 		case alive:
@@ -167,14 +166,13 @@ func (d *Dispatcher) Leaving(ctx context.Context, now time.Time) ([]Leaving, err
 
 // workerRecord is a dispatcher's record of a worker that it has started, or was about to start if the PID is 0. Entries are kept
 // in a file beside the board, because other programs define the columns of the board. The host, the volume and the worker's boot
-// show later whether the worker can still be alive.
+// show later whether the worker can still be alive. So the dispatcher also records the claims of others on its host.
 type workerRecord struct {
-	Run             int64  `json:"run,omitempty"`
-	Task            string `json:"task,omitempty"`
-	Host            string `json:"host,omitempty"`
-	Volume          string `json:"volume,omitempty"`
-	Lock            string `json:"lock,omitempty"` // set in an entry without a run: the process that makes claims, as host:pid
-	ForeignClaimant bool   `json:"seen,omitempty"` // another program makes these claims, and a claim may have no worker
+	Run     int64  `json:"run,omitempty"`
+	Task    string `json:"task,omitempty"`
+	Host    string `json:"host,omitempty"`
+	Volume  string `json:"volume,omitempty"`
+	Foreign bool   `json:"seen,omitempty"` // another program or a person has made the claim, and there may be no worker
 	Worker
 }
 
@@ -182,35 +180,25 @@ type workerRecord struct {
 // line; the last entry of a run is the valid one. Only the holder of the tick lock writes it. The file needs no fsync: it has to
 // survive the dispatcher, but not a crash of the machine, after which no worker is left.
 type ledger struct {
-	path  string
-	runs  map[int64]workerRecord
-	locks map[string]workerRecord // records of processes that make claims, by claimant
+	path string
+	runs map[int64]workerRecord
 }
 
 func readLedger(path string) *ledger {
-	l := &ledger{path: path, runs: make(map[int64]workerRecord), locks: make(map[string]workerRecord)}
+	l := &ledger{path: path, runs: make(map[int64]workerRecord)}
 	data, _ := wholefile.Read(path, maxFileSize) // an unreadable file counts as empty, and the next save replaces it
 	for line := range bytes.Lines(data) {
 		var e workerRecord
-		if json.Unmarshal(line, &e) == nil {
-			l.record(e)
+		if json.Unmarshal(line, &e) == nil && e.Run != 0 {
+			l.runs[e.Run] = e
 		}
 	}
 	return l
 }
 
-func (l *ledger) record(e workerRecord) {
-	if e.Run != 0 {
-		l.runs[e.Run] = e
-	}
-	if e.Lock != "" {
-		l.locks[e.Lock] = e
-	}
-}
-
 func (l *ledger) save() error {
 	var b bytes.Buffer
-	for _, e := range slices.AppendSeq(slices.Collect(maps.Values(l.runs)), maps.Values(l.locks)) {
+	for _, e := range l.runs {
 		line, err := json.Marshal(e)
 		if err != nil {
 			return err

@@ -346,7 +346,7 @@ func TestRespawnGuard(t *testing.T) {
 	guarded := func(b *board, id string) string {
 		b.t.Helper()
 		p := &pass{Dispatcher: b.d, ctx: b.t.Context(), now: b.now.Unix(), res: &Result{}}
-		reason, err := p.holdReason(id, Ready)
+		reason, _, err := p.holdReason(id, Ready)
 		must(b.t, err)
 		return reason
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/samber/lo"
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/blocking"
 	"hinit/internal/procstat"
 	"hinit/internal/wholefile"
 )
@@ -121,6 +122,8 @@ type Processes interface {
 	// Start returns the start time of the process, in clock ticks since boot. It returns 0 if the process does not exist or the
 	// time is unknown.
 	Start(pid int) uint64
+	// WorksOn reports whether the process was started as a worker of the task. known is false if its environment can't be read.
+	WorksOn(pid int, task string) (is, known bool)
 }
 
 // realProcesses implements [Processes] for real processes, with /proc and pidfd_open(2).
@@ -143,6 +146,34 @@ func (realProcesses) Alive(pid int) bool {
 func (realProcesses) Start(pid int) uint64 {
 	st, _ := procstat.Read(pid)
 	return st.Start
+}
+
+// environTimeout limits the wait for the environment of a process, whose memory may be on a disk that does not answer.
+const environTimeout = time.Second
+
+// WorksOn implements [Processes]. A program may have overwritten its environment, for instance with a title for ps(1).
+func (realProcesses) WorksOn(pid int, task string) (is, known bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), environTimeout)
+	defer cancel()
+	var env []byte
+	err := blocking.Within(ctx, blocking.Environ, "reading an environment", func() (err error) {
+		env, err = readEnviron(pid)
+		return err
+	})
+	if err != nil {
+		return false, false
+	}
+	return hasVar(env, "HERMES_KANBAN_TASK", task), bytes.ContainsRune(env, '=')
+}
+
+// readEnviron returns the environment of a process, with a NUL byte before and after each variable.
+func readEnviron(pid int) ([]byte, error) {
+	env, err := wholefile.Read("/proc/"+strconv.Itoa(pid)+"/environ", maxEnvironBytes)
+	return slices.Concat([]byte{0}, env, []byte{0}), err
+}
+
+func hasVar(env []byte, name, value string) bool {
+	return bytes.Contains(env, []byte("\x00"+name+"="+value+"\x00"))
 }
 
 // killWait limits the wait for a process after SIGKILL. A process that exists for longer is stuck in the kernel.
@@ -209,17 +240,15 @@ func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 		if p.Dead() || p.PID == os.Getpid() {
 			continue
 		}
-		dir := "/proc/" + strconv.Itoa(p.PID)
-		env, err := wholefile.Read(dir+"/environ", maxEnvironBytes)
+		env, err := readEnviron(p.PID)
 		if err != nil {
 			var st unix.Stat_t
-			sure = sure && (unix.Stat(dir, &st) != nil || int(st.Uid) != os.Geteuid())
+			sure = sure && (unix.Stat("/proc/"+strconv.Itoa(p.PID), &st) != nil || int(st.Uid) != os.Geteuid())
 			continue
 		}
-		env = slices.Concat([]byte{0}, env, []byte{0}) // put each variable between two NUL bytes
 		has[p.PID] = true
 		for name, value := range vars {
-			has[p.PID] = has[p.PID] && bytes.Contains(env, []byte("\x00"+name+"="+value+"\x00"))
+			has[p.PID] = has[p.PID] && hasVar(env, name, value)
 		}
 	}
 	all = slices.DeleteFunc(all, func(p procstat.Stat) bool { return !has[p.PID] })

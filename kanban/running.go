@@ -61,7 +61,8 @@ func (p *pass) workerEnded(w *observedTask) bool {
 }
 
 // pidWasReused reports whether the worker's pid now belongs to another process. Then the start time differs from the one in the
-// ledger, or from the one that this dispatcher noted when it first saw the pid.
+// ledger, or from the one that this dispatcher noted when it first saw the pid. Or the process was not started for the task: any
+// program can write a pid to the board and to the ledger.
 func (p *pass) pidWasReused(w *observedTask) bool {
 	if w.WorkerPID <= 1 || w.WorkerPID == os.Getpid() { // this program must never end itself or PID 1
 		return true
@@ -72,7 +73,8 @@ func (p *pass) pidWasReused(w *observedTask) bool {
 	}
 	seen := p.notesOf(w.CurrentRunID)
 	seen.start = cmp.Or(seen.start, start)
-	return start != cmp.Or(w.ref.Start, seen.start)
+	is, known := p.procs().WorksOn(w.WorkerPID, w.ID)
+	return start != cmp.Or(w.ref.Start, seen.start) || known && !is
 }
 
 // observeWorkers determines the state of the workers of all running tasks, and of the workers in the ledger whose attempt is
@@ -127,29 +129,29 @@ func (p *pass) observeWorkers() error {
 		return err
 	}
 	for _, w := range asked {
-		// The process can't have run for longer than it exists. If the clock was set forward, the time of the claim looks older.
-		if begin := procstat.StartedAt(w.ref.Start).Unix(); w.ref.Start != 0 && begin <= p.now {
-			w.since = max(w.since, begin)
+		// The process can't have run for longer than it exists. If the clock was set since the claim, the claim looks older, or is
+		// in the future.
+		if begin := procstat.StartedAt(w.ref.Start).Unix(); w.ref.Start != 0 && begin <= p.now && (begin > w.since || w.since > p.now+clockSlack) {
+			w.since = begin
 		}
 		w.pidReused = w.liveness == Unknown && w.local && w.WorkerPID != 0 && p.pidWasReused(w)
 	}
 	return nil
 }
 
-// dropEnded drops the ledger's records of workers that have ended. For the remaining tasks, it records which programs have
-// claimed them. Only the holder of the tick lock may call it.
+// dropEnded drops the ledger's records of workers that have ended, and records the claims of other programs. Only the holder of
+// the tick lock may call it.
 func (p *pass) dropEnded() {
 	if unanswered := p.unansweredStarts; p.mayStart {
 		p.unansweredStarts = nil
 		p.cancelStarts(unanswered)
 	}
 	open := make(map[int64]bool, len(p.runningTasks)+len(p.leavingWorkers))
-	locks := map[string]bool{p.Store.Claimer(): true}
 	for _, w := range append(p.runningTasks, p.leavingWorkers...) {
 		open[w.CurrentRunID] = true
-		locks[claimant(w.ClaimLock)] = true
-		if w.Status == Running && w.local && !w.containerGone { // a later pass needs the record to tell whether the worker can still be alive
-			p.recordWorker(workerRecord{Lock: claimant(w.ClaimLock), ForeignClaimant: true})
+		recorded := w.CurrentRunID == 0 || p.ledger.runs[w.CurrentRunID].Task == w.ID
+		if w.Status == Running && w.local && !w.containerGone && !recorded { // a later pass needs the record to tell whether the worker can still be alive
+			p.recordWorker(workerRecord{Run: w.CurrentRunID, Task: w.ID, Foreign: true})
 		}
 	}
 	maps.DeleteFunc(p.notes, func(run int64, _ *runNotes) bool { return !open[run] })
@@ -164,7 +166,6 @@ func (p *pass) dropEnded() {
 	for _, e := range p.endedEntries {
 		delete(p.ledger.runs, e.Run)
 	}
-	maps.DeleteFunc(p.ledger.locks, func(lock string, _ workerRecord) bool { return !locks[lock] })
 	p.saveLedger()
 }
 
@@ -172,10 +173,7 @@ func (p *pass) dropEnded() {
 // start.
 func (p *pass) recordWorker(e workerRecord) {
 	e.Host, e.Boot, e.Volume = p.Store.opt.Host, p.containerInstance, p.Volume
-	if known, is := p.ledger.locks[e.Lock]; e.Run == 0 && is && known.Boot == e.Boot && (e.ForeignClaimant || !known.ForeignClaimant) {
-		return
-	}
-	p.ledger.record(e)
+	p.ledger.runs[e.Run] = e
 	p.saveLedger()
 }
 
@@ -198,14 +196,11 @@ func (p *pass) isGone(e workerRecord) bool {
 func (p *pass) workerRef(w *observedTask) Ref {
 	ref := p.Dispatcher.taskRef(w.Task)
 	e, known := p.ledger.runs[w.CurrentRunID]
-	lock, claimed := p.ledger.locks[claimant(w.ClaimLock)]
 	if !known || e.Task != w.ID {
-		w.dispatcherStarted = w.WorkerPID == 0 && claimed && !lock.ForeignClaimant
-		w.containerGone = claimed && p.isGone(lock)
 		return ref
 	}
 	w.containerGone = p.isGone(e)
-	if !w.containerGone && e.Host != p.Store.opt.Host {
+	if e.Foreign || !w.containerGone && e.Host != p.Store.opt.Host {
 		return ref
 	}
 	w.dispatcherStarted = true
@@ -265,7 +260,7 @@ func (p *pass) terminate(list []*observedTask) []Termination {
 		case w.WorkerPID == 0 || !w.local:
 			// Kill nothing: the pid is unknown, or belongs to another host.
 		default:
-			wait.Go(func() { ends[i] = p.procs().End(p.ctx, w.WorkerPID, TerminateGrace) })
+			wait.Go(func() { ends[i] = p.endByPID(w.WorkerPID, w.ID) })
 		}
 	}
 	if len(refs) > 0 {
@@ -273,12 +268,22 @@ func (p *pass) terminate(list []*observedTask) []Termination {
 		for n, i := range known {
 			ends[i] = by[n]
 			if w := list[i]; !ends[i].Attempted && w.ref.PID != 0 { // the runner doesn't have this run, but gave its process
-				wait.Go(func() { ends[i] = p.procs().End(p.ctx, w.ref.PID, TerminateGrace) })
+				wait.Go(func() { ends[i] = p.endByPID(w.ref.PID, w.ID) })
 			}
 		}
 	}
 	wait.Wait()
 	return ends
+}
+
+// endByPID ends the worker of a task that only its pid identifies. It leaves every other process alone, because any program can
+// write a pid to the board. A process whose environment can't be read counts as a worker that survived.
+func (p *pass) endByPID(pid int, task string) Termination {
+	is, known := p.procs().WorksOn(pid, task)
+	if is {
+		return p.procs().End(p.ctx, pid, TerminateGrace)
+	}
+	return Termination{Attempted: true, Terminated: known || !p.procs().Alive(pid)}
 }
 
 // survived reports whether a worker may still run after a termination. If so, its task must not get another worker.

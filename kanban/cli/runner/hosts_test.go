@@ -1,12 +1,17 @@
 package runner
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
+	"hinit/client"
+	"hinit/internal/runs"
 	"hinit/internal/testkit"
+	"hinit/kanban"
 )
 
 func TestMain(m *testing.M) {
@@ -26,5 +31,35 @@ func TestAWorkerOfAnIsolatedProfileNeedsHinit(t *testing.T) {
 		if got := refuseIsolated(profile); (got != nil) != refused || refused && !strings.Contains(got.Error(), "coder: it is isolated") {
 			t.Errorf("the worker of %s is refused with: %v", profile, got)
 		}
+	}
+}
+
+// Two boards whose tasks start again at the same time must both learn that nothing is left of earlier attempts. One of them waited
+// for a minute, with a warning.
+func TestTwoBoardsMayLookForProcessesAtATime(t *testing.T) {
+	r := &Runner{}
+	var all sync.WaitGroup
+	for n := range 8 {
+		all.Go(func() {
+			if pids, ok := r.Leftovers(kanban.Ref{DB: fmt.Sprint("/nowhere/", n), Task: "t_1"}); len(pids) > 0 || !ok {
+				t.Errorf("board %d: %v, %t", n, pids, ok)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// The runs that an agent starts all the time must not fill the dispatcher's memory.
+func TestEndedRunsAreForgotten(t *testing.T) {
+	r := &Runner{runs: make(map[string]client.Run), runEnded: make(chan struct{}), wake: make(chan struct{}, 1)}
+	r.storeRun(client.Run{Tag: "alive", Seq: 1})
+	last := uint64(10 * runs.MaxEndedRuns)
+	for seq := uint64(2); seq <= last; seq++ {
+		r.storeRun(client.Run{Tag: fmt.Sprint(seq), Seq: seq, End: &client.RunEnd{}})
+	}
+	_, alive := r.runs["alive"]
+	_, latest := r.runs[fmt.Sprint(last)]
+	if len(r.runs) > 3*runs.MaxEndedRuns || !alive || !latest {
+		t.Errorf("%d runs are remembered; the living one: %t, the latest: %t", len(r.runs), alive, latest)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"os"
 	"strconv"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"hinit/internal/guard"
 	"hinit/internal/pause"
 	"hinit/internal/proc"
+	"hinit/internal/runs"
 	"hinit/kanban"
 )
 
@@ -39,7 +41,6 @@ type Runner struct {
 	adopted  map[int]bool          // pids of workers that an earlier dispatcher started; for each, a goroutine waits for its exit
 	runEnded chan struct{}         // closed when a run has ended, then replaced by a new channel
 	wake     chan struct{}
-	scanLock sync.Mutex // held during a scan of all processes, so that only one can hang
 }
 
 // followPause is the pause before FollowRuns is called again after a failure. The usual failure is that PID 1 re-executes itself.
@@ -97,6 +98,9 @@ func (r *Runner) storeRun(run client.Run) {
 	}
 	r.runs[run.Tag] = run
 	if run.End != nil {
+		if len(r.runs) > 2*runs.MaxEndedRuns { // the agent can start any number of runs that are no workers
+			maps.DeleteFunc(r.runs, func(_ string, old client.Run) bool { return old.End != nil && old.Seq+runs.MaxEndedRuns < run.Seq })
+		}
 		close(r.runEnded)
 		r.runEnded = make(chan struct{})
 		pause.Wake(r.wake)
@@ -161,7 +165,7 @@ func (r *Runner) WorkerStates(ctx context.Context, refs []kanban.Ref) ([]kanban.
 		case known:
 			out[i] = workerReport(run)
 		case ref.PID == 0:
-			if out[i] = r.findUnrecorded(ref); out[i].Liveness == kanban.Alive {
+			if out[i] = findUnrecorded(ref); out[i].Liveness == kanban.Alive {
 				r.wakeWhenEnded(out[i].Worker)
 			}
 		default:
@@ -297,8 +301,8 @@ func (r *Runner) wakeWhenEnded(w kanban.Worker) {
 
 // findUnrecorded looks for the worker of an attempt whose dispatcher died before it could record the pid. It searches the
 // environments of all processes for the attempt's variables.
-func (r *Runner) findUnrecorded(ref kanban.Ref) kanban.WorkerReport {
-	pids, sure, _ := r.scanProcesses(map[string]string{"HERMES_KANBAN_RUN_ID": strconv.FormatInt(ref.Run, 10), "HERMES_KANBAN_DB": ref.DB})
+func findUnrecorded(ref kanban.Ref) kanban.WorkerReport {
+	pids, sure, _ := scanProcesses(map[string]string{"HERMES_KANBAN_RUN_ID": strconv.FormatInt(ref.Run, 10), "HERMES_KANBAN_DB": ref.DB})
 	switch {
 	case len(pids) > 0:
 		ticks, _ := proc.StartTicks(pids[0])
@@ -311,7 +315,7 @@ func (r *Runner) findUnrecorded(ref kanban.Ref) kanban.WorkerReport {
 
 // Leftovers implements [kanban.Runner].
 func (r *Runner) Leftovers(ref kanban.Ref) (pids []int, ok bool) {
-	pids, _, ok = r.scanProcesses(map[string]string{"HERMES_KANBAN_TASK": ref.Task, "HERMES_KANBAN_DB": ref.DB})
+	pids, _, ok = scanProcesses(map[string]string{"HERMES_KANBAN_TASK": ref.Task, "HERMES_KANBAN_DB": ref.DB})
 	return pids, ok
 }
 
@@ -319,18 +323,14 @@ func (r *Runner) Leftovers(ref kanban.Ref) (pids []int, ok bool) {
 // frozen control group blocks.
 const scanTimeout = 5 * time.Second
 
-// scanProcesses calls [kanban.ProcessesWith], and returns its results pids and sure. ok is false if the scan takes longer than
-// scanTimeout, or while an earlier scan is still running.
-func (r *Runner) scanProcesses(vars map[string]string) (pids []int, sure, ok bool) {
-	if !r.scanLock.TryLock() {
-		return nil, false, false
-	}
+// scanProcesses calls [kanban.ProcessesWith], and returns its results pids and sure. ok is false if this takes longer than
+// scanTimeout, for instance because an earlier scan hangs.
+func scanProcesses(vars map[string]string) (pids []int, sure, ok bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), scanTimeout)
 	defer cancel()
 	var found []int
 	var all bool
-	err := blocking.Wait(ctx, "looking for processes", func() error {
-		defer r.scanLock.Unlock()
+	err := blocking.Within(ctx, blocking.Environ, "looking for processes", func() error {
 		found, all = kanban.ProcessesWith(vars)
 		return nil
 	})
