@@ -49,7 +49,7 @@ var slugPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9\-_]{0,63}$`)
 func Slug(name string) (string, error) {
 	s := strings.ToLower(strings.TrimSpace(name))
 	if s != "" && !slugPattern.MatchString(s) {
-		return "", fmt.Errorf("cannot use board name %q: it must begin with a letter or digit and hold only a-z, 0-9, - and _, at most 64", name)
+		return "", invalidf("cannot use board name %q: it must begin with a letter or digit and hold only a-z, 0-9, - and _, at most 64", name)
 	}
 	return s, nil
 }

@@ -142,18 +142,24 @@ func copyFile(from, to string) error {
 	return wholefile.Replace(to, in, 0o600)
 }
 
-// tornWait is how long a database file may be shorter than its header says before it is reported as damaged. Two harmless causes
-// go away by themselves. A checkpoint writes the header before the pages that extend the file. And a writer may restart the
-// write-ahead log between our two reads.
+// tornWait is how long a database file may be shorter than its header says before it is reported as damaged. While another process
+// copies pages from the write-ahead log, the header is written first.
 const tornWait = 2 * time.Second
 
 // checkLength returns an error if pages are missing at the end of the file, although each commit reported success. A page that is
-// still in the write-ahead log isn't missing. A process that dies in a checkpoint, or finds the disk full, leaves pages there,
-// and the next checkpoint writes them.
-func (s *Store) checkLength(ctx context.Context) error {
+// still in the write-ahead log isn't missing: a process that dies in a checkpoint, or finds the disk full, leaves pages there. So
+// checkLength first lets SQLite copy these pages, and returns no error if that is impossible now.
+func (s *Store) checkLength(ctx context.Context, q querier) error {
+	if s.lengthError() == nil {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, tornWait)
 	defer cancel()
 	for {
+		log, err := queryFirst[struct{ Busy, Pages, Copied int }](ctx, q, "PRAGMA wal_checkpoint(PASSIVE)")
+		if err != nil || log.Busy != 0 || log.Copied != log.Pages {
+			return nil
+		}
 		if err := s.lengthError(); err == nil || !pause.For(ctx, 20*time.Millisecond) {
 			return err
 		}
@@ -177,41 +183,9 @@ func (s *Store) lengthError() error {
 		size = 65536
 	}
 	pages := int64(binary.BigEndian.Uint32(header[28:]))
-	if size == 0 || st.Size() >= pages*size || inLog(s.raw.Name()+"-wal", size, st.Size()/size+1, pages) {
+	if size == 0 || st.Size() >= pages*size {
 		return nil
 	}
 	return fmt.Errorf("cannot trust board %s: torn-extend detected: page count mismatch: the header says %d pages, the file has %d bytes; "+
 		"stop its writers and check the disk", s.raw.Name(), pages, st.Size())
-}
-
-// inLog reports whether a write-ahead log contains every page from number first to number last. size is the size of a page in
-// bytes. In SQLite's format, the log is a header of 32 bytes, followed by frames, each with a header of 24 bytes and one page. A
-// frame whose salt differs from the header's salt is left over from an earlier use of the log; inLog ignores it.
-func inLog(path string, size, first, last int64) bool {
-	f, err := wholefile.Open(path, os.O_RDONLY, 0)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	// Any program can write the header, so the page count may be wrong. Reject a count for which the log is too small before
-	// allocating memory for it.
-	if st, err := f.Stat(); err != nil || last-first >= st.Size()/size {
-		return false
-	}
-	var head [32]byte
-	if _, err := f.ReadAt(head[:], 0); err != nil {
-		return false
-	}
-	missing := make(map[int64]bool, last-first+1)
-	for page := first; page <= last; page++ {
-		missing[page] = true
-	}
-	var frame [24]byte
-	for at := int64(len(head)); len(missing) > 0; at += int64(len(frame)) + size {
-		if _, err := f.ReadAt(frame[:], at); err != nil || string(frame[8:16]) != string(head[16:24]) {
-			return false
-		}
-		delete(missing, int64(binary.BigEndian.Uint32(frame[:])))
-	}
-	return true
 }

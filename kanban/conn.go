@@ -51,8 +51,8 @@ const unchanging = "ro&immutable=1"
 // later try may succeed.
 func isBusy(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) }
 
-// Explain returns a sentence for users about why the board's file can't be used, or "" if the message of SQLite or the kernel is
-// clear enough.
+// Explain returns a sentence for users about why the board's file can't be used. If the message of SQLite or the kernel is clear
+// enough, it returns that message.
 func Explain(err error) string {
 	switch {
 	case isBusy(err):
@@ -61,8 +61,10 @@ func Explain(err error) string {
 		return "the board's file can't be written: the volume is mounted read-only (mount it without :ro), or the file belongs to another user"
 	case isCode(err, sqlite3.SQLITE_FULL), errors.Is(err, unix.ENOSPC):
 		return "the volume of the board is full"
+	case isCorrupt(err):
+		return fmt.Sprintf("the board's file is damaged (%v); see: hinit kanban doctor", err)
 	}
-	return ""
+	return err.Error()
 }
 
 // isCorrupt reports whether an error means that the file's content is damaged.
@@ -166,7 +168,7 @@ func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) 
 	}
 	if err == nil {
 		if _, err = conn.ExecContext(ctx, "COMMIT"); err == nil {
-			return errors.Join(s.crashPoint("committed"), s.checkLength(ctx))
+			return errors.Join(s.crashPoint("committed"), s.checkLength(ctx, conn))
 		}
 	}
 	// Report the first error, and not an error of the rollback. SQLITE_ERROR means that SQLite has already rolled back. If the
@@ -352,7 +354,7 @@ func (s *Store) Tasks(ctx context.Context, f Filter) ([]Task, error) {
 	}
 	order, known := orders[f.Sort]
 	if !known {
-		return nil, fmt.Errorf("cannot sort by %q: there are %s", f.Sort, strings.Join(Orders(), ", "))
+		return nil, invalidf("cannot sort by %q: there are %s", f.Sort, strings.Join(Orders(), ", "))
 	}
 	where += " ORDER BY " + order + ", created_at, id"
 	if f.Limit > 0 {

@@ -58,20 +58,20 @@ func (s *Store) validate(n *Task) error {
 	n.Assignee = who
 	n.WorkspaceKind = cmp.Or(n.WorkspaceKind, Scratch)
 	if !slices.Contains([]string{Scratch, Worktree, Dir}, n.WorkspaceKind) {
-		return fmt.Errorf("cannot create task: workspace kind %q is none of scratch, worktree, dir", n.WorkspaceKind)
+		return invalidf("cannot create task: workspace kind %q is none of scratch, worktree, dir", n.WorkspaceKind)
 	}
 	n.Branch = strings.TrimSpace(n.Branch)
 	if n.Branch != "" && n.WorkspaceKind != Worktree {
-		return fmt.Errorf("cannot create task: a branch needs workspace kind worktree, not %s", n.WorkspaceKind)
+		return invalidf("cannot create task: a branch needs workspace kind worktree, not %s", n.WorkspaceKind)
 	}
 	if n.WorkspacePath == "" && n.WorkspaceKind != Scratch {
 		n.WorkspacePath = s.opt.Workdir
 	}
 	if !slices.Contains([]Status{"", Triage, Blocked, Scheduled}, n.Status) {
-		return fmt.Errorf("cannot create task in status %q: only triage, blocked and scheduled can be asked for", n.Status)
+		return invalidf("cannot create task in status %q: only triage, blocked and scheduled can be asked for", n.Status)
 	}
 	if n.MaxRetries != nil && *n.MaxRetries < 1 {
-		return fmt.Errorf("cannot create task: max_retries must be at least 1, not %d", *n.MaxRetries)
+		return invalidf("cannot create task: max_retries must be at least 1, not %d", *n.MaxRetries)
 	}
 	n.Skills, err = s.skills(n.Skills)
 	return err

@@ -2,7 +2,9 @@ package kanban
 
 import (
 	"bytes"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -146,4 +148,101 @@ func TestATaskThatBeganAtNoTimeGoesOn(t *testing.T) {
 	b.exec("UPDATE task_runs SET started_at = -9223372036854775808")
 	b.d.Procs = realProcesses{}
 	same(t, "crashed", b.tick().Crashed, id)
+}
+
+// TestNoRowMakesTheDispatcherEndAnotherProcess checks expired claims, runtimes that are over, reclaims and the ledger. Each may name
+// a process that is no worker of the task, such as another profile's gateway. The dispatcher must not end this process, and the
+// task must not wait for it.
+func TestNoRowMakesTheDispatcherEndAnotherProcess(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	b.d.Procs = realProcesses{}
+	b.d.Config.MaxSpawn = new(0)
+	sleep := func(vars ...string) *exec.Cmd {
+		cmd := exec.Command("sleep", "1000")
+		cmd.Env = append(os.Environ(), vars...)
+		must(t, cmd.Start())
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+		return cmd
+	}
+	expired, over, reclaimed, left, own := b.ready("alpha"), b.ready("alpha"), b.ready("alpha"), b.ready("alpha"), b.ready("alpha")
+	strangers := []*exec.Cmd{sleep(), sleep("HERMES_KANBAN_TASK=" + own), sleep("X=HERMES_KANBAN_TASK=" + reclaimed), sleep()}
+	worker := sleep("HERMES_KANBAN_TASK=" + own)
+	for i, id := range []string{expired, over, reclaimed} {
+		b.run(id, strangers[i].Process.Pid, true)
+	}
+	b.run(own, worker.Process.Pid, true)
+	b.exec("UPDATE tasks SET claim_expires = 1, last_heartbeat_at = 1 WHERE id IN (?, ?)", expired, own)
+	b.exec("UPDATE tasks SET max_runtime_seconds = 1 WHERE id = ?", over)
+	pid := strangers[3].Process.Pid
+	must(t, readLedger(b.paths.ledger()).add(workerRecord{
+		Run: 99, Task: left, Host: testHost, Worker: Worker{PID: pid, Start: realProcesses{}.Start(pid), Boot: currentInstance()},
+	}))
+	ok, err := b.d.Reclaim(t.Context(), b.now, reclaimed, "")
+	if must(t, err); !ok {
+		t.Error("not reclaimed")
+	}
+	b.pass(2 * time.Hour)
+	b.tick()
+	b.tick() // drops the ledger's records of the claims that the first one has ended
+	for _, id := range []string{expired, over, reclaimed, left, own} {
+		b.wantStatus(id, Ready)
+	}
+	for i, cmd := range strangers {
+		if !(realProcesses{}).Alive(cmd.Process.Pid) {
+			t.Errorf("process %d was ended", i)
+		}
+	}
+	if (realProcesses{}).Alive(worker.Process.Pid) {
+		t.Error("the worker goes on")
+	}
+	if l := readLedger(b.paths.ledger()); len(l.runs) > 0 {
+		t.Errorf("the ledger still has %v", l.runs)
+	}
+}
+
+// An id that is a path must not take the log and the workspace of its task out of their directories.
+func TestAPathAsIDLeadsNowhere(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	ids := []string{"../../stolen", "..", "/tmp/x", "a/b"}
+	for _, id := range ids {
+		b.exec("INSERT INTO tasks (id, title, assignee, status, created_at) VALUES (?, 'x', 'alpha', 'ready', 1)", id)
+	}
+	good := b.ready("alpha")
+	same(t, "spawned", spawnedIDs(b.tick()), good)
+	for _, id := range ids {
+		if task := b.task(id); task.Status != Ready || !strings.Contains(task.LastFailureError, "can't name a file") {
+			t.Errorf("%+v", task)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(filepath.Dir(b.paths.DB), "stolen")); err == nil {
+		t.Error("a directory outside the workspaces was made")
+	}
+}
+
+// A damaged page must lead people to the doctor, not to the text of SQLite.
+func TestADamagedBoardNamesTheDoctor(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	for range 200 {
+		b.ready("alpha")
+	}
+	_, err := b.db.Exec("PRAGMA wal_checkpoint(TRUNCATE)")
+	must(t, err)
+	f, err := os.OpenFile(b.paths.DB, os.O_WRONLY, 0)
+	must(t, err)
+	st, err := f.Stat()
+	must(t, err)
+	_, err = f.WriteAt(bytes.Repeat([]byte{0xff}, int(st.Size())-4096), 4096)
+	must(t, errors.Join(err, f.Close()))
+	if _, err = Open(t.Context(), b.paths, Options{Env: b.env.get, Host: testHost, Trust: true}); err == nil {
+		t.Fatal("the board opens")
+	}
+	if why := Explain(err); !strings.Contains(why, "damaged (") || !strings.Contains(why, "; see: hinit kanban doctor") {
+		t.Errorf("%s", why)
+	}
 }

@@ -128,3 +128,21 @@ func TestAWorkerWasEndedBecauseTheClockWasSetForward(t *testing.T) {
 	b.now = began.Add(time.Hour + 2*time.Second)
 	same(t, "timed out", b.tick().TimedOut, id)
 }
+
+// A worker whose claim is in the future, because the clock was set back since then, must still be ended at its maximum runtime.
+func TestAClockThatWasSetBackDidNotProlongTheRuntime(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	b.runner.knows = true
+	me, err := procstat.Read(os.Getpid())
+	must(t, err)
+	id := b.create(Task{Assignee: "alpha", MaxRuntimeSeconds: new(int64(3600))})
+	b.tick()
+	b.runner.known[b.task(id).CurrentRunID] = WorkerReport{Liveness: Alive, Worker: Worker{PID: b.runner.pid(id), Start: me.Start}}
+	began := procstat.StartedAt(me.Start)
+	b.exec("UPDATE task_runs SET started_at = ?", began.Add(24*time.Hour).Unix())
+	b.now = began.Add(time.Hour - time.Minute)
+	same(t, "too early", b.tick().TimedOut)
+	b.now = began.Add(time.Hour + 2*time.Second)
+	same(t, "timed out", b.tick().TimedOut, id)
+}

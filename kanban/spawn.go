@@ -53,7 +53,6 @@ func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 	if p.Runner == nil {
 		return fmt.Errorf("nothing here can start workers"), nil
 	}
-	p.recordWorker(workerRecord{Run: task.CurrentRunID, Task: task.ID})
 	worker, why := p.Runner.Start(p.ctx, job)
 	if why != nil || worker.PID == 0 { // without a pid, only the expiry of the claim ends the attempt
 		return why, nil
@@ -207,6 +206,8 @@ func (p *pass) makeWorkspaceDir(task Task) (path, branch string, err error) {
 	}[task.WorkspaceKind]
 	path = cmp.Or(task.WorkspacePath, otherwise)
 	switch {
+	case strings.Contains(task.ID, "/") || !filepath.IsLocal(task.ID): // its log and its workspace would be outside their directories
+		return "", "", fmt.Errorf("id %q can't name a file", task.ID)
 	case !known:
 		return "", "", fmt.Errorf("workspace kind %q is unknown", task.WorkspaceKind)
 	case path == "" && task.WorkspaceKind == Worktree:

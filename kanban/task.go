@@ -123,6 +123,13 @@ var ErrNoTask = errors.New("no such task")
 // ErrRunning means that a worker has the task. The caller must wait, or reclaim the task first.
 var ErrRunning = errors.New("currently running")
 
+// InvalidError means that a value that the caller gave is wrong. A second try with the same value fails too.
+type InvalidError string
+
+func (e InvalidError) Error() string { return string(e) }
+
+func invalidf(format string, args ...any) error { return InvalidError(fmt.Sprintf(format, args...)) }
+
 // HostError means that the runner's host, for instance PID 1, can't start any worker now. The task is not at fault, so the
 // dispatcher releases the claim without counting a failure. If Unsure is true, the worker may start in spite of the error, so the
 // claim stays until the worker's state is known.

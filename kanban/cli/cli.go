@@ -169,10 +169,10 @@ var (
 	errNotAllowed = errors.New("unknown id, or its status does not allow it; see: hinit kanban show")
 )
 
-// usageError is a mistake in the arguments. The exit code for it is cmdline.WrongUsage.
-type usageError struct{ error }
-
-func usageErrorf(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+// usageErrorf returns an error for a mistake in the arguments. The exit code for it is cmdline.WrongUsage.
+func usageErrorf(format string, args ...any) error {
+	return kanban.InvalidError(fmt.Sprintf(format, args...))
+}
 
 // run parses the flags, opens the board and runs the verb. It returns the exit code.
 func (c *call) run() int {
@@ -211,10 +211,10 @@ func (c *call) failed(doing string, err error) int {
 		return cmdline.Done
 	case errors.Is(err, errAlreadyPrinted):
 		return code
-	case errors.As(err, &usageError{}):
+	case errors.As(err, new(kanban.InvalidError)):
 		code = cmdline.WrongUsage
 	}
-	message := cmp.Or(kanban.Explain(err), err.Error())
+	message := kanban.Explain(err)
 	if !strings.HasPrefix(message, "cannot ") {
 		message = "cannot " + doing + ": " + message
 	}
@@ -300,7 +300,7 @@ func (c *call) paths() (kanban.Paths, error) {
 	b := c.boards()
 	slug, err := kanban.Slug(c.board)
 	if err != nil {
-		return kanban.Paths{}, usageError{err}
+		return kanban.Paths{}, err
 	}
 	if slug != "" && !b.Exists(slug) {
 		return kanban.Paths{}, fmt.Errorf("cannot use board %q: it does not exist; create it with: %s boards create %s", slug, program, slug)

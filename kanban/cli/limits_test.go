@@ -3,6 +3,7 @@ package cli
 import (
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -122,5 +123,18 @@ func TestALockedBoardHidAllBoards(t *testing.T) {
 	}
 	if took := time.Since(begin); took > 30*time.Second {
 		t.Errorf("it takes %s", took)
+	}
+}
+
+// The doctor must name a write-ahead log that grows because a program never ends its read transaction.
+func TestTheDoctorNamesALogThatOnlyGrows(t *testing.T) {
+	s := newShell(t)
+	s.create("x")
+	log := filepath.Join(s.root, "kanban.db-wal")
+	if err := errors.Join(os.WriteFile(log, nil, 0o644), os.Truncate(log, maxLogBytes+1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, out, _ := s.run("doctor"); !strings.Contains(out, "kanban.db-wal has 64 MiB, because a program does not end its read transaction") {
+		t.Errorf("%s", out)
 	}
 }

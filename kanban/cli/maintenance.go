@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,7 +64,8 @@ func doctor(c *call) action {
 		case is:
 			x.findings.Failed("file", "%v; put a sound copy in its place, or: sqlite3 %s .recover", err, corrupt.Path)
 		case err != nil:
-			x.findings.Failed("file", "%s", cmp.Or(kanban.Explain(err), err.Error()))
+			why, _, _ := strings.Cut(kanban.Explain(err), "; see: ")
+			x.findings.Failed("file", "%s", why)
 		default:
 			x.findings.OK("file", "%s is sound", s.Paths().DB)
 			x.Store = s
@@ -109,13 +109,22 @@ func (x *examination) examine(ctx context.Context) (err error) {
 	return nil
 }
 
-// checkFile reports a board whose file can't be written, numeric columns that contain something else, and tasks without an id.
+// maxLogBytes is the size of a write-ahead log at which the doctor warns. Writers shorten the log when it has 100 pages, unless a
+// program still reads an old state of the board.
+const maxLogBytes = 64 << 20
+
+// checkFile reports a board whose file can't be written, a write-ahead log that only grows, numeric columns that contain something
+// else, and tasks without an id.
 func (x *examination) checkFile(ctx context.Context) error {
+	users, _ := lockHolders(x.Paths().DB + "-shm")
+	users = slices.DeleteFunc(users, func(pid int) bool { return pid == os.Getpid() })
 	if err := x.Writable(ctx); err != nil {
-		users, _ := lockHolders(x.Paths().DB + "-shm")
-		users = slices.DeleteFunc(users, func(pid int) bool { return pid == os.Getpid() })
-		why, _, _ := strings.Cut(cmp.Or(kanban.Explain(err), err.Error()), "; try again")
+		why, _, _ := strings.Cut(kanban.Explain(err), "; try again")
 		x.findings.Failed("file", "%s; processes that have it open: %v", why, users)
+	}
+	if log, err := os.Stat(x.Paths().DB + "-wal"); err == nil && log.Size() > maxLogBytes {
+		x.findings.Warning("file", "%s has %d MiB, because a program does not end its read transaction; end that program; processes that have the board open: %v",
+			x.Paths().DB+"-wal", log.Size()>>20, users)
 	}
 	misfits, err := x.NonIntegerValues(ctx)
 	if len(misfits) > 0 {

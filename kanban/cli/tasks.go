@@ -57,19 +57,11 @@ func create(c *call) action {
 		if n.Status == kanban.Running || n.Status == kanban.Ready || n.Status == kanban.Todo {
 			n.Status = ""
 		}
-		switch {
-		case *triage && n.Status != "":
+		if *triage && n.Status != "" {
 			return usageErrorf("one status only: --triage or --initial-status")
-		case *triage:
+		}
+		if *triage {
 			n.Status = kanban.Triage
-		case !slices.Contains([]kanban.Status{"", kanban.Triage, kanban.Blocked, kanban.Scheduled}, n.Status):
-			return usageErrorf("a task can't begin as %s", n.Status)
-		case !slices.Contains([]string{"", kanban.Scratch, kanban.Worktree, kanban.Dir}, n.WorkspaceKind):
-			return usageErrorf("--workspace is none of scratch, worktree, worktree:PATH, dir:PATH")
-		case n.Branch != "" && n.WorkspaceKind != kanban.Worktree:
-			return usageErrorf("--branch needs --workspace worktree")
-		case n.MaxRetries != nil && *n.MaxRetries < 1:
-			return usageErrorf("--max-retries must be at least 1")
 		}
 		var t kanban.Task
 		id, err := s.Create(ctx, c.Now(), n, parents...)
@@ -103,9 +95,6 @@ func listTasks(c *call) action {
 		}
 		if f.Status != "" && !slices.Contains(kanban.Statuses, f.Status) {
 			return usageErrorf("there is no such status as %q; there are: %q", f.Status, kanban.Statuses)
-		}
-		if !slices.Contains(kanban.Orders(), f.Sort) {
-			return usageErrorf("cannot sort by %q: there are %s", f.Sort, strings.Join(kanban.Orders(), ", "))
 		}
 		f.WithoutBody = !c.json
 		tasks, err := s.Tasks(ctx, f)

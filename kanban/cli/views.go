@@ -311,7 +311,7 @@ func boards(c *call) action {
 		}
 		slug, arg := words[0], words[1]
 		if _, err := kanban.Slug(slug); err != nil {
-			return usageError{err}
+			return err
 		}
 		switch verb {
 		case "list":

@@ -48,7 +48,7 @@ const (
 	finalPassPause     = 100 * time.Millisecond
 	finalPassesTimeout = time.Minute
 	// maxPassPause limits the pause between a change of the board's file and the pass that follows it, see [board.pauseBeforePass].
-	maxPassPause = 20 * time.Millisecond
+	maxPassPause = time.Second
 	// The server warns when tasks have been ready for stuckRounds intervals and none was started. It repeats the warning after
 	// stuckEvery.
 	stuckRounds = 6
@@ -71,7 +71,7 @@ func (b *board) serve(ctx context.Context) {
 		if b.d, err = b.server.Board(ctx, paths); err != nil {
 			if tried(); ctx.Err() == nil {
 				log.Error("cannot open the board; it is left alone until the file changes", "error", err)
-				b.server.setText(b.slug, boardText{err.Error(), true})
+				b.server.setText(b.slug, boardText{kanban.Explain(err), true})
 				b.awaitRepair(ctx, paths.DB)
 			}
 			continue
@@ -219,7 +219,7 @@ func (b *board) makePass(ctx context.Context, failed *time.Duration) (wait time.
 	}
 	if err != nil {
 		log.Warn("a pass has failed", "error", err)
-		b.server.setText(b.slug, boardText{"a pass has failed: " + err.Error(), true})
+		b.server.setText(b.slug, boardText{"a pass has failed: " + kanban.Explain(err), true})
 		wait, *failed = *failed, min(2**failed, failedLimit)
 		return wait, true
 	}
