@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -125,13 +126,10 @@ func encodeSyslog(host string, r *Record) []byte {
 		strings.NewReplacer(`\`, `\\`, `"`, `\"`, `]`, `\]`).Replace(r.Profile), strings.NewReplacer("\n", " ", "\x00", " ").Replace(r.Text))
 }
 
+var unprintable = regexp.MustCompile(`[^!-~]`)
+
 // printable replaces everything but printable ASCII without spaces, and cuts the text to most bytes. An empty text becomes "-".
 func printable(text string, most int) string {
-	out := strings.Map(func(r rune) rune {
-		if r <= ' ' || r > '~' {
-			return '_'
-		}
-		return r
-	}, text)
+	out := unprintable.ReplaceAllString(text, "_")
 	return cmp.Or(out[:min(len(out), most)], "-")
 }

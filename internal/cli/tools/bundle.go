@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -63,6 +64,7 @@ type part struct {
 	name, about string
 	fill        func(w io.Writer) error
 	most        int // largest size in bytes; 0 means bundleSize
+	last        int // number of last lines to keep, after secrets are hidden; 0 or less means all
 	content     []byte
 }
 
@@ -90,6 +92,10 @@ func (b *bundle) write(file string, lines int) int {
 	}
 	for i := range files {
 		files[i].content = (&redact.Masker{}).Hide(files[i].content, set)
+		if n := files[i].last; n > 0 {
+			lines := slices.Collect(bytes.Lines(files[i].content))
+			files[i].content = bytes.Join(lines[max(0, len(lines)-n):], nil)
+		}
 		fmt.Fprintf(&list, "%-36s %7d bytes  %s\n", show.Line(files[i].name), len(files[i].content), files[i].about)
 	}
 	files = slices.Insert(files, 0, part{name: "CONTENTS.txt", content: []byte(list.String())})
@@ -145,8 +151,12 @@ func (b *bundle) logParts(lines int) (parts []part) {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		p := b.commandPart("logs/"+name+".log", "its last lines", "logs", "-n", fmt.Sprint(lines), "--", name)
-		p.most = min(bundleSize, bundleLogs/len(names))
+		read := lines
+		if lines > 0 { // read more than the kept lines: these may begin in a private key, which is recognised by its first line
+			read += redact.KeyLines
+		}
+		p := b.commandPart("logs/"+name+".log", "its last lines", "logs", "-n", strconv.Itoa(read), "--", name)
+		p.last, p.most = lines, min(bundleSize, bundleLogs/len(names))
 		parts = append(parts, p)
 	}
 	return parts
@@ -338,27 +348,21 @@ func kernelFacts(w io.Writer) error {
 	return nil
 }
 
-var errOtherContainer = errors.New("process 1 is in another container")
-
 // readProcOne reads /proc/1/FILE. It returns an error if process 1 is outside the container of this process: it may be process 1 of
 // the machine.
 func readProcOne(file string) ([]byte, error) {
+	one, _ := os.ReadFile("/proc/1/cgroup") // empty without control groups
+	own, _ := os.ReadFile("/proc/self/cgroup")
+	other := !bytes.Equal(one, own) && bytes.Contains(one, []byte("/.."))
 	for _, same := range []string{"ns/mnt", "ns/pid"} {
 		one, err := os.Readlink("/proc/1/" + same)
 		own, ownErr := os.Readlink("/proc/self/" + same)
-		if err == nil && ownErr == nil && one != own {
-			return nil, errOtherContainer
-		}
+		other = other || err == nil && ownErr == nil && one != own
 	}
-	if one, own := cgroupOf("1"), cgroupOf("self"); one != own && strings.Contains(one, "/..") {
-		return nil, errOtherContainer
+	if other {
+		return nil, errors.New("process 1 is in another container")
 	}
 	return os.ReadFile("/proc/1/" + file)
-}
-
-func cgroupOf(pid string) string {
-	text, _ := os.ReadFile("/proc/" + pid + "/cgroup") // empty without control groups
-	return string(text)
 }
 
 // environmentFacts writes the environments of this process and of process 1. It hides the values of secret variables, and the values
