@@ -68,9 +68,9 @@ func (p *pass) detectCrashed() error {
 		crashes = append(crashes, p.classify(w))
 	}
 	similar := lo.Filter(crashes, func(c crash, _ int) bool { return c.event == "crashed" && !c.notSimilar })
-	alike := lo.CountValuesBy(similar, func(c crash) string { return fingerprint(c.why) })
+	alike := lo.CountValuesBy(similar, func(c crash) string { return fingerprint(c.reason) })
 	for _, c := range crashes {
-		if c.counts && !c.notSimilar && alike[fingerprint(c.why)] >= systemicCrashes {
+		if c.counts && !c.notSimilar && alike[fingerprint(c.reason)] >= systemicCrashes {
 			c.limitOverride = 1
 		}
 		if _, err := p.release(c.observedTask, c.release); err != nil {
@@ -92,7 +92,7 @@ func (p *pass) classify(w *observedTask) crash {
 	who := object{{"pid", pid}, {"claimer", w.ClaimLock}}
 	failed := func(event string, extra object, format string, args ...any) crash {
 		return crash{w, release{
-			event: event, outcome: "crashed", why: fmt.Sprintf(format, args...), payload: who.with(extra...), resultList: &p.res.Crashed, counts: true, extra: who,
+			event: event, outcome: "crashed", reason: fmt.Sprintf(format, args...), payload: who.with(extra...), resultList: &p.res.Crashed, counts: true, extra: who,
 		}, x.mayBeRequested()}
 	}
 	notTheTask := func(format string, args ...any) crash {
@@ -110,7 +110,7 @@ func (p *pass) classify(w *observedTask) crash {
 	case x.Signal == 0 && x.Code == exitRateLimited: // store the text as the last failure, so that people see why the task waits
 		why := fmt.Sprintf("pid %d %s; it will be tried again and counts as no failure", pid, rateLimitedText)
 		return crash{w, release{
-			event: "rate_limited", outcome: "rate_limited", why: why, payload: who.with(pair{"exit_code", exitRateLimited}), resultList: &p.res.RateLimited,
+			event: "rate_limited", outcome: "rate_limited", reason: why, payload: who.with(pair{"exit_code", exitRateLimited}), resultList: &p.res.RateLimited,
 			set: ", last_failure_error = ?", args: []any{clip(why, failureErrorMaxChars)},
 		}, true}
 	case x.Terminated:
@@ -157,7 +157,7 @@ func (p *pass) failureLimitOf(task Task, r release) (limit int64, source string)
 // ordinary limit, and the next promotion pass of any program would undo the block. To prevent that, countFailure adds a `blocked`
 // event, which makes the block sticky for all programs.
 func (p *pass) countFailure(t *tx, task Task, r release, blocks bool) {
-	text := clip(r.why, failureErrorMaxChars)
+	text := clip(r.reason, failureErrorMaxChars)
 	failures := task.ConsecutiveFailures + 1
 	t.exec("UPDATE tasks SET consecutive_failures = ?, last_failure_error = ? WHERE id = ?", failures, text, task.ID)
 	if !blocks {
@@ -178,7 +178,7 @@ func (p *pass) countFailure(t *tx, task Task, r release, blocks bool) {
 func (p *pass) spawnFailed(task Task, from Status, why error) error {
 	text := why.Error()
 	ok, err := p.release(&observedTask{Task: task, from: from}, release{
-		event: "spawn_failed", outcome: "spawn_failed", why: text, counts: true,
+		event: "spawn_failed", outcome: "spawn_failed", reason: text, counts: true,
 		payload: object{{"error", clip(text, failureErrorMaxChars)}, {"failures", task.ConsecutiveFailures + 1}},
 	})
 	if err != nil {
@@ -200,7 +200,7 @@ func (p *pass) enforceMaxRuntime() error {
 		elapsed, limit := p.now-w.since, *w.MaxRuntimeSeconds
 		text := fmt.Sprintf("elapsed %s is over the maximum runtime of %s", time.Duration(elapsed)*time.Second, time.Duration(limit)*time.Second)
 		_, err := p.release(w, release{
-			event: "timed_out", outcome: "timed_out", why: text, set: ", last_heartbeat_at = NULL", resultList: &p.res.TimedOut,
+			event: "timed_out", outcome: "timed_out", reason: text, set: ", last_heartbeat_at = NULL", resultList: &p.res.TimedOut,
 			payload: object{{"pid", w.WorkerPID}, {"elapsed_seconds", elapsed}, {"limit_seconds", limit}, {"sigkill", end.Killed}},
 			counts:  true, extra: object{{"pid", w.WorkerPID}},
 		})

@@ -127,7 +127,7 @@ type release struct {
 	event          string
 	payload        object
 	outcome        string    // value for the columns outcome and status of the run
-	why            string    // value for the column error of the run
+	reason         string    // value for the column error of the run
 	resultList     *[]string // list in [Result] to which the task's id is added; nil: none
 	counts         bool      // the release is a failure of the task
 	limitOverride  int       // failure limit for this release, in place of the dispatcher's; 0: none
@@ -157,9 +157,9 @@ func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
 		}
 		limit, _ := p.failureLimitOf(w.Task, r)
 		if blocked = r.counts && w.ConsecutiveFailures+1 >= limit; blocked && r.event == "spawn_failed" {
-			t.closeRun(w.CurrentRunID, ending{outcome: "gave_up", err: r.why})
+			t.closeRun(w.CurrentRunID, ending{outcome: "gave_up", err: r.reason})
 		} else {
-			t.closeRun(w.CurrentRunID, ending{outcome: r.outcome, err: r.why})
+			t.closeRun(w.CurrentRunID, ending{outcome: r.outcome, err: r.reason})
 			t.event(w.ID, w.CurrentRunID, r.event, r.payload)
 		}
 		if r.counts {
@@ -252,7 +252,7 @@ func (p *pass) extend(w *observedTask) error {
 // releaseForReclaim returns the release for a claim that is taken away from its worker. It does not count as a failure of the
 // task.
 func (p *pass) releaseForReclaim(w *observedTask, end Termination, why string) release {
-	return release{event: "reclaimed", outcome: "reclaimed", why: why, unlessExtended: true, payload: object{
+	return release{event: "reclaimed", outcome: "reclaimed", reason: why, unlessExtended: true, payload: object{
 		{"stale_lock", orNull(w.ClaimLock)},
 		{"worker_pid", orNull(w.WorkerPID)},
 		{"claim_expires", orNull(w.ClaimExpires)},
@@ -274,7 +274,7 @@ func (p *pass) detectStale() error {
 		return !w.isHandled && w.liveness != Ended && w.liveness != NeverStarted && silent && p.now-w.since > limit
 	})
 	return p.endWorkers(stale, "heartbeat_stale_worker_alive", func(w *observedTask, end Termination) error {
-		_, err := p.release(w, release{event: "stale", outcome: "stale", why: "no sign of life", resultList: &p.res.Stale, payload: object{
+		_, err := p.release(w, release{event: "stale", outcome: "stale", reason: "no sign of life", resultList: &p.res.Stale, payload: object{
 			{"elapsed_seconds", p.now - w.since},
 			{"last_heartbeat_at", orNull(w.LastHeartbeatAt)},
 			{"heartbeat_age_seconds", lo.Ternary[any](w.LastHeartbeatAt == 0, nil, p.now-w.LastHeartbeatAt)},
@@ -312,7 +312,7 @@ func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason stri
 		why += ": " + reason
 	}
 	ok, err = p.release(w, release{
-		event: "reclaimed", outcome: "reclaimed", why: why, set: ", consecutive_failures = 0",
+		event: "reclaimed", outcome: "reclaimed", reason: why, set: ", consecutive_failures = 0",
 		payload: object{{"manual", true}, {"reason", orNull(reason)}, {"prev_lock", orNull(w.ClaimLock)}}.with(w.terminationInfo(end)...),
 	})
 	if ok || err != nil {

@@ -92,7 +92,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer func(name string, mark
 	}
 	l.dir = stampOf(info)
 	careful := s.stuckCalls() >= maxHangingCalls // one more hanging call would block the whole store, so skip mount points
-	marked, unmarked := selection{most: s.max}, selection{most: s.max}
+	marked, unmarked := selection{limit: s.max}, selection{limit: s.max}
 	warn := func(name, format string, args ...any) {
 		l.warnings = append(l.warnings, Warning{Profile: name, Message: fmt.Sprintf(format, args...)})
 		if len(l.warnings) > 2*maxWarnings {
@@ -190,7 +190,7 @@ func (s *Store) limitError() error {
 
 // selection keeps at most a number of the names that are added: preferred names first, then the first in byte order.
 type selection struct {
-	most             int
+	limit            int
 	preferred, plain []string
 	dropped          bool
 }
@@ -201,8 +201,8 @@ func (s *selection) add(name string, preferred bool) {
 		names = &s.preferred
 	}
 	*names = append(*names, name)
-	if len(*names) >= 2*s.most+64 {
-		s.trim(names, s.most)
+	if len(*names) >= 2*s.limit+64 {
+		s.trim(names, s.limit)
 	}
 }
 
@@ -216,8 +216,8 @@ func (s *selection) trim(names *[]string, most int) {
 
 // names returns the kept names in byte order. left is true if others were dropped.
 func (s *selection) names() (names []string, left bool) {
-	s.trim(&s.preferred, s.most)
-	s.trim(&s.plain, s.most-len(s.preferred))
+	s.trim(&s.preferred, s.limit)
+	s.trim(&s.plain, s.limit-len(s.preferred))
 	names = append(s.preferred, s.plain...)
 	slices.Sort(names)
 	return names, s.dropped

@@ -367,7 +367,7 @@ func (w *Watcher) isRelevantFile(profile, file string) bool {
 
 // Event is what [Store.Watch] reports to WatchOptions.Notify: [Appeared], [Disappeared], [StateChanged], [Beat], [InputsChanged] or
 // [Warned].
-type Event interface{ event() }
+type Event interface{ isEvent() }
 
 // Appeared reports a new profile: a directory with the marker and a valid name.
 type Appeared struct{ Profile Profile }
@@ -397,16 +397,16 @@ type InputsChanged struct {
 // Warned reports a warning that the scan before did not have. An agent can make warnings come and go as often as it likes.
 type Warned struct{ Warning Warning }
 
-func (Appeared) event()      {}
-func (Disappeared) event()   {}
-func (StateChanged) event()  {}
-func (InputsChanged) event() {}
-func (Warned) event()        {}
+func (Appeared) isEvent()      {}
+func (Disappeared) isEvent()   {}
+func (StateChanged) isEvent()  {}
+func (InputsChanged) isEvent() {}
+func (Warned) isEvent()        {}
 
 // Beat reports that the gateway of a profile has written its state file, so it is alive. Other writers cause no Beat.
 type Beat struct{ Profile Profile }
 
-func (Beat) event() {}
+func (Beat) isEvent() {}
 
 // beatOf returns the time at which a gateway wrote its state file. The parameter is the value of updated_at in that file (contract,
 // section 6). If that is a number, a command wrote the file and no gateway did; then the result is zero.

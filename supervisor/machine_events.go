@@ -233,7 +233,7 @@ func (Tick) target() string           { return "" }
 
 // Action is an output of the machine. The loop executes actions in the order in which Step returns them. Only this package
 // defines actions.
-type Action interface{ action() }
+type Action interface{ isAction() }
 
 // The actions, which [Loop] carries out in the order in which Step returns them.
 type (
@@ -276,12 +276,12 @@ type (
 	EndLoop struct{ Code int }
 )
 
-func (Spawn) action()             {}
-func (SpawnFinish) action()       {}
-func (SpawnStop) action()         {}
-func (Signal) action()            {}
-func (SignalDescendants) action() {}
-func (ServiceChanged) action()    {}
-func (AppendRecord) action()      {}
-func (CloseOutput) action()       {}
-func (EndLoop) action()           {}
+func (Spawn) isAction()             {}
+func (SpawnFinish) isAction()       {}
+func (SpawnStop) isAction()         {}
+func (Signal) isAction()            {}
+func (SignalDescendants) isAction() {}
+func (ServiceChanged) isAction()    {}
+func (AppendRecord) isAction()      {}
+func (CloseOutput) isAction()       {}
+func (EndLoop) isAction()           {}

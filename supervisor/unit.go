@@ -98,9 +98,9 @@ func (l *Loop) openFiles(u *unit) (files, own []*os.File, err error) {
 // readinessPipe is the pipe on which a run writes a newline to say that it is ready. A goroutine only waits for data; the
 // loop reads them. So data that the loop has not handled stay in the pipe, and a re-execution loses no newline.
 type readinessPipe struct {
-	fd    int // descriptor number of the write end in the new process
-	r, w  *os.File
-	taken int // number of bytes read so far
+	fd        int // descriptor number of the write end in the new process
+	r, w      *os.File
+	bytesRead int // number of bytes read so far
 }
 
 func newReadinessPipe(fd int) (*readinessPipe, error) {
@@ -169,12 +169,12 @@ func (l *Loop) readReadiness(run uint64) {
 	if raw, closed := n.r.SyscallConn(); closed == nil {
 		_ = raw.Control(func(fd uintptr) { size, err = unix.Read(int(fd), data) })
 	}
-	n.taken += max(size, 0)
+	n.bytesRead += max(size, 0)
 	newline := bytes.IndexByte(data[:max(size, 0)], '\n') >= 0
 	if newline {
 		l.step(Ready{l.runs[run], run, true, ""})
 	}
-	if newline || n.taken >= maxReadinessText || size <= 0 && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+	if newline || n.bytesRead >= maxReadinessText || size <= 0 && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
 		delete(l.readinessPipes, run)
 		n.close()
 	}

@@ -33,7 +33,7 @@ func cmdNotify(c *call) int {
 		return c.fail(exitUsage, err)
 	}
 	if *listen != "" {
-		return c.hear(*listen)
+		return c.receiveNotification(*listen)
 	}
 	path := os.Getenv(notifyVar)
 	if path == "" || f.NArg() == 0 {
@@ -85,8 +85,8 @@ func barrier(fd int, to unix.Sockaddr) error {
 	return errors.New("nobody has read it in time")
 }
 
-// hear makes a socket at path, waits for one message on it, and prints the message.
-func (c *call) hear(path string) int {
+// receiveNotification makes a socket at path, waits for one message on it, and prints the message.
+func (c *call) receiveNotification(path string) int {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return c.fail(exitFailed, err)

@@ -107,19 +107,19 @@ func stopGateway(dir string) error {
 	if err := id.Signal(unix.SIGTERM); err != nil {
 		return err
 	}
-	if died(id, stopGrace) {
+	if hasEnded(id, stopGrace) {
 		return nil
 	}
 	if err := id.Signal(unix.SIGKILL); err != nil {
 		return err
 	}
-	if !died(id, stopGrace) {
+	if !hasEnded(id, stopGrace) {
 		return fmt.Errorf("cannot stop the gateway: PID %d is still there after SIGKILL", id.PID)
 	}
 	return nil
 }
 
-func died(id record.Identity, within time.Duration) bool {
+func hasEnded(id record.Identity, within time.Duration) bool {
 	poll := time.NewTicker(stopPoll)
 	defer poll.Stop()
 	for deadline := time.Now().Add(within); time.Now().Before(deadline); <-poll.C {

@@ -239,12 +239,12 @@ func retry(call func() (int, error)) (int, error) {
 }
 
 type lookupError struct {
-	who, detail string
-	cause       error
+	user, detail string
+	cause        error
 }
 
 func (e *lookupError) Error() string {
-	return "cannot look up user " + strconv.Quote(e.who) + ": " + cmp.Or(e.detail, e.cause.Error())
+	return "cannot look up user " + strconv.Quote(e.user) + ": " + cmp.Or(e.detail, e.cause.Error())
 }
 
 func (e *lookupError) Unwrap() error { return e.cause }

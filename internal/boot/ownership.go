@@ -38,7 +38,7 @@ func (p *preparer) chownHomes(ctx context.Context, s *Step) error {
 	}
 	o := p.newOwnershipPhase(s)
 	if end, ok := ctx.Deadline(); ok {
-		o.enough = time.Now().Add(time.Until(end) / 2)
+		o.deadline = time.Now().Add(time.Until(end) / 2)
 	}
 	if err := o.chownHome(); err != nil {
 		return err
@@ -74,10 +74,10 @@ func (p *preparer) chownHomes(ctx context.Context, s *Step) error {
 // ownershipPhase is the state of the phase that changes owners.
 type ownershipPhase struct {
 	*preparer
-	step   *Step
-	to     fsutil.Owner
-	enough time.Time // after this time, the repair in the background changes the homes instead; zero for no limit
-	queued []string  // directories that are mount points, for chownMounts
+	step     *Step
+	to       fsutil.Owner
+	deadline time.Time // after this time, the repair in the background changes the homes instead; zero for no limit
+	queued   []string  // directories that are mount points, for chownMounts
 }
 
 func (p *preparer) newOwnershipPhase(s *Step) *ownershipPhase {
@@ -175,7 +175,7 @@ func (o *ownershipPhase) chownProfiles(d *fsutil.Dir) {
 		if !e.IsDir() {
 			continue
 		}
-		if !o.enough.IsZero() && time.Now().After(o.enough) {
+		if !o.deadline.IsZero() && time.Now().After(o.deadline) {
 			return
 		}
 		name := e.Name()

@@ -136,12 +136,12 @@ func TestHomesBeyondTheTimeOfTheBootAreForTheRepair(t *testing.T) {
 	must(t, err)
 	defer d.Close()
 	work := (&preparer{Options: o, root: d}).newOwnershipPhase(NewStep(o.Say))
-	work.enough = time.Now().Add(-time.Hour)
+	work.deadline = time.Now().Add(-time.Hour)
 	work.chownProfiles(d)
 	if uid := uidOf(t, home+"/profiles/a"); uid != 0 {
 		t.Errorf("a home beyond the time is uid %d's", uid)
 	}
-	work.enough = time.Time{}
+	work.deadline = time.Time{}
 	work.chownProfiles(d)
 	if uid := uidOf(t, home+"/profiles/a"); uid != agentUID {
 		t.Errorf("the home is uid %d's", uid)

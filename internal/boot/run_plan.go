@@ -39,10 +39,10 @@ type RunPlan struct {
 	// Foreground means that the command itself is the gateway of Profile. Do not start a second gateway for this profile.
 	Foreground bool
 
-	// Profile is the profile for Supervise or Foreground; otherwise "". ProfileNamed says whether the command line names the
+	// Profile is the profile for Supervise or Foreground; otherwise "". ProfileIsExplicit says whether the command line names the
 	// profile. If not, Profile is "default", and the caller takes the agent's active profile instead. A named profile need not exist.
-	Profile      string
-	ProfileNamed bool
+	Profile           string
+	ProfileIsExplicit bool `reexec:"ProfileNamed"`
 
 	// Ignored lists words after "gateway run" that have no effect on a supervised gateway.
 	Ignored []string
@@ -93,7 +93,7 @@ func PlanRun(c CommandLine) RunPlan {
 	if !ok || !isGatewayRun(rest) {
 		return r
 	}
-	r.Profile, r.ProfileNamed = profile, named
+	r.Profile, r.ProfileIsExplicit = profile, named
 	optOut := slices.Contains(rest, "--no-supervise") || config.IsTruthy(EnvOf(c.Env, "HERMES_GATEWAY_NO_SUPERVISE"))
 	if optOut || EnvOf(c.Env, "HERMES_S6_SUPERVISED_CHILD") != "" {
 		r.Foreground = true

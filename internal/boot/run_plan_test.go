@@ -139,14 +139,14 @@ func TestRouteWithoutPrograms(t *testing.T) {
 
 func TestRouteGateway(t *testing.T) {
 	up := func(profile string, named bool, ignored ...string) RunPlan {
-		return RunPlan{Supervise: true, Profile: profile, ProfileNamed: named, Ignored: ignored}
+		return RunPlan{Supervise: true, Profile: profile, ProfileIsExplicit: named, Ignored: ignored}
 	}
 	legacy := func(r RunPlan) RunPlan {
 		r.LegacyGatewayRun = true
 		return r
 	}
 	front := func(r RunPlan, profile string, named bool) RunPlan {
-		r.Foreground, r.Profile, r.ProfileNamed = true, profile, named
+		r.Foreground, r.Profile, r.ProfileIsExplicit = true, profile, named
 		return r
 	}
 	noSupervise := func(v string) map[string]string { return map[string]string{"HERMES_GATEWAY_NO_SUPERVISE": v} }

@@ -56,19 +56,19 @@ const longestLine = 64 << 10
 // lineWriter escapes the output of a program as [Lines] does. It writes whole lines, because one call of Write may end in the
 // middle of an escape sequence.
 type lineWriter struct {
-	to   io.Writer
-	rest []byte // the line that has not ended yet
+	to             io.Writer
+	unfinishedLine []byte // the line that has not ended yet
 }
 
 // Write implements io.Writer.
 func (w *lineWriter) Write(data []byte) (int, error) {
-	w.rest = append(w.rest, data...)
-	whole := bytes.LastIndexByte(w.rest, '\n') + 1
-	if len(w.rest)-whole > longestLine {
-		whole = len(w.rest)
+	w.unfinishedLine = append(w.unfinishedLine, data...)
+	whole := bytes.LastIndexByte(w.unfinishedLine, '\n') + 1
+	if len(w.unfinishedLine)-whole > longestLine {
+		whole = len(w.unfinishedLine)
 	}
-	_, err := w.to.Write(Lines(w.rest[:whole]))
-	w.rest = slices.Delete(w.rest, 0, whole)
+	_, err := w.to.Write(Lines(w.unfinishedLine[:whole]))
+	w.unfinishedLine = slices.Delete(w.unfinishedLine, 0, whole)
 	return len(data), err
 }
 
@@ -83,7 +83,7 @@ func ForTerminal(w io.Writer) (out io.Writer, end func()) {
 		return w, func() {}
 	}
 	lines := &lineWriter{to: w}
-	return lines, func() { _, _ = w.Write(Lines(lines.rest)) } // the terminal may be gone
+	return lines, func() { _, _ = w.Write(Lines(lines.unfinishedLine)) } // the terminal may be gone
 }
 
 // EscapeJSON replaces some characters of a JSON document by \u sequences, because they could control a terminal: the characters that

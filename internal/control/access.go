@@ -444,5 +444,5 @@ func (m *answerBudget) free(h *pendingAnswer) {
 // answerInTurn makes an answer that may be large, when no other answer to the client's class is being made and there is memory for
 // it. The function build must not block, because all requests of the class wait for it.
 func (s *Server) answerInTurn(r *request, build func() (reply, error)) (reply, error) {
-	return s.answerBudgets[s.policy.classOf(r.who)].answer(r.Context(), build)
+	return s.answerBudgets[s.policy.classOf(r.client)].answer(r.Context(), build)
 }

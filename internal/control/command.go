@@ -20,9 +20,9 @@ import (
 
 // effect is what a verb of the API, such as "start", does to a service.
 type effect struct {
-	past  string
-	want  supervisor.Want
-	fresh bool // the effect needs a new run: a run that was up before doesn't count
+	participle string
+	want       supervisor.Want
+	fresh      bool // the effect needs a new run: a run that was up before doesn't count
 	// timeout is how long a client waits for the effect by default. To stop a service that ignores SIGTERM takes 30 seconds, so
 	// waiting for that takes longer.
 	timeout time.Duration
@@ -92,7 +92,7 @@ func (s *Server) withState(ctx context.Context, name string, err error) error {
 
 // outcome answers a command with the service as JSON. If the client asks for text, the answer is the line that words returns.
 func (s *Server) outcome(r *request, status int, v *supervisor.Service, words func(client.Service) string) (reply, error) {
-	view := s.view(v, r.who, nil)
+	view := s.view(v, r.client, nil)
 	if wantsText(r.Request) {
 		return text(status, http.Header{}, []byte(words(view)+"\n")), nil
 	}
@@ -136,7 +136,7 @@ func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration)
 func (s *Server) awaitBoot(r *request, patience time.Duration) (over bool, err error) {
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
-	switch err := s.core.AwaitBoot(ctx, int(r.who.pid)); {
+	switch err := s.core.AwaitBoot(ctx, int(r.client.pid)); {
 	case err == nil:
 		return true, nil
 	case r.Context().Err() != nil:
@@ -227,7 +227,7 @@ func postRun(s *Server, r *request, ask client.RunRequest) (reply, error) {
 	if err := checkRun(ask); err != nil {
 		return reply{}, err
 	}
-	run, err := s.core.StartRun(r.Context(), ask, r.who.uid == 0, s.serviceOf(r.who))
+	run, err := s.core.StartRun(r.Context(), ask, r.client.uid == 0, s.serviceOf(r.client))
 	return answerLater(http.StatusOK, run, err)
 }
 
@@ -297,7 +297,7 @@ func getRun(s *Server, r *request) (reply, error) {
 	if bad != nil || ms < 0 || ms > longestWait.Milliseconds() {
 		return reply{}, refuse(client.KindBadRequest, "wait_ms is %q; it goes from 0 to %d", wait, longestWait.Milliseconds())
 	}
-	release, err := s.wait(r.who)
+	release, err := s.wait(r.client)
 	if err != nil {
 		return reply{}, err
 	}
@@ -332,8 +332,8 @@ func postSay(s *Server, r *request, c client.StatusTextRequest) (reply, error) {
 		return reply{}, refuse(client.KindBadRequest, "text has %d bytes; it has %d at most", len(c.Text), maxSaid)
 	}
 	v := s.core.Snapshot().Find(r.PathValue("name"))
-	if v == nil || v.PID == 0 || v.PID != int(r.who.pid) || r.who.isGone() {
-		return reply{}, refuse(client.KindNotAllowed, "process %d is not the main process of %q", r.who.pid, r.PathValue("name"))
+	if v == nil || v.PID == 0 || v.PID != int(r.client.pid) || r.client.isGone() {
+		return reply{}, refuse(client.KindNotAllowed, "process %d is not the main process of %q", r.client.pid, r.PathValue("name"))
 	}
 	return reply{status: http.StatusNoContent}, s.core.Do(r.Context(), supervisor.StatusText{Name: v.Name, Run: v.Run, Text: c.Text})
 }

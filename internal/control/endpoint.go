@@ -267,7 +267,7 @@ func (s *Server) Order(ctx context.Context, order string) string {
 	switch {
 	case len(words) == 1 && words[0] == "status":
 		method, target = http.MethodGet, "/v1/status?as=table"
-	case len(words) == 2 && effects[client.Verb(words[0])].past != "":
+	case len(words) == 2 && effects[client.Verb(words[0])].participle != "":
 		target = "/v1/services/" + url.PathEscape(words[1]) + "/" + words[0]
 	default:
 		return "it is none of: stop NAME, start NAME, restart NAME, status"

@@ -121,7 +121,7 @@ func (s *Server) stream(r *request, follow bool, write func(out *jsonLines)) (re
 	release := func() {}
 	if follow {
 		var err error
-		if release, err = s.wait(r.who); err != nil {
+		if release, err = s.wait(r.client); err != nil {
 			return reply{}, err
 		}
 	}
@@ -228,10 +228,10 @@ func postNotice(s *Server, r *request, n client.Notice) (reply, error) {
 		return reply{}, refuse(client.KindBadRequest, "the key is %q; it is 1 to %d letters, digits and \"./_-\"", n.Key, maxKey)
 	case len(n.Data) > maxData:
 		return reply{}, refuse(client.KindBadRequest, "the data has %d bytes; it has %d at most", len(n.Data), maxData)
-	case !s.noticeLimit[s.policy.classOf(r.who)].allow(s.now()):
+	case !s.noticeLimit[s.policy.classOf(r.client)].allow(s.now()):
 		return reply{}, refuse(client.KindFailed, "too many notices; there may be %d a second, and %d at once", noticeRate, noticeBurst)
 	}
-	event := supervisor.Remark{Text: "notice " + n.Key, Key: n.Key, Data: supervisor.ShortenText(show.Line(n.Data)), Service: s.serviceOf(r.who)}
+	event := supervisor.Remark{Text: "notice " + n.Key, Key: n.Key, Data: supervisor.ShortenText(show.Line(n.Data)), Service: s.serviceOf(r.client)}
 	if n.Data != "" {
 		event.Text += ": " + event.Data
 	}
@@ -265,7 +265,7 @@ var problemSeed = maphash.MakeSeed()
 // follower is a client that follows the status. It remembers what was sent last; it has no queue of lines for a slow reader.
 type follower struct {
 	server      *Server
-	who         peer
+	client      peer
 	sent        []*supervisor.Service
 	swept       time.Time
 	problemSums []uint64 // checksums of the long problem texts that were sent: a text can change without its service
@@ -284,9 +284,9 @@ func (f *follower) next(ctx context.Context) (change client.StatusChange, any bo
 	problems := make([]uint64, len(services))
 	change = client.StatusChange{Whole: !same, Init: f.server.initView(snap), Services: []client.Service{}}
 	for i, v := range services {
-		problems[i] = maphash.String(problemSeed, f.server.problem(v, f.server.policy.classOf(f.who) != otherClass))
+		problems[i] = maphash.String(problemSeed, f.server.problem(v, f.server.policy.classOf(f.client) != otherClass))
 		if !same || v != f.sent[i] || problems[i] != f.problemSums[i] {
-			change.Services = append(change.Services, f.server.view(v, f.who, added))
+			change.Services = append(change.Services, f.server.view(v, f.client, added))
 		}
 	}
 	if change.Whole {
@@ -301,7 +301,7 @@ func (f *follower) next(ctx context.Context) (change client.StatusChange, any bo
 // snapshot only when the last line is written and followGap is over, so a reader costs the same however much changes.
 func getFollow(s *Server, r *request) (reply, error) {
 	return s.stream(r, true, func(out *jsonLines) {
-		f := &follower{server: s, who: r.who}
+		f := &follower{server: s, client: r.client}
 		beat := time.After(0)
 		due := true
 		for {

@@ -141,7 +141,7 @@ func TestWhoMayNotReadLogsFollowsWithoutThem(t *testing.T) {
 	exit := &supervisor.Exit{Run: 1, PID: 5, Code: 1, Cause: supervisor.CauseCrash, Tail: []string{"a secret"}}
 	v := gateway("a", supervisor.Backoff, func(v *supervisor.Service) { v.LastExit, v.CrashLoop = exit, true })
 	s := serve(t, newFakeCore(v), everyone)
-	f := &follower{server: s.Server, who: peer{uid: 4711}}
+	f := &follower{server: s.Server, client: peer{uid: 4711}}
 	change, changed := f.next(t.Context())
 	if !changed || len(change.Services) != 1 || len(change.Services[0].LastExit.Tail) != 0 || strings.Contains(change.Services[0].Problem, "secret") {
 		t.Errorf("%+v", change)
@@ -153,7 +153,7 @@ func TestWhoMayNotReadLogsFollowsWithoutThem(t *testing.T) {
 func TestAnOpenPageSearchesForUnnoticedEndsOnlyNowAndThen(t *testing.T) {
 	core, searches, now := newFakeCore(gateway("a", supervisor.Up)), 0, time.Now()
 	core.change(func() { core.ping = func(context.Context) error { searches++; return nil } })
-	f := follower{server: newServer(core, Options{}), who: peer{}}
+	f := follower{server: newServer(core, Options{}), client: peer{}}
 	f.server.now = func() time.Time { return now }
 	for i := range 11 {
 		f.next(t.Context())

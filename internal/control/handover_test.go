@@ -141,7 +141,7 @@ func TestTheAgentMayNotEndTheContainerOfRoot(t *testing.T) {
 // file, such a reload would end limits and isolation.
 func TestTheAgentReloadedWithoutTheFile(t *testing.T) {
 	s := &Server{policy: policy{self: 0, agent: 1000, others: true}}
-	_, err := postReload(s, &request{who: peer{uid: 1000}}, client.Reload{Force: true})
+	_, err := postReload(s, &request{client: peer{uid: 1000}}, client.Reload{Force: true})
 	if err == nil || !errors.Is(err, client.ErrNotAllowed) || err.Error() != "uid 1000 may not reload without a configuration file; root may" {
 		t.Errorf("it is told %v", err)
 	}

@@ -85,7 +85,7 @@ func TestTheAgentPausesTheChecksOfGatewaysOnly(t *testing.T) {
 	}{{0, "web", true}, {10000, "web", false}, {10000, "gateway-a", true}} {
 		r := httptest.NewRequest(http.MethodPost, "/v1/services/"+tt.service+"/checks", nil)
 		r.SetPathValue("name", tt.service)
-		_, err := postChecks(s.Server, &request{Request: r, who: peer{uid: tt.uid}}, client.ChecksRequest{PauseMS: 1000})
+		_, err := postChecks(s.Server, &request{Request: r, client: peer{uid: tt.uid}}, client.ChecksRequest{PauseMS: 1000})
 		if refused := err != nil && strings.Contains(err.Error(), "may not pause"); refused == tt.allowed {
 			t.Errorf("uid %d, %s: %v", tt.uid, tt.service, err)
 		}

@@ -46,7 +46,7 @@ func TestTheNoticesOfTheAgentLeaveRoomForRoots(t *testing.T) {
 	s := newServer(newFakeCore(), everyone)
 	s.now = func() time.Time { return time.Unix(1e9, 0) }
 	post := func(uid uint32) error {
-		_, err := postNotice(s, &request{Request: httptest.NewRequest(http.MethodPost, "/v1/notices", nil), who: peer{uid: uid}}, client.Notice{Key: "a"})
+		_, err := postNotice(s, &request{Request: httptest.NewRequest(http.MethodPost, "/v1/notices", nil), client: peer{uid: uid}}, client.Notice{Key: "a"})
 		return err
 	}
 	for post(everyone.AgentUID) == nil {

@@ -98,7 +98,7 @@ func TestEveryListIsMadeInTurn(t *testing.T) {
 		for _, query := range []string{"", queries[rt.pattern]} {
 			r := httptest.NewRequestWithContext(gone, method, path+query, nil)
 			r.SetPathValue("name", "gateway-a")
-			ask := &request{Request: r, route: rt, who: who}
+			ask := &request{Request: r, route: rt, client: who}
 			if method != http.MethodGet || few[rt.pattern] != "" || ask.parse() != nil {
 				continue
 			}

@@ -18,10 +18,10 @@ import (
 // request is an API request with its route and client. Its context ends at the time limit of the route.
 type request struct {
 	*http.Request
-	route route
-	who   peer
-	body  []byte
-	query url.Values
+	route  route
+	client peer
+	body   []byte
+	query  url.Values
 }
 
 // bootNeed says whether a request waits for the end of the boot, from which on all services are known.
@@ -35,7 +35,7 @@ const (
 
 type route struct {
 	pattern string
-	may     access
+	access  access
 	boot    bootNeed
 	limit   time.Duration // time limit of the route; 0 if the client sets a limit, or the answer has no end
 	handle  func(s *Server, r *request) (reply, error)
@@ -118,8 +118,8 @@ func postRescan(s *Server, r *request, _ struct{}) (reply, error) {
 }
 
 func postReload(s *Server, r *request, how client.Reload) (reply, error) {
-	if how.Force && s.policy.check(r.who, mayReplace) != nil { // a reload without the file would end the limits and the isolation that the file sets
-		return reply{}, refuse(client.KindNotAllowed, "uid %d may not reload without a configuration file; root may", r.who.uid)
+	if how.Force && s.policy.check(r.client, mayReplace) != nil { // a reload without the file would end the limits and the isolation that the file sets
+		return reply{}, refuse(client.KindNotAllowed, "uid %d may not reload without a configuration file; root may", r.client.uid)
 	}
 	out, err := s.core.Reload(r.Context(), how)
 	out.Changes, out.Plan, out.Settings = nonNil(out.Changes), nonNil(out.Plan), nonNil(out.Settings)
@@ -293,8 +293,8 @@ func postChecks(s *Server, r *request, ask client.ChecksRequest) (reply, error) 
 	if err != nil {
 		return reply{}, err
 	}
-	if ask.PauseMS > 0 && v.Kind != supervisor.KindGateway && s.policy.check(r.who, mayReplace) != nil {
-		return reply{}, refuse(client.KindNotAllowed, "uid %d may not pause the checks of %s, which is no gateway; root may", r.who.uid, v.Name)
+	if ask.PauseMS > 0 && v.Kind != supervisor.KindGateway && s.policy.check(r.client, mayReplace) != nil {
+		return reply{}, refuse(client.KindNotAllowed, "uid %d may not pause the checks of %s, which is no gateway; root may", r.client.uid, v.Name)
 	}
 	until, text := time.Time{}, "checks are asked now"
 	if pause := time.Duration(ask.PauseMS) * time.Millisecond; pause > 0 {
@@ -303,5 +303,5 @@ func postChecks(s *Server, r *request, ask client.ChecksRequest) (reply, error) 
 	if err := s.core.Checks.PauseChecksUntil(v.Name, until); err != nil {
 		return reply{}, err
 	}
-	return answerLater(http.StatusOK, s.view(v, r.who, nil), s.core.Do(r.Context(), supervisor.Remark{Service: v.Name, Text: text}))
+	return answerLater(http.StatusOK, s.view(v, r.client, nil), s.core.Do(r.Context(), supervisor.Remark{Service: v.Name, Text: text}))
 }

@@ -155,7 +155,7 @@ func TestBadRunsAreRefused(t *testing.T) {
 // Only users who may control hinit may see runs, because the tag of a run tells what somebody works on.
 func TestRunsAreForThoseWhoControl(t *testing.T) {
 	for _, rt := range routes() {
-		if strings.Contains(rt.pattern, "/v1/runs") && rt.may != mayControl {
+		if strings.Contains(rt.pattern, "/v1/runs") && rt.access != mayControl {
 			t.Errorf("%s may be asked by those who may only look", rt.pattern)
 		}
 	}

@@ -187,17 +187,17 @@ func (s *Server) handle(rt route, w http.ResponseWriter, r *http.Request) (out r
 	if !ok {
 		return failure(refuse(client.KindNotAllowed, "hinit does not know who is asking"))
 	}
-	if err := s.policy.check(who, rt.may); err != nil {
+	if err := s.policy.check(who, rt.access); err != nil {
 		return failure(err)
 	}
-	if rt.may != mayRead && r.Method == http.MethodPost {
+	if rt.access != mayRead && r.Method == http.MethodPost {
 		r = r.WithContext(supervisor.WithAuthor(r.Context(), authorOf(rt, who)))
 	}
 	body, bad := readBody(w, r)
 	if bad != nil {
 		return failure(bad)
 	}
-	req := &request{Request: r, route: rt, who: who, body: body}
+	req := &request{Request: r, route: rt, client: who, body: body}
 	err := req.parse()
 	if err == nil {
 		out, err = s.answer(rt, req)

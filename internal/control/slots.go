@@ -85,7 +85,7 @@ func postSlotScan(s *Server, r *request, c client.SlotScan) (reply, error) {
 		return reply{}, err
 	}
 	if strings.ContainsAny(c.Flags, endLetters) {
-		if refused := s.policy.check(r.who, mayEnd); refused != nil {
+		if refused := s.policy.check(r.client, mayEnd); refused != nil {
 			return reply{}, refused
 		}
 	}
@@ -116,7 +116,7 @@ func getSlotWait(s *Server, r *request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	release, err := s.wait(r.who)
+	release, err := s.wait(r.client)
 	if err != nil {
 		return reply{}, err
 	}

@@ -30,7 +30,7 @@ func getStatus(s *Server, r *request) (reply, error) {
 	s.sweep(r.Context())
 	snap, added := s.snapshotWith(r.Context(), r.query["name"]) // outside answerInTurn, because it may wait for the boot
 	return s.answerInTurn(r, func() (reply, error) {
-		st, err := s.status(snap, added, r.query["name"], r.who)
+		st, err := s.status(snap, added, r.query["name"], r.client)
 		if err != nil {
 			return reply{}, err
 		}
@@ -207,8 +207,8 @@ func getService(s *Server, r *request) (reply, error) {
 		return reply{}, err
 	}
 	return s.answerInTurn(r, func() (reply, error) {
-		out := s.view(v, r.who, added)
-		out.Settings = s.settings(v, r.who)
+		out := s.view(v, r.client, added)
+		out.Settings = s.settings(v, r.client)
 		return answer(out)
 	})
 }

@@ -230,7 +230,7 @@ func describeTimeout(g goal, v *supervisor.Service, timeout time.Duration) strin
 	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.after:
 		return fmt.Sprintf("%s is up, but was not for %s within %s", v.Name, g.settleTime, show.Duration(timeout))
 	}
-	return fmt.Sprintf("%s is not %s after %s: it is %s: %s", v.Name, g.past, show.Duration(timeout), stateText(v), show.Line(v.Reason))
+	return fmt.Sprintf("%s is not %s after %s: it is %s: %s", v.Name, g.participle, show.Duration(timeout), stateText(v), show.Line(v.Reason))
 }
 
 func stateText(v *supervisor.Service) string {

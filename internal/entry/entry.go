@@ -14,9 +14,9 @@ import (
 const threads = 8
 
 var (
-	leave uint32
-	never uint32      // always 0, so that threads that wait for its change never end
-	held  [64]uintptr // IDs of the threads that makeThreads created last
+	leave     uint32
+	never     uint32      // always 0, so that threads that wait for its change never end
+	threadIDs [64]uintptr // IDs of the threads that makeThreads created last
 )
 
 // minThreads is the smallest number of threads with which PID 1 works, see internal/tuning.
@@ -98,7 +98,7 @@ func isToolsCommand(name string, argv bare.CStrings) bool {
 func awaitThreads(halted string) {
 	n := 0
 	for i := 0; i < len(halted) && '0' <= halted[i] && halted[i] <= '9'; i++ {
-		n = min(10*n+int(halted[i]-'0'), len(held))
+		n = min(10*n+int(halted[i]-'0'), len(threadIDs))
 	}
 	for i := range 600 {
 		if i == 20 {
@@ -110,7 +110,7 @@ func awaitThreads(halted string) {
 		}
 		for i := range n { // repeat until the threads of HasRoomFor have ended, because the kernel may need time to free their IDs
 			for range 1000 {
-				if bare.Syscall3(syscall.SYS_TGKILL, 1, held[i], 0) < 0 {
+				if bare.Syscall3(syscall.SYS_TGKILL, 1, threadIDs[i], 0) < 0 {
 					break
 				}
 				sleep(1e6)
@@ -151,7 +151,7 @@ func makeThreads(threads int, leave *uint32) (made int) {
 		if thread < 0 {
 			break
 		}
-		held[made%len(held)] = uintptr(thread)
+		threadIDs[made%len(threadIDs)] = uintptr(thread)
 		made++
 	}
 	setMask(&before, nil)

@@ -73,7 +73,7 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 // chooseProfile stores which profile's gateway the CMD asks for: the profile that the CMD names, or else the agent's active
 // profile.
 func (m *Manager) chooseProfile(b *Boot) {
-	if !m.Route().ProfileNamed {
+	if !m.Route().ProfileIsExplicit {
 		active, err := m.Store.Active()
 		if err != nil {
 			b.Logger.Warn("cannot tell which profile is selected, so it is the default one: %v", err)
@@ -288,7 +288,7 @@ func (m *Manager) storeUnread(plan profiles.Plan) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.late = unreadProfiles{plan.Unread, plan.Silent}
+	m.unread = unreadProfiles{plan.Unread, plan.Silent}
 }
 
 // shouldStart reports whether to start the gateway of a profile that has just appeared. The boot could not read this profile,

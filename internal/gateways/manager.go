@@ -42,7 +42,7 @@ type Manager struct {
 
 	mu       sync.Mutex
 	gateways records
-	late     unreadProfiles
+	unread   unreadProfiles
 	watcher  watcher
 	boot     bootProgress
 }
@@ -159,7 +159,7 @@ func (m *Manager) Reset() {
 	}
 	clear(m.gateways.byProfile)
 	clear(m.gateways.departed)
-	m.late = unreadProfiles{}
+	m.unread = unreadProfiles{}
 	m.serving.Store(new(servedProfiles))
 	m.Registry.Reset()
 }

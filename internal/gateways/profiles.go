@@ -85,7 +85,7 @@ func (m *Manager) handleAppeared(ctx context.Context, p profiles.Profile) {
 	m.Registry.AddProfile(p.Name)
 	state, _ := m.Store.ReadState(p.Name) // a gateway with an unreadable state file is not started
 	m.mu.Lock()
-	start := m.late.shouldStart(p.Name, state, m.Started)
+	start := m.unread.shouldStart(p.Name, state, m.Started)
 	m.mu.Unlock()
 	err := m.Registry.RegisterGateway(ctx, registry.Gateway{
 		Profile: p, Start: start && !m.isCmdGateway(p.Name), Down: state.Prior() != profiles.Running || m.isCmdGateway(p.Name), AwaitSlot: true,

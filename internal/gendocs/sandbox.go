@@ -11,8 +11,8 @@ import (
 	"hinit/sandbox/dockercli"
 )
 
-// life lists the states of a sandbox's container in the diagram. A container is in state Gone if the engine doesn't know it.
-var life = []box{
+// sandboxStates lists the states of a sandbox's container in the diagram. A container is in state Gone if the engine doesn't know it.
+var sandboxStates = []box{
 	{string(sandbox.Gone), 90, 60},
 	{string(sandbox.Created), 310, 60},
 	{string(sandbox.Running), 560, 60},
@@ -65,7 +65,7 @@ container, and mounts of ` + "`/`" + ` and of an engine's socket. Without the se
 `)
 	return map[string]string{
 		"docs/reference/sandbox.md":   b.String(),
-		"docs/img/sandbox-states.svg": draw("sandbox/engine.go", 860, 265, life, lifeArrows),
+		"docs/img/sandbox-states.svg": draw("sandbox/engine.go", 860, 265, sandboxStates, lifeArrows),
 	}, nil
 }
 

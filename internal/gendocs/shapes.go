@@ -17,9 +17,9 @@ import (
 
 // printed describes the output of one form of a command with --json.
 type printed struct {
-	form  string
-	many  string // how many values the output has: "" for one, or "list" or "lines"
-	shape string // Go type of the output, such as client.Status
+	form     string
+	quantity string // how many values the output has: "" for one, or "list" or "lines"
+	shape    string // Go type of the output, such as client.Status
 }
 
 // forms lists all commands that take --json. [jsonPage] returns an error if such a command isn't in the list.
@@ -84,12 +84,12 @@ func jsonPage(root, commandLine string) (string, error) {
 		known[verb] = true
 		queue = append(queue, f.shape)
 		separator := "- "
-		if i > 0 && forms[i-1].shape == f.shape && forms[i-1].many == f.many {
+		if i > 0 && forms[i-1].shape == f.shape && forms[i-1].quantity == f.quantity {
 			separator = ", "
 		}
 		fmt.Fprintf(&b, "%s`%s`", separator, f.form)
-		if i+1 == len(forms) || forms[i+1].shape != f.shape || forms[i+1].many != f.many {
-			what := map[string]string{"": "%s", "list": "list of %s", "lines": "a line for each %s"}[f.many]
+		if i+1 == len(forms) || forms[i+1].shape != f.shape || forms[i+1].quantity != f.quantity {
+			what := map[string]string{"": "%s", "list": "list of %s", "lines": "a line for each %s"}[f.quantity]
 			fmt.Fprintf(&b, ": "+what+"\n", anchor(f.shape))
 		}
 	}
@@ -252,11 +252,11 @@ func anchor(name string) string {
 	return "[" + t + "](#" + strings.ToLower(strings.ReplaceAll(t, " ", "-")) + ")"
 }
 
-var hump = regexp.MustCompile(`([a-z])([A-Z])`)
+var wordBoundary = regexp.MustCompile(`([a-z])([A-Z])`)
 
 // title splits the name of a type into words.
 func title(name string) string {
-	words := strings.ToLower(hump.ReplaceAllString(name, "$1 $2"))
+	words := strings.ToLower(wordBoundary.ReplaceAllString(name, "$1 $2"))
 	return strings.ToUpper(words[:1]) + words[1:]
 }
 

@@ -223,7 +223,7 @@ func (s sink) sendForwarded(p *Forwarded, now time.Time) {
 	if !p.Waiting.IsZero() {
 		age = max(now.Sub(p.Waiting).Seconds(), 0)
 	}
-	s.send(lag, age)
+	s.send(forwardDelay, age)
 }
 
 func (s sink) sendUsage(u resourceUsage, name, profile string) {

@@ -79,7 +79,7 @@ type deafRun struct {
 	health        *httpCheck
 	deafRounds    int // rounds in a row that have found the run deaf
 	since         time.Time
-	why           string
+	reason        string
 	remarked      bool // the history has a record that the run is deaf
 	ended         bool // DeafWatch has asked the supervisor to restart the run
 	seenThisRound bool
@@ -367,7 +367,7 @@ func (e *DeafWatch) updateDeafness(found map[string]Deafness, s *silentGateway) 
 	byCheck := s.policy.Action == config.DeafByCheck
 	name := s.service.Name
 	if s.unknown {
-		deaf, why = s.remarked, s.why
+		deaf, why = s.remarked, s.reason
 	}
 	if !deaf {
 		if s.remarked && !byCheck {
@@ -377,7 +377,7 @@ func (e *DeafWatch) updateDeafness(found map[string]Deafness, s *silentGateway) 
 		return
 	}
 	s.deafRounds++
-	s.why = why
+	s.reason = why
 	if s.deafRounds < roundsToBeDeaf {
 		return
 	}

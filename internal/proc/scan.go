@@ -192,8 +192,8 @@ const environPatience = 5 * time.Millisecond
 // environRead is one read of the environment of a process, in another goroutine. The kernel needs the memory lock of the
 // process for it, and a process can hold its lock for a very long time.
 type environRead struct {
-	who identity
-	env chan []byte // gets the environment, once
+	process identity
+	env     chan []byte // gets the environment, once
 }
 
 // runByTag returns the run that the variable TagVar names in the initial environment of a process, or 0. The kernel shows the
@@ -201,7 +201,7 @@ type environRead struct {
 // the file-system identity of the process (ptrace(2), PTRACE_MODE_READ_FSCREDS). known is false while this read, or the read
 // of another environment, has not finished.
 func (t *Table) runByTag(who identity) (id uint64, known bool) {
-	if t.environ.who != who {
+	if t.environ.process != who {
 		// another read has not finished, or reads have taken too long in this scan
 		if t.environ.env != nil && len(t.environ.env) == 0 || t.environWaited >= environPatience {
 			return 0, false

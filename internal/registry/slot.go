@@ -43,7 +43,7 @@ type Slot struct {
 
 // slot is what the Registry knows about the s6 service directory (slot) of a service.
 type slot struct {
-	made    bool              // the slot exists, or is about to be made
+	exists  bool              // the slot exists, or is about to be made
 	exports map[string]string // variables that the run script of the slot exports, if a client made the slot; the map is never changed
 }
 
@@ -73,7 +73,7 @@ func (r *Registry) slot(service string) slot {
 
 // HasSlot reports whether a service has an s6 service directory (slot), or is about to get one. Without a [Follower] no
 // service has one.
-func (r *Registry) HasSlot(service string) bool { return r.slot(service).made }
+func (r *Registry) HasSlot(service string) bool { return r.slot(service).exists }
 
 // Exports returns the variables that the run script of a service's s6 directory exports, or nil. Do not modify the map.
 func (r *Registry) Exports(service string) map[string]string { return r.slot(service).exports }

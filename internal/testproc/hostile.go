@@ -151,15 +151,15 @@ func settle() {
 	}
 }
 
-// init locks the main goroutine of a headless process to the first thread of the process, which [behead] must end.
+// init locks the main goroutine of a headless process to the first thread of the process, which [endFirstThread] must end.
 func init() { //nolint:gochecknoinits // only before main is the first thread known to be the one that runs
 	if slices.Contains(os.Args[1:], "headless") && !slices.Contains(os.Args[1:], "escape") {
 		runtime.LockOSThread()
 	}
 }
 
-// behead ends only the first thread of this process. The kernel then shows the process as a zombie, although it lives on.
-func behead() {
+// endFirstThread ends only the first thread of this process. The kernel then shows the process as a zombie, although it lives on.
+func endFirstThread() {
 	go forever()
 	_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
 }

@@ -97,7 +97,7 @@ func run(role string, params []string) int {
 		if how := param(0, ""); how == "deaf" || how == "headless" {
 			signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM)
 			if how == "headless" {
-				behead()
+				endFirstThread()
 			}
 		}
 		forever()
@@ -130,7 +130,7 @@ func run(role string, params []string) int {
 		}
 		ready()
 		if len(params) > 1 {
-			behead()
+			endFirstThread()
 		}
 		forever()
 		runtime.KeepAlive(food)
@@ -241,7 +241,7 @@ func share(bytes int, how string) int {
 		ready()
 	}
 	if how == "headless" {
-		behead()
+		endFirstThread()
 	}
 	forever()
 	return 0

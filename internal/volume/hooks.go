@@ -205,14 +205,14 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []
 		}
 		return nil, lines
 	}
-	if doubt := agentDoubt(dir, agent); doubt != nil && len(entries) > 0 {
+	if doubt := howAgentCanChange(dir, agent); doubt != nil && len(entries) > 0 {
 		skip(dir, "the agent's user can write it, and root would run what is in it; give it to root or mount it read-only (%s)", doubt)
 		return nil, lines
 	}
 	for _, e := range entries { // os.ReadDir sorts by bytes
 		path := filepath.Join(dir, e.Name())
 		info, err := os.Stat(path)
-		doubt := agentDoubt(path, agent)
+		doubt := howAgentCanChange(path, agent)
 		switch {
 		case slices.Contains(replacedScripts, e.Name()):
 			lines = append(lines, boot.LogLine{Text: "cont-init: info: skipping " + path + ": hinit does its work"})
@@ -232,9 +232,9 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []
 	return hooks, lines
 }
 
-// agentDoubt says how the agent's user could change the file to which path leads, also through links. It returns nil if this user
+// howAgentCanChange says how the agent's user could change the file to which path leads, also through links. It returns nil if this user
 // can't change the file, or if hinit isn't root.
-func agentDoubt(path string, agent *fsutil.Actor) *trust.Doubt {
+func howAgentCanChange(path string, agent *fsutil.Actor) *trust.Doubt {
 	if !agent.Switches() {
 		return nil
 	}

@@ -208,15 +208,15 @@ func (l *limiter) allow(key string) bool {
 // connectionLimit limits open connections, or other work for clients, in all and for each key. A key gets at most half of the
 // total. Connections of the owner are not counted in the total.
 type connectionLimit struct {
-	most int
+	limit int
 
-	mu    sync.Mutex
-	taken int // number of open connections
-	by    map[string]int
+	mu   sync.Mutex
+	open int // number of open connections
+	by   map[string]int
 }
 
 func newConnectionLimit(most int) *connectionLimit {
-	return &connectionLimit{most: most, by: make(map[string]int)}
+	return &connectionLimit{limit: most, by: make(map[string]int)}
 }
 
 // acquire reserves a connection for a key, and reports whether it is within the limits. Call [connectionLimit.release] when the
@@ -224,18 +224,18 @@ func newConnectionLimit(most int) *connectionLimit {
 func (p *connectionLimit) acquire(key string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.by[key] >= max(p.most/2, 1) || key != owner && p.taken-p.by[owner] >= p.most {
+	if p.by[key] >= max(p.limit/2, 1) || key != owner && p.open-p.by[owner] >= p.limit {
 		return false
 	}
 	p.by[key]++
-	p.taken++
+	p.open++
 	return true
 }
 
 func (p *connectionLimit) release(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.taken--
+	p.open--
 	if p.by[key]--; p.by[key] == 0 {
 		delete(p.by, key)
 	}

@@ -95,11 +95,11 @@ func (s sandbox) Look() stateMark {
 
 // boardsPage is the content of the page with the task boards.
 type boardsPage struct {
-	Fault      string
-	Dispatcher string // name of the dispatcher's service; "" if the container has none
-	Looks      stateMark
-	Says       string // the dispatcher's problem, or its status text
-	Boards     []board
+	Fault          string
+	Dispatcher     string // name of the dispatcher's service; "" if the container has none
+	DispatcherMark stateMark
+	DispatcherText string // the dispatcher's problem, or its status text
+	Boards         []board
 }
 
 // decodeList decodes the JSON list that a program has printed. fault says why the list is outdated or missing, or is "".
@@ -116,9 +116,9 @@ func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 	said := s.boards.latest(st.Init.Home, pageAge, programTimeout)
 	var page boardsPage
 	if v := st.Find(dispatcher); v != nil {
-		page.Dispatcher, page.Looks, page.Says = v.Name, markOf(v), oneLine(cmp.Or(v.Problem, v.StatusText))
+		page.Dispatcher, page.DispatcherMark, page.DispatcherText = v.Name, markOf(v), oneLine(cmp.Or(v.Problem, v.StatusText))
 	}
-	if !said.there && page.Dispatcher == "" {
+	if !said.exists && page.Dispatcher == "" {
 		s.showError(w, r, http.StatusNotFound, "There is no task board.")
 		return
 	}
@@ -142,7 +142,7 @@ const maxSandboxes = 1000
 func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
 	st, _ := s.hub.current(r.Context()) // without an answer of hinit, the page is shown all the same
 	said := s.sandboxes.latest(st.Init.Home, pageAge, programTimeout)
-	if !said.there {
+	if !said.exists {
 		s.showError(w, r, http.StatusNotFound, "There is no service of sandboxes.")
 		return
 	}
@@ -160,8 +160,8 @@ func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
 // no entry.
 func (s *Server) optionalPages() (boards, sandboxes bool) {
 	st := s.hub.last()
-	boards = st.Find(dispatcher) != nil || s.boards.latest(st.Init.Home, navigationAge, firstAnswerTimeout).there
-	return boards, s.sandboxes.latest(st.Init.Home, navigationAge, firstAnswerTimeout).there
+	boards = st.Find(dispatcher) != nil || s.boards.latest(st.Init.Home, navigationAge, firstAnswerTimeout).exists
+	return boards, s.sandboxes.latest(st.Init.Home, navigationAge, firstAnswerTimeout).exists
 }
 
 // Programs are functions that run other programs of hinit and return their JSON output. home is the data directory of hinit. The
@@ -192,10 +192,10 @@ type programOutput struct {
 
 // answer is the result of the last run of a program.
 type answer struct {
-	at    time.Time // time of the last run; zero if the command has never run
-	text  []byte    // output of the command, in JSON; nil if there is none
-	there bool      // the container has boards or sandboxes
-	fault string    // error of the last run, after which text is outdated; "" if the run succeeded
+	at     time.Time // time of the last run; zero if the command has never run
+	text   []byte    // output of the command, in JSON; nil if there is none
+	exists bool      // the container has boards or sandboxes
+	fault  string    // error of the last run, after which text is outdated; "" if the run succeeded
 }
 
 // latest returns the cached answer if it is younger than old. Otherwise it runs the program, and waits at most for patience. If
@@ -216,7 +216,7 @@ func (s *programOutput) latest(home string, old, patience time.Duration) answer 
 		return said.Val.(answer)
 	case <-time.After(patience):
 	}
-	if last.there {
+	if last.exists {
 		last.fault = "cannot ask for more: no answer within " + patience.String()
 	}
 	return last
@@ -234,9 +234,9 @@ func (s *programOutput) runProgram(home string) answer {
 	case errors.Is(err, fs.ErrNotExist), err == nil && string(bytes.TrimSpace(text)) == s.none:
 		s.last = answer{at: s.last.at}
 	case err == nil:
-		s.last = answer{at: s.last.at, text: text, there: true}
+		s.last = answer{at: s.last.at, text: text, exists: true}
 	default:
-		s.last.there, s.last.fault = true, err.Error()
+		s.last.exists, s.last.fault = true, err.Error()
 	}
 	return s.last
 }

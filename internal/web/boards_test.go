@@ -110,11 +110,11 @@ func TestAProgramThatFailsOrHangs(t *testing.T) {
 		}
 		return []byte("text"), nil
 	}}
-	if got := b.latest("", time.Hour, testkit.Patience); !got.there || string(got.text) != "text" || got.fault != "" {
+	if got := b.latest("", time.Hour, testkit.Patience); !got.exists || string(got.text) != "text" || got.fault != "" {
 		t.Fatalf("%+v", got)
 	}
 	set("fails")
-	if got := b.latest("", 0, testkit.Patience); !got.there || string(got.text) != "text" || got.fault != "cannot ask hinit-kanban: no" {
+	if got := b.latest("", 0, testkit.Patience); !got.exists || string(got.text) != "text" || got.fault != "cannot ask hinit-kanban: no" {
 		t.Errorf("when it fails: %+v", got)
 	}
 	set("hangs")

@@ -42,18 +42,18 @@ type hub struct {
 	meter  meter
 	asking sync.Mutex // held while a request fetches the status, so that others can use the result
 
-	mu      sync.Mutex
-	status  client.Status
-	used    measured
-	at      time.Time // time at which the newest status was stored
-	fault   string    // why hinit does not answer; "" if it does
-	page    *version
-	past    []*version // latest versions, including page
-	events  []client.Event
-	changed chan struct{} // closed when the next version of the page exists
-	readers int
-	wanted  chan struct{} // receives a value when a reader joins
-	idle    time.Time     // time at which the last reader left
+	mu       sync.Mutex
+	status   client.Status
+	used     measured
+	at       time.Time // time at which the newest status was stored
+	fault    string    // why hinit does not answer; "" if it does
+	page     *version
+	versions []*version // latest versions, including page
+	events   []client.Event
+	changed  chan struct{} // closed when the next version of the page exists
+	readers  int
+	wanted   chan struct{} // receives a value when a reader joins
+	idle     time.Time     // time at which the last reader left
 }
 
 // version is a state of the list. It does not change, except for its cache of encoded changes.
@@ -243,7 +243,7 @@ func (h *hub) setStatus(st client.Status, failed error) {
 		next.order, next.rows[s.Name] = append(next.order, s.Name), r
 	}
 	if next.top != h.page.top || !slices.Equal(next.order, h.page.order) || !maps.Equal(next.rows, h.page.rows) {
-		h.page, h.past = next, append(h.past[max(0, len(h.past)-maxVersions+1):], next)
+		h.page, h.versions = next, append(h.versions[max(0, len(h.versions)-maxVersions+1):], next)
 		close(h.changed)
 		h.changed = make(chan struct{})
 	}
@@ -288,8 +288,8 @@ func (v *version) since(old *version, only string) rowChanges {
 func (h *hub) changesSince(from uint64, only string) (text string, now uint64, more <-chan struct{}) {
 	h.mu.Lock()
 	v, old, more := h.page, &version{}, h.changed
-	if i := slices.IndexFunc(h.past, func(v *version) bool { return v.number == from }); i >= 0 {
-		old = h.past[i]
+	if i := slices.IndexFunc(h.versions, func(v *version) bool { return v.number == from }); i >= 0 {
+		old = h.versions[i]
 	}
 	h.mu.Unlock()
 	v.mu.Lock()

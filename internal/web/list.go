@@ -24,7 +24,7 @@ type listPage struct {
 	Query, State, Order, By string
 	Orders                  *ordersView // buttons for the group; nil unless the list shows a single group
 	Chips                   []stateLink
-	Bys                     [][2]string
+	Groupings               [][2]string
 	Columns                 []column
 	Head                    template.HTML
 	Groups                  []group
@@ -46,7 +46,7 @@ type column struct{ Link, Order, Class, Title string }
 type group struct {
 	Key, Class, Sign, Title string
 	Link                    bool // the heading is a link
-	Bad                     int  // number of services in trouble; 0 if the heading says so itself
+	Troubled                int  // number of services in trouble; 0 if the heading says so itself
 	Rows                    []template.HTML
 }
 
@@ -75,7 +75,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	_, err := s.hub.current(r.Context()) // the head of the page shows the error
 	rows, head, version := s.hub.allRows()
 	page := listPage{
-		Query: oneLine(r.FormValue("q")), State: oneLine(r.FormValue("state")), Order: oneLine(r.FormValue("order")), By: oneLine(r.FormValue("by")), Bys: groupings, Head: head, Version: version,
+		Query: oneLine(r.FormValue("q")), State: oneLine(r.FormValue("state")), Order: oneLine(r.FormValue("order")), By: oneLine(r.FormValue("by")), Groupings: groupings, Head: head, Version: version,
 	}
 	title := "Services"
 	if name := r.PathValue("name"); name != "" {
@@ -159,7 +159,7 @@ func groupRows(list []row, by string) (out []group) {
 			at[g.Key], out = i, append(out, g)
 		}
 		if (by == "profile" || by == "group") && x.view.Class == "bad" {
-			out[i].Bad++
+			out[i].Troubled++
 		}
 		out[i].Rows = append(out[i].Rows, x.html)
 	}

@@ -35,12 +35,12 @@ var errEnoughLines = errors.New("enough lines")
 
 // logView is what the page shows of a service's log, or says about why it can't.
 type logView struct {
-	There, Whole, Archive     bool // Whole: the log fills the page
+	Exists, Whole, Archive    bool // Whole: the log fills the page
 	Name, Query, Level, Since string
 	At                        string // time of the line to which the link refers, in nanoseconds
 	N                         int
 	Levels                    []string
-	Sinces                    [][2]string
+	Periods                   [][2]string
 	Lines                     []logLine
 	Note                      string
 	Download                  string
@@ -59,14 +59,14 @@ var searchPeriods = [][2]string{{"", "from any time"}, {"10m", "last 10 minutes"
 // logSearch is a request for log lines: its conditions, and the state of their evaluation.
 type logSearch struct {
 	reader.Options
-	text  []byte
-	least loglevel.Level
-	lines loglevel.Tracker
-	mask  redact.Masker
+	text     []byte
+	minLevel loglevel.Level
+	lines    loglevel.Tracker
+	mask     redact.Masker
 }
 
 func newSearch(r *http.Request, log string, n int) *logSearch {
-	s := &logSearch{text: bytes.ToLower([]byte(r.FormValue("q"))), least: loglevel.Named([]byte(r.FormValue("level")))}
+	s := &logSearch{text: bytes.ToLower([]byte(r.FormValue("q"))), minLevel: loglevel.Named([]byte(r.FormValue("level")))}
 	s.Dir, s.N = filepath.Dir(log), n
 	if d, err := time.ParseDuration(r.FormValue("since")); err == nil && d > 0 {
 		s.Since, s.N = time.Now().Add(-d), -1
@@ -74,7 +74,7 @@ func newSearch(r *http.Request, log string, n int) *logSearch {
 	if at := lineOf(r); !at.IsZero() {
 		s.Since, s.N = at.Add(-linkContext), -1
 	}
-	if len(s.text) > 0 || s.least != 0 {
+	if len(s.text) > 0 || s.minLevel != 0 {
 		s.N = -1
 	}
 	s.Previous = r.FormValue("archives") != "" && s.Since.IsZero()
@@ -98,7 +98,7 @@ func (s *logSearch) parseMatch(line []byte) (out logLine, is bool) {
 	line = line[:min(len(line), maxLine)]
 	written, text, _ := reader.Split(line)
 	level := s.lines.Of(text)
-	if level < s.least || !bytes.Contains(bytes.ToLower(line), s.text) {
+	if level < s.minLevel || !bytes.Contains(bytes.ToLower(line), s.text) {
 		return out, false
 	}
 	out.Text = logText(string(text))
@@ -120,10 +120,10 @@ func (s *logSearch) parseMatch(line []byte) (out logLine, is bool) {
 // it returns the lines around this line.
 func (s *Server) readLog(r *http.Request, v pageService) logView {
 	view := logView{
-		There: v.Log != "", Name: v.Name, Query: r.FormValue("q"), N: usualLines, Archive: r.FormValue("archives") != "",
-		Since: r.FormValue("since"), Sinces: searchPeriods, Levels: loglevel.Names(), At: r.FormValue("at"),
+		Exists: v.Log != "", Name: v.Name, Query: r.FormValue("q"), N: usualLines, Archive: r.FormValue("archives") != "",
+		Since: r.FormValue("since"), Periods: searchPeriods, Levels: loglevel.Names(), At: r.FormValue("at"),
 	}
-	if !view.There {
+	if !view.Exists {
 		view.Note = "It has no log file; its output is in the container's log."
 		return view
 	}

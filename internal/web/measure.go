@@ -161,7 +161,7 @@ const (
 type usageHistory struct {
 	cpu, memory []float32 // number of used processors, and bytes of memory, in each period
 	run         float64   // processor time so far in the unfinished period
-	most        uint64    // maximum of the memory in the unfinished period, in bytes
+	maxMemory   uint64    // maximum of the memory in the unfinished period, in bytes
 	lines       [2]string // the graphs of cpu and memory, as SVG paths
 }
 
@@ -169,13 +169,13 @@ type usageHistory struct {
 // is stretch.
 func (p *usageHistory) add(u procusage.Usage, passed time.Duration, over bool, stretch time.Duration) {
 	p.run += u.CPU * passed.Seconds()
-	p.most = max(p.most, u.Memory)
+	p.maxMemory = max(p.maxMemory, u.Memory)
 	if !over {
 		return
 	}
 	p.cpu = appendPoint(p.cpu, float32(p.run/stretch.Seconds()))
-	p.memory = appendPoint(p.memory, float32(p.most))
-	p.run, p.most = 0, 0
+	p.memory = appendPoint(p.memory, float32(p.maxMemory))
+	p.run, p.maxMemory = 0, 0
 	p.lines = [2]string{sparklinePath(p.cpu, minCPU), sparklinePath(p.memory, 1)}
 }
 

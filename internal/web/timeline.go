@@ -30,12 +30,12 @@ type segment struct {
 	Text     string
 }
 
-// bar shows the states of one service over a period.
-type bar struct {
+// timelineBar shows the states of one service over a period.
+type timelineBar struct {
 	Name     string
 	Segments []segment
 	Outages  int
-	Down     time.Duration
+	DownTime time.Duration
 }
 
 // outage is a time in which a service was not up, although it had been up before and no order had stopped it.
@@ -53,15 +53,15 @@ func (o outage) Took() time.Duration { return o.To.Sub(o.From) }
 type pastView struct {
 	Hours    int // length in hours of a period that ends now; 0 if it ended earlier
 	From, To time.Time
-	Bars     []bar
+	Bars     []timelineBar
 	Links    [][2]string
 }
 
 // timelinePage is the content of the timeline page.
 type timelinePage struct {
 	Past          pastView
-	Bars          []bar // bars of services with an outage
-	WithoutOutage []bar // bars of services without an outage
+	Bars          []timelineBar // bars of services with an outage
+	WithoutOutage []timelineBar // bars of services without an outage
 	Outages       []outage
 	Events        []client.Event
 	Fault         string
@@ -120,7 +120,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	history := s.hub.history()
 	bars, outages := timeline(st.Services, history, page.Past.From, page.Past.To)
 	page.Outages = outages
-	page.Bars, page.WithoutOutage = lo.FilterReject(bars, func(b bar, _ int) bool { return b.Outages > 0 })
+	page.Bars, page.WithoutOutage = lo.FilterReject(bars, func(b timelineBar, _ int) bool { return b.Outages > 0 })
 	for _, e := range slices.Backward(history) {
 		if len(page.Events) == 200 || e.At.Before(page.Past.From) {
 			break
@@ -139,11 +139,11 @@ func stateClass(state string) string {
 
 // timeline computes from events the bars of the services for the period from `from` to `to`, and their outages, newest first.
 // Before a service's first known event, its bar shows the state that this event names as the one before, if it does.
-func timeline(services []client.Service, events []client.Event, from, to time.Time) (bars []bar, outages []outage) {
+func timeline(services []client.Service, events []client.Event, from, to time.Time) (bars []timelineBar, outages []outage) {
 	of := lo.GroupBy(events, func(e client.Event) string { return e.Service })
 	for i := range services[:min(len(services), maxBars)] {
 		v := &services[i]
-		b := bar{Name: v.Name}
+		b := timelineBar{Name: v.Name}
 		var state, cause string
 		var at, gone time.Time
 		add := func(until time.Time) {
@@ -166,7 +166,7 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 			if !gone.IsZero() && until.After(from) {
 				outages = append(outages, outage{v.Name, gone, until, oneLine(cause), ongoing})
 				b.Outages++
-				b.Down += until.Sub(gone)
+				b.DownTime += until.Sub(gone)
 			}
 			gone = time.Time{}
 		}

@@ -460,7 +460,7 @@ func TestAThousandSlowReaders(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	testkit.Until(t, "a thousand read", func() bool { return s.streams.open() == 1000 })
+	testkit.Until(t, "a thousand read", func() bool { return s.streams.openConnections() == 1000 })
 	for i := range 20 { // each connection requests a megabyte and never reads it
 		f.set(func() {
 			f.services = nil
@@ -473,7 +473,7 @@ func TestAThousandSlowReaders(t *testing.T) {
 			t.Fatalf("another reader: %d after %v", code, time.Since(begin))
 		}
 	}
-	testkit.Until(t, "who takes nothing is cut off", func() bool { return s.streams.open() == 0 })
+	testkit.Until(t, "who takes nothing is cut off", func() bool { return s.streams.openConnections() == 0 })
 }
 
 func TestALiveReaderHearsOfAChange(t *testing.T) {
@@ -539,9 +539,9 @@ func TestOutagesAreWhatWasNotWanted(t *testing.T) {
 	}
 }
 
-// open returns the number of used connections.
-func (p *connectionLimit) open() int {
+// openConnections returns the number of used connections.
+func (p *connectionLimit) openConnections() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.taken
+	return p.open
 }

@@ -57,7 +57,7 @@ type snapshot struct {
 	slow            bool            // SQLite was once too slow, so it opens no other database
 	pass            uint8
 	changed         int // files that changed, appeared or disappeared in this pass
-	room            int64
+	freeBytes       int64
 	removedVars     []string // names of the variables in .env that a clone leaves out
 	head            Head
 }
@@ -87,7 +87,7 @@ func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *direct
 		if err := unix.Fstatfs(int(s.files.file.Fd()), &st); err != nil {
 			return err
 		}
-		s.changed, s.room = 0, int64(st.Bavail)*int64(st.Bsize)-reserve //nolint:unconvert // Bavail is 32 bits wide on some machines
+		s.changed, s.freeBytes = 0, int64(st.Bavail)*int64(st.Bsize)-reserve //nolint:unconvert // Bavail is 32 bits wide on some machines
 		if err := s.walk("."); err != nil {
 			return err
 		}
@@ -187,8 +187,8 @@ func (s *snapshot) entry(rel string) error {
 // copy replaces the copy of the file rel in the snapshot. torn is true if the copy may be a mixture of old and new: the original
 // changed or disappeared meanwhile, or SQLite failed to copy it.
 func (s *snapshot) copy(rel, target string, n copiedFile, info fs.FileInfo) (torn bool, err error) {
-	s.room -= info.Size()
-	if s.room < 0 {
+	s.freeBytes -= info.Size()
+	if s.freeBytes < 0 {
 		return false, fmt.Errorf("the copy of %s has no room: free some on the volume, or name another directory with --scratch", rel)
 	}
 	if err := s.files.RemoveAll(rel); err != nil {

@@ -95,7 +95,7 @@ func (g *Guarded) owns(c sandbox.Container) bool {
 			return false
 		}
 	}
-	return c.ID != g.translator.self && !isReplaced(c) && (g.owner.Operator || g.owner.hasProfile(c.Labels[sandbox.LabelProfile]))
+	return c.ID != g.translator.containerID && !isReplaced(c) && (g.owner.Operator || g.owner.hasProfile(c.Labels[sandbox.LabelProfile]))
 }
 
 // hasProfile reports whether a profile is the owner's. The volume's own profile has two names: "default" and, in other versions

@@ -21,8 +21,8 @@ import (
 // PathTranslator translates between paths of this process and paths on the engine's machine. The two differ if this process runs
 // in a container and uses the engine of the host. The engine looks for the source of a mount on its own machine.
 type PathTranslator struct {
-	self   string // id of this process's container; "" outside of a container
-	mounts []sandbox.Mount
+	containerID string // id of this process's container; "" outside of a container
+	mounts      []sandbox.Mount
 }
 
 // NewPathTranslator finds out whether this process runs in a container, and asks the engine for that container's mounts.
@@ -64,7 +64,7 @@ func (p PathTranslator) FromEngine(outside string) (inside string, ok bool) {
 }
 
 func (p PathTranslator) translate(path string, ends func(sandbox.Mount) (from, to string)) (string, bool) {
-	if p.self == "" {
+	if p.containerID == "" {
 		return path, true
 	}
 	for _, m := range p.mounts {

@@ -296,7 +296,7 @@ func TestOnlyItsOwn(t *testing.T) {
 	again := container("again", "1000", "coder")
 	again.Name = "x" + replacedMark + "y"
 	e.containers["elsewhere"], e.containers["again"] = elsewhere, again
-	g := Guard(e, Policy{}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{self: "hinit"}, readyGate())
+	g := Guard(e, Policy{}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{containerID: "hinit"}, readyGate())
 	ctx := t.Context()
 	for id := range e.containers {
 		if id == "mine" {
@@ -443,7 +443,7 @@ func TestAllowsImage(t *testing.T) {
 }
 
 func TestPlaces(t *testing.T) {
-	p := PathTranslator{self: "x", mounts: []sandbox.Mount{{Source: "/var/lib/v/_data/sub", Target: "/opt/data/sub"}, {Source: "/var/lib/v/_data", Target: "/opt/data"}}}
+	p := PathTranslator{containerID: "x", mounts: []sandbox.Mount{{Source: "/var/lib/v/_data/sub", Target: "/opt/data/sub"}, {Source: "/var/lib/v/_data", Target: "/opt/data"}}}
 	for inside, want := range map[string]string{"/opt/data": "/var/lib/v/_data", "/opt/data/a/b": "/var/lib/v/_data/a/b", "/opt/data/sub/x": "/var/lib/v/_data/sub/x", "/opt/database": "", "/etc": ""} {
 		got, ok := p.ToEngine(inside)
 		if got != want || ok != (want != "") {
@@ -480,7 +480,7 @@ func TestAMountOfTheContainersOwn(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(root+"/ro/sub", 0o700), os.MkdirAll(root+"/above/secret", 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	places := PathTranslator{self: "me", mounts: []sandbox.Mount{
+	places := PathTranslator{containerID: "me", mounts: []sandbox.Mount{
 		{Source: "/host/secret", Target: root + "/above/secret"}, {Source: "/host/ro", Target: root + "/ro", ReadOnly: true}, {Source: "/host/data", Target: root},
 	}}
 	e := &engine{}

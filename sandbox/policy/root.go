@@ -121,7 +121,7 @@ func (g *Guarded) makePrivate(ctx context.Context, spec *sandbox.Spec) error {
 		// The source's name for the engine: a path inside this container would be the same in every container of its image.
 		place, ok := g.translator.ToEngine(source)
 		if !ok {
-			place = g.translator.self + source // such a path lasts only as long as this container
+			place = g.translator.containerID + source // such a path lasts only as long as this container
 		}
 		hash := sha256.Sum256(fmt.Appendf(nil, "%d\x00%s\x00%s", g.owner.UID, g.owner.Profile, place))
 		name := fmt.Sprintf("%s%s-%x", sandbox.VolumePrefix, g.owner.Profile, hash[:8])

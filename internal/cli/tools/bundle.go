@@ -63,7 +63,7 @@ type bundle struct {
 type part struct {
 	name, about string
 	fill        func(w io.Writer) error
-	most        int // largest size in bytes; 0 means bundleSize
+	maxSize     int // largest size in bytes; 0 means bundleSize
 	last        int // number of last lines to keep, after secrets are hidden; 0 or less means all
 	content     []byte
 }
@@ -156,7 +156,7 @@ func (b *bundle) logParts(lines int) (parts []part) {
 			read += redact.KeyLines
 		}
 		p := b.commandPart("logs/"+name+".log", "its last lines", "logs", "-n", strconv.Itoa(read), "--", name)
-		p.last, p.most = lines, min(bundleSize, bundleLogs/len(names))
+		p.last, p.maxSize = lines, min(bundleSize, bundleLogs/len(names))
 		parts = append(parts, p)
 	}
 	return parts
@@ -184,7 +184,7 @@ func (b *bundle) collect(parts []part) []part {
 	limit := make(chan struct{}, bundleParts)
 	var all sync.WaitGroup
 	for i, p := range parts {
-		texts[i] = &partText{most: cmp.Or(p.most, bundleSize)}
+		texts[i] = &partText{maxSize: cmp.Or(p.maxSize, bundleSize)}
 		all.Go(func() {
 			limit <- struct{}{}
 			defer func() { <-limit }()
@@ -201,12 +201,12 @@ func (b *bundle) collect(parts []part) []part {
 	return parts
 }
 
-// partText is the io.Writer for one part. It drops what is written after finish, or beyond most.
+// partText is the io.Writer for one part. It drops what is written after finish, or beyond maxSize.
 type partText struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-	most int // largest size in bytes
-	done bool
+	mu      sync.Mutex
+	text    bytes.Buffer
+	maxSize int // largest size in bytes
+	done    bool
 }
 
 // Write implements io.Writer.
@@ -214,7 +214,7 @@ func (c *partText) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.done {
-		c.text.Write(p[:min(len(p), c.most-c.text.Len())])
+		c.text.Write(p[:min(len(p), c.maxSize-c.text.Len())])
 	}
 	return len(p), nil
 }

@@ -126,7 +126,7 @@ func TestTheLogsInABundleShareTheirRoom(t *testing.T) {
 	}}
 	total := 0
 	for _, p := range (&bundle{Terminal: term, end: time.Now().Add(testkit.Patience)}).logParts(1) {
-		c := &partText{most: p.most}
+		c := &partText{maxSize: p.maxSize}
 		for range 2 {
 			_, _ = c.Write(make([]byte, bundleSize))
 		}

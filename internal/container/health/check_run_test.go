@@ -88,7 +88,7 @@ func TestAnExecCheckEndsInItsTime(t *testing.T) {
 func TestOneStrangerAMinute(t *testing.T) {
 	h := &Health{o: Options{Loop: supervise(t)}}
 	for pid := range 5 {
-		h.reportStranger("web", pid+100)
+		h.reportUnknownSender("web", pid+100)
 	}
 	if err := h.o.Loop.Do(t.Context(), supervisor.Tick{}); err != nil {
 		t.Fatal(err)

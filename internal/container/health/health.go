@@ -65,7 +65,7 @@ type Health struct {
 	quota  quotaWatch
 	notify *notify.Hub
 
-	lastStranger atomic.Int64 // when reportStranger last reported, in nanoseconds since 1970
+	lastUnknownSender atomic.Int64 // when reportUnknownSender last reported, in nanoseconds since 1970
 }
 
 // New returns the Health of a container without services.

@@ -201,13 +201,13 @@ type pressure struct {
 
 // candidate is a service that may be ended, or whose start may be delayed, to save memory.
 type candidate struct {
-	name          string
-	priority      int           // a service with a higher priority is ended later
-	idle          time.Duration // how long the service has used no processor time
-	bytes         uint64        // memory of the service; if the service is not running, its memory at the last measurement
-	hides         string        // why the service may have memory that hinit can't see; "" if hinit sees all its memory
-	running, held bool
-	ending        bool
+	name            string
+	priority        int           // a service with a higher priority is ended later
+	idle            time.Duration // how long the service has used no processor time
+	bytes           uint64        // memory of the service; if the service is not running, its memory at the last measurement
+	hides           string        // why the service may have memory that hinit can't see; "" if hinit sees all its memory
+	running, isHeld bool
+	ending          bool
 }
 
 // decision says which service [decideShedding] wants to end because memory is short, and which waiting service to start.
@@ -236,7 +236,7 @@ func decideShedding(p pressure) (d decision) {
 	}
 	best := -1
 	for _, s := range p.services {
-		if fits := float64(c.Used+s.bytes) < float64(c.Limit)*tightAt/100; s.held && fits && !d.full && s.priority > best {
+		if fits := float64(c.Used+s.bytes) < float64(c.Limit)*tightAt/100; s.isHeld && fits && !d.full && s.priority > best {
 			d.admit, best = s.name, s.priority
 		}
 	}
@@ -282,7 +282,7 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	pressed = c.Limit > 0 && c.Used >= c.Limit/100*tightAt
 	p := pressure{container: c, startsRefused: snapshot.HoldReason != ""}
 	p.services, p.unowned = w.candidates(snapshot, pressed, c.Used)
-	if !pressed && !p.startsRefused && !slices.ContainsFunc(p.services, func(s candidate) bool { return s.held }) {
+	if !pressed && !p.startsRefused && !slices.ContainsFunc(p.services, func(s candidate) bool { return s.isHeld }) {
 		clear(w.seen)
 		w.found.Store(nil)
 		return false
@@ -330,7 +330,7 @@ func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, us
 		if rank, sheds := priorityRanks[units.SettingsOf(w.limits.Load(), v).Priority.Class]; sheds {
 			s = candidate{
 				name: v.Name, priority: rank, bytes: cmp.Or(w.seen[v.Name].bytes, w.memoryBefore.get(v.Name)), running: v.State == supervisor.Up && v.PID != 0,
-				held: v.Held && v.State == supervisor.Waiting, ending: v.State == supervisor.Stopping || v.State == supervisor.Killing,
+				isHeld: v.Held && v.State == supervisor.Waiting, ending: v.State == supervisor.Stopping || v.State == supervisor.Killing,
 			}
 		}
 		list = append(list, s)

@@ -14,8 +14,8 @@ import (
 	"hinit/supervisor"
 )
 
-// strangerPause is the minimum time between two reports about messages from processes that do not belong to the service.
-const strangerPause = time.Minute
+// unknownSenderPause is the minimum time between two reports about messages from processes that do not belong to the service.
+const unknownSenderPause = time.Minute
 
 // addNotifySocket gives a service its notification socket (sd_notify(3)), if hinit.yaml asks for one. If there is no
 // directory for sockets, the service counts as ready while it runs.
@@ -56,7 +56,7 @@ func (h *Health) handleMessage(service string, pid int, m notify.Message) {
 		Name: service, Ready: m.Ready, Stopping: m.Stopping, Status: m.Status, HasStatus: m.HasStatus, Extend: m.Extend,
 	})
 	if errors.Is(err, supervisor.ErrForeignProcess) {
-		h.reportStranger(service, pid)
+		h.reportUnknownSender(service, pid)
 	}
 	if err == nil {
 		h.checks.HandleMessage(service, run, &m)
@@ -66,11 +66,11 @@ func (h *Health) handleMessage(service string, pid int, m notify.Message) {
 	}
 }
 
-// reportStranger reports a message from a process that belongs to no run of the service, at most once in strangerPause. A
+// reportUnknownSender reports a message from a process that belongs to no run of the service, at most once in unknownSenderPause. A
 // process that ended before hinit could identify it counts too.
-func (h *Health) reportStranger(service string, pid int) {
+func (h *Health) reportUnknownSender(service string, pid int) {
 	now := time.Now().UnixNano()
-	if last := h.lastStranger.Load(); last != 0 && time.Duration(now-last).Abs() < strangerPause || !h.lastStranger.CompareAndSwap(last, now) {
+	if last := h.lastUnknownSender.Load(); last != 0 && time.Duration(now-last).Abs() < unknownSenderPause || !h.lastUnknownSender.CompareAndSwap(last, now) {
 		return
 	}
 	h.o.Loop.Post(supervisor.Remark{Service: service, Text: fmt.Sprintf("a notification of process %d is not taken: it is no process of this service, or has ended", pid)})

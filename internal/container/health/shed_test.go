@@ -22,7 +22,7 @@ func TestWhoGoesWhenMemoryIsShort(t *testing.T) {
 	large := candidate{name: "large", priority: 0, idle: time.Minute, bytes: 300, running: true}
 	normal := candidate{name: "normal", priority: 1, idle: 5 * time.Hour, bytes: 500, running: true}
 	hider := candidate{name: "hider", priority: 1, bytes: 1, running: true, hides: "x"}
-	held := func(c candidate) candidate { c.running, c.held = false, true; return c }
+	held := func(c candidate) candidate { c.running, c.isHeld = false, true; return c }
 	ending := func(c candidate) candidate { c.running, c.ending = false, true; return c }
 	for _, tt := range []struct {
 		what     string

@@ -48,15 +48,15 @@ type Logs struct {
 	o    Options
 	logs sync.Map // logs by service: string → *logrotate.Log
 
-	mu     sync.Mutex     // guards held and masked, and keeps Drop and Protect apart; never held during disk access
-	held   map[string]int // registrations under way, by service; the supervisor may not know the service yet
-	masked map[string]int // memory in bytes for the secrets to hide, by service
+	mu          sync.Mutex     // guards registering and masked, and keeps Drop and Protect apart; this lock is never held during disk access
+	registering map[string]int // registrations under way, by service; the supervisor may not know the service yet
+	masked      map[string]int // memory in bytes for the secrets to hide, by service
 }
 
 // New returns the logs of a container, without any service.
 func New(o Options) *Logs {
 	cfg := o.Config()
-	l := &Logs{o: o, Runs: runs.NewTracker(), held: make(map[string]int), masked: make(map[string]int)}
+	l := &Logs{o: o, Runs: runs.NewTracker(), registering: make(map[string]int), masked: make(map[string]int)}
 	l.Set = logrotate.New(logrotate.Options{
 		MaxLine: cfg.Logs.MaxLineKB << 10, Console: logrotate.ConsoleMode(cfg.Logs.Console), ConsoleStall: cmp.Or(cfg.Logs.ConsoleStall, -1), Mask: cfg.Logs.Mask,
 		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor, Pack: o.CompressArchives, Wrote: o.OnOutput,
@@ -90,13 +90,13 @@ func (l *Logs) Open(name, profile, file string, kind supervisor.Kind) {
 func (l *Logs) Protect(name string) (release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.held[name]++
+	l.registering[name]++
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.held[name]--
-		if l.held[name] == 0 {
-			delete(l.held, name)
+		l.registering[name]--
+		if l.registering[name] == 0 {
+			delete(l.registering, name)
 		}
 	}
 }
@@ -106,7 +106,7 @@ func (l *Logs) Protect(name string) (release func()) {
 func (l *Logs) Drop(name string, known func(string) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.held[name] == 0 && !known(name) {
+	if l.registering[name] == 0 && !known(name) {
 		l.logs.Delete(name)
 		delete(l.masked, name)
 		l.Set.Drop(name)

@@ -24,7 +24,7 @@ const rulesHeaderSize = int(unsafe.Sizeof(rules{}))
 // Static buffers, because there is no heap before the Go runtime starts.
 var (
 	ruleBuffer  [256 << 10]byte // the rules of this container; ruleHeader is its beginning
-	scratch     [64 << 10]byte  // content of the file that was read last
+	fileBuffer  [64 << 10]byte  // content of the file that was read last
 	envp        [16 << 10]uintptr
 	line        bare.Text
 	tempVar     bare.Text // the variable TMPDIR of the command
@@ -90,8 +90,8 @@ func rulesAreCurrent(plan bare.CStrings) bool {
 		}
 	}
 	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address("/proc/self/mountinfo\x00"), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0)
-	mounts := readAndClose(fd, scratch[:])
-	return n == len(hidden) && mounts > 0 && mounts < len(scratch) && unsafe.String(&scratch[0], mounts) == rulesPart(ruleHeader.mounts)
+	mounts := readAndClose(fd, fileBuffer[:])
+	return n == len(hidden) && mounts > 0 && mounts < len(fileBuffer) && unsafe.String(&fileBuffer[0], mounts) == rulesPart(ruleHeader.mounts)
 }
 
 func programOf(st *unix.Statx_t) [2]uint64 {

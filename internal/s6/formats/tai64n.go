@@ -16,8 +16,8 @@ const (
 	taiOffset = 1<<62 + 10
 )
 
-// leaps has the Unix times just after each leap second from 1972 to 2017. TAI counts leap seconds, and Unix time doesn't.
-var leaps = [...]int64{
+// leapSeconds has the Unix times just after each leap second from 1972 to 2017. TAI counts leap seconds, and Unix time doesn't.
+var leapSeconds = [...]int64{
 	78796800, 94694400, 126230400, 157766400, 189302400, 220924800, 252460800, 283996800, 315532800,
 	362793600, 394329600, 425865600, 489024000, 567993600, 631152000, 662688000, 709948800, 741484800,
 	773020800, 820454400, 867715200, 915148800, 1136073600, 1230768000, 1341100800, 1435708800, 1483228800,
@@ -26,8 +26,8 @@ var leaps = [...]int64{
 // leapsUntil returns the number of leap seconds before a time. each is 1 if seconds is TAI, which counts leap seconds, and 0 if it
 // is Unix time.
 func leapsUntil(seconds, each int64) int64 {
-	n := int64(len(leaps))
-	for n > 0 && seconds < leaps[n-1]+n*each {
+	n := int64(len(leapSeconds))
+	for n > 0 && seconds < leapSeconds[n-1]+n*each {
 		n--
 	}
 	return n

@@ -158,7 +158,7 @@ func (m *Model) bottomLine() (l frame.Line) {
 		l.Add(frame.Bad, m.question())
 	case m.message.text != "":
 		role := frame.Good
-		if m.message.bad {
+		if m.message.isError {
 			role = frame.Bad
 		}
 		l.Add(role, show.Line(m.message.text))

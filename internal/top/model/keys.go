@@ -198,8 +198,8 @@ func (m *Model) escape() {
 		m.message = message{"the rollout ends after " + m.label(m.rollout.running), false}
 	case m.pane.search != "":
 		m.pane.search = ""
-	case m.pane.kind == logPane && m.pane.least != 0:
-		m.pane.least = 0
+	case m.pane.kind == logPane && m.pane.minLevel != 0:
+		m.pane.minLevel = 0
 	case m.pane.kind != noPane:
 		m.togglePane(m.pane.kind)
 	case len(m.table.marks) > 0:

@@ -129,8 +129,8 @@ type Model struct {
 
 // message is a text for the last line of the screen. bad means that it reports a failure.
 type message struct {
-	text string
-	bad  bool
+	text    string
+	isError bool
 }
 
 // New returns an empty screen. theme is an index of [frame.Themes]. hosts are the names of the inits; the name of a single one is
@@ -205,11 +205,11 @@ func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
 
 // host is an init whose services the screen shows.
 type host struct {
-	name   string
-	status client.Status
-	heard  time.Time // when the last line of the status arrived; zero before the first
-	lost   time.Time // when the host stopped answering; zero while it answers
-	why    string
+	name       string
+	status     client.Status
+	lastLineAt time.Time // when the last line of the status arrived; zero before the first
+	lostAt     time.Time // when the host stopped answering; zero while it answers
+	lostReason string
 }
 
 // Change applies a change of a host's status, which is one line of its status stream.
@@ -217,7 +217,7 @@ func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
 	m.now = now
 	h := &m.hosts[of]
 	c.Apply(&h.status)
-	h.heard, h.lost, h.why = now, time.Time{}, ""
+	h.lastLineAt, h.lostAt, h.lostReason = now, time.Time{}, ""
 	m.services = m.services[:0]
 	for i := range m.hosts {
 		for j := range m.hosts[i].status.Services {
@@ -236,10 +236,10 @@ func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
 func (m *Model) Lost(of int, why string, now time.Time) {
 	m.now = now
 	h := &m.hosts[of]
-	if h.lost.IsZero() {
-		h.lost = now
+	if h.lostAt.IsZero() {
+		h.lostAt = now
 	}
-	h.why = why
+	h.lostReason = why
 }
 
 // SetUsage stores the measured usage of a host's services, by service. A nil usage means that the host's processes are not
@@ -267,17 +267,17 @@ func (m *Model) SetUsage(of int, usage map[string]procusage.Usage, now time.Time
 // silent reports whether a host does not answer. since is the begin of its silence, and why the error, or "" if that is unknown.
 func (m *Model) silent(of int) (since time.Time, why string, is bool) {
 	switch h := &m.hosts[of]; {
-	case !h.lost.IsZero():
-		return h.lost, h.why, true
-	case !h.heard.IsZero() && m.now.Sub(h.heard) > Silence:
-		return h.heard, "", true
+	case !h.lostAt.IsZero():
+		return h.lostAt, h.lostReason, true
+	case !h.lastLineAt.IsZero() && m.now.Sub(h.lastLineAt) > Silence:
+		return h.lastLineAt, "", true
 	}
 	return time.Time{}, "", false
 }
 
 // anyAnswered reports whether any host has answered yet.
 func (m *Model) anyAnswered() bool {
-	return slices.ContainsFunc(m.hosts, func(h host) bool { return !h.heard.IsZero() })
+	return slices.ContainsFunc(m.hosts, func(h host) bool { return !h.lastLineAt.IsZero() })
 }
 
 // label returns how the screen names a service. With several hosts, the name of the host precedes it.

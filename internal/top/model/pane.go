@@ -44,7 +44,7 @@ type pane struct {
 	scrollOffset int // number of lines from the end (log, events) or from the beginning (details)
 	search       string
 	before       bool           // show the log of the last run that has ended
-	least        loglevel.Level // minimum level of the lines to show; 0: all
+	minLevel     loglevel.Level // minimum level of the lines to show; 0: all
 	of           Log            // log to which lines belong
 	lines        []LogLine
 	levels       loglevel.Tracker
@@ -75,7 +75,7 @@ func (m *Model) Log(of Log, lines []LogLine) {
 	for _, l := range lines {
 		l.level = p.levels.Of([]byte(l.Text))
 		p.lines = append(p.lines, l)
-		if l.level >= p.least {
+		if l.level >= p.minLevel {
 			shown++
 		}
 	}
@@ -104,19 +104,19 @@ func (m *Model) toggleRun() {
 // raiseLevel raises the minimum level of the shown lines by one. After the highest level, all lines are shown again.
 func (m *Model) raiseLevel() {
 	next := map[loglevel.Level]loglevel.Level{0: loglevel.Info, loglevel.Info: loglevel.Warning, loglevel.Warning: loglevel.Error}
-	m.pane.least, m.pane.scrollOffset = next[m.pane.least], 0
+	m.pane.minLevel, m.pane.scrollOffset = next[m.pane.minLevel], 0
 	m.message = message{"lines of all levels", false}
-	if m.pane.least != 0 {
-		m.message.text = "lines of level " + m.pane.least.String() + " and above"
+	if m.pane.minLevel != 0 {
+		m.message.text = "lines of level " + m.pane.minLevel.String() + " and above"
 	}
 }
 
 // visibleLines returns the log lines that have at least the minimum level.
 func (p *pane) visibleLines() []LogLine {
-	if p.least == 0 {
+	if p.minLevel == 0 {
 		return p.lines
 	}
-	return slices.DeleteFunc(slices.Clone(p.lines), func(l LogLine) bool { return l.level < p.least })
+	return slices.DeleteFunc(slices.Clone(p.lines), func(l LogLine) bool { return l.level < p.minLevel })
 }
 
 // LogText returns the lines that the log pane shows, each with its time, not escaped.
@@ -185,8 +185,8 @@ func (m *Model) paneTitle() string {
 		if m.pane.before && is && s.LastExit != nil {
 			title += ", the run before: " + show.Line(show.LastExitAt(s.LastExit, m.now))
 		}
-		if m.pane.least != 0 {
-			title += ", " + m.pane.least.String() + " and above"
+		if m.pane.minLevel != 0 {
+			title += ", " + m.pane.minLevel.String() + " and above"
 		}
 	}
 	if m.pane.scrollOffset > 0 && m.pane.kind != detailPane {

@@ -47,7 +47,7 @@ type Server struct {
 // boardText is the text about one board for [Server.Say]. trouble is true if a person must repair something.
 type boardText struct {
 	text    string
-	trouble bool
+	problem bool
 }
 
 // maxBoards limits the boards that are served. Each board needs descriptors and a watcher, and an agent can make any number of
@@ -165,7 +165,7 @@ func (s *Server) setText(slug string, w boardText) {
 			w.text = slug + ": " + w.text
 		}
 		all = append(all, w.text)
-		if w.trouble {
+		if w.problem {
 			troubles = append(troubles, w.text)
 		}
 	}

@@ -211,7 +211,7 @@ func (f *fleet) report(ctx context.Context, v *view, plan placement.Plan) error 
 		Doing: plan.Doing, Leaving: plan.Leaving,
 	}
 	for _, h := range v.hosts {
-		if h.Trouble == "" {
+		if h.WhyUnusable == "" {
 			s.Reachable++
 		}
 		if h.Updated {

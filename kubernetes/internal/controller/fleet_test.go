@@ -125,7 +125,7 @@ func TestAHostDoesNotSpeakForAnother(t *testing.T) {
 	state := c.stateOf(client.ObjectKeyFromObject(aPool()))
 	state.seen.begin()
 	v, err := c.observe(t.Context(), aPool(), "", state, time.Now())
-	if err != nil || len(v.hosts) != 1 || v.hosts[0].Trouble != "" {
+	if err != nil || len(v.hosts) != 1 || v.hosts[0].WhyUnusable != "" {
 		t.Errorf("%v, %+v", err, v.hosts)
 	}
 }

@@ -64,7 +64,7 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 			v.podOwners = append(v.podOwners, m)
 		}
 	}
-	beats := map[string]beat{} // renewals by the name of the Lease
+	beats := map[string]leaseState{} // renewals by the name of the Lease
 	leases := &coordinationv1.LeaseList{}
 	if err := f.api.List(ctx, leases, only...); err != nil {
 		return nil, err
@@ -86,9 +86,9 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 
 // observeHost adds a pod to the view, as a host. It ignores a foreign pod that has the pool's label. last is the state of the
 // host's Lease.
-func (f *fleet) observeHost(ctx context.Context, v *view, pod *corev1.Pod, last beat) {
+func (f *fleet) observeHost(ctx context.Context, v *view, pod *corev1.Pod, last leaseState) {
 	p := v.pool
-	h := placement.Host{Name: pod.Name, For: pod.Labels[v1alpha1.ProfileLabel], Unheard: !last.heard}
+	h := placement.Host{Name: pod.Name, For: pod.Labels[v1alpha1.ProfileLabel], Unheard: !last.renewed}
 	var err error
 	h.Ordinal, err = strconv.Atoi(strings.TrimPrefix(pod.Name, p.Name+"-"))
 	if h.For == "" && err != nil || h.For != "" && pod.Name != pool.Pod(p.Name, h.For) {
@@ -104,12 +104,12 @@ func (f *fleet) observeHost(ctx context.Context, v *view, pod *corev1.Pod, last 
 	if lost == "" && f.nodes.silent(pod.Spec.NodeName, v.now) {
 		lost = "does not answer"
 	}
-	if h.Trouble = "its node " + pod.Spec.NodeName + " " + lost; lost == "" {
-		h.Trouble, h.Replacing = v.trouble(pod, last)
-		h.Broken = h.Trouble != "" && pod.DeletionTimestamp == nil && pod.Spec.NodeName != "" && !agentsRun(pod)
+	if h.WhyUnusable = "its node " + pod.Spec.NodeName + " " + lost; lost == "" {
+		h.WhyUnusable, h.Replacing = v.whyUnusable(pod, last)
+		h.Broken = h.WhyUnusable != "" && pod.DeletionTimestamp == nil && pod.Spec.NodeName != "" && !agentsRun(pod)
 		h.Serving = h.Replacing && agentsRun(pod) && last.pod == string(pod.UID) && !last.silent
 	}
-	h.Ready = h.Trouble == "" && !h.Replacing
+	h.Ready = h.WhyUnusable == "" && !h.Replacing
 	v.hosts = append(v.hosts, h)
 }
 
@@ -137,27 +137,27 @@ func (f *fleet) observeSandboxes(ctx context.Context, v *view, only []client.Lis
 // lostPodDelay is how long a pod may exist after the end of its termination grace period before it counts as lost.
 const lostPodDelay = 30 * time.Second
 
-// beat is what the host's Lease says about the hinit-fleet program there.
-type beat struct {
-	pod    string // UID of the pod that renewed the Lease last
-	silent bool   // the Lease has not been renewed within its duration
-	heard  bool   // this controller has seen a renewal
+// leaseState is what the host's Lease says about the hinit-fleet program there.
+type leaseState struct {
+	pod     string // UID of the pod that renewed the Lease last
+	silent  bool   // the Lease has not been renewed within its duration
+	renewed bool   // this controller has seen a renewal
 }
 
 // evaluateLease evaluates the Lease of a host. The time in the Lease is from a node's clock, which may be wrong, so evaluateLease only looks
 // whether it changes.
-func (v *view) evaluateLease(name string, l *coordinationv1.LeaseSpec) beat {
+func (v *view) evaluateLease(name string, l *coordinationv1.LeaseSpec) leaseState {
 	if l.HolderIdentity == nil || l.RenewTime == nil {
-		return beat{}
+		return leaseState{}
 	}
 	one := v.seen.observe("lease "+name, *l.HolderIdentity+" "+l.RenewTime.Format(time.RFC3339Nano), v.now)
 	d := l.LeaseDurationSeconds
-	return beat{pod: *l.HolderIdentity, heard: one.moved, silent: d != nil && v.now.Sub(one.since) > time.Duration(*d)*time.Second}
+	return leaseState{pod: *l.HolderIdentity, renewed: one.moved, silent: d != nil && v.now.Sub(one.since) > time.Duration(*d)*time.Second}
 }
 
-// trouble returns why a host can't be used although its node is healthy, or "" if it can. replacing is true if this is temporary,
+// whyUnusable returns why a host can't be used although its node is healthy, or "" if it can. replacing is true if this is temporary,
 // because the host's pod is ending or starting.
-func (v *view) trouble(pod *corev1.Pod, last beat) (reason string, replacing bool) {
+func (v *view) whyUnusable(pod *corev1.Pod, last leaseState) (reason string, replacing bool) {
 	if pod.DeletionTimestamp != nil {
 		limit := lostPodDelay
 		if s := pod.DeletionGracePeriodSeconds; s != nil {

@@ -33,8 +33,8 @@ func (r *rounds) look(after time.Duration, renewed time.Time) (trouble string, r
 	defer r.seen.end()
 	seconds, uid, at := int32(270), string(r.pod.UID), metav1.NewMicroTime(renewed)
 	last := v.evaluateLease("pool-0", &coordinationv1.LeaseSpec{HolderIdentity: &uid, LeaseDurationSeconds: &seconds, RenewTime: &at})
-	trouble, replacing = v.trouble(&r.pod, last)
-	return trouble, replacing, last.heard
+	trouble, replacing = v.whyUnusable(&r.pod, last)
+	return trouble, replacing, last.renewed
 }
 
 // TestAHostWhoseClockIsOffIsNotLost checks hosts whose clocks differ from the controller's by an hour. A host that
@@ -105,7 +105,7 @@ func TestAHostThatRestartsForTooLongIsLost(t *testing.T) {
 		defer seen.end()
 		return v.overdue("pool-0")
 	}
-	starts := placement.Host{Name: "pool-0", Trouble: "its pod starts", Replacing: true}
+	starts := placement.Host{Name: "pool-0", WhyUnusable: "its pod starts", Replacing: true}
 	if overdue(0) || overdue(restartLimit, starts) || !overdue(time.Second, starts) || !overdue(time.Second) {
 		t.Error("a host that is away is not lost after the limit, or before")
 	}

@@ -26,11 +26,11 @@ import (
 
 // Engine runs containers on a Kubernetes cluster. Several goroutines may use it.
 type Engine struct {
-	s       Settings
-	core    kubernetes.Interface
-	objects dynamic.Interface
-	say     func(format string, args ...any) // reports to the operator
-	self    string                           // path of this program in its image
+	s           Settings
+	core        kubernetes.Interface
+	objects     dynamic.Interface
+	say         func(format string, args ...any) // reports to the operator
+	programPath string                           // path of this program in its image
 
 	probing sync.Mutex // held while a test pod runs, see [Engine.haveUserNamespaces]
 
@@ -62,7 +62,7 @@ func New(s Settings, say func(format string, args ...any)) (*Engine, error) {
 	e.kind = s.Kind
 	config := rest.CopyConfig(s.API)
 	var err error
-	if e.self, err = os.Executable(); err != nil {
+	if e.programPath, err = os.Executable(); err != nil {
 		return nil, err
 	}
 	if e.core, err = kubernetes.NewForConfig(config); err == nil {

@@ -115,7 +115,7 @@ func (e *Engine) podSpec(r *record, s security, hostUsers *bool) corev1.PodSpec 
 func (e *Engine) helperContainer(o *ownPodInfo, r *record, tools string, s security) corev1.Container {
 	limits, requests := e.resources(&r.spec)
 	return corev1.Container{
-		Name: "helper", Image: o.image, ImagePullPolicy: corev1.PullPolicy(e.s.PullPolicy), Command: []string{e.self, "install", tools},
+		Name: "helper", Image: o.image, ImagePullPolicy: corev1.PullPolicy(e.s.PullPolicy), Command: []string{e.programPath, "install", tools},
 		SecurityContext: s.helper, VolumeMounts: []corev1.VolumeMount{{Name: "tools", MountPath: tools}},
 		Resources:                corev1.ResourceRequirements{Limits: limits, Requests: requests},
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,

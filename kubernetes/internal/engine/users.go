@@ -82,7 +82,7 @@ func (e *Engine) probe(ctx context.Context, o *ownPodInfo) (mapped bool, why str
 	pod.Spec = e.podSpec(r, s, hostUsers(true))
 	pod.Spec.TerminationGracePeriodSeconds, pod.Spec.ActiveDeadlineSeconds, pod.Spec.Volumes = &grace, &most, nil
 	pod.Spec.Containers = []corev1.Container{{
-		Name: container, Image: o.image, ImagePullPolicy: corev1.PullPolicy(e.s.PullPolicy), Command: []string{e.self, "users"}, SecurityContext: s.helper,
+		Name: container, Image: o.image, ImagePullPolicy: corev1.PullPolicy(e.s.PullPolicy), Command: []string{e.programPath, "users"}, SecurityContext: s.helper,
 	}}
 	main := &pod.Spec.Containers[0]
 	for name := range o.claims {

@@ -145,7 +145,7 @@ func TestWhatASessionWritesDuringAMoveIsMovedToo(t *testing.T) {
 func TestAHomeThatASessionMadeIsNotSent(t *testing.T) {
 	s, dir := volume(t, "u1", "learnt")
 	o := hostOf(t, "from", apiOf(), &gateways{}, s).offers
-	from, err := o.make(offer{name: "coder", uid: "u1", to: "to"})
+	from, err := o.make(profileOffer{name: "coder", uid: "u1", to: "to"})
 	if err != nil {
 		t.Fatal(err)
 	}

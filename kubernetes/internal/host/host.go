@@ -66,7 +66,7 @@ type host struct {
 	settings Settings
 	store    *Store
 	sources  *sources
-	offers   *offers
+	offers   *profileOffers
 	queue    workqueue.TypedRateLimitingInterface[string] // names of profiles to reconcile
 	retries  workqueue.TypedRateLimiter[string]           // when to try a profile again that has not settled
 
@@ -101,7 +101,7 @@ func Run(ctx context.Context, s Settings) error {
 		unreported: map[string]appliedFiles{}, paused: map[string]time.Time{}, deletes: map[string]bool{},
 		sources: &sources{api: s.API, namespace: s.Namespace, seen: map[string]source{}},
 		fetches: map[string]int{},
-		offers:  &offers{store: store, identity: identity, certificateOf: s.certificateOf, log: s.Log, host: s.Address, by: map[string]*offer{}},
+		offers:  &profileOffers{store: store, identity: identity, certificateOf: s.certificateOf, log: s.Log, host: s.Address, by: map[string]*profileOffer{}},
 		queue:   workqueue.NewTypedRateLimitingQueue(retries),
 		retries: retries,
 	}

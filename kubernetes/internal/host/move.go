@@ -108,7 +108,7 @@ func (h *host) offer(ctx context.Context, p *v1alpha1.AgentProfile) error {
 		return err
 	}
 	h.offers.forget(string(p.UID))
-	o, err := h.offers.make(offer{name: p.Name, uid: string(p.UID), to: p.Status.Move.To, run: run})
+	o, err := h.offers.make(profileOffer{name: p.Name, uid: string(p.UID), to: p.Status.Move.To, run: run})
 	if err != nil {
 		return h.reportMoveError(ctx, p, err, true)
 	}

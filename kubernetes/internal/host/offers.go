@@ -22,8 +22,8 @@ import (
 	"hinit/profiles/archive"
 )
 
-// offers are the profiles that this process offers to other hosts. It listens on the network while there is at least one.
-type offers struct {
+// profileOffers are the profiles that this process offers to other hosts. It listens on the network while there is at least one.
+type profileOffers struct {
 	store    *Store
 	identity identity
 	// certificateOf returns the checksum of the certificate of another host, or "" if that is unknown.
@@ -32,14 +32,14 @@ type offers struct {
 	host          string // address to listen on, HOST:PORT
 
 	mu       sync.Mutex
-	by       map[string]*offer // offers by the UID of the object
+	by       map[string]*profileOffer // offers by the UID of the object
 	listener net.Listener
 
 	callers openConnections
 }
 
-// offer is one profile that is offered to the host to.
-type offer struct {
+// profileOffer is one profile that is offered to the host to.
+type profileOffer struct {
 	name, uid, to string
 	nonce         string
 	run           uint64      // number of the gateway's last run, which has left the data as it is offered
@@ -62,7 +62,7 @@ const (
 )
 
 // make registers an offer, and returns what the other host needs to fetch the data.
-func (o *offers) make(one offer) (*v1alpha1.Offer, error) {
+func (o *profileOffers) make(one profileOffer) (*v1alpha1.Offer, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.listener == nil {
@@ -79,7 +79,7 @@ func (o *offers) make(one offer) (*v1alpha1.Offer, error) {
 
 // nonceSince returns the nonce of the offer for the object uid if it was made after its gateway's last run. run is the number of that
 // run; anyRun stands for every run. sent is the nonce if the data was sent with the checksum sum, otherwise "".
-func (o *offers) nonceSince(uid, sum string, run uint64) (offered, sent string) {
+func (o *profileOffers) nonceSince(uid, sum string, run uint64) (offered, sent string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	one := o.by[uid]
@@ -93,7 +93,7 @@ func (o *offers) nonceSince(uid, sum string, run uint64) (offered, sent string) 
 }
 
 // failure returns why the data of an object could not be sent the last time, or nil.
-func (o *offers) failure(uid string) error {
+func (o *profileOffers) failure(uid string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if one := o.by[uid]; one != nil {
@@ -103,7 +103,7 @@ func (o *offers) failure(uid string) error {
 }
 
 // snapshot returns what of an object was sent the last time, see [Store.snapshot].
-func (o *offers) snapshot(uid string) string {
+func (o *profileOffers) snapshot(uid string) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if one := o.by[uid]; one != nil {
@@ -113,7 +113,7 @@ func (o *offers) snapshot(uid string) string {
 }
 
 // stalled reports whether nothing of the offered data of an object was sent for maxStall.
-func (o *offers) stalled(uid string) bool {
+func (o *profileOffers) stalled(uid string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	one := o.by[uid]
@@ -121,7 +121,7 @@ func (o *offers) stalled(uid string) bool {
 }
 
 // forget withdraws the offer of an object and ends its request. After the last offer it closes the listener.
-func (o *offers) forget(uid string) {
+func (o *profileOffers) forget(uid string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if one := o.by[uid]; one != nil {
@@ -135,7 +135,7 @@ func (o *offers) forget(uid string) {
 }
 
 // close withdraws all offers and closes the listener.
-func (o *offers) close() {
+func (o *profileOffers) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.listener != nil {
@@ -146,7 +146,7 @@ func (o *offers) close() {
 }
 
 // listen opens the listener. Each client must prove that it has the key of some certificate; serve checks of which.
-func (o *offers) listen() error {
+func (o *profileOffers) listen() error {
 	l, err := net.Listen("tcp", o.host) //nolint:noctx // it does not wait
 	if err != nil {
 		return err
@@ -173,7 +173,7 @@ func ServerName(nonce string) string {
 
 // admit looks at the first message of a TLS connection. If it names no offer, admit refuses the connection before this host signs
 // anything, because a signature costs much processor time.
-func (o *offers) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+func (o *profileOffers) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, one := range o.by {
@@ -190,7 +190,7 @@ func (o *offers) admit(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 
 // sendData sends the data of an offer, but only to the host for which the offer was made. The request must also name the object. An
 // attacker in another host could write the nonce and address of this offer into the status of its own profile.
-func (o *offers) sendData(w http.ResponseWriter, r *http.Request) {
+func (o *profileOffers) sendData(w http.ResponseWriter, r *http.Request) {
 	uid, nonce, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, dataPath), "/")
 	o.mu.Lock()
 	one := o.by[uid]
@@ -240,7 +240,7 @@ func (o *offers) sendData(w http.ResponseWriter, r *http.Request) {
 
 // replaceRequest ends the request that is being answered, and stores the new one. A host sends a new request only after it has given up
 // the last one.
-func (one *offer) replaceRequest(end context.CancelFunc) {
+func (one *profileOffer) replaceRequest(end context.CancelFunc) {
 	if one.end != nil {
 		one.end()
 	}
@@ -268,7 +268,7 @@ func (w progressWriter) Flush() { _ = http.NewResponseController(w.ResponseWrite
 // send writes the archive of an offered profile, or only the rest if the client already has the beginning. It returns the
 // checksum of the whole archive, and its [Store.snapshot]. If it fails and begun is false, it has written nothing, and the caller
 // must answer the request.
-func (s *Store) send(one *offer, w http.ResponseWriter, r *http.Request) (snapshot, sum string, begun bool, err error) {
+func (s *Store) send(one *profileOffer, w http.ResponseWriter, r *http.Request) (snapshot, sum string, begun bool, err error) {
 	home, err := s.openDir(s.Home(one.name))
 	if err != nil {
 		return "", "", false, err

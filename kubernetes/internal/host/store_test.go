@@ -124,14 +124,14 @@ func TestADirectoryThatSomebodyElseMadeIsNotTaken(t *testing.T) {
 
 // server offers profile coder of a store. If most is not 0, each connection breaks after that number of bytes. sent counts all
 // sent bytes.
-func server(t *testing.T, s *Store, most *atomic.Int64) (o *offers, from *v1alpha1.Offer, sent *atomic.Int64) {
+func server(t *testing.T, s *Store, most *atomic.Int64) (o *profileOffers, from *v1alpha1.Offer, sent *atomic.Int64) {
 	t.Helper()
-	o = &offers{
-		store: s, host: "127.0.0.1:0", by: map[string]*offer{}, log: slog.New(slog.DiscardHandler),
+	o = &profileOffers{
+		store: s, host: "127.0.0.1:0", by: map[string]*profileOffer{}, log: slog.New(slog.DiscardHandler),
 		identity: us, certificateOf: func(context.Context, string) (string, error) { return us.sum, nil },
 	}
 	t.Cleanup(o.close)
-	from, err := o.make(offer{name: "coder", uid: "u1", to: "to"})
+	from, err := o.make(profileOffer{name: "coder", uid: "u1", to: "to"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -534,7 +534,7 @@ func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 
 // slow makes requests for the offer `from` pass through a host that waits before each answer. silent returns the time
 // for each request.
-func slow(t *testing.T, o *offers, from *v1alpha1.Offer, silent func(*http.Request) time.Duration) *v1alpha1.Offer {
+func slow(t *testing.T, o *profileOffers, from *v1alpha1.Offer, silent func(*http.Request) time.Duration) *v1alpha1.Offer {
 	other := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-time.After(silent(r)):

@@ -1,7 +1,7 @@
 package placement
 
 // Action is one step that the controller takes, of one of the types below.
-type Action interface{ action() }
+type Action interface{ isAction() }
 
 type (
 	// Assign makes Host the owner of a profile that has none.
@@ -26,12 +26,12 @@ type (
 	Replace struct{ Host string }
 )
 
-func (Assign) action()          {}
-func (StartMove) action()       {}
-func (CancelMove) action()      {}
-func (MarkUnreachable) action() {}
-func (MarkReachable) action()   {}
-func (MarkPending) action()     {}
-func (GiveUp) action()          {}
-func (HandleRecovery) action()  {}
-func (Replace) action()         {}
+func (Assign) isAction()          {}
+func (StartMove) isAction()       {}
+func (CancelMove) isAction()      {}
+func (MarkUnreachable) isAction() {}
+func (MarkReachable) isAction()   {}
+func (MarkPending) isAction()     {}
+func (GiveUp) isAction()          {}
+func (HandleRecovery) isAction()  {}
+func (Replace) isAction()         {}

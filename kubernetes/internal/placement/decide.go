@@ -40,17 +40,17 @@ type LastMove struct {
 
 // Host is what the controller knows about a host: a pod that runs profiles.
 type Host struct {
-	Name      string
-	Ordinal   int    // number at the end of the name; unused for the pod of a single profile
-	For       string // the only profile that the host takes; "" if it takes any
-	Zone      string // value of the topology key on the host's node
-	Trouble   string // why the host can't be used; "" if it can
-	Ready     bool   // the host can take profiles
-	Updated   bool   // the host has the wanted image
-	Replacing bool   // the pod of the host is ending or starting
-	Serving   bool   // the host is being replaced, but its container runs: its gateways may answer, and it reports on them
-	Unheard   bool   // this controller has seen no sign of life of the host yet
-	Broken    bool   // the containers of the host don't run although its node is healthy
+	Name        string
+	Ordinal     int    // number at the end of the name; unused for the pod of a single profile
+	For         string // the only profile that the host takes; "" if it takes any
+	Zone        string // value of the topology key on the host's node
+	WhyUnusable string // why the host can't be used; "" if it can
+	Ready       bool   // the host can take profiles
+	Updated     bool   // the host has the wanted image
+	Replacing   bool   // the pod of the host is ending or starting
+	Serving     bool   // the host is being replaced, but its container runs: its gateways may answer, and it reports on them
+	Unheard     bool   // this controller has seen no sign of life of the host yet
+	Broken      bool   // the containers of the host don't run although its node is healthy
 }
 
 // Pool is what the controller knows about an AgentPool.
@@ -137,7 +137,7 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 	})
 	zones := map[string]*int{}
 	for _, h := range hosts {
-		l := &hostLoad{Host: h, inZone: new(int), schedulable: h.Ready && h.Trouble == "" && h.Name != pool.Leaving && !slices.Contains(pool.Drain, h.Name)}
+		l := &hostLoad{Host: h, inZone: new(int), schedulable: h.Ready && h.WhyUnusable == "" && h.Name != pool.Leaving && !slices.Contains(pool.Drain, h.Name)}
 		if h.For == "" && h.Ordinal >= pool.Replicas { // somebody has scaled the StatefulSet up, and this host is removed at once
 			l.schedulable = false
 		}
@@ -184,7 +184,7 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 // lost, may never end.
 func (r *round) proceeds(p Profile) bool {
 	owner := r.byName[p.Owner]
-	return p.To != "" && !p.Stuck && owner != nil && (owner.Trouble == "" || owner.Replacing)
+	return p.To != "" && !p.Stuck && owner != nil && (owner.WhyUnusable == "" || owner.Replacing)
 }
 
 func (r *round) countProfile(host string, memory int64) {
@@ -214,7 +214,7 @@ func (r *round) decideProfile(p Profile) {
 	owner := r.byName[p.Owner]
 	what, trouble, serving := HostLost, "its pod does not exist", false
 	if owner != nil {
-		trouble, serving = owner.Trouble, owner.Serving
+		trouble, serving = owner.WhyUnusable, owner.Serving
 	}
 	if (owner != nil && owner.Replacing || owner == nil && r.podWillExist(p)) && !p.Overdue {
 		what = HostRestarts
@@ -269,7 +269,7 @@ func (r *round) place(p Profile) {
 		case l == nil:
 			r.markPending(p, fmt.Sprintf("waits for its pod %s: %s", p.Pod, cmp.Or(p.Refused, "it does not exist yet")))
 		case !l.schedulable:
-			r.markPending(p, fmt.Sprintf("waits for its pod %s: %s", p.Pod, cmp.Or(l.Trouble, "it is drained")))
+			r.markPending(p, fmt.Sprintf("waits for its pod %s: %s", p.Pod, cmp.Or(l.WhyUnusable, "it is drained")))
 		default:
 			r.assign(p, l)
 		}
@@ -347,7 +347,7 @@ func (l *hostLoad) better(b *hostLoad) bool {
 // target that it has the data, because the target may lie. If the owner has already given the profile away, the write of the cancel fails.
 func (r *round) followMove(p Profile) {
 	to := r.byName[p.To]
-	if p.OwnPod != (p.To == p.Pod) || to == nil || to.Trouble != "" && !to.Replacing || slices.Contains(r.pool.Drain, p.To) || p.To == r.pool.Leaving {
+	if p.OwnPod != (p.To == p.Pod) || to == nil || to.WhyUnusable != "" && !to.Replacing || slices.Contains(r.pool.Drain, p.To) || p.To == r.pool.Leaving {
 		r.addAction(CancelMove{p.Name, "host " + p.To + " can't take it"})
 		return
 	}

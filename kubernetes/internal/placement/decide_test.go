@@ -42,25 +42,25 @@ func TestDecide(t *testing.T) {
 		{"a pin moves", nil, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, Memory: 1, Pin: "pool-1"}}, []Action{StartMove{"a", "pool-1", "it is pinned to pool-1"}}, 2},
 		{"a drained host gives away", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{here("a", "pool-0"), here("b", "pool-1")}, []Action{StartMove{"a", "pool-1", "host pool-0 is drained"}}, 2},
 		{"data that is not there does not move", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{{Name: "a", Owner: "pool-0", Memory: 1}}, nil, 2},
-		{"a lost host's profiles stay its own", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{here("a", "pool-1")}, []Action{MarkUnreachable{"a", HostLost, "host pool-1: node gone"}}, 2},
-		{"it is told once", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-1", Lost: HostLost}}, nil, 2},
+		{"a lost host's profiles stay its own", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, WhyUnusable: "node gone"}}, []Profile{here("a", "pool-1")}, []Action{MarkUnreachable{"a", HostLost, "host pool-1: node gone"}}, 2},
+		{"it is told once", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, WhyUnusable: "node gone"}}, []Profile{{Name: "a", Owner: "pool-1", Lost: HostLost}}, nil, 2},
 		{"it is told that it is back", nil, two, []Profile{{Name: "a", Owner: "pool-1", Installed: true, Memory: 100, Lost: HostLost}}, []Action{MarkReachable{"a"}}, 2},
 		{"a host without a pod is lost", nil, two, []Profile{here("a", "pool-5")}, []Action{MarkUnreachable{"a", HostLost, "host pool-5: its pod does not exist"}}, 6},
 		{"a host that no pool can have is not made", nil, two, []Profile{here("a", "pool-2000000000")}, []Action{MarkUnreachable{"a", HostLost, "host pool-2000000000: its pod does not exist"}}, 2},
 		{"one whose pod is made again restarts", nil, two[:1], []Profile{here("a", "pool-1")}, []Action{MarkUnreachable{"a", HostRestarts, "host pool-1: its pod does not exist"}}, 2},
 		{"one that restarts for too long is lost", nil, two[:1], []Profile{{Name: "a", Owner: "pool-1", Lost: HostRestarts, Overdue: true}}, []Action{MarkUnreachable{"a", HostLost, "host pool-1: its pod does not exist"}}, 2},
 		{"one that this controller has not heard of is not told to be back", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Ready: true, Updated: true, Unheard: true}}, []Profile{{Name: "a", Owner: "pool-1", Lost: HostLost}}, nil, 2},
-		{"one that ends and still answers reports itself", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "ends", Replacing: true, Serving: true}}, []Profile{here("a", "pool-1")}, nil, 2},
+		{"one that ends and still answers reports itself", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, WhyUnusable: "ends", Replacing: true, Serving: true}}, []Profile{here("a", "pool-1")}, nil, 2},
 		{"a profile whose move has failed waits", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, LastMove: LastMove{"pool-1", true}}}, nil, 2},
 		{"and moves later", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, LastMove: LastMove{"pool-1", false}}}, []Action{StartMove{"a", "pool-1", "host pool-0 is drained"}}, 2},
 		{"and to another host if there is one", func(p *Pool) { p.Drain, p.Replicas = []string{"pool-0"}, 3 }, hostsOf(3), []Profile{
 			{Name: "a", Owner: "pool-0", Installed: true, LastMove: LastMove{"pool-1", false}}, here("b", "pool-1"), here("c", "pool-2"), here("d", "pool-2"),
 		}, []Action{StartMove{"a", "pool-2", "host pool-0 is drained"}}, 3},
-		{"a move to a lost host ends", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1"}}, []Action{CancelMove{"a", "host pool-1 can't take it"}}, 2},
+		{"a move to a lost host ends", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, WhyUnusable: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1"}}, []Action{CancelMove{"a", "host pool-1 can't take it"}}, 2},
 		{"the last host is replaced first, alone", nil, old(two), nil, []Action{Replace{"pool-1"}}, 2},
 		{"none while one is away", nil, []Host{old(two)[0], {Name: "pool-1", Ordinal: 1, Replacing: true}}, nil, nil, 2},
 		{"as many as may be away are replaced", func(p *Pool) { p.MaxUnavailable, p.Replicas = 2, 4 }, old(hostsOf(4)), nil, []Action{Replace{"pool-3"}, Replace{"pool-2"}}, 4},
-		{"and no more with one that is away", func(p *Pool) { p.MaxUnavailable, p.Replicas = 2, 4 }, append(old(hostsOf(3)), Host{Name: "pool-3", Ordinal: 3, Updated: true, Trouble: "node gone"}), nil, []Action{Replace{"pool-2"}}, 4},
+		{"and no more with one that is away", func(p *Pool) { p.MaxUnavailable, p.Replicas = 2, 4 }, append(old(hostsOf(3)), Host{Name: "pool-3", Ordinal: 3, Updated: true, WhyUnusable: "node gone"}), nil, []Action{Replace{"pool-2"}}, 4},
 		{"hosts are added for memory that waits", nil, two, []Profile{{Name: "a", Memory: 900}, {Name: "b", Memory: 900}, {Name: "c", Memory: 900}, {Name: "d", Memory: 900}}, []Action{
 			Assign{"a", "pool-0"}, Assign{"b", "pool-1"}, MarkPending{"c", "no host has room for its memory"}, MarkPending{"d", "no host has room for its memory"},
 		}, 4},
@@ -105,9 +105,9 @@ func handled(profiles []Profile) []Profile {
 // and only once. A host that restarts must be kept.
 func TestOnlyALostHostIsGivenUpAndOnce(t *testing.T) {
 	fine := Host{Name: "pool-1", Ordinal: 1, Ready: true, Updated: true}
-	gone := Host{Name: "pool-1", Ordinal: 1, Trouble: "node gone"}
-	starts := Host{Name: "pool-1", Ordinal: 1, Trouble: "it starts", Replacing: true}
-	ends := Host{Name: "pool-1", Ordinal: 1, Trouble: "it ends", Replacing: true, Serving: true}
+	gone := Host{Name: "pool-1", Ordinal: 1, WhyUnusable: "node gone"}
+	starts := Host{Name: "pool-1", Ordinal: 1, WhyUnusable: "it starts", Replacing: true}
+	ends := Host{Name: "pool-1", Ordinal: 1, WhyUnusable: "it ends", Replacing: true, Serving: true}
 	lost := MarkUnreachable{"a", HostLost, "host pool-1: node gone"}
 	up := GiveUp{"a", "pool-1"}
 	for _, c := range []struct {
@@ -161,7 +161,7 @@ func TestAPodOfItsOwn(t *testing.T) {
 	}{
 		{"it waits for its pod, and for no room", two, []Profile{a(func(*Profile) {})}, []Action{MarkPending{"a", "waits for its pod pool-a-0: it does not exist yet"}}, true},
 		{"it says why its pod is not made", two, []Profile{a(func(p *Profile) { p.Refused = "exceeded quota" })}, []Action{MarkPending{"a", "waits for its pod pool-a-0: exceeded quota"}}, true},
-		{"it says why its pod does not begin", with(Host{Name: "pool-a-0", For: "a", Trouble: "too big", Replacing: true}), []Profile{a(func(*Profile) {})}, []Action{MarkPending{"a", "waits for its pod pool-a-0: too big"}}, true},
+		{"it says why its pod does not begin", with(Host{Name: "pool-a-0", For: "a", WhyUnusable: "too big", Replacing: true}), []Profile{a(func(*Profile) {})}, []Action{MarkPending{"a", "waits for its pod pool-a-0: too big"}}, true},
 		{"it begins in its pod", with(pod), []Profile{a(func(*Profile) {})}, []Action{Assign{"a", "pool-a-0"}}, true},
 		{"it begins in no pod of another one that has the same name", with(others), []Profile{a(func(*Profile) {})}, []Action{MarkPending{"a", "waits for its pod pool-a-0: it does not exist yet"}}, true},
 		{"nor does it move there", with(others), []Profile{a(on("pool-0"))}, nil, true},
@@ -178,9 +178,9 @@ func TestAPodOfItsOwn(t *testing.T) {
 		{"a deleted one without data gets none", two, []Profile{a(func(p *Profile) { p.Deleting = true })}, nil, false},
 		{"a move to its pod ends with its placement", with(pod), []Profile{a(func(p *Profile) { on("pool-0")(p); p.OwnPod, p.To = false, "pool-a-0" })}, []Action{CancelMove{"a", "host pool-a-0 can't take it"}}, true},
 		{"a move to a host too", with(pod), []Profile{a(func(p *Profile) { on("pool-a-0")(p); p.To = "pool-0" })}, []Action{CancelMove{"a", "host pool-0 can't take it"}}, true},
-		{"a lost pod is told", with(Host{Name: "pool-a-0", For: "a", Trouble: "node gone"}), []Profile{a(on("pool-a-0"))}, []Action{MarkUnreachable{"a", HostLost, "host pool-a-0: node gone"}}, true},
+		{"a lost pod is told", with(Host{Name: "pool-a-0", For: "a", WhyUnusable: "node gone"}), []Profile{a(on("pool-a-0"))}, []Action{MarkUnreachable{"a", HostLost, "host pool-a-0: node gone"}}, true},
 		{"its pod gets the new image, and waits for no host", append(old(two), old([]Host{pod})...), []Profile{a(on("pool-a-0"))}, []Action{Replace{"pool-1"}, Replace{"pool-a-0"}}, true},
-		{"a host waits for no pod of one profile", append(old(two), Host{Name: "pool-a-0", For: "a", Trouble: "it is pending", Replacing: true, Updated: true}), nil, []Action{Replace{"pool-1"}}, false},
+		{"a host waits for no pod of one profile", append(old(two), Host{Name: "pool-a-0", For: "a", WhyUnusable: "it is pending", Replacing: true, Updated: true}), nil, []Action{Replace{"pool-1"}}, false},
 	} {
 		pool := poolOf(2)
 		pool.Max = 2
@@ -201,7 +201,7 @@ func TestAPodOfItsOwn(t *testing.T) {
 // controller must not wait for the host.
 func TestAnImageThatDoesNotStartIsRolledBack(t *testing.T) {
 	hosts := old(hostsOf(3))
-	hosts[2].Trouble, hosts[2].Ready, hosts[2].Broken = "its container agents waits: ImagePullBackOff", false, true
+	hosts[2].WhyUnusable, hosts[2].Ready, hosts[2].Broken = "its container agents waits: ImagePullBackOff", false, true
 	plan := Decide(poolOf(3), nil, hosts, noon)
 	if !slices.Equal(plan.Actions, []Action{Replace{"pool-2"}}) || plan.Doing != "replaces hosts for the new image, 3 to go" {
 		t.Errorf("%+v", plan)
@@ -315,7 +315,7 @@ func TestHostsBeyondTheMostAreDrainedOneByOne(t *testing.T) {
 	round("a pin keeps it", 3, "pool-2", "can't drain pool-2: hosts.max is 2; b is pinned to it")
 	profiles[1].Pin, profiles[1].Memory = "", 400
 	round("it needs room", 3, "pool-2", "drains pool-2: hosts.max is 2; the other hosts have no room for all profiles")
-	hosts[2].Trouble = "node gone"
+	hosts[2].WhyUnusable = "node gone"
 	round("a lost one stays", 3, "pool-2", "drains pool-2: hosts.max is 2", MarkUnreachable{"b", HostLost, "host pool-2: node gone"})
 	profiles[1].Owner = "pool-1"
 	hosts = hosts[:2] // the pod of the host must not be made again
@@ -423,9 +423,9 @@ func TestProfilesThatCantMoveHoldNoDrain(t *testing.T) {
 func TestMovesThatNeverEndHoldNoDrain(t *testing.T) {
 	for what, change := range map[string]func(*Profile, *Host){
 		"goes on":          func(*Profile, *Host) {},
-		"restarts":         func(_ *Profile, h *Host) { h.Trouble, h.Replacing, h.Ready = "it restarts", true, false },
+		"restarts":         func(_ *Profile, h *Host) { h.WhyUnusable, h.Replacing, h.Ready = "it restarts", true, false },
 		"hangs":            func(p *Profile, _ *Host) { p.Stuck = true },
-		"its host is lost": func(_ *Profile, h *Host) { h.Trouble, h.Ready = "node gone", false },
+		"its host is lost": func(_ *Profile, h *Host) { h.WhyUnusable, h.Ready = "node gone", false },
 	} {
 		pool, hosts := poolOf(4), hostsOf(4)
 		pool.Drain, pool.MaxUnavailable = []string{"pool-1"}, 4

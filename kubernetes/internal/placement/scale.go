@@ -39,7 +39,7 @@ func (r *round) replace(hosts []*hostLoad) {
 	away := 0
 	for _, l := range hosts {
 		switch {
-		case !l.Replacing && l.Trouble == "":
+		case !l.Replacing && l.WhyUnusable == "":
 			if !l.Updated {
 				old = append(old, l)
 			}
@@ -97,7 +97,7 @@ func (r *round) scale() {
 func (r *round) settledHosts() int {
 	n := 0
 	for _, l := range r.hosts {
-		if l.Ready || l.Trouble != "" && !l.Replacing || slices.Contains(r.pool.Drain, l.Name) {
+		if l.Ready || l.WhyUnusable != "" && !l.Replacing || slices.Contains(r.pool.Drain, l.Name) {
 			n++
 		}
 	}
@@ -107,7 +107,7 @@ func (r *round) settledHosts() int {
 // isSpare reports whether the host with the highest ordinal has been spare for spareFor. It also sets r.SpareSince.
 func (r *round) isSpare() bool {
 	last := len(r.hosts) - 1
-	if r.pool.Replicas <= r.pool.Min || last < 0 || r.hosts[last].Ordinal != r.pool.Replicas-1 || slices.ContainsFunc(r.hosts, func(l *hostLoad) bool { return l.Trouble != "" || l.Replacing }) {
+	if r.pool.Replicas <= r.pool.Min || last < 0 || r.hosts[last].Ordinal != r.pool.Replicas-1 || slices.ContainsFunc(r.hosts, func(l *hostLoad) bool { return l.WhyUnusable != "" || l.Replacing }) {
 		return false
 	}
 	var used int64

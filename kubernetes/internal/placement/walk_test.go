@@ -425,9 +425,9 @@ func (m *model) control(c int) {
 		h := Host{Name: n.name, Ordinal: i, For: n.own, Ready: n.alive, Updated: true, Unheard: m.faults && m.rnd.IntN(8) == 0}
 		switch {
 		case !n.alive:
-			h.Trouble, h.Replacing = "it does not answer", n.starts
+			h.WhyUnusable, h.Replacing = "it does not answer", n.starts
 		case m.faults && m.rnd.IntN(8) == 0:
-			h.Trouble, h.Ready, h.Replacing, h.Serving = "it ends", false, true, true
+			h.WhyUnusable, h.Ready, h.Replacing, h.Serving = "it ends", false, true, true
 		}
 		if m.broken == "pods for all" {
 			h.For = ""

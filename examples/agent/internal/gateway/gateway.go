@@ -40,14 +40,14 @@ type Config struct {
 
 type gateway struct {
 	Config
-	log     logger
-	self    record.Identity
-	signals chan os.Signal
-	ledger  *record.Ledger
-	lock    *os.File
-	flood   *flood
-	health  *healthServer
-	hoard   []byte // memory that the gateway allocates if the knob oom is set
+	log             logger
+	self            record.Identity
+	signals         chan os.Signal
+	ledger          *record.Ledger
+	lock            *os.File
+	flood           *flood
+	health          *healthServer
+	allocatedMemory []byte // memory that the gateway allocates if the knob oom is set
 }
 
 // Run runs a gateway. It blocks until the gateway ends and returns the exit code. It installs the signal handlers before anything
@@ -155,7 +155,7 @@ func (g *gateway) serve(misbehave bool) cause {
 	for {
 		select {
 		case sig := <-g.signals:
-			if c := g.heed(sig); c != nil {
+			if c := g.handleSignal(sig); c != nil {
 				return *c
 			}
 		case <-poll.C:
@@ -184,7 +184,7 @@ func (g *gateway) wait(d time.Duration) *cause {
 		case <-over:
 			return nil
 		case sig := <-g.signals:
-			if c := g.heed(sig); c != nil {
+			if c := g.handleSignal(sig); c != nil {
 				return c
 			}
 		case <-poll.C:
@@ -195,7 +195,7 @@ func (g *gateway) wait(d time.Duration) *cause {
 	}
 }
 
-func (g *gateway) heed(sig os.Signal) *cause {
+func (g *gateway) handleSignal(sig os.Signal) *cause {
 	if sig == unix.SIGUSR2 {
 		g.health.hang()
 		select {} // SIGUSR2 makes the gateway hang: the process stays and does nothing

@@ -43,7 +43,7 @@ func (g *gateway) misbehaveOnceUp() {
 		g.log.info("made %d orphans", k.Orphans)
 	}
 	if k.OOM > 0 {
-		g.hoard = allocate(k.OOM)
+		g.allocatedMemory = allocate(k.OOM)
 		g.log.info("allocated %d MB", k.OOM)
 	}
 	if k.BigLine > 0 {

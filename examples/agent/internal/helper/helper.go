@@ -99,7 +99,7 @@ func run(args []string) error {
 			return err
 		}
 		if verb == "nap" {
-			return s.nap()
+			return s.sleep()
 		}
 		s.DoubleFork = false
 		return s.Start()
@@ -158,7 +158,7 @@ func (s Sleeper) applyStdio(cmd *exec.Cmd) {
 	}
 }
 
-func (s Sleeper) nap() error {
+func (s Sleeper) sleep() error {
 	terms := make(chan os.Signal, 1)
 	if s.IgnoreTerm {
 		signal.Notify(terms, syscall.SIGTERM)

@@ -33,14 +33,14 @@ func (h Home) Create(name string) (string, error) {
 		}
 		return "", fmt.Errorf("cannot create profile '%s': %w", name, err)
 	}
-	if err := furnish(dir); err != nil {
+	if err := createFiles(dir); err != nil {
 		err = fmt.Errorf("cannot create profile '%s': %w", name, err)
 		return "", errors.Join(err, os.RemoveAll(dir))
 	}
 	return dir, nil
 }
 
-func furnish(dir string) error {
+func createFiles(dir string) error {
 	for _, sub := range []string{"memories", "sessions", "skills", "skins", "logs", "plans", "workspace", "cron", "home"} {
 		if err := os.Mkdir(filepath.Join(dir, sub), 0o755); err != nil {
 			return err
