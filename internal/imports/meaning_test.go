@@ -210,8 +210,8 @@ func TestAFileOfVariablesLostAgainstTheUnit(t *testing.T) {
 func TestAFileOfMistakesEndsSoon(t *testing.T) {
 	for name, text := range map[string]string{
 		"supervisord.conf":     "[program:a]\ncommand=x\n[program:b]\n" + strings.Repeat("x\n", 400_000),
-		"unit.service":         "[Service]\nExecStart=x\n" + numbered(20_000, "Odd%d=1\n"),
-		"compose.yaml":         "services: {a: {image: x, command: '" + numbered(20_000, "$v%d") + "'}}\n",
+		"unit.service":         "[Service]\nExecStart=x\n" + numbered(11_000, "Odd%d=1\n"),
+		"compose.yaml":         "services: {a: {image: x, command: '" + numbered(11_000, "$v%d") + "'}}\n",
 		"process-compose.yaml": "processes: {a: {command: x, replicas: 600, " + numbered(20, "odd%d: 1,") + "}}\n",
 	} {
 		file := filepath.Join(t.TempDir(), name)

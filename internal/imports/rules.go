@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/samber/lo"
@@ -65,11 +66,17 @@ func (im *importer) apply(list rules, s *service, settings ...setting) {
 	}
 }
 
+// patterns has the compiled expressions of the rules used so far, by their text. To compile one for each setting takes too long.
+var patterns sync.Map
+
 // ruleFor returns the first rule for a setting, or one with the note that hinit has nothing like it.
 func (list rules) ruleFor(e setting) rule {
 	for _, r := range slices.Concat(list, otherWays) {
-		isPattern := strings.ContainsAny(r.name, "|.*?(") // to compile an expression takes much longer than to compare names
-		if r.name == e.name || isPattern && regexp.MustCompile("^(?:"+r.name+")$").MatchString(e.name) {
+		pattern, compiled := patterns.Load(r.name)
+		if !compiled {
+			pattern, _ = patterns.LoadOrStore(r.name, regexp.MustCompile("^(?:"+r.name+")$"))
+		}
+		if pattern.(*regexp.Regexp).MatchString(e.name) {
 			return r
 		}
 	}
