@@ -62,7 +62,7 @@ func Slot() (free func()) {
 			}
 			free()
 		}
-		time.Sleep(20*time.Millisecond + rand.N(30*time.Millisecond))
+		time.Sleep(20*time.Millisecond + rand.N(30*time.Millisecond)) //nolint:forbidigo // no call waits for the first of several locks
 	}
 	return func() {}
 }
