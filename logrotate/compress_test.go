@@ -355,3 +355,16 @@ func TestCloseDoesNotWaitForCompression(t *testing.T) {
 		t.Error("it waited until all was compressed")
 	}
 }
+
+// TestCompressionThatIsTurnedOffLeavesQueuedArchivesAlone checks that a log whose compression is turned off while it waits in the
+// queue is not compressed once more.
+func TestCompressionThatIsTurnedOffLeavesQueuedArchivesAlone(t *testing.T) {
+	t.Parallel()
+	on, off := new(file), new(file)
+	on.limits.Store(&Limits{Compress: true})
+	off.limits.Store(&Limits{})
+	c := compressor{queue: []*file{off, on}}
+	if got := c.takeQueue(); !slices.Equal(got, []*file{on}) {
+		t.Errorf("%d files, not the one file with compression", len(got))
+	}
+}

@@ -133,11 +133,12 @@ func (c *compressor) request(f *file) {
 	}
 }
 
-// takeQueue returns the queued files and empties the queue. If it returns no file, the goroutine that has called it must exit.
+// takeQueue empties the queue and returns its files, without those whose archives are not to be compressed any more. If it returns no
+// file, the goroutine that has called it must exit.
 func (c *compressor) takeQueue() []*file {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	batch := c.queue
+	batch := slices.DeleteFunc(c.queue, func(f *file) bool { return !f.limits.Load().Compress })
 	c.queue, c.busy = nil, len(batch) > 0
 	return batch
 }
