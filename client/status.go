@@ -52,7 +52,7 @@ const (
 
 // Status is the status document.
 type Status struct {
-	Version  int       `json:"version"`  // version: another number if a key has changed its meaning
+	Version  int       `json:"version"`  // version of the document
 	Init     Init      `json:"init"`     // hinit, the CMD and the boot
 	Services []Service `json:"services"` // services, without the container's CMD unless the request names it
 }
@@ -81,7 +81,7 @@ type Init struct {
 	Cmd           *Cmd          `json:"cmd"`               // CMD of the container; null if there is none
 	Warnings      []string      `json:"warnings"`          // warnings for people, such as low limits
 	Booting       bool          `json:"booting,omitempty"` // the boot goes on, so some services are missing
-	Hook          *BootHook     `json:"hook,omitempty"`    // newest hook that is running
+	Hook          *BootHook     `json:"hook,omitempty"`    // newest running hook
 	Boot          []BootStep    `json:"boot"`
 	BootProfiles  *BootProfiles `json:"boot_profiles,omitempty"` // progress with the profiles, during the boot
 	Binary        string        `json:"binary"`                  // file of the running program
@@ -131,8 +131,8 @@ type Repair struct {
 	Changed   int64   `json:"changed"`   // files given to the agent's user
 	Failed    int64   `json:"failed"`
 	Done      bool    `json:"done"`
-	Seconds   float64 `json:"seconds"` // duration, when it has ended
-	Stopped   string  `json:"stopped"` // why the repair ended early; "" if it ended normally
+	Seconds   float64 `json:"seconds"` // duration, once done
+	Stopped   string  `json:"stopped"` // why it ended early; "" if it ended normally
 }
 
 // Cmd describes the container's CMD.
@@ -177,7 +177,7 @@ type Service struct {
 	Group               string     `json:"group,omitempty"`
 	Kind                string     `json:"kind"`                  // gateway, service or cmd
 	State               string     `json:"state"`                 // state of the service, such as up
-	Want                string     `json:"want"`                  // wanted: up or down
+	Want                string     `json:"want"`                  // want of the service: up or down
 	PID                 int        `json:"pid"`                   // main process, 0 when there is none
 	Since               time.Time  `json:"since"`                 // begin of the state
 	UptimeSeconds       float64    `json:"uptime_seconds"`        // seconds since the start; 0 if the service is not up
@@ -213,12 +213,12 @@ type Service struct {
 	Restarted map[string]int `json:"restarted,omitempty"` // restarts by the cause of the exit before
 	Isolation *Isolation     `json:"isolation,omitempty"` // missing unless the profile is isolated
 	Limits    []Limit        `json:"limits,omitempty"`    // limits that need a control group
-	Output    *Output        `json:"output,omitempty"`    // output, in lines; missing before the first line
+	Output    *Output        `json:"output,omitempty"`    // counts of output lines; missing before the first line
 }
 
 // Isolation says how a gateway is isolated from other profiles.
 type Isolation struct {
-	Mode string `json:"mode"` // isolation mode: files or user
+	Mode string `json:"mode"` // mode of isolation: files or user
 	// restrictions in force, such as uid 20001 and Landlock ABI 7
 	InForce []string `json:"in_force"`
 }

@@ -17,8 +17,8 @@ type Event struct {
 	PID     int       `json:"pid"`    // main process, 0 when there is none
 	Exit    *Exit     `json:"exit"`   // exit of the run; null in other events
 	By      *By       `json:"by,omitzero"`
-	Key     string    `json:"key,omitzero"`  // key of a notice; absent in other events
-	Data    string    `json:"data,omitzero"` // data of a notice, control characters escaped; absent in other events
+	Key     string    `json:"key,omitzero"`  // a notice's key; absent in other events
+	Data    string    `json:"data,omitzero"` // a notice's data, control characters escaped; absent in other events
 	Lost    uint64    `json:"lost,omitzero"` // number of lost events; all other keys are empty
 }
 
@@ -81,7 +81,7 @@ type TopologyReply struct {
 type ConfigEntry struct {
 	Key    string `json:"key"`    // key, as in hinit.yaml, with dots
 	Value  any    `json:"value"`  // value: text, bool, number or list; durations are text
-	Origin string `json:"origin"` // set by: "default", "<file>:<line>" or "env <variable>"
+	Origin string `json:"origin"` // origin of the value: "default", "<file>:<line>" or "env <variable>"
 }
 
 // ConfigReply is the answer to a request for the configuration.

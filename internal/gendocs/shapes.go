@@ -284,7 +284,7 @@ var noValue = regexp.MustCompile(`(^|[,;] )(""|0|null|missing|absent) (if|when|w
 // withoutKey removes the beginning of a meaning if it only repeats the key, such as "state of the service:" or "exit code;".
 func withoutKey(key, meaning string) string {
 	name := strings.ReplaceAll(key, "_", " ")
-	return regexp.MustCompile(`(?i)^(`+name+`( of (the|a) \w+)?|(\w+ )?`+name+`( of \w+)?)(([,:;] )|$)`).ReplaceAllString(meaning, "")
+	return regexp.MustCompile(`(?i)^(the )?`+name+`( of (the |a )?\w+)?([,:;] |$)`).ReplaceAllString(meaning, "")
 }
 
 var docLink = regexp.MustCompile(`\[([A-Za-z.]+)\]`)

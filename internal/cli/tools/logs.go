@@ -246,7 +246,7 @@ func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([
 // logLine is a line of a log.
 type logLine struct {
 	Time    time.Time `json:"time,omitzero"` // time of the line; missing if the file has none
-	Name    string    `json:"name"`          // name as typed; with --all, name of the service
+	Name    string    `json:"name"`          // name, as typed; with --all, name of the service
 	Message string    `json:"message"`       // the line without its time
 }
 

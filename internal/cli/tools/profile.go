@@ -329,7 +329,7 @@ type profileRow struct {
 	Active  bool   `json:"active"`              // the agent's commands use this profile by default
 	Prior   string `json:"prior_state"`         // decides whether the gateway starts at boot; "" if the caller may not read it
 	Gateway string `json:"gateway"`             // state of the gateway; "" when no init is reachable
-	Want    string `json:"want"`                // wanted: up or down; "" when no init is reachable
+	Want    string `json:"want"`                // want of the service: up or down; "" when no init is reachable
 	PID     int    `json:"pid"`                 // PID of the gateway; 0 if it does not run
 	Served  string `json:"served_by,omitempty"` // gateway that serves the profile, as in the status
 	Log     string `json:"log"`
