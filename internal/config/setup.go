@@ -16,7 +16,7 @@ type ProcessSettings struct {
 	EnvFile    Paths                    `key:"env_file" is:"envfiles" fill:"."` // environment files; one with "-" in front may be missing
 	Priority   Priority                 `key:",root"`
 	Umask      string                   `key:"umask,root" is:"umask?"`      // umask in octal; "": hinit's own umask
-	NoNewPrivs Switch                   `key:"no_new_privs,root"`           // whether the process can gain privileges, see [Config.NoNewPrivs]
+	NoNewPrivs Switch                   `key:"no_new_privs,root"`           // whether the process is kept from gaining privileges, see [Config.NoNewPrivs]
 	Limits     map[string]ResourceLimit `key:"limits,root" alias:"rlimits"` // resource limits by name, such as "nofile"
 	Memory     Memory                   `key:"memory."`
 	Operator   OperatorSettings         `key:""`

@@ -369,7 +369,7 @@ func (r *logReader) sendLine(ctx context.Context, line []byte) error {
 	}
 	r.begun = true
 	later := dated && !at.Equal(r.at.At)
-	if r.skip > 0 && !later { // later lines come too early if rotation has removed some of the lines that were sent
+	if r.skip > 0 && !later { // a later line means that rotation has removed the rest of the lines that were sent
 		r.skip--
 		return nil
 	}

@@ -102,12 +102,12 @@ func withCertificateHint(err error) error {
 	return err
 }
 
-// httpSink returns a sink that sends each batch as the body of a request to u, or to usual if u has no path.
-func httpSink(u *url.URL, usual string, secure *tls.Config, authorization string, encode func(records []Record) []byte) Sink {
+// httpSink returns a sink that sends each batch as the body of a request to u, or to defaultPath on its host if u has no path.
+func httpSink(u *url.URL, defaultPath string, secure *tls.Config, authorization string, encode func(records []Record) []byte) Sink {
 	to := *u
 	_, to.Scheme, _ = strings.Cut(u.Scheme, "+")
 	if strings.Trim(u.Path, "/") == "" {
-		to.Path = usual
+		to.Path = defaultPath
 	}
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute}
 	c := &http.Client{Transport: transport, CheckRedirect: keepsRecords}

@@ -381,5 +381,5 @@ func fixedLimit(value string) (string, error) {
 	if strings.HasSuffix(value, "%") {
 		return "", fmt.Errorf("hinit has no limits in percent (%s); write a number", value)
 	}
-	return strings.TrimPrefix(value, "infinity"), nil
+	return lo.Ternary(value == "infinity", "", value), nil
 }

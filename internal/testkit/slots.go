@@ -41,15 +41,15 @@ func ShareSlots(n int) {
 	AtOnce(n)
 }
 
-// first lets one test of this binary at a time look for a free slot.
-var first sync.Mutex
+// searching is held by the test of this binary that looks for a free slot.
+var searching sync.Mutex
 
 // Slot waits for one of the slots of this run, and returns the function that frees it. All test binaries of one `make test` share
 // the slots. So the number of these tests that run at a time does not grow with the number of packages that run at a time. With too
 // many, time limits pass, and the checks that tests repeat take the processors. Without a shared directory, Slot does nothing.
 func Slot() (free func()) {
-	first.Lock()
-	defer first.Unlock()
+	searching.Lock()
+	defer searching.Unlock()
 	for shared != "" {
 		for i := range 2 * runtime.NumCPU() { // most of these tests wait for a program that they drive
 			lock, err := os.OpenFile(filepath.Join(shared, fmt.Sprintf("slot%d.lock", i)), os.O_CREATE|os.O_RDWR, 0o644)
