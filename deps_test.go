@@ -136,14 +136,14 @@ var floors = map[string]int{
 	"hinit/internal/pty":         -1, // terminals for commands: hinit shell, and both sides of a sandbox
 	"hinit/internal/pause":       -2, // waits until a time has passed or a context has ended
 
-	// limits how many calls may wait for a disk at the same time; fsutil calls it for most packages
+	// This package limits how many calls may wait for a disk at the same time. Most packages use it through fsutil.
 	"hinit/internal/blocking":       -1,
 	"hinit/internal/procstat":       -1, // used by every package that reads /proc
 	"hinit/internal/isolation/peer": 2,  // reads the status of the process at the other end of a socket
 	"hinit/internal/entry/bare":     -1, // code that may run before the Go runtime
 	"hinit/internal/isolation":      0,  // the arguments that PID 1 passes to hinit-isolate
 	"hinit/internal/dotenv":         -1, // parses .env for profiles, and env_file for a process that starts
-	// checks who can write a file before root reads or runs it; the shim uses the package too
+	// This package checks who can write a file before root reads or runs it. The shim uses it too.
 	"hinit/internal/trust": -1,
 
 	"hinit/internal/account":    0,

@@ -238,7 +238,7 @@ func TestAHinitThatDoesNotAnswerIsUnreachable(t *testing.T) {
 }
 
 func TestWhatIsNoAnswerIsToldAsSuch(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	for name, tt := range map[string]struct {
 		answer string
 		kind   client.Kind
@@ -267,7 +267,7 @@ func TestWhatIsNoAnswerIsToldAsSuch(t *testing.T) {
 func TestABusyHinitIsAskedAgain(t *testing.T) {
 	var times atomic.Int32
 	c := listen(t, func(c net.Conn) {
-		if times.Add(1) < 3 { // answers without reading the request, as the server of hinit does
+		if times.Add(1) < 3 { // this server answers without reading the request, as the server of hinit does
 			body := `{"error":{"kind":"busy","message":"too many"}}`
 			_, _ = fmt.Fprintf(c, "HTTP/1.1 503 Busy\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 			return
@@ -290,7 +290,7 @@ func TestWhatIsCutWhileHinitIsReplacedIsAskedAgain(t *testing.T) {
 				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 			}
 		})
-		c.SetCutTime(40 * time.Second) // long, so that the limit on attempts ends the repetition, not the time
+		c.SetCutTime(40 * time.Second) // this time is so long that the limit on attempts ends the repetition
 		var err error
 		switch method {
 		case "status":

@@ -127,7 +127,7 @@ func TestAStrangerThatExchangesTheSocketIsNotTrusted(t *testing.T) {
 		t.Fatal(err)
 	}
 	listening := make(chan error, 1)
-	go func() { listening <- listenAs(fd, 65534) }() // on a thread that ends with this goroutine
+	go func() { listening <- listenAs(fd, 65534) }() // this goroutine's thread becomes uid 65534 and ends with the goroutine
 	if err := <-listening; err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestAnInitOfAnotherContainerDoesNotAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if e.IsDir() {
-			// Hides the mounts of other tests, because these tests could not remove their directories while this process has the
+			// This mount hides the mounts of other tests. They could not remove their directories while this process has the
 			// mounts.
 			mounted("/"+e.Name(), at, syscall.MS_BIND)
 		}
@@ -264,7 +264,7 @@ func TestRootWasToldThatNoHinitListensWhileAnAgentConnected(t *testing.T) {
 	}
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
-	agent, err := net.Dial("unix", path) // the queue is full now
+	agent, err := net.Dial("unix", path) // this connection fills the queue of the socket
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ func TestTheAgentTypedIntoRootsShellThroughTheBoard(t *testing.T) {
 	if err := errors.Join(shell.Start(), slave.Close()); err != nil {
 		t.Fatal(err)
 	}
-	shown, _ := io.ReadAll(master) // fails when the last process that has the terminal open has ended
+	shown, _ := io.ReadAll(master) // the read fails when the last process that has the terminal open has ended
 	if err := shell.Wait(); err != nil || !strings.HasPrefix(string(shown), "user 10000, words kanban swarm x\r\nover") {
 		t.Errorf("the terminal shows %q (%v)", shown, err)
 	}

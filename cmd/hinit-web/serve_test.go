@@ -37,7 +37,7 @@ func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 	if isolation.LandlockABI() < 6 {
 		testkit.SkipOrFail(t, "the kernel's Landlock lacks a part")
 	}
-	dir, err := os.MkdirTemp("/var/tmp", "hinit-web-") //nolint:usetesting // another user has to enter it
+	dir, err := os.MkdirTemp("/var/tmp", "hinit-web-") //nolint:usetesting // another user has to enter this directory
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -334,7 +334,7 @@ func TestLookup(t *testing.T) {
 		"tool":  dir + "/a/tool", // the first directory of PATH that has the program wins
 		"data":  dir + "/c/data", // b/data is not executable; c is relative to the working directory
 		"data2": "", "sub": "", "none": "", "": "", ".": "", "..": "",
-		// a word with a slash is a path and is not searched for
+		// A word with a slash is a path, so no directory of PATH is searched.
 		"a/tool": "a/tool", "./b/data": "./b/data", dir + "/a/sub": dir + "/a/sub",
 		"a/none": "", "/none/at/all": "",
 	} {

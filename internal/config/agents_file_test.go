@@ -96,8 +96,8 @@ func TestEveryKeyIsRootsOrHarmless(t *testing.T) {
 			harmless = append(harmless, policy+name)
 		}
 	}
-	// these need no decision by the owner of the file: it is read as the user of the service, and root accepts only
-	// its own
+	// The agent may set these keys too. hinit reads an env_file as the user of the service, and a service of root takes
+	// only a file of root.
 	for _, of := range []string{"agent.", "services.", "profiles."} {
 		for name := range strings.FieldsSeq("env_file memory.warn memory.restart group reload_signal stop_command") {
 			harmless = append(harmless, of+name)

@@ -28,8 +28,8 @@ import (
 var update = flag.Bool("update", false, "write the names that are on the wire now")
 
 // The JSON names in the state that hinit hands over to its next version must stay, because later versions read each
-// value by its name. A changed or dropped name loses the value in an upgrade in place. Adding a name is safe, and so is
-// renaming a Go field whose tag keeps the name.
+// value by its name. After a changed or dropped name, an upgrade in place would lose the value. Adding a name is safe,
+// and so is renaming a Go field whose tag keeps the name.
 func TestTheNamesOnTheWireStay(t *testing.T) {
 	var h handover
 	fill(reflect.ValueOf(&h).Elem())

@@ -202,7 +202,7 @@ func TestCommandsReachTheCore(t *testing.T) {
 	core := goldenCore()
 	s := serve(t, core, everyone)
 	for _, args := range []string{
-		"-X POST /v1/services/coder/start", // the service has been up for long
+		"-X POST /v1/services/coder/start", // gateway-coder is up already, so this start answers 200 at once
 		"-d {\"wait\":false} /v1/services/coder/stop",
 		"-d {\"wait\":false,\"timeout_ms\":0} /v1/services/dashboard/restart",
 	} {
@@ -296,7 +296,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		"-d {\"tag\":\"a\"} /v1/runs", "/v1/runs", "/v1/runs/x-1", "-X POST /v1/runs/x-1/stop", "-d {\"text\":\"a\"} /v1/services/kanban/say",
 		"-d {\"signal\":1} /v1/services/coder/signal", "-d {\"pause_ms\":1} /v1/services/coder/checks", "-d {\"wait\":false} /v1/services/report/run-once", "-d {\"key\":\"k\"} /v1/notices",
 	}
-	// All routes except reexec, which handover_test.go covers, and follow, whose answer has no end.
+	// The two tables have all routes except reexec, which handover_test.go covers, and follow, whose answer has no end.
 	if n := len(reads) + len(controls) + 2; n != len(routes()) {
 		t.Fatalf("%d of %d routes are tried", n, len(routes()))
 	}

@@ -164,7 +164,7 @@ func TestTheHealthcheckSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 		return code, said.String(), failed.String()
 	}
 
-	// All services at once, except those that would make the container unhealthy.
+	// First, the core has all services except those that would make the container unhealthy.
 	core.set(slices.DeleteFunc(shaped(), func(v *supervisor.Service) bool { return bitsOf(v.Name)&isUnserved != 0 })...)
 	st, err := s.client().Status(t.Context())
 	if err != nil {
@@ -192,8 +192,8 @@ func TestTheHealthcheckSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 		t.Errorf("exit code %d, %s\nit prints\n%s\nstatus has\n%s", code, errs, out, want.String())
 	}
 
-	// Each service alone: the container is ready if status calls the service well, or if it has only a remark or a
-	// failing check.
+	// Then each service is alone. The container is ready if status calls the service well, or if it has only a remark or
+	// a failing check.
 	for _, v := range shaped() {
 		core.set(v)
 		st, err := s.client().Status(t.Context())

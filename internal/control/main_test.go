@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// hog opens more connections than are allowed, prints that, and keeps them until its input ends.
+// hog opens more connections than a user may have, prints that, and keeps them open until its input ends.
 func hog(socket string) {
 	var conns []net.Conn
 	for range 2 * maxConns {
@@ -489,7 +489,7 @@ func withDefaults(o Options) Options {
 // serve listens on a socket that every user can reach, until the end of the test.
 func serve(t *testing.T, core core, o Options, tune ...func(*Server)) *served {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "control") //nolint:usetesting // the directory of the test is for its own user only
+	dir, err := os.MkdirTemp("", "control") //nolint:usetesting // other users can't reach a socket in t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}

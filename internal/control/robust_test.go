@@ -56,7 +56,7 @@ func TestClientsThatMisbehaveAreDropped(t *testing.T) {
 		"asks and reads not": {strings.Repeat("GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n", 5), "HTTP/1.1 200 OK\r\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // runs beside other cases, because it mostly waits
+			t.Parallel() // this case mostly waits, so it runs beside others
 			s := serve(t, core, everyone, impatient)
 			c, err := net.Dial("unix", s.socket)
 			if err != nil {

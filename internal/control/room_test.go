@@ -33,7 +33,7 @@ func TestAnswersThatAreNotReadHaveABound(t *testing.T) {
 	}
 	waits := make(chan error, 1)
 	go func() {
-		// larger than the whole budget: it is allowed when no other answer is held
+		// An answer that is larger than the whole budget is allowed while no other answer is held.
 		give, err := m.reserve(t.Context(), &pendingAnswer{maxUnsentBytes * 2, time.Now(), nil})
 		if err == nil {
 			give()
@@ -51,8 +51,8 @@ func TestAnswersThatAreNotReadHaveABound(t *testing.T) {
 	}
 }
 
-// The last log lines in the status must be limited in total. The lines of 300 agents, of bytes that JSON makes six
-// times as long, were 18 MB.
+// The last log lines in the status must be limited in total. The lines of 300 agents were 18 MB, because JSON made
+// their bytes six times as long.
 func TestTheLastLinesOfManyAreShort(t *testing.T) {
 	long := strings.Repeat("\x01", 500)
 	list := make([]client.Service, 300)

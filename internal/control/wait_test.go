@@ -298,7 +298,7 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 
 func settle(d time.Duration) func(*testing.T, *waiter) {
 	return func(*testing.T, *waiter) {
-		time.Sleep(d) // sleeps in virtual time
+		time.Sleep(d) // synctest makes this a virtual sleep: it takes no real time
 		synctest.Wait()
 	}
 }

@@ -228,11 +228,11 @@ func TestLinesComeInOrderAcrossEverything(t *testing.T) {
 	has()
 	l.write(10)
 	has()
-	l.rotate() // while the forwarder reads
+	l.rotate() // this rotation happens while the forwarder reads
 	l.write(10)
 	has()
 	stop()
-	l.write(10) // while the forwarder does not read
+	l.write(10) // these lines are written while the forwarder does not read
 	one := l.rotate()
 	l.write(10)
 	two := l.rotate()
@@ -241,7 +241,7 @@ func TestLinesComeInOrderAcrossEverything(t *testing.T) {
 	l.write(10)
 	stop = running(t, f, s.send, nil)
 	has()
-	l.rotate() // no line follows the rotation yet
+	l.rotate() // at this rotation, the new file has no line yet
 	stop()
 	stop = running(t, f, s.send, nil)
 	l.write(5)
@@ -257,7 +257,7 @@ func TestLinesComeInOrderAcrossEverything(t *testing.T) {
 // A forwarder of 2000 profiles must be able to read the file of positions that it wrote. If it can't, it ends at each
 // start after the first.
 func TestAForwarderOfManyProfilesStartsAgain(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	l, f := newLog(t)
 	for n := range 2000 { // as many profiles as hinit supervises by default
 		name := fmt.Sprintf("profile-%04d", n)
@@ -373,7 +373,7 @@ func TestWhatWasRemovedIsAGap(t *testing.T) {
 
 // After the operator excludes a service whose log was sent before, no more of its lines may be sent.
 func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	l, f, s := newSentLine(t)
 	l.write(1)
 	f.events = []client.Event{{Seq: 1, At: time.Now(), Reason: "boot"}, {Seq: 2, At: time.Now(), Reason: "later"}}
@@ -389,7 +389,7 @@ func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
 // not know it when the forwarder found its log. The forwarder then reads the log under the name of its directory at
 // first.
 func TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	l, f, s := newSentLine(t)
 	f.booting.Store(true)
 	stop := running(t, f, s.send, func(w *Forwarder) { w.Except = []string{"gateway-coder", "hinit-forward"} })
@@ -408,7 +408,7 @@ func TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent(t *testing.T) {
 }
 
 func TestAFailingReceiverGetsEverythingInTheEnd(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	l, f := newLog(t)
 	f.events = []client.Event{{Seq: 1, At: time.Now(), Service: "gateway-coder", From: "up", To: "backoff", Reason: "crash"}, {Seq: 2, At: time.Now(), Reason: "boot"}}
 	s := &sink{fail: func(n int, _ []Record) error {
@@ -466,7 +466,7 @@ func TestSecretsAreHidden(t *testing.T) {
 }
 
 func TestALinkIsNotFollowed(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	l, f := newLog(t)
 	if err := os.WriteFile(f.dir+"/target", []byte("2026-01-02 03:04:05.123456789  precious\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -501,7 +501,7 @@ func (s sayer) Write(p []byte) (int, error) {
 // TestReceiversThatFailHangAndCut checks the forwarder with real HTTP servers that fail, hang, or cut connections. No
 // line may be lost.
 func TestReceiversThatFailHangAndCut(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	for kind, path := range map[string]string{"otlp+": "/v1/logs", "loki+": "/loki/api/v1/push"} {
 		l, f := newLog(t)
 		var mu sync.Mutex

@@ -35,7 +35,8 @@ func TestTheRestOfAPrivateKeyWasSentAfterARestart(t *testing.T) {
 	}
 }
 
-// A line without a time, which only the agent can have written, gets the present time. Receivers refused its earlier time in year 1.
+// A line without a time, which only the agent can have written, must get the present time. Receivers refused the time that it
+// had before, in year 1.
 func TestALineWithoutATimeWasRefused(t *testing.T) {
 	_, f := newLog(t)
 	if err := os.WriteFile(filepath.Join(f.dir, "current"), []byte("no time\n"), 0o600); err != nil {
@@ -49,8 +50,8 @@ func TestALineWithoutATimeWasRefused(t *testing.T) {
 	}
 }
 
-// On a full disk, each attempt to append a batch left a part of the batch in the file. So the file grew far beyond its limit, and took
-// all space that became free.
+// A failed attempt to append a batch on a full disk must leave no part of the batch in the file. Otherwise the file grows far
+// beyond its limit, and takes all space that becomes free.
 func TestEachAttemptOnAFullDiskLeftAPartOfTheBatch(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out.jsonl")
 	if err := appendTo(path, 1<<30, []Record{{Text: "before"}}); err != nil {

@@ -6,7 +6,8 @@ import (
 	"syscall"
 )
 
-// These give tests the limits, the path resolution without openat2, and states that the present kernel can't have.
+// These names give tests the limits, the path resolution without openat2, and states that the present kernel can't
+// have.
 const MaxRemoveNames = maxRemoveNames
 
 var FSUID = fsuid

@@ -38,7 +38,7 @@ func TestLinksAreRefusedEverywhere(t *testing.T) {
 			"RenameTo":   func(d *fsutil.Dir, rel string) error { return d.Rename("victim", rel) },
 		}
 		onTheLinkItself := []string{"Lstat", "Remove", "RemoveAll", "RenameFrom", "RenameTo"}
-		places := map[string]string{ // where the link is → the name that the operation gets
+		places := map[string]string{ // maps the place of the link to the name that the operation gets
 			"link":         "link",
 			"a/link":       "a/link",
 			"a/b/link":     "a/b/link",

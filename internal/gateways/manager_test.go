@@ -231,8 +231,8 @@ func TestAProfileThatAnswersLateIsStarted(t *testing.T) {
 	}
 }
 
-// TestTheBootSaysOnceThatAnOrderIsNotRecorded checks that the warning about an order that can't be recorded says so once. It was
-// "cannot record that the gateway is wanted: cannot be recorded, so …".
+// TestTheBootSaysOnceThatAnOrderIsNotRecorded checks that the warning about an order that can't be recorded does not repeat
+// itself. It was "cannot record that the gateway is wanted: cannot be recorded, so …".
 func TestTheBootSaysOnceThatAnOrderIsNotRecorded(t *testing.T) {
 	h, m := newHost(t)
 	h.route = boot.RunPlan{Supervise: true, Profile: profiles.Default}

@@ -47,7 +47,8 @@ func TestAnAgentFilledTheLogByMakingSlots(t *testing.T) {
 	})
 }
 
-// TestTheStatusWarnedOfSlowSlotsForEver checks that a delay of the boot, which ends by itself, is only in the container log.
+// TestTheStatusWarnedOfSlowSlotsForEver checks that a delay of the boot that ends by itself is only in the container log, and
+// not in the status.
 func TestTheStatusWarnedOfSlowSlotsForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := make(lineLog, 10)

@@ -115,7 +115,7 @@ func helpOf(ctx context.Context, hinit string, words ...string) (c command, err 
 		rest = help
 	}
 	c.usage = strings.TrimSpace(usage)
-	if companions[words[0]] || words[0] == "import" { // their NAME is not a service
+	if companions[words[0]] || words[0] == "import" { // the NAME in their usage is not a service
 		c.Files = strings.HasPrefix(c.usage, "FILE")
 	} else {
 		c.Names, c.Files = strings.Contains(c.usage, "NAME"), strings.Contains(c.usage, "FILE")

@@ -198,7 +198,7 @@ func TestAnImportedComposeFileLostItsOptionalFileAndItsDollars(t *testing.T) {
 	}
 }
 
-// A program whose command can't be read must be left out. The import turned it into a shell that ran nothing and exited with
+// A program whose command can't be read must be left out. The import made a shell of it that ran nothing and exited with
 // success.
 func TestAProgramWithAnOpenQuoteBecameOneThatDoesNothing(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "supervisord.conf")
@@ -434,7 +434,8 @@ func TestATimeoutOfS6ThatIsNoNumberIsNoted(t *testing.T) {
 	}
 }
 
-// The file that hinit import had written was taken for a compose file: the second import left out most of its keys.
+// A file that hinit import has written must be refused as a configuration of hinit. It was taken for a compose file,
+// and a second import left out most of its keys.
 func TestTheConfigurationOfHinitWasTakenForACompose(t *testing.T) {
 	for text, want := range map[string]string{
 		"services:\n  web: {command: [sleep, inf], restart: always}\n": "seems to be a configuration of hinit",
@@ -458,7 +459,8 @@ func TestTheConfigurationOfHinitWasTakenForACompose(t *testing.T) {
 	}
 }
 
-// The section with the command was left out, because an editor had put a byte order mark before it.
+// A byte order mark, which some editors put at the begin of a file, must not hide the first section. The import left
+// out the section with the command.
 func TestAFileWithAByteOrderMarkLostItsFirstSection(t *testing.T) {
 	for name, text := range map[string]string{"a.service": "[Service]\r\nExecStart=/bin/true\r\n", "a.conf": "[program:a]\r\ncommand=/bin/true\r\n"} {
 		file := filepath.Join(t.TempDir(), name)

@@ -33,7 +33,8 @@ func notesOf(t *testing.T, name, text string) (*config.Config, string) {
 	return cfg, said
 }
 
-// The debug console of a compose file, which compose starts with a profile only, ran after the import.
+// A service of a compose file that has a profile must not be enabled, because compose starts it only if the user names
+// the profile. After an import, a debug console ran.
 func TestAServiceOfAComposeProfileWasStarted(t *testing.T) {
 	c, said := notesOf(t, "compose.yaml", "services:\n  web: {image: x, command: a}\n  debug: {image: x, command: b, profiles: [debug]}\n")
 	if c.Services["debug"].Enabled || !c.Services["web"].Enabled || !strings.Contains(said, "debug.profiles: is not enabled") {
@@ -41,7 +42,8 @@ func TestAServiceOfAComposeProfileWasStarted(t *testing.T) {
 	}
 }
 
-// A health check with "disable: false" was left out without a note, and limits were said to be unknown.
+// A health check with "disable: false" must become a check, and the limits of the container must be imported. The
+// check was left out without a note, and a note called the limits unknown.
 func TestAComposeHealthcheckThatIsNotDisabledWasLost(t *testing.T) {
 	c, said := notesOf(t, "compose.yaml", `services:
   web: {image: x, command: a, healthcheck: {test: [CMD, x], disable: false}, mem_limit: 512m, pids_limit: 100, cpuset: "0,1", oom_score_adj: 300}
@@ -54,7 +56,8 @@ func TestAComposeHealthcheckThatIsNotDisabledWasLost(t *testing.T) {
 	}
 }
 
-// A second document, a key that is there twice, and a tag such as !reset had no effect, and no note said so.
+// A second YAML document and a key that is there twice must be errors, and a tag such as !reset must cause a note. The
+// import ignored them silently.
 func TestAPartOfAYAMLFileWasIgnored(t *testing.T) {
 	for text, want := range map[string]string{
 		"services: {a: {image: x, command: a}}\n---\nservices: {b: {image: x, command: b}}\n": "line 2: cannot read a second document",
@@ -74,7 +77,8 @@ func TestAPartOfAYAMLFileWasIgnored(t *testing.T) {
 	}
 }
 
-// A program that may be restarted three times, five minutes apart, was restarted for ever, because hinit counts ten minutes.
+// A program that may be restarted three times, five minutes apart, must keep that limit. hinit restarted it for ever, because
+// its default window for the limit is ten minutes.
 func TestAMaximumOfRestartsWasNeverReached(t *testing.T) {
 	for name, text := range map[string]string{
 		"process-compose.yaml": "processes: {a: {command: x, availability: {restart: on_failure, backoff_seconds: 300, max_restarts: 3}}}\n",
@@ -90,7 +94,8 @@ func TestAMaximumOfRestartsWasNeverReached(t *testing.T) {
 	}
 }
 
-// A daemon of process-compose was started as a service, and hinit killed it when its first process had ended.
+// A daemon of process-compose must not be enabled. As a service, hinit would kill the daemon as soon as its first
+// process ends.
 func TestADaemonOfProcessComposeIsNotEnabled(t *testing.T) {
 	c, said := notesOf(t, "process-compose.yaml", "processes: {a: {command: x, is_daemon: true}, b: {command: x, is_daemon: false, is_tty: false, is_elevated: false}}\n")
 	if c.Services["a"].Enabled || !c.Services["b"].Enabled || strings.Contains(said, "b.") {
@@ -98,7 +103,8 @@ func TestADaemonOfProcessComposeIsNotEnabled(t *testing.T) {
 	}
 }
 
-// A shell replaced $i before the program's own shell could set it, and %% before a bracket was taken for an expression.
+// A variable that the program's own shell sets, such as $i in a loop, must stay as it is. The shell of the import
+// replaced it. And %% before a bracket must become one percent sign.
 func TestTheDollarsAndPercentSignsOfAProgramWereReplaced(t *testing.T) {
 	c, said := notesOf(t, "supervisord.conf", `[program:loop]
 command=bash -c "for i in 1 2; do echo $i %(ENV_X)s; done"
@@ -114,7 +120,7 @@ environment=FORMAT="%%(h)s",RATE="100%%"
 	}
 }
 
-// Names with %(group_name)s had the name of the program, also if it is in a group.
+// %(group_name)s must be the name of the program's group, and the name of the program only if it is in no group.
 func TestTheGroupNameOfAProgramIsItsGroup(t *testing.T) {
 	c, said := notesOf(t, "supervisord.conf", `[program:worker]
 command=run %(group_name)s
@@ -144,7 +150,8 @@ programs=worker
 	}
 }
 
-// The third service of a chain of requirements stayed disabled, so the others waited for ever.
+// A chain of requirements must be enabled as a whole. The third service of the chain stayed disabled, so the others
+// waited for ever.
 func TestWhatARequiredServiceRequiresIsEnabled(t *testing.T) {
 	c, _ := notesOf(t, "001-a.yaml", `services:
   c: {override: replace, command: c}
@@ -160,7 +167,8 @@ func TestWhatARequiredServiceRequiresIsEnabled(t *testing.T) {
 	}
 }
 
-// A later layer changed what a failed check does, and the import kept the action of the first layer.
+// If a later layer changes what a failed check does, the later action must count. The import kept the action of the
+// first layer.
 func TestALaterLayerOfPebbleChangesAnAction(t *testing.T) {
 	c := imported(t, ".", map[string]string{
 		"001-a.yaml": "services: {a: {override: replace, command: a, on-check-failure: {up: restart}}}\nchecks: {up: {override: replace, http: {url: 'http://localhost:80/'}}}\n",
@@ -171,7 +179,7 @@ func TestALaterLayerOfPebbleChangesAnAction(t *testing.T) {
 	}
 }
 
-// The setting after an empty line became an argument of the command, if the command's last line ends in a backslash.
+// A backslash at the end of a command must not make the setting after an empty line an argument of the command.
 func TestABackslashBeforeAnEmptyLineSwallowedTheNextSetting(t *testing.T) {
 	c, _ := notesOf(t, "a.service", "[Service]\nExecStart=/bin/a \\\n  --b \\\n\nUser=www\n")
 	if a := c.Services["a"]; !slices.Equal(a.Command, []string{"/bin/a", "--b"}) || a.User != "www" {
@@ -179,7 +187,8 @@ func TestABackslashBeforeAnEmptyLineSwallowedTheNextSetting(t *testing.T) {
 	}
 }
 
-// The order of settings in a unit must not change their meaning, and TimeoutSec sets two of them.
+// The order of settings in a unit must not change their meaning. TimeoutSec must set both the timeout of the start and
+// the grace of the stop.
 func TestTheOrderOfSettingsOfAUnitChangedTheirMeaning(t *testing.T) {
 	for _, text := range []string{
 		"[Unit]\nStartLimitIntervalSec=0\nStartLimitBurst=5\n[Service]\nRestartMaxDelaySec=5min\nRestartSec=5\n",
@@ -196,7 +205,8 @@ func TestTheOrderOfSettingsOfAUnitChangedTheirMeaning(t *testing.T) {
 	}
 }
 
-// A default of a unit won over the file that the administrator writes, and no note said so.
+// A note must say that in systemd the file of EnvironmentFile wins over Environment, because in hinit it is the other
+// way round.
 func TestAFileOfVariablesLostAgainstTheUnit(t *testing.T) {
 	_, said := notesOf(t, "a.service", "[Service]\nEnvironment=OPTS=\nEnvironmentFile=-/etc/default/a\nExecStart=/bin/a $OPTS\nSendSIGKILL=no\n")
 	for _, want := range []string{"a.service:3: EnvironmentFile: systemd prefers the file", "a.service:5: SendSIGKILL: hinit always sends KILL"} {
@@ -206,7 +216,7 @@ func TestAFileOfVariablesLostAgainstTheUnit(t *testing.T) {
 	}
 }
 
-// A file of a megabyte with a mistake in each line kept the import busy for hours.
+// The import of a file of a megabyte with a mistake in each line must end within a minute. It took hours.
 func TestAFileOfMistakesEndsSoon(t *testing.T) {
 	for name, text := range map[string]string{
 		"supervisord.conf":     "[program:a]\ncommand=x\n[program:b]\n" + strings.Repeat("x\n", 400_000),
@@ -229,7 +239,8 @@ func TestAFileOfMistakesEndsSoon(t *testing.T) {
 	}
 }
 
-// The é of a file in Latin-1 became another character in the command, and no note said so.
+// A note must name a command that is no UTF-8, such as one with the é of Latin-1. The import changed that character
+// silently.
 func TestACommandThatIsNoUTF8WasChanged(t *testing.T) {
 	for name, text := range map[string]string{
 		"supervisord.conf": "[program:a]\ncommand=echo \xe9\n[program:b]\ncommand=b\n",
@@ -241,7 +252,8 @@ func TestACommandThatIsNoUTF8WasChanged(t *testing.T) {
 	}
 }
 
-// One wrong key took the other keys of its group with it: the grace of a stop, or the policy of a restart, which became "always".
+// If a value is wrong, only its own key must be left out. The import also dropped the grace of the stop, and the restart policy
+// became "always".
 func TestAWrongKeyTookItsNeighboursWithIt(t *testing.T) {
 	c, said := notesOf(t, "compose.yaml", "services: {a: {image: x, command: x, stop_signal: SIGRTMIN+3, stop_grace_period: 1m, restart: 'on-failure:many'}}\n")
 	if a := c.Services["a"]; a.Stop.Grace != time.Minute || a.Restart.Policy != config.RestartOnFailure || !strings.Contains(said, "a.stop.signal: is left out: expected one of TERM") {
@@ -253,8 +265,8 @@ func TestAWrongKeyTookItsNeighboursWithIt(t *testing.T) {
 	}
 }
 
-// A directory with ~ or a variable became one below the file's directory, entrypoint won over command, and a check whose last
-// argument is empty was lost.
+// A note must ask to write out a directory with ~ or a variable, which the import took for a directory beside the file. command
+// must win over entrypoint, and a check may end in an empty argument.
 func TestAPathOfTheHomeBecameOneBesideTheFile(t *testing.T) {
 	c, said := notesOf(t, "process-compose.yaml", "processes: {a: {command: x, entrypoint: [y], working_dir: ~/src}, b: {entrypoint: [y, z], working_dir: '${HOME}/src'}}\n")
 	if strings.Count(said, "write it out, because variables and ~ are not filled in") != 2 || strings.Contains(c.Services["a"].Cwd, "src") {

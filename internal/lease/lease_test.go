@@ -182,7 +182,7 @@ func TestAProcessOfTheAgentThatHoldsTheLockIsNamed(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs another user")
 	}
-	home, err := os.MkdirTemp("", "lease") //nolint:usetesting // another user can't enter that one
+	home, err := os.MkdirTemp("", "lease") //nolint:usetesting // another user can't enter a directory of t.TempDir
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(home) })
 	must(t, os.Chmod(home, 0o755))
@@ -233,7 +233,7 @@ func elsewhere(t *testing.T, home string) *os.File {
 
 // TestOnAServerAnotherMachineIsWaitedFor checks that an init waits until another machine has released the lock file.
 func TestOnAServerAnotherMachineIsWaitedFor(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	home := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(home, DirName), 0o755))
 	other := elsewhere(t, home)
@@ -256,7 +256,7 @@ func TestOnAServerAnotherMachineIsWaitedFor(t *testing.T) {
 // TestALockOnAServerIsLost checks that the lock counts as lost when its name leads to another file, another machine has
 // it, or the server refuses or doesn't answer. Then nothing may start.
 func TestALockOnAServerIsLost(t *testing.T) {
-	t.Parallel() // runs beside other tests, because its cases mostly wait
+	t.Parallel() // its cases mostly wait, so this test runs beside others
 	for name, spoil := range map[string]func(f *os.File, name string) error{
 		"renamed": func(_ *os.File, name string) error {
 			return errors.Join(os.Rename(name, name+".away"), os.WriteFile(name, []byte("x"), 0o600))
@@ -448,7 +448,7 @@ func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 	for name, put := range map[string]func(dir, roots string) error{
 		"names": func(dir, _ string) error {
 			err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(dir+"/lease.0", nil, 0o600))
-			// Hard links, because some file systems need a millisecond to make an inode.
+			// The loop makes hard links, because some file systems need a millisecond to make an inode.
 			for i := 1; err == nil && i < 60000; i++ {
 				err = os.Link(dir+"/lease.0", fmt.Sprintf("%s/lease.%d", dir, i))
 			}
@@ -558,7 +558,7 @@ func agentsHome(t *testing.T) string {
 // on a volume where root has no rights closes .hinit or the data directory. EACCES must not count as a file system
 // without locks.
 func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
-	t.Parallel() // runs beside other tests, because its cases mostly wait
+	t.Parallel() // its cases mostly wait, so this test runs beside others
 	for name, start := range map[string]struct {
 		waits bool // whether the second init already waits when the agent closes the directory
 		close func(home string) error
@@ -632,7 +632,7 @@ func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
 // TestAnInitThatMovedTheLockAwayWaitsForASlowServer checks that an init which had to move .hinit away waits as long as
 // the old holder may still serve. A holder that waits for the answer of a slow server may serve for 30 s.
 func TestAnInitThatMovedTheLockAwayWaitsForASlowServer(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	home := agentsHome(t)
 	if !asAgent(t, home) {
 		return
@@ -759,7 +759,7 @@ func cachedMount(t *testing.T, home, dir string, moved *atomic.Bool) {
 // TestAnInitThatMayNotOpenTheLockWaits checks that an init waits if the directory of the lock is closed and can't be
 // moved. EACCES must not count as a file system without locks.
 func TestAnInitThatMayNotOpenTheLockWaits(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	home := agentsHome(t)
 	if os.Geteuid() == 0 {
 		must(t, os.Chown(home, 0, 0), os.Mkdir(filepath.Join(home, DirName), 0o700))

@@ -126,7 +126,7 @@ func TestTheNextImageGoesOnWithTheLease(t *testing.T) {
 // TestALeaseServesADirectoryThatMayNotBeOpened checks that an init with the lease serves a data directory that it may
 // not open. It can't lock the directory and must not wait for that lock.
 func TestALeaseServesADirectoryThatMayNotBeOpened(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	home := agentsHome(t)
 	if os.Geteuid() == 0 {
 		must(t, os.Chown(home, 0, 0), os.Chmod(home, 0o700))

@@ -167,7 +167,7 @@ func TestNothingIsLostBetweenImages(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 	handed := old.HandOver()
-	// As after execve(2), only the descriptor is left.
+	// Only the descriptor is left, as after execve(2).
 	fd, err := unix.FcntlInt(handed.Sockets["a"].File.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -40,7 +40,7 @@ func serveHealth() {
 		os.Exit(1)
 	}
 	fmt.Println("http://" + l.Addr().String() + "/health")
-	_ = http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"status":"ok"}`) })) //nolint:gosec // it lives for a benchmark
+	_ = http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"status":"ok"}`) })) //nolint:gosec // this server lives only for a benchmark
 	os.Exit(1)
 }
 

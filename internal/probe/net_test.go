@@ -311,7 +311,7 @@ func TestASocketOfAnAgentKeepsNoThread(t *testing.T) {
 	defer agent.Wait()
 	defer over.Store(true)
 	agent.Go(func() {
-		for !over.Load() { // without a pause, because the program must send the socket before the check closes the connection
+		for !over.Load() { // this loop has no pause, because the program must send the socket before the check closes the connection
 			if fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC); err == nil {
 				if passed >= 0 && unix.Sendmsg(fd, []byte("G"), unix.UnixRights(passed), nil, unix.MSG_NOSIGNAL) == nil {
 					unix.Close(passed) // the only descriptor left is in the queue of the check's connection

@@ -143,7 +143,7 @@ func TestAnExecCheckRunsAsItsService(t *testing.T) {
 	}
 	e := newExec(config.Check{Command: []string{"ask"}}, &target{Target: Target{Spec: own, Expand: strings.Clone}, options: &Options{}})
 	want := own
-	// Not in the group of the service: a group with two runs can't be killed as a whole.
+	// The command is not in the group of the service, because a group with two runs can't be killed as a whole.
 	want.Argv, want.Setup.Cgroup, want.Setup.CgroupWrites = []string{"ask"}, "", nil
 	if !e.spec.Same(want) {
 		t.Errorf("it runs as %+v, want %+v", e.spec, want)

@@ -18,7 +18,7 @@ func TestAPeerThatHasEndedIsGone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = conn.Read(make([]byte, 1)) // lives until the test says so
+		_, _ = conn.Read(make([]byte, 1)) // the child keeps its connection until the test ends it
 		return
 	}
 	path := filepath.Join(t.TempDir(), "socket")

@@ -93,7 +93,7 @@ func TestMainProcessOfALostExitIsNoMore(t *testing.T) {
 	argv := testproc.Argv("exit", "3")
 	pid, _ := spawn(t, old, Spec{ID: 1, Name: "a", Path: argv[0], Argv: argv})
 	testkit.Until(t, "it can be reaped", func() bool { ended, _ := peek(); return ended == pid })
-	reap(pid) // a fault kept hinit from recording the exit
+	reap(pid) // reaps the process without recording its exit, as a fault in hinit would
 	table := resume(t, old)
 	if got := table.MainPID(1); got != 0 {
 		t.Errorf("process %d counts as alive", got)

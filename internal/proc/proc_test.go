@@ -195,7 +195,7 @@ func TestChildrenStartWithDefaultSignalsEvenIfHinitWasStartedWithSomeBlocked(t *
 func TestLimitsAreInForce(t *testing.T) {
 	table := newTable(t)
 	_, out := spawn(t, table, Spec{
-		// cat instead of the test binary, because the Go runtime raises its own soft limit.
+		// The command is cat, because the Go runtime of the test binary would raise its own soft limit.
 		ID: 1, Argv: []string{"/bin/cat", "/proc/self/limits"},
 		Limits: []Limit{{unix.RLIMIT_NOFILE, 123, 456}, {unix.RLIMIT_CORE, 0, unix.RLIM_INFINITY}},
 	})
@@ -344,7 +344,7 @@ func TestCredentials(t *testing.T) {
 		testkit.SkipOrFail(t, "needs root")
 	}
 	table := newTable(t)
-	// The shell, because this user may not be able to read the test binary.
+	// The command is a shell, because this user may not be able to read the test binary.
 	_, out := spawn(t, table, Spec{
 		ID: 1, Argv: []string{"/bin/cat", "/proc/self/status"},
 		Cred: &Cred{UID: 10000, GID: 10001, Groups: []uint32{10001, 44}},

@@ -44,7 +44,7 @@ func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 					t.Fatal(errno)
 				}
 			}
-			// Waits, because the kernel merges a second signal into a pending one.
+			// The loop waits, because the kernel would merge a second signal into a pending one.
 			for end := time.Now().Add(10 * time.Second); sent(s) == before; {
 				if time.Now().After(end) {
 					t.Fatalf("%v was not counted", s)

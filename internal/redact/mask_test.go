@@ -109,7 +109,8 @@ func TestPrivateKeysAreHidden(t *testing.T) {
 	}
 }
 
-// Two threads of a service wrote at the same time: one a private key, the other its own lines.
+// A private key must be masked although another thread of the service writes its own lines between the lines of the
+// key. Those lines must stay.
 func TestAKeyBetweenOtherOutputWasPartlyShown(t *testing.T) {
 	line := letters(34, base62+"+/", 64)
 	other := "INFO: another thread has " + "gh" + "p_" + letters(35, base62, 36) + "\n"

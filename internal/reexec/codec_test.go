@@ -24,7 +24,7 @@ type outer struct {
 	d       time.Duration
 	f       float64
 	at      time.Time
-	never   time.Time //nolint:unused // stays zero: reflection finds it
+	never   time.Time //nolint:unused // this field stays zero, but reflection finds it
 	list    []inner
 	none    []int //nolint:unused // this field stays nil
 	p       *inner

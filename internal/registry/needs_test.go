@@ -67,7 +67,7 @@ func TestThereIsOneDoorToTheSupervisor(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		// the run of a check
+		// this call registers the run of a check
 		"../container/health/health.go: err = h.o.Loop.Register(context.WithoutCancel(ctx), supervisor.Unit{",
 		"../container/prepare/bootprogram.go: err = loop.Register(context.WithoutCancel(ctx), supervisor.Unit{", // a task of the boot, which waits for nothing
 		"../registry/registry.go: return r.Loop.RegisterSoon(ctx, &u, want)", "../registry/registry.go: registered := r.Loop.RegisterSoon(ctx, &u, want)",

@@ -61,7 +61,7 @@ func TestAReloadOfAnAgentReadTheHalfThatRootHadWritten(t *testing.T) {
 	t.Setenv("HINIT_CONFIG", path)
 	const half, rest = "restart: {factor: 3}\n", "isolation: user\n"
 	agent := supervisor.WithAuthor(t.Context(), &client.By{UID: 10000})
-	// refused occurs before the file is read, and read after it
+	// The message refused comes before hinit reads the file. The message read comes after that.
 	const refused, read = "root must reload it", "cannot change home while the container runs"
 	for _, c := range []struct {
 		file, inForce string

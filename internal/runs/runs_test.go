@@ -21,7 +21,7 @@ import (
 	"hinit/internal/testproc"
 )
 
-// book is one for all tests: a process is a subreaper once.
+// book is shared by all tests, because a process can become a subreaper only once.
 var book *runs.Tracker
 
 func TestMain(m *testing.M) {

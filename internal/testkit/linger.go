@@ -38,6 +38,6 @@ func Lingering(t *testing.T) int {
 		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, 500); n == 0 && err == nil {
 			return fd
 		}
-		_, _ = unix.Write(fd, full) // it may be full for a moment
+		_, _ = unix.Write(fd, full) // the buffer may be full for a moment; the next poll shows that
 	}
 }

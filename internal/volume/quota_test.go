@@ -333,7 +333,7 @@ func homeWithAQuota(t *testing.T, script string) {
 		if err := errors.Join(os.Chmod(filepath.Dir(data), 0o755), os.Chmod(data, 0o755), os.Chmod(filepath.Dir(home), 0o755), os.Chmod(home, 0o777)); err != nil {
 			t.Error(err)
 		}
-		// As another user, because root may exceed the quota.
+		// The writer is another user, because root may exceed the quota.
 		agent := exec.Command("/bin/sh", "-c", `head -c 3000000 /dev/zero >"$0/b"`, home)
 		agent.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12321, Gid: 12321}}
 		// XFS reports the limit of a project as a full disk.

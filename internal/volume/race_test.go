@@ -78,7 +78,7 @@ func TestSwapper(t *testing.T) {
 			}
 		}
 	})
-	swapper.Go(func() { // gives the boot new work all the time
+	swapper.Go(func() { // this goroutine gives the boot new work all the time
 		for !stop.Load() {
 			for _, s := range spots {
 				_ = unix.Fchownat(s.dir, s.name, 0, 0, unix.AT_SYMLINK_NOFOLLOW)

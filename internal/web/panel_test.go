@@ -71,7 +71,7 @@ func TestThePanelAndTheLogInABrowser(t *testing.T) {
 	b.key("Enter", 13, 0)
 	b.until(`document.querySelectorAll('#rows tr[data-name]').length === 1 && document.getElementById('live').textContent === 'live'`)
 
-	// The panel of the service.
+	// Open the panel of the service.
 	b.eval(`document.querySelector('#rows tr[data-name] td').click(); 0`)
 	b.until(`document.querySelector('#panel #log') !== null`)
 	for what, text := range map[string]string{
@@ -99,13 +99,13 @@ func TestThePanelAndTheLogInABrowser(t *testing.T) {
 	b.key("Escape", 27, 0)
 	b.until(`document.getElementById('panel').hidden && location.hash === ''`)
 
-	// The timeline of all services.
+	// Open the timeline of all services.
 	b.open(s.url + "/events")
 	b.drag(".zoom .past", .5, .75)
 	b.until(`/^\?from=\d+&to=\d+$/.test(location.search) && document.readyState === 'complete'`)
 	b.until(`(() => { const d = document.querySelector('.zoom').dataset; return Math.abs(d.to - d.from - 900) < 60; })()`)
 
-	// The log, searched by age.
+	// Open the log, and search it by age.
 	b.open(s.url + "/service/gateway-coder/log")
 	if got := b.eval(`document.querySelectorAll('#log span').length`); got != 3.0 {
 		t.Errorf("the log has %v lines", got)

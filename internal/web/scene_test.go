@@ -76,7 +76,7 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 	b.key("Enter", 13, 0)
 	b.until(`document.querySelectorAll('#rows tr[data-name]').length === 50`)
 	m := &s.hub.meter
-	// Waits for the second measurement, because the page shows shares of processors only from then on.
+	// Wait for the second measurement, because the page shows shares of processors only from then on.
 	b.until(`[...document.querySelectorAll('#rows td')].some((c) => c.textContent.endsWith('%'))`)
 	m.mu.Lock()
 	for i, v := range f.services {
@@ -129,7 +129,7 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 	b.until(`document.getElementById('live').textContent === 'live'`)
 	picture("list")
 
-	// Groups of the configuration, on a large screen.
+	// Show the list by the groups of the configuration, and then on a large screen.
 	b.open(s.url + "/?by=group")
 	b.until(`document.getElementById('live').textContent === 'live' && document.querySelectorAll('#rows details').length === 4`)
 	if got := b.eval(`document.querySelector('details[data-key="platform"] tbody tr').dataset.name`); got != deaf {
@@ -169,7 +169,7 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 		t.Errorf("hinit was told %s", got)
 	}
 
-	// Palette of commands.
+	// Open the palette of commands, and go to a log by it.
 	b.open(s.url + "/")
 	b.key("k", 75, 2)
 	b.until(`document.querySelectorAll('#palette li').length > 40`)
@@ -178,7 +178,7 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 	b.key("Enter", 13, 0)
 	b.until(`location.pathname === '/service/gateway-pay-4/log' && document.readyState === 'complete'`)
 
-	// Log by level, and a link to a line.
+	// Show the log by level, and follow the link of a line.
 	b.open(s.url + "/service/gateway-pay-4/log?level=error")
 	if got := b.eval(`document.querySelectorAll('#log span').length`); got != 3.0 { // the error, and the lines of its traceback
 		t.Errorf("%v lines are errors", got)

@@ -23,17 +23,17 @@ func TestProcessesBelongToTheirServices(t *testing.T) {
 		{Stat: procstat.Stat{PID: 1}, mark: proc.Mark{Limit: own}},
 		{Stat: procstat.Stat{PID: 10, Parent: 1, Session: 10}, mark: proc.Mark{Limit: first}},
 		{Stat: procstat.Stat{PID: 11, Parent: 10, Session: 10}, mark: proc.Mark{Limit: first}},
-		// a child in a session of its own
+		// a child of the service, in a session of its own
 		{Stat: procstat.Stat{PID: 12, Parent: 11, Session: 12}, mark: proc.Mark{Limit: first}},
-		// its parents have ended
+		// a process of the service whose parents have ended
 		{Stat: procstat.Stat{PID: 13, Parent: 1, Session: 13}, mark: proc.Mark{Limit: first}},
-		// started by another hinit inside the service
+		// a process that another hinit inside the service has started
 		{Stat: procstat.Stat{PID: 14, Parent: 1, Session: 14}, mark: proc.Mark{Limit: first - 1<<20}},
 		// main process of the other service
 		{Stat: procstat.Stat{PID: 20, Parent: 1, Session: 20}, mark: proc.Mark{Limit: second}},
 		// a process whose mark can't be read
 		{Stat: procstat.Stat{PID: 21, Parent: 1, Session: 20}, mark: proc.Mark{Limit: 0}},
-		// started by docker exec
+		// a command of docker exec
 		{Stat: procstat.Stat{PID: 30, Parent: 0, Session: 30}, mark: proc.Mark{Limit: own}},
 		// child of the process above
 		{Stat: procstat.Stat{PID: 31, Parent: 30, Session: 30}, mark: proc.Mark{Limit: own}},

@@ -170,7 +170,7 @@ func TestASecondContainerWaits(t *testing.T) {
 	if err := holder.Check(); err == nil || !strings.Contains(err.Error(), "4f1c") {
 		t.Errorf("it may serve: %v", err)
 	}
-	l.free <- errors.New("the volume refuses") // the holder must ask again after this error
+	l.free <- errors.New("the volume refuses") // after this error, the holder must ask again
 	l.free <- nil
 	<-h.took
 }

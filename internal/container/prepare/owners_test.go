@@ -57,7 +57,7 @@ func makeVolume(t *testing.T, profiles ...string) (home string, o boot.Options) 
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files away")
 	}
-	base, err := os.MkdirTemp("", "owners") //nolint:usetesting // the agent must be able to reach it
+	base, err := os.MkdirTemp("", "owners") //nolint:usetesting // the agent must be able to reach this directory
 	if err != nil {
 		t.Fatal(err)
 	}

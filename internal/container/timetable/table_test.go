@@ -241,7 +241,7 @@ func TestADiskThatHangsOrFailsHoldsNothingUp(t *testing.T) {
 func TestATimeThatPassedLongAgoIsSkippedUnlessAskedFor(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		f := newFake()
-		// simulates that the machine was suspended
+		// A start time in the past simulates that the machine was suspended.
 		f.view.Services = []*supervisor.Service{{Name: "t", NextRun: time.Now().Add(-time.Hour)}}
 		New(f, nil, nil).Serve(ctx, tasks(map[string]config.Schedule{"t": cron("0 3 * * *")}), true)
 		expect(t, f.heard(), "t 0s: its time has passed (the clock was set, or nothing ran here), and is skipped")

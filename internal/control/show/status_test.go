@@ -90,7 +90,8 @@ func TestTimeline(t *testing.T) {
 	}
 }
 
-// The parts of the boot in the status must add up to the total. Rounding each part down lost 4 of 43 ms.
+// The parts of the boot in the status must add up to the total. They did not, because each part was rounded down: of
+// 43 ms, 4 were missing.
 func TestTheLineOfTheBootAddsUp(t *testing.T) {
 	var steps []client.BootStep
 	for i := range 12 {
@@ -143,7 +144,7 @@ func TestStatusFitsTheTerminal(t *testing.T) {
 				}
 			}
 			plain := strings.Join(strings.Fields(got), " ")
-			// the warning, and four failed services
+			// The reason is printed at least five times: in the warning, and for four failed services.
 			if why := strings.TrimSpace(strings.Repeat("a reason that is long ", 6)); named && strings.Count(plain, why) < 5 {
 				t.Fatalf("%d columns: the reasons are not whole in\n%s", width, got)
 			}

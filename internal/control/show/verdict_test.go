@@ -36,7 +36,7 @@ func TestADeafGatewayIsNeverWell(t *testing.T) {
 		{client.Service{State: client.StateFailed, Want: client.WantUp}, Trouble, "", []string{ProblemFailed}},
 		{client.Service{State: client.StateDown, Want: client.WantUp, ServedBy: client.ServedByNone}, Trouble, "", []string{ProblemUnserved}},
 		{client.Service{State: client.StateDown, Want: client.WantDown}, Off, "", nil},
-		// the deafness was found in the previous run
+		// The check found the deafness in the previous run.
 		{client.Service{State: client.StateDown, Want: client.WantUp, Checks: deaf}, Changing, "", nil},
 		{client.Service{State: client.StateStarting, Want: client.WantUp}, Changing, "", nil},
 		{client.Service{State: client.StateKilling, Want: client.WantDown}, Changing, "", nil},

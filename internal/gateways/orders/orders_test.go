@@ -194,7 +194,7 @@ func (w *world) agree(want string) error {
 // refused writes and gateways that write their state file.
 func TestDiskAndGatewayAgreeWhateverHappens(t *testing.T) {
 	root := t.TempDir()
-	if dir, err := os.MkdirTemp("/dev/shm", "orders"); err == nil { //nolint:usetesting // it has no disk to wait for
+	if dir, err := os.MkdirTemp("/dev/shm", "orders"); err == nil { //nolint:usetesting // a write to /dev/shm waits for no disk
 		root = dir
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	}

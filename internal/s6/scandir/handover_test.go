@@ -84,7 +84,7 @@ func first(t *testing.T, h *host, g Layout) (*Scanner, context.CancelFunc) {
 var loggedFiles = map[string]string{"run": "#!/bin/sh\n", "finish": "#!/bin/sh\n", "log/run": "#!/bin/sh\n"}
 
 func TestASuccessorFindsWhatIsThereAndMakesNothingAnew(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	g, h := room(t), newHost()
 	g.Env = []string{"A=1"}
 	s, stop := first(t, h, g)

@@ -75,7 +75,7 @@ func TestDirectoriesWithoutEndThatAreNotInOrderAreNotAllNamed(t *testing.T) {
 }
 
 func TestServicesThatDoNotEndTakeTheRoomOfNewOnes(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	g, h := room(t), newHost()
 	g.mostServices = fewServices
 	s := open(t, h, g)

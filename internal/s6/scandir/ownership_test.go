@@ -21,7 +21,7 @@ func roots(t *testing.T, g Layout, name string) string {
 }
 
 func TestAServiceWhoseEnvironmentTheAgentCanWriteDoesNotRunAsRoot(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	testkit.NeedRoot(t)
 	g, h := room(t), newHost()
 	s := open(t, h, g)

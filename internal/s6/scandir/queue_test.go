@@ -27,7 +27,7 @@ func (l Layout) exists(name string) bool {
 // A slot that the status shows but that is still queued must be made as soon as a client asks for it. With 2,000
 // services the queue takes long, and s6-svc would say "no such directory".
 func TestASlotInTheQueueIsThereWhenSomebodyLooks(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	g, h := room(t), newHost()
 	s := open(t, h, g)
 	names := enqueueMany(s, 300)
@@ -119,7 +119,7 @@ func TestASlotInTheQueueGetsItsDefinitionFirst(t *testing.T) {
 func TestASuccessorMakesWhatWasInTheQueue(t *testing.T) {
 	g, h := room(t), newHost()
 	s, stop := first(t, h, g)
-	// Enqueues all slots in one step, so that the queue makes none of them before.
+	// One step enqueues all slots, so that the queue makes none of them before the last is in it.
 	must(t, s.do(context.Background(), func() { enqueueMany(s, 40) }))
 	next := successor(t, h, g, s, stop)
 	<-next.WhenQueued()
@@ -130,7 +130,7 @@ func TestASuccessorMakesWhatWasInTheQueue(t *testing.T) {
 
 // A slot that could not be made because the disk of /run was full must be made when the disk has space again.
 func TestASlotThatCouldNotBeMadeIsMadeWhenTheDiskIsWellAgain(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	g, h := room(t), newHost()
 	s := open(t, h, g)
 	must(t, os.Chmod(g.Scan, 0o555)) // now only root can make files there, but slots are made as the agent's user, so this fails

@@ -280,7 +280,7 @@ func TestRegisteringAndUnregisteringAllAtOnceLeavesNothing(t *testing.T) {
 }
 
 func TestAForeignDirectoryIsSupervisedAsItDefines(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	g, h := room(t), newHost()
 	s := open(t, h, g)
 	dir := lay(t, g, "foo", map[string]string{
@@ -397,7 +397,7 @@ func TestOnlyWhoSaysThatItIsReadyIsStartedAgainAtOnce(t *testing.T) {
 }
 
 func TestALoggerGetsWhatTheServiceWrites(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	g, h := room(t), newHost()
 	s := open(t, h, g)
 	dir := lay(t, g, "foo", map[string]string{"run": "#!/bin/sh\n", "log/run": "#!/bin/sh\n"})
@@ -455,7 +455,7 @@ func TestTwoLinksToOneServiceDirectoryRanTwoCopies(t *testing.T) {
 }
 
 func TestABrokenDirectoryHurtsNoOther(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	g, h := room(t), newHost()
 	s := open(t, h, g)
 	h.taken["taken"] = "the name is taken"

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestWatchWithoutInotify checks the fallback for file systems and kernels that report no changes.
 func TestWatchWithoutInotify(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	const pollEvery = time.Second
 	none := Watch{open: func(*watch.Set) error { return errors.New("too many instances") }}
 	w := none.Follow(t.TempDir(), nil)
