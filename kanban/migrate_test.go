@@ -151,7 +151,7 @@ func TestConcurrentMigration(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				// migrates without the lock that admits only one process at a time
+				// This call migrates without the lock that admits only one process at a time.
 				if err := s.migrate(t.Context()); err != nil {
 					t.Error(err)
 				}

@@ -33,7 +33,7 @@ func numbered(gateway, run string, stream, n int) string {
 	return fmt.Sprintf("%s %s %d %d %s", gateway, run, stream, n, strings.Repeat("abcdefghij", n%27))
 }
 
-// write is the main function of such a gateway. It writes to both streams until it is killed, each line with one write. It keeps
+// write is the main function of a process that stands for a gateway, see writerVar. It writes to both streams until it is killed, each line with one write. It keeps
 // a ledger in shared memory, which outlives the process. For each stream, the ledger counts the lines that were begun and the
 // lines that were written.
 func write(order string) int {

@@ -18,7 +18,7 @@ import (
 )
 
 func TestBlockedConsoleDelaysNothing(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	for _, mode := range []ConsoleMode{Raw, Prefixed, JSON} {
 		t.Run(string(mode), func(t *testing.T) {
 			dir := t.TempDir()
@@ -297,7 +297,7 @@ func TestALineThatIsCutOffOnTheConsoleIsCounted(t *testing.T) {
 }
 
 func TestCloseWithABlockedConsole(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	dir := t.TempDir()
 	r, w, err := os.Pipe()
 	if err != nil {

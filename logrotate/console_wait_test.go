@@ -136,7 +136,7 @@ func TestNoLineIsMissingWhileTheReaderReads(t *testing.T) {
 // TestAStalledReaderSlowsAServiceOnce checks that a service that floods waits only once for a reader that takes
 // nothing, not for each batch.
 func TestAStalledReaderSlowsAServiceOnce(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	const stall = 2 * time.Second
 	dir := t.TempDir()
 	r, w, err := os.Pipe()

@@ -15,7 +15,7 @@ import (
 func TestTheLogOfARemovedProfileIsNotWrittenAgain(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "logs", archive.Current)
-	// a file in place of the directory, so that writing fails
+	// A file takes the place of the directory, so that writing fails.
 	if err := os.WriteFile(filepath.Dir(path), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -189,7 +189,7 @@ func TestFullDisk(t *testing.T) {
 	if err := os.WriteFile(ballast, make([]byte, size/2), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// More than the disk and the buffer hold: 20,000 lines of 100 bytes.
+	// 20,000 lines of 100 bytes are more than the disk and the buffer hold.
 	const lines = 20_000
 	for i := range lines {
 		line := fmt.Sprintf("line %5d %s", i, strings.Repeat("f", 89))
@@ -397,7 +397,7 @@ func TestAFileOfAnotherUserKeepsItsMode(t *testing.T) {
 	testkit.NeedRoot(t)
 	actor, dir := agent(t)
 	path := filepath.Join(dir, archive.Current)
-	if err := errors.Join(os.WriteFile(path, nil, 0o666), os.Chmod(path, 0o666)); err != nil { //nolint:gosec // the agent may write it
+	if err := errors.Join(os.WriteFile(path, nil, 0o666), os.Chmod(path, 0o666)); err != nil { //nolint:gosec // the agent may write this file
 		t.Fatal(err)
 	}
 	v := newService(t, dir, Options{Actor: actor})

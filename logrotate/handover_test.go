@@ -62,7 +62,7 @@ func duplicate(t *testing.T, f *os.File) *os.File {
 	return os.NewFile(uintptr(fd), f.Name())
 }
 
-// expire ends the rest of a set that has a successor.
+// expire closes everything that a set still has after its successor took over, as the end of its process would.
 func expire(s *Set) {
 	s.mu.Lock()
 	parked := s.pause.parked
@@ -219,7 +219,7 @@ func TestWhatWaitsForADiskIsHandedOver(t *testing.T) {
 }
 
 func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	dir := t.TempDir()
 	r, stuck, err := os.Pipe()
 	if err != nil {

@@ -28,7 +28,8 @@ func TestLogsShowsAllArchivesWhenTheCurrentFileHasTheInodeOfACompressedOne(t *te
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chtimes(filepath.Join(dir, names[2]), first, first.Add(10*time.Minute)); err != nil { // as the last line was written
+	// The archive gets the time of its last line.
+	if err := os.Chtimes(filepath.Join(dir, names[2]), first, first.Add(10*time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if r := packer.Pack(t.Context(), fsutil.Self(), []gzipped.Archives{{Dir: dir, Most: 1 << 20}}, time.Second); r[0] != (gzipped.Result{}) {

@@ -11,7 +11,7 @@ import (
 )
 
 func TestOnlyTheConsoleHidesSecrets(t *testing.T) {
-	// generated, so that no file of this repository contains text that looks like a secret
+	// The token is generated, so that no file of this repository contains text that looks like a secret.
 	token := "ghp_" + strings.Repeat("a1B2c3", 6)
 	for _, mode := range []ConsoleMode{Raw, Prefixed, JSON} {
 		for _, mask := range []bool{true, false} {
@@ -48,7 +48,7 @@ func TestSecretsStayHiddenAfterAReexecution(t *testing.T) {
 	l.Hide([]string{"value-of-the-profile"})
 	stdout, stderr := pipes(t, l)
 	defer closeAll(stdout, stderr)
-	// in two parts, so that no file of this repository contains text that looks like a secret
+	// The key is in two parts, so that no file of this repository contains text that looks like a secret.
 	put(t, stdout, "the value-of-the-profile\n-----BEGIN RSA PRI"+"VATE KEY-----\n")
 	testkit.Until(t, "the header of the key is read", func() bool { return strings.Contains(out.soFar(), "BEGIN") })
 	freeze(t, s)

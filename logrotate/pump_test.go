@@ -183,7 +183,7 @@ func TestTwentyGatewaysKeepLinesWhole(t *testing.T) {
 }
 
 func TestOverlappingRuns(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	const lines = 3000
 	dir := t.TempDir()
 	s := newSet(Options{limits: Limits{MaxSize: 50_000, Archives: 1000}})
@@ -357,7 +357,7 @@ func TestDropAndOpenAgain(t *testing.T) {
 }
 
 func TestCloseWithAHeldPipe(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	dir := t.TempDir()
 	out := newSink(t)
 	s := newSet(Options{Stdout: out.file, closeReserve: testkit.Patience}) // Close waits for half of this time, and needs the other half for the rest

@@ -25,7 +25,7 @@ func heldUp(s *Store) {
 // TestAVolumeIsNotTakenForDeadByAnInitThatWasHeldUpItself checks that a volume does not count as hung because the
 // container was paused during a read.
 func TestAVolumeIsNotTakenForDeadByAnInitThatWasHeldUpItself(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	s := NewVolume(t)
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
 	cmd.Env = append(os.Environ(), EnvHelper+"=held", "PROFILES_TEST_HOME="+s.root)

@@ -339,7 +339,7 @@ func TestGatewaysNeedNotWaitForTheLastProfile(t *testing.T) {
 // TestAHomeFullOfNamesIsBootedAsAnyOther checks that a home is handled normally, however many names are in it. Its own
 // user can make any number.
 func TestAHomeFullOfNamesIsBootedAsAnyOther(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, "profiles/p/SOUL.md", "")
 	profiles.Write(t, s, "profiles/p/gateway.pid", "{}")

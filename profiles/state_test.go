@@ -280,7 +280,7 @@ func TestSetDesiredRefuses(t *testing.T) {
 // TestSetDesiredAmongOthers checks SetDesired while commands, readers and a gateway that rewrites its state all use one
 // file.
 func TestSetDesiredAmongOthers(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, profiles.StateFile, profiles.ObservedState)
 	path := filepath.Join(s.Root(), profiles.StateFile)
@@ -321,7 +321,7 @@ func TestSetDesiredAmongOthers(t *testing.T) {
 	})
 	for range 3 {
 		commands.Go(func() {
-			// Repeats until the other goroutines have read and written in between.
+			// The loop repeats until the other goroutines have read and written in between.
 			for i := 0; i < 40 || reads.Load() == 0 || rewrites.Load() == 0; i++ {
 				if err := s.SetDesired(profiles.Default, []string{profiles.Running, profiles.Stopped}[i%2]); err != nil {
 					t.Error(err)

@@ -160,7 +160,7 @@ func TestASandboxWasRemovedBecauseAnotherCouldNotBeMade(t *testing.T) {
 		if _, err := m.Open(t.Context(), Key{}); !errors.Is(err, errFake) {
 			t.Errorf("the error is %v", err)
 		}
-		if _, err := m.Make(t.Context(), Spec{Name: name}); !errors.Is(err, errFake) { // docker run --name
+		if _, err := m.Make(t.Context(), Spec{Name: name}); !errors.Is(err, errFake) { // docker run --name makes a sandbox by this call
 			t.Errorf("the error is %v", err)
 		}
 		m.engine.(*fake).count(t, "remove", 0)

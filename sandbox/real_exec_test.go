@@ -245,7 +245,7 @@ func TestRealLeftBehind(t *testing.T) {
 // is gone.
 func TestRealKill(t *testing.T) {
 	m, s := real(t, nil)
-	// A process tree that has left its session and its parents, and ignores TERM.
+	// tree returns a command whose processes leave its session and their parents, and ignore TERM.
 	tree := func(n int) string {
 		return fmt.Sprintf("trap '' TERM; setsid sh -c 'trap \"\" TERM; (sh -c \"trap : TERM; while :; do sleep 98765%d; done\" &) ; while :; do sleep 98765%d; done' & sleep 98765%d", n, n, n)
 	}

@@ -108,7 +108,7 @@ func needEngine(t *testing.T) {
 		}
 		t.Skip(err)
 	}
-	t.Parallel() // runs beside other tests, because these mostly wait for the engine
+	t.Parallel() // these tests mostly wait for the engine, so they run beside others
 	if err := buildImage(); err != nil {
 		t.Fatal(err)
 	}

@@ -200,7 +200,7 @@ func TestRealClientOfAnotherUser(t *testing.T) {
 		t.Skip("only root can be another user")
 	}
 	o := realOptions(t)
-	dir, err := os.MkdirTemp("", "hinit-sandbox-other-") //nolint:usetesting // another user must be able to enter it
+	dir, err := os.MkdirTemp("", "hinit-sandbox-other-") //nolint:usetesting // another user must be able to enter this directory
 	if err = errors.Join(err, os.Chmod(filepath.Dir(o.Helper), 0o755), os.Chown(dir, 12345, 12345)); err != nil {
 		t.Fatal(err)
 	}

@@ -46,8 +46,8 @@ func TestAStartCostsTheSameBesideMany(t *testing.T) {
 	}
 }
 
-// TestABootOf8000ServicesThatNeedEachOtherNeverEnded: each event of a boot, and of the shutdown after it, saved and examined
-// all services. It counts how many services a step saves for undo.
+// TestABootOf8000ServicesThatNeedEachOtherNeverEnded counts how many services each step of a boot and of the shutdown after it
+// saves for undo. Each step saved and examined all services, so a boot of many never ended.
 func TestABootOf8000ServicesThatNeedEachOtherNeverEnded(t *testing.T) {
 	r := newRig(t)
 	const many = 400

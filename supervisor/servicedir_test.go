@@ -452,7 +452,8 @@ func TestAPipeBetweenAServiceAndItsLoggerOutlivesBoth(t *testing.T) {
 	said(fmt.Sprintf("logged run %d", l.Snapshot().Find("s").PID))
 	for range 3 {
 		old := l.Snapshot().Find("s").Run
-		// One after the other, because a logger that is killed while a line comes may lose the beginning of the line.
+		// The test kills first the logger and then the service, because a logger that is killed while a line comes may lose
+		// its beginning.
 		dying := l.Snapshot().Find("s/log").Run
 		do(t, l, SignalMain{"s/log", sigKill, false})
 		until(t, l, "the logger is dead", func(s *Snapshot) bool { v := s.Find("s/log"); return v.PID == 0 || v.Run > dying })

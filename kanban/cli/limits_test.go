@@ -14,8 +14,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// `stats --all` must shorten long titles. The page of the boards reads at most 8 MiB of its output, so one task with a longer
-// title hid all boards.
+// `stats --all` must shorten long titles. The page of the boards reads at most 8 MiB of that command's output, so one task with
+// a longer title hid all boards.
 func TestATaskWithAHugeTitleHidAllBoards(t *testing.T) {
 	s := newShell(t)
 	huge := strings.Repeat("é", 5<<20)

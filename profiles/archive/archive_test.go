@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 		// Some tests wait for half a minute. They run in parallel, on a slow machine too.
 		flag.Parse()
 		_ = flag.Set("test.parallel", "8")
-		if err := errors.Join(os.Chmod(dir, 0o755), testkit.Build(dir, "hinit", "hinit-profile")); err != nil { //nolint:gosec // other users run them
+		if err := errors.Join(os.Chmod(dir, 0o755), testkit.Build(dir, "hinit", "hinit-profile")); err != nil { //nolint:gosec // other users run these programs
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
@@ -377,7 +377,7 @@ func TestTheProfileIsRenamedDuringTheExport(t *testing.T) {
 	}
 }
 
-// Each error of a write was printed twice, as "write: broken pipe; write: broken pipe".
+// The error of a write must be printed once. It was printed twice, as "write: broken pipe; write: broken pipe".
 func TestTheErrorOfAnExportWasPrintedTwice(t *testing.T) {
 	dir := home(t)
 	x := archive.Export{Home: dir, Name: "coder", Backup: backup}

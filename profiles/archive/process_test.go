@@ -263,7 +263,7 @@ func TestAKilledExportEndsTheCopyOfADatabase(t *testing.T) {
 	must(0, cmd.Process.Kill())(t)
 	_ = cmd.Wait()
 	for began := time.Now(); ; time.Sleep(time.Millisecond) {
-		// also true for a process that is not reaped yet
+		// A process that has ended and is not reaped yet has an empty command line too.
 		if text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline"); len(text) == 0 {
 			return
 		}
@@ -283,7 +283,7 @@ func withCopier(t *testing.T, commands string) string {
 	}
 	must(0, os.Remove(dir+"/hinit-profile"))(t)
 	script := "#!/bin/sh\n" + commands + "\nexec " + bin + "/hinit-profile \"$@\"\n"
-	must(0, errors.Join(testkit.WriteProgram(dir+"/hinit-profile", []byte(script)), os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)))(t) //nolint:gosec // the agent runs it
+	must(0, errors.Join(testkit.WriteProgram(dir+"/hinit-profile", []byte(script)), os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)))(t) //nolint:gosec // the agent runs this program
 	return dir + "/hinit"
 }
 
@@ -336,9 +336,9 @@ func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
 	for _, pipe := range []string{"state.db-journal", "pipe.db"} {
 		must(0, errors.Join(unix.Mkfifo(profiles+"/coder/"+pipe, 0o600), os.Chown(profiles+"/coder/"+pipe, agent, agent)))(t)
 	}
-	// Stops the copying program, as an agent could.
+	// This script stops the copying program, as an agent could.
 	program := withCopier(t, `case $(pwd -P) in */stopper) kill -STOP $$ ;; esac`)
-	// Changes the database, as a gateway does.
+	// This function changes the database each time it is opened, as a gateway could.
 	atEachOpen(t, profiles+"/stopper/state.db", func(path string) error { return os.Chtimes(path, time.Now(), time.Now()) })
 	to := t.TempDir()
 	export := command("export", "--all", to)
@@ -365,7 +365,7 @@ func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
 // once: later databases are copied without SQLite. The agent exchanges the file or its journal after the export has
 // examined it and before SQLite opens it.
 func TestADatabaseThatBecomesAFIFODelaysItsExportOnce(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	for _, name := range []string{"", "-journal"} {
 		t.Run("state.db"+name, func(t *testing.T) {
 			t.Parallel()

@@ -287,7 +287,7 @@ func TestAnotherUserOfTheContainer(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")
 	}
-	dir, err := os.MkdirTemp("", "hinit-inside-") //nolint:usetesting // another user must be able to enter it
+	dir, err := os.MkdirTemp("", "hinit-inside-") //nolint:usetesting // another user must be able to enter this directory
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}

@@ -10,7 +10,7 @@ import (
 	"hinit/sandbox"
 )
 
-// On a full disk, hinit sandbox printed nothing and ended with 0.
+// hinit sandbox must fail if its output can't be written, as on a full disk. It printed nothing and ended with 0.
 func TestOutputThatCouldNotBeWrittenWasNoFailure(t *testing.T) {
 	t.Setenv("HERMES_HOME", t.TempDir()+"/profiles/coder")
 	t.Setenv("HINIT_SANDBOX_SOCKET", t.TempDir()+"/none.sock")
