@@ -133,7 +133,7 @@ func TestASandboxOfTheClustersKind(t *testing.T) {
 	if left := time.Until(until); err != nil || left > time.Minute {
 		t.Errorf("it expires in %v: %v", left, err)
 	}
-	// Makes the Sandbox expire now.
+	// A shutdown time in the past makes the Sandbox expire now.
 	a.must("patch", "sandboxes.agents.x-k8s.io", object(name), "--type=merge", "-p", `{"spec": {"shutdownTime": "`+time.Now().UTC().Format(time.RFC3339)+`"}}`)
 	a.until("expired", func() string { return a.must("get", "sandboxes.agents.x-k8s.io", "-o", "name") })
 	a.gone(name)

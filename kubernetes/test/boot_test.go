@@ -45,7 +45,8 @@ func TestASlowBootRestartsNoPod(t *testing.T) {
 	b.volumes(2, corev1.ReadWriteOnce)
 	config := fmt.Sprintf("boot: {hooks: [{command: [sleep, %q]}]}\n", fmt.Sprint(hook.Seconds()))
 	b.singleWith(map[string]any{"config": config}, "patient", nil)
-	b.singleWith(map[string]any{"config": config, "bootSeconds": 10}, "hasty", nil) // five probes, of which there is one each second here
+	// BootSeconds 10 allows five failed probes; here a probe runs each second.
+	b.singleWith(map[string]any{"config": config, "bootSeconds": 10}, "hasty", nil)
 	b.until("the hook runs", func() string {
 		if said := b.unhealthy("patient"); !strings.Contains(said, "Startup probe failed: not started: the container is booting") {
 			return "said of its probes: " + said

@@ -64,7 +64,7 @@ func withFleet(t *testing.T, hosts int) (b *bench, dir string) {
 		b.must("delete", "agentprofiles", "--all", "--timeout=3m")
 		b.must("delete", "agentpools", "--all", "--timeout=1m")
 		b.must("delete", "pods", "--all", "--grace-period=1", "--timeout=3m")
-		// Deleted here, because a full run makes the namespaces again.
+		// The namespaces are deleted here, because a full run makes them again.
 		b.must("delete", "namespace", inFleet, "hinit-fleet", "--timeout=3m", fmt.Sprint("--wait=", !testing.Short()))
 	})
 	return b, dir

@@ -65,7 +65,8 @@ func TestAStandbyTakesOverByALease(t *testing.T) {
 					if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 						t.Fatal(err)
 					}
-					t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) }) // cleaned up, except for this process, whose pod ends with the test
+					// This cleanup kills only the stopped program; process 1 ends with its pod.
+					t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
 				}
 			}
 		}},

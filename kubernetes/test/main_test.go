@@ -99,7 +99,7 @@ func withNode(t *testing.T, namespace string) *bench {
 // empty removes the objects in the namespace. The controller removes the namespace itself only five seconds later.
 func (b *bench) empty() {
 	b.must("delete", "services,configmaps,secrets,serviceaccounts,persistentvolumeclaims,roles,rolebindings,networkpolicies,poddisruptionbudgets,leases",
-		// skipped, because the controller makes these objects itself
+		// The selector skips two objects that the controller makes itself.
 		"--field-selector=metadata.name!=default,metadata.name!=kube-root-ca.crt", "--timeout=3m")
 }
 

@@ -52,7 +52,7 @@ func TestTheAgentsTerminalToolRunsInPods(t *testing.T) {
 		t.Skip("no static bash, which the terminal tool needs in a sandbox: make dist/linux-" + runtime.GOARCH + "/bash")
 	}
 	a := withSandboxes(t)
-	if err := os.WriteFile(filepath.Join(a.volume, "bash"), bash, 0o755); err != nil { //nolint:gosec // the agents run it
+	if err := os.WriteFile(filepath.Join(a.volume, "bash"), bash, 0o755); err != nil { //nolint:gosec // the agents run this program
 		t.Fatal(err)
 	}
 	said := a.terminal(

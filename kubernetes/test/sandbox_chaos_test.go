@@ -167,13 +167,13 @@ func (a *agentPod) launch() {
 func (a *agentPod) chaos(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() { a.must("uncordon", "node1") })
-	if err := os.WriteFile(a.volume+"/worker", []byte(worker), 0o755); err != nil { //nolint:gosec // the agents run it
+	if err := os.WriteFile(a.volume+"/worker", []byte(worker), 0o755); err != nil { //nolint:gosec // the agents run this program
 		t.Fatal(err)
 	}
 	a.launch()
 	t.Cleanup(func() {
 		for name := range workers {
-			if t.Failed() { // run this only after a failure; otherwise the account would be counted twice
+			if t.Failed() { // without a failure, settle was called above, and a second call would count the commands twice
 				t.Logf("worker %s until then: %+v", name, a.settle(name))
 			}
 		}

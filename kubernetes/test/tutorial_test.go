@@ -32,7 +32,7 @@ var moves = regexp.MustCompile(`^kubectl (apply -k \. \||drain )`)
 func TestTheTutorial(t *testing.T) {
 	cluster.InFull(t)
 	b := withNode(t, inManifests)
-	// deleted first, because the commands of the page make the namespace
+	// The namespace is deleted first, because the commands of the page make it.
 	b.must("delete", "namespace", inManifests, "--ignore-not-found", "--timeout=3m")
 	b.second()
 	b.volumes(1, corev1.ReadWriteOnce)

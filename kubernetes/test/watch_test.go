@@ -63,7 +63,7 @@ type watch struct {
 	longest map[string]time.Duration // the longest time without a gateway, by profile
 	most    map[string]int           // largest number of gateways seen at one time, by profile
 	down    map[string]time.Duration // total time without a gateway, by profile
-	two     int                      // number of samples with two gateways of one profile, by profile
+	two     int                      // number of samples with two gateways of one profile
 }
 
 // watchGateways starts to look for the gateways of profiles.

@@ -183,7 +183,7 @@ type AgentPoolStatus struct {
 	Hosts int32 `json:"hosts"`
 	// reachable is the number of pods that run and report.
 	// +optional
-	Reachable int32 `json:"reachable"` // reachable is the number of pods that run and report.
+	Reachable int32 `json:"reachable"`
 	// updated is the number of pods with the wanted image.
 	// +optional
 	Updated int32 `json:"updated"`

@@ -52,14 +52,14 @@ func run(m *testing.M, nodes bool) int {
 		fmt.Fprintln(os.Stderr, "cluster:", err)
 		return 1
 	}
-	if code == runHere {
+	if code == withoutCluster {
 		return m.Run()
 	}
 	return code
 }
 
-// runHere makes Main run the tests in this process, without a cluster. Each test then skips and says why.
-const runHere = -1
+// withoutCluster makes Main run the tests in this process, without a cluster. Each test then skips and says why.
+const withoutCluster = -1
 
 func outside(nodes bool) (int, error) {
 	p, err := findPlace()
@@ -72,7 +72,7 @@ func outside(nodes bool) (int, error) {
 		return 0, err
 	}
 	if !p.built() {
-		return runHere, os.Setenv(leftVar, "the programs of the cluster are not in "+cache+"; make test-kubernetes builds them")
+		return withoutCluster, os.Setenv(leftVar, "the programs of the cluster are not in "+cache+"; make test-kubernetes builds them")
 	}
 	if nodes || os.Geteuid() != 0 {
 		unlock, err := lock(filepath.Join(cache, "lock"))

@@ -32,7 +32,7 @@ const (
 	resyncInterval = 5 * time.Second
 	// applyInterval is how often the objects of a pool are applied again although the pool has not changed. Somebody may have
 	// deleted or changed one of them.
-	applyInterval = 10 * time.Minute // writers limits the writes that a round does at the same time.
+	applyInterval = 10 * time.Minute
 	// writers is the maximum number of writes that a round runs at the same time.
 	writers = 16
 )

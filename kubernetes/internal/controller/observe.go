@@ -29,7 +29,7 @@ import (
 type view struct {
 	pool      *v1alpha1.AgentPool
 	state     *poolState
-	seen      *observations // the field seen of the pool's state
+	seen      *observations // points to state.seen
 	now       time.Time
 	template  string              // checksum of the wanted pod template
 	set       *appsv1.StatefulSet // StatefulSet of the hosts; nil if there is none

@@ -28,7 +28,7 @@ func offline(kind string) *Engine {
 	}
 }
 
-// made returns the pod of a sandbox that docker knows by a name.
+// made returns the pod that the engine makes for a sandbox with this docker name.
 func made(t *testing.T, name string) corev1.Pod {
 	t.Helper()
 	e := offline("Pod")

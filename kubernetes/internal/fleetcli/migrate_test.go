@@ -32,7 +32,7 @@ type twoSides struct {
 	t               *testing.T
 	api             client.WithWatch
 	fleetUp, outUp  bool
-	fleetData, data string        // number of runs that the data in the fleet has seen, and the data outside of the fleet
+	fleetData, data string        // run counts that the data has seen: in the fleet, and outside of it
 	there           bool          // the hinit outside of the fleet has the profile
 	newest          string        // number of starts so far, which the newest data has seen
 	inner           client.Client // the API without the faults of the test

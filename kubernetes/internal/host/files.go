@@ -85,7 +85,7 @@ func (s *sources) get(ctx context.Context, kind, name string) (map[string][]byte
 		s.bytes -= old.size()
 	}
 	s.bytes += one.size()
-	if s.bytes > maxCachedBytes { // what is still used is read again
+	if s.bytes > maxCachedBytes { // drop the whole cache: files that are still used are read again
 		clear(s.seen)
 		s.bytes = one.size()
 	}

@@ -102,7 +102,7 @@ func (o *profileOffers) failure(uid string) error {
 	return nil
 }
 
-// snapshot returns what of an object was sent the last time, see [Store.snapshot].
+// snapshot returns the [Store.snapshot] of the data of an object that was sent last.
 func (o *profileOffers) snapshot(uid string) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -145,9 +145,10 @@ func (o *profileOffers) close() {
 	clear(o.by)
 }
 
-// listen opens the listener. Each client must prove that it has the key of some certificate; serve checks of which.
+// listen opens the listener. A client must present any certificate and prove that it has the key. sendData checks which certificate
+// it is.
 func (o *profileOffers) listen() error {
-	l, err := net.Listen("tcp", o.host) //nolint:noctx // it does not wait
+	l, err := net.Listen("tcp", o.host) //nolint:noctx // net.Listen on an address does not wait
 	if err != nil {
 		return err
 	}

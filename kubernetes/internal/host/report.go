@@ -154,8 +154,8 @@ func setCondition(st *v1alpha1.AgentProfileStatus, kind, reason string, trouble 
 	meta.SetStatusCondition(&st.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: clipText(trouble.Error())})
 }
 
-// clipText makes a text fit into a field of a status: one line of at most 1000 bytes. An agent may have chosen a part of it, so cut
-// makes escape sequences visible.
+// clipText makes a text fit into a field of a status: one line of at most 1000 bytes. An agent may have chosen a part of it, so
+// clipText also makes escape sequences visible.
 func clipText(text string) string {
 	if text = show.Line(text); len(text) > 1000 {
 		return strings.ToValidUTF8(text[:1000], "")

@@ -120,7 +120,7 @@ func object(p *v1alpha1.AgentProfile, uid string) *placement.Object {
 
 // localState returns the state of an object on this host: its data on the volume, its gateway, and the offers of this process.
 func (h *host) localState(name, uid string, p *v1alpha1.AgentProfile) (placement.Local, error) {
-	var current *placement.Object // p, whatever its UID is
+	var current *placement.Object // what p says, even if it is another object than uid
 	if p != nil {
 		current = object(p, string(p.UID))
 	}

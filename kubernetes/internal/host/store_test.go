@@ -365,7 +365,7 @@ func TestAFloodOfTheMovePortEndsNoHost(t *testing.T) {
 	if open != maxConnectionsPerPod {
 		t.Errorf("one address has %d connections", open)
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{us.certificate}, InsecureSkipVerify: true}} //nolint:gosec // it asks for nothing
+	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{us.certificate}, InsecureSkipVerify: true}} //nolint:gosec // this client checks no certificate on purpose
 	answer, err := (&http.Client{Transport: transport}).Get("https://" + address + "/")
 	if err == nil {
 		_ = answer.Body.Close()
@@ -726,7 +726,7 @@ func TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved(t *testing.T) {
 	left := filepath.Join(dir, partDir, "left")
 	locked(left)
 	for name := dir; name != "/" && strings.Contains(name, t.Name()); name = filepath.Dir(name) {
-		if err := os.Chmod(name, 0o755); err != nil { //nolint:gosec // the agents' user enters it
+		if err := os.Chmod(name, 0o755); err != nil { //nolint:gosec // the agents' user enters this directory
 			t.Fatal(err)
 		}
 	}

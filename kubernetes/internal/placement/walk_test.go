@@ -27,7 +27,7 @@ type object struct {
 // volume is what the disk of a host has of one profile. Numbers are the age of the data: each run of the gateway increases it by
 // one.
 type volume struct {
-	live, incoming int           // number of the data; -1 for none
+	live, incoming int           // ages of the live and of the received data; -1 for none
 	aside          map[int64]int // age of the set-aside data, by assignment
 	nonce          string        // nonce of the offer from which the incoming data comes
 	intent         bool          // whether hinit starts the profile with the container
@@ -48,7 +48,7 @@ type node struct {
 	offered map[string]string
 	sent    map[string]string
 	seen    map[string]object // versions of objects that were read anew before a step
-	watched map[string]int    // the version that the watch has told last
+	watched map[string]int    // version of each object that the watch delivered last
 	nonces  int
 }
 
@@ -60,13 +60,13 @@ type model struct {
 	nodes       []*node
 	cache       []map[string]int // versions that each controller has seen last
 	late        []func()         // writes that the API server carries out after the client has given up
-	newest      map[string]int   // the age of the newest data
+	newest      map[string]int   // age of the newest data, by profile
 	destroyed   map[string]bool  // profiles whose newest data was on a destroyed volume; their owners have none
-	givenUp     map[string]bool  // people have given up the data, so the profile begins anew
-	alone       map[string]bool  // the profiles that shall have a pod of their own
+	givenUp     map[string]bool  // profiles whose data people have given up, so that they begin anew
+	alone       map[string]bool  // profiles that want a pod of their own
 	pool        Pool
 	faults      bool
-	broken      string // the rule that is left out, "" for none
+	broken      string // name of the rule that this model breaks; "" for none
 	wrong       string // the first broken promise
 	runs, moves int
 	toPods      int // moves to pods of one profile
@@ -295,7 +295,7 @@ func (m *model) step(n *node, name string, o object, step Step) {
 		}
 		v.aside[o.Assignment], v.live, v.intent = v.live, -1, false
 	case TakeBack:
-		if m.faults && m.rnd.IntN(4) == 0 { // only a part of the step is done
+		if m.faults && m.rnd.IntN(4) == 0 { // a crash interrupts the step
 			v.stray = false
 			return
 		}

@@ -26,7 +26,7 @@ func withClock(t *testing.T, programs string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bin, err := os.MkdirTemp(filepath.Dir(programs), "clock-") //nolint:usetesting // the agents' user executes them
+	bin, err := os.MkdirTemp(filepath.Dir(programs), "clock-") //nolint:usetesting // the agents' user executes the programs in this directory
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -142,7 +142,7 @@ func (p *pod) signalAll(sig syscall.Signal) {
 func (p *pod) setClock(ahead time.Duration) {
 	now := time.Now().Add(ahead).UTC().Format("2006-01-02T15:04:05.000000Z")
 	_ = p.s.Kubectl(p.s.ctx, "--namespace", namespace, "patch", "lease", fmt.Sprintf("pair-%d", p.pair), "--type=merge",
-		// Fails if another process has written the Lease meanwhile.
+		// The command fails if another process has written the Lease meanwhile.
 		"-p", fmt.Sprintf(`{"spec":{"renewTime":%q,"acquireTime":%q}}`, now, now)).Run()
 }
 

@@ -159,7 +159,7 @@ func newSite(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	s.gateway = filepath.Join(s.dir, "gateway")
-	if err := os.WriteFile(s.gateway, self, 0o755); err != nil { //nolint:gosec // the agents execute it
+	if err := os.WriteFile(s.gateway, self, 0o755); err != nil { //nolint:gosec // the agents execute this program
 		t.Fatal(err)
 	}
 	s.kubectl(t, role, "apply", "-f", "-")

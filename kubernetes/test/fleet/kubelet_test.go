@@ -69,7 +69,7 @@ type kubelet struct {
 
 	mu      sync.Mutex
 	running map[string]*simulated // simulated pods by name
-	at      map[string]string     // the addresses of some nodes
+	at      map[string]string     // addresses of the nodes that have one
 	killed  map[types.UID]bool    // pods whose container shall not run
 	offline map[string]bool       // hosts that can't reach the API server
 }

@@ -51,7 +51,7 @@ func withProcesses(t *testing.T, s *server, out io.Writer) *realHosts {
 		t.Log("hosts run in the process of the test: mounts need root")
 		return nil
 	}
-	dir, err := os.MkdirTemp("/run", "bin") //nolint:usetesting // the agents' user executes it
+	dir, err := os.MkdirTemp("/run", "bin") //nolint:usetesting // the agents' user executes the program in this directory
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func (k *kubelet) newHost(ctx context.Context, p *corev1.Pod) (*hostProcess, err
 		return nil, err
 	}
 	for name, text := range map[string]string{"ca.crt": string(authority), "token": token} {
-		if err := os.WriteFile(filepath.Join(credentials, name), []byte(text), 0o644); err != nil { //nolint:gosec // the agents' user reads it
+		if err := os.WriteFile(filepath.Join(credentials, name), []byte(text), 0o644); err != nil { //nolint:gosec // the agents' user reads this file
 			return nil, err
 		}
 	}
@@ -219,7 +219,7 @@ func (h *hostProcess) cut(off bool) {
 
 // step sets the clock of a process ahead, if it was built for that.
 func step(file string, ahead time.Duration) {
-	_ = os.WriteFile(file+".new", []byte(strconv.Itoa(int(ahead.Seconds()))), 0o644) //nolint:gosec // the agents' user reads it
+	_ = os.WriteFile(file+".new", []byte(strconv.Itoa(int(ahead.Seconds()))), 0o644) //nolint:gosec // the agents' user reads this file
 	_ = os.Rename(file+".new", file)
 }
 

@@ -136,7 +136,7 @@ func newSim(t *testing.T, name string, hosts int, change ...func(*v1alpha1.Agent
 	}
 	if name == "chaos" {
 		k.real = withProcesses(t, s, log)
-		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // hosts are of another user
+		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the hosts run as another user, who must enter this directory
 			t.Fatal(err)
 		}
 	}
