@@ -83,7 +83,7 @@ func quote(value string) string {
 		return value
 	}
 	quoted, err := json.Marshal(value)
-	if err != nil { // never happens with a string
+	if err != nil { // marshalling a string never fails
 		return value
 	}
 	return string(quoted)

@@ -222,7 +222,7 @@ func TestSpawnDiagOutlivesTheGateway(t *testing.T) {
 	eventually(t, "there is a helper", func() bool {
 		all := helpers()
 		for _, pid := range all {
-			syscall.Kill(pid, syscall.SIGSTOP) // long, so that the 5 seconds of the child are not over before the checks
+			syscall.Kill(pid, syscall.SIGSTOP) // a stopped helper outlives its 5 seconds, so the checks below still find it
 			t.Cleanup(func() { syscall.Kill(pid, syscall.SIGKILL) })
 		}
 		return len(all) > 0

@@ -20,7 +20,7 @@ import (
 
 const (
 	agentID = 10000
-	// manyFiles are the files on the volume that is not empty, all of which belong to another user.
+	// manyFiles is the number of files on the larger volume. All of them belong to another user.
 	manyFiles = 200_000
 	// rounds is how often each volume is booted. The median counts.
 	rounds = 9

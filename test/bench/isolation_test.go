@@ -80,7 +80,7 @@ func BenchmarkIsolatedBoot(b *testing.B) {
 	image, err := os.MkdirTemp("/opt", "hinit-bench-") //nolint:usetesting // an isolated gateway executes nothing in /tmp and /var/tmp
 	if err == nil {
 		b.Cleanup(func() { _ = os.RemoveAll(image) })
-		err = errors.Join(os.Chmod(image, 0o755), testkit.Build(image, "example-agent"), os.Chmod(filepath.Join(image, "example-agent"), 0o755)) //nolint:gosec // the isolated gateway's user has to enter it
+		err = errors.Join(os.Chmod(image, 0o755), testkit.Build(image, "example-agent"), os.Chmod(filepath.Join(image, "example-agent"), 0o755)) //nolint:gosec // the isolated gateway's user has to enter this directory
 	}
 	if err != nil {
 		b.Fatal(err)

@@ -136,7 +136,7 @@ exec "$1" -p "$2" gateway run --replace
 func begin(t *testing.T, o options) *container {
 	t.Helper()
 	group := newGroup(t)
-	dir, err := os.MkdirTemp("/var/tmp", "hinit-cgroups-") //nolint:usetesting // the agent's user has to enter it
+	dir, err := os.MkdirTemp("/var/tmp", "hinit-cgroups-") //nolint:usetesting // the agent's user has to enter this directory
 	c := &container{t: t, o: o, dir: dir, group: group, api: dial.New(filepath.Join(dir, "run", "control.sock"))}
 	c.must(err)
 	t.Cleanup(func() {

@@ -11,7 +11,7 @@ import (
 // hermesImage builds the target "hermes" once, on a stand-in for the agent's image whose boot steps count their runs.
 var hermesImage = sync.OnceValues(func() (string, error) { return hermesOn("fake-hermes") })
 
-// newestImage does that on a stand-in for the agent's newest image, whose boot scripts do more.
+// newestImage builds the same target on a stand-in for the agent's newest image, whose boot scripts do more.
 var newestImage = sync.OnceValues(func() (string, error) { return hermesOn("newest-hermes", "--build-arg", "NEWEST=1") })
 
 func hermesOn(name string, args ...string) (string, error) {
@@ -26,7 +26,7 @@ func hermesOn(name string, args ...string) (string, error) {
 	return buildTarget("hermes", imageTag("on-"+name), "--build-arg", "AGENT_IMAGE="+agent)
 }
 
-// needHermes is need for that image. It builds the image while other tests run.
+// needHermes is need for the image that hermesImage builds. It builds the image while other tests run.
 func needHermes(t *testing.T) string {
 	t.Helper()
 	need(t)

@@ -105,7 +105,7 @@ func TestHomeOverride(t *testing.T) {
 	c := start(t, setup{
 		options: []string{"-e", "HERMES_REAL_HOME=/home/deep/me", "-e", "HERMES_DASHBOARD=1", "-e", "HERMES_DASHBOARD_INSECURE=1", "-w", "/tmp"},
 		files:   profile("default", "running"),
-		// One line, because other processes write to the same output.
+		// The command writes one line, because other processes write to the same output.
 	}, "sh", "-c", `touch ~/written; echo "cmd: $HOME $PWD"; exec sleep 1000`)
 	c.awaitUp("gateway-default", "dashboard")
 	c.awaitLog("cmd: /home/deep/me /tmp\n")

@@ -90,7 +90,7 @@ func TestCompose(t *testing.T) {
 	c.must("hinit", "start", "coder", "writer")
 	c.must("hinit", "stop", "writer")
 
-	// A new container on the old volume, as after an update of the image.
+	// Make a new container on the old volume, as an update of the image does.
 	compose(t, env, "up", "-d", "--force-recreate")
 	c.awaitStates(map[string]string{"gateway-default": "up", "gateway-coder": "up", "gateway-writer": "down"})
 	compose(t, env, "stop")

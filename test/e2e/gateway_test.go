@@ -40,7 +40,7 @@ type part struct {
 	run  func(*testing.T, *container)
 }
 
-// parts runs them one after the other.
+// parts runs several tests in this container, one after the other.
 func (c *container) parts(parts ...part) {
 	c.t.Helper()
 	for _, p := range parts {

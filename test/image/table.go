@@ -9,7 +9,7 @@ type Row struct {
 	Behaviour string
 	Since     string   // first version of the image that does it
 	Decision  string   // what hinit does
-	Tests     []string // names of the test functions for it
+	Tests     []string // names of the test functions for this behaviour
 }
 
 // july is the image of July 2026, and stands for all before it. newest is what the agent's own tests of autumn 2026 require.

@@ -56,7 +56,7 @@ var stories = []kanban.Task{
 // TestThreeProfilesWorkOffABoard has tasks with links, failures and timeouts, while everything is killed in turn. Then it
 // compares the board's own report.
 func TestThreeProfilesWorkOffABoard(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	b := newBox(t, "  max_in_progress: 8\n  max_in_progress_per_profile: 4\n  failure_limit: 5\n")
 	s := b.board()
 	defer func() { _ = s.Close() }()

@@ -14,7 +14,7 @@ import (
 // The service must have locked the boards before a gateway runs. A broken service or board must not keep a gateway from
 // starting.
 func TestTheBoardIsHeldBeforeAGatewayStarts(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	if strings.Contains(gateway(""), "/bin/sleep") {
 		testkit.SkipOrFail(t, "there is no python3")
 	}
@@ -26,7 +26,7 @@ func TestTheBoardIsHeldBeforeAGatewayStarts(t *testing.T) {
 		"the default board": {broken: "kanban.db", says: "the board is free"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // runs beside other tests, because it mostly waits
+			t.Parallel() // this test mostly waits, so it runs beside others
 			b := makeBox(t, "")
 			if c.command != "" {
 				yaml, err := os.ReadFile(b.dir + "/hinit.yaml")
@@ -55,7 +55,7 @@ func TestTheBoardIsHeldBeforeAGatewayStarts(t *testing.T) {
 // The agent's gateway must run unchanged beside the service: it decomposes tasks and notifies chats, but dispatches
 // nothing.
 func TestTheGatewayNotifiesAndDecomposes(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	if strings.Contains(gateway(""), "/bin/sleep") {
 		testkit.SkipOrFail(t, "there is no python3")
 	}

@@ -29,7 +29,7 @@ func (b *box) only(what string, match func(cmdline, environ string) bool) (pid i
 // A worker must survive the death of the dispatcher and a re-execution of PID 1. It must stay the same process, its
 // task must have one attempt, and its end must be recorded.
 func TestWorkersOutliveTheirDispatcher(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	b := newBox(t, "  failure_limit: 5\n")
 	s := b.board()
 	defer s.Close()
@@ -70,7 +70,7 @@ func TestWorkersOutliveTheirDispatcher(t *testing.T) {
 
 // The end of the container must not count as a failure of a task.
 func TestTheEndOfTheContainerCountsNoFailure(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	b := newBox(t, "")
 	s := b.board()
 	id := b.create(s, kanban.Task{Title: "long", Assignee: "ops", Body: "sleep 60s"})
@@ -99,7 +99,7 @@ func TestTheEndOfTheContainerCountsNoFailure(t *testing.T) {
 
 // Processes that a worker leaves must end with it (contract 22.1, 28.9), also a daemon that ignores TERM.
 func TestReclaimEndsTheWholeTree(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	b := newBox(t, "")
 	s := b.board()
 	defer s.Close()
@@ -128,7 +128,7 @@ func TestReclaimEndsTheWholeTree(t *testing.T) {
 
 // hinit must report each worker and the board. A busy board must not count as trouble in status or doctor.
 func TestHinitTellsOfTheBoard(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	b := newBox(t, "  max_in_progress_per_profile: 1\n")
 	s := b.board()
 	defer s.Close()

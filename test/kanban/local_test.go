@@ -14,7 +14,7 @@ import (
 // Without hinit as PID 1, the dispatch command must start the workers itself. They must run on after the command has
 // ended.
 func TestDispatchWithoutPID1(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	home := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(home, "profiles/coder"), 0o755); err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func TestDispatchWithoutPID1(t *testing.T) {
 // A task with workspace kind worktree must get a worktree of the repository, whichever profile works on it. Without
 // hinit as PID 1, the command itself waits for git.
 func TestWorktrees(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	git, err := exec.LookPath("git")
 	if err != nil {
 		testkit.SkipOrFail(t, err.Error())

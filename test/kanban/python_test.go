@@ -20,7 +20,7 @@ import (
 // dispatch lock. All three are killed in turn. No task may have two workers at a time, each task must be done once, and
 // both kinds of dispatcher must have started some.
 func TestPythonDispatchesBeside(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		testkit.SkipOrFail(t, err.Error())
@@ -117,7 +117,7 @@ func (b *box) keepInside(ctx context.Context, argv []string) {
 	for ctx.Err() == nil {
 		cmd := exec.CommandContext(ctx, "nsenter", append([]string{"-t", fmt.Sprint(b.cmd.Process.Pid), "-p", "-m", "--"}, argv...)...)
 		cmd.Env = append(b.env(), b.more...)
-		cmd.WaitDelay = time.Second // an error does not matter: the processes of the command end with the container
+		cmd.WaitDelay = time.Second // kill the command, which could outlive nsenter
 		out, err := cmd.CombinedOutput()
 		if ctx.Err() != nil {
 			return

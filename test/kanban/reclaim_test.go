@@ -89,7 +89,7 @@ func (t *tally) add(what string) {
 // attempts, and there may never be more live workers than the limit. Every task must be done once, and every attempt
 // closed.
 func TestReclaimStorm(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		testkit.SkipOrFail(t, err.Error())

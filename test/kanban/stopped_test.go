@@ -27,7 +27,7 @@ func sockets(pid int) (names []string) {
 // A worker of an old attempt must not start beside the worker of the next one. Here PID 1 is stopped while it is asked
 // for a worker, the task is reclaimed by hand, and PID 1 goes on.
 func TestReclaimWhilePID1StandsStill(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	b := newBox(t, "")
 	s := b.board()
 	defer s.Close()
@@ -82,7 +82,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 
 // PID 1 must start no worker if the request arrives after the attempt was withdrawn.
 func TestAWithdrawnAttemptGetsNoWorker(t *testing.T) {
-	t.Parallel() // runs beside other tests, because it mostly waits
+	t.Parallel() // this test mostly waits, so it runs beside others
 	b := newBox(t, "")
 	r, err := runner.ByPID1(b.Context(), b.client)
 	b.must(err)

@@ -350,7 +350,7 @@ func TestNoMoreProcesses(t *testing.T) {
 func pidsGroup(t *testing.T) string {
 	t.Helper()
 	for _, root := range []string{"/sys/fs/cgroup/pids", "/sys/fs/cgroup"} {
-		dir, err := os.MkdirTemp(root, "hinit-promises-") //nolint:usetesting // it is no ordinary directory
+		dir, err := os.MkdirTemp(root, "hinit-promises-") //nolint:usetesting // the directory is a control group
 		if err != nil {
 			continue
 		}

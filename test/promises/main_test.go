@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M) int {
 	testkit.IsolateProcess()
-	testkit.AtOnce(scale(6, 100))                // the tests mostly wait; for the full form see the function beside
+	testkit.AtOnce(scale(6, 100))                // these tests mostly wait; in the full form, turns limits how many run
 	root, err := os.MkdirTemp("/var/tmp", "hp-") // a short path, because the path of a socket has at most 107 bytes
 	if err == nil {
 		err = os.Chmod(root, 0o755)

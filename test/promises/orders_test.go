@@ -160,7 +160,7 @@ func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 	long := time.Duration(scale(600, 2000)) * time.Millisecond
 	for _, tt := range []struct {
 		method, path, body string
-		limit              time.Duration // limit of the answer; 0 if the request waits for nothing
+		limit              time.Duration // time that the request may wait; 0 if it waits for nothing
 		answer             string
 		down               string // gateway that must have no process afterwards
 	}{

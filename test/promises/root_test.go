@@ -52,7 +52,7 @@ func TestTheAgentDoesNotBecomeRootByAConfigurationThatItSwaps(t *testing.T) {
 		if _, err := b.client.Reload(ctx, client.Reload{}); err == nil {
 			believed++
 		} else if !slices.ContainsFunc([]string{
-			// The agent exchanged the file while hinit opened it.
+			// These are the errors if the agent exchanged the file while hinit opened it.
 			"it is root's to decide, and " + etc, "a link leads to it that others than root can have made", unix.ELOOP.Error(),
 		}, func(words string) bool { return strings.Contains(err.Error(), words) }) {
 			t.Errorf("reload: %v", err)

@@ -83,10 +83,9 @@ logs: {archives: 1}
 	before := d.atRest(func(usage, int) error { return nil })
 	began := time.Now()
 	d.live(1, events-events/10)
-	// Freed memory goes back to the system in its own time. The goroutine of a lumberjack writer stays for the next log. So there
-	// are as many as the largest number of guests at one time; there were thousands of guests. Threads are never released, and the
-	// runtime makes one more when all are in the kernel at the same time. The few events of the short form do not fill the heap to
-	// its final size.
+	// Freed memory goes back to the system only with time, and the heap of the short form has not yet its final size. lumberjack
+	// keeps a goroutine for each of its writers, which the next log reuses. So their number is the largest number of deleted
+	// profiles that existed at one time. The runtime never ends a thread, and starts one more when all others are in the kernel.
 	threads, memory := scale(64, 8), scale(8<<10, 2<<10)
 	after := d.atRest(func(now usage, goroutines int) error {
 		if now.private > before.private+before.private/5+memory || now.files > before.files+8 || now.threads > before.threads+threads || goroutines > before.goroutines+32 {
@@ -103,7 +102,7 @@ logs: {archives: 1}
 		d.events.Load(), d.crashes.Load(), d.guests.Load(), time.Since(began).Round(time.Second), before, after)
 }
 
-// daylong is the container of the day, with its many profiles.
+// daylong is the container in which TestADayOfTwoHundredProfiles makes the events of a day.
 type daylong struct {
 	*box
 

@@ -60,7 +60,8 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 		within(t, patience, func() error { return b.restored(name, allowed...) })
 		within(t, patience, func() error { return b.oneProcess(name) })
 		for _, g := range commands[name] {
-			if g.err != nil && !late(g.err) && !strings.Contains(g.err.Error(), "superseded: ") { // replaced by a newer command
+			// A newer command may have superseded this one.
+			if g.err != nil && !late(g.err) && !strings.Contains(g.err.Error(), "superseded: ") {
 				t.Errorf("%s %s: %v", g.verb, name, g.err)
 			}
 		}

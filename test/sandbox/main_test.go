@@ -185,7 +185,7 @@ type place struct {
 func newPlace(t *testing.T) *place {
 	t.Helper()
 	need(t)
-	dir, err := os.MkdirTemp("", "hinit-sandbox-place-") //nolint:usetesting // other users must be able to reach it
+	dir, err := os.MkdirTemp("", "hinit-sandbox-place-") //nolint:usetesting // other users must be able to reach this directory
 	if err != nil {
 		t.Fatal(err)
 	}

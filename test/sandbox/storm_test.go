@@ -126,7 +126,7 @@ func (s *storm) pause(id string) {
 		s.note("left frozen by the engine", id)
 		<-unpaused
 		if state := docker("inspect", "--format", "{{.State.Paused}}", id); state.out == "true\n" {
-			docker("restart", "-t", "0", id) // the engine considers the container paused, but its runtime does not
+			docker("restart", "-t", "0", id) // the engine still calls the container paused, but its processes run
 		}
 	}
 	s.note("pauses", id)

@@ -25,19 +25,19 @@ import (
 //	init [-user UID] [-tty [-alien]] [-stdin FILE] [-stall] [-cwd DIR] [-as NAME] [-faults] [-ro DIR] [-tmpfs DIR] [WORD...]
 //	                                    start the init with this CMD; with -stall its output is not read, with -alien the
 //	                                    terminal is not its controlling one
-//	unstall                             now somebody does
-//	waitinit [CODE]                     wait for its end, with this exit code (0) and nothing left behind
-//	stopinit [-sig SIG] [CODE]          signal it and do the same: nothing may take the budget of a stop (see setup)
-//	signalinit SIG                      only signal it
+//	unstall                             begin to read the output of an init that was started with -stall
+//	waitinit [CODE]                     wait for the end of the init, with this exit code (0) and no process left
+//	stopinit [-sig SIG] [CODE]          signal the init, then waitinit: no service may use up the budget of a stop (see setup)
+//	signalinit SIG                      signal the init and do not wait
 //	interrupt                           Ctrl-C for a CMD that prints "got INT", and again at once, until that stops the container
 //	[!] hinit WORD...                   the command line, inside the container (docker exec); outside when there is none
 //	[!] inside [-user UID] WORD...      any program inside the container
 //	[!] asagent WORD...                 any program on the host's side of the volume, as the owner of the volume
 //	startfails NAME                     hinit start fails; a gateway that takes a second to fail has started, and is started again
 //	reexec N                            hinit reexec until it is image N; it may refuse while its files are not at rest
-//	exitcode N                          of the last hinit, inside or asagent
+//	exitcode N                          the last hinit, inside or asagent has ended with this exit code
 //	follow NAME FILE WORD...            hinit in the background, its output to a file
-//	endfollow NAME                      ends that with Ctrl-C; it must exit with 0
+//	endfollow NAME                      end the command of follow with Ctrl-C; it must exit with 0
 //	reconfigure FILE                    puts a configuration in the place of hinit.yaml
 //	waitfor NAME KEY=VALUE...           poll the status of a service; also KEY!=VALUE, KEY>=N; "gone" for no such service
 //	get VAR NAME KEY                    a value of the status as a variable
@@ -48,7 +48,7 @@ import (
 //	killgw SIG NAME...                  signal the main process of services
 //	killrepeat N NAME...                kill -9 each N times and count the restarts with hinit
 //	[!] proc PATTERN                    a living process of the container has a command line like this, or none has, now
-//	waitproc PATTERN                    wait until one has
+//	waitproc PATTERN                    wait until a living process has a command line like this
 //	waituntil WORD...                   run a program on the host's side over and over until it succeeds
 //	processes N                         so many processes are alive in the container besides the init, soon
 //	nozombies                           every zombie of the container is reaped soon

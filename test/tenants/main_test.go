@@ -119,7 +119,7 @@ type report struct{ Open, How map[string]string }
 
 func begin(t *testing.T, mode string, s scene) *container {
 	t.Helper()
-	dir, err := os.MkdirTemp("/var/tmp", "hinit-tenants-") //nolint:usetesting // the agent's user has to enter it
+	dir, err := os.MkdirTemp("/var/tmp", "hinit-tenants-") //nolint:usetesting // the agent's user has to enter this directory
 	if err != nil {
 		t.Fatal(err)
 	}

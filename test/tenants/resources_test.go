@@ -509,7 +509,7 @@ func taker(victim bool) {
 	who := map[bool]string{false: "a", true: "b"}[victim]
 	// This is the resource that the attacker had taken before hinit ended it.
 	old, _ := os.ReadFile(filepath.Join(f.dir, answers, "take-"+who))
-	_ = os.WriteFile(filepath.Join(f.dir, answers, who+".ready"), []byte(strconv.Itoa(os.Getpid())), 0o644) //nolint:gosec // the test reads it
+	_ = os.WriteFile(filepath.Join(f.dir, answers, who+".ready"), []byte(strconv.Itoa(os.Getpid())), 0o644) //nolint:gosec // the test reads this file
 	stop := make(chan struct{})
 	go func() { untilStopped(); close(stop) }()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -546,6 +546,6 @@ func taker(victim bool) {
 				answer = err.Error()
 			}
 		}
-		_ = os.WriteFile(filepath.Join(f.dir, answers, who), []byte(last+"\n"+answer), 0o644) //nolint:gosec // the test reads it
+		_ = os.WriteFile(filepath.Join(f.dir, answers, who), []byte(last+"\n"+answer), 0o644) //nolint:gosec // the test reads this file
 	}
 }

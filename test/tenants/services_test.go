@@ -352,7 +352,7 @@ const image = "hinit-tenants-test:image"
 // hasDocker reports whether sandboxes can be made here.
 var hasDocker = sync.OnceValue(func() bool { return exec.Command("docker", "version").Run() == nil })
 
-// hasEngine is hasDocker, and makes the image of the sandboxes.
+// hasEngine reports whether sandboxes can be made here, and makes their image.
 var hasEngine = sync.OnceValues(func() (bool, error) {
 	if !hasDocker() {
 		return false, nil
@@ -452,7 +452,7 @@ func (c *container) prepareServices(t *testing.T) {
 	if err := json.Unmarshal(must(agentID, c.dir+"/bin/hinit-kanban", "list", "--json"), &tasks); err != nil || len(tasks) != 1 {
 		t.Fatal(tasks, err)
 	}
-	if err := os.WriteFile(c.dir+"/bin/task", []byte(tasks[0].ID), 0o644); err != nil { //nolint:gosec // the attacker reads it
+	if err := os.WriteFile(c.dir+"/bin/task", []byte(tasks[0].ID), 0o644); err != nil { //nolint:gosec // the attacker reads this file
 		t.Fatal(err)
 	}
 	testkit.Until(t, "the status page answers", func() bool {

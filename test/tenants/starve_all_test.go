@@ -31,7 +31,7 @@ func (c *container) write(t *testing.T, who, resource string) (word string) {
 	c.asked++
 	word = fmt.Sprintf("%d %s", c.asked%10, resource)
 	path := filepath.Join(c.dir, answers, "take-"+who)
-	if err := os.WriteFile(path, []byte(word), 0o644); err != nil { //nolint:gosec // the gateways read it
+	if err := os.WriteFile(path, []byte(word), 0o644); err != nil { //nolint:gosec // the gateways read this file
 		t.Fatal(err)
 	}
 	return word
@@ -185,7 +185,7 @@ func TestNoTenantStarvesAnother(t *testing.T) {
 	t.Run("modes", func(t *testing.T) {
 		for i, mode := range everyMode {
 			t.Run(mode, func(t *testing.T) {
-				testkit.Parallel(t) // runs beside other tests, because hinit mostly waits for its next measurement
+				testkit.Parallel(t) // hinit mostly waits for its next measurement, so this test runs beside others
 				words[i] = starveAll(t, mode, scene{
 					agent: agentID + 1 + i, // a uid of its own, because the kernel counts per user, and gateways of other test packages run as agentID
 					roles: [2]string{"taker", "misser"}, flags: syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC,

@@ -71,7 +71,7 @@ var groups atomic.Int32
 // limited starts an init with profiles that eat. Its control group has the given memory, like a container with --memory.
 func limited(t *testing.T, megabytes int, profiles map[string]int, settings string, before ...func(home string)) *container {
 	t.Helper()
-	testkit.Parallel(t) // runs beside other tests, because hinit mostly waits for its next measurement
+	testkit.Parallel(t) // hinit mostly waits for its next measurement, so this test runs beside others
 	testkit.NeedRoot(t)
 	bind, file := "/sys/fs/cgroup", "memory.max" // control groups of version 2
 	if unix.Access(bind+"/memory", unix.F_OK) == nil {
@@ -92,12 +92,12 @@ func limited(t *testing.T, megabytes int, profiles map[string]int, settings stri
 		}
 	}
 	must(os.WriteFile(limit, fmt.Appendf(nil, "%d", megabytes<<20), 0))
-	dir, err := os.MkdirTemp("/var/tmp", "hinit-starve-") //nolint:usetesting // the agent's user has to enter it
+	dir, err := os.MkdirTemp("/var/tmp", "hinit-starve-") //nolint:usetesting // the agent's user has to enter this directory
 	must(err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	must(os.Chmod(dir, 0o755)) //nolint:gosec // the agent's user has to enter it
+	must(os.Chmod(dir, 0o755)) //nolint:gosec // the agent's user has to enter this directory
 	must(testkit.Build(filepath.Join(dir, "bin"), "hinit"))
-	must(os.Chmod(filepath.Join(dir, "bin"), 0o755)) //nolint:gosec // the agent's user has to enter it
+	must(os.Chmod(filepath.Join(dir, "bin"), 0o755)) //nolint:gosec // the agent's user has to enter this directory
 	self, err := os.ReadFile("/proc/self/exe")
 	must(err)
 	must(testkit.WriteProgram(filepath.Join(dir, "bin", "role"), self))
@@ -114,7 +114,7 @@ func limited(t *testing.T, megabytes int, profiles map[string]int, settings stri
 	for _, f := range before {
 		f(home)
 	}
-	must(os.Mkdir(filepath.Join(dir, "run"), 0o755)) //nolint:gosec // the agent's user has to enter it
+	must(os.Mkdir(filepath.Join(dir, "run"), 0o755)) //nolint:gosec // the agent's user has to enter this directory
 	config := fmt.Sprintf("home: %[1]s/home\nagent: {user: \"%[2]d:%[2]d\", binary: /bin/sh, gateway: [%[1]s/bin/role], ready: up, env: {%[3]s: eater, EATER_HOME: \"{profile_home}\", EATER_PAUSE: 20ms}}\ncontrol: {socket: %[1]s/run/control.sock}\n%[4]s", dir, agentID, roleVar, settings)
 	must(os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(config), 0o644)) //nolint:gosec // the mode in most images
 	c := &container{dir: dir, group: group, client: dial.New(filepath.Join(dir, "run", "control.sock"))}
@@ -193,7 +193,7 @@ func TestIdleGatewaysEndedForTheSharedMemoryOfAnother(t *testing.T) {
 	for file, victims := range map[string][]string{"": {"eater"}, shm: nil} {
 		t.Run("file "+file, func(t *testing.T) {
 			c := limited(t, 400, map[string]int{"eater": 363, "one": 1, "two": 1, "three": 1}, "", func(home string) {
-				if err := os.WriteFile(filepath.Join(home, "profiles", "eater", "FILE"), []byte(file), 0o644); err != nil { //nolint:gosec // the agent reads it
+				if err := os.WriteFile(filepath.Join(home, "profiles", "eater", "FILE"), []byte(file), 0o644); err != nil { //nolint:gosec // the agent reads this file
 					t.Fatal(err)
 				}
 			})

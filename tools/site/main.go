@@ -227,7 +227,7 @@ func resolve(root string, p *page, href string, pages map[string]*page, files []
 		if _, err := os.Stat(filepath.Join(root, name)); err != nil {
 			return href, false
 		}
-		return "#", true // of the source, which is not on the site
+		return "#", true // the link leads to a source file, which is not on the site
 	}
 	if u.Fragment != "" && !other.ids[u.Fragment] {
 		return href, false
@@ -261,13 +261,13 @@ func write(out string, p *page, pages map[string]*page) error {
 				g.Pages = append(g.Pages, link{pages[name].title, relative(p.target, pages[name].target), name == p.source})
 			}
 		}
-		if k.dir == "" { // as they are listed, not by name
+		if k.dir == "" { // the front pages are listed in the order of front, not by name
 			slices.SortFunc(g.Pages, func(a, b link) int { return strings.Compare(order(a.Href), order(b.Href)) })
 		}
 		groups = append(groups, g)
 	}
 	var whole bytes.Buffer
-	err := layout.Execute(&whole, map[string]any{"Title": p.title, "Groups": groups, "Body": template.HTML(body.String()), "Home": relative(p.target, "index.html")}) //nolint:gosec // our own pages
+	err := layout.Execute(&whole, map[string]any{"Title": p.title, "Groups": groups, "Body": template.HTML(body.String()), "Home": relative(p.target, "index.html")}) //nolint:gosec // the HTML comes from the pages of this repository
 	if err != nil {
 		return err
 	}

@@ -270,7 +270,7 @@ func (b *bench) prepare() error {
 	return nil
 }
 
-// which are the candidates that can do what T asks for.
+// which returns the candidates whose type is T or implements T.
 func which[T peer](b *bench) []T {
 	var all []T
 	for _, p := range b.peers {

@@ -15,7 +15,7 @@ const nitroName = "nitro"
 
 func (nitro) name() string                           { return nitroName }
 func (nitro) programs() []string                     { return []string{"nitro", "nitroctl", "s6-log"} }
-func (nitro) version() string                        { return "" } // no option of nitro changes this delay
+func (nitro) version() string                        { return "" }
 func (nitro) stopSignal() syscall.Signal             { return syscall.SIGINT }
 func (nitro) environment(s *site) []string           { return []string{"NITRO_SOCK=" + s.path("nitro.sock")} }
 func (nitro) statusOfAll(*site) [][]string           { return [][]string{{"nitroctl", "list"}} }

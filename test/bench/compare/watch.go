@@ -23,7 +23,7 @@ type watch struct {
 	file   *os.File
 }
 
-// startsKept is more than any candidate starts at once.
+// startsKept is the size of the channel of starts. No candidate starts so many programs at once.
 const startsKept = 8192
 
 func watchStarts(program string) (*watch, error) {
@@ -58,7 +58,7 @@ func (w *watch) read() {
 			}
 			select {
 			case w.events <- started{int(int32(binary.NativeEndian.Uint32(b[20:]))), now}:
-			default: // the channel is full: no caller waits for so many starts
+			default: // the channel is full, so this start is dropped
 			}
 			if length < header || int(length) > len(b) {
 				break

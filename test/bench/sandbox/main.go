@@ -260,7 +260,7 @@ func (b *bench) timeInTurns(runs int, ways []way) error {
 	return b.inTurns(runs, "ms", ways, milliseconds)
 }
 
-// rateInTurns is turns for ways that output 100 MB each. The figures are megabytes a second.
+// rateInTurns is timeInTurns for ways that output 100 MB each. The figures are megabytes a second.
 func (b *bench) rateInTurns(runs int, ways []way) error {
 	return b.inTurns(runs, "MB/s", ways, func(d time.Duration) float64 { return bulk / 1e6 / d.Seconds() })
 }

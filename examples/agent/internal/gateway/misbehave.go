@@ -11,8 +11,8 @@ import (
 	"hinit/examples/agent/internal/knobs"
 )
 
-// countCrash reports whether this start may crash as the knobs demand. If the knob crash_times limits that, it counts the
-// crashing starts in the file agent.crashes of the home.
+// countCrash reports whether this start may crash as the knobs demand. If the knob crash_times limits the crashes, countCrash
+// counts them in the file agent.crashes of the home.
 func (g *gateway) countCrash() bool {
 	k := g.Knobs
 	if k.CrashTimes == 0 || (k.CrashAfter == 0 && k.SignalAfter == 0 && k.ExitNow == knobs.NoExit) {
