@@ -27,8 +27,9 @@ import (
 type Lock interface {
 	// Acquire blocks until this process holds the lock. Stop all services of an earlier lock before you call it.
 	//
-	// If another process holds the lock, Acquire calls busy once before it waits. busy must not block. It gets a function
-	// holder, which returns what is then known about that process and does not block either.
+	// If another process holds the lock, Acquire calls busy before it waits. busy must not block. It gets a function holder, which
+	// returns what is then known about that process and does not block either. If Acquire then has to wait for the lock of another
+	// kind, it calls busy again.
 	//
 	// The channel lost receives the reason when the lock gets lost, once. It is nil if the lock lasts as long as this process.
 	// After ctx has ended, the lock is still held but no longer watched.

@@ -193,7 +193,7 @@ func (t *Lease) acquire(ctx context.Context, wait bool) (got chan acquireResult,
 	guard.Go("asking for the lock of the volume", func() {
 		lost, err := t.lock.Acquire(ctx, func(holder func() lease.Holder) {
 			t.state.Store(&state{name: client.LeaseWaiting, since: time.Now(), holder: holder})
-			waits <- struct{}{}
+			pause.Wake(waits) // Acquire calls this function twice if it waits for the lease and then for the directory
 			if !wait {
 				cancel(errHeld)
 			}

@@ -12,12 +12,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/client"
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/container/bootstatus"
 	"hinit/internal/container/initlog"
+	"hinit/internal/fsutil"
 	"hinit/internal/lease"
+	"hinit/internal/testkit"
 	"hinit/supervisor"
 )
 
@@ -173,6 +177,39 @@ func TestASecondContainerWaits(t *testing.T) {
 	l.free <- errors.New("the volume refuses") // after this error, the holder must ask again
 	l.free <- nil
 	<-h.took
+}
+
+// TestAContainerThatGetsItsLeaseBackServesAgain checks that an init takes over although it had to wait twice. It first waits for
+// the lease. Then it waits for an init of the same machine that still holds the directory.
+func TestAContainerThatGetsItsLeaseBackServesAgain(t *testing.T) {
+	h, home := &rest{took: make(chan struct{}, 1)}, t.TempDir()
+	holder, other := New(h.host(), h, home, fsutil.Self(), bootstatus.New(), true), lease.NewVolume(home, fsutil.Self(), func(string) {})
+	hold := func() {
+		var now unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+			t.Fatal(err)
+		}
+		holder.LeaseMessage(fmt.Sprintf("held %d", time.Duration(now.Nano()+int64(time.Hour)).Microseconds()))
+	}
+	hold()
+	if _, ok := holder.ClaimAtBoot(t.Context(), h, false); !ok {
+		t.Fatal("it does not serve")
+	}
+	holder.LeaseMessage("waits other")
+	testkit.Until(t, "it waits for the lease", func() bool { return holder.Status().Holder != nil })
+	if _, err := other.Acquire(t.Context(), func(func() lease.Holder) {}); err != nil {
+		t.Fatal(err)
+	}
+	hold()
+	testkit.Until(t, "it waits for the directory", func() bool { return holder.Status().Holder.Host != "other" })
+	if err := other.HandOver().Lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-h.took:
+	case <-time.After(time.Minute):
+		t.Fatal("no container serves the volume: this one has the lease and the directory, and does not take over")
+	}
 }
 
 // TestWithoutStandbyASecondContainerEnds checks that without standby a container whose lock is held by another ends,
