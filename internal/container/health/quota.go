@@ -84,7 +84,8 @@ func (h *Health) diskIsLow() (low bool) {
 	for i, dir := range [...]string{h.o.Config().Home, os.TempDir()} {
 		var st unix.Statfs_t
 		if blocking.Do(blocking.Volume, func() error { return unix.Statfs(dir, &st) }) == nil {
-			free := min(st.Bavail*100/max(1, st.Blocks), st.Ffree*100/max(1, st.Files))
+			// A file system without a fixed number of inodes, such as btrfs, reports 0 of 0, which counts as 100 % free.
+			free := min((st.Bavail+1)*100/(st.Blocks+1), (st.Ffree+1)*100/(st.Files+1))
 			low, h.quota.free[i] = low || free < h.quota.free[i] || free == 0, free
 		}
 	}

@@ -95,3 +95,13 @@ func TestOneProfileThatCanNotBeMeasuredLetAllOthersGoOn(t *testing.T) {
 		t.Error("the note about the other one is gone")
 	}
 }
+
+// btrfs reports 0 of 0 inodes, as /proc does. hinit took that for a full disk, and measured all homes every 5 s in place of once a
+// minute.
+func TestAFileSystemWithoutInodeCountsIsNotFull(t *testing.T) {
+	t.Setenv("TMPDIR", "/proc")
+	h := &Health{o: Options{Config: func() *config.Config { return &config.Config{Home: "/proc"} }}}
+	if h.diskIsLow() {
+		t.Error("a file system that reports no inodes counts as full")
+	}
+}
