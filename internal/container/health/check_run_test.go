@@ -83,6 +83,21 @@ func TestAnExecCheckEndsInItsTime(t *testing.T) {
 	}
 }
 
+// A check that was too slow once is run again at once if its period is as long as its timeout. Its second answer was "exit code 137",
+// from the kill of the first process, so one slow answer counted as two and restarted the service.
+func TestAnExecCheckAfterASlowOneIsNotKilledWithIt(t *testing.T) {
+	h := &Health{o: Options{Loop: supervise(t)}}
+	for range 20 {
+		ctx, done := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		_, _, _ = h.runCheck(ctx, "check/web/ask", proc.Spec{Argv: []string{"sleep", "60"}, Env: os.Environ()})
+		done()
+		code, last, err := h.runCheck(t.Context(), "check/web/ask", proc.Spec{Argv: []string{"echo", "fine"}, Env: os.Environ()})
+		if code != 0 || last != "fine" || err != nil {
+			t.Fatalf("the check after a slow one has exit code %d, answer %q, error %v", code, last, err)
+		}
+	}
+}
+
 // TestOneStrangerAMinute checks that hinit reports at most one notification of an unknown process per minute. A process
 // that sends them in a loop must not fill the history.
 func TestOneStrangerAMinute(t *testing.T) {

@@ -31,6 +31,7 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/notify"
+	"hinit/internal/pause"
 	"hinit/internal/probe"
 	"hinit/internal/proc"
 	"hinit/logrotate"
@@ -303,6 +304,13 @@ const (
 // runCheck runs an exec check once, as a task of the supervisor, for [probe.Options].Run. It returns the exit code and the
 // last line of output. If ctx ends first, it kills all processes of the check.
 func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error) {
+	// Wait until the supervisor has forgotten an earlier process of this check, which it may still be killing. It would report the
+	// end of that process for this one.
+	for changed := h.o.Loop.Changed(); h.o.Loop.Snapshot().Find(name) != nil; changed = h.o.Loop.Changed() {
+		if !pause.Until(ctx, changed) {
+			return 0, "", context.Cause(ctx)
+		}
+	}
 	r, w, err := os.Pipe()
 	if err != nil {
 		return 0, "", fmt.Errorf("cannot make a pipe: %w", err)

@@ -182,9 +182,7 @@ const (
 	stalledShedAt = 90   // percentage of used memory from which a service is ended if processes stall
 	shedAt        = 95   // percentage of used memory from which a service is ended in any case
 	stallPercent  = 10.0 // percentage of time that processes wait for memory; above it, they stall
-)
 
-const (
 	// pressurePeriod is the time between two measurements of the container while memory is tight.
 	pressurePeriod = time.Second
 	// searchPeriod is the minimum time between two searches for shared memory.

@@ -353,11 +353,10 @@ func (s *Service) Adopt(scanner Scanner) {
 }
 
 const (
-	restartDelay = time.Second      // time from the end of a run and its finish program to the next run
-	spawnRetry   = time.Minute      // time from a failed start to the next attempt
-	readyEnough  = time.Second      // a run that was ready for so long is restarted at once
-	killGrace    = 10 * time.Second // unused, because such a service is never killed, but the policy must have one
-	permanent    = 125              // exit code of a finish program that asks for no restart
+	restartDelay = time.Second // time from the end of a run and its finish program to the next run
+	spawnRetry   = time.Minute // time from a failed start to the next attempt
+	readyEnough  = time.Second // a run that was ready for so long is restarted at once
+	permanent    = 125         // exit code of a finish program that asks for no restart
 )
 
 // unit returns the unit by which the supervisor runs the service or logger in the directory p, with the policy of s6-supervise.
@@ -374,9 +373,6 @@ func (s *Service) unit(name string, p *Directory) supervisor.Unit {
 		StopSignal: def.DownSignal, Grace: def.KillTimeout, KillNever: def.KillTimeout == 0, KillScope: supervisor.ScopeMain, LeaveDescendants: true,
 		Finish: true, FinishTimeout: def.FinishTimeout, PermanentFinish: []int{permanent},
 		ReportsReadiness: def.NotifyFD != 0,
-	}
-	if policy.KillNever {
-		policy.Grace = killGrace
 	}
 	if policy.ReportsReadiness {
 		policy.ReadyRestart = readyEnough // a service that doesn't report readiness has no ready time
