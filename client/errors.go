@@ -10,7 +10,7 @@ const (
 	KindUnknown     Kind = "unknown"     // no such profile or service
 	KindNotAllowed  Kind = "not-allowed" // the caller's user may not do this
 	KindBadRequest  Kind = "bad-request" // the request itself is wrong
-	KindStopping    Kind = "stopping"    // the command has had no effect in time; hinit goes on with it
+	KindStopping    Kind = "stopping"    // hinit or the container is ending
 	KindTimeout     Kind = "timeout"     // the desired state was not reached in time; hinit still carries out the command
 	KindFailed      Kind = "failed"      // the request was carried out, without success
 	KindPermanent   Kind = "permanent"   // the service won't reach the state by itself any more
@@ -22,11 +22,11 @@ const (
 
 // Errors to compare with by errors.Is.
 var (
-	ErrUnreachable = errors.New("hinit is not reachable")        // matches KindUnreachable and KindBusy
-	ErrNotAllowed  = errors.New("not allowed")                   // matches KindNotAllowed
-	ErrUnknown     = errors.New("no such profile or service")    // matches KindUnknown
-	ErrBadRequest  = errors.New("hinit refuses a wrong request") // matches KindBadRequest
-	ErrReplaced    = errors.New("hinit was replaced meanwhile")  // matches KindReplaced
+	ErrUnreachable = errors.New("hinit is not reachable")        // error of the kinds KindUnreachable and KindBusy
+	ErrNotAllowed  = errors.New("not allowed")                   // error of the kind KindNotAllowed
+	ErrUnknown     = errors.New("no such profile or service")    // error of the kind KindUnknown
+	ErrBadRequest  = errors.New("hinit refuses a wrong request") // error of the kind KindBadRequest
+	ErrReplaced    = errors.New("hinit was replaced meanwhile")  // error of the kind KindReplaced
 )
 
 // Error is a failed request, for people (Message) and for programs (Kind). Message is the reason only; the method Error puts the

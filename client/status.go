@@ -7,16 +7,16 @@ import (
 
 // The states of [Service.State].
 const (
-	StateDown      = "down"      // not running, nothing pending
-	StateWaiting   = "waiting"   // wanted up; the service waits for another service that it needs, or for its turn to start
+	StateDown      = "down"      // no process, and no pending start
+	StateWaiting   = "waiting"   // the service waits for another service that it needs, or for its turn to start
 	StateStarting  = "starting"  // hinit is starting the process
 	StateUp        = "up"        // the main process runs
 	StateStopping  = "stopping"  // hinit ends the process, or its leftovers
 	StateKilling   = "killing"   // hinit has sent SIGKILL, and processes are left
 	StateFinishing = "finishing" // the main process is gone, and the finish command runs
-	StateBackoff   = "backoff"   // wanted up; the service waits for its restart delay
-	StateParked    = "parked"    // wanted up, but down until the configuration of the service changes or an operator starts it
-	StateFailed    = "failed"    // cannot be started as defined; an operator or a reload has to act
+	StateBackoff   = "backoff"   // the service waits for its restart delay
+	StateParked    = "parked"    // the service is wanted up, but down until its configuration changes or an operator starts it
+	StateFailed    = "failed"    // the service cannot be started as defined; an operator or a reload must act
 )
 
 // The values of [Service.Want].
@@ -83,9 +83,9 @@ type Init struct {
 	Booting       bool          `json:"booting,omitempty"` // the boot goes on, so some services are missing
 	Hook          *BootHook     `json:"hook,omitempty"`    // newest running hook
 	Boot          []BootStep    `json:"boot"`
-	BootProfiles  *BootProfiles `json:"boot_profiles,omitempty"` // progress with the profiles, during the boot
+	BootProfiles  *BootProfiles `json:"boot_profiles,omitempty"` // progress with the profiles during boot
 	Binary        string        `json:"binary"`                  // file of the running program
-	BinaryID      string        `json:"binary_id,omitempty"`     // another value after this file is replaced
+	BinaryID      string        `json:"binary_id,omitempty"`     // value that changes when this file is replaced
 	Image         int           `json:"image"`                   // number of the running program: 1 at first, one more after each re-execution
 	ReexecError   string        `json:"reexec_error"`            // why the last re-execution failed
 	Lease         *Lease        `json:"lease"`                   // lock of the data volume; null if the container only runs the dashboard
@@ -103,7 +103,7 @@ type BootProfiles struct {
 type Lease struct {
 	State  string       `json:"state"`  // held, waiting or none
 	Since  time.Time    `json:"since"`  // begin of the state
-	Holder *LeaseHolder `json:"holder"` // process with the lock, for which this hinit waits; null if it does not wait
+	Holder *LeaseHolder `json:"holder"` // process with the lock, for which hinit waits; null if it does not wait
 	// hinit waits for the lock; otherwise (HINIT_STANDBY=0) it exits
 	Standby bool   `json:"standby"`
 	Detail  string `json:"detail"` // why hinit has no lock
@@ -157,8 +157,8 @@ type BootStep struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
 	Error   string  `json:"error"`   // why the step failed, "" when it succeeded
-	Skipped bool    `json:"skipped"` // the step did not run, because its inputs have not changed
-	Beside  bool    `json:"beside"`  // the step ran at the same time as the step before it
+	Skipped bool    `json:"skipped"` // the step did not run, because its inputs are unchanged
+	Beside  bool    `json:"beside"`  // the step ran in parallel with the step before
 }
 
 // The values of [Service.ServedBy]: which gateway serves the profile. The gateway of the default profile may serve others, too.
@@ -177,7 +177,7 @@ type Service struct {
 	Group               string     `json:"group,omitempty"`
 	Kind                string     `json:"kind"`                  // gateway, service or cmd
 	State               string     `json:"state"`                 // state of the service, such as up
-	Want                string     `json:"want"`                  // want of the service: up or down
+	Want                string     `json:"want"`                  // desired state: up or down
 	PID                 int        `json:"pid"`                   // main process, 0 when there is none
 	Since               time.Time  `json:"since"`                 // begin of the state
 	UptimeSeconds       float64    `json:"uptime_seconds"`        // seconds since the start; 0 if the service is not up
@@ -231,17 +231,18 @@ func (s Service) HasOwnUser() bool { return s.Isolation != nil && s.Isolation.Mo
 type Limit struct {
 	Key   string `json:"key"`   // memory.high, memory.max, cpu.weight or pids.max
 	Value string `json:"value"` // value of the limit, as in the configuration
-	By    string `json:"by"`    // enforced by: cgroup, supervision, nice, nproc, next-start or nothing
+	By    string `json:"by"`    // what enforces it: cgroup, supervision, nice, nproc, next-start or nothing
 }
 
 // The values of [Limit].By.
 const (
-	LimitedByGroup   = "cgroup"      // enforced by the kernel, in a control group for this service alone
-	LimitedByHinit   = "supervision" // enforced by hinit, every 5 s: it warns at memory.high, restarts at memory.max, and takes processors away
-	LimitedByNice    = "nice"        // a nice value takes the place of the weight
-	LimitedByUser    = "nproc"       // the kernel counts the processes of the profile's own user
-	LimitedLater     = "next-start"  // enforced from the next start on, because the process was started without the limit
-	LimitedByNothing = "nothing"     // the container can't have control groups
+	LimitedByGroup = "cgroup" // the kernel enforces the limit, in a control group for this service alone
+	// With LimitedByHinit, hinit enforces the limit every 5 s: it warns at memory.high, restarts at memory.max, and takes processors away.
+	LimitedByHinit   = "supervision"
+	LimitedByNice    = "nice"       // a nice value takes the place of the weight
+	LimitedByUser    = "nproc"      // the kernel counts the processes of the profile's own user
+	LimitedLater     = "next-start" // the limit applies from the next start on, because the process was started without it
+	LimitedByNothing = "nothing"    // the container can't have control groups
 )
 
 // Output counts what a service has written to its stdout and stderr.

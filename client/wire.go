@@ -284,7 +284,7 @@ type Slot struct {
 	WantUp     bool      `json:"want_up"`     // the desired state is up
 	NormallyUp bool      `json:"normally_up"` // the service starts without an order: its directory has no down file
 	Ready      bool      `json:"ready"`       // the main process is up and has reported readiness
-	Paused     bool      `json:"paused"`      // a command has paused the service with a signal; false if another process has sent the signal
+	Paused     bool      `json:"paused"`      // a command has paused the service with a signal; false if another process has sent it
 	Finishing  bool      `json:"finishing"`   // the main process has ended, and the finish program or a leftover process still runs
 	Started    bool      `json:"started"`     // the run program was started at least once
 	Notifies   bool      `json:"notifies"`    // the service reports its readiness
@@ -295,7 +295,8 @@ type Slot struct {
 	ExitCode   int       `json:"exitcode"`    // exit code of the last run, -1 without a run or if a signal ended it
 	Signal     int       `json:"signal"`      // signal that ended the last run, 0 when none did
 	Since      time.Time `json:"since"`       // time of the last change between up and down
-	ReadySince time.Time `json:"ready_since"` // time of readiness, or, if the service is down, the time at which its last process ended; otherwise zero
+	// time of readiness; if the service is down, the end of its last process; otherwise zero
+	ReadySince time.Time `json:"ready_since"`
 }
 
 // SlotsReply is the answer to a request for slots.

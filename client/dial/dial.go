@@ -21,7 +21,8 @@ import (
 // Client sends requests to one hinit. A method blocks until hinit has answered, ctx ends or its time is over: 10 seconds, and a
 // minute for Rescan, Reload and Examine. A command that waits for its effect may take 10 seconds more than its timeout.
 type Client struct {
-	candidatePaths func() []string        // paths at which hinit may listen, best first; nil if the socket is fixed
+	// function that returns the paths at which hinit may listen, best first; nil if the socket is fixed
+	candidatePaths func() []string
 	socket         atomic.Pointer[string] // the fixed socket, or the last one at which hinit was found
 	searched       bool                   // the socket was searched for, so the user of the server must be checked
 	cutTime        time.Duration
@@ -180,7 +181,7 @@ func checkServer(conn net.Conn, here bool) error {
 		return fmt.Errorf("process %d listens there, of another container", cred.Pid)
 	}
 	if here && cred.Pid == 0 {
-		if line, _ := os.ReadFile("/proc/1/cmdline"); IsInit(line) { // nil if /proc isn't mounted
+		if line, _ := os.ReadFile("/proc/1/cmdline"); IsInit(line) { // line is nil if /proc isn't mounted
 			return errors.New("the init of another container listens there; give each container a HINIT_RUNTIME_DIR of its own")
 		}
 	}

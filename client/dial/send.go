@@ -84,8 +84,8 @@ func (q apiCall) repeatable() apiCall {
 type reply struct {
 	io.Reader
 	header        http.Header
-	clearDeadline func() // lets the body take any time, until the caller's context ends
-	close         func() // closes the connection; must be called
+	clearDeadline func() // function that lets the body take any time, until the caller's context ends
+	close         func() // function that closes the connection; the caller must call it
 }
 
 // stream calls fn for each JSON document of an answer, and returns at the end of the answer or with an error from fn.
@@ -168,7 +168,7 @@ func (c *Client) send(ctx context.Context, q apiCall) (*reply, error) {
 		case err == nil:
 			return r, nil
 		case err.Cut && cut == nil:
-			begin = time.Now() // counted from now, because the first attempt may have waited long
+			begin = time.Now() // count the time from now, because the first attempt may have waited long
 			cut = err
 		case cut != nil && err.Kind == client.KindUnreachable && !err.Cut:
 			return nil, withAction(ctx, q, cut) // hinit has received the first attempt, so the error of that attempt says more

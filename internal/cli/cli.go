@@ -101,12 +101,14 @@ type Verb struct {
 	Doing               string // the action in errors, after "cannot"; "": the name of the verb
 	JSON                string // description of --json, if it isn't the usual one
 	Run                 func(*Terminal, *Call) int
-	External            bool                              // another program carries the verb out, see [CompanionVerb]
-	TakesVerbs          bool                              // arguments are names of verbs
-	Services            bool                              // arguments select services by name, pattern or group
-	OtherArgs           int                               // number of arguments at the end that select no services
-	EmptyResult         func(*Terminal) (any, error)      // result for --json if no service has the state of --state; nil: no JSON
-	OfflineNames        func(*Terminal) ([]string, error) // names of services while no init runs; nil: it needs an init
+	External            bool // another program carries the verb out, see [CompanionVerb]
+	TakesVerbs          bool // arguments are names of verbs
+	Services            bool // arguments select services by name, pattern or group
+	OtherArgs           int  // number of arguments at the end that select no services
+	// function that returns the result for --json if no service has the state of --state; nil: no JSON
+	EmptyResult func(*Terminal) (any, error)
+	// function that returns the names of services while no init runs; nil: the verb needs an init
+	OfflineNames func(*Terminal) ([]string, error)
 }
 
 // helpTexts has the help of each verb that follows the summary, as help/NAME.txt.

@@ -158,7 +158,7 @@ func (t *Terminal) allServices(ctx context.Context, cl *dial.Client, verb string
 	st, err := cl.Status(ctx)
 	for err == nil {
 		look, cancel := context.WithTimeout(ctx, time.Until(end)/2)
-		unknown := cl.Rescan(look) // returns when the boot is over and the profiles are read
+		unknown := cl.Rescan(look) // Rescan returns when the boot is over and the profiles are read
 		said := (*client.Error)(nil)
 		late := look.Err() != nil || errors.As(unknown, &said) && said.Kind == client.KindTimeout
 		cancel()

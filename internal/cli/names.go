@@ -168,7 +168,7 @@ func uniqueName(s *client.Service, services []client.Service) string {
 func (t *Terminal) nearestName(message string) string {
 	const before = "no such profile or service "
 	_, rest, _ := strings.Cut(message, before)
-	quoted, _ := strconv.QuotedPrefix(rest) // "" if the message quotes no name
+	quoted, _ := strconv.QuotedPrefix(rest) // quoted is "" if the message quotes no name
 	word, err := strconv.Unquote(quoted)
 	if err != nil {
 		return ""

@@ -38,7 +38,7 @@ func status(t *Terminal, c *Call) int {
 	down, err := t.showStatus(ctx, cl, names, c.JSON, *watch, *verbose)
 	for *watch && err == nil { // begin again after a re-execution of hinit
 		err = cl.Watch(ctx, func(client.StatusChange) error {
-			// all services again, because a change has only some
+			// Print all services again, because a change has only some of them.
 			down, err = t.showStatus(ctx, cl, names, c.JSON, *watch, *verbose)
 			return err
 		})

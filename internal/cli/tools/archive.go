@@ -62,7 +62,8 @@ type archiver struct {
 	startsGateway, printsOffset bool
 	head                        archive.Head // description of the archive, at its beginning
 	sum                         string
-	restartGateway              func() error // starts the gateway that was stopped for the import; nil if none was
+	// function that starts the gateway that was stopped for the import; nil if none was
+	restartGateway func() error
 }
 
 // runArchiveVerb parses the arguments of a subcommand and runs it.

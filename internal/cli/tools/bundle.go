@@ -238,7 +238,7 @@ func (s *secrets) add(value string) {
 	for line := range strings.Lines(value) {
 		line = strings.TrimRight(line, "\r\n")
 		var doc strings.Builder
-		_ = cmdline.WriteJSON(&doc, line, "") // never fails for a text
+		_ = cmdline.WriteJSON(&doc, line, "") // WriteJSON never fails for a text
 		s.values = append(s.values, line, show.Line(line), strings.TrimSuffix(doc.String(), "\"\n")[1:])
 	}
 }
@@ -351,7 +351,7 @@ func kernelFacts(w io.Writer) error {
 // readProcOne reads /proc/1/FILE. It returns an error if process 1 is outside the container of this process: it may be process 1 of
 // the machine.
 func readProcOne(file string) ([]byte, error) {
-	one, _ := os.ReadFile("/proc/1/cgroup") // empty without control groups
+	one, _ := os.ReadFile("/proc/1/cgroup") // the text is empty without control groups
 	own, _ := os.ReadFile("/proc/self/cgroup")
 	other := !bytes.Equal(one, own) && bytes.Contains(one, []byte("/.."))
 	for _, same := range []string{"ns/mnt", "ns/pid"} {

@@ -206,7 +206,7 @@ var commandTable []byte
 
 // described returns all commands by name. The name of a companion's command has two words, such as "kanban list".
 func described() (all map[string]command) {
-	_ = json.Unmarshal(commandTable, &all) // never fails, because gendocs wrote it
+	_ = json.Unmarshal(commandTable, &all) // Unmarshal never fails, because gendocs wrote the table
 	return all
 }
 
@@ -266,7 +266,7 @@ func manuals(t *cli.Terminal, dir string) int {
 		if err != nil {
 			break
 		}
-		page, _ := manual(p.Name()) // never fails for a page in the list
+		page, _ := manual(p.Name()) // manual never fails for a page in the list
 		err = toFile(filepath.Join(dir, p.Name()), 0o644, func(out io.Writer) error {
 			_, err := out.Write(page)
 			return err

@@ -66,7 +66,7 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 	code = t.Show(c, entries, err, func() {
 		tw := tabwriter.NewWriter(t.Out, 0, 0, 2, ' ', 0)
 		for _, e := range entries {
-			value, _ := json.Marshal(e.Value) // never fails for a value from JSON or YAML
+			value, _ := json.Marshal(e.Value) // Marshal never fails for a value from JSON or YAML
 			gap := "\t"
 			if len(value) > valueWidth {
 				gap = "  " // a tab after a long value would move the next column in all rows

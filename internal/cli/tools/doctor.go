@@ -163,7 +163,7 @@ func (x *doctorRun) binary(in client.Init) {
 }
 
 func (x *doctorRun) service(s client.Service) {
-	name := cmdline.Quote(s.Name) // quoted, because the user may copy the commands below
+	name := cmdline.Quote(s.Name) // quote the name, because the user may copy the commands below
 	switch {
 	case s.CrashLoop:
 		last := show.LastExit(s.LastExit)

@@ -23,7 +23,7 @@ func ended(t *testing.T) *os.Process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _, _ = p.Wait() }) // fails if the test has already waited for the process
+	t.Cleanup(func() { _, _ = p.Wait() }) // Wait fails if the test has already waited for the process
 	for end := time.Now().Add(40 * time.Second); len(zombies(os.Getpid())) == before; {
 		if time.Now().After(end) {
 			t.Fatal("the child does not end")

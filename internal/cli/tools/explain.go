@@ -77,7 +77,7 @@ func explainServices(t *cli.Terminal, c *cli.Call, names []string) int {
 func (e explanation) print(t *cli.Terminal) {
 	fmt.Fprintf(t.Out, "%s is %s\n", show.Name(e.Name), e.State)
 	line := func(label, text string) { fmt.Fprintf(t.Out, "  %-6s %s\n", label, show.Line(text)) }
-	lineOf := func(i int, label, text string) { // prints the label only before the first of several lines
+	lineOf := func(i int, label, text string) { // lineOf prints the label only before the first of several lines
 		if i > 0 {
 			label = ""
 		}
@@ -133,7 +133,7 @@ func explain(s client.Service, now time.Time) explanation {
 		e.State += " (crash-loop)"
 	}
 	e.State += ", since " + show.Duration(now.Sub(s.Since))
-	name := cmdline.Quote(cmp.Or(s.Profile, s.Name)) // quoted, because the user may copy the commands below
+	name := cmdline.Quote(cmp.Or(s.Profile, s.Name)) // quote the name, because the user may copy the commands below
 	say := func(text string) {
 		if text != "" {
 			e.Why = append(e.Why, text)

@@ -42,7 +42,7 @@ func TestAHangingHinitWasADeadlineExceeded(t *testing.T) {
 	var all sync.WaitGroup
 	for _, words := range []string{"explain default", "healthcheck", "signal default HUP", "checks", "notify k"} {
 		term := hanging(t)
-		all.Go(func() { // goroutines instead of subtests, because only a few subtests would run at the same time
+		all.Go(func() { // the cases run in goroutines, because only a few subtests would run at the same time
 			code, said := term.Run(strings.Fields(words), table()), fmt.Sprint(term.Err)
 			if code != cmdline.Unreachable || !strings.Contains(said, "hinit does not answer on") || strings.Contains(said, "deadline") {
 				t.Errorf("%s: exit code %d: %s", words, code, said)

@@ -232,7 +232,7 @@ func (a *archiver) runImport(run func() error) (err error) {
 	}
 	rel := archive.ImportPrefix + a.importing.Name
 	if err = p.owner.Do(func() error { return os.MkdirAll(a.importing.Dir, 0o755) }); err == nil {
-		p.homesFD, err = wholefile.OpenForRoot(a.importing.Dir) // open until the command ends
+		p.homesFD, err = wholefile.OpenForRoot(a.importing.Dir) // homesFD stays open until the command ends
 	}
 	if err == nil {
 		p.homes, err = fsutil.OpenDir("/proc/self/fd/"+strconv.Itoa(p.homesFD), nil)
@@ -266,7 +266,7 @@ func (a *archiver) runImport(run func() error) (err error) {
 		}
 		err = cmp.Or(err, p.empty())
 	}
-	_ = p.homes.Remove(rel) // fails if files are left for a later import, which needs the directory
+	_ = p.homes.Remove(rel) // Remove fails if files are left for a later import, which needs the directory
 	return err
 }
 
@@ -342,7 +342,7 @@ func (p *privateImport) install() error {
 	if errors.Is(err, unix.EINVAL) && flags == unix.RENAME_EXCHANGE {
 		err = archive.ErrSwap
 	} else if errors.Is(err, unix.EINVAL) {
-		err = unix.Renameat(int(p.file.Fd()), name, p.homesFD, name) // replaces only an empty directory
+		err = unix.Renameat(int(p.file.Fd()), name, p.homesFD, name) // Renameat replaces only an empty directory
 	}
 	return cmp.Or(err, unix.Syncfs(int(p.file.Fd())))
 }

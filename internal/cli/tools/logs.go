@@ -74,7 +74,7 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	for _, name := range names {
 		width = max(width, utf8.RuneCountInString(show.Name(name)))
 	}
-	var mu sync.Mutex // held for a whole line, so that lines of several readers do not mix
+	var mu sync.Mutex // a reader holds mu for a whole line, so that lines of several readers do not mix
 	readers := make([]logReading, len(names))
 	for i, name := range names {
 		as, dir, err := logOf(t, name)
@@ -148,7 +148,7 @@ type logReading struct {
 func showByTime(ctx context.Context, readers []logReading) error {
 	type head struct {
 		at   time.Time
-		line []byte // valid until the next call of next
+		line []byte // the current line, valid until the next call of next
 		more bool
 		next func() (at time.Time, line []byte, more bool)
 		show func(line []byte) error
@@ -278,7 +278,8 @@ func logOf(t *cli.Terminal, name string) (as *fsutil.Actor, dir string, err erro
 		return nil, "", err
 	}
 	dir = filepath.Join(cfg.Logs.Dir, name)
-	if as, broken = lookup.LogReader(false, t.Env); broken == nil && reader.Exists(as, dir) { // also finds the log of a deleted profile
+	// this also finds the log of a deleted profile
+	if as, broken = lookup.LogReader(false, t.Env); broken == nil && reader.Exists(as, dir) {
 		return as, dir, nil
 	}
 	return nil, "", err

@@ -200,7 +200,8 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 	if err := checkBinary(path); err != nil {
 		return t.Failed("re-execute hinit", err)
 	}
-	same := runsFile(t, before.Init, path) // before the re-execution, after which hinit runs this file in any case
+	// compare the files before the re-execution, after which hinit runs this file in any case
+	same := runsFile(t, before.Init, path)
 	after, err := cl.Reexec(ctx, *file)
 	report := reexecReport{Version: after.Version, Image: after.Image, Before: before.Init.Version, Binary: path, Same: same}
 	return t.Show(c, report, err, func() {

@@ -292,7 +292,7 @@ func (m *manager) runAgentCommand(command []string, vars map[string]string) (don
 		return false, nil
 	}
 	env := map[string]string{"HOME": m.cfg.ExpandString(m.cfg.Agent.Env["HOME"], nil)}
-	// a session of its own: otherwise the agent could type on the terminal of the root shell that runs hinit
+	// The command gets a session of its own. Otherwise the agent could type on the terminal of the root shell that runs hinit.
 	spec := proc.Spec{ID: 1, Argv: argv, Env: proc.SetEnv(boot.ContainerEnv(m.cfg.Home), env), Dir: m.cfg.Home, Cred: m.agent.Cred}
 	out, errs, x, err := proc.Output(context.Background(), spec, 32<<10) // the output is only for the message, so a part of it is enough
 	name := strings.Join(argv, " ")
@@ -324,12 +324,13 @@ func (m *manager) confirm(question string) (bool, error) {
 // profileRow describes one profile in the output of `hinit profile … --json`, and in a row of `hinit profile list`. For a deleted
 // profile it has the values from before, without the gateway.
 type profileRow struct {
-	Name    string `json:"name"`
-	Home    string `json:"home"`
-	Active  bool   `json:"active"`              // the agent's commands use this profile by default
-	Prior   string `json:"prior_state"`         // decides whether the gateway starts at boot; "" if the caller may not read it
+	Name   string `json:"name"`
+	Home   string `json:"home"`
+	Active bool   `json:"active"` // the agent's commands use this profile by default
+	// state that decides whether the gateway starts at boot; "" if the caller may not read it
+	Prior   string `json:"prior_state"`
 	Gateway string `json:"gateway"`             // state of the gateway; "" when no init is reachable
-	Want    string `json:"want"`                // want of the service: up or down; "" when no init is reachable
+	Want    string `json:"want"`                // desired state: up or down; "" when no init is reachable
 	PID     int    `json:"pid"`                 // PID of the gateway; 0 if it does not run
 	Served  string `json:"served_by,omitempty"` // gateway that serves the profile, as in the status
 	Log     string `json:"log"`

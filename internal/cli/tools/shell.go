@@ -102,7 +102,7 @@ func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec
 		if err != nil {
 			return spec, err
 		}
-		if topology, err := store.Topology(os.Getenv, ""); err == nil { // PID 1 reports an error here
+		if topology, err := store.Topology(os.Getenv, ""); err == nil { // PID 1 reports an error of this file
 			maker.SetTopology(topology)
 		}
 		exports, err := exportsOf(t, agent.Actor, s.Name)

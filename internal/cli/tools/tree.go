@@ -185,7 +185,7 @@ func (b treeBranch) print(t *cli.Terminal, width int) {
 		fmt.Fprintf(tw, "  %d\t%s\t%s\t%s\t%.1f MB\t%s%s\n", p.PID, show.Name(p.User), p.State,
 			show.Duration(time.Duration(p.CPUSeconds*float64(time.Second))), float64(p.MemoryBytes)/1e6, strings.Repeat("  ", min(p.Depth, deepest)), show.Line(p.Command))
 	}
-	_ = tw.Flush() // never fails, because it writes to memory
+	_ = tw.Flush() // Flush never fails, because it writes to memory
 	for line := range strings.Lines(text.String()) {
 		line = strings.TrimRight(line, " \n")
 		if runes := []rune(line); width > 0 && len(runes) > width {
