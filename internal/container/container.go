@@ -69,7 +69,7 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 	cfg, agent, route := start.Config, start.Agent.WithTenants(start.Config), start.Route
 	c := &container{
 		agent: agent, started: time.Now(), procs: procs, signals: sig, boot: bootstatus.New(),
-		stage: new(prepare.Stage), // filled in below, when the parts that it needs exist
+		stage: new(prepare.Stage), // the code below fills in the stage, when the parts that it needs exist
 	}
 	c.cfg.Store(cfg)
 	c.route.Store(&route)
@@ -142,7 +142,7 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 	})
 	c.control = control.NewEndpoint(c.controlHost(), control.Options{
 		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) }, Denies: c.registry.DeniesSocket,
-		Used: c.reporter.RecordWork, Say: c.Say, Warn: c.Warn,
+		OnRequest: c.reporter.RecordWork, Say: c.Say, Warn: c.Warn,
 	})
 	c.generation = reexec.FirstGeneration(&reexecHost{Signals: sig, c: c}, signals.Handled())
 	guard.SetHandler(c.generation.Panicked)
@@ -151,12 +151,12 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 
 // s6Host implements [personality.Host]: the parts of PID 1 that the s6 emulation uses.
 type s6Host struct {
-	*initlog.Logger    // provides Warn
-	*registry.Registry // provides Register, Do, Snapshot, Identity, Reserved and CheckCapacity
-	*gateways.Manager  // provides Command, Refuse, SlotMade and SlotRemoved
+	*initlog.Logger    // the Logger provides the method Warn
+	*registry.Registry // the Registry provides Register, Do, Snapshot, ForeignSpec, WhyReserved and CheckCapacity
+	*gateways.Manager  // the Manager provides Command, CheckMayStart, SlotMade and SlotRemoved
 }
 
-// Say overrides the Logger's method: an agent can make any number of slots, and so cause any number of messages.
+// Say overrides the Logger's method. SayOfSlots limits the number of messages, because an agent can make any number of slots.
 func (h s6Host) Say(format string, args ...any) { h.SayOfSlots(format, args...) }
 
 // handleRecord passes a record of the event history to the parts that follow services. The reporter calls it for each record.

@@ -92,7 +92,7 @@ const (
 	classes
 )
 
-// policy says which clients may do what.
+// policy decides what each client of the control socket may do.
 type policy struct {
 	self, agent uint32
 	others      bool // whether other users may read the status
@@ -187,7 +187,7 @@ type connCounts struct {
 	taken   [classes]atomic.Int32
 	waits   [classes]atomic.Int32 // requests that wait without a time limit
 	leaving atomic.Int32          // refused connections that are half open
-	closing sync.Mutex            // held while a connection is closed
+	closing sync.Mutex            // the lock is held while a connection is closed
 }
 
 // close closes one connection at a time, so that closing occupies one thread. It takes no turn of internal/blocking: package net
@@ -203,7 +203,7 @@ func (p *connCounts) close(c net.Conn) error {
 // drain drops the data and the descriptors that the peer has sent, which could make a close block.
 func drain(c net.Conn) {
 	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil { // a socket always has a raw connection
-		_ = raw.Control(blocking.Drain) // fails only if the connection is closed
+		_ = raw.Control(blocking.Drain) // Control fails only if the connection is closed
 	}
 }
 
@@ -371,7 +371,7 @@ const readTime = time.Second / 4
 // answerBudget limits the memory of unread answers to one class of clients. The server makes these answers one at a time. If there is
 // no room for an answer, it cuts off a client that doesn't read.
 type answerBudget struct {
-	token  chan struct{} // one token, held while an answer is made
+	token  chan struct{} // channel with one token, which the goroutine that makes an answer holds
 	mu     sync.Mutex
 	unsent int
 	unread []*pendingAnswer // unread answers, oldest first

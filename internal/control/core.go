@@ -97,7 +97,7 @@ type Configured interface {
 type Checks interface {
 	// Checks returns the results of a service's checks, or nil without checks.
 	Checks(service string) []client.Check
-	// PauseChecksUntil pauses the checks of a service until then. With the zero time, it runs them now.
+	// PauseChecksUntil pauses the checks of a service until the time paused. With the zero time, it runs them now.
 	PauseChecksUntil(service string, paused time.Time) error
 }
 
@@ -116,11 +116,11 @@ type Gateways struct {
 type Options struct {
 	AgentUID uint32           // agent's user, which may control hinit like root and hinit's own user
 	Others   string           // rights of other users: an Others constant of package config; anything else means OthersNone
-	Log      func(msg string) // gets messages about faults of the server; must not block
-	// Denies reports whether a process must be refused although its user has the right: it belongs to an isolated profile. gone
-	// reports whether the process has ended. Its PID may then belong to another process.
-	Denies func(pid int, uid uint32, gone func() bool) bool
-	Used   func() // called after each request; must not block
+	Log      func(msg string) // function for messages about faults of the server; it must not block
+	// Denies reports whether the server must refuse a process because it belongs to an isolated profile. gone reports whether
+	// the process has ended. Its PID may then belong to another process.
+	Denies    func(pid int, uid uint32, gone func() bool) bool
+	OnRequest func() // the server calls OnRequest after each request; it must not block
 
 	// Say writes a line to the container log. Warn adds a warning to the status, for the life of the container. Only an [Endpoint]
 	// uses them.

@@ -113,7 +113,7 @@ func TestAFollowerDoesNotWaitForTheSlownessOfOthers(t *testing.T) {
 	}
 	s := serve(t, newFakeCore(all...), everyone)
 	begin := time.Now()
-	for range 4 { // 5 MB each, more than the buffers hold; making one answer takes long under the race detector
+	for range 4 { // four answers of 5 MB don't fit into the buffers; making one takes long under the race detector
 		s.ask(t, "/v1/status/follow")
 		s.ask(t, "/v1/status")
 	}

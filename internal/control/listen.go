@@ -55,7 +55,7 @@ func listen(path string) (net.Listener, error) {
 	// the directory is open, so a rename does no harm
 	l, err := listenIn(dir, filepath.Base(path), path)
 	if err != nil {
-		_ = dir.Close() // opened only for the check
+		_ = dir.Close() // dir was opened only for the check
 		return nil, err
 	}
 	return l, nil
@@ -93,7 +93,7 @@ func listenIn(dir *os.File, base, path string) (*listener, error) {
 		unix.Fchmodat(int(dir.Fd()), base, 0o666, 0),
 		unix.Fstatat(int(dir.Fd()), base, &l.stat, unix.AT_SYMLINK_NOFOLLOW),
 	); err != nil {
-		_ = u.Close() // the first error is returned
+		_ = u.Close() // the caller gets the first error
 		return nil, err
 	}
 	return l, nil
@@ -133,7 +133,7 @@ func safeDir(name string) (*os.File, error) {
 		return nil, err
 	}
 	if err := checkDir(dir, os.Geteuid()); err != nil {
-		_ = dir.Close() // opened only for the check
+		_ = dir.Close() // dir was opened only for the check
 		return nil, err
 	}
 	return dir, nil
@@ -223,7 +223,7 @@ func Detach(l net.Listener) (Socket, error) {
 		return s, fmt.Errorf("cannot detach the control socket: %w", err)
 	}
 	if own, is := l.(*listener); is {
-		own.stat = unix.Stat_t{} // matches no file, so Close removes none
+		own.stat = unix.Stat_t{} // a zero stat matches no file, so Close removes none
 	}
 	return s, nil
 }

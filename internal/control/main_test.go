@@ -162,7 +162,7 @@ type fakeCore struct {
 
 // deeds are functions that a test sets and a fakeCore calls.
 type deeds struct {
-	effect func(verb, service string) error // runs after each command
+	effect func(verb, service string) error // the core calls effect after each command
 	rescan func(*fakeCore) error
 	find   func(*fakeCore, string) error
 	reload func() ([]string, error)
@@ -361,7 +361,7 @@ type fakeProcs struct {
 	ended   []proc.Exit
 	obey    bool             // whether a stop signal ends the process
 	fail    error            // error that a spawn returns
-	born    func(run uint64) // called at the end of each spawn, while the lock is held
+	born    func(run uint64) // spawn calls born at its end, while it holds the lock
 	tail    []string
 	tails   sync.WaitGroup
 	sigchld chan os.Signal
@@ -441,7 +441,7 @@ func (f *fakeProcs) EndedRuns(runs []uint64) []uint64          { return runs }
 func (f *fakeProcs) Forget(uint64)                             {}
 func (f *fakeProcs) Pipes(string) (out, e *os.File, err error) { return nil, nil, nil }
 
-// Tail calls done from another goroutine after a moment, because reading a log takes time too.
+// Tail calls done in another goroutine after a moment, because reading a log takes time, too.
 func (f *fakeProcs) Tail(_ string, done func([]string)) {
 	f.tails.Go(func() {
 		f.mu.Lock()
@@ -477,8 +477,8 @@ func withDefaults(o Options) Options {
 	if o.Log == nil {
 		o.Log = func(string) {}
 	}
-	if o.Used == nil {
-		o.Used = func() {}
+	if o.OnRequest == nil {
+		o.OnRequest = func() {}
 	}
 	if o.Denies == nil {
 		o.Denies = func(int, uint32, func() bool) bool { return false }

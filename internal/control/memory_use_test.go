@@ -18,7 +18,7 @@ func TestStatusLeavesNothingBehindAndIsTold(t *testing.T) {
 	}
 	var used atomic.Int32
 	o := everyone
-	o.Used = func() { used.Add(1) }
+	o.OnRequest = func() { used.Add(1) }
 	s := serve(t, newFakeCore(services...), o)
 	ask := func(times int) {
 		for range times {

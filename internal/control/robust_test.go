@@ -41,7 +41,7 @@ func TestClientsThatMisbehaveAreDropped(t *testing.T) {
 	core := newFakeCore(many...)
 	for name, tt := range map[string]struct {
 		send string
-		want string // beginning of the answer
+		want string // the beginning of the expected answer
 	}{
 		"silent":             {"", ""},
 		"half a line":        {"GET /v1/st", "HTTP/1.1 400 Bad Request\r\n"},
@@ -72,7 +72,7 @@ func TestClientsThatMisbehaveAreDropped(t *testing.T) {
 			}
 		})
 	}
-	t.Cleanup(func() { // runs after all parallel cases have ended
+	t.Cleanup(func() { // the cleanup runs after all parallel cases have ended
 		if got := core.asked(); got != "" {
 			t.Errorf("half a request had an effect: %s", got)
 		}
@@ -282,7 +282,7 @@ func TestCloseAnswersWaitingClients(t *testing.T) {
 	if err := s.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(begun); took > testkit.Patience/2 { // left alone, the request would last an hour
+	if took := time.Since(begun); took > testkit.Patience/2 { // without the stop, the request would last an hour
 		t.Errorf("a silent client held Close up for %v", took)
 	}
 	for range 2 {

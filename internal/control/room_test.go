@@ -90,7 +90,8 @@ func TestEveryListIsMadeInTurn(t *testing.T) {
 	queries := map[string]string{"GET /v1/status": "?name=gateway-a"}
 	s := newServer(newFakeCore(gateway("a", "up")), everyone)
 	who := peer{uid: 10000}
-	s.answerBudgets[s.policy.classOf(who)].token <- struct{}{} // takes the only turn, so that the next answer must wait
+	// the test takes the only turn, so that the next answer must wait
+	s.answerBudgets[s.policy.classOf(who)].token <- struct{}{}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, rt := range routes() {
@@ -157,7 +158,7 @@ func TestAnswersToOrdersAreMadeInTurn(t *testing.T) {
 			continue
 		}
 		first.sent()
-		turn <- struct{}{} // takes the only turn, so that the next answer must wait
+		turn <- struct{}{} // the test takes the only turn, so that the next answer must wait
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		if out := ask(ctx); out.fault == nil {
 			t.Errorf("%s does not wait for its turn: %s", rt.pattern, out.body)

@@ -29,7 +29,7 @@ const (
 	headerTime = 5 * time.Second        // time limit for a header, from the start of a connection or from the first byte of a later request
 	idleTime   = 30 * time.Second       // time limit between two requests
 	closeTime  = 500 * time.Millisecond // time limit for requests to end when the server is closed
-	flushTime  = 200 * time.Millisecond // time limit after that for answers to be sent
+	flushTime  = 200 * time.Millisecond // time limit for sending the answers, after closeTime
 	maxHeader  = 8 << 10
 	maxBody    = 64 << 10
 )
@@ -45,7 +45,7 @@ type Server struct {
 	core          Backend
 	policy        policy
 	log           func(string)
-	used          func()
+	onRequest     func()
 	now           func() time.Time
 	bodyTime      time.Duration // time limit from the end of the header to the end of the body
 	sendTime      time.Duration // time limit for a client to read one piece of an answer
@@ -66,7 +66,7 @@ type Server struct {
 // New returns a server that isn't listening yet.
 func New(core Backend, o Options) *Server {
 	s := &Server{
-		core: core, policy: newPolicy(o), log: o.Log, used: o.Used, now: time.Now, mux: http.NewServeMux(),
+		core: core, policy: newPolicy(o), log: o.Log, onRequest: o.OnRequest, now: time.Now, mux: http.NewServeMux(),
 		bodyTime: 5 * time.Second, sendTime: 10 * time.Second, bootListTime: 2 * time.Second,
 		limit: func(rt route) time.Duration { return rt.limit }, answerBudgets: newAnswerBudgets(),
 	}
@@ -142,7 +142,8 @@ func (s *Server) beginRequest() *client.Error {
 // serve is the handler of all requests. It refuses them once the server is closed.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 { // the client may announce a body and not send it
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTime)) // never fails on a real connection
+		// SetReadDeadline never fails on a real connection
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTime))
 	}
 	if err := s.beginRequest(); err != nil {
 		if err.Kind == client.KindReplaced { // nothing was done, so the client may repeat the request
@@ -151,7 +152,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.send(w, failure(err))
 		return
 	}
-	defer s.used()
+	defer s.onRequest()
 	defer s.handlers.Done()
 	s.mux.ServeHTTP(w, r)
 }
@@ -245,7 +246,7 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *client.Error) {
 		}
 		return nil, refuse(client.KindBadRequest, "the body did not arrive: %v", err)
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // never fails on a real connection
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // SetReadDeadline never fails on a real connection
 	return body, nil
 }
 
@@ -324,7 +325,7 @@ type reply struct {
 	deferred any // body that is encoded when there is memory for it, see answerLater
 	stream   func(w http.ResponseWriter)
 	fault    *client.Error // error in the body, or nil
-	sent     func()        // called when the body is sent; may be nil
+	sent     func()        // the server calls sent when the body is written; nil: no call
 }
 
 func answer(v any) (reply, error) { return withStatus(http.StatusOK, v) }
@@ -351,7 +352,7 @@ func encoder(w io.Writer) *json.Encoder {
 }
 
 func failure(e *client.Error) reply {
-	out, _ := withStatus(httpStatus(e.Kind), client.ErrorReply{Error: *e}) // a struct of two strings always encodes
+	out, _ := withStatus(httpStatus(e.Kind), client.ErrorReply{Error: *e}) // encoding a struct of two strings never fails
 	out.fault = e
 	return out
 }
@@ -392,5 +393,6 @@ func (s *Server) send(w http.ResponseWriter, out reply) {
 
 // allowWrite sets the deadline for the next write to the client.
 func (s *Server) allowWrite(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.sendTime)) // never fails on a real connection
+	// SetWriteDeadline never fails on a real connection
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.sendTime))
 }

@@ -128,7 +128,7 @@ func getSlotWait(s *Server, r *request) (reply, error) {
 // slotGoal is the state of a slot that s6-svwait waits for. The letters are explained at [dial.Client.SlotWait].
 type slotGoal struct {
 	letter byte
-	after  uint64 // number of the run before the one that the client waits for
+	after  uint64 // number of the run before the run that the client waits for
 	known  bool   // the client has given a run number, so after is set
 }
 
@@ -148,7 +148,8 @@ func parseUntil(text string) (slotGoal, error) {
 	return u, nil
 }
 
-// reached reports whether the slot is in the wanted state. If after is set, a run later than this one counts as down in between.
+// reached reports whether the slot is in the wanted state. If after is set, a later run also counts as down, because the slot
+// was down before that run.
 func (u slotGoal) reached(s client.Slot) bool {
 	down := !s.Up
 	later := u.known && s.Run > u.after // a later run means that the slot was down in between

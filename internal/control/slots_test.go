@@ -160,7 +160,8 @@ func TestAWaitEndsWhenTheSlotIsThere(t *testing.T) {
 		"r":  {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up}},
 		"R":  {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up, ready}},
 		"r3": {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up}},
-		"D3": {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up}}, // must not miss the moment in which the slot is down
+		// the wait must not miss the moment in which the slot is down
+		"D3": {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up}},
 	} {
 		core := slotCore(tt.from)
 		core.watched = true
@@ -171,7 +172,7 @@ func TestAWaitEndsWhenTheSlotIsThere(t *testing.T) {
 			select {
 			case err := <-done:
 				t.Errorf("until %s: over before step %d: %v", wait, i, err)
-			case <-time.After(20 * time.Millisecond): // long enough for a wrong answer to arrive
+			case <-time.After(20 * time.Millisecond): // a wrong answer arrives within this time
 			}
 			core.put(slotDir, step)
 		}

@@ -28,7 +28,8 @@ import (
 // answer is JSON or a table.
 func getStatus(s *Server, r *request) (reply, error) {
 	s.sweep(r.Context())
-	snap, added := s.snapshotWith(r.Context(), r.query["name"]) // outside answerInTurn, because it may wait for the boot
+	// this call is not in answerInTurn, because it may wait for the boot
+	snap, added := s.snapshotWith(r.Context(), r.query["name"])
 	return s.answerInTurn(r, func() (reply, error) {
 		st, err := s.status(snap, added, r.query["name"], r.client)
 		if err != nil {
@@ -91,7 +92,8 @@ func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *superv
 		return snap, nil
 	}
 	with := func(list []*supervisor.Service) {
-		now := s.core.Snapshot() // taken after the list, so that a service which is registered just now is in one of them
+		// take the snapshot after the list: a service that is registered in between is then in one of them
+		now := s.core.Snapshot()
 		registered := make(map[string]bool, len(now.Services))
 		for _, v := range now.Services {
 			registered[v.Name] = true
@@ -165,7 +167,7 @@ func shortenTails(list []client.Service) {
 	}
 	for i := range list {
 		if x := list[i].LastExit; x != nil {
-			x.Tail = slices.Clone(x.Tail[max(0, len(x.Tail)-fewLines):]) // a copy, because the snapshot shares these lines
+			x.Tail = slices.Clone(x.Tail[max(0, len(x.Tail)-fewLines):]) // copy the lines, because the snapshot shares them
 			for k, line := range x.Tail {
 				x.Tail[k] = line[:min(len(line), shortLine)]
 			}
@@ -173,7 +175,7 @@ func shortenTails(list []client.Service) {
 	}
 }
 
-// listed returns the services in a list of all services, in its order.
+// listed returns the services that a list of all services shows, in the order of that list.
 func listed(snap *supervisor.Snapshot) []*supervisor.Service {
 	return slices.DeleteFunc(sortGateways(snap.Services), func(v *supervisor.Service) bool { return !inStatus(v) })
 }

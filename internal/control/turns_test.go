@@ -44,7 +44,7 @@ func TestClosingWaitsForNoTurn(t *testing.T) {
 	<-first
 	// if this time is too short, the test passes without having tested anything
 	moment := func() <-chan time.Time { return time.After(100 * time.Millisecond) }
-	<-moment() // waits until the reader waits for more bytes
+	<-moment() // give the reader time to wait for more bytes
 	begun := make(chan struct{}, 1)
 	go func() { _ = blocking.Do(blocking.Short, func() error { begun <- struct{}{}; <-free; return nil }) }()
 	<-begun
@@ -56,7 +56,7 @@ func TestClosingWaitsForNoTurn(t *testing.T) {
 	case <-closed:
 	case <-moment(): // the holder keeps the turn so that the reader must wait for it
 	}
-	_, _ = peer.Write([]byte("x")) // ends the wait of the reader
+	_, _ = peer.Write([]byte("x")) // this byte ends the wait of the reader
 	close(free)
 	for _, end := range []chan struct{}{closed, read} {
 		select {

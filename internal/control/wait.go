@@ -19,9 +19,10 @@ const tailTime = 2 * time.Second
 
 // goal is what a command waits for.
 //
-// A start waits until the service is ready, and a restart until the service is ready in a new run. A service that can't report that
-// it is ready counts as ready after it has been up for the time settleTime. A task also does as soon as it has ended with success. A
-// stop waits until the service is down. If once is set, the command waits until the task has ended and does not start again at once.
+// A start waits until the service is ready, and a restart until the service is ready in a new run. A service that can't report
+// that it is ready counts as ready after it has been up for the time settleTime. A task also counts as ready once it has ended
+// with success. A stop waits until the service is down. If once is set, the command waits until the task has ended and does not
+// start again at once.
 type goal struct {
 	effect
 	once       bool
@@ -83,7 +84,7 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 		return verdict{failed: refuse(client.KindFailed, "superseded: %s was asked to stop meanwhile", name)}
 	case v.Want == supervisor.WantDown: // a task is not wanted up after its run
 		return verdict{reached: v.Done && v.State == supervisor.Down, runEnded: !v.Done && v.State == supervisor.Down}
-	case g.crashed(v): // even if the service is up again
+	case g.crashed(v): // a crash counts even if the service is up again
 		return verdict{runEnded: true}
 	case v.State == supervisor.Backoff, v.State == supervisor.Parked, v.State == supervisor.Failed:
 		return verdict{runEnded: true}
@@ -105,8 +106,7 @@ func (g goal) crashed(v *supervisor.Service) bool {
 	return x != nil && x.Run > g.after && (old == nil || x.Run > old.Run) && slices.Contains(crashCauses, x.Cause)
 }
 
-// endedByItself reports whether the last run has ended since the command, and not because hinit was asked to stop it. A service
-// that should then stay down is a task.
+// endedByItself reports whether a run has ended since the command, and not because an operator or the shutdown stopped it.
 func (g goal) endedByItself(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
 	return x != nil && x.Run == v.Run && x.Cause != supervisor.CauseOperator && x.Cause != supervisor.CauseShutdown &&

@@ -141,9 +141,9 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 		name string
 		want supervisor.Want // state before the command
 		do   client.Verb
-		prep func(t *testing.T, w *waiter) // runs after the registration
+		prep func(t *testing.T, w *waiter) // function that runs after the registration
 		took time.Duration
-		err  string // "" means success
+		err  string // the expected error; "" for success
 		kind client.Kind
 	}{
 		{"a start holds for a second", supervisor.WantDown, client.VerbStart, nil, time.Second, "", ""},
@@ -336,7 +336,7 @@ func task(d time.Duration, code int) func(*testing.T, *waiter) {
 	}
 }
 
-// silent returns f without last log lines.
+// silent returns a step that makes the process write no log lines, and then does f.
 func silent(f func(*testing.T, *waiter)) func(*testing.T, *waiter) {
 	return func(t *testing.T, w *waiter) {
 		w.procs.set(func() { w.procs.tail = nil })

@@ -38,7 +38,7 @@ const (
 // disagree.
 type Verdict struct {
 	Grade    Grade
-	Word     string   // added to the state, such as "deaf"; may be ""
+	Word     string   // word that is added to the state, such as "deaf"; may be ""
 	Problems []string // kinds of problems of the service, the worst first
 	Works    bool     // the service is up and does its work, perhaps with a failing check or a remark
 }
