@@ -35,7 +35,7 @@ func TestAFileThatTheAgentCanWriteSetsNothingOfRoots(t *testing.T) {
 		if _, err := Load(Options{Path: path, Env: environ(nil)}); err != nil {
 			t.Errorf("%s in a file of root's: %v", key, err)
 		}
-		if err := os.Chown(path, whoever, 0); err != nil {
+		if err := os.Chown(path, otherUID, 0); err != nil {
 			t.Fatal(err)
 		}
 		key, _, _ = strings.Cut(key, ",")
@@ -57,15 +57,15 @@ func TestAReloadShowsTheAgentNoFileOfRoots(t *testing.T) {
 	}
 	secret := writeFile(t, "TOKEN=abcdef")
 	for name, put := range map[string]func(path string) error{
-		"link": func(path string) error { return errors.Join(os.Symlink(secret, path), os.Lchown(path, whoever, 0)) },
+		"link": func(path string) error { return errors.Join(os.Symlink(secret, path), os.Lchown(path, otherUID, 0)) },
 		"link of the process": func(path string) error {
-			return errors.Join(os.Symlink("/proc/self/environ", path), os.Lchown(path, whoever, 0))
+			return errors.Join(os.Symlink("/proc/self/environ", path), os.Lchown(path, otherUID, 0))
 		},
 		"file": func(path string) error { return errors.Join(os.Link(secret, path), os.Chmod(path, 0o600)) },
 	} {
 		dir := t.TempDir()
 		path := filepath.Join(dir, "hinit.yaml")
-		if err := errors.Join(os.Chown(dir, whoever, 0), put(path)); err != nil {
+		if err := errors.Join(os.Chown(dir, otherUID, 0), put(path)); err != nil {
 			t.Fatal(err)
 		}
 		_, err := Load(Options{Path: path, Env: environ(nil)})
@@ -127,7 +127,7 @@ func TestAFileThatTheAgentCanWriteMaySetTheRest(t *testing.T) {
 agent: {user: hermes, gateway: [serve, "{profile}"]}
 services: {x: {command: [id], user: hermes, env: {A: b}}}
 restart: {initial: 2s}`)
-	if err := os.Chown(path, whoever, 0); err != nil {
+	if err := os.Chown(path, otherUID, 0); err != nil {
 		t.Fatal(err)
 	}
 	env := environ(map[string]string{"HINIT_BOOT_STRICT": "1", "HERMES_HOME": "/data"})

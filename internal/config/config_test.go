@@ -454,9 +454,7 @@ func TestOwnServiceIsEnabledUnlessAVariableDecides(t *testing.T) {
 	}
 }
 
-// The constant whoever is the uid of a user other than root who can change the file, in the tests of keys that only
-// root may set.
-const whoever = 10000
+const otherUID = 10000
 
 func TestBootFromEnvironmentAndOrigins(t *testing.T) {
 	path := writeFile(t, "boot:\n  strict: true\n  hooks:\n  - command: [a]\n    timeout: 5s\n")

@@ -80,8 +80,8 @@ func imageHooks() []Hook {
 	}
 }
 
-// NewService returns a service with the default settings, and with those that it inherits from c, which must be complete except for
-// its services.
+// NewService returns a service with the default settings. Settings that a service inherits come from c, which must be complete
+// except for its services.
 func NewService(c *Config, name string) Service {
 	return Service{
 		Name: name,

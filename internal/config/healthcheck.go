@@ -20,7 +20,7 @@ type Check struct {
 	Type string // one of the Check types, such as CheckHTTP; it says which of the fields from HTTP to Deaf is used
 
 	Kind      string        `key:"kind" is:"oneof startup ready alive"` // purpose of the check: startup, ready or alive
-	Name      string        `key:"name" is:"name"`                      // unique among the checks of the service
+	Name      string        `key:"name" is:"name"`                      // name of the check, unique in its service
 	Period    time.Duration `key:"period" is:"atleast 100ms"`
 	Timeout   time.Duration `key:"timeout" is:"atleast 10ms"`
 	Delay     time.Duration `key:"initial_delay" is:"notnegative"`                     // time from the start of the process to the first test
@@ -41,8 +41,8 @@ type Check struct {
 // The values of [Check].Kind.
 const (
 	CheckStartup = "startup" // the other checks of the service begin when this check has passed once
-	CheckReady   = "ready"   // decides whether the service counts as ready
-	CheckAlive   = "alive"   // decides whether the service may go on
+	CheckReady   = "ready"   // the service counts as ready while this check passes
+	CheckAlive   = "alive"   // when this check fails, hinit does what on_failure says
 )
 
 // The types of a check. Each is also the key of the check's own settings.
@@ -87,7 +87,7 @@ type DialCheck struct {
 // FileCheck tests that a file exists, or that it was written recently.
 type FileCheck struct {
 	Path    string        `key:"path" is:"dir" fill:"."`
-	Fresher time.Duration `key:"fresher_than" is:"positive"` // longest time since the last write; 0: any
+	Fresher time.Duration `key:"fresher_than" is:"positive"` // longest time since the file was last written; 0: any time
 }
 
 // LogCheck looks for a text in the service's output.
@@ -100,7 +100,7 @@ type LogCheck struct {
 
 // StateCheck tests the state file of a gateway.
 type StateCheck struct {
-	Heartbeat time.Duration `key:"heartbeat" is:"positive"`      // longest time since the gateway last wrote the file; 0: any
+	Heartbeat time.Duration `key:"heartbeat" is:"positive"`      // longest time since the gateway last wrote the file; 0: any time
 	Platforms string        `key:"platforms" is:"oneof any all"` // which chat platforms must be connected: "any" or "all"; "": none
 }
 

@@ -79,7 +79,7 @@ func (c *Config) UIDRange() UIDs {
 	return uids
 }
 
-// minUID is the first uid above the system's own. maxUID is the last that has no special meaning for the kernel.
+// minUID is the first uid above the system's own uids. maxUID is the last uid that has no special meaning for the kernel.
 const (
 	minUID = 1000
 	maxUID = 1<<31 - 2
@@ -162,7 +162,7 @@ func (l *loader) checkOtherUser(key, user string) {
 	}
 }
 
-// checkShares reports a path in [Isolation].Share below which are other profiles or hinit's own files.
+// checkShares reports a path in [Isolation].Share that contains other profiles or hinit's own files.
 func (l *loader) checkShares(prefix string, i Isolation) {
 	for _, entry := range i.Share {
 		path := filepath.Clean(l.cfg.ExpandString(strings.TrimSuffix(entry, ShareReadOnly), map[string]string{profilePlaceholder: "NAME", profileHomePlaceholder: l.cfg.Home + "/profiles/NAME"}))

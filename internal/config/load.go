@@ -214,7 +214,7 @@ func (l *loader) decodeDocument(doc *yaml.Node) {
 	l.validateRestart(&c.Restart, "")
 	l.validateSetup(&c.Agent.ProcessSettings, "agent.")
 	c.Logs.Dir = filepath.Clean(c.ExpandString(c.Logs.Dir, nil))
-	l.decodeServices(d, services) // before applyImage, whose exit codes are for gateways only
+	l.decodeServices(d, services) // decode services before applyImage, because its exit codes apply to gateways only
 	l.applyImage()
 	for i := range c.Boot.Hooks {
 		h := &c.Boot.Hooks[i]

@@ -15,9 +15,9 @@ import (
 type Need struct {
 	Name     string `key:"name"`                                // name of a service; gateway-PROFILE for a gateway
 	Until    string `key:"until" is:"oneof started ready done"` // state to wait for: one of the Until constants
-	Optional bool   `key:"optional"`                            // ignored if there is no such service, or if it isn't enabled
+	Optional bool   `key:"optional"`                            // whether the need is ignored if no enabled service has this name
 
-	untilSet bool // Until is set in hinit.yaml
+	untilSet bool // whether hinit.yaml sets Until
 	line     int
 }
 

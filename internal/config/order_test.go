@@ -50,7 +50,7 @@ services:
 	if web.Restart.Policy != RestartOnFailure || web.Restart.MaxRestarts != 9 || web.Restart.Max != time.Minute || !reflect.DeepEqual(web.RestartOn, []string{"db", "gateway-coder"}) {
 		t.Errorf("web: %+v", web)
 	}
-	for name, want := range map[string][2]bool{ // by service: whether it is a task, and whether it is wanted up
+	for name, want := range map[string][2]bool{ // for each service: whether it is a task, and whether it starts at the boot
 		"db": {false, true}, "cache": {false, false}, "migrate": {true, true}, "backup": {true, false}, "report": {true, false},
 	} {
 		s := c.Services[name]

@@ -119,7 +119,7 @@ func TestEffectiveIsSortedAndOnePerKey(t *testing.T) {
 }
 
 func TestTruth(t *testing.T) {
-	for word, want := range map[string][2]bool{ // by value: whether truthy-3 counts it as true, and whether the shell scripts do
+	for word, want := range map[string][2]bool{ // for each word: whether IsTruthy and IsShellTruthy return true
 		"1": {true, true}, "true": {true, true}, "TRUE": {true, true}, "True": {true, true}, "yes": {true, true}, "YES": {true, true},
 		"Yes": {true, true}, "tRuE": {true, false}, "yEs": {true, false}, "on": {}, "": {}, "0": {}, " 1": {}, "2": {}, "y": {},
 	} {

@@ -44,8 +44,8 @@ const (
 	maxMessageSize = 2000 // maximum size of a message in bytes
 )
 
-// countIfFull only counts a problem if maxProblems are recorded already, and reports whether it did. A caller for whom a description
-// costs time, such as a search for a similar name, calls it first.
+// countIfFull counts a problem without recording it if maxProblems are already recorded, and reports whether it did. A caller
+// calls it before it makes a costly description, such as a search for a similar name.
 func (p *problems) countIfFull() bool {
 	full := len(p.list) >= maxProblems
 	if full {

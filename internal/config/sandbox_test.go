@@ -47,7 +47,7 @@ func TestTheAgentCannotSayWhatRootsServiceOfSandboxesRuns(t *testing.T) {
 		if _, err := Load(Options{Path: path, Env: vars}); err != nil && !strings.Contains(keys, "checks") {
 			t.Errorf("%s in a file of root's: %v", keys, err)
 		}
-		if err := os.Chown(path, whoever, 0); err != nil {
+		if err := os.Chown(path, otherUID, 0); err != nil {
 			t.Fatal(err)
 		}
 		want := "cannot set services.sandbox here: it is root's to decide, and " + path + " belongs to uid 10000"

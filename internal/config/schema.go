@@ -44,7 +44,7 @@ type Key struct {
 
 	valueType
 	index    []int  // struct fields that lead from the root to the value, for reflect.Value.FieldByIndex
-	excluded string // key that the embedded struct defines and this one does not allow
+	excluded string // key of the embedded struct that is not valid here
 }
 
 // At returns a pointer to the key's value. root is a pointer to the struct of the mapping.

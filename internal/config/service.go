@@ -63,10 +63,10 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 // variable enables them (see builtInServices).
 const (
 	DashboardName = "dashboard"
-	WebName       = "hinit-web"     // serves the status page
-	ForwardName   = "hinit-forward" // sends logs and events to a collector
-	SandboxName   = "sandbox"       // owns the sandboxes of the volume
-	LeaseName     = "hinit-lease"   // holds the lease: the right of one init to serve the volume
+	WebName       = "hinit-web"     // service that serves the status page
+	ForwardName   = "hinit-forward" // service that sends logs and events to a collector
+	SandboxName   = "sandbox"       // service that owns the sandboxes of the volume
+	LeaseName     = "hinit-lease"   // service that holds the lease: the right of one init to serve the volume
 )
 
 // alwaysRunsAsRoot reports whether a built-in service runs as root whatever hinit.yaml says.
@@ -84,7 +84,8 @@ func (l *loader) fillLease(s *Service) {
 		l.problems.reportVariable(leaseVar, kind, "expected kubernetes, or 0 for none")
 	}
 	s.User, s.Notify.Protocol = "root", NotifySystemd
-	s.Restart.Initial, s.Restart.Max = leaseRestart, time.Second // short, so that it is back before the lease expires
+	// the delays are short, because the service must be back before the lease expires
+	s.Restart.Initial, s.Restart.Max = leaseRestart, time.Second
 }
 
 // builtInServices lists the built-in services. variable is the environment variable that enables one. fill, if not nil, sets what
@@ -191,12 +192,13 @@ func (l *loader) completeService(s *Service, prefix string, line int) {
 	}
 }
 
-// Notify says how a service reports that it is ready. If it is zero, the service can't.
+// Notify says how a service reports that it is ready. A service with a zero Notify can't report it.
 type Notify struct {
 	FD       int           `key:"notify.fd" is:"between? 3 1023"`            // descriptor to which a ready service writes a newline; 0: none
 	Protocol string        `key:"notify.protocol,short" is:"oneof? systemd"` // how the service reports that it is ready: NotifySystemd, or ""
 	Timeout  time.Duration `key:"notify.timeout" is:"notnegative"`           // how long the report may take; 0: for ever
-	Watchdog time.Duration `key:"watchdog" is:"atleast? 100ms"`              // longest time between two signs of life; 0: none are expected
+	// longest time between two messages of the service to the watchdog; 0: no messages are expected
+	Watchdog time.Duration `key:"watchdog" is:"atleast? 100ms"`
 }
 
 // NotifySystemd is the protocol of sd_notify(3).
@@ -211,7 +213,8 @@ const (
 	CheckWatchdog = "watchdog"
 )
 
-// AllChecks returns the configured checks of a service, and with notify or watchdog one for its own messages.
+// AllChecks returns the configured checks of a service. The settings notify and watchdog each add a check for the messages that
+// the service sends.
 func (s *Service) AllChecks() []Check {
 	checks := slices.Clone(s.Checks)
 	own := func(kind, of string, every time.Duration) {

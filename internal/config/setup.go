@@ -10,8 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// ProcessSettings are the settings that hinit applies to a process before it executes the command, and a few for operators. If they
-// are zero, nothing is changed.
+// ProcessSettings are the settings that hinit applies to a process before it executes the command, and a few for operators.
+// Zero settings change nothing.
 type ProcessSettings struct {
 	EnvFile    Paths                    `key:"env_file" is:"envfiles" fill:"."` // environment files; one with "-" in front may be missing
 	Priority   Priority                 `key:",root"`
@@ -41,10 +41,11 @@ func (c *Config) AnySettings(has func(*ProcessSettings) bool) bool {
 
 // Priority is the share of the machine that a service gets, in comparison with others.
 type Priority struct {
-	Nice        int    `key:"nice" is:"between -20 19"` // added to the nice value of hinit
-	IONice      IONice `key:"ionice."`
-	OOMScore    int    `key:"oom_score" is:"between 0 1000"` // added to the oom_score_adj of hinit; 0: hinit's default
-	CPUAffinity string `key:"cpu_affinity" is:"cpus?"`       // list of processors such as 0-3,6; "": all that hinit may use
+	Nice   int    `key:"nice" is:"between -20 19"` // number that is added to the nice value of hinit
+	IONice IONice `key:"ionice."`
+	// number that is added to the oom_score_adj of hinit; 0: hinit's default
+	OOMScore    int    `key:"oom_score" is:"between 0 1000"`
+	CPUAffinity string `key:"cpu_affinity" is:"cpus?"` // list of processors such as 0-3,6; "": all that hinit may use
 	// Class is one of the Priority constants. When memory runs out, hinit and the kernel end the services of lower classes first.
 	Class     string `key:"priority" is:"oneof low normal high critical"`
 	CPUWeight int    `key:"cpu.weight" is:"between 0 10000"` // share of the processors, where others have 100; 0: 100
@@ -256,7 +257,7 @@ func (d *decoder) decodePaths(n *yaml.Node, key string, at *Paths) {
 func (d *decoder) decodeLimits(n *yaml.Node, key string, limits map[string]ResourceLimit) map[string]ResourceLimit {
 	own := key
 	if prefix, is := strings.CutSuffix(key, "rlimits"); is {
-		own = prefix + "limits" // the file may also use the alias limits
+		own = prefix + "limits" // the key was rlimits, which is an alias of limits
 	}
 	for _, e := range d.entries(n, key+".", limitNames) {
 		if !slices.Contains(limitNames, e.key) {

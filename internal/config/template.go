@@ -84,7 +84,8 @@ func scanTemplate(s string, value func(name string) (string, bool)) string {
 	}
 	return templateBraces().ReplaceAllStringFunc(s, func(found string) string {
 		switch {
-		case found == "{{" || found[0] == '$': // of another program's syntax: neither escape nor placeholder
+		// the text has the syntax of another program: it is neither an escape nor a placeholder
+		case found == "{{" || found[0] == '$':
 			return found
 		case strings.HasPrefix(found, "{{"):
 			return found[1 : len(found)-1]

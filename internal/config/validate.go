@@ -39,7 +39,7 @@ func checkAbs(s string) string {
 	return ""
 }
 
-// checkDirTemplate is checkAbs for a text that may begin with a placeholder for a path.
+// checkDirTemplate returns why s is not an absolute path, or "". s may begin with a placeholder for a path.
 func checkDirTemplate(s string) string {
 	if strings.HasPrefix(s, "{"+homePlaceholder+"}") || strings.HasPrefix(s, "{"+profileHomePlaceholder+"}") {
 		return ""
@@ -124,7 +124,7 @@ func checkParsed[T any](parse func(string) (T, error)) validator {
 	})
 }
 
-// textType is the type of the texts for which ok returns true. wrong is the message about others, with the text in place of %q.
+// textType is the type of the texts for which ok returns true. wrong is the message about any other text, with %q in its place.
 func textType(name string, ok func(string) bool, wrong string) valueType {
 	return valueType{name, newValidator(func(s string) string {
 		if ok(s) {
@@ -173,7 +173,7 @@ func checkRange(least, most string) valueType {
 		n := reflect.ValueOf(at).Elem().Convert(reflect.TypeFor[float64]()).Float()
 		lo, _ := strconv.ParseFloat(least, 64)
 		hi, _ := strconv.ParseFloat(most, 64)
-		if !(n >= lo && n <= hi) { // also true for NaN
+		if !(n >= lo && n <= hi) { // the condition is also true for NaN
 			return fmt.Sprintf("expected a number from %s to %s, got %v", least, most, reflect.ValueOf(at).Elem())
 		}
 		return ""

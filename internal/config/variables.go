@@ -68,8 +68,8 @@ const (
 	secretsDir = "/run/secrets/"
 )
 
-// SecretFiles returns NAME=PATH for each variable NAME_FILE in environ whose value is a path below /run/secrets. It ignores those
-// of hinit, and those for which NAME is set, too.
+// SecretFiles returns NAME=PATH for each variable NAME_FILE in environ whose value is a path below /run/secrets. It ignores
+// hinit's own variables, and NAME_FILE if NAME is also set.
 func SecretFiles(environ []string) (files []string) {
 	set := map[string]bool{}
 	for _, v := range environ {
