@@ -86,7 +86,7 @@ type gateway struct {
 // keep restarts the gateway until it is killed for good.
 func (g *gateway) keep(t *testing.T) {
 	for g.again(t) {
-		_ = g.cmd.Wait() // returns an error, because the test kills the process
+		_ = g.cmd.Wait() // Wait returns an error, because the test kills the process
 	}
 }
 
@@ -253,7 +253,7 @@ func fillAndEmpty(t *testing.T, ballast string, gateways []*gateway) {
 		}
 		for block := make([]byte, 64<<10); losses(gateways) == before && time.Now().Before(giveUp); {
 			if _, err := f.Write(block); err != nil {
-				block = block[:max(len(block)/2, 1)] // takes the last bytes too
+				block = block[:max(len(block)/2, 1)] // smaller blocks take the last free bytes, too
 				<-time.After(time.Millisecond)
 			}
 		}

@@ -137,7 +137,7 @@ func BenchmarkWriter(b *testing.B) {
 		b.Cleanup(func() { unix.Close(fd) })
 		return fd, dir
 	}
-	emptied := func(b *testing.B, fd, n int) { // empties the file as often as it would be rotated
+	emptied := func(b *testing.B, fd, n int) { // emptied empties the file as often as it would be rotated
 		if n%11 == 0 {
 			if err := unix.Ftruncate(fd, 0); err != nil {
 				b.Fatal(err)

@@ -81,7 +81,7 @@ type console struct {
 	output
 	reader progress
 
-	mu           sync.Mutex // never held across I/O
+	mu           sync.Mutex // no goroutine holds mu during I/O
 	wake         sync.Cond
 	queue        []*block
 	writingBlock *block    // the block that is being written
@@ -102,7 +102,7 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	c.wake.L = &c.mu
 	batch := o.MaxLine + readSize
 	c.blocks.New = func() any { return &block{data: make([]byte, 0, consoleBlock+batch)} }
-	c.attempt = c.writeAll // a method value; made here because making it for each write would allocate
+	c.attempt = c.writeAll // store the method value once, because making it for each write would allocate
 	// Write with system calls on the descriptor. f.Write would kill the process with SIGPIPE if descriptor 1 or 2 has lost its
 	// reader (os/signal, "SIGPIPE").
 	raw, err := f.SyscallConn()
@@ -122,7 +122,7 @@ func newConsole(stream string, f *os.File, o Options) *console {
 // block.
 func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	if c.mask {
-		src.masking.Lock() // held until the lines are queued, to keep their order
+		src.masking.Lock() // hold masking until the lines are queued, to keep their order
 		defer src.masking.Unlock()
 		chunk = src.masker.Hide(chunk, src.secrets.Load())
 	}
@@ -168,7 +168,7 @@ func (c *console) queueSpace(src *source, must bool) int {
 	case must:
 		return min(consoleLimit-c.waiting, stalledShare-src.waiting)
 	case src.mustNotWait:
-		return 2*consoleLimit - c.waiting // enough for the whole content of a pipe
+		return 2*consoleLimit - c.waiting // this is enough for the whole content of a pipe
 	case c.waiting < consoleLimit:
 		return maxSourceQueue - src.waiting
 	}

@@ -129,7 +129,7 @@ func TestConsoleModes(t *testing.T) {
 		closeAll(stdout, stderr)
 		closeSet(t, s)
 		got := out.text()
-		if mode == JSON { // checks the times, and removes them from the text
+		if mode == JSON { // check the times, and remove them from the text
 			var b strings.Builder
 			for line := range strings.Lines(got) {
 				rest, ok := strings.CutPrefix(line, `{"time":"`)
@@ -181,11 +181,11 @@ func TestConsoleFlagsAreLeftAlone(t *testing.T) {
 		}
 		r, w := os.NewFile(uintptr(p[0]), "r"), os.NewFile(uintptr(p[1]), "w")
 		s := newSet(Options{Stdout: w, Console: Raw})
-		if err := unix.SetNonblock(p[1], nonblock); err != nil { // sets the flag after hinit has started, as a CMD may do
+		if err := unix.SetNonblock(p[1], nonblock); err != nil { // set the flag after hinit has started, as a CMD may do
 			t.Fatal(err)
 		}
 		got := make(chan int)
-		text := strings.Repeat(strings.Repeat("n", 99)+"\n", 5000) // more than the pipe holds
+		text := strings.Repeat(strings.Repeat("n", 99)+"\n", 5000) // the text does not fit into the pipe
 		io.WriteString(s.Console(1), text)
 		go func() {
 			data, _ := io.ReadAll(r)
@@ -246,7 +246,7 @@ func TestAConsoleFailsTwice(t *testing.T) {
 		fails(unix.ENOSPC)
 		fails(nil)
 	}
-	c.fault.reportedAt = time.Time{} // pretends that the report was a minute ago
+	c.fault.reportedAt = time.Time{} // pretend that the report was a minute ago
 	fails(unix.ENOSPC)
 	fails(nil)
 	warn.want(t, "no space left on device; lines are missing", "is written again", "no space left on device; lines are missing", "is written again")
@@ -319,7 +319,7 @@ func TestCloseWithABlockedConsole(t *testing.T) {
 	if n := len(stored(t, dir)); n != 2000 {
 		t.Errorf("the file has %d lines", n)
 	}
-	r.Close() // ends the goroutine that waits for the console
+	r.Close() // this close ends the goroutine that waits for the console
 	testkit.Until(t, "the console ends", func() bool {
 		select {
 		case <-s.consoles[0].done:
@@ -348,7 +348,7 @@ func TestSyncReturnsWhenTheConsoleHasEverything(t *testing.T) {
 	if _, err := io.ReadFull(r, got); err != nil || string(got) != "before\nafter\n" {
 		t.Errorf("%q, %v", got, err)
 	}
-	fmt.Fprint(s.Console(1), strings.Repeat("x\n", 100_000)) // more than the pipe holds
+	fmt.Fprint(s.Console(1), strings.Repeat("x\n", 100_000)) // these lines do not fit into the pipe
 	stuck, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if err := s.Sync(stuck); err == nil {

@@ -263,7 +263,7 @@ func TestTheConsoleSaidThatLinesAreInAFileThatLostThem(t *testing.T) {
 	}
 	defer r.Close()
 	dir := filepath.Join(t.TempDir(), "logs")
-	if err := os.WriteFile(dir, nil, 0o644); err != nil { // a file in place of the directory, so that writing fails
+	if err := os.WriteFile(dir, nil, 0o644); err != nil { // a file in place of the directory makes every write fail
 		t.Fatal(err)
 	}
 	s := newSet(Options{Stdout: w, ConsoleStall: -1})

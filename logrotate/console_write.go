@@ -27,7 +27,7 @@ type output struct {
 	fault   struct {
 		text       atomic.Pointer[string] // why lines are missing now; nil if the stream is written. Any goroutine may read it.
 		reportedAt time.Time              // when a fault was last reported
-		reported   bool                   // the present fault was reported
+		reported   bool                   // whether the present fault was reported
 	}
 }
 
@@ -98,7 +98,8 @@ func (c *console) writeAll(fd uintptr) {
 		var block, old unix.Sigset_t
 		block.Val[0] = 1 << (unix.SIGTTOU - 1)
 		if unix.PthreadSigmask(unix.SIG_BLOCK, &block, &old) == nil {
-			defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) }() // can't fail: the mask was valid before
+			// PthreadSigmask can't fail: the mask was valid before
+			defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) }()
 		}
 	}
 	for len(c.writing) > 0 {
@@ -138,7 +139,7 @@ func (c *console) handleResult(b *block, err error) {
 		c.closeDrained()
 		c.mu.Unlock()
 		c.beginFault(err, "it gets no more lines")
-	case c.fault.text.Load() == nil: // for example if the stream is a file on a full disk
+	case c.fault.text.Load() == nil: // the fault is new; the stream may be a file on a full disk
 		c.beginFault(err, "lines are missing there until it works")
 	}
 }

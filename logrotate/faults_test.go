@@ -19,7 +19,7 @@ import (
 
 // rulesFile returns the file with the rules for faults. Package internal/faultinject reads the name of this file only once.
 var rulesFile = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "faults") // not t.TempDir, because the whole process uses the file
+	dir, err := os.MkdirTemp("", "faults") // the directory outlives the test, because the whole process uses the file
 	if err != nil {
 		return "", err
 	}
@@ -68,7 +68,7 @@ func TestEveryLineIsAccountedForWhenCallsFail(t *testing.T) {
 			<-time.After(time.Duration(rand.IntN(100)) * time.Millisecond)
 		}
 		before := losses(gateways)
-		trouble(t, "write /current EIO") // longer than the memory for waiting lines lasts
+		trouble(t, "write /current EIO") // the fault lasts until the memory for waiting lines is full
 		testkit.Until(t, "lines are lost", func() bool { return losses(gateways) > before })
 		trouble(t)
 		writtenAgain(t, gateways)
@@ -95,7 +95,7 @@ func TestHalfALineThatCannotBeCutOff(t *testing.T) {
 	half := int64(stampLen + len("first\n") + 40)
 	testkit.Until(t, "half a line", func() bool { return size(t, path) == half })
 	put(t, stdout, "next\n")
-	<-time.After(5 * s.opts.period) // time for several retries
+	<-time.After(5 * s.opts.period) // this is time for several retries
 	if n := size(t, path); n != half {
 		t.Errorf("the file has %d bytes, want %d: something was written behind half a line", n, half)
 	}

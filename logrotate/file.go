@@ -152,7 +152,7 @@ func (f *file) prepare(now time.Time) error {
 		if err := f.checkFree(); err != nil {
 			return err
 		}
-		if f.archives.Expired(f.limits.Load().MaxAge, now) { // between rotations, too
+		if f.archives.Expired(f.limits.Load().MaxAge, now) { // archives expire between rotations, too
 			if err := f.set.opts.Actor.Do(func() error { return f.prune(now) }); err != nil {
 				f.recordError(fmt.Errorf("cannot prune the archives of %q: %w", f.path, err))
 			}
@@ -177,7 +177,7 @@ func (f *file) cutTornLine() error {
 	if err != nil {
 		return fmt.Errorf("cannot cut a torn line off %q: %w", f.path, err)
 	}
-	f.size = min(f.size, st.Size) // smaller if another process has emptied the file
+	f.size = min(f.size, st.Size) // the file is smaller if another process has emptied it
 	f.torn = false
 	return nil
 }

@@ -255,7 +255,7 @@ func TestShortFaultLosesNothing(t *testing.T) {
 	v.say("before")
 	v.inFile("before")
 	ballast := filepath.Join(disk, "ballast")
-	_ = os.WriteFile(ballast, make([]byte, size), 0o600) // fills the disk as far as possible
+	_ = os.WriteFile(ballast, make([]byte, size), 0o600) // fill the disk as far as possible
 	var want []string
 	for i := range 300 {
 		want = append(want, fmt.Sprintf("line %d %s", i, strings.Repeat("s", 60)))

@@ -66,7 +66,7 @@ type handedFile struct {
 // freezeCall is the state between Freeze and Thaw.
 type freezeCall struct {
 	parked map[*stream]struct{} // streams whose pumps have stopped
-	all    chan struct{}        // closed when the pump of every live stream has stopped
+	all    chan struct{}        // channel that is closed when the pump of every live stream has stopped
 	locked []*file              // files whose mu is held
 }
 
@@ -333,7 +333,8 @@ func (l *Log) resume(in handedLog) ([]*stream, error) {
 		for _, line := range hr.Tail {
 			r.tail.add([]byte(line+"\n"), l.set.opts.Tail)
 		}
-		r.finishedRequests = [2]uint64{math.MaxUint64, math.MaxUint64} // reset below for the streams that were handed over
+		// the loop below resets this for the streams that were handed over
+		r.finishedRequests = [2]uint64{math.MaxUint64, math.MaxUint64}
 		for i := range r.streams {
 			r.streams[i] = &stream{run: r, index: i, direct: -1} // a stream that has ended, unless it is replaced below
 		}

@@ -168,7 +168,7 @@ func TestNoLineIsLostDoubledOrTornUnderLoad(t *testing.T) {
 		})
 	}
 	for range images {
-		time.Sleep(20 * time.Millisecond) // lets the services write; the result must be right without this pause too
+		time.Sleep(20 * time.Millisecond) // give the services time to write; the result must be right without this pause, too
 		freeze(t, s)
 		next := replace(t, s, o)
 		expire(s)
@@ -192,7 +192,8 @@ func TestNoLineIsLostDoubledOrTornUnderLoad(t *testing.T) {
 func TestWhatWaitsForADiskIsHandedOver(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "sub", archive.Current)
-	if err := os.WriteFile(filepath.Join(dir, "sub"), nil, 0o600); err != nil { // a file in place of the directory, so that writing fails
+	// a file in place of the directory makes every write fail
+	if err := os.WriteFile(filepath.Join(dir, "sub"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var w warnings
@@ -260,7 +261,7 @@ func TestAHungDiskIsNamed(t *testing.T) {
 	s := newSet(Options{})
 	l := s.Open("svc", "", filepath.Join(t.TempDir(), archive.Current))
 	stdout, stderr := pipes(t, l)
-	l.file.mu.Lock() // pretends that a write does not return
+	l.file.mu.Lock() // pretend that a write does not return
 	put(t, stdout, "x\n")
 	testkit.Until(t, "the pump has it, and can only write it now", func() bool {
 		n, err := unix.IoctlGetInt(int(stdout.Fd()), unix.TIOCINQ)

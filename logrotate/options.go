@@ -53,12 +53,12 @@ type Options struct {
 	// or Set; it may write to [Set.Console].
 	Warn func(service, message string)
 
-	limits       Limits        // replaces defaultLimits; tests set others
-	period       time.Duration // replaces the constant period; tests set a shorter time
-	tailPatience time.Duration // replaces the constant tailPatience; tests on slow machines set a longer time
-	closeReserve time.Duration // replaces the constant closeReserve; tests on slow machines set a longer time
-	floodWindow  time.Duration // replaces the constant floodWindow; tests that need a flood set a longer time
-	floodPause   time.Duration // raises the constant floodPause; set by tests
+	limits       Limits        // limits in place of defaultLimits; only tests set them
+	period       time.Duration // time in place of the constant period; tests set a shorter one
+	tailPatience time.Duration // time in place of the constant tailPatience; tests on slow machines set a longer one
+	closeReserve time.Duration // time in place of the constant closeReserve; tests on slow machines set a longer one
+	floodWindow  time.Duration // time in place of the constant floodWindow; tests that need a flood set a longer one
+	floodPause   time.Duration // lower limit for the pauses of a flood; only tests set it
 }
 
 // withDefaults returns o with the defaults for all zero fields.

@@ -27,7 +27,7 @@ type run struct {
 	streams         [2]*stream
 	lastTailRequest atomic.Uint64 // number of the last call of Log.Tail
 
-	mu                 sync.Mutex // never held across I/O
+	mu                 sync.Mutex // no goroutine holds mu during I/O
 	tail               lastLines
 	unfinishedLines    [2]string      // the unfinished line of each stream when recordReached was last called
 	finishedRequests   [2]uint64      // number of the last Tail request whose output each stream has read completely
@@ -106,7 +106,7 @@ func (r *run) answerRequest(q *tailRequest) {
 type stream struct {
 	run      *run
 	index    int        // index of the stream: 0 for stdout, 1 for stderr
-	mu       sync.Mutex // guards file, which wake uses and changePace replaces; never held across I/O
+	mu       sync.Mutex // guards file, which wake uses and changePace replaces; no goroutine holds mu during I/O
 	file     *os.File
 	raw      syscall.RawConn
 	ready    func(fd uintptr) bool // the method value s.read, stored so that waiting allocates nothing

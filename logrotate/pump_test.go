@@ -301,7 +301,7 @@ func TestTailWhileAGrandchildFloods(t *testing.T) {
 		}
 		took = append(took, time.Since(begin))
 	}
-	slices.Sort(took) // 100 ms each, but a slow machine may need longer for some
+	slices.Sort(took) // an answer takes 100 ms, but a slow machine may need longer for some
 	if median := took[len(took)/2]; median > 2*time.Second {
 		t.Errorf("half of the answers took %v and longer", median)
 	}
@@ -403,7 +403,7 @@ func TestThePipesOfOldRunsPiledUp(t *testing.T) {
 	if _, err := ends[0].WriteString("more\n"); !errors.Is(err, unix.EPIPE) {
 		t.Errorf("the first run can write still: %v", err)
 	}
-	put(t, ends[len(ends)-2*maxRuns], " and more\n") // number of the oldest run whose pipes are kept
+	put(t, ends[len(ends)-2*maxRuns], " and more\n") // stdout of the oldest run whose pipes are kept
 	closeAll(ends...)
 	closeSet(t, s)
 	got := stored(t, dir)

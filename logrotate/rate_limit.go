@@ -21,8 +21,8 @@ type limiter struct {
 	writeLines  func(stream int, chunk []byte)
 	recordDelay time.Duration // time from the last suppressed line to the record, if no other line comes
 
-	mu             sync.Mutex  // guards the fields below; never held across I/O
-	timer          *time.Timer // writes the record after recordDelay; nil before the first suppressed line
+	mu             sync.Mutex  // guards the fields below; no goroutine holds mu during I/O
+	timer          *time.Timer // timer that writes the record after recordDelay; nil before the first suppressed line
 	secondStart    time.Time   // start of the second in which lines are being counted
 	admitted       int64       // lines admitted in this second
 	suppressed     [2]int64    // suppressed lines that the next record must report, by stream

@@ -128,7 +128,8 @@ func (s *stream) resize(size int) (done bool) {
 // leavePoller opens the pipe a second time as s.direct, outside the poller, and closes s.file.
 func (s *stream) leavePoller() {
 	s.withDescriptor(func(old int) {
-		_ = s.run.log.set.opts.Actor.Do(func() (err error) { // opened with the agent's identity, because the pipe belongs to the agent
+		// the agent's identity is needed, because the pipe belongs to the agent
+		_ = s.run.log.set.opts.Actor.Do(func() (err error) {
 			s.direct, err = unix.Open("/proc/self/fd/"+strconv.Itoa(old), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 			return err
 		})

@@ -111,10 +111,10 @@ func appendStamp(b []byte, t time.Time) []byte {
 type compressor struct {
 	opts Options
 	ctx  context.Context    //nolint:containedctx // cancelled by end
-	end  context.CancelFunc // cancels the compression and drops the queue; the field work waits for the goroutine
+	end  context.CancelFunc // function that cancels the compression and drops the queue; the field work waits for the goroutine
 	work sync.WaitGroup     // counts the goroutine that handles the queue
 
-	mu    sync.Mutex // never held across I/O
+	mu    sync.Mutex // no goroutine holds mu during I/O
 	queue []*file    // each file at most once
 	busy  bool       // a goroutine is handling the queue
 }

@@ -81,7 +81,7 @@ func TestGatewaysWithoutALogDirectoryCannotEndTheContainer(t *testing.T) {
 // is too long.
 func TestALineThatFindsNoRoomIsSplitAndNotLost(t *testing.T) {
 	line := []byte(strings.Repeat("é", 30_000) + "\n")
-	out := cutAll(line, 64<<10, func() int { return 1000 }) // a budget that is used up, so that only 1000 bytes are free
+	out := cutAll(line, 64<<10, func() int { return 1000 }) // the lines have no budget, and each call of feed gets 1000 bytes
 	if got := join(out); !bytes.Equal(got, line) {
 		t.Errorf("got %d bytes, want %d", len(got), len(line))
 	}

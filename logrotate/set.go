@@ -32,14 +32,14 @@ type Set struct {
 	outputs      sync.Pool    // *[]byte for formatted lines, empty
 	memoryBudget bufferBudget // shared limit for unfinished lines and kept lines
 
-	mu     sync.Mutex // never held across I/O
+	mu     sync.Mutex // no goroutine holds mu during I/O
 	closed bool
 	logs   map[string]*Log
 	files  map[string]*file
 	live   map[*stream]struct{}
 	unused []*lumberjack.Logger // writers of closed files, to use again: lumberjack never ends a writer's goroutine
-	idle   chan struct{}        // closed when Close was called and no stream is live
-	pause  *freezeCall          // not nil between Freeze and Thaw
+	idle   chan struct{}        // channel that is closed when Close was called and no stream is live
+	pause  *freezeCall          // state between Freeze and Thaw; otherwise nil
 
 	background sync.WaitGroup // short-lived goroutines, for which flush waits
 	compressor compressor
@@ -266,12 +266,12 @@ func (s *Set) stop() error {
 	return fmt.Errorf("cannot read the logs of %q to their end: a process keeps them open", s.readingServices(nil))
 }
 
-// readingServices returns the sorted names of the services with live streams. It leaves out the streams in but. The caller holds
-// mu.
-func (s *Set) readingServices(but map[*stream]struct{}) []string {
+// readingServices returns the sorted names of the services with live streams. It leaves out the streams in except. The caller
+// holds mu.
+func (s *Set) readingServices(except map[*stream]struct{}) []string {
 	var names []string
 	for st := range s.live {
-		if _, is := but[st]; !is {
+		if _, is := except[st]; !is {
 			names = append(names, st.run.log.name)
 		}
 	}

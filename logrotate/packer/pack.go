@@ -56,9 +56,9 @@ func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, you
 
 // packer is the state of one call of Pack.
 type packer struct {
-	actor *fsutil.Actor // limited by blocking.Logs to a few file operations at a time
+	actor *fsutil.Actor // identity that opens the files; blocking.Logs limits it to a few file operations at a time
 	young time.Duration
-	gzip  *gzip.Writer // reused for every archive
+	gzip  *gzip.Writer // writer that is reused for every archive
 	buf   []byte
 }
 

@@ -116,7 +116,8 @@ type reader struct {
 func (r *reader) run(ctx context.Context) error {
 	var hint *shared.Follower
 	if r.options.Follow {
-		hint = shared.Process.Follow(r.options.Dir, nil) // started before the history is read, so that no later change is missed
+		// start to follow before the history is read, so that no later change is missed
+		hint = shared.Process.Follow(r.options.Dir, nil)
 		defer hint.Close()
 	}
 	if err := r.history(ctx); err != nil || !r.options.Follow {

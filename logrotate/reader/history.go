@@ -116,7 +116,7 @@ func (r *reader) findStart(ctx context.Context, archives []string) (first int, s
 	for first = len(archives); need > 0 && first > 0; first-- {
 		f, packed, err := openArchive(r.dir, archives[first-1])
 		if errors.Is(err, fs.ErrNotExist) {
-			break // pruned meanwhile, and with it all older archives
+			break // the archive was pruned meanwhile, and with it all older archives
 		}
 		if err == nil {
 			before := need
