@@ -39,7 +39,7 @@ func TestManyRegistrationsAreFewSnapshots(t *testing.T) {
 			u := supervisor.Unit{Name: fmt.Sprintf("gateway-p%03d", i), Kind: supervisor.KindGateway, Policy: supervisor.Policy{Grace: 1e9}}
 			go func() { answers <- l.Register(context.Background(), u, supervisor.WantUp) }()
 		}
-		synctest.Wait() // returns when all of them wait in the inbox
+		synctest.Wait() // Wait returns when all of them wait in the inbox
 		ended := make(chan int)
 		go func() { ended <- l.Run() }()
 		for range many {

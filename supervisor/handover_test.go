@@ -295,7 +295,7 @@ func TestAServiceThatIsReadyDuringAReexecutionStaysNotReady(t *testing.T) {
 			if _, err := n.w.WriteString("\n"); err != nil {
 				t.Error(err)
 			}
-			for len(old.requests) == 0 { // waits until the goroutine has seen the newline
+			for len(old.requests) == 0 { // wait until the goroutine has seen the newline
 				runtime.Gosched()
 			}
 			h := old.HandOver()

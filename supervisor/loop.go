@@ -53,15 +53,17 @@ type LogSink interface {
 type Config struct {
 	Procs         Spawner
 	Logs          LogSink
-	Budget        time.Duration                      // time limit of a container shutdown
-	Parallel      int                                // how many services with Policy.LimitedStarts may be starting at one time; 0 for no limit
-	ParallelExtra int                                // added to Parallel as soon as such a service has become ready
-	Children      <-chan os.Signal                   // delivers SIGCHLD; the channel's capacity is 1
-	MuteSIGCHLD   func(bool)                         // turns the delivery of SIGCHLD off (true) or on (false); nil if that is impossible
-	Signals       <-chan os.Signal                   // signals for OnSignal
-	OnSignal      func(os.Signal) Event              // returns the event for a signal, or nil to ignore it
-	CheckStart    func(name string, kind Kind) error // an error refuses the start of a main process; nil allows all
-	OOMKills      func() uint64                      // number of out-of-memory kills in the container; nil if the kernel does not count them
+	Budget        time.Duration         // time limit of a container shutdown
+	Parallel      int                   // how many services with Policy.LimitedStarts may be starting at one time; 0 for no limit
+	ParallelExtra int                   // how many more services may be starting as soon as such a service has become ready
+	Children      <-chan os.Signal      // channel that delivers SIGCHLD; its capacity is 1
+	MuteSIGCHLD   func(bool)            // function that turns SIGCHLD off (true) or on (false); nil if that is impossible
+	Signals       <-chan os.Signal      // signals for OnSignal
+	OnSignal      func(os.Signal) Event // function that returns the event for a signal, or nil to ignore the signal
+	// function whose error refuses the start of a main process; nil allows all starts
+	CheckStart func(name string, kind Kind) error
+	// function that counts the out-of-memory kills in the container; nil if the kernel does not count them
+	OOMKills func() uint64
 
 	// OnPanic, if not nil, is called in the loop's goroutine after a panic, and Run returns its result. The machine then has the
 	// state from before the failed event, so OnPanic may call HandOver and re-execute PID 1. If OnPanic is nil, the panic
@@ -80,7 +82,7 @@ type Loop struct {
 	lingeringRuns  []uint64                  // runs whose main process has ended, but not all descendants
 	orphansEnded   map[uint64]int            // number of reaped orphans of each lingering run
 	requests       chan request
-	ended          chan struct{} // closed when Run is about to return
+	ended          chan struct{} // channel that is closed when Run is about to return
 	exitCode       int
 	shutdownDone   bool
 	orphans        atomic.Uint64 // number of reaped processes that belonged to no run
@@ -96,7 +98,7 @@ type Loop struct {
 	changes  broadcast
 	history  Ring
 	changed  []*unit // units that changed since the last snapshot, each once
-	dropped  bool    // a service was removed since the last snapshot
+	dropped  bool    // whether a service was removed since the last snapshot
 }
 
 // request is a message from another goroutine to the loop. The loop replies when its effect shows in the snapshot.

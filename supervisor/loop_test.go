@@ -422,7 +422,7 @@ func TestAReexecutionWasRefusedWhenManyServicesHadJustEnded(t *testing.T) {
 		for len(l.requests) < cap(l.requests) {
 			l.Post(Tick{})
 		}
-		logs.done([]string{"bye"}) // must return although no loop takes requests
+		logs.done([]string{"bye"}) // the callback must return although no loop takes requests
 		<-l.requests
 		synctest.Wait()
 	})

@@ -261,7 +261,7 @@ type (
 		Run    uint64
 		Signal int
 		Scope  SignalScope
-		Wake   bool // also send SIGCONT, because a stopped process reacts only to SIGKILL
+		Wake   bool // whether to send SIGCONT, too, because a stopped process reacts only to SIGKILL
 	}
 	// SignalDescendants sends a signal to all descendants of this process. The machine uses this action when no service is alive.
 	SignalDescendants struct{ Signal int }

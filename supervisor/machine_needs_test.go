@@ -308,7 +308,7 @@ func TestRestartOn(t *testing.T) {
 	c.ends("idle", 0)
 
 	c.do(Restart{"db"})
-	c.is("web", Up) // must stay up until db has a new run
+	c.is("web", Up) // web must stay up until db has a new run
 	c.ends("db", 0)
 	c.spawn("db")
 	c.is("web", Stopping)

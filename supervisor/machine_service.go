@@ -8,7 +8,7 @@ import (
 // service is what the machine knows about one service.
 type service struct {
 	name   string
-	policy *Policy  // replaced, never modified, because undo copies only the pointer
+	policy *Policy  // a step replaces the policy and never modifies it, because undo copies only the pointer
 	needs  []string // conditions of Add.Needs that no NeedMet event has reported yet
 
 	state    State

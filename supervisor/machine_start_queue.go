@@ -84,7 +84,7 @@ func (m *Machine) freeTurns(now time.Time) int {
 		late := func(s *service) bool { return s.state == Up && !s.ready && over(s) }
 		ended := len(m.starting) - len(without(m.starting, late))
 		m.starting = without(m.starting, over)
-		m.timedOutTurns += ended // after the calls above, because turnLimit and holdsTurn read the count
+		m.timedOutTurns += ended // turnLimit and holdsTurn read the count, so it changes only after the calls above
 	}
 	if m.anyReady {
 		return m.Parallel + m.ParallelExtra - len(m.starting)

@@ -160,7 +160,7 @@ func (l *Loop) handleExit(x proc.Exit) {
 		CPU: x.CPU, MaxRSS: x.MaxRSS,
 	}
 	recent := true
-	if l.cfg.OOMKills != nil { // read at every exit, so that no kill explains two exits
+	if l.cfg.OOMKills != nil { // read the counter at every exit, so that no kill explains two exits
 		kills := l.cfg.OOMKills()
 		recent = kills > l.oomKills.old
 		e.OOM = recent && x.Signal == sigKill && kills > l.oomKills.explained
@@ -173,7 +173,7 @@ func (l *Loop) handleExit(x proc.Exit) {
 	stops := s != nil && s.stopCommand.run == x.ID
 	if x.Leftover && (s == nil || stops || !s.policy.LeaveDescendants) {
 		l.lingeringRuns = append(l.lingeringRuns, x.ID)
-	} else { // nothing is left, or it may stay: waiting for its end would cost a scan of /proc for each orphan
+	} else { // no descendant is left, or descendants may stay: waiting for their end would cost a scan of /proc for each orphan
 		delete(l.runs, x.ID)
 		l.cfg.Procs.Forget(x.ID)
 	}
@@ -189,7 +189,8 @@ func (l *Loop) handleExit(x proc.Exit) {
 		delete(l.readinessPipes, x.ID)
 		n.close()
 	}
-	if u != nil && !u.Stdio && u.lastFinishRun != x.ID { // must precede the step, which may start the next run and so add its output
+	// this request must precede the step, which may start the next run and so add its output
+	if u != nil && !u.Stdio && u.lastFinishRun != x.ID {
 		id := x.ID
 		l.cfg.Logs.Tail(name, func(lines []string) {
 			guard.Go("handing on last lines", func() { l.Post(LastLines{name, id, lines}) }) // Post may wait for the loop

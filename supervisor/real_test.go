@@ -160,7 +160,7 @@ func TestNothingOfAServiceIsAliveAfterStopThoughItsHelperEscaped(t *testing.T) {
 			t.Errorf("process %d is still there: %s", pid, stat)
 		}
 	}
-	if took > 20*time.Second { // the grace of 300 ms, and time for a busy machine
+	if took > 20*time.Second { // the limit covers the grace of 300 ms, and time for a busy machine
 		t.Errorf("took %v", took)
 	}
 }

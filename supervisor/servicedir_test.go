@@ -330,7 +330,7 @@ while :; do wait; done`
 	if !slices.Equal(got, []string{"child", "main"}) {
 		t.Errorf("got %q", got)
 	}
-	do(t, l, SignalMain{"s", sigKill, true}) // kills the service and its child
+	do(t, l, SignalMain{"s", sigKill, true}) // this signal kills the service and its child
 }
 
 func TestOnceRunsAServiceDirectoryOnce(t *testing.T) {

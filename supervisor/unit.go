@@ -56,7 +56,7 @@ const MaxNotifyFD = 1023
 
 // unit is a registered definition with the descriptors for its next start and its entry in the snapshot.
 type unit struct {
-	*Unit    `reexec:"Unit"` // never modified, because the machine keeps a pointer to its Policy
+	*Unit    `reexec:"Unit"` // the definition is never modified, because the machine keeps a pointer to its Policy
 	LastSpec *proc.Spec      `reexec:"Ran"` // Spec of the last run, if the definition has changed since
 	Stdio    bool            // Files has all descriptors (nil for /dev/null), and there is no log
 	Files    [3]*os.File     // descriptors 0, 1 and 2; nil stands for /dev/null or the pipe of the log
@@ -64,7 +64,7 @@ type unit struct {
 	lastFinishRun uint64   `reexec:"-"` // run number of the finish command that was started last
 	view          *Service `reexec:"-"`
 	index         int      `reexec:"-"` // index of view in the snapshot
-	dirty         bool     `reexec:"-"` // view is out of date
+	dirty         bool     `reexec:"-"` // whether view is out of date
 }
 
 // setDefinition replaces the unit's definition. The running process keeps the old one until its next start.
