@@ -115,7 +115,7 @@ func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
 		t.Errorf("the looks of nine other services took %v more than their share", left/checkShare)
 	}
 	table.checksAllowedFrom = time.Time{}
-	blocking.Run(blocking.Programs, func() {}) // returns when the last slow search has ended
+	blocking.Run(blocking.Programs, func() {}) // Run returns when the last slow search has ended
 	for name, looks := range map[string]bool{"other": true, "run": !slow} {
 		_, err := table.Spawn(Spec{ID: 20, Name: name, Argv: []string{"nothere"}, Env: []string{"PATH=/nothere"}, Dir: "/", Cred: agent})
 		if (err != nil) != looks {

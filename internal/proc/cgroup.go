@@ -24,7 +24,7 @@ const maxCgroups = 64
 // memoryCgroups finds the cgroup in which the kernel counts the memory of a service.
 type memoryCgroups struct {
 	root         string
-	readProcFile func(name string) []byte // reads a file below /proc
+	readProcFile func(name string) []byte // function that reads a file below /proc
 }
 
 // cgroupOf returns the directory of a process's cgroup, or "" if the process is in the container's own cgroup. A cgroup of
@@ -316,7 +316,8 @@ func (t *Table) killGroup(r *run) {
 			return
 		}
 	}
-	_ = WriteKernelFile(r.cgroup+"/cgroup.kill", "1") // missing before Linux 5.14; the caller also kills the processes one by one
+	// the file is missing before Linux 5.14; the caller also kills the processes one by one
+	_ = WriteKernelFile(r.cgroup+"/cgroup.kill", "1")
 }
 
 // WriteKernelFile writes to an existing file of a kernel file system such as /sys/fs/cgroup. It never creates a file.

@@ -41,7 +41,7 @@ func TestAStartCostsTheSameBesideMany(t *testing.T) {
 			table.Forget(id)
 			id--
 		}
-		slices.Sort(made) // sorted, because the runtime sometimes adds allocations of its own
+		slices.Sort(made) // sort the counts, because the runtime sometimes adds allocations of its own
 		slices.Sort(allocated)
 		return cost{made[len(made)/2], allocated[len(allocated)/2], descriptors(t) - open}
 	}

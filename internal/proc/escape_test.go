@@ -22,7 +22,8 @@ func TestADaemonThatEscapedIsFoundAndKilledWithItsService(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			table := newTable(t)
 			if how == "tagged" {
-				table.marks = marker{} // without marks, as on a machine where hinit can't set the limit that carries the mark
+				// the table has no marks, as on a machine where hinit can't set the limit that carries the mark
+				table.marks = marker{}
 			}
 			_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("escape", how, "deaf")})
 			daemon, err := strconv.Atoi(line(t, out))
@@ -48,7 +49,7 @@ func TestADaemonThatEscapedIsFoundAndKilledWithItsService(t *testing.T) {
 // can't hide it. The kernel makes it a child of the thread that started the main process, which may be another thread
 // than the one that gets orphans.
 func TestASiblingOfTheMainProcessIsLeftBehind(t *testing.T) {
-	for range 4 { // four times, because the start may use any thread
+	for range 4 { // repeat the test, because the start may use any thread
 		table := newTable(t)
 		_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("sibling")})
 		pid, err := strconv.Atoi(line(t, out))
@@ -345,7 +346,7 @@ func TestAProcessThatForksWhileBeingKilledDoesNotGetAway(t *testing.T) {
 
 // tagged returns the run that the environment of a process names, as far as it has been read.
 func tagged(table *Table, pid int) uint64 {
-	table.environWaited = 0 // a new budget for waiting, as at the beginning of each scan
+	table.environWaited = 0 // renew the budget for waiting, as each scan does
 	p, _ := table.procfs.readStat(pid)
 	id, _ := table.runByTag(identity{pid, p.Start})
 	return id
@@ -355,7 +356,7 @@ func tagged(table *Table, pid int) uint64 {
 // that keeps its memory locked. The wait could take minutes. Here another read takes the only turn, so none finishes.
 func TestPID1StoodStillBecauseAProcessHeldItsMemory(t *testing.T) {
 	table := newTable(t)
-	table.marks = marker{} // without marks, so that only the environment shows the run
+	table.marks = marker{} // the table has no marks, so that only the environment shows the run
 	held, free := make(chan struct{}), make(chan struct{})
 	go blocking.Run(blocking.Environ, func() { close(held); <-free })
 	<-held
@@ -369,7 +370,8 @@ func TestPID1StoodStillBecauseAProcessHeldItsMemory(t *testing.T) {
 	}
 	exitOf(t, table, 1)
 	for who := range table.members.unread {
-		table.members.unread[who] = time.Now().Add(time.Hour) // keeps environLimit from passing, however slow the machine is
+		// this time keeps environLimit from passing, however slow the machine is
+		table.members.unread[who] = time.Now().Add(time.Hour)
 	}
 	if gone := table.EndedRuns([]uint64{1}); len(gone) != 0 {
 		t.Error("the run is gone, though the daemon may belong to it")

@@ -22,7 +22,7 @@ func TestAnEnvironmentOfAnySizeIsNotReadWhole(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_STACK, &unix.Rlimit{Cur: min(64<<20, stack.Max), Max: stack.Max}); err != nil {
 		t.Skip(err)
 	}
-	defer func() { _ = unix.Setrlimit(unix.RLIMIT_STACK, &stack) }() // restores the limit
+	defer func() { _ = unix.Setrlimit(unix.RLIMIT_STACK, &stack) }() // restore the limit
 	cmd := exec.CommandContext(t.Context(), "/bin/sleep", "1000")
 	for i := range 24 {
 		cmd.Env = append(cmd.Env, "X"+strconv.Itoa(i)+"="+strings.Repeat("x", 100_000))

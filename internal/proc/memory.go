@@ -81,7 +81,7 @@ func (m *Meter) cgroup(main int, pids []int) (out Memory, inside map[int]bool) {
 		return Memory{}, nil
 	}
 	inside, ok := cgroupPIDs(dir)
-	for _, p := range m.proc.stats { // a process that started after the scan is taken for one of the run
+	for _, p := range m.proc.stats { // a process that started after the scan counts for the run
 		ok = ok && (!inside[p.PID] || p.Dead() || slices.Contains(pids, p.PID))
 	}
 	n, shared, _, measured := cgroupMemory(dir, true)
@@ -137,7 +137,7 @@ func containerMemory(root string) (c ContainerMemory) {
 	}
 	text, _ := os.ReadFile(root + "/memory.pressure")
 	_, full, _ := strings.Cut(string(text), "full avg10=")
-	_, _ = fmt.Sscan(full, &c.Stalled) // stays 0 if the kernel does not report it
+	_, _ = fmt.Sscan(full, &c.Stalled) // Stalled stays 0 if the kernel does not report it
 	return c
 }
 
@@ -221,7 +221,7 @@ func oomKillsIn(group string) (uint64, bool) {
 }
 
 func oomKills(fd int) (uint64, bool) {
-	content := make([]byte, 1024) // more than these files contain
+	content := make([]byte, 1024) // the buffer is larger than these files
 	n, _ := unix.Pread(fd, content, 0)
 	return valueOf(content[:max(n, 0)], "oom_kill")
 }

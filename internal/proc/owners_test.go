@@ -63,7 +63,7 @@ func TestALongChainCountsForItsService(t *testing.T) {
 	for pid := 2; pid < 3000; pid++ {
 		all[pid] = stat{Parent: pid - 1, Session: pid, Group: pid}
 	}
-	for range 5 { // repeated, because each iteration over a map has another order
+	for range 5 { // repeat the test, because each iteration over a map has another order
 		owners := ServiceRoots{Init: 1, Mains: map[int]string{2: "a"}}.Owners(all)
 		for pid := 2; pid < 3000; pid++ {
 			if owners[pid] != 2 {

@@ -148,7 +148,7 @@ func TestMutedChildrenStayToBeReapedAndTheSignalComesBack(t *testing.T) {
 	}
 	mute(true)
 	id := uint64(0)
-	for quiet := 0; quiet < 5; { // drops the SIGCHLD of an earlier child
+	for quiet := 0; quiet < 5; { // the loop drops the SIGCHLD of an earlier child
 		if id++; id > 50 {
 			t.Fatal("SIGCHLD comes though it is muted")
 		}
@@ -319,7 +319,7 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 	line(t, alone)
 	line(t, parent)
 	looks := func(id uint64) int {
-		table.procfs.at, table.procfs.skipped = time.Time{}, time.Time{} // pretends that the last scan was long ago
+		table.procfs.at, table.procfs.skipped = time.Time{}, time.Time{} // pretend that the last scan was long ago
 		before := table.procfs.scans
 		table.RecordMembers(id)
 		return table.procfs.scans - before
@@ -333,7 +333,7 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 	if n := looks(1); n != 0 {
 		t.Errorf("%d looks at a service that is alone", n)
 	}
-	table.procfs.skipped = time.Now().Add(time.Hour)     // pretends that the last scan was just now, however slow the machine is
+	table.procfs.skipped = time.Now().Add(time.Hour)     // pretend that the last scan was just now, however slow the machine is
 	if table.RecordMembers(1); table.procfs.scans != 2 { // this call must use the last scan again
 		t.Errorf("%d looks", table.procfs.scans)
 	}

@@ -104,7 +104,7 @@ func NameAndOrigin(pid int) (name string, inside bool) {
 type ServiceRoots struct {
 	Init  int                        // PID of hinit itself; 0 if unknown
 	Mains map[int]string             // names of services by the PID of their main process
-	Mark  func(pid int) (Mark, bool) // reads the mark of a process; nil if marks can't be read
+	Mark  func(pid int) (Mark, bool) // function that reads the mark of a process; nil if marks can't be read
 }
 
 // Owners returns the main process of the service to which each process in all belongs, or 0. It applies the rules by which
@@ -112,7 +112,7 @@ type ServiceRoots struct {
 // counts only for children of this hinit, because another hinit in the container uses the same marks.
 func (r ServiceRoots) Owners(all map[int]stat) map[int]int {
 	of, parent := make(map[int]int, len(all)), make(map[int]int, len(all))
-	var marks map[Mark]int // read only if there is an orphan
+	var marks map[Mark]int // the code below reads the marks only if there is an orphan
 	for pid, p := range all {
 		parent[pid] = p.Parent
 		for _, main := range [...]int{p.Group, p.Session, pid} {
@@ -242,7 +242,7 @@ func (m Mark) ProvesMembership(user uint32) bool { return m.User == 0 || m.User 
 // readLimit reads the limit that serves as the mark of a process. It also works for a dead process until that is reaped.
 func (t *Table) readLimit(pid int) (uint64, bool) {
 	var limit unix.Rlimit
-	// one system call, but only with the same user or a capability; /proc takes three
+	// Prlimit is a single system call, but needs the same user or a capability. Reading /proc takes three calls.
 	if unix.Prlimit(pid, unix.RLIMIT_RTTIME, nil, &limit) == nil {
 		return limit.Max, true
 	}

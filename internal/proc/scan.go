@@ -36,7 +36,8 @@ type scanner struct {
 }
 
 func newScanner() *scanner {
-	dir, _ := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) // -1 after an error, so that every read fails
+	// dir is -1 after an error, so that every read fails
+	dir, _ := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	return &scanner{dir: dir, dents: make([]byte, procstat.DirectorySize), buf: make([]byte, readSize)}
 }
 
@@ -97,7 +98,7 @@ func (t *Table) hasUnknownChild() bool {
 		if !ok && (thread == os.Getpid() || unix.Faccessat(t.procfs.dir, "self/task/"+strconv.Itoa(thread), unix.F_OK, 0) == nil) {
 			return true
 		}
-		if len(list) == 0 && thread != os.Getpid() { // no child left that could make a sibling, or the thread has ended
+		if len(list) == 0 && thread != os.Getpid() { // the thread has no child that could make a sibling, or it has ended
 			delete(t.forkers, thread)
 			continue
 		}
@@ -193,7 +194,7 @@ const environPatience = 5 * time.Millisecond
 // process for it, and a process can hold its lock for a very long time.
 type environRead struct {
 	process identity
-	env     chan []byte // gets the environment, once
+	env     chan []byte // channel that gets the environment, once
 }
 
 // runByTag returns the run that the variable TagVar names in the initial environment of a process, or 0. The kernel shows the
@@ -274,7 +275,8 @@ func (t *Table) nextHeldByTracer() (pid int) {
 	}
 	for pid == 0 && len(t.heldByTracer) > 0 {
 		pid, t.heldByTracer = t.heldByTracer[0], t.heldByTracer[1:]
-		if shown, _ := peekAt(unix.P_PID, pid); shown != 0 || t.owned[pid] == 0 { // released by its tracer or reaped since the scan
+		// the tracer has released the process, or hinit has reaped it, since the scan
+		if shown, _ := peekAt(unix.P_PID, pid); shown != 0 || t.owned[pid] == 0 {
 			pid = 0
 		}
 	}

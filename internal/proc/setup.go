@@ -23,7 +23,7 @@ import (
 // value changes nothing. The new process first executes hinit's own binary as LimitsName, which makes these settings and
 // reads the environment files as the command's user.
 type Setup struct {
-	Nice          int      // added to the nice value of hinit
+	Nice          int      // number that is added to the nice value of hinit
 	IOClass       int      // class of ioprio_set(2); 0 keeps the class of hinit
 	IOLevel       int      // priority within IOClass, 0 to 7; 0 is served first
 	CPUs          string   // a list such as 0-3,6 (cpuset(7)); "" keeps the processors of hinit
@@ -31,12 +31,12 @@ type Setup struct {
 	NoNewPrivs    bool     // the process and its descendants can't gain privileges by executing a program (PR_SET_NO_NEW_PRIVS)
 	EnvFiles      []string // absolute paths; "-" before a path allows a missing file, NAME= before it stores the content in that variable
 	ProtectedVars []string `reexec:"Keep"` // variables that EnvFiles must not change
-	// refuse EnvFiles that users other than root and the command's user can change; for a command of root they are always
-	// refused
+	// whether to refuse EnvFiles that users other than root and the command's user can change; for a command of root they are
+	// always refused
 	RefuseForeignFiles bool     `reexec:"OwnFiles"`
 	Cgroup             string   // directory of the control group that the process enters; root creates it; "" for none
 	CgroupWrites       []string `reexec:"Caps"`    // limits of the control group, each as VALUE:FILE
-	RefuseLinks        bool     `reexec:"NoLinks"` // refuse EnvFiles behind a link that a user other than root made
+	RefuseLinks        bool     `reexec:"NoLinks"` // whether to refuse EnvFiles behind a link that a user other than root made
 }
 
 // The values of [Setup].IOClass, as in ioprio_set(2).

@@ -37,11 +37,12 @@ type Spec struct {
 	Console     bool       // Files[0] is a terminal: start a session, with this terminal as its controlling terminal
 	SameSession bool       `reexec:"Attached"` // stay in the session and process group of hinit
 	// the kernel kills the process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)
-	DiesWithStarter  bool                       `reexec:"Bound"`
-	Limits           []Limit                    // resource limits, set before the command is executed
-	Setup            Setup                      // other settings, such as priorities and environment files
-	AdjustAttributes func(*syscall.SysProcAttr) `reexec:"-"` // changes other attributes, such as namespaces, before the fork; may be nil
-	// added to hinit's own oom_score_adj: of two processes, the kernel kills the one with the higher value first
+	DiesWithStarter bool    `reexec:"Bound"`
+	Limits          []Limit // resource limits, set before the command is executed
+	Setup           Setup   // other settings, such as priorities and environment files
+	// function that changes other attributes, such as namespaces, before the fork; may be nil
+	AdjustAttributes func(*syscall.SysProcAttr) `reexec:"-"`
+	// number that is added to hinit's own oom_score_adj: of two processes, the kernel kills the one with the higher value first
 	OOM int
 }
 

@@ -96,7 +96,7 @@ func New() (*Table, error) {
 		return nil, fmt.Errorf("cannot open %s for the input of services: %w", os.DevNull, err)
 	}
 	nonce := make([]byte, 8)
-	_, _ = rand.Read(nonce) // never fails (crypto/rand)
+	_, _ = rand.Read(nonce) // Read never fails (crypto/rand)
 	t := &Table{
 		owned: make(map[int]uint64), runs: make(map[uint64]*run), forkers: map[int]bool{os.Getpid(): true}, null: null, nonce: hex.EncodeToString(nonce),
 		slowServices: make(map[string]time.Time), procfs: newScanner(), marks: newMarker(), oom: ownOOMScore(), byMark: make(map[uint64]uint64),
@@ -166,7 +166,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 			if kills, ok := oomKillsIn(r.cgroup); ok {
 				x.OOM = new(kills > r.oomKills)
 				for _, o := range t.runs {
-					if *x.OOM && o.cgroup == r.cgroup { // other runs of the group: this kill does not explain their ends
+					if *x.OOM && o.cgroup == r.cgroup { // the run shares the group, but this kill does not explain its end
 						o.oomKills++
 					}
 				}
@@ -272,7 +272,8 @@ func canWait() error {
 	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil && !errors.Is(err, unix.ECHILD) {
 		return seccompError("waitid", err)
 	}
-	if _, err := unix.Wait4(os.Getpid(), nil, unix.WNOHANG, nil); !errors.Is(err, unix.ECHILD) { // ECHILD, because no process is its own child
+	// the error is ECHILD, because no process is its own child
+	if _, err := unix.Wait4(os.Getpid(), nil, unix.WNOHANG, nil); !errors.Is(err, unix.ECHILD) {
 		return seccompError("wait4", err)
 	}
 	return nil

@@ -122,7 +122,7 @@ func (t *Table) assignRuns() {
 			}
 		}
 	}
-	for _, p := range slices.Backward(all) { // youngest first, if the kernel gives out PIDs in ascending order
+	for _, p := range slices.Backward(all) { // begin with the youngest process, if the kernel gives out PIDs in ascending order
 		if p.Dead() && p.Parent == self {
 			t.assignDead(p, &before, groups, sessions)
 		}
@@ -353,7 +353,7 @@ func (t *Table) SignalNonChild(p stat, signal int) bool {
 // PID after the check. there reports whether any process has this PID, and sent whether the signal was sent.
 func signalIf(pid int, signal syscall.Signal, meant func() bool) (there, sent bool) {
 	fd, err := unix.PidfdOpen(pid, 0)
-	old := errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) // an old kernel, or forbidden by seccomp
+	old := errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) // the kernel is old, or seccomp forbids the call
 	switch {
 	case err == nil:
 		defer unix.Close(fd)

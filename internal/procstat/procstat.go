@@ -192,7 +192,7 @@ func number[T int | uint64](digits []byte) (n T, ok bool) {
 // StartedAt converts Stat.Start, which is in ticks, to a time.
 func StartedAt(ticks uint64) time.Time {
 	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // can't fail: every Linux that runs Go has this clock
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // ClockGettime can't fail: every Linux that runs Go has this clock
 	return time.Now().Add(time.Duration(ticks)*(time.Second/Hertz) - time.Duration(now.Nano()))
 }
 
@@ -253,7 +253,7 @@ func EachLock(found func(kind string, pid int, file string)) error {
 	}
 	defer f.Close()
 	lines := bufio.NewScanner(io.LimitReader(f, 1<<20)) // an agent can make this list as long as it likes
-	for lines.Scan() {                                  // such as: 1: FLOCK  ADVISORY  WRITE 57 00:2f:123 0 EOF
+	for lines.Scan() {                                  // example of a line: 1: FLOCK ADVISORY WRITE 57 00:2f:123 0 EOF
 		w := strings.Fields(lines.Text())
 		if len(w) > 5 && w[1] != "->" { // "->" marks a process that waits for the lock
 			pid, _ := strconv.Atoi(w[4])

@@ -25,7 +25,7 @@ func TestAnEnvironmentOfAnySizeIsReadInPart(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_STACK, &unix.Rlimit{Cur: min(64<<20, stack.Max), Max: stack.Max}); err != nil {
 		t.Skip(err)
 	}
-	defer func() { _ = unix.Setrlimit(unix.RLIMIT_STACK, &stack) }() // restores the limit
+	defer func() { _ = unix.Setrlimit(unix.RLIMIT_STACK, &stack) }() // restore the limit
 	cmd := exec.CommandContext(t.Context(), "/bin/sleep", "1000")
 	for i := range 24 {
 		cmd.Env = append(cmd.Env, "X"+strconv.Itoa(i)+"="+strings.Repeat("x", 100_000))
@@ -57,7 +57,7 @@ func TestAnEnvironmentOfAnySizeIsReadInPart(t *testing.T) {
 // tree.
 func TestALongCommandLineIsCut(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", "read x", strings.Repeat("x", 100_000))
-	input, err := cmd.StdinPipe() // keeps the shell waiting
+	input, err := cmd.StdinPipe() // an open input keeps the shell waiting
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestATreeHungOnAProcessThatLocksItsMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	writer, err := os.OpenFile(fifo, os.O_RDWR, 0) // ends the waiting readers
+	writer, err := os.OpenFile(fifo, os.O_RDWR, 0) // this writer ends the waiting readers
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -160,7 +160,7 @@ func (t Table) Tree(main int, belongs func(pid int) bool) (list []Process) {
 func CommandLine(root string, pid int) string {
 	line, _ := ReadHead(fmt.Sprintf("%s/%d/cmdline", root, pid))
 	if len(line) == 0 {
-		name, _ := os.ReadFile(fmt.Sprintf("%s/%d/comm", root, pid)) // "" if the process is gone
+		name, _ := os.ReadFile(fmt.Sprintf("%s/%d/comm", root, pid)) // name is "" if the process is gone
 		return "[" + strings.TrimSuffix(string(name), "\n") + "]"
 	}
 	text := masked(strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
