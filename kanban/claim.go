@@ -37,7 +37,7 @@ type claimOptions struct {
 	ttl     time.Duration // how long the claim is valid; 0: the default
 	from    Status
 	profile string          // required assignee of the task; empty: any
-	record  func(run int64) // called with the number of the new run before the claim is valid; nil: nothing
+	record  func(run int64) // function that gets the number of the new run before the claim is valid; nil: none
 }
 
 // claim claims a task for a worker. It returns won false if another worker has the task, the task has another status than o.from,

@@ -84,7 +84,7 @@ func TestClaims(t *testing.T) {
 	t.Run("parents not done at claim", func(t *testing.T) {
 		b := newBoard(t)
 		parent, child := b.ready("alpha"), b.ready("alpha")
-		b.exec("INSERT INTO task_links VALUES (?, ?)", parent, child) // inserted directly, because Link would refuse it
+		b.exec("INSERT INTO task_links VALUES (?, ?)", parent, child) // insert the link directly, because Link would refuse it
 		if _, won, err := b.Store.claim(t.Context(), b.now, child, claimOptions{from: Ready}); won || err != nil {
 			t.Errorf("%v %v", won, err)
 		}

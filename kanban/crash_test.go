@@ -118,7 +118,7 @@ func TestCrashes(t *testing.T) {
 			b := newBoard(t)
 			id := b.ready("alpha")
 			b.tick()
-			b.exits(id, c.exit) // without a grace period, because the runner has seen how the worker ended
+			b.exits(id, c.exit) // there is no grace period, because the runner has seen how the worker ended
 			b.d.Config.MaxSpawn = new(0)
 			r := b.tick()
 			same(t, "crashed", r.Crashed, id)
@@ -140,7 +140,7 @@ func TestCrashes(t *testing.T) {
 		b := newBoard(t)
 		id := b.ready("alpha")
 		b.tick()
-		for n, want := range []string{"spawned", "gave_up"} { // what follows the first and the second failure
+		for n, want := range []string{"spawned", "gave_up"} { // the event after the first and after the second failure
 			b.exits(id, Exit{Code: 0, At: b.now})
 			same(t, "too early", b.tick().Crashed)
 			b.wantStatus(id, Running)
@@ -166,7 +166,8 @@ func TestCrashes(t *testing.T) {
 		}
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 	})
-	t.Run("a worker that ends well on SIGTERM is no violation", func(t *testing.T) { // acts as the agent's reclaim_task does: TERM, wait, write
+	// the test acts as the agent's reclaim_task does: TERM, wait, write
+	t.Run("a worker that ends well on SIGTERM is no violation", func(t *testing.T) {
 		for _, x := range []Exit{{Code: 0}, {Signal: 15}, {Code: 143}} {
 			b := newBoard(t)
 			id := b.ready("alpha")

@@ -226,7 +226,7 @@ func TestFilesDie(t *testing.T) {
 		t.Errorf("%v was left behind", left)
 	}
 
-	b := newBoard(t) // a ledger that is cut off at any byte
+	b := newBoard(t) // the ledger is cut off at any byte
 	l := readLedger(b.paths.ledger())
 	must(t, l.add(workerRecord{Run: 1, Task: "t_1", Host: testHost}))
 	must(t, l.add(workerRecord{Run: 2, Task: "t_2", Host: testHost, Worker: Worker{PID: 7, Start: 9, Boot: "b"}}))
@@ -301,7 +301,8 @@ func TestAdoption(t *testing.T) {
 			must(b.t, l.add(e))
 		}
 	}
-	t.Run("a recreated container has another host name", func(t *testing.T) { // happens for instance after "compose up" with a new image
+	// this happens for instance after "compose up" with a new image
+	t.Run("a recreated container has another host name", func(t *testing.T) {
 		for name, c := range map[string]struct {
 			volume string
 			want   Status

@@ -18,13 +18,14 @@ import (
 // goroutine may use a Dispatcher at a time. Several dispatchers, in any processes, may work on one board: the board's tick lock
 // lets only one of them make a pass at a time.
 type Dispatcher struct {
-	Store    *Store
-	Config   Config
-	Runner   Runner // starts and observes workers; nil: no worker can be started, and workers are observed only by their pids
+	Store  *Store
+	Config Config
+	// the runner starts and observes workers; nil: no worker can be started, and workers are observed only by their pids
+	Runner   Runner
 	Profiles Profiles
 	Environ  []string  // environment of this process
-	Procs    Processes // observes and ends workers by pid; nil: use /proc and pidfd
-	Git      Git       // makes worktrees
+	Procs    Processes // interface for observing and ending workers by pid; nil: use /proc and pidfd
+	Git      Git       // function that runs git to make worktrees
 
 	// Isolated reports whether the workers of a profile are isolated. nil: no profile's workers are. An agent can write everything
 	// in its profile's home, so the dispatcher must not run git in a repository there outside the isolation.

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv("KANBAN_TEST_ROLE"); role != "" {
 		os.Exit(actAs(role))
 	}
-	useOFDLocks() // before a test opens a database without OFD locks
+	useOFDLocks() // make SQLite use OFD locks before a test opens a database
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	testkit.IsolateProcess()
 	goleak.VerifyTestMain(m)

@@ -25,7 +25,8 @@ func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err e
 		if open[run] {
 			continue
 		}
-		if e.Foreign || e.Boot != p.containerInstance { // not ours, or the worker has ended with its container or machine
+		// the claim is another program's, or the worker has ended with its container or machine
+		if e.Foreign || e.Boot != p.containerInstance {
 			p.endedEntries = append(p.endedEntries, e)
 			continue
 		}

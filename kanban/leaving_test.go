@@ -76,7 +76,8 @@ func TestLeavingWorkers(t *testing.T) {
 		b.pass(survivorDefers * time.Second)
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 	})
-	// Without this, nine workers would be alive with a limit of eight.
+	// A worker whose attempt ends during a pass must count against the limits. Otherwise nine workers would be alive with a
+	// limit of eight.
 	t.Run("its attempt ends while the pass looks", func(t *testing.T) {
 		b := newBoard(t)
 		b.runner.knows = true

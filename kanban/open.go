@@ -33,7 +33,7 @@ type Options struct {
 	Trust       bool          // skip the integrity check of the whole file at the first open in this process
 
 	initWait  time.Duration      // how long to wait for the initLock; only tests set it
-	crashHook func(string) error // called at each [Store.crashPoint]; only tests set it
+	crashHook func(string) error // function that the store calls at each [Store.crashPoint]; only tests set it
 	Log       *slog.Logger       // log for warnings; nil: slog.Default
 }
 

@@ -187,7 +187,7 @@ func TestNoRowMakesTheDispatcherEndAnotherProcess(t *testing.T) {
 	}
 	b.pass(2 * time.Hour)
 	b.tick()
-	b.tick() // drops the ledger's records of the claims that the first one has ended
+	b.tick() // this pass drops the ledger's records of the claims that the pass before has ended
 	for _, id := range []string{expired, over, reclaimed, left, own} {
 		b.wantStatus(id, Ready)
 	}

@@ -96,11 +96,11 @@ type WorkerReport struct {
 
 // Exit describes how a worker ended.
 type Exit struct {
-	Known      bool // how the worker ended is known
+	Known      bool // whether it is known how the worker ended
 	Code       int  // exit code; valid if Signal is 0
 	Signal     int  // signal that killed the worker; 0: none
 	OOM        bool // the kernel killed the worker because memory ran out
-	Terminated bool // ended on purpose: by the dispatcher, by a stop of its container, or by an operator
+	Terminated bool // the worker was ended on purpose: by the dispatcher, by a stop of its container, or by an operator
 	Shutdown   bool // the worker ended because its container stopped
 	At         time.Time
 }

@@ -352,7 +352,7 @@ func TestRollbackHidesNothing(t *testing.T) {
 	b := newBoard(t)
 	first := errors.New("the first error")
 	err := b.write(t.Context(), b.now, func(tx *tx) error {
-		tx.exec("ROLLBACK") // makes the next ROLLBACK fail
+		tx.exec("ROLLBACK") // this statement makes the next ROLLBACK fail
 		return first
 	})
 	if !errors.Is(err, first) {

@@ -211,7 +211,7 @@ func stormWork(ctx context.Context, s *Store, dir string) int {
 	case 0:
 		return 1
 	case 1:
-		return 0 // simulates a worker that forgets to complete its task
+		return 0 // this worker forgets to complete its task
 	case 2:
 		return 75
 	case 3:

@@ -47,7 +47,7 @@ func TestStorm(t *testing.T) {
 	dir := t.TempDir()
 	s := stormStore(t.Context(), dir, t.Fatal)
 	defer s.Close()
-	python(t, "check", s.paths.DB) // skips this test if Python is missing
+	python(t, "check", s.paths.DB) // the call skips this test if Python is missing
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var wait sync.WaitGroup
@@ -187,7 +187,8 @@ func stormKillWorkers(ctx context.Context, dir string) {
 		file := files[rand.IntN(len(files))]
 		data, _ := os.ReadFile(file)
 		if pid, err := strconv.Atoi(string(data)); err == nil {
-			env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)) // checked below, because the pid may belong to another process by now
+			// the code below checks env, because the pid may belong to another process by now
+			env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 			if bytes.Contains(env, []byte("KANBAN_TEST_DIR="+dir)) && bytes.Contains(env, []byte("HERMES_KANBAN_TASK="+filepath.Base(file))) {
 				_ = unix.Kill(pid, unix.SIGKILL)
 			}

@@ -59,7 +59,7 @@ type verb struct {
 	checks        bool                 // the verb checks the integrity of the whole file when it opens the board
 	noBoard       bool                 // the verb does not open the board
 	patience      time.Duration        // how long the verb waits for other writers of the board; 0: the default of [kanban.Options]
-	define        func(c *call) action // defines the flags of the verb and returns its action
+	define        func(c *call) action // function that defines the flags of the verb and returns its action
 }
 
 // call is one invocation of a verb, from the command line to the exit code.
@@ -286,7 +286,7 @@ func (c *call) table(fill func(row func(cells ...any))) {
 		texts := lo.Map(cells, func(cell any, _ int) string { return cmp.Or(clip(show.Line(fmt.Sprint(cell))), emptyCell) })
 		fmt.Fprintln(w, strings.Join(texts, "\t"))
 	})
-	_ = w.Flush() // fails only if the reader of the output is gone
+	_ = w.Flush() // Flush fails only if the reader of the output is gone
 }
 
 // boards returns the boards of this installation.

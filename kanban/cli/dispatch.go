@@ -298,7 +298,8 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 		troubled = trouble
 		ctx, cancel := context.WithTimeout(context.Background(), pid1CallTimeout)
 		defer cancel()
-		_ = h.pid1.Say(ctx, config.KanbanName, clip(trouble)) // fails outside PID 1's service kanban, where no status shows the text
+		// Say fails outside PID 1's service kanban, where no status shows the text
+		_ = h.pid1.Say(ctx, config.KanbanName, clip(trouble))
 	}
 	workers := "from here"
 	if h.pid1 != nil {

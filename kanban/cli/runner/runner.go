@@ -34,12 +34,12 @@ type host interface {
 type Runner struct {
 	host       host
 	cancel     context.CancelFunc
-	followDone <-chan struct{} // closed when the goroutine that follows the runs has ended
+	followDone <-chan struct{} // channel that is closed when the goroutine that follows the runs has ended
 
 	mu       sync.Mutex
 	runs     map[string]client.Run // runs by their tag
 	adopted  map[int]bool          // pids of workers that an earlier dispatcher started; for each, a goroutine waits for its exit
-	runEnded chan struct{}         // closed when a run has ended, then replaced by a new channel
+	runEnded chan struct{}         // channel that is closed when a run has ended, and then replaced by a new one
 	wake     chan struct{}
 }
 

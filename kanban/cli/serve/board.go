@@ -20,11 +20,11 @@ import (
 type board struct {
 	server      *Server
 	slug        string
-	workerEnded chan struct{} // receives a value when a worker of any board has ended
-	lockTried   chan struct{} // closed after the first try to lock the board, or when the board can't be opened
+	workerEnded chan struct{} // channel that receives a value when a worker of any board has ended
+	lockTried   chan struct{} // channel that is closed after the first try to lock the board, or when the board can't be opened
 
 	d            *kanban.Dispatcher
-	changes      <-chan struct{} // receives a value after a change of the board's file
+	changes      <-chan struct{} // channel that receives a value after a change of the board's file
 	version      int64           // data version of the file before the last pass, see [kanban.Store.DataVersion]
 	lastDuration time.Duration   // duration of the last pass
 	stuckSince   time.Time       // time since which tasks are ready and none is started; zero: no such tasks

@@ -26,9 +26,10 @@ type Server struct {
 	Boards *kanban.Boards
 	// Board opens a board and returns a new dispatcher for it. The Server closes the dispatcher's store.
 	Board func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error)
-	Wake  <-chan struct{}            // receives when a worker has ended
-	Say   func(text, trouble string) // shows a text about all boards on the status page; trouble is the part that a person must repair, or ""
-	Ready func()                     // called once, when each board's lock was tried or maxReadyDelay has passed
+	Wake  <-chan struct{} // channel that receives when a worker has ended
+	// function that shows a text about all boards on the status page; trouble is the part that a person must repair, or ""
+	Say   func(text, trouble string)
+	Ready func() // function that is called once, when each board's lock was tried or maxReadyDelay has passed
 	// Stopping reports whether the container is stopping. Its workers then end too. nil means that it never is.
 	Stopping func() bool
 	Log      *slog.Logger
@@ -37,7 +38,7 @@ type Server struct {
 	mu              sync.Mutex
 	served          map[string]*board // served boards by slug
 	boardsAtWarning int               // number of boards in the last warning that there are too many; 0: none yet
-	boardEnded      chan struct{}     // receives when the server stops serving a board
+	boardEnded      chan struct{}     // channel that receives when the server stops serving a board
 
 	textsLock sync.Mutex           // guards the map words, and allows one call of Say at a time
 	texts     map[string]boardText // texts for Say by the board's slug

@@ -314,7 +314,7 @@ func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
 	}
 	_ = s.Close() // an error of Close does not matter: nothing was written to this file
 	for _, name := range []string{"-wal", "-shm"} {
-		_ = os.Remove(filepath.Join(p.boards.Root, "kanban.db"+name)) // fails if the file does not exist
+		_ = os.Remove(filepath.Join(p.boards.Root, "kanban.db"+name)) // Remove fails if the file does not exist
 	}
 	if err := os.Rename(backup, filepath.Join(p.boards.Root, "kanban.db")); err != nil {
 		t.Fatal(err)
