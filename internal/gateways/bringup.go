@@ -45,7 +45,7 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 		m.warnOfSlowStop(&b)
 		known, err := m.RegisterProfiles(ctx, b)
 		b.Admit(ctx)
-		_ = m.Registry.MarkMet(ctx, registry.NeedProfiles) // fails only if the container has ended
+		_ = m.Registry.MarkMet(ctx, registry.NeedProfiles) // MarkMet fails only if the container has ended
 		// a dashboard container shares the volume with the container of the gateways, which watches it
 		if !m.Route().DashboardOnly {
 			m.Start(ctx, known)
@@ -187,13 +187,15 @@ const maxOrderedProfiles = 256
 
 // Boot is the input of [Manager.BringUp].
 type Boot struct {
-	Services        int                    // number of services that are not gateways
-	SlotsMade       func() <-chan struct{} // returns a channel that is closed when all s6 slots exist; nil if hinit does not emulate s6
-	SetRoute        func(*boot.RunPlan)    // stores a changed run plan, which says what the CMD starts
-	OnProfilesKnown func()                 // called when all profiles are known
+	Services int // number of services that are not gateways
+	// function that returns a channel that is closed when all s6 slots exist; nil if hinit does not emulate s6
+	SlotsMade       func() <-chan struct{}
+	SetRoute        func(*boot.RunPlan) // function that stores a changed run plan, which says what the CMD starts
+	OnProfilesKnown func()              // function that is called when all profiles are known
 	Status          *bootstatus.Status
-	Admit           func(ctx context.Context) // keeps registered gateways down if there is no memory for them; may block
-	Logger          *initlog.Logger           // logger for messages that no agent can cause
+	// function that keeps registered gateways down if there is no memory for them; it may block
+	Admit  func(ctx context.Context)
+	Logger *initlog.Logger // logger for messages that no agent can cause
 }
 
 // RegisterProfiles reads the profiles and registers their gateways. With each, the boot decides whether the gateway starts.

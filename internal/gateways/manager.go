@@ -37,7 +37,7 @@ type Manager struct {
 	orders    *orders.Queues
 	inherited Handover // state from before the re-execution
 	serving   atomic.Pointer[servedProfiles]
-	changing  chan struct{} // capacity 1; holds a token while the topology is being changed
+	changing  chan struct{} // channel of capacity 1 that holds a token while the topology is being changed
 	messages  messages
 
 	mu       sync.Mutex
@@ -57,8 +57,8 @@ type watcher struct {
 
 // bootProgress says what the boot has done with the profiles. Registry.ChangeLock guards it.
 type bootProgress struct {
-	profilesRead   <-chan struct{} // closed when the boot has read the profiles; nil if it reads none
-	bootLogWritten <-chan struct{} // closed when the boot log is written; nil if none is written
+	profilesRead   <-chan struct{} // channel that is closed when the boot has read the profiles; nil if it reads none
+	bootLogWritten <-chan struct{} // channel that is closed when the boot log is written; nil if none is written
 }
 
 // Options are the settings of a Manager, and the parts of hinit that it uses. Any goroutine may call the functions.
@@ -318,7 +318,7 @@ func (m *Manager) recordLater(service, profile string) {
 func (m *Manager) retryRecord(service, profile string) {
 	m.mu.Lock()
 	if g := m.gateways.byProfile[profile]; g != nil {
-		g.unrecorded = false // before the attempt, so that a command that fails afterwards schedules another one
+		g.unrecorded = false // reset the mark before the attempt, so that a command that fails afterwards schedules another one
 	}
 	m.mu.Unlock()
 	switch outcome, err := m.Intents.Restore(profile, profiles.State{}); {

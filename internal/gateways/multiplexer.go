@@ -211,7 +211,8 @@ func (m *Manager) applyTopology(ctx context.Context) {
 				m.Registry.SetOwnGatewayAllowed(ctx, p.Name, false)
 			}
 			if p.Name != profiles.Default {
-				m.enqueue(profiles.SlotName(p.Name), func() { m.followState(p.Name) }) // updates the down file of the profile
+				// the job updates the down file of the profile
+				m.enqueue(profiles.SlotName(p.Name), func() { m.followState(p.Name) })
 			}
 		}
 	}
@@ -238,7 +239,7 @@ func (m *Manager) restartAfterServed(ctx context.Context, t profiles.Topology) e
 // startUnserved starts the wanted gateways whose profiles no gateway serves.
 func (m *Manager) startUnserved(ctx context.Context, t profiles.Topology) {
 	for _, name := range m.downThoughUnserved(t) {
-		_ = m.Registry.Do(ctx, supervisor.Start{Name: name}) // fails if the service was removed
+		_ = m.Registry.Do(ctx, supervisor.Start{Name: name}) // Do fails if the service was removed
 	}
 }
 

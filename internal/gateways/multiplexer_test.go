@@ -193,7 +193,7 @@ func (h *host) settled(m *gateways.Manager) (stopped []string) {
 	h.t.Helper()
 	m.WarnIfMissing("gateway-missing", "missing") // the message of this last job shows that all jobs are done
 	h.until("the last job is done", h.hears("there is no profile \"missing\""))
-	<-time.After(50 * time.Millisecond) // waits a moment, because another goroutine ends the gateways
+	<-time.After(50 * time.Millisecond) // wait a moment, because another goroutine ends the gateways
 	for _, event := range h.look().events {
 		if strings.HasPrefix(event, "Stop{") {
 			stopped = append(stopped, event)
@@ -220,7 +220,7 @@ func TestAReexecEndsNoGatewayForAnEditOfTheAgents(t *testing.T) {
 	}
 	h.servedBy(next, "a", "")
 	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 3})
-	next.CatchUp() // finds the new start of the default gateway, whose notification was lost
+	next.CatchUp() // CatchUp finds the new start of the default gateway, whose notification was lost
 	h.until("the restart of the default one ends it", h.got("Stop{Name:gateway-a}"))
 }
 
@@ -260,7 +260,8 @@ func TestACrashedDefaultGatewayThatWouldServeAllWaits(t *testing.T) {
 	h.start(m)
 	h.write(profiles.Default, "config.yaml", "multiplex_profiles: true\n")
 	m.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
-	stopping := func(profile string) { // recorded before the Stop is sent, so that the gateway never seems to be wanted again
+	// the intent is recorded before the Stop is sent, so that the gateway never seems to be wanted again
+	stopping := func(profile string) {
 		h.service(profile, supervisor.Service{State: supervisor.Stopping, Want: supervisor.WantDown, PID: os.Getpid(), Run: 1})
 	}
 	ends := func(profile string, others ...string) {

@@ -99,7 +99,8 @@ func (m *Manager) handleUp(profile string, resumed bool) {
 // watchParked watches for the event after which a parked gateway starts again. After a takeover, this is the end of the other
 // instance; otherwise, it is a change of the gateway's inputs.
 func (m *Manager) watchParked(service, profile, reason string) {
-	if reason == supervisor.ReasonReplaced { // not at once, because an agent that says this again and again would get no restart delay
+	// the gateway must wait, because an agent that says this again and again would get no restart delay
+	if reason == supervisor.ReasonReplaced {
 		m.enqueueIn(replacerPoll, service, func() { m.watchReplacer(service, profile) })
 		return
 	}

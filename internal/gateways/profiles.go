@@ -110,7 +110,7 @@ func (m *Manager) handleDisappeared(ctx context.Context, profile string, changed
 	if endedForRemoval(s, changed, time.Now()) {
 		_ = m.Registry.Do(ctx, supervisor.CorrectCause{Name: service, Run: s.LastExit.Run, Cause: supervisor.CauseOperator})
 	}
-	_ = m.Registry.Do(ctx, supervisor.Remove{Name: service}) // fails if the service is already gone
+	_ = m.Registry.Do(ctx, supervisor.Remove{Name: service}) // Do fails if the service is already gone
 	if err := m.Registry.RemoveSlot(ctx, service); err != nil {
 		m.say("", "%v", err)
 	}

@@ -179,7 +179,7 @@ func (r *Registry) KnownProfiles() (list []profiles.Profile) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(r.knownProfiles)) {
-		if p, err := r.o.Store.Profile(name); err == nil { // checks only the name, and reads no disk
+		if p, err := r.o.Store.Profile(name); err == nil { // Profile checks only the name, and reads no disk
 			list = append(list, p)
 		}
 	}

@@ -37,7 +37,7 @@ type Loop interface {
 // Options are the parts of hinit that a Registry uses.
 type Options struct {
 	Loop             Loop
-	Config           func() *config.Config // returns the current configuration
+	Config           func() *config.Config // function that returns the current configuration
 	Store            *profiles.Store
 	Units            *units.Maker
 	Logs             *logs.Logs
@@ -45,12 +45,12 @@ type Options struct {
 	Logger           *initlog.Logger
 	AgentUID         uint32
 	Actor            *fsutil.Actor        // the agent's user, for opening the logs of runs
-	MayRun           func() error         // says why clients may not start a run now; nil if they may
+	MayRun           func() error         // function that says why clients may not start a run now; nil if they may
 	Plain            bool                 // hinit is a plain supervisor, whose configuration keeps its path
-	Serves           func() bool          // reports whether this init serves the volume's profiles and services
-	SetConfig        func(*config.Config) // makes another configuration the present one
+	Serves           func() bool          // function that reports whether this init serves the volume's profiles and services
+	SetConfig        func(*config.Config) // function that makes another configuration the present one
 	StoresTaskStarts bool                 // the starts of scheduled tasks are stored on the volume
-	WarnNotStored    func(error)          // called if the start of a scheduled task can't be stored on the volume
+	WarnNotStored    func(error)          // function that is called if the start of a scheduled task can't be stored on the volume
 }
 
 // Registry registers services. Any goroutine may call its methods.
@@ -59,13 +59,13 @@ type Registry struct {
 
 	// ChangeLock is held while all services change: during the boot, a reload, or a change of the topology.
 	ChangeLock sync.Mutex
-	reloadLock sync.Mutex // held by a reload from before it reads the configuration; lock it before ChangeLock
+	reloadLock sync.Mutex // a reload holds this lock from before it reads the configuration; lock it before ChangeLock
 
 	// Timetable starts tasks by their schedule. Its caller must hold ChangeLock.
 	Timetable *timetable.Table
 
 	o            Options
-	met          map[string]*atomic.Bool // whether each need is met; set before the supervisor is told
+	met          map[string]*atomic.Bool // whether each need is met; a need is set before the supervisor is told
 	orderedStart atomic.Bool             // whether gateways wait for all profiles, see SetOrderedStart
 
 	mu            sync.Mutex
@@ -105,7 +105,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 		r.o.Logs.MaskSecrets(u.Name, u.Profile)
 	}
 	known := r.isKnown(u.Name)
-	if !known { // before the start, so that the checks see the first line of output
+	if !known { // begin the checks before the start, so that they see the first line of output
 		r.o.Health.Check(&u)
 	}
 	registered := r.Loop.RegisterSoon(ctx, &u, want)

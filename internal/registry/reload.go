@@ -64,7 +64,7 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.Re
 	}
 	defer r.reloadLock.Unlock()
 	old := r.o.Config()
-	cfg, err := r.readConfig(ctx, old, how.Force) // read without ChangeLock, because the disk may hang
+	cfg, err := r.readConfig(ctx, old, how.Force) // read the file without ChangeLock, because the disk may hang
 	if err != nil {
 		return out, err
 	}
@@ -94,7 +94,7 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.Re
 		return strings.HasPrefix(key, "services.") || strings.HasPrefix(key, "profiles.") && strings.Count(key, ".") > 1
 	})
 	if !how.DryRun {
-		_ = r.Do(ctx, supervisor.Remark{Text: "the configuration is read again"}) // fails only if the container ends
+		_ = r.Do(ctx, supervisor.Remark{Text: "the configuration is read again"}) // Do fails only if the container ends
 		r.o.SetConfig(cfg)
 		r.o.Health.Configure(cfg)
 		err = r.Apply(ctx, plan)
@@ -111,8 +111,8 @@ func requestedByAgent(ctx context.Context) bool {
 	return by != nil && by.UID != 0 && os.Getuid() == 0
 }
 
-// lockForReload locks a mutex for a reload. For an agent it fails if the mutex is locked. For anybody else it waits, so that an
-// agent that reloads all the time can't keep root from a reload.
+// lockForReload locks a mutex for a reload. For an agent it fails if the mutex is locked. For any other client it waits, so
+// that an agent that reloads all the time can't keep root from a reload.
 func lockForReload(ctx context.Context, lock *sync.Mutex) error {
 	if !requestedByAgent(ctx) {
 		lock.Lock()

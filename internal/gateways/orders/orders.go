@@ -56,7 +56,7 @@ func New(backend Backend) *Queues { return &Queues{backend: backend, queues: mak
 type queue struct {
 	current *Order
 	waiting []*Order      // waiting orders, oldest first
-	turn    chan struct{} // capacity 1; holds a token while an order is being passed to the supervisor
+	turn    chan struct{} // channel of capacity 1 that holds a token while an order is being passed to the supervisor
 }
 
 // Order is one command of an operator to one gateway, for example to stop it.
@@ -65,7 +65,7 @@ type Order struct {
 	Service, Profile string
 	By               *client.By    // the operator, or nil if unknown; root if several clients have given this order and one is root
 	since            time.Time     // when the order was submitted
-	done             chan struct{} // closed when the order has been carried out or has failed
+	done             chan struct{} // channel that is closed when the order has been carried out or has failed
 
 	// The mutex of Queues guards the fields below.
 	unrecordedAt time.Time // when the order is carried out even without a record; zero for never

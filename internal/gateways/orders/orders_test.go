@@ -32,7 +32,7 @@ type world struct {
 	log     strings.Builder
 
 	mu      sync.Mutex
-	thawed  chan struct{} // closed when the volume answers again; nil while it answers
+	thawed  chan struct{} // channel that is closed when the volume answers again; nil while it answers
 	writing int           // number of intents that are being written
 	acted   []*Order      // orders that were carried out, oldest first
 	gateway string
@@ -115,7 +115,7 @@ func (w *world) state() string { return filepath.Join(w.home, "gateway_state.jso
 
 // refuse makes writes of intents fail: it puts a link in place of the state file, because hinit never follows one there.
 func (w *world) refuse() {
-	synctest.Wait() // waits until no write is running
+	synctest.Wait() // Wait returns when no write is running
 	if info, err := os.Lstat(w.state()); err == nil && info.Mode().IsRegular() {
 		w.check(os.Rename(w.state(), w.state()+".kept"), os.Symlink("nowhere", w.state()))
 	}
@@ -135,10 +135,10 @@ func (w *world) check(errs ...error) {
 	}
 }
 
-// recordEvery has the value that a Reconciler uses.
+// recordEvery equals recordRetryPause of package gateways.
 const recordEvery = time.Second
 
-// recordLater does what Reconciler.recordLater does.
+// recordLater does what Manager.recordLater of package gateways does.
 func (w *world) recordLater(profile string) {
 	for {
 		time.Sleep(recordEvery)
@@ -168,7 +168,7 @@ func (w *world) rewrite(pause time.Duration, drop bool) {
 	w.check(os.WriteFile(temp, old, 0o600), os.Rename(temp, w.state()))
 }
 
-// watch reacts to a changed state file as the Reconciler does.
+// watch reacts to a changed state file as a Manager of package gateways does.
 func (w *world) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		w.gate()
