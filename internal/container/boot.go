@@ -23,9 +23,9 @@ import (
 type bootRun struct {
 	c           *container
 	ctx         context.Context //nolint:containedctx // context of the container
-	threads     func()          // blocks until this process has its threads; later, services may use up the PIDs
-	controlOpen <-chan struct{} // closed when the control socket is open, or can't be opened
-	slots       <-chan struct{} // closed when the s6 scan directory exists, or can't be made
+	threads     func()          // function that blocks until this process has its threads; later, services may use up the PIDs
+	controlOpen <-chan struct{} // channel that is closed when the control socket is open, or can't be opened
+	slots       <-chan struct{} // channel that is closed when the s6 scan directory exists, or can't be made
 	cmd         bool            // the container's CMD was started
 }
 
@@ -33,7 +33,7 @@ type bootRun struct {
 // the PIDs.
 func (c *container) bootUp(ctx context.Context, threads func()) {
 	defer func() {
-		c.gateways.AwaitRead(ctx) // may take longer than the rest of the boot
+		c.gateways.AwaitRead(ctx) // the reading may take longer than the rest of the boot
 		c.boot.End()
 		c.stage.NotifyOuterInit()
 	}()
@@ -72,7 +72,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 	}
 	b.Ready()
 	if !c.lease.Serves() {
-		_ = c.registry.MarkMet(ctx, registry.NeedBoot) // fails only if the container has ended
+		_ = c.registry.MarkMet(ctx, registry.NeedBoot) // MarkMet fails only if the container has ended
 	} else if !c.startServices(serving, cfg) && serving.Err() == nil {
 		return
 	}
@@ -164,7 +164,7 @@ func (b *bootRun) startCmd() {
 	b.cmd = true
 	if s6 := b.c.s6.On(); s6 != nil {
 		b.c.gateways.AwaitSlots(b.ctx, s6.WhenQueued())
-		_ = s6.Scan(b.ctx) // fails only if the container has ended
+		_ = s6.Scan(b.ctx) // Scan fails only if the container has ended
 	}
 	if !b.c.route.Load().Supervise {
 		b.c.stage.StartCmd(b.ctx)
@@ -176,7 +176,7 @@ func (b *bootRun) startCmd() {
 // StartCmdEarly starts the CMD during the boot, because the data volume does not answer (see [leaseholder.Boot]).
 func (b *bootRun) StartCmdEarly() {
 	b.Ready()
-	_ = b.c.registry.MarkMet(b.ctx, registry.NeedBoot) // fails only if the container has ended
+	_ = b.c.registry.MarkMet(b.ctx, registry.NeedBoot) // MarkMet fails only if the container has ended
 	b.startCmd()
 }
 

@@ -198,7 +198,7 @@ func (c *container) reexec(ctx context.Context, binary string) (int, error) {
 	if c.loop.Snapshot().Stopping {
 		return 0, supervisor.ErrStopping
 	}
-	_ = c.loop.Do(ctx, supervisor.Remark{Text: "asked to re-execute itself"}) // fails only if the container ends
+	_ = c.loop.Do(ctx, supervisor.Remark{Text: "asked to re-execute itself"}) // Do fails only if the container ends
 	return c.generation.Request(ctx, binary)
 }
 

@@ -120,7 +120,7 @@ func TestTheReloadsOfAnAgentKeptRootFromAReexec(t *testing.T) {
 	if err := <-claimed; err == nil {
 		t.Error("a reload that does not end is over")
 	}
-	soon, cancel := context.WithTimeout(t.Context(), 5*time.Second) // as long as a request may take
+	soon, cancel := context.WithTimeout(t.Context(), 5*time.Second) // this is as long as a request may take
 	defer cancel()
 	go claim(soon)
 	for {
@@ -134,7 +134,7 @@ func TestTheReloadsOfAnAgentKeptRootFromAReexec(t *testing.T) {
 				t.Error(err)
 			}
 			return
-		case <-time.After(2 * time.Millisecond): // how long one reload takes
+		case <-time.After(2 * time.Millisecond): // one reload takes this long
 		}
 	}
 	if err := <-claimed; err != nil {

@@ -55,7 +55,7 @@ func initMain(settle func() (start prepare.Start, code int, ok bool)) int {
 	sig := signals.Listen()
 	taken, none := reexec.TakeState()
 	tuning.LimitMemory()
-	threads, err := tuning.MakeThreads(taken.Threads()) // now, because services may use up the PIDs later
+	threads, err := tuning.MakeThreads(taken.Threads()) // make the threads now, because services may use up the PIDs later
 	if err != nil {
 		return initlog.ReportRefusal(prepare.ExitFailed, err)
 	}

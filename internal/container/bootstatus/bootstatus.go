@@ -26,7 +26,7 @@ const maxWarnings = 50
 
 // Status is the status of one boot. Any goroutine may call its methods.
 type Status struct {
-	ended           chan struct{} // closed by End
+	ended           chan struct{} // channel that End closes
 	profilesToStart atomic.Int64  // number of profiles that the boot is bringing up; 0 before and after that
 	hooks           atomic.Int64  // number of hooks that the boot will run
 	hook            atomic.Pointer[hook]
@@ -36,8 +36,9 @@ type Status struct {
 	byAgents []string // warnings that an agent can cause, in any number
 	steps    []client.BootStep
 
-	expected         []*supervisor.Service
-	profilesExpected <-chan struct{} // closed when expected contains the gateways too; nil until ExpectLater is called
+	expected []*supervisor.Service
+	// channel that is closed when expected contains the gateways, too; nil until ExpectLater is called
+	profilesExpected <-chan struct{}
 }
 
 // hook is a running hook, with the time of its start.

@@ -46,10 +46,10 @@ type Options struct {
 	Store     *profiles.Store
 	Agent     boot.Agent
 	Plain     bool                                // hinit is a plain supervisor, which has no gateways
-	Log       func(service string) *logrotate.Log // returns the log of a service, or nil
-	SocketDir func() string                       // returns the directory for the sockets of services; "" if there is none
-	Warn      func(format string, args ...any)    // writes a warning, which the status shows too
-	Lease     func(words string)                  // gets each message of the lease program about the lease
+	Log       func(service string) *logrotate.Log // function that returns the log of a service, or nil
+	SocketDir func() string                       // function that returns the directory for sockets of services; "" for none
+	Warn      func(format string, args ...any)    // function that writes a warning, which the status shows, too
+	Lease     func(words string)                  // function that gets each message of the lease program about the lease
 }
 
 // Health watches the health of all services. Any goroutine may call its methods.
@@ -88,7 +88,7 @@ func New(o Options) *Health {
 		Deafness:     func(service string) (probe.Deafness, bool) { return h.deaf.Deafness(service) },
 		Run:          h.runCheck,
 	})
-	meter := sync.OnceValue(proc.NewMeter) // made only if a limit needs it
+	meter := sync.OnceValue(proc.NewMeter) // the meter is made only if a limit needs it
 	h.memory = &memoryWatch{
 		loop: o.Loop, container: proc.ReadContainerMemory, search: h.sharedMemory,
 		measure: func(mains []int) (found []proc.Memory) {

@@ -36,12 +36,13 @@ type memoryLoop interface {
 // goroutine starts with the first limit. A search for shared memory runs in a second goroutine. Any goroutine may call its
 // methods.
 type memoryWatch struct {
-	loop         memoryLoop
-	container    func() proc.ContainerMemory     // returns the container's memory and its limit
-	seen         map[string]usageSample          // last measurement of each service, kept only while memory is tight
-	measure      func(mains []int) []proc.Memory // returns the memory of services, by the PIDs of their main processes
+	loop      memoryLoop
+	container func() proc.ContainerMemory // function that returns the container's memory and its limit
+	seen      map[string]usageSample      // last measurement of each service, kept only while memory is tight
+	// function that returns the memory of services, by the PIDs of their main processes
+	measure      func(mains []int) []proc.Memory
 	lastMessages map[string]string               // last message by service and kind, see isNewMessage; only for services that exist
-	search       func() []boot.Measurement       // measures shared memory of services, which may take seconds
+	search       func() []boot.Measurement       // function that measures shared memory of services, which may take seconds
 	found        table[uint64, boot.Measurement] // result of the last search, by run; only while memory is tight
 	searched     time.Time                       // when the last search began
 	noticed      time.Time                       // when starts were last refused or allowed again
@@ -85,7 +86,8 @@ func (w *memoryWatch) watch() {
 		case now := <-due:
 			if now.Sub(looked) >= memoryPeriod {
 				w.measureAll()
-				_ = w.loop.ReapNow(context.Background()) // lets the loop sample Config.OOMKills; fails only if the container ends
+				// this lets the loop sample Config.OOMKills; ReapNow fails only if the container ends
+				_ = w.loop.ReapNow(context.Background())
 				looked = now
 			}
 			due = time.After(memoryPeriod)

@@ -81,13 +81,13 @@ const (
 // goroutine may call its methods. With the first line it starts a goroutine, if the file exists.
 type TerminationLog struct {
 	path string
-	wake chan struct{} // capacity 1; wakes the goroutine for a new line
+	wake chan struct{} // channel of capacity 1 that wakes the goroutine for a new line
 
 	mu    sync.Mutex
 	lines []string
 	start sync.Once
 
-	file  sync.Mutex // held while the file is being written
+	file  sync.Mutex // a goroutine holds file while it writes the file
 	ended bool
 }
 
@@ -117,7 +117,7 @@ func (w *TerminationLog) follow() {
 
 // End writes the last version of the termination message, with the exit code.
 func (w *TerminationLog) End(code int) {
-	_ = w.write(fmt.Sprintf("exit code %d, after:", code), true) // fails where there is no such file
+	_ = w.write(fmt.Sprintf("exit code %d, after:", code), true) // write fails where there is no such file
 }
 
 func (w *TerminationLog) write(first string, last bool) error {

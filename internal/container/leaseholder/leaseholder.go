@@ -77,7 +77,7 @@ type Lease struct {
 	host      Host
 	loop      Loop
 	lock      lease.Lock
-	onMessage func(words string) // gets each message of the lease program
+	onMessage func(words string) // function that gets each message of the lease program
 	grantor   string             // who grants the lock, for messages: the volume, or the lease program
 	steps     *bootstatus.Status // status of the boot
 	serves    atomic.Bool
@@ -89,7 +89,7 @@ type state struct {
 	name   string // state as in the API: client.LeaseHeld, LeaseWaiting or LeaseNone
 	since  time.Time
 	detail string              // the reason in words; "" while another process holds the lock
-	holder func() lease.Holder // returns the other process that holds the lock; nil if none does
+	holder func() lease.Holder // function that returns the other process that holds the lock; nil if none does
 }
 
 // Handover is the state of the lock for the next program of a re-execution.
@@ -128,7 +128,7 @@ func (t *Lease) Serves() bool { return t.serves.Load() }
 
 // Serve records that this init serves the volume, because it has got the lock. It returns false if the lock is lost again.
 func (t *Lease) Serve(serving context.Context) bool {
-	t.serves.Store(true) // before the check, because the goroutine that notices a loss stores false
+	t.serves.Store(true) // store true before the check, because the goroutine that notices a loss stores false
 	if serving.Err() != nil || t.Check() != nil {
 		t.serves.Store(false)
 		return false
@@ -291,7 +291,7 @@ func (t *Lease) fence(end context.CancelCauseFunc, why error) {
 	t.evict("the lock of the volume is lost")
 	end(why)
 	t.host.Say("%v; its gateways and services were killed, and nothing that is wanted of them was written", why)
-	t.evict("the lock of the volume is lost") // again, because services may have been registered since the first call
+	t.evict("the lock of the volume is lost") // evict once more, because services may have been registered since the first call
 	t.host.Reset()
 }
 
@@ -361,7 +361,7 @@ func (t *Lease) evict(reason string) {
 			names = append(names, s.Name)
 		}
 	}
-	// fails only if the container ends
+	// Do fails only if the container ends.
 	_ = t.loop.Do(context.Background(), supervisor.Evict{Names: names, Cause: supervisor.CauseLease, Reason: reason})
 	for _, name := range names {
 		if err := t.host.RemoveSlot(context.Background(), name); err != nil {

@@ -34,10 +34,10 @@ type Options struct {
 	// Secrets returns the secrets in the .env of a profile. more means that there are too many, so some are missing. It may wait
 	// for a disk.
 	Secrets          func(profile string) (values []string, more bool, err error)
-	CompressArchives gzipped.Packer                   // compresses archives, which are rotated log files
-	OnOutput         func()                           // called after a service has written; must not block
-	Say              func(format string, args ...any) // writes a line to the container log
-	Warn             func(format string, args ...any) // writes a warning once, and shows it in the status
+	CompressArchives gzipped.Packer                   // packer that compresses archives, which are rotated log files
+	OnOutput         func()                           // function that is called after a service has written; it must not block
+	Say              func(format string, args ...any) // function that writes a line to the container log
+	Warn             func(format string, args ...any) // function that writes a warning once, and shows it in the status
 }
 
 // Logs holds the logs of all services. Any goroutine may call its methods.
@@ -48,7 +48,8 @@ type Logs struct {
 	o    Options
 	logs sync.Map // logs by service: string → *logrotate.Log
 
-	mu          sync.Mutex     // guards registering and masked, and keeps Drop and Protect apart; this lock is never held during disk access
+	// guards registering and masked, and keeps Drop and Protect apart; no goroutine holds mu during disk access
+	mu          sync.Mutex
 	registering map[string]int // registrations under way, by service; the supervisor may not know the service yet
 	masked      map[string]int // memory in bytes for the secrets to hide, by service
 }

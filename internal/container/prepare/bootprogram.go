@@ -80,7 +80,7 @@ func (p *bootProgram) close() { _, _ = p.output.Close(), p.input.Close() }
 func (p *bootProgram) send(document any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = json.NewEncoder(p.output).Encode(document) // if the program has exited, receive reports that
+	_ = json.NewEncoder(p.output).Encode(document) // an error means that the program has exited, which receive reports
 }
 
 // receive calls take with each message of the program. It blocks until the program says that it is done or has failed. If
@@ -89,7 +89,7 @@ func (p *bootProgram) receive(ctx context.Context, take func(boot.Message) error
 	stop := context.AfterFunc(ctx, func() { _ = p.input.SetReadDeadline(time.Unix(1, 0)) })
 	defer func() {
 		stop()
-		p.close() // stops the program if it is alive
+		p.close() // close stops the program if it is alive
 		guard.Go("waiting for the end of the boot program", func() {
 			if err == nil {
 				_, _ = supervisor.AwaitTask(ctx, p.loop, p.name)

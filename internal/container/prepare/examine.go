@@ -19,10 +19,10 @@ const examineTime = 8 * time.Second
 // agent can write. One examination runs at a time, so a hung volume blocks only one process and one goroutine, however many
 // clients ask. The Examiner owns that goroutine. Any goroutine may call its methods.
 type Examiner struct {
-	work func(ctx context.Context, take func(boot.Message)) error // makes the boot program examine the volume
+	work func(ctx context.Context, take func(boot.Message)) error // function that makes the boot program examine the volume
 
 	mu      sync.Mutex
-	ended   chan struct{}   // closed at the end of the present examination; nil if none is running
+	ended   chan struct{}   // channel that is closed at the end of the present examination; nil if none is running
 	found   client.Findings // findings so far of the last examination
 	current boot.Examining  // what is being examined now
 }

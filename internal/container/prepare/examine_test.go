@@ -31,7 +31,7 @@ func TestAVolumeThatHangsIsExaminedOnce(t *testing.T) {
 		joined := make(chan client.Findings, 1)
 		go func() { joined <- e.Examine(ctx) }()
 		if len(begun) == 0 {
-			begun <- <-begun // waits until the first examination hangs
+			begun <- <-begun // wait until the first examination hangs
 		}
 		cancel()
 		found := <-joined

@@ -22,10 +22,10 @@ import (
 type Owners struct {
 	*initlog.Logger
 
-	remark func(text string) // adds a text to the event history
+	remark func(text string) // function that adds a text to the event history
 	work   runJob
 	move   func(ctx context.Context, profile string)
-	wakeUp chan struct{} // capacity 1; wakes Run when wanted has profiles
+	wakeUp chan struct{} // channel of capacity 1 that wakes Run when wanted has profiles
 
 	mu     sync.Mutex
 	wanted map[string]bool // profiles whose files Run must repair

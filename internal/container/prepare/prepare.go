@@ -44,14 +44,14 @@ type Stage struct {
 	Logs            *logs.Logs
 	Store           *profiles.Store
 	Agent           boot.Agent
-	Config          func() *config.Config // returns the present configuration
+	Config          func() *config.Config // function that returns the present configuration
 	Route           func() *boot.RunPlan
-	Serves          func() bool // reports whether this init serves the volume
+	Serves          func() bool // function that reports whether this init serves the volume
 	Started         time.Time   // when the container was started
 	Owners          *Owners
 	Volume          Examiner
-	RepairAll       atomic.Bool // the next repair of owners must look at every file
-	FilledFromImage atomic.Bool // the data directory was empty, and was filled from the image
+	RepairAll       atomic.Bool // whether the next repair of owners must look at every file
+	FilledFromImage atomic.Bool // whether the data directory was empty, and was filled from the image
 
 	repairs func() error // Err of the context of the last RepairOwners; nil before the first
 }
@@ -94,14 +94,15 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	}
 	var started func() (*bootProgram, error)
 	if wanted {
-		started = r.start() // start in the background, while the volume is being prepared
+		started = r.start() // start the program in the background, while the volume is being prepared
 	}
 	var more []boot.Phase
 	if seed {
 		more = append(more, boot.Phase{Name: "plant", Run: r.fillEmptyHome})
 	}
 	report := boot.Prepare(ctx, r.job.Options, more...)
-	if r.job.Options.Tenants.On && !report.Linked && !report.ReadOnly { // after the directories are made, so that no tenant has access to them
+	// this comes after the directories are made, so that no tenant has access to them
+	if r.job.Options.Tenants.On && !report.Linked && !report.ReadOnly {
 		report.Run(ctx, r.job.Options, []boot.Phase{{Name: "tenants", Volume: true, Run: r.changeTenantOwners}})
 	}
 	if started == nil && report.HasSecrets {

@@ -160,7 +160,7 @@ func (r *preparation) report(report *boot.Report) error {
 	case ending && r.cfg.Image.Stage2Fails == "2":
 		return fmt.Errorf("the boot step %q has failed, which ends the boot in this image: %s; S6_BEHAVIOUR_IF_STAGE2_FAILS=0 goes on", ends.Name, ends.Error)
 	}
-	r.RunStep("wait", func() error { // waits for work in the background, such as opening the control socket
+	r.RunStep("wait", func() error { // this step waits for work in the background, such as opening the control socket
 		r.ready()
 		return nil
 	})
@@ -209,7 +209,7 @@ func (r *preparation) runHook(h boot.Hook) (int, error) {
 	code, err := supervisor.AwaitTask(ctx, r.Registry, name)
 	if ctx.Err() != nil {
 		r.Registry.Post(supervisor.Stop{Name: name})
-		_, _ = supervisor.AwaitTask(context.Background(), r.Registry, name) // waits until all processes of the hook have ended
+		_, _ = supervisor.AwaitTask(context.Background(), r.Registry, name) // wait until all processes of the hook have ended
 		return 0, context.Cause(ctx)
 	}
 	r.Logs.Drain(name) // write the hook's output before later lines

@@ -23,18 +23,18 @@ import (
 // Options are the parts of hinit that a Reporter uses. The Reporter calls one function at a time. None of them may block.
 type Options struct {
 	Loop       *supervisor.Loop
-	Say        func(format string, args ...any) // writes a line to the container log
+	Say        func(format string, args ...any) // function that writes a line to the container log
 	Observe    func(supervisor.Record)
-	OnLost     func() // called when the history has dropped records that were not reported
-	OnStopping func() // called when the container is stopping, perhaps several times
+	OnLost     func() // function that is called when the history has dropped records that were not reported
+	OnStopping func() // function that is called when the container is stopping, perhaps several times
 }
 
 // Reporter reports the records of the event history.
 type Reporter struct {
 	o    Options
-	used chan struct{} // capacity 1; holds a token after RecordWork
+	used chan struct{} // channel of capacity 1 that holds a token after RecordWork
 
-	mu       sync.Mutex // held during a report, and during a re-execution
+	mu       sync.Mutex // a goroutine holds mu during a report, and during a re-execution
 	reported uint64     // Seq of the last reported record
 }
 

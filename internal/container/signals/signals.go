@@ -31,9 +31,10 @@ const secondInterruptTime = 3 * time.Second
 // Signals receives the signals to PID 1 and turns them into events for the supervisor.
 type Signals struct {
 	Children chan os.Signal // channel that delivers SIGCHLD
-	Orders   chan os.Signal // delivers the signals on which hinit acts, see Event
+	Orders   chan os.Signal // channel that delivers the signals on which hinit acts, see Event
 
-	faults    <-chan os.Signal // wakes ReportFaults after a fault signal such as SIGSEGV was ignored, see [proc.IgnoreSentFaults]
+	// channel that wakes ReportFaults after a fault signal such as SIGSEGV was ignored, see [proc.IgnoreSentFaults]
+	faults    <-chan os.Signal
 	cmd, tty  bool
 	reload    func()
 	during    func() string
@@ -102,7 +103,7 @@ func Handled() (all []syscall.Signal) {
 func (s *Signals) TakePending() (late []syscall.Signal) {
 	idle := make(chan os.Signal, 1)
 	signal.Notify(idle, early.InitSignals()...)
-	signal.Stop(idle) // returns when no signal is on its way to a channel
+	signal.Stop(idle) // Stop returns when no signal is on its way to a channel
 	for {
 		select {
 		case sig := <-s.Orders:

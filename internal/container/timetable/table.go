@@ -52,7 +52,7 @@ type Table struct {
 	loop   Loop
 	memory RunStore
 	warn   func(error)
-	random func() float64 // returns a number in [0,1), for the jitter
+	random func() float64 // function that returns a number in [0,1), for the jitter
 
 	ctx    context.Context //nolint:containedctx // context of the last Serve; nil before
 	server *scheduler      // goroutine that serves the schedules; nil while there is no schedule
@@ -201,7 +201,7 @@ func (s *scheduler) setFirstTime(name string, r *taskSchedule, now time.Time, re
 	}
 	last, known := s.last[name]
 	switch {
-	case !known || last.After(now): // no run so far, or one in the future: count from now on
+	case !known || last.After(now): // the task has no last run, or one in the future: count from now on
 		s.recordStart(name, now)
 	case !r.spec.Next(last).After(now):
 		r.at = now

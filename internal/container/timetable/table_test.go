@@ -144,7 +144,7 @@ func TestNothingIsDueWithoutSchedulesOrBeforeTheBoot(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		f := newFake()
 		table := New(f, nil, nil)
-		table.Change(tasks(map[string]config.Schedule{"hour": cron("0 * * * *")})) // Change before the first Serve
+		table.Change(tasks(map[string]config.Schedule{"hour": cron("0 * * * *")})) // the first Serve comes later
 		if table.server != nil {
 			t.Error("it serves before it was asked to")
 		}

@@ -32,6 +32,6 @@ func StandInUnit(path string, env []string, cred *proc.Cred) supervisor.Unit {
 // RunStandIn is "sleep infinity" as a function of hinit: it sleeps until a signal kills the process.
 func RunStandIn() int {
 	for {
-		_ = unix.Pause() // returns only after a handled signal
+		_ = unix.Pause() // Pause returns only after a handled signal
 	}
 }
