@@ -95,7 +95,7 @@ func TestACertificateIsChecked(t *testing.T) {
 				return
 			}
 			buffer := make([]byte, 4096)
-			n, _ := c.Read(buffer) // reads one message, then closes
+			n, _ := c.Read(buffer) // the receiver reads one message, then closes
 			got <- string(buffer[:n])
 			if n > 0 {
 				<-shut

@@ -46,7 +46,7 @@ type HinitClient interface {
 // Forwarder sends the output of services, and events, to a sink.
 type Forwarder struct {
 	Hinit  HinitClient
-	LogsAs func(client.Init) (*fsutil.Actor, error) // returns the user as whom to open log files
+	LogsAs func(client.Init) (*fsutil.Actor, error) // function that returns the user as whom to open log files
 	Sink   Sink
 	State  string   // path of the positions file, see [Positions]
 	Except []string // services whose logs are not sent, such as the forwarder itself, whose log would then never end
@@ -106,7 +106,7 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	f.records = make(chan Record)
 	var err error
 	if f.positions, err = ReadPositions(f.State, nil); errors.Is(err, fs.ErrNotExist) {
-		err = f.save() // fails now, at the start, if the file can't be written
+		err = f.save() // save fails now, at the start, if the file can't be written
 	} else if err != nil {
 		err = fmt.Errorf("cannot read the positions in %q: %w; remove the file to send everything again", f.State, err)
 	}
@@ -314,7 +314,7 @@ type position struct {
 type logFile struct {
 	position
 	service, profile string             // name and profile of the service that writes the log
-	stop             context.CancelFunc // ends the goroutine that reads the log; nil if there is none
+	stop             context.CancelFunc // function that ends the goroutine that reads the log; nil if there is none
 }
 
 // logReader reads one log in a goroutine, and passes the records to Run.

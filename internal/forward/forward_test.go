@@ -663,7 +663,7 @@ func TestSyslogOverAllWays(t *testing.T) {
 					break
 				}
 				if i == 0 {
-					_ = conn.(*net.TCPConn).SetLinger(0) // makes Close send a reset
+					_ = conn.(*net.TCPConn).SetLinger(0) // this makes Close send a reset
 					break
 				}
 				add(string(m))
@@ -747,12 +747,12 @@ func TestAFullDiskEndedTheForwarder(t *testing.T) {
 		l.write(1)
 		testkit.Until(t, "the line", func() bool { return len(s.texts(KindLog)) == n })
 		switch n {
-		case 1: // makes the file impossible to replace, as on a full disk
+		case 1: // the file becomes impossible to replace, as on a full disk
 			if err := os.Rename(dir, dir+".away"); err != nil {
 				t.Fatal(err)
 			}
 		case 2:
-			time.Sleep(saveEvery + 200*time.Millisecond) // makes the forwarder try to save the positions
+			time.Sleep(saveEvery + 200*time.Millisecond) // give the forwarder time to try to save the positions
 		}
 	}
 	if err := os.Rename(dir+".away", dir); err != nil {

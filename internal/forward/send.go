@@ -46,7 +46,7 @@ func NewSink(to, authorization string) (Sink, error) {
 		return nil, fmt.Errorf("cannot send to it: %w", err)
 	}
 	kind, way, _ := strings.Cut(u.Scheme, "+")
-	host, _ := os.Hostname() // "" if it is unknown
+	host, _ := os.Hostname() // host is "" if it is unknown
 	secure, err := tlsConfig(u, way)
 	syslog := &syslogSink{network: strings.Replace(way, "tls", "tcp", 1), address: u.Host, host: host, secure: secure}
 	switch {
@@ -291,7 +291,7 @@ func (s *syslogSink) waitUntilAcknowledged(ctx context.Context) (err error) {
 		left := 0
 		failed := s.raw.Control(func(fd uintptr) {
 			list := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-			if _, _ = unix.Poll(list, 0); list[0].Revents != 0 { // can only fail because of a signal
+			if _, _ = unix.Poll(list, 0); list[0].Revents != 0 { // Poll can only fail because of a signal
 				err = io.ErrUnexpectedEOF // after a reset, the number of unacknowledged bytes never falls to 0
 				return
 			}

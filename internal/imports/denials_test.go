@@ -83,7 +83,7 @@ func keysOfTheTable() map[string]bool {
 				table[path] = true
 			}
 			for group := prefix + k.Path; strings.Contains(group, "."); group = group[:strings.LastIndex(group, ".")] {
-				table[group] = true // valid for every key that the importer does not know
+				table[group] = true // the text is valid for every key that the importer does not know
 			}
 		}
 	}

@@ -29,7 +29,7 @@ func (l *mergedItem) get(names ...string) setting {
 
 // pebble imports a layer of pebble, or a directory of layers.
 func (im *importer) pebble(path string) error {
-	files, _ := filepath.Glob(filepath.Join(path, "[0-9][0-9][0-9]-*.yaml")) // sorted
+	files, _ := filepath.Glob(filepath.Join(path, "[0-9][0-9][0-9]-*.yaml")) // Glob sorts the names
 	if len(files) == 0 {
 		files = []string{path}
 	}
@@ -44,7 +44,7 @@ func (im *importer) pebble(path string) error {
 		p.service(l)
 	}
 	requires := lo.SliceToMap(p.services, func(l *mergedItem) (string, []string) { return l.name, l.get("requires").items() })
-	var started []string // at boot: the services with startup: enabled, and what they require
+	var started []string // services with startup: enabled, and the services that they require
 	for _, l := range p.services {
 		if p.order(l); l.get("startup").value == "enabled" {
 			started = withReachable(started, l.name, func(name string) []string { return requires[name] })

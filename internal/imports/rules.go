@@ -33,15 +33,16 @@ type from struct {
 // rule says how to import the settings with certain names. A setting becomes a key of hinit.yaml or a note, is imported by a
 // function, or is left out.
 type rule struct {
-	name     string                                    // regular expression for the names of the settings
-	key      string                                    // key of hinit.yaml to set; "": none
-	when     func(value string) bool                   // the rule does nothing for other values; nil: it is for all
-	value    string                                    // value of the key; "": the value of the setting
-	scalar   func(value string) (string, error)        // converts the value; nil: unchanged. The text of its error becomes a note
-	compound func(e setting) any                       // converts a value that is a list or a mapping
+	name  string                  // regular expression for the names of the settings
+	key   string                  // key of hinit.yaml to set; "": none
+	when  func(value string) bool // the rule does nothing for other values; nil: it is for all
+	value string                  // value of the key; "": the value of the setting
+	// function that converts the value; nil: the value is unchanged. The text of its error becomes a note
+	scalar   func(value string) (string, error)
+	compound func(e setting) any                       // function that converts a value that is a list or a mapping
 	note     string                                    // why the setting is left out or changed; %s is the setting's value
 	nested   rules                                     // rules for the settings in a mapping
-	convert  func(im *importer, s *service, e setting) // imports the setting; nil: the other fields say how
+	convert  func(im *importer, s *service, e setting) // function that imports the setting; nil: the other fields say how
 }
 
 // rules are tried in order, and after them the rules in [otherWays]. The first whose name matches is used.

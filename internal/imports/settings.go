@@ -55,7 +55,7 @@ func (im *importer) readINI(path string, isUnit bool) (sections []*section, err 
 		at := place{path, number}
 		line := strings.TrimRight(raw, "\r \t")
 		trimmed := strings.TrimSpace(line)
-		if trimmed == "" && isUnit { // it ends a setting, although a backslash is before it
+		if trimmed == "" && isUnit { // an empty line ends a setting, even after a backslash
 			last = nil
 		}
 		if trimmed == "" || trimmed[0] == ';' || trimmed[0] == '#' {
@@ -118,7 +118,7 @@ func (e setting) keysOnce(seen map[*yaml.Node]bool) (list []setting) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		name, value := n.Content[i], aliased(n.Content[i+1])
 		if name.Value != "<<" {
-			if have[name.Value] { // only after a merge of pebble's layers; the value of the last layer counts
+			if have[name.Value] { // this happens only after a merge of pebble's layers; the value of the last layer counts
 				list = slices.DeleteFunc(list, func(k setting) bool { return k.name == name.Value })
 			}
 			have[name.Value] = true

@@ -55,7 +55,7 @@ func (im *importer) supervisord(path string) error {
 		switch kind {
 		case "program":
 			im.program(s, name, groups[name], priorities)
-		case "supervisord", "group", "include": // handled elsewhere
+		case "supervisord", "group", "include": // other functions import these sections
 		default:
 			im.apply(supervisordSections, nil, setting{from: from{s.place, s.name}, name: kind})
 		}

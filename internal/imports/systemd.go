@@ -141,7 +141,7 @@ func (u *unitImport) readSettings(n *unit, path string) error {
 			continue
 		}
 		for _, k := range s.keys {
-			if k.name == "TimeoutSec" { // it sets both
+			if k.name == "TimeoutSec" { // TimeoutSec sets the limits of both the start and the stop
 				k.name = "TimeoutStartSec"
 				n.keys = append(n.keys, k)
 				k.name = "TimeoutStopSec"

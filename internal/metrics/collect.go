@@ -55,11 +55,11 @@ type Source interface {
 // number of goroutines may use it.
 type Collector struct {
 	Source      Source
-	Proc        func(client.Init) string     // path of a /proc with hinit's processes, or ""
-	Sent        func(client.Init) *Forwarded // counters of `hinit forward`, or nil if it never ran
+	Proc        func(client.Init) string     // function that returns the path of a /proc with hinit's processes, or ""
+	Sent        func(client.Init) *Forwarded // function that returns the counters of `hinit forward`, or nil if it never ran
 	MaxServices int                          // largest number of services with metrics; 0: the constant MaxServices
-	Now         func() time.Time             // returns the present time
-	Context     func() context.Context       // context for requests to hinit
+	Now         func() time.Time             // function that returns the present time
+	Context     func() context.Context       // function that returns the context for requests to hinit
 }
 
 // Describe implements prometheus.Collector.

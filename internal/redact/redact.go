@@ -32,7 +32,7 @@ func IsSecretName(name string) bool {
 	if slices.ContainsFunc(secretParts, func(part string) bool { return strings.Contains(name, part) }) {
 		return true
 	}
-	// not strings.Split: an agent may choose a name of a megabyte
+	// Don't call strings.Split here, because an agent may choose a name of a megabyte.
 	return name == "PASS" || strings.Contains(name, "_") &&
 		slices.ContainsFunc(secretWords, func(word string) bool { return strings.Contains("_"+name+"_", "_"+word+"_") })
 }

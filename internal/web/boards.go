@@ -167,8 +167,10 @@ func (s *Server) optionalPages() (boards, sandboxes bool) {
 // Programs are functions that run other programs of hinit and return their JSON output. home is the data directory of hinit. The
 // error is [fs.ErrNotExist] if the container has no boards or no sandboxes.
 type Programs struct {
-	Boards    func(ctx context.Context, home string) ([]byte, error) // returns the output of hinit kanban stats --all
-	Sandboxes func(ctx context.Context, home string) ([]byte, error) // returns the output of hinit sandbox ls --json
+	// function that returns the output of hinit kanban stats --all
+	Boards func(ctx context.Context, home string) ([]byte, error)
+	// function that returns the output of hinit sandbox ls --json
+	Sandboxes func(ctx context.Context, home string) ([]byte, error)
 }
 
 const (

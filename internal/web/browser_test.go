@@ -38,7 +38,7 @@ type browser struct {
 
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
-	path, err := exec.LookPath("chromium-headless-shell") // it takes less than half of the processor time of chromium
+	path, err := exec.LookPath("chromium-headless-shell") // this variant takes less than half of the processor time of chromium
 	if err != nil {
 		testkit.SkipOrFail(t, "needs chromium-headless-shell (test/install-tools)")
 	}
@@ -182,7 +182,7 @@ func (b *browser) until(script string) {
 	testkit.Until(b.T, script, func() bool {
 		reply := b.ask("Runtime.evaluate", map[string]any{"expression": script, "returnByValue": true, "awaitPromise": true})
 		var is struct{ Result struct{ Value any } }
-		return json.Unmarshal(reply, &is) == nil && is.Result.Value == true // fails while the page changes
+		return json.Unmarshal(reply, &is) == nil && is.Result.Value == true // the script fails while the page changes
 	})
 }
 

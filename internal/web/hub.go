@@ -37,10 +37,11 @@ type hub struct {
 	hinit         HinitClient
 	statusTimeout time.Duration // time limit of a request for the status
 	view          func(s *client.Service, used usedView) rowView
-	render        func(name string, data any) template.HTML // output of a template, or "" if the template fails
+	// function that returns the output of a template, or "" if the template fails
+	render func(name string, data any) template.HTML
 
 	meter  meter
-	asking sync.Mutex // held while a request fetches the status, so that others can use the result
+	asking sync.Mutex // a request holds asking while it fetches the status, so that others can use the result
 
 	mu       sync.Mutex
 	status   client.Status
@@ -50,9 +51,9 @@ type hub struct {
 	page     *version
 	versions []*version // latest versions, including page
 	events   []client.Event
-	changed  chan struct{} // closed when the next version of the page exists
+	changed  chan struct{} // channel that is closed when the next version of the page exists
 	readers  int
-	wanted   chan struct{} // receives a value when a reader joins
+	wanted   chan struct{} // channel that receives a value when a reader joins
 	idle     time.Time     // time at which the last reader left
 }
 
@@ -63,7 +64,7 @@ type version struct {
 	order  []string
 	rows   map[string]*row // rows by service; versions share rows that have not changed
 
-	mu      sync.Mutex // guards encoded; held while changes are encoded
+	mu      sync.Mutex // guards encoded; a goroutine holds mu while it encodes changes
 	encoded map[string]string
 }
 
@@ -299,7 +300,7 @@ func (h *hub) changesSince(from uint64, only string) (text string, now uint64, m
 		return text, v.number, more
 	}
 	if d := v.since(old, only); d.Head != "" || d.Order != nil || len(d.Rows) > 0 {
-		data, _ := json.Marshal(d) // can't fail for strings
+		data, _ := json.Marshal(d) // Marshal can't fail for strings
 		text = string(data)
 		if len(v.encoded) < maxVersions {
 			v.encoded[key] = text

@@ -182,7 +182,7 @@ func (s *Server) listNames(w http.ResponseWriter, r *http.Request) {
 	list := lo.FilterMap(rows, func(x row, _ int) ([3]string, bool) {
 		return [3]string{x.view.Name, x.view.Class, x.view.Group}, x.view.contains(r.FormValue("q"))
 	})
-	text, _ := json.Marshal(list) // never fails for strings
+	text, _ := json.Marshal(list) // Marshal never fails for strings
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(text)
 }
@@ -218,7 +218,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectio
 		}
 	}()
 	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // tells nginx not to buffer the stream
+	w.Header().Set("X-Accel-Buffering", "no") // this header tells nginx not to buffer the stream
 	c := http.NewResponseController(w)
 	beats := time.Tick(s.beat)
 	for text := heartbeat; ; {

@@ -94,7 +94,7 @@ const maxLine = 16 << 10
 
 // parseMatch converts a log line to what the page shows. is says whether the line matches the search; if not, out is empty.
 func (s *logSearch) parseMatch(line []byte) (out logLine, is bool) {
-	line = s.mask.Hide(line, nil) // before the line is cut, which could leave the beginning of a secret
+	line = s.mask.Hide(line, nil) // hide secrets before the line is cut: the cut could leave the beginning of a secret
 	line = line[:min(len(line), maxLine)]
 	written, text, _ := reader.Split(line)
 	level := s.lines.Of(text)

@@ -23,7 +23,8 @@ const (
 // meter measures the usage of services while the page has readers, and at least once in each period of the graphs, but not more
 // often than measureEvery. It keeps the last hour.
 type meter struct {
-	proc func(client.Init) string // path of the /proc that shows the processes; nil: they are not visible
+	// function that returns the path of the /proc that shows the processes; nil: they are not visible
+	proc func(client.Init) string
 
 	mu        sync.Mutex
 	at        time.Time

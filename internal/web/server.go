@@ -36,11 +36,12 @@ type HinitClient interface {
 
 // Options are the settings of a [Server].
 type Options struct {
-	Hinit    HinitClient
-	Metrics  http.Handler                             // handler for /metrics
-	Token    string                                   // token for reading and control; "": everybody may read, and no TCP client may control
-	Proc     func(client.Init) string                 // returns the path of the /proc that shows the services' processes, or ""; nil: there is none
-	LogsAs   func(client.Init) (*fsutil.Actor, error) // returns the user as whom to open log files
+	Hinit   HinitClient
+	Metrics http.Handler // handler for /metrics
+	Token   string       // token for reading and control; "": everybody may read, and no TCP client may control
+	// function that returns the path of the /proc that shows the services' processes, or ""; nil: there is none
+	Proc     func(client.Init) string
+	LogsAs   func(client.Init) (*fsutil.Actor, error) // function that returns the user as whom to open log files
 	Programs Programs
 	Base     string       // path under which a reverse proxy publishes the page: "" or "/x"
 	Hosts    []string     // names of this machine, besides localhost, for requests without a token
@@ -68,17 +69,17 @@ type Server struct {
 	hub        *hub
 	boards     programOutput
 	sandboxes  programOutput
-	sessionKey []byte        // signs session cookies; derived from the token, so a new token ends all sessions
+	sessionKey []byte        // key that signs session cookies; it is derived from the token, so a new token ends all sessions
 	patience   time.Duration // how long a write to a client may block before the client is disconnected
 	beat       time.Duration // pause between two heartbeats of a stream
 	pages      *template.Template
 	requests   *limiter
 	guesses    *limiter
-	streams    *connectionLimit // limits the streams that keep open pages up to date
-	followers  *connectionLimit // limits the streams of logs
-	searches   *connectionLimit // limits searches in logs
+	streams    *connectionLimit // limit on the streams that keep open pages up to date
+	followers  *connectionLimit // limit on the streams of logs
+	searches   *connectionLimit // limit on the searches in logs
 	mux        *http.ServeMux
-	ended      chan struct{} // closed when Run ends, which ends the streams
+	ended      chan struct{} // channel that is closed when Run ends, which ends the streams
 }
 
 // New returns a Server. Call [Server.Run] to keep its pages up to date.

@@ -228,7 +228,7 @@ const maxText = 1000
 
 // oneLine makes an untrusted text safe to show on one line: it hides secrets, cuts a long text, and escapes control characters.
 func oneLine(text string) string {
-	text = redact.HideText(text) // before the text is cut, which could leave the beginning of a secret
+	text = redact.HideText(text) // hide secrets before the text is cut: the cut could leave the beginning of a secret
 	if len(text) > maxText {
 		text = strings.ToValidUTF8(text[:maxText], "") + "…"
 	}

@@ -157,7 +157,8 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 			x := int(begin.Sub(from) * barWidth / to.Sub(from))
 			end := int(until.Sub(from) * barWidth / to.Sub(from))
 			if n := len(b.Segments); n > 0 && b.Segments[n-1].Class == stateClass(state) && b.Segments[n-1].X+b.Segments[n-1].Width >= x {
-				b.Segments[n-1].Width = max(end, x+1) - b.Segments[n-1].X // make it at least one unit wide, so that it is visible
+				// make the segment at least one unit wide, so that it is visible
+				b.Segments[n-1].Width = max(end, x+1) - b.Segments[n-1].X
 				return
 			}
 			b.Segments = append(b.Segments, segment{x, max(end-x, 1), stateClass(state), oneLine(state)})
