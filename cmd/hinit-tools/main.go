@@ -16,7 +16,8 @@ import (
 	"hinit/internal/boot/identity"
 	"hinit/internal/cli/tools"
 	"hinit/internal/cmdline"
-	_ "hinit/internal/entry" // runs before everything else, so that s6-svc works even if the process can't make threads
+	// Package entry runs before everything else, so that s6-svc works even if the process can't make threads.
+	_ "hinit/internal/entry"
 	"hinit/internal/proc"
 	"hinit/internal/proc/limits"
 	"hinit/internal/s6/applet"
@@ -32,7 +33,7 @@ func run(argv []string) int {
 		argv = []string{"hinit-tools"}
 	}
 	switch filepath.Base(argv[0]) {
-	case proc.LimitsName: // sets resource limits and the user, then executes the command
+	case proc.LimitsName: // the program sets resource limits and the user, then executes the command
 		code, err := limits.Main(argv)
 		fmt.Fprintln(os.Stderr, "[hinit]", err)
 		return code

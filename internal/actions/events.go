@@ -122,7 +122,7 @@ func conditions(s *client.Service) map[string]string {
 
 // Message is the JSON document that an action gets about an event.
 type Message struct {
-	ID        string    `json:"id"`      // the same in each attempt to deliver the event
+	ID        string    `json:"id"`      // id of the event, the same in each attempt to deliver it
 	Event     string    `json:"event"`   // crash-loop, parked, unhealthy, ready, failed, oom or stale
 	Service   string    `json:"service"` // name of the service, such as gateway-coder or dashboard
 	Profile   string    `json:"profile"` // "" if the service belongs to no profile
@@ -160,7 +160,7 @@ func message(h ServiceEvent, host string, at time.Time) []byte {
 			m.Tail = strings.Split(redact.HideText(strings.Join(x.Tail, "\n")), "\n")
 		}
 	}
-	body, _ := json.Marshal(m) // can't fail for texts, numbers and times of this era
+	body, _ := json.Marshal(m) // Marshal can't fail for texts, numbers and times of this era
 	return body
 }
 

@@ -46,10 +46,11 @@ const maxAttempts = 10
 
 // Runner carries out the actions for events of services. Set the exported fields before Run, and don't change them afterwards.
 type Runner struct {
-	Watch     func(ctx context.Context, fn func(client.StatusChange) error) error // follows the status, as [dial.Client.Watch] does
-	Rules     func() (*config.Config, error)                                      // reads the configuration; nil: it has not changed
-	StateFile string                                                              // path of the state file
-	Host      string                                                              // name of the container in messages
+	// function that follows the status, as [dial.Client.Watch] does
+	Watch     func(ctx context.Context, fn func(client.StatusChange) error) error
+	Rules     func() (*config.Config, error) // function that reads the configuration; its result is nil if nothing has changed
+	StateFile string                         // path of the state file
+	Host      string                         // name of the container in messages
 	Log       *slog.Logger
 	Retry     backoff.Policy // pauses between the attempts of a request; zero: 1 s, doubled each time, at most 1 min
 
@@ -219,7 +220,7 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 			pause.For(ctx, r.Retry.Delay(failures, rand.Float64()))
 		}
 		r.mu.Lock()
-		j, _ := lo.Find(r.state.Jobs, func(j *Job) bool { return j.target() == target }) // nil if no job is left
+		j, _ := lo.Find(r.state.Jobs, func(j *Job) bool { return j.target() == target }) // j is nil if no job is left
 		if j == nil || ctx.Err() != nil {
 			delete(r.senders, target)
 			r.mu.Unlock()

@@ -35,7 +35,7 @@ type bench struct {
 	state   string
 	changes chan client.StatusChange
 	log     *lines
-	stop    func() // ends the Runner and waits for it
+	stop    func() // function that ends the Runner and waits for it
 }
 
 type lines struct {
@@ -339,7 +339,7 @@ func TestAnAlertThatFailedOnceWaitedBehindEachNewEventOfATenant(t *testing.T) {
 			t.Error("the alert was not sent again after 10 requests")
 			break
 		}
-		b.park(n, "flood") // so that a new event is always waiting
+		b.park(n, "flood") // this keeps a new event always waiting
 		b.waiting(min(n, 2) + 1)
 		answer <- status
 		status = http.StatusOK
@@ -430,7 +430,7 @@ func TestWhatIsNotDeliveredIsKept(t *testing.T) {
 		t.Errorf("delivered: %s, %s", first, second)
 	}
 	b.waiting(0)
-	b.park(1, "web", "db") // must not be delivered again, because the state file records them already
+	b.park(1, "web", "db") // these events must not be delivered again, because the state file records them already
 	b.park(2, "db")
 	if s := <-got; s != "db" {
 		t.Errorf("delivered: %s", s)

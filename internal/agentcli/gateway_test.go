@@ -119,7 +119,7 @@ func TestGatewayCommandsDoWhatTheAgentsDoAndSayWhatItSays(t *testing.T) {
 		"gateway status":                  {said{0, "✗ Gateway is not running\n  Manager: s6 (container supervisor)\n  Service: installed but stopped\n  State: down for 1m30s\n\nOther profiles:\n  ✓ coder (PID: 4711)\n  ✗ writer\n", ""}, ""},
 		"-p writer gateway status":        {said{0, "✗ Gateway is not running\n  Manager: s6 (container supervisor)\n  State: backoff (crash-loop) for 1m30s: it exited with code 1\n\nOther profiles:\n  ✗ default\n  ✓ coder (PID: 4711)\n", ""}, ""},
 	} {
-		synctest.Test(t, func(t *testing.T) { // in virtual time, because the command counts seconds
+		synctest.Test(t, func(t *testing.T) { // the time is virtual, because the command counts seconds
 			got, done := volume(t).enter(words)
 			if got != want.said || strings.Join(done, ", ") != want.done {
 				t.Errorf("%s: %+v, done %q\nwant %+v", words, got, done, want)
@@ -310,7 +310,7 @@ func TestProfilesAreListedByHinitOnlyWhereTheAgentsUserCanNotLookIntoTheirHomes(
 		}
 		code := make(chan int)
 		go func() {
-			runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
+			runtime.LockOSThread() // the thread stays locked, so that it ends with the goroutine
 			_, _, _ = unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0))
 			code <- c.Main()
 		}()

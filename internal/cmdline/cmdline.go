@@ -76,7 +76,7 @@ type Call struct {
 	Args     []string
 	Flags    *flag.FlagSet
 	Out, Err io.Writer
-	Env      func(name string) (string, bool) // looks up an environment variable
+	Env      func(name string) (string, bool) // function that looks up an environment variable
 }
 
 // NewCall returns a call of v whose flags are still to be defined. It reads the environment of this process.

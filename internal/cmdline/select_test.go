@@ -20,7 +20,7 @@ func TestAWordMatchesItsServicesOnly(t *testing.T) {
 		{"*", true, true},
 		{"@payments", false, true},
 		{"@pay", false, false},
-		{"@", false, false}, // must not select the services that have no group
+		{"@", false, false}, // "@" must not select the services that have no group
 		{"", false, false},
 		{"[", false, false},
 	} {

@@ -20,7 +20,7 @@ func wordsOf(text ...string) bare.CStrings {
 	list := make([]uintptr, 0, len(text)+1)
 	for _, t := range text {
 		word := append([]byte(t), 0)
-		keptWords = append(keptWords, word) // keeps the bytes alive, because a uintptr does not
+		keptWords = append(keptWords, word) // keptWords keeps the bytes alive, because a uintptr does not
 		list = append(list, uintptr(unsafe.Pointer(&word[0])))
 	}
 	kept = append(kept, append(list, 0))
@@ -115,7 +115,7 @@ func TestTheThreadsTakeNoSignal(t *testing.T) {
 	leave = 0
 	made := makeThreads(threads, &leave)
 	after := tasks(t)
-	HasRoomFor(0) // lets the threads end
+	HasRoomFor(0) // this lets the threads end
 	if made != threads {
 		t.Fatalf("only %d threads can be made here", made)
 	}

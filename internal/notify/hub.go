@@ -22,7 +22,7 @@ type Hub struct {
 	// not overlap.
 	handle func(service string, pid int, m Message)
 
-	mu      sync.Mutex // never held during a call that may block
+	mu      sync.Mutex // no goroutine holds mu during a call that may block
 	sockets map[string]*socket
 }
 
@@ -63,9 +63,9 @@ func (h *Hub) setSocket(service string, s *socket) {
 	h.mu.Unlock()
 	if old != nil {
 		if raw, err := old.File.SyscallConn(); err == nil {
-			_ = raw.Control(blocking.Drain) // fails if the socket is closed
+			_ = raw.Control(blocking.Drain) // Control fails if the socket is closed
 		}
-		_ = old.File.Close() // ends the goroutine of the old socket
+		_ = old.File.Close() // this close ends the goroutine of the old socket
 	}
 }
 

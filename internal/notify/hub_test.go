@@ -190,7 +190,7 @@ func TestNothingIsLostBetweenImages(t *testing.T) {
 	}
 	close(stuck)
 	h.TakeOver(nil)
-	h.TakeOver(notify.New(nil).HandOver()) // takes over from a program that had no sockets
+	h.TakeOver(notify.New(nil).HandOver()) // take over from a program that had no sockets
 }
 
 func TestWhoMayWrite(t *testing.T) {

@@ -25,7 +25,7 @@ type Message struct {
 	Ready, Stopping, Reloading bool
 
 	Status    string // STATUS: what the service is doing, in one line without control characters
-	HasStatus bool   // there is a STATUS, perhaps an empty one
+	HasStatus bool   // whether there is a STATUS, perhaps an empty one
 
 	Alive    bool          // WATCHDOG=1: the service is alive
 	Failed   bool          // WATCHDOG=trigger: the service has failed

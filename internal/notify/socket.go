@@ -30,7 +30,7 @@ type socket struct {
 	UID  uint32 // user who may write to the socket, besides root
 	GID  uint32
 
-	mu  sync.Mutex `reexec:"-"` // held while datagrams are read
+	mu  sync.Mutex `reexec:"-"` // a goroutine holds mu while it reads datagrams
 	buf []byte     `reexec:"-"`
 }
 
@@ -110,7 +110,7 @@ func (s *socket) readBurst(each func(pid int, m Message)) (n int) {
 	if err != nil {
 		return 0
 	}
-	_ = raw.Control(func(fd uintptr) { // fails if the socket is closed
+	_ = raw.Control(func(fd uintptr) { // Control fails if the socket is closed
 		for n < datagramsPerPause && s.readOne(int(fd), each) {
 			n++
 		}

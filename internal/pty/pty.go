@@ -97,9 +97,9 @@ func Relay(in *os.File, out io.Writer, near *os.File) error {
 	}
 	defer restore()
 	resize := func(columns, rows uint16) { Resize(near, columns, rows) }
-	defer OnResize(in, resize)() // before the first size is read, so that no change is lost
+	defer OnResize(in, resize)() // watch for changes before the first size is read, so that none is lost
 	resize(Size(in))
-	go func() { _, _ = io.Copy(near, in) }() // ends with the process, because nothing interrupts its read
+	go func() { _, _ = io.Copy(near, in) }() // this goroutine ends with the process, because nothing interrupts its read
 	_, err = io.Copy(out, near)
 	if errors.Is(err, unix.EIO) { // the far side was closed
 		return nil

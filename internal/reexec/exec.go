@@ -57,7 +57,7 @@ func (p *Program) Execute() error {
 	}
 	defer memory.Close()
 	keep := append(slices.Clone(p.OpenDescriptors), int(memory.Fd()))
-	defer func() { _ = agentuser.CloseOnExec() }() // fails only without /proc
+	defer func() { _ = agentuser.CloseOnExec() }() // CloseOnExec fails only without /proc
 	for _, fd := range keep {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
 			return fmt.Errorf("cannot hand over descriptor %d: %w", fd, err)
@@ -107,7 +107,7 @@ func holdSignals(signals []syscall.Signal) (undo func(), err error) {
 		for i, s := range alwaysUnblocked {
 			proc.ExchangeAction(s, before[i])
 		}
-		_ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) // can't fail, because this mask was in force before
+		_ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) // PthreadSigmask can't fail, because this mask was in force before
 	}, nil
 }
 
@@ -151,7 +151,7 @@ func (p *Program) sealMemory(memory *os.File, deaf int64) error {
 // monotonic returns CLOCK_MONOTONIC in nanoseconds. The clock runs on across execve(2).
 func monotonic() int64 {
 	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // can't fail, because every kernel has this clock
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // ClockGettime can't fail, because every kernel has this clock
 	return now.Nano()
 }
 
@@ -181,11 +181,11 @@ var ErrNoState = errors.New("nothing was handed over")
 // environment, so that no child gets it. It also makes sure that no child gets a file that this program has inherited, from
 // the previous program or from the container engine.
 func TakeState() (out *HandedState, err error) {
-	_ = agentuser.CloseOnExec() // fails only without /proc
+	_ = agentuser.CloseOnExec() // CloseOnExec fails only without /proc
 	heard := monotonic()
 	value, there := os.LookupEnv(StateVariable)
 	halted := parseHalted(os.Getenv(HaltedVariable))
-	_, _ = os.Unsetenv(StateVariable), os.Unsetenv(HaltedVariable) // can't fail, because the names are valid
+	_, _ = os.Unsetenv(StateVariable), os.Unsetenv(HaltedVariable) // Unsetenv can't fail, because the names are valid
 	if !there {
 		return nil, ErrNoState
 	}

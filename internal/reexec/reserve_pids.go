@@ -87,7 +87,7 @@ func (h *Halted) Resume() time.Duration {
 // processes, and returns them; otherwise halted is nil.
 func reservePIDs() (halted *Halted, err error) {
 	var task unix.Stat_t
-	threads := 64 // a guess, in case /proc is missing
+	threads := 64 // this is a guess, in case /proc is missing
 	if unix.Stat("/proc/self/task", &task) == nil {
 		threads = int(task.Nlink) - 2
 	}

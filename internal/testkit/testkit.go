@@ -39,8 +39,9 @@ func Until(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// PausePoll waits between two looks at a condition. begin is the time of the first look, and looked the time of the last one. A long
-// wait, and a condition that takes long, are polled less often: otherwise the polls take the processor from what they wait for.
+// PausePoll waits between two checks of a condition. begin is the time of the first check, and looked the time of the last one.
+// If the wait is long, or a check takes long, PausePoll waits longer. Otherwise the checks would take the processor from the
+// program that they wait for.
 func PausePoll(begin, looked time.Time) {
 	<-time.After(min(max(2*time.Millisecond, time.Since(looked), time.Since(begin)/10), 100*time.Millisecond))
 }

@@ -56,7 +56,7 @@ func SignalByDescriptor(pid int, n syscall.Signal) error {
 		return err
 	}
 	defer syscall.Close(ends[1])
-	defer syscall.Close(ends[0]) // closed first, because closing the other end would send one more signal
+	defer syscall.Close(ends[0]) // close this end first, because closing the other end would send one more signal
 	for _, set := range [][2]uintptr{{unix.F_SETSIG, uintptr(n)}, {syscall.F_SETOWN, uintptr(pid)}, {syscall.F_SETFL, syscall.O_ASYNC}} {
 		if _, _, errno := syscall.RawSyscall(syscall.SYS_FCNTL, uintptr(ends[0]), set[0], set[1]); errno != 0 {
 			return errno

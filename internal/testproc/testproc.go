@@ -62,7 +62,7 @@ func run(role string, params []string) int {
 	case "exit": // exit CODE [DELAY_MS]
 		time.Sleep(time.Duration(number(1, 0)) * time.Millisecond)
 		return number(0, 0)
-	case "sleep": // sleeps until the default action of a signal ends it
+	case "sleep": // sleep: sleeps until the default action of a signal ends it
 		ready()
 		forever()
 	case "obey": // obey [CODE]: at SIGTERM it ends with this exit code
@@ -71,7 +71,7 @@ func run(role string, params []string) int {
 		ready()
 		<-term
 		return number(0, 0)
-	case "deaf": // ignores SIGTERM, with a handler that does nothing
+	case "deaf": // deaf: ignores SIGTERM, with a handler that does nothing
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM)
 		ready()
 		forever()
@@ -110,7 +110,7 @@ func run(role string, params []string) int {
 		}
 		ready()
 		forever()
-	case "status": // prints its /proc/self/status
+	case "status": // status: prints its /proc/self/status
 		b, _ := os.ReadFile("/proc/self/status")
 		_, _ = os.Stdout.Write(b)
 	case "env":
@@ -142,7 +142,7 @@ func run(role string, params []string) int {
 				fmt.Fprintln(os.Stderr, err)
 				return 1
 			}
-			_, _ = syscall.Wait4(pid, nil, 0, nil) // returns when the child has ended, with an error
+			_, _ = syscall.Wait4(pid, nil, 0, nil) // Wait4 returns when the child has ended, with an error
 		}
 	case "busy": // busy: uses a processor for 60 ms
 		for end := time.Now().Add(60 * time.Millisecond); time.Now().Before(end); {
@@ -153,7 +153,7 @@ func run(role string, params []string) int {
 		return trace(unix.PTRACE_SEIZE, uintptr(number(0, 0)))
 	case "traceme": // traceme: makes its parent its tracer, so that it stops at its next execve(2)
 		return trace(unix.PTRACE_TRACEME, 0)
-	case "ids": // prints its pid, process group, session and working directory
+	case "ids": // ids: prints its pid, process group, session and working directory
 		sid, _, _ := syscall.RawSyscall(syscall.SYS_GETSID, 0, 0, 0)
 		wd, _ := os.Getwd()
 		fmt.Println(os.Getpid(), syscall.Getpgrp(), sid, wd)
@@ -190,7 +190,7 @@ func escape(params []string) int {
 	n, _ := r.Read(buf)
 	var ws syscall.WaitStatus
 	_, _ = syscall.Wait4(pid, &ws, 0, nil)
-	_, _ = os.Stdout.Write(buf[:n]) // passes on the pid of the daemon
+	_, _ = os.Stdout.Write(buf[:n]) // pass on the pid of the daemon
 	forever()
 	return 0
 }

@@ -41,7 +41,7 @@ type app struct {
 	log        context.CancelFunc // ends the goroutine that follows the shown log
 	inside     context.CancelFunc
 	orderSlots chan struct{} // semaphore for orders in progress
-	events     bool          // a goroutine follows the events
+	events     bool          // whether a goroutine follows the events
 	content    string        // text of the last frame
 	drawn      time.Time
 }
@@ -214,7 +214,7 @@ func (a *app) updateSources() {
 			}
 		})
 	}
-	if now.Events && !a.events { // it outlives the pane, so that no event is missing when the pane opens again
+	if now.Events && !a.events { // the goroutine outlives the pane, so that no event is missing when the pane opens again
 		a.events = true
 		guard.Go("following the events", a.followEvents)
 	}
@@ -237,7 +237,7 @@ func (a *app) startAfterRest(wanted bool, doing string, run func(ctx context.Con
 
 // followEvents passes events to the model in batches, because each message draws a frame.
 func (a *app) followEvents() {
-	fresh := make(chan func(), 256) // each adds an event to the model
+	fresh := make(chan func(), 256) // functions that each add an event to the model
 	for i, f := range a.feeds {
 		guard.Go("reading the events", func() {
 			f.Events(a.ctx, eventPast, func(e client.Event) { pause.Send(a.ctx, fresh, func() { a.model.Event(i, e) }) })

@@ -32,7 +32,7 @@ func (e linkError) Unwrap() error { return ErrSymlink }
 // Doubt says how a user other than root could change a path.
 type Doubt struct {
 	Path   string // component that the user can change: the file, a link, or a directory above
-	Why    string // such as "belongs to uid 10000", "can be written by everybody" or "can be written by gid 50"
+	Why    string // reason, such as "belongs to uid 10000", "can be written by everybody" or "can be written by gid 50"
 	Remedy string // command that removes the doubt
 	Link   bool   // a link was followed after Path, so the user may have chosen the file
 }
@@ -197,7 +197,7 @@ type walk struct {
 	lastLink bool   // parameter lastLink of OpenDir
 	mode     uint32 // parameter mode of OpenDir
 	made     bool   // result made of OpenDir
-	anyMount bool   // also check files on a read-only mount
+	anyMount bool   // whether to check files on a read-only mount, too
 	doubt    *Doubt // the first doubt that was found
 	open     *Doubt // doubt about the last directory if it is sticky: other users can create entries there
 	parent   int    // directory of the component at

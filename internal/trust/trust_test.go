@@ -37,7 +37,7 @@ func must(t *testing.T, errs ...error) {
 func TestEveryComponentOnTheWayIsJudged(t *testing.T) {
 	const agent = 10000
 	for name, c := range map[string]struct {
-		spoil func(t *testing.T, dir string) string // changes the tree, and returns the path to open
+		spoil func(t *testing.T, dir string) string // function that changes the tree, and returns the path to open
 		doubt string                                // where the doubt must be, below dir; "": none
 		why   string
 	}{

@@ -96,7 +96,8 @@ func dropProgramText() {
 	}
 	defer maps.Close()
 	for lines := bufio.NewScanner(maps); lines.Scan(); {
-		f := strings.Fields(lines.Text()) // such as: 00400000-007f6000 r-xp 00000000 fe:00 4711 /init (proc_pid_maps(5))
+		// example of a line: 00400000-007f6000 r-xp 00000000 fe:00 4711 /init (proc_pid_maps(5))
+		f := strings.Fields(lines.Text())
 		if len(f) != 6 || f[5] != self || !strings.HasPrefix(f[1], "r-") {
 			continue
 		}

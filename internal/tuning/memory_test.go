@@ -90,7 +90,7 @@ func TestEveryRestDropsTheImage(t *testing.T) {
 	r.Release(false)
 	_ = fmt.Sprint(os.ReadDir("/proc/self")) // this code brings a part of the program's file back into memory
 	before := residentFile(t)
-	r.last = 1 << 40 // so large that no collection would be worth its cost
+	r.last = 1 << 40 // the heap was so large that no collection would be worth its cost
 	r.Release(false)
 	if after := residentFile(t); after >= before {
 		t.Errorf("%d kB of files are mapped after resting once more, %d kB before", after, before)

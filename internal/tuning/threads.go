@@ -70,7 +70,7 @@ func MakeThreads(most, maxProcessors int) (made func(), err error) {
 		n = 1
 		blocking.MinimizeTurns()
 	}
-	runtime.GOMAXPROCS(n) // fixed from now on, even if the container's share of processors changes
+	runtime.GOMAXPROCS(n) // the number is fixed from now on, even if the container's share of processors changes
 	threads := n + blocking.Turns() + reservedThreads
 	if limited && limit < threads+runtimeThreads {
 		return nil, fmt.Errorf("cannot run where only %d processes are allowed: hinit alone needs %d threads; raise the limit (docker: --pids-limit; a pod: podPidsLimit of the kubelet)", limit, threads+runtimeThreads)

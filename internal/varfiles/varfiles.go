@@ -65,7 +65,7 @@ func Changed(s *client.Service, files []string) time.Time {
 			file = file[i:] // remove the prefix "NAME=" or "-"
 		}
 		look(file)
-		fd, err := wholefile.OpenForRoot(file) // fails for an ordinary file
+		fd, err := wholefile.OpenForRoot(file) // OpenForRoot fails for an ordinary file
 		if err != nil {
 			continue
 		}

@@ -50,13 +50,13 @@ const (
 // Set is a set of watched directories. Its zero value has no inotify instance and watches nothing. Only one goroutine may use it.
 type Set struct {
 	Events <-chan Event // changes in watched directories; nil without an inotify instance
-	Lost   <-chan error // receives when events are lost; nil without an instance
+	Lost   <-chan error // channel that receives when events are lost; nil without an instance
 	// AddPath makes the kernel watch the directory that is at path now. Unlike Add, AddPath stores no ID of the directory.
 	// AddPath is nil without an instance. Tests replace AddPath, Events and Lost.
 	AddPath func(path string) error
 
 	notify *fsnotify.Watcher
-	passed <-chan Event         // receives from forward: Events, unless a test has replaced it
+	passed <-chan Event         // channel that receives from forward: Events, unless a test has replaced it
 	ids    map[string]fsutil.ID // the directories watched by Add
 }
 

@@ -124,7 +124,7 @@ func TestAFloodOfChangesTakesNoProcessor(t *testing.T) {
 		t.Fatal(err)
 	}
 	const changes = 3000
-	for i := range changes { // without a reader, so the kernel's queue keeps the events
+	for i := range changes { // no goroutine reads the events, so they stay in the kernel's queue
 		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(i%2)), []byte("x"), 0o600); err != nil {
 			t.Fatal(err)
 		}

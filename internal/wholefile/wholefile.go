@@ -98,7 +98,7 @@ func Replace(path string, content io.Reader, mode fs.FileMode) error {
 		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		_ = os.Remove(f.Name()) // the first error is reported instead
+		_ = os.Remove(f.Name()) // the caller gets the first error
 	}
 	return err
 }

@@ -165,7 +165,7 @@ func (d *DB) Save() error {
 type table struct {
 	path    string
 	lines   []line
-	changed bool // save must write the file
+	changed bool // whether save must write the file
 }
 
 // line is one line of the file.

@@ -172,7 +172,7 @@ func environment(environ []byte) []string {
 const (
 	// logHistory is how many past lines Log begins with.
 	logHistory = 500
-	// Log delivers a batch of lines each logEvery, at most the newest logBatch lines.
+	// logEvery is the time between two batches of lines that Log delivers. A batch has at most the newest logBatch lines.
 	logEvery = 200 * time.Millisecond
 	logBatch = 2000
 	// logWidth is the length in bytes to which lines are cut.

@@ -168,7 +168,7 @@ func TestTheOrderForAGroupIsForItsServices(t *testing.T) {
 	if got := given(typeIn(m, "r", "y")); got != "[{restart gateway-c} {restart gateway-a}]" {
 		t.Errorf("an order: %s", got)
 	}
-	typeIn(m, "down", "f") // folds the group of the service
+	typeIn(m, "down", "f") // fold the group of the service
 	if text = plain(m.Frame()); !strings.Contains(text, "> ▸ @payments: 2 of 2 up, 1 in trouble\n  ▾ of no group") || names(m) != "b" {
 		t.Errorf("folded:\n%s", text)
 	}
@@ -353,11 +353,11 @@ func TestLongLinesOfALogHoldUpNoFrame(t *testing.T) {
 
 func TestTheMouseChooses(t *testing.T) {
 	m := scene(100, 20, few(), "l")
-	m.Click(5, 3) // clicks on the second row
+	m.Click(5, 3) // click on the second row
 	if !strings.Contains(plain(m.Frame()), "> gateway-a") {
 		t.Errorf("a row:\n%s", plain(m.Frame()))
 	}
-	m.Click(3, 1)              // clicks on the head of the column NAME
+	m.Click(3, 1)              // click on the head of the column NAME
 	if names(m) != "a b c a" { // the last word is the title of the pane
 		t.Errorf("a head: %s\n%s", names(m), plain(m.Frame()))
 	}

@@ -68,7 +68,7 @@ func (m *Model) Event(host int, e client.Event) {
 // so Log drops the earlier lines.
 func (m *Model) Log(of Log, lines []LogLine) {
 	p := &m.pane
-	if p.of != of || len(lines) == 0 { // another log, or the same from its beginning
+	if p.of != of || len(lines) == 0 { // the lines are of another log, or of the same log from its beginning
 		p.of, p.lines, p.levels = of, nil, loglevel.Tracker{}
 	}
 	shown := 0

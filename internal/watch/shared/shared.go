@@ -40,7 +40,7 @@ type Follower struct {
 	shared *Watch
 	dir    string
 	wants  func(watch.Event) bool
-	woken  chan struct{} // capacity 1; holds a token when the directory may have changed
+	woken  chan struct{} // channel of capacity 1 that holds a token when the directory may have changed
 }
 
 // Follow returns a Follower of the directory dir, which need not exist yet. The Follower ignores events of files for which wants returns
