@@ -14,6 +14,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -560,6 +561,24 @@ func TestHostileArchives(t *testing.T) {
 				t.Errorf("%v", left)
 			}
 		})
+	}
+}
+
+// TestAnArchiveOfSparseFilesFillsNoVolume checks that the size of a file in an archive can't overflow the sum of all sizes. The
+// file of this archive is a hole of 2^63-1 bytes, and its import would write zeros until the volume is full.
+func TestAnArchiveOfSparseFilesFillsNoVolume(t *testing.T) {
+	dir := mounted(t, "size=16m")
+	soul := tar.Header{Name: "profile/SOUL.md", Mode: 0o644}
+	// The content of the file is its name: a list of no data, in a block of its own. The writer of a tar archive refuses the right names
+	// of these records.
+	hole := tar.Header{Name: "0\n" + strings.Repeat("x", 510), Mode: 0o644, PAXRecords: map[string]string{
+		"NUL.sparse.major": "1", "NUL.sparse.minor": "0", "NUL.sparse.name": "profile/x", "NUL.sparse.realsize": fmt.Sprint(math.MaxInt64),
+	}}
+	in := packed(t, archive.Head{Format: 1, Profile: "coder", Files: 10, Bytes: 1000}, soul, hole)
+	in = bytes.NewBuffer(bytes.ReplaceAll(in.Bytes(), []byte("NUL.sparse"), []byte("GNU.sparse")))
+	_, _, err := (&archive.Import{Dir: dir, Name: "two", Marker: "SOUL.md"}).Run(in)
+	if err == nil || !strings.Contains(err.Error(), "more than the 10 files and 1000 bytes") {
+		t.Error(err)
 	}
 }
 

@@ -166,3 +166,32 @@ func TestAnImportRemovesADeepTree(t *testing.T) {
 		t.Errorf("the tree is left: %v", err)
 	}
 }
+
+// TestFilesWithLongNamesComeBack checks that an archive can be imported from a pipe if the names are longer than the files. Its head
+// also names many files that the archive leaves out.
+func TestFilesWithLongNamesComeBack(t *testing.T) {
+	testkit.SkipIfShort(t)
+	t.Parallel()
+	dir, err := os.MkdirTemp("/dev/shm", "long") //nolint:usetesting // the directory is in memory, where 3000 files take no time
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	write(t, filepath.Join(dir, "SOUL.md"), "soul")
+	long := dir + strings.Repeat("/"+strings.Repeat("\x01", 252), 16) + "/"
+	for i := range 3000 {
+		write(t, fmt.Sprintf("%s%d", long, i), "")
+	}
+	for i := range 100 {
+		for _, name := range []string{"%ssecret%d.pem", "%sout%d"} {
+			if err := os.Symlink("/x", fmt.Sprintf(name, long, i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	out, head, _ := exported(t, archive.Export{Home: dir, HomeIdle: true})
+	if head.Files != 3017 || len(head.LeftOut) != 2 {
+		t.Errorf("%d files, and %d lists of others", head.Files, len(head.LeftOut))
+	}
+	imported(t, out)
+}

@@ -22,8 +22,9 @@ const (
 	// attribute.
 	sumRecord = "SCHILY.xattr.user.sha256"
 
-	maxHead  = 1 << 20
-	maxNamed = 100 // maximum length of each list of names in a head
+	maxHead    = 1 << 20
+	maxNamed   = 100      // maximum length of each list of names in a head
+	nameLength = 10 << 10 // maximum length in bytes of all names in such a list, so that all lists fit into maxHead
 )
 
 // The values of Head.Moment: whether the archive shows all files as they were at one moment.
@@ -64,15 +65,17 @@ func (h *Head) count(info fs.FileInfo) {
 	}
 }
 
-// Names is a list of at most maxNamed names. If there are more, the last element is "…".
+// Names is a list of at most maxNamed names. If there are more, "…" follows.
 type Names []string
 
 func (n *Names) add(name string) {
-	if len(*n) < maxNamed {
-		*n = append(*n, name)
-	} else {
-		(*n)[maxNamed-1] = "…"
+	if slices.Contains(*n, "…") {
+		return
 	}
+	if len(*n) == maxNamed || len(strings.Join(*n, ""))+len(name) > nameLength {
+		name = "…"
+	}
+	*n = append(*n, name)
 }
 
 // sums computes the checksum of an archive: the SHA-256 of its head and of all tar headers, which contain the checksums of the

@@ -146,7 +146,7 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	if u.From > 0 && u.From != at {
 		return ErrInterrupted
 	}
-	most := u.head.Bytes + 4096*(u.head.Files+1024) - at
+	most := u.head.Bytes + 16<<10*(u.head.Files+1024) - at // a header may have a path of 4096 bytes, and a link as much again
 	n, err := io.Copy(u.archive, io.LimitReader(in, most))
 	if err == nil && n == most {
 		return errors.New("the archive is larger than its head says")
@@ -283,7 +283,7 @@ func (u *unpacking) unpackFile(h *tar.Header, rel string, content io.Reader) err
 	u.sums.add(h)
 	u.files, u.bytes = u.files+1, u.bytes+h.Size
 	switch {
-	case u.files > u.head.Files || u.bytes > u.head.Bytes:
+	case u.files > u.head.Files || h.Size > u.head.Bytes || u.bytes > u.head.Bytes: // the sum alone may overflow
 		return fmt.Errorf("the archive has more than the %d files and %d bytes of its head", u.head.Files, u.head.Bytes)
 	case h.Typeflag == tar.TypeSymlink:
 		return nil
