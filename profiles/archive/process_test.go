@@ -322,6 +322,21 @@ func atEachOpen(t *testing.T, path string, do func(path string) error) {
 	})
 }
 
+// TestAnExportOfAllSaysWhichProfileItLacks checks that an export of all profiles fails if it could not look into one of them. Else a
+// nightly backup would lack this profile although every export had succeeded.
+func TestAnExportOfAllSaysWhichProfileItLacks(t *testing.T) {
+	command, profiles := volume(t, t.TempDir())
+	write(t, profiles+"/closed/SOUL.md", "soul")
+	must(0, os.Chmod(profiles+"/closed", 0o700))(t) // root's, so the agent's user may not enter it
+	to := t.TempDir()
+	if said := fails(t, command("export", "--all", to), 1); !strings.Contains(said, `cannot export all profiles: cannot use profile directory "closed"`) {
+		t.Error(said)
+	}
+	if _, err := os.Stat(to + "/coder.tar"); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestAnExportOfAllWaitsForNoProfile checks that an export of all profiles goes on although one profile holds it up.
 // Its agent may put a FIFO where SQLite opens a journal, or stop the program that copies databases.
 func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {

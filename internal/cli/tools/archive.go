@@ -142,7 +142,10 @@ func (a *archiver) flags(verb string) *flag.FlagSet {
 
 // exportAll writes an archive of each profile. After a failure it goes on with the next.
 func (a *archiver) exportAll() (code int) {
-	all, _, err := a.store.Discover()
+	all, warnings, err := a.store.Discover()
+	for _, w := range warnings {
+		code = a.Fail(cmdline.Failed, "cannot export all profiles: %s", show.Line(w.String()))
+	}
 	for _, p := range all {
 		a.doing = fmt.Sprintf("export profile %q", p.Name)
 		code = max(code, a.export(p.Name, filepath.Join(a.allDir, p.Name+".tar")))
