@@ -89,7 +89,7 @@ var floors = map[string]int{
 	"hinit/internal/reexec":          4,
 
 	"hinit/internal/imports":   3, // only hinit-import links this package, not PID 1
-	"hinit/internal/wholefile": 1, // programs outside PID 1 link this package
+	"hinit/internal/wholefile": 0, // programs outside PID 1 link this package
 
 	"hinit/internal/control/show": 1, // formats answers of the control API for people
 	"hinit/internal/cmdline":      2,

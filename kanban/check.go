@@ -139,7 +139,7 @@ func copyFile(from, to string) error {
 		return err
 	}
 	defer in.Close()
-	return wholefile.Replace(to, in, 0o600)
+	return wholefile.Replace(to, 0o600, false, in.WriteTo)
 }
 
 // tornWait is how long a database file may be shorter than its header says before it is reported as damaged. While another process

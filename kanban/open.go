@@ -310,5 +310,5 @@ func writeWhole(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return wholefile.Replace(path, bytes.NewReader(data), 0o644)
+	return wholefile.Replace(path, 0o644, false, bytes.NewReader(data).WriteTo)
 }

@@ -270,7 +270,7 @@ func (r *Runner) letOthersGoFirst(j *Job) {
 func (r *Runner) save() {
 	text, err := json.Marshal(&r.state)
 	if err == nil {
-		err = wholefile.Replace(r.StateFile, bytes.NewReader(text), 0o600)
+		err = wholefile.Replace(r.StateFile, 0o600, false, bytes.NewReader(text).WriteTo)
 	}
 	if err == nil {
 		r.unsaved = ""

@@ -25,9 +25,6 @@ var ErrNotRegular = errors.New("not a regular file")
 // ErrTooLarge means that a file is larger than the caller allows.
 var ErrTooLarge = errors.New("file too large")
 
-// tempTries is how many random names are tried for a temporary file.
-const tempTries = 100
-
 // minRead is the free space that each read(2) gets beyond the expected size. With it, the read after the last one finds the end of
 // the file without a larger buffer.
 const minRead = 512
@@ -260,7 +257,11 @@ func confirm(parent int, base string, ask func(fs.FileInfo) error) error {
 // writeTemp writes data to a new temporary file in parent and returns its name. It syncs the file, unless noSync is set. After an
 // error, the file is removed.
 func writeTemp(parent int, base string, data []byte, mode uint32, noSync bool) (string, error) {
-	fd, name, err := CreateTemp(parent, "."+base+".", ".tmp")
+	name, fd := "."+base+"."+strconv.FormatUint(rand.Uint64(), 36)+".tmp", -1
+	err := callWithFault(faultinject.Open, name, func() (err error) {
+		fd, err = openat(parent, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_NOCTTY, 0o600)
+		return err
+	})
 	if err != nil {
 		return "", fmt.Errorf("temporary file: %w", err)
 	}
@@ -295,22 +296,6 @@ func writeAll(fd int, name string, data []byte) error {
 		data = data[n:]
 	}
 	return nil
-}
-
-// CreateTemp creates a file in the directory parent. Its name has random text between prefix and suffix. It returns the open file
-// and the name.
-func CreateTemp(parent int, prefix, suffix string) (fd int, name string, err error) {
-	for range tempTries {
-		name = prefix + strconv.FormatUint(rand.Uint64(), 36) + suffix
-		err = callWithFault(faultinject.Open, name, func() (err error) {
-			fd, err = openat(parent, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_NOCTTY, 0o600)
-			return err
-		})
-		if !errors.Is(err, unix.EEXIST) {
-			break
-		}
-	}
-	return fd, name, err
 }
 
 // fsync calls fsync(2). EINVAL is no error: the file system can't sync a directory and doesn't need to.

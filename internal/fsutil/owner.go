@@ -3,7 +3,6 @@ package fsutil
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"strconv"
@@ -201,10 +200,7 @@ func RenameNew(dir int, from, to string) error {
 		return err
 	}
 	// Both fail on FAT and the like. There, an ordinary rename must do: the name was free just before.
-	if err := retryEINTR(func() error { return unix.Renameat(dir, from, dir, to) }); err != nil {
-		return fmt.Errorf("rename: %w", err)
-	}
-	return nil
+	return retryEINTR(func() error { return unix.Renameat(dir, from, dir, to) })
 }
 
 // SetAccessTime sets the access time of a file or directory, and no other time. It doesn't follow a link. A caller other than root

@@ -1,15 +1,17 @@
-// Package wholefile reads and replaces whole regular files, for programs other than PID 1. Its functions follow symbolic links. In
-// a directory that an agent can write, root must use package fsutil instead, except for [Create] and [OpenForRoot]. The package
-// starts no goroutine.
+// Package wholefile reads and replaces whole regular files, for programs other than PID 1. [Open] and [Read] follow symbolic links. In
+// a directory that an agent can write, root must use package fsutil instead of these two. The package starts no goroutine.
 package wholefile
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -86,19 +88,53 @@ func Read(path string, most int64) ([]byte, error) {
 	return data, err
 }
 
-// Replace atomically replaces the file at path with the given content and mode: it writes a temporary file in the same directory
-// and renames it. A crash of the machine may lose the new content, because Replace doesn't sync it.
-func Replace(path string, content io.Reader, mode fs.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+// Replace atomically replaces the file at path by a file with the given mode and the content that fill writes. For root it follows only
+// links that root alone can have made. Only with sync, the new content survives a crash of the machine.
+func Replace(path string, mode fs.FileMode, sync bool, fill func(io.Writer) (int64, error)) error {
+	dir, err := OpenForRoot(filepath.Dir(path))
 	if err != nil {
-		return err
+		return &fs.PathError{Op: "open", Path: filepath.Dir(path), Err: err}
 	}
-	_, err = io.Copy(f, content)
-	if err = errors.Join(err, f.Chmod(mode), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
+	defer unix.Close(dir)
+	f, temp, err := CreateUnnamed(dir, "."+filepath.Base(path)+".")
 	if err != nil {
-		_ = os.Remove(f.Name()) // the caller gets the first error
+		return &fs.PathError{Op: "create", Path: path, Err: err}
+	}
+	defer f.Close()
+	_, err = fill(f)
+	err = cmp.Or(err, f.Chmod(mode))
+	if err == nil && sync {
+		err = f.Sync()
+	}
+	if err = RenameUnnamed(dir, f, temp, filepath.Base(path), err); err == nil && sync {
+		err = unix.Syncfs(int(f.Fd()))
 	}
 	return err
+}
+
+// CreateUnnamed creates a file in the directory parent, to be renamed by [RenameUnnamed]. Until then it has no name, so a process that
+// is killed leaves no file behind. If the file system can't do that, the file has the name temp, which begins with prefix. The caller
+// closes the file.
+func CreateUnnamed(parent int, prefix string) (f *os.File, temp string, err error) {
+	temp = prefix + strconv.FormatUint(rand.Uint64(), 36)
+	fd, err := unix.Openat(parent, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		fd, err = unix.Openat(parent, temp, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	}
+	return os.NewFile(uintptr(fd), temp), temp, err
+}
+
+// RenameUnnamed gives a file of [CreateUnnamed] a name in the directory parent, where it replaces a file of this name. If failed
+// is an error, or after an error of its own, RenameUnnamed returns that error, and the file has no name.
+func RenameUnnamed(parent int, f *os.File, temp, name string, failed error) error {
+	if failed == nil {
+		failed = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(f.Fd())), parent, temp, unix.AT_SYMLINK_FOLLOW)
+		if failed == nil || errors.Is(failed, unix.EEXIST) { // the file had the name temp already
+			failed = unix.Renameat(parent, temp, parent, name)
+		}
+	}
+	if failed != nil {
+		_ = unix.Unlinkat(parent, temp, 0) // fails if the file has no name
+	}
+	return failed
 }

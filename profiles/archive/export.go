@@ -75,13 +75,7 @@ func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string,
 	}
 	defer base.Close()
 	defer dir.Close()
-	if x.Snapshot == "" {
-		err = dir.Mkdir(filesDir, 0o700)
-	}
-	var files *directory
-	if err == nil {
-		files, err = openReal(dir.Root, filesDir)
-	}
+	files, err := openReal(dir.Root, filesDir)
 	if err == nil {
 		defer files.Close()
 		if x.Snapshot == "" {
@@ -118,7 +112,7 @@ func (x *Export) openSnapshot(at *os.Root) (base, dir *directory, err error) {
 		}
 		base.removeUnused()
 		name := rand.Text()[:12]
-		if err = base.Mkdir(name, 0o700); err == nil {
+		if err = base.MkdirAll(name+"/"+filesDir, 0o700); err == nil {
 			dir, err = lock(base.Root, name)
 		}
 		if err != nil {

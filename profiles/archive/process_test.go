@@ -229,6 +229,9 @@ func TestAnExportIsKilledAtAnyMoment(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d were killed at work", killed, *kills)
+	if left := must(filepath.Glob(filepath.Dir(file) + "/.coder.tar.*"))(t); len(left) > 1 { // a kill just before the last rename leaves one
+		t.Errorf("the killed exports have left %d parts of archives: %q", len(left), left)
+	}
 	// A child between fork and execve may still hold the lock of the copy. Then the next export leaves the copy to a
 	// later one.
 	for range 5 {
@@ -334,6 +337,22 @@ func TestAnExportOfAllSaysWhichProfileItLacks(t *testing.T) {
 	}
 	if _, err := os.Stat(to + "/coder.tar"); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAnArchiveInTheHomeIsNotArchived checks that an archive in its own home does not contain the archive that it replaces. Otherwise
+// each archive would be larger than the last.
+func TestAnArchiveInTheHomeIsNotArchived(t *testing.T) {
+	command, profiles := volume(t, t.TempDir())
+	file := profiles + "/coder/coder.tar"
+	var sizes []int64
+	for _, to := range [][]string{{"-o", file}, {file}, {"-o", file}} {
+		run(t, command(append([]string{"export", "coder"}, to...)...))
+		sizes = append(sizes, must(os.Stat(file))(t).Size())
+		must(0, os.Chown(file, agent, agent))(t)
+	}
+	if out, err := exec.Command("tar", "tf", file).CombinedOutput(); err != nil || strings.Contains(string(out), "coder.tar") {
+		t.Errorf("archives of %d bytes: %v: %s", sizes, err, out)
 	}
 }
 

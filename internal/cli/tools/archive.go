@@ -108,10 +108,11 @@ func runArchiveVerb(t *cli.Terminal, name string, args []string) int {
 		return a.clone(words[0], words[1])
 	case name == "import":
 		return a.importArchive(words[0], file)
-	case a.outPath != "-":
-		file = a.outPath
 	}
-	return a.export(words[0], file)
+	if a.outPath == "-" {
+		a.outPath = file
+	}
+	return a.export(words[0], a.outPath)
 }
 
 func (a *archiver) flags(verb string) *flag.FlagSet {
@@ -166,11 +167,11 @@ func (a *archiver) export(name, to string) int {
 	if to == "-" {
 		return a.reportResult("exported profile "+name, a.writeArchive(name, a.Raw()))
 	}
-	return a.reportResult("exported profile "+name, toFile(to, 0o600, func(out io.Writer) error { return a.writeArchive(name, out) }))
+	return a.reportResult("exported profile "+name, wholefile.Replace(to, 0o600, true, func(out io.Writer) (int64, error) { return 0, a.writeArchive(name, out) }))
 }
 
-// writeArchive writes an archive of the profile to out.
-func (a *archiver) writeArchive(name string, out io.Writer) error {
+// writeArchive writes an archive of the profile to the writer to.
+func (a *archiver) writeArchive(name string, to io.Writer) error {
 	p, err := a.store.Profile(name)
 	if err != nil {
 		return err
@@ -191,8 +192,9 @@ func (a *archiver) writeArchive(name string, out io.Writer) error {
 	if name == profiles.Default {
 		x.Skip = []string{boot.ProfilesDir, "logs/gateways", ".hinit"}
 	}
-	if dir, err := filepath.Abs(a.allDir); err == nil && a.allDir != "" { // leave out the archives of other profiles
-		x.Skip = append(x.Skip, strings.TrimPrefix(dir, p.Home+"/"))
+	out := cmp.Or(a.allDir, a.outPath)
+	if path, err := filepath.Abs(out); err == nil && out != "" && out != "-" { // leave out older archives
+		x.Skip = append(x.Skip, strings.TrimPrefix(path, p.Home+"/"))
 	}
 	x.Backup = func(ctx context.Context, from, to *os.File, database string) error {
 		return backup(ctx, program, cred, from, to, database)
@@ -217,7 +219,7 @@ func (a *archiver) writeArchive(name string, out io.Writer) error {
 	}
 	kept := false
 	err = user.Do(func() (err error) {
-		a.head, a.sum, kept, err = x.Run(context.Background(), out)
+		a.head, a.sum, kept, err = x.Run(context.Background(), to)
 		return err
 	})
 	if kept {
@@ -418,28 +420,4 @@ func (a *archiver) reportResult(done string, err error) int {
 		line(a.head.LeftOut[why], "left out ("+why+")")
 	}
 	return cmdline.Done
-}
-
-// toFile creates or replaces a file with what fill writes: it writes a temporary file in the same directory and renames it. For
-// root, it follows only links that root has made.
-func toFile(path string, mode fs.FileMode, fill func(io.Writer) error) error {
-	dir, err := wholefile.OpenForRoot(filepath.Dir(path))
-	if err != nil {
-		return &fs.PathError{Op: "open", Path: filepath.Dir(path), Err: err}
-	}
-	defer unix.Close(dir)
-	fd, temp, err := fsutil.CreateTemp(dir, "."+filepath.Base(path)+".", ".part")
-	if err != nil {
-		return &fs.PathError{Op: "create", Path: path, Err: err}
-	}
-	f := os.NewFile(uintptr(fd), path)
-	defer f.Close()
-	if err = cmp.Or(fill(f), f.Chmod(mode), f.Sync()); err == nil {
-		err = unix.Renameat(dir, temp, dir, filepath.Base(path))
-	}
-	if err != nil {
-		_ = unix.Unlinkat(dir, temp, 0)
-		return err
-	}
-	return unix.Syncfs(fd)
 }

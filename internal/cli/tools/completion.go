@@ -1,10 +1,10 @@
 package tools
 
 import (
+	"bytes"
 	"embed"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -17,6 +17,7 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/version"
+	"hinit/internal/wholefile"
 )
 
 // scripts has a completion script for each shell. It calls "hinit completion words" with the words of the command line, and offers
@@ -267,10 +268,7 @@ func manuals(t *cli.Terminal, dir string) int {
 			break
 		}
 		page, _ := manual(p.Name()) // manual never fails for a page in the list
-		err = toFile(filepath.Join(dir, p.Name()), 0o644, func(out io.Writer) error {
-			_, err := out.Write(page)
-			return err
-		})
+		err = wholefile.Replace(filepath.Join(dir, p.Name()), 0o644, true, bytes.NewReader(page).WriteTo)
 	}
 	if err != nil {
 		return t.Failed("write the manual", err)

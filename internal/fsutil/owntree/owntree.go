@@ -9,13 +9,12 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"math/rand/v2"
 	"os"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/wholefile"
 )
 
 const (
@@ -261,29 +260,16 @@ func (w *Walk) replaceByCopy(in fsutil.Mount, parent int, name string, st unix.S
 	if now, err := fsutil.Fstat(from); err != nil || now.Ino != st.Ino || now.Uid != st.Uid {
 		return errors.Join(err, unix.ESTALE) // another process has replaced the file
 	}
-	temp := ""
-	to, err := unix.Openat(parent, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600) // a file without a name leaves nothing behind if this program is killed
-	if err != nil {                                                                         // the file system does not support O_TMPFILE
-		if to, temp, err = fsutil.CreateTemp(parent, tempPrefix, ""); err != nil {
-			return err
-		}
+	target, temp, err := wholefile.CreateUnnamed(parent, tempPrefix)
+	if err != nil {
+		return err
 	}
-	target := os.NewFile(uintptr(to), temp)
 	defer target.Close()
+	to := int(target.Fd())
 	if err = w.copyData(target, source, st.Size); err == nil {
 		err = errors.Join(unix.Fchown(to, int(w.To.UID), int(w.To.GID)), fsutil.ChmodFD(to, st.Mode&0o777), target.Sync())
 	}
-	if err == nil && temp == "" {
-		temp = tempPrefix + strconv.FormatUint(rand.Uint64(), 36)
-		err = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(to), parent, temp, unix.AT_SYMLINK_FOLLOW)
-	}
-	if err == nil {
-		err = unix.Renameat(parent, temp, parent, name)
-	}
-	if err != nil && temp != "" {
-		err = errors.Join(err, unix.Unlinkat(parent, temp, 0))
-	}
-	return err
+	return wholefile.RenameUnnamed(parent, target, temp, name, err)
 }
 
 // copyData copies the first size bytes of a file, and keeps its holes, so that the copy takes no more space. It calls
