@@ -3,6 +3,7 @@ package archive
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -117,7 +118,10 @@ func removeAll(dir, name string) error {
 		return err
 	}
 	defer d.Close()
-	return d.RemoveAll(name)
+	if err = d.RemoveAll(name); errors.Is(err, fs.ErrPermission) {
+		err = fmt.Errorf("%w; remove it as root", err)
+	}
+	return err
 }
 
 // Close closes the directory and releases its lock.

@@ -84,7 +84,11 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 		sum = u.sums.text()
 	}
 	if !errors.Is(err, ErrInterrupted) { // after a successful replacement, the temporary directory holds the old home
-		return u.head, sum, errors.Join(err, removeAll(im.Dir, u.lockedTempDir.name))
+		removeErr := removeAll(im.Dir, u.lockedTempDir.name)
+		if err == nil && removeErr != nil {
+			removeErr = fmt.Errorf("the profile is imported, but what it replaced is left: %w", removeErr)
+		}
+		return u.head, sum, errors.Join(err, removeErr)
 	}
 	_, at, where := im.InterruptedAt()
 	return u.head, "", errors.Join(fmt.Errorf("%w: go on with export --snapshot %s --from %d, and import --from %[3]d", err, u.head.Snapshot, at), where)

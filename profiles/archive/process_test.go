@@ -356,6 +356,32 @@ func TestAnArchiveInTheHomeIsNotArchived(t *testing.T) {
 	}
 }
 
+// TestRootsFilesKeepNoProfileFromBeingReplacedOrDeleted checks that root can replace and delete a profile in which root has made files.
+// Before, an import that had replaced the profile was reported as failed, and a deletion left such a file in a directory that was no
+// profile any more.
+func TestRootsFilesKeepNoProfileFromBeingReplacedOrDeleted(t *testing.T) {
+	command, profiles := volume(t, t.TempDir())
+	file := filepath.Join(t.TempDir(), "coder.tar")
+	run(t, command("export", "coder", "-o", file, "--secrets"))
+	write(t, profiles+"/coder/roots/file", "root")
+	if said := run(t, command("import", "coder", file, "--replace")); strings.Contains(said, "was stopped") { // without an init, nothing was stopped
+		t.Error(said)
+	}
+	write(t, profiles+"/coder/roots/file", "root")
+	run(t, command("delete", "coder", "--yes"))
+	if left := must(os.ReadDir(profiles))(t); len(left) != 0 {
+		t.Errorf("%v is left", left)
+	}
+	// Files of a third user, such as a profile that had a user of its own, are not given to the agent, who could read them.
+	write(t, profiles+"/other/SOUL.md", "soul")
+	write(t, profiles+"/other/secret/key", "x")
+	must(0, errors.Join(os.Chown(profiles+"/other/secret", agent+1, agent+1), os.Chown(profiles+"/other/secret/key", agent+1, agent+1)))(t)
+	fails(t, command("delete", "other", "--yes"), 1)
+	if info := must(os.Stat(profiles + "/other/secret/key"))(t); owner(info) != agent+1 {
+		t.Errorf("uid %d has the key", owner(info))
+	}
+}
+
 // TestAnExportOfAllWaitsForNoProfile checks that an export of all profiles goes on although one profile holds it up.
 // Its agent may put a FIFO where SQLite opens a journal, or stop the program that copies databases.
 func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {

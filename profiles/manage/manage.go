@@ -67,8 +67,8 @@ func fillHome(s *profiles.Store, d *fsutil.Dir, home, name string) error {
 	return d.Replace(filepath.Join(home, s.Marker()), []byte(soul), fsutil.ReplaceOptions{Mode: 0o644})
 }
 
-// Delete removes the home of the profile name, with the identity of the agent's user. If only root may remove some of the files, it
-// fails and keeps them. The home first gets a temporary name, so that no program sees half a profile. If the profile was active,
+// Delete removes the home of the profile name, with the identity of the agent's user. If only root may remove some of the files, Delete
+// fails and keeps these files. The home first gets a temporary name, so that no program sees half a profile. If the profile was active,
 // the default profile becomes active. The log directory is kept (contract, section 4). The caller must have stopped the gateway.
 // The error wraps [profiles.ErrName] or [profiles.ErrNotExist].
 func Delete(s *profiles.Store, name string) error {
@@ -94,7 +94,7 @@ func Delete(s *profiles.Store, name string) error {
 			return d.RemoveAll(home)
 		}
 		if err := d.RemoveAll(temp); err != nil {
-			return errors.Join(err, d.Rename(temp, home))
+			return errors.Join(fmt.Errorf("%w; its other files are removed, and the rest has its old name again", err), d.Rename(temp, home))
 		}
 		return nil
 	})

@@ -239,8 +239,8 @@ func (a *archiver) stopGateway(name string) (wake func() error, err error) {
 	wake = sync.OnceValue(func() (err error) {
 		if wasUp {
 			_, err = a.cl.Start(context.Background(), profiles.SlotName(name), client.Wait{})
+			fmt.Fprintf(a.Err, "the gateway of %s was stopped for %.2f s\n", name, time.Since(since).Seconds())
 		}
-		fmt.Fprintf(a.Err, "the gateway of %s was stopped for %.2f s\n", name, time.Since(since).Seconds())
 		return err
 	})
 	ctx, stop := cmdline.Interruptible()
@@ -372,10 +372,10 @@ func (a *archiver) prepareImport(name string) {
 			if !there {
 				return err
 			}
-			home, _, err := a.openHome(name, 0)
+			home, owner, err := a.openHome(name, 0)
 			if err == nil {
 				a.restartGateway, err = a.stopGateway(name)
-				err = errors.Join(err, home.Close())
+				err = errors.Join(err, a.giveHome(home, owner), home.Close())
 			}
 			return err
 		})

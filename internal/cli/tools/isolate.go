@@ -193,11 +193,24 @@ func (m *manager) removeTemporary(p profiles.Profile) error {
 	return err
 }
 
+// giveHome gives root's files in an open home to the user of the home, who can then remove them. In the home of a tenant, it also gives
+// other users' files, but none of another tenant. It leaves a home of another user as it is.
+func (m *manager) giveHome(home *fsutil.Dir, owner uint32) error {
+	user := m.actorOf(owner)
+	if !user.Switches() {
+		return nil
+	}
+	to := fsutil.Owner{UID: user.Identity().UID, GID: user.Identity().GID, Keep: func(uid uint32) bool { return m.isTenant(uid) || !m.isTenant(owner) && uid != 0 }}
+	if err := (&owntree.Walk{To: to, RefuseLinked: true}).Give(home, "", true); !errors.Is(err, fsutil.ErrKept) {
+		return err
+	}
+	return nil
+}
+
 // emptyHome removes all files but those in keep from an open home, as its owner.
 func (m *manager) emptyHome(home *fsutil.Dir, owner uint32, keep ...string) (err error) {
 	actor := m.actorOf(owner)
-	to := fsutil.Owner{UID: actor.Identity().UID, GID: actor.Identity().GID, Keep: m.isTenant}
-	err = (&owntree.Walk{To: to, RefuseLinked: true}).Give(home, "", true) // root may have made directories in it
+	err = m.giveHome(home, owner)
 	entries, more, listErr := home.ReadSome("", fsutil.MaxNames)
 	err = cmp.Or(err, listErr)
 	for _, e := range entries {

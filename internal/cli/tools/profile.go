@@ -170,7 +170,7 @@ func (m *manager) delete(name string, yes bool, uid int) int {
 	if rows, _, _ := m.rows(name); len(rows) > 0 {
 		was = rows[0]
 	}
-	if err := m.removeTemporary(p); err != nil {
+	if err := cmp.Or(m.removeTemporary(p), m.giveHome(home, owner)); err != nil {
 		return m.Failed(m.doing, err)
 	}
 	if m.isTenant(owner) {
