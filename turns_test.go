@@ -102,8 +102,8 @@ func bounded(actor ast.Expr) bool {
 	return name != "nil" && name != "agent.Actor" && name != "p.Agent"
 }
 
-// takers lists the functions that run their argument, a function, within a turn of internal/blocking.
-var takers = []string{"blocking.Do", "blocking.Get", "blocking.Run", "blocking.Peer", "Peer", "c.call", "blocking.Within", "runShortCall"}
+// turnTakers lists the functions that run their argument, a function, within a turn of internal/blocking.
+var turnTakers = []string{"blocking.Do", "blocking.Get", "blocking.Run", "blocking.Peer", "Peer", "c.call", "blocking.Within", "runShortCall"}
 
 // TestWhoWaitsForADiskTakesATurn checks that each call of PID 1 that may wait for a disk takes a turn of
 // internal/blocking or is in outOfTurn. PID 1 has exactly as many threads as there are turns. A call without a turn
@@ -147,7 +147,7 @@ func TestWhoWaitsForADiskTakesATurn(t *testing.T) {
 }
 
 // withoutTurn lists the calls in a declaration of functions in fileCalls that are not inside a function literal passed
-// to one of the takers.
+// to one of turnTakers.
 func withoutTurn(f *ast.File, decl ast.Decl) (calls []string) {
 	names := make(map[string]string)
 	for _, spec := range f.Imports {
@@ -162,7 +162,7 @@ func withoutTurn(f *ast.File, decl ast.Decl) (calls []string) {
 		switch n := n.(type) {
 		case *ast.CallExpr:
 			name := nameOf(n.Fun)
-			if slices.Contains(takers, name) {
+			if slices.Contains(turnTakers, name) {
 				return false
 			}
 			if actor, opens := openers[name]; opens && !bounded(n.Args[actor]) {

@@ -13,8 +13,8 @@ import (
 
 var errDied = errors.New("the process died")
 
-// mortal opens a store for a process that dies at its n-th crash point. After that, its calls have no effect.
-func mortal(t *testing.T, paths Paths, e env, n int) (*Store, *[]string) {
+// openDying opens a store for a process that dies at its n-th crash point. After that, its calls have no effect.
+func openDying(t *testing.T, paths Paths, e env, n int) (*Store, *[]string) {
 	t.Helper()
 	var passed []string
 	opt := Options{Env: e.get, Host: testHost, PID: 4242, crashHook: func(name string) error {
@@ -30,15 +30,15 @@ func mortal(t *testing.T, paths Paths, e env, n int) (*Store, *[]string) {
 	return s, &passed
 }
 
-// oneLife is a runner that outlives dispatchers, as PID 1 does, and checks that no task has two workers.
-type oneLife struct {
+// lastingRunner is a runner that outlives dispatchers, as PID 1 does, and checks that no task has two workers.
+type lastingRunner struct {
 	fakeRunner
 	t       *testing.T
 	working map[string]int64 // run of each running task
 	die     func(point string) error
 }
 
-func (r *oneLife) Start(ctx context.Context, job Job) (Worker, error) {
+func (r *lastingRunner) Start(ctx context.Context, job Job) (Worker, error) {
 	if run, busy := r.working[job.Task]; busy {
 		r.t.Errorf("a second worker of %s: run %d, while run %d works", job.Task, job.Run, run)
 	}
@@ -53,7 +53,7 @@ func (r *oneLife) Start(ctx context.Context, job Job) (Worker, error) {
 	return w, err
 }
 
-func (r *oneLife) WorkerStates(ctx context.Context, refs []Ref) ([]WorkerReport, error) {
+func (r *lastingRunner) WorkerStates(ctx context.Context, refs []Ref) ([]WorkerReport, error) {
 	list, err := r.fakeRunner.WorkerStates(ctx, refs)
 	for i := range list {
 		if list[i].Liveness == Unknown {
@@ -84,7 +84,7 @@ func TestDispatcherDies(t *testing.T) {
 // dies. It returns the largest number of points that a dispatcher has passed.
 func liveAndDie(t *testing.T, n int) (points, deaths int) {
 	b := newBoard(t)
-	r := &oneLife{t: t, working: make(map[string]int64)}
+	r := &lastingRunner{t: t, working: make(map[string]int64)}
 	r.fakeRunner = fakeRunner{known: make(map[int64]WorkerReport), procs: b.procs, knows: true}
 	parent := b.ready("alpha")
 	ids := []string{parent, b.ready("beta"), b.create(Task{Assignee: "alpha"}, parent)}
@@ -93,7 +93,7 @@ func liveAndDie(t *testing.T, n int) (points, deaths int) {
 		if deaths == 0 {
 			at = n
 		}
-		s, passed := mortal(t, b.paths, b.env, at)
+		s, passed := openDying(t, b.paths, b.env, at)
 		r.die = s.opt.crashHook
 		d := &Dispatcher{Store: s, Runner: r, Procs: b.procs, Profiles: b.d.Profiles, Environ: b.d.Environ}
 		for range 4 {
@@ -186,7 +186,7 @@ func TestOperationsDie(t *testing.T) {
 				b.create(Task{}, ids[:1]...)
 				b.run(ids[0], 71, true)
 				before := dump(t, b.Store, everything...)
-				s, passed := mortal(t, b.paths, b.env, n)
+				s, passed := openDying(t, b.paths, b.env, n)
 				err := op(s, b, ids)
 				after := dump(t, b.Store, everything...)
 				committed := slices.Contains(*passed, "committed")

@@ -62,8 +62,8 @@ func duplicate(t *testing.T, f *os.File) *os.File {
 	return os.NewFile(uintptr(fd), f.Name())
 }
 
-// expire closes everything that a set still has after its successor took over, as the end of its process would.
-func expire(s *Set) {
+// closeReplaced closes everything that a set still has after its successor took over, as the end of its process would.
+func closeReplaced(s *Set) {
 	s.mu.Lock()
 	parked := s.pause.parked
 	s.mu.Unlock()
@@ -109,7 +109,7 @@ func TestLinesGoOnInAnotherImage(t *testing.T) {
 	put(t, stdout, "o\nthree\nfo")
 
 	next := replace(t, s, o)
-	expire(s)
+	closeReplaced(s)
 	put(t, stdout, "ur\n")
 	var tail []string
 	testkit.Until(t, "the lines are there", func() bool { return len(stored(t, dir)) == 4 })
@@ -171,7 +171,7 @@ func TestNoLineIsLostDoubledOrTornUnderLoad(t *testing.T) {
 		time.Sleep(20 * time.Millisecond) // give the services time to write; the result must be right without this pause, too
 		freeze(t, s)
 		next := replace(t, s, o)
-		expire(s)
+		closeReplaced(s)
 		s = next
 	}
 	writers.Wait()
@@ -205,7 +205,7 @@ func TestWhatWaitsForADiskIsHandedOver(t *testing.T) {
 	testkit.Until(t, "the fault is noticed", func() bool { return l.Stats().LastError != "" })
 	freeze(t, s)
 	next := replace(t, s, Options{Warn: w.add})
-	expire(s)
+	closeReplaced(s)
 	if st := next.Open("svc", "", path).Stats(); st.LastError == "" {
 		t.Error("the fault is forgotten")
 	}
@@ -242,7 +242,7 @@ func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
 	closeAll(stdout, stderr)
 	closeSet(t, next)
 	_ = r.Close() // from here on the old console can end
-	expire(s)
+	closeReplaced(s)
 	<-s.consoles[0].done
 	_ = stuck.Close()
 	var missing int

@@ -55,7 +55,7 @@ func TestSecretsStayHiddenAfterAReexecution(t *testing.T) {
 	body := strings.Repeat("MIIEpAIBAAKCAQEA", 4)
 	put(t, stdout, body+"\n-----END RSA PRI"+"VATE KEY-----\nand value-of-the-profile\nend\n")
 	next := replace(t, s, o)
-	expire(s)
+	closeReplaced(s)
 	testkit.Until(t, "the lines are shown", func() bool { return strings.HasSuffix(out.soFar(), "end\n") })
 	if shown := out.soFar(); strings.Contains(shown, body) || strings.Contains(shown, "value-of-the-profile") {
 		t.Errorf("shown: %q", shown)

@@ -65,33 +65,33 @@ func (r *rig) order(word string) []string {
 	return r.exit(1)
 }
 
-// crew drives a machine with any number of services.
-type crew struct {
+// manyRig drives a machine with any number of services.
+type manyRig struct {
 	*rig
 }
 
-func newCrew(t *testing.T) crew { return crew{newRig(t)} }
+func newCrew(t *testing.T) manyRig { return manyRig{newRig(t)} }
 
-func (c crew) add(name string, o RestartAndNeeds) {
+func (c manyRig) add(name string, o RestartAndNeeds) {
 	c.do(Add{Name: name, Policy: new(with(o)), Want: WantUp})
 }
 
-func (c crew) of(name string) *service { return c.m.services[name] }
+func (c manyRig) of(name string) *service { return c.m.services[name] }
 
 // spawn answers the start that the machine has requested for a service.
-func (c crew) spawn(name string) []string {
+func (c manyRig) spawn(name string) []string {
 	c.t.Helper()
 	c.is(name, Starting)
 	c.pid++
 	return c.do(Spawned{name, c.pid})
 }
 
-func (c crew) ends(name string, code int) []string {
+func (c manyRig) ends(name string, code int) []string {
 	c.t.Helper()
 	return c.do(Exited{Name: name, PID: c.of(name).pid, Code: code})
 }
 
-func (c crew) is(name string, state State) {
+func (c manyRig) is(name string, state State) {
 	c.t.Helper()
 	if got := c.of(name); got.state != state {
 		c.t.Fatalf("%s is %s, want %s (%s)", name, got.state, state, got.reason)
@@ -99,7 +99,7 @@ func (c crew) is(name string, state State) {
 }
 
 // why checks that the reason of a service contains words.
-func (c crew) why(name, words string) {
+func (c manyRig) why(name, words string) {
 	c.t.Helper()
 	if got := c.of(name).reason; !strings.Contains(got, words) {
 		c.t.Errorf("%s: reason %q, want %q in it", name, got, words)
@@ -367,7 +367,7 @@ func TestASchedule(t *testing.T) {
 }
 
 func TestTheContainerStopsInReverse(t *testing.T) {
-	build := func(t *testing.T) crew {
+	build := func(t *testing.T) manyRig {
 		c := newCrew(t)
 		c.add("db", RestartAndNeeds{})
 		c.spawn("db")

@@ -116,39 +116,39 @@ func coreOf(c core) Backend {
 // hold is the time for which a run must be up to count as started.
 const hold = time.Second
 
-// absent implements the parts of a Backend that most tests don't need: its answers are empty.
-type absent struct{}
+// emptyBackend implements the parts of a Backend that most tests don't need: its answers are empty.
+type emptyBackend struct{}
 
-func (absent) Checks(string) []client.Check                         { return nil }
-func (absent) PauseChecksUntil(string, time.Time) error             { return nil }
-func (absent) Output(string) *client.Output                         { return nil }
-func (absent) Note(*supervisor.Service) string                      { return "" }
-func (absent) Limits(*supervisor.Service) []client.Limit            { return nil }
-func (absent) Settings(string) []client.ConfigEntry                 { return nil }
-func (absent) Isolation(*supervisor.Service) *client.Isolation      { return nil }
-func (absent) Settle() time.Duration                                { return hold }
-func (absent) ServedBy(*supervisor.Service) string                  { return "" }
-func (absent) SetOwnGatewayAllowed(string)                          {}
-func (absent) Reexec(context.Context, string) (int, error)          { return 0, errors.New("not here") }
-func (absent) AwaitBoot(context.Context, int) error                 { return nil }
-func (absent) Booting() (bool, *client.BootHook)                    { return false, nil }
-func (absent) Expected(context.Context, bool) []*supervisor.Service { return nil }
-func (absent) Examine(context.Context) client.Findings              { return nil }
-func (absent) S6() Slots                                            { return nil }
-func (absent) Topology(context.Context, string, bool) (client.TopologyReply, error) {
+func (emptyBackend) Checks(string) []client.Check                         { return nil }
+func (emptyBackend) PauseChecksUntil(string, time.Time) error             { return nil }
+func (emptyBackend) Output(string) *client.Output                         { return nil }
+func (emptyBackend) Note(*supervisor.Service) string                      { return "" }
+func (emptyBackend) Limits(*supervisor.Service) []client.Limit            { return nil }
+func (emptyBackend) Settings(string) []client.ConfigEntry                 { return nil }
+func (emptyBackend) Isolation(*supervisor.Service) *client.Isolation      { return nil }
+func (emptyBackend) Settle() time.Duration                                { return hold }
+func (emptyBackend) ServedBy(*supervisor.Service) string                  { return "" }
+func (emptyBackend) SetOwnGatewayAllowed(string)                          {}
+func (emptyBackend) Reexec(context.Context, string) (int, error)          { return 0, errors.New("not here") }
+func (emptyBackend) AwaitBoot(context.Context, int) error                 { return nil }
+func (emptyBackend) Booting() (bool, *client.BootHook)                    { return false, nil }
+func (emptyBackend) Expected(context.Context, bool) []*supervisor.Service { return nil }
+func (emptyBackend) Examine(context.Context) client.Findings              { return nil }
+func (emptyBackend) S6() Slots                                            { return nil }
+func (emptyBackend) Topology(context.Context, string, bool) (client.TopologyReply, error) {
 	return client.TopologyReply{}, nil
 }
 
 // fakeCore is a Backend whose state a test sets.
 type fakeCore struct {
-	absent
+	emptyBackend
 
 	mu       sync.Mutex
 	snap     *supervisor.Snapshot
 	news     chan struct{}
 	ring     supervisor.Ring
 	commands []string
-	deeds
+	hooks
 	info     client.Init
 	booting  bool
 	hook     *client.BootHook
@@ -160,8 +160,8 @@ type fakeCore struct {
 	watched bool                   // whether a query of a slot counts as a command
 }
 
-// deeds are functions that a test sets and a fakeCore calls.
-type deeds struct {
+// hooks are functions that a test sets and a fakeCore calls.
+type hooks struct {
 	effect func(verb, service string) error // the core calls effect after each command
 	rescan func(*fakeCore) error
 	find   func(*fakeCore, string) error
@@ -170,16 +170,16 @@ type deeds struct {
 	boot   func(ctx context.Context, pid int) error
 }
 
-func (f *fakeCore) does() deeds {
+func (f *fakeCore) does() hooks {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.deeds
+	return f.hooks
 }
 
 func newFakeCore(services ...*supervisor.Service) *fakeCore {
 	return &fakeCore{
 		snap: &supervisor.Snapshot{Services: services}, news: make(chan struct{}), fakeRuns: fakeRuns{wake: make(chan struct{})},
-		deeds: deeds{
+		hooks: hooks{
 			effect: func(string, string) error { return nil },
 			rescan: func(*fakeCore) error { return nil },
 			find:   func(*fakeCore, string) error { return nil },
@@ -284,7 +284,7 @@ func unwanted(v *supervisor.Service) { v.Want = supervisor.WantDown }
 
 // loopCore is a Backend with a real supervisor over fake processes.
 type loopCore struct {
-	absent
+	emptyBackend
 	fakeRuns
 	*supervisor.Loop
 	procs  *fakeProcs

@@ -56,14 +56,14 @@ func TestTheNoticesOfTheAgentLeaveRoomForRoots(t *testing.T) {
 	}
 }
 
-// bigEar records the last notice.
-type bigEar struct {
+// noticeRecorder records the last notice.
+type noticeRecorder struct {
 	*fakeCore
 
 	last supervisor.Remark
 }
 
-func (c *bigEar) Do(_ context.Context, e supervisor.Event) error {
+func (c *noticeRecorder) Do(_ context.Context, e supervisor.Event) error {
 	c.last, _ = e.(supervisor.Remark)
 	return nil
 }
@@ -71,7 +71,7 @@ func (c *bigEar) Do(_ context.Context, e supervisor.Event) error {
 // A notice must be cut to the largest size that PID 1 keeps. Control characters take four times their size when
 // escaped, and PID 1 keeps a thousand notices.
 func TestANoticeIsKeptAsLongAsItMayBe(t *testing.T) {
-	core := &bigEar{fakeCore: newFakeCore()}
+	core := &noticeRecorder{fakeCore: newFakeCore()}
 	s := newServer(core, everyone)
 	_, err := postNotice(s, &request{Request: httptest.NewRequest(http.MethodPost, "/v1/notices", nil)}, client.Notice{Key: "a", Data: strings.Repeat("\x01", maxData)})
 	if size := len(core.last.Text) + len(core.last.Data); err != nil || size == 0 || size > 2*maxData+2*maxKey {

@@ -7,10 +7,10 @@ import (
 	"hinit/supervisor"
 )
 
-// settled is a core whose services have one setting.
-type settled struct{ *fakeCore }
+// coreWithSettings is a core whose services have one setting.
+type coreWithSettings struct{ *fakeCore }
 
-func (settled) Settings(service string) []client.ConfigEntry {
+func (coreWithSettings) Settings(service string) []client.ConfigEntry {
 	return []client.ConfigEntry{{Key: "nice", Value: 3, Origin: service}}
 }
 
@@ -18,7 +18,7 @@ func (settled) Settings(service string) []client.ConfigEntry {
 // shown to strangers. A service's settings must be shown only to a client that names the service.
 func TestWhatAServiceSaysIsNoTroubleAndNotForStrangers(t *testing.T) {
 	v := gateway("a", supervisor.Up, func(v *supervisor.Service) { v.Status, v.Ready = "serving 3", true })
-	s := serve(t, settled{newFakeCore(v)}, everyone)
+	s := serve(t, coreWithSettings{newFakeCore(v)}, everyone)
 	snap, added := s.snapshotWith(t.Context(), nil)
 	for uid, trusted := range map[uint32]bool{0: true, 4711: false} {
 		who := peer{uid: uid}

@@ -150,25 +150,25 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 		{"a start of what runs needs no waiting", supervisor.WantUp, client.VerbStart, settle(time.Minute), 0, "", ""},
 		{"a start of what has just begun waits for the rest of the second", supervisor.WantUp, client.VerbStart, settle(300 * time.Millisecond), 700 * time.Millisecond, "", ""},
 		{
-			"a crash within the second", supervisor.WantDown, client.VerbStart, dies(900*time.Millisecond, 1, 0), 910 * time.Millisecond,
+			"a crash within the second", supervisor.WantDown, client.VerbStart, runEnds(900*time.Millisecond, 1, 0), 910 * time.Millisecond,
 			`gateway-x is in backoff: exited with code 1 (crash), starts again in 1s; last lines: "two", "three", "f\x1bour"`, client.KindFailed,
 		},
 		{
-			"a crash after the second is not ours to tell", supervisor.WantDown, client.VerbStart, dies(1100*time.Millisecond, 1, 0), time.Second, "", "",
+			"a crash after the second is not ours to tell", supervisor.WantDown, client.VerbStart, runEnds(1100*time.Millisecond, 1, 0), time.Second, "", "",
 		},
 		{
-			"a bad configuration", supervisor.WantDown, client.VerbStart, dies(100*time.Millisecond, 78, 0), 110 * time.Millisecond,
+			"a bad configuration", supervisor.WantDown, client.VerbStart, runEnds(100*time.Millisecond, 78, 0), 110 * time.Millisecond,
 			`gateway-x is parked: exited with code 78 (config); last lines: "two", "three", "f\x1bour"`, client.KindFailed,
 		},
 		{
-			"a signal", supervisor.WantDown, client.VerbStart, dies(time.Millisecond, -1, 11), 11 * time.Millisecond,
+			"a signal", supervisor.WantDown, client.VerbStart, runEnds(time.Millisecond, -1, 11), 11 * time.Millisecond,
 			`gateway-x is in backoff: ended by signal 11 (signal), starts again in 1s; last lines: "two", "three", "f\x1bour"`, client.KindFailed,
 		},
 		{
-			"a crash without a word", supervisor.WantDown, client.VerbStart, silent(dies(time.Millisecond, 1, 0)), 11 * time.Millisecond,
+			"a crash without a word", supervisor.WantDown, client.VerbStart, withoutLogLines(runEnds(time.Millisecond, 1, 0)), 11 * time.Millisecond,
 			`gateway-x is in backoff: exited with code 1 (crash), starts again in 1s`, client.KindFailed,
 		},
-		{"an exit that asks for a restart", supervisor.WantDown, client.VerbStart, dies(500*time.Millisecond, 75, 0), 1500 * time.Millisecond, "", ""},
+		{"an exit that asks for a restart", supervisor.WantDown, client.VerbStart, runEnds(500*time.Millisecond, 75, 0), 1500 * time.Millisecond, "", ""},
 		{
 			"a command that is missing", supervisor.WantDown, client.VerbStart, fails(&proc.SpawnError{Object: "hermes", Err: errors.New("no such file")}), 0,
 			`gateway-x is in backoff: cannot start "hermes": no such file (spawn), starts again in 1s`, client.KindFailed,
@@ -212,7 +212,7 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 		{"a restart of what is down", supervisor.WantDown, client.VerbRestart, nil, time.Second, "", ""},
 		{"a restart waits for the old run", supervisor.WantUp, client.VerbRestart, deaf(20 * time.Second), 21 * time.Second, "", ""},
 		{
-			"a restart that crashes", supervisor.WantUp, client.VerbRestart, dies(100*time.Millisecond, 1, 0), 110 * time.Millisecond,
+			"a restart that crashes", supervisor.WantUp, client.VerbRestart, runEnds(100*time.Millisecond, 1, 0), 110 * time.Millisecond,
 			"gateway-x is in backoff: exited with code 1 (crash)", client.KindFailed,
 		},
 		{"a task that does its work", supervisor.WantDown, client.VerbStart, task(100*time.Millisecond, 0), 100 * time.Millisecond, "", ""},
@@ -233,7 +233,7 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 		{
 			"a late refusal", supervisor.WantDown, client.VerbStart, func(t *testing.T, w *waiter) {
 				says(time.Hour, true, "")(t, w)
-				dies(2400*time.Millisecond, 1, 0)(t, w)
+				runEnds(2400*time.Millisecond, 1, 0)(t, w)
 			}, 2410 * time.Millisecond, `gateway-x is in backoff: exited with code 1 (crash), starts again in 1s; last lines: "two"`, client.KindFailed,
 		},
 		{
@@ -303,8 +303,8 @@ func settle(d time.Duration) func(*testing.T, *waiter) {
 	}
 }
 
-// dies returns a step that ends the next run, d after the command.
-func dies(d time.Duration, code, signal int) func(*testing.T, *waiter) {
+// runEnds returns a step that ends the next run, d after the command.
+func runEnds(d time.Duration, code, signal int) func(*testing.T, *waiter) {
 	return func(_ *testing.T, w *waiter) {
 		run := w.Snapshot().Find("gateway-x").Run + 1
 		after(d, func() { w.procs.end(run, code, signal) })
@@ -332,12 +332,12 @@ func ready(t *testing.T, w *waiter) {
 func task(d time.Duration, code int) func(*testing.T, *waiter) {
 	return func(t *testing.T, w *waiter) {
 		w.add(t, "x", supervisor.WantDown, func(u *supervisor.Unit) { u.Policy.SingleRun = true })
-		dies(max(d, time.Millisecond), code, 0)(t, w)
+		runEnds(max(d, time.Millisecond), code, 0)(t, w)
 	}
 }
 
-// silent returns a step that makes the process write no log lines, and then does f.
-func silent(f func(*testing.T, *waiter)) func(*testing.T, *waiter) {
+// withoutLogLines returns a step that makes the process write no log lines, and then does f.
+func withoutLogLines(f func(*testing.T, *waiter)) func(*testing.T, *waiter) {
 	return func(t *testing.T, w *waiter) {
 		w.procs.set(func() { w.procs.tail = nil })
 		f(t, w)

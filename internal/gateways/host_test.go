@@ -168,8 +168,8 @@ func (h *host) service(profile string, s supervisor.Service) {
 	h.news = make(chan struct{})
 }
 
-// shows replaces the snapshot without notifying the Manager.
-func (h *host) shows(s supervisor.Snapshot) {
+// setSnapshot replaces the snapshot without notifying the Manager.
+func (h *host) setSnapshot(s supervisor.Snapshot) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.snap = &s
@@ -289,8 +289,8 @@ func (h *host) got(event string) func() bool {
 	return func() bool { return slices.Contains(h.look().events, event) }
 }
 
-// hears returns a function that reports whether a message with this text was logged.
-func (h *host) hears(text string) func() bool {
+// logged returns a function that reports whether a message with this text was logged.
+func (h *host) logged(text string) func() bool {
 	return func() bool {
 		return slices.ContainsFunc(h.look().said, func(s string) bool { return strings.Contains(s, text) })
 	}

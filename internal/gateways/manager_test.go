@@ -70,7 +70,7 @@ func TestWithoutTheLeaseNothingIsWrittenOrStarted(t *testing.T) {
 // needs no volume.
 func TestAServiceHasNoIntent(t *testing.T) {
 	h, m := newHost(t)
-	h.shows(supervisor.Snapshot{Services: []*supervisor.Service{{Name: "dashboard", Kind: supervisor.KindService}}})
+	h.setSnapshot(supervisor.Snapshot{Services: []*supervisor.Service{{Name: "dashboard", Kind: supervisor.KindService}}})
 	if err := m.Command(t.Context(), client.VerbStop, "dashboard"); err != nil || !h.got("Stop{Name:dashboard}")() {
 		t.Errorf("got %v, the supervisor got %q", err, h.look().events)
 	}
@@ -85,7 +85,7 @@ func TestAnIntentThatTheGatewayOverwritesComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.state("coder", map[string]any{"gateway_state": "stopped"})
-	h.until("desired_state is back", h.hears("is back"))
+	h.until("desired_state is back", h.logged("is back"))
 	if got := h.desired("coder"); got != profiles.Stopped {
 		t.Errorf("desired_state is %q", got)
 	}
@@ -151,11 +151,11 @@ func TestAProfileThatComesAndGoes(t *testing.T) {
 		t.Errorf("events %q, withdrawn %q, exists %v", h.look().events, h.look().gone, m.Registry.ProfileExists("coder"))
 	}
 	// A job that was queued before the removal records something about the profile again.
-	h.shows(supervisor.Snapshot{})
+	h.setSnapshot(supervisor.Snapshot{})
 	m.Observe(changed("coder", supervisor.Down, supervisor.Up, ""))
 	m.Observe(supervisor.Record{Service: "gateway-coder", Dropped: true})
 	m.WarnIfMissing("gateway-coder", "coder") // the message of this last job shows that all earlier jobs are done
-	h.until("the last job is done", h.hears("there is no profile"))
+	h.until("the last job is done", h.logged("there is no profile"))
 	if s := m.HandOver(); len(s.Inputs) > 0 || m.Registry.ProfileExists("coder") {
 		t.Errorf("it is remembered: %+v", s)
 	}
@@ -168,7 +168,7 @@ func TestALateJobDoesNotBringARemovedProfileBack(t *testing.T) {
 	h.start(m)
 	m.FollowState("coder")
 	m.WarnIfMissing("gateway-coder", "coder") // the message of this later job shows that the job before it is done
-	h.until("the jobs are done", h.hears("there is no profile"))
+	h.until("the jobs are done", h.logged("there is no profile"))
 	if n := m.Remembered(); n > 0 {
 		t.Errorf("%d profiles are remembered", n)
 	}

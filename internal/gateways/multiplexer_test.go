@@ -60,7 +60,7 @@ func TestWhoServesAProfileIsKnown(t *testing.T) {
 	h.service("a", supervisor.Service{State: supervisor.Up, PID: os.Getpid()})
 	h.servedBy(m, "a", client.ServedTwice)
 	m.SetOwnGatewayAllowed("gateway-a")
-	if m.CheckMayStart("gateway-a") != nil || !h.hears("a beside: true")() {
+	if m.CheckMayStart("gateway-a") != nil || !h.logged("a beside: true")() {
 		t.Error("an operator's --force is refused")
 	}
 
@@ -102,8 +102,8 @@ func TestTwoGatewaysWithOneTokenAreLoud(t *testing.T) {
 	}
 	const want = "it has the same TELEGRAM_BOT_TOKEN as gateway-a"
 	h.until("status says it", func() bool { return m.StatusRemark(h.Snapshot().Find("gateway-b")) == want })
-	h.until("the log says it", h.hears("gateway-b: warning: "+want))
-	if h.hears("secret")() {
+	h.until("the log says it", h.logged("gateway-b: warning: "+want))
+	if h.logged("secret")() {
 		t.Error("the token is in the log")
 	}
 	h.service("a", supervisor.Service{State: supervisor.Down})
@@ -112,7 +112,7 @@ func TestTwoGatewaysWithOneTokenAreLoud(t *testing.T) {
 	}
 	h.write("b", ".env", strings.Repeat("\n", 10_001))
 	m.Observe(changed("b", supervisor.Starting, supervisor.Up, ""))
-	h.until("the log says why they are not compared", h.hears("gateway-b: cannot tell whether another gateway has its tokens"))
+	h.until("the log says why they are not compared", h.logged("gateway-b: cannot tell whether another gateway has its tokens"))
 }
 
 // TestTheTokensOfManyGatewaysDoNotSlowDownTheStatus checks that the search for shared tokens takes little time.
@@ -192,7 +192,7 @@ func (h *host) takesOver(m *gateways.Manager) *gateways.Manager {
 func (h *host) settled(m *gateways.Manager) (stopped []string) {
 	h.t.Helper()
 	m.WarnIfMissing("gateway-missing", "missing") // the message of this last job shows that all jobs are done
-	h.until("the last job is done", h.hears("there is no profile \"missing\""))
+	h.until("the last job is done", h.logged("there is no profile \"missing\""))
 	<-time.After(50 * time.Millisecond) // wait a moment, because another goroutine ends the gateways
 	for _, event := range h.look().events {
 		if strings.HasPrefix(event, "Stop{") {

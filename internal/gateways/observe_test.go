@@ -42,7 +42,7 @@ func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 		runs++
 		missing := fmt.Sprint("missing", runs)
 		m.WarnIfMissing("gateway-missing", missing) // the message of this last job shows that the jobs of the gateway are done
-		h.until("the jobs are done", h.hears("there is no profile \""+missing+"\""))
+		h.until("the jobs are done", h.logged("there is no profile \""+missing+"\""))
 		h.forgetEvents()
 		return m.HandOver().Inputs["coder"]
 	}
@@ -154,7 +154,7 @@ func TestAManagerThatIsResetKnowsNothing(t *testing.T) {
 	if h.look().starts["coder"] {
 		t.Error("what ran at the first boot is started")
 	}
-	if h.hears("missing")() {
+	if h.logged("missing")() {
 		t.Error("a job is left")
 	}
 }
@@ -190,7 +190,7 @@ func TestAtTheEndOnlyIntentsAreLookedAfter(t *testing.T) {
 	for _, name := range []string{"other", "coder"} {
 		m.Observe(changed(name, supervisor.Stopping, supervisor.Down, ""))
 	}
-	h.until("desired_state is back", h.hears("is back"))
+	h.until("desired_state is back", h.logged("is back"))
 	if _, looked := h.look().down["other"]; looked {
 		t.Error("a state file is read although nothing depends on it any more")
 	}
@@ -261,7 +261,7 @@ func TestAProfileKeepsTheWarningsAboutOthers(t *testing.T) {
 	for _, broken := range []string{"a", "b", "c"} {
 		h.write("loud", profiles.StateFile, broken)
 		h.until("its last warning is shown", shown("invalid character '"+broken+"'", "it isn't a JSON object"))
-		h.until("the log says it", h.hears("warning: cannot use the state of profile \"loud\""))
+		h.until("the log says it", h.logged("warning: cannot use the state of profile \"loud\""))
 	}
 	if err := os.RemoveAll(h.dir("loud")); err != nil {
 		t.Fatal(err)
@@ -305,7 +305,7 @@ func TestWarningsThatComeAndGoDoNotFillTheLog(t *testing.T) {
 		h.until("neither is shown", func() bool { return len(m.Warnings()) == 0 })
 	}
 	h.write("quiet", profiles.StateFile, "[]")
-	h.until("the warning about another profile is in the log", h.hears(`warning: cannot use the state of profile "quiet"`))
+	h.until("the warning about another profile is in the log", h.logged(`warning: cannot use the state of profile "quiet"`))
 	warnings := slices.DeleteFunc(h.look().said, func(line string) bool { return !strings.HasPrefix(line, "warning: ") })
 	if len(warnings) > 80 {
 		t.Errorf("the log has %d warnings, and there were only 50 links and 20 lines about the state file: %q", len(warnings), warnings)
@@ -344,14 +344,14 @@ func TestAnAgentDoesNotFillTheLogWithProfiles(t *testing.T) {
 		}
 	}
 	report("quiet", 0)
-	h.until("the problem of another profile is in the log", h.hears("gateway-quiet: platform chat is retrying: round 0"))
+	h.until("the problem of another profile is in the log", h.logged("gateway-quiet: platform chat is retrying: round 0"))
 	for _, about := range []string{"profile fleeting", "gateway-coder: platform"} {
 		if n := strings.Count(strings.Join(h.look().said, "\n"), about); n == 0 || n > 20 {
 			t.Errorf("the log has %d lines with %q, and at most 20 a minute are allowed", n, about)
 		}
 	}
 	m.Stop() // the container stops before the minute is over
-	if !h.hears("profile fleeting disappeared (the last of 80 messages within a minute")() {
+	if !h.logged("profile fleeting disappeared (the last of 80 messages within a minute")() {
 		t.Errorf("the last message is not in the log: %q", h.look().said)
 	}
 }

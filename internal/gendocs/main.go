@@ -70,7 +70,7 @@ func pages(ctx context.Context, root, bin string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := housePages(root)
+	all, err := packagePages(root)
 	if err != nil {
 		return nil, err
 	}

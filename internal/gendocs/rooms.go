@@ -205,8 +205,8 @@ func roomsPage(root string, all []room) (string, error) {
 // filesOf matches the Go files that a line of the page names.
 var filesOf = regexp.MustCompile(`\w+\.go\b`)
 
-// housePages returns the diagram and the list of the packages, by file name.
-func housePages(root string) (map[string]string, error) {
+// packagePages returns the diagram and the list of the packages, by file name.
+func packagePages(root string) (map[string]string, error) {
 	all, err := rooms(root)
 	if err != nil {
 		return nil, err

@@ -37,8 +37,8 @@ type got struct {
 	err  error
 }
 
-// asking is an Acquire that runs in another goroutine. busy gets the function that names the holder, got the result.
-type asking struct {
+// pendingAcquire is an Acquire that runs in another goroutine. busy gets the function that names the holder, got the result.
+type pendingAcquire struct {
 	busy chan func() Holder
 	got  chan got
 }
@@ -49,8 +49,8 @@ func newVolume(t *testing.T, home string) *Volume {
 }
 
 // acquire calls Acquire in another goroutine.
-func acquire(ctx context.Context, v *Volume) asking {
-	a := asking{make(chan func() Holder, 1), make(chan got, 1)}
+func acquire(ctx context.Context, v *Volume) pendingAcquire {
+	a := pendingAcquire{make(chan func() Holder, 1), make(chan got, 1)}
 	go func() {
 		lost, err := v.Acquire(ctx, func(holder func() Holder) { a.busy <- holder })
 		a.got <- got{lost, err}
@@ -221,8 +221,8 @@ func onServer(v *Volume) *Volume {
 	return v
 }
 
-// elsewhere takes the lock of the lock file as another machine would.
-func elsewhere(t *testing.T, home string) *os.File {
+// lockAsOtherMachine takes the lock of the lock file as another machine would.
+func lockAsOtherMachine(t *testing.T, home string) *os.File {
 	t.Helper()
 	f, err := os.OpenFile(filepath.Join(home, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	must(t, err)
@@ -236,7 +236,7 @@ func TestOnAServerAnotherMachineIsWaitedFor(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
 	home := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(home, DirName), 0o755))
-	other := elsewhere(t, home)
+	other := lockAsOtherMachine(t, home)
 	v := onServer(newVolume(t, home))
 	v.confirmEvery = lockRetryInterval * 3 / 2 // interval at which a holder confirms its lock
 	a := acquire(t.Context(), v)
@@ -532,8 +532,8 @@ func asAgent(t *testing.T, home string) bool {
 	return false
 }
 
-// machine returns a Volume as the init of another machine has it, on a server.
-func machine(home string, warn func(string)) *Volume {
+// otherMachine returns a Volume as the init of another machine has it, on a server.
+func otherMachine(home string, warn func(string)) *Volume {
 	v := onServer(NewVolume(home, fsutil.NewActor(fsutil.Identity{UID: 10000, GID: 10000}), warn))
 	v.sharing = func(dir *os.File) (bool, string) {
 		_ = unix.Flock(int(dir.Fd()), unix.LOCK_UN) // releases the lock of the directory, because another machine would not see it
@@ -580,9 +580,9 @@ func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
 				return
 			}
 			quiet := func(string) {}
-			one, two := machine(home, quiet), machine(home, quiet)
+			one, two := otherMachine(home, quiet), otherMachine(home, quiet)
 			lost := mustHave(t, one)
-			var second asking
+			var second pendingAcquire
 			if start.waits {
 				second = acquire(t.Context(), two)
 				take(t, second.busy, "word that it waits")
@@ -637,7 +637,7 @@ func TestAnInitThatMovedTheLockAwayWaitsForASlowServer(t *testing.T) {
 	if !asAgent(t, home) {
 		return
 	}
-	one, two := machine(home, func(string) {}), machine(home, func(string) {})
+	one, two := otherMachine(home, func(string) {}), otherMachine(home, func(string) {})
 	one.confirm = func(v *Volume, file *os.File) error {
 		time.Sleep(v.confirmLimit + confirmGrace/2)
 		return v.confirmLock(file)
@@ -768,7 +768,7 @@ func TestAnInitThatMayNotOpenTheLockWaits(t *testing.T) {
 		return
 	}
 	warned := make(chan string, 100)
-	a := acquire(t.Context(), machine(home, func(line string) { warned <- line }))
+	a := acquire(t.Context(), otherMachine(home, func(line string) { warned <- line }))
 	for range 2 {
 		if line := take(t, warned, "warning"); !strings.Contains(line, "cannot lock") || !strings.Contains(line, "permission denied; if its .hinit is another user's, remove that") {
 			t.Errorf("it warns: %s", line)

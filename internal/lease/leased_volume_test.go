@@ -19,8 +19,8 @@ func (p *LeasedVolume) holds(more time.Duration) {
 }
 
 // acquireHeld calls Acquire in another goroutine.
-func acquireHeld(ctx context.Context, p *LeasedVolume) asking {
-	a := asking{make(chan func() Holder, 1), make(chan got, 1)}
+func acquireHeld(ctx context.Context, p *LeasedVolume) pendingAcquire {
+	a := pendingAcquire{make(chan func() Holder, 1), make(chan got, 1)}
 	go func() {
 		lost, err := p.Acquire(ctx, func(holder func() Holder) { a.busy <- holder })
 		a.got <- got{lost, err}

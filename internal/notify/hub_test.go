@@ -25,8 +25,8 @@ type said struct {
 	notify.Message
 }
 
-// hear returns a hub, and a channel that gets its messages.
-func hear(t *testing.T) (*notify.Hub, chan said) {
+// newHub returns a hub, and a channel that gets its messages.
+func newHub(t *testing.T) (*notify.Hub, chan said) {
 	t.Helper()
 	heard := make(chan said, 10_000)
 	return notify.New(func(service string, pid int, m notify.Message) { heard <- said{service, pid, m} }), heard
@@ -83,7 +83,7 @@ func send(t *testing.T, path, text string, rights ...int) {
 }
 
 func TestWhatIsSentIsHeardWithItsSender(t *testing.T) {
-	h, heard := hear(t)
+	h, heard := newHub(t)
 	dir := shortDir(t)
 	a, b := listen(t, h, dir, "a"), listen(t, h, dir, "b")
 	send(t, a, "READY=1")
@@ -137,7 +137,7 @@ func TestDescriptorsAreNotTaken(t *testing.T) {
 
 // A process that sends without pause must be slowed down, and none of its messages may be lost.
 func TestAFloodHoldsUpWhoSendsIt(t *testing.T) {
-	h, heard := hear(t)
+	h, heard := newHub(t)
 	path := listen(t, h, shortDir(t), "a")
 	const many = 300
 	begin := time.Now()
@@ -176,7 +176,7 @@ func TestNothingIsLostBetweenImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	handed.Sockets["a"].File = os.NewFile(uintptr(fd), path)
-	h, heard := hear(t)
+	h, heard := newHub(t)
 	h.TakeOver(handed)
 	defer h.Drop("a")
 	if got := next(t, heard); !got.Ready {
@@ -194,7 +194,7 @@ func TestNothingIsLostBetweenImages(t *testing.T) {
 }
 
 func TestWhoMayWrite(t *testing.T) {
-	h, heard := hear(t)
+	h, heard := newHub(t)
 	dir := shortDir(t)
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give a socket away")
@@ -204,10 +204,10 @@ func TestWhoMayWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.Drop("a")
-	if as(t, 4243, path) == nil {
+	if sendAs(t, 4243, path) == nil {
 		t.Error("another user can write to it")
 	}
-	if err := as(t, 4242, path); err != nil {
+	if err := sendAs(t, 4242, path); err != nil {
 		t.Error(err)
 	}
 	next(t, heard)
@@ -215,13 +215,13 @@ func TestWhoMayWrite(t *testing.T) {
 	if path, err = h.Listen(dir, "a", 4243, 4243); err != nil {
 		t.Fatal(err)
 	}
-	if as(t, 4242, path) == nil {
+	if sendAs(t, 4242, path) == nil {
 		t.Error("its last user can write to it")
 	}
 }
 
-// as sends a message with the file system uid of a user.
-func as(t *testing.T, uid uint32, path string) (err error) {
+// sendAs sends a message with the file system uid of a user.
+func sendAs(t *testing.T, uid uint32, path string) (err error) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
@@ -237,7 +237,7 @@ func as(t *testing.T, uid uint32, path string) (err error) {
 }
 
 func TestNoPlaceForASocket(t *testing.T) {
-	h, _ := hear(t)
+	h, _ := newHub(t)
 	dir := shortDir(t)
 	if _, err := h.Listen(dir, strings.Repeat("x", 100), 0, 0); err == nil || !strings.Contains(err.Error(), "HINIT_RUNTIME_DIR") {
 		t.Error(err)

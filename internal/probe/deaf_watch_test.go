@@ -22,8 +22,8 @@ import (
 	"hinit/supervisor"
 )
 
-// earRig is a DeafWatch that examines the gateways only when the test says so.
-type earRig struct {
+// deafRig is a DeafWatch that examines the gateways only when the test says so.
+type deafRig struct {
 	*DeafWatch
 
 	snapshot supervisor.Snapshot
@@ -36,8 +36,8 @@ type earRig struct {
 	said     []string
 }
 
-func newEarRig(pids ...int) *earRig {
-	r := &earRig{}
+func newEarRig(pids ...int) *deafRig {
+	r := &deafRig{}
 	for i, pid := range pids {
 		profile := fmt.Sprint("p", i)
 		r.snapshot.Services = append(r.snapshot.Services, &supervisor.Service{
@@ -76,12 +76,13 @@ func newEarRig(pids ...int) *earRig {
 func first(good bool, _ string) bool { return good }
 
 // act sets the action for deaf gateways.
-func (r *earRig) act(action string) {
+func (r *deafRig) act(action string) {
 	r.period = 30 * time.Second
 	r.policy = func(*supervisor.Service) config.Deaf { return config.Deaf{Action: action, After: 4 * time.Minute} }
 }
 
-func (r *earRig) words() []string {
+// takeEvents returns the events since its last call.
+func (r *deafRig) takeEvents() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	said := r.said
@@ -119,12 +120,12 @@ func TestAStoppedGatewayIsNamed(t *testing.T) {
 	_ = one.Process.Signal(unix.SIGSTOP)
 	stopped(t, one.Process.Pid, true)
 	r.examineAll()
-	if said := r.words(); len(said) > 0 {
+	if said := r.takeEvents(); len(said) > 0 {
 		t.Errorf("after one look: %q", said)
 	}
 	r.examineAll()
 	r.examineAll()
-	if said := r.words(); len(said) != 1 || !strings.Contains(said[0], "Service:gateway-p0 Text:deaf: its process is stopped") {
+	if said := r.takeEvents(); len(said) != 1 || !strings.Contains(said[0], "Service:gateway-p0 Text:deaf: its process is stopped") {
 		t.Errorf("after the second: %q", said)
 	}
 	d, deaf := r.Deafness("gateway-p0")
@@ -134,13 +135,13 @@ func TestAStoppedGatewayIsNamed(t *testing.T) {
 	r.act(config.OnRestart)
 	r.examineAll()
 	r.examineAll()
-	if said := r.words(); len(said) != 1 || !strings.Contains(said[0], "supervisor.Unhealthy{Name:gateway-p0 Run:1 Answer:deaf: its process is stopped") {
+	if said := r.takeEvents(); len(said) != 1 || !strings.Contains(said[0], "supervisor.Unhealthy{Name:gateway-p0 Run:1 Answer:deaf: its process is stopped") {
 		t.Errorf("it is to be restarted: %q", said)
 	}
 	_ = one.Process.Signal(unix.SIGCONT)
 	stopped(t, one.Process.Pid, false)
 	r.examineAll()
-	if said := r.words(); len(said) != 1 || !strings.Contains(said[0], "not deaf any more") {
+	if said := r.takeEvents(); len(said) != 1 || !strings.Contains(said[0], "not deaf any more") {
 		t.Errorf("it goes on: %q", said)
 	}
 	_ = one.Process.Signal(unix.SIGSTOP)
@@ -149,7 +150,7 @@ func TestAStoppedGatewayIsNamed(t *testing.T) {
 	r.examineAll()
 	r.examineAll()
 	look := deafCheck{1, func() (Deafness, bool) { return r.Deafness("gateway-p0") }}
-	if good, answer := look.check(time.Time{}); good || answer != "its process is stopped" || len(r.words()) != 0 {
+	if good, answer := look.check(time.Time{}); good || answer != "its process is stopped" || len(r.takeEvents()) != 0 {
 		t.Errorf("a check says %t, %q, and is not alone", good, answer)
 	}
 	if look.run = 2; !first(look.check(time.Time{})) {
@@ -185,7 +186,7 @@ func TestOneThatHangsIsFound(t *testing.T) {
 			r.examineAll()
 			time.Sleep(30 * time.Second)
 		}
-		if said := r.words(); len(said) > 0 || r.reads.Load() == 0 {
+		if said := r.takeEvents(); len(said) > 0 || r.reads.Load() == 0 {
 			t.Errorf("while the disk does not answer: %q after %d questions", said, r.reads.Load())
 		}
 		r.disk.Store(nil)
@@ -193,13 +194,13 @@ func TestOneThatHangsIsFound(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		r.examineAll()
 		want := "deaf: no heartbeat for 11m although it writes one every 30s, its log is silent for 11m although it writes every 30s"
-		if said := r.words(); len(said) != 1 || !strings.Contains(said[0], want) {
+		if said := r.takeEvents(); len(said) != 1 || !strings.Contains(said[0], want) {
 			t.Errorf("it hangs: %q", said)
 		}
 		r.RecordHeartbeat("p0")
 		time.Sleep(30 * time.Second)
 		r.examineAll()
-		if said := r.words(); len(said) != 1 || !strings.Contains(said[0], "not deaf any more") {
+		if said := r.takeEvents(); len(said) != 1 || !strings.Contains(said[0], "not deaf any more") {
 			t.Errorf("it beats again: %q", said)
 		}
 	})
@@ -228,7 +229,7 @@ func TestAPausedContainerAccusesNobody(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		r.examineAll()
 		hear(20)
-		if said := r.words(); len(said) > 0 {
+		if said := r.takeEvents(); len(said) > 0 {
 			t.Errorf("it says %q", said)
 		}
 	})
@@ -322,12 +323,12 @@ func TestALineAfterALongRestMakesALongHabit(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if said := r.words(); len(said) > 0 {
+		if said := r.takeEvents(); len(said) > 0 {
 			t.Errorf("it says %q", said)
 		}
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
-		if said := r.words(); len(said) != 1 || !strings.Contains(said[0], "no heartbeat for 3h") {
+		if said := r.takeEvents(); len(said) != 1 || !strings.Contains(said[0], "no heartbeat for 3h") {
 			t.Errorf("after three times its habit: %q", said)
 		}
 		close(ended)

@@ -12,28 +12,28 @@ import (
 	"hinit/supervisor"
 )
 
-// talker returns the checks of a service that sends systemd notifications. timeout limits its start, watchdog is the
+// notifyTarget returns the checks of a service that sends systemd notifications. timeout limits its start, watchdog is the
 // longest gap between its signs of life.
-func talker(timeout, watchdog time.Duration) Target {
+func notifyTarget(timeout, watchdog time.Duration) Target {
 	s := config.Service{Notify: config.Notify{Protocol: config.NotifySystemd, Timeout: timeout, Watchdog: watchdog}}
 	return plain(s.AllChecks()...)
 }
 
-// quiet fails the test if the supervisor got an event.
-func (r *rig) quiet(t *testing.T, when string) {
+// wantNoEvent fails the test if the supervisor got an event.
+func (r *rig) wantNoEvent(t *testing.T, when string) {
 	t.Helper()
 	synctest.Wait()
 	passes := func(words string) bool { return words == "remark on s: check alive-watchdog passes" }
-	if got := slices.DeleteFunc(r.words(), passes); len(got) > 0 {
+	if got := slices.DeleteFunc(r.takeEvents(), passes); len(got) > 0 {
 		t.Errorf("%s: %q", when, got)
 	}
 }
 
-// given fails the test unless the supervisor got the event that the run has failed, with this answer of the check.
-func (r *rig) given(t *testing.T, when, answer string) {
+// wantFailure fails the test unless the supervisor got the event that the run has failed, with this answer of the check.
+func (r *rig) wantFailure(t *testing.T, when, answer string) {
 	t.Helper()
 	synctest.Wait()
-	if got := strings.Join(r.words(), "\n"); !strings.Contains(got, "supervisor.Unhealthy") || !strings.Contains(got, answer) {
+	if got := strings.Join(r.takeEvents(), "\n"); !strings.Contains(got, "supervisor.Unhealthy") || !strings.Contains(got, answer) {
 		t.Errorf("%s: %q, expected to be given up with %q", when, got, answer)
 	}
 }
@@ -44,7 +44,7 @@ func watched(t *testing.T, body func(r *rig)) {
 		r := newRig(nil)
 		r.options.ReadMessages = func(string) {}
 		defer close(r.ended)
-		r.Set("s", talker(0, 10*time.Second))
+		r.Set("s", notifyTarget(0, 10*time.Second))
 		r.up(1, "s")
 		synctest.Wait()
 		body(r)
@@ -54,25 +54,25 @@ func watched(t *testing.T, body func(r *rig)) {
 func TestAWatchdogThatIsMissed(t *testing.T) {
 	watched(t, func(r *rig) {
 		time.Sleep(time.Hour)
-		r.quiet(t, "before it is ready")
+		r.wantNoEvent(t, "before it is ready")
 		r.HandleMessage("s", 1, &notify.Message{Ready: true})
 		for range 100 {
 			time.Sleep(9900 * time.Millisecond)
 			r.HandleMessage("s", 1, &notify.Message{Alive: true})
 		}
-		r.quiet(t, "while it says that it is alive")
+		r.wantNoEvent(t, "while it says that it is alive")
 		time.Sleep(9900 * time.Millisecond)
 		// This message has no WATCHDOG=1, so it is no sign of life.
 		r.HandleMessage("s", 1, &notify.Message{Ready: true, Status: "x", HasStatus: true})
-		r.quiet(t, "in time")
+		r.wantNoEvent(t, "in time")
 		time.Sleep(100*time.Millisecond + 2*timerSlot)
-		r.given(t, "when it is over", "check alive-watchdog: no WATCHDOG=1 for 10s")
+		r.wantFailure(t, "when it is over", "check alive-watchdog: no WATCHDOG=1 for 10s")
 		time.Sleep(time.Hour)
-		r.quiet(t, "after it was given up")
+		r.wantNoEvent(t, "after it was given up")
 		r.up(2, "s")
 		r.HandleMessage("s", 1, &notify.Message{Ready: true}) // a message of the previous run must not count
 		time.Sleep(time.Hour)
-		r.quiet(t, "in the next run")
+		r.wantNoEvent(t, "in the next run")
 	})
 }
 
@@ -83,9 +83,9 @@ func TestAWordThatIsFasterThanTheNewsOfItsRun(t *testing.T) {
 		time.Sleep(time.Second)
 		r.up(2, "s")
 		time.Sleep(8 * time.Second)
-		r.quiet(t, "in time")
+		r.wantNoEvent(t, "in time")
 		time.Sleep(time.Second + 2*timerSlot)
-		r.given(t, "ten seconds after it was ready", "no WATCHDOG=1 for 10s")
+		r.wantFailure(t, "ten seconds after it was ready", "no WATCHDOG=1 for 10s")
 	})
 }
 
@@ -93,18 +93,18 @@ func TestAWatchdogIsToldOtherwise(t *testing.T) {
 	watched(t, func(r *rig) {
 		r.HandleMessage("s", 1, &notify.Message{Ready: true, HasEvery: true})
 		time.Sleep(time.Hour)
-		r.quiet(t, "without an interval")
+		r.wantNoEvent(t, "without an interval")
 		r.HandleMessage("s", 1, &notify.Message{HasEvery: true, Every: time.Second})
 		time.Sleep(900 * time.Millisecond)
-		r.quiet(t, "within the new one")
+		r.wantNoEvent(t, "within the new one")
 		time.Sleep(100*time.Millisecond + 2*timerSlot)
-		r.given(t, "after it", "no WATCHDOG=1 for 1s")
+		r.wantFailure(t, "after it", "no WATCHDOG=1 for 1s")
 	})
 	watched(t, func(r *rig) {
 		r.HandleMessage("s", 1, &notify.Message{Ready: true})
 		r.HandleMessage("s", 1, &notify.Message{Failed: true})
 		time.Sleep(2 * timerSlot)
-		r.given(t, "at once", "WATCHDOG=trigger")
+		r.wantFailure(t, "at once", "WATCHDOG=trigger")
 	})
 }
 
@@ -117,7 +117,7 @@ func TestAWatchdogHearsBeforeItJudges(t *testing.T) {
 		}
 		r.HandleMessage("s", 1, &notify.Message{Ready: true})
 		time.Sleep(time.Minute)
-		if r.quiet(t, "what was on its way"); heard == 0 {
+		if r.wantNoEvent(t, "what was on its way"); heard == 0 {
 			t.Error("nobody has listened")
 		}
 	})
@@ -134,12 +134,12 @@ func TestAWatchdogIsFair(t *testing.T) {
 		r.snapshot.Store(&supervisor.Snapshot{Services: []*supervisor.Service{&paused}})
 		r.wakeUp()
 		time.Sleep(time.Hour)
-		r.quiet(t, "while it is stopped")
+		r.wantNoEvent(t, "while it is stopped")
 		r.up(1, "s")
 		time.Sleep(9 * time.Second)
-		r.quiet(t, "after it goes on")
+		r.wantNoEvent(t, "after it goes on")
 		time.Sleep(time.Second + 2*timerSlot)
-		r.given(t, "ten seconds later", "no WATCHDOG=1 for 10s")
+		r.wantFailure(t, "ten seconds later", "no WATCHDOG=1 for 10s")
 	})
 	b := &runNotifyState{NotifyState: NotifyState{Run: 1, Ready: true, Every: 10 * time.Second, At: time.Now().Add(-time.Minute)}}
 	w := &watchdogCheck{beats: b, readMessages: func() {}}
@@ -164,16 +164,16 @@ func TestAWatchdogGoesOnInAnotherImage(t *testing.T) {
 		next.options.ReadMessages = func(string) {}
 		defer close(next.ended)
 		next.TakeOver(r.HandOver())
-		next.Set("s", talker(0, 10*time.Second))
+		next.Set("s", notifyTarget(0, 10*time.Second))
 		next.up(1, "s")
 		time.Sleep(4900 * time.Millisecond)
-		for _, e := range next.words() {
+		for _, e := range next.takeEvents() {
 			if strings.Contains(e, "Unhealthy") {
 				t.Errorf("too early: %s", e)
 			}
 		}
 		time.Sleep(100*time.Millisecond + 2*timerSlot)
-		next.given(t, "in time", "no WATCHDOG=1 for 20s")
+		next.wantFailure(t, "in time", "no WATCHDOG=1 for 20s")
 	})
 }
 
@@ -183,39 +183,39 @@ func TestAStartThatTakesTooLong(t *testing.T) {
 			r := newRig(nil)
 			r.options.ReadMessages = func(string) {}
 			defer close(r.ended)
-			r.Set("s", talker(30*time.Second, 10*time.Second))
+			r.Set("s", notifyTarget(30*time.Second, 10*time.Second))
 			r.up(1, "s")
 			synctest.Wait()
-			r.words() // drops the event "not ready"
+			r.takeEvents() // drops the event "not ready"
 			body(r)
 		})
 	}
 	start(func(r *rig) {
 		time.Sleep(29 * time.Second)
-		r.quiet(t, "in time")
+		r.wantNoEvent(t, "in time")
 		time.Sleep(time.Second + 2*timerSlot)
-		r.given(t, "after it", "check startup-notify: READY=1 has not come in time")
+		r.wantFailure(t, "after it", "check startup-notify: READY=1 has not come in time")
 	})
 	start(func(r *rig) {
 		time.Sleep(20 * time.Second)
 		r.HandleMessage("s", 1, &notify.Message{Extend: time.Minute})
 		time.Sleep(59 * time.Second)
-		r.quiet(t, "in the time it has asked for")
+		r.wantNoEvent(t, "in the time it has asked for")
 		r.HandleMessage("s", 1, &notify.Message{Extend: 24 * time.Hour})
 		time.Sleep(10*30*time.Second - 80*time.Second)
-		r.quiet(t, "in ten times the limit")
+		r.wantNoEvent(t, "in ten times the limit")
 		time.Sleep(time.Second + 2*timerSlot)
-		r.given(t, "after that", "READY=1 has not come in time")
+		r.wantFailure(t, "after that", "READY=1 has not come in time")
 	})
 	start(func(r *rig) {
 		time.Sleep(20 * time.Second)
 		r.HandleMessage("s", 1, &notify.Message{Ready: true})
 		time.Sleep(2 * timerSlot)
 		synctest.Wait()
-		if got := strings.Join(r.words(), "\n"); !strings.Contains(got, "Ready:true") || strings.Contains(got, "Unhealthy") {
+		if got := strings.Join(r.takeEvents(), "\n"); !strings.Contains(got, "Ready:true") || strings.Contains(got, "Unhealthy") {
 			t.Errorf("when it is ready: %s", got)
 		}
 		time.Sleep(10*time.Second + 2*timerSlot)
-		r.given(t, "then its watchdog begins", "no WATCHDOG=1 for 10s")
+		r.wantFailure(t, "then its watchdog begins", "no WATCHDOG=1 for 10s")
 	})
 }

@@ -51,8 +51,8 @@ func (r *rig) up(run uint64, names ...string) {
 	r.wakeUp()
 }
 
-// words returns the events so far.
-func (r *rig) words() (list []string) {
+// takeEvents returns the events since its last call.
+func (r *rig) takeEvents() (list []string) {
 	for {
 		select {
 		case e := <-r.events:
@@ -90,15 +90,15 @@ func TestADeadPortIsNoticedInTime(t *testing.T) {
 			r.Set("s", plain(aCheck(config.CheckAlive, config.CheckTCP)))
 			r.up(1, "s")
 			time.Sleep(time.Minute + time.Duration(phase)*time.Second + 333*time.Millisecond)
-			r.words()
+			r.takeEvents()
 			dead.Store(true)
 			time.Sleep(3*10*time.Second + 2*timerSlot)
 			synctest.Wait()
-			if got := r.words(); len(got) != 3 {
+			if got := r.takeEvents(); len(got) != 3 {
 				t.Errorf("phase %d: %q", phase, got)
 			}
 			time.Sleep(time.Hour)
-			if got := r.words(); len(got) > 0 {
+			if got := r.takeEvents(); len(got) > 0 {
 				t.Errorf("after it was given up: %q", got)
 			}
 		})
@@ -117,7 +117,7 @@ func TestTheSupervisorIsToldChangesInOrder(t *testing.T) {
 		expect := func(when string, want ...string) {
 			t.Helper()
 			synctest.Wait()
-			if got := r.words(); fmt.Sprint(got) != fmt.Sprint(want) {
+			if got := r.takeEvents(); fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Errorf("%s: %q, expected %q", when, got, want)
 			}
 		}

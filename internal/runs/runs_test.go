@@ -21,14 +21,14 @@ import (
 	"hinit/internal/testproc"
 )
 
-// book is shared by all tests, because a process can become a subreaper only once.
-var book *runs.Tracker
+// tracker is shared by all tests, because a process can become a subreaper only once.
+var tracker *runs.Tracker
 
 func TestMain(m *testing.M) {
 	testproc.Main()
 	testkit.IsolateProcess()
 	var err error
-	if book, err = local.NewTracker(); err != nil {
+	if tracker, err = local.NewTracker(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -54,7 +54,7 @@ func order(t *testing.T, role string, params ...string) runs.StartRequest {
 
 func start(t *testing.T, o runs.StartRequest) client.Run {
 	t.Helper()
-	r, err := book.Start(t.Context(), o)
+	r, err := tracker.Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,8 +66,8 @@ func ended(t *testing.T, id string) client.Run {
 	t.Helper()
 	timeout := time.After(patience)
 	for {
-		news := book.Changed()
-		r, err := book.Find(id)
+		news := tracker.Changed()
+		r, err := tracker.Find(id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +132,7 @@ func TestStopEndsTheWholeTree(t *testing.T) {
 		t.Run(strings.Join(role, "-"), func(t *testing.T) {
 			r := start(t, order(t, role[0], role[1:]...))
 			written(t, r.Log, "\n")
-			if _, err := book.Stop(t.Context(), r.ID); err != nil {
+			if _, err := tracker.Stop(t.Context(), r.ID); err != nil {
 				t.Fatal(err)
 			}
 			r = ended(t, r.ID)
@@ -142,14 +142,14 @@ func TestStopEndsTheWholeTree(t *testing.T) {
 			if role[0] == "obey" && (r.End.Code == nil || *r.End.Code != 7) {
 				t.Errorf("ended as %+v, want code 7", r.End)
 			}
-			alone(t, r)
+			wantNoProcess(t, r)
 		})
 	}
 }
 
-// alone fails the test if a process of the run is alive. Each has the tag of the run in its environment, or is a child
+// wantNoProcess fails the test if a process of the run is alive. Each has the tag of the run in its environment, or is a child
 // of this process.
-func alone(t *testing.T, r client.Run) {
+func wantNoProcess(t *testing.T, r client.Run) {
 	t.Helper()
 	dirs, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, path := range dirs {
@@ -193,7 +193,7 @@ func TestATagStartsOneProcess(t *testing.T) {
 	for range 8 {
 		o := order(t, "sleep")
 		all.Go(func() {
-			r, err := book.Start(context.Background(), o)
+			r, err := tracker.Start(context.Background(), o)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -207,7 +207,7 @@ func TestATagStartsOneProcess(t *testing.T) {
 		t.Errorf("one tag has runs %v, processes %v", ids, pids)
 	}
 	for id := range ids {
-		_, _ = book.Stop(t.Context(), id)
+		_, _ = tracker.Stop(t.Context(), id)
 		first := ended(t, id)
 		if again := start(t, order(t, "sleep")); again.ID != id || again.End == nil || again.PID != first.PID {
 			t.Errorf("asked again after the end, the tag means %+v, not %+v", again, first)
@@ -226,18 +226,18 @@ func TestACommandThatIsNotThere(t *testing.T) {
 
 // Since must report each start and each end of a run once, in the order in which they happened.
 func TestSinceTellsWhatHasHappened(t *testing.T) {
-	_, cursor := book.Since(0)
+	_, cursor := tracker.Since(0)
 	a := start(t, order(t, "sleep"))
-	got, cursor := book.Since(cursor)
+	got, cursor := tracker.Since(cursor)
 	if len(got) != 1 || got[0].ID != a.ID || got[0].End != nil {
 		t.Fatalf("after the start it tells %+v", got)
 	}
-	_, _ = book.Stop(t.Context(), a.ID)
+	_, _ = tracker.Stop(t.Context(), a.ID)
 	ended(t, a.ID)
-	if got, cursor = book.Since(cursor); len(got) != 1 || got[0].End == nil {
+	if got, cursor = tracker.Since(cursor); len(got) != 1 || got[0].End == nil {
 		t.Fatalf("after the end it tells %+v", got)
 	}
-	if got, _ = book.Since(cursor); len(got) != 0 {
+	if got, _ = tracker.Since(cursor); len(got) != 0 {
 		t.Errorf("without news it tells %+v", got)
 	}
 }
@@ -257,10 +257,10 @@ func TestMemoryIsBounded(t *testing.T) {
 			first = r.ID
 		}
 	}
-	if _, err := book.Find(first); err == nil {
+	if _, err := tracker.Find(first); err == nil {
 		t.Errorf("the first of %d runs is still remembered", n)
 	}
-	if all, _ := book.Since(0); len(all) > runs.MaxEndedRuns {
+	if all, _ := tracker.Since(0); len(all) > runs.MaxEndedRuns {
 		t.Errorf("%d runs are remembered, %d at most are meant to be", len(all), runs.MaxEndedRuns)
 	}
 }
@@ -279,7 +279,7 @@ func TestAnEndedRunKeepsLittleOfLongWords(t *testing.T) {
 	o := order(t, "exit", "0")
 	o.Log = "/" + strings.Repeat("\x01", 3800)
 	o.Spec.Dir = "/" + strings.Repeat(strings.Repeat("\x01", 250)+"/", 15)
-	r, err := book.Start(t.Context(), o)
+	r, err := tracker.Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -135,7 +135,7 @@ func tenantHome(t *testing.T) (data, profile string) {
 func TestTheMemoryOfATenantsProcessThatLeftIsRecorded(t *testing.T) {
 	testkit.NeedRoot(t)
 	data, profile := tenantHome(t)
-	leave(t, profile, ":")
+	startLeftover(t, profile, ":")
 	o := Options{Options: boot.Options{Home: data, Tenants: someTenants}}
 	must(t, recordMemory(o, []boot.Gateway{{Service: "gateway-coder", Profile: "coder"}}))
 	home, err := fsutil.OpenNoLink(data, fsutil.Self())

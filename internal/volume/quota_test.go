@@ -21,8 +21,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// weighed measures one profile whose quota warns at 1 MiB and stops at 2 MiB, after change has made its home.
-func weighed(t *testing.T, w boot.Gateway, change func(home string)) boot.Measurement {
+// measureHome measures one profile whose quota warns at 1 MiB and stops at 2 MiB, after change has made its home.
+func measureHome(t *testing.T, w boot.Gateway, change func(home string)) boot.Measurement {
 	t.Helper()
 	data := tempDir(t)
 	home := filepath.Join(data, boot.ProfilesDir, "coder")
@@ -52,9 +52,9 @@ var someTenants = boot.Tenants{On: true, All: true, UIDs: config.UIDs{First: 200
 // tenantID is one of the uids in someTenants.
 const tenantID = 20001
 
-// leave starts a process that belongs to a gateway only by its user. The process runs the script in dir, and lives
+// startLeftover starts a process that belongs to a gateway only by its user. The process runs the script in dir, and lives
 // until the end of the test.
-func leave(t *testing.T, dir, script string) {
+func startLeftover(t *testing.T, dir, script string) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-ec", script+"; echo done; exec sleep 1000")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: tenantID, Gid: tenantID}}
@@ -72,10 +72,10 @@ func leave(t *testing.T, dir, script string) {
 // counts for the tenant's quota, although the daemon has left the gateway's tree.
 func TestAFileWithoutANameCountsForATenantWhoseProcessLeft(t *testing.T) {
 	testkit.NeedRoot(t)
-	w := weighed(t, boot.Gateway{}, func(home string) {
+	w := measureHome(t, boot.Gateway{}, func(home string) {
 		must(t, os.Chmod(filepath.Dir(home), 0o755))
 		give(t, home, tenantID)
-		leave(t, home, `head -c 3000000 /dev/zero >gone; exec 3<gone; rm gone`)
+		startLeftover(t, home, `head -c 3000000 /dev/zero >gone; exec 3<gone; rm gone`)
 	})
 	if !strings.Contains(w.Hold, "2MiB") {
 		t.Errorf("%+v", w)
@@ -85,7 +85,7 @@ func TestAFileWithoutANameCountsForATenantWhoseProcessLeft(t *testing.T) {
 // TestAFileThatIsOnlyMappedCounts checks that a deleted file that a program has mapped and closed counts for the quota.
 // No descriptor shows it.
 func TestAFileThatIsOnlyMappedCounts(t *testing.T) {
-	w := weighed(t, boot.Gateway{Main: os.Getpid()}, func(home string) {
+	w := measureHome(t, boot.Gateway{Main: os.Getpid()}, func(home string) {
 		file(t, home+"/gone", 3000)
 		f, err := os.Open(home + "/gone")
 		must(t, err)
@@ -124,14 +124,14 @@ func file(t *testing.T, path string, kib int) {
 }
 
 func TestAProfileWithMoreThanItsQuotaIsStoppedByName(t *testing.T) {
-	if w := weighed(t, boot.Gateway{}, func(home string) { file(t, home+"/deep/a", 900) }); w.Note+w.Hold != "" {
+	if w := measureHome(t, boot.Gateway{}, func(home string) { file(t, home+"/deep/a", 900) }); w.Note+w.Hold != "" {
 		t.Errorf("with little: %+v", w)
 	}
-	w := weighed(t, boot.Gateway{}, func(home string) { file(t, home+"/deep/er/a", 900); file(t, home+"/b", 200) })
+	w := measureHome(t, boot.Gateway{}, func(home string) { file(t, home+"/deep/er/a", 900); file(t, home+"/b", 200) })
 	if w.Hold != "" || w.Note != "disk: its files have 1MiB, and quota.warn is 1MiB" {
 		t.Errorf("with more than it should have: %+v", w)
 	}
-	w = weighed(t, boot.Gateway{}, func(home string) { file(t, home+"/deep/er/a", 3000) })
+	w = measureHome(t, boot.Gateway{}, func(home string) { file(t, home+"/deep/er/a", 3000) })
 	if !strings.HasPrefix(w.Hold, "disk: its files have 2MiB, and quota.stop is 2MiB; ") || !strings.HasSuffix(w.Hold, "hinit start coder") {
 		t.Errorf("with more than it may have: %+v", w)
 	}
@@ -139,7 +139,7 @@ func TestAProfileWithMoreThanItsQuotaIsStoppedByName(t *testing.T) {
 
 // Files below more than a thousand nested directories must count for the quota.
 func TestFilesBelowAThousandDirectoriesDidNotCount(t *testing.T) {
-	w := weighed(t, boot.Gateway{}, func(home string) {
+	w := measureHome(t, boot.Gateway{}, func(home string) {
 		dir, err := unix.Open(home, unix.O_PATH, 0)
 		for range maxDepth + 5 {
 			must(t, errors.Join(err, unix.Mkdirat(dir, "d", 0o700)))
@@ -160,7 +160,7 @@ func TestATemporaryDirectoryWithARandomNumberDidNotCount(t *testing.T) {
 	testkit.NeedRoot(t)
 	t.Setenv("TMPDIR", tempDir(t))
 	for name, counts := range map[string]bool{"hinit-coder-20001": true, "hinit-coder-20001-4294967295": true, "hinit-other-20001-7": false} {
-		w := weighed(t, boot.Gateway{Isolated: true}, func(home string) {
+		w := measureHome(t, boot.Gateway{Isolated: true}, func(home string) {
 			give(t, home, tenantID)
 			dir := filepath.Join(os.TempDir(), name)
 			must(t, os.Mkdir(dir, 0o700))
@@ -233,7 +233,7 @@ func TestOneDirectoryOfLongNamesTurnedAllQuotasOff(t *testing.T) {
 
 // A directory must count with its size on the disk, which millions of names make large, and not as 4 KiB.
 func TestALargeDirectoryCountedAsASmallOne(t *testing.T) {
-	w := weighed(t, boot.Gateway{}, func(home string) {
+	w := measureHome(t, boot.Gateway{}, func(home string) {
 		name := func(i int) string { return fmt.Sprintf("%s/deep/%0250d", home, i) }
 		file(t, name(0), 0)
 		for i := range 10_000 {
@@ -253,7 +253,7 @@ func TestALargeDirectoryCountedAsASmallOne(t *testing.T) {
 }
 
 func TestAFileCountsOnceAndAnEmptyOneForItsInode(t *testing.T) {
-	w := weighed(t, boot.Gateway{}, func(home string) {
+	w := measureHome(t, boot.Gateway{}, func(home string) {
 		file(t, home+"/a", 900)
 		for _, name := range []string{"b", "c", "deep/d"} {
 			if err := os.Link(home+"/a", home+"/"+name); err != nil {
@@ -265,7 +265,7 @@ func TestAFileCountsOnceAndAnEmptyOneForItsInode(t *testing.T) {
 	if w.Note+w.Hold != "" {
 		t.Errorf("names of one file: %+v", w)
 	}
-	w = weighed(t, boot.Gateway{}, func(home string) {
+	w = measureHome(t, boot.Gateway{}, func(home string) {
 		for i := range 600 {
 			file(t, filepath.Join(home, "deep", strings.Repeat("f", i%200+1)+string(rune('a'+i/200))), 0)
 		}
@@ -276,7 +276,7 @@ func TestAFileCountsOnceAndAnEmptyOneForItsInode(t *testing.T) {
 }
 
 func TestAFileWithoutANameCountsWhileAProcessHasItOpen(t *testing.T) {
-	w := weighed(t, boot.Gateway{Main: os.Getpid()}, func(home string) {
+	w := measureHome(t, boot.Gateway{Main: os.Getpid()}, func(home string) {
 		file(t, home+"/gone", 3000)
 		f, err := os.Open(home + "/gone")
 		if err == nil {
@@ -294,7 +294,7 @@ func TestAFileWithoutANameCountsWhileAProcessHasItOpen(t *testing.T) {
 
 func TestAHomeThatIsAFileSystemOfItsOwnIsAskedAsOne(t *testing.T) {
 	testkit.NeedRoot(t)
-	w := weighed(t, boot.Gateway{}, func(home string) {
+	w := measureHome(t, boot.Gateway{}, func(home string) {
 		if err := unix.Mount("none", home, "tmpfs", 0, "size=8m"); err != nil {
 			testkit.SkipOrFail(t, "cannot mount a file system: "+err.Error())
 		}
@@ -323,7 +323,7 @@ func TestAHomeWithAProjectQuotaIsAskedForThat(t *testing.T) {
 func homeWithAQuota(t *testing.T, script string) {
 	t.Helper()
 	image := filepath.Join(t.TempDir(), "image")
-	w := weighed(t, boot.Gateway{}, func(home string) {
+	w := measureHome(t, boot.Gateway{}, func(home string) {
 		data := filepath.Dir(filepath.Dir(home))
 		t.Cleanup(func() { _ = unix.Unmount(data, 0) })
 		if out, err := exec.Command("/bin/sh", "-ec", script, image, data, home).CombinedOutput(); err != nil {

@@ -106,7 +106,7 @@ func TestTheGatewayWithMostPortsIsRestarted(t *testing.T) {
 func TestAProfileWithManyFilesWasRestartedForThePortsOfAnother(t *testing.T) {
 	testkit.NeedRoot(t)
 	data, profile := tenantHome(t)
-	leave(t, profile, "exec bash -c 'exec 9000</dev/null; echo done; exec sleep 1000'") // makes the table of descriptors large
+	startLeftover(t, profile, "exec bash -c 'exec 9000</dev/null; echo done; exec sleep 1000'") // makes the table of descriptors large
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
 	defer func() { _ = errors.Join(unix.Close(fds[0]), unix.Close(fds[1])) }()

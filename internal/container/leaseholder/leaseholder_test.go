@@ -25,8 +25,8 @@ import (
 	"hinit/supervisor"
 )
 
-// rest stands for the other parts of PID 1, and records how they are called.
-type rest struct {
+// otherParts stands for the other parts of PID 1, and records how they are called.
+type otherParts struct {
 	route boot.RunPlan
 	view  supervisor.Snapshot
 	took  chan struct{}
@@ -35,7 +35,7 @@ type rest struct {
 	told []string
 }
 
-func (h *rest) host() Host {
+func (h *otherParts) host() Host {
 	return Host{
 		Logger: initlog.New(func() io.Writer { return h }, func(string) bool { return true }, initlog.NewTerminationLog()), Config: h.Config, Route: h.Route, Fatal: h.Fatal,
 		RemoveSlot: h.RemoveSlot, Reset: h.Reset, TakeOver: h.TakeOver,
@@ -43,29 +43,32 @@ func (h *rest) host() Host {
 }
 
 // Write records a line for the container log.
-func (h *rest) Write(line []byte) (int, error) {
+func (h *otherParts) Write(line []byte) (int, error) {
 	h.Say("%s", strings.TrimPrefix(strings.TrimSpace(string(line)), "[hinit] "))
 	return len(line), nil
 }
 
-func (h *rest) Config() *config.Config {
+func (h *otherParts) Config() *config.Config {
 	return &config.Config{Services: map[string]config.Service{"web": {Name: "web"}, config.LeaseName: {Name: config.LeaseName}}}
 }
-func (h *rest) Route() *boot.RunPlan { return &h.route }
-func (h *rest) Say(format string, a ...any) {
+func (h *otherParts) Route() *boot.RunPlan { return &h.route }
+func (h *otherParts) Say(format string, a ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.told = append(h.told, fmt.Sprintf(format, a...))
 }
-func (h *rest) Fatal(reason string)                          { h.Say("fatal: %s", reason) }
-func (h *rest) RemoveSlot(_ context.Context, s string) error { h.Say("withdraw %s", s); return nil }
-func (h *rest) Reset()                                       { h.Say("reset") }
-func (h *rest) TakeOver(context.Context, context.Context)    { h.took <- struct{}{} }
-func (h *rest) Snapshot() *supervisor.Snapshot               { return &h.view }
-func (h *rest) Ready()                                       { h.Say("ready") }
-func (h *rest) StartCmdEarly()                               { h.Say("cmd") }
+func (h *otherParts) Fatal(reason string) { h.Say("fatal: %s", reason) }
+func (h *otherParts) RemoveSlot(_ context.Context, s string) error {
+	h.Say("withdraw %s", s)
+	return nil
+}
+func (h *otherParts) Reset()                                    { h.Say("reset") }
+func (h *otherParts) TakeOver(context.Context, context.Context) { h.took <- struct{}{} }
+func (h *otherParts) Snapshot() *supervisor.Snapshot            { return &h.view }
+func (h *otherParts) Ready()                                    { h.Say("ready") }
+func (h *otherParts) StartCmdEarly()                            { h.Say("cmd") }
 
-func (h *rest) Do(_ context.Context, e supervisor.Event) error {
+func (h *otherParts) Do(_ context.Context, e supervisor.Event) error {
 	h.Say("%T%+v", e, e)
 	return nil
 }
@@ -99,9 +102,9 @@ func (l *lock) Acquire(ctx context.Context, busy func(func() lease.Holder)) (<-c
 	return l.lost, nil
 }
 
-func heldBy(t *testing.T) (*rest, *lock, *Lease) {
+func heldBy(t *testing.T) (*otherParts, *lock, *Lease) {
 	t.Helper()
-	h, l := &rest{took: make(chan struct{}, 1)}, &lock{free: make(chan error, 1), lost: make(chan error, 1)}
+	h, l := &otherParts{took: make(chan struct{}, 1)}, &lock{free: make(chan error, 1), lost: make(chan error, 1)}
 	return h, l, newLease(h.host(), h, l, bootstatus.New())
 }
 
@@ -182,7 +185,7 @@ func TestASecondContainerWaits(t *testing.T) {
 // TestAContainerThatGetsItsLeaseBackServesAgain checks that an init takes over although it had to wait twice. It first waits for
 // the lease. Then it waits for an init of the same machine that still holds the directory.
 func TestAContainerThatGetsItsLeaseBackServesAgain(t *testing.T) {
-	h, home := &rest{took: make(chan struct{}, 1)}, t.TempDir()
+	h, home := &otherParts{took: make(chan struct{}, 1)}, t.TempDir()
 	holder, other := New(h.host(), h, home, fsutil.Self(), bootstatus.New(), true), lease.NewVolume(home, fsutil.Self(), func(string) {})
 	hold := func() {
 		var now unix.Timespec

@@ -85,14 +85,14 @@ var loggedFiles = map[string]string{"run": "#!/bin/sh\n", "finish": "#!/bin/sh\n
 
 func TestASuccessorFindsWhatIsThereAndMakesNothingAnew(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	g.Env = []string{"A=1"}
 	s, stop := first(t, h, g)
 	must(t, s.PublishFixed(t.Context(), mainHermes, gatewayFiles))
 	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, true))
 	must(t, s.Publish(t.Context(), "gateway-b", gatewayFiles, false))
 	must(t, os.Remove(filepath.Join(g.Base, "container_environment/A")))
-	lay(t, g, "logged", loggedFiles)
+	makeServiceDir(t, g, "logged", loggedFiles)
 	must(t, s.Scan(t.Context()))
 	before := names(s)
 	info, err := os.Lstat(filepath.Join(g.Scan, "gateway-a"))
@@ -122,16 +122,16 @@ func TestASuccessorFindsWhatIsThereAndMakesNothingAnew(t *testing.T) {
 		t.Errorf("gone: %v, said: %v", gone, h.said)
 	}
 
-	lay(t, g, "late", map[string]string{"run": "#!/bin/sh\n"})
+	makeServiceDir(t, g, "late", map[string]string{"run": "#!/bin/sh\n"})
 	must(t, next.Scan(t.Context()))
 	must(t, os.RemoveAll(filepath.Join(g.Scan, "logged")))
 	until(t, "the removed one is gone", func() bool { return !h.has("logged") && h.has("late") })
 }
 
 func TestASuccessorHasThePipeBetweenAServiceAndItsLogger(t *testing.T) {
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s, stop := first(t, h, g)
-	lay(t, g, "logged", loggedFiles)
+	makeServiceDir(t, g, "logged", loggedFiles)
 	must(t, s.Scan(t.Context()))
 	_, err := h.unit("logged").StdOverrides[1].WriteString("before\n")
 	must(t, err)
@@ -147,11 +147,11 @@ func TestASuccessorHasThePipeBetweenAServiceAndItsLogger(t *testing.T) {
 }
 
 func TestWhatIsRemovedDuringAReexecutionIsNoticed(t *testing.T) {
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s, stop := first(t, h, g)
 	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, false))
-	lay(t, g, "gone", map[string]string{"run": "#!/bin/sh\n"})
-	lay(t, g, "replaced", map[string]string{"run": "#!/bin/sh\n"})
+	makeServiceDir(t, g, "gone", map[string]string{"run": "#!/bin/sh\n"})
+	makeServiceDir(t, g, "replaced", map[string]string{"run": "#!/bin/sh\n"})
 	must(t, s.Scan(t.Context()))
 	release, err := s.Hold()
 	must(t, err)
@@ -164,7 +164,7 @@ func TestWhatIsRemovedDuringAReexecutionIsNoticed(t *testing.T) {
 	must(t, g.Agent.Do(func() error {
 		return os.Rename(filepath.Join(g.Scan, "replaced"), filepath.Join(g.Scan, ".aside"))
 	}))
-	lay(t, g, "replaced", map[string]string{"run": "#!/bin/sh\n"})
+	makeServiceDir(t, g, "replaced", map[string]string{"run": "#!/bin/sh\n"})
 	stop()
 	release()
 	<-s.Ended()
@@ -180,7 +180,7 @@ func TestWhatIsRemovedDuringAReexecutionIsNoticed(t *testing.T) {
 }
 
 func TestAScannerThatDoesNotComeToRestIsNotWaitedForLong(t *testing.T) {
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	g.holdPatience = time.Second
 	s := open(t, h, g)
 	release, err := s.Hold()

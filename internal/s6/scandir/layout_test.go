@@ -18,7 +18,7 @@ import (
 )
 
 func TestTheDirectoriesOfS6AreMadeAfresh(t *testing.T) {
-	g := room(t)
+	g := newLayout(t)
 	g.Env = []string{"PLAIN=value", "EMPTY=", "TWO=one\nmore\n", "no equals sign", ".dot=x", "a/b=x", "=x", "PLAIN=again", strings.Repeat("n", 300) + "=x"}
 	must(t, layAt(filepath.Join(g.Scan, "old/deep/er"), map[string]string{"run": "#!/bin/sh\n"}))
 	must(t, layAt(filepath.Join(g.Scan, ".s6-svscan"), map[string]string{"lock": ""}))
@@ -65,7 +65,7 @@ func TestTheDirectoriesOfS6AreMadeAfresh(t *testing.T) {
 // A scan directory that the image has made must be used as it is. A user who may not write in its parent can act as s6,
 // too.
 func TestTheDirectoryOfTheImageIsUsed(t *testing.T) {
-	g := room(t)
+	g := newLayout(t)
 	must(t, os.MkdirAll(g.Scan, 0o755))
 	must(t, os.Chmod(g.Scan, 0o700))
 	must(t, os.Lchown(g.Scan, int(g.Agent.Identity().UID), int(g.Agent.Identity().GID)))
@@ -81,7 +81,7 @@ func TestTheDirectoryOfTheImageIsUsed(t *testing.T) {
 // A scan directory in /var/run, which is a link to /run, must be used as it is.
 func TestAScanDirectoryBelowALinkOfRootIsUsed(t *testing.T) {
 	testkit.NeedRoot(t)
-	g := room(t)
+	g := newLayout(t)
 	must(t, os.MkdirAll(g.Scan, 0o755))
 	must(t, os.Lchown(g.Scan, agentUID, agentGID))
 	must(t, os.Symlink("run", filepath.Join(filepath.Dir(g.Base), "../var-run")))
@@ -96,7 +96,7 @@ func TestADirectoryThatIsNoScanDirectoryIsNotWiped(t *testing.T) {
 		"expected an absolute path with two":      func(g *Layout) error { g.Scan = "/hinit-test-service"; return nil },
 		"cannot use \"/proc/self\" as the scan d": func(g *Layout) error { g.Scan = "/proc/self"; return nil },
 	} {
-		g := room(t)
+		g := newLayout(t)
 		must(t, lay(&g))
 		if s, err := Open(context.Background(), newHost(), g); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v, %v", name, s, err)
@@ -108,7 +108,7 @@ func TestADirectoryThatIsNoScanDirectoryIsNotWiped(t *testing.T) {
 }
 
 func TestASecondScannerLeavesTheFirstAlone(t *testing.T) {
-	g := room(t)
+	g := newLayout(t)
 	first := open(t, newHost(), g)
 	must(t, first.Publish(t.Context(), "gateway-a", Files{Run: "#!/bin/sh\n"}, false))
 	if _, err := Open(t.Context(), newHost(), g); err == nil || !strings.Contains(err.Error(), errTaken.Error()) {
@@ -122,7 +122,7 @@ func TestASecondScannerLeavesTheFirstAlone(t *testing.T) {
 // The container must start although the agent has filled a scan directory that can't be moved aside and takes long to
 // empty.
 func TestAScanDirectoryThatTheAgentHasFilledDoesNotKeepTheContainerFromStarting(t *testing.T) {
-	g := room(t)
+	g := newLayout(t)
 	for i := range 2000 {
 		must(t, os.MkdirAll(filepath.Join(g.Scan, "x", strconv.Itoa(i)), 0o755))
 	}
@@ -156,7 +156,7 @@ func TestRootRemovesNothingThatTheAgentHasRenamed(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	g := room(t)
+	g := newLayout(t)
 	home := filepath.Join(filepath.Dir(g.Base), "home")
 	g.Scan = filepath.Join(home, "svc")
 	kept := filepath.Join(home, oldPrefix+"svc-1")
@@ -185,7 +185,7 @@ func TestRootRemovesNothingThatTheAgentHasRenamed(t *testing.T) {
 // remove it.
 func TestRootRemovesNothingThatTheAgentHasMovedIntoTheScanDirectory(t *testing.T) {
 	testkit.NeedRoot(t)
-	g := room(t)
+	g := newLayout(t)
 	must(t, layAt(filepath.Join(g.Scan, scannerDir), map[string]string{"lock": ""}))
 	must(t, layAt(filepath.Join(g.Scan, "gateway-a"), map[string]string{"run": "#!/bin/sh\n"}))
 	moved := filepath.Join(g.Scan, "moved", "rootsub")

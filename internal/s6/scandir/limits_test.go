@@ -32,7 +32,7 @@ func makeMany(t *testing.T, g Layout, format string, n int, run bool) {
 }
 
 func TestMoreDirectoriesThanAnybodyCanSuperviseAreOneLineInTheLog(t *testing.T) {
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	g.mostServices = fewServices
 	s := open(t, h, g)
 	makeMany(t, g, "junk-%d", 16*fewServices+10, false)
@@ -51,7 +51,7 @@ func TestMoreDirectoriesThanAnybodyCanSuperviseAreOneLineInTheLog(t *testing.T) 
 }
 
 func TestDirectoriesWithoutEndThatAreNotInOrderAreNotAllNamed(t *testing.T) {
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	g.mostServices = fewServices
 	s := open(t, h, g)
 	makeMany(t, g, "gateway-g%d", fewServices, false)
@@ -76,7 +76,7 @@ func TestDirectoriesWithoutEndThatAreNotInOrderAreNotAllNamed(t *testing.T) {
 
 func TestServicesThatDoNotEndTakeTheRoomOfNewOnes(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	g.mostServices = fewServices
 	s := open(t, h, g)
 	makeMany(t, g, "first-%d", fewServices, true)
@@ -88,13 +88,13 @@ func TestServicesThatDoNotEndTakeTheRoomOfNewOnes(t *testing.T) {
 	}
 	until(t, "all are gone", func() bool { return len(s.Slots()) == 0 })
 	until(t, "those that have ended make room", func() bool { _ = s.Prune(t.Context()); return !slices.ContainsFunc(names, s.Foreign) })
-	h.see(func() { h.full = errors.New("no descriptor is left") })
+	h.whileLocked(func() { h.full = errors.New("no descriptor is left") })
 	makeMany(t, g, "second-%d", 3, true)
 	must(t, s.Scan(t.Context()))
 	if s.Has("second-0") || h.heard("no descriptor is left") != 1 {
 		t.Errorf("without room a directory is supervised: %v", s.Has("second-0"))
 	}
-	h.see(func() { h.full = nil })
+	h.whileLocked(func() { h.full = nil })
 	must(t, s.Scan(t.Context()))
 	if !s.Has("second-0") {
 		t.Error("with room again it is not supervised")
@@ -102,9 +102,9 @@ func TestServicesThatDoNotEndTakeTheRoomOfNewOnes(t *testing.T) {
 }
 
 func TestASlotIsMadeAlthoughSomebodyLeavesATemporaryNameOfTheFuture(t *testing.T) {
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
-	temp := lay(t, g, ".gateway-a.tmp", map[string]string{"run": "#!/bin/sh\n"})
+	temp := makeServiceDir(t, g, ".gateway-a.tmp", map[string]string{"run": "#!/bin/sh\n"})
 	future := time.Now().Add(24 * time.Hour)
 	must(t, os.Chtimes(temp, future, future))
 	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, false))

@@ -145,8 +145,8 @@ func (h *host) Say(format string, args ...any) {
 	h.said = append(h.said, fmt.Sprintf(format, args...))
 }
 
-// see runs look while the host can't change.
-func (h *host) see(look func()) {
+// whileLocked runs look while the host can't change.
+func (h *host) whileLocked(look func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	look()
@@ -178,8 +178,8 @@ func (h *host) unregistered() []string {
 	return slices.Clone(h.gone)
 }
 
-// room returns a layout in a directory that every user can reach.
-func room(t *testing.T) Layout {
+// newLayout returns a layout in a directory that every user can reach.
+func newLayout(t *testing.T) Layout {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "scandir") //nolint:usetesting // the test's own directory is for its own user only
 	if err != nil {
@@ -243,9 +243,9 @@ func until(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// lay makes a service directory as its owner would. A name that ends in a slash is a directory. A text that begins with
-// #! is a program.
-func lay(t *testing.T, g Layout, name string, files map[string]string) string {
+// makeServiceDir makes a service directory as its owner would. A name that ends in a slash is a directory. A text
+// that begins with #! is a program.
+func makeServiceDir(t *testing.T, g Layout, name string, files map[string]string) string {
 	t.Helper()
 	dir := filepath.Join(g.Scan, name)
 	must(t, g.Agent.Do(func() error { return layAt(dir, files) }))

@@ -9,8 +9,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// roots makes a service directory that only root can change.
-func roots(t *testing.T, g Layout, name string) string {
+// makeRootsDir makes a service directory that only root can change.
+func makeRootsDir(t *testing.T, g Layout, name string) string {
 	t.Helper()
 	dir := filepath.Join(g.Scan, name)
 	must(t, layAt(dir, map[string]string{
@@ -23,7 +23,7 @@ func roots(t *testing.T, g Layout, name string) string {
 func TestAServiceWhoseEnvironmentTheAgentCanWriteDoesNotRunAsRoot(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
 	testkit.NeedRoot(t)
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
 	spoil := map[string]func(dir string) error{
 		"loose-env":         func(dir string) error { return os.Chmod(dir+"/env", 0o777) },
@@ -46,15 +46,15 @@ func TestAServiceWhoseEnvironmentTheAgentCanWriteDoesNotRunAsRoot(t *testing.T) 
 		},
 	}
 	for name, f := range spoil {
-		dir := roots(t, g, name)
+		dir := makeRootsDir(t, g, name)
 		must(t, f(dir))
 	}
 	must(t, os.Symlink("x", g.Scan+"/link-env/env"))
 	must(t, os.Chmod(g.Scan+"/loose-down-signal/down-signal", 0o666))
-	kept := roots(t, g, "kept")
+	kept := makeRootsDir(t, g, "kept")
 	must(t, os.MkdirAll(kept+"/event", 0o755)) // s6-supervise leaves such a directory
 	must(t, os.Chmod(kept+"/event", 0o1730))
-	logged := roots(t, g, "agents-logger")
+	logged := makeRootsDir(t, g, "agents-logger")
 	must(t, os.Chown(logged+"/log/run", agentUID, agentGID))
 	must(t, s.Scan(t.Context()))
 	for name := range spoil {
@@ -74,10 +74,10 @@ func TestAServiceWhoseEnvironmentTheAgentCanWriteDoesNotRunAsRoot(t *testing.T) 
 
 func TestAServiceThatRootGivesAwayIsNotRunAsRootAnyMore(t *testing.T) {
 	testkit.NeedRoot(t)
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
-	dir := roots(t, g, "given")
-	closed := roots(t, g, "closed")
+	dir := makeRootsDir(t, g, "given")
+	closed := makeRootsDir(t, g, "closed")
 	must(t, os.Chmod(closed, 0o700))
 	must(t, s.Scan(t.Context()))
 	for _, name := range []string{"given", "given/log", "closed"} {

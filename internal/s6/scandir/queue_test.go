@@ -28,7 +28,7 @@ func (l Layout) exists(name string) bool {
 // services the queue takes long, and s6-svc would say "no such directory".
 func TestASlotInTheQueueIsThereWhenSomebodyLooks(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
 	names := enqueueMany(s, 300)
 	made := s.WhenQueued()
@@ -71,9 +71,9 @@ func TestASlotInTheQueueIsThereWhenSomebodyLooks(t *testing.T) {
 }
 
 func TestASlotThatTheAgentMakesBeforeItsTurnStays(t *testing.T) {
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
-	lay(t, g, "gateway-p001", map[string]string{"run": "#!/bin/sh\n", "mine": "x"})
+	makeServiceDir(t, g, "gateway-p001", map[string]string{"run": "#!/bin/sh\n", "mine": "x"})
 	enqueueMany(s, 3)
 	<-s.WhenQueued()
 	if !g.exists("gateway-p001/mine") || !s.Has("gateway-p001") || !s.Has("gateway-p002") {
@@ -84,7 +84,7 @@ func TestASlotThatTheAgentMakesBeforeItsTurnStays(t *testing.T) {
 // The queue must first make the run scripts of all slots. Other files have no early reader, and writing them at once
 // delayed docker run IMAGE true by 0.05 s.
 func TestASlotInTheQueueGetsItsDefinitionFirst(t *testing.T) {
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	g.completeAfter = time.Hour
 	s := open(t, h, g)
 	must(t, s.PublishFixed(t.Context(), mainHermes, Files{Run: "#!/bin/sh\n"}))
@@ -117,7 +117,7 @@ func TestASlotInTheQueueGetsItsDefinitionFirst(t *testing.T) {
 }
 
 func TestASuccessorMakesWhatWasInTheQueue(t *testing.T) {
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s, stop := first(t, h, g)
 	// One step enqueues all slots, so that the queue makes none of them before the last is in it.
 	must(t, s.do(context.Background(), func() { enqueueMany(s, 40) }))
@@ -131,7 +131,7 @@ func TestASuccessorMakesWhatWasInTheQueue(t *testing.T) {
 // A slot that could not be made because the disk of /run was full must be made when the disk has space again.
 func TestASlotThatCouldNotBeMadeIsMadeWhenTheDiskIsWellAgain(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
 	must(t, os.Chmod(g.Scan, 0o555)) // now only root can make files there, but slots are made as the agent's user, so this fails
 	if err := s.Publish(t.Context(), "gateway-a", gatewayFiles, true); err == nil {

@@ -21,7 +21,7 @@ import (
 var gatewayFiles = Files{Run: "#!/bin/sh\nexec gateway\n", Finish: "#!/bin/sh\n", Log: "#!/bin/sh\nexec logger\n"}
 
 func TestASlotIsThereWithEverythingTheToolsLookFor(t *testing.T) {
-	g := room(t)
+	g := newLayout(t)
 	s := open(t, newHost(), g)
 	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, true))
 	for _, name := range []string{
@@ -57,7 +57,7 @@ func TestASlotIsThereWithEverythingTheToolsLookFor(t *testing.T) {
 }
 
 func TestASlotIsFoundByEveryPathToIt(t *testing.T) {
-	g := room(t)
+	g := newLayout(t)
 	s := open(t, newHost(), g)
 	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, false))
 	must(t, s.PublishFixed(t.Context(), mainHermes, gatewayFiles))
@@ -79,20 +79,20 @@ func TestASlotIsFoundByEveryPathToIt(t *testing.T) {
 }
 
 func TestAGatewayThatTheAgentRegistersIsTheNativeOne(t *testing.T) {
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
-	lay(t, g, "gateway-up", map[string]string{"run": "#!/bin/sh\n"})
-	lay(t, g, "gateway-down", map[string]string{"run": "#!/bin/sh\n", "down": ""})
-	lay(t, g, "gateway-half", nil)
-	lay(t, g, "gateway-new.tmp", map[string]string{"run": "#!/bin/sh\n"})
-	lay(t, g, ".gateway-new", map[string]string{"run": "#!/bin/sh\n"})
+	makeServiceDir(t, g, "gateway-up", map[string]string{"run": "#!/bin/sh\n"})
+	makeServiceDir(t, g, "gateway-down", map[string]string{"run": "#!/bin/sh\n", "down": ""})
+	makeServiceDir(t, g, "gateway-half", nil)
+	makeServiceDir(t, g, "gateway-new.tmp", map[string]string{"run": "#!/bin/sh\n"})
+	makeServiceDir(t, g, ".gateway-new", map[string]string{"run": "#!/bin/sh\n"})
 	must(t, s.Prune(t.Context()))
 	if len(s.Slots()) != 0 {
 		t.Errorf("%v were taken in without a scan", s.Slots())
 	}
 	must(t, s.Scan(t.Context()))
 	must(t, s.Scan(t.Context()))
-	h.see(func() {
+	h.whileLocked(func() {
 		if got := strings.Join(h.gateways, " "); got != "down up+" {
 			t.Errorf("gateways %q, want down and up, the latter started", got)
 		}
@@ -100,7 +100,7 @@ func TestAGatewayThatTheAgentRegistersIsTheNativeOne(t *testing.T) {
 	if n := h.heard("gateway-half"); n != 1 {
 		t.Errorf("half a slot was reported %d times: %v", n, h.said)
 	}
-	lay(t, g, "gateway-half", map[string]string{"run": "#!/bin/sh\n", "down": ""})
+	makeServiceDir(t, g, "gateway-half", map[string]string{"run": "#!/bin/sh\n", "down": ""})
 	must(t, s.Scan(t.Context()))
 	if !s.Has("gateway-half") || !s.Has("gateway-up") || s.Has("gateway-new.tmp") {
 		t.Errorf("slots: %v", s.Slots())
@@ -110,8 +110,8 @@ func TestAGatewayThatTheAgentRegistersIsTheNativeOne(t *testing.T) {
 	if _, err := os.Stat(g.Scan + "/gateway-up/down"); err == nil {
 		t.Error("a slot of the agent's was changed")
 	}
-	h.see(func() { h.deny = errors.New("this container has no gateways") })
-	lay(t, g, "gateway-never", map[string]string{"run": "#!/bin/sh\n"})
+	h.whileLocked(func() { h.deny = errors.New("this container has no gateways") })
+	makeServiceDir(t, g, "gateway-never", map[string]string{"run": "#!/bin/sh\n"})
 	must(t, s.Scan(t.Context()))
 	if s.Has("gateway-never") || h.heard("this container has no gateways") != 1 {
 		t.Errorf("slots %v, said %q", s.Slots(), h.said)
@@ -119,11 +119,11 @@ func TestAGatewayThatTheAgentRegistersIsTheNativeOne(t *testing.T) {
 }
 
 func TestARegisteredGatewayHasWhatItsRunExports(t *testing.T) {
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
-	lay(t, g, "gateway-a", map[string]string{"run": "#!/bin/sh\nexport B='two words' A=1\nexport C=$HOME\nexec false\n", "down": ""})
+	makeServiceDir(t, g, "gateway-a", map[string]string{"run": "#!/bin/sh\nexport B='two words' A=1\nexport C=$HOME\nexec false\n", "down": ""})
 	must(t, s.Scan(t.Context()))
-	h.see(func() {
+	h.whileLocked(func() {
 		if got := strings.Join(h.gateways, ","); got != "a A=1 B=two words" {
 			t.Errorf("gateways %q", got)
 		}
@@ -145,7 +145,7 @@ func TestARegisteredGatewayHasWhatItsRunExports(t *testing.T) {
 		t.Errorf("without a slot it exports %v", got)
 	}
 	// A slot whose run script is too long to read still belongs to the gateway.
-	lay(t, g, "gateway-a", map[string]string{"run": "export A=1\n" + strings.Repeat("#\n", maxRun), "down": ""})
+	makeServiceDir(t, g, "gateway-a", map[string]string{"run": "export A=1\n" + strings.Repeat("#\n", maxRun), "down": ""})
 	must(t, s.Scan(t.Context()))
 	if got := s.Exports()["gateway-a"]; !s.Has("gateway-a") || got != nil || h.heard("gateway-a: what its run exports is not taken over") != 1 {
 		t.Errorf("of a run without end it took %v: %v", got, h.said)
@@ -153,11 +153,11 @@ func TestARegisteredGatewayHasWhatItsRunExports(t *testing.T) {
 }
 
 func TestASlotThatNobodyHasScannedForIsTakenInWhenItsProfileAppears(t *testing.T) {
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
-	lay(t, g, "gateway-a", map[string]string{"run": "#!/bin/sh\n"})
+	makeServiceDir(t, g, "gateway-a", map[string]string{"run": "#!/bin/sh\n"})
 	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, true))
-	h.see(func() {
+	h.whileLocked(func() {
 		if got := strings.Join(h.gateways, " "); got != "a+" {
 			t.Errorf("gateways %q; without a down file it is to be started", got)
 		}
@@ -165,11 +165,11 @@ func TestASlotThatNobodyHasScannedForIsTakenInWhenItsProfileAppears(t *testing.T
 }
 
 func TestASlotThatTheAgentIsMakingIsLeftToTheAgent(t *testing.T) {
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
 	for i, temp := range []string{".gateway-a.tmp", "gateway-b.tmp"} {
 		name := []string{"gateway-a", "gateway-b"}[i]
-		fresh := lay(t, g, temp, map[string]string{"run": "#!/bin/sh\n", "down": "", "mine": ""})
+		fresh := makeServiceDir(t, g, temp, map[string]string{"run": "#!/bin/sh\n", "down": "", "mine": ""})
 		late := time.Now().Add(makingTime - time.Second) // on a slow machine, the agent may take up to twice its time
 		must(t, os.Chtimes(fresh, late, late))
 		must(t, s.Publish(t.Context(), name, gatewayFiles, true))
@@ -183,7 +183,7 @@ func TestASlotThatTheAgentIsMakingIsLeftToTheAgent(t *testing.T) {
 		}
 	}
 	// A temporary name that is old, or that disappears, must not delay the slot.
-	temp := lay(t, g, ".gateway-c.tmp", map[string]string{"run": "#!/bin/sh\n"})
+	temp := makeServiceDir(t, g, ".gateway-c.tmp", map[string]string{"run": "#!/bin/sh\n"})
 	must(t, s.Publish(t.Context(), "gateway-c", gatewayFiles, true))
 	past := time.Now().Add(-time.Hour)
 	must(t, os.Chtimes(temp, past, past))
@@ -195,7 +195,7 @@ func TestASlotThatTheAgentIsMakingIsLeftToTheAgent(t *testing.T) {
 }
 
 func TestARemovedSlotIsNoticedWithoutAScan(t *testing.T) {
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
 	for _, name := range []string{"gateway-a", "gateway-b", "gateway-c"} {
 		must(t, s.Publish(t.Context(), name, gatewayFiles, false))
@@ -204,7 +204,7 @@ func TestARemovedSlotIsNoticedWithoutAScan(t *testing.T) {
 	must(t, os.Rename(g.Scan+"/gateway-b", g.Scan+"/.gateway-b"))
 	// A new directory of the same name is a new slot, even if it has the old inode number.
 	must(t, os.RemoveAll(g.Scan+"/gateway-c"))
-	lay(t, g, "gateway-c", map[string]string{"run": "#!/bin/sh\n"})
+	makeServiceDir(t, g, "gateway-c", map[string]string{"run": "#!/bin/sh\n"})
 	until(t, "all three are noticed", func() bool {
 		gone := h.unregistered()
 		slices.Sort(gone)
@@ -218,7 +218,7 @@ func TestARemovedSlotIsNoticedWithoutAScan(t *testing.T) {
 }
 
 func TestARemovedSlotIsUnknownAtOnce(t *testing.T) {
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
 	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, false))
 	must(t, os.RemoveAll(g.Scan+"/gateway-a"))
@@ -229,7 +229,7 @@ func TestARemovedSlotIsUnknownAtOnce(t *testing.T) {
 }
 
 func TestRegisteringAndUnregisteringAllAtOnceLeavesNothing(t *testing.T) {
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
 	var callers sync.WaitGroup
 	for caller := range 8 {
@@ -281,9 +281,9 @@ func TestRegisteringAndUnregisteringAllAtOnceLeavesNothing(t *testing.T) {
 
 func TestAForeignDirectoryIsSupervisedAsItDefines(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
-	dir := lay(t, g, "foo", map[string]string{
+	dir := makeServiceDir(t, g, "foo", map[string]string{
 		"run": "#!/bin/sh\n", "finish": "#!/bin/sh\n", "timeout-kill": "1500\n", "timeout-finish": "0", "down-signal": "INT\n",
 		"notification-fd": "4\n", "flag-timeout-killpg": "", "reload-signal": "USR2", "down": "",
 	})
@@ -312,9 +312,9 @@ func TestAForeignDirectoryIsSupervisedAsItDefines(t *testing.T) {
 }
 
 func TestTheDeathsOfAForeignServiceAreCounted(t *testing.T) {
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
-	dir := lay(t, g, "foo", map[string]string{"run": "#!/bin/sh\n", "log/run": "#!/bin/sh\n", "max-death-tally": "2\n"})
+	dir := makeServiceDir(t, g, "foo", map[string]string{"run": "#!/bin/sh\n", "log/run": "#!/bin/sh\n", "max-death-tally": "2\n"})
 	must(t, os.Mkdir(dir+"/supervise", 0o777))
 	must(t, os.Chmod(dir+"/supervise", 0o777))
 	must(t, os.WriteFile(dir+"/"+formats.TallyFile, make([]byte, 140), 0o644)) // simulates the tally of an earlier supervisor
@@ -355,12 +355,12 @@ func TestTheDeathsOfAForeignServiceAreCounted(t *testing.T) {
 // Root must not write the death tally where the agent can put a link to root's file, as in a supervise directory of its
 // own.
 func TestRootCountsNoDeathsWhereTheAgentCanWrite(t *testing.T) {
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	if !g.Agent.Switches() {
 		t.Skip("needs root")
 	}
 	s := open(t, h, g)
-	dir := lay(t, g, "foo", map[string]string{"run": "#!/bin/sh\n"})
+	dir := makeServiceDir(t, g, "foo", map[string]string{"run": "#!/bin/sh\n"})
 	must(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error { return errors.Join(err, os.Chown(path, 0, 0)) }))
 	must(t, os.Mkdir(dir+"/supervise", 0o755))
 	must(t, os.Chown(dir+"/supervise", agentUID, agentGID))
@@ -386,10 +386,10 @@ func TestRootCountsNoDeathsWhereTheAgentCanWrite(t *testing.T) {
 }
 
 func TestOnlyWhoSaysThatItIsReadyIsStartedAgainAtOnce(t *testing.T) {
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
-	lay(t, g, "silent", map[string]string{"run": "#!/bin/sh\n"})
-	lay(t, g, "telling", map[string]string{"run": "#!/bin/sh\n", "notification-fd": "3\n"})
+	makeServiceDir(t, g, "silent", map[string]string{"run": "#!/bin/sh\n"})
+	makeServiceDir(t, g, "telling", map[string]string{"run": "#!/bin/sh\n", "notification-fd": "3\n"})
 	must(t, s.Scan(t.Context()))
 	if silent, telling := h.unit("silent").Policy, h.unit("telling").Policy; silent.ReadyRestart != 0 || telling.ReadyRestart == 0 {
 		t.Errorf("at once when ready for %v without notification-fd, for %v with it", silent.ReadyRestart, telling.ReadyRestart)
@@ -398,9 +398,9 @@ func TestOnlyWhoSaysThatItIsReadyIsStartedAgainAtOnce(t *testing.T) {
 
 func TestALoggerGetsWhatTheServiceWrites(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
-	dir := lay(t, g, "foo", map[string]string{"run": "#!/bin/sh\n", "log/run": "#!/bin/sh\n"})
+	dir := makeServiceDir(t, g, "foo", map[string]string{"run": "#!/bin/sh\n", "log/run": "#!/bin/sh\n"})
 	must(t, s.Scan(t.Context()))
 	service, logger := h.unit("foo"), h.unit("foo/log")
 	if service.StdOverrides[1] == nil || logger.StdOverrides[0] == nil || logger.StdOverrides[1] != nil {
@@ -430,9 +430,9 @@ func TestALoggerGetsWhatTheServiceWrites(t *testing.T) {
 // TestTwoLinksToOneServiceDirectoryRanTwoCopies checks that a service directory is supervised once, as by s6-svscan. A directory
 // in the scan directory comes before a link to it.
 func TestTwoLinksToOneServiceDirectoryRanTwoCopies(t *testing.T) {
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
-	lay(t, g, "real", map[string]string{"run": "#!/bin/sh\n"})
+	makeServiceDir(t, g, "real", map[string]string{"run": "#!/bin/sh\n"})
 	must(t, os.Symlink("real", g.Scan+"/alias"))
 	outside := filepath.Join(filepath.Dir(g.Scan), "outside")
 	must(t, layAt(outside, map[string]string{"run": "#!/bin/sh\n"}))
@@ -456,13 +456,13 @@ func TestTwoLinksToOneServiceDirectoryRanTwoCopies(t *testing.T) {
 
 func TestABrokenDirectoryHurtsNoOther(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
 	h.taken["taken"] = "the name is taken"
-	lay(t, g, "broken", map[string]string{"run": "not executable", "down-signal": "NONSENSE"})
-	lay(t, g, "good", map[string]string{"run": "#!/bin/sh\n"})
-	lay(t, g, "taken", map[string]string{"run": "#!/bin/sh\n"})
-	lay(t, g, strings.Repeat("n", 252), map[string]string{"run": "#!/bin/sh\n"})
+	makeServiceDir(t, g, "broken", map[string]string{"run": "not executable", "down-signal": "NONSENSE"})
+	makeServiceDir(t, g, "good", map[string]string{"run": "#!/bin/sh\n"})
+	makeServiceDir(t, g, "taken", map[string]string{"run": "#!/bin/sh\n"})
+	makeServiceDir(t, g, strings.Repeat("n", 252), map[string]string{"run": "#!/bin/sh\n"})
 	must(t, os.WriteFile(g.Scan+"/file", nil, 0o644))
 	must(t, os.Symlink("nowhere", g.Scan+"/dangling"))
 	for range 3 {
@@ -480,7 +480,7 @@ func TestABrokenDirectoryHurtsNoOther(t *testing.T) {
 			t.Errorf("%q was said %d times: %q", text, n, h.said)
 		}
 	}
-	h.see(func() {
+	h.whileLocked(func() {
 		v := *h.services["broken"]
 		v.State, v.PID, v.LastExit = supervisor.Backoff, 0, &supervisor.Exit{Cause: supervisor.CauseSpawn}
 		h.services["broken"] = &v
@@ -495,7 +495,7 @@ func TestABrokenDirectoryHurtsNoOther(t *testing.T) {
 
 func TestOnlyWhatRootAloneCanHaveWrittenRunsAsRoot(t *testing.T) {
 	testkit.NeedRoot(t)
-	g, h := room(t), newHost()
+	g, h := newLayout(t), newHost()
 	s := open(t, h, g)
 	program := map[string]string{"run": "#!/bin/sh\n"}
 	for _, name := range []string{"roots", "loose-dir", "loose-run", "loose-finish", "agents-run", "link-run"} {
@@ -508,7 +508,7 @@ func TestOnlyWhatRootAloneCanHaveWrittenRunsAsRoot(t *testing.T) {
 	must(t, os.Chown(g.Scan+"/agents-run/run", agentUID, agentGID))
 	must(t, os.Rename(g.Scan+"/link-run/run", g.Scan+"/link-run/other"))
 	must(t, os.Symlink("other", g.Scan+"/link-run/run"))
-	lay(t, g, "agents", program)
+	makeServiceDir(t, g, "agents", program)
 	outside := filepath.Join(filepath.Dir(g.Scan), "outside")
 	must(t, layAt(outside, program))
 	must(t, os.Symlink(outside, g.Scan+"/link"))
@@ -521,7 +521,7 @@ func TestOnlyWhatRootAloneCanHaveWrittenRunsAsRoot(t *testing.T) {
 	// The directory that was checked must be run, although its name now leads to another one.
 	u := h.unit("roots")
 	must(t, os.Rename(g.Scan+"/roots", g.Scan+"/.roots"))
-	lay(t, g, "roots", map[string]string{"run": "#!/bin/sh\nevil\n"})
+	makeServiceDir(t, g, "roots", map[string]string{"run": "#!/bin/sh\nevil\n"})
 	if got, err := os.ReadFile(u.Spec.Dir + "/run"); err == nil && strings.Contains(string(got), "evil") {
 		t.Errorf("%s leads to the agent's directory", u.Spec.Dir)
 	}

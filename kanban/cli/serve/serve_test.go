@@ -31,21 +31,21 @@ func await(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// office is the host of workers in these tests: its workers are entries of a map.
-type office struct {
+// workerHost is the host of workers in these tests: its workers are entries of a map.
+type workerHost struct {
 	mu   sync.Mutex
 	jobs map[string]kanban.Liveness // state of each worker, by task and run
 	all  []string
 	wake chan struct{}
 }
 
-func newOffice() *office {
-	return &office{jobs: make(map[string]kanban.Liveness), wake: make(chan struct{}, 1)}
+func newOffice() *workerHost {
+	return &workerHost{jobs: make(map[string]kanban.Liveness), wake: make(chan struct{}, 1)}
 }
 
 func key(r kanban.Ref) string { return fmt.Sprint(r.DB, " ", r.Task, " ", r.Run) }
 
-func (o *office) Start(_ context.Context, job kanban.Job) (kanban.Worker, error) {
+func (o *workerHost) Start(_ context.Context, job kanban.Job) (kanban.Worker, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if _, twice := o.jobs[key(job.Ref)]; !twice {
@@ -55,7 +55,7 @@ func (o *office) Start(_ context.Context, job kanban.Job) (kanban.Worker, error)
 	return kanban.Worker{PID: os.Getpid()}, nil
 }
 
-func (o *office) WorkerStates(_ context.Context, refs []kanban.Ref) ([]kanban.WorkerReport, error) {
+func (o *workerHost) WorkerStates(_ context.Context, refs []kanban.Ref) ([]kanban.WorkerReport, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	out := make([]kanban.WorkerReport, len(refs))
@@ -65,12 +65,12 @@ func (o *office) WorkerStates(_ context.Context, refs []kanban.Ref) ([]kanban.Wo
 	return out, nil
 }
 
-func (o *office) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.WorkerReport, error) {
+func (o *workerHost) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.WorkerReport, error) {
 	list, err := o.WorkerStates(ctx, []kanban.Ref{ref})
 	return list[0], err
 }
 
-func (o *office) End(_ context.Context, refs []kanban.Ref, _ time.Duration) []kanban.Termination {
+func (o *workerHost) End(_ context.Context, refs []kanban.Ref, _ time.Duration) []kanban.Termination {
 	out := make([]kanban.Termination, len(refs))
 	for i := range refs {
 		out[i] = kanban.Termination{Attempted: true, Terminated: true}
@@ -78,12 +78,12 @@ func (o *office) End(_ context.Context, refs []kanban.Ref, _ time.Duration) []ka
 	return out
 }
 
-func (*office) Leftovers(kanban.Ref) ([]int, bool) { return nil, true }
+func (*workerHost) Leftovers(kanban.Ref) ([]int, bool) { return nil, true }
 
-func (*office) Forget([]kanban.Ref) {}
+func (*workerHost) Forget([]kanban.Ref) {}
 
 // crash ends every worker and wakes the server.
-func (o *office) crash() {
+func (o *workerHost) crash() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for k := range o.jobs {
@@ -92,14 +92,14 @@ func (o *office) crash() {
 	o.wake <- struct{}{}
 }
 
-func (o *office) started() int {
+func (o *workerHost) started() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.all)
 }
 
-// place is an installation with boards.
-type place struct {
+// installation is an installation with boards.
+type installation struct {
 	*testing.T
 	boards  *kanban.Boards
 	log     bytes.Buffer
@@ -108,10 +108,10 @@ type place struct {
 	trouble string
 }
 
-func newPlace(t *testing.T) *place {
+func newPlace(t *testing.T) *installation {
 	t.Helper()
 	root := t.TempDir()
-	p := &place{T: t, boards: &kanban.Boards{Root: root, Env: func(string) string { return "" }}}
+	p := &installation{T: t, boards: &kanban.Boards{Root: root, Env: func(string) string { return "" }}}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the log:\n%s", p.log.String())
@@ -121,20 +121,20 @@ func newPlace(t *testing.T) *place {
 }
 
 // Write collects the log.
-func (p *place) Write(b []byte) (int, error) {
+func (p *installation) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.log.Write(b)
 }
 
-func (p *place) logged(text string) int {
+func (p *installation) logged(text string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return strings.Count(p.log.String(), text)
 }
 
 // serve runs a server until the test calls the returned function.
-func (p *place) serve(o *office) (stop func()) {
+func (p *installation) serve(o *workerHost) (stop func()) {
 	p.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &serve.Server{
@@ -167,7 +167,7 @@ func (p *place) serve(o *office) (stop func()) {
 	return stop
 }
 
-func (p *place) open(board string) *kanban.Store {
+func (p *installation) open(board string) *kanban.Store {
 	p.Helper()
 	paths, err := p.boards.Paths(board)
 	if err != nil {
@@ -181,7 +181,7 @@ func (p *place) open(board string) *kanban.Store {
 	return s
 }
 
-func (p *place) create(s *kanban.Store) string {
+func (p *installation) create(s *kanban.Store) string {
 	p.Helper()
 	id, err := s.Create(p.Context(), time.Now(), kanban.Task{Title: "x", Assignee: "default"})
 	if err != nil {
@@ -248,13 +248,13 @@ func TestARemovedBoardIsNotSpokenOf(t *testing.T) {
 	await(t, "one board", func() bool { return !strings.Contains(last(), "side: ") })
 }
 
-func (p *place) troubled() string {
+func (p *installation) troubled() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.trouble
 }
 
-func (p *place) spoken() bool {
+func (p *installation) spoken() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.said) > 0
