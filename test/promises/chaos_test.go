@@ -38,7 +38,7 @@ func TestChaos(t *testing.T) {
 	c := &chaos{
 		box: newBox(t, setup{faults: true, config: quick}), random: rand.New(rand.NewPCG(*seed, 0)), want: map[string]string{}, conns: func() {},
 	}
-	c.reign()
+	c.actFor()
 }
 
 // TestChaosInSlots is TestChaos with a hinit that answers as s6. The tools of s6 start and stop gateways too, and
@@ -51,11 +51,11 @@ func TestChaosInSlots(t *testing.T) {
 		box: newBox(t, setup{faults: true, config: quick, order: order{Run: true}}), random: rand.New(rand.NewPCG(*seed, 6)), want: map[string]string{}, conns: func() {},
 	}
 	c.slots = newSlots(c)
-	c.reign()
+	c.actFor()
 }
 
-// reign does random things for a time.
-func (c *chaos) reign() {
+// actFor does random things for a time.
+func (c *chaos) actFor() {
 	t := c.t
 	for range 6 {
 		c.create()

@@ -227,7 +227,7 @@ func TestPID1SurvivesItsOwnExecUnderAForkBomb(t *testing.T) {
 			within(t, patience, b.reaped)
 			within(t, patience, b.allMove)
 			sheet.add("re-executions under a bomb", rounds)
-			if still := b.stood(); len(still) > 0 {
+			if still := b.pauseTimes(); len(still) > 0 {
 				t.Logf("everything stood still for %v at least, %v at the median, %v at most", still[0], still[len(still)/2], still[len(still)-1])
 			}
 			for i := range scale(1, 50) {
@@ -266,7 +266,7 @@ func TestAReexecAsTheAgentsUserSurvivesAForkBomb(t *testing.T) {
 		b.reexec()
 	}
 	b.check(b.do("stop", "bomb"), b.is(names[0], client.StateUp)(), b.allMove())
-	within(t, patience, b.stoodStill(rounds))
+	within(t, patience, b.pausedTimes(rounds))
 }
 
 // TestAReexecResumesWhatItHasStoppedAndNothingElse checks that a process that was stopped before a re-execution stays
@@ -291,7 +291,7 @@ func TestAReexecResumesWhatItHasStoppedAndNothingElse(t *testing.T) {
 	for range rounds {
 		b.reexec()
 	}
-	within(t, patience, b.stoodStill(rounds))
+	within(t, patience, b.pausedTimes(rounds))
 	stopped := b.of("gateway-a")[0].pid
 	for _, p := range b.alive() {
 		if (p.pid == stopped) != (p.state == 'T') {
@@ -369,18 +369,18 @@ func (b *box) allMove() error {
 	return nil
 }
 
-// stoodStill checks how many times all other processes were stopped.
-func (b *box) stoodStill(times int) func() error {
+// pausedTimes checks how many times all other processes were stopped.
+func (b *box) pausedTimes(times int) func() error {
 	return func() error {
-		if n := len(b.stood()); n != times {
+		if n := len(b.pauseTimes()); n != times {
 			return fmt.Errorf("everything stood still %d times, not %d", n, times)
 		}
 		return nil
 	}
 }
 
-// stood returns how long all processes were stopped at each change of the image, the shortest time first.
-func (b *box) stood() (all []time.Duration) {
+// pauseTimes returns how long all processes were stopped at each change of the image, the shortest time first.
+func (b *box) pauseTimes() (all []time.Duration) {
 	b.t.Helper()
 	out, err := os.ReadFile(b.path("err"))
 	b.check(err)

@@ -78,7 +78,7 @@ logs: {archives: 1}
 	if *day > 0 {
 		events = *day
 	}
-	d := &daylong{box: b, names: names}
+	d := &dayBox{box: b, names: names}
 	d.live(0, events/10) // now the heap has its final size
 	before := d.atRest(func(usage, int) error { return nil })
 	began := time.Now()
@@ -102,8 +102,8 @@ logs: {archives: 1}
 		d.events.Load(), d.crashes.Load(), d.guests.Load(), time.Since(began).Round(time.Second), before, after)
 }
 
-// daylong is the container in which TestADayOfTwoHundredProfiles makes the events of a day.
-type daylong struct {
+// dayBox is the container in which TestADayOfTwoHundredProfiles makes the events of a day.
+type dayBox struct {
 	*box
 
 	names                   []string
@@ -119,7 +119,7 @@ type rested struct {
 }
 
 // atRest waits until all services are up, no other process is left, and a condition holds.
-func (d *daylong) atRest(holds func(usage, int) error) rested {
+func (d *dayBox) atRest(holds func(usage, int) error) rested {
 	d.t.Helper()
 	d.rest(d.names)
 	var now rested
@@ -133,7 +133,7 @@ func (d *daylong) atRest(holds func(usage, int) error) rested {
 }
 
 // live makes events happen to the profiles, until there were the given number of events.
-func (d *daylong) live(part uint64, events int) {
+func (d *dayBox) live(part uint64, events int) {
 	d.t.Helper()
 	kill, end := d.killer()
 	defer end()
@@ -153,7 +153,7 @@ func (d *daylong) live(part uint64, events int) {
 					d.count(d.tell("stop", name))
 					d.count(d.tell("start", name))
 				default:
-					d.guest()
+					d.shortLivedProfile()
 				}
 			}
 		})
@@ -162,13 +162,13 @@ func (d *daylong) live(part uint64, events int) {
 }
 
 // count counts the events that succeeded.
-func (d *daylong) count(err error) {
+func (d *dayBox) count(err error) {
 	if err == nil {
 		d.events.Add(1)
 	}
 }
 
-func (d *daylong) crash(name string, kill func(int)) {
+func (d *dayBox) crash(name string, kill func(int)) {
 	s, err := d.service(name)
 	if err != nil || s.PID == 0 {
 		return
@@ -180,8 +180,8 @@ func (d *daylong) crash(name string, kill func(int)) {
 	}
 }
 
-// guest makes a profile, runs it and deletes it. Its name is never used again.
-func (d *daylong) guest() {
+// shortLivedProfile makes a profile, runs it and deletes it. Its name is never used again.
+func (d *dayBox) shortLivedProfile() {
 	name := fmt.Sprintf("guest%d", d.guests.Add(1))
 	if err := d.make(name, sleeper); err != nil {
 		d.t.Error(err)

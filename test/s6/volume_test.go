@@ -23,8 +23,9 @@ import (
 // agentID is the user ID of the volume's owner.
 const agentID = 10000
 
-// spoken is how many lines a gateway writes when it starts. They are more than a log file holds, so each stage leaves an archive.
-const spoken = 12000
+// startLines is how many lines a gateway writes when it starts. They are more than a log file holds, so each stage leaves an
+// archive.
+const startLines = 12000
 
 // gatewayProgram is a shell script that stands in for a gateway. It writes many lines, then "ready", and "farewell" after SIGTERM.
 // Each line begins with $STAGE, the name of the step of the test in which its container runs.
@@ -223,9 +224,9 @@ var (
 	archive = regexp.MustCompile(`^@[0-9a-f]{24}\.[su]$`)
 )
 
-// story reads the log of a profile from its oldest archive on, and returns the lines without their numbers. It checks that each
+// readLog reads the log of a profile from its oldest archive on, and returns the lines without their numbers. It checks that each
 // line is there once, and that the time stamps ascend.
-func (v *volume) story(t *testing.T, profile string) (said, archives []string) {
+func (v *volume) readLog(t *testing.T, profile string) (said, archives []string) {
 	t.Helper()
 	dir := v.path + "/logs/gateways/" + profile
 	entries, err := os.ReadDir(dir)
@@ -269,7 +270,7 @@ func (v *volume) story(t *testing.T, profile string) (said, archives []string) {
 				t.Fatalf("%s/%s: line %d of %s comes where %d should", dir, name, number, stage, next)
 			}
 			next++
-			if next == spoken {
+			if next == startLines {
 				said = append(said, stage+" all")
 			}
 		}
@@ -312,7 +313,7 @@ func TestAVolumeGoesFromS6ToHinitAndBack(t *testing.T) {
 				if !up {
 					continue
 				}
-				said, archives := v.story(t, profile)
+				said, archives := v.readLog(t, profile)
 				if !slices.Equal(said, want) {
 					t.Errorf("the log of %s tells %q, want %q", profile, said, want)
 				}

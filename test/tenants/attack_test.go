@@ -23,8 +23,8 @@ import (
 	"hinit/internal/pty"
 )
 
-// field is the target of an attack.
-type field struct {
+// target is the target of an attack.
+type target struct {
 	dir  string // directory of the container
 	home string // home of the attacker
 	b    string // home of the victim
@@ -35,7 +35,7 @@ type field struct {
 type attack struct {
 	name   string
 	ofNone bool // the attack also succeeds where no profile is isolated
-	try    func(f field) error
+	try    func(f target) error
 }
 
 // openInFiles are the attacks that isolation: files leaves open. Landlock does not confine connections to Unix sockets below ABI 9.
@@ -48,29 +48,29 @@ var openInFiles = []string{
 
 // attacksOnProfile are attacks on the files and the processes of the victim, and on PID 1 by system calls.
 var attacksOnProfile = []attack{
-	{"read its .env", true, func(f field) error { return read(f.b + "/.env") }},
-	{"list its home", true, func(f field) error { _, err := os.ReadDir(f.b); return err }},
-	{"write a file into its home", true, func(f field) error { return os.WriteFile(f.b+"/planted", nil, 0o600) }},
-	{"read its .env by a symbolic link", true, func(f field) error {
+	{"read its .env", true, func(f target) error { return read(f.b + "/.env") }},
+	{"list its home", true, func(f target) error { _, err := os.ReadDir(f.b); return err }},
+	{"write a file into its home", true, func(f target) error { return os.WriteFile(f.b+"/planted", nil, 0o600) }},
+	{"read its .env by a symbolic link", true, func(f target) error {
 		return errors.Join(os.Symlink(f.b+"/.env", f.home+"/link"), read(f.home+"/link"))
 	}},
-	{"read its .env by a hard link", true, func(f field) error {
+	{"read its .env by a hard link", true, func(f target) error {
 		return errors.Join(os.Link(f.b+"/.env", f.home+"/hard"), read(f.home+"/hard"))
 	}},
-	{"change the mode of its .env", true, func(f field) error { return os.Chmod(f.b+"/.env", 0o600) }},
-	{"change the times of its .env", true, func(f field) error { return os.Chtimes(f.b+"/.env", time.Now(), time.Now()) }},
-	{"list the attributes of its .env", true, func(f field) error {
+	{"change the mode of its .env", true, func(f target) error { return os.Chmod(f.b+"/.env", 0o600) }},
+	{"change the times of its .env", true, func(f target) error { return os.Chtimes(f.b+"/.env", time.Now(), time.Now()) }},
+	{"list the attributes of its .env", true, func(f target) error {
 		_, err := unix.Listxattr(f.b+"/.env", nil)
 		return err
 	}},
-	{"change the ACL of its .env", true, func(f field) error {
+	{"change the ACL of its .env", true, func(f target) error {
 		const list = "\x02\x00\x00\x00" + // version, then tag, permissions and id of each entry (linux/posix_acl_xattr.h)
 			"\x01\x00\x06\x00\xff\xff\xff\xff" + "\x04\x00\x00\x00\xff\xff\xff\xff" + "\x20\x00\x00\x00\xff\xff\xff\xff"
 		return unix.Setxattr(f.b+"/.env", "system.posix_acl_access", []byte(list), 0)
 	}},
-	{"watch its home", true, func(f field) error { return watch(f.b) }},
-	{"watch its log", true, func(f field) error { return watch(f.dir + "/home/logs/gateways/" + name(1)) }},
-	{"open its terminal", true, func(field) error {
+	{"watch its home", true, func(f target) error { return watch(f.b) }},
+	{"watch its log", true, func(f target) error { return watch(f.dir + "/home/logs/gateways/" + name(1)) }},
+	{"open its terminal", true, func(target) error {
 		err := errors.New("there is none")
 		terminals, _ := filepath.Glob("/dev/pts/[0-9]*")
 		for _, path := range terminals {
@@ -81,10 +81,10 @@ var attacksOnProfile = []attack{
 		}
 		return err
 	}},
-	{"move its home away", true, func(f field) error {
+	{"move its home away", true, func(f target) error {
 		return errors.Join(os.Rename(f.b, f.b+".moved"), os.Rename(f.b+".moved", f.b))
 	}},
-	{"make it wait for a file of the image by a lease", true, func(f field) error { // any process of the owner can take a lease on a file
+	{"make it wait for a file of the image by a lease", true, func(f target) error { // any process of the owner can take a lease on a file
 		err := os.WriteFile(f.home+"/leased", nil, 0o600)
 		if err != nil {
 			return err
@@ -96,37 +96,37 @@ var attacksOnProfile = []attack{
 		}
 		return err
 	}},
-	{"open its FIFO", true, func(f field) error {
+	{"open its FIFO", true, func(f target) error {
 		fd, err := unix.Open(f.b+"/fifo", unix.O_RDWR|unix.O_NONBLOCK, 0)
 		return errors.Join(err, unix.Close(max(fd, 3)))
 	}},
-	{"connect to its Unix socket", true, func(f field) error { return connect("unix", f.b+"/socket") }},
-	{"connect to its abstract socket", true, func(f field) error { return connect("unix", "@victim-"+filepath.Base(f.dir)) }},
-	{"listen on a port of a profile that is down", true, func(field) error { return listen("tcp", takenPort) }},
-	{"read its temporary files", true, func(field) error {
+	{"connect to its Unix socket", true, func(f target) error { return connect("unix", f.b+"/socket") }},
+	{"connect to its abstract socket", true, func(f target) error { return connect("unix", "@victim-"+filepath.Base(f.dir)) }},
+	{"listen on a port of a profile that is down", true, func(target) error { return listen("tcp", takenPort) }},
+	{"read its temporary files", true, func(target) error {
 		found, _ := filepath.Glob("/tmp/hinit-" + name(1) + "-*/secret")
 		if len(found) == 0 {
 			found = []string{"/tmp/secret-of-" + name(1)}
 		}
 		return read(found[0])
 	}},
-	{"write into the shared /tmp", true, func(f field) error { return os.WriteFile("/tmp/"+filepath.Base(f.dir), nil, 0o600) }},
-	{"write into /dev/shm", true, func(f field) error { return os.WriteFile("/dev/shm/"+filepath.Base(f.dir), nil, 0o600) }},
-	{"make System V shared memory", true, func(field) error {
+	{"write into the shared /tmp", true, func(f target) error { return os.WriteFile("/tmp/"+filepath.Base(f.dir), nil, 0o600) }},
+	{"write into /dev/shm", true, func(f target) error { return os.WriteFile("/dev/shm/"+filepath.Base(f.dir), nil, 0o600) }},
+	{"make System V shared memory", true, func(target) error {
 		id, err := unix.SysvShmGet(unix.IPC_PRIVATE, 4096, unix.IPC_CREAT|0o600)
 		if err == nil {
 			_, err = unix.SysvShmCtl(id, unix.IPC_RMID, nil)
 		}
 		return err
 	}},
-	{"read its environment in /proc", true, func(f field) error { return read(proc(f, "environ")) }},
-	{"open its memory in /proc", false, func(f field) error { return open(proc(f, "mem")) }},
-	{"read its .env by /proc/PID/root", true, func(f field) error { return read(proc(f, "root") + f.b + "/.env") }},
-	{"read its .env by /proc/PID/cwd", false, func(f field) error { return read(proc(f, "cwd") + "/.env") }},
-	{"follow its descriptors in /proc", true, func(f field) error { _, err := os.Readlink(proc(f, "fd/0")); return err }},
-	{"raise its oom_score_adj", true, func(f field) error { return os.WriteFile(proc(f, "oom_score_adj"), []byte("1000"), 0) }},
-	{"signal it", true, func(f field) error { return syscall.Kill(f.pid, syscall.SIGCONT) }},
-	{"signal it by a pidfd", true, func(f field) error {
+	{"read its environment in /proc", true, func(f target) error { return read(proc(f, "environ")) }},
+	{"open its memory in /proc", false, func(f target) error { return open(proc(f, "mem")) }},
+	{"read its .env by /proc/PID/root", true, func(f target) error { return read(proc(f, "root") + f.b + "/.env") }},
+	{"read its .env by /proc/PID/cwd", false, func(f target) error { return read(proc(f, "cwd") + "/.env") }},
+	{"follow its descriptors in /proc", true, func(f target) error { _, err := os.Readlink(proc(f, "fd/0")); return err }},
+	{"raise its oom_score_adj", true, func(f target) error { return os.WriteFile(proc(f, "oom_score_adj"), []byte("1000"), 0) }},
+	{"signal it", true, func(f target) error { return syscall.Kill(f.pid, syscall.SIGCONT) }},
+	{"signal it by a pidfd", true, func(f target) error {
 		fd, err := unix.PidfdOpen(f.pid, 0)
 		if err != nil {
 			return err
@@ -134,9 +134,9 @@ var attacksOnProfile = []attack{
 		defer unix.Close(fd)
 		return unix.PidfdSendSignal(fd, unix.SIGCONT, nil, 0)
 	}},
-	{"trace it", false, func(f field) error { return call(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(f.pid), 0) }},
-	{"read its memory by process_vm_readv", false, func(f field) error { return call(unix.SYS_PROCESS_VM_READV, uintptr(f.pid), 0, 0) }},
-	{"take its descriptor by pidfd_getfd", false, func(f field) error {
+	{"trace it", false, func(f target) error { return call(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(f.pid), 0) }},
+	{"read its memory by process_vm_readv", false, func(f target) error { return call(unix.SYS_PROCESS_VM_READV, uintptr(f.pid), 0, 0) }},
+	{"take its descriptor by pidfd_getfd", false, func(f target) error {
 		fd, err := unix.PidfdOpen(f.pid, 0)
 		if err != nil {
 			return err
@@ -144,50 +144,50 @@ var attacksOnProfile = []attack{
 		defer unix.Close(fd)
 		return call(unix.SYS_PIDFD_GETFD, uintptr(fd), 0, 0)
 	}},
-	{"read its log", true, func(f field) error { return read(f.dir + "/home/logs/gateways/" + name(1) + "/current") }},
-	{"write into the data directory", true, func(f field) error { return os.WriteFile(f.dir+"/home/active_profile", []byte(name(0)), 0o600) }},
-	{"write into .hinit", false, func(f field) error { return os.WriteFile(f.dir+"/home/.hinit/planted", nil, 0o600) }},
-	{"make a profile", true, func(f field) error { return os.Mkdir(f.dir+"/home/profiles/planted", 0o700) }},
-	{"read hinit.yaml", true, func(f field) error { return read(f.dir + "/hinit.yaml") }},
-	{"ask hinit for the status", true, func(f field) error {
+	{"read its log", true, func(f target) error { return read(f.dir + "/home/logs/gateways/" + name(1) + "/current") }},
+	{"write into the data directory", true, func(f target) error { return os.WriteFile(f.dir+"/home/active_profile", []byte(name(0)), 0o600) }},
+	{"write into .hinit", false, func(f target) error { return os.WriteFile(f.dir+"/home/.hinit/planted", nil, 0o600) }},
+	{"make a profile", true, func(f target) error { return os.Mkdir(f.dir+"/home/profiles/planted", 0o700) }},
+	{"read hinit.yaml", true, func(f target) error { return read(f.dir + "/hinit.yaml") }},
+	{"ask hinit for the status", true, func(f target) error {
 		_, err := dial.New(f.dir+"/run/control.sock").Status(context.Background(), name(1))
 		return err
 	}},
-	{"stop it through hinit", true, func(f field) error {
+	{"stop it through hinit", true, func(f target) error {
 		_, err := dial.New(f.dir+"/run/control.sock").Stop(context.Background(), name(3), client.Wait{})
 		return err
 	}},
-	{"read the environment of PID 1", false, func(field) error { return read("/proc/1/environ") }},
-	{"signal PID 1", false, func(field) error { return syscall.Kill(1, syscall.SIGHUP) }},
-	{"trace PID 1", false, func(field) error { return call(unix.SYS_PTRACE, unix.PTRACE_SEIZE, 1, 0) }},
-	{"make a user namespace", false, func(field) error { return inChild(unix.CLONE_NEWUSER) }},
-	{"mount a file system", false, func(field) error { return unix.Mount("none", "/mnt", "tmpfs", 0, "") }},
-	{"add a key to the session", false, func(field) error { return call(unix.SYS_KEYCTL, 0, 0, 0) }},
-	{"load a BPF program", false, func(field) error { return call(unix.SYS_BPF, 0, 0, 0) }},
-	{"make a userfaultfd", false, func(field) error { return call(unix.SYS_USERFAULTFD, 1, 0, 0) }},
-	{"make an io_uring", false, func(field) error {
+	{"read the environment of PID 1", false, func(target) error { return read("/proc/1/environ") }},
+	{"signal PID 1", false, func(target) error { return syscall.Kill(1, syscall.SIGHUP) }},
+	{"trace PID 1", false, func(target) error { return call(unix.SYS_PTRACE, unix.PTRACE_SEIZE, 1, 0) }},
+	{"make a user namespace", false, func(target) error { return inChild(unix.CLONE_NEWUSER) }},
+	{"mount a file system", false, func(target) error { return unix.Mount("none", "/mnt", "tmpfs", 0, "") }},
+	{"add a key to the session", false, func(target) error { return call(unix.SYS_KEYCTL, 0, 0, 0) }},
+	{"load a BPF program", false, func(target) error { return call(unix.SYS_BPF, 0, 0, 0) }},
+	{"make a userfaultfd", false, func(target) error { return call(unix.SYS_USERFAULTFD, 1, 0, 0) }},
+	{"make an io_uring", false, func(target) error {
 		var params [120]byte
 		return call(unix.SYS_IO_URING_SETUP, 1, uintptr(unsafe.Pointer(&params)), 0)
 	}},
-	{"take the machine's asynchronous I/O", true, func(field) error {
+	{"take the machine's asynchronous I/O", true, func(target) error {
 		var all uintptr
 		err := call(unix.SYS_IO_SETUP, 1, uintptr(unsafe.Pointer(&all)), 0) // takes one of the requests that fs.aio-max-nr allows
 		return errors.Join(err, call(unix.SYS_IO_DESTROY, all, 0, 0))
 	}},
-	{"leave its project quota by FS_IOC_FSSETXATTR", true, func(f field) error {
+	{"leave its project quota by FS_IOC_FSSETXATTR", true, func(f target) error {
 		return onOwnFile(f, func(fd uintptr) error {
 			var attributes [28]byte                                                           // memory of a struct fsxattr
 			err := call(unix.SYS_IOCTL, fd, 0x801c581f, uintptr(unsafe.Pointer(&attributes))) // the request is FS_IOC_FSGETXATTR
 			return errors.Join(err, call(unix.SYS_IOCTL, fd, 0x401c5820, uintptr(unsafe.Pointer(&attributes))))
 		})
 	}},
-	{"leave its project quota by FS_IOC_SETFLAGS", true, func(f field) error {
+	{"leave its project quota by FS_IOC_SETFLAGS", true, func(f target) error {
 		return onOwnFile(f, func(fd uintptr) error {
 			flags, err := unix.IoctlGetUint32(int(fd), unix.FS_IOC_GETFLAGS)
 			return errors.Join(err, unix.IoctlSetPointerInt(int(fd), unix.FS_IOC_SETFLAGS, int(flags)))
 		})
 	}},
-	{setattrRow, true, func(f field) error {
+	{setattrRow, true, func(f target) error {
 		return onOwnFile(f, func(fd uintptr) error {
 			var attributes [24]byte // memory of a struct file_attr
 			at, empty := uintptr(unsafe.Pointer(&attributes)), new(byte)
@@ -196,7 +196,7 @@ var attacksOnProfile = []attack{
 			return errors.Join(get, set)
 		})
 	}},
-	{"give its terminal another driver", true, func(field) error {
+	{"give its terminal another driver", true, func(target) error {
 		near, _, err := pty.Open()
 		if err != nil {
 			return err
@@ -204,14 +204,14 @@ var attacksOnProfile = []attack{
 		defer near.Close()
 		return unix.IoctlSetPointerInt(int(near.Fd()), unix.TIOCSETD, 0)
 	}},
-	{"talk to the host of the virtual machine", false, func(field) error { return socket(unix.AF_VSOCK, unix.SOCK_STREAM) }},
-	{"use the kernel's ciphers", false, func(field) error { return socket(unix.AF_ALG, unix.SOCK_SEQPACKET) }},
-	{"watch all of the file system by fanotify", false, func(field) error {
+	{"talk to the host of the virtual machine", false, func(target) error { return socket(unix.AF_VSOCK, unix.SOCK_STREAM) }},
+	{"use the kernel's ciphers", false, func(target) error { return socket(unix.AF_ALG, unix.SOCK_SEQPACKET) }},
+	{"watch all of the file system by fanotify", false, func(target) error {
 		fd, err := unix.FanotifyInit(unix.FAN_CLASS_NOTIF|unix.FAN_REPORT_FID, 0)
 		return errors.Join(err, unix.Close(max(fd, 3)))
 	}},
-	{"move the pages of its memory", false, func(f field) error { return call(unix.SYS_MOVE_PAGES, uintptr(f.pid), 0, 0) }},
-	{"listen by multipath TCP", false, func(field) error {
+	{"move the pages of its memory", false, func(f target) error { return call(unix.SYS_MOVE_PAGES, uintptr(f.pid), 0, 0) }},
+	{"listen by multipath TCP", false, func(target) error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP)
 		if err != nil {
 			return err
@@ -219,46 +219,46 @@ var attacksOnProfile = []attack{
 		defer unix.Close(fd)
 		return errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Port: takenPort}), unix.Listen(fd, 1))
 	}},
-	{"gain rights by a set-user-id program", false, func(field) error {
+	{"gain rights by a set-user-id program", false, func(target) error {
 		on, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
 		if err == nil && on == 1 {
 			err = unix.EPERM
 		}
 		return err
 	}},
-	{"slow it down with another priority", true, func(f field) error { return syscall.Setpriority(syscall.PRIO_PROCESS, f.pid, 10) }},
-	{"lower its resource limits", true, func(f field) error {
+	{"slow it down with another priority", true, func(f target) error { return syscall.Setpriority(syscall.PRIO_PROCESS, f.pid, 10) }},
+	{"lower its resource limits", true, func(f target) error {
 		return unix.Prlimit(f.pid, unix.RLIMIT_CORE, &unix.Rlimit{}, nil)
 	}},
-	{"leave the run of the attacker with another mark", true, func(field) error {
+	{"leave the run of the attacker with another mark", true, func(target) error {
 		var own unix.Rlimit
 		if err := unix.Getrlimit(unix.RLIMIT_RTTIME, &own); err != nil {
 			return err
 		}
 		return unix.Setrlimit(unix.RLIMIT_RTTIME, &unix.Rlimit{Cur: own.Cur - 1, Max: own.Max - 1})
 	}},
-	{"take more processes than its limit", false, func(field) error { return manyProcesses(2 * maxProcesses) }},
-	{"raise its own priority", false, func(field) error { return syscall.Setpriority(syscall.PRIO_PROCESS, 0, -5) }},
-	{"run in real time", false, func(field) error {
+	{"take more processes than its limit", false, func(target) error { return manyProcesses(2 * maxProcesses) }},
+	{"raise its own priority", false, func(target) error { return syscall.Setpriority(syscall.PRIO_PROCESS, 0, -5) }},
+	{"run in real time", false, func(target) error {
 		const fifo = 1
 		priority := int32(1)
 		return call(unix.SYS_SCHED_SETSCHEDULER, 0, fifo, uintptr(unsafe.Pointer(&priority)))
 	}},
-	{"choose its own processors", true, func(field) error {
+	{"choose its own processors", true, func(target) error {
 		var set unix.CPUSet
 		if err := unix.SchedGetaffinity(0, &set); err != nil {
 			return err
 		}
 		return unix.SchedSetaffinity(0, &set)
 	}},
-	{"bind it to one processor", true, func(f field) error {
+	{"bind it to one processor", true, func(f target) error {
 		var set unix.CPUSet
 		set.Set(0)
 		return unix.SchedSetaffinity(f.pid, &set)
 	}},
 }
 
-func proc(f field, file string) string { return "/proc/" + strconv.Itoa(f.pid) + "/" + file }
+func proc(f target, file string) string { return "/proc/" + strconv.Itoa(f.pid) + "/" + file }
 
 func read(path string) error {
 	text, err := os.ReadFile(path)
@@ -296,7 +296,7 @@ func call6(number, a, b, c, d, e uintptr) error {
 }
 
 // onOwnFile changes a new file in the attacker's home.
-func onOwnFile(f field, do func(fd uintptr) error) error {
+func onOwnFile(f target, do func(fd uintptr) error) error {
 	file, err := os.CreateTemp(f.home, "own-")
 	if err != nil {
 		return err
@@ -361,7 +361,7 @@ func inChild(flags uintptr) error {
 
 // attacker is the gateway that attacks. It writes a report, and then waits to be stopped, with a daemon that resists its stop.
 func attacker() {
-	f := field{dir: os.Getenv("TENANTS_DIR")}
+	f := target{dir: os.Getenv("TENANTS_DIR")}
 	f.home, f.b = f.dir+"/home/profiles/"+name(0), f.dir+"/home/profiles/"+name(1)
 	for f.pid == 0 {
 		f.pid, _ = gatewayOf(1)

@@ -102,8 +102,8 @@ func (w *tail) String() string {
 	return string(w.text)
 }
 
-// scene is how a container differs from the one of the attacks.
-type scene struct {
+// setup is how a container differs from the one of the attacks.
+type setup struct {
 	agent int       // uid of the agent's user; 0 means agentID
 	roles [2]string // roles of the first and the second profile
 	yaml  string    // further keys of agent in hinit.yaml
@@ -117,7 +117,7 @@ type scene struct {
 // report is the attacker's report: the names of the attacks that succeeded, and how the others failed.
 type report struct{ Open, How map[string]string }
 
-func begin(t *testing.T, mode string, s scene) *container {
+func begin(t *testing.T, mode string, s setup) *container {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "hinit-tenants-") //nolint:usetesting // the agent's user has to enter this directory
 	if err != nil {
@@ -324,7 +324,7 @@ func TestNoTenantReachesAnother(t *testing.T) {
 	outlived, taken, inherited := make(map[string]bool), make(map[string]bool), make(map[string]bool)
 	for _, mode := range modes {
 		t.Run(mode, func(t *testing.T) {
-			c := begin(t, mode, scene{roles: [2]string{"attacker", "victim"}, services: true, mount: imageMounts})
+			c := begin(t, mode, setup{roles: [2]string{"attacker", "victim"}, services: true, mount: imageMounts})
 			c.prepareServices(t)
 			reports[mode] = c.attack(t)
 			c.hasGroups(t)

@@ -37,9 +37,9 @@ const (
 // resource is something that a tenant can take all of.
 type resource struct {
 	name string
-	take func(f field) (release func(), err error) // runs as the attacker; an error means that it could not take the resource
+	take func(f target) (release func(), err error) // runs as the attacker; an error means that it could not take the resource
 	// One of these calls fails meanwhile if its profile is starved. If both are nil, the profile is starved when take succeeds.
-	miss func(f field) error // runs as the victim; an error means that it lacks the resource
+	miss func(f target) error // runs as the victim; an error means that it lacks the resource
 	look func(c *container) error
 	held string // what limits the attacker, or why nothing does
 	// open are the modes in which a profile can take all of it. A limit of this name prevents that where a control group enforces
@@ -60,45 +60,45 @@ var (
 
 var resources = []resource{
 	{
-		name: "space to record an order", take: func(f field) (func(), error) { return fill(f.home) }, look: orders,
+		name: "space to record an order", take: func(f target) (func(), error) { return fill(f.home) }, look: orders,
 		held: "the reserve in each home",
 	},
 	{
-		name: "space of the volume", take: func(f field) (func(), error) { return fill(f.home) }, miss: func(f field) error { return small(f.b) },
+		name: "space of the volume", take: func(f target) (func(), error) { return fill(f.home) }, miss: func(f target) error { return small(f.b) },
 		held: "quota.stop within seconds, a quota of the file system before", open: everyMode, stopped: "quota",
 	},
 	{
-		name: "space, by a file without a name", take: func(f field) (func(), error) {
+		name: "space, by a file without a name", take: func(f target) (func(), error) {
 			release, err := fill(f.home)
 			return release, errors.Join(err, os.Remove(f.home+"/fill"))
-		}, miss: func(f field) error { return small(f.b) },
+		}, miss: func(f target) error { return small(f.b) },
 		held: "the same", open: everyMode, stopped: "quota",
 	},
 	{
-		name: "space, by a deleted file of a daemon", take: func(f field) (func(), error) { return hold(f, f.home, "open") },
-		miss: func(f field) error { return small(f.b) },
+		name: "space, by a deleted file of a daemon", take: func(f target) (func(), error) { return hold(f, f.home, "open") },
+		miss: func(f target) error { return small(f.b) },
 		held: "the same: the daemon has the mark of its run, or the user of its profile", open: everyMode, stopped: "quota",
 	},
 	{
-		name: "space, by a deleted file that is mapped", take: func(f field) (func(), error) { return hold(f, f.home, "mapped") },
-		miss: func(f field) error { return small(f.b) },
+		name: "space, by a deleted file that is mapped", take: func(f target) (func(), error) { return hold(f, f.home, "mapped") },
+		miss: func(f target) error { return small(f.b) },
 		held: "the same", open: everyMode, stopped: "quota",
 	},
 	{
-		name: "files (inodes) of the volume", take: func(f field) (func(), error) { return manyFiles(f.home) }, miss: func(f field) error { return small(f.b) },
+		name: "files (inodes) of the volume", take: func(f target) (func(), error) { return manyFiles(f.home) }, miss: func(f target) error { return small(f.b) },
 		held: "the same: a file counts 4 KiB at least", open: everyMode, stopped: "quota",
 	},
 	{
-		name: "space of /tmp", take: func(field) (func(), error) { return fill(os.TempDir()) }, miss: func(field) error { return small(os.TempDir()) },
+		name: "space of /tmp", take: func(target) (func(), error) { return fill(os.TempDir()) }, miss: func(target) error { return small(os.TempDir()) },
 		held: "quota.stop, where a profile has a directory of its own", open: everyMode, stopped: "quota", never: []string{"none"},
 	},
 	{
-		name: "space of /tmp, by a deleted file", take: func(f field) (func(), error) { return hold(f, os.TempDir(), "open") },
-		miss: func(field) error { return small(os.TempDir()) },
+		name: "space of /tmp, by a deleted file", take: func(f target) (func(), error) { return hold(f, os.TempDir(), "open") },
+		miss: func(target) error { return small(os.TempDir()) },
 		held: "the same", open: everyMode, stopped: "quota", never: []string{"none"},
 	},
 	{
-		name: "space of /dev/shm", take: func(field) (func(), error) { return fill("/dev/shm") },
+		name: "space of /dev/shm", take: func(target) (func(), error) { return fill("/dev/shm") },
 		held: "Landlock: no isolated profile reaches it", open: []string{"none"},
 	},
 	{
@@ -134,7 +134,7 @@ var resources = []resource{
 		held: "each class of users has its own connections; isolated profiles have none",
 	},
 	{
-		name: "TCP ports that the kernel chooses", take: takePorts, miss: func(field) error {
+		name: "TCP ports that the kernel chooses", take: takePorts, miss: func(target) error {
 			l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp4", "0.0.0.0:0")
 			return errors.Join(err, closed(l))
 		},
@@ -169,7 +169,7 @@ func fill(dir string) (func(), error) {
 
 // hold has a daemon fill the file system of a directory by a deleted file that it has open or mapped. The daemon has no parent,
 // group, session or environment of the gateway.
-func hold(f field, dir, how string) (func(), error) {
+func hold(f target, dir, how string) (func(), error) {
 	cmd := exec.Command("/bin/sh", "-c", `"$0" &`, f.dir+"/bin/role")
 	cmd.Env = []string{roleVar + "=holder", "HOLDER_DIR=" + dir, "HOLDER_HOW=" + how}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -233,7 +233,7 @@ func small(dir string) error {
 }
 
 // takeMemory takes twice its limit, and keeps it. hinit may stop it before.
-func takeMemory(f field) (func(), error) {
+func takeMemory(f target) (func(), error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = []string{roleVar + "=eater", "EATER_HOME=" + f.home, "EATER_PAUSE=1ms"}
 	if err := errors.Join(os.WriteFile(f.home+"/MB", []byte(strconv.Itoa(2*maxMemory>>20)), 0o600), cmd.Start()); err != nil {
@@ -253,10 +253,10 @@ func takeMemory(f field) (func(), error) {
 	}
 }
 
-func takeProcesses(field) (func(), error) { return func() {}, manyProcesses(2 * maxProcesses) }
+func takeProcesses(target) (func(), error) { return func() {}, manyProcesses(2 * maxProcesses) }
 
 // takeFiles raises its limit, and opens more files than the old limit allowed.
-func takeFiles(field) (func(), error) {
+func takeFiles(target) (func(), error) {
 	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 4 * maxFiles, Max: 4 * maxFiles}) // if this fails, the limit stays lower
 	var fds []int
 	release := func() {
@@ -275,7 +275,7 @@ func takeFiles(field) (func(), error) {
 	return release, nil
 }
 
-func takeInstances(field) (func(), error) {
+func takeInstances(target) (func(), error) {
 	var fds []int
 	for {
 		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
@@ -291,7 +291,7 @@ func takeInstances(field) (func(), error) {
 }
 
 // takeWatches takes all watches of files that the user may have, with few inotify instances.
-func takeWatches(f field) (func(), error) {
+func takeWatches(f target) (func(), error) {
 	text, err := os.ReadFile("/proc/sys/user/max_inotify_watches")
 	most, err2 := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err = errors.Join(err, err2); err != nil {
@@ -328,7 +328,7 @@ func takeWatches(f field) (func(), error) {
 	}
 }
 
-func watchSelf(f field) error {
+func watchSelf(f target) error {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
 	if err == nil {
 		defer unix.Close(fd)
@@ -340,7 +340,7 @@ func watchSelf(f field) error {
 // spin starts processes that use the processors all the time, each in its own session. They are so many that another process gets less
 // than a tenth of a processor. The kernel ends each of them after four seconds of processor time. Without that limit, they delayed
 // their own end, and the tests beside them, for minutes on a busy machine.
-func spin(field) (func(), error) {
+func spin(target) (func(), error) {
 	var all []*exec.Cmd
 	for range 16 * runtime.NumCPU() {
 		cmd := exec.Command("/bin/sh", "-c", "ulimit -t 4; while :; do :; done")
@@ -361,7 +361,7 @@ func spin(field) (func(), error) {
 }
 
 // share fails if this process gets less than a tenth of one processor.
-func share(field) error {
+func share(target) error {
 	const wall = time.Second
 	used := func() time.Duration {
 		var t unix.Rusage
@@ -397,13 +397,13 @@ func untilReleased(goroutines int, do func()) (release func()) {
 	}
 }
 
-func flood(field) (func(), error) {
+func flood(target) (func(), error) {
 	lines := []byte(strings.Repeat(strings.Repeat("x", 99)+"\n", 600))
 	return untilReleased(2, func() { _, _ = os.Stdout.Write(lines) }), nil
 }
 
 // printLine makes the victim write a line into its log. printed searches for the line.
-func printLine(field) error {
+func printLine(target) error {
 	_, err := fmt.Println("a line of the victim")
 	return err
 }
@@ -438,7 +438,7 @@ func orders(c *container) error {
 	return err
 }
 
-func floodControl(f field) (func(), error) {
+func floodControl(f target) (func(), error) {
 	c := dial.New(f.dir + "/run/control.sock")
 	return untilReleased(64, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -448,7 +448,7 @@ func floodControl(f field) (func(), error) {
 }
 
 // takePorts listens on ports that the kernel chooses, in as many processes as it needs for all of them.
-func takePorts(f field) (func(), error) {
+func takePorts(f target) (func(), error) {
 	const each = maxFiles - 24
 	var all []*exec.Cmd
 	release := func() {
@@ -504,7 +504,7 @@ func taker(victim bool) {
 		untilStopped()
 		return
 	}
-	f := field{dir: os.Getenv("TENANTS_DIR")}
+	f := target{dir: os.Getenv("TENANTS_DIR")}
 	f.home, f.b = f.dir+"/home/profiles/"+name(0), f.dir+"/home/profiles/"+name(1)
 	who := map[bool]string{false: "a", true: "b"}[victim]
 	// This is the resource that the attacker had taken before hinit ended it.

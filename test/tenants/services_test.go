@@ -42,18 +42,18 @@ var attacks = slices.Concat(attacksOnProfile, attacksByServices)
 
 // attacksByServices are attacks on files and processes that belong to hinit and its companions, but show or hold something of the victim.
 var attacksByServices = []attack{
-	{"make it crash", true, func(field) error {
+	{"make it crash", true, func(target) error {
 		pid, err := gatewayOf(crashed)
 		return errors.Join(err, syscall.Kill(cmp.Or(pid, -1<<30), syscall.SIGABRT))
 	}},
-	{coreRow, true, func(f field) error {
+	{coreRow, true, func(f target) error {
 		found, _ := filepath.Glob(f.b + "/core*")
 		return read(append(found, f.b+"/core")[0])
 	}},
-	{"let PID 1 dump core", false, func(field) error {
+	{"let PID 1 dump core", false, func(target) error {
 		return unix.Prlimit(1, unix.RLIMIT_CORE, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}, nil)
 	}},
-	{"read its archived logs", true, func(f field) error {
+	{"read its archived logs", true, func(f target) error {
 		dir := f.dir + "/home/logs/gateways/" + name(1)
 		entries, err := os.ReadDir(dir)
 		for _, e := range entries {
@@ -63,79 +63,79 @@ var attacksByServices = []attack{
 		}
 		return cmp.Or(err, errors.New("there is none"))
 	}},
-	{"write into its log", true, func(f field) error {
+	{"write into its log", true, func(f target) error {
 		file, err := os.OpenFile(f.dir+"/home/logs/gateways/"+name(1)+"/current", os.O_WRONLY|os.O_APPEND, 0)
 		if err != nil {
 			return err
 		}
 		return file.Close()
 	}},
-	{"read its log through hinit logs", true, func(f field) error { return says(f, "victim:", "hinit", "logs", name(1)) }},
-	{"follow its log through hinit logs -f", true, func(f field) error { return says(f, "victim:", "hinit", "logs", "-f", name(1)) }},
-	{"follow its events through hinit", true, func(f field) error {
+	{"read its log through hinit logs", true, func(f target) error { return says(f, "victim:", "hinit", "logs", name(1)) }},
+	{"follow its log through hinit logs -f", true, func(f target) error { return says(f, "victim:", "hinit", "logs", "-f", name(1)) }},
+	{"follow its events through hinit", true, func(f target) error {
 		return control(f, http.MethodGet, "/v1/events?follow=1&last=1000", "gateway-"+name(1))
 	}},
-	{"follow its status through hinit", true, func(f field) error { return control(f, http.MethodGet, "/v1/status/follow", "gateway-"+name(1)) }},
-	{"read the runs of hinit", true, func(f field) error { return control(f, http.MethodGet, "/v1/runs", "runs") }},
-	{"read the configuration through hinit", true, func(f field) error { return control(f, http.MethodGet, "/v1/config", "entries") }},
-	{"start a worker of it through hinit", true, func(f field) error {
+	{"follow its status through hinit", true, func(f target) error { return control(f, http.MethodGet, "/v1/status/follow", "gateway-"+name(1)) }},
+	{"read the runs of hinit", true, func(f target) error { return control(f, http.MethodGet, "/v1/runs", "runs") }},
+	{"read the configuration through hinit", true, func(f target) error { return control(f, http.MethodGet, "/v1/config", "entries") }},
+	{"start a worker of it through hinit", true, func(f target) error {
 		return control(f, http.MethodPost, `/v1/runs {"template": "kanban-worker", "tag": "planted", "profile": "`+name(1)+`", "task": "t_1"}`, "kanban-worker")
 	}},
-	{"say in its name that it has a problem", false, func(f field) error {
+	{"say in its name that it has a problem", false, func(f target) error {
 		return control(f, http.MethodPost, "/v1/services/gateway-"+name(1)+`/say {"text": "planted"}`, "")
 	}},
-	{"become PID 1 by hinit", false, func(f field) error {
+	{"become PID 1 by hinit", false, func(f target) error {
 		return control(f, http.MethodPost, `/v1/reexec {"binary": "`+f.dir+`/bin/role"}`, "image")
 	}},
-	{"stop it by the FIFO for orders", false, func(f field) error { return write(f.dir+"/run/orders", "stop "+name(3)+"\n") }},
-	{"stop it by the tools of s6", true, func(f field) error {
+	{"stop it by the FIFO for orders", false, func(f target) error { return write(f.dir+"/run/orders", "stop "+name(3)+"\n") }},
+	{"stop it by the tools of s6", true, func(f target) error {
 		return control(f, http.MethodPost, `/v1/slots/control {"dir": "`+slot+`", "flags": "d"}`, "")
 	}},
-	{"end the container by the tools of s6", false, func(f field) error {
+	{"end the container by the tools of s6", false, func(f target) error {
 		return control(f, http.MethodPost, `/v1/slots/scan {"flags": "t"}`, "")
 	}},
-	{"read its tasks on the board", true, func(f field) error { return says(f, secretTask, "hinit-kanban", "list") }},
-	{"read the file of the board", true, func(f field) error { return read(f.dir + "/home/kanban.db") }},
-	{"change its task on the board", true, func(f field) error {
+	{"read its tasks on the board", true, func(f target) error { return says(f, secretTask, "hinit-kanban", "list") }},
+	{"read the file of the board", true, func(f target) error { return read(f.dir + "/home/kanban.db") }},
+	{"change its task on the board", true, func(f target) error {
 		id, err := os.ReadFile(f.dir + "/bin/task")
 		return errors.Join(err, says(f, "", "hinit-kanban", "comment", string(id), "planted"))
 	}},
-	{"make a task for it on the board", true, func(f field) error { return says(f, "", "hinit-kanban", "create", "planted", "--assignee", name(1)) }},
-	{"remove the board", true, func(f field) error {
+	{"make a task for it on the board", true, func(f target) error { return says(f, "", "hinit-kanban", "create", "planted", "--assignee", name(1)) }},
+	{"remove the board", true, func(f target) error {
 		return errors.Join(os.Rename(f.dir+"/home/kanban.db", f.dir+"/home/moved.db"), os.Rename(f.dir+"/home/moved.db", f.dir+"/home/kanban.db"))
 	}},
-	{"open the status page without a token", false, func(field) error { return page(http.MethodGet, "/", nil) }},
-	{"open the status page by a forged Host and Origin", false, func(field) error {
+	{"open the status page without a token", false, func(target) error { return page(http.MethodGet, "/", nil) }},
+	{"open the status page by a forged Host and Origin", false, func(target) error {
 		return page(http.MethodGet, "/service/gateway-"+name(1)+"/log", http.Header{
 			"Host": {"localhost"}, "Origin": {"http://localhost"}, "X-Forwarded-For": {"127.0.0.1"}, "X-Forwarded-Host": {"localhost"}, "Forwarded": {"for=127.0.0.1"},
 		})
 	}},
-	{"read the metrics of the status page", false, func(field) error { return page(http.MethodGet, "/metrics", nil) }},
-	{"stop it by the status page with a forged Origin", false, func(field) error {
+	{"read the metrics of the status page", false, func(target) error { return page(http.MethodGet, "/metrics", nil) }},
+	{"stop it by the status page with a forged Origin", false, func(target) error {
 		return page(http.MethodPost, "/service/gateway-"+name(1)+"/stop", http.Header{"Origin": {"http://127.0.0.1:" + strconv.Itoa(webPort)}, "Sec-Fetch-Site": {"same-origin"}})
 	}},
-	{"find the token of the status page", true, func(field) error { _, err := foundToken(); return err }},
-	{"read its log on the status page", true, func(field) error {
+	{"find the token of the status page", true, func(target) error { _, err := foundToken(); return err }},
+	{"read its log on the status page", true, func(target) error {
 		token, err := foundToken()
 		return errors.Join(err, page(http.MethodGet, "/service/gateway-"+name(1)+"/log", http.Header{"Authorization": {"Bearer " + token}}))
 	}},
-	{sandboxesRow, true, func(f field) error { return says(f, "", "hinit-sandbox", "ls") }},
-	{"execute a command in its sandbox", false, func(f field) error {
+	{sandboxesRow, true, func(f target) error { return says(f, "", "hinit-sandbox", "ls") }},
+	{"execute a command in its sandbox", false, func(f target) error {
 		return says(f, "it could", "hinit-sandbox", "exec", "--profile", name(1), "--task", filepath.Base(f.dir), "--", "echo", "it could")
 	}},
-	{mountRow, true, func(f field) error {
+	{mountRow, true, func(f target) error {
 		id := filepath.Base(f.dir) + "-mine"
 		err := says(f, "", "docker", "run", "-d", "--name", id, "--label", "hermes-agent=1", "--label", "hermes-task-id="+filepath.Base(f.dir),
 			"--label", "hermes-profile="+name(0), "--network=none", "-v", f.b+":/b", image, "sleep", "1000")
 		return errors.Join(err, says(f, "of-"+name(1), "docker", "exec", id, "cat", "/b/.env"))
 	}},
-	{"remove its sandbox", false, func(f field) error {
+	{"remove its sandbox", false, func(f target) error {
 		return says(f, "", "hinit-sandbox", "rm", "--profile", name(1), "--task", filepath.Base(f.dir))
 	}},
-	{"ask the container engine itself", false, func(f field) error { return connect("unix", f.dir+"/engine.sock") }},
-	{"read the environment of its docker exec", true, func(field) error { return ofExecs("environ") }},
-	{"open the memory of its docker exec", false, func(field) error { return ofExecs("mem") }},
-	{"follow the descriptors of its docker exec", true, func(field) error { return ofExecs("fd/0") }},
+	{"ask the container engine itself", false, func(f target) error { return connect("unix", f.dir+"/engine.sock") }},
+	{"read the environment of its docker exec", true, func(target) error { return ofExecs("environ") }},
+	{"open the memory of its docker exec", false, func(target) error { return ofExecs("mem") }},
+	{"follow the descriptors of its docker exec", true, func(target) error { return ofExecs("fd/0") }},
 }
 
 // Names of attacks that succeed only on some machines.
@@ -190,7 +190,7 @@ func write(path, text string) error {
 
 // says runs a program of hinit as the operator would. The error is nil if its output has the words, or if it succeeds and no
 // words are given.
-func says(f field, words, program string, args ...string) error {
+func says(f target, words, program string, args ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, f.dir+"/bin/"+program, args...)
@@ -230,7 +230,7 @@ func says(f field, words, program string, args ...string) error {
 
 // control asks hinit. The target is a path, with a body after a space. The error is nil if the answer is a success and has the
 // words.
-func control(f field, method, target, words string) error {
+func control(f target, method, target, words string) error {
 	target, body, _ := strings.Cut(target, " ")
 	request, err := http.NewRequest(method, "http://hinit"+target, strings.NewReader(body))
 	if err != nil {

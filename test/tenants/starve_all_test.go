@@ -186,7 +186,7 @@ func TestNoTenantStarvesAnother(t *testing.T) {
 		for i, mode := range everyMode {
 			t.Run(mode, func(t *testing.T) {
 				testkit.Parallel(t) // hinit mostly waits for its next measurement, so this test runs beside others
-				words[i] = starveAll(t, mode, scene{
+				words[i] = starveAll(t, mode, setup{
 					agent: agentID + 1 + i, // a uid of its own, because the kernel counts per user, and gateways of other test packages run as agentID
 					roles: [2]string{"taker", "misser"}, flags: syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC,
 					yaml:  fmt.Sprintf("limits: {nofile: %d}, memory: {max: %d}, cpu: {weight: 100}, quota: {warn: %d, stop: %d},", maxFiles, maxMemory, quota/2, quota),
@@ -211,7 +211,7 @@ func TestNoTenantStarvesAnother(t *testing.T) {
 var onProcessors sync.Mutex
 
 // starveAll has the attacker take each resource in turn, and returns the word for each.
-func starveAll(t *testing.T, mode string, s scene) map[string]string {
+func starveAll(t *testing.T, mode string, s setup) map[string]string {
 	t.Helper()
 	c := begin(t, mode, s)
 	c.mode = mode

@@ -10,7 +10,7 @@ import (
 // TestShellsCompleteGroupsAndPatterns checks the completion of groups and patterns in real shells, by pressing keys.
 func TestShellsCompleteGroupsAndPatterns(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, speaking)
+	h := newContainer(t, speaking)
 	h.boot()
 	for shell, begin := range map[string]string{
 		"bash": "bash --norc --noprofile -i",

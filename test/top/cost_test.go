@@ -32,7 +32,7 @@ func TestFiveHundredServicesCostLittle(t *testing.T) {
 	for i := range 500 {
 		fmt.Fprintf(&services, "  s%03d: {command: [/bin/sleep, '1000000']}\n", i)
 	}
-	h := newHouse(t, services.String())
+	h := newContainer(t, services.String())
 	h.boot()
 	w := h.top(120, 40)
 	w.shows("501 of 502 well", "mem ")

@@ -12,7 +12,7 @@ import (
 // demo and all of its processes.
 func TestTheDemoOpensIt(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, "")
+	h := newContainer(t, "")
 	w := h.shell(120, 30, built+"/hinit demo --agent "+built+"/example-agent")
 	w.shows("> gateway-", "gateway-coder", "gateway-writer")
 	w.shows("1 crash ") // the demo's gateway crashes once, and must be started again
@@ -27,7 +27,7 @@ func TestTheDemoOpensIt(t *testing.T) {
 // TestTheDemoWithoutTheScreen checks that the demo, without hinit-top, describes what it would show.
 func TestTheDemoWithoutTheScreen(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, "")
+	h := newContainer(t, "")
 	for _, name := range []string{"/hinit", "/hinit-tools"} {
 		program, err := os.ReadFile(built + name)
 		if err != nil {

@@ -68,8 +68,8 @@ func stage(program string) error {
 	return syscall.Exec(program, []string{"init", "gateway", "run"}, os.Environ())
 }
 
-// house is a container of these tests: a volume, and PID 1 that works on it.
-type house struct {
+// container is a container of these tests: a volume, and PID 1 that works on it.
+type container struct {
 	t      *testing.T
 	dir    string
 	env    []string
@@ -79,8 +79,8 @@ type house struct {
 	terminals int // number of opened terminals
 }
 
-// newHouse makes a volume with profiles that are wanted up. config is more of hinit.yaml.
-func newHouse(t *testing.T, config string, profiles ...string) *house {
+// newContainer makes a volume with profiles that are wanted up. config is more of hinit.yaml.
+func newContainer(t *testing.T, config string, profiles ...string) *container {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -90,7 +90,7 @@ func newHouse(t *testing.T, config string, profiles ...string) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &house{t: t, dir: dir, client: dial.New(filepath.Join(dir, "control.sock"))}
+	h := &container{t: t, dir: dir, client: dial.New(filepath.Join(dir, "control.sock"))}
 	h.env = append(os.Environ(), "HINIT_CONFIG="+dir+"/hinit.yaml", "HERMES_HOME="+dir+"/data")
 	h.write("hinit.yaml", fmt.Sprintf("home: %[1]s/data\nagent: {user: \"0:0\", binary: %[2]s/example-agent}\ncontrol: {socket: %[1]s/control.sock}\n%[3]s", dir, built, config))
 	h.write("data/SOUL.md", "The root profile.\n")
@@ -102,7 +102,7 @@ func newHouse(t *testing.T, config string, profiles ...string) *house {
 }
 
 // write writes a file of the container.
-func (h *house) write(name, text string) {
+func (h *container) write(name, text string) {
 	h.t.Helper()
 	path := filepath.Join(h.dir, name)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
@@ -111,7 +111,7 @@ func (h *house) write(name, text string) {
 }
 
 // boot starts PID 1 in namespaces of its own. All of them end with the test.
-func (h *house) boot() {
+func (h *container) boot() {
 	h.t.Helper()
 	console, err := os.Create(h.dir + "/console")
 	if err != nil {
@@ -150,7 +150,7 @@ func (h *house) boot() {
 // terminal is a terminal of tmux in which hinit top runs.
 type terminal struct {
 	t    *testing.T
-	name string // name of the tmux socket, which ends with the house
+	name string // name of the tmux socket, which ends with the container
 	keys int
 }
 
@@ -164,18 +164,18 @@ func tmux(t *testing.T, args ...string) string {
 }
 
 // top starts hinit top on a terminal of so many columns and rows.
-func (h *house) top(width, height int, args ...string) *terminal {
+func (h *container) top(width, height int, args ...string) *terminal {
 	h.t.Helper()
 	return h.shell(width, height, built+"/hinit top "+strings.Join(args, " "))
 }
 
-func (h *house) shell(width, height int, command string) *terminal {
+func (h *container) shell(width, height int, command string) *terminal {
 	h.t.Helper()
 	return h.at(h.t, width, height, command)
 }
 
 // at runs a command on a terminal, for a test that may be a subtest of the container's test.
-func (h *house) at(t *testing.T, width, height int, command string) *terminal {
+func (h *container) at(t *testing.T, width, height int, command string) *terminal {
 	t.Helper()
 	if _, err := exec.LookPath("tmux"); err != nil {
 		testkit.SkipOrFail(t, "needs tmux: apt-get install tmux")
@@ -254,7 +254,7 @@ func (w *terminal) resize(width, height int) {
 }
 
 // status asks hinit for the status.
-func (h *house) status(name string) client.Service {
+func (h *container) status(name string) client.Service {
 	h.t.Helper()
 	s, err := h.client.Service(h.t.Context(), name)
 	if err != nil {
@@ -276,7 +276,7 @@ const (
 var waiting = client.Wait{Wait: true}
 
 // run runs a command without a terminal, and returns what it wrote and its exit code.
-func (h *house) run(program string, args ...string) (string, int) {
+func (h *container) run(program string, args ...string) (string, int) {
 	h.t.Helper()
 	cmd := exec.CommandContext(h.t.Context(), program, args...)
 	cmd.Env = h.env

@@ -14,7 +14,7 @@ import (
 // shows a host that ends.
 func TestSeveralHostsOnOneScreen(t *testing.T) {
 	t.Parallel()
-	first, second := newHouse(t, "", "coder"), newHouse(t, "", "coder")
+	first, second := newContainer(t, "", "coder"), newContainer(t, "", "coder")
 	first.boot()
 	second.boot()
 	sockets := "eu=unix:" + first.dir + "/control.sock,us=unix:" + second.dir + "/control.sock"
@@ -64,7 +64,7 @@ const speaking = `services:
 // environment. The screen must come back after the shell.
 func TestASignalAndAShellFromTheScreen(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, speaking)
+	h := newContainer(t, speaking)
 	h.boot()
 	w := h.top(100, 24)
 	w.shows("web", "q quit")
@@ -97,7 +97,7 @@ func TestASignalAndAShellFromTheScreen(t *testing.T) {
 // existing one.
 func TestTheLogOfTheRunBeforeIsWritten(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, speaking)
+	h := newContainer(t, speaking)
 	h.boot()
 	testkit.Until(t, "the first run has said all", func() bool { return h.status("web").Output != nil && h.status("web").Output.Lines == 2 })
 	if _, err := h.client.Restart(t.Context(), "web", waiting); err != nil {
@@ -142,7 +142,7 @@ func TestTheLogOfTheRunBeforeIsWritten(t *testing.T) {
 // stopped with one order.
 func TestAGroupIsStoppedFromTheScreen(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, speaking)
+	h := newContainer(t, speaking)
 	h.boot()
 	w := h.top(80, 24)
 	w.shows("web", "q quit", "? help")

@@ -14,7 +14,7 @@ import (
 // size changes meanwhile.
 func TestEverySizeShowsTheTable(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, "", "coder", "writer")
+	h := newContainer(t, "", "coder", "writer")
 	h.boot()
 	w := h.top(40, 12)
 	fits := func(width, height int, texts ...string) {
@@ -57,7 +57,7 @@ func TestEverySizeShowsTheTable(t *testing.T) {
 // end of PID 1.
 func TestItGoesOnWhileHinitBecomesAnother(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, "", "coder")
+	h := newContainer(t, "", "coder")
 	h.boot()
 	w := h.top(100, 20)
 	w.shows("gateway-coder")
@@ -87,7 +87,7 @@ func TestItGoesOnWhileHinitBecomesAnother(t *testing.T) {
 // TestTopReportsAStoppedPID1 checks that the screen reports a PID 1 that is stopped: it keeps its connections and answers nothing.
 func TestTopReportsAStoppedPID1(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, "", "coder")
+	h := newContainer(t, "", "coder")
 	h.boot()
 	w := h.top(100, 20)
 	w.shows("gateway-coder")
@@ -111,7 +111,7 @@ func TestNothingReachesTheTerminal(t *testing.T) {
     command: ["/bin/sh", "-c", "printf '\\033]0;owned\\007\\033[2J\\033[31mred\\033[0m \\342\\200\\256gnol \\377 plain\\n'; exec sleep 1000000", "\x1b[2Jowned"]
     log: true
 `
-	h := newHouse(t, hostile)
+	h := newContainer(t, hostile)
 	h.boot()
 	w := h.shell(120, 40, "script -qfec '"+built+"/hinit top' "+h.dir+"/typescript")
 	w.shows("evil")
@@ -138,7 +138,7 @@ func TestNothingReachesTheTerminal(t *testing.T) {
 // one line on stderr.
 func TestWithoutATerminalATableIsPrinted(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, "", "coder")
+	h := newContainer(t, "", "coder")
 	if out, code := h.run(built+"/hinit", "top"); code != 4 || strings.Count(out, "\n") != 1 || !strings.HasPrefix(out, "cannot run hinit top: ") {
 		t.Errorf("without hinit: %d %q", code, out)
 	}

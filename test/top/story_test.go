@@ -20,7 +20,7 @@ func TestFiftyProfiles(t *testing.T) {
 	for i := range 50 {
 		names = append(names, fmt.Sprintf("p%02d", i))
 	}
-	h := newHouse(t, "restart: {initial: 50ms}\n", names...)
+	h := newContainer(t, "restart: {initial: 50ms}\n", names...)
 	// One gateway has lost its messenger, and does not try again before a restart. The other ends with an error again
 	// and again.
 	h.write("data/profiles/p31/agent.conf", `platforms={"telegram":{"state":"failed","error_message":"unauthorized: the token was revoked"}}`+"\n")
@@ -70,7 +70,7 @@ func TestFiftyProfiles(t *testing.T) {
 // must keep running as they are.
 func TestARolloutStopsAtAFailure(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, "", "a", "b", "c")
+	h := newContainer(t, "", "a", "b", "c")
 	h.boot()
 	w := h.top(120, 20)
 	w.shows("4 of 5 well")

@@ -74,7 +74,7 @@ func TestTargets(t *testing.T) {
 }
 
 func TestEveryGapIsExplained(t *testing.T) {
-	b := somebody()
+	b := newMeasuredBench()
 	for _, g := range targets {
 		why := b.explainGap(strings.Fields(g.measure)[0])
 		if why == "" || strings.Contains(why, "%!") {
@@ -153,8 +153,8 @@ func TestRunScriptQuotesEveryWord(t *testing.T) {
 	}
 }
 
-// somebody returns a bench with some measurements.
-func somebody() *bench {
+// newMeasuredBench returns a bench with some measurements.
+func newMeasuredBench() *bench {
 	b := &bench{figures: newFigures()}
 	for _, n := range []string{"1", "10", "100", "500", "2000"} {
 		b.figures.add("M2", n, hinitName, 2*asNumber(n))
@@ -171,7 +171,7 @@ func somebody() *bench {
 
 func TestPlotIsWellFormed(t *testing.T) {
 	drawn := 0
-	for _, s := range somebody().sheets() {
+	for _, s := range newMeasuredBench().sheets() {
 		p, ok := s.picture()
 		if !ok {
 			continue
@@ -217,7 +217,7 @@ func TestLabelsOfAPlotDoNotCover(t *testing.T) {
 
 func TestPageHasFiguresTargetsAndPictures(t *testing.T) {
 	dir := t.TempDir()
-	b := somebody()
+	b := newMeasuredBench()
 	b.note("nitro is left out: there is no nitro here")
 	again := &bench{figures: newFigures()}
 	if err := b.gatherResult().writeJSON(filepath.Join(dir, "figures.json")); err != nil {
