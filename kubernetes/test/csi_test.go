@@ -38,8 +38,8 @@ type driver struct {
 // startDriver starts the driver of a node and registers it with the kubelet, until the test ends.
 func (b *bench) startDriver() *driver {
 	b.Helper()
-	if b.LeftOut != "" {
-		b.Skip(b.LeftOut)
+	if b.WhyNoNodes != "" {
+		b.Skip(b.WhyNoNodes)
 	}
 	dir := b.nodes[1].Plugins()
 	d := &driver{endpoint: filepath.Join(dir, driverName+".driver")}

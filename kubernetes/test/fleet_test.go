@@ -30,8 +30,8 @@ const (
 func withFleet(t *testing.T, hosts int) (b *bench, dir string) {
 	t.Helper()
 	b = withServer(t)
-	if b.LeftOut != "" {
-		t.Skip(b.LeftOut)
+	if b.WhyNoNodes != "" {
+		t.Skip(b.WhyNoNodes)
 	}
 	b.ns = inFleet
 	b.second()
@@ -266,7 +266,7 @@ func TestAPodBecomesAPoolAndComesBack(t *testing.T) {
 func TestAHostIsReachedByItsPoolAloneAndMovesProfiles(t *testing.T) {
 	cluster.InFull(t)
 	server := withServer(t)
-	if why := server.Enforces(); server.LeftOut == "" && why != "" {
+	if why := server.Enforces(); server.WhyNoNodes == "" && why != "" {
 		t.Skip(why)
 	}
 	b, dir := withFleet(t, 2)

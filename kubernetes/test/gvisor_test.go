@@ -14,7 +14,7 @@ import (
 func TestASandboxHasGvisorsKernel(t *testing.T) {
 	cluster.InFull(t)
 	b := withServer(t)
-	if b.LeftOut == "" && !b.HasGvisor() {
+	if b.WhyNoNodes == "" && !b.HasGvisor() {
 		t.Skip("gVisor was not built; make test-kubernetes builds it")
 	}
 	b.runtimeClass(cluster.GvisorRuntime)

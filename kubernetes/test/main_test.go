@@ -37,9 +37,9 @@ var theWorld = sync.OnceValues(func() (*world, error) {
 	}
 	w := &world{Cluster: c, nodes: map[int]*cluster.Node{}}
 	if c == nil {
-		return &world{Cluster: &cluster.Cluster{LeftOut: left}}, nil
+		return &world{Cluster: &cluster.Cluster{WhyNoNodes: left}}, nil
 	}
-	if c.LeftOut != "" {
+	if c.WhyNoNodes != "" {
 		return w, nil
 	}
 	if w.nodes[1], err = c.StartNode(context.Background(), 1); err != nil {
@@ -57,7 +57,7 @@ func withServer(t *testing.T) *bench {
 		t.Fatal(err)
 	}
 	if w.Bin == "" {
-		t.Skip(w.LeftOut)
+		t.Skip(w.WhyNoNodes)
 	}
 	return &bench{TB: t, world: w, ns: "default"}
 }
@@ -70,8 +70,8 @@ const inManifests = "agents"
 func withNode(t *testing.T, namespace string) *bench {
 	t.Helper()
 	b := withServer(t)
-	if b.LeftOut != "" {
-		t.Skip(b.LeftOut)
+	if b.WhyNoNodes != "" {
+		t.Skip(b.WhyNoNodes)
 	}
 	b.ns = namespace
 	if namespace != inManifests {

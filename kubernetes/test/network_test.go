@@ -12,7 +12,7 @@ import (
 func TestASandboxReachesNoOtherPod(t *testing.T) {
 	cluster.InFull(t)
 	b := withServer(t)
-	if why := b.Enforces(); b.LeftOut == "" && why != "" {
+	if why := b.Enforces(); b.WhyNoNodes == "" && why != "" {
 		t.Skip(why)
 	}
 	a := withSandboxes(t, "HINIT_SANDBOX_NETWORKS=database")

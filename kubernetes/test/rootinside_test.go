@@ -22,7 +22,7 @@ import (
 func TestRootInsideIsAnotherUserOutside(t *testing.T) {
 	cluster.InFull(t)
 	b := withServer(t)
-	if b.LeftOut == "" && !b.Maps() {
+	if b.WhyNoNodes == "" && !b.Maps() {
 		t.Skip("no runc that maps ids of mounts was built; apt-get install gcc pkg-config libseccomp-dev, and make test-kubernetes")
 	}
 	b.runtimeClass(cluster.MappedRuntime)

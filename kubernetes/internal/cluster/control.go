@@ -25,9 +25,9 @@ func nodeAddress(n int) string { return fmt.Sprintf("10.98.255.%d", n) }
 
 // Cluster is a running cluster. Only one goroutine may use it.
 type Cluster struct {
-	Bin     string // directory of the programs, including kubectl
-	Config  string // path of the administrator's kubeconfig
-	LeftOut string // why the cluster has no nodes; "" if it has some
+	Bin        string // directory of the programs, including kubectl
+	Config     string // path of the administrator's kubeconfig
+	WhyNoNodes string // why the cluster has no nodes; "" if it has some
 
 	dir, logs string // directories of the programs' state and of their logs
 	port      string // port of the API server
@@ -49,9 +49,9 @@ func Start(ctx context.Context) (c *Cluster, left string, err error) {
 
 // StartServer starts etcd and the API server only.
 func StartServer(ctx context.Context) (c *Cluster, left string, err error) {
-	c = &Cluster{Bin: os.Getenv(binVar), LeftOut: os.Getenv(leftVar), logs: os.Getenv(logVar), dir: "/run/cluster", port: "443"}
+	c = &Cluster{Bin: os.Getenv(binVar), WhyNoNodes: os.Getenv(leftVar), logs: os.Getenv(logVar), dir: "/run/cluster", port: "443"}
 	if c.Bin == "" {
-		return nil, c.LeftOut, nil
+		return nil, c.WhyNoNodes, nil
 	}
 	c.admin = sync.OnceValues(c.newClient)
 	if os.Geteuid() != 0 {

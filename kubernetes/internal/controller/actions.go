@@ -138,9 +138,9 @@ func (f *fleet) confirmEmpty(ctx context.Context, v *view, hosts int) (int, erro
 	return hosts - 1, nil
 }
 
-// sumAnnotation identifies what was last applied to an object, so that an unchanged object is not written again. For the StatefulSet of the
-// hosts it ends with their number.
-const sumAnnotation = v1alpha1.Group + "/applied"
+// checksumAnnotation identifies what was last applied to an object, so that an unchanged object is not written again. For
+// the StatefulSet of the hosts it ends with their number.
+const checksumAnnotation = v1alpha1.Group + "/applied"
 
 // applyAll applies the objects of a pool with the given number of hosts, and the rights of these hosts. It writes only what has
 // changed, but everything each applyInterval.
@@ -157,7 +157,7 @@ func (f *fleet) applyAll(ctx context.Context, v *view, hosts int) error {
 func (f *fleet) applyPool(ctx context.Context, v *view, hosts int, all bool) error {
 	wanted := fmt.Sprintf("%s/%d/%d", v.template, v.pool.Generation, hosts)
 	// Somebody may have scaled the StatefulSet, so compare the number too.
-	if !all && v.set != nil && v.set.Annotations[sumAnnotation] == wanted && v.set.Spec.Replicas != nil && int(*v.set.Spec.Replicas) == hosts {
+	if !all && v.set != nil && v.set.Annotations[checksumAnnotation] == wanted && v.set.Spec.Replicas != nil && int(*v.set.Spec.Replicas) == hosts {
 		return nil
 	}
 	objects, _, err := pool.Objects(v.pool, hosts)
@@ -166,7 +166,7 @@ func (f *fleet) applyPool(ctx context.Context, v *view, hosts int, all bool) err
 	}
 	for _, o := range objects { // the StatefulSet comes last, so its annotation stands for all objects
 		if o.GetKind() == "StatefulSet" {
-			o.SetAnnotations(map[string]string{sumAnnotation: wanted})
+			o.SetAnnotations(map[string]string{checksumAnnotation: wanted})
 		}
 		if err := f.applyOwn(ctx, v.pool, o); err != nil {
 			return err

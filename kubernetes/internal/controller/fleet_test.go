@@ -139,7 +139,7 @@ func scaledByHand(t *testing.T, p *v1alpha1.AgentPool, hosts int32) *appsv1.Stat
 		t.Fatal(err)
 	}
 	return &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{
-		Name: "pool", Namespace: "agents", Labels: map[string]string{v1alpha1.PoolLabel: "pool"}, Annotations: map[string]string{sumAnnotation: template + "/1/2"},
+		Name: "pool", Namespace: "agents", Labels: map[string]string{v1alpha1.PoolLabel: "pool"}, Annotations: map[string]string{checksumAnnotation: template + "/1/2"},
 	}, Spec: appsv1.StatefulSetSpec{Replicas: &hosts}}
 }
 
@@ -177,7 +177,7 @@ func TestObjectsThatSomebodyDeletedComeBack(t *testing.T) {
 		set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "pool", Namespace: "agents", Labels: map[string]string{v1alpha1.PoolLabel: "pool"}}}
 		_, template, err := pool.Objects(p, 1)
 		one := int32(1)
-		set.Annotations, set.Spec.Replicas = map[string]string{sumAnnotation: template + "/1/1"}, &one
+		set.Annotations, set.Spec.Replicas = map[string]string{checksumAnnotation: template + "/1/1"}, &one
 		if err != nil || c.api.Create(t.Context(), set) != nil {
 			t.Fatal(err)
 		}

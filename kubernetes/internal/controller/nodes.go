@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	askEvery = 2 * time.Second
-	askTime  = 2 * time.Second // time limit of one connection
+	askEvery       = 2 * time.Second
+	connectTimeout = 2 * time.Second // time limit of one connection
 	// maxSilent is how many connections in a row must fail before a node counts as silent.
 	maxSilent = 3
 	// silentLimit is how long after its last answer a node can count as silent. By then, Kubernetes itself has marked a vanished
@@ -31,9 +31,9 @@ const (
 // refused connection also shows that the machine is up. A node that has never answered does not count as vanished, because the
 // network may forbid the connections.
 type nodes struct {
-	api  client.Reader // reads from a cache
-	log  *slog.Logger
-	news chan event.GenericEvent // receives every pod of a node that has become silent or answers again
+	api       client.Reader // reads from a cache
+	log       *slog.Logger
+	podEvents chan event.GenericEvent // receives every pod of a node that has become silent or answers again
 
 	mu sync.Mutex
 	by map[string]*node
@@ -45,7 +45,7 @@ type node struct {
 }
 
 func newNodes(api client.Reader, log *slog.Logger) *nodes {
-	return &nodes{api: api, log: log, news: make(chan event.GenericEvent), by: map[string]*node{}}
+	return &nodes{api: api, log: log, podEvents: make(chan event.GenericEvent), by: map[string]*node{}}
 }
 
 // silent reports whether a node that has answered before has stopped answering.
@@ -61,7 +61,7 @@ func (n *nodes) silent(name string, now time.Time) bool {
 func (n *nodes) Start(ctx context.Context) error {
 	for ctx.Err() == nil {
 		next := time.After(askEvery)
-		n.askAll(ctx)
+		n.probeAll(ctx)
 		select {
 		case <-ctx.Done():
 		case <-next:
@@ -70,9 +70,9 @@ func (n *nodes) Start(ctx context.Context) error {
 	return nil
 }
 
-// askAll connects once to each node that has pods of a pool. When a node becomes silent or answers again, askAll sends the node's pods
-// to n.news.
-func (n *nodes) askAll(ctx context.Context) {
+// probeAll connects once to each node that has pods of a pool. When a node becomes silent or answers again, probeAll sends
+// the node's pods to n.podEvents.
+func (n *nodes) probeAll(ctx context.Context) {
 	pods := &corev1.PodList{}
 	if err := n.api.List(ctx, pods, client.HasLabels{v1alpha1.PoolLabel}, client.UnsafeDisableDeepCopy); err != nil {
 		n.log.Warn("hosts can't be listed", "error", err)
@@ -97,7 +97,7 @@ func (n *nodes) askAll(ctx context.Context) {
 			if n.recordAnswer(name, n.answers(ctx, name)) {
 				for _, pod := range hosts {
 					select {
-					case n.news <- event.GenericEvent{Object: pod}:
+					case n.podEvents <- event.GenericEvent{Object: pod}:
 					case <-ctx.Done():
 					}
 				}
@@ -118,7 +118,7 @@ func (n *nodes) answers(ctx context.Context, name string) bool {
 		if a.Type != corev1.NodeInternalIP {
 			continue
 		}
-		conn, err := (&net.Dialer{Timeout: askTime}).DialContext(ctx, "tcp", net.JoinHostPort(a.Address, port))
+		conn, err := (&net.Dialer{Timeout: connectTimeout}).DialContext(ctx, "tcp", net.JoinHostPort(a.Address, port))
 		if err == nil {
 			_ = conn.Close()
 		}

@@ -244,8 +244,8 @@ func (v *view) overdue(host string) bool {
 	return v.now.Sub(v.seen.observe("away "+host, "", v.now).since) > restartLimit
 }
 
-// herePhases are the phases that a host reports only if it has the profile's data.
-var herePhases = []v1alpha1.Phase{
+// phasesWithData are the phases that a host reports only if it has the profile's data.
+var phasesWithData = []v1alpha1.Phase{
 	v1alpha1.PhaseRunning, v1alpha1.PhaseStopping, v1alpha1.PhaseStopped, v1alpha1.PhaseBackoff, v1alpha1.PhaseParked,
 }
 
@@ -259,7 +259,7 @@ func decisionInput(v *view) (placement.Pool, []placement.Profile) {
 	in.Replicas = in.Min
 	if v.set != nil && v.set.Spec.Replicas != nil {
 		in.Replicas = int(*v.set.Spec.Replicas)
-		if last, err := strconv.Atoi(path.Base(v.set.Annotations[sumAnnotation])); err == nil { // somebody may have scaled the StatefulSet up
+		if last, err := strconv.Atoi(path.Base(v.set.Annotations[checksumAnnotation])); err == nil { // somebody may have scaled the StatefulSet up
 			in.Replicas = min(in.Replicas, last)
 		}
 	}
@@ -297,7 +297,7 @@ func decisionInput(v *view) (placement.Pool, []placement.Profile) {
 		q.Handled = equality.Semantic.DeepEqual(one.Spec.Recover, s.Recovered)
 		q.Overdue = overdue[s.Host]
 		q.Missing = q.Lost == "" && s.Phase == v1alpha1.PhaseLost
-		q.Here = q.Lost == "" && slices.Contains(herePhases, s.Phase)
+		q.Here = q.Lost == "" && slices.Contains(phasesWithData, s.Phase)
 		out = append(out, q)
 	}
 	return in, out

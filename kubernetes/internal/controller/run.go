@@ -92,7 +92,7 @@ func Run(ctx context.Context, s Settings) error {
 		Watches(&v1alpha1.AgentProfile{}, handler.EnqueueRequestsFromMapFunc(poolOf)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(poolOf)).
 		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(poolOf)).
-		WatchesRawSource(source.Channel(nodes.news, handler.EnqueueRequestsFromMapFunc(poolOf))).
+		WatchesRawSource(source.Channel(nodes.podEvents, handler.EnqueueRequestsFromMapFunc(poolOf))).
 		WithOptions(controllerOptions()).
 		Complete(reconcile.Func(f.reconcile))
 	if err != nil {

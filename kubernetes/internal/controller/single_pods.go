@@ -102,7 +102,7 @@ func (f *fleet) applySinglePod(ctx context.Context, v *view, profile *v1alpha1.A
 	wanted := fmt.Sprintf("%s/%d/%s", v.template, v.pool.Generation, profile.Spec.OnDelete)
 	sandbox := v.sandboxes
 	if maker != nil {
-		if maker.Annotations[sumAnnotation] == wanted {
+		if maker.Annotations[checksumAnnotation] == wanted {
 			return nil
 		}
 		sandbox = maker.Kind == pool.Sandbox.Kind
@@ -111,7 +111,7 @@ func (f *fleet) applySinglePod(ctx context.Context, v *view, profile *v1alpha1.A
 	if err != nil {
 		return err
 	}
-	objects[len(objects)-1].SetAnnotations(map[string]string{sumAnnotation: wanted}) // the last object stands for all
+	objects[len(objects)-1].SetAnnotations(map[string]string{checksumAnnotation: wanted}) // the last object stands for all
 	for _, o := range objects {
 		if err := f.applyOwn(ctx, v.pool, o); err != nil {
 			return err

@@ -154,7 +154,7 @@ func TestAHomeThatASessionMadeIsNotSent(t *testing.T) {
 	}
 	logAgain(t, dir)
 	to, _ := volume(t, "", "")
-	if err := to.fetch(t.Context(), "coder", "u1", from, us); err == nil || look(t, to, "u1").Incoming != "" {
+	if err := to.fetch(t.Context(), "coder", "u1", from, fetchingHost); err == nil || look(t, to, "u1").Incoming != "" {
 		t.Errorf("the new home was sent: %v", err)
 	}
 }

@@ -17,13 +17,13 @@ func TestAProfileIsNotMadeOfTheOfferForAnother(t *testing.T) {
 	s, _ := volume(t, "u1", "a secret of coder")
 	_, from, _ := server(t, s, &atomic.Int64{})
 	to, dir := volume(t, "", "")
-	if err := to.fetch(t.Context(), "decoy", "u2", from, us); err == nil || !strings.Contains(err.Error(), "no such offer") {
+	if err := to.fetch(t.Context(), "decoy", "u2", from, fetchingHost); err == nil || !strings.Contains(err.Error(), "no such offer") {
 		t.Errorf("the profile of the attacker gets the data: %v", err)
 	}
 	if got, _ := filepath.Glob(filepath.Join(dir, incomingDir, "*")); len(got) > 0 {
 		t.Errorf("it has stored %q", got)
 	}
-	if err := to.fetch(t.Context(), "coder", "u1", from, us); err != nil {
+	if err := to.fetch(t.Context(), "coder", "u1", from, fetchingHost); err != nil {
 		t.Errorf("the profile of the offer: %v", err)
 	}
 }
@@ -41,7 +41,7 @@ func TestAHostCallsNoAddressThatItsSenderNames(t *testing.T) {
 	t.Cleanup(attacker.Close)
 	to, _ := volume(t, "", "")
 	from := &v1alpha1.Offer{Nonce: "n", Address: attacker.Listener.Addr().String(), Certificate: certificateSum(attacker.Certificate().Raw)}
-	if err := to.fetch(t.Context(), "coder", "u1", from, us); err == nil || strings.Contains(err.Error(), "secret") || called.Load() > 0 {
+	if err := to.fetch(t.Context(), "coder", "u1", from, fetchingHost); err == nil || strings.Contains(err.Error(), "secret") || called.Load() > 0 {
 		t.Errorf("the address was called %d times: %v", called.Load(), err)
 	}
 }

@@ -43,7 +43,7 @@ func TestAMoveIsCutAnywhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := to.fetch(t.Context(), "coder", "u1", from, us); err != nil {
+		if err := to.fetch(t.Context(), "coder", "u1", from, fetchingHost); err != nil {
 			t.Fatalf("cut after byte %d, the move goes on with %v", cut, err)
 		}
 		r, err := to.receipt("coder", "u1", from.Nonce)
@@ -100,7 +100,7 @@ func TestAMoveThatCrashesBeforeItsReceiptBeginsAnew(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	_, from, _ := server(t, s, &atomic.Int64{})
 	to, at := volume(t, "", "")
-	if err := to.fetch(t.Context(), "coder", "u1", from, us); err != nil {
+	if err := to.fetch(t.Context(), "coder", "u1", from, fetchingHost); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(filepath.Join(at, incomingPath("coder", "u1", from.Nonce)+".json")); err != nil {
@@ -113,7 +113,7 @@ func TestAMoveThatCrashesBeforeItsReceiptBeginsAnew(t *testing.T) {
 	if l := look(t, to, "u1"); l.Incoming != "" || l.Live {
 		t.Fatalf("without a receipt: %+v", l)
 	}
-	err = errors.Join(to.fetch(t.Context(), "coder", "u1", from, us), to.Install("coder", "u1", from.Nonce))
+	err = errors.Join(to.fetch(t.Context(), "coder", "u1", from, fetchingHost), to.Install("coder", "u1", from.Nonce))
 	if err != nil || !look(t, to, "u1").Live {
 		t.Errorf("%v, %+v", err, look(t, to, "u1"))
 	}

@@ -20,7 +20,7 @@ func TestAnOfferPutsNothingIntoAnotherHome(t *testing.T) {
 		o.mu.Lock()
 		o.by["u1"].nonce = from.Nonce
 		o.mu.Unlock()
-		err := to.fetch(t.Context(), "coder", "u1", from, us)
+		err := to.fetch(t.Context(), "coder", "u1", from, fetchingHost)
 		var made []string
 		for _, place := range []string{"profiles/*", "profiles/*/*", incomingDir + "/*"} {
 			more, _ := filepath.Glob(filepath.Join(dir, place))

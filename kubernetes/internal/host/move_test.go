@@ -89,7 +89,7 @@ func TestAProfileThatChangesForEverEndsItsMove(t *testing.T) {
 	g.set("gateway-coder", hinit.StateDown, hinit.WantDown)
 	from, to := hostOf(t, "from", api, g, s), hostOf(t, "to", api, &gateways{}, other)
 	from.offers.certificateOf = func(context.Context, string) (string, error) {
-		return us.sum, os.WriteFile(filepath.Join(dir, "profiles/coder", fmt.Sprint("new", time.Now().UnixNano())), nil, 0o600)
+		return fetchingHost.sum, os.WriteFile(filepath.Join(dir, "profiles/coder", fmt.Sprint("new", time.Now().UnixNano())), nil, 0o600)
 	}
 	var real atomic.Value
 	cut := cutting(t, func() string { return real.Load().(string) })
@@ -184,9 +184,9 @@ func TestAMoveToAHostThatHasSuchAProfileEnds(t *testing.T) {
 			from, to := hostOf(t, "from", api, g, s), hostOf(t, "to", api, there, other)
 			from.offers.certificateOf = func(context.Context, string) (string, error) {
 				if appears == "while the data comes" {
-					return us.sum, os.MkdirAll(foreign, 0o755)
+					return fetchingHost.sum, os.MkdirAll(foreign, 0o755)
 				}
-				return us.sum, nil
+				return fetchingHost.sum, nil
 			}
 			if appears == "before the move" {
 				if err := os.MkdirAll(foreign, 0o755); err != nil {
@@ -220,7 +220,7 @@ func TestAMoveToAHostThatHasSuchAProfileEnds(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			from.offers.certificateOf = func(context.Context, string) (string, error) { return us.sum, nil }
+			from.offers.certificateOf = func(context.Context, string) (string, error) { return fetchingHost.sum, nil }
 			if err := os.Remove(foreign); err != nil {
 				t.Fatal(err)
 			}
@@ -303,7 +303,7 @@ func TestAMoveThatStandsStillEnds(t *testing.T) {
 	if st.Move == nil || st.Move.Offer == nil || g.by["gateway-coder"].State != hinit.StateDown {
 		t.Fatalf("the gateway is %s, and the status is %+v", g.by["gateway-coder"].State, st)
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{us.certificate}, ServerName: ServerName(st.Move.Offer.Nonce), InsecureSkipVerify: true}} // accepts the certificate, because it is self-signed
+	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{fetchingHost.certificate}, ServerName: ServerName(st.Move.Offer.Nonce), InsecureSkipVerify: true}} // accepts the certificate, because it is self-signed
 	defer transport.CloseIdleConnections()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+st.Move.Offer.Address+dataPath+"u1/"+st.Move.Offer.Nonce, nil)
 	if err != nil {

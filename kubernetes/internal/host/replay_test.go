@@ -28,7 +28,7 @@ func TestAHostGetsNoProfileInTheNameOfAnother(t *testing.T) {
 	t.Cleanup(attacker.Close)
 	to, _ := volume(t, "", "")
 	own := &v1alpha1.Offer{Nonce: "own", Address: attacker.Listener.Addr().String(), Certificate: certificateSum(attacker.Certificate().Raw)}
-	if err := to.fetch(t.Context(), "decoy", "u2", own, us); err == nil || heard == nil {
+	if err := to.fetch(t.Context(), "decoy", "u2", own, fetchingHost); err == nil || heard == nil {
 		t.Fatalf("the attacker has heard %v, and the fetch has ended with %v", heard, err)
 	}
 
@@ -38,7 +38,7 @@ func TestAHostGetsNoProfileInTheNameOfAnother(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for who, certificates := range map[string][]tls.Certificate{"the attacker": {strange.certificate}, "the host that it moves to": {us.certificate}} {
+	for who, certificates := range map[string][]tls.Certificate{"the attacker": {strange.certificate}, "the host that it moves to": {fetchingHost.certificate}} {
 		transport := &http.Transport{TLSClientConfig: &tls.Config{ServerName: ServerName(from.Nonce), InsecureSkipVerify: true, Certificates: certificates}}
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+third.listener.Addr().String()+dataPath+"u1/"+from.Nonce, nil)
 		if err != nil {
@@ -67,7 +67,7 @@ func TestAHostIsKnownByItsLease(t *testing.T) {
 		if err := h.renewLease(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if sum, err := h.settings.certificateOf(t.Context(), "to"); err != nil || sum != us.sum {
+		if sum, err := h.settings.certificateOf(t.Context(), "to"); err != nil || sum != fetchingHost.sum {
 			t.Errorf("%q, %v", sum, err)
 		}
 	}

@@ -82,7 +82,7 @@ func hostOf(t *testing.T, name string, api client.WithWatch, g *gateways, s *Sto
 	h.retries = workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)
 	h.queue = workqueue.NewTypedRateLimitingQueue(h.retries)
 	h.offers = &profileOffers{
-		store: s, log: h.settings.Log, host: "127.0.0.1:0", by: map[string]*profileOffer{}, identity: us, certificateOf: func(context.Context, string) (string, error) { return us.sum, nil },
+		store: s, log: h.settings.Log, host: "127.0.0.1:0", by: map[string]*profileOffer{}, identity: fetchingHost, certificateOf: func(context.Context, string) (string, error) { return fetchingHost.sum, nil },
 	}
 	t.Cleanup(h.offers.close)
 	t.Cleanup(h.queue.ShutDown)

@@ -36,8 +36,8 @@ import (
 	"hinit/profiles/archive"
 )
 
-// us is the host that fetches.
-var us = func() identity {
+// fetchingHost is the host that fetches.
+var fetchingHost = func() identity {
 	i, err := newIdentity()
 	if err != nil {
 		panic(err)
@@ -128,7 +128,7 @@ func server(t *testing.T, s *Store, most *atomic.Int64) (o *profileOffers, from 
 	t.Helper()
 	o = &profileOffers{
 		store: s, host: "127.0.0.1:0", by: map[string]*profileOffer{}, log: slog.New(slog.DiscardHandler),
-		identity: us, certificateOf: func(context.Context, string) (string, error) { return us.sum, nil },
+		identity: fetchingHost, certificateOf: func(context.Context, string) (string, error) { return fetchingHost.sum, nil },
 	}
 	t.Cleanup(o.close)
 	from, err := o.make(profileOffer{name: "coder", uid: "u1", to: "to"})
@@ -187,7 +187,7 @@ func TestAMoveThatIsCutShortGoesOnWhereItWas(t *testing.T) {
 		if to, _ = OpenStore(at); to == nil { // a new store on the same directory, as after a crash
 			t.Fatal("the store does not open")
 		}
-		if err := to.fetch(context.Background(), "coder", "u1", from, us); err != nil && !errors.Is(err, errInterrupted) {
+		if err := to.fetch(context.Background(), "coder", "u1", from, fetchingHost); err != nil && !errors.Is(err, errInterrupted) {
 			t.Fatal(err)
 		}
 		if cuts == 0 && look(t, to, "u1").Incoming != partialNonce {
@@ -227,7 +227,7 @@ func TestAProfileThatHasChangedIsFetchedFromTheBeginning(t *testing.T) {
 	most.Store(3 << 20)
 	_, from, _ := server(t, s, most)
 	to, at := volume(t, "", "")
-	if err := to.fetch(context.Background(), "coder", "u1", from, us); !errors.Is(err, errInterrupted) {
+	if err := to.fetch(context.Background(), "coder", "u1", from, fetchingHost); !errors.Is(err, errInterrupted) {
 		t.Fatal(err)
 	}
 	text := strings.Repeat(rand.Text(), 1<<18)
@@ -235,7 +235,7 @@ func TestAProfileThatHasChangedIsFetchedFromTheBeginning(t *testing.T) {
 		t.Fatal(err)
 	}
 	most.Store(0)
-	if err := errors.Join(to.fetch(context.Background(), "coder", "u1", from, us), to.Install("coder", "u1", from.Nonce)); err != nil {
+	if err := errors.Join(to.fetch(context.Background(), "coder", "u1", from, fetchingHost), to.Install("coder", "u1", from.Nonce)); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(filepath.Join(at, "profiles/coder/data")); err != nil || string(got) != text {
@@ -261,7 +261,7 @@ func TestAnInstallThatFailsKeepsWhatCame(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	_, from, _ := server(t, s, &atomic.Int64{})
 	to, at := volume(t, "", "")
-	if err := to.fetch(context.Background(), "coder", "u1", from, us); err != nil {
+	if err := to.fetch(context.Background(), "coder", "u1", from, fetchingHost); err != nil {
 		t.Fatal(err)
 	}
 	foreign := filepath.Join(at, "profiles/coder")
@@ -315,7 +315,7 @@ func TestAProfileThatLinksToTheTokensSendsNone(t *testing.T) {
 	}
 	_, from, sent := server(t, s, &atomic.Int64{})
 	to, _ := volume(t, "", "")
-	if err := to.fetch(context.Background(), "coder", "u1", from, us); err == nil || sent.Load() > 8<<10 || look(t, to, "u1").Incoming != "" {
+	if err := to.fetch(context.Background(), "coder", "u1", from, fetchingHost); err == nil || sent.Load() > 8<<10 || look(t, to, "u1").Incoming != "" {
 		t.Errorf("%v, %d bytes were sent", err, sent.Load())
 	}
 }
@@ -365,7 +365,7 @@ func TestAFloodOfTheMovePortEndsNoHost(t *testing.T) {
 	if open != maxConnectionsPerPod {
 		t.Errorf("one address has %d connections", open)
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{us.certificate}, InsecureSkipVerify: true}} //nolint:gosec // this client checks no certificate on purpose
+	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{fetchingHost.certificate}, InsecureSkipVerify: true}} //nolint:gosec // this client checks no certificate on purpose
 	answer, err := (&http.Client{Transport: transport}).Get("https://" + address + "/")
 	if err == nil {
 		_ = answer.Body.Close()
@@ -417,7 +417,7 @@ func TestAFloodFromTheHostThatFetchesDelaysNoMove(t *testing.T) {
 	const tries = 8
 	for range tries {
 		to, _ := volume(t, "", "")
-		if err := to.fetch(t.Context(), "coder", "u1", &direct, us); err != nil {
+		if err := to.fetch(t.Context(), "coder", "u1", &direct, fetchingHost); err != nil {
 			failed++
 			t.Log(err)
 		}
@@ -452,14 +452,14 @@ func TestAnAgentThatHoldsConnectionsOpenDelaysNoMove(t *testing.T) {
 		address := o.listener.Addr().String()
 		o.certificateOf = func(context.Context, string) (string, error) {
 			idle(t, address, "127.0.0.1", 2*maxConnectionsPerPod) // the largest number of connections that must not delay a move
-			return us.sum, nil
+			return fetchingHost.sum, nil
 		}
 		for i := range others {
 			idle(t, address, fmt.Sprintf("127.0.0.%d", 2+i), maxConnectionsPerPod)
 		}
 		idle(t, address, "127.0.0.1", maxConnectionsPerPod)
 		to, _ := volume(t, "", "")
-		if err := to.fetch(t.Context(), "coder", "u1", from, us); err != nil {
+		if err := to.fetch(t.Context(), "coder", "u1", from, fetchingHost); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -474,7 +474,7 @@ func TestTheStatusSaysWhyAProfileIsNotSent(t *testing.T) {
 	}
 	_, from, _ := server(t, s, &atomic.Int64{})
 	to, _ := volume(t, "", "")
-	err := to.fetch(t.Context(), "coder", "u1", from, us)
+	err := to.fetch(t.Context(), "coder", "u1", from, fetchingHost)
 	if err == nil || !strings.Contains(err.Error(), `it answers 422 Unprocessable Entity: "data" seems to have 10995116277760 bytes`) {
 		t.Error(err)
 	}
@@ -557,7 +557,7 @@ func TestAMoveOfALargeProfileThatWasCutGoesOn(t *testing.T) {
 	most.Store(22 << 20)
 	o, from, _ := server(t, s, most)
 	to, _ := volume(t, "", "")
-	if err := to.fetch(t.Context(), "coder", "u1", from, us); !errors.Is(err, errInterrupted) {
+	if err := to.fetch(t.Context(), "coder", "u1", from, fetchingHost); !errors.Is(err, errInterrupted) {
 		t.Fatal(err)
 	}
 	to.idleTimeout = 500 * time.Millisecond
@@ -567,7 +567,7 @@ func TestAMoveOfALargeProfileThatWasCutGoesOn(t *testing.T) {
 		}
 		return 2 * to.idleTimeout
 	})
-	if err := to.fetch(t.Context(), "coder", "u1", reads, us); err != nil {
+	if err := to.fetch(t.Context(), "coder", "u1", reads, fetchingHost); err != nil {
 		t.Error(err)
 	}
 }
@@ -580,10 +580,10 @@ func TestAMoveOfALargeFileSucceedsInTheEnd(t *testing.T) {
 	to, _ := volume(t, "", "")
 	to.idleTimeout = time.Second
 	sums := slow(t, o, from, func(*http.Request) time.Duration { return to.idleTimeout * 3 / 2 })
-	if err := to.fetch(t.Context(), "coder", "u1", sums, us); !errors.Is(err, errIdle) {
+	if err := to.fetch(t.Context(), "coder", "u1", sums, fetchingHost); !errors.Is(err, errIdle) {
 		t.Fatal(err)
 	}
-	if err := to.fetch(t.Context(), "coder", "u1", sums, us); err != nil {
+	if err := to.fetch(t.Context(), "coder", "u1", sums, fetchingHost); err != nil {
 		t.Error(err)
 	}
 	if err := to.Install("coder", "u1", from.Nonce); err != nil || to.idleTimeoutOf("u1") != to.idleTimeout {

@@ -217,7 +217,7 @@ func (m *model) host(n *node) {
 	name := names[m.rnd.IntN(len(names))]
 	o, read := n.seen[name]
 	if !read {
-		n.told(m, name)
+		n.deliver(m, name)
 		if old := m.past[name][n.watched[name]]; m.next(n, old, m.local(n, name, old)) == Create && m.broken != "create anew" {
 			m.step(n, name, old, Create)
 			return
@@ -233,8 +233,8 @@ func (m *model) host(n *node) {
 	m.step(n, name, o, m.next(n, o, m.local(n, name, o)))
 }
 
-// told lets a watch deliver some of the versions that it has not delivered yet, the newest one first.
-func (n *node) told(m *model, name string) {
+// deliver lets a watch deliver some of the versions that it has not delivered yet, the newest one first.
+func (n *node) deliver(m *model, name string) {
 	last := len(m.past[name]) - 1
 	at, begun := n.watched[name]
 	if !begun {

@@ -47,7 +47,7 @@ var theServer = sync.OnceValues(func() (*server, error) {
 		return nil, err
 	}
 	if c == nil {
-		return &server{Cluster: &cluster.Cluster{LeftOut: left}}, nil
+		return &server{Cluster: &cluster.Cluster{WhyNoNodes: left}}, nil
 	}
 	s := &server{Cluster: c}
 	if s.rest, err = clientcmd.BuildConfigFromFlags("", c.Config); err != nil {
@@ -80,7 +80,7 @@ func withServer(t *testing.T) *server {
 		t.Fatal(err)
 	}
 	if s.Bin == "" {
-		t.Skip(s.LeftOut)
+		t.Skip(s.WhyNoNodes)
 	}
 	return s
 }
