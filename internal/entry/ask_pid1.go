@@ -3,6 +3,7 @@
 package entry
 
 import (
+	"strings"
 	"syscall"
 	"unsafe"
 
@@ -72,18 +73,7 @@ func askPID1(name string, argv, env bare.CStrings, missing bool) int {
 	if bare.Write(fd, request.String()) != request.N {
 		return printRefusal(name, argv, ", and hinit does not take the request", failed)
 	}
-	n := 0
-	for n < len(answer) {
-		m := bare.Syscall3(syscall.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&answer[n])), uintptr(len(answer)-n))
-		if m == -int(syscall.EINTR) {
-			continue
-		}
-		if m <= 0 {
-			break
-		}
-		n += m
-	}
-	return printAnswer(q, unsafe.String(&answer[0], n), failed)
+	return printAnswer(q, unsafe.String(&answer[0], bare.Read(fd, answer[:])), failed)
 }
 
 // parse turns a command line into a request. It knows only the commands that people need when no process can be started.
@@ -147,10 +137,7 @@ func isPlainWord(word, more string) bool {
 	for i := range len(word) {
 		c := word[i]
 		known := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.'
-		for j := range len(more) {
-			known = known || c == more[j]
-		}
-		if !known {
+		if !known && strings.IndexByte(more, c) < 0 {
 			return false
 		}
 	}
@@ -167,9 +154,7 @@ func dial() int {
 		return -1
 	}
 	addr.Family = syscall.AF_UNIX
-	for i := range path.N {
-		addr.Path[i] = int8(path.Buf[i]) //nolint:gosec // the conversion keeps all bits of the byte
-	}
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&addr.Path)), len(addr.Path)), path.String())
 	fd := bare.Syscall3(syscall.SYS_SOCKET, syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if fd < 0 {
 		return fd
@@ -198,13 +183,12 @@ func dial() int {
 // printAnswer prints the answer of PID 1, and returns the exit code of the command. failed is the code of a failure.
 func printAnswer(q pid1Request, all string, failed int) int {
 	const status = len("HTTP/1.1 ")
-	end := bare.Index(all, "\r\n\r\n")
-	if end < 0 || len(all) < status+3 {
+	head, said, complete := strings.Cut(all, "\r\n\r\n")
+	if !complete || len(all) < status+3 {
 		printHint(line.Add("cannot get an answer of hinit"))
 		return failed
 	}
-	head, said := all[:end+2], all[end+4:]
-	if q.health && q.after == "?probe=live" && all[status] == '5' && bare.Index(said, `"kind":"busy"`) >= 0 {
+	if q.health && q.after == "?probe=live" && all[status] == '5' && strings.Contains(said, `"kind":"busy"`) {
 		return 0 // dial.Client.Probe decides in the same way
 	}
 	if all[status] != '2' {
@@ -217,18 +201,18 @@ func printAnswer(q pid1Request, all string, failed int) int {
 		switch {
 		case failed != exitFailed:
 			return failed
-		case bare.Index(head, "\r\nHinit-Error: unknown\r\n") >= 0:
+		case strings.Contains(head, "\r\nHinit-Error: unknown"):
 			return exitUnknown
-		case bare.Index(head, "\r\nHinit-Error: not-allowed\r\n") >= 0:
+		case strings.Contains(head, "\r\nHinit-Error: not-allowed"):
 			return exitNotAllowed
 		}
 		return failed
 	}
 	bare.Write(1, said)
 	switch {
-	case q.health && bare.Index(said, `"ok":true`) < 0:
+	case q.health && !strings.Contains(said, `"ok":true`):
 		return exitFailed
-	case q.named && bare.Index(head, "\r\nHinit-Down: 0\r\n") < 0:
+	case q.named && !strings.Contains(head, "\r\nHinit-Down: 0"):
 		return exitNotUp
 	}
 	return 0

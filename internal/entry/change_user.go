@@ -3,6 +3,7 @@
 package entry
 
 import (
+	"strings"
 	"syscall"
 	"unsafe"
 
@@ -61,10 +62,9 @@ func changeUserAndExec(argv, env bare.CStrings) {
 // false for a name that it does not know.
 func applySetting(word string) (errno int, known bool) {
 	const nnp, deathsig, classShift = 38, 1, 13 // values of PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG and IOPRIO_CLASS_SHIFT
-	at := max(bare.Index(word, "="), 0)
-	value := word[min(at+1, len(word)):]
+	name, value, _ := strings.Cut(word, "=")
 	first, rest := bare.Number(value)
-	switch word[:at] {
+	switch name {
 	case "nice":
 		own := bare.Syscall3(syscall.SYS_GETPRIORITY, 0, 0, 0) // the system call returns 20 minus the nice value
 		errno = bare.Syscall3(syscall.SYS_SETPRIORITY, 0, 0, uintptr(max(-20, min(20-own+int(int32(first)), 19))))
@@ -105,13 +105,12 @@ func remakeGroup(dir string) (errno int) {
 
 // writeWord writes a text to a file. word has the form TEXT:FILE.
 func writeWord(word string) (errno int) {
-	at := max(bare.Index(word, ":"), 0)
-	file := word[min(at+1, len(word)):]
+	text, file, _ := strings.Cut(word, ":")
 	fd := bare.Syscall6(syscall.SYS_OPENAT, bare.Here, uintptr(unsafe.Pointer(unsafe.StringData(file))), syscall.O_WRONLY|syscall.O_CLOEXEC, 0, 0)
 	if fd < 0 {
 		return fd
 	}
-	errno = bare.Syscall3(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.StringData(word))), uintptr(at))
+	errno = bare.Syscall3(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.StringData(text))), uintptr(len(text)))
 	bare.Syscall3(syscall.SYS_CLOSE, uintptr(fd), 0, 0)
 	return min(errno, 0)
 }

@@ -3,6 +3,7 @@
 package bare
 
 import (
+	"strings"
 	"syscall"
 	"unsafe"
 )
@@ -63,14 +64,7 @@ func (w CStrings) Get(name string) string {
 }
 
 // Base returns what follows the last slash of a path.
-func Base(path string) string {
-	for i := len(path) - 1; i >= 0; i-- {
-		if path[i] == '/' {
-			return path[i+1:]
-		}
-	}
-	return path
-}
+func Base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
 // Syscall3 makes a system call with three arguments. After an error it returns a negative errno.
 func Syscall3(nr, a, b, c uintptr) int { return Syscall6(nr, a, b, c, 0, 0) }
@@ -146,14 +140,19 @@ func Write(fd int, s string) int {
 	return n
 }
 
-// Index returns the position of part in s, or -1 if s does not contain part.
-func Index(s, part string) int {
-	for i := 0; i+len(part) <= len(s); i++ {
-		if s[i:i+len(part)] == part {
-			return i
+// Read fills the buffer to from fd, until its end or an error, and returns the number of bytes.
+func Read(fd int, to []byte) (n int) {
+	for n < len(to) {
+		m := Syscall3(syscall.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&to[n])), uintptr(len(to)-n))
+		if m == -int(syscall.EINTR) {
+			continue
 		}
+		if m <= 0 {
+			break
+		}
+		n += m
 	}
-	return -1
+	return n
 }
 
 // Here is AT_FDCWD, which means the current directory.

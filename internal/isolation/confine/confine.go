@@ -1,6 +1,7 @@
 package confine
 
 import (
+	"strings"
 	"syscall"
 	"unsafe"
 
@@ -213,9 +214,9 @@ func applyLandlock(plan bare.CStrings, temp int) {
 	allowPath(set, plan.Get("home"), true)
 	allowOpen(set, temp, true)
 	for rest := rulesPart(ruleHeader.paths, ruleHeader.mounts, ruleHeader.hidden); rest != ""; {
-		n := max(bare.Index(rest, "\x00"), 1)
-		allowPath(set, rest[1:n], rest[0] == 'w')
-		rest = rest[n+1:]
+		path, others, _ := strings.Cut(rest, "\x00")
+		allowPath(set, path[1:], path[0] == 'w')
+		rest = others
 	}
 	if ruleHeader.net != 0 {
 		allowPort(set, 0) // a program may let the kernel choose a free port
