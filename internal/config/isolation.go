@@ -11,7 +11,7 @@ import (
 type Isolation struct {
 	Mode    string `key:"mode,short" is:"oneof none files user"` // how the gateway is isolated: one of the Isolation constants
 	Share   Paths  `key:"share" is:"paths" fill:"."`             // templates of paths that the gateway may use besides its home; PATH:ro: read only
-	Ports   []int  `key:"ports" is:"ports"`                      // TCP ports on which the gateway may listen
+	Ports   []int  `key:"ports" is:"ports"`                      // TCP and UDP ports on which the gateway may listen
 	Control bool   `key:"control"`                               // the profile may use the control socket
 	Missing string `key:"missing" is:"oneof refuse degrade"`     // effect if the kernel lacks a part of the isolation: one of the Missing constants
 }

@@ -22,7 +22,7 @@ const Program = "hinit-isolate"
 //	HOME           its HOME, in place of the one in the environment
 //	hide           file or directory that it may not use, even in a permitted directory
 //	share, read    path that it may change, or read, wherever it is
-//	port           TCP port on which it may listen
+//	port           TCP and UDP port on which it may listen
 //	rules          file with rules that all profiles of the container share, for a faster start
 //	save           write such rules to this file, instead of executing the command
 //	refused        why the command must not start

@@ -7,6 +7,7 @@ type Plan struct {
 	Name, Home, Rules, Save string
 	HOME                    string // the HOME of the command; "" for the one of the environment
 	Hide, Share, Read       []string
+	Ports                   []string
 	Marked, Degrade         bool
 }
 
@@ -16,7 +17,7 @@ func (p Plan) Argv(path string, command []string) []string {
 	for _, list := range []struct {
 		key    string
 		values []string
-	}{{"rules=", []string{p.Rules}}, {"HOME=", []string{p.HOME}}, {"save=", []string{p.Save}}, {"hide=", p.Hide}, {"share=", p.Share}, {"read=", p.Read}} {
+	}{{"rules=", []string{p.Rules}}, {"HOME=", []string{p.HOME}}, {"save=", []string{p.Save}}, {"hide=", p.Hide}, {"share=", p.Share}, {"read=", p.Read}, {"port=", p.Ports}} {
 		for _, value := range list.values {
 			if value != "" {
 				words = append(words, list.key+value)

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,6 +38,25 @@ type attack struct {
 	name   string
 	ofNone bool // the attack also succeeds where no profile is isolated
 	try    func(f target) error
+}
+
+// openBefore are the attacks that stay open in all modes until a version of Landlock closes them; 0 means that none does.
+//   - Landlock does not confine UDP ports before ABI 10, and a filter of system calls can't read the port, which is in memory.
+//   - All processes of a network namespace share the names of abstract sockets.
+//   - A process may lock each file that it may read, see flock(2). Package managers and libraries of models lock files of their own.
+var openBefore = map[string]int{udpRow: 10, nameRow: 0, lockRow: 0}
+
+// Names of these attacks.
+const (
+	udpRow  = "listen on its UDP port"
+	nameRow = "take the name of its abstract socket while it is down"
+	lockRow = "lock a file of the image"
+)
+
+// isOpen reports whether an attack succeeds in an isolating mode, with this version of Landlock.
+func isOpen(attack, mode string, abi int) bool {
+	until, is := openBefore[attack]
+	return is && (until == 0 || abi < until) || mode == "files" && slices.Contains(openInFiles, attack)
 }
 
 // openInFiles are the attacks that isolation: files leaves open. Landlock does not confine connections to Unix sockets below ABI 9.
@@ -103,6 +124,31 @@ var attacksOnProfile = []attack{
 	{"connect to its Unix socket", true, func(f target) error { return connect("unix", f.b+"/socket") }},
 	{"connect to its abstract socket", true, func(f target) error { return connect("unix", "@victim-"+filepath.Base(f.dir)) }},
 	{"listen on a port of a profile that is down", true, func(target) error { return listen("tcp", takenPort) }},
+	{"take its port from those that the kernel chooses", true, func(target) error { return byChance(chosenPort) }},
+	{udpRow, true, func(target) error {
+		c, err := net.ListenPacket("udp", "127.0.0.1:"+strconv.Itoa(takenPort))
+		return errors.Join(err, closed(c))
+	}},
+	{nameRow, true, func(f target) error {
+		l, err := net.Listen("unix", "@down-"+filepath.Base(f.dir))
+		return errors.Join(err, closed(l))
+	}},
+	{lockRow, true, func(target) error {
+		file, err := os.Open("/etc/passwd")
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		return unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}},
+	{"lock the data directory", false, func(f target) error {
+		dir, err := os.Open(f.dir + "/home")
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		return unix.Flock(int(dir.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	}},
 	{"read its temporary files", true, func(target) error {
 		found, _ := filepath.Glob("/tmp/hinit-" + name(1) + "-*/secret")
 		if len(found) == 0 {
@@ -125,6 +171,12 @@ var attacksOnProfile = []attack{
 	{"read its .env by /proc/PID/cwd", false, func(f target) error { return read(proc(f, "cwd") + "/.env") }},
 	{"follow its descriptors in /proc", true, func(f target) error { _, err := os.Readlink(proc(f, "fd/0")); return err }},
 	{"raise its oom_score_adj", true, func(f target) error { return os.WriteFile(proc(f, "oom_score_adj"), []byte("1000"), 0) }},
+	{"lower its own oom_score_adj", false, func(target) error {
+		const path = "/proc/self/oom_score_adj"
+		text, err := os.ReadFile(path)
+		now, err2 := strconv.Atoi(strings.TrimSpace(string(text)))
+		return errors.Join(err, err2, os.WriteFile(path, []byte(strconv.Itoa(now-1)), 0))
+	}},
 	{"signal it", true, func(f target) error { return syscall.Kill(f.pid, syscall.SIGCONT) }},
 	{"signal it by a pidfd", true, func(f target) error {
 		fd, err := unix.PidfdOpen(f.pid, 0)
@@ -330,6 +382,26 @@ func listen(network string, port int) error {
 	return l.Close()
 }
 
+// byChance listens on the port if it may. Otherwise it has the kernel choose ports until the kernel chooses this one. The kernel only
+// chooses ports with an odd distance from the first one, unless all of them are taken.
+func byChance(port int) error {
+	err := listen("tcp", port)
+	for range 20 * chosenPorts {
+		if err == nil {
+			return nil
+		}
+		l, errAny := (&net.ListenConfig{}).Listen(context.Background(), "tcp4", "127.0.0.1:0")
+		if errAny != nil {
+			return errAny
+		}
+		if l.Addr().(*net.TCPAddr).Port == port {
+			err = nil
+		}
+		_ = l.Close()
+	}
+	return err
+}
+
 // maxProcesses is pids.max of each profile.
 const maxProcesses = 250
 
@@ -399,6 +471,12 @@ func victim() {
 	switch who {
 	case "-p": // simulates a command of `docker exec`
 		time.Sleep(50 * time.Millisecond) // the attacker reads the files of the victim in /proc meanwhile
+		return
+	case "page": // the test waits for the status page
+		if err := page(http.MethodGet, "/service/gateway-"+name(1), http.Header{"Authorization": {"Bearer " + webToken}}); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
 		return
 	case "profile": // hinit has the agent delete a profile
 		return

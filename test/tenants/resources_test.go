@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"strconv"
 	"strings"
@@ -142,11 +144,12 @@ var resources = []resource{
 	},
 }
 
-func closed(l net.Listener) error {
-	if l == nil {
+// closed closes a socket, unless it could not be opened.
+func closed(c io.Closer) error {
+	if c == nil || reflect.ValueOf(c).IsNil() {
 		return nil
 	}
-	return l.Close()
+	return c.Close()
 }
 
 // fill writes until the file system of a directory is full.

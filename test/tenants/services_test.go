@@ -428,7 +428,7 @@ func sandboxes(dir string) []string {
 // inside runs a command in the container, as docker exec does.
 func (c *container) inside(ctx context.Context, uid int, command ...string) ([]byte, error) {
 	id := strconv.Itoa(uid)
-	words := append([]string{"-t", strconv.Itoa(c.pid), "-m", "-p", "--", "setpriv", "--reuid", id, "--regid", id, "--clear-groups"}, command...)
+	words := append([]string{"-t", strconv.Itoa(c.pid), "-m", "-p", "-n", "--", "setpriv", "--reuid", id, "--regid", id, "--clear-groups"}, command...)
 	cmd := exec.CommandContext(ctx, "nsenter", words...)
 	cmd.Env = append(slices.Clone(c.environ), "EXEC_SECRET=of-the-operator", roleVar+"=victim", "TENANTS_DIR="+c.dir)
 	return cmd.CombinedOutput()
@@ -456,7 +456,8 @@ func (c *container) prepareServices(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Until(t, "the status page answers", func() bool {
-		return page(http.MethodGet, "/service/gateway-"+name(1), http.Header{"Authorization": {"Bearer " + webToken}}) == nil
+		_, err := c.inside(ctx, 0, c.dir+"/bin/role", "page")
+		return err == nil
 	})
 	testkit.Until(t, "hinit answers as s6", func() bool {
 		_, err := os.Stat(fmt.Sprintf("/proc/%d/root%s/supervise/control", c.pid, slot))

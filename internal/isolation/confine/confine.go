@@ -16,6 +16,7 @@ import (
 type rules struct {
 	program                                [2]uint64 // inode and modification time of hinit-isolate
 	fs, net, scoped                        uint64    // accesses that Landlock restricts, as in struct landlock_ruleset_attr
+	firstPort, lastPort                    uint64    // from these ports the kernel chooses one for a socket without a port (ip(7))
 	writeDir, writeFile, readDir, readFile uint64    // rights on an allowed path and on everything below it
 	mounts, hidden, paths, filter          uint64    // lengths of the parts: mounts, hidden paths, allowed paths, filter of system calls
 }
@@ -75,7 +76,8 @@ func rulesPart(size uint64, before ...uint64) string {
 	return unsafe.String(&ruleBuffer[at], size)
 }
 
-// rulesAreCurrent reports whether this program made the rules, for the present mounts and the hidden paths in plan.
+// rulesAreCurrent reports whether this program made the rules, for the present mounts and the hidden paths in plan. It is also false
+// if the kernel may choose a port in plan for any socket: [Main] has to check whether the port is reserved.
 func rulesAreCurrent(plan bare.CStrings) bool {
 	var st unix.Statx_t
 	if stat(unix.AT_FDCWD, "/proc/self/exe\x00", 0, &st) < 0 || ruleHeader.program != programOf(&st) {
@@ -83,11 +85,15 @@ func rulesAreCurrent(plan bare.CStrings) bool {
 	}
 	hidden, n := rulesPart(ruleHeader.hidden, ruleHeader.mounts), 0
 	for i := range plan.N {
-		if path, is := cutPrefix(plan.At(i), "hide="); is {
+		if path, is := strings.CutPrefix(plan.At(i), "hide="); is {
 			if end := n + len(path); end >= len(hidden) || hidden[n:end] != path || hidden[end] != 0 {
 				return false
 			}
 			n += len(path) + 1
+		}
+		port, is := strings.CutPrefix(plan.At(i), "port=")
+		if number, _ := bare.Number(port); is && uint64(number) >= ruleHeader.firstPort && uint64(number) <= ruleHeader.lastPort {
+			return false
 		}
 	}
 	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address("/proc/self/mountinfo\x00"), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0)
@@ -148,9 +154,9 @@ const webToken = "HINIT_WEB_TOKEN="
 func environ(plan, env bare.CStrings) uintptr {
 	n, home := 0, plan.Get("HOME")
 	for i := 0; i < env.N && env.Pointer(i) != 0; i++ {
-		_, token := cutPrefix(env.At(i), webToken)
-		_, temp := cutPrefix(env.At(i), "TMPDIR=")
-		_, old := cutPrefix(env.At(i), "HOME=")
+		_, token := strings.CutPrefix(env.At(i), webToken)
+		_, temp := strings.CutPrefix(env.At(i), "TMPDIR=")
+		_, old := strings.CutPrefix(env.At(i), "HOME=")
 		if n == len(envp)-3 {
 			fail("take so many variables", unix.E2BIG)
 		}
@@ -222,13 +228,13 @@ func applyLandlock(plan bare.CStrings, temp int) {
 		allowPort(set, 0) // a program may let the kernel choose a free port
 	}
 	for i := range plan.N {
-		if path, is := cutPrefix(plan.At(i), "share="); is {
+		if path, is := strings.CutPrefix(plan.At(i), "share="); is {
 			sharePath(set, plan, path, true)
 		}
-		if path, is := cutPrefix(plan.At(i), "read="); is {
+		if path, is := strings.CutPrefix(plan.At(i), "read="); is {
 			sharePath(set, plan, path, false)
 		}
-		if port, is := cutPrefix(plan.At(i), "port="); is && ruleHeader.net != 0 {
+		if port, is := strings.CutPrefix(plan.At(i), "port="); is && ruleHeader.net != 0 {
 			n, _ := bare.Number(port)
 			allowPort(set, n)
 		}
@@ -275,9 +281,9 @@ func allowOpen(set, fd int, write bool) {
 // profiles can write there. sharePath then refuses a path with a symbolic link, which could lead to another profile.
 func sharePath(set int, plan bare.CStrings, path string, write bool) {
 	for i := range plan.N {
-		place, is := cutPrefix(plan.At(i), "hide=")
+		place, is := strings.CutPrefix(plan.At(i), "hide=")
 		if !is {
-			place, is = cutPrefix(plan.At(i), "share=")
+			place, is = strings.CutPrefix(plan.At(i), "share=")
 		}
 		if !is || path == place || !beneath(path, place) {
 			continue
@@ -287,10 +293,7 @@ func sharePath(set int, plan bare.CStrings, path string, write bool) {
 			continue
 		}
 		how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH}
-		below := path[len(place):]
-		for below[0] == '/' {
-			below = below[1:]
-		}
+		below := strings.TrimLeft(path[len(place):], "/")
 		fd := bare.Syscall6(unix.SYS_OPENAT2, uintptr(dir), address(below), uintptr(unsafe.Pointer(&how)), unsafe.Sizeof(how), 0)
 		bare.Syscall3(unix.SYS_CLOSE, uintptr(dir), 0, 0)
 		if fd == -int(unix.ELOOP) {
@@ -305,18 +308,8 @@ func sharePath(set int, plan bare.CStrings, path string, write bool) {
 
 // beneath reports whether path is dir or inside it.
 func beneath(path, dir string) bool {
-	for dir != "" && dir[len(dir)-1] == '/' {
-		dir = dir[:len(dir)-1]
-	}
-	return path == dir || len(path) > len(dir) && path[len(dir)] == '/' && path[:len(dir)] == dir
-}
-
-// cutPrefix removes the prefix beginning from word, and reports whether word had it.
-func cutPrefix(word, beginning string) (rest string, is bool) {
-	if len(word) < len(beginning) || word[:len(beginning)] != beginning {
-		return "", false
-	}
-	return word[len(beginning):], true
+	rest, is := strings.CutPrefix(path, strings.TrimRight(dir, "/"))
+	return is && (rest == "" || rest[0] == '/')
 }
 
 // address returns the address of a text, which must end in a NUL.
@@ -329,10 +322,8 @@ func stat(fd int, path string, flags uintptr, st *unix.Statx_t) int {
 }
 
 // readAndClose fills the buffer to from fd, closes fd, and returns the number of bytes: 0 if fd is not open.
-func readAndClose(fd int, to []byte) (n int) {
-	for m := 1; m > 0 && n < len(to); n += max(m, 0) {
-		m = bare.Syscall3(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&to[n])), uintptr(len(to)-n))
-	}
+func readAndClose(fd int, to []byte) int {
+	n := bare.Read(fd, to)
 	bare.Syscall3(unix.SYS_CLOSE, uintptr(fd), 0, 0)
 	return n
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -97,6 +98,53 @@ func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
 		out := run(12321, p, "/bin/sh", "-c", script)
 		if !strings.Contains(out, "init internal/") || !strings.Contains(out, "text of own") || strings.Contains(out, "wrote-shm") {
 			t.Errorf("%s:\n%s", name, out)
+		}
+	}
+}
+
+// TestAnotherProfileTookAPortThatTheKernelChooses checks that a gateway does not start whose port the kernel may choose for a program
+// of another profile. A profile took such a port within 0.01 s: it bound sockets to any port until the kernel chose the right one.
+func TestAnotherProfileTookAPortThatTheKernelChooses(t *testing.T) {
+	dir := place(t, "own")
+	if err := testkit.Build(dir, isolation.Program); err != nil {
+		t.Fatal(err)
+	}
+	rules, program := filepath.Join(dir, "rules"), filepath.Join(dir, isolation.Program)
+	run := func(p testkit.Plan, uid uint32, prepare string) string {
+		argv := p.Argv(program, []string{"/bin/sh", "-c", "echo runs"})
+		cmd := exec.Command("/bin/sh", append([]string{"-ec", prepare + ` exec setpriv --reuid "$0" --clear-groups "$@"`, strconv.Itoa(int(uid))}, argv...)...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Logf("%v", err)
+		}
+		return string(out)
+	}
+	const sysctl = "/proc/sys/net/ipv4/ip_local_"
+	inRange := "echo 40000 40511 >" + sysctl + "port_range;"
+	if out := isolated(t, testkit.Plan{Name: "t", Home: dir + "/own", Ports: []string{"18732"}}, "echo runs"); !strings.Contains(out, "runs") {
+		t.Fatal(out)
+	}
+	run(testkit.Plan{Save: rules, Hide: []string{dir}}, 0, inRange)
+	for _, tt := range []struct {
+		port, prepare string
+		degrade, runs bool
+	}{
+		{"39999", inRange, false, true},
+		{"40000", inRange, false, false},
+		{"40511", inRange, false, false},
+		{"40512", inRange, false, true},
+		{"40001", inRange, true, true},
+		{"40001", inRange + "echo 40001 >" + sysctl + "reserved_ports;", false, true},
+		{"40001", inRange + "echo 8080,39998-40002 >" + sysctl + "reserved_ports;", false, true},
+		{"40003", inRange + "echo 8080,39998-40002 >" + sysctl + "reserved_ports;", false, false},
+	} {
+		for _, saved := range []string{rules, ""} {
+			p := testkit.Plan{Name: "t", Home: dir + "/own", Hide: []string{dir}, Rules: saved, Ports: []string{"18732", tt.port}, Degrade: tt.degrade}
+			out := run(p, 12321, tt.prepare)
+			if strings.Contains(out, "runs\n") != tt.runs || (!tt.runs || tt.degrade) != strings.Contains(out, "another profile can take its port "+tt.port+", because") {
+				t.Errorf("port %s after %q, rules %q: %s", tt.port, tt.prepare, saved, out)
+			}
 		}
 	}
 }

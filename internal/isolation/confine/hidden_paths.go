@@ -18,7 +18,7 @@ import (
 var rightsByABI = [...]int{0, 13, 14, 15, 15, 16, 16, 16, 16, 17}
 
 // buildRules fills ruleBuffer with the rules of this container. more lists further paths to hide. As far as the kernel can,
-// Landlock restricts the files, the TCP ports to listen on, signals and abstract sockets. It does not restrict connections to
+// Landlock restricts the files, the TCP and UDP ports to listen on, signals and abstract sockets. It does not restrict connections to
 // other machines.
 func buildRules(more []string) error {
 	abi := isolation.LandlockABI()
@@ -29,9 +29,14 @@ func buildRules(more []string) error {
 	if abi >= 4 {
 		ruleHeader.net = unix.LANDLOCK_ACCESS_NET_BIND_TCP
 	}
+	if abi >= 10 {
+		ruleHeader.net |= unix.LANDLOCK_ACCESS_NET_BIND_UDP
+	}
 	if abi >= 6 {
 		ruleHeader.scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
 	}
+	chosen, _ := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range") // without it, no port counts as chosen by the kernel
+	_, _ = fmt.Sscan(string(chosen), &ruleHeader.firstPort, &ruleHeader.lastPort)
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, "/proc/self/exe", 0, unix.STATX_BASIC_STATS, &st); err != nil {
 		return fmt.Errorf("cannot look at its own program: %w", err)
