@@ -280,7 +280,7 @@ func moveHomes(ctx context.Context, o boot.Options, starting string) {
 			say.Warn("cannot give the home of profile %s to uid %d: %d files failed: %v; try again with: hinit isolate apply %s — continuing", name, to.UID, w.Failed, err, name)
 			continue
 		}
-		say.Info("The home of profile %s is uid %d's: %d of %d files changed, %d with names elsewhere left", name, to.UID, w.Changed, w.Seen, w.Refused)
+		say.Info("The home of profile %s is uid %d's: %d files changed, %d with names elsewhere left", name, to.UID, w.Changed, w.Refused)
 	}
 	removeOtherAccess(o)
 }
