@@ -142,10 +142,7 @@ func (r *Registry) serviceSlot(cfg *config.Config, s config.Service) Slot {
 		LogSizeMB: cfg.Logs.MaxSizeMB, LogArchives: cfg.Logs.Archives,
 	}
 	if u, err := r.o.Units.Service(cfg, s); err == nil {
-		out.Dir = u.Spec.Dir
-		if u.Spec.Cred == nil {
-			out.Cred = nil
-		}
+		out.Dir, out.Cred = u.Spec.Dir, u.Spec.Cred
 	}
 	if s.Log {
 		out.Log = cfg.Logs.Dir + "/" + s.Name

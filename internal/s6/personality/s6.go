@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -218,9 +219,13 @@ func (w *Switch) Made() <-chan struct{} {
 	return nil
 }
 
-// files returns the scripts for a slot. They are for people; hinit doesn't read them.
+// files returns the scripts for a slot. They are for people; hinit doesn't read them. The agent can read them, so they have no
+// variables of root's and other users' services, whose values may be secrets.
 func (s *S6) files(d registry.Slot) scandir.Files {
-	f := scandir.Files{Run: script(d.Cred, d.Env, d.Dir, d.Argv, "hinit starts this service by itself and does not run this file. To run it does the same.")}
+	if !reflect.DeepEqual(d.Cred, s.cred) {
+		d.Env = nil
+	}
+	f := scandir.Files{Run: script(d.Cred, d.Env, d.Dir, d.Argv, "hinit starts this service by itself and does not run this file. To run it does the same, but only the agent's services have their variables here.")}
 	if d.Finish {
 		f.Finish = finishScript(d.ParkOn)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"hinit/internal/proc"
+	"hinit/internal/registry"
 )
 
 func TestThePathHasWhatS6PutsBeforeIt(t *testing.T) {
@@ -34,6 +35,26 @@ func TestTheScriptOfASlotRunsTheCommandAsItIs(t *testing.T) {
 	root := script(&proc.Cred{UID: 10000, GID: 10001}, nil, "", []string{"true"}, "comment")
 	if want := "/command/s6-setuidgid 10000:10001 'true'"; !strings.Contains(root, want) {
 		t.Errorf("as root it does not drop with %s:\n%s", want, root)
+	}
+}
+
+// Only root could read hinit.yaml, but the agent read the variables of root's services and of other profiles in their run scripts.
+func TestTheAgentReadNoVariablesOfOtherUsersInRunScripts(t *testing.T) {
+	agent := &proc.Cred{UID: 10000, GID: 10000, Groups: []uint32{10000}}
+	for _, tt := range []struct {
+		agent, service *proc.Cred
+		shown          bool
+	}{
+		{agent, &proc.Cred{UID: 10000, GID: 10000, Groups: []uint32{10000}}, true},
+		{agent, &proc.Cred{UID: 20001, GID: 20001, Groups: []uint32{20001}}, false},
+		{agent, nil, false}, // the service runs as root
+		{nil, nil, true},    // hinit runs as the agent
+	} {
+		s := &S6{cred: tt.agent}
+		run := s.files(registry.Slot{Name: "vpn", Argv: []string{"true"}, Env: map[string]string{"VPN_TOKEN": "secret"}, Cred: tt.service}).Run
+		if strings.Contains(run, "VPN_TOKEN='secret'") != tt.shown {
+			t.Errorf("the run script of a service of %v, with the agent's user %v:\n%s", tt.service, tt.agent, run)
+		}
 	}
 }
 

@@ -204,8 +204,7 @@ func (l Layout) checkContent() error {
 // takeLock locks the scan directory for this process. Close the returned file to release the lock.
 func (l Layout) takeLock() (lock *os.File, err error) {
 	err = l.Agent.Do(func() (err error) {
-		const flags = os.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
-		lock, err = os.OpenFile(filepath.Join(l.Scan, lockFile), flags, 0)
+		lock, err = os.OpenFile(filepath.Join(l.Scan, lockFile), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		return err
 	})
 	if err != nil {
