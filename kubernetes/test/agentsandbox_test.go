@@ -23,7 +23,7 @@ func (b *bench) startController(t *testing.T, extended bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.QPS = -1 // raises the limit, whose default is five requests a second
+	config.QPS = -1 // a negative QPS turns the client's limit of five requests a second off
 	objects, err := dynamic.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)

@@ -33,7 +33,7 @@ func TestTheServerTakesTheManifests(t *testing.T) {
 	for _, component := range append(components, "") {
 		dir := b.kustomization(component)
 		if strings.HasSuffix(component, "/metrics") {
-			continue // skipped, because the server does not have the kind PodMonitor of the Prometheus Operator
+			continue // the server does not have the kind PodMonitor of the Prometheus Operator
 		}
 		out := b.must("apply", "-k", dir, "--dry-run=server", "--validate=strict")
 		if !strings.Contains(out, "statefulset.apps/agents created (server dry run)") || strings.Contains(out, "Warning") {

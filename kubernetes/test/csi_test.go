@@ -54,7 +54,7 @@ func (b *bench) startDriver() *driver {
 		}
 		server := grpc.NewServer()
 		register(server)
-		go func() { _ = server.Serve(l) }() // ends when Stop is called
+		go func() { _ = server.Serve(l) }() // Serve returns when Stop is called
 		b.Cleanup(server.Stop)
 	}
 	b.until("the kubelet knows the driver", func() string {
@@ -109,7 +109,7 @@ func (d *driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRe
 }
 
 func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
-	_ = unix.Unmount(r.GetTargetPath(), unix.MNT_DETACH) // fails if the kubelet calls a second time, which is allowed
+	_ = unix.Unmount(r.GetTargetPath(), unix.MNT_DETACH) // Unmount fails if the kubelet calls a second time, which is allowed
 	return &csi.NodeUnpublishVolumeResponse{}, os.RemoveAll(r.GetTargetPath())
 }
 

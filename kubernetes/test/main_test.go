@@ -169,7 +169,8 @@ func (b *bench) until(what string, cond func() string) {
 		if missing = cond(); missing == "" {
 			return
 		}
-		<-time.After(max(50*time.Millisecond, time.Since(began))) // pauses, because each call of kubectl takes 0.1 s of processor time
+		// Each call of kubectl takes 0.1 s of processor time, so the pause grows with it.
+		<-time.After(max(50*time.Millisecond, time.Since(began)))
 	}
 	b.Fatalf("not %s: %s", what, missing)
 }

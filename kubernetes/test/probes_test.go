@@ -116,7 +116,7 @@ func TestAGatewayInTroubleRestartsNoPod(t *testing.T) {
 	b.inPod("many", "hinit", "start", "--no-wait", "crashing")
 	for _, pid := range gateways()["deaf"] {
 		if process, err := os.FindProcess(pid); err == nil {
-			_ = process.Signal(syscall.SIGSTOP) // stops the process, so that it answers no client
+			_ = process.Signal(syscall.SIGSTOP) // a stopped process answers no client
 		}
 	}
 	b.holds(8*time.Second, func() string {

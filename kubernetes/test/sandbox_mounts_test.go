@@ -46,7 +46,7 @@ func (a *agentPod) mountRace(t *testing.T) {
 			select {
 			case <-stop:
 				return
-			case <-time.After(20 * time.Microsecond): // pauses, to leave the nodes some processor time
+			case <-time.After(20 * time.Microsecond): // the pause leaves the nodes some processor time
 				_ = unix.Renameat2(unix.AT_FDCWD, work, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE)
 			}
 		}
@@ -57,7 +57,7 @@ func (a *agentPod) mountRace(t *testing.T) {
 	for i := range 8 {
 		name := fmt.Sprintf("hermes-0000003%d", i)
 		running, looked := make(chan struct{}), make(chan struct{})
-		go func() { // must not read the mounted files before the check of the mount
+		go func() { // this goroutine must not read the mounted files before the check of the mount
 			defer close(looked)
 			for {
 				if r := a.sh(name, look); strings.Contains(r.out, "secret") {

@@ -41,7 +41,7 @@ func TestAStandbyTakesOver(t *testing.T) {
 	}
 	b.until("one serves and one waits", pair)
 	began := b.pod(waits)
-	b.holds(15*time.Second, func() string { // waits longer than 12 s, after which a common check for both probes killed a standby
+	b.holds(15*time.Second, func() string { // a common check for both probes killed a standby after 12 s
 		if p := b.pod(waits); restarts(p) != 0 || ready(p) || p.UID != began.UID {
 			return fmt.Sprintf("the standby: %d restarts, Ready %v", restarts(p), ready(p))
 		}

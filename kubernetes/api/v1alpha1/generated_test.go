@@ -14,7 +14,8 @@ func TestTheDefinitionsAreThoseOfTheSource(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range sources { // read by the test, so that go test runs a cached test again if one of these files has changed
+	// The test reads the sources itself, so that go test does not use a cached result after a change of them.
+	for _, file := range sources {
 		if _, err := os.ReadFile(file); err != nil {
 			t.Fatal(err)
 		}

@@ -40,7 +40,7 @@ func run(argv []string) int {
 		return 0
 	}
 	// Keep an agent that runs as the same user from reading the token in this program's memory.
-	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // can't fail for the calling process
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // prctl can't fail for the calling process
 	return program.Program{Engine: open}.Run(argv)
 }
 

@@ -153,7 +153,7 @@ func (c *Cluster) restartForever(p *process, words []string) {
 type process struct {
 	name string
 	cmd  *exec.Cmd
-	done chan struct{} // closed when the program has ended
+	done chan struct{} // spawn closes the channel when the program has ended
 }
 
 // spawn starts a program. Its output goes to the file log (without ".log") in the log directory.
@@ -177,7 +177,7 @@ func (c *Cluster) spawn(log, program string, words ...string) (*process, error) 
 
 // kill kills a program with SIGKILL, and waits until it has ended.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // fails only if the program has ended
+	_ = p.cmd.Process.Kill() // Kill fails only if the program has ended
 	<-p.done
 }
 

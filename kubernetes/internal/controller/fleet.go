@@ -39,8 +39,8 @@ const (
 
 // fleet reconciles the pools of a cluster.
 type fleet struct {
-	api    client.Client // reads from a cache, writes to the API server
-	fresh  client.Reader // reads from the API server
+	api    client.Client // this client reads from a cache and writes to the API server
+	fresh  client.Reader // this client reads from the API server
 	events events.EventRecorder
 	log    *slog.Logger
 	nodes  *nodes

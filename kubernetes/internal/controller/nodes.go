@@ -31,9 +31,9 @@ const (
 // refused connection also shows that the machine is up. A node that has never answered does not count as vanished, because the
 // network may forbid the connections.
 type nodes struct {
-	api       client.Reader // reads from a cache
+	api       client.Reader // this client reads from a cache
 	log       *slog.Logger
-	podEvents chan event.GenericEvent // receives every pod of a node that has become silent or answers again
+	podEvents chan event.GenericEvent // the channel gets every pod of a node that has become silent or answers again
 
 	mu sync.Mutex
 	by map[string]*node

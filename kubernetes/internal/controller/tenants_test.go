@@ -72,7 +72,7 @@ func TestNamesOfPoolsThatDoNotExistCostNothingLater(t *testing.T) {
 func TestProfilesThatComeAndGoFillNoMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, aPool())
-		c.refused = pool.Sandbox.Kind // simulates a quota that refuses the pod
+		c.refused = pool.Sandbox.Kind // a quota refuses this kind
 		for i := range 10 {
 			p := aProfile(fmt.Sprint("coder", i), v1alpha1.AgentProfileStatus{})
 			p.Finalizers, p.Spec.Placement = nil, v1alpha1.PlacementPod

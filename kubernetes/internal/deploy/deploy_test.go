@@ -74,7 +74,8 @@ func objects(t *testing.T, text string) map[string]any {
 		}
 		metadata := o["metadata"].(map[string]any)
 		delete(metadata, "namespace")
-		if subjects, ok := o["subjects"].([]any); ok { // fills in the default: a subject without a namespace has the namespace of its object
+		// The namespace of a subject is left out, because by default it is the namespace of its object.
+		if subjects, ok := o["subjects"].([]any); ok {
 			delete(subjects[0].(map[string]any), "namespace")
 		}
 		key := o["kind"].(string) + "/" + metadata["name"].(string)
@@ -111,7 +112,7 @@ func sorted(v any) string {
 }
 
 func text(v any) string {
-	out, _ := json.MarshalIndent(v, "", " ") // can't fail, because the value was parsed from JSON
+	out, _ := json.MarshalIndent(v, "", " ") // v was parsed from JSON, so Marshal can't fail
 	return string(out)
 }
 

@@ -165,7 +165,7 @@ func typeOf(value any) string {
 func Reference() string {
 	var b strings.Builder
 	for _, v := range Values() {
-		text, _ := json.Marshal(v.Default) // can't fail for the types in [typeOf]
+		text, _ := json.Marshal(v.Default) // Marshal can't fail for the types in [typeOf]
 		fmt.Fprintf(&b, "- `%s`; `%s`: %s\n", v.Path, text, v.Doc)
 	}
 	return b.String()

@@ -29,10 +29,10 @@ type Engine struct {
 	s           Settings
 	core        kubernetes.Interface
 	objects     dynamic.Interface
-	say         func(format string, args ...any) // reports to the operator
+	say         func(format string, args ...any) // the engine reports to the operator by this function
 	programPath string                           // path of this program in its image
 
-	probing sync.Mutex // held while a test pod runs, see [Engine.haveUserNamespaces]
+	probing sync.Mutex // the engine holds this lock while a test pod runs, see [Engine.haveUserNamespaces]
 
 	mu             sync.Mutex
 	own            *ownPodInfo

@@ -83,7 +83,7 @@ func (e *Engine) markUsed(id string) {
 // attachment is the connection to a command that runs in a pod.
 type attachment struct {
 	cancel context.CancelFunc
-	used   func()      // called when bytes pass
+	used   func()      // the attachment calls this function when bytes pass
 	quiet  atomic.Bool // don't call used: this connection is not a use of the container
 	out    *io.PipeReader
 	wrote  *io.PipeWriter

@@ -162,7 +162,7 @@ func runController(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	config.QPS, config.Burst = 400, 800 // set no limit here, because the API server limits the rate itself
+	config.QPS, config.Burst = 400, 800 // the client has no limit of its own, because the API server limits the rate itself
 	return controller.Run(ctx, controller.Settings{API: config, Namespace: namespace, Metrics: *metrics, Log: c.log()})
 }
 

@@ -224,7 +224,7 @@ func (w *twoSides) run(way string, dry bool) (err error, killed bool) {
 			}
 			killed = true
 		}
-		w.host(context.Background(), w.inner) // lets the fleet react to the command
+		w.host(context.Background(), w.inner) // the fleet now reacts to the command
 	}()
 	var errs bytes.Buffer
 	c := &call{Call: cmdline.NewCall(cmdline.Verb{Name: way}, nil, &w.printed, &errs), namespace: "default"}

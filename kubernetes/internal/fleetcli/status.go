@@ -30,7 +30,8 @@ type fleet struct {
 	api    client.Client
 	config *rest.Config
 
-	execute func(ctx context.Context, host string, in io.Reader, out io.Writer, words ...string) error // replaces [fleet.exec] in tests
+	// Tests put this function in place of [fleet.exec].
+	execute func(ctx context.Context, host string, in io.Reader, out io.Writer, words ...string) error
 }
 
 func (c *call) fleet() (*fleet, error) {
@@ -137,7 +138,7 @@ func printTable(w io.Writer, head string, rows []string) {
 	for _, r := range rows {
 		fmt.Fprintln(t, r)
 	}
-	_ = t.Flush() // fails only if the reader of the output is gone
+	_ = t.Flush() // Flush fails only if the reader of the output is gone
 }
 
 func runStatus(ctx context.Context, c *call) error {

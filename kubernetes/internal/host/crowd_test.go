@@ -67,7 +67,7 @@ func crowded(t *testing.T, fn func(s *Store, dir string)) {
 	if err := unix.Setfsuid(10000); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = unix.Setfsuid(0) }() // changes only this thread
+	defer func() { _ = unix.Setfsuid(0) }() // setfsuid changes only this thread
 	s, err := OpenStore(dir)
 	if err == nil {
 		err = s.writeRecord("coder", &record{UID: "u1"})

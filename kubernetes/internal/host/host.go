@@ -37,7 +37,7 @@ type Settings struct {
 	Pool      string
 	Home      string           // root directory of the volume with all profiles
 	Address   string           // where the host listens for other hosts, HOST:PORT
-	API       client.WithWatch // must not cache: a read must return the current object
+	API       client.WithWatch // this client must not cache: a read must return the current object
 	Init      Init
 	// Create creates a profile without data. It must not run a program that agents can replace, because that could read the host's
 	// tokens.

@@ -49,7 +49,7 @@ func TestAProfileThatCantBeSentRunsAgain(t *testing.T) {
 			for _, h := range []*host{from, to} {
 				field := map[bool]string{true: ownField, false: moveField}[h == from]
 				h.seen[field]["coder"] = read(t, api, "coder")
-				_ = h.reconcile(t.Context(), "coder") // fails when it calls the other host
+				_ = h.reconcile(t.Context(), "coder") // the call of the other host fails
 			}
 			if g.by["gateway-coder"].State == hinit.StateDown {
 				down++

@@ -49,7 +49,7 @@ type profileOffer struct {
 	failed        error       // why the data was not sent in full the last time
 
 	progress time.Time          // when data was last sent, or when the offer was made
-	end      context.CancelFunc // ends the request that is being answered; nil if there was none
+	end      context.CancelFunc // calling end ends the request that is being answered; nil if there was none
 }
 
 // maxStall is the time without any sent data after which a host ends a move. The gateway is down all that time. It is long,
@@ -58,7 +58,7 @@ const maxStall = 10 * time.Minute
 
 const (
 	dataPath = "/v1/data/" // followed by UID/NONCE
-	anyRun   = ^uint64(0)  // takes the place of a run number, for a gateway that hinit no longer knows
+	anyRun   = ^uint64(0)  // anyRun takes the place of a run number, for a gateway that hinit no longer knows
 )
 
 // make registers an offer, and returns what the other host needs to fetch the data.
@@ -161,7 +161,7 @@ func (o *profileOffers) listen() error {
 		ErrorLog: slog.NewLogLogger(o.log.Handler(), slog.LevelDebug), // each broken connection causes a line
 	}
 	server.SetKeepAlivesEnabled(false)  // each connection carries only one request
-	go func() { _ = server.Serve(l) }() // ends with the listener
+	go func() { _ = server.Serve(l) }() // the goroutine ends with the listener
 	return nil
 }
 
@@ -209,7 +209,8 @@ func (o *profileOffers) sendData(w http.ResponseWriter, r *http.Request) {
 	ctx, end := context.WithCancel(r.Context())
 	defer end()
 	deadline := http.NewResponseController(w)
-	defer context.AfterFunc(ctx, func() { _ = deadline.SetWriteDeadline(time.Now()) })() // ends a write to a host that does not read
+	// At the end of ctx, this ends a write to a host that does not read.
+	defer context.AfterFunc(ctx, func() { _ = deadline.SetWriteDeadline(time.Now()) })()
 	o.mu.Lock()
 	one.replaceRequest(end)
 	if o.by[uid] != one { // it was withdrawn meanwhile

@@ -141,7 +141,7 @@ func TestAProfileWithoutItsDataIsNotCreatedAnew(t *testing.T) {
 	if p.MarkCreated(); next() != placement.Missing || len(p.Finalizers) != 1 {
 		t.Errorf("a confirmed one: %s, %v", next(), p.Finalizers)
 	}
-	p.Status.Assignment++ // pretends that the data was given up
+	p.Status.Assignment++ // this simulates that the data was given up
 	if step := next(); step != placement.Create {
 		t.Errorf("one that was given up: %s", step)
 	}

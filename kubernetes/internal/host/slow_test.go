@@ -23,7 +23,7 @@ func TestAHostThatSendsSlowlyHoldsNoOtherMove(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(other.Close)
-	t.Cleanup(other.CloseClientConnections) // runs before the close of the server, which would wait for the connections
+	t.Cleanup(other.CloseClientConnections) // this cleanup runs before the close of the server, which would wait for the connections
 	sum := sha256.Sum256(other.Certificate().Raw)
 	s, _ := volume(t, "", "")
 	h := hostOf(t, "to", apiOf(), &gateways{by: map[string]hinit.Service{}}, s)

@@ -39,7 +39,7 @@ const (
 // different profiles.
 type Store struct {
 	root           *os.Root
-	discarded      chan struct{} // has an element if trashDir has new data
+	discarded      chan struct{} // the channel has an element if trashDir has new data
 	removeTime     time.Duration // time after which emptyTrash turns from one tree to the next
 	idleTimeout    time.Duration // how long another host may send nothing
 	longerTimeouts sync.Map      // time.Duration by UID, in place of idleTimeout for one object, see [Store.idleTimeoutOf]
@@ -108,7 +108,7 @@ func (s *Store) readFile(name string, most int64) ([]byte, error) {
 	}
 	defer f.Close()
 	var text []byte
-	if size <= most { // read nothing of a larger file, because memory is short
+	if size <= most { // a larger file is not read at all, because memory is short
 		text, err = io.ReadAll(io.LimitReader(f, most+1))
 	}
 	if err == nil && max(size, int64(len(text))) > most {

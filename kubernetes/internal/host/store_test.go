@@ -399,7 +399,7 @@ func TestAFloodFromTheHostThatFetchesDelaysNoMove(t *testing.T) {
 				if c, err := net.Dial("tcp", address); err == nil {
 					opened.Add(1)
 					all.Go(func() {
-						_, _ = c.Read(make([]byte, 1)) // waits until the host closes the connection
+						_, _ = c.Read(make([]byte, 1)) // the read returns when the host closes the connection
 						_ = c.Close()
 					})
 				}
@@ -504,12 +504,12 @@ func TestATreeBesideAFileHoldsNoWorker(t *testing.T) {
 // agent's sparse file for a checksum. Four such profiles would keep all workers busy.
 func TestAMoveThatStandsStillLetsItsWorkerGo(t *testing.T) {
 	other := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = w.Write(make([]byte, 100)) // ends when the client disconnects
+		_, _ = w.Write(make([]byte, 100)) // the write ends when the client disconnects
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	}))
 	t.Cleanup(other.Close)
-	t.Cleanup(other.CloseClientConnections) // runs before the close of the server, which would wait for the connections
+	t.Cleanup(other.CloseClientConnections) // this cleanup runs before the close of the server, which would wait for the connections
 	sum := sha256.Sum256(other.Certificate().Raw)
 	from := &v1alpha1.Offer{Nonce: "n", Address: other.Listener.Addr().String(), Certificate: hex.EncodeToString(sum[:])}
 	to, _ := volume(t, "", "")
@@ -738,7 +738,7 @@ func TestAnAgentThatWritesNoDirectoryCanBeDeletedAndMoved(t *testing.T) {
 	if err := unix.Setfsuid(10000); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = unix.Setfsuid(0) }() // changes only this thread
+	defer func() { _ = unix.Setfsuid(0) }() // setfsuid changes only this thread
 	if _, err := OpenStore(dir); err != nil || s.exists(path.Join(partDir, "left")) {
 		t.Errorf("a start: %v", err)
 	}

@@ -43,7 +43,7 @@ func (g *guard) watch(ctx context.Context) {
 		if over := boottime() - time.Duration(end); end == 0 || over < 0 || over > guardTime || !stopped(1) {
 			continue
 		}
-		_ = unix.Kill(-1, unix.SIGKILL) // spares this process and process 1; fails if there is no other
+		_ = unix.Kill(-1, unix.SIGKILL) // this signal spares this process and process 1; kill fails if there is no other
 		if told != end {
 			told = end
 			g.log("the lease has ended and hinit is stopped: killed every other process of the container")

@@ -106,7 +106,7 @@ type reportingLock struct {
 	reportedHolder string // holder that the init was last told about; "" for none
 	holds          bool   // the log says that this pod holds the Lease
 	loggedTrouble  string // last problem in the log; "" for none
-	lost           func() // ends the renewal; nil while this pod waits for the Lease
+	lost           func() // calling lost ends the renewal; nil while this pod waits for the Lease
 }
 
 // Create implements [resourcelock.Interface].

@@ -206,7 +206,7 @@ func TestAnImageThatDoesNotStartIsRolledBack(t *testing.T) {
 	if !slices.Equal(plan.Actions, []Action{Replace{"pool-2"}}) || plan.Doing != "replaces hosts for the new image, 3 to go" {
 		t.Errorf("%+v", plan)
 	}
-	hosts[2].Updated, hosts[2].Replacing = true, true // sets what the controller sets when the rollout begins with the next host
+	hosts[2].Updated, hosts[2].Replacing = true, true // the controller sets these fields when the rollout begins with the next host
 	if plan = Decide(poolOf(3), nil, hosts, noon); len(plan.Actions) > 0 {
 		t.Errorf("while it begins: %+v", plan)
 	}

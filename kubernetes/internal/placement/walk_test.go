@@ -329,7 +329,7 @@ func (m *model) step(n *node, name string, o object, step Step) {
 		}
 		m.write(o, name, func(o *object) { o.Received, o.Failed = v.nonce, false })
 	case Install:
-		if m.faults && m.rnd.IntN(2) == 0 || v.stray && !v.record { // simulates a full disk, or a directory in the way
+		if m.faults && m.rnd.IntN(2) == 0 || v.stray && !v.record { // a disk is full, or a directory is in the way
 			m.notInstalled++
 			return
 		}
@@ -386,7 +386,7 @@ func (m *model) fetch(n *node, name string, o object) bool {
 	}
 	from := m.nodes[i]
 	data := from.of(name).live                      // a host does not send a home that another process has made
-	if data < 0 || m.faults && m.rnd.IntN(4) == 0 { // simulates a transfer that breaks off
+	if data < 0 || m.faults && m.rnd.IntN(4) == 0 { // the transfer breaks off
 		return false
 	}
 	n.of(name).incoming, n.of(name).nonce = data, o.Offer
@@ -416,7 +416,7 @@ func (m *model) control(c int) {
 			p.Handled = false
 		}
 		if m.faults && !p.OwnPod && m.rnd.IntN(3) == 0 {
-			p.Pin = m.nodes[m.rnd.IntN(maxHosts)].name // simulates users who change their minds
+			p.Pin = m.nodes[m.rnd.IntN(maxHosts)].name // a user pins the profile to another host
 		}
 		profiles = append(profiles, p)
 	}
@@ -447,7 +447,7 @@ func (m *model) control(c int) {
 	m.scale(plan)
 	for _, n := range m.nodes[maxHosts:] {
 		if m.faults && m.rnd.IntN(4) == 0 {
-			return // simulates a crash of the host
+			return // the controller crashes here
 		}
 		m.keep(n, slices.Contains(plan.Alone, n.own))
 	}

@@ -200,7 +200,7 @@ func (f *fakeInit) start(name string, s *hinit.Service) {
 	data, _ := strconv.Atoi(string(text)) // a new profile has no such file
 	s.Want = hinit.WantUp
 	if f.write(f.stateFile(name), `{"desired_state":"running"}`) != nil || f.write(f.dataFile(name), strconv.Itoa(data+1)) != nil {
-		s.State = hinit.StateBackoff // fails if the volume is full
+		s.State = hinit.StateBackoff // writing fails if the volume is full
 		f.touch(name)
 		time.AfterFunc(500*time.Millisecond, func() {
 			f.mu.Lock()

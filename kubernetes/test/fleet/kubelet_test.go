@@ -361,7 +361,7 @@ func (k *kubelet) volume(home string) error {
 func (k *kubelet) unmount() {
 	homes, _ := filepath.Glob(filepath.Join(k.dir, "*")) // the pattern is right
 	for _, home := range homes {
-		_ = unix.Unmount(home, unix.MNT_DETACH) // fails for a directory that contains only sockets
+		_ = unix.Unmount(home, unix.MNT_DETACH) // Unmount fails for a directory that contains only sockets
 	}
 }
 

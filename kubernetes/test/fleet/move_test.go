@@ -124,7 +124,7 @@ func TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 20 {
-			_, _ = init.Start(f.ctx, "gateway-p00000", hinit.Wait{}) // fails while the profile moves
+			_, _ = init.Start(f.ctx, "gateway-p00000", hinit.Wait{}) // the start fails while the profile moves
 			time.Sleep(100 * time.Millisecond)
 		}
 		until(t, time.Minute, "the profile on "+to, func() string {
@@ -255,7 +255,7 @@ func TestAMoveThatFailsFiveTimesGoesElsewhere(t *testing.T) {
 		t.Errorf("after %d failures the status is %+v, %+v", failures, p.Status, fail)
 	}
 	old := p.DeepCopy()
-	p.Status.MoveFailure.At = metav1.NewTime(time.Now().Add(-time.Hour)) // clears the waiting time, so that the next move begins at once
+	p.Status.MoveFailure.At = metav1.NewTime(time.Now().Add(-time.Hour)) // with an old failure, the next move begins at once
 	if err := f.api.Status().Patch(f.ctx, p, client.MergeFrom(old)); err != nil {
 		t.Fatal(err)
 	}

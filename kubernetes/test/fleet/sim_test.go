@@ -277,7 +277,7 @@ func (f *sim) edit(change func(*v1alpha1.AgentPool)) {
 	}
 	old := p.DeepCopy()
 	change(p)
-	if err := f.api.Patch(f.ctx, p, client.MergeFrom(old)); err != nil { // may conflict with a write of the controller
+	if err := f.api.Patch(f.ctx, p, client.MergeFrom(old)); err != nil { // the write may conflict with one of the controller
 		f.Fatal(err)
 	}
 }
