@@ -164,7 +164,7 @@ func (v *volume) reset(tb testing.TB) {
 	}); err != nil {
 		tb.Fatal(err)
 	}
-	syscall.Sync() // waits, because writing the data to the disk would slow down the measurement
+	syscall.Sync() // Sync waits for the disk, because writing the data later would slow down the measurement
 }
 
 // foreign counts the files that do not belong to the agent. It leaves out SOUL.md, which may belong to the host.
@@ -238,7 +238,7 @@ boot: {hooks: []}
 		tb.Fatalf("no gateway is running:\n%s", said.String())
 	}
 	_ = r.SetReadDeadline(time.Time{})
-	go func() { // reads the console of the container until its end
+	go func() { // this goroutine reads the console of the container until its end
 		for buffer := make([]byte, 4096); ; {
 			if _, err := r.Read(buffer); err != nil {
 				r.Close()

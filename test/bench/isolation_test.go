@@ -147,7 +147,7 @@ func isolationDir(b *testing.B, programs ...string) string {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
-		left, _ := filepath.Glob("/tmp/hinit-ib-*") // removes temporary directories that were made for the profiles
+		left, _ := filepath.Glob("/tmp/hinit-ib-*") // the loop removes temporary directories that were made for the profiles
 		for _, path := range append(left, dir) {
 			_ = os.RemoveAll(path)
 		}

@@ -29,7 +29,7 @@ func deadMount(t *testing.T, dir string) (detach func()) {
 	}
 	detach = func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }
 	t.Cleanup(func() {
-		unix.Close(fd) // ends the calls that hang on the mount with an error
+		unix.Close(fd) // closing the descriptor ends the calls that hang on the mount with an error
 		detach()
 	})
 	return detach

@@ -245,7 +245,8 @@ func processesIn(root fs.FS) (all []process) {
 		head, f := string(stat[:end]), strings.Fields(string(stat[end+1:]))
 		ppid, _ := strconv.Atoi(f[1])
 		text := strings.TrimSpace(strings.ReplaceAll(string(args), "\x00", " "))
-		if _, comm, _ := strings.Cut(head, "("); text == "" { // skipped: a zombie, or a process between fork and exec
+		// A zombie, or a process between fork and exec, has no command line and is skipped.
+		if _, comm, _ := strings.Cut(head, "("); text == "" {
 			text = "[" + comm + "]"
 		}
 		all = append(all, process{pid, ppid, f[0], text})

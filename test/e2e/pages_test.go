@@ -20,9 +20,9 @@ type reader struct {
 	t     *testing.T
 	page  string
 	dir   string            // working directory of the reader
-	names map[string]string // maps containers on the page to their names in this test
-	pids  map[string]string // maps PIDs on the page to the PIDs in this test
-	words map[string]string // maps other words of the page to the words that stand for them here
+	names map[string]string // key: container on the page; value: its name in this test
+	pids  map[string]string // key: PID on the page; value: the PID in this test
+	words map[string]string // key: word of the page; value: the word that stands for it here
 }
 
 // newReader reads a page below docs. It uses the image of the demo, and its containers have names of this run.
@@ -99,7 +99,8 @@ func (r *reader) types(do func(command string)) {
 		var said string
 		look := func() error {
 			said = r.run(s.Command)
-			for tries := 0; strings.HasPrefix(said, "OCI runtime exec failed") && tries < 20; tries++ { // repeats the command, as end-a-fork-bomb.md says
+			// The loop repeats the command, as end-a-fork-bomb.md says.
+			for tries := 0; strings.HasPrefix(said, "OCI runtime exec failed") && tries < 20; tries++ {
 				said = r.run(s.Command)
 			}
 			if !s.Checked {
@@ -383,7 +384,7 @@ func TestThePageAboutForkBombsPrintsWhatItSays(t *testing.T) {
 func TestThePageAboutTwoContainersPrintsWhatItSays(t *testing.T) {
 	parallel(t)
 	volume := mustDocker(t, "volume", "create", "--label", runLabel, "hinit-e2e-"+runID+"-page-data")
-	t.Cleanup(func() { docker("volume", "rm", volume) }) // runs after the containers were removed
+	t.Cleanup(func() { docker("volume", "rm", volume) }) // this cleanup runs after the containers were removed
 	r := newReader(t, "how-to/two-containers-one-volume.md", "first", "second")
 	r.words["-v data:"] = "-v " + volume + ":"
 	r.types(nil)

@@ -96,7 +96,7 @@ func TestTheAgentsCalls(t *testing.T) {
 	files["/opt/register"] = registerScript
 	c := start(t, setup{options: []string{"--env", "GREETING=hello  world"}, files: files}, "sleep", "1000")
 	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down"})
-	c.awaitHealthy() // waits until the boot, which also changes owners, is done
+	c.awaitHealthy() // the boot, which also changes owners, is done when the container is healthy
 	c.parts(
 		part{"paths", paths}, part{"s6 is found", findsS6}, part{"calls on a gateway", callsOnAGateway}, part{"gateway commands", gatewayCommands},
 		part{"profile commands", agentCommands}, part{"register", registers}, part{"service directories", serviceDirectories},

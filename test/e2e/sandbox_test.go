@@ -120,7 +120,7 @@ func TestAWeekOfTurns(t *testing.T) {
 			}
 			want = append(want, id, id+"-b")
 			switch box := got[0].Container; day {
-			case 1: // kills an agent in the middle of a command, with all of its processes
+			case 1: // this case kills an agent in the middle of a command, with all of its processes
 				ctx, kill := context.WithCancel(t.Context())
 				cmd := exec.CommandContext(ctx, "docker", "exec", "-i", c.id, "sh", "-c", `echo '{"command":"echo killed >> /workspace/ledger; sleep 54321","timeout":600}' | exec hermes terminal`)
 				if err := cmd.Start(); err != nil {

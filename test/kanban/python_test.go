@@ -31,7 +31,7 @@ func TestPythonDispatchesBeside(t *testing.T) {
 	}
 	b := makeBox(t, "  max_in_progress: 8\n  failure_limit: 50\n")
 	b.more = []string{"HERMES_KANBAN_CLAIM_TTL_SECONDS=20"} // the short lifetime is for claims whose dispatcher died before their worker began
-	s := b.board()                                          // set before another process opens the file
+	s := b.board()                                          // the board is opened before another process opens the file
 	defer s.Close()
 	b.boot()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -70,7 +70,7 @@ func TestPythonDispatchesBeside(t *testing.T) {
 		b.must(err)
 		if turn := kills[0] + kills[1] + kills[2]; turn < 18 && time.Now().After(next) { // limit the kills, so that even a slow machine gets the work done
 			for _, pid := range b.outside(kinds[turn%3]) {
-				_ = syscall.Kill(pid, signals[turn%3]) // kills the program too, because nsenter does not forward signals
+				_ = syscall.Kill(pid, signals[turn%3]) // the signal goes to the program too, because nsenter does not forward signals
 			}
 			kills[turn%3]++
 			next = time.Now().Add(400 * time.Millisecond)
@@ -79,7 +79,7 @@ func TestPythonDispatchesBeside(t *testing.T) {
 			return false
 		}
 		if ours, theirs = b.startedBy(s, ids); ours == 0 || theirs == 0 { // only one kind of dispatcher has started workers so far
-			for _, pid := range b.outside(dispatcher) { // kills the service, which would be faster than the Python dispatchers
+			for _, pid := range b.outside(dispatcher) { // the loop kills the service, which would be faster than the Python dispatchers
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
 			more(10)

@@ -31,7 +31,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 	b := newBox(t, "")
 	s := b.board()
 	defer s.Close()
-	first := b.create(s, kanban.Task{Title: "before", Assignee: "coder"}) // waits until the dispatcher and PID 1 have a connection
+	first := b.create(s, kanban.Task{Title: "before", Assignee: "coder"}) // by this task, the dispatcher and PID 1 get a connection
 	b.await("a first task to be done", func() bool {
 		task, err := s.Task(b.Context(), first)
 		return err == nil && task.Status == kanban.Done
@@ -39,7 +39,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 	pid := b.only("the dispatcher", dispatcher)
 	before := sockets(pid)
 	b.must(b.cmd.Process.Signal(syscall.SIGSTOP))
-	t.Cleanup(func() { _ = b.cmd.Process.Signal(syscall.SIGCONT) }) // fails if PID 1 has ended
+	t.Cleanup(func() { _ = b.cmd.Process.Signal(syscall.SIGCONT) }) // the signal fails if PID 1 has ended
 	id := b.create(s, kanban.Task{Title: "x", Assignee: "coder", Body: "sleep 3s"})
 	var asks []string
 	b.await("the dispatcher to ask for a worker", func() bool {

@@ -37,14 +37,14 @@ type box struct {
 	setup
 	client *dial.Client
 	cmd    *exec.Cmd
-	ended  chan struct{} // closed when the namespace is gone and its output is written
+	ended  chan struct{} // start closes the channel when the namespace is gone and its output is written
 }
 
 // setup is how a container differs from the usual one.
 type setup struct {
 	config  string // further lines of hinit.yaml; their keys must not be in baseConfig
 	uid     int    // uid of the agent's user; 0 means agentID
-	agent   string // replaces the keys about the gateways in baseConfig
+	agent   string // this text replaces the keys about the gateways in baseConfig
 	faults  bool   // use the binary that can inject faults
 	env     []string
 	shares  *box // box whose volume this box uses too
@@ -149,7 +149,8 @@ func (b *box) profile(name, script string) {
 // make is profile for other goroutines than the test's.
 func (b *box) make(name, script string) error {
 	dir := b.profileDir(name)
-	soul := filepath.Join(dir, "SOUL.md") // written last: this file makes the directory a profile, and from then on hinit may write there
+	// SOUL.md is written last: it makes the directory a profile, and from then on hinit may write there.
+	soul := filepath.Join(dir, "SOUL.md")
 	return errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "run"), []byte(script), 0o644), chownTree(dir, b.uid),
 		os.WriteFile(soul, []byte("# "+name+"\n"), 0o644), os.Lchown(soul, b.uid, b.uid))
 }
@@ -217,7 +218,7 @@ func (b *box) start() {
 		b.check(err)
 		*stream, ours = w, append(ours, w)
 		streams.Go(func() {
-			_, _ = io.Copy(file, r) // ends when every writer has closed the pipe
+			_, _ = io.Copy(file, r) // Copy returns when every writer has closed the pipe
 			_ = errors.Join(file.Close(), r.Close())
 		})
 	}

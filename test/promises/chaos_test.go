@@ -122,7 +122,7 @@ func (c *chaos) act() {
 	names := c.names()
 	name := names[c.random.IntN(len(names))]
 	if c.slots != nil && c.random.IntN(3) == 0 {
-		if !c.faulty && !c.doubt { // skipped with faults, because the slots may then differ from the requests
+		if !c.faulty && !c.doubt { // with faults, the slots may differ from the requests
 			c.slots.act(name)
 		}
 		return

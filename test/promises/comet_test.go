@@ -57,7 +57,7 @@ func stopComets(t *testing.T, times int) (over []time.Duration) {
 		}
 		// The restart takes a while. In this time, a living daemon would have many more generations.
 		b.check(b.do("restart", "calm"))
-		if n := b.status().Init.Orphans - down; n > 20 { // counts only processes that ended after the stop
+		if n := b.status().Init.Orphans - down; n > 20 { // only processes that ended after the stop count
 			t.Errorf("after the stop %d more of it have ended", n)
 		}
 		sheet.add("comets", 1)

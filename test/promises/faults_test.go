@@ -167,7 +167,7 @@ func TestTheKernelRefuses(t *testing.T) {
 		b.fail("sync gateway_state delay=1h times=1 trace=" + begun)
 		answered := make(chan error, 1)
 		go func() { answered <- b.do("stop", "a") }()
-		within(t, patience, func() error { // waits until the sync has begun, so that the other command is not the slow one
+		within(t, patience, func() error { // the sync must have begun, so that the other command is not the slow one
 			text, err := os.ReadFile(begun)
 			if len(text) == 0 {
 				return fmt.Errorf("the slow command does not wait for the disk yet, %w", err)

@@ -52,7 +52,7 @@ func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
 			sheet.add("slots during a boot", 1)
 		}
 		for _, name := range names {
-			within(t, patience, func() error { // waits until the slot is known and its gateway waits
+			within(t, patience, func() error { // the slot must be known, and its gateway must wait
 				s, err := b.service(name)
 				if err == nil && (s.State != client.StateWaiting || s.Want != client.WantUp) {
 					err = fmt.Errorf("%s is %s, wanted %s", name, s.State, s.Want)
@@ -173,7 +173,7 @@ func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
 	b.profile("restless", "date +%s%N >\"${0%/run}/config.yaml\"\nexit 78\n")
 	b.boot()
 	b.check(b.tell("start", "restless"))
-	within(t, patience, func() error { // waits until hinit has started the gateway more than once
+	within(t, patience, func() error { // hinit must have started the gateway more than once
 		s, err := b.service("restless")
 		if err == nil && s.Run < 3 {
 			err = fmt.Errorf("it is in run %d", s.Run)

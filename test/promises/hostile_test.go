@@ -85,7 +85,7 @@ func TestTheAgentsClientsDoNotKeepRootOut(t *testing.T) {
 	b.boot()
 	self, err := os.Executable()
 	b.check(err)
-	copied := b.path("hog") // copies the binary, so that the agent's user can execute it
+	copied := b.path("hog") // the agent's user can execute this copy of the binary
 	text, err := os.ReadFile(self)
 	b.check(err, testkit.WriteProgram(copied, text))
 	hog := exec.Command(copied)

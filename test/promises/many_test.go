@@ -70,7 +70,7 @@ func TestTwoThousandProfiles(t *testing.T) {
 		b.start()
 		within(t, 10*time.Minute, b.booted)
 		took := time.Since(begin)
-		within(t, patience, func() error { // waits, because the gateways start during the boot and are not all up at its end
+		within(t, patience, func() error { // the gateways start during the boot and are not all up at its end
 			up := 0
 			status := b.status()
 			for _, s := range status.Services {

@@ -56,7 +56,7 @@ func (b *box) freezable() (freeze, thaw func()) {
 	b.t.Cleanup(func() {
 		thaw()
 		b.kill()
-		_ = dir.Close() // fails if the name is a directory
+		_ = dir.Close() // Close fails if the name is a directory
 		_ = unix.Unmount(b.home, unix.MNT_DETACH)
 	})
 	b.check(os.Mkdir(filepath.Join(b.home, "profiles"), 0o755), chownTree(b.home, b.uid))

@@ -286,7 +286,8 @@ func TestAReexecResumesWhatItHasStoppedAndNothingElse(t *testing.T) {
 		}
 		return nil
 	})
-	b.check(os.WriteFile(filepath.Join(b.Cgroup, "pids.max"), []byte(strconv.Itoa(b.pids(b.Cgroup)+9)), 0)) // leaves space for docker exec and no other process
+	// This limit leaves space for docker exec and no other process.
+	b.check(os.WriteFile(filepath.Join(b.Cgroup, "pids.max"), []byte(strconv.Itoa(b.pids(b.Cgroup)+9)), 0))
 	rounds := scale(5, 100)
 	for range rounds {
 		b.reexec()

@@ -134,7 +134,7 @@ func (s *slots) compare(services map[string]client.Service) error {
 		}
 	}
 	for name, v := range services {
-		if strings.HasPrefix(name, "f") { // skips the services that hinit itself has made
+		if strings.HasPrefix(name, "f") { // only names that the test has given begin with f
 			return fmt.Errorf("%s is %s, and should be gone", name, v.State)
 		}
 	}

@@ -40,7 +40,7 @@ func TestOrphans(t *testing.T) {
 		return nil
 	})
 	var status client.Status
-	within(t, patience, func() error { // polls, because the newest processes may not have ended yet
+	within(t, patience, func() error { // the newest processes may not have ended yet
 		if status = b.status(); status.Init.Orphans < want {
 			return fmt.Errorf("only %d orphans were reaped, of %d", status.Init.Orphans, want)
 		}
@@ -209,7 +209,7 @@ func (b *box) killer() (kill func(inner int), end func()) {
 	return func(inner int) {
 			mu.Lock()
 			defer mu.Unlock()
-			_, _ = fmt.Fprintln(in, inner) // runs until the returned function is called
+			_, _ = fmt.Fprintln(in, inner) // the killer runs until the returned function is called
 		}, func() {
 			_ = in.Close()
 			_ = cmd.Wait() // an error does not matter: the process may have ended

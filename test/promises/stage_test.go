@@ -120,7 +120,8 @@ func refuse(calls []uint) error {
 	}
 	// The filter belongs to the thread, and exec keeps the filter of the calling thread.
 	runtime.LockOSThread()
-	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}} // loads the number of the system call
+	// The first instruction loads the number of the system call.
+	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}}
 	for _, call := range calls {
 		filter = append(filter,
 			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: uint32(call)},

@@ -111,7 +111,7 @@ func costsNothing(t *testing.T) {
 	b.profile("obedient", sleeper)
 	b.boot()
 	b.up("deaf", "obedient")
-	within(t, patience, func() error { // waits, because the process does not ignore TERM from its first moment on
+	within(t, patience, func() error { // the process does not ignore TERM from its first moment on
 		if p := b.of("gateway-deaf"); len(p) < 2 {
 			return fmt.Errorf("the deaf one has the processes %+v", p)
 		}
@@ -187,7 +187,7 @@ while :; do read x <>FIFOS/$1; done
 	})
 	stays, err := b.service("bystander")
 	b.check(err)
-	sheet.add("recycled", 0) // adds the figure to the sheet, even if no process gets the number again
+	sheet.add("recycled", 0) // the sheet gets this figure even if no process gets the number again
 	for range scale(3, 30) {
 		for i, name := range victims {
 			s, err := b.service(name)

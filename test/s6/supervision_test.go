@@ -70,7 +70,7 @@ touch /run/ready
 			"\ncd /run/service && mv /run/made/* . || exit 1\ns6-svscanctl -a /run/service\npoll 's6-svok a'\n"+text)
 	var output bytes.Buffer
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = t.TempDir(), env, &output, &output
-	cmd.WaitDelay = time.Second // kills the script too, which could outlive nsenter
+	cmd.WaitDelay = time.Second // WaitDelay kills the script too, which could outlive nsenter
 	err := cmd.Run()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
 		t.Fatalf("%v, %s", err, output.String())
@@ -144,7 +144,7 @@ func TestSupervisionIsThatOfS6(t *testing.T) {
 			`printf '#!/bin/sh\nexec sleep 1000\n' | service a
 			printf '#!/bin/sh\necho "finish $1 $2 $3${4:+ pgid $4}" >>/run/finished\nuntil [ -e /run/go ]; do sleep 0.05; done\n' >a/finish; chmod 755 a/finish; echo 60000 >a/timeout-finish`, `
 			s6-svwait -u -t 40000 a; s6-svc -wd -T 40000 -d a; s6-svstat a; s6-svwait -D -t 100 a; echo $?; touch /run/go; s6-svwait -D -t 40000 a; echo $?; cat /run/finished; s6-svstat a; s6-svc -wu -T 40000 -u a
-			poll 'grep sleep /proc/$(s6-svstat -o pid a)/comm'; s6-svc -wD -T 40000 -dk a; tail -n 1 /run/finished`, // waits until sleep runs
+			poll 'grep sleep /proc/$(s6-svstat -o pid a)/comm'; s6-svc -wD -T 40000 -dk a; tail -n 1 /run/finished`, // poll waits until sleep runs
 		},
 		"a finish that does not end": {
 			`printf '#!/bin/sh\nexec sleep 1000\n' | service a

@@ -192,7 +192,7 @@ func TestAHealthCheckRanBeforeTheGateWasOpen(t *testing.T) {
 	}
 	made := p.call(append(append([]string{"create", "--network=none", "-v", work + ":/work"}, p.labels("default")...), checked, "sleep", "infinity")...)
 	id := strings.TrimSpace(made.out)
-	if r := docker("start", id); made.code != 0 || r.code != 0 { // starts no command, so the container waits at its gate
+	if r := docker("start", id); made.code != 0 || r.code != 0 { // start runs no command, so the container waits at its gate
 		t.Fatal(made, r)
 	}
 	time.Sleep(3 * time.Second)

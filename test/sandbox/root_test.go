@@ -156,7 +156,7 @@ func TestRootInsideIsNoRootOutside(t *testing.T) {
 			}
 			s.kill()
 			s.start()
-			p.call("version") // fails while the service has a caller
+			p.call("version") // the call fails while the service has a caller
 			testkit.Until(t, "the volume is gone with its directory", func() bool { return !strings.Contains(docker("volume", "ls", "-q").out, p.profile) })
 		})
 	}

@@ -115,7 +115,7 @@ func TestStateBeforeEachCommand(t *testing.T) {
 			if r.code != 1 || !strings.Contains(r.err, "is paused, unpause the container before exec") {
 				t.Errorf("paused: %v", r)
 			}
-			if took := time.Since(begin); took > 10*time.Second { // takes 0.3 s on an idle machine
+			if took := time.Since(begin); took > 10*time.Second { // the command takes 0.3 s on an idle machine
 				t.Errorf("it said so after %v", took)
 			}
 			docker("unpause", name)

@@ -271,7 +271,7 @@ func cmdWaitGrep(ts *testscript.TestScript, args []string) error {
 		if err != nil && !over {
 			return err
 		}
-		most := -1 // counts all processes of the container
+		most := -1 // the count includes all processes of the container
 		if *count == 0 {
 			most = 1
 		}

@@ -35,7 +35,7 @@ type container struct {
 
 	cmd      *exec.Cmd
 	initPID  int           // PID of the init, as this process sees it
-	ended    chan struct{} // closed when the namespace is gone and its output is written
+	ended    chan struct{} // start closes the channel when the namespace is gone and its output is written
 	exitCode int
 	terminal *terminal     // terminal of an init with -tty
 	stalled  chan struct{} // with -stall: output is not read until this is closed
@@ -181,7 +181,7 @@ func capture(name string, stalled <-chan struct{}, streams *sync.WaitGroup) (*os
 		if stalled != nil {
 			<-stalled
 		}
-		_, _ = io.Copy(file, r) // ends when every writer has closed the pipe
+		_, _ = io.Copy(file, r) // Copy returns when every writer has closed the pipe
 		_ = errors.Join(file.Close(), r.Close())
 	})
 	return w, nil

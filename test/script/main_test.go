@@ -189,7 +189,7 @@ func setup(e *testscript.Env, mode string) error {
 			return err
 		}
 	}
-	user, other := "0:0", "0:0" // skipped, because a user namespace has only this user
+	user, other := "0:0", "0:0" // without root, the user namespace has only this user
 	if os.Geteuid() == 0 {
 		other = "12345:12345"
 		user = fmt.Sprintf("%d:%d", agentID, agentID)

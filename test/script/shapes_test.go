@@ -16,7 +16,7 @@ import (
 
 // jsonPage is the content of docs/reference/json.md: the object that each command prints, and the keys of each object.
 type jsonPage struct {
-	commands map[string]string // maps a command to the name of its object, such as "profile list" to "Profile row"
+	commands map[string]string // key: command; value: the name of its object, such as "profile list" and "Profile row"
 	objects  map[string]map[string]pageKey
 }
 

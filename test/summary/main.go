@@ -62,7 +62,7 @@ type runner struct {
 	again    int
 	programs bool
 
-	mu          sync.Mutex  // held while a line of output is handled, so that the output of a test stays together
+	mu          sync.Mutex  // each call locks mu while it handles a line, so that the output of a test stays together
 	running     []*exec.Cmd // calls that are running
 	interrupted bool
 }

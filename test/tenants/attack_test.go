@@ -223,7 +223,8 @@ var attacksOnProfile = []attack{
 	}},
 	{"take the machine's asynchronous I/O", true, func(target) error {
 		var all uintptr
-		err := call(unix.SYS_IO_SETUP, 1, uintptr(unsafe.Pointer(&all)), 0) // takes one of the requests that fs.aio-max-nr allows
+		// The call takes one of the requests that fs.aio-max-nr allows.
+		err := call(unix.SYS_IO_SETUP, 1, uintptr(unsafe.Pointer(&all)), 0)
 		return errors.Join(err, call(unix.SYS_IO_DESTROY, all, 0, 0))
 	}},
 	{"leave its project quota by FS_IOC_FSSETXATTR", true, func(f target) error {
@@ -469,7 +470,7 @@ func victim() {
 	dir := os.Getenv("TENANTS_DIR")
 	home := dir + "/home/profiles/" + who
 	switch who {
-	case "-p": // simulates a command of `docker exec`
+	case "-p": // this role stands for a command of `docker exec`
 		time.Sleep(50 * time.Millisecond) // the attacker reads the files of the victim in /proc meanwhile
 		return
 	case "page": // the test waits for the status page
@@ -497,7 +498,7 @@ func victim() {
 	if errTerminal == nil {
 		defer near.Close()
 	}
-	for range 2 << 10 { // writes more than a log file may hold
+	for range 2 << 10 { // the lines are more than a log file may hold
 		fmt.Println(strings.Repeat("x", 1<<10))
 	}
 	dumpCore(home)

@@ -480,7 +480,8 @@ func (c *container) takesHome(t *testing.T) bool {
 	testkit.Until(t, "hinit has found the renamed home", func() bool { _, err := c.status("taken"); return err == nil })
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	_, _ = c.client.Start(ctx, "taken", client.Wait{}) // fails in a mode in which the agent's user can't enter the home of another user
+	// The start fails in a mode in which the agent's user can't enter the home of another user.
+	_, _ = c.client.Start(ctx, "taken", client.Wait{})
 	return agent("cat", filepath.Join(home, "taken", ".env")) == nil
 }
 

@@ -39,9 +39,9 @@ const (
 // resource is something that a tenant can take all of.
 type resource struct {
 	name string
-	take func(f target) (release func(), err error) // runs as the attacker; an error means that it could not take the resource
+	take func(f target) (release func(), err error) // the attacker calls take; an error means that it could not take the resource
 	// One of these calls fails meanwhile if its profile is starved. If both are nil, the profile is starved when take succeeds.
-	miss func(f target) error // runs as the victim; an error means that it lacks the resource
+	miss func(f target) error // the victim calls miss; an error means that it lacks the resource
 	look func(c *container) error
 	held string // what limits the attacker, or why nothing does
 	// open are the modes in which a profile can take all of it. A limit of this name prevents that where a control group enforces
@@ -161,7 +161,7 @@ func fill(dir string) (func(), error) {
 	}
 	for block := make([]byte, 64<<10); len(block) > 0; {
 		if _, err = file.Write(block); err != nil {
-			block = block[:len(block)/2] // tries smaller and smaller pieces, to fill the last bytes
+			block = block[:len(block)/2] // smaller and smaller pieces fill the last bytes
 		}
 	}
 	if !errors.Is(err, unix.ENOSPC) {
@@ -186,7 +186,7 @@ func hold(f target, dir, how string) (func(), error) {
 	}
 	var pid int
 	_, err = fmt.Fscan(out, &pid)
-	_ = cmd.Wait() // waits only for the shell, whose exit code means nothing
+	_ = cmd.Wait() // Wait waits only for the shell, whose exit code means nothing
 	return func() { _ = syscall.Kill(pid, syscall.SIGKILL) }, err
 }
 
@@ -243,7 +243,7 @@ func takeMemory(f target) (func(), error) {
 		return nil, err
 	}
 	release := func() { _, _ = cmd.Process.Kill(), cmd.Wait() }
-	for ; ; time.Sleep(50 * time.Millisecond) { // polls, because the kernel does not report when the process has this size
+	for ; ; time.Sleep(50 * time.Millisecond) { // the loop polls, because the kernel does not report when the process has this size
 		text, err := os.ReadFile("/proc/" + strconv.Itoa(cmd.Process.Pid) + "/status")
 		if err != nil || strings.Contains(string(text), "zombie") {
 			release()

@@ -47,7 +47,8 @@ func (c *container) ask(t *testing.T, who, resource string) (answer string) {
 		if of, answer, _ := strings.Cut(string(text), "\n"); of == word {
 			return answer
 		}
-		if looks++; who == "a" && looks%20 == 0 && c.ended(t) != "" { // pauses, because each status takes hinit a millisecond
+		// Only every 20th look asks, because each status takes hinit a millisecond.
+		if looks++; who == "a" && looks%20 == 0 && c.ended(t) != "" {
 			return "done"
 		}
 	}

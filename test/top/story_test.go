@@ -36,9 +36,9 @@ func TestFiftyProfiles(t *testing.T) {
 		return strings.HasPrefix(lines[2], "> gateway-p17") && strings.Contains(lines[2], "✗ crash-loop") && strings.Contains(lines[3], "gateway-p31") &&
 			strings.Contains(lines[3], "! ailing") && strings.Contains(lines[3], "telegram is failed")
 	})
-	w.press("d") // shows the details of the first service
+	w.press("d") // the key shows the details of the first service
 	w.shows("last exit  code 3 (crash)", "| ")
-	w.press("Space") // marks the service, and shows the details of the next one
+	w.press("Space") // the key marks the service, and shows the details of the next one
 	w.shows("telegram is failed: unauthorized: the token was revoked")
 
 	// The token has been renewed, and the program repaired.
@@ -47,7 +47,7 @@ func TestFiftyProfiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.press("Space", "R") // marks this service too, and begins a rollout
+	w.press("Space", "R") // the keys mark this service too, and begin a rollout
 	w.shows("restart one after the other 2 services? y/n")
 	w.press("y")
 	w.shows("rollout: 2 of 2 are restarted and ready")
@@ -92,7 +92,7 @@ func TestARolloutStopsAtAFailure(t *testing.T) {
 	if s := h.status("c"); s.PID != before {
 		t.Errorf("c was touched: %s", asJSON(s))
 	}
-	w.escape() // removes the filter
+	w.escape() // Esc removes the filter
 	w.press("/")
 	w.write("gateway-c")
 	w.press("Enter", "x", "y")

@@ -51,7 +51,7 @@ func TestAnOpenPageOfFiveHundredServicesCostsLittle(t *testing.T) {
 	defer answer.Body.Close()
 	lines := bufio.NewReaderSize(answer.Body, 4<<20)
 	giveUp := time.AfterFunc(testkit.Patience, func() { _ = answer.Body.Close() })
-	for range 2 { // waits for the second measurement, because the page shows the use of processors only from then on
+	for range 2 { // the page shows the use of processors only after the second measurement
 		for {
 			line, err := lines.ReadString('\n')
 			if err != nil {

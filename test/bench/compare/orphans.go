@@ -135,7 +135,7 @@ func (i *instance) runInside(argv ...string) error {
 	}
 	_, end, err := launch(nil, "", argv)
 	if back := unix.Setns(own, syscall.CLONE_NEWPID); back != nil {
-		return back // keeps the goroutine locked, so that no other goroutine runs on this thread
+		return back // the goroutine stays locked, so that no other goroutine runs on this thread
 	}
 	runtime.UnlockOSThread()
 	if err != nil {

@@ -51,7 +51,7 @@ type grower interface {
 type adder struct {
 	name  string                              // name for the table
 	stage func(s *site, service string) error // prepares the service; its time is not measured
-	add   func(s *site, service string) error // makes the service run
+	add   func(s *site, service string) error // add makes the service run; its time is measured
 }
 
 // allPeers returns all candidates in the order of the tables, installed or not.

@@ -12,7 +12,7 @@ type key struct{ measure, at, peer string }
 type figures struct {
 	samples map[key][]float64
 	loads   map[string]span
-	load    func() float64 // returns the present load
+	load    func() float64 // load returns the present load of the machine
 }
 
 // span is a range from the lowest to the highest value.

@@ -214,7 +214,7 @@ func timeToReady(volume, setting string) (first, last time.Duration, err error) 
 		}
 		if wanted > 0 && up == wanted {
 			last = time.Since(begin)
-			_ = exec.Command("docker", "stop", name).Run() // stops the container, so that the volume is as after an ordinary stop
+			_ = exec.Command("docker", "stop", name).Run() // docker stop leaves the volume as an ordinary stop does
 			return first, last, nil
 		}
 	}
