@@ -35,7 +35,7 @@ var floors = map[string]int{
 	"hinit/cmd/hinit-actions":          6,
 	"hinit/cmd/hinit-import":           6,
 	"hinit/cmd/hinit-isolate":          3,
-	"hinit/internal/isolation/confine": 2, // runs for a moment in a new process, which then executes the gateway
+	"hinit/internal/isolation/confine": 2, // the package runs for a moment in a new process, which then executes the gateway
 	"hinit/cmd/hinit-tools":            7,
 
 	"hinit/internal/top":       5, // hinit-top, a client outside PID 1
@@ -49,8 +49,8 @@ var floors = map[string]int{
 	"hinit/internal/agentcli":  5, // like internal/cli, but for the commands of the agent
 	"hinit/internal/cli":       5,
 	"hinit/internal/cli/tools": 6, // only hinit-tools links this package, not PID 1
-	"hinit/internal/container": 8, // makes the parts of PID 1 and connects them
-	"hinit/internal/registry":  6, // registers all services; the packages that have services call it
+	"hinit/internal/container": 8, // the package makes the parts of PID 1 and connects them
+	"hinit/internal/registry":  6, // the package registers all services; the packages that have services call it
 
 	"hinit/internal/container/bootstatus":  4,
 	"hinit/internal/container/prepare":     7, // part of the boot, before the first service starts
@@ -63,8 +63,8 @@ var floors = map[string]int{
 	"hinit/internal/container/units":       4,
 	"hinit/internal/container/initlog":     2,
 
-	"hinit/sandbox":        4, // runs outside PID 1
-	"hinit/sandbox/inside": 3, // runs inside a sandbox's container, so it links no client of a container engine
+	"hinit/sandbox":        4, // the package runs outside PID 1
+	"hinit/sandbox/inside": 3, // the package runs inside a sandbox's container, so it links no client of a container engine
 	"hinit/sandbox/mux":    2,
 
 	"hinit/sandbox/archive":   0, // used by both sides of a copy into or out of a sandbox
@@ -85,7 +85,7 @@ var floors = map[string]int{
 	"hinit/internal/gateways":        7,
 	"hinit/internal/gateways/orders": 4,
 	"hinit/internal/runs":            4, // PID 1 links this package, and hinit-kanban does so for containers without PID 1
-	"hinit/internal/runs/local":      5, // runs outside PID 1
+	"hinit/internal/runs/local":      5, // the package runs outside PID 1
 	"hinit/internal/reexec":          4,
 
 	"hinit/internal/imports":   3, // only hinit-import links this package, not PID 1
@@ -94,7 +94,7 @@ var floors = map[string]int{
 	"hinit/internal/control/show": 1, // formats answers of the control API for people
 	"hinit/internal/cmdline":      2,
 
-	"hinit/client":                 -1, // types of the control API; imports nothing of hinit
+	"hinit/client":                 -1, // the package has the types of the control API and imports nothing of hinit
 	"hinit/client/dial":            1,  // clients link this package, but PID 1 does not
 	"hinit/internal/boot":          3,
 	"hinit/internal/boot/kept":     0,
@@ -107,10 +107,10 @@ var floors = map[string]int{
 	"hinit/profiles/archive":       1, // only hinit-tools links this package
 	"hinit/cmd/hinit-profile":      3,
 
-	"hinit/internal/probe": 4, // reads state files of gateways, as profiles does
+	"hinit/internal/probe": 4, // the package reads state files of gateways, as profiles does
 
 	"hinit/supervisor": 2,
-	"hinit/kanban":     2, // has a program of its own, hinit-kanban; PID 1 never links it
+	"hinit/kanban":     2, // kanban has a program of its own, hinit-kanban; PID 1 never links the package
 
 	"hinit/internal/lease":        1,
 	"hinit/internal/notify":       1,
@@ -131,15 +131,15 @@ var floors = map[string]int{
 	"hinit/logrotate/gzipped": 1, // type of the request that logrotate sends to the packer
 
 	"hinit/internal/faultinject": -1, // injects faults at calls of the kernel; below every package that makes such calls
-	"hinit/internal/early":       -2, // runs before all other packages are initialized
-	"hinit/internal/guard":       -2, // called at the start of every goroutine
+	"hinit/internal/early":       -2, // the package runs before all other packages are initialized
+	"hinit/internal/guard":       -2, // every goroutine calls the package when it starts
 	"hinit/internal/pty":         -1, // terminals for commands: hinit shell, and both sides of a sandbox
-	"hinit/internal/pause":       -2, // waits until a time has passed or a context has ended
+	"hinit/internal/pause":       -2, // the package waits until a time has passed or a context has ended
 
 	// This package limits how many calls may wait for a disk at the same time. Most packages use it through fsutil.
 	"hinit/internal/blocking":       -1,
 	"hinit/internal/procstat":       -1, // used by every package that reads /proc
-	"hinit/internal/isolation/peer": 2,  // reads the status of the process at the other end of a socket
+	"hinit/internal/isolation/peer": 2,  // the package reads the status of the process at the other end of a socket
 	"hinit/internal/entry/bare":     -1, // code that may run before the Go runtime
 	"hinit/internal/isolation":      0,  // the arguments that PID 1 passes to hinit-isolate
 	"hinit/internal/dotenv":         -1, // parses .env for profiles, and env_file for a process that starts
@@ -154,14 +154,14 @@ var floors = map[string]int{
 	"hinit/internal/cpulist":    -1, // parses lists of processors for config and proc
 	"hinit/internal/nearest":    -1, // suggests the right word for a mistyped key or command
 	"hinit/internal/yamltext":   -1, // parses the YAML of the configuration file
-	"hinit/internal/cronspec":   -1, // checks schedules in the configuration
-	"hinit/internal/entry":      0,  // runs before the Go runtime starts
+	"hinit/internal/cronspec":   -1, // the package checks schedules in the configuration
+	"hinit/internal/entry":      0,  // the package runs before the Go runtime starts
 	"hinit/internal/fsutil":     0,
 
 	"hinit/internal/fsutil/owntree": 1, // programs that repair owners of files link this package, but PID 1 does not
 	"hinit/internal/s6/formats":     0,
 	"hinit/internal/loglevel":       0,
-	"hinit/internal/redact":         -1, // hides secrets in output; config marks secret keys with the same list
+	"hinit/internal/redact":         -1, // the package hides secrets in output; config marks secret keys with the same list
 	"hinit/internal/testkit":        0,
 	"hinit/internal/procusage":      2,
 	"hinit/internal/testproc":       1,
@@ -404,7 +404,7 @@ func TestSupervisorHasNoLock(t *testing.T) {
 // forbid reports every use of one of the functions, whether the source calls it or only passes it as a value.
 func forbid(t *testing.T, path string, f *ast.File, bad calls) {
 	t.Helper()
-	names := make(map[string]string) // maps the name of a package in this file to its import path
+	names := make(map[string]string) // key: name of a package in this file; value: its import path
 	for _, spec := range f.Imports {
 		pkg := importPath(spec)
 		name := pkg[strings.LastIndex(pkg, "/")+1:]

@@ -168,7 +168,7 @@ func withoutTurn(f *ast.File, decl ast.Decl) (calls []string) {
 			if actor, opens := openers[name]; opens && !bounded(n.Args[actor]) {
 				calls = append(calls, name)
 			}
-		case *ast.SelectorExpr: // compares names only, because the function may also be passed as a value
+		case *ast.SelectorExpr: // the name alone counts, because the function may also be passed as a value
 			if pkg, is := n.X.(*ast.Ident); is && slices.Contains(fileCalls[names[pkg.Name]], n.Sel.Name) {
 				calls = append(calls, nameOf(n))
 			}

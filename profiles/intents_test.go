@@ -241,7 +241,7 @@ func TestAnIntentThatIsNotSyncedYetSurvivesTheEndOfHinit(t *testing.T) {
 	if want, ok := in.Want(profiles.Default); want != profiles.Stopped || !ok {
 		t.Errorf("Want = %q, %t", want, ok)
 	}
-	st, err := s.ReadState(profiles.Default) // reads the files, which are all that the next hinit knows
+	st, err := s.ReadState(profiles.Default) // ReadState reads the files, which are all that the next hinit knows
 	if err != nil || st.Desired != profiles.Stopped {
 		t.Errorf("before it is synced the next boot goes by %+v, %v", st, err)
 	}

@@ -76,7 +76,8 @@ func TestCreateInTheWay(t *testing.T) {
 }
 
 func TestCreateFails(t *testing.T) {
-	s := profiles.Open(t.TempDir(), nil, "no/such/marker") // fails at the last step, because the directory for the marker is missing
+	// Create fails at its last step, because the directory for the marker is missing.
+	s := profiles.Open(t.TempDir(), nil, "no/such/marker")
 	if _, err := manage.Create(s, "p"); err == nil {
 		t.Fatal("no error")
 	}

@@ -298,7 +298,7 @@ func TestSetDesiredAmongOthers(t *testing.T) {
 			reads.Add(1)
 		}
 	})
-	others.Go(func() { // acts as the gateway: read, merge, write a temporary file, rename
+	others.Go(func() { // this goroutine acts as the gateway: it reads, merges, writes a temporary file and renames it
 		for n := 0; ctx.Err() == nil; n++ {
 			var state map[string]any
 			data, err := os.ReadFile(path)

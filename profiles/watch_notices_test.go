@@ -303,7 +303,7 @@ func TestWatchLostNotifications(t *testing.T) {
 	_, r := startWatcher(t, s, WatchOptions{openNotifications: func(h *watch.Set) error {
 		err := h.Open()
 		if err == nil {
-			h.AddPath = func(string) error { return nil } // watches nothing, but reports success
+			h.AddPath = func(string) error { return nil } // this AddPath watches nothing, but reports success
 			from := source{make(chan watch.Event), make(chan error)}
 			h.Events, h.Lost = from.events, from.lost
 			sources <- from

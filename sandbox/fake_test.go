@@ -32,7 +32,7 @@ type fake struct {
 	stall      string           // beginning of the call that never returns
 	mute       bool             // whether the helper does not answer
 	run        func(c *Container, stdout io.Writer) (int, error)
-	starting   func(c *Container, n int) // called at the n-th start of a container
+	starting   func(c *Container, n int) // the engine calls this function at the n-th start of a container
 	next       int
 }
 

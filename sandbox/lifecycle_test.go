@@ -336,7 +336,7 @@ func TestReaper(t *testing.T) {
 		m := fakeManager(t, f, nil)
 		mustOpen(t, m, Key{})
 		f.count(t, "list", 1)
-		m.opts.SweepOrphans = true // makes the next Open sweep again
+		m.opts.SweepOrphans = true // with SweepOrphans, the next Open sweeps again
 		mustOpen(t, m, Key{Task: "x"})
 		f.count(t, "list", 3)
 	})

@@ -250,7 +250,7 @@ func TestRealKill(t *testing.T) {
 		return fmt.Sprintf("trap '' TERM; setsid sh -c 'trap \"\" TERM; (sh -c \"trap : TERM; while :; do sleep 98765%d; done\" &) ; while :; do sleep 98765%d; done' & sleep 98765%d", n, n, n)
 	}
 	mark := func(n int) string { return fmt.Sprintf("98765%d", n) }
-	runs := func(n int) { // waits until the shells run sleep; by then they have set their traps, and only sleep itself matches
+	runs := func(n int) { // runs waits until the shells run sleep; by then they have set their traps, and only sleep itself matches
 		t.Helper()
 		sleeps := regexp.MustCompile(`(?m)^\d+\s+sleep ` + mark(n) + "$")
 		eventually(t, func() error {

@@ -228,7 +228,7 @@ func want(t *testing.T, s *Sandbox, command, text string) {
 func dockerCmd(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := exec.Command("docker", args...).CombinedOutput()
-	for range 20 { // repeats, because an engine on fuse-overlayfs can't always remove new files at once
+	for range 20 { // the loop repeats, because an engine on fuse-overlayfs can't always remove new files at once
 		if err == nil || !strings.Contains(string(out), "failed to remove root filesystem") {
 			break
 		}

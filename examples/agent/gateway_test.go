@@ -331,7 +331,7 @@ func TestSecondGatewayIsRefused(t *testing.T) {
 	message := fmt.Sprintf("Another gateway instance is already running (PID %d).", g.pid())
 	agent(t, home, "gateway", "run").want(t, 1, message)
 	agent(t, home, "gateway", "run", "--force").want(t, 1, message) // --force must not override the lock
-	if err := os.Remove(g.file("gateway.pid")); err != nil {        // simulates the boot of an init, which removes this file
+	if err := os.Remove(g.file("gateway.pid")); err != nil {        // a booting init removes this file
 		t.Fatal(err)
 	}
 	agent(t, home, "gateway", "run").want(t, 1, message)

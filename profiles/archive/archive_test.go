@@ -321,7 +321,8 @@ func TestADatabaseIsWholeWhileTheGatewayWrites(t *testing.T) {
 			}
 		}
 	}()
-	for moved, tries := 0, 0; moved < 3; tries++ { // repeats, because on a busy machine no write may happen during an export
+	// The loop repeats, because on a busy machine no write may happen during an export.
+	for moved, tries := 0, 0; moved < 3; tries++ {
 		out, head, _ := exported(t, archive.Export{Home: dir})
 		if head.Moment == archive.Inconsistent && slices.Equal(head.Moved, []string{"busy.db"}) {
 			moved++

@@ -74,7 +74,7 @@ func TestStreamsAndExitCode(t *testing.T) {
 		}
 		return 42
 	}})
-	data := make([]byte, 8<<20) // fills the window of a stream several times
+	data := make([]byte, 8<<20) // the data fills the window of a stream several times
 	_, _ = rand.Read(data)
 	var out, errs bytes.Buffer
 	code, err := dial(t, socket).Run(t.Context(), Request{Args: []string{"a", "b c"}, Env: map[string]string{"A": "é"}, Stdin: true}, Streams{In: bytes.NewReader(data), Out: &out, Err: &errs})
@@ -378,7 +378,8 @@ func TestHalfRequests(t *testing.T) {
 // set (SO_LINGER).
 func TestAnAgentHungTheServiceByTheSocketsThatItPassed(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
-	l, err := control.Listen(socket) // sets the option, as the service does: it refuses descriptors from the first connection on
+	// Listen sets the option, as the service does: it refuses descriptors from the first connection on.
+	l, err := control.Listen(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -414,7 +415,7 @@ func TestCallersThatReadNothingUsedUpTheDescriptorsOfTheService(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	s := &Server{Allow: anybody, Handle: func(_ context.Context, _ Peer, _ Request, s Streams) int {
-		time.Sleep(10 * time.Millisecond) // sends Pings until a write blocks
+		time.Sleep(10 * time.Millisecond) // the client sends Pings until a write blocks
 		fmt.Fprintln(s.Err, "too many commands run already")
 		return 1
 	}}

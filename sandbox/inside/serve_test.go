@@ -243,7 +243,7 @@ func TestClientLeaves(t *testing.T) {
 		t.Error(err)
 	}
 	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries { // ends the processes that this test has left behind
+	for _, e := range entries { // the loop ends the processes that this test has left behind
 		if line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline"); bytes.Equal(line, []byte("sleep\x0098002\x00")) {
 			var pid int
 			_, _ = fmt.Sscan(e.Name(), &pid)

@@ -15,7 +15,7 @@ import (
 
 // quiet is an engine that reports a change only when the test wants it, and counts its calls.
 type quiet struct {
-	sandbox.FullEngine // panics for every other method
+	sandbox.FullEngine // every method that quiet does not have panics
 	mu                 sync.Mutex
 	have               []sandbox.Container
 	lists              int
@@ -119,7 +119,7 @@ func TestNothingHappens(t *testing.T) {
 		if n, _ := q.asked(); n < 1 || n > 2 {
 			t.Errorf("after many changes at once it looked %d times", n)
 		}
-		h.releaseTimer.Reset(releaseAfter) // simulates the state after a request; later the service releases memory
+		h.releaseTimer.Reset(releaseAfter) // the timer runs as after a request; when it fires, the service releases memory
 		time.Sleep(24 * time.Hour)
 		if n, _ := q.asked(); n != 1 {
 			t.Errorf("it looked %d times afterwards, and not once for what they have left", n)

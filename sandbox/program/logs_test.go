@@ -47,7 +47,7 @@ func TestTheLogOfASandboxControlsNoTerminal(t *testing.T) {
 	code := Program{func(string) (sandbox.FullEngine, error) { return chatty{}, nil }}.Run([]string{"hinit-sandbox", "logs"})
 	os.Stdout, os.Stderr = stdout, stderr
 	_ = far.Close()
-	seen, _ := io.ReadAll(near) // ends with an error when the terminal closes
+	seen, _ := io.ReadAll(near) // ReadAll ends with an error when the terminal closes
 	if text := string(seen); code != 0 || strings.Contains(text, "\x1b]") || strings.Contains(text, "\a") || strings.Count(text, "\x1b[31mred\x1b[0m\r\nend\r\n") != 2 {
 		t.Errorf("exit code %d, the terminal got %q", code, text)
 	}

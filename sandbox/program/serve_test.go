@@ -75,7 +75,7 @@ func TestAnIsolatedProfileGetsNoSandbox(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-		_, _ = out.Read(make([]byte, 1)) // waits until the process has executed its command
+		_, _ = out.Read(make([]byte, 1)) // the read returns when the process has executed its command
 		return cmd.Process.Pid
 	}
 	command := []string{"/bin/sh", "-c", "echo; exec sleep 1000"}

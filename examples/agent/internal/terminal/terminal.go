@@ -35,7 +35,7 @@ type Options struct {
 	Env      []string // value of docker_env: words of the form NAME=value
 	Forward  []string // value of docker_forward_env: names of variables
 	Extra    []string // value of docker_extra_args: arguments for docker
-	Slow     int      // multiplies the time limits of the docker command; 0 is 1
+	Slow     int      // the time limits of the docker command are multiplied by Slow; 0 is 1
 }
 
 // Terminal is one container in which the agent runs commands.
