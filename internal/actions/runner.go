@@ -361,10 +361,10 @@ func sendRequest(ctx context.Context, j *Job) (again bool, err error) {
 	q.Header.Set("User-Agent", "hinit-actions/"+version.Get().Version)
 	if file := j.Action.SecretFile; file != "" {
 		key, err := wholefile.Read(file, 64<<10)
-		if err != nil {
-			return true, fmt.Errorf("cannot read the secret: %w", err)
+		if key = bytes.TrimSpace(key); err != nil || len(key) == 0 {
+			return true, fmt.Errorf("cannot read the secret: %w", cmp.Or(err, errors.New("the file is empty")))
 		}
-		mac := hmac.New(sha256.New, bytes.TrimSpace(key))
+		mac := hmac.New(sha256.New, key)
 		mac.Write(j.Body)
 		q.Header.Set(SignatureHeader, "sha256="+hex.EncodeToString(mac.Sum(nil)))
 	}

@@ -243,6 +243,26 @@ func TestAPipeInPlaceOfAKeyIsNotWaitedFor(t *testing.T) {
 	b.stop()
 }
 
+// A request signed with the empty key of a truncated file proves nothing, and a receiver with the right key refused it for good.
+func TestARequestWasSignedWithTheEmptyKeyOfATruncatedFile(t *testing.T) {
+	got := make(chan struct{}, 10)
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { got <- struct{}{} }))
+	defer server.Close()
+	a := hook(server.URL)
+	a.SecretFile = filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(a.SecretFile, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, filepath.Join(t.TempDir(), "state"), a)
+	b.park(1, "web")
+	b.logged("cannot read the secret: the file is empty", 1)
+	if err := os.WriteFile(a.SecretFile, []byte("key\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	<-got
+	b.stop()
+}
+
 // hangingServer returns the address of a server that answers no request until the test ends.
 func hangingServer(t *testing.T) string {
 	t.Helper()
