@@ -265,7 +265,7 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 		if r.walk.RefuseLinked {
 			_, _ = all.Chmod(name, privateMode) // ignore errors, because the walk has already reported a home that it could not change
 			if homes[name] != r.walk.To.UID {
-				_ = RecordName(all, name, r.walk.To.UID) // without a record, commands ask for --uid
+				_ = RecordName(all, name, name, r.walk.To.UID) // without a record, commands ask for --uid
 			}
 		}
 	}

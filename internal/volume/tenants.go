@@ -191,7 +191,7 @@ func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant
 			return err
 		})
 	}
-	return RecordName(d, profile, to.UID)
+	return RecordName(d, profile, profile, to.UID)
 }
 
 // asUID returns the actor of a tenant's user.
@@ -204,17 +204,17 @@ func IsHome(d *fsutil.Dir, rel string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// RecordName records that hinit has given the home profile in d to the user uid, for the profile of this name. It acts as this
-// user, so it can't write into another user's home.
-func RecordName(d *fsutil.Dir, profile string, uid uint32) error {
-	home, err := d.Sub(profile)
+// RecordName records in the home rel in d that hinit has given it to the user uid, for the profile of this name. It acts as this user,
+// so it can't write into another user's home.
+func RecordName(d *fsutil.Dir, rel, profile string, uid uint32) error {
+	home, err := d.Sub(rel)
 	if err != nil {
 		return err
 	}
-	write := func() error {
+	defer home.Close()
+	return asUID(uid).Do(func() error {
 		return home.Replace(boot.NameFile, []byte(profile+"\n"), fsutil.ReplaceOptions{Mode: 0o600})
-	}
-	return errors.Join(asUID(uid).Do(write), home.Close())
+	})
 }
 
 // OpenHome opens the home profile in d, and returns the uid of its owner. If expected is not 0, another owner is an error. If

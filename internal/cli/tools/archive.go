@@ -109,9 +109,7 @@ func runArchiveVerb(t *cli.Terminal, name string, args []string) int {
 	case name == "import":
 		return a.importArchive(words[0], file)
 	}
-	if a.outPath == "-" {
-		a.outPath = file
-	}
+	a.outPath = cmp.Or(a.outPath, file)
 	return a.export(words[0], a.outPath)
 }
 
@@ -123,7 +121,7 @@ func (a *archiver) flags(verb string) *flag.FlagSet {
 		f.StringVar(&a.exporting.Scratch, "scratch", "", "`DIR` for the copy, where the volume is full or read-only")
 	}
 	if verb == "export" {
-		f.StringVar(&a.outPath, "o", "-", "write to `FILE`; - is standard output")
+		f.StringVar(&a.outPath, "o", "", "write to `FILE`; - is standard output")
 		f.StringVar(&a.allDir, "all", "", "export all profiles, each to NAME.tar in `DIR`")
 		f.BoolVar(&a.exporting.KeepSnapshot, "keep", false, "keep the copy for --snapshot")
 		f.StringVar(&a.exporting.Snapshot, "snapshot", "", "send the copy `ID` that an earlier export has kept")

@@ -196,11 +196,8 @@ func (m *manager) removeTemporary(p profiles.Profile) error {
 // giveHome gives root's files in an open home to the user of the home, who can then remove them. In the home of a tenant, it also gives
 // other users' files, but none of another tenant. It leaves a home of another user as it is.
 func (m *manager) giveHome(home *fsutil.Dir, owner uint32) error {
-	user := m.actorOf(owner)
-	if !user.Switches() {
-		return nil
-	}
-	to := fsutil.Owner{UID: user.Identity().UID, GID: user.Identity().GID, Keep: func(uid uint32) bool { return m.isTenant(uid) || !m.isTenant(owner) && uid != 0 }}
+	id := m.actorOf(owner).Identity()
+	to := fsutil.Owner{UID: id.UID, GID: id.GID, Keep: func(uid uint32) bool { return m.isTenant(uid) || !m.isTenant(owner) && uid != 0 }}
 	if err := (&owntree.Walk{To: to, RefuseLinked: true}).Give(home, "", true); !errors.Is(err, fsutil.ErrKept) {
 		return err
 	}
@@ -340,7 +337,7 @@ func (p *privateImport) install() error {
 	}
 	if p.isTenant(uid) {
 		mode = 0o700
-		if err := volume.RecordName(p.dir, name, uid); err != nil {
+		if err := volume.RecordName(p.dir, name, name, uid); err != nil {
 			return err
 		}
 	}

@@ -24,6 +24,7 @@ import (
 	"hinit/internal/control/show"
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
+	"hinit/internal/volume"
 	"hinit/profiles"
 	"hinit/profiles/manage"
 )
@@ -209,12 +210,16 @@ func (m *manager) rename(from, to string) int {
 		return code
 	}
 	m.warnOfSelection()
+	home, owner, unsure := m.openHome(from, 0)
 	if err := m.removeTemporary(p); err != nil {
 		return m.Failed(m.doing, err)
 	}
 	itself := func() error { return manage.Rename(m.store, from, to) }
 	if code := m.change(m.cfg.Agent.ProfileRename, map[string]string{"profile": from, "to": to}, itself); code != cmdline.Done {
 		return code
+	}
+	if unsure == nil && m.isTenant(owner) {
+		_ = volume.RecordName(home, "", to, owner) // without a record of the new name, later commands ask for --uid
 	}
 	if wasUp {
 		if _, err := m.cl.Start(context.Background(), profiles.SlotName(to), client.Wait{Wait: true, Timeout: 30 * time.Second}); err != nil {
