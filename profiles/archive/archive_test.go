@@ -126,7 +126,7 @@ func home(t testing.TB) string {
 	dir := filepath.Join(t.TempDir(), "coder")
 	for name, text := range map[string]string{
 		"SOUL.md": "soul", ".env": "OPENAI_API_KEY=sk-1\nTELEGRAM_BOT_TOKEN=1:a\nAPI_SERVER_PORT=8642\n", "auth.json": "{}", "config.yaml": "model: x\n",
-		"gateway.pid": "{}", "gateway_state.json": `{"desired_state":"running"}`, ".hinit-reserve": "x", "sessions/a/b/c": "deep", "empty": "",
+		"gateway.pid": "{}", "gateway_state.json": `{"desired_state":"running"}`, ".hinit-reserve": "x", ".hinit-intent.json": "{}", "sessions/a/b/c": "deep", "empty": "",
 		"workspace/key.go": "package key", "workspace/client_secret.json": "{}", ".ssh/config": "x", "platforms/pairing/telegram.json": "{}",
 		"long/" + strings.Repeat("n", 200) + "/" + strings.Repeat("ü", 100): "long",
 	} {
@@ -210,7 +210,7 @@ func TestAProfileComesBackFromItsArchive(t *testing.T) {
 		t.Fatal(err, got, sum)
 	}
 	want, have := listing(t, from), listing(t, filepath.Join(dir, "two"))
-	for _, name := range []string{"gateway.pid", "gateway_state.json", ".hinit-reserve", "out", "above", "sly"} {
+	for _, name := range []string{"gateway.pid", "gateway_state.json", ".hinit-reserve", ".hinit-intent.json", "out", "above", "sly"} {
 		delete(want, name)
 	}
 	// The copy of a database has the same rows, but other bytes.
@@ -245,7 +245,7 @@ func TestAHomeThatHoldsStillIsSentAsItIs(t *testing.T) {
 	x := archive.Export{Home: dir, Secrets: true, Links: true, HomeIdle: true}
 	whole, head, _ := exported(t, x)
 	want := listing(t, dir)
-	for _, name := range []string{"gateway.pid", "gateway_state.json", ".hinit-reserve"} {
+	for _, name := range []string{"gateway.pid", "gateway_state.json", ".hinit-reserve", ".hinit-intent.json"} {
 		delete(want, name)
 	}
 	into := t.TempDir()
