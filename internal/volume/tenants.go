@@ -172,14 +172,14 @@ const privateMode = 0o700
 //
 // tenant says that the user belongs to this profile alone. Then MoveHome records the name of the home; otherwise it removes the
 // record. If the agent puts another tenant's home in this place during the move, MoveHome leaves that home unchanged and returns an
-// error. w counts the results. If w.DryRun is set, nothing changes.
+// error. It also returns the first failure that w counts. If w.DryRun is set, nothing changes.
 func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
 	w.To, w.RefuseLinked, w.TopLast, w.Top = to, tenant, true, &was
 	if tenant { // the agent could have linked files of other profiles into this home
 		w.CopyUID, w.TopMode = was, privateMode
 	}
 	if err := w.Give(d, profile, false); err != nil || w.DryRun || w.Failed > 0 || tenant && was == to.UID {
-		return err
+		return cmp.Or(err, w.FirstFailure)
 	}
 	if !tenant { // act as the new owner, because the agent may have put another home in this place
 		return fsutil.NewActor(fsutil.Identity{UID: to.UID, GID: to.GID}).Do(func() error {
@@ -212,9 +212,8 @@ func RecordName(d *fsutil.Dir, rel, profile string, uid uint32) error {
 		return err
 	}
 	defer home.Close()
-	return asUID(uid).Do(func() error {
-		return home.Replace(boot.NameFile, []byte(profile+"\n"), fsutil.ReplaceOptions{Mode: 0o600})
-	})
+	text, private := []byte(profile+"\n"), fsutil.ReplaceOptions{Mode: 0o600}
+	return asUID(uid).Do(func() error { return home.Replace(boot.NameFile, text, private) })
 }
 
 // OpenHome opens the home profile in d, and returns the uid of its owner. If expected is not 0, another owner is an error. If

@@ -184,6 +184,29 @@ func TestAProfileLostItsHomeWhenAnotherOneWasGivenBack(t *testing.T) {
 	}
 }
 
+// TestAMoveThatFailsNamesTheFile checks that the error of a failed move says which file it could not change, and why. The commands
+// print this error, and printed <nil> before.
+func TestAMoveThatFailsNamesTheFile(t *testing.T) {
+	testkit.NeedRoot(t)
+	o, _, uid := tenantVolume(t, true)
+	d, err := fsutil.OpenNoLink(o.Home+"/profiles", nil)
+	must(t, err)
+	defer d.Close()
+	deep, err := d.Sub("coder")
+	must(t, err)
+	for range 1001 {
+		must(t, deep.Mkdir("d", 0o755))
+		below, err := deep.Sub("d")
+		must(t, errors.Join(err, deep.Close()))
+		deep = below
+	}
+	must(t, deep.Close())
+	err = MoveHome(d, "coder", uint32(uid), o.Owner().AllowingUID(uint32(uid)), false, &owntree.Walk{})
+	if err == nil || !strings.Contains(err.Error(), "/profiles/coder/d/d/d") || !errors.Is(err, unix.ENAMETOOLONG) {
+		t.Errorf("the error is %v", err)
+	}
+}
+
 // TestTheDataDirectoryIsGivenBackFromAUserOfTheRange checks that the data directory is given to the agent although its
 // owner's uid is in isolation.uids, as after a change of PUID.
 func TestTheDataDirectoryIsGivenBackFromAUserOfTheRange(t *testing.T) {

@@ -366,11 +366,10 @@ func (a *archiver) prepareImport(name string) {
 	a.importing.Dir, a.importing.Name, a.importing.Marker = filepath.Join(a.store.Root(), boot.ProfilesDir), name, a.store.Marker()
 	a.importing.Ready = func() error {
 		return asProcessUser(func() error {
-			_, there, err := a.exists(name)
-			if !there {
-				return err
-			}
 			home, owner, err := a.openHome(name, 0)
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // there is no profile to replace
+			}
 			if err == nil {
 				a.restartGateway, err = a.stopGateway(name)
 				err = errors.Join(err, a.giveHome(home, owner), home.Close())

@@ -294,8 +294,7 @@ func (p *privateImport) open(rel string) (err error) {
 	}
 	files, _, listErr := p.dir.ReadSome("", 1)
 	p.hasRest = len(files) > 0
-	isNew := func(uid uint32) bool { return uid == 0 && !p.hasRest && listErr == nil }
-	was, _, err := p.dir.Chown("", fsutil.Owner{UID: to.UID, GID: to.GID, Keep: func(uid uint32) bool { return !isNew(uid) }})
+	was, _, err := p.dir.Chown("", fsutil.Owner{UID: to.UID, GID: to.GID, Keep: func(uid uint32) bool { return uid != 0 || p.hasRest || listErr != nil }})
 	if err == nil {
 		p.file, err = p.dir.Lock(func(*os.File) error { return errors.New("another command is using it; wait until that ends") })
 	} else if errors.Is(err, fsutil.ErrKept) {

@@ -7,6 +7,7 @@ package owntree
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -65,6 +66,8 @@ type Walk struct {
 	Refused int64 // entries that were refused, see [fsutil.ErrDevice], [fsutil.ErrHardLink] and [fsutil.ErrKept]
 	Failed  int64 // entries that could not be read or changed
 	Mounts  int64 // mount points, which are skipped
+
+	FirstFailure error // the first of the failures that Failed counts
 
 	stop       error
 	countOnly  bool             // only count the hard links of each file in the tree
@@ -332,6 +335,7 @@ func (w *Walk) changeOwner(fd int, st unix.Stat_t, path string) {
 // owner.
 func (w *Walk) recordFailure(path string, was uint32, err error) {
 	w.Failed++
+	w.FirstFailure = cmp.Or(w.FirstFailure, fmt.Errorf("%.300q: %w", path, err)) // a path can be a megabyte long
 	if w.OnFound != nil {
 		w.OnFound(path, was, err)
 	}
