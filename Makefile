@@ -36,7 +36,8 @@ down: ## stop what "up" started and remove its volume
 	ARCH=$(ARCH) $(COMPOSE) -p hinit -f docker/compose.yaml down -v
 
 build: need-go ## build the static binaries into dist/
-	GOARCH=$(ARCH) $(BUILD) $(ENTRY) -o $(OUT)/ ./cmd/hinit ./cmd/hinit-tools
+	GOARCH=$(ARCH) $(BUILD) $(ENTRY) -o $(OUT)/ ./cmd/hinit
+	GOARCH=$(ARCH) $(BUILD) $(subst _entry,_tools,$(ENTRY)) -o $(OUT)/ ./cmd/hinit-tools
 	GOARCH=$(ARCH) $(BUILD) $(SMALL) -o $(OUT)/ ./cmd/hinit-shim
 	GOARCH=$(ARCH) $(BUILD) $(SMALL) -o $(OUT)/ ./cmd/hinit-kanban ./cmd/hinit-web ./cmd/hinit-top ./cmd/hinit-actions ./cmd/hinit-import ./cmd/hinit-profile
 	GOARCH=$(ARCH) $(BUILD) $(subst _entry,_isolate,$(ENTRY)) -o $(OUT)/ ./cmd/hinit-isolate

@@ -156,6 +156,7 @@ var floors = map[string]int{
 	"hinit/internal/yamltext":   -1, // parses the YAML of the configuration file
 	"hinit/internal/cronspec":   -1, // the package checks schedules in the configuration
 	"hinit/internal/entry":      0,  // the package runs before the Go runtime starts
+	"hinit/internal/entry/ask":  3,  // only hinit-tools links this package
 	"hinit/internal/fsutil":     0,
 
 	"hinit/internal/fsutil/owntree": 1, // programs that repair owners of files link this package, but PID 1 does not

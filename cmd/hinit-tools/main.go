@@ -16,8 +16,8 @@ import (
 	"hinit/internal/boot/identity"
 	"hinit/internal/cli/tools"
 	"hinit/internal/cmdline"
-	// Package entry runs before everything else, so that s6-svc works even if the process can't make threads.
-	_ "hinit/internal/entry"
+	// Package ask runs before the Go runtime starts.
+	_ "hinit/internal/entry/ask"
 	"hinit/internal/proc"
 	"hinit/internal/proc/limits"
 	"hinit/internal/s6/applet"

@@ -49,7 +49,7 @@ func changeUserAndExec(argv, env bare.CStrings) {
 	errno := 0
 	if path := argv.At(end + 1); !rest && len(bare.Base(path)) < len(path) {
 		errno = -bare.Syscall3(syscall.SYS_EXECVE, argv.Pointer(end+1), uintptr(unsafe.Pointer(argv.First))+uintptr(end+2)*unsafe.Sizeof(*argv.First), uintptr(unsafe.Pointer(env.First)))
-	} else if !isToolsProgram() { // hinit-tools carries out the other words, and searches the PATH
+	} else { // hinit-tools carries out the other words, and searches the PATH
 		errno = becomeTools(argv, env)
 	}
 	if e := syscall.Errno(errno); e == syscall.EAGAIN || e == syscall.ENOMEM {

@@ -9,15 +9,14 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// threads is how many threads must be possible before the Go runtime is started. A hinit command begins with 4 to 6, and
-// other programs may take PIDs meanwhile.
-const threads = 8
-
 var (
 	leave     uint32
 	never     uint32      // always 0, so that threads that wait for its change never end
 	threadIDs [64]uintptr // IDs of the threads that makeThreads created last
 )
+
+// Static buffers, because there is no heap and the stack can't grow.
+var path, line bare.Text
 
 // minThreads is the smallest number of threads with which PID 1 works, see internal/tuning.
 const minThreads = 20
@@ -36,54 +35,30 @@ func hold(leave *uint32) int
 // starts.
 func begin(stack *uintptr) {
 	argv, env := bare.Begun(stack)
-	if bare.Base(argv.At(0)) == become {
+	switch name := bare.Base(argv.At(0)); {
+	case name == become:
 		changeUserAndExec(argv, env)
-		return
-	}
-	if argv.N == 0 || bare.Syscall3(syscall.SYS_GETPID, 0, 0, 0) == 1 {
+	case argv.N == 0 || bare.Syscall3(syscall.SYS_GETPID, 0, 0, 0) == 1:
 		if env.Get("HINIT_HANDOVER") != "" {
 			awaitThreads(env.Get("HINIT_HALTED"))
 		}
-		return
-	}
-	name := bare.Base(argv.At(0))
-	if !isToolsCommand(name, argv) {
-		return
-	}
-	missing := !isToolsProgram()
-	if missing {
-		becomeTools(argv, env)
-	}
-	if !missing && HasRoomFor(threads) {
-		return
-	}
-	if code := askPID1(name, argv, env, missing); code >= 0 {
-		bare.Syscall3(syscall.SYS_EXIT_GROUP, uintptr(code), 0, 0)
+	case IsToolsCommand(name, argv):
+		becomeTools(argv, env) // after an error, the program reports that hinit-tools is missing
 	}
 }
 
-// toolsName is the program that has most commands, in the directory of hinit.
-const toolsName = "hinit-tools\x00"
-
-// isToolsProgram reports whether this program is hinit-tools. It leaves the directory of this program, with a slash at its
-// end, in the buffer path.
-func isToolsProgram() bool {
-	self := "/proc/self/exe\x00"
-	path.N = max(0, bare.Syscall6(syscall.SYS_READLINKAT, bare.Here, uintptr(unsafe.Pointer(unsafe.StringData(self))), uintptr(unsafe.Pointer(&path.Buf)), uintptr(len(path.Buf)-len(toolsName)), 0))
-	name := bare.Base(path.String())
-	path.N -= len(name)
-	return name == toolsName[:len(toolsName)-1]
-}
-
-// becomeTools executes hinit-tools in the directory that isToolsProgram has left in path. It returns only after an error.
+// becomeTools executes hinit-tools, which is in the directory of this program. It returns only after an error.
 func becomeTools(argv, env bare.CStrings) (errno int) {
-	path.Add(toolsName)
+	self, tools := "/proc/self/exe\x00", "hinit-tools\x00"
+	path.N = max(0, bare.Syscall6(syscall.SYS_READLINKAT, bare.Here, uintptr(unsafe.Pointer(unsafe.StringData(self))), uintptr(unsafe.Pointer(&path.Buf)), uintptr(len(path.Buf)-len(tools)), 0))
+	path.N -= len(bare.Base(path.String()))
+	path.Add(tools)
 	return -bare.Syscall3(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(&path.Buf)), uintptr(unsafe.Pointer(argv.First)), uintptr(unsafe.Pointer(env.First)))
 }
 
-// isToolsCommand reports whether hinit-tools has this command. It has those that people and agents call. The others must
+// IsToolsCommand reports whether hinit-tools has this command. It has those that people and agents call. The others must
 // start fast, or belong to hinit itself.
-func isToolsCommand(name string, argv bare.CStrings) bool {
+func IsToolsCommand(name string, argv bare.CStrings) bool {
 	if name == "hinit" {
 		return argv.N > 1 && argv.At(1) != "init" && argv.At(1) != "run" && argv.At(1) != "demo" && argv.At(2) != "--handover"
 	}

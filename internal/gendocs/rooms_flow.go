@@ -42,7 +42,8 @@ var parts = []struct {
 	{"The container starts", []roomEntry{
 		{"cmd/hinit", "", "When is the program PID 1, and when a command?"},
 		{"internal/early", "", "Which signals does hinit handle before main?"},
-		{"internal/entry", "change_user.go", "What does a command do without free process ids?"},
+		{"internal/entry", "change_user.go", "How does a new process become the user of its service?"},
+		{"internal/entry/ask", "ask_pid1.go", "What do commands do without the Go runtime?"},
 		{"internal/entry/bare", "bare.go", "How does this code call the kernel?"},
 		{"internal/container", "init.go", "In which order does PID 1 start, hand over and end?"},
 		{"internal/container/prepare", "prepare.go", "What does PID 1 prepare, and when does the boot program start?"},

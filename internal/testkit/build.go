@@ -25,10 +25,12 @@ const Serious = "serious: "
 
 // builds has the flags of go build for the programs, as in the Makefile. Programs with the same flags are built by one call.
 var builds = map[string][]string{
-	"entry":    {"-ldflags=-s -w -E hinit_entry"},                 // programs with the entry point in internal/entry
-	"faulty":   {"-ldflags=-s -w -E hinit_entry", "-tags=faults"}, // tests can make these programs panic
-	"isolate":  {"-ldflags=-s -w -E hinit_isolate"},
-	"stripped": {"-ldflags=-s -w"},
+	"entry":       {"-ldflags=-s -w -E hinit_entry"},                 // the entry point is in internal/entry
+	"tools":       {"-ldflags=-s -w -E hinit_tools"},                 // the entry point is in internal/entry/ask
+	"faulty":      {"-ldflags=-s -w -E hinit_entry", "-tags=faults"}, // tests can make these programs panic
+	"faultytools": {"-ldflags=-s -w -E hinit_tools", "-tags=faults"},
+	"isolate":     {"-ldflags=-s -w -E hinit_isolate"},
+	"stripped":    {"-ldflags=-s -w"},
 }
 
 // program is a program that tests need: a key of builds, and its package.
@@ -45,8 +47,8 @@ var programs = map[string]program{
 	"hinit-profile":        {"stripped", "hinit/cmd/hinit-profile"},
 	"hinit-kanban":         {"stripped", "hinit/cmd/hinit-kanban"},
 	"hinit-web":            {"stripped", "hinit/cmd/hinit-web"},
-	"hinit-tools":          {"entry", "hinit/cmd/hinit-tools"},
-	"faulty/hinit-tools":   {"faulty", "hinit/cmd/hinit-tools"}, // the command hinit profile writes to the volume
+	"hinit-tools":          {"tools", "hinit/cmd/hinit-tools"},
+	"faulty/hinit-tools":   {"faultytools", "hinit/cmd/hinit-tools"}, // the command hinit profile writes to the volume
 	"hinit-top":            {"stripped", "hinit/cmd/hinit-top"},
 	"hinit-sandbox":        {"stripped", "hinit/cmd/hinit-sandbox"},
 	"hinit-sandbox-helper": {"stripped", "hinit/cmd/hinit-sandbox-helper"},

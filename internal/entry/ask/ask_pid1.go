@@ -1,0 +1,264 @@
+//go:build linux && (amd64 || arm64)
+
+package ask
+
+import (
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"hinit/internal/cmdline"
+	"hinit/internal/entry"
+	"hinit/internal/entry/bare"
+)
+
+// exitSystem is the exit code of the s6 tools for a failed system call (docs/reference/exit-codes.md).
+const exitSystem = 111
+
+// runtimeDir is the directory of the control socket, unless HINIT_RUNTIME_DIR names another.
+var runtimeDir = "/run/hinit"
+
+// How many seconds to wait for PID 1, which itself waits up to 40 seconds for a service to stop, and less for what it answers at once.
+const answerTime, quickTime = 50, 5
+
+// threads is how many threads must be possible before the Go runtime is started. A hinit command begins with 4 to 6, and
+// other programs may take PIDs meanwhile.
+const threads = 8
+
+// Static buffers, because there is no heap and the stack can't grow.
+var (
+	request, body, line bare.Text
+	answer              [256 << 10]byte // the answer of PID 1; a longer one is cut off
+)
+
+// pid1Request is an HTTP request to the control API of PID 1.
+type pid1Request struct {
+	doing                       string // what the request does, for messages: the text after "cannot"
+	method, before, name, after string // the path of the request is before + name + after
+	body                        string
+	named, health               bool
+	fast                        bool // the answer comes at once, and the request may be repeated
+}
+
+// Only the assembly calls begin.
+var _ = begin
+
+// begin runs before the Go runtime: hinit_bare, the assembly at the entry point, calls it. When it returns, the runtime
+// starts.
+func begin(stack *uintptr) {
+	argv, env := bare.Begun(stack)
+	name := bare.Base(argv.At(0))
+	if !entry.IsToolsCommand(name, argv) {
+		return
+	}
+	dir := env.Get("HINIT_RUNTIME_DIR")
+	if dir != "" {
+		runtimeDir = dir
+	}
+	q, known := parse(name, argv)
+	code := -1
+	var terminal syscall.Termios
+	onTerminal := bare.Syscall3(syscall.SYS_IOCTL, 1, syscall.TCGETS, uintptr(unsafe.Pointer(&terminal))) == 0
+	// a configuration file may name another socket, and the table for a terminal has colours
+	if known && q.fast && (dir != "" || env.Get("HINIT_CONFIG") == "") && !onTerminal {
+		code = runQuickly(q)
+	}
+	if code < 0 && entry.HasRoomFor(threads) {
+		return
+	}
+	if code < 0 {
+		code = runWithoutThreads(name, argv, q, known)
+	}
+	bare.Syscall3(syscall.SYS_EXIT_GROUP, uintptr(code), 0, 0)
+}
+
+// runQuickly carries a command out and returns its exit code. It returns -1 unless PID 1 says that the command has succeeded; the
+// runtime then carries the command out again.
+func runQuickly(q pid1Request) int {
+	fd := dial(quickTime)
+	if fd < 0 {
+		return -1
+	}
+	all, _ := exchange(fd, q)
+	head, said, _ := strings.Cut(all, "\r\n\r\n")
+	size := line.Add("\r\nContent-Length: ").Num(len(said)).Add("\r\n").String() // a part of an answer has another size
+	if len(head) < statusAt+3 || head[statusAt] != '2' || !strings.Contains(all, size) || bare.Write(1, said) != len(said) {
+		return -1
+	}
+	return exitCode(q, head, said)
+}
+
+// runWithoutThreads carries a command out, or refuses a command that is not known, and returns its exit code.
+func runWithoutThreads(name string, argv bare.CStrings, q pid1Request, known bool) int {
+	failed, unreachable := cmdline.Failed, cmdline.Unreachable
+	if name != "hinit" {
+		failed, unreachable = exitSystem, exitSystem
+	}
+	request.N, line.N = 0, 0
+	if !known {
+		return printRefusal(name, argv, "", failed)
+	}
+	fd := dial(answerTime)
+	if fd < 0 {
+		return printRefusal(name, argv, ", and hinit cannot be reached on its socket", unreachable)
+	}
+	all, sent := exchange(fd, q)
+	if !sent {
+		return printRefusal(name, argv, ", and hinit does not take the request", failed)
+	}
+	return printAnswer(q, all, failed)
+}
+
+// exchange sends a request and returns the answer. sent is false if PID 1 does not take the request.
+func exchange(fd int, q pid1Request) (all string, sent bool) {
+	const noSignal = 0x4000 // value of MSG_NOSIGNAL: a closed connection must not end this process
+	request.Add(q.method).Add(" ").Add(q.before).Add(q.name).Add(q.after)
+	request.Add(" HTTP/1.1\r\nHost: hinit\r\nAccept: text/plain\r\nConnection: close\r\nContent-Length: ").Num(len(q.body)).Add("\r\n\r\n").Add(q.body)
+	sent = bare.Syscall6(syscall.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&request.Buf)), uintptr(request.N), noSignal, 0) == request.N
+	return unsafe.String(&answer[0], bare.Read(fd, answer[:])), sent
+}
+
+// parse turns a command line into a request. It knows only the commands that people need when no process can be started.
+func parse(name string, argv bare.CStrings) (q pid1Request, ok bool) {
+	switch verb, word := argv.At(1), argv.At(2); {
+	case name == "s6-svc":
+		// accept only letters that don't wait, and an absolute path
+		ok = argv.N == 3 && len(verb) > 1 && verb[0] == '-' && isPlainWord(verb[1:], "") && verb[1] != 'w' && verb[1] != 'T' && verb[1] != 's' &&
+			word != "" && word[0] == '/' && isPlainWord(word, "/")
+		body.Add(`{"dir":"`).Add(word).Add(`","flags":"`).Add(verb[min(1, len(verb)):]).Add(`"}`)
+		q = pid1Request{doing: "control the slot", method: "POST", before: "/v1/slots/control", body: body.String()}
+	case name != "hinit":
+	case verb == "stop" || verb == "start" || verb == "restart":
+		waits, goesOn := argv.N == 3, argv.N == 4 && argv.At(3) == "--no-wait"
+		ok = (waits || goesOn) && isPlainWord(word, "")
+		q = pid1Request{doing: verb, method: "POST", before: "/v1/services/", name: word, after: body.Add("/").Add(verb).String(), body: `{"wait":true}`}
+		if goesOn {
+			q.body, q.fast = `{"wait":false}`, verb != "restart"
+		}
+	case verb == "status":
+		ok = true
+		for i := 2; i < argv.N; i++ {
+			ok = ok && isPlainWord(argv.At(i), "")
+			body.Add("&name=").Add(argv.At(i))
+		}
+		q = pid1Request{doing: "show the status", method: "GET", before: "/v1/status?as=table", after: body.String(), named: argv.N > 2, fast: true}
+	case verb == "healthcheck":
+		q = pid1Request{doing: "check the health", method: "GET", before: "/v1/health", health: true}
+		ok = argv.N == 2
+		if word == "--startup" || word == "--ready" || word == "--live" {
+			q.after, ok = body.Add("?probe=").Add(word[2:]).String(), argv.N == 3
+		}
+	}
+	return q, ok
+}
+
+// isPlainWord reports whether a word is no option, and needs no escaping in a request or in JSON: it has letters, digits,
+// "-", "_", "." and the characters in more.
+func isPlainWord(word, more string) bool {
+	if word == "" || word[0] == '-' || len(word) > 1<<10 {
+		return false
+	}
+	for i := range len(word) {
+		c := word[i]
+		known := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.'
+		if !known && strings.IndexByte(more, c) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// dial connects to the control socket and returns the descriptor, or a negative number after an error. It refuses a server
+// that is neither root nor this user. Each read and write may take the given number of seconds.
+func dial(seconds int64) int {
+	size := request.Add(runtimeDir).Add("/control.sock").N
+	request.N = 0
+	var addr syscall.RawSockaddrUnix
+	if runtimeDir[0] != '/' || size >= len(addr.Path) {
+		return -1
+	}
+	addr.Family = syscall.AF_UNIX
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&addr.Path)), len(addr.Path)), request.Buf[:size])
+	fd := bare.Syscall3(syscall.SYS_SOCKET, syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if fd < 0 {
+		return fd
+	}
+	limit := syscall.Timeval{Sec: seconds}
+	for _, option := range [...]uintptr{syscall.SO_RCVTIMEO, syscall.SO_SNDTIMEO} {
+		bare.Syscall6(syscall.SYS_SETSOCKOPT, uintptr(fd), syscall.SOL_SOCKET, option, uintptr(unsafe.Pointer(&limit)), unsafe.Sizeof(limit))
+	}
+	if bare.Syscall3(syscall.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&addr)), uintptr(size)+3) < 0 {
+		return -1
+	}
+	var peer syscall.Ucred
+	room := uint32(unsafe.Sizeof(peer))
+	if bare.Syscall6(syscall.SYS_GETSOCKOPT, uintptr(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED, uintptr(unsafe.Pointer(&peer)), uintptr(unsafe.Pointer(&room))) < 0 {
+		return -1
+	}
+	if peer.Uid != 0 && int(peer.Uid) != bare.Syscall3(syscall.SYS_GETEUID, 0, 0, 0) {
+		return -1 // the socket belongs to another user
+	}
+	if peer.Pid == 0 {
+		return -1 // a server in another PID namespace is the init of another container with the same volume
+	}
+	return fd
+}
+
+// statusAt is where an answer has its status code.
+const statusAt = len("HTTP/1.1 ")
+
+// printAnswer prints the answer of PID 1, and returns the exit code of the command. failed is the code of a failure.
+func printAnswer(q pid1Request, all string, failed int) int {
+	head, said, complete := strings.Cut(all, "\r\n\r\n")
+	if !complete || len(head) < statusAt+3 {
+		printHint(line.Add("cannot get an answer of hinit"))
+		return failed
+	}
+	if q.health && q.after == "?probe=live" && head[statusAt] == '5' && strings.Contains(said, `"kind":"busy"`) {
+		return 0 // dial.Client.Probe decides in the same way
+	}
+	if head[statusAt] != '2' {
+		line.Add("cannot ").Add(q.doing)
+		if q.name != "" {
+			line.Add(` "`).Add(q.name).Add(`"`)
+		}
+		line.Add(": ").Add(said).Add("\n")
+		bare.Write(2, line.String())
+		switch {
+		case failed == cmdline.Failed && strings.Contains(head, "\r\nHinit-Error: unknown"):
+			return cmdline.Unknown
+		case failed == cmdline.Failed && strings.Contains(head, "\r\nHinit-Error: not-allowed"):
+			return cmdline.NotAllowed
+		}
+		return failed
+	}
+	bare.Write(1, said)
+	return exitCode(q, head, said)
+}
+
+// exitCode returns the exit code of a command that has succeeded, by the head and the body of the answer.
+func exitCode(q pid1Request, head, said string) int {
+	switch {
+	case q.health && !strings.Contains(said, `"ok":true`):
+		return cmdline.Failed
+	case q.named && !strings.Contains(head, "\r\nHinit-Down: 0"):
+		return cmdline.NotUp
+	}
+	return 0
+}
+
+// printRefusal prints why a command can't be carried out, with advice, and returns code.
+func printRefusal(name string, argv bare.CStrings, also string, code int) int {
+	line.Add("cannot run ").Add(name)
+	if argv.N > 1 && isPlainWord(argv.At(1), "") {
+		line.Add(" ").Add(argv.At(1))
+	}
+	printHint(line.Add(": no thread can be made here").Add(also))
+	return code
+}
+
+// printHint prints a message, with advice at its end.
+func printHint(t *bare.Text) {
+	t.Add("; most likely all process numbers of the container are taken: hinit stop NAME ends who takes them, and so does, in a shell as root, echo stop NAME > ").Add(runtimeDir).Add("/orders\n")
+	bare.Write(2, t.String())
+}

@@ -1,0 +1,76 @@
+//go:build linux && (amd64 || arm64)
+
+package ask_test
+
+import (
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"hinit/internal/testkit"
+)
+
+// A status, or an order without a wait, must not start the Go runtime, which costs more than the command itself. The runtime must
+// get everything that is not a whole success, and every command that it would print differently. GOMEMLIMIT ends each Go
+// program at its start with code 2.
+func TestACommandIsAnsweredWithoutTheRuntime(t *testing.T) {
+	testkit.SkipIfShort(t)
+	dir := t.TempDir()
+	if err := testkit.Build(dir, "hinit"); err != nil {
+		t.Fatal(err)
+	}
+	const up, down = "200 OK\r\nHinit-Down: 0\r\nContent-Length: 5\r\n\r\na up\n", "200 OK\r\nHinit-Down: 1\r\nContent-Length: 7\r\n\r\na down\n"
+	const runtime = 2 // exit code of the runtime
+	for _, tt := range []struct {
+		words, answer, env, out string
+		code                    int
+	}{
+		{words: "status", answer: up, out: "a up\n"},
+		{words: "status a", answer: up, out: "a up\n"},
+		{words: "status a", answer: down, out: "a down\n", code: 3},
+		{words: "start a --no-wait", answer: "202 Accepted\r\nContent-Length: 5\r\n\r\na up\n", out: "a up\n"},
+		{words: "stop a --no-wait", answer: down, out: "a down\n"},
+		{words: "status", answer: up, env: "HINIT_CONFIG=/x", out: "a up\n"},
+		{words: "restart a --no-wait", answer: up, code: runtime}, // a lost answer must not restart it twice
+		{words: "stop a", answer: up, code: runtime},
+		{words: "healthcheck", answer: up, code: runtime},
+		{words: "status --json", answer: up, code: runtime},
+		{words: "status b", answer: "404 Not Found\r\nHinit-Error: unknown\r\nContent-Length: 2\r\n\r\nno", code: runtime},
+		{words: "status", answer: "200 OK\r\nHinit-Down: 0\r\nContent-Length: 9\r\n\r\na up\n", code: runtime}, // the answer is cut off
+		{words: "status", answer: "", code: runtime},
+		{words: "status", answer: up, env: "HINIT_RUNTIME_DIR=/nowhere", code: runtime},
+	} {
+		asked := serve(t, dir, tt.answer)
+		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "hinit"), strings.Fields(tt.words)...)
+		cmd.Env = []string{"GOMEMLIMIT=no number", "HINIT_RUNTIME_DIR=" + dir, tt.env}
+		out, _ := cmd.Output() // the exit code says the same as the error
+		if code := cmd.ProcessState.ExitCode(); code != tt.code || code != runtime && string(out) != tt.out {
+			t.Errorf("hinit %s: exit code %d with %q, want %d with %q; the answer was %q", tt.words, code, out, tt.code, tt.out, tt.answer)
+		}
+		asked.Close()
+	}
+}
+
+// serve listens on the control socket in dir, and gives each request this answer.
+func serve(t *testing.T, dir, answer string) net.Listener {
+	t.Helper()
+	l, err := net.Listen("unix", filepath.Join(dir, "control.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			request := make([]byte, 4096)
+			_, _ = c.Read(request) // a request has one segment, and an unread one does no harm
+			_, _ = c.Write([]byte("HTTP/1.1 " + answer))
+			_ = c.Close()
+		}
+	}()
+	return l
+}
