@@ -84,6 +84,8 @@ func applySetting(word string) (errno int, known bool) {
 		errno = remakeGroup(value)
 	case "put":
 		errno = writeWord(value)
+	case "oom":
+		writeWord(value)
 	case "no_new_privs":
 		errno = bare.Syscall3(syscall.SYS_PRCTL, nnp, 1, 0)
 	default:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +17,11 @@ import (
 type Identity struct {
 	UID, GID uint32
 	Groups   []uint32
+}
+
+// Equal reports whether two identities are the same.
+func (id Identity) Equal(o Identity) bool {
+	return id.UID == o.UID && id.GID == o.GID && slices.Equal(id.Groups, o.Groups)
 }
 
 // Actor does file operations with an [Identity]. Any number of goroutines may share it.

@@ -2,7 +2,6 @@ package proc
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -11,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/fsutil"
 	"hinit/internal/procstat"
 )
 
@@ -154,18 +152,21 @@ func ownOOMScore() int {
 // MaxOOMScoreIncrease returns how much the oom_score_adj of a process can exceed hinit's own.
 func MaxOOMScoreIncrease() int { return maxOOMScoreAdj - ownOOMScore() }
 
+// oomScoreFile is the file with the oom_score_adj of the process that opens it.
+const oomScoreFile = "/proc/self/oom_score_adj"
+
 // raiseOOMScore raises the oom_score_adj of the new process pid and of its children to score, so that the kernel kills them
-// before hinit when memory runs out. Call it after the start. The child can't inherit the value, because hinit would have to
-// raise its own before the fork, and the kernel could then kill hinit. Raising a value needs no privilege.
-func (s *scanner) raiseOOMScore(pid, score int) {
-	text := []byte(strconv.Itoa(min(score, maxOOMScoreAdj)))
+// before hinit when memory runs out. The process has the user of hinit. A process that first executes LimitsName raises its own,
+// which is cheaper. No process can inherit the value, because hinit would have to raise its own before the fork, and the kernel
+// could then kill hinit. Raising a value needs no privilege.
+func (s *scanner) raiseOOMScore(pid int, score string) {
 	pids := []int{pid}
 	for i := 0; i < len(pids) && i < maxExitedMarks; i++ {
 		dir := strconv.Itoa(pids[i])
-		if !s.writeFile(dir, "oom_score_adj", text) {
+		if WriteKernelFile("/proc/"+dir+"/oom_score_adj", score) != nil {
 			continue
 		}
-		if list, ok := s.readAll(dir + "/task/" + dir + "/children"); ok && len(list) > 0 {
+		if list, ok := s.readAll(dir + "/task/" + dir + "/children"); ok {
 			for word := range bytes.FieldsSeq(list) {
 				if child, err := strconv.Atoi(string(word)); err == nil {
 					pids = append(pids, child)
@@ -173,28 +174,6 @@ func (s *scanner) raiseOOMScore(pid, score int) {
 			}
 		}
 	}
-}
-
-// writeFile writes to a file of a process in /proc. If root lacks the privilege to write the files of other users, writeFile
-// opens the file with the identity of its owner.
-func (s *scanner) writeFile(dir, name string, data []byte) bool {
-	name = dir + "/" + name
-	fd, err := unix.Openat(s.dir, name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.EACCES) {
-		var st unix.Stat_t
-		if unix.Fstatat(s.dir, name, &st, 0) == nil {
-			err = fsutil.NewActor(fsutil.Identity{UID: st.Uid, GID: st.Gid}).Do(func() (err error) {
-				fd, err = unix.Openat(s.dir, name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
-				return err
-			})
-		}
-	}
-	if err != nil {
-		return false
-	}
-	defer unix.Close(fd)
-	_, err = unix.Write(fd, data)
-	return err == nil
 }
 
 // OOMKillCounter returns a function that counts the processes of this container that the kernel has killed for lack of memory. It

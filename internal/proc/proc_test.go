@@ -387,6 +387,17 @@ func TestAStartThatOnlyAGroupAllows(t *testing.T) {
 	}
 }
 
+// TestAServiceGoesBeforeHinitFromItsFirstInstruction checks that a process which makes settings for itself has its oom_score_adj
+// before its command begins. hinit made six system calls for that after the start.
+func TestAServiceGoesBeforeHinitFromItsFirstInstruction(t *testing.T) {
+	table := newTable(t)
+	limits := []Limit{{Resource: unix.RLIMIT_CORE}}
+	_, out := spawn(t, table, Spec{ID: 1, Argv: []string{"/bin/sh", "-c", "cat /proc/self/oom_score_adj"}, OOM: 300, Limits: limits})
+	if got, want := line(t, out), strconv.Itoa(min(table.oom+300, maxOOMScoreAdj)); got != want {
+		t.Errorf("the process begins with %s, want %s", got, want)
+	}
+}
+
 // TestEverythingThatIsStartedGoesBeforeHinit checks that a process, and all that it started before hinit raised its
 // oom_score_adj, are killed before hinit when memory runs out.
 func TestEverythingThatIsStartedGoesBeforeHinit(t *testing.T) {

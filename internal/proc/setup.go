@@ -72,6 +72,7 @@ const (
 	WordLinks = "no_links="
 	WordGroup = "cgroup="
 	WordWrite = "put="
+	WordOOM   = "oom=" // like WordWrite, but a failure does no harm
 )
 
 // setupWords returns the command-line words for LimitsName, in the order in which it applies them.
@@ -212,9 +213,12 @@ func (t *Table) findProgram(spec Spec) (path string, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), left)
 	defer cancel()
-	var found string
+	if t.checker == nil || !t.checker.Identity().Equal(*spec.Cred) {
+		t.checker = fsutil.NewActor(*spec.Cred) // most services have the same user, and a trial of its identity costs as much as a check
+	}
+	checker, found := t.checker, ""
 	err = blocking.Within(ctx, blocking.Programs, "looking at the command", func() error {
-		return fsutil.NewActor(*spec.Cred).Do(func() (err error) {
+		return checker.Do(func() (err error) {
 			found, err = checkProgram(spec)
 			return err
 		})

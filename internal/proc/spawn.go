@@ -49,7 +49,7 @@ type Spec struct {
 // Same reports whether two specs start the same command in the same way. It ignores fields such as ID and Files, which differ
 // for each start.
 func (s Spec) Same(o Spec) bool {
-	if (s.Cred == nil) != (o.Cred == nil) || s.Cred != nil && (s.Cred.UID != o.Cred.UID || s.Cred.GID != o.Cred.GID || !slices.Equal(s.Cred.Groups, o.Cred.Groups)) {
+	if (s.Cred == nil) != (o.Cred == nil) || s.Cred != nil && !s.Cred.Equal(*o.Cred) {
 		return false
 	}
 	return s.Path == o.Path && s.Dir == o.Dir && slices.Equal(s.Argv, o.Argv) && slices.Equal(s.Env, o.Env) && slices.Equal(s.Limits, o.Limits) &&
@@ -156,8 +156,9 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	}
 	argv := spec.Argv
 	attr := syscall.ProcAttr{Dir: spec.Dir, Env: env, Files: t.descriptors(spec.Files), Sys: sysProcAttr(spec)}
+	score := strconv.Itoa(min(t.oom+spec.OOM, maxOOMScoreAdj))
 	if spec.needsSetup() {
-		argv = argvWithLimits(spec, path)
+		argv = argvWithLimits(spec, path, score)
 		path = selfExe
 		if spec.entersDirLater() {
 			attr.Dir = ""
@@ -168,8 +169,8 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	if err != nil {
 		return 0, spawnError(spec, path, err)
 	}
-	if spec.OOM != 0 {
-		t.procfs.raiseOOMScore(pid, t.oom+spec.OOM)
+	if spec.OOM != 0 && !spec.needsSetup() {
+		t.procfs.raiseOOMScore(pid, score)
 	}
 	t.owned[pid] = spec.ID
 	user := uint32(os.Geteuid())
@@ -307,8 +308,12 @@ const LimitsName = "hinit-limits"
 // tests change it.
 var selfExe = "/proc/self/exe"
 
-func argvWithLimits(spec Spec, path string) []string {
-	out := append([]string{LimitsName}, spec.setupWords()...)
+func argvWithLimits(spec Spec, path, score string) []string {
+	out := []string{LimitsName}
+	if spec.OOM != 0 {
+		out = append(out, WordOOM+score+":"+oomScoreFile)
+	}
+	out = append(out, spec.setupWords()...)
 	for _, l := range spec.Limits {
 		out = append(out, strconv.Itoa(l.Resource)+":"+strconv.FormatUint(l.Soft, 10)+":"+strconv.FormatUint(l.Hard, 10))
 	}

@@ -27,6 +27,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
 )
 
 // Table holds the processes that hinit has started and not yet reaped. Only one goroutine may use it.
@@ -47,6 +49,7 @@ type Table struct {
 	heldByTracer      []int                // dead main processes that a tracer holds; nextHeldByTracer returns one at a time
 	heldSearched      time.Time            // when nextHeldByTracer last searched
 	checksAllowedFrom time.Time            // findProgram may spend a share of the time since then on checks
+	checker           *fsutil.Actor        // the user as whom findProgram checked last
 	slowServices      map[string]time.Time // time until which findProgram checks no paths of a service, by the name of the service
 }
 

@@ -111,6 +111,9 @@ func (p *deferredSettings) apply(word string) error {
 	case proc.WordWrite:
 		text, file, _ := strings.Cut(value, ":")
 		err = proc.WriteKernelFile(file, text)
+	case proc.WordOOM:
+		text, file, _ := strings.Cut(value, ":")
+		_ = proc.WriteKernelFile(file, text) // the kernel then kills hinit earlier, which is no reason not to start
 	case proc.WordUser:
 		err = changeUser(value)
 	case proc.WordDir:
