@@ -7,14 +7,14 @@ type Kind string
 
 // The kinds of error.
 const (
-	KindUnknown     Kind = "unknown"     // no such profile or service
+	KindUnknown     Kind = "unknown"     // the profile or service does not exist
 	KindNotAllowed  Kind = "not-allowed" // the caller's user may not do this
 	KindBadRequest  Kind = "bad-request" // the request itself is wrong
 	KindStopping    Kind = "stopping"    // hinit or the container is ending
 	KindTimeout     Kind = "timeout"     // the desired state was not reached in time; hinit still carries out the command
 	KindFailed      Kind = "failed"      // the request was carried out, without success
 	KindPermanent   Kind = "permanent"   // the service won't reach the state by itself any more
-	KindBusy        Kind = "busy"        // too many connections; the request was not read
+	KindBusy        Kind = "busy"        // hinit has too many connections, and has not read the request
 	KindReplaced    Kind = "replaced"    // hinit was re-executed meanwhile; a command that was accepted goes on
 	KindInternal    Kind = "internal"    // a fault of hinit, or an invalid answer
 	KindUnreachable Kind = "unreachable" // hinit gave no answer; only the client sets this kind

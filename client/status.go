@@ -166,8 +166,8 @@ const (
 	ServedByDefault = "default"            // the gateway of the default profile, as it has reported
 	ServedExpected  = "default (expected)" // the gateway of the default profile, although it has not reported this yet
 	ServedItself    = "itself"             // the profile's own gateway
-	ServedTwice     = "itself and default" // both gateways: a fault
-	ServedByNone    = "none"               // no gateway, although the profile should be served: a fault
+	ServedTwice     = "itself and default" // both gateways serve the profile, which is a fault
+	ServedByNone    = "none"               // no gateway serves the profile, although one should: a fault
 )
 
 // Service is the state of one service.

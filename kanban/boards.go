@@ -338,12 +338,13 @@ func expandHome(path, home string) string {
 
 // Paths holds the paths of one board's files.
 type Paths struct {
-	Board           string // slug of the board
-	DB              string
-	Workspaces      string
-	Logs            string
-	Attachments     string
-	ScratchHintFile string // its existence means that the hint about scratch workspaces was already given; "": never give the hint
+	Board       string // slug of the board
+	DB          string
+	Workspaces  string
+	Logs        string
+	Attachments string
+	// file whose existence means that the hint about scratch workspaces was already given; "": never give the hint
+	ScratchHintFile string
 }
 
 // Log returns the path of the log with the output of a task's workers.

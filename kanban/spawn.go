@@ -206,7 +206,8 @@ func (p *pass) makeWorkspaceDir(task Task) (path, branch string, err error) {
 	}[task.WorkspaceKind]
 	path = cmp.Or(task.WorkspacePath, otherwise)
 	switch {
-	case strings.Contains(task.ID, "/") || !filepath.IsLocal(task.ID): // its log and its workspace would be outside their directories
+	// the log and the workspace of this task would be outside their directories
+	case strings.Contains(task.ID, "/") || !filepath.IsLocal(task.ID):
 		return "", "", fmt.Errorf("id %q can't name a file", task.ID)
 	case !known:
 		return "", "", fmt.Errorf("workspace kind %q is unknown", task.WorkspaceKind)

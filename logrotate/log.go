@@ -25,7 +25,7 @@ type Log struct {
 	current *run
 	runs    uint64 // number of runs so far
 	streams int    // number of pipes, of all runs, that are still being read
-	dropped bool   // Set.Drop was called
+	dropped bool   // whether Set.Drop was called
 
 	counters counters
 	limiter  limiter

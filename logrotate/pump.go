@@ -23,7 +23,7 @@ const tailPatience = 100 * time.Millisecond
 // run is one process of a service, as the log sees it: its two pipes and the last lines of its output.
 type run struct {
 	log             *Log
-	number          uint64 // counts the runs of the log; 0 for all runs that an earlier program of PID 1 has begun
+	number          uint64 // number of the run in its log; 0 for all runs that an earlier program of PID 1 has begun
 	streams         [2]*stream
 	lastTailRequest atomic.Uint64 // number of the last call of Log.Tail
 

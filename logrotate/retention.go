@@ -115,7 +115,7 @@ type compressor struct {
 	work sync.WaitGroup     // counts the goroutine that handles the queue
 
 	mu    sync.Mutex // no goroutine holds mu during I/O
-	queue []*file    // each file at most once
+	queue []*file    // files that wait for compression, each at most once
 	busy  bool       // a goroutine is handling the queue
 }
 

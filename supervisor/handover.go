@@ -89,7 +89,7 @@ func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 			l.resumed = append(l.resumed, StopCommandEnded{Name: s.name, Run: s.stopCommand.run, Leftover: true})
 		}
 	}
-	l.dropped = true // makes publish rebuild all entries of the snapshot
+	l.dropped = true // this makes publish rebuild all entries of the snapshot
 	l.publish()
 }
 

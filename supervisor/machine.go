@@ -159,7 +159,7 @@ const (
 
 // Texts for the reason of a transition or record. Other packages compare reasons with these texts.
 const (
-	ReasonShutdown = "the container is stopping"       // every transition that a shutdown causes
+	ReasonShutdown = "the container is stopping"       // reason of every transition that a shutdown causes
 	ReasonReplaced = "another instance has taken over" // the service is parked, because another instance does its work
 	// SuffixProfileGone ends the reason of an exit that followed the renaming or removal of the service's profile.
 	SuffixProfileGone = "because its profile was renamed or removed"

@@ -274,7 +274,7 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 		scope = ScopeTree
 	}
 	m.emit(Signal{s.name, s.liveRun(), sigKill, scope, false})
-	if s.stopCommand.run != 0 && s.pid != 0 { // its main process is being killed, so the stop command gets no more time
+	if s.stopCommand.run != 0 && s.pid != 0 { // the main process is being killed, so the stop command gets no more time
 		m.emit(Signal{s.name, s.stopCommand.run, sigKill, ScopeTree, false})
 	}
 }

@@ -49,7 +49,8 @@ func (m *Machine) handleHold(now time.Time, s *service, e Hold) {
 	}
 	m.setHold(s.name, e.Reason)
 	switch {
-	case s.state == Waiting && len(s.needs) == 0: // with a reason it goes on waiting
+	// the service waits only because of a hold, and goes on waiting if the event has a reason
+	case s.state == Waiting && len(s.needs) == 0:
 		m.startOrWait(now, s, "there is room again")
 	case e.Reason != "" && s.state == Up:
 		s.requestedCause = CauseShed

@@ -39,7 +39,7 @@ import (
 // Terminal is where a verb reads and writes, and its environment.
 type Terminal struct {
 	In         *os.File
-	Out, Err   io.Writer // for people: control characters are escaped, see cmdline.Escaped
+	Out, Err   io.Writer // writers for people: control characters are escaped, see cmdline.Escaped
 	Screen     bool      // Out is a terminal
 	progressTo *os.File  // terminal behind Err for a progress line; nil if there is none
 	Env        func(string) (string, bool)

@@ -39,7 +39,7 @@ const (
 	NotUp       = 3 // a named service is not up
 	Unreachable = 4 // no hinit answers
 	NotAllowed  = 5
-	Unknown     = 6 // no such profile or service
+	Unknown     = 6 // the profile or service does not exist
 )
 
 // Code returns the exit code of a command whose request to hinit has returned err.

@@ -182,8 +182,9 @@ func (c *Config) LogLimitsOf(profile string) LogLimits {
 type Service struct {
 	Name string
 
-	Command         []string          `key:"command" is:"command" fill:"service"`
-	Enabled         bool              `key:"enabled"`                   // set by the key "enabled", or by the variable EnabledBy
+	Command []string `key:"command" is:"command" fill:"service"`
+	// whether the service is enabled, by the key "enabled" or by the variable EnabledBy
+	Enabled         bool              `key:"enabled"`
 	EnabledBy       string            `key:"enabled_by" is:"variable?"` // environment variable that enables the service; "" for none
 	User            string            `key:"user,root" is:"user" inherits:"agent.user"`
 	Cwd             string            `key:"cwd" is:"dir" fill:"home"`

@@ -61,7 +61,7 @@ func (l settingValue) masked() any {
 	case l.variable == "" && strings.HasSuffix(l.key, ".webhook"):
 		return redact.HideAddress(value)
 	}
-	return redact.HideValue(l.variable, value) // hides the password of a URL in any other text
+	return redact.HideValue(l.variable, value) // HideValue hides the password of a URL in any other text
 }
 
 // settingValues returns all values of c, sorted by key.

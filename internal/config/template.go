@@ -18,7 +18,7 @@ const (
 	profileHomePlaceholder = "profile_home" // home directory of the profile
 	toPlaceholder          = "to"           // new name of a profile that is being renamed
 	taskPlaceholder        = "task"         // task of a one-shot run
-	optionsPlaceholder     = "options"      // as a word of its own in a command: the options that the client gives
+	optionsPlaceholder     = "options"      // options that the client gives; the placeholder must be a word of its own in a command
 )
 
 // AgentInfluences reports whether {env:NAME} in the command or checks of a service with this user may be filled from the .env files

@@ -31,7 +31,7 @@ type peer struct {
 	pid     int32
 	uid     uint32
 	shutOut bool        // the client belongs to an isolated profile that may not use the socket
-	exited  func() bool // reports whether the client has exited, see isGone; nil if the kernel can't tell
+	exited  func() bool // function that reports whether the client has exited, see isGone; nil if the kernel can't tell
 }
 
 // isGone reports whether the client's process has ended. Its PID may then belong to another process. Call isGone after a look-up by

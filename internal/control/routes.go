@@ -74,7 +74,8 @@ func routes() []route {
 		{"POST /v1/topology", mayControl, waitsForBoot, topologyLimit, withBody(postTopology)},
 		{"POST /v1/examine", mayControl, neverWaits, slotLimit, withBody(postExamine)},
 		{"POST /v1/reexec", mayReplace, neverWaits, readLimit, withBody(postReexec)},
-		{"GET /v1/config", mayControl, neverWaits, readLimit, getConfig}, // more than mayRead, because the answer shows paths and settings
+		// this needs more than mayRead, because the answer shows paths and settings
+		{"GET /v1/config", mayControl, neverWaits, readLimit, getConfig},
 		{"GET /v1/health", mayRead, neverWaits, readLimit, getHealth},
 		{"GET /v1/slots", mayRead, neverWaits, slotLimit, getSlots},
 		{"GET /v1/slots/wait", mayRead, neverWaits, 0, getSlotWait},

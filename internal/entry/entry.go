@@ -11,7 +11,7 @@ import (
 
 var (
 	leave     uint32
-	never     uint32      // always 0, so that threads that wait for its change never end
+	never     uint32      // word that is always 0, so that threads that wait for its change never end
 	threadIDs [64]uintptr // IDs of the threads that makeThreads created last
 )
 

@@ -18,7 +18,7 @@ import (
 type composeImport struct {
 	*importer
 	shell   []string
-	docker  bool // it is a compose file of Docker
+	docker  bool // whether the file is a compose file of Docker
 	env     []pair
 	dotenv  []string          // the .env in the file's directory
 	vars    map[string]string // values for templates; during the import of a process, they include the process's own
@@ -137,7 +137,7 @@ var interpolation = regexp.MustCompile(`\$(\$|\{[^}]*\}|[A-Za-z_][A-Za-z0-9_]*)`
 // interpolate replaces each $$ by $ in the texts below n. In a compose file, it adds a note for each reference to a variable. In a
 // process-compose.yaml, most references are in commands, whose shell replaces them; environment adds notes for the others.
 func (c *composeImport) interpolate(file string, n *yaml.Node) {
-	if strings.HasPrefix(n.Tag, "!") && !strings.HasPrefix(n.Tag, "!!") { // such as !reset
+	if strings.HasPrefix(n.Tag, "!") && !strings.HasPrefix(n.Tag, "!!") { // the value has a tag of its own, such as !reset
 		c.note(from{place{file, n.Line}, n.Tag}, "the tag has no meaning here; import the other file, with what this one changes in it")
 	}
 	n.Value = interpolation.ReplaceAllStringFunc(n.Value, func(found string) string {

@@ -332,7 +332,7 @@ func (im *importer) leaveOutNeedsOfManual() {
 // goes.
 func (im *importer) leaveOutKey(s *service, key, number, inside, why string) {
 	if key == "restart" && inside == "" {
-		inside = ".max" // it is shorter than initial
+		inside = ".max" // max is shorter than initial
 	}
 	at, known := s.from[key]
 	if !known {

@@ -200,7 +200,7 @@ func readYAML(path string) ([]setting, error) {
 	if root == nil || aliased(root).Kind != yaml.MappingNode {
 		return nil, fmt.Errorf("%s has no settings: it is neither an INI file nor a mapping in YAML", path)
 	}
-	if err := root.Decode(new(any)); err != nil { // such as a key that is there twice
+	if err := root.Decode(new(any)); err != nil { // the file has a fault, such as a key that is there twice
 		return nil, fmt.Errorf("%s has a mistake: %s", path, strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:")), " "))
 	}
 	return setting{from: from{place: place{file: path}}, node: root}.keys(), nil

@@ -118,7 +118,7 @@ func (t *Table) assignRuns() {
 		m, _ := t.procfs.mark(pid)
 		for id, r := range t.runs {
 			if m.ProvesMembership(r.user) {
-				t.members.possibleMembers[id]++ // its user is root or the user of the run
+				t.members.possibleMembers[id]++ // the orphan's user is root or the user of the run
 			}
 		}
 	}

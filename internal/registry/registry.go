@@ -183,7 +183,7 @@ func (r *Registry) SetOrderedStart(on bool) { r.orderedStart.Store(on) }
 // and a service waits for the boot.
 func (r *Registry) unmetNeeds(u supervisor.Unit) []string {
 	switch {
-	case u.Name == config.LeaseName && !r.o.Plain: // no needs, because the boot itself waits for the lease program
+	case u.Name == config.LeaseName && !r.o.Plain: // the lease program has no needs, because the boot itself waits for it
 	case u.Kind == supervisor.KindService && !r.met[NeedBoot].Load():
 		return []string{NeedBoot}
 	case u.Kind == supervisor.KindGateway && !r.met[NeedProfiles].Load() && (!r.ProfileExists(u.Profile) || r.orderedStart.Load()):

@@ -38,7 +38,7 @@ type app struct {
 	mouse      bool
 	send       func(tea.Msg)
 	wants      model.DataNeeds
-	log        context.CancelFunc // ends the goroutine that follows the shown log
+	log        context.CancelFunc // function that ends the goroutine that follows the shown log
 	inside     context.CancelFunc
 	orderSlots chan struct{} // semaphore for orders in progress
 	events     bool          // whether a goroutine follows the events

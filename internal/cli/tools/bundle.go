@@ -29,7 +29,7 @@ const (
 	bundleTime  = 15 * time.Second // time limit of the whole bundle; parts that aren't ready then stay incomplete
 	bundleParts = 16               // parts that are collected at a time
 	bundleSize  = 4 << 20          // largest part in bytes
-	bundleLogs  = 64 << 20         // all logs together, in bytes; each log gets the same share
+	bundleLogs  = 64 << 20         // size of all logs together, in bytes; each log gets the same share
 	bundleLines = 500              // number of last lines of each log
 )
 

@@ -27,7 +27,7 @@ type preparation struct {
 	program  *bootProgram
 	reported bool
 	unusable bool           // the data volume can't be used, so only steps that do not need the volume go on
-	hooks    sync.WaitGroup // counts the running hooks
+	hooks    sync.WaitGroup // counter of the running hooks
 }
 
 // start starts the boot program in the background. The returned function blocks until the program runs.
