@@ -22,7 +22,7 @@ import (
 
 const (
 	tickEvery   = time.Second            // how often the screen updates ages, and checks whether hinit still answers
-	cursorRest  = 150 * time.Millisecond // how long the cursor must stay on a service before the log or the processes are read
+	readDelay   = 150 * time.Millisecond // how long the cursor must stay on a service before the log or the processes are read
 	insideEvery = 2 * time.Second
 	eventBatch  = 200 * time.Millisecond
 	eventPast   = 200 // how many past events the event pane shows at first
@@ -31,19 +31,19 @@ const (
 
 // app connects the terminal library with the model and its data sources. It implements tea.Model.
 type app struct {
-	ctx        context.Context //nolint:containedctx // context of the screen, because the library calls methods without one
-	feeds      []*feed.Feed    // data sources, one for each host, in the model's order
-	local      bool            // the only host is the init of this container
-	model      *model.Model
-	mouse      bool
-	send       func(tea.Msg)
-	wants      model.DataNeeds
-	log        context.CancelFunc // function that ends the goroutine that follows the shown log
-	inside     context.CancelFunc
-	orderSlots chan struct{} // semaphore for orders in progress
-	events     bool          // whether a goroutine follows the events
-	content    string        // text of the last frame
-	drawn      time.Time
+	ctx               context.Context //nolint:containedctx // context of the screen, because the library calls methods without one
+	feeds             []*feed.Feed    // data sources, one for each host, in the model's order
+	onlyThisContainer bool            // the only host is the init of this container
+	model             *model.Model
+	mouse             bool
+	send              func(tea.Msg)
+	dataNeeds         model.DataNeeds
+	stopLog           context.CancelFunc // function that ends the goroutine that follows the shown log
+	stopDetails       context.CancelFunc
+	orderSlots        chan struct{} // semaphore for orders in progress
+	followsEvents     bool          // whether a goroutine follows the events
+	content           string        // text of the last frame
+	drawnAt           time.Time
 }
 
 // modelUpdate is a message from a data source. The goroutine of the terminal library calls it, because only that goroutine may
@@ -60,7 +60,7 @@ func (a *app) report(change func(now time.Time)) {
 
 // Init implements tea.Model. It starts the goroutines that follow the status and measure the usage of each host.
 func (a *app) Init() tea.Cmd {
-	a.orderSlots, a.log, a.inside = make(chan struct{}, maxOrders), func() {}, func() {}
+	a.orderSlots, a.stopLog, a.stopDetails = make(chan struct{}, maxOrders), func() {}, func() {}
 	a.model.Tick(time.Now())
 	a.draw()
 	for i, f := range a.feeds {
@@ -87,7 +87,7 @@ func (a *app) tick() tea.Cmd {
 	return tea.Tick(tickEvery, func(time.Time) tea.Msg {
 		return modelUpdate(func(now time.Time) (tea.Cmd, bool) {
 			a.model.Tick(now)
-			return a.tick(), now.Sub(a.drawn) >= tickEvery*3/4
+			return a.tick(), now.Sub(a.drawnAt) >= tickEvery*3/4
 		})
 	})
 }
@@ -142,7 +142,7 @@ func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 
 // draw makes the frame that View returns. The library calls View after every message, but most messages change nothing.
 func (a *app) draw() {
-	a.drawn = time.Now()
+	a.drawnAt = time.Now()
 	a.content = a.model.Frame().ANSI(a.model.Theme())
 }
 
@@ -171,7 +171,7 @@ func (a *app) startOrders(orders []model.Order) (next tea.Cmd) {
 			text := a.model.LogText()
 			act = func() error { return wholefile.WriteNew(o.Word, []byte(text)) }
 		case model.VerbShell:
-			if a.local {
+			if a.onlyThisContainer {
 				return tea.Exec(shell{o.Name}, func(err error) tea.Msg { return a.reportEnd(o, err) })
 			}
 			act = func() error { return errElsewhere }
@@ -190,45 +190,45 @@ func (a *app) startOrders(orders []model.Order) (next tea.Cmd) {
 // updateSources starts and stops the data sources that only some panes need, as [model.Model.DataNeeds] says.
 func (a *app) updateSources() {
 	now := a.model.DataNeeds()
-	was := a.wants
-	a.wants = now
+	was := a.dataNeeds
+	a.dataNeeds = now
 	if now.Log != was.Log {
-		a.log()
-		a.log = a.startAfterRest(now.Log.File != "", "following a log", func(ctx context.Context) {
+		a.stopLog()
+		a.stopLog = a.startAfterReadDelay(now.Log.File != "", "following a log", func(ctx context.Context) {
 			a.feeds[now.Log.Host].Log(ctx, now.Log, func(lines []model.LogLine) {
 				a.report(func(time.Time) {
-					if now.Log == a.wants.Log { // the cursor may have moved on
+					if now.Log == a.dataNeeds.Log { // the cursor may have moved on
 						a.model.Log(now.Log, lines)
 					}
 				})
 			})
 		})
 	}
-	if now.Inside != was.Inside || now.PID != was.PID {
-		a.inside()
-		a.inside = a.startAfterRest(now.Inside.Name != "", "looking at processes", func(ctx context.Context) {
+	if now.DetailsOf != was.DetailsOf || now.PID != was.PID {
+		a.stopDetails()
+		a.stopDetails = a.startAfterReadDelay(now.DetailsOf.Name != "", "looking at processes", func(ctx context.Context) {
 			for ctx.Err() == nil {
-				in := a.feeds[now.Inside.Host].ReadProcesses(now.Inside, now.PID)
+				in := a.feeds[now.DetailsOf.Host].ReadProcesses(now.DetailsOf, now.PID)
 				a.report(func(time.Time) { a.model.SetProcessDetails(in) })
 				pause.For(ctx, insideEvery)
 			}
 		})
 	}
-	if now.Events && !a.events { // the goroutine outlives the pane, so that no event is missing when the pane opens again
-		a.events = true
+	if now.Events && !a.followsEvents { // the goroutine outlives the pane, so that no event is missing when the pane opens again
+		a.followsEvents = true
 		guard.Go("following the events", a.followEvents)
 	}
 }
 
-// startAfterRest calls run in a goroutine after cursorRest, if wanted is true. It returns a function that cancels the wait, or
-// the context of run; call it when the cursor moves on. doing describes the goroutine in a report of a panic.
-func (a *app) startAfterRest(wanted bool, doing string, run func(ctx context.Context)) context.CancelFunc {
+// startAfterReadDelay calls run in a goroutine after readDelay, if wanted is true. It returns a function that cancels the wait,
+// or the context of run; call it when the cursor moves on. doing describes the goroutine in a report of a panic.
+func (a *app) startAfterReadDelay(wanted bool, doing string, run func(ctx context.Context)) context.CancelFunc {
 	ctx, cancel := context.WithCancel(a.ctx)
 	if !wanted {
 		return cancel
 	}
 	guard.Go(doing, func() {
-		if pause.For(ctx, cursorRest) {
+		if pause.For(ctx, readDelay) {
 			run(ctx)
 		}
 	})

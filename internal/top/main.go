@@ -119,7 +119,7 @@ func openSockets(list string) (feeds []*feed.Feed, names []string, err error) {
 // precedes each table.
 func printOnce(out io.Writer, feeds []*feed.Feed, names []string) (failed error) {
 	for i, f := range feeds {
-		st, err := f.Once(context.Background())
+		st, err := f.FetchStatus(context.Background())
 		if err != nil {
 			failed = cmp.Or(failed, err)
 			continue
@@ -138,7 +138,7 @@ func printOnce(out io.Writer, feeds []*feed.Feed, names []string) (failed error)
 func runScreen(c *cmdline.Call, feeds []*feed.Feed, names []string, theme int, mouse bool) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	a := &app{ctx: ctx, feeds: feeds, local: names[0] == "", model: model.New(theme, names...), mouse: mouse}
+	a := &app{ctx: ctx, feeds: feeds, onlyThisContainer: names[0] == "", model: model.New(theme, names...), mouse: mouse}
 	program := tea.NewProgram(a, tea.WithFPS(framesPerSecond), tea.WithContext(ctx))
 	a.send = program.Send
 	var fault atomic.Pointer[string]

@@ -39,23 +39,23 @@ import (
 
 // Feed reads the data sources of one hinit. Make it with [Open] or [OpenSocket].
 type Feed struct {
-	here   bool // this hinit runs in the same container as the program
-	client *dial.Client
-	status atomic.Pointer[client.Status] // last known status; nil before the first one
+	sameContainer bool // this hinit runs in the same container as the program
+	client        *dial.Client
+	status        atomic.Pointer[client.Status] // last known status; nil before the first one
 }
 
 // Open returns the feed of this container's hinit, which it finds through environment variables. It blocks and fails as
 // [dial.Dial] does. If hinit moves to another socket later, the feed finds it again.
 func Open() (*Feed, error) {
-	f := &Feed{here: true, client: cmdline.Here(os.LookupEnv)}
+	f := &Feed{sameContainer: true, client: cmdline.Here(os.LookupEnv)}
 	return f, f.client.Reach()
 }
 
 // OpenSocket returns the feed of the hinit that listens on socket. It does not connect yet.
 func OpenSocket(socket string) *Feed { return &Feed{client: dial.New(socket)} }
 
-// Once asks for the current status.
-func (f *Feed) Once(ctx context.Context) (client.Status, error) { return f.client.Status(ctx) }
+// FetchStatus asks for the current status.
+func (f *Feed) FetchStatus(ctx context.Context) (client.Status, error) { return f.client.Status(ctx) }
 
 // retry is the pause before the next request to a hinit that has not answered.
 const retry = 250 * time.Millisecond
@@ -243,7 +243,7 @@ func (f *Feed) logReader() (*fsutil.Actor, error) {
 	if st == nil {
 		return nil, errors.New("hinit has not answered yet")
 	}
-	if f.here {
+	if f.sameContainer {
 		return lookup.LogReader(st.Init.Plain != "", os.LookupEnv)
 	}
 	here, err := os.Stat("/")

@@ -37,10 +37,10 @@ type Span struct {
 	Role Role
 }
 
-// Line is a line of the screen. Chosen is true for the line of the cursor.
+// Line is a line of the screen. AtCursor is true for the line of the cursor.
 type Line struct {
-	Spans  []Span
-	Chosen bool
+	Spans    []Span
+	AtCursor bool
 }
 
 // Text returns a line with one span.
@@ -178,7 +178,7 @@ func (f Frame) ANSI(t Theme) string {
 		l := &f.Lines[i]
 		for _, s := range l.Fit(f.Width) {
 			code := t.sgr[s.Role]
-			if l.Chosen {
+			if l.AtCursor {
 				code = strings.TrimPrefix(code+";7", ";")
 			}
 			if code == "" {

@@ -17,16 +17,16 @@ import (
 // maxMeasurements limits the measurements of a service that are kept for its graphs.
 const maxMeasurements = 60
 
-// usageHistory has the measurements of a service, oldest first in seen. known is false if the last one has failed.
+// usageHistory has the measurements of a service, oldest first. known is false if the last one has failed.
 type usageHistory struct {
-	last  procusage.Usage
-	known bool
-	seen  []procusage.Usage
+	last         procusage.Usage
+	known        bool
+	measurements []procusage.Usage
 }
 
 func (r *usageHistory) add(u procusage.Usage, known bool) {
 	r.last, r.known = u, known
-	r.seen = append(r.seen[max(len(r.seen)-maxMeasurements+1, 0):], u)
+	r.measurements = append(r.measurements[max(len(r.measurements)-maxMeasurements+1, 0):], u)
 }
 
 // sparkline draws the last width measurements as a graph of one line. figure selects the value to draw. A bar of full height
@@ -166,7 +166,7 @@ func optionalColumns() []column {
 	drawn := func(figure func(u procusage.Usage) float64, least float64) func(*Model, Service, int) (string, frame.Role) {
 		return func(m *Model, s Service, width int) (string, frame.Role) {
 			if r := m.usage[s.ID()]; r != nil {
-				return sparkline(r.seen, figure, width, least), frame.Figure
+				return sparkline(r.measurements, figure, width, least), frame.Figure
 			}
 			return "", frame.Figure
 		}

@@ -45,7 +45,7 @@ func (m *Model) layout() (at screenLayout) {
 // Frame draws the screen.
 func (m *Model) Frame() frame.Frame {
 	f := frame.Frame{Width: m.width, Height: m.height}
-	if m.asking == helpShown {
+	if m.prompt == helpShown {
 		f.Lines = m.help()
 		return f
 	}
@@ -88,9 +88,9 @@ func (m *Model) tableLines(height int) []frame.Line {
 	}
 	out := []frame.Line{head}
 	t := &m.table
-	t.top = min(t.top, max(len(t.rows)-height, 0))
-	t.top = max(min(t.top, t.index), t.index-height+1, 0)
-	for i := t.top; i < min(t.top+height, len(t.rows)); i++ {
+	t.firstShown = min(t.firstShown, max(len(t.rows)-height, 0))
+	t.firstShown = max(min(t.firstShown, t.cursorIndex), t.cursorIndex-height+1, 0)
+	for i := t.firstShown; i < min(t.firstShown+height, len(t.rows)); i++ {
 		out = append(out, m.rowLine(i, columns))
 	}
 	if len(t.rows) == 0 {
@@ -107,10 +107,10 @@ func (m *Model) tableLines(height int) []frame.Line {
 
 func (m *Model) rowLine(i int, columns []column) frame.Line {
 	r := m.table.rows[i]
-	l := frame.Line{Chosen: i == m.table.index}
+	l := frame.Line{AtCursor: i == m.table.cursorIndex}
 	marked := r.isService && m.table.marks[r.service.ID()]
 	// The sign at the beginning of a row shows the cursor and the mark to users who can't see the colours.
-	mark := map[[2]bool]string{{}: "  ", {true, false}: "> ", {false, true}: "+ ", {true, true}: ">+"}[[2]bool{l.Chosen, marked}]
+	mark := map[[2]bool]string{{}: "  ", {true, false}: "> ", {false, true}: "+ ", {true, true}: ">+"}[[2]bool{l.AtCursor, marked}]
 	l.Add(frame.Marked, mark)
 	if !r.isService {
 		m.writeGroupHead(&l, r)
@@ -145,16 +145,16 @@ func (m *Model) paneHead() frame.Line {
 // bottomLine returns the last line of the screen: a question, a message, or the keys.
 func (m *Model) bottomLine() (l frame.Line) {
 	switch {
-	case m.asking == filterAsked:
+	case m.prompt == filterAsked:
 		l.Add(frame.Key, "filter: ")
 		l.Add(frame.Plain, show.Line(m.table.filter)+"_")
-	case m.asking == searchAsked:
+	case m.prompt == searchAsked:
 		l.Add(frame.Key, "search: ")
 		l.Add(frame.Plain, show.Line(m.pane.search)+"_")
-	case m.asking == signalAsked, m.asking == fileAsked:
+	case m.prompt == signalAsked, m.prompt == fileAsked:
 		l.Add(frame.Key, m.question())
 		l.Add(frame.Plain, show.Line(m.typedWord)+"_")
-	case m.asking == orderAsked:
+	case m.prompt == orderAsked:
 		l.Add(frame.Bad, m.question())
 	case m.message.text != "":
 		role := frame.Good
@@ -237,7 +237,7 @@ var Keys = [][2]string{
 	{"q ctrl+c", "quit"},
 }
 
-// help returns the help, scrolled to m.helpTop. On a narrow screen, the description of a key is below the key.
+// help returns the help, scrolled to m.helpOffset. On a narrow screen, the description of a key is below the key.
 func (m *Model) help() []frame.Line {
 	const indent = 14
 	var lines []frame.Line
@@ -255,6 +255,6 @@ func (m *Model) help() []frame.Line {
 		}
 	}
 	out := []frame.Line{frame.Text(frame.Title, "hinit top: keys (down goes on, any other goes back)")}
-	m.helpTop = max(min(m.helpTop, len(lines)-m.height+1), 0)
-	return padLines(append(out, lines[m.helpTop:]...), m.height)
+	m.helpOffset = max(min(m.helpOffset, len(lines)-m.height+1), 0)
+	return padLines(append(out, lines[m.helpOffset:]...), m.height)
 }

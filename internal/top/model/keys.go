@@ -22,7 +22,7 @@ func (m *Model) Key(key string) []Order {
 		return nil
 	}
 	m.message = message{}
-	switch m.asking {
+	switch m.prompt {
 	case filterAsked:
 		m.editText(key, &m.table.filter)
 		m.rebuildRows()
@@ -38,12 +38,12 @@ func (m *Model) Key(key string) []Order {
 		if key == "y" || key == "enter" {
 			return m.confirmed()
 		}
-		m.pending, m.asking = pending{}, nothing
+		m.pending, m.prompt = pending{}, nothing
 		return nil
 	case helpShown:
 		by, scrolls := map[string]int{"down": 1, "j": 1, "pgdown": page, "space": page, "up": -1, "k": -1, "pgup": -page}[key]
-		if m.helpTop += by; !scrolls {
-			m.asking, m.helpTop = nothing, 0
+		if m.helpOffset += by; !scrolls {
+			m.prompt, m.helpOffset = nothing, 0
 		}
 		return nil
 	case nothing:
@@ -57,7 +57,7 @@ func (m *Model) Key(key string) []Order {
 // Paste handles one letter of pasted text. If the user is typing a text, Paste adds the letter to it. Otherwise it ignores the
 // letter, so that pasted text does not act like keys.
 func (m *Model) Paste(letter rune) {
-	if m.asking > nothing && m.asking < orderAsked && letter >= ' ' {
+	if m.prompt > nothing && m.prompt < orderAsked && letter >= ' ' {
 		m.Key(string(letter))
 	}
 }
@@ -66,9 +66,9 @@ func (m *Model) Paste(letter rune) {
 func (m *Model) editText(key string, text *string) {
 	switch key {
 	case "enter":
-		m.asking = nothing
+		m.prompt = nothing
 	case "esc":
-		*text, m.asking = "", nothing
+		*text, m.prompt = "", nothing
 	case "backspace":
 		_, n := utf8.DecodeLastRuneInString(*text)
 		*text = (*text)[:len(*text)-n]
@@ -110,11 +110,11 @@ func (m *Model) handleView(key string) bool {
 	case "q":
 		m.quitting = true
 	case "?", "f1", "h":
-		m.asking = helpShown
+		m.prompt = helpShown
 	case "/":
-		m.asking = filterAsked
+		m.prompt = filterAsked
 		if m.pane.focused {
-			m.asking, m.pane.search = searchAsked, ""
+			m.prompt, m.pane.search = searchAsked, ""
 		}
 	case "n", "N":
 		if m.pane.search != "" {
@@ -161,7 +161,7 @@ func (m *Model) handleView(key string) bool {
 		m.theme = (m.theme + 1) % len(frame.Themes)
 		m.message = message{"theme: " + frame.Themes[m.theme].Name, false}
 	case "esc":
-		m.escape()
+		m.handleEscape()
 	default:
 		return false
 	}
@@ -190,8 +190,9 @@ func (m *Model) togglePane(kind paneKind) {
 	}
 }
 
-// escape handles the key esc: each press undoes one thing. The order is rollout, search, level of the log, pane, marks, filter.
-func (m *Model) escape() {
+// handleEscape handles the key esc: each press undoes one thing. The order is rollout, search, level of the log, pane, marks,
+// filter.
+func (m *Model) handleEscape() {
 	switch {
 	case m.rollout != nil:
 		m.rollout.ended = true
@@ -229,9 +230,9 @@ func (m *Model) handleOrder(key string) []Order {
 		}
 	case "s", "x", "r", "R":
 		verbs := map[string]client.Verb{"s": client.VerbStart, "x": client.VerbStop}
-		m.ask(cmp.Or(verbs[key], client.VerbRestart), orderAsked, key == "R")
+		m.askToConfirm(cmp.Or(verbs[key], client.VerbRestart), orderAsked, key == "R")
 	case "S":
-		m.ask(VerbSignal, signalAsked, false)
+		m.askToConfirm(VerbSignal, signalAsked, false)
 	case "!":
 		if is {
 			return []Order{{Verb: VerbShell, ID: s.ID()}}
@@ -241,7 +242,7 @@ func (m *Model) handleOrder(key string) []Order {
 			m.message = message{"there is no log on the screen to write; l shows one", true}
 			break
 		}
-		m.pending, m.asking, m.typedWord = pending{verb: VerbSave, ids: []ID{s.ID()}}, fileAsked, strings.ReplaceAll(s.Name, "/", "_")+".log"
+		m.pending, m.prompt, m.typedWord = pending{verb: VerbSave, ids: []ID{s.ID()}}, fileAsked, strings.ReplaceAll(s.Name, "/", "_")+".log"
 	}
 	return nil
 }
@@ -250,9 +251,9 @@ func (m *Model) handleOrder(key string) []Order {
 func (m *Model) Click(x, y int) {
 	at := m.layout()
 	switch {
-	case m.asking == helpShown:
-		m.asking = nothing
-	case m.asking != nothing:
+	case m.prompt == helpShown:
+		m.prompt = nothing
+	case m.prompt != nothing:
 	case y == at.head:
 		for _, c := range m.columns() {
 			if x < 2+c.width+1 {
@@ -263,7 +264,7 @@ func (m *Model) Click(x, y int) {
 		}
 	case y > at.head && y <= at.head+at.rows:
 		m.pane.focused = false
-		if i := m.table.top + y - at.head - 1; i < len(m.table.rows) {
+		if i := m.table.firstShown + y - at.head - 1; i < len(m.table.rows) {
 			if m.setCursor(i); !m.table.rows[i].isService {
 				m.toggleFold()
 			}
@@ -298,17 +299,17 @@ type rollout struct {
 	ended   bool // the user has stopped the rollout
 }
 
-// ask asks the user to confirm an order for the chosen services, or to type the word that the order needs. how selects the
-// question. inTurn says that the order is a rollout.
-func (m *Model) ask(verb client.Verb, how prompt, inTurn bool) {
-	ids := m.chosen()
+// askToConfirm asks the user to confirm an order for the chosen services, or to type the word that the order needs. how selects
+// the question. inTurn says that the order is a rollout.
+func (m *Model) askToConfirm(verb client.Verb, how prompt, inTurn bool) {
+	ids := m.orderTargets()
 	switch {
 	case len(ids) == 0:
 		m.message = message{"no service is chosen", true}
 	case m.rollout != nil:
 		m.message = message{"a rollout is under way; esc ends it after " + m.label(m.rollout.running), true}
 	default:
-		m.pending, m.asking, m.typedWord = pending{verb, ids, inTurn}, how, ""
+		m.pending, m.prompt, m.typedWord = pending{verb, ids, inTurn}, how, ""
 	}
 }
 
@@ -323,9 +324,9 @@ func (m *Model) question() string {
 		whom = fmt.Sprintf("%d services", len(names))
 	}
 	switch {
-	case m.asking == signalAsked:
+	case m.prompt == signalAsked:
 		return "signal to " + whom + " (HUP, USR1, 15; enter sends, esc doesn't): "
-	case m.asking == fileAsked:
+	case m.prompt == fileAsked:
 		return "write the log of " + whom + " to the new file: "
 	case len(names) == 1:
 		return fmt.Sprintf("%s %s? y/n", what, whom)
@@ -335,23 +336,23 @@ func (m *Model) question() string {
 
 // handleWord applies a key to the word that the user is typing. When the word is complete, it returns the orders to carry out.
 func (m *Model) handleWord(key string) []Order {
-	was := m.asking
+	was := m.prompt
 	m.editText(key, &m.typedWord)
 	switch {
-	case m.asking != nothing:
+	case m.prompt != nothing:
 		return nil
 	case m.typedWord == "":
 		m.pending = pending{}
 		return nil
 	}
-	m.asking = was
+	m.prompt = was
 	return m.confirmed()
 }
 
 // confirmed returns the orders to carry out after the user has confirmed the pending order.
 func (m *Model) confirmed() []Order {
 	p := m.pending
-	m.pending, m.asking = pending{}, nothing
+	m.pending, m.prompt = pending{}, nothing
 	if p.verb != VerbSave {
 		m.table.marks = make(map[ID]bool)
 	}

@@ -72,10 +72,10 @@ type Order struct {
 
 // DataNeeds says which data the screen needs now, so that the caller reads only that.
 type DataNeeds struct {
-	Log    Log
-	Inside ID  // service whose processes and environment are shown; zero for none
-	PID    int // pid of the main process of that service
-	Events bool
+	Log       Log
+	DetailsOf ID  // service whose processes and environment are shown; zero for none
+	PID       int // pid of the main process of that service
+	Events    bool
 }
 
 // Log identifies a log, or what a single run has written to it.
@@ -117,13 +117,13 @@ type Model struct {
 	usage         map[ID]*usageHistory
 	table         table
 	pane          pane
-	asking        prompt
+	prompt        prompt
 	pending       pending // order that waits for a confirmation
 	rollout       *rollout
 	message       message
 	typedWord     string // word that the user is typing: a signal or a path
 	theme         int
-	helpTop       int // index of the first line of the help on the screen
+	helpOffset    int // index of the first line of the help on the screen
 	quitting      bool
 }
 
@@ -155,7 +155,7 @@ func (m *Model) IsOver() bool { return m.quitting }
 func (m *Model) Theme() frame.Theme { return frame.Themes[m.theme] }
 
 // SetProcessDetails stores the details of a service for the detail pane.
-func (m *Model) SetProcessDetails(in ProcessDetails) { m.pane.inside = in }
+func (m *Model) SetProcessDetails(in ProcessDetails) { m.pane.details = in }
 
 // OrderEnded records the result of an order. If the order was part of a rollout, OrderEnded returns the next orders.
 func (m *Model) OrderEnded(o Order, err error) []Order {
@@ -179,11 +179,11 @@ func (m *Model) DataNeeds() (w DataNeeds) {
 	switch m.pane.kind {
 	case logPane:
 		w.Log = Log{ID: s.ID(), File: s.Log}
-		if m.pane.before {
+		if m.pane.showsLastRun {
 			w.Log.From, w.Log.Until = lastRun(s)
 		}
 	case detailPane:
-		w.Inside, w.PID = s.ID(), s.PID
+		w.DetailsOf, w.PID = s.ID(), s.PID
 	case noPane, eventPane:
 	}
 	return w
@@ -264,8 +264,9 @@ func (m *Model) SetUsage(of int, usage map[string]procusage.Usage, now time.Time
 	}
 }
 
-// silent reports whether a host does not answer. since is the begin of its silence, and why the error, or "" if that is unknown.
-func (m *Model) silent(of int) (since time.Time, why string, is bool) {
+// hostSilence reports whether a host does not answer. since is the begin of its silence, and why the error, or "" if that is
+// unknown.
+func (m *Model) hostSilence(of int) (since time.Time, why string, is bool) {
 	switch h := &m.hosts[of]; {
 	case !h.lostAt.IsZero():
 		return h.lostAt, h.lostReason, true
@@ -296,7 +297,7 @@ func (m *Model) hostStatusLine(of int) (l frame.Line, is bool) {
 		l.Add(frame.Title, show.Name(h.name)+": ")
 	}
 	in := &h.status.Init
-	since, why, silent := m.silent(of)
+	since, why, silent := m.hostSilence(of)
 	switch {
 	case silent:
 		text := fmt.Sprintf("not answering since %s (%s)", since.Local().Format("15:04:05"), age(m.now.Sub(since)))
@@ -336,7 +337,7 @@ func (m *Model) hostLines() (out []frame.Line) {
 	most := max(m.height/4, 1)
 	for _, wanted := range []bool{true, false} {
 		for i := range m.hosts {
-			if _, _, silent := m.silent(i); silent != wanted || len(out) > most {
+			if _, _, silent := m.hostSilence(i); silent != wanted || len(out) > most {
 				continue
 			}
 			if l, is := m.hostStatusLine(i); is {

@@ -43,13 +43,13 @@ type pane struct {
 	zoomed       bool
 	scrollOffset int // number of lines from the end (log, events) or from the beginning (details)
 	search       string
-	before       bool           // show the log of the last run that has ended
+	showsLastRun bool           // show the log of the last run that has ended
 	minLevel     loglevel.Level // minimum level of the lines to show; 0: all
-	of           Log            // log to which lines belong
+	shownLog     Log            // log to which lines belong
 	lines        []LogLine
 	levels       loglevel.Tracker
 	events       []hostEvent
-	inside       ProcessDetails
+	details      ProcessDetails
 }
 
 // Event adds an event of a host to the event pane.
@@ -68,8 +68,8 @@ func (m *Model) Event(host int, e client.Event) {
 // so Log drops the earlier lines.
 func (m *Model) Log(of Log, lines []LogLine) {
 	p := &m.pane
-	if p.of != of || len(lines) == 0 { // the lines are of another log, or of the same log from its beginning
-		p.of, p.lines, p.levels = of, nil, loglevel.Tracker{}
+	if p.shownLog != of || len(lines) == 0 { // the lines are of another log, or of the same log from its beginning
+		p.shownLog, p.lines, p.levels = of, nil, loglevel.Tracker{}
 	}
 	shown := 0
 	for _, l := range lines {
@@ -92,12 +92,12 @@ func (m *Model) toggleRun() {
 	s, is := m.serviceAtCursor()
 	switch {
 	case !is:
-	case m.pane.kind == logPane && m.pane.before:
-		m.pane.before, m.pane.scrollOffset = false, 0
+	case m.pane.kind == logPane && m.pane.showsLastRun:
+		m.pane.showsLastRun, m.pane.scrollOffset = false, 0
 	case s.LastExit == nil:
 		m.message = message{"no run of " + m.label(s.ID()) + " has ended yet", true}
 	default:
-		m.pane.kind, m.pane.before, m.pane.scrollOffset = logPane, true, 0
+		m.pane.kind, m.pane.showsLastRun, m.pane.scrollOffset = logPane, true, 0
 	}
 }
 
@@ -182,7 +182,7 @@ func (m *Model) paneTitle() string {
 	}
 	title := map[paneKind]string{logPane: "log of " + name, eventPane: "events", detailPane: name}[m.pane.kind]
 	if m.pane.kind == logPane {
-		if m.pane.before && is && s.LastExit != nil {
+		if m.pane.showsLastRun && is && s.LastExit != nil {
 			title += ", the run before: " + show.Line(show.LastExitAt(s.LastExit, m.now))
 		}
 		if m.pane.minLevel != 0 {
@@ -215,9 +215,9 @@ func (m *Model) logLines(enough int) (out []frame.Line) {
 	switch {
 	case s.Log == "":
 		why = "it has no log file of its own: its output is in the container's log (docker logs)"
-	case m.pane.of != m.DataNeeds().Log:
+	case m.pane.shownLog != m.DataNeeds().Log:
 		why = "reading " + show.Line(s.Log)
-	case len(m.pane.lines) == 0 && m.pane.before:
+	case len(m.pane.lines) == 0 && m.pane.showsLastRun:
 		why = "the run before has written nothing"
 	case len(m.pane.lines) == 0:
 		why = "it has written nothing yet"
@@ -309,7 +309,7 @@ func (m *Model) detailLines() (out []frame.Line) {
 	say(frame.Plain, "restarts   ", fmt.Sprintf("%d, of them %d quick failures in a row", s.Restarts, s.ConsecutiveFailures))
 	say(frame.Plain, "command    ", show.Line(strings.Join(s.Command, " ")))
 	say(frame.Plain, "log        ", show.Line(s.Log))
-	in := m.pane.inside
+	in := m.pane.details
 	if in.ID != s.ID() {
 		return out
 	}

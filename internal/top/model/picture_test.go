@@ -44,7 +44,7 @@ func picture(f frame.Frame, dark bool, about string) string {
 `, width, height, fontSize, html.EscapeString(about), p.paper)
 	for i, l := range f.Lines[:min(len(f.Lines), f.Height)] {
 		top := margin + i*lineHeight
-		if l.Chosen {
+		if l.AtCursor {
 			fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/>`+"\n", margin, top, float64(f.Width)*cellWidth, lineHeight, p.chosen)
 		}
 		spans := l.Fit(f.Width)

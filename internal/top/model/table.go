@@ -48,16 +48,16 @@ const (
 
 // table is the list of services and groups, with the cursor.
 type table struct {
-	rows     []row // visible rows: the filter and folded groups hide the others
-	at       rowID // row of the cursor; zero for the first one
-	index    int   // index of the row of the cursor
-	top      int   // index of the first row on the screen
-	sort     sortColumn
-	reversed bool
-	groups   grouping
-	folded   map[string]bool // groups whose services are hidden
-	filter   string
-	marks    map[ID]bool
+	rows        []row // visible rows: the filter and folded groups hide the others
+	cursorRow   rowID // row of the cursor; zero for the first one
+	cursorIndex int   // index of the row of the cursor
+	firstShown  int   // index of the first row on the screen
+	sort        sortColumn
+	reversed    bool
+	groups      grouping
+	folded      map[string]bool // groups whose services are hidden
+	filter      string
+	marks       map[ID]bool
 }
 
 // row is a row of the table: a service, or the head of a group.
@@ -83,7 +83,7 @@ func (r row) place() rowID {
 
 // serviceAtCursor returns the service at the cursor.
 func (m *Model) serviceAtCursor() (s Service, is bool) {
-	if r := m.table.index; r >= 0 && r < len(m.table.rows) {
+	if r := m.table.cursorIndex; r >= 0 && r < len(m.table.rows) {
 		return m.table.rows[r].service, m.table.rows[r].isService
 	}
 	return s, false
@@ -91,7 +91,7 @@ func (m *Model) serviceAtCursor() (s Service, is bool) {
 
 // gradeOf returns the grade of a service.
 func (m *Model) gradeOf(s Service) grade {
-	if _, _, silent := m.silent(s.Host); silent {
+	if _, _, silent := m.hostSilence(s.Host); silent {
 		return unknown
 	}
 	verdict := show.Judge(s.Service).Grade
@@ -120,14 +120,14 @@ func (m *Model) rebuildRows() {
 		t.add(services)
 	}
 	// The cursor stays on its row. If that row is gone, it stays at its index, or goes to the last row.
-	at := slices.IndexFunc(t.rows, func(r row) bool { return r.place() == t.at })
+	at := slices.IndexFunc(t.rows, func(r row) bool { return r.place() == t.cursorRow })
 	switch {
-	case t.at == (rowID{}):
-		t.index = 0
+	case t.cursorRow == (rowID{}):
+		t.cursorIndex = 0
 	case at >= 0:
-		t.index = at
+		t.cursorIndex = at
 	default:
-		t.index = min(max(t.index, 0), max(len(t.rows)-1, 0))
+		t.cursorIndex = min(max(t.cursorIndex, 0), max(len(t.rows)-1, 0))
 	}
 }
 
@@ -136,7 +136,7 @@ func (t *table) add(services []Service) {
 }
 
 // moveCursor moves the cursor by a number of rows, down if the number is positive.
-func (m *Model) moveCursor(by int) { m.setCursor(m.table.index + by) }
+func (m *Model) moveCursor(by int) { m.setCursor(m.table.cursorIndex + by) }
 
 // setCursor puts the cursor on a row, or on the nearest one.
 func (m *Model) setCursor(index int) {
@@ -144,8 +144,8 @@ func (m *Model) setCursor(index int) {
 	if len(t.rows) == 0 {
 		return
 	}
-	t.index = min(max(index, 0), len(t.rows)-1)
-	t.at = t.rows[t.index].place()
+	t.cursorIndex = min(max(index, 0), len(t.rows)-1)
+	t.cursorRow = t.rows[t.cursorIndex].place()
 	if m.pane.kind != eventPane { // the event pane is about all services, so it keeps its position
 		m.pane.scrollOffset = 0
 	}
@@ -185,16 +185,16 @@ func (m *Model) compare(a, b Service) int {
 	}[m.table.sort]()
 }
 
-// chosen returns the services for an order: the marked ones, in the order of the table. If none is marked, it is the service at
-// the cursor, or all of the group at the cursor.
-func (m *Model) chosen() (ids []ID) {
+// orderTargets returns the services for an order: the marked ones, in the order of the table. If none is marked, it is the
+// service at the cursor, or all of the group at the cursor.
+func (m *Model) orderTargets() (ids []ID) {
 	shown := lo.FilterMap(m.table.rows, func(r row, _ int) (Service, bool) { return r.service, r.isService })
 	for _, s := range slices.Concat(shown, m.services) { // the filter may hide marked services
 		if m.table.marks[s.ID()] {
 			ids = append(ids, s.ID())
 		}
 	}
-	if at := m.table.index; len(ids) == 0 && at < len(m.table.rows) {
+	if at := m.table.cursorIndex; len(ids) == 0 && at < len(m.table.rows) {
 		r := m.table.rows[at]
 		if r.isService {
 			return []ID{r.service.ID()}
@@ -278,11 +278,11 @@ func (m *Model) toggleFold() {
 		m.message = message{"there are no groups; p makes them", true}
 		return
 	}
-	r := t.rows[t.index]
+	r := t.rows[t.cursorIndex]
 	if r.isService {
 		r.group = m.groupOf(r.service)
 	}
 	t.folded[r.group] = !t.folded[r.group]
-	t.at = row{group: r.group}.place()
+	t.cursorRow = row{group: r.group}.place()
 	m.rebuildRows()
 }
