@@ -129,19 +129,19 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 	c.intents.CheckWrite = c.lease.Check
 	c.gateways = gateways.New(gateways.Options{
 		Registry: c.registry, Logger: agents, Config: c.cfg.Load, Route: c.route.Load, Store: c.store, Intents: c.intents, Started: c.started,
-		MayServe: c.lease.Check, ReadSecrets: c.logs.ReadSecrets, StateWritten: c.health.RecordHeartbeat, Worked: c.reporter.RecordWork,
+		MayServe: c.lease.Check, ReadSecrets: c.logs.ReadSecrets, OnStateWritten: c.health.RecordHeartbeat, OnDiskJob: c.reporter.RecordWork,
 		Adopt: func(ctx context.Context, profile string) {
 			c.stage.Owners.Adopt(ctx, c.stage.BootOptions(c.cfg.Load()), profile)
 		},
 	})
-	c.s6 = personality.NewSwitch(s6Host{agents, c.registry, c.gateways}, c.registry.SetFollower, func() personality.Settings {
+	c.s6 = personality.NewSwitch(s6Host{agents, c.registry, c.gateways}, c.registry.SetSlotMaker, func() personality.Settings {
 		return personality.Settings{
 			Agent: agent.Actor, Cred: agent.Cred, Env: c.units.Env(), Since: c.started,
 			Main: c.cfg.Load().Services[registry.MainHermes].Name == "", // Main is false if hinit.yaml has a service of this name
 		}
 	})
 	c.control = control.NewEndpoint(c.controlHost(), control.Options{
-		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) }, Denies: c.registry.DeniesSocket,
+		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) }, IsDenied: c.registry.DeniesSocket,
 		OnRequest: c.reporter.RecordWork, Say: c.Say, Warn: c.Warn,
 	})
 	c.generation = reexec.FirstGeneration(&reexecHost{Signals: sig, c: c}, signals.Handled())

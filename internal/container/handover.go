@@ -44,13 +44,13 @@ type handover struct {
 
 	// The state of each package follows.
 
-	ofStart
-	ofUnits
+	startHandover
+	unitsHandover
 	gateways.Handover
-	ofRegistry
-	ofLease
-	ofLogs
-	ofHealth
+	registryHandover
+	leaseHandover
+	logsHandover
+	healthHandover
 
 	Control *control.Socket
 	Procs   proc.Handover
@@ -61,12 +61,12 @@ type handover struct {
 
 // These aliases exist because a struct can't embed several types with the name Handover.
 type (
-	ofHealth   = health.Handover
-	ofLease    = leaseholder.Handover
-	ofLogs     = logs.Handover
-	ofRegistry = registry.Handover
-	ofStart    = prepare.Handover
-	ofUnits    = units.Handover
+	healthHandover   = health.Handover
+	leaseHandover    = leaseholder.Handover
+	logsHandover     = logs.Handover
+	registryHandover = registry.Handover
+	startHandover    = prepare.Handover
+	unitsHandover    = units.Handover
 )
 
 // HandOver returns the state of all parts of the container (see [reexec.Host]). Until thaw is called, the reporter and the
@@ -90,14 +90,14 @@ func (h *reexecHost) HandOver(past reexec.PastGenerations, fault bool) (state an
 		PastGenerations: past, Started: c.started, Full: c.stage.RepairAll.Load(), Prepared: c.prepared.Load(), Interrupt: c.signals.LastInterrupt(), Reported: reported,
 	}
 	old.Control = h.socket
-	old.ofStart = prepare.Start{Config: c.cfg.Load(), Agent: c.agent, Route: *c.route.Load()}.HandOver()
-	old.ofUnits, old.ofLease = c.units.HandOver(), c.lease.HandOver()
+	old.startHandover = prepare.Start{Config: c.cfg.Load(), Agent: c.agent, Route: *c.route.Load()}.HandOver()
+	old.unitsHandover, old.leaseHandover = c.units.HandOver(), c.lease.HandOver()
 	old.Warnings[0], old.Warnings[1] = c.boot.Warnings()
 	old.Phases, old.Repair = c.boot.Steps(), c.stage.Owners.Status()
-	old.Handover, old.ofRegistry = c.gateways.HandOver(), c.registry.HandOver()
+	old.Handover, old.registryHandover = c.gateways.HandOver(), c.registry.HandOver()
 	old.Procs, old.Loop, old.Intents = c.procs.HandOver(), c.loop.HandOver(), c.intents.HandOver()
-	old.ofHealth, old.S6 = c.health.HandOver(), c.s6.HandOver()
-	old.ofLogs, err = c.logs.HandOver()
+	old.healthHandover, old.S6 = c.health.HandOver(), c.s6.HandOver()
+	old.logsHandover, err = c.logs.HandOver()
 	return old, thaw, err
 }
 
@@ -125,7 +125,7 @@ func restoreContainer(sig *signals.Signals, taken *reexec.HandedState) (*contain
 	if old.Loop == nil || old.Logs == nil {
 		return nil, errors.New("it has handed over no services")
 	}
-	start, err := old.ofStart.TakeOver()
+	start, err := old.startHandover.TakeOver()
 	if err != nil {
 		return nil, err
 	}
@@ -137,21 +137,21 @@ func restoreContainer(sig *signals.Signals, taken *reexec.HandedState) (*contain
 	c.generation.SetPast(old.PastGenerations)
 	c.reporter.TakeOver(old.Reported)
 	c.started = old.Started
-	c.units.TakeOver(old.ofUnits)
+	c.units.TakeOver(old.unitsHandover)
 	c.stage.RepairAll.Store(old.Full)
-	c.lease.TakeOver(old.ofLease)
+	c.lease.TakeOver(old.leaseHandover)
 	c.prepared.Store(old.Prepared)
-	c.registry.TakeOver(old.ofRegistry)
+	c.registry.TakeOver(old.registryHandover)
 	c.boot.TakeOver(old.Warnings[0], old.Warnings[1], old.Phases)
 	c.stage.Owners.TakeOver(old.Repair)
 	c.signals.SetLastInterrupt(old.Interrupt)
 	c.gateways.TakeOver(old.Handover)
 	c.loop.TakeOver(old.Loop, procs.MainPID)
 	c.intents.TakeOver(old.Intents)
-	if err := c.logs.TakeOver(old.ofLogs, c.loop.Snapshot().Services); err != nil {
+	if err := c.logs.TakeOver(old.logsHandover, c.loop.Snapshot().Services); err != nil {
 		return nil, err
 	}
-	c.health.TakeOver(old.ofHealth, old.Loop)
+	c.health.TakeOver(old.healthHandover, old.Loop)
 	c.signals.PutBack(taken.Signals)
 	c.s6.TakeOver(old.S6)
 	c.control.Inherit(old.Control)

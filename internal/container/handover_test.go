@@ -76,7 +76,7 @@ func TestGatewaysAreToldTheTopologyAfterAReexec(t *testing.T) {
 	before := units.NewMaker(boot.CallerAsAgent(), cfg.Home, nil, false)
 	before.SetTopology(profiles.Topology{Set: profiles.PerProfile})
 	old := handover{}
-	old.ofUnits = before.HandOver()
+	old.unitsHandover = before.HandOver()
 	old.OwnGateways = map[string]bool{"forced": true}
 	data, err := reexec.NewCodec().Encode(&old)
 	if err != nil {
@@ -87,8 +87,8 @@ func TestGatewaysAreToldTheTopologyAfterAReexec(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := units.NewMaker(boot.CallerAsAgent(), cfg.Home, nil, false)
-	after.TakeOver(told.ofUnits)
-	registry.New(registry.Options{Units: after}).TakeOver(told.ofRegistry)
+	after.TakeOver(told.unitsHandover)
+	registry.New(registry.Options{Units: after}).TakeOver(told.registryHandover)
 	for _, profile := range []string{profiles.Default, "forced"} {
 		spec := after.Gateway(cfg, profiles.Profile{Name: profile, Home: cfg.Home}, nil).Spec
 		if got := proc.Getenv(spec.Env, "GATEWAY_MULTIPLEX_PROFILES"); got != "0" {

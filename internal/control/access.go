@@ -28,10 +28,10 @@ import (
 // peer holds the kernel's credentials of a client, taken when it connected (unix(7), SO_PEERCRED). A user of another user namespace
 // appears as the overflow user.
 type peer struct {
-	pid     int32
-	uid     uint32
-	shutOut bool        // the client belongs to an isolated profile that may not use the socket
-	exited  func() bool // function that reports whether the client has exited, see isGone; nil if the kernel can't tell
+	pid      int32
+	uid      uint32
+	isDenied bool        // the client belongs to an isolated profile that may not use the socket
+	exited   func() bool // function that reports whether the client has exited, see isGone; nil if the kernel can't tell
 }
 
 // isGone reports whether the client's process has ended. Its PID may then belong to another process. Call isGone after a look-up by
@@ -96,17 +96,17 @@ const (
 type policy struct {
 	self, agent uint32
 	others      bool // whether other users may read the status
-	shutOut     func(pid int, uid uint32, gone func() bool) bool
+	isDenied    func(pid int, uid uint32, gone func() bool) bool
 }
 
 func newPolicy(o Options) policy {
-	return policy{self: uint32(os.Geteuid()), agent: o.AgentUID, others: o.Others == config.OthersStatus, shutOut: o.Denies}
+	return policy{self: uint32(os.Geteuid()), agent: o.AgentUID, others: o.Others == config.OthersStatus, isDenied: o.IsDenied}
 }
 
 // classOf returns the class of a client. A process that may not use the socket counts as another user.
 func (p policy) classOf(who peer) class {
 	switch {
-	case who.shutOut:
+	case who.isDenied:
 		return otherClass
 	case who.uid == 0:
 		return rootClass
@@ -125,7 +125,7 @@ func (p policy) check(who peer, need access) *client.Error {
 		}
 		return refuse(client.KindNotAllowed, "uid %d may not %s; root may", who.uid, what)
 	}
-	if who.shutOut {
+	if who.isDenied {
 		return refuse(client.KindNotAllowed, "the isolation of this process keeps it from the control socket; to allow it, set isolation.control of its profile in hinit.yaml")
 	}
 	if p.classOf(who) != otherClass || need == mayRead && p.others {
@@ -171,9 +171,9 @@ func waitLimit() int32 { return connLimit() / 4 * 3 }
 // such as the probes of a pod. Otherwise an agent could open all connections of its user, and its pod would count as not ready.
 const reserve = 8
 
-// leaveTime is how long a refused connection stays half open, so that the client can read the error. At most a quarter of connLimit
-// are half open at a time.
-const leaveTime = 100 * time.Millisecond
+// halfOpenTime is how long a refused connection stays half open, so that the client can read the error. At most a quarter of
+// connLimit are half open at a time.
+const halfOpenTime = 100 * time.Millisecond
 
 // limitedListener is a listener that identifies its clients and limits their number by class.
 type limitedListener struct {
@@ -184,10 +184,10 @@ type limitedListener struct {
 
 // connCounts counts the connections and the waiting requests, by class of clients.
 type connCounts struct {
-	taken   [classes]atomic.Int32
-	waits   [classes]atomic.Int32 // requests that wait without a time limit
-	leaving atomic.Int32          // refused connections that are half open
-	closing sync.Mutex            // the lock is held while a connection is closed
+	taken    [classes]atomic.Int32
+	waits    [classes]atomic.Int32 // requests that wait without a time limit
+	halfOpen atomic.Int32          // refused connections that are half open
+	closing  sync.Mutex            // the lock is held while a connection is closed
 }
 
 // close closes one connection at a time, so that closing occupies one thread. It takes no turn of internal/blocking: package net
@@ -224,7 +224,7 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	}
 	failed := c.raw.Read(func(fd uintptr) (done bool) {
 		if len(p) == 1 {
-			n, err = c.call(hungUp, fd, p)
+			n, err = c.call(pollHangUp, fd, p)
 		} else {
 			n, err = c.call(unix.Read, fd, p)
 		}
@@ -236,9 +236,9 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	return n, cmp.Or(failed, withCallName("read", err))
 }
 
-// hungUp takes the place of the read of one byte by which net/http notices, while a handler runs, that the client is gone. It only
-// polls the connection. A read could take a byte that the client sent too early, and net/http would stop watching.
-func hungUp(fd int, _ []byte) (int, error) {
+// pollHangUp takes the place of the read of one byte by which net/http notices, while a handler runs, that the client is gone.
+// It only polls the connection. A read could take a byte that the client sent too early, and net/http would stop watching.
+func pollHangUp(fd int, _ []byte) (int, error) {
 	ask := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	if n, err := unix.Poll(ask, 0); n > 0 || err != nil {
 		return 0, err
@@ -305,7 +305,7 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 			continue
 		}
 		who := peer{pid: cred.Pid, uid: cred.Uid, exited: func() bool { return proc.PeerExited(c) }}
-		who.shutOut = g.policy.shutOut(int(who.pid), who.uid, who.exited)
+		who.isDenied = g.policy.isDenied(int(who.pid), who.uid, who.exited)
 		n := &g.counts.taken[g.policy.classOf(who)]
 		if over := n.Add(1) - connLimit(); over > 0 && (over > connLimit()/reserve || !fromOutside(who)) {
 			n.Add(-1)
@@ -351,15 +351,15 @@ func (g *limitedListener) refuseConnection(c net.Conn, who peer) {
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
 		out.status, http.StatusText(out.status), len(out.body), out.body)
 	leave := func() {
-		g.counts.leaving.Add(-1)
+		g.counts.halfOpen.Add(-1)
 		_ = g.counts.close(c) // the answer has been written, or writing has failed
 	}
 	half, ok := c.(interface{ CloseWrite() error })
-	if g.counts.leaving.Add(1) > connLimit()/4 || !ok || half.CloseWrite() != nil {
+	if g.counts.halfOpen.Add(1) > connLimit()/4 || !ok || half.CloseWrite() != nil {
 		leave()
 		return
 	}
-	time.AfterFunc(leaveTime, leave)
+	time.AfterFunc(halfOpenTime, leave)
 }
 
 // maxUnsentBytes is the maximum number of bytes of the answers that the clients of one class have not read yet.

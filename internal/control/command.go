@@ -71,12 +71,12 @@ func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, er
 		}
 		after := s.latest(before)
 		if !wait {
-			return s.outcome(r, http.StatusAccepted, after, show.Accepted)
+			return s.commandReply(r, http.StatusAccepted, after, show.Accepted)
 		}
 		if after, err = s.await(r.Context(), s.goalOf(verb, once, before, after), timeout-time.Since(begin)); err != nil {
 			return reply{}, err
 		}
-		return s.outcome(r, http.StatusOK, after, words)
+		return s.commandReply(r, http.StatusOK, after, words)
 	}
 }
 
@@ -90,8 +90,9 @@ func (s *Server) withState(ctx context.Context, name string, err error) error {
 	return refuse(client.KindTimeout, "%s; %s is %s", out.Message, name, stateText(v))
 }
 
-// outcome answers a command with the service as JSON. If the client asks for text, the answer is the line that words returns.
-func (s *Server) outcome(r *request, status int, v *supervisor.Service, words func(client.Service) string) (reply, error) {
+// commandReply answers a command with the service as JSON. If the client asks for text, the answer is the line that words
+// returns.
+func (s *Server) commandReply(r *request, status int, v *supervisor.Service, words func(client.Service) string) (reply, error) {
 	view := s.view(v, r.client, nil)
 	if wantsText(r.Request) {
 		return text(status, http.Header{}, []byte(words(view)+"\n")), nil
@@ -208,7 +209,7 @@ func postSignal(s *Server, r *request, ask client.SignalRequest) (reply, error) 
 	if err != nil {
 		return reply{}, err
 	}
-	return s.outcome(r, http.StatusOK, s.latest(v), show.Outcome)
+	return s.commandReply(r, http.StatusOK, s.latest(v), show.Outcome)
 }
 
 // maxSignal is the highest signal of Linux.

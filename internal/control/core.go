@@ -117,9 +117,9 @@ type Options struct {
 	AgentUID uint32           // agent's user, which may control hinit like root and hinit's own user
 	Others   string           // rights of other users: an Others constant of package config; anything else means OthersNone
 	Log      func(msg string) // function for messages about faults of the server; it must not block
-	// Denies reports whether the server must refuse a process because it belongs to an isolated profile. gone reports whether
+	// IsDenied reports whether the server must refuse a process because it belongs to an isolated profile. gone reports whether
 	// the process has ended. Its PID may then belong to another process.
-	Denies    func(pid int, uid uint32, gone func() bool) bool
+	IsDenied  func(pid int, uid uint32, gone func() bool) bool
 	OnRequest func() // the server calls OnRequest after each request; it must not block
 
 	// Say writes a line to the container log. Warn adds a warning to the status, for the life of the container. Only an [Endpoint]

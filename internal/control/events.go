@@ -203,8 +203,8 @@ const (
 
 // noticeLimit is the limit of notices for one class of clients.
 type noticeLimit struct {
-	mu    sync.Mutex
-	spent time.Time // each accepted notice moves this time by 1/noticeRate s; a notice that would move it beyond now is refused
+	mu        sync.Mutex
+	usedUntil time.Time // each accepted notice moves this time by 1/noticeRate s; a notice that would move it beyond now is refused
 }
 
 // allow counts a notice, or returns false if there were too many.
@@ -212,13 +212,13 @@ func (n *noticeLimit) allow(now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	const step = time.Second / noticeRate
-	if first := now.Add(-noticeBurst * step); n.spent.Before(first) {
-		n.spent = first
+	if first := now.Add(-noticeBurst * step); n.usedUntil.Before(first) {
+		n.usedUntil = first
 	}
-	if n.spent.Add(step).After(now) {
+	if n.usedUntil.Add(step).After(now) {
 		return false
 	}
-	n.spent = n.spent.Add(step)
+	n.usedUntil = n.usedUntil.Add(step)
 	return true
 }
 
@@ -256,9 +256,9 @@ func isNoticeKey(key string) bool {
 // followGap is the shortest time between two lines of a status stream.
 const followGap = time.Second
 
-// sweepGap is the shortest time between two searches, for one status stream, for processes whose end was not reported. A search
+// reapGap is the shortest time between two searches, for one status stream, for processes whose end was not reported. A search
 // reads a file for each service, which costs more than all else of an idle stream.
-const sweepGap = 10 * time.Second
+const reapGap = 10 * time.Second
 
 var problemSeed = maphash.MakeSeed()
 
@@ -267,19 +267,19 @@ type follower struct {
 	server      *Server
 	client      peer
 	sent        []*supervisor.Service
-	swept       time.Time
+	reapedAt    time.Time
 	problemSums []uint64 // checksums of the long problem texts that were sent: a text can change without its service
 }
 
 // next returns what has changed in the status since the last call. At first, and when a service was added or removed, it returns
 // all services.
 func (f *follower) next(ctx context.Context) (change client.StatusChange, any bool) {
-	if now := f.server.now(); now.Sub(f.swept) >= sweepGap {
-		f.server.sweep(ctx)
-		f.swept = now
+	if now := f.server.now(); now.Sub(f.reapedAt) >= reapGap {
+		f.server.reapUnreported(ctx)
+		f.reapedAt = now
 	}
 	snap, added := f.server.snapshotWith(ctx, nil)
-	services := listed(snap)
+	services := servicesInStatus(snap)
 	same := f.sent != nil && slices.EqualFunc(services, f.sent, func(a, b *supervisor.Service) bool { return a.Name == b.Name })
 	problems := make([]uint64, len(services))
 	change = client.StatusChange{Whole: !same, Init: f.server.initView(snap), Services: []client.Service{}}

@@ -480,8 +480,8 @@ func withDefaults(o Options) Options {
 	if o.OnRequest == nil {
 		o.OnRequest = func() {}
 	}
-	if o.Denies == nil {
-		o.Denies = func(int, uint32, func() bool) bool { return false }
+	if o.IsDenied == nil {
+		o.IsDenied = func(int, uint32, func() bool) bool { return false }
 	}
 	return o
 }

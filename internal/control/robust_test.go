@@ -188,7 +188,7 @@ func TestAnAgentWithAllConnectionsCannotMakeItsPodUnready(t *testing.T) {
 // rest waits until no refused connection is left.
 func (s *served) rest(t *testing.T) {
 	t.Helper()
-	testkit.Until(t, "all have left", func() bool { return s.connCounts.leaving.Load() == 0 })
+	testkit.Until(t, "all have left", func() bool { return s.connCounts.halfOpen.Load() == 0 })
 }
 
 func TestAStrangerCannotLockRootOut(t *testing.T) {

@@ -164,7 +164,7 @@ func (s *Server) run(rt route, w http.ResponseWriter, r *http.Request) {
 		defer out.sent()
 	}
 	if out.stream == nil {
-		s.send(w, out.inWords(r))
+		s.send(w, out.asText(r))
 		return
 	}
 	defer func() {
@@ -366,9 +366,9 @@ func text(status int, header http.Header, body []byte) reply {
 	return reply{status: status, header: header, body: []byte(show.Text(string(body)))}
 }
 
-// inWords returns an error as text, with its kind in a header, if the client asks for text. It returns any other answer
+// asText returns an error as text, with its kind in a header, if the client asks for text. It returns any other answer
 // unchanged.
-func (out reply) inWords(r *http.Request) reply {
+func (out reply) asText(r *http.Request) reply {
 	if out.fault == nil || !wantsText(r) {
 		return out
 	}

@@ -27,7 +27,7 @@ import (
 // getStatus answers with hinit and all services except the CMD, or with the services that the request names, in its order. The
 // answer is JSON or a table.
 func getStatus(s *Server, r *request) (reply, error) {
-	s.sweep(r.Context())
+	s.reapUnreported(r.Context())
 	// this call is not in answerInTurn, because it may wait for the boot
 	snap, added := s.snapshotWith(r.Context(), r.query["name"])
 	return s.answerInTurn(r, func() (reply, error) {
@@ -71,12 +71,13 @@ func statusTable(st client.Status, look show.Layout) reply {
 	return out
 }
 
-// sweepTime is how long a status waits for the supervisor's search in sweep.
-const sweepTime = 100 * time.Millisecond
+// reapTime is how long a status waits for the supervisor's search in reapUnreported.
+const reapTime = 100 * time.Millisecond
 
-// sweep lets the supervisor look for processes that have ended without a SIGCHLD, so that the status doesn't show them as running.
-func (s *Server) sweep(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, sweepTime)
+// reapUnreported lets the supervisor look for processes that have ended without a SIGCHLD, so that the status doesn't show them
+// as running.
+func (s *Server) reapUnreported(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, reapTime)
 	defer cancel()
 	_ = s.core.ReapNow(ctx) // a busy supervisor makes this search later
 }
@@ -119,7 +120,7 @@ func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *superv
 func (s *Server) status(snap *supervisor.Snapshot, added map[*supervisor.Service]bool, names []string, who peer) (client.Status, error) {
 	out := client.Status{Version: client.StatusVersion, Init: s.initView(snap), Services: []client.Service{}}
 	if len(names) == 0 {
-		list := listed(snap)
+		list := servicesInStatus(snap)
 		out.Services = slices.Grow(out.Services, len(list))
 		for _, v := range list {
 			out.Services = append(out.Services, s.view(v, who, added))
@@ -175,8 +176,8 @@ func shortenTails(list []client.Service) {
 	}
 }
 
-// listed returns the services that a list of all services shows, in the order of that list.
-func listed(snap *supervisor.Snapshot) []*supervisor.Service {
+// servicesInStatus returns the services that a list of all services shows, in the order of that list.
+func servicesInStatus(snap *supervisor.Snapshot) []*supervisor.Service {
 	return slices.DeleteFunc(sortGateways(snap.Services), func(v *supervisor.Service) bool { return !inStatus(v) })
 }
 
@@ -202,7 +203,7 @@ func sortGateways(services []*supervisor.Service) []*supervisor.Service {
 
 func getService(s *Server, r *request) (reply, error) {
 	name := r.PathValue("name")
-	s.sweep(r.Context())
+	s.reapUnreported(r.Context())
 	snap, added := s.snapshotWith(r.Context(), []string{name})
 	v, err := findService(snap, name)
 	if err != nil {

@@ -105,10 +105,10 @@ func (h *host) reconciler() *gateways.Manager {
 		Loop: h, Config: h.Config, Store: h.store, Units: units.NewMaker(boot.CallerAsAgent(), h.home, nil, false), Logs: l, Logger: own,
 		Health: health.New(health.Options{Config: h.Config, Loop: supervisor.NewLoop(supervisor.Config{}), Store: h.store, Agent: boot.CallerAsAgent(), Plain: true, Log: l.Get, Warn: h.Say}),
 	})
-	reg.SetFollower(h, nil)
+	reg.SetSlotMaker(h, nil)
 	return gateways.New(gateways.Options{
 		Registry: reg, Logger: own, Config: h.Config, Route: func() *boot.RunPlan { return &h.route }, Store: h.store, Intents: h.wants, Started: time.Now(),
-		MayServe: h.MayServe, Adopt: h.Adopt, ReadSecrets: h.ReadSecrets, StateWritten: func(string) {}, Worked: h.worked,
+		MayServe: h.MayServe, Adopt: h.Adopt, ReadSecrets: h.ReadSecrets, OnStateWritten: func(string) {}, OnDiskJob: h.worked,
 	})
 }
 
@@ -216,7 +216,7 @@ func (h *host) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Foreign implements registry.Follower: there are no service directories.
+// Foreign implements registry.SlotMaker: there are no service directories.
 func (h *host) Foreign(string) bool { return false }
 
 func (h *host) MayServe() error {

@@ -33,12 +33,12 @@ const jobQueueSize = 8192
 type Manager struct {
 	Options
 
-	jobs      chan func() // work that needs the disk; one goroutine executes it in order
-	orders    *orders.Queues
-	inherited Handover // state from before the re-execution
-	serving   atomic.Pointer[servedProfiles]
-	changing  chan struct{} // channel of capacity 1 that holds a token while the topology is being changed
-	messages  messages
+	jobs          chan func() // work that needs the disk; one goroutine executes it in order
+	orders        *orders.Queues
+	inherited     Handover // state from before the re-execution
+	serving       atomic.Pointer[servedProfiles]
+	topologyToken chan struct{} // channel of capacity 1 that holds a token while the topology is being changed
+	messages      messages
 
 	mu       sync.Mutex
 	gateways records
@@ -79,17 +79,17 @@ type Options struct {
 	// ReadSecrets reads a profile's .env, so that the console hides its values in the output of a service. It blocks on the
 	// disk.
 	ReadSecrets func(service, profile string)
-	// StateWritten is called when a gateway has written its state file. It must not block.
-	StateWritten func(profile string)
-	// Worked is called after each job on the disk, which may have left garbage. It must not block.
-	Worked func()
+	// OnStateWritten is called when a gateway has written its state file. It must not block.
+	OnStateWritten func(profile string)
+	// OnDiskJob is called after each job on the disk, which may have left garbage. It must not block.
+	OnDiskJob func()
 }
 
 // New returns a Manager. Its jobs stay in the queue until Start.
 func New(o Options) *Manager {
 	m := &Manager{
 		Options: o, jobs: make(chan func(), jobQueueSize),
-		gateways: records{byProfile: make(map[string]*gateway), departed: make(map[profiles.HomeID]removedProfile)}, changing: make(chan struct{}, 1),
+		gateways: records{byProfile: make(map[string]*gateway), departed: make(map[profiles.HomeID]removedProfile)}, topologyToken: make(chan struct{}, 1),
 	}
 	m.orders = orders.New(orderBackend{m})
 	m.serving.Store(new(servedProfiles))
@@ -112,7 +112,7 @@ func (m *Manager) Start(ctx context.Context, known []profiles.Profile) {
 			select {
 			case job := <-m.jobs:
 				job()
-				m.Worked()
+				m.OnDiskJob()
 			case <-ctx.Done():
 				return
 			}

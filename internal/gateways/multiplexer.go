@@ -280,10 +280,10 @@ func (m *Manager) ChangeTopology(ctx context.Context, mode string, dry bool) (ou
 	if err := m.MayServe(); err != nil {
 		return out, err
 	}
-	if !pause.Send(ctx, m.changing, struct{}{}) {
+	if !pause.Send(ctx, m.topologyToken, struct{}{}) {
 		return out, fmt.Errorf("cannot change who serves the profiles: another change is not done: %w", context.Cause(ctx))
 	}
-	defer func() { <-m.changing }()
+	defer func() { <-m.topologyToken }()
 	t, err := m.Store.Topology(os.Getenv, mode)
 	if err != nil {
 		return out, err

@@ -70,7 +70,7 @@ func (m *Manager) handleProfileEvent(ctx context.Context, e profiles.Event) {
 	case profiles.StateChanged:
 		m.enqueue(profiles.SlotName(e.Profile.Name), func() { m.followState(e.Profile.Name) })
 	case profiles.Beat:
-		m.StateWritten(e.Profile.Name)
+		m.OnStateWritten(e.Profile.Name)
 	case profiles.InputsChanged:
 		m.ReadSecrets(profiles.SlotName(e.Profile.Name), e.Profile.Name)
 		m.Registry.Post(supervisor.InputsChanged{Name: profiles.SlotName(e.Profile.Name)})

@@ -134,7 +134,7 @@ func (r *Registry) MayRunOwnGateway(profile string) bool { return r.o.Units.MayR
 
 // RestoreSlot makes the s6 service directory (slot) of a service again, if a client has removed it.
 func (r *Registry) RestoreSlot(ctx context.Context, service string) {
-	if r.currentFollower() == nil || r.HasSlot(service) {
+	if r.currentSlotMaker() == nil || r.HasSlot(service) {
 		return
 	}
 	cfg := r.o.Config()

@@ -69,7 +69,7 @@ type Registry struct {
 	orderedStart atomic.Bool             // whether gateways wait for all profiles, see SetOrderedStart
 
 	mu            sync.Mutex
-	follower      Follower        // makes the slots; nil before SetFollower
+	slotMaker     SlotMaker       // interface that makes the slots; nil before SetSlotMaker
 	slots         map[string]slot // slots by the name of the service
 	down          map[string]bool // whether the slot of a profile has a down file; no entry if unknown
 	knownProfiles map[string]bool // profiles that are known to be on the volume

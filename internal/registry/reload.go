@@ -208,7 +208,7 @@ func (r *Registry) Apply(ctx context.Context, p *Plan) error {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.services)) {
-		if f := r.currentFollower(); f != nil && f.Foreign(name) {
+		if f := r.currentSlotMaker(); f != nil && f.Foreign(name) {
 			problems = append(problems, fmt.Errorf("cannot define service %q: a service directory has that name; remove it from the scan directory", name))
 			continue
 		}

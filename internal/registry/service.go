@@ -85,7 +85,7 @@ func (r *Registry) changeService(ctx context.Context, cfg, old *config.Config, u
 // publishSlot makes the s6 service directory of a service of hinit.yaml, or updates the down file of an existing one.
 func (r *Registry) publishSlot(ctx context.Context, cfg *config.Config, s config.Service) {
 	r.makeSlot(ctx, r.serviceSlot(cfg, s), true)
-	if f := r.currentFollower(); f != nil {
+	if f := r.currentSlotMaker(); f != nil {
 		f.SetDown(s.Name, !s.StartsAtBoot())
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"hinit/supervisor"
 )
 
-// Follower makes and removes the slots (s6 service directories) of services. Package personality implements it.
-type Follower interface {
+// SlotMaker makes and removes the slots (s6 service directories) of services. Package personality implements it.
+type SlotMaker interface {
 	// Enqueue makes a slot later, and does not block. Publish makes a slot and returns when it is complete. Both keep an
 	// existing slot.
 	Enqueue(s Slot)
@@ -47,21 +47,21 @@ type slot struct {
 	exports map[string]string // variables that the run script of the slot exports, if a client made the slot; the map is never changed
 }
 
-// SetFollower sets the Follower that makes slots from now on. exports lists the existing slots, each with the variables that its
-// run script exports.
-func (r *Registry) SetFollower(f Follower, exports map[string]map[string]string) {
+// SetSlotMaker sets the SlotMaker that makes slots from now on. exports lists the existing slots, each with the variables that
+// its run script exports.
+func (r *Registry) SetSlotMaker(f SlotMaker, exports map[string]map[string]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.follower = f
+	r.slotMaker = f
 	for name, vars := range exports {
 		r.slots[name] = slot{true, vars}
 	}
 }
 
-func (r *Registry) currentFollower() Follower {
+func (r *Registry) currentSlotMaker() SlotMaker {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.follower
+	return r.slotMaker
 }
 
 // slot returns what is known about the s6 service directory of a service.
@@ -71,17 +71,17 @@ func (r *Registry) slot(service string) slot {
 	return r.slots[service]
 }
 
-// HasSlot reports whether a service has an s6 service directory (slot), or is about to get one. Without a [Follower] no
+// HasSlot reports whether a service has an s6 service directory (slot), or is about to get one. Without a [SlotMaker] no
 // service has one.
 func (r *Registry) HasSlot(service string) bool { return r.slot(service).exists }
 
 // Exports returns the variables that the run script of a service's s6 directory exports, or nil. Do not modify the map.
 func (r *Registry) Exports(service string) map[string]string { return r.slot(service).exports }
 
-// makeSlot makes the Follower create a slot. With now it waits until the slot is complete. A service whose name is too long for s6
-// has no slot. A Follower would try again and again to make it.
+// makeSlot makes the SlotMaker create a slot. With now it waits until the slot is complete. A service whose name is too long
+// for s6 has no slot. A SlotMaker would try again and again to make it.
 func (r *Registry) makeSlot(ctx context.Context, s Slot, now bool) {
-	f := r.currentFollower()
+	f := r.currentSlotMaker()
 	if f == nil || len(s.Name) > formats.MaxName {
 		return
 	}
@@ -105,7 +105,7 @@ func (r *Registry) RecordSlotRemoved(service string) {
 // RemoveSlot removes the s6 service directory (slot) of a service.
 func (r *Registry) RemoveSlot(ctx context.Context, service string) error {
 	r.RecordSlotRemoved(service)
-	if f := r.currentFollower(); f != nil {
+	if f := r.currentSlotMaker(); f != nil {
 		return f.RemoveSlot(ctx, service)
 	}
 	return nil
@@ -118,7 +118,7 @@ func (r *Registry) SetDown(profile string, down, always bool) {
 	r.mu.Lock()
 	was, known := r.down[profile]
 	r.down[profile] = down
-	f := r.follower
+	f := r.slotMaker
 	r.mu.Unlock()
 	if f != nil && (always || !known || was != down) {
 		f.SetDown(profiles.SlotName(profile), down)

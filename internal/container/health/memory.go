@@ -38,18 +38,18 @@ type memoryLoop interface {
 type memoryWatch struct {
 	loop      memoryLoop
 	container func() proc.ContainerMemory // function that returns the container's memory and its limit
-	seen      map[string]usageSample      // last measurement of each service, kept only while memory is tight
+	lastUsage map[string]usageSample      // last measurement of each service, kept only while memory is tight
 	// function that returns the memory of services, by the PIDs of their main processes
-	measure      func(mains []int) []proc.Memory
-	lastMessages map[string]string               // last message by service and kind, see isNewMessage; only for services that exist
-	search       func() []boot.Measurement       // function that measures shared memory of services, which may take seconds
-	found        table[uint64, boot.Measurement] // result of the last search, by run; only while memory is tight
-	searched     time.Time                       // when the last search began
-	noticed      time.Time                       // when starts were last refused or allowed again
-	memoryBefore table[string, uint64]           // memory of gateways before this boot, by service; nil if unknown
-	limits       atomic.Pointer[config.Config]
-	notes        table[string, string]
-	started      atomic.Bool
+	measure         func(mains []int) []proc.Memory
+	lastMessages    map[string]string               // last message by service and kind, see isNewMessage; only for services that exist
+	search          func() []boot.Measurement       // function that measures shared memory of services, which may take seconds
+	sharedMemory    table[uint64, boot.Measurement] // result of the last search, by run; only while memory is tight
+	searchedAt      time.Time                       // when the last search began
+	changedStartsAt time.Time                       // when starts were last refused or allowed again
+	memoryBefore    table[string, uint64]           // memory of gateways before this boot, by service; nil if unknown
+	limits          atomic.Pointer[config.Config]
+	notes           table[string, string]
+	started         atomic.Bool
 }
 
 // configure applies the memory limits of cfg. The first limit starts the goroutine.
@@ -78,7 +78,7 @@ func (t *table[K, V]) all() map[K]V {
 func (t *table[K, V]) get(service K) V { return t.all()[service] }
 
 func (w *memoryWatch) watch() {
-	w.seen, w.lastMessages = make(map[string]usageSample), make(map[string]string)
+	w.lastUsage, w.lastMessages = make(map[string]usageSample), make(map[string]string)
 	due := time.After(memoryPeriod)
 	looked := time.Now()
 	for {
@@ -283,8 +283,8 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	p := pressure{container: c, startsRefused: snapshot.HoldReason != ""}
 	p.services, p.unowned = w.candidates(snapshot, pressed, c.Used)
 	if !pressed && !p.startsRefused && !slices.ContainsFunc(p.services, func(s candidate) bool { return s.isHeld }) {
-		clear(w.seen)
-		w.found.Store(nil)
+		clear(w.lastUsage)
+		w.sharedMemory.Store(nil)
 		return false
 	}
 	d, text := decideShedding(p), ""
@@ -298,21 +298,21 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 		text += fmt.Sprintf("; %s belong to no service, so none is ended that hinit can examine; %s are memory of the kernel, such as data in sockets; "+
 			"%s are shared memory or files in memory, see: df -h -t tmpfs", formatBytes(p.unowned), formatBytes(c.Kernel), formatBytes(c.Shared))
 	}
-	if d.full != p.startsRefused || text != snapshot.HoldReason && time.Since(w.noticed) >= time.Minute {
-		w.noticed = time.Now()
+	if d.full != p.startsRefused || text != snapshot.HoldReason && time.Since(w.changedStartsAt) >= time.Minute {
+		w.changedStartsAt = time.Now()
 		w.loop.Post(supervisor.HoldStarts{Reason: text})
 	}
 	if d.admit != "" {
 		w.loop.Post(supervisor.Hold{Name: d.admit})
 	}
-	if (p.unowned > c.Used/4 || len(w.found.all()) > 0) && time.Since(w.searched) >= searchPeriod {
-		w.searched = time.Now()
+	if (p.unowned > c.Used/4 || len(w.sharedMemory.all()) > 0) && time.Since(w.searchedAt) >= searchPeriod {
+		w.searchedAt = time.Now()
 		guard.Go("searching for shared memory", func() {
 			found := make(map[uint64]boot.Measurement)
 			for _, f := range w.search() {
 				found[f.Run] = f
 			}
-			w.found.Store(&found)
+			w.sharedMemory.Store(&found)
 		})
 	}
 	return pressed
@@ -329,7 +329,7 @@ func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, us
 		s := candidate{name: v.Name}
 		if rank, sheds := priorityRanks[units.SettingsOf(w.limits.Load(), v).Priority.Class]; sheds {
 			s = candidate{
-				name: v.Name, priority: rank, bytes: cmp.Or(w.seen[v.Name].bytes, w.memoryBefore.get(v.Name)), running: v.State == supervisor.Up && v.PID != 0,
+				name: v.Name, priority: rank, bytes: cmp.Or(w.lastUsage[v.Name].bytes, w.memoryBefore.get(v.Name)), running: v.State == supervisor.Up && v.PID != 0,
 				isHeld: v.Held && v.State == supervisor.Waiting, ending: v.State == supervisor.Stopping || v.State == supervisor.Killing,
 			}
 		}
@@ -338,17 +338,17 @@ func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, us
 	if !pressed {
 		return list, 0
 	}
-	maps.DeleteFunc(w.seen, func(name string, _ usageSample) bool { return snapshot.Find(name) == nil })
+	maps.DeleteFunc(w.lastUsage, func(name string, _ usageSample) bool { return snapshot.Find(name) == nil })
 	now := time.Now()
 	for i, m := range w.measure(mains) {
-		s, found := &list[at[i]], w.found.get(snapshot.Services[at[i]].Run)
-		seen, known := w.seen[s.name]
+		s, found := &list[at[i]], w.sharedMemory.get(snapshot.Services[at[i]].Run)
+		seen, known := w.lastUsage[s.name]
 		if !known || seen.cpu != m.CPU {
 			seen.since = now
 		}
 		// A file in memory that a process maps and has open counts in both numbers, so take the larger.
 		seen.cpu, seen.bytes = m.CPU, m.Bytes-min(m.Bytes, m.Extra+m.Shared)+max(m.Shared, found.Bytes)
-		w.seen[s.name] = seen
+		w.lastUsage[s.name] = seen
 		s.idle, s.bytes, s.hides = now.Sub(seen.since), seen.bytes, found.Note
 		used -= min(used, seen.bytes)
 	}

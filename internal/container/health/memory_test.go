@@ -111,7 +111,7 @@ func TestAWorkerFilledTheMemoryThatItsProfileMustNot(t *testing.T) {
 // for each service that had been above its limit, or had run while memory was tight. An agent can make any number of services.
 func TestTheMemoryWatchForgetsServicesThatAreGone(t *testing.T) {
 	loop := &watched{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: new(supervisor.Snapshot), post: func(supervisor.Event) {}}
-	w := &memoryWatch{loop: loop, lastMessages: map[string]string{}, seen: map[string]usageSample{}, measure: func(mains []int) []proc.Memory {
+	w := &memoryWatch{loop: loop, lastMessages: map[string]string{}, lastUsage: map[string]usageSample{}, measure: func(mains []int) []proc.Memory {
 		return slices.Repeat([]proc.Memory{{Bytes: 2 << 20}}, len(mains))
 	}}
 	w.limits.Store(&config.Config{Agent: config.Agent{ProcessSettings: config.ProcessSettings{Memory: config.Memory{Warn: 1 << 20}}}})
@@ -121,8 +121,8 @@ func TestTheMemoryWatchForgetsServicesThatAreGone(t *testing.T) {
 		}}
 		w.measureAll()
 		w.candidates(loop.snapshot, true, 1<<30)
-		if len(w.lastMessages) != 1 || len(w.seen) != 1 {
-			t.Errorf("it remembers %q and %v", w.lastMessages, w.seen)
+		if len(w.lastMessages) != 1 || len(w.lastUsage) != 1 {
+			t.Errorf("it remembers %q and %v", w.lastMessages, w.lastUsage)
 		}
 	}
 }

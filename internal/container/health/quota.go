@@ -34,26 +34,26 @@ const (
 // quotas of profiles: it warns, and stops gateways. The second keeps profiles with users of their own from taking processors
 // and ports from others. The third records the memory of gateways for the next boot.
 type quotaWatch struct {
-	begun        atomic.Bool
-	notes        table[string, string]
-	free         [2]uint64 // free percentage of both file systems at the last call of diskIsLow
-	shareStarted atomic.Bool
-	shareNotes   table[string, string] // notes about processors and ports, by service
-	recorded     atomic.Bool
+	quotasWatched atomic.Bool
+	notes         table[string, string]
+	free          [2]uint64 // free percentage of both file systems at the last call of diskIsLow
+	sharesWatched atomic.Bool
+	shareNotes    table[string, string] // notes about processors and ports, by service
+	recordsMemory atomic.Bool
 }
 
 // watchQuotas starts the goroutine for disk quotas if cfg has a quota, and the goroutine for processors and ports if a profile
 // has its own user. A later call starts only a goroutine that does not run yet.
 func (h *Health) watchQuotas(cfg *config.Config) {
 	set := cfg.AnySettings(func(s *config.ProcessSettings) bool { return s.Priority.Quota.IsSet() })
-	if set && !h.o.Plain && h.quota.begun.CompareAndSwap(false, true) {
+	if set && !h.o.Plain && h.quota.quotasWatched.CompareAndSwap(false, true) {
 		h.runEvery("watching quotas", 0, freePeriod, func(n int) {
 			if h.diskIsLow() || n%int(quotaPeriod/freePeriod) == 0 {
 				h.checkQuotas(false, &h.quota.notes)
 			}
 		})
 	}
-	if cfg.Isolated(config.IsolationUser) && !h.o.Plain && h.quota.shareStarted.CompareAndSwap(false, true) {
+	if cfg.Isolated(config.IsolationUser) && !h.o.Plain && h.quota.sharesWatched.CompareAndSwap(false, true) {
 		confined := true // an earlier init may have left a profile confined
 		h.runEvery("sharing processors and ports", 0, freePeriod, func(int) {
 			if confined || resourcesAreScarce() {
@@ -214,7 +214,7 @@ func (h *Health) sharedMemory() []boot.Measurement {
 // RecordMemory starts to record the memory of gateways for the next boot, if the container has a memory limit. A second call
 // does nothing. Nothing is recorded while no gateway runs, because another init may then serve the volume.
 func (h *Health) RecordMemory() {
-	if h.memory.container().Limit == 0 || !h.quota.recorded.CompareAndSwap(false, true) {
+	if h.memory.container().Limit == 0 || !h.quota.recordsMemory.CompareAndSwap(false, true) {
 		return
 	}
 	h.runEvery("recording memory", firstRecord, recordPeriod, func(int) {

@@ -85,7 +85,7 @@ func newTightWatch(search func() []boot.Measurement) *tightWatch {
 	}
 	w := &tightWatch{own: 50 * mb}
 	w.memoryWatch = memoryWatch{
-		seen: make(map[string]usageSample), search: search,
+		lastUsage: make(map[string]usageSample), search: search,
 		container: func() proc.ContainerMemory {
 			return proc.ContainerMemory{Used: 960 * mb, Limit: 1000 * mb, Shared: 800 * mb, Kernel: 10 * mb}
 		},

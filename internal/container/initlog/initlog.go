@@ -24,9 +24,9 @@ import (
 
 // Logger writes the messages of PID 1. Any goroutine may call its methods.
 type Logger struct {
-	console  func() io.Writer
-	remember func(warning string) bool
-	last     *TerminationLog
+	console      func() io.Writer
+	storeWarning func(warning string) bool
+	termination  *TerminationLog
 }
 
 // New returns a Logger. console returns a writer for one line, which must not block. remember stores a warning for the
@@ -37,20 +37,20 @@ func New(console func() io.Writer, remember func(warning string) bool, last *Ter
 
 // WithWarningStore returns a Logger that passes its warnings to another function remember.
 func (l *Logger) WithWarningStore(remember func(warning string) bool) *Logger {
-	return &Logger{l.console, remember, l.last}
+	return &Logger{l.console, remember, l.termination}
 }
 
 // Print writes a line to the container log without a prefix.
 func (l *Logger) Print(text string) {
 	fmt.Fprintln(l.console(), show.Line(text))
-	l.last.Add(text)
+	l.termination.Add(text)
 }
 
 // AddToTermination adds a line to the termination message only.
-func (l *Logger) AddToTermination(text string) { l.last.Add(text) }
+func (l *Logger) AddToTermination(text string) { l.termination.Add(text) }
 
 // End writes the termination message of a container that ends with this exit code.
-func (l *Logger) End(code int) { l.last.End(code) }
+func (l *Logger) End(code int) { l.termination.End(code) }
 
 // Say writes a message from hinit to the container log.
 func (l *Logger) Say(format string, args ...any) { l.Print("[hinit] " + fmt.Sprintf(format, args...)) }
@@ -63,7 +63,7 @@ func (l *Logger) Warn(format string, args ...any) {
 }
 
 // RememberWarning shows a warning in the status but not in the container log. It returns false if the warning is known already.
-func (l *Logger) RememberWarning(warning string) bool { return l.remember(show.Line(warning)) }
+func (l *Logger) RememberWarning(warning string) bool { return l.storeWarning(show.Line(warning)) }
 
 const (
 	// terminationLog is the file that Kubernetes shows as the message of an ended container. Elsewhere it does not exist.

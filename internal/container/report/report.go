@@ -31,15 +31,15 @@ type Options struct {
 
 // Reporter reports the records of the event history.
 type Reporter struct {
-	o    Options
-	used chan struct{} // channel of capacity 1 that holds a token after RecordWork
+	o        Options
+	workDone chan struct{} // channel of capacity 1 that holds a token after RecordWork
 
 	mu       sync.Mutex // a goroutine holds mu during a report, and during a re-execution
 	reported uint64     // Seq of the last reported record
 }
 
 // New returns a Reporter that has not reported any record.
-func New(o Options) *Reporter { return &Reporter{o: o, used: make(chan struct{}, 1)} }
+func New(o Options) *Reporter { return &Reporter{o: o, workDone: make(chan struct{}, 1)} }
 
 // Pause stops all reports until release is called. It returns the Seq of the last reported record.
 func (r *Reporter) Pause() (reported uint64, release func()) {
@@ -71,7 +71,7 @@ func (r *Reporter) Run(ctx context.Context) {
 		}
 		select {
 		case <-changed:
-		case <-r.used:
+		case <-r.workDone:
 			stir()
 		case <-quiet.C: // for the duration ReleaseAfter there was no boot, event or request
 			memory.Release(rested)
@@ -92,7 +92,7 @@ func (r *Reporter) Run(ctx context.Context) {
 // RecordWork tells the Reporter about work that causes no record, such as a request of a client or the reading of a profile. So Run
 // returns the memory of this work to the kernel after a quiet time.
 func (r *Reporter) RecordWork() {
-	pause.Wake(r.used)
+	pause.Wake(r.workDone)
 }
 
 // reportNew reports new records. cursor is the Seq of the last reported record. some is false if there was no new record.

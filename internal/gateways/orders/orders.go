@@ -70,8 +70,8 @@ type Order struct {
 	// The mutex of Queues guards the fields below.
 	unrecordedAt time.Time // when the order is carried out even without a record; zero for never
 	recorded     bool      // the intent is on the volume, or hinit retries until it is
-	acting       bool      // the order is being passed to the supervisor, or the supervisor has it
-	acted        bool      // the supervisor has the order; failed and effect are the result
+	claimed      bool      // the order is being passed to the supervisor, or the supervisor has it
+	executed     bool      // the supervisor has the order; failed and effect are the result
 	failed       error
 	effect       string
 	replaced     bool   // a newer order has replaced this order
@@ -108,7 +108,7 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 	if q == nil {
 		q = &queue{waiting: []*Order{o}, turn: make(chan struct{}, 1)}
 		s.queues[profile] = q
-		s.actInTime(q, o)
+		s.executeInTime(q, o)
 		guard.Go("carrying out orders", func() {
 			for s.advance(q, profile) {
 				s.executeCurrent(q)
@@ -116,17 +116,17 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 		})
 		return o
 	}
-	if n := q.newest(); n != nil && n.Verb == verb && !n.acting {
+	if n := q.newest(); n != nil && n.Verb == verb && !n.claimed {
 		if o.unrecordedAt.Before(n.unrecordedAt) {
 			n.unrecordedAt = o.unrecordedAt
-			s.actInTime(q, n)
+			s.executeInTime(q, n)
 		}
 		if by != nil && by.UID == 0 {
 			n.By = by
 		}
 		o = n
 	} else {
-		s.actInTime(q, o)
+		s.executeInTime(q, o)
 		if last := len(q.waiting) - 1; last+1 >= maxWaiting {
 			supersede(q.waiting[last], o)
 			q.waiting = q.waiting[:last]
@@ -136,9 +136,9 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 	return o
 }
 
-// actInTime sets a timer for a stop. When the timer fires, the order is passed to the supervisor without a record, if it is
+// executeInTime sets a timer for a stop. When the timer fires, the order is passed to the supervisor without a record, if it is
 // still the newest order.
-func (s *Queues) actInTime(q *queue, o *Order) {
+func (s *Queues) executeInTime(q *queue, o *Order) {
 	if !o.unrecordedAt.IsZero() {
 		time.AfterFunc(time.Until(o.unrecordedAt), guard.Func("carrying out an order", func() { s.passToSupervisor(q, o, true) }))
 	}
@@ -216,7 +216,7 @@ func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o.recorded = true
-	if !o.replaced && !o.acting && q.isOverdue() {
+	if !o.replaced && !o.claimed && q.isOverdue() {
 		supersede(o, q.newest())
 	}
 	return o.replaced
@@ -233,7 +233,7 @@ func (s *Queues) passToSupervisor(q *queue, o *Order, overtakes bool) {
 	effect, err := s.backend.Execute(o)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o.acted, o.effect, o.failed = true, effect, err
+	o.executed, o.effect, o.failed = true, effect, err
 }
 
 // claimTurn reports whether to pass an order to the supervisor now. If overtakes is set, the order replaces earlier orders that
@@ -241,14 +241,14 @@ func (s *Queues) passToSupervisor(q *queue, o *Order, overtakes bool) {
 func (s *Queues) claimTurn(q *queue, o *Order, overtakes bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if o.acting || o.replaced || overtakes && q.newest() != o {
+	if o.claimed || o.replaced || overtakes && q.newest() != o {
 		return false
 	}
-	o.acting = true
+	o.claimed = true
 	if !overtakes || q.current == o {
 		return true
 	}
-	if c := q.current; c != nil && !c.acting && !c.replaced {
+	if c := q.current; c != nil && !c.claimed && !c.replaced {
 		supersede(c, o)
 	}
 	for _, older := range q.waiting[:len(q.waiting)-1] {
@@ -295,11 +295,11 @@ func (s *Queues) progress(o *Order) string {
 		effect = ": " + effect
 	}
 	switch {
-	case o.acted && o.recorded:
+	case o.executed && o.recorded:
 		return fmt.Sprintf("the %s is under way%s; it is written, but the data volume has not confirmed that yet", o.Verb, effect)
-	case o.acted:
+	case o.executed:
 		return fmt.Sprintf("the %s is under way%s; it is not recorded yet, because the data volume has not answered yet; hinit records it when the volume does", o.Verb, effect)
-	case o.recorded, o.acting:
+	case o.recorded, o.claimed:
 		return fmt.Sprintf("the %s is under way, and the supervisor has not answered yet", o.Verb)
 	}
 	return fmt.Sprintf("the %s waits, because the data volume has not answered yet; hinit records it and carries it out when the volume does, unless it is asked for something else by then", o.Verb)
@@ -324,7 +324,7 @@ func (s *Queues) Unfinished() (list []Unfinished) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, q := range s.queues {
-		if n := q.newest(); n != nil && !(n.recorded && n.acted) {
+		if n := q.newest(); n != nil && !(n.recorded && n.executed) {
 			list = append(list, Unfinished{n.Verb, n.Service, n.Profile, n.By})
 		}
 	}

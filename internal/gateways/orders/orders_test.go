@@ -310,11 +310,11 @@ func (w *world) client(o *Order, verb client.Verb, patience time.Duration, befor
 	}
 	said := (*client.Error)(nil)
 	switch late := errors.As(err, &said) && said.Kind == client.KindTimeout; {
-	case err == nil && !(o.recorded && o.acted):
-		w.t.Errorf("%s is said to be done: recorded %v, carried out %v", verb, o.recorded, o.acted)
+	case err == nil && !(o.recorded && o.executed):
+		w.t.Errorf("%s is said to be done: recorded %v, carried out %v", verb, o.recorded, o.executed)
 	case err == nil && !w.carriedOut(o, before):
 		w.t.Errorf("a %s that is said to be done was carried out before it was given", verb)
-	case late && o.DesiredState() == profiles.Stopped && o.unrecordedAt.Before(time.Now()) && !o.acting && w.newest() == o:
+	case late && o.DesiredState() == profiles.Stopped && o.unrecordedAt.Before(time.Now()) && !o.claimed && w.newest() == o:
 		w.t.Errorf("the time of a %s is over, and it was not carried out: %v", verb, err)
 	}
 }

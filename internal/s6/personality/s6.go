@@ -55,7 +55,7 @@ type S6 struct {
 	since time.Time // start time of the container
 }
 
-var _ registry.Follower = (*S6)(nil)
+var _ registry.SlotMaker = (*S6)(nil)
 
 func (w Settings) layout() scandir.Layout {
 	g := scandir.Layout{Scan: scandir.DefaultScan, Base: scandir.DefaultBase, Agent: w.Agent, Env: w.Env}
@@ -65,14 +65,14 @@ func (w Settings) layout() scandir.Layout {
 	return g
 }
 
-// Publish implements [registry.Follower].
+// Publish implements [registry.SlotMaker].
 func (s *S6) Publish(ctx context.Context, d registry.Slot) {
 	if err := s.Scanner.Publish(ctx, d.Name, s.files(d), d.Down); err != nil && !errors.Is(err, context.Canceled) {
 		s.host.Warn("%v", err)
 	}
 }
 
-// Enqueue implements [registry.Follower].
+// Enqueue implements [registry.SlotMaker].
 func (s *S6) Enqueue(d registry.Slot) { s.Scanner.Enqueue(d.Name, s.files(d), d.Down) }
 
 const (
@@ -124,16 +124,16 @@ type Handover = scandir.Handover
 // Switch turns the personality of a container on, by a successful Open or TakeOver. Until then, its other methods do nothing. Any
 // goroutine may call them.
 type Switch struct {
-	host        Host
-	addFollower func(f registry.Follower, exports map[string]map[string]string)
-	settings    func() Settings
-	s6          atomic.Pointer[S6]
+	host         Host
+	setSlotMaker func(f registry.SlotMaker, exports map[string]map[string]string)
+	settings     func() Settings
+	s6           atomic.Pointer[S6]
 }
 
-// NewSwitch returns a Switch that is off. When the personality is turned on, it calls addFollower with the personality and with the
-// variables that each slot's script exports. addFollower must make the registry report all slots to the personality.
-func NewSwitch(host Host, addFollower func(registry.Follower, map[string]map[string]string), with func() Settings) *Switch {
-	return &Switch{host: host, addFollower: addFollower, settings: with}
+// NewSwitch returns a Switch that is off. When the personality is turned on, it calls setSlotMaker with the personality and
+// with the variables that each slot's script exports. setSlotMaker must make the registry report all slots to the personality.
+func NewSwitch(host Host, setSlotMaker func(registry.SlotMaker, map[string]map[string]string), with func() Settings) *Switch {
+	return &Switch{host: host, setSlotMaker: setSlotMaker, settings: with}
 }
 
 // On returns the personality, or nil while it is off.
@@ -178,7 +178,7 @@ func (w *Switch) TakeOver(old *Handover) {
 func (w *Switch) activate(scanner *scandir.Scanner, with Settings) {
 	s6 := &S6{scanner, w.host, with.Cred, with.Since}
 	w.s6.Store(s6)
-	w.addFollower(s6, s6.Exports())
+	w.setSlotMaker(s6, s6.Exports())
 }
 
 // HandOver returns the state that TakeOver needs in the program after a re-execution, or nil while the personality is off.
