@@ -379,9 +379,9 @@ func (m *Machine) handleAdd(now time.Time, e Add) {
 		if !s.hasChecks || !e.HasReadinessChecks { // the set of checks may have changed, so earlier results don't count
 			s.checkReport = readinessReport{}
 		}
-		m.unlink(s)
+		m.removeFromDependants(s)
 		s.policy, s.hasChecks = e.Policy, e.HasReadinessChecks
-		m.link(s)
+		m.addToDependants(s)
 		switch {
 		case s.state == Up:
 			m.updateReadiness(now, s)
@@ -405,7 +405,7 @@ func (m *Machine) handleAdd(now time.Time, e Add) {
 		state: Down, since: now, processSince: now, want: WantDown,
 	}
 	m.services[e.Name] = s
-	m.link(s)
+	m.addToDependants(s)
 	m.order = append(m.order, s)
 	m.emit(AppendRecord{Record{At: now, Service: e.Name, From: Down, To: Down, Reason: "registered"}})
 	m.markChanged(s)

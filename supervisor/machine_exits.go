@@ -336,7 +336,7 @@ func (m *Machine) enterNextState(now time.Time, s *service) {
 func (m *Machine) dropIfDown(now time.Time, s *service) {
 	if s.removing && s.state == Down {
 		delete(m.services, s.name)
-		m.unlink(s)
+		m.removeFromDependants(s)
 		m.effects.changed = append(m.effects.changed, s.name)
 		m.order = without(m.order, func(o *service) bool { return o == s })
 		m.emit(AppendRecord{Record{At: now, Service: s.name, From: Down, To: Down, Reason: "removed", Dropped: true}})

@@ -61,8 +61,8 @@ func (o *RestartAndNeeds) dependencies() []string {
 	return names
 }
 
-// link adds a service to the dependants of all services that it depends on.
-func (m *Machine) link(s *service) {
+// addToDependants adds a service to the dependants of all services that it depends on.
+func (m *Machine) addToDependants(s *service) {
 	for _, name := range s.policy.dependencies() {
 		if of := m.dependants[name]; len(of) == 0 || of[len(of)-1] != s {
 			m.dependants[name] = append(of, s)
@@ -70,8 +70,8 @@ func (m *Machine) link(s *service) {
 	}
 }
 
-// unlink undoes link. Call it before the policy of the service changes.
-func (m *Machine) unlink(s *service) {
+// removeFromDependants undoes addToDependants. Call it before the policy of the service changes.
+func (m *Machine) removeFromDependants(s *service) {
 	for _, name := range s.policy.dependencies() {
 		m.dependants[name] = without(m.dependants[name], func(o *service) bool { return o == s })
 	}

@@ -55,7 +55,7 @@ func (m *Machine) index() {
 	m.effects.wakeAt = time.Time{}
 	for _, s := range m.order {
 		m.services[s.name] = s
-		m.link(s)
+		m.addToDependants(s)
 		m.effects.wakeAt = earlier(m.effects.wakeAt, s.deadline)
 	}
 }

@@ -18,9 +18,9 @@ const (
 
 // Hub holds the notification sockets of all services. Any goroutine may call its methods.
 type Hub struct {
-	// handle gets each message, with the service to whose socket it came, and the process that sent it. Calls for one service do
+	// onMessage gets each message, with the service to whose socket it came, and the process that sent it. Calls for one service do
 	// not overlap.
-	handle func(service string, pid int, m Message)
+	onMessage func(service string, pid int, m Message)
 
 	mu      sync.Mutex // no goroutine holds mu during a call that may block
 	sockets map[string]*socket
@@ -28,7 +28,7 @@ type Hub struct {
 
 // New returns a Hub without sockets. tell gets each message, and must not block for long.
 func New(tell func(service string, pid int, m Message)) *Hub {
-	return &Hub{handle: tell, sockets: make(map[string]*socket)}
+	return &Hub{onMessage: tell, sockets: make(map[string]*socket)}
 }
 
 // Listen makes the socket of a service below dir, and returns its path. Only the given user and root can write to it. An
@@ -75,7 +75,7 @@ func (h *Hub) Drop(service string) { h.setSocket(service, nil) }
 // Drain handles messages of a service that have arrived, at most datagramsPerPause.
 func (h *Hub) Drain(service string) {
 	if s := h.socketOf(service); s != nil {
-		s.readBurst(func(pid int, m Message) { h.handle(service, pid, m) })
+		s.readBurst(func(pid int, m Message) { h.onMessage(service, pid, m) })
 	}
 }
 
@@ -90,7 +90,7 @@ func (h *Hub) startReader(service string, s *socket) {
 		for {
 			n := 0
 			err := raw.Read(func(uintptr) bool { // returning false means: wait until the socket has data
-				n = s.readBurst(func(pid int, m Message) { h.handle(service, pid, m) })
+				n = s.readBurst(func(pid int, m Message) { h.onMessage(service, pid, m) })
 				return n > 0
 			})
 			if err != nil {

@@ -27,11 +27,11 @@ type Message struct {
 	Status    string // STATUS: what the service is doing, in one line without control characters
 	HasStatus bool   // whether there is a STATUS, perhaps an empty one
 
-	Alive    bool          // WATCHDOG=1: the service is alive
-	Failed   bool          // WATCHDOG=trigger: the service has failed
-	Every    time.Duration // WATCHDOG_USEC: the watchdog interval from now on; 0 for no watchdog
-	HasEvery bool
-	Extend   time.Duration // EXTEND_TIMEOUT_USEC: how much more time the service needs
+	Alive               bool          // WATCHDOG=1: the service is alive
+	Failed              bool          // WATCHDOG=trigger: the service has failed
+	WatchdogInterval    time.Duration // WATCHDOG_USEC: the watchdog interval from now on; 0 for no watchdog
+	HasWatchdogInterval bool
+	Extend              time.Duration // EXTEND_TIMEOUT_USEC: how much more time the service needs
 
 	Lease string // X_HINIT_LEASE: what the lease program says about the lease, in one line without control characters
 }
@@ -55,7 +55,7 @@ func Parse(data []byte) (m Message) {
 			m.Alive, m.Failed = m.Alive || value == "1", m.Failed || value == "trigger"
 		case "WATCHDOG_USEC":
 			if d, ok := microseconds(value); ok {
-				m.Every, m.HasEvery = d, true
+				m.WatchdogInterval, m.HasWatchdogInterval = d, true
 			}
 		case "EXTEND_TIMEOUT_USEC":
 			if d, ok := microseconds(value); ok {

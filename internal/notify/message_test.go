@@ -24,10 +24,10 @@ func TestParse(t *testing.T) {
 		"WATCHDOG=1":                               {Alive: true},
 		"WATCHDOG=trigger":                         {Failed: true},
 		"WATCHDOG=triggers":                        {},
-		"WATCHDOG_USEC=2500000":                    {Every: 2500 * time.Millisecond, HasEvery: true},
-		"WATCHDOG_USEC=0":                          {HasEvery: true},
-		"WATCHDOG_USEC=18446744073709551615":       {HasEvery: true}, // 2^64-1 means no limit
-		"WATCHDOG_USEC=18446744073709551614":       {Every: 24 * time.Hour, HasEvery: true},
+		"WATCHDOG_USEC=2500000":                    {WatchdogInterval: 2500 * time.Millisecond, HasWatchdogInterval: true},
+		"WATCHDOG_USEC=0":                          {HasWatchdogInterval: true},
+		"WATCHDOG_USEC=18446744073709551615":       {HasWatchdogInterval: true}, // 2^64-1 means no limit
+		"WATCHDOG_USEC=18446744073709551614":       {WatchdogInterval: 24 * time.Hour, HasWatchdogInterval: true},
 		"WATCHDOG_USEC=18446744073709551616":       {},
 		"WATCHDOG_USEC=-1\nEXTEND_TIMEOUT_USEC=x":  {},
 		"EXTEND_TIMEOUT_USEC=1000":                 {Extend: time.Millisecond},
@@ -49,8 +49,8 @@ func FuzzParse(f *testing.F) {
 		if len(m.Status) > 256 || !utf8.ValidString(m.Status) || strings.ContainsFunc(m.Status, unicode.IsControl) {
 			t.Errorf("status %q", m.Status)
 		}
-		if m.Every < 0 || m.Every > 24*time.Hour || m.Extend < 0 || m.Extend > 24*time.Hour {
-			t.Errorf("times %v, %v", m.Every, m.Extend)
+		if m.WatchdogInterval < 0 || m.WatchdogInterval > 24*time.Hour || m.Extend < 0 || m.Extend > 24*time.Hour {
+			t.Errorf("times %v, %v", m.WatchdogInterval, m.Extend)
 		}
 		if !strings.Contains(string(data), "READY=1") && m.Ready {
 			t.Error("nobody said that it is ready")

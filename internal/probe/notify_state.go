@@ -102,13 +102,13 @@ func (b *runNotifyState) recordMessage(run uint64, every time.Duration, m *notif
 		b.At, b.Extended = now, false
 	}
 	b.Ready, b.Failed = b.Ready || m.Ready, b.Failed || m.Failed
-	if m.HasEvery {
-		b.Every, b.At = m.Every, now
+	if m.HasWatchdogInterval {
+		b.Every, b.At = m.WatchdogInterval, now
 	}
 	if m.Extend > 0 {
 		b.Until = now.Add(m.Extend)
 	}
-	return m.Ready || m.Failed || m.HasEvery || m.Extend > 0
+	return m.Ready || m.Failed || m.HasWatchdogInterval || m.Extend > 0
 }
 
 // extendInterval grants a run one more watchdog interval. It returns false if it has already done so since the last message

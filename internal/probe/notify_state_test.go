@@ -91,10 +91,10 @@ func TestAWordThatIsFasterThanTheNewsOfItsRun(t *testing.T) {
 
 func TestAWatchdogIsToldOtherwise(t *testing.T) {
 	watched(t, func(r *rig) {
-		r.HandleMessage("s", 1, &notify.Message{Ready: true, HasEvery: true})
+		r.HandleMessage("s", 1, &notify.Message{Ready: true, HasWatchdogInterval: true})
 		time.Sleep(time.Hour)
 		r.wantNoEvent(t, "without an interval")
-		r.HandleMessage("s", 1, &notify.Message{HasEvery: true, Every: time.Second})
+		r.HandleMessage("s", 1, &notify.Message{HasWatchdogInterval: true, WatchdogInterval: time.Second})
 		time.Sleep(900 * time.Millisecond)
 		r.wantNoEvent(t, "within the new one")
 		time.Sleep(100*time.Millisecond + 2*timerSlot)
@@ -158,7 +158,7 @@ func TestAWatchdogIsFair(t *testing.T) {
 
 func TestAWatchdogGoesOnInAnotherImage(t *testing.T) {
 	watched(t, func(r *rig) {
-		r.HandleMessage("s", 1, &notify.Message{Ready: true, HasEvery: true, Every: 20 * time.Second})
+		r.HandleMessage("s", 1, &notify.Message{Ready: true, HasWatchdogInterval: true, WatchdogInterval: 20 * time.Second})
 		time.Sleep(15 * time.Second)
 		next := newRig(nil)
 		next.options.ReadMessages = func(string) {}

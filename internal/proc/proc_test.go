@@ -182,7 +182,7 @@ func TestEachChildHasItsOwnSessionDirectoryAndTag(t *testing.T) {
 func TestChildrenStartWithDefaultSignalsEvenIfHinitWasStartedWithSomeBlocked(t *testing.T) {
 	RestoreIgnoredSignals() // the process that started the tests may ignore some signals
 	table := newTable(t)
-	table.masked = true
+	table.signalsBlocked = true
 	_, out := spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("status")})
 	all, _ := io.ReadAll(out)
 	for _, want := range []string{"SigBlk:\t0000000000000000", "SigIgn:\t0000000000000000"} {

@@ -76,11 +76,11 @@ func (e *SpawnError) Error() string {
 	case e.Limit:
 		return fmt.Sprintf("cannot set the limit %s: %v", e.Object, e.Err)
 	}
-	return fmt.Sprintf("cannot start %q: %v%s", e.Object, e.Err, e.nextStep())
+	return fmt.Sprintf("cannot start %q: %v%s", e.Object, e.Err, e.advice())
 }
 
-// nextStep advises the user what to do if the kernel lacked a resource; otherwise it is "".
-func (e *SpawnError) nextStep() string {
+// advice returns what the user can do if the kernel lacked a resource, and otherwise "".
+func (e *SpawnError) advice() string {
 	switch {
 	case errors.Is(e.Err, unix.EAGAIN):
 		return "; no more processes are allowed here: stop some, or raise the limit (docker: --pids-limit, --ulimit nproc; a pod: podPidsLimit of the kubelet)"
@@ -254,7 +254,7 @@ func (t *Table) descriptors(files []*os.File) []uintptr {
 func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if t.masked {
+	if t.signalsBlocked {
 		var empty, old unix.Sigset_t
 		if err := unix.PthreadSigmask(unix.SIG_SETMASK, &empty, &old); err == nil {
 			defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) }()

@@ -37,7 +37,7 @@ type Table struct {
 	runs              map[uint64]*run // runs by number, until Forget drops them
 	null              *os.File
 	nonce             string       // random text that tells the tags of this table from another hinit's tags
-	masked            bool         // hinit was started with blocked signals, which children must not inherit
+	signalsBlocked    bool         // hinit was started with blocked signals, which children must not inherit
 	forkers           map[int]bool // threads of hinit that may have children: the oldest, and those that have started a process
 	procfs            *scanner
 	marks             marker
@@ -107,7 +107,7 @@ func New() (*Table, error) {
 	}
 	var mask, empty unix.Sigset_t
 	_ = unix.PthreadSigmask(unix.SIG_BLOCK, nil, &mask) // after an error the mask stays empty
-	t.masked = mask != empty
+	t.signalsBlocked = mask != empty
 	return t, nil
 }
 

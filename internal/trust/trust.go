@@ -149,7 +149,7 @@ func open(path string, w *walk) (fd int, doubt *Doubt, err error) {
 		unix.Close(fd)
 		return -1, w.doubt, errors.New("not a regular file")
 	}
-	w.recordDoubt(fd, &st)
+	w.recordFirstDoubt(fd, &st)
 	return fd, w.doubt, nil
 }
 
@@ -160,7 +160,7 @@ func Check(path string, judge Judge) (*Doubt, error) {
 	w := &walk{judge: judge}
 	defer w.close()
 	err := w.resolve(path)
-	w.doubt = cmp.Or(w.doubt, w.open)
+	w.doubt = cmp.Or(w.doubt, w.stickyDoubt)
 	return w.doubt, err
 }
 
@@ -186,37 +186,37 @@ func OpenDir(path string, lastLink bool, mode uint32) (fd int, made bool, err er
 	if err != nil {
 		return -1, false, err
 	}
-	fd, w.at = w.at, -1
+	fd, w.current = w.current, -1
 	return fd, w.made, nil
 }
 
 // walk is the state of the resolution of one path.
 type walk struct {
-	judge    Judge
-	kind     int    // type of the last component: O_DIRECTORY in OpenDir, otherwise 0
-	lastLink bool   // parameter lastLink of OpenDir
-	mode     uint32 // parameter mode of OpenDir
-	made     bool   // result made of OpenDir
-	anyMount bool   // whether to check files on a read-only mount, too
-	doubt    *Doubt // the first doubt that was found
-	open     *Doubt // doubt about the last directory if it is sticky: other users can create entries there
-	parent   int    // directory of the component at
-	at       int    // descriptor of the last resolved component, opened with O_PATH
-	st       unix.Stat_t
-	where    string // path of the component at, without symbolic links
-	name     string // name of the component at in parent
+	judge       Judge
+	kind        int    // type of the last component: O_DIRECTORY in OpenDir, otherwise 0
+	lastLink    bool   // parameter lastLink of OpenDir
+	mode        uint32 // parameter mode of OpenDir
+	made        bool   // result made of OpenDir
+	anyMount    bool   // whether to check files on a read-only mount, too
+	doubt       *Doubt // the first doubt that was found
+	stickyDoubt *Doubt // doubt about the last directory if it is sticky: other users can create entries there
+	parent      int    // descriptor of the directory that contains current
+	current     int    // descriptor of the last resolved component, opened with O_PATH
+	st          unix.Stat_t
+	path        string // path of current, without symbolic links
+	name        string // name of current in parent
 }
 
 func (w *walk) close() {
 	unix.Close(w.parent)
-	unix.Close(w.at)
+	unix.Close(w.current)
 }
 
 const openFlags = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
-// resolve resolves path, following symbolic links. After it succeeds, w.at is the result.
+// resolve resolves path, following symbolic links. After it succeeds, w.current is the result.
 func (w *walk) resolve(path string) error {
-	w.parent, w.at = -1, -1
+	w.parent, w.current = -1, -1
 	start := "/"
 	if !strings.HasPrefix(path, start) {
 		start = "."
@@ -245,7 +245,7 @@ func (w *walk) resolve(path string) error {
 			return unix.ELOOP
 		}
 		if w.kind != 0 && (len(names) == 0 && !w.lastLink || !rootsAlone(w.parent)) {
-			return linkError(w.where)
+			return linkError(w.path)
 		}
 		target, err := w.follow()
 		if err != nil {
@@ -263,32 +263,32 @@ func rootsAlone(dir int) bool {
 	return unix.Fstat(dir, &st) == nil && st.Uid == 0 && st.Mode&0o022 == 0
 }
 
-// start sets w.at to dir, the root directory or the working directory, and examines it.
+// start sets w.current to dir, the root directory or the working directory, and examines it.
 func (w *walk) start(dir string) error {
 	fd, err := retry(func() (int, error) { return unix.Open(dir, openFlags|unix.O_DIRECTORY, 0) })
 	if err != nil {
 		return err
 	}
 	w.moveTo(-1, fd)
-	w.where, w.name = dir, "."
+	w.path, w.name = dir, "."
 	return w.examine()
 }
 
-// moveTo sets w.at to fd and w.parent to parent, the directory that contains fd.
+// moveTo sets w.current to fd and w.parent to parent, the directory that contains fd.
 func (w *walk) moveTo(parent, fd int) {
 	unix.Close(w.parent)
-	w.parent, w.at = parent, fd
+	w.parent, w.current = parent, fd
 }
 
-// enter moves to the entry name of the directory w.at, and examines it. In OpenDir it doesn't examine a directory: that could wait for
-// a server.
+// enter moves to the entry name of the directory w.current, and examines it. In OpenDir it doesn't examine a directory: that
+// could wait for a server.
 func (w *walk) enter(name string) error {
 	flags := openFlags | w.kind
-	open := func() (int, error) { return unix.Openat(w.at, name, flags, 0) }
+	open := func() (int, error) { return unix.Openat(w.current, name, flags, 0) }
 	fd, err := retry(open)
 	w.made = false
 	if w.mode != 0 && errors.Is(err, unix.ENOENT) {
-		_, err = retry(func() (int, error) { return 0, unix.Mkdirat(w.at, name, w.mode) })
+		_, err = retry(func() (int, error) { return 0, unix.Mkdirat(w.current, name, w.mode) })
 		w.made = err == nil
 		if w.made || errors.Is(err, unix.EEXIST) {
 			fd, err = retry(open)
@@ -301,15 +301,15 @@ func (w *walk) enter(name string) error {
 	if err != nil {
 		return err
 	}
-	w.moveTo(w.at, fd)
+	w.moveTo(w.current, fd)
 	w.name = name
 	switch {
 	case name == "..":
-		w.where = w.where[:max(1, strings.LastIndexByte(w.where, '/'))]
-	case w.where == "/":
-		w.where += name
+		w.path = w.path[:max(1, strings.LastIndexByte(w.path, '/'))]
+	case w.path == "/":
+		w.path += name
 	default:
-		w.where += "/" + name
+		w.path += "/" + name
 	}
 	if flags&unix.O_DIRECTORY != 0 {
 		w.st.Mode = unix.S_IFDIR
@@ -318,19 +318,19 @@ func (w *walk) enter(name string) error {
 	return w.examine()
 }
 
-// examine reads the status of w.at into w.st, and records a doubt if there is one.
+// examine reads the status of w.current into w.st, and records a doubt if there is one.
 func (w *walk) examine() error {
-	if err := unix.Fstat(w.at, &w.st); err != nil {
+	if err := unix.Fstat(w.current, &w.st); err != nil {
 		return err
 	}
-	w.recordDoubt(w.at, &w.st)
+	w.recordFirstDoubt(w.current, &w.st)
 	return nil
 }
 
-// recordDoubt passes an inode's status to the judge, and records its doubt, unless an earlier component is already in doubt.
+// recordFirstDoubt passes an inode's status to the judge, and records its doubt, unless an earlier component is already in doubt.
 // Inodes on read-only mounts are not in doubt, unless anyMount is set.
-func (w *walk) recordDoubt(fd int, st *unix.Stat_t) {
-	w.open = nil
+func (w *walk) recordFirstDoubt(fd int, st *unix.Stat_t) {
+	w.stickyDoubt = nil
 	if w.judge == nil || w.doubt != nil {
 		return
 	}
@@ -342,33 +342,33 @@ func (w *walk) recordDoubt(fd int, st *unix.Stat_t) {
 	if !w.anyMount && unix.Fstatfs(fd, &fs) == nil && fs.Flags&unix.ST_RDONLY != 0 {
 		return
 	}
-	doubt := &Doubt{Path: w.where, Why: why, Remedy: remedy + " " + w.where}
+	doubt := &Doubt{Path: w.path, Why: why, Remedy: remedy + " " + w.path}
 	if kind := st.Mode & unix.S_IFMT; kind == unix.S_IFDIR && st.Mode&unix.S_ISVTX != 0 && st.Uid == 0 {
-		w.open = doubt
+		w.stickyDoubt = doubt
 		return
 	}
 	w.doubt = doubt
 }
 
-// follow returns the target of the symbolic link w.at, and sets w.at to the directory from which to resolve the target.
+// follow returns the target of the symbolic link w.current, and sets w.current to the directory from which to resolve the target.
 func (w *walk) follow() (string, error) {
 	if w.doubt != nil {
 		w.doubt.Link = true
 	}
 	buf := make([]byte, unix.PathMax)
-	n, err := retry(func() (int, error) { return unix.Readlinkat(w.at, "", buf) })
+	n, err := retry(func() (int, error) { return unix.Readlinkat(w.current, "", buf) })
 	if err != nil {
 		return "", err
 	}
 	target := string(buf[:n])
-	unix.Close(w.at)
+	unix.Close(w.current)
 	if strings.HasPrefix(target, "/") {
-		w.at = -1
+		w.current = -1
 		return target, w.start("/")
 	}
-	w.at, w.parent = w.parent, -1
-	w.where = w.where[:max(1, strings.LastIndexByte(w.where, '/'))]
-	if err := unix.Fstat(w.at, &w.st); err != nil {
+	w.current, w.parent = w.parent, -1
+	w.path = w.path[:max(1, strings.LastIndexByte(w.path, '/'))]
+	if err := unix.Fstat(w.current, &w.st); err != nil {
 		return "", err
 	}
 	return target, nil

@@ -54,7 +54,7 @@ func limitMemory(cgroup string) {
 // Releaser returns unused memory to the kernel when PID 1 becomes idle. This happens after the boot, after a burst of starts or
 // crashes, and after requests to the control API. The zero value is ready to use. Only one goroutine may use it.
 type Releaser struct {
-	last uint64 // size of the heap in bytes after the last release
+	heapAfterRelease uint64 // size of the heap in bytes after the last release
 }
 
 // Release returns unused memory to the kernel. Call it when PID 1 has been idle for [ReleaseAfter], and again after
@@ -65,16 +65,16 @@ func (r *Releaser) Release(final bool) {
 	defer dropProgramText()
 	growth := uint64(minGrowth)
 	if !final {
-		growth = max(growth, r.last/8)
+		growth = max(growth, r.heapAfterRelease/8)
 	}
-	if r.last != 0 && heapInUse() < r.last+growth {
+	if r.heapAfterRelease != 0 && heapInUse() < r.heapAfterRelease+growth {
 		return
 	}
 	// A collection also halves stacks that are mostly empty. The stacks of waiting log pumps are four times too large, because
 	// opening a file once needed a deep stack. Two collections make up for that; FreeOSMemory does the second.
 	runtime.GC()
 	debug.FreeOSMemory()
-	r.last = heapInUse()
+	r.heapAfterRelease = heapInUse()
 }
 
 func heapInUse() uint64 {

@@ -49,7 +49,7 @@ func TestTheHeapIsHeldToAPartOfTheContainersMemory(t *testing.T) {
 func TestRestGivesBackWhatABurstNeeded(t *testing.T) {
 	var r Releaser
 	r.Release(false)
-	calm := r.last
+	calm := r.heapAfterRelease
 	grown := func() uint64 {
 		burst := bytes.Repeat([]byte{1}, 8<<20)
 		defer runtime.KeepAlive(burst)
@@ -59,8 +59,8 @@ func TestRestGivesBackWhatABurstNeeded(t *testing.T) {
 		t.Fatalf("the heap is %d in a burst, %d before", grown, calm)
 	}
 	r.Release(false)
-	if r.last >= grown-4<<20 {
-		t.Errorf("the heap is %d after resting, %d during the burst", r.last, grown)
+	if r.heapAfterRelease >= grown-4<<20 {
+		t.Errorf("the heap is %d after resting, %d during the burst", r.heapAfterRelease, grown)
 	}
 }
 
@@ -90,7 +90,7 @@ func TestEveryRestDropsTheImage(t *testing.T) {
 	r.Release(false)
 	_ = fmt.Sprint(os.ReadDir("/proc/self")) // this code brings a part of the program's file back into memory
 	before := residentFile(t)
-	r.last = 1 << 40 // the heap was so large that no collection would be worth its cost
+	r.heapAfterRelease = 1 << 40 // the heap was so large that no collection would be worth its cost
 	r.Release(false)
 	if after := residentFile(t); after >= before {
 		t.Errorf("%d kB of files are mapped after resting once more, %d kB before", after, before)
