@@ -17,7 +17,7 @@ import (
 type crash struct {
 	*observedTask
 	release
-	notSimilar bool // leave this crash out of the search for a common cause (systemicCrashes), because the task or a program's request explains it
+	hasKnownCause bool // leave this crash out of the search for a common cause (systemicCrashes), because the task or a program's request explains it
 }
 
 // reasonGrace is how many seconds the dispatcher waits before it records the end of a worker as a crash. It waits only if another
@@ -67,10 +67,10 @@ func (p *pass) detectCrashed() error {
 		}
 		crashes = append(crashes, p.classify(w))
 	}
-	similar := lo.Filter(crashes, func(c crash, _ int) bool { return c.event == "crashed" && !c.notSimilar })
+	similar := lo.Filter(crashes, func(c crash, _ int) bool { return c.event == "crashed" && !c.hasKnownCause })
 	alike := lo.CountValuesBy(similar, func(c crash) string { return fingerprint(c.reason) })
 	for _, c := range crashes {
-		if c.counts && !c.notSimilar && alike[fingerprint(c.reason)] >= systemicCrashes {
+		if c.countsAsFailure && !c.hasKnownCause && alike[fingerprint(c.reason)] >= systemicCrashes {
 			c.limitOverride = 1
 		}
 		if _, err := p.release(c.observedTask, c.release); err != nil {
@@ -92,7 +92,7 @@ func (p *pass) classify(w *observedTask) crash {
 	who := object{{"pid", pid}, {"claimer", w.ClaimLock}}
 	failed := func(event string, extra object, format string, args ...any) crash {
 		return crash{w, release{
-			event: event, outcome: "crashed", reason: fmt.Sprintf(format, args...), payload: who.with(extra...), resultList: &p.res.Crashed, counts: true, extra: who,
+			event: event, outcome: "crashed", reason: fmt.Sprintf(format, args...), payload: who.with(extra...), resultList: &p.res.Crashed, countsAsFailure: true, extra: who,
 		}, x.mayBeRequested()}
 	}
 	notTheTask := func(format string, args ...any) crash {
@@ -178,7 +178,7 @@ func (p *pass) countFailure(t *tx, task Task, r release, blocks bool) {
 func (p *pass) spawnFailed(task Task, from Status, why error) error {
 	text := why.Error()
 	ok, err := p.release(&observedTask{Task: task, from: from}, release{
-		event: "spawn_failed", outcome: "spawn_failed", reason: text, counts: true,
+		event: "spawn_failed", outcome: "spawn_failed", reason: text, countsAsFailure: true,
 		payload: object{{"error", clip(text, failureErrorMaxChars)}, {"failures", task.ConsecutiveFailures + 1}},
 	})
 	if err != nil {
@@ -201,8 +201,8 @@ func (p *pass) enforceMaxRuntime() error {
 		text := fmt.Sprintf("elapsed %s is over the maximum runtime of %s", time.Duration(elapsed)*time.Second, time.Duration(limit)*time.Second)
 		_, err := p.release(w, release{
 			event: "timed_out", outcome: "timed_out", reason: text, set: ", last_heartbeat_at = NULL", resultList: &p.res.TimedOut,
-			payload: object{{"pid", w.WorkerPID}, {"elapsed_seconds", elapsed}, {"limit_seconds", limit}, {"sigkill", end.Killed}},
-			counts:  true, extra: object{{"pid", w.WorkerPID}},
+			payload:         object{{"pid", w.WorkerPID}, {"elapsed_seconds", elapsed}, {"limit_seconds", limit}, {"sigkill", end.Killed}},
+			countsAsFailure: true, extra: object{{"pid", w.WorkerPID}},
 		})
 		return err
 	})

@@ -44,7 +44,7 @@ func (s *Store) check(ctx context.Context) error {
 	if !bytes.HasPrefix(head, []byte(magic)) {
 		return &CorruptError{Path: path, Reason: "file is not a database; it begins with " + hex.EncodeToString(head) + explainTLSDamage(head)}
 	}
-	if s.opt.Trust {
+	if s.opt.SkipCheck {
 		return nil
 	}
 	reason, err := s.integrity(ctx, path)

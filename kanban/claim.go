@@ -124,17 +124,17 @@ func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note str
 
 // release says what to record when a running task loses its worker and returns to the status in which it was claimed.
 type release struct {
-	event          string
-	payload        object
-	outcome        string    // value for the columns outcome and status of the run
-	reason         string    // value for the column error of the run
-	resultList     *[]string // list in [Result] to which the task's id is added; nil: none
-	counts         bool      // the release is a failure of the task
-	limitOverride  int       // failure limit for this release, in place of the dispatcher's; 0: none
-	extra          object    // more members of the event gave_up, which is recorded if the task reaches the failure limit
-	set            string    // SQL that sets more columns; args are the arguments of this SQL
-	args           []any
-	unlessExtended bool // do nothing if a heartbeat has extended the claim since the pass read it
+	event           string
+	payload         object
+	outcome         string    // value for the columns outcome and status of the run
+	reason          string    // value for the column error of the run
+	resultList      *[]string // list in [Result] to which the task's id is added; nil: none
+	countsAsFailure bool      // the release is a failure of the task
+	limitOverride   int       // failure limit for this release, in place of the dispatcher's; 0: none
+	extra           object    // more members of the event gave_up, which is recorded if the task reaches the failure limit
+	set             string    // SQL that sets more columns; args are the arguments of this SQL
+	args            []any
+	unlessExtended  bool // do nothing if a heartbeat has extended the claim since the pass read it
 }
 
 // release returns a task to ready, or to review if the task was in review when it was claimed. It is the only method of a pass
@@ -156,13 +156,13 @@ func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
 			return
 		}
 		limit, _ := p.failureLimitOf(w.Task, r)
-		if blocked = r.counts && w.ConsecutiveFailures+1 >= limit; blocked && r.event == "spawn_failed" {
+		if blocked = r.countsAsFailure && w.ConsecutiveFailures+1 >= limit; blocked && r.event == "spawn_failed" {
 			t.closeRun(w.CurrentRunID, ending{outcome: "gave_up", err: r.reason})
 		} else {
 			t.closeRun(w.CurrentRunID, ending{outcome: r.outcome, err: r.reason})
 			t.event(w.ID, w.CurrentRunID, r.event, r.payload)
 		}
-		if r.counts {
+		if r.countsAsFailure {
 			p.countFailure(t, w.Task, r, blocked)
 		}
 	})

@@ -288,7 +288,7 @@ func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done boo
 		return nil
 	})
 	if done {
-		s.cleanFamily(ctx, id)
+		s.removeScratchWorkspaces(ctx, id)
 	}
 	return done, err
 }
@@ -328,9 +328,9 @@ func removeInside(managed, path string) {
 	_ = root.RemoveAll(rel)
 }
 
-// cleanFamily removes the scratch workspaces of a finished task and of its parents. A workspace stays while a child of its task
-// isn't finished, because the child may read it.
-func (s *Store) cleanFamily(ctx context.Context, id string) {
+// removeScratchWorkspaces removes the scratch workspaces of a finished task and of its parents. A workspace stays while a child
+// of its task isn't finished, because the child may read it.
+func (s *Store) removeScratchWorkspaces(ctx context.Context, id string) {
 	paths, err := queryAll[string](ctx, s.db, `SELECT workspace_path FROM tasks
 		WHERE (id = ? OR id IN (SELECT parent_id FROM task_links WHERE child_id = ?))
 			AND status IN ('done', 'archived') AND workspace_kind = 'scratch' AND workspace_path IS NOT NULL

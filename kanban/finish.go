@@ -93,7 +93,7 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 		return false, phantom
 	}
 	if done {
-		s.cleanFamily(ctx, id)
+		s.removeScratchWorkspaces(ctx, id)
 	}
 	return done, err
 }

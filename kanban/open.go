@@ -30,7 +30,7 @@ type Options struct {
 	PID         int           // pid in the claims of this store; 0: this process
 	Workdir     string        // the board's default_workdir
 	Toolsets    []string      // names of toolsets, which Create refuses as names of skills
-	Trust       bool          // skip the integrity check of the whole file at the first open in this process
+	SkipCheck   bool          // skip the integrity check of the whole file at the first open in this process
 
 	initWait  time.Duration      // how long to wait for the initLock; only tests set it
 	crashHook func(string) error // function that the store calls at each [Store.crashPoint]; only tests set it
@@ -118,7 +118,7 @@ func (s *Store) open(ctx context.Context) error {
 	if err := s.connectFile(ctx, "rwc"); err != nil {
 		return err
 	}
-	if err := s.journal(ctx); err != nil {
+	if err := s.enableWriteAheadLog(ctx); err != nil {
 		return err
 	}
 	if err := s.migrate(ctx); err != nil {
@@ -194,8 +194,8 @@ var errHeld = errors.New("another program holds it")
 
 var warnNoWAL sync.Once
 
-// journal switches the database to a write-ahead log if the file system supports that, and warns once otherwise.
-func (s *Store) journal(ctx context.Context) error {
+// enableWriteAheadLog switches the database to a write-ahead log if the file system supports that, and warns once otherwise.
+func (s *Store) enableWriteAheadLog(ctx context.Context) error {
 	mode, err := queryFirst[string](ctx, s.db, "PRAGMA journal_mode")
 	if err != nil || strings.EqualFold(mode, "wal") {
 		return s.cannotOpen(err)

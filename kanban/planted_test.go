@@ -239,7 +239,7 @@ func TestADamagedBoardNamesTheDoctor(t *testing.T) {
 	must(t, err)
 	_, err = f.WriteAt(bytes.Repeat([]byte{0xff}, int(st.Size())-4096), 4096)
 	must(t, errors.Join(err, f.Close()))
-	if _, err = Open(t.Context(), b.paths, Options{Env: b.env.get, Host: testHost, Trust: true}); err == nil {
+	if _, err = Open(t.Context(), b.paths, Options{Env: b.env.get, Host: testHost, SkipCheck: true}); err == nil {
 		t.Fatal("the board opens")
 	}
 	if why := Explain(err); !strings.Contains(why, "damaged (") || !strings.Contains(why, "; see: hinit kanban doctor") {

@@ -262,7 +262,7 @@ func TestNoWAL(t *testing.T) {
 	defer db.Close()
 	db.SetMaxOpenConns(1)
 	s.db = db
-	must(t, s.journal(t.Context()))
+	must(t, s.enableWriteAheadLog(t.Context()))
 	var mode string
 	must(t, db.QueryRow("PRAGMA journal_mode").Scan(&mode))
 	if mode != "delete" {

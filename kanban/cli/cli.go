@@ -323,7 +323,7 @@ func (c *call) openAt(ctx context.Context, paths kanban.Paths) (*kanban.Store, e
 		toolsets = lo.FlatMap(profiles.List(), func(name string, _ int) []string { return profiles.Toolsets(name) })
 	}
 	return kanban.Open(ctx, paths, kanban.Options{
-		Env: c.Terminal.Env, Trust: !c.verb.checks, Host: c.Variable("HINIT_KANBAN_HOST", ""), Workdir: c.boards().Meta(paths.Board).DefaultWorkdir,
+		Env: c.Terminal.Env, SkipCheck: !c.verb.checks, Host: c.Variable("HINIT_KANBAN_HOST", ""), Workdir: c.boards().Meta(paths.Board).DefaultWorkdir,
 		Toolsets: toolsets, BusyTimeout: c.verb.patience, Log: c.logger(),
 	})
 }

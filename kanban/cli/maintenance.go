@@ -101,7 +101,7 @@ func (x *examination) examine(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	for _, check := range []func(context.Context) error{x.checkFile, x.checkAssignees, x.checkClaims, x.checkWorkers, x.checkHeld, x.checkDispatchers} {
+	for _, check := range []func(context.Context) error{x.checkFile, x.checkAssignees, x.checkClaims, x.checkWorkers, x.checkGuardedTasks, x.checkDispatchers} {
 		if err := check(ctx); err != nil {
 			return err
 		}
@@ -221,8 +221,8 @@ func (x *examination) checkWorkers(ctx context.Context) error {
 	return err
 }
 
-// checkHeld reports ready tasks that the respawn guard holds back until an operator acts.
-func (x *examination) checkHeld(ctx context.Context) error {
+// checkGuardedTasks reports ready tasks that the respawn guard holds back until an operator acts.
+func (x *examination) checkGuardedTasks(ctx context.Context) error {
 	for _, t := range x.ready {
 		if t.LastFailureError == "" {
 			continue
