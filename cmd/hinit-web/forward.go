@@ -45,7 +45,7 @@ func runForward(ctx context.Context, c *cmdline.Call) int {
 	}
 	h := newSource(c.Env)
 	f := &forward.Forwarder{
-		Hinit: h, LogsAs: h.logReader, Sink: sink, State: path, Except: append(except, config.ForwardName), Mask: *mask,
+		Hinit: h, LogsAs: h.logReader, Sink: sink, State: path, ExcludedServices: append(except, config.ForwardName), Mask: *mask,
 		Log: slog.New(slog.NewTextHandler(c.Err, nil)),
 	}
 	f.Log.Info("sending", "to", strings.SplitN(*to, "?", 2)[0], "state", path)

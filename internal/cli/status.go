@@ -68,7 +68,7 @@ func emptyStatus(t *Terminal) (any, error) {
 // showStatus prints the status once, and returns how many of its services are not up.
 func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []string, asJSON, watch, verbose bool) (down int, err error) {
 	if !asJSON {
-		table, down, err := cl.StatusTable(ctx, t.Look(verbose), names...)
+		table, down, err := cl.StatusTable(ctx, t.TableFormat(verbose), names...)
 		if err != nil {
 			return 0, err
 		}
@@ -93,8 +93,8 @@ func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []stri
 	return down, cmdline.WriteJSON(t.Out, st, "  ")
 }
 
-// Look returns how the table should look on this terminal: width and colours.
-func (t *Terminal) Look(verbose bool) client.TableFormat {
+// TableFormat returns how the table should look on this terminal: width and colours.
+func (t *Terminal) TableFormat(verbose bool) client.TableFormat {
 	look := client.TableFormat{Verbose: verbose}
 	if !t.Screen {
 		return look

@@ -45,13 +45,13 @@ type HinitClient interface {
 
 // Forwarder sends the output of services, and events, to a sink.
 type Forwarder struct {
-	Hinit  HinitClient
-	LogsAs func(client.Init) (*fsutil.Actor, error) // function that returns the user as whom to open log files
-	Sink   Sink
-	State  string   // path of the positions file, see [Positions]
-	Except []string // services whose logs are not sent, such as the forwarder itself, whose log would then never end
-	Mask   bool     // hide secrets that have a known form
-	Log    *slog.Logger
+	Hinit            HinitClient
+	LogsAs           func(client.Init) (*fsutil.Actor, error) // function that returns the user as whom to open log files
+	Sink             Sink
+	State            string   // path of the positions file, see [Positions]
+	ExcludedServices []string // services whose logs are not sent, such as the forwarder itself, whose log would then never end
+	Mask             bool     // hide secrets that have a known form
+	Log              *slog.Logger
 
 	Pause    time.Duration // how long to collect records for a batch; 0: 250 ms
 	Patience time.Duration // time limit for the receiver's answer; 0: 30 s
@@ -178,7 +178,7 @@ func (f *Forwarder) findLogs(ctx context.Context, st client.Status) error {
 	for i := range st.Services {
 		s := &st.Services[i]
 		dir := filepath.Dir(s.Log)
-		if owners[dir] = s; !filepath.IsAbs(dir) || slices.Contains(f.Except, s.Name) {
+		if owners[dir] = s; !filepath.IsAbs(dir) || slices.Contains(f.ExcludedServices, s.Name) {
 			continue
 		}
 		parents[filepath.Dir(dir)] = true
@@ -190,7 +190,7 @@ func (f *Forwarder) findLogs(ctx context.Context, st client.Status) error {
 		owner := cmp.Or(owners[dir], &client.Service{Name: filepath.Base(dir)})
 		log.service, log.profile = owner.Name, owner.Profile
 		gone := owners[dir] == nil && !reader.Exists(as, dir)
-		switch left := slices.Contains(f.Except, log.service); {
+		switch left := slices.Contains(f.ExcludedServices, log.service); {
 		case log.stop != nil && (gone || left):
 			log.stop()
 			log.stop = nil

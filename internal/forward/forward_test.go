@@ -167,7 +167,7 @@ func asSelf(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }
 func running(t *testing.T, f *fake, s Sink, change func(*Forwarder)) (stop func() *Forwarder) {
 	t.Helper()
 	w := &Forwarder{
-		Hinit: f, Sink: s, LogsAs: asSelf, State: filepath.Join(f.dir, "state.json"), Except: []string{"hinit-forward"}, Mask: true, Log: slog.New(slog.DiscardHandler),
+		Hinit: f, Sink: s, LogsAs: asSelf, State: filepath.Join(f.dir, "state.json"), ExcludedServices: []string{"hinit-forward"}, Mask: true, Log: slog.New(slog.DiscardHandler),
 		Pause: time.Millisecond,
 	}
 	if change != nil {
@@ -377,7 +377,9 @@ func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
 	l, f, s := newSentLine(t)
 	l.write(1)
 	f.events = []client.Event{{Seq: 1, At: time.Now(), Reason: "boot"}, {Seq: 2, At: time.Now(), Reason: "later"}}
-	stop := running(t, f, s.send, func(w *Forwarder) { w.Except, w.Pause = []string{"gateway-coder", "hinit-forward"}, time.Second })
+	stop := running(t, f, s.send, func(w *Forwarder) {
+		w.ExcludedServices, w.Pause = []string{"gateway-coder", "hinit-forward"}, time.Second
+	})
 	testkit.Until(t, "the events", func() bool { return len(s.texts(KindEvent)) == 2 })
 	stop()
 	if got := s.texts(KindLog); len(got) != 1 {
@@ -392,7 +394,7 @@ func TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
 	l, f, s := newSentLine(t)
 	f.booting.Store(true)
-	stop := running(t, f, s.send, func(w *Forwarder) { w.Except = []string{"gateway-coder", "hinit-forward"} })
+	stop := running(t, f, s.send, func(w *Forwarder) { w.ExcludedServices = []string{"gateway-coder", "hinit-forward"} })
 	l.write(1)
 	testkit.Until(t, "a line under the name of the directory", func() bool { return len(s.texts(KindLog)) == 2 })
 	f.booting.Store(false)

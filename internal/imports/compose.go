@@ -203,7 +203,7 @@ var processRules = rules{
 	{name: "namespace", key: "group", scalar: func(value string) (string, error) { return serviceName(value), nil }},
 	{name: "success_exit_codes", key: "success_codes", compound: func(e setting) any { return successExitCodes(e.items()) }},
 	{name: "availability", nested: rules{
-		{name: "restart", key: "restart.policy", scalar: availability},
+		{name: "restart", key: "restart.policy", scalar: restartPolicyOf},
 		{name: "backoff_seconds", convert: constantDelay(seconds)},
 		{name: "max_restarts", key: "restart.max_restarts"},
 		{name: "exit_on_end", when: isTrue, note: "hinit doesn't end when a service does; make it the container's CMD for that"},
@@ -269,8 +269,8 @@ var (
 	}
 )
 
-// availability converts availability.restart to a restart policy.
-func availability(value string) (string, error) {
+// restartPolicyOf converts availability.restart to a restart policy.
+func restartPolicyOf(value string) (string, error) {
 	policy, known := map[string]string{"always": "always", "on_failure": "on-failure", "no": "never", "false": "never"}[strings.ToLower(value)]
 	switch {
 	case known:

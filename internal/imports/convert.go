@@ -147,11 +147,11 @@ func readFile(path string) ([]byte, error) {
 
 // importer collects the services of the new configuration, and the notes about what was not imported.
 type importer struct {
-	services []*service
-	full     bool // there were more services than maxServices, or more notes than maxNotes
-	notes    []Note
-	noted    int      // number of calls of note
-	defaults struct { // defaults of the other supervisor that differ from hinit's
+	services      []*service
+	limitExceeded bool // there were more services than maxServices, or more notes than maxNotes
+	notes         []Note
+	noted         int      // number of calls of note
+	defaults      struct { // defaults of the other supervisor that differ from hinit's
 		values
 		environment []pair
 	}
@@ -162,7 +162,7 @@ type importer struct {
 func (im *importer) note(at from, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if im.noted++; im.noted > maxNotes {
-		im.full = true
+		im.limitExceeded = true
 		return
 	}
 	same := slices.IndexFunc(im.notes, func(n Note) bool { return n.file == at.file && n.Text == text && n.where != "" })
@@ -180,7 +180,7 @@ func (im *importer) note(at from, format string, args ...any) {
 // adds a note.
 func (im *importer) add(at place, name string) *service {
 	if len(im.services) >= maxServices {
-		im.full = true // the service is not converted
+		im.limitExceeded = true // the service is not converted
 		return &service{values: make(values), from: make(map[string]place)}
 	}
 	valid := serviceName(name)
@@ -211,7 +211,7 @@ const (
 // replicas calls make for each replica of a program; make adds the replica's service. Only the notes about the first one are
 // kept, because the others have the same.
 func (im *importer) replicas(count int, make func(n int)) {
-	for n := 0; n < count && !im.full; n++ {
+	for n := 0; n < count && !im.limitExceeded; n++ {
 		before, noted := slices.Clone(im.notes), im.noted
 		make(n)
 		if n > 0 {
@@ -259,7 +259,7 @@ func validate(text []byte) error {
 // makeText returns the text of the new configuration. If package config refuses a key, makeText leaves it out and adds a note
 // with the reason.
 func (im *importer) makeText(path, format string) ([]byte, error) {
-	for !im.full {
+	for !im.limitExceeded {
 		if len(im.services) == 0 {
 			return nil, fmt.Errorf("%s has no service that hinit could take over", path)
 		}

@@ -21,7 +21,7 @@ type setting struct {
 	from
 	name, value string     // name and value of the setting; the value of a list or a mapping is ""
 	node        *yaml.Node // the value as YAML; nil in other formats
-	used        bool       // an importer has read the setting, see [section.takeSetting]
+	used        bool       // an importer has read the setting, see [section.useSetting]
 }
 
 // from says where a setting stands: its place, and its full name for notes.
@@ -52,7 +52,7 @@ type rules []rule
 // adds a note.
 func (im *importer) apply(list rules, s *service, settings ...setting) {
 	for _, e := range settings {
-		if im.full { // the import fails
+		if im.limitExceeded { // the import fails
 			return
 		}
 		switch r := list.ruleFor(e); {

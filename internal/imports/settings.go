@@ -19,9 +19,9 @@ type section struct {
 	keys []setting
 }
 
-// takeSetting returns a setting of the section and marks it as used, so that no note says that it was left out. If the section
+// useSetting returns a setting of the section and marks it as used, so that no note says that it was left out. If the section
 // lacks the setting, used is false in the result, and the place is the section's.
-func (s *section) takeSetting(name string) (found setting) {
+func (s *section) useSetting(name string) (found setting) {
 	found.place = s.place
 	for i := range s.keys { // the last setting of a name counts
 		if k := &s.keys[i]; k.name == name {

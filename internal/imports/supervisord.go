@@ -42,10 +42,10 @@ func (im *importer) supervisord(path string) error {
 		if !is {
 			continue
 		}
-		for program := range strings.SplitSeq(s.takeSetting("programs").value, ",") {
+		for program := range strings.SplitSeq(s.useSetting("programs").value, ",") {
 			groups[strings.TrimSpace(program)] = name
 		}
-		if k := s.takeSetting("priority"); k.used {
+		if k := s.useSetting("priority"); k.used {
 			im.note(from{k.place, "priority"}, "of a group is left out (%s); say needs where one program waits for another", k.value)
 		}
 	}
@@ -74,7 +74,7 @@ func (im *importer) supervisordFiles(path string) ([]*section, error) {
 		if s.name != "include" {
 			continue
 		}
-		k := s.takeSetting("files")
+		k := s.useSetting("files")
 		_, doubt, _ := config.ReadFile(path)
 		for pattern := range strings.FieldsSeq(k.value) {
 			pattern = absolute(path, strings.ReplaceAll(pattern, "%(here)s", absolute(path, ".")))
@@ -112,7 +112,7 @@ var supervisordKeys = rules{
 
 // supervisordSelf imports the section [supervisord], with the settings of supervisord itself.
 func (im *importer) supervisordSelf(s *section) {
-	if k := s.takeSetting("environment"); k.used {
+	if k := s.useSetting("environment"); k.used {
 		k.where = k.name
 		im.defaults.environment = im.variablesOf(k, map[string]string{"here": absolute(s.file, ".")})
 	}
@@ -143,7 +143,7 @@ func (im *importer) variablesOf(e setting, vars map[string]string) []pair {
 // program imports a section [program:x]. Each of its processes (numprocs) becomes a service. group is "" if no group has the program.
 func (im *importer) program(s *section, name, group string, priorities map[*service]int) {
 	number := func(key string, otherwise int) (int, place) {
-		k := s.takeSetting(key)
+		k := s.useSetting(key)
 		n, err := strconv.Atoi(k.value)
 		if err != nil && k.used {
 			im.note(from{k.place, key}, "%q is no number; %d is taken", k.value, otherwise)
@@ -154,7 +154,7 @@ func (im *importer) program(s *section, name, group string, priorities map[*serv
 	first, _ := number("numprocs_start", 0)
 	priority, prioritized := number("priority", 999)
 	process := "%(program_name)s"
-	if k := s.takeSetting("process_name"); k.used {
+	if k := s.useSetting("process_name"); k.used {
 		process = k.value
 	}
 	if processes > 1 && !strings.Contains(process, "process_num") {

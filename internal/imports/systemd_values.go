@@ -30,8 +30,8 @@ var killCommand = regexp.MustCompile(`^\S*kill\s+(?:(?:-s\s*|--signal[ =]|-)(\w+
 
 // unitCommand is one command of a unit.
 type unitCommand struct {
-	words          []string
-	mayFail, fills bool // mayFail: its failure is ignored; fills: systemd replaces variables in it
+	words                      []string
+	mayFail, replacesVariables bool // mayFail: its failure is ignored; replacesVariables: systemd replaces variables in it
 }
 
 // commandsOf parses the commands in a setting such as ExecStart=, which ";" separates. Prefixes such as "-" apply to all commands
@@ -69,7 +69,7 @@ func (c unitCommand) shell() (text string, variables bool) {
 	words := make([]string, len(c.words))
 	for i, word := range c.words {
 		switch {
-		case !c.fills:
+		case !c.replacesVariables:
 			words[i] = cmdline.Quote(word)
 		case separateVariable.MatchString(word):
 			words[i], variables = word, true
@@ -101,7 +101,7 @@ func sequenceOf(list []unitCommand, lastMayFail bool) []string {
 	if !simple {
 		return []string{"sh", "-c", strings.Join(parts, " && ")}
 	}
-	if !list[0].fills {
+	if !list[0].replacesVariables {
 		return list[0].words
 	}
 	return lo.Map(list[0].words, func(word string, _ int) string { return strings.ReplaceAll(word, "$$", "$") })

@@ -126,7 +126,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		until := strconv.FormatInt(time.Now().Add(sessionTime).Unix(), 10)
 		s.setSession(w, r, until+"."+sign(s.sessionKey, until), int(sessionTime/time.Second))
 		http.Redirect(w, r, s.Base+"/", http.StatusSeeOther)
-	case !s.guesses.allow(limitKeyOf(r)):
+	case !s.guesses.allowRequest(limitKeyOf(r)):
 		s.tooManyGuesses(w)
 		s.showPage(w, r, http.StatusTooManyRequests, "login", "Log in", "Too many wrong tokens from this address. Wait a minute, or enter the right one.")
 	default:
@@ -190,8 +190,8 @@ func newLimiter(each rate.Limit, burst int) *limiter {
 	return &limiter{rate: each, burst: burst, buckets: make(map[string]*rate.Limiter)}
 }
 
-// allow counts a request for a key, and reports whether it is within the limit.
-func (l *limiter) allow(key string) bool {
+// allowRequest counts a request for a key, and reports whether it is within the limit.
+func (l *limiter) allowRequest(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.buckets[key]

@@ -65,8 +65,8 @@ func (a attempt) Took() time.Duration {
 	return max(end.Sub(a.Started()), 0).Round(time.Second)
 }
 
-// Look returns how the page shows the outcome of the attempt.
-func (a attempt) Look() stateMark {
+// StateMark returns how the page shows the outcome of the attempt.
+func (a attempt) StateMark() stateMark {
 	switch {
 	case a.EndedAt == 0:
 		return stateMark{"wait", "◐", "running"}
@@ -85,8 +85,8 @@ type sandbox struct {
 	Commands                                        int
 }
 
-// Look returns how the page shows the state of the sandbox.
-func (s sandbox) Look() stateMark {
+// StateMark returns how the page shows the state of the sandbox.
+func (s sandbox) StateMark() stateMark {
 	if s.State == "running" {
 		return stateMark{"good", "●", "running"}
 	}
@@ -184,9 +184,9 @@ const (
 // programOutput caches the output of a program for all readers. It runs the program again when the output is too old, but only
 // one at a time.
 type programOutput struct {
-	ask    func(ctx context.Context, home string) ([]byte, error)
-	none   string // output that means the same as [fs.ErrNotExist]: the container has no boards or sandboxes
-	asking singleflight.Group
+	run         func(ctx context.Context, home string) ([]byte, error)
+	emptyOutput string // output that means the same as [fs.ErrNotExist]: the container has no boards or sandboxes
+	running     singleflight.Group
 
 	mu   sync.Mutex
 	last answer
@@ -206,13 +206,13 @@ func (s *programOutput) latest(home string, old, patience time.Duration) answer 
 	s.mu.Lock()
 	last := s.last
 	s.mu.Unlock()
-	if s.ask == nil || !last.at.IsZero() && time.Since(last.at) < old {
+	if s.run == nil || !last.at.IsZero() && time.Since(last.at) < old {
 		return last
 	}
 	if !last.at.IsZero() && old == navigationAge {
 		patience = 0 // the next reader gets the new answer
 	}
-	news := s.asking.DoChan("", func() (any, error) { return s.runProgram(home), nil })
+	news := s.running.DoChan("", func() (any, error) { return s.runProgram(home), nil })
 	select {
 	case said := <-news:
 		return said.Val.(answer)
@@ -228,12 +228,12 @@ func (s *programOutput) latest(home string, old, patience time.Duration) answer 
 func (s *programOutput) runProgram(home string) answer {
 	ctx, cancel := context.WithTimeout(context.Background(), programTimeout)
 	defer cancel()
-	text, err := s.ask(ctx, home)
+	text, err := s.run(ctx, home)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last.at = time.Now()
 	switch {
-	case errors.Is(err, fs.ErrNotExist), err == nil && string(bytes.TrimSpace(text)) == s.none:
+	case errors.Is(err, fs.ErrNotExist), err == nil && string(bytes.TrimSpace(text)) == s.emptyOutput:
 		s.last = answer{at: s.last.at}
 	case err == nil:
 		s.last = answer{at: s.last.at, text: text, exists: true}

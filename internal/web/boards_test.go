@@ -98,7 +98,7 @@ func TestAProgramThatFailsOrHangs(t *testing.T) {
 	set := func(s string) { how.Store(&s) }
 	set("well")
 	hang := make(chan struct{})
-	b := programOutput{ask: func(context.Context, string) ([]byte, error) {
+	b := programOutput{run: func(context.Context, string) ([]byte, error) {
 		asked.Add(1)
 		most.Store(max(most.Load(), at.Add(1)))
 		defer at.Add(-1)

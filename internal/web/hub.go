@@ -40,21 +40,21 @@ type hub struct {
 	// function that returns the output of a template, or "" if the template fails
 	render func(name string, data any) template.HTML
 
-	meter  meter
-	asking sync.Mutex // a request holds asking while it fetches the status, so that others can use the result
+	meter    meter
+	fetching sync.Mutex // a request holds fetching while it fetches the status, so that others can use the result
 
-	mu       sync.Mutex
-	status   client.Status
-	used     measured
-	at       time.Time // time at which the newest status was stored
-	fault    string    // why hinit does not answer; "" if it does
-	page     *version
-	versions []*version // latest versions, including page
-	events   []client.Event
-	changed  chan struct{} // channel that is closed when the next version of the page exists
-	readers  int
-	wanted   chan struct{} // channel that receives a value when a reader joins
-	idle     time.Time     // time at which the last reader left
+	mu             sync.Mutex
+	status         client.Status
+	usage          measured
+	statusStoredAt time.Time // time at which the newest status was stored
+	fault          string    // why hinit does not answer; "" if it does
+	page           *version
+	versions       []*version // latest versions, including page
+	events         []client.Event
+	changed        chan struct{} // channel that is closed when the next version of the page exists
+	readers        int
+	readerJoined   chan struct{} // channel that receives a value when a reader joins
+	lastReaderLeft time.Time     // time at which the last reader left
 }
 
 // version is a state of the list. It does not change, except for its cache of encoded changes.
@@ -77,7 +77,7 @@ type row struct {
 func newHub(h HinitClient, proc func(client.Init) string) *hub {
 	// Make the first version number from the time, so that it is higher than all numbers of an earlier process of the server.
 	begin := &version{number: uint64(time.Now().UnixMilli()) * 1000}
-	return &hub{hinit: h, meter: meter{proc: proc}, statusTimeout: statusTimeLimit, page: begin, changed: make(chan struct{}), wanted: make(chan struct{}, 1)}
+	return &hub{hinit: h, meter: meter{proc: proc}, statusTimeout: statusTimeLimit, page: begin, changed: make(chan struct{}), readerJoined: make(chan struct{}, 1)}
 }
 
 // run follows hinit's events until ctx ends. It also measures the usage for the graphs, and follows the status while the page has
@@ -99,7 +99,7 @@ func (h *hub) run(ctx context.Context) {
 func (h *hub) followStatus(ctx context.Context) {
 	for ctx.Err() == nil {
 		if !h.hasReaders() {
-			pause.Until(ctx, h.wanted)
+			pause.Until(ctx, h.readerJoined)
 			continue
 		}
 		watch, cancel := context.WithCancel(ctx)
@@ -133,7 +133,7 @@ func (h *hub) followStatus(ctx context.Context) {
 func (h *hub) hasReaders() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.readers > 0 || time.Since(h.idle) < watchAfterLastReader
+	return h.readers > 0 || time.Since(h.lastReaderLeft) < watchAfterLastReader
 }
 
 // join adds a reader and wakes followStatus. Call leave when the reader leaves.
@@ -141,11 +141,11 @@ func (h *hub) join() (leave func()) {
 	h.mu.Lock()
 	h.readers++
 	h.mu.Unlock()
-	pause.Wake(h.wanted)
+	pause.Wake(h.readerJoined)
 	return func() {
 		h.mu.Lock()
 		h.readers--
-		h.idle = time.Now()
+		h.lastReaderLeft = time.Now()
 		h.mu.Unlock()
 	}
 }
@@ -186,10 +186,10 @@ func (h *hub) current(ctx context.Context) (client.Status, error) {
 	recent := func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		return time.Since(h.at) < sharedAge || h.readers > 0 && time.Since(h.at) < reconnectAfter
+		return time.Since(h.statusStoredAt) < sharedAge || h.readers > 0 && time.Since(h.statusStoredAt) < reconnectAfter
 	}
 	if !recent() {
-		h.asking.Lock()
+		h.fetching.Lock()
 		if !recent() {
 			look, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.statusTimeout)
 			st, err := h.hinit.Status(look)
@@ -199,7 +199,7 @@ func (h *hub) current(ctx context.Context) (client.Status, error) {
 			}
 			h.setStatus(st, err)
 		}
-		h.asking.Unlock()
+		h.fetching.Unlock()
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -225,13 +225,13 @@ func (h *hub) setStatus(st client.Status, failed error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.at, h.fault = time.Now(), ""
+	h.statusStoredAt, h.fault = time.Now(), ""
 	if failed != nil {
 		h.fault = failed.Error()
-		st, used = h.status, h.used
+		st, used = h.status, h.usage
 	}
 	st.Services = distinct(st.Services)
-	h.status, h.used = st, used
+	h.status, h.usage = st, used
 	next := &version{number: h.page.number + 1, rows: make(map[string]*row, len(st.Services)), encoded: make(map[string]string)}
 	next.top = h.render("head", summary(&st, h.fault, used))
 	for i := range st.Services {
@@ -321,7 +321,7 @@ func (h *hub) allRows() (list []row, top template.HTML, number uint64) {
 func (h *hub) usageOf(name string) usedView {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.used.view(name)
+	return h.usage.view(name)
 }
 
 // history returns the stored events, oldest first.

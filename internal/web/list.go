@@ -21,15 +21,15 @@ import (
 
 // listPage is the content of the page with the list of services.
 type listPage struct {
-	Query, State, Order, By string
-	Orders                  *ordersView // buttons for the group; nil unless the list shows a single group
-	Chips                   []stateLink
-	Groupings               [][2]string
-	Columns                 []column
-	Head                    template.HTML
-	Groups                  []group
-	Version                 uint64
-	Shown                   int
+	Query, State, Order, GroupedBy string
+	Orders                         *ordersView // buttons for the group; nil unless the list shows a single group
+	StateLinks                     []stateLink
+	Groupings                      [][2]string
+	Columns                        []column
+	Head                           template.HTML
+	Groups                         []group
+	Version                        uint64
+	Shown                          int
 }
 
 // stateLink is a link that shows only the services in a state, with their number.
@@ -75,7 +75,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	_, err := s.hub.current(r.Context()) // the head of the page shows the error
 	rows, head, version := s.hub.allRows()
 	page := listPage{
-		Query: oneLine(r.FormValue("q")), State: oneLine(r.FormValue("state")), Order: oneLine(r.FormValue("order")), By: oneLine(r.FormValue("by")), Groupings: groupings, Head: head, Version: version,
+		Query: oneLine(r.FormValue("q")), State: oneLine(r.FormValue("state")), Order: oneLine(r.FormValue("order")), GroupedBy: oneLine(r.FormValue("by")), Groupings: groupings, Head: head, Version: version,
 	}
 	title := "Services"
 	if name := r.PathValue("name"); name != "" {
@@ -83,7 +83,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 			s.noService(w, r, err)
 			return
 		}
-		title, page.Query, page.By, page.Orders = "@"+name, "@"+name, "none", s.orders(r, "group", name)
+		title, page.Query, page.GroupedBy, page.Orders = "@"+name, "@"+name, "none", s.orders(r, "group", name)
 	}
 	count := lo.CountValuesBy(rows, func(x row) string { return x.view.Class })
 	shown := lo.Filter(rows, func(x row, _ int) bool {
@@ -91,16 +91,16 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	})
 	link := func(key, value string) string {
 		q := url.Values{}
-		for k, v := range map[string]string{"q": page.Query, "state": page.State, "order": page.Order, "by": page.By, key: value} {
+		for k, v := range map[string]string{"q": page.Query, "state": page.State, "order": page.Order, "by": page.GroupedBy, key: value} {
 			if v != "" {
 				q.Set(k, v)
 			}
 		}
 		return s.Base + "/?" + q.Encode()
 	}
-	page.Chips = append(page.Chips, stateLink{link("state", ""), "", "", "", "all", len(rows), page.State == ""})
+	page.StateLinks = append(page.StateLinks, stateLink{link("state", ""), "", "", "", "all", len(rows), page.State == ""})
 	for _, g := range grades {
-		page.Chips = append(page.Chips, stateLink{link("state", g.Class), g.Class, g.Class, g.Sign, g.Word, count[g.Class], page.State == g.Class})
+		page.StateLinks = append(page.StateLinks, stateLink{link("state", g.Class), g.Class, g.Class, g.Sign, g.Word, count[g.Class], page.State == g.Class})
 	}
 	page.Columns = slices.Clone(columns)
 	for i := range page.Columns {
@@ -109,10 +109,10 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	sortRows(shown, page.Order)
-	if page.Order == "" || page.By == "" { // services in trouble come first, in each group too
+	if page.Order == "" || page.GroupedBy == "" { // services in trouble come first, in each group too
 		slices.SortStableFunc(shown, func(x, y row) int { return cmp.Compare(grade(x), grade(y)) })
 	}
-	page.Groups, page.Shown = groupRows(shown, page.By), len(shown)
+	page.Groups, page.Shown = groupRows(shown, page.GroupedBy), len(shown)
 	s.showPage(w, r, http.StatusOK, "list", title, page)
 }
 

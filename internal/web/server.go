@@ -86,7 +86,7 @@ type Server struct {
 func New(o Options) (*Server, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	s := &Server{
-		Options: o, hub: newHub(o.Hinit, o.Proc), boards: programOutput{ask: o.Programs.Boards, none: "[]"}, sandboxes: programOutput{ask: o.Programs.Sandboxes}, patience: writeTime, beat: 15 * time.Second, requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
+		Options: o, hub: newHub(o.Hinit, o.Proc), boards: programOutput{run: o.Programs.Boards, emptyOutput: "[]"}, sandboxes: programOutput{run: o.Programs.Sandboxes}, patience: writeTime, beat: 15 * time.Second, requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
 		streams: newConnectionLimit(maxStreams), followers: newConnectionLimit(maxFollowers),
 		searches: newConnectionLimit(maxSearches), ended: make(chan struct{}),
 	}
@@ -151,12 +151,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 	key := s.limitKey(r)
-	if !s.requests.allow(key) {
+	if !s.requests.allowRequest(key) {
 		h.Set("Retry-After", "1")
 		http.Error(w, "too many requests", http.StatusTooManyRequests)
 		return
 	}
-	if _, is := bearerTokenOf(r); is && key != owner && s.Token != "" && !s.guesses.allow(key) {
+	if _, is := bearerTokenOf(r); is && key != owner && s.Token != "" && !s.guesses.allowRequest(key) {
 		s.tooManyGuesses(w)
 		http.Error(w, "too many wrong tokens from this address; wait a minute, or send the right one", http.StatusTooManyRequests)
 		return

@@ -406,7 +406,7 @@ func TestAHinitThatIsDownSlowOrLies(t *testing.T) {
 	}
 	old := func() {
 		s.hub.mu.Lock()
-		s.hub.at = time.Time{}
+		s.hub.statusStoredAt = time.Time{}
 		s.hub.mu.Unlock()
 	}
 	f.set(func() { f.fault = errors.New("cannot get the status: <b>no hinit listens</b>") })

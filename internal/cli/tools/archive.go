@@ -61,7 +61,7 @@ type archiver struct {
 	stopsGateway                bool // stop the gateway for the last part of the copy
 	startsGateway, printsOffset bool
 	head                        archive.Head // description of the archive, at its beginning
-	sum                         string
+	checksum                    string
 	// function that starts the gateway that was stopped for the import; nil if none was
 	restartGateway func() error
 }
@@ -157,7 +157,7 @@ func (a *archiver) export(name, to string) int {
 	if to == "-" && a.Screen {
 		return a.Fail(cmdline.WrongUsage, "cannot %s: standard output is a terminal; name a file with -o", a.doing)
 	}
-	if _, there, err := a.exists(name); !there {
+	if _, there, err := a.lookUpProfile(name); !there {
 		return a.printMissing(name, err)
 	}
 	// if the reader of the archive is gone, the write must return an error, and SIGPIPE must not end the process
@@ -217,7 +217,7 @@ func (a *archiver) writeArchive(name string, to io.Writer) error {
 	}
 	kept := false
 	err = user.Do(func() (err error) {
-		a.head, a.sum, kept, err = x.Run(context.Background(), to)
+		a.head, a.checksum, kept, err = x.Run(context.Background(), to)
 		return err
 	})
 	if kept {
@@ -340,10 +340,10 @@ func (a *archiver) importArchive(name, from string) (code int) {
 
 // clone copies a profile: it pipes the export of the profile from into the import of the profile to.
 func (a *archiver) clone(from, to string) int {
-	if _, there, err := a.exists(from); !there {
+	if _, there, err := a.lookUpProfile(from); !there {
 		return a.printMissing(from, err)
 	}
-	if _, there, _ := a.exists(to); there {
+	if _, there, _ := a.lookUpProfile(to); there {
 		return a.Fail(cmdline.Failed, "cannot %s: profile %q exists already", a.doing, to)
 	}
 	a.prepareImport(to)
@@ -382,7 +382,7 @@ func (a *archiver) prepareImport(name string) {
 // readArchive creates a profile from the archive in. Then it makes the init read the profiles, and with --start starts the gateway.
 func (a *archiver) readArchive(in io.Reader) error {
 	err := a.runImport(func() (err error) {
-		a.head, a.sum, err = a.importing.Run(in)
+		a.head, a.checksum, err = a.importing.Run(in)
 		return err
 	})
 	if err != nil && a.restartGateway != nil {
@@ -402,7 +402,7 @@ func (a *archiver) reportResult(done string, err error) int {
 	if err != nil {
 		return a.Failed(a.doing, err)
 	}
-	fmt.Fprintf(a.Err, "%s: %d files, %d bytes, %s, sha256 %s\n", done, a.head.Files, a.head.Bytes, a.head.Moment, a.sum)
+	fmt.Fprintf(a.Err, "%s: %d files, %d bytes, %s, sha256 %s\n", done, a.head.Files, a.head.Bytes, a.head.Moment, a.checksum)
 	line := func(names archive.Names, what string) {
 		if some := names[:min(len(names), 5)]; len(some) < len(names) {
 			what, names = fmt.Sprintf("%s, the first of %d", what, len(names)), some

@@ -61,11 +61,11 @@ type bundle struct {
 
 // part is a file of a bundle. fill writes its content, which [bundle.collect] stores in content.
 type part struct {
-	name, about string
-	fill        func(w io.Writer) error
-	maxSize     int // largest size in bytes; 0 means bundleSize
-	last        int // number of last lines to keep, after secrets are hidden; 0 or less means all
-	content     []byte
+	name, description string
+	fill              func(w io.Writer) error
+	maxSize           int // largest size in bytes; 0 means bundleSize
+	last              int // number of last lines to keep, after secrets are hidden; 0 or less means all
+	content           []byte
 }
 
 func (b *bundle) write(file string, lines int) int {
@@ -96,7 +96,7 @@ func (b *bundle) write(file string, lines int) int {
 			lines := slices.Collect(bytes.Lines(files[i].content))
 			files[i].content = bytes.Join(lines[max(0, len(lines)-n):], nil)
 		}
-		fmt.Fprintf(&list, "%-36s %7d bytes  %s\n", show.Line(files[i].name), len(files[i].content), files[i].about)
+		fmt.Fprintf(&list, "%-36s %7d bytes  %s\n", show.Line(files[i].name), len(files[i].content), files[i].description)
 	}
 	files = slices.Insert(files, 0, part{name: "CONTENTS.txt", content: []byte(list.String())})
 	if err := writeTarGz(out, "hinit-bundle", files, time.Now()); err != nil {
@@ -122,15 +122,15 @@ func (b *bundle) parts() []part {
 		b.commandPart("config-check.txt", "what is wrong with the file as it is here", "config", "check"),
 		b.commandPart("profiles.txt", "the profiles on the volume", "profile", "list"),
 		b.commandPart("tree.txt", "the processes of each service", "tree"),
-		{name: "gateway-states.txt", about: "what the gateways' state files say", fill: b.writeStates},
-		{name: "environment.txt", about: "variables of this command and of process 1", fill: func(w io.Writer) error { return environmentFacts(w, b.hide) }},
-		{name: "kernel.txt", about: "kernel, limits, mounts and cgroup", fill: kernelFacts},
+		{name: "gateway-states.txt", description: "what the gateways' state files say", fill: b.writeStates},
+		{name: "environment.txt", description: "variables of this command and of process 1", fill: func(w io.Writer) error { return environmentFacts(w, b.hide) }},
+		{name: "kernel.txt", description: "kernel, limits, mounts and cgroup", fill: kernelFacts},
 	}
 }
 
 // commandPart is a part with the output of a verb.
 func (b *bundle) commandPart(name, about string, args ...string) part {
-	return part{name: name, about: about, fill: func(w io.Writer) error {
+	return part{name: name, description: about, fill: func(w io.Writer) error {
 		t := &cli.Terminal{In: b.In, Out: w, Err: w, Env: b.Env}
 		for _, v := range b.table {
 			if v.Name == args[0] {
@@ -147,7 +147,7 @@ func (b *bundle) commandPart(name, about string, args ...string) part {
 func (b *bundle) logParts(lines int) (parts []part) {
 	names, err := withDeadline(b.end.Add(-bundleTime/2), func() ([]string, error) { return allLogs(b.Terminal) })
 	if err != nil {
-		return []part{{name: "logs.txt", about: "why there are none", fill: func(io.Writer) error { return err }}}
+		return []part{{name: "logs.txt", description: "why there are none", fill: func(io.Writer) error { return err }}}
 	}
 	slices.Sort(names)
 	for _, name := range names {

@@ -47,7 +47,7 @@ func completionVerb(table func() []cli.Verb) cli.Verb {
 					line := show.Line(one.word)
 					switch {
 					case *describing && line != filesWanted:
-						line += "\t" + show.Line(one.about)
+						line += "\t" + show.Line(one.description)
 					case line != typed && line != cmdline.Quote(line):
 						continue // bash inserts a word without quoting it, so leave out a word that needs quotes
 					}
@@ -66,7 +66,7 @@ func completionVerb(table func() []cli.Verb) cli.Verb {
 }
 
 // candidate is a word that may complete the command line, and its meaning.
-type candidate struct{ word, about string }
+type candidate struct{ word, description string }
 
 // complete returns what may complete the last of words, the command line without "hinit".
 func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candidate) {
@@ -101,7 +101,7 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 	if at < 0 {
 		return nil
 	}
-	all := described()
+	all := commandsByName()
 	d := all[words[0]]
 	if sub, is := all[words[0]+" "+words[1]]; is && len(words) > 2 {
 		d = sub
@@ -205,8 +205,8 @@ type commandFlag struct {
 //go:embed commands.json
 var commandTable []byte
 
-// described returns all commands by name. The name of a companion's command has two words, such as "kanban list".
-func described() (all map[string]command) {
+// commandsByName returns all commands by name. The name of a companion's command has two words, such as "kanban list".
+func commandsByName() (all map[string]command) {
 	_ = json.Unmarshal(commandTable, &all) // Unmarshal never fails, because gendocs wrote the table
 	return all
 }
@@ -246,7 +246,7 @@ func manVerb() cli.Verb {
 				_, err = t.Raw().Write(page)
 				return t.Failed(c.Doing(), err)
 			}
-			return t.Fail(cmdline.WrongUsage, "cannot print the manual of %q: hinit has no such command%s", words[0], cmdline.DidYouMean(words[0], slices.Collect(maps.Keys(described()))))
+			return t.Fail(cmdline.WrongUsage, "cannot print the manual of %q: hinit has no such command%s", words[0], cmdline.DidYouMean(words[0], slices.Collect(maps.Keys(commandsByName()))))
 		},
 	}
 }

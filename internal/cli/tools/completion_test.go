@@ -59,7 +59,7 @@ func TestCompletionWithoutALivingHinit(t *testing.T) {
 
 // TestEveryVerbIsDescribed checks that the completion's table has the verbs and flags that the help of each verb names.
 func TestEveryVerbIsDescribed(t *testing.T) {
-	all, flags := described(), 0
+	all, flags := commandsByName(), 0
 	for _, v := range table() {
 		d, is := all[v.Name]
 		if !is {
@@ -110,7 +110,7 @@ func TestManualPages(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s has no page: %v", v.Name, err)
 		}
-		for _, f := range described()[v.Name].Flags {
+		for _, f := range commandsByName()[v.Name].Flags {
 			if !strings.Contains(string(page), strings.ReplaceAll(f.Name, "-", `\-`)) {
 				t.Errorf("the page of %s lacks %s", v.Name, f.Name)
 			}

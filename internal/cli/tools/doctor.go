@@ -153,7 +153,7 @@ func (x *doctorRun) lease(in client.Init) {
 
 // binary checks whether the init runs the installed program, and whether this command has the same version.
 func (x *doctorRun) binary(in client.Init) {
-	if procOf(x.Terminal, in.PID) == "/proc" && in.BinaryID != "" && !runsFile(x.Terminal, in, in.Binary) {
+	if procOf(x.Terminal, in.PID) == "/proc" && in.BinaryID != "" && !initRunsFile(x.Terminal, in, in.Binary) {
 		x.found.Warning("binary", "the init does not run what %s holds now; to change that without a restart: hinit reexec", in.Binary)
 		return
 	}

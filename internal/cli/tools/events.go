@@ -193,7 +193,7 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 		if err != nil {
 			return t.Failed("wait", err)
 		}
-		w.first = st.Services[0]
+		w.serviceAtStart = st.Services[0]
 	}
 	for err = follow(ctx); !errors.Is(err, errFound); err = follow(ctx) {
 		if err == nil { // the connection has ended: hinit ends, or was re-executed
@@ -223,12 +223,12 @@ type waitReport struct {
 
 // waitState is the state of hinit wait.
 type waitState struct {
-	cl     *dial.Client
-	key    string
-	first  client.Service // the service when the wait began; empty if the user named none: then a notice of any service ends the wait
-	cursor uint64         // Seq of the last event that was seen
-	result waitReport     // the result, valid after errFound
-	line   string         // the result as a line for people
+	cl             *dial.Client
+	key            string
+	serviceAtStart client.Service // the service when the wait began; empty if the user named none: then a notice of any service ends the wait
+	cursor         uint64         // Seq of the last event that was seen
+	result         waitReport     // the result, valid after errFound
+	line           string         // the result as a line for people
 }
 
 // errFound ends the stream when what the user waits for has come.
@@ -242,7 +242,7 @@ func (w *waitState) notice(ctx context.Context) error {
 	}
 	return w.cl.Events(ctx, o, func(e client.Event) error {
 		w.cursor = max(w.cursor, e.Seq)
-		if e.Key == "" || w.key != "" && e.Key != w.key || w.first.Name != "" && e.Service != w.first.Name {
+		if e.Key == "" || w.key != "" && e.Key != w.key || w.serviceAtStart.Name != "" && e.Service != w.serviceAtStart.Name {
 			return nil
 		}
 		w.result.Event, w.line = &e, eventLine(e)
@@ -254,11 +254,11 @@ func (w *waitState) notice(ctx context.Context) error {
 func (w *waitState) service(ctx context.Context, exit bool) error {
 	return w.cl.Watch(ctx, func(change client.StatusChange) error {
 		for _, s := range change.Services {
-			if s.Name != w.first.Name {
+			if s.Name != w.serviceAtStart.Name {
 				continue
 			}
 			switch {
-			case exit && (s.PID == 0 || s.Run != w.first.Run):
+			case exit && (s.PID == 0 || s.Run != w.serviceAtStart.Run):
 				w.line = s.Name + " has ended"
 				if s.LastExit != nil {
 					w.line += ": " + show.LastExit(s.LastExit)
@@ -274,7 +274,7 @@ func (w *waitState) service(ctx context.Context, exit bool) error {
 			return errFound
 		}
 		if change.Whole {
-			return fmt.Errorf("%q is gone: %w", w.first.Name, client.ErrUnknown)
+			return fmt.Errorf("%q is gone: %w", w.serviceAtStart.Name, client.ErrUnknown)
 		}
 		return nil
 	})

@@ -225,11 +225,11 @@ func (m *manager) emptyHome(home *fsutil.Dir, owner uint32, keep ...string) (err
 type privateImport struct {
 	*archiver
 
-	homesFD    int // the directory homes
-	homes, dir *fsutil.Dir
-	file       *os.File      // the directory dir, locked
-	owner      *fsutil.Actor // owner of the new home
-	hasRest    bool          // an interrupted import has left files
+	homesFD      int // the directory homes
+	homes, dir   *fsutil.Dir
+	file         *os.File      // the directory dir, locked
+	owner        *fsutil.Actor // owner of the new home
+	hasLeftovers bool          // an interrupted import has left files
 }
 
 // runImport calls run, which imports a profile or finds where an interrupted import goes on. If profiles have users of their own,
@@ -263,7 +263,7 @@ func (a *archiver) runImport(run func() error) (err error) {
 		return err
 	}
 	a.importing.Dir, a.importing.Exists = "/proc/self/fd/"+strconv.Itoa(int(p.file.Fd())), p.homes.CheckExists(a.importing.Name) == nil
-	if p.hasRest && a.importing.From == 0 && !a.printsOffset {
+	if p.hasLeftovers && a.importing.From == 0 && !a.printsOffset {
 		fmt.Fprintf(a.Err, "removing the files that an interrupted import of %s has left\n", show.Name(a.importing.Name))
 		err = p.empty()
 	}
@@ -293,8 +293,8 @@ func (p *privateImport) open(rel string) (err error) {
 		return fmt.Errorf("%s is the home of a profile, which the agent's user has renamed; give it its name back", rel)
 	}
 	files, _, listErr := p.dir.ReadSome("", 1)
-	p.hasRest = len(files) > 0
-	was, _, err := p.dir.Chown("", fsutil.Owner{UID: to.UID, GID: to.GID, Keep: func(uid uint32) bool { return uid != 0 || p.hasRest || listErr != nil }})
+	p.hasLeftovers = len(files) > 0
+	was, _, err := p.dir.Chown("", fsutil.Owner{UID: to.UID, GID: to.GID, Keep: func(uid uint32) bool { return uid != 0 || p.hasLeftovers || listErr != nil }})
 	if err == nil {
 		p.file, err = p.dir.Lock(func(*os.File) error { return errors.New("another command is using it; wait until that ends") })
 	} else if errors.Is(err, fsutil.ErrKept) {

@@ -201,7 +201,7 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 		return t.Failed("re-execute hinit", err)
 	}
 	// compare the files before the re-execution, after which hinit runs this file in any case
-	same := runsFile(t, before.Init, path)
+	same := initRunsFile(t, before.Init, path)
 	after, err := cl.Reexec(ctx, *file)
 	report := reexecReport{Version: after.Version, Image: after.Image, Before: before.Init.Version, Binary: path, Same: same}
 	return t.Show(c, report, err, func() {
@@ -213,9 +213,9 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 	})
 }
 
-// runsFile reports whether the init runs the file at path. If that is unknown, it returns false: outside the container, inode
+// initRunsFile reports whether the init runs the file at path. If that is unknown, it returns false: outside the container, inode
 // numbers mean other files.
-func runsFile(t *cli.Terminal, in client.Init, path string) bool {
+func initRunsFile(t *cli.Terminal, in client.Init, path string) bool {
 	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && procOf(t, in.PID) == "/proc"
 }
 

@@ -111,8 +111,8 @@ func managerFor(t *cli.Terminal, verb string, names []string, changes bool) (m *
 	return m, cmdline.Done
 }
 
-// exists looks a profile up on the volume.
-func (m *manager) exists(name string) (profiles.Profile, bool, error) {
+// lookUpProfile looks a profile up on the volume.
+func (m *manager) lookUpProfile(name string) (profiles.Profile, bool, error) {
 	all, _, err := m.store.Discover()
 	i := slices.IndexFunc(all, func(p profiles.Profile) bool { return p.Name == name })
 	if i < 0 {
@@ -122,7 +122,7 @@ func (m *manager) exists(name string) (profiles.Profile, bool, error) {
 }
 
 func (m *manager) create(name string) int {
-	if _, there, _ := m.exists(name); there {
+	if _, there, _ := m.lookUpProfile(name); there {
 		return m.Fail(cmdline.Failed, "cannot create profile %q: it exists already", name)
 	}
 	if code := m.change(m.cfg.Agent.ProfileCreate, map[string]string{"profile": name}, func() error {
@@ -131,7 +131,7 @@ func (m *manager) create(name string) int {
 	}); code != cmdline.Done {
 		return code
 	}
-	p, there, err := m.exists(name)
+	p, there, err := m.lookUpProfile(name)
 	if !there {
 		return m.Fail(cmdline.Failed, "cannot create profile %q: the agent's command ended well, but there is no such profile now (%v)", name, err)
 	}
@@ -147,7 +147,7 @@ func (m *manager) create(name string) int {
 }
 
 func (m *manager) delete(name string, yes bool, uid int) int {
-	p, there, err := m.exists(name)
+	p, there, err := m.lookUpProfile(name)
 	if !there {
 		return m.printMissing(name, err)
 	}
@@ -198,11 +198,11 @@ func (m *manager) delete(name string, yes bool, uid int) int {
 }
 
 func (m *manager) rename(from, to string) int {
-	p, there, err := m.exists(from)
+	p, there, err := m.lookUpProfile(from)
 	if !there {
 		return m.printMissing(from, err)
 	}
-	if _, there, _ := m.exists(to); there {
+	if _, there, _ := m.lookUpProfile(to); there {
 		return m.Fail(cmdline.Failed, "cannot rename profile %q to %q: that one exists already", from, to)
 	}
 	wasUp, code := m.stop(from)

@@ -45,7 +45,7 @@ func shell(t *cli.Terminal, c *cli.Call, words []string) int {
 	if err != nil {
 		return t.Failed(doing, err)
 	}
-	spec, err := specOf(t, st.Init, st.Services[0])
+	spec, err := serviceSpec(t, st.Init, st.Services[0])
 	if err != nil {
 		return t.Failed(doing, err)
 	}
@@ -67,10 +67,10 @@ func shell(t *cli.Terminal, c *cli.Call, words []string) int {
 	return x.Code
 }
 
-// specOf returns how to start a process with the user, environment, directory and limits of a service. These values come from the
-// configuration, the environment of the init and the gateway's slot. They never come from a process of the agent, so the agent
-// can't decide what root starts.
-func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec, err error) {
+// serviceSpec returns how to start a process with the user, environment, directory and limits of a service. These values come
+// from the configuration, the environment of the init and the gateway's slot. They never come from a process of the agent, so
+// the agent can't decide what root starts.
+func serviceSpec(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec, err error) {
 	plain := init.Plain != ""
 	if plain {
 		if err := os.Chdir(init.Home); err != nil { // relative paths in the file begin at this directory

@@ -50,7 +50,7 @@ type treeProcess struct {
 func tree(t *cli.Terminal, c *cli.Call, names []string) int {
 	branches, err := branches(t, names)
 	return t.Show(c, branches, err, func() {
-		width := t.Look(false).Width
+		width := t.TableFormat(false).Width
 		for i, b := range branches {
 			if i > 0 {
 				fmt.Fprintln(t.Out)
