@@ -59,7 +59,7 @@ type DeafWatch struct {
 	ports     diskCall     // the search for ports of /health, which may read many files
 	found     atomic.Pointer[map[string]Deafness]
 
-	mu     sync.Mutex // never held during a round
+	mu     sync.Mutex // no goroutine holds mu during a round
 	period time.Duration
 	policy func(v *supervisor.Service) config.Deaf
 	begun  bool

@@ -35,7 +35,7 @@ type NotifyState struct {
 // runNotifyState is the NotifyState of a service's current run, with a lock. It is nil for a service whose checks need no
 // messages. Any goroutine may call the methods.
 type runNotifyState struct {
-	mu sync.Mutex // never held while a goroutine waits
+	mu sync.Mutex // no goroutine holds mu while it waits
 	NotifyState
 
 	paused bool // an operator has paused the process, so the watchdog does not run

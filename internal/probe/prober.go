@@ -66,7 +66,7 @@ type Prober struct {
 	wake       chan struct{}                                // wakes the scheduler
 	wakes      atomic.Uint64                                // how often the timer has woken the scheduler
 
-	mu            sync.Mutex // never held while a check runs
+	mu            sync.Mutex // no goroutine holds mu while it runs a check
 	targets       map[string]*target
 	handedOver    Handover // state from the old program, of services for which Set was not called yet
 	running       bool

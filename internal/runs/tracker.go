@@ -216,7 +216,7 @@ func (b *Tracker) Pipes(service string) (stdout, stderr *os.File, err error) {
 func (b *Tracker) startTimer(e *entry) {
 	if e.limit > 0 && e.End == nil && e.timer == nil {
 		e.timer = time.AfterFunc(time.Until(e.StartedAt.Add(e.limit)), guard.Func("ending a run", func() {
-			_, _ = b.stop(context.Background(), e.ID, client.RunTimedOut) // fails only if the supervisor has ended
+			_, _ = b.stop(context.Background(), e.ID, client.RunTimedOut) // an error means that the supervisor has ended
 		}))
 	}
 }

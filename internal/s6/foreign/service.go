@@ -319,12 +319,12 @@ func (s *Service) countDeath(r supervisor.Record) {
 	}
 	tally, err := at.dir.ReadFile(formats.TallyFile, formats.MaxTallyFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		_ = at.dir.Mkdir(filepath.Dir(formats.TallyFile), 0o755) // fails if the directory exists
+		_ = at.dir.Mkdir(filepath.Dir(formats.TallyFile), 0o755) // an error means that the directory exists, or Replace fails too
 	} else if err != nil {
 		return
 	}
 	tally = formats.AddDeath(tally, r.Exit.At, r.Exit.Code, r.Exit.Signal, at.Definition.Tally)
-	_ = at.dir.Replace(formats.TallyFile, tally, fsutil.ReplaceOptions{Mode: 0o644, NoSync: true}) // if this fails, the file keeps its old content
+	_ = at.dir.Replace(formats.TallyFile, tally, fsutil.ReplaceOptions{Mode: 0o644, NoSync: true}) // after an error, the file keeps its old content
 }
 
 // TakeOver opens the directories of the service again after a re-execution. link says that the path is a symbolic link.

@@ -239,7 +239,7 @@ func (s *Scanner) checkPresent(slot *Slot) error {
 		return nil
 	}
 	if top != nil && s.checkRequested.CompareAndSwap(false, true) {
-		guard.Go("looking at the scan directory", func() { _ = s.do(context.Background(), s.checkSlots) }) // ends with the scanner
+		guard.Go("looking at the scan directory", func() { _ = s.do(context.Background(), s.checkSlots) }) // this goroutine ends with the scanner at the latest
 	}
 	return unknown("no such slot: %q is gone", slot.Dir)
 }
@@ -250,7 +250,7 @@ func (s *Scanner) nameUnchanged(slot *Slot) bool { return slot.hasName(s.dir) }
 // queue has the slots that must still be made. The scanner makes them when it is idle, or earlier if a reader needs one. A slot
 // that can't be made stays in the queue.
 type queue struct {
-	wake chan struct{} // holds a token while turns are waiting
+	wake chan struct{} // holds a token while order has elements
 
 	mu                sync.Mutex
 	order             []queueItem           // elements in the order in which they are taken

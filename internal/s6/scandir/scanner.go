@@ -23,14 +23,14 @@ const (
 	maxServices  = 1000
 	makingTime   = 5 * time.Second        // how long to wait for another program that is making a slot
 	makingPoll   = 100 * time.Millisecond // time between checks whether that program has finished
-	makingLimit  = 3 * makingTime         // longest wait if that program renews its temporary name again and again
+	makingLimit  = 3 * makingTime         // longest wait for a program that makes its temporary directory again and again
 	idlePoll     = time.Hour              // time between checks if notifications work and all slots are hinit's own
 	foreignPoll  = time.Minute            // time between checks if another program has made a slot
 	busyPoll     = 5 * time.Second        // time between checks if notifications don't work
 	settleTime   = 50 * time.Millisecond  // time from a notification to the check that it causes
-	checkGap     = time.Second            // shortest time between two checks because of notifications
-	completeTime = 100 * time.Millisecond // time from the last new slot until the slots are completed
-	holdTime     = 3 * time.Second        // how long a re-execution waits for the scanner, before and after
+	checkGap     = time.Second            // shortest time between two checks that notifications cause
+	completeTime = 100 * time.Millisecond // after this time without a new slot, the scanner adds the missing files to slots
+	holdTime     = 3 * time.Second        // longest wait of each program of a re-execution for its scanner
 )
 
 // Host is what a scanner needs of PID 1. The scanner's goroutine calls the methods, which may block.
@@ -195,7 +195,7 @@ func (s *Scanner) Ended() <-chan struct{} { return s.ended }
 func (s *Scanner) run() {
 	defer close(s.ended)
 	s.work()
-	s.end() // skipped after a panic, because the next program continues with the files
+	s.end() // a panic skips this call, because the next program continues with the files
 }
 
 // work is the loop of the scanner's goroutine. It ends with the scanner's context.

@@ -46,7 +46,7 @@ type entry struct {
 	Service *foreign.Service // service of a foreign directory; stays until the service has ended
 	Refused fsutil.ID        // directory that was refused and reported
 
-	firstSeenMaking time.Time     `reexec:"-"` // when another program was first seen making the slot
+	firstSeenMaking time.Time     `reexec:"-"` // time at which the scanner first saw another program make the slot; zero if none does
 	missingFiles    []fsutil.Node `reexec:"-"` // files that must still be added to the slot
 }
 
@@ -56,7 +56,7 @@ func (e *entry) empty() bool {
 
 func (e *entry) copy() *entry {
 	c := *e
-	c.missingFiles = nil // rest is only for the scanner, and readers of the copy don't need it
+	c.missingFiles = nil // only the scanner reads this field
 	if e.Service != nil {
 		c.Service = e.Service.Copy()
 	}
@@ -111,7 +111,7 @@ func (s *Slot) hasName(in *fsutil.Dir) bool {
 
 func (s *Slot) close() {
 	if s.dir != nil && s.Kind != other {
-		_ = s.dir.Close() // fails if it is closed already
+		_ = s.dir.Close() // an error means that the directory is closed already
 	}
 }
 
