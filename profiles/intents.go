@@ -377,8 +377,9 @@ const (
 	// reserveFile is a file in a home that occupies disk blocks. When the disk is full, the next state file is written over these
 	// blocks, so that a stop or start can still be recorded.
 	reserveFile = ".hinit-reserve"
-	// reserveFileSize is the size in bytes. Most state files are smaller.
-	reserveFileSize = 8 << 10
+	// reserveFileSize is the size in bytes. Most state files are smaller. If an order on a full disk has used the reserve, only
+	// leastReserve bytes may be free for the next one.
+	reserveFileSize, leastReserve = 8 << 10, 4 << 10
 )
 
 // isDiskFull reports whether an error means that the disk, or a quota on it, is full.
@@ -399,6 +400,8 @@ func writeOverReserve(d *fsutil.Dir, home, rel string, data []byte, mode fs.File
 func makeReserve(d *fsutil.Dir, home string) {
 	rel := filepath.Join(home, reserveFile)
 	if _, err := d.Lstat(rel); errors.Is(err, fs.ErrNotExist) {
-		_ = d.Replace(rel, make([]byte, reserveFileSize), fsutil.ReplaceOptions{Mode: 0o600, NoSync: true})
+		for size := reserveFileSize; size >= leastReserve && err != nil; size /= 2 {
+			err = d.Replace(rel, make([]byte, size), fsutil.ReplaceOptions{Mode: 0o600, NoSync: true})
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -295,21 +296,16 @@ const (
 // RemoveTemporaries removes the directories that an interrupted Create or Delete (package manage) has left. It keeps those that
 // changed at or after before, because another process may be using them.
 func (s *Store) RemoveTemporaries(before time.Time) error {
-	err := s.withVolume(func(d *fsutil.Dir) error {
-		var left []string
+	err := s.withVolume(func(d *fsutil.Dir) (err error) {
 		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // ignore errors, which the scan of profiles reports
 			if strings.HasPrefix(name, NewPrefix) || strings.HasPrefix(name, OldPrefix) {
-				left = append(left, name)
+				path := filepath.Join(profilesDir, name)
+				if info, gone := d.Lstat(path); gone == nil && info.ModTime().Before(before) {
+					err = cmp.Or(err, d.RemoveAll(path))
+				}
 			}
-			return len(left) < fsutil.MaxNames
+			return true
 		})
-		var err error
-		for _, name := range left {
-			path := filepath.Join(profilesDir, name)
-			if info, gone := d.Lstat(path); gone == nil && info.ModTime().Before(before) {
-				err = errors.Join(err, d.RemoveAll(path))
-			}
-		}
 		return err
 	})
 	if err != nil {

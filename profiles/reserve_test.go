@@ -41,8 +41,9 @@ func fill(t *testing.T, path string) {
 	}
 }
 
-// The first order for a profile must be recorded on a full volume too, from reserved space.
-func TestTheFirstOrderForAProfileIsRecordedOnAFullVolume(t *testing.T) {
+// TestEachOrderForAProfileIsRecordedOnAFullVolume checks that orders are recorded from reserved space: the first for a profile, and the
+// ones after it. The second order was lost, because there was no room for another reserve of the same size.
+func TestEachOrderForAProfileIsRecordedOnAFullVolume(t *testing.T) {
 	root := smallVolume(t)
 	s := profiles.Open(root, nil, "")
 	home := func(name string) string { return filepath.Join(root, "profiles", name) }
@@ -67,12 +68,15 @@ func TestTheFirstOrderForAProfileIsRecordedOnAFullVolume(t *testing.T) {
 	}
 	fill(t, filepath.Join(root, "garbage"))
 	in := profiles.NewIntents(s)
-	for _, name := range []string{"default", "before", "later"} {
-		if err := in.Set(name, profiles.Running); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if st, err := s.ReadState(name); err != nil || st.Desired != profiles.Running {
-			t.Errorf("%s: %+v, %v", name, st, err)
+	for _, want := range []string{profiles.Running, profiles.Stopped, profiles.Running} {
+		for _, name := range []string{"default", "before", "later"} {
+			if err := in.Set(name, want); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if st, err := s.ReadState(name); err != nil || st.Desired != want {
+				t.Errorf("%s: %+v, %v", name, st, err)
+			}
+			fill(t, filepath.Join(root, "garbage"))
 		}
 	}
 }
