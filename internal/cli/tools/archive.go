@@ -259,13 +259,9 @@ func asProcessUser(fn func() error) error {
 
 // openScratch opens the directory of --scratch, or creates it as user. For root, it follows only links that root has made.
 func openScratch(path string, user *fsutil.Actor) (fd int, err error) {
-	if fd, err = wholefile.OpenForRoot(path); errors.Is(err, fs.ErrNotExist) {
-		if err = user.Do(func() error { return os.MkdirAll(path, 0o700) }); err == nil {
-			fd, err = wholefile.OpenForRoot(path)
-		}
-	}
-	if err != nil {
-		return fd, &fs.PathError{Op: "open", Path: path, Err: err}
+	makeErr := user.Do(func() error { return os.MkdirAll(path, 0o700) })
+	if fd, err = wholefile.OpenForRoot(path); err != nil {
+		return fd, &fs.PathError{Op: "open", Path: path, Err: cmp.Or(makeErr, err)}
 	}
 	return fd, nil
 }

@@ -233,15 +233,15 @@ func (m *manager) rename(from, to string) int {
 	return cmdline.Done
 }
 
-// stop stops the gateway of a profile and waits until it has ended. It reports whether the gateway was wanted up. Without an init,
-// it does nothing.
+// stop stops the gateway of a profile and waits until it has ended. It reports whether the gateway was wanted up. Without an init, or
+// if the gateway is down, stop does nothing: a full disk could not record the order, and would keep the profile from being deleted.
 func (m *manager) stop(name string) (wasUp bool, code int) {
 	if m.cl == nil {
 		return false, cmdline.Done
 	}
 	ctx, slot := context.Background(), profiles.SlotName(name)
 	s, err := m.cl.Service(ctx, slot)
-	if errors.Is(err, client.ErrUnknown) {
+	if errors.Is(err, client.ErrUnknown) || err == nil && s.PID == 0 && s.Want == "down" {
 		return false, cmdline.Done
 	}
 	if err == nil {
