@@ -100,9 +100,9 @@ func (h *host) handleAside(name, uid string, o *placement.Object) error {
 	return h.store.Drop(name, uid, 0)
 }
 
-// offer offers the data of a profile to the host to which it moves, by writing into the status where that host can fetch it. It
-// returns errRetry if the gateway isn't down, or will not stay down.
-func (h *host) offer(ctx context.Context, p *v1alpha1.AgentProfile) error {
+// publishOffer offers the data of a profile to the host to which it moves, by writing into the status where that host can fetch
+// it. It returns errRetry if the gateway isn't down, or will not stay down.
+func (h *host) publishOffer(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	run, err := h.assertStopped(ctx, p.Name)
 	if err != nil {
 		return err

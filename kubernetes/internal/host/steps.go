@@ -254,7 +254,7 @@ func (h *host) performStep(ctx context.Context, step placement.Step, name, uid s
 			st.Message = fmt.Sprintf("its data is not on the volume of host %s; bring the volume back, or set spec.recover", h.settings.Name)
 		}))
 	case placement.Offer:
-		return h.offer(ctx, p)
+		return h.publishOffer(ctx, p)
 	case placement.SetAside:
 		return h.setAside(ctx, p)
 	case placement.TakeBack:
