@@ -92,17 +92,17 @@ type console struct {
 	failed       bool      // the stream has failed for good, for example with EPIPE; lines for it are dropped
 	closing      bool
 	drainWaiters []chan struct{} // channels that whenWritten has returned and that are still open
-	stamp        []byte          // current time for JSON lines, formatted once for each batch
+	jsonTime     []byte          // current time for JSON lines, formatted once for each batch
 
 	done chan struct{}
 }
 
 func newConsole(stream string, f *os.File, o Options) *console {
-	c := &console{stream: stream, mode: o.Console, mask: o.Mask, warn: o.Warn, reader: progress{stall: o.ConsoleStall, start: time.Now()}, done: make(chan struct{})}
+	c := &console{stream: stream, mode: o.Console, mask: o.Mask, warn: o.Warn, reader: progress{stallTime: o.ConsoleStall, start: time.Now()}, done: make(chan struct{})}
 	c.wake.L = &c.mu
 	batch := o.MaxLine + readSize
 	c.blocks.New = func() any { return &block{data: make([]byte, 0, consoleBlock+batch)} }
-	c.attempt = c.writeAll // store the method value once, because making it for each write would allocate
+	c.writeFunc = c.writeAll // store the method value once, because making it for each write would allocate
 	// Write with system calls on the descriptor. f.Write would kill the process with SIGPIPE if descriptor 1 or 2 has lost its
 	// reader (os/signal, "SIGPIPE").
 	raw, err := f.SyscallConn()
@@ -241,7 +241,7 @@ func (c *console) addBytes(b *block, src *source, size int) {
 }
 
 // setStamp stores the current time in the format of JSON lines. The caller holds mu.
-func (c *console) setStamp() { c.stamp = time.Now().AppendFormat(c.stamp[:0], time.RFC3339Nano) }
+func (c *console) setStamp() { c.jsonTime = time.Now().AppendFormat(c.jsonTime[:0], time.RFC3339Nano) }
 
 // whenWritten returns a channel that is closed as soon as the queue is empty, or the stream has failed for good. The queue must also
 // have written the lines that are added after the call.
@@ -341,17 +341,17 @@ func (w *initWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// stalled reports whether the reader of the console has read nothing for longer than progress.stall. Then no pump waits for the
-// reader any more. The caller holds mu.
+// stalled reports whether the reader of the console has read nothing for longer than progress.stallTime. Then no pump waits for
+// the reader any more. The caller holds mu.
 func (c *console) stalled() bool {
-	return c.reader.stall < 0 || c.waiting > 0 && c.reader.idle() >= c.reader.stall
+	return c.reader.stallTime < 0 || c.waiting > 0 && c.reader.idle() >= c.reader.stallTime
 }
 
 // progress measures how long the reader of a console has read nothing.
 type progress struct {
-	stall  time.Duration // after this time the reader counts as stalled; negative: at once, so pumps never wait
-	start  time.Time
-	latest atomic.Int64 // last time the reader read something, or data entered an empty queue; nanoseconds since start
+	stallTime time.Duration // after this time the reader counts as stalled; negative: at once, so pumps never wait
+	start     time.Time
+	latest    atomic.Int64 // last time the reader read something, or data entered an empty queue; nanoseconds since start
 }
 
 // idle returns how long ago the reader last made progress.
@@ -381,7 +381,7 @@ func (c *console) addOrWait(src *source, rest []byte) {
 		}
 		w := &waiter{src, make(chan struct{})}
 		c.pumps = append(c.pumps, w)
-		left := max(c.reader.stall-c.reader.idle(), time.Millisecond)
+		left := max(c.reader.stallTime-c.reader.idle(), time.Millisecond)
 		c.mu.Unlock()
 		select {
 		case <-w.woken:

@@ -19,12 +19,12 @@ import (
 // output is the state of the goroutine that writes to one of the container's streams. Only that goroutine uses the fields, except
 // raw and fault.text.
 type output struct {
-	raw     syscall.RawConn  // connection to the stream
-	kind    uint32           // type of the file as in st_mode (S_IFMT); 0 if unknown
-	writing []byte           // the part of the block that is not written yet
-	err     error            // error of the last write
-	attempt func(fd uintptr) // the method value c.writeAll
-	fault   struct {
+	raw       syscall.RawConn  // connection to the stream
+	kind      uint32           // type of the file as in st_mode (S_IFMT); 0 if unknown
+	writing   []byte           // the part of the block that is not written yet
+	err       error            // error of the last write
+	writeFunc func(fd uintptr) // the method value c.writeAll
+	fault     struct {
 		text       atomic.Pointer[string] // why lines are missing now; nil if the stream is written. Any goroutine may read it.
 		reportedAt time.Time              // when a fault was last reported
 		reported   bool                   // whether the present fault was reported
@@ -37,7 +37,7 @@ func (c *console) run() {
 	defer guard.Catch("writing the container's " + c.stream)
 	for b := c.nextBlock(); b != nil; b = c.nextBlock() {
 		c.writing, c.err = b.data, nil
-		err := c.raw.Control(c.attempt)
+		err := c.raw.Control(c.writeFunc)
 		c.handleResult(b, cmp.Or(err, c.err))
 		c.releaseBlock(b)
 	}
@@ -181,7 +181,7 @@ func (c *console) format(dst []byte, mode ConsoleMode, src *source, line []byte)
 	switch mode {
 	case JSON:
 		dst = append(dst, `{"time":"`...)
-		dst = append(dst, c.stamp...)
+		dst = append(dst, c.jsonTime...)
 		dst = append(dst, `","profile":`...)
 		dst = appendJSON(dst, src.profile)
 		dst = append(dst, `,"stream":"`...)

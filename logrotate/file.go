@@ -37,8 +37,8 @@ type file struct {
 	refs      int    // number of Logs that use the file; guarded by Set.mu
 	totalUses uint64 // number of Logs that have ever used the file; releaseFile compares it; guarded by Set.mu
 
-	limits     atomic.Pointer[Limits]
-	unpackable atomic.Bool // the last compression of the archives failed, and the user was warned
+	limits        atomic.Pointer[Limits]
+	packingFailed atomic.Bool // the last compression of the archives failed, and the user was warned
 
 	lastErr atomic.Pointer[string]
 	losses  atomic.Uint64
@@ -60,11 +60,11 @@ type file struct {
 
 // onDisk is what this package knows about the open file.
 type onDisk struct {
-	fd       int // this package's descriptor, besides lumberjack's own; -1 while the file is closed
-	dev, ino uint64
-	size     int64     // length of the file up to the end of its last complete line
-	torn     bool      // the file has an incomplete line after size, which must be removed before the next write
-	checked  time.Time // time of the last check that the path still leads to this file
+	fd          int // this package's descriptor, besides lumberjack's own; -1 while the file is closed
+	dev, ino    uint64
+	size        int64     // length of the file up to the end of its last complete line
+	hasTornLine bool      // the file has an incomplete line after size, which must be removed before the next write
+	checked     time.Time // time of the last check that the path still leads to this file
 }
 
 // rotation is the state of the archives and of the rotation.
@@ -159,7 +159,7 @@ func (f *file) prepare(now time.Time) error {
 		}
 		f.checked = now
 	}
-	if f.torn {
+	if f.hasTornLine {
 		return f.cutTornLine()
 	}
 	return nil
@@ -178,7 +178,7 @@ func (f *file) cutTornLine() error {
 		return fmt.Errorf("cannot cut a torn line off %q: %w", f.path, err)
 	}
 	f.size = min(f.size, st.Size) // the file is smaller if another process has emptied it
-	f.torn = false
+	f.hasTornLine = false
 	return nil
 }
 
@@ -229,7 +229,7 @@ func (f *file) removeTornWrite(p []byte, n int, err error) (int, error) {
 	}
 	err = fmt.Errorf("cannot write log file %q: %w", f.path, err)
 	whole := bytes.LastIndexByte(p[:n], '\n') + 1
-	f.torn = n > whole
+	f.hasTornLine = n > whole
 	var st unix.Stat_t
 	if unix.Fstat(f.fd, &st) != nil {
 		f.size += int64(whole)
@@ -242,7 +242,7 @@ func (f *file) removeTornWrite(p []byte, n int, err error) (int, error) {
 		f.scanned = false
 		return 0, err
 	}
-	if f.torn {
+	if f.hasTornLine {
 		_ = f.cutTornLine() // if this fails, prepare tries again before the next write
 	}
 	return whole, err
@@ -261,12 +261,12 @@ func (f *file) closeFile() {
 	if f.fd < 0 {
 		return
 	}
-	if f.torn {
+	if f.hasTornLine {
 		_ = f.cutTornLine() // otherwise useDescriptor would later end the incomplete line with a newline
 	}
 	_ = f.writer.Close() // lumberjack buffers nothing that an error could lose
 	_ = unix.Close(f.fd)
-	f.fd, f.torn = -1, false
+	f.fd, f.hasTornLine = -1, false
 }
 
 // keepLines keeps lines in memory until the fault is over. Once a line doesn't fit, it only counts that line and all later lines,
@@ -386,7 +386,7 @@ func (f *file) markComplete(done bool) {
 		return
 	}
 	mode := st.Mode &^ (unix.S_IFMT | completeBit)
-	if done && !f.torn {
+	if done && !f.hasTornLine {
 		mode |= completeBit
 	}
 	_ = unix.Fchmod(f.fd, mode) // an error does no harm: only s6-log uses this bit, and the file may belong to another user

@@ -281,8 +281,8 @@ func TestFollow(t *testing.T) {
 	wantLines(t, got[1:], "half a line", "torn line", "s", "new file", "cut", "first", "second", "new directory")
 }
 
-// TestLinesThatWereRemovedBeforeAFollowerReadThemAreReported checks that a follower without Options.Missing says where lines are
-// missing, as "hinit logs -f" shows it.
+// TestLinesThatWereRemovedBeforeAFollowerReadThemAreReported checks that a follower without Options.OnMissing says where lines
+// are missing, as "hinit logs -f" shows it.
 func TestLinesThatWereRemovedBeforeAFollowerReadThemAreReported(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, archive.Current)

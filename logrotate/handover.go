@@ -65,16 +65,16 @@ type handedFile struct {
 
 // freezeCall is the state between Freeze and Thaw.
 type freezeCall struct {
-	parked map[*stream]struct{} // streams whose pumps have stopped
-	all    chan struct{}        // channel that is closed when the pump of every live stream has stopped
-	locked []*file              // files whose mu is held
+	parked    map[*stream]struct{} // streams whose pumps have stopped
+	allParked chan struct{}        // channel that is closed when the pump of every live stream has stopped
+	locked    []*file              // files whose mu is held
 }
 
 // closeIfParked closes fr.all if the pumps of all live streams have stopped. fr may be nil. The caller holds Set.mu.
 func (fr *freezeCall) closeIfParked(live int) {
-	if fr != nil && fr.all != nil && len(fr.parked) == live {
-		close(fr.all)
-		fr.all = nil
+	if fr != nil && fr.allParked != nil && len(fr.parked) == live {
+		close(fr.allParked)
+		fr.allParked = nil
 	}
 }
 
@@ -105,7 +105,7 @@ func (s *Set) Freeze(ctx context.Context) error {
 		return errClosed
 	}
 	all := make(chan struct{})
-	s.pause = &freezeCall{parked: make(map[*stream]struct{}), all: all}
+	s.pause = &freezeCall{parked: make(map[*stream]struct{}), allParked: all}
 	for st := range s.live {
 		st.freezing.Store(true)
 		st.wake()
@@ -318,7 +318,7 @@ func (s *Set) TakeOver(h *Handover) error {
 func (l *Log) resume(in handedLog) ([]*stream, error) {
 	l.limiter.rate.Store(in.Rate)
 	l.limiter.suppressed, l.limiter.exceededRate = in.Suppressed, in.SuppressedLimit
-	l.limiter.active.Store(in.Suppressed != [2]int64{})
+	l.limiter.hasSuppressed.Store(in.Suppressed != [2]int64{})
 	l.counters.lines.Add(in.Lines)
 	l.counters.bytes.Add(in.Bytes)
 	l.counters.consoleDropped.Add(in.ConsoleDropped)

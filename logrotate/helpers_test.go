@@ -59,8 +59,8 @@ func newSet(o Options) *Set {
 	if o.Warn == nil {
 		o.Warn = func(string, string) {}
 	}
-	if o.Wrote == nil {
-		o.Wrote = func() {}
+	if o.OnWrite == nil {
+		o.OnWrite = func() {}
 	}
 	return New(o)
 }

@@ -176,7 +176,7 @@ func newStream(r *run, index int, pipe *os.File) (*stream, error) {
 		return nil, err
 	}
 	s := &stream{run: r, index: index, direct: -1, file: pipe, raw: raw, lines: lines{budget: &r.log.set.memoryBudget, max: r.log.set.opts.MaxLine}}
-	s.ready = s.read
+	s.readFunc = s.read
 	return s, nil
 }
 

@@ -123,7 +123,7 @@ func (f *file) useDescriptor(fd int) error {
 		return err
 	}
 	f.fd, f.dev, f.ino = fd, st.Dev, st.Ino
-	f.size, f.torn = st.Size, false
+	f.size, f.hasTornLine = st.Size, false
 	f.markComplete(false)
 	return nil
 }

@@ -46,8 +46,8 @@ type Options struct {
 	Actor *fsutil.Actor
 	// Pack compresses archives. If Pack is nil, [Limits].Compress has no effect.
 	Pack gzipped.Packer
-	// Wrote is called by a pump after lines of a service have been written to both sinks. It must be set, and must not block.
-	Wrote func()
+	// OnWrite is called by a pump after lines of a service have been written to both sinks. It must be set, and must not block.
+	OnWrite func()
 	// Warn is called when a fault begins and when it ends, by a goroutine of this package, for the console at most twice a minute.
 	// service is the name given to Open, or "" for the console. Warn must be set. It must not block, and must not call a method of Log
 	// or Set; it may write to [Set.Console].

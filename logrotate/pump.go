@@ -109,7 +109,7 @@ type stream struct {
 	mu       sync.Mutex // guards file, which wake uses and changePace replaces; no goroutine holds mu during I/O
 	file     *os.File
 	raw      syscall.RawConn
-	ready    func(fd uintptr) bool // the method value s.read, stored so that waiting allocates nothing
+	readFunc func(fd uintptr) bool // the method value s.read, stored so that waiting allocates nothing
 	lines    lines
 	pace     pace
 	direct   int // -1, or during a flood the descriptor that the pump reads without the poller
@@ -278,7 +278,7 @@ func (s *stream) deliver(chunk []byte) {
 	}
 	l.counters.bytes.Add(uint64(len(chunk)))
 	l.counters.lines.Add(uint64(bytes.Count(chunk, []byte{'\n'})))
-	l.set.opts.Wrote()
+	l.set.opts.OnWrite()
 }
 
 // writeToSinks writes complete lines of a stream to the console and the file. The file must not wait for the console, so lines for

@@ -12,8 +12,8 @@ import (
 
 // limiter limits the number of lines that a service may log per second, by the monotonic clock.
 type limiter struct {
-	rate   atomic.Int64 // maximum number of lines per second; 0: no limit
-	active atomic.Bool  // lines were suppressed that no record has reported yet
+	rate          atomic.Int64 // maximum number of lines per second; 0: no limit
+	hasSuppressed atomic.Bool  // lines were suppressed that no record has reported yet
 
 	// sinkLocks has one lock for each stream. A pump holds it while it writes to console and file, so that the record about suppressed
 	// lines stands where these lines are missing.
@@ -33,7 +33,7 @@ type limiter struct {
 // writeAllowed writes the lines of chunk that the rate allows, after the record about earlier suppressed lines. It returns the
 // number of lines that it has suppressed.
 func (l *limiter) writeAllowed(stream int, chunk []byte) (suppressed int) {
-	if l.rate.Load() <= 0 && !l.active.Load() {
+	if l.rate.Load() <= 0 && !l.hasSuppressed.Load() {
 		l.writeLines(stream, chunk)
 		return 0
 	}
@@ -47,7 +47,7 @@ func (l *limiter) writeAllowed(stream int, chunk []byte) (suppressed int) {
 
 // writeRecord writes the record about a stream's suppressed lines, if there are any. It is called at the end of a pipe.
 func (l *limiter) writeRecord(stream int) {
-	if !l.active.Load() {
+	if !l.hasSuppressed.Load() {
 		return
 	}
 	l.sinkLocks[stream].Lock()
@@ -102,7 +102,7 @@ func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken 
 		}
 	}
 	l.suppressed[stream] += int64(bytes.Count(rest, []byte{'\n'}))
-	l.active.Store(l.suppressed != [2]int64{})
+	l.hasSuppressed.Store(l.suppressed != [2]int64{})
 	return record, taken
 }
 
@@ -114,6 +114,6 @@ func (l *limiter) makeRecord(stream int) []byte {
 	}
 	text := fmt.Appendf(nil, "[hinit] suppressed %d lines here: there were more than %d a second\n", l.suppressed[stream], l.exceededRate)
 	l.suppressed[stream] = 0
-	l.active.Store(l.suppressed != [2]int64{})
+	l.hasSuppressed.Store(l.suppressed != [2]int64{})
 	return text
 }

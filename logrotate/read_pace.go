@@ -29,10 +29,10 @@ const (
 // pace decides whether a pump pauses before its next read. It pauses only during a flood of small writes, so that a single read
 // returns the data of many writes.
 type pace struct {
-	flood     bool
-	pauseNext bool // pause before the next read
-	reads     int  // short reads since the time in the field since
-	since     time.Time
+	flood      bool
+	pauseNext  bool // pause before the next read
+	shortReads int  // short reads since the time in the field since
+	since      time.Time
 
 	size       int           // size of the pipe in bytes
 	sincePause int           // bytes read since the last pause
@@ -73,10 +73,10 @@ func (p *pace) recordRead(n, room int, window time.Duration, now time.Time) (cha
 		return false
 	}
 	if now.Sub(p.since) > window<<p.fruitlessFloods {
-		p.reads, p.since = 0, now
+		p.shortReads, p.since = 0, now
 	}
-	p.reads++
-	if p.reads < floodReads<<p.fruitlessFloods {
+	p.shortReads++
+	if p.shortReads < floodReads<<p.fruitlessFloods {
 		return false
 	}
 	p.flood, p.pauseNext, p.sincePause, p.pause = true, true, 0, floodPause
@@ -163,7 +163,7 @@ func (s *stream) joinPoller() {
 // read at once.
 func (s *stream) awaitData() error {
 	if s.direct < 0 {
-		return s.raw.Read(s.ready)
+		return s.raw.Read(s.readFunc)
 	}
 	s.read(uintptr(s.direct))
 	return nil

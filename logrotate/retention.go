@@ -109,17 +109,17 @@ func appendStamp(b []byte, t time.Time) []byte {
 // compressor collects the files whose archives are to be compressed. Once per period it gives them to [Options].Pack, which skips
 // archives younger than a period. Any goroutine may call its methods.
 type compressor struct {
-	opts Options
-	ctx  context.Context    //nolint:containedctx // cancelled by end
-	end  context.CancelFunc // function that cancels the compression and drops the queue; the field work waits for the goroutine
-	work sync.WaitGroup     // counts the goroutine that handles the queue
+	opts   Options
+	ctx    context.Context    //nolint:containedctx // cancelled by end
+	cancel context.CancelFunc // function that cancels the compression and drops the queue; the field work waits for the goroutine
+	work   sync.WaitGroup     // counts the goroutine that handles the queue
 
 	mu    sync.Mutex // no goroutine holds mu during I/O
 	queue []*file    // files that wait for compression, each at most once
 	busy  bool       // a goroutine is handling the queue
 }
 
-// request queues f for the compression of its archives. It doesn't block. After end, it does nothing.
+// request queues f for the compression of its archives. It doesn't block. After cancel, it does nothing.
 func (c *compressor) request(f *file) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -176,9 +176,9 @@ func (c *compressor) run() {
 // nil after a success.
 func (f *file) recordPacked(err error) {
 	switch {
-	case err == nil && f.unpackable.Swap(false):
+	case err == nil && f.packingFailed.Swap(false):
 		f.set.opts.Warn(f.service, fmt.Sprintf("the archives of %q are compressed again", f.path))
-	case err != nil && !f.unpackable.Swap(true):
+	case err != nil && !f.packingFailed.Swap(true):
 		f.set.opts.Warn(f.service, fmt.Sprintf("cannot compress the archives of %q: %v; they stay as they are for now", f.path, err))
 	}
 }

@@ -32,14 +32,14 @@ type Set struct {
 	outputs      sync.Pool    // *[]byte for formatted lines, empty
 	memoryBudget bufferBudget // shared limit for unfinished lines and kept lines
 
-	mu     sync.Mutex // no goroutine holds mu during I/O
-	closed bool
-	logs   map[string]*Log
-	files  map[string]*file
-	live   map[*stream]struct{}
-	unused []*lumberjack.Logger // writers of closed files, to use again: lumberjack never ends a writer's goroutine
-	idle   chan struct{}        // channel that is closed when Close was called and no stream is live
-	pause  *freezeCall          // state between Freeze and Thaw; otherwise nil
+	mu              sync.Mutex // no goroutine holds mu during I/O
+	closed          bool
+	logs            map[string]*Log
+	files           map[string]*file
+	live            map[*stream]struct{}
+	unused          []*lumberjack.Logger // writers of closed files, to use again: lumberjack never ends a writer's goroutine
+	allStreamsEnded chan struct{}        // channel that is closed when Close was called and no stream is live
+	pause           *freezeCall          // state between Freeze and Thaw; otherwise nil
 
 	background sync.WaitGroup // short-lived goroutines, for which flush waits
 	compressor compressor
@@ -49,11 +49,11 @@ type Set struct {
 func New(o Options) *Set {
 	o = o.withDefaults()
 	s := &Set{
-		opts:  o,
-		logs:  make(map[string]*Log),
-		files: make(map[string]*file),
-		live:  make(map[*stream]struct{}),
-		idle:  make(chan struct{}),
+		opts:            o,
+		logs:            make(map[string]*Log),
+		files:           make(map[string]*file),
+		live:            make(map[*stream]struct{}),
+		allStreamsEnded: make(chan struct{}),
 	}
 	// The budget is at most a quarter of this process's memory limit.
 	s.memoryBudget.left.Store(min(maxBudget, debug.SetMemoryLimit(-1)/4))
@@ -62,7 +62,7 @@ func New(o Options) *Set {
 	// holds any single line.
 	s.outputs.New = func() any { return new(make([]byte, 0, 2*(o.MaxLine+readSize))) }
 	s.compressor.opts = o
-	s.compressor.ctx, s.compressor.end = context.WithCancel(context.Background())
+	s.compressor.ctx, s.compressor.cancel = context.WithCancel(context.Background())
 	s.consoles[0] = newConsole("stdout", o.Stdout, o)
 	s.consoles[1] = newConsole("stderr", o.Stderr, o)
 	return s
@@ -177,7 +177,7 @@ func (s *Set) removeStream(st *stream) {
 		s.retire(l)
 	}
 	if len(s.live) == 0 && s.closed {
-		close(s.idle)
+		close(s.allStreamsEnded)
 	}
 	s.pause.closeIfParked(len(s.live))
 }
@@ -214,10 +214,10 @@ func (s *Set) Close(ctx context.Context) error {
 	}
 	s.closed = true
 	if len(s.live) == 0 {
-		close(s.idle)
+		close(s.allStreamsEnded)
 	}
 	s.mu.Unlock()
-	s.compressor.end()
+	s.compressor.cancel()
 
 	patience, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -228,7 +228,7 @@ func (s *Set) Close(ctx context.Context) error {
 	}
 	var errs []error
 	select {
-	case <-s.idle:
+	case <-s.allStreamsEnded:
 	case <-patience.Done():
 		errs = append(errs, s.stop())
 	}
@@ -281,7 +281,7 @@ func (s *Set) readingServices(except map[*stream]struct{}) []string {
 
 // flush waits for the pumps and the background work, then writes the remaining lines and closes files and consoles.
 func (s *Set) flush() error {
-	<-s.idle
+	<-s.allStreamsEnded
 	s.background.Wait()
 	s.compressor.work.Wait()
 	var errs []error

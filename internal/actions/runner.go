@@ -61,7 +61,7 @@ type Runner struct {
 	rules            *config.Config
 	lastConfigError  string        // last error of reading the configuration
 	lastStatus       client.Status // the whole status after the last change
-	delayed          []string      // services whose events wait for the last log lines
+	awaitingTail     []string      // services whose events wait for the last log lines
 	lastEnvFileCheck time.Time     // when environment files were last checked for changes
 	work             sync.WaitGroup
 }
@@ -112,14 +112,14 @@ func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 		r.state.Init, r.state.Marks = c.Init.StartedAt, SeenConditions{}
 	}
 	c.Apply(&r.lastStatus)
-	for _, name := range r.delayed {
+	for _, name := range r.awaitingTail {
 		if s := r.lastStatus.Find(name); s != nil {
 			c.Services = append(c.Services, *s)
 		}
 	}
 	var fresh []*Job
 	happened, held, changed := r.state.Marks.Apply(c, first)
-	r.delayed = held
+	r.awaitingTail = held
 	for _, h := range append(happened, r.changedEnvFiles()...) {
 		actions := actionsOf(r.rules, h.Service.Name, h.Service.Profile, h.Event)
 		if len(actions) == 0 {
@@ -233,17 +233,17 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 			continue
 		}
 		r.mu.Lock()
-		j.running, j.tries, failures = false, j.tries+1, failures+1
-		r.letOthersGoFirst(j)
+		j.running, j.attempts, failures = false, j.attempts+1, failures+1
+		r.requeueBehindOthers(j)
 		switch {
-		case again && j.tries < maxAttempts:
-			if j.tries == 1 {
+		case again && j.attempts < maxAttempts:
+			if j.attempts == 1 {
 				r.Log.Info("trying again", "event", j.Event, "service", j.Service, "target", j.maskedTarget(), "err", err)
 			}
 			r.mu.Unlock()
 			continue
 		case again:
-			err = fmt.Errorf("given up after %d tries: %w", j.tries, err)
+			err = fmt.Errorf("given up after %d tries: %w", j.attempts, err)
 		default:
 			failures = 0
 		}
@@ -258,9 +258,9 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 	}
 }
 
-// letOthersGoFirst moves the jobs of j's service for j's target to the end of the queue, in their order. So after a failure, the
-// other services that wait for the target get an attempt. The caller holds r.mu.
-func (r *Runner) letOthersGoFirst(j *Job) {
+// requeueBehindOthers moves the jobs of j's service for j's target to the end of the queue, in their order. So after a failure,
+// the other services that wait for the target get an attempt. The caller holds r.mu.
+func (r *Runner) requeueBehindOthers(j *Job) {
 	mine, others := lo.FilterReject(r.state.Jobs, func(o *Job, _ int) bool { return o.Service == j.Service && o.target() == j.target() })
 	r.state.Jobs = append(others, mine...)
 }
@@ -299,8 +299,8 @@ type Job struct {
 	Action  config.Action `json:"action"`
 	Body    []byte        `json:"body"` // a [Message] as JSON
 
-	tries   int  // number of failed attempts
-	running bool // an attempt is under way
+	attempts int  // number of failed attempts
+	running  bool // an attempt is under way
 }
 
 // state is the content of the state file.

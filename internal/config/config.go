@@ -52,10 +52,10 @@ type Agent struct {
 	Cwd            string            `key:"cwd" is:"dir" fill:"cwd"`
 	Env            map[string]string `key:"env" fill:"."` // variables that are added to the container's environment
 
-	Ready  string        `key:"ready" is:"oneof state-file up"` // when a gateway counts as ready: one of the Ready constants
-	Settle time.Duration `key:"settle" is:"positive"`           // a service that can't say that it is ready counts as started after this time
-	Checks []Check       `key:"checks"`                         // health checks of all gateways
-	Deaf   Deaf          `key:"deaf."`
+	Ready      string        `key:"ready" is:"oneof state-file up"` // when a gateway counts as ready: one of the Ready constants
+	SettleTime time.Duration `key:"settle" is:"positive"`           // a service that can't say that it is ready counts as started after this time
+	Checks     []Check       `key:"checks"`                         // health checks of all gateways
+	Deaf       Deaf          `key:"deaf."`
 
 	// Commands to create, delete and rename a profile. If a command is empty, hinit does the work itself.
 	ProfileCreate []string `key:"profile_create" is:"command?" fill:"."`

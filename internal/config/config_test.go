@@ -247,7 +247,7 @@ runs:
 		Home: "/data",
 		Agent: Agent{
 			User: "1000:100", Binary: "/usr/bin/agent", Gateway: []string{"run", "{profile}", "{profile_home}"},
-			GatewayDefault: []string{"{agent}"}, Cwd: "{profile_home}/work", Ready: ReadyState, Settle: 1500 * time.Millisecond,
+			GatewayDefault: []string{"{agent}"}, Cwd: "{profile_home}/work", Ready: ReadyState, SettleTime: 1500 * time.Millisecond,
 			Deaf: Deaf{Action: OnRestart, After: 4 * time.Minute, Period: time.Minute},
 			Env: map[string]string{
 				"A": "1", "HOME": "/x", "API_KEY": "hush", "HERMES_S6_SUPERVISED_CHILD": "1", "HERMES_SUPERVISED_CHILD": "1",

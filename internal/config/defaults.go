@@ -16,7 +16,7 @@ func Defaults() *Config {
 			GatewayDefault: []string{"{agent}", "gateway", "run", "--replace"},
 			Cwd:            "{home}",
 			Ready:          ReadyState,
-			Settle:         time.Second,
+			SettleTime:     time.Second,
 			Env: map[string]string{
 				"HOME":                       "{home}",
 				"HERMES_S6_SUPERVISED_CHILD": "1",

@@ -19,15 +19,15 @@ import (
 type Check struct {
 	Type string // one of the Check types, such as CheckHTTP; it says which of the fields from HTTP to Deaf is used
 
-	Kind      string        `key:"kind" is:"oneof startup ready alive"` // purpose of the check: startup, ready or alive
-	Name      string        `key:"name" is:"name"`                      // name of the check, unique in its service
-	Period    time.Duration `key:"period" is:"atleast 100ms"`
-	Timeout   time.Duration `key:"timeout" is:"atleast 10ms"`
-	Delay     time.Duration `key:"initial_delay" is:"notnegative"`                     // time from the start of the process to the first test
-	Success   int           `key:"success_threshold" is:"between 1 1000"`              // number of successes in a row after which the check passes
-	Failure   int           `key:"failure_threshold" is:"between 1 100000"`            // number of failures in a row after which the check fails
-	Jitter    float64       `key:"jitter" is:"between 0 0.5"`                          // random change of the period, up to this fraction of it
-	OnFailure string        `key:"on_failure" is:"oneof restart report park shutdown"` // effect of a failure: one of the On constants; "" for a ready check
+	Kind             string        `key:"kind" is:"oneof startup ready alive"` // purpose of the check: startup, ready or alive
+	Name             string        `key:"name" is:"name"`                      // name of the check, unique in its service
+	Period           time.Duration `key:"period" is:"atleast 100ms"`
+	Timeout          time.Duration `key:"timeout" is:"atleast 10ms"`
+	InitialDelay     time.Duration `key:"initial_delay" is:"notnegative"`                     // time from the start of the process to the first test
+	SuccessThreshold int           `key:"success_threshold" is:"between 1 1000"`              // number of successes in a row after which the check passes
+	FailureThreshold int           `key:"failure_threshold" is:"between 1 100000"`            // number of failures in a row after which the check fails
+	Jitter           float64       `key:"jitter" is:"between 0 0.5"`                          // random change of the period, up to this fraction of it
+	OnFailure        string        `key:"on_failure" is:"oneof restart report park shutdown"` // effect of a failure: one of the On constants; "" for a ready check
 
 	HTTP    HTTPCheck  `key:"http." fill:"profile"`
 	Dial    DialCheck  `key:"" fill:"profile"` // settings of the types tcp and unix
@@ -86,22 +86,22 @@ type DialCheck struct {
 
 // FileCheck tests that a file exists, or that it was written recently.
 type FileCheck struct {
-	Path    string        `key:"path" is:"dir" fill:"."`
-	Fresher time.Duration `key:"fresher_than" is:"positive"` // longest time since the file was last written; 0: any time
+	Path   string        `key:"path" is:"dir" fill:"."`
+	MaxAge time.Duration `key:"fresher_than" is:"positive"` // longest time since the file was last written; 0: any time
 }
 
 // LogCheck looks for a text in the service's output.
 type LogCheck struct {
-	Contains string        `key:"contains"` // text that a line must contain; if Matches is also set, one line must have the text and match
-	Matches  string        `key:"matches" is:"regexp"`
-	Never    bool          `key:"never"`                // true: the check fails when such a line appears; false: it fails when no such line appears
-	Within   time.Duration `key:"within" is:"positive"` // longest time between two such lines; 0: one line during the run is enough
+	Contains      string        `key:"contains"` // text that a line must contain; if Matches is also set, one line must have the text and match
+	Matches       string        `key:"matches" is:"regexp"`
+	MustNotAppear bool          `key:"never"`                // true: the check fails when such a line appears; false: it fails when no such line appears
+	MaxGap        time.Duration `key:"within" is:"positive"` // longest time between two such lines; 0: one line during the run is enough
 }
 
 // StateCheck tests the state file of a gateway.
 type StateCheck struct {
-	Heartbeat time.Duration `key:"heartbeat" is:"positive"`      // longest time since the gateway last wrote the file; 0: any time
-	Platforms string        `key:"platforms" is:"oneof any all"` // which chat platforms must be connected: "any" or "all"; "": none
+	MaxHeartbeatAge time.Duration `key:"heartbeat" is:"positive"`      // longest time since the gateway last wrote the file; 0: any time
+	Platforms       string        `key:"platforms" is:"oneof any all"` // which chat platforms must be connected: "any" or "all"; "": none
 }
 
 // DeafCheck fails when several signs say that a gateway is up but processes no messages.
@@ -120,7 +120,7 @@ const maxChecks = 32
 // NewCheck returns a check of a kind with the default settings.
 func NewCheck(kind string) Check {
 	c := Check{
-		Kind: kind, Period: 10 * time.Second, Timeout: time.Second, Success: 1, Failure: 3, Jitter: 0.05,
+		Kind: kind, Period: 10 * time.Second, Timeout: time.Second, SuccessThreshold: 1, FailureThreshold: 3, Jitter: 0.05,
 		Deaf: DeafCheck{After: 4 * time.Minute},
 		HTTP: HTTPCheck{Path: "/", Status: "200-399", Headers: map[string]string{}},
 	}
@@ -214,7 +214,7 @@ func (c *Check) findContradiction() string {
 		wrong bool
 		why   string
 	}{
-		{c.Type, c.Kind != CheckReady && c.Success != 1, fmt.Sprintf("success_threshold of %s check is always 1", article(c.Kind))},
+		{c.Type, c.Kind != CheckReady && c.SuccessThreshold != 1, fmt.Sprintf("success_threshold of %s check is always 1", article(c.Kind))},
 		{c.Type, c.Kind == CheckReady && c.OnFailure != "", "a ready check that fails makes the service not ready and does nothing else; remove on_failure, or use kind alive"},
 		{CheckHTTP, h.URL != "" && (h.Port != "" || h.Host != "" || h.Path != "/"), "http.url has all parts; remove http.host, http.port and http.path"},
 		{CheckHTTP, h.URL == "" && h.Port == "", "http.port is missing, or http.url"},
@@ -224,8 +224,8 @@ func (c *Check) findContradiction() string {
 		{CheckExec, len(c.Command) == 0, "exec.command is missing"},
 		{CheckFile, c.File.Path == "", "file.path is missing"},
 		{CheckLog, c.Log.Contains == "" && c.Log.Matches == "", "log.contains or log.matches is missing"},
-		{CheckLog, c.Log.Never && c.Log.Within > 0, "log.never and log.within contradict each other"},
-		{CheckState, c.State.Heartbeat == 0 && c.State.Platforms == "", "state.heartbeat or state.platforms is missing"},
+		{CheckLog, c.Log.MustNotAppear && c.Log.MaxGap > 0, "log.never and log.within contradict each other"},
+		{CheckState, c.State.MaxHeartbeatAge == 0 && c.State.Platforms == "", "state.heartbeat or state.platforms is missing"},
 	} {
 		if row.of == c.Type && row.wrong {
 			return row.why

@@ -30,13 +30,13 @@ services:
 	if len(checks) != 5 || len(c.Agent.Checks) != 2 {
 		t.Fatalf("they are %+v", checks)
 	}
-	if a := c.Agent.Checks[0]; a.Name != "alive-http" || a.OnFailure != OnReport || a.HTTP.Target() != "http://127.0.0.1:{env:PORT}/{profile}" || a.Period != 10*time.Second || a.Failure != 3 {
+	if a := c.Agent.Checks[0]; a.Name != "alive-http" || a.OnFailure != OnReport || a.HTTP.Target() != "http://127.0.0.1:{env:PORT}/{profile}" || a.Period != 10*time.Second || a.FailureThreshold != 3 {
 		t.Errorf("the first one of the gateways is %+v", a)
 	}
-	if a := checks[0]; a.OnFailure != "" || a.Success != 2 || a.HTTP.Target() != "http://localhost:8080/health" {
+	if a := checks[0]; a.OnFailure != "" || a.SuccessThreshold != 2 || a.HTTP.Target() != "http://localhost:8080/health" {
 		t.Errorf("the first one is %+v", a)
 	}
-	if checks[2].Name != "lines" || checks[1].OnFailure != OnRestart || checks[3].Delay != 5*time.Second || checks[4].Jitter != 0 {
+	if checks[2].Name != "lines" || checks[1].OnFailure != OnRestart || checks[3].InitialDelay != 5*time.Second || checks[4].Jitter != 0 {
 		t.Errorf("the others are %+v", checks[1:])
 	}
 	if got := c.Origin("services.web.checks.ready-http.http.status"); got == "" {

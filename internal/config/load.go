@@ -292,7 +292,7 @@ func plainDefaults() *Config {
 	if wd, err := os.Getwd(); err == nil {
 		c.Home = wd
 	}
-	c.Agent = Agent{Cwd: "{home}", Ready: ReadyUp, Settle: c.Agent.Settle, Env: map[string]string{}, ProcessSettings: newSetup()}
+	c.Agent = Agent{Cwd: "{home}", Ready: ReadyUp, SettleTime: c.Agent.SettleTime, Env: map[string]string{}, ProcessSettings: newSetup()}
 	c.Restart.ParkOn, c.Restart.ImmediateOn = []int{}, []int{} // these codes have a meaning only for the agent
 	c.Logs.Dir = "{home}/logs"
 	c.Boot.Hooks = nil

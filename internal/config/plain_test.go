@@ -51,8 +51,8 @@ func TestAPlainSupervisorHasNothingOfTheAgent(t *testing.T) {
 // report "is up" for a service that dies 0.4 s later.
 func TestAStartOfAPlainSupervisorCountsAfterASecond(t *testing.T) {
 	c, err := loadPlain(t, "services:\n  web: {command: [sleep, \"1\"]}\n", nil)
-	if err != nil || c.Agent.Settle != time.Second {
-		t.Errorf("a start counts after %v (%v)", c.Agent.Settle, err)
+	if err != nil || c.Agent.SettleTime != time.Second {
+		t.Errorf("a start counts after %v (%v)", c.Agent.SettleTime, err)
 	}
 }
 

@@ -220,7 +220,7 @@ func (s *Service) AllChecks() []Check {
 	own := func(kind, of string, every time.Duration) {
 		if every > 0 {
 			c := NewCheck(kind)
-			c.Name, c.Type, c.Period, c.Delay, c.Timeout, c.Failure, c.Jitter = kind+"-"+of, of, every, every, every, 1, 0
+			c.Name, c.Type, c.Period, c.InitialDelay, c.Timeout, c.FailureThreshold, c.Jitter = kind+"-"+of, of, every, every, every, 1, 0
 			checks = append(checks, c)
 		}
 	}

@@ -26,7 +26,7 @@ func (c *container) controlHost() control.Backend {
 		},
 		Config:     func() []client.ConfigEntry { return c.cfg.Load().Effective() },
 		Init:       c.describeInit,
-		StartDelay: func() time.Duration { return c.cfg.Load().Agent.Settle },
+		StartDelay: func() time.Duration { return c.cfg.Load().Agent.SettleTime },
 		Boot: control.Boot{
 			AwaitBoot: func(ctx context.Context, pid int) error { return c.boot.Await(ctx, pid, c.loop.Snapshot) }, Expected: c.stage.Expected,
 			Booting: func() (bool, *client.BootHook) { return !c.boot.HasEnded(), c.boot.Hook() },

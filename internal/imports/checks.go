@@ -37,10 +37,10 @@ func (c *composeImport) probe(_ *importer, s *service, at setting) {
 	kind := map[string]string{"readiness_probe": "ready", "liveness_probe": "alive"}[at.name]
 	k := convertCheck{values{"kind": kind, "period": "10s", "timeout": "1s"}, at.place}
 	list := rules{
-		{name: "exec", nested: rules{{name: "command", key: "exec.command", compound: c.shellCommand}, {name: ".*", note: "a check runs where the service does"}}},
-		{name: "initial_delay_seconds", key: "initial_delay", scalar: seconds},
-		{name: "period_seconds", key: "period", scalar: seconds},
-		{name: "timeout_seconds", key: "timeout", scalar: seconds},
+		{name: "exec", nested: rules{{name: "command", key: "exec.command", convertNode: c.shellCommand}, {name: ".*", note: "a check runs where the service does"}}},
+		{name: "initial_delay_seconds", key: "initial_delay", convertText: seconds},
+		{name: "period_seconds", key: "period", convertText: seconds},
+		{name: "timeout_seconds", key: "timeout", convertText: seconds},
 		{name: "success_threshold", key: map[string]string{"ready": "success_threshold"}[kind]},
 		{name: "failure_threshold", key: "failure_threshold"},
 		{name: ".*", note: unknownKeyNote},
@@ -65,7 +65,7 @@ func (c *composeImport) probe(_ *importer, s *service, at setting) {
 func (c *composeImport) httpGet(at setting, k convertCheck) {
 	host, port, path, scheme := "", "80", "/", "http"
 	parts := map[string]*string{"host": &host, "port": &port, "num_port": &port, "path": &path, "scheme": &scheme}
-	list := rules{{name: "status_code", key: "http.status"}, {name: "headers", key: "http.headers", compound: variables}, {name: ".*", note: unknownKeyNote}}
+	list := rules{{name: "status_code", key: "http.status"}, {name: "headers", key: "http.headers", convertNode: variables}, {name: ".*", note: unknownKeyNote}}
 	for _, e := range at.keys() {
 		if part := parts[e.name]; part != nil {
 			*part = c.fillTemplates(e)

@@ -42,9 +42,9 @@ func (im *importer) processCompose(path string) error {
 	}
 	c := &composeImport{importer: im, shell: []string{"bash", "-c"}, vars: make(map[string]string)}
 	c.process = slices.Concat(processRules, rules{
-		{name: "working_dir", key: "cwd", compound: func(e setting) any { return absolute(path, c.fillTemplates(e)) }},
+		{name: "working_dir", key: "cwd", convertNode: func(e setting) any { return absolute(path, c.fillTemplates(e)) }},
 		{name: "description", convert: func(_ *importer, s *service, e setting) { s.comment = commentLine(c.fillTemplates(e)) }},
-		{name: "shutdown", nested: append(rules{{name: "command", key: "stop_command", compound: c.shellCommand}}, shutdownRules...)},
+		{name: "shutdown", nested: append(rules{{name: "command", key: "stop_command", convertNode: c.shellCommand}}, shutdownRules...)},
 		{name: "depends_on", key: "needs", convert: c.dependsOn},
 		{name: "(readiness|liveness)_probe", convert: c.probe},
 		{name: "environment", key: "env", convert: func(_ *importer, s *service, e setting) { s.addVariables(c.environment(e)...) }},
@@ -200,10 +200,10 @@ var processRules = rules{
 	// process-compose starts a foreground process only on request.
 	{name: "is_foreground", key: "enabled", when: isTrue, value: "false", note: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
 	{name: "is_tty|is_interactive", when: isTrue, note: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
-	{name: "namespace", key: "group", scalar: func(value string) (string, error) { return serviceName(value), nil }},
-	{name: "success_exit_codes", key: "success_codes", compound: func(e setting) any { return successExitCodes(e.items()) }},
+	{name: "namespace", key: "group", convertText: func(value string) (string, error) { return serviceName(value), nil }},
+	{name: "success_exit_codes", key: "success_codes", convertNode: func(e setting) any { return successExitCodes(e.items()) }},
 	{name: "availability", nested: rules{
-		{name: "restart", key: "restart.policy", scalar: restartPolicyOf},
+		{name: "restart", key: "restart.policy", convertText: restartPolicyOf},
 		{name: "backoff_seconds", convert: constantDelay(seconds)},
 		{name: "max_restarts", key: "restart.max_restarts"},
 		{name: "exit_on_end", when: isTrue, note: "hinit doesn't end when a service does; make it the container's CMD for that"},
@@ -240,7 +240,7 @@ var processRules = rules{
 	{name: "cpuset", key: "cpu_affinity"},
 	{name: "oom_score_adj", key: "oom_score"},
 	{name: "stop_grace_period", key: "stop.grace"},
-	{name: "stop_signal", key: "stop.signal", scalar: func(value string) (string, error) { return strings.TrimPrefix(value, "SIG"), nil }},
+	{name: "stop_signal", key: "stop.signal", convertText: func(value string) (string, error) { return strings.TrimPrefix(value, "SIG"), nil }},
 	{name: "healthcheck", convert: healthcheck},
 }
 
@@ -249,21 +249,21 @@ const onlyKeysOfLogs = "hinit has the keys of logs for size, number, age and com
 
 var (
 	shutdownRules = rules{
-		{name: "signal", key: "stop.signal", scalar: signalName},
-		{name: "timeout_seconds", key: "stop.grace", scalar: seconds},
+		{name: "signal", key: "stop.signal", convertText: signalName},
+		{name: "timeout_seconds", key: "stop.grace", convertText: seconds},
 		{name: "parent_only", when: isTrue, note: "hinit always stops all processes of a service"},
 	}
 	scheduleRules = rules{
 		{name: "cron", key: "schedule.cron"},
 		{name: "timezone", key: "schedule.timezone"},
-		{name: "interval", key: "schedule.cron", scalar: func(value string) (string, error) { return "@every " + value, nil }},
+		{name: "interval", key: "schedule.cron", convertText: func(value string) (string, error) { return "@every " + value, nil }},
 		{name: "run_on_start", key: "once", when: isTrue, value: "boot"},
 		{name: "max_concurrent", when: noneOf("1"), note: "runs of a task don't overlap in hinit"},
 	}
 	rotationRules = rules{
 		{name: "max_size_mb", key: "logs.max_size_mb"},
 		{name: "max_backups", key: "logs.archives"},
-		{name: "max_age_days", key: "logs.max_age", scalar: durationIn("days", day)},
+		{name: "max_age_days", key: "logs.max_age", convertText: durationIn("days", day)},
 		{name: "compress", key: "logs.compress", when: isTrue, value: "gzip"},
 		{name: ".*", note: onlyKeysOfLogs},
 	}

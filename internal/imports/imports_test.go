@@ -89,11 +89,11 @@ func TestMeaning(t *testing.T) {
 		t.Errorf("env_file: %q", files)
 	}
 	if db, api := c.Services["db"].Checks, c.Services["api-0"].Checks; len(db) != 1 || db[0].Kind != config.CheckReady || db[0].HTTP.Target() != "http://127.0.0.1:8080/health" ||
-		db[0].Failure != 4 || len(api) != 1 || api[0].Kind != config.CheckAlive || api[0].Command[2] != "test -d /" {
+		db[0].FailureThreshold != 4 || len(api) != 1 || api[0].Kind != config.CheckAlive || api[0].Command[2] != "test -d /" {
 		t.Errorf("checks: %+v, %+v", db, api)
 	}
 	c = load("layers")
-	if web := c.Services["web"].Checks; len(web) != 1 || web[0].OnFailure != config.OnRestart || web[0].Failure != 2 || web[0].Name != "web-up" {
+	if web := c.Services["web"].Checks; len(web) != 1 || web[0].OnFailure != config.OnRestart || web[0].FailureThreshold != 2 || web[0].Name != "web-up" {
 		t.Errorf("checks: %+v", web)
 	}
 	if db := c.Services["db"]; db.Env["STAGE"] != "site" || db.Env["REGION"] != "eu" || !c.Services["web"].Enabled || c.Services["batch"].Enabled {

@@ -132,8 +132,8 @@ var pebbleRules = rules{
 	{name: "backoff-factor", key: "restart.factor"},
 	{name: "backoff-limit", key: "restart.max"},
 	{name: "kill-delay", key: "stop.grace"},
-	{name: "environment", key: "env", compound: variables},
-	{name: "working-dir", key: "cwd", compound: func(e setting) any { return absolute(e.file, e.value) }},
+	{name: "environment", key: "env", convertNode: variables},
+	{name: "working-dir", key: "cwd", convertNode: func(e setting) any { return absolute(e.file, e.value) }},
 	// The methods pebble, order and addChecksToServices import these.
 	{name: "startup|after|before|requires|on-check-failure", key: "needs", convert: func(*importer, *service, setting) {}},
 	// The method service imports these.
@@ -253,10 +253,10 @@ func (p *pebblePlan) check(l *mergedItem, s *service, does string) {
 			note: "a check that does something when it fails is of kind alive; add one of kind ready if starts should wait for it",
 		},
 		{name: "startup", when: oneOf("disabled"), note: "checks of hinit run while the service does"},
-		{name: "http", nested: rules{{name: "url", key: "http.url"}, {name: "headers", key: "http.headers", compound: variables}}},
+		{name: "http", nested: rules{{name: "url", key: "http.url"}, {name: "headers", key: "http.headers", convertNode: variables}}},
 		{name: "tcp", nested: rules{{name: "port", key: "tcp.port"}, {name: "host", key: "tcp.host"}}},
 		{name: "exec", nested: rules{
-			{name: "command", key: "exec.command", compound: func(e setting) any { return p.split(e) }},
+			{name: "command", key: "exec.command", convertNode: func(e setting) any { return p.split(e) }},
 			{name: "service-context", when: noneOf(s.oldName), note: elsewhere}, // a check runs in the context of its own service
 			{name: ".*", note: elsewhere},
 		}},

@@ -38,11 +38,11 @@ type rule struct {
 	when  func(value string) bool // the rule does nothing for other values; nil: it is for all
 	value string                  // value of the key; "": the value of the setting
 	// function that converts the value; nil: the value is unchanged. The text of its error becomes a note
-	scalar   func(value string) (string, error)
-	compound func(e setting) any                       // function that converts a value that is a list or a mapping
-	note     string                                    // why the setting is left out or changed; %s is the setting's value
-	nested   rules                                     // rules for the settings in a mapping
-	convert  func(im *importer, s *service, e setting) // function that imports the setting; nil: the other fields say how
+	convertText func(value string) (string, error)
+	convertNode func(e setting) any                       // function that converts a value that is a list or a mapping
+	note        string                                    // why the setting is left out or changed; %s is the setting's value
+	nested      rules                                     // rules for the settings in a mapping
+	convert     func(im *importer, s *service, e setting) // function that imports the setting; nil: the other fields say how
 }
 
 // rules are tried in order, and after them the rules in [otherWays]. The first whose name matches is used.
@@ -96,11 +96,11 @@ func (im *importer) applyRule(r rule, e setting, set func(value any)) {
 		return
 	case r.note != "":
 		im.note(e.from, "%s", strings.ReplaceAll(r.note, "%s", oneLine(e.value)))
-	case r.compound != nil:
-		set(r.compound(e))
+	case r.convertNode != nil:
+		set(r.convertNode(e))
 		return
-	case r.scalar != nil:
-		if e.value, err = r.scalar(e.value); err != nil {
+	case r.convertText != nil:
+		if e.value, err = r.convertText(e.value); err != nil {
 			im.note(e.from, "%v", err)
 		}
 	}
@@ -112,7 +112,7 @@ func (im *importer) applyRule(r rule, e setting, set func(value any)) {
 // constantDelay returns a convert function for a setting with one delay for all restarts. read converts the value to a duration.
 func constantDelay(read func(string) (string, error)) func(*importer, *service, setting) {
 	return func(im *importer, s *service, e setting) {
-		im.applyRule(rule{key: "restart.initial", scalar: read}, e, func(delay any) {
+		im.applyRule(rule{key: "restart.initial", convertText: read}, e, func(delay any) {
 			s.setAt("restart.initial", e.place, delay)
 			s.set("restart.max", cmp.Or(s.values["restart.max"], delay)) // RestartMaxDelaySec of systemd may precede
 			s.set("restart.factor", "1")
@@ -136,7 +136,8 @@ func addCodes(key, separators string) func(*importer, *service, setting) {
 
 var seconds = durationIn("seconds", time.Second)
 
-// durationIn returns a scalar function that converts a number of units to a duration such as "30s". 0 becomes "", the default.
+// durationIn returns a convertText function that converts a number of units to a duration such as "30s". 0 becomes "", the
+// default.
 func durationIn(units string, unit time.Duration) func(string) (string, error) {
 	return func(value string) (string, error) {
 		n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)

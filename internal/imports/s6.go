@@ -144,8 +144,8 @@ func (d *s6Import) readList(dir, name string) []string {
 
 // s6Rules are the rules for the files of a service directory, each of which is one setting.
 var s6Rules = rules{
-	{name: "timeout-kill", key: "stop.grace", scalar: durationIn("milliseconds", time.Millisecond)},
-	{name: "down-signal", key: "stop.signal", scalar: signalName},
+	{name: "timeout-kill", key: "stop.grace", convertText: durationIn("milliseconds", time.Millisecond)},
+	{name: "down-signal", key: "stop.signal", convertText: signalName},
 	{name: "notification-fd", key: "notify.fd"},
 	{name: "(timeout-)?finish", note: "services of hinit.yaml have no finish script; what it cleans up, do at the beginning of run"},
 	{name: "max-death-tally", note: "restart.max_restarts has a window of its own"},

@@ -172,7 +172,7 @@ func (e setting) items() []string {
 	return lo.FilterMap(e.elements(), func(one setting, _ int) (string, bool) { return one.value, one.node.Kind == yaml.ScalarNode })
 }
 
-// variables is [setting.variables] as a function for rule.compound.
+// variables is [setting.variables] as a function for rule.convertNode.
 func variables(e setting) any { return e.variables() }
 
 // variables reads environment variables from a mapping, or from a list of NAME=VALUE. A variable without a value is left out: a

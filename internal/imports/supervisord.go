@@ -179,11 +179,11 @@ const oneLog = "one log takes both streams; the container's log keeps them apart
 // programRules are the rules for the settings of a program, except command and environment.
 var programRules = rules{
 	{name: "autostart", key: "enabled", when: isFalse, value: "false"},
-	{name: "autorestart", key: "restart.policy", scalar: autorestart},
+	{name: "autorestart", key: "restart.policy", convertText: autorestart},
 	{name: "startretries", key: "restart.max_restarts", note: "hinit counts each restart within restart.max_restarts_window, also of a program that had started; in hinit.yaml 0 is no limit (%s)"},
 	{name: "startsecs", when: noneOf("1"), note: "is 1s for all services in hinit run (%s); add a check of kind startup to one that needs longer"},
-	{name: "stopsignal", key: "stop.signal", scalar: signalName},
-	{name: "stopwaitsecs", key: "stop.grace", scalar: func(value string) (string, error) {
+	{name: "stopsignal", key: "stop.signal", convertText: signalName},
+	{name: "stopwaitsecs", key: "stop.grace", convertText: func(value string) (string, error) {
 		grace, err := seconds(value)
 		if grace == "" {
 			err = fmt.Errorf("%q is no number of seconds above zero; 10s is taken", value)
@@ -194,10 +194,10 @@ var programRules = rules{
 	{name: "exitcodes", convert: addCodes("success_codes", " ,")},
 	{name: "user", key: "user"},
 	{name: "umask", key: "umask"},
-	{name: "directory", key: "cwd", compound: func(e setting) any { return absolute(e.file, e.value) }},
+	{name: "directory", key: "cwd", convertNode: func(e setting) any { return absolute(e.file, e.value) }},
 	{name: "(stdout|stderr)_logfile", convert: logFile},
 	{name: "redirect_stderr", when: isFalse, note: oneLog},
-	{name: "stdout_logfile_maxbytes", key: "logs.max_size_mb", scalar: megabytes},
+	{name: "stdout_logfile_maxbytes", key: "logs.max_size_mb", convertText: megabytes},
 	{name: "stdout_logfile_backups", key: "logs.archives"},
 	{name: "stderr_logfile_maxbytes|stderr_logfile_backups", note: "one log takes both streams; see stdout_logfile"},
 	{

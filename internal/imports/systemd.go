@@ -199,11 +199,11 @@ var unitRules = rules{
 	{name: "Type", convert: typeOf},
 	{name: "User", key: "user", convert: func(_ *importer, s *service, e setting) { s.set("user", e.value+s.text("user")) }},
 	{name: "Group", key: "user", convert: func(_ *importer, s *service, e setting) { s.set("user", s.text("user")+":"+e.value) }},
-	{name: "TimeoutStartSec", key: "notify.timeout", compound: func(e setting) any {
+	{name: "TimeoutStartSec", key: "notify.timeout", convertNode: func(e setting) any {
 		span, _ := timeSpan(e.value) // an error means infinity, which is also hinit's default
 		return span
 	}},
-	{name: "Restart", key: "restart.policy", scalar: func(value string) (string, error) {
+	{name: "Restart", key: "restart.policy", convertText: func(value string) (string, error) {
 		if slices.Contains([]string{"on-abnormal", "on-abort", "on-watchdog"}, value) {
 			return "on-failure", fmt.Errorf("%s is on-failure here: hinit restarts after each end with another exit code too", value)
 		}
@@ -226,7 +226,7 @@ var unitRules = rules{
 	{name: "EnvironmentFile", key: "env_file", convert: func(_ *importer, s *service, e setting) {
 		s.set("env_file", append(s.list("env_file"), e.value))
 	}},
-	{name: "WorkingDirectory", key: "cwd", scalar: func(value string) (string, error) {
+	{name: "WorkingDirectory", key: "cwd", convertText: func(value string) (string, error) {
 		if value == "~" {
 			return "", errors.New("write the home of the user into hinit.yaml")
 		}
@@ -241,7 +241,7 @@ var unitRules = rules{
 	{name: "SuccessExitStatus", convert: addCodes("success_codes", " ")},
 	{name: "RestartPreventExitStatus", convert: addCodes("park_on", " ")},
 	{name: "RestartSteps", note: "set restart.factor (%s)"},
-	{name: "RestartMaxDelaySec", key: "restart.max", scalar: timeSpan},
+	{name: "RestartMaxDelaySec", key: "restart.max", convertText: timeSpan},
 	// StartLimitIntervalSec=0 may precede, which means no limit.
 	{name: "StartLimitBurst", convert: func(_ *importer, s *service, e setting) {
 		s.set("restart.max_restarts", cmp.Or(s.text("restart.max_restarts"), e.value))
@@ -251,21 +251,21 @@ var unitRules = rules{
 			s.set("restart.max_restarts", "0")
 			return
 		}
-		im.applyRule(rule{key: "restart.max_restarts_window", scalar: timeSpan}, e, func(span any) { s.set("restart.max_restarts_window", span) })
+		im.applyRule(rule{key: "restart.max_restarts_window", convertText: timeSpan}, e, func(span any) { s.set("restart.max_restarts_window", span) })
 	}},
-	{name: "TimeoutStopSec", key: "stop.grace", scalar: timeSpan},
-	{name: "KillSignal", key: "stop.signal", scalar: signalName},
-	{name: "WatchdogSec", key: "watchdog", scalar: timeSpan},
+	{name: "TimeoutStopSec", key: "stop.grace", convertText: timeSpan},
+	{name: "KillSignal", key: "stop.signal", convertText: signalName},
+	{name: "WatchdogSec", key: "watchdog", convertText: timeSpan},
 	{name: "UMask", key: "umask"},
 	{name: "Nice", key: "nice"},
 	{name: "OOMScoreAdjust", key: "oom_score"},
 	{name: "IOSchedulingClass", key: "ionice.class"},
 	{name: "IOSchedulingPriority", key: "ionice.level"},
-	{name: "MemoryHigh", key: "memory.high", scalar: fixedLimit},
-	{name: "MemoryMax", key: "memory.max", scalar: fixedLimit},
+	{name: "MemoryHigh", key: "memory.high", convertText: fixedLimit},
+	{name: "MemoryMax", key: "memory.max", convertText: fixedLimit},
 	{name: "CPUWeight", key: "cpu.weight"},
-	{name: "TasksMax", key: "pids.max", scalar: fixedLimit},
-	{name: "CPUAffinity", key: "cpu_affinity", scalar: func(value string) (string, error) { return strings.Join(strings.Fields(value), ","), nil }},
+	{name: "TasksMax", key: "pids.max", convertText: fixedLimit},
+	{name: "CPUAffinity", key: "cpu_affinity", convertText: func(value string) (string, error) { return strings.Join(strings.Fields(value), ","), nil }},
 	{name: "NoNewPrivileges", key: "no_new_privs", when: isTrue, value: "true"},
 	{name: "RestartForceExitStatus", note: "hinit restarts by restart.policy; see restart.immediate_on"},
 	{name: "KillMode", when: oneOf("process", "none"), note: "hinit always stops all processes of a service (%s)"},

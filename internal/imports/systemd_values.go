@@ -114,7 +114,7 @@ func (u *unitImport) commands(n *unit) {
 		kill := killCommand.FindStringSubmatch(strings.TrimLeft(k.value, "-+!:"))
 		switch {
 		case k.name == "ExecStop" && kill != nil:
-			u.apply(rules{{name: ".*", key: "stop.signal", scalar: signalName}}, s, setting{from: k.from, value: cmp.Or(kill[1], "TERM")})
+			u.apply(rules{{name: ".*", key: "stop.signal", convertText: signalName}}, s, setting{from: k.from, value: cmp.Or(kill[1], "TERM")})
 		case k.name == "ExecReload" && kill != nil:
 			signal, err := signalName(cmp.Or(kill[1], "TERM"))
 			if err != nil {
@@ -270,7 +270,7 @@ func calendar(value string) (cron, zone string, err error) {
 
 // timerRules are the rules for the settings of a timer that can be imported one by one.
 var timerRules = rules{
-	{name: "RandomizedDelaySec", key: "schedule.jitter", scalar: timeSpan},
+	{name: "RandomizedDelaySec", key: "schedule.jitter", convertText: timeSpan},
 	{name: "Persistent", key: "schedule.missed", when: isTrue, value: "run"},
 	{name: "AccuracySec|Unit|Description"}, // hinit starts tasks exactly on time
 	{name: "FixedRandomDelay", when: isTrue, note: "the delay is another one each time; see schedule.jitter"},

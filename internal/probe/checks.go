@@ -100,8 +100,8 @@ func (s *stateCheck) check(deadline time.Time) (good bool, answer string) {
 			return false, err.Error()
 		case !st.Exists:
 			return false, "there is no " + profiles.StateFile
-		case s.want.Heartbeat > 0 && s.silence(st) > s.want.Heartbeat:
-			return false, profiles.StateFile + " was not written for more than " + s.want.Heartbeat.String()
+		case s.want.MaxHeartbeatAge > 0 && s.silence(st) > s.want.MaxHeartbeatAge:
+			return false, profiles.StateFile + " was not written for more than " + s.want.MaxHeartbeatAge.String()
 		case s.want.Platforms == "all" && st.Troubled > 0, s.want.Platforms == "any" && st.Troubled >= st.Platforms:
 			if words := st.Trouble(); words != "" {
 				return false, words
@@ -193,7 +193,7 @@ func newLogCheck(c config.Check, t *target) *logCheck {
 	if !t.ended.IsZero() {
 		l.since.Store(max(0, sinceBegin(t.ended)))
 	}
-	l.seen = began.Verdict == Passing && !c.Log.Never && c.Log.Within == 0
+	l.seen = began.Verdict == Passing && !c.Log.MustNotAppear && c.Log.MaxGap == 0
 	return l
 }
 
@@ -201,20 +201,20 @@ func (l *logCheck) check(time.Time) (good bool, answer string) {
 	last, since := l.found.last.Load(), l.since.Load()
 	what := strings.TrimSpace(l.want.Contains + " " + l.want.Matches)
 	switch {
-	case l.want.Never:
+	case l.want.MustNotAppear:
 		l.since.Store(max(since, last))
 		if last > since {
 			return false, fmt.Sprintf("a line with %q came", what)
 		}
 		return true, fmt.Sprintf("no line with %q came", what)
-	case l.want.Within > 0:
+	case l.want.MaxGap > 0:
 		if began := sinceBegin(l.began); last == 0 || last < began {
 			last = began
 		}
-		if time.Duration(sinceBegin(time.Now())-last) > l.want.Within {
-			return false, fmt.Sprintf("no line with %q came for more than %s", what, l.want.Within)
+		if time.Duration(sinceBegin(time.Now())-last) > l.want.MaxGap {
+			return false, fmt.Sprintf("no line with %q came for more than %s", what, l.want.MaxGap)
 		}
-		return true, fmt.Sprintf("a line with %q came within %s", what, l.want.Within)
+		return true, fmt.Sprintf("a line with %q came within %s", what, l.want.MaxGap)
 	case l.seen || last > since:
 		l.seen = true
 		return true, fmt.Sprintf("a line with %q came", what)

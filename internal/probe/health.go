@@ -50,7 +50,7 @@ type Health struct {
 func NewHealth(rules []config.Check, run uint64, began time.Time) Health {
 	h := Health{Run: run, Checks: make([]Progress, len(rules))}
 	for i, r := range rules {
-		h.Checks[i] = Progress{Rule: r, Verdict: Pending, Since: began, Due: began.Add(r.Delay)}
+		h.Checks[i] = Progress{Rule: r, Verdict: Pending, Since: began, Due: began.Add(r.InitialDelay)}
 	}
 	return h
 }
@@ -137,9 +137,9 @@ func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed
 	c.LastGood, c.Answer, c.LastResultAt = good, answer, now
 	verdict := c.Verdict
 	switch {
-	case good && c.InARow >= c.Rule.Success:
+	case good && c.InARow >= c.Rule.SuccessThreshold:
 		verdict = Passing
-	case !good && c.InARow >= c.Rule.Failure:
+	case !good && c.InARow >= c.Rule.FailureThreshold:
 		verdict = Failing
 	}
 	if verdict == c.Verdict {

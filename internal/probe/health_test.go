@@ -15,7 +15,7 @@ func rule(kind string, success, failure int) config.Check {
 	if kind == config.CheckReady {
 		on = ""
 	}
-	return config.Check{Name: kind, Kind: kind, Period: 10 * time.Second, Timeout: time.Second, Success: success, Failure: failure, OnFailure: on}
+	return config.Check{Name: kind, Kind: kind, Period: 10 * time.Second, Timeout: time.Second, SuccessThreshold: success, FailureThreshold: failure, OnFailure: on}
 }
 
 // TestThresholds checks the state after each answer. Answers: + good, - bad. States: . pending, P passing, F failing, r
@@ -104,14 +104,14 @@ func TestHeldUntilStarted(t *testing.T) {
 func TestDelayPeriodAndJitter(t *testing.T) {
 	begin := time.Unix(1000, 0)
 	r := rule(config.CheckAlive, 1, 3)
-	r.Delay, r.Jitter = 4*time.Second, 0.5
+	r.InitialDelay, r.Jitter = 4*time.Second, 0.5
 	h := NewHealth([]config.Check{r}, 1, begin)
 	for _, tt := range []struct {
 		random float64
 		want   time.Duration
 	}{{0, 14 * time.Second}, {1, 9 * time.Second}, {0.5, 11500 * time.Millisecond}} {
-		h.Checks[0].Due = begin.Add(r.Delay)
-		h.RecordStart(0, begin.Add(r.Delay), tt.random)
+		h.Checks[0].Due = begin.Add(r.InitialDelay)
+		h.RecordStart(0, begin.Add(r.InitialDelay), tt.random)
 		if got := h.Checks[0].Due.Sub(begin); got != tt.want {
 			t.Errorf("with %v it is due after %v, expected %v", tt.random, got, tt.want)
 		}
@@ -175,12 +175,12 @@ func FuzzHealth(f *testing.F) {
 				switch {
 				case held && (changed || act != "" || fmt.Sprint(h) != before):
 					t.Fatal("a check on hold has changed something")
-				case act != "" && (c.Verdict != Failing || c.Rule.Kind == config.CheckReady || !changed || c.InARow < c.Rule.Failure):
+				case act != "" && (c.Verdict != Failing || c.Rule.Kind == config.CheckReady || !changed || c.InARow < c.Rule.FailureThreshold):
 					t.Fatalf("%q after %+v", act, c)
 				case act == config.OnRestart:
 					given++
 				}
-				if changed && c.Verdict == Passing && c.InARow < c.Rule.Success {
+				if changed && c.Verdict == Passing && c.InARow < c.Rule.SuccessThreshold {
 					t.Fatalf("it passes after %+v", c)
 				}
 			}

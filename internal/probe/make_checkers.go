@@ -82,7 +82,7 @@ func makeChecker(c config.Check, t *target) (checker, error) {
 	case config.CheckUnix:
 		return &unixCheck{pathCheck{diskCall{timeout: c.Timeout}, t.Expand(c.Dial.Path), t.Actor}}, nil
 	case config.CheckFile:
-		return &fileCheck{pathCheck{diskCall{timeout: c.Timeout}, t.Expand(c.File.Path), t.Actor}, c.File.Fresher, freshness{}}, nil
+		return &fileCheck{pathCheck{diskCall{timeout: c.Timeout}, t.Expand(c.File.Path), t.Actor}, c.File.MaxAge, freshness{}}, nil
 	case config.CheckExec:
 		return newExec(c, t), nil
 	case config.CheckLog:

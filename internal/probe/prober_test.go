@@ -68,7 +68,7 @@ func (r *rig) takeEvents() (list []string) {
 }
 
 func aCheck(kind, of string) config.Check {
-	c := config.Check{Name: kind, Kind: kind, Type: of, Period: 10 * time.Second, Timeout: time.Second, Success: 1, Failure: 3}
+	c := config.Check{Name: kind, Kind: kind, Type: of, Period: 10 * time.Second, Timeout: time.Second, SuccessThreshold: 1, FailureThreshold: 3}
 	if kind != config.CheckReady {
 		c.OnFailure = config.OnRestart
 	}
@@ -192,7 +192,7 @@ func TestFiveHundredChecksWakeUpSeldom(t *testing.T) {
 		for i := range names {
 			names[i] = fmt.Sprint("s", i)
 			c := aCheck(config.CheckAlive, config.CheckTCP)
-			c.Jitter, c.Delay = 0.05, time.Duration(i)*20*time.Millisecond
+			c.Jitter, c.InitialDelay = 0.05, time.Duration(i)*20*time.Millisecond
 			r.Set(names[i], plain(c))
 		}
 		r.up(1, names...)

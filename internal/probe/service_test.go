@@ -24,7 +24,7 @@ func TestLogChecks(t *testing.T) {
 	r.options.Watch = func(_ string, f func([]byte)) { seen = f }
 	r.newChecker = makeChecker
 	look := func(want config.LogCheck, verdict Verdict) *logCheck {
-		c := config.Check{Name: "log", Kind: config.CheckReady, Type: config.CheckLog, Log: want, Period: time.Hour, Success: 1, Failure: 1}
+		c := config.Check{Name: "log", Kind: config.CheckReady, Type: config.CheckLog, Log: want, Period: time.Hour, SuccessThreshold: 1, FailureThreshold: 1}
 		next := &target{Target: plain(c), name: "s", options: &r.options, logMatches: logMatchesOf([]config.Check{c}), rules: []config.Check{c}, began: time.Now()}
 		next.health = NewHealth(next.rules, 1, time.Now())
 		next.health.Checks[0].Verdict = verdict
@@ -48,13 +48,13 @@ func TestLogChecks(t *testing.T) {
 	expect(once, true)
 	expect(look(config.LogCheck{Contains: "x"}, Passing), true) // has passed in the previous hinit, so it stays passed
 
-	never := look(config.LogCheck{Contains: "FATAL", Never: true}, Pending)
+	never := look(config.LogCheck{Contains: "FATAL", MustNotAppear: true}, Pending)
 	expect(never, true)
 	seen([]byte("FATAL\n"))
 	expect(never, false)
 	expect(never, true)
 
-	often := look(config.LogCheck{Contains: "tick", Within: time.Minute}, Pending)
+	often := look(config.LogCheck{Contains: "tick", MaxGap: time.Minute}, Pending)
 	expect(often, true)
 	often.began = time.Now().Add(-time.Hour)
 	expect(often, false)
@@ -78,7 +78,7 @@ func stepped(t time.Time, d time.Duration) time.Time {
 // for an hour.
 func TestASetClockFailsNoCheck(t *testing.T) {
 	t.Parallel()
-	within := &logCheck{found: new(logMatch), want: config.LogCheck{Within: time.Minute}, began: stepped(time.Now(), time.Hour)}
+	within := &logCheck{found: new(logMatch), want: config.LogCheck{MaxGap: time.Minute}, began: stepped(time.Now(), time.Hour)}
 	if good, answer := within.check(time.Time{}); !good {
 		t.Errorf("after the clock was set forward: %q", answer)
 	}
@@ -86,7 +86,7 @@ func TestASetClockFailsNoCheck(t *testing.T) {
 	r := newRig(nil)
 	defer close(r.ended)
 	r.options.Watch = func(_ string, f func([]byte)) { seen = f }
-	c := config.Check{Type: config.CheckLog, Log: config.LogCheck{Contains: "ready"}, Success: 1, Failure: 1}
+	c := config.Check{Type: config.CheckLog, Log: config.LogCheck{Contains: "ready"}, SuccessThreshold: 1, FailureThreshold: 1}
 	next := &target{Target: plain(c), options: &r.options, logMatches: logMatchesOf([]config.Check{c}), rules: []config.Check{c}, ended: stepped(time.Now(), -time.Hour)}
 	next.health = NewHealth(next.rules, 1, time.Now())
 	r.searchLines(next, nil)
@@ -97,7 +97,7 @@ func TestASetClockFailsNoCheck(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		future := profiles.State{Exists: true, Beat: time.Now().Add(time.Hour)} // in the future: the clock was set back later
-		s := &stateCheck{diskCall: diskCall{timeout: time.Minute}, want: config.StateCheck{Heartbeat: time.Minute}, read: func() (profiles.State, error) { return future, nil }}
+		s := &stateCheck{diskCall: diskCall{timeout: time.Minute}, want: config.StateCheck{MaxHeartbeatAge: time.Minute}, read: func() (profiles.State, error) { return future, nil }}
 		for _, want := range []bool{true, false} {
 			if good, answer := s.check(time.Now().Add(time.Minute)); good != want {
 				t.Errorf("a heartbeat in the future: %q", answer)
@@ -116,10 +116,10 @@ func TestStateChecks(t *testing.T) {
 		err  error
 		good bool
 	}{
-		{config.StateCheck{Heartbeat: time.Minute}, profiles.State{Exists: true, Written: now}, nil, true},
-		{config.StateCheck{Heartbeat: time.Minute}, profiles.State{Exists: true, Written: now.Add(-time.Hour)}, nil, false},
-		{config.StateCheck{Heartbeat: time.Minute}, profiles.State{}, nil, false},
-		{config.StateCheck{Heartbeat: time.Minute}, profiles.State{}, errors.New("no volume"), false},
+		{config.StateCheck{MaxHeartbeatAge: time.Minute}, profiles.State{Exists: true, Written: now}, nil, true},
+		{config.StateCheck{MaxHeartbeatAge: time.Minute}, profiles.State{Exists: true, Written: now.Add(-time.Hour)}, nil, false},
+		{config.StateCheck{MaxHeartbeatAge: time.Minute}, profiles.State{}, nil, false},
+		{config.StateCheck{MaxHeartbeatAge: time.Minute}, profiles.State{}, errors.New("no volume"), false},
 		{config.StateCheck{Platforms: "any"}, profiles.State{Exists: true, Platforms: 2, Troubled: 1}, nil, true},
 		{config.StateCheck{Platforms: "any"}, profiles.State{Exists: true, Platforms: 2, Troubled: 2}, nil, false},
 		{config.StateCheck{Platforms: "any"}, profiles.State{Exists: true}, nil, false},

@@ -83,7 +83,7 @@ func TestAProcessThatHidesItsRunIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Kill(daemon, unix.SIGKILL) })
-	if table.marks.next == 0 {
+	if table.marks.ownLimit == 0 {
 		t.Skip("there are no marks here")
 	}
 	table.SignalTree(1, int(unix.SIGKILL))
@@ -157,7 +157,7 @@ func TestAnotherServicesDaemonIsLeftAlone(t *testing.T) {
 }
 
 func TestMarksNestAndRunOut(t *testing.T) {
-	m := marker{base: firstMark, next: firstMark, step: outerStep}
+	m := marker{initialLimit: firstMark, ownLimit: firstMark, step: outerStep}
 	var before unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_RTTIME, &before); err != nil {
 		t.Fatal(err)
@@ -170,14 +170,14 @@ func TestMarksNestAndRunOut(t *testing.T) {
 		t.Skip("this process has lower marks already")
 	}
 	nested := newMarker()
-	if nested.step != nestedStep || nested.next != first {
+	if nested.step != nestedStep || nested.ownLimit != first {
 		t.Errorf("nested marker %+v under mark %d", nested, first)
 	}
 	inner := nested.lowerLimit()
 	if inner >= first || inner <= first-outerStep {
 		t.Errorf("inner mark %d is not within the outer run's range (%d, %d]", inner, first-outerStep, first)
 	}
-	m.next = firstMark >> 1
+	m.ownLimit = firstMark >> 1
 	if m.lowerLimit() != 0 {
 		t.Error("marks go below their floor")
 	}
@@ -270,7 +270,7 @@ func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 	for _, how := range []string{"mark", "tag"} {
 		t.Run(how, func(t *testing.T) {
 			table := newTable(t)
-			claim := table.marks.next - 2*table.marks.step // the mark that the next started run will get
+			claim := table.marks.ownLimit - 2*table.marks.step // the mark that the next started run will get
 			argv := testproc.Argv("hide", strconv.FormatUint(claim, 10))
 			if how == "tag" {
 				table.marks = marker{}

@@ -70,8 +70,8 @@ func TestSuccessorKnowsTheRunsAndWhatTheyStarted(t *testing.T) {
 	argv = testproc.Argv("sleep")
 	_, out = spawn(t, table, Spec{ID: 8, Name: "b", Path: argv[0], Argv: argv})
 	line(t, out)
-	if m := table.runs[8].mark; m != 0 && m >= old.marks.next {
-		t.Errorf("mark %d of the new run is not below %d", m, old.marks.next)
+	if m := table.runs[8].mark; m != 0 && m >= old.marks.ownLimit {
+		t.Errorf("mark %d of the new run is not below %d", m, old.marks.ownLimit)
 	}
 }
 

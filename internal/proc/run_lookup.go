@@ -160,9 +160,9 @@ func (r ServiceRoots) mainsByMark() map[Mark]int {
 //
 // An init inside a run also lowers its limit, in smaller steps. So each run has a range of marks: (mark-step, mark].
 type marker struct {
-	base uint64 // limit of hinit when it was started
-	next uint64 // present limit of hinit; 0 if marks don't work here
-	step uint64
+	initialLimit uint64 `reexec:"base"` // limit of hinit when it was started
+	ownLimit     uint64 `reexec:"next"` // present limit of hinit; 0 if marks don't work here
+	step         uint64
 }
 
 const (
@@ -187,38 +187,38 @@ func newMarker() marker {
 // lowerLimit lowers the limit of hinit by one step, so that the next child inherits the new value as its mark. It returns the
 // mark, or 0 if marks don't work here.
 func (m *marker) lowerLimit() uint64 {
-	if m.next <= firstMark>>1 {
+	if m.ownLimit <= firstMark>>1 {
 		return 0
 	}
-	mark := m.next - m.step
+	mark := m.ownLimit - m.step
 	if unix.Setrlimit(unix.RLIMIT_RTTIME, &unix.Rlimit{Cur: mark, Max: mark}) != nil {
-		m.next = 0
+		m.ownLimit = 0
 		return 0
 	}
-	m.next = mark
+	m.ownLimit = mark
 	return mark
 }
 
 // runByMark returns the run of a process by its mark, or 0 if the process has no mark or one that proves nothing.
 func (t *Table) runByMark(pid int) uint64 {
 	if limit, ok := t.readLimit(pid); ok {
-		return t.runOfUser(pid, t.runOfMark(limit))
+		return t.verifiedRun(pid, t.runOfMark(limit))
 	}
 	return 0
 }
 
 // runOfMark returns the run whose range of marks contains limit, or 0.
 func (t *Table) runOfMark(limit uint64) uint64 {
-	if limit > t.marks.base || t.marks.step == 0 {
+	if limit > t.marks.initialLimit || t.marks.step == 0 {
 		return 0
 	}
-	steps := (t.marks.base - limit) / t.marks.step
-	return t.byMark[t.marks.base-steps*t.marks.step]
+	steps := (t.marks.initialLimit - limit) / t.marks.step
+	return t.byMark[t.marks.initialLimit-steps*t.marks.step]
 }
 
-// runOfUser confirms that process pid belongs to run id, which its mark or tag names. It returns 0 if the process runs as a
+// verifiedRun confirms that process pid belongs to run id, which its mark or tag names. It returns 0 if the process runs as a
 // user who could have forged them, see [Mark.ProvesMembership].
-func (t *Table) runOfUser(pid int, id uint64) uint64 {
+func (t *Table) verifiedRun(pid int, id uint64) uint64 {
 	if r := t.runs[id]; r != nil {
 		if m, ok := t.procfs.mark(pid); !ok || !m.ProvesMembership(r.user) {
 			return 0
@@ -254,7 +254,7 @@ func (t *Table) readLimit(pid int) (uint64, bool) {
 // limit, so it belongs to some run but the limit does not tell which.
 func (t *Table) hidesMark(pid int) bool {
 	limit, ok := t.readLimit(pid)
-	return ok && t.marks.next != 0 && limit <= t.marks.next-t.marks.step
+	return ok && t.marks.ownLimit != 0 && limit <= t.marks.ownLimit-t.marks.step
 }
 
 // runOfDead returns the run of a dead orphan by its mark. It returns 0 for an orphan without a mark, which came into the
@@ -264,11 +264,11 @@ func (t *Table) runOfDead(pid int) uint64 {
 	switch {
 	case !ok, t.marks.step == 0:
 		return unknownRun
-	case limit >= t.marks.base:
+	case limit >= t.marks.initialLimit:
 		return 0
 	}
 	if id := t.runOfMark(limit); id != 0 {
-		return t.runOfUser(pid, id)
+		return t.verifiedRun(pid, id)
 	}
 	return unknownRun
 }

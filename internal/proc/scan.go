@@ -30,7 +30,7 @@ type scanner struct {
 	scans         int       // number of scans so far, by which membership knows that its results are out of date
 	at            time.Time // when the last scan was started
 	skipped       time.Time // when RecordMembers last decided that no scan is necessary
-	dents         []byte    // buffer for names in a directory
+	dirBuffer     []byte    // buffer for names in a directory
 	buf           []byte    // buffer for readFile
 	readAllBuffer []byte    // buffer for readAll
 }
@@ -38,7 +38,7 @@ type scanner struct {
 func newScanner() *scanner {
 	// dir is -1 after an error, so that every read fails
 	dir, _ := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	return &scanner{dir: dir, dents: make([]byte, procstat.DirectorySize), buf: make([]byte, readSize)}
+	return &scanner{dir: dir, dirBuffer: make([]byte, procstat.DirectorySize), buf: make([]byte, readSize)}
 }
 
 // scanWithin scans /proc, unless the last scan is younger than age.
@@ -53,7 +53,7 @@ func (s *scanner) scan() {
 	s.scans++
 	s.at = time.Now()
 	s.stats = s.stats[:0]
-	_ = procstat.EachProcessIn(s.dir, s.dents, func(st stat) { s.stats = append(s.stats, st) }) // unreadable processes are left out
+	_ = procstat.EachProcessIn(s.dir, s.dirBuffer, func(st stat) { s.stats = append(s.stats, st) }) // unreadable processes are left out
 }
 
 // readFile returns up to readSize bytes of a file below /proc, or nil if the file can't be read. The next call overwrites
@@ -120,7 +120,7 @@ func (s *scanner) threadNames(dir string) []string {
 		return nil
 	}
 	defer unix.Close(fd)
-	names, _ := procstat.ReadNames(fd, s.dents) // after an error, a partial list is good enough
+	names, _ := procstat.ReadNames(fd, s.dirBuffer) // after an error, a partial list is good enough
 	return names
 }
 
@@ -180,7 +180,7 @@ func (t *Table) runOfOrphan(who identity) (id uint64, known bool) {
 	if id := t.runByMark(pid); id != 0 {
 		return id, true
 	}
-	if limit, ok := t.readLimit(pid); ok && t.marks.next > firstMark>>1 && limit < t.marks.base && !t.hidesMark(pid) {
+	if limit, ok := t.readLimit(pid); ok && t.marks.ownLimit > firstMark>>1 && limit < t.marks.initialLimit && !t.hidesMark(pid) {
 		return 0, true
 	}
 	return t.runByTag(who)
@@ -246,7 +246,7 @@ func (t *Table) runOfEnviron(pid int, env []byte) uint64 {
 		if value, ok := bytes.CutPrefix(kv, []byte(TagVar+"=")); ok {
 			if at := bytes.LastIndex(value, []byte(":"+t.nonce+":")); at >= 0 {
 				id, _ := strconv.ParseUint(string(value[at+len(t.nonce)+2:]), 10, 64)
-				return t.runOfUser(pid, id)
+				return t.verifiedRun(pid, id)
 			}
 		}
 	}

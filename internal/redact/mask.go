@@ -33,8 +33,8 @@ type Secrets struct {
 
 // secret is a value to hide.
 type secret struct {
-	text   string
-	prefix int // index of the longest other value with which text begins
+	text        string
+	prefixIndex int // index of the longest other value with which text begins
 }
 
 // noSecrets is the empty set, with which only tokens of known shapes are hidden.
@@ -67,7 +67,7 @@ func NewSecrets(values []string) *Secrets {
 		s.kinds[v[0]] |= isLiteral
 		at := len(s.values) - 1
 		for !strings.HasPrefix(v, s.values[at].text) {
-			at = s.values[at].prefix
+			at = s.values[at].prefixIndex
 		}
 		s.values, s.longest = append(s.values, secret{v, at}), max(s.longest, len(v))
 	}
@@ -80,11 +80,11 @@ type tokenShape struct {
 	body   func(c byte) bool // class of the bytes after the prefix
 	least  int               // smallest number of bytes after the prefix
 	most   int               // largest number of bytes after the prefix; 0: no limit
-	// run is the length of a sequence of letters and digits that the token must contain, with at least one of each; 0: no such
+	// minRun is the length of a sequence of letters and digits that the token must contain, with at least one of each; 0: no such
 	// rule
-	run  int
-	next string      // the first byte after the prefix must be in this set; "" allows any byte
-	then *tokenShape // the shape of the rest of the token; nil: there is no rest
+	minRun    int
+	firstByte string      // the first byte after the prefix must be in this set; "" allows any byte
+	rest      *tokenShape // the shape of the rest of the token; nil: there is no rest
 }
 
 // shapes returns the known shapes by their first byte: the tokens of model providers, chat services, code hosts and similar
@@ -92,33 +92,33 @@ type tokenShape struct {
 var shapes = sync.OnceValue(func() *[256][]tokenShape {
 	const digits = "0123456789"
 	list := []tokenShape{
-		{prefix: "sk-", body: keyByte, least: 20, run: 16},          // keys of OpenAI, Anthropic, OpenRouter, DeepSeek and others
-		{prefix: "sk_live_", body: alnum, least: 16},                // keys of Stripe
-		{prefix: "sk_test_", body: alnum, least: 16},                //
-		{prefix: "rk_live_", body: alnum, least: 16},                //
-		{prefix: "whsec_", body: alnum, least: 24, run: 24},         //
-		{prefix: "github_pat_", body: wordByte, least: 22, run: 16}, //
-		{prefix: "glpat-", body: keyByte, least: 20, run: 8},        // tokens of GitLab
-		{prefix: "AKIA", body: upperDigit, least: 16, most: 16},     // key IDs of AWS
-		{prefix: "ASIA", body: upperDigit, least: 16, most: 16},     //
-		{prefix: "AIza", body: keyByte, least: 35, most: 35},        // keys of Google
-		{prefix: "ya29.", body: keyByte, least: 30, run: 12},        //
-		{prefix: "hf_", body: alnum, least: 30},                     // tokens of Hugging Face
-		{prefix: "gsk_", body: alnum, least: 40},                    // keys of Groq
-		{prefix: "xai-", body: alnum, least: 40},                    // keys of xAI
-		{prefix: "r8_", body: alnum, least: 30},                     // tokens of Replicate
-		{prefix: "npm_", body: alnum, least: 36},                    //
-		{prefix: "pypi-AgE", body: keyByte, least: 40},              //
-		{prefix: "dop_v1_", body: alnum, least: 40},                 // tokens of DigitalOcean
-		{prefix: "xapp-", body: keyByte, least: 20, next: digits},   // app tokens of Slack
-		{prefix: "SG.", body: keyByte, least: 22, most: 22, then: &tokenShape{prefix: ".", body: keyByte, least: 43, most: 43}}, // keys of SendGrid
+		{prefix: "sk-", body: keyByte, least: 20, minRun: 16},                                                                   // keys of OpenAI, Anthropic, OpenRouter, DeepSeek and others
+		{prefix: "sk_live_", body: alnum, least: 16},                                                                            // keys of Stripe
+		{prefix: "sk_test_", body: alnum, least: 16},                                                                            //
+		{prefix: "rk_live_", body: alnum, least: 16},                                                                            //
+		{prefix: "whsec_", body: alnum, least: 24, minRun: 24},                                                                  //
+		{prefix: "github_pat_", body: wordByte, least: 22, minRun: 16},                                                          //
+		{prefix: "glpat-", body: keyByte, least: 20, minRun: 8},                                                                 // tokens of GitLab
+		{prefix: "AKIA", body: upperDigit, least: 16, most: 16},                                                                 // key IDs of AWS
+		{prefix: "ASIA", body: upperDigit, least: 16, most: 16},                                                                 //
+		{prefix: "AIza", body: keyByte, least: 35, most: 35},                                                                    // keys of Google
+		{prefix: "ya29.", body: keyByte, least: 30, minRun: 12},                                                                 //
+		{prefix: "hf_", body: alnum, least: 30},                                                                                 // tokens of Hugging Face
+		{prefix: "gsk_", body: alnum, least: 40},                                                                                // keys of Groq
+		{prefix: "xai-", body: alnum, least: 40},                                                                                // keys of xAI
+		{prefix: "r8_", body: alnum, least: 30},                                                                                 // tokens of Replicate
+		{prefix: "npm_", body: alnum, least: 36},                                                                                //
+		{prefix: "pypi-AgE", body: keyByte, least: 40},                                                                          //
+		{prefix: "dop_v1_", body: alnum, least: 40},                                                                             // tokens of DigitalOcean
+		{prefix: "xapp-", body: keyByte, least: 20, firstByte: digits},                                                          // app tokens of Slack
+		{prefix: "SG.", body: keyByte, least: 22, most: 22, rest: &tokenShape{prefix: ".", body: keyByte, least: 43, most: 43}}, // keys of SendGrid
 		// A JSON web token (RFC 7519) has three parts. The first two are JSON objects, encoded in base64url.
-		{prefix: "eyJ", body: keyByte, least: 7, then: &tokenShape{
-			prefix: ".eyJ", body: keyByte, least: 7, then: &tokenShape{prefix: ".", body: keyByte, least: 10},
+		{prefix: "eyJ", body: keyByte, least: 7, rest: &tokenShape{
+			prefix: ".eyJ", body: keyByte, least: 7, rest: &tokenShape{prefix: ".", body: keyByte, least: 10},
 		}},
 	}
 	for _, kind := range "abeoprs" {
-		list = append(list, tokenShape{prefix: "xox" + string(kind) + "-", body: keyByte, least: 12, next: digits}) // tokens of Slack
+		list = append(list, tokenShape{prefix: "xox" + string(kind) + "-", body: keyByte, least: 12, firstByte: digits}) // tokens of Slack
 	}
 	for _, kind := range "pousr" {
 		list = append(list, tokenShape{prefix: "gh" + string(kind) + "_", body: alnum, least: 30}) // tokens of GitHub
@@ -137,15 +137,15 @@ func (p *tokenShape) match(s []byte) int {
 	}
 	body := s[len(p.prefix):]
 	n := classLength(body, p.body)
-	if n < p.least || p.most > 0 && n > p.most || p.run > 0 && !hasRun(body[:n], p.run) ||
-		p.next != "" && strings.IndexByte(p.next, body[0]) < 0 {
+	if n < p.least || p.most > 0 && n > p.most || p.minRun > 0 && !hasRun(body[:n], p.minRun) ||
+		p.firstByte != "" && strings.IndexByte(p.firstByte, body[0]) < 0 {
 		return 0
 	}
 	n += len(p.prefix)
-	if p.then == nil {
+	if p.rest == nil {
 		return n
 	}
-	rest := p.then.match(s[n:])
+	rest := p.rest.match(s[n:])
 	if rest == 0 {
 		return 0
 	}
@@ -249,7 +249,7 @@ func (s *Secrets) match(text []byte) (n, cost int) {
 	n = commonLength(text, s.values[at].text)
 	cost = n + commonLength(text, s.values[min(after, len(s.values)-1)].text)
 	for ; len(s.values[at].text) > n; cost++ {
-		at = s.values[at].prefix
+		at = s.values[at].prefixIndex
 	}
 	return len(s.values[at].text), cost
 }

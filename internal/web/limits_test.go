@@ -154,7 +154,7 @@ func TestThePageSaysWhatIsolatesAProfile(t *testing.T) {
 // A page that stays open must get no news after the end of its session.
 func TestAPageWasKeptUpToDateAfterItsSession(t *testing.T) {
 	s := serve(t, Options{Hinit: newFake(coder()), Token: token})
-	s.beat = 100 * time.Millisecond
+	s.heartbeatPause = 100 * time.Millisecond
 	until := strconv.FormatInt(time.Now().Add(2*time.Second).Unix(), 10)
 	s.jar[sessionCookie] = until + "." + sign(s.sessionKey, until)
 	ended := make(chan int, 1)

@@ -220,7 +220,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectio
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // this header tells nginx not to buffer the stream
 	c := http.NewResponseController(w)
-	beats := time.Tick(s.beat)
+	beats := time.Tick(s.heartbeatPause)
 	for text := heartbeat; ; {
 		if c.SetWriteDeadline(time.Now().Add(s.patience)) != nil {
 			return

@@ -66,27 +66,27 @@ const (
 // Server serves the status page. It implements [http.Handler].
 type Server struct {
 	Options
-	hub        *hub
-	boards     programOutput
-	sandboxes  programOutput
-	sessionKey []byte        // key that signs session cookies; it is derived from the token, so a new token ends all sessions
-	patience   time.Duration // how long a write to a client may block before the client is disconnected
-	beat       time.Duration // pause between two heartbeats of a stream
-	pages      *template.Template
-	requests   *limiter
-	guesses    *limiter
-	streams    *connectionLimit // limit on the streams that keep open pages up to date
-	followers  *connectionLimit // limit on the streams of logs
-	searches   *connectionLimit // limit on the searches in logs
-	mux        *http.ServeMux
-	ended      chan struct{} // channel that is closed when Run ends, which ends the streams
+	hub            *hub
+	boards         programOutput
+	sandboxes      programOutput
+	sessionKey     []byte        // key that signs session cookies; it is derived from the token, so a new token ends all sessions
+	patience       time.Duration // how long a write to a client may block before the client is disconnected
+	heartbeatPause time.Duration // pause between two heartbeats of a stream
+	pages          *template.Template
+	requests       *limiter
+	guesses        *limiter
+	streams        *connectionLimit // limit on the streams that keep open pages up to date
+	followers      *connectionLimit // limit on the streams of logs
+	searches       *connectionLimit // limit on the searches in logs
+	mux            *http.ServeMux
+	ended          chan struct{} // channel that is closed when Run ends, which ends the streams
 }
 
 // New returns a Server. Call [Server.Run] to keep its pages up to date.
 func New(o Options) (*Server, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	s := &Server{
-		Options: o, hub: newHub(o.Hinit, o.Proc), boards: programOutput{run: o.Programs.Boards, emptyOutput: "[]"}, sandboxes: programOutput{run: o.Programs.Sandboxes}, patience: writeTime, beat: 15 * time.Second, requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
+		Options: o, hub: newHub(o.Hinit, o.Proc), boards: programOutput{run: o.Programs.Boards, emptyOutput: "[]"}, sandboxes: programOutput{run: o.Programs.Sandboxes}, patience: writeTime, heartbeatPause: 15 * time.Second, requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
 		streams: newConnectionLimit(maxStreams), followers: newConnectionLimit(maxFollowers),
 		searches: newConnectionLimit(maxSearches), ended: make(chan struct{}),
 	}

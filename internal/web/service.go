@@ -34,10 +34,10 @@ type servicePage struct {
 
 // ordersView are the buttons with which a client controls a service or a group.
 type ordersView struct {
-	Kind, Name string // what the buttons control: "service" or "group", and its name
-	Label      string
-	Read       string // why there are no buttons; "" if there are
-	Done, Undo string // the command that was just given, and the one that undoes it
+	Kind, Name     string // what the buttons control: "service" or "group", and its name
+	Label          string
+	ReadOnlyReason string // why there are no buttons; "" if there are
+	Done, Undo     string // the command that was just given, and the one that undoes it
 }
 
 // orders returns the buttons for a service or a group that the client of this request may use.
@@ -47,7 +47,7 @@ func (s *Server) orders(r *http.Request, kind, name string) *ordersView {
 		v.Label = "@" + name
 	}
 	if !s.mayControl(r) {
-		v.Read = readOnly
+		v.ReadOnlyReason = readOnly
 	}
 	if verb := r.FormValue("done"); doneMessages[verb] != "" {
 		v.Done, v.Undo = doneMessages[verb], undoCommands[verb]

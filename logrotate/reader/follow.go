@@ -36,13 +36,13 @@ type Options struct {
 	Previous bool
 	// Follow makes Read wait for new lines and emit them until ctx ends.
 	Follow bool
-	// Caught is called once, when all existing lines are emitted and before the first new line. An error from it ends Read. It may
-	// be nil.
-	Caught func() error
-	// Missing is called in place of lines that are missing: an archive can't be read, or files were removed before Read reached
-	// them. why says what happened. An error from it ends Read. If Missing is nil, Read emits a line "[hinit] lines are missing
+	// OnCaughtUp is called once, when all existing lines are emitted and before the first new line. An error from it ends Read.
+	// It may be nil.
+	OnCaughtUp func() error
+	// OnMissing is called in place of lines that are missing: an archive can't be read, or files were removed before Read reached
+	// them. why says what happened. An error from it ends Read. If OnMissing is nil, Read emits a line "[hinit] lines are missing
 	// here: why".
-	Missing func(why string) error
+	OnMissing func(why string) error
 	// MaxLine is the length in bytes above which Read emits a line in pieces. 0 means a megabyte.
 	MaxLine int
 	// MaxArchive is the decompressed size in bytes above which an archive counts as unreadable. 0 means 256 MiB.
@@ -60,10 +60,10 @@ const (
 // If emit returns an error, Read ends and returns it.
 //
 // Without Follow, a missing directory is an error that wraps fs.ErrNotExist. With Follow, Read waits for the directory. If a
-// directory or file is replaced, Read continues with its replacement. It starts again at the beginning of a truncated file. When
-// ctx ends, Read returns nil. Lines are missing only if archives can't be read, or are removed before Read reads them. In their
-// place, Read emits a line without a timestamp (or calls Missing). If an archive can't be read, Read without Follow also returns
-// an error at the end.
+// directory or file is replaced, Read continues with its replacement. It starts again at the beginning of a truncated file.
+// When ctx ends, Read returns nil. Lines are missing only if archives can't be read, or are removed before Read reads them. In
+// their place, Read emits a line without a timestamp (or calls OnMissing). If an archive can't be read, Read without Follow
+// also returns an error at the end.
 //
 // Read blocks. It needs memory for one line only, and reads no more than necessary, except that it decompresses the first archive
 // from its beginning. It opens all files with the identity in the parameter as, which must not be nil. Root passes the agent's
@@ -123,8 +123,8 @@ func (r *reader) run(ctx context.Context) error {
 	if err := r.history(ctx); err != nil || !r.options.Follow {
 		return errors.Join(err, r.unreadError())
 	}
-	if r.options.Caught != nil {
-		r.emitErr = r.options.Caught()
+	if r.options.OnCaughtUp != nil {
+		r.emitErr = r.options.OnCaughtUp()
 		if r.emitErr != nil {
 			return r.emitErr
 		}

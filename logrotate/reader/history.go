@@ -77,10 +77,11 @@ func (r *reader) reportBroken(name string) error {
 	return r.reportMissing(fmt.Sprintf("%s cannot be read: %v", name, r.broken[name]))
 }
 
-// reportMissing reports missing lines, through Options.Missing or else by a line in their place. The argument why is the reason.
+// reportMissing reports missing lines, through Options.OnMissing or else by a line in their place. The argument why is the
+// reason.
 func (r *reader) reportMissing(why string) error {
-	if r.options.Missing != nil {
-		r.emitErr = r.options.Missing(why)
+	if r.options.OnMissing != nil {
+		r.emitErr = r.options.OnMissing(why)
 	} else {
 		r.emitErr = r.emit([]byte("[hinit] lines are missing here: " + why))
 	}

@@ -35,7 +35,7 @@ var doctorVerb = cli.Verb{
 
 type doctorRun struct {
 	*cli.Terminal
-	found client.Findings
+	findings client.Findings
 }
 
 func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
@@ -47,7 +47,7 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	}
 	switch cfg, err := config.Load(options); {
 	case err != nil:
-		x.found.Failed("configuration", "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
+		x.findings.Failed("configuration", "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	case plain != "":
 		x.warnings(cfg) // the other checks are about the agent, which hinit run doesn't host
 	default:
@@ -58,12 +58,12 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	}
 	x.kernel()
 	tw := tabwriter.NewWriter(t.Out, 0, 0, 2, ' ', 0)
-	for _, f := range x.found {
+	for _, f := range x.findings {
 		fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Result, show.Name(f.Check), show.Line(f.Detail))
 	}
 	var unwritten error
-	code := t.Show(c, x.found, nil, func() { unwritten = tw.Flush() })
-	if slices.ContainsFunc(x.found, func(f client.Finding) bool { return f.Result == client.ResultFailed }) {
+	code := t.Show(c, x.findings, nil, func() { unwritten = tw.Flush() })
+	if slices.ContainsFunc(x.findings, func(f client.Finding) bool { return f.Result == client.ResultFailed }) {
 		code = max(code, cmdline.Failed)
 	}
 	return max(code, t.Failed(c.Doing(), unwritten))
@@ -73,15 +73,15 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 // also reports what root may do in a sandbox, which the sandbox service writes into a file beside its socket.
 func (x *doctorRun) companions(cfg *config.Config) {
 	if s, is := cfg.Services[config.KanbanName]; is && s.Enabled {
-		x.found.OK("task board", "its dispatcher is the service %s; to examine the board: hinit kanban doctor", config.KanbanName)
+		x.findings.OK("task board", "its dispatcher is the service %s; to examine the board: hinit kanban doctor", config.KanbanName)
 	}
 	if s, is := cfg.Services[config.SandboxName]; is && s.Enabled {
 		said, err := wholefile.Read(dial.SandboxSocket(x.Env)+".root", 4<<10)
 		if err != nil {
-			x.found.Warning("sandboxes", "the service %s has not said what root inside is: %v; see: hinit logs %s", config.SandboxName, err, config.SandboxName)
+			x.findings.Warning("sandboxes", "the service %s has not said what root inside is: %v; see: hinit logs %s", config.SandboxName, err, config.SandboxName)
 			return
 		}
-		x.found.OK("sandboxes", "%s", strings.TrimSpace(string(said)))
+		x.findings.OK("sandboxes", "%s", strings.TrimSpace(string(said)))
 	}
 }
 
@@ -90,13 +90,13 @@ func (x *doctorRun) companions(cfg *config.Config) {
 func (x *doctorRun) init() (plain string, answers bool) {
 	st, err := x.Status()
 	if err != nil {
-		x.found.Failed("init", "%v", err)
+		x.findings.Failed("init", "%v", err)
 		return "", false
 	}
-	x.found.OK("init", "pid %d, version %s", st.Init.PID, st.Init.Version)
+	x.findings.OK("init", "pid %d, version %s", st.Init.PID, st.Init.Version)
 	x.binary(st.Init)
 	for _, w := range st.Init.Warnings {
-		x.found.Warning("boot", "%s", w)
+		x.findings.Warning("boot", "%s", w)
 	}
 	x.lease(st.Init)
 	for _, s := range st.Services {
@@ -104,23 +104,23 @@ func (x *doctorRun) init() (plain string, answers bool) {
 		switch i := s.Isolation; {
 		case i == nil || s.PID == 0:
 		case len(i.InForce) == 0:
-			x.found.Failed("isolation", "%s: %s", s.Name, show.Isolation(&s))
+			x.findings.Failed("isolation", "%s: %s", s.Name, show.Isolation(&s))
 		default:
-			x.found.OK("isolation", "%s: %s", s.Name, show.Isolation(&s))
+			x.findings.OK("isolation", "%s: %s", s.Name, show.Isolation(&s))
 		}
 		switch weak := func(l client.Limit) bool { return l.By == client.LimitedByNothing }; {
 		case len(s.Limits) == 0 || s.PID == 0:
 		case slices.ContainsFunc(s.Limits, weak):
-			x.found.Warning("limits", "%s: %s; the container needs a writable control group of version 2 (see limit-a-service)", s.Name, show.Limits(&s))
+			x.findings.Warning("limits", "%s: %s; the container needs a writable control group of version 2 (see limit-a-service)", s.Name, show.Limits(&s))
 		default:
-			x.found.OK("limits", "%s: %s", s.Name, show.Limits(&s))
+			x.findings.OK("limits", "%s: %s", s.Name, show.Limits(&s))
 		}
 	}
 	if procOf(x.Terminal, st.Init.PID) == "/proc" {
 		x.memory(st)
 		// half a second is more than the init takes to reap what has just ended
 		if n := unreaped(st.Init.PID, func() { time.Sleep(500 * time.Millisecond) }); n > 0 { //nolint:forbidigo // the init does not announce that it reaps
-			x.found.Failed("zombies", "%d ended processes are not reaped", n)
+			x.findings.Failed("zombies", "%d ended processes are not reaped", n)
 		}
 	}
 	return st.Init.Plain, true
@@ -134,19 +134,19 @@ func (x *doctorRun) lease(in client.Init) {
 	}
 	switch l.State {
 	case client.LeaseHeld:
-		x.found.OK("lease", "this container serves the profiles in %q since %s", in.Home, l.Since.UTC().Format(time.RFC3339))
+		x.findings.OK("lease", "this container serves the profiles in %q since %s", in.Home, l.Since.UTC().Format(time.RFC3339))
 	case client.LeaseWaiting:
 		switch since := l.Since.UTC().Format(time.RFC3339); {
 		case l.Holder == nil:
-			x.found.Failed("lease", "%s (since %s); nothing but the CMD starts until it does; if this stays so for longer than 15 s, look at the disk or the server behind the volume (a volume that is frozen for a backup goes on after: fsfreeze --unfreeze, on the host)", l.Detail, since)
+			x.findings.Failed("lease", "%s (since %s); nothing but the CMD starts until it does; if this stays so for longer than 15 s, look at the disk or the server behind the volume (a volume that is frozen for a backup goes on after: fsfreeze --unfreeze, on the host)", l.Detail, since)
 		case l.Holder.PID != 0:
-			x.found.Failed("lease", "%s (since %s)", l.Detail, since)
+			x.findings.Failed("lease", "%s (since %s)", l.Detail, since)
 		default:
-			x.found.OK("lease", "%s; this container has waited since %s and takes over when the lock is free; give commands where the lock is (lslocks on the host names the process)", l.Detail, since)
+			x.findings.OK("lease", "%s; this container has waited since %s and takes over when the lock is free; give commands where the lock is (lslocks on the host names the process)", l.Detail, since)
 		}
 	case client.LeaseNone:
 		if !in.Booting { // during the boot, the container may still get the lease
-			x.found.Warning("lease", "nothing keeps another container from serving the same profiles: %s; see to it that only one uses this volume", l.Detail)
+			x.findings.Warning("lease", "nothing keeps another container from serving the same profiles: %s; see to it that only one uses this volume", l.Detail)
 		}
 	}
 }
@@ -154,11 +154,11 @@ func (x *doctorRun) lease(in client.Init) {
 // binary checks whether the init runs the installed program, and whether this command has the same version.
 func (x *doctorRun) binary(in client.Init) {
 	if procOf(x.Terminal, in.PID) == "/proc" && in.BinaryID != "" && !initRunsFile(x.Terminal, in, in.Binary) {
-		x.found.Warning("binary", "the init does not run what %s holds now; to change that without a restart: hinit reexec", in.Binary)
+		x.findings.Warning("binary", "the init does not run what %s holds now; to change that without a restart: hinit reexec", in.Binary)
 		return
 	}
 	if own := version.Get().String(); own != in.Version {
-		x.found.Warning("binary", "this command is %s and the init is %s, from %s; install hinit and hinit-tools of one version, then: hinit reexec", own, in.Version, in.Binary)
+		x.findings.Warning("binary", "this command is %s and the init is %s, from %s; install hinit and hinit-tools of one version, then: hinit reexec", own, in.Version, in.Binary)
 	}
 }
 
@@ -170,22 +170,22 @@ func (x *doctorRun) service(s client.Service) {
 		if s.Problem != "" {
 			last += "; " + s.Problem
 		}
-		x.found.Failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, last, name)
+		x.findings.Failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, last, name)
 	case s.State == client.StateParked, s.State == client.StateFailed:
 		text := s.State + ": " + s.Reason
 		if s.LastExit == nil || s.LastExit.Cause != "spawn" { // a process that could not be started has no logs
 			text += "; see: hinit logs " + name
 		}
-		x.found.Failed(s.Name, "%s", text)
+		x.findings.Failed(s.Name, "%s", text)
 	case s.Problem == "":
 	case s.State == client.StateUp && s.Ready:
-		x.found.Failed(s.Name, "%s; see: hinit logs %s", s.Problem, name)
+		x.findings.Failed(s.Name, "%s; see: hinit logs %s", s.Problem, name)
 	case s.State == client.StateUp && slices.ContainsFunc(s.Checks, func(c client.Check) bool { return c.Failed }):
-		x.found.Failed(s.Name, "not ready: %s; see: hinit status %s", s.Problem, name)
+		x.findings.Failed(s.Name, "not ready: %s; see: hinit status %s", s.Problem, name)
 	case s.State == client.StateUp:
-		x.found.Warning(s.Name, "not ready: %s", s.Problem)
+		x.findings.Warning(s.Name, "not ready: %s", s.Problem)
 	default:
-		x.found.Warning(s.Name, "%s: %s", s.State, s.Problem)
+		x.findings.Warning(s.Name, "%s: %s", s.State, s.Problem)
 	}
 }
 
@@ -210,12 +210,12 @@ func zombies(parent int) procusage.Table {
 
 // warnings reports the warnings of the configuration, and environment variables that hinit doesn't know.
 func (x *doctorRun) warnings(cfg *config.Config) {
-	x.found.OK("configuration", "%s", cmp.Or(cfg.Path, "defaults and environment"))
+	x.findings.OK("configuration", "%s", cmp.Or(cfg.Path, "defaults and environment"))
 	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
-		if slices.ContainsFunc(x.found, func(f client.Finding) bool { return f.Detail == w }) {
+		if slices.ContainsFunc(x.findings, func(f client.Finding) bool { return f.Detail == w }) {
 			continue // the init has already reported this warning
 		}
-		x.found.Warning("configuration", "%s", w)
+		x.findings.Warning("configuration", "%s", w)
 	}
 }
 
@@ -224,23 +224,23 @@ func (x *doctorRun) configuration(cfg *config.Config) {
 	x.warnings(cfg)
 	agent, err := lookup.Agent(cfg)
 	if err != nil {
-		x.found.Failed("user", "%v", err)
+		x.findings.Failed("user", "%v", err)
 		return
 	}
-	x.found.OK("user", "%s is uid %d, gid %d", cfg.Agent.User, agent.User.UID, agent.User.GID)
+	x.findings.OK("user", "%s is uid %d, gid %d", cfg.Agent.User, agent.User.UID, agent.User.GID)
 	if err := unix.Access(cfg.Agent.Binary, unix.X_OK); err != nil {
-		x.found.Failed("agent", "cannot execute %q: %v; set agent.binary in hinit.yaml", cfg.Agent.Binary, err)
+		x.findings.Failed("agent", "cannot execute %q: %v; set agent.binary in hinit.yaml", cfg.Agent.Binary, err)
 	} else {
-		x.found.OK("agent", "%s", cfg.Agent.Binary)
+		x.findings.OK("agent", "%s", cfg.Agent.Binary)
 	}
 	const lost = "sudo, ping with file capabilities and other set-user-id programs gain it nothing"
 	switch other := cfg.OtherUser(); {
 	case cfg.NoNewPrivs(config.Auto) && other != "":
-		x.found.OK("no_new_privs", "on for what runs as the agent, because service %q runs as another user: %s; for sudo, set agent.no_new_privs: false", other, lost)
+		x.findings.OK("no_new_privs", "on for what runs as the agent, because service %q runs as another user: %s; for sudo, set agent.no_new_privs: false", other, lost)
 	case cfg.NoNewPrivs(config.Auto):
-		x.found.OK("no_new_privs", "on for what runs as the agent: %s", lost)
+		x.findings.OK("no_new_privs", "on for what runs as the agent: %s", lost)
 	case other != "":
-		x.found.Warning("no_new_privs", "off, and service %q runs as another user: a set-user-id file that it leaves on the volume makes the agent that user; "+
+		x.findings.Warning("no_new_privs", "off, and service %q runs as another user: a set-user-id file that it leaves on the volume makes the agent that user; "+
 			"remove agent.no_new_privs: false (then %s)", other, lost)
 	}
 }
@@ -255,12 +255,12 @@ func (x *doctorRun) image(cfg *config.Config) {
 	if slices.Contains(cfg.Restart.ParkOn, 0) {
 		exit = "stays down"
 	}
-	x.found.OK("image", "version %s; a gateway that exits with code 0 by itself %s", m.Version, exit)
+	x.findings.OK("image", "version %s; a gateway that exits with code 0 by itself %s", m.Version, exit)
 	switch {
 	case cfg.Boot.Steps == config.StepsImage:
-		x.found.OK("image", "its own boot script prepares the data directory (HINIT_BOOT=image)")
+		x.findings.OK("image", "its own boot script prepares the data directory (HINIT_BOOT=image)")
 	case len(m.UnknownCommands) > 0:
-		x.found.Warning("image", "hinit leaves out what it does not know of the boot scripts of version %s; to run the image's own script, set HINIT_BOOT=image; commands that are left out: %s",
+		x.findings.Warning("image", "hinit leaves out what it does not know of the boot scripts of version %s; to run the image's own script, set HINIT_BOOT=image; commands that are left out: %s",
 			m.Version, strings.Join(m.UnknownCommands, " | "))
 	}
 }
@@ -269,19 +269,19 @@ func (x *doctorRun) image(cfg *config.Config) {
 // end before the disk answers, even by SIGKILL.
 func (x *doctorRun) volume(answers bool) {
 	if !answers {
-		x.found.Warning("home", "not examined, because only a running hinit examines it")
+		x.findings.Warning("home", "not examined, because only a running hinit examines it")
 		return
 	}
 	found, err := x.Client().Examine(context.Background())
 	switch {
 	case err == nil:
-		x.found = append(x.found, found...)
+		x.findings = append(x.findings, found...)
 	case errors.Is(err, client.ErrNotAllowed):
-		x.found.Warning("home", "only root and the agent's user may let hinit examine the data volume")
+		x.findings.Warning("home", "only root and the agent's user may let hinit examine the data volume")
 	case errors.Is(err, client.ErrBadRequest):
-		x.found.Warning("home", "not examined, because the running hinit is older than this command; to change that: hinit reexec")
+		x.findings.Warning("home", "not examined, because the running hinit is older than this command; to change that: hinit reexec")
 	default:
-		x.found.Failed("home", "%v", err)
+		x.findings.Failed("home", "%v", err)
 	}
 }
 
@@ -292,18 +292,18 @@ const safeOOMMargin = 125
 // memory checks that the kernel kills a service, and not hinit, when memory runs out.
 func (x *doctorRun) memory(st client.Status) {
 	if group, _ := os.ReadFile("/sys/fs/cgroup/memory.oom.group"); strings.TrimSpace(string(group)) == "1" {
-		x.found.Warning("memory", "memory.oom.group is 1 for this container: when memory runs out the kernel ends all of it")
+		x.findings.Warning("memory", "memory.oom.group is 1 for this container: when memory runs out the kernel ends all of it")
 		return
 	}
 	own := oomScoreAdj(st.Init.PID)
 	for _, s := range st.Services {
 		if s.PID != 0 && oomScoreAdj(s.PID) < own+safeOOMMargin {
-			x.found.Warning("memory", "%s has the oom_score_adj %d and hinit %d: with less than %d between them, the kernel may end the container when memory runs out; lower hinit's (docker: --oom-score-adj; a pod: limits equal to requests, or a memory request of an eighth of the node's)", s.Name, oomScoreAdj(s.PID), own, safeOOMMargin)
+			x.findings.Warning("memory", "%s has the oom_score_adj %d and hinit %d: with less than %d between them, the kernel may end the container when memory runs out; lower hinit's (docker: --oom-score-adj; a pod: limits equal to requests, or a memory request of an eighth of the node's)", s.Name, oomScoreAdj(s.PID), own, safeOOMMargin)
 			return
 		}
 	}
 	if st.Init.OOMFirst != "" {
-		x.found.OK("memory", "when it runs out the kernel takes %s first, and hinit last", st.Init.OOMFirst)
+		x.findings.OK("memory", "when it runs out the kernel takes %s first, and hinit last", st.Init.OOMFirst)
 	}
 }
 
@@ -329,9 +329,9 @@ func (x *doctorRun) kernel() {
 		switch {
 		case err != nil || bad != nil:
 		case n < l.min:
-			x.found.Warning(l.file, "is %d; %s (sysctl on the host)", n, l.what)
+			x.findings.Warning(l.file, "is %d; %s (sysctl on the host)", n, l.what)
 		default:
-			x.found.OK(l.file, "%d", n)
+			x.findings.OK(l.file, "%d", n)
 		}
 	}
 }

@@ -71,24 +71,24 @@ func TestTheDoctorSaysWhoServesTheVolume(t *testing.T) {
 		x := &doctorRun{}
 		x.lease(client.Init{Home: "/opt/data", Lease: tt.lease})
 		if tt.result == "" {
-			if len(x.found) > 0 {
-				t.Errorf("a container without profiles: %+v", x.found)
+			if len(x.findings) > 0 {
+				t.Errorf("a container without profiles: %+v", x.findings)
 			}
 			continue
 		}
-		if len(x.found) != 1 || x.found[0].Check != "lease" || x.found[0].Result != tt.result {
-			t.Errorf("%+v: %+v", tt.lease, x.found)
+		if len(x.findings) != 1 || x.findings[0].Check != "lease" || x.findings[0].Result != tt.result {
+			t.Errorf("%+v: %+v", tt.lease, x.findings)
 			continue
 		}
 		for _, text := range tt.says {
-			if !strings.Contains(x.found[0].Detail, text) {
-				t.Errorf("%q is not in %q", text, x.found[0].Detail)
+			if !strings.Contains(x.findings[0].Detail, text) {
+				t.Errorf("%q is not in %q", text, x.findings[0].Detail)
 			}
 		}
 	}
 	x := &doctorRun{}
-	if x.lease(client.Init{Booting: true, Lease: &client.Lease{State: client.LeaseNone}}); len(x.found) > 0 {
-		t.Errorf("before the boot has asked: %+v", x.found)
+	if x.lease(client.Init{Booting: true, Lease: &client.Lease{State: client.LeaseNone}}); len(x.findings) > 0 {
+		t.Errorf("before the boot has asked: %+v", x.findings)
 	}
 }
 
@@ -110,8 +110,8 @@ func TestAPipeInPlaceOfTheNoteOfTheSandboxesHoldsNoDoctorUp(t *testing.T) {
 	case <-time.After(testkit.Patience):
 		t.Fatal("it still waits")
 	}
-	if len(x.found) != 1 || x.found[0].Result != client.ResultWarning {
-		t.Errorf("it finds %+v", x.found)
+	if len(x.findings) != 1 || x.findings[0].Result != client.ResultWarning {
+		t.Errorf("it finds %+v", x.findings)
 	}
 }
 
@@ -136,8 +136,8 @@ func TestDoctorSaysThatABurstablePodHardlyProtectsHinit(t *testing.T) {
 	for score, want := range map[string]string{"200": client.ResultOK, "875": client.ResultOK, "985": client.ResultWarning, "1000": client.ResultWarning} {
 		x := &doctorRun{}
 		x.memory(client.Status{Init: client.Init{PID: with(score), OOMFirst: gateway.Name}, Services: []client.Service{gateway}})
-		if len(x.found) != 1 || x.found[0].Result != want {
-			t.Errorf("hinit has %s: %+v", score, x.found)
+		if len(x.findings) != 1 || x.findings[0].Result != want {
+			t.Errorf("hinit has %s: %+v", score, x.findings)
 		}
 	}
 }

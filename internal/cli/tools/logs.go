@@ -311,7 +311,7 @@ func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, mat
 		kept = nil
 		return nil
 	}
-	opt.Caught = show
+	opt.OnCaughtUp = show
 	err := reader.Read(ctx, as, opt, func(line []byte) error {
 		_, text, _ := reader.Split(line)
 		switch {
@@ -324,7 +324,7 @@ func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, mat
 		}
 		return nil
 	})
-	if collecting { // without following, opt.Caught isn't called
+	if collecting { // without following, opt.OnCaughtUp isn't called
 		err = cmp.Or(err, show())
 	}
 	return err

@@ -60,7 +60,7 @@ func New(o Options) *Logs {
 	l := &Logs{o: o, Runs: runs.NewTracker(), registering: make(map[string]int), masked: make(map[string]int)}
 	l.Set = logrotate.New(logrotate.Options{
 		MaxLine: cfg.Logs.MaxLineKB << 10, Console: logrotate.ConsoleMode(cfg.Logs.Console), ConsoleStall: cmp.Or(cfg.Logs.ConsoleStall, -1), Mask: cfg.Logs.Mask,
-		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor, Pack: o.CompressArchives, Wrote: o.OnOutput,
+		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor, Pack: o.CompressArchives, OnWrite: o.OnOutput,
 		Warn: func(service, message string) { o.Say("log of %s: %s", cmp.Or(service, "console"), message) },
 	})
 	return l

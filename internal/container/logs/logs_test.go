@@ -30,7 +30,7 @@ func newLogs(t *testing.T, cfg *config.Config, secrets func(string) ([]string, b
 		Say:  func(format string, args ...any) { fmt.Fprintf(said, format+"\n", args...) },
 		Warn: func(format string, args ...any) { fmt.Fprintf(said, "warning: "+format+"\n", args...) },
 	})
-	l.Set = logrotate.New(logrotate.Options{Warn: func(string, string) {}, Wrote: func() {}, Mask: true, Stdout: f, Stderr: f})
+	l.Set = logrotate.New(logrotate.Options{Warn: func(string, string) {}, OnWrite: func() {}, Mask: true, Stdout: f, Stderr: f})
 	t.Cleanup(func() { _ = l.Close(t.Context()) })
 	return l, func() string {
 		if err := l.Sync(t.Context()); err != nil {

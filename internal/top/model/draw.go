@@ -56,7 +56,7 @@ func (m *Model) Frame() frame.Frame {
 	}
 	if at.lines > 0 {
 		f.Lines = append(f.Lines, m.paneHead())
-		f.Lines = append(f.Lines, padLines(m.window(at.lines), at.lines)...)
+		f.Lines = append(f.Lines, padLines(m.visiblePart(at.lines), at.lines)...)
 	}
 	f.Lines = append(padLines(f.Lines, m.height-1), m.bottomLine())
 	return f
@@ -163,7 +163,7 @@ func (m *Model) bottomLine() (l frame.Line) {
 		}
 		l.Add(role, show.Line(m.message.text))
 	case m.rollout != nil:
-		l.Add(frame.Doing, fmt.Sprintf("rollout: %d of %d ready, now %s; esc ends it", m.rollout.done, m.rollout.all, m.label(m.rollout.running)))
+		l.Add(frame.Doing, fmt.Sprintf("rollout: %d of %d ready, now %s; esc ends it", m.rollout.done, m.rollout.all, m.serviceLabel(m.rollout.running)))
 	default:
 		if m.table.filter != "" {
 			l.Add(frame.Found, "/"+show.Line(m.table.filter))

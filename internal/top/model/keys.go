@@ -196,7 +196,7 @@ func (m *Model) handleEscape() {
 	switch {
 	case m.rollout != nil:
 		m.rollout.ended = true
-		m.message = message{"the rollout ends after " + m.label(m.rollout.running), false}
+		m.message = message{"the rollout ends after " + m.serviceLabel(m.rollout.running), false}
 	case m.pane.search != "":
 		m.pane.search = ""
 	case m.pane.kind == logPane && m.pane.minLevel != 0:
@@ -307,7 +307,7 @@ func (m *Model) askToConfirm(verb client.Verb, how prompt, inTurn bool) {
 	case len(ids) == 0:
 		m.message = message{"no service is chosen", true}
 	case m.rollout != nil:
-		m.message = message{"a rollout is under way; esc ends it after " + m.label(m.rollout.running), true}
+		m.message = message{"a rollout is under way; esc ends it after " + m.serviceLabel(m.rollout.running), true}
 	default:
 		m.pending, m.prompt, m.typedWord = pending{verb, ids, inTurn}, how, ""
 	}
@@ -315,7 +315,7 @@ func (m *Model) askToConfirm(verb client.Verb, how prompt, inTurn bool) {
 
 // question returns the question about the pending order, for the last line of the screen.
 func (m *Model) question() string {
-	names := lo.Map(m.pending.ids, func(id ID, _ int) string { return m.label(id) })
+	names := lo.Map(m.pending.ids, func(id ID, _ int) string { return m.serviceLabel(id) })
 	what, whom := string(m.pending.verb), names[0]
 	if m.pending.rollout {
 		what = "restart one after the other"
@@ -382,7 +382,7 @@ func (m *Model) nextOfRollout() []Order {
 func (m *Model) advanceRollout(failed error) []Order {
 	r := m.rollout
 	if failed != nil {
-		m.message = message{fmt.Sprintf("rollout stopped at %s, %d of %d are done: %s", m.label(r.running), r.done, r.all, oneLine(failed.Error())), true}
+		m.message = message{fmt.Sprintf("rollout stopped at %s, %d of %d are done: %s", m.serviceLabel(r.running), r.done, r.all, oneLine(failed.Error())), true}
 		m.rollout = nil
 		return nil
 	}

@@ -162,7 +162,7 @@ func (m *Model) OrderEnded(o Order, err error) []Order {
 	if m.rollout != nil && m.rollout.running == o.ID {
 		return m.advanceRollout(err)
 	}
-	m.message = message{string(o.Verb) + " " + m.label(o.ID) + ": done", false}
+	m.message = message{string(o.Verb) + " " + m.serviceLabel(o.ID) + ": done", false}
 	if err != nil {
 		m.message = message{oneLine(err.Error()), true}
 	}
@@ -281,8 +281,8 @@ func (m *Model) anyAnswered() bool {
 	return slices.ContainsFunc(m.hosts, func(h host) bool { return !h.lastLineAt.IsZero() })
 }
 
-// label returns how the screen names a service. With several hosts, the name of the host precedes it.
-func (m *Model) label(id ID) string {
+// serviceLabel returns how the screen names a service. With several hosts, the name of the host precedes it.
+func (m *Model) serviceLabel(id ID) string {
 	if len(m.hosts) > 1 {
 		return show.Name(m.hosts[id.Host].name) + ":" + show.Name(id.Name)
 	}

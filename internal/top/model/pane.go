@@ -95,7 +95,7 @@ func (m *Model) toggleRun() {
 	case m.pane.kind == logPane && m.pane.showsLastRun:
 		m.pane.showsLastRun, m.pane.scrollOffset = false, 0
 	case s.LastExit == nil:
-		m.message = message{"no run of " + m.label(s.ID()) + " has ended yet", true}
+		m.message = message{"no run of " + m.serviceLabel(s.ID()) + " has ended yet", true}
 	default:
 		m.pane.kind, m.pane.showsLastRun, m.pane.scrollOffset = logPane, true, 0
 	}
@@ -178,7 +178,7 @@ func (m *Model) paneTitle() string {
 	name := ""
 	s, is := m.serviceAtCursor()
 	if is {
-		name = m.label(s.ID())
+		name = m.serviceLabel(s.ID())
 	}
 	title := map[paneKind]string{logPane: "log of " + name, eventPane: "events", detailPane: name}[m.pane.kind]
 	if m.pane.kind == logPane {
@@ -261,7 +261,7 @@ func (m *Model) eventLines() []frame.Line {
 			continue
 		}
 		l.Add(frame.Dim, e.At.Local().Format("15:04:05 "))
-		l.Add(frame.Title, m.label(ID{e.host, e.Service})+" ")
+		l.Add(frame.Title, m.serviceLabel(ID{e.host, e.Service})+" ")
 		if e.To != "" {
 			roles := map[string]frame.Role{client.StateBackoff: frame.Bad, client.StateFailed: frame.Bad, client.StateParked: frame.Bad, client.StateUp: frame.Good}
 			l.Add(roles[e.To], e.From+" → "+e.To+" ")
@@ -327,8 +327,8 @@ func (m *Model) detailLines() (out []frame.Line) {
 	return out
 }
 
-// window returns the part of the pane that fits into height lines, with the matches of the search highlighted.
-func (m *Model) window(height int) []frame.Line {
+// visiblePart returns the part of the pane that fits into height lines, with the matches of the search highlighted.
+func (m *Model) visiblePart(height int) []frame.Line {
 	lines := m.paneLines(m.pane.scrollOffset + height)
 	end := len(lines) - m.pane.scrollOffset
 	begin := end - height

@@ -71,14 +71,14 @@ type row struct {
 // rowID identifies a row, so that the cursor can stay on it when the table changes.
 type rowID struct {
 	ID
-	head string
+	groupHead string
 }
 
-func (r row) place() rowID {
+func (r row) rowID() rowID {
 	if r.isService {
 		return rowID{ID: r.service.ID()}
 	}
-	return rowID{head: r.group + "\x00"}
+	return rowID{groupHead: r.group + "\x00"}
 }
 
 // serviceAtCursor returns the service at the cursor.
@@ -120,7 +120,7 @@ func (m *Model) rebuildRows() {
 		t.add(services)
 	}
 	// The cursor stays on its row. If that row is gone, it stays at its index, or goes to the last row.
-	at := slices.IndexFunc(t.rows, func(r row) bool { return r.place() == t.cursorRow })
+	at := slices.IndexFunc(t.rows, func(r row) bool { return r.rowID() == t.cursorRow })
 	switch {
 	case t.cursorRow == (rowID{}):
 		t.cursorIndex = 0
@@ -145,7 +145,7 @@ func (m *Model) setCursor(index int) {
 		return
 	}
 	t.cursorIndex = min(max(index, 0), len(t.rows)-1)
-	t.cursorRow = t.rows[t.cursorIndex].place()
+	t.cursorRow = t.rows[t.cursorIndex].rowID()
 	if m.pane.kind != eventPane { // the event pane is about all services, so it keeps its position
 		m.pane.scrollOffset = 0
 	}
@@ -283,6 +283,6 @@ func (m *Model) toggleFold() {
 		r.group = m.groupOf(r.service)
 	}
 	t.folded[r.group] = !t.folded[r.group]
-	t.cursorRow = row{group: r.group}.place()
+	t.cursorRow = row{group: r.group}.rowID()
 	m.rebuildRows()
 }
