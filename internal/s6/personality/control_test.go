@@ -157,6 +157,27 @@ func TestACommandIsTakenInAlthoughTheVolumeDoesNotAnswer(t *testing.T) {
 	}
 }
 
+// After a full disk, hinit status warned for ever that the slot of a service can't be made, although the slot was there.
+func TestASlotThatIsMadeLaterWasWarnedAboutForEver(t *testing.T) {
+	h := &host{}
+	s, scan := begin(t, h)
+	inTheWay := filepath.Join(scan, "dashboard")
+	if err := os.WriteFile(inTheWay, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.take()
+	s.Publish(t.Context(), registry.Slot{Name: "dashboard", Argv: []string{"true"}})
+	if said := h.take(); !strings.Contains(said, "say cannot make the slot of dashboard") || strings.Contains(said, "warn") {
+		t.Errorf("about a slot that can't be made yet hinit says %q", said)
+	}
+	if err := errors.Join(os.Remove(inTheWay), s.ControlScanner(t.Context(), "a")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(inTheWay, "run")); err != nil {
+		t.Errorf("the slot is not made later: %v", err)
+	}
+}
+
 func TestSlotsAreWhatTheSupervisorHas(t *testing.T) {
 	h := &host{}
 	s, scan := begin(t, h)

@@ -68,7 +68,7 @@ func (w Settings) layout() scandir.Layout {
 // Publish implements [registry.SlotMaker].
 func (s *S6) Publish(ctx context.Context, d registry.Slot) {
 	if err := s.Scanner.Publish(ctx, d.Name, s.files(d), d.Down); err != nil && !errors.Is(err, context.Canceled) {
-		s.host.Warn("%v", err)
+		s.host.Say("%v", err) // no warning, which would stay in the status after the scanner has made the slot
 	}
 }
 
@@ -153,7 +153,7 @@ func (w *Switch) Open(ctx context.Context) error {
 	if with.Main {
 		run := script(with.Cred, nil, "", []string{"sleep", "infinity"}, "This slot stands for the container. hinit runs nothing for it.")
 		if err := scanner.PublishFixed(ctx, registry.MainHermes, scandir.Files{Run: run}); err != nil {
-			w.host.Warn("%v", err) // after an error the scanner tries again later
+			w.host.Say("%v", err) // after an error the scanner tries again later
 		}
 	}
 	w.activate(scanner, with)
