@@ -140,10 +140,12 @@ func run(argv, env []string, o options) int {
 // before it. The files hold the values of PID 1 and of this process. A process may raise its own value without privileges.
 func raiseOOMScore(initFile, ownFile string) {
 	const gateway, most = 800, 1000
-	one, _ := os.ReadFile(initFile)
-	text, _ := os.ReadFile(ownFile)
+	one, _ := account.ReadFile(initFile)
+	text, _ := account.ReadFile(ownFile)
 	if score, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && string(text) == string(one) {
-		_ = os.WriteFile(ownFile, strconv.AppendInt(nil, int64(min(score+gateway, most)), 10), 0)
+		// Plain system calls set up no epoll(7). If the file can't be opened or written, the kernel kills this process later than others.
+		fd, _ := unix.Open(ownFile, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		_, _ = unix.Write(fd, strconv.AppendInt(nil, int64(min(score+gateway, most)), 10))
 	}
 }
 
@@ -244,8 +246,7 @@ func (o *options) execHinit(argv, env []string) {
 	if _, ok := executable(o.native); !ok {
 		return
 	}
-	args := append([]string{agentuser.NativeName, o.target}, argv[1:]...)
-	_ = unix.Exec(o.native, args, env) // after a failure the agent handles it
+	_ = unix.Exec(o.native, append([]string{agentuser.NativeName, o.target}, argv[1:]...), env) // after a failure the agent handles it
 }
 
 // isolatesAny reports whether PID 1 isolates a profile: it has then published a list of them.

@@ -113,7 +113,7 @@ func Lookup(root, who string) (User, error) {
 		return User{}, &lookupError{who, "want a name, \"uid\" or \"uid:gid\"", ErrNotFound}
 	}
 
-	passwd, err := readFile(root + "/etc/passwd")
+	passwd, err := ReadFile(root + "/etc/passwd")
 	if err != nil {
 		return User{}, &lookupError{who, "", err}
 	}
@@ -139,7 +139,7 @@ func Lookup(root, who string) (User, error) {
 	if u.Name == "" {
 		return u, nil
 	}
-	group, err := readFile(root + "/etc/group")
+	group, err := ReadFile(root + "/etc/group")
 	if err != nil {
 		return User{}, &lookupError{who, "", err}
 	}
@@ -204,9 +204,9 @@ func ParseID(s string) (uint32, bool) {
 	return uint32(n), err == nil && n != 1<<32-1
 }
 
-// readFile reads a file with plain system calls. A missing file counts as empty. os.ReadFile would first set up epoll(7) for the
+// ReadFile reads a file with plain system calls. A missing file counts as empty. os.ReadFile would first set up epoll(7) for the
 // file, which costs the exec shim a dozen system calls before every command.
-func readFile(path string) ([]byte, error) {
+func ReadFile(path string) ([]byte, error) {
 	fd, err := retry(func() (int, error) { return syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
