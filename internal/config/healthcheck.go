@@ -23,11 +23,11 @@ type Check struct {
 	Name             string        `key:"name" is:"name"`                      // name of the check, unique in its service
 	Period           time.Duration `key:"period" is:"atleast 100ms"`
 	Timeout          time.Duration `key:"timeout" is:"atleast 10ms"`
-	InitialDelay     time.Duration `key:"initial_delay" is:"notnegative"`                     // time from the start of the process to the first test
-	SuccessThreshold int           `key:"success_threshold" is:"between 1 1000"`              // number of successes in a row after which the check passes
-	FailureThreshold int           `key:"failure_threshold" is:"between 1 100000"`            // number of failures in a row after which the check fails
-	Jitter           float64       `key:"jitter" is:"between 0 0.5"`                          // random change of the period, up to this fraction of it
-	OnFailure        string        `key:"on_failure" is:"oneof restart report park shutdown"` // effect of a failure: one of the On constants; "" for a ready check
+	InitialDelay     time.Duration `key:"initial_delay" is:"notnegative" reexec:"Delay"`            // time from the start of the process to the first test
+	SuccessThreshold int           `key:"success_threshold" is:"between 1 1000" reexec:"Success"`   // number of successes in a row after which the check passes
+	FailureThreshold int           `key:"failure_threshold" is:"between 1 100000" reexec:"Failure"` // number of failures in a row after which the check fails
+	Jitter           float64       `key:"jitter" is:"between 0 0.5"`                                // random change of the period, up to this fraction of it
+	OnFailure        string        `key:"on_failure" is:"oneof restart report park shutdown"`       // effect of a failure: one of the On constants; "" for a ready check
 
 	HTTP    HTTPCheck  `key:"http." fill:"profile"`
 	Dial    DialCheck  `key:"" fill:"profile"` // settings of the types tcp and unix
@@ -87,21 +87,21 @@ type DialCheck struct {
 // FileCheck tests that a file exists, or that it was written recently.
 type FileCheck struct {
 	Path   string        `key:"path" is:"dir" fill:"."`
-	MaxAge time.Duration `key:"fresher_than" is:"positive"` // longest time since the file was last written; 0: any time
+	MaxAge time.Duration `key:"fresher_than" is:"positive" reexec:"Fresher"` // longest time since the file was last written; 0: any time
 }
 
 // LogCheck looks for a text in the service's output.
 type LogCheck struct {
 	Contains      string        `key:"contains"` // text that a line must contain; if Matches is also set, one line must have the text and match
 	Matches       string        `key:"matches" is:"regexp"`
-	MustNotAppear bool          `key:"never"`                // true: the check fails when such a line appears; false: it fails when no such line appears
-	MaxGap        time.Duration `key:"within" is:"positive"` // longest time between two such lines; 0: one line during the run is enough
+	MustNotAppear bool          `key:"never" reexec:"Never"`                 // true: the check fails when such a line appears; false: it fails when no such line appears
+	MaxGap        time.Duration `key:"within" is:"positive" reexec:"Within"` // longest time between two such lines; 0: one line during the run is enough
 }
 
 // StateCheck tests the state file of a gateway.
 type StateCheck struct {
-	MaxHeartbeatAge time.Duration `key:"heartbeat" is:"positive"`      // longest time since the gateway last wrote the file; 0: any time
-	Platforms       string        `key:"platforms" is:"oneof any all"` // which chat platforms must be connected: "any" or "all"; "": none
+	MaxHeartbeatAge time.Duration `key:"heartbeat" is:"positive" reexec:"Heartbeat"` // longest time since the gateway last wrote the file; 0: any time
+	Platforms       string        `key:"platforms" is:"oneof any all"`               // which chat platforms must be connected: "any" or "all"; "": none
 }
 
 // DeafCheck fails when several signs say that a gateway is up but processes no messages.

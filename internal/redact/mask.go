@@ -34,7 +34,7 @@ type Secrets struct {
 // secret is a value to hide.
 type secret struct {
 	text        string
-	prefixIndex int // index of the longest other value with which text begins
+	prefixIndex int `reexec:"prefix"` // index of the longest other value with which text begins
 }
 
 // noSecrets is the empty set, with which only tokens of known shapes are hidden.
