@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"hinit/internal/blocking"
 	"hinit/internal/procstat"
 )
 
@@ -187,12 +186,6 @@ func (h *signHistory) addRound(now time.Time, most time.Duration, s roundSigns) 
 
 // idleTickInterval is the shortest time in which an idle process uses one tick (10 ms) of processor time.
 const idleTickInterval = 5 * time.Second
-
-// readStat reads the state of one process. State is 0 if there is no such process.
-func readStat(pid int) procstat.Stat {
-	st, _ := blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(pid) })
-	return st
-}
 
 // treeTicks returns, for each process, how many ticks of processor time the process and its descendants have used.
 func treeTicks() map[int]uint64 {

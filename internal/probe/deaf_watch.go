@@ -15,6 +15,7 @@ import (
 	"hinit/internal/guard"
 	"hinit/internal/pause"
 	"hinit/internal/proc"
+	"hinit/internal/procstat"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -212,9 +213,9 @@ func (e *DeafWatch) examineAll() (again bool) {
 		e.mu.Lock()
 		beat := e.beats[v.Profile]
 		e.mu.Unlock()
-		st := readStat(v.PID)
+		st, _ := blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(v.PID) })
 		if st.State == 0 {
-			continue // the run has just ended
+			continue // the run has just ended, and there is no such process
 		}
 		s := silentGateway{deafRun: r, service: v, policy: policy, evidence: r.history.addRound(time.Now(), most, roundSigns{e.o.Lines(v.Name), beat, st})}
 		again = again || s.evidence.Stopped || r.examined && (r.deafRounds > 0 || s.evidence.Heartbeat.mayBecomeUnusual() || s.evidence.Log.mayBecomeUnusual())

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/config"
+	"hinit/internal/procstat"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -104,9 +105,10 @@ func sleeper(t *testing.T) *exec.Cmd {
 // stopped waits until the kernel shows a process as stopped, or as running again.
 func stopped(t *testing.T, pid int, want bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); (readStat(pid).State == 'T') != want; time.Sleep(time.Millisecond) {
+	state := func() byte { st, _ := procstat.Read(pid); return st.State }
+	for end := time.Now().Add(time.Minute); (state() == 'T') != want; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("process %d is in state %c", pid, readStat(pid).State)
+			t.Fatalf("process %d is in state %c", pid, state())
 		}
 	}
 }

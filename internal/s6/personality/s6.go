@@ -55,8 +55,6 @@ type S6 struct {
 	since time.Time // start time of the container
 }
 
-var _ registry.SlotMaker = (*S6)(nil)
-
 func (w Settings) layout() scandir.Layout {
 	g := scandir.Layout{Scan: scandir.DefaultScan, Base: scandir.DefaultBase, Agent: w.Agent, Env: w.Env}
 	if dir := os.Getenv(scandir.ScanVariable); dir != "" {
