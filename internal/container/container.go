@@ -112,7 +112,7 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 		Loop: c.loop, Config: c.cfg.Load, Store: c.store, Units: c.units, Logs: c.logs, Health: c.health, Logger: c.Logger,
 		AgentUID: agent.User.UID, Actor: agent.Actor, MayRun: func() error { return c.lease.Check() }, Plain: route.Plain,
 		Serves: func() bool { return c.lease.Serves() }, SetConfig: c.applyConfig,
-		StoresTaskStarts: route.HasProfiles(), WarnNotStored: func(err error) { agents.Warn("%v", err) },
+		StoresTaskStarts: route.HasProfiles(), WarnNotStored: func(err error) { c.Say("%v", err) },
 	})
 	c.lease = leaseholder.New(leaseholder.Host{
 		Config: c.cfg.Load, Route: c.route.Load, Logger: c.Logger, Fatal: c.fatal,

@@ -125,6 +125,7 @@ type scheduler struct {
 	clockCheckedAt time.Time            // when the clock was last read
 	last           map[string]time.Time // last start of each task that makes up for missed times
 	unsaved        bool
+	saveFailed     atomic.Bool // the last attempt to store last has failed
 }
 
 func (s *scheduler) serve(entries map[string]config.Schedule, resumed bool) {
@@ -259,9 +260,9 @@ func (s *scheduler) send(e supervisor.Event) { _ = s.loop.Do(s.ctx, e) }
 func (s *scheduler) recordStart(name string, now time.Time) { s.last[name], s.unsaved = now, true }
 
 // save stores when tasks ran, in a goroutine. While the goroutine of an earlier call waits for the disk, save does nothing;
-// a later call stores these times too.
+// a later call stores these times too. After an error, the next call tries again.
 func (s *scheduler) save() {
-	if !s.unsaved || s.memory == nil || !s.saving.CompareAndSwap(false, true) {
+	if !s.unsaved && !s.saveFailed.Load() || s.memory == nil || !s.saving.CompareAndSwap(false, true) {
 		return
 	}
 	s.unsaved = false
@@ -269,9 +270,11 @@ func (s *scheduler) save() {
 	maps.DeleteFunc(last, func(name string, _ time.Time) bool { return s.rows[name] == nil })
 	guard.Go("writing down when tasks ran", func() {
 		defer s.saving.Store(false)
-		if err := s.memory.Save(last); err != nil {
+		err := s.memory.Save(last)
+		if err != nil && !s.saveFailed.Load() {
 			s.warn(err)
 		}
+		s.saveFailed.Store(err != nil)
 	})
 }
 

@@ -235,6 +235,13 @@ func TestADiskThatHangsOrFailsHoldsNothingUp(t *testing.T) {
 		if len(warned) != 1 {
 			t.Errorf("warned of %v", warned)
 		}
+		m.mu.Lock()
+		m.last, m.err = nil, nil // the disk has room again
+		m.mu.Unlock()
+		time.Sleep(2 * checkEvery)
+		if m.last["t"].Sub(f.begin) != 4*time.Hour {
+			t.Errorf("with room on the disk again, hinit did not store that a task ran, so the next boot runs it again: %v", m.last)
+		}
 	})
 }
 
