@@ -1,7 +1,6 @@
 package tuning
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"runtime"
@@ -87,23 +86,23 @@ func heapInUse() uint64 {
 // again, the kernel maps it from the page cache. All these mappings are read-only mappings of a file, so nothing is lost.
 func dropProgramText() {
 	self, err := os.Readlink("/proc/self/exe")
-	if err != nil {
+	maps, err2 := os.ReadFile("/proc/self/maps")
+	if err != nil || err2 != nil {
 		return // /proc is not mounted
 	}
-	maps, err := os.Open("/proc/self/maps")
-	if err != nil {
-		return
-	}
-	defer maps.Close()
-	for lines := bufio.NewScanner(maps); lines.Scan(); {
+	var ranges [][2]uintptr // the loop below drops all pages at once, because the kernel maps 64 KiB around each page that this code uses
+	for line := range strings.Lines(string(maps)) {
 		// example of a line: 00400000-007f6000 r-xp 00000000 fe:00 4711 /init (proc_pid_maps(5))
-		f := strings.Fields(lines.Text())
+		f := strings.Fields(line)
 		if len(f) != 6 || f[5] != self || !strings.HasPrefix(f[1], "r-") {
 			continue
 		}
-		var begin, end uintptr
-		if n, _ := fmt.Sscanf(f[0], "%x-%x", &begin, &end); n == 2 {
-			_, _, _ = unix.Syscall(unix.SYS_MADVISE, begin, end-begin, unix.MADV_DONTNEED)
+		var r [2]uintptr
+		if n, _ := fmt.Sscanf(f[0], "%x-%x", &r[0], &r[1]); n == 2 {
+			ranges = append(ranges, r)
 		}
+	}
+	for _, r := range ranges {
+		_, _, _ = unix.Syscall(unix.SYS_MADVISE, r[0], r[1]-r[0], unix.MADV_DONTNEED)
 	}
 }
