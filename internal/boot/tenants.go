@@ -60,11 +60,9 @@ func (o Options) HasRightOwner(profile string) bool {
 		}
 		defer homes.Close()
 		info, err := homes.Lstat(profile)
-		if err == nil {
-			right = o.Tenants.HasUID(fsutil.UID(info))
-		}
-		if err != nil || !right {
-			return nil //nolint:nilerr // there is no home
+		if err != nil || !o.Tenants.HasUID(fsutil.UID(info)) {
+			right = err != nil // then there is no home
+			return nil
 		}
 		return homes.WithIdentity(func(d *fsutil.Dir) error {
 			seen := 0

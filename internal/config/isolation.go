@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -50,15 +51,7 @@ func (c *Config) IsolationOf(profile string) Isolation {
 
 // Isolated reports whether any profile may have the given mode.
 func (c *Config) Isolated(mode string) bool {
-	if c.Isolation.Mode == mode {
-		return true
-	}
-	for name := range c.Profiles.Overrides {
-		if c.IsolationOf(name).Mode == mode {
-			return true
-		}
-	}
-	return false
+	return c.Isolation.Mode == mode || slices.ContainsFunc(sortedKeys(c.Profiles.Overrides), func(profile string) bool { return c.IsolationOf(profile).Mode == mode })
 }
 
 // AnyIsolation reports whether any profile may be isolated.

@@ -71,10 +71,8 @@ func cgroupPath(text []byte, controller string) string {
 	for line := range bytes.Lines(text) {
 		_, rest, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), ":")
 		controllers, at, ok := strings.Cut(rest, ":")
-		for one := range strings.SplitSeq(controllers, ",") {
-			if ok && one == controller {
-				return at
-			}
+		if ok && slices.Contains(strings.Split(controllers, ","), controller) {
+			return at
 		}
 	}
 	return ""

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -263,16 +264,13 @@ func (g *Generation) giveUp(err error) {
 
 // countFault records a fault. The error says why hinit must not re-execute itself after it.
 func (g *Generation) countFault() error {
-	now := time.Now()
-	for _, at := range g.faults {
-		if now.Sub(at) < faultWindow {
-			return errors.New("hinit had another fault less than a minute ago")
-		}
+	if slices.ContainsFunc(g.faults, func(at time.Time) bool { return time.Since(at) < faultWindow }) {
+		return errors.New("hinit had another fault less than a minute ago")
 	}
 	if !g.bootDone.Load() {
 		return errors.New("the boot was not done")
 	}
-	g.faults = []time.Time{now}
+	g.faults = []time.Time{time.Now()}
 	return nil
 }
 

@@ -72,10 +72,8 @@ func (s *Status) Await(ctx context.Context, pid int, now func() *supervisor.Snap
 	if s.HasEnded() {
 		return nil
 	}
-	for _, v := range now().Services {
-		if v.Kind == supervisor.KindHook && proc.InSession(pid, v.PID) {
-			return errors.New("the boot waits for the one who asks")
-		}
+	if slices.ContainsFunc(now().Services, func(v *supervisor.Service) bool { return v.Kind == supervisor.KindHook && proc.InSession(pid, v.PID) }) {
+		return errors.New("the boot waits for the one who asks")
 	}
 	if !pause.Until(ctx, s.ended) {
 		return fmt.Errorf("the boot is not done: %w", context.Cause(ctx))

@@ -112,7 +112,7 @@ func (w *memoryWatch) measureAll() {
 	}
 	notes := make(map[string]string)
 	if len(mains) > 0 {
-		for i, m := range w.measure(mains) {
+		for i, m := range sumByProfile(services, w.measure(mains)) {
 			if note := w.checkLimit(services[i], m); note != "" {
 				notes[services[i].Name] = note
 			}
@@ -120,6 +120,25 @@ func (w *memoryWatch) measureAll() {
 	}
 	w.notes.Store(&notes)
 	maps.DeleteFunc(w.lastMessages, func(key, _ string) bool { return w.loop.Snapshot().Find(path.Dir(key)) == nil })
+}
+
+// sumByProfile adds the memory of all services of a profile, such as its gateway and its workers, to the largest of them. The limits
+// in hinit.yaml are for the whole profile. A control group has all of them anyway. It returns measured, which has an element for each
+// service.
+func sumByProfile(services []*supervisor.Service, measured []proc.Memory) []proc.Memory {
+	largest, sums := make(map[string]int), make(map[string]uint64)
+	for i, m := range measured {
+		if profile := services[i].Profile; profile != "" && !m.HasOwnCgroup {
+			if at, known := largest[profile]; !known || m.Bytes > measured[at].Bytes {
+				largest[profile] = i
+			}
+			sums[profile] += m.Bytes
+		}
+	}
+	for profile, i := range largest {
+		measured[i].Bytes = sums[profile]
+	}
+	return measured
 }
 
 const (

@@ -107,6 +107,39 @@ func TestAWorkerFilledTheMemoryThatItsProfileMustNot(t *testing.T) {
 	}
 }
 
+// TestEachWorkerHadTheWholeMemoryOfItsProfile checks that without control groups memory.max counts the gateway of a profile and its
+// workers together, and that the largest of them ends. Each of them could have as much as the limit.
+func TestEachWorkerHadTheWholeMemoryOfItsProfile(t *testing.T) {
+	loop := &watched{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: &supervisor.Snapshot{Services: []*supervisor.Service{
+		{Name: "gateway-coder", Kind: supervisor.KindGateway, Profile: "coder", State: supervisor.Up, PID: 6, Run: 1},
+		{Name: "run/t_1", Kind: supervisor.KindRun, Profile: "coder", State: supervisor.Up, PID: 7, Run: 2},
+		{Name: "run/t_2", Kind: supervisor.KindRun, Profile: "coder", State: supervisor.Up, PID: 8, Run: 3},
+		{Name: "gateway-writer", Kind: supervisor.KindGateway, Profile: "writer", State: supervisor.Up, PID: 9, Run: 4},
+	}}}
+	var got []supervisor.Event
+	loop.post = func(e supervisor.Event) { got = append(got, e) }
+	for _, grouped := range []bool{false, true} {
+		got = nil
+		w := &memoryWatch{loop: loop, lastMessages: map[string]string{}, measure: func([]int) []proc.Memory {
+			return []proc.Memory{
+				{Bytes: 300 << 20, HasOwnCgroup: grouped},
+				{Bytes: 500 << 20, HasOwnCgroup: grouped},
+				{Bytes: 400 << 20, HasOwnCgroup: grouped},
+				{Bytes: 900 << 20, HasOwnCgroup: grouped},
+			}
+		}}
+		w.limits.Store(&config.Config{Agent: config.Agent{ProcessSettings: config.ProcessSettings{Memory: config.Memory{Max: 1 << 30}}}})
+		w.measureAll()
+		want := []supervisor.Event{supervisor.Unhealthy{Name: "run/t_1", Run: 2, Answer: "memory: 1.2 GiB of 1.0 GiB"}}
+		if grouped { // all processes of a profile have one control group, and each measurement has the numbers of the group
+			want = nil
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("it does %+v, not %+v", got, want)
+		}
+	}
+}
+
 // TestTheMemoryWatchForgetsServicesThatAreGone checks that PID 1 keeps no record of a service that has been removed. It kept one
 // for each service that had been above its limit, or had run while memory was tight. An agent can make any number of services.
 func TestTheMemoryWatchForgetsServicesThatAreGone(t *testing.T) {
