@@ -198,16 +198,19 @@ func StartedAt(ticks uint64) time.Time {
 
 // Demand is the load of the whole machine. A number is 0 if the kernel does not report it.
 type Demand struct {
-	Runnable int // threads that are running or wait for a processor
-	Sockets  int // number of open sockets in this network namespace
+	Runnable  int // threads that are running or wait for a processor
+	Sockets   int // number of open sockets in this network namespace
+	Terminals int // number of open pseudoterminals
 }
 
 // ReadDemand returns the present demand. It reads only /proc. In PID 1 call it with package internal/blocking.
 func ReadDemand() (d Demand) {
 	load, _ := os.ReadFile("/proc/loadavg")
 	network, _ := os.ReadFile("/proc/net/sockstat")
+	terminals, _ := os.ReadFile("/proc/sys/kernel/pty/nr")
 	_, _ = fmt.Sscanf(string(load), "%s %s %s %d/", new(string), new(string), new(string), &d.Runnable)
 	_, _ = fmt.Sscanf(string(network), "sockets: used %d", &d.Sockets)
+	_, _ = fmt.Sscan(string(terminals), &d.Terminals)
 	return d
 }
 

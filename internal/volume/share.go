@@ -44,8 +44,8 @@ type tenant struct {
 	openSockets diskUsage // open sockets of the profile; only counted if ports run out
 }
 
-// shareResources finds profiles that take processors or ports away from others. A greedy profile is limited to fewer processors
-// until it uses less. If ports run out, the gateway with most of them is to be restarted. shareResources needs no capability,
+// shareResources finds profiles that take processors, ports or pseudoterminals away from others. A greedy profile is limited to fewer
+// processors until it uses less. If ports or terminals run out, the gateway with most of them is to be restarted. shareResources needs no capability,
 // because each step acts as the user of the profile.
 func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Measurement) {
 	all := make(map[uint32]*tenant)
@@ -67,8 +67,13 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 	crowded := demand.Busy(every.Count()) && procstat.ReadDemand().Busy(every.Count())
 	tenants := slices.Collect(maps.Values(all))
 	greedy := greedyTenants(tenants, crowded, float64(confined))
-	ports := localPorts()
+	first, last := sysctl("net/ipv4/ip_local_port_range")
+	ports := last - first + 1
 	hog := mostPorts(tenants, demand.Sockets, ports, func() int { return countSockets(o, list, tenants) })
+	terminals, _ := sysctl("kernel/pty/max")
+	reserved, _ := sysctl("kernel/pty/reserve") // for terminals outside containers
+	terminals -= reserved
+	opener := mostTerminals(tenants, demand.Terminals, terminals, "/dev/pts")
 	for _, t := range tenants {
 		out := boot.Measurement{Service: t.Service, Run: t.Run}
 		switch {
@@ -81,6 +86,9 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 		}
 		if t == hog {
 			out.Restart = fmt.Sprintf("its processes hold up to %d sockets, and %d of the %d ports that the kernel chooses are taken", t.openSockets.ports, demand.Sockets, ports)
+		}
+		if t == opener {
+			out.Restart = fmt.Sprintf("it holds more terminals than other profiles, and %d of the machine's %d are taken", demand.Terminals, terminals)
 		}
 		found = append(found, out)
 	}
@@ -112,12 +120,33 @@ func greedyTenants(tenants []*tenant, crowded bool, processors float64) map[*ten
 	return out
 }
 
-// localPorts returns how many ports the kernel has for outgoing connections, or 0 if it doesn't report that.
-func localPorts() int {
-	text, _ := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
-	first, last := 0, -1
-	_, _ = fmt.Sscanf(string(text), "%d %d", &first, &last)
-	return last - first + 1
+// sysctl returns the one or two numbers in a file of /proc/sys. A missing first number is 0, and a missing second one is -1.
+func sysctl(name string) (first, second int) {
+	text, _ := os.ReadFile("/proc/sys/" + name)
+	second = -1
+	_, _ = fmt.Sscan(string(text), &first, &second)
+	return first, second
+}
+
+// mostTerminals returns the profile that has most of the terminals in dir, if a quarter of all pseudoterminals belong to it. It returns
+// nil if there is none, or if less than three quarters are in use. The kernel gives each terminal to the user who has opened it.
+func mostTerminals(tenants []*tenant, used, allowed int, dir string) (hog *tenant) {
+	if allowed <= 0 || used < allowed/4*3 {
+		return nil
+	}
+	owned, most := make(map[uint32]int), allowed/4
+	names, _ := os.ReadDir(dir) // an unreadable directory has no terminals
+	for _, name := range names {
+		if info, err := name.Info(); err == nil {
+			owned[fsutil.UID(info)]++
+		}
+	}
+	for _, t := range tenants {
+		if owned[t.uid] >= most {
+			hog, most = t, owned[t.uid]
+		}
+	}
+	return hog
 }
 
 // mostPorts returns the profile that probably exhausts the ports, or nil. It looks for such a profile only if the number of open

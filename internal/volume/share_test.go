@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -97,6 +98,33 @@ func TestTheGatewayWithMostPortsIsRestarted(t *testing.T) {
 		}
 		if got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.what, got, tt.want)
+		}
+	}
+}
+
+// TestAProfileTookAllPseudoterminals checks that the profile with most terminals is restarted before the machine has no more.
+func TestAProfileTookAllPseudoterminals(t *testing.T) {
+	testkit.NeedRoot(t)
+	dir := t.TempDir()
+	for i := range 40 {
+		uid := map[bool]int{true: tenantID, false: tenantID + 1}[i < 30]
+		path := filepath.Join(dir, strconv.Itoa(i))
+		must(t, errors.Join(os.WriteFile(path, nil, 0o600), os.Chown(path, uid, uid)))
+	}
+	first, other := &tenant{uid: tenantID}, &tenant{uid: tenantID + 1}
+	for _, tt := range []struct {
+		used, allowed int
+		tenants       []*tenant
+		want          *tenant
+	}{
+		{90, 100, []*tenant{other, first}, first},
+		{70, 100, []*tenant{other, first}, nil},
+		{90, 100, []*tenant{other}, nil}, // others have them
+		{9000, 10000, []*tenant{other, first}, nil},
+		{0, 0, []*tenant{other, first}, nil}, // the kernel reports nothing
+	} {
+		if got := mostTerminals(tt.tenants, tt.used, tt.allowed, dir); got != tt.want {
+			t.Errorf("with %d of %d used, %+v is to be restarted", tt.used, tt.allowed, got)
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 
 	"hinit/client"
 	"hinit/client/dial"
+	"hinit/internal/pty"
 )
 
 // The limits of each profile in the tests of resources, and what they share.
@@ -124,6 +125,25 @@ var resources = []resource{
 		held: "the kernel counts them for each user", open: oneUser,
 	},
 	{
+		name: "queued signals, by timers", take: func(target) (func(), error) { return takeAll(newTimer), nil }, miss: func(target) error { return once(newTimer) },
+		held: "the kernel counts them for each user", open: oneUser,
+	},
+	{
+		name: "descriptors in messages", take: func(target) (func(), error) { return takeAll(newMessage), nil }, miss: func(target) error { return once(newMessage) },
+		held: "the kernel counts them for each user", open: oneUser,
+	},
+	{
+		name: "memory of pipes", take: func(target) (func(), error) { return takeAll(newPipe), nil }, miss: func(target) error { return once(newPipe) },
+		held: "the kernel counts it for each user", open: oneUser,
+	},
+	{
+		name: terminalsRow, take: func(f target) (func(), error) { return takeByProcesses(f, "terminals") }, miss: func(target) error {
+			near, far, err := pty.Open()
+			return errors.Join(err, closed(near), closed(far))
+		},
+		held: "hinit, which restarts the gateway within seconds", open: everyMode, stopped: "health", never: oneUser,
+	},
+	{
 		name: "processors", take: spin, miss: share,
 		held: "cpu.weight in a control group; else hinit, within seconds: it runs on fewer processors", open: everyMode, limit: "cpu.weight", relieved: []string{"user"},
 	},
@@ -136,7 +156,7 @@ var resources = []resource{
 		held: "each class of users has its own connections; isolated profiles have none",
 	},
 	{
-		name: "TCP ports that the kernel chooses", take: takePorts, miss: func(target) error {
+		name: "TCP ports that the kernel chooses", take: func(f target) (func(), error) { return takeByProcesses(f, "ports") }, miss: func(target) error {
 			l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp4", "0.0.0.0:0")
 			return errors.Join(err, closed(l))
 		},
@@ -450,8 +470,8 @@ func floodControl(f target) (func(), error) {
 	}), nil
 }
 
-// takePorts listens on ports that the kernel chooses, in as many processes as it needs for all of them.
-func takePorts(f target) (func(), error) {
+// takeByProcesses takes all ports that the kernel chooses, or all pseudoterminals, in as many processes as it needs.
+func takeByProcesses(f target, what string) (func(), error) {
 	const each = maxFiles - 24
 	var all []*exec.Cmd
 	release := func() {
@@ -460,7 +480,7 @@ func takePorts(f target) (func(), error) {
 		}
 	}
 	for {
-		cmd := exec.Command("/proc/self/exe", strconv.Itoa(each))
+		cmd := exec.Command("/proc/self/exe", strconv.Itoa(each), what)
 		cmd.Env = []string{roleVar + "=listener", "TENANTS_DIR=" + f.dir}
 		out, err := cmd.StdoutPipe()
 		if err == nil {
@@ -482,11 +502,18 @@ func takePorts(f target) (func(), error) {
 	}
 }
 
-// listener listens on the given number of ports, prints how many it got, and waits until it is killed.
+// listener listens on the given number of ports, or opens as many pseudoterminals. It prints how many it got, and waits until it is
+// killed.
 func listener() {
 	n, most := 0, 0
 	_, _ = fmt.Sscan(os.Args[1], &most)
 	for ; n < most; n++ {
+		if os.Args[2] == "terminals" {
+			if _, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0); err != nil {
+				break
+			}
+			continue
+		}
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil || unix.Bind(fd, &unix.SockaddrInet4{}) != nil {
 			break

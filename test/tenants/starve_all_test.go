@@ -192,7 +192,7 @@ func TestNoTenantStarvesAnother(t *testing.T) {
 					roles: [2]string{"taker", "misser"}, flags: syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC,
 					yaml:  fmt.Sprintf("limits: {nofile: %d}, memory: {max: %d}, cpu: {weight: 100}, quota: {warn: %d, stop: %d},", maxFiles, maxMemory, quota/2, quota),
 					share: answers,
-					mount: fmt.Sprintf("mount -t tmpfs -o size=%d,mode=1777 none /tmp && mount -t tmpfs -o size=%d,mode=1777 none /dev/shm && echo %d %d >/proc/sys/net/ipv4/ip_local_port_range &&",
+					mount: fmt.Sprintf("mount -t devpts -o newinstance,ptmxmode=0666 none /dev/pts && mount --bind /dev/pts/ptmx /dev/ptmx && mount -t tmpfs -o size=%d,mode=1777 none /tmp && mount -t tmpfs -o size=%d,mode=1777 none /dev/shm && echo %d %d >/proc/sys/net/ipv4/ip_local_port_range &&",
 						tmpSize, tmpSize, firstPort, firstPort+ports-1),
 				})
 			})
@@ -208,8 +208,9 @@ func TestNoTenantStarvesAnother(t *testing.T) {
 	t.Logf("limits of each profile: %d processes, %d files, %d MB of memory, quota.stop %d MB of %d\n%s", maxProcesses, maxFiles, maxMemory>>20, quota>>20, volumeSize>>20, table.String())
 }
 
-// onProcessors is locked by the mode whose attacker takes the processors, because the machine has no others for the other modes.
-var onProcessors sync.Mutex
+// onMachine is locked by the mode whose attacker takes the processors or pseudoterminals, because the machine has no others for the other
+// modes.
+var onMachine sync.Mutex
 
 // starveAll has the attacker take each resource in turn, and returns the word for each.
 func starveAll(t *testing.T, mode string, s setup) map[string]string {
@@ -234,9 +235,9 @@ func starveAll(t *testing.T, mode string, s setup) map[string]string {
 			}
 		}
 		word, how := func() (word, how string) {
-			if r.limit == "cpu.weight" {
-				onProcessors.Lock()
-				defer onProcessors.Unlock()
+			if r.limit == "cpu.weight" || r.name == terminalsRow {
+				onMachine.Lock()
+				defer onMachine.Unlock()
 			}
 			return c.starve(t, r, want)
 		}()

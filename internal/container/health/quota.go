@@ -92,14 +92,14 @@ func (h *Health) diskIsLow() (low bool) {
 	return low
 }
 
-// manySockets is how many open sockets make hinit search for their owners.
-const manySockets = 4000
+// manySockets and manyTerminals are how many open sockets or pseudoterminals make hinit search for their owners.
+const manySockets, manyTerminals = 4000, 1000
 
-// resourcesAreScarce reports whether so many processors or ports are in use that a profile may lack them.
+// resourcesAreScarce reports whether so many processors, ports or pseudoterminals are in use that a profile may lack them.
 func resourcesAreScarce() bool {
 	var demand procstat.Demand
 	blocking.Run(blocking.Short, func() { demand = procstat.ReadDemand() })
-	return demand.Busy(tuning.Processors()) || demand.Sockets >= manySockets
+	return demand.Busy(tuning.Processors()) || demand.Sockets >= manySockets || demand.Terminals >= manyTerminals
 }
 
 // measureHomes makes the boot program measure the gateways in list. work, a Measure constant of package boot, says what to

@@ -1,0 +1,90 @@
+package tenants_test
+
+import (
+	"errors"
+	"io"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// terminalsRow is the resource of which all containers of the machine share one limit.
+const terminalsRow = "pseudoterminals"
+
+// takeAll opens objects of the kernel until that fails, and keeps them until release is called.
+func takeAll(open func() (io.Closer, error)) (release func()) {
+	var kept []io.Closer
+	for {
+		one, err := open()
+		if err != nil {
+			return func() {
+				for _, c := range kept {
+					_ = c.Close()
+				}
+			}
+		}
+		kept = append(kept, one)
+	}
+}
+
+// once opens an object of the kernel, and closes it.
+func once(open func() (io.Closer, error)) error {
+	one, err := open()
+	if err != nil {
+		return err
+	}
+	return one.Close()
+}
+
+// timer is the ID of a timer that never expires. The kernel reserves a queued signal for it, see timer_create(2).
+type timer int32
+
+// Close implements [io.Closer].
+func (t timer) Close() error { return call(unix.SYS_TIMER_DELETE, uintptr(t), 0, 0) }
+
+func newTimer() (io.Closer, error) {
+	var id timer
+	err := call(unix.SYS_TIMER_CREATE, unix.CLOCK_MONOTONIC, 0, uintptr(unsafe.Pointer(&id)))
+	return id, err
+}
+
+// files are closed together.
+type files []*os.File
+
+// Close implements [io.Closer].
+func (all files) Close() (err error) {
+	for _, f := range all {
+		err = errors.Join(err, f.Close())
+	}
+	return err
+}
+
+// newPipe makes a pipe with as much memory as the kernel allows for one.
+func newPipe() (io.Closer, error) {
+	const most = 1 << 20
+	from, to, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	pipe := files{from, to}
+	if _, err := unix.FcntlInt(from.Fd(), unix.F_SETPIPE_SZ, most); err != nil {
+		return nil, errors.Join(err, pipe.Close())
+	}
+	return pipe, nil
+}
+
+// newMessage sends a message with as many descriptors as it may have, which stays in the queue of a Unix socket.
+func newMessage() (io.Closer, error) {
+	const most = 253 // value of SCM_MAX_FD
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	ends := files{os.NewFile(uintptr(pair[0]), "sender"), os.NewFile(uintptr(pair[1]), "receiver")}
+	fds := make([]int, most)
+	if err := unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(fds...), nil, 0); err != nil { // sends descriptor 0 as often
+		return nil, errors.Join(err, ends.Close())
+	}
+	return ends, nil
+}
