@@ -54,8 +54,8 @@ func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error
 	return l, err
 }
 
-// listWithTimeout is one attempt of list. It waits at most answerTimeout for each directory, and starts again without a directory
-// that doesn't answer. With ranBefore it prefers profiles with a state file, too.
+// listWithTimeout reads profiles/ for list. It waits at most answerTimeout for each directory. If a directory doesn't answer, it reads
+// profiles/ again, without this directory. With ranBefore, it also prefers profiles with a state file.
 func (s *Store) listWithTimeout(prefer func(name string, marked bool) bool, ranBefore bool) (listing, error) {
 	for {
 		if s.isSilent(profilesDir) {

@@ -47,7 +47,7 @@ func secretsIn(vars []dotenv.Var) (secrets []string, more bool) {
 				case len(secrets) == maxSecrets || len(part) > room:
 					return secrets, true
 				default:
-					// a copy, because a substring would keep the whole file in memory
+					// copy the value, because a substring would keep the whole file in memory
 					secrets, room = append(secrets, strings.Clone(part)), room-len(part)
 				}
 			}
@@ -78,7 +78,7 @@ func (s *Store) Exclusives(profile string) ([]Exclusive, error) {
 		for _, v := range vars {
 			token := strings.HasSuffix(v.Name, "_BOT_TOKEN") || strings.HasSuffix(v.Name, "_APP_TOKEN") || v.Name == "API_SERVER_PORT"
 			if token && len(v.Name) <= maxExclusiveName && v.Value() != "" && !isPlaceholder(v.Value()) && len(list) < maxExclusive {
-				// a copy, because a substring would keep the whole file in memory
+				// copy the name, because a substring would keep the whole file in memory
 				list = append(list, Exclusive{strings.Clone(v.Name), sha256.Sum256([]byte(v.Value()))})
 			}
 		}

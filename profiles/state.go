@@ -39,9 +39,9 @@ const (
 	stateTries = 5
 )
 
-// State is the content of gateway_state.json in a profile's home; zero if the file is missing or unusable. The gateway and the
-// agent's commands write the file, and it outlives the gateway. So compare PID and StartTime with the running process before you
-// rely on Gateway.
+// State is the content of gateway_state.json in a profile's home. It is zero if the file is missing or unusable. The gateway and the
+// agent's commands write the file, and the file stays when the gateway ends. So the field Gateway may describe a gateway that has
+// ended: compare PID and StartTime with the running process.
 type State struct {
 	Exists     bool   // the file exists and is a JSON object
 	HasDesired bool   // desired_state exists and is not null
@@ -365,7 +365,7 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 		if err == nil {
 			members, err = parseObject(data)
 		}
-		if err != nil { // not a JSON object, or too large
+		if err != nil { // the file is not a JSON object, or is too large
 			err := d.Rename(rel, filepath.Join(filepath.Dir(rel), corruptFile))
 			if errors.Is(err, fs.ErrNotExist) {
 				return false, nil // the file was removed after it was read: start again

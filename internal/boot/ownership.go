@@ -164,7 +164,7 @@ func (o *ownershipPhase) chownDirectory(in *fsutil.Dir, rel, action string) {
 	}
 }
 
-// chownProfiles changes the owners of the profiles' homes in d. At the time o.enough it stops; the repair in the background then
+// chownProfiles changes the owners of the profiles' homes in d. At o.deadline it stops; the repair in the background then
 // changes the remaining homes.
 func (o *ownershipPhase) chownProfiles(d *fsutil.Dir) {
 	entries, _, err := d.ReadSome("", fsutil.MaxNames) // the repair in the background handles further names

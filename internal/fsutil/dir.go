@@ -49,7 +49,7 @@ type Dir struct {
 	owner     *Actor       // acts as the owner of a home of [Actor.OwnHomes], if the directory is in one; otherwise nil
 	noOpenat2 *atomic.Bool // openat2 doesn't work here, so paths are walked by component; shared with the results of Sub
 
-	mu sync.RWMutex // held for reading while fd is in use
+	mu sync.RWMutex // an operation holds it for reading while it uses fd
 	fd int          // descriptor of the directory (O_PATH); -1 when closed
 }
 

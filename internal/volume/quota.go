@@ -228,7 +228,7 @@ func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int
 	}
 }
 
-// eachProcess calls each with the directory below proc of each process. After s.end it stops, and marks s as incomplete. During a
+// eachProcess calls each with the directory below proc of each process. After s.deadline it stops, and marks s as incomplete. During a
 // call, this thread acts as the user of the process, because the kernel shows a user the files and the memory of its own processes.
 // eachProcess returns an error if it can't act as a user.
 func (s *diskUsage) eachProcess(proc string, processes []int, each func(dir string)) (err error) {
@@ -245,7 +245,7 @@ func (s *diskUsage) eachProcess(proc string, processes []int, each func(dir stri
 	return err
 }
 
-// eachProcessUntilEnd is eachProcess, but returns at s.end at the latest. A process can keep its memory locked, and then the kernel
+// eachProcessUntilEnd is eachProcess, but returns at s.deadline at the latest. A process can keep its memory locked, and then the kernel
 // blocks whoever reads the list of its mappings. After an error, the function each may still be called.
 func (s *diskUsage) eachProcessUntilEnd(ctx context.Context, proc string, processes []int, each func(ctx context.Context, dir string)) error {
 	ctx, cancel := context.WithDeadline(ctx, s.deadline)
@@ -256,7 +256,7 @@ func (s *diskUsage) eachProcessUntilEnd(ctx context.Context, proc string, proces
 }
 
 // addOpen adds the deleted files that a process has open, by its directory fd below /proc. A file counts if counts returns true for
-// its device. An agent may have any number of files open, so addOpen ends at s.end, or after maxFiles.
+// its device. An agent may have any number of files open, so addOpen ends at s.deadline, or after maxFiles.
 func (s *diskUsage) addOpen(dir string, counts func(file string, device uint64) bool) {
 	d, err := os.Open(dir)
 	if err != nil {

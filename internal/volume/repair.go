@@ -237,7 +237,7 @@ func (r *repair) giveFormerFiles(d *fsutil.Dir) error {
 // profile with its own user is a tenant. The tenant's user gets the files in the home, and also the home itself if another user has
 // it. A home that belongs to a tenant's user under another profile's name stays as it is.
 func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
-	all, err := d.Sub(boot.ProfilesDir) // without the directory there is no home
+	all, err := d.Sub(boot.ProfilesDir)
 	if err != nil {
 		return nil //nolint:nilerr // without the directory there is no home
 	}
@@ -333,5 +333,5 @@ func (r *repair) publish(err error, done bool) {
 	if err != nil {
 		r.result.Stopped = err.Error()
 	}
-	r.lastResult.Store(new(r.result)) // a copy, because the walk goes on changing r.result
+	r.lastResult.Store(new(r.result)) // store a copy, because the walk goes on changing r.result
 }

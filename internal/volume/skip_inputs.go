@@ -70,7 +70,7 @@ func (imageSource) lstat(rel string) (fs.FileInfo, error) {
 	info, err := os.Stat("/" + rel)
 	if errors.Is(err, fs.ErrNotExist) {
 		if link, linkErr := os.Lstat("/" + rel); linkErr == nil {
-			return link, nil // a link without a target
+			return link, nil // the link has no target
 		}
 	}
 	return info, err
@@ -116,7 +116,8 @@ func hashInputs(ctx context.Context, src source, patterns []string, where string
 	return hex.EncodeToString(r.sum.Sum(nil)), hex.EncodeToString(r.exact.Sum(nil)), nil
 }
 
-// addWords adds words to the hash, each with its length, so that different lists of words have different hashes.
+// addWords adds words to the hash sum. It adds the length of each word, too. Otherwise the lists "ab", "c" and "a", "bc" would have the
+// same hash.
 func (r *inputHasher) addWords(words ...string) {
 	for _, w := range words {
 		_, _ = io.WriteString(r.sum, strconv.Itoa(len(w))+":"+w+",") // never fails, see package hash

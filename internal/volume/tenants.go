@@ -94,7 +94,7 @@ func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[st
 			} else if kind.IsDir() {
 				if info, err := d.Lstat(name); err == nil {
 					st := fsutil.Stat(info)
-					if id := (inode{st.Dev, st.Ino}); strings.HasPrefix(name, ".") { // not the name of a profile, but perhaps a renamed home, which keeps its user
+					if id := (inode{st.Dev, st.Ino}); strings.HasPrefix(name, ".") { // no profile has such a name, but a renamed home may have it, and keeps its user
 						hidden[st.Uid] = hidden[st.Uid] || IsHome(d, name)
 					} else if inodes[id] {
 						wrong = fmt.Errorf("%q: %w", name, unix.ESTALE)

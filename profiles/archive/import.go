@@ -168,7 +168,7 @@ func (u *unpacking) headReader() io.Reader { return io.NewSectionReader(u.archiv
 func (u *unpacking) readHead(start io.Reader) error {
 	t := tar.NewReader(io.LimitReader(start, 2*maxHead)) // a valid head fits into these bytes
 	h, err := t.Next()
-	if errors.Is(err, io.EOF) { // an empty stream, for example because the export failed immediately
+	if errors.Is(err, io.EOF) { // the stream is empty, for example because the export failed immediately
 		return io.ErrUnexpectedEOF
 	} else if err != nil && !errors.Is(err, tar.ErrHeader) {
 		return err

@@ -343,7 +343,7 @@ func (s *snapshot) isDatabase(rel string) bool {
 func (s *snapshot) databaseStamp(rel string, stamp uint64, last time.Time) (uint64, time.Time) {
 	for i, end := range companions[:2] {
 		if info, err := s.home.Lstat(rel + end); err == nil && info.Size() > 0 {
-			// only size and time, because SQLite itself changes the owner of this file
+			// add only size and time, because SQLite itself changes the owner of this file
 			stamp += maphash.Comparable(s.seed, [...]int64{int64(i), info.Size(), info.ModTime().UnixNano()})
 			if last.Before(info.ModTime()) {
 				last = info.ModTime()
