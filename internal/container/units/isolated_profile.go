@@ -74,6 +74,9 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 		if spec.Cred, refused = m.profileUser(cfg, p); refused != "" {
 			plan = append(plan, "refused="+refused)
 		}
+		// The agent could put a program with the name of any tool into its own directory, and this user would run it.
+		dirs := slices.DeleteFunc(filepath.SplitList(proc.Getenv(spec.Env, "PATH")), func(dir string) bool { return dir == cfg.Home+"/.local/bin" })
+		spec.Env = proc.SetEnv(spec.Env, map[string]string{"PATH": strings.Join(dirs, ":")})
 	}
 	spec.Argv = isolation.Argv(isolator(), shared.words, plan, spec.Argv)
 	spec.Setup.RefuseLinks = true // an agent could link an environment file to a secret file, and the process reads it before it is confined

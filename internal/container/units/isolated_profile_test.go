@@ -116,3 +116,20 @@ runs: {kanban-worker: {limits: {core: 9}, env: {WHO: worker}}}
 		t.Errorf("a command without a profile has limits: %+v", alone)
 	}
 }
+
+// On a kernel without Landlock (isolation.missing: degrade), the agent put a program "git" into its .local/bin. The gateway of a
+// profile with a user of its own then ran this program.
+func TestATenantRanToolsThatTheAgentHadPutIntoItsPath(t *testing.T) {
+	yaml := "isolation: {mode: none, missing: degrade, uids: 20000-29999}\nprofiles: {coder: {isolation: user}}\n"
+	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Text: []byte(yaml), Env: func(string) (string, bool) { return "", false }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := NewMaker(boot.CallerAsAgent(), cfg.Home, []string{"PATH=/opt/hermes/bin:/opt/data/.local/bin:/usr/bin"}, false)
+	for profile, want := range map[string]string{"coder": "/opt/hermes/bin:/usr/bin", "writer": "/opt/hermes/bin:/opt/data/.local/bin:/usr/bin"} {
+		u := m.Gateway(cfg, profiles.Profile{Name: profile, Home: cfg.Home + "/profiles/" + profile}, nil)
+		if got := proc.Getenv(u.Spec.Env, "PATH"); !strings.HasSuffix(got, want) {
+			t.Errorf("the PATH of %s is %q, want %q", profile, got, want)
+		}
+	}
+}

@@ -164,10 +164,7 @@ func (s *Scanner) limitReached() string {
 // refuse reports a directory that can't be a slot, but only once. It returns false if the number of such reports has
 // reached the limit most.
 func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
-	name := e.Name()
-	if len(name) > formats.MaxName {
-		name = name[:formats.MaxName]
-	}
+	name := e.Name()[:min(len(e.Name()), formats.MaxName)]
 	info, err := e.Info()
 	if err != nil {
 		return true // the entry has just been removed
