@@ -14,9 +14,6 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// probeTime is how long the engine may take to answer a question about containers.
-var probeTime = 10 * time.Second
-
 const (
 	startTime     = 30 * time.Second
 	createTime    = 120 * time.Second // the engine may have to fetch an image
@@ -41,27 +38,20 @@ func (s *Sandbox) findOrMake(ctx context.Context) error {
 	none := func(Container) bool { return false }
 	c, found, err := s.manager.Find(ctx, s.Labels(), none)
 	var plan Spec
-	var moved string
 	if err == nil && !found {
-		plan, moved, err = s.planContainer(ctx)
+		plan, err = s.manager.Spec(ctx, s.key)
+		plan.Name = s.manager.containerName(s.labels)
 	}
 	for limit := time.Now().Add(nameTakenTime); err == nil && !found; {
-		spec := plan
-		spec.Dir = cmp.Or(moved, plan.Dir)
 		if time.Now().After(limit) { // the container with the name can't be used
-			spec.Name = randomName()
+			plan.Name = randomName()
 		}
-		c.Name = spec.Name
-		c.ID, err = s.manager.Make(ctx, spec)
-		switch {
-		case plan.Storage["size"] != "" && refusesDiskLimit(err):
+		c.Name = plan.Name
+		c.ID, err = s.manager.Make(ctx, plan)
+		if plan.Storage["size"] != "" && refusesDiskLimit(err) {
 			s.manager.opts.warn(noDiskLimit)
 			delete(plan.Storage, "size")
 			err = nil
-			continue
-		case err != nil && moved != "" && ctx.Err() == nil && !errors.Is(err, ErrTaken) && !errors.Is(err, ErrNoEngine) && !errors.Is(err, ErrNoImage):
-			s.manager.opts.warn(fmt.Sprintf("a container that starts in %s can't be made, so it starts in %s: %v", moved, plan.Dir, err))
-			moved, err = "", nil
 			continue
 		}
 		if !errors.Is(err, ErrTaken) {
@@ -87,29 +77,12 @@ func refusesDiskLimit(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "storage-opt")
 }
 
-// planContainer returns the Spec of the container to make, and the directory to which the last command has changed, or "". A
-// replaced container continues there if it can: the directory may be one of /proc, or missing in the new container.
-func (s *Sandbox) planContainer(ctx context.Context) (spec Spec, moved string, err error) {
-	spec, err = s.manager.Spec(ctx, s.key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	spec.Name = s.manager.containerName(s.labels)
-	if s.dir != s.manager.opts.Cwd {
-		moved = s.dir
-	}
-	return spec, moved, err
-}
-
 // Find finds a container by its labels and makes it run. It prefers a running container. It ignores containers for which skip
 // returns true, and containers that it can't start, which the sweep removes later. If the engine doesn't answer, Find returns an
 // error: the container may exist, so the caller must not make a second container. The caller holds the lock of the key.
 func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(Container) bool) (Container, bool, error) {
-	look, cancel := context.WithTimeout(ctx, probeTime)
-	defer cancel()
-	list, err := m.engine.List(look, labels)
+	list, err := m.engine.List(ctx, labels)
 	switch {
-	case look.Err() != nil && ctx.Err() == nil:
-		return Container{}, false, fmt.Errorf("%w: it is not responding (no list of containers within %v)", ErrNoEngine, probeTime)
 	case errors.Is(err, ErrNoEngine), ctx.Err() != nil:
 		return Container{}, false, err
 	case err != nil:
@@ -177,6 +150,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		spec.Labels = make(map[string]string)
 	}
 	spec.Labels[LabelVolume] = m.store.id
+	m.hideDir(&spec)
 	own, err := m.addHelper(&spec)
 	if errors.Is(err, fs.ErrExist) && m.askState(ctx, spec.Name).State == Gone { // an earlier container of this name has left its directory
 		m.store.removeRecord(spec.Name)
@@ -238,6 +212,15 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 	return "", err
 }
 
+// hideDir makes a container whose first process only waits start in the root directory, and labels it with its working directory,
+// which the helper enters. The engine's runtime would follow a link of an earlier command to a descriptor that it has open itself
+// (CVE-2024-21626). With AttachOnly, the service's guard does this for every container.
+func (m *Manager) hideDir(spec *Spec) {
+	if !m.opts.AttachOnly && m.helperError == nil && spec.Dir != "" && len(spec.Entrypoint) == 0 && slices.Equal(spec.Cmd, []string{"sleep", "infinity"}) {
+		spec.Labels[LabelDir], spec.Dir = spec.Dir, "/"
+	}
+}
+
 // isHelperMount reports whether a mount is one of the two that addHelper adds.
 func isHelperMount(m Mount) bool { return m.Target == mux.RunDir || m.Target == mux.ToolsDir }
 
@@ -267,9 +250,7 @@ func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 
 // askState asks the engine for the state of a container. State is empty if the engine doesn't answer.
 func (m *Manager) askState(ctx context.Context, id string) Container {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTime)
-	defer cancel()
-	c, err := m.engine.Inspect(ctx, id)
+	c, err := m.engine.Inspect(context.WithoutCancel(ctx), id)
 	switch {
 	case errors.Is(err, ErrGone):
 		c = Container{ID: id, State: Gone}

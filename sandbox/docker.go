@@ -60,7 +60,7 @@ func engineError(what string, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("cannot %s: %w in time (%w); a docker pause beside a docker exec can leave an engine like that, and then it has to be restarted", what, ErrNoEngine, err)
+		return fmt.Errorf("cannot %s: %w: it is not responding (%w); a docker pause beside a docker exec can leave an engine like that, and then it has to be restarted", what, ErrNoEngine, err)
 	case client.IsErrConnectionFailed(err), cerrdefs.IsUnavailable(err), // the socket is missing, or no engine listens there
 		errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		kind = ErrNoEngine
@@ -84,6 +84,7 @@ func parseBytes(text string) (int64, error) { return units.RAMInBytes(text) }
 func (d *docker) Close() error { return d.c.Close() }
 
 func (d *docker) Info(ctx context.Context) (Info, error) {
+	defer setTimeLimit(&ctx, answerTime)()
 	info, err := d.c.Info(ctx)
 	if err != nil {
 		return Info{}, engineError("ask the engine what it is", err)
@@ -102,12 +103,13 @@ func (d *docker) Info(ctx context.Context) (Info, error) {
 }
 
 func (d *docker) Image(ctx context.Context, ref string) (Image, error) {
+	defer setTimeLimit(&ctx, answerTime)()
 	i, err := d.c.ImageInspect(ctx, ref)
 	if err != nil {
 		return Image{}, engineError("inspect the image "+ref, err)
 	}
 	if c := i.Config; c != nil {
-		return Image{c.Entrypoint, c.Cmd, c.Labels}, nil
+		return Image{c.Entrypoint, c.Cmd, c.Labels, cmp.Or(c.WorkingDir, "/")}, nil
 	}
 	return Image{}, nil
 }
@@ -123,6 +125,7 @@ func (d *docker) Pull(ctx context.Context, ref string) error {
 }
 
 func (d *docker) List(ctx context.Context, labels map[string]string) ([]Container, error) {
+	defer setTimeLimit(&ctx, answerTime)()
 	list, err := d.c.ContainerList(ctx, container.ListOptions{All: true, Filters: labelFilter(labels)})
 	if err != nil {
 		return nil, engineError("list containers", err)
@@ -207,7 +210,7 @@ func (d *docker) Inspect(ctx context.Context, id string) (Container, error) {
 		out.Started, out.Finished = parseTime(s.StartedAt), parseTime(s.FinishedAt)
 	}
 	if c := c.Config; c != nil {
-		out.Labels, out.User, out.Image = c.Labels, c.User, c.Image
+		out.Labels, out.User, out.Image, out.Dir = c.Labels, c.User, c.Image, cmp.Or(c.Labels[LabelDir], c.WorkingDir, "/")
 	}
 	return out, nil
 }
@@ -227,6 +230,7 @@ func (d *docker) Create(ctx context.Context, spec Spec) (string, error) {
 	if config.ExposedPorts, host.PortBindings, err = nat.ParsePortSpecs(spec.Ports); err != nil {
 		return "", fmt.Errorf("cannot publish ports: %w", err)
 	}
+	defer setTimeLimit(&ctx, createTime)()
 	made, err := d.c.ContainerCreate(ctx, config, host, nil, nil, spec.Name)
 	if err != nil {
 		return "", engineError("create the container "+spec.Name, err)
@@ -290,6 +294,7 @@ func hostConfig(spec Spec) (*container.HostConfig, error) {
 }
 
 func (d *docker) Start(ctx context.Context, id string) error {
+	defer setTimeLimit(&ctx, 3*answerTime)()
 	return engineError("start the container "+shortID(id), d.c.ContainerStart(ctx, id, container.StartOptions{}))
 }
 
@@ -299,6 +304,7 @@ func (d *docker) Unpause(ctx context.Context, id string) error {
 }
 
 func (d *docker) Rename(ctx context.Context, id, name string) error {
+	defer setTimeLimit(&ctx, answerTime)()
 	return engineError("rename the container "+shortID(id), d.c.ContainerRename(ctx, id, name))
 }
 
@@ -323,7 +329,7 @@ func (d *docker) Remove(ctx context.Context, id string) error {
 
 func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, error) {
 	what := "run a command in the container " + shortID(id)
-	options := container.ExecOptions{AttachStdin: spec.Stdin, AttachStdout: true, AttachStderr: true, Cmd: spec.Argv, User: spec.User}
+	options := container.ExecOptions{AttachStdin: spec.Stdin, AttachStdout: true, AttachStderr: true, Cmd: spec.Argv, User: spec.User, WorkingDir: spec.Dir}
 	begin := ctx
 	defer setTimeLimit(&begin, answerTime)()
 	made, err := d.c.ContainerExecCreate(begin, id, options)
@@ -374,6 +380,7 @@ func (a *dockerExec) Read(p []byte) (int, error) {
 }
 
 func (d *docker) CopyIn(ctx context.Context, id, dir string, tar io.Reader) error {
+	defer setTimeLimit(&ctx, 3*answerTime)()
 	return engineError("copy into the container "+shortID(id), d.c.CopyToContainer(ctx, id, dir, tar, container.CopyToContainerOptions{}))
 }
 
@@ -398,6 +405,7 @@ func (d *docker) Volumes(ctx context.Context, prefix string, labels map[string]s
 	if prefix != "" {
 		filter.Add("name", prefix) // the engine also returns names that contain the text elsewhere; the loop below drops them
 	}
+	defer setTimeLimit(&ctx, answerTime)()
 	list, err := d.c.VolumeList(ctx, volume.ListOptions{Filters: filter})
 	if err != nil {
 		return nil, engineError("list volumes", err)
@@ -408,10 +416,12 @@ func (d *docker) Volumes(ctx context.Context, prefix string, labels map[string]s
 }
 
 func (d *docker) CreateVolume(ctx context.Context, name string, labels map[string]string) error {
+	defer setTimeLimit(&ctx, answerTime)()
 	_, err := d.c.VolumeCreate(ctx, volume.CreateOptions{Name: name, Labels: labels})
 	return engineError("make the volume "+name, err)
 }
 
 func (d *docker) RemoveVolume(ctx context.Context, name string) error {
+	defer setTimeLimit(&ctx, answerTime)()
 	return engineError("remove the volume "+name, d.c.VolumeRemove(ctx, name, false))
 }

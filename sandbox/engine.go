@@ -101,6 +101,7 @@ type Image struct {
 	Entrypoint []string
 	Cmd        []string
 	Labels     map[string]string
+	Dir        string // working directory; "" if the engine doesn't know it
 }
 
 // State is the state of a container as the engine reports it.
@@ -145,6 +146,7 @@ type Container struct {
 	ExitCode  int               `json:"-"`    // Inspect: exit code of the first process
 	OOMKilled bool              `json:"-"`    // Inspect: the kernel has killed a process for lack of memory
 	User      string            `json:"user"` // Inspect: user of commands; "" for the image's user
+	Dir       string            `json:"-"`    // Inspect: working directory of commands
 	Mounts    []Mount           `json:"-"`
 	Reason    string            `json:"-"` // the engine's explanation of an unusual State; otherwise ""
 }
@@ -166,7 +168,7 @@ type Spec struct {
 	Cmd         []string
 	Env         []string // variables, each as NAME=value
 	User        string
-	Dir         string // working directory of commands
+	Dir         string // working directory of commands; sandboxes enter it inside and give the engine only "/", see [LabelDir]
 	Hostname    string
 
 	Init        bool // let the engine run its own init as process 1
@@ -206,6 +208,7 @@ type Spec struct {
 type ExecSpec struct {
 	Argv  []string
 	User  string // user of the command; "" for the container's user
+	Dir   string // working directory; "" for the container's
 	Stdin bool
 }
 

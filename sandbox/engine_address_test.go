@@ -111,7 +111,14 @@ func TestAnEngineThatHangsOverAContainer(t *testing.T) {
 	}
 	_, inspect := e.Inspect(t.Context(), "c")
 	_, exec := e.Exec(t.Context(), "c", ExecSpec{})
-	for call, err := range map[string]error{"inspect": inspect, "exec": exec, "unpause": e.Unpause(t.Context(), "c"), "stop": e.Stop(t.Context(), "c", 0), "rm": e.Remove(t.Context(), "c")} {
+	_, list := e.List(t.Context(), nil)
+	_, volumes := e.Volumes(t.Context(), "", nil)
+	_, info := e.Info(t.Context())
+	_, image := e.Image(t.Context(), "i")
+	for call, err := range map[string]error{
+		"inspect": inspect, "exec": exec, "unpause": e.Unpause(t.Context(), "c"), "stop": e.Stop(t.Context(), "c", 0), "rm": e.Remove(t.Context(), "c"), "rename": e.Rename(t.Context(), "c", "d"),
+		"start": e.Start(t.Context(), "c"), "copy": e.CopyIn(t.Context(), "c", "/", strings.NewReader("")), "list": list, "volumes": volumes, "info": info, "image": image,
+	} {
 		if !errors.Is(err, ErrNoEngine) || !strings.Contains(err.Error(), "has to be restarted") {
 			t.Errorf("%s: %v", call, err)
 		}

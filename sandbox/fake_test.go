@@ -53,6 +53,8 @@ func newFake(have ...Container) *fake {
 
 // note records a call, and returns the error that the test has set for it.
 func (f *fake) note(ctx context.Context, format string, args ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime) // as docker does
+	defer cancel()
 	call := strings.TrimSpace(fmt.Sprintf(format, args...))
 	verb, _, _ := strings.Cut(call, " ")
 	f.mu.Lock()
@@ -65,7 +67,7 @@ func (f *fake) note(ctx context.Context, format string, args ...any) error {
 	for stall {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return engineError(call, ctx.Err())
 		case <-time.After(time.Millisecond):
 		}
 		f.mu.Lock()

@@ -196,10 +196,8 @@ func parseMount(v string) (Mount, error) {
 		return m, wrong
 	case m.Type != "bind" && m.Type != "volume" && m.Type != "tmpfs":
 		return m, errors.New("its type must be bind, volume or tmpfs")
-	case !filepath.IsAbs(m.Target):
-		return m, errors.New("its target must be an absolute path")
-	case m.Type == "bind" && !filepath.IsAbs(m.Source):
-		return m, errors.New("its source must be an absolute path")
+	case !filepath.IsAbs(m.Target), m.Type == "bind" && !filepath.IsAbs(m.Source):
+		return m, errors.New("its target, and the source of a bind mount, must be absolute paths")
 	}
 	return m, nil
 }

@@ -94,7 +94,7 @@ func (s *Sandbox) checkAnswer(ctx context.Context, l *link) error {
 	case now.State == Paused:
 		return &StateError{now}
 	// The engine doesn't answer either, for instance because it waits for a container that it could not freeze.
-	case now.State == "" && l.client.SinceLastFrame() > probeTime:
+	case now.State == "" && l.client.SinceLastFrame() > answerTime:
 		return fmt.Errorf("cannot run a command in the container %s: the helper does not answer, and %w", shortID(l.id), ErrNoEngine)
 	}
 	return nil // the machine may just be busy; if the helper is lost, the running command notices it
@@ -138,11 +138,7 @@ func (s *Sandbox) reconnectOnce(ctx context.Context) (*link, error) {
 			s.manager.opts.warn(fmt.Sprintf("%s (%s): it is brought back", describeState(c), shortID(c.ID)))
 		}
 		if err = s.findOrMake(ctx); err == nil {
-			id, name = s.idAndName()
-			if l := s.manager.dialDirect(id, name, helperAnswerTime); l != nil {
-				return l, nil
-			}
-			c, err = s.manager.engine.Inspect(ctx, id)
+			c, err = s.manager.engine.Inspect(ctx, s.ID())
 		}
 	}
 	if err != nil {
@@ -237,7 +233,7 @@ func (m *Manager) connectDirect(ctx context.Context, c Container) (*link, error)
 		return l, nil
 	}
 	defer setTimeLimit(&ctx, listenTime)()
-	relay, err := m.engine.Exec(ctx, c.ID, ExecSpec{Argv: []string{mux.ToolsDir + "/" + helperName, "attach", c.ID}})
+	relay, err := m.engine.Exec(ctx, c.ID, c.AttachSpec(mux.ToolsDir+"/"+helperName, false))
 	if err != nil {
 		return nil, err
 	}
@@ -262,7 +258,7 @@ func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux
 		} else if mount.Target != mux.ToolsDir {
 			continue
 		}
-		if client, err = m.attach(ctx, c.ID, path); err == nil || ctx.Err() != nil || errors.Is(err, errFrozen) {
+		if client, err = m.attach(ctx, c, path); err == nil || ctx.Err() != nil || errors.Is(err, errFrozen) {
 			return client, err
 		}
 	}
@@ -273,7 +269,7 @@ func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux
 	if err != nil {
 		return nil, err
 	}
-	client, err = m.attach(ctx, c.ID, "/"+copiedPrefix+hash)
+	client, err = m.attach(ctx, c, "/"+copiedPrefix+hash)
 	if err == nil || !saysMissing(err) {
 		return client, err
 	}
@@ -281,7 +277,7 @@ func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux
 	if err != nil {
 		return nil, fmt.Errorf("the helper can't be copied into the container: %w", err)
 	}
-	return m.attach(ctx, c.ID, path)
+	return m.attach(ctx, c, path)
 }
 
 // saysMissing reports whether the runtime's error says that the helper does not exist in the container. Only then may it be
@@ -309,9 +305,20 @@ func (m *Manager) copyHelper(ctx context.Context, id string) (path string, err e
 	return "/" + copiedPrefix + hash, m.engine.CopyIn(ctx, id, "/", file)
 }
 
+// AttachSpec returns the command that starts the helper at path as a relay. It runs in the root directory, and the helper enters the
+// container's directory by itself, see [LabelDir]. Only a container without that label may have an older helper, which can't.
+func (c Container) AttachSpec(path string, stdin bool) ExecSpec {
+	argv := []string{path, "attach", c.ID}
+	if c.Labels[LabelDir] == "" && !strings.HasPrefix(path, "/"+copiedPrefix) {
+		return ExecSpec{Argv: argv, Stdin: stdin}
+	}
+	return ExecSpec{Argv: append(argv, c.Dir), Dir: "/", Stdin: stdin}
+}
+
 // attach starts the helper in the container as a relay for one connection, and checks that it answers for this container.
-func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, error) {
-	conn, err := m.engine.Exec(ctx, id, ExecSpec{Argv: []string{path, "attach", id}, Stdin: true})
+func (m *Manager) attach(ctx context.Context, to Container, path string) (*mux.Client, error) {
+	id := to.ID
+	conn, err := m.engine.Exec(ctx, id, to.AttachSpec(path, true))
 	if err != nil {
 		return nil, err
 	}

@@ -74,11 +74,11 @@ func TestRealRecovery(t *testing.T) {
 	_, s := real(t, nil)
 	runs := func() string { out, _ := output(t, s, "cat /workspace/runs 2>/dev/null | wc -l"); return out }
 	const work = "echo x >> /workspace/runs; sleep 600"
-	want(t, s, "cd /workspace", "")
+	want(t, s, "mkdir -p /src/of/mine; cd /src/of/mine", "")
 	t.Run("removed between commands: the next one runs in a new container", func(t *testing.T) {
 		first := s.ID()
 		dockerCmd(t, "rm", "-f", first)
-		want(t, s, "echo hello; pwd", "hello\n/workspace")
+		want(t, s, "echo hello; pwd", "hello\n/src/of/mine") // the new container has no such directory
 		if s.ID() == first || s.ID() == "" {
 			t.Error("it is the old one")
 		}

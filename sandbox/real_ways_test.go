@@ -218,9 +218,9 @@ func TestRealClientOfAnotherUser(t *testing.T) {
 // TestStall checks that a call fails in time if an engine accepts a connection and never answers. No container may be
 // made.
 func TestStall(t *testing.T) {
-	old := probeTime
-	probeTime = 200 * time.Millisecond
-	defer func() { probeTime = old }()
+	old := answerTime
+	answerTime = 200 * time.Millisecond
+	defer func() { answerTime = old }()
 	l, err := net.Listen("unix", t.TempDir()+"/engine.sock")
 	if err != nil {
 		t.Fatal(err)

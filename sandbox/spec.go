@@ -136,11 +136,9 @@ func credentialMounts(home string, files []string, warn func(string)) []Mount {
 		rel, outside := filepath.Rel(top, real)
 		info, gone := os.Lstat(real)
 		switch {
-		case !filepath.IsLocal(name):
-			warn(fmt.Sprintf("credential file %q: it is not inside the profile, and is not mounted", name))
 		case err != nil, gone != nil:
 			warn(fmt.Sprintf("credential file %s: source not found, not mounted", source))
-		case outside != nil || !filepath.IsLocal(rel):
+		case outside != nil || !filepath.IsLocal(rel) || !filepath.IsLocal(name):
 			warn(fmt.Sprintf("credential file %s: it leads out of the profile, and is not mounted", source))
 		case info.IsDir():
 			warn(fmt.Sprintf("credential file %s: source is a directory, not mounted", source))
@@ -188,6 +186,7 @@ const (
 	LabelTask    = "hermes-task-id" // label with the name of the task, after [Sanitise]
 	LabelProfile = "hermes-profile" // label with the name of the profile, after [Sanitise]
 
+	LabelDir    = "hinit-dir"    // label with the working directory of a container for which the engine has only "/"
 	LabelVolume = "hinit-volume" // label with the id of the volume to which the container belongs; managers of other volumes leave it alone
 	LabelSource = "hinit-source" // label on an engine's volume: the directory for which it stands
 	LabelClient = "hinit-client" // label with the process that made the container with docker run for itself, without a docker ps before

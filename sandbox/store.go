@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/samber/lo"
-	"golang.org/x/sys/unix"
 
 	"hinit/internal/cmdline"
 	"hinit/internal/fsutil"
@@ -88,6 +87,10 @@ func randomHex(n int) string {
 // Lock waits for the lock of the key to which the labels belong. A caller must hold the lock while it finds, makes, starts or
 // removes the key's container, so that two processes don't make two. On a file system without locks, Lock only warns.
 func (m *Manager) Lock(ctx context.Context, labels map[string]string) (unlock func(), err error) {
+	if !fsutil.Local(m.store.path) { // other machines may use the directory without seeing the lock
+		m.opts.warn(fmt.Sprintf("%s is on a file system without locks: two processes may make two containers of one task", m.store.path))
+		return func() {}, nil
+	}
 	key := sha256.Sum256([]byte(labels[LabelTask] + "@" + labels[LabelProfile]))
 	name := filepath.Join(locksDir, fmt.Sprintf("%x", key[:1])) // agents choose the labels, so limit the number of directories to 256
 	dir, err := m.store.openSub(name)
@@ -96,14 +99,11 @@ func (m *Manager) Lock(ctx context.Context, labels map[string]string) (unlock fu
 	}
 	defer dir.Close()
 	for wait := time.Millisecond; ; wait = min(wait*3/2, 50*time.Millisecond) {
-		held, err := tryLock(dir)
-		switch {
-		case err == nil:
+		held, err := dir.Lock(func(*os.File) error { return errLocked })
+		if err == nil {
 			return func() { held.Close() }, nil
-		case errors.Is(err, errNotLocal):
-			m.opts.warn(fmt.Sprintf("%s is on a file system without locks: two processes may make two containers of one task", m.store.path))
-			return func() {}, nil
-		case !errors.Is(err, errLocked):
+		}
+		if !errors.Is(err, errLocked) {
 			return nil, err
 		}
 		if !pause.For(ctx, wait) {
@@ -112,29 +112,7 @@ func (m *Manager) Lock(ctx context.Context, labels map[string]string) (unlock fu
 	}
 }
 
-var (
-	errLocked   = errors.New("another process holds the lock")
-	errNotLocal = errors.New("not a local file system") // other machines may use the directory without seeing the lock
-)
-
-// tryLock locks a directory without waiting. The error may wrap errLocked or errNotLocal.
-func tryLock(dir *fsutil.Dir) (held *os.File, err error) {
-	held, err = dir.Lock(func(at *os.File) error {
-		if !fsutil.LocalFile(at) {
-			return errNotLocal
-		}
-		return errLocked
-	})
-	noLocks := []error{unix.ENOLCK, unix.ENOSYS, unix.EOPNOTSUPP, unix.EINVAL}
-	if slices.ContainsFunc(noLocks, func(missing error) bool { return errors.Is(err, missing) }) {
-		return nil, errNotLocal
-	}
-	if err == nil && !fsutil.LocalFile(held) {
-		_ = held.Close()
-		return nil, errNotLocal
-	}
-	return held, err
-}
+var errLocked = errors.New("another process holds the lock")
 
 // openSub opens a directory of the store, and creates it if it is missing.
 func (v *store) openSub(name string) (*fsutil.Dir, error) {
@@ -276,7 +254,6 @@ const (
 	maxRememberedBytes = 32 << 20
 )
 
-// rememberedPath returns the path of the file for the value that [Manager.Remember] stores under a key.
 // rememberedPath returns the path of the file for the value that [Manager.Remember] stores under a key.
 func rememberedPath(key string) string {
 	sum := sha256.Sum256([]byte(key))

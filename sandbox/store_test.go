@@ -1,33 +1,34 @@
 package sandbox
 
 import (
-	"errors"
+	"cmp"
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
-	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
 )
 
 func TestADirectoryIsLockedOnlyOnALocalFileSystem(t *testing.T) {
-	for path, want := range map[string]error{t.TempDir(): nil, "/proc": errNotLocal} {
-		dir, err := fsutil.OpenDir(path, nil)
+	for path, wants := range map[string]string{"": "another process is finding or making it", "/proc": ""} {
+		warned := ""
+		m := fakeManager(t, newFake(), func(o *Options) { o.Warn = func(text string) { warned += text } })
+		m.store.path = cmp.Or(path, m.store.path)
+		unlock, err := m.Lock(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer dir.Close()
-		held, err := tryLock(dir)
-		if !errors.Is(err, want) {
-			t.Errorf("%s: %v, want %v", path, err, want)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		_, err = m.Lock(ctx, nil)
+		cancel()
+		if got := fmt.Sprint(err); !strings.Contains(got, cmp.Or(wants, "<nil>")) || (wants == "") != strings.Contains(warned, "without locks") {
+			t.Errorf("in %s the second says %v; warnings: %q", m.store.path, err, warned)
 		}
-		if err != nil {
-			continue
-		}
-		defer held.Close()
-		if _, err := tryLock(dir); !errors.Is(err, errLocked) {
-			t.Errorf("%s, twice: %v", path, err)
-		}
+		unlock()
 	}
 }
 

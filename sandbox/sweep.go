@@ -80,10 +80,8 @@ func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Reaped, n
 	if what.Profile != "" {
 		labels[LabelProfile] = Sanitise(what.Profile)
 	}
-	look, cancel := context.WithTimeout(ctx, 15*time.Second)
-	defer cancel()
 	begin := time.Now()
-	list, err := m.engine.List(look, labels)
+	list, err := m.engine.List(ctx, labels)
 	if err != nil {
 		return nil, next, err
 	}
@@ -100,7 +98,7 @@ func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Reaped, n
 	if what.Profile != "" || what.DryRun { // all then lacks some containers, whose records must stay
 		return out, next, nil
 	}
-	all, err := m.engine.List(look, map[string]string{LabelVolume: m.store.id}) // list also the containers without an agent's labels
+	all, err := m.engine.List(ctx, map[string]string{LabelVolume: m.store.id}) // list also the containers without an agent's labels
 	if err != nil {
 		return out, next, err
 	}
@@ -117,7 +115,7 @@ func (m *Manager) reapContainer(ctx context.Context, c Container, what SweepOpti
 		return nil, time.Time{}
 	}
 	again := time.Now().Add(recheckTime)
-	step, cancel := context.WithTimeout(ctx, probeTime)
+	step, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	unlock, err := m.Lock(step, c.Labels)
 	if err != nil {
@@ -128,17 +126,13 @@ func (m *Manager) reapContainer(ctx context.Context, c Container, what SweepOpti
 	if err != nil || now.State != c.State {
 		return nil, again
 	}
-	r := &Reaped{Container: now, Task: c.Labels[LabelTask], Profile: c.Labels[LabelProfile]}
+	r := &Reaped{Container: now, Task: c.Labels[LabelTask], Profile: c.Labels[LabelProfile], Why: "it has ended, and was not used since"}
 	since := now.Finished
-	switch now.State {
-	case Exited, Dead:
-		r.Why = "it has ended, and was not used since"
-		if since.IsZero() && now.State == Dead {
-			since = now.Created
-		}
-	case Created:
-		r.Why, since = "it was made and never started", now.Created
-	default:
+	if now.State == Created {
+		r.Why = "it was made and never started"
+	}
+	if since.IsZero() && now.State != Exited {
+		since = now.Created
 	}
 	if what.AnyAge {
 		r.Why, since, what.MaxAge = "it does not run", now.Created, 0
@@ -156,9 +150,7 @@ func (m *Manager) reapContainer(ctx context.Context, c Container, what SweepOpti
 	if what.DryRun {
 		return r, time.Time{}
 	}
-	remove, cancel := context.WithTimeout(ctx, startTime)
-	defer cancel()
-	if err := m.engine.Remove(remove, c.ID); err != nil {
+	if err := m.engine.Remove(ctx, c.ID); err != nil {
 		r.Error = err.Error()
 		m.opts.warn(err.Error())
 		return r, again

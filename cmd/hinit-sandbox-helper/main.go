@@ -1,11 +1,11 @@
 // Command hinit-sandbox-helper starts the commands of a sandbox. It runs inside the sandbox's container.
 //
-//	hinit-sandbox-helper serve ID          listen and serve until the container ends
-//	hinit-sandbox-helper attach ID         connect standard input and output to the server; start the server if necessary
-//	hinit-sandbox-helper gate CMD...       wait until the mounts are checked from outside, then execute the command (package gate)
-//	hinit-sandbox-helper gate-init CMD...  the same, with this process as the init of the command
-//	hinit-sandbox-helper init CMD...       run the command with this process as its init, without a gate
+//	hinit-sandbox-helper serve ID               listen and serve until the container ends
+//	hinit-sandbox-helper attach ID [DIR]        enter DIR, and connect standard input and output to the server; start the server if necessary
+//	hinit-sandbox-helper gate DIR CMD...   wait until the mounts are checked from outside, then execute the command in DIR (package gate)
+//	hinit-sandbox-helper gate-init DIR CMD...  the same, with this process as the init of the command
 //	hinit-sandbox-helper check PATH...     print whether process 1 waits and what is mounted; open the gate if the answer is go
+//	hinit-sandbox-helper mkdir DIR         create a working directory that the container's user may not create, but not in a mount
 //
 // Package sandbox starts this program; people don't call it. Its goroutines are in package inside.
 package main
@@ -14,6 +14,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/sandbox/gate"
 	"hinit/sandbox/inside"
@@ -33,18 +36,22 @@ func main() {
 
 func run(verb string, args []string) (code int, err error) {
 	switch {
-	case verb == "gate":
-		return 0, gate.Wait(args)
-	case verb == "gate-init", verb == "init":
-		return gate.Init(args, verb == "gate-init")
+	case verb == "gate" && len(args) > 0:
+		return 0, gate.Wait(args[0], args[1:])
+	case verb == "gate-init" && len(args) > 0:
+		return gate.Init(args[0], args[1:])
+	case verb == "mkdir" && len(args) == 1:
+		return 0, gate.EnterDir(args[0], unix.RESOLVE_NO_XDEV)
 	case verb == "check":
 		return 0, gate.Check(args, os.Stdin, os.Stdout)
 	case verb == "serve" && len(args) == 1:
 		if err = inside.Serve(args[0]); errors.Is(err, inside.ErrServed) {
 			err = nil
 		}
-	case verb == "attach" && len(args) == 1:
-		err = inside.Attach("/proc/self/exe", []string{"serve", args[0]}, os.Stdin, os.Stdout)
+	case verb == "attach" && len(args) > 0:
+		if err = gate.EnterDir(strings.Join(args[1:], ""), 0); err == nil { // the program that serves begins there too
+			err = inside.Attach("/proc/self/exe", []string{"serve", args[0]}, os.Stdin, os.Stdout)
+		}
 	default:
 		return 2, errors.New("cannot run by itself: package sandbox starts it inside a container")
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"hinit/sandbox"
 	"hinit/sandbox/dockercli"
 )
@@ -73,7 +75,13 @@ container, and mounts of ` + "`/`" + ` and of an engine's socket. Without the se
 func dockerTable() string {
 	var b strings.Builder
 	var run map[string]string
-	dockercli.EachCommand(func(line string, flags map[string]string) {
+	dockercli.EachCommand(func(line string, all *pflag.FlagSet) {
+		flags := map[string]string{} // the short name of each flag
+		all.VisitAll(func(flag *pflag.Flag) {
+			if !flag.Hidden {
+				flags[flag.Name] = flag.Shorthand
+			}
+		})
 		if strings.HasPrefix(line, "docker run ") {
 			run = flags
 		}

@@ -114,7 +114,7 @@ func (a *agentPod) linksBelowMounts(t *testing.T, name string) {
 	a.made(a.run(name, "-v", "/opt/data/links:/work", "-v", "/opt/data/evil:/work/s/gate"))
 	first := func() {
 		t.Helper()
-		if r := a.sh(name, `tr '\0' ' ' < /proc/1/cmdline`); !strings.Contains(r.out, "/gate gate-init sleep infinity") {
+		if r := a.sh(name, `tr '\0' ' ' < /proc/1/cmdline`); !strings.Contains(r.out, "/gate gate-init /root sleep infinity") {
 			t.Error("the first process is", r)
 		}
 		if _, err := os.Stat(filepath.Join(links, "replaced")); err == nil {

@@ -26,10 +26,8 @@ func OneFile(name string, mode int64, data []byte) (*bytes.Buffer, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	err := w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: mode, Size: int64(len(data)), ModTime: time.Now()})
-	if err == nil {
-		_, err = w.Write(data)
-	}
-	return &out, cmp.Or(err, w.Close())
+	_, written := w.Write(data)
+	return &out, errors.Join(err, written, w.Close())
 }
 
 // Pack writes a file or a tree as a tar archive, in which it has the given name. It leaves out sockets, pipes and devices.

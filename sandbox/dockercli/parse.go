@@ -55,17 +55,11 @@ func (c *Call) flagSet() *pflag.FlagSet {
 	return f
 }
 
-// EachCommand calls f for each docker command that this package emulates, with its usage line. flags maps the long names of its
-// flags to their short names, or to "". The reference page is generated from it.
-func EachCommand(f func(line string, flags map[string]string)) {
+// EachCommand calls f for each docker command that this package emulates, with its usage line and its flags. Flags that only lead to
+// an error are hidden. The reference page is generated from it.
+func EachCommand(f func(line string, flags *pflag.FlagSet)) {
 	for _, c := range commands() {
-		flags := map[string]string{}
-		(&Call{command: c}).flagSet().VisitAll(func(flag *pflag.Flag) {
-			if !flag.Hidden {
-				flags[flag.Name] = flag.Shorthand
-			}
-		})
-		f(strings.TrimSpace("docker "+c.name+" "+c.args), flags)
+		f(strings.TrimSpace("docker "+c.name+" "+c.args), (&Call{command: c}).flagSet())
 	}
 }
 

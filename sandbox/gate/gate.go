@@ -52,20 +52,20 @@ const (
 	Waiting = "waits\n"
 )
 
-// Wait blocks until the sandbox service has sent the verdict [Go], and then executes the command in place of this process. It
-// returns only on failure.
-func Wait(argv []string) error {
-	path, err := awaitCommand(argv, true)
+// Wait blocks until the sandbox service has sent the verdict [Go]. Then it enters the directory dir, and executes the command in
+// place of this process. It returns only on failure.
+func Wait(dir string, argv []string) error {
+	path, err := awaitCommand(dir, argv)
 	if err != nil {
 		return err
 	}
 	return fmt.Errorf("cannot run %s: %w", path, syscall.Exec(path, argv, os.Environ()))
 }
 
-// Init starts the command and is its init: it passes signals on, reaps orphans, and returns the command's exit code. With waits,
-// it first waits for the verdict [Go], as [Wait] does.
-func Init(argv []string, waits bool) (code int, err error) {
-	path, err := awaitCommand(argv, waits)
+// Init starts the command and is its init: it passes signals on, reaps orphans, and returns the command's exit code. Before
+// that, it does what [Wait] does before the command.
+func Init(dir string, argv []string) (code int, err error) {
+	path, err := awaitCommand(dir, argv)
 	if err != nil {
 		return 126, err
 	}
@@ -101,15 +101,12 @@ func Init(argv []string, waits bool) (code int, err error) {
 	}
 }
 
-// awaitCommand returns the path of the command's program. With waits, it first waits for the verdict.
-func awaitCommand(argv []string, waits bool) (path string, err error) {
+// awaitCommand waits for the verdict and enters the directory dir. Then it returns the path of the command's program.
+func awaitCommand(dir string, argv []string) (path string, err error) {
 	if len(argv) == 0 {
 		return "", errors.New("cannot wait at the gate: there is no command")
 	}
-	if waits {
-		err = awaitGo()
-	}
-	if err != nil {
+	if err = awaitGo(dir); err != nil {
 		return "", fmt.Errorf("cannot wait at the gate: %w", err)
 	}
 	if path, err = proc.LookPath(argv[0], os.Environ()); err != nil {
@@ -118,8 +115,9 @@ func awaitCommand(argv []string, waits bool) (path string, err error) {
 	return path, nil
 }
 
-// awaitGo accepts connections until a client has sent the verdict [Go].
-func awaitGo() error {
+// awaitGo accepts connections until a client has sent the verdict [Go] and this process has entered the directory dir. It answers
+// with the same line, or with the error of the directory.
+func awaitGo(dir string) error {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: address, Net: "unix"})
 	if err != nil {
 		return err
@@ -130,12 +128,15 @@ func awaitGo() error {
 		if err != nil {
 			return err
 		}
-		line, _ := bufio.NewReader(c).ReadString('\n') // an incomplete line is no verdict
-		if line == Go {
-			_, err = io.WriteString(c, "gone\n")
-			return errors.Join(err, c.Close())
+		if line, _ := bufio.NewReader(c).ReadString('\n'); line == Go { // an incomplete line is no verdict
+			if err := EnterDir(dir, 0); err != nil {
+				line = strings.ReplaceAll(err.Error(), "\n", " ") + "\n"
+			}
+			if _, err = io.WriteString(c, line); line == Go {
+				return errors.Join(err, c.Close())
+			}
 		}
-		_ = c.Close() // not the verdict; wait for the next client
+		_ = c.Close() // wait for the next client
 	}
 }
 
@@ -167,7 +168,7 @@ const stateTime = 5 * time.Second
 //
 // Then Check reads commands, one a line, and answers each by printing the same line. After [Unpack] an archive follows, which
 // Check unpacks below the root directory. At [Times] it prints the access time of each path, in nanoseconds since 1970. At [Go]
-// it passes the verdict on, and returns when the first process has received it.
+// it passes the verdict on and prints the answer of the first process: the same line, or why it can't enter its working directory.
 func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 	defer func() {
 		if err != nil {
@@ -205,7 +206,7 @@ func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 				fmt.Fprintln(out, st.Atim.Nano())
 			}
 		case Go:
-			err = sendGo()
+			line, err = sendGo()
 		default:
 			err = errors.New("it was not allowed")
 		}
@@ -216,15 +217,15 @@ func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 	return err
 }
 
-// sendGo sends the verdict to the first process, and waits until that process has received it.
-func sendGo() error {
+// sendGo sends the verdict to the first process, and returns its answer.
+func sendGo() (answer string, err error) {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: address, Net: "unix"})
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer c.Close()
 	if _, err = io.WriteString(c, Go); err == nil {
-		_, err = bufio.NewReader(c).ReadString('\n')
+		answer, err = bufio.NewReader(c).ReadString('\n')
 	}
-	return err
+	return answer, err
 }

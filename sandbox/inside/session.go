@@ -117,6 +117,9 @@ func (s *server) beginSession(ch *channel, shell string) (string, error) {
 	if err := privateDir(dir); err != nil {
 		return "", err
 	}
+	if filepath.IsAbs(open.Begin) { // a session goes on where it was in a container that was removed
+		_ = os.MkdirAll(open.Begin, 0o755)
+	}
 	temp := base + ".new"
 	spec := proc.Spec{
 		Name: "sandbox", Argv: []string{shell, "-l", "-c", mux.Snapshot, shell, cmp.Or(open.Begin, "~"), temp, filepath.Join(dir, mux.WhereFile)},

@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // Snapshot is the script with which a login shell starts a session. Its arguments are the session's first directory, the base
@@ -55,11 +56,6 @@ func (s Script) Environ() map[string]string {
 
 // ValidName reports whether a shell accepts the name for a variable.
 func ValidName(name string) bool {
-	for i, c := range []byte(name) {
-		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_'
-		if !letter && (i == 0 || c < '0' || c > '9') {
-			return false
-		}
-	}
-	return name != ""
+	const letters = "_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+	return name != "" && strings.Contains(letters, name[:1]) && strings.Trim(name, letters+"0123456789") == ""
 }

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -133,18 +134,15 @@ func (g *Gate) passed(c sandbox.Container) bool {
 	return !past.IsZero() && past.Equal(c.Started)
 }
 
-// addGate mounts the volume with the gate program in a container. If bound is true, the container mounts files of its owner: then
-// the gate program becomes its entry point, so that it waits at its gate.
-func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *sandbox.Spec, bound bool) error {
+// addGate mounts the volume with the gate program in a container. The gate program becomes the entry point: it waits at its gate, and
+// then enters the working directory, so that the engine enters only the root directory.
+func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *sandbox.Spec) error {
 	volume, err := g.fillVolume(ctx, engine, spec.Image)
 	if err != nil {
 		return fmt.Errorf("cannot make a volume with the gate of sandboxes: %w", err)
 	}
 	dir := gate.Dir + strings.ToLower(rand.Text())
 	spec.Mounts = append(spec.Mounts, sandbox.Mount{Type: "volume", Source: volume, Target: dir, ReadOnly: true})
-	if !bound {
-		return nil
-	}
 	image, err := engine.Image(ctx, spec.Image)
 	if err != nil {
 		return err
@@ -165,16 +163,21 @@ func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *san
 		// path.
 		verb, spec.Init = "gate-init", false
 	}
-	spec.Entrypoint = append([]string{path.Join(dir, gate.Name), verb}, entry...)
+	workDir := cmp.Or(spec.Dir, image.Dir)
+	if spec.Labels[sandbox.LabelDir] = workDir; workDir != "" { // only the nodes of a cluster know the image's
+		spec.Dir = "/"
+	}
+	spec.Entrypoint = append([]string{path.Join(dir, gate.Name), verb, workDir}, entry...)
 	spec.NoProbe = true // the engine would run the health check before the gate is open
 	return nil
 }
 
 // gateProgram returns the path in a container of the gate program at which the container waits at each start, or "" if it does
-// not wait.
+// not wait. Before containers had [sandbox.LabelDir], only those with files of their owner did.
 func gateProgram(c sandbox.Container) string {
 	at := slices.IndexFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "volume" && strings.HasPrefix(m.Target, gate.Dir) })
-	if at < 0 || c.Labels[labelCopies] == "" && !slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" }) {
+	_, waits := c.Labels[sandbox.LabelDir]
+	if at < 0 || !waits && c.Labels[labelCopies] == "" && !slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" }) {
 		return ""
 	}
 	return path.Join(c.Mounts[at].Target, gate.Name)
@@ -206,7 +209,7 @@ func (g *Gate) fillVolume(ctx context.Context, engine sandbox.FullEngine, image 
 	hash := sha256.Sum256(program)
 	volume := fmt.Sprintf("%s%x", GatePrefix, hash[:6])
 	id, err := engine.Create(ctx, sandbox.Spec{
-		Image: image, Cmd: []string{"none"}, Labels: map[string]string{LabelOwner: "gate"}, Network: "none",
+		Image: image, Cmd: []string{"none"}, Labels: map[string]string{LabelOwner: "gate"}, Network: "none", Dir: "/",
 		Mounts: []sandbox.Mount{{Type: "volume", Source: volume, Target: gate.Dir + "fill"}},
 	})
 	if err != nil {
@@ -229,6 +232,8 @@ func (g *Gate) fillVolume(ctx context.Context, engine sandbox.FullEngine, image 
 // hasProgram reports whether the volume already has the program, because another service of the same engine has copied it. It
 // must not be copied again: the engine would first remove the file, and a container that starts at that moment would not find it.
 func hasProgram(ctx context.Context, engine sandbox.FullEngine, id string, program []byte) bool {
+	ctx, cancel := context.WithTimeout(ctx, gateTime)
+	defer cancel()
 	r, err := engine.CopyOut(ctx, id, gate.Dir+"fill/"+gate.Name)
 	if err != nil {
 		return false
@@ -253,15 +258,15 @@ type gateConn struct {
 	close func()
 }
 
-// askGate starts the gate program in a container with the arguments words, and connects to it. The connection closes when the
-// container ends or the time limit is over.
-func (g *Guarded) askGate(ctx context.Context, c sandbox.Container, words ...string) (*gateConn, error) {
-	limit, user := gateTime, ""
+// askGate starts the gate program in a container as a user, with the arguments words, and connects to it. The connection closes when
+// the container ends or the time limit is over.
+func (g *Guarded) askGate(ctx context.Context, c sandbox.Container, user string, words ...string) (*gateConn, error) {
+	limit := gateTime
 	if c.Labels[labelCopies] != "" {
-		limit, user = limit+copyTime, "0:0" // to unpack the files, the gate program must be root
+		limit += copyTime
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
-	exec, err := g.Engine.Exec(ctx, c.ID, sandbox.ExecSpec{Argv: append([]string{gateProgram(c)}, words...), User: user, Stdin: true})
+	exec, err := g.Engine.Exec(ctx, c.ID, sandbox.ExecSpec{Argv: append([]string{gateProgram(c)}, words...), User: user, Dir: "/", Stdin: true})
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("cannot ask the gate of container %.12s: %w", c.ID, err)
@@ -301,13 +306,16 @@ func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool
 		g.gate.recordPassed(c.ID, c.Started)
 		return false, nil
 	}
-	words, sources := []string{"check"}, []string(nil)
+	user, words, sources := "", []string{"check"}, []string(nil)
+	if c.Labels[labelCopies] != "" {
+		user = "0:0" // to unpack the files, the gate program must be root
+	}
 	for _, m := range c.Mounts {
 		if m.Type == "bind" {
 			words, sources = append(words, m.Target), append(sources, m.Source)
 		}
 	}
-	q, err := g.askGate(ctx, c, words...)
+	q, err := g.askGate(ctx, c, user, words...)
 	if err != nil {
 		return false, err
 	}
@@ -316,7 +324,7 @@ func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool
 	switch waits = said == gate.Waiting; {
 	case err != nil:
 	case waits:
-		err = g.checkMounts(c, q, words[1:], sources)
+		err = g.checkMounts(ctx, c, q, words[1:], sources)
 	case said != gate.Opened:
 		err = fmt.Errorf("cannot open the gate of a sandbox: the answer is %q", said)
 	}
@@ -328,10 +336,14 @@ func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool
 
 // checkMounts does the work of passGate for a container that waits: it compares each mount target with its source. If all are
 // equal, it copies the owner's files into the container and opens the gate.
-func (g *Guarded) checkMounts(c sandbox.Container, q *gateConn, targets, sources []string) error {
+func (g *Guarded) checkMounts(ctx context.Context, c sandbox.Container, q *gateConn, targets, sources []string) error {
 	var differ []int
-	for i, source := range sources {
-		want, err := g.fileIdentity(source)
+	for i, outside := range sources {
+		inside, ok := g.translator.FromEngine(outside)
+		if sources[i] = inside; !ok {
+			return fmt.Errorf("cannot look at the mount of %s: it is not on a volume of this container any more", outside)
+		}
+		want, err := g.fileIdentity(inside)
 		if err != nil {
 			return err
 		}
@@ -358,11 +370,25 @@ func (g *Guarded) checkMounts(c sandbox.Container, q *gateConn, targets, sources
 	if err := g.copyIn(c, q); err != nil {
 		return err
 	}
-	if _, err := io.WriteString(q, gate.Go); err != nil {
-		return err
+	answer, err := q.sendGo()
+	if dir := c.Labels[sandbox.LabelDir]; err == nil && answer != gate.Go { // the user of the container may not create it, but root may
+		if root, failed := g.askGate(ctx, c, "0:0", "mkdir", dir); failed == nil {
+			_, _ = io.Copy(io.Discard, root)
+			root.close()
+		}
+		if answer, err = q.sendGo(); err == nil && answer != gate.Go {
+			err = &RefusedError{"the working directory " + dir + " (" + strings.TrimSpace(answer) + ")", "give one that the sandbox's user can enter"}
+		}
 	}
-	_, err := q.readLine(gate.Go)
 	return err
+}
+
+// sendGo opens the gate, and returns the answer, see [gate.Check].
+func (q *gateConn) sendGo() (answer string, err error) {
+	if _, err := io.WriteString(q, gate.Go); err != nil {
+		return "", err
+	}
+	return q.readLine("")
 }
 
 // compareTimes is the second comparison for mount targets whose device or inode differs from their source's. The kernel of a

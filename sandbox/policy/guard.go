@@ -206,11 +206,10 @@ func (g *Guarded) createContainer(ctx context.Context, spec sandbox.Spec, more m
 		g.runAsCaller(&spec)
 	case RootIsolated:
 	}
-	bound, err := g.resolveMounts(&spec)
-	if err != nil {
+	if err := g.resolveMounts(&spec); err != nil {
 		return "", err
 	}
-	if err := g.gate.addGate(ctx, g.Engine, &spec, bound || spec.Labels[labelCopies] != ""); err != nil {
+	if err := g.gate.addGate(ctx, g.Engine, &spec); err != nil {
 		return "", err
 	}
 	return g.Engine.Create(ctx, spec)

@@ -119,30 +119,29 @@ func (t TranslatingEngine) Create(ctx context.Context, spec sandbox.Spec) (strin
 }
 
 // resolveMounts checks the source of every bind mount, creates missing ones with the owner's rights, and replaces each source by
-// the path on the engine's machine. bound is true if there is a bind mount, so that the container must wait at its gate.
-func (g *Guarded) resolveMounts(spec *sandbox.Spec) (bound bool, err error) {
+// the path on the engine's machine.
+func (g *Guarded) resolveMounts(spec *sandbox.Spec) error {
 	spec.Mounts = slices.Clone(spec.Mounts)
 	for i, m := range spec.Mounts {
 		if m.Type != "bind" {
 			continue
 		}
-		bound = true
 		source, _, err := g.resolveSource(m)
 		if err != nil {
-			return false, err
+			return err
 		}
 		outside, ok := g.translator.ToEngine(source)
 		if !ok {
-			return false, g.refusedMount(m, errors.New("the engine does not have it: it is on no volume of this container"))
+			return g.refusedMount(m, errors.New("the engine does not have it: it is on no volume of this container"))
 		}
 		readOnly, covered := g.translator.Within(source)
 		if covered {
-			return false, g.refusedMount(m, errors.New("something else is mounted below it"))
+			return g.refusedMount(m, errors.New("something else is mounted below it"))
 		}
 		// Without CreateHostParent, because the engine would create the source as root, and follow symbolic links on the way.
 		spec.Mounts[i] = sandbox.Mount{Type: m.Type, Source: outside, Target: m.Target, ReadOnly: m.ReadOnly || readOnly, Options: m.Options}
 	}
-	return bound, nil
+	return nil
 }
 
 func (g *Guarded) refusedMount(m sandbox.Mount, why error) error {
@@ -175,14 +174,10 @@ func (g *Guarded) resolveSource(m sandbox.Mount) (string, fs.FileInfo, error) {
 	return filepath.Join(dir.Path(), rel), info, nil
 }
 
-// fileIdentity returns device and inode of the file at a path on the engine's machine, to compare with what a container sees at
-// the mount. It doesn't follow symbolic links.
-func (g *Guarded) fileIdentity(outside string) (string, error) {
-	inside, err := g.insidePath(outside)
-	if err != nil {
-		return "", err
-	}
-	_, info, err := g.resolveSource(sandbox.Mount{Source: inside})
+// fileIdentity returns device and inode of the file at a path, to compare with what a container sees at the mount. It doesn't follow
+// symbolic links.
+func (g *Guarded) fileIdentity(source string) (string, error) {
+	_, info, err := g.resolveSource(sandbox.Mount{Source: source})
 	if err != nil {
 		return "", err
 	}
@@ -190,26 +185,13 @@ func (g *Guarded) fileIdentity(outside string) (string, error) {
 	return fmt.Sprint(st.Dev, " ", st.Ino), nil
 }
 
-// setAccessTime sets the access time of the file at a path on the engine's machine, with the owner's rights, see
-// [Guarded.compareTimes]. It doesn't follow symbolic links.
-func (g *Guarded) setAccessTime(outside string, to time.Time) error {
-	inside, err := g.insidePath(outside)
-	if err != nil {
-		return err
-	}
-	dir, rel, err := g.policy.openRoot(inside, g.owner.Actor)
+// setAccessTime sets the access time of a file with the owner's rights, see [Guarded.compareTimes]. It doesn't follow symbolic
+// links.
+func (g *Guarded) setAccessTime(source string, to time.Time) error {
+	dir, rel, err := g.policy.openRoot(source, g.owner.Actor)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
 	return dir.SetAccessTime(rel, to)
-}
-
-// insidePath translates a path on the engine's machine, or returns an error if this process can't see the file.
-func (g *Guarded) insidePath(outside string) (string, error) {
-	inside, ok := g.translator.FromEngine(outside)
-	if !ok {
-		return "", fmt.Errorf("cannot look at the mount of %s: it is not on a volume of this container any more", outside)
-	}
-	return inside, nil
 }

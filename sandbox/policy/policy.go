@@ -83,7 +83,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 		{len(s.Hosts)+len(s.DNS) == 0, "a host or name server of the caller's choice", ""},
 		{s.CPUs >= 0 && s.Memory >= 0 && s.ShmSize >= 0, "a negative limit", ""}, // false for NaN
 		{!isID(s.Name) && !strings.Contains(s.Name, replacedMark), "the name " + strconv.Quote(s.Name), "the engine would take it for the id of another container"},
-		{!slices.Contains(kernelDirs, topDir(s.Dir)), "the working directory " + s.Dir, ""},
+		{s.Dir == "" || path.IsAbs(s.Dir) && !slices.Contains(kernelDirs, topDir(s.Dir)), "the working directory " + s.Dir, "give an absolute path, not in /proc, /sys and /dev"},
 	} {
 		if !rule.kept {
 			return &RefusedError{rule.what, rule.next}

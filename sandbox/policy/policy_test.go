@@ -30,7 +30,7 @@ type engine struct {
 }
 
 func (e *engine) Image(context.Context, string) (sandbox.Image, error) {
-	return sandbox.Image{Entrypoint: []string{"/entry"}, Cmd: []string{"image's"}}, nil
+	return sandbox.Image{Entrypoint: []string{"/entry"}, Cmd: []string{"image's"}, Dir: "/"}, nil
 }
 
 func (e *engine) Create(_ context.Context, s sandbox.Spec) (string, error) {
@@ -182,6 +182,7 @@ func TestEscapes(t *testing.T) {
 		"less than an engine can limit": func(s *sandbox.Spec) { s.CPUs = math.NaN() },
 		"a real-time priority":          func(s *sandbox.Spec) { s.Ulimits = map[string]string{"rtprio": "99"} },
 		"a descriptor of runc's":        func(s *sandbox.Spec) { s.Dir = "//proc/self/fd/7" },
+		"a relative directory":          func(s *sandbox.Spec) { s.Dir = "work" },
 		"another one's id as a name":    func(s *sandbox.Spec) { s.Name = "bbf3fd2097e8" },
 		"the name of one made again":    func(s *sandbox.Spec) { s.Name = "x" + replacedMark + "y" },
 		"the root directory":            bind("/", "/host"),
@@ -238,7 +239,7 @@ func TestGuardMakesItHard(t *testing.T) {
 		t.Errorf("who asks for a tiny part of a processor has %v", tiny.CPUs)
 	}
 	full, bare := e.created[0], e.created[1]
-	if got := strings.Join(append(full.Entrypoint, full.Cmd...), " "); !strings.HasPrefix(got, gate.Dir) || !strings.HasSuffix(got, "/gate gate-init /entry sleep infinity") || full.Init {
+	if got := strings.Join(append(full.Entrypoint, full.Cmd...), " "); !strings.HasPrefix(got, gate.Dir) || !strings.HasSuffix(got, "/gate gate-init /root /entry sleep infinity") || full.Init {
 		t.Errorf("it begins with %q", got)
 	}
 	for _, m := range full.Mounts {
@@ -258,8 +259,8 @@ func TestGuardMakesItHard(t *testing.T) {
 	if bare.Labels[LabelOwner] != "1000" || bare.Labels[sandbox.LabelProfile] != "coder" || bare.Labels[sandbox.LabelAgent] != "1" || bare.Labels[sandbox.LabelVolume] != "here" {
 		t.Errorf("its labels are %v", bare.Labels)
 	}
-	if len(bare.Entrypoint) > 0 {
-		t.Errorf("without mounts it needs no gate: %v", bare.Entrypoint)
+	if got := strings.Join(bare.Entrypoint, " "); !strings.HasSuffix(got, "/gate gate / /entry") || bare.Dir != "/" {
+		t.Errorf("without mounts it begins with %q in %q", got, bare.Dir)
 	}
 }
 
@@ -274,7 +275,7 @@ func TestAnEmptyEntryPointStoppedASandboxAtItsGate(t *testing.T) {
 	if _, err := g.Create(t.Context(), spec); err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(append(e.created[0].Entrypoint, e.created[0].Cmd...), " "); !strings.HasSuffix(got, "/gate gate-init sleep infinity") {
+	if got := strings.Join(append(e.created[0].Entrypoint, e.created[0].Cmd...), " "); !strings.HasSuffix(got, "/gate gate-init /root sleep infinity") {
 		t.Errorf("it begins with %q", got)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -98,18 +97,13 @@ func isDocker(name, configured string) bool {
 // interruptible returns a context that ends on SIGINT, SIGTERM or SIGHUP. The returned function replaces the exit code if such a
 // signal has arrived.
 func interruptible() (context.Context, func(code int) int) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var caught atomic.Int32
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	go func() {
-		s, _ := (<-signals).(syscall.Signal)
-		caught.Store(int32(s))
-		cancel()
-	}()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	return ctx, func(code int) int {
-		if s := int(caught.Load()); s > 0 {
-			return 128 + s
+		stop() // without a signal, this is the cause of the context's end
+		for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+			if strings.HasPrefix(context.Cause(ctx).Error(), s.String()) {
+				code = 128 + int(s)
+			}
 		}
 		return code
 	}

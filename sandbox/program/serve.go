@@ -192,35 +192,23 @@ type settings struct {
 	policy                    policy.Policy
 }
 
-// wordList is a flag with a list of words. If the flag is given again, it replaces the whole list.
-type wordList []string
-
-func (w *wordList) String() string { return (*cmdline.ListFlag)(w).String() }
-func (w *wordList) Set(text string) error {
-	*w = nil
-	return (*cmdline.ListFlag)(w).Set(text)
-}
-
 // defineFlags defines the flags of `hinit sandbox serve`.
 func (s *settings) defineFlags(f *flag.FlagSet) {
 	p := &s.policy
+	words := func(list *[]string) func(string) error { // another value replaces the whole list
+		return func(text string) error { *list = nil; return (*cmdline.ListFlag)(list).Set(text) }
+	}
 	f.StringVar(&s.socket, "socket", dial.SandboxSocket(os.LookupEnv), "Unix `SOCKET` on which the service listens")
 	f.StringVar(&s.state, "state", "/run/hinit-sandbox", "`DIRECTORY` for the state of the service; only root can read it")
 	f.StringVar(&s.user, "user", "hermes", "`USER` that may use the service, besides root")
-	f.Var((*wordList)(&p.Images), "images", "`IMAGES` that sandboxes may have: patterns with * and ?, separated by commas; a pattern without a tag allows every tag; if empty, the image of TERMINAL_DOCKER_IMAGE")
-	f.Var((*wordList)(&p.Roots), "roots", "`DIRECTORIES` that contain the permitted sources of mounts, separated by commas; if empty, HERMES_HOME")
-	f.Var((*wordList)(&p.Networks), "networks", "`NETWORKS` that a sandbox may join, besides none and the engine's default")
-	f.Var((*wordList)(&p.Runtimes), "runtimes", "`RUNTIMES` that a sandbox may have, besides the engine's default")
+	f.Func("images", "`IMAGES` that sandboxes may have: patterns with * and ?, separated by commas; a pattern without a tag allows every tag; if empty, the image of TERMINAL_DOCKER_IMAGE", words(&p.Images))
+	f.Func("roots", "`DIRECTORIES` that contain the permitted sources of mounts, separated by commas; if empty, HERMES_HOME", words(&p.Roots))
+	f.Func("networks", "`NETWORKS` that a sandbox may join, besides none and the engine's default", words(&p.Networks))
+	f.Func("runtimes", "`RUNTIMES` that a sandbox may have, besides the engine's default", words(&p.Runtimes))
 	f.StringVar(&s.root, "root", "", "`private`: commands may be root inside, and share no file with the caller; if empty, commands run as the caller, unless the engine maps root inside to another user")
 	f.Int64Var(&s.memory, "memory", 5120, "highest limit of memory in `MB`, which is also the default of a sandbox; 0 means no limit")
 	f.Float64Var(&p.CPUs, "cpus", 0, "highest limit of `PROCESSORS`, which is also the default of a sandbox; 0 means no limit")
 	f.IntVar(&p.MaxContainers, "most", 64, "`SANDBOXES` that one user may have; 0 means no limit")
-}
-
-// variables are the environment variables of these flags: HINIT_SANDBOX_SOCKET sets --socket, and so on.
-var variables = []string{
-	"HINIT_SANDBOX_SOCKET", "HINIT_SANDBOX_STATE", "HINIT_SANDBOX_USER", "HINIT_SANDBOX_IMAGES", "HINIT_SANDBOX_ROOTS", "HINIT_SANDBOX_NETWORKS",
-	"HINIT_SANDBOX_RUNTIMES", "HINIT_SANDBOX_ROOT", "HINIT_SANDBOX_MEMORY", "HINIT_SANDBOX_CPUS", "HINIT_SANDBOX_MOST",
 }
 
 // check returns an error if a setting is invalid.
@@ -244,15 +232,15 @@ func readSettings(args []string, lookup func(string) (string, bool), out io.Writ
 	f := cmdline.Flags(verb.Name)
 	s.defineFlags(f)
 	var wrong error
-	for _, name := range variables {
-		option := f.Lookup(strings.ToLower(name[len("HINIT_SANDBOX")+1:]))
+	f.VisitAll(func(option *flag.Flag) {
+		name := strings.ToUpper("hinit_sandbox_" + option.Name)
 		option.Usage += fmt.Sprintf(" (%s; default: %q)", name, option.DefValue)
 		if value, _ := lookup(name); value != "" {
 			if err := option.Value.Set(value); err != nil {
 				wrong = fmt.Errorf("%s is %q: %w", name, value, err)
 			}
 		}
-	}
+	})
 	if _, code, ok = verb.Parse(f, args, 0, 0, out, os.Stderr); !ok {
 		return s, code, false
 	}

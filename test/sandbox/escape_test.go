@@ -269,7 +269,7 @@ func TestLinksBelowMounts(t *testing.T) {
 	r := p.call(append(append([]string{"run", "-d", "--init", "--name", name, "--network=none", "-v", work + ":/work", "-v", evil + ":/work/s/docker-init", "-v", evil + ":/work/s/init"},
 		p.labels("default")...), image(), "sleep", "infinity")...)
 	if r.code == 0 {
-		if r := p.call("exec", name, "bash", "-c", `tr '\0' ' ' < /proc/1/cmdline`); !strings.Contains(r.out, "/gate gate-init sleep infinity") {
+		if r := p.call("exec", name, "bash", "-c", `tr '\0' ' ' < /proc/1/cmdline`); !strings.Contains(r.out, "/gate gate-init / sleep infinity") {
 			t.Errorf("the first process is %v", r)
 		}
 		// Now the agent knows the name of the gate, and a link leads a mount over it.
@@ -282,7 +282,7 @@ func TestLinksBelowMounts(t *testing.T) {
 			if now := p.gateOf(name); now == gate || now == "" {
 				t.Errorf("the gate was %s, and is %s", gate, now)
 			}
-			if r := p.call("exec", name, "bash", "-c", `tr '\0' ' ' < /proc/1/cmdline`); !strings.Contains(r.out, "/gate gate-init sleep infinity") {
+			if r := p.call("exec", name, "bash", "-c", `tr '\0' ' ' < /proc/1/cmdline`); !strings.Contains(r.out, "/gate gate-init / sleep infinity") {
 				t.Errorf("after another start the first process is %v", r)
 			}
 		}

@@ -103,7 +103,7 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodConditio
 func (r *record) container() sandbox.Container {
 	c := sandbox.Container{
 		ID: r.id, Name: r.name, Image: r.spec.Image, Labels: maps.Clone(r.spec.Labels), Created: r.created, User: r.spec.User,
-		Mounts: slices.Clone(r.spec.Mounts),
+		Mounts: slices.Clone(r.spec.Mounts), Dir: r.spec.Labels[sandbox.LabelDir],
 	}
 	switch {
 	case r.pod != nil:

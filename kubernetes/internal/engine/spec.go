@@ -70,9 +70,6 @@ func (e *Engine) buildPod(ctx context.Context, r *record) (*corev1.Pod, error) {
 		return nil, err
 	}
 	argv := slices.Concat(r.spec.Entrypoint, r.spec.Cmd)
-	if r.spec.Init {
-		argv = append([]string{path.Join(tools, gate.Name), "init"}, argv...)
-	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: ObjectName(r.name), Namespace: e.s.Namespace, Labels: objectLabels(r),

@@ -82,7 +82,10 @@ func TestASandboxThatStartsAgainHasItsProgramElsewhere(t *testing.T) {
 	e := offline("Sandbox")
 	kinds := map[schema.GroupVersionResource]string{sandboxResource: "SandboxList"}
 	e.objects = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
-	spec := sandbox.Spec{Name: "hermes-1", Image: "debian:12", Cmd: []string{"sleep", "infinity"}, User: "10000:10000", Init: true}
+	spec := sandbox.Spec{
+		Name: "hermes-1", Image: "debian:12", Cmd: []string{"sleep", "infinity"}, User: "10000:10000", Entrypoint: []string{"/.hinit-x/gate", "gate-init", "/"},
+		Mounts: []sandbox.Mount{{Type: "volume", Source: gateVolume, Target: "/.hinit-x", ReadOnly: true}},
+	}
 	id, err := e.Create(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)

@@ -117,7 +117,7 @@ func (e *Engine) lastUse(id string) time.Time {
 func (e *Engine) hasJobs(ctx context.Context, r *record) (bool, error) {
 	defer limitTime(&ctx)()
 	before := e.lastUse(r.id)
-	conn, err := e.Exec(ctx, r.id, sandbox.ExecSpec{Argv: []string{path.Join(helperDir(r), gate.Name), "attach", r.id}, Stdin: true})
+	conn, err := e.Exec(ctx, r.id, r.container().AttachSpec(path.Join(helperDir(r), gate.Name), true))
 	if err != nil {
 		return false, err
 	}
