@@ -1,7 +1,6 @@
 package boot
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"hinit/internal/blocking"
+	"hinit/internal/testkit"
 )
 
 const agentBinary = "/opt/hermes/.venv/bin/hermes"
@@ -360,11 +360,7 @@ func TestASlowDiskHidesNoCommand(t *testing.T) {
 		hung.Go(func() { _ = blocking.Do(blocking.Volume, func() error { <-free; return nil }) })
 	}
 	defer hung.Wait()
-	for busy := false; !busy; {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		busy = errors.Is(blocking.Within(ctx, blocking.Volume, "nothing", func() error { return nil }), blocking.ErrBusy)
-		cancel()
-	}
+	testkit.Until(t, "all turns of the volume are taken", func() bool { return !blocking.HasTurn(blocking.Volume) })
 	time.AfterFunc(ShortPatience+ShortPatience/2, func() { close(free) })
 	begin := time.Now()
 	if got, ok := CommandFinder("/bin", "/")("sh"); !ok || got != "/bin/sh" {
