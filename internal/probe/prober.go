@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -159,9 +160,7 @@ func (p *Prober) Set(service string, t Target) {
 // Drop removes the checks of a service.
 func (p *Prober) Drop(service string) { p.Set(service, Target{}) }
 
-func (p *Prober) wakeUp() {
-	pause.Wake(p.wake)
-}
+func (p *Prober) wakeUp() { pause.Wake(p.wake) }
 
 // run is the scheduler, the Prober's goroutine. It ends when no service has checks any more.
 func (p *Prober) run() {
@@ -314,7 +313,7 @@ func (p *Prober) recordResult(t *target, version, i int, good bool, answer strin
 	t.busy[i] = false
 	now := time.Now()
 	if t.live {
-		changed, act := t.health.Record(i, now, good, answer[:min(len(answer), maxAnswer)])
+		changed, act := t.health.Record(i, now, good, strings.ToValidUTF8(answer[:min(len(answer), maxAnswer)], ""))
 		if changed {
 			p.reportVerdict(t, i, act)
 		}

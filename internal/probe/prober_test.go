@@ -2,6 +2,7 @@ package probe
 
 import (
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -77,6 +78,21 @@ func aCheck(kind, of string) config.Check {
 
 func plain(checks ...config.Check) Target {
 	return Target{Checks: checks, Expand: func(s string) string { return s }, AgentInfluences: true}
+}
+
+// A long answer was cut within a character, and the log and the status showed half of it as \xc3.
+func TestALongAnswerWasCutWithinACharacter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(func(config.Check) (bool, string) { return false, "x" + strings.Repeat("ä", 150) })
+		defer close(r.ended)
+		r.Set("s", plain(aCheck(config.CheckAlive, config.CheckTCP)))
+		r.up(1, "s")
+		synctest.Wait()
+		h, _, _ := r.Health("s")
+		if got := h.Checks[0].Answer; got != "x"+strings.Repeat("ä", 99) {
+			t.Errorf("the answer is %q", got)
+		}
+	})
 }
 
 // TestADeadPortIsNoticedInTime checks that a dead port is reported within period × threshold plus one timer slot,
