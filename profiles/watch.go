@@ -377,8 +377,8 @@ type Appeared struct{ Profile Profile }
 // reported either.
 type Disappeared struct {
 	Profile Profile
-	// Changed is when the names in profiles/ last changed, by the clock of the volume. The agent can set it to any time.
-	Changed time.Time
+	// DirChanged is when the names in profiles/ last changed, by the clock of the volume. The agent can set it to any time.
+	DirChanged time.Time
 }
 
 // StateChanged reports that the content of gateway_state.json has changed, as [State.Equal] defines it. The first scan reports

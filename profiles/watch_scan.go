@@ -215,7 +215,7 @@ func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool, changed time.T
 		delete(w.known, name)
 		w.EndInterest(name)
 		w.warnOnce("state of "+name, name, nil)
-		w.options.Notify(Disappeared{Profile: p, Changed: changed})
+		w.options.Notify(Disappeared{Profile: p, DirChanged: changed})
 	}
 }
 

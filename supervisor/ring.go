@@ -34,7 +34,7 @@ func (r *Ring) add(rec Record) {
 	r.store(&rec)
 }
 
-// keptRecords is a small ring with the overwritten records of one service, or of root's commands.
+// keptRecords is a small ring of records that [Ring] has overwritten: those about one service, or about root's commands.
 type keptRecords struct {
 	slots []atomic.Pointer[Record]
 	next  int // index of the next write; only the loop uses it

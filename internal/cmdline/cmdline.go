@@ -334,7 +334,7 @@ func configuredSocket(env Env) string {
 	if dir, _ := env("HINIT_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return ""
 	}
-	text := config.TrustedText(env)
+	text := config.ReadTrustedFile(env)
 	if !bytes.Contains(text, []byte("socket")) && !bytes.Contains(text, []byte(`\`)) { // JSON can spell the key with escapes, which contain a backslash
 		return ""
 	}

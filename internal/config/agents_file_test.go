@@ -43,7 +43,7 @@ func TestAFileThatTheAgentCanWriteSetsNothingOfRoots(t *testing.T) {
 		if _, err := Load(Options{Path: path, Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), path+":1: ") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s in a file of the agent's: %v", key, err)
 		}
-		if text := TrustedText(environ(map[string]string{"HINIT_CONFIG": path})); text != nil {
+		if text := ReadTrustedFile(environ(map[string]string{"HINIT_CONFIG": path})); text != nil {
 			t.Errorf("%s: the socket is looked for in %s", key, text)
 		}
 	}

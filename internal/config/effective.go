@@ -75,8 +75,8 @@ func (c *Config) settingValues() []settingValue {
 	return leaves
 }
 
-// appendNamedSettings appends the values of each struct in a mapping such as services. base and the name of the struct begin their
-// keys.
+// appendNamedSettings appends the values of each struct in a mapping such as services. Each key begins with base and the name of the
+// struct.
 func appendNamedSettings[T any](leaves []settingValue, base string, of map[string]T) []settingValue {
 	for name, value := range of {
 		leaves = appendSettings(leaves, base+name+".", Keys[T](), &value)

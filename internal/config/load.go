@@ -310,9 +310,9 @@ func (l *loader) refuseAgent() {
 	}
 }
 
-// TrustedText returns the content of the configuration file that the environment env selects. It returns nil if there is none, if
+// ReadTrustedFile returns the content of the configuration file that the environment env selects. It returns nil if there is none, if
 // it can't be read or is too large, or if others than root can change it.
-func TrustedText(env func(string) (string, bool)) []byte {
+func ReadTrustedFile(env func(string) (string, bool)) []byte {
 	l := &loader{cfg: new(Config), Options: Options{Env: env}}
 	text, err := l.readConfigFile("")
 	if err != nil || l.doubt != nil || yamltext.LineOfTooManyValues(text) > 0 {

@@ -69,7 +69,8 @@ func wait(d time.Duration) {
 	}
 }
 
-// After must be called after a system call of kind c on name has succeeded. It may end the process.
+// After applies the rules for a system call of kind c on name. Call it after the call has succeeded. It writes the trace, and may
+// end the process as a crash of the machine would.
 func After(c Call, name string) {
 	for _, r := range match(c, name, func(r *rule) bool { return r.crash || r.trace != "" }) {
 		if r.trace != "" {

@@ -5,7 +5,7 @@ import "hinit/profiles"
 // WarnIfMissing queues a job that logs a message. Tests use it to see when the jobs before it are done.
 func (m *Manager) WarnIfMissing(service, profile string) { m.warnIfMissing(service, profile) }
 
-// ExpectLate is a part of [Manager.RegisterProfiles].
+// ExpectLate remembers the profiles that the boot could not read, as [Manager.RegisterProfiles] does.
 func (m *Manager) ExpectLate(plan profiles.Plan) { m.storeUnread(plan) }
 
 // Remembered returns how many profiles the Manager knows anything about.
@@ -20,5 +20,5 @@ func (m *Manager) FollowState(profile string) {
 	m.enqueue(profile, func() { m.followState(profile) })
 }
 
-// NotePrior is a part of [Manager.RegisterProfiles].
+// NotePrior remembers that a gateway is not started at boot, as [Manager.RegisterProfiles] does.
 func (m *Manager) NotePrior(d profiles.Decision) { m.recordNotStarted(d) }

@@ -66,7 +66,7 @@ func (m *Manager) handleProfileEvent(ctx context.Context, e profiles.Event) {
 	case profiles.Appeared:
 		m.handleAppeared(ctx, e.Profile)
 	case profiles.Disappeared:
-		m.handleDisappeared(ctx, e.Profile.Name, e.Changed)
+		m.handleDisappeared(ctx, e.Profile.Name, e.DirChanged)
 	case profiles.StateChanged:
 		m.enqueue(profiles.SlotName(e.Profile.Name), func() { m.followState(e.Profile.Name) })
 	case profiles.Beat:

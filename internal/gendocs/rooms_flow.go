@@ -48,7 +48,7 @@ var parts = []struct {
 		{"internal/container", "init.go", "In which order does PID 1 start, hand over and end?"},
 		{"internal/container/prepare", "prepare.go", "What does PID 1 prepare, and when does the boot program start?"},
 		{"internal/container/units", "units.go", "Which command, user, environment and limits does a service get?"},
-		{"internal/container/health", "health.go", "What acts on checks, quotas and lack of memory?"},
+		{"internal/container/health", "health.go", "What acts on checks, quotas (quota.go), lack of memory (memory.go)?"},
 		{"internal/container/leaseholder", "", "What happens when hinit gets or loses the lock?"},
 		{"internal/config", "schema.go", "Which keys exist, and how are they decoded (decode.go) and validated (validate.go)?"},
 		{"internal/boot", "prepare.go", "What happens before the first service? What does the CMD mean (run_plan.go)?"},
@@ -66,7 +66,7 @@ var parts = []struct {
 		{"internal/varfiles", "", "When is a service stale because of its files of variables?"},
 	}},
 	{"Services run", []roomEntry{
-		{"supervisor", "machine.go", "What does an event lead to? Restarts: machine_exits.go. Deadlines: machine_deadlines.go. The goroutine: loop.go."},
+		{"supervisor", "machine.go", "What does an event lead to? Stops: machine_commands.go. Restarts: machine_exits.go. End: machine_shutdown.go. Goroutine: loop.go."},
 		{"internal/proc", "tree.go", "How are processes found, signalled, started (spawn.go) and reaped (table.go)?"},
 		{"internal/notify", "hub.go", "What happens to a message of sd_notify?"},
 		{"internal/probe", "prober.go", "When do checks run and fail (health.go)? Which gateway is deaf (deaf.go)?"},

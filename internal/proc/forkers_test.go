@@ -14,7 +14,7 @@ import (
 
 // The search for children of an ended service must read only the threads of PID 1 that start processes. PID 1 has two
 // of them, and many more for calls that may block.
-func TestTheEndOfAServiceIsSearchedInThreadsThatStartProcesses(t *testing.T) {
+func TestOnlyThreadsThatStartProcessesAreSearchedForChildren(t *testing.T) {
 	runtime.LockOSThread() // the process must become a child of this thread
 	defer runtime.UnlockOSThread()
 	table := newTable(t)

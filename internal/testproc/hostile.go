@@ -91,7 +91,7 @@ func forkForever() {
 	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 0, uintptr(unsafe.Pointer(&blocked)), 0, 8, 0, 0) // the first argument is SIG_BLOCK
 	for {
 		if pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0); pid != 0 {
-			_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0) // the parent ends, also if pid is an error because no fork succeeds
+			_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0) // the parent ends; if the fork fails, the whole chain ends
 		}
 		_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
 	}

@@ -83,7 +83,7 @@ func (h *service) watch(ctx context.Context) {
 // ended more than two idle windows ago. It keeps a running container that is meant to outlive its agent. It returns the time of
 // the next scan if no event comes before, or zero.
 func (h *service) scan(ctx context.Context) (next time.Time) {
-	h.removeOld(ctx)
+	h.removeUnusable(ctx)
 	own, err := h.engine.List(ctx, map[string]string{sandbox.LabelAgent: "1", sandbox.LabelClient: "", sandbox.LabelVolume: h.volume()})
 	if err != nil {
 		h.log("cannot look for unused sandboxes: %v", err)
@@ -133,10 +133,10 @@ func (h *service) remove(ctx context.Context, c sandbox.Container, why string) (
 // it.
 const gateKeepTime = 24 * time.Hour
 
-// removeOld removes containers and volumes that no later request can use. These are containers that were made under another
+// removeUnusable removes containers and volumes that no later request can use. These are containers that were made under another
 // [policy.Root], private volumes whose directory is gone, and volumes with other gate programs. The engine keeps a volume that a
 // container uses.
-func (h *service) removeOld(ctx context.Context) {
+func (h *service) removeUnusable(ctx context.Context) {
 	// After an error, the next scan reports it.
 	made, _ := h.engine.List(ctx, map[string]string{policy.LabelOwner: "", sandbox.LabelVolume: h.volume()})
 	for _, c := range made {

@@ -128,7 +128,7 @@ func TestRestricted(t *testing.T) {
 	}
 }
 
-// answersAsS6 uses the tools of s6 on a profile that it makes.
+// answersAsS6 checks that the tools of s6 work on a new profile.
 func (c *container) answersAsS6() {
 	c.t.Helper()
 	if comm := c.must("cat", "/proc/1/comm"); comm != "s6-svscan" {

@@ -172,7 +172,8 @@ func need(t *testing.T) {
 	}
 }
 
-// place is where the agents of one test live, with or without a service.
+// place is the directory, profile, user and environment of the agents of one test. They use the engine directly, or the service of
+// sandboxes.
 type place struct {
 	t       *testing.T
 	dir     string

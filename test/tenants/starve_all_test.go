@@ -25,7 +25,7 @@ import (
 // patience is the longest time for an answer of a gateway, or for an examination by hinit, on a busy machine.
 const patience = 2 * time.Minute
 
-// write writes the resource that a gateway must take or miss, and returns that text.
+// write tells a gateway by a file to take a resource, or to check that it can still get it. It returns the text of the file.
 func (c *container) write(t *testing.T, who, resource string) (word string) {
 	t.Helper()
 	c.asked++
@@ -37,7 +37,7 @@ func (c *container) write(t *testing.T, who, resource string) (word string) {
 	return word
 }
 
-// ask has a gateway take or miss a resource, "" for none, and returns its answer. The attacker may have ended meanwhile.
+// ask tells a gateway what write does, and returns its answer. After "" the gateway holds nothing. The attacker may have ended meanwhile.
 func (c *container) ask(t *testing.T, who, resource string) (answer string) {
 	t.Helper()
 	word := c.write(t, who, resource)

@@ -19,8 +19,7 @@ import (
 )
 
 const (
-	// maxDepth is the maximum depth of directories, each of which a walk holds open. Programs that use paths can't make deeper
-	// trees.
+	// maxDepth is the maximum depth of directories. A walk holds a descriptor for each level of a tree.
 	maxDepth = 1000
 	// Batch is the number of entries between two calls of [Walk].BetweenBatches.
 	Batch = 256

@@ -46,7 +46,7 @@ func svc(c *Call, options []option) int {
 	ctx := context.Background() // install no signal handler: a signal ends this tool like any other program
 	before := make(map[string]uint64)
 	// remember the runs before the command, so that a run that ends before the wait begins counts, too
-	if until = c.waitable(until); strings.IndexByte("dDrR", until) >= 0 {
+	if until = c.reachableState(until); strings.IndexByte("dDrR", until) >= 0 {
 		for _, dir := range c.Args {
 			if s, err := c.slot(ctx, dir); err == nil && (s.Up || until == 'r' || until == 'R') {
 				before[dir] = s.Run
@@ -75,8 +75,8 @@ func svc(c *Call, options []option) int {
 	return c.waitFor(c.Args, until, limit, true, before)
 }
 
-// waitable returns the state to wait for. If a service can't say that it is ready, U becomes u and R becomes r, as in s6.
-func (c *Call) waitable(until byte) byte {
+// reachableState returns the state to wait for. If a service can't say that it is ready, U becomes u and R becomes r, as in s6.
+func (c *Call) reachableState(until byte) byte {
 	if until != 'U' && until != 'R' {
 		return until
 	}

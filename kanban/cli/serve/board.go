@@ -23,13 +23,13 @@ type board struct {
 	workerEnded chan struct{} // channel that receives a value when a worker of any board has ended
 	lockTried   chan struct{} // channel that is closed after the first try to lock the board, or when the board can't be opened
 
-	d            *kanban.Dispatcher
-	changes      <-chan struct{} // channel that receives a value after a change of the board's file
-	version      int64           // data version of the file before the last pass, see [kanban.Store.DataVersion]
-	lastDuration time.Duration   // duration of the last pass
-	stuckSince   time.Time       // time since which tasks are ready and none is started; zero: no such tasks
-	lastWarning  time.Time       // time of the last warning about stuck tasks
-	lastSummary  time.Time       // time of the last summary
+	d                *kanban.Dispatcher
+	changes          <-chan struct{} // channel that receives a value after a change of the board's file
+	version          int64           // data version of the file before the last pass, see [kanban.Store.DataVersion]
+	lastPassDuration time.Duration   // duration of the last pass
+	stuckSince       time.Time       // time since which tasks are ready and none is started; zero: no such tasks
+	lastWarning      time.Time       // time of the last warning about stuck tasks
+	lastSummary      time.Time       // time of the last summary
 }
 
 const (
@@ -191,7 +191,7 @@ func (b *board) runPasses(ctx context.Context) {
 // returns false if ctx has ended.
 func (b *board) pauseBeforePass(ctx context.Context) bool {
 	select {
-	case <-time.After(min(b.lastDuration, maxPassPause)):
+	case <-time.After(min(b.lastPassDuration, maxPassPause)):
 	case <-b.workerEnded:
 	case <-ctx.Done():
 		return false
@@ -212,7 +212,7 @@ func (b *board) makePass(ctx context.Context, failed *time.Duration) (wait time.
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), passLimit) // when this program is told to stop, the pass continues
 	defer cancel()
 	res, err := b.d.Tick(limited, begin, kanban.TickOptions{})
-	b.lastDuration = b.server.Now().Sub(begin)
+	b.lastPassDuration = b.server.Now().Sub(begin)
 	b.report(res)
 	if ctx.Err() != nil {
 		return 0, false

@@ -9,12 +9,12 @@ import (
 // and the next pass must wait for as long.
 func TestALargeBusyBoardLeavesHalfTheProcessor(t *testing.T) {
 	t.Parallel()
-	b := &board{lastDuration: 500 * time.Millisecond, workerEnded: make(chan struct{}, 1)}
+	b := &board{lastPassDuration: 500 * time.Millisecond, workerEnded: make(chan struct{}, 1)}
 	begin := time.Now()
-	if !b.pauseBeforePass(t.Context()) || time.Since(begin) < b.lastDuration {
+	if !b.pauseBeforePass(t.Context()) || time.Since(begin) < b.lastPassDuration {
 		t.Errorf("the next pass began after %s", time.Since(begin))
 	}
-	b.lastDuration = time.Hour
+	b.lastPassDuration = time.Hour
 	b.workerEnded <- struct{}{}
 	if !b.pauseBeforePass(t.Context()) { // the end of a worker ends the pause
 		t.Error("no pass")

@@ -143,5 +143,5 @@ func writeValues(b *bytes.Buffer) error {
 	return yaml.UnmarshalStrict(b.Bytes(), &check)
 }
 
-// Names returns the paths of files, sorted.
-func Names(files map[string][]byte) []string { return slices.Sorted(maps.Keys(files)) }
+// SortedPaths returns the paths of files, sorted.
+func SortedPaths(files map[string][]byte) []string { return slices.Sorted(maps.Keys(files)) }

@@ -45,7 +45,7 @@ var fetchingHost = func() identity {
 	return i
 }()
 
-// volume makes a store with profile coder of object uid, whose file data has a text.
+// volume makes a store. Unless text is empty, the store has the profile coder of the object uid, with text in its file data.
 func volume(t *testing.T, uid, text string) (*Store, string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -75,7 +75,7 @@ type model struct {
 	removed     int // number of hosts that were removed because the pool was too large
 	calledOff   int // moves that have failed
 
-	notInstalled int // number of times that received data could not be installed
+	failedInstalls int // number of times that received data could not be installed
 }
 
 func newModel(t testing.TB, seed uint64, broken string) *model {
@@ -330,7 +330,7 @@ func (m *model) step(n *node, name string, o object, step Step) {
 		m.write(o, name, func(o *object) { o.Received, o.Failed = v.nonce, false })
 	case Install:
 		if m.faults && m.rnd.IntN(2) == 0 || v.stray && !v.record { // a disk is full, or a directory is in the way
-			m.notInstalled++
+			m.failedInstalls++
 			return
 		}
 		v.install(v.incoming)
@@ -592,7 +592,7 @@ func (m *model) walk(steps int) {
 // TestNoProfileRunsTwiceOrWithoutItsDataOrIsLost makes random steps with API conflicts, stale caches, late writes, two
 // controllers, and crashes of hosts and controllers between any two steps. Then, without faults, everything must settle.
 func TestNoProfileRunsTwiceOrWithoutItsDataOrIsLost(t *testing.T) {
-	runs, moves, toPods, recoveries, removed, calledOff, notInstalled, strays := 0, 0, 0, 0, 0, 0, 0, 0
+	runs, moves, toPods, recoveries, removed, calledOff, failedInstalls, strays := 0, 0, 0, 0, 0, 0, 0, 0
 	for seed := range uint64(*walks) {
 		m := newModel(t, seed, "")
 		m.walk(1500)
@@ -600,12 +600,12 @@ func TestNoProfileRunsTwiceOrWithoutItsDataOrIsLost(t *testing.T) {
 			t.Fatalf("walk %d: %s", seed, m.wrong)
 		}
 		runs, moves, toPods, recoveries, removed = runs+m.runs, moves+m.moves, toPods+m.toPods, recoveries+m.recoveries, removed+m.removed
-		calledOff, notInstalled, strays = calledOff+m.calledOff, notInstalled+m.notInstalled, strays+m.strays
+		calledOff, failedInstalls, strays = calledOff+m.calledOff, failedInstalls+m.failedInstalls, strays+m.strays
 	}
 	t.Logf("%d walks: %d starts, %d moves, %d of them to pods of one profile, %d recoveries, %d hosts removed, %d moves called off, %d failed installs, %d homes made again",
-		*walks, runs, moves, toPods, recoveries, removed, calledOff, notInstalled, strays)
-	if moves < *walks || min(toPods, recoveries, removed, calledOff, 10*notInstalled, strays) < *walks/4 {
-		t.Errorf("only %d moves in %d walks, %d to pods, %d recoveries, %d hosts removed, %d moves called off, %d failed installs", moves, *walks, toPods, recoveries, removed, calledOff, notInstalled)
+		*walks, runs, moves, toPods, recoveries, removed, calledOff, failedInstalls, strays)
+	if moves < *walks || min(toPods, recoveries, removed, calledOff, 10*failedInstalls, strays) < *walks/4 {
+		t.Errorf("only %d moves in %d walks, %d to pods, %d recoveries, %d hosts removed, %d moves called off, %d failed installs", moves, *walks, toPods, recoveries, removed, calledOff, failedInstalls)
 	}
 }
 

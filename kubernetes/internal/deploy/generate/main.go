@@ -22,13 +22,13 @@ func run(dir, page string) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range deploy.Names(files) { // don't touch the directory fleet, which is written by hand
+	for _, name := range deploy.SortedPaths(files) { // don't touch the directory fleet, which is written by hand
 		top, _, _ := strings.Cut(name, "/")
 		if err := os.RemoveAll(filepath.Join(dir, top)); err != nil {
 			return err
 		}
 	}
-	for _, name := range deploy.Names(files) {
+	for _, name := range deploy.SortedPaths(files) {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
