@@ -24,13 +24,14 @@ const (
 	// the check asks the engine why.
 	watchInterval  = time.Second
 	askEngineAfter = 3 * time.Second
-	// giveUpAfter is how long the helper may be silent in a running container before its command counts as lost. The time is long,
-	// because the machine may just be busy.
-	giveUpAfter = 30 * time.Second
 	// endLimit is how much longer than its time limit and its grace a command may take to end, while the helper ends its process
 	// tree. Then the connection is closed.
 	endLimit = 8 * time.Second
 )
+
+// giveUpAfter is how long the helper may be silent in a running container before its command counts as lost. The time is long,
+// because the machine may just be busy.
+var giveUpAfter = 30 * time.Second
 
 // Exit codes in a [Result] that come from the sandbox and not from the command.
 const (
@@ -309,7 +310,7 @@ func (t *attempt) checkHelper(ctx context.Context) error {
 	case now.State == Paused:
 	case now.State != Running:
 		return errors.New(describeState(now))
-	case c.SinceLastFrame() > giveUpAfter:
+	case c.SinceLastFrame() > giveUpAfter && !c.Answers(watchInterval): // an engine that has just hung was silent for the helper
 		return fmt.Errorf("the helper has not answered for %v", giveUpAfter)
 	case first:
 		other, err := t.sandbox.manager.connect(ctx, now)

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"hinit/internal/testkit"
 )
 
 // TestRecovery checks the rows of section 19.8 of the contract: which commands run again after their container was
@@ -148,6 +150,33 @@ func TestACommandInProcLeftATaskWithoutASandbox(t *testing.T) {
 	}
 	if made := f.specs[len(f.specs)-1]; made.Dir != "/root" {
 		t.Errorf("it starts in %s", made.Dir)
+	}
+}
+
+// TestACommandWasLostWhenItsEngineHadHung checks that a command gets its result if the engine, which passes on the helper's frames,
+// has hung for longer than the helper may be silent.
+func TestACommandWasLostWhenItsEngineHadHung(t *testing.T) {
+	oldAnswer, oldGiveUp := answerTime, giveUpAfter
+	answerTime, giveUpAfter = 20*time.Second, askEngineAfter
+	defer func() { answerTime, giveUpAfter = oldAnswer, oldGiveUp }()
+	f := newFake()
+	s := mustOpen(t, fakeManager(t, f, nil), Key{})
+	asked := func() bool { return len(f.called("inspect")) > 0 }
+	ended := make(chan struct{})
+	f.run = func(*Container, io.Writer) (int, error) {
+		f.mu.Lock()
+		f.calls, f.mute, f.stall = nil, true, "inspect"
+		f.mu.Unlock()
+		testkit.Until(t, "the engine is asked about the silent helper", asked)
+		f.mu.Lock()
+		f.mute, f.stall = false, ""
+		f.mu.Unlock()
+		<-ended
+		return 3, nil
+	}
+	time.AfterFunc(askEngineAfter+3*watchInterval, func() { close(ended) })
+	if res, err := s.Exec(t.Context(), Request{Argv: []string{"work"}, Timeout: -1}); err != nil || res.Code != 3 {
+		t.Errorf("%+v, %v", res, err)
 	}
 }
 
