@@ -259,8 +259,7 @@ func TestACrashedDefaultGatewayThatWouldServeAllWaits(t *testing.T) {
 	h.service("a", up)
 	h.start(m)
 	h.write(profiles.Default, "config.yaml", "multiplex_profiles: true\n")
-	m.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
-	// the intent is recorded before the Stop is sent, so that the gateway never seems to be wanted again
+	// A stop must be visible before the Manager asks for it. Otherwise the gateway seems to be wanted again.
 	stopping := func(profile string) {
 		h.service(profile, supervisor.Service{State: supervisor.Stopping, Want: supervisor.WantDown, PID: os.Getpid(), Run: 1})
 	}
@@ -274,6 +273,7 @@ func TestACrashedDefaultGatewayThatWouldServeAllWaits(t *testing.T) {
 		}
 	}
 	stopping(profiles.Default)
+	m.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
 	ends(profiles.Default, "Stop{Name:gateway-a}", "Start{Name:gateway-default}")
 	stopping("a")
 	h.service(profiles.Default, supervisor.Service{State: supervisor.Down})
