@@ -190,9 +190,9 @@ type connCounts struct {
 	closing  sync.Mutex            // the lock is held while a connection is closed
 }
 
-// close closes one connection at a time, so that closing occupies one thread. It takes no turn of internal/blocking: package net
-// makes a close wait for a reader of the connection, and the reader may be waiting for a turn. The close can't block otherwise,
-// because drain has taken the data that the peer sent.
+// close closes one connection at a time, so that closing occupies one thread. The call of Close takes no turn of
+// internal/blocking. Package net makes it wait for a reader of the connection, and the reader may be waiting for a turn. The
+// call can't block otherwise, because drain has taken the data that the peer sent.
 func (p *connCounts) close(c net.Conn) error {
 	drain(c)
 	p.closing.Lock()
