@@ -744,7 +744,10 @@ func TestAFullDiskEndedTheForwarder(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &sink{}
-	stop := running(t, f, s.send, func(w *Forwarder) { w.State = dir + "/state.json" })
+	said := make(chan string, 100)
+	stop := running(t, f, s.send, func(w *Forwarder) {
+		w.State, w.Log = dir+"/state.json", slog.New(slog.NewTextHandler(sayer(said), nil))
+	})
 	for n := 1; n <= 3; n++ {
 		l.write(1)
 		testkit.Until(t, "the line", func() bool { return len(s.texts(KindLog)) == n })
@@ -754,7 +757,10 @@ func TestAFullDiskEndedTheForwarder(t *testing.T) {
 				t.Fatal(err)
 			}
 		case 2:
-			time.Sleep(saveEvery + 200*time.Millisecond) // give the forwarder time to try to save the positions
+			testkit.Until(t, "the forwarder to say that it cannot save", func() bool { return len(said) > 0 })
+			if text := <-said; !strings.Contains(text, "cannot save the positions") {
+				t.Errorf("it says %q", text)
+			}
 		}
 	}
 	if err := os.Rename(dir+".away", dir); err != nil {
