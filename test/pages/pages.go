@@ -110,7 +110,7 @@ func Same(want, got string) error {
 	return nil
 }
 
-// sometimes is the beginning of a line that a status has only when memory is limited and services run.
+// sometimes is the beginning of a line that a status has only while services run. The service in it depends on the moment.
 const sometimes = "when memory runs out the kernel takes first:"
 
 // containerID stands for the id of a container, which means nothing to a reader.
