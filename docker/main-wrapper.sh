@@ -1,4 +1,4 @@
 #!/bin/sh
-# The init does the work of this script by itself when it finds its name in the container's command. Called directly, or
-# as the entrypoint, it means the same.
+# If this script's name is in the container's command, the init does the script's work by itself. A direct call, or a call as the
+# entrypoint, has the same effect.
 exec /init "$@"
