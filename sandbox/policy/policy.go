@@ -67,14 +67,12 @@ func (p Policy) Check(s *sandbox.Spec) error {
 	if err := p.checkImage(s.Image); err != nil {
 		return err
 	}
-	const namespace = "a namespace of the host or of another container"
 	allowed := func(value string, values ...string) bool { return value == "" || slices.Contains(values, value) }
 	for _, rule := range []struct {
 		kept       bool
 		what, next string
 	}{
-		{s.PIDMode+s.UTSMode+s.UserNS == "", namespace, ""},
-		{allowed(s.IPCMode, "private", "none") && allowed(s.CgroupNS, "private"), namespace, ""},
+		{s.PIDMode+s.UTSMode+s.UserNS == "" && allowed(s.IPCMode, "private", "none") && allowed(s.CgroupNS, "private"), "a namespace of the host or of another container", ""},
 		{allowed(s.Network, "none", "default") || allowed(s.Network, p.Networks...), "the network " + strconv.Quote(s.Network), "HINIT_SANDBOX_NETWORKS lists those that are"},
 		{allowed(s.Runtime, p.Runtimes...), "the runtime " + strconv.Quote(s.Runtime), "HINIT_SANDBOX_RUNTIMES lists those that are"},
 		{len(s.Ports) == 0, "the published port " + strings.Join(s.Ports, " "), ""},
@@ -82,6 +80,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 		{len(s.Groups) == 0, "the group " + strings.Join(s.Groups, " "), ""},
 		{len(s.Hosts)+len(s.DNS) == 0, "a host or name server of the caller's choice", ""},
 		{s.CPUs >= 0 && s.Memory >= 0 && s.ShmSize >= 0, "a negative limit", ""}, // false for NaN
+		{p.Memory == 0 || s.ShmSize <= p.Memory, "a --shm-size of " + strconv.FormatInt(s.ShmSize, 10) + " bytes", "the most is HINIT_SANDBOX_MEMORY, " + strconv.FormatInt(p.Memory>>20, 10) + "m"},
 		{!isID(s.Name) && !strings.Contains(s.Name, replacedMark), "the name " + strconv.Quote(s.Name), "the engine would take it for the id of another container"},
 		{s.Dir == "" || path.IsAbs(s.Dir) && !slices.Contains(kernelDirs, topDir(s.Dir)), "the working directory " + s.Dir, "give an absolute path, not in /proc, /sys and /dev"},
 	} {
@@ -104,7 +103,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 	for _, m := range s.Mounts {
 		switch top := topDir(m.Target); {
 		case m.Type == "tmpfs" && !regexp.MustCompile(tmpfsOptions).MatchString(m.Options):
-			return &RefusedError{"a tmpfs with the options " + strconv.Quote(m.Options), "those that are: rw, ro, exec, noexec, nosuid, nodev, size, mode, uid, gid, nr_inodes"}
+			return &RefusedError{"a tmpfs with the options " + strconv.Quote(m.Options), "those that are: rw, ro, exec, noexec, nosuid, nodev, size (as 512m, below 20g), mode, uid, gid, nr_inodes"}
 		case top == "/", top == "/sbin", slices.Contains(kernelDirs, top), strings.HasPrefix(top, strings.TrimSuffix(gate.Dir, "-")):
 			return &RefusedError{"a mount at " + m.Target, ""} // it would hide the gate program, or a mount that the engine makes itself
 		case m.Type == "volume":
@@ -140,8 +139,9 @@ const minCPUs = 0.01
 var ulimits = []string{"core", "cpu", "data", "fsize", "nofile", "nproc", "stack"}
 
 // tmpfsOptions is a regular expression for the options that a caller's tmpfs may have. The option remount, for example, mounts no new file system. It
-// changes the mount that is already at the target, and the file system of the machine behind that mount.
-const tmpfsOptions = `^((rw|ro|exec|noexec|nosuid|nodev|(size|mode|uid|gid|nr_inodes)=\w+%?)(,|$))*$`
+// changes the mount that is already at the target, and the file system of the machine behind that mount. A size in percent would be
+// a part of the machine's memory.
+const tmpfsOptions = `^((rw|ro|exec|noexec|nosuid|nodev|size=1?(\d{1,10}|\d{1,7}[kK]|\d{1,4}[mM]|\d?[gG])|(mode|uid|gid|nr_inodes)=\w+)(,|$))*$`
 
 // isID reports whether an engine would take a name for the beginning of a container's id, and so find the wrong container.
 func isID(name string) bool {

@@ -179,6 +179,16 @@ func TestEscapes(t *testing.T) {
 		"a tmpfs that limits the machine's file system": func(s *sandbox.Spec) {
 			s.Mounts = append(s.Mounts, sandbox.Mount{Type: "tmpfs", Target: "/root/link", Options: "size=4k,remount"})
 		},
+		"shared memory beyond the limit": func(s *sandbox.Spec) { s.ShmSize = 2<<30 + 1 },
+		"a tmpfs of all memory": func(s *sandbox.Spec) {
+			s.Mounts[0] = sandbox.Mount{Type: "tmpfs", Target: "/big", Options: "size=100%"}
+		},
+		"a tmpfs of a terabyte": func(s *sandbox.Spec) {
+			s.Mounts[0] = sandbox.Mount{Type: "tmpfs", Target: "/big", Options: "size=1000g"}
+		},
+		"a tmpfs of many bytes": func(s *sandbox.Spec) {
+			s.Mounts[0] = sandbox.Mount{Type: "tmpfs", Target: "/big", Options: "size=99999999999"}
+		},
 		"less than an engine can limit": func(s *sandbox.Spec) { s.CPUs = math.NaN() },
 		"a real-time priority":          func(s *sandbox.Spec) { s.Ulimits = map[string]string{"rtprio": "99"} },
 		"a descriptor of runc's":        func(s *sandbox.Spec) { s.Dir = "//proc/self/fd/7" },
