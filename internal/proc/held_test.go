@@ -83,3 +83,19 @@ func TestAServiceThatHasItselfTracedIsAlive(t *testing.T) {
 		t.Errorf("%+v", x)
 	}
 }
+
+// TestAStatusDoesNotWaitForASearchOfAllServices checks that each call examines a part of the services. With 500 services, each status
+// and each exit waited for 500 reads below /proc.
+func TestAStatusDoesNotWaitForASearchOfAllServices(t *testing.T) {
+	table := newTable(t)
+	const services = 2*heldSearchMost + 1
+	for n := range services {
+		spawn(t, table, Spec{ID: uint64(n + 1), Argv: []string{"/bin/sleep", "1000"}})
+	}
+	for _, left := range []int{services - heldSearchMost, 1, 0} {
+		table.Reap(true, func(x Exit) { t.Errorf("%+v", x) })
+		if len(table.heldUnsearched) != left {
+			t.Errorf("%d services are left to the next calls, want %d", len(table.heldUnsearched), left)
+		}
+	}
+}

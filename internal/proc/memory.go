@@ -163,15 +163,11 @@ func (s *scanner) raiseOOMScore(pid int, score string) {
 	pids := []int{pid}
 	for i := 0; i < len(pids) && i < maxExitedMarks; i++ {
 		dir := strconv.Itoa(pids[i])
-		if WriteKernelFile("/proc/"+dir+"/oom_score_adj", score) != nil {
-			continue
-		}
-		if list, ok := s.readAll(dir + "/task/" + dir + "/children"); ok {
-			for word := range bytes.FieldsSeq(list) {
-				if child, err := strconv.Atoi(string(word)); err == nil {
-					pids = append(pids, child)
-				}
-			}
+		_ = WriteKernelFile("/proc/"+dir+"/oom_score_adj", score) // it fails if the process has ended
+		list, _ := s.readAll(dir + "/task/" + dir + "/children")  // the list is empty after an error
+		for word := range bytes.FieldsSeq(list) {
+			child, _ := strconv.Atoi(string(word)) // the kernel writes numbers
+			pids = append(pids, child)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -258,19 +259,22 @@ func (s *scanner) readStat(pid int) (stat, bool) {
 	return procstat.Parse(s.readFile(strconv.Itoa(pid) + "/stat"))
 }
 
-// heldSearchPeriod is the minimum time between two searches for dead main processes that a tracer holds.
-const heldSearchPeriod = time.Second / 2
+// heldSearchPeriod is the minimum time between two searches for dead main processes that a tracer holds. heldSearchMost is how many
+// processes one call examines: with 500 services a whole search takes 5 ms, for which each status and each exit would wait.
+const heldSearchPeriod, heldSearchMost = time.Second / 2, 50
 
 // nextHeldByTracer returns a dead main process whose end wait(2) does not report, or 0. That happens while a tracer such as
 // strace holds the process or one of its threads. The kernel reports the end first to the tracer, and to hinit only when the
 // tracer has waited for it (ptrace(2)).
 func (t *Table) nextHeldByTracer() (pid int) {
-	if time.Since(t.heldSearched) >= heldSearchPeriod {
-		t.heldSearched = time.Now()
-		for pid := range t.owned {
-			if st, ok := t.procfs.readStat(pid); ok && st.State == 'Z' && st.LivingThread() == 0 {
-				t.heldByTracer = append(t.heldByTracer, pid)
-			}
+	if len(t.heldUnsearched) == 0 && time.Since(t.heldSearched) >= heldSearchPeriod {
+		t.heldSearched, t.heldUnsearched = time.Now(), slices.Collect(maps.Keys(t.owned))
+	}
+	part := t.heldUnsearched[:min(heldSearchMost, len(t.heldUnsearched))]
+	t.heldUnsearched = t.heldUnsearched[len(part):]
+	for _, pid := range part {
+		if st, ok := t.procfs.readStat(pid); ok && st.State == 'Z' && st.LivingThread() == 0 {
+			t.heldByTracer = append(t.heldByTracer, pid)
 		}
 	}
 	for pid == 0 && len(t.heldByTracer) > 0 {

@@ -47,7 +47,8 @@ type Table struct {
 	environ           environRead          // the last read of an environment, while its result is unused
 	environWaited     time.Duration        // how long the present scan has waited for environments
 	heldByTracer      []int                // dead main processes that a tracer holds; nextHeldByTracer returns one at a time
-	heldSearched      time.Time            // when nextHeldByTracer last searched
+	heldSearched      time.Time            // when nextHeldByTracer last began a search
+	heldUnsearched    []int                // main processes that this search has not examined yet
 	checksAllowedFrom time.Time            // findProgram may spend a share of the time since then on checks
 	checker           *fsutil.Actor        // the user as whom findProgram checked last
 	slowServices      map[string]time.Time // time until which findProgram checks no paths of a service, by the name of the service
