@@ -3,6 +3,7 @@
 package entry_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -116,5 +117,24 @@ func TestAControlGroupIsEnteredBeforeTheUserIsChanged(t *testing.T) {
 		if _, code, said := start(t, word, "user=10000:10000", "--", "/bin/true", "true"); code != 126 || said != "[hinit] cannot set "+word+": "+want+"\n" {
 			t.Errorf("%s: %d: %s", word, code, said)
 		}
+	}
+}
+
+// Without /proc, hinit doesn't know the directory of its programs. A command of root's executed a file hinit-tools in the working
+// directory, which may belong to the agent.
+func TestACommandWithoutProcExecutesNothingInTheWorkingDirectory(t *testing.T) {
+	testkit.SkipIfShort(t)
+	testkit.NeedRoot(t)
+	root := t.TempDir()
+	if err := testkit.Build(root+"/bin", "hinit"); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Mkdir(root+"/agent", 0o777), os.Rename(root+"/bin/hinit-tools", root+"/agent/hinit-tools")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/bin/hinit", "version")
+	cmd.Dir, cmd.SysProcAttr = "/agent", &syscall.SysProcAttr{Chroot: root}
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "hinit-tools") {
+		t.Errorf("%v: %s", err, out)
 	}
 }

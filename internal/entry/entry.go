@@ -50,7 +50,8 @@ func begin(stack *uintptr) {
 // becomeTools executes hinit-tools, which is in the directory of this program. It returns only after an error.
 func becomeTools(argv, env bare.CStrings) (errno int) {
 	self, tools := "/proc/self/exe\x00", "hinit-tools\x00"
-	path.N = max(0, bare.Syscall6(syscall.SYS_READLINKAT, bare.Here, uintptr(unsafe.Pointer(unsafe.StringData(self))), uintptr(unsafe.Pointer(&path.Buf)), uintptr(len(path.Buf)-len(tools)), 0))
+	// without /proc, the directory is unknown: it is then /, because another user may have made files in the working directory
+	path.N = max(path.Add("/").N, bare.Syscall6(syscall.SYS_READLINKAT, bare.Here, uintptr(unsafe.Pointer(unsafe.StringData(self))), uintptr(unsafe.Pointer(&path.Buf)), uintptr(len(path.Buf)-len(tools)), 0))
 	path.N -= len(bare.Base(path.String()))
 	path.Add(tools)
 	return -bare.Syscall3(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(&path.Buf)), uintptr(unsafe.Pointer(argv.First)), uintptr(unsafe.Pointer(env.First)))
