@@ -264,11 +264,10 @@ func manuals(t *cli.Terminal, dir string) int {
 		err = os.MkdirAll(dir, 0o755)
 	}
 	for _, p := range pages {
-		if err != nil {
-			break
+		if err == nil {
+			page, _ := manual(p.Name()) // manual never fails for a page in the list
+			err = wholefile.Replace(filepath.Join(dir, p.Name()), 0o644, true, bytes.NewReader(page).WriteTo)
 		}
-		page, _ := manual(p.Name()) // manual never fails for a page in the list
-		err = wholefile.Replace(filepath.Join(dir, p.Name()), 0o644, true, bytes.NewReader(page).WriteTo)
 	}
 	if err != nil {
 		return t.Failed("write the manual", err)

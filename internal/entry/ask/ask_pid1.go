@@ -15,8 +15,10 @@ import (
 // exitSystem is the exit code of the s6 tools for a failed system call (docs/reference/exit-codes.md).
 const exitSystem = 111
 
-// runtimeDir is the directory of the control socket, unless HINIT_RUNTIME_DIR names another.
-var runtimeDir = "/run/hinit"
+// defaultDir is the directory of the control socket, unless HINIT_RUNTIME_DIR names another.
+const defaultDir = "/run/hinit"
+
+var runtimeDir = defaultDir
 
 // How many seconds to wait for PID 1, which itself waits up to 40 seconds for a service to stop, and less for what it answers at once.
 const answerTime, quickTime = 50, 5
@@ -57,10 +59,11 @@ func begin(stack *uintptr) {
 	}
 	q, known := parse(name, argv)
 	code := -1
-	var terminal syscall.Termios
-	onTerminal := bare.Syscall3(syscall.SYS_IOCTL, 1, syscall.TCGETS, uintptr(unsafe.Pointer(&terminal))) == 0
-	// a configuration file may name another socket, and the table for a terminal has colours
-	if known && q.fast && (dir != "" || env.Get("HINIT_CONFIG") == "") && !onTerminal {
+	// The table for a terminal has colours. If standard output or standard error is closed, the socket would get its number.
+	isPlain := bare.Syscall3(syscall.SYS_IOCTL, 1, syscall.TCGETS, uintptr(unsafe.Pointer(&answer))) == -int(syscall.ENOTTY) &&
+		bare.Syscall3(syscall.SYS_FCNTL, 2, syscall.F_GETFD, 0) >= 0
+	// a configuration file may name another socket
+	if known && q.fast && (dir != "" || env.Get("HINIT_CONFIG") == "") && isPlain {
 		code = runQuickly(q)
 	}
 	if code < 0 && entry.HasRoomFor(threads) {
@@ -79,7 +82,7 @@ func runQuickly(q pid1Request) int {
 	if fd < 0 {
 		return -1
 	}
-	all, _ := exchange(fd, q)
+	all := exchange(fd, q)
 	head, said, _ := strings.Cut(all, "\r\n\r\n")
 	size := line.Add("\r\nContent-Length: ").Num(len(said)).Add("\r\n").String() // a part of an answer has another size
 	if len(head) < statusAt+3 || head[statusAt] != '2' || !strings.Contains(all, size) || bare.Write(1, said) != len(said) {
@@ -102,20 +105,19 @@ func runWithoutThreads(name string, argv bare.CStrings, q pid1Request, known boo
 	if fd < 0 {
 		return printRefusal(name, argv, ", and hinit cannot be reached on its socket", unreachable)
 	}
-	all, sent := exchange(fd, q)
-	if !sent {
-		return printRefusal(name, argv, ", and hinit does not take the request", failed)
-	}
-	return printAnswer(q, all, failed)
+	return printAnswer(q, exchange(fd, q), failed)
 }
 
-// exchange sends a request and returns the answer. sent is false if PID 1 does not take the request.
-func exchange(fd int, q pid1Request) (all string, sent bool) {
+// exchange sends a request and returns the answer: "" if the request is too long, or PID 1 does not take it.
+func exchange(fd int, q pid1Request) string {
 	const noSignal = 0x4000 // value of MSG_NOSIGNAL: a closed connection must not end this process
 	request.Add(q.method).Add(" ").Add(q.before).Add(q.name).Add(q.after)
 	request.Add(" HTTP/1.1\r\nHost: hinit\r\nAccept: text/plain\r\nConnection: close\r\nContent-Length: ").Num(len(q.body)).Add("\r\n\r\n").Add(q.body)
-	sent = bare.Syscall6(syscall.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&request.Buf)), uintptr(request.N), noSignal, 0) == request.N
-	return unsafe.String(&answer[0], bare.Read(fd, answer[:])), sent
+	if request.N == len(request.Buf) || // the request has lost its end
+		bare.Syscall6(syscall.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&request.Buf)), uintptr(request.N), noSignal, 0) != request.N {
+		return ""
+	}
+	return unsafe.String(&answer[0], bare.Read(fd, answer[:]))
 }
 
 // parse turns a command line into a request. It knows only the commands that people need when no process can be started.
@@ -192,14 +194,14 @@ func dial(seconds int64) int {
 	}
 	var peer syscall.Ucred
 	room := uint32(unsafe.Sizeof(peer))
-	if bare.Syscall6(syscall.SYS_GETSOCKOPT, uintptr(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED, uintptr(unsafe.Pointer(&peer)), uintptr(unsafe.Pointer(&room))) < 0 {
-		return -1
-	}
-	if peer.Uid != 0 && int(peer.Uid) != bare.Syscall3(syscall.SYS_GETEUID, 0, 0, 0) {
+	if bare.Syscall6(syscall.SYS_GETSOCKOPT, uintptr(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED, uintptr(unsafe.Pointer(&peer)), uintptr(unsafe.Pointer(&room))) < 0 ||
+		peer.Uid != 0 && int(peer.Uid) != bare.Syscall3(syscall.SYS_GETEUID, 0, 0, 0) {
 		return -1 // the socket belongs to another user
 	}
-	if peer.Pid == 0 {
-		return -1 // a server in another PID namespace is the init of another container with the same volume
+	// A server in another PID namespace is the init of another container with the same volume. In the PID namespace of a pod, only
+	// package dial can tell them apart.
+	if peer.Pid == 0 || peer.Pid != 1 && seconds == quickTime && runtimeDir == defaultDir {
+		return -1
 	}
 	return fd
 }

@@ -3,10 +3,13 @@
 package ask_test
 
 import (
+	"errors"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"hinit/internal/testkit"
@@ -40,6 +43,7 @@ func TestACommandIsAnsweredWithoutTheRuntime(t *testing.T) {
 		{words: "status b", answer: "404 Not Found\r\nHinit-Error: unknown\r\nContent-Length: 2\r\n\r\nno", code: runtime},
 		{words: "status", answer: "200 OK\r\nHinit-Down: 0\r\nContent-Length: 9\r\n\r\na up\n", code: runtime}, // the answer is cut off
 		{words: "status", answer: "", code: runtime},
+		{words: "status" + strings.Repeat(" a", 2000), answer: up, code: runtime}, // the request has no end, and its answer took 5 s
 		{words: "status", answer: up, env: "HINIT_RUNTIME_DIR=/nowhere", code: runtime},
 	} {
 		asked := serve(t, dir, tt.answer)
@@ -50,6 +54,42 @@ func TestACommandIsAnsweredWithoutTheRuntime(t *testing.T) {
 			t.Errorf("hinit %s: exit code %d with %q, want %d with %q; the answer was %q", tt.words, code, out, tt.code, tt.out, tt.answer)
 		}
 		asked.Close()
+	}
+}
+
+// The socket got the number of a closed descriptor. Then the table, or the message of the runtime, went to the init, and SIGPIPE
+// ended a command that had been carried out.
+func TestACommandWithAClosedOutputIsLeftToTheRuntime(t *testing.T) {
+	testkit.SkipIfShort(t)
+	dir := t.TempDir()
+	if err := testkit.Build(dir, "hinit"); err != nil {
+		t.Fatal(err)
+	}
+	defer serve(t, dir, "200 OK\r\nHinit-Down: 0\r\nContent-Length: 5\r\n\r\na up\n").Close()
+	for _, closed := range []string{">&-", "2>&-"} {
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", "exec "+dir+"/hinit status "+closed)
+		cmd.Env = []string{"GOMEMLIMIT=no number", "HINIT_RUNTIME_DIR=" + dir}
+		if _ = cmd.Run(); cmd.ProcessState.ExitCode() != 2 { // the error says the same as the exit code
+			t.Errorf("%s: %v", closed, cmd.ProcessState)
+		}
+	}
+}
+
+// The containers of a pod may share /run/hinit and the PID namespace. A command then gave its order to the init of another
+// container, which package dial refuses.
+func TestACommandInAPodIsLeftToTheRuntime(t *testing.T) {
+	testkit.SkipIfShort(t)
+	testkit.NeedRoot(t)
+	dir := t.TempDir()
+	if err := errors.Join(testkit.Build(dir, "hinit"), os.MkdirAll(dir+"/run/hinit", 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	defer serve(t, dir+"/run/hinit", "200 OK\r\nHinit-Down: 0\r\nContent-Length: 5\r\n\r\na up\n").Close()
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", "mount --bind "+dir+"/run /run && exec "+dir+"/hinit status")
+	cmd.Env = []string{"GOMEMLIMIT=no number", "PATH=" + os.Getenv("PATH")}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 2 { // the error says the same as the exit code
+		t.Errorf("%v: %s", cmd.ProcessState, out)
 	}
 }
 
