@@ -193,12 +193,13 @@ func (m *manager) removeTemporary(p profiles.Profile) error {
 	return err
 }
 
-// giveHome gives root's files in an open home to the user of the home, who can then remove them. In the home of a tenant, it also gives
-// other users' files, but none of another tenant. It leaves a home of another user as it is.
+// giveHome gives root's directories in an open home to the user of the home, who can then remove what is in them. In the home of a
+// tenant, it also gives other users' directories, but none of another tenant. It leaves a home of another user as it is. The files
+// keep their owner: the user may have moved a file of root into the home, and could read it.
 func (m *manager) giveHome(home *fsutil.Dir, owner uint32) error {
 	id := m.actorOf(owner).Identity()
 	to := fsutil.Owner{UID: id.UID, GID: id.GID, Keep: func(uid uint32) bool { return m.isTenant(uid) || !m.isTenant(owner) && uid != 0 }}
-	if err := (&owntree.Walk{To: to, RefuseLinked: true}).Give(home, "", true); !errors.Is(err, fsutil.ErrKept) {
+	if err := (&owntree.Walk{To: to, DirsOnly: true}).Give(home, "", true); !errors.Is(err, fsutil.ErrKept) {
 		return err
 	}
 	return nil
@@ -206,10 +207,9 @@ func (m *manager) giveHome(home *fsutil.Dir, owner uint32) error {
 
 // emptyHome removes all files but those in keep from an open home, as its owner.
 func (m *manager) emptyHome(home *fsutil.Dir, owner uint32, keep ...string) (err error) {
-	actor := m.actorOf(owner)
-	err = m.giveHome(home, owner)
+	actor, giveErr := m.actorOf(owner), m.giveHome(home, owner)
 	entries, more, listErr := home.ReadSome("", fsutil.MaxNames)
-	err = cmp.Or(err, listErr)
+	err = cmp.Or(giveErr, listErr)
 	for _, e := range entries {
 		if !slices.Contains(keep, e.Name()) {
 			err = cmp.Or(err, actor.Do(func() error { return home.RemoveAll(e.Name()) }))

@@ -51,6 +51,8 @@ type Walk struct {
 	// DryRun changes nothing. Changed then counts what would change.
 	DryRun  bool
 	OnlyUID uint32 // give away only files of this uid; 0: files of any uid
+	// DirsOnly gives away only directories.
+	DirsOnly bool
 	// Top is the uid that must have the top directory; nil means any. If another user has it, Give changes nothing and returns
 	// ESTALE: the directory was replaced after the decision to give it away.
 	Top *uint32
@@ -167,7 +169,7 @@ func (w *Walk) walkTree(in fsutil.Mount, fd int, path string, depth int) {
 		}
 		if mode.IsDir() {
 			w.walkDirectory(in, fd, name, path, depth)
-		} else {
+		} else if !w.DirsOnly {
 			w.handleFile(in, fd, name, path, depth)
 		}
 		return w.stop == nil
