@@ -340,6 +340,20 @@ func TestAnExportOfAllSaysWhichProfileItLacks(t *testing.T) {
 	}
 }
 
+// TestAnExportReplacesNoDevice checks that an export to /dev/null, a FIFO or /dev/stdout fails. For root it put an archive in the place
+// of the device, and each program of the container that opened /dev/null then got a file on the disk.
+func TestAnExportReplacesNoDevice(t *testing.T) {
+	command, _ := volume(t, t.TempDir())
+	dir := t.TempDir()
+	must(0, errors.Join(unix.Mkfifo(dir+"/fifo", 0o600), os.Symlink("/proc/self/fd/1", dir+"/stdout")))(t)
+	for _, name := range []string{"/fifo", "/stdout"} {
+		fails(t, command("export", "coder", "-o", dir+name), 1)
+		if info := must(os.Lstat(dir + name))(t); info.Mode().IsRegular() {
+			t.Errorf("%s is a regular file now", name)
+		}
+	}
+}
+
 // TestAnArchiveInTheHomeIsNotArchived checks that an archive in its own home does not contain the archive that it replaces. Otherwise
 // each archive would be larger than the last.
 func TestAnArchiveInTheHomeIsNotArchived(t *testing.T) {
@@ -368,9 +382,16 @@ func TestRootsFilesKeepNoProfileFromBeingReplacedOrDeleted(t *testing.T) {
 		t.Error(said)
 	}
 	write(t, profiles+"/coder/roots/file", "root")
+	// The agent may have moved a file of root into the home. It is removed without being given to the agent, who could read it.
+	write(t, profiles+"/coder/moved", "root")
+	moved := must(os.Open(profiles + "/coder/moved"))(t)
+	defer moved.Close()
 	run(t, command("delete", "coder", "--yes"))
 	if left := must(os.ReadDir(profiles))(t); len(left) != 0 {
 		t.Errorf("%v is left", left)
+	}
+	if info := must(moved.Stat())(t); owner(info) != 0 {
+		t.Errorf("uid %d had root's file", owner(info))
 	}
 	// Files of a third user, such as a profile that had a user of its own, are not given to the agent, who could read them.
 	write(t, profiles+"/other/SOUL.md", "soul")
