@@ -7,13 +7,13 @@ export GORACE  := atexit_sleep_ms=0
 ARCH    ?= $(shell go env GOARCH)
 BUILD   := GOOS=linux go build
 SMALL   := -ldflags='-s -w'
-ENTRY   := -ldflags='-s -w $(if $(filter amd64 arm64,$(ARCH)),-E hinit_entry)' # it begins in internal/entry, where that has assembly
+ENTRY   := -ldflags='-s -w $(if $(filter amd64 arm64,$(ARCH)),-E hinit_entry)' # the program begins in internal/entry on processors for which that has assembly
 OUT     := dist/linux-$(ARCH)
-RACE    ?= $(shell command -v "$$(go env CC)" >/dev/null 2>&1 && echo -race) # it needs a C compiler
+RACE    ?= $(shell command -v "$$(go env CC)" >/dev/null 2>&1 && echo -race) # the race detector needs a C compiler
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 # The compiler takes more memory and a fifth less time with GOGC=400.
 test test-kubernetes lint: export GOFLAGS += '-toolexec=env GOGC=400'
-# What the log path is measured with, beside the rest; BENCH may hold more flags, such as BENCH='-only M1,M2 -peers hinit,s6 -runs 3'.
+# These flags set the measurement of the log path. BENCH may hold more flags, such as BENCH='-only M1,M2 -peers hinit,s6 -runs 3'.
 LOGBENCH ?= -lines 1000000 -rounds 3 -services 0
 
 .PHONY: help run up hermes down build need-go need-docker dist test test-kubernetes failovers chaos-kubernetes chaos-fleet build-kubernetes build-cluster test-kernel test-quick chaos promises promises-write fuzz bench bench-quick bench-image bench-peers bench-docs lint fmt docs site man clean
@@ -64,9 +64,9 @@ $(OUT)/bash:
 test: ## run all tests, in PID namespaces and in Docker too, and say how many passed, were skipped (and why) and failed
 	@# Elsewhere the tests that need these programs are skipped. The compiler runs beside the installation, and later finds what it made.
 	@[ "$(CI)" != true ] || test/install-tools env CGO_ENABLED=1 go build $(RACE) $$(tools/raced)
-	@# The longest come first. Those of the second row mostly wait: they drive the finished binaries. With more of the first row at a
-	@# time, time limits pass on a machine on which the start of a process takes 20 ms. What only the build with faults has
-	@# comes after them, because it compiles what the first row does. What go test has go vet look at, make lint does whole.
+	@# The longest tests come first. The tests of the second row mostly wait: they run the finished binaries. With more of the first row
+	@# at a time, time limits pass on a machine on which the start of a process takes 20 ms. The tests that need the build with faults
+	@# come last, because they compile the same packages as the first row. go vet is off, because make lint runs all of it.
 	@go run ./test/summary -again 10 -programs -- \
 	  "$(RACE) -vet=off -p 2 -timeout 30m ./internal/volume ./logrotate ./internal/web ./sandbox ./internal/control ./internal/probe ./profiles ./internal/lease ./internal/fsutil ./internal/proc ./internal/forward ./internal/redact $$(tools/raced | tr '\n' ' ')" \
 	  beside \
