@@ -241,7 +241,7 @@ func (m *manager) stop(name string) (wasUp bool, code int) {
 	}
 	ctx, slot := context.Background(), profiles.SlotName(name)
 	s, err := m.cl.Service(ctx, slot)
-	if errors.Is(err, client.ErrUnknown) || err == nil && s.PID == 0 && s.Want == "down" {
+	if errors.Is(err, client.ErrUnknown) || err == nil && s.State == client.StateDown && s.Want == "down" {
 		return false, cmdline.Done
 	}
 	if err == nil {
