@@ -97,7 +97,7 @@ func Replace(path string, mode fs.FileMode, sync bool, fill func(io.Writer) (int
 		return &fs.PathError{Op: "open", Path: filepath.Dir(path), Err: err}
 	}
 	defer unix.Close(dir)
-	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // a link to a regular file is replaced
 		return &fs.PathError{Op: "replace", Path: path, Err: errors.New("it is no regular file")}
 	}
 	f, temp, err := CreateUnnamed(dir, "."+filepath.Base(path)+".")
