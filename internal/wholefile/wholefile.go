@@ -121,7 +121,10 @@ func Replace(path string, mode fs.FileMode, sync bool, fill func(io.Writer) (int
 // closes the file.
 func CreateUnnamed(parent int, prefix string) (f *os.File, temp string, err error) {
 	temp = prefix + strconv.FormatUint(rand.Uint64(), 36)
-	fd, err := unix.Openat(parent, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	fd, err := -1, unix.Access("/proc/self/fd", unix.F_OK) // RenameUnnamed gives the file its name by a path there
+	if err == nil {
+		fd, err = unix.Openat(parent, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	}
 	if err != nil {
 		fd, err = unix.Openat(parent, temp, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	}
@@ -133,7 +136,7 @@ func CreateUnnamed(parent int, prefix string) (f *os.File, temp string, err erro
 func RenameUnnamed(parent int, f *os.File, temp, name string, failed error) error {
 	if failed == nil {
 		failed = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(f.Fd())), parent, temp, unix.AT_SYMLINK_FOLLOW)
-		if failed == nil || errors.Is(failed, unix.EEXIST) { // the file had the name temp already
+		if failed == nil || errors.Is(failed, unix.EEXIST) || errors.Is(failed, unix.ENOENT) { // the file had the name temp already, or /proc is missing
 			failed = unix.Renameat(parent, temp, parent, name)
 		}
 	}
