@@ -239,6 +239,8 @@ func TestADiskThatHangsOrFailsHoldsNothingUp(t *testing.T) {
 		m.last, m.err = nil, nil // the disk has room again
 		m.mu.Unlock()
 		time.Sleep(2 * checkEvery)
+		m.mu.Lock()
+		defer m.mu.Unlock()
 		if m.last["t"].Sub(f.begin) != 4*time.Hour {
 			t.Errorf("with room on the disk again, hinit did not store that a task ran, so the next boot runs it again: %v", m.last)
 		}
