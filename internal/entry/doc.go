@@ -1,5 +1,4 @@
-// Package entry is the first code of hinit. It runs before the Go runtime, in a binary that is linked with -E hinit_entry
-// (Makefile). It executes hinit-tools for a command. In a new process of a service, it changes the user and other settings, and
+// Package entry is the first code of hinit, which package ask calls before the Go runtime starts. It executes hinit-tools for a command. In a new process of a service, it changes the user and other settings, and
 // then executes the service. After a re-execution, PID 1 waits here until it can make its threads.
 //
 // This code has no heap, no growing stack and no garbage collector. It must not allocate memory, nor call code that does.

@@ -24,17 +24,14 @@ const minThreads = 20
 // FewThreads says that PID 1 must do with as few threads as possible.
 var FewThreads bool
 
-// Only the assembly calls begin.
-var _ = begin
-
 // hold creates a thread that waits until *leave is not 0, and then ends. It returns the ID of the thread, or a negative
 // errno.
 func hold(leave *uint32) int
 
-// begin runs before the Go runtime: hinit_bare, the assembly at the entry point, calls it. When it returns, the runtime
-// starts.
-func begin(stack *uintptr) {
-	argv, env := bare.Begun(stack)
+// Begin runs before the Go runtime, as the first code of hinit. stack is as for [bare.Begun]. It returns the command line and the
+// environment. missing says that hinit-tools has this command and can't be executed.
+func Begin(stack *uintptr) (argv, env bare.CStrings, missing bool) {
+	argv, env = bare.Begun(stack)
 	switch name := bare.Base(argv.At(0)); {
 	case name == become:
 		changeUserAndExec(argv, env)
@@ -43,8 +40,10 @@ func begin(stack *uintptr) {
 			awaitThreads(env.Get("HINIT_HALTED"))
 		}
 	case IsToolsCommand(name, argv):
-		becomeTools(argv, env) // after an error, the program reports that hinit-tools is missing
+		becomeTools(argv, env)
+		missing = true
 	}
+	return argv, env, missing
 }
 
 // becomeTools executes hinit-tools, which is in the directory of this program. It returns only after an error.

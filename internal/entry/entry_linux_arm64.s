@@ -6,11 +6,6 @@
 #define FUTEX_WAIT_PRIVATE 128
 #define CLONE_FLAGS 0x50f00 // VM, FS, FILES, SIGHAND, THREAD, SYSVSEM
 
-// hinit_entry is the entry point of the process (ld -E).
-TEXT hinit_entry(SB),NOSPLIT|NOFRAME,$0
-	MOVD	$·begin(SB), R19
-	JMP	hinit_bare(SB)
-
 // func hold(leave *uint32) int
 TEXT ·hold(SB),NOSPLIT,$0-16
 	MOVD	leave+0(FP), R9

@@ -7,13 +7,20 @@ import (
 	"syscall"
 	"unsafe"
 
-	"hinit/internal/cmdline"
 	"hinit/internal/entry"
 	"hinit/internal/entry/bare"
 )
 
-// exitSystem is the exit code of the s6 tools for a failed system call (docs/reference/exit-codes.md).
-const exitSystem = 111
+// Exit codes of the command line of hinit and of the s6 tools (docs/reference/exit-codes.md). They are here too, because hinit does
+// not link package cmdline.
+const (
+	exitFailed      = 1
+	exitNotUp       = 3
+	exitUnreachable = 4
+	exitNotAllowed  = 5
+	exitUnknown     = 6
+	exitSystem      = 111
+)
 
 // defaultDir is the directory of the control socket, unless HINIT_RUNTIME_DIR names another.
 const defaultDir = "/run/hinit"
@@ -42,8 +49,31 @@ type pid1Request struct {
 	fast                        bool // the answer comes at once, and the request may be repeated
 }
 
-// Only the assembly calls begin.
-var _ = begin
+// Only the assembly calls these functions.
+var _, _ = begin, beginHinit
+
+// beginHinit runs before the Go runtime of hinit, as begin does in hinit-tools. If hinit-tools is missing, it carries out the commands
+// that parse knows. After any other command, and if PID 1 can't be reached, the runtime starts and says that hinit-tools is missing.
+func beginHinit(stack *uintptr) {
+	argv, env, missing := entry.Begin(stack)
+	if !missing {
+		return
+	}
+	if dir := env.Get("HINIT_RUNTIME_DIR"); dir != "" {
+		runtimeDir = dir
+	}
+	name, failed := bare.Base(argv.At(0)), exitFailed
+	q, known := parse(name, argv)
+	if !known {
+		return
+	}
+	if name != "hinit" {
+		failed = exitSystem
+	}
+	if fd := dial(answerTime); fd >= 0 {
+		bare.Syscall3(syscall.SYS_EXIT_GROUP, uintptr(printAnswer(q, exchange(fd, q), failed)), 0, 0)
+	}
+}
 
 // begin runs before the Go runtime: hinit_bare, the assembly at the entry point, calls it. When it returns, the runtime
 // starts.
@@ -93,7 +123,7 @@ func runQuickly(q pid1Request) int {
 
 // runWithoutThreads carries a command out, or refuses a command that is not known, and returns its exit code.
 func runWithoutThreads(name string, argv bare.CStrings, q pid1Request, known bool) int {
-	failed, unreachable := cmdline.Failed, cmdline.Unreachable
+	failed, unreachable := exitFailed, exitUnreachable
 	if name != "hinit" {
 		failed, unreachable = exitSystem, exitSystem
 	}
@@ -227,10 +257,10 @@ func printAnswer(q pid1Request, all string, failed int) int {
 		line.Add(": ").Add(said).Add("\n")
 		bare.Write(2, line.String())
 		switch {
-		case failed == cmdline.Failed && strings.Contains(head, "\r\nHinit-Error: unknown"):
-			return cmdline.Unknown
-		case failed == cmdline.Failed && strings.Contains(head, "\r\nHinit-Error: not-allowed"):
-			return cmdline.NotAllowed
+		case failed == exitFailed && strings.Contains(head, "\r\nHinit-Error: unknown"):
+			return exitUnknown
+		case failed == exitFailed && strings.Contains(head, "\r\nHinit-Error: not-allowed"):
+			return exitNotAllowed
 		}
 		return failed
 	}
@@ -242,9 +272,9 @@ func printAnswer(q pid1Request, all string, failed int) int {
 func exitCode(q pid1Request, head, said string) int {
 	switch {
 	case q.health && !strings.Contains(said, `"ok":true`):
-		return cmdline.Failed
+		return exitFailed
 	case q.named && !strings.Contains(head, "\r\nHinit-Down: 0"):
-		return cmdline.NotUp
+		return exitNotUp
 	}
 	return 0
 }
