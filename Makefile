@@ -111,8 +111,9 @@ test-quick: ## run the tests that need neither root nor Docker
 	go test -short ./...
 
 STORM ?= 30m
-chaos: ## do at random what can be done to a container for three minutes, and compare it with a model; then account for the lines of gateways that are killed, look for races in the board, kill exports and imports of profiles, try a thousand schedules of the lease, and storm the sandboxes and the task board for STORM (30m) each
+chaos: ## do at random what can be done to a container for three minutes, and compare it with a model; then take all resources as a tenant, account for the lines of gateways that are killed, look for races in the board, kill exports and imports of profiles, try a thousand schedules of the lease, and storm the sandboxes and the task board for STORM (30m) each
 	go test ./test/promises -count=1 -timeout 9m -v -run TestChaos -args -span 3m
+	go test ./test/tenants -count=1 -timeout 30m -v -run TestNoTenantStarvesAnother -args -machine
 	CGO_ENABLED=1 go test $(RACE) ./logrotate -count=1 -timeout 9m -run TestEveryLineIsAccountedFor -args -full
 	CGO_ENABLED=1 go test $(RACE) ./kanban/... -count=1 -timeout 30m
 	CGO_ENABLED=1 go test $(RACE) ./profiles/archive -count=1 -timeout 30m -args -kills 100 -each-byte

@@ -2,6 +2,7 @@ package tenants_test
 
 import (
 	"errors"
+	"flag"
 	"io"
 	"os"
 	"unsafe"
@@ -9,8 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminalsRow is the resource of which all containers of the machine share one limit.
+// terminalsRow is the resource of which all containers of the machine share one limit. While it is taken, no other test can open a
+// terminal, so it is tried only with -machine.
 const terminalsRow = "pseudoterminals"
+
+var wholeMachine = flag.Bool("machine", false, "also take all pseudoterminals of the machine; other programs get none meanwhile")
 
 // takeAll opens objects of the kernel until that fails, and keeps them until release is called.
 func takeAll(open func() (io.Closer, error)) (release func()) {
