@@ -88,18 +88,15 @@ func Read(path string, most int64) ([]byte, error) {
 	return data, err
 }
 
-// Replace atomically replaces the file at path by a file with the given mode and the content that fill writes. A file that is not
-// regular, such as /dev/null, is an error. For root it follows only links that root alone can have made. Only with sync, the new
-// content survives a crash of the machine.
+// Replace atomically replaces the file at path by a file with the given mode and the content that fill writes. It also replaces a FIFO
+// or a device. For root it follows only links that root alone can have made. Only with sync, the new content survives a crash of the
+// machine.
 func Replace(path string, mode fs.FileMode, sync bool, fill func(io.Writer) (int64, error)) error {
 	dir, err := OpenForRoot(filepath.Dir(path))
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: filepath.Dir(path), Err: err}
 	}
 	defer unix.Close(dir)
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // a link to a regular file is replaced
-		return &fs.PathError{Op: "replace", Path: path, Err: errors.New("it is no regular file")}
-	}
 	f, temp, err := CreateUnnamed(dir, "."+filepath.Base(path)+".")
 	if err != nil {
 		return &fs.PathError{Op: "create", Path: path, Err: err}

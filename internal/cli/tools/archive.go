@@ -165,6 +165,9 @@ func (a *archiver) export(name, to string) int {
 	if to == "-" {
 		return a.reportResult("exported profile "+name, a.writeArchive(name, a.Raw()))
 	}
+	if info, err := os.Stat(to); err == nil && !info.Mode().IsRegular() { // such as /dev/null, which Replace would replace
+		return a.Failed(a.doing, fmt.Errorf("%s is no regular file; name a file, or - for standard output", to))
+	}
 	return a.reportResult("exported profile "+name, wholefile.Replace(to, 0o600, true, func(out io.Writer) (int64, error) { return 0, a.writeArchive(name, out) }))
 }
 
