@@ -573,7 +573,7 @@ func TestAnArchiveOfSparseFilesFillsNoVolume(t *testing.T) {
 	// The content of the file is its name: a list of no data, in a block of its own. The writer of a tar archive refuses the right names
 	// of these records.
 	hole := tar.Header{Name: "0\n" + strings.Repeat("x", 510), Mode: 0o644, PAXRecords: map[string]string{
-		"NUL.sparse.major": "1", "NUL.sparse.minor": "0", "NUL.sparse.name": "profile/x", "NUL.sparse.realsize": fmt.Sprint(math.MaxInt64),
+		"NUL.sparse.major": "1", "NUL.sparse.minor": "0", "NUL.sparse.name": "profile/x", "NUL.sparse.realsize": fmt.Sprint(int64(math.MaxInt64)),
 	}}
 	in := packed(t, archive.Head{Format: 1, Profile: "coder", Files: 10, Bytes: 1000}, soul, hole)
 	in = bytes.NewBuffer(bytes.ReplaceAll(in.Bytes(), []byte("NUL.sparse"), []byte("GNU.sparse")))
