@@ -10,7 +10,7 @@ import (
 	"hinit/internal/nearest"
 )
 
-// Placeholders of templates. The struct tag "fill" says which a key may use. In a template, each stands for:
+// Placeholders of templates. The struct tag "fill" says which a key may use. The comments say what each stands for in a template.
 const (
 	agentPlaceholder       = "agent"        // value of the key agent.binary
 	homePlaceholder        = "home"         // value of the key home
