@@ -15,6 +15,7 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/isolation"
 	"hinit/internal/proc"
+	"hinit/internal/trust"
 	"hinit/profiles"
 )
 
@@ -74,8 +75,9 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 		if spec.Cred, refused = m.profileUser(cfg, p); refused != "" {
 			plan = append(plan, "refused="+refused)
 		}
-		// The agent could put a program with the name of any tool into its own directory, and this user would run it.
-		dirs := slices.DeleteFunc(filepath.SplitList(proc.Getenv(spec.Env, "PATH")), func(dir string) bool { return dir == cfg.Home+"/.local/bin" })
+		// The agent could put a program with the name of any tool into its own directories, and this user would run it. The home of
+		// the profile is also below them.
+		dirs := slices.DeleteFunc(filepath.SplitList(proc.Getenv(spec.Env, "PATH")), func(dir string) bool { return m.pointsToAgent(dir) && !trust.ContainsPath(dir, p.Home) })
 		spec.Env = proc.SetEnv(spec.Env, map[string]string{"PATH": strings.Join(dirs, ":")})
 	}
 	spec.Argv = isolation.Argv(isolator(), shared.words, plan, spec.Argv)

@@ -125,8 +125,11 @@ func TestATenantRanToolsThatTheAgentHadPutIntoItsPath(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := NewMaker(boot.CallerAsAgent(), cfg.Home, []string{"PATH=/opt/hermes/bin:/opt/data/.local/bin:/usr/bin"}, false)
-	for profile, want := range map[string]string{"coder": "/opt/hermes/bin:/usr/bin", "writer": "/opt/hermes/bin:/opt/data/.local/bin:/usr/bin"} {
+	m := NewMaker(boot.CallerAsAgent(), cfg.Home, []string{"PATH=/opt/hermes/bin:/opt/data/tools:/opt/data/profiles/coder/bin:/opt/data/.local/bin:/usr/bin"}, false)
+	for profile, want := range map[string]string{
+		"coder":  "/opt/hermes/bin:/opt/data/profiles/coder/bin:/usr/bin",
+		"writer": "/opt/hermes/bin:/opt/data/tools:/opt/data/profiles/coder/bin:/opt/data/.local/bin:/usr/bin",
+	} {
 		u := m.Gateway(cfg, profiles.Profile{Name: profile, Home: cfg.Home + "/profiles/" + profile}, nil)
 		if got := proc.Getenv(u.Spec.Env, "PATH"); !strings.HasSuffix(got, want) {
 			t.Errorf("the PATH of %s is %q, want %q", profile, got, want)
