@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/samber/lo"
+	"golang.org/x/sys/unix"
 
 	"hinit/internal/cmdline"
 	"hinit/internal/fsutil"
@@ -87,10 +88,6 @@ func randomHex(n int) string {
 // Lock waits for the lock of the key to which the labels belong. A caller must hold the lock while it finds, makes, starts or
 // removes the key's container, so that two processes don't make two. On a file system without locks, Lock only warns.
 func (m *Manager) Lock(ctx context.Context, labels map[string]string) (unlock func(), err error) {
-	if !fsutil.Local(m.store.path) { // other machines may use the directory without seeing the lock
-		m.opts.warn(fmt.Sprintf("%s is on a file system without locks: two processes may make two containers of one task", m.store.path))
-		return func() {}, nil
-	}
 	key := sha256.Sum256([]byte(labels[LabelTask] + "@" + labels[LabelProfile]))
 	name := filepath.Join(locksDir, fmt.Sprintf("%x", key[:1])) // agents choose the labels, so limit the number of directories to 256
 	dir, err := m.store.openSub(name)
@@ -98,12 +95,19 @@ func (m *Manager) Lock(ctx context.Context, labels map[string]string) (unlock fu
 		return nil, err
 	}
 	defer dir.Close()
+	local := fsutil.Local(m.store.path) // otherwise, other machines may use the directory without seeing the lock
 	for wait := time.Millisecond; ; wait = min(wait*3/2, 50*time.Millisecond) {
-		held, err := dir.Lock(func(*os.File) error { return errLocked })
-		if err == nil {
-			return func() { held.Close() }, nil
+		held, err := (*os.File)(nil), errors.ErrUnsupported
+		if local {
+			held, err = dir.Lock(func(*os.File) error { return errLocked })
 		}
-		if !errors.Is(err, errLocked) {
+		switch {
+		case err == nil:
+			return func() { held.Close() }, nil
+		case errors.Is(err, errors.ErrUnsupported), errors.Is(err, unix.ENOLCK), errors.Is(err, unix.EINVAL):
+			m.opts.warn(fmt.Sprintf("%s is on a file system without locks: two processes may make two containers of one task", m.store.path))
+			return func() {}, nil
+		case !errors.Is(err, errLocked):
 			return nil, err
 		}
 		if !pause.For(ctx, wait) {
