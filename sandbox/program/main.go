@@ -97,13 +97,13 @@ func isDocker(name, configured string) bool {
 // interruptible returns a context that ends on SIGINT, SIGTERM or SIGHUP. The returned function replaces the exit code if such a
 // signal has arrived.
 func interruptible() (context.Context, func(code int) int) {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, cancel := context.WithCancel(context.Background())
+	caught, signals := syscall.Signal(0), make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	go func() { caught, _ = (<-signals).(syscall.Signal); cancel() }()
 	return ctx, func(code int) int {
-		stop() // without a signal, this is the cause of the context's end
-		for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
-			if strings.HasPrefix(context.Cause(ctx).Error(), s.String()) {
-				code = 128 + int(s)
-			}
+		if ctx.Err() != nil { // only that goroutine ends the context, after it has set caught
+			code = 128 + int(caught)
 		}
 		return code
 	}
