@@ -24,9 +24,7 @@ package watch
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -147,7 +145,12 @@ func (s *Set) ID(path string) fsutil.ID { return s.ids[path] }
 
 // Watches reports whether the directory id is watched, under any path.
 func (s *Set) Watches(id fsutil.ID) bool {
-	return slices.Contains(slices.Collect(maps.Values(s.ids)), id) // search without an index, because callers ask only when a directory appears
+	for _, other := range s.ids { // search without an index, because callers ask only when a directory appears
+		if other == id {
+			return true
+		}
+	}
+	return false
 }
 
 // IsDir reports whether the event ev is about a watched directory itself, and not about a file in it. If the directory was removed
