@@ -3,6 +3,7 @@
 package ask
 
 import (
+	"cmp"
 	"strings"
 	"syscall"
 	"unsafe"
@@ -25,7 +26,7 @@ const (
 // defaultDir is the directory of the control socket, unless HINIT_RUNTIME_DIR names another.
 const defaultDir = "/run/hinit"
 
-var runtimeDir = defaultDir
+var runtimeDir string // directory of the control socket
 
 // How many seconds to wait for PID 1, which itself waits up to 40 seconds for a service to stop, and less for what it answers at once.
 const answerTime, quickTime = 50, 5
@@ -47,6 +48,7 @@ type pid1Request struct {
 	body                        string
 	named, health               bool
 	fast                        bool // the answer comes at once, and the request may be repeated
+	failed                      int  // exit code of a failure
 }
 
 // Only the assembly calls these functions.
@@ -59,19 +61,11 @@ func beginHinit(stack *uintptr) {
 	if !missing {
 		return
 	}
-	if dir := env.Get("HINIT_RUNTIME_DIR"); dir != "" {
-		runtimeDir = dir
-	}
-	name, failed := bare.Base(argv.At(0)), exitFailed
-	q, known := parse(name, argv)
-	if !known {
-		return
-	}
-	if name != "hinit" {
-		failed = exitSystem
-	}
-	if fd := dial(answerTime); fd >= 0 {
-		bare.Syscall3(syscall.SYS_EXIT_GROUP, uintptr(printAnswer(q, exchange(fd, q), failed)), 0, 0)
+	runtimeDir = cmp.Or(env.Get("HINIT_RUNTIME_DIR"), defaultDir)
+	if q, known := parse(bare.Base(argv.At(0)), argv); known {
+		if fd := dial(answerTime); fd >= 0 {
+			bare.Syscall3(syscall.SYS_EXIT_GROUP, uintptr(printAnswer(q, exchange(fd, q))), 0, 0)
+		}
 	}
 }
 
@@ -84,9 +78,7 @@ func begin(stack *uintptr) {
 		return
 	}
 	dir := env.Get("HINIT_RUNTIME_DIR")
-	if dir != "" {
-		runtimeDir = dir
-	}
+	runtimeDir = cmp.Or(dir, defaultDir)
 	q, known := parse(name, argv)
 	code := -1
 	// The table for a terminal has colours. If standard output or standard error is closed, the socket would get its number.
@@ -123,19 +115,15 @@ func runQuickly(q pid1Request) int {
 
 // runWithoutThreads carries a command out, or refuses a command that is not known, and returns its exit code.
 func runWithoutThreads(name string, argv bare.CStrings, q pid1Request, known bool) int {
-	failed, unreachable := exitFailed, exitUnreachable
-	if name != "hinit" {
-		failed, unreachable = exitSystem, exitSystem
-	}
 	request.N, line.N = 0, 0
 	if !known {
-		return printRefusal(name, argv, "", failed)
+		return printRefusal(name, argv, "", q.failed)
 	}
 	fd := dial(answerTime)
 	if fd < 0 {
-		return printRefusal(name, argv, ", and hinit cannot be reached on its socket", unreachable)
+		return printRefusal(name, argv, ", and hinit cannot be reached on its socket", max(q.failed, exitUnreachable))
 	}
-	return printAnswer(q, exchange(fd, q), failed)
+	return printAnswer(q, exchange(fd, q))
 }
 
 // exchange sends a request and returns the answer: "" if the request is too long, or PID 1 does not take it.
@@ -180,6 +168,9 @@ func parse(name string, argv bare.CStrings) (q pid1Request, ok bool) {
 		if word == "--startup" || word == "--ready" || word == "--live" {
 			q.after, ok = body.Add("?probe=").Add(word[2:]).String(), argv.N == 3
 		}
+	}
+	if q.failed = exitFailed; name != "hinit" {
+		q.failed = exitSystem
 	}
 	return q, ok
 }
@@ -239,12 +230,12 @@ func dial(seconds int64) int {
 // statusAt is where an answer has its status code.
 const statusAt = len("HTTP/1.1 ")
 
-// printAnswer prints the answer of PID 1, and returns the exit code of the command. failed is the code of a failure.
-func printAnswer(q pid1Request, all string, failed int) int {
+// printAnswer prints the answer of PID 1, and returns the exit code of the command.
+func printAnswer(q pid1Request, all string) int {
 	head, said, complete := strings.Cut(all, "\r\n\r\n")
 	if !complete || len(head) < statusAt+3 {
 		printHint(line.Add("cannot get an answer of hinit"))
-		return failed
+		return q.failed
 	}
 	if q.health && q.after == "?probe=live" && head[statusAt] == '5' && strings.Contains(said, `"kind":"busy"`) {
 		return 0 // dial.Client.Probe decides in the same way
@@ -257,12 +248,12 @@ func printAnswer(q pid1Request, all string, failed int) int {
 		line.Add(": ").Add(said).Add("\n")
 		bare.Write(2, line.String())
 		switch {
-		case failed == exitFailed && strings.Contains(head, "\r\nHinit-Error: unknown"):
+		case q.failed == exitFailed && strings.Contains(head, "\r\nHinit-Error: unknown"):
 			return exitUnknown
-		case failed == exitFailed && strings.Contains(head, "\r\nHinit-Error: not-allowed"):
+		case q.failed == exitFailed && strings.Contains(head, "\r\nHinit-Error: not-allowed"):
 			return exitNotAllowed
 		}
-		return failed
+		return q.failed
 	}
 	bare.Write(1, said)
 	return exitCode(q, head, said)
