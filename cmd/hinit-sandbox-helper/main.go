@@ -2,10 +2,10 @@
 //
 //	hinit-sandbox-helper serve ID               listen and serve until the container ends
 //	hinit-sandbox-helper attach ID [DIR]        enter DIR, and connect standard input and output to the server; start the server if necessary
-//	hinit-sandbox-helper gate DIR CMD...   wait until the mounts are checked from outside, then execute the command in DIR (package gate)
+//	hinit-sandbox-helper gate DIR CMD...        wait until the mounts are checked from outside, then execute the command in DIR (package gate)
 //	hinit-sandbox-helper gate-init DIR CMD...  the same, with this process as the init of the command
-//	hinit-sandbox-helper check PATH...     print whether process 1 waits and what is mounted; open the gate if the answer is go
-//	hinit-sandbox-helper mkdir DIR         create a working directory that the container's user may not create, but not in a mount
+//	hinit-sandbox-helper check PATH...          print whether process 1 waits and what is mounted; open the gate if the answer is go
+//	hinit-sandbox-helper mkdir DIR              create a working directory that the container's user may not create, but not in a mount
 //
 // Package sandbox starts this program; people don't call it. Its goroutines are in package inside.
 package main

@@ -210,7 +210,7 @@ func (m *manager) rename(from, to string) int {
 		return code
 	}
 	m.warnOfSelection()
-	home, owner, unsure := m.openHome(from, 0)
+	home, owner, openErr := m.openHome(from, 0)
 	if err := m.removeTemporary(p); err != nil {
 		return m.Failed(m.doing, err)
 	}
@@ -218,7 +218,7 @@ func (m *manager) rename(from, to string) int {
 	if code := m.change(m.cfg.Agent.ProfileRename, map[string]string{"profile": from, "to": to}, itself); code != cmdline.Done {
 		return code
 	}
-	if unsure == nil && m.isTenant(owner) {
+	if openErr == nil && m.isTenant(owner) {
 		_ = volume.RecordName(home, "", to, owner) // without a record of the new name, later commands ask for --uid
 	}
 	if wasUp {
