@@ -9,33 +9,29 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// apply is [importer.apply] for the keys of a check.
-func (k convertCheck) apply(im *importer, list rules, settings ...setting) {
-	for _, e := range settings {
-		r := list.ruleFor(e)
-		if r.nested != nil {
-			k.apply(im, r.nested, e.keys()...)
-			continue
-		}
-		im.applyRule(r, e, func(value any) { k.set(r.key, value) })
-	}
+// newCheck returns a health check with these keys of hinit.yaml. To [importer.apply] it is a service, which has only these keys.
+func newCheck(at place, keys values) *service {
+	return &service{values: keys, place: at, from: make(map[string]place)}
 }
 
-// hasContent reports whether there is something to check: a command, an HTTP request or a TCP connection.
-func (k convertCheck) hasContent() bool {
-	return lo.SomeBy(lo.Keys(k.values), func(key string) bool {
+// addCheck adds a check to a service. A check without a command, an HTTP request or a TCP connection is left out, with a note.
+func (im *importer) addCheck(s, k *service, at from) (added bool) {
+	added = lo.SomeBy(lo.Keys(k.values), func(key string) bool {
 		group, _, _ := strings.Cut(key, ".")
 		return group == "exec" || group == "http" || group == "tcp"
 	})
+	if !added {
+		im.note(at, "checks nothing, and is left out")
+		return false
+	}
+	s.checks = append(s.checks, k)
+	return true
 }
-
-// emptyCheckNote is the note about a check without content.
-const emptyCheckNote = "checks nothing, and is left out"
 
 // probe imports a readiness_probe or liveness_probe, which process-compose has taken from Kubernetes.
 func (c *composeImport) probe(_ *importer, s *service, at setting) {
 	kind := map[string]string{"readiness_probe": "ready", "liveness_probe": "alive"}[at.name]
-	k := convertCheck{values{"kind": kind, "period": "10s", "timeout": "1s"}, at.place}
+	k := newCheck(at.place, values{"kind": kind, "period": "10s", "timeout": "1s"})
 	list := rules{
 		{name: "exec", nested: rules{{name: "command", key: "exec.command", convertNode: c.shellCommand}, {name: ".*", note: "a check runs where the service does"}}},
 		{name: "initial_delay_seconds", key: "initial_delay", convertText: seconds},
@@ -49,20 +45,15 @@ func (c *composeImport) probe(_ *importer, s *service, at setting) {
 		if e.name == "http_get" {
 			c.httpGet(e, k)
 		} else {
-			k.apply(c.importer, list, e)
+			c.apply(list, k, e)
 		}
 	}
-	if !k.hasContent() {
-		c.note(at.from, emptyCheckNote)
-		return
-	}
-	s.checks = append(s.checks, k)
-	if kind == "ready" && s.text("restart.policy") != "never" {
+	if c.addCheck(s, k, at.from) && kind == "ready" && s.text("restart.policy") != "never" {
 		c.note(at.from, "hinit restarts nothing that is not ready; make it a check of kind alive for that")
 	}
 }
 
-func (c *composeImport) httpGet(at setting, k convertCheck) {
+func (c *composeImport) httpGet(at setting, k *service) {
 	host, port, path, scheme := "", "80", "/", "http"
 	parts := map[string]*string{"host": &host, "port": &port, "num_port": &port, "path": &path, "scheme": &scheme}
 	list := rules{{name: "status_code", key: "http.status"}, {name: "headers", key: "http.headers", convertNode: variables}, {name: ".*", note: unknownKeyNote}}
@@ -70,7 +61,7 @@ func (c *composeImport) httpGet(at setting, k convertCheck) {
 		if part := parts[e.name]; part != nil {
 			*part = c.fillTemplates(e)
 		} else {
-			k.apply(c.importer, list, e)
+			c.apply(list, k, e)
 		}
 	}
 	if scheme = strings.ToLower(scheme); scheme != "http" { // package config refuses any other scheme and says why
@@ -95,7 +86,7 @@ func (c *composeImport) commandWords(e setting) []string {
 // healthcheck imports the healthcheck of a compose file as a check of kind ready. Such a check does not restart the service, so
 // it needs no start_period.
 func healthcheck(im *importer, s *service, at setting) {
-	k := convertCheck{values{"kind": "ready", "period": "30s", "timeout": "30s", "failure_threshold": "3"}, at.place}
+	k := newCheck(at.place, values{"kind": "ready", "period": "30s", "timeout": "30s", "failure_threshold": "3"})
 	for _, e := range at.keys() {
 		switch e.name {
 		case "disable":
@@ -113,10 +104,10 @@ func healthcheck(im *importer, s *service, at setting) {
 				k.set("exec.command", command)
 			}
 		default:
-			k.apply(im, healthRules, e)
+			im.apply(healthRules, k, e)
 		}
 	}
-	if k.hasContent() {
+	if len(k.list("exec.command")) > 0 {
 		s.checks = append(s.checks, k)
 	}
 }

@@ -219,7 +219,7 @@ var processRules = rules{
 		im.note(e.from, "hinit writes to logs/%s/current below logs.dir, not to %s", s.name, e.value)
 	}},
 	{name: "ready_log_line", convert: func(_ *importer, s *service, e setting) {
-		k := convertCheck{values{"kind": "ready", "log.contains": e.node.Value}, e.place}
+		k := newCheck(e.place, values{"kind": "ready", "log.contains": e.node.Value})
 		if regexp.QuoteMeta(e.node.Value) != e.node.Value {
 			k.values = values{"kind": "ready", "log.matches": e.node.Value}
 		}

@@ -37,7 +37,7 @@ type service struct {
 	comment string // comment above the service in hinit.yaml
 	values
 	needs  []need
-	checks []convertCheck
+	checks []*service // health checks, see [newCheck]
 	place  place
 	from   map[string]place // where each key comes from, by the first part of the key
 }
@@ -80,12 +80,6 @@ type need struct {
 	place       place
 }
 
-// convertCheck is a health check of the new hinit.yaml.
-type convertCheck struct {
-	values
-	place place
-}
-
 // addNeed adds a need. It ignores a need for the service itself, and a second one for the same service.
 func (s *service) addNeed(n need) {
 	if n.name != s.name && !slices.ContainsFunc(s.needs, func(have need) bool { return have.name == n.name }) {
@@ -123,7 +117,7 @@ func (s *service) node() *yaml.Node {
 		}
 		needs = append(needs, one)
 	}
-	checks := lo.Map(s.checks, func(c convertCheck, _ int) *yaml.Node { return encode[config.Check](c.values) })
+	checks := lo.Map(s.checks, func(c *service, _ int) *yaml.Node { return encode[config.Check](c.values) })
 	s.set("needs", sequence(yaml.FlowStyle, needs))
 	s.set("checks", sequence(0, checks))
 	return encode[config.Service](s.values)

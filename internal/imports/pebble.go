@@ -235,7 +235,7 @@ func (p *pebblePlan) addChecksToServices() (used map[string]bool) {
 }
 
 func (p *pebblePlan) check(l *mergedItem, s *service, does string) {
-	k := convertCheck{values{"kind": "alive", "period": "10s", "timeout": "3s", "failure_threshold": "3", "on_failure": does}, l.place}
+	k := newCheck(l.place, values{"kind": "alive", "period": "10s", "timeout": "3s", "failure_threshold": "3", "on_failure": does})
 	level := l.get("level")
 	if does == "report" && level.value == "ready" {
 		k.values = values{"kind": "ready", "period": "10s", "timeout": "3s", "failure_threshold": "3"}
@@ -244,7 +244,7 @@ func (p *pebblePlan) check(l *mergedItem, s *service, does string) {
 		k.set("name", name)
 	}
 	const elsewhere = "a check runs as its service and in its environment; sh -c sets another directory or variable"
-	k.apply(p.importer, rules{
+	p.apply(rules{
 		{name: "period", key: "period"},
 		{name: "timeout", key: "timeout"},
 		{name: "threshold", key: "failure_threshold", when: noneOf("0")}, // pebble's word for the default
@@ -260,10 +260,6 @@ func (p *pebblePlan) check(l *mergedItem, s *service, does string) {
 			{name: "service-context", when: noneOf(s.oldName), note: elsewhere}, // a check runs in the context of its own service
 			{name: ".*", note: elsewhere},
 		}},
-	}, l.all...)
-	if !k.hasContent() {
-		p.note(l.from, emptyCheckNote)
-		return
-	}
-	s.checks = append(s.checks, k)
+	}, k, l.all...)
+	p.addCheck(s, k, l.from)
 }
