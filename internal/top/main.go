@@ -78,7 +78,7 @@ func run(c *cmdline.Call) int {
 
 func verb() cmdline.Verb {
 	var keys strings.Builder
-	for _, k := range model.Keys {
+	for _, k := range model.Keys("help") {
 		fmt.Fprintf(&keys, "\n  %-14s %s", k[0], k[1])
 	}
 	return cmdline.Verb{

@@ -1,6 +1,7 @@
 package model
 
 import (
+	_ "embed" // for the text of the keys
 	"fmt"
 	"slices"
 	"strings"
@@ -169,11 +170,11 @@ func (m *Model) bottomLine() (l frame.Line) {
 			l.Add(frame.Found, "/"+show.Line(m.table.filter))
 			l.Add(frame.Plain, " ")
 		}
-		keys := tableKeys
+		list := "table"
 		if m.pane.kind == logPane {
-			keys = logKeys
+			list = "log"
 		}
-		for _, k := range keys {
+		for _, k := range Keys(list) {
 			if l.Width()+len(k[0])+1+len(k[1]) > m.width {
 				break
 			}
@@ -184,64 +185,29 @@ func (m *Model) bottomLine() (l frame.Line) {
 	return l
 }
 
-// tableKeys and logKeys are the keys in the last line of the screen, the most important first. A narrow screen shows only the
-// first ones.
-var (
-	tableKeys = [][2]string{
-		{"q", "quit"},
-		{"?", "help"},
-		{"/", "filter"},
-		{"d", "details"},
-		{"l", "log"},
-		{"e", "events"},
-		{"space", "mark"},
-		{"s", "start"},
-		{"x", "stop"},
-		{"r", "restart"},
-		{"R", "rollout"},
-		{"<>", "sort"},
-		{"p", "group"},
-		{"S", "signal"},
-		{"!", "shell"},
-	}
-	logKeys = [][2]string{
-		{"q", "quit"},
-		{"?", "help"},
-		{"l", "close"},
-		{"L", "level"},
-		{"b", "run before"},
-		{"w", "write"},
-		{"tab", "scroll, search"},
-		{"z", "larger"},
-	}
-)
+// keyText lists the keys with what they do: for the last line of the screen, and for the help. Each line is a key, a tab and its
+// meaning.
+//
+//go:embed keys.txt
+var keyText string
 
-// Keys has all keys with what they do, for the help.
-var Keys = [][2]string{
-	{"up down j k", "go through the services (or the lines of a pane)"},
-	{"pgup pgdn g G", "a page; the first, the last"},
-	{"/", "filter as you type; !word leaves out; in a pane: search, n N"},
-	{"< >", "sort by the next column; i the other way round"},
-	{"p", "in groups: of the configuration, by profile, by host; f folds one"},
-	{"d enter", "details: last exit, its lines, processes, environment"},
-	{"l", "the log, which follows"},
-	{"b L w", "the log of the run before; the least level; write it to a file"},
-	{"e", "the events of all services"},
-	{"tab z", "go into the pane; make it as large as the screen"},
-	{"space *", "mark; mark all that are shown"},
-	{"s x r", "start, stop, restart what is marked, or this one or group; y"},
-	{"S !", "send a signal (asks which); a shell as the service"},
-	{"R", "rollout: restart one after the other, stop at a failure"},
-	{"t", "colours, for the colour-blind, none"},
-	{"esc", "take back: rollout, search, level, pane, marks, filter"},
-	{"q ctrl+c", "quit"},
+// Keys returns a list of keys with what they do: "help" has all keys. "table" and "log" are for the last line of the screen, the
+// most important key first, because a narrow screen shows only the first ones.
+func Keys(list string) (keys [][2]string) {
+	_, text, _ := strings.Cut(keyText, "["+list+"]\n")
+	text, _, _ = strings.Cut(text, "\n\n")
+	for line := range strings.Lines(text) {
+		key, meaning, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		keys = append(keys, [2]string{key, meaning})
+	}
+	return keys
 }
 
 // help returns the help, scrolled to m.helpOffset. On a narrow screen, the description of a key is below the key.
 func (m *Model) help() []frame.Line {
 	const indent = 14
 	var lines []frame.Line
-	for _, k := range Keys {
+	for _, k := range Keys("help") {
 		var l frame.Line
 		l.Add(frame.Key, frame.Fill(k[0], indent)+" ")
 		if frame.Width(k[1]) <= m.width-indent-1 {
