@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/url"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -73,6 +74,26 @@ func (c *Client) Order(ctx context.Context, verb client.Verb, name string, wait 
 		}
 	}
 	return c.askService(ctx, q, name)
+}
+
+// maxOrders limits the orders that OrderAll gives at the same time. hinit accepts 128 connections of one user.
+const maxOrders = 100
+
+// OrderAll gives an order to all named services at once. order is [Client.Order]; tests replace it. The results are in the order of
+// names.
+func OrderAll(names []string, order func(name string) (client.Service, error)) (states []client.Service, failed []error) {
+	states, failed = make([]client.Service, len(names)), make([]error, len(names))
+	limit := make(chan struct{}, maxOrders)
+	var all sync.WaitGroup
+	for i, name := range names {
+		all.Go(func() {
+			limit <- struct{}{}
+			defer func() { <-limit }()
+			states[i], failed[i] = order(name)
+		})
+	}
+	all.Wait()
+	return states, failed
 }
 
 // SteerChecks pauses the checks of a service for the given time. With 0 it ends a pause and runs the checks now.

@@ -18,7 +18,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -256,17 +255,9 @@ func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Stat
 		}
 	}
 	slices.Sort(slots)
-	const atOnce = 64 // hinit accepts 128 connections of one user
-	results, room := make([]error, len(slots)), make(chan struct{}, atOnce)
-	var all sync.WaitGroup
-	for i, slot := range slots {
-		all.Go(func() {
-			room <- struct{}{}
-			defer func() { <-room }()
-			_, results[i] = init.Order(ctx, client.Verb(verb), slot, client.Wait{Wait: true})
-		})
-	}
-	all.Wait()
+	_, results := dial.OrderAll(slots, func(slot string) (client.Service, error) {
+		return init.Order(ctx, client.Verb(verb), slot, client.Wait{Wait: true})
+	})
 	done := 0
 	for i, err := range results {
 		if err != nil {

@@ -96,21 +96,11 @@ func lifecycle(t *Terminal, c *Call) int {
 func (t *Terminal) Order(ctx context.Context, cl *dial.Client, c *Call, action string, names []string, wait client.Wait, begin time.Time,
 	outcome func(s client.Service, doing string) int,
 ) (worst int) {
-	states, results := make([]client.Service, len(names)), make([]error, len(names))
-	limit := make(chan struct{}, 100) // hinit accepts 128 connections of one user
-	var wg sync.WaitGroup
-	for i, name := range names {
-		wg.Go(func() {
-			limit <- struct{}{}
-			defer func() { <-limit }()
-			states[i], results[i] = cl.Order(ctx, client.Verb(c.Verb.Name), name, wait)
-		})
-	}
 	stopped := func() {}
 	if wait.Wait {
 		stopped = t.progress(map[string]string{"start": "starting", "stop": "stopping", "restart": "restarting", "run-once": "running"}[c.Verb.Name], begin)
 	}
-	wg.Wait()
+	states, results := dial.OrderAll(names, func(name string) (client.Service, error) { return cl.Order(ctx, client.Verb(c.Verb.Name), name, wait) })
 	stopped()
 	for i, s := range states {
 		doing := fmt.Sprintf(action, names[i])
