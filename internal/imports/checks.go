@@ -32,15 +32,10 @@ func (im *importer) addCheck(s, k *service, at from) (added bool) {
 func (c *composeImport) probe(_ *importer, s *service, at setting) {
 	kind := map[string]string{"readiness_probe": "ready", "liveness_probe": "alive"}[at.name]
 	k := newCheck(at.place, values{"kind": kind, "period": "10s", "timeout": "1s"})
-	list := rules{
+	list := slices.Concat(rules{
 		{name: "exec", nested: rules{{name: "command", key: "exec.command", convertNode: c.shellCommand}, {name: ".*", note: "a check runs where the service does"}}},
-		{name: "initial_delay_seconds", key: "initial_delay", convertText: seconds},
-		{name: "period_seconds", key: "period", convertText: seconds},
-		{name: "timeout_seconds", key: "timeout", convertText: seconds},
 		{name: "success_threshold", key: map[string]string{"ready": "success_threshold"}[kind]},
-		{name: "failure_threshold", key: "failure_threshold"},
-		{name: ".*", note: unknownKeyNote},
-	}
+	}, rulesOf("compose probe"))
 	for _, e := range at.keys() {
 		if e.name == "http_get" {
 			c.httpGet(e, k)
@@ -112,9 +107,4 @@ func healthcheck(im *importer, s *service, at setting) {
 	}
 }
 
-var healthRules = rules{
-	{name: "interval", key: "period"},
-	{name: "timeout", key: "timeout"},
-	{name: "retries", key: "failure_threshold"},
-	{name: "start_period|start_interval"},
-}
+var healthRules = rulesOf("compose healthcheck")

@@ -108,10 +108,7 @@ func (im *importer) processCompose(path string) error {
 const unknownKeyNote = "hinit has nothing like this setting"
 
 // fileRules are the rules for settings at the top level of the file.
-var fileRules = rules{
-	{name: "version|is_strict|name|disable_env_expansion|x-.*"}, // hinit is always strict, and a key with x- holds an anchor
-	{name: "log_(location|level|length|configuration|format)", note: "each service has a log of its own, below logs.dir"},
-}
+var fileRules = rulesOf("compose")
 
 // addVars adds the variables listed under "vars" to the values for templates.
 func (c *composeImport) addVars(e setting) {
@@ -193,13 +190,7 @@ func (c *composeImport) readProcess(p setting) {
 }
 
 // processRules are the rules for the settings of a process that can be imported one by one.
-var processRules = rules{
-	{name: "disabled", key: "enabled", when: isTrue, value: "false"},
-	{name: "is_?[dD]aemon", key: "enabled", when: isTrue, value: "false", note: "is not enabled: a service stays in the foreground under hinit; start the program with the option for that, and remove enabled: false"},
-	{name: "profiles", key: "enabled", value: "false", note: "is not enabled, because compose starts it with a profile only; hinit start NAME starts it, and hinit run-once NAME a task"},
-	// process-compose starts a foreground process only on request.
-	{name: "is_foreground", key: "enabled", when: isTrue, value: "false", note: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
-	{name: "is_tty|is_interactive", when: isTrue, note: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
+var processRules = slices.Concat(rules{
 	{name: "namespace", key: "group", convertText: func(value string) (string, error) { return serviceName(value), nil }},
 	{name: "success_exit_codes", key: "success_codes", convertNode: func(e setting) any { return successExitCodes(e.items()) }},
 	{name: "availability", nested: rules{
@@ -225,48 +216,26 @@ var processRules = rules{
 		}
 		s.checks = append(s.checks, k)
 	}},
-	{name: "replicas|vars"}, // readProcess has imported these
-	// Only Docker's compose files have these keys.
-	{name: "user", key: "user"},
 	{name: "restart", key: "restart.policy", convert: func(_ *importer, s *service, e setting) {
 		policy, most, _ := strings.Cut(e.value, ":")
 		s.set("restart.policy", cmp.Or(map[string]string{"always": "always", "unless-stopped": "always", "on-failure": "on-failure"}[policy], "never"))
 		s.set("restart.max_restarts", most)
 	}},
-	{name: "ulimits", note: "set services.NAME.limits"},
-	{name: "logging", note: "each service has a log of its own, below logs.dir"},
-	{name: "mem_limit", key: "memory.max"},
-	{name: "pids_limit", key: "pids.max"},
-	{name: "cpuset", key: "cpu_affinity"},
-	{name: "oom_score_adj", key: "oom_score"},
-	{name: "stop_grace_period", key: "stop.grace"},
 	{name: "stop_signal", key: "stop.signal", convertText: func(value string) (string, error) { return strings.TrimPrefix(value, "SIG"), nil }},
 	{name: "healthcheck", convert: healthcheck},
-}
+}, rulesOf("compose process"))
 
 // onlyKeysOfLogs is the note about a setting of a log for which there is no rule.
 const onlyKeysOfLogs = "hinit has the keys of logs for size, number, age and compression, and logs.console for the format"
 
 var (
-	shutdownRules = rules{
-		{name: "signal", key: "stop.signal", convertText: signalName},
-		{name: "timeout_seconds", key: "stop.grace", convertText: seconds},
-		{name: "parent_only", when: isTrue, note: "hinit always stops all processes of a service"},
-	}
-	scheduleRules = rules{
-		{name: "cron", key: "schedule.cron"},
-		{name: "timezone", key: "schedule.timezone"},
+	shutdownRules = rulesOf("compose shutdown")
+	scheduleRules = slices.Concat(rules{
 		{name: "interval", key: "schedule.cron", convertText: func(value string) (string, error) { return "@every " + value, nil }},
-		{name: "run_on_start", key: "once", when: isTrue, value: "boot"},
-		{name: "max_concurrent", when: noneOf("1"), note: "runs of a task don't overlap in hinit"},
-	}
-	rotationRules = rules{
-		{name: "max_size_mb", key: "logs.max_size_mb"},
-		{name: "max_backups", key: "logs.archives"},
+	}, rulesOf("compose schedule"))
+	rotationRules = slices.Concat(rules{
 		{name: "max_age_days", key: "logs.max_age", convertText: durationIn("days", day)},
-		{name: "compress", key: "logs.compress", when: isTrue, value: "gzip"},
-		{name: ".*", note: onlyKeysOfLogs},
-	}
+	}, rulesOf("compose rotation"))
 )
 
 // restartPolicyOf converts availability.restart to a restart policy.

@@ -127,23 +127,16 @@ func (l *mergedItem) merge(k setting) {
 }
 
 // pebbleRules are the rules for the settings of a service that can be imported one by one.
-var pebbleRules = rules{
-	{name: "backoff-delay", key: "restart.initial"},
-	{name: "backoff-factor", key: "restart.factor"},
-	{name: "backoff-limit", key: "restart.max"},
-	{name: "kill-delay", key: "stop.grace"},
+var pebbleRules = slices.Concat(rules{
 	{name: "environment", key: "env", convertNode: variables},
 	{name: "working-dir", key: "cwd", convertNode: func(e setting) any { return absolute(e.file, e.value) }},
 	// The methods pebble, order and addChecksToServices import these.
 	{name: "startup|after|before|requires|on-check-failure", key: "needs", convert: func(*importer, *service, setting) {}},
-	// The method service imports these.
-	{name: "(user|group)(-id)?|summary|description"},
 	{name: "command", convert: func(im *importer, s *service, e setting) {
 		words := slices.DeleteFunc(im.split(e), func(w string) bool { return w == "[" || w == "]" }) // brackets enclose arguments that a caller can replace
 		s.setAt("command", e.place, words)
 	}},
-	{name: "on-(success|failure)", when: noneOf("restart", "ignore"), note: "hinit doesn't end when a service does (%s); make it the container's CMD for that"},
-}
+}, rulesOf("pebble service"))
 
 func (p *pebblePlan) service(l *mergedItem) {
 	s := p.add(l.place, l.name)

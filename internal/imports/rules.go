@@ -2,6 +2,7 @@ package imports
 
 import (
 	"cmp"
+	_ "embed" // for the table of rules
 	"fmt"
 	"regexp"
 	"slices"
@@ -65,6 +66,44 @@ func (im *importer) apply(list rules, s *service, settings ...setting) {
 			im.applyRule(r, e, func(value any) { s.setAt(r.key, e.place, value) })
 		}
 	}
+}
+
+// ruleTable has the rules that need no code of their own, in sections; its head says how to write one.
+//
+//go:embed rules.txt
+var ruleTable string
+
+// ruleLine matches a line of ruleTable.
+var ruleLine = regexp.MustCompile(`^(\S+?)(?: if (not )?([^=:]*?))?(?: = (\S+?)(?: (\w+))?)?(?: by (\w+))?(?:: (.*))?$`)
+
+// conversions has the functions that ruleTable names after "by".
+var conversions = map[string]func(value string) (string, error){
+	"seconds": seconds, "timeSpan": timeSpan, "signalName": signalName, "fixedLimit": fixedLimit, "autorestart": autorestart, "megabytes": megabytes,
+}
+
+// rulesOf returns the rules in a section of ruleTable.
+func rulesOf(section string) (list rules) {
+	_, text, _ := strings.Cut(ruleTable, "["+section+"]\n")
+	text, _, _ = strings.Cut(text, "\n\n")
+	for line := range strings.SplitSeq(strings.TrimSpace(text), "\n") {
+		part := ruleLine.FindStringSubmatch(line)
+		if line[0] == '#' || part == nil { // a test finds lines that don't match
+			continue
+		}
+		r := rule{name: part[1], key: part[4], value: part[5], convertText: conversions[part[6]], note: part[7]}
+		switch words := strings.Fields(part[3]); {
+		case part[3] == "true":
+			r.when = isTrue
+		case part[3] == "false":
+			r.when = isFalse
+		case part[2] != "":
+			r.when = noneOf(words...)
+		case part[3] != "":
+			r.when = oneOf(words...)
+		}
+		list = append(list, r)
+	}
+	return list
 }
 
 // patterns has the compiled expressions of the rules used so far, by their text. To compile one for each setting takes too long.
@@ -198,24 +237,7 @@ func noneOf(words ...string) func(string) bool {
 
 // otherWays has notes on settings that hinit does not have, from several supervisors. Each says how to reach the same goal with
 // hinit.
-var otherWays = rules{
-	{name: "env_cmds", note: "hinit runs no commands for variables; write $(COMMAND) where the shell of a command uses one, or a file for env_file at boot"},
-	{name: "extends", note: "the other file is not read; import it too, and put both below services"},
-	{name: "watch", note: "hinit watches no sources; hinit restart NAME is what a watcher can call"},
-	{name: "mcp|mcp_server", note: "hinit offers no tools: its own interface is the control socket; let a tool call hinit run-once"},
-	{name: "is_elevated", when: isTrue, note: "hinit uses no sudo; run hinit as root, and say user where a service is not to be root"},
-	{name: "disable_ansi_colors", when: isTrue, note: "hinit passes on the output as it is; most programs know NO_COLOR in env"},
-	{name: "launch_timeout_seconds", note: "a service stays in the foreground under hinit; how long a start may take is checks of kind startup"},
-	{name: "exit_on_skipped", note: "a service that waits for another one in vain stays waiting; hinit status says for what"},
-	{name: "log_configuration", note: "hinit has the keys of logs for size, number, age and compression, and logs.console for the format"},
-	{name: "unix_socket_path", note: "hinit has a control socket of its own, control.socket"},
-	{name: "ordered_shutdown", note: "hinit stops in the reverse order of needs always"},
-	{name: "pairing", note: "hinit has no remote access to pair for; its interface is the control socket"},
-	{name: "image|build", note: "left out; the program has to be in the image that hinit is in, and the ENTRYPOINT, ENV, USER and WORKDIR of this one are not known; add them"},
-	{name: "deploy|scale", note: "write each replica as a service; limits are memory.max, cpu.weight and pids.max"},
-	{name: "ports|volumes|networks", note: "is for the engine; give it to the container that hinit is in"},
-	{name: "disable_dotenv", note: "env_file names the files that a service reads"},
-}
+var otherWays = rulesOf("any")
 
 // oneLine shortens a text to at most 80 characters of its first line.
 func oneLine(text string) string {

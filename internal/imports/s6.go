@@ -143,23 +143,9 @@ func (d *s6Import) readList(dir, name string) []string {
 }
 
 // s6Rules are the rules for the files of a service directory, each of which is one setting.
-var s6Rules = rules{
+var s6Rules = slices.Concat(rules{
 	{name: "timeout-kill", key: "stop.grace", convertText: durationIn("milliseconds", time.Millisecond)},
-	{name: "down-signal", key: "stop.signal", convertText: signalName},
-	{name: "notification-fd", key: "notify.fd"},
-	{name: "(timeout-)?finish", note: "services of hinit.yaml have no finish script; what it cleans up, do at the beginning of run"},
-	{name: "max-death-tally", note: "restart.max_restarts has a window of its own"},
-	{name: "lock-fd", note: "hinit holds no lock for a service"},
-	{name: "flag-essential", note: "hinit stops any service when it is asked to"},
-	{name: "flag-newpidns", note: "hinit makes no PID namespaces"},
-	{name: "flag-recommended", note: "hinit has no bundles"},
-	{name: "timeout-up", note: "a task that runs for long is not ended"},
-	{name: "timeout-down", note: "a task is not undone"},
-	{name: "instances?", note: "hinit has no instances; import each one"},
-	{name: "consumer-for|producer-for|pipeline-name|log", note: "hinit takes and rotates the output of the service itself; see services.NAME.logs"},
-	{name: "type|dependencies(\\.d)?|supervise|event|data|env"},
-	{name: ".*", note: "hinit does not look at it; the script may"},
-}
+}, rulesOf("s6"))
 
 // importFiles imports the files of a service directory by s6Rules, except those in names.
 func (d *s6Import) importFiles(s *service, dir string, names ...string) {

@@ -17,12 +17,7 @@ import (
 )
 
 // supervisordSections are the notes about sections that are not imported.
-var supervisordSections = rules{
-	{name: "eventlistener", note: "hinit has no event listeners; hinit events -f --json streams what happens"},
-	{name: "fcgi-program", note: "hinit opens no FastCGI socket for a program; let it open its own"},
-	{name: "(unix|inet)_http_server|supervisorctl", note: "hinit has a control socket of its own (control.socket), and no port or password"},
-	{name: "rpcinterface|ctlplugin", note: "hinit takes no plug-ins; its interface is the control socket, HTTP and JSON"},
-}
+var supervisordSections = rulesOf("supervisord sections")
 
 // supervisord imports supervisord.conf and the files that it includes.
 func (im *importer) supervisord(path string) error {
@@ -99,16 +94,7 @@ func (im *importer) supervisordFiles(path string) ([]*section, error) {
 }
 
 // supervisordKeys are the notes about settings in the section [supervisord].
-var supervisordKeys = rules{
-	{name: "umask", note: "set services.NAME.umask (%s)"},
-	{name: "minfds", note: "set services.NAME.limits.nofile where a service needs more (%s)"},
-	{name: "minprocs", note: "set services.NAME.limits.nproc where a service needs more (%s)"},
-	{name: "nocleanup|strip_ansi", note: "hinit leaves logs as they are, between its runs and in their text"},
-	{name: "nodaemon|pidfile|identifier|silent", note: "hinit has no need of it: it stays in the foreground and is known by its control socket"},
-	{name: "user", note: "start hinit as %s, or set services.NAME.user"},
-	{name: "directory", note: "start hinit run in %s, or set services.NAME.cwd"},
-	{name: ".*log.*", note: "what hinit says goes to its standard error; logs of services are below logs.dir"},
-}
+var supervisordKeys = rulesOf("supervisord")
 
 // supervisordSelf imports the section [supervisord], with the settings of supervisord itself.
 func (im *importer) supervisordSelf(s *section) {
@@ -173,16 +159,8 @@ func (im *importer) program(s *section, name, group string, priorities map[*serv
 	})
 }
 
-// oneLog is the note about a separate log file for stdout or stderr.
-const oneLog = "one log takes both streams; the container's log keeps them apart"
-
 // programRules are the rules for the settings of a program, except command and environment.
-var programRules = rules{
-	{name: "autostart", key: "enabled", when: isFalse, value: "false"},
-	{name: "autorestart", key: "restart.policy", convertText: autorestart},
-	{name: "startretries", key: "restart.max_restarts", note: "hinit counts each restart within restart.max_restarts_window, also of a program that had started; in hinit.yaml 0 is no limit (%s)"},
-	{name: "startsecs", when: noneOf("1"), note: "is 1s for all services in hinit run (%s); add a check of kind startup to one that needs longer"},
-	{name: "stopsignal", key: "stop.signal", convertText: signalName},
+var programRules = slices.Concat(rules{
 	{name: "stopwaitsecs", key: "stop.grace", convertText: func(value string) (string, error) {
 		grace, err := seconds(value)
 		if grace == "" {
@@ -190,21 +168,14 @@ var programRules = rules{
 		}
 		return grace, err
 	}},
-	{name: "stopasgroup|killasgroup", when: isFalse, note: "hinit always stops all processes of a service"},
 	{name: "exitcodes", convert: addCodes("success_codes", " ,")},
-	{name: "user", key: "user"},
-	{name: "umask", key: "umask"},
 	{name: "directory", key: "cwd", convertNode: func(e setting) any { return absolute(e.file, e.value) }},
 	{name: "(stdout|stderr)_logfile", convert: logFile},
-	{name: "redirect_stderr", when: isFalse, note: oneLog},
-	{name: "stdout_logfile_maxbytes", key: "logs.max_size_mb", convertText: megabytes},
-	{name: "stdout_logfile_backups", key: "logs.archives"},
-	{name: "stderr_logfile_maxbytes|stderr_logfile_backups", note: "one log takes both streams; see stdout_logfile"},
 	{
 		name: "(stdout|stderr)_(events_enabled|syslog)|redirect_stdout", when: func(value string) bool { return !isFalse(value) },
 		note: "run hinit forward as a service: it sends the lines to syslog, and hinit events -f streams what happens (%s)",
 	},
-}
+}, rulesOf("supervisord program"))
 
 func autorestart(value string) (string, error) {
 	switch {

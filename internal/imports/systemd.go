@@ -194,7 +194,7 @@ func (u *unitImport) replaceSpecifiers(n *unit) {
 }
 
 // unitRules are the rules for the settings of a service, except commands and relations to other units.
-var unitRules = rules{
+var unitRules = slices.Concat(rules{
 	{name: strings.Join(unitOrder, "|") + "|" + strings.Join(unitCommands, "|")}, // order and commands import these
 	{name: "Type", convert: typeOf},
 	{name: "User", key: "user", convert: func(_ *importer, s *service, e setting) { s.set("user", e.value+s.text("user")) }},
@@ -240,8 +240,6 @@ var unitRules = rules{
 	{name: "RestartSec", convert: constantDelay(timeSpan)},
 	{name: "SuccessExitStatus", convert: addCodes("success_codes", " ")},
 	{name: "RestartPreventExitStatus", convert: addCodes("park_on", " ")},
-	{name: "RestartSteps", note: "set restart.factor (%s)"},
-	{name: "RestartMaxDelaySec", key: "restart.max", convertText: timeSpan},
 	// StartLimitIntervalSec=0 may precede, which means no limit.
 	{name: "StartLimitBurst", convert: func(_ *importer, s *service, e setting) {
 		s.set("restart.max_restarts", cmp.Or(s.text("restart.max_restarts"), e.value))
@@ -253,43 +251,8 @@ var unitRules = rules{
 		}
 		im.applyRule(rule{key: "restart.max_restarts_window", convertText: timeSpan}, e, func(span any) { s.set("restart.max_restarts_window", span) })
 	}},
-	{name: "TimeoutStopSec", key: "stop.grace", convertText: timeSpan},
-	{name: "KillSignal", key: "stop.signal", convertText: signalName},
-	{name: "WatchdogSec", key: "watchdog", convertText: timeSpan},
-	{name: "UMask", key: "umask"},
-	{name: "Nice", key: "nice"},
-	{name: "OOMScoreAdjust", key: "oom_score"},
-	{name: "IOSchedulingClass", key: "ionice.class"},
-	{name: "IOSchedulingPriority", key: "ionice.level"},
-	{name: "MemoryHigh", key: "memory.high", convertText: fixedLimit},
-	{name: "MemoryMax", key: "memory.max", convertText: fixedLimit},
-	{name: "CPUWeight", key: "cpu.weight"},
-	{name: "TasksMax", key: "pids.max", convertText: fixedLimit},
 	{name: "CPUAffinity", key: "cpu_affinity", convertText: func(value string) (string, error) { return strings.Join(strings.Fields(value), ","), nil }},
-	{name: "NoNewPrivileges", key: "no_new_privs", when: isTrue, value: "true"},
-	{name: "RestartForceExitStatus", note: "hinit restarts by restart.policy; see restart.immediate_on"},
-	{name: "KillMode", when: oneOf("process", "none"), note: "hinit always stops all processes of a service (%s)"},
-	{name: "SendSIGKILL", when: isFalse, note: "hinit always sends KILL after stop.grace"},
-	{name: "PIDFile", note: "hinit has no need of it: it knows the processes of its services"},
-	{name: "ExecStopPost", note: "services of hinit.yaml have no finish script; what it cleans up (%s), do at the beginning of command"},
-	{name: "StandardInput", note: "a service has no terminal under hinit; its standard input is empty"},
-	{
-		name: "StandardOutput|StandardError", when: noneOf("journal", "syslog", "kmsg", "inherit", "journal+console", "syslog+console"),
-		note: "one log takes both streams, logs/NAME/current below logs.dir (%s)",
-	},
-	{name: "Conflicts", note: "hinit has no conflicts between services; hinit stop ends the other one"},
-	{name: "Alias", note: "a service has one name in hinit (%s)"},
-	{name: "Condition.*|Assert.*|ExecCondition", note: "hinit has no conditions; test it in command (%s)"},
-	{name: "(Runtime|State|Cache|Logs|Configuration)Directory.*", note: "hinit makes no directories; make it in the image, or before the program in command (%s)"},
-	{name: "(Protect|Private|Restrict|SystemCall|Capability|Ambient|Read|Inaccessible|NoExec|ExecPaths|Temporary|Bind|Root|Mount|Lock|MemoryDeny|RemoveIPC|Device|" +
-		"IPAddress|Secure|Keyring|ProcSubset|AppArmor|SELinux|Network|PAM|DynamicUser|Supplementary).*", note: "hinit isolates no service; give it to the container that hinit is in"},
-	{name: "((Startup)?(CPU|IO|BlockIO|Memory|Tasks)[A-Z]|Slice|Delegate|AllowedCPUs|OOMPolicy|ManagedOOM).*", note: "hinit has no control groups for this; limit the container that hinit is in"},
-	{name: "RuntimeMaxSec|RuntimeRandomizedExtraSec", note: "hinit ends no service because of its age (%s)"},
-	{name: "(Timeout|JobTimeout).*", note: "a start that takes long is not ended; checks of kind startup say how long it may take (%s)"},
-	{name: "(Syslog|Log[A-Z]|TTY).*", note: "each service has a log of its own, below logs.dir"},
-	{name: "WantedBy|RequiredBy|UpheldBy|Also|DefaultInstance|DefaultDependencies|IgnoreSIGPIPE|PassEnvironment|RemainAfterExit|NotifyAccess|" +
-		"GuessMainPID|(Requires|Wants)MountsFor|CollectMode|Sources?Path|Propagates.*|Reload.*From|RefuseManual.*|AllowIsolate|Documentation|StopWhenUnneeded"},
-}
+}, rulesOf("systemd unit"))
 
 // typeOf imports Type=, which says from when the service counts as started.
 func typeOf(im *importer, s *service, e setting) {

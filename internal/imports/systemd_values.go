@@ -269,14 +269,7 @@ func calendar(value string) (cron, zone string, err error) {
 }
 
 // timerRules are the rules for the settings of a timer that can be imported one by one.
-var timerRules = rules{
-	{name: "RandomizedDelaySec", key: "schedule.jitter", convertText: timeSpan},
-	{name: "Persistent", key: "schedule.missed", when: isTrue, value: "run"},
-	{name: "AccuracySec|Unit|Description"}, // hinit starts tasks exactly on time
-	{name: "FixedRandomDelay", when: isTrue, note: "the delay is another one each time; see schedule.jitter"},
-	{name: "WakeSystem", when: isTrue, note: "hinit wakes no machine"},
-	{name: "On(Clock|Timezone)Change", when: isTrue, note: "a task runs at its times only"},
-}
+var timerRules = rulesOf("systemd timer")
 
 // timer imports a timer: the service that it starts becomes a task with a schedule.
 func (u *unitImport) timer(n *unit) {
