@@ -235,7 +235,12 @@ func initIsStarting() bool {
 }
 
 // Config reads the configuration that an init would use if it started here.
-func (t *Terminal) Config() (*config.Config, error) { return config.Load(config.Options{Env: t.Env}) }
+func (t *Terminal) Config() (*config.Config, error) { return t.ConfigOf(client.Init{}) }
+
+// ConfigOf reads the configuration of a running init. A hinit run has a file of its own, which its status names.
+func (t *Terminal) ConfigOf(in client.Init) (*config.Config, error) {
+	return config.Load(config.Options{Path: in.Plain, Plain: in.Plain != "", Env: t.Env})
+}
 
 // CompanionVerb is a verb that the program hinit-NAME carries out, which is installed beside hinit. PID 1 doesn't link its code.
 func CompanionVerb(name, summary string) Verb { return CompanionOf("hinit-"+name, nil, name, summary) }

@@ -126,7 +126,7 @@ func (t *Terminal) drifted(ctx context.Context, cl *dial.Client) (names []string
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := t.Config()
+	cfg, err := t.ConfigOf(st.Init)
 	if err != nil {
 		return nil, err
 	}

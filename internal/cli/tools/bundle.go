@@ -16,9 +16,11 @@ import (
 	"sync"
 	"time"
 
+	"hinit/client"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
+	"hinit/internal/procusage"
 	"hinit/internal/redact"
 	"hinit/internal/version"
 	"hinit/internal/wholefile"
@@ -57,6 +59,7 @@ type bundle struct {
 	table []cli.Verb
 	end   time.Time
 	hide  []string
+	init  client.Init // the running init; empty if none answers
 }
 
 // part is a file of a bundle. fill writes its content, which [bundle.collect] stores in content.
@@ -111,6 +114,10 @@ func (b *bundle) write(file string, lines int) int {
 
 // parts returns all parts except the logs. Most are the output of a command that a user could run.
 func (b *bundle) parts() []part {
+	check := []string{"config", "check"}
+	if b.init.Plain != "" {
+		check = append(check, b.init.Plain, "--run")
+	}
 	return []part{
 		b.commandPart("version.json", "this command", "version", "--json"),
 		b.commandPart("healthcheck.txt", "whether hinit does its work", "healthcheck"),
@@ -119,7 +126,7 @@ func (b *bundle) parts() []part {
 		b.commandPart("events.ndjson", "what has happened", "events", "--json", "-n", "-1"),
 		b.commandPart("doctor.txt", "what commonly goes wrong", "doctor"),
 		b.commandPart("config.txt", "the configuration in force, and where each value came from", "config"),
-		b.commandPart("config-check.txt", "what is wrong with the file as it is here", "config", "check"),
+		b.commandPart("config-check.txt", "what is wrong with the file as it is here", check...),
 		b.commandPart("profiles.txt", "the profiles on the volume", "profile", "list"),
 		b.commandPart("tree.txt", "the processes of each service", "tree"),
 		{name: "gateway-states.txt", description: "what the gateways' state files say", fill: b.writeStates},
@@ -243,7 +250,8 @@ func (s *secrets) add(value string) {
 	}
 }
 
-// secrets finds the secrets in the environment, the configuration, and the .env of each profile.
+// secrets finds the secrets in the environments of this command, of process 1 and of the services, in the configuration, and in the
+// .env of each profile. It sets b.init.
 func (b *bundle) secrets() (found secrets) {
 	add := func(name, value string) {
 		if !slices.Contains(b.hide, name) {
@@ -252,11 +260,19 @@ func (b *bundle) secrets() (found secrets) {
 		found.add(value)
 	}
 	one, _ := readProcOne("environ")
-	for _, pair := range append(os.Environ(), strings.Split(string(one), "\x00")...) {
+	st, err := withDeadline(b.end.Add(-bundleTime*2/3), func() (client.Status, error) { return b.Status() })
+	if err != nil && !errors.Is(err, client.ErrUnreachable) {
+		found.unknown = append(found.unknown, "cannot ask hinit for its services: "+err.Error())
+	}
+	b.init = st.Init
+	variables, _ := withDeadline(b.end.Add(-bundleTime/2), func() ([]string, error) { return serviceVariables(b.Terminal, st), nil })
+	for _, pair := range slices.Concat(os.Environ(), strings.Split(string(one), "\x00"), variables) {
 		name, value, _ := strings.Cut(pair, "=")
 		add(name, value)
 	}
-	if cfg, err := b.Config(); err == nil { // otherwise eachProfile reports the error
+	if cfg, err := b.ConfigOf(b.init); err != nil && b.init.Plain != "" { // of another init, eachProfile reports the error
+		found.unknown = append(found.unknown, "cannot read the configuration: "+err.Error())
+	} else if err == nil {
 		for name, value := range cfg.Agent.Env {
 			add(name, value)
 		}
@@ -267,10 +283,23 @@ func (b *bundle) secrets() (found secrets) {
 		}
 	}
 	of, err := withDeadline(b.end.Add(-bundleTime/2), b.profileSecrets)
-	if err != nil {
+	if err != nil && !errors.Is(err, errNoAgent) {
 		of.unknown = append(of.unknown, "cannot read the .env of the profiles: "+err.Error())
 	}
 	return secrets{append(found.values, of.values...), of.unknown}
+}
+
+// serviceVariables returns the environments of the running services in st. Some of their variables may be from files. It leaves out a
+// process whose environment this user may not read.
+func serviceVariables(t *cli.Terminal, st client.Status) (variables []string) {
+	root := procOf(t, st.Init.PID)
+	for _, s := range st.Services {
+		if s.PID != 0 {
+			environ, _ := procusage.ReadHead(fmt.Sprintf("%s/%d/environ", root, s.PID))
+			variables = append(variables, strings.Split(string(environ), "\x00")...)
+		}
+	}
+	return variables
 }
 
 // profileSecrets finds the secrets in the .env of each profile.

@@ -40,15 +40,11 @@ type doctorRun struct {
 
 func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	x := &doctorRun{Terminal: t}
-	plain, answers := x.init()
-	options := config.Options{Env: t.Env}
-	if plain != "" {
-		options.Path, options.Plain = plain, true
-	}
-	switch cfg, err := config.Load(options); {
+	in, answers := x.init()
+	switch cfg, err := t.ConfigOf(in); {
 	case err != nil:
 		x.findings.Failed("configuration", "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
-	case plain != "":
+	case in.Plain != "":
 		x.warnings(cfg) // the other checks are about the agent, which hinit run doesn't host
 	default:
 		x.configuration(cfg)
@@ -85,13 +81,12 @@ func (x *doctorRun) companions(cfg *config.Config) {
 	}
 }
 
-// init checks the running init and its status, and reports whether it answers. plain is the configuration file of hinit run, or ""
-// for an init.
-func (x *doctorRun) init() (plain string, answers bool) {
+// init checks the running init and its status, and reports whether it answers.
+func (x *doctorRun) init() (in client.Init, answers bool) {
 	st, err := x.Status()
 	if err != nil {
 		x.findings.Failed("init", "%v", err)
-		return "", false
+		return in, false
 	}
 	x.findings.OK("init", "pid %d, version %s", st.Init.PID, st.Init.Version)
 	x.binary(st.Init)
@@ -123,7 +118,7 @@ func (x *doctorRun) init() (plain string, answers bool) {
 			x.findings.Failed("zombies", "%d ended processes are not reaped", n)
 		}
 	}
-	return st.Init.Plain, true
+	return st.Init, true
 }
 
 // lease reports which init has the lease: the right to serve the profiles of the volume.

@@ -213,7 +213,8 @@ func allLogs(t *cli.Terminal) (names []string, err error) {
 // largestLog returns the largest size in bytes of a line and of an archive, by the configuration. Files may be from an earlier
 // configuration, so these are twice the configured sizes, and at least the defaults of [reader.Read].
 func largestLog(t *cli.Terminal) (line int, archive int64) {
-	cfg, err := t.Config()
+	st, _ := t.Status() // without an init, the configuration here counts
+	cfg, err := t.ConfigOf(st.Init)
 	if err != nil {
 		return 0, 0
 	}
@@ -265,7 +266,7 @@ func logOf(t *cli.Terminal, name string) (as *fsutil.Actor, dir string, err erro
 	st, err := t.Status(name)
 	if err == nil && len(st.Services) > 0 {
 		if st.Services[0].Log == "" {
-			return nil, "", noLogFile(t, name, st.Services[0].Name)
+			return nil, "", noLogFile(t, name, st)
 		}
 		as, err := lookup.LogReader(st.Init.Plain != "", t.Env)
 		return as, filepath.Dir(st.Services[0].Log), err
@@ -286,9 +287,10 @@ func logOf(t *cli.Terminal, name string) (as *fsutil.Actor, dir string, err erro
 }
 
 // noLogFile returns an error that says why a service has no log file, and how hinit.yaml can give it one.
-func noLogFile(t *cli.Terminal, name, service string) error {
+func noLogFile(t *cli.Terminal, name string, st client.Status) error {
 	const why = "cannot show logs of %q: it has no file of its own; its output is in the container's log (docker logs)"
-	cfg, err := t.Config()
+	service := st.Services[0].Name
+	cfg, err := t.ConfigOf(st.Init)
 	if err != nil || cfg.Services[service].Name == "" {
 		return fmt.Errorf(why, name)
 	}

@@ -34,13 +34,16 @@ func withWords(atLeast, atMost int, run func(t *cli.Terminal, c *cli.Call, words
 // loadAgent reads the configuration that an init would use if it started here, and looks up the agent's user.
 func loadAgent(t *cli.Terminal) (cfg *config.Config, agent boot.Agent, err error) {
 	if st, err := t.Status(); err == nil && st.Init.Plain != "" {
-		return nil, agent, errors.New("hinit run hosts no agent and no profiles")
+		return nil, agent, errNoAgent
 	}
 	if cfg, err = t.Config(); err == nil {
 		agent, err = lookup.Agent(cfg)
 	}
 	return cfg, agent, err
 }
+
+// errNoAgent is the error of a command about the agent or its profiles while hinit run serves.
+var errNoAgent = errors.New("hinit run hosts no agent and no profiles")
 
 // table returns all commands of hinit, in the order of the help.
 func table() []cli.Verb {
