@@ -44,7 +44,7 @@ func (im *importer) processCompose(path string) error {
 	c.process = slices.Concat(processRules, rules{
 		{name: "working_dir", key: "cwd", convertNode: func(e setting) any { return absolute(path, c.fillTemplates(e)) }},
 		{name: "description", convert: func(_ *importer, s *service, e setting) { s.comment = commentLine(c.fillTemplates(e)) }},
-		{name: "shutdown", nested: append(rules{{name: "command", key: "stop_command", convertNode: c.shellCommand}}, shutdownRules...)},
+		{name: "shutdown", nested: append(rules{{name: "command", key: "stop_command", convertNode: c.shellCommand}}, rulesOf("compose shutdown")...)},
 		{name: "depends_on", key: "needs", convert: c.dependsOn},
 		{name: "(readiness|liveness)_probe", convert: c.probe},
 		{name: "environment", key: "env", convert: func(_ *importer, s *service, e setting) { s.addVariables(c.environment(e)...) }},
@@ -200,11 +200,11 @@ var processRules = slices.Concat(rules{
 		{name: "exit_on_end", when: isTrue, note: "hinit doesn't end when a service does; make it the container's CMD for that"},
 	}},
 	{name: "schedule", convert: func(im *importer, s *service, e setting) {
-		if im.apply(scheduleRules, s, e.keys()...); s.text("schedule.cron") == "" {
+		if im.apply(rulesOf("compose schedule"), s, e.keys()...); s.text("schedule.cron") == "" {
 			s.set("once", "boot")
 		}
 	}},
-	{name: "log_configuration", nested: rules{{name: "rotation", nested: rotationRules}, {name: ".*", note: onlyKeysOfLogs}}},
+	{name: "log_configuration", nested: rules{{name: "rotation", nested: rulesOf("compose rotation")}, {name: ".*", note: onlyKeysOfLogs}}},
 	{name: "log_location", convert: func(im *importer, s *service, e setting) {
 		s.set("log", "true")
 		im.note(e.from, "hinit writes to logs/%s/current below logs.dir, not to %s", s.name, e.value)
@@ -227,16 +227,6 @@ var processRules = slices.Concat(rules{
 
 // onlyKeysOfLogs is the note about a setting of a log for which there is no rule.
 const onlyKeysOfLogs = "hinit has the keys of logs for size, number, age and compression, and logs.console for the format"
-
-var (
-	shutdownRules = rulesOf("compose shutdown")
-	scheduleRules = slices.Concat(rules{
-		{name: "interval", key: "schedule.cron", convertText: func(value string) (string, error) { return "@every " + value, nil }},
-	}, rulesOf("compose schedule"))
-	rotationRules = slices.Concat(rules{
-		{name: "max_age_days", key: "logs.max_age", convertText: durationIn("days", day)},
-	}, rulesOf("compose rotation"))
-)
 
 // restartPolicyOf converts availability.restart to a restart policy.
 func restartPolicyOf(value string) (string, error) {

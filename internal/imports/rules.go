@@ -78,7 +78,9 @@ var ruleLine = regexp.MustCompile(`^(\S+?)(?: if (not )?([^=:]*?))?(?: = (\S+?)(
 
 // conversions has the functions that ruleTable names after "by".
 var conversions = map[string]func(value string) (string, error){
-	"seconds": seconds, "timeSpan": timeSpan, "signalName": signalName, "fixedLimit": fixedLimit, "autorestart": autorestart, "megabytes": megabytes,
+	"seconds": seconds, "milliseconds": durationIn("milliseconds", time.Millisecond), "days": durationIn("days", day), "timeSpan": timeSpan,
+	"every":      func(interval string) (string, error) { return "@every " + interval, nil },
+	"signalName": signalName, "fixedLimit": fixedLimit, "autorestart": autorestart, "megabytes": megabytes,
 }
 
 // rulesOf returns the rules in a section of ruleTable.

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/samber/lo"
 	"golang.org/x/sys/unix"
@@ -143,9 +142,7 @@ func (d *s6Import) readList(dir, name string) []string {
 }
 
 // s6Rules are the rules for the files of a service directory, each of which is one setting.
-var s6Rules = slices.Concat(rules{
-	{name: "timeout-kill", key: "stop.grace", convertText: durationIn("milliseconds", time.Millisecond)},
-}, rulesOf("s6"))
+var s6Rules = rulesOf("s6")
 
 // importFiles imports the files of a service directory by s6Rules, except those in names.
 func (d *s6Import) importFiles(s *service, dir string, names ...string) {
