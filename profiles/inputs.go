@@ -85,7 +85,7 @@ func (w *Watcher) scanInputs(ctx context.Context) {
 	d, err := w.store.open()
 	w.warnVolume(err)
 	if err != nil {
-		w.dirComplete = false // makes the next poll scan everything, including the inputs
+		w.dir = stamp{} // makes the next poll scan everything, including the inputs
 		return
 	}
 	defer d.Close()

@@ -142,7 +142,7 @@ func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 	var changed []string
 	all := true
 	testkit.Until(t, "the times of the files are old enough", func() bool {
-		if !w.dirComplete || len(changed) > 0 {
+		if w.dir == (stamp{}) || len(changed) > 0 {
 			if err := w.scanAll(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -168,6 +168,24 @@ func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 		}
 		if err := os.Remove(filepath.Join(s.root, tt.file)); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// A container whose profiles were just made read all of them again a minute after the boot, although inotify reports each change.
+func TestANewVolumeIsNotReadAgainAMinuteLater(t *testing.T) {
+	s := NewVolume(t)
+	Write(t, s, "profiles/a/SOUL.md", "")
+	w := &Watcher{
+		store: s, options: WatchOptions{Notify: func(Event) {}, IdlePoll: time.Hour, Poll: time.Second, openNotifications: (*watch.Set).Open},
+		interest: make(map[string]Hash), known: make(map[string]*scanned), warned: warnings{byKey: make(map[string]Warning)},
+	}
+	t.Cleanup(func() { w.inotify.Close() })
+	for _, silent := range []bool{false, true} {
+		s.silent["profiles/a"] = silent
+		err := w.scanAll(t.Context())
+		if next := time.Until(w.nextPoll); err != nil || next > blindPoll == silent || next < time.Second*30 {
+			t.Errorf("a silent directory: %t; the next scan is in %s, %v", silent, next, err)
 		}
 	}
 }
@@ -312,7 +330,7 @@ func BenchmarkScans(b *testing.B) {
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/directory")
 		})
 		b.Run(fmt.Sprintf("quiet/%d", n), func(b *testing.B) {
-			for !w.dirComplete {
+			for w.dir == (stamp{}) {
 				if err := w.scanAll(b.Context()); err != nil {
 					b.Fatal(err)
 				}

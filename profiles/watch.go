@@ -89,10 +89,10 @@ type notifications struct {
 
 // lastScan is what the watcher remembers of the last full scan.
 type lastScan struct {
-	scannedAt   time.Time // start of the scan
-	notBefore   time.Time // earliest time at which a notification may start the next full scan
-	dir         stamp     // metadata of profiles/ at that time
-	dirComplete bool      // as long as profiles/ has the metadata dir, the names in it are unchanged
+	scannedAt time.Time // start of the scan
+	notBefore time.Time // earliest time at which a notification may start the next full scan
+	dir       stamp     // metadata of profiles/ at that time, which changes if the names in it do; zero if the scan may have missed names
+	silent    bool      // some directories did not answer in time
 }
 
 // pending is what notifications have asked the watcher to scan, and when.

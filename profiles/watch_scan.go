@@ -16,7 +16,7 @@ import (
 func (w *Watcher) scanAll(ctx context.Context) error {
 	began := time.Now()
 	w.clearPending()
-	w.dirComplete = false
+	w.dir = stamp{}
 	err := w.scanVolume(ctx)
 	if ctx.Err() == nil {
 		w.warnVolume(err)
@@ -34,7 +34,7 @@ const (
 )
 
 // blindPoll is the longest time between full scans while changes may be missed. That is the case while some directories without the
-// marker have no inotify watch, or after a scan that may have missed a change.
+// marker have no inotify watch, or after a scan in which a directory did not answer.
 const blindPoll = time.Minute
 
 // scheduleNext is called after a full scan that began at began and ended with err. It sets the time of the next poll. After a long
@@ -46,7 +46,7 @@ func (w *Watcher) scheduleNext(began time.Time, err error) {
 	switch {
 	case w.partial || err != nil:
 		pause = w.options.Poll
-	case !w.dirComplete || len(w.unmarkedWatches) < len(w.candidates):
+	case w.silent || len(w.unmarkedWatches) < len(w.candidates):
 		pause = min(pause, blindPoll)
 	}
 	w.nextPoll = now.Add(max(pause, pollShare*took))
@@ -104,7 +104,10 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 	for _, name := range w.newlyMarked(d) { // directories that got the marker after profiles/ was listed
 		w.scanHome(ctx, d, name, true)
 	}
-	w.dir, w.dirComplete = l.dir, len(l.silentDirs) == 0 && l.dir.settledBefore(began)
+	w.silent = len(l.silentDirs) > 0
+	if !w.silent && l.dir.settledBefore(began) {
+		w.dir = l.dir
+	}
 	return ctx.Err()
 }
 
@@ -151,7 +154,7 @@ func (w *Watcher) poll(ctx context.Context) {
 // changedTimes compares the metadata of the important files with the last scan. changed lists the profiles with changed files, and
 // the directories that now have the marker. all is true if only a full scan can find what has changed.
 func (w *Watcher) changedTimes() (changed []string, all bool) {
-	if !w.dirComplete || w.canWatchMore() || w.store.isSilent(profilesDir) {
+	if w.dir == (stamp{}) || w.canWatchMore() || w.store.isSilent(profilesDir) {
 		return nil, true
 	}
 	d, err := w.store.open()
