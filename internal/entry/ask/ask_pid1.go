@@ -106,8 +106,8 @@ func runQuickly(q pid1Request) int {
 	}
 	all := exchange(fd, q)
 	head, said, _ := strings.Cut(all, "\r\n\r\n")
-	size := line.Add("\r\nContent-Length: ").Num(len(said)).Add("\r\n").String() // a part of an answer has another size
-	if len(head) < statusAt+3 || head[statusAt] != '2' || !strings.Contains(all, size) || bare.Write(1, said) != len(said) {
+	size := line.Add("\r\nContent-Length: ").Num(len(said)).Add("\r\n").String() // a part of an answer has another size; 204 has none
+	if len(head) < statusAt+3 || head[statusAt] != '2' || head[statusAt+2] != '4' && !strings.Contains(all, size) || bare.Write(1, said) != len(said) {
 		return -1
 	}
 	return exitCode(q, head, said)
@@ -146,7 +146,7 @@ func parse(name string, argv bare.CStrings) (q pid1Request, ok bool) {
 		ok = argv.N == 3 && len(verb) > 1 && verb[0] == '-' && isPlainWord(verb[1:], "") && verb[1] != 'w' && verb[1] != 'T' && verb[1] != 's' &&
 			word != "" && word[0] == '/' && isPlainWord(word, "/")
 		body.Add(`{"dir":"`).Add(word).Add(`","flags":"`).Add(verb[min(1, len(verb)):]).Add(`"}`)
-		q = pid1Request{doing: "control the slot", method: "POST", before: "/v1/slots/control", body: body.String()}
+		q = pid1Request{doing: "control the slot", method: "POST", before: "/v1/slots/control", body: body.String(), fast: strings.Trim(verb, "-ud") == ""}
 	case name != "hinit":
 	case verb == "stop" || verb == "start" || verb == "restart":
 		waits, goesOn := argv.N == 3, argv.N == 4 && argv.At(3) == "--no-wait"

@@ -57,6 +57,34 @@ func TestACommandIsAnsweredWithoutTheRuntime(t *testing.T) {
 	}
 }
 
+// s6-svc -d took as long as a start of the Go runtime, three times as long as the program of s6 itself. A signal must not be sent
+// twice, so only the runtime sends one.
+func TestAnS6OrderIsAnsweredWithoutTheRuntime(t *testing.T) {
+	testkit.SkipIfShort(t)
+	dir := t.TempDir()
+	if err := errors.Join(testkit.Build(dir, "hinit"), os.Symlink("hinit", dir+"/s6-svc")); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		words, answer string
+		code          int
+	}{
+		{"-d /run/service/a", "204 No Content\r\n\r\n", 0},
+		{"-u /run/service/a", "204 No Content\r\n\r\n", 0},
+		{"-t /run/service/a", "204 No Content\r\n\r\n", 2},
+		{"-d /run/service/a", "404 Not Found\r\nContent-Length: 2\r\n\r\nno", 2},
+		{"-d run/service/a", "204 No Content\r\n\r\n", 2},
+	} {
+		asked := serve(t, dir, tt.answer)
+		cmd := exec.CommandContext(t.Context(), dir+"/s6-svc", strings.Fields(tt.words)...)
+		cmd.Env = []string{"GOMEMLIMIT=no number", "HINIT_RUNTIME_DIR=" + dir}
+		if _ = cmd.Run(); cmd.ProcessState.ExitCode() != tt.code { // the error says the same as the exit code
+			t.Errorf("s6-svc %s: %v, want %d; the answer was %q", tt.words, cmd.ProcessState, tt.code, tt.answer)
+		}
+		asked.Close()
+	}
+}
+
 // The socket got the number of a closed descriptor. Then the table, or the message of the runtime, went to the init, and SIGPIPE
 // ended a command that had been carried out.
 func TestACommandWithAClosedOutputIsLeftToTheRuntime(t *testing.T) {
