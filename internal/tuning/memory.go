@@ -85,11 +85,8 @@ func heapInUse() uint64 {
 // dropProgramText gives the memory of the program's code and constants back (madvise(2), MADV_DONTNEED). When a page is used
 // again, the kernel maps it from the page cache. All these mappings are read-only mappings of a file, so nothing is lost.
 func dropProgramText() {
-	self, err := os.Readlink("/proc/self/exe")
-	maps, err2 := os.ReadFile("/proc/self/maps")
-	if err != nil || err2 != nil {
-		return // /proc is not mounted
-	}
+	self, _ := os.Readlink("/proc/self/exe") // if /proc is not mounted, there are no lines below
+	maps, _ := os.ReadFile("/proc/self/maps")
 	var ranges [][2]uintptr // the loop below drops all pages at once, because the kernel maps 64 KiB around each page that this code uses
 	for line := range strings.Lines(string(maps)) {
 		// example of a line: 00400000-007f6000 r-xp 00000000 fe:00 4711 /init (proc_pid_maps(5))
