@@ -130,14 +130,35 @@ func sameFile(a, b fs.FileInfo) bool {
 	return isOne && isOther && one.Dev == other.Dev && one.Ino == other.Ino
 }
 
-// Unpack unpacks a tar archive below a directory. It does not read beyond the end of the archive.
-func Unpack(r io.Reader, dir string) error {
+// Unpack unpacks a tar archive below a directory. It does not read beyond the end of the archive. With replace, it removes what
+// stands in the way of an entry, see clearWay.
+func Unpack(r io.Reader, dir string, replace bool) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	return eachEntry(r, func(h *tar.Header, data io.Reader) error { return unpackEntry(root, path.Clean(h.Name), h, data) })
+	return eachEntry(r, func(h *tar.Header, data io.Reader) error {
+		name := path.Clean(h.Name)
+		if replace {
+			clearWay(root, name, h.Typeflag == tar.TypeDir)
+		}
+		return unpackEntry(root, name, h, data)
+	})
+}
+
+// clearWay removes a directory at the name of an entry that is none, and anything else where the entry needs a directory. It keeps
+// links to directories below root. It ignores errors, which the making of the entry reports.
+func clearWay(root *os.Root, name string, isDir bool) {
+	for at := name; at != path.Dir(at); at, isDir = path.Dir(at), true {
+		info, err := root.Stat(at)
+		if err != nil || !isDir {
+			info, err = root.Lstat(at)
+		}
+		if err == nil && info.IsDir() != isDir {
+			_ = root.RemoveAll(at)
+		}
+	}
 }
 
 // UnpackAs unpacks the first entry of an archive as target, and all entries below it into target.

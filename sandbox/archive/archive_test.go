@@ -103,3 +103,77 @@ func TestPackingFollowsNoLink(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestASandboxThatHadReplacedAFileDidNotStartAgain checks that an archive can be unpacked over files of another kind, as it is at each
+// start of a sandbox with a root of its own. Before, one command inside prevented all later starts, also of new containers. A copy
+// for a person must not remove a directory.
+func TestASandboxThatHadReplacedAFileDidNotStartAgain(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	pack := func() *bytes.Buffer {
+		var out bytes.Buffer
+		w := tar.NewWriter(&out)
+		for _, h := range []tar.Header{
+			{Name: "root/skills/", Typeflag: tar.TypeDir, Mode: 0o755},
+			{Name: "root/skills/a/", Typeflag: tar.TypeDir, Mode: 0o755},
+			{Name: "root/skills/a/x", Typeflag: tar.TypeReg, Mode: 0o644, Size: 5},
+			{Name: "root/linked/x", Typeflag: tar.TypeReg, Mode: 0o644, Size: 5},
+		} {
+			if err := w.WriteHeader(&h); err != nil {
+				t.Fatal(err)
+			}
+			if h.Size > 0 {
+				_, _ = w.Write([]byte("given"))
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return &out
+	}
+	beside := t.TempDir()
+	for name, change := range map[string]func() error{
+		"a file for a directory": func() error {
+			return errors.Join(os.RemoveAll(at("root/skills/a")), os.WriteFile(at("root/skills/a"), nil, 0o644))
+		},
+		"a directory for a file": func() error {
+			return errors.Join(os.Remove(at("root/skills/a/x")), os.MkdirAll(at("root/skills/a/x/y"), 0o755))
+		},
+		"a link that leads out": func() error {
+			return errors.Join(os.RemoveAll(at("root/skills")), os.Symlink(beside, at("root/skills")))
+		},
+		"a link that leads out, above": func() error { return errors.Join(os.RemoveAll(at("root")), os.Symlink(beside, at("root"))) },
+		"a link to nothing": func() error {
+			return errors.Join(os.RemoveAll(at("root/skills/a")), os.Symlink("nothing", at("root/skills/a")))
+		},
+		"a link that stays": func() error {
+			return errors.Join(os.RemoveAll(at("root/linked")), os.Mkdir(at("real"), 0o755), os.Symlink("../real", at("root/linked")))
+		},
+	} {
+		if err := errors.Join(Unpack(pack(), dir, true), change(), Unpack(pack(), dir, true)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, file := range []string{"root/skills/a/x", "root/linked/x"} {
+			if text, err := os.ReadFile(at(file)); string(text) != "given" {
+				t.Errorf("%s: %s is %q (%v)", name, file, text, err)
+			}
+		}
+		if name == "a link that stays" {
+			if text, err := os.ReadFile(at("real/x")); string(text) != "given" {
+				t.Errorf("%s: behind the link is %q (%v)", name, text, err)
+			}
+		}
+	}
+	if left, err := os.ReadDir(beside); len(left) > 0 || err != nil {
+		t.Errorf("outside there is %v (%v)", left, err)
+	}
+	if err := errors.Join(os.RemoveAll(at("root/skills/a")), os.MkdirAll(at("root/skills/a/x/mine"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if err := Unpack(pack(), dir, false); err == nil {
+		t.Error("a copy has replaced a directory by a file")
+	}
+	if _, err := os.Stat(at("root/skills/a/x/mine")); err != nil {
+		t.Error(err)
+	}
+}

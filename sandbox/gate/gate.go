@@ -198,7 +198,7 @@ func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 	for err == nil && line != Go {
 		switch line, err = lines.ReadString('\n'); line {
 		case Unpack:
-			err = archive.Unpack(lines, "/")
+			err = archive.Unpack(lines, "/", true) // commands of the last run may have replaced files
 		case Times:
 			for _, path := range paths {
 				var st unix.Stat_t

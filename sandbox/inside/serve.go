@@ -311,7 +311,7 @@ func (ch *channel) serve() mux.End {
 		s.loop.call(func() { s.loop.killSession(ch.request.PID, s.began) })
 		return mux.End{}
 	case mux.OpPutTree:
-		return fileEnd(archive.Unpack(ch.Input, ch.request.Path))
+		return fileEnd(archive.Unpack(ch.Input, ch.request.Path, false))
 	case mux.OpGetTree: // the names in the archive begin with the last element of the path, as in a tar archive of it
 		top := filepath.Clean(ch.request.Path)
 		return fileEnd(archive.Pack(ch.Output, top, filepath.Base(top)))
