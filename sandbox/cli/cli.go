@@ -157,9 +157,10 @@ func Check(args []string, out, errs io.Writer) (req daemon.Request, terminal boo
 
 func parse(args []string, out, errs io.Writer) (v verb, opt options, words []string, code int, ok bool) {
 	var known []string
+	name := lo.FirstOrEmpty(args) // the service has no word from a client that sends none
 	for _, v = range verbs() {
 		known = append(known, v.Name)
-		if v.Name == args[0] {
+		if v.Name == name {
 			f := cmdline.Flags(v.Name)
 			opt.defineNamed(f, v.options)
 			least, most := cmdline.Bounds(v.Args)
@@ -168,7 +169,7 @@ func parse(args []string, out, errs io.Writer) (v verb, opt options, words []str
 			return v, opt, words, code, ok
 		}
 	}
-	fmt.Fprintf(errs, "cannot run %q: hinit sandbox has no such command%s; see: hinit sandbox help\n", args[0], cmdline.DidYouMean(args[0], known))
+	fmt.Fprintf(errs, "cannot run %q: hinit sandbox has no such command%s; see: hinit sandbox help\n", name, cmdline.DidYouMean(name, known))
 	return v, opt, nil, cmdline.WrongUsage, false
 }
 
