@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -407,4 +409,22 @@ func TestTimes(t *testing.T) {
 			t.Errorf("%q: %v", text, got)
 		}
 	}
+}
+
+// TestAHelperThatOnlyAnsweredPingsHeldItsCaller checks that hinit sandbox show ends although the helper never tells its background
+// commands. A process in the container can replace the helper by such a program.
+func TestAHelperThatOnlyAnsweredPingsHeldItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		m := fakeManager(t, f, nil)
+		s := mustOpen(t, m, Key{})
+		f.silent = true
+		begin := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if _, err := s.Describe(ctx); err == nil || ctx.Err() != nil || time.Since(begin) > time.Minute {
+			t.Errorf("after %v: %v", time.Since(begin), err)
+		}
+		_ = m.Close()
+	})
 }

@@ -100,19 +100,18 @@ func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 		return Description{}, err
 	}
 	d := s.manager.describe(c)
-	s.addLocalDetails(&d)
 	if c.State == Running {
-		l, err := s.ensureLink(ctx)
-		if err != nil {
-			return d, err
-		}
-		d.Exec, d.Reason = l.mode, l.reason
-		end, err := s.askHelper(ctx, l, mux.Open{Op: mux.OpJobs}) // background commands of all processes; ended ones are kept for half an hour
-		d.Jobs, d.Clients = append([]Job{}, end.Jobs...), end.Clients
-		return d, err
+		var end mux.End
+		end, err = s.request(ctx, Request{Timeout: questionTime}, func() mux.Open { return mux.Open{Op: mux.OpJobs} })
+		d.Jobs, d.Clients = append([]Job{}, end.Jobs...), end.Clients // background commands of all processes; ended ones are kept for half an hour
 	}
-	return d, nil
+	s.addLocalDetails(&d)
+	return d, err
 }
+
+// questionTime limits a request to the helper that needs no time of its own, before [grace] and [endLimit]. A process in the
+// container can replace the helper, and answer pings for ever.
+const questionTime = time.Second
 
 // addLocalDetails adds what only this process knows to the description of its container. If d is about another container, it does
 // nothing.
@@ -151,7 +150,8 @@ func (s *Sandbox) endLeftovers(ctx context.Context, t *attempt, c Container) {
 	l, err := s.ensureLink(ctx)
 	same := c.State == Running && c.ID == t.link.id && c.Started.Before(t.start) // after a restart of the container, the pid may be another process's
 	if err == nil && same && t.began() && l.id == t.link.id {
-		_, _ = s.askHelper(ctx, l, mux.Open{Op: mux.OpKillLeftovers, PID: t.channel.PID()})
+		ask := &attempt{sandbox: s, link: l, open: mux.Open{Op: mux.OpKillLeftovers, PID: t.channel.PID()}, request: Request{Timeout: questionTime}}
+		_, _ = ask.run(ctx)
 	}
 }
 
@@ -192,11 +192,6 @@ func (s *Sandbox) dropLink(l *link) {
 	}
 	s.mu.Unlock()
 	l.close()
-}
-
-// askHelper sends a request without streams to the helper, and returns how it ended.
-func (s *Sandbox) askHelper(ctx context.Context, l *link, open mux.Open) (mux.End, error) {
-	return (&attempt{sandbox: s, link: l, open: open, request: Request{Timeout: -1}}).run(ctx)
 }
 
 // faultError returns the error for a fault that the helper has reported.
