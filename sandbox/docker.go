@@ -199,6 +199,9 @@ func setTimeLimit(ctx *context.Context, most time.Duration) (cancel context.Canc
 
 func (d *docker) Inspect(ctx context.Context, id string) (Container, error) {
 	defer setTimeLimit(&ctx, answerTime)()
+	if strings.Trim(id, "./") == "" || strings.LastIndexByte(id, '/') > 0 { // in the address of the request, it would be a path to another object
+		return Container{}, fmt.Errorf("cannot inspect the container %s: %w", shortID(id), ErrGone)
+	}
 	c, err := d.c.ContainerInspect(ctx, id)
 	if err != nil {
 		return Container{}, engineError("inspect the container "+shortID(id), err)

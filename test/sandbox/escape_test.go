@@ -76,6 +76,11 @@ func TestEscapes(t *testing.T) {
 			t.Errorf("docker %q: %v", args, r)
 		}
 	}
+	for _, name := range []string{".", "/", "..", "./", "../images/" + image(), "/../../info"} { // in the address of a request, these would be paths
+		if r := p.call("stop", name); r.code == 0 || !strings.Contains(r.err, "No such container: "+name) {
+			t.Errorf("the container %q: %v", name, r)
+		}
+	}
 	for _, args := range [][]string{{"exec", "--in", victims["plain"], "true"}, {"rm", victims["user"]}, {"stop", victims["none"]}, {"show", victims["profile"]}, {"logs", victims["none"]}, {"exec", "--profile", "other", "true"}, {"shell", "--in", victims["none"]}} {
 		if r := p.sandbox(args...); r.code == 0 {
 			t.Errorf("hinit sandbox %q: %v", args, r)
