@@ -26,15 +26,15 @@ func (p *Emulator) exec(ctx context.Context, c *Call, from Caller) int {
 	if err != nil {
 		return p.failNotBegun(ctx, ref, err, from)
 	}
-	key := toJSON([][]string{{box.ID()}, c.Env, argv})
+	key := toJSON([][]string{{box.ID(), c.Spec.Dir}, c.Env, argv})
 	var before commandEnd
 	var asked listing
 	if p.recall(from, "ending", key, &before) && p.recall(from, "probe", toJSON(box.Labels()), &asked) && asked.At.After(before.At) {
-		p.forget(from, "ending", key)
+		p.Remember("ending "+from.Process+" "+key, nil)
 		_, _ = from.Out.Write(before.Output) // fails only if the caller is gone
 		return before.Code
 	}
-	req := sandbox.Request{Argv: argv, Env: sandbox.Environment(c.Env, from.Env), Timeout: -1}
+	req := sandbox.Request{Argv: argv, Dir: c.Spec.Dir, Env: sandbox.Environment(c.Env, from.Env), Timeout: -1}
 	seen := &recorder{}
 	req.Stdout, req.Stderr = io.MultiWriter(seen, from.Out), io.MultiWriter(seen, from.Err)
 	if c.Stdin {

@@ -225,8 +225,9 @@ func (c *Call) ps() error {
 func (c *Call) execFlags(f *pflag.FlagSet) {
 	f.BoolVarP(&c.Stdin, "interactive", "i", false, "")
 	f.StringArrayVarP(&c.Env, "env", "e", nil, "")
+	f.StringVarP(&c.Spec.Dir, "workdir", "w", "", "")
 	f.BoolVar(&c.Spec.Privileged, "privileged", false, "")
-	addHiddenFlags(f, "d/detach t/tty privileged", "u/user w/workdir")
+	addHiddenFlags(f, "d/detach t/tty privileged", "u/user")
 }
 
 func (c *Call) stopFlags(f *pflag.FlagSet) {

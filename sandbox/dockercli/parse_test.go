@@ -31,6 +31,7 @@ func TestParse(t *testing.T) {
 		{[]string{"start", "abc"}, Call{Words: []string{"abc"}}},
 		{[]string{"exec", "abc", "bash", "-c", "ls -l"}, Call{Words: []string{"abc", "bash", "-c", "ls -l"}}},
 		{[]string{"exec", "-i", "-e", "A=b", "-eC", "abc", "bash", "-l", "-c", "x"}, Call{Words: []string{"abc", "bash", "-l", "-c", "x"}, Env: []string{"A=b", "C"}, Stdin: true}},
+		{[]string{"exec", "-w", "/tmp", "abc", "pwd"}, Call{Words: []string{"abc", "pwd"}, Spec: sandbox.Spec{Dir: "/tmp"}}},
 		{[]string{"inspect", "--format", "{{.State.FinishedAt}}", "abc"}, Call{Words: []string{"abc"}}},
 		{[]string{"create", "--storage-opt", "size=1m", "hello-world"}, Call{Words: []string{"hello-world"}, Spec: sandbox.Spec{Image: "hello-world", Cmd: []string{}, Storage: map[string]string{"size": "1m"}}}},
 		{[]string{"stop", "-t", "10", "abc"}, Call{Words: []string{"abc"}, Grace: 10}},
@@ -72,7 +73,7 @@ func TestParseLeavesTheRest(t *testing.T) {
 	for _, line := range []string{
 		"", "-H tcp://x ps", "pull x", "build .", "image ls", "images", "network create x", "container prune", "info", "ps", "ps --format json", "ps -s --format {{.ID}}",
 		"ps --filter name=x --format {{.ID}}", "run image", "run --rm -d image", "run -it image", "run -d --gpu-less image", "run -d --platform linux/arm64 image",
-		"exec -t c sh", "exec -u 0 c sh", "exec -w / c sh", "exec -d c sh", "exec --env-file f c sh", "inspect c", "inspect -f {{.Id}} c", "inspect -s --format {{.State.FinishedAt}} c",
+		"exec -t c sh", "exec -u 0 c sh", "exec -d c sh", "exec --env-file f c sh", "inspect c", "inspect -f {{.Id}} c", "inspect -s --format {{.State.FinishedAt}} c",
 		"start -a c", "stop -s KILL c", "rm -l c", "image inspect a b --format {{json_.Config.Entrypoint}}", "run -d -v a/b:/c image",
 	} {
 		_, err := Parse(strings.Fields(line), nil)

@@ -309,10 +309,6 @@ func (p *Emulator) recall(from Caller, kind, key string, value any) bool {
 	return ok && json.Unmarshal(text, value) == nil
 }
 
-func (p *Emulator) forget(from Caller, kind, key string) {
-	p.Remember(kind+" "+from.Process+" "+key, nil)
-}
-
 // toJSON returns a value as JSON. Equal values give equal texts, so the text can be part of a key.
 func toJSON(v any) string {
 	text, _ := json.Marshal(v) // can't fail for these types

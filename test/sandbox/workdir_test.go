@@ -66,6 +66,9 @@ func TestTheRuntimeEntersNoDirectoryOfTheAgent(t *testing.T) {
 					if r := p.call("exec", id, "pwd"); r.out != try.pwd+"\n" {
 						t.Errorf("%s: the directory after docker %s: %v", try.flags, after, r)
 					}
+					if r := p.call("exec", "-w", "/bin", id, "pwd"); r.out != "/bin\n" {
+						t.Errorf("%s: in a directory of docker exec -w: %v", try.flags, r)
+					}
 					if r := p.call("exec", id, "bash", "-c", "readlink /proc/1/cwd"); r.out != try.pwd+"\n" {
 						t.Errorf("%s: the directory of the first process after docker %s: %v", try.flags, after, r)
 					}
