@@ -25,6 +25,7 @@ import (
 
 	"github.com/samber/lo"
 
+	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/pause"
 	"hinit/sandbox"
@@ -53,11 +54,14 @@ type Gate struct {
 type gateRecord struct {
 	lock        chan struct{} // mutex whose wait can be canceled: it holds one element while it is locked
 	users       atomic.Int32  // number of callers that hold the lock or wait for it; raised only under mu
-	passedStart time.Time     // start time of the container when it last passed its gate
+	passedStart time.Time     // start time of the container when it last passed its gate, as far as this service knows; guarded by lock
 }
 
-// recordOf returns the record of a container, and makes one if there is none. The caller holds mu.
-func (g *Gate) recordOf(id string) *gateRecord {
+// recordOf returns the record of a container, and makes one if there is none. It adds users to the record's users: the record of
+// a container without users may be dropped.
+func (g *Gate) recordOf(id string, users int32) *gateRecord {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if len(g.containers) > 4096 { // drop unused records; the gates of these containers are then asked again
 		maps.DeleteFunc(g.containers, func(_ string, c *gateRecord) bool { return c.users.Load() == 0 })
 	}
@@ -67,6 +71,7 @@ func (g *Gate) recordOf(id string) *gateRecord {
 	if g.containers[id] == nil {
 		g.containers[id] = &gateRecord{lock: make(chan struct{}, 1)}
 	}
+	g.containers[id].users.Add(users)
 	return g.containers[id]
 }
 
@@ -108,30 +113,12 @@ func (g *Gate) lockContainer(ctx context.Context, id string) (release func(), er
 
 // lock takes the lock of a container or a user. It fails only if ctx ends.
 func (g *Gate) lock(ctx context.Context, key string) (release func(), err error) {
-	g.mu.Lock()
-	c := g.recordOf(key)
-	c.users.Add(1)
-	g.mu.Unlock()
+	c := g.recordOf(key, 1)
 	if !pause.Send(ctx, c.lock, struct{}{}) {
 		c.users.Add(-1)
 		return nil, context.Cause(ctx)
 	}
 	return func() { <-c.lock; c.users.Add(-1) }, nil
-}
-
-// recordPassed records that a container, which was started at the time started, has passed its gate.
-func (g *Gate) recordPassed(id string, started time.Time) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.recordOf(id).passedStart = started
-}
-
-// passed reports whether a container has passed its gate since its last start, as far as this service knows.
-func (g *Gate) passed(c sandbox.Container) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	past := g.recordOf(c.ID).passedStart
-	return !past.IsZero() && past.Equal(c.Started)
 }
 
 // addGate mounts the volume with the gate program in a container. The gate program becomes the entry point: it waits at its gate, and
@@ -241,11 +228,8 @@ func hasProgram(ctx context.Context, engine sandbox.FullEngine, id string, progr
 	defer r.Close()
 	archive := tar.NewReader(r)
 	h, err := archive.Next()
-	if err != nil || h.Typeflag != tar.TypeReg || h.Mode&0o777 != 0o555 || h.Size != int64(len(program)) {
-		return false
-	}
-	there, err := io.ReadAll(archive)
-	return err == nil && bytes.Equal(there, program)
+	there, readErr := io.ReadAll(io.LimitReader(archive, int64(len(program))+1))
+	return err == nil && readErr == nil && h.Mode&0o777 == 0o555 && bytes.Equal(there, program)
 }
 
 // gateTime limits how long a container may wait at its gate, without the time to copy files into it.
@@ -300,10 +284,10 @@ func (q *gateConn) readLine(want string) (string, error) {
 // passGate lets a container pass its gate, and reports whether the container waited there. The gate program reports device and
 // inode at each mount target, and this process compares them with the mount's source, without following links. Where they differ,
 // it compares access times, see [Guarded.compareTimes]. Then it sends the files to copy and opens the gate. Any unexpected line
-// is an error, because an engine may write its own messages to the same output.
+// is an error, because an engine may write its own messages to the same output. The caller holds the container's lock.
 func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool, err error) {
 	if gateProgram(c) == "" {
-		g.gate.recordPassed(c.ID, c.Started)
+		g.gate.recordOf(c.ID, 0).passedStart = c.Started
 		return false, nil
 	}
 	user, words, sources := "", []string{"check"}, []string(nil)
@@ -329,7 +313,7 @@ func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool
 		err = fmt.Errorf("cannot open the gate of a sandbox: the answer is %q", said)
 	}
 	if err == nil {
-		g.gate.recordPassed(c.ID, c.Started)
+		g.gate.recordOf(c.ID, 0).passedStart = c.Started
 	}
 	return waits, err
 }
@@ -343,7 +327,7 @@ func (g *Guarded) checkMounts(ctx context.Context, c sandbox.Container, q *gateC
 		if sources[i] = inside; !ok {
 			return fmt.Errorf("cannot look at the mount of %s: it is not on a volume of this container any more", outside)
 		}
-		want, err := g.fileIdentity(inside)
+		_, info, err := g.resolveSource(sandbox.Mount{Source: inside})
 		if err != nil {
 			return err
 		}
@@ -351,7 +335,8 @@ func (g *Guarded) checkMounts(ctx context.Context, c sandbox.Container, q *gateC
 		if err != nil {
 			return err
 		}
-		got := strings.TrimSpace(line)
+		got, st := strings.TrimSpace(line), fsutil.Stat(info)
+		want := fmt.Sprint(st.Dev, " ", st.Ino)
 		if _, is := g.Engine.(sandbox.Cluster); is { // device numbers differ between the machines of a cluster
 			got, want = got[strings.LastIndexByte(got, ' ')+1:], want[strings.LastIndexByte(want, ' ')+1:]
 		}
@@ -399,10 +384,13 @@ func (g *Guarded) compareTimes(q *gateConn, targets, sources []string, differ []
 	for _, i := range differ {
 		at := time.Now().AddDate(1, 0, 0).Add(mathrand.N(366 * 24 * time.Hour))
 		want[i] = at.UnixNano()
-		if err := g.setAccessTime(sources[i], at); err != nil {
+		set := func(to time.Time) error { // only the owner of the file can
+			return g.inSource(sources[i], func(root *fsutil.Dir, rel string) error { return root.SetAccessTime(rel, to) })
+		}
+		if err := set(at); err != nil {
 			return &RefusedError{"a mount at " + targets[i] + " that shows another inode than its path (" + err.Error() + ")", "mount a file or directory of your own"}
 		}
-		defer func() { _ = g.setAccessTime(sources[i], time.Now()) }() // a wrong access time does no harm
+		defer func() { _ = set(time.Now()) }() // a wrong access time does no harm
 	}
 	if _, err := io.WriteString(q, gate.Times); err != nil {
 		return err

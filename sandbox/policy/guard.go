@@ -278,7 +278,7 @@ func (g *Guarded) stopOnError(ctx context.Context, id string, err error) error {
 // The caller holds the container's lock.
 func (g *Guarded) ensurePassed(ctx context.Context, id string) error {
 	c, err := g.Inspect(ctx, id)
-	if err != nil || c.State != sandbox.Running || g.gate.passed(c) {
+	if err != nil || c.State != sandbox.Running || !c.Started.IsZero() && g.gate.recordOf(c.ID, 0).passedStart.Equal(c.Started) {
 		return err
 	}
 	waits, err := g.passGate(ctx, c)

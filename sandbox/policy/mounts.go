@@ -3,14 +3,12 @@ package policy
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/samber/lo"
 
@@ -174,24 +172,13 @@ func (g *Guarded) resolveSource(m sandbox.Mount) (string, fs.FileInfo, error) {
 	return filepath.Join(dir.Path(), rel), info, nil
 }
 
-// fileIdentity returns device and inode of the file at a path, to compare with what a container sees at the mount. It doesn't follow
-// symbolic links.
-func (g *Guarded) fileIdentity(source string) (string, error) {
-	_, info, err := g.resolveSource(sandbox.Mount{Source: source})
-	if err != nil {
-		return "", err
-	}
-	st := fsutil.Stat(info)
-	return fmt.Sprint(st.Dev, " ", st.Ino), nil
-}
-
-// setAccessTime sets the access time of a file with the owner's rights, see [Guarded.compareTimes]. It doesn't follow symbolic
-// links.
-func (g *Guarded) setAccessTime(source string, to time.Time) error {
+// inSource calls do with the allowed root that contains source, and with the path of source below it. It has the owner's rights,
+// and does not follow symbolic links below the root.
+func (g *Guarded) inSource(source string, do func(root *fsutil.Dir, rel string) error) error {
 	dir, rel, err := g.policy.openRoot(source, g.owner.Actor)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	return dir.SetAccessTime(rel, to)
+	return do(dir, rel)
 }

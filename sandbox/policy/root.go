@@ -180,7 +180,9 @@ func (g *Guarded) copyIn(c sandbox.Container, q *gateConn) error {
 	packing := tar.NewWriter(&limitedWriter{q, maxCopyBytes})
 	for target, source := range copies {
 		if err == nil {
-			err = g.packSource(packing, source, strings.TrimPrefix(target, "/"))
+			err = g.inSource(source, func(root *fsutil.Dir, rel string) error {
+				return archive.Add(packing, root, rel, strings.TrimPrefix(target, "/"))
+			})
 		}
 	}
 	if err == nil {
@@ -193,16 +195,6 @@ func (g *Guarded) copyIn(c sandbox.Container, q *gateConn) error {
 		return fmt.Errorf("cannot copy into the container %.12s: %w", c.ID, err)
 	}
 	return nil
-}
-
-// packSource adds the files at a path of this process to a tar archive, with the owner's rights and without links.
-func (g *Guarded) packSource(w *tar.Writer, source, name string) error {
-	dir, rel, err := g.policy.openRoot(source, g.owner.Actor)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return archive.Add(w, dir, rel, name)
 }
 
 // limitedWriter fails as soon as it gets more bytes than left, which it counts down.
