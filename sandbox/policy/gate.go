@@ -176,6 +176,9 @@ const GatePrefix = "hinit-sandbox-gate-"
 // Volume returns the name of the volume with the gate program, or "" if it was not filled yet.
 func (g *Gate) Volume() string { return lo.FromPtr(g.volume.Load()) }
 
+// OwnerGate is the value of [LabelOwner] on the container through which a service fills a gate volume.
+const OwnerGate = "gate"
+
 // fillVolume copies the gate program to a volume, once for each version of the program, and returns the volume's name. It copies
 // through a container of image that is never started.
 func (g *Gate) fillVolume(ctx context.Context, engine sandbox.FullEngine, image string) (string, error) {
@@ -196,7 +199,7 @@ func (g *Gate) fillVolume(ctx context.Context, engine sandbox.FullEngine, image 
 	hash := sha256.Sum256(program)
 	volume := fmt.Sprintf("%s%x", GatePrefix, hash[:6])
 	id, err := engine.Create(ctx, sandbox.Spec{
-		Image: image, Cmd: []string{"none"}, Labels: map[string]string{LabelOwner: "gate"}, Network: "none", Dir: "/",
+		Image: image, Cmd: []string{"none"}, Labels: map[string]string{LabelOwner: OwnerGate}, Network: "none", Dir: "/",
 		Mounts: []sandbox.Mount{{Type: "volume", Source: volume, Target: gate.Dir + "fill"}},
 	})
 	if err != nil {

@@ -130,12 +130,12 @@ func (h *service) remove(ctx context.Context, c sandbox.Container, why string) (
 }
 
 // gateKeepTime is how long a volume with a gate program is kept without a container, because another service may be about to use
-// it.
+// it. The container that fills it is kept as long.
 const gateKeepTime = 24 * time.Hour
 
 // removeUnusable removes containers and volumes that no later request can use. These are containers that were made under another
-// [policy.Root], private volumes whose directory is gone, and volumes with other gate programs. The engine keeps a volume that a
-// container uses.
+// [policy.Root], private volumes whose directory is gone, and volumes with other gate programs. A service that was killed may also have
+// left the container through which it filled such a volume. The engine keeps a volume that a container uses.
 func (h *service) removeUnusable(ctx context.Context) {
 	// After an error, the next scan reports it.
 	made, _ := h.engine.List(ctx, map[string]string{policy.LabelOwner: "", sandbox.LabelVolume: h.volume()})
@@ -152,6 +152,12 @@ func (h *service) removeUnusable(ctx context.Context) {
 	for _, v := range private {
 		if h.settings.policy.SourceGone(v) && h.engine.RemoveVolume(ctx, v.Name) == nil {
 			h.log("removed the volume %s: %s, in whose place it stood, is gone", v.Name, show.Line(v.Labels[sandbox.LabelSource]))
+		}
+	}
+	filling, _ := h.engine.List(ctx, map[string]string{policy.LabelOwner: policy.OwnerGate})
+	for _, c := range filling {
+		if time.Since(c.Created) > gateKeepTime {
+			h.remove(ctx, c, "the service that filled a volume through it was killed")
 		}
 	}
 	gates, _ := h.engine.Volumes(ctx, policy.GatePrefix, nil)

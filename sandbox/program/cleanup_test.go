@@ -3,6 +3,7 @@ package program
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -139,4 +140,33 @@ func TestAnEngineThatTellsNothing(t *testing.T) {
 			t.Errorf("it was asked %d times in an hour", n)
 		}
 	})
+}
+
+// filling is an engine with two containers through which services fill a volume.
+type filling struct {
+	quiet
+	removed []string
+}
+
+func (f *filling) List(_ context.Context, labels map[string]string) ([]sandbox.Container, error) {
+	if labels[policy.LabelOwner] != "gate" {
+		return nil, nil
+	}
+	return []sandbox.Container{{ID: "old", Created: time.Now().Add(-25 * time.Hour)}, {ID: "in use", Created: time.Now().Add(-time.Minute)}}, nil
+}
+
+func (f *filling) Remove(_ context.Context, id string) error {
+	f.removed = append(f.removed, id)
+	return nil
+}
+
+// TestAKilledServiceLeftAContainerForEver checks that a service removes the container through which an earlier one was filling a
+// volume when it was killed. The volume could not be removed either.
+func TestAKilledServiceLeftAContainerForEver(t *testing.T) {
+	q := &filling{}
+	h := &service{engine: q, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), log: func(string, ...any) {}}
+	h.removeUnusable(t.Context())
+	if !slices.Equal(q.removed, []string{"old"}) {
+		t.Errorf("it has removed %q", q.removed)
+	}
 }
