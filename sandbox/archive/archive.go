@@ -120,7 +120,9 @@ func addEntry(w *tar.Writer, from Tree, at, name string, listed fs.DirEntry) err
 	if err := w.WriteHeader(h); err != nil {
 		return err
 	}
-	_, err = io.CopyN(w, f, h.Size) // the file may have grown, but the header has the size from before
+	if _, err = io.CopyN(w, f, h.Size); errors.Is(err, io.EOF) { // the header has the size from before; a file that has grown is cut
+		err = fmt.Errorf("%s has become shorter", at)
+	}
 	return err
 }
 

@@ -177,3 +177,24 @@ func TestASandboxThatHadReplacedAFileDidNotStartAgain(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// shrinking is a tree whose files lose their content between Lstat and the reading.
+type shrinking struct{ rootTree }
+
+func (t shrinking) Open(name string) (*os.File, error) {
+	f, err := t.rootTree.Open(name)
+	return f, errors.Join(err, os.Truncate(filepath.Join(t.Name(), name), 1))
+}
+
+// TestACopyOfAShrinkingFileSaidEOF checks that the error of a copy names the file that another process has cut.
+func TestACopyOfAShrinkingFileSaidEOF(t *testing.T) {
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err = errors.Join(err, os.WriteFile(filepath.Join(dir, "log"), []byte("long"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if err := Add(tar.NewWriter(io.Discard), shrinking{rootTree{root}}, ".", "x"); err == nil || err.Error() != "log has become shorter" {
+		t.Error(err)
+	}
+}
