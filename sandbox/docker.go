@@ -227,13 +227,16 @@ func (d *docker) Create(ctx context.Context, spec Spec) (string, error) {
 		Hostname: spec.Hostname, User: spec.User, Env: spec.Env, Cmd: spec.Cmd, Image: spec.Image, WorkingDir: spec.Dir,
 		Entrypoint: spec.Entrypoint, Labels: spec.Labels,
 	}
-	if spec.NoProbe {
-		config.Healthcheck = &container.HealthConfig{Test: []string{"NONE"}}
-	}
 	if config.ExposedPorts, host.PortBindings, err = nat.ParsePortSpecs(spec.Ports); err != nil {
 		return "", fmt.Errorf("cannot publish ports: %w", err)
 	}
 	defer setTimeLimit(&ctx, createTime)()
+	if spec.Untrusted {
+		config.Healthcheck = &container.HealthConfig{Test: []string{"NONE"}}
+		if info, err := d.c.Info(ctx); err == nil && info.LoggingDriver == "json-file" { // the others have a limit, or write elsewhere
+			host.LogConfig.Config = map[string]string{"max-size": "10m"}
+		}
+	}
 	made, err := d.c.ContainerCreate(ctx, config, host, nil, nil, spec.Name)
 	if err != nil {
 		return "", engineError("create the container "+spec.Name, err)

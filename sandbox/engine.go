@@ -172,7 +172,7 @@ type Spec struct {
 	Hostname    string
 
 	Init        bool // let the engine run its own init as process 1
-	NoProbe     bool // do not run the image's health check
+	Untrusted   bool // do not run the image's health check, and limit the log of process 1, which is outside of Storage
 	CapDrop     []string
 	CapAdd      []string
 	SecurityOpt []string

@@ -294,3 +294,23 @@ func TestLinksBelowMounts(t *testing.T) {
 		t.Error("the agent's program was the first one")
 	}
 }
+
+// TestALogFilledTheDiskOfTheHost checks that the log of a container's first process stays small. The engine writes it outside of the
+// container's file system, and every process inside can write to it.
+func TestALogFilledTheDiskOfTheHost(t *testing.T) {
+	testkit.Parallel(t)
+	p, _ := newService(t)
+	if driver := docker("info", "--format", "{{.LoggingDriver}}").out; driver != "json-file\n" {
+		t.Skipf("the engine writes no file: %s", driver)
+	}
+	r := p.call(append(append([]string{"run", "-d", "--network=none"}, p.labels("default")...), image(), "sleep", "infinity")...)
+	id := strings.TrimSpace(r.out)
+	if wrote := p.call("exec", id, "bash", "-c", `head -c 12000000 /dev/zero | tr '\0' x > /proc/1/fd/1; printf '\nthe end\n' > /proc/1/fd/1`); wrote.code != 0 {
+		t.Fatal(r, wrote)
+	}
+	file := strings.TrimSpace(docker("inspect", "--format", "{{.LogPath}}", id).out)
+	testkit.Until(t, "the end is in the log", func() bool { return strings.Contains(p.sandbox("logs", id).out, "the end") })
+	if info, err := os.Stat(file); err != nil || info.Size() > 11<<20 {
+		t.Errorf("the log is %v (%v)", info, err)
+	}
+}
