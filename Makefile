@@ -131,7 +131,7 @@ FUZZTIME ?= 30s
 fuzz: ## run every fuzz target for FUZZTIME
 	tools/fuzz $(FUZZTIME)
 
-bench: build ## compare with other inits and supervisors, as root: 8 minutes; writes docs/reference/benchmarks.*
+bench: build ## compare with other inits and supervisors, as root: 9 minutes; writes docs/reference/benchmarks.*
 	go run ./test/bench/log -hinit $(OUT)/hinit $(LOGBENCH) -json dist/bench-log.json
 	go run ./test/bench/compare -hinit $(OUT)/hinit -shim $(OUT)/hinit-shim -log dist/bench-log.json -json docs/reference/benchmarks.json -write-docs docs/reference $(BENCH)
 

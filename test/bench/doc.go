@@ -3,6 +3,7 @@
 //
 //	go test -run '^$' -bench BootForeign -benchtime 1x ./test/bench
 //	go test -run '^$' -bench Isolated -benchtime 1x ./test/bench
+//	go test -run '^$' -bench 'Floor|Rest' -benchtime 1x ./test/bench
 //
-// They need root, and are skipped without. The package owns no goroutine.
+// Most need root, and are skipped without. The package owns no goroutine.
 package bench

@@ -14,8 +14,7 @@ func (b *bench) explainGap(measure string) string {
 	}
 	switch measure {
 	case "M1":
-		return fmt.Sprintf("the Go runtime needs %s MB with one service, of which %s MB are private.",
-			of("M1", "1", hinitName), of("M1 private", "1", hinitName))
+		return "see [at rest](../explanation/performance.md#at-rest)."
 	case "M2":
 		return "hinit [boots](../explanation/performance.md#the-boot) before it starts the first service."
 	case "M3":

@@ -257,15 +257,19 @@ func (b *bench) prepare() error {
 		}
 	}
 	unix.Sync() // otherwise the pages of a new program count as private and dirty until they are on the disk
+	var missing []string
 	for _, p := range b.allPeers() {
 		if len(b.onlyPeers) > 0 && !slices.Contains(b.onlyPeers, p.name()) && p.name() != loopName {
 			continue
 		}
-		if program := missingProgram(p); program != "" {
-			b.note("%s is left out: there is no %s here", p.name(), program)
+		if missingProgram(p) != "" {
+			missing = append(missing, p.name())
 			continue
 		}
 		b.peers = append(b.peers, p)
+	}
+	if len(missing) > 0 {
+		b.note("not installed: %s", strings.Join(missing, ", "))
 	}
 	return nil
 }

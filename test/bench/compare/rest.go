@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// restTime returns how long the idle candidates are watched.
+// restTime returns how long the idle candidates are watched: long enough for work that a candidate does every minute.
 func (b *bench) restTime() time.Duration {
 	if b.quick {
 		return 2 * time.Second
 	}
-	return 20 * time.Second
+	return 65 * time.Second
 }
 
 // measureIdleAndCommands measures M4, the costs of a candidate while nothing happens, and M6, its commands. All candidates run at the same time,

@@ -1,0 +1,34 @@
+// Command idle makes as many threads as its argument says, collects garbage, and waits for the end of its input. No program in Go
+// with these threads can take less memory, so PID 1 is compared with it. It owns a goroutine for each thread.
+package main
+
+import (
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"sync"
+)
+
+func main() {
+	threads, err := strconv.Atoi(os.Args[1])
+	if err != nil {
+		os.Exit(2)
+	}
+	var begun, ended sync.WaitGroup
+	begun.Add(threads)
+	for range threads {
+		ended.Go(func() {
+			runtime.LockOSThread() // so each goroutine keeps a thread of its own
+			begun.Done()
+			begun.Wait()
+			runtime.UnlockOSThread()
+		})
+	}
+	ended.Wait()
+	runtime.GC()
+	debug.FreeOSMemory()
+	os.Stdout.Close() // tells that it rests
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
