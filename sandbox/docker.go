@@ -234,7 +234,7 @@ func (d *docker) Create(ctx context.Context, spec Spec) (string, error) {
 	if spec.Untrusted {
 		config.Healthcheck = &container.HealthConfig{Test: []string{"NONE"}}
 		if info, err := d.c.Info(ctx); err == nil && info.LoggingDriver == "json-file" { // the others have a limit, or write elsewhere
-			host.LogConfig.Config = map[string]string{"max-size": "10m"}
+			host.LogConfig.Config = map[string]string{"max-size": "5m", "max-file": "2"}
 		}
 	}
 	made, err := d.c.ContainerCreate(ctx, config, host, nil, nil, spec.Name)
