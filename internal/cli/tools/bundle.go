@@ -20,7 +20,6 @@ import (
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
-	"hinit/internal/procusage"
 	"hinit/internal/redact"
 	"hinit/internal/version"
 	"hinit/internal/wholefile"
@@ -235,88 +234,6 @@ func (c *partText) finish(late string) []byte {
 	}
 	c.done = true
 	return c.text.Bytes()
-}
-
-// secrets are the values that no file of a bundle may contain. unknown says which secrets could not be read, and why.
-type secrets struct{ values, unknown []string }
-
-// add adds each line of a value, in the forms that it can have in a file: as it is, escaped for people, and in JSON.
-func (s *secrets) add(value string) {
-	for line := range strings.Lines(value) {
-		line = strings.TrimRight(line, "\r\n")
-		var doc strings.Builder
-		_ = cmdline.WriteJSON(&doc, line, "") // WriteJSON never fails for a text
-		s.values = append(s.values, line, show.Line(line), strings.TrimSuffix(doc.String(), "\"\n")[1:])
-	}
-}
-
-// secrets finds the secrets in the environments of this command, of process 1 and of the services, in the configuration, and in the
-// .env of each profile. It sets b.init.
-func (b *bundle) secrets() (found secrets) {
-	add := func(name, value string) {
-		if !slices.Contains(b.hide, name) {
-			value = redact.SecretPart(name, value)
-		}
-		found.add(value)
-	}
-	one, _ := readProcOne("environ")
-	st, err := withDeadline(b.end.Add(-bundleTime*2/3), func() (client.Status, error) { return b.Status() })
-	if err != nil && !errors.Is(err, client.ErrUnreachable) {
-		found.unknown = append(found.unknown, "cannot ask hinit for its services: "+err.Error())
-	}
-	b.init = st.Init
-	variables, _ := withDeadline(b.end.Add(-bundleTime/2), func() ([]string, error) { return serviceVariables(b.Terminal, st), nil })
-	for _, pair := range slices.Concat(os.Environ(), strings.Split(string(one), "\x00"), variables) {
-		name, value, _ := strings.Cut(pair, "=")
-		add(name, value)
-	}
-	if cfg, err := b.ConfigOf(b.init); err != nil && b.init.Plain != "" { // of another init, eachProfile reports the error
-		found.unknown = append(found.unknown, "cannot read the configuration: "+err.Error())
-	} else if err == nil {
-		for name, value := range cfg.Agent.Env {
-			add(name, value)
-		}
-		for _, s := range cfg.Services {
-			for name, value := range s.Env {
-				add(name, value)
-			}
-		}
-	}
-	of, err := withDeadline(b.end.Add(-bundleTime/2), b.profileSecrets)
-	if err != nil && !errors.Is(err, errNoAgent) {
-		of.unknown = append(of.unknown, "cannot read the .env of the profiles: "+err.Error())
-	}
-	return secrets{append(found.values, of.values...), of.unknown}
-}
-
-// serviceVariables returns the environments of the running services in st. Some of their variables may be from files. It leaves out a
-// process whose environment this user may not read.
-func serviceVariables(t *cli.Terminal, st client.Status) (variables []string) {
-	root := procOf(t, st.Init.PID)
-	for _, s := range st.Services {
-		if s.PID != 0 {
-			environ, _ := procusage.ReadHead(fmt.Sprintf("%s/%d/environ", root, s.PID))
-			variables = append(variables, strings.Split(string(environ), "\x00")...)
-		}
-	}
-	return variables
-}
-
-// profileSecrets finds the secrets in the .env of each profile.
-func (b *bundle) profileSecrets() (found secrets, err error) {
-	err = b.eachProfile(func(store *profiles.Store, p profiles.Profile) {
-		values, more, err := store.Secrets(p.Name)
-		vars, _ := store.Env(p.Name) // an error was already reported by Secrets
-		for _, name := range b.hide {
-			values = append(values, vars[name])
-		}
-		found.add(strings.Join(values, "\n"))
-		if err != nil || more {
-			err = cmp.Or(err, errors.New("it has too many"))
-			found.unknown = append(found.unknown, fmt.Sprintf("cannot take all secrets of the .env of %s: %v", p.Name, err))
-		}
-	})
-	return found, err
 }
 
 // eachProfile calls fn for each profile on the volume, with a store that reads as the agent's user.

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"hinit/client"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -177,5 +178,15 @@ func TestArchiveOfFilesOfAnySize(t *testing.T) {
 	}
 	if _, err := archive.Next(); !errors.Is(err, io.EOF) {
 		t.Errorf("after the last: %v", err)
+	}
+}
+
+// A bundle must say whose variables it could not read. It said nothing, and the log of such a service may have its secrets.
+func TestABundleNamesTheServiceWhoseSecretsItDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	here := client.Service{Name: "here", PID: os.Getpid()}
+	_, err := serviceVariables(quiet(t), client.Status{Services: []client.Service{here, {Name: "down"}}}) // no hinit answers, so its /proc is unknown
+	if err == nil || !strings.HasPrefix(err.Error(), "here: ") {
+		t.Errorf("it says %v", err)
 	}
 }
