@@ -1,7 +1,7 @@
 // Package cronspec parses schedules in the syntax of cron, and computes when they are due.
 //
-// The library below it defines the syntax: five fields, or a word such as @daily. The package refuses a schedule that will never
-// be due. It reads only the container's time zone data, and owns no goroutine.
+// The library below it defines the syntax: five fields, or a word such as @daily. A day must match both the day of the month and the
+// weekday. The package refuses a schedule that will never be due. It reads only the container's time zone data, and owns no goroutine.
 package cronspec
 
 import (
@@ -17,6 +17,7 @@ import (
 type Spec struct {
 	schedule cron.Schedule
 	zone     *time.Location
+	daily    bool // the schedule names minutes and hours of a day, without "*"
 }
 
 // Parse parses a schedule. zone is the name of a time zone such as "Europe/Berlin", or "" for the container's time zone. Parse
@@ -46,7 +47,8 @@ func Parse(text, zone string) (Spec, error) {
 	if err != nil {
 		return Spec{}, fmt.Errorf("%w; the five fields are minute, hour, day of the month, month and weekday", err)
 	}
-	spec := Spec{schedule, location}
+	fields := append(strings.Fields(text), "") // minute and hour come first, or a word such as @daily
+	spec := Spec{schedule, location, fields[0] != "@hourly" && fields[0] != "@every" && fields[0][0] != '*' && !strings.HasPrefix(fields[1], "*")}
 	if spec.Next(time.Now()).IsZero() {
 		return Spec{}, errors.New("there is no such day in the next five years")
 	}
@@ -66,9 +68,36 @@ func Zone(name string) (*time.Location, error) {
 }
 
 // Next returns the first time after t at which the schedule is due, or the zero time if there is none.
+//
+// Changes to and from summer time have the effect that cron(8) describes. A schedule with "*" for minute or hour follows the new time
+// at once. Any other is due once for each time on the clock: at the first of two equal times, and late for a time that is left out.
 func (s Spec) Next(t time.Time) time.Time {
 	if s.schedule == nil {
 		return time.Time{}
 	}
-	return s.schedule.Next(t.In(s.zone))
+	t = t.In(s.zone)
+	if !s.daily {
+		return s.schedule.Next(t)
+	}
+	for clock := t.UTC().Add(s.ahead(t) - longestShift); ; { // here UTC stands for a clock that is never changed
+		if clock = s.schedule.Next(clock); clock.IsZero() {
+			return clock
+		}
+		at := clock.Add(-s.ahead(clock.AddDate(0, 0, -1))) // as if clocks had not been changed since the day before
+		if changed := clock.Add(-s.ahead(at)); s.ahead(changed) == s.ahead(at) {
+			at = changed
+		}
+		if at.After(t) {
+			return at.In(s.zone)
+		}
+	}
+}
+
+// longestShift is how far clocks are set forward at most. A time that is left out then is due so much later.
+const longestShift = 2 * time.Hour
+
+// ahead returns how far clocks in the zone are ahead of UTC at the time t.
+func (s Spec) ahead(t time.Time) time.Duration {
+	_, seconds := t.In(s.zone).Zone()
+	return time.Duration(seconds) * time.Second
 }

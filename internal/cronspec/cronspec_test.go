@@ -1,6 +1,7 @@
 package cronspec
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -37,8 +38,54 @@ func TestNext(t *testing.T) {
 			t.Errorf("%s in %q after %s: %s, want %s", tt.text, tt.zone, tt.after, got.UTC().Format(time.RFC3339), tt.want)
 		}
 	}
+	if _, err := Parse("0 0 30 2 *", "Asia/Kathmandu"); err == nil {
+		t.Error("there is a 30 February")
+	}
 	if !(Spec{}).Next(time.Now()).IsZero() {
 		t.Error("no schedule is due")
+	}
+}
+
+// A job at 02:30 ran twice in the night in which clocks are set back. A daily job did not run on a day without midnight.
+func TestEachTimeOnTheClockIsDueOnce(t *testing.T) {
+	for _, tt := range []struct {
+		text, zone, after string
+		want              []string
+	}{
+		{"30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", []string{"10-25T00:30", "10-26T01:30"}},
+		{"30 2 * * *", "Europe/Berlin", "2026-10-25T01:10:00Z", []string{"10-26T01:30"}}, // the second 02:10 of this night
+		{"0,30 2,3 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", []string{"10-25T00:00", "10-25T00:30", "10-25T02:00", "10-25T02:30"}},
+		{"*/30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", []string{"10-25T00:00", "10-25T00:30", "10-25T01:00", "10-25T01:30", "10-26T01:00"}},
+		{"0 * * * *", "Europe/Berlin", "2026-10-24T23:10:00Z", []string{"10-25T00:00", "10-25T01:00", "10-25T02:00"}},
+		{"@hourly", "Europe/Berlin", "2026-10-24T23:10:00Z", []string{"10-25T00:00", "10-25T01:00", "10-25T02:00"}},
+		{"@every 1h", "Europe/Berlin", "2026-10-24T23:10:00Z", []string{"10-25T00:10", "10-25T01:10", "10-25T02:10"}},
+		{"30 1 * * *", "America/New_York", "2026-10-31T12:00:00Z", []string{"11-01T05:30", "11-02T06:30"}},
+		{"45 1 * * *", "Australia/Lord_Howe", "2026-04-04T10:00:00Z", []string{"04-04T14:45", "04-05T15:15"}},
+		{"30 0 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", []string{"10-24T22:30", "10-25T23:30"}},
+		{"0,30 2,3 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", []string{"03-29T01:00", "03-29T01:30", "03-30T00:00"}},
+		{"30 2 * * *", "Europe/Berlin", "2026-03-29T01:10:00Z", []string{"03-29T01:30", "03-30T00:30"}}, // 03:10, before the run that is late
+		{"*/20 * * * *", "Europe/Berlin", "2026-03-29T00:30:00Z", []string{"03-29T00:40", "03-29T01:00"}},
+		{"@daily", "Africa/Cairo", "2026-04-22T12:00:00Z", []string{"04-22T22:00", "04-23T22:00", "04-24T21:00"}}, // the 24th has no 00:00
+		{"@daily", "America/Santiago", "2026-09-04T12:00:00Z", []string{"09-05T04:00", "09-06T04:00", "09-07T03:00"}},
+		{"@daily", "America/Havana", "2026-10-31T12:00:00Z", []string{"11-01T04:00", "11-02T05:00"}}, // 00:00 comes twice
+	} {
+		s, err := Parse(tt.text, tt.zone)
+		if err != nil {
+			t.Logf("%s: %v", tt.text, err) // fails if this machine has no time zone data
+			continue
+		}
+		at, err := time.Parse(time.RFC3339, tt.after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for range tt.want {
+			at = s.Next(at)
+			got = append(got, at.UTC().Format("01-02T15:04"))
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s in %s after %s is due at %v, want %v", tt.text, tt.zone, tt.after, got, tt.want)
+		}
 	}
 }
 
