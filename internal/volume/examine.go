@@ -1,9 +1,8 @@
 package volume
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
-	"io/fs"
 	"os"
 	"strings"
 	"time"
@@ -22,6 +21,8 @@ const (
 	patience = 8 * time.Second
 	// lowSpace is the number of free bytes below which hinit doctor warns.
 	lowSpace = 100e6
+	// lowFiles is the number of free inodes below which hinit doctor warns. Each profile needs a few dozen.
+	lowFiles = 1000
 	// probeName is a file that a check creates and removes, to test whether a directory is writable.
 	probeName = ".hinit-doctor"
 )
@@ -54,11 +55,14 @@ func checks(o Options, job boot.Job) []check {
 			if blocking.Do(blocking.Volume, func() error { return unix.Statfs(o.Home, &st) }) != nil {
 				return // the other checks report why the home can't be opened
 			}
-			free, say := float64(st.Bavail)*float64(st.Bsize), f.OK
-			if free < lowSpace {
+			free, files, say := float64(st.Bavail)*float64(st.Bsize), "", f.OK
+			if st.Files > 0 && st.Ffree < lowFiles { // some file systems have no limit, and report 0
+				files = fmt.Sprintf(", but only %d files more can be made", st.Ffree)
+			}
+			if free < lowSpace || files != "" {
 				say = f.Warning
 			}
-			say("space", "%.0f MB are free in %q", free/1e6, o.Home)
+			say("space", "%.0f MB are free in %q%s", free/1e6, o.Home, files)
 		}},
 		{"profiles", hangs, func(f *client.Findings) {
 			_, warnings, err := profiles.Open(o.Home, agent.Homes(o.Home), job.Marker).SetMaxProfiles(job.Profiles).Discover()
@@ -100,8 +104,5 @@ func writable(dir string, actor *fsutil.Actor) error {
 		return err
 	}
 	defer d.Close()
-	if err := d.CreateExclusive(probeName, nil, 0o600); err != nil && !errors.Is(err, fs.ErrExist) { // a crash may have left the file
-		return err
-	}
-	return d.Remove(probeName)
+	return cmp.Or(d.Replace(probeName, nil, fsutil.ReplaceOptions{Mode: 0o600, NoSync: true}), d.Remove(probeName))
 }

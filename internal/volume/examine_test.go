@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -44,6 +45,26 @@ func TestAVolumeIsExamined(t *testing.T) {
 	}
 	if left, err := os.ReadDir(o.Logs); len(left) > 0 || err != nil {
 		t.Errorf("it has left %v, %v", left, err)
+	}
+}
+
+// On a volume without free inodes no file can be made, however much space is free. hinit doctor said "ok space" about it.
+func TestTheDoctorWarnsOfAVolumeWithoutFreeInodes(t *testing.T) {
+	testkit.NeedRoot(t)
+	home := t.TempDir()
+	if err := unix.Mount("tmpfs", home, "tmpfs", 0, "size=300m,nr_inodes=20"); err != nil {
+		t.Skipf("cannot mount a tmpfs: %v", err)
+	}
+	defer func() { must(t, unix.Unmount(home, 0)) }()
+	o := Options{}
+	o.Home, o.Logs, o.Agent = home, home, fsutil.Self()
+	var found client.Findings
+	for _, c := range checks(o, boot.Job{AgentUser: boot.CallerAsAgent().User, Marker: "SOUL.md", Profiles: 10}) {
+		c.run(&found)
+	}
+	space := slices.IndexFunc(found, func(f client.Finding) bool { return f.Check == "space" })
+	if space < 0 || found[space].Result != "warning" || !strings.Contains(found[space].Detail, "only 19 files more") {
+		t.Errorf("found %+v", found)
 	}
 }
 
