@@ -18,6 +18,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"hinit/internal/trust"
 )
 
 // ErrNotFound is the error of [Lookup] if the user does not exist or if the name is malformed. Test for it with [errors.Is].
@@ -207,7 +209,7 @@ func ParseID(s string) (uint32, bool) {
 // ReadFile reads a file with plain system calls. A missing file counts as empty. os.ReadFile would first set up epoll(7) for the
 // file, which costs the exec shim a dozen system calls before every command.
 func ReadFile(path string) ([]byte, error) {
-	fd, err := retry(func() (int, error) { return syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0) })
+	fd, err := trust.Retry(func() (int, error) { return syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -218,7 +220,7 @@ func ReadFile(path string) ([]byte, error) {
 	data := make([]byte, 0, 4096)
 	for {
 		data = slices.Grow(data, 512)
-		n, err := retry(func() (int, error) { return syscall.Read(fd, data[len(data):cap(data)]) })
+		n, err := trust.Retry(func() (int, error) { return syscall.Read(fd, data[len(data):cap(data)]) })
 		if err != nil {
 			return nil, &fs.PathError{Op: "read", Path: path, Err: err}
 		}
@@ -226,15 +228,6 @@ func ReadFile(path string) ([]byte, error) {
 			return data, nil
 		}
 		data = data[:len(data)+n]
-	}
-}
-
-// retry makes a system call again for as long as a signal interrupts it.
-func retry(call func() (int, error)) (int, error) {
-	for {
-		if n, err := call(); !errors.Is(err, syscall.EINTR) {
-			return n, err
-		}
 	}
 }
 

@@ -134,7 +134,7 @@ func open(path string, w *walk) (fd int, doubt *Doubt, err error) {
 	if w.st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return -1, w.doubt, errors.New("not a regular file")
 	}
-	fd, err = retry(func() (int, error) {
+	fd, err = Retry(func() (int, error) {
 		return unix.Openat(w.parent, w.name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
@@ -265,7 +265,7 @@ func rootsAlone(dir int) bool {
 
 // start sets w.current to dir, the root directory or the working directory, and examines it.
 func (w *walk) start(dir string) error {
-	fd, err := retry(func() (int, error) { return unix.Open(dir, openFlags|unix.O_DIRECTORY, 0) })
+	fd, err := Retry(func() (int, error) { return unix.Open(dir, openFlags|unix.O_DIRECTORY, 0) })
 	if err != nil {
 		return err
 	}
@@ -285,18 +285,18 @@ func (w *walk) moveTo(parent, fd int) {
 func (w *walk) enter(name string) error {
 	flags := openFlags | w.kind
 	open := func() (int, error) { return unix.Openat(w.current, name, flags, 0) }
-	fd, err := retry(open)
+	fd, err := Retry(open)
 	w.made = false
 	if w.mode != 0 && errors.Is(err, unix.ENOENT) {
-		_, err = retry(func() (int, error) { return 0, unix.Mkdirat(w.current, name, w.mode) })
+		_, err = Retry(func() (int, error) { return 0, unix.Mkdirat(w.current, name, w.mode) })
 		w.made = err == nil
 		if w.made || errors.Is(err, unix.EEXIST) {
-			fd, err = retry(open)
+			fd, err = Retry(open)
 		}
 	}
 	if w.kind != 0 && errors.Is(err, unix.ENOTDIR) { // the component may be a link
 		flags = openFlags
-		fd, err = retry(open)
+		fd, err = Retry(open)
 	}
 	if err != nil {
 		return err
@@ -356,7 +356,7 @@ func (w *walk) follow() (string, error) {
 		w.doubt.Link = true
 	}
 	buf := make([]byte, unix.PathMax)
-	n, err := retry(func() (int, error) { return unix.Readlinkat(w.current, "", buf) })
+	n, err := Retry(func() (int, error) { return unix.Readlinkat(w.current, "", buf) })
 	if err != nil {
 		return "", err
 	}
@@ -374,7 +374,8 @@ func (w *walk) follow() (string, error) {
 	return target, nil
 }
 
-func retry(call func() (int, error)) (int, error) {
+// Retry makes a system call again for as long as a signal interrupts it (EINTR).
+func Retry(call func() (int, error)) (int, error) {
 	for {
 		n, err := call()
 		if !errors.Is(err, unix.EINTR) {

@@ -56,12 +56,7 @@ func OpenForRoot(path string) (fd int, err error) {
 		fd, _, err = trust.OpenDir(path, true, 0)
 		return fd, err
 	}
-	for {
-		fd, err = unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if !errors.Is(err, unix.EINTR) {
-			return fd, err
-		}
-	}
+	return trust.Retry(func() (int, error) { return unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) })
 }
 
 // WriteNew creates a file, as [Create] does, and writes data to it.
