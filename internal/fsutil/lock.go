@@ -22,18 +22,18 @@ const zfsMagic = 0x2fc12fc1
 // Local reports whether path is on a file system that only this kernel writes to. There, locks exclude all other processes, and
 // inotify(7) sees every change. Local follows links.
 func Local(path string) bool {
-	var st unix.Statfs_t
-	return retryEINTR(func() error { return unix.Statfs(path, &st) }) == nil && isLocal(st)
+	return isLocal(func(st *unix.Statfs_t) error { return unix.Statfs(path, st) })
 }
 
 // LocalFile is [Local] for an open file.
 func LocalFile(f *os.File) bool {
-	var st unix.Statfs_t
-	return retryEINTR(func() error { return unix.Fstatfs(int(f.Fd()), &st) }) == nil && isLocal(st)
+	return isLocal(func(st *unix.Statfs_t) error { return unix.Fstatfs(int(f.Fd()), st) })
 }
 
-func isLocal(st unix.Statfs_t) bool {
-	return slices.Contains(localTypes, int64(st.Type)) //nolint:unconvert // the size of Type differs between machines
+// isLocal reports whether the system call stat returns the status of such a file system.
+func isLocal(stat func(*unix.Statfs_t) error) bool {
+	var st unix.Statfs_t
+	return retryEINTR(func() error { return stat(&st) }) == nil && slices.Contains(localTypes, int64(st.Type)) //nolint:unconvert // the size of Type differs between machines
 }
 
 // Lock takes the exclusive lock (flock(2)) of the directory. If another process holds it, Lock calls busy with the open directory,
