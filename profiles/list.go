@@ -136,7 +136,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer func(name string, mark
 		case impossible != nil:
 			warn(name, "cannot use profile directory %q: %v", name, impossible)
 		default:
-			marked.add(name, prefer(name, true) || ranBefore && dir.CheckExists(filepath.Join(name, stateFile)) == nil)
+			marked.add(name, prefer(name, true) || ranBefore && dir.CheckExists(filepath.Join(name, StateFile)) == nil)
 		}
 		return true
 	})
@@ -274,10 +274,7 @@ func ActiveIn(d *fsutil.Dir) (string, error) {
 	if IsUnusableFile(err) {
 		return Default, fmt.Errorf("no profile is selected, for %w; remove %s", err, filepath.Join(d.Path(), ActiveFile))
 	}
-	if name := Normalize(string(data)); name != "" {
-		return name, err
-	}
-	return Default, err
+	return cmp.Or(Normalize(string(data)), Default), err
 }
 
 // IsUnusableFile reports whether err means that a small text file can never be read: it is a symbolic link, too large, or no
@@ -293,14 +290,18 @@ const (
 	OldPrefix = ".old-"
 )
 
-// RemoveTemporaries removes the directories that an interrupted Create or Delete (package manage) has left. It keeps those that
-// changed at or after before, because another process may be using them.
+// keptAfter says for each prefix of temporary names how long such a directory is kept after its last change. An interrupted import
+// (package archive) can go on for a week.
+var keptAfter = map[string]time.Duration{NewPrefix: 0, OldPrefix: 0, ".import-": 7 * 24 * time.Hour}
+
+// RemoveTemporaries removes the directories that an interrupted Create, Delete (package manage) or import has left. It keeps those
+// that changed at or after before, because another process may be using them.
 func (s *Store) RemoveTemporaries(before time.Time) error {
 	err := s.withVolume(func(d *fsutil.Dir) (err error) {
 		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // ignore errors, which the scan of profiles reports
-			if strings.HasPrefix(name, NewPrefix) || strings.HasPrefix(name, OldPrefix) {
+			if kept, temporary := keptAfter[name[:strings.IndexByte(name, '-')+1]]; temporary {
 				path := filepath.Join(profilesDir, name)
-				if info, gone := d.Lstat(path); gone == nil && info.ModTime().Before(before) {
+				if info, gone := d.Lstat(path); gone == nil && info.ModTime().Before(before.Add(-kept)) {
 					err = cmp.Or(err, d.RemoveAll(path))
 				}
 			}

@@ -12,6 +12,7 @@ import (
 
 	"hinit/internal/fsutil"
 	"hinit/profiles"
+	"hinit/profiles/archive"
 	"hinit/profiles/manage"
 )
 
@@ -171,6 +172,26 @@ func TestSweep(t *testing.T) {
 	}
 	if s.Locks() != 0 {
 		t.Errorf("%d locks are kept", s.Locks())
+	}
+}
+
+// An import that was killed left its copy of the profile on the volume for ever. It is kept for a week, so that the import can go on.
+func TestWhatAKilledImportLeftGoesAfterAWeek(t *testing.T) {
+	s, now := profiles.NewVolume(t), time.Now()
+	age := map[string]time.Duration{archive.ImportPrefix + "new": 6 * 24 * time.Hour, archive.ImportPrefix + "old": 8 * 24 * time.Hour, ".import": 8 * 24 * time.Hour}
+	for dir, since := range age {
+		profiles.Write(t, s, "profiles/"+dir+"/home/SOUL.md", "x")
+		if err := os.Chtimes(filepath.Join(s.Root(), "profiles", dir), now, now.Add(-since)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.RemoveTemporaries(now); err != nil {
+		t.Fatal(err)
+	}
+	for dir := range age {
+		if want := dir != archive.ImportPrefix+"old"; profiles.Exists(t, s, "profiles/"+dir) != want {
+			t.Errorf("%s is there: %v", dir, !want)
+		}
 	}
 }
 
