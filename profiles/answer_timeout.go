@@ -27,20 +27,13 @@ const maxHangingCalls = 3
 // errSilent means that a directory of the volume has not answered within answerTimeout.
 var errSilent = errors.New("it does not answer")
 
-// withTimeLimit runs fn with the open volume in a goroutine. If fn takes longer than answerTimeout, it returns an error that wraps
-// errSilent, and the goroutine goes on until the disk answers.
-func (s *Store) withTimeLimit(fn func(d *fsutil.Dir) error) error {
-	_, err := examineEach(s, func(d *fsutil.Dir, _ progress) (struct{}, error) { return struct{}{}, fn(d) })
-	return err
-}
-
 // progress is called by a function that examineEach runs, before it examines another directory. rel is the directory's path
 // relative to the root, or "" for none. goOn is false if examineEach has given up; then the function must return.
 type progress func(rel string) (goOn bool)
 
-// examineEach is withTimeLimit for a function that examines many directories, and may take answerTimeout for each. A directory that
-// takes longer counts as silent until it answers; the error is an fs.PathError with its path. After such an error, fn may still be
-// running, so the caller must not use variables that fn changes.
+// examineEach runs fn with the open volume in a goroutine. fn may take answerTimeout for each directory that it examines. A directory
+// that takes longer counts as silent until it answers; the error is an fs.PathError with its path that wraps errSilent. After such an
+// error, fn may still be running, so the caller must not use variables that fn changes.
 func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)) (result T, err error) {
 	type answer struct {
 		result T

@@ -37,7 +37,7 @@ func TestTheWatcherTellsHeartbeats(t *testing.T) {
 	s := Open(root, nil, "SOUL.md")
 	write := func(at string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(root, stateFile), []byte(`{"gateway_state":"running","updated_at":"`+at+`"}`), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(root, StateFile), []byte(`{"gateway_state":"running","updated_at":"`+at+`"}`), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 func TestTheNextGenerationRemembersWhatWasAsked(t *testing.T) {
 	old := NewIntents(Open(t.TempDir(), fsutil.Self(), "SOUL.md"))
 	old.RecordExternal("coder", Running)
-	old.put("writer", intent{want: Stopped, at: time.Now(), pending: true})
+	old.put("writer", intent{want: Stopped, uptime: time.Hour, pending: true})
 	was := old.HandOver()
 	data, err := reexec.NewCodec().Encode(&was)
 	if err != nil {
@@ -25,7 +25,7 @@ func TestTheNextGenerationRemembersWhatWasAsked(t *testing.T) {
 	next.TakeOver(is)
 	for profile, was := range old.orders {
 		is := next.orders[profile]
-		if is.want != was.want || is.pending != was.pending || is.at.Sub(was.at).Abs() > time.Millisecond {
+		if is.want != was.want || is.pending != was.pending || is.uptime != was.uptime {
 			t.Errorf("%s: %+v, was %+v", profile, is, was)
 		}
 	}

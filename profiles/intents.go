@@ -66,9 +66,9 @@ type Intents struct {
 // intent is the last order for one profile: what was wanted, and when.
 type intent struct {
 	want    string
-	at      time.Time
-	pending bool      // writing the order to the disk failed, so Restore must write it
-	missing time.Time // when Restore first found the state file missing; zero if the file exists
+	uptime  time.Duration // when it was given, as the time since the machine booted, because the clock may be set
+	pending bool          // writing the order to the disk failed, so Restore must write it
+	missing time.Time     // when Restore first found the state file missing; zero if the file exists
 }
 
 // NewIntents returns an Intents for the profiles of s. It holds no orders yet.
@@ -91,11 +91,11 @@ func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 		return nil, err
 	}
 	defer in.store.lock(profile)()
-	now := in.store.now()
-	failed := in.write(profile, want, now, syncLater)
+	now := in.store.uptime()
+	failed := in.write(profile, want, now, false)
 	// A slow disk may have delayed the write, and meanwhile a gateway may have read the old file. So accidentWindow begins at the
 	// end of the write.
-	if late := in.store.now(); late.Sub(now) > clockSlack {
+	if late := in.store.uptime(); late-now > clockSlack {
 		now = late
 		if failed == nil {
 			failed = in.store.recordIntent(profile, want, now)
@@ -107,14 +107,14 @@ func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 	if failed != nil && in.store.isRecorded(profile, want) {
 		failed = nil // nothing had to be written
 	}
-	in.put(profile, intent{want: want, at: now, pending: failed != nil})
+	in.put(profile, intent{want: want, uptime: now, pending: failed != nil})
 	if failed != nil {
 		return func() error { return fmt.Errorf("%w: %w", ErrNotRecorded, failed) }, nil
 	}
 	return func() error {
 		err := in.store.syncState(profile)
 		if err != nil {
-			in.update(profile, func(i *intent) { i.pending = i.pending || i.at.Equal(now) }) // a newer order has another time
+			in.update(profile, func(i *intent) { i.pending = i.pending || i.uptime == now }) // a newer order has another time
 			err = fmt.Errorf("may be undone by a crash of the machine, because the disk has not confirmed its record: %w", err)
 		}
 		return err
@@ -125,23 +125,23 @@ func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 var ErrNotRecorded = errors.New("cannot be recorded, so a restart of the container may undo it")
 
 // write writes an order to the volume: to intentFile, then to the state file.
-func (in *Intents) write(profile, want string, at time.Time, how durability) error {
+func (in *Intents) write(profile, want string, uptime time.Duration, sync bool) error {
 	if err := in.CheckWrite(); err != nil {
 		return err
 	}
-	if err := in.store.recordIntent(profile, want, at); err != nil {
+	if err := in.store.recordIntent(profile, want, uptime); err != nil {
 		return err
 	}
-	return in.store.setDesired(profile, want, how)
+	return in.store.setDesired(profile, want, sync)
 }
 
 // RecordExternal records an order that another program is about to write into the state file itself. Otherwise it works like
 // Record. It blocks on the disk.
 func (in *Intents) RecordExternal(profile, want string) {
 	defer in.store.lock(profile)()
-	now := in.store.now()
+	now := in.store.uptime()
 	_ = in.store.recordIntent(profile, want, now) // record the order for the next process, in case this process ends within seconds
-	in.put(profile, intent{want: want, at: now})
+	in.put(profile, intent{want: want, uptime: now})
 }
 
 // Want returns the last order for a profile. ok is false if this process has recorded none. Want doesn't block.
@@ -221,16 +221,16 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 	case missing && !i.pending && in.isRecentlyMissing(profile, i):
 		return Missing, nil
 	case st.HasDesired && !i.pending:
-		if at := i.writtenAt(st.Written, in.store.now()); at.Sub(i.at) > accidentWindow {
-			in.adopt(profile, st.Desired, at)
+		if late := i.writtenAfter(in.store, st.Written); late > accidentWindow {
+			in.adopt(profile, st.Desired, i.uptime+late)
 			return Adopted, nil
 		}
 	}
-	if err := in.write(profile, i.want, i.at, synced); err != nil {
+	if err := in.write(profile, i.want, i.uptime, true); err != nil {
 		return Unchanged, err
 	}
 	i.pending, i.missing = false, time.Time{}
-	in.put(profile, i) // i.at stays the time of the command, so that accidentWindow isn't extended
+	in.put(profile, i) // i.uptime stays the time of the command, so that accidentWindow isn't extended
 	return Restored, nil
 }
 
@@ -248,20 +248,22 @@ func (in *Intents) isRecentlyMissing(profile string, i intent) bool {
 // matches reports whether the state st agrees with the order, and no write of the order is pending.
 func (i intent) matches(st State) bool { return !i.pending && st.HasDesired && st.Desired == i.want }
 
-// writtenAt returns when the state file was written: its modification time written if that is plausible, and otherwise now. It
-// isn't plausible if it is in the future, or earlier than the order, as in a copy of an old file.
-func (i intent) writtenAt(written, now time.Time) time.Time {
-	if written.Before(i.at.Add(-clockSlack)) || written.After(now) {
-		return now
+// writtenAfter returns how long after the order the state file was written: at its modification time written if that is plausible,
+// and otherwise now. It isn't plausible if it is in the future, or earlier than the order, as in a copy of an old file. Both times are
+// counted back from now, so that it makes no difference whether the clock was set between the order and the write.
+func (i intent) writtenAfter(s *Store, written time.Time) time.Duration {
+	order, file := s.uptime()-i.uptime, s.now().Sub(written)
+	if file < 0 || file > order+clockSlack {
+		return order
 	}
-	return written
+	return order - file
 }
 
 // adopt makes the value that another program has written on purpose the order.
-func (in *Intents) adopt(profile, desired string, at time.Time) {
-	_ = in.store.recordIntent(profile, desired, at) // otherwise the old record would win at the next boot
+func (in *Intents) adopt(profile, desired string, uptime time.Duration) {
+	_ = in.store.recordIntent(profile, desired, uptime) // otherwise the old record would win at the next boot
 	if isIntent(desired) {
-		in.put(profile, intent{want: desired, at: at})
+		in.put(profile, intent{want: desired, uptime: uptime})
 		return
 	}
 	in.Forget(profile) // no command writes this value, so another program did: leave the value in the file and forget the order
@@ -315,21 +317,21 @@ const intentFile = ".hinit-intent.json"
 
 // recordedIntent is the content of intentFile.
 type recordedIntent struct {
-	Desired string    `json:"desired_state"`
-	At      time.Time `json:"at"`
+	Desired string        `json:"desired_state"`
+	Uptime  time.Duration `json:"uptime"` // see intent; 0 in a record of an earlier version
 	// Kernel is the boot ID of the machine at the time of the record. After another boot of the machine the record is ignored: the
 	// file isn't synced, so a crash may bring back an older version.
 	Kernel string `json:"kernel"`
 }
 
-// recordIntent writes the order want, given at the time at, to intentFile. If the write fails, it removes the old record, which
-// would contradict the state file. The caller holds the lock of the profile.
-func (s *Store) recordIntent(profile, want string, at time.Time) error {
+// recordIntent writes the order want to intentFile. uptime is when it was given, see intent. If the write fails, it removes the old
+// record, which would contradict the state file. The caller holds the lock of the profile.
+func (s *Store) recordIntent(profile, want string, uptime time.Duration) error {
 	if !isIntent(want) {
 		return nil // setDesired reports the invalid value
 	}
 	return s.WithHome(profile, func(d *fsutil.Dir, home string) error {
-		data, err := json.Marshal(recordedIntent{Desired: want, At: at.Round(0), Kernel: kernelBootID()})
+		data, err := json.Marshal(recordedIntent{Desired: want, Uptime: uptime, Kernel: kernelBootID()})
 		if err = cmp.Or(homeExists(d, home), err); err != nil {
 			return fmt.Errorf("cannot record what is asked of profile %q: %w", profile, err)
 		}
@@ -365,8 +367,8 @@ func (s *Store) restoreRecorded(d *fsutil.Dir, home string, st *State) bool {
 	if !st.Exists || !readMarker(d, filepath.Join(home, intentFile), &a) || !isIntent(a.Desired) || a.Kernel != kernelBootID() {
 		return false
 	}
-	lost := !st.HasDesired || st.Desired != a.Desired && st.Written.Sub(a.At) <= accidentWindow
-	if !lost || a.At.After(s.now().Add(clockSlack)) { // a record from the future: which of the two came first is unknown
+	order, file := s.uptime()-a.Uptime, s.now().Sub(st.Written) // how long ago each was written, however the clock was set since
+	if st.HasDesired && (st.Desired == a.Desired || order-file > accidentWindow) {
 		return false
 	}
 	st.Desired, st.HasDesired = a.Desired, true

@@ -26,15 +26,6 @@ const (
 	maxConfig = 4 << 20
 )
 
-// Action says what the boot does with a gateway.
-type Action string
-
-// The actions, by their names in the boot log.
-const (
-	ActionStarted    Action = "started"    // the boot starts the gateway
-	ActionRegistered Action = "registered" // the boot registers the gateway and keeps it down
-)
-
 // The ways in which the previous gateway ended, as the boot log names them (contract, section 6.2).
 const (
 	ExitClean   = "clean"
@@ -68,10 +59,9 @@ type BootOptions struct {
 // Decision is what Reconcile has decided about one profile, and why.
 type Decision struct {
 	Profile    Profile
-	PriorState string // state by which the boot decides, see [State.Prior]
-	PriorExit  string // how the previous gateway ended: ExitClean, ExitUnclean or ExitUnknown
-	Action     Action
-	Start      bool      // the boot starts the gateway; then Action is ActionStarted
+	PriorState string    // state by which the boot decides, see [State.Prior]
+	PriorExit  string    // how the previous gateway ended: ExitClean, ExitUnclean or ExitUnknown
+	Start      bool      // the boot starts the gateway; otherwise it registers the gateway and keeps it down
 	Used       time.Time // when the agent was last used, by the timestamps of its files
 }
 
@@ -114,14 +104,15 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	var p Plan
 	s.decideAll(&p, o)
 	if len(p.Profiles) == 0 {
-		p.decide(Decision{Profile: s.profile(Default), PriorState: State{}.Prior(), PriorExit: ExitUnknown}, false)
+		p.decide(Decision{Profile: s.profile(Default), PriorState: State{}.Prior(), PriorExit: ExitUnknown})
 		p.reportDecisions(o)
 		return p // without the volume there is no boot log, which is a file on the volume
 	}
 	p.reportDecisions(o)
 	at := s.now()
 	write := func() error {
-		return s.withTimeLimit(func(d *fsutil.Dir) error { return appendBootLog(d, at, p.Profiles) })
+		_, err := examineEach(s, func(d *fsutil.Dir, _ progress) (any, error) { return nil, appendBootLog(d, at, p.Profiles) })
+		return err
 	}
 	if o.Log != nil {
 		o.Log(write)
@@ -201,12 +192,12 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	}
 	names := namesIn(d, home)
 	var st State
-	if slices.Contains(names, stateFile) {
+	if slices.Contains(names, StateFile) {
 		st, _ = readState(d, home) // the Watcher reports the error
 	}
 	if slices.Contains(names, intentFile) && s.restoreRecorded(d, home, &st) {
 		unlock := s.lock(name)
-		err := s.setDesiredIn(d, home, name, st.Desired, synced)
+		err := s.setDesiredIn(d, home, name, st.Desired, true)
 		unlock()
 		if err != nil {
 			p.warn(name, "%v", err)
@@ -234,7 +225,8 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 			p.warn(name, "cannot remove a stale file of profile %q: %v", name, err)
 		}
 	}
-	p.decide(dec, start(&dec))
+	dec.Start = start(&dec)
+	p.decide(dec)
 }
 
 // activityFiles lists the files whose modification times show when the agent was last used.
@@ -245,7 +237,7 @@ var activityFiles = [...]string{"state.db", "sessions"}
 // doesn't see stay until the next boot.
 func namesIn(d *fsutil.Dir, home string) (found []string) {
 	seen := 0
-	wanted := [...]string{activityFiles[0], activityFiles[1], stateFile, intentFile, filepath.Dir(lifecycleFile), pidFile, processesFile}
+	wanted := [...]string{activityFiles[0], activityFiles[1], StateFile, intentFile, filepath.Dir(lifecycleFile), pidFile, processesFile}
 	err := d.EachName(home, func(name string, _ fs.FileMode) bool {
 		if slices.Contains(wanted[:], name) || isTempFile(name) {
 			found = append(found, name)
@@ -266,18 +258,13 @@ func namesIn(d *fsutil.Dir, home string) (found []string) {
 
 func isTempFile(name string) bool {
 	rest, temporary := strings.CutSuffix(name, ".tmp")
-	return temporary && slices.ContainsFunc([]string{intentFile, stateFile, plannedStopFile, reserveFile, ActiveFile}, func(file string) bool {
+	return temporary && slices.ContainsFunc([]string{intentFile, StateFile, plannedStopFile, reserveFile, ActiveFile}, func(file string) bool {
 		return strings.HasPrefix(rest, "."+file+".")
 	})
 }
 
-// decide adds the decision dec to the plan, with its line for the container's output. start says whether the boot starts the
-// gateway.
-func (p *Plan) decide(dec Decision, start bool) {
-	dec.Start, dec.Action = start, ActionRegistered
-	if start {
-		dec.Action = ActionStarted
-	}
+// decide adds the decision dec to the plan, with its line for the container's output.
+func (p *Plan) decide(dec Decision) {
 	p.Profiles = append(p.Profiles, dec)
 	p.Lines = append(p.Lines, "reconcile: "+dec.logFields())
 }
@@ -289,12 +276,12 @@ func (p *Plan) warn(profile, format string, args ...any) {
 // migrate handles a volume without a state file, from before desired states existed. The CMD runs the gateway, so the default
 // gateway must run: migrate records that in a new state file and returns true (contract, section 5, step 3).
 func (s *Store) migrate(d *fsutil.Dir, p *Plan) bool {
-	if _, err := d.Lstat(stateFile); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := d.Lstat(StateFile); !errors.Is(err, fs.ErrNotExist) {
 		return false
 	}
 	content := fmt.Sprintf(`{"gateway_state": "running", "desired_state": "running", "timestamp": %d, `+
 		`"migrated_from": "legacy-container-cmd"}`+"\n", s.now().Unix())
-	if err := d.Replace(stateFile, []byte(content), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true}); err != nil {
+	if err := d.Replace(StateFile, []byte(content), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true}); err != nil {
 		p.warn(Default, "cannot record that the default gateway is wanted: %v", err)
 	}
 	return true
@@ -350,7 +337,11 @@ func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
 
 // logFields returns the fields of a decision that the boot log and the container's output share.
 func (dec Decision) logFields() string {
-	return fmt.Sprintf("profile=%s prior_state=%s action=%s", dec.Profile.Name, quoteField(dec.PriorState), dec.Action)
+	action := "registered"
+	if dec.Start {
+		action = "started"
+	}
+	return fmt.Sprintf("profile=%s prior_state=%s action=%s", dec.Profile.Name, quoteField(dec.PriorState), action)
 }
 
 // quoteField formats a value from one of the agent's files for a log line. It quotes a value that is empty or long, or has

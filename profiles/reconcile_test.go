@@ -76,8 +76,7 @@ func TestReconcile(t *testing.T) {
 	}
 	for i, w := range want {
 		got := p.Profiles[i]
-		if got.Profile.Name != w.name || got.PriorState != w.prior || got.PriorExit != w.exit || got.Start != w.start ||
-			(got.Action == profiles.ActionStarted) != w.start {
+		if got.Profile.Name != w.name || got.PriorState != w.prior || got.PriorExit != w.exit || got.Start != w.start {
 			t.Errorf("decision %+v, want %+v", got, w)
 		}
 		rel, _ := filepath.Rel(s.Root(), got.Profile.Home)

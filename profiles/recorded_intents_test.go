@@ -28,7 +28,7 @@ func TestBootPutsBackWhatAGatewayTookBack(t *testing.T) {
 		"no file any more":              {state: ``, want: "None"},
 		"not readable":                  {state: `{`, want: "None"},
 		"the machine was started anew":  {state: `{"desired_state":"running"}`, after: time.Second, machine: "x", want: profiles.Running},
-		"the clock has gone back since": {state: `{"desired_state":"running"}`, after: -10 * 365 * 24 * time.Hour, clock: -10 * 365 * 24 * time.Hour, want: profiles.Running},
+		"the clock has gone back since": {state: `{"desired_state":"running"}`, after: -10 * 365 * 24 * time.Hour, clock: -10 * 365 * 24 * time.Hour, want: profiles.Stopped},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := profiles.NewVolume(t)
@@ -52,7 +52,7 @@ func TestBootPutsBackWhatAGatewayTookBack(t *testing.T) {
 				file := "profiles/p/" + profiles.AskedFile
 				profiles.Write(t, s, file, strings.Replace(profiles.Read(t, s, file), profiles.KernelBoot(), tt.machine, 1))
 			}
-			s.SetClock(func() time.Time { return time.Now().Add(tt.clock) })
+			s.StepClock(tt.clock, 0)
 			p := s.Reconcile(profiles.BootOptions{})
 			if got := p.Profiles[1].PriorState; got != tt.want || p.Profiles[1].Start != (tt.want == profiles.Running) {
 				t.Errorf("decided %+v, want %s", p.Profiles[1], tt.want)
@@ -61,6 +61,48 @@ func TestBootPutsBackWhatAGatewayTookBack(t *testing.T) {
 				t.Errorf("the disk says %+v, want %s", st, tt.want)
 			}
 		})
+	}
+}
+
+// A gateway overwrote the order within seconds, but the clock was set in between. The file's time then looked like an intent of hours
+// later, and hinit adopted it; or the clock had gone back, and the boot believed neither.
+func TestAClockThatIsSetDoesNotUndoAnOrder(t *testing.T) {
+	for _, tt := range []struct {
+		step, passed time.Duration // how far the clock was set after the order, and how much time passed until the gateway wrote
+		looked       time.Duration // time until hinit reads the file after that
+		lost         bool          // the order was lost by accident
+	}{
+		{time.Hour, 3 * time.Second, 0, true},
+		{time.Hour, 3 * time.Second, time.Minute, true},
+		{-time.Hour, 3 * time.Second, 0, true},
+		{-time.Hour, 3 * time.Second, 2 * time.Minute, true},
+		{time.Hour, time.Minute, 0, false},
+		{-time.Hour, time.Minute, time.Minute, false},
+		{0, time.Minute, time.Minute, false},
+	} {
+		for _, restarted := range []bool{false, true} {
+			s := profiles.NewVolume(t)
+			profiles.Write(t, s, "profiles/p/SOUL.md", "")
+			in := profiles.NewIntents(s)
+			if err := in.Set("p", profiles.Stopped); err != nil {
+				t.Fatal(err)
+			}
+			file := "profiles/p/" + profiles.StateFile
+			profiles.Write(t, s, file, `{"desired_state":"running"}`)
+			at := time.Now().Add(tt.step + tt.passed)
+			if err := os.Chtimes(filepath.Join(s.Root(), file), at, at); err != nil {
+				t.Fatal(err)
+			}
+			s.StepClock(tt.step, tt.passed+tt.looked)
+			if restarted {
+				s.Reconcile(profiles.BootOptions{})
+			} else if _, err := in.Restore("p", profiles.State{}); err != nil {
+				t.Fatal(err)
+			}
+			if st, err := s.ReadState("p"); err != nil || (st.Desired == profiles.Stopped) != tt.lost {
+				t.Errorf("%+v, container restarted: %v: the file says %s, %v", tt, restarted, st.Desired, err)
+			}
+		}
 	}
 }
 

@@ -25,8 +25,7 @@ const (
 const (
 	// StateFile is the name of the file with the [State] in a profile's home.
 	StateFile   = "gateway_state.json"
-	stateFile   = StateFile
-	corruptFile = stateFile + ".corrupt"
+	corruptFile = StateFile + ".corrupt"
 
 	// maxState is the maximum size in bytes of a state file that hinit reads. Most have a few hundred bytes, but a gateway that
 	// serves thousands of profiles names them all.
@@ -107,7 +106,7 @@ func (s State) Start() bool { return s.Prior() == Running }
 func (s *Store) ReadState(profile string) (State, error) { return fromHome(s, profile, readState) }
 
 func readState(d *fsutil.Dir, home string) (State, error) {
-	rel := filepath.Join(home, stateFile)
+	rel := filepath.Join(home, StateFile)
 	data, info, err := readStamped(d, rel)
 	if errors.Is(err, fs.ErrNotExist) {
 		return State{}, nil
@@ -294,18 +293,10 @@ func encodeObject(members []member) []byte {
 	return b.Bytes()
 }
 
-// durability says what a completed write survives besides the end of this process.
-type durability bool
-
-const (
-	syncLater durability = false // survives a crash of the machine only after a later call of syncState
-	synced    durability = true  // survives a crash of the machine
-)
-
-// syncState makes earlier writes of the state file with syncLater survive a crash of the machine.
+// syncState makes earlier writes of the state file, by setDesired without sync, survive a crash of the machine.
 func (s *Store) syncState(profile string) error {
 	return s.WithHome(profile, func(d *fsutil.Dir, home string) error {
-		err := d.SyncName(filepath.Join(home, stateFile))
+		err := d.SyncName(filepath.Join(home, StateFile))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // for a removed profile there is nothing to sync
 			return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
 		}
@@ -325,21 +316,22 @@ func (s *Store) syncState(profile string) error {
 // lost if it comes between the check and the replacement, or if the file changes in every one of stateTries attempts. In the
 // opposite case another writer overwrites desired_state, which [Intents] repairs.
 //
-// The caller holds the lock of profile.
-func (s *Store) setDesired(profile, want string, how durability) error {
+// Without sync, a crash of the machine may bring the old state back until a later call of syncState. The caller holds the lock of
+// profile.
+func (s *Store) setDesired(profile, want string, sync bool) error {
 	if want != Running && want != Stopped {
 		return fmt.Errorf("cannot set the desired state of profile %q: want %q or %q, not %q", profile, Running, Stopped, want)
 	}
-	return s.WithHome(profile, func(d *fsutil.Dir, home string) error { return s.setDesiredIn(d, home, profile, want, how) })
+	return s.WithHome(profile, func(d *fsutil.Dir, home string) error { return s.setDesiredIn(d, home, profile, want, sync) })
 }
 
 // setDesiredIn is setDesired for a volume that is already open. home is relative to d.
-func (s *Store) setDesiredIn(d *fsutil.Dir, home, profile, want string, how durability) error {
+func (s *Store) setDesiredIn(d *fsutil.Dir, home, profile, want string, sync bool) error {
 	if err := homeExists(d, home); err != nil {
 		return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
 	}
 	for try := 1; ; try++ {
-		ok, err := s.trySetDesired(d, filepath.Join(home, stateFile), want, try >= stateTries, how)
+		ok, err := s.trySetDesired(d, filepath.Join(home, StateFile), want, try >= stateTries, sync)
 		if ok {
 			makeReserve(d, home)
 		}
@@ -351,7 +343,7 @@ func (s *Store) setDesiredIn(d *fsutil.Dir, home, profile, want string, how dura
 
 // trySetDesired makes one attempt to read, change and write the state file rel. It returns false if another program has changed the
 // file meanwhile; with force, it overwrites that change.
-func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how durability) (bool, error) {
+func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force, sync bool) (bool, error) {
 	data, info, err := readStamped(d, rel)
 	var members []member
 	mode := fs.FileMode(0o644)
@@ -380,7 +372,7 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 	members = setMember(members, "updated_at", strconv.AppendInt(nil, s.now().Unix(), 10))
 
 	data = encodeObject(members)
-	err = d.Replace(rel, data, fsutil.ReplaceOptions{Mode: mode, KeepMode: true, SyncNameLater: how == syncLater, Confirm: func(now fs.FileInfo) error {
+	err = d.Replace(rel, data, fsutil.ReplaceOptions{Mode: mode, KeepMode: true, SyncNameLater: !sync, Confirm: func(now fs.FileInfo) error {
 		if same := (now == nil) == (info == nil) && (now == nil || stampOf(now) == stampOf(info)); !same && !force {
 			return errFileChanged
 		}

@@ -11,6 +11,7 @@ import (
 
 	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
+	"hinit/internal/procstat"
 )
 
 // profilesDir is the directory in the volume's root with the homes of all profiles except the default profile (contract, section
@@ -44,6 +45,7 @@ type Store struct {
 	actor  *fsutil.Actor
 	max    int // maximum number of named profiles, and of directories without the marker that are remembered
 	now    func() time.Time
+	uptime func() time.Duration // time since the machine booted; unlike now, it is never set
 
 	mu           sync.Mutex              // guards the fields below; never held during disk operations
 	locks        map[string]*profileLock // locks of profiles that are being written
@@ -67,7 +69,7 @@ func Open(home string, actor *fsutil.Actor, marker string) *Store {
 	}
 	marker = cmp.Or(marker, "SOUL.md")
 	actor = cmp.Or(actor, fsutil.Self())
-	return &Store{root: root, marker: marker, actor: actor.Limited(blocking.Volume), max: NoLimit, now: time.Now, locks: make(map[string]*profileLock), silent: make(map[string]bool)}
+	return &Store{root: root, marker: marker, actor: actor.Limited(blocking.Volume), max: NoLimit, now: time.Now, uptime: procstat.SinceBoot, locks: make(map[string]*profileLock), silent: make(map[string]bool)}
 }
 
 // SetMaxProfiles limits the number of named profiles, and of directories without the marker, that the store keeps in memory. It
@@ -210,11 +212,7 @@ type stamp struct {
 }
 
 func stampOf(info fs.FileInfo) stamp {
-	st := stamp{size: info.Size(), mtime: info.ModTime()}
-	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
-		st.ID, st.ctime = fsutil.IDOf(info), sys.Ctim
-	}
-	return st
+	return stamp{fsutil.IDOf(info), info.Size(), info.ModTime(), fsutil.Stat(info).Ctim}
 }
 
 // stampAt returns the stamp of the file rel in d, or zero if the file is missing or can't be examined.

@@ -328,7 +328,7 @@ func (w *Watcher) markChanged(ev watch.Event) {
 	if w.isRelevantFile(name, file) {
 		w.changedHomes[name] = true
 		switch {
-		case file == w.store.marker, file == stateFile && ev.Has(watch.Create) && w.isQuiet(name):
+		case file == w.store.marker, file == StateFile && ev.Has(watch.Create) && w.isQuiet(name):
 			w.scheduleSoon()
 		case !w.earlyScan: // an early scan, if one is scheduled, handles this change, too
 			w.scheduleScan(w.options.Settle)
@@ -356,7 +356,7 @@ func (w *Watcher) scheduleSoon() {
 // isRelevantFile reports whether a change of this file in a home can matter to hinit.
 func (w *Watcher) isRelevantFile(profile, file string) bool {
 	switch file {
-	case stateFile, w.store.marker:
+	case StateFile, w.store.marker:
 		return true
 	case configFile, envFile:
 		_, ok := w.interested(profile)

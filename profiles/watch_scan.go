@@ -177,7 +177,7 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 			if w.store.isSilent(home) {
 				continue
 			}
-			same := k.stateComplete && stampAt(d, filepath.Join(home, stateFile)) == k.stateStamp
+			same := k.stateComplete && stampAt(d, filepath.Join(home, StateFile)) == k.stateStamp
 			if _, asked := interest[name]; asked && same {
 				same = k.inputsSure && w.store.inputStamps(d, home) == k.inputs
 			}
@@ -398,7 +398,7 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 		if first {
 			makeReserve(d, home)
 		}
-		k.stateStamp = stampAt(d, filepath.Join(home, stateFile))
+		k.stateStamp = stampAt(d, filepath.Join(home, StateFile))
 		k.stateComplete = k.stateStamp.settledBefore(began)
 		st, err = readState(d, home)
 		return err

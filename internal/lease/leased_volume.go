@@ -11,6 +11,7 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/pause"
+	"hinit/internal/procstat"
 )
 
 // The words with which the messages of the lease program begin, see [LeasedVolume.HandleMessage].
@@ -72,7 +73,7 @@ func (p *LeasedVolume) HandleMessage(words string) {
 func (p *LeasedVolume) remaining() (left time.Duration, waits bool) {
 	p.messages.Lock()
 	defer p.messages.Unlock()
-	return p.until - bootTime(), p.programWaits
+	return p.until - procstat.SinceBoot(), p.programWaits
 }
 
 // Acquire implements [Lock]. It waits for the lease, and then locks the data directory.

@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/procstat"
 )
 
 func newHeld(home string) *LeasedVolume { return NewLeasedVolume(home, fsutil.Self(), func(string) {}) }
 
 // holds delivers the message of the lease program that the lease is held for a further time, given as more.
 func (p *LeasedVolume) holds(more time.Duration) {
-	p.HandleMessage(fmt.Sprintf("held %d", (bootTime() + more).Microseconds()))
+	p.HandleMessage(fmt.Sprintf("held %d", (procstat.SinceBoot() + more).Microseconds()))
 }
 
 // acquireHeld calls Acquire in another goroutine.
@@ -49,11 +50,11 @@ func TestAnInitServesWhileTheProgramOfTheLeaseSaysSo(t *testing.T) {
 	for range 3 {
 		p.holds(150 * time.Millisecond)
 	}
-	begin := bootTime()
+	begin := procstat.SinceBoot()
 	if err := take(t, g.lost, "loss"); !strings.Contains(err.Error(), "renewed") {
 		t.Error(err)
 	}
-	if took := bootTime() - begin; took < 100*time.Millisecond {
+	if took := procstat.SinceBoot() - begin; took < 100*time.Millisecond {
 		t.Errorf("it was lost after %v", took)
 	}
 	if p.Check() == nil {

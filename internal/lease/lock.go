@@ -21,6 +21,7 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/pause"
+	"hinit/internal/procstat"
 )
 
 // Lock is the right of one init alone to serve a data volume.
@@ -116,7 +117,7 @@ func (v *Volume) Acquire(ctx context.Context, busy func(holder func() Holder)) (
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.lost, v.confirmedAt = false, bootTime()
+	v.lost, v.confirmedAt = false, procstat.SinceBoot()
 	if v.held.File == nil {
 		return nil, nil
 	}
@@ -209,13 +210,6 @@ func (v *Volume) withDir(f func(*fsutil.Dir) error) error {
 	})
 }
 
-// bootTime returns CLOCK_BOOTTIME (clock_gettime(2)), which runs on while the machine sleeps.
-func bootTime() time.Duration {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // can't fail: every Linux that runs Go has this clock
-	return time.Duration(ts.Nano())
-}
-
 // releaseLost releases the files of a lock that was lost.
 func (v *Volume) releaseLost() {
 	v.mu.Lock()
@@ -230,7 +224,7 @@ func (v *Volume) releaseLost() {
 func (v *Volume) Check() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	switch age := bootTime() - v.confirmedAt; {
+	switch age := procstat.SinceBoot() - v.confirmedAt; {
 	case v.lost:
 		return fmt.Errorf("the lock of %q is lost", v.home)
 	case v.held.File != nil && age >= v.confirmEvery+v.confirmLimit+confirmGrace:
@@ -307,7 +301,7 @@ func mountSharesLocks(mounts []byte, id uint64) (shared bool, alone string) {
 func lockFile(d *fsutil.Dir, refused bool) (file *os.File, moved bool, err error) {
 	file, err = d.OpenUpdate(lockName, 0o600)
 	if err != nil && (refused || !errors.Is(err, fs.ErrPermission)) {
-		if !errors.Is(err, fs.ErrNotExist) && d.Rename(DirName, DirName+".away-"+strconv.FormatInt(int64(bootTime()), 36)) == nil {
+		if !errors.Is(err, fs.ErrNotExist) && d.Rename(DirName, DirName+".away-"+strconv.FormatInt(int64(procstat.SinceBoot()), 36)) == nil {
 			moved = true // the agent has put something else there, perhaps a directory with files of root
 		}
 		if err = d.Mkdir(DirName, 0o755); err == nil {
@@ -377,7 +371,7 @@ func (v *Volume) confirmRegularly(ctx context.Context, file *os.File, lost chan<
 		if !pause.For(ctx, v.confirmEvery) {
 			return
 		}
-		began, answer := bootTime(), make(chan error, 1)
+		began, answer := procstat.SinceBoot(), make(chan error, 1)
 		guard.Go("asking the server for the lock", func() { answer <- v.confirm(v, file) })
 		err := fmt.Errorf("the volume has not answered for %v", v.confirmEvery+v.confirmLimit+confirmGrace)
 		for _, patience := range []time.Duration{v.confirmLimit, confirmGrace} {

@@ -191,9 +191,15 @@ func number[T int | uint64](digits []byte) (n T, ok bool) {
 
 // StartedAt converts Stat.Start, which is in ticks, to a time.
 func StartedAt(ticks uint64) time.Time {
+	return time.Now().Add(time.Duration(ticks)*(time.Second/Hertz) - SinceBoot())
+}
+
+// SinceBoot returns CLOCK_BOOTTIME (clock_gettime(2)): the time since the machine booted. This clock can't be set, and it runs on while
+// the machine sleeps.
+func SinceBoot() time.Duration {
 	var now unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // ClockGettime can't fail: every Linux that runs Go has this clock
-	return time.Now().Add(time.Duration(ticks)*(time.Second/Hertz) - time.Duration(now.Nano()))
+	return time.Duration(now.Nano())
 }
 
 // Demand is the load of the whole machine. A number is 0 if the kernel does not report it.
