@@ -261,20 +261,23 @@ func allowOpen(set, fd int, write bool) {
 		return
 	}
 	check("open what it may use", fd)
-	var st unix.Statx_t
-	check("look at what it may use", stat(fd, "\x00", unix.AT_EMPTY_PATH, &st))
-	dir := st.Mode&unix.S_IFMT == unix.S_IFDIR
-	attr := unix.LandlockPathBeneathAttr{Allowed_access: ruleHeader.readFile, Parent_fd: int32(fd)}
-	switch {
-	case dir && write:
-		attr.Allowed_access = ruleHeader.writeDir
-	case dir:
-		attr.Allowed_access = ruleHeader.readDir
-	case write:
-		attr.Allowed_access = ruleHeader.writeFile
+	dirRights, fileRights := ruleHeader.readDir, ruleHeader.readFile
+	if write {
+		dirRights, fileRights = ruleHeader.writeDir, ruleHeader.writeFile
 	}
-	check("confine it by Landlock", bare.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(set), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&attr)), 0, 0))
+	r := allowBeneath(set, fd, dirRights)
+	if r == -int(unix.EINVAL) { // fd is a file
+		r = allowBeneath(set, fd, fileRights)
+	}
+	check("confine it by Landlock", r)
 	bare.Syscall3(unix.SYS_CLOSE, uintptr(fd), 0, 0)
+}
+
+// allowBeneath allows the accesses in rights on the file or directory fd and everything below it. After an error it returns a
+// negative errno.
+func allowBeneath(set, fd int, rights uint64) int {
+	attr := unix.LandlockPathBeneathAttr{Allowed_access: rights, Parent_fd: int32(fd)}
+	return bare.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(set), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&attr)), 0, 0)
 }
 
 // sharePath allows a path that is shared with the profile. If the path is below a hidden place or another shared path, other
