@@ -10,20 +10,21 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// become is the argv[0] of a process that changes its user and settings, and then executes a command (proc.LimitsName).
-const become = "hinit-limits"
+// Become is the argv[0] of a process that changes its user and settings, and then executes a command (proc.LimitsName).
+const Become = "hinit-limits"
 
 // groups has room for as many supplementary groups as the kernel allows.
 var groups [1 << 16]uint32
 
-// changeUserAndExec carries out the words on its command line, which change the user, the directory and other settings of
-// this process, and marks each of them as done. Then it executes the command after "--".
+// ChangeUserAndExec carries out the words on its command line, which change the user, the directory and other settings of
+// this process, and marks each of them as done. Then it calls instead with the command after "--". If instead returns,
+// ChangeUserAndExec executes the command.
 //
 // It returns if it does not know a word, or if a step fails without root's rights. The program then goes on with the Go
-// runtime, which carries out the remaining words or reports the error. If a step fails with root's rights, changeUserAndExec
+// runtime, which carries out the remaining words or reports the error. If a step fails with root's rights, ChangeUserAndExec
 // ends the process: the runtime obeys environment variables, which the new user may have written. It also ends the process if
 // the kernel lacks PIDs or memory, because the runtime could not start.
-func changeUserAndExec(argv, env bare.CStrings) {
+func ChangeUserAndExec(argv, env bare.CStrings, instead func(command, env bare.CStrings)) {
 	end, rest := 1, false
 	for argv.At(end) != "--" && argv.At(end) != "" {
 		end++
@@ -48,7 +49,9 @@ func changeUserAndExec(argv, env bare.CStrings) {
 	}
 	errno := 0
 	if path := argv.At(end + 1); !rest && len(bare.Base(path)) < len(path) {
-		errno = -bare.Syscall3(syscall.SYS_EXECVE, argv.Pointer(end+1), uintptr(unsafe.Pointer(argv.First))+uintptr(end+2)*unsafe.Sizeof(*argv.First), uintptr(unsafe.Pointer(env.First)))
+		command := argv.From(end + 2)
+		instead(command, env)
+		errno = -bare.Syscall3(syscall.SYS_EXECVE, argv.Pointer(end+1), uintptr(unsafe.Pointer(command.First)), uintptr(unsafe.Pointer(env.First)))
 	} else { // hinit-tools carries out the other words, and searches the PATH
 		errno = becomeTools(argv, env)
 	}

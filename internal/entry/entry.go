@@ -33,8 +33,8 @@ func hold(leave *uint32) int
 func Begin(stack *uintptr) (argv, env bare.CStrings, missing bool) {
 	argv, env = bare.Begun(stack)
 	switch name := bare.Base(argv.At(0)); {
-	case name == become:
-		changeUserAndExec(argv, env)
+	case name == Become:
+		ChangeUserAndExec(argv, env, func(_, _ bare.CStrings) {})
 	case argv.N == 0 || bare.Syscall3(syscall.SYS_GETPID, 0, 0, 0) == 1:
 		if env.Get("HINIT_HANDOVER") != "" {
 			awaitThreads(env.Get("HINIT_HALTED"))

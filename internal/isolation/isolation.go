@@ -5,14 +5,22 @@
 package isolation
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
-// Program is the file name of the program that confines itself and then executes a command. It is in the directory of hinit.
+// Program is the file name of the program that confines itself and then executes a command.
 const Program = "hinit-isolate"
+
+// Path returns the path of [Program]. It is in hinit's own directory, where only root can write.
+var Path = sync.OnceValue(func() string {
+	self, _ := os.Executable() // an error means that /proc is missing, and then no process can be started anyway
+	return filepath.Join(filepath.Dir(self), Program)
+})
 
 // Argv returns the arguments for [Program], which is at path. With these arguments, the program confines itself according to
 // shared and own, and then executes command. The words in shared are the same for all profiles. Each word is KEY=VALUE or a

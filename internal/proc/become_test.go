@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/blocking"
+	"hinit/internal/isolation"
 	"hinit/internal/testkit"
 	"hinit/internal/testproc"
 )
@@ -44,6 +45,38 @@ func TestAFileThatTheAgentHoldsDoesNotStopPID1(t *testing.T) {
 	}
 	if took := time.Since(began); took > 20*time.Second { // each blocked execve takes 45 s
 		t.Errorf("three starts took %v", took)
+	}
+}
+
+// An isolated gateway executed hinit, then hinit-isolate, and then its command. hinit-isolate can change the user itself. Only the
+// program beside hinit may do that: a program of the same name would run as root.
+func TestAnIsolatedGatewayBeginsInHinitIsolate(t *testing.T) {
+	if os.Getuid() != 0 {
+		testkit.SkipOrFail(t, "needs root")
+	}
+	table, other := newTable(t), filepath.Join(t.TempDir(), isolation.Program)
+	t.Cleanup(func() { _ = os.Remove(isolation.Path()) })
+	for i, path := range []string{isolation.Path(), other} {
+		for dir := filepath.Dir(path); dir != "/"; dir = filepath.Dir(dir) {
+			info, err := os.Stat(dir)
+			if err == nil {
+				err = os.Chmod(dir, info.Mode()|0o055) // the user has to reach the program
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := testkit.WriteProgram(path, []byte("#!/bin/sh\necho $(id -u) $*\n")); err != nil {
+			t.Fatal(err)
+		}
+		_, out := spawn(t, table, Spec{ID: uint64(i + 1), Name: "svc", Argv: []string{path, "name=x"}, Dir: "/", Cred: &Cred{UID: 12321, GID: 12321}})
+		want := "12321 name=x"
+		if path == isolation.Path() {
+			want = "0 user=12321:12321 dir=/ -- " + path + " " + path + " name=x"
+		}
+		if got := line(t, out); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"hinit/internal/faultinject"
 	"hinit/internal/fsutil"
+	"hinit/internal/isolation"
 )
 
 // Cred is the user and the groups of a new process.
@@ -159,7 +160,9 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	score := strconv.Itoa(min(t.oom+spec.OOM, maxOOMScoreAdj))
 	if spec.needsSetup() {
 		argv = argvWithLimits(spec, path, score)
-		path = selfExe
+		if path != isolation.Path() { // hinit-isolate makes the settings itself, which saves an execution
+			path = selfExe
+		}
 		if spec.entersDirLater() {
 			attr.Dir = ""
 		}

@@ -2,12 +2,10 @@ package units
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"hinit/internal/blocking"
 	"hinit/internal/boot"
@@ -18,13 +16,6 @@ import (
 	"hinit/internal/trust"
 	"hinit/profiles"
 )
-
-// isolator returns the path of hinit-isolate, the program that isolates a command. It is in hinit's own directory, where only
-// root can write.
-var isolator = sync.OnceValue(func() string {
-	self, _ := os.Executable() // an error means that /proc is missing, and then no process can be started anyway
-	return filepath.Join(filepath.Dir(self), isolation.Program)
-})
 
 // sharedWords are the arguments of hinit-isolate that all isolated profiles have in common, for one configuration and one
 // home.
@@ -80,7 +71,7 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 		dirs := slices.DeleteFunc(filepath.SplitList(proc.Getenv(spec.Env, "PATH")), func(dir string) bool { return m.pointsToAgent(dir) && !trust.ContainsPath(dir, p.Home) })
 		spec.Env = proc.SetEnv(spec.Env, map[string]string{"PATH": strings.Join(dirs, ":")})
 	}
-	spec.Argv = isolation.Argv(isolator(), shared.words, plan, spec.Argv)
+	spec.Argv = isolation.Argv(isolation.Path(), shared.words, plan, spec.Argv)
 	spec.Setup.RefuseLinks = true // an agent could link an environment file to a secret file, and the process reads it before it is confined
 	if spec.Dir != p.Home && !strings.HasPrefix(spec.Dir, p.Home+"/") {
 		spec.Dir = p.Home
@@ -108,7 +99,7 @@ func (m *Maker) SaveRulesHook(cfg *config.Config) *boot.Hook {
 	if m.agent.Cred == nil || !cfg.AnyIsolation() {
 		return nil
 	}
-	return &boot.Hook{Name: "isolation", Command: isolation.Argv(isolator(), m.sharedArguments(cfg, "save="), nil, []string{"true"}), User: "root"}
+	return &boot.Hook{Name: "isolation", Command: isolation.Argv(isolation.Path(), m.sharedArguments(cfg, "save="), nil, []string{"true"}), User: "root"}
 }
 
 // profileUser returns the user as whom a profile runs: the owner of its home if the profile has a user of its own, otherwise

@@ -49,15 +49,16 @@ func (w CStrings) At(i int) string {
 	return unsafe.String(p, n)
 }
 
+// From returns the words from an index on.
+func (w CStrings) From(i int) CStrings {
+	return CStrings{(*uintptr)(unsafe.Add(unsafe.Pointer(w.First), uintptr(i)*unsafe.Sizeof(*w.First))), w.N - i}
+}
+
 // Get returns the value of an environment variable, or "".
 func (w CStrings) Get(name string) string {
-	for i := range w.N {
-		v := w.At(i)
-		if v == "" {
-			break
-		}
-		if len(v) > len(name) && v[len(name)] == '=' && v[:len(name)] == name {
-			return v[len(name)+1:]
+	for i := 0; w.At(i) != ""; i++ {
+		if value, is := strings.CutPrefix(w.At(i), name); is && value != "" && value[0] == '=' {
+			return value[1:]
 		}
 	}
 	return ""
@@ -126,24 +127,17 @@ func Number(text string) (n uint32, rest string) {
 
 // Write writes s, and returns how many bytes of it could be written.
 func Write(fd int, s string) int {
-	n := 0
-	for n < len(s) {
-		m := Syscall3(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.StringData(s[n:]))), uintptr(len(s)-n))
-		if m == -int(syscall.EINTR) {
-			continue
-		}
-		if m <= 0 {
-			break
-		}
-		n += m
-	}
-	return n
+	return transfer(syscall.SYS_WRITE, fd, unsafe.Slice(unsafe.StringData(s), len(s)))
 }
 
 // Read fills the buffer to from fd, until its end or an error, and returns the number of bytes.
-func Read(fd int, to []byte) (n int) {
-	for n < len(to) {
-		m := Syscall3(syscall.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&to[n])), uintptr(len(to)-n))
+func Read(fd int, to []byte) (n int) { return transfer(syscall.SYS_READ, fd, to) }
+
+// transfer repeats read(2) or write(2) until it has transferred all bytes of data, and returns their number. It ends early at the
+// end of the file or after an error.
+func transfer(call uintptr, fd int, data []byte) (n int) {
+	for n < len(data) {
+		m := Syscall3(call, uintptr(fd), uintptr(unsafe.Pointer(&data[n])), uintptr(len(data)-n))
 		if m == -int(syscall.EINTR) {
 			continue
 		}

@@ -35,14 +35,9 @@ var (
 	noFilter    = unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW}
 )
 
-// Only the assembly calls begin.
-var _ = begin
-
-// begin runs before the Go runtime: the assembly function hinit_bare calls it. If the file that the argument rules= names has
-// current rules, begin confines the process and executes the command, without ever starting the runtime. Otherwise it
-// returns, the runtime starts, and [Main] runs.
-func begin(stack *uintptr) {
-	argv, env := bare.Begun(stack)
+// isolate confines the process and executes the command, without the Go runtime, if the file that the argument rules= names has
+// current rules. Otherwise it returns.
+func isolate(argv, env bare.CStrings) {
 	i := 1
 	for ; argv.At(i) != "--"; i++ {
 		if argv.At(i) == "" {
@@ -174,8 +169,7 @@ func environ(plan, env bare.CStrings) uintptr {
 
 // execute replaces this process by the program at path, with the words of argv from index at on.
 func execute(path string, argv bare.CStrings, at int, env uintptr) {
-	words := uintptr(unsafe.Pointer(argv.First)) + uintptr(at)*unsafe.Sizeof(*argv.First)
-	errno := syscall.Errno(-bare.Syscall3(unix.SYS_EXECVE, address(path), words, env))
+	errno := syscall.Errno(-bare.Syscall3(unix.SYS_EXECVE, address(path), uintptr(unsafe.Pointer(argv.From(at).First)), env))
 	line.Add("[hinit] cannot start ").Add(argv.At(at)).Add(": ").Add(errno.Error())
 	if errno == unix.ENOENT || errno == unix.ENOTDIR {
 		exitWith(127)

@@ -2,6 +2,7 @@ package confine
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"testing"
 
 	"hinit/internal/isolation"
+	"hinit/internal/procstat"
 	"hinit/internal/testkit"
 )
 
@@ -99,6 +101,57 @@ func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
 		if !strings.Contains(out, "init internal/") || !strings.Contains(out, "text of own") || strings.Contains(out, "wrote-shm") {
 			t.Errorf("%s:\n%s", name, out)
 		}
+	}
+}
+
+// Each isolated gateway executed hinit, then hinit-isolate, and then its command. Now hinit-isolate changes the user itself. Here the
+// second execution of hinit-isolate would fail. Without valid rules or with settings that need hinit-tools, there is one.
+func TestAnIsolatedGatewayExecutedAProgramMore(t *testing.T) {
+	testkit.NeedRoot(t)
+	if checkLandlock(isolation.LandlockABI()) != nil {
+		testkit.SkipOrFail(t, "the kernel's Landlock lacks a part")
+	}
+	dir := place(t, "own", "other")
+	t.Cleanup(func() { _ = os.RemoveAll("/tmp/hinit-once-12321") })
+	if err := testkit.Build(dir, isolation.Program, "hinit"); err != nil {
+		t.Fatal(err)
+	}
+	rules, program := filepath.Join(dir, "rules"), filepath.Join(dir, isolation.Program)
+	p := testkit.Plan{Name: "once", Home: dir + "/own", Hide: []string{dir}, Rules: rules}
+	run := func(path string, words ...string) string {
+		save := testkit.Plan{Save: rules, Hide: []string{dir}}.Argv(program, []string{"true"})
+		if out, err := exec.Command(program, save[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		script := `echo "$(id -u) $(id -g) $(id -G)" $(pwd) $(grep -E '^(NoNewPrivs|CapBnd|CapPrm|Seccomp_filters):' /proc/self/status); cat "` + dir + `/other/f"; ulimit -n`
+		cmd := exec.Command(program)
+		cmd.Args = append(append([]string{"hinit-limits", "oom=300:/proc/self/oom_score_adj", "user=12321:12322:4", "dir=" + dir + "/own"}, words...), "--", path)
+		cmd.Args = append(cmd.Args, p.Argv(program, []string{"/bin/sh", "-c", script})...)
+		out, _ := cmd.CombinedOutput() // cat fails
+		return string(out)
+	}
+	own := procstat.StatusOf("self")
+	filters, _ := own.Number("Seccomp_filters", 10)
+	want := fmt.Sprintf("12321 12322 12322 4 %s/own CapPrm: 0000000000000000 CapBnd: %s NoNewPrivs: 1 Seccomp_filters: %d\n", dir, own.Fields("CapBnd")[0], filters+2)
+	isolated := func(out string) bool {
+		return strings.HasPrefix(out, want) && strings.Contains(out, "Permission denied")
+	}
+	out := run("/no/such/hinit-isolate")
+	for tries := 0; !isolated(out) && tries < 5; tries++ { // another test has changed the mounts
+		out = run("/no/such/hinit-isolate")
+	}
+	if !isolated(out) {
+		t.Errorf("%s\nwant %s", out, want)
+	}
+	if out := run(program, "7:100:100"); !isolated(out) || !strings.HasSuffix(out, "\n100\n") {
+		t.Errorf("with a limit, which hinit-tools sets: %s", out)
+	}
+	p.Rules = dir + "/none"
+	if out := run(program); !isolated(out) {
+		t.Errorf("without rules: %s", out)
+	}
+	if out := run("/no/such/hinit-isolate"); strings.Contains(out, "12321") {
+		t.Errorf("it starts without rules: %s", out)
 	}
 }
 

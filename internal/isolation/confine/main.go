@@ -33,7 +33,12 @@ const exitParked = 78
 // Main confines this process according to the plan in argv (see isolation.Argv), and executes the command there. With the
 // word "save" it writes the rules of the container to a file instead, for later processes. It returns the exit code.
 func Main(argv, env []string) int {
-	runtime.LockOSThread() // filter and capabilities belong to one thread, which execve(2) keeps
+	runtime.LockOSThread()          // filter and capabilities belong to one thread, which execve(2) keeps
+	if argv[0] == proc.LimitsName { // begin could not carry out all words
+		hinit := filepath.Join(filepath.Dir(isolation.Path()), "hinit")
+		fmt.Fprintf(os.Stderr, "[hinit] cannot execute %s: %v\n", hinit, unix.Exec(hinit, argv, env))
+		return 126
+	}
 	words := argv[:isolation.PlanLen(argv)]
 	plan := wordsOf(words)
 	name := plan.Get("name")

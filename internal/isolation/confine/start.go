@@ -1,0 +1,23 @@
+//go:build linux && (amd64 || arm64)
+
+package confine
+
+import (
+	"hinit/internal/entry"
+	"hinit/internal/entry/bare"
+)
+
+// Only the assembly calls begin.
+var _ = begin
+
+// begin runs before the Go runtime: the assembly function hinit_bare calls it. PID 1 starts this program under the name
+// hinit-limits, so that a single program changes the user and isolates the process. If begin returns, the runtime starts, and
+// [Main] runs.
+func begin(stack *uintptr) {
+	argv, env := bare.Begun(stack)
+	if argv.At(0) == entry.Become {
+		entry.ChangeUserAndExec(argv, env, isolate)
+		return
+	}
+	isolate(argv, env)
+}
