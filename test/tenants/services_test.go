@@ -347,7 +347,11 @@ func openAny(path string) error {
 const imageMounts = `{ ! [ -S /run/docker.sock ] || { : >"$1/engine.sock" && mount --bind /run/docker.sock "$1/engine.sock"; }; } && ` +
 	`mount -t tmpfs -o mode=755 none /run && mkdir /run/hinit && mount --bind "$1/run" /run/hinit && mount --bind "$1/opt" /opt && mount --bind "$1/local" /usr/local/bin && mount --bind "$1/passwd" /etc/passwd && `
 
-const image = "hinit-tenants-test:image"
+// imageVar is the variable with the name of the image, for the processes in the container.
+const imageVar = "HINIT_TENANTS_IMAGE"
+
+// image is the name of the image of sandboxes, which only this run of the tests has.
+var image = cmp.Or(os.Getenv(imageVar), fmt.Sprintf("hinit-tenants-test:%d-%d", os.Getpid(), time.Now().UnixNano()))
 
 // hasDocker reports whether sandboxes can be made here.
 var hasDocker = sync.OnceValue(func() bool { return exec.Command("docker", "version").Run() == nil })
@@ -415,7 +419,7 @@ func addServices(t *testing.T, dir string) []string {
 			_ = exec.Command("docker", "rm", "-fv", id).Run()
 		}
 	})
-	return append(variables, "HINIT_SANDBOX=1", fmt.Sprintf("HINIT_SANDBOX_USER=%d", agentID), "DOCKER_HOST=unix://"+dir+"/engine.sock", "TERMINAL_DOCKER_IMAGE="+image,
+	return append(variables, "HINIT_SANDBOX=1", fmt.Sprintf("HINIT_SANDBOX_USER=%d", agentID), "DOCKER_HOST=unix://"+dir+"/engine.sock", "TERMINAL_DOCKER_IMAGE="+image, imageVar+"="+image,
 		`TERMINAL_DOCKER_EXTRA_ARGS=["--network=none"]`, "TERMINAL_CONTAINER_DISK=0", "TERMINAL_CONTAINER_MEMORY=256")
 }
 
