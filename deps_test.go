@@ -137,12 +137,13 @@ var floors = map[string]int{
 	"hinit/internal/pause":       -2, // the package waits until a time has passed or a context has ended
 
 	// This package limits how many calls may wait for a disk at the same time. Most packages use it through fsutil.
-	"hinit/internal/blocking":       -1,
-	"hinit/internal/procstat":       -1, // used by every package that reads /proc
-	"hinit/internal/isolation/peer": 2,  // the package reads the status of the process at the other end of a socket
-	"hinit/internal/entry/bare":     -1, // code that may run before the Go runtime
-	"hinit/internal/isolation":      0,  // the arguments that PID 1 passes to hinit-isolate
-	"hinit/internal/dotenv":         -1, // parses .env for profiles, and env_file for a process that starts
+	"hinit/internal/blocking":        -1,
+	"hinit/internal/procstat":        -1, // used by every package that reads /proc
+	"hinit/internal/isolation/peer":  2,  // the package reads the status of the process at the other end of a socket
+	"hinit/internal/entry/bare":      -1, // code that may run before the Go runtime
+	"hinit/internal/isolation":       0,  // the arguments that PID 1 passes to hinit-isolate
+	"hinit/internal/isolation/ports": 0,  // hinit-isolate and hinit-tools link this package
+	"hinit/internal/dotenv":          -1, // parses .env for profiles, and env_file for a process that starts
 	// This package checks who can write a file before root reads or runs it. The shim uses it too.
 	"hinit/internal/trust": -1,
 

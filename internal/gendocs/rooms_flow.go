@@ -95,6 +95,7 @@ var parts = []struct {
 		{"internal/web", "server.go", "Who may use the status page (access.go)? What updates it (hub.go)?"},
 		{"internal/isolation", "", "Which plan does PID 1 give to hinit-isolate?"},
 		{"internal/isolation/confine", "confine.go", "How do Landlock and seccomp (seccomp.go) confine a gateway? What if the kernel lacks them (main.go)?"},
+		{"internal/isolation/ports", "", "Which ports could an isolated gateway lose?"},
 		{"internal/isolation/peer", "", "How does a program recognise an isolated client?"},
 	}},
 	{"hinit answers as s6", []roomEntry{

@@ -223,6 +223,9 @@ func (x *doctorRun) configuration(cfg *config.Config) {
 		return
 	}
 	x.findings.OK("user", "%s is uid %d, gid %d", cfg.Agent.User, agent.User.UID, agent.User.GID)
+	for _, why := range refusedPorts(cfg) {
+		x.findings.Failed("isolation", "%s", why)
+	}
 	if err := unix.Access(cfg.Agent.Binary, unix.X_OK); err != nil {
 		x.findings.Failed("agent", "cannot execute %q: %v; set agent.binary in hinit.yaml", cfg.Agent.Binary, err)
 	} else {

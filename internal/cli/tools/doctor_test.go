@@ -3,6 +3,7 @@ package tools
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"hinit/client"
 	"hinit/internal/cli"
 	"hinit/internal/config"
+	"hinit/internal/isolation/ports"
 	"hinit/internal/testkit"
 )
 
@@ -139,5 +141,31 @@ func TestDoctorSaysThatABurstablePodHardlyProtectsHinit(t *testing.T) {
 		if len(x.findings) != 1 || x.findings[0].Result != want {
 			t.Errorf("hinit has %s: %+v", score, x.findings)
 		}
+	}
+}
+
+// A gateway whose port the kernel may choose for other programs does not start. Only its log said so.
+func TestTheDoctorDidNotNameAPortThatKeepsAGatewayDown(t *testing.T) {
+	first, last := ports.Range()
+	if first < 2 {
+		testkit.SkipOrFail(t, "the kernel does not say which ports it chooses")
+	}
+	file := filepath.Join(t.TempDir(), "hinit.yaml")
+	text := fmt.Sprintf(`isolation: {mode: files}
+profiles:
+  coder: {isolation: {ports: [%[1]d, %[2]d]}}
+  writer: {isolation: {ports: [%[1]d], missing: degrade}}
+  plain: {isolation: {mode: none, ports: [%[1]d]}}
+`, last, first-1)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(config.Options{Path: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := refusedPorts(cfg)
+	if len(found) != 1 || !strings.HasPrefix(found[0], fmt.Sprintf("coder: its gateway can't start: another profile can take its port %d, because", last)) || !strings.Contains(found[0], "--sysctl") {
+		t.Errorf("%q", found)
 	}
 }

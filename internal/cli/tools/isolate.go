@@ -17,9 +17,11 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
+	"hinit/internal/config"
 	"hinit/internal/control/show"
 	"hinit/internal/fsutil"
 	"hinit/internal/fsutil/owntree"
+	"hinit/internal/isolation/ports"
 	"hinit/internal/volume"
 	"hinit/internal/wholefile"
 	"hinit/profiles"
@@ -73,6 +75,19 @@ func isolate(t *cli.Terminal, c *cli.Call) int {
 	return max(shown, failed)
 }
 
+// refusedPorts says which ports of isolated profiles keep their gateways from starting, and why.
+func refusedPorts(cfg *config.Config) (found []string) {
+	for _, profile := range append(slices.Sorted(maps.Keys(cfg.Profiles.Overrides)), "") {
+		own := cfg.IsolationOf(profile)
+		for _, port := range own.Ports {
+			if err := ports.Check(port); err != nil && own.IsIsolated() && own.Missing != config.MissingDegrade {
+				found = append(found, fmt.Sprintf("%s: its gateway can't start: %v", cmp.Or(profile, "each other profile"), err))
+			}
+		}
+	}
+	return found
+}
+
 // moveHomes gives the homes of the named profiles, or of all profiles, to the users that the configuration names. With dry it only
 // reports the changes. See [volume.OpenHome] for expected.
 func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves []homeMove, err error) {
@@ -97,6 +112,9 @@ func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves [
 	tenants, homes, err := volume.OwnersOf(options, d, "")
 	if err != nil {
 		return nil, err
+	}
+	for _, why := range refusedPorts(cfg) {
+		fmt.Fprintln(t.Err, "warning:", show.Line(why))
 	}
 	if _, warning := volume.OwnersOutside(options); warning != "" {
 		fmt.Fprintln(t.Err, "warning:", show.Line(warning))

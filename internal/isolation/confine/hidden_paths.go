@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/isolation"
+	"hinit/internal/isolation/ports"
 )
 
 // rightsByABI is the number of file rights in each version of Landlock from 0 to 9 (landlock(7)).
@@ -35,8 +36,8 @@ func buildRules(more []string) error {
 	if abi >= 6 {
 		ruleHeader.scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
 	}
-	chosen, _ := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range") // without it, no port counts as chosen by the kernel
-	_, _ = fmt.Sscan(string(chosen), &ruleHeader.firstPort, &ruleHeader.lastPort)
+	first, last := ports.Range()
+	ruleHeader.firstPort, ruleHeader.lastPort = uint64(first), uint64(last)
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, "/proc/self/exe", 0, unix.STATX_BASIC_STATS, &st); err != nil {
 		return fmt.Errorf("cannot look at its own program: %w", err)

@@ -24,6 +24,7 @@ import (
 
 	"hinit/internal/entry/bare"
 	"hinit/internal/isolation"
+	"hinit/internal/isolation/ports"
 	"hinit/internal/proc"
 )
 
@@ -51,8 +52,11 @@ func Main(argv, env []string) int {
 		err = buildRules(values(words, "hide"))
 	}
 	if err == nil {
-		reserved, _ := os.ReadFile("/proc/sys/net/ipv4/ip_local_reserved_ports") // without it, the kernel reserves none
-		err = cmp.Or(checkLandlock(isolation.LandlockABI()), checkPorts(values(words, "port"), string(reserved)))
+		err = checkLandlock(isolation.LandlockABI())
+		for _, port := range values(words, "port") {
+			n, _ := strconv.Atoi(port) // hinit writes only numbers
+			err = cmp.Or(err, ports.Check(n))
+		}
 		if err != nil && slices.Contains(words, "degrade") {
 			fmt.Fprintf(os.Stderr, "[hinit] %s is not isolated as configured: %v\n", name, err)
 			err = nil
@@ -122,26 +126,6 @@ func checkFilterCount(status string) error {
 	if !strings.Contains(status, "\nSeccomp_filters:") {
 		return errors.New("cannot keep it from the control socket: the kernel does not count filters of system calls (Linux 5.9 does)" +
 			"; start the container on a newer kernel, or set isolation.control, or isolation to user")
-	}
-	return nil
-}
-
-// checkPorts returns an error if the kernel may choose one of ports for a socket of another profile. Landlock permits bind(2) with port
-// 0, which programs need, and listen(2) without a port. The kernel never chooses reserved ports, a list such as 8080,9148-9150.
-func checkPorts(ports []string, reserved string) error {
-	for _, port := range ports {
-		n, _ := strconv.ParseUint(port, 10, 16) // hinit writes only numbers
-		isReserved := func(part string) bool {
-			var first, last uint64
-			if got, _ := fmt.Sscanf(part, "%d-%d", &first, &last); got == 1 {
-				last = first
-			}
-			return n >= first && n <= last
-		}
-		if n >= ruleHeader.firstPort && n <= ruleHeader.lastPort && !slices.ContainsFunc(strings.Split(reserved, ","), isReserved) {
-			return fmt.Errorf("another profile can take its port %d, because the kernel chooses ports from %d to %d for any program; choose another port, "+
-				"reserve it in net.ipv4.ip_local_reserved_ports (docker: --sysctl), or set isolation.missing to degrade", n, ruleHeader.firstPort, ruleHeader.lastPort)
-		}
 	}
 	return nil
 }
