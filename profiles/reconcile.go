@@ -258,7 +258,7 @@ func namesIn(d *fsutil.Dir, home string) (found []string) {
 
 func isTempFile(name string) bool {
 	rest, temporary := strings.CutSuffix(name, ".tmp")
-	return temporary && slices.ContainsFunc([]string{intentFile, StateFile, plannedStopFile, reserveFile, ActiveFile}, func(file string) bool {
+	return temporary && slices.ContainsFunc([]string{intentFile, StateFile, plannedStopFile, reserveFile, ActiveFile, topologyFile, slowStopFile, envFile, configFile, "auth.json"}, func(file string) bool {
 		return strings.HasPrefix(rest, "."+file+".")
 	})
 }

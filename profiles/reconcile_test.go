@@ -425,3 +425,24 @@ func TestForgedTimesOfUseOnlyOrderTheStarts(t *testing.T) {
 		}
 	}
 }
+
+// A boot that was killed while it wrote .env or the credentials left a copy of the secrets in the home for ever.
+func TestTheBootRemovesHalfWrittenSecrets(t *testing.T) {
+	s := profiles.NewVolume(t)
+	left := []string{"..env.1x2y3z.tmp", ".auth.json.1x2y3z.tmp", ".config.yaml.1x2y3z.tmp", "..hinit-topology.1x2y3z.tmp"}
+	kept := []string{".env", "auth.json", "env.tmp", "..envrc.1x.tmp", ".notes.1x.tmp"}
+	for _, file := range slices.Concat(left, kept) {
+		profiles.Write(t, s, file, "KEY=secret")
+	}
+	s.Reconcile(profiles.BootOptions{})
+	for _, file := range left {
+		if profiles.Exists(t, s, file) {
+			t.Errorf("%s is left", file)
+		}
+	}
+	for _, file := range kept {
+		if !profiles.Exists(t, s, file) {
+			t.Errorf("%s is gone", file)
+		}
+	}
+}
