@@ -102,9 +102,11 @@ func (o *ownershipPhase) chownHome() error {
 	if mine, err := o.root.Lstat(RecordFile); err == nil && uid != 0 && fsutil.UID(mine) == uid {
 		text += fmt.Sprintf(pendingWas, uid)
 	}
-	// Write the mark before the change of owner, so that it exists if this process crashes in between. The agent can remove it.
+	// Store the mark before the change of owner, so that it exists if this process or the machine crashes in between. The agent can
+	// remove it.
 	_ = o.root.Remove(PendingFile) // remove the mark of an earlier repair
 	_ = o.root.CreateExclusive(PendingFile, []byte(text), 0o644)
+	_ = o.root.SyncName(PendingFile)
 	// The former owner may even have the uid of a tenant, because the agent can't move a tenant's home to this place.
 	if _, _, err := o.root.Chown("", o.to.AllowingUID(uid)); err != nil {
 		o.step.CannotChown(o.Home)

@@ -1,6 +1,7 @@
 package fsutil
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"os"
@@ -67,7 +68,8 @@ func flock(f *os.File, flags int) error {
 }
 
 // CreateExclusive creates the regular file rel with the content data. If rel exists, the error is fs.ErrExist. Of several callers
-// at a time, even on different machines, exactly one succeeds. A reader may see the file while it is empty.
+// at a time, even on different machines, exactly one succeeds. A reader may see the file while it is empty. CreateExclusive blocks
+// until the disk has stored the content; [Dir.SyncName] waits for the name.
 func (d *Dir) CreateExclusive(rel string, data []byte, mode fs.FileMode) error {
 	return d.withParent("create", rel, func(parent int, base string) error {
 		fd := -1
@@ -79,6 +81,6 @@ func (d *Dir) CreateExclusive(rel string, data []byte, mode fs.FileMode) error {
 			return err
 		}
 		defer closeFD(fd)
-		return writeAll(fd, base, data)
+		return cmp.Or(writeAll(fd, base, data), fsync(fd, base))
 	})
 }

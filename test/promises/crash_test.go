@@ -172,6 +172,22 @@ func TestCrashAfterEveryStepOfABoot(t *testing.T) {
 	}
 }
 
+// TestThePowerFailedWhileTheHomeChangedItsOwner checks that a boot stores the mark of an unfinished repair before it changes an owner.
+// After a power failure without the mark, the next boot would not finish the repair.
+func TestThePowerFailedWhileTheHomeChangedItsOwner(t *testing.T) {
+	beside(t)
+	requireRoot(t)
+	b := newBox(t, setup{faults: true})
+	b.check(os.Chown(b.home, 12345, 12345))
+	calls := b.traced(b.boot)
+	b.kill()
+	const mark = ".hinit-repair-pending"
+	at := slices.Index(calls, "write "+mark)
+	if at < 0 || len(calls) < at+3 || calls[at+1] != "sync "+mark || calls[at+2] != "sync "+mark {
+		t.Errorf("after the write of the mark, the file and its directory are not synced: %q", calls)
+	}
+}
+
 // crashBoot ends a boot after call k, and boots again.
 func (b *box) crashBoot(k int, call string, wanted map[string]string) {
 	b.t.Helper()
@@ -199,13 +215,14 @@ func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
 	beside(t)
 	requireRoot(t)
 	whole := []string{".env", "SOUL.md", "cron", "home", "logs", "memories", "plans", "sessions", "skills", "skins", "workspace"}
+	// A deletion removes the profile's temporary directory /tmp/hinit-NAME-UID, so these names are no other test's.
 	for _, c := range []struct {
 		argv          []string
 		before, after string // name of the existing profile, before and after the command
 	}{
-		{[]string{"create", "a"}, "", "a"},
-		{[]string{"delete", "a", "--yes"}, "a", ""},
-		{[]string{"rename", "a", "b"}, "a", "b"},
+		{[]string{"create", "crash-a"}, "", "crash-a"},
+		{[]string{"delete", "crash-a", "--yes"}, "crash-a", ""},
+		{[]string{"rename", "crash-a", "crash-b"}, "crash-a", "crash-b"},
 	} {
 		t.Run(c.argv[0], func(t *testing.T) {
 			t.Parallel()
@@ -216,11 +233,11 @@ func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
 			b.check(b.tell("start", "on"), b.tell("stop", "off"))
 			prepare := func() {
 				t.Helper()
-				for _, name := range []string{"a", "b"} {
+				for _, name := range []string{"crash-a", "crash-b"} {
 					b.check(poll(patience, func() error { return os.RemoveAll(b.profileDir(name)) })) // hinit may be writing in the directory
 				}
 				active := filepath.Join(b.home, "active_profile")
-				b.check(b.booted(), os.WriteFile(active, []byte("a\n"), 0o644), os.Chown(active, b.uid, b.uid))
+				b.check(b.booted(), os.WriteFile(active, []byte("crash-a\n"), 0o644), os.Chown(active, b.uid, b.uid))
 				if c.before != "" {
 					_, err := b.manage("", "create", c.before)
 					b.check(err, b.do("stop", c.before)) // hinit answers when it has written its files into the home, so each run makes the same calls
