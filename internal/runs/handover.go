@@ -2,9 +2,6 @@ package runs
 
 import (
 	"slices"
-	"time"
-
-	"hinit/client"
 )
 
 // Handover is the state of a Tracker for the next program of a re-execution.
@@ -12,15 +9,8 @@ type Handover struct {
 	Instance string
 	Next     uint64
 	Seq      uint64
-	Live     []HandedRun
-	Ended    []HandedRun
-}
-
-// HandedRun is one run of a Handover.
-type HandedRun struct {
-	Run    client.Run
-	Limit  time.Duration
-	Caller string
+	Live     []entry
+	Ended    []entry
 }
 
 // HandOver returns the state that TakeOver needs in the program after a re-execution, with runs that are just being started.
@@ -29,10 +19,10 @@ func (b *Tracker) HandOver() *Handover {
 	defer b.mu.Unlock()
 	h := &Handover{Instance: b.instance, Next: b.next, Seq: b.seq}
 	for _, e := range b.live {
-		h.Live = append(h.Live, HandedRun{e.Run, e.limit, e.caller})
+		h.Live = append(h.Live, *e)
 	}
 	for _, e := range b.ended {
-		h.Ended = append(h.Ended, HandedRun{e.Run, e.limit, e.caller})
+		h.Ended = append(h.Ended, *e)
 	}
 	return h
 }
@@ -44,13 +34,13 @@ func (b *Tracker) TakeOver(h *Handover) {
 	b.instance, b.next, b.seq = h.Instance, h.Next, h.Seq
 	begun := make(chan struct{})
 	close(begun)
-	for _, r := range slices.Concat(h.Live, h.Ended) {
-		e := &entry{Run: r.Run, caller: r.Caller, limit: r.Limit, starts: begun, started: true}
-		b.byTag[e.Tag] = e
+	for _, e := range slices.Concat(h.Live, h.Ended) {
+		e.starts, e.started = begun, true
+		b.byTag[e.Tag] = &e
 		if e.End == nil {
-			b.live[e.ID] = e
+			b.live[e.ID] = &e
 			continue
 		}
-		b.ended = append(b.ended, e)
+		b.ended = append(b.ended, &e)
 	}
 }

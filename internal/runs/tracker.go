@@ -85,17 +85,17 @@ type Tracker struct {
 	changed  chan struct{} // closed at the next change
 }
 
-// entry is a run, with what only the Tracker needs.
+// entry is a run, with what only the Tracker needs. A re-execution hands over all fields but those with the tag "-".
 type entry struct {
-	client.Run
+	client.Run `reexec:"Run"`
 
-	caller  string
-	limit   time.Duration
-	timer   *time.Timer
-	output  *os.File
-	starts  chan struct{} // closed when the process is running or has failed to start
-	started bool
-	err     error
+	caller  string        `reexec:"Caller"`
+	limit   time.Duration `reexec:"Limit"`
+	timer   *time.Timer   `reexec:"-"`
+	output  *os.File      `reexec:"-"`
+	starts  chan struct{} `reexec:"-"` // closed when the process is running or has failed to start
+	started bool          `reexec:"-"`
+	err     error         `reexec:"-"`
 }
 
 // NewTracker returns a Tracker without runs.
