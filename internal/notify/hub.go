@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"maps"
 	"strconv"
 	"sync"
 	"time"
@@ -112,11 +113,7 @@ type Handover struct{ Sockets map[string]*socket }
 func (h *Hub) HandOver() *Handover {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	out := &Handover{Sockets: make(map[string]*socket, len(h.sockets))}
-	for service, s := range h.sockets {
-		out.Sockets[service] = &socket{File: s.File, Path: s.Path, UID: s.UID, GID: s.GID}
-	}
-	return out
+	return &Handover{Sockets: maps.Clone(h.sockets)}
 }
 
 // TakeOver makes a new Hub continue with the sockets of an old one; nil means none.

@@ -64,13 +64,6 @@ func (b *runNotifyState) snapshot() NotifyState {
 	return b.NotifyState
 }
 
-// beginRun records that a run has begun, unless a message of this run has already done that. every is the watchdog interval.
-func (b *runNotifyState) beginRun(run uint64, every time.Duration, now time.Time) {
-	if b != nil {
-		b.recordMessage(run, every, &notify.Message{}, now)
-	}
-}
-
 // setPaused records whether an operator has paused the process. It returns true when a pause ends. The watchdog interval then
 // begins again.
 func (b *runNotifyState) setPaused(paused bool, now time.Time) (over bool) {
@@ -88,8 +81,11 @@ func (b *runNotifyState) setPaused(paused bool, now time.Time) (over bool) {
 }
 
 // recordMessage records a message from a run. It returns true if the checks that depend on messages must be scheduled again.
-// It ignores messages from an earlier run.
+// It ignores messages from an earlier run. An empty message says that the run has begun. every is the watchdog interval.
 func (b *runNotifyState) recordMessage(run uint64, every time.Duration, m *notify.Message, now time.Time) (anew bool) {
+	if b == nil {
+		return false
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if run < b.Run {

@@ -10,6 +10,7 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
+	"hinit/internal/notify"
 	"hinit/internal/pause"
 	"hinit/internal/proc"
 	"hinit/profiles"
@@ -217,7 +218,7 @@ func (p *Prober) updateTargets(snapshot *supervisor.Snapshot, now time.Time) {
 			if v.LastExit != nil {
 				t.ended = v.LastExit.At
 			}
-			t.notifyState.beginRun(v.Run, t.watchdogInterval(), now)
+			t.notifyState.recordMessage(v.Run, t.watchdogInterval(), &notify.Message{}, now)
 			t.checkers, t.busy = nil, make([]bool, len(t.rules))
 			t.version++
 			t.scheduleMessageChecks(now)
