@@ -324,16 +324,16 @@ func fromOutside(who peer) bool {
 	return !inside && who.pid > 0 && !who.isGone()
 }
 
-// wait counts a request without a time limit, or returns an error if the client's class has too many (waitLimit). The caller calls
-// release when the request has ended.
-func (s *Server) wait(who peer) (release func(), err error) {
-	n := &s.connCounts.waits[s.policy.classOf(who)]
+// wait counts a request without a time limit, or returns an error if the client's class has too many (waitLimit).
+func (s *Server) wait(r *request) error {
+	n := &s.connCounts.waits[s.policy.classOf(r.client)]
 	if n.Add(1) > waitLimit() {
 		n.Add(-1)
-		return nil, refuse(client.KindBusy,
-			"users such as uid %d have %d calls waiting for something to happen, which is their limit; end some of them: s6-svwait, hinit events --follow", who.uid, waitLimit())
+		return refuse(client.KindBusy,
+			"users such as uid %d have %d calls waiting for something to happen, which is their limit; end some of them: s6-svwait, hinit events --follow", r.client.uid, waitLimit())
 	}
-	return func() { n.Add(-1) }, nil
+	context.AfterFunc(r.Context(), func() { n.Add(-1) })
+	return nil
 }
 
 // Close closes the connection, so that the client's class may open another.

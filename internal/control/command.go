@@ -298,11 +298,9 @@ func getRun(s *Server, r *request) (reply, error) {
 	if bad != nil || ms < 0 || ms > longestWait.Milliseconds() {
 		return reply{}, refuse(client.KindBadRequest, "wait_ms is %q; it goes from 0 to %d", wait, longestWait.Milliseconds())
 	}
-	release, err := s.wait(r.client)
-	if err != nil {
+	if err := s.wait(r); err != nil {
 		return reply{}, err
 	}
-	defer release()
 	ctx, cancel := context.WithTimeout(r.Context(), time.Duration(ms)*time.Millisecond)
 	defer cancel()
 	for {

@@ -118,15 +118,12 @@ func firstBatch[T any](all []T) (some []T, more bool) {
 
 // stream answers with the JSON lines that write writes. With follow, the request counts as one that waits without a time limit.
 func (s *Server) stream(r *request, follow bool, write func(out *jsonLines)) (reply, error) {
-	release := func() {}
 	if follow {
-		var err error
-		if release, err = s.wait(r.client); err != nil {
+		if err := s.wait(r); err != nil {
 			return reply{}, err
 		}
 	}
 	return reply{stream: func(w http.ResponseWriter) {
-		defer release()
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		write(&jsonLines{server: s, w: w, flush: http.NewResponseController(w)})
 	}}, nil

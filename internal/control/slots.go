@@ -116,11 +116,9 @@ func getSlotWait(s *Server, r *request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	release, err := s.wait(r.client)
-	if err != nil {
+	if err := s.wait(r); err != nil {
 		return reply{}, err
 	}
-	defer release()
 	slot, err := s.awaitSlot(r.Context(), s.slots(), query.Get("dir"), goal)
 	return answerLater(http.StatusOK, client.SlotsReply{Slots: []client.Slot{slot}}, err)
 }

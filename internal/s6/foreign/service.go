@@ -343,14 +343,7 @@ func (s *Service) TakeOver(link bool) {
 }
 
 // Adopt gives a service that was handed over to its new scanner. Call TakeOver next.
-func (s *Service) Adopt(scanner Scanner) {
-	s.scanner = scanner
-	for _, p := range []*Directory{&s.Main, s.LoggerDir} {
-		if p != nil {
-			*p = Directory{Path: p.Path, ID: p.ID, Root: p.Root, Pin: p.Pin, Complaint: p.Complaint}
-		}
-	}
-}
+func (s *Service) Adopt(scanner Scanner) { s.scanner = scanner }
 
 const (
 	restartDelay = time.Second // time from the end of a run and its finish program to the next run

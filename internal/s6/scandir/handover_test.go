@@ -27,6 +27,7 @@ func successor(t *testing.T, h *host, g Layout, old *Scanner, stop context.Cance
 	c := reexec.NewCodec()
 	_, err = c.Encode(in)
 	must(t, err)
+	descriptors := len(c.Descriptors())
 	copies := make(map[*os.File]*os.File)
 	for _, f := range files(in) {
 		if *f == nil {
@@ -39,14 +40,22 @@ func successor(t *testing.T, h *host, g Layout, old *Scanner, stop context.Cance
 		}
 		*f = copies[*f]
 	}
-	if len(c.Descriptors()) != len(copies) {
-		t.Errorf("%d descriptors for %d files", len(c.Descriptors()), len(copies))
+	if descriptors != len(copies) {
+		t.Errorf("%d descriptors for %d files", descriptors, len(copies))
 	}
+	state, err := reexec.NewCodec().Encode(in)
+	must(t, err)
+	lent = append(lent, copies)
 	release()
 	stop()
 	<-old.Ended()
-	return resume(t, h, g, in)
+	next := new(Handover)
+	must(t, reexec.NewCodec().Decode(state, next))
+	return resume(t, h, g, next)
 }
+
+// lent keeps the files whose descriptors a successor owns, because the garbage collector would close them.
+var lent []map[*os.File]*os.File
 
 // files returns pointers to all files in a handover.
 func files(in *Handover) []**os.File {
