@@ -118,13 +118,16 @@ func newConsole(stream string, f *os.File, o Options) *console {
 }
 
 // enqueue formats the lines of chunk for mode and queues as many as there is room for. It returns the rest, which the caller passes
-// to addOrWait. With must, or while the reader has stalled, there is no rest: enqueue drops and counts these lines. It doesn't
-// block.
+// to addOrWait. With must, or while the reader has stalled, there is no rest: enqueue drops and counts these lines. With the mode
+// Off, it only looks for secrets. It doesn't block.
 func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	if c.mask {
 		src.masking.Lock() // hold masking until the lines are queued, to keep their order
 		defer src.masking.Unlock()
 		chunk = src.masker.Hide(chunk, src.secrets.Load())
+	}
+	if mode == Off { // a private key may begin or end in lines that are not shown
+		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"hinit/internal/redact"
 	"hinit/internal/testkit"
@@ -62,4 +63,30 @@ func TestSecretsStayHiddenAfterAReexecution(t *testing.T) {
 	}
 	closeAll(stdout, stderr)
 	closeSet(t, next)
+}
+
+// The rate limit suppressed the header of a private key. Then the console showed the lines of the key that came in the next second.
+func TestAKeyWhoseHeaderIsSuppressedIsHidden(t *testing.T) {
+	out := newSink(t)
+	s, l, _ := fixture(t, Options{Stdout: out.file, Mask: true}, Limits{})
+	l.limiter.rate.Store(1)
+	stdout, stderr := pipes(t, l)
+	// The key is in two parts, so that no file of this repository contains text that looks like a secret.
+	put(t, stdout, "begin\n-----BEGIN RSA PRI"+"VATE KEY-----\n")
+	testkit.Until(t, "the header to be suppressed", func() bool { return l.Stats().Suppressed == 1 })
+	l.limiter.mu.Lock()
+	l.limiter.secondStart = time.Time{} // the next second
+	l.limiter.mu.Unlock()
+	body := strings.Repeat("MIIEpAIBAAKCAQEA", 4)
+	put(t, stdout, body+"\n-----END RSA PRI"+"VATE KEY-----\n")
+	testkit.Until(t, "the footer to be suppressed", func() bool { return l.Stats().Suppressed == 2 })
+	l.limiter.mu.Lock()
+	l.limiter.secondStart = time.Time{}
+	l.limiter.mu.Unlock()
+	put(t, stdout, "plain\n")
+	closeAll(stdout, stderr)
+	closeSet(t, s)
+	if shown := out.text(); strings.Contains(shown, body) || !strings.Contains(shown, "plain") {
+		t.Errorf("shown: %q", shown)
+	}
 }

@@ -273,8 +273,9 @@ func (s *stream) deliver(chunk []byte) {
 	if seen := l.watcher.Load(); seen != nil && *seen != nil {
 		(*seen)(chunk)
 	}
-	if n := l.limiter.writeAllowed(s.index, chunk); n > 0 {
-		l.counters.suppressed.Add(uint64(n))
+	if lines := l.limiter.writeAllowed(s.index, chunk); len(lines) > 0 {
+		l.counters.suppressed.Add(uint64(bytes.Count(lines, []byte{'\n'})))
+		l.set.consoles[s.index].enqueue(&l.sources[s.index], lines, Off, false)
 	}
 	l.counters.bytes.Add(uint64(len(chunk)))
 	l.counters.lines.Add(uint64(bytes.Count(chunk, []byte{'\n'})))

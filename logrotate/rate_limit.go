@@ -31,18 +31,18 @@ type limiter struct {
 }
 
 // writeAllowed writes the lines of chunk that the rate allows, after the record about earlier suppressed lines. It returns the
-// number of lines that it has suppressed.
-func (l *limiter) writeAllowed(stream int, chunk []byte) (suppressed int) {
+// lines that it has suppressed.
+func (l *limiter) writeAllowed(stream int, chunk []byte) (suppressed []byte) {
 	if l.rate.Load() <= 0 && !l.hasSuppressed.Load() {
 		l.writeLines(stream, chunk)
-		return 0
+		return nil
 	}
 	l.sinkLocks[stream].Lock()
 	defer l.sinkLocks[stream].Unlock()
 	record, taken := l.admit(stream, chunk, time.Now())
 	l.writeLines(stream, record)
 	l.writeLines(stream, taken)
-	return bytes.Count(chunk[len(taken):], []byte{'\n'})
+	return chunk[len(taken):]
 }
 
 // writeRecord writes the record about a stream's suppressed lines, if there are any. It is called at the end of a pipe.
