@@ -81,9 +81,8 @@ func begin(stack *uintptr) {
 	runtimeDir = cmp.Or(dir, defaultDir)
 	q, known := parse(name, argv)
 	code := -1
-	// The table for a terminal has colours. If standard output or standard error is closed, the socket would get its number.
-	isPlain := bare.Syscall3(syscall.SYS_IOCTL, 1, syscall.TCGETS, uintptr(unsafe.Pointer(&answer))) == -int(syscall.ENOTTY) &&
-		bare.Syscall3(syscall.SYS_FCNTL, 2, syscall.F_GETFD, 0) >= 0
+	// the table for a terminal has colours
+	isPlain := bare.Syscall3(syscall.SYS_IOCTL, 1, syscall.TCGETS, uintptr(unsafe.Pointer(&answer))) == -int(syscall.ENOTTY)
 	// a configuration file may name another socket
 	if known && q.fast && (dir != "" || env.Get("HINIT_CONFIG") == "") && isPlain {
 		code = runQuickly(q)
@@ -106,11 +105,16 @@ func runQuickly(q pid1Request) int {
 	}
 	all := exchange(fd, q)
 	head, said, _ := strings.Cut(all, "\r\n\r\n")
-	size := line.Add("\r\nContent-Length: ").Num(len(said)).Add("\r\n").String() // a part of an answer has another size; 204 has none
-	if len(head) < statusAt+3 || head[statusAt] != '2' || head[statusAt+2] != '4' && !strings.Contains(all, size) || bare.Write(1, said) != len(said) {
+	if len(head) < statusAt+3 || head[statusAt] != '2' || !isWhole(all, said) || bare.Write(1, said) != len(said) {
 		return -1
 	}
 	return exitCode(q, head, said)
+}
+
+// isWhole reports whether all is a whole answer, of which said is the body. An answer with the status 204 has no body and no size.
+func isWhole(all, said string) bool {
+	line.N = 0
+	return all[statusAt+2] == '4' || strings.Contains(all, line.Add("\r\nContent-Length: ").Num(len(said)).Add("\r\n").String())
 }
 
 // runWithoutThreads carries a command out, or refuses a command that is not known, and returns its exit code.
@@ -202,10 +206,13 @@ func dial(seconds int64) int {
 	}
 	addr.Family = syscall.AF_UNIX
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&addr.Path)), len(addr.Path)), request.Buf[:size])
-	fd := bare.Syscall3(syscall.SYS_SOCKET, syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if fd < 0 {
-		return fd
+	first := bare.Syscall3(syscall.SYS_SOCKET, syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if first < 0 {
+		return first
 	}
+	// If standard output or standard error is closed, the socket has got its number, and PID 1 would get what belongs there.
+	fd := bare.Syscall3(syscall.SYS_FCNTL, uintptr(first), syscall.F_DUPFD_CLOEXEC, 3)
+	bare.Syscall3(syscall.SYS_CLOSE, uintptr(first), 0, 0)
 	limit := syscall.Timeval{Sec: seconds}
 	for _, option := range [...]uintptr{syscall.SO_RCVTIMEO, syscall.SO_SNDTIMEO} {
 		bare.Syscall6(syscall.SYS_SETSOCKOPT, uintptr(fd), syscall.SOL_SOCKET, option, uintptr(unsafe.Pointer(&limit)), unsafe.Sizeof(limit))
@@ -255,7 +262,10 @@ func printAnswer(q pid1Request, all string) int {
 		}
 		return q.failed
 	}
-	bare.Write(1, said)
+	if bare.Write(1, said) != len(said) || !isWhole(all, said) {
+		bare.Write(2, "cannot show the whole answer of hinit\n")
+		return q.failed
+	}
 	return exitCode(q, head, said)
 }
 

@@ -4,13 +4,17 @@ package ask_test
 
 import (
 	"errors"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/internal/testkit"
 )
@@ -86,20 +90,73 @@ func TestAnS6OrderIsAnsweredWithoutTheRuntime(t *testing.T) {
 }
 
 // The socket got the number of a closed descriptor. Then the table, or the message of the runtime, went to the init, and SIGPIPE
-// ended a command that had been carried out.
-func TestACommandWithAClosedOutputIsLeftToTheRuntime(t *testing.T) {
+// ended a command that had been carried out. Without hinit-tools, a status that nobody got was a success.
+func TestACommandWithAClosedOutputWritesNothingToTheInit(t *testing.T) {
+	testkit.SkipIfShort(t)
+	dir := t.TempDir()
+	if err := testkit.Build(dir, "hinit", "hinit-tools"); err != nil {
+		t.Fatal(err)
+	}
+	const answer = "200 OK\r\nHinit-Down: 0\r\nContent-Length: 5\r\n\r\na up\n"
+	for _, tt := range []struct {
+		words, answer, out string
+		code               int
+	}{
+		{words: "status >&-", answer: answer, code: 2}, // the runtime says so
+		{words: "status 2>&-", answer: answer, out: "a up\n"},
+		{words: "status b 2>&-", answer: "404 Not Found\r\nContent-Length: 2\r\n\r\nno", code: 2},
+		{words: "status <&-", answer: answer, out: "a up\n"},
+		{words: "status <&- 2>&-", answer: answer, out: "a up\n"},
+		{words: "alone status", answer: answer, out: "a up\n"},
+		{words: "alone status >&-", answer: answer, code: 1},
+		{words: "alone start a <&- >&- 2>&-", answer: answer, code: 1},
+		{words: "alone stop b 2>&-", answer: "404 Not Found\r\nHinit-Error: unknown\r\nContent-Length: 2\r\n\r\nno", code: 6},
+		{words: "alone status", answer: "200 OK\r\nHinit-Down: 0\r\nContent-Length: 9\r\n\r\na up\n", out: "a up\n", code: 1}, // the answer is cut off
+	} {
+		words, alone := strings.CutPrefix(tt.words, "alone ")
+		if alone { // an image without hinit-tools
+			if err := os.Remove(dir + "/hinit-tools"); err != nil && !errors.Is(err, os.ErrNotExist) {
+				t.Fatal(err)
+			}
+		}
+		asked := serve(t, dir, tt.answer)
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", "exec "+dir+"/hinit "+words)
+		cmd.Env = []string{"GOMEMLIMIT=no number", "HINIT_RUNTIME_DIR=" + dir}
+		out, _ := cmd.Output() // the exit code says the same as the error
+		asked.Close()
+		if code := cmd.ProcessState.ExitCode(); code != tt.code || string(out) != tt.out {
+			t.Errorf("hinit %s: exit code %d with %q, want %d with %q", tt.words, code, out, tt.code, tt.out)
+		}
+	}
+}
+
+// A status for a pipe that was full and did not block was written in part, and then again by the runtime.
+func TestAStatusForAFullPipeIsWrittenOnce(t *testing.T) {
 	testkit.SkipIfShort(t)
 	dir := t.TempDir()
 	if err := testkit.Build(dir, "hinit"); err != nil {
 		t.Fatal(err)
 	}
-	defer serve(t, dir, "200 OK\r\nHinit-Down: 0\r\nContent-Length: 5\r\n\r\na up\n").Close()
-	for _, closed := range []string{">&-", "2>&-"} {
-		cmd := exec.CommandContext(t.Context(), "sh", "-c", "exec "+dir+"/hinit status "+closed)
-		cmd.Env = []string{"GOMEMLIMIT=no number", "HINIT_RUNTIME_DIR=" + dir}
-		if _ = cmd.Run(); cmd.ProcessState.ExitCode() != 2 { // the error says the same as the exit code
-			t.Errorf("%s: %v", closed, cmd.ProcessState)
-		}
+	table := strings.Repeat("a service of many that are up\n", 6000) // more than a pipe holds
+	defer serve(t, dir, "200 OK\r\nHinit-Down: 0\r\nContent-Length: "+strconv.Itoa(len(table))+"\r\n\r\n"+table).Close()
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	read, write := os.NewFile(uintptr(ends[0]), "read"), os.NewFile(uintptr(ends[1]), "write")
+	defer read.Close()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "hinit"), "status")
+	cmd.Env, cmd.Stdout = []string{"GOMEMLIMIT=no number", "HINIT_RUNTIME_DIR=" + dir}, write
+	if err := errors.Join(cmd.Start(), write.Close()); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Until(t, "the pipe to be full", func() bool {
+		n, err := unix.IoctlGetInt(ends[0], unix.TIOCINQ)
+		return err == nil && n >= 1<<16
+	})
+	out, err := io.ReadAll(read)
+	if err = errors.Join(err, cmd.Wait()); err != nil || string(out) != table {
+		t.Errorf("%v; %d bytes, want %d", err, len(out), len(table))
 	}
 }
 

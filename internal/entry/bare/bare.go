@@ -125,7 +125,8 @@ func Number(text string) (n uint32, rest string) {
 	return n, rest
 }
 
-// Write writes s, and returns how many bytes of it could be written.
+// Write writes s, and returns how many bytes of it could be written. It waits for room in a pipe, also if the caller of the program has
+// set O_NONBLOCK.
 func Write(fd int, s string) int {
 	return transfer(syscall.SYS_WRITE, fd, unsafe.Slice(unsafe.StringData(s), len(s)))
 }
@@ -138,6 +139,11 @@ func Read(fd int, to []byte) (n int) { return transfer(syscall.SYS_READ, fd, to)
 func transfer(call uintptr, fd int, data []byte) (n int) {
 	for n < len(data) {
 		m := Syscall3(call, uintptr(fd), uintptr(unsafe.Pointer(&data[n])), uintptr(len(data)-n))
+		if call == syscall.SYS_WRITE && m == -int(syscall.EAGAIN) {
+			full := [2]uint32{uint32(fd), 4} // a struct pollfd that asks for POLLOUT, on a little-endian machine
+			Syscall3(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&full)), 1, 0)
+			continue
+		}
 		if m == -int(syscall.EINTR) {
 			continue
 		}
