@@ -35,6 +35,7 @@ type Spawner interface {
 	SignalTree(id uint64, signal int) (found int)
 	SignalDescendants(signal int)
 	Reap(trees bool, each func(proc.Exit)) (childless bool)
+	MayBeHeld(pids ...int)
 	EndedRuns(ids []uint64) []uint64
 	Forget(id uint64)
 }
@@ -164,9 +165,11 @@ func (l *Loop) Ended() <-chan struct{} { return l.ended }
 // or ErrReservedSignal.
 func (l *Loop) Do(ctx context.Context, e Event) error { return l.sendRequest(ctx, request{event: e}) }
 
-// ReapNow reaps all processes that have ended by now, and waits until the snapshot shows their exits. It returns the same
-// errors as Do.
-func (l *Loop) ReapNow(ctx context.Context) error { return l.sendRequest(ctx, request{call: l.reap}) }
+// ReapNow reaps all processes that have ended by now, and waits until the snapshot shows their exits. If a tracer holds one of the
+// processes in dead, the kernel does not report its end, but ReapNow finds it. It returns the same errors as Do.
+func (l *Loop) ReapNow(ctx context.Context, dead ...int) error {
+	return l.sendRequest(ctx, request{call: func() { l.cfg.Procs.MayBeHeld(dead...); l.reap() }})
+}
 
 // Register adds a service, or replaces the definition of a known service. A running process keeps its old definition.
 func (l *Loop) Register(ctx context.Context, u Unit, want Want) error {

@@ -119,6 +119,8 @@ func (f *fakeProcs) Reap(_ bool, each func(proc.Exit)) bool {
 	}
 }
 
+func (f *fakeProcs) MayBeHeld(...int) {}
+
 func (f *fakeProcs) mute(quiet bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -93,7 +93,7 @@ func (s *Server) withState(ctx context.Context, name string, err error) error {
 // commandReply answers a command with the service as JSON. If the client asks for text, the answer is the line that words
 // returns.
 func (s *Server) commandReply(r *request, status int, v *supervisor.Service, words func(client.Service) string) (reply, error) {
-	view := s.view(v, r.client, nil)
+	view := s.view(r.Context(), v, r.client, nil)
 	if wantsText(r.Request) {
 		return text(status, http.Header{}, []byte(words(view)+"\n")), nil
 	}

@@ -58,7 +58,7 @@ type Loop interface {
 	History() *supervisor.Ring
 	Orphans() uint64
 	Do(ctx context.Context, e supervisor.Event) error
-	ReapNow(ctx context.Context) error
+	ReapNow(ctx context.Context, dead ...int) error
 }
 
 // Boot is the part of a [Backend] about the boot, during which the services are registered.

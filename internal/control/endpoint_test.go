@@ -28,9 +28,9 @@ func emptyCore() Backend {
 
 type nothing struct{ Loop }
 
-func (nothing) Snapshot() *supervisor.Snapshot { return &supervisor.Snapshot{} }
-func (nothing) Orphans() uint64                { return 0 }
-func (nothing) ReapNow(context.Context) error  { return nil }
+func (nothing) Snapshot() *supervisor.Snapshot        { return &supervisor.Snapshot{} }
+func (nothing) Orphans() uint64                       { return 0 }
+func (nothing) ReapNow(context.Context, ...int) error { return nil }
 
 type teller chan string
 

@@ -271,8 +271,12 @@ type follower struct {
 // next returns what has changed in the status since the last call. At first, and when a service was added or removed, it returns
 // all services.
 func (f *follower) next(ctx context.Context) (change client.StatusChange, any bool) {
+	ctx, cancel := context.WithTimeout(ctx, reapTime)
+	defer cancel()
 	if now := f.server.now(); now.Sub(f.reapedAt) >= reapGap {
-		f.server.reapUnreported(ctx)
+		for _, v := range f.sent {
+			f.server.observe(ctx, v)
+		}
 		f.reapedAt = now
 	}
 	snap, added := f.server.snapshotWith(ctx, nil)
@@ -283,7 +287,7 @@ func (f *follower) next(ctx context.Context) (change client.StatusChange, any bo
 	for i, v := range services {
 		problems[i] = maphash.String(problemSeed, f.server.problem(v, f.server.policy.classOf(f.client) != otherClass))
 		if !same || v != f.sent[i] || problems[i] != f.problemSums[i] {
-			change.Services = append(change.Services, f.server.view(v, f.client, added))
+			change.Services = append(change.Services, f.server.view(ctx, v, f.client, added))
 		}
 	}
 	if change.Whole {

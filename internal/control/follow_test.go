@@ -151,7 +151,8 @@ func TestWhoMayNotReadLogsFollowsWithoutThem(t *testing.T) {
 // The stream of statuses must check for unnoticed ends of services only now and then. The check reads a file for each
 // service: with 500 services, an open page took more than half a percent of a processor.
 func TestAnOpenPageSearchesForUnnoticedEndsOnlyNowAndThen(t *testing.T) {
-	core, searches, now := newFakeCore(gateway("a", supervisor.Up)), 0, time.Now()
+	dead := unreaped(t)
+	core, searches, now := newFakeCore(gateway("a", supervisor.Up, func(v *supervisor.Service) { v.PID = dead })), 0, time.Now()
 	core.change(func() { core.ping = func(context.Context) error { searches++; return nil } })
 	f := follower{server: newServer(core, Options{}), client: peer{}}
 	f.server.now = func() time.Time { return now }

@@ -50,7 +50,7 @@ func (c hungCore) Do(ctx context.Context, e supervisor.Event) error {
 	return hang(ctx)
 }
 
-func (c hungCore) ReapNow(ctx context.Context) error                 { return hang(ctx) }
+func (c hungCore) ReapNow(ctx context.Context, _ ...int) error       { return hang(ctx) }
 func (c hungCore) Reexec(ctx context.Context, _ string) (int, error) { return 0, hang(ctx) }
 func (c hungCore) S6() Slots                                         { return c }
 func (c hungCore) Slots(ctx context.Context) []client.Slot           { _ = hang(ctx); return nil }

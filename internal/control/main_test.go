@@ -247,11 +247,11 @@ func (f *fakeCore) asked() string {
 	return strings.Join(f.commands, ", ")
 }
 
-func (f *fakeCore) History() *supervisor.Ring                 { return &f.ring }
-func (f *fakeCore) Orphans() uint64                           { return 7 }
-func (f *fakeCore) ReapNow(ctx context.Context) error         { return f.Do(ctx, supervisor.Tick{}) }
-func (f *fakeCore) Rescan(context.Context) error              { return f.does().rescan(f) }
-func (f *fakeCore) Find(_ context.Context, name string) error { return f.does().find(f, name) }
+func (f *fakeCore) History() *supervisor.Ring                   { return &f.ring }
+func (f *fakeCore) Orphans() uint64                             { return 7 }
+func (f *fakeCore) ReapNow(ctx context.Context, _ ...int) error { return f.Do(ctx, supervisor.Tick{}) }
+func (f *fakeCore) Rescan(context.Context) error                { return f.does().rescan(f) }
+func (f *fakeCore) Find(_ context.Context, name string) error   { return f.does().find(f, name) }
 func (f *fakeCore) Reload(context.Context, client.Reload) (client.ReloadReply, error) {
 	out, err := f.does().reload()
 	return client.ReloadReply{Changes: out}, err
@@ -435,6 +435,7 @@ func (f *fakeProcs) Reap(_ bool, each func(proc.Exit)) bool {
 }
 
 func (f *fakeProcs) SignalDescendants(int)                     {}
+func (f *fakeProcs) MayBeHeld(...int)                          {}
 func (f *fakeProcs) RecordMembers(uint64)                      {}
 func (f *fakeProcs) RunOf(int) uint64                          { return 0 }
 func (f *fakeProcs) EndedRuns(runs []uint64) []uint64          { return runs }

@@ -187,7 +187,7 @@ func getHealth(s *Server, r *request) (reply, error) {
 		}
 	}
 	snap, _ = s.snapshotWith(r.Context(), nil)
-	unserved, idle := s.countWanted(snap, &h)
+	unserved, idle := s.countWanted(ctx, snap, &h)
 	if probe == "" {
 		unless(unserved)
 	}
@@ -210,31 +210,32 @@ func getHealth(s *Server, r *request) (reply, error) {
 // no gateway serves. idle says why the container isn't ready: no wanted service works, or a wanted service has not been started yet.
 // For the first reason, only gateways count if the container wants any. Otherwise services count, and without wanted services the
 // CMD.
-func (s *Server) countWanted(snap *supervisor.Snapshot, h *client.Health) (unserved, idle string) {
+func (s *Server) countWanted(ctx context.Context, snap *supervisor.Snapshot, h *client.Health) (unserved, idle string) {
 	rank := []supervisor.Kind{supervisor.KindCmd, supervisor.KindService, supervisor.KindGateway}
 	best, wanted, up, down, coming := 0, 0, 0, "", 0
 	for _, v := range snap.Services {
 		if !inStatus(v) && v.Kind != supervisor.KindCmd {
 			continue
 		}
-		if unserved == "" && s.core.ServedBy(v) == client.ServedByNone {
+		v := s.view(ctx, v, peer{}, nil)
+		if unserved == "" && v.ServedBy == client.ServedByNone {
 			unserved = fmt.Sprintf("profile %q is wanted, and no gateway serves it: hinit start %s", v.Profile, v.Profile)
 		}
-		verdict := s.judge(v)
+		verdict := show.Judge(&v)
 		if verdict.Troubled() {
 			h.Troubled = append(h.Troubled, v.Name)
 		}
-		if v.Want != supervisor.WantUp {
+		if v.Want != client.WantUp {
 			continue
 		}
 		h.Wanted++
-		if v.State == supervisor.Up {
+		if v.State == client.StateUp {
 			h.Up++
 		}
-		if v.LastExit == nil && (v.State == supervisor.Waiting || v.State == supervisor.Starting) {
+		if v.LastExit == nil && (v.State == client.StateWaiting || v.State == client.StateStarting) {
 			coming++
 		}
-		r := slices.Index(rank, v.Kind)
+		r := slices.Index(rank, supervisor.Kind(v.Kind))
 		if r > best {
 			best, wanted, up, down = r, 0, 0, ""
 		}
@@ -244,7 +245,7 @@ func (s *Server) countWanted(snap *supervisor.Snapshot, h *client.Health) (unser
 			wanted, up = wanted+1, up+1
 		default:
 			wanted++
-			down = cmp.Or(down, v.Name+": "+cmp.Or(s.problem(v, true), verdict.Word, v.Reason))
+			down = cmp.Or(down, v.Name+": "+cmp.Or(v.Problem, verdict.Word, v.Reason))
 		}
 	}
 	switch {
@@ -273,15 +274,6 @@ func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 	return out
 }
 
-// judge returns the verdict on a service, from the facts that the status shows.
-func (s *Server) judge(v *supervisor.Service) show.Verdict {
-	out := client.Service{
-		State: string(v.State), Want: string(v.Want), Ready: v.Ready, CrashLoop: v.CrashLoop, Paused: paused(v, readStat(v.PID)), Problem: s.problem(v, true), ServedBy: s.core.ServedBy(v),
-		Checks: s.core.Checks.Checks(v.Name),
-	}
-	return show.Judge(&out)
-}
-
 // longestPause is the longest time for which checks may be paused.
 const longestPause = 24 * time.Hour
 
@@ -304,5 +296,5 @@ func postChecks(s *Server, r *request, ask client.ChecksRequest) (reply, error) 
 	if err := s.core.Checks.PauseChecksUntil(v.Name, until); err != nil {
 		return reply{}, err
 	}
-	return answerLater(http.StatusOK, s.view(v, r.client, nil), s.core.Do(r.Context(), supervisor.Remark{Service: v.Name, Text: text}))
+	return answerLater(http.StatusOK, s.view(r.Context(), v, r.client, nil), s.core.Do(r.Context(), supervisor.Remark{Service: v.Name, Text: text}))
 }

@@ -27,11 +27,10 @@ import (
 // getStatus answers with hinit and all services except the CMD, or with the services that the request names, in its order. The
 // answer is JSON or a table.
 func getStatus(s *Server, r *request) (reply, error) {
-	s.reapUnreported(r.Context())
 	// this call is not in answerInTurn, because it may wait for the boot
 	snap, added := s.snapshotWith(r.Context(), r.query["name"])
 	return s.answerInTurn(r, func() (reply, error) {
-		st, err := s.status(snap, added, r.query["name"], r.client)
+		st, err := s.status(r.Context(), snap, added, r.query["name"], r.client)
 		if err != nil {
 			return reply{}, err
 		}
@@ -71,15 +70,19 @@ func statusTable(st client.Status, look show.Layout) reply {
 	return out
 }
 
-// reapTime is how long a status waits for the supervisor's search in reapUnreported.
+// reapTime is how long a status waits for the supervisor in all calls of observe.
 const reapTime = 100 * time.Millisecond
 
-// reapUnreported lets the supervisor look for processes that have ended without a SIGCHLD, so that the status doesn't show them
-// as running.
-func (s *Server) reapUnreported(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, reapTime)
-	defer cancel()
-	_ = s.core.ReapNow(ctx) // a busy supervisor makes this search later
+// observe returns a service, and the kernel's data about its main process. The supervisor may not know that the process has ended,
+// for example because a tracer holds it. Then observe tells the supervisor, and returns the service as it is afterwards.
+func (s *Server) observe(ctx context.Context, v *supervisor.Service) (*supervisor.Service, procstat.Stat) {
+	st := readStat(v.PID)
+	if st.State != 'Z' {
+		return v, st
+	}
+	_ = s.core.ReapNow(ctx, v.PID) // a busy supervisor looks later
+	v = s.latest(v)
+	return v, readStat(v.PID)
 }
 
 // snapshotWith returns a snapshot with the named services, or with all if names is empty. It contains services that the boot has
@@ -117,13 +120,15 @@ func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *superv
 
 // status makes the status document for the client who: of all services if names is empty, or else of the services in names. The map
 // added has the services that the boot has not registered yet.
-func (s *Server) status(snap *supervisor.Snapshot, added map[*supervisor.Service]bool, names []string, who peer) (client.Status, error) {
+func (s *Server) status(ctx context.Context, snap *supervisor.Snapshot, added map[*supervisor.Service]bool, names []string, who peer) (client.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, reapTime)
+	defer cancel()
 	out := client.Status{Version: client.StatusVersion, Init: s.initView(snap), Services: []client.Service{}}
 	if len(names) == 0 {
 		list := servicesInStatus(snap)
 		out.Services = slices.Grow(out.Services, len(list))
 		for _, v := range list {
-			out.Services = append(out.Services, s.view(v, who, added))
+			out.Services = append(out.Services, s.view(ctx, v, who, added))
 		}
 		out.Init.OOMFirst = oomFirst(snap.Services, out.Services)
 	}
@@ -136,8 +141,10 @@ func (s *Server) status(snap *supervisor.Snapshot, added map[*supervisor.Service
 			return client.Status{}, err
 		}
 		if out.Find(v.Name) == nil {
-			view := s.view(v, who, added)
-			view.Settings = s.settings(v, who)
+			view := s.view(ctx, v, who, added)
+			if s.policy.classOf(who) != otherClass { // the client may read the configuration
+				view.Settings = s.core.Settings(v.Name)
+			}
 			out.Services = append(out.Services, view)
 		}
 	}
@@ -202,17 +209,14 @@ func sortGateways(services []*supervisor.Service) []*supervisor.Service {
 }
 
 func getService(s *Server, r *request) (reply, error) {
-	name := r.PathValue("name")
-	s.reapUnreported(r.Context())
-	snap, added := s.snapshotWith(r.Context(), []string{name})
-	v, err := findService(snap, name)
-	if err != nil {
-		return reply{}, err
-	}
+	names := []string{r.PathValue("name")}
+	snap, added := s.snapshotWith(r.Context(), names)
 	return s.answerInTurn(r, func() (reply, error) {
-		out := s.view(v, r.client, added)
-		out.Settings = s.settings(v, r.client)
-		return answer(out)
+		st, err := s.status(r.Context(), snap, added, names, r.client)
+		if err != nil {
+			return reply{}, err
+		}
+		return answer(st.Services[0])
 	})
 }
 
@@ -252,8 +256,8 @@ func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 }
 
 // view returns what a client may see of a service. added has the services that the boot has not registered yet.
-func (s *Server) view(v *supervisor.Service, who peer, added map[*supervisor.Service]bool) client.Service {
-	st := readStat(v.PID)
+func (s *Server) view(ctx context.Context, v *supervisor.Service, who peer, added map[*supervisor.Service]bool) client.Service {
+	v, st := s.observe(ctx, v)
 	trusted := s.policy.classOf(who) != otherClass
 	out := client.Service{
 		Name: v.Name, Profile: v.Profile, Group: v.Group, Kind: string(v.Kind), State: string(v.State), Want: string(v.Want),
@@ -284,14 +288,6 @@ func (s *Server) view(v *supervisor.Service, who peer, added map[*supervisor.Ser
 		out.StatusText = v.Status
 	}
 	return out
-}
-
-// settings returns the settings of a service, or nil if the client may not read the configuration.
-func (s *Server) settings(v *supervisor.Service, who peer) []client.ConfigEntry {
-	if s.policy.classOf(who) == otherClass {
-		return nil
-	}
-	return s.core.Settings(v.Name)
 }
 
 // problem says what people should know about a service besides its state, or returns "". trusted means that the client may read the

@@ -22,7 +22,7 @@ func TestWhatAServiceSaysIsNoTroubleAndNotForStrangers(t *testing.T) {
 	snap, added := s.snapshotWith(t.Context(), nil)
 	for uid, trusted := range map[uint32]bool{0: true, 4711: false} {
 		who := peer{uid: uid}
-		all, err := s.status(snap, added, nil, who)
+		all, err := s.status(t.Context(), snap, added, nil, who)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -30,7 +30,7 @@ func TestWhatAServiceSaysIsNoTroubleAndNotForStrangers(t *testing.T) {
 		if (got.StatusText == "serving 3") != trusted || got.Problem != "" || len(got.Settings) > 0 {
 			t.Errorf("uid %d sees %+v", uid, got)
 		}
-		one, err := s.status(snap, added, []string{v.Name}, who)
+		one, err := s.status(t.Context(), snap, added, []string{v.Name}, who)
 		if err != nil {
 			t.Fatal(err)
 		}

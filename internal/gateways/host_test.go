@@ -182,7 +182,7 @@ func (h *host) Do(_ context.Context, e supervisor.Event) error {
 	return nil
 }
 
-func (h *host) ReapNow(context.Context) error { return nil }
+func (h *host) ReapNow(context.Context, ...int) error { return nil }
 
 func (h *host) Post(e supervisor.Event) { _ = h.Do(context.Background(), e) }
 

@@ -99,3 +99,31 @@ func TestAStatusDoesNotWaitForASearchOfAllServices(t *testing.T) {
 		}
 	}
 }
+
+// A status showed a dead service as up until a search had come to it. A caller who has seen that the first thread has ended need not
+// wait for the search, and a service that goes on in another thread stays alive.
+func TestAHeldProcessThatACallerHasSeenIsFoundAtOnce(t *testing.T) {
+	table := newTable(t)
+	main, out := spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("obey", "3")})
+	line(t, out)
+	_, held := spawn(t, table, Spec{ID: 2, Argv: testproc.Argv("tracer", strconv.Itoa(main))})
+	line(t, held)
+	table.Reap(true, func(x Exit) { t.Errorf("%+v", x) }) // the next search is not due for a while
+	table.MayBeHeld(main)
+	table.Reap(true, func(x Exit) { t.Errorf("it lives: %+v", x) })
+	if err := table.Signal(1, int(unix.SIGKILL)); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Until(t, "the process to end", func() bool {
+		st, err := procstat.Read(main)
+		return err == nil && st.Dead()
+	})
+	table.heldSearched = time.Now()
+	var ended []int
+	table.MayBeHeld(main)
+	table.Reap(true, func(x Exit) { ended = append(ended, x.PID) })
+	if len(ended) != 1 || ended[0] != main {
+		t.Errorf("ended: %v, want %d", ended, main)
+	}
+	_ = table.Signal(2, int(unix.SIGKILL))
+}

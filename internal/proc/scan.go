@@ -263,6 +263,9 @@ func (s *scanner) readStat(pid int) (stat, bool) {
 // processes one call examines: with 500 services a whole search takes 5 ms, for which each status and each exit would wait.
 const heldSearchPeriod, heldSearchMost = time.Second / 2, 50
 
+// MayBeHeld makes the next Reap look whether these processes are dead main processes that a tracer holds.
+func (t *Table) MayBeHeld(pids ...int) { t.heldByTracer = append(t.heldByTracer, pids...) }
+
 // nextHeldByTracer returns a dead main process whose end wait(2) does not report, or 0. That happens while a tracer such as
 // strace holds the process or one of its threads. The kernel reports the end first to the tracer, and to hinit only when the
 // tracer has waited for it (ptrace(2)).
@@ -270,17 +273,14 @@ func (t *Table) nextHeldByTracer() (pid int) {
 	if len(t.heldUnsearched) == 0 && time.Since(t.heldSearched) >= heldSearchPeriod {
 		t.heldSearched, t.heldUnsearched = time.Now(), slices.Collect(maps.Keys(t.owned))
 	}
-	part := t.heldUnsearched[:min(heldSearchMost, len(t.heldUnsearched))]
-	t.heldUnsearched = t.heldUnsearched[len(part):]
-	for _, pid := range part {
-		if st, ok := t.procfs.readStat(pid); ok && st.State == 'Z' && st.LivingThread() == 0 {
-			t.heldByTracer = append(t.heldByTracer, pid)
-		}
-	}
+	n := min(heldSearchMost, len(t.heldUnsearched))
+	t.MayBeHeld(t.heldUnsearched[:n]...)
+	t.heldUnsearched = t.heldUnsearched[n:]
 	for pid == 0 && len(t.heldByTracer) > 0 {
 		pid, t.heldByTracer = t.heldByTracer[0], t.heldByTracer[1:]
-		// the tracer has released the process, or hinit has reaped it, since the scan
-		if shown, _ := peekAt(unix.P_PID, pid); shown != 0 || t.owned[pid] == 0 {
+		st, _ := t.procfs.readStat(pid)
+		// the tracer may have released the process, and hinit may have reaped it
+		if shown, _ := peekAt(unix.P_PID, pid); shown != 0 || t.owned[pid] == 0 || st.State != 'Z' || st.LivingThread() != 0 {
 			pid = 0
 		}
 	}

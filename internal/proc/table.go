@@ -46,7 +46,7 @@ type Table struct {
 	members           membership
 	environ           environRead          // the last read of an environment, while its result is unused
 	environWaited     time.Duration        // how long the present scan has waited for environments
-	heldByTracer      []int                // dead main processes that a tracer holds; nextHeldByTracer returns one at a time
+	heldByTracer      []int                // processes that may be dead main processes that a tracer holds; nextHeldByTracer looks
 	heldSearched      time.Time            // when nextHeldByTracer last began a search
 	heldUnsearched    []int                // main processes that this search has not examined yet
 	checksAllowedFrom time.Time            // findProgram may spend a share of the time since then on checks

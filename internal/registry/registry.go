@@ -29,7 +29,7 @@ const MainHermes = "main-hermes"
 type Loop interface {
 	Do(ctx context.Context, e supervisor.Event) error
 	Post(e supervisor.Event)
-	ReapNow(ctx context.Context) error
+	ReapNow(ctx context.Context, dead ...int) error
 	RegisterSoon(ctx context.Context, u *supervisor.Unit, want supervisor.Want) (answer func() error)
 	supervisor.TaskLoop
 }

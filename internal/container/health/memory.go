@@ -26,7 +26,7 @@ const memoryPeriod = 5 * time.Second
 type memoryLoop interface {
 	Snapshot() *supervisor.Snapshot
 	Post(e supervisor.Event)
-	ReapNow(ctx context.Context) error
+	ReapNow(ctx context.Context, dead ...int) error
 	Ended() <-chan struct{}
 }
 

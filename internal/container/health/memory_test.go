@@ -169,7 +169,7 @@ type watched struct {
 	post     func(supervisor.Event)
 }
 
-func (w *watched) Snapshot() *supervisor.Snapshot { return w.snapshot }
-func (w *watched) Ended() <-chan struct{}         { return w.ended }
-func (w *watched) Post(e supervisor.Event)        { w.post(e) }
-func (w *watched) ReapNow(context.Context) error  { return nil }
+func (w *watched) Snapshot() *supervisor.Snapshot        { return w.snapshot }
+func (w *watched) Ended() <-chan struct{}                { return w.ended }
+func (w *watched) Post(e supervisor.Event)               { w.post(e) }
+func (w *watched) ReapNow(context.Context, ...int) error { return nil }

@@ -90,7 +90,7 @@ func TestAnS6OrderIsAnsweredWithoutTheRuntime(t *testing.T) {
 }
 
 // The socket got the number of a closed descriptor. Then the table, or the message of the runtime, went to the init, and SIGPIPE
-// ended a command that had been carried out. Without hinit-tools, a status that nobody got was a success.
+// ended a command that had been carried out. Without hinit-tools, a status that could not be written was a success.
 func TestACommandWithAClosedOutputWritesNothingToTheInit(t *testing.T) {
 	testkit.SkipIfShort(t)
 	dir := t.TempDir()

@@ -1,0 +1,71 @@
+package control
+
+import (
+	"context"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/supervisor"
+)
+
+// holdingCore is a core whose services count as down when the server has said that their main process has ended.
+type holdingCore struct{ *fakeCore }
+
+func (c holdingCore) ReapNow(_ context.Context, dead ...int) error {
+	var now []*supervisor.Service
+	for _, v := range c.Snapshot().Services {
+		if slices.Contains(dead, v.PID) {
+			v = gateway(v.Profile, supervisor.Backoff)
+		}
+		now = append(now, v)
+	}
+	c.set(now...)
+	return nil
+}
+
+// A dead gateway that a tracer held was shown as up by a status, until a search had come to it. With many services, that took several
+// statuses, and a health check took minutes.
+func TestADeadGatewayThatATracerHoldsIsShownAsUpInNoView(t *testing.T) {
+	dead := unreaped(t)
+	for view, state := range map[string]func(*Server) (up bool){
+		"status": func(s *Server) bool {
+			st, err := s.status(t.Context(), s.core.Snapshot(), nil, nil, peer{})
+			return err != nil || st.Services[0].State == client.StateUp
+		},
+		"health check": func(s *Server) bool {
+			var h client.Health
+			s.countWanted(t.Context(), s.core.Snapshot(), &h)
+			return h.Up > 0
+		},
+		"status that is followed": func(s *Server) bool {
+			now := time.Now()
+			f := &follower{server: s, sent: s.core.Snapshot().Services, reapedAt: now.Add(-reapGap)}
+			change, _ := f.next(t.Context())
+			return len(change.Services) != 1 || change.Services[0].State == client.StateUp
+		},
+	} {
+		v := gateway("a", supervisor.Up, func(v *supervisor.Service) { v.PID, v.Ready = dead, true })
+		if state(serve(t, holdingCore{newFakeCore(v)}, everyone).Server) {
+			t.Errorf("%s: the gateway is up", view)
+		}
+	}
+}
+
+// unreaped returns the PID of a process that has ended, and that is not reaped before the end of the test.
+func unreaped(t *testing.T) int {
+	t.Helper()
+	dead := exec.CommandContext(t.Context(), "true")
+	if err := dead.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = dead.Wait() }) // its end is all that counts
+	if err := unix.Waitid(unix.P_PID, dead.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	return dead.Process.Pid
+}
