@@ -40,7 +40,7 @@ var readers = map[string][]string{
 	},
 	"hinit/internal/fsutil": {
 		"Dir.CheckExists", "Dir.CreatedAt", "Dir.Connect", "Dir.EachName", "Dir.Lock", "Dir.Lstat", "Dir.Open", "Dir.OpenAppend", "Dir.OpenUpdate",
-		"Dir.ReadDir", "Dir.ReadFile", "Dir.ReadSome",
+		"Dir.ReadDir", "Dir.ReadFile", "Dir.ReadAtMost",
 	},
 	"hinit/internal/trust":     {"Check", "Open", "OpenAnyMount", "Stat"},
 	"hinit/internal/config":    {"ReadFile"},

@@ -33,7 +33,7 @@ var outOfTurn = map[string]string{
 	"internal/boot/prepare.go makeOutsideDir":       phases,
 	"internal/boot/restrictions.go":                 "stage2 takes the turn",
 	"internal/boot/runtime.go":                      "openControl takes the turn",
-	"internal/config/load.go plainDefaults":         "loadConfig takes the turn",
+	"internal/config/load.go servicesOnlyDefaults":  "loadConfig takes the turn",
 	"internal/notify/socket.go":                     "Hub.Listen takes the turn",
 	"internal/control/listen.go":                    "Endpoint.Open takes the turn, and Rejoin",
 	"internal/reexec/check.go":                      "Ask takes the turn, or it is the command line",
@@ -103,7 +103,7 @@ func bounded(actor ast.Expr) bool {
 }
 
 // turnTakers lists the functions that run their argument, a function, within a turn of internal/blocking.
-var turnTakers = []string{"blocking.Do", "blocking.Get", "blocking.Run", "blocking.Peer", "Peer", "c.call", "blocking.Within", "runShortCall"}
+var turnTakers = []string{"blocking.Do", "blocking.Get", "blocking.Run", "blocking.DoWithPeer", "DoWithPeer", "c.call", "blocking.Within", "runShortCall"}
 
 // TestWhoWaitsForADiskTakesATurn checks that each call of PID 1 that may wait for a disk takes a turn of
 // internal/blocking or is in outOfTurn. PID 1 has exactly as many threads as there are turns. A call without a turn

@@ -72,7 +72,7 @@ type Init struct {
 	Version       string        `json:"version"`
 	StartedAt     time.Time     `json:"started_at"`
 	Home          string        `json:"home"`            // data directory
-	Plain         string        `json:"plain,omitempty"` // configuration file of hinit run
+	ServicesFile  string        `json:"plain,omitempty"` // configuration file of hinit run
 	Subreaper     bool          `json:"subreaper"`       // hinit is not PID 1, but adopts orphans
 	UptimeSeconds float64       `json:"uptime_seconds"`
 	Stopping      bool          `json:"stopping"` // the container is shutting down
@@ -86,7 +86,7 @@ type Init struct {
 	BootProfiles  *BootProfiles `json:"boot_profiles,omitempty"` // progress with the profiles during boot
 	Binary        string        `json:"binary"`                  // file of the running program
 	BinaryID      string        `json:"binary_id,omitempty"`     // value that changes when this file is replaced
-	Image         int           `json:"image"`                   // number of the running program: 1 at first, one more after each re-execution
+	Generation    int           `json:"image"`                   // number of the running program: 1 at first, one more after each re-execution
 	ReexecError   string        `json:"reexec_error"`            // why the last re-execution failed
 	Lease         *Lease        `json:"lease"`                   // lock of the data volume; null if the container only runs the dashboard
 	Repair        *Repair       `json:"repair"`                  // background repair of file ownership; null without one
@@ -148,17 +148,17 @@ type Cmd struct {
 type BootHook struct {
 	Name    string  `json:"name"`
 	Number  int     `json:"number"` // number of the hook; the first is 1
-	Of      int     `json:"of"`
+	Total   int     `json:"of"`
 	Seconds float64 `json:"seconds"`
 }
 
 // BootStep is one step of the container's start.
 type BootStep struct {
-	Name    string  `json:"name"`
-	Seconds float64 `json:"seconds"`
-	Error   string  `json:"error"`   // why the step failed, "" when it succeeded
-	Skipped bool    `json:"skipped"` // the step did not run, because its inputs are unchanged
-	Beside  bool    `json:"beside"`  // the step ran in parallel with the step before
+	Name     string  `json:"name"`
+	Seconds  float64 `json:"seconds"`
+	Error    string  `json:"error"`                  // why the step failed, "" when it succeeded
+	Skipped  bool    `json:"skipped"`                // the step did not run, because its inputs are unchanged
+	Parallel bool    `json:"beside" reexec:"Beside"` // the step ran in parallel with the step before
 }
 
 // The values of [Service.ServedBy]: which gateway serves the profile. The gateway of the default profile may serve others, too.
@@ -290,16 +290,16 @@ type Exit struct {
 // StatusChange is a line of the stream of the status. The first has all services. Each later one has those that have changed since
 // the line before, perhaps none.
 type StatusChange struct {
-	Whole    bool      `json:"whole,omitempty"` // Services has all services in order; if false, it has only the changed ones
-	Init     Init      `json:"init"`            // current state of hinit
-	Services []Service `json:"services"`        // never null; MemoryBytes, UptimeSeconds and OOMFirst have their values at the time of the line
+	IsComplete bool      `json:"whole,omitempty"` // Services has all services in order; if false, it has only the changed ones
+	Init       Init      `json:"init"`            // current state of hinit
+	Services   []Service `json:"services"`        // never null; MemoryBytes, UptimeSeconds and OOMFirst have their values at the time of the line
 }
 
 // Apply brings st up to date with this line.
 func (c StatusChange) Apply(st *Status) {
 	oom := st.Init.OOMFirst
 	st.Version, st.Init = StatusVersion, c.Init
-	if c.Whole {
+	if c.IsComplete {
 		st.Services = c.Services
 		return
 	}

@@ -16,7 +16,7 @@ type Event struct {
 	Reason  string    `json:"reason"` // reason of the event, for people
 	PID     int       `json:"pid"`    // main process, 0 when there is none
 	Exit    *Exit     `json:"exit"`   // exit of the run; null in other events
-	By      *By       `json:"by,omitzero"`
+	By      *Author   `json:"by,omitzero"`
 	Key     string    `json:"key,omitzero"`  // a notice's key; absent in other events
 	Data    string    `json:"data,omitzero"` // a notice's data, control characters escaped; absent in other events
 	Lost    uint64    `json:"lost,omitzero"` // number of lost events; all other keys are empty
@@ -30,8 +30,8 @@ const (
 	WayFIFO = "fifo" // the FIFO beside the control socket
 )
 
-// By is the client that gave an order.
-type By struct {
+// Author is the client that gave an order.
+type Author struct {
 	UID     int    `json:"uid"`     // uid of the client, as the kernel reports it
 	PID     int    `json:"pid"`     // process id, 0 if unknown
 	Program string `json:"program"` // name that the process gives itself (comm); "" if the process has ended
@@ -142,7 +142,7 @@ type Reexec struct {
 // ReexecReply says that a re-execution has begun. It has succeeded when the status shows a higher image number, and failed when the
 // status has a reexec_error.
 type ReexecReply struct {
-	Image int `json:"image"` // number of the program that answers; the status calls it image
+	Generation int `json:"image"` // number of the program that answers; the status calls it image
 }
 
 // Notice is an event that a client posts (POST /v1/notices).

@@ -142,9 +142,9 @@ func copyFile(from, to string) error {
 	return wholefile.Replace(to, 0o600, false, in.WriteTo)
 }
 
-// tornWait is how long a database file may be shorter than its header says before it is reported as damaged. While another process
+// shortFileWait is how long a database file may be shorter than its header says before it is reported as damaged. While another process
 // copies pages from the write-ahead log, the header is written first.
-const tornWait = 2 * time.Second
+const shortFileWait = 2 * time.Second
 
 // checkLength returns an error if pages are missing at the end of the file, although each commit reported success. A page that is
 // still in the write-ahead log isn't missing: a process that dies in a checkpoint, or finds the disk full, leaves pages there. So
@@ -153,7 +153,7 @@ func (s *Store) checkLength(ctx context.Context, q querier) error {
 	if s.lengthError() == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, tornWait)
+	ctx, cancel := context.WithTimeout(ctx, shortFileWait)
 	defer cancel()
 	for {
 		log, err := queryFirst[struct{ Busy, Pages, Copied int }](ctx, q, "PRAGMA wal_checkpoint(PASSIVE)")

@@ -227,16 +227,16 @@ func TestFilesDie(t *testing.T) {
 	}
 
 	b := newBoard(t) // the ledger is cut off at any byte
-	l := readLedger(b.paths.ledger())
+	l := readWorkerList(b.paths.workersFile())
 	must(t, l.add(workerRecord{Run: 1, Task: "t_1", Host: testHost}))
 	must(t, l.add(workerRecord{Run: 2, Task: "t_2", Host: testHost, Worker: Worker{PID: 7, Start: 9, Boot: "b"}}))
 	whole, err := os.ReadFile(l.path)
 	must(t, err)
 	for n := range whole {
 		must(t, os.WriteFile(l.path, whole[:n], 0o644))
-		cut := readLedger(l.path)
+		cut := readWorkerList(l.path)
 		must(t, cut.add(workerRecord{Run: 3, Task: "t_3"}))
-		again := readLedger(l.path)
+		again := readWorkerList(l.path)
 		if again.runs[3].Task != "t_3" || len(again.runs) > 3 {
 			t.Fatalf("cut at %d: %+v", n, again.runs)
 		}
@@ -280,12 +280,12 @@ func TestAdoption(t *testing.T) {
 	})
 	t.Run("the container is another one", func(t *testing.T) {
 		b, id, task := start(t)
-		e := readLedger(b.paths.ledger()).runs[task.CurrentRunID]
+		e := readWorkerList(b.paths.workersFile()).runs[task.CurrentRunID]
 		if e.PID != task.WorkerPID || e.Boot == "" {
 			t.Fatalf("%+v", e)
 		}
 		e.Boot = "another boot"
-		must(t, readLedger(b.paths.ledger()).add(e))
+		must(t, readWorkerList(b.paths.workersFile()).add(e))
 		successor(b)
 		r := b.tick() // the PID is alive, but was recorded in another boot, so it means nothing
 		same(t, "released", r.Released, id)
@@ -295,7 +295,7 @@ func TestAdoption(t *testing.T) {
 		}
 	})
 	stamp := func(b *board, change func(e *workerRecord)) {
-		l := readLedger(b.paths.ledger())
+		l := readWorkerList(b.paths.workersFile())
 		for _, e := range l.runs {
 			change(&e)
 			must(b.t, l.add(e))

@@ -274,7 +274,7 @@ func TestReviewLane(t *testing.T) {
 			switch how {
 			case "expired":
 				b.exec("UPDATE tasks SET worker_pid = NULL WHERE id = ?", id)
-				must(t, os.Remove(b.paths.ledger()))
+				must(t, os.Remove(b.paths.workersFile()))
 				b.pass(DefaultTTL + time.Second)
 			case "crashed":
 				b.exits(id, Exit{Code: 1})

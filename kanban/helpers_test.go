@@ -474,7 +474,7 @@ func newTestLog(t *testing.T) *slog.Logger {
 }
 
 // add adds an entry to the ledger.
-func (l *ledger) add(e workerRecord) error {
+func (l *workerList) add(e workerRecord) error {
 	l.runs[e.Run] = e
 	return l.save()
 }

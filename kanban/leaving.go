@@ -21,7 +21,7 @@ import (
 // departedWorkers returns the workers in the dispatcher's ledger whose attempt is over on the board, because it was finished or
 // another program has released it. open is the set of the runs of all running tasks.
 func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err error) {
-	for run, e := range p.ledger.runs {
+	for run, e := range p.workers.runs {
 		if open[run] {
 			continue
 		}
@@ -63,7 +63,7 @@ func (p *pass) sortDeparted(left []*observedTask) {
 		case w.ref.PID == 0 && w.liveness != Ended:
 			p.unansweredStarts = append(p.unansweredStarts, w)
 		default:
-			p.endedEntries = append(p.endedEntries, p.ledger.runs[w.CurrentRunID])
+			p.endedEntries = append(p.endedEntries, p.workers.runs[w.CurrentRunID])
 		}
 	}
 }
@@ -83,7 +83,7 @@ func (p *pass) cancelStarts(list []*observedTask) {
 			w.WorkerPID = w.ref.PID
 			p.leavingWorkers = append(p.leavingWorkers, w)
 		default:
-			p.endedEntries = append(p.endedEntries, p.ledger.runs[w.CurrentRunID])
+			p.endedEntries = append(p.endedEntries, p.workers.runs[w.CurrentRunID])
 		}
 	}
 }
@@ -177,16 +177,16 @@ type workerRecord struct {
 	Worker
 }
 
-// ledger is the content of the file in which the dispatcher keeps a workerRecord for each worker. The file has one JSON object a
+// workerList is the content of the file in which the dispatcher keeps a workerRecord for each worker. The file has one JSON object a
 // line; the last entry of a run is the valid one. Only the holder of the tick lock writes it. The file needs no fsync: it has to
 // survive the dispatcher, but not a crash of the machine, after which no worker is left.
-type ledger struct {
+type workerList struct {
 	path string
 	runs map[int64]workerRecord
 }
 
-func readLedger(path string) *ledger {
-	l := &ledger{path: path, runs: make(map[int64]workerRecord)}
+func readWorkerList(path string) *workerList {
+	l := &workerList{path: path, runs: make(map[int64]workerRecord)}
 	data, _ := wholefile.Read(path, maxFileSize) // an unreadable file counts as empty, and the next save replaces it
 	for line := range bytes.Lines(data) {
 		var e workerRecord
@@ -197,7 +197,7 @@ func readLedger(path string) *ledger {
 	return l
 }
 
-func (l *ledger) save() error {
+func (l *workerList) save() error {
 	var b bytes.Buffer
 	for _, e := range l.runs {
 		line, err := json.Marshal(e)

@@ -38,7 +38,7 @@ type pass struct {
 	dryRun            bool            // dry run: start nothing
 	mayStart          bool            // this pass may start workers
 	res               *Result
-	ledger            *ledger
+	workers           *workerList
 	containerInstance string          // identifies the boot and the container, see [currentInstance]
 	runningTasks      []*observedTask // tasks that are running
 	leavingWorkers    []*observedTask // living workers whose attempt is over
@@ -80,7 +80,7 @@ func (p *pass) pidWasReused(w *observedTask) bool {
 // observeWorkers determines the state of the workers of all running tasks, and of the workers in the ledger whose attempt is
 // over. It fills the lists of the pass.
 func (p *pass) observeWorkers() error {
-	p.ledger = readLedger(p.Store.paths.ledger())
+	p.workers = readWorkerList(p.Store.paths.workersFile())
 	p.containerInstance = currentInstance()
 	type row struct {
 		Task  Task
@@ -149,7 +149,7 @@ func (p *pass) dropEnded() {
 	open := make(map[int64]bool, len(p.runningTasks)+len(p.leavingWorkers))
 	for _, w := range append(p.runningTasks, p.leavingWorkers...) {
 		open[w.CurrentRunID] = true
-		recorded := w.CurrentRunID == 0 || p.ledger.runs[w.CurrentRunID].Task == w.ID
+		recorded := w.CurrentRunID == 0 || p.workers.runs[w.CurrentRunID].Task == w.ID
 		if w.Status == Running && w.local && !w.containerGone && !recorded { // a later pass needs the record to tell whether the worker can still be alive
 			p.recordWorker(workerRecord{Run: w.CurrentRunID, Task: w.ID, Foreign: true})
 		}
@@ -164,22 +164,22 @@ func (p *pass) dropEnded() {
 		}))
 	}
 	for _, e := range p.endedEntries {
-		delete(p.ledger.runs, e.Run)
+		delete(p.workers.runs, e.Run)
 	}
-	p.saveLedger()
+	p.saveWorkerList()
 }
 
 // recordWorker writes an entry to the ledger, with this host, volume and container. It must be called before the worker can
 // start.
 func (p *pass) recordWorker(e workerRecord) {
 	e.Host, e.Boot, e.Volume = p.Store.opt.Host, p.containerInstance, p.Volume
-	p.ledger.runs[e.Run] = e
-	p.saveLedger()
+	p.workers.runs[e.Run] = e
+	p.saveWorkerList()
 }
 
-func (p *pass) saveLedger() {
-	if err := p.ledger.save(); err != nil {
-		p.log().Warn("cannot write the ledger of workers", "path", p.ledger.path, "error", err)
+func (p *pass) saveWorkerList() {
+	if err := p.workers.save(); err != nil {
+		p.log().Warn("cannot write the ledger of workers", "path", p.workers.path, "error", err)
 	}
 }
 
@@ -195,7 +195,7 @@ func (p *pass) isGone(e workerRecord) bool {
 // w.dispatcherStarted and w.containerGone.
 func (p *pass) workerRef(w *observedTask) Ref {
 	ref := p.Dispatcher.taskRef(w.Task)
-	e, known := p.ledger.runs[w.CurrentRunID]
+	e, known := p.workers.runs[w.CurrentRunID]
 	if !known || e.Task != w.ID {
 		return ref
 	}

@@ -231,7 +231,7 @@ func (p *pass) makeWorkspaceDir(task Task) (path, branch string, err error) {
 	case task.WorkspaceKind == Worktree:
 		return p.addWorktree(task, path, "")
 	case isolated && statError(path) != nil:
-		made, _, err := fsutil.MakeReal(path, 0o755, nil) // an agent could make a symbolic link that points at another profile's home
+		made, _, err := fsutil.MakeNoLink(path, 0o755, nil) // an agent could make a symbolic link that points at another profile's home
 		if err == nil {
 			err = made.Close()
 		}

@@ -230,7 +230,7 @@ func TestLastLinesDoNotWaitForTheConsole(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	s := newSet(Options{Stdout: w, ConsoleStall: time.Hour, tailPatience: testkit.Patience})
+	s := newSet(Options{Stdout: w, ConsoleStall: time.Hour, tailTimeout: testkit.Patience})
 	l := s.Open("flooder", "", "")
 	stdout, stderr := pipes(t, l)
 	stderr.Close()

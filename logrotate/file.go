@@ -60,11 +60,11 @@ type file struct {
 
 // onDisk is what this package knows about the open file.
 type onDisk struct {
-	fd          int // this package's descriptor, besides lumberjack's own; -1 while the file is closed
-	dev, ino    uint64
-	size        int64     // length of the file up to the end of its last complete line
-	hasTornLine bool      // the file has an incomplete line after size, which must be removed before the next write
-	checked     time.Time // time of the last check that the path still leads to this file
+	fd             int // this package's descriptor, besides lumberjack's own; -1 while the file is closed
+	dev, ino       uint64
+	size           int64     // length of the file up to the end of its last complete line
+	hasPartialLine bool      // the file has an incomplete line after size, which must be removed before the next write
+	checked        time.Time // time of the last check that the path still leads to this file
 }
 
 // rotation is the state of the archives and of the rotation.
@@ -159,18 +159,18 @@ func (f *file) prepare(now time.Time) error {
 		}
 		f.checked = now
 	}
-	if f.hasTornLine {
-		return f.cutTornLine()
+	if f.hasPartialLine {
+		return f.cutPartialLine()
 	}
 	return nil
 }
 
-// cutTornLine removes the incomplete last line that a failed write has left in the file.
-func (f *file) cutTornLine() error {
+// cutPartialLine removes the incomplete last line that a failed write has left in the file.
+func (f *file) cutPartialLine() error {
 	var st unix.Stat_t
 	err := unix.Fstat(f.fd, &st)
 	if err == nil && st.Size > f.size {
-		if err = faultinject.Before(faultinject.Truncate, f.path); err == nil {
+		if err = faultinject.BeforeCall(faultinject.Truncate, f.path); err == nil {
 			err = unix.Ftruncate(f.fd, f.size)
 		}
 	}
@@ -178,7 +178,7 @@ func (f *file) cutTornLine() error {
 		return fmt.Errorf("cannot cut a torn line off %q: %w", f.path, err)
 	}
 	f.size = min(f.size, st.Size) // the file is smaller if another process has emptied it
-	f.hasTornLine = false
+	f.hasPartialLine = false
 	return nil
 }
 
@@ -198,7 +198,7 @@ func (f *file) writeOrRotate(p []byte, now time.Time) (int, error) {
 	}
 	n, err := f.appendBytes(p)
 	if err != nil || n < len(p) {
-		return f.removeTornWrite(p, n, err)
+		return f.removePartialWrite(p, n, err)
 	}
 	f.size += int64(n)
 
@@ -218,9 +218,9 @@ func (f *file) writeOrRotate(p []byte, now time.Time) (int, error) {
 	return n, nil
 }
 
-// removeTornWrite handles a write of p that failed with err, or wrote only n bytes: it removes the incomplete line at the end. It
+// removePartialWrite handles a write of p that failed with err, or wrote only n bytes: it removes the incomplete line at the end. It
 // returns the same results as writeOrRotate.
-func (f *file) removeTornWrite(p []byte, n int, err error) (int, error) {
+func (f *file) removePartialWrite(p []byte, n int, err error) (int, error) {
 	if err == nil {
 		err = errors.New("short write")
 	}
@@ -229,7 +229,7 @@ func (f *file) removeTornWrite(p []byte, n int, err error) (int, error) {
 	}
 	err = fmt.Errorf("cannot write log file %q: %w", f.path, err)
 	whole := bytes.LastIndexByte(p[:n], '\n') + 1
-	f.hasTornLine = n > whole
+	f.hasPartialLine = n > whole
 	var st unix.Stat_t
 	if unix.Fstat(f.fd, &st) != nil {
 		f.size += int64(whole)
@@ -242,18 +242,18 @@ func (f *file) removeTornWrite(p []byte, n int, err error) (int, error) {
 		f.scanned = false
 		return 0, err
 	}
-	if f.hasTornLine {
-		_ = f.cutTornLine() // if this fails, prepare tries again before the next write
+	if f.hasPartialLine {
+		_ = f.cutPartialLine() // if this fails, prepare tries again before the next write
 	}
 	return whole, err
 }
 
 // appendBytes appends p to the file. Tests inject short writes and errors here.
 func (f *file) appendBytes(p []byte) (int, error) {
-	if err := faultinject.Before(faultinject.Write, f.path); err != nil {
+	if err := faultinject.BeforeCall(faultinject.Write, f.path); err != nil {
 		return 0, err
 	}
-	return f.writer.Write(p[:faultinject.Room(faultinject.Write, f.path, len(p))])
+	return f.writer.Write(p[:faultinject.AllowedBytes(faultinject.Write, f.path, len(p))])
 }
 
 // closeFile closes the file. The next write opens it again.
@@ -261,12 +261,12 @@ func (f *file) closeFile() {
 	if f.fd < 0 {
 		return
 	}
-	if f.hasTornLine {
-		_ = f.cutTornLine() // otherwise useDescriptor would later end the incomplete line with a newline
+	if f.hasPartialLine {
+		_ = f.cutPartialLine() // otherwise useDescriptor would later end the incomplete line with a newline
 	}
 	_ = f.writer.Close() // lumberjack buffers nothing that an error could lose
 	_ = unix.Close(f.fd)
-	f.fd, f.hasTornLine = -1, false
+	f.fd, f.hasPartialLine = -1, false
 }
 
 // keepLines keeps lines in memory until the fault is over. Once a line doesn't fit, it only counts that line and all later lines,
@@ -386,7 +386,7 @@ func (f *file) markComplete(done bool) {
 		return
 	}
 	mode := st.Mode &^ (unix.S_IFMT | completeBit)
-	if done && !f.hasTornLine {
+	if done && !f.hasPartialLine {
 		mode |= completeBit
 	}
 	_ = unix.Fchmod(f.fd, mode) // an error does no harm: only s6-log uses this bit, and the file may belong to another user

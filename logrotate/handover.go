@@ -91,12 +91,12 @@ func (s *Set) recordParked(st *stream) {
 	go st.pump()
 }
 
-// consolePatience is how long Freeze waits for the console to write its queue. A reader that has stalled must not hold up the
+// consoleTimeout is how long Freeze waits for the console to write its queue. A reader that has stalled must not hold up the
 // re-execution.
-const consolePatience = 300 * time.Millisecond
+const consoleTimeout = 300 * time.Millisecond
 
 // Freeze prepares for [Set.HandOver]: it stops every pump between two reads, when the lines read so far are in the files. Later
-// output stays in the pipes. It waits for the console, too, up to consolePatience. The error means that a disk hangs; even then,
+// output stays in the pipes. It waits for the console, too, up to consoleTimeout. The error means that a disk hangs; even then,
 // the Set is frozen and may be handed over. Until [Set.Thaw], don't call [Log.Pipes].
 func (s *Set) Freeze(ctx context.Context) error {
 	s.mu.Lock()
@@ -130,9 +130,9 @@ func (s *Set) Freeze(ctx context.Context) error {
 		}
 		s.pause.locked = append(s.pause.locked, f)
 	}
-	patience, cancel := context.WithTimeout(ctx, consolePatience)
+	patience, cancel := context.WithTimeout(ctx, consoleTimeout)
 	defer cancel()
-	_ = s.Sync(patience) // lines that the console has not written after consolePatience are handed over as unsent
+	_ = s.Sync(patience) // lines that the console has not written after consoleTimeout are handed over as unsent
 	return errors.Join(errs...)
 }
 
@@ -251,7 +251,7 @@ func (s *stream) export(parked bool) handedStream {
 		}
 	}
 	if parked {
-		out.Carry = s.lines.carry
+		out.Carry = s.lines.unfinished
 	}
 	return out
 }
@@ -367,8 +367,8 @@ func resumeStream(r *run, in handedStream) (*stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.lines.carry, s.lines.continued = in.Carry, in.Cont
-	s.lines.budget.charge(in.Carry, carryOutsideBudget)
+	s.lines.unfinished, s.lines.continued = in.Carry, in.Cont
+	s.lines.budget.charge(in.Carry, unfinishedOutsideBudget)
 	s.resize(readSize) // the pipe may still have the size for a flood
 	return s, nil
 }

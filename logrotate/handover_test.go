@@ -99,7 +99,7 @@ func freeze(t *testing.T, s *Set) {
 func TestLinesGoOnInAnotherImage(t *testing.T) {
 	dir := t.TempDir()
 	out := newSink(t)
-	o := Options{Stdout: out.file, tailPatience: testkit.Patience}
+	o := Options{Stdout: out.file, tailTimeout: testkit.Patience}
 	s := newSet(o)
 	stdout, stderr := pipes(t, s.Open("svc", "", filepath.Join(dir, archive.Current)))
 	defer closeAll(stdout, stderr)

@@ -14,32 +14,32 @@ const (
 
 // lines divides the bytes of one stream into complete lines. An unfinished line waits in carry for its rest.
 type lines struct {
-	budget    *bufferBudget // shared budget for the part of carry above carryOutsideBudget
-	max       int           // longest line that is not split, without its newline
-	carry     []byte        // the unfinished line; nil for none
-	continued bool          // the next byte continues a line whose first pieces are already returned
+	budget     *bufferBudget // shared budget for the part of carry above unfinishedOutsideBudget
+	max        int           // longest line that is not split, without its newline
+	unfinished []byte        // the unfinished line; nil for none
+	continued  bool          // the next byte continues a line whose first pieces are already returned
 }
 
-// carryOutsideBudget is the number of bytes of each carry that don't count against the shared budget. A larger carry is freed as
+// unfinishedOutsideBudget is the number of bytes of each carry that don't count against the shared budget. A larger carry is freed as
 // soon as its line is complete.
-const carryOutsideBudget = 4 << 10
+const unfinishedOutsideBudget = 4 << 10
 
 // feed takes n new bytes, which the caller has read into buf[l.max:]. It returns the lines that are now complete, with their
 // newlines, or nil. It puts the unfinished line of the last call in front of the new bytes, for which buf has l.max free bytes at
 // its beginning. So the result may share memory with buf; it is valid until the next call.
 func (l *lines) feed(buf []byte, n int) []byte {
 	fresh := buf[l.max : l.max+n]
-	if bytes.IndexByte(fresh, '\n') < 0 && len(l.carry)+n <= l.max && l.growCarry(len(l.carry)+n) {
-		l.carry = append(l.carry, fresh...)
+	if bytes.IndexByte(fresh, '\n') < 0 && len(l.unfinished)+n <= l.max && l.growUnfinished(len(l.unfinished)+n) {
+		l.unfinished = append(l.unfinished, fresh...)
 		return nil
 	}
-	start := l.max - len(l.carry)
-	copy(buf[start:], l.carry)
+	start := l.max - len(l.unfinished)
+	copy(buf[start:], l.unfinished)
 	all := buf[start : l.max+n]
 	cut := bytes.LastIndexByte(all, '\n') + 1 // cut is 0 without a newline
 	whole, rest := all[:cut], all[cut:]
-	if !l.continued && len(rest) <= l.max && !l.tooLong(whole) && l.growCarry(len(rest)) {
-		l.keepCarry(rest)
+	if !l.continued && len(rest) <= l.max && !l.tooLong(whole) && l.growUnfinished(len(rest)) {
+		l.keepUnfinished(rest)
 		return whole
 	}
 	return l.split(whole, rest)
@@ -48,27 +48,27 @@ func (l *lines) feed(buf []byte, n int) []byte {
 // takeUnfinished returns the unfinished line with a newline added, or nil if there is none. It is called at the end of a pipe. More
 // input may follow.
 func (l *lines) takeUnfinished() []byte {
-	if len(l.carry) == 0 {
+	if len(l.unfinished) == 0 {
 		l.continued = false
 		return nil
 	}
-	return l.split(append(l.carry, '\n'), nil)
+	return l.split(append(l.unfinished, '\n'), nil)
 }
 
-// growCarry gives carry room for n bytes, if the budget allows it. It reports whether it has the room.
-func (l *lines) growCarry(n int) bool {
-	l.carry = l.budget.grow(l.carry, n, carryOutsideBudget, l.max)
-	return n <= cap(l.carry)
+// growUnfinished gives carry room for n bytes, if the budget allows it. It reports whether it has the room.
+func (l *lines) growUnfinished(n int) bool {
+	l.unfinished = l.budget.grow(l.unfinished, n, unfinishedOutsideBudget, l.max)
+	return n <= cap(l.unfinished)
 }
 
-// keepCarry makes rest the unfinished line. The caller has made room for it with growCarry.
-func (l *lines) keepCarry(rest []byte) {
-	if len(rest) == 0 || cap(l.carry) > carryOutsideBudget && len(rest) <= carryOutsideBudget {
-		l.budget.free(l.carry, carryOutsideBudget)
-		l.carry = nil
+// keepUnfinished makes rest the unfinished line. The caller has made room for it with growUnfinished.
+func (l *lines) keepUnfinished(rest []byte) {
+	if len(rest) == 0 || cap(l.unfinished) > unfinishedOutsideBudget && len(rest) <= unfinishedOutsideBudget {
+		l.budget.free(l.unfinished, unfinishedOutsideBudget)
+		l.unfinished = nil
 	}
 	if len(rest) > 0 {
-		l.carry = append(l.carry[:0], rest...)
+		l.unfinished = append(l.unfinished[:0], rest...)
 	}
 }
 
@@ -97,10 +97,10 @@ func (l *lines) split(whole, rest []byte) []byte {
 		whole = whole[i+1:]
 	}
 	rest = l.splitLong(&out, rest, l.max)
-	if !l.growCarry(len(rest)) {
-		rest = l.splitLong(&out, rest, cap(l.carry))
+	if !l.growUnfinished(len(rest)) {
+		rest = l.splitLong(&out, rest, cap(l.unfinished))
 	}
-	l.keepCarry(rest)
+	l.keepUnfinished(rest)
 	return out
 }
 

@@ -43,7 +43,7 @@ func TestOnlyTheConsoleHidesSecrets(t *testing.T) {
 // key whose header the earlier program has read.
 func TestSecretsStayHiddenAfterAReexecution(t *testing.T) {
 	out := newSink(t)
-	o := Options{Stdout: out.file, Mask: true, tailPatience: testkit.Patience}
+	o := Options{Stdout: out.file, Mask: true, tailTimeout: testkit.Patience}
 	s := newSet(o)
 	l := s.Open("svc", "", filepath.Join(t.TempDir(), archive.Current))
 	l.Hide([]string{"value-of-the-profile"})

@@ -78,7 +78,7 @@ func openDir(dir string) (int, error) {
 // an agent has put a named pipe there.
 func openLog(dirFD int, base string) (int, error) {
 	const flags = unix.O_RDWR | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
-	if err := faultinject.Before(faultinject.Open, base); err != nil {
+	if err := faultinject.BeforeCall(faultinject.Open, base); err != nil {
 		return -1, err
 	}
 	fd, err := unix.Openat(dirFD, base, flags, 0)
@@ -109,7 +109,7 @@ func (f *file) useDescriptor(fd int) error {
 			return err
 		}
 		if last[0] != '\n' {
-			err := faultinject.Before(faultinject.Write, f.path)
+			err := faultinject.BeforeCall(faultinject.Write, f.path)
 			if err == nil {
 				_, err = unix.Write(fd, []byte{'\n'})
 			}
@@ -123,7 +123,7 @@ func (f *file) useDescriptor(fd int) error {
 		return err
 	}
 	f.fd, f.dev, f.ino = fd, st.Dev, st.Ino
-	f.size, f.hasTornLine = st.Size, false
+	f.size, f.hasPartialLine = st.Size, false
 	f.markComplete(false)
 	return nil
 }

@@ -55,7 +55,7 @@ type Options struct {
 
 	limits       Limits        // limits in place of defaultLimits; only tests set them
 	period       time.Duration // time in place of the constant period; tests set a shorter one
-	tailPatience time.Duration // time in place of the constant tailPatience; tests on slow machines set a longer one
+	tailTimeout  time.Duration // time in place of the constant tailTimeout; tests on slow machines set a longer one
 	closeReserve time.Duration // time in place of the constant closeReserve; tests on slow machines set a longer one
 	floodWindow  time.Duration // time in place of the constant floodWindow; tests that need a flood set a longer one
 	floodPause   time.Duration // lower limit for the pauses of a flood; only tests set it
@@ -69,7 +69,7 @@ func (o Options) withDefaults() Options {
 	o.Actor = cmp.Or(o.Actor, fsutil.Self())
 	o.limits = cmp.Or(o.limits, defaultLimits)
 	o.period = cmp.Or(o.period, period)
-	o.tailPatience = cmp.Or(o.tailPatience, tailPatience)
+	o.tailTimeout = cmp.Or(o.tailTimeout, tailTimeout)
 	o.closeReserve = cmp.Or(o.closeReserve, closeReserve)
 	o.floodWindow = cmp.Or(o.floodWindow, floodWindow)
 	return o

@@ -17,8 +17,8 @@ import (
 	"hinit/internal/guard"
 )
 
-// tailPatience is the longest time that [Log.Tail] waits for output that is still in the pipes.
-const tailPatience = 100 * time.Millisecond
+// tailTimeout is the longest time that [Log.Tail] waits for output that is still in the pipes.
+const tailTimeout = 100 * time.Millisecond
 
 // run is one process of a service, as the log sees it: its two pipes and the last lines of its output.
 type run struct {
@@ -45,7 +45,7 @@ type tailRequest struct {
 func (r *run) request(done func([]string)) {
 	r.mu.Lock()
 	q := &tailRequest{number: r.lastTailRequest.Add(1), done: done}
-	q.timer = time.AfterFunc(r.log.set.opts.tailPatience, guard.Func("answering for a log", func() { r.answerRequest(q) }))
+	q.timer = time.AfterFunc(r.log.set.opts.tailTimeout, guard.Func("answering for a log", func() { r.answerRequest(q) }))
 	r.unansweredRequests = append(r.unansweredRequests, q)
 	ready := min(r.finishedRequests[0], r.finishedRequests[1]) >= q.number
 	r.mu.Unlock()
@@ -256,7 +256,7 @@ func (s *stream) answerFinishedTails(asked uint64, pause bool) {
 	default:
 		return
 	}
-	s.run.recordReached(s.index, s.answeredRequest, s.lines.carry)
+	s.run.recordReached(s.index, s.answeredRequest, s.lines.unfinished)
 }
 
 // deliver writes complete lines to the sinks, within the rate limit, and then adds them to the counters. A line that is counted is

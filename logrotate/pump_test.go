@@ -248,7 +248,7 @@ func ask(t *testing.T, l *Log) []string {
 }
 
 func TestTail(t *testing.T) {
-	s := newSet(Options{Tail: 3, tailPatience: testkit.Patience})
+	s := newSet(Options{Tail: 3, tailTimeout: testkit.Patience})
 	defer closeSet(t, s)
 	l := s.Open("x", "x", "")
 	wantLines(t, ask(t, l))

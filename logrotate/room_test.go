@@ -22,7 +22,7 @@ func TestGatewaysWithoutALogDirectoryCannotEndTheContainer(t *testing.T) {
 	if err := os.WriteFile(gone, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := newSet(Options{Console: Off, period: time.Second, tailPatience: testkit.Patience})
+	s := newSet(Options{Console: Off, period: time.Second, tailTimeout: testkit.Patience})
 	full := s.memoryBudget.left.Load()
 	if full != maxBudget {
 		t.Errorf("the room is of %d bytes, want %d", full, maxBudget)
@@ -62,7 +62,7 @@ func TestGatewaysWithoutALogDirectoryCannotEndTheContainer(t *testing.T) {
 			memory += cap(st.Carry)
 		}
 	}
-	if most := maxBudget + services*(keptOutsideBudget+2*carryOutsideBudget); memory > most || memory < maxBudget/2 {
+	if most := maxBudget + services*(keptOutsideBudget+2*unfinishedOutsideBudget); memory > most || memory < maxBudget/2 {
 		t.Errorf("%d bytes are kept, want at most %d", memory, most)
 	}
 	if lines != read || read < services*200 {

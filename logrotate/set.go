@@ -145,13 +145,13 @@ func (s *Set) Drop(name string) {
 	delete(s.logs, name)
 	l.dropped = true
 	if l.streams == 0 && !s.closed { // otherwise Close closes all files
-		s.retire(l)
+		s.releaseLogFile(l)
 	}
 }
 
-// retire releases the file of a dropped log in the background, because that may block on the disk. The caller holds mu, and calls
+// releaseLogFile releases the file of a dropped log in the background, because that may block on the disk. The caller holds mu, and calls
 // retire once for each Log.
-func (s *Set) retire(l *Log) {
+func (s *Set) releaseLogFile(l *Log) {
 	if l.file != nil {
 		s.background.Go(guard.Func("closing the log of "+l.name, func() { s.releaseFile(l.file) }))
 	}
@@ -174,7 +174,7 @@ func (s *Set) removeStream(st *stream) {
 	l := st.run.log
 	l.streams--
 	if l.streams == 0 && l.dropped {
-		s.retire(l)
+		s.releaseLogFile(l)
 	}
 	if len(s.live) == 0 && s.closed {
 		close(s.allStreamsEnded)
@@ -299,7 +299,7 @@ func (s *Set) flush() error {
 
 const (
 	// maxBudget is the maximum number of bytes for the unfinished lines and kept lines of all services together. The first bytes of
-	// each buffer (carryOutsideBudget or keptOutsideBudget) don't count, so that every service always has some.
+	// each buffer (unfinishedOutsideBudget or keptOutsideBudget) don't count, so that every service always has some.
 	maxBudget = 16 << 20
 	// keptOutsideBudget is the number of bytes of kept lines (lines that wait while their file can't be written) that each file may
 	// hold without using the budget.

@@ -102,8 +102,8 @@ func TestLinesKeepNoEmptyCarry(t *testing.T) {
 	for _, text := range []string{"begin", " end\n"} {
 		l.feed(buf, copy(buf[256:], text))
 	}
-	if l.carry != nil {
-		t.Errorf("carry of capacity %d is kept", cap(l.carry))
+	if l.unfinished != nil {
+		t.Errorf("carry of capacity %d is kept", cap(l.unfinished))
 	}
 }
 

@@ -67,7 +67,7 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 			return got.result, got.err
 		case <-tick:
 		}
-		if now := a.beats.Load(); now != beats {
+		if now := a.dirsBegun.Load(); now != beats {
 			beats, quiet = now, 0
 			continue
 		}
@@ -84,7 +84,7 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 // attempt is the state of one call of examineEach. Store.mu guards the fields after beats.
 type attempt struct {
 	store       *Store
-	beats       atomic.Int64 // directories that fn has begun to examine
+	dirsBegun   atomic.Int64 // directories that fn has begun to examine
 	examinedDir string       // directory that fn is examining
 	abandoned   bool         // examineEach has returned without waiting for fn
 	ended       bool
@@ -94,7 +94,7 @@ type attempt struct {
 func (a *attempt) examine(rel string) bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
-	a.beats.Add(1)
+	a.dirsBegun.Add(1)
 	if !a.abandoned {
 		a.examinedDir = rel
 	}
@@ -113,7 +113,7 @@ func (a *attempt) silentError() error {
 func (a *attempt) giveUp(beats int64) bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
-	if a.ended || a.beats.Load() != beats {
+	if a.ended || a.dirsBegun.Load() != beats {
 		return false
 	}
 	a.abandoned = true

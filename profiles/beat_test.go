@@ -22,8 +22,8 @@ func TestOnlyTheGatewayBeats(t *testing.T) {
 	} {
 		st, err := parseState([]byte(`{"updated_at":` + value + `}`))
 		got := ""
-		if !st.Beat.IsZero() {
-			got = st.Beat.UTC().Format(time.RFC3339Nano)
+		if !st.Heartbeat.IsZero() {
+			got = st.Heartbeat.UTC().Format(time.RFC3339Nano)
 		}
 		if err != nil || got != want {
 			t.Errorf("%s: %q, %v, expected %q", value, got, err, want)
@@ -44,7 +44,7 @@ func TestTheWatcherTellsHeartbeats(t *testing.T) {
 	write("2026-11-21T00:00:01+00:00")
 	beats := make(chan string, 100)
 	w := s.Watch(t.Context(), WatchOptions{Notify: func(e Event) {
-		if b, is := e.(Beat); is {
+		if b, is := e.(Heartbeat); is {
 			beats <- b.Profile.Name
 		}
 	}})

@@ -63,8 +63,8 @@ type State struct {
 
 	// Written is the modification time of the file. Beat is when the gateway last wrote it, or zero if the last writer was another
 	// program. Equal ignores both.
-	Written, Beat time.Time
-	size          int // size of the file in bytes
+	Written, Heartbeat time.Time
+	size               int // size of the file in bytes
 }
 
 // Trouble returns one line about the chat platforms that are retrying or have failed, each with its message, sorted by name, or "".
@@ -77,7 +77,7 @@ func (s State) Serves(profile string) bool { return strings.Contains(s.served, "
 // Equal reports whether s and o have the same content. It ignores Active, the size and the times of the writes, which change all
 // the time.
 func (s State) Equal(o State) bool {
-	s.Written, o.Written, s.Beat, o.Beat = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+	s.Written, o.Written, s.Heartbeat, o.Heartbeat = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	s.Active, o.Active, s.size, o.size = 0, 0, 0, 0
 	return s == o
 }
@@ -169,7 +169,7 @@ func parseState(data []byte) (State, error) {
 		case "restart_requested":
 			st.RestartRequested = string(m.value) == "true"
 		case "updated_at":
-			st.Beat = beatOf(m.value)
+			st.Heartbeat = heartbeatOf(m.value)
 		case "served_profiles":
 			var names []string
 			if json.Unmarshal(m.value, &names) == nil && names != nil {

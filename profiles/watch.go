@@ -118,7 +118,7 @@ type scanned struct {
 	scannedAt     time.Time // start of the last scan
 	nextScan      time.Time // notifications cause no other scan of the profile before
 	state         State
-	beat          time.Time // time of the last Beat event
+	lastHeartbeat time.Time // time of the last Beat event
 	stateStamp    stamp     // stamp of the state file
 	stateComplete bool      // if stateStamp is still the same, state is, too
 	inputs        [3]stamp
@@ -365,7 +365,7 @@ func (w *Watcher) isRelevantFile(profile, file string) bool {
 	return false
 }
 
-// Event is what [Store.Watch] reports to WatchOptions.Notify: [Appeared], [Disappeared], [StateChanged], [Beat], [InputsChanged] or
+// Event is what [Store.Watch] reports to WatchOptions.Notify: [Appeared], [Disappeared], [StateChanged], [Heartbeat], [InputsChanged] or
 // [Warned].
 type Event interface{ isEvent() }
 
@@ -403,14 +403,14 @@ func (StateChanged) isEvent()  {}
 func (InputsChanged) isEvent() {}
 func (Warned) isEvent()        {}
 
-// Beat reports that the gateway of a profile has written its state file, so it is alive. Other writers cause no Beat.
-type Beat struct{ Profile Profile }
+// Heartbeat reports that the gateway of a profile has written its state file, so it is alive. Other writers cause no Beat.
+type Heartbeat struct{ Profile Profile }
 
-func (Beat) isEvent() {}
+func (Heartbeat) isEvent() {}
 
-// beatOf returns the time at which a gateway wrote its state file. The parameter is the value of updated_at in that file (contract,
+// heartbeatOf returns the time at which a gateway wrote its state file. The parameter is the value of updated_at in that file (contract,
 // section 6). If that is a number, a command wrote the file and no gateway did; then the result is zero.
-func beatOf(value json.RawMessage) time.Time {
+func heartbeatOf(value json.RawMessage) time.Time {
 	var text string
 	if json.Unmarshal(value, &text) != nil {
 		return time.Time{}

@@ -407,9 +407,9 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 		err = stateError(name, err)
 	}
 	w.warnOnce("state of "+name, name, err)
-	if !st.Beat.IsZero() && !st.Beat.Equal(k.beat) {
-		k.beat = st.Beat
-		w.options.Notify(Beat{Profile: k.profile})
+	if !st.Heartbeat.IsZero() && !st.Heartbeat.Equal(k.lastHeartbeat) {
+		k.lastHeartbeat = st.Heartbeat
+		w.options.Notify(Heartbeat{Profile: k.profile})
 	}
 	if !st.Equal(k.state) {
 		k.state = st

@@ -44,7 +44,7 @@ const (
 
 // openStore opens the store at path. If it is missing, openStore creates it.
 func openStore(path string) (*store, error) {
-	dir, _, err := fsutil.MakeReal(path, 0o700, fsutil.Self())
+	dir, _, err := fsutil.MakeNoLink(path, 0o700, fsutil.Self())
 	if err != nil {
 		return nil, fmt.Errorf("cannot keep the state of sandboxes: %w", err)
 	}
@@ -213,7 +213,7 @@ func (m *Manager) readHelper() (data []byte, hash string, err error) {
 // FindHelper returns the path of the helper program. If named is "", FindHelper looks beside this program and then in PATH. Root uses
 // no helper in PATH that another user can change.
 func FindHelper(named string) (string, error) {
-	beside, _ := cmdline.Beside(helperName)
+	beside, _ := cmdline.SiblingProgram(helperName)
 	inPath, _ := proc.LookPath(helperName, os.Environ())
 	if doubt, _ := trust.Check(inPath, trust.RootOnly); doubt != nil && os.Geteuid() == 0 {
 		inPath = ""

@@ -16,8 +16,8 @@ type SweepOptions struct {
 	DryRun  bool   // report what would be removed, and remove nothing
 }
 
-// Reaped is a container that a sweep has removed, or would remove in a dry run.
-type Reaped struct {
+// Removed is a container that a sweep has removed, or would remove in a dry run.
+type Removed struct {
 	Container
 	Task    string        `json:"task"`
 	Profile string        `json:"profile"`
@@ -74,7 +74,7 @@ const recheckTime = time.Minute
 // Sweep removes the unused containers of this volume: all that are ended, created or dead and have reached the minimum age. It
 // never touches a container with another volume's label. A container without such a label may belong to another user's agent, so
 // Sweep removes it only if it has ended. next is the time at which the next container reaches the age, or zero if there is none.
-func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Reaped, next time.Time, err error) {
+func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Removed, next time.Time, err error) {
 	what.MaxAge = cmp.Or(what.MaxAge, OrphanAge(m.opts.Lifetime))
 	labels := map[string]string{LabelAgent: "1"}
 	if what.Profile != "" {
@@ -109,7 +109,7 @@ func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Reaped, n
 // reapContainer removes one container if it is unused, and returns a report. If the container stays, the report is nil, and the
 // time says when to look at it again. It checks again under the lock of the container's key, because meanwhile a command may have
 // started in it.
-func (m *Manager) reapContainer(ctx context.Context, c Container, what SweepOptions) (*Reaped, time.Time) {
+func (m *Manager) reapContainer(ctx context.Context, c Container, what SweepOptions) (*Removed, time.Time) {
 	own := c.Labels[LabelVolume] == m.store.id
 	if c.State != Exited && (!own && !what.AnyAge || c.State != Created && c.State != Dead) {
 		return nil, time.Time{}
@@ -126,7 +126,7 @@ func (m *Manager) reapContainer(ctx context.Context, c Container, what SweepOpti
 	if err != nil || now.State != c.State {
 		return nil, again
 	}
-	r := &Reaped{Container: now, Task: c.Labels[LabelTask], Profile: c.Labels[LabelProfile], Why: "it has ended, and was not used since"}
+	r := &Removed{Container: now, Task: c.Labels[LabelTask], Profile: c.Labels[LabelProfile], Why: "it has ended, and was not used since"}
 	since := now.Finished
 	if now.State == Created {
 		r.Why = "it was made and never started"

@@ -253,7 +253,7 @@ func (w *world) step(e Event) {
 			w.finished = true
 		case SignalDescendants:
 			for name, p := range w.procs {
-				if w.now.Before(w.m.hardEnd) && (p.main || p.leftover || w.stops[name] != nil) {
+				if w.now.Before(w.m.forcedEnd) && (p.main || p.leftover || w.stops[name] != nil) {
 					w.t.Fatalf("the rest is ended while %s is alive: %+v", name, p)
 				}
 			}
@@ -387,7 +387,7 @@ func (w *world) check() {
 			if !alive || p.finish || c != nil {
 				w.t.Fatalf("%s is up and not alive: %+v", s.name, p)
 			}
-			if w.ending && (s.deadline.IsZero() || s.deadline.After(w.m.hardEnd)) {
+			if w.ending && (s.deadline.IsZero() || s.deadline.After(w.m.forcedEnd)) {
 				w.t.Fatalf("%s is left alone at the end until %v", s.name, s.deadline)
 			}
 		case Starting:

@@ -90,8 +90,8 @@ type Loop struct {
 	flood          orphanFlood
 	oomKills       oomKills
 	undo           undo
-	resumed        []Event    // events of TakeOver and Resume, which Run handles first
-	orderedBy      *client.By // the client whose command the next step carries out; nil for none
+	resumed        []Event        // events of TakeOver and Resume, which Run handles first
+	orderedBy      *client.Author // the client whose command the next step carries out; nil for none
 
 	// The state that readers see, and the changes for the next snapshot.
 
@@ -108,20 +108,20 @@ type request struct {
 	unit  *Unit  // the new definition, if event is Add
 	call  func() // function for the loop to call, instead of an event
 	reply chan error
-	by    *client.By // client that gave the command; nil for none
+	by    *client.Author // client that gave the command; nil for none
 }
 
 type authorKey struct{}
 
 // WithAuthor returns a context that names the client whose request is being handled. The history shows this client as the
 // author of all commands given with the context.
-func WithAuthor(ctx context.Context, by *client.By) context.Context {
+func WithAuthor(ctx context.Context, by *client.Author) context.Context {
 	return context.WithValue(ctx, authorKey{}, by)
 }
 
 // AuthorOf returns the client that WithAuthor has stored in the context, or nil.
-func AuthorOf(ctx context.Context) *client.By {
-	by, _ := ctx.Value(authorKey{}).(*client.By)
+func AuthorOf(ctx context.Context) *client.Author {
+	by, _ := ctx.Value(authorKey{}).(*client.Author)
 	return by
 }
 

@@ -201,8 +201,8 @@ type Machine struct {
 	shortage    shortage   `reexec:"short"`
 	cmdExitCode *int       `reexec:"mainCode"`
 	killAt      time.Time  // phase stopping: when the remaining services are killed; phase sweeping: when all other processes are killed
-	hardEnd     time.Time  // when the shutdown ends, even if processes are alive
-	killSent    bool       `reexec:"killed"` // SIGKILL was sent in phase sweeping
+	forcedEnd   time.Time  `reexec:"hardEnd"` // when the shutdown ends, even if processes are alive
+	killSent    bool       `reexec:"killed"`  // SIGKILL was sent in phase sweeping
 	effects     stepResult `reexec:"-"`
 }
 

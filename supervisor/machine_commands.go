@@ -239,7 +239,7 @@ func (m *Machine) withinBudget(s *service, deadline time.Time) time.Time {
 	}
 	last := m.killAt
 	if s.policy.DrainsInput {
-		last = last.Add(max(m.hardEnd.Sub(last), 0) / 2)
+		last = last.Add(max(m.forcedEnd.Sub(last), 0) / 2)
 	}
 	if deadline.IsZero() || last.Before(deadline) {
 		return last

@@ -10,7 +10,7 @@ func (m *Machine) Deadline() (time.Time, bool) {
 	if m.phase == finished {
 		return time.Time{}, false
 	}
-	first := earlier(m.effects.wakeAt, m.hardEnd) // hardEnd is zero before a shutdown
+	first := earlier(m.effects.wakeAt, m.forcedEnd) // forcedEnd is zero before a shutdown
 	if m.phase == sweeping {
 		first = earlier(first, m.killAt)
 	}

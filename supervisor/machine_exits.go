@@ -32,7 +32,7 @@ func (m *Machine) handleSpawned(now time.Time, s *service, e Spawned) {
 		m.requestEnd(now, s, "stopped while starting")
 	}
 	if anew {
-		m.restartFollowers(now, s)
+		m.propagateRestart(now, s)
 	}
 }
 
@@ -316,7 +316,7 @@ func (m *Machine) enterNextState(now time.Time, s *service) {
 	case s.want == WantDown && next.state == Down:
 		m.setState(now, s, Down, time.Time{}, next.reason)
 		if s.policy.IsConfiguredTask && s.succeeded {
-			m.restartFollowers(now, s)
+			m.propagateRestart(now, s)
 		}
 	case s.want == WantDown:
 		m.setState(now, s, Down, time.Time{}, reasonEndedAsRequested)

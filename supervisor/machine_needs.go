@@ -233,9 +233,9 @@ func (m *Machine) startReleased(now time.Time) {
 	}
 }
 
-// restartFollowers restarts the running services whose Policy.RestartOn names t. It is called after t has started again, or
+// propagateRestart restarts the running services whose Policy.RestartOn names t. It is called after t has started again, or
 // has succeeded as a task.
-func (m *Machine) restartFollowers(now time.Time, t *service) {
+func (m *Machine) propagateRestart(now time.Time, t *service) {
 	for _, s := range m.dependants[t.name] {
 		if m.phase == running && s != t && s.state == Up && s.want == WantUp && slices.Contains(s.policy.RestartOn, t.name) {
 			m.save(s)

@@ -405,7 +405,7 @@ func TestTheContainerStopsInReverse(t *testing.T) {
 		c.do(Shutdown{Reason: "test"})
 		span := c.m.killAt.Sub(begin)
 		asked := map[string]time.Duration{}
-		for !c.now.After(c.m.hardEnd) && c.m.phase != finished {
+		for !c.now.After(c.m.forcedEnd) && c.m.phase != finished {
 			for _, name := range []string{"web", "app", "db"} {
 				if s := c.of(name); s.state == Stopping && asked[name] == 0 {
 					asked[name] = c.now.Sub(begin) + 1

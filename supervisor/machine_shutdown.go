@@ -23,7 +23,7 @@ func (m *Machine) handleShutdown(now time.Time, e Shutdown) {
 func (m *Machine) beginShutdown(now time.Time, reason string) {
 	m.phase = stopping
 	m.killAt = now.Add(m.Budget - min(m.Budget/10, leftoverGrace))
-	m.hardEnd = now.Add(m.Budget)
+	m.forcedEnd = now.Add(m.Budget)
 	m.emit(AppendRecord{Record{At: now, Reason: "stopping the container: " + reason}})
 	heights, top := m.dependantHeights()
 	for _, s := range m.order {
@@ -106,13 +106,13 @@ func (m *Machine) advanceShutdown(now time.Time) {
 			if rest := now.Add(leftoverGrace); rest.Before(m.killAt) {
 				m.killAt = rest
 			}
-		case !now.Before(m.hardEnd):
+		case !now.Before(m.forcedEnd):
 			m.abandonProcesses(now)
 		}
 	}
 	if m.phase == sweeping {
 		switch {
-		case m.killSent && !now.Before(m.killAt), !now.Before(m.hardEnd):
+		case m.killSent && !now.Before(m.killAt), !now.Before(m.forcedEnd):
 			m.abandonProcesses(now)
 		case !now.Before(m.killAt):
 			m.killSent = true

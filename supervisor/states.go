@@ -61,13 +61,13 @@ type Kind string
 
 // The kinds of service.
 const (
-	KindGateway Kind = client.KindGateway
-	KindService Kind = client.KindService // a service of hinit.yaml, or the dashboard
-	KindCmd     Kind = client.KindCmd     // the container's CMD: runs once, and its exit ends the container
-	KindHook    Kind = "hook"             // a command that runs once during the boot
-	KindStandIn Kind = "standin"          // placeholder process, which status reports leave out
-	KindRun     Kind = "run"              // a command that a client runs; it runs once and is forgotten after its end
-	KindCheck   Kind = "check"            // one execution of an exec check; it is forgotten after its end, and leaves no records in the history
+	KindGateway     Kind = client.KindGateway
+	KindService     Kind = client.KindService // a service of hinit.yaml, or the dashboard
+	KindCmd         Kind = client.KindCmd     // the container's CMD: runs once, and its exit ends the container
+	KindHook        Kind = "hook"             // a command that runs once during the boot
+	KindPlaceholder Kind = "standin"          // placeholder process, which status reports leave out
+	KindRun         Kind = "run"              // a command that a client runs; it runs once and is forgotten after its end
+	KindCheck       Kind = "check"            // one execution of an exec check; it is forgotten after its end, and leaves no records in the history
 )
 
 // oomAdj has, for each kind of service, by how much the oom_score_adj of its processes exceeds hinit's own. 50 points weigh as
@@ -199,7 +199,7 @@ type Record struct {
 	Exit    *Exit // the exit that this record reports. If hinit later corrects the cause, a second record follows
 	Dropped bool  // the service was removed, and the loop has forgotten it; this is its last record
 
-	By *client.By // the client whose command caused this record; nil if hinit decided by itself
+	By *client.Author // the client whose command caused this record; nil if hinit decided by itself
 
 	Key, Data string // key of a notice that a client has posted; empty in all other records
 }

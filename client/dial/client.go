@@ -96,8 +96,8 @@ func OrderAll(names []string, order func(name string) (client.Service, error)) (
 	return states, failed
 }
 
-// SteerChecks pauses the checks of a service for the given time. With 0 it ends a pause and runs the checks now.
-func (c *Client) SteerChecks(ctx context.Context, name string, pause time.Duration) (client.Service, error) {
+// RunOrPauseChecks pauses the checks of a service for the given time. With 0 it ends a pause and runs the checks now.
+func (c *Client) RunOrPauseChecks(ctx context.Context, name string, pause time.Duration) (client.Service, error) {
 	return c.askService(ctx, post(fmt.Sprintf("steer the checks of %q", name), "/checks", client.ChecksRequest{PauseMS: milliseconds(pause)}), name)
 }
 
@@ -155,7 +155,7 @@ func (c *Client) Reexec(ctx context.Context, binary string) (client.Init, error)
 	for {
 		s, err := c.Status(ctx)
 		switch {
-		case err == nil && s.Init.Image > was.Image:
+		case err == nil && s.Init.Generation > was.Generation:
 			return s.Init, nil
 		case err == nil && s.Init.ReexecError != "":
 			return s.Init, withAction(ctx, q, &client.Error{Kind: client.KindFailed, Message: s.Init.ReexecError})
@@ -228,8 +228,8 @@ func (c *Client) FollowRuns(ctx context.Context, fn func(client.Run) error) erro
 	return stream(ctx, c, get("follow the runs", "/v1/runs", url.Values{"follow": {"1"}}), fn)
 }
 
-// Say sets the text that the status shows for the service until its process ends. Only the main process of the service may call it.
-func (c *Client) Say(ctx context.Context, service, text string) error {
+// SetStatusText sets the text that the status shows for the service until its process ends. Only the main process of the service may call it.
+func (c *Client) SetStatusText(ctx context.Context, service, text string) error {
 	path := "/v1/services/" + url.PathEscape(service) + "/say"
 	return c.askNothing(ctx, post(fmt.Sprintf("say something of %q", service), path, client.StatusTextRequest{Text: text}).repeatable())
 }

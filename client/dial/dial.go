@@ -38,9 +38,9 @@ func New(socket string) *Client {
 	return c
 }
 
-// Here returns a client for the init of this container. It doesn't connect: it looks for the init at the first request, and again
+// ForThisContainer returns a client for the init of this container. It doesn't connect: it looks for the init at the first request, and again
 // when the init has stopped listening. socket is the configured path, or "". env looks up environment variables.
-func Here(socket string, env func(string) (string, bool)) *Client {
+func ForThisContainer(socket string, env func(string) (string, bool)) *Client {
 	return searchingClient(func() []string { return Sockets(socket, env, os.Geteuid()) })
 }
 
@@ -54,7 +54,7 @@ func Find(socket string, env func(string) (string, bool)) (*Client, error) {
 // ErrUnreachable.
 func Dial(candidates []string) (*Client, error) {
 	c := searchingClient(func() []string { return candidates })
-	if err := c.Reach(); err != nil {
+	if err := c.CheckConnection(); err != nil {
 		return nil, err
 	}
 	c.candidatePaths = nil // later requests go to the same hinit
@@ -70,8 +70,8 @@ func searchingClient(places func() []string) *Client {
 // Socket returns the path of the control socket, or "" if no hinit has been found yet.
 func (c *Client) Socket() string { return *c.socket.Load() }
 
-// Reach connects to hinit and closes the connection, so that the caller knows early whether it can connect.
-func (c *Client) Reach() error {
+// CheckConnection connects to hinit and closes the connection, so that the caller knows early whether it can connect.
+func (c *Client) CheckConnection() error {
 	conn, err := c.connect(context.Background())
 	if err != nil {
 		err.Doing = "reach hinit"

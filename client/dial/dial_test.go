@@ -51,7 +51,7 @@ func TestDialTakesTheFirstThatListens(t *testing.T) {
 // Otherwise an open page would stay empty.
 func TestTheInitIsFoundWhereItListensNow(t *testing.T) {
 	dir := ""
-	c := dial.Here("", func(name string) (string, bool) { return dir, name == "HINIT_RUNTIME_DIR" })
+	c := dial.ForThisContainer("", func(name string) (string, bool) { return dir, name == "HINIT_RUNTIME_DIR" })
 	for _, home := range []string{"/first", "/second"} {
 		t.Run(home, func(t *testing.T) { // the server ends with the subtest, so each subtest needs a new one
 			alive := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"init":{"home":"`+home+`"}}`) })
@@ -273,7 +273,7 @@ func TestRootWasToldThatNoHinitListensWhileAnAgentConnected(t *testing.T) {
 		t.Fatal("the queue is not full:", err)
 	}
 	result := make(chan error, 1)
-	go func() { result <- dial.New(path).Reach() }()
+	go func() { result <- dial.New(path).CheckConnection() }()
 	select {
 	case err := <-result:
 		t.Fatal("it did not wait:", err)

@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	if _, code, ok := c.Parse(0, 0); !ok {
 		return code
 	}
-	rules := &ruleFile{options: config.Options{Path: *path, Plain: *plain}, path: *path}
+	rules := &ruleFile{options: config.Options{Path: *path, ServicesOnly: *plain}, path: *path}
 	cfg, err := rules.read()
 	if err != nil {
 		return c.Fail(cmdline.Failed, "cannot carry out actions: %v; the user that they run as has to be able to read the file", err)
@@ -62,7 +62,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	rules.size = -1 // this makes the runner's first call of readIfChanged return the configuration
 	host, _ := os.Hostname()
 	r := &actions.Runner{
-		Watch: dial.Here(cfg.Control.Socket, os.LookupEnv).Watch,
+		Watch: dial.ForThisContainer(cfg.Control.Socket, os.LookupEnv).Watch,
 		Rules: rules.readIfChanged, StateFile: *file, Host: host, Log: slog.New(slog.NewTextHandler(errs, nil)),
 	}
 	return c.Failed("carry out actions", r.Run(ctx))

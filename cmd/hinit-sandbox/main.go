@@ -21,7 +21,7 @@ func openEngine(address string) (sandbox.FullEngine, error) {
 	case "", "docker":
 		return sandbox.Docker(address)
 	case "kubernetes":
-		path, err := cmdline.Beside("hinit-sandbox-kubernetes")
+		path, err := cmdline.SiblingProgram("hinit-sandbox-kubernetes")
 		if err == nil {
 			err = syscall.Exec(path, os.Args, os.Environ())
 		}

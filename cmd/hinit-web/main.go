@@ -87,7 +87,7 @@ func printMetrics(ctx context.Context, c *cmdline.Call) int {
 	if err := metrics.Write(c.Out, newCollector(ctx, h, *most)); err != nil {
 		return c.Failed("print the metrics", err)
 	}
-	return c.Failed("ask hinit", h.Reach())
+	return c.Failed("ask hinit", h.CheckConnection())
 }
 
 func newCollector(ctx context.Context, h *source, most int) *metrics.Collector {
@@ -103,12 +103,14 @@ type source struct {
 	env func(string) (string, bool)
 }
 
-func newSource(env func(string) (string, bool)) *source { return &source{cmdline.Here(env), env} }
+func newSource(env func(string) (string, bool)) *source {
+	return &source{cmdline.ClientForThisContainer(env), env}
+}
 
-// needToken returns an error if the page must not be served without a token, because isolated profiles could read the logs of
+// requireToken returns an error if the page must not be served without a token, because isolated profiles could read the logs of
 // others on it. While hinit has not been found it returns nil, because the page is empty then.
-func (h *source) needToken() error {
-	if h.Reach() != nil && h.Socket() == "" {
+func (h *source) requireToken() error {
+	if h.CheckConnection() != nil && h.Socket() == "" {
 		return nil
 	}
 	list, err := cmdline.ReadIsolatedFile(h.Socket())
@@ -126,13 +128,13 @@ func (h *source) procPath(i client.Init) string { return procusage.FindProc(h.So
 
 // logReader returns the user as whom this program opens hinit's log files.
 func (h *source) logReader(i client.Init) (*fsutil.Actor, error) {
-	return lookup.LogReader(i.Plain != "", h.env)
+	return lookup.LogReader(i.ServicesFile != "", h.env)
 }
 
-// programsBeside returns functions that run hinit-sandbox and hinit-kanban, which report sandboxes and task boards. They are in
+// siblingPrograms returns functions that run hinit-sandbox and hinit-kanban, which report sandboxes and task boards. They are in
 // the same directory as this program, and run as the same user. Root gets no function for boards, because root must not open the
 // agent's files.
-func programsBeside(env func(string) (string, bool)) web.Programs {
+func siblingPrograms(env func(string) (string, bool)) web.Programs {
 	b := web.Programs{Sandboxes: func(ctx context.Context, home string) ([]byte, error) {
 		if _, err := os.Stat(dial.SandboxSocket(env)); err != nil {
 			return nil, fs.ErrNotExist // no sandbox service runs here
@@ -153,7 +155,7 @@ const maxOutput = 8 << 20
 // programOutput runs one of hinit's programs for the data directory home, and returns its output. If the program is not
 // installed, the error is [fs.ErrNotExist].
 func programOutput(ctx context.Context, home, name string, args ...string) ([]byte, error) {
-	program, err := cmdline.Beside(name)
+	program, err := cmdline.SiblingProgram(name)
 	if err != nil {
 		return nil, err
 	}

@@ -64,7 +64,7 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 		}
 	}
 	h := newSource(c.Env)
-	if err := h.needToken(); err != nil && token == "" && !*open {
+	if err := h.requireToken(); err != nil && token == "" && !*open {
 		return c.Fail(cmdline.WrongUsage, "cannot %s: %v", doing, err)
 	}
 	collected, err := metrics.Handler(newCollector(ctx, h, *most))
@@ -73,7 +73,7 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 	}
 	log := slog.New(slog.NewTextHandler(c.Err, nil))
 	s, err := web.New(web.Options{
-		Hinit: h, Proc: h.procPath, LogsAs: h.logReader, Programs: programsBeside(c.Env), Metrics: collected, Token: token, Base: *base, Hosts: hosts, Open: *open, Log: log,
+		Hinit: h, Proc: h.procPath, LogsAs: h.logReader, Programs: siblingPrograms(c.Env), Metrics: collected, Token: token, Base: *base, Hosts: hosts, Open: *open, Log: log,
 	})
 	if err != nil {
 		return c.Failed(doing, err)
@@ -101,7 +101,7 @@ const tokenAdvice = "set HINIT_WEB_TOKEN_FILE, or --without-token to let everybo
 // isolate profiles after this program was started.
 func (h *source) refuseIsolated(page http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := h.needToken(); err != nil {
+		if err := h.requireToken(); err != nil {
 			http.Error(w, "cannot serve the status page: "+err.Error(), http.StatusForbidden)
 			return
 		}
@@ -113,7 +113,7 @@ func (h *source) refuseIsolated(page http.Handler) http.Handler {
 // socket can't keep it out, because it may run as the owner of the socket.
 func (h *source) mayConnect(c net.Conn) bool {
 	cred, err := proc.PeerCredentials(c)
-	return err == nil && (cred.Uid == 0 || h.needToken() == nil || !peer.IsIsolated(c, int(cred.Pid)))
+	return err == nil && (cred.Uid == 0 || h.requireToken() == nil || !peer.IsIsolated(c, int(cred.Pid)))
 }
 
 // serveAll serves the page on all listeners until ctx ends or a listener fails.

@@ -31,8 +31,8 @@ func run(argv []string) int {
 		argv = []string{"hinit"}
 	}
 	switch name, words := filepath.Base(argv[0]), argv[1:]; {
-	case name == units.StandInName:
-		return units.RunStandIn()
+	case name == units.SleepName:
+		return units.RunPlaceholder()
 	case name == "init", name == "tini":
 		return container.Main(argv[0], words)
 	// hinit-tools also gets a call without a verb, and the names that are links to hinit.

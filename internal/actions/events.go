@@ -75,7 +75,7 @@ func (m SeenConditions) Apply(c client.StatusChange, first bool) (out []ServiceE
 			m[s.Name], changed = now, true
 		}
 	}
-	if c.Whole {
+	if c.IsComplete {
 		for name := range m {
 			if !slices.ContainsFunc(c.Services, func(s client.Service) bool { return s.Name == name }) {
 				delete(m, name)

@@ -67,7 +67,7 @@ func TestEvents(t *testing.T) {
 	} {
 		marks, got := actions.SeenConditions{}, []string{}
 		for i, s := range tt.seen {
-			happened, _, _ := marks.Apply(client.StatusChange{Whole: i == 0, Init: client.Init{UptimeSeconds: tt.uptime}, Services: []client.Service{s}}, i == 0)
+			happened, _, _ := marks.Apply(client.StatusChange{IsComplete: i == 0, Init: client.Init{UptimeSeconds: tt.uptime}, Services: []client.Service{s}}, i == 0)
 			var events []string
 			for _, h := range happened {
 				events = append(events, h.Event)
@@ -83,11 +83,11 @@ func TestEvents(t *testing.T) {
 
 func TestMarksOfWhatIsGoneAreForgotten(t *testing.T) {
 	marks := actions.SeenConditions{}
-	marks.Apply(client.StatusChange{Whole: true, Services: []client.Service{up(1)}}, true)
+	marks.Apply(client.StatusChange{IsComplete: true, Services: []client.Service{up(1)}}, true)
 	if _, _, changed := marks.Apply(client.StatusChange{Services: []client.Service{up(1)}}, false); changed {
 		t.Error("the same service has changed the marks")
 	}
-	if _, _, changed := marks.Apply(client.StatusChange{Whole: true}, false); !changed || len(marks) != 0 {
+	if _, _, changed := marks.Apply(client.StatusChange{IsComplete: true}, false); !changed || len(marks) != 0 {
 		t.Errorf("the marks are %v", marks)
 	}
 }

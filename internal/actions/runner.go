@@ -157,7 +157,7 @@ func (r *Runner) changedEnvFiles() (out []ServiceEvent) {
 		if s.Name == config.ActionsName || len(actionsOf(r.rules, s.Name, s.Profile, config.EventStale)) == 0 {
 			continue
 		}
-		at := varfiles.Changed(s, varfiles.Of(r.rules, s, os.Environ()))
+		at := varfiles.Changed(s, varfiles.Paths(r.rules, s, os.Environ()))
 		if at.IsZero() || at.Equal(r.state.Stale[s.Name]) {
 			continue
 		}

@@ -35,7 +35,7 @@ const (
 	Runtime               // the runtime directory (/run/hinit) and the s6 service directories in it
 	Foreign               // anything else that may hang: hinit.yaml, service directories that hinit did not make
 	Programs              // programs and directories of services that start, which their users choose, see package proc
-	Peers                 // sockets of processes that root does not trust, see [Peer]
+	Peers                 // sockets of processes that root does not trust, see [DoWithPeer]
 	Environ               // environments of processes that hide their service, see package proc
 	// Short is for calls that normally don't wait: on sockets of root's clients, pipes of services and files in /proc. Even such
 	// a call can take long, for instance while the kernel has stopped the container because its processor time is used up. Each
@@ -48,8 +48,8 @@ const (
 // turns is how many calls of each share may wait at the same time.
 var turns = [shares]int{Volume: 6, Logs: 3, Runtime: 2, Foreign: 3, Programs: 1, Peers: 1, Environ: 1, Short: 2}
 
-// taken has a channel for each share, with a token for every turn in use.
-var taken = channels()
+// turnsInUse has a channel for each share, with a token for every turn in use.
+var turnsInUse = channels()
 
 func channels() (t [shares]chan struct{}) {
 	for s := range t {
@@ -62,7 +62,7 @@ func channels() (t [shares]chan struct{}) {
 // is taken.
 func MinimizeTurns() {
 	turns = [shares]int{Volume: 2, Logs: 1, Runtime: 1, Foreign: 1, Programs: 1, Peers: 1, Environ: 1, Short: 1}
-	taken = channels()
+	turnsInUse = channels()
 }
 
 // Turns returns the number of turns of all shares. The process needs as many threads for calls that wait.
@@ -83,13 +83,13 @@ var ErrSlow = errors.New("it does not answer")
 // Do waits for a turn of a share, calls f, and returns its error. f must not call Do for the same share, directly or not:
 // without another free turn, it would wait for itself.
 func Do(s Share, f func() error) error {
-	taken[s] <- struct{}{}
-	defer func() { <-taken[s] }()
+	turnsInUse[s] <- struct{}{}
+	defer func() { <-turnsInUse[s] }()
 	return f()
 }
 
 // HasTurn reports whether a turn of the share is free.
-func HasTurn(s Share) bool { return len(taken[s]) < cap(taken[s]) }
+func HasTurn(s Share) bool { return len(turnsInUse[s]) < cap(turnsInUse[s]) }
 
 // Run is Do for a function that can't fail.
 func Run(s Share, f func()) { _ = Do(s, func() error { f(); return nil }) }
@@ -126,9 +126,9 @@ func Within(ctx context.Context, s Share, doing string, f func() error) error {
 		select {
 		case <-ctx.Done():
 			return
-		case taken[s] <- struct{}{}:
+		case turnsInUse[s] <- struct{}{}:
 		}
-		defer func() { <-taken[s] }()
+		defer func() { <-turnsInUse[s] }()
 		if ctx.Err() != nil {
 			return
 		}
@@ -151,26 +151,26 @@ func Within(ctx context.Context, s Share, doing string, f func() error) error {
 }
 
 const (
-	// nudgeAfter is how long a call in Peer may take before a signal interrupts it, and the pause before each further signal.
-	nudgeAfter = 5 * time.Millisecond
+	// interruptAfter is how long a call in Peer may take before a signal interrupts it, and the pause before each further signal.
+	interruptAfter = 5 * time.Millisecond
 	// passRights is the option SO_PASSRIGHTS of socket(7), which Linux has since 6.16.
 	passRights = 83
 )
 
-// Peer calls f through Do. Use it for a system call that receives from the socket of a process that root does not trust. Such a call
+// DoWithPeer calls f through Do. Use it for a system call that receives from the socket of a process that root does not trust. Such a call
 // normally does not wait. But the kernel may have to close file descriptors that this process has sent. The close of a TCP socket lasts
 // as long as the sender has set with SO_LINGER. Peer interrupts it with a signal. It calls f on a locked thread.
-func Peer(f func() error) error {
+func DoWithPeer(f func() error) error {
 	return Do(Peers, func() error {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		var over atomic.Bool
 		defer over.Store(true)
 		thread := unix.Gettid()
-		defer time.AfterFunc(nudgeAfter, func() {
+		defer time.AfterFunc(interruptAfter, func() {
 			for !over.Load() {
 				_ = unix.Tgkill(unix.Getpid(), thread, unix.SIGURG) // the runtime ignores a SIGURG that it did not send
-				<-time.After(nudgeAfter)
+				<-time.After(interruptAfter)
 			}
 		}).Stop()
 		return f()
@@ -178,13 +178,13 @@ func Peer(f func() error) error {
 }
 
 // RefuseDescriptors makes the kernel refuse file descriptors that are sent to the Unix socket fd, or to connections of the
-// listener fd. Older kernels can't do that; there [Peer] limits the harm.
+// listener fd. Older kernels can't do that; there [DoWithPeer] limits the harm.
 func RefuseDescriptors(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, passRights, 0) }
 
 // Drain reads what is left in a socket, and prevents further data. Call it before the close, which could otherwise wait for a
-// passed TCP socket, see [Peer].
+// passed TCP socket, see [DoWithPeer].
 func Drain(fd uintptr) {
-	_ = Peer(func() error {
+	_ = DoWithPeer(func() error {
 		_ = unix.Shutdown(int(fd), unix.SHUT_RD) // the peer may have closed the socket
 		var rest [4096]byte
 		for {

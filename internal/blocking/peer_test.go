@@ -35,7 +35,7 @@ func TestASocketThatLingersHoldsUpNobodyWhoIsPassedIt(t *testing.T) {
 	done := make(chan error, 2)
 	go func() {
 		fd := passing(t)
-		done <- blocking.Peer(func() error {
+		done <- blocking.DoWithPeer(func() error {
 			_, err := unix.Read(fd, make([]byte, 8))
 			return err
 		})

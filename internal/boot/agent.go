@@ -42,7 +42,7 @@ func (a Agent) Homes(home string) *fsutil.Actor {
 	if !a.Tenants.On {
 		return a.Actor
 	}
-	return a.Actor.OwnHomes(home+"/"+ProfilesDir, a.Tenants.UIDs.First, a.Tenants.UIDs.Last)
+	return a.Actor.WithHomesOf(home+"/"+ProfilesDir, a.Tenants.UIDs.First, a.Tenants.UIDs.Last)
 }
 
 // RunsAs reports whether a process with these credentials runs as the agent. Only the command of such a process may contain

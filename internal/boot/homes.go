@@ -69,17 +69,17 @@ type Options struct {
 	PhaseBudget time.Duration                    // how long one phase may take; 0 for 10 s
 	Budget      time.Duration                    // how long all phases may take; 0 for 30 s
 
-	Stamp        string   // names the build of the agent's image
-	Seeds        bool     // the image's own boot script fills the data directory, and hinit does not
-	Full         bool     // the repair looks at all of the agent's directories, see [Report]
-	OnlyProfiles []string // the repair looks only at the homes of these profiles; nil for all
+	Stamp            string   // names the build of the agent's image
+	Seeds            bool     // the image's own boot script fills the data directory, and hinit does not
+	RepairEverything bool     // the repair looks at all of the agent's directories, see [Report]
+	OnlyProfiles     []string // the repair looks only at the homes of these profiles; nil for all
 }
 
 // Owner returns the agent's user as an owner of files. Files of tenants keep their owner, wherever the agent has moved them.
 // So do homes of former tenants, because hinit.yaml may lack their isolation by mistake.
 func (o Options) Owner() fsutil.Owner {
 	id := o.Agent.Identity()
-	return fsutil.Owner{UID: id.UID, GID: id.GID, KeepLinked: !fsutil.HardLinksProtected(), Keep: o.Tenants.HasUID, HomeMark: NameFile}
+	return fsutil.Owner{UID: id.UID, GID: id.GID, RefuseHardLinked: !fsutil.HardLinksProtected(), Excludes: o.Tenants.HasUID, HomeMark: NameFile}
 }
 
 // ChownProfile gives the files that a gateway needs for its start, in the home of one named profile, to the agent's user. The

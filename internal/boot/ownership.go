@@ -18,10 +18,10 @@ const (
 	pendingText = "hinit gives the files of this directory to the agent's user; it removes this file when that is done\n"
 	// pendingWas is the second line of PendingFile, with the agent's former uid.
 	pendingWas = "uid %d was the agent's\n"
-	// mountPatience is how long the boot waits for mounts among the agent's directories. The boot counts mountSteps sleeps instead
+	// mountTimeout is how long the boot waits for mounts among the agent's directories. The boot counts mountSteps sleeps instead
 	// of reading a clock, so that a long stop of the whole process (SIGSTOP) counts as a single sleep.
-	mountPatience = time.Second
-	mountSteps    = 10
+	mountTimeout = time.Second
+	mountSteps   = 10
 )
 
 // chownHomes gives the files that a gateway needs for its start to the agent's user. It does not descend into directories:
@@ -75,13 +75,13 @@ func (p *preparer) chownHomes(ctx context.Context, s *Step) error {
 type ownershipPhase struct {
 	*preparer
 	step     *Step
-	to       fsutil.Owner
+	newOwner fsutil.Owner
 	deadline time.Time // after this time, the repair in the background changes the homes instead; zero for no limit
 	queued   []string  // directories that are mount points, for chownMounts
 }
 
 func (p *preparer) newOwnershipPhase(s *Step) *ownershipPhase {
-	return &ownershipPhase{preparer: p, step: s, to: p.Owner()}
+	return &ownershipPhase{preparer: p, step: s, newOwner: p.Owner()}
 }
 
 // chownHome gives the data directory to the agent. If it belonged to another user, step.Full is set: everything in it must be
@@ -92,11 +92,11 @@ func (o *ownershipPhase) chownHome() error {
 		return err
 	}
 	uid := fsutil.UID(info)
-	if uid == o.to.UID || ReadOnly(o.Home) {
+	if uid == o.newOwner.UID || ReadOnly(o.Home) {
 		_, o.step.Full = PendingRepair(o.root)
 		return nil
 	}
-	o.step.Info("Fixing ownership of %s (targeted) to %s (%d)", o.Home, o.User, o.to.UID)
+	o.step.Info("Fixing ownership of %s (targeted) to %s (%d)", o.Home, o.User, o.newOwner.UID)
 	text := pendingText
 	// The former owner was the agent with another uid, if it also owns RecordFile. Otherwise it may be a user of the host.
 	if mine, err := o.root.Lstat(RecordFile); err == nil && uid != 0 && fsutil.UID(mine) == uid {
@@ -108,7 +108,7 @@ func (o *ownershipPhase) chownHome() error {
 	_ = o.root.CreateExclusive(PendingFile, []byte(text), 0o644)
 	_ = o.root.SyncName(PendingFile)
 	// The former owner may even have the uid of a tenant, because the agent can't move a tenant's home to this place.
-	if _, _, err := o.root.Chown("", o.to.AllowingUID(uid)); err != nil {
+	if _, _, err := o.root.Chown("", o.newOwner.AllowingUID(uid)); err != nil {
 		o.step.CannotChown(o.Home)
 		_ = o.root.Remove(PendingFile) // remove the mark, because no repair could change any other owner either
 		return nil
@@ -137,7 +137,7 @@ func PendingRepair(root *fsutil.Dir) (was uint32, is bool) {
 
 // chownFile gives a file in the data directory, which may be a mount point, to the agent.
 func (o *ownershipPhase) chownFile(name, action string) {
-	_, _, err := o.root.Chown(name, o.to)
+	_, _, err := o.root.Chown(name, o.newOwner)
 	if errors.Is(err, fsutil.ErrSymlink) {
 		o.step.Refuse(action, o.Path(name))
 		return
@@ -160,7 +160,7 @@ func (o *ownershipPhase) chownDirectory(in *fsutil.Dir, rel, action string) {
 		return
 	}
 	defer d.Close()
-	o.chown(&o.step.StepLog, d, "", o.to)
+	o.chown(&o.step.StepLog, d, "", o.newOwner)
 	if rel == ProfilesDir {
 		o.chownProfiles(d)
 	}
@@ -169,7 +169,7 @@ func (o *ownershipPhase) chownDirectory(in *fsutil.Dir, rel, action string) {
 // chownProfiles changes the owners of the profiles' homes in d. At o.deadline it stops; the repair in the background then
 // changes the remaining homes.
 func (o *ownershipPhase) chownProfiles(d *fsutil.Dir) {
-	entries, _, err := d.ReadSome("", fsutil.MaxNames) // the repair in the background handles further names
+	entries, _, err := d.ReadAtMost("", fsutil.MaxNames) // the repair in the background handles further names
 	if err != nil {
 		return
 	}
@@ -189,7 +189,7 @@ func (o *ownershipPhase) chownProfiles(d *fsutil.Dir) {
 		if err != nil {
 			continue
 		}
-		o.chownFiles(&o.step.StepLog, home, o.to)
+		o.chownFiles(&o.step.StepLog, home, o.newOwner)
 		home.Close()
 	}
 }
@@ -198,7 +198,7 @@ func (o *ownershipPhase) chownProfiles(d *fsutil.Dir) {
 func (o *ownershipPhase) chownLogs(ctx context.Context) {
 	if d, err := o.root.SubOnSameMount("logs"); err == nil { // the boot writes to this directory before the repair in the background is done
 		for _, name := range []string{"container-log", "container-log.1"} {
-			o.chown(&o.step.StepLog, d, name, o.to)
+			o.chown(&o.step.StepLog, d, name, o.newOwner)
 		}
 		d.Close()
 	}
@@ -215,7 +215,7 @@ func (o *ownershipPhase) chownLogs(ctx context.Context) {
 		return
 	}
 	defer d.Close()
-	entries, _, err := d.ReadSome("", fsutil.MaxNames)
+	entries, _, err := d.ReadAtMost("", fsutil.MaxNames)
 	if err != nil {
 		return
 	}
@@ -228,7 +228,7 @@ func (o *ownershipPhase) chownLogs(ctx context.Context) {
 			continue
 		}
 		for _, name := range []string{"", "current", "lock"} {
-			o.chown(&o.step.StepLog, sub, name, o.to)
+			o.chown(&o.step.StepLog, sub, name, o.newOwner)
 		}
 		sub.Close()
 	}
@@ -255,7 +255,7 @@ func (o *ownershipPhase) chownConfig() {
 // process can have only a few blocked calls.
 var mountTurns = make(chan struct{}, 2)
 
-// chownMounts handles the queued mount points in parallel. It skips a mount that does not answer within mountPatience.
+// chownMounts handles the queued mount points in parallel. It skips a mount that does not answer within mountTimeout.
 func (o *ownershipPhase) chownMounts(ctx context.Context) {
 	waiting := o.queued
 	for len(waiting) > 0 && ctx.Err() == nil {
@@ -283,7 +283,7 @@ func (o *ownershipPhase) chownMounts(ctx context.Context) {
 				left = slices.DeleteFunc(slices.Clone(left), func(rel string) bool { return rel == got.rel })
 				waiting = append(waiting, got.more...)
 			case <-ctx.Done():
-			case <-time.After(mountPatience / mountSteps):
+			case <-time.After(mountTimeout / mountSteps):
 				waited++
 			}
 		}
@@ -308,11 +308,11 @@ func (o *ownershipPhase) chownMount(ctx context.Context, rel string) {
 		return
 	}
 	if strings.HasPrefix(rel, ProfilesDir+"/") {
-		o.chownFiles(&o.step.StepLog, d, o.to)
+		o.chownFiles(&o.step.StepLog, d, o.newOwner)
 		return
 	}
 	if fsutil.UID(info) == 0 || rel == ProfilesDir {
-		o.chown(&o.step.StepLog, d, "", o.to)
+		o.chown(&o.step.StepLog, d, "", o.newOwner)
 	}
 	if rel == ProfilesDir && ctx.Err() == nil {
 		o.chownProfiles(d)

@@ -200,7 +200,7 @@ func (p *preparer) makeHome(context.Context, *Step) (err error) {
 		}
 		return nil
 	}
-	d, _, err := fsutil.MakeReal(p.Home, 0o755, nil)
+	d, _, err := fsutil.MakeNoLink(p.Home, 0o755, nil)
 	if errors.Is(err, fsutil.ErrSymlink) {
 		if info, statErr := os.Stat(p.Home); statErr == nil && info.IsDir() {
 			p.linked = true
@@ -312,7 +312,7 @@ func (p *preparer) makeOutsideDir(what, path string) error {
 	if !errors.Is(err, fs.ErrPermission) || !p.Agent.Switches() {
 		return fmt.Errorf("cannot make %s %q: %w", what, path, err)
 	}
-	d, made, err := fsutil.MakeReal(path, 0o755, nil)
+	d, made, err := fsutil.MakeNoLink(path, 0o755, nil)
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,7 @@ type Job struct {
 	Marker          string             // key profiles.marker, for Examine
 	Profiles        int                // key profiles.max, for Examine
 	CompressLogs    []gzipped.Archives // only compress these rotated logs, if they are older than Young
-	Young           time.Duration
+	MinLogAge       time.Duration
 	Gateways        []Gateway `json:"Weigh"` // only measure these gateways, see Measure; earlier versions use the JSON name
 	Measure         string    // what to measure: one of the Measure constants
 	FilledFromImage bool      `json:"Planted"` // the repair also syncs the files that the boot has copied to an empty data directory

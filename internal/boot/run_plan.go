@@ -122,7 +122,7 @@ func (c CommandLine) program(words []string) (agentArgs []string, path string, a
 	if slices.Contains(c.Subcommands, first) {
 		return agent(words)
 	}
-	isAgent := agentWord(first, c.Agent)
+	isAgent := isAgentWord(first, c.Agent)
 	if found, ok := c.FindProgram(first); ok {
 		if isAgent {
 			agentArgs = slices.Concat([]string{}, words[1:])
@@ -148,7 +148,7 @@ var shellWords = []string{
 	"type", "ulimit", "umask", "unalias", "unset", "until", "wait", "while", "{", "}",
 }
 
-func agentWord(word, agent string) bool {
+func isAgentWord(word, agent string) bool {
 	base := filepath.Base(word)
 	return base == "hermes" || agent != "" && base == filepath.Base(agent)
 }
@@ -156,7 +156,7 @@ func agentWord(word, agent string) bool {
 // dashboardOnly reports whether the command is the agent's dashboard. Like the agent, it looks only at the words, not for
 // files.
 func dashboardOnly(words []string, agent string) bool {
-	if len(words) > 0 && agentWord(words[0], agent) {
+	if len(words) > 0 && isAgentWord(words[0], agent) {
 		words = words[1:]
 	}
 	return len(words) > 0 && words[0] == "dashboard"
@@ -256,14 +256,14 @@ func CommandFinder(path, dir string) func(word string) (string, bool) {
 	}
 	return func(word string) (string, bool) {
 		if strings.Contains(word, "/") {
-			_, err := StatWithin(blocking.Volume, longPatience, inDir(word))
+			_, err := StatWithin(blocking.Volume, longTimeout, inDir(word))
 			return word, err == nil
 		}
 		if word == "" || word == "." || word == ".." {
 			return "", false
 		}
 		places := filepath.SplitList(path)
-		for _, patience := range []time.Duration{ShortPatience, longPatience} {
+		for _, patience := range []time.Duration{ShortTimeout, longTimeout} {
 			var slow []string
 			for _, where := range places {
 				file := filepath.Join(inDir(where), word)
@@ -281,11 +281,11 @@ func CommandFinder(path, dir string) func(word string) (string, bool) {
 	}
 }
 
-// Time limits of CommandFinder for one directory: ShortPatience at first, longPatience in the second attempt. Callers that
-// can do without an answer use ShortPatience too.
+// Time limits of CommandFinder for one directory: ShortTimeout at first, longTimeout in the second attempt. Callers that
+// can do without an answer use ShortTimeout too.
 const (
-	ShortPatience = 2 * time.Second
-	longPatience  = 8 * time.Second
+	ShortTimeout = 2 * time.Second
+	longTimeout  = 8 * time.Second
 )
 
 // StatWithin is os.Stat with a time limit. It takes a turn of package blocking from share, so that only a few such calls can

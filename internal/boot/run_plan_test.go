@@ -361,12 +361,12 @@ func TestASlowDiskHidesNoCommand(t *testing.T) {
 	}
 	defer hung.Wait()
 	testkit.Until(t, "all turns of the volume are taken", func() bool { return !blocking.HasTurn(blocking.Volume) })
-	time.AfterFunc(ShortPatience+ShortPatience/2, func() { close(free) })
+	time.AfterFunc(ShortTimeout+ShortTimeout/2, func() { close(free) })
 	begin := time.Now()
 	if got, ok := CommandFinder("/bin", "/")("sh"); !ok || got != "/bin/sh" {
 		t.Errorf("got %q, %t", got, ok)
 	}
-	if took := time.Since(begin); took < ShortPatience {
+	if took := time.Since(begin); took < ShortTimeout {
 		t.Errorf("the directory answered after %v: nothing was slow", took)
 	}
 }

@@ -81,7 +81,7 @@ func removeForeignDir(dir string, first bool) {
 	if err != nil || !info.IsDir() || fsutil.UID(info) == 0 {
 		return
 	}
-	if entries, _, err := parent.ReadSome(name, 1); err != nil || len(entries) > 0 && !first {
+	if entries, _, err := parent.ReadAtMost(name, 1); err != nil || len(entries) > 0 && !first {
 		return // another process may be using the directory
 	}
 	_ = parent.RemoveAll(name) // after an error, makeDir refuses the directory, and another place is used

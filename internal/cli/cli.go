@@ -200,7 +200,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a named service is not up,
 func (t *Terminal) Dial() (*dial.Client, error) { return cmdline.Dial(t.Env) }
 
 // Client returns a client of the running init, which connects at its first request.
-func (t *Terminal) Client() *dial.Client { return cmdline.Here(t.Env) }
+func (t *Terminal) Client() *dial.Client { return cmdline.ClientForThisContainer(t.Env) }
 
 // Status returns the status of the running init, with the named services or with all.
 func (t *Terminal) Status(names ...string) (client.Status, error) {
@@ -210,9 +210,9 @@ func (t *Terminal) Status(names ...string) (client.Status, error) {
 // DialPause is the pause between attempts to connect to an init that has just started.
 const DialPause = 20 * time.Millisecond
 
-// DialSoon is Dial for a command that may run before the init answers. If process 1 is a hinit that has just started, it tries
+// DialDuringStart is Dial for a command that may run before the init answers. If process 1 is a hinit that has just started, it tries
 // again for up to patience.
-func (t *Terminal) DialSoon(ctx context.Context, patience time.Duration) (*dial.Client, error) {
+func (t *Terminal) DialDuringStart(ctx context.Context, patience time.Duration) (*dial.Client, error) {
 	for end := time.Now().Add(patience); ; {
 		cl, err := t.Dial()
 		if err == nil || !errors.Is(err, client.ErrUnreachable) || time.Now().After(end) || !initIsStarting() {
@@ -239,7 +239,7 @@ func (t *Terminal) Config() (*config.Config, error) { return t.ConfigOf(client.I
 
 // ConfigOf reads the configuration of a running init. A hinit run has a file of its own, which its status names.
 func (t *Terminal) ConfigOf(in client.Init) (*config.Config, error) {
-	return config.Load(config.Options{Path: in.Plain, Plain: in.Plain != "", Env: t.Env})
+	return config.Load(config.Options{Path: in.ServicesFile, ServicesOnly: in.ServicesFile != "", Env: t.Env})
 }
 
 // CompanionVerb is a verb that the program hinit-NAME carries out, which is installed beside hinit. PID 1 doesn't link its code.
@@ -252,7 +252,7 @@ func CompanionOf(program string, first []string, name, summary string) Verb {
 		Name: name, Args: "...", Summary: summary, External: true,
 		Run: func(t *Terminal, c *Call) int {
 			doing := "run hinit " + name
-			path, err := cmdline.Beside(program)
+			path, err := cmdline.SiblingProgram(program)
 			if err == nil {
 				err = execute(path, slices.Concat([]string{"hinit " + name}, first, c.Raw))
 			}

@@ -56,8 +56,8 @@ func lifecycle(t *Terminal, c *Call) int {
 	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
 	begin := time.Now()
-	patience := cmp.Or(*timeout, BootPatience)
-	cl, err := t.DialSoon(ctx, patience)
+	patience := cmp.Or(*timeout, BootTimeout)
+	cl, err := t.DialDuringStart(ctx, patience)
 	if err != nil {
 		return t.Failed(c.Doing(), err)
 	}
@@ -131,15 +131,15 @@ func (t *Terminal) drifted(ctx context.Context, cl *dial.Client) (names []string
 		return nil, err
 	}
 	for i := range st.Services {
-		if s := &st.Services[i]; s.Drifted || !varfiles.Changed(s, varfiles.Of(cfg, s, os.Environ())).IsZero() {
+		if s := &st.Services[i]; s.Drifted || !varfiles.Changed(s, varfiles.Paths(cfg, s, os.Environ())).IsZero() {
 			names = append(names, s.Name)
 		}
 	}
 	return names, err
 }
 
-// BootPatience is how long a command waits by default for a hinit that is booting.
-const BootPatience = 30 * time.Second
+// BootTimeout is how long a command waits by default for a hinit that is booting.
+const BootTimeout = 30 * time.Second
 
 // allServices returns the services that --all selects. It waits until hinit has read all profiles. If the data volume doesn't
 // answer within half of patience, it returns the services that hinit knows.

@@ -204,6 +204,6 @@ func States() []string {
 // InState reports whether the service s has the state word of --state: its state, or the kind of a problem of it. [InTrouble]
 // stands for any problem.
 func InState(word string, s *client.Service) bool {
-	v := show.Judge(s)
+	v := show.VerdictOf(s)
 	return word == s.State || slices.Contains(v.Problems, word) || word == InTrouble && v.Troubled()
 }

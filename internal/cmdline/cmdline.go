@@ -255,9 +255,9 @@ func Dashed(name string) string {
 	return "--" + name
 }
 
-// Beside returns the path of a program in the directory of this program. Programs of hinit find each other in this way, because
+// SiblingProgram returns the path of a program in the directory of this program. Programs of hinit find each other in this way, because
 // $PATH may be the agent's. If the file is missing, Beside returns the path and an error that wraps [fs.ErrNotExist].
-func Beside(program string) (path string, err error) {
+func SiblingProgram(program string) (path string, err error) {
 	self, err := os.Executable()
 	path = filepath.Join(filepath.Dir(self), program)
 	if err == nil {
@@ -269,9 +269,9 @@ func Beside(program string) (path string, err error) {
 // Hinit returns the path of hinit, which is in the directory of this program. In a container image, the file may have the name
 // init, as the entry point of the container.
 func Hinit() (string, error) {
-	path, err := Beside("hinit")
+	path, err := SiblingProgram("hinit")
 	if errors.Is(err, fs.ErrNotExist) {
-		return Beside("init")
+		return SiblingProgram("init")
 	}
 	return path, err
 }
@@ -320,8 +320,10 @@ func MatchesSearch(word, text string, s *client.Service) bool {
 // Env looks up an environment variable, as [os.LookupEnv] does.
 type Env = func(name string) (string, bool)
 
-// Here returns a client of the PID 1 of this container. It does not connect yet, see [dial.Here].
-func Here(env Env) *dial.Client { return dial.Here(configuredSocket(env), env) }
+// ClientForThisContainer returns a client of the PID 1 of this container. It does not connect yet, see [dial.ForThisContainer].
+func ClientForThisContainer(env Env) *dial.Client {
+	return dial.ForThisContainer(configuredSocket(env), env)
+}
 
 // Dial connects to the PID 1 of this container, see [dial.Find]. It works even if the configuration has mistakes, so that commands
 // still answer then.

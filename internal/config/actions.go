@@ -64,7 +64,7 @@ func (l *loader) fillActions(s *Service) {
 		path = abs
 	}
 	s.Command = []string{ActionsName, "serve", "--config", path}
-	if l.Plain {
+	if l.ServicesOnly {
 		s.Command = append(s.Command, "--plain")
 		return
 	}

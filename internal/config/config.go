@@ -37,8 +37,8 @@ type Config struct {
 	// Warnings are remarks on a configuration that is valid, one line each.
 	Warnings []string
 
-	origins map[string]origin // where each value was set, by key; a default isn't listed
-	plain   bool              // the configuration is for hinit run, which hosts no agent
+	origins      map[string]origin // where each value was set, by key; a default isn't listed
+	servicesOnly bool              // the configuration is for hinit run, which hosts no agent
 }
 
 // Agent configures the hosted agent: its user, its commands and its environment. Commands, Cwd and the values of Env are templates

@@ -18,10 +18,10 @@ import (
 // decoder decodes the YAML document of hinit.yaml into structs, whose tags define the valid keys (see [Key]). It collects all
 // mistakes in problems.
 type decoder struct {
-	problems *problems
-	origins  map[string]origin
-	doubt    *trust.Doubt // which other user can change the file; nil if only root can, or if hinit isn't root
-	plain    bool         // the configuration is for hinit run
+	problems     *problems
+	origins      map[string]origin
+	violation    *trust.Violation // which other user can change the file; nil if only root can, or if hinit isn't root
+	servicesOnly bool             // the configuration is for hinit run
 }
 
 // origin is where a value was set: a line of a file or an environment variable. The zero origin is a built-in default.
@@ -212,7 +212,7 @@ func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 		return
 	}
 	valid := k.Placeholders
-	if d.plain { // hinit run hosts no agent, so {agent} has no value
+	if d.servicesOnly { // hinit run hosts no agent, so {agent} has no value
 		valid = slices.DeleteFunc(slices.Clone(valid), func(name string) bool { return name == agentPlaceholder })
 	}
 	reason := checkPlaceholders(at, valid)
@@ -223,8 +223,8 @@ func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 		d.problems.reportAtLine(e.value.Line, "cannot set %s: %s", key, reason)
 		return
 	}
-	if k.Root && d.doubt != nil && !reflect.DeepEqual(was, reflect.ValueOf(at).Elem().Interface()) {
-		d.reportDoubt(e.line, key)
+	if k.Root && d.violation != nil && !reflect.DeepEqual(was, reflect.ValueOf(at).Elem().Interface()) {
+		d.reportViolation(e.line, key)
 		return
 	}
 	if k.Alias != "" {
@@ -241,9 +241,9 @@ func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 	}
 }
 
-// reportDoubt reports a key that needs a file which only root can change.
-func (d *decoder) reportDoubt(line int, key string) {
-	d.problems.reportAtLine(line, "cannot set %s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only", key, d.doubt)
+// reportViolation reports a key that needs a file which only root can change.
+func (d *decoder) reportViolation(line int, key string) {
+	d.problems.reportAtLine(line, "cannot set %s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only", key, d.violation)
 }
 
 // checkPlaceholders checks the placeholders of all templates in the variable at. It returns why a placeholder is invalid, or "".

@@ -142,8 +142,8 @@ var nonDefaultKeys = []string{
 // profiles.NAME. For an unknown service the list is empty.
 func (c *Config) NonDefaultSettings(service string) (entries []client.ConfigEntry) {
 	builtin := Defaults()
-	if c.plain {
-		builtin = plainDefaults()
+	if c.servicesOnly {
+		builtin = servicesOnlyDefaults()
 	}
 	if s, ok := c.Services[service]; ok {
 		return differingEntries(c, "services."+service+".", &s, new(NewService(builtin, service)))

@@ -152,7 +152,7 @@ func (d *decoder) decodeChecks(n *yaml.Node, key string) []Check {
 	}
 	seen := map[string]bool{}
 	return decodeList(d, n, key, "checks such as [{kind: alive, tcp: {port: 8080}}]", func(item *yaml.Node, one string) (Check, bool) {
-		own := decoder{d.problems, map[string]origin{}, d.doubt, d.plain}
+		own := decoder{d.problems, map[string]origin{}, d.violation, d.servicesOnly}
 		c, ok := own.decodeCheck(item, one)
 		if ok && seen[c.Name] {
 			d.problems.reportAtLine(item.Line, "cannot use %s: another check is called %q already; give one of them a name", one, c.Name)
@@ -278,8 +278,8 @@ func (l *loader) validateChecks(s *Service, prefix string) {
 		switch {
 		case c.Type == CheckState || c.Type == CheckDeaf:
 			l.problems.reportAtOrigin(at, "cannot use %s: only gateways have a state file and can be deaf; put it into agent.checks, or use another type of check", key)
-		case c.Type == CheckExec && l.doubt != nil && s.User != l.cfg.Agent.User:
-			l.problems.reportAtOrigin(at, "cannot set %s here: it runs as %s, which is root's to decide, and %s", key, s.User, l.doubt)
+		case c.Type == CheckExec && l.violation != nil && s.User != l.cfg.Agent.User:
+			l.problems.reportAtOrigin(at, "cannot set %s here: it runs as %s, which is root's to decide, and %s", key, s.User, l.violation)
 		}
 		for _, name := range c.Variables() {
 			if _, own := s.Env[name]; !own && !l.cfg.AgentInfluences(s.User) {

@@ -46,7 +46,7 @@ services:
 			t.Errorf("profile %s:\n got %s\nwant %s", name, got, want)
 		}
 	}
-	for _, c := range []*Config{Default(), {plain: true, Restart: plainDefaults().Restart, Services: map[string]Service{"s": NewService(plainDefaults(), "s")}}} {
+	for _, c := range []*Config{Default(), {servicesOnly: true, Restart: servicesOnlyDefaults().Restart, Services: map[string]Service{"s": NewService(servicesOnlyDefaults(), "s")}}} {
 		for name := range c.Services {
 			if got := forced(c.NonDefaultSettings(name)); len(got) > 0 {
 				t.Errorf("%s of the defaults: %q", name, got)

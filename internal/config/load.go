@@ -35,9 +35,9 @@ type Options struct {
 	// InForce, if not nil, is the configuration in force, and an agent asks for a reload. Then a file that root alone can change
 	// must still have the content of InForce. An agent may not apply a change that root has made but not applied.
 	InForce *Config
-	// Plain is for hinit run, a supervisor without agent, profiles, built-in services and hooks. It ignores the variables of the
+	// ServicesOnly is for hinit run, a supervisor without agent, profiles, built-in services and hooks. It ignores the variables of the
 	// Hermes image.
-	Plain bool
+	ServicesOnly bool
 	// ImageDir replaces the constant [ImageDir]; "" means that constant.
 	ImageDir string
 	// Env looks up an environment variable; nil means [os.LookupEnv].
@@ -53,8 +53,8 @@ func Load(opt Options) (*Config, error) {
 		opt.Env = os.LookupEnv
 	}
 	l := &loader{cfg: Defaults(), Options: opt}
-	if opt.Plain {
-		l.cfg = plainDefaults()
+	if opt.ServicesOnly {
+		l.cfg = servicesOnlyDefaults()
 	} else {
 		l.cfg.Image = readImage(cmp.Or(opt.ImageDir, ImageDir))
 	}
@@ -76,8 +76,8 @@ type loader struct {
 
 	cfg          *Config
 	problems     problems
-	doubt        *trust.Doubt // which other user can change the file; nil if only root can
-	serviceNames []string     // names of the services, sorted; set by checkOrder
+	violation    *trust.Violation // which other user can change the file; nil if only root can
+	serviceNames []string         // names of the services, sorted; set by checkOrder
 }
 
 // lookup returns an environment variable. An empty one counts as unset.
@@ -103,13 +103,13 @@ func (l *loader) readConfigFile(path string) ([]byte, error) {
 		}
 		return nil, fmt.Errorf("cannot read configuration %q%s: %w", path, named, err)
 	}
-	if doubt != nil && l.Plain { // in hinit run, any key may decide what root runs
+	if doubt != nil && l.ServicesOnly { // in hinit run, any key may decide what root runs
 		return nil, fmt.Errorf("cannot use configuration %q: others than root can change it: %s", path, doubt)
 	}
 	if doubt == nil && l.InForce != nil && !bytes.Equal(data, l.InForce.Text) {
 		return nil, fmt.Errorf("cannot read configuration %q: root has changed it, and it may be incomplete; root must reload it: hinit reload", path)
 	}
-	l.cfg.Path, l.problems.file, l.doubt = path, path, doubt
+	l.cfg.Path, l.problems.file, l.violation = path, path, doubt
 	if doubt != nil {
 		l.warn("others than root can change %s, so it may not set what is root's to decide: %s, or keep the file where only root can write", path, doubt)
 	}
@@ -135,12 +135,12 @@ func (l *loader) buildConfig(data []byte) (*Config, error) {
 // ReadFile reads a regular file of limited size; opening another kind could block for ever. doubt says which user besides root can
 // change the content, now or before the next read; nil means none. For root, a file that such a user may have chosen by a link is
 // an error.
-func ReadFile(path string) ([]byte, *trust.Doubt, error) {
+func ReadFile(path string) ([]byte, *trust.Violation, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, nil, err
 	}
-	var judge trust.Judge
+	var judge trust.Rule
 	if os.Geteuid() == 0 { // only root must distrust files of other users
 		judge = trust.RootOnly
 	}
@@ -167,7 +167,7 @@ func ReadFile(path string) ([]byte, *trust.Doubt, error) {
 
 // checkQuotable returns an error if messages must not quote the content of f. The argument doubt says how a user other than root
 // can replace the file. Such a user could make f a link to a file that only root may read, and learn its content from the messages.
-func checkQuotable(f *os.File, doubt *trust.Doubt) error {
+func checkQuotable(f *os.File, doubt *trust.Violation) error {
 	info, err := f.Stat()
 	if err != nil {
 		return WithoutPath(err)
@@ -197,7 +197,7 @@ func (l *loader) warn(format string, args ...any) {
 // decodeDocument decodes the document into the configuration, and computes the values that depend on several keys. doc may be nil.
 func (l *loader) decodeDocument(doc *yaml.Node) {
 	c := l.cfg
-	d := &decoder{&l.problems, c.origins, l.doubt, l.Plain}
+	d := &decoder{&l.problems, c.origins, l.violation, l.ServicesOnly}
 	fields := Keys[Config]()
 	var services, runs, profileLogs *yaml.Node
 	var own []entry
@@ -235,7 +235,7 @@ func (l *loader) decodeDocument(doc *yaml.Node) {
 	l.checkOrder()
 	l.validateIsolation()
 	l.decodeRuns(d, runs)
-	if l.Plain {
+	if l.ServicesOnly {
 		l.refuseAgent()
 	}
 }
@@ -254,7 +254,7 @@ func (l *loader) decodeProfileLogs(d *decoder, n *yaml.Node) {
 func (l *loader) applyEnv(fields []Key) {
 	for _, k := range fields {
 		value, set := l.lookup(k.Env)
-		if k.Env == "" || !set || l.Plain && strings.HasPrefix(k.Env, "HERMES_") {
+		if k.Env == "" || !set || l.ServicesOnly && strings.HasPrefix(k.Env, "HERMES_") {
 			continue
 		}
 		reason, at := "", k.At(l.cfg)
@@ -285,10 +285,10 @@ func (l *loader) applyEnv(fields []Key) {
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// plainDefaults returns the defaults of hinit run, whose home is the working directory.
-func plainDefaults() *Config {
+// servicesOnlyDefaults returns the defaults of hinit run, whose home is the working directory.
+func servicesOnlyDefaults() *Config {
 	c := Defaults()
-	c.plain, c.Home = true, "/"
+	c.servicesOnly, c.Home = true, "/"
 	if wd, err := os.Getwd(); err == nil {
 		c.Home = wd
 	}
@@ -315,7 +315,7 @@ func (l *loader) refuseAgent() {
 func ReadTrustedFile(env func(string) (string, bool)) []byte {
 	l := &loader{cfg: new(Config), Options: Options{Env: env}}
 	text, err := l.readConfigFile("")
-	if err != nil || l.doubt != nil || yamltext.LineOfTooManyValues(text) > 0 {
+	if err != nil || l.violation != nil || yamltext.LineOfTooManyValues(text) > 0 {
 		return nil
 	}
 	return text

@@ -310,9 +310,9 @@ func (l *loader) checkExists(key string, line int, name string) bool {
 	profile, isGateway := strings.CutPrefix(name, gatewayPrefix)
 	_, isService := l.cfg.Services[name]
 	switch {
-	case isService, isGateway && IsName(profile) && !l.Plain:
+	case isService, isGateway && IsName(profile) && !l.ServicesOnly:
 		return true
-	case isGateway && l.Plain:
+	case isGateway && l.ServicesOnly:
 		l.problems.reportAtLine(line, "cannot set %s: hinit run has no gateways; remove %q", key, name)
 	case isGateway:
 		l.problems.reportAtLine(line, "cannot set %s: %q cannot be the name of a profile", key, profile)
@@ -321,7 +321,7 @@ func (l *loader) checkExists(key string, line int, name string) bool {
 		hint := listKeys("; there are: ", l.serviceNames) + "; a gateway is called gateway-NAME"
 		if near := nearest.Word(name, l.serviceNames); near != "" {
 			hint = "; did you mean \"" + near + "\"?"
-		} else if l.Plain {
+		} else if l.ServicesOnly {
 			hint = listKeys("; there are: ", l.serviceNames) + "; add it below services"
 		}
 		l.problems.reportAtLine(line, "cannot set %s: there is no service %q%s", key, name, hint)

@@ -155,7 +155,7 @@ func TestWrongOrders(t *testing.T) {
 
 func TestAPlainSupervisorNeedsNoGateway(t *testing.T) {
 	path := writeFile(t, "services:\n  web:\n    command: [a]\n    needs: [gateway-coder]\n")
-	if _, err := Load(Options{Path: path, Plain: true, Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), `4: cannot set services.web.needs: hinit run has no gateways; remove "gateway-coder"`) {
+	if _, err := Load(Options{Path: path, ServicesOnly: true, Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), `4: cannot set services.web.needs: hinit run has no gateways; remove "gateway-coder"`) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -17,7 +17,7 @@ func loadPlain(t *testing.T, text string, env map[string]string) (*config.Config
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return config.Load(config.Options{Path: path, Plain: true, Text: []byte(text), Env: func(name string) (string, bool) {
+	return config.Load(config.Options{Path: path, ServicesOnly: true, Text: []byte(text), Env: func(name string) (string, bool) {
 		v, ok := env[name]
 		return v, ok
 	}})

@@ -16,7 +16,7 @@ func (l *loader) decodeServices(d *decoder, n *yaml.Node) {
 	for _, b := range builtInServices {
 		_, written := nodes[b.name]
 		_, named := l.lookup(b.variable)
-		if !written && !l.Plain && (named || b.name == DashboardName) {
+		if !written && !l.ServicesOnly && (named || b.name == DashboardName) {
 			nodes[b.name] = entry{}
 		}
 	}
@@ -28,7 +28,7 @@ func (l *loader) decodeServices(d *decoder, n *yaml.Node) {
 // decodeService decodes one service. The entry of a built-in service may be empty.
 func (l *loader) decodeService(d *decoder, name string, e entry) {
 	s := NewService(l.cfg, name)
-	if l.Plain {
+	if l.ServicesOnly {
 		s.Env = map[string]string{} // hinit run passes its environment on unchanged
 		_, s.Log = l.cfg.origins["logs.dir"]
 	}
@@ -36,7 +36,7 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 		l.fillActions(&s)
 	}
 	for _, b := range builtInServices {
-		if b.name == name && !l.Plain {
+		if b.name == name && !l.ServicesOnly {
 			s.EnabledBy, s.Command = b.variable, slices.Clone(b.command)
 			if b.fill != nil {
 				b.fill(l, &s)
@@ -44,12 +44,12 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 		}
 	}
 	prefix, before := "services."+name+".", len(d.problems.list)
-	if e.value != nil && alwaysRunsAsRoot(name) && !l.Plain && d.doubt != nil { // the service runs as root, whatever the file says
-		d.reportDoubt(e.line, "services."+name)
+	if e.value != nil && alwaysRunsAsRoot(name) && !l.ServicesOnly && d.violation != nil { // the service runs as root, whatever the file says
+		d.reportViolation(e.line, "services."+name)
 	} else if e.value != nil {
 		d.decodeMapping(e.value, prefix, "", Keys[Service](), &s, nil)
 	}
-	if _, kept := l.lookup(actionsState); name == ActionsName && !l.Plain && !kept && s.Env[actionsState] == "" && !l.cfg.AgentInfluences(s.User) {
+	if _, kept := l.lookup(actionsState); name == ActionsName && !l.ServicesOnly && !kept && s.Env[actionsState] == "" && !l.cfg.AgentInfluences(s.User) {
 		d.problems.reportAtLine(e.line, "cannot let services.%s run as %s: the commands that wait would be in a file that the agent can write; set services.%[1]s.env.%[3]s to a file "+
 			"in a directory of root's, or let it run as %[4]s", name, s.User, actionsState, l.cfg.Agent.User)
 	}
@@ -269,12 +269,12 @@ const (
 func (l *loader) decodeRuns(d *decoder, n *yaml.Node) {
 	c := l.cfg
 	nodes := d.namedEntries(n, "runs.", "the name %q of a run", checkProfileName)
-	if _, ok := nodes[KanbanWorker]; !ok && !l.Plain {
+	if _, ok := nodes[KanbanWorker]; !ok && !l.ServicesOnly {
 		nodes[KanbanWorker] = entry{}
 	}
 	for _, name := range sortedKeys(nodes) {
 		r, e, prefix := NewRun(), nodes[name], "runs."+name+"."
-		if name == KanbanWorker && !l.Plain {
+		if name == KanbanWorker && !l.ServicesOnly {
 			r.Command = KanbanWorkerCommand()
 			if v, ok := l.lookup("HERMES_BIN"); ok {
 				r.Command[0] = v

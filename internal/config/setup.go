@@ -139,7 +139,7 @@ func (c *Config) NoNewPrivs(own Switch) bool {
 // only if they are enabled.
 func (c *Config) OtherUser() string {
 	for _, name := range sortedKeys(c.Services) {
-		if s := c.Services[name]; !c.plain && s.User != "" && s.User != c.Agent.User && (!alwaysRunsAsRoot(name) || s.Enabled) {
+		if s := c.Services[name]; !c.servicesOnly && s.User != "" && s.User != c.Agent.User && (!alwaysRunsAsRoot(name) || s.Enabled) {
 			return name
 		}
 	}

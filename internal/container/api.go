@@ -59,10 +59,10 @@ func (c *container) describeInit() client.Init {
 	}
 	own, agents := c.boot.Warnings()
 	info := client.Init{
-		Plain: plain,
-		PID:   os.Getpid(), Version: c.generation.Version, StartedAt: c.started, Home: c.cfg.Load().Home,
+		ServicesFile: plain,
+		PID:          os.Getpid(), Version: c.generation.Version, StartedAt: c.started, Home: c.cfg.Load().Home,
 		Subreaper: os.Getpid() != 1, Goroutines: runtime.NumGoroutine(), Booting: !c.boot.HasEnded(), Hook: c.boot.Hook(),
-		Binary: c.generation.Exe, BinaryID: c.generation.ID, Image: c.generation.Number, ReexecError: c.generation.Refusal(),
+		Binary: c.generation.Exe, BinaryID: c.generation.ID, Generation: c.generation.Number, ReexecError: c.generation.Refusal(),
 		Warnings: slices.Concat(own, agents, c.gateways.Warnings()), Boot: c.boot.Steps(), BootProfiles: c.boot.Profiles(c.gateways.CountGateways()), Repair: c.stage.Owners.Status(),
 	}
 	for _, warning := range append(c.logs.ConsoleFaults(), tuning.ProcessesUsedUp(c.mainPIDs), c.loop.Snapshot().HoldReason) {

@@ -109,7 +109,7 @@ func (b *bootRun) openControl(cfg *config.Config) {
 	step := b.c.stage.MeasureStep("control", func() error {
 		return errors.Join(b.c.control.OpenAt(path), b.c.publishIDs(cfg))
 	})
-	step.Beside = true
+	step.Parallel = true
 	b.c.boot.InsertStep(0, step) // this step began before the others
 }
 
@@ -142,7 +142,7 @@ func (b *bootRun) openS6() {
 		return err
 	})
 	<-b.controlOpen
-	step.Beside = true
+	step.Parallel = true
 	c.boot.InsertStep(1, step)
 }
 
@@ -169,7 +169,7 @@ func (b *bootRun) startCmd() {
 	if !b.c.route.Load().Supervise {
 		b.c.stage.StartCmd(b.ctx)
 	} else if b.c.s6.On() != nil {
-		b.c.stage.StartStandIn(b.ctx, b.c.generation.Exe)
+		b.c.stage.StartPlaceholder(b.ctx, b.c.generation.Exe)
 	}
 }
 
@@ -194,7 +194,7 @@ func (c *container) takeOver(ctx, serving context.Context) {
 	if serving.Err() != nil {
 		return
 	}
-	c.gateways.Reset() // drop what was recorded since the lock was lost
+	c.gateways.DropRecords() // drop what was recorded since the lock was lost
 	if !c.lease.Serve(serving) {
 		return // the lock is lost again, and the goroutine that watches it will ask again
 	}

@@ -92,7 +92,7 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 	turns, spare := tuning.ParallelStarts(cfg.Start.Parallel)
 	c.loop = supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget, Parallel: turns, ParallelExtra: spare,
-		Children: sig.Children, MuteSIGCHLD: proc.MuteChildren(), Signals: sig.Orders, OnSignal: sig.Event, OOMKills: proc.OOMKillCounter(),
+		Children: sig.Children, MuteSIGCHLD: proc.SIGCHLDSwitch(), Signals: sig.Orders, OnSignal: sig.Event, OOMKills: proc.OOMKillCounter(),
 		OnPanic: c.loopPanicked, CheckStart: func(name string, kind supervisor.Kind) error { return c.lease.CheckStart(name, kind) },
 	})
 	c.reporter = report.New(report.Options{
@@ -104,19 +104,19 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 		},
 	})
 	c.health = health.New(health.Options{
-		Config: c.cfg.Load, Loop: c.loop, Store: c.store, Agent: agent, Plain: route.Plain, Log: c.logs.Get, Warn: agents.Warn,
+		Config: c.cfg.Load, Loop: c.loop, Store: c.store, Agent: agent, ServicesOnly: route.Plain, Log: c.logs.Get, Warn: agents.Warn,
 		SocketDir: func() string { return c.control.Dir() },
 		Lease:     func(words string) { c.lease.LeaseMessage(words) },
 	})
 	c.registry = registry.New(registry.Options{
 		Loop: c.loop, Config: c.cfg.Load, Store: c.store, Units: c.units, Logs: c.logs, Health: c.health, Logger: c.Logger,
-		AgentUID: agent.User.UID, Actor: agent.Actor, MayRun: func() error { return c.lease.Check() }, Plain: route.Plain,
+		AgentUID: agent.User.UID, Actor: agent.Actor, MayRun: func() error { return c.lease.Check() }, ServicesOnly: route.Plain,
 		Serves: func() bool { return c.lease.Serves() }, SetConfig: c.applyConfig,
 		StoresTaskStarts: route.HasProfiles(), WarnNotStored: func(err error) { c.Say("%v", err) },
 	})
 	c.lease = leaseholder.New(leaseholder.Host{
 		Config: c.cfg.Load, Route: c.route.Load, Logger: c.Logger, Fatal: c.fatal,
-		RemoveSlot: c.registry.RemoveSlot, Reset: func() { c.gateways.Reset() }, TakeOver: c.takeOver,
+		RemoveSlot: c.registry.RemoveSlot, DropProfiles: func() { c.gateways.DropRecords() }, TakeOver: c.takeOver,
 		WarnAgents: func(line string) { agents.Warn("%s", line) },
 	}, c.loop, cfg.Home, agent.Actor, c.boot, cfg.Services[config.LeaseName].Enabled && route.HasProfiles())
 	*c.stage = prepare.Stage{

@@ -48,11 +48,11 @@ type connKey struct{}
 
 // authorOf returns the author of an order for the history: the client, and whether it used the command line, the API, s6 or the
 // FIFO.
-func authorOf(rt route, who peer) *client.By {
+func authorOf(rt route, who peer) *client.Author {
 	if who.pid == fifoPID {
-		return &client.By{UID: int(who.uid), Way: client.WayFIFO}
+		return &client.Author{UID: int(who.uid), Way: client.WayFIFO}
 	}
-	by := &client.By{UID: int(who.uid), PID: int(who.pid)}
+	by := &client.Author{UID: int(who.uid), PID: int(who.pid)}
 	blocking.Run(blocking.Short, func() {
 		name, inside := proc.NameAndOrigin(by.PID)
 		switch {
@@ -94,13 +94,13 @@ const (
 
 // policy decides what each client of the control socket may do.
 type policy struct {
-	self, agent uint32
-	others      bool // whether other users may read the status
-	isDenied    func(pid int, uid uint32, gone func() bool) bool
+	ownUID, agent uint32
+	othersMayRead bool // whether other users may read the status
+	isDenied      func(pid int, uid uint32, gone func() bool) bool
 }
 
 func newPolicy(o Options) policy {
-	return policy{self: uint32(os.Geteuid()), agent: o.AgentUID, others: o.Others == config.OthersStatus, isDenied: o.IsDenied}
+	return policy{ownUID: uint32(os.Geteuid()), agent: o.AgentUID, othersMayRead: o.Others == config.OthersStatus, isDenied: o.IsDenied}
 }
 
 // classOf returns the class of a client. A process that may not use the socket counts as another user.
@@ -110,7 +110,7 @@ func (p policy) classOf(who peer) class {
 		return otherClass
 	case who.uid == 0:
 		return rootClass
-	case who.uid == p.self, who.uid == p.agent:
+	case who.uid == p.ownUID, who.uid == p.agent:
 		return agentClass
 	}
 	return otherClass
@@ -118,7 +118,7 @@ func (p policy) classOf(who peer) class {
 
 // check returns nil if the client has the access that a route needs, and otherwise the error for the client.
 func (p policy) check(who peer, need access) *client.Error {
-	if (need == mayReplace || need == mayEnd) && who.uid != 0 && (p.self == 0 || who.uid != p.self) {
+	if (need == mayReplace || need == mayEnd) && who.uid != 0 && (p.ownUID == 0 || who.uid != p.ownUID) {
 		what := "replace hinit"
 		if need == mayEnd {
 			what = "end the container"
@@ -128,7 +128,7 @@ func (p policy) check(who peer, need access) *client.Error {
 	if who.isDenied {
 		return refuse(client.KindNotAllowed, "the isolation of this process keeps it from the control socket; to allow it, set isolation.control of its profile in hinit.yaml")
 	}
-	if p.classOf(who) != otherClass || need == mayRead && p.others {
+	if p.classOf(who) != otherClass || need == mayRead && p.othersMayRead {
 		return nil
 	}
 	what := "control hinit"
@@ -136,8 +136,8 @@ func (p policy) check(who peer, need access) *client.Error {
 		what = "read the status of hinit"
 	}
 	allowed := fmt.Sprintf("root and the agent's user (uid %d) may", p.agent)
-	if p.self != 0 && p.self != p.agent {
-		allowed = fmt.Sprintf("root, the agent's user (uid %d) and hinit's own (uid %d) may", p.agent, p.self)
+	if p.ownUID != 0 && p.ownUID != p.agent {
+		allowed = fmt.Sprintf("root, the agent's user (uid %d) and hinit's own (uid %d) may", p.agent, p.ownUID)
 	}
 	return refuse(client.KindNotAllowed, "uid %d may not %s; %s", who.uid, what, allowed)
 }
@@ -272,7 +272,7 @@ func withCallName(call string, err error) error {
 // call makes a system call that doesn't block, in a turn of internal/blocking. The turns of root are separate from the turns of
 // other users.
 func (c *conn) call(do func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
-	turn := blocking.Peer
+	turn := blocking.DoWithPeer
 	if c.peer.uid == 0 {
 		turn = func(f func() error) error { return blocking.Do(blocking.Short, f) }
 	}

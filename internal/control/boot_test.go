@@ -61,7 +61,7 @@ func TestWhatTheBootHasNotComeToIsWaitingAndNotUnknown(t *testing.T) {
 	waits := func(name string) *supervisor.Service {
 		return gateway(name, supervisor.Waiting, func(v *supervisor.Service) { v.Needs, v.PID = []string{"profiles"}, 0 })
 	}
-	core.booting, core.hook = true, &client.BootHook{Name: "update.sh", Number: 1, Of: 2, Seconds: 3}
+	core.booting, core.hook = true, &client.BootHook{Name: "update.sh", Number: 1, Total: 2, Seconds: 3}
 	core.expected = []*supervisor.Service{waits("coder"), waits("writer")}
 	s := serve(t, core, everyone)
 	st, err := s.client().Status(t.Context())

@@ -20,9 +20,9 @@ import (
 
 // effect is what a verb of the API, such as "start", does to a service.
 type effect struct {
-	participle string
-	want       supervisor.Want
-	fresh      bool // the effect needs a new run: a run that was up before doesn't count
+	participle  string
+	want        supervisor.Want
+	needsNewRun bool // the effect needs a new run: a run that was up before doesn't count
 	// timeout is how long a client waits for the effect by default. To stop a service that ignores SIGTERM takes 30 seconds, so
 	// waiting for that takes longer.
 	timeout time.Duration

@@ -16,7 +16,7 @@ func TestAServiceDirectoryOfTheAgentsNeverStandsForAProfile(t *testing.T) {
 	}{
 		"a service directory of the agent's": {&supervisor.Service{Name: "coder", Kind: supervisor.KindService, YieldsToProfile: true}, "gateway-coder"},
 		"a service of root's":                {&supervisor.Service{Name: "coder", Kind: supervisor.KindService}, "coder"},
-		"a stand-in":                         {&supervisor.Service{Name: "coder", Kind: supervisor.KindStandIn}, "gateway-coder"},
+		"a stand-in":                         {&supervisor.Service{Name: "coder", Kind: supervisor.KindPlaceholder}, "gateway-coder"},
 		"a service directory without one":    {&supervisor.Service{Name: "web", Kind: supervisor.KindService, YieldsToProfile: true}, "gateway-coder"},
 	} {
 		t.Run(name, func(t *testing.T) {

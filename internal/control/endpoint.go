@@ -140,7 +140,7 @@ func (e *Endpoint) Close(ctx context.Context) {
 	}
 	e.mu.Unlock()
 	if server := e.serving(); server != nil {
-		// Before Linux 6.16, closing the listener waits for TCP sockets that clients in the queue have passed, see [blocking.Peer].
+		// Before Linux 6.16, closing the listener waits for TCP sockets that clients in the queue have passed, see [blocking.DoWithPeer].
 		_ = blocking.Wait(ctx, "the end of the control socket", func() error { return server.Close(ctx) })
 	}
 }
@@ -272,7 +272,7 @@ func (s *Server) Order(ctx context.Context, order string) string {
 	default:
 		return "it is none of: stop NAME, start NAME, restart NAME, status"
 	}
-	ctx = context.WithValue(ctx, peerKey{}, peer{pid: fifoPID, uid: s.policy.self})
+	ctx = context.WithValue(ctx, peerKey{}, peer{pid: fifoPID, uid: s.policy.ownUID})
 	r, err := http.NewRequestWithContext(ctx, method, target, http.NoBody)
 	if err != nil {
 		return err.Error()

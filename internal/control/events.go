@@ -283,19 +283,19 @@ func (f *follower) next(ctx context.Context) (change client.StatusChange, any bo
 	services := servicesInStatus(snap)
 	same := f.sent != nil && slices.EqualFunc(services, f.sent, func(a, b *supervisor.Service) bool { return a.Name == b.Name })
 	problems := make([]uint64, len(services))
-	change = client.StatusChange{Whole: !same, Init: f.server.initView(snap), Services: []client.Service{}}
+	change = client.StatusChange{IsComplete: !same, Init: f.server.initView(snap), Services: []client.Service{}}
 	for i, v := range services {
 		problems[i] = maphash.String(problemSeed, f.server.problem(v, f.server.policy.classOf(f.client) != otherClass))
 		if !same || v != f.sent[i] || problems[i] != f.problemSums[i] {
 			change.Services = append(change.Services, f.server.view(ctx, v, f.client, added))
 		}
 	}
-	if change.Whole {
+	if change.IsComplete {
 		change.Init.OOMFirst = oomFirst(snap.Services, change.Services)
 	}
 	shortenTails(change.Services)
 	f.sent, f.problemSums = services, problems
-	return change, change.Whole || len(change.Services) > 0
+	return change, change.IsComplete || len(change.Services) > 0
 }
 
 // getFollow streams the status and then its changes, until the client stops reading or the server ends. It looks at the next

@@ -21,7 +21,7 @@ func shape(c client.StatusChange) string {
 		names[i] = s.Profile + "=" + s.State
 	}
 	text := strings.Join(names, " ")
-	if c.Whole {
+	if c.IsComplete {
 		return "whole: " + text
 	}
 	return text
@@ -88,7 +88,7 @@ func TestAFollowerLeavesNothing(t *testing.T) {
 // net/http does not notice the end of such a connection.
 func TestAFollowerThatIsDeadGivesItsPlaceBack(t *testing.T) {
 	s := serve(t, newFakeCore(gateway("a", supervisor.Up)), everyone)
-	class := s.policy.classOf(peer{uid: s.policy.self})
+	class := s.policy.classOf(peer{uid: s.policy.ownUID})
 	for _, target := range []string{"/v1/events?follow=1", "/v1/runs?follow=1", "/v1/status/follow", "/v1/slots/wait?dir=/x&until=D"} {
 		c, err := net.Dial("unix", s.socket)
 		if err != nil {

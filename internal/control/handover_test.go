@@ -29,7 +29,7 @@ func (c replacedCore) Reexec(_ context.Context, binary string) (int, error) {
 			c.info.ReexecError = "it does not work"
 			return
 		}
-		c.info.Image++
+		c.info.Generation++
 	})
 	return 1, nil
 }
@@ -103,36 +103,36 @@ func TestSocketGoesOnInAnotherImage(t *testing.T) {
 
 func TestReexecIsForRootAndTellsWhatCameOfIt(t *testing.T) {
 	core := replacedCore{newFakeCore(), nil}
-	core.info.Image = 1
+	core.info.Generation = 1
 	s := serve(t, core, everyone)
 	info, err := dial.New(s.socket).Reexec(t.Context(), "")
-	if err != nil || info.Image != 2 {
-		t.Errorf("got image %d, %v", info.Image, err)
+	if err != nil || info.Generation != 2 {
+		t.Errorf("got image %d, %v", info.Generation, err)
 	}
-	core.change(func() { core.info.Image = 1 })
+	core.change(func() { core.info.Generation = 1 })
 	if _, err := dial.New(s.socket).Reexec(t.Context(), "/broken"); err == nil || err.Error() != "cannot re-execute hinit: it does not work" {
 		t.Errorf("got %v", err)
 	}
-	p := policy{self: 0, agent: 1000, others: true}
+	p := policy{ownUID: 0, agent: 1000, othersMayRead: true}
 	for uid, may := range map[uint32]bool{0: true, 1000: false, 2000: false} {
 		if got := p.check(peer{uid: uid}, mayReplace) == nil; got != may {
 			t.Errorf("uid %d may replace hinit: %v", uid, got)
 		}
 	}
-	if err := (policy{self: 1000, agent: 1000}).check(peer{uid: 1000}, mayReplace); err != nil {
+	if err := (policy{ownUID: 1000, agent: 1000}).check(peer{uid: 1000}, mayReplace); err != nil {
 		t.Errorf("the user hinit runs as may not replace it: %v", err)
 	}
 }
 
 func TestTheAgentMayNotEndTheContainerOfRoot(t *testing.T) {
-	p := policy{self: 0, agent: 1000, others: true}
+	p := policy{ownUID: 0, agent: 1000, othersMayRead: true}
 	for uid, may := range map[uint32]bool{0: true, 1000: false, 2000: false} {
 		err := p.check(peer{uid: uid}, mayEnd)
 		if (err == nil) != may || err != nil && err.Message != fmt.Sprintf("uid %d may not end the container; root may", uid) {
 			t.Errorf("uid %d may end the container: %v", uid, err)
 		}
 	}
-	if err := (policy{self: 1000, agent: 1000}).check(peer{uid: 1000}, mayEnd); err != nil {
+	if err := (policy{ownUID: 1000, agent: 1000}).check(peer{uid: 1000}, mayEnd); err != nil {
 		t.Errorf("the user that PID 1 is may not end it: %v", err)
 	}
 }
@@ -140,7 +140,7 @@ func TestTheAgentMayNotEndTheContainerOfRoot(t *testing.T) {
 // The agent must not be allowed to reload without the configuration file. In the moment in which root replaces the
 // file, such a reload would end limits and isolation.
 func TestTheAgentReloadedWithoutTheFile(t *testing.T) {
-	s := &Server{policy: policy{self: 0, agent: 1000, others: true}}
+	s := &Server{policy: policy{ownUID: 0, agent: 1000, othersMayRead: true}}
 	_, err := postReload(s, &request{client: peer{uid: 1000}}, client.Reload{Force: true})
 	if err == nil || !errors.Is(err, client.ErrNotAllowed) || err.Error() != "uid 1000 may not reload without a configuration file; root may" {
 		t.Errorf("it is told %v", err)

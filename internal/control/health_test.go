@@ -34,7 +34,7 @@ func TestAPodIsReadyOnlyWhenWhatIsWantedIsServed(t *testing.T) {
 	cmd := gateway("cmd", supervisor.Up, up)
 	cmd.Name, cmd.Profile, cmd.Kind = "cmd", "", supervisor.KindCmd
 	standby := client.Init{Lease: &client.Lease{State: client.LeaseWaiting, Since: time.Now(), Detail: `the lock of "/opt/data" is held by another hinit`}}
-	plain := client.Init{Plain: "/etc/hinit/hinit.yaml"}
+	plain := client.Init{ServicesFile: "/etc/hinit/hinit.yaml"}
 	for _, tt := range []struct {
 		name     string
 		info     client.Init
@@ -153,7 +153,7 @@ func shaped() (all []*supervisor.Service) {
 func TestTheHealthcheckSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 	t.Parallel()
 	core := shapedCore{newFakeCore()}
-	core.info = client.Init{Plain: "/etc/hinit/hinit.yaml"}
+	core.info = client.Init{ServicesFile: "/etc/hinit/hinit.yaml"}
 	s := serve(t, core, everyone)
 	healthcheck := func(flags ...string) (code int, out, errs string) {
 		var said, failed strings.Builder
@@ -183,7 +183,7 @@ func TestTheHealthcheckSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 	fmt.Fprintf(&want, "healthy, %d of %d wanted services are up\n", up, wanted)
 	troubled := 0
 	for _, v := range core.Snapshot().Services { // status sorts the services, so compare by name
-		if v := st.Find(v.Name); show.Judge(v).Troubled() {
+		if v := st.Find(v.Name); show.VerdictOf(v).Troubled() {
 			troubled++
 			fmt.Fprintln(&want, "in trouble:", v.Name)
 		}
@@ -200,7 +200,7 @@ func TestTheHealthcheckSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		verdict := show.Judge(&st.Services[0])
+		verdict := show.VerdictOf(&st.Services[0])
 		ready := v.Want != supervisor.WantUp || v.State == supervisor.Up && bitsOf(v.Name)&isUnserved == 0 && slices.Contains([]string{"", "check fails", "ailing"}, verdict.Word)
 		for probe, want := range map[string]bool{"": bitsOf(v.Name)&isUnserved == 0, client.ProbeStartup: true, client.ProbeLive: true, client.ProbeReady: ready} {
 			h, err := s.client().Probe(t.Context(), probe)

@@ -31,7 +31,7 @@ func (s *served) ask(t *testing.T, target string) *bufio.Reader {
 func TestWhoWaitsDoesNotLockOutWhoAsks(t *testing.T) {
 	core := slotCore(client.Slot{Up: true, Run: 3})
 	s := serve(t, core, everyone)
-	class := s.policy.classOf(peer{uid: s.policy.self})
+	class := s.policy.classOf(peer{uid: s.policy.ownUID})
 	const wait = "/v1/slots/wait?dir=" + slotDir + "&until=d"
 	for range waitLimit() - 1 {
 		s.ask(t, wait)

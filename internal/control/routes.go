@@ -141,7 +141,7 @@ func postExamine(s *Server, r *request, _ struct{}) (reply, error) {
 
 func postReexec(s *Server, r *request, body client.Reexec) (reply, error) {
 	image, err := s.core.Reexec(r.Context(), body.Binary)
-	return answerLater(http.StatusAccepted, client.ReexecReply{Image: image}, err)
+	return answerLater(http.StatusAccepted, client.ReexecReply{Generation: image}, err)
 }
 
 func getConfig(s *Server, r *request) (reply, error) {
@@ -192,7 +192,7 @@ func getHealth(s *Server, r *request) (reply, error) {
 		unless(unserved)
 	}
 	if ready {
-		if h.OK && info.Plain == "" && (idle != "" || h.Up == 0) {
+		if h.OK && info.ServicesFile == "" && (idle != "" || h.Up == 0) {
 			found := s.core.Examine(ctx)
 			if i := slices.IndexFunc(found, func(f client.Finding) bool { return f.Result == client.ResultFailed }); i >= 0 {
 				unless(found[i].Detail)
@@ -221,7 +221,7 @@ func (s *Server) countWanted(ctx context.Context, snap *supervisor.Snapshot, h *
 		if unserved == "" && v.ServedBy == client.ServedByNone {
 			unserved = fmt.Sprintf("profile %q is wanted, and no gateway serves it: hinit start %s", v.Profile, v.Profile)
 		}
-		verdict := show.Judge(&v)
+		verdict := show.VerdictOf(&v)
 		if verdict.Troubled() {
 			h.Troubled = append(h.Troubled, v.Name)
 		}

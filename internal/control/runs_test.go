@@ -129,13 +129,13 @@ func TestRunFromItsStartToItsEnd(t *testing.T) {
 	if _, err := cl.Run(t.Context(), "nosuch", 0); !errors.Is(err, client.ErrUnknown) {
 		t.Errorf("a run that is not there: %v", err)
 	}
-	if err := cl.Say(t.Context(), "kanban", "3 ready"); err != nil || core.heard() != "kanban: 3 ready" {
+	if err := cl.SetStatusText(t.Context(), "kanban", "3 ready"); err != nil || core.heard() != "kanban: 3 ready" {
 		t.Errorf("said %q, %v", core.heard(), err)
 	}
-	if err := cl.Say(t.Context(), "other", "3 ready"); !errors.Is(err, client.ErrNotAllowed) {
+	if err := cl.SetStatusText(t.Context(), "other", "3 ready"); !errors.Is(err, client.ErrNotAllowed) {
 		t.Errorf("one process says something for another: %v", err)
 	}
-	if err := cl.Say(t.Context(), "kanban", strings.Repeat("x", maxSaid+1)); !errors.Is(err, client.ErrBadRequest) {
+	if err := cl.SetStatusText(t.Context(), "kanban", strings.Repeat("x", maxSaid+1)); !errors.Is(err, client.ErrBadRequest) {
 		t.Errorf("a long text: %v", err)
 	}
 }

@@ -189,7 +189,7 @@ func servicesInStatus(snap *supervisor.Snapshot) []*supervisor.Service {
 }
 
 func inStatus(v *supervisor.Service) bool {
-	return v.Kind != supervisor.KindCmd && v.Kind != supervisor.KindStandIn && v.Kind != supervisor.KindRun && v.Kind != supervisor.KindCheck
+	return v.Kind != supervisor.KindCmd && v.Kind != supervisor.KindPlaceholder && v.Kind != supervisor.KindRun && v.Kind != supervisor.KindCheck
 }
 
 // sortGateways returns a copy of a list with the gateways in the order of their profiles. The other services stay where they are.
@@ -224,14 +224,14 @@ func getService(s *Server, r *request) (reply, error) {
 // scan directory of s6, whose name an agent can choose.
 func findService(snap *supervisor.Snapshot, name string) (*supervisor.Service, error) {
 	v := snap.Find(name)
-	if v == nil || v.YieldsToProfile || v.Kind == supervisor.KindStandIn {
+	if v == nil || v.YieldsToProfile || v.Kind == supervisor.KindPlaceholder {
 		for _, gateway := range snap.Services {
 			if gateway.Kind == supervisor.KindGateway && gateway.Profile == name && name != "" {
 				return gateway, nil
 			}
 		}
 	}
-	if v != nil && v.Kind != supervisor.KindStandIn {
+	if v != nil && v.Kind != supervisor.KindPlaceholder {
 		return v, nil
 	}
 	return nil, refuse(client.KindUnknown, "no such profile or service %q; `hinit status` lists them", name)

@@ -41,9 +41,9 @@ func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.S
 	switch {
 	case once && slices.Contains(activeStates, before.State):
 		g.after = before.Run - 1 // the present run satisfies the goal
-	case g.fresh && slices.Contains(endingStates, after.State):
+	case g.needsNewRun && slices.Contains(endingStates, after.State):
 		g.after = after.Run // a run that is ending does not count, even if it began after the caller had read before
-	case once, g.fresh:
+	case once, g.needsNewRun:
 		g.after = before.Run
 	}
 	return g
@@ -57,8 +57,8 @@ type verdict struct {
 	recheckAt time.Time // when to judge again even without a change; zero for never
 }
 
-// judge compares a service with the goal. v is the service in snap, or nil if it was removed.
-func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Service) verdict {
+// compare compares a service with the goal. v is the service in snap, or nil if it was removed.
+func (g goal) compare(now time.Time, snap *supervisor.Snapshot, v *supervisor.Service) verdict {
 	name := g.service.Name
 	if g.want == supervisor.WantDown {
 		switch {
@@ -122,7 +122,7 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 		snap := s.core.Snapshot()
 		v := snap.Find(g.service.Name)
 		now := time.Now()
-		is := g.judge(now, snap, v)
+		is := g.compare(now, snap, v)
 		switch {
 		case is.reached && v == nil:
 			return removed(g.service), nil

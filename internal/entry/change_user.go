@@ -53,7 +53,7 @@ func ChangeUserAndExec(argv, env bare.CStrings, instead func(command, env bare.C
 		instead(command, env)
 		errno = -bare.Syscall3(syscall.SYS_EXECVE, argv.Pointer(end+1), uintptr(unsafe.Pointer(command.First)), uintptr(unsafe.Pointer(env.First)))
 	} else { // hinit-tools carries out the other words, and searches the PATH
-		errno = becomeTools(argv, env)
+		errno = execTools(argv, env)
 	}
 	if e := syscall.Errno(errno); e == syscall.EAGAIN || e == syscall.ENOMEM {
 		bare.Write(2, "[hinit] cannot start a command: resource temporarily unavailable: its user may have no more processes, or memory is short\n")
@@ -101,8 +101,8 @@ func applySetting(word string) (errno int, known bool) {
 func remakeGroup(dir string) (errno int) {
 	const removeDir, mode = 0x200, 0o755 // removeDir is AT_REMOVEDIR
 	at := uintptr(unsafe.Pointer(unsafe.StringData(dir)))
-	bare.Syscall3(syscall.SYS_UNLINKAT, bare.Here, at, removeDir)
-	if errno = bare.Syscall3(syscall.SYS_MKDIRAT, bare.Here, at, mode); errno == -int(syscall.EEXIST) {
+	bare.Syscall3(syscall.SYS_UNLINKAT, bare.CurrentDir, at, removeDir)
+	if errno = bare.Syscall3(syscall.SYS_MKDIRAT, bare.CurrentDir, at, mode); errno == -int(syscall.EEXIST) {
 		return 0
 	}
 	return errno
@@ -111,7 +111,7 @@ func remakeGroup(dir string) (errno int) {
 // writeWord writes a text to a file. word has the form TEXT:FILE.
 func writeWord(word string) (errno int) {
 	text, file, _ := strings.Cut(word, ":")
-	fd := bare.Syscall6(syscall.SYS_OPENAT, bare.Here, uintptr(unsafe.Pointer(unsafe.StringData(file))), syscall.O_WRONLY|syscall.O_CLOEXEC, 0, 0)
+	fd := bare.Syscall6(syscall.SYS_OPENAT, bare.CurrentDir, uintptr(unsafe.Pointer(unsafe.StringData(file))), syscall.O_WRONLY|syscall.O_CLOEXEC, 0, 0)
 	if fd < 0 {
 		return fd
 	}

@@ -10,9 +10,9 @@ import (
 )
 
 var (
-	leave     uint32
-	never     uint32      // word that is always 0, so that threads that wait for its change never end
-	threadIDs [64]uintptr // IDs of the threads that makeThreads created last
+	releaseThreads uint32
+	alwaysZero     uint32      // word that is always 0, so that threads that wait for its change never end
+	threadIDs      [64]uintptr // IDs of the threads that makeThreads created last
 )
 
 // Static buffers, because there is no heap and the stack can't grow.
@@ -40,17 +40,17 @@ func Begin(stack *uintptr) (argv, env bare.CStrings, missing bool) {
 			awaitThreads(env.Get("HINIT_HALTED"))
 		}
 	case IsToolsCommand(name, argv):
-		becomeTools(argv, env)
+		execTools(argv, env)
 		missing = true
 	}
 	return argv, env, missing
 }
 
-// becomeTools executes hinit-tools, which is in the directory of this program. It returns only after an error.
-func becomeTools(argv, env bare.CStrings) (errno int) {
+// execTools executes hinit-tools, which is in the directory of this program. It returns only after an error.
+func execTools(argv, env bare.CStrings) (errno int) {
 	self, tools := "/proc/self/exe\x00", "hinit-tools\x00"
 	// without /proc, the directory is unknown: it is then /, because another user may have made files in the working directory
-	path.N = max(path.Add("/").N, bare.Syscall6(syscall.SYS_READLINKAT, bare.Here, uintptr(unsafe.Pointer(unsafe.StringData(self))), uintptr(unsafe.Pointer(&path.Buf)), uintptr(len(path.Buf)-len(tools)), 0))
+	path.N = max(path.Add("/").N, bare.Syscall6(syscall.SYS_READLINKAT, bare.CurrentDir, uintptr(unsafe.Pointer(unsafe.StringData(self))), uintptr(unsafe.Pointer(&path.Buf)), uintptr(len(path.Buf)-len(tools)), 0))
 	path.N -= len(bare.Base(path.String()))
 	path.Add(tools)
 	return -bare.Syscall3(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(&path.Buf)), uintptr(unsafe.Pointer(argv.First)), uintptr(unsafe.Pointer(env.First)))
@@ -103,17 +103,17 @@ func sleep(nanoseconds int64) {
 // HasRoomFor reports whether this process can create the given number of additional threads. It creates them, and lets them
 // end. It works before the Go runtime starts. After that, the calling goroutine must be locked to its thread.
 func HasRoomFor(threads int) bool {
-	leave = 0
-	made := makeThreads(threads, &leave)
-	leave = 1
+	releaseThreads = 0
+	made := makeThreads(threads, &releaseThreads)
+	releaseThreads = 1
 	const wake = 1 | 128 // value of FUTEX_WAKE_PRIVATE
-	bare.Syscall3(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(&leave)), wake, 1<<30)
+	bare.Syscall3(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(&releaseThreads)), wake, 1<<30)
 	return made == threads
 }
 
 // OccupyPIDs creates threads that each occupy a PID until execve(2) frees it. In a running program, the goroutine must be
 // locked to its thread.
-func OccupyPIDs(threads int) { makeThreads(threads, &never) }
+func OccupyPIDs(threads int) { makeThreads(threads, &alwaysZero) }
 
 // makeThreads creates up to so many threads, which wait for *leave, and returns how many it has created. They block every
 // signal, and so does this thread during the call. On a busy machine they may still be alive when the runtime starts, and its

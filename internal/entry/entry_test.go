@@ -28,8 +28,8 @@ func TestTheThreadsTakeNoSignal(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	before := tasks(t)
-	leave = 0
-	made := makeThreads(threads, &leave)
+	releaseThreads = 0
+	made := makeThreads(threads, &releaseThreads)
 	after := tasks(t)
 	HasRoomFor(0) // lets the threads end
 	if made != threads {

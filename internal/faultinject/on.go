@@ -40,9 +40,9 @@ var loadedRules struct {
 	rules []*rule
 }
 
-// Before is called before a system call of kind c on name. If it returns an error, the caller must not make the call, and must
+// BeforeCall is called before a system call of kind c on name. If it returns an error, the caller must not make the call, and must
 // treat the error as the call's error. Before may also delay the caller.
-func Before(c Call, name string) error {
+func BeforeCall(c Call, name string) error {
 	var delay time.Duration
 	var err error
 	for _, r := range match(c, name, func(r *rule) bool { return r.errno != 0 || r.delay != 0 }) {
@@ -84,9 +84,9 @@ func After(c Call, name string) {
 	}
 }
 
-// Room returns the number of bytes, at most n, that the caller may write in one write. A rule can reduce it, so that a test can
+// AllowedBytes returns the number of bytes, at most n, that the caller may write in one write. A rule can reduce it, so that a test can
 // cause a short write.
-func Room(c Call, name string, n int) int {
+func AllowedBytes(c Call, name string, n int) int {
 	for _, r := range match(c, name, func(r *rule) bool { return r.short > 0 }) {
 		n = min(n, r.short)
 	}

@@ -53,8 +53,8 @@ type Forwarder struct {
 	Mask             bool     // hide secrets that have a known form
 	Log              *slog.Logger
 
-	Pause    time.Duration // how long to collect records for a batch; 0: 250 ms
-	Patience time.Duration // time limit for the receiver's answer; 0: 30 s
+	Pause   time.Duration // how long to collect records for a batch; 0: 250 ms
+	Timeout time.Duration // time limit for the receiver's answer; 0: 30 s
 
 	records   chan Record // records from the goroutines that read logs
 	readers   sync.WaitGroup
@@ -237,7 +237,7 @@ func (f *Forwarder) readEvents(ctx context.Context, started time.Time) (batch []
 func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 	counts := &f.positions.Counts
 	for failures := 0; ctx.Err() == nil; {
-		limit, cancel := context.WithTimeout(ctx, cmp.Or(f.Patience, 30*time.Second))
+		limit, cancel := context.WithTimeout(ctx, cmp.Or(f.Timeout, 30*time.Second))
 		err := f.Sink(limit, batch)
 		cancel()
 		refused, some := errors.AsType[RefusedError](err)

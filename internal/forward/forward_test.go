@@ -544,7 +544,7 @@ func TestReceiversThatFailHangAndCut(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.write(50)
-		stop := running(t, f, s, func(w *Forwarder) { w.Patience = time.Second })
+		stop := running(t, f, s, func(w *Forwarder) { w.Timeout = time.Second })
 		count := func() (distinct, all int) {
 			mu.Lock()
 			defer mu.Unlock()

@@ -30,7 +30,7 @@ type Actor struct {
 	switches bool
 	limited  bool // each Do counts against the limit of share, see Limited
 	share    blocking.Share
-	homes    *homes // homes in which the actor acts as their owners, see OwnHomes; nil for none
+	homes    *homes // homes in which the actor acts as their owners, see WithHomesOf; nil for none
 }
 
 // Self returns an actor with the identity of the process.
@@ -166,10 +166,10 @@ type homes struct {
 	first, last uint32 // range of the uids of these users
 }
 
-// OwnHomes returns an actor that works like a, except inside the homes in the directory dir. Inside a home whose owner's uid is
+// WithHomesOf returns an actor that works like a, except inside the homes in the directory dir. Inside a home whose owner's uid is
 // from first to last, the actor acts as this owner. That is safe, because only root can give a home to such a user. The home itself
 // is created, removed and renamed as a.
-func (a *Actor) OwnHomes(dir string, first, last uint32) *Actor {
+func (a *Actor) WithHomesOf(dir string, first, last uint32) *Actor {
 	own := *a
 	if a.switches {
 		own.homes = &homes{dir: strings.TrimSuffix(dir, "/") + "/", first: first, last: last}
@@ -178,17 +178,17 @@ func (a *Actor) OwnHomes(dir string, first, last uint32) *Actor {
 }
 
 // WithoutSwitch returns an actor for use inside [Actor.Do]. It keeps the identity that Do has set, except in the homes of
-// [Actor.OwnHomes].
+// [Actor.WithHomesOf].
 func (a *Actor) WithoutSwitch() *Actor { return &Actor{id: a.id, homes: a.homes} }
 
 // listing is the verb of operations that read a directory. Unlike other operations, they work inside the directory that they name.
 const listing = "read directory"
 
-// asOwner calls fn, as the owner of a home of [Actor.OwnHomes] if the operation on names takes place in one.
+// asOwner calls fn, as the owner of a home of [Actor.WithHomesOf] if the operation on names takes place in one.
 func (d *Dir) asOwner(verb string, names []string, fn func() error) error {
 	owner := d.owner
 	if owner == nil && d.actor.homes != nil {
-		if up, is := d.actor.homes.within(d.path, names); is && (up < len(names) || verb == listing) {
+		if up, is := d.actor.homes.locate(d.path, names); is && (up < len(names) || verb == listing) {
 			owner = d.ownerOf(names[:up])
 		}
 	}
@@ -198,9 +198,9 @@ func (d *Dir) asOwner(verb string, names []string, fn func() error) error {
 	return owner.do(fn)
 }
 
-// within reports whether a path leads to a home or into one. names are its components, relative to dir. The first up of them lead
+// locate reports whether a path leads to a home or into one. names are its components, relative to dir. The first up of them lead
 // to the home itself.
-func (h *homes) within(dir string, names []string) (up int, is bool) {
+func (h *homes) locate(dir string, names []string) (up int, is bool) {
 	rest, is := strings.CutPrefix(path.Join(dir, path.Join(names...)), h.dir)
 	up = len(names) - strings.Count(rest, "/")
 	return up, is && up >= 0

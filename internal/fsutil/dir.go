@@ -46,7 +46,7 @@ var ErrSymlink = trust.ErrSymlink
 type Dir struct {
 	path      string
 	actor     *Actor
-	owner     *Actor       // acts as the owner of a home of [Actor.OwnHomes], if the directory is in one; otherwise nil
+	owner     *Actor       // acts as the owner of a home of [Actor.WithHomesOf], if the directory is in one; otherwise nil
 	noOpenat2 *atomic.Bool // openat2 doesn't work here, so paths are walked by component; shared with the results of Sub
 
 	mu sync.RWMutex // an operation holds it for reading while it uses fd
@@ -93,7 +93,7 @@ func (d *Dir) Sub(rel string) (*Dir, error) {
 	return d.sub(rel, func(names []string) (int, error) { return d.open(names, unix.O_PATH|unix.O_DIRECTORY, 0) })
 }
 
-// sub opens the directory rel with the function open. Inside a home of a user for whom [Actor.OwnHomes] applies, the new Dir acts
+// sub opens the directory rel with the function open. Inside a home of a user for whom [Actor.WithHomesOf] applies, the new Dir acts
 // as this user.
 func (d *Dir) sub(rel string, open func(names []string) (int, error)) (*Dir, error) {
 	sub := &Dir{path: filepath.Join(d.path, rel), actor: d.actor, owner: d.owner, noOpenat2: d.noOpenat2, fd: -1}
@@ -101,7 +101,7 @@ func (d *Dir) sub(rel string, open func(names []string) (int, error)) (*Dir, err
 		if sub.fd, err = open(names); err != nil || sub.owner != nil || d.actor.homes == nil {
 			return err
 		}
-		switch up, is := d.actor.homes.within(d.path, names); {
+		switch up, is := d.actor.homes.locate(d.path, names); {
 		case is && up == len(names):
 			sub.owner = d.actor.homes.owner(sub.fd)
 		case is:

@@ -127,11 +127,11 @@ func TestReadDir(t *testing.T) {
 			writeFile(t, base+"/many/"+name, "")
 			want = append(want, name)
 		}
-		some, more, err := d.ReadSome("many", 299)
+		some, more, err := d.ReadAtMost("many", 299)
 		if err != nil || !more || len(some) != 299 || !slices.IsSortedFunc(some, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) }) {
 			t.Errorf("of 300 names, 299 of which are to be looked at: %d, others: %v, %v", len(some), more, err)
 		}
-		if all, more, err := d.ReadSome("many", 300); err != nil || more || len(all) != 300 {
+		if all, more, err := d.ReadAtMost("many", 300); err != nil || more || len(all) != 300 {
 			t.Errorf("of 300 names: %d, others: %v, %v", len(all), more, err)
 		}
 		entries, err := d.ReadDir("many")

@@ -115,7 +115,7 @@ func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) (size int64, err
 		defer closeFD(fd)
 		n := 0
 		writeErr := callWithFault(faultinject.Write, rel, func() (err error) {
-			n, err = unix.Write(fd, data[:faultinject.Room(faultinject.Write, rel, len(data))])
+			n, err = unix.Write(fd, data[:faultinject.AllowedBytes(faultinject.Write, rel, len(data))])
 			return err
 		})
 		if writeErr == nil && n < len(data) {
@@ -132,7 +132,7 @@ func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) (size int64, err
 // FIFO.
 func (d *Dir) openRegular(names []string, flags int, mode uint32) (fd int, size int64, err error) {
 	if faultinject.Enabled {
-		if err := faultinject.Before(faultinject.Open, strings.Join(names, "/")); err != nil {
+		if err := faultinject.BeforeCall(faultinject.Open, strings.Join(names, "/")); err != nil {
 			return -1, 0, err
 		}
 	}
@@ -287,7 +287,7 @@ func writeAll(fd int, name string, data []byte) error {
 	for len(data) > 0 {
 		n := 0
 		err := callWithFault(faultinject.Write, name, func() (err error) {
-			n, err = unix.Write(fd, data[:faultinject.Room(faultinject.Write, name, len(data))])
+			n, err = unix.Write(fd, data[:faultinject.AllowedBytes(faultinject.Write, name, len(data))])
 			return err
 		})
 		if err != nil {

@@ -32,7 +32,7 @@ func TestWhatIsInAHomeIsDoneAsItsOwner(t *testing.T) {
 	for name, c := range map[string]struct {
 		actor *fsutil.Actor
 		reads bool
-	}{"the agent": {own, false}, "the owner": {own.OwnHomes(root+"/profiles", 20000, 20010), true}, "outside the range": {own.OwnHomes(root+"/profiles", 30000, 30010), false}} {
+	}{"the agent": {own, false}, "the owner": {own.WithHomesOf(root+"/profiles", 20000, 20010), true}, "outside the range": {own.WithHomesOf(root+"/profiles", 30000, 30010), false}} {
 		d, err := fsutil.OpenDir(root, c.actor)
 		if err != nil {
 			t.Fatal(err)
@@ -99,7 +99,7 @@ func TestAFileWithANameInAnotherHomeIsGivenToNoUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	w := owntree.Walk{To: fsutil.Owner{UID: 20001, GID: 20001}, RefuseLinked: true}
+	w := owntree.Walk{NewOwner: fsutil.Owner{UID: 20001, GID: 20001}, RefuseHardLinked: true}
 	if err := w.Give(d, "a", false); err != nil {
 		t.Fatal(err)
 	}

@@ -28,12 +28,12 @@ var (
 // Owner is the user that gets files, with the rules for files that are not given away.
 type Owner struct {
 	UID, GID uint32
-	// KeepLinked refuses root's regular files with several hard links. Unless [HardLinksProtected] is true, a user can link a file of
+	// RefuseHardLinked refuses root's regular files with several hard links. Unless [HardLinksProtected] is true, a user can link a file of
 	// root into a directory whose files the user is then given.
-	KeepLinked bool
-	// Keep reports whether the user uid keeps its files; nil means that no user keeps files. The name of a file can't decide that,
+	RefuseHardLinked bool
+	// Excludes reports whether the user uid keeps its files; nil means that no user keeps files. The name of a file can't decide that,
 	// because the agent can also rename directories of other users.
-	Keep func(uid uint32) bool
+	Excludes func(uid uint32) bool
 	// HomeMark is the name of a file that each home of a user has, or "". A directory with such a file is a home if both belong to
 	// the same user, who is not root. Its owner keeps the directory with all that is in it, wherever the agent has moved it.
 	HomeMark string
@@ -41,18 +41,18 @@ type Owner struct {
 	allowed uint32 // uid whose files may be given away, see AllowingUID
 }
 
-// Keeps reports whether a file of the user uid must not be given to o ([ErrKept]).
-func (o Owner) Keeps(uid uint32) bool {
-	return uid != o.UID && uid != o.allowed && o.Keep != nil && o.Keep(uid)
+// MustKeep reports whether a file of the user uid must not be given to o ([ErrKept]).
+func (o Owner) MustKeep(uid uint32) bool {
+	return uid != o.UID && uid != o.allowed && o.Excludes != nil && o.Excludes(uid)
 }
 
-// KeepsOpen is Keeps for the open file fd with the status st, which may be a home (see HomeMark).
-func (o Owner) KeepsOpen(fd int, st unix.Stat_t) bool {
+// MustKeepOpen is Keeps for the open file fd with the status st, which may be a home (see HomeMark).
+func (o Owner) MustKeepOpen(fd int, st unix.Stat_t) bool {
 	if o.HomeMark == "" || st.Uid == 0 || st.Uid == o.UID || st.Uid == o.allowed || st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return o.Keeps(st.Uid)
+		return o.MustKeep(st.Uid)
 	}
 	mark, err := LstatAt(fd, o.HomeMark)
-	return o.Keeps(st.Uid) || err == nil && mark.Uid == st.Uid
+	return o.MustKeep(st.Uid) || err == nil && mark.Uid == st.Uid
 }
 
 // AllowingUID returns o with an exception: files of the user uid are given to o.
@@ -107,14 +107,14 @@ func ChangeOwner(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err 
 	if st.Uid == to.UID {
 		return false, nil
 	}
-	if to.KeepsOpen(fd, st) {
+	if to.MustKeepOpen(fd, st) {
 		return false, ErrKept
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFBLK, unix.S_IFCHR:
 		return false, ErrDevice
 	case unix.S_IFREG:
-		if to.KeepLinked && st.Uid == 0 && st.Nlink > 1 {
+		if to.RefuseHardLinked && st.Uid == 0 && st.Nlink > 1 {
 			return false, ErrHardLink
 		}
 	}

@@ -35,7 +35,7 @@ func TestChown(t *testing.T) {
 		must(t, unix.Mkfifo(base+"/fifo", 0o600))
 		d := open(base)
 		to := fsutil.Owner{UID: agentUID, GID: agentGID}
-		if _, _, err := d.Chown("d/file", fsutil.Owner{UID: agentUID, GID: agentGID, KeepLinked: true}); !errors.Is(err, fsutil.ErrHardLink) {
+		if _, _, err := d.Chown("d/file", fsutil.Owner{UID: agentUID, GID: agentGID, RefuseHardLinked: true}); !errors.Is(err, fsutil.ErrHardLink) {
 			t.Errorf("a file with two names: %v", err)
 		}
 		for _, rel := range []string{"", "d", "d/file", "fifo"} {
@@ -50,7 +50,7 @@ func TestChown(t *testing.T) {
 			}
 		}
 		// Only root's files are refused because of a second name.
-		if _, changed, err := d.Chown("d/second", fsutil.Owner{UID: 1, GID: 1, KeepLinked: true}); err != nil || !changed {
+		if _, changed, err := d.Chown("d/second", fsutil.Owner{UID: 1, GID: 1, RefuseHardLinked: true}); err != nil || !changed {
 			t.Errorf("another user's file with two names: %v", err)
 		}
 		for rel, want := range map[string]error{
@@ -131,7 +131,7 @@ func TestCreate(t *testing.T) {
 func TestMakeReal(t *testing.T) {
 	base := t.TempDir()
 	for i, want := range []bool{true, false} {
-		d, made, err := fsutil.MakeReal(base+"/a/b/c", 0o750, nil)
+		d, made, err := fsutil.MakeNoLink(base+"/a/b/c", 0o750, nil)
 		must(t, err)
 		d.Close()
 		if made != want {
@@ -213,7 +213,7 @@ func TestOwnTree(t *testing.T) {
 		writeFile(t, base+"/t/sub/mounted", "")
 		d := open(base)
 		var found []string
-		w := owntree.Walk{To: fsutil.Owner{UID: agentUID, GID: agentGID}, OnFound: func(path string, was uint32, err error) {
+		w := owntree.Walk{NewOwner: fsutil.Owner{UID: agentUID, GID: agentGID}, OnFound: func(path string, was uint32, err error) {
 			found = append(found, fmt.Sprintf("%s %d %v", strings.TrimPrefix(path, base), was, err))
 		}}
 		must(t, w.Give(d, "t", false))
@@ -241,7 +241,7 @@ func TestOwnTree(t *testing.T) {
 		for i := range 2 * owntree.Batch {
 			writeFile(t, fmt.Sprintf("%s/u/m/%d", base, i), "")
 		}
-		w = owntree.Walk{To: w.To, BetweenBatches: func() error { return stop }}
+		w = owntree.Walk{NewOwner: w.NewOwner, BetweenBatches: func() error { return stop }}
 		if err := w.Give(d, "u", false); !errors.Is(err, stop) || w.Seen != owntree.Batch {
 			t.Errorf("stopped with %v after %d", err, w.Seen)
 		}
@@ -266,7 +266,7 @@ func TestAFileThatIsGivenAwayGivesNoPower(t *testing.T) {
 	to := fsutil.Owner{UID: agentUID, GID: agentGID}
 	ways := map[string]func(d *fsutil.Dir, name string) error{
 		"chown":    func(d *fsutil.Dir, name string) error { _, _, err := d.Chown(name, to); return err },
-		"own tree": func(d *fsutil.Dir, name string) error { return (&owntree.Walk{To: to}).Give(d, "", false) },
+		"own tree": func(d *fsutil.Dir, name string) error { return (&owntree.Walk{NewOwner: to}).Give(d, "", false) },
 		"replace, keeping the mode": func(d *fsutil.Dir, name string) error {
 			return d.Replace(name, []byte("x"), fsutil.ReplaceOptions{KeepMode: true})
 		},

@@ -153,7 +153,7 @@ func openat(dirfd int, name string, flags int, mode uint32) (fd int, err error) 
 
 // callWithFault is retryEINTR for a call that tests can make fail through package faultinject, where c and name identify it.
 func callWithFault(c faultinject.Call, name string, fn func() error) error {
-	if err := faultinject.Before(c, name); err != nil {
+	if err := faultinject.BeforeCall(c, name); err != nil {
 		return err
 	}
 	err := retryEINTR(fn)
@@ -269,7 +269,7 @@ func sameMount(a, b int) (bool, error) {
 // OpenNoLink opens the directory at the absolute path, for a caller that changes its owner or content. It doesn't follow a link as
 // the last component. It follows other links of the path only in directories that only root can write to. A nil actor means [Self].
 func OpenNoLink(path string, a *Actor) (*Dir, error) {
-	d, _, err := openReal("open directory", path, 0, a)
+	d, _, err := openWithoutLinks("open directory", path, 0, a)
 	return d, err
 }
 
@@ -283,13 +283,13 @@ func InParent[T any](path string, a *Actor, do func(d *Dir, name string) (T, err
 	return do(d, filepath.Base(path))
 }
 
-// MakeReal is [OpenNoLink] that creates missing directories with the permission bits mode (less the umask). made says whether it
+// MakeNoLink is [OpenNoLink] that creates missing directories with the permission bits mode (less the umask). made says whether it
 // has created the last directory of the path.
-func MakeReal(path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err error) {
-	return openReal("make directory", path, uint32(mode.Perm()), a)
+func MakeNoLink(path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err error) {
+	return openWithoutLinks("make directory", path, uint32(mode.Perm()), a)
 }
 
-func openReal(verb, path string, mode uint32, a *Actor) (d *Dir, made bool, err error) {
+func openWithoutLinks(verb, path string, mode uint32, a *Actor) (d *Dir, made bool, err error) {
 	a = cmp.Or(a, Self())
 	d = newDir(path, a)
 	if !filepath.IsAbs(path) || strings.IndexByte(path, 0) >= 0 {

@@ -27,16 +27,16 @@ var ErrTooManyNames = errors.New("too many names in one directory")
 // ReadDir lists the directory rel ("" or "." is d itself) in byte order. The method Info of an entry calls [Dir.Lstat]. More than
 // [MaxNames] names are [ErrTooManyNames]; [Dir.EachName] handles any number.
 func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
-	entries, more, err := d.ReadSome(rel, MaxNames)
+	entries, more, err := d.ReadAtMost(rel, MaxNames)
 	if err == nil && more {
 		return nil, &fs.PathError{Op: "read directory", Path: d.name(rel), Err: ErrTooManyNames}
 	}
 	return entries, err
 }
 
-// ReadSome is [Dir.ReadDir] for at most the given number of names: the first in the order of the file system, returned in byte
+// ReadAtMost is [Dir.ReadDir] for at most the given number of names: the first in the order of the file system, returned in byte
 // order. more says whether there are others.
-func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, err error) {
+func (d *Dir) ReadAtMost(rel string, most int) (entries []fs.DirEntry, more bool, err error) {
 	err = d.EachName(rel, func(name string, kind fs.FileMode) bool {
 		more = len(entries) == most
 		if !more {

@@ -17,7 +17,7 @@ func (m *Manager) Remembered() int {
 
 // FollowState queues the job that reads a state file.
 func (m *Manager) FollowState(profile string) {
-	m.enqueue(profile, func() { m.followState(profile) })
+	m.enqueue(profile, func() { m.updateFromStateFile(profile) })
 }
 
 // NotePrior remembers that a gateway is not started at boot, as [Manager.RegisterProfiles] does.

@@ -19,16 +19,16 @@ type gateway struct {
 	platformProblem  string          // last problem with its chat platforms that the gateway reported
 	notStartedReason string          // why the boot did not start the gateway, for the status
 	wanted           bool            // the state file says that the gateway should run
-	exclusives       []profiles.Exclusive
+	exclusiveValues  []profiles.Exclusive
 	unrecorded       bool // the intent could not be written to the volume; recordLater tries again
 }
 
 // records is what the Manager knows about all profiles.
 type records struct {
-	byProfile map[string]*gateway
-	departed  map[profiles.HomeID]removedProfile // removed profiles by their home directory, to recognize a renamed one
-	users     map[profiles.Exclusive][]string    // running gateways by exclusive value (such as a token), for the snapshot usersOf
-	usersOf   *supervisor.Snapshot               // snapshot from which users was made; nil if the values have changed since
+	byProfile     map[string]*gateway
+	removedByHome map[profiles.HomeID]removedProfile // removed profiles by their home directory, to recognize a renamed one
+	users         map[profiles.Exclusive][]string    // running gateways by exclusive value (such as a token), for the snapshot usersOf
+	usersOf       *supervisor.Snapshot               // snapshot from which users was made; nil if the values have changed since
 }
 
 // gatewayOf returns the record of a profile, and makes one if there is none. The caller holds the mutex.

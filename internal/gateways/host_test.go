@@ -103,7 +103,7 @@ func (h *host) reconciler() *gateways.Manager {
 	h.t.Cleanup(func() { _ = l.Close(context.Background()) })
 	reg := registry.New(registry.Options{
 		Loop: h, Config: h.Config, Store: h.store, Units: units.NewMaker(boot.CallerAsAgent(), h.home, nil, false), Logs: l, Logger: own,
-		Health: health.New(health.Options{Config: h.Config, Loop: supervisor.NewLoop(supervisor.Config{}), Store: h.store, Agent: boot.CallerAsAgent(), Plain: true, Log: l.Get, Warn: h.Say}),
+		Health: health.New(health.Options{Config: h.Config, Loop: supervisor.NewLoop(supervisor.Config{}), Store: h.store, Agent: boot.CallerAsAgent(), ServicesOnly: true, Log: l.Get, Warn: h.Say}),
 	})
 	reg.SetSlotMaker(h, nil)
 	return gateways.New(gateways.Options{

@@ -89,7 +89,7 @@ type Options struct {
 func New(o Options) *Manager {
 	m := &Manager{
 		Options: o, jobs: make(chan func(), jobQueueSize),
-		gateways: records{byProfile: make(map[string]*gateway), departed: make(map[profiles.HomeID]removedProfile)}, topologyToken: make(chan struct{}, 1),
+		gateways: records{byProfile: make(map[string]*gateway), removedByHome: make(map[profiles.HomeID]removedProfile)}, topologyToken: make(chan struct{}, 1),
 	}
 	m.orders = orders.New(orderBackend{m})
 	m.serving.Store(new(servedProfiles))
@@ -145,9 +145,9 @@ func (m *Manager) Stop() {
 	}
 }
 
-// Reset drops all records, because another init serves the profiles now. The watcher ends with the context of
+// DropRecords drops all records, because another init serves the profiles now. The watcher ends with the context of
 // [Manager.Start].
-func (m *Manager) Reset() {
+func (m *Manager) DropRecords() {
 	m.Intents.Clear()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -158,10 +158,10 @@ func (m *Manager) Reset() {
 		}
 	}
 	clear(m.gateways.byProfile)
-	clear(m.gateways.departed)
+	clear(m.gateways.removedByHome)
 	m.unread = unreadProfiles{}
 	m.serving.Store(new(servedProfiles))
-	m.Registry.Reset()
+	m.Registry.DropProfiles()
 }
 
 // stopBegan returns when the stop of the container began; zero before.

@@ -212,7 +212,7 @@ func (m *Manager) applyTopology(ctx context.Context) {
 			}
 			if p.Name != profiles.Default {
 				// the job updates the down file of the profile
-				m.enqueue(profiles.SlotName(p.Name), func() { m.followState(p.Name) })
+				m.enqueue(profiles.SlotName(p.Name), func() { m.updateFromStateFile(p.Name) })
 			}
 		}
 	}
@@ -349,7 +349,7 @@ func (m *Manager) storeExclusives(service, profile string) {
 	if err != nil {
 		m.say(service, "cannot tell whether another gateway has its tokens: %v", err)
 	}
-	m.updateRecord(profile, func(g *gateway) { g.exclusives, m.gateways.usersOf = list, nil })
+	m.updateRecord(profile, func(g *gateway) { g.exclusiveValues, m.gateways.usersOf = list, nil })
 	if s := m.Registry.Snapshot().Find(service); s != nil {
 		if text := m.sharedExclusives(s); text != "" {
 			m.say(service, "warning: %s", text)
@@ -367,7 +367,7 @@ func (m *Manager) sharedExclusives(s *supervisor.Service) string {
 		return ""
 	}
 	var clashes []string
-	mine, snap := m.record(s.Profile).exclusives, m.Registry.Snapshot()
+	mine, snap := m.record(s.Profile).exclusiveValues, m.Registry.Snapshot()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	users := m.gateways.usersOfExclusives(snap)
@@ -390,7 +390,7 @@ func (r *records) usersOfExclusives(snap *supervisor.Snapshot) map[profiles.Excl
 	r.users, r.usersOf = make(map[profiles.Exclusive][]string), snap
 	for _, s := range snap.Services {
 		if g := r.byProfile[s.Profile]; g != nil && s.Kind == supervisor.KindGateway && s.PID != 0 {
-			for _, x := range g.exclusives {
+			for _, x := range g.exclusiveValues {
 				r.users[x] = append(r.users[x], s.Name)
 			}
 		}

@@ -48,7 +48,7 @@ func (m *Manager) Observe(r supervisor.Record) {
 	case r.To == supervisor.Down && changed:
 		// During the stop of the container, the state file matters only if an intent must be restored.
 		if _, asked := m.Intents.Want(profile); asked || m.stopBegan().IsZero() {
-			job = func() { m.followState(profile) }
+			job = func() { m.updateFromStateFile(profile) }
 		}
 	}
 	if job != nil {
@@ -83,7 +83,7 @@ func (m *Manager) handleUp(profile string, resumed bool) {
 	if profile == profiles.Default && !(resumed && m.defaultRun() == m.serving.Load().topologyRun) {
 		m.applyTopology(context.Background()) // the call ends with the supervisor's loop, so it needs no deadline
 	}
-	m.followState(profile)
+	m.updateFromStateFile(profile)
 	service := profiles.SlotName(profile)
 	m.storeExclusives(service, profile)
 	if m.Config().Agent.Ready != config.ReadyState {
@@ -91,7 +91,7 @@ func (m *Manager) handleUp(profile string, resumed bool) {
 	}
 	m.enqueueIn(readyHintDelay, service, func() {
 		if s := m.Registry.Snapshot().Find(service); s != nil && s.State == supervisor.Up && !s.Ready {
-			m.followState(profile)
+			m.updateFromStateFile(profile)
 		}
 	})
 }
@@ -107,9 +107,9 @@ func (m *Manager) watchParked(service, profile, reason string) {
 	m.watch().Interest(profile, m.record(profile).inputs)
 }
 
-// followState reads the state file of a profile, and updates the gateway's readiness and the operator's intent. It runs only
+// updateFromStateFile reads the state file of a profile, and updates the gateway's readiness and the operator's intent. It runs only
 // as a job and reads the file itself, so that an old content is never used after a newer one.
-func (m *Manager) followState(profile string) {
+func (m *Manager) updateFromStateFile(profile string) {
 	service := profiles.SlotName(profile)
 	s := m.Registry.Snapshot().Find(service)
 	if s == nil { // the profile was removed while the job waited, and its record must not come back
@@ -140,8 +140,8 @@ func (m *Manager) followState(profile string) {
 	case err != nil:
 		m.say(service, "cannot put desired_state back: %v", err)
 	case outcome == profiles.Missing:
-		// call followState again: by then the file may have its content again
-		m.enqueueIn(profiles.RestoreDelay+100*time.Millisecond, service, func() { m.followState(profile) })
+		// call updateFromStateFile again: by then the file may have its content again
+		m.enqueueIn(profiles.RestoreDelay+100*time.Millisecond, service, func() { m.updateFromStateFile(profile) })
 	case outcome == profiles.Restored:
 		m.say(service, "desired_state was lost in a rewrite of gateway_state.json and is back")
 	}

@@ -135,7 +135,7 @@ func TestAManagerThatIsResetKnowsNothing(t *testing.T) {
 	if err := order(h.wants, "coder", profiles.Running); err != nil {
 		t.Fatal(err)
 	}
-	m.Reset()
+	m.DropRecords()
 	none := registry.Handover{Present: map[string]bool{}, Marked: map[string]bool{}, OwnGateways: map[string]bool{}}
 	if s := m.HandOver(); len(s.Inputs) > 0 || !reflect.DeepEqual(m.Registry.HandOver(), none) {
 		t.Errorf("it knows %+v", s)

@@ -68,8 +68,8 @@ func (m *Manager) handleProfileEvent(ctx context.Context, e profiles.Event) {
 	case profiles.Disappeared:
 		m.handleDisappeared(ctx, e.Profile.Name, e.DirChanged)
 	case profiles.StateChanged:
-		m.enqueue(profiles.SlotName(e.Profile.Name), func() { m.followState(e.Profile.Name) })
-	case profiles.Beat:
+		m.enqueue(profiles.SlotName(e.Profile.Name), func() { m.updateFromStateFile(e.Profile.Name) })
+	case profiles.Heartbeat:
 		m.OnStateWritten(e.Profile.Name)
 	case profiles.InputsChanged:
 		m.ReadSecrets(profiles.SlotName(e.Profile.Name), e.Profile.Name)
@@ -94,7 +94,7 @@ func (m *Manager) handleAppeared(ctx context.Context, p profiles.Profile) {
 		m.Logger.Warn("%v", err)
 	}
 	m.storeHome(p.Name)
-	if old := m.renamedFrom(p.Name); old != "" {
+	if old := m.formerName(p.Name); old != "" {
 		m.startRenamed(ctx, old, p.Name)
 	}
 }
@@ -104,7 +104,7 @@ func (m *Manager) handleDisappeared(ctx context.Context, profile string, changed
 	service := profiles.SlotName(profile)
 	_ = m.Registry.ReapNow(ctx) // the client that removed the profile has seen its gateway end, so the snapshot must show that too
 	s := m.Registry.Snapshot().Find(service)
-	renamed := m.renamedTo(profile, s != nil && s.Want == supervisor.WantUp)
+	renamed := m.recordRemoval(profile, s != nil && s.Want == supervisor.WantUp)
 	m.Intents.Forget(profile)
 	m.forget(profile)
 	if endedForRemoval(s, changed, time.Now()) {
@@ -136,13 +136,13 @@ const (
 	removalTime = 3 * time.Second
 )
 
-// renamedTo remembers that a profile was removed, and whether the desired state of its gateway was up. If the profile has already
-// appeared under a new name, renamedTo returns this name, and otherwise "".
-func (m *Manager) renamedTo(profile string, up bool) string {
+// recordRemoval remembers that a profile was removed, and whether the desired state of its gateway was up. If the profile has already
+// appeared under a new name, recordRemoval returns this name, and otherwise "".
+func (m *Manager) recordRemoval(profile string, up bool) string {
 	snap := m.Registry.Snapshot()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	maps.DeleteFunc(m.gateways.departed, func(_ profiles.HomeID, d removedProfile) bool {
+	maps.DeleteFunc(m.gateways.removedByHome, func(_ profiles.HomeID, d removedProfile) bool {
 		return time.Since(d.at) > renameTime && !isLive(snap, profiles.SlotName(d.profile))
 	})
 	g := m.gateways.byProfile[profile]
@@ -155,22 +155,22 @@ func (m *Manager) renamedTo(profile string, up bool) string {
 			to = name
 		}
 	}
-	m.gateways.departed[g.home] = removedProfile{profile, time.Now(), up && to == ""}
+	m.gateways.removedByHome[g.home] = removedProfile{profile, time.Now(), up && to == ""}
 	return to
 }
 
-// renamedFrom returns the former name of a profile that has appeared, if its gateway was wanted up under that name. Otherwise
+// formerName returns the former name of a profile that has appeared, if its gateway was wanted up under that name. Otherwise
 // it returns "".
-func (m *Manager) renamedFrom(profile string) string {
+func (m *Manager) formerName(profile string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	home := m.gatewayOf(profile).home
-	d, known := m.gateways.departed[home]
+	d, known := m.gateways.removedByHome[home]
 	if !known || d.profile == profile {
-		delete(m.gateways.departed, home)
+		delete(m.gateways.removedByHome, home)
 		return ""
 	}
-	m.gateways.departed[home] = removedProfile{d.profile, d.at, false}
+	m.gateways.removedByHome[home] = removedProfile{d.profile, d.at, false}
 	if !d.up || time.Since(d.at) > renameTime {
 		return ""
 	}
@@ -233,7 +233,7 @@ func (m *Manager) formerGateway(profile string) (service string) {
 	m.mu.Lock()
 	g, other := m.gateways.byProfile[profile], ""
 	if g != nil && g.home != (profiles.HomeID{}) {
-		if d, known := m.gateways.departed[g.home]; known && d.profile != profile {
+		if d, known := m.gateways.removedByHome[g.home]; known && d.profile != profile {
 			service = profiles.SlotName(d.profile)
 		}
 		for name, o := range m.gateways.byProfile {

@@ -15,7 +15,7 @@ func newCheck(at place, keys values) *service {
 }
 
 // addCheck adds a check to a service. A check without a command, an HTTP request or a TCP connection is left out, with a note.
-func (im *importer) addCheck(s, k *service, at from) (added bool) {
+func (im *importer) addCheck(s, k *service, at sourceRef) (added bool) {
 	added = lo.SomeBy(lo.Keys(k.values), func(key string) bool {
 		group, _, _ := strings.Cut(key, ".")
 		return group == "exec" || group == "http" || group == "tcp"
@@ -43,8 +43,8 @@ func (c *composeImport) probe(_ *importer, s *service, at setting) {
 			c.apply(list, k, e)
 		}
 	}
-	if c.addCheck(s, k, at.from) && kind == "ready" && s.text("restart.policy") != "never" {
-		c.note(at.from, "hinit restarts nothing that is not ready; make it a check of kind alive for that")
+	if c.addCheck(s, k, at.sourceRef) && kind == "ready" && s.text("restart.policy") != "never" {
+		c.note(at.sourceRef, "hinit restarts nothing that is not ready; make it a check of kind alive for that")
 	}
 }
 

@@ -78,7 +78,7 @@ func (im *importer) processCompose(path string) error {
 				if word := words[k.name]; word != nil {
 					*word = k.value
 				} else {
-					im.note(k.from, unknownKeyNote)
+					im.note(k.sourceRef, unknownKeyNote)
 				}
 			}
 		case "vars":
@@ -90,7 +90,7 @@ func (im *importer) processCompose(path string) error {
 	}
 	if dotenv := absolute(path, ".env"); !c.docker && exists(dotenv) {
 		c.dotenv = []string{dotenv}
-		c.note(from{place: place{file: dotenv}}, "each service reads it (env_file); what it sets is filled in by the shell of a command, and not in other settings")
+		c.note(sourceRef{place: place{file: dotenv}}, "each service reads it (env_file); what it sets is filled in by the shell of a command, and not in other settings")
 	}
 	for _, p := range processes {
 		c.readProcess(p)
@@ -135,14 +135,14 @@ var interpolation = regexp.MustCompile(`\$(\$|\{[^}]*\}|[A-Za-z_][A-Za-z0-9_]*)`
 // process-compose.yaml, most references are in commands, whose shell replaces them; environment adds notes for the others.
 func (c *composeImport) interpolate(file string, n *yaml.Node) {
 	if strings.HasPrefix(n.Tag, "!") && !strings.HasPrefix(n.Tag, "!!") { // the value has a tag of its own, such as !reset
-		c.note(from{place{file, n.Line}, n.Tag}, "the tag has no meaning here; import the other file, with what this one changes in it")
+		c.note(sourceRef{place{file, n.Line}, n.Tag}, "the tag has no meaning here; import the other file, with what this one changes in it")
 	}
 	n.Value = interpolation.ReplaceAllStringFunc(n.Value, func(found string) string {
 		if found == "$$" {
 			return "$"
 		}
 		if c.docker {
-			c.note(from{place{file, n.Line}, found}, "stays as it is written; write the value that Docker replaces it by into hinit.yaml")
+			c.note(sourceRef{place{file, n.Line}, found}, "stays as it is written; write the value that Docker replaces it by into hinit.yaml")
 		}
 		return found
 	})
@@ -162,7 +162,7 @@ func (c *composeImport) readProcess(p setting) {
 		case "replicas":
 			n, err := strconv.Atoi(e.value)
 			if err != nil || n < 1 {
-				c.note(e.from, "%q is no number from 1; one is made", e.value)
+				c.note(e.sourceRef, "%q is no number from 1; one is made", e.value)
 				n = 1
 			}
 			replicas = n
@@ -207,7 +207,7 @@ var processRules = slices.Concat(rules{
 	{name: "log_configuration", nested: rules{{name: "rotation", nested: rulesOf("compose rotation")}, {name: ".*", note: onlyKeysOfLogs}}},
 	{name: "log_location", convert: func(im *importer, s *service, e setting) {
 		s.set("log", "true")
-		im.note(e.from, "hinit writes to logs/%s/current below logs.dir, not to %s", s.name, e.value)
+		im.note(e.sourceRef, "hinit writes to logs/%s/current below logs.dir, not to %s", s.name, e.value)
 	}},
 	{name: "ready_log_line", convert: func(_ *importer, s *service, e setting) {
 		k := newCheck(e.place, values{"kind": "ready", "log.contains": e.node.Value})
@@ -248,7 +248,7 @@ func (c *composeImport) processKeys(p setting, keys []setting, s *service) {
 	for _, e := range keys {
 		switch {
 		case !c.docker && e.node.Kind != yaml.ScalarNode && slices.Contains([]string{"command", "working_dir", "ready_log_line", "disabled"}, e.name):
-			c.note(e.from, "is no text, and is left out")
+			c.note(e.sourceRef, "is no text, and is left out")
 		case e.name == "entrypoint":
 			entrypoint = c.commandWords(e)
 		case e.name == "args":
@@ -268,7 +268,7 @@ func (c *composeImport) processKeys(p setting, keys []setting, s *service) {
 	if s.isTask() {
 		makeTask(s)
 	}
-	c.dropWithoutCommand(s, p.from)
+	c.dropWithoutCommand(s, p.sourceRef)
 }
 
 // makeTask turns a service that is never restarted into a task, which runs at boot unless it has a schedule.
@@ -287,7 +287,7 @@ func (c *composeImport) environment(e setting) []pair {
 	list := e.variables()
 	for _, v := range list {
 		if !c.docker && variable.MatchString(v.value) {
-			c.note(e.from, "%s refers to a variable (%s), which stays as it is written", v.name, v.value)
+			c.note(e.sourceRef, "%s refers to a variable (%s), which stays as it is written", v.name, v.value)
 		}
 	}
 	return list
@@ -300,7 +300,7 @@ func (c *composeImport) addDependency(w dependency) {
 		"process_completed_successfully": "done", "process_completed": "done",
 		"service_started": "started", "service_healthy": "ready", "service_completed_successfully": "done",
 	}[w.condition]
-	at := from{w.place, w.service.oldName + ".depends_on." + w.to}
+	at := sourceRef{w.place, w.service.oldName + ".depends_on." + w.to}
 	if !known {
 		c.note(at, "the condition %q is not known; the service waits until %s has started", w.condition, w.to)
 		until = "started"
@@ -330,7 +330,7 @@ func (c *composeImport) addDependency(w dependency) {
 func (c *composeImport) fillTemplates(e setting) string {
 	text, rest := fill(e.value, c.vars)
 	if rest != "" {
-		c.note(e.from, "has a template that the import does not carry out (%s); write out what it comes to", oneLine(rest))
+		c.note(e.sourceRef, "has a template that the import does not carry out (%s); write out what it comes to", oneLine(rest))
 	}
 	return text
 }

@@ -38,7 +38,7 @@ var Formats = []string{Supervisord, ProcessCompose, Pebble, Compose, S6, Systemd
 
 // Note tells the user why a setting was changed or not imported.
 type Note struct {
-	from
+	sourceRef
 	Text string
 }
 
@@ -159,7 +159,7 @@ type importer struct {
 
 // note adds a note about the setting at the place at. Notes with the same text about one file become one note that lists the
 // settings.
-func (im *importer) note(at from, format string, args ...any) {
+func (im *importer) note(at sourceRef, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if im.noted++; im.noted > maxNotes {
 		im.limitExceeded = true
@@ -188,7 +188,7 @@ func (im *importer) add(at place, name string) *service {
 		valid = fmt.Sprintf("%s-%d", serviceName(name), n)
 	}
 	if valid != name {
-		im.note(from{at, name}, "is called %s here: names are made of a to z, 0 to 9, _ and -, and each is there once", valid)
+		im.note(sourceRef{at, name}, "is called %s here: names are made of a to z, 0 to 9, _ and -, and each is there once", valid)
 	}
 	s := &service{name: valid, oldName: name, values: make(values), place: at, from: make(map[string]place)}
 	im.services = append(im.services, s)
@@ -196,7 +196,7 @@ func (im *importer) add(at place, name string) *service {
 }
 
 // dropWithoutCommand removes a service that has no command, and adds a note.
-func (im *importer) dropWithoutCommand(s *service, at from) {
+func (im *importer) dropWithoutCommand(s *service, at sourceRef) {
 	if len(s.list("command")) == 0 {
 		im.note(at, "has no command and is left out")
 		im.services = slices.DeleteFunc(im.services, func(other *service) bool { return other == s })
@@ -252,7 +252,7 @@ func absolute(file, path string) string {
 // validate checks text as a configuration for `hinit run`, and returns the error of package config.
 func validate(text []byte) error {
 	none := func(string) (string, bool) { return "", false }
-	_, err := config.Load(config.Options{Path: "hinit.yaml", Text: text, Plain: true, Env: none})
+	_, err := config.Load(config.Options{Path: "hinit.yaml", Text: text, ServicesOnly: true, Env: none})
 	return err
 }
 
@@ -320,7 +320,7 @@ func (im *importer) leaveOutNeedsOfManual() {
 		s.needs = slices.DeleteFunc(s.needs, func(n need) bool {
 			manual := slices.ContainsFunc(im.services, func(to *service) bool { return to.name == n.name && to.text("once") == "manual" })
 			if manual {
-				im.note(from{n.place, s.oldName}, "its need of %[1]s is left out, because it could wait for ever: only hinit run-once runs %[1]s", n.name)
+				im.note(sourceRef{n.place, s.oldName}, "its need of %[1]s is left out, because it could wait for ever: only hinit run-once runs %[1]s", n.name)
 			}
 			return manual
 		})
@@ -342,24 +342,24 @@ func (im *importer) leaveOutKey(s *service, key, number, inside, why string) {
 	switch {
 	case key == "checks" && err == nil && n < len(s.checks):
 		c := s.checks[n]
-		im.note(from{c.place, s.oldName}, "its check %s is left out: %s", cmp.Or(c.text("name"), c.text("kind")), why)
+		im.note(sourceRef{c.place, s.oldName}, "its check %s is left out: %s", cmp.Or(c.text("name"), c.text("kind")), why)
 		s.checks = slices.Delete(s.checks, n, n+1)
 	case key == "needs" && len(s.needs) > 0:
 		n := max(0, slices.IndexFunc(s.needs, func(n need) bool { return slices.Contains(strings.Fields(why), n.name) }))
 		if s.needs[n].place.line > 0 {
 			at = s.needs[n].place
 		}
-		im.note(from{at, s.oldName}, "its need of %s is left out: %s", s.needs[n].name, why)
+		im.note(sourceRef{at, s.oldName}, "its need of %s is left out: %s", s.needs[n].name, why)
 		s.needs = slices.Delete(s.needs, n, n+1)
 	case inside != "" && key != "schedule" && s.drop(key+inside):
-		im.note(from{at, s.oldName + "." + key + inside}, "is left out: %s", why)
+		im.note(sourceRef{at, s.oldName + "." + key + inside}, "is left out: %s", why)
 	case key != "command" && s.drop(key):
-		im.note(from{at, s.oldName + "." + key}, "is left out: %s", why)
+		im.note(sourceRef{at, s.oldName + "." + key}, "is left out: %s", why)
 		if key == "schedule" && !s.isTask() { // without a schedule, the task would run all the time
 			s.set("once", "manual")
 		}
 	default:
-		im.note(from{at, s.oldName}, "is left out: %s", why)
+		im.note(sourceRef{at, s.oldName}, "is left out: %s", why)
 		im.services = slices.DeleteFunc(im.services, func(other *service) bool { return other == s })
 	}
 }

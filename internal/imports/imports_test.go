@@ -59,7 +59,7 @@ func TestMeaning(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg, err := config.Load(config.Options{Text: result.YAML, Plain: true})
+		cfg, err := config.Load(config.Options{Text: result.YAML, ServicesOnly: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -235,7 +235,7 @@ func TestATaskWithAWrongScheduleStaysATask(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := config.Load(config.Options{Text: result.YAML, Plain: true})
+	cfg, err := config.Load(config.Options{Text: result.YAML, ServicesOnly: true})
 	if err != nil || cfg.Services["a"].Task.Once != config.OnceManual || len(result.Notes) != 1 {
 		t.Errorf("%v, %s\n%v", err, result.YAML, result.Notes)
 	}

@@ -22,7 +22,7 @@ func notesOf(t *testing.T, name, text string) (*config.Config, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := config.Load(config.Options{Text: result.YAML, Plain: true})
+	cfg, err := config.Load(config.Options{Text: result.YAML, ServicesOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,7 +56,7 @@ func (im *importer) pebble(path string) error {
 	used := p.addChecksToServices()
 	for _, c := range p.checks {
 		if !used[c.name] && !p.addToContext(c) {
-			im.note(c.from, "belongs to no service (no on-check-failure names it); add it to the checks of the service it looks at")
+			im.note(c.sourceRef, "belongs to no service (no on-check-failure names it); add it to the checks of the service it looks at")
 		}
 	}
 	return nil
@@ -78,7 +78,7 @@ func (p *pebblePlan) addLayer(file string) error {
 			p.checks = combine(p.checks, e)
 		case "log-targets":
 			for _, t := range e.keys() {
-				p.note(t.from, "hinit forward sends logs to Loki, OpenTelemetry and syslog; make it a service: hinit forward --to URL (%s)", t.name)
+				p.note(t.sourceRef, "hinit forward sends logs to Loki, OpenTelemetry and syslog; make it a service: hinit forward --to URL (%s)", t.name)
 			}
 		default:
 			e.value = ""
@@ -147,14 +147,14 @@ func (p *pebblePlan) service(l *mergedItem) {
 	case group != "" && user.value != "":
 		user.value += ":" + group
 	case group != "":
-		p.note(from{l.place, l.name + ".group"}, "is left out without a user; write user: NAME:%s", group)
+		p.note(sourceRef{l.place, l.name + ".group"}, "is left out without a user; write user: NAME:%s", group)
 	}
 	s.setAt("user", cmp.Or(user.place, l.place), user.value)
 	restarts := func(on string) bool { return l.get(on).node == nil || l.get(on).value == "restart" }
 	s.set("restart.policy", map[[2]bool]string{{false, true}: "on-failure", {true, false}: "on-success", {false, false}: "never"}[[2]bool{
 		restarts("on-success"), restarts("on-failure"),
 	}])
-	p.dropWithoutCommand(s, from{l.place, l.name})
+	p.dropWithoutCommand(s, sourceRef{l.place, l.name})
 }
 
 // order imports the order in which services start. In pebble, a requirement also starts the required service. In hinit.yaml, the
@@ -166,7 +166,7 @@ func (p *pebblePlan) order(l *mergedItem) {
 			for _, name := range e.items() {
 				others := p.find(name)
 				if len(others) == 0 {
-					p.note(e.from, "there is no service %q", name)
+					p.note(e.sourceRef, "there is no service %q", name)
 				}
 				for _, other := range others {
 					switch key {
@@ -176,7 +176,7 @@ func (p *pebblePlan) order(l *mergedItem) {
 						s.addNeed(need{name: other.name, until: "started", optional: !l.names("requires", name), place: e.place})
 					default:
 						if l.names("before", name) || slices.ContainsFunc(p.services, func(o *mergedItem) bool { return o.name == name && o.names("after", l.name) }) {
-							p.note(e.from, "%s begins after %s, so it is enabled and not waited for", name, s.name)
+							p.note(e.sourceRef, "%s begins after %s, so it is enabled and not waited for", name, s.name)
 							break
 						}
 						s.addNeed(need{name: other.name, until: "started", place: e.place})
@@ -210,13 +210,13 @@ func (p *pebblePlan) addChecksToServices() (used map[string]bool) {
 		for _, action := range e.variables() {
 			i := slices.IndexFunc(p.checks, func(c *mergedItem) bool { return c.name == action.name })
 			if i < 0 {
-				p.note(e.from, "there is no check %q", action.name)
+				p.note(e.sourceRef, "there is no check %q", action.name)
 				continue
 			}
 			used[action.name] = true
 			does, known := map[string]string{"restart": "restart", "ignore": "report", "shutdown": "shutdown", "success-shutdown": "shutdown", "failure-shutdown": "shutdown"}[action.value]
 			if !known {
-				p.note(from{e.place, e.where + "." + action.name}, "%q is not known; it is only reported", action.value)
+				p.note(sourceRef{e.place, e.where + "." + action.name}, "%q is not known; it is only reported", action.value)
 				does = "report"
 			}
 			for _, s := range p.find(l.name) {
@@ -254,5 +254,5 @@ func (p *pebblePlan) check(l *mergedItem, s *service, does string) {
 			{name: ".*", note: elsewhere},
 		}},
 	}, k, l.all...)
-	p.addCheck(s, k, l.from)
+	p.addCheck(s, k, l.sourceRef)
 }

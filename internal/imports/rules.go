@@ -19,14 +19,14 @@ import (
 
 // setting is one setting of the other supervisor: a key of a mapping, a key of a section, or a file in a directory.
 type setting struct {
-	from
+	sourceRef
 	name, value string     // name and value of the setting; the value of a list or a mapping is ""
 	node        *yaml.Node // the value as YAML; nil in other formats
 	used        bool       // an importer has read the setting, see [section.useSetting]
 }
 
-// from says where a setting stands: its place, and its full name for notes.
-type from struct {
+// sourceRef says where a setting stands: its place, and its full name for notes.
+type sourceRef struct {
 	place
 	where string // key, section or file; "" in a note about the whole place
 }
@@ -136,13 +136,13 @@ func (im *importer) applyRule(r rule, e setting, set func(value any)) {
 	case r.when != nil && !r.when(e.value):
 		return
 	case r.note != "":
-		im.note(e.from, "%s", strings.ReplaceAll(r.note, "%s", oneLine(e.value)))
+		im.note(e.sourceRef, "%s", strings.ReplaceAll(r.note, "%s", oneLine(e.value)))
 	case r.convertNode != nil:
 		set(r.convertNode(e))
 		return
 	case r.convertText != nil:
 		if e.value, err = r.convertText(e.value); err != nil {
-			im.note(e.from, "%v", err)
+			im.note(e.sourceRef, "%v", err)
 		}
 	}
 	if value := cmp.Or(r.value, e.value); r.key != "" && value != "" {
@@ -170,7 +170,7 @@ func addCodes(key, separators string) func(*importer, *service, setting) {
 		codes := successExitCodes(words)
 		s.setAt(key, e.place, append(s.list(key), codes...))
 		if len(codes) < len(words) {
-			im.note(e.from, "hinit.yaml has numbers for exit codes; signals and names are left out (%s)", e.value)
+			im.note(e.sourceRef, "hinit.yaml has numbers for exit codes; signals and names are left out (%s)", e.value)
 		}
 	}
 }

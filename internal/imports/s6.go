@@ -85,7 +85,7 @@ func (d *s6Import) disableOutsideBundle() {
 // noteInterpreter adds a note if this machine lacks the interpreter of a script.
 func (d *s6Import) noteInterpreter(script string) {
 	if words := shebang(script); len(words) > 0 && !exists(words[0]) {
-		d.note(from{place: place{script, 1}}, "needs %s, which is not on this machine; install it, or write the script for sh", words[0])
+		d.note(sourceRef{place: place{script, 1}}, "needs %s, which is not on this machine; install it, or write the script for sh", words[0])
 	}
 }
 
@@ -115,7 +115,9 @@ func exists(path string) bool {
 }
 
 // placeOf returns the place of a whole file, whose path is joined from parts.
-func placeOf(parts ...string) from { return from{place: place{file: filepath.Join(parts...)}} }
+func placeOf(parts ...string) sourceRef {
+	return sourceRef{place: place{file: filepath.Join(parts...)}}
+}
 
 // readWord returns the content of a file without surrounding blanks, or "" if there is no such file. Most files of s6 contain one
 // word.
@@ -148,7 +150,7 @@ var s6Rules = rulesOf("s6")
 func (d *s6Import) importFiles(s *service, dir string, names ...string) {
 	list, _ := readDir(dir)
 	for _, e := range list {
-		k := setting{from: placeOf(dir, e.Name()), name: e.Name()}
+		k := setting{sourceRef: placeOf(dir, e.Name()), name: e.Name()}
 		if slices.Contains(names, k.name) {
 			continue
 		}
@@ -182,7 +184,7 @@ func (d *s6Import) longrun(name, dir string) {
 	d.noteInterpreter(run)
 	d.importFiles(s, dir, "run", "down")
 	if s.text("stop.grace") == "" {
-		d.note(from{place{file: dir}, "timeout-kill"}, "s6 waits for ever for the end of the service; hinit sends KILL after stop.grace (30s)")
+		d.note(sourceRef{place{file: dir}, "timeout-kill"}, "s6 waits for ever for the end of the service; hinit sends KILL after stop.grace (30s)")
 	}
 }
 

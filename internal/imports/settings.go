@@ -78,7 +78,7 @@ func (im *importer) readINI(path string, isUnit bool) (sections []*section, err 
 		default:
 			end := strings.IndexAny(line, separators)
 			if end <= 0 || len(sections) == 0 {
-				im.note(from{place: at}, "the line is no section, key or comment, and is left out")
+				im.note(sourceRef{place: at}, "the line is no section, key or comment, and is left out")
 				continue
 			}
 			in := sections[len(sections)-1]
@@ -88,7 +88,7 @@ func (im *importer) readINI(path string, isUnit bool) (sections []*section, err 
 				name, more = strings.ToLower(name), true
 				where = "[" + in.name + "] " + name
 			}
-			in.keys = append(in.keys, setting{from: from{at, where}, name: name, value: strings.TrimSpace(line[end+1:])})
+			in.keys = append(in.keys, setting{sourceRef: sourceRef{at, where}, name: name, value: strings.TrimSpace(line[end+1:])})
 			last = &in.keys[len(in.keys)-1]
 		}
 		if !more {
@@ -123,7 +123,7 @@ func (e setting) keysOnce(seen map[*yaml.Node]bool) (list []setting) {
 			}
 			have[name.Value] = true
 			where := strings.TrimPrefix(e.where+"."+name.Value, ".")
-			list = append(list, setting{from: from{place{e.file, name.Line}, where}, name: name.Value, value: strings.TrimSpace(value.Value), node: value})
+			list = append(list, setting{sourceRef: sourceRef{place{e.file, name.Line}, where}, name: name.Value, value: strings.TrimSpace(value.Value), node: value})
 			continue
 		}
 		sources := []*yaml.Node{value}
@@ -203,5 +203,5 @@ func readYAML(path string) ([]setting, error) {
 	if err := root.Decode(new(any)); err != nil { // the file has a fault, such as a key that is there twice
 		return nil, fmt.Errorf("%s has a mistake: %s", path, strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:")), " "))
 	}
-	return setting{from: from{place: place{file: path}}, node: root}.keys(), nil
+	return setting{sourceRef: sourceRef{place: place{file: path}}, node: root}.keys(), nil
 }

@@ -41,7 +41,7 @@ func (im *importer) supervisord(path string) error {
 			groups[strings.TrimSpace(program)] = name
 		}
 		if k := s.useSetting("priority"); k.used {
-			im.note(from{k.place, "priority"}, "of a group is left out (%s); say needs where one program waits for another", k.value)
+			im.note(sourceRef{k.place, "priority"}, "of a group is left out (%s); say needs where one program waits for another", k.value)
 		}
 	}
 	priorities := make(map[*service]int)
@@ -52,7 +52,7 @@ func (im *importer) supervisord(path string) error {
 			im.program(s, name, groups[name], priorities)
 		case "supervisord", "group", "include": // other functions import these sections
 		default:
-			im.apply(supervisordSections, nil, setting{from: from{s.place, s.name}, name: kind})
+			im.apply(supervisordSections, nil, setting{sourceRef: sourceRef{s.place, s.name}, name: kind})
 		}
 	}
 	im.byPriority(priorities)
@@ -74,12 +74,12 @@ func (im *importer) supervisordFiles(path string) ([]*section, error) {
 		for pattern := range strings.FieldsSeq(k.value) {
 			pattern = absolute(path, strings.ReplaceAll(pattern, "%(here)s", absolute(path, ".")))
 			if rel, err := filepath.Rel(absolute(path, "."), pattern); doubt != nil && (err != nil || !filepath.IsLocal(rel)) {
-				im.note(from{k.place, "files"}, "%s is not read, because it is elsewhere: %s", pattern, doubt)
+				im.note(sourceRef{k.place, "files"}, "%s is not read, because it is elsewhere: %s", pattern, doubt)
 				continue
 			}
 			found, err := filepath.Glob(pattern)
 			if err != nil || len(found) == 0 {
-				im.note(from{k.place, "files"}, "nothing is at %s", pattern)
+				im.note(sourceRef{k.place, "files"}, "nothing is at %s", pattern)
 			}
 			for _, name := range found {
 				more, err := im.readINI(name, false)
@@ -115,12 +115,12 @@ func (im *importer) supervisordSelf(s *section) {
 func (im *importer) variablesOf(e setting, vars map[string]string) []pair {
 	list, err := environmentOf(e.value)
 	if err != nil {
-		im.note(e.from, "cannot be read: %v", err)
+		im.note(e.sourceRef, "cannot be read: %v", err)
 	}
 	return lo.FilterMap(list, func(v pair, _ int) (pair, bool) {
 		text, refers := expandPython(v.value, vars)
 		if refers {
-			im.note(e.from, "%s refers to a variable (%s) and is left out; services inherit the variables that hinit run is started with", v.name, v.value)
+			im.note(e.sourceRef, "%s refers to a variable (%s) and is left out; services inherit the variables that hinit run is started with", v.name, v.value)
 		}
 		return pair{v.name, text}, !refers
 	})
@@ -132,7 +132,7 @@ func (im *importer) program(s *section, name, group string, priorities map[*serv
 		k := s.useSetting(key)
 		n, err := strconv.Atoi(k.value)
 		if err != nil && k.used {
-			im.note(from{k.place, key}, "%q is no number; %d is taken", k.value, otherwise)
+			im.note(sourceRef{k.place, key}, "%q is no number; %d is taken", k.value, otherwise)
 		}
 		return lo.Ternary(err == nil, n, otherwise), k.place
 	}
@@ -202,7 +202,7 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 			words := im.split(k)
 			if refers && words != nil { // a shell replaces the variables; a dollar of the file stays a dollar
 				k.value, _ = expandPython(strings.ReplaceAll(written, "$", "$$"), vars)
-				words = throughShell(im.split(k))
+				words = wrapInShell(im.split(k))
 			}
 			svc.set("command", words)
 		case k.name == "environment":
@@ -210,18 +210,18 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 			k.value = written
 			svc.addVariables(im.variablesOf(k, vars)...)
 		case refers:
-			im.note(k.from, "refers to variables (%s), and is left out; write the value into hinit.yaml", written)
+			im.note(k.sourceRef, "refers to variables (%s), and is left out; write the value into hinit.yaml", written)
 		default:
 			im.apply(programRules, svc, k)
 		}
 	}
 	if k, is := lo.Find(s.keys, func(k setting) bool { return k.name == "exitcodes" }); is && !slices.Contains(strings.Fields(strings.ReplaceAll(k.value, ",", " ")), "0") {
-		im.note(k.from, "exit code 0 is a success in hinit, too (%s)", k.value)
+		im.note(k.sourceRef, "exit code 0 is a success in hinit, too (%s)", k.value)
 	}
 	if svc.text("restart.policy") == "" {
 		svc.set("restart.policy", "on-failure") // supervisord's default for autorestart is unexpected
 	}
-	im.dropWithoutCommand(svc, from{s.place, s.name})
+	im.dropWithoutCommand(svc, sourceRef{s.place, s.name})
 }
 
 func logFile(im *importer, s *service, e setting) {
@@ -231,9 +231,9 @@ func logFile(im *importer, s *service, e setting) {
 			s.set("log", "")
 		}
 	case strings.EqualFold(e.value, "syslog"):
-		im.note(e.from, "hinit forward sends the log to syslog")
+		im.note(e.sourceRef, "hinit forward sends the log to syslog")
 	case !strings.EqualFold(e.value, "auto"):
-		im.note(e.from, "hinit writes both streams to logs/%s/current below logs.dir, not to %s", s.name, e.value)
+		im.note(e.sourceRef, "hinit writes both streams to logs/%s/current below logs.dir, not to %s", s.name, e.value)
 	}
 }
 

@@ -63,7 +63,7 @@ func (im *importer) systemd(path string) error {
 	for _, n := range u.list {
 		if n.service != nil {
 			u.order(n)
-			im.dropWithoutCommand(n.service, from{n.place, n.name})
+			im.dropWithoutCommand(n.service, sourceRef{n.place, n.name})
 		}
 	}
 	return nil
@@ -79,7 +79,7 @@ func (u *unitImport) loadUnit(name string, follow bool) error {
 	}
 	if !slices.Contains(unitKinds, n.kind) || strings.Contains(name, "/") {
 		if slices.Contains([]string{".socket", ".path", ".mount", ".automount", ".swap", ".target", ".slice"}, n.kind) {
-			u.note(from{place: n.place}, "hinit has services and tasks only; this unit is left out")
+			u.note(sourceRef{place: n.place}, "hinit has services and tasks only; this unit is left out")
 		}
 		return nil
 	}
@@ -105,7 +105,7 @@ func (u *unitImport) loadUnit(name string, follow bool) error {
 	if templated && n.instance == "" {
 		n.instance = n.lastValue("DefaultInstance")
 		if n.name += n.instance; n.instance == "" {
-			u.note(from{place: n.place}, "is a template; import an instance of it: hinit import %s", filepath.Join(u.dir, n.prefix+"@NAME"+n.kind))
+			u.note(sourceRef{place: n.place}, "is a template; import an instance of it: hinit import %s", filepath.Join(u.dir, n.prefix+"@NAME"+n.kind))
 			return nil
 		}
 	}
@@ -136,7 +136,7 @@ func (u *unitImport) readSettings(n *unit, path string) error {
 	for _, s := range sections {
 		if !slices.Contains([]string{"Unit", "Service", "Timer", "Install"}, s.name) {
 			if !strings.HasPrefix(s.name, "X-") {
-				u.note(from{s.place, s.name}, "hinit has nothing like this section; hinit config schema lists what it has")
+				u.note(sourceRef{s.place, s.name}, "hinit has nothing like this section; hinit config schema lists what it has")
 			}
 			continue
 		}
@@ -187,7 +187,7 @@ func (u *unitImport) replaceSpecifiers(n *unit) {
 			case m == "%H" && strings.HasPrefix(k.name, "Exec"):
 				return "${HOSTNAME}"
 			}
-			u.note(k.from, "%s stands for a value of the running system; write the value into hinit.yaml", m)
+			u.note(k.sourceRef, "%s stands for a value of the running system; write the value into hinit.yaml", m)
 			return m
 		})
 	}
@@ -216,7 +216,7 @@ var unitRules = slices.Concat(rules{
 	{name: "Environment", key: "env", convert: func(im *importer, s *service, e setting) {
 		assignments, err := unitWords(e.value)
 		if err != nil {
-			im.note(e.from, "cannot be read: %v", err)
+			im.note(e.sourceRef, "cannot be read: %v", err)
 		}
 		for _, a := range assignments {
 			name, value, _ := strings.Cut(a, "=")
@@ -270,9 +270,9 @@ func typeOf(im *importer, s *service, e setting) {
 		}
 	case "forking":
 		s.set("enabled", "false")
-		im.note(e.from, "is not enabled: a service stays in the foreground under hinit; give the program the option for that, and remove enabled: false")
+		im.note(e.sourceRef, "is not enabled: a service stays in the foreground under hinit; give the program the option for that, and remove enabled: false")
 	case "dbus", "idle":
-		im.note(e.from, "counts as started at once (%s); add a check of kind ready where others wait for it", e.value)
+		im.note(e.sourceRef, "counts as started at once (%s); add a check of kind ready where others wait for it", e.value)
 	}
 }
 
@@ -282,7 +282,7 @@ func (u *unitImport) translate(n *unit) {
 	n.service.set("restart.policy", "never")
 	u.apply(unitRules, n.service, n.keys...)
 	if at, is := n.service.from["env_file"]; is && n.service.values["env"] != nil {
-		u.note(from{at, "EnvironmentFile"}, "systemd prefers the file to Environment, and hinit prefers env; remove from env what the file sets")
+		u.note(sourceRef{at, "EnvironmentFile"}, "systemd prefers the file to Environment, and hinit prefers env; remove from env what the file sets")
 	}
 	u.commands(n)
 }
@@ -329,11 +329,11 @@ func (u *unitImport) order(n *unit) {
 			}
 		}
 		if len(absent) > 0 {
-			u.note(k.from, "not imported, and not waited for: %s", strings.Join(absent, ", "))
+			u.note(k.sourceRef, "not imported, and not waited for: %s", strings.Join(absent, ", "))
 		}
 		if len(restarting) > 0 {
 			s.setAt("restart_on", k.place, append(s.list("restart_on"), restarting...))
-			u.note(k.from, "it is restarted with %s; a stop of that does not stop it", strings.Join(restarting, ", "))
+			u.note(k.sourceRef, "it is restarted with %s; a stop of that does not stop it", strings.Join(restarting, ", "))
 		}
 	}
 }

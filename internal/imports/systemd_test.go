@@ -27,7 +27,7 @@ func imported(t *testing.T, path string, units map[string]string) *config.Config
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := config.Load(config.Options{Text: result.YAML, Plain: true})
+	cfg, err := config.Load(config.Options{Text: result.YAML, ServicesOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,14 +41,14 @@ func (u *unitImport) commandsOf(n *unit, k setting) (list []unitCommand) {
 	prefixes := k.value[:len(k.value)-len(line)]
 	words, err := unitWords(line)
 	if err != nil {
-		u.note(k.from, "cannot be taken apart: %v", err)
+		u.note(k.sourceRef, "cannot be taken apart: %v", err)
 	}
 	if strings.Contains(prefixes, "@") && len(words) > 1 {
-		u.note(k.from, "hinit passes the program's own name as its first argument, not %s", words[1])
+		u.note(k.sourceRef, "hinit passes the program's own name as its first argument, not %s", words[1])
 		words = append(words[:1], words[2:]...)
 	}
 	if user := n.lastValue("User"); strings.ContainsAny(prefixes, "+!") && user != "" {
-		u.note(k.from, "runs as %s here too; let root do it in a task of its own, which this service needs", user)
+		u.note(k.sourceRef, "runs as %s here too; let root do it in a task of its own, which this service needs", user)
 	}
 	begin := 0
 	for i := range len(words) + 1 {
@@ -114,17 +114,17 @@ func (u *unitImport) commands(n *unit) {
 		kill := killCommand.FindStringSubmatch(strings.TrimLeft(k.value, "-+!:"))
 		switch {
 		case k.name == "ExecStop" && kill != nil:
-			u.apply(rules{{name: ".*", key: "stop.signal", convertText: signalName}}, s, setting{from: k.from, value: cmp.Or(kill[1], "TERM")})
+			u.apply(rules{{name: ".*", key: "stop.signal", convertText: signalName}}, s, setting{sourceRef: k.sourceRef, value: cmp.Or(kill[1], "TERM")})
 		case k.name == "ExecReload" && kill != nil:
 			signal, err := signalName(cmp.Or(kill[1], "TERM"))
 			if err != nil {
-				u.note(k.from, "hinit reload sends no %s", kill[1])
+				u.note(k.sourceRef, "hinit reload sends no %s", kill[1])
 			}
 			s.setAt("reload_signal", k.place, signal)
 		case k.name == "ExecReload":
-			u.note(k.from, "hinit reload sends reload_signal and runs no command (%s)", oneLine(k.value))
+			u.note(k.sourceRef, "hinit reload sends reload_signal and runs no command (%s)", oneLine(k.value))
 		case k.name == "ExecStop" && strings.Contains(k.value, "MAINPID"):
-			u.note(k.from, "stop_command knows no process id; see stop.signal (%s)", oneLine(k.value))
+			u.note(k.sourceRef, "stop_command knows no process id; see stop.signal (%s)", oneLine(k.value))
 		case slices.Contains(unitCommands, k.name):
 			by[k.name] = append(by[k.name], u.commandsOf(n, k)...)
 		}
@@ -182,8 +182,8 @@ func unitEscape(rest string, quote rune) (text string, length int) {
 	return rest[:min(2, len(rest))], min(2, len(rest)) // \; and escapes that systemd doesn't know stay as they are
 }
 
-// spanPart matches a number with its unit. A number without one is in seconds.
-var spanPart = regexp.MustCompile(`^(\d+(?:\.\d+)?)\s*([a-zA-Zµ]*)\s*`)
+// durationPart matches a number with its unit. A number without one is in seconds.
+var durationPart = regexp.MustCompile(`^(\d+(?:\.\d+)?)\s*([a-zA-Zµ]*)\s*`)
 
 const day = 24 * time.Hour
 
@@ -201,7 +201,7 @@ var spanUnits = map[string]time.Duration{
 func timeSpan(value string) (string, error) {
 	sum, rest := time.Duration(0), value
 	for rest != "" {
-		part := spanPart.FindStringSubmatch(rest)
+		part := durationPart.FindStringSubmatch(rest)
 		if part == nil {
 			break
 		}
@@ -225,8 +225,8 @@ var calendarNames = map[string]string{
 	"quarterly": "*-01,04,07,10-01", "semiannually": "*-01,07-01",
 }
 
-// longDay matches the name of a day, so that it can be cut to three letters.
-var longDay = regexp.MustCompile(`([^,.]{3})[^,.]*`)
+// dayName matches the name of a day, so that it can be cut to three letters.
+var dayName = regexp.MustCompile(`([^,.]{3})[^,.]*`)
 
 // calendar converts a calendar expression of OnCalendar= to a cron schedule and its time zone. It returns an error for an
 // expression that cron can't express.
@@ -255,7 +255,7 @@ func calendar(value string) (cron, zone string, err error) {
 		case strings.Contains(word, "/") || word == "UTC":
 			zone = word
 		default:
-			weekday = strings.ToUpper(strings.ReplaceAll(longDay.ReplaceAllString(word, "$1"), "..", "-"))
+			weekday = strings.ToUpper(strings.ReplaceAll(dayName.ReplaceAllString(word, "$1"), "..", "-"))
 		}
 	}
 	if weekday != "*" && dayOfMonth != "*" {
@@ -275,7 +275,7 @@ var timerRules = rulesOf("systemd timer")
 func (u *unitImport) timer(n *unit) {
 	i := slices.IndexFunc(u.list, func(other *unit) bool { return other.service != nil && other.name+".service" == n.activatedUnit() })
 	if i < 0 {
-		u.note(from{place: n.place}, "starts %s, which is not imported; the timer is left out", n.activatedUnit())
+		u.note(sourceRef{place: n.place}, "starts %s, which is not imported; the timer is left out", n.activatedUnit())
 		return
 	}
 	s := u.list[i].service
@@ -296,16 +296,16 @@ func (u *unitImport) timer(n *unit) {
 		case "OnBootSec", "OnStartupSec", "OnActiveSec":
 			s.setAt("once", k.place, "boot")
 			if strings.Trim(k.value, "0s") != "" {
-				u.note(k.from, "it runs at the boot, and not later (%s)", k.value)
+				u.note(k.sourceRef, "it runs at the boot, and not later (%s)", k.value)
 			}
 		default:
 			u.apply(slices.Concat(timerRules, unitRules), s, k)
 		}
 		switch {
 		case err != nil:
-			u.note(k.from, "%v", err)
+			u.note(k.sourceRef, "%v", err)
 		case cron != "" && s.text("schedule.cron") != "":
-			u.note(k.from, "a task has one schedule; write a second task for %s", k.value)
+			u.note(k.sourceRef, "a task has one schedule; write a second task for %s", k.value)
 		case cron != "":
 			s.setAt("schedule.cron", k.place, cron)
 			s.set("schedule.timezone", zone)
@@ -315,7 +315,7 @@ func (u *unitImport) timer(n *unit) {
 		s.drop("schedule")
 		if s.text("once") == "" {
 			s.set("once", "manual")
-			u.note(from{place: n.place}, "has no time that hinit could take over; hinit run-once %s runs it", s.name)
+			u.note(sourceRef{place: n.place}, "has no time that hinit could take over; hinit run-once %s runs it", s.name)
 		}
 	}
 }

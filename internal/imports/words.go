@@ -77,7 +77,7 @@ func split(line string, escape unescape) (words []string, err error) {
 func (im *importer) split(e setting) []string {
 	words, err := split(e.value, shellEscape)
 	if err != nil {
-		im.note(e.from, "cannot be taken apart: %v", err)
+		im.note(e.sourceRef, "cannot be taken apart: %v", err)
 	}
 	return words
 }
@@ -111,9 +111,9 @@ func quote(word string, references *regexp.Regexp) string {
 	return b.String()
 }
 
-// throughShell returns a command that runs words in a shell, so that the shell replaces the variables ${NAME} in them. $$ becomes one
+// wrapInShell returns a command that runs words in a shell, so that the shell replaces the variables ${NAME} in them. $$ becomes one
 // dollar.
-func throughShell(words []string) []string {
+func wrapInShell(words []string) []string {
 	quoted := lo.Map(words, func(w string, _ int) string { return quote(w, unitVariable) })
 	return []string{"sh", "-c", "exec " + strings.Join(quoted, " ")}
 }

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// noteName is the file in which the holder of the lock describes itself. The agent can write to this file, so hinit only
+	// holderFile is the file in which the holder of the lock describes itself. The agent can write to this file, so hinit only
 	// displays it.
-	noteName = DirName + "/holder"
-	maxNote  = 1024
-	maxWord  = 64
+	holderFile    = DirName + "/holder"
+	maxHolderFile = 1024
+	maxWord       = 64
 )
 
 // Holder describes the process that holds the lock, for messages.
 type Holder struct {
-	// Host and Since come from the file noteName, which the last hinit with the lock has written. Host is "" if there is none.
+	// Host and Since come from the file holderFile, which the last hinit with the lock has written. Host is "" if there is none.
 	Host  string    `json:"host"`
 	Since time.Time `json:"since"`
 	// PID is a process of this container that holds the lock according to the kernel, and that is no hinit. 0 if there is none.
@@ -61,10 +61,10 @@ func lockIdentity(dir *os.File) string {
 // lockIdentity. holder does not wait for the volume: it uses the note of that process as it was read last. It starts a goroutine
 // that reads the note again for the next call.
 func (v *Volume) holder(at string) Holder {
-	h := *v.note.Load()
+	h := *v.lastHolder.Load()
 	if v.reading.CompareAndSwap(false, true) {
 		guard.Go("reading who holds the lock of the volume", func() {
-			_ = v.withDir(v.readNote) // if the directory can't be opened, the old note stays
+			_ = v.withDir(v.readHolderFile) // if the directory can't be opened, the old note stays
 			v.reading.Store(false)
 		})
 	}
@@ -88,27 +88,27 @@ func findOtherHolder(at string, own int) (pid int, command string) {
 	return pid, command
 }
 
-// readNote reads the note of the last holder into v.note. After an error v.note is empty.
-func (v *Volume) readNote(d *fsutil.Dir) error {
+// readHolderFile reads the note of the last holder into v.note. After an error v.note is empty.
+func (v *Volume) readHolderFile(d *fsutil.Dir) error {
 	var h Holder
-	raw, err := d.ReadFile(noteName, maxNote)
+	raw, err := d.ReadFile(holderFile, maxHolderFile)
 	if err != nil || json.Unmarshal(raw, &h) != nil {
 		h = Holder{}
 	}
 	h.Host = printable(h.Host)
-	v.note.Store(&h)
+	v.lastHolder.Store(&h)
 	return err
 }
 
-// writeNote writes the note that names this machine as the holder.
-func (v *Volume) writeNote() {
+// writeHolderFile writes the note that names this machine as the holder.
+func (v *Volume) writeHolderFile() {
 	host, _ := os.Hostname()
 	raw, _ := json.Marshal(Holder{Host: host, Since: time.Now().UTC().Truncate(time.Second)})
 	_ = v.withDir(func(d *fsutil.Dir) error { // an error does not matter, because the note is only displayed
 		if err := d.Mkdir(DirName, 0o755); err != nil {
 			return err
 		}
-		return d.Replace(noteName, raw, fsutil.ReplaceOptions{Mode: 0o644, NoSync: true})
+		return d.Replace(holderFile, raw, fsutil.ReplaceOptions{Mode: 0o644, NoSync: true})
 	})
 }
 

@@ -355,15 +355,15 @@ func TestAForgedNoteIsShownAsAWord(t *testing.T) {
 	home := t.TempDir()
 	v := newVolume(t, home)
 	must(t, os.Mkdir(filepath.Join(home, DirName), 0o755))
-	note := filepath.Join(home, noteName)
+	note := filepath.Join(home, holderFile)
 	for text, want := range map[string]string{
 		`{"host":"\u001b[31mred\n","since":"2026-01-02T03:04:05Z"}`: "another hinit, by its note [31mred since 2026-01-02T03:04:05Z",
 		"nonsense":               "another process",
 		strings.Repeat("x", 1e5): "another process",
 	} {
 		must(t, os.WriteFile(note, []byte(text), 0o644))
-		_ = v.withDir(v.readNote)
-		if got := v.note.Load().String(); got != want {
+		_ = v.withDir(v.readHolderFile)
+		if got := v.lastHolder.Load().String(); got != want {
 			t.Errorf("%.40q: %q", text, got)
 		}
 	}
@@ -382,7 +382,7 @@ func TestAnEmptyVolumeOfRootsOnAServerIsLocked(t *testing.T) {
 	v.actor = fsutil.NewActor(fsutil.Identity{UID: 10000, GID: 10000})
 	mustHave(t, v)
 	must(t, v.Check())
-	if _, err := os.Stat(filepath.Join(home, noteName)); err != nil {
+	if _, err := os.Stat(filepath.Join(home, holderFile)); err != nil {
 		t.Error(err)
 	}
 }

@@ -83,8 +83,8 @@ type Volume struct {
 	lost        bool          // the lock was lost, so held must not be used
 	confirmedAt time.Duration // when the last successful confirmation began, by CLOCK_BOOTTIME
 
-	note    atomic.Pointer[Holder]
-	reading atomic.Bool // a goroutine is reading the note of the lock's holder
+	lastHolder atomic.Pointer[Holder]
+	reading    atomic.Bool // a goroutine is reading the note of the lock's holder
 }
 
 // Handover is the locked files of a Volume, for the program after a re-execution. A nil file is not locked.
@@ -101,7 +101,7 @@ func (h Handover) release() { _, _ = h.File.Close(), h.Lock.Close() } // the ker
 // actor. warn gets warnings for the operator, perhaps repeatedly. It must not block.
 func NewVolume(home string, actor *fsutil.Actor, warn func(string)) *Volume {
 	v := &Volume{home: home, actor: actor, warn: warn, confirmEvery: confirmInterval, confirmLimit: confirmTimeLimit, sharing: serverSharesLocks, confirm: (*Volume).confirmLock}
-	v.note.Store(&Holder{})
+	v.lastHolder.Store(&Holder{})
 	return v
 }
 
@@ -139,7 +139,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 		err = v.withDir(func(d *fsutil.Dir) (err error) {
 			if h.Lock == nil {
 				h.Lock, err = d.Lock(func(dir *os.File) error {
-					at, _ = lockIdentity(dir), v.readNote(d)
+					at, _ = lockIdentity(dir), v.readHolderFile(d)
 					wait()
 					return nil
 				})
@@ -166,7 +166,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 		switch {
 		case errors.Is(err, errLocked):
 			settle = max(settle, v.confirmEvery+v.confirmEvery/10)
-			_ = v.withDir(v.readNote) // an error does not matter, because the note is only displayed
+			_ = v.withDir(v.readHolderFile) // an error does not matter, because the note is only displayed
 			wait()
 		case h.Lock != nil && settle == 0 && (errors.Is(err, errNoLocks) || errors.Is(err, unix.EROFS)):
 			alone, err = err.Error(), nil
@@ -182,7 +182,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	if alone != "" {
 		v.warn(fmt.Sprintf("a hinit on another machine is not kept from serving %q: %s; use this volume from one machine only", v.home, alone))
 	}
-	v.writeNote()
+	v.writeHolderFile()
 	v.mu.Lock()
 	v.held = h
 	v.mu.Unlock()
@@ -260,7 +260,7 @@ var serverKeeps = map[string][]string{
 // serverSharesLocks reports whether the file system of a directory has a server that keeps the locks of files. If other
 // machines may use the file system without seeing the locks, alone says why; otherwise it is "".
 func serverSharesLocks(dir *os.File) (shared bool, alone string) {
-	if faultinject.Enabled && faultinject.Before(faultinject.Lock, "server") != nil { // in tests, any volume can have a server
+	if faultinject.Enabled && faultinject.BeforeCall(faultinject.Lock, "server") != nil { // in tests, any volume can have a server
 		return true, ""
 	}
 	if fsutil.LocalFile(dir) {

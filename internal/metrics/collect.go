@@ -122,7 +122,7 @@ func (s sink) sendInit(st client.Status, seen *processList) {
 	s.send(started, unixSeconds(i.StartedAt))
 	s.send(booting, boolValue(i.Booting))
 	s.send(stopping, boolValue(i.Stopping))
-	s.send(reexecs, float64(max(i.Image-1, 0)))
+	s.send(reexecs, float64(max(i.Generation-1, 0)))
 	s.send(orphans, float64(i.Orphans))
 	s.send(routines, float64(i.Goroutines))
 	if i.Lease != nil && i.Lease.State != client.LeaseNone {
@@ -150,7 +150,7 @@ func (s sink) sendService(v *client.Service, now time.Time) {
 	name, profile := labelValue(v.Name), labelValue(v.Profile)
 	s.send(isUp, boolValue(v.State == client.StateUp), name, profile)
 	s.send(isReady, boolValue(v.Ready), name, profile)
-	for _, kind := range show.Judge(v).Problems {
+	for _, kind := range show.VerdictOf(v).Problems {
 		s.send(problem, 1, name, profile, kind)
 	}
 	checks := make(map[string]float64, len(v.Checks)) // results by label, because two names may become the same label

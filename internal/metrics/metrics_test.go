@@ -91,7 +91,7 @@ func TestTasksNextRunsAndTheForwardersLagHaveSeries(t *testing.T) {
 func TestWhatHinitTells(t *testing.T) {
 	code := 1
 	f := &fake{status: client.Status{Version: 1, Init: client.Init{
-		Version: "1.2", StartedAt: noon, Image: 3, Orphans: 7, Lease: &client.Lease{State: client.LeaseHeld},
+		Version: "1.2", StartedAt: noon, Generation: 3, Orphans: 7, Lease: &client.Lease{State: client.LeaseHeld},
 		Boot: []client.BootStep{{Name: "volume", Seconds: 0.5}, {Name: "volume", Seconds: 2}, {Name: "hook a", Error: "x"}},
 	}, Services: []client.Service{{
 		Name: "gateway-coder", Profile: "coder", State: client.StateBackoff, Want: client.WantUp, CrashLoop: true, ConsecutiveFailures: 6,

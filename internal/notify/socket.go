@@ -134,7 +134,7 @@ func (s *socket) readOne(fd int, each func(pid int, m Message)) bool {
 			each(pid, m)
 		}
 	}
-	return blocking.Peer(func() (err error) {
+	return blocking.DoWithPeer(func() (err error) {
 		_, _, _, _, err = receive(fd, data[:1], nil, 0)
 		return err
 	}) == nil
@@ -180,8 +180,8 @@ func Send(path, text string) error {
 	return nil
 }
 
-// outerPatience is how long SendOuter may take, because the path may be on a disk that hangs.
-const outerPatience = 5 * time.Second
+// outerTimeout is how long SendOuter may take, because the path may be on a disk that hangs.
+const outerTimeout = 5 * time.Second
 
 // SendOuter sends a message to the program that started this container, if that has set NOTIFY_SOCKET, as systemd and podman
 // --sdnotify=container do. It blocks for at most five seconds.
@@ -190,7 +190,7 @@ func SendOuter(text string) error {
 	if path == "" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), outerPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), outerTimeout)
 	defer cancel()
 	if err := blocking.Within(ctx, blocking.Foreign, "the notification", func() error { return Send(path, text) }); err != nil {
 		return fmt.Errorf("to %s=%q: %w", SocketVar, path, err)

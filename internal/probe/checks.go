@@ -79,17 +79,17 @@ func (f *freshness) age(written time.Time) time.Duration {
 // stateCheck reads the state file of a gateway. It fails if the heartbeat is too old, or if platforms have problems.
 type stateCheck struct {
 	diskCall
-	want  config.StateCheck
-	read  func() (profiles.State, error)
-	beat  time.Time // last heartbeat that the file contained
-	fresh freshness
+	settings  config.StateCheck
+	read      func() (profiles.State, error)
+	heartbeat time.Time // last heartbeat that the file contained
+	freshness freshness
 }
 
 // silence returns the time since the last heartbeat in the state file. Before the first heartbeat it uses the time of
 // modification, which is less certain, because other programs write the file too.
 func (s *stateCheck) silence(st profiles.State) time.Duration {
-	s.beat = cmp.Or(st.Beat, s.beat)
-	return s.fresh.age(cmp.Or(s.beat, st.Written))
+	s.heartbeat = cmp.Or(st.Heartbeat, s.heartbeat)
+	return s.freshness.age(cmp.Or(s.heartbeat, st.Written))
 }
 
 func (s *stateCheck) check(deadline time.Time) (good bool, answer string) {
@@ -100,9 +100,9 @@ func (s *stateCheck) check(deadline time.Time) (good bool, answer string) {
 			return false, err.Error()
 		case !st.Exists:
 			return false, "there is no " + profiles.StateFile
-		case s.want.MaxHeartbeatAge > 0 && s.silence(st) > s.want.MaxHeartbeatAge:
-			return false, profiles.StateFile + " was not written for more than " + s.want.MaxHeartbeatAge.String()
-		case s.want.Platforms == "all" && st.Troubled > 0, s.want.Platforms == "any" && st.Troubled >= st.Platforms:
+		case s.settings.MaxHeartbeatAge > 0 && s.silence(st) > s.settings.MaxHeartbeatAge:
+			return false, profiles.StateFile + " was not written for more than " + s.settings.MaxHeartbeatAge.String()
+		case s.settings.Platforms == "all" && st.Troubled > 0, s.settings.Platforms == "any" && st.Troubled >= st.Platforms:
 			if words := st.Trouble(); words != "" {
 				return false, words
 			}
@@ -180,15 +180,15 @@ func (s *logMatch) matchesAny(lines []byte) bool {
 
 // logCheck is a log check during one run of a service.
 type logCheck struct {
-	found *logMatch
-	want  config.LogCheck
-	since atomic.Int64 // lines before this time don't count, by sinceBegin
-	began time.Time
-	seen  bool // a matching line has come in this run, perhaps before a re-execution
+	found    *logMatch
+	settings config.LogCheck
+	since    atomic.Int64 // lines before this time don't count, by sinceBegin
+	began    time.Time
+	seen     bool // a matching line has come in this run, perhaps before a re-execution
 }
 
 func newLogCheck(c config.Check, t *target) *logCheck {
-	l := &logCheck{found: t.logMatches[t.check], want: c.Log, began: t.began}
+	l := &logCheck{found: t.logMatches[t.check], settings: c.Log, began: t.began}
 	began := t.health.Checks[t.check]
 	if !t.ended.IsZero() {
 		l.since.Store(max(0, sinceBegin(t.ended)))
@@ -199,22 +199,22 @@ func newLogCheck(c config.Check, t *target) *logCheck {
 
 func (l *logCheck) check(time.Time) (good bool, answer string) {
 	last, since := l.found.last.Load(), l.since.Load()
-	what := strings.TrimSpace(l.want.Contains + " " + l.want.Matches)
+	what := strings.TrimSpace(l.settings.Contains + " " + l.settings.Matches)
 	switch {
-	case l.want.MustNotAppear:
+	case l.settings.MustNotAppear:
 		l.since.Store(max(since, last))
 		if last > since {
 			return false, fmt.Sprintf("a line with %q came", what)
 		}
 		return true, fmt.Sprintf("no line with %q came", what)
-	case l.want.MaxGap > 0:
+	case l.settings.MaxGap > 0:
 		if began := sinceBegin(l.began); last == 0 || last < began {
 			last = began
 		}
-		if time.Duration(sinceBegin(time.Now())-last) > l.want.MaxGap {
-			return false, fmt.Sprintf("no line with %q came for more than %s", what, l.want.MaxGap)
+		if time.Duration(sinceBegin(time.Now())-last) > l.settings.MaxGap {
+			return false, fmt.Sprintf("no line with %q came for more than %s", what, l.settings.MaxGap)
 		}
-		return true, fmt.Sprintf("a line with %q came within %s", what, l.want.MaxGap)
+		return true, fmt.Sprintf("a line with %q came within %s", what, l.settings.MaxGap)
 	case l.seen || last > since:
 		l.seen = true
 		return true, fmt.Sprintf("a line with %q came", what)
@@ -284,8 +284,8 @@ func (u *unixCheck) check(deadline time.Time) (good bool, answer string) {
 // fileCheck fails if a file does not exist, or was modified too long ago.
 type fileCheck struct {
 	pathCheck
-	fresher time.Duration
-	fresh   freshness
+	maxAge    time.Duration
+	freshness freshness
 }
 
 func (f *fileCheck) check(deadline time.Time) (good bool, answer string) {
@@ -296,8 +296,8 @@ func (f *fileCheck) check(deadline time.Time) (good bool, answer string) {
 			return false, shortFileError(err)
 		case info.Mode()&fs.ModeSymlink != 0:
 			return false, "it is a symbolic link"
-		case f.fresher > 0 && f.fresh.age(info.ModTime()) > f.fresher:
-			return false, "it was not written for more than " + f.fresher.String()
+		case f.maxAge > 0 && f.freshness.age(info.ModTime()) > f.maxAge:
+			return false, "it was not written for more than " + f.maxAge.String()
 		}
 		return true, "it is there"
 	})

@@ -29,8 +29,8 @@ type Silence struct {
 }
 
 const (
-	// gapsToKnow is how many gaps between signs must be measured before the usual gap is known.
-	gapsToKnow = 8
+	// minGaps is how many gaps between signs must be measured before the usual gap is known.
+	minGaps = 8
 	// gapHalfLife is the time after which half of a long gap is forgotten. It is longer than a weekend, so that a weekly pause
 	// stays usual.
 	gapHalfLife = 7 * 24 * time.Hour
@@ -117,8 +117,8 @@ func (h *silenceMeter) addTime(passed time.Duration, came, resting bool) {
 }
 
 func (h *silenceMeter) silence() Silence {
-	s := Silence{For: h.sinceLastSign, AtRest: h.atRest >= gapsToKnow}
-	if h.gaps >= gapsToKnow {
+	s := Silence{For: h.sinceLastSign, AtRest: h.atRest >= minGaps}
+	if h.gaps >= minGaps {
 		s.UsualGap = h.longest
 	}
 	return s
@@ -127,11 +127,11 @@ func (h *silenceMeter) silence() Silence {
 // signHistory collects the signs of one run over all rounds. If a round is late, the delay does not count as silence, because
 // a pause of the container stops hinit too. The first round after a suspension is late on purpose, so there the delay counts.
 type signHistory struct {
-	lastRound  time.Time // time of the last round, by hinit's clock
-	beats, log silenceMeter
-	line       uint64
-	beat       time.Time
-	ticks      uint64
+	lastRound       time.Time // time of the last round, by hinit's clock
+	heartbeats, log silenceMeter
+	line            uint64
+	lastHeartbeat   time.Time
+	ticks           uint64
 	// 1 + the processor time, in ticks, that all processes of the run had used when they were last examined closely. 0 if they were
 	// not examined since the present silence became unusual.
 	tree     uint64
@@ -141,7 +141,7 @@ type signHistory struct {
 // roundSigns is what [DeafWatch] has seen of one run of a gateway in one round of its examinations.
 type roundSigns struct {
 	line          uint64    // number of log lines so far
-	beat          time.Time // time of the last heartbeat; zero if unknown
+	heartbeat     time.Time // time of the last heartbeat; zero if unknown
 	procstat.Stat           // state of the main process
 }
 
@@ -174,14 +174,14 @@ func (h *signHistory) addRound(now time.Time, most time.Duration, s roundSigns) 
 		passed, used = 0, ticks
 	}
 	resting := !first && used <= 1+uint64(passed/idleTickInterval)
-	beat := !s.beat.IsZero() && !s.beat.Equal(h.beat)
-	h.beats.addTime(passed, beat && !h.beat.IsZero(), resting) // the first heartbeat may be old, so the time since then is not a gap
+	beat := !s.heartbeat.IsZero() && !s.heartbeat.Equal(h.lastHeartbeat)
+	h.heartbeats.addTime(passed, beat && !h.lastHeartbeat.IsZero(), resting) // the first heartbeat may be old, so the time since then is not a gap
 	h.log.addTime(passed, !first && s.line != h.line, resting)
 	if beat {
-		h.beat = s.beat
+		h.lastHeartbeat = s.heartbeat
 	}
 	h.lastRound, h.line, h.ticks = now, s.line, ticks
-	return Evidence{Heartbeat: h.beats.silence(), Log: h.log.silence(), Idle: !first && used == 0, Stopped: s.State == 'T'}
+	return Evidence{Heartbeat: h.heartbeats.silence(), Log: h.log.silence(), Idle: !first && used == 0, Stopped: s.State == 'T'}
 }
 
 // idleTickInterval is the shortest time in which an idle process uses one tick (10 ms) of processor time.

@@ -26,7 +26,7 @@ func TestDeafAmongFourHundred(t *testing.T) {
 		quirkAt := begin.Add(25 * time.Minute)
 		var h signHistory
 		beatEvery, lineEvery := time.Duration(5+random.IntN(25))*time.Second, time.Duration(2+random.IntN(20))*time.Second
-		s := roundSigns{beat: begin}
+		s := roundSigns{heartbeat: begin}
 		nextBeat, nextLine := begin, begin
 		found, bad := time.Time{}, 0
 		for now := begin; now.Before(end); now = now.Add(period) {
@@ -35,7 +35,7 @@ func TestDeafAmongFourHundred(t *testing.T) {
 			eventful := quirk == 4 && deafAt.After(end)
 			for ; nextBeat.Before(now) && nextBeat.Before(deafAt); nextBeat = nextBeat.Add(beatEvery/2 + time.Duration(random.Int64N(int64(beatEvery)))) {
 				if !odd || quirk != 1 && quirk != 4 {
-					s.beat = nextBeat
+					s.heartbeat = nextBeat
 				}
 			}
 			for ; nextLine.Before(now) && nextLine.Before(deafAt); nextLine = nextLine.Add(lineEvery/2 + time.Duration(random.Int64N(int64(lineEvery)))) {

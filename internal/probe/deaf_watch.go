@@ -23,8 +23,8 @@ import (
 const (
 	// maxProbes is how many silent gateways may be examined closely at the same time.
 	maxProbes = 16
-	// answerPatience is how long a gateway's /health, or the disk, may take to answer.
-	answerPatience = 2 * time.Second
+	// answerTimeout is how long a gateway's /health, or the disk, may take to answer.
+	answerTimeout = 2 * time.Second
 	// maxSuspension is the maximum time without rounds. The kernel's signal about a stopped gateway may get lost, so rounds
 	// can't stay suspended for ever.
 	maxSuspension = time.Hour
@@ -60,11 +60,11 @@ type DeafWatch struct {
 	ports     diskCall     // the search for ports of /health, which may read many files
 	found     atomic.Pointer[map[string]Deafness]
 
-	mu     sync.Mutex // no goroutine holds mu during a round
-	period time.Duration
-	policy func(v *supervisor.Service) config.Deaf
-	begun  bool
-	beats  map[string]time.Time // last heartbeat of each profile's gateway
+	mu             sync.Mutex // no goroutine holds mu during a round
+	period         time.Duration
+	policy         func(v *supervisor.Service) config.Deaf
+	begun          bool
+	lastHeartbeats map[string]time.Time // last heartbeat of each profile's gateway
 
 	// Only the goroutine uses the fields below.
 	runs         map[string]*deafRun // the current run of each service
@@ -97,7 +97,7 @@ type Deafness struct {
 
 // NewDeafWatch returns a DeafWatch. It does nothing before Set, and makes no rounds before Resume.
 func NewDeafWatch(o DeafOptions) *DeafWatch {
-	e := &DeafWatch{o: o, wake: make(chan struct{}, 1), beats: make(map[string]time.Time), runs: make(map[string]*deafRun)}
+	e := &DeafWatch{o: o, wake: make(chan struct{}, 1), lastHeartbeats: make(map[string]time.Time), runs: make(map[string]*deafRun)}
 	e.suspended.Store(true)
 	return e
 }
@@ -131,7 +131,7 @@ func (e *DeafWatch) resumeRounds() {
 // RecordHeartbeat records that the state file of a profile's gateway has a new heartbeat.
 func (e *DeafWatch) RecordHeartbeat(profile string) {
 	e.mu.Lock()
-	e.beats[profile] = time.Now()
+	e.lastHeartbeats[profile] = time.Now()
 	e.mu.Unlock()
 	e.Resume()
 }
@@ -211,7 +211,7 @@ func (e *DeafWatch) examineAll() (again bool) {
 		}
 		r.seenThisRound = true
 		e.mu.Lock()
-		beat := e.beats[v.Profile]
+		beat := e.lastHeartbeats[v.Profile]
 		e.mu.Unlock()
 		st, _ := blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(v.PID) })
 		if st.State == 0 {
@@ -241,7 +241,7 @@ func (e *DeafWatch) examineAll() (again bool) {
 		r.seenThisRound = false
 	}
 	e.mu.Lock()
-	maps.DeleteFunc(e.beats, func(profile string, _ time.Time) bool { return e.runs[profiles.SlotName(profile)] == nil })
+	maps.DeleteFunc(e.lastHeartbeats, func(profile string, _ time.Time) bool { return e.runs[profiles.SlotName(profile)] == nil })
 	e.mu.Unlock()
 	e.found.Store(&found)
 	return again
@@ -281,7 +281,7 @@ func (e *DeafWatch) findPorts(of []*silentGateway) {
 		return
 	}
 	found := make(map[string]*httpCheck)
-	if read, _ := e.ports.runCall(time.Now().Add(answerPatience), func() (bool, string) {
+	if read, _ := e.ports.runCall(time.Now().Add(answerTimeout), func() (bool, string) {
 		return e.o.EachEnv(names, func(profile string, env map[string]string) { found[profile] = healthOf(env) }) == nil, ""
 	}); !read {
 		return
@@ -298,7 +298,7 @@ func (e *DeafWatch) probeGateway(s *silentGateway, ticks uint64) {
 	after := s.policy.After
 	doubts := s.history.needsCloserLook(s.evidence, after)
 	if s.health != nil && (doubts || !s.history.answered) {
-		s.evidence.HealthAnswers, _ = s.health.check(time.Now().Add(answerPatience))
+		s.evidence.HealthAnswers, _ = s.health.check(time.Now().Add(answerTimeout))
 		s.history.answered = s.history.answered || s.evidence.HealthAnswers
 		s.evidence.ProbedHealth = s.history.answered
 	}
@@ -309,7 +309,7 @@ func (e *DeafWatch) probeGateway(s *silentGateway, ticks uint64) {
 	var st profiles.State
 	if !e.callDisk(func() (err error) { st, err = e.o.State(s.service.Profile); return err }) {
 		s.unknown = true // a hung disk may be the reason for the silence
-	} else if st.Beat.After(s.history.beat) && time.Since(st.Beat) < after {
+	} else if st.Heartbeat.After(s.history.lastHeartbeat) && time.Since(st.Heartbeat) < after {
 		s.evidence = Evidence{}
 		e.RecordHeartbeat(s.service.Profile)
 	}
@@ -322,7 +322,7 @@ func (e *DeafWatch) callDisk(call func() error) bool {
 		e.waiting.Add(-1)
 		return false
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), answerPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
 	defer cancel()
 	return blocking.Wait(ctx, "a look at a silent gateway", func() error {
 		defer e.waiting.Add(-1)
@@ -343,7 +343,7 @@ func healthOf(env map[string]string) *httpCheck {
 	if !config.IsShellTruthy(env[healthSwitch]) || env[healthPort] == "" || strings.Trim(env[healthPort], "0123456789") != "" {
 		return nil
 	}
-	c := config.Check{Timeout: answerPatience, HTTP: config.HTTPCheck{URL: "http://127.0.0.1:" + env[healthPort] + "/health", Status: "100-599"}}
+	c := config.Check{Timeout: answerTimeout, HTTP: config.HTTPCheck{URL: "http://127.0.0.1:" + env[healthPort] + "/health", Status: "100-599"}}
 	h, _ := newHTTP(c, func(s string) string { return s }) // h is nil for an invalid port, so there is no check
 	return h
 }

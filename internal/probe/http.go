@@ -104,7 +104,7 @@ func (h *httpCheck) check(deadline time.Time) (good bool, answer string) {
 		case err != nil:
 			return false, h.unreadReason(err, limited.N, !time.Now().Before(deadline))
 		case response.StatusCode >= 200: // a response with status 1xx is followed by another one
-			return h.judgeResponse(response)
+			return h.checkResponse(response)
 		}
 	}
 }
@@ -133,8 +133,8 @@ func (h *httpCheck) unreadReason(err error, room int64, late bool) string {
 // at its end. A server that sends single bytes could otherwise keep hinit busy.
 const maxSearches = 64
 
-// judgeResponse compares the status and the body of a response with what the check expects.
-func (h *httpCheck) judgeResponse(response *http.Response) (good bool, answer string) {
+// checkResponse compares the status and the body of a response with what the check expects.
+func (h *httpCheck) checkResponse(response *http.Response) (good bool, answer string) {
 	code := response.StatusCode
 	if !slices.ContainsFunc(h.status, func(r [2]int) bool { return r[0] <= code && code <= r[1] }) {
 		return false, fmt.Sprintf("status %d, expected %s", code, h.expected)

@@ -92,9 +92,9 @@ func makeChecker(c config.Check, t *target) (checker, error) {
 	case config.CheckNotify:
 		return startupCheck{t.notifyState}, nil
 	case config.CheckWatchdog:
-		return &watchdogCheck{beats: t.notifyState, readMessages: func() { t.options.ReadMessages(t.name) }}, nil
+		return &watchdogCheck{notifyState: t.notifyState, readMessages: func() { t.options.ReadMessages(t.name) }}, nil
 	case config.CheckState:
-		return &stateCheck{diskCall: diskCall{timeout: c.Timeout}, want: c.State, read: func() (profiles.State, error) { return t.options.State(t.Profile) }}, nil
+		return &stateCheck{diskCall: diskCall{timeout: c.Timeout}, settings: c.State, read: func() (profiles.State, error) { return t.options.State(t.Profile) }}, nil
 	}
 	return nil, fmt.Errorf("%q is no type of a check", c.Type)
 }

@@ -180,10 +180,10 @@ func (t *target) scheduleMessageChecks(now time.Time) {
 }
 
 // startupCheck passes when the service has sent READY=1 (config.CheckNotify).
-type startupCheck struct{ beats *runNotifyState }
+type startupCheck struct{ notifyState *runNotifyState }
 
 func (s startupCheck) check(time.Time) (good bool, answer string) {
-	if s.beats.snapshot().Ready {
+	if s.notifyState.snapshot().Ready {
 		return true, "READY=1 came"
 	}
 	return false, "READY=1 has not come in time"
@@ -191,23 +191,23 @@ func (s startupCheck) check(time.Time) (good bool, answer string) {
 
 // watchdogCheck fails when the service has sent no WATCHDOG=1 within its interval (config.CheckWatchdog).
 type watchdogCheck struct {
-	beats        *runNotifyState
+	notifyState  *runNotifyState
 	readMessages func() // handles messages that have arrived but are not read
 }
 
 func (w *watchdogCheck) check(time.Time) (good bool, answer string) {
 	at := time.Now()
-	b := w.beats.snapshot()
+	b := w.notifyState.snapshot()
 	if b.missedWatchdog(at) {
 		w.readMessages()
-		b = w.beats.snapshot()
+		b = w.notifyState.snapshot()
 	}
 	switch {
 	case b.Failed:
 		return false, "it says itself that it has failed (WATCHDOG=trigger)"
 	case !b.missedWatchdog(at):
 		return true, "it says that it is alive"
-	case at.Sub(b.At) > b.Every+lateCheck && w.beats.extendInterval(at):
+	case at.Sub(b.At) > b.Every+lateCheck && w.notifyState.extendInterval(at):
 		return true, "it has more time, because hinit did not run either"
 	}
 	return false, fmt.Sprintf("no WATCHDOG=1 for %s", b.Every)

@@ -142,7 +142,7 @@ func TestAWatchdogIsFair(t *testing.T) {
 		r.wantFailure(t, "ten seconds later", "no WATCHDOG=1 for 10s")
 	})
 	b := &runNotifyState{NotifyState: NotifyState{Run: 1, Ready: true, Every: 10 * time.Second, At: time.Now().Add(-time.Minute)}}
-	w := &watchdogCheck{beats: b, readMessages: func() {}}
+	w := &watchdogCheck{notifyState: b, readMessages: func() {}}
 	if good, answer := w.check(time.Time{}); !good {
 		t.Errorf("after the container was paused: %s", answer)
 	}

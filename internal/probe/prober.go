@@ -108,9 +108,9 @@ type target struct {
 
 // readinessReport is the readiness of a run that was last reported to the supervisor.
 type readinessReport struct {
-	run   uint64
-	ready bool
-	said  string
+	run      uint64
+	ready    bool
+	lastText string
 }
 
 // New returns a Prober without checks. Its goroutine starts with the first Set.
@@ -354,10 +354,10 @@ const exitUnhealthy = 1
 // p.mu.
 func (p *Prober) reportReadiness(t *target) {
 	now := readinessReport{run: t.health.Run}
-	now.ready, now.said = t.health.Ready()
+	now.ready, now.lastText = t.health.Ready()
 	if now != t.reported {
 		t.reported = now
-		p.post(supervisor.ChecksReported{Name: t.name, Run: now.run, Ready: now.ready, Text: now.said})
+		p.post(supervisor.ChecksReported{Name: t.name, Run: now.run, Ready: now.ready, Text: now.lastText})
 	}
 }
 

@@ -34,7 +34,7 @@ func TestLogChecks(t *testing.T) {
 	expect := func(l *logCheck, want bool) {
 		t.Helper()
 		if good, answer := l.check(time.Time{}); good != want {
-			t.Errorf("%+v: %t, %q", l.want, good, answer)
+			t.Errorf("%+v: %t, %q", l.settings, good, answer)
 		}
 	}
 	once := look(config.LogCheck{Contains: "listening", Matches: `on \d+$`}, Pending)
@@ -78,7 +78,7 @@ func stepped(t time.Time, d time.Duration) time.Time {
 // for an hour.
 func TestASetClockFailsNoCheck(t *testing.T) {
 	t.Parallel()
-	within := &logCheck{found: new(logMatch), want: config.LogCheck{MaxGap: time.Minute}, began: stepped(time.Now(), time.Hour)}
+	within := &logCheck{found: new(logMatch), settings: config.LogCheck{MaxGap: time.Minute}, began: stepped(time.Now(), time.Hour)}
 	if good, answer := within.check(time.Time{}); !good {
 		t.Errorf("after the clock was set forward: %q", answer)
 	}
@@ -96,8 +96,8 @@ func TestASetClockFailsNoCheck(t *testing.T) {
 		t.Errorf("after the clock was set back: %q", answer)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		future := profiles.State{Exists: true, Beat: time.Now().Add(time.Hour)} // in the future: the clock was set back later
-		s := &stateCheck{diskCall: diskCall{timeout: time.Minute}, want: config.StateCheck{MaxHeartbeatAge: time.Minute}, read: func() (profiles.State, error) { return future, nil }}
+		future := profiles.State{Exists: true, Heartbeat: time.Now().Add(time.Hour)} // in the future: the clock was set back later
+		s := &stateCheck{diskCall: diskCall{timeout: time.Minute}, settings: config.StateCheck{MaxHeartbeatAge: time.Minute}, read: func() (profiles.State, error) { return future, nil }}
 		for _, want := range []bool{true, false} {
 			if good, answer := s.check(time.Now().Add(time.Minute)); good != want {
 				t.Errorf("a heartbeat in the future: %q", answer)
@@ -126,7 +126,7 @@ func TestStateChecks(t *testing.T) {
 		{config.StateCheck{Platforms: "all"}, profiles.State{Exists: true, Platforms: 2, Troubled: 1}, nil, false},
 		{config.StateCheck{Platforms: "all"}, profiles.State{Exists: true, Platforms: 2}, nil, true},
 	} {
-		s := &stateCheck{diskCall: diskCall{timeout: time.Minute}, want: tt.want, read: func() (profiles.State, error) { return tt.st, tt.err }}
+		s := &stateCheck{diskCall: diskCall{timeout: time.Minute}, settings: tt.want, read: func() (profiles.State, error) { return tt.st, tt.err }}
 		if good, answer := s.check(now.Add(time.Minute)); good != tt.good {
 			t.Errorf("%+v of %+v: %t, %q", tt.want, tt.st, good, answer)
 		}

@@ -67,7 +67,7 @@ func TestCgroupOfAProcess(t *testing.T) {
 // memory. The group counts shared memory once.
 func TestAMeterReadsTheCgroupOfAService(t *testing.T) {
 	dir := ""
-	for _, parent := range []string{filepath.Join(cgroupRoot, "memory", cgroupPath(NewMeter().proc.readFile("self/cgroup"), "memory")), cgroupRoot} {
+	for _, parent := range []string{filepath.Join(cgroupRoot, "memory", cgroupPath(NewMemoryMeter().proc.readFile("self/cgroup"), "memory")), cgroupRoot} {
 		name := filepath.Join(parent, "hinit-test-"+strconv.Itoa(os.Getpid()))
 		if unix.Access(filepath.Join(parent, "cgroup.procs"), unix.W_OK) != nil || os.Mkdir(name, 0o755) != nil {
 			continue
@@ -94,7 +94,7 @@ func TestAMeterReadsTheCgroupOfAService(t *testing.T) {
 		line(t, out)
 	}
 	line(t, quiet)
-	m := NewMeter()
+	m := NewMemoryMeter()
 	got := m.Measure([]int{pid, small})
 	m.cgroups.root = t.TempDir()
 	sum := m.Measure([]int{pid, small})

@@ -294,7 +294,7 @@ func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 				t.Errorf("the daemon is of run %d", id)
 			}
 			own := ParseMemory(procstat.StatusOf(strconv.Itoa(table.MainPID(2)))).Bytes
-			if got := NewMeter().Measure([]int{table.MainPID(2)})[0].Bytes; got > own+own/2 {
+			if got := NewMemoryMeter().Measure([]int{table.MainPID(2)})[0].Bytes; got > own+own/2 {
 				t.Errorf("the service has %d bytes, with the daemon's: %d", own, got)
 			}
 			if n := table.SignalTree(2, int(unix.SIGKILL)); n != 1 || !alive(daemon) {
@@ -369,9 +369,9 @@ func TestPID1StoodStillBecauseAProcessHeldItsMemory(t *testing.T) {
 		t.Errorf("signalled %d processes, want the main process", n)
 	}
 	exitOf(t, table, 1)
-	for who := range table.members.unread {
+	for who := range table.members.unreadEnvirons {
 		// this time keeps environLimit from passing, however slow the machine is
-		table.members.unread[who] = time.Now().Add(time.Hour)
+		table.members.unreadEnvirons[who] = time.Now().Add(time.Hour)
 	}
 	if gone := table.EndedRuns([]uint64{1}); len(gone) != 0 {
 		t.Error("the run is gone, though the daemon may belong to it")

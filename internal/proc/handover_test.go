@@ -79,7 +79,7 @@ func TestSuccessorReapsWhatEndedMeanwhile(t *testing.T) {
 	old := newTable(t)
 	argv := testproc.Argv("exit", "3")
 	pid, _ := spawn(t, old, Spec{ID: 1, Name: "a", Path: argv[0], Argv: argv})
-	testkit.Until(t, "it can be reaped", func() bool { ended, _ := peek(); return ended == pid })
+	testkit.Until(t, "it can be reaped", func() bool { ended, _ := findExitedChild(); return ended == pid })
 	table := resume(t, old)
 	var got []Exit
 	table.Reap(true, func(x Exit) { got = append(got, x) })
@@ -92,7 +92,7 @@ func TestMainProcessOfALostExitIsNoMore(t *testing.T) {
 	old := newTable(t)
 	argv := testproc.Argv("exit", "3")
 	pid, _ := spawn(t, old, Spec{ID: 1, Name: "a", Path: argv[0], Argv: argv})
-	testkit.Until(t, "it can be reaped", func() bool { ended, _ := peek(); return ended == pid })
+	testkit.Until(t, "it can be reaped", func() bool { ended, _ := findExitedChild(); return ended == pid })
 	reap(pid) // reaps the process without recording its exit, as a fault in hinit would
 	table := resume(t, old)
 	if got := table.MainPID(1); got != 0 {

@@ -13,17 +13,17 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Meter measures the memory of the processes of services. It scans /proc itself and needs no Table, so it can run outside the
+// MemoryMeter measures the memory of the processes of services. It scans /proc itself and needs no Table, so it can run outside the
 // loop. Only one goroutine may use it at a time.
-type Meter struct {
+type MemoryMeter struct {
 	proc    *scanner
 	cgroups memoryCgroups
 }
 
-// NewMeter returns a Meter that reads /proc and the control groups below /sys/fs/cgroup.
-func NewMeter() *Meter {
+// NewMemoryMeter returns a Meter that reads /proc and the control groups below /sys/fs/cgroup.
+func NewMemoryMeter() *MemoryMeter {
 	s := newScanner()
-	return &Meter{s, memoryCgroups{cgroupRoot, func(name string) []byte { return slices.Clone(s.readFile(name)) }}}
+	return &MemoryMeter{s, memoryCgroups{cgroupRoot, func(name string) []byte { return slices.Clone(s.readFile(name)) }}}
 }
 
 // Memory is what all processes of a run use together.
@@ -41,7 +41,7 @@ type Memory struct {
 // do not count, because the kernel can drop them at any time. The usage is 0 if the process has ended, or if /proc hides it.
 //
 // If the main process has its own cgroup, Measure uses the cgroup's numbers, and adds the processes of the run outside of it.
-func (m *Meter) Measure(mains []int) []Memory {
+func (m *MemoryMeter) Measure(mains []int) []Memory {
 	m.proc.scan()
 	all, roots := make(map[int]stat, len(m.proc.stats)), ServiceRoots{Init: os.Getpid(), Mains: make(map[int]string, len(mains)), Mark: m.proc.mark}
 	for _, pid := range mains {
@@ -73,7 +73,7 @@ func (m *Meter) Measure(mains []int) []Memory {
 
 // cgroup returns the memory of the cgroup in which main runs, and the processes in this cgroup. The parameter pids lists the
 // processes of main's run. If another run also uses the cgroup, the results are zero and nil.
-func (m *Meter) cgroup(main int, pids []int) (out Memory, inside map[int]bool) {
+func (m *MemoryMeter) cgroup(main int, pids []int) (out Memory, inside map[int]bool) {
 	dir := m.cgroups.cgroupOf(main)
 	if dir == "" {
 		return Memory{}, nil

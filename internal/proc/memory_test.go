@@ -24,7 +24,7 @@ func TestAMeterMeasuresWholeTrees(t *testing.T) {
 	line(t, out)
 	line(t, out)
 	line(t, quiet)
-	got := NewMeter().Measure([]int{pid, small, 1 << 30})
+	got := NewMemoryMeter().Measure([]int{pid, small, 1 << 30})
 	if got[0].Bytes < 20e6 || got[0].Bytes > 120e6 || got[1].Bytes > 4e6 || got[2].Bytes != 0 {
 		t.Errorf("they have %v bytes", got)
 	}
@@ -40,7 +40,7 @@ func TestTheSharedMemoryOfAnAgentCounted(t *testing.T) {
 	table := newTable(t)
 	pid, out := spawn(t, table, Spec{ID: 1, Name: "shares", Argv: testproc.Argv("share", "50000000", "parent")})
 	line(t, out)
-	if got := NewMeter().Measure([]int{pid})[0]; got.Bytes < 50e6 || got.Bytes > 95e6 || got.Shared < 50e6 || got.Shared > 60e6 {
+	if got := NewMemoryMeter().Measure([]int{pid})[0]; got.Bytes < 50e6 || got.Bytes > 95e6 || got.Shared < 50e6 || got.Shared > 60e6 {
 		t.Errorf("it has %+v", got)
 	}
 	table.SignalTree(1, int(unix.SIGKILL))
@@ -53,7 +53,7 @@ func TestAProcessWithoutItsFirstThreadHadNoMemory(t *testing.T) {
 	pid, out := spawn(t, table, Spec{ID: 1, Name: "headless", Argv: testproc.Argv("eat", "50000000", "headless")})
 	line(t, out)
 	testkit.Until(t, "its first thread has ended", func() bool { st, err := procstat.Read(pid); return err == nil && st.State == 'Z' })
-	if got := NewMeter().Measure([]int{pid})[0]; got.Bytes < 50e6 || got.Bytes > 150e6 { // the upper limit is high, because the race detector adds 50 MB
+	if got := NewMemoryMeter().Measure([]int{pid})[0]; got.Bytes < 50e6 || got.Bytes > 150e6 { // the upper limit is high, because the race detector adds 50 MB
 		t.Errorf("it has %+v", got)
 	}
 	table.SignalTree(1, int(unix.SIGKILL))
@@ -74,7 +74,7 @@ func TestTheFilesInMemoryOfAControlGroupCountedTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m := NewMeter()
+	m := NewMemoryMeter()
 	m.cgroups = memoryCgroups{root, func(name string) []byte {
 		return []byte(map[string]string{"self/cgroup": "0::/\n", strconv.Itoa(pid) + "/cgroup": "0::/web\n"}[name])
 	}}

@@ -138,7 +138,7 @@ func TestMutedChildrenStayToBeReapedAndTheSignalComesBack(t *testing.T) {
 	signal.Notify(told, unix.SIGCHLD)
 	defer signal.Stop(told)
 	table := newTable(t)
-	mute := MuteChildren()
+	mute := SIGCHLDSwitch()
 	end := func(id uint64) {
 		_, out := spawn(t, table, Spec{ID: id, Argv: []string{"/bin/sh", "-c", "exit 3"}})
 		_, _ = io.Copy(io.Discard, out)

@@ -39,7 +39,7 @@ func (t *Table) RunOf(pid int) uint64 {
 		}
 		if p.Parent == self || p.Parent == 0 { // an orphan, or a process that came from outside the container
 			t.environWaited = 0
-			id, known := t.originOf(who)
+			id, known := t.runOfOrphanCached(who)
 			if known {
 				if len(t.members.origins) >= maxOrigins {
 					clear(t.members.origins)

@@ -157,9 +157,9 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 // maxOrigins is how many results RunOf remembers until the next scan.
 const maxOrigins = 4096
 
-// originOf calls runOfOrphan once for each orphan, and remembers the result. For an orphan that hides its mark it returns
+// runOfOrphanCached calls runOfOrphan once for each orphan, and remembers the result. For an orphan that hides its mark it returns
 // unknownRun.
-func (t *Table) originOf(who identity) (id uint64, known bool) {
+func (t *Table) runOfOrphanCached(who identity) (id uint64, known bool) {
 	if id, known = t.members.origins[who]; known {
 		return id, true
 	}
@@ -187,9 +187,9 @@ func (t *Table) runOfOrphan(who identity) (id uint64, known bool) {
 	return t.runByTag(who)
 }
 
-// environPatience is how long one scan, or one call of RunOf, waits for environments in total. The kernel normally answers
+// environTimeout is how long one scan, or one call of RunOf, waits for environments in total. The kernel normally answers
 // within microseconds.
-const environPatience = 5 * time.Millisecond
+const environTimeout = 5 * time.Millisecond
 
 // environRead is one read of the environment of a process, in another goroutine. The kernel needs the memory lock of the
 // process for it, and a process can hold its lock for a very long time.
@@ -205,7 +205,7 @@ type environRead struct {
 func (t *Table) runByTag(who identity) (id uint64, known bool) {
 	if t.environ.process != who {
 		// another read has not finished, or reads have taken too long in this scan
-		if t.environ.env != nil && len(t.environ.env) == 0 || t.environWaited >= environPatience {
+		if t.environ.env != nil && len(t.environ.env) == 0 || t.environWaited >= environTimeout {
 			return 0, false
 		}
 		t.readEnviron(who)
@@ -219,13 +219,13 @@ func (t *Table) runByTag(who identity) (id uint64, known bool) {
 	}
 }
 
-// readEnviron begins to read the environment of a process. It waits for the result until environPatience is used up.
+// readEnviron begins to read the environment of a process. It waits for the result until environTimeout is used up.
 func (t *Table) readEnviron(who identity) {
 	result := make(chan []byte, 1)
 	t.environ = environRead{who, result}
 	began := time.Now()
 	defer func() { t.environWaited += time.Since(began) }()
-	ctx, cancel := context.WithTimeout(context.Background(), environPatience-t.environWaited)
+	ctx, cancel := context.WithTimeout(context.Background(), environTimeout-t.environWaited)
 	defer cancel()
 	err := blocking.Within(ctx, blocking.Environ, "reading an environment", func() error {
 		var env []byte // an unreadable environment has no tag
@@ -280,7 +280,7 @@ func (t *Table) nextHeldByTracer() (pid int) {
 		pid, t.heldByTracer = t.heldByTracer[0], t.heldByTracer[1:]
 		st, _ := t.procfs.readStat(pid)
 		// the tracer may have released the process, and hinit may have reaped it
-		if shown, _ := peekAt(unix.P_PID, pid); shown != 0 || t.owned[pid] == 0 || st.State != 'Z' || st.LivingThread() != 0 {
+		if shown, _ := findExitedChildOf(unix.P_PID, pid); shown != 0 || t.owned[pid] == 0 || st.State != 'Z' || st.LivingThread() != 0 {
 			pid = 0
 		}
 	}

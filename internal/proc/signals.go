@@ -45,10 +45,10 @@ func ExchangeAction(s syscall.Signal, action SignalAction) (old SignalAction) {
 	return old
 }
 
-// MuteChildren returns a function that turns the delivery of SIGCHLD off (true) or on (false), for a flood of dying orphans.
+// SIGCHLDSwitch returns a function that turns the delivery of SIGCHLD off (true) or on (false), for a flood of dying orphans.
 // While it is off, dead children stay zombies until they are reaped (unlike with SIG_IGN, see wait(2)). signal.Stop does not
 // suffice: the Go runtime would still handle each signal. Only one goroutine may call the function.
-func MuteChildren() func(quiet bool) {
+func SIGCHLDSwitch() func(quiet bool) {
 	var heard SignalAction
 	quietNow := false
 	return func(quiet bool) {

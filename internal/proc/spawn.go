@@ -263,7 +263,7 @@ func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr) (int, e
 			defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) }()
 		}
 	}
-	if err := faultinject.Before(faultinject.Fork, path); err != nil {
+	if err := faultinject.BeforeCall(faultinject.Fork, path); err != nil {
 		return 0, err
 	}
 	t.forkers[unix.Gettid()] = true

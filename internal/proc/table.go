@@ -139,7 +139,7 @@ func (t *Table) signalMain(id uint64, signal int, what string, sign int) error {
 func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 	ends := 0 // main processes that this call has found dead
 	for {
-		pid, none := peek()
+		pid, none := findExitedChild()
 		if pid == 0 {
 			pid = t.nextHeldByTracer()
 		}
@@ -228,7 +228,7 @@ func TakeOver(s Handover) (*Table, error) {
 	t.nonce, t.marks = s.Nonce, s.Marks
 	for _, r := range s.Runs {
 		if r.mainPID != 0 {
-			if _, reaped := peekAt(unix.P_PID, r.mainPID); reaped {
+			if _, reaped := findExitedChildOf(unix.P_PID, r.mainPID); reaped {
 				r.mainPID = 0
 			}
 		}
@@ -287,12 +287,12 @@ func seccompError(call string, err error) error {
 	return fmt.Errorf("cannot wait for processes: %s: %w; allow waitid and wait4 in the seccomp profile of the container (docker run --security-opt seccomp=FILE)", call, err)
 }
 
-// peek returns the PID of a child that has ended, without reaping it, or 0. childless reports whether hinit has no child at
+// findExitedChild returns the PID of a child that has ended, without reaping it, or 0. childless reports whether hinit has no child at
 // all. peek never blocks.
-func peek() (pid int, childless bool) { return peekAt(unix.P_ALL, 0) }
+func findExitedChild() (pid int, childless bool) { return findExitedChildOf(unix.P_ALL, 0) }
 
-// peekAt is peek for the children that kind and id select, as for waitid(2): one (unix.P_PID) or all (unix.P_ALL).
-func peekAt(kind, id int) (pid int, childless bool) {
+// findExitedChildOf is peek for the children that kind and id select, as for waitid(2): one (unix.P_PID) or all (unix.P_ALL).
+func findExitedChildOf(kind, id int) (pid int, childless bool) {
 	for {
 		var info sigchldInfo
 		// __WALL is not needed. The only clone child is one of the Go runtime, from its test for pidfd support, and the runtime

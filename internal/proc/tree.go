@@ -30,7 +30,7 @@ type membership struct {
 	// for each run, how many more processes may belong to it: new dead orphans, and living orphans with an
 	// unread environment
 	possibleMembers map[uint64]int
-	unread          map[identity]time.Time // living orphans with an unread environment, and when a scan first found them
+	unreadEnvirons  map[identity]time.Time // living orphans with an unread environment, and when a scan first found them
 	marksRead       int                    // how many marks of dead orphans this scan has read
 	unknownOrphans  []stat                 // living orphans whose run is unknown, see hidesMark
 	youngestMember  map[uint64]stat        // the process of each run that was started last, dead or alive, except its main process
@@ -93,11 +93,11 @@ func (t *Table) assignRuns() {
 			owner[p.PID] = id
 		} else if p.Parent == self {
 			who := identity{p.PID, p.Start}
-			id, known := t.originOf(who)
+			id, known := t.runOfOrphanCached(who)
 			if known {
 				origins[who] = id
 			} else {
-				unread[who] = cmp.Or(t.members.unread[who], time.Now())
+				unread[who] = cmp.Or(t.members.unreadEnvirons[who], time.Now())
 				if time.Since(unread[who]) < environLimit {
 					undecided = append(undecided, p.PID)
 				}
@@ -111,7 +111,7 @@ func (t *Table) assignRuns() {
 	}
 	before := t.members
 	t.members = membership{
-		scan: t.procfs.scans, known: make(map[identity]uint64), alive: make(map[uint64][]stat), origins: origins, unknownOrphans: strays, unread: unread,
+		scan: t.procfs.scans, known: make(map[identity]uint64), alive: make(map[uint64][]stat), origins: origins, unknownOrphans: strays, unreadEnvirons: unread,
 		deadOrphans: make(map[identity]uint64), possibleMembers: make(map[uint64]int), youngestMember: make(map[uint64]stat),
 	}
 	for _, pid := range undecided {

@@ -99,7 +99,7 @@ func TestATreeHungOnAProcessThatLocksItsMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testkit.Until(t, "the reads have begun", func() bool { return len(reads) == maxReads })
+	testkit.Until(t, "the reads have begun", func() bool { return len(readTokens) == maxReads })
 	_ = writer.Close()
 	testkit.Until(t, "a file is read again", func() bool {
 		data, err := ReadHead("/proc/self/environ")

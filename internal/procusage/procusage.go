@@ -200,14 +200,14 @@ const maxHead = 2 << 20
 // readTime is how long ReadHead waits for the kernel. maxReads is how many reads may still be waiting after that.
 const readTime, maxReads = time.Second / 2, 8
 
-var reads = make(chan struct{}, maxReads)
+var readTokens = make(chan struct{}, maxReads)
 
 // ReadHead reads up to maxHead bytes of a file below /proc; only a hostile process makes such a file longer. The kernel may
 // have to wait for the memory lock of the process, which the process can hold. ReadHead then returns an error after readTime,
 // and its goroutine waits on.
 func ReadHead(name string) ([]byte, error) {
 	select {
-	case reads <- struct{}{}:
+	case readTokens <- struct{}{}:
 	default:
 		return nil, fmt.Errorf("cannot read %s: %w", name, blocking.ErrBusy)
 	}
@@ -215,7 +215,7 @@ func ReadHead(name string) ([]byte, error) {
 	defer cancel()
 	var data []byte
 	err := blocking.Wait(ctx, "reading "+name, func() (err error) {
-		defer func() { <-reads }()
+		defer func() { <-readTokens }()
 		data, err = readHead(name)
 		return err
 	})

@@ -68,7 +68,7 @@ func (p *Program) Execute() error {
 		return err
 	}
 	defer halted.Resume()
-	undo, err := holdSignals(p.Signals)
+	undo, err := blockSignals(p.Signals)
 	if err != nil {
 		return err
 	}
@@ -86,9 +86,9 @@ func (p *Program) Execute() error {
 	return fmt.Errorf("cannot execute %q: %w", p.Path, syscall.Exec(p.Path, p.Argv, env))
 }
 
-// holdSignals makes signals wait in the kernel for the new program, and ignores those that can't wait. undo restores the old
+// blockSignals makes signals wait in the kernel for the new program, and ignores those that can't wait. undo restores the old
 // state. Call it on the same thread.
-func holdSignals(signals []syscall.Signal) (undo func(), err error) {
+func blockSignals(signals []syscall.Signal) (undo func(), err error) {
 	var block, old unix.Sigset_t
 	for _, s := range signals {
 		const bits = 8 * int(unsafe.Sizeof(block.Val[0]))

@@ -195,8 +195,8 @@ func (r *Registry) Forget(profile string) {
 	delete(r.down, profile)
 }
 
-// Reset drops all profiles, because another init serves them now. The s6 service directories stay.
-func (r *Registry) Reset() {
+// DropProfiles drops all profiles, because another init serves them now. The s6 service directories stay.
+func (r *Registry) DropProfiles() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	clear(r.knownProfiles)
@@ -224,6 +224,6 @@ func (r *Registry) TakeOver(h Handover) {
 	for profile, on := range h.OwnGateways {
 		r.o.Units.SetOwnGatewayAllowed(profile, on)
 	}
-	r.met[NeedBoot].Store(true) // a re-execution is possible only after the boot
-	r.met[NeedProfiles].Store(true)
+	r.needsMet[NeedBoot].Store(true) // a re-execution is possible only after the boot
+	r.needsMet[NeedProfiles].Store(true)
 }

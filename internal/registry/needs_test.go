@@ -34,8 +34,8 @@ func TestWhatIsRegisteredDuringTheBootWaitsForIt(t *testing.T) {
 		// the boot waits for hooks, so a hook must not wait for the boot
 		{supervisor.Unit{Kind: supervisor.KindHook}, false, false, "[]"},
 	} {
-		r.met[NeedBoot].Store(tt.boot)
-		r.met[NeedProfiles].Store(tt.profiles)
+		r.needsMet[NeedBoot].Store(tt.boot)
+		r.needsMet[NeedProfiles].Store(tt.profiles)
 		if got := fmt.Sprint(r.unmetNeeds(tt.unit)); got != tt.want {
 			t.Errorf("a %s of %q, boot %v, profiles %v: waits for %s, not %s", tt.unit.Kind, tt.unit.Profile, tt.boot, tt.profiles, got, tt.want)
 		}

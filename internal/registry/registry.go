@@ -46,7 +46,7 @@ type Options struct {
 	AgentUID         uint32
 	Actor            *fsutil.Actor        // the agent's user, for opening the logs of runs
 	MayRun           func() error         // function that says why clients may not start a run now; nil if they may
-	Plain            bool                 // hinit is a plain supervisor, whose configuration keeps its path
+	ServicesOnly     bool                 // hinit is a plain supervisor, whose configuration keeps its path
 	Serves           func() bool          // function that reports whether this init serves the volume's profiles and services
 	SetConfig        func(*config.Config) // function that makes another configuration the present one
 	StoresTaskStarts bool                 // the starts of scheduled tasks are stored on the volume
@@ -65,7 +65,7 @@ type Registry struct {
 	Timetable *timetable.Table
 
 	o            Options
-	met          map[string]*atomic.Bool // whether each need is met; a need is set before the supervisor is told
+	needsMet     map[string]*atomic.Bool // whether each need is met; a need is set before the supervisor is told
 	orderedStart atomic.Bool             // whether gateways wait for all profiles, see SetOrderedStart
 
 	mu            sync.Mutex
@@ -82,7 +82,7 @@ func New(o Options) *Registry {
 		memory = timetable.LastRuns{Home: o.Config().Home, Actor: o.Actor}
 	}
 	met := map[string]*atomic.Bool{NeedBoot: {}, NeedProfiles: {}}
-	return &Registry{Loop: o.Loop, Timetable: timetable.New(o.Loop, memory, o.WarnNotStored), o: o, met: met, slots: make(map[string]slot), down: make(map[string]bool), knownProfiles: make(map[string]bool)}
+	return &Registry{Loop: o.Loop, Timetable: timetable.New(o.Loop, memory, o.WarnNotStored), o: o, needsMet: met, slots: make(map[string]slot), down: make(map[string]bool), knownProfiles: make(map[string]bool)}
 }
 
 // Register registers a service with its log and checks. A registered service gets the new definition and keeps its desired
@@ -118,7 +118,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 			r.o.Health.Check(&u)
 		}
 		for _, need := range u.Needs {
-			if r.met[need].Load() { // the need was met while this function registered the service
+			if r.needsMet[need].Load() { // the need was met while this function registered the service
 				r.Post(supervisor.NeedMet{Need: need})
 			}
 		}
@@ -172,7 +172,7 @@ const (
 
 // MarkMet marks a need as met, so that the services that wait for it start. It fails only if the container has ended.
 func (r *Registry) MarkMet(ctx context.Context, need string) error {
-	r.met[need].Store(true)
+	r.needsMet[need].Store(true)
 	return r.Do(ctx, supervisor.NeedMet{Need: need})
 }
 
@@ -183,10 +183,10 @@ func (r *Registry) SetOrderedStart(on bool) { r.orderedStart.Store(on) }
 // and a service waits for the boot.
 func (r *Registry) unmetNeeds(u supervisor.Unit) []string {
 	switch {
-	case u.Name == config.LeaseName && !r.o.Plain: // the lease program has no needs, because the boot itself waits for it
-	case u.Kind == supervisor.KindService && !r.met[NeedBoot].Load():
+	case u.Name == config.LeaseName && !r.o.ServicesOnly: // the lease program has no needs, because the boot itself waits for it
+	case u.Kind == supervisor.KindService && !r.needsMet[NeedBoot].Load():
 		return []string{NeedBoot}
-	case u.Kind == supervisor.KindGateway && !r.met[NeedProfiles].Load() && (!r.ProfileExists(u.Profile) || r.orderedStart.Load()):
+	case u.Kind == supervisor.KindGateway && !r.needsMet[NeedProfiles].Load() && (!r.ProfileExists(u.Profile) || r.orderedStart.Load()):
 		return []string{NeedProfiles}
 	}
 	return nil

@@ -142,8 +142,8 @@ func (r *Registry) LockChanges(ctx context.Context) (unlock func(), err error) {
 // returns the default configuration instead.
 func (r *Registry) readConfig(ctx context.Context, old *config.Config, force bool) (*config.Config, error) {
 	options := config.Options{}
-	if r.o.Plain {
-		options = config.Options{Path: old.Path, Plain: true}
+	if r.o.ServicesOnly {
+		options = config.Options{Path: old.Path, ServicesOnly: true}
 	}
 	if requestedByAgent(ctx) {
 		options.InForce = old

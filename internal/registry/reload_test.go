@@ -21,7 +21,7 @@ import (
 // Root's SIGHUP must be accepted although an agent requests one reload after the other. The agent's second request must
 // be refused while one runs.
 func TestTheReloadsOfAnAgentKeptRootFromReloading(t *testing.T) {
-	agent := supervisor.WithAuthor(t.Context(), &client.By{UID: 10000})
+	agent := supervisor.WithAuthor(t.Context(), &client.Author{UID: 10000})
 	var lock sync.Mutex
 	if err := lockForReload(agent, &lock); err != nil {
 		t.Fatal(err)
@@ -30,7 +30,7 @@ func TestTheReloadsOfAnAgentKeptRootFromReloading(t *testing.T) {
 		t.Error("the agent's second reload is not refused")
 	}
 	begun, done := make(chan struct{}), make(chan error)
-	for _, root := range []context.Context{t.Context(), supervisor.WithAuthor(t.Context(), &client.By{})} {
+	for _, root := range []context.Context{t.Context(), supervisor.WithAuthor(t.Context(), &client.Author{})} {
 		go func() {
 			begun <- struct{}{}
 			err := lockForReload(root, &lock)
@@ -60,7 +60,7 @@ func TestAReloadOfAnAgentReadTheHalfThatRootHadWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hinit.yaml")
 	t.Setenv("HINIT_CONFIG", path)
 	const half, rest = "restart: {factor: 3}\n", "isolation: user\n"
-	agent := supervisor.WithAuthor(t.Context(), &client.By{UID: 10000})
+	agent := supervisor.WithAuthor(t.Context(), &client.Author{UID: 10000})
 	// The message refused comes before hinit reads the file. The message read comes after that.
 	const refused, read = "root must reload it", "cannot change home while the container runs"
 	for _, c := range []struct {

@@ -29,8 +29,8 @@ type linkError string
 func (e linkError) Error() string { return strconv.Quote(string(e)) + ": " + ErrSymlink.Error() }
 func (e linkError) Unwrap() error { return ErrSymlink }
 
-// Doubt says how a user other than root could change a path.
-type Doubt struct {
+// Violation says how a user other than root could change a path.
+type Violation struct {
 	Path   string // component that the user can change: the file, a link, or a directory above
 	Why    string // reason, such as "belongs to uid 10000", "can be written by everybody" or "can be written by gid 50"
 	Remedy string // command that removes the doubt
@@ -38,11 +38,11 @@ type Doubt struct {
 }
 
 // String returns the doubt as a sentence, with the remedy.
-func (d *Doubt) String() string { return d.Path + " " + d.Why + "; " + d.Remedy }
+func (d *Violation) String() string { return d.Path + " " + d.Why + "; " + d.Remedy }
 
-// Judge decides by the owner and mode of an inode whether other users could change it. If they could, why says how, and remedy is
+// Rule decides by the owner and mode of an inode whether other users could change it. If they could, why says how, and remedy is
 // the command that prevents it, without its file argument. Otherwise both are empty.
-type Judge func(st *unix.Stat_t) (why, remedy string)
+type Rule func(st *unix.Stat_t) (why, remedy string)
 
 // overflow is the owner that the kernel shows for files of users that don't exist in this user namespace.
 const overflow = 65534
@@ -86,7 +86,7 @@ func RootOnly(st *unix.Stat_t) (why, remedy string) {
 }
 
 // OwnedBy returns a Judge like [RootOnly] that also accepts inodes of the user uid.
-func OwnedBy(uid uint32) Judge {
+func OwnedBy(uid uint32) Rule {
 	return func(st *unix.Stat_t) (why, remedy string) {
 		own := *st
 		if own.Uid == uid {
@@ -97,7 +97,7 @@ func OwnedBy(uid uint32) Judge {
 }
 
 // NotChangeableBy returns a Judge that rejects each inode that the user uid with the given groups could change.
-func NotChangeableBy(uid uint32, groups []uint32) Judge {
+func NotChangeableBy(uid uint32, groups []uint32) Rule {
 	return func(st *unix.Stat_t) (why, remedy string) {
 		if st.Uid == uid || writable(st, 0o002) || writable(st, 0o020) && slices.Contains(groups, st.Gid) {
 			return RootOnly(st)
@@ -117,60 +117,60 @@ func writable(st *unix.Stat_t, bits uint32) bool {
 // only their own entries. A nil judge accepts everything.
 //
 // path must be absolute. Open blocks while the disks on the path do, but not on a FIFO.
-func Open(path string, judge Judge) (fd int, doubt *Doubt, err error) {
-	return open(path, &walk{judge: judge})
+func Open(path string, judge Rule) (fd int, doubt *Violation, err error) {
+	return open(path, &walk{rule: judge})
 }
 
 // OpenAnyMount is [Open] without the exception for read-only mounts, because the file may also be reachable on a writable mount.
-func OpenAnyMount(path string, judge Judge) (fd int, doubt *Doubt, err error) {
-	return open(path, &walk{judge: judge, anyMount: true})
+func OpenAnyMount(path string, judge Rule) (fd int, doubt *Violation, err error) {
+	return open(path, &walk{rule: judge, anyMount: true})
 }
 
-func open(path string, w *walk) (fd int, doubt *Doubt, err error) {
+func open(path string, w *walk) (fd int, doubt *Violation, err error) {
 	defer w.close()
 	if err := w.resolve(path); err != nil {
-		return -1, w.doubt, err
+		return -1, w.violation, err
 	}
 	if w.st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return -1, w.doubt, errors.New("not a regular file")
+		return -1, w.violation, errors.New("not a regular file")
 	}
 	fd, err = Retry(func() (int, error) {
 		return unix.Openat(w.parent, w.name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
-		return -1, w.doubt, err
+		return -1, w.violation, err
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		unix.Close(fd)
-		return -1, w.doubt, err
+		return -1, w.violation, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG { // the file was exchanged since the last check
 		unix.Close(fd)
-		return -1, w.doubt, errors.New("not a regular file")
+		return -1, w.violation, errors.New("not a regular file")
 	}
-	w.recordFirstDoubt(fd, &st)
-	return fd, w.doubt, nil
+	w.recordFirstViolation(fd, &st)
+	return fd, w.violation, nil
 }
 
 // Check resolves a path like [Open], but does not open it. A directory is also in doubt if another user could create entries in
 // it, as in a sticky directory that everybody can write. If the path does not exist, the error is [unix.ENOENT], and the doubt
 // says whether another user could create it.
-func Check(path string, judge Judge) (*Doubt, error) {
-	w := &walk{judge: judge}
+func Check(path string, judge Rule) (*Violation, error) {
+	w := &walk{rule: judge}
 	defer w.close()
 	err := w.resolve(path)
-	w.doubt = cmp.Or(w.doubt, w.stickyDoubt)
-	return w.doubt, err
+	w.violation = cmp.Or(w.violation, w.stickyViolation)
+	return w.violation, err
 }
 
 // Stat resolves a path like [Open], and returns its status. The caller must check whether doubt says that a user may have chosen the
 // file with a link.
-func Stat(path string, judge Judge) (st unix.Stat_t, doubt *Doubt, err error) {
-	w := &walk{judge: judge}
+func Stat(path string, judge Rule) (st unix.Stat_t, doubt *Violation, err error) {
+	w := &walk{rule: judge}
 	defer w.close()
 	err = w.resolve(path)
-	return w.st, w.doubt, err
+	return w.st, w.violation, err
 }
 
 // OpenDir opens a directory with O_PATH. It follows only links in directories that root alone can write to. The same holds for the
@@ -192,19 +192,19 @@ func OpenDir(path string, lastLink bool, mode uint32) (fd int, made bool, err er
 
 // walk is the state of the resolution of one path.
 type walk struct {
-	judge       Judge
-	kind        int    // type of the last component: O_DIRECTORY in OpenDir, otherwise 0
-	lastLink    bool   // parameter lastLink of OpenDir
-	mode        uint32 // parameter mode of OpenDir
-	made        bool   // result made of OpenDir
-	anyMount    bool   // whether to check files on a read-only mount, too
-	doubt       *Doubt // the first doubt that was found
-	stickyDoubt *Doubt // doubt about the last directory if it is sticky: other users can create entries there
-	parent      int    // descriptor of the directory that contains current
-	current     int    // descriptor of the last resolved component, opened with O_PATH
-	st          unix.Stat_t
-	path        string // path of current, without symbolic links
-	name        string // name of current in parent
+	rule            Rule
+	kind            int        // type of the last component: O_DIRECTORY in OpenDir, otherwise 0
+	lastLink        bool       // parameter lastLink of OpenDir
+	mode            uint32     // parameter mode of OpenDir
+	made            bool       // result made of OpenDir
+	anyMount        bool       // whether to check files on a read-only mount, too
+	violation       *Violation // the first doubt that was found
+	stickyViolation *Violation // doubt about the last directory if it is sticky: other users can create entries there
+	parent          int        // descriptor of the directory that contains current
+	current         int        // descriptor of the last resolved component, opened with O_PATH
+	st              unix.Stat_t
+	path            string // path of current, without symbolic links
+	name            string // name of current in parent
 }
 
 func (w *walk) close() {
@@ -323,18 +323,18 @@ func (w *walk) examine() error {
 	if err := unix.Fstat(w.current, &w.st); err != nil {
 		return err
 	}
-	w.recordFirstDoubt(w.current, &w.st)
+	w.recordFirstViolation(w.current, &w.st)
 	return nil
 }
 
-// recordFirstDoubt passes an inode's status to the judge, and records its doubt, unless an earlier component is already in doubt.
+// recordFirstViolation passes an inode's status to the judge, and records its doubt, unless an earlier component is already in doubt.
 // Inodes on read-only mounts are not in doubt, unless anyMount is set.
-func (w *walk) recordFirstDoubt(fd int, st *unix.Stat_t) {
-	w.stickyDoubt = nil
-	if w.judge == nil || w.doubt != nil {
+func (w *walk) recordFirstViolation(fd int, st *unix.Stat_t) {
+	w.stickyViolation = nil
+	if w.rule == nil || w.violation != nil {
 		return
 	}
-	why, remedy := w.judge(st)
+	why, remedy := w.rule(st)
 	if why == "" {
 		return
 	}
@@ -342,18 +342,18 @@ func (w *walk) recordFirstDoubt(fd int, st *unix.Stat_t) {
 	if !w.anyMount && unix.Fstatfs(fd, &fs) == nil && fs.Flags&unix.ST_RDONLY != 0 {
 		return
 	}
-	doubt := &Doubt{Path: w.path, Why: why, Remedy: remedy + " " + w.path}
+	doubt := &Violation{Path: w.path, Why: why, Remedy: remedy + " " + w.path}
 	if kind := st.Mode & unix.S_IFMT; kind == unix.S_IFDIR && st.Mode&unix.S_ISVTX != 0 && st.Uid == 0 {
-		w.stickyDoubt = doubt
+		w.stickyViolation = doubt
 		return
 	}
-	w.doubt = doubt
+	w.violation = doubt
 }
 
 // follow returns the target of the symbolic link w.current, and sets w.current to the directory from which to resolve the target.
 func (w *walk) follow() (string, error) {
-	if w.doubt != nil {
-		w.doubt.Link = true
+	if w.violation != nil {
+		w.violation.Link = true
 	}
 	buf := make([]byte, unix.PathMax)
 	n, err := Retry(func() (int, error) { return unix.Readlinkat(w.current, "", buf) })

@@ -26,10 +26,10 @@ const (
 	// descriptorsPerService is how many descriptors a service with a log needs: its two pipes. Log files are open only while they
 	// are written.
 	descriptorsPerService = 2
-	// descriptorsKept is how many descriptors hinit reserves for itself: control socket, clients, log files and profiles.
-	descriptorsKept = 64
-	// processesKept is how many processes and threads the container needs besides services: hinit itself, hooks, docker exec.
-	processesKept = 32
+	// reservedDescriptors is how many descriptors hinit reserves for itself: control socket, clients, log files and profiles.
+	reservedDescriptors = 64
+	// reservedProcesses is how many processes and threads the container needs besides services: hinit itself, hooks, docker exec.
+	reservedProcesses = 32
 )
 
 const (
@@ -41,14 +41,14 @@ const (
 
 // LimitWarnings returns a warning for each limit of the container that is too low for the given number of services.
 func LimitWarnings(services int) (warnings []string) {
-	needed := services*descriptorsPerService + descriptorsKept
+	needed := services*descriptorsPerService + reservedDescriptors
 	if limit := descriptorLimit(); uint64(needed) > limit {
 		warnings = append(warnings, fmt.Sprintf("%d services need about %d file descriptors and %d are allowed, so not all of them can run; start the container with --ulimit nofile=%d",
 			services, needed, limit, max(1024, 1<<bits.Len(uint(needed-1)))))
 	}
-	if limit, ok := processLimit(cgroupDir); ok && services+processesKept > limit {
+	if limit, ok := processLimit(cgroupDir); ok && services+reservedProcesses > limit {
 		warnings = append(warnings, fmt.Sprintf("%d services need at least %d processes and %d are allowed, so not all of them can run; raise the limit (docker: --pids-limit; a pod: podPidsLimit of the kubelet)",
-			services, services+processesKept, limit))
+			services, services+reservedProcesses, limit))
 	}
 	return warnings
 }
@@ -63,7 +63,7 @@ func descriptorLimit() uint64 {
 	return limit.Cur
 }
 
-// CheckDescriptors returns an error if another service would use descriptors that hinit reserves for itself (descriptorsKept). It
+// CheckDescriptors returns an error if another service would use descriptors that hinit reserves for itself (reservedDescriptors). It
 // opens a descriptor to estimate the number of open ones, because a new descriptor gets the lowest free number (open(2)).
 func CheckDescriptors() error {
 	limit := descriptorLimit()
@@ -71,10 +71,10 @@ func CheckDescriptors() error {
 	if err == nil {
 		unix.Close(fd)
 	}
-	if err == nil && uint64(fd)+descriptorsPerService+descriptorsKept <= limit || errors.Is(err, unix.EBADF) {
+	if err == nil && uint64(fd)+descriptorsPerService+reservedDescriptors <= limit || errors.Is(err, unix.EBADF) {
 		return nil
 	}
-	return fmt.Errorf("%d file descriptors are allowed, and hinit keeps the last %d for itself; start the container with a higher --ulimit nofile", limit, descriptorsKept)
+	return fmt.Errorf("%d file descriptors are allowed, and hinit keeps the last %d for itself; start the container with a higher --ulimit nofile", limit, reservedDescriptors)
 }
 
 // ProcessesUsedUp returns a warning if the process numbers of the container are almost used up, and "" otherwise. If one service

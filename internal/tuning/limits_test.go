@@ -28,8 +28,8 @@ func TestLastDescriptorsAreKept(t *testing.T) {
 		more uint64
 		ok   bool
 	}{
-		{descriptorsKept + descriptorsPerService - 3, false},
-		{descriptorsKept + descriptorsPerService + 8, true},
+		{reservedDescriptors + descriptorsPerService - 3, false},
+		{reservedDescriptors + descriptorsPerService + 8, true},
 	} {
 		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: lowest + c.more, Max: before.Max}); err != nil {
 			t.Fatal(err)

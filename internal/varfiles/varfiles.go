@@ -19,9 +19,9 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// Of returns the paths of a service's environment files: the files in env_file, and the files to which variables NAME_FILE in
+// Paths returns the paths of a service's environment files: the files in env_file, and the files to which variables NAME_FILE in
 // environ refer. environ is the container's environment.
-func Of(cfg *config.Config, s *client.Service, environ []string) []string {
+func Paths(cfg *config.Config, s *client.Service, environ []string) []string {
 	if own, is := cfg.Services[s.Name]; is {
 		if own.User != "" && own.User != cfg.Agent.User {
 			environ = nil
@@ -50,7 +50,7 @@ func Changed(s *client.Service, files []string) time.Time {
 	if s.State != client.StateUp || len(files) == 0 {
 		return youngest
 	}
-	judge := trust.Judge(nil)
+	judge := trust.Rule(nil)
 	if os.Geteuid() == 0 {
 		judge = trust.RootOnly
 	}

@@ -31,7 +31,7 @@ func TestFilesOfAService(t *testing.T) {
 		{client.Service{Name: "gateway-coder", Profile: "coder"}, []string{"A=/run/secrets/a", "-/data/profiles/coder/x.env"}},
 		{client.Service{Name: "cmd"}, nil},
 	} {
-		if got := varfiles.Of(cfg, &tt.service, environ); !slices.Equal(got, tt.want) {
+		if got := varfiles.Paths(cfg, &tt.service, environ); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: got %q, want %q", tt.service.Name, got, tt.want)
 		}
 	}

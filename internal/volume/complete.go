@@ -145,7 +145,7 @@ func Publish(o Options, vars map[string]string) {
 	if os.Geteuid() != 0 || len(vars) == 0 {
 		return
 	}
-	d, _, err := fsutil.MakeReal(o.Image.Environment, 0o755, nil)
+	d, _, err := fsutil.MakeNoLink(o.Image.Environment, 0o755, nil)
 	if err != nil {
 		return
 	}

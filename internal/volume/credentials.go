@@ -98,12 +98,12 @@ var credentials = []string{
 // agent, and follows no link. If base belongs to root and contains other files, base may be a directory of the system, so it keeps
 // its owner.
 func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.Dir, error) {
-	made, _, err := fsutil.MakeReal(base, 0o700, p.Agent) // succeeds if the agent itself may create the directory
+	made, _, err := fsutil.MakeNoLink(base, 0o700, p.Agent) // succeeds if the agent itself may create the directory
 	if err == nil {
 		made.Close()
 	}
 	if p.Agent.Switches() {
-		top, _, err := fsutil.MakeReal(base, 0o755, nil)
+		top, _, err := fsutil.MakeNoLink(base, 0o755, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -115,7 +115,7 @@ func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.
 		if found := p.giveCredentials(s, top, ""); fsutil.UID(info) != 0 || found || top.CheckExists("shared") == nil || top.CheckExists(boot.ProfilesDir) == nil {
 			p.chownRootFileToAgent(s, top, "")
 			dirs := []string{"shared", boot.ProfilesDir}
-			profiles, _, _ := top.ReadSome(boot.ProfilesDir, fsutil.MaxNames) // profiles is empty if the directory is missing
+			profiles, _, _ := top.ReadAtMost(boot.ProfilesDir, fsutil.MaxNames) // profiles is empty if the directory is missing
 			for _, e := range profiles {
 				dirs = append(dirs, boot.ProfilesDir+"/"+e.Name())
 			}
@@ -138,7 +138,7 @@ func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.
 // giveCredentials gives root's credential files in the directory dir to the agent. The result found is true if dir contains
 // credential files or is empty.
 func (p *bootSteps) giveCredentials(s *boot.Step, top *fsutil.Dir, dir string) (found bool) {
-	entries, _, err := top.ReadSome(dir, fsutil.MaxNames)
+	entries, _, err := top.ReadAtMost(dir, fsutil.MaxNames)
 	found = err == nil && len(entries) == 0
 	for _, e := range entries {
 		known := slices.ContainsFunc(credentials, func(pattern string) bool {

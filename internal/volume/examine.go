@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// patience is how long a check may take before hinit doctor reports that the volume doesn't answer.
-	patience = 8 * time.Second
+	// checkTimeout is how long a check may take before hinit doctor reports that the volume doesn't answer.
+	checkTimeout = 8 * time.Second
 	// lowSpace is the number of free bytes below which hinit doctor warns.
 	lowSpace = 100e6
 	// lowFiles is the number of free inodes below which hinit doctor warns. Each profile needs a few dozen.
@@ -48,7 +48,7 @@ func (p *program) examine(o Options, job boot.Job) {
 // checks returns the checks of the data volume. Checks that only read come first, because they succeed even on a frozen volume.
 func checks(o Options, job boot.Job) []check {
 	agent := boot.Agent{Actor: o.Agent, Tenants: o.Tenants}
-	hangs := fmt.Sprintf("%q does not answer within %s; look at the disk or the server behind it", o.Home, patience)
+	hangs := fmt.Sprintf("%q does not answer within %s; look at the disk or the server behind it", o.Home, checkTimeout)
 	list := []check{
 		{"space", hangs, func(f *client.Findings) {
 			var st unix.Statfs_t
@@ -84,7 +84,7 @@ func checks(o Options, job boot.Job) []check {
 	}
 	for _, place := range [][2]string{{"home", o.Home}, {"logs", o.Logs}} {
 		name, dir := place[0], place[1]
-		silent := fmt.Sprintf("%q can be read, but a write has taken longer than %s; look at the disk or the server behind it (a volume that is frozen for a backup goes on after: fsfreeze --unfreeze, on the host)", dir, patience)
+		silent := fmt.Sprintf("%q can be read, but a write has taken longer than %s; look at the disk or the server behind it (a volume that is frozen for a backup goes on after: fsfreeze --unfreeze, on the host)", dir, checkTimeout)
 		list = append(list, check{name, silent, func(f *client.Findings) {
 			if euid := os.Geteuid(); euid != 0 && uint32(euid) != job.AgentUser.UID {
 				f.Warning(name, "hinit is neither root nor the agent's user, so it can't tell whether the agent can write in %q", dir)

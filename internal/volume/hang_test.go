@@ -65,7 +65,7 @@ func TestDeadMountsBelow(t *testing.T) {
 			t.Errorf("%q was not repaired", name)
 		}
 	}
-	o.Full = true
+	o.RepairEverything = true
 	if res := Repair(context.Background(), o, noProgress); res.Stopped != "" || res.Failed != 0 || res.Mounts != 4 {
 		t.Errorf("repair: %+v", res)
 	}

@@ -85,7 +85,7 @@ func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *StepReco
 		for i, h := range now {
 			all.Go(guard.Func("running a boot step", func() {
 				batch[i], failures[i] = runOne(ctx, h, runner, m, strict, saying)
-				batch[i].Beside = i > 0
+				batch[i].Parallel = i > 0
 			}))
 		}
 		all.Wait()
@@ -138,7 +138,7 @@ func runOne(ctx context.Context, h boot.Hook, runner Runner, m *StepRecord, stri
 // exists reports whether the file path exists. If the disk doesn't answer in time, it returns true: then the hook runs and reports
 // the error itself.
 func exists(path string) bool {
-	_, err := boot.StatWithin(blocking.Foreign, boot.ShortPatience, path)
+	_, err := boot.StatWithin(blocking.Foreign, boot.ShortTimeout, path)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
@@ -234,7 +234,7 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []
 
 // howAgentCanChange says how the agent's user could change the file to which path leads, also through links. It returns nil if this user
 // can't change the file, or if hinit isn't root.
-func howAgentCanChange(path string, agent *fsutil.Actor) *trust.Doubt {
+func howAgentCanChange(path string, agent *fsutil.Actor) *trust.Violation {
 	if !agent.Switches() {
 		return nil
 	}

@@ -68,7 +68,7 @@ func TestFreshVolume(t *testing.T) {
 	if r := prepareOK(t, o); !r.Full {
 		t.Error("the repair that never happened is forgotten")
 	}
-	o.Full = true
+	o.RepairEverything = true
 	if res := Repair(context.Background(), o, noProgress); res.Stopped != "" || res.Failed != 0 {
 		t.Errorf("repair: %s", res)
 	}
@@ -219,7 +219,7 @@ func TestMountsBelow(t *testing.T) {
 			t.Errorf("%s belongs to %d, want %d", rel, got, uid)
 		}
 	}
-	o.Full = true
+	o.RepairEverything = true
 	res := Repair(context.Background(), o, noProgress)
 	for rel, uid := range map[string]int{"workspace/f": 0, "skills/f": 0, "cron/elsewhere": 0, "cron/elsewhere/f": 0, "profiles/writer/deep/f": agentUID} {
 		if got := uidOf(t, home+"/"+rel); got != uid {
@@ -283,7 +283,7 @@ var childChecks = map[string]func(home string) error{
 		if p, failed := r.Failed(); failed {
 			return fmt.Errorf("phase %s: %s", p.Name, p.Error)
 		}
-		o.Full = true
+		o.RepairEverything = true
 		if res := Repair(context.Background(), o, noProgress); res.Failed != 0 || res.Changed == 0 {
 			return fmt.Errorf("repaired %+v", res)
 		}

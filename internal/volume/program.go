@@ -52,7 +52,7 @@ func Main(in io.Reader, out io.Writer) int {
 	case job.Examine:
 		p.examine(o, job)
 	case job.CompressLogs != nil:
-		p.send(boot.Message{Packed: packer.Pack(ctx, o.Agent, job.CompressLogs, job.Young)})
+		p.send(boot.Message{Packed: packer.Pack(ctx, o.Agent, job.CompressLogs, job.MinLogAge)})
 	case job.Measure == boot.MeasureShare:
 		p.send(boot.Message{Measured: shareResources(ctx, o, job.Gateways)})
 	case job.Measure == boot.FilesInMemory:

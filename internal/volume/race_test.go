@@ -110,7 +110,7 @@ func TestSwapper(t *testing.T) {
 			install(t, o)
 		}
 		prepare(context.Background(), o)
-		o.Full = true
+		o.RepairEverything = true
 		Repair(context.Background(), o, noProgress)
 	}
 	stop.Store(true)

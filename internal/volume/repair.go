@@ -24,8 +24,8 @@ import (
 	"hinit/internal/pause"
 )
 
-// Culprit is a file that Repair has found with another owner than the agent. It is unknown which process created it.
-type Culprit struct {
+// WrongOwner is a file that Repair has found with another owner than the agent. It is unknown which process created it.
+type WrongOwner struct {
 	Path string
 	UID  uint32 // uid of the former owner
 	Err  string // why the owner could not be changed; "" if Repair has changed it
@@ -38,7 +38,7 @@ type Result struct {
 	Refused int64 // files that keep their owner on purpose: device nodes, and root's files with several hard links
 	Mounts  int64 // mount points that were not entered
 
-	Culprits []Culprit // the first maxCulprits files with another owner
+	WrongOwners []WrongOwner // the first maxWrongOwners files with another owner
 }
 
 // String returns the result as one line for the log.
@@ -53,7 +53,7 @@ func (r Result) String() string {
 	if r.Stopped != "" {
 		s.WriteString("; stopped early: " + r.Stopped)
 	}
-	for _, c := range r.Culprits[:min(3, len(r.Culprits))] {
+	for _, c := range r.WrongOwners[:min(3, len(r.WrongOwners))] {
 		fmt.Fprintf(&s, "; %q was uid %d's", c.Path, c.UID)
 		if c.Err != "" {
 			s.WriteString(" and still is: " + c.Err)
@@ -63,12 +63,12 @@ func (r Result) String() string {
 }
 
 const (
-	maxCulprits = 10
+	maxWrongOwners = 10
 	// longestPause is the longest pause between two batches of files. A pause lasts as long as the batch before it, so that other
 	// programs get half of the disk's time.
 	longestPause = 20 * time.Millisecond
-	// hangPatience is how long Repair waits after the time limit for its walk to end.
-	hangPatience = time.Second
+	// hangTimeout is how long Repair waits after the time limit for its walk to end.
+	hangTimeout = time.Second
 	// maxFailures is the number of failures, without a success, after which the walk of a directory ends.
 	maxFailures = 100
 )
@@ -104,7 +104,7 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.MaxTime, errTime)
 	defer cancel()
-	r := &repair{Options: o, progress: progress, walk: owntree.Walk{To: o.Owner()}, start: time.Now()}
+	r := &repair{Options: o, progress: progress, walk: owntree.Walk{NewOwner: o.Owner()}, start: time.Now()}
 	r.lastResult.Store(&Result{})
 	done := guard.Begin("repairing owners", func() {
 		blocking.Run(blocking.Volume, func() {
@@ -114,7 +114,7 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 	if !pause.Until(ctx, done) {
 		select {
 		case <-done:
-		case <-time.After(hangPatience): // the walk checks ctx often, unless the disk hangs
+		case <-time.After(hangTimeout): // the walk checks ctx often, unless the disk hangs
 		}
 	}
 	result := *r.lastResult.Load()
@@ -176,7 +176,7 @@ func (r *repair) run(ctx context.Context) error {
 		r.endReason = r.pauseBetween(ctx)
 		return r.endReason
 	}
-	r.walk.OnFound = r.addCulprit
+	r.walk.OnFound = r.addWrongOwner
 	if r.OnlyProfiles != nil {
 		return r.giveHomes(d, r.OnlyProfiles)
 	}
@@ -190,7 +190,7 @@ func (r *repair) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if !r.Full {
+	if !r.RepairEverything {
 		return nil
 	}
 	for _, rel := range boot.MixedOwnerDirs {
@@ -211,11 +211,11 @@ func (r *repair) run(ctx context.Context) error {
 // Files of other users keep their owners.
 func (r *repair) giveFormerFiles(d *fsutil.Dir) error {
 	was, _ := boot.PendingRepair(d)
-	if was == 0 || was == r.walk.To.UID {
+	if was == 0 || was == r.walk.NewOwner.UID {
 		return nil
 	}
 	r.walk.OnlyUID = was
-	entries, _, _ := d.ReadSome("", fsutil.MaxNames) // if the directory can't be read, its files keep their owners
+	entries, _, _ := d.ReadAtMost("", fsutil.MaxNames) // if the directory can't be read, its files keep their owners
 	for _, e := range entries {
 		switch info, err := d.Lstat(e.Name()); {
 		case slices.Contains(boot.AgentOnlyDirs, e.Name()), slices.Contains(boot.MixedOwnerDirs, e.Name()), err != nil:
@@ -224,9 +224,9 @@ func (r *repair) giveFormerFiles(d *fsutil.Dir) error {
 				return err
 			}
 		case fsutil.UID(info) == was:
-			if _, changed, err := d.Chown(e.Name(), r.walk.To); changed || err != nil {
+			if _, changed, err := d.Chown(e.Name(), r.walk.NewOwner); changed || err != nil {
 				r.walk.Changed++
-				r.addCulprit(d.Path()+"/"+e.Name(), was, err)
+				r.addWrongOwner(d.Path()+"/"+e.Name(), was, err)
 			}
 		}
 	}
@@ -245,27 +245,29 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 	tenants, homes, err := OwnersOf(r.Options.Options, all, "")
 	if err != nil && r.Tenants.On {
 		r.walk.Failed++
-		r.addCulprit(all.Path(), 0, err)
+		r.addWrongOwner(all.Path(), 0, err)
 		return nil
 	}
 	if names == nil {
 		names = slices.Collect(maps.Keys(homes)) // use a random order, so that the time limit does not hit the same homes in every repair
 	}
-	agents := r.walk.To
-	defer func() { r.walk.To, r.walk.RefuseLinked, r.walk.TopLast, r.walk.Top = agents, false, false, nil }()
+	agents := r.walk.NewOwner
+	defer func() {
+		r.walk.NewOwner, r.walk.RefuseHardLinked, r.walk.TopLast, r.walk.Top = agents, false, false, nil
+	}()
 	for _, name := range names {
-		r.walk.To, r.walk.RefuseLinked = HomeOwner(r.Options.Options, name, tenants, homes)
-		r.walk.TopLast, r.walk.Top = r.walk.RefuseLinked, nil
+		r.walk.NewOwner, r.walk.RefuseHardLinked = HomeOwner(r.Options.Options, name, tenants, homes)
+		r.walk.TopLast, r.walk.Top = r.walk.RefuseHardLinked, nil
 		if was, known := homes[name]; known {
 			r.walk.Top = &was
 		}
 		if err := r.giveTree(all, name, boot.ProfilesDir+"/"+name, false); err != nil {
 			return err
 		}
-		if r.walk.RefuseLinked {
+		if r.walk.RefuseHardLinked {
 			_, _ = all.Chmod(name, privateMode) // ignore errors, because the walk has already reported a home that it could not change
-			if homes[name] != r.walk.To.UID {
-				_ = RecordName(all, name, name, r.walk.To.UID) // without a record, commands ask for --uid
+			if homes[name] != r.walk.NewOwner.UID {
+				_ = RecordName(all, name, name, r.walk.NewOwner.UID) // without a record, commands ask for --uid
 			}
 		}
 	}
@@ -276,7 +278,7 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 // the whole repair must end.
 func (r *repair) giveTree(d *fsutil.Dir, rel, name string, crossTop bool) error {
 	r.result.Directory, r.directory.left, r.directory.before = name, r.MaxInodes, r.walk
-	if r.walk.RefuseLinked { // the walk reads the tree once more, to count the links
+	if r.walk.RefuseHardLinked { // the walk reads the tree once more, to count the links
 		r.directory.left *= 2
 	}
 	err := r.walk.Give(d, rel, crossTop)
@@ -290,7 +292,7 @@ func (r *repair) giveTree(d *fsutil.Dir, rel, name string, crossTop bool) error 
 		r.walk.Mounts++
 	default:
 		r.walk.Failed++
-		r.addCulprit(d.Path()+"/"+rel, 0, err)
+		r.addWrongOwner(d.Path()+"/"+rel, 0, err)
 	}
 	return nil
 }
@@ -316,13 +318,13 @@ func (r *repair) pauseBetween(ctx context.Context) error {
 	return nil
 }
 
-func (r *repair) addCulprit(path string, was uint32, err error) {
-	c := Culprit{Path: fmt.Sprintf("%.300s", path), UID: was} // a path can be a megabyte long, and PID 1 keeps the result
+func (r *repair) addWrongOwner(path string, was uint32, err error) {
+	c := WrongOwner{Path: fmt.Sprintf("%.300s", path), UID: was} // a path can be a megabyte long, and PID 1 keeps the result
 	if err != nil {
 		c.Err = boot.WithoutPath(err).Error()
 	}
-	if len(r.result.Culprits) < maxCulprits {
-		r.result.Culprits = append(r.result.Culprits, c)
+	if len(r.result.WrongOwners) < maxWrongOwners {
+		r.result.WrongOwners = append(r.result.WrongOwners, c)
 	}
 }
 

@@ -54,8 +54,8 @@ func TestRepairOfManyFiles(t *testing.T) {
 		}
 		return err
 	}))
-	if len(res.Culprits) != maxCulprits || res.Culprits[0] != (Culprit{Path: home + "/profiles"}) {
-		t.Errorf("culprits are %+v", res.Culprits)
+	if len(res.WrongOwners) != maxWrongOwners || res.WrongOwners[0] != (WrongOwner{Path: home + "/profiles"}) {
+		t.Errorf("culprits are %+v", res.WrongOwners)
 	}
 	if text := said.text(); !strings.HasPrefix(text, "[stage2] ownership: ") || strings.Contains(text, "\n") {
 		t.Errorf("said %q", text)
@@ -179,7 +179,7 @@ func TestRepairInterruptedIsTakenUpAgain(t *testing.T) {
 	fill(t, home+"/workspace", 2000)
 	o, _ := options(t, home, nil)
 	r := prepareOK(t, o)
-	o.Full, o.MaxInodes = r.Full, 300
+	o.RepairEverything, o.MaxInodes = r.Full, 300
 	if res := Repair(context.Background(), o, noProgress); res.Stopped == "" {
 		t.Fatalf("result is %s", res)
 	}
@@ -188,7 +188,7 @@ func TestRepairInterruptedIsTakenUpAgain(t *testing.T) {
 	if !r.Full || strings.Contains(said.text(), "Fixing") {
 		t.Errorf("full is %v, said %q", r.Full, said.text())
 	}
-	o.Full = r.Full
+	o.RepairEverything = r.Full
 	if res := Repair(context.Background(), o, noProgress); res.Stopped != "" || res.Changed == 0 {
 		t.Errorf("result is %s", res)
 	}
@@ -225,7 +225,7 @@ func TestRepairRefuses(t *testing.T) {
 	d, err := fsutil.OpenNoLink(home, nil)
 	must(t, err)
 	defer d.Close()
-	w := owntree.Walk{To: fsutil.Owner{UID: agentUID, GID: agentGID, KeepLinked: true}}
+	w := owntree.Walk{NewOwner: fsutil.Owner{UID: agentUID, GID: agentGID, RefuseHardLinked: true}}
 	refused := map[string]error{}
 	w.OnFound = func(path string, _ uint32, err error) {
 		if err != nil {
@@ -247,7 +247,7 @@ func TestRepairRefuses(t *testing.T) {
 	}
 
 	// With protected hard links, only root can have made the second name of root's file.
-	w = owntree.Walk{To: fsutil.Owner{UID: agentUID, GID: agentGID}}
+	w = owntree.Walk{NewOwner: fsutil.Owner{UID: agentUID, GID: agentGID}}
 	must(t, w.Give(d, "cron", false))
 	if w.Changed != 1 || uidOf(t, dir+"/hard") != agentUID {
 		t.Errorf("walk is %+v", w)
@@ -349,7 +349,7 @@ func TestAChangeOfPUIDLeavesNoFileBehind(t *testing.T) {
 	must(t, os.Chown(home, before, before))
 	o, _ := options(t, home, nil)
 	report := prepareOK(t, o)
-	o.Full = report.Full
+	o.RepairEverything = report.Full
 	Repair(t.Context(), o, noProgress)
 	for name, want := range map[string]int{
 		"SOUL.md": agentUID, "audio_cache": agentUID, "audio_cache/a.ogg": agentUID, "config.yaml.bak-1": agentUID, "mixed": 0, "mixed/mine": agentUID,

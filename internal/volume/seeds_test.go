@@ -61,7 +61,7 @@ func TestLinksAreRefused(t *testing.T) {
 			o, said := options(t, home, tt.env)
 			install(t, o)
 			r := prepare(context.Background(), o)
-			o.Full = true
+			o.RepairEverything = true
 			Repair(context.Background(), o, noProgress)
 			refused := path
 			if tt.name == "parent" {

@@ -41,7 +41,7 @@ type tenant struct {
 	used        float64   // processors that its processes used, on average
 	waited      float64   // threads that were ready and had no processor, on average
 	confined    bool      // a thread of the profile is limited to a few processors already
-	openSockets diskUsage // open sockets of the profile; only counted if ports run out
+	socketUsage diskUsage // open sockets of the profile; only counted if ports run out
 }
 
 // shareResources finds profiles that take processors, ports or pseudoterminals away from others. A greedy profile is limited to fewer
@@ -85,7 +85,7 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 			setProcessors(t.uid, &every)
 		}
 		if t == hog {
-			out.Restart = fmt.Sprintf("its processes hold up to %d sockets, and %d of the %d ports that the kernel chooses are taken", t.openSockets.ports, demand.Sockets, ports)
+			out.Restart = fmt.Sprintf("its processes hold up to %d sockets, and %d of the %d ports that the kernel chooses are taken", t.socketUsage.ports, demand.Sockets, ports)
 		}
 		if t == opener {
 			out.Restart = fmt.Sprintf("it holds more terminals than other profiles, and %d of the machine's %d are taken", demand.Terminals, terminals)
@@ -160,11 +160,11 @@ func mostPorts(tenants []*tenant, sockets, ports int, count func() int) (hog *te
 	}
 	unseen, most := sockets-count(), ports/4
 	for _, t := range tenants {
-		if t.openSockets.hidesFiles || t.openSockets.incomplete {
-			t.openSockets.ports = max(t.openSockets.ports, unseen)
+		if t.socketUsage.hidesFiles || t.socketUsage.incomplete {
+			t.socketUsage.ports = max(t.socketUsage.ports, unseen)
 		}
-		if t.openSockets.ports >= most {
-			hog, most = t, t.openSockets.ports
+		if t.socketUsage.ports >= most {
+			hog, most = t, t.socketUsage.ports
 		}
 	}
 	return hog
@@ -175,11 +175,11 @@ func countSockets(o Options, list []boot.Gateway, tenants []*tenant) (seen int) 
 	processes, _ := gatewayProcesses(o, list) // without /proc, no socket is found
 	end := time.Now().Add(searchTime)
 	for i, t := range tenants {
-		t.openSockets.deadline = time.Now().Add(time.Until(end) / time.Duration(len(tenants)-i))
-		_ = t.openSockets.eachProcess("/proc/", processes[t.Service], func(dir string) { // if this process can't act as the user, it finds no socket
-			t.openSockets.addOpen(dir+"/fd/", func(string, uint64) bool { return false })
+		t.socketUsage.deadline = time.Now().Add(time.Until(end) / time.Duration(len(tenants)-i))
+		_ = t.socketUsage.eachProcess("/proc/", processes[t.Service], func(dir string) { // if this process can't act as the user, it finds no socket
+			t.socketUsage.addOpen(dir+"/fd/", func(string, uint64) bool { return false })
 		})
-		seen += t.openSockets.sockets
+		seen += t.socketUsage.sockets
 	}
 	return seen
 }

@@ -69,7 +69,7 @@ func TestWhoGetsFewerProcessors(t *testing.T) {
 
 func TestTheGatewayWithMostPortsIsRestarted(t *testing.T) {
 	of := func(name string, ports int, hides bool) *tenant {
-		return &tenant{Gateway: boot.Gateway{Service: name}, openSockets: diskUsage{sockets: ports, ports: ports, hidesFiles: hides}}
+		return &tenant{Gateway: boot.Gateway{Service: name}, socketUsage: diskUsage{sockets: ports, ports: ports, hidesFiles: hides}}
 	}
 	const ports = 28_232
 	for _, tt := range []struct {
@@ -88,7 +88,7 @@ func TestTheGatewayWithMostPortsIsRestarted(t *testing.T) {
 	} {
 		count := func() (seen int) {
 			for _, who := range tt.tenants {
-				seen += who.openSockets.sockets
+				seen += who.socketUsage.sockets
 			}
 			return seen
 		}
@@ -147,15 +147,15 @@ func TestAProfileWithManyFilesWasRestartedForThePortsOfAnother(t *testing.T) {
 	queue := &tenant{Gateway: boot.Gateway{Service: "queue", Main: os.Getpid()}}
 	o := Options{Options: boot.Options{Home: data, Tenants: someTenants}}
 	count := func() int {
-		files.openSockets, queue.openSockets = diskUsage{}, diskUsage{}
+		files.socketUsage, queue.socketUsage = diskUsage{}, diskUsage{}
 		return countSockets(o, []boot.Gateway{files.Gateway, queue.Gateway}, []*tenant{files, queue})
 	}
-	if seen := count(); queue.openSockets.hidesFiles || queue.openSockets.ports < 3 || queue.openSockets.sockets < 5 || files.openSockets.ports != 0 || seen != queue.openSockets.sockets {
-		t.Errorf("%d are seen: %+v, %+v", seen, queue.openSockets, files.openSockets)
+	if seen := count(); queue.socketUsage.hidesFiles || queue.socketUsage.ports < 3 || queue.socketUsage.sockets < 5 || files.socketUsage.ports != 0 || seen != queue.socketUsage.sockets {
+		t.Errorf("%d are seen: %+v, %+v", seen, queue.socketUsage, files.socketUsage)
 	}
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(t, errors.Join(err, unix.Sendmsg(fds[0], []byte{1}, unix.UnixRights(fd), nil, 0), unix.Close(fd)))
-	if got := mostPorts([]*tenant{files, queue}, 28_000, 28_232, count); got != queue || got.openSockets.ports < 20_000 {
+	if got := mostPorts([]*tenant{files, queue}, 28_000, 28_232, count); got != queue || got.socketUsage.ports < 20_000 {
 		t.Errorf("%+v", got)
 	}
 }

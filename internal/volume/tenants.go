@@ -127,7 +127,7 @@ func OwnersOutside(o boot.Options) (owners map[uint32]bool, warning string) {
 	}
 	defer d.Close()
 	owners = make(map[uint32]bool)
-	entries, _, _ := d.ReadSome("", fsutil.MaxNames)
+	entries, _, _ := d.ReadAtMost("", fsutil.MaxNames)
 	for _, e := range entries {
 		info, err := d.Lstat(e.Name())
 		if err != nil {
@@ -174,7 +174,7 @@ const privateMode = 0o700
 // record. If the agent puts another tenant's home in this place during the move, MoveHome leaves that home unchanged and returns an
 // error. It also returns the first failure that w counts. If w.DryRun is set, nothing changes.
 func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
-	w.To, w.RefuseLinked, w.TopLast, w.Top = to, tenant, true, &was
+	w.NewOwner, w.RefuseHardLinked, w.TopLast, w.Top = to, tenant, true, &was
 	if tenant { // the agent could have linked files of other profiles into this home
 		w.CopyUID, w.TopMode = was, privateMode
 	}
@@ -299,7 +299,7 @@ func removeOtherAccess(o boot.Options) {
 	}
 	for _, dir := range []string{"", boot.ProfilesDir} {
 		set(dir, 0o006, 0o001)
-		entries, _, _ := d.ReadSome(dir, fsutil.MaxNames)
+		entries, _, _ := d.ReadAtMost(dir, fsutil.MaxNames)
 		for _, e := range entries {
 			if rel := path.Join(dir, e.Name()); rel != boot.ProfilesDir {
 				set(rel, 0o007, 0)

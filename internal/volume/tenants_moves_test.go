@@ -77,7 +77,7 @@ func TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart(t *testing.T) {
 		o, _ := options(t, home, nil)
 		o.Tenants = boot.Tenants{On: true, UIDs: config.UIDs{First: 20000, Last: 29999}, ByProfile: map[string]bool{"coder": true}}
 		uid := int(FirstUID(o.Tenants.UIDs, "coder"))
-		tenant := fsutil.Owner{UID: uint32(uid), GID: uint32(uid), Keep: o.Tenants.HasUID}
+		tenant := fsutil.Owner{UID: uint32(uid), GID: uint32(uid), Excludes: o.Tenants.HasUID}
 
 		complete = cutMove(t, o, agentUID, tenant, true, steps)
 		moveHomes(t.Context(), o.Options, "")
@@ -117,7 +117,7 @@ func TestAHomeThatIsRenamedWhileItMovesIsMovedAsAWhole(t *testing.T) {
 		must(t, agent().Do(func() error { return os.Rename(o.Home+"/profiles/"+names[n%2], o.Home+"/profiles/"+names[(n+1)%2]) }))
 		n++
 	}}
-	must(t, MoveHome(d, "coder", agentUID, fsutil.Owner{UID: uint32(uid), GID: uint32(uid), Keep: o.Tenants.HasUID}, true, &w))
+	must(t, MoveHome(d, "coder", agentUID, fsutil.Owner{UID: uint32(uid), GID: uint32(uid), Excludes: o.Tenants.HasUID}, true, &w))
 	bootTenants(t, o)
 	if homes, err := os.ReadDir(o.Home + "/profiles"); err != nil || len(homes) != 1 || homes[0].Name() != names[n%2] || n < 3 {
 		t.Errorf("after %d renames: %v, %v", n, homes, err)
@@ -142,7 +142,7 @@ func TestAnAgentThatOpensAHomeWhileItMovesLeavesNoneOpen(t *testing.T) {
 			opened++
 		}
 	}}
-	must(t, MoveHome(d, "coder", agentUID, fsutil.Owner{UID: uint32(uid), GID: uint32(uid), Keep: o.Tenants.HasUID}, true, &w))
+	must(t, MoveHome(d, "coder", agentUID, fsutil.Owner{UID: uint32(uid), GID: uint32(uid), Excludes: o.Tenants.HasUID}, true, &w))
 	if opened < 2 {
 		t.Errorf("the agent has changed the mode %d times", opened)
 	}

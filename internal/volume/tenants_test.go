@@ -193,7 +193,7 @@ func TestAHomeStaysItsUsersWhenTheConfigurationHasLostTheIsolation(t *testing.T)
 					}
 					return err
 				}))
-				o.Tenants, o.Full = tenants, true
+				o.Tenants, o.RepairEverything = tenants, true
 				bootTenants(t, o)
 				for rel, mode := range map[string]string{"": "0700", "/.env": "0644", "/work/deep/file": "0644", "/cron": "0755", "/cron/jobs.json": "0644"} {
 					wantOwner(t, o.Home+"/"+place+rel, fmt.Sprintf("%d:%d %s", uid, uid, mode))
@@ -215,7 +215,7 @@ func TestAHomeThatWasGivenBackFollowsTheAgentsUID(t *testing.T) {
 	must(t, err)
 	defer d.Close()
 	must(t, MoveHome(d, "coder", uint32(uid), o.Owner().AllowingUID(uint32(uid)), false, &owntree.Walk{}))
-	o.Tenants, o.Full, o.Agent = boot.Tenants{}, true, fsutil.NewActor(fsutil.Identity{UID: agentUID + 1, GID: agentGID})
+	o.Tenants, o.RepairEverything, o.Agent = boot.Tenants{}, true, fsutil.NewActor(fsutil.Identity{UID: agentUID + 1, GID: agentGID})
 	bootTenants(t, o)
 	wantOwner(t, o.Home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", agentUID+1, agentGID))
 }

@@ -65,7 +65,7 @@ func (s *Set) Open() error {
 	if s.notify != nil {
 		return nil
 	}
-	err := faultinject.Before(faultinject.Watch, "")
+	err := faultinject.BeforeCall(faultinject.Watch, "")
 	var n *fsnotify.Watcher
 	if err == nil {
 		n, err = fsnotify.NewWatcher()
@@ -112,7 +112,7 @@ func (s *Set) Add(path string, id fsutil.ID) error {
 		return nil
 	}
 	s.Remove(path) // a different directory may still be watched under this path, which would prevent the new watch
-	err := faultinject.Before(faultinject.Watch, path)
+	err := faultinject.BeforeCall(faultinject.Watch, path)
 	if err == nil {
 		err = s.AddPath(path)
 	}

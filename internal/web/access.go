@@ -210,13 +210,13 @@ func (l *limiter) allowRequest(key string) bool {
 type connectionLimit struct {
 	limit int
 
-	mu   sync.Mutex
-	open int // number of open connections
-	by   map[string]int
+	mu    sync.Mutex
+	open  int // number of open connections
+	byKey map[string]int
 }
 
 func newConnectionLimit(most int) *connectionLimit {
-	return &connectionLimit{limit: most, by: make(map[string]int)}
+	return &connectionLimit{limit: most, byKey: make(map[string]int)}
 }
 
 // acquire reserves a connection for a key, and reports whether it is within the limits. Call [connectionLimit.release] when the
@@ -224,10 +224,10 @@ func newConnectionLimit(most int) *connectionLimit {
 func (p *connectionLimit) acquire(key string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.by[key] >= max(p.limit/2, 1) || key != owner && p.open-p.by[owner] >= p.limit {
+	if p.byKey[key] >= max(p.limit/2, 1) || key != owner && p.open-p.byKey[owner] >= p.limit {
 		return false
 	}
-	p.by[key]++
+	p.byKey[key]++
 	p.open++
 	return true
 }
@@ -236,7 +236,7 @@ func (p *connectionLimit) release(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.open--
-	if p.by[key]--; p.by[key] == 0 {
-		delete(p.by, key)
+	if p.byKey[key]--; p.byKey[key] == 0 {
+		delete(p.byKey, key)
 	}
 }

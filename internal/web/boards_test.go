@@ -158,7 +158,7 @@ func TestTheListHasWhatServicesUse(t *testing.T) {
 		}
 		at = i
 	}
-	m := meter{proc: func(client.Init) string { return "/proc" }}
+	m := usageMeter{proc: func(client.Init) string { return "/proc" }}
 	st := client.Status{Services: []client.Service{mine}}
 	if got := m.measure(&st); got.cpu || got.view("gateway-coder").CPU != "" || got.view("gateway-coder").Memory == "" {
 		t.Errorf("at first: %+v", got)

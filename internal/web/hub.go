@@ -36,11 +36,11 @@ const (
 type hub struct {
 	hinit         HinitClient
 	statusTimeout time.Duration // time limit of a request for the status
-	view          func(s *client.Service, used usedView) rowView
+	view          func(s *client.Service, used usageView) rowView
 	// function that returns the output of a template, or "" if the template fails
 	render func(name string, data any) template.HTML
 
-	meter    meter
+	meter    usageMeter
 	fetching sync.Mutex // a request holds fetching while it fetches the status, so that others can use the result
 
 	mu             sync.Mutex
@@ -77,7 +77,7 @@ type row struct {
 func newHub(h HinitClient, proc func(client.Init) string) *hub {
 	// Make the first version number from the time, so that it is higher than all numbers of an earlier process of the server.
 	begin := &version{number: uint64(time.Now().UnixMilli()) * 1000}
-	return &hub{hinit: h, meter: meter{proc: proc}, statusTimeout: statusTimeLimit, page: begin, changed: make(chan struct{}), readerJoined: make(chan struct{}, 1)}
+	return &hub{hinit: h, meter: usageMeter{proc: proc}, statusTimeout: statusTimeLimit, page: begin, changed: make(chan struct{}), readerJoined: make(chan struct{}, 1)}
 }
 
 // run follows hinit's events until ctx ends. It also measures the usage for the graphs, and follows the status while the page has
@@ -109,7 +109,7 @@ func (h *hub) followStatus(ctx context.Context) {
 		err := h.hinit.Watch(watch, func(c client.StatusChange) error {
 			alarm.Reset(reconnectAfter)
 			old.Reset(staleAfter)
-			if !c.Whole && st.Version == 0 {
+			if !c.IsComplete && st.Version == 0 {
 				return errNoHinit
 			}
 			c.Apply(&st)
@@ -318,7 +318,7 @@ func (h *hub) allRows() (list []row, top template.HTML, number uint64) {
 }
 
 // usageOf returns the measured usage of a service.
-func (h *hub) usageOf(name string) usedView {
+func (h *hub) usageOf(name string) usageView {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.usage.view(name)

@@ -222,7 +222,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, limit *connectio
 	c := http.NewResponseController(w)
 	beats := time.Tick(s.heartbeatPause)
 	for text := heartbeat; ; {
-		if c.SetWriteDeadline(time.Now().Add(s.patience)) != nil {
+		if c.SetWriteDeadline(time.Now().Add(s.writeTimeout)) != nil {
 			return
 		}
 		if _, err := w.Write([]byte(text)); err != nil || c.Flush() != nil {

@@ -20,9 +20,9 @@ const (
 	maxProcesses = 50             // maximum number of processes on the page of a service
 )
 
-// meter measures the usage of services while the page has readers, and at least once in each period of the graphs, but not more
+// usageMeter measures the usage of services while the page has readers, and at least once in each period of the graphs, but not more
 // often than measureEvery. It keeps the last hour.
-type meter struct {
+type usageMeter struct {
 	// function that returns the path of the /proc that shows the processes; nil: they are not visible
 	proc func(client.Init) string
 
@@ -43,7 +43,7 @@ type measured struct {
 }
 
 // measure returns the usage of the services in st, or an empty result if their processes are not visible.
-func (m *meter) measure(st *client.Status) measured {
+func (m *usageMeter) measure(st *client.Status) measured {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
@@ -78,7 +78,7 @@ func (m *meter) measure(st *client.Status) measured {
 
 // addToPast adds the newest measurement to the history of each service, and drops the histories of removed services. passed is
 // the time since the previous measurement.
-func (m *meter) addToPast(now time.Time, passed time.Duration) {
+func (m *usageMeter) addToPast(now time.Time, passed time.Duration) {
 	stretch := now.Sub(m.began)
 	over := stretch >= pointEvery
 	pasts := make(map[string]*usageHistory, len(m.known.byName))
@@ -95,7 +95,7 @@ func (m *meter) addToPast(now time.Time, passed time.Duration) {
 }
 
 // processes returns the processes of a service at the last measurement, largest first.
-func (m *meter) processes(name string) (list []procstat.Stat) {
+func (m *usageMeter) processes(name string) (list []procstat.Stat) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.last == nil {
@@ -117,9 +117,9 @@ func stateText(letter byte) string {
 	return cmp.Or(map[byte]string{'R': "running", 'S': "sleeping", 'D': "waiting for a disk", 'T': "stopped", 't': "traced", 'Z': "zombie", 'I': "idle"}[letter], string(letter))
 }
 
-// usedView is the usage of a service as the page shows it. Values are rounded, so that a row changes, and is sent to all readers,
+// usageView is the usage of a service as the page shows it. Values are rounded, so that a row changes, and is sent to all readers,
 // only after a notable change. "" means unknown.
-type usedView struct {
+type usageView struct {
 	CPU, Memory         string
 	CPULine, MemoryLine string // graph of the last hour, as an SVG path
 	Processes           int
@@ -127,7 +127,7 @@ type usedView struct {
 	Megabytes           int
 }
 
-func (m measured) view(name string) (v usedView) {
+func (m measured) view(name string) (v usageView) {
 	u, is := m.byName[name]
 	if !is {
 		return v

@@ -70,7 +70,7 @@ type Server struct {
 	boards         programOutput
 	sandboxes      programOutput
 	sessionKey     []byte        // key that signs session cookies; it is derived from the token, so a new token ends all sessions
-	patience       time.Duration // how long a write to a client may block before the client is disconnected
+	writeTimeout   time.Duration // how long a write to a client may block before the client is disconnected
 	heartbeatPause time.Duration // pause between two heartbeats of a stream
 	pages          *template.Template
 	requests       *limiter
@@ -86,7 +86,7 @@ type Server struct {
 func New(o Options) (*Server, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	s := &Server{
-		Options: o, hub: newHub(o.Hinit, o.Proc), boards: programOutput{run: o.Programs.Boards, emptyOutput: "[]"}, sandboxes: programOutput{run: o.Programs.Sandboxes}, patience: writeTime, heartbeatPause: 15 * time.Second, requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
+		Options: o, hub: newHub(o.Hinit, o.Proc), boards: programOutput{run: o.Programs.Boards, emptyOutput: "[]"}, sandboxes: programOutput{run: o.Programs.Sandboxes}, writeTimeout: writeTime, heartbeatPause: 15 * time.Second, requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
 		streams: newConnectionLimit(maxStreams), followers: newConnectionLimit(maxFollowers),
 		searches: newConnectionLimit(maxSearches), ended: make(chan struct{}),
 	}

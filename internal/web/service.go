@@ -185,7 +185,7 @@ var stateMarks = [...]stateMark{
 }
 
 func markOf(s *client.Service) stateMark {
-	v := show.Judge(s)
+	v := show.VerdictOf(s)
 	out := stateMarks[v.Grade]
 	out.Word = oneLine(s.State)
 	if v.Word != "" {
@@ -200,16 +200,16 @@ type rowView struct {
 	stateMark
 	Since    time.Time
 	Restarts int
-	usedView
+	usageView
 	ServedBy string
 	Exit     string
 	ExitAt   time.Time
 	Note     string
 }
 
-func (s *Server) view(v *client.Service, used usedView) rowView {
+func (s *Server) view(v *client.Service, used usageView) rowView {
 	out := rowView{
-		Base: s.Base, Name: v.Name, Profile: oneLine(v.Profile), Group: oneLine(v.Group), stateMark: markOf(v), Since: v.Since, Restarts: v.Restarts, usedView: used,
+		Base: s.Base, Name: v.Name, Profile: oneLine(v.Profile), Group: oneLine(v.Group), stateMark: markOf(v), Since: v.Since, Restarts: v.Restarts, usageView: used,
 		ServedBy: v.ServedBy, Note: oneLine(v.Problem),
 	}
 	if x := v.LastExit; x != nil {
@@ -272,7 +272,7 @@ func summary(st *client.Status, fault string, used measured) headView {
 				v.Ready++
 			}
 		}
-		if show.Judge(s).Troubled() {
+		if show.VerdictOf(s).Troubled() {
 			v.Troubled++
 		}
 	}

@@ -90,7 +90,7 @@ func (f *fake) Watch(ctx context.Context, fn func(client.StatusChange) error) er
 		if err != nil {
 			return err
 		}
-		if err := fn(client.StatusChange{Whole: true, Init: running, Services: list}); err != nil {
+		if err := fn(client.StatusChange{IsComplete: true, Init: running, Services: list}); err != nil {
 			return err
 		}
 		select {
@@ -444,7 +444,7 @@ func TestAHinitThatIsDownSlowOrLies(t *testing.T) {
 func TestAThousandSlowReaders(t *testing.T) {
 	f := newFake() // many services, because small pages don't fill the connections
 	s := serve(t, Options{Hinit: f})
-	s.requests.rate, s.requests.burst, s.patience = 1e6, 1e6, 10*time.Second // beside other tests, the first answer may take seconds
+	s.requests.rate, s.requests.burst, s.writeTimeout = 1e6, 1e6, 10*time.Second // beside other tests, the first answer may take seconds
 	for i := range 1500 {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
 		if err != nil {

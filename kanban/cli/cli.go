@@ -58,7 +58,7 @@ type verb struct {
 	json          bool                 // the verb has the flag --json
 	checks        bool                 // the verb checks the integrity of the whole file when it opens the board
 	noBoard       bool                 // the verb does not open the board
-	patience      time.Duration        // how long the verb waits for other writers of the board; 0: the default of [kanban.Options]
+	busyTimeout   time.Duration        // how long the verb waits for other writers of the board; 0: the default of [kanban.Options]
 	define        func(c *call) action // function that defines the flags of the verb and returns its action
 }
 
@@ -324,7 +324,7 @@ func (c *call) openAt(ctx context.Context, paths kanban.Paths) (*kanban.Store, e
 	}
 	return kanban.Open(ctx, paths, kanban.Options{
 		Env: c.Terminal.Env, SkipCheck: !c.verb.checks, Host: c.Variable("HINIT_KANBAN_HOST", ""), Workdir: c.boards().Meta(paths.Board).DefaultWorkdir,
-		Toolsets: toolsets, BusyTimeout: c.verb.patience, Log: c.logger(),
+		Toolsets: toolsets, BusyTimeout: c.verb.busyTimeout, Log: c.logger(),
 	})
 }
 

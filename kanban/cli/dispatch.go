@@ -299,7 +299,7 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 		ctx, cancel := context.WithTimeout(context.Background(), pid1CallTimeout)
 		defer cancel()
 		// Say fails outside PID 1's service kanban, where no status shows the text
-		_ = h.pid1.Say(ctx, config.KanbanName, clip(trouble))
+		_ = h.pid1.SetStatusText(ctx, config.KanbanName, clip(trouble))
 	}
 	workers := "from here"
 	if h.pid1 != nil {

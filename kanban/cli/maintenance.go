@@ -24,7 +24,7 @@ import (
 var maintenanceVerbs = []verb{
 	{name: "gc", json: true, summary: "delete old logs, and old events of finished tasks", define: gc},
 	{name: "backup", checks: true, args: "FILE", summary: "write a checked copy of the board", define: backup},
-	{name: "doctor", json: true, checks: true, noBoard: true, patience: 5 * time.Second, aliases: []string{"diagnostics", "diag"}, summary: "find what keeps tasks from being started", define: doctor},
+	{name: "doctor", json: true, checks: true, noBoard: true, busyTimeout: 5 * time.Second, aliases: []string{"diagnostics", "diag"}, summary: "find what keeps tasks from being started", define: doctor},
 }
 
 func gc(c *call) action {

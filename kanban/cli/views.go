@@ -55,7 +55,7 @@ func follow(c *call) action {
 			t, err := s.Task(ctx, e.TaskID)
 			return err == nil && (only.Assignee == "" || t.Assignee == only.Assignee) && (only.Tenant == "" || t.Tenant == only.Tenant)
 		}
-		changes, stop := serve.Watch(s.Paths().DB)
+		changes, stop := serve.WatchDatabase(s.Paths().DB)
 		defer stop()
 		var cursor int64
 		for first := true; ; first = false {
@@ -197,7 +197,7 @@ func (c *call) forEachBoard(ctx context.Context, do func(m kanban.Meta, paths ka
 // printOverviews prints the overviews of all boards as JSON. hinit-web waits only a few seconds for all of them, so it waits only
 // briefly for a board that another program has locked.
 func (c *call) printOverviews(ctx context.Context) error {
-	c.verb.patience = time.Second
+	c.verb.busyTimeout = time.Second
 	list := []overview{}
 	err := c.forEachBoard(ctx, func(m kanban.Meta, _ kanban.Paths, s *kanban.Store, err error) {
 		if errors.Is(err, fs.ErrNotExist) {

@@ -100,7 +100,7 @@ func (l *List) Len() int { return len(l.names) }
 func (l *List) RemoveOldest() error {
 	for _, form := range FileNames(l.names[0]) {
 		path := filepath.Join(l.Dir, form)
-		err := faultinject.Before(faultinject.Remove, path)
+		err := faultinject.BeforeCall(faultinject.Remove, path)
 		if err == nil {
 			err = unix.Unlink(path)
 		}

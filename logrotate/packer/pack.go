@@ -172,7 +172,7 @@ func (p *packer) copy(ctx context.Context, in, out *os.File, st os.FileInfo) err
 		if err := p.gzip.Close(); err != nil {
 			return err
 		}
-		if err := faultinject.Before(faultinject.Sync, out.Name()); err != nil {
+		if err := faultinject.BeforeCall(faultinject.Sync, out.Name()); err != nil {
 			return err
 		}
 		return out.Sync()
@@ -188,7 +188,7 @@ func (p *packer) chunk(in, out *os.File) error {
 	if err != nil {
 		return err
 	}
-	if err := faultinject.Before(faultinject.Write, out.Name()); err != nil {
+	if err := faultinject.BeforeCall(faultinject.Write, out.Name()); err != nil {
 		return err
 	}
 	_, err = p.gzip.Write(p.buf[:n])

@@ -103,7 +103,7 @@ type reader struct {
 
 	file          *os.File // current file; nil if there is none
 	offset        int64    // offset in file after the last emitted line
-	carry         []byte   // the unfinished line at that offset
+	unfinished    []byte   // the unfinished line at that offset
 	newestEmitted string   // newest archive that is older than the start, or whose lines are emitted
 	since         []byte   // lines with an earlier timestamp are skipped; nil after the first emitted line
 
@@ -259,8 +259,8 @@ func (r *reader) emitArchive(ctx context.Context, name string, skip int64) error
 // emitOpenArchive emits the lines of the archive f from the offset skip on. packed tells that f is compressed.
 func (r *reader) emitOpenArchive(ctx context.Context, f *os.File, packed bool, skip int64) (err error) {
 	file, at := r.file, r.offset
-	defer func() { r.file, r.offset, r.carry = file, at, r.carry[:0] }()
-	r.carry = r.carry[:0]
+	defer func() { r.file, r.offset, r.unfinished = file, at, r.unfinished[:0] }()
+	r.unfinished = r.unfinished[:0]
 	if packed {
 		err = r.decompress(ctx, f, skip, func(b []byte) error { return r.emitComplete(r.dropLines(b)) })
 	} else {
@@ -279,7 +279,7 @@ func (r *reader) drain(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		n, err := r.file.ReadAt(r.buf, r.offset+int64(len(r.carry)))
+		n, err := r.file.ReadAt(r.buf, r.offset+int64(len(r.unfinished)))
 		if n == 0 {
 			if !errors.Is(err, io.EOF) {
 				return err
@@ -300,22 +300,22 @@ func (r *reader) emitComplete(b []byte) error {
 	for len(b) > 0 {
 		i := bytes.IndexByte(b, '\n')
 		if i < 0 {
-			r.carry = append(r.carry, b...)
-			if len(r.carry) > r.options.MaxLine {
+			r.unfinished = append(r.unfinished, b...)
+			if len(r.unfinished) > r.options.MaxLine {
 				return r.emitUnfinished() // the line is too long, so emit it in pieces
 			}
 			break
 		}
 		line := b[:i]
-		if len(r.carry) > 0 {
-			r.carry = append(r.carry, line...)
-			line = r.carry
+		if len(r.unfinished) > 0 {
+			r.unfinished = append(r.unfinished, line...)
+			line = r.unfinished
 		}
 		r.offset += int64(len(line)) + 1
 		if err := r.emitLine(line); err != nil {
 			return err
 		}
-		r.carry = r.carry[:0]
+		r.unfinished = r.unfinished[:0]
 		b = b[i+1:]
 	}
 	return nil
@@ -328,8 +328,8 @@ func (r *reader) handleShrunk() (emptied bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if st.Size() < r.offset+int64(len(r.carry)) {
-		r.carry = r.carry[:0]
+	if st.Size() < r.offset+int64(len(r.unfinished)) {
+		r.unfinished = r.unfinished[:0]
 		emptied = st.Size() < r.offset
 		if emptied {
 			r.offset = 0
@@ -340,12 +340,12 @@ func (r *reader) handleShrunk() (emptied bool, err error) {
 
 // emitUnfinished emits the unfinished line, if there is one, as if it were complete.
 func (r *reader) emitUnfinished() error {
-	if len(r.carry) == 0 {
+	if len(r.unfinished) == 0 {
 		return nil
 	}
-	r.offset += int64(len(r.carry))
-	err := r.emitLine(r.carry)
-	r.carry = r.carry[:0]
+	r.offset += int64(len(r.unfinished))
+	err := r.emitLine(r.unfinished)
+	r.unfinished = r.unfinished[:0]
 	return err
 }
 

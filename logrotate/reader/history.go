@@ -211,7 +211,7 @@ func (r *reader) openCurrent() ([]string, error) {
 		return nil, err
 	}
 	archives = archive.TrimPacked(archives)
-	r.file, r.offset, r.carry = f, 0, r.carry[:0]
+	r.file, r.offset, r.unfinished = f, 0, r.unfinished[:0]
 	if f == nil {
 		return archives, nil
 	}

@@ -279,7 +279,7 @@ func (i *invocation) reap(now bool) (int, error) {
 		}
 		rows = append(rows, []string{r.Name, r.Task, r.Profile, string(r.State), r.Age.Round(time.Second).String(), why})
 	}
-	return code, i.print(append([]sandbox.Reaped{}, found...), rows)
+	return code, i.print(append([]sandbox.Removed{}, found...), rows)
 }
 
 // transfer returns the function of a verb that copies data: it calls do with the selected sandbox.

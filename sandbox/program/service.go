@@ -239,7 +239,7 @@ const gatewaysKeepTime = 2 * time.Second
 // newGatewayLookup returns a function that asks hinit for the profile of each gateway process. Its result is nil if hinit does
 // not run here.
 func newGatewayLookup(lookup func(string) (string, bool)) func(context.Context) map[int]string {
-	cl := cmdline.Here(lookup)
+	cl := cmdline.ClientForThisContainer(lookup)
 	var mu sync.Mutex
 	var known map[int]string
 	var at time.Time

@@ -252,8 +252,8 @@ func TestALeaseIsHandedOver(t *testing.T) {
 	within(t, patience, serving(one))
 	after, err := one.service("a")
 	one.check(err)
-	if s := one.status(); s.Init.Image != 2 || s.Init.Lease.State != client.LeaseHeld || after.PID != gateway.PID {
-		t.Errorf("image %d has the lock %+v; the gateway is %d and was %d", s.Init.Image, s.Init.Lease, after.PID, gateway.PID)
+	if s := one.status(); s.Init.Generation != 2 || s.Init.Lease.State != client.LeaseHeld || after.PID != gateway.PID {
+		t.Errorf("image %d has the lock %+v; the gateway is %d and was %d", s.Init.Generation, s.Init.Lease, after.PID, gateway.PID)
 	}
 	one.check(one.do("restart", "a"))
 	for _, p := range one.of("gateway-a") {

@@ -93,7 +93,7 @@ func TestPID1SurvivesItsOwnExecWithoutMemory(t *testing.T) {
 		})
 		b.reexec()
 	}
-	if n := b.status().Init.Image; n != rounds+1 {
+	if n := b.status().Init.Generation; n != rounds+1 {
 		t.Errorf("it is image %d after %d re-executions", n, rounds)
 	}
 	sheet.add("re-executions without memory", rounds)
@@ -102,8 +102,8 @@ func TestPID1SurvivesItsOwnExecWithoutMemory(t *testing.T) {
 		b := filled()
 		b.check(os.WriteFile(b.path("run/panic.new"), []byte("loop"), 0o644), os.Rename(b.path("run/panic.new"), b.path("run/panic")))
 		within(t, patience, func() error {
-			if s, err := b.client.Status(t.Context()); err != nil || s.Init.Image != 2 {
-				return errors.Join(fmt.Errorf("it is image %d", s.Init.Image), err)
+			if s, err := b.client.Status(t.Context()); err != nil || s.Init.Generation != 2 {
+				return errors.Join(fmt.Errorf("it is image %d", s.Init.Generation), err)
 			}
 			return nil
 		})

@@ -135,7 +135,7 @@ func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 	within(t, patience, b.is("a", client.StateDown))
 	b.reexec()
 	within(t, patience, func() error { // the first attempt of the new program, which the disk refuses too
-		if n := b.status().Init.Image; n != 2 {
+		if n := b.status().Init.Generation; n != 2 {
 			return fmt.Errorf("it is image %d", n)
 		}
 		return nil
@@ -174,7 +174,7 @@ func TestAStandbyRunsItsHooksAfterAReexec(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if i := st.Init; i.Image != image || i.Booting || i.Lease == nil || i.Lease.State != client.LeaseWaiting {
+			if i := st.Init; i.Generation != image || i.Booting || i.Lease == nil || i.Lease.State != client.LeaseWaiting {
 				return fmt.Errorf("the second is %+v", i)
 			}
 			return nil
@@ -220,7 +220,7 @@ func TestPID1SurvivesItsOwnExecUnderAForkBomb(t *testing.T) {
 			if after := pids(); !slices.Equal(before, after) {
 				t.Errorf("the gateways were %v and are %v", before, after)
 			}
-			if n := b.status().Init.Image; n != rounds+1 {
+			if n := b.status().Init.Generation; n != rounds+1 {
 				t.Errorf("it is image %d after %d re-executions", n, rounds)
 			}
 			b.check(b.do("stop", "bomb"))
@@ -235,8 +235,8 @@ func TestPID1SurvivesItsOwnExecUnderAForkBomb(t *testing.T) {
 				b.full()
 				b.check(os.WriteFile(b.path("run/panic.new"), []byte([]string{"loop", "goroutine"}[i%2]), 0o644), os.Rename(b.path("run/panic.new"), b.path("run/panic")))
 				within(t, patience, func() error {
-					if s, err := b.client.Status(t.Context()); err != nil || s.Init.Image != 2 {
-						return errors.Join(fmt.Errorf("it is image %d", s.Init.Image), err)
+					if s, err := b.client.Status(t.Context()); err != nil || s.Init.Generation != 2 {
+						return errors.Join(fmt.Errorf("it is image %d", s.Init.Generation), err)
 					}
 					return nil
 				})

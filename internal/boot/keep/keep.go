@@ -97,7 +97,7 @@ func write(home, seed string, r kept.Record) error {
 	if err != nil {
 		return err
 	}
-	dir, _, err := fsutil.MakeReal(filepath.Dir(seed), 0o755, nil)
+	dir, _, err := fsutil.MakeNoLink(filepath.Dir(seed), 0o755, nil)
 	if err != nil {
 		return err
 	}

@@ -184,7 +184,7 @@ func (a *archiver) writeArchive(name string, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	program, err := cmdline.Beside("hinit-profile")
+	program, err := cmdline.SiblingProgram("hinit-profile")
 	if err != nil {
 		return fmt.Errorf("%w; install hinit-profile beside hinit", err)
 	}

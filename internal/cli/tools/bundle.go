@@ -114,8 +114,8 @@ func (b *bundle) write(file string, lines int) int {
 // parts returns all parts except the logs. Most are the output of a command that a user could run.
 func (b *bundle) parts() []part {
 	check := []string{"config", "check"}
-	if b.init.Plain != "" {
-		check = append(check, b.init.Plain, "--run")
+	if b.init.ServicesFile != "" {
+		check = append(check, b.init.ServicesFile, "--run")
 	}
 	return []part{
 		b.commandPart("version.json", "this command", "version", "--json"),
@@ -129,8 +129,8 @@ func (b *bundle) parts() []part {
 		b.commandPart("profiles.txt", "the profiles on the volume", "profile", "list"),
 		b.commandPart("tree.txt", "the processes of each service", "tree"),
 		{name: "gateway-states.txt", description: "what the gateways' state files say", fill: b.writeStates},
-		{name: "environment.txt", description: "variables of this command and of process 1", fill: func(w io.Writer) error { return environmentFacts(w, b.hide) }},
-		{name: "kernel.txt", description: "kernel, limits, mounts and cgroup", fill: kernelFacts},
+		{name: "environment.txt", description: "variables of this command and of process 1", fill: func(w io.Writer) error { return writeEnvironments(w, b.hide) }},
+		{name: "kernel.txt", description: "kernel, limits, mounts and cgroup", fill: writeKernelFiles},
 	}
 }
 
@@ -279,8 +279,8 @@ var kernelFiles = []string{
 	"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/pids/pids.max",
 }
 
-// kernelFacts writes the content of each file in kernelFiles that exists.
-func kernelFacts(w io.Writer) error {
+// writeKernelFiles writes the content of each file in kernelFiles that exists.
+func writeKernelFiles(w io.Writer) error {
 	fmt.Fprintf(w, "== this command\nuid %d, gid %d, pid %d\n", os.Geteuid(), os.Getegid(), os.Getpid())
 	for _, name := range kernelFiles {
 		text, err := os.ReadFile(name)
@@ -311,9 +311,9 @@ func readProcOne(file string) ([]byte, error) {
 	return os.ReadFile("/proc/1/" + file)
 }
 
-// environmentFacts writes the environments of this process and of process 1. It hides the values of secret variables, and the values
+// writeEnvironments writes the environments of this process and of process 1. It hides the values of secret variables, and the values
 // in hide.
-func environmentFacts(w io.Writer, hide []string) error {
+func writeEnvironments(w io.Writer, hide []string) error {
 	one, err := readProcOne("environ")
 	if err != nil {
 		fmt.Fprintf(w, "cannot read that of process 1: %v\n", err)

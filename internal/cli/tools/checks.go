@@ -51,7 +51,7 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 	code = cmdline.Done
 	var services []client.Service
 	if steer {
-		services, code = steerChecks(t, c, doing, names, *now && !*resume, *pause)
+		services, code = runOrPauseChecks(t, c, doing, names, *now && !*resume, *pause)
 	} else {
 		st, err := t.Status(names...)
 		if err != nil {
@@ -89,10 +89,10 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 	return max(code, shown, t.Failed(c.Doing(), unwritten))
 }
 
-// steerChecks runs the checks of each service at once if pause is 0, which also ends a pause; otherwise it pauses them. With now,
-// it is an error to run paused checks. doing names the operation in error messages. steerChecks prints errors. It returns the
+// runOrPauseChecks runs the checks of each service at once if pause is 0, which also ends a pause; otherwise it pauses them. With now,
+// it is an error to run paused checks. doing names the operation in error messages. runOrPauseChecks prints errors. It returns the
 // services that have accepted the order, and the exit code.
-func steerChecks(t *cli.Terminal, c *cli.Call, doing string, names []string, now bool, pause time.Duration) (done []client.Service, code int) {
+func runOrPauseChecks(t *cli.Terminal, c *cli.Call, doing string, names []string, now bool, pause time.Duration) (done []client.Service, code int) {
 	cl, ctx := t.Client(), context.Background()
 	for _, name := range names {
 		s, err := cl.Service(ctx, name)
@@ -104,7 +104,7 @@ func steerChecks(t *cli.Terminal, c *cli.Call, doing string, names []string, now
 		case now && slices.ContainsFunc(s.Checks, func(one client.Check) bool { return one.State == client.CheckPaused }):
 			err = fmt.Errorf("they are paused; hinit checks %s --resume ends that", name)
 		default:
-			s, err = cl.SteerChecks(ctx, s.Name, pause)
+			s, err = cl.RunOrPauseChecks(ctx, s.Name, pause)
 		}
 		if err != nil {
 			code = max(code, t.Failed(fmt.Sprintf("%s of %q", doing, name), err))

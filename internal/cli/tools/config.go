@@ -99,7 +99,7 @@ type configProblem struct {
 // configCheck reads a configuration and prints all of its mistakes.
 func configCheck(t *cli.Terminal, file string, plain, asJSON bool) int {
 	report := configReport{File: file, Problems: []configProblem{}, Warnings: []string{}}
-	cfg, err := config.Load(config.Options{Path: file, Plain: plain, Env: t.Env})
+	cfg, err := config.Load(config.Options{Path: file, ServicesOnly: plain, Env: t.Env})
 	if err == nil && plain && len(cfg.Services) == 0 {
 		err = config.NoServices(cfg.Path)
 	}

@@ -66,7 +66,7 @@ func (d *demoRun) prepare() (err error) {
 		return fmt.Errorf("there is no %s; install it beside hinit-tools", d.hinit)
 	}
 	if d.Screen && proc.IsTerminal(d.In) {
-		if d.top, err = cmdline.Beside("hinit-top"); err != nil || unix.Access(d.top, unix.X_OK) != nil {
+		if d.top, err = cmdline.SiblingProgram("hinit-top"); err != nil || unix.Access(d.top, unix.X_OK) != nil {
 			fmt.Fprintf(d.Err, "demo: there is no %s, so the demo prints the status instead of a screen\n", d.top)
 			d.top = ""
 		}
@@ -132,7 +132,7 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 // openScreen starts hinit-top when the init answers. When the user closes it, quit is called, which ends the demo.
 func (d *demoRun) openScreen(ctx context.Context, quit func()) {
 	defer quit()
-	for dial.New(d.dir+"/control.sock").Reach() != nil {
+	for dial.New(d.dir+"/control.sock").CheckConnection() != nil {
 		if !pause.For(ctx, cli.DialPause) {
 			return
 		}

@@ -44,13 +44,13 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	switch cfg, err := t.ConfigOf(in); {
 	case err != nil:
 		x.findings.Failed("configuration", "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
-	case in.Plain != "":
+	case in.ServicesFile != "":
 		x.warnings(cfg) // the other checks are about the agent, which hinit run doesn't host
 	default:
 		x.configuration(cfg)
 		x.image(cfg)
 		x.volume(answers)
-		x.companions(cfg)
+		x.printBoardCommand(cfg)
 	}
 	x.kernel()
 	tw := tabwriter.NewWriter(t.Out, 0, 0, 2, ' ', 0)
@@ -65,9 +65,9 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	return max(code, t.Failed(c.Doing(), unwritten))
 }
 
-// companions prints the command that examines the task board, which needs a database library that this program doesn't link. It
+// printBoardCommand prints the command that examines the task board, which needs a database library that this program doesn't link. It
 // also reports what root may do in a sandbox, which the sandbox service writes into a file beside its socket.
-func (x *doctorRun) companions(cfg *config.Config) {
+func (x *doctorRun) printBoardCommand(cfg *config.Config) {
 	if s, is := cfg.Services[config.KanbanName]; is && s.Enabled {
 		x.findings.OK("task board", "its dispatcher is the service %s; to examine the board: hinit kanban doctor", config.KanbanName)
 	}

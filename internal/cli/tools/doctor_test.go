@@ -104,7 +104,7 @@ func TestAPipeInPlaceOfTheNoteOfTheSandboxesHoldsNoDoctorUp(t *testing.T) {
 	x := &doctorRun{Terminal: &cli.Terminal{Env: func(string) (string, bool) { return socket, true }}}
 	done := make(chan struct{})
 	go func() {
-		x.companions(&config.Config{Services: map[string]config.Service{config.SandboxName: {Enabled: true}}})
+		x.printBoardCommand(&config.Config{Services: map[string]config.Service{config.SandboxName: {Enabled: true}}})
 		close(done)
 	}()
 	select {

@@ -173,13 +173,13 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 	}
 	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
-	patience := cli.BootPatience
+	patience := cli.BootTimeout
 	if *timeout > 0 {
 		ctx, cancel = context.WithTimeout(ctx, *timeout)
 		defer cancel()
 		patience = min(patience, *timeout)
 	}
-	cl, err := t.DialSoon(ctx, patience)
+	cl, err := t.DialDuringStart(ctx, patience)
 	if err != nil {
 		return t.Failed("wait", err)
 	}
@@ -273,7 +273,7 @@ func (w *waitState) service(ctx context.Context, exit bool) error {
 			w.result.Service = &s
 			return errFound
 		}
-		if change.Whole {
+		if change.IsComplete {
 			return fmt.Errorf("%q is gone: %w", w.serviceAtStart.Name, client.ErrUnknown)
 		}
 		return nil

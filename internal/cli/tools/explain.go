@@ -21,13 +21,13 @@ var explainVerb = cli.Verb{
 
 // explanation is the output of hinit explain for one service. Its texts are for people.
 type explanation struct {
-	Name  string   `json:"name"`
-	State string   `json:"state"` // state and its duration, with "(crash-loop)" in a crash loop
-	Why   []string `json:"why"`
-	Says  string   `json:"says"` // status text of the service itself; "" without one
-	Tail  []string `json:"tail"` // last log lines, if they may show the cause
-	Next  string   `json:"next"` // next step of hinit, if it gets no order
-	Type  []advice `json:"type"` // commands to type, the most useful first
+	Name       string   `json:"name"`
+	State      string   `json:"state"` // state and its duration, with "(crash-loop)" in a crash loop
+	Why        []string `json:"why"`
+	StatusText string   `json:"says"` // status text of the service itself; "" without one
+	Tail       []string `json:"tail"` // last log lines, if they may show the cause
+	Next       string   `json:"next"` // next step of hinit, if it gets no order
+	Type       []advice `json:"type"` // commands to type, the most useful first
 
 	Settings []client.ConfigEntry `json:"settings"` // settings that differ from the defaults
 }
@@ -89,8 +89,8 @@ func (e explanation) print(t *cli.Terminal) {
 	for _, last := range e.Tail {
 		line("", "| "+last)
 	}
-	if e.Says != "" {
-		line("says", e.Says)
+	if e.StatusText != "" {
+		line("says", e.StatusText)
 	}
 	for i := range e.Settings {
 		lineOf(i, "set", show.Setting(&e.Settings[i]))
@@ -126,7 +126,7 @@ func nextRun(s client.Service, now time.Time) string {
 // explain explains the status of a service.
 func explain(s client.Service, now time.Time) explanation {
 	e := explanation{
-		Name: s.Name, State: s.State, Why: []string{}, Says: s.StatusText, Tail: []string{}, Type: []advice{},
+		Name: s.Name, State: s.State, Why: []string{}, StatusText: s.StatusText, Tail: []string{}, Type: []advice{},
 		Settings: append([]client.ConfigEntry{}, s.Settings...),
 	}
 	if s.CrashLoop {

@@ -30,12 +30,12 @@ import (
 
 // homeMove is how the owner of a profile's home changes, or would change.
 type homeMove struct {
-	Profile string `json:"profile"`
-	From    int    `json:"from"`    // old uid
-	To      int    `json:"to"`      // new uid; the same if nothing changes
-	Changed int64  `json:"changed"` // files whose owner changes
-	Left    int64  `json:"left"`    // files that keep their owner
-	Error   string `json:"error"`   // error; "" without one
+	Profile   string `json:"profile"`
+	From      int    `json:"from"`    // old uid
+	To        int    `json:"to"`      // new uid; the same if nothing changes
+	Changed   int64  `json:"changed"` // files whose owner changes
+	Unchanged int64  `json:"left"`    // files that keep their owner
+	Error     string `json:"error"`   // error; "" without one
 }
 
 var isolateVerb = cli.Verb{
@@ -68,7 +68,7 @@ func isolate(t *cli.Terminal, c *cli.Call) int {
 			case m.From == m.To && m.Changed == 0:
 				fmt.Fprintf(t.Out, "%s: its owner stays uid %d\n", show.Name(m.Profile), m.To)
 			default:
-				fmt.Fprintf(t.Out, "%s: uid %d to uid %d, %d files %s, %d left\n", show.Name(m.Profile), m.From, m.To, m.Changed, tense, m.Left)
+				fmt.Fprintf(t.Out, "%s: uid %d to uid %d, %d files %s, %d left\n", show.Name(m.Profile), m.From, m.To, m.Changed, tense, m.Unchanged)
 			}
 		}
 	})
@@ -143,13 +143,13 @@ func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves [
 			m.Error = "there is no such profile"
 		case !tenant && options.Tenants.Includes(name):
 			m.Error = "isolation.uids has no more uids; make the range larger"
-		case !named && to.Keeps(uid):
+		case !named && to.MustKeep(uid):
 			m.Error = "it belongs to the user of an isolated profile; rename it back, or give it to the agent's user: hinit isolate apply " + name
 		case running[name]:
 			m.Error = "its gateway runs; stop it: hinit stop " + name
 		default:
 			w := owntree.Walk{DryRun: dry}
-			if expected != 0 || to.Keeps(uid) { // the agent's user may have renamed the home to get at its files
+			if expected != 0 || to.MustKeep(uid) { // the agent's user may have renamed the home to get at its files
 				home, was, err := volume.OpenHome(options.Tenants, d, name, expected, "isolate apply")
 				if err != nil {
 					m.Error = err.Error()
@@ -161,7 +161,7 @@ func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves [
 			if err := volume.MoveHome(d, name, uid, to.AllowingUID(uid), tenant, &w); err != nil || w.Failed > 0 {
 				m.Error = fmt.Sprintf("%d files failed: %v", w.Failed, err)
 			}
-			m.Changed, m.Left = w.Changed, w.Refused+w.Mounts
+			m.Changed, m.Unchanged = w.Changed, w.Refused+w.Mounts
 		}
 		moves = append(moves, m)
 	}
@@ -216,17 +216,17 @@ func (m *manager) removeTemporary(p profiles.Profile) error {
 // keep their owner: the user may have moved a file of root into the home, and could read it.
 func (m *manager) giveHome(home *fsutil.Dir, owner uint32) error {
 	id := m.actorOf(owner).Identity()
-	to := fsutil.Owner{UID: id.UID, GID: id.GID, Keep: func(uid uint32) bool { return m.isTenant(uid) || !m.isTenant(owner) && uid != 0 }}
-	if err := (&owntree.Walk{To: to, DirsOnly: true}).Give(home, "", true); !errors.Is(err, fsutil.ErrKept) {
+	to := fsutil.Owner{UID: id.UID, GID: id.GID, Excludes: func(uid uint32) bool { return m.isTenant(uid) || !m.isTenant(owner) && uid != 0 }}
+	if err := (&owntree.Walk{NewOwner: to, DirsOnly: true}).Give(home, "", true); !errors.Is(err, fsutil.ErrKept) {
 		return err
 	}
 	return nil
 }
 
-// emptyHome removes all files but those in keep from an open home, as its owner.
-func (m *manager) emptyHome(home *fsutil.Dir, owner uint32, keep ...string) (err error) {
+// clearHome removes all files but those in keep from an open home, as its owner.
+func (m *manager) clearHome(home *fsutil.Dir, owner uint32, keep ...string) (err error) {
 	actor, giveErr := m.actorOf(owner), m.giveHome(home, owner)
-	entries, more, listErr := home.ReadSome("", fsutil.MaxNames)
+	entries, more, listErr := home.ReadAtMost("", fsutil.MaxNames)
 	err = cmp.Or(giveErr, listErr)
 	for _, e := range entries {
 		if !slices.Contains(keep, e.Name()) {
@@ -234,7 +234,7 @@ func (m *manager) emptyHome(home *fsutil.Dir, owner uint32, keep ...string) (err
 		}
 	}
 	if more && err == nil {
-		return m.emptyHome(home, owner, keep...)
+		return m.clearHome(home, owner, keep...)
 	}
 	return err
 }
@@ -310,9 +310,9 @@ func (p *privateImport) open(rel string) (err error) {
 	if volume.IsHome(p.dir, ".") {
 		return fmt.Errorf("%s is the home of a profile, which the agent's user has renamed; give it its name back", rel)
 	}
-	files, _, listErr := p.dir.ReadSome("", 1)
+	files, _, listErr := p.dir.ReadAtMost("", 1)
 	p.hasLeftovers = len(files) > 0
-	was, _, err := p.dir.Chown("", fsutil.Owner{UID: to.UID, GID: to.GID, Keep: func(uid uint32) bool { return uid != 0 || p.hasLeftovers || listErr != nil }})
+	was, _, err := p.dir.Chown("", fsutil.Owner{UID: to.UID, GID: to.GID, Excludes: func(uid uint32) bool { return uid != 0 || p.hasLeftovers || listErr != nil }})
 	if err == nil {
 		p.file, err = p.dir.Lock(func(*os.File) error { return errors.New("another command is using it; wait until that ends") })
 	} else if errors.Is(err, fsutil.ErrKept) {
@@ -328,12 +328,12 @@ func (p *privateImport) empty() error {
 	if owner == uid || errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	} else if err == nil {
-		err = p.emptyHome(old, owner)
+		err = p.clearHome(old, owner)
 	}
 	if err != nil {
 		return err
 	}
-	return p.emptyHome(p.dir, uid)
+	return p.clearHome(p.dir, uid)
 }
 
 // install renames the new home to its place. An old home comes into the directory of the import by the same system call.

@@ -189,7 +189,7 @@ func showByTime(ctx context.Context, readers []logReading) error {
 func allLogs(t *cli.Terminal) (names []string, err error) {
 	st, err := t.Status()
 	if err == nil {
-		as, err := lookup.LogReader(st.Init.Plain != "", t.Env)
+		as, err := lookup.LogReader(st.Init.ServicesFile != "", t.Env)
 		for _, s := range st.Services {
 			if s.Log != "" && reader.Exists(as, filepath.Dir(s.Log)) {
 				names = append(names, s.Name)
@@ -268,7 +268,7 @@ func logOf(t *cli.Terminal, name string) (as *fsutil.Actor, dir string, err erro
 		if st.Services[0].Log == "" {
 			return nil, "", noLogFile(t, name, st)
 		}
-		as, err := lookup.LogReader(st.Init.Plain != "", t.Env)
+		as, err := lookup.LogReader(st.Init.ServicesFile != "", t.Env)
 		return as, filepath.Dir(st.Services[0].Log), err
 	}
 	if profile, ok := profiles.SlotProfile(name); ok {

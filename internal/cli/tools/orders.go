@@ -148,7 +148,7 @@ func runOnce(t *cli.Terminal, c *cli.Call) int {
 	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
 	begin := time.Now()
-	cl, err := t.DialSoon(ctx, min(*timeout, cli.BootPatience))
+	cl, err := t.DialDuringStart(ctx, min(*timeout, cli.BootTimeout))
 	if err != nil {
 		return t.Failed(fmt.Sprintf("run %q once", names[0]), err)
 	}
@@ -177,11 +177,11 @@ var reexecVerb = cli.Verb{
 
 // reexecReport is what hinit reexec prints.
 type reexecReport struct {
-	Version string `json:"version"` // present version
-	Image   int    `json:"image"`   // program number: 1 at first, one more after each re-execution
-	Before  string `json:"before"`  // version before the re-execution
-	Binary  string `json:"binary"`
-	Same    bool   `json:"same"` // the file is the same as before
+	Version    string `json:"version"` // present version
+	Generation int    `json:"image"`   // program number: 1 at first, one more after each re-execution
+	Before     string `json:"before"`  // version before the re-execution
+	Binary     string `json:"binary"`
+	Same       bool   `json:"same"` // the file is the same as before
 }
 
 func reexecute(t *cli.Terminal, c *cli.Call) int {
@@ -203,13 +203,13 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 	// compare the files before the re-execution, after which hinit runs this file in any case
 	same := initRunsFile(t, before.Init, path)
 	after, err := cl.Reexec(ctx, *file)
-	report := reexecReport{Version: after.Version, Image: after.Image, Before: before.Init.Version, Binary: path, Same: same}
+	report := reexecReport{Version: after.Version, Generation: after.Generation, Before: before.Init.Version, Binary: path, Same: same}
 	return t.Show(c, report, err, func() {
 		what := fmt.Sprintf(" (it was %s)", report.Before)
 		if same {
 			what = fmt.Sprintf(": same binary as before, %s; nothing changed", path)
 		}
-		fmt.Fprintf(t.Out, "hinit %s is image %d now%s\n", report.Version, report.Image, what)
+		fmt.Fprintf(t.Out, "hinit %s is image %d now%s\n", report.Version, report.Generation, what)
 	})
 }
 

@@ -177,7 +177,7 @@ func (m *manager) delete(name string, yes bool, uid int) int {
 	if m.isTenant(owner) {
 		// The agent's user gets the home only when the files in it are removed, so that it can't read them. The marker and the
 		// record of the name stay, so that the command can be repeated.
-		err := m.emptyHome(home, owner, m.store.Marker(), boot.NameFile)
+		err := m.clearHome(home, owner, m.store.Marker(), boot.NameFile)
 		if err == nil {
 			_, _, err = home.Chown("", fsutil.Owner{UID: m.agent.User.UID, GID: m.agent.User.GID})
 		}

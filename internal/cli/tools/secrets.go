@@ -56,7 +56,7 @@ func (b *bundle) secrets() (found secrets) {
 		name, value, _ := strings.Cut(pair, "=")
 		add(name, value)
 	}
-	if cfg, err := b.ConfigOf(b.init); err != nil && b.init.Plain != "" { // of another init, eachProfile reports the error
+	if cfg, err := b.ConfigOf(b.init); err != nil && b.init.ServicesFile != "" { // of another init, eachProfile reports the error
 		found.unknown = append(found.unknown, "cannot read the configuration: "+err.Error())
 	} else if err == nil {
 		addAll := func(env map[string]string) {

@@ -71,13 +71,13 @@ func shell(t *cli.Terminal, c *cli.Call, words []string) int {
 // from the configuration, the environment of the init and the gateway's slot. They never come from a process of the agent, so
 // the agent can't decide what root starts.
 func serviceSpec(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec, err error) {
-	plain := init.Plain != ""
+	plain := init.ServicesFile != ""
 	if plain {
 		if err := os.Chdir(init.Home); err != nil { // relative paths in the file begin at this directory
 			return spec, err
 		}
 	}
-	cfg, err := config.Load(config.Options{Path: init.Plain, Plain: plain, Env: t.Env})
+	cfg, err := config.Load(config.Options{Path: init.ServicesFile, ServicesOnly: plain, Env: t.Env})
 	if err != nil {
 		return spec, err
 	}

@@ -33,7 +33,7 @@ func withWords(atLeast, atMost int, run func(t *cli.Terminal, c *cli.Call, words
 
 // loadAgent reads the configuration that an init would use if it started here, and looks up the agent's user.
 func loadAgent(t *cli.Terminal) (cfg *config.Config, agent boot.Agent, err error) {
-	if st, err := t.Status(); err == nil && st.Init.Plain != "" {
+	if st, err := t.Status(); err == nil && st.Init.ServicesFile != "" {
 		return nil, agent, errNoAgent
 	}
 	if cfg, err = t.Config(); err == nil {

@@ -201,7 +201,7 @@ func (s *Status) HooksBegin(n int) { s.hooks.Store(int64(n)) }
 
 // HookBegins records which hook runs now.
 func (s *Status) HookBegins(name string, number int) {
-	s.hook.Store(&hook{client.BootHook{Name: name, Number: number, Of: int(s.hooks.Load())}, time.Now()})
+	s.hook.Store(&hook{client.BootHook{Name: name, Number: number, Total: int(s.hooks.Load())}, time.Now()})
 }
 
 // HooksEnd records that all hooks have ended.

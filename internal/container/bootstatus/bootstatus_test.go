@@ -112,7 +112,7 @@ func TestTheHookThatRunsIsShown(t *testing.T) {
 		s.HooksBegin(2)
 		s.HookBegins("update.sh", 1)
 		time.Sleep(3 * time.Second)
-		if h := s.Hook(); h == nil || *h != (client.BootHook{Name: "update.sh", Number: 1, Of: 2, Seconds: 3}) {
+		if h := s.Hook(); h == nil || *h != (client.BootHook{Name: "update.sh", Number: 1, Total: 2, Seconds: 3}) {
 			t.Errorf("got %+v", h)
 		}
 		if during := s.DuringHook(); during != " while booting: hook 1 of 2 (update.sh), 3s" {

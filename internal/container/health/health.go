@@ -41,15 +41,15 @@ import (
 
 // Options are the parts of hinit that a Health uses. Any goroutine may call the functions.
 type Options struct {
-	Config    func() *config.Config
-	Loop      *supervisor.Loop
-	Store     *profiles.Store
-	Agent     boot.Agent
-	Plain     bool                                // hinit is a plain supervisor, which has no gateways
-	Log       func(service string) *logrotate.Log // function that returns the log of a service, or nil
-	SocketDir func() string                       // function that returns the directory for sockets of services; "" for none
-	Warn      func(format string, args ...any)    // function that writes a warning, which the status shows, too
-	Lease     func(words string)                  // function that gets each message of the lease program about the lease
+	Config       func() *config.Config
+	Loop         *supervisor.Loop
+	Store        *profiles.Store
+	Agent        boot.Agent
+	ServicesOnly bool                                // hinit is a plain supervisor, which has no gateways
+	Log          func(service string) *logrotate.Log // function that returns the log of a service, or nil
+	SocketDir    func() string                       // function that returns the directory for sockets of services; "" for none
+	Warn         func(format string, args ...any)    // function that writes a warning, which the status shows, too
+	Lease        func(words string)                  // function that gets each message of the lease program about the lease
 }
 
 // Health watches the health of all services. Any goroutine may call its methods.
@@ -88,7 +88,7 @@ func New(o Options) *Health {
 		Deafness:     func(service string) (probe.Deafness, bool) { return h.deaf.Deafness(service) },
 		Run:          h.runCheck,
 	})
-	meter := sync.OnceValue(proc.NewMeter) // the meter is made only if a limit needs it
+	meter := sync.OnceValue(proc.NewMemoryMeter) // the meter is made only if a limit needs it
 	h.memory = &memoryWatch{
 		loop: o.Loop, container: proc.ReadContainerMemory, search: h.sharedMemory,
 		measure: func(mains []int) (found []proc.Memory) {
@@ -105,7 +105,7 @@ func New(o Options) *Health {
 // from the next registration of a service on.
 func (h *Health) Configure(cfg *config.Config) {
 	h.memory.configure(cfg)
-	if !h.o.Plain { // a plain supervisor has no gateways
+	if !h.o.ServicesOnly { // a plain supervisor has no gateways
 		h.deaf.Set(cfg.DeafOf("").Period, func(v *supervisor.Service) config.Deaf { return cfg.DeafOf(v.Profile) })
 	}
 	h.watchQuotas(cfg)
@@ -119,7 +119,7 @@ func checksOf(cfg *config.Config, u *supervisor.Unit) []config.Check {
 	case supervisor.KindService:
 		s := cfg.Services[u.Name]
 		return s.AllChecks()
-	case supervisor.KindCmd, supervisor.KindHook, supervisor.KindStandIn, supervisor.KindRun, supervisor.KindCheck:
+	case supervisor.KindCmd, supervisor.KindHook, supervisor.KindPlaceholder, supervisor.KindRun, supervisor.KindCheck:
 	}
 	return nil
 }
@@ -140,7 +140,7 @@ func (h *Health) Check(u *supervisor.Unit) {
 		t.Actor = h.actorOf(u.Spec.Cred)
 		vars := map[string]string{}
 		t.Env = cfg.Services[u.Name].Env
-		t.AgentInfluences = !h.o.Plain && h.o.Agent.RunsAs(u.Spec.Cred)
+		t.AgentInfluences = !h.o.ServicesOnly && h.o.Agent.RunsAs(u.Spec.Cred)
 		if u.Kind == supervisor.KindGateway {
 			t.Env = maps.Clone(cfg.Agent.Env)
 			maps.Copy(t.Env, cfg.Profiles.Overrides[u.Profile].Env)

@@ -198,7 +198,7 @@ func formatBytes(n uint64) string {
 // Thresholds in percent of the container's memory limit; stallPercent is in percent of time. Processes stall while they wait
 // for the kernel to free memory (PSI).
 const (
-	tightAt       = 80   // percentage of used memory from which starts are refused if processes stall, or if starts are being refused already
+	warnAt        = 80   // percentage of used memory from which starts are refused if processes stall, or if starts are being refused already
 	refuseAt      = 90   // percentage of used memory from which starts are refused in any case
 	stalledShedAt = 90   // percentage of used memory from which a service is ended if processes stall
 	shedAt        = 95   // percentage of used memory from which a service is ended in any case
@@ -247,7 +247,7 @@ func decideShedding(p pressure) (d decision) {
 	}
 	share := float64(c.Used) / float64(c.Limit) * 100
 	stalled := c.Stalled >= stallPercent
-	d.full = share >= refuseAt || share >= tightAt && (p.startsRefused || stalled)
+	d.full = share >= refuseAt || share >= warnAt && (p.startsRefused || stalled)
 	d.unowned = d.full && p.unowned > c.Used/2
 	ending := slices.ContainsFunc(p.services, func(s candidate) bool { return s.ending })
 	if (share >= shedAt || share >= stalledShedAt && stalled) && !ending {
@@ -255,7 +255,7 @@ func decideShedding(p pressure) (d decision) {
 	}
 	best := -1
 	for _, s := range p.services {
-		if fits := float64(c.Used+s.bytes) < float64(c.Limit)*tightAt/100; s.isHeld && fits && !d.full && s.priority > best {
+		if fits := float64(c.Used+s.bytes) < float64(c.Limit)*warnAt/100; s.isHeld && fits && !d.full && s.priority > best {
 			d.admit, best = s.name, s.priority
 		}
 	}
@@ -293,12 +293,12 @@ type usageSample struct {
 }
 
 // shedOrAdmit measures the container's memory. It may then end a service to free memory, or start a service that waits for memory,
-// see decideShedding. If at least tightAt percent are used, it returns true, and the caller measures more often.
+// see decideShedding. If at least warnAt percent are used, it returns true, and the caller measures more often.
 func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	var c proc.ContainerMemory
 	blocking.Run(blocking.Short, func() { c = w.container() })
 	snapshot := w.loop.Snapshot()
-	pressed = c.Limit > 0 && c.Used >= c.Limit/100*tightAt
+	pressed = c.Limit > 0 && c.Used >= c.Limit/100*warnAt
 	p := pressure{container: c, startsRefused: snapshot.HoldReason != ""}
 	p.services, p.unowned = w.candidates(snapshot, pressed, c.Used)
 	if !pressed && !p.startsRefused && !slices.ContainsFunc(p.services, func(s candidate) bool { return s.isHeld }) {

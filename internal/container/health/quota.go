@@ -46,14 +46,14 @@ type quotaWatch struct {
 // has its own user. A later call starts only a goroutine that does not run yet.
 func (h *Health) watchQuotas(cfg *config.Config) {
 	set := cfg.AnySettings(func(s *config.ProcessSettings) bool { return s.Priority.Quota.IsSet() })
-	if set && !h.o.Plain && h.quota.quotasWatched.CompareAndSwap(false, true) {
+	if set && !h.o.ServicesOnly && h.quota.quotasWatched.CompareAndSwap(false, true) {
 		h.runEvery("watching quotas", 0, freePeriod, func(n int) {
 			if h.diskIsLow() || n%int(quotaPeriod/freePeriod) == 0 {
 				h.checkQuotas(false, &h.quota.notes)
 			}
 		})
 	}
-	if cfg.Isolated(config.IsolationUser) && !h.o.Plain && h.quota.sharesWatched.CompareAndSwap(false, true) {
+	if cfg.Isolated(config.IsolationUser) && !h.o.ServicesOnly && h.quota.sharesWatched.CompareAndSwap(false, true) {
 		confined := true // an earlier init may have left a profile confined
 		h.runEvery("sharing processors and ports", 0, freePeriod, func(int) {
 			if confined || resourcesAreScarce() {

@@ -24,9 +24,9 @@ import (
 
 // Logger writes the messages of PID 1. Any goroutine may call its methods.
 type Logger struct {
-	console      func() io.Writer
-	storeWarning func(warning string) bool
-	termination  *TerminationLog
+	console        func() io.Writer
+	storeWarning   func(warning string) bool
+	terminationLog *TerminationLog
 }
 
 // New returns a Logger. console returns a writer for one line, which must not block. remember stores a warning for the
@@ -37,20 +37,20 @@ func New(console func() io.Writer, remember func(warning string) bool, last *Ter
 
 // WithWarningStore returns a Logger that passes its warnings to another function remember.
 func (l *Logger) WithWarningStore(remember func(warning string) bool) *Logger {
-	return &Logger{l.console, remember, l.termination}
+	return &Logger{l.console, remember, l.terminationLog}
 }
 
 // Print writes a line to the container log without a prefix.
 func (l *Logger) Print(text string) {
 	fmt.Fprintln(l.console(), show.Line(text))
-	l.termination.Add(text)
+	l.terminationLog.Add(text)
 }
 
 // AddToTermination adds a line to the termination message only.
-func (l *Logger) AddToTermination(text string) { l.termination.Add(text) }
+func (l *Logger) AddToTermination(text string) { l.terminationLog.Add(text) }
 
 // End writes the termination message of a container that ends with this exit code.
-func (l *Logger) End(code int) { l.termination.End(code) }
+func (l *Logger) End(code int) { l.terminationLog.End(code) }
 
 // Say writes a message from hinit to the container log.
 func (l *Logger) Say(format string, args ...any) { l.Print("[hinit] " + fmt.Sprintf(format, args...)) }
@@ -103,10 +103,10 @@ func (w *TerminationLog) Add(line string) {
 	w.lines = w.lines[max(0, len(w.lines)-maxMessageLines):]
 	w.mu.Unlock()
 	pause.Wake(w.wake)
-	w.start.Do(func() { guard.Go("writing the termination message", w.follow) })
+	w.start.Do(func() { guard.Go("writing the termination message", w.writeLoop) })
 }
 
-func (w *TerminationLog) follow() {
+func (w *TerminationLog) writeLoop() {
 	for range w.wake {
 		if w.write(killed, false) != nil {
 			return // there is no termination log, or its last version is written

@@ -32,8 +32,8 @@ const (
 	standbyVariable = "HINIT_STANDBY"
 	// retryPause is the time between an error and the next attempt to get the lock back.
 	retryPause = time.Second
-	// volumePatience is how long the boot waits for the volume. Then it starts the CMD anyway.
-	volumePatience = 15 * time.Second
+	// volumeTimeout is how long the boot waits for the volume. Then it starts the CMD anyway.
+	volumeTimeout = 15 * time.Second
 	// slowLock is from which duration on the timeline of the boot shows the wait for the lock.
 	slowLock = time.Second
 )
@@ -48,8 +48,8 @@ type Host struct {
 	Fatal func(reason string)
 	// RemoveSlot removes the slot of a service from the scan directory of s6.
 	RemoveSlot func(ctx context.Context, service string) error
-	// Reset drops what is known about the profiles, because another init may serve them now.
-	Reset func()
+	// DropProfiles drops what is known about the profiles, because another init may serve them now.
+	DropProfiles func()
 	// WarnAgents gets warnings that an agent can cause, for instance about a file system without locks.
 	WarnAgents func(line string)
 	// TakeOver prepares the volume if necessary, and starts its profiles and services. It is called when this init gets the lock
@@ -217,7 +217,7 @@ func (t *Lease) ClaimAtBoot(ctx context.Context, b Boot, made bool) (serving con
 	begin := time.Now()
 	t.setUnknown()
 	got, busy := t.acquire(ctx, waitsForLock())
-	late := time.After(volumePatience)
+	late := time.After(volumeTimeout)
 	for {
 		select {
 		case a := <-got:
@@ -249,7 +249,7 @@ func (t *Lease) ClaimAtBoot(ctx context.Context, b Boot, made bool) (serving con
 			guard.Go("waiting for the lock of the volume", func() { t.regain(ctx, got) })
 			return ctx, true
 		case <-late:
-			why := fmt.Sprintf("%s within %s", t.whyNotServing(t.state.Load()), volumePatience)
+			why := fmt.Sprintf("%s within %s", t.whyNotServing(t.state.Load()), volumeTimeout)
 			if t.host.Config().Boot.Strict {
 				b.Ready()
 				t.host.Fatal(why + ", and boot.strict is set")
@@ -292,7 +292,7 @@ func (t *Lease) fence(end context.CancelCauseFunc, why error) {
 	end(why)
 	t.host.Say("%v; its gateways and services were killed, and nothing that is wanted of them was written", why)
 	t.evict("the lock of the volume is lost") // evict once more, because services may have been registered since the first call
-	t.host.Reset()
+	t.host.DropProfiles()
 }
 
 // regain waits for the result of acquire on the channel got. If acquire got the lock, this init takes over the volume. If
@@ -343,7 +343,7 @@ func (t *Lease) Resume(ctx context.Context) context.Context {
 		}
 		got <- a
 	case <-busy:
-	case <-time.After(volumePatience):
+	case <-time.After(volumeTimeout):
 	}
 	serving, end := context.WithCancelCause(ctx)
 	guard.Go("ending what has no lock", func() {

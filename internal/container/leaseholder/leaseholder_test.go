@@ -38,7 +38,7 @@ type otherParts struct {
 func (h *otherParts) host() Host {
 	return Host{
 		Logger: initlog.New(func() io.Writer { return h }, func(string) bool { return true }, initlog.NewTerminationLog()), Config: h.Config, Route: h.Route, Fatal: h.Fatal,
-		RemoveSlot: h.RemoveSlot, Reset: h.Reset, TakeOver: h.TakeOver,
+		RemoveSlot: h.RemoveSlot, DropProfiles: h.Reset, TakeOver: h.TakeOver,
 	}
 }
 

@@ -232,17 +232,17 @@ func (l *Logs) fitSecrets(service string, values []string) (kept []string, all b
 	return values, true
 }
 
-// secretsPatience is how long the start of a gateway waits for its .env. A volume that does not answer must not delay other
+// secretsTimeout is how long the start of a gateway waits for its .env. A volume that does not answer must not delay other
 // starts.
-const secretsPatience = time.Second
+const secretsTimeout = time.Second
 
 // MaskSecrets hides the secrets of a gateway that is about to start. It waits for the disk, but not longer than
-// secretsPatience.
+// secretsTimeout.
 func (l *Logs) MaskSecrets(service, profile string) {
 	read := guard.Begin("reading secrets", func() { l.ReadSecrets(service, profile) })
 	select {
 	case <-read:
-	case <-time.After(secretsPatience):
+	case <-time.After(secretsTimeout):
 	}
 }
 
@@ -276,7 +276,7 @@ func (l *Logs) TakeOver(old Handover, services []*supervisor.Service) error {
 // StoreReport writes the report of a fault to the directory of the logs, as the agent's user, and returns its path.
 func (l *Logs) StoreReport(name string, report []byte) (path string, err error) {
 	dir := filepath.Join(l.o.Config().Home, "logs")
-	d, _, err := fsutil.MakeReal(dir, 0o755, l.o.Actor.Limited(blocking.Volume))
+	d, _, err := fsutil.MakeNoLink(dir, 0o755, l.o.Actor.Limited(blocking.Volume))
 	if err != nil {
 		return "", err
 	}

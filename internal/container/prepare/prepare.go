@@ -131,7 +131,7 @@ func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
 		tenants = boot.TenantsOf(cfg, s.Agent.Actor)
 	}
 	return boot.Options{
-		Tenants: tenants, Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: s.Agent.Actor, Env: os.LookupEnv, Full: s.RepairAll.Load(),
+		Tenants: tenants, Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: s.Agent.Actor, Env: os.LookupEnv, RepairEverything: s.RepairAll.Load(),
 		Stamp: cfg.Image.Stamp, Seeds: cfg.Boot.Steps == config.StepsImage, Say: func(l boot.LogLine) { writeLine(s.Agents, l) },
 	}
 }

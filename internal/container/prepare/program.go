@@ -242,7 +242,7 @@ func (s *Stage) RepairOwners(ctx context.Context, all bool) <-chan struct{} {
 // CompressArchives makes the boot program compress rotated logs. It is a [gzipped.Packer].
 func (s *Stage) CompressArchives(ctx context.Context, logs []gzipped.Archives, young time.Duration) (results []gzipped.Result, err error) {
 	job := s.Job(s.Config())
-	job.CompressLogs, job.Young = logs, young
+	job.CompressLogs, job.MinLogAge = logs, young
 	err = s.runJob(ctx, "hinit/pack", job, func(m boot.Message) { results = m.Packed })
 	if err == nil && len(results) != len(logs) {
 		err = fmt.Errorf("cannot compress archives: the boot program tells of %d logs, not of %d", len(results), len(logs))

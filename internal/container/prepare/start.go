@@ -55,7 +55,7 @@ func (old Handover) TakeOver() (start Start, err error) {
 	if old.Config == nil {
 		old.Config = []byte{}
 	}
-	cfg, err := config.Load(config.Options{Path: old.ConfigPath, Text: old.Config, Plain: old.Route.Plain, Env: os.LookupEnv})
+	cfg, err := config.Load(config.Options{Path: old.ConfigPath, Text: old.Config, ServicesOnly: old.Route.Plain, Env: os.LookupEnv})
 	if err != nil {
 		return start, err
 	}
@@ -100,7 +100,7 @@ func ServicesOnly(file string) (start Start, code int, ok bool) {
 	if err != nil {
 		return start, initlog.ReportRefusal(exitUsage, err), false
 	}
-	cfg, err := registry.LoadConfig(config.Options{Path: file, Plain: true, Env: os.LookupEnv})
+	cfg, err := registry.LoadConfig(config.Options{Path: file, ServicesOnly: true, Env: os.LookupEnv})
 	if err == nil && len(cfg.Services) == 0 {
 		err = config.NoServices(cfg.Path)
 	}
@@ -143,18 +143,18 @@ func (s *Stage) StartCmd(ctx context.Context) {
 	s.start(ctx, s.Units.Cmd(s.Config(), s.Route(), IsControllingTerminal(os.Stdin)), "the CMD")
 }
 
-// StartStandIn starts a process in place of a CMD "gateway run", whose gateway hinit supervises as a service. The process is
+// StartPlaceholder starts a process in place of a CMD "gateway run", whose gateway hinit supervises as a service. The process is
 // "sleep infinity", or hinit itself (exe) if the image has no sleep.
-func (s *Stage) StartStandIn(ctx context.Context, exe string) {
+func (s *Stage) StartPlaceholder(ctx context.Context, exe string) {
 	if s.Route().DashboardOnly {
 		return
 	}
 	path, found := "", false
-	blocking.Run(blocking.Foreign, func() { path, found = boot.CommandFinder(proc.Getenv(s.Units.Env(), "PATH"), "/")(units.StandInName) })
+	blocking.Run(blocking.Foreign, func() { path, found = boot.CommandFinder(proc.Getenv(s.Units.Env(), "PATH"), "/")(units.SleepName) })
 	if !found {
 		path = exe
 	}
-	s.start(ctx, units.StandInUnit(path, s.Units.Env(), s.Agent.Cred), "the process that stands for the CMD")
+	s.start(ctx, units.PlaceholderUnit(path, s.Units.Env(), s.Agent.Cred), "the process that stands for the CMD")
 }
 
 func (s *Stage) start(ctx context.Context, u supervisor.Unit, what string) {

@@ -104,7 +104,7 @@ func (m *Maker) agentCanWrite(dir string) bool {
 		return true
 	}
 	user := m.agent.User
-	doubt, _ := blocking.Get(blocking.Foreign, func() (*trust.Doubt, error) { // an error means that the file is missing, so the agent can't own it
+	doubt, _ := blocking.Get(blocking.Foreign, func() (*trust.Violation, error) { // an error means that the file is missing, so the agent can't own it
 		return trust.Check(dir, trust.NotChangeableBy(user.UID, append([]uint32{user.GID}, user.Groups...)))
 	})
 	return doubt != nil

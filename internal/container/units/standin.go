@@ -11,26 +11,26 @@ import (
 	"hinit/supervisor"
 )
 
-// StandInName is argv[0] of the placeholder process that runs in place of a CMD "gateway run". Its program may be hinit itself.
-const StandInName = "sleep"
+// SleepName is argv[0] of the placeholder process that runs in place of a CMD "gateway run". Its program may be hinit itself.
+const SleepName = "sleep"
 
-// StandInUnit returns the unit of the placeholder process that runs in place of a CMD "gateway run", whose gateway is a
+// PlaceholderUnit returns the unit of the placeholder process that runs in place of a CMD "gateway run", whose gateway is a
 // supervised service (contract, section 3.1). Its command line is "sleep infinity", because tools for the image look for that
 // process. path is a program that sleeps, or hinit.
-func StandInUnit(path string, env []string, cred *proc.Cred) supervisor.Unit {
+func PlaceholderUnit(path string, env []string, cred *proc.Cred) supervisor.Unit {
 	return supervisor.Unit{
-		Name: CmdName, Kind: supervisor.KindStandIn,
+		Name: CmdName, Kind: supervisor.KindPlaceholder,
 		Policy: supervisor.Policy{
 			Backoff:    backoff.Policy{Initial: time.Second, Max: time.Minute, Factor: 2},
 			ResetAfter: time.Minute, StopSignal: int(unix.SIGTERM), Grace: time.Second,
 		},
-		Spec:  proc.Spec{Path: path, Argv: []string{StandInName, "infinity"}, Env: env, Dir: "/", Cred: cred},
+		Spec:  proc.Spec{Path: path, Argv: []string{SleepName, "infinity"}, Env: env, Dir: "/", Cred: cred},
 		Stdio: make([]*os.File, 3), // nil files are /dev/null
 	}
 }
 
-// RunStandIn is "sleep infinity" as a function of hinit: it sleeps until a signal kills the process.
-func RunStandIn() int {
+// RunPlaceholder is "sleep infinity" as a function of hinit: it sleeps until a signal kills the process.
+func RunPlaceholder() int {
 	for {
 		_ = unix.Pause() // Pause returns only after a handled signal
 	}

@@ -47,9 +47,9 @@ const (
 
 // Maker makes the supervisor's units. Any goroutine may call its methods.
 type Maker struct {
-	agent    boot.Agent
-	dataHome string
-	plain    bool
+	agent        boot.Agent
+	dataHome     string
+	servicesOnly bool
 
 	env               atomic.Pointer[[]string] // environment of the container
 	home              atomic.Pointer[string]
@@ -66,7 +66,7 @@ type Maker struct {
 // NewMaker returns a Maker for the agent whose data volume is at dataHome. env is the environment of the container. plain
 // means that there is no agent, but only services that run as the caller.
 func NewMaker(agent boot.Agent, dataHome string, env []string, plain bool) *Maker {
-	m := &Maker{agent: agent, dataHome: dataHome, plain: plain}
+	m := &Maker{agent: agent, dataHome: dataHome, servicesOnly: plain}
 	m.SetEnv(env)
 	m.SetHome("")
 	return m
@@ -249,8 +249,8 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	switch {
 	case m.runsAsRoot(cred):
 		env, dir = m.rootEnv(s.Env), m.rootDir(s.Cwd)
-	case m.plain:
-		if env, err = m.plainEnv(s); err != nil {
+	case m.servicesOnly:
+		if env, err = m.servicesOnlyEnv(s); err != nil {
 			return supervisor.Unit{}, err
 		}
 	case s.Name == config.DashboardName:
@@ -263,18 +263,18 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	policy.Needs, policy.RestartOn = needsOf(s.Needs), s.RestartOn
 	policy.IsConfiguredTask, policy.RunBeforeEachStart = s.IsTask(), s.Task.Once == config.OnceEachStart
 	policy.ReportsReadiness, policy.Sheddable = s.Notify.IsSet(), s.Priority.Class != config.PriorityCritical
-	if s.Name == config.DashboardName && !m.plain {
+	if s.Name == config.DashboardName && !m.servicesOnly {
 		policy.ParkOnOutput = refusalText
 	}
-	if s.Name == config.LeaseName && !m.plain { // the lease must not be released while a gateway may be alive
+	if s.Name == config.LeaseName && !m.servicesOnly { // the lease must not be released while a gateway may be alive
 		policy.DrainsInput, policy.DrainSignal = true, int(unix.SIGPWR)
 	}
-	agents := !m.plain && m.agent.RunsAs(cred)
+	agents := !m.servicesOnly && m.agent.RunsAs(cred)
 	u := supervisor.Unit{
 		Name: s.Name, Group: s.Operator.Group, Kind: supervisor.KindService, Policy: policy, NotifyFD: s.Notify.FD,
 		Spec: proc.Spec{
 			Argv: s.Command, Env: env, Dir: dir, Cred: cred, Limits: limitsOf(s.Limits), OOM: oomAdjOf(s.Priority, supervisor.KindService),
-			Setup: setupOf(&s.ProcessSettings, m.envFiles(s.EnvFile, agents), s.Env, m.plain || agents, s.NoNewPrivs == config.On || agents && cfg.NoNewPrivs(s.NoNewPrivs)),
+			Setup: setupOf(&s.ProcessSettings, m.envFiles(s.EnvFile, agents), s.Env, m.servicesOnly || agents, s.NoNewPrivs == config.On || agents && cfg.NoNewPrivs(s.NoNewPrivs)),
 		},
 	}
 	m.limitByCgroup(&s.ProcessSettings, s.Name, false, &u.Spec)
@@ -307,8 +307,8 @@ func (m *Maker) Services(cfg *config.Config) (map[string]supervisor.Unit, error)
 	return units, nil
 }
 
-// plainEnv returns the environment of a service of a plain supervisor: the caller's, with the HOME of the service's user.
-func (m *Maker) plainEnv(s config.Service) ([]string, error) {
+// servicesOnlyEnv returns the environment of a service of a plain supervisor: the caller's, with the HOME of the service's user.
+func (m *Maker) servicesOnlyEnv(s config.Service) ([]string, error) {
 	env := m.Env()
 	if s.User == "" {
 		return proc.SetEnv(env, s.Env), nil
@@ -357,7 +357,7 @@ func (m *Maker) Hook(cfg *config.Config, h boot.Hook) (supervisor.Unit, error) {
 	switch {
 	case m.runsAsRoot(cred):
 		spec.Env, spec.Dir = m.rootEnv(nil), "/"
-	case !m.plain:
+	case !m.servicesOnly:
 		spec.Env = m.AgentEnv(cfg)
 		if m.agent.RunsAs(cred) {
 			spec.Setup = m.agentSetup(cfg)
@@ -397,7 +397,7 @@ func (m *Maker) ForeignSpec(cfg *config.Config, root bool) proc.Spec {
 
 // agentSetup returns the Setup of a process that runs as the agent and has no settings in hinit.yaml.
 func (m *Maker) agentSetup(cfg *config.Config) proc.Setup {
-	return proc.Setup{NoNewPrivs: !m.plain && cfg.NoNewPrivs(config.Auto)}
+	return proc.Setup{NoNewPrivs: !m.servicesOnly && cfg.NoNewPrivs(config.Auto)}
 }
 
 // withHome replaces HOME in env by the home that SetHome has set. If SetHome has set "", env is unchanged.

@@ -40,7 +40,7 @@ func Status(st client.Status, look Layout) []byte {
 	grades := make([]Grade, len(st.Services))
 	for i := range st.Services {
 		s := &st.Services[i]
-		verdict := Judge(s)
+		verdict := VerdictOf(s)
 		grades[i] = verdict.Grade
 		name, last, about := Line(s.Name), Line(lastCell(s)), Line(Note(s, time.Now()))
 		if !look.Named {
@@ -125,8 +125,8 @@ func (w *wrappedText) writeWrapped(indent, text string) {
 // writeHead writes the lines about hinit itself, above the table.
 func (w *wrappedText) writeHead(in client.Init) {
 	where := "home " + Line(in.Home)
-	if in.Plain != "" {
-		where = "services of " + Line(in.Plain)
+	if in.ServicesFile != "" {
+		where = "services of " + Line(in.ServicesFile)
 	}
 	text := fmt.Sprintf("hinit %s, pid %d, up %s, %s", in.Version, in.PID, Seconds(in.UptimeSeconds), where)
 	if in.Subreaper {

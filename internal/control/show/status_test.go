@@ -22,7 +22,7 @@ func TestStatusSaysWhatAStateMeansForTheReader(t *testing.T) {
 		{client.Service{State: client.StateBackoff, CrashLoop: true}, "backoff (crash-loop)"},
 		{client.Service{State: client.StateFinishing}, "finishing"},
 	} {
-		if got := stateWord(&c.s, Judge(&c.s)); got != c.want {
+		if got := stateWord(&c.s, VerdictOf(&c.s)); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.s, got, c.want)
 		}
 	}
@@ -78,11 +78,11 @@ func TestStatusOfNothingSaysSo(t *testing.T) {
 
 func TestTimeline(t *testing.T) {
 	got := Timeline([]client.BootStep{
-		{Name: "control", Seconds: 0.7, Beside: true},
+		{Name: "control", Seconds: 0.7, Parallel: true},
 		{Name: "home", Seconds: 0.1},
 		{Name: "a", Seconds: 0.8},
-		{Name: "b", Seconds: 0.5, Beside: true, Error: "no"},
-		{Name: "c", Seconds: 0.9, Beside: true},
+		{Name: "b", Seconds: 0.5, Parallel: true, Error: "no"},
+		{Name: "c", Seconds: 0.9, Parallel: true},
 		{Name: "d", Seconds: 0.004, Skipped: true},
 	})
 	if want := "1.004s (home 100ms, c 900ms, a 800ms beside it, b 500ms FAILED beside it, d unchanged 4ms; meanwhile control 700ms)"; got != want {

@@ -46,8 +46,8 @@ type Verdict struct {
 // Troubled reports whether the service needs attention.
 func (v Verdict) Troubled() bool { return v.Grade >= Ailing }
 
-// Judge returns the verdict on a service.
-func Judge(s *client.Service) (v Verdict) {
+// VerdictOf returns the verdict on a service.
+func VerdictOf(s *client.Service) (v Verdict) {
 	is := func(kind string, grade Grade, so bool) {
 		if so {
 			v.Problems, v.Grade = append(v.Problems, kind), max(v.Grade, grade)

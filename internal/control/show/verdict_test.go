@@ -41,7 +41,7 @@ func TestADeafGatewayIsNeverWell(t *testing.T) {
 		{client.Service{State: client.StateStarting, Want: client.WantUp}, Changing, "", nil},
 		{client.Service{State: client.StateKilling, Want: client.WantDown}, Changing, "", nil},
 	} {
-		if v := Judge(&c.s); v.Grade != c.grade || v.Word != c.word || !slices.Equal(v.Problems, c.kinds) {
+		if v := VerdictOf(&c.s); v.Grade != c.grade || v.Word != c.word || !slices.Equal(v.Problems, c.kinds) {
 			t.Errorf("%+v: %+v, want %d %q %q", c.s, v, c.grade, c.word, c.kinds)
 		}
 	}

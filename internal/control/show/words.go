@@ -47,7 +47,7 @@ func Duration(d time.Duration) string {
 func Seconds(s float64) string { return Duration(time.Duration(s * float64(time.Second))) }
 
 // By says who gave an order: "uid 0 (hinit, exec)".
-func By(by *client.By) string {
+func By(by *client.Author) string {
 	if by.Program == "" {
 		return fmt.Sprintf("uid %d (%s)", by.UID, by.Way)
 	}
@@ -77,13 +77,13 @@ func Timeline(steps []client.BootStep) string {
 	var parts, meanwhile []string
 	shown := 0 // total of the steps that are counted, in milliseconds
 	for i := 0; i < len(steps); {
-		if steps[i].Beside { // a parallel step may begin before the first step of the boot itself
+		if steps[i].Parallel { // a parallel step may begin before the first step of the boot itself
 			meanwhile = append(meanwhile, stepText(steps[i], milliseconds(steps[i].Seconds)))
 			i++
 			continue
 		}
 		end := i + 1
-		for end < len(steps) && steps[end].Beside {
+		for end < len(steps) && steps[end].Parallel {
 			end++
 		}
 		together := slices.Clone(steps[i:end])
@@ -122,7 +122,7 @@ func stepText(s client.BootStep, ms int) string {
 func BootSeconds(steps []client.BootStep) (total float64) {
 	longest := math.Inf(1)
 	for _, s := range steps {
-		if !s.Beside {
+		if !s.Parallel {
 			longest = 0
 		}
 		total += max(0, s.Seconds-longest)
@@ -136,7 +136,7 @@ func Hook(h *client.BootHook) string {
 	if h == nil {
 		return ""
 	}
-	return fmt.Sprintf(": hook %d of %d (%s), %s", h.Number, h.Of, Line(h.Name), Seconds(h.Seconds))
+	return fmt.Sprintf(": hook %d of %d (%s), %s", h.Number, h.Total, Line(h.Name), Seconds(h.Seconds))
 }
 
 // LastExit says how and when a service last ended: "code 1 (crash), 3.2s ago".

@@ -155,5 +155,5 @@ func transfer(call uintptr, fd int, data []byte) (n int) {
 	return n
 }
 
-// Here is AT_FDCWD, which means the current directory.
-const Here = ^uintptr(99)
+// CurrentDir is AT_FDCWD, which means the current directory.
+const CurrentDir = ^uintptr(99)

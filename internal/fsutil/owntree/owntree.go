@@ -34,13 +34,13 @@ var ErrHome = errors.New("this user already has a home, which lies in this one; 
 
 // Walk gives the files of trees to a user, see [Walk.Give]. The caller sets the fields from To to OnFound; the others are counters.
 type Walk struct {
-	// To is the user that gets the files. With RefuseLinked, Give refuses the tree of another user if it already contains a home of To.
+	// NewOwner is the user that gets the files. With RefuseHardLinked, Give refuses the tree of another user if it already contains a home of To.
 	// Such a home is a directory with a file To.HomeMark that To owns. Then the error is [ErrHome], and the top directory stays as it
 	// is. Give looks for such a home before the first change, and again when the old owner can't change the top directory any more.
-	To fsutil.Owner
-	// RefuseLinked refuses files that have hard links outside the tree, so that no file is in the directories of two users.
-	RefuseLinked bool
-	// CopyUID is the uid of a user, or 0. A file of this user that RefuseLinked would refuse is replaced by a copy.
+	NewOwner fsutil.Owner
+	// RefuseHardLinked refuses files that have hard links outside the tree, so that no file is in the directories of two users.
+	RefuseHardLinked bool
+	// CopyUID is the uid of a user, or 0. A file of this user that RefuseHardLinked would refuse is replaced by a copy.
 	CopyUID uint32
 	// TopLast gives the top directory away last, and only if nothing below it has failed. So its owner shows whether the walk was
 	// complete.
@@ -72,7 +72,7 @@ type Walk struct {
 
 	stop       error
 	countOnly  bool             // only count the hard links of each file in the tree
-	linkCounts map[inode]uint64 // number of hard links of each file in the tree; nil without RefuseLinked
+	linkCounts map[inode]uint64 // number of hard links of each file in the tree; nil without RefuseHardLinked
 }
 
 type inode struct{ dev, ino uint64 }
@@ -96,11 +96,11 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 			return err
 		case w.Top != nil && st.Uid != *w.Top:
 			return unix.ESTALE
-		case w.To.KeepsOpen(fd, st):
+		case w.NewOwner.MustKeepOpen(fd, st):
 			return fsutil.ErrKept
 		}
 		w.linkCounts = nil
-		if w.RefuseLinked {
+		if w.RefuseHardLinked {
 			if w.linkCounts, err = w.count(in, fd, path, st); err != nil {
 				return err
 			}
@@ -108,7 +108,7 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 		failed := w.Failed
 		w.walkTree(in, fd, path, 1)
 		if st, err := fsutil.Fstat(fd); w.TopLast && w.stop == nil && w.Failed == failed && err == nil {
-			if w.TopMode != 0 && !w.DryRun && st.Uid != w.To.UID {
+			if w.TopMode != 0 && !w.DryRun && st.Uid != w.NewOwner.UID {
 				err = cmp.Or(unix.Fchown(fd, 0, 0), fsutil.ChmodFD(fd, uint32(w.TopMode)))
 				_, w.stop = w.count(in, fd, path, st)
 				if w.stop != nil { // the old owner has moved a home into the tree meanwhile
@@ -130,9 +130,9 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 // count reads the tree, and returns how many hard links in the tree each file with several hard links has. top is the status of the
 // top directory.
 func (w *Walk) count(in fsutil.Mount, fd int, path string, top unix.Stat_t) (map[inode]uint64, error) {
-	counting := Walk{To: w.To, BetweenBatches: w.BetweenBatches, countOnly: true, linkCounts: make(map[inode]uint64)}
-	if top.Uid == w.To.UID {
-		counting.To.HomeMark = ""
+	counting := Walk{NewOwner: w.NewOwner, BetweenBatches: w.BetweenBatches, countOnly: true, linkCounts: make(map[inode]uint64)}
+	if top.Uid == w.NewOwner.UID {
+		counting.NewOwner.HomeMark = ""
 	}
 	counting.walkTree(in, fd, path, 1)
 	return counting.linkCounts, counting.stop
@@ -148,7 +148,7 @@ func (w *Walk) walkTree(in fsutil.Mount, fd int, path string, depth int) {
 	if depth > 1 || !w.TopLast {
 		w.changeOwner(fd, st, path)
 	}
-	if w.To.KeepsOpen(fd, st) {
+	if w.NewOwner.MustKeepOpen(fd, st) {
 		return
 	}
 	if depth > maxDepth {
@@ -199,7 +199,7 @@ func (w *Walk) walkDirectory(in fsutil.Mount, parent int, name, path string, dep
 func (w *Walk) handleFile(in fsutil.Mount, parent int, name, path string, depth int) {
 	st, err := fsutil.LstatAt(parent, name)
 	if w.countOnly {
-		if err == nil && depth > 1 && name == w.To.HomeMark && st.Uid == w.To.UID {
+		if err == nil && depth > 1 && name == w.NewOwner.HomeMark && st.Uid == w.NewOwner.UID {
 			w.stop = ErrHome
 		}
 		if err == nil && st.Nlink > 1 {
@@ -207,7 +207,7 @@ func (w *Walk) handleFile(in fsutil.Mount, parent int, name, path string, depth 
 		}
 		return
 	}
-	if err == nil && (st.Uid == w.To.UID || w.OnlyUID != 0 && st.Uid != w.OnlyUID) {
+	if err == nil && (st.Uid == w.NewOwner.UID || w.OnlyUID != 0 && st.Uid != w.OnlyUID) {
 		return
 	}
 	fd := -1
@@ -271,7 +271,7 @@ func (w *Walk) replaceByCopy(in fsutil.Mount, parent int, name string, st unix.S
 	defer target.Close()
 	to := int(target.Fd())
 	if err = w.copyData(target, source, st.Size); err == nil {
-		err = errors.Join(unix.Fchown(to, int(w.To.UID), int(w.To.GID)), fsutil.ChmodFD(to, st.Mode&0o777), target.Sync())
+		err = errors.Join(unix.Fchown(to, int(w.NewOwner.UID), int(w.NewOwner.GID)), fsutil.ChmodFD(to, st.Mode&0o777), target.Sync())
 	}
 	return wholefile.RenameUnnamed(parent, target, temp, name, err)
 }
@@ -313,8 +313,8 @@ func (w *Walk) changeOwner(fd int, st unix.Stat_t, path string) {
 		return
 	}
 	changed, err := false, fsutil.ErrHardLink
-	if st.Uid == w.To.UID || st.Mode&unix.S_IFMT != unix.S_IFREG || !w.hasLinksOutside(st) {
-		changed, err = fsutil.ChangeOwner(fd, st, w.To, w.DryRun)
+	if st.Uid == w.NewOwner.UID || st.Mode&unix.S_IFMT != unix.S_IFREG || !w.hasLinksOutside(st) {
+		changed, err = fsutil.ChangeOwner(fd, st, w.NewOwner, w.DryRun)
 	}
 	switch {
 	case errors.Is(err, fsutil.ErrDevice), errors.Is(err, fsutil.ErrHardLink), errors.Is(err, fsutil.ErrKept):

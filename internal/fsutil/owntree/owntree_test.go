@@ -43,7 +43,7 @@ func linked(t *testing.T, name string, write func(f *os.File) error) (d *fsutil.
 }
 
 func give(d *fsutil.Dir, between func() error) (owntree.Walk, error) {
-	w := owntree.Walk{To: fsutil.Owner{UID: after, GID: after}, RefuseLinked: true, CopyUID: before, BetweenBatches: between}
+	w := owntree.Walk{NewOwner: fsutil.Owner{UID: after, GID: after}, RefuseHardLinked: true, CopyUID: before, BetweenBatches: between}
 	err := w.Give(d, "home", false)
 	return w, err
 }
@@ -168,7 +168,7 @@ func TestAHomeThatIsMovedIntoTheTreeDuringTheWalkIsSeen(t *testing.T) {
 			move()
 		}
 		w := owntree.Walk{
-			To: fsutil.Owner{UID: after, GID: after, HomeMark: mark}, RefuseLinked: true, CopyUID: before, TopLast: true, TopMode: 0o700,
+			NewOwner: fsutil.Owner{UID: after, GID: after, HomeMark: mark}, RefuseHardLinked: true, CopyUID: before, TopLast: true, TopMode: 0o700,
 			OnFound: func(string, uint32, error) { move() },
 		}
 		err := w.Give(d, "home", false)
@@ -187,7 +187,7 @@ func TestADirectoryThatIsRemovedDuringTheWalkIsNoFailure(t *testing.T) {
 	if err := errors.Join(os.Remove(filepath.Join(home, "file")), os.Chown(home, before, before)); err != nil {
 		t.Fatal(err)
 	}
-	w := owntree.Walk{To: fsutil.Owner{UID: after, GID: after}}
+	w := owntree.Walk{NewOwner: fsutil.Owner{UID: after, GID: after}}
 	w.OnFound = func(string, uint32, error) { _ = os.Remove(home) } // only the first removal succeeds
 	if err := w.Give(d, "home", false); err != nil || w.Failed > 0 || w.Changed != 1 {
 		t.Errorf("%d failures, %d changed, %v", w.Failed, w.Changed, err)

@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// stopPatience is how long a stop waits until its intent is recorded on the volume. Then the stop is carried out without a record.
+	// stopTimeout is how long a stop waits until its intent is recorded on the volume. Then the stop is carried out without a record.
 	// A start always waits for its record, because starting a process in a directory that hangs would block the supervisor. An
 	// order that has waited for this long may be replaced by a newer one.
-	stopPatience = time.Second
+	stopTimeout = time.Second
 	// maxWaiting is how many orders of one profile may wait in its queue.
 	maxWaiting = 16
 )
@@ -63,9 +63,9 @@ type queue struct {
 type Order struct {
 	Verb             client.Verb
 	Service, Profile string
-	By               *client.By    // the operator, or nil if unknown; root if several clients have given this order and one is root
-	since            time.Time     // when the order was submitted
-	done             chan struct{} // channel that is closed when the order has been carried out or has failed
+	By               *client.Author // the operator, or nil if unknown; root if several clients have given this order and one is root
+	since            time.Time      // when the order was submitted
+	done             chan struct{}  // channel that is closed when the order has been carried out or has failed
 
 	// The mutex of Queues guards the fields below.
 	unrecordedAt time.Time // when the order is carried out even without a record; zero for never
@@ -93,10 +93,10 @@ func (o *Order) DesiredState() string {
 // Submit queues an order, without blocking. If the newest order has the same verb and has not reached the supervisor, Submit
 // returns that order instead. patience is how long the client waits, or 0 for no limit: a stop is carried out before that. by
 // is the author of the order.
-func (s *Queues) Submit(verb client.Verb, service, profile string, patience time.Duration, by *client.By) *Order {
+func (s *Queues) Submit(verb client.Verb, service, profile string, patience time.Duration, by *client.Author) *Order {
 	o := &Order{Verb: verb, Service: service, Profile: profile, By: by, since: time.Now(), done: make(chan struct{})}
 	if o.DesiredState() == profiles.Stopped {
-		wait := stopPatience
+		wait := stopTimeout
 		if patience > 0 {
 			wait = min(wait, patience/2)
 		}
@@ -108,7 +108,7 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 	if q == nil {
 		q = &queue{waiting: []*Order{o}, turn: make(chan struct{}, 1)}
 		s.queues[profile] = q
-		s.executeInTime(q, o)
+		s.startStopTimer(q, o)
 		guard.Go("carrying out orders", func() {
 			for s.advance(q, profile) {
 				s.executeCurrent(q)
@@ -119,14 +119,14 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 	if n := q.newest(); n != nil && n.Verb == verb && !n.claimed {
 		if o.unrecordedAt.Before(n.unrecordedAt) {
 			n.unrecordedAt = o.unrecordedAt
-			s.executeInTime(q, n)
+			s.startStopTimer(q, n)
 		}
 		if by != nil && by.UID == 0 {
 			n.By = by
 		}
 		o = n
 	} else {
-		s.executeInTime(q, o)
+		s.startStopTimer(q, o)
 		if last := len(q.waiting) - 1; last+1 >= maxWaiting {
 			supersede(q.waiting[last], o)
 			q.waiting = q.waiting[:last]
@@ -136,9 +136,9 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 	return o
 }
 
-// executeInTime sets a timer for a stop. When the timer fires, the order is passed to the supervisor without a record, if it is
+// startStopTimer sets a timer for a stop. When the timer fires, the order is passed to the supervisor without a record, if it is
 // still the newest order.
-func (s *Queues) executeInTime(q *queue, o *Order) {
+func (s *Queues) startStopTimer(q *queue, o *Order) {
 	if !o.unrecordedAt.IsZero() {
 		time.AfterFunc(time.Until(o.unrecordedAt), guard.Func("carrying out an order", func() { s.passToSupervisor(q, o, true) }))
 	}
@@ -153,7 +153,7 @@ func (q *queue) newest() *Order {
 
 // isOverdue reports whether the current order has waited so long that the newest order replaces it. The caller holds the mutex.
 func (q *queue) isOverdue() bool {
-	return len(q.waiting) > 0 && time.Since(q.current.since) >= stopPatience
+	return len(q.waiting) > 0 && time.Since(q.current.since) >= stopTimeout
 }
 
 // supersede ends the order o, because the order newer takes its place. The caller holds the mutex.
@@ -316,7 +316,7 @@ func (s *Queues) Idle() bool {
 type Unfinished struct {
 	Verb             client.Verb
 	Service, Profile string
-	By               *client.By
+	By               *client.Author
 }
 
 // Unfinished lists, for each profile, the newest order unless it is both recorded and carried out.

@@ -388,11 +388,11 @@ func TestAFrozenVolumeBuildsUpNoWork(t *testing.T) {
 				t.Fatalf("%d orders wait", n)
 			}
 		}
-		time.Sleep(stopPatience / 2)
+		time.Sleep(stopTimeout / 2)
 		for range 3 { // a start must replace the stop before the time limit of the stop is over
 			given = append(given, w.orders.Submit("start", "gateway-default", profiles.Default, 0, nil))
 		}
-		time.Sleep(stopPatience)
+		time.Sleep(stopTimeout)
 		w.thaw()
 		for i, o := range given {
 			err := w.orders.Wait(t.Context(), o)
@@ -445,7 +445,7 @@ func TestAnImageTakesOverWhatIsNotDone(t *testing.T) {
 		w.freeze()
 		w.orders.Submit("start", "gateway-default", profiles.Default, 0, nil)
 		w.orders.Submit("stop", "gateway-default", profiles.Default, 0, nil)
-		time.Sleep(2 * stopPatience)
+		time.Sleep(2 * stopTimeout)
 		if got := fmt.Sprint(w.orders.Unfinished()); got != "[{stop gateway-default default <nil>}]" {
 			t.Errorf("unfinished are %s", got)
 		}

@@ -54,7 +54,7 @@ func isolate(argv, env bare.CStrings) {
 // have written it.
 func readRules(file string) bool {
 	var st unix.Statx_t
-	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(file), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0, 0)
+	fd := bare.Syscall6(unix.SYS_OPENAT, bare.CurrentDir, address(file), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0, 0)
 	if stat(fd, "\x00", unix.AT_EMPTY_PATH, &st) < 0 || st.Uid != 0 || st.Mode&(unix.S_IFMT|0o022) != unix.S_IFREG {
 		return false
 	}
@@ -91,7 +91,7 @@ func rulesAreCurrent(plan bare.CStrings) bool {
 			return false
 		}
 	}
-	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address("/proc/self/mountinfo\x00"), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0)
+	fd := bare.Syscall6(unix.SYS_OPENAT, bare.CurrentDir, address("/proc/self/mountinfo\x00"), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0)
 	mounts := readAndClose(fd, fileBuffer[:])
 	return n == len(hidden) && mounts > 0 && mounts < len(fileBuffer) && unsafe.String(&fileBuffer[0], mounts) == rulesPart(ruleHeader.mounts)
 }
@@ -191,17 +191,17 @@ func makeTempDir() (fd int) {
 	uid := bare.Syscall3(unix.SYS_GETUID, 0, 0, 0)
 	tempVar.Add("TMPDIR=/tmp/hinit-").Add(profileName).Add("-").Num(uid)
 	dir, flags := uintptr(unsafe.Pointer(&tempVar.Buf[len("TMPDIR=")])), uintptr(unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC)
-	bare.Syscall3(unix.SYS_MKDIRAT, bare.Here, dir, 0o700) // fails if it exists
-	fd = bare.Syscall3(unix.SYS_OPENAT, bare.Here, dir, flags)
+	bare.Syscall3(unix.SYS_MKDIRAT, bare.CurrentDir, dir, 0o700) // fails if it exists
+	fd = bare.Syscall3(unix.SYS_OPENAT, bare.CurrentDir, dir, flags)
 	if stat(fd, "\x00", unix.AT_EMPTY_PATH, &st) < 0 || int(st.Uid) != uid {
 		var random uint32
 		check("take a random number", bare.Syscall3(unix.SYS_GETRANDOM, uintptr(unsafe.Pointer(&random)), unsafe.Sizeof(random), 0))
 		tempVar.Add("-").Num(int(random))
-		check("make a directory for temporary files", bare.Syscall3(unix.SYS_MKDIRAT, bare.Here, dir, 0o700))
-		fd = bare.Syscall3(unix.SYS_OPENAT, bare.Here, dir, flags)
+		check("make a directory for temporary files", bare.Syscall3(unix.SYS_MKDIRAT, bare.CurrentDir, dir, 0o700))
+		fd = bare.Syscall3(unix.SYS_OPENAT, bare.CurrentDir, dir, flags)
 	}
 	check("open the directory for temporary files", fd)
-	r := bare.Syscall3(unix.SYS_FCHMODAT, bare.Here, address(line.Add("/proc/self/fd/").Num(fd).Add("\x00").String()), 0o700)
+	r := bare.Syscall3(unix.SYS_FCHMODAT, bare.CurrentDir, address(line.Add("/proc/self/fd/").Num(fd).Add("\x00").String()), 0o700)
 	line.N = 0 // check may have written a message to this buffer
 	check("change the mode of the directory for temporary files", r)
 	return fd
@@ -246,7 +246,7 @@ func allowPort(set int, port uint32) {
 // allowPath allows reading the file or directory at path and everything below it, and with write also changing it. A missing
 // path is skipped.
 func allowPath(set int, path string, write bool) {
-	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(path), unix.O_PATH|unix.O_CLOEXEC, 0, 0)
+	fd := bare.Syscall6(unix.SYS_OPENAT, bare.CurrentDir, address(path), unix.O_PATH|unix.O_CLOEXEC, 0, 0)
 	allowOpen(set, fd, write)
 }
 
@@ -285,7 +285,7 @@ func sharePath(set int, plan bare.CStrings, path string, write bool) {
 		if !is || path == place || !beneath(path, place) {
 			continue
 		}
-		dir := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(place), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0, 0)
+		dir := bare.Syscall6(unix.SYS_OPENAT, bare.CurrentDir, address(place), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0, 0)
 		if dir < 0 {
 			continue
 		}

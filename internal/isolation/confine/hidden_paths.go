@@ -47,7 +47,7 @@ func buildRules(more []string) error {
 	if err != nil {
 		return fmt.Errorf("cannot read the mounts of the container: %w", err)
 	}
-	dirs, err := hiddenPlaces(string(mounts), more).imagePaths("/")
+	dirs, err := findHiddenPaths(string(mounts), more).imagePaths("/")
 	filter, filterErr := assembledFilter()
 	if err := errors.Join(err, filterErr); err != nil {
 		return err
@@ -76,13 +76,13 @@ var alwaysAllowed = []string{
 // hidden, except for alwaysAllowed.
 var sharedDirs = []string{"/tmp", "/var/tmp", "/run", "/var/run", "/dev", "/root", "/proc", "/sys"}
 
-// places are files and directories that are hidden from isolated processes, because they are not part of the image.
-type places []string
+// hiddenPaths are files and directories that are hidden from isolated processes, because they are not part of the image.
+type hiddenPaths []string
 
-// hiddenPlaces returns the paths in more, sharedDirs, and the mount points of the container. A path with symbolic links is
+// findHiddenPaths returns the paths in more, sharedDirs, and the mount points of the container. A path with symbolic links is
 // also returned in resolved form. A mount of a single file, such as /etc/hosts, stays visible, because the container engine
 // makes it.
-func hiddenPlaces(mounts string, more []string) places {
+func findHiddenPaths(mounts string, more []string) hiddenPaths {
 	all := slices.Concat(more, sharedDirs)
 	for line := range strings.Lines(mounts) {
 		if fields := strings.Fields(line); len(fields) > 4 {
@@ -112,7 +112,7 @@ func unescape(path string) string {
 // imagePaths returns the paths below dir that isolated processes may read, each after the letter r. A directory with nothing
 // hidden in it is one path; of any other, imagePaths returns the entries that are not hidden. It skips symbolic links: their
 // targets are found under their own names, or hidden.
-func (p places) imagePaths(dir string) (paths []string, err error) {
+func (p hiddenPaths) imagePaths(dir string) (paths []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the image: %w", err)

@@ -300,7 +300,7 @@ func TestAMountIsNoPartOfTheImage(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "image/file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	hidden := places{dir + "/image/data/x", dir + "/image/etc"}
+	hidden := hiddenPaths{dir + "/image/data/x", dir + "/image/etc"}
 	found, err := hidden.imagePaths(dir + "/image")
 	if err != nil {
 		t.Fatal(err)

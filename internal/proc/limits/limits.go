@@ -127,9 +127,9 @@ func (p *deferredSettings) apply(word string) error {
 	case proc.WordKeep:
 		p.keep = append(p.keep, value)
 	case proc.WordOwn:
-		p.judge.own = true
+		p.envRule.own = true
 	case proc.WordLinks:
-		p.judge.noLinks = true
+		p.envRule.noLinks = true
 	case proc.WordNNP:
 		p.noNewPrivs = true
 	default:
@@ -144,7 +144,7 @@ func (p *deferredSettings) apply(word string) error {
 // deferredSettings collects the settings that can be applied only after all words have been read.
 type deferredSettings struct {
 	files, keep []string
-	judge       envJudge
+	envRule     envFileRule
 	noNewPrivs  bool
 }
 
@@ -190,9 +190,9 @@ func addFileVariables(env []string, p *deferredSettings) ([]string, error) {
 		var err error
 		if single {
 			path = "/" + value
-			vars, err = variableFromFile(name, path, p.judge)
+			vars, err = variableFromFile(name, path, p.envRule)
 		} else {
-			vars, err = variablesOf(path, p.judge)
+			vars, err = variablesOf(path, p.envRule)
 		}
 		switch {
 		case single && err != nil:
@@ -222,12 +222,12 @@ const maxEnvFile = 1 << 20
 
 // variablesOf returns the variables of an environment file. If path is a directory, such as a mounted Secret, each file in it
 // is a variable with the name of the file. Files whose names can't be variable names are left out.
-func variablesOf(path string, judge envJudge) ([]dotenv.Var, error) {
+func variablesOf(path string, judge envFileRule) ([]dotenv.Var, error) {
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {
 		text, err := readEnvFile(path, judge)
 		return dotenv.Parse(text), err
 	}
-	doubt, err := trust.Check(path, judge.trustJudge())
+	doubt, err := trust.Check(path, judge.trustRule())
 	if err = errors.Join(err, judge.untrustedError(doubt)); err != nil {
 		return nil, err
 	}
@@ -250,15 +250,15 @@ func variablesOf(path string, judge envJudge) ([]dotenv.Var, error) {
 }
 
 // variableFromFile returns a variable whose value is the content of a file, without newlines at the end.
-func variableFromFile(name, path string, judge envJudge) ([]dotenv.Var, error) {
+func variableFromFile(name, path string, judge envFileRule) ([]dotenv.Var, error) {
 	text, err := readEnvFile(path, judge)
 	return []dotenv.Var{{Name: name, Raw: strings.TrimRight(text, "\r\n")}}, err
 }
 
 // readEnvFile reads an environment file with the identity of this process. As root, or with judge.own, it refuses a file that
 // another user can change: LD_PRELOAD in it would execute that user's code.
-func readEnvFile(path string, judge envJudge) (string, error) {
-	fd, doubt, err := trust.Open(filepath.Clean(path), judge.trustJudge())
+func readEnvFile(path string, judge envFileRule) (string, error) {
+	fd, doubt, err := trust.Open(filepath.Clean(path), judge.trustRule())
 	if err != nil {
 		return "", err
 	}
@@ -274,11 +274,11 @@ func readEnvFile(path string, judge envJudge) (string, error) {
 	return string(text), err
 }
 
-// envJudge decides which environment files to refuse: see RefuseForeignFiles and RefuseLinks in [proc.Setup].
-type envJudge struct{ own, noLinks bool }
+// envFileRule decides which environment files to refuse: see RefuseForeignFiles and RefuseLinks in [proc.Setup].
+type envFileRule struct{ own, noLinks bool }
 
-// trustJudge returns the check for package trust that applies to this process's user.
-func (j envJudge) trustJudge() trust.Judge {
+// trustRule returns the check for package trust that applies to this process's user.
+func (j envFileRule) trustRule() trust.Rule {
 	switch uid := os.Geteuid(); {
 	case j.own || uid == 0:
 		return trust.OwnedBy(uint32(uid))
@@ -288,7 +288,7 @@ func (j envJudge) trustJudge() trust.Judge {
 	return nil
 }
 
-func (j envJudge) untrustedError(doubt *trust.Doubt) error {
+func (j envFileRule) untrustedError(doubt *trust.Violation) error {
 	linksOnly := j.noLinks && !j.own && os.Geteuid() != 0
 	switch {
 	case doubt == nil, linksOnly && !doubt.Link:

@@ -25,7 +25,7 @@ func NewTracker() (*runs.Tracker, error) {
 	signal.Notify(children, syscall.SIGCHLD)
 	b := runs.NewTracker()
 	loop := supervisor.NewLoop(supervisor.Config{
-		Procs: procs, Logs: sink{b}, Children: children, MuteSIGCHLD: proc.MuteChildren(), OOMKills: proc.OOMKillCounter(),
+		Procs: procs, Logs: runLogs{b}, Children: children, MuteSIGCHLD: proc.SIGCHLDSwitch(), OOMKills: proc.OOMKillCounter(),
 		OnSignal: func(os.Signal) supervisor.Event { return nil },
 	})
 	guard.Go("supervising the runs", func() { loop.Run() })
@@ -33,8 +33,8 @@ func NewTracker() (*runs.Tracker, error) {
 	return b, nil
 }
 
-// sink is the LogSink of a supervisor that has only runs.
-type sink struct{ *runs.Tracker }
+// runLogs is the LogSink of a supervisor that has only runs.
+type runLogs struct{ *runs.Tracker }
 
 // Tail does nothing, because the output of a run is in its file.
-func (sink) Tail(string, func([]string)) {}
+func (runLogs) Tail(string, func([]string)) {}

@@ -153,7 +153,7 @@ func (l *logger) run(wake int) int {
 		if l.mayRead() {
 			fds = append(fds, unix.PollFd{Fd: int32(stdin), Events: unix.POLLIN})
 		}
-		if _, err := unix.Poll(fds, l.patience(now, ending)); err != nil && !errors.Is(err, unix.EINTR) {
+		if _, err := unix.Poll(fds, l.pollTimeout(now, ending)); err != nil && !errors.Is(err, unix.EINTR) {
 			return l.call.fatal(exitSystem, "unable to poll: "+strerror(err))
 		}
 		now = time.Now()
@@ -186,9 +186,9 @@ func (l *logger) mayRead() bool {
 	return !slices.ContainsFunc(l.dirs, func(d *logDir) bool { return len(d.pending) > maxPending || l.blocking && len(d.pending) > 0 })
 }
 
-// patience returns how many milliseconds to wait for input: until a directory must be tried again, or s6-log must end. -1 means no
+// pollTimeout returns how many milliseconds to wait for input: until a directory must be tried again, or s6-log must end. -1 means no
 // limit.
-func (l *logger) patience(now, ending time.Time) int {
+func (l *logger) pollTimeout(now, ending time.Time) int {
 	if !ending.IsZero() && len(l.partial) == 0 {
 		return 0
 	}

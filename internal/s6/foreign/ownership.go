@@ -50,7 +50,7 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 	if depth > deepest {
 		return fmt.Sprintf("%s lies deeper than %d directories", rel, deepest)
 	}
-	entries, more, err := d.ReadSome(rel, *left)
+	entries, more, err := d.ReadAtMost(rel, *left)
 	switch {
 	case rel != "" && errors.Is(err, fs.ErrNotExist): // a process has just removed it
 		return ""

@@ -106,7 +106,7 @@ func (s *Scanner) handleRemoved(e *entry) {
 // message says that a limit was exceeded.
 func (s *Scanner) superviseNew() {
 	names, refused := 16*s.layout.mostServices, s.layout.mostServices/10
-	entries, more, err := s.dir.ReadSome("", names)
+	entries, more, err := s.dir.ReadAtMost("", names)
 	if err != nil {
 		s.host.Say("cannot scan for services: %v", err)
 		return
@@ -240,7 +240,7 @@ func (s *Scanner) acceptForeignSlot(name string, link bool) error {
 			return err
 		}
 		slot.Link = fsutil.IDOf(info)
-		if same := s.sameAs(filepath.Join(s.layout.Scan, name)); same != nil { // run no second copy of the service, as in s6
+		if same := s.slotOfPath(filepath.Join(s.layout.Scan, name)); same != nil { // run no second copy of the service, as in s6
 			return fmt.Errorf("it leads to the directory of %s, which is supervised already", same.Name)
 		}
 	}

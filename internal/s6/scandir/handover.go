@@ -31,7 +31,7 @@ type Handover struct {
 // Hold pauses the scanner between two tasks until release is called. Meanwhile HandOver returns the complete state. If the scanner
 // doesn't finish its task in time, Hold returns an error.
 func (s *Scanner) Hold() (release func(), err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.layout.holdPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), s.layout.holdTimeout)
 	defer cancel()
 	released := make(chan struct{})
 	rest := func() {
@@ -116,7 +116,7 @@ func (s *Scanner) Start(ctx context.Context) {
 	})
 	select {
 	case <-s.resumed:
-	case <-time.After(s.layout.holdPatience):
+	case <-time.After(s.layout.holdTimeout):
 	case <-ctx.Done():
 	}
 }

@@ -190,7 +190,7 @@ func TestWhatIsRemovedDuringAReexecutionIsNoticed(t *testing.T) {
 
 func TestAScannerThatDoesNotComeToRestIsNotWaitedForLong(t *testing.T) {
 	g, h := newLayout(t), newHost()
-	g.holdPatience = time.Second
+	g.holdTimeout = time.Second
 	s := open(t, h, g)
 	release, err := s.Hold()
 	must(t, err)

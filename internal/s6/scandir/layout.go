@@ -27,8 +27,8 @@ const (
 	ScanVariable = "S6_PROFILE_GATEWAY_SCANDIR"
 )
 
-// clearPatience is how long the boot waits for the removal of old files.
-const clearPatience = 3 * time.Second
+// clearTimeout is how long the boot waits for the removal of old files.
+const clearTimeout = 3 * time.Second
 
 const (
 	scannerDir = ".s6-svscan"
@@ -47,9 +47,9 @@ type Layout struct {
 
 	// Only tests set these; 0 means the default.
 	mostServices  int           // largest number of services
-	patience      time.Duration // longest wait for the removal of old files
+	clearTimeout  time.Duration // longest wait for the removal of old files
 	completeAfter time.Duration // time from the last new slot until the slots are completed
-	holdPatience  time.Duration // how long a re-execution waits at most until the scanner pauses, or opens the slots again
+	holdTimeout   time.Duration // how long a re-execution waits at most until the scanner pauses, or opens the slots again
 
 	self    *fsutil.Actor // identity of this process
 	foreign *fsutil.Actor // agent's identity, for paths that other programs have chosen
@@ -58,8 +58,8 @@ type Layout struct {
 // withLimits returns l with defaults for the limits that are 0. Its actors limit how many of their calls run at the same time
 // (package internal/blocking).
 func (l Layout) withLimits() Layout {
-	l.mostServices, l.patience = cmp.Or(l.mostServices, maxServices), cmp.Or(l.patience, clearPatience)
-	l.completeAfter, l.holdPatience = cmp.Or(l.completeAfter, completeTime), cmp.Or(l.holdPatience, holdTime)
+	l.mostServices, l.clearTimeout = cmp.Or(l.mostServices, maxServices), cmp.Or(l.clearTimeout, clearTimeout)
+	l.completeAfter, l.holdTimeout = cmp.Or(l.completeAfter, completeTime), cmp.Or(l.holdTimeout, holdTime)
 	l.self, l.foreign, l.Agent = fsutil.Self().Limited(blocking.Runtime), l.Agent.Limited(blocking.Foreign), l.Agent.Limited(blocking.Runtime)
 	return l
 }
@@ -110,7 +110,7 @@ func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) 
 	if err != nil {
 		return nil, err
 	}
-	d, err := l.makeFresh(parent, filepath.Base(path), by)
+	d, err := l.recreateDir(parent, filepath.Base(path), by)
 	if err != nil || !owner.Switches() {
 		return d, err
 	}
@@ -127,7 +127,7 @@ func (l Layout) useEmptyDir(dir *fsutil.Dir, owner uint32) bool {
 	if err != nil {
 		return false
 	}
-	entries, _, err := dir.ReadSome("", 1)
+	entries, _, err := dir.ReadAtMost("", 1)
 	if err == nil && len(entries) == 0 {
 		_, err = dir.Chmod("", 0o755)
 	}
@@ -160,7 +160,7 @@ func removeAll(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	if !by.Switches() {
 		return parent.RemoveAll(name)
 	}
-	if err := clearOut(parent, name, by); err != nil {
+	if err := removeAllIn(parent, name, by); err != nil {
 		return err
 	}
 	return parent.Remove(name)
@@ -221,10 +221,10 @@ func (l Layout) takeLock() (lock *os.File, err error) {
 	return lock, nil
 }
 
-// makeFresh makes the directory name of parent anew, empty and with mode 0755, and closes parent. An old directory is moved aside and
+// recreateDir makes the directory name of parent anew, empty and with mode 0755, and closes parent. An old directory is moved aside and
 // removed in the background. Files that the identity by may not remove stay. If the old directory can't be moved, as with a mount
 // point, it is emptied instead.
-func (l Layout) makeFresh(parent *fsutil.Dir, name string, by *fsutil.Actor) (*fsutil.Dir, error) {
+func (l Layout) recreateDir(parent *fsutil.Dir, name string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	aside := oldPrefix + name + "-" + strconv.FormatUint(rand.Uint64(), 36)
 	cleared := make(chan error, 1)
 	clearing := func() error {
@@ -234,7 +234,7 @@ func (l Layout) makeFresh(parent *fsutil.Dir, name string, by *fsutil.Actor) (*f
 		}
 		switch {
 		case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EROFS), errors.Is(err, fs.ErrPermission):
-			err = clearOut(parent, name, by)
+			err = removeAllIn(parent, name, by)
 		case errors.Is(err, fs.ErrNotExist):
 			err = nil
 		}
@@ -244,13 +244,13 @@ func (l Layout) makeFresh(parent *fsutil.Dir, name string, by *fsutil.Actor) (*f
 	var err error
 	select {
 	case err = <-cleared:
-	case <-time.After(l.patience): // the removal goes on, so the next boot finds fewer files
+	case <-time.After(l.clearTimeout): // the removal goes on, so the next boot finds fewer files
 		guard.Go("removing what an s6 directory had", func() {
 			if err := <-cleared; err == nil { // after an error, the next boot tries again
 				l.removeOld(parent, name)
 			}
 		})
-		return nil, fmt.Errorf("cannot empty %q within %s: too much lies in it; it is being removed, restart the container later", filepath.Join(parent.Path(), name), l.patience)
+		return nil, fmt.Errorf("cannot empty %q within %s: too much lies in it; it is being removed, restart the container later", filepath.Join(parent.Path(), name), l.clearTimeout)
 	}
 	if err == nil {
 		err = parent.Mkdir(name, 0o755)
@@ -269,7 +269,7 @@ func (l Layout) makeFresh(parent *fsutil.Dir, name string, by *fsutil.Actor) (*f
 // openParent opens the directory of path, and creates it if it is missing. If it belongs to the agent, it is opened as the agent:
 // otherwise the agent could make root remove any file by renaming it.
 func (l Layout) openParent(path string) (*fsutil.Dir, error) {
-	parent, _, err := fsutil.MakeReal(filepath.Dir(path), 0o755, l.self)
+	parent, _, err := fsutil.MakeNoLink(filepath.Dir(path), 0o755, l.self)
 	if err != nil || !l.Agent.Switches() {
 		return parent, err
 	}
@@ -284,8 +284,8 @@ func (l Layout) openParent(path string) (*fsutil.Dir, error) {
 	return fsutil.OpenNoLink(filepath.Dir(path), l.Agent)
 }
 
-// clearOut removes all files in the directory name of parent, with the identity by.
-func clearOut(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
+// removeAllIn removes all files in the directory name of parent, with the identity by.
+func removeAllIn(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	open := parent.Sub
 	if by.Switches() {
 		open = func(name string) (*fsutil.Dir, error) {
@@ -298,7 +298,7 @@ func clearOut(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	}
 	defer dir.Close()
 	for {
-		entries, more, err := dir.ReadSome("", fsutil.MaxNames)
+		entries, more, err := dir.ReadAtMost("", fsutil.MaxNames)
 		for _, e := range entries {
 			err = errors.Join(err, dir.RemoveAll(e.Name()))
 		}
@@ -308,7 +308,7 @@ func clearOut(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	}
 }
 
-// removeOld removes the directories that makeFresh has moved aside, in this process or an earlier one. It ignores errors.
+// removeOld removes the directories that recreateDir has moved aside, in this process or an earlier one. It ignores errors.
 func (l Layout) removeOld(parent *fsutil.Dir, name string) {
 	defer parent.Close()
 	entries, _ := parent.ReadDir("")

@@ -128,7 +128,7 @@ func TestAScanDirectoryThatTheAgentHasFilledDoesNotKeepTheContainerFromStarting(
 	}
 	g.Scan = filepath.Join(g.Scan, "x")
 	must(t, os.Mkdir(filepath.Join(g.Scan, ".s6-svscan"), 0o755))
-	g.patience = time.Millisecond
+	g.clearTimeout = time.Millisecond
 	parent, err := g.withLimits().openParent(g.Scan)
 	must(t, err)
 	answer := make(chan struct{}) // closed when the disk may answer; before that, the time limit is always reached first
@@ -137,7 +137,7 @@ func TestAScanDirectoryThatTheAgentHasFilledDoesNotKeepTheContainerFromStarting(
 		go blocking.Run(blocking.Runtime, func() { close(holds); <-answer })
 		<-holds
 	}
-	_, err = g.withLimits().makeFresh(parent, "x", fsutil.Self())
+	_, err = g.withLimits().recreateDir(parent, "x", fsutil.Self())
 	close(answer)
 	if err == nil || !strings.Contains(err.Error(), "cannot empty") {
 		t.Errorf("it was waited for: %v", err)
@@ -146,7 +146,7 @@ func TestAScanDirectoryThatTheAgentHasFilledDoesNotKeepTheContainerFromStarting(
 		entries, err := os.ReadDir(filepath.Dir(g.Scan))
 		return err == nil && len(entries) == 0
 	})
-	g.patience = 0
+	g.clearTimeout = 0
 	open(t, newHost(), g)
 }
 
@@ -165,7 +165,7 @@ func TestRootRemovesNothingThatTheAgentHasRenamed(t *testing.T) {
 	must(t, os.Chown(home, agentUID, agentGID))
 	parent, err := g.withLimits().openParent(g.Scan)
 	must(t, err)
-	d, err := g.withLimits().makeFresh(parent, "svc", fsutil.Self())
+	d, err := g.withLimits().recreateDir(parent, "svc", fsutil.Self())
 	must(t, err)
 	must(t, d.Close())
 	parent, err = g.withLimits().openParent(g.Scan)

@@ -247,11 +247,11 @@ func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 			return slot, s.checkPresent(slot)
 		}
 	}
-	if slot := s.sameAs(path); slot != nil {
+	if slot := s.slotOfPath(path); slot != nil {
 		return slot, s.checkPresent(slot)
 	}
 	if filepath.Base(path) == formats.LogDir { // path may be the logger directory of a service of hinit
-		if slot := s.sameAs(filepath.Dir(path)); slot != nil && slot.Native() {
+		if slot := s.slotOfPath(filepath.Dir(path)); slot != nil && slot.Native() {
 			return &Slot{Name: slot.Name + "/" + formats.LogDir, Dir: slot.Dir + "/" + formats.LogDir, Kind: fixed}, s.checkPresent(slot)
 		}
 	}
@@ -263,8 +263,8 @@ func unknown(format string, args ...any) error {
 	return &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf(format, args...)}
 }
 
-// sameAs resolves path and returns the slot of that directory, or nil.
-func (s *Scanner) sameAs(path string) *Slot {
+// slotOfPath resolves path and returns the slot of that directory, or nil.
+func (s *Scanner) slotOfPath(path string) *Slot {
 	d, id, err := foreign.Open(path, true, s.layout.foreign)
 	if err != nil {
 		return nil

@@ -47,8 +47,8 @@ type Feed struct {
 // Open returns the feed of this container's hinit, which it finds through environment variables. It blocks and fails as
 // [dial.Dial] does. If hinit moves to another socket later, the feed finds it again.
 func Open() (*Feed, error) {
-	f := &Feed{sameContainer: true, client: cmdline.Here(os.LookupEnv)}
-	return f, f.client.Reach()
+	f := &Feed{sameContainer: true, client: cmdline.ClientForThisContainer(os.LookupEnv)}
+	return f, f.client.CheckConnection()
 }
 
 // OpenSocket returns the feed of the hinit that listens on socket. It does not connect yet.
@@ -199,7 +199,7 @@ func (f *Feed) Log(ctx context.Context, of model.Log, lines func([]model.LogLine
 		ended <- reader.Read(ctx, as, o, func(line []byte) error {
 			at, text, _ := reader.Split(line)
 			if !of.Until.IsZero() && at.After(of.Until) {
-				return errPast
+				return errLaterRun
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -224,7 +224,7 @@ func (f *Feed) Log(ctx context.Context, of model.Log, lines func([]model.LogLine
 		batch := fresh[max(0, len(fresh)-logBatch):]
 		fresh = nil
 		mu.Unlock()
-		if over && err != nil && !errors.Is(err, errPast) {
+		if over && err != nil && !errors.Is(err, errLaterRun) {
 			batch = append(batch, model.LogLine{Text: "cannot read the log: " + err.Error()})
 		}
 		if len(batch) > 0 && ctx.Err() == nil {
@@ -233,8 +233,8 @@ func (f *Feed) Log(ctx context.Context, of model.Log, lines func([]model.LogLine
 	}
 }
 
-// errPast stops the reading of an earlier run's log at the first line of a later run.
-var errPast = errors.New("the lines are of a later run")
+// errLaterRun stops the reading of an earlier run's log at the first line of a later run.
+var errLaterRun = errors.New("the lines are of a later run")
 
 // logReader returns the user as whom to read the logs. hinit names a log by its path in its own file system. If the user of
 // `hinit top` has named a socket, a log is read only if this process has the same file system, and never as root.
@@ -244,7 +244,7 @@ func (f *Feed) logReader() (*fsutil.Actor, error) {
 		return nil, errors.New("hinit has not answered yet")
 	}
 	if f.sameContainer {
-		return lookup.LogReader(st.Init.Plain != "", os.LookupEnv)
+		return lookup.LogReader(st.Init.ServicesFile != "", os.LookupEnv)
 	}
 	here, err := os.Stat("/")
 	if err != nil {

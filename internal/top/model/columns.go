@@ -51,7 +51,7 @@ func sparkline(seen []procusage.Usage, figure func(u procusage.Usage) float64, w
 
 // stateWord describes the state of a service in one or two words.
 func stateWord(s *client.Service) string {
-	if word := show.Judge(s).Word; word != "" {
+	if word := show.VerdictOf(s).Word; word != "" {
 		return word
 	}
 	if s.State == client.StateDown && s.Want == client.WantUp && s.Expected {

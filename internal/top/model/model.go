@@ -224,7 +224,7 @@ func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
 			m.services = append(m.services, Service{&m.hosts[i].status.Services[j], i})
 		}
 	}
-	if c.Whole { // services may be gone
+	if c.IsComplete { // services may be gone
 		there := lo.KeyBy(m.services, Service.ID)
 		maps.DeleteFunc(m.usage, func(id ID, _ *usageHistory) bool { return !lo.HasKey(there, id) })
 		maps.DeleteFunc(m.table.marks, func(id ID, _ bool) bool { return !lo.HasKey(there, id) })

@@ -92,11 +92,11 @@ func TestTheCursorStaysWithItsService(t *testing.T) {
 	if text := plain(m.Frame()); !strings.Contains(text, "> gateway-a") || names(m) != "a c b" {
 		t.Errorf("after a change:\n%s", text)
 	}
-	m.Change(0, client.StatusChange{Whole: true, Services: few()[1:]}, noon)
+	m.Change(0, client.StatusChange{IsComplete: true, Services: few()[1:]}, noon)
 	if text := plain(m.Frame()); strings.Contains(text, "gateway-a") || !strings.Contains(text, "> gateway-c") {
 		t.Errorf("after its end:\n%s", text)
 	}
-	m.Change(0, client.StatusChange{Whole: true, Services: []client.Service{}}, noon)
+	m.Change(0, client.StatusChange{IsComplete: true, Services: []client.Service{}}, noon)
 	if orders := typeIn(m, "down", "up", "space", "d", "l", "r", "y", "p", "x", "y"); len(orders) != 0 {
 		t.Errorf("orders for nothing: %v", orders)
 	}
@@ -297,7 +297,7 @@ func TestSilenceIsSaid(t *testing.T) {
 	if text := plain(m.Frame()); !strings.Contains(text, "(1m0s): nobody listens") {
 		t.Errorf("after an error:\n%s", text)
 	}
-	m.Change(0, client.StatusChange{Whole: true, Services: few()}, noon.Add(time.Hour))
+	m.Change(0, client.StatusChange{IsComplete: true, Services: few()}, noon.Add(time.Hour))
 	if text := plain(m.Frame()); strings.Contains(text, "not answering") {
 		t.Errorf("it is back:\n%s", text)
 	}
@@ -390,7 +390,7 @@ func TestAnyKeysOnAnyScreen(t *testing.T) {
 			}
 			switch random.IntN(12) {
 			case 0:
-				m.Change(random.IntN(3), client.StatusChange{Whole: true, Services: fifty()[random.IntN(51):]}, noon)
+				m.Change(random.IntN(3), client.StatusChange{IsComplete: true, Services: fifty()[random.IntN(51):]}, noon)
 			case 1:
 				m.Log(m.DataNeeds().Log, []model.LogLine{{Text: strings.Repeat("x界", random.IntN(200))}})
 			case 2:

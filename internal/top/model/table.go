@@ -94,7 +94,7 @@ func (m *Model) gradeOf(s Service) grade {
 	if _, _, silent := m.hostSilence(s.Host); silent {
 		return unknown
 	}
-	verdict := show.Judge(s.Service).Grade
+	verdict := show.VerdictOf(s.Service).Grade
 	if verdict == show.Well && s.Drifted {
 		return drifted
 	}

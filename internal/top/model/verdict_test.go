@@ -40,7 +40,7 @@ func shapes() (all []client.Service) {
 func TestTopSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 	m := New(0, "")
 	for _, s := range shapes() {
-		verdict := show.Judge(&s)
+		verdict := show.VerdictOf(&s)
 		grade := m.gradeOf(Service{&s, 0})
 		role := gradeMarks[grade].role
 		if (role == frame.Bad) != verdict.Troubled() || (role == frame.Good) != (verdict.Grade == show.Well) || (grade <= ailing) != verdict.Troubled() {

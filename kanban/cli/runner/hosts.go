@@ -56,7 +56,7 @@ func Local(ctx context.Context, cfg *config.Config) (*Runner, error) {
 
 // localHost is the host that starts runs in this process.
 type localHost struct {
-	book *runs.Tracker
+	runs *runs.Tracker
 	cfg  *config.Config
 }
 
@@ -96,7 +96,7 @@ func (h localHost) start(ctx context.Context, tag string, job kanban.Job) (clien
 			return client.Run{}, err
 		}
 	}
-	return h.book.Start(ctx, runs.StartRequest{
+	return h.runs.Start(ctx, runs.StartRequest{
 		Tag: tag, Template: Template, Profile: job.Profile, Output: output, Log: job.Log, Grace: template.Grace,
 		Spec: proc.Spec{Argv: argv, Env: proc.SetEnv(proc.SetEnv(os.Environ(), template.Env), job.Vars), Dir: job.Dir},
 	})
@@ -112,19 +112,19 @@ func refuseIsolated(profile string) error {
 }
 
 func (h localHost) StopRun(ctx context.Context, id string) (client.Run, error) {
-	return h.book.Stop(ctx, id)
+	return h.runs.Stop(ctx, id)
 }
 
 func (h localHost) Runs(context.Context) ([]client.Run, error) {
-	list, _ := h.book.Since(0)
+	list, _ := h.runs.Since(0)
 	return list, nil
 }
 
 func (h localHost) FollowRuns(ctx context.Context, tell func(client.Run) error) error {
 	for cursor := uint64(0); ; {
-		changed := h.book.Changed()
+		changed := h.runs.Changed()
 		var list []client.Run
-		list, cursor = h.book.Since(cursor)
+		list, cursor = h.runs.Since(cursor)
 		for _, run := range list {
 			if err := tell(run); err != nil {
 				return err

@@ -71,12 +71,12 @@ func (b *board) serve(ctx context.Context) {
 		if b.d, err = b.server.Board(ctx, paths); err != nil {
 			if tried(); ctx.Err() == nil {
 				log.Error("cannot open the board; it is left alone until the file changes", "error", err)
-				b.server.setText(b.slug, boardText{kanban.Explain(err), true})
+				b.server.setBoardText(b.slug, boardText{kanban.Explain(err), true})
 				b.awaitRepair(ctx, paths.DB)
 			}
 			continue
 		}
-		changes, stop := Watch(paths.DB)
+		changes, stop := WatchDatabase(paths.DB)
 		b.changes = changes
 		if b.lockBoard(ctx, tried) {
 			b.runPasses(ctx)
@@ -105,7 +105,7 @@ func (b *board) lockBoard(ctx context.Context, tried func()) bool {
 		}
 		if times == quietRetries {
 			b.server.Log.Info("another dispatcher has the board; waiting for its end", "lock", path)
-			b.server.setText(b.slug, boardText{text: "waits: another dispatcher has the board"})
+			b.server.setBoardText(b.slug, boardText{text: "waits: another dispatcher has the board"})
 		}
 		if !pause.For(ctx, lockRetryPause) || !b.server.Boards.Exists(b.slug) || !b.d.Store.InPlace() {
 			return false
@@ -131,7 +131,7 @@ func (b *board) finalPasses() {
 // program that goes on writing to the file would make the server check it without a pause.
 func (b *board) awaitRepair(ctx context.Context, db string) {
 	was := fileVersion(db)
-	changes, stop := Watch(db)
+	changes, stop := WatchDatabase(db)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, brokenRetry)
 	defer cancel()
@@ -219,7 +219,7 @@ func (b *board) makePass(ctx context.Context, failed *time.Duration) (wait time.
 	}
 	if err != nil {
 		log.Warn("a pass has failed", "error", err)
-		b.server.setText(b.slug, boardText{"a pass has failed: " + kanban.Explain(err), true})
+		b.server.setBoardText(b.slug, boardText{"a pass has failed: " + kanban.Explain(err), true})
 		wait, *failed = *failed, min(2**failed, failedLimit)
 		return wait, true
 	}
@@ -263,7 +263,7 @@ func (b *board) reportAndWarn(ctx context.Context, res kanban.Result, now time.T
 		again = left
 	} else if st, err := b.d.Store.Stats(ctx, now); err == nil {
 		b.lastSummary = now
-		b.server.setText(b.slug, boardText{text: Summary(st, res)})
+		b.server.setBoardText(b.slug, boardText{text: Summary(st, res)})
 	}
 	if len(res.Spawned) > 0 || len(res.SkippedCapped)+len(res.RespawnGuarded) > 0 || res.Stuck == 0 {
 		b.stuckSince = time.Time{}

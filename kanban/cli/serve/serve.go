@@ -141,7 +141,7 @@ func (s *Server) scanBoards(ctx context.Context, all *sync.WaitGroup) {
 			defer guard.Catch("serving board " + m.Slug)
 			b.serve(ctx)
 			if ctx.Err() == nil {
-				s.setText(m.Slug, boardText{})
+				s.setBoardText(m.Slug, boardText{})
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -151,9 +151,9 @@ func (s *Server) scanBoards(ctx context.Context, all *sync.WaitGroup) {
 	}
 }
 
-// setText replaces the text about one board, and passes the texts of all boards to Say if they have changed. An empty text
+// setBoardText replaces the text about one board, and passes the texts of all boards to Say if they have changed. An empty text
 // removes the board from them.
-func (s *Server) setText(slug string, w boardText) {
+func (s *Server) setBoardText(slug string, w boardText) {
 	s.textsLock.Lock()
 	defer s.textsLock.Unlock()
 	if s.texts[slug] = w; w.text == "" {
@@ -187,9 +187,9 @@ const (
 // pollEvery is how often a file is reported as changed if the kernel does not report all changes, as on a network file system.
 const pollEvery = 2 * time.Second
 
-// Watch watches the database file db. changes receives a value after one or more changes, and sometimes without one. stop ends
+// WatchDatabase watches the database file db. changes receives a value after one or more changes, and sometimes without one. stop ends
 // the watch. Watch watches the whole directory, because SQLite creates and removes the write-ahead log there.
-func Watch(db string) (changes <-chan struct{}, stop func()) {
+func WatchDatabase(db string) (changes <-chan struct{}, stop func()) {
 	return watchFiles(filepath.Dir(db), filepath.Base(db))
 }
 

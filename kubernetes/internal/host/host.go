@@ -146,7 +146,7 @@ func (h *host) handleStatus(c hinit.StatusChange) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	before, knew := h.services, h.statusKnown
-	if c.Whole { // gateways that are gone are forgotten
+	if c.IsComplete { // gateways that are gone are forgotten
 		h.services, h.reportCounts = map[string]hinit.Service{}, map[string]uint64{}
 	}
 	h.statusKnown = !c.Init.Booting && !c.Init.Stopping // a booting or stopping container does not report the gateways' lasting state

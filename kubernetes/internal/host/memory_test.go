@@ -61,9 +61,9 @@ func TestGatewaysThatAreGoneFillNoMemory(t *testing.T) {
 	h := hostOf(t, "me", apiOf(), &gateways{}, s)
 	for i := range 100 {
 		one := hinit.Service{Kind: hinit.KindGateway, Profile: fmt.Sprint("p", i)}
-		h.handleStatus(hinit.StatusChange{Whole: true, Services: []hinit.Service{one}})
+		h.handleStatus(hinit.StatusChange{IsComplete: true, Services: []hinit.Service{one}})
 		if err := h.commandGateway(one.Profile, func() (hinit.Service, error) {
-			h.handleStatus(hinit.StatusChange{Whole: true, Services: []hinit.Service{one}})
+			h.handleStatus(hinit.StatusChange{IsComplete: true, Services: []hinit.Service{one}})
 			return hinit.Service{State: hinit.StateUp}, nil
 		}); err != nil {
 			t.Fatal(err)

@@ -25,7 +25,7 @@ func TestAReadyGatewayIsNotShownAsStarting(t *testing.T) {
 	ready := gateway
 	ready.Ready = true
 	if err := h.commandGateway("coder", func() (hinit.Service, error) {
-		h.handleStatus(hinit.StatusChange{Whole: true, Services: []hinit.Service{ready}})
+		h.handleStatus(hinit.StatusChange{IsComplete: true, Services: []hinit.Service{ready}})
 		return gateway, nil
 	}); err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestAFleetOfNewProfilesIsNotLookedAtEachSecond(t *testing.T) {
 	defer h.queue.ShutDown()
 	code, at := 1, time.Now()
 	status := func(whole bool, names ...string) hinit.StatusChange {
-		c := hinit.StatusChange{Whole: whole}
+		c := hinit.StatusChange{IsComplete: whole}
 		for _, name := range names {
 			code := code // each report differs from the one before, as real reports do
 			c.Services = append(c.Services, hinit.Service{Profile: name, Kind: hinit.KindGateway, LastExit: &hinit.Exit{Code: &code}, UptimeSeconds: time.Since(at).Seconds()})

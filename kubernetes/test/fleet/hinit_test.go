@@ -289,9 +289,9 @@ func (f *fakeInit) follow(w http.ResponseWriter, r *http.Request) {
 	var seen, whole uint64
 	for first := true; r.Context().Err() == nil; first = false {
 		f.mu.Lock()
-		line := hinit.StatusChange{Whole: first || f.whole > whole, Services: []hinit.Service{}, Init: hinit.Init{Home: f.home}}
+		line := hinit.StatusChange{IsComplete: first || f.whole > whole, Services: []hinit.Service{}, Init: hinit.Init{Home: f.home}}
 		for name, s := range f.services {
-			if line.Whole || f.changed[name] > seen {
+			if line.IsComplete || f.changed[name] > seen {
 				line.Services = append(line.Services, *s)
 			}
 		}
