@@ -13,7 +13,7 @@ const (
 	KindStopping    Kind = "stopping"    // hinit or the container is ending
 	KindTimeout     Kind = "timeout"     // the desired state was not reached in time; hinit still carries out the command
 	KindFailed      Kind = "failed"      // the request was carried out, without success
-	KindPermanent   Kind = "permanent"   // the service won't reach the state by itself any more
+	KindPermanent   Kind = "permanent"   // the service can't reach the desired state without another command
 	KindBusy        Kind = "busy"        // hinit has too many connections, and has not read the request
 	KindReplaced    Kind = "replaced"    // hinit was re-executed meanwhile; a command that was accepted goes on
 	KindInternal    Kind = "internal"    // a fault of hinit, or an invalid answer

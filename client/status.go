@@ -111,7 +111,7 @@ type Lease struct {
 
 // The states of a lease.
 const (
-	LeaseHeld    = "held"    // this hinit has the lock
+	LeaseHeld    = "held"    // this hinit holds the lock
 	LeaseWaiting = "waiting" // another process has the lock, or the volume does not answer; only the CMD runs
 	LeaseNone    = "none"    // the volume can't be locked, or hinit has not tried yet
 )
@@ -132,7 +132,7 @@ type Repair struct {
 	Failed    int64   `json:"failed"`
 	Done      bool    `json:"done"`
 	Seconds   float64 `json:"seconds"` // duration, once done
-	Stopped   string  `json:"stopped"` // why it ended early; "" if it ended normally
+	Stopped   string  `json:"stopped"` // reason for an early end; "" after a normal end
 }
 
 // Cmd describes the container's CMD.
@@ -231,7 +231,7 @@ func (s Service) HasOwnUser() bool { return s.Isolation != nil && s.Isolation.Mo
 type Limit struct {
 	Key   string `json:"key"`   // memory.high, memory.max, cpu.weight or pids.max
 	Value string `json:"value"` // value of the limit, as in the configuration
-	By    string `json:"by"`    // what enforces it: cgroup, supervision, nice, nproc, next-start or nothing
+	By    string `json:"by"`    // mechanism that enforces the limit: cgroup, supervision, nice, nproc, next-start or nothing
 }
 
 // The values of [Limit].By.

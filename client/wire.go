@@ -118,7 +118,7 @@ type ReloadStep struct {
 // The values of the parameter "probe" of a request for the health: the probes of a Kubernetes pod.
 const (
 	ProbeStartup = "startup" // the boot is over
-	ProbeReady   = "ready"   // the container serves everything that it should; a standby does not serve
+	ProbeReady   = "ready"   // the container serves all profiles and services that it should; a standby does not serve
 	ProbeLive    = "live"    // the supervisor works, so a restart of the container would not help
 )
 
@@ -139,8 +139,8 @@ type Reexec struct {
 	Binary string `json:"binary,omitempty"` // file of the new program; "" is the file that the running program was started from
 }
 
-// ReexecReply says that a re-execution has begun. It has succeeded when the status shows a higher image number, and failed when the
-// status has a reexec_error.
+// ReexecReply says that a re-execution has begun. The re-execution has succeeded when the status shows a higher image number.
+// It has failed when the status has a reexec_error.
 type ReexecReply struct {
 	Generation int `json:"image"` // number of the program that answers; the status calls it image
 }

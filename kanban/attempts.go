@@ -301,8 +301,8 @@ func (p *pass) holdReason(task string, from Status) (reason string, until int64,
 	return reason, until, err
 }
 
-// recordGuarded records on the board that a task is held back. If the latest event of the task already says so, it adds no second
-// event. Otherwise each pass would add such an event, and the task's history would consist of them.
+// recordGuarded records on the board that a task is held back. If the latest event of the task already has the same reason,
+// recordGuarded adds no event. Otherwise each pass would add an event, and fill the task's history.
 func (p *pass) recordGuarded(task, reason string, until int64) error {
 	if until != 0 && (p.heldUntil == 0 || until < p.heldUntil) {
 		p.heldUntil = until

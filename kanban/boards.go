@@ -357,7 +357,8 @@ func (p Paths) TickLock() string { return p.DB + ".dispatch.lock" }
 // initLock returns the path of the lock file that a program holds while it checks the board's database and migrates it.
 func (p Paths) initLock() string { return p.DB + ".init.lock" }
 
-// workersFile returns the path of the file in which the dispatcher records the workers that it has started, see the type [workersFile].
+// workersFile returns the path of the file in which the dispatcher records the workers that it has started, see the type
+// [workersFile].
 func (p Paths) workersFile() string { return p.DB + ".workers" }
 
 // GatewayLock returns the path of the lock file that the gateways of an installation compete for. Only the gateway that holds the

@@ -142,8 +142,8 @@ func copyFile(from, to string) error {
 	return wholefile.Replace(to, 0o600, false, in.WriteTo)
 }
 
-// shortFileWait is how long a database file may be shorter than its header says before it is reported as damaged. While another process
-// copies pages from the write-ahead log, the header is written first.
+// shortFileWait is how long a database file may be shorter than its header says before it is reported as damaged. While another
+// process copies pages from the write-ahead log, the header is written first.
 const shortFileWait = 2 * time.Second
 
 // checkLength returns an error if pages are missing at the end of the file, although each commit reported success. A page that is

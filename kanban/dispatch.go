@@ -43,13 +43,13 @@ type Dispatcher struct {
 	heldUntil int64               // when the first of the tasks that the last pass held back may start, in seconds since 1970; 0: no such task
 }
 
-// runNotes holds what this dispatcher remembers about a run between passes. It is lost when the dispatcher ends.
+// runNotes is this dispatcher's record of a run between passes. It is lost when the dispatcher ends.
 type runNotes struct {
 	start        uint64 // start time of the process that had the worker's pid when this dispatcher first saw the pid, to recognise a reused pid
 	askedToEndAt int64  // time of the last unsuccessful try to end the worker after the end of its attempt; 0: none
 }
 
-// notesOf returns the runNotes of a run, which the caller may change. They are empty at first.
+// notesOf returns the runNotes of a run. The caller may change the notes. A new run has empty notes.
 func (d *Dispatcher) notesOf(run int64) *runNotes {
 	if d.notes == nil {
 		d.notes = make(map[int64]*runNotes)
@@ -87,7 +87,7 @@ func (d *Dispatcher) log() *slog.Logger { return d.Store.opt.Log }
 // If a worker can't be started, Tick still starts the others. A dry run also releases and promotes tasks, as the agent's own
 // dispatcher does, but it does not assign, claim or start any.
 //
-// If Tick returns an error, the result lists what was changed before it; the next pass does the rest.
+// If Tick returns an error, the result lists what was changed before it; the next pass makes the remaining changes.
 func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (res Result, err error) {
 	res = Result{ // make the lists empty, because nil would be null in JSON
 		Crashed: []string{}, TimedOut: []string{}, Stale: []string{}, AutoBlocked: []string{}, Spawned: []Spawned{},
@@ -115,7 +115,7 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 			d.log().Warn("dispatching without the tick lock", "path", d.Store.paths.TickLock(), "error", err)
 		case held:
 			defer lock.Release()
-		case opt.DryRun: // list the tasks that would start, without starting them
+		case opt.DryRun: // list the tasks that would start, but start no worker
 			res.SkippedLocked = err == nil
 			return res, errors.Join(p.observeWorkers(), p.dispatch(opt))
 		default:

@@ -139,7 +139,7 @@ func (p *pass) endLeftovers(task string) bool {
 	}
 	ref := Ref{DB: p.Store.paths.DB, Task: task}
 	left, ok := p.Runner.Leftovers(ref)
-	if len(left) > 0 { // the runner does not know them, so end them by their pids
+	if len(left) > 0 { // the runner does not know these workers, so end them by pid
 		parallel.ForEach(left, func(pid, _ int) { p.procs().End(p.ctx, pid, TerminateGrace) })
 		left, ok = p.Runner.Leftovers(ref)
 	}
@@ -177,9 +177,9 @@ type workerRecord struct {
 	Worker
 }
 
-// workerList is the content of the file in which the dispatcher keeps a workerRecord for each worker. The file has one JSON object a
-// line; the last entry of a run is the valid one. Only the holder of the tick lock writes it. The file needs no fsync: it has to
-// survive the dispatcher, but not a crash of the machine, after which no worker is left.
+// workerList is the content of the file in which the dispatcher keeps a workerRecord for each worker. The file has one JSON
+// object a line; the last entry of a run is the valid one. Only the holder of the tick lock writes it. The file needs no fsync:
+// it has to survive the dispatcher, but not a crash of the machine, after which no worker is left.
 type workerList struct {
 	path string
 	runs map[int64]workerRecord

@@ -55,12 +55,12 @@ func (s *Store) crashPoint(name string) error {
 	return s.opt.crashHook(name)
 }
 
-// maxInitWait limits how long Open waits while another process checks and migrates the file. After that, Open does the work
-// itself without the lock. That is safe, because each step has no effect when it is repeated.
+// maxInitWait limits how long Open waits while another process checks and migrates the file. After maxInitWait, Open checks and
+// migrates the file itself without the lock. This is safe, because repeating a step has no effect.
 const maxInitWait = 10 * time.Second
 
-// initialised holds the files (fs.FileInfo) that this process has checked and migrated, by path, so that it does so only once. If
-// another file has replaced one of them, Open checks the new file.
+// initialised holds the files (fs.FileInfo) that this process has checked and migrated, by path, so that it does so only once.
+// If another file has replaced a known file, Open checks the new file.
 var initialised sync.Map
 
 // Open opens a board. It creates a missing file, and migrates the file of an older version after making a backup.

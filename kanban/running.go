@@ -229,8 +229,8 @@ func (p *pass) storeReport(w *observedTask, s WorkerReport) {
 	}
 }
 
-// recordMissingPIDs writes the pids of workers to the board whose dispatcher died before it could do so. The pid comes from the
-// runner or the ledger.
+// recordMissingPIDs writes missing pids of workers to the board. A pid is missing if the dispatcher died before it could record
+// the pid. The pid comes from the runner or the ledger.
 func (p *pass) recordMissingPIDs(asked []*observedTask) error {
 	for _, w := range asked {
 		if w.WorkerPID != 0 || w.ref.PID == 0 || w.liveness == NeverStarted {

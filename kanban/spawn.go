@@ -277,8 +277,8 @@ func statError(path string) error {
 	return err
 }
 
-// addScratchHint adds an event to the task: its scratch workspace will be removed when the task is done. It does so only for the
-// first such task of an installation.
+// addScratchHint adds an event to the task: its scratch workspace will be removed when the task is done. Only the first such
+// task of an installation gets the event.
 func (p *pass) addScratchHint(task Task) {
 	file := p.Store.paths.ScratchHintFile
 	if task.WorkspaceKind != Scratch || file == "" {

@@ -219,8 +219,8 @@ type SpawnFail struct {
 	Error string
 }
 
-// The MarshalJSON methods below write null for a column that is null in the file. The agent's own commands do so, and programs
-// that parse either output rely on it.
+// The MarshalJSON methods below write null for a column that is null in the file. The agent's own commands also write null, and
+// programs that parse either output rely on it.
 
 // MarshalJSON implements [json.Marshaler].
 func (t Task) MarshalJSON() ([]byte, error) { return marshalRow(tasksTable, t), nil }

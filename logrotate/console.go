@@ -344,8 +344,8 @@ func (w *initWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// stalled reports whether the reader of the console has read nothing for longer than progress.stallTime. Then no pump waits for
-// the reader any more. The caller holds mu.
+// stalled reports whether the reader of the console has read nothing for longer than progress.stallTime. While the reader is
+// stalled, pumps do not wait for it. The caller holds mu.
 func (c *console) stalled() bool {
 	return c.reader.stallTime < 0 || c.waiting > 0 && c.reader.idle() >= c.reader.stallTime
 }

@@ -218,8 +218,8 @@ func (f *file) writeOrRotate(p []byte, now time.Time) (int, error) {
 	return n, nil
 }
 
-// removePartialWrite handles a write of p that failed with err, or wrote only n bytes: it removes the incomplete line at the end. It
-// returns the same results as writeOrRotate.
+// removePartialWrite handles a write of p that failed with err, or wrote only n bytes: it removes the incomplete line at the
+// end. It returns the same results as writeOrRotate.
 func (f *file) removePartialWrite(p []byte, n int, err error) (int, error) {
 	if err == nil {
 		err = errors.New("short write")
@@ -348,7 +348,7 @@ func (f *file) clearFault() {
 	f.fault, f.keptLines, f.lostLines = nil, nil, 0
 }
 
-// freeKept returns the memory of the kept lines when no Log uses the file any more.
+// freeKept returns the memory of the kept lines when the last Log that uses the file is dropped.
 func (f *file) freeKept() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -20,8 +20,8 @@ type lines struct {
 	continued  bool          // the next byte continues a line whose first pieces are already returned
 }
 
-// unfinishedOutsideBudget is the number of bytes of each carry that don't count against the shared budget. A larger carry is freed as
-// soon as its line is complete.
+// unfinishedOutsideBudget is the number of bytes of each carry that don't count against the shared budget. A larger carry is
+// freed as soon as its line is complete.
 const unfinishedOutsideBudget = 4 << 10
 
 // feed takes n new bytes, which the caller has read into buf[l.max:]. It returns the lines that are now complete, with their
@@ -45,8 +45,8 @@ func (l *lines) feed(buf []byte, n int) []byte {
 	return l.split(whole, rest)
 }
 
-// takeUnfinished returns the unfinished line with a newline added, or nil if there is none. It is called at the end of a pipe. More
-// input may follow.
+// takeUnfinished returns the unfinished line with a newline added, or nil if no line is unfinished. Call it at the end of a
+// pipe. More input may follow.
 func (l *lines) takeUnfinished() []byte {
 	if len(l.unfinished) == 0 {
 		l.continued = false

@@ -50,7 +50,8 @@ type Stats struct {
 	LastError      string // the file's current error, or ""
 }
 
-// Stats returns the counters. They are read one after another, so a line may be in one counter and not yet in another.
+// Stats returns the counters. Stats reads the counters one after another, so a line may be in one counter and not yet in
+// another.
 func (l *Log) Stats() Stats {
 	st := Stats{
 		Lines:          l.counters.lines.Load(),

@@ -38,8 +38,8 @@ type pace struct {
 	sincePause int           // bytes read since the last pause
 	pause      time.Duration // length of the next pause
 	pauses     int           // pauses of this flood that brought at least floodEnd bytes
-	// fruitlessFloods is the number of floods in a row that ended at their first pause. These are not real floods: the writer sends
-	// a line and waits for an answer. Each of them doubles the number of short reads after which the next flood begins.
+	// fruitlessFloods is the number of floods in a row that ended at their first pause. Such a flood is not real: the writer sends
+	// a line and waits for an answer. Each such flood doubles the number of short reads after which the next flood begins.
 	fruitlessFloods uint
 }
 

@@ -24,7 +24,7 @@ type Limits struct {
 	MaxSize int64
 	// Archives is the number of rotated files that are kept; 0 keeps none.
 	Archives int
-	// MaxAge is how long after its rotation an archive is kept. It is checked only when lines are written.
+	// MaxAge is how long after its rotation an archive is kept. The age is checked only when lines are written.
 	MaxAge time.Duration
 	// Quota is the maximum size in bytes of all files of the log together. The current file counts as MaxSize, however small it is.
 	// The oldest archives are removed first.
@@ -133,8 +133,8 @@ func (c *compressor) request(f *file) {
 	}
 }
 
-// takeQueue empties the queue and returns its files, without those whose archives are not to be compressed any more. If it returns no
-// file, the goroutine that has called it must exit.
+// takeQueue empties the queue, and returns the files whose archives must still be compressed. If takeQueue returns no file, the
+// calling goroutine must exit.
 func (c *compressor) takeQueue() []*file {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,7 +152,8 @@ func (c *compressor) run() {
 		}
 		archives := make([]gzipped.Archives, len(batch))
 		for i, f := range batch {
-			// hinit writes no larger archive, and package reader refuses one. Compressing it would only delay the others.
+			// hinit writes no larger archive, and package reader refuses larger archives. Compressing such an archive would only delay
+			// other archives.
 			archives[i] = gzipped.Archives{Dir: f.archives.Dir, Most: max(2*f.limits.Load().MaxSize, gzipped.DefaultMaxSize)}
 		}
 		results, err := c.opts.Pack(c.ctx, archives, c.opts.period)

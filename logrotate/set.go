@@ -149,8 +149,8 @@ func (s *Set) Drop(name string) {
 	}
 }
 
-// releaseLogFile releases the file of a dropped log in the background, because that may block on the disk. The caller holds mu, and calls
-// retire once for each Log.
+// releaseLogFile releases the file of a dropped log in the background, because that may block on the disk. The caller holds mu,
+// and calls retire once for each Log.
 func (s *Set) releaseLogFile(l *Log) {
 	if l.file != nil {
 		s.background.Go(guard.Func("closing the log of "+l.name, func() { s.releaseFile(l.file) }))

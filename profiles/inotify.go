@@ -14,7 +14,7 @@ import (
 	"hinit/internal/watch"
 )
 
-// dirWatches is the watcher's set of inotify watches on directories of the volume, with what it knows about their file systems.
+// dirWatches is the watcher's set of inotify watches on directories of the volume, with facts about their file systems.
 type dirWatches struct {
 	watch.Set
 
@@ -77,8 +77,8 @@ func (w *Watcher) watchHomes(d *fsutil.Dir, l listing) {
 	}
 }
 
-// maxUnmarkedWatches is the maximum number of watches on directories without the marker file. In the others, the next poll finds a
-// new marker.
+// maxUnmarkedWatches is the maximum number of watches on directories without the marker file. In directories without a watch,
+// the next poll finds a new marker.
 const maxUnmarkedWatches = 256
 
 // watchUnmarked watches a directory without the marker, so that a new marker is noticed at once. If there are more than

@@ -63,7 +63,7 @@ type Intents struct {
 	orders map[string]intent
 }
 
-// intent is the last order for one profile: what was wanted, and when.
+// intent is the last order for one profile: the desired state, and the time of the order.
 type intent struct {
 	want    string
 	uptime  time.Duration // when it was given, as the time since the machine booted, because the clock may be set

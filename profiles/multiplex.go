@@ -30,7 +30,8 @@ type Topology struct {
 	limited bool     // a multiplexed gateway serves only the profiles in allowed
 }
 
-// Vars returns the environment variables that tell a gateway the mode in Set, or nil if an operator has set none.
+// Vars returns the environment variables that pass the multiplexing mode in Set to a gateway. It returns nil if no operator has
+// set a mode.
 func (t Topology) Vars() map[string]string {
 	switch t.Set {
 	case PerProfile:

@@ -9,7 +9,8 @@ import (
 // Default is the name of the root profile, whose home is the root of the volume. No command creates, deletes or renames it.
 const Default = "default"
 
-// slotPrefix begins the name of every gateway's slot: its service directory in the scan directory of s6.
+// slotPrefix is the prefix of the name of every gateway's slot: the service directory of the gateway in the scan directory of
+// s6.
 const slotPrefix = "gateway-"
 
 // maxServiceName is the maximum length of the name of a profile with a gateway (contract, section 4).

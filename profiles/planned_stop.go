@@ -144,8 +144,8 @@ func processStat(pid int) (procstat.Stat, error) {
 	return blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(pid) })
 }
 
-// slowStopFile records how long the last stop of the container took, if that was close to its time limit. It is only shown to
-// people, because the agent can write it.
+// slowStopFile records how long the last stop of the container took, if that was close to its time limit. hinit only shows the
+// duration to people, because the agent can write the file.
 const slowStopFile = ".hinit-slow-stop"
 
 // longestStop is the longest duration that SlowStop believes.

@@ -51,8 +51,8 @@ type BootOptions struct {
 	// Decided, if not nil, is called for each decision, in order, so that gateways can start before all decisions are made. Reconcile
 	// calls it as the user of this process, not as the agent's user. All calls have returned before the boot log is written.
 	Decided func(Decision)
-	// Log is called with write, which writes the boot log, unless there is nothing to write. It must call write after the gateways
-	// have started, because the log says that they have. If Log is nil, Reconcile writes the boot log itself.
+	// Log is called with write, which writes the boot log, unless there is nothing to write. Log must call write after the
+	// gateways have started, because the boot log reports their starts. If Log is nil, Reconcile writes the boot log itself.
 	Log func(write func() error)
 }
 
@@ -155,7 +155,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions) {
 	if err != nil {
 		return
 	}
-	final := !p.Topology.Multiplexed // a multiplexed gateway uses the other homes, too, so they are cleaned before it starts
+	final := !p.Topology.Multiplexed // a multiplexed gateway also uses the homes of other profiles, so clean these homes before it starts
 	if final {
 		p.reportDecisions(o)
 	}

@@ -89,9 +89,9 @@ func (s *Store) Exclusives(profile string) ([]Exclusive, error) {
 // Env returns the variables in the .env file of a profile, and none if the file is missing.
 func (s *Store) Env(profile string) (map[string]string, error) { return fromHome(s, profile, readEnv) }
 
-// EachEnv is Env for several profiles, with one change of identity. It calls each once for a profile, and leaves out those whose
-// file can't be read. The files together can be large, so each should keep only what it needs. An error means that the volume can't
-// be used.
+// EachEnv is Env for several profiles, with one change of identity. It calls each once for a profile, and skips a profile whose
+// file can't be read. All files together can be large, so each should keep only the needed values. An error means that the
+// volume can't be used.
 func (s *Store) EachEnv(profiles []string, each func(profile string, vars map[string]string)) error {
 	return s.withVolume(func(d *fsutil.Dir) error {
 		for _, profile := range profiles {

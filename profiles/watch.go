@@ -19,7 +19,7 @@ import (
 // WatchOptions configures [Store.Watch]. A duration of 0 means the default.
 type WatchOptions struct {
 	// Notify must be set. It is called for each event, one at a time, by the watcher's goroutine. It may block, which delays the
-	// next scan. It must not call Rescan or Find: they would wait for Notify to return, for ever.
+	// next scan. It must not call Rescan or Find, because these methods wait until Notify returns.
 	Notify func(Event)
 	// Known lists the profiles that the caller knows from the boot. No Appeared is reported for them.
 	Known []Profile
@@ -69,13 +69,13 @@ type Watcher struct {
 	pending
 }
 
-// warnings are the warnings that hold. The mutex of the watcher guards them.
+// warnings holds the warnings whose cause still exists. The mutex of the watcher guards it.
 type warnings struct {
 	listed []Warning          // warnings of the last full scan
 	byKey  map[string]Warning // last warning of warnOnce by kind of problem, while the warning holds
 }
 
-// notifications is the state of the inotify watches, and of what they don't cover.
+// notifications is the state of the inotify watches, and of directories without a watch.
 type notifications struct {
 	inotify          dirWatches
 	unmarkedWatches  []string // candidates with a watch, oldest first
@@ -112,7 +112,7 @@ type request struct {
 	reply   chan error
 }
 
-// scanned is what the watcher remembers of the last scan of one profile.
+// scanned is the watcher's record of the last scan of one profile.
 type scanned struct {
 	profile       Profile
 	scannedAt     time.Time // start of the last scan
@@ -330,7 +330,7 @@ func (w *Watcher) markChanged(ev watch.Event) {
 		switch {
 		case file == w.store.marker, file == StateFile && ev.Has(watch.Create) && w.isQuiet(name):
 			w.scheduleSoon()
-		case !w.earlyScan: // an early scan, if one is scheduled, handles this change, too
+		case !w.earlyScan: // a scheduled early scan also handles this change
 			w.scheduleScan(w.options.Settle)
 		}
 	}
@@ -365,8 +365,8 @@ func (w *Watcher) isRelevantFile(profile, file string) bool {
 	return false
 }
 
-// Event is what [Store.Watch] reports to WatchOptions.Notify: [Appeared], [Disappeared], [StateChanged], [Heartbeat], [InputsChanged] or
-// [Warned].
+// Event is what [Store.Watch] reports to WatchOptions.Notify: [Appeared], [Disappeared], [StateChanged], [Heartbeat],
+// [InputsChanged] or [Warned].
 type Event interface{ isEvent() }
 
 // Appeared reports a new profile: a directory with the marker and a valid name.
@@ -408,8 +408,8 @@ type Heartbeat struct{ Profile Profile }
 
 func (Heartbeat) isEvent() {}
 
-// heartbeatOf returns the time at which a gateway wrote its state file. The parameter is the value of updated_at in that file (contract,
-// section 6). If that is a number, a command wrote the file and no gateway did; then the result is zero.
+// heartbeatOf returns the time at which a gateway wrote its state file. The parameter is the value of updated_at in that file
+// (contract, section 6). If that is a number, a command wrote the file and no gateway did; then the result is zero.
 func heartbeatOf(value json.RawMessage) time.Time {
 	var text string
 	if json.Unmarshal(value, &text) != nil {

@@ -28,7 +28,7 @@ func (w *Watcher) scanAll(ctx context.Context) error {
 
 // Limits on the share of time that scans take, for large volumes, where a scan takes long.
 const (
-	pollShare = 20                    // a poll waits 20 times as long as the last scan took
+	pollShare = 20                    // the pause before a poll is 20 times the duration of the last scan
 	scanShare = 10                    // after a scan of longScan or more, a notification waits 10 times as long to cause another
 	longScan  = 20 * time.Millisecond // scans that took less are not limited by scanShare
 )
@@ -336,7 +336,7 @@ func (w *Watcher) dropCandidate() {
 		return
 	}
 	for name := range w.candidates {
-		if !slices.Contains(w.unmarkedWatches, name) { // candidates with a watch are newer, so drop one without
+		if !slices.Contains(w.unmarkedWatches, name) { // candidates with a watch are newer, so drop a candidate without a watch
 			w.forgetCandidate(name)
 			return
 		}

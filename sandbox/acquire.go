@@ -156,7 +156,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		m.store.removeRecord(spec.Name)
 		own, err = m.addHelper(&spec)
 	}
-	if err != nil && !errors.Is(err, fs.ErrExist) { // if the name is taken, the engine says so
+	if err != nil && !errors.Is(err, fs.ErrExist) { // if the name is taken, the engine reports it
 		m.opts.warn("the helper can't be mounted: " + err.Error())
 	}
 	crashPoint("create")
@@ -194,8 +194,8 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 	if !refusesDiskLimit(err) { // otherwise the caller tries again without the limit
 		m.opts.warn(fmt.Sprintf("the container %s could not be made, and is removed: %v", spec.Name, err))
 	}
-	if id == "" && !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNoImage) { // the engine may have made it all the same
-		if c := m.askState(ctx, spec.Name); c.State == Created { // a container that was started is an older one of this name
+	if id == "" && !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNoImage) { // the engine may have made the container in spite of the error
+		if c := m.askState(ctx, spec.Name); c.State == Created { // a started container with this name is older
 			id = c.ID
 		}
 	}

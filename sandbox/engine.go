@@ -157,7 +157,7 @@ type Mount struct {
 	Source, Target   string
 	ReadOnly         bool
 	Options          string // mount(8) options of a tmpfs; otherwise the options of docker run -v
-	CreateHostParent bool   // make a missing source, as docker run -v does
+	CreateHostParent bool   // create a missing source, as docker run -v does
 }
 
 // Spec describes a container to make. A zero field means the engine's or the image's default.

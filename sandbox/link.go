@@ -44,9 +44,9 @@ func (l *link) close() {
 const helperAnswerTime = 250 * time.Millisecond
 
 // ensureLink returns a working link; each command calls it first. It keeps the current link if the helper answers. Otherwise it
-// asks the engine for the state of the container, and connects to the container if it runs. A paused container is an error, and so
-// is an adopted container that is not running. Any other container is started or made again. If several callers need a new link, one
-// caller makes it and the others wait.
+// asks the engine for the state of the container, and connects to the container if it runs. A paused container is an error, and
+// so is an adopted container that is not running. Any other container is started or made again. If several callers need a new
+// link, one caller makes the link while the rest wait.
 func (s *Sandbox) ensureLink(ctx context.Context) (*link, error) {
 	l, err := s.currentLink()
 	if err != nil {

@@ -55,7 +55,7 @@ type Options struct {
 	Helper string // path of hinit-sandbox-helper; "" to look beside the program and in PATH
 	Docker string // address of the engine; "" for DOCKER_HOST, the current docker context, or an existing socket
 
-	Root   string // says which user of the host root in the container is; shown by Describe
+	Root   string // description of the host's user that root in the container maps to; shown by Describe
 	NoRoot string // hint printed once, after a command that failed as if it needed root; "" for none
 
 	Warn func(string) // receives warnings for people; must not block; nil drops them

@@ -102,7 +102,7 @@ type Description struct {
 	Profile  string `json:"profile"`
 	Exec     string `json:"exec"`           // "direct" (commands run over a socket) or "attached" (over an exec of the engine for each client)
 	Reason   string `json:"reason"`         // why Exec is not "direct"
-	Root     string `json:"root,omitempty"` // says which user of the machine root in the container is
+	Root     string `json:"root,omitempty"` // description of the machine's user that root in the container maps to
 	Dir      string `json:"dir"`            // directory in which the next command starts
 	Jobs     []Job  `json:"jobs"`
 	Clients  int    `json:"clients"`  // processes that are connected to the helper, including this one
@@ -144,7 +144,7 @@ func (e *GoneError) Unwrap() error { return ErrGone }
 type OptionError struct {
 	Name  string // name of the variable or option
 	Value string
-	Want  string // what a valid value is
+	Want  string // description of valid values
 }
 
 // Error implements error.

@@ -65,7 +65,7 @@ func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	if err != nil {
 		return Spec{}, &OptionError{Name: "TERMINAL_DOCKER_EXTRA_ARGS", Value: strings.Join(o.ExtraArgs, " "), Want: "flags of docker run only: " + err.Error()}
 	}
-	maps.Copy(s.Labels, Labels(key)) // set these last, so that no flag can remove them
+	maps.Copy(s.Labels, Labels(key)) // set these labels last, so that no flag can remove them
 	return s, nil
 }
 
@@ -192,7 +192,7 @@ const (
 	LabelClient = "hinit-client" // label with the process that made the container with docker run for itself, without a docker ps before
 )
 
-// VolumePrefix begins the names of the private volumes of sandboxes, see policy.RootPrivate.
+// VolumePrefix is the prefix of the names of the private volumes of sandboxes, see policy.RootPrivate.
 const VolumePrefix = "hinit-private-"
 
 // Labels returns the agent's three labels for a key.

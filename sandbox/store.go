@@ -30,7 +30,7 @@ import (
 type store struct {
 	path string
 	dir  *fsutil.Dir
-	id   string // id of the volume, which its containers have as a label
+	id   string // id of the volume; the containers of the volume have it as a label
 }
 
 // Directories in the store.

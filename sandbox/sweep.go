@@ -95,7 +95,7 @@ func (m *Manager) Sweep(ctx context.Context, what SweepOptions) (out []Removed, 
 		}
 		next = EarlierTime(next, due)
 	}
-	if what.Profile != "" || what.DryRun { // all then lacks some containers, whose records must stay
+	if what.Profile != "" || what.DryRun { // after an error the list all is incomplete, and the records of the missing containers must stay
 		return out, next, nil
 	}
 	all, err := m.engine.List(ctx, map[string]string{LabelVolume: m.store.id}) // list also the containers without an agent's labels
@@ -141,7 +141,7 @@ func (m *Manager) reapContainer(ctx context.Context, c Container, what SweepOpti
 		}
 	}
 	if since.IsZero() {
-		return nil, time.Time{} // its age is unknown, so keep it
+		return nil, time.Time{} // keep a container of unknown age
 	}
 	r.Age = time.Since(since)
 	if r.Age < what.MaxAge {

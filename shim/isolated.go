@@ -51,7 +51,7 @@ func (o *options) chosenProfile(env []string) (string, error) {
 	}
 	dir, err := unix.Open(home, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return "", nil // then the agent can't read active_profile, either
+		return "", nil // the agent can't read active_profile without the home, either
 	}
 	defer unix.Close(dir)
 	// follow no link: this process is root, and the agent can replace the file

@@ -42,7 +42,7 @@ const (
 // options are the paths and users of one image. Tests use other values.
 type options struct {
 	target string // the agent's program
-	user   string // user that it runs as
+	user   string // user that the target runs as
 	home   string // HOME of this user
 	config string // file that may replace target and user
 	root   string // comes before the paths of the system's files, such as /etc/passwd; "" except in tests
@@ -135,8 +135,8 @@ func run(argv, env []string, o options) int {
 	return replaceProcess(o.target, argv, env)
 }
 
-// raiseOOMScore gives this process the oom_score_adj of a gateway (the supervisor's table oomAdj). It does so only if this process
-// has the same value as PID 1, which is true of processes of docker exec. Otherwise the kernel would kill gateways and the CMD
+// raiseOOMScore gives this process the oom_score_adj of a gateway (the supervisor's table oomAdj). It does so only if this
+// process has the same value as PID 1, as processes of docker exec do. Otherwise the kernel would kill gateways and the CMD
 // before it. The files hold the values of PID 1 and of this process. A process may raise its own value without privileges.
 func raiseOOMScore(initFile, ownFile string) {
 	const gateway, most = 800, 1000

@@ -80,7 +80,7 @@ func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 	l.history.restore(h.History)
 	for _, s := range l.machine.order {
 		l.reconcile(s, mainPID(s.liveRun()))
-		if x := s.lastExit; x != nil && x.PID != 0 && x.Tail == nil { // lines that the old program had not read do not come any more
+		if x := s.lastExit; x != nil && x.PID != 0 && x.Tail == nil { // lines that the old program did not read are lost
 			l.resumed = append(l.resumed, LastLines{s.name, x.Run, nil})
 		}
 		// The stop command has ended, but a fault in the old loop lost the event.
@@ -125,7 +125,7 @@ func (l *Loop) addLingering(name string, run uint64) {
 	}
 }
 
-// restore fills a new ring with the records of an old one. They must be sorted by Seq.
+// restore fills a new ring with the records of an old ring. The records must be sorted by Seq.
 func (r *Ring) restore(records []Record) {
 	for _, rec := range records {
 		r.store(&rec)

@@ -72,8 +72,8 @@ type Config struct {
 	OnPanic func(value any, stack []byte) int
 }
 
-// Loop owns the machine and all other state of the supervisor that changes. Run is the loop itself. Any goroutine may call
-// the other methods, unless they say otherwise.
+// Loop owns the machine and all other changing state of the supervisor. Run is the loop itself. Any goroutine may call a
+// method, unless the method's comment restricts the callers.
 type Loop struct {
 	cfg            Config
 	machine        Machine
@@ -177,7 +177,7 @@ func (l *Loop) Register(ctx context.Context, u Unit, want Want) error {
 }
 
 // RegisterSoon queues a Register, and returns immediately. The returned function blocks until the service is registered. The
-// loop keeps u, so the caller must not change it any more. It registers services in the order of the calls.
+// loop keeps u, so the caller must not change u afterwards. It registers services in the order of the calls.
 func (l *Loop) RegisterSoon(ctx context.Context, u *Unit, want Want) (answer func() error) {
 	return l.enqueue(ctx, request{event: Add{u.Name, &u.Policy, want, u.Needs, u.HasReadinessChecks}, unit: u})
 }

@@ -144,8 +144,8 @@ const (
 	// leftoverGrace is the time between SIGTERM and SIGKILL for descendants that are alive after their main process has ended.
 	leftoverGrace = 500 * time.Millisecond
 	// firstKillInterval is the time between two SIGKILLs to a process tree. The machine repeats SIGKILL, because a process can
-	// fork while the machine kills the others. After firstKillCount repetitions the time doubles with each SIGKILL, up to
-	// maxKillInterval.
+	// fork while the machine kills the rest of the tree. After firstKillCount repetitions the time doubles with each SIGKILL, up
+	// to maxKillInterval.
 	firstKillInterval = 10 * time.Millisecond
 	firstKillCount    = 25
 	maxKillInterval   = time.Second
@@ -161,14 +161,14 @@ const (
 const (
 	ReasonShutdown = "the container is stopping"       // reason of every transition that a shutdown causes
 	ReasonReplaced = "another instance has taken over" // the service is parked, because another instance does its work
-	// SuffixProfileGone ends the reason of an exit that followed the renaming or removal of the service's profile.
+	// SuffixProfileGone is the suffix of the reason of an exit that followed the renaming or removal of the service's profile.
 	SuffixProfileGone = "because its profile was renamed or removed"
 	ReasonLoop        = "crash loop" // prefix of the record that explains why a service is in a crash loop
 
 	reasonEndedAsRequested = "ended as asked"
 )
 
-// phase is the stage of the container's life: the services run, then a shutdown passes through the other three.
+// phase is the stage of the container's life: the services run, then a shutdown passes through the remaining three phases.
 type phase int
 
 const (
@@ -376,7 +376,7 @@ func (m *Machine) handleAdd(now time.Time, e Add) {
 	if s := m.services[e.Name]; s != nil {
 		m.save(s)
 		other := !slices.Equal(s.policy.Needs, e.Policy.Needs)
-		if !s.hasChecks || !e.HasReadinessChecks { // the set of checks may have changed, so earlier results don't count
+		if !s.hasChecks || !e.HasReadinessChecks { // drop earlier results, because the set of checks may have changed
 			s.checkReport = readinessReport{}
 		}
 		m.removeFromDependants(s)

@@ -9,7 +9,7 @@ import (
 // This file computes whether a service is ready, from its own reports and its checks, and stops a service whose liveness
 // check fails.
 
-// ReasonUnhealthy begins the reason of every transition that a failed check causes.
+// ReasonUnhealthy is the prefix of the reason of every transition that a failed check causes.
 const ReasonUnhealthy = "unhealthy"
 
 // readinessReport says whether a run is ready, in the opinion of the run itself or of its checks.

@@ -102,7 +102,7 @@ type (
 		Fault    string // how the command failed; "" if it succeeded
 		Leftover bool   // descendants of the command are alive
 	}
-	// RunEnded reports that no process of a run is alive any more. Run is the last run of the service, or its stop command.
+	// RunEnded reports that all processes of a run have ended. Run is the last run of the service, or its stop command.
 	RunEnded struct {
 		Name string
 		Run  uint64
@@ -140,8 +140,8 @@ type (
 		Run  uint64
 		Text string
 	}
-	// ChecksReported carries the combined result of the ready and start-up checks of a running service. The service is ready
-	// only if both this event and its own Ready event say so.
+	// ChecksReported carries the combined result of the ready and start-up checks of a running service. The service is ready only
+	// if both this event and the service's own Ready event report readiness.
 	ChecksReported struct {
 		Name  string
 		Run   uint64
@@ -269,8 +269,8 @@ type (
 	ServiceChanged struct{ Name string }
 	// AppendRecord adds a record to the history. If Record.Dropped is set, the loop then forgets the service.
 	AppendRecord struct{ Record Record }
-	// CloseOutput reports during a shutdown that no process of a service is alive any more. The loop then closes
-	// Unit.StdOverrides[1], so that a logger that reads this pipe sees the end of its input.
+	// CloseOutput reports during a shutdown that all processes of a service have ended. The loop then closes Unit.StdOverrides[1],
+	// so that a logger that reads this pipe sees the end of its input.
 	CloseOutput struct{ Name string }
 	// EndLoop ends the loop: Loop.Run returns Code.
 	EndLoop struct{ Code int }

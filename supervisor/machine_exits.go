@@ -157,8 +157,8 @@ func (m *Machine) handleFinishExit(now time.Time, s *service, code int) {
 	}
 }
 
-// afterExit returns the state that follows an exit, and updates the failure counters. It does not enter the state:
-// descendants and the finish command come first.
+// afterExit returns the state that follows an exit, and updates the failure counters. It does not enter the state, because the
+// descendants and the finish command must end first.
 func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 	reason := describeExit(exit)
 	switch {

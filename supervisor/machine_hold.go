@@ -12,7 +12,7 @@ import (
 
 // shortage records which services must not run at present.
 type shortage struct {
-	startsHeld string            `reexec:"full"` // why services with Policy.Sheddable must not start; "" if they may
+	startsHeld string            `reexec:"full"` // reason why services with Policy.Sheddable must not start; "" if they may start
 	held       map[string]string // reason of the hold on each held service; replaced and never modified, so that undo can restore the old map
 }
 

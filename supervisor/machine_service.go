@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// service is what the machine knows about one service.
+// service is the machine's record of one service.
 type service struct {
 	name   string
 	policy *Policy  // a step replaces the policy and never modifies it, because undo copies only the pointer
@@ -28,7 +28,7 @@ type service struct {
 
 	started      bool
 	processSince time.Time `reexec:"turned"`  // when the main process last started or ended
-	hasChecks    bool      `reexec:"checked"` // the service has checks, so it is ready only after they pass
+	hasChecks    bool      `reexec:"checked"` // the service has checks, and is ready only after these checks pass
 	readySince   time.Time // when the service became ready; while no run exists, the end of the last run
 	lastExit     *Exit     `reexec:"last"`
 	succeeded    bool      `reexec:"done"` // the last run ended with a success code and without a request to stop
@@ -59,7 +59,7 @@ type run struct {
 	readinessText  string `reexec:"said"` // text of the last Ready event
 	status         string // text of the last NotifyMessage event with a status
 	paused         bool
-	operatorSignal int          `reexec:"sent"`  // last signal that an operator sent; an exit by it has CauseOperator
+	operatorSignal int          `reexec:"sent"`  // last signal that an operator sent; an exit by this signal has CauseOperator
 	requestedCause Cause        `reexec:"asked"` // why hinit asked the process to end; "" if hinit did not ask
 	leftover       bool         // the main process has ended, but descendants are alive
 	killProgress   killProgress `reexec:"hunt"`
@@ -88,8 +88,8 @@ type stopCommand struct {
 	end time.Time // when the command and its descendants will be killed
 }
 
-// nextState is the state that a service enters after a run. It is chosen when the main process ends, and entered when all
-// processes of the run and the finish command have ended.
+// nextState is the state that a service enters after a run. The machine chooses the state when the main process ends. The
+// service enters it when all processes of the run and the finish command have ended.
 type nextState struct {
 	state      State
 	delay      time.Duration // length of the restart delay

@@ -16,7 +16,7 @@ const (
 	// shortTurn replaces turnTime after many services in a row have kept their turn for the whole time. Such services probably
 	// never report readiness. With turnTime, the last of 500 would start after 40 minutes.
 	shortTurn = time.Second
-	// ReasonTurn begins the reason of a service that waits because too many services are starting.
+	// ReasonTurn is the prefix of the reason for a wait in the queue of starts: too many services are starting.
 	ReasonTurn = "waits for its turn"
 	// maxShownPositions is the length of queue up to which the status of each waiting service shows its position.
 	maxShownPositions = 256

@@ -118,7 +118,7 @@ func (l *Loop) signalRun(a Signal) []Event {
 
 func closeAll(files ...*os.File) {
 	for _, f := range files {
-		_ = f.Close() // a file may be nil; nothing was written to the others, so an error means nothing
+		_ = f.Close() // a file may be nil; no data was written to the files, so an error of Close loses no data
 	}
 }
 
@@ -212,7 +212,7 @@ type oomKills struct {
 const oomSamplePeriod = 10 * time.Second
 
 // sampleOOMKills reads the number of out-of-memory kills, unless it did so less than oomSamplePeriod ago. The last value
-// becomes the old one.
+// becomes the old value.
 func (l *Loop) sampleOOMKills() {
 	if k := &l.oomKills; l.cfg.OOMKills != nil && time.Since(k.at) >= oomSamplePeriod {
 		k.old, k.sampled, k.at = k.sampled, l.cfg.OOMKills(), time.Now()

@@ -59,7 +59,7 @@ type Service struct {
 	OOMAdj        int       // oom_score_adj of the processes minus hinit's own
 	LastExit      *Exit
 	NextRun       time.Time    // next start by the schedule; zero without one
-	RestartPolicy RestartAfter // which exits an automatic restart follows
+	RestartPolicy RestartAfter // which exits cause an automatic restart
 	Task          bool         // the service is a task: its end is expected
 	Done          bool         // the last run ended by itself with a success code
 
@@ -116,7 +116,7 @@ func (l *Loop) publish() {
 	next := &Snapshot{Services: make([]*Service, len(order)), Stopping: l.machine.Stopping(), HoldReason: l.machine.shortage.startsHeld}
 	kept := copy(next.Services, old.Services)
 	if l.dropped {
-		kept = 0 // a service was removed, so the indexes of the others have changed
+		kept = 0 // a service was removed, so the indexes of later services have changed
 	}
 	for i, s := range order[kept:] {
 		u := l.units[s.name]

@@ -43,7 +43,7 @@ type Cause string
 const (
 	CauseCrash    Cause = "crash"    // an exit code other than 0 without a special meaning
 	CauseClean    Cause = "clean"    // exit code 0, another success code, or a code that asks for a restart at once
-	CauseConfig   Cause = "config"   // an exit code that says that a restart won't help
+	CauseConfig   Cause = "config"   // an exit code for faults that a restart can't mend
 	CauseOOM      Cause = "oom"      // the kernel killed the process because memory was short
 	CauseSignal   Cause = "signal"   // a signal ended the process, and hinit did not send it
 	CauseOperator Cause = "operator" // an operator ended the service (stop, restart, kill), or its profile is gone
@@ -124,7 +124,7 @@ type Policy struct {
 	SpawnRetry   time.Duration
 	ReadyRestart time.Duration // restart without a delay after a run that was ready at least this long; 0 for never
 	KillNever    bool          // a stop never sends SIGKILL, and a second stop repeats the stop signal; only a shutdown kills
-	KillScope    SignalScope   `reexec:"Kill"` // which processes get SIGKILL after Grace or FinishTimeout; at shutdown always the whole tree
+	KillScope    SignalScope   `reexec:"Kill"` // processes that get SIGKILL after Grace or FinishTimeout; a shutdown always kills the whole tree
 
 	Finish          bool          // run Unit.Finish after each run, before the service enters its next state
 	FinishTimeout   time.Duration // time limit of the finish command, after which it is killed; 0 for none

@@ -14,8 +14,8 @@ import (
 	"hinit/client"
 )
 
-// Status returns the state of hinit and of the named services, or of all services without names. A name is the name of a service
-// (dashboard, gateway-coder) or of a profile (coder). For an unknown name the error is ErrUnknown.
+// Status returns the state of hinit and of the named services. Without names, it returns the state of all services. A name is
+// the name of a service (dashboard, gateway-coder) or of a profile (coder). For an unknown name the error is ErrUnknown.
 func (c *Client) Status(ctx context.Context, names ...string) (client.Status, error) {
 	return ask[client.Status](ctx, c, get("get the status", "/v1/status", url.Values{"name": names}))
 }
@@ -142,8 +142,8 @@ func (c *Client) Topology(ctx context.Context, how client.Topology) (client.Topo
 // reexecPoll is the pause between two checks of Reexec whether the new program answers.
 const reexecPoll = 10 * time.Millisecond
 
-// Reexec makes hinit replace its program by the file binary, or by the file of the present program if binary is "". The services
-// keep running. Reexec returns when the new program answers, with what it says about itself.
+// Reexec makes hinit replace its program with the file binary, or with the file of the present program if binary is "". The
+// services keep running. Reexec returns when the new program answers. Its result is the answer of the new program.
 func (c *Client) Reexec(ctx context.Context, binary string) (client.Init, error) {
 	ctx, cancel := context.WithTimeout(ctx, workTime)
 	defer cancel()
@@ -228,7 +228,8 @@ func (c *Client) FollowRuns(ctx context.Context, fn func(client.Run) error) erro
 	return stream(ctx, c, get("follow the runs", "/v1/runs", url.Values{"follow": {"1"}}), fn)
 }
 
-// SetStatusText sets the text that the status shows for the service until its process ends. Only the main process of the service may call it.
+// SetStatusText sets the text that the status shows for the service until its process ends. Only the main process of the
+// service may call it.
 func (c *Client) SetStatusText(ctx context.Context, service, text string) error {
 	path := "/v1/services/" + url.PathEscape(service) + "/say"
 	return c.askNothing(ctx, post(fmt.Sprintf("say something of %q", service), path, client.StatusTextRequest{Text: text}).repeatable())

@@ -38,8 +38,9 @@ func New(socket string) *Client {
 	return c
 }
 
-// ForThisContainer returns a client for the init of this container. It doesn't connect: it looks for the init at the first request, and again
-// when the init has stopped listening. socket is the configured path, or "". env looks up environment variables.
+// ForThisContainer returns a client for the init of this container. It doesn't connect: it looks for the init at the first
+// request, and again when the init has stopped listening. socket is the configured path, or "". env looks up environment
+// variables.
 func ForThisContainer(socket string, env func(string) (string, bool)) *Client {
 	return searchingClient(func() []string { return Sockets(socket, env, os.Geteuid()) })
 }

@@ -194,7 +194,7 @@ func (c *Client) exchange(ctx context.Context, q apiCall) (*reply, *client.Error
 	if fault != nil {
 		return nil, fault
 	}
-	_ = conn.SetDeadline(time.Now().Add(q.limit)) // if this fails, the next call fails too
+	_ = conn.SetDeadline(time.Now().Add(q.limit)) // ignore the error: the next call on a broken connection also fails
 	unhook := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	end := func() {
 		unhook()

@@ -126,7 +126,7 @@ func (h *source) requireToken() error {
 // procPath returns the path of a /proc that shows hinit's processes, or "" if there is none.
 func (h *source) procPath(i client.Init) string { return procusage.FindProc(h.Socket(), i.PID) }
 
-// logReader returns the user as whom this program opens hinit's log files.
+// logReader returns the user whose rights this program uses to open hinit's log files.
 func (h *source) logReader(i client.Init) (*fsutil.Actor, error) {
 	return lookup.LogReader(i.ServicesFile != "", h.env)
 }

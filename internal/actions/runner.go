@@ -212,8 +212,8 @@ func (r *Runner) startDelivery(ctx context.Context, target string) {
 	r.work.Go(guard.Func("carrying out actions", func() { r.deliver(ctx, target) }))
 }
 
-// deliver carries out the jobs of a target, one after the other, until none is left. It pauses after each failure from which the
-// target may recover.
+// deliver carries out the jobs of a target, one after another, until the queue of the target is empty. It pauses after each
+// failure from which the target may recover.
 func (r *Runner) deliver(ctx context.Context, target string) {
 	for failures := 0; ; {
 		if failures > 0 {

@@ -157,9 +157,10 @@ const (
 	passRights = 83
 )
 
-// DoWithPeer calls f through Do. Use it for a system call that receives from the socket of a process that root does not trust. Such a call
-// normally does not wait. But the kernel may have to close file descriptors that this process has sent. The close of a TCP socket lasts
-// as long as the sender has set with SO_LINGER. Peer interrupts it with a signal. It calls f on a locked thread.
+// DoWithPeer calls f through Do. Use it for a system call that receives from the socket of a process that root does not trust.
+// Such a call normally does not wait. But the kernel may have to close file descriptors that this process has sent. The close
+// of a TCP socket lasts as long as the sender has set with SO_LINGER. Peer interrupts it with a signal. It calls f on a locked
+// thread.
 func DoWithPeer(f func() error) error {
 	return Do(Peers, func() error {
 		runtime.LockOSThread()

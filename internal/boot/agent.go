@@ -115,7 +115,7 @@ func CallerAsAgent() Agent {
 	return Agent{User: account.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, Known: true, Actor: fsutil.Self()}
 }
 
-// withCred sets Cred and Actor, according to what this process may do.
+// withCred sets Cred and Actor, according to the privileges of this process.
 func (a Agent) withCred() Agent {
 	if os.Geteuid() != 0 { // this process can't change users, so everything runs as the user of this process
 		if !a.Known {
@@ -139,7 +139,7 @@ func (a Agent) CredFor(cfg *config.Config, who string) (*proc.Cred, error) {
 		return nil, nil
 	}
 	if who == "" || who == cfg.Agent.User {
-		return a.Cred, nil // these ids are right even if /etc could not be changed
+		return a.Cred, nil // use the requested ids even if /etc could not be changed
 	}
 	user, err := blocking.Get(blocking.Foreign, func() (account.User, error) { return account.Lookup("", who) })
 	if err != nil {

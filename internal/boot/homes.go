@@ -66,8 +66,8 @@ type Options struct {
 
 	Env         func(name string) (string, bool) `json:"-"`
 	Scratch     string                           // directory for the agent's files outside the volume; "" for /tmp/hermes-files
-	PhaseBudget time.Duration                    // how long one phase may take; 0 for 10 s
-	Budget      time.Duration                    // how long all phases may take; 0 for 30 s
+	PhaseBudget time.Duration                    // time limit of one phase; 0 for 10 s
+	Budget      time.Duration                    // time limit of all phases together; 0 for 30 s
 
 	Stamp            string   // names the build of the agent's image
 	Seeds            bool     // the image's own boot script fills the data directory, and hinit does not

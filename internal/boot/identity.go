@@ -27,7 +27,7 @@ const GraphicsDir = "/dev/dri"
 type Identity struct {
 	User  account.User
 	Lines []LogLine
-	Error string // why the container must not start; "" if it may
+	Error string // reason why the container must not start; "" if it may start
 }
 
 // maxIdentity is the largest report about the agent's user that ResolveAgent accepts from the boot program, in bytes.
@@ -139,10 +139,10 @@ func (a *Agent) updateUser(who string) error {
 	return nil
 }
 
-// CheckStartUser refuses a user who is neither root nor the agent, because such a user can't write to the data volume. See
-// the contract, section 2.1, step 1, and section 3, step 1. uid is the user as whom the container was started. Any uid is
-// allowed if known is false (the image has no user for the agent), or if HINIT_ALLOW_ANY_UID is set, for platforms that
-// choose the uid themselves. In a pod, a uid that OpenShift assigns is allowed too.
+// CheckStartUser refuses a user who is neither root nor the agent, because such a user can't write to the data volume. See the
+// contract, section 2.1, step 1, and section 3, step 1. uid is the user that the container was started with. Any uid is allowed
+// if known is false (the image has no user for the agent), or if HINIT_ALLOW_ANY_UID is set, for platforms that choose the uid
+// themselves. In a pod, a uid that OpenShift assigns is allowed too.
 //
 // The error has two lines, with prefixes for which people search in the log. Print it on standard error, and exit with 1.
 func CheckStartUser(uid int, agentUID uint32, known bool, env func(string) (string, bool)) error {

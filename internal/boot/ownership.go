@@ -244,7 +244,8 @@ func (o *ownershipPhase) chownConfig() {
 	case info.Mode().IsRegular():
 		o.chownFile(ConfigFile, "chown/chmod")
 		if d, err := o.asAgent(); err == nil { // act as the agent, because the agent may have replaced the file
-			// In a rootless container the file may be another user's, and the contract (section 2.1, step 8) ignores that error.
+			// In a rootless container the file may belong to another user. Then chmod fails, and the contract (section 2.1, step 8)
+			// ignores the error.
 			_, _ = d.Chmod(ConfigFile, ConfigMode)
 			d.Close()
 		}

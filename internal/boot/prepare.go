@@ -61,8 +61,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// preparer is the state that the phases share. The phases run one after the other. After a phase was abandoned, no other code
-// uses the state any more.
+// preparer is the state that the phases share. The phases run one after the other. After the boot has abandoned a phase, only
+// that phase uses the state.
 type preparer struct {
 	Options
 

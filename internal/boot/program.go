@@ -45,8 +45,8 @@ type Job struct {
 	// FillFromImage: only fill an empty data directory from the image, see Seed.
 	FillFromImage bool `json:"Plant"`
 	ChangeOwners  bool // only change the owners of profiles' homes, see [Tenants]
-	// Starting is the only profile whose home ChangeOwners may change, because the others may be running; "" before the first
-	// start, when all may be changed.
+	// Starting is the only profile whose home ChangeOwners may change, because the gateways of other profiles may be running. ""
+	// before the first start, when ChangeOwners may change all homes.
 	Starting string
 	// Repair: only repair the owners of files that the boot has left for the background.
 	Repair          bool
@@ -56,7 +56,7 @@ type Job struct {
 	CompressLogs    []gzipped.Archives // only compress these rotated logs, if they are older than Young
 	MinLogAge       time.Duration
 	Gateways        []Gateway `json:"Weigh"` // only measure these gateways, see Measure; earlier versions use the JSON name
-	Measure         string    // what to measure: one of the Measure constants
+	Measure         string    // quantity to measure: one of the Measure constants
 	FilledFromImage bool      `json:"Planted"` // the repair also syncs the files that the boot has copied to an empty data directory
 }
 
@@ -139,7 +139,7 @@ type Report struct {
 	FilledFromImage bool `json:"Planted"`
 
 	Linked   bool // the data directory is a symbolic link, so root changes nothing there
-	ReadOnly bool // the data volume is read-only, and a message says so
+	ReadOnly bool // the data volume is read-only, and a message has reported this
 	// HasSecrets says that the data directory has files that the boot program must look at, even without other work.
 	HasSecrets bool
 
@@ -162,7 +162,7 @@ type Hook struct {
 	Name     string // name in messages and in the timeline of the boot
 	Number   int    // position among the hooks of this boot; the first is 1
 	Command  []string
-	User     string // user as whom the hook runs; "" for the agent's user
+	User     string // user that runs the hook; "" for the agent's user
 	Timeout  time.Duration
 	Required bool
 	IfExists string // run the hook only if this file exists; "" for always
@@ -205,7 +205,7 @@ type Gateway struct {
 	Warn, Stop        uint64 `json:",omitzero"`
 	Weight            int    `json:",omitzero"` // CPU weight of the profile (cpu.weight); 0 for the default
 	Nice              int    `json:",omitzero"` // nice value that the configuration gives to the gateway, relative to hinit
-	Pinned            bool   `json:",omitzero"` // the configuration says on which processors the gateway runs
+	Pinned            bool   `json:",omitzero"` // the configuration chooses the gateway's processors
 	Rank              int    `json:",omitzero"` // gateways of a higher rank get memory first
 }
 

@@ -32,7 +32,7 @@ type RunPlan struct {
 	// is stopped. Print [GatewayRunNotice] on stderr.
 	Supervise bool
 
-	// Path and Argv are the container's command, with argv[0]. They are empty if Supervise is set.
+	// Path and Argv are the container's command, with argv[0]. Both are empty if Supervise is set.
 	Path string
 	Argv []string
 

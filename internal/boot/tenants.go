@@ -61,7 +61,7 @@ func (o Options) HasRightOwner(profile string) bool {
 		defer homes.Close()
 		info, err := homes.Lstat(profile)
 		if err != nil || !o.Tenants.HasUID(fsutil.UID(info)) {
-			right = err != nil // then there is no home
+			right = err != nil // a home that does not exist has the right owner
 			return nil
 		}
 		return homes.WithIdentity(func(d *fsutil.Dir) error {
@@ -69,7 +69,7 @@ func (o Options) HasRightOwner(profile string) bool {
 			return d.EachName("", func(name string, kind fs.FileMode) bool { // compare the owner with all homes, because a copied home has the owner of the original
 				seen++
 				if seen > fsutil.MaxNames {
-					right = false // too many homes to compare; the boot program reports that
+					right = false // too many homes to compare; the boot program reports this case
 				} else if kind.IsDir() && name != profile {
 					other, err := d.Lstat(name)
 					right = err != nil || fsutil.UID(other) != fsutil.UID(info)

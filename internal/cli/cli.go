@@ -146,7 +146,7 @@ func (c *Call) Parse(t *Terminal, atLeast, atMost int) (names []string, code int
 
 // Described describes the verb to package cmdline, for its help and its messages.
 func (c *Call) Described() cmdline.Verb {
-	text, _ := helpTexts.ReadFile("help/" + c.Verb.Name + ".txt") // not every verb has a text
+	text, _ := helpTexts.ReadFile("help/" + c.Verb.Name + ".txt") // a verb may have no long help text
 	return cmdline.Verb{Program: "hinit", Name: c.Verb.Name, Args: c.Verb.Args, Summary: c.Verb.Summary, Help: strings.TrimSpace(string(text)), Doing: c.Doing()}
 }
 
@@ -210,8 +210,8 @@ func (t *Terminal) Status(names ...string) (client.Status, error) {
 // DialPause is the pause between attempts to connect to an init that has just started.
 const DialPause = 20 * time.Millisecond
 
-// DialDuringStart is Dial for a command that may run before the init answers. If process 1 is a hinit that has just started, it tries
-// again for up to patience.
+// DialDuringStart is Dial for a command that may run before the init answers. If process 1 is a hinit that has just started, it
+// tries again for up to patience.
 func (t *Terminal) DialDuringStart(ctx context.Context, patience time.Duration) (*dial.Client, error) {
 	for end := time.Now().Add(patience); ; {
 		cl, err := t.Dial()

@@ -19,7 +19,7 @@ import (
 	"hinit/internal/varfiles"
 )
 
-// LifecycleVerb returns the verb start, stop or restart. args describes the arguments that the other two verbs don't have.
+// LifecycleVerb returns the verb start, stop or restart. args describes arguments that only this verb has.
 func LifecycleVerb(name, args, summary string) Verb {
 	return Verb{
 		Name: name, Doing: name + " a service", Args: "NAME... | --all | --state STATE" + args + " [--no-wait] [--timeout 30s] [--json]",

@@ -255,8 +255,8 @@ func Dashed(name string) string {
 	return "--" + name
 }
 
-// SiblingProgram returns the path of a program in the directory of this program. Programs of hinit find each other in this way, because
-// $PATH may be the agent's. If the file is missing, Beside returns the path and an error that wraps [fs.ErrNotExist].
+// SiblingProgram returns the path of a program in the directory of this program. Programs of hinit find each other in this way,
+// because $PATH may be the agent's. If the file is missing, Beside returns the path and an error that wraps [fs.ErrNotExist].
 func SiblingProgram(program string) (path string, err error) {
 	self, err := os.Executable()
 	path = filepath.Join(filepath.Dir(self), program)
@@ -297,8 +297,8 @@ func IsSelector(word string) bool {
 	return strings.HasPrefix(word, "@") || strings.ContainsAny(word, "*?[")
 }
 
-// Matches reports whether an argument selects the service s. It does so as @ and the name of the service's group, or as a pattern
-// that matches the service's name or its profile.
+// Matches reports whether an argument selects the service s. Two forms of the argument can select s: @ and the name of the
+// group, or a pattern that matches the service's name or its profile.
 func Matches(word string, s *client.Service) bool {
 	if group, is := strings.CutPrefix(word, "@"); is {
 		return group != "" && group == s.Group // a service without a group has the group ""

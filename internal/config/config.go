@@ -52,7 +52,7 @@ type Agent struct {
 	Cwd            string            `key:"cwd" is:"dir" fill:"cwd"`
 	Env            map[string]string `key:"env" fill:"."` // variables that are added to the container's environment
 
-	Ready      string        `key:"ready" is:"oneof state-file up"` // when a gateway counts as ready: one of the Ready constants
+	Ready      string        `key:"ready" is:"oneof state-file up"` // condition for a gateway to be ready: one of the Ready constants
 	SettleTime time.Duration `key:"settle" is:"positive"`           // a service that can't say that it is ready counts as started after this time
 	Checks     []Check       `key:"checks"`                         // health checks of all gateways
 	Deaf       Deaf          `key:"deaf."`
@@ -69,7 +69,7 @@ type Agent struct {
 // Deaf configures how hinit finds deaf gateways: those that are up but process no messages.
 type Deaf struct {
 	Action string        `key:"action,short" is:"oneof report restart off"` // [OnReport], [OnRestart] or [DeafOff]; a profile may set its own
-	After  time.Duration `key:"after" is:"atleast 1s"`                      // minimum silence of a gateway that counts as deaf
+	After  time.Duration `key:"after" is:"atleast 1s"`                      // minimum silence of a deaf gateway
 	Period time.Duration `key:"period" is:"atleast 100ms"`                  // time between two checks of all gateways
 }
 
@@ -81,7 +81,7 @@ const (
 
 // The values of [Agent].Ready.
 const (
-	ReadyState = "state-file" // ready when gateway_state.json says that this process is running
+	ReadyState = "state-file" // ready when gateway_state.json reports that this process is running
 	ReadyUp    = "up"         // ready as soon as the process runs
 )
 
@@ -113,7 +113,7 @@ type Restart struct {
 	ParkOn          []int         `key:"park_on" is:"codes"`                   // exit codes after which the service stays down
 	ImmediateOn     []int         `key:"immediate_on" is:"codes"`              // exit codes after which the restart is immediate
 	SuccessCodes    []int         `key:"success_codes" is:"codes"`             // exit codes besides 0 that are a success
-	CrashLoopCount  int           `key:"crash_loop_count" is:"between 2 1000"` // this many exits within CrashLoopWindow are a crash loop
+	CrashLoopCount  int           `key:"crash_loop_count" is:"between 2 1000"` // number of exits within CrashLoopWindow that make a crash loop
 	CrashLoopWindow time.Duration `key:"crash_loop_window" is:"positive"`
 }
 

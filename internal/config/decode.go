@@ -230,7 +230,7 @@ func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 	if k.Alias != "" {
 		key = base + k.Alias
 	}
-	if first, set := d.origins[key]; set && first.env == "" { // variables may set the command of a built-in service, but the file wins over them
+	if first, set := d.origins[key]; set && first.env == "" { // the file overrides a variable that sets the command of a built-in service
 		d.problems.reportAtLine(e.line, "cannot set %s: it is already set on line %d", key, first.line)
 		return
 	}

@@ -40,9 +40,9 @@ type Check struct {
 
 // The values of [Check].Kind.
 const (
-	CheckStartup = "startup" // the other checks of the service begin when this check has passed once
+	CheckStartup = "startup" // all other checks of the service begin when this check has passed once
 	CheckReady   = "ready"   // the service counts as ready while this check passes
-	CheckAlive   = "alive"   // when this check fails, hinit does what on_failure says
+	CheckAlive   = "alive"   // when this check fails, hinit performs the action in on_failure
 )
 
 // The types of a check. Each is also the key of the check's own settings.
@@ -101,12 +101,12 @@ type LogCheck struct {
 // StateCheck tests the state file of a gateway.
 type StateCheck struct {
 	MaxHeartbeatAge time.Duration `key:"heartbeat" is:"positive" reexec:"Heartbeat"` // longest time since the gateway last wrote the file; 0: any time
-	Platforms       string        `key:"platforms" is:"oneof any all"`               // which chat platforms must be connected: "any" or "all"; "": none
+	Platforms       string        `key:"platforms" is:"oneof any all"`               // whether "any" or "all" chat platforms must be connected; "": none
 }
 
 // DeafCheck fails when several signs say that a gateway is up but processes no messages.
 type DeafCheck struct {
-	After time.Duration `key:"after" is:"atleast 1s"` // minimum silence of a gateway that counts as deaf
+	After time.Duration `key:"after" is:"atleast 1s"` // minimum silence of a deaf gateway
 }
 
 var (

@@ -68,7 +68,7 @@ func readImage(dir string) (m Image) {
 	return m
 }
 
-// applyImage sets keys that hinit.yaml doesn't set to what the agent's image does.
+// applyImage sets each key that hinit.yaml doesn't set to the value that matches the agent's image.
 func (l *loader) applyImage() {
 	c := l.cfg
 	if fails, ok := l.lookup("S6_BEHAVIOUR_IF_STAGE2_FAILS"); ok {

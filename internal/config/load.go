@@ -35,8 +35,8 @@ type Options struct {
 	// InForce, if not nil, is the configuration in force, and an agent asks for a reload. Then a file that root alone can change
 	// must still have the content of InForce. An agent may not apply a change that root has made but not applied.
 	InForce *Config
-	// ServicesOnly is for hinit run, a supervisor without agent, profiles, built-in services and hooks. It ignores the variables of the
-	// Hermes image.
+	// ServicesOnly is for hinit run, a supervisor without agent, profiles, built-in services and hooks. It ignores the variables
+	// of the Hermes image.
 	ServicesOnly bool
 	// ImageDir replaces the constant [ImageDir]; "" means that constant.
 	ImageDir string
@@ -103,7 +103,7 @@ func (l *loader) readConfigFile(path string) ([]byte, error) {
 		}
 		return nil, fmt.Errorf("cannot read configuration %q%s: %w", path, named, err)
 	}
-	if doubt != nil && l.ServicesOnly { // in hinit run, any key may decide what root runs
+	if doubt != nil && l.ServicesOnly { // in hinit run, any key may change the commands that root runs
 		return nil, fmt.Errorf("cannot use configuration %q: others than root can change it: %s", path, doubt)
 	}
 	if doubt == nil && l.InForce != nil && !bytes.Equal(data, l.InForce.Text) {

@@ -110,7 +110,7 @@ func (b *bootRun) openControl(cfg *config.Config) {
 		return errors.Join(b.c.control.OpenAt(path), b.c.publishIDs(cfg))
 	})
 	step.Parallel = true
-	b.c.boot.InsertStep(0, step) // this step began before the others
+	b.c.boot.InsertStep(0, step) // this step began before all other steps
 }
 
 // publishIDs writes the ids of the agent's user and the isolated profiles into the control directory. The exec shim reads
@@ -194,7 +194,7 @@ func (c *container) takeOver(ctx, serving context.Context) {
 	if serving.Err() != nil {
 		return
 	}
-	c.gateways.DropRecords() // drop what was recorded since the lock was lost
+	c.gateways.DropRecords() // drop the records that were made after the loss of the lock
 	if !c.lease.Serve(serving) {
 		return // the lock is lost again, and the goroutine that watches it will ask again
 	}

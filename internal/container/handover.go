@@ -36,7 +36,7 @@ type handover struct {
 	Started   time.Time
 	Full      bool
 	Prepared  bool        // the data volume was prepared
-	Warnings  [2][]string // first the warnings that no agent can cause, then the others
+	Warnings  [2][]string // first the warnings that no agent can cause, then the warnings that agents can cause
 	Phases    []client.BootStep
 	Repair    *client.Repair
 	Interrupt time.Time
@@ -226,7 +226,7 @@ func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 	}
 	if held, err := h.c.s6.Hold(); err == nil {
 		release = held
-	} else if !fault { // after a fault go on: the code of the scan directory may be what is broken
+	} else if !fault { // after a fault, ignore the error: the fault may be in the code of the scan directory
 		return wake, err
 	}
 	return wake, nil

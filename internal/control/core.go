@@ -30,7 +30,8 @@ type Backend struct {
 	Find func(ctx context.Context, name string) error
 	// Reload reads the configuration again, applies it, and returns what has changed.
 	Reload func(ctx context.Context, how client.Reload) (client.ReloadReply, error)
-	// Examine examines the data volume. If ctx ends first, it returns what it has found so far, and says that it has not finished.
+	// Examine examines the data volume. If ctx ends first, it returns the findings so far, and reports that the examination is
+	// incomplete.
 	Examine func(ctx context.Context) client.Findings
 	// Reexec checks whether a re-execution is possible and begins it. It doesn't wait for the end. binary is the new program; ""
 	// means the present one. image counts the re-executions up to the present program.
@@ -74,8 +75,8 @@ type Boot struct {
 
 // ServiceFacts is the part of a [Backend] about services that the supervisor knows nothing of.
 type ServiceFacts struct {
-	// Note says in a few words why a service is down, or what is wrong with a service that is up. "" means that there is nothing
-	// to say.
+	// Note says in a few words why a service is down, or what is wrong with a service that is up. "" means that the service works
+	// normally.
 	Note func(v *supervisor.Service) string
 	// Output returns the counters of a service's log, or nil without a log.
 	Output func(service string) *client.Output

@@ -65,7 +65,7 @@ func (e *Endpoint) OpenAt(configured string) error {
 	return e.Open(place.Socket)
 }
 
-// listen calls open and serves the listener that it returns. failed begins the text of an error.
+// listen calls open, and serves the listener that open returns. failed is the prefix of error texts.
 func (e *Endpoint) listen(failed string, open func() (net.Listener, error)) error {
 	l, err := blocking.Get(blocking.Runtime, open)
 	if err != nil {
@@ -140,7 +140,8 @@ func (e *Endpoint) Close(ctx context.Context) {
 	}
 	e.mu.Unlock()
 	if server := e.serving(); server != nil {
-		// Before Linux 6.16, closing the listener waits for TCP sockets that clients in the queue have passed, see [blocking.DoWithPeer].
+		// Before Linux 6.16, closing the listener waits for TCP sockets that clients in the queue have passed, see
+		// [blocking.DoWithPeer].
 		_ = blocking.Wait(ctx, "the end of the control socket", func() error { return server.Close(ctx) })
 	}
 }

@@ -38,7 +38,7 @@ func getEvents(s *Server, r *request) (out reply, err error) {
 				"event %d has not happened, the newest is %d; hinit counts from 1 each time it starts", cursor, newest)
 		}
 	} else if records, _ := ring.Since(0); len(records) > 0 {
-		cursor = records[0].Seq - 1 // older events were not asked for, so they don't count as lost
+		cursor = records[0].Seq - 1 // the client did not ask for older events, so these are not lost
 		end = records[0].Seq
 	}
 	if query.Has("last") {
@@ -259,7 +259,8 @@ const reapGap = 10 * time.Second
 
 var problemSeed = maphash.MakeSeed()
 
-// follower is a client that follows the status. It remembers what was sent last; it has no queue of lines for a slow reader.
+// follower is a client that follows the status. It remembers the last status that was sent; it has no queue of lines for a slow
+// reader.
 type follower struct {
 	server      *Server
 	client      peer

@@ -245,7 +245,7 @@ func Attach(s Socket) (net.Listener, error) {
 	}
 	dir, err := safeDir(filepath.Dir(s.Path))
 	if err != nil {
-		_ = u.Close() // clients could not trust the socket any more
+		_ = u.Close() // clients could no longer trust the socket
 		return nil, fmt.Errorf("cannot go on listening on %q: %w", s.Path, err)
 	}
 	own := &listener{UnixListener: u, dir: dir, base: filepath.Base(s.Path), path: s.Path}

@@ -100,8 +100,8 @@ func (s *Server) Serve(l net.Listener) error {
 }
 
 // Close stops listening, ends streams and waiting requests with an answer, and returns when no request is active. A client that
-// doesn't read its answer within half a second is cut off. When ctx ends, all are cut off, and Close returns an error. It may be
-// called only once.
+// doesn't read its answer within half a second is cut off. When ctx ends, Close cuts off all clients and returns an error. It
+// may be called only once.
 func (s *Server) Close(ctx context.Context) error { return s.close(ctx, errClosing) }
 
 // Leave is Close before a re-execution: its answers tell the clients to ask again.

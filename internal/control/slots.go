@@ -92,8 +92,8 @@ func postSlotScan(s *Server, r *request, c client.SlotScan) (reply, error) {
 	return reply{status: http.StatusNoContent}, s.slots().ControlScanner(r.Context(), c.Flags)
 }
 
-// checkLetters returns an error if flags contains a letter that isn't in known. It is called first, so that either all letters are
-// carried out or none.
+// checkLetters returns an error if flags contains a letter that isn't in known. Call it before any letter is carried out, so
+// that an unknown letter has no effects.
 func checkLetters(flags, known string) error {
 	for _, l := range flags {
 		if !strings.ContainsRune(known, l) {

@@ -96,7 +96,7 @@ func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *superv
 		return snap, nil
 	}
 	with := func(list []*supervisor.Service) {
-		// take the snapshot after the list: a service that is registered in between is then in one of them
+		// take the snapshot after the list, so that a service that is registered in between is in the list or in the snapshot
 		now := s.core.Snapshot()
 		registered := make(map[string]bool, len(now.Services))
 		for _, v := range now.Services {

@@ -113,7 +113,7 @@ func (g goal) endedByItself(v *supervisor.Service) bool {
 		(old == nil || old.Run < x.Run)
 }
 
-// await blocks until the goal is reached or can't be reached any more, until timeout is over, or until ctx ends. It returns the
+// await blocks until the goal is reached or has become impossible, until timeout is over, or until ctx ends. It returns the
 // service in its state at that time.
 func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*supervisor.Service, error) {
 	end := time.Now().Add(timeout)
@@ -180,8 +180,8 @@ const (
 	tailWidth = 200 // maximum length of each of these lines, in bytes
 )
 
-// describeFailure says why a service has failed to start: its state, how its run ended, and its last log lines. They are quoted, so
-// that they can't control a terminal.
+// describeFailure says why a service has failed to start: its state, how its run ended, and its last log lines. The log lines
+// are quoted, so that they can't control a terminal.
 func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) string {
 	v = s.withTail(ctx, v)
 	var b strings.Builder

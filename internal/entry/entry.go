@@ -56,8 +56,8 @@ func execTools(argv, env bare.CStrings) (errno int) {
 	return -bare.Syscall3(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(&path.Buf)), uintptr(unsafe.Pointer(argv.First)), uintptr(unsafe.Pointer(env.First)))
 }
 
-// IsToolsCommand reports whether hinit-tools has this command. It has those that people and agents call. The others must
-// start fast, or belong to hinit itself.
+// IsToolsCommand reports whether hinit-tools has this command. hinit-tools has the commands that people and agents call. All
+// other commands must start fast, or belong to hinit itself.
 func IsToolsCommand(name string, argv bare.CStrings) bool {
 	if name == "hinit" {
 		return argv.N > 1 && argv.At(1) != "init" && argv.At(1) != "run" && argv.At(1) != "demo" && argv.At(2) != "--handover"

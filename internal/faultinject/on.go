@@ -40,8 +40,8 @@ var loadedRules struct {
 	rules []*rule
 }
 
-// BeforeCall is called before a system call of kind c on name. If it returns an error, the caller must not make the call, and must
-// treat the error as the call's error. Before may also delay the caller.
+// BeforeCall is called before a system call of kind c on name. If it returns an error, the caller must not make the call, and
+// must treat the error as the call's error. Before may also delay the caller.
 func BeforeCall(c Call, name string) error {
 	var delay time.Duration
 	var err error
@@ -84,8 +84,8 @@ func After(c Call, name string) {
 	}
 }
 
-// AllowedBytes returns the number of bytes, at most n, that the caller may write in one write. A rule can reduce it, so that a test can
-// cause a short write.
+// AllowedBytes returns the number of bytes, at most n, that the caller may write in one write. A rule can reduce it, so that a
+// test can cause a short write.
 func AllowedBytes(c Call, name string, n int) int {
 	for _, r := range match(c, name, func(r *rule) bool { return r.short > 0 }) {
 		n = min(n, r.short)

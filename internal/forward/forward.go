@@ -46,7 +46,7 @@ type HinitClient interface {
 // Forwarder sends the output of services, and events, to a sink.
 type Forwarder struct {
 	Hinit            HinitClient
-	LogsAs           func(client.Init) (*fsutil.Actor, error) // function that returns the user as whom to open log files
+	LogsAs           func(client.Init) (*fsutil.Actor, error) // function that returns the user whose rights are used to open log files
 	Sink             Sink
 	State            string   // path of the positions file, see [Positions]
 	ExcludedServices []string // services whose logs are not sent, such as the forwarder itself, whose log would then never end
@@ -61,7 +61,7 @@ type Forwarder struct {
 	askedAt   time.Time // when hinit was last asked for its logs
 	savedAt   time.Time // when the positions were last saved
 	positions Positions
-	unsaved   bool // positions have changed since they were last saved
+	unsaved   bool // the positions have changed since the last save
 	unsavable bool // the last try to save the positions has failed
 }
 

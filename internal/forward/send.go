@@ -30,10 +30,10 @@ import (
 // caller sends the same records again.
 type Sink func(ctx context.Context, records []Record) error
 
-// RefusedError is the answer of a receiver that does not accept some of the records. They must not be sent again.
+// RefusedError is the answer of a receiver that does not accept some of the records. Do not send the refused records again.
 type RefusedError struct {
 	error
-	Records int // number of refused records if the others were accepted; 0 if all were refused, perhaps because of one record
+	Records int // number of refused records if the receiver accepted the rest; 0 if it refused all records, perhaps because of one record
 }
 
 // NewSink returns the sink for an address: otlp+http://HOST:4318, loki+https://HOST, syslog+udp://HOST:514 (tcp, tls),

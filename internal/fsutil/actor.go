@@ -132,7 +132,7 @@ func setThreadIdentity(id Identity) error {
 	if err := unix.Setgroups(gids); err != nil {
 		return fmt.Errorf("setgroups: %w", err)
 	}
-	// setfsgid and setfsuid return the old id even if they fail, so read the new one back
+	// setfsgid and setfsuid return the old id even after a failure, so read the new id back
 	if err := unix.Setfsgid(int(id.GID)); err != nil {
 		return fmt.Errorf("setfsgid: %w", err)
 	}
@@ -166,9 +166,9 @@ type homes struct {
 	first, last uint32 // range of the uids of these users
 }
 
-// WithHomesOf returns an actor that works like a, except inside the homes in the directory dir. Inside a home whose owner's uid is
-// from first to last, the actor acts as this owner. That is safe, because only root can give a home to such a user. The home itself
-// is created, removed and renamed as a.
+// WithHomesOf returns an actor that works like a, except inside the homes in the directory dir. Inside a home whose owner's uid
+// is from first to last, the actor acts as this owner. That is safe, because only root can give a home to such a user. The home
+// itself is created, removed and renamed as a.
 func (a *Actor) WithHomesOf(dir string, first, last uint32) *Actor {
 	own := *a
 	if a.switches {

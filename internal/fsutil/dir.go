@@ -93,8 +93,8 @@ func (d *Dir) Sub(rel string) (*Dir, error) {
 	return d.sub(rel, func(names []string) (int, error) { return d.open(names, unix.O_PATH|unix.O_DIRECTORY, 0) })
 }
 
-// sub opens the directory rel with the function open. Inside a home of a user for whom [Actor.WithHomesOf] applies, the new Dir acts
-// as this user.
+// sub opens the directory rel with the function open. Inside a home of a user for whom [Actor.WithHomesOf] applies, the new Dir
+// acts as this user.
 func (d *Dir) sub(rel string, open func(names []string) (int, error)) (*Dir, error) {
 	sub := &Dir{path: filepath.Join(d.path, rel), actor: d.actor, owner: d.owner, noOpenat2: d.noOpenat2, fd: -1}
 	err := d.withComponents("open directory", rel, func(names []string) (err error) {

@@ -28,11 +28,11 @@ var (
 // Owner is the user that gets files, with the rules for files that are not given away.
 type Owner struct {
 	UID, GID uint32
-	// RefuseHardLinked refuses root's regular files with several hard links. Unless [HardLinksProtected] is true, a user can link a file of
-	// root into a directory whose files the user is then given.
+	// RefuseHardLinked refuses root's regular files with several hard links. Unless [HardLinksProtected] is true, a user can link
+	// a file of root into a directory whose files the user is then given.
 	RefuseHardLinked bool
-	// Excludes reports whether the user uid keeps its files; nil means that no user keeps files. The name of a file can't decide that,
-	// because the agent can also rename directories of other users.
+	// Excludes reports whether the user uid keeps its files; nil means that no user keeps files. The name of a file can't decide
+	// that, because the agent can also rename directories of other users.
 	Excludes func(uid uint32) bool
 	// HomeMark is the name of a file that each home of a user has, or "". A directory with such a file is a home if both belong to
 	// the same user, who is not root. Its owner keeps the directory with all that is in it, wherever the agent has moved it.

@@ -304,7 +304,7 @@ func (m *Manager) announceStop(service, profile string) {
 // recordRetryPause is the pause between attempts to record an intent.
 const recordRetryPause = time.Second
 
-// recordLater records the intent of a profile as soon as that is possible, or until the profile is gone. It does not block.
+// recordLater tries to record the intent of a profile until it succeeds or the profile is removed. It does not block.
 func (m *Manager) recordLater(service, profile string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -344,8 +344,8 @@ func (m *Manager) enqueueIn(delay time.Duration, service string, job func()) {
 }
 
 // An agent can cause messages as often as it likes. So each subject gets at most maxMessages lines of the container log in a
-// messagePeriod. A subject is a service, the profiles as a whole, or the warnings about one profile. If there are more than
-// maxSubjects, the others count together.
+// messagePeriod. A subject is a service, the profiles as a whole, or the warnings about one profile. Subjects beyond
+// maxSubjects share one count.
 const (
 	maxMessages   = 20
 	maxSubjects   = 64

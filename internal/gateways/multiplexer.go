@@ -164,8 +164,8 @@ func (m *Manager) endGateways(ctx context.Context, names ...string) error {
 	})
 }
 
-// awaitCondition calls what after each change of a service, until it returns "". Any other result names what is still
-// missing, for the error after retireTime.
+// awaitCondition calls what after each change of a service, until it returns "". Any other result describes the unmet
+// condition, for the error after retireTime.
 func (m *Manager) awaitCondition(ctx context.Context, what func(*supervisor.Snapshot) string) error {
 	ctx, cancel := context.WithTimeout(ctx, retireTime)
 	defer cancel()

@@ -107,8 +107,8 @@ func (m *Manager) watchParked(service, profile, reason string) {
 	m.watch().Interest(profile, m.record(profile).inputs)
 }
 
-// updateFromStateFile reads the state file of a profile, and updates the gateway's readiness and the operator's intent. It runs only
-// as a job and reads the file itself, so that an old content is never used after a newer one.
+// updateFromStateFile reads the state file of a profile, and updates the gateway's readiness and the operator's intent. It runs
+// only as a job and reads the file itself, so that an old content is never used after a newer one.
 func (m *Manager) updateFromStateFile(profile string) {
 	service := profiles.SlotName(profile)
 	s := m.Registry.Snapshot().Find(service)
@@ -203,7 +203,7 @@ const (
 	// times, with a pause that doubles. The checks continue during the whole restart delay, because a restart would end the
 	// other instance.
 	takeoverChecks = 5
-	// replacerPoll is the time between two checks whether the other instance still runs.
+	// replacerPoll is the time between two checks whether the replacing instance still runs.
 	replacerPoll = 2 * time.Second
 )
 

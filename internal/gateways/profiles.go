@@ -136,8 +136,8 @@ const (
 	removalTime = 3 * time.Second
 )
 
-// recordRemoval remembers that a profile was removed, and whether the desired state of its gateway was up. If the profile has already
-// appeared under a new name, recordRemoval returns this name, and otherwise "".
+// recordRemoval remembers that a profile was removed, and whether the desired state of its gateway was up. If the profile has
+// already appeared under a new name, recordRemoval returns this name, and otherwise "".
 func (m *Manager) recordRemoval(profile string, up bool) string {
 	snap := m.Registry.Snapshot()
 	m.mu.Lock()

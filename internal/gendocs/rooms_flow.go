@@ -59,14 +59,14 @@ var parts = []struct {
 		{"internal/volume", "program.go", "What does the boot program do: seeds (seeds.go), hooks (hooks.go), owners (repair.go), quotas (quota.go)?"},
 	}},
 	{"Profiles become services", []roomEntry{
-		{"profiles", "list.go", "What is a profile? Which gateways start at boot (reconcile.go)? What keeps the intent (intents.go)?"},
+		{"profiles", "list.go", "What is a profile? Which gateways start at boot (reconcile.go)? Where is the intent stored (intents.go)?"},
 		{"internal/gateways", "manager.go", "What happens when a profile changes, or at the boot (bringup.go)?"},
 		{"internal/gateways/orders", "", "What happens to orders while the volume hangs?"},
 		{"internal/registry", "registry.go", "How is a service registered and changed (reload.go)?"},
 		{"internal/varfiles", "", "When is a service stale because of its files of variables?"},
 	}},
 	{"Services run", []roomEntry{
-		{"supervisor", "machine.go", "What does an event lead to? Stops: machine_commands.go. Restarts: machine_exits.go. End: machine_shutdown.go. Goroutine: loop.go."},
+		{"supervisor", "machine.go", "Which actions does an event cause? Stops: machine_commands.go. Restarts: machine_exits.go. End: machine_shutdown.go. Goroutine: loop.go."},
 		{"internal/proc", "tree.go", "How are processes found, signalled, started (spawn.go) and reaped (table.go)?"},
 		{"internal/notify", "hub.go", "What happens to a message of sd_notify?"},
 		{"internal/probe", "prober.go", "When do checks run and fail (health.go)? Which gateway is deaf (deaf.go)?"},

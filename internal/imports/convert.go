@@ -54,7 +54,7 @@ func (n Note) String() string {
 	return at + ": " + n.Text
 }
 
-// Result is the configuration that [Convert] has made, with notes about what it could not import.
+// Result is the configuration that [Convert] has made, with notes about settings that it could not import.
 type Result struct {
 	Format string
 	YAML   []byte
@@ -145,7 +145,7 @@ func readFile(path string) ([]byte, error) {
 	return bytes.TrimPrefix(text, []byte("\ufeff")), nil
 }
 
-// importer collects the services of the new configuration, and the notes about what was not imported.
+// importer collects the services of the new configuration, and the notes about settings that were not imported.
 type importer struct {
 	services      []*service
 	limitExceeded bool // there were more services than maxServices, or more notes than maxNotes
@@ -208,8 +208,8 @@ const (
 	maxNotes    = 10_000 // maximum number of settings with a note; each note is compared with those before it
 )
 
-// replicas calls make for each replica of a program; make adds the replica's service. Only the notes about the first one are
-// kept, because the others have the same.
+// replicas calls make for each replica of a program; make adds the replica's service. Only the notes about the first replica
+// are kept, because all replicas cause the same notes.
 func (im *importer) replicas(count int, make func(n int)) {
 	for n := 0; n < count && !im.limitExceeded; n++ {
 		before, noted := slices.Clone(im.notes), im.noted

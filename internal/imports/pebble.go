@@ -157,8 +157,9 @@ func (p *pebblePlan) service(l *mergedItem) {
 	p.dropWithoutCommand(s, sourceRef{l.place, l.name})
 }
 
-// order imports the order in which services start. In pebble, a requirement also starts the required service. In hinit.yaml, the
-// key enabled of that service does so. The service also waits for the required one, unless the file says the opposite.
+// order imports the order in which services start. In pebble, a requirement also starts the required service. In hinit.yaml,
+// the key enabled of the required service starts it. The service also waits for the required one, unless the file says the
+// opposite.
 func (p *pebblePlan) order(l *mergedItem) {
 	for _, s := range p.find(l.name) {
 		for _, key := range []string{"after", "requires", "before"} {

@@ -43,7 +43,7 @@ type rule struct {
 	convertNode func(e setting) any                       // function that converts a value that is a list or a mapping
 	note        string                                    // why the setting is left out or changed; %s is the setting's value
 	nested      rules                                     // rules for the settings in a mapping
-	convert     func(im *importer, s *service, e setting) // function that imports the setting; nil: the other fields say how
+	convert     func(im *importer, s *service, e setting) // function that imports the setting; nil if the other fields define the import
 }
 
 // rules are tried in order, and after them the rules in [otherWays]. The first whose name matches is used.
@@ -212,7 +212,8 @@ func signalName(value string) (name string, err error) {
 // enabledValue returns the value of the key enabled: "false" if off is true, and otherwise "", the default.
 func enabledValue(off bool) string { return lo.Ternary(off, "false", "") }
 
-// successExitCodes returns the words of list that are exit codes from 1 to 255. Others can't be a success code in hinit.yaml.
+// successExitCodes returns the words of list that are exit codes from 1 to 255. Other words can't be success codes in
+// hinit.yaml.
 func successExitCodes(list []string) []string {
 	return lo.FilterMap(list, func(code string, _ int) (string, bool) {
 		n, err := strconv.Atoi(strings.TrimSpace(code))

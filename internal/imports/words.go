@@ -111,8 +111,8 @@ func quote(word string, references *regexp.Regexp) string {
 	return b.String()
 }
 
-// wrapInShell returns a command that runs words in a shell, so that the shell replaces the variables ${NAME} in them. $$ becomes one
-// dollar.
+// wrapInShell returns a command that runs words in a shell, so that the shell replaces the variables ${NAME} in them. $$
+// becomes one dollar.
 func wrapInShell(words []string) []string {
 	quoted := lo.Map(words, func(w string, _ int) string { return quote(w, unitVariable) })
 	return []string{"sh", "-c", "exec " + strings.Join(quoted, " ")}

@@ -296,8 +296,8 @@ func mountSharesLocks(mounts []byte, id uint64) (shared bool, alone string) {
 }
 
 // lockFile locks the lock file without waiting, and creates it if necessary. The error is [errLocked] if another machine has
-// the lock. If the directory of the file can't be used, lockFile moves it away and makes a new one. With refused it does so
-// too if this user may not open the file. moved reports that, also after an error.
+// the lock. If the directory of the file can't be used, lockFile moves it away and makes a new one. With refused, lockFile also
+// replaces a directory whose file this user may not open. moved reports that the directory was replaced, also after an error.
 func lockFile(d *fsutil.Dir, refused bool) (file *os.File, moved bool, err error) {
 	file, err = d.OpenUpdate(lockName, 0o600)
 	if err != nil && (refused || !errors.Is(err, fs.ErrPermission)) {

@@ -240,7 +240,7 @@ func (s sink) sendUsage(u resourceUsage, name, profile string) {
 }
 
 // stopDurations returns how long the last stop of each service took, by the events that hinit keeps. After an error it returns
-// the known durations, because the other metrics are useful without the rest.
+// the known durations, because the remaining metrics are still useful.
 func (c *Collector) stopDurations(ctx context.Context) map[string]time.Duration {
 	began, took := make(map[string]time.Time), make(map[string]time.Duration)
 	note := func(e client.Event) error {

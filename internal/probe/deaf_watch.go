@@ -28,7 +28,7 @@ const (
 	// maxSuspension is the maximum time without rounds. The kernel's signal about a stopped gateway may get lost, so rounds
 	// can't stay suspended for ever.
 	maxSuspension = time.Hour
-	// roundsToBeDeaf is how many rounds in a row must find a gateway deaf before hinit says so.
+	// roundsToBeDeaf is the number of consecutive rounds that must find a gateway deaf before hinit reports it.
 	roundsToBeDeaf = 2
 )
 
@@ -395,8 +395,8 @@ func (e *DeafWatch) updateDeafness(found map[string]Deafness, s *silentGateway) 
 	found[name] = Deafness{Run: s.run, Since: s.since, Failures: s.deafRounds, Why: why, ByCheck: byCheck}
 }
 
-// DeafPrefix begins the text about a deaf gateway in the event history and the status. notDeafPrefix begins the text when the
-// gateway reacts again.
+// DeafPrefix is the prefix of the text about a deaf gateway in the event history and the status. notDeafPrefix is the prefix of
+// the text when the gateway reacts again.
 const (
 	DeafPrefix    = "deaf: "
 	notDeafPrefix = "not deaf any more: "

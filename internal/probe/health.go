@@ -85,8 +85,8 @@ func (h *Health) Started() bool {
 	})
 }
 
-// IsOnHold reports whether check i must not run now. It may wait for a start-up check, be a start-up check that has passed,
-// or be skipped, or its run is being ended.
+// IsOnHold reports whether check i must not run now. The check may wait for a start-up check, be skipped, or be a start-up
+// check that has passed. Or hinit is ending the run because of a failed check.
 func (h *Health) IsOnHold(i int) bool {
 	c := &h.Checks[i]
 	switch {

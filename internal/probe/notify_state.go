@@ -41,8 +41,8 @@ type runNotifyState struct {
 	paused bool // an operator has paused the process, so the watchdog does not run
 }
 
-// keepNotifyState returns the state for a service that gets the checks of t. This is the state of old, or the one that a
-// re-execution has handed over, or a new one. It is nil if no check of t needs messages. The caller holds p.mu.
+// keepNotifyState returns the state for a service that gets the checks of t. This is the state of old, a state that a
+// re-execution has handed over, or a new state. It is nil if no check of t needs messages. The caller holds p.mu.
 func (p *Prober) keepNotifyState(service string, t *Target, old *target) *runNotifyState {
 	handed := p.handedOver.Beats[service]
 	delete(p.handedOver.Beats, service)

@@ -163,7 +163,7 @@ func (p *Prober) Drop(service string) { p.Set(service, Target{}) }
 
 func (p *Prober) wakeUp() { pause.Wake(p.wake) }
 
-// run is the scheduler, the Prober's goroutine. It ends when no service has checks any more.
+// run is the scheduler, the Prober's goroutine. It ends when the last service with checks is removed.
 func (p *Prober) run() {
 	for {
 		changed := p.options.Changed()
@@ -344,7 +344,7 @@ func (p *Prober) reportVerdict(t *target, i int, act string) {
 	}
 }
 
-// RemarkPrefix begins every record about a check in the event history.
+// RemarkPrefix is the prefix of every record about a check in the event history.
 const RemarkPrefix = "check "
 
 // exitUnhealthy is the exit code of a container that a failed check has ended.
@@ -408,7 +408,7 @@ func (p *Prober) PauseUntil(service string, paused time.Time) bool {
 // Handover is the state that a Prober passes to the next program when PID 1 re-executes itself.
 type Handover struct {
 	Services map[string]Health
-	Beats    map[string]NotifyState // messages by service, only of services whose checks need them
+	Beats    map[string]NotifyState // messages by service, only of services with a check that needs messages
 }
 
 // HandOver returns the state of all checks, or nil if there are none.

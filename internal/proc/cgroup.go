@@ -152,7 +152,7 @@ const (
 	// group, because a group whose children have controllers can't contain processes itself (cgroups(7), "no internal
 	// processes").
 	leafCgroup = "hinit"
-	// cgroupPrefix begins the name of a service's control group. These groups are siblings of leafCgroup.
+	// cgroupPrefix is the prefix of the name of a service's control group. These groups are siblings of leafCgroup.
 	cgroupPrefix = leafCgroup + "-"
 	// maxMoves is how many times DivideCgroup moves all processes out of the container's own group. A process that is started
 	// during a move may appear there again.

@@ -115,7 +115,7 @@ func (s *scanner) findUnstopped(waiting map[string]time.Time) (pid, beyond int) 
 			if errors.Is(unix.Kill(p.PID, 0), unix.EPERM) {
 				beyond = p.PID
 			} else if pid == 0 {
-				pid = p.PID // the waits of the other threads must still be recorded
+				pid = p.PID // the waits of the remaining threads must still be recorded
 			}
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"hinit/internal/procstat"
 )
 
-// MemoryMeter measures the memory of the processes of services. It scans /proc itself and needs no Table, so it can run outside the
-// loop. Only one goroutine may use it at a time.
+// MemoryMeter measures the memory of the processes of services. It scans /proc itself and needs no Table, so it can run outside
+// the loop. Only one goroutine may use it at a time.
 type MemoryMeter struct {
 	proc    *scanner
 	cgroups memoryCgroups

@@ -82,8 +82,8 @@ func StartTicks(pid int) (uint64, bool) {
 }
 
 // NameAndOrigin returns the name (comm) of a process; "" if it has ended. inside reports whether the process is hinit or a
-// descendant of it. That is false for processes that came from outside the container, for example by docker exec. Every other
-// process is a descendant, because the kernel makes orphans children of PID 1.
+// descendant of it. inside is false for a process from outside the container, for example of docker exec. Every other process
+// is a descendant, because the kernel makes orphans children of PID 1.
 func NameAndOrigin(pid int) (name string, inside bool) {
 	comm, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm") // "" also for a process of another PID namespace
 	name = strings.TrimSuffix(string(comm), "\n")

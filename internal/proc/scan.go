@@ -157,8 +157,8 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 // maxOrigins is how many results RunOf remembers until the next scan.
 const maxOrigins = 4096
 
-// runOfOrphanCached calls runOfOrphan once for each orphan, and remembers the result. For an orphan that hides its mark it returns
-// unknownRun.
+// runOfOrphanCached calls runOfOrphan once for each orphan, and remembers the result. For an orphan that hides its mark it
+// returns unknownRun.
 func (t *Table) runOfOrphanCached(who identity) (id uint64, known bool) {
 	if id, known = t.members.origins[who]; known {
 		return id, true

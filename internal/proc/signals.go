@@ -118,7 +118,7 @@ func IgnoreSentFaults() (news <-chan os.Signal) {
 	return c
 }
 
-// SentFault says how often a signal was sent to this process and ignored, and by whom last.
+// SentFault returns how many signals were sent to this process and ignored, and the last sender.
 type SentFault struct {
 	Signal syscall.Signal
 	Count  uint64

@@ -50,7 +50,7 @@ type Table struct {
 	heldSearched      time.Time            // when nextHeldByTracer last began a search
 	heldUnsearched    []int                // main processes that this search has not examined yet
 	checksAllowedFrom time.Time            // findProgram may spend a share of the time since then on checks
-	checker           *fsutil.Actor        // the user as whom findProgram checked last
+	checker           *fsutil.Actor        // user whose rights the last check of findProgram used
 	slowServices      map[string]time.Time // time until which findProgram checks no paths of a service, by the name of the service
 }
 
@@ -287,8 +287,8 @@ func seccompError(call string, err error) error {
 	return fmt.Errorf("cannot wait for processes: %s: %w; allow waitid and wait4 in the seccomp profile of the container (docker run --security-opt seccomp=FILE)", call, err)
 }
 
-// findExitedChild returns the PID of a child that has ended, without reaping it, or 0. childless reports whether hinit has no child at
-// all. peek never blocks.
+// findExitedChild returns the PID of a child that has ended, without reaping it, or 0. childless reports whether hinit has no
+// child at all. peek never blocks.
 func findExitedChild() (pid int, childless bool) { return findExitedChildOf(unix.P_ALL, 0) }
 
 // findExitedChildOf is peek for the children that kind and id select, as for waitid(2): one (unix.P_PID) or all (unix.P_ALL).

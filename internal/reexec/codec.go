@@ -210,7 +210,7 @@ func (c *Codec) encodeMap(v reflect.Value) (any, error) {
 	for it := v.MapRange(); it.Next(); {
 		var pair [2]any
 		for i, part := range []reflect.Value{it.Key(), it.Value()} {
-			whole := reflect.New(part.Type()).Elem() // map elements are not addressable, so copy them
+			whole := reflect.New(part.Type()).Elem() // map elements are not addressable, so decode a copy
 			whole.Set(part)
 			var err error
 			if pair[i], err = c.encode(whole); err != nil {

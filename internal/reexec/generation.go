@@ -32,7 +32,7 @@ type Host interface {
 	// until ctx ends. The error says why no re-execution is possible now.
 	LockConfig(ctx context.Context) (release func(), err error)
 	// Quiesce waits for operations that must not be interrupted, and prevents new ones until wake is called. wake is never nil.
-	// After a fault, Quiesce does what it can, and returns no error.
+	// After a fault, Quiesce ignores errors and returns nil.
 	Quiesce(fault bool) (wake func(), err error)
 	// RunInLoop calls f in the supervisor's goroutine, between two events. The error means that the supervisor has ended.
 	RunInLoop(f func()) error

@@ -186,7 +186,7 @@ func (r *Registry) KnownProfiles() (list []profiles.Profile) {
 	return list
 }
 
-// Forget drops what is known about a profile that was removed.
+// Forget drops the record of a removed profile.
 func (r *Registry) Forget(profile string) {
 	r.o.Units.SetOwnGatewayAllowed(profile, false)
 	r.mu.Lock()

@@ -64,7 +64,7 @@ func (r *Registry) currentSlotMaker() SlotMaker {
 	return r.slotMaker
 }
 
-// slot returns what is known about the s6 service directory of a service.
+// slot returns the record of a service's s6 service directory.
 func (r *Registry) slot(service string) slot {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -85,7 +85,7 @@ type Tracker struct {
 	changed  chan struct{} // closed at the next change
 }
 
-// entry is a run, with what only the Tracker needs. A re-execution hands over all fields but those with the tag "-".
+// entry is a run, with fields that only the Tracker uses. A re-execution hands over all fields but those with the tag "-".
 type entry struct {
 	client.Run `reexec:"Run"`
 
@@ -114,7 +114,8 @@ func (b *Tracker) Attach(loop Loop) {
 	guard.Go("following the runs", b.recordEnds)
 }
 
-// namePrefix begins the names of runs in the supervisor. No service of hinit.yaml or s6 directory can have such a name.
+// namePrefix is the prefix of the names of runs in the supervisor. No service of hinit.yaml or s6 directory can have such a
+// name.
 const namePrefix = "run/"
 
 // IsRun reports whether a service of the supervisor is a run.

@@ -327,8 +327,8 @@ func (w *walk) examine() error {
 	return nil
 }
 
-// recordFirstViolation passes an inode's status to the judge, and records its doubt, unless an earlier component is already in doubt.
-// Inodes on read-only mounts are not in doubt, unless anyMount is set.
+// recordFirstViolation passes an inode's status to the judge, and records its doubt, unless an earlier component is already in
+// doubt. Inodes on read-only mounts are not in doubt, unless anyMount is set.
 func (w *walk) recordFirstViolation(fd int, st *unix.Stat_t) {
 	w.stickyViolation = nil
 	if w.rule == nil || w.violation != nil {

@@ -63,8 +63,9 @@ func descriptorLimit() uint64 {
 	return limit.Cur
 }
 
-// CheckDescriptors returns an error if another service would use descriptors that hinit reserves for itself (reservedDescriptors). It
-// opens a descriptor to estimate the number of open ones, because a new descriptor gets the lowest free number (open(2)).
+// CheckDescriptors returns an error if another service would use descriptors that hinit reserves for itself
+// (reservedDescriptors). It opens a descriptor to estimate the number of open ones, because a new descriptor gets the lowest
+// free number (open(2)).
 func CheckDescriptors() error {
 	limit := descriptorLimit()
 	fd, err := unix.FcntlInt(uintptr(0), unix.F_DUPFD_CLOEXEC, 0)

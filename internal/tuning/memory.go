@@ -18,7 +18,8 @@ const (
 	bootGCPercent = 400
 	// ReleaseAfter is how long PID 1 must be idle before it returns unused memory to the kernel.
 	ReleaseAfter = 250 * time.Millisecond
-	// ReleaseAgain is when PID 1 does so a second time. By then each periodic task has run once and has left garbage.
+	// ReleaseAgain is how long PID 1 must be idle before it returns unused memory a second time. By then each periodic task has
+	// run once and has left garbage.
 	ReleaseAgain = 2500 * time.Millisecond
 	// minGrowth is how many bytes the heap must have grown since the last collection for Release to collect again. Unless the call
 	// is final, it must also have grown by an eighth, because the cost of a collection grows with the heap.

@@ -53,7 +53,7 @@ func checks(o Options, job boot.Job) []check {
 		{"space", hangs, func(f *client.Findings) {
 			var st unix.Statfs_t
 			if blocking.Do(blocking.Volume, func() error { return unix.Statfs(o.Home, &st) }) != nil {
-				return // the other checks report why the home can't be opened
+				return // other checks report why the home can't be opened
 			}
 			free, files, say := float64(st.Bavail)*float64(st.Bsize), "", f.OK
 			if st.Files > 0 && st.Ffree < lowFiles { // some file systems have no limit, and report 0

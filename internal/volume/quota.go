@@ -63,7 +63,7 @@ type diskUsage struct {
 type inode struct{ device, number uint64 }
 
 // measureDisk measures the disk usage of profiles and compares it with their quotas. It sends each result at once, so that a
-// profile at which the measurement fails doesn't hold back the other results.
+// failed measurement of one profile doesn't delay the results of other profiles.
 func measureDisk(ctx context.Context, o Options, list []boot.Gateway, send func(boot.Message)) {
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19) // a profile with many files must not slow others down
 	last := time.Now().Add(diskTime)

@@ -34,7 +34,7 @@ const (
 	maxPasses = 10
 )
 
-// tenant is a profile with its own user, and what was measured of its processes.
+// tenant is a profile with its own user, with the measurements of its processes.
 type tenant struct {
 	boot.Gateway
 	uid         uint32
@@ -261,7 +261,7 @@ func threadTimes(pid int, every, fewer *unix.CPUSet, nice int) map[int]threadTim
 		if (t.confined || may == *every) && (err != nil || attr.Policy != unix.SCHED_IDLE && int(attr.Nice) <= nice) {
 			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/schedstat", pid, p.PID))
 			t.ready = p.State == 'R'
-			_, _ = fmt.Sscan(string(text), &t.ran, &t.waited) // both are in nanoseconds, and stay 0 if the kernel doesn't report them
+			_, _ = fmt.Sscan(string(text), &t.ran, &t.waited) // both times are in nanoseconds, and stay 0 if the kernel doesn't report them
 		}
 		times[p.PID] = t
 	})

@@ -46,7 +46,7 @@ type column struct{ Link, Order, Class, Title string }
 type group struct {
 	Key, Class, Sign, Title string
 	Link                    bool // the heading is a link
-	Troubled                int  // number of services in trouble; 0 if the heading says so itself
+	Troubled                int  // number of services in trouble; 0 if the heading already shows the number
 	Rows                    []template.HTML
 }
 

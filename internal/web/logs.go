@@ -92,7 +92,7 @@ func lineOf(r *http.Request) (at time.Time) {
 // maxLine is the maximum size of a log line on a page, in bytes.
 const maxLine = 16 << 10
 
-// parseMatch converts a log line to what the page shows. is says whether the line matches the search; if not, out is empty.
+// parseMatch converts a log line to the line of the page. is reports whether the line matches the search; if not, out is empty.
 func (s *logSearch) parseMatch(line []byte) (out logLine, is bool) {
 	line = s.mask.Hide(line, nil) // hide secrets before the line is cut: the cut could leave the beginning of a secret
 	line = line[:min(len(line), maxLine)]

@@ -20,8 +20,8 @@ const (
 	maxProcesses = 50             // maximum number of processes on the page of a service
 )
 
-// usageMeter measures the usage of services while the page has readers, and at least once in each period of the graphs, but not more
-// often than measureEvery. It keeps the last hour.
+// usageMeter measures the usage of services while the page has readers, and at least once in each period of the graphs, but not
+// more often than measureEvery. It keeps the last hour.
 type usageMeter struct {
 	// function that returns the path of the /proc that shows the processes; nil: they are not visible
 	proc func(client.Init) string
@@ -117,8 +117,8 @@ func stateText(letter byte) string {
 	return cmp.Or(map[byte]string{'R': "running", 'S': "sleeping", 'D': "waiting for a disk", 'T': "stopped", 't': "traced", 'Z': "zombie", 'I': "idle"}[letter], string(letter))
 }
 
-// usageView is the usage of a service as the page shows it. Values are rounded, so that a row changes, and is sent to all readers,
-// only after a notable change. "" means unknown.
+// usageView is the usage of a service as the page shows it. Values are rounded, so that a row changes, and is sent to all
+// readers, only after a notable change. "" means unknown.
 type usageView struct {
 	CPU, Memory         string
 	CPULine, MemoryLine string // graph of the last hour, as an SVG path

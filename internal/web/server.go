@@ -41,7 +41,7 @@ type Options struct {
 	Token   string       // token for reading and control; "": everybody may read, and no TCP client may control
 	// function that returns the path of the /proc that shows the services' processes, or ""; nil: there is none
 	Proc     func(client.Init) string
-	LogsAs   func(client.Init) (*fsutil.Actor, error) // function that returns the user as whom to open log files
+	LogsAs   func(client.Init) (*fsutil.Actor, error) // function that returns the user whose rights are used to open log files
 	Programs Programs
 	Base     string       // path under which a reverse proxy publishes the page: "" or "/x"
 	Hosts    []string     // names of this machine, besides localhost, for requests without a token

@@ -106,9 +106,9 @@ func missingColon(data []byte, line int) string {
 	return "is the line indented like the other lines of its level?"
 }
 
-// invalidByte describes the first byte of data that is invalid in a YAML file. The argument data is the whole file. The result what
-// is "" if there is no such byte. invalidByte exists because the YAML library reports such a byte without its line and column. It
-// skips a file in UTF-16, for which the library reports mistakes well.
+// invalidByte describes the first byte of data that is invalid in a YAML file. The argument data is the whole file. If all
+// bytes are valid, what is "". invalidByte exists because the YAML library reports an invalid byte without its line and column.
+// invalidByte skips a file in UTF-16, because the library reports mistakes in UTF-16 well.
 func invalidByte(data []byte) (line int, what string) {
 	if bytes.HasPrefix(data, []byte{0xff, 0xfe}) || bytes.HasPrefix(data, []byte{0xfe, 0xff}) {
 		return 0, ""

@@ -20,7 +20,7 @@ import (
 	"hinit/kanban"
 )
 
-// maintenanceVerbs are the verbs that maintain a board: clean it up, back it up, and find what is wrong with it.
+// maintenanceVerbs are the verbs that clean up a board, back it up, and find its problems.
 var maintenanceVerbs = []verb{
 	{name: "gc", json: true, summary: "delete old logs, and old events of finished tasks", define: gc},
 	{name: "backup", checks: true, args: "FILE", summary: "write a checked copy of the board", define: backup},
@@ -46,7 +46,7 @@ func backup(c *call) action {
 	}
 }
 
-// examination is one run of the verb doctor: what it examines, and what it has found so far.
+// examination is one run of the verb doctor: the examined boards, and the findings so far.
 type examination struct {
 	*call
 	*kanban.Store

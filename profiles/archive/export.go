@@ -265,7 +265,7 @@ func pack(w *tar.Writer, h *tar.Header, content io.Reader) error {
 	return err
 }
 
-// skipWriter drops the first skip bytes that are written to it, and passes the others to w.
+// skipWriter drops the first skip bytes that are written to it, and passes all later bytes to w.
 type skipWriter struct {
 	w    io.Writer
 	skip int64

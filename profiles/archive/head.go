@@ -46,7 +46,7 @@ type Head struct {
 	Files    int64            `json:"files"`   // number of files, directories and links
 	Bytes    int64            `json:"bytes"`
 	Moved    Names            `json:"moved"`    // files that changed during the last pass
-	Torn     Names            `json:"torn"`     // files that changed while they were copied
+	Torn     Names            `json:"torn"`     // files that changed during their copy
 	LeftOut  map[string]Names `json:"left_out"` // files that were left out, by reason
 }
 

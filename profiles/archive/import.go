@@ -150,7 +150,7 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	if u.From > 0 && u.From != at {
 		return ErrInterrupted
 	}
-	most := u.head.Bytes + 16<<10*(u.head.Files+1024) - at // a header may have a path of 4096 bytes, and a link as much again
+	most := u.head.Bytes + 16<<10*(u.head.Files+1024) - at // a header may have a path of 4096 bytes, and a link target of 4096 bytes
 	n, err := io.Copy(u.archive, io.LimitReader(in, most))
 	if err == nil && n == most {
 		return errors.New("the archive is larger than its head says")

@@ -63,7 +63,7 @@ func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip
 		return "", true
 	case !fs.ValidPath(rel):
 		return "name that is not UTF-8", false
-	case slices.Contains(runtimeState, rel), strings.HasPrefix(rel, ".hinit-"): // files of hinit say what was ordered or measured here
+	case slices.Contains(runtimeState, rel), strings.HasPrefix(rel, ".hinit-"): // the files of hinit record orders and measurements that are valid only in this container
 		return "state of the running gateway", false
 	case kind != 0 && kind != fs.ModeDir && kind != fs.ModeSymlink:
 		return "neither a file nor a directory nor a link", false

@@ -35,7 +35,7 @@ const (
 	readFlags     = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOFOLLOW
 )
 
-// copiedFile is what a snapshot remembers about one copied file.
+// copiedFile is a snapshot's record of one copied file.
 type copiedFile struct {
 	stamp uint64 // stamp of the original when it was copied; 0 means copy it again
 	pass  uint8  // last pass that found the original
@@ -43,7 +43,7 @@ type copiedFile struct {
 	db    bool
 }
 
-// snapshot is a copy of a home, made in passes. Each pass copies what has changed since the pass before.
+// snapshot is a copy of a home, made in passes. Each pass copies the files that have changed since the previous pass.
 type snapshot struct {
 	*Export
 
@@ -93,7 +93,7 @@ func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *direct
 		}
 		for _, n := range s.copied {
 			if n.pass == s.pass-1 {
-				s.changed++ // the file is gone, which counts as a change
+				s.changed++ // treat a removed file as changed
 			}
 		}
 		if s.changed == 0 || s.pass == maxPasses {
@@ -120,9 +120,9 @@ func (s *snapshot) walk(dir string) error {
 	return s.ignoreIfGone(dir, err)
 }
 
-// ignoreIfGone returns nil if the export can go on after the error err about the file rel. That is so if the file is gone, has
-// another type now, or may not be read; the head records the last case. An error of [os.Root] without an error number means that a
-// directory was replaced by a link out of the home. The file then counts as gone.
+// ignoreIfGone returns nil if the export can go on after the error err about the file rel. The export can go on if the file is
+// gone, has another type now, or may not be read. The head lists files that may not be read. An error of [os.Root] without an
+// error number means that a directory was replaced by a link out of the home. The file then counts as gone.
 func (s *snapshot) ignoreIfGone(rel string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		s.head.recordLeftOut(rel, "no permission to read it")

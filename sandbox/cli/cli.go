@@ -46,7 +46,7 @@ type invocation struct {
 	manager *sandbox.Manager
 	asked   daemon.Request
 	sandbox.Streams
-	doing   string // what an error says that can't be done, if it does not say so itself
+	doing   string // the failed operation, for errors whose text does not name it
 	options options
 	words   []string // arguments that aren't flags
 }

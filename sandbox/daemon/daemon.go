@@ -38,7 +38,7 @@ type Peer struct {
 	Conn     net.Conn
 }
 
-// Request is one command line, with what its command needs from the environment of the caller.
+// Request is one command line, with the parts of the caller's environment that the command needs.
 type Request struct {
 	Docker bool              `json:"docker,omitempty"` // a docker command line; otherwise one of hinit sandbox
 	Args   []string          `json:"args"`
@@ -193,8 +193,8 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 		_ = nc.SetReadDeadline(time.Time{}) // can't fail on an open socket
 		answering.Go(func() {
 			defer s.catchPanic()
-			defer nc.Close()                                // this ends the reading too
-			_ = ch.Send(mux.KindBegun, mux.EncodeNumber(0)) // if this fails, the caller is gone
+			defer nc.Close()                                // closing the connection also ends the reading
+			_ = ch.Send(mux.KindBegun, mux.EncodeNumber(0)) // ignore the error: if the send fails, the caller is gone
 			_ = ch.Finish(s.handle(ctx, from, req, streams))
 		})
 	})
@@ -280,7 +280,7 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 	defer c.conn.Close()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() { _ = c.conn.Close() })() // this ends everything else
+	defer context.AfterFunc(ctx, func() { _ = c.conn.Close() })() // closing the connection ends all goroutines that use it
 	service, err := mux.NewClient(c.conn, "")
 	if err != nil {
 		return 0, fmt.Errorf("cannot ask the service of sandboxes: %w", err)
@@ -290,7 +290,7 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 		return 0, fmt.Errorf("cannot ask the service of sandboxes: %w", err)
 	}
 	if req.Stdin {
-		st.Feed(local.In, func(error) bool { return true }) // an input that can't be read counts as ended
+		st.Feed(local.In, func(error) bool { return true }) // treat an unreadable input as ended
 	}
 	written := st.Outputs(local.Out, local.Err, cancel)
 	st.ForwardSizes(local.Resizes)

@@ -203,9 +203,9 @@ func withTag(ref string) string {
 }
 
 // run executes docker run -d and docker create. The agent first looks for its container with docker ps, and runs a new one if
-// there is none. Two agents that do so at the same time would make two containers. So if the caller's docker ps found no
-// container and another caller has made one since then, run returns that container. A caller without a docker ps always gets a
-// new container.
+// there is none. Two agents that run the same command at the same time would make two containers. So if the caller's docker ps
+// found no container and another caller has made one since then, run returns that container. A caller without a docker ps
+// always gets a new container.
 func (p *Emulator) run(ctx context.Context, c *Call, from Caller) int {
 	spec, start := c.Spec, c.command.name == "run"
 	spec.Env = append(spec.Env, sandbox.Assignments(sandbox.Environment(c.Env, from.Env))...)

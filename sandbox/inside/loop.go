@@ -45,8 +45,8 @@ const (
 	// survivorTime is how long to wait for processes that survive SIGKILL, because they hang in the kernel or belong to another
 	// user.
 	survivorTime = 3 * time.Second
-	// treeCheckInterval is how often the loop looks for remaining processes of a tree that is being ended. It also does so after
-	// the end of each process.
+	// treeCheckInterval is how often the loop looks for remaining processes of a tree that is being ended. The loop also looks
+	// after the end of each process.
 	treeCheckInterval = 10 * time.Millisecond
 	// oomBias is added to the oom_score_adj of commands, so that the kernel kills a command rather than the helper when memory
 	// runs out.
@@ -157,7 +157,8 @@ func (l *processLoop) reap() {
 	})
 }
 
-// tick does what is due at the time now, such as sending SIGKILL. It returns the time until something is due again.
+// tick acts on deadlines that have passed at the time now, for instance by sending SIGKILL. It returns the time until the next
+// deadline.
 func (l *processLoop) tick(now time.Time) time.Duration {
 	next := time.Hour
 	gone := sync.OnceValue(l.emptyRuns)

@@ -58,8 +58,8 @@ func Serve(id string) error {
 	return mux.ServeEach(context.Background(), listener, s.serve)
 }
 
-// socketDirs returns the directories that may hold the socket, the best one first. The first directory is a mount; the others are
-// made when they are needed.
+// socketDirs returns the directories that may hold the socket, the best one first. The first directory is a mount; the helper
+// creates the other directories when it needs them.
 func socketDirs() []string {
 	dirs := []string{mux.RunDir}
 	for _, dir := range scratchDirs {
@@ -142,7 +142,8 @@ func listenIn(dir string) (l *net.UnixListener, err error) {
 }
 
 // mayRunCommands reports whether a client may run commands as this user. A client with pid 0 is outside of the container's PID
-// namespace. It may, because it has reached the socket through a directory that only its user on the host can open.
+// namespace. Such a client may run commands, because it has reached the socket through a directory that only its user on the
+// host can open.
 func mayRunCommands(conn net.Conn) bool {
 	cred, err := proc.PeerCredentials(conn)
 	return err == nil && (cred.Pid == 0 || cred.Uid == 0 || int(cred.Uid) == os.Geteuid())

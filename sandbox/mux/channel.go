@@ -199,7 +199,7 @@ func isClosed(c chan struct{}) bool {
 // end is unknown.
 func (ch *Channel) End() (End, error) { return ch.end, ch.err }
 
-// finish records how the command ended, or in err why that can't be known any more.
+// finish records how the command ended. If the end is unknown, err is the reason.
 func (ch *Channel) finish(end End, err error) {
 	ch.end, ch.err = end, err
 	close(ch.done)

@@ -299,7 +299,7 @@ func Serve[T any](c *Conn, keep func(size int) error, accept func(ch *Channel, o
 	})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, ch := range c.channels { // no client waits for these requests any more
+	for _, ch := range c.channels { // the clients of these requests are gone
 		ch.Kill(-1)
 		ch.endStreams(io.ErrUnexpectedEOF)
 	}

@@ -170,7 +170,7 @@ func gateProgram(c sandbox.Container) string {
 	return path.Join(c.Mounts[at].Target, gate.Name)
 }
 
-// GatePrefix begins the names of all volumes that hold a gate program.
+// GatePrefix is the prefix of the names of all volumes that hold a gate program.
 const GatePrefix = "hinit-sandbox-gate-"
 
 // Volume returns the name of the volume with the gate program, or "" if it was not filled yet.

@@ -132,7 +132,7 @@ func (p Policy) harden(s *sandbox.Spec) {
 	}
 }
 
-// minCPUs is the smallest CPU limit that an engine can set. It would ignore a smaller one.
+// minCPUs is the smallest CPU limit that an engine can set. The engine would ignore a smaller limit.
 const minCPUs = 0.01
 
 // ulimits are the resource limits that a caller may set. Others could give a process more than the host allows.

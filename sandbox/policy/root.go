@@ -55,7 +55,7 @@ func (r Root) String() string {
 	return "commands run as their caller, without root: this engine does not keep root inside apart from root here"
 }
 
-// RootWays tells the operator how to get sandboxes with root inside. It is part of messages.
+// RootWays tells the operator how to get sandboxes with root inside. Error messages include this text.
 const RootWays = "to have root there, set HINIT_SANDBOX_ROOT=private for hinit sandbox serve, or use an engine with userns-remap"
 
 // RootOf returns the Root for an engine. An engine that maps users maps root of all its containers to the same user. If this
@@ -121,7 +121,7 @@ func (g *Guarded) makePrivate(ctx context.Context, spec *sandbox.Spec) error {
 		// The source's name for the engine: a path inside this container would be the same in every container of its image.
 		place, ok := g.translator.ToEngine(source)
 		if !ok {
-			place = g.translator.containerID + source // such a path lasts only as long as this container
+			place = g.translator.containerID + source // a path in the container's own file system disappears with this container
 		}
 		hash := sha256.Sum256(fmt.Appendf(nil, "%d\x00%s\x00%s", g.owner.UID, g.owner.Profile, place))
 		name := fmt.Sprintf("%s%s-%x", sandbox.VolumePrefix, g.owner.Profile, hash[:8])
@@ -166,9 +166,9 @@ const maxCopyBytes = 1 << 30
 // copyTime is the time limit for this copy.
 const copyTime = 2 * time.Minute
 
-// copyIn sends the owner's read-only files to the gate program, which unpacks them. The engine's own copy function won't do. It
-// would mount the container's volumes again by name, so that another container of the owner could redirect a mount. And it would
-// write below a tmpfs instead of into it.
+// copyIn sends the owner's read-only files to the gate program, which unpacks them. The engine's own copy function is unsafe
+// here: it mounts the container's volumes again by name, so another container of the owner could redirect a mount. It also
+// writes below a tmpfs instead of into it.
 func (g *Guarded) copyIn(c sandbox.Container, q *gateConn) error {
 	var copies map[string]string
 	if text := c.Labels[labelCopies]; text == "" {

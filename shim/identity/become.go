@@ -12,10 +12,10 @@ import (
 	"hinit/internal/account"
 )
 
-// Become gives the calling thread the identity of u for good. Before the call, the caller locks the goroutine to its thread. After
-// the call, it calls execve(2), which ends all other threads and gives the new program the identity of the calling thread. The
-// thread also loses its capabilities, because the kernel clears them when no uid is 0 any more (capabilities(7)). If the kernel
-// refuses a step, the error is a [*RefusedError]. After any error the thread must not be used any more.
+// Become gives the calling thread the identity of u for good. Before the call, the caller locks the goroutine to its thread.
+// After the call, it calls execve(2), which ends all other threads and gives the new program the identity of the calling
+// thread. The thread also loses its capabilities, because the kernel clears them when no uid is 0 any more (capabilities(7)).
+// If the kernel refuses a step, the error is a [*RefusedError]. After any error the thread must not be used again.
 func Become(u account.User) error {
 	gids := make([]int, len(u.Groups))
 	for i, g := range u.Groups {

@@ -26,9 +26,9 @@ var neverKept = []string{
 	"auth.lock", "state",
 }
 
-// Home saves the data directory home in the file seed. It is called while an image is built, after a boot has filled that
-// empty directory. It also saves the record of the boot steps, but no generated keys. It returns the names of the steps that
-// a boot can skip because of the seed. If there are none, it saves nothing.
+// Home saves the data directory home in the file seed. It is called while an image is built, after a boot has filled that empty
+// directory. It also saves the record of the boot steps, but no generated keys. It returns the names of the steps that a boot
+// can skip because of the seed. Without such steps, Home saves no files.
 func Home(home, seed string) (steps []string, err error) {
 	from, err := fsutil.OpenNoLink(home, nil)
 	if err != nil {

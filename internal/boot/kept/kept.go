@@ -74,7 +74,7 @@ func WithoutKey(data []byte) []byte {
 	return []byte(b.String())
 }
 
-// GeneratedKey returns the generated key if a line of an .env file sets the key. mine reports whether the line does so.
+// GeneratedKey returns the generated key if a line of an .env file sets the key. mine reports whether such a line exists.
 func GeneratedKey(line string) (value string, mine bool) {
 	rest, ok := strings.CutPrefix(strings.TrimPrefix(strings.TrimSpace(line), "export "), APIKey)
 	if !ok {

@@ -207,7 +207,7 @@ func (b *bundle) collect(parts []part) []part {
 	return parts
 }
 
-// partText is the io.Writer for one part. It drops what is written after finish, or beyond maxSize.
+// partText is the io.Writer for one part. It drops bytes that are written after finish, or beyond maxSize.
 type partText struct {
 	mu      sync.Mutex
 	text    bytes.Buffer
@@ -311,8 +311,8 @@ func readProcOne(file string) ([]byte, error) {
 	return os.ReadFile("/proc/1/" + file)
 }
 
-// writeEnvironments writes the environments of this process and of process 1. It hides the values of secret variables, and the values
-// in hide.
+// writeEnvironments writes the environments of this process and of process 1. It hides the values of secret variables, and the
+// values in hide.
 func writeEnvironments(w io.Writer, hide []string) error {
 	one, err := readProcOne("environ")
 	if err != nil {

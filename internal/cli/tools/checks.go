@@ -89,9 +89,9 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 	return max(code, shown, t.Failed(c.Doing(), unwritten))
 }
 
-// runOrPauseChecks runs the checks of each service at once if pause is 0, which also ends a pause; otherwise it pauses them. With now,
-// it is an error to run paused checks. doing names the operation in error messages. runOrPauseChecks prints errors. It returns the
-// services that have accepted the order, and the exit code.
+// runOrPauseChecks runs the checks of each service at once if pause is 0, which also ends a pause; otherwise it pauses them.
+// With now, it is an error to run paused checks. doing names the operation in error messages. runOrPauseChecks prints errors.
+// It returns the services that have accepted the order, and the exit code.
 func runOrPauseChecks(t *cli.Terminal, c *cli.Call, doing string, names []string, now bool, pause time.Duration) (done []client.Service, code int) {
 	cl, ctx := t.Client(), context.Background()
 	for _, name := range names {

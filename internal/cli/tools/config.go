@@ -139,7 +139,7 @@ func configCheck(t *cli.Terminal, file string, plain, asJSON bool) int {
 }
 
 // missingFiles warns about users and files that the configuration names and that don't exist here: programs, directories and
-// environment files of services that start. They may still exist in the container.
+// environment files of services that start. The missing users and files may still exist in the container.
 func missingFiles(cfg *config.Config, plain bool) (warnings []string) {
 	agent := boot.CallerAsAgent()
 	if !plain {

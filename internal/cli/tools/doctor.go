@@ -45,7 +45,7 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	case err != nil:
 		x.findings.Failed("configuration", "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	case in.ServicesFile != "":
-		x.warnings(cfg) // the other checks are about the agent, which hinit run doesn't host
+		x.warnings(cfg) // skip the checks about the agent, because hinit run hosts no agent
 	default:
 		x.configuration(cfg)
 		x.image(cfg)
@@ -65,8 +65,8 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	return max(code, t.Failed(c.Doing(), unwritten))
 }
 
-// printBoardCommand prints the command that examines the task board, which needs a database library that this program doesn't link. It
-// also reports what root may do in a sandbox, which the sandbox service writes into a file beside its socket.
+// printBoardCommand prints the command that examines the task board, which needs a database library that this program doesn't
+// link. It also reports what root may do in a sandbox, which the sandbox service writes into a file beside its socket.
 func (x *doctorRun) printBoardCommand(cfg *config.Config) {
 	if s, is := cfg.Services[config.KanbanName]; is && s.Enabled {
 		x.findings.OK("task board", "its dispatcher is the service %s; to examine the board: hinit kanban doctor", config.KanbanName)
@@ -113,7 +113,7 @@ func (x *doctorRun) init() (in client.Init, answers bool) {
 	}
 	if procOf(x.Terminal, st.Init.PID) == "/proc" {
 		x.memory(st)
-		// half a second is more than the init takes to reap what has just ended
+		// the init reaps an ended process in less than half a second
 		if n := unreaped(st.Init.PID, func() { time.Sleep(500 * time.Millisecond) }); n > 0 { //nolint:forbidigo // the init does not announce that it reaps
 			x.findings.Failed("zombies", "%d ended processes are not reaped", n)
 		}

@@ -25,7 +25,7 @@ type explanation struct {
 	State      string   `json:"state"` // state and its duration, with "(crash-loop)" in a crash loop
 	Why        []string `json:"why"`
 	StatusText string   `json:"says"` // status text of the service itself; "" without one
-	Tail       []string `json:"tail"` // last log lines, if they may show the cause
+	Tail       []string `json:"tail"` // last log lines, if the lines may show the cause
 	Next       string   `json:"next"` // next step of hinit, if it gets no order
 	Type       []advice `json:"type"` // commands to type, the most useful first
 
@@ -101,7 +101,7 @@ func (e explanation) print(t *cli.Terminal) {
 	}
 }
 
-// nextWhenUp says what hinit does next about a service that is up, and what it does when the process ends.
+// nextWhenUp describes the next step of hinit for a service that is up, and the step after the end of the process.
 func nextWhenUp(s client.Service) string {
 	switch {
 	case s.Task && s.Restart == "on-failure":

@@ -211,9 +211,9 @@ func (m *manager) removeTemporary(p profiles.Profile) error {
 	return err
 }
 
-// giveHome gives root's directories in an open home to the user of the home, who can then remove what is in them. In the home of a
-// tenant, it also gives other users' directories, but none of another tenant. It leaves a home of another user as it is. The files
-// keep their owner: the user may have moved a file of root into the home, and could read it.
+// giveHome gives root's directories in an open home to the user of the home, who can then remove the files in them. In the home
+// of a tenant, it also gives other users' directories, but none of another tenant. It leaves a home of another user as it is.
+// The files keep their owner: the user may have moved a file of root into the home, and could read it.
 func (m *manager) giveHome(home *fsutil.Dir, owner uint32) error {
 	id := m.actorOf(owner).Identity()
 	to := fsutil.Owner{UID: id.UID, GID: id.GID, Excludes: func(uid uint32) bool { return m.isTenant(uid) || !m.isTenant(owner) && uid != 0 }}
@@ -321,7 +321,7 @@ func (p *privateImport) open(rel string) (err error) {
 	return err
 }
 
-// empty removes what is in the directory. That may be the replaced home, of another user.
+// empty removes all files in the directory, which may contain the replaced home of another user.
 func (p *privateImport) empty() error {
 	old, owner, err := volume.OpenHome(p.options().Tenants, p.dir, p.importing.Name, 0, "profile delete")
 	uid := p.owner.Identity().UID

@@ -279,7 +279,7 @@ func logOf(t *cli.Terminal, name string) (as *fsutil.Actor, dir string, err erro
 		return nil, "", err
 	}
 	dir = filepath.Join(cfg.Logs.Dir, name)
-	// this also finds the log of a deleted profile
+	// a search by name also finds the log of a deleted profile
 	if as, broken = lookup.LogReader(false, t.Env); broken == nil && reader.Exists(as, dir) {
 		return as, dir, nil
 	}

@@ -97,7 +97,7 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 	for _, b := range branches {
 		for i := range b.Processes {
 			p := &b.Processes[i]
-			mark, _ := of.Mark(p.PID) // a process that has just ended shows as root's
+			mark, _ := of.Mark(p.PID) // a process that has just ended appears to belong to root
 			p.User, p.Command = userName(mark.User), procusage.CommandLine("/proc", p.PID)
 		}
 	}

@@ -84,8 +84,8 @@ func (s *Status) Await(ctx context.Context, pid int, now func() *supervisor.Snap
 // AddWarning adds a warning that no agent can cause. It returns false if the list has it already.
 func (s *Status) AddWarning(warning string) bool { return s.addWarning(&s.warnings, warning) }
 
-// AddAgentWarning adds a warning that an agent can cause. These have a list of their own, so that an agent can't push out the
-// other warnings. It returns false if the list has it already.
+// AddAgentWarning adds a warning that an agent can cause. Such warnings have a separate list, so that an agent can't push out
+// the other warnings. AddAgentWarning returns false if the list already has the warning.
 func (s *Status) AddAgentWarning(warning string) bool { return s.addWarning(&s.byAgents, warning) }
 
 func (s *Status) addWarning(list *[]string, warning string) bool {
@@ -99,7 +99,7 @@ func (s *Status) addWarning(list *[]string, warning string) bool {
 	return true
 }
 
-// Warnings returns both lists: own has the warnings that no agent can cause, and agents the others.
+// Warnings returns both lists: own has the warnings that no agent can cause, and agents has the warnings that agents can cause.
 func (s *Status) Warnings() (own, agents []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

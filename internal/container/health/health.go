@@ -153,7 +153,7 @@ func (h *Health) Check(u *supervisor.Unit) {
 	h.checks.Set(u.Name, t)
 }
 
-// actorOf returns the service's user, as whom its checks access files.
+// actorOf returns the user of a service. The checks of the service access files with this user's rights.
 func (h *Health) actorOf(cred *proc.Cred) *fsutil.Actor {
 	switch {
 	case cred == nil:
@@ -297,15 +297,15 @@ func (h *Health) deafCheck(service string) []client.Check {
 const (
 	// checkOutput is how many bytes hinit reads from an exec check. A check that writes more gets SIGPIPE.
 	checkOutput = 64 << 10
-	// checkGrace is the time between SIGTERM and SIGKILL for what a check leaves behind.
+	// checkGrace is the time between SIGTERM and SIGKILL for the leftover processes of a check.
 	checkGrace = 100 * time.Millisecond
 )
 
 // runCheck runs an exec check once, as a task of the supervisor, for [probe.Options].Run. It returns the exit code and the
 // last line of output. If ctx ends first, it kills all processes of the check.
 func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error) {
-	// Wait until the supervisor has forgotten an earlier process of this check, which it may still be killing. It would report the
-	// end of that process for this one.
+	// Wait until the supervisor has forgotten an earlier process of this check, which it may still be killing. The supervisor
+	// would otherwise report the end of the earlier process as the end of this process.
 	for changed := h.o.Loop.Changed(); h.o.Loop.Snapshot().Find(name) != nil; changed = h.o.Loop.Changed() {
 		if !pause.Until(ctx, changed) {
 			return 0, "", context.Cause(ctx)
@@ -337,13 +337,13 @@ func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (cod
 	if err != nil {
 		return 0, "", err
 	}
-	_ = r.SetReadDeadline(time.Now().Add(checkGrace)) // a process that the check has left behind may hold the pipe open
+	_ = r.SetReadDeadline(time.Now().Add(checkGrace)) // a leftover process of the check may hold the pipe open
 	return code, <-read, nil
 }
 
 // lastLine reads up to checkOutput bytes and returns the last line that is not empty.
 func lastLine(r *os.File) string {
-	data, _ := io.ReadAll(io.LimitReader(r, checkOutput)) // after the deadline, what was read so far counts
+	data, _ := io.ReadAll(io.LimitReader(r, checkOutput)) // after the deadline, use the bytes that were read so far
 	_ = r.Close()
 	lines := bytes.Split(bytes.TrimSpace(data), []byte("\n"))
 	return strings.TrimSpace(string(lines[len(lines)-1]))

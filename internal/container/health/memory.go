@@ -233,7 +233,7 @@ type candidate struct {
 type decision struct {
 	full        bool
 	unowned     bool   // most memory in use belongs to no service, so only ending a service with hidden memory would help
-	shed, admit string // the service to end, and the one to start; "" for none
+	shed, admit string // the service to end, and the service to start; "" for none
 	hides       string // why the service to end may have memory that hinit can't see
 }
 

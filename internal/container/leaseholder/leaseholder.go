@@ -48,7 +48,7 @@ type Host struct {
 	Fatal func(reason string)
 	// RemoveSlot removes the slot of a service from the scan directory of s6.
 	RemoveSlot func(ctx context.Context, service string) error
-	// DropProfiles drops what is known about the profiles, because another init may serve them now.
+	// DropProfiles drops all records about the profiles, because another init may serve the profiles now.
 	DropProfiles func()
 	// WarnAgents gets warnings that an agent can cause, for instance about a file system without locks.
 	WarnAgents func(line string)
@@ -145,8 +145,8 @@ func (t *Lease) TakeOver(old Handover) {
 	t.lock.TakeOver(old.Lease)
 }
 
-// Check returns nil if processes of the volume may be started and changes written. Otherwise the error says why not. It does
-// not block. On a volume without locks everything is allowed.
+// Check returns nil if processes of the volume may be started and changes written. Otherwise the error states the reason. It
+// does not block. On a volume without locks, Check always returns nil.
 func (t *Lease) Check() error {
 	switch s := t.state.Load(); s.name {
 	case client.LeaseNone:

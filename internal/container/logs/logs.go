@@ -30,7 +30,7 @@ import (
 // Options are the parts of hinit that Logs use. Any goroutine may call the functions.
 type Options struct {
 	Config func() *config.Config
-	Actor  *fsutil.Actor // user as whom the log files are written
+	Actor  *fsutil.Actor // user whose rights are used to write the log files
 	// Secrets returns the secrets in the .env of a profile. more means that there are too many, so some are missing. It may wait
 	// for a disk.
 	Secrets          func(profile string) (values []string, more bool, err error)

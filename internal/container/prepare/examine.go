@@ -24,7 +24,7 @@ type Examiner struct {
 	mu      sync.Mutex
 	ended   chan struct{}   // channel that is closed at the end of the present examination; nil if none is running
 	found   client.Findings // findings so far of the last examination
-	current boot.Examining  // what is being examined now
+	current boot.Examining  // the check that is running now
 }
 
 // Examine examines the volume, or joins an examination that is under way. It returns the findings when the examination is done,

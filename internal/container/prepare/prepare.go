@@ -101,7 +101,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 		more = append(more, boot.Phase{Name: "plant", Run: r.fillEmptyHome})
 	}
 	report := boot.Prepare(ctx, r.job.Options, more...)
-	// this comes after the directories are made, so that no tenant has access to them
+	// change the owners after the directories are made, so that no tenant has access to the new directories
 	if r.job.Options.Tenants.On && !report.Linked && !report.ReadOnly {
 		report.Run(ctx, r.job.Options, []boot.Phase{{Name: "tenants", Volume: true, Run: r.changeTenantOwners}})
 	}

@@ -102,8 +102,8 @@ func (m *Maker) SaveRulesHook(cfg *config.Config) *boot.Hook {
 	return &boot.Hook{Name: "isolation", Command: isolation.Argv(isolation.Path(), m.sharedArguments(cfg, "save="), nil, []string{"true"}), User: "root"}
 }
 
-// profileUser returns the user as whom a profile runs: the owner of its home if the profile has a user of its own, otherwise
-// the agent's user. refused says why a profile can't have its own user; "" if it can.
+// profileUser returns the user that runs a profile: the owner of the home if the profile has its own user, otherwise the
+// agent's user. refused is the reason why the profile can't have its own user, or "".
 func (m *Maker) profileUser(cfg *config.Config, p profiles.Profile) (cred *proc.Cred, refused string) {
 	switch {
 	case m.agent.Cred == nil:

@@ -11,7 +11,8 @@ import (
 	"hinit/supervisor"
 )
 
-// SleepName is argv[0] of the placeholder process that runs in place of a CMD "gateway run". Its program may be hinit itself.
+// SleepName is argv[0] of the placeholder process that runs in place of a CMD "gateway run". Its program may be hinit
+// itself.
 const SleepName = "sleep"
 
 // PlaceholderUnit returns the unit of the placeholder process that runs in place of a CMD "gateway run", whose gateway is a

@@ -34,7 +34,7 @@ import (
 const (
 	// CmdName is the name of the service that is the container's CMD. No profile or service may have it.
 	CmdName = "cmd"
-	// HookPrefix begins the names of the services that are hooks of the boot.
+	// HookPrefix is the prefix of the names of services that run hooks of the boot.
 	HookPrefix = "hook-"
 )
 
@@ -234,8 +234,8 @@ func placeholders(p profiles.Profile) map[string]string {
 	return map[string]string{"profile": p.Name, "profile_home": p.Home}
 }
 
-// refusalText begins the line that the dashboard writes when it refuses to listen on an address without a login. Before
-// version 0.18, its exit code does not say so.
+// refusalText is the prefix of the line that the dashboard writes when it refuses to listen on an address without a login.
+// Before version 0.18, the exit code of the dashboard does not show the refusal.
 const refusalText = "Refusing to bind"
 
 // Service returns the unit of a service of hinit.yaml, or of the dashboard.

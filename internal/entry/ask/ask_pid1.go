@@ -28,7 +28,8 @@ const defaultDir = "/run/hinit"
 
 var runtimeDir string // directory of the control socket
 
-// How many seconds to wait for PID 1, which itself waits up to 40 seconds for a service to stop, and less for what it answers at once.
+// Time limits in seconds for an answer of PID 1. answerTime is for a stop, for which PID 1 itself waits up to 40 seconds.
+// quickTime is for requests that PID 1 answers at once.
 const answerTime, quickTime = 50, 5
 
 // threads is how many threads must be possible before the Go runtime is started. A hinit command begins with 4 to 6, and

@@ -25,18 +25,20 @@ const (
 	Batch = 256
 	// pieceSize is the number of bytes that are copied between two such calls.
 	pieceSize = 1 << 20
-	// tempPrefix begins the name of a copy that isn't complete yet.
+	// tempPrefix is the prefix of the name of an incomplete copy.
 	tempPrefix = ".hinit-copy-"
 )
 
 // ErrHome means that the tree contains a home of the user that it would be given to.
 var ErrHome = errors.New("this user already has a home, which lies in this one; move it to a place of its own")
 
-// Walk gives the files of trees to a user, see [Walk.Give]. The caller sets the fields from To to OnFound; the others are counters.
+// Walk gives the files of trees to a user, see [Walk.Give]. The caller sets the fields up to OnFound; the later fields are
+// counters.
 type Walk struct {
-	// NewOwner is the user that gets the files. With RefuseHardLinked, Give refuses the tree of another user if it already contains a home of To.
-	// Such a home is a directory with a file To.HomeMark that To owns. Then the error is [ErrHome], and the top directory stays as it
-	// is. Give looks for such a home before the first change, and again when the old owner can't change the top directory any more.
+	// NewOwner is the user that gets the files. With RefuseHardLinked, Give refuses the tree of another user if it already
+	// contains a home of To. Such a home is a directory with a file To.HomeMark that To owns. Then the error is [ErrHome], and the
+	// top directory stays as it is. Give looks for such a home before the first change, and again when the old owner can't change
+	// the top directory any more.
 	NewOwner fsutil.Owner
 	// RefuseHardLinked refuses files that have hard links outside the tree, so that no file is in the directories of two users.
 	RefuseHardLinked bool

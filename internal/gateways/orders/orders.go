@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// stopTimeout is how long a stop waits until its intent is recorded on the volume. Then the stop is carried out without a record.
-	// A start always waits for its record, because starting a process in a directory that hangs would block the supervisor. An
-	// order that has waited for this long may be replaced by a newer one.
+	// stopTimeout is how long a stop waits until its intent is recorded on the volume. Then the stop is carried out without a
+	// record. A start always waits for its record, because starting a process in a directory that hangs would block the
+	// supervisor. An order that has waited for this long may be replaced by a newer one.
 	stopTimeout = time.Second
 	// maxWaiting is how many orders of one profile may wait in its queue.
 	maxWaiting = 16

@@ -113,7 +113,7 @@ func confine(path string, argv, env bare.CStrings) {
 	plan := bare.CStrings{First: argv.First, N: end}
 	profileName = plan.Get("name")
 	temp := makeTempDir()
-	const drop = unix.PR_CAP_AMBIENT_CLEAR_ALL // the process is not root any more, but a container may give capabilities to every user
+	const drop = unix.PR_CAP_AMBIENT_CLEAR_ALL // the process is no longer root, but a container may give capabilities to every user
 	if r := bare.Syscall3(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, drop, 0); r != -int(unix.EINVAL) {
 		check("drop the capabilities", r)
 	}

@@ -72,8 +72,8 @@ var alwaysAllowed = []string{
 	"w/dev/pts", "r/proc", "r/sys", "w/dev/null", "w/dev/zero", "w/dev/full", "w/dev/random", "w/dev/urandom", "w/dev/tty", "w/dev/ptmx",
 }
 
-// sharedDirs lists directories in which all users of a container can write, or that contain files of other programs. They are
-// hidden, except for alwaysAllowed.
+// sharedDirs lists directories in which all users of a container can write, or that contain files of other programs. Isolated
+// processes see none of these directories, except for alwaysAllowed.
 var sharedDirs = []string{"/tmp", "/var/tmp", "/run", "/var/run", "/dev", "/root", "/proc", "/sys"}
 
 // hiddenPaths are files and directories that are hidden from isolated processes, because they are not part of the image.

@@ -34,7 +34,7 @@ type logger struct {
 
 	partial []byte // the incomplete last line
 	out     []byte // output that waits for stdout
-	outGone bool   // stdout has no reader any more
+	outGone bool   // the reader of stdout has closed it
 	// time of the present input, in local time and as a TAI64N label
 	local []byte
 	label []byte
@@ -186,8 +186,8 @@ func (l *logger) mayRead() bool {
 	return !slices.ContainsFunc(l.dirs, func(d *logDir) bool { return len(d.pending) > maxPending || l.blocking && len(d.pending) > 0 })
 }
 
-// pollTimeout returns how many milliseconds to wait for input: until a directory must be tried again, or s6-log must end. -1 means no
-// limit.
+// pollTimeout returns how many milliseconds to wait for input: until a directory must be tried again, or s6-log must end. -1
+// means no limit.
 func (l *logger) pollTimeout(now, ending time.Time) int {
 	if !ending.IsZero() && len(l.partial) == 0 {
 		return 0

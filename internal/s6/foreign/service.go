@@ -219,7 +219,7 @@ func (s *Service) supervise(name string, p *Directory, def formats.Definition) {
 // LoggerName returns the name of the logger in the supervisor.
 func (s *Service) LoggerName() string { return s.Name + "/" + formats.LogDir }
 
-// reportProblems reports what is wrong with a service directory, once for each change.
+// reportProblems reports the problems of a service directory, once for each change.
 func (s *Service) reportProblems(name string, p *Directory, def formats.Definition) {
 	faults := def.Warnings
 	if def.Broken != "" {

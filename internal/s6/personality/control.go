@@ -179,7 +179,7 @@ func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte
 }
 
 // recordIntent carries out an order that changes a service of hinit, and records the operator's intent. It waits at most
-// intentTime. If the volume is slower, it says so and returns nil; the intent is recorded later.
+// intentTime. If the volume is slower, recordIntent writes a message and returns nil; the intent is recorded later.
 func (s *S6) recordIntent(ctx context.Context, verb client.Verb, name string) error {
 	patience, cancel := context.WithTimeout(ctx, intentTime)
 	defer cancel()

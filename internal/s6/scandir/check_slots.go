@@ -60,7 +60,7 @@ func (s *Scanner) checkSlots() {
 		if e.Service != nil {
 			e.Service.RepairLost()
 		}
-		if e.Refused != (fsutil.ID{}) { // when the directory has changed, a later fault is new
+		if e.Refused != (fsutil.ID{}) { // report the next fault again if another directory has taken the place of the refused directory
 			if info, err := s.dir.Lstat(name); err != nil || fsutil.IDOf(info) != e.Refused {
 				e.Refused = fsutil.ID{}
 			}

@@ -49,7 +49,7 @@ type Layout struct {
 	mostServices  int           // largest number of services
 	clearTimeout  time.Duration // longest wait for the removal of old files
 	completeAfter time.Duration // time from the last new slot until the slots are completed
-	holdTimeout   time.Duration // how long a re-execution waits at most until the scanner pauses, or opens the slots again
+	holdTimeout   time.Duration // time limit in a re-execution, once for the pause of the scanner and once for opening the slots again
 
 	self    *fsutil.Actor // identity of this process
 	foreign *fsutil.Actor // agent's identity, for paths that other programs have chosen
@@ -221,9 +221,9 @@ func (l Layout) takeLock() (lock *os.File, err error) {
 	return lock, nil
 }
 
-// recreateDir makes the directory name of parent anew, empty and with mode 0755, and closes parent. An old directory is moved aside and
-// removed in the background. Files that the identity by may not remove stay. If the old directory can't be moved, as with a mount
-// point, it is emptied instead.
+// recreateDir makes the directory name of parent anew, empty and with mode 0755, and closes parent. An old directory is moved
+// aside and removed in the background. Files that the identity by may not remove stay. If the old directory can't be moved, as
+// with a mount point, it is emptied instead.
 func (l Layout) recreateDir(parent *fsutil.Dir, name string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	aside := oldPrefix + name + "-" + strconv.FormatUint(rand.Uint64(), 36)
 	cleared := make(chan error, 1)

@@ -253,7 +253,7 @@ type queue struct {
 	wake chan struct{} // holds a token while order has elements
 
 	mu                sync.Mutex
-	order             []queueItem           // elements in the order in which they are taken
+	order             []queueItem           // elements, the next element to process first
 	definitionsByName map[string]definition // definitions by name, of slots that are queued, or made and not published yet
 }
 

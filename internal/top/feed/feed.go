@@ -236,8 +236,8 @@ func (f *Feed) Log(ctx context.Context, of model.Log, lines func([]model.LogLine
 // errLaterRun stops the reading of an earlier run's log at the first line of a later run.
 var errLaterRun = errors.New("the lines are of a later run")
 
-// logReader returns the user as whom to read the logs. hinit names a log by its path in its own file system. If the user of
-// `hinit top` has named a socket, a log is read only if this process has the same file system, and never as root.
+// logReader returns the user whose rights are used to read the logs. hinit names a log by its path in its own file system. If
+// the user of `hinit top` has named a socket, a log is read only if this process has the same file system, and never as root.
 func (f *Feed) logReader() (*fsutil.Actor, error) {
 	st := f.status.Load()
 	if st == nil {

@@ -81,7 +81,7 @@ type column struct {
 const (
 	noteMinimum = 8  // least width of the note; with less room, there is none
 	shortNote   = 20 // room for the note that the five most useful optional columns must leave
-	longNote    = 40 // room for the note that the other optional columns must leave
+	longNote    = 40 // width that the remaining optional columns must leave for the note
 	widestName  = 40 // limit of the width of the name column
 )
 

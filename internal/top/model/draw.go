@@ -185,13 +185,13 @@ func (m *Model) bottomLine() (l frame.Line) {
 	return l
 }
 
-// keyText lists the keys with what they do: for the last line of the screen, and for the help. Each line is a key, a tab and its
+// keyText lists the keys with their effects: for the last line of the screen, and for the help. Each line is a key, a tab and its
 // meaning.
 //
 //go:embed keys.txt
 var keyText string
 
-// Keys returns a list of keys with what they do: "help" has all keys. "table" and "log" are for the last line of the screen, the
+// Keys returns a list of keys with their effects: "help" has all keys. "table" and "log" are for the last line of the screen, the
 // most important key first, because a narrow screen shows only the first ones.
 func Keys(list string) (keys [][2]string) {
 	_, text, _ := strings.Cut(keyText, "["+list+"]\n")

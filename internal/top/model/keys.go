@@ -103,7 +103,7 @@ func (m *Model) handleMove(key string) bool {
 	return true
 }
 
-// handleView handles the keys that change what is shown. It returns false for any other key.
+// handleView handles the keys that change the view. It returns false for any other key.
 func (m *Model) handleView(key string) bool {
 	t := &m.table
 	switch key {

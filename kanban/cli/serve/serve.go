@@ -187,8 +187,8 @@ const (
 // pollEvery is how often a file is reported as changed if the kernel does not report all changes, as on a network file system.
 const pollEvery = 2 * time.Second
 
-// WatchDatabase watches the database file db. changes receives a value after one or more changes, and sometimes without one. stop ends
-// the watch. Watch watches the whole directory, because SQLite creates and removes the write-ahead log there.
+// WatchDatabase watches the database file db. changes receives a value after one or more changes, and sometimes without one.
+// stop ends the watch. Watch watches the whole directory, because SQLite creates and removes the write-ahead log there.
 func WatchDatabase(db string) (changes <-chan struct{}, stop func()) {
 	return watchFiles(filepath.Dir(db), filepath.Base(db))
 }
