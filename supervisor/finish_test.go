@@ -83,19 +83,6 @@ func TestLoopStartsTheNextRunASecondAfterTheFinishCommandEnded(t *testing.T) {
 	})
 }
 
-// The agent can rename a service directory of root. Then the finish program, which runs as root, got a name from the agent.
-func TestAFinishCommandGetsTheNameThatTheServiceGets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		b.directory(t, func(u *Unit) { u.Spec.Argv[1] = "" })
-		b.die(1)
-		if _, spec := b.last(); len(spec.Argv) != 5 || spec.Argv[3] != "" {
-			t.Errorf("%q", spec.Argv)
-		}
-		b.shutdown(t)
-	})
-}
-
 func TestLoopKillsAFinishCommandAfterItsTimeAndNotBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)

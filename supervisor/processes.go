@@ -54,7 +54,7 @@ func (l *Loop) spawnFinish(a SpawnFinish) Event {
 	}
 	u.lastFinishRun = a.Run
 	spec := u.Spec
-	spec.Path, spec.Argv = "", []string{u.Finish, strconv.Itoa(code), strconv.Itoa(a.Exit.Signal), u.Spec.Argv[len(u.Spec.Argv)-1], strconv.Itoa(a.Exit.PID)}
+	spec.Path, spec.Argv = "", []string{u.Finish, strconv.Itoa(code), strconv.Itoa(a.Exit.Signal), a.Name, strconv.Itoa(a.Exit.PID)}
 	return l.startProcess(u, a.Run, spec, oomAdjCheap, nil)
 }
 

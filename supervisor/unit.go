@@ -42,8 +42,8 @@ type Unit struct {
 	HasReadinessChecks bool `reexec:"Checked"`
 
 	// Finish is the program that runs after each run, if Policy.Finish is set. It gets the descriptors, environment, directory
-	// and user of the service. The arguments are the same as in s6: exit code (256 after a signal), signal or 0, name, PID. The
-	// name is the last argument of Spec. A missing program is ignored.
+	// and user of the service. The arguments are the same as in s6: exit code (256 after a signal), signal or 0, name, PID. A
+	// missing program is ignored.
 	Finish string
 
 	// OpenDir is an open directory, if Spec.Dir names it by descriptor number (/proc/self/fd/N), or nil. The unit keeps it open

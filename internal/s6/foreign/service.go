@@ -355,12 +355,11 @@ const (
 // unit returns the unit by which the supervisor runs the service or logger in the directory p, with the policy of s6-supervise.
 func (s *Service) unit(name string, p *Directory) supervisor.Unit {
 	spec := s.scanner.ForeignSpec(p.Root)
-	def := p.Definition
-	spec.Argv, spec.Dir, spec.Pinned = []string{"./" + formats.RunFile, name}, p.Path, p.Pin != nil
-	if p.Pin != nil {
-		spec.Dir = "/proc/self/fd/" + strconv.Itoa(int(p.Pin.Fd())) // no other directory can take the place of this one
-		spec.Argv[1] = ""                                           // the agent owns the scan directory, so the name may be its own
+	dir, def := p.Path, p.Definition
+	if p.Pin != nil { // no other directory can take the place of a pinned one
+		dir = "/proc/self/fd/" + strconv.Itoa(int(p.Pin.Fd()))
 	}
+	spec.Argv, spec.Dir, spec.Pinned = []string{"./" + formats.RunFile, name}, dir, p.Pin != nil
 	policy := supervisor.Policy{
 		Backoff:    backoff.Policy{Initial: restartDelay, Max: restartDelay, Factor: 1},
 		SpawnRetry: spawnRetry,

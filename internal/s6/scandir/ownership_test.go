@@ -112,21 +112,3 @@ func TestAServiceThatRootGivesAwayIsNotRunAsRootAnyMore(t *testing.T) {
 		t.Errorf("root has it back, and it is run as %+v", u.Spec.Cred)
 	}
 }
-
-// The agent owns the scan directory. It renamed a service directory of root, and its name became an argument of root's program.
-func TestAServiceOfRootGetsNoNameThatTheAgentMayHaveChosen(t *testing.T) {
-	testkit.NeedRoot(t)
-	g, h := newLayout(t), newHost()
-	s := open(t, h, g)
-	makeRootsDir(t, g, "roots")
-	agent := filepath.Join(g.Scan, "agents")
-	must(t, layAt(agent, map[string]string{"run": "#!/bin/sh\n"}))
-	must(t, os.Chown(agent, agentUID, agentGID))
-	must(t, g.Agent.Do(func() error { return os.Rename(filepath.Join(g.Scan, "roots"), filepath.Join(g.Scan, "$(reboot)")) }))
-	must(t, s.Scan(t.Context()))
-	for name, want := range map[string]string{"$(reboot)": "", "$(reboot)/log": "", "agents": "agents"} {
-		if u := h.unit(name); len(u.Spec.Argv) != 2 || u.Spec.Argv[1] != want {
-			t.Errorf("%s is run as %q", name, u.Spec.Argv)
-		}
-	}
-}
