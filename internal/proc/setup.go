@@ -20,8 +20,8 @@ import (
 )
 
 // Setup lists settings, besides resource limits, that a new process makes for itself before it executes its command. The zero
-// value changes nothing. The new process first executes hinit's own binary as LimitsName, which makes these settings and
-// reads the environment files as the command's user.
+// value changes nothing. The new process first executes hinit's own binary, or hinit-isolate, as LimitsName. That program makes
+// these settings and reads the environment files as the command's user.
 type Setup struct {
 	Nice          int      // number that is added to the nice value of hinit
 	IOClass       int      // class of ioprio_set(2); 0 keeps the class of hinit
