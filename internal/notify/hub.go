@@ -1,7 +1,6 @@
 package notify
 
 import (
-	"maps"
 	"strconv"
 	"sync"
 	"time"
@@ -113,7 +112,11 @@ type Handover struct{ Sockets map[string]*socket }
 func (h *Hub) HandOver() *Handover {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return &Handover{Sockets: maps.Clone(h.sockets)}
+	out := &Handover{Sockets: make(map[string]*socket, len(h.sockets))}
+	for service, s := range h.sockets { // a copy has a lock of its own, because the reader of this program may hold the lock
+		out.Sockets[service] = &socket{File: s.File, Path: s.Path, UID: s.UID, GID: s.GID}
+	}
+	return out
 }
 
 // TakeOver makes a new Hub continue with the sockets of an old one; nil means none.
