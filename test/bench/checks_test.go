@@ -45,7 +45,7 @@ func BenchmarkFiveHundredChecks(b *testing.B) {
 	if err := dialer.Start(); err != nil {
 		b.Fatal(err)
 	}
-	defer dialer.Process.Kill() //nolint:errcheck // it may have ended
+	defer func() { _ = dialer.Process.Kill() }() // it may have ended
 	for b.Loop() {
 		with, without := supervise(b, hinit, filepath.Join(dir, "with"), port), supervise(b, hinit, filepath.Join(dir, "without"), "")
 		time.Sleep(checkWarm)

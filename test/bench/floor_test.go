@@ -251,7 +251,7 @@ func awaitChildren(b *testing.B, pid, n int) (sleepers []int) {
 		lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 		for _, list := range lists {
 			data, _ := os.ReadFile(list) // the thread may have ended
-			for _, word := range strings.Fields(string(data)) {
+			for word := range strings.FieldsSeq(string(data)) {
 				if name, _ := os.ReadFile("/proc/" + word + "/comm"); string(name) == "sleep\n" {
 					child, _ := strconv.Atoi(word)
 					sleepers = append(sleepers, child)
