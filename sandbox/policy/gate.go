@@ -155,7 +155,7 @@ func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *san
 		spec.Dir = "/"
 	}
 	spec.Entrypoint = append([]string{path.Join(dir, gate.Name), verb, workDir}, entry...)
-	spec.Untrusted = true // the engine would run the health check before the gate is open
+	spec.Untrusted = true // the engine would run the health check before the gate is open, and any process inside could fill the log
 	return nil
 }
 

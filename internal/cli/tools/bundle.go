@@ -84,7 +84,12 @@ func (b *bundle) write(file string, lines int) int {
 		defer f.Close()
 		out, report = f, b.Out
 	}
-	secrets := b.secrets()
+	st, err := withDeadline(b.end.Add(-bundleTime*2/3), func() (client.Status, error) { return b.Status() })
+	b.init = st.Init
+	secrets := b.secrets(st)
+	if err != nil && !errors.Is(err, client.ErrUnreachable) {
+		secrets.unknown = append(secrets.unknown, "cannot ask hinit for its services: "+err.Error())
+	}
 	set := redact.NewSecrets(secrets.values)
 	files := b.collect(append(b.parts(), b.logParts(lines)...))
 	var list strings.Builder

@@ -143,7 +143,7 @@ func TestTheLogsInABundleShareTheirRoom(t *testing.T) {
 func TestABundleHidesASecretInEachForm(t *testing.T) {
 	for _, secret := range []string{`pass"word\with-a-tail`, "pässword-with-a-tail", "colour\x1b[31m-with-a-tail", "plain-with-a-tail"} {
 		t.Setenv("SOME_TOKEN", "first-line\n"+secret)
-		set := redact.NewSecrets((&bundle{Terminal: quiet(t), end: time.Now().Add(testkit.Patience)}).secrets().values)
+		set := redact.NewSecrets((&bundle{Terminal: quiet(t), end: time.Now().Add(testkit.Patience)}).secrets(client.Status{}).values)
 		var doc strings.Builder
 		if err := cmdline.WriteJSON(&doc, secret, ""); err != nil {
 			t.Fatal(err)

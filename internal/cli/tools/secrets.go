@@ -33,9 +33,9 @@ func (s *secrets) add(value string) {
 	}
 }
 
-// secrets finds the secrets in the environments of this command, of process 1 and of the services, in the configuration, and in the
-// .env of each profile. It sets b.init.
-func (b *bundle) secrets() (found secrets) {
+// secrets finds the secrets in the environments of this command, of process 1 and of the services in st, in the configuration, and in
+// the .env of each profile.
+func (b *bundle) secrets(st client.Status) (found secrets) {
 	add := func(name, value string) {
 		if !slices.Contains(b.hide, name) {
 			value = redact.SecretPart(name, value)
@@ -43,11 +43,6 @@ func (b *bundle) secrets() (found secrets) {
 		found.add(value)
 	}
 	one, _ := readProcOne("environ")
-	st, err := withDeadline(b.end.Add(-bundleTime*2/3), func() (client.Status, error) { return b.Status() })
-	if err != nil && !errors.Is(err, client.ErrUnreachable) {
-		found.unknown = append(found.unknown, "cannot ask hinit for its services: "+err.Error())
-	}
-	b.init = st.Init
 	variables, err := withDeadline(b.end.Add(-bundleTime/2), func() ([]string, error) { return serviceVariables(b.Terminal, st) })
 	if err != nil {
 		found.unknown = append(found.unknown, "cannot read the variables of running services: "+err.Error())
