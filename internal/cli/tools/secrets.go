@@ -33,8 +33,8 @@ func (s *secrets) add(value string) {
 	}
 }
 
-// secrets finds the secrets in the environments of this command, of process 1 and of the services in st, in the configuration, and in
-// the .env of each profile.
+// secrets finds the secrets in the configuration and in the .env of each profile. It also finds them in the environments of this
+// command, of process 1 and of the services in st.
 func (b *bundle) secrets(st client.Status) (found secrets) {
 	add := func(name, value string) {
 		if !slices.Contains(b.hide, name) {
