@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// TaskLoop is the part of a [Loop] that AwaitTask needs: the state of the services, its changes, and the end of the loop. Tests
-// replace it.
+// TaskLoop is the part of [Loop] that AwaitTask uses: the snapshot of the services, its changes, and the end of the loop.
+// Tests replace it.
 type TaskLoop interface {
 	Snapshot() *Snapshot
 	Changed() <-chan struct{}
@@ -35,7 +35,7 @@ func AwaitTask(ctx context.Context, loop TaskLoop, name string) (code int, err e
 	}
 }
 
-// taskCode returns the exit code of a finished task, see AwaitTask.
+// taskCode returns the exit code of a finished task, or 128+n after signal n. The error says why the task has no exit code.
 func taskCode(x *Exit) (code int, err error) {
 	switch {
 	case x == nil:

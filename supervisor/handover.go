@@ -52,8 +52,8 @@ func (l *Loop) HandOver() *Handover {
 }
 
 // TakeOver fills a new loop with the state of the loop before the re-execution. Call it before Run. mainPID returns the PID
-// of a run's main process, or 0 if the process has been reaped. After a fault in the old loop, the event of a start or an
-// exit may be missing from the state. TakeOver finds such events by comparing the state with these PIDs. When it returns, the
+// of a run's main process, or 0 if the process has been reaped. If the old loop panicked, the state may lack a start or an
+// exit that had already happened. TakeOver finds such an event by comparing the state with mainPID. When it returns, the
 // snapshot shows all services.
 func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 	h.Machine.Budget, h.Machine.Random, h.Machine.Parallel, h.Machine.ParallelExtra = l.machine.Budget, l.machine.Random, l.machine.Parallel, l.machine.ParallelExtra
@@ -83,7 +83,7 @@ func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 		if x := s.lastExit; x != nil && x.PID != 0 && x.Tail == nil { // lines that the old program did not read are lost
 			l.resumed = append(l.resumed, LastLines{s.name, x.Run, nil})
 		}
-		// The stop command has ended, but a fault in the old loop lost the event.
+		// The stop command has ended, but a panic of the old loop lost this event.
 		if s.stopCommand.run != 0 && mainPID(s.stopCommand.run) == 0 && !slices.Contains(l.lingeringRuns, s.stopCommand.run) {
 			l.addLingering(s.name, s.stopCommand.run)
 			l.resumed = append(l.resumed, StopCommandEnded{Name: s.name, Run: s.stopCommand.run, Leftover: true})
@@ -96,8 +96,8 @@ func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 // Resume queues an event that Run handles before any other. Call it before Run.
 func (l *Loop) Resume(e Event) { l.resumed = append(l.resumed, e) }
 
-// reconcile compares the state of a service with mainPID, the PID of its main process (0 if none is alive). If a fault has
-// lost the event of a start or an exit, reconcile queues that event for Run.
+// reconcile compares the state of a service with mainPID, the PID of its main process (0 if none is alive). If a panic of the
+// old loop lost a start or an exit, reconcile queues that event for Run.
 func (l *Loop) reconcile(s *service, mainPID int) {
 	run := s.liveRun()
 	starting := s.state == Starting || s.state == Finishing && s.pid == 0 && !s.leftover
@@ -117,7 +117,7 @@ func (l *Loop) reconcile(s *service, mainPID int) {
 	}
 }
 
-// addLingering makes the next reaps look for the end of a run's descendants.
+// addLingering records a run whose main process has ended. Each later reap checks whether its descendants have ended too.
 func (l *Loop) addLingering(name string, run uint64) {
 	l.runs[run] = name
 	if !slices.Contains(l.lingeringRuns, run) {

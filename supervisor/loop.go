@@ -15,7 +15,7 @@ import (
 	"hinit/internal/proc"
 )
 
-// Errors that the loop returns to commands.
+// Errors of commands that the loop refuses.
 var (
 	ErrUnknown        = errors.New("no such service")
 	ErrStopping       = errors.New("the container is stopping")
@@ -55,8 +55,8 @@ type Config struct {
 	Procs         Spawner
 	Logs          LogSink
 	Budget        time.Duration         // time limit of a container shutdown
-	Parallel      int                   // how many services with Policy.LimitedStarts may be starting at one time; 0 for no limit
-	ParallelExtra int                   // how many more services may be starting as soon as such a service has become ready
+	Parallel      int                   // how many services with Policy.LimitedStarts may be starting at the same time; 0 for no limit
+	ParallelExtra int                   // added to Parallel after one of the starting services has become ready
 	Children      <-chan os.Signal      // channel that delivers SIGCHLD; its capacity is 1
 	MuteSIGCHLD   func(bool)            // function that turns SIGCHLD off (true) or on (false); nil if that is impossible
 	Signals       <-chan os.Signal      // signals for OnSignal
@@ -165,8 +165,9 @@ func (l *Loop) Ended() <-chan struct{} { return l.ended }
 // or ErrReservedSignal.
 func (l *Loop) Do(ctx context.Context, e Event) error { return l.sendRequest(ctx, request{event: e}) }
 
-// ReapNow reaps all processes that have ended by now, and waits until the snapshot shows their exits. If a tracer holds one of the
-// processes in dead, the kernel does not report its end, but ReapNow finds it. It returns the same errors as Do.
+// ReapNow reaps all processes that have ended by now, and waits until the snapshot shows their exits. dead lists main
+// processes that look dead: if a tracer (ptrace(2)) holds one, the kernel does not report its end, so ReapNow examines these
+// processes itself. It returns the same errors as Do.
 func (l *Loop) ReapNow(ctx context.Context, dead ...int) error {
 	return l.sendRequest(ctx, request{call: func() { l.cfg.Procs.MayBeHeld(dead...); l.reap() }})
 }
@@ -176,8 +177,9 @@ func (l *Loop) Register(ctx context.Context, u Unit, want Want) error {
 	return l.RegisterSoon(ctx, &u, want)()
 }
 
-// RegisterSoon queues a Register, and returns immediately. The returned function blocks until the service is registered. The
-// loop keeps u, so the caller must not change u afterwards. It registers services in the order of the calls.
+// RegisterSoon queues the registration of a service, and returns immediately. The returned function blocks until the service
+// is registered. The loop keeps u, so the caller must not change u afterwards. Services are registered in the order of the
+// calls.
 func (l *Loop) RegisterSoon(ctx context.Context, u *Unit, want Want) (answer func() error) {
 	return l.enqueue(ctx, request{event: Add{u.Name, &u.Policy, want, u.Needs, u.HasReadinessChecks}, unit: u})
 }

@@ -3,7 +3,7 @@ package supervisor
 // The transition table. Each row says: in this state, this event leads to that next state, and the machine then performs that
 // action. TestTransitionTable executes every row.
 //
-// Most events are types of machine_events.go in lower case. Some names mean something else.
+// Most events are types of machine_events.go, in lower case. The other names stand for these events:
 //
 //	unwant, send        StayDown, SignalMain
 //	lacking, needsmet   a service that this one needs is not ready yet; all of them are ready
@@ -168,7 +168,7 @@ const (
 	reasonEndedAsRequested = "ended as asked"
 )
 
-// phase is the stage of the container's life: the services run, then a shutdown passes through the remaining three phases.
+// phase is the stage of the container's life: first the services run, then a shutdown passes through the other three phases.
 type phase int
 
 const (

@@ -12,7 +12,8 @@ import (
 // ReasonUnhealthy is the prefix of the reason of every transition that a failed check causes.
 const ReasonUnhealthy = "unhealthy"
 
-// readinessReport says whether a run is ready, in the opinion of the run itself or of its checks.
+// readinessReport says whether a run is ready. Each run has two reports: one from the service itself, and one from its
+// checks.
 type readinessReport struct {
 	ready bool
 	text  string `reexec:"said"`
@@ -26,8 +27,8 @@ func (m *Machine) handleReports(now time.Time, s *service, run uint64, own, chec
 	}
 }
 
-// updateReadiness computes whether a running service is ready, and records a change in the history. The run itself must be
-// ready, and so must its checks if it has any.
+// updateReadiness computes whether a running service is ready, and records a change in the history. A service is ready if its
+// own report says so and, if it has checks, their report too.
 func (m *Machine) updateReadiness(now time.Time, s *service) {
 	ready := s.ownReport.ready && (!s.hasChecks || s.checkReport.ready)
 	said := strings.Join(slices.DeleteFunc([]string{s.ownReport.text, s.checkReport.text}, func(t string) bool { return t == "" }), "; ")
@@ -96,8 +97,8 @@ func (m *Machine) handleNotified(now time.Time, s *service, e NotifyMessage) {
 	}
 }
 
-// markOverdue records a failed check as the cause for SIGKILL, if the service has sent STOPPING=1 but is alive after the
-// grace period. So the service restarts after the kill.
+// markOverdue handles a service that has sent STOPPING=1, and that is still alive after its grace period. It records a failed
+// check as the cause of the SIGKILL that follows, so that the service restarts. It ignores services that hinit is stopping.
 func (m *Machine) markOverdue(s *service) {
 	if s.requestedCause == "" && s.pid != 0 && m.phase == running {
 		s.requestedCause, s.failedAnswer = CauseHealth, "it said that it is stopping, and is still alive after the grace"

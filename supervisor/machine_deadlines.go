@@ -4,8 +4,8 @@ import "time"
 
 // This file finds the next deadline of any service, and acts on deadlines that have passed.
 
-// Deadline returns the time at which Step next needs a Tick event. The result is false if the machine has no deadline. The time
-// may be the former deadline of a service, whose Tick then changes nothing.
+// Deadline returns the time at which Step next needs a Tick event. The result is false if the machine has no deadline. The
+// time may be a deadline that a service has dropped since; the Tick then changes nothing.
 func (m *Machine) Deadline() (time.Time, bool) {
 	if m.phase == finished {
 		return time.Time{}, false

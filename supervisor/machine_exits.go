@@ -108,9 +108,9 @@ func (m *Machine) handleExited(now time.Time, s *service, e Exited) {
 	m.endLeftovers(now, s, e.Leftover, "main process")
 }
 
-// endLeftovers sends SIGTERM to the descendants that are alive after their process has ended. The parameter dead is the name
-// of that process in the reason: main process or finish command. If leftover is false, nothing is left to end, and
-// leftoversGone follows at once.
+// endLeftovers sends SIGTERM to the descendants that outlive a process of the service, and sets the deadline for SIGKILL.
+// dead names the process that has ended, for the reason of the state. If leftover is false, no descendant is alive, and
+// endLeftovers calls leftoversGone at once.
 func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, dead string) {
 	s.leftover = leftover && !s.policy.LeaveDescendants
 	if !s.leftover {
@@ -343,7 +343,8 @@ func (m *Machine) dropIfDown(now time.Time, s *service) {
 	}
 }
 
-// certainCauses lists the causes that hinit itself has brought about. A CorrectCause event must not replace them.
+// certainCauses lists the causes of exits that hinit brought about itself. It knows them for certain, so no CorrectCause
+// event replaces them.
 var certainCauses = []Cause{CauseOperator, CauseShutdown, CauseShed, CauseQuota, CauseLease}
 
 // parkByOutput parks a service that waits for its restart delay, if its last lines of output say that a restart would not help

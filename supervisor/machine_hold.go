@@ -30,9 +30,9 @@ func (m *Machine) setHold(name, reason string) {
 	m.shortage.held = held
 }
 
-// NeedMemory and NeedDisk are entries in the list of unmet needs of a service that waits because of a hold. NeedMemory means that
-// the container lacks memory, and NeedDisk that the service's profile uses too much disk space. The Reason of a [Hold] with
-// Disk must begin with NeedDisk.
+// NeedMemory and NeedDisk stand among the unmet needs of a service that waits because of a hold. NeedMemory means that the
+// container lacks memory. NeedDisk means that the service's profile uses too much disk space; the Reason of a [Hold] with
+// Disk must begin with it.
 const (
 	NeedMemory = "memory"
 	NeedDisk   = "disk"

@@ -77,7 +77,7 @@ func (m *Machine) removeFromDependants(s *service) {
 	}
 }
 
-// taskNeed says that a task must succeed in a run whose number is greater than Run. Earlier runs of the task do not count.
+// taskNeed says that a task must succeed in a run with a number above Run. Success in an earlier run does not count.
 type taskNeed struct {
 	Name string
 	Run  uint64

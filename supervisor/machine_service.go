@@ -75,11 +75,12 @@ type run struct {
 	parkAfterRun bool            `reexec:"park"`   // park the service after this run
 }
 
-// killProgress records whether repeated SIGKILLs reduce the number of processes of a run. A fork bomb can keep it constant.
+// killProgress records whether repeated SIGKILLs reduce the number of processes of a run. A fork bomb can replace its
+// processes as fast as they die.
 type killProgress struct {
 	kills     int
 	deaths    int  // number of the run's processes that have ended since its main process ended
-	treeGrows bool `reexec:"reborn"` // new processes appear despite the SIGKILLs
+	treeGrows bool `reexec:"reborn"` // new processes keep appearing although the machine sends SIGKILL
 }
 
 // stopCommand describes the stop command of a service that is being stopped.

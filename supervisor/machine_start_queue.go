@@ -25,11 +25,12 @@ const (
 // turns holds the starting services, and the queue of services that wait to start. A step replaces the slices and never
 // modifies them, so that undo can restore the old ones.
 type turns struct {
-	starting      []*service `reexec:"-"`       // services that have a turn
-	queue         []*service `reexec:"-"`       // waiting services, not sorted: service.queuePosition gives the order
-	lastPosition  int64      `reexec:"tickets"` // highest queue position that was given to a service
-	timedOutTurns int        `reexec:"-"`       // turns that ran out before the service was ready, since a limited service last became ready
-	anyReady      bool       `reexec:"-"`       // a service has become ready since `starting` was last empty, so ParallelExtra applies
+	starting     []*service `reexec:"-"`       // services that have a turn
+	queue        []*service `reexec:"-"`       // waiting services, not sorted: service.queuePosition gives the order
+	lastPosition int64      `reexec:"tickets"` // highest queue position that was given to a service
+	// turns that ran out before their service was ready; 0 again when a service becomes ready
+	timedOutTurns int  `reexec:"-"`
+	anyReady      bool `reexec:"-"` // a service has become ready since `starting` was last empty, so ParallelExtra applies
 }
 
 // holdsTurn reports whether a service still counts as starting: it is not ready, and its turn has not run out.

@@ -229,7 +229,7 @@ func formatPIDs(pids []int) string {
 	return text
 }
 
-// forgetRun forgets a run whose last descendant has ended after its main process, and reports RunEnded to the machine.
+// forgetRun forgets a run whose processes have all ended, and reports RunEnded to the machine.
 func (l *Loop) forgetRun(id uint64) {
 	name := l.runs[id]
 	delete(l.runs, id)

@@ -23,9 +23,9 @@ type orphanFlood struct {
 	idleReaps int       // during a flood: consecutive reaps without an orphan
 }
 
-// countOrphans decides whether a flood begins or ends. It is called after each reap with the number of reaped orphans. A
-// false matters ends a flood at once: a shutdown must notice each exit immediately. The result tells whether f.on has
-// changed.
+// countOrphans decides whether a flood begins or ends. The loop calls it after each reap, with the number of reaped orphans.
+// mayFlood is false during a shutdown, which must notice each exit immediately: then a flood ends at once, and none begins.
+// changed reports whether f.on has changed.
 func (f *orphanFlood) countOrphans(now time.Time, orphans int, matters bool) (changed bool) {
 	if f.on {
 		f.idleReaps++

@@ -118,9 +118,9 @@ type Policy struct {
 
 	DrainsInput bool `reexec:"Drains"` // the service (a logger) reads the output of other services, so a shutdown ends it last
 	DrainSignal int  `reexec:"Last"`   // signal to a service with DrainsInput when a shutdown has ended all others; 0 for none
-	// SpawnRetry is the delay after a failed start that is unlikely to succeed soon (SpawnFailed.Temporary is not set). For the
-	// CMD it is the delay after a temporary failure, and the CMD is not started again after any other failure. With 0, the
-	// failure counts as a fast exit, or ends the CMD.
+	// SpawnRetry is the delay after a start that failed, and that will probably fail again soon (SpawnFailed.Temporary is
+	// false). With 0, the failure counts as a fast exit. The CMD is different: it gets this delay after a temporary failure.
+	// After any other failure, or with 0, the CMD is not started again.
 	SpawnRetry   time.Duration
 	ReadyRestart time.Duration // restart without a delay after a run that was ready at least this long; 0 for never
 	KillNever    bool          // a stop never sends SIGKILL, and a second stop repeats the stop signal; only a shutdown kills
@@ -150,7 +150,8 @@ type Exit struct {
 	Tail   []string      // last lines of output, oldest first; nil until hinit has read the output
 }
 
-// Wire converts the exit to the type of the API. Its Tail is empty, because some readers may not see the output.
+// Wire converts the exit to the type of the API. It leaves Tail empty, because not every reader may see the output of the
+// service.
 func (x *Exit) Wire() client.Exit {
 	out := client.Exit{Cause: string(x.Cause), At: x.At, Tail: []string{}, Error: x.Error, UptimeSeconds: max(x.Uptime, 0).Seconds(), PID: x.PID}
 	switch {

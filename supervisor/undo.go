@@ -24,10 +24,10 @@ func (m *Machine) save(s *service) {
 	m.effects.saved = append(m.effects.saved, savedService{s, *s})
 }
 
-// prepare begins a step.
+// prepare copies the machine before a step.
 func (u *undo) prepare(m *Machine) { u.armed, u.savedMachine = true, *m }
 
-// finish ends a step that has completed. It releases the memory for copies of many services, which few steps need.
+// finish drops the copies after a step that did not panic. It also releases their memory if a step needed unusually many.
 func (u *undo) finish(m *Machine) {
 	u.armed = false
 	if cap(m.effects.saved) > 2*len(m.queue)+16 {
@@ -49,7 +49,8 @@ func (u *undo) restore(m *Machine) {
 	m.index()
 }
 
-// index makes the maps of services and the time of the next deadline from m.order.
+// index rebuilds what the machine derives from m.order: the maps of services and dependants, and the time of the next
+// deadline.
 func (m *Machine) index() {
 	m.services, m.dependants = make(map[string]*service, len(m.order)), make(map[string][]*service)
 	m.effects.wakeAt = time.Time{}

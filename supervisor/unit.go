@@ -54,7 +54,7 @@ type Unit struct {
 // MaxNotifyFD is the highest value of Unit.NotifyFD.
 const MaxNotifyFD = 1023
 
-// unit is a registered definition with the descriptors for its next start and its entry in the snapshot.
+// unit is the loop's record of a service: its definition, the descriptors for its next start, and its entry in the snapshot.
 type unit struct {
 	*Unit    `reexec:"Unit"` // the definition is never modified, because the machine keeps a pointer to its Policy
 	LastSpec *proc.Spec      `reexec:"Ran"` // Spec of the last run, if the definition has changed since
