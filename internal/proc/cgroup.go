@@ -27,8 +27,8 @@ type memoryCgroups struct {
 	readProcFile func(name string) []byte // function that reads a file below /proc
 }
 
-// cgroupOf returns the directory of a process's cgroup, or "" if the process is in the container's own cgroup. A cgroup of
-// its own was made by hinit ([Cgroups]), by the service itself, or by a program that started the service.
+// cgroupOf returns the directory of the cgroup of a process. It returns "" if the process is in the container's own cgroup.
+// Any other cgroup was made by hinit ([Cgroups]), by the service itself, or by a program that started the service.
 func (c memoryCgroups) cgroupOf(pid int) string {
 	for _, v := range []struct{ controller, dir string }{{"memory", "memory"}, {"", ""}} { // control groups of version 1, then of version 2
 		own, of := containerCgroup(cgroupPath(c.readProcFile("self/cgroup"), v.controller)), cgroupPath(c.readProcFile(strconv.Itoa(pid)+"/cgroup"), v.controller)
@@ -36,7 +36,7 @@ func (c memoryCgroups) cgroupOf(pid int) string {
 		if !is || own == "" || own == containerCgroup(of) || strings.Contains(of, "..") {
 			continue
 		}
-		// depending on the cgroup namespace, the path counts from the root of the host or of the container
+		// the path counts from the root of the host or of the container, depending on the cgroup namespace
 		for _, dir := range []string{path.Join(c.root, v.dir, of), path.Join(c.root, v.dir, below)} {
 			if pids, ok := cgroupPIDs(dir); ok && pids[pid] {
 				return dir
@@ -107,9 +107,10 @@ func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 }
 
 // cgroupMemory returns the memory that a cgroup uses, in bytes, and two parts of it: shared memory, and memory of the kernel
-// such as the buffers of TCP. Page tables count as memory of processes. Inactive file pages are left out, because the kernel
-// drops them first. With swap, swapped-out memory is added. Without swap, active file pages and reclaimable slabs are left
-// out too, because the kernel drops them when memory gets short. ok is false if the cgroup does not measure memory.
+// such as TCP buffers. The kernel part has no page tables, because these count as memory of processes. The result never
+// includes inactive file pages, which the kernel drops first. If swap is set, it includes swapped-out memory. Otherwise it
+// also leaves out active file pages and reclaimable slabs, which the kernel drops when memory gets short. ok is false if the
+// cgroup does not measure memory.
 func cgroupMemory(dir string, swap bool) (n, shared, kernel uint64, ok bool) {
 	stat, _ := os.ReadFile(path.Join(dir, "memory.stat"))
 	value := func(name string) uint64 { n, _ := valueOf(stat, name); return n }
@@ -135,8 +136,8 @@ func readNumber(file string) (n uint64, ok bool) {
 	return n, err == nil
 }
 
-// valueOf returns the number after a name in the text of a cgroup file such as memory.stat, which has one name and number a
-// line.
+// valueOf returns the number after a name in a cgroup file such as memory.stat. Each line of such a file has a name and a
+// number.
 func valueOf(text []byte, name string) (n uint64, ok bool) {
 	for line := range bytes.Lines(text) {
 		if f := bytes.Fields(line); len(f) == 2 && string(f[0]) == name {
@@ -296,7 +297,8 @@ func (t *Table) runByCgroup(pid int) (id uint64) {
 		switch inside := strings.HasPrefix(at, r.cgroup+"/"); {
 		case inside && id != 0 && r.service != service:
 			return 0
-		case inside && (id == 0 || r.id < id): // a finish or stop command has a higher number than the run of its service
+		// prefer the run of the service, because its finish and stop commands have higher numbers
+		case inside && (id == 0 || r.id < id):
 			id, service = r.id, r.service
 		}
 	}

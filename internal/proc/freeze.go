@@ -20,12 +20,12 @@ import (
 // not stopped may wait too, for instance while its process changes the control group.
 const uninterruptibleLimit = time.Second
 
-// FreezeOthers stops every other process of the PID namespace, so that none can start a new one. PID 1 calls it before a
-// re-execution when few PIDs are free, so that no process takes the PIDs that the new program needs. It uses kill(2) with -1,
-// which also reaches a child that is just being forked. The result before lists the processes that were already stopped, for
-// [ThawOthers]. The result beyond is a process that this user may not stop, or 0. FreezeOthers blocks until all threads are
-// stopped, or returns an error after patience. After an error all processes run again. It fails outside PID 1, where -1 would
-// include processes that do not belong to hinit.
+// FreezeOthers stops every other process of the PID namespace (SIGSTOP). PID 1 calls it before a re-execution when few PIDs
+// are free, so that no process can take the PIDs that the new program needs. kill(2) with -1 also reaches a child that is
+// just being forked. The result before lists the processes that were already stopped; pass it to [ThawOthers]. The result
+// beyond is a process that this user may not stop, or 0. FreezeOthers blocks until all threads are stopped. If that takes
+// longer than patience, it returns an error, and all processes run again. It fails outside PID 1, where -1 would reach
+// processes that do not belong to hinit.
 func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) {
 	if self, err := os.Readlink("/proc/self"); os.Getpid() != 1 || err != nil || self != "1" {
 		return nil, 0, errors.New("only process 1 with a /proc of its own can stop the others meanwhile")
@@ -61,8 +61,9 @@ func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) 
 	}
 }
 
-// stopShells stops the oldest shells with job control, and waits until each of them has stopped. A shell that still runs when
-// its job is stopped would take the terminal back. There is a limit, because an agent can start any number of shells.
+// stopShells stops the oldest shells with job control first, and waits until each has stopped. A shell that still runs when
+// its job is stopped would take the terminal back. Only a limited number is stopped, because an agent can start any number of
+// shells.
 func (s *scanner) stopShells() {
 	const most, each = 8, 250 * time.Millisecond
 	byPID := make(map[int]stat, len(s.stats))

@@ -20,7 +20,7 @@ type MemoryMeter struct {
 	cgroups memoryCgroups
 }
 
-// NewMemoryMeter returns a Meter that reads /proc and the control groups below /sys/fs/cgroup.
+// NewMemoryMeter returns a MemoryMeter that reads /proc and the control groups below /sys/fs/cgroup.
 func NewMemoryMeter() *MemoryMeter {
 	s := newScanner()
 	return &MemoryMeter{s, memoryCgroups{cgroupRoot, func(name string) []byte { return slices.Clone(s.readFile(name)) }}}
@@ -29,7 +29,7 @@ func NewMemoryMeter() *MemoryMeter {
 // Memory is what all processes of a run use together.
 type Memory struct {
 	Bytes        uint64
-	Extra        uint64 // part of Bytes that [ContainerMemory].Used leaves out: mainly swapped-out memory
+	Extra        uint64 // part of Bytes that is not in [ContainerMemory].Used: mainly swapped-out memory
 	Shared       uint64 // part of Bytes that other processes may share, such as files in memory (tmpfs)
 	CPU          uint64 // processor time, in the clock ticks of package procstat
 	HasOwnCgroup bool   // the run has a control group that hinit made and that limits its memory
@@ -79,7 +79,7 @@ func (m *MemoryMeter) cgroup(main int, pids []int) (out Memory, inside map[int]b
 		return Memory{}, nil
 	}
 	inside, ok := cgroupPIDs(dir)
-	for _, p := range m.proc.stats { // a process that started after the scan counts for the run
+	for _, p := range m.proc.stats { // a process that started after the scan counts as one of this run
 		ok = ok && (!inside[p.PID] || p.Dead() || slices.Contains(pids, p.PID))
 	}
 	n, shared, _, measured := cgroupMemory(dir, true)
@@ -156,9 +156,9 @@ func MaxOOMScoreIncrease() int { return maxOOMScoreAdj - ownOOMScore() }
 const oomScoreFile = "/proc/self/oom_score_adj"
 
 // raiseOOMScore raises the oom_score_adj of the new process pid and of its children to score, so that the kernel kills them
-// before hinit when memory runs out. The process has the user of hinit. A process that first executes LimitsName raises its own,
-// which is cheaper. No process can inherit the value, because hinit would have to raise its own before the fork, and the kernel
-// could then kill hinit. Raising a value needs no privilege.
+// before hinit when memory runs out. It is for a process with the user of hinit; a process that first executes LimitsName
+// raises its own value, which is cheaper. The process can't simply inherit the value: hinit would have to raise its own
+// before the fork, and the kernel could then kill hinit. Raising a value needs no privilege.
 func (s *scanner) raiseOOMScore(pid int, score string) {
 	pids := []int{pid}
 	for i := 0; i < len(pids) && i < maxExitedMarks; i++ {

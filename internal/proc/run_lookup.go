@@ -20,9 +20,9 @@ import (
 // maxAncestors is the maximum number of ancestors that RunOf looks at.
 const maxAncestors = 256
 
-// RunOf returns the run of a living process, or 0 if it belongs to none. It reads only this process and its ancestors, so it
-// is cheap, and needs no system call for a main process. The result is also 0 while the environment of an orphan is still
-// being read.
+// RunOf returns the run to which a living process belongs, or 0 if it belongs to none. It reads only this process and its
+// ancestors, so it is cheap; for a main process it needs no system call. The result is also 0 while hinit is still reading
+// the environment of an orphan.
 func (t *Table) RunOf(pid int) uint64 {
 	self := os.Getpid()
 	for range maxAncestors {
@@ -199,7 +199,8 @@ func (m *marker) lowerLimit() uint64 {
 	return mark
 }
 
-// runByMark returns the run of a process by its mark, or 0 if the process has no mark or one that proves nothing.
+// runByMark returns the run of a process by its mark. The result is 0 without a mark, or if the process could have forged it
+// (see verifiedRun).
 func (t *Table) runByMark(pid int) uint64 {
 	if limit, ok := t.readLimit(pid); ok {
 		return t.verifiedRun(pid, t.runOfMark(limit))
@@ -258,7 +259,7 @@ func (t *Table) hidesMark(pid int) bool {
 }
 
 // runOfDead returns the run of a dead orphan by its mark. It returns 0 for an orphan without a mark, which came into the
-// container from outside. It returns unknownRun if the mark can't be read or belongs to no run.
+// container from outside. It returns unknownRun if it can't read the mark, or if no run has this mark.
 func (t *Table) runOfDead(pid int) uint64 {
 	limit, ok := t.readLimit(pid)
 	switch {

@@ -72,8 +72,8 @@ func (s *scanner) readFile(name string) []byte {
 	return s.buf[:n]
 }
 
-// stale reports whether RecordMembers must check again if a scan is needed: its last check and the last scan are older than
-// maxAge.
+// stale reports whether RecordMembers must look again: since maxAge, it has neither scanned nor found that no scan is
+// necessary.
 func (s *scanner) stale() bool { return time.Since(s.at) >= maxAge && time.Since(s.skipped) >= maxAge }
 
 // hasChild reports whether a process may have a child. It is true if the kernel does not list children (proc_pid_task(5)).
@@ -204,7 +204,7 @@ type environRead struct {
 // of another environment, has not finished.
 func (t *Table) runByTag(who identity) (id uint64, known bool) {
 	if t.environ.process != who {
-		// another read has not finished, or reads have taken too long in this scan
+		// another read has not finished, or the reads of this scan together have taken too long
 		if t.environ.env != nil && len(t.environ.env) == 0 || t.environWaited >= environTimeout {
 			return 0, false
 		}
@@ -263,7 +263,8 @@ func (s *scanner) readStat(pid int) (stat, bool) {
 // processes one call examines: with 500 services a whole search takes 5 ms, for which each status and each exit would wait.
 const heldSearchPeriod, heldSearchMost = time.Second / 2, 50
 
-// MayBeHeld makes the next Reap look whether these processes are dead main processes that a tracer holds.
+// MayBeHeld makes the next Reap examine these processes: they may be dead main processes that a tracer holds (see
+// nextHeldByTracer).
 func (t *Table) MayBeHeld(pids ...int) { t.heldByTracer = append(t.heldByTracer, pids...) }
 
 // nextHeldByTracer returns a dead main process whose end wait(2) does not report, or 0. That happens while a tracer such as

@@ -19,9 +19,9 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Setup lists settings, besides resource limits, that a new process makes for itself before it executes its command. The zero
-// value changes nothing. The new process first executes hinit's own binary, or hinit-isolate, as LimitsName. That program makes
-// these settings and reads the environment files as the command's user.
+// Setup lists settings that a new process makes for itself before it executes its command, besides resource limits. The zero
+// value changes nothing. To make them, the process first executes the program LimitsName (hinit's own binary or
+// hinit-isolate). That program also reads the environment files, as the command's user.
 type Setup struct {
 	Nice          int      // number that is added to the nice value of hinit
 	IOClass       int      // class of ioprio_set(2); 0 keeps the class of hinit
@@ -126,9 +126,9 @@ func (s Spec) needsSetup() bool { return len(s.Limits) > 0 || len(s.setupWords()
 // or block it by a lease on a file (fcntl(2), F_SETLEASE).
 func (s Spec) changesUser() bool { return s.Cred != nil && int(s.Cred.UID) != os.Geteuid() }
 
-// entersDirLater reports whether the new process enters its working directory only after the change of its user. A path that
-// another user chose must wait for that, because below /proc/self it would lead to hinit's own files. A pinned directory
-// needs no path lookup, and is entered before its descriptor is closed.
+// entersDirLater reports whether the new process enters its working directory only after the change of its user. That is so
+// for a path, because another user may have chosen it: below /proc/self it would lead root to hinit's own files. A pinned
+// directory needs no lookup of a path, and must be entered before its descriptor is closed.
 func (s Spec) entersDirLater() bool { return s.changesUser() && filepath.IsAbs(s.Dir) && !s.Pinned }
 
 // privileged reports whether a setting needs a privilege.
@@ -190,18 +190,18 @@ func TakeForeground(tty *os.File) error {
 	return nil
 }
 
-// The functions below find errors of a start before the fork. After the fork, only the log of the service would show them.
+// The functions below find errors before the fork. After the fork, only the log of the service would show them.
 
-// An agent can make every check of the paths of its services slow. So all checks together get one part in checkShare of the
-// time, of which at most checkTime is saved up. The first millisecond of each check is free. With less than minCheckTime left,
-// findProgram skips a check. If a check takes longer than the time left, findProgram skips the checks of this service for the
-// time slowPause.
+// An agent can make every check of its services' paths slow. So the checks together get only one checkShare-th of the time,
+// and at most checkTime of it is saved up. The first millisecond of each check is free. findProgram skips a check if less
+// than minCheckTime is left. If a check takes longer than the time left, findProgram skips the checks of this service for
+// slowPause.
 const checkShare, checkTime, minCheckTime, slowPause = 100, time.Second, 10 * time.Millisecond, 10 * time.Minute
 
-// findProgram returns the path of the program to execute, or an error that would otherwise come after the fork. Another
-// user's paths may lead anywhere, and following their links may take minutes. So for such a process findProgram checks with
-// that user's permissions and for the time that is left. Then it returns the path unchecked, and the new process itself reports
-// errors. While an earlier check hangs, findProgram checks no path.
+// findProgram returns the path of the program to execute, or an error that would otherwise come only after the fork. If the
+// process has another user, following the links of its paths may take minutes. So findProgram then checks with that user's
+// permissions, and only for the time that is left. After that time, or while an earlier check hangs, it returns the path
+// unchecked, and the new process reports errors itself.
 func (t *Table) findProgram(spec Spec) (path string, err error) {
 	if !spec.changesUser() {
 		return checkProgram(spec)
@@ -214,7 +214,8 @@ func (t *Table) findProgram(spec Spec) (path string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), left)
 	defer cancel()
 	if t.checker == nil || !t.checker.Identity().Equal(*spec.Cred) {
-		t.checker = fsutil.NewActor(*spec.Cred) // most services have the same user, and a trial of its identity costs as much as a check
+		// keep it: most services have the same user, and making an actor costs as much as a check
+		t.checker = fsutil.NewActor(*spec.Cred)
 	}
 	checker, found := t.checker, ""
 	err = blocking.Within(ctx, blocking.Programs, "looking at the command", func() error {

@@ -110,7 +110,8 @@ func IgnoreSentFaults() (news <-chan os.Signal) {
 		ExchangeAction(s, action)
 		ours = action
 	}
-	if ours != (SignalAction{}) && unix.SignalNum("SIGSTKFLT") == 16 { // the handler counts a signal without details under the number of SIGSTKFLT
+	// The handler counts a signal without details under the number 16, so this works only where 16 is SIGSTKFLT.
+	if ours != (SignalAction{}) && unix.SignalNum("SIGSTKFLT") == 16 {
 		for _, s := range runtimeDefaultSignals {
 			ExchangeAction(s, ours)
 		}
@@ -118,7 +119,7 @@ func IgnoreSentFaults() (news <-chan os.Signal) {
 	return c
 }
 
-// SentFault returns how many signals were sent to this process and ignored, and the last sender.
+// SentFault says how often a signal was sent to this process and ignored, and who sent it last.
 type SentFault struct {
 	Signal syscall.Signal
 	Count  uint64
@@ -126,9 +127,8 @@ type SentFault struct {
 	UID    int // user of the sender; -1 if unknown
 }
 
-// SentFaults tells how often each signal that IgnoreSentFaults ignores has been sent to this process since its start, and who
-// sent it last. It leaves out signals that never came. A signal is not counted if it arrives while another one with the same
-// number is pending.
+// SentFaults returns an entry for each signal of IgnoreSentFaults that another process has sent since this process started. A
+// signal is not counted if it arrives while another one with the same number is pending.
 func SentFaults() []SentFault {
 	var all []SentFault
 	for _, s := range slices.Concat(faultSignals, runtimeDefaultSignals) {

@@ -132,10 +132,10 @@ func (t *Table) signalMain(id uint64, signal int, what string, sign int) error {
 	return nil
 }
 
-// Reap reaps every child that has ended, and calls each for it. With trees it also reports whether a main process has left
-// processes behind, which it finds before it reaps that process. childless reports whether no child is left. Reap never
-// blocks. The function each may call Spawn, Signal and SignalTree. A dead main process that a tracer holds is reported at
-// once, and reaped later as an orphan.
+// Reap reaps every child that has ended, and calls each for it. If trees is set, Exit.Leftover says whether the dead process
+// has left processes of its run behind, which Reap finds out before it reaps the process. childless reports whether no child
+// is left. Reap never blocks. The function each may call Spawn, Signal and SignalTree. If a tracer holds a dead main process,
+// Reap reports its end now and reaps the process later, as an orphan.
 func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 	ends := 0 // main processes that this call has found dead
 	for {
@@ -288,10 +288,11 @@ func seccompError(call string, err error) error {
 }
 
 // findExitedChild returns the PID of a child that has ended, without reaping it, or 0. childless reports whether hinit has no
-// child at all. peek never blocks.
+// child at all. It never blocks.
 func findExitedChild() (pid int, childless bool) { return findExitedChildOf(unix.P_ALL, 0) }
 
-// findExitedChildOf is peek for the children that kind and id select, as for waitid(2): one (unix.P_PID) or all (unix.P_ALL).
+// findExitedChildOf is findExitedChild for one child (kind is unix.P_PID, and id its PID) or for all (unix.P_ALL), as in
+// waitid(2).
 func findExitedChildOf(kind, id int) (pid int, childless bool) {
 	for {
 		var info sigchldInfo
@@ -319,8 +320,8 @@ func Stopped() bool {
 	return err == nil && info.pid != 0
 }
 
-// reap reaps a child that peek returned, which frees its PID. If a tracer still holds the child, its exit status is unknown,
-// and the exit code becomes -1.
+// reap reaps a child that has ended, which frees its PID. If a tracer still holds the child, its exit status is unknown, and
+// the exit code becomes -1.
 func reap(pid int) (status unix.WaitStatus, usage unix.Rusage) {
 	if reaped, _ := unix.Wait4(pid, &status, unix.WNOHANG, &usage); reaped == 0 {
 		status = 0x7f

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxAge is how old a scan may be for questions in which the newest processes don't matter.
+// maxAge is the maximum age of a scan that may answer a question for which the newest processes don't matter.
 const maxAge = 20 * time.Millisecond
 
 // identity distinguishes a process from a later one with the same PID, by its start time.
@@ -140,13 +140,13 @@ func (t *Table) assignRuns() {
 	}
 }
 
-// maxExitedMarks is how many marks of dead orphans one scan reads. A further dead orphan counts as one of unknownRun, unless
-// its process group or session shows its run.
+// maxExitedMarks is how many marks of dead orphans one scan reads. Any further dead orphan counts as unknownRun, unless its
+// process group or session shows its run.
 const maxExitedMarks = 256
 
-// assignDead finds the run of a dead orphan. A process that forks and ends at once may never be alive in a scan. But some
-// scan shows it dead, because only hinit reaps it, and never during a scan. So if a scan shows no process of a run, neither
-// alive nor newly dead, the whole run has ended.
+// assignDead finds the run of a dead orphan. A process that forks and ends at once may be dead in every scan that shows it.
+// But at least one scan shows it, because only hinit reaps it, and never during a scan. So if a scan shows no process of a
+// run, neither alive nor newly dead, the whole run has ended.
 func (t *Table) assignDead(p stat, before *membership, groups, sessions map[int]uint64) {
 	if _, main := t.owned[p.PID]; main {
 		return
@@ -172,7 +172,8 @@ func (t *Table) assignDead(p stat, before *membership, groups, sessions map[int]
 	t.recordYoungest(id, p)
 }
 
-// recordYoungest remembers p if it is younger than the known processes of a run, for killForkers.
+// recordYoungest keeps p as the youngest process of a run if it is younger than the one kept so far. killForkers begins
+// there.
 func (t *Table) recordYoungest(id uint64, p stat) {
 	if last, ok := t.members.youngestMember[id]; !ok || last.Start < p.Start || last.Start == p.Start && last.PID < p.PID {
 		t.members.youngestMember[id] = p
@@ -201,11 +202,11 @@ func runOfAncestor[ID any](pid, self int, owner map[int]ID, parent map[int]int) 
 	return id
 }
 
-// hasLeftover reports whether other processes of a run are alive after its main process has ended. Call it before that
+// hasLeftover reports whether other processes of a run may be alive after its main process has ended. Call it before the main
 // process is reaped. several means that more than one main process has ended, so a single scan serves all of them.
 func (t *Table) hasLeftover(r *run, several bool) bool {
 	dead := func(p stat) bool { return p.PID == r.mainPID && p.Dead() }
-	// if a recent scan already shows that the main process has ended, it also shows all processes that the main process had started
+	// if a recent scan already shows the main process dead, it also shows all processes that the main process had started
 	if time.Since(t.procfs.at) >= maxAge || !slices.ContainsFunc(t.procfs.stats, dead) {
 		if !several && !t.hasUnknownChild() {
 			return false
@@ -223,8 +224,8 @@ func (t *Table) hasLeftover(r *run, several bool) bool {
 	return len(t.members.alive[r.id])+t.members.possibleMembers[r.id] > 0
 }
 
-// unknownOrphansSince returns the living orphans of unknown run that are not older than the process main. The last scan is
-// recent enough, because the end of a main process causes a scan while any orphan is alive.
+// unknownOrphansSince returns the living orphans of unknown run that are not older than the process main. It makes no scan:
+// the last one is recent enough, because the end of a main process causes a scan while any orphan is alive.
 func (t *Table) unknownOrphansSince(main int) (pids []int) {
 	at := slices.IndexFunc(t.procfs.stats, func(p stat) bool { return p.PID == main })
 	if at < 0 || t.members.scan != t.procfs.scans {
@@ -238,8 +239,8 @@ func (t *Table) unknownOrphansSince(main int) (pids []int) {
 	return pids
 }
 
-// confirmingScans is how many more scans hasLeftover makes while it sees newly dead processes of a run but no living process.
-// If the last of these scans still shows newly dead processes, hasLeftover assumes that the run keeps forking.
+// confirmingScans is how many times hasLeftover scans again while it sees newly dead processes of a run but no living one. If
+// the last of these scans still shows newly dead processes, hasLeftover assumes that the run keeps forking.
 const confirmingScans = 2
 
 // RecordMembers records which processes belong to a run, so that their run is known after their parents have ended. It scans
@@ -358,7 +359,7 @@ func signalIf(pid int, signal syscall.Signal, meant func() bool) (there, sent bo
 	case err == nil:
 		defer unix.Close(fd)
 	case !old:
-		return !errors.Is(err, unix.ESRCH), false // any error but ESRCH: the PID belongs to a thread
+		return !errors.Is(err, unix.ESRCH), false // if the error is not ESRCH, the PID belongs to a thread
 	}
 	switch {
 	case !meant():

@@ -255,8 +255,8 @@ func variableFromFile(name, path string, judge envFileRule) ([]dotenv.Var, error
 	return []dotenv.Var{{Name: name, Raw: strings.TrimRight(text, "\r\n")}}, err
 }
 
-// readEnvFile reads an environment file with the identity of this process. As root, or with judge.own, it refuses a file that
-// another user can change: LD_PRELOAD in it would execute that user's code.
+// readEnvFile reads an environment file with the identity of this process. As root, or if judge.own is set, it refuses a file
+// that another user can change. With LD_PRELOAD in such a file, that user could run code in this process.
 func readEnvFile(path string, judge envFileRule) (string, error) {
 	fd, doubt, err := trust.Open(filepath.Clean(path), judge.trustRule())
 	if err != nil {
@@ -274,7 +274,8 @@ func readEnvFile(path string, judge envFileRule) (string, error) {
 	return string(text), err
 }
 
-// envFileRule decides which environment files to refuse: see RefuseForeignFiles and RefuseLinks in [proc.Setup].
+// envFileRule says which environment files to refuse: own stands for RefuseForeignFiles of [proc.Setup], noLinks for
+// RefuseLinks.
 type envFileRule struct{ own, noLinks bool }
 
 // trustRule returns the check for package trust that applies to this process's user.
