@@ -76,7 +76,7 @@ func (c *container) describeInit() client.Init {
 	return info
 }
 
-// mainPIDs returns the PID of each service's main process, by service; 0 if the service is not running.
+// mainPIDs returns the PID of the main process of each service, by the name of the service; 0 if the service is not running.
 func (c *container) mainPIDs() map[string]int {
 	leaders := make(map[string]int)
 	for _, s := range c.loop.Snapshot().Services {

@@ -23,17 +23,17 @@ import (
 type bootRun struct {
 	c           *container
 	ctx         context.Context //nolint:containedctx // context of the container
-	threads     func()          // function that blocks until this process has its threads; later, services may use up the PIDs
+	threads     func()          // function that blocks until all threads of this process exist; after that, services may use up the PIDs
 	controlOpen <-chan struct{} // channel that is closed when the control socket is open, or can't be opened
 	slots       <-chan struct{} // channel that is closed when the s6 scan directory exists, or can't be made
 	cmd         bool            // the container's CMD was started
 }
 
-// bootUp boots the container. threads blocks until this process has its threads: bootUp calls it before services can use up
-// the PIDs.
+// bootUp boots the container. threads blocks until all threads of this process exist. bootUp calls it before the first
+// service can use up the PIDs.
 func (c *container) bootUp(ctx context.Context, threads func()) {
 	defer func() {
-		c.gateways.AwaitRead(ctx) // the reading may take longer than the rest of the boot
+		c.gateways.AwaitRead(ctx) // the boot may be over before the profiles are read
 		c.boot.End()
 		c.stage.NotifyOuterInit()
 	}()
@@ -44,8 +44,8 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 		c.Warn("%s", w)
 	}
 	b := &bootRun{c: c, ctx: ctx, threads: threads}
-	// The volume, the control socket and the s6 directories are prepared at the same time, because none of the three needs
-	// another. The container's first process may need all three, so Ready waits for them.
+	// Prepare the volume, the control socket and the s6 directories at the same time, because none of them needs another. The
+	// container's first process may need all three, so Ready waits for them.
 	b.controlOpen = guard.Begin("opening the control socket", func() { b.openControl(cfg) })
 	b.slots = guard.Begin("making the directories of s6", b.openS6)
 	c.stage.ExpectServices(cfg)
@@ -64,7 +64,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 		if !c.prepare(serving, cfg, b) {
 			return
 		}
-		if c.lease.Status().State == client.LeaseNone && !c.route.Load().Plain { // the first ClaimAtBoot found no data directory to lock
+		if c.lease.Status().State == client.LeaseNone && !c.route.Load().Plain { // the first call found no data directory to lock
 			if serving, ok = c.lease.ClaimAtBoot(ctx, b, true); !ok {
 				return
 			}
@@ -96,7 +96,7 @@ func (c *container) prepare(serving context.Context, cfg *config.Config, b *boot
 		c.fatal(err.Error())
 		return false
 	}
-	c.prepared.Store(serving.Err() == nil) // serving has ended after a loss of the lease; then takeOver prepares again
+	c.prepared.Store(serving.Err() == nil) // without the lease, serving has ended, and takeOver must prepare the volume again
 	return true
 }
 
@@ -110,7 +110,7 @@ func (b *bootRun) openControl(cfg *config.Config) {
 		return errors.Join(b.c.control.OpenAt(path), b.c.publishIDs(cfg))
 	})
 	step.Parallel = true
-	b.c.boot.InsertStep(0, step) // this step began before all other steps
+	b.c.boot.InsertStep(0, step) // put this step first in the list, because it began before all others
 }
 
 // publishIDs writes the ids of the agent's user and the isolated profiles into the control directory. The exec shim reads
@@ -146,8 +146,8 @@ func (b *bootRun) openS6() {
 	c.boot.InsertStep(1, step)
 }
 
-// Ready blocks until processes may be started: the threads exist, and the control socket and the s6 directories are open.
-// After the boot, when b is nil, it returns at once.
+// Ready blocks until the container may start processes: all threads exist, and the control socket and the s6 directories are
+// open. After the boot, when b is nil, it returns at once.
 func (b *bootRun) Ready() {
 	if b != nil {
 		b.threads()
@@ -190,7 +190,7 @@ func (c *container) takeOver(ctx, serving context.Context) {
 	}
 	c.registry.ChangeLock.Lock()
 	defer c.registry.ChangeLock.Unlock()
-	c.gateways.AwaitRead(serving) // an earlier reading may still wait for a slow volume
+	c.gateways.AwaitRead(serving) // a reading that began earlier may still wait for a slow volume
 	if serving.Err() != nil {
 		return
 	}
@@ -206,8 +206,8 @@ func (c *container) takeOver(ctx, serving context.Context) {
 	}
 }
 
-// startServices registers the services and gateways, which start if they are wanted up. It returns false if the container
-// must end.
+// startServices registers the services and gateways, and the supervisor starts those that are wanted up. It returns false if
+// the container must end.
 func (c *container) startServices(ctx context.Context, cfg *config.Config) bool {
 	c.stage.RunStep("services", func() error { return c.registry.RegisterServices(ctx, cfg) })
 	if !c.route.Load().Plain {

@@ -35,9 +35,10 @@ import (
 type container struct {
 	*initlog.Logger
 
-	cfg     atomic.Pointer[config.Config]
-	agent   boot.Agent
-	route   atomic.Pointer[boot.RunPlan] // what the CMD asks for: a supervised gateway, or a command; the boot may replace this plan
+	cfg   atomic.Pointer[config.Config]
+	agent boot.Agent
+	// says what the CMD asks for: a supervised gateway, or a command. The boot may replace it.
+	route   atomic.Pointer[boot.RunPlan]
 	started time.Time
 	// prepared means that the data volume was prepared and the boot hooks have run.
 	prepared atomic.Bool
@@ -82,7 +83,8 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 	c.units = units.NewMaker(agent, cfg.Home, env, route.Plain)
 	c.store = profiles.Open(cfg.Home, agent.Homes(cfg.Home), cfg.Profiles.Marker).SetMaxProfiles(cfg.Profiles.Max)
 	c.Logger = initlog.New(func() io.Writer { return c.logs.Console(2) }, c.boot.AddWarning, initlog.NewTerminationLog())
-	// agents logs what an agent can cause. The status keeps its warnings apart, so that an agent can't push out others.
+	// agents logs messages that an agent can cause. The status keeps its warnings in a separate list, so that an agent can't
+	// push out the other warnings.
 	agents := c.WithWarningStore(c.boot.AddAgentWarning)
 	c.logs = logs.New(logs.Options{
 		Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn, OnOutput: func() { c.health.ResumeDeafSearch() },
@@ -98,7 +100,7 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 	c.reporter = report.New(report.Options{
 		Loop: c.loop, Say: c.Say, Observe: c.handleRecord, OnStopping: func() { c.gateways.Stop() },
 		OnLost: func() {
-			// the log of a service may remain if the record of its removal was lost
+			// a service that the supervisor does not know may still have a log, if the record of its removal was lost
 			c.logs.DropUnknown(func(service string) bool { return c.loop.Snapshot().Find(service) != nil })
 			c.gateways.CatchUp()
 		},
@@ -156,10 +158,12 @@ type s6Host struct {
 	*gateways.Manager  // the Manager provides Command, CheckMayStart, SlotMade and SlotRemoved
 }
 
-// Say overrides the Logger's method. SayOfSlots limits the number of messages, because an agent can make any number of slots.
+// Say replaces the method of the Logger. An agent can make any number of slots, so SayOfSlots limits the number of messages
+// about them.
 func (h s6Host) Say(format string, args ...any) { h.SayOfSlots(format, args...) }
 
-// handleRecord passes a record of the event history to the parts that follow services. The reporter calls it for each record.
+// handleRecord passes a record of the event history to each package that follows services. The reporter calls it for every
+// record.
 func (c *container) handleRecord(r supervisor.Record) {
 	c.gateways.Observe(r)
 	c.s6.Observe(r)

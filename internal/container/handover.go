@@ -26,8 +26,8 @@ import (
 	"hinit/supervisor"
 )
 
-// fallbackBudget is how long the shutdown may take if the state from the previous program can't be read, and with it the
-// configured budget.
+// fallbackBudget is the time limit of the shutdown if hinit can't read the state from the previous program, which has the
+// configured limit.
 const fallbackBudget = 8 * time.Second
 
 // handover is what PID 1 passes to the next program at a re-execution. Package reexec encodes it.
@@ -42,7 +42,7 @@ type handover struct {
 	Interrupt time.Time
 	Reported  uint64
 
-	// The state of each package follows.
+	// The fields below have the state of one package each.
 
 	startHandover
 	unitsHandover
@@ -59,7 +59,7 @@ type handover struct {
 	S6      *personality.Handover // state of the s6 emulation; nil if hinit does not act as s6
 }
 
-// These aliases exist because a struct can't embed several types with the name Handover.
+// A struct can't embed several types with the name Handover, hence these aliases.
 type (
 	healthHandover   = health.Handover
 	leaseHandover    = leaseholder.Handover
@@ -69,8 +69,9 @@ type (
 	unitsHandover    = units.Handover
 )
 
-// HandOver returns the state of all parts of the container (see [reexec.Host]). Until thaw is called, the reporter and the
-// logs stand still, so that the state stays true. After a fault, HandOver goes on even if the logs can't be stopped.
+// HandOver returns the state of all parts of the container (see [reexec.Host]). The reporter and the logs stop until thaw is
+// called, so that the state does not change. After a fault (a panic in hinit), HandOver goes on even if the logs can't be
+// stopped.
 func (h *reexecHost) HandOver(past reexec.PastGenerations, fault bool) (state any, thaw func(), err error) {
 	c := h.c
 	reported, release := c.reporter.Pause()
@@ -101,8 +102,8 @@ func (h *reexecHost) HandOver(past reexec.PastGenerations, fault bool) (state an
 	return old, thaw, err
 }
 
-// successorMain is PID 1 after a re-execution: it continues the container of the previous program. If err is set or the state
-// can't be used, it ends all processes and returns [reexec.ExitFault].
+// successorMain is the init after a re-execution: it continues the container of the previous program. If err is set or the
+// state can't be used, it ends all processes and returns [reexec.ExitFault].
 func successorMain(sig *signals.Signals, taken *reexec.HandedState, err error) int {
 	var c *container
 	if err == nil {
@@ -181,8 +182,8 @@ func (c *container) resumeServices(ctx context.Context) {
 	c.stage.RepairOwners(ctx, !c.stage.Owners.Done())
 }
 
-// freezeTimeout is how long a re-execution waits for writes to the volume, and then again until the logs have written what
-// they have read. The supervisor's loop is blocked during the second wait.
+// freezeTimeout is how long a re-execution waits for writes to the volume. Then it waits as long again for the logs to write
+// what they have read. The supervisor's loop is blocked during the second wait.
 const freezeTimeout = time.Second
 
 // reexecHost implements [reexec.Host], by which package reexec stops the container and collects its state.
@@ -207,9 +208,9 @@ func (h *reexecHost) LockConfig(ctx context.Context) (release func(), err error)
 	return h.c.registry.LockChanges(ctx)
 }
 
-// Quiesce answers or ends the open requests of clients, and waits for writes to the volume and to the s6 scan directory. If
-// the re-execution fails, the caller calls wake, and hinit serves clients again. After a fault, Quiesce does not wait for the
-// volume.
+// Quiesce answers or ends the open requests of clients. It also waits for writes to the volume and to the s6 scan directory.
+// After that, hinit serves no clients until wake is called, which the caller does if the re-execution fails. After a fault,
+// Quiesce does not wait for the volume.
 func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 	h.socket = h.c.control.Leave()
 	release := func() {}
@@ -226,14 +227,14 @@ func (h *reexecHost) Quiesce(fault bool) (wake func(), err error) {
 	}
 	if held, err := h.c.s6.Hold(); err == nil {
 		release = held
-	} else if !fault { // after a fault, ignore the error: the fault may be in the code of the scan directory
+	} else if !fault { // after a fault, ignore the error, because the scan directory may be the part that had the fault
 		return wake, err
 	}
 	return wake, nil
 }
 
-// awaitVolumeIdle waits until hinit writes nothing to the volume except logs, at most for freezeTimeout. Freeze waits for the
-// logs. execve(2) ends all other threads, but it can't end a thread that waits for a hung file system, so execve would hang
+// awaitVolumeIdle waits until no write to the volume is under way, at most for freezeTimeout. It ignores the logs, because
+// Freeze waits for them. execve(2) can't end a thread that waits for a hung file system, so with such a thread it would hang
 // too.
 func (c *container) awaitVolumeIdle() error {
 	end := time.Now().Add(freezeTimeout)
@@ -246,8 +247,8 @@ func (c *container) awaitVolumeIdle() error {
 	return nil
 }
 
-// awaitLastLines waits until hinit has read the last lines of services that have just ended, but at most for freezeTimeout. A
-// re-execution would lose them. After an exit, hinit needs at most 100 ms to read the lines, so an older exit has none to come.
+// awaitLastLines waits until hinit has read the last lines of services that have just ended, at most for freezeTimeout. A
+// re-execution would lose these lines. Reading takes at most 100 ms, so services that ended earlier do not matter.
 func (c *container) awaitLastLines() {
 	reading := func(s *supervisor.Service) bool {
 		return s.LastExit != nil && s.LastExit.Tail == nil && c.logs.Get(s.Name) != nil && time.Since(s.LastExit.At) < freezeTimeout/5

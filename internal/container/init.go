@@ -21,19 +21,19 @@ import (
 // flushTime is how long PID 1 waits for the logs after the last process of the container has ended.
 const flushTime = 700 * time.Millisecond
 
-// Main is the init of a container. It blocks until the container ends, and returns its exit code. argv0 is the name under
-// which the program was started, and args are its arguments.
+// Main is the init of a container. It blocks until the container ends, and returns the exit code of the container. argv0 is
+// the name under which the program was started, and args are its arguments.
 //
-// The calling goroutine must be locked to the main thread, on which Main only waits. For a signal to the process, the kernel
-// wakes the main thread before any other (complete_signal in Linux's kernel/signal.c). If that thread hung on a dead disk,
-// SIGTERM would not be noticed.
+// The calling goroutine must be locked to the main thread, and only waits there. The kernel wakes the main thread first for a
+// signal to the process (complete_signal in Linux's kernel/signal.c). If that thread hung on a dead disk, hinit would not
+// notice SIGTERM.
 func Main(argv0 string, args []string) int {
 	return runOffMainThread(func() (prepare.Start, int, bool) { return prepare.Container(argv0, args, personality.Path) })
 }
 
-// RunServicesOnly is an init that supervises only the services of a configuration file. "" stands for the usual places, see
-// [prepare.ServicesOnly]. It blocks until the services have been stopped, and returns the exit code. The calling goroutine
-// must be locked to the main thread, as for [Main].
+// RunServicesOnly is an init that supervises only the services of a configuration file. If file is "", it looks in the usual
+// places, see [prepare.ServicesOnly]. It blocks until the services have been stopped, and returns the exit code. The calling
+// goroutine must be locked to the main thread, as for [Main].
 func RunServicesOnly(file string) int {
 	return runOffMainThread(func() (prepare.Start, int, bool) { return prepare.ServicesOnly(file) })
 }
@@ -46,9 +46,9 @@ func runOffMainThread(settle func() (start prepare.Start, code int, ok bool)) in
 	return <-code
 }
 
-// initMain is what [Main] and [RunServicesOnly] have in common. After a re-execution it continues the container of the
-// previous program. Otherwise it boots the container that settle describes. It makes all parts before the first call that
-// could hang.
+// initMain is the common part of [Main] and [RunServicesOnly]. After a re-execution it continues the container of the
+// previous program. Otherwise it boots the container that settle describes. It makes all parts of the container before the
+// first call that could hang.
 func initMain(settle func() (start prepare.Start, code int, ok bool)) int {
 	// Without a handler, the Go runtime would end the process on a signal. Package early already handles the signals that ask
 	// for a stop.
@@ -84,7 +84,7 @@ func initMain(settle func() (start prepare.Start, code int, ok bool)) int {
 func (c *container) runToEnd(begin func(context.Context)) int {
 	code := c.run(begin)
 	if c.route.Load().HasCommand() && proc.IsTerminal(os.Stdin) && os.Getpid() != 1 {
-		_ = proc.TakeForeground(os.Stdin) // the CMD had the terminal; the shell that started hinit needs it again
+		_ = proc.TakeForeground(os.Stdin) // the CMD had the terminal, and the shell that started hinit needs it again
 	}
 	return code
 }

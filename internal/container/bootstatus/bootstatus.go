@@ -66,8 +66,9 @@ func (s *Status) HasEnded() bool {
 	}
 }
 
-// Await blocks until the boot has ended. pid is the process that asks. If this process belongs to a running hook, Await
-// returns an error at once, because the boot waits for that hook. now returns the present snapshot of the supervisor.
+// Await blocks until the boot has ended. pid is the process of the client that asks. If this process belongs to a running
+// hook, Await returns an error at once, because the boot waits for that hook. now returns the present snapshot of the
+// supervisor.
 func (s *Status) Await(ctx context.Context, pid int, now func() *supervisor.Snapshot) error {
 	if s.HasEnded() {
 		return nil
@@ -148,8 +149,8 @@ func (s *Status) TakeOver(own, agents []string, steps []client.BootStep) {
 // SetProfiles sets how many profiles the boot is bringing up. 0 means that all are up.
 func (s *Status) SetProfiles(profiles int) { s.profilesToStart.Store(int64(profiles)) }
 
-// Profiles returns how many profiles the boot must bring up and how many are up, or nil if the boot is not bringing up
-// profiles now. up is how many profiles have a gateway.
+// Profiles returns how many profiles the boot must bring up, and up, the number of those that have a gateway. It returns nil
+// unless the boot is bringing up profiles now.
 func (s *Status) Profiles(up int) *client.BootProfiles {
 	found := int(s.profilesToStart.Load())
 	if found == 0 {
@@ -165,8 +166,8 @@ func (s *Status) SetExpected(services []*supervisor.Service) {
 	s.expected = services
 }
 
-// ExpectLater adds the services that look returns to the expected ones. It calls look in a goroutine, because look may wait
-// for a disk.
+// ExpectLater adds services to the expected ones as soon as the function look returns them. It calls look in a goroutine,
+// because look may wait for a disk.
 func (s *Status) ExpectLater(look func() []*supervisor.Service) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,8 +179,8 @@ func (s *Status) ExpectLater(look func() []*supervisor.Service) {
 	})
 }
 
-// Expected returns the known services that the boot will register. If all is set, it first waits until the function that
-// ExpectLater calls has returned, the boot has ended, or ctx ends.
+// Expected returns the services that the boot will register, as far as they are known. If all is set, it first waits for the
+// function of ExpectLater, the end of the boot, or the end of ctx.
 func (s *Status) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	s.mu.Lock()
 	looked := s.profilesExpected // a nil channel blocks for ever, if ExpectLater was not called

@@ -39,7 +39,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Options are the parts of hinit that a Health uses. Any goroutine may call the functions.
+// Options are the parts of hinit that a Health calls. Any goroutine may call the functions.
 type Options struct {
 	Config       func() *config.Config
 	Loop         *supervisor.Loop
@@ -101,8 +101,8 @@ func New(o Options) *Health {
 	return h
 }
 
-// Configure applies the settings for memory, quotas and deaf gateways. Settings for checks and notification sockets count
-// from the next registration of a service on.
+// Configure applies the settings for memory, quotas and deaf gateways. Changed settings for checks and notification sockets
+// take effect when a service is registered again.
 func (h *Health) Configure(cfg *config.Config) {
 	h.memory.configure(cfg)
 	if !h.o.ServicesOnly { // a plain supervisor has no gateways
@@ -175,7 +175,7 @@ func (h *Health) StatusRemark(v *supervisor.Service) string {
 // RecordHeartbeat records that the gateway of a profile has written its state file, and so is alive.
 func (h *Health) RecordHeartbeat(profile string) { h.deaf.RecordHeartbeat(profile) }
 
-// ResumeDeafSearch makes the search for deaf gateways go on, because a service has written output.
+// ResumeDeafSearch makes a paused search for deaf gateways go on, because a service has written output.
 func (h *Health) ResumeDeafSearch() { h.deaf.Resume() }
 
 // Drop ends the checks of a removed service, and closes its notification socket.
@@ -193,8 +193,8 @@ type Handover struct {
 // HandOver returns the state that TakeOver needs in the program after a re-execution.
 func (h *Health) HandOver() Handover { return Handover{h.checks.HandOver(), h.notify.HandOver()} }
 
-// TakeOver restores the state from the previous program. The logs of the services must be open. It ends exec checks that
-// still run, because their results would go nowhere.
+// TakeOver restores the state from the previous program. The logs of the services must already be open. It ends exec checks
+// that are still running, because nothing would receive their results.
 func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
 	for _, s := range h.o.Loop.Snapshot().Services {
 		if s.Kind == supervisor.KindCheck {
@@ -205,7 +205,7 @@ func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
 	for _, u := range services.Units {
 		h.Check(u.Unit)
 	}
-	h.notify.TakeOver(old.Notify) // take over the sockets last, because their messages go to the checks
+	h.notify.TakeOver(old.Notify) // the sockets come last, because their messages go to the checks
 	h.deaf.Resume()
 }
 
@@ -242,7 +242,7 @@ func (h *Health) Checks(service string) []client.Check {
 	return append(out, deaf...)
 }
 
-// stateOfRun reads the state file of a profile with read. It returns an error if a process of an earlier run of the gateway s
+// stateOfRun reads the state file of a profile by calling read. It returns an error unless the present run of the gateway s
 // has written the file.
 func stateOfRun(s *supervisor.Service, profile string, read func(string) (profiles.State, error)) (profiles.State, error) {
 	st, err := read(profile)
@@ -276,13 +276,14 @@ func (h *Health) newDeafWatch() *probe.DeafWatch {
 	})
 }
 
-// isDeafNow reports whether the deafness d is about the present run of a gateway, and no check of the gateway already reports
-// this deafness.
+// isDeafNow reports whether the deafness d concerns the present run of a gateway. It is false if a check of the gateway
+// already reports this deafness.
 func isDeafNow(v *supervisor.Service, d probe.Deafness) bool {
 	return !d.ByCheck && v.State == supervisor.Up && v.Run == d.Run
 }
 
-// deafCheck returns an entry for the list of checks if the service is a deaf gateway, otherwise none.
+// deafCheck returns a list with one entry, for the checks in the status, if the service is a deaf gateway. Otherwise the list
+// is empty.
 func (h *Health) deafCheck(service string) []client.Check {
 	d, deaf := h.deaf.Deafness(service)
 	v := h.o.Loop.Snapshot().Find(service)
@@ -304,8 +305,8 @@ const (
 // runCheck runs an exec check once, as a task of the supervisor, for [probe.Options].Run. It returns the exit code and the
 // last line of output. If ctx ends first, it kills all processes of the check.
 func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error) {
-	// Wait until the supervisor has forgotten an earlier process of this check, which it may still be killing. The supervisor
-	// would otherwise report the end of the earlier process as the end of this process.
+	// The supervisor may still be killing an earlier process of this check. Wait until it has forgotten that process.
+	// Otherwise it would report the end of that process as the end of the new one.
 	for changed := h.o.Loop.Changed(); h.o.Loop.Snapshot().Find(name) != nil; changed = h.o.Loop.Changed() {
 		if !pause.Until(ctx, changed) {
 			return 0, "", context.Cause(ctx)
@@ -318,8 +319,8 @@ func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (cod
 	read := make(chan string, 1)
 	guard.Go("reading the output of a check", func() { read <- lastLine(r) })
 	defer r.Close()
-	// The unit waits for no need, because the checked service is already running. Wait for the supervisor even if ctx ends: it
-	// still needs the pipe, and a check that starts late must be ended below.
+	// The unit waits for no need, because the checked service is already running. Wait for the supervisor even if ctx ends:
+	// it still needs the pipe, and the code below must end a check that starts late.
 	err = h.o.Loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
 		Name: name, Kind: supervisor.KindCheck, Spec: spec, StdOverrides: [3]*os.File{1: w, 2: w},
 		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: checkGrace},
@@ -343,7 +344,7 @@ func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (cod
 
 // lastLine reads up to checkOutput bytes and returns the last line that is not empty.
 func lastLine(r *os.File) string {
-	data, _ := io.ReadAll(io.LimitReader(r, checkOutput)) // after the deadline, use the bytes that were read so far
+	data, _ := io.ReadAll(io.LimitReader(r, checkOutput)) // if the deadline passes, use the bytes that were read until then
 	_ = r.Close()
 	lines := bytes.Split(bytes.TrimSpace(data), []byte("\n"))
 	return strings.TrimSpace(string(lines[len(lines)-1]))

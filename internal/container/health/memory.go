@@ -31,15 +31,14 @@ type memoryLoop interface {
 }
 
 // memoryWatch enforces the memory limits of services: it warns about a service above its limit, or restarts it. When the
-// container runs out of memory, it also ends services, see decideShedding. It measures the services with a limit. While memory
-// is tight, it measures all services that it may end. It reports an exceeded limit once, and again after a re-execution. Its
-// goroutine starts with the first limit. A search for shared memory runs in a second goroutine. Any goroutine may call its
-// methods.
+// container runs out of memory, it also ends services, see decideShedding. It measures the services with a limit and, while
+// memory is tight, all services that it may end. It reports an exceeded limit once, and again after a re-execution. Its
+// goroutine starts with the first limit. A second goroutine searches for shared memory. Any goroutine may call its methods.
 type memoryWatch struct {
 	loop      memoryLoop
 	container func() proc.ContainerMemory // function that returns the container's memory and its limit
 	lastUsage map[string]usageSample      // last measurement of each service, kept only while memory is tight
-	// function that returns the memory of services, by the PIDs of their main processes
+	// function that returns the memory of the services whose main processes have these PIDs
 	measure         func(mains []int) []proc.Memory
 	lastMessages    map[string]string               // last message by service and kind, see isNewMessage; only for services that exist
 	search          func() []boot.Measurement       // function that measures shared memory of services, which may take seconds
@@ -86,7 +85,7 @@ func (w *memoryWatch) watch() {
 		case now := <-due:
 			if now.Sub(looked) >= memoryPeriod {
 				w.measureAll()
-				// this lets the loop sample Config.OOMKills; ReapNow fails only if the container ends
+				// make the loop sample Config.OOMKills; ReapNow fails only if the container ends
 				_ = w.loop.ReapNow(context.Background())
 				looked = now
 			}
@@ -100,8 +99,8 @@ func (w *memoryWatch) watch() {
 	}
 }
 
-// measureAll measures the running services with a memory limit, and acts on those above the limit. It also renews the notes
-// that the status shows about their memory.
+// measureAll measures the running services with a memory limit, and acts on those above the limit. It also replaces the notes
+// about memory in the status.
 func (w *memoryWatch) measureAll() {
 	var services []*supervisor.Service
 	var mains []int
@@ -122,9 +121,9 @@ func (w *memoryWatch) measureAll() {
 	maps.DeleteFunc(w.lastMessages, func(key, _ string) bool { return w.loop.Snapshot().Find(path.Dir(key)) == nil })
 }
 
-// sumByProfile adds the memory of all services of a profile, such as its gateway and its workers, to the largest of them. The limits
-// in hinit.yaml are for the whole profile. A control group has all of them anyway. It returns measured, which has an element for each
-// service.
+// sumByProfile adds up the memory of all services of a profile, such as its gateway and its workers, because a limit in
+// hinit.yaml is for the whole profile. In the result, the largest of these services has the sum. Services with a control
+// group stay as they are, because the group already measures all of them together.
 func sumByProfile(services []*supervisor.Service, measured []proc.Memory) []proc.Memory {
 	largest, sums := make(map[string]int), make(map[string]uint64)
 	for i, m := range measured {
@@ -170,7 +169,7 @@ func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note str
 		if w.isNewMessage(v, "warn", above) {
 			w.loop.Post(supervisor.Remark{Service: v.Name, Text: note})
 		}
-	// The excess ends only 10 % below memory.warn, so that warnings do not repeat.
+	// A warning ends only 10 % below memory.warn. Otherwise a service near the limit would cause many warnings.
 	case limit.Warn > 0 && has < uint64(limit.Warn)/10*9 && w.lastMessages[v.Name+"/warn"] == fmt.Sprint(v.Run, above):
 		w.isNewMessage(v, "warn", below)
 		w.loop.Post(supervisor.Remark{Service: v.Name, Text: text + below})
@@ -195,8 +194,8 @@ func formatBytes(n uint64) string {
 	return fmt.Sprintf("%d MiB", n>>20)
 }
 
-// Thresholds in percent of the container's memory limit; stallPercent is in percent of time. Processes stall while they wait
-// for the kernel to free memory (PSI).
+// Thresholds in percent of the container's memory limit. Only stallPercent is in percent of time: processes stall while they
+// wait for the kernel to free memory (PSI).
 const (
 	warnAt        = 80   // percentage of used memory from which starts are refused if processes stall, or if starts are being refused already
 	refuseAt      = 90   // percentage of used memory from which starts are refused in any case
@@ -232,14 +231,14 @@ type candidate struct {
 // decision says which service [decideShedding] wants to end because memory is short, and which waiting service to start.
 type decision struct {
 	full        bool
-	unowned     bool   // most memory in use belongs to no service, so only ending a service with hidden memory would help
+	unowned     bool   // most memory in use belongs to no service, so hinit ends only services that may have hidden memory
 	shed, admit string // the service to end, and the service to start; "" for none
 	hides       string // why the service to end may have memory that hinit can't see
 }
 
-// decideShedding chooses a service to end, and a service to start. Each call ends at most one service: of those with the lowest
-// priority, the service that has been idle longest (chooseVictim). If most memory in use belongs to no service, decideShedding
-// ends only a service that may hide memory. It starts the most important waiting service whose memory fits.
+// decideShedding chooses at most one service to end, and one to start. It ends the service that chooseVictim returns, unless
+// an earlier one is still ending. If most memory in use belongs to no service, it ends only a service that may hide memory.
+// It starts the most important waiting service whose memory fits.
 func decideShedding(p pressure) (d decision) {
 	c := p.container
 	if c.Limit == 0 {
@@ -262,9 +261,10 @@ func decideShedding(p pressure) (d decision) {
 	return d
 }
 
-// chooseVictim returns the running service of the lowest priority that has been idle longest; "" if there is none. It skips
-// services with less than a quarter of the average memory, whose end would free little. If hiding is set, it considers all
-// services that may hide memory, and no others. hides says why the chosen service may hide memory.
+// chooseVictim returns the service to end: of the running services with the lowest priority, the one that has been idle
+// longest. The name is "" if there is none. It skips services with less than a quarter of the average memory, because their
+// end would free little. If hiding is set, it considers only services that may hide memory, whatever their size. hides says
+// why the chosen service may hide memory.
 func chooseVictim(services []candidate, hiding bool) (name, hides string) {
 	all, total := slices.DeleteFunc(slices.Clone(services), func(s candidate) bool { return !s.running || hiding && s.hides == "" }), uint64(0)
 	slices.SortFunc(all, func(a, b candidate) int {
@@ -292,8 +292,8 @@ type usageSample struct {
 	bytes uint64
 }
 
-// shedOrAdmit measures the container's memory. It may then end a service to free memory, or start a service that waits for memory,
-// see decideShedding. If at least warnAt percent are used, it returns true, and the caller measures more often.
+// shedOrAdmit measures the container's memory. It may then end a service to free memory, or start a service that waits for
+// memory, see decideShedding. pressed reports whether at least warnAt percent are used; the caller then measures more often.
 func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	var c proc.ContainerMemory
 	blocking.Run(blocking.Short, func() { c = w.container() })
@@ -337,8 +337,9 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	return pressed
 }
 
-// candidates lists all services. For a service that may not be ended or delayed, only the name is set. While memory is tight it
-// measures the running services, and returns how many of the used bytes belong to none of them.
+// candidates lists all services, and says of each what decideShedding needs to know. A service that may not be ended or
+// delayed has only its name set. If pressed is set, candidates measures the running services. unowned is how many of the used
+// bytes belong to none of them.
 func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, used uint64) (list []candidate, unowned uint64) {
 	var mains, at []int
 	for _, v := range snapshot.Services {
@@ -365,7 +366,7 @@ func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, us
 		if !known || seen.cpu != m.CPU {
 			seen.since = now
 		}
-		// A file in memory that a process maps and has open counts in both numbers, so take the larger.
+		// A file in memory that a process both maps and has open counts in both numbers, so take the larger number.
 		seen.cpu, seen.bytes = m.CPU, m.Bytes-min(m.Bytes, m.Extra+m.Shared)+max(m.Shared, found.Bytes)
 		w.lastUsage[s.name] = seen
 		s.idle, s.bytes, s.hides = now.Sub(seen.since), seen.bytes, found.Note

@@ -23,7 +23,7 @@ func (h *Health) addNotifySocket(u *supervisor.Unit) {
 	cfg := h.o.Config()
 	s := cfg.Services[u.Name]
 	if u.Kind != supervisor.KindService || s.Notify.Protocol != config.NotifySystemd {
-		h.notify.Drop(u.Name) // harmless if the service has no socket
+		h.notify.Drop(u.Name) // if the service has no socket, Drop does nothing
 		return
 	}
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())

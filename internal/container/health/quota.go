@@ -25,8 +25,8 @@ import (
 const (
 	// quotaPeriod is the time between two measurements of the homes of profiles.
 	quotaPeriod = time.Minute
-	// freePeriod is the time between two measurements of the free space. If the free space has shrunk by one percent of the file
-	// system, hinit measures the homes at once.
+	// freePeriod is the time between two measurements of the free space. When the free space has shrunk by one percent of the
+	// file system, hinit measures the homes at once, and does not wait for quotaPeriod.
 	freePeriod = 5 * time.Second
 )
 
@@ -63,7 +63,8 @@ func (h *Health) watchQuotas(cfg *config.Config) {
 	}
 }
 
-// runEvery calls look after a delay, and then once each period until the supervisor ends. n counts the calls from 0.
+// runEvery starts a goroutine that calls look after a delay, and then once each period until the supervisor ends. n counts
+// the calls from 0. doing names the work for the report of a panic.
 func (h *Health) runEvery(doing string, delay, period time.Duration, look func(n int)) {
 	guard.Go(doing, func() {
 		for n, due := 0, time.After(delay); ; n++ {
@@ -132,10 +133,10 @@ func (h *Health) gatewaysWhere(wanted func(v *supervisor.Service, own config.Pri
 	return all
 }
 
-// checkQuotas makes the boot program measure the disk usage of profiles or, with share, their use of processors and ports.
-// The boot program also decides which gateways to stop or restart; checkQuotas passes that to the supervisor, and renews the
-// notes in last. After a failure, profiles that were not measured keep their notes. The result says whether there are notes,
-// or the program has failed.
+// checkQuotas makes the boot program measure the disk usage of profiles or, if share is set, their use of processors and
+// ports. The boot program also decides which gateways to stop or restart. checkQuotas passes these decisions to the
+// supervisor, and replaces the notes in last. If a measurement fails, the notes of profiles that were not measured stay. The
+// result says whether there are notes, or the program has failed.
 func (h *Health) checkQuotas(share bool, last *table[string, string]) bool {
 	notes, work := make(map[string]string), boot.MeasureDisk
 	wanted := func(_ *supervisor.Service, own config.Priority) bool { return own.Quota.IsSet() }
@@ -169,8 +170,8 @@ func (h *Health) checkQuotas(share bool, last *table[string, string]) bool {
 	return err != nil || len(notes) > 0
 }
 
-// firstRecord is when the memory of gateways is first recorded after the boot. It is short, so that a container that soon
-// fills its memory leaves a record to the next boot. recordPeriod is the time between further records.
+// firstRecord is how soon after the boot hinit first records the memory of gateways. It is short, so that a container that
+// soon fills its memory leaves a record for the next boot. recordPeriod is the time between further records.
 const firstRecord, recordPeriod = 30 * time.Second, 5 * time.Minute
 
 // HoldBackGateways holds back gateways that would not fit into the container's memory limit. It expects each gateway to use as
@@ -207,7 +208,7 @@ func (h *Health) sharedMemory() []boot.Measurement {
 	for _, v := range h.o.Loop.Snapshot().Services {
 		running = append(running, boot.Gateway{Service: v.Name, Profile: v.Profile, Main: v.PID, Run: v.Run})
 	}
-	found, _ := h.measureHomes(freePeriod, running, boot.FilesInMemory) // after an error this memory counts for no service
+	found, _ := h.measureHomes(freePeriod, running, boot.FilesInMemory) // if the search fails, this memory counts for no service
 	return found
 }
 

@@ -22,7 +22,7 @@ import (
 	"hinit/internal/redact"
 )
 
-// Logger writes the messages of PID 1. Any goroutine may call its methods.
+// Logger writes the messages of hinit itself to the container log and to the status. Any goroutine may call its methods.
 type Logger struct {
 	console        func() io.Writer
 	storeWarning   func(warning string) bool
@@ -30,7 +30,8 @@ type Logger struct {
 }
 
 // New returns a Logger. console returns a writer for one line, which must not block. remember stores a warning for the
-// status, and returns false if it is known already. last is the termination message, to which every line is added.
+// status, and returns false if the status already has it. last is the termination message of the pod, to which every line is
+// added.
 func New(console func() io.Writer, remember func(warning string) bool, last *TerminationLog) *Logger {
 	return &Logger{console, remember, last}
 }
@@ -109,7 +110,7 @@ func (w *TerminationLog) Add(line string) {
 func (w *TerminationLog) writeLoop() {
 	for range w.wake {
 		if w.write(killed, false) != nil {
-			return // there is no termination log, or its last version is written
+			return // the container has no such file, or End has already written the last version
 		}
 		<-time.After(rewriteEvery)
 	}

@@ -1,8 +1,8 @@
-// Package leaseholder decides whether this init serves its data volume. It may supervise the profiles and services there only
-// while it holds the lock of the volume.
+// Package leaseholder decides whether this init serves its data volume: only while it holds the lock of the volume, it may
+// supervise the profiles and services there.
 //
-// Without the lock, no profile or service of the volume starts. When the lock is lost, all of them are killed before this
-// init asks for the lock again. The package owns a goroutine that waits for the lock, or for its loss.
+// Without the lock, no profile or service of the volume starts. When the lock is lost, the package kills all of them before
+// it asks for the lock again. It owns a goroutine that waits for the lock, or for its loss.
 package leaseholder
 
 import (
@@ -27,14 +27,14 @@ import (
 )
 
 const (
-	// standbyVariable is the environment variable that says what this init does if another init holds the lock: with the value 0
-	// it ends, otherwise it waits.
+	// standbyVariable is the environment variable that says what this init does if another init holds the lock. With the
+	// value 0 the container ends, otherwise it waits.
 	standbyVariable = "HINIT_STANDBY"
 	// retryPause is the time between an error and the next attempt to get the lock back.
 	retryPause = time.Second
 	// volumeTimeout is how long the boot waits for the volume. Then it starts the CMD anyway.
 	volumeTimeout = 15 * time.Second
-	// slowLock is from which duration on the timeline of the boot shows the wait for the lock.
+	// slowLock is how long the wait for the lock must be to appear in the timeline of the boot.
 	slowLock = time.Second
 )
 
@@ -78,7 +78,7 @@ type Lease struct {
 	loop      Loop
 	lock      lease.Lock
 	onMessage func(words string) // function that gets each message of the lease program
-	grantor   string             // who grants the lock, for messages: the volume, or the lease program
+	grantor   string             // name of the part that grants the lock, for messages: the volume, or the lease program
 	steps     *bootstatus.Status // status of the boot
 	serves    atomic.Bool
 	state     atomic.Pointer[state]
@@ -98,8 +98,8 @@ type Handover struct {
 	Served bool            `reexec:"Alone"` // the old program served the volume
 }
 
-// New returns the Lease of an init that does not serve yet. It opens the volume as the agent's user. program means that a
-// service of hinit.yaml, the lease program, holds the lease. Its messages must then be passed to LeaseMessage.
+// New returns the Lease of an init that does not serve yet. It opens the volume as the agent's user. program means that the
+// lease program, a service of hinit.yaml, holds a lease for this volume; pass its messages to LeaseMessage.
 func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstatus.Status, program bool) *Lease {
 	if !program {
 		return newLease(host, loop, lease.NewVolume(home, agent, host.WarnAgents), steps)
@@ -128,7 +128,8 @@ func (t *Lease) Serves() bool { return t.serves.Load() }
 
 // Serve records that this init serves the volume, because it has got the lock. It returns false if the lock is lost again.
 func (t *Lease) Serve(serving context.Context) bool {
-	t.serves.Store(true) // store true before the check, because the goroutine that notices a loss stores false
+	// store true before the check: if the lock is lost now, the goroutine that notices it stores false, which must come last
+	t.serves.Store(true)
 	if serving.Err() != nil || t.Check() != nil {
 		t.serves.Store(false)
 		return false
@@ -158,12 +159,12 @@ func (t *Lease) Check() error {
 	}
 }
 
-// setUnknown sets the state to waiting, while it is unknown which process holds the lock.
+// setUnknown sets the state to waiting, before it is known whether another process holds the lock.
 func (t *Lease) setUnknown() {
 	t.setState(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: %s has not answered yet", t.host.Config().Home, t.grantor))
 }
 
-// whyNotServing says why this init does not serve.
+// whyNotServing says in words why this init does not serve the volume.
 func (t *Lease) whyNotServing(s *state) string {
 	if s.holder == nil {
 		return s.detail
@@ -185,8 +186,8 @@ type acquireResult struct {
 	err  error
 }
 
-// acquire asks for the lock in a goroutine, and returns channels. got receives the result. busy receives a value if another
-// process holds the lock; the goroutine then waits for the lock, or without wait gives up with errHeld.
+// acquire asks for the lock in a goroutine. got receives the result. busy receives a value if another process holds the lock.
+// If wait is set, the goroutine then waits for the lock; otherwise it gives up with errHeld.
 func (t *Lease) acquire(ctx context.Context, wait bool) (got chan acquireResult, busy <-chan struct{}) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	result, waits := make(chan acquireResult, 1), make(chan struct{}, 1)
@@ -203,9 +204,9 @@ func (t *Lease) acquire(ctx context.Context, wait bool) (got chan acquireResult,
 	return result, waits
 }
 
-// ClaimAtBoot decides during the boot whether this init serves the volume. While another process holds the lock, this init runs
-// only its CMD, and takes over later unless HINIT_STANDBY forbids that. made means that the boot has prepared the volume
-// already, so a failure is final.
+// ClaimAtBoot decides during the boot whether this init serves the volume. While another process holds the lock, this init
+// runs only its CMD and takes over later, unless HINIT_STANDBY forbids that. made means that the boot has prepared the volume
+// already. Then ClaimAtBoot warns if the volume can't be locked.
 //
 // The context serving ends when the lock is lost, after all services of the volume have been killed. If the lock can't be
 // lost, serving is ctx. If ok is false, the boot must stop.
@@ -285,7 +286,7 @@ func (t *Lease) watchLock(ctx context.Context, lost <-chan error) context.Contex
 	return serving
 }
 
-// fence kills all services that need the lock, because this init no longer holds it.
+// fence is called after the loss of the lock. It kills all services that need the lock, and ends the context serving.
 func (t *Lease) fence(end context.CancelCauseFunc, why error) {
 	t.serves.Store(false)
 	t.evict("the lock of the volume is lost")
@@ -370,8 +371,8 @@ func (t *Lease) evict(reason string) {
 	}
 }
 
-// needsLock reports whether a service may run only while this init holds the lock. These are gateways, services of
-// hinit.yaml, and commands of clients such as workers of the task board. The CMD and the services of the s6 scan directory
+// needsLock reports whether a service may run only while this init holds the lock. That is so for gateways, services of
+// hinit.yaml, and commands of clients, such as workers of the task board. The CMD and the services of the s6 scan directory
 // may always run.
 func (t *Lease) needsLock(name string, kind supervisor.Kind) bool {
 	if kind == supervisor.KindGateway || kind == supervisor.KindRun {

@@ -31,8 +31,8 @@ import (
 type Options struct {
 	Config func() *config.Config
 	Actor  *fsutil.Actor // user whose rights are used to write the log files
-	// Secrets returns the secrets in the .env of a profile. more means that there are too many, so some are missing. It may wait
-	// for a disk.
+	// Secrets returns the secrets in the .env of a profile. more means that some are missing, because there are too many. It
+	// may wait for a disk.
 	Secrets          func(profile string) (values []string, more bool, err error)
 	CompressArchives gzipped.Packer                   // packer that compresses archives, which are rotated log files
 	OnOutput         func()                           // function that is called after a service has written; it must not block
@@ -48,10 +48,10 @@ type Logs struct {
 	o    Options
 	logs sync.Map // logs by service: string → *logrotate.Log
 
-	// guards registering and masked, and keeps Drop and Protect apart; no goroutine holds mu during disk access
+	// guards registering and masked, and prevents a Drop during a Protect; no goroutine holds mu during disk access
 	mu          sync.Mutex
 	registering map[string]int // registrations under way, by service; the supervisor may not know the service yet
-	masked      map[string]int // memory in bytes for the secrets to hide, by service
+	masked      map[string]int // bytes of memory for the hidden secrets, by service
 }
 
 // New returns the logs of a container, without any service.
@@ -87,7 +87,7 @@ func (l *Logs) Open(name, profile, file string, kind supervisor.Kind) {
 	l.logs.Store(name, log)
 }
 
-// Protect keeps Drop from ending the log of a service that is being registered, until release is called.
+// Protect prevents Drop from ending the log of a service that is being registered. It lasts until release is called.
 func (l *Logs) Protect(name string) (release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,8 +102,8 @@ func (l *Logs) Protect(name string) (release func()) {
 	}
 }
 
-// Drop ends the log of a removed service. It does nothing if the service is being registered again, or if known says that the
-// supervisor has it.
+// Drop ends the log of a removed service. It does nothing while the service is being registered again, or if known says that
+// the supervisor has the service.
 func (l *Logs) Drop(name string, known func(string) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -157,7 +157,7 @@ func (l *Logs) Tail(name string, done func(lines []string)) {
 	}
 }
 
-// drainTime is the limit of [Logs.Drain]. Reading what is in the pipes never takes so long.
+// drainTime is the time limit of [Logs.Drain]. Reading what is in the pipes takes less.
 const drainTime = 300 * time.Millisecond
 
 // Drain blocks until the log has read all output of a service and has queued it for the console, but at most for drainTime.

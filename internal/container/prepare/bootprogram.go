@@ -41,9 +41,9 @@ type bootProgram struct {
 	output *os.File
 }
 
-// startProgram starts the boot program, which is in the directory of hinit, and sends it a job. The unit's name in the
-// supervisor is name and a random suffix, because the supervisor still knows the unit of an earlier job for some time. The
-// caller must call receive.
+// startProgram starts the boot program, which is in the directory of hinit, and sends it a job. The supervisor knows it as a
+// unit with the given name and a random suffix, because it still knows the unit of an earlier job for some time. The caller
+// must call receive.
 func startProgram(ctx context.Context, loop programLoop, name string, job boot.Job) (*bootProgram, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -89,7 +89,7 @@ func (p *bootProgram) receive(ctx context.Context, take func(boot.Message) error
 	stop := context.AfterFunc(ctx, func() { _ = p.input.SetReadDeadline(time.Unix(1, 0)) })
 	defer func() {
 		stop()
-		p.close() // close stops the program if it is alive
+		p.close() // if the program is still alive, close stops it
 		guard.Go("waiting for the end of the boot program", func() {
 			if err == nil {
 				_, _ = supervisor.AwaitTask(ctx, p.loop, p.name)

@@ -27,8 +27,8 @@ type Examiner struct {
 	current boot.Examining  // the check that is running now
 }
 
-// Examine examines the volume, or joins an examination that is under way. It returns the findings when the examination is done,
-// when ctx ends, or after examineTime. In the last two cases the findings name the check that has not answered.
+// Examine examines the volume, or waits for an examination that is under way. It returns the findings when the examination is
+// done, when ctx ends, or after examineTime. In the last two cases, the findings name the check that has not answered.
 func (e *Examiner) Examine(ctx context.Context) client.Findings {
 	ctx, cancel := context.WithTimeout(ctx, examineTime)
 	defer cancel()

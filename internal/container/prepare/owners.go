@@ -16,9 +16,9 @@ import (
 )
 
 // Owners makes the agent's user the owner of the agent's files again, in the background. It repairs all files once during the
-// boot, and the files of a profile when the profile appears or starts. Requests during a repair become one further repair.
-// The caller runs [Owners.All] and then [Owners.Run] in one goroutine, so that repairs never overlap. Any goroutine may call
-// the other methods.
+// boot, and the files of a profile when the profile appears or starts. Requests that come during a repair are combined into
+// one more repair. The caller runs [Owners.All] and then [Owners.Run] in one goroutine, so that repairs never overlap. Any
+// goroutine may call the other methods.
 type Owners struct {
 	*initlog.Logger
 
@@ -42,8 +42,8 @@ func newOwners(v *initlog.Logger, remark func(text string), work runJob, move fu
 }
 
 // All repairs the owners of all files, and returns when that is done or ctx has ended. job names the agent's user. If hinit
-// runs as that user there is nothing to repair. But if the boot has filled the data directory from the image
-// (job.FilledFromImage), All makes those files durable.
+// runs as that user, no owner needs a repair. If the boot has filled the data directory from the image (job.FilledFromImage),
+// All also syncs those files to the disk.
 func (r *Owners) All(ctx context.Context, job boot.Job) {
 	if job.Options.Agent.Switches() || job.FilledFromImage {
 		r.repair(ctx, job, nil)
@@ -87,8 +87,8 @@ func (r *Owners) repair(ctx context.Context, job boot.Job, only []string) {
 	}
 }
 
-// Adopt makes the agent's user the owner of a profile that another user has made. It changes the files that a gateway needs
-// before it returns, and Run changes the others soon after. It blocks on the disk.
+// Adopt makes the agent's user the owner of a profile that another user has made. Before it returns, it changes the files
+// that a gateway needs. Run changes the others soon after. Adopt blocks on the disk.
 func (r *Owners) Adopt(ctx context.Context, o boot.Options, profile string) {
 	if profile == profiles.Default || !o.Agent.Switches() {
 		return

@@ -32,8 +32,8 @@ import (
 	"hinit/supervisor"
 )
 
-// Stage does the part of the boot before the first service. After the boot, it has the boot program do the work on the volume, such
-// as the repair of owners.
+// Stage does the part of the boot before the first service. Later, it makes the boot program work on the volume, for example
+// to repair owners.
 type Stage struct {
 	*initlog.Logger
 
@@ -56,7 +56,7 @@ type Stage struct {
 	repairs func() error // Err of the context of the last RepairOwners; nil before the first
 }
 
-// Connect makes the parts of a Stage that need its other fields. Call it when they are set.
+// Connect makes the Owners and the Examiner of a Stage. Call it after the other exported fields are set.
 func (s *Stage) Connect() {
 	repair := func(ctx context.Context, job boot.Job, take func(boot.Message)) error {
 		return s.runJob(ctx, "hinit/repair", job, take)
@@ -101,7 +101,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 		more = append(more, boot.Phase{Name: "plant", Run: r.fillEmptyHome})
 	}
 	report := boot.Prepare(ctx, r.job.Options, more...)
-	// change the owners after the directories are made, so that no tenant has access to the new directories
+	// change the owners of the homes only now, so that no tenant has access to the new directories
 	if r.job.Options.Tenants.On && !report.Linked && !report.ReadOnly {
 		report.Run(ctx, r.job.Options, []boot.Phase{{Name: "tenants", Volume: true, Run: r.changeTenantOwners}})
 	}
@@ -154,8 +154,8 @@ func writeLine(v *initlog.Logger, l boot.LogLine) {
 	}
 }
 
-// LogTimeline logs how long the boot and its steps took. Time outside of every step, such as the wait for the control socket,
-// becomes the step "other".
+// LogTimeline logs how long the boot and its steps took. Time outside of all steps, such as the wait for the control socket,
+// appears as the step "other".
 func (s *Stage) LogTimeline() {
 	if rest := time.Since(s.Started).Seconds() - show.BootSeconds(s.Status.Steps()); rest > 0 {
 		s.Status.AddSteps(client.BootStep{Name: "other", Seconds: rest})
@@ -166,7 +166,7 @@ func (s *Stage) LogTimeline() {
 // RunStep runs a step of the boot, and records its duration and error. After an error the boot goes on.
 func (s *Stage) RunStep(name string, step func() error) { s.Status.AddSteps(s.MeasureStep(name, step)) }
 
-// MeasureStep is RunStep, but it returns the step instead of adding it to the status.
+// MeasureStep is like RunStep, but returns the step and does not add it to the status.
 func (s *Stage) MeasureStep(name string, step func() error) client.BootStep {
 	start := time.Now()
 	err := step()
@@ -191,7 +191,7 @@ func (s *Stage) NotifyOuterInit() {
 	})
 }
 
-// reasonExpected is the reason in the status of a service that the boot has not registered yet.
+// reasonExpected is the reason in the status for the state of a service that the boot has not registered yet.
 const reasonExpected = "the boot has not come to it yet"
 
 // ExpectServices makes the status show the services of hinit.yaml until the boot registers them.
@@ -220,7 +220,7 @@ func (s *Stage) expectedService(name string, kind supervisor.Kind, need string, 
 }
 
 // expectProfiles makes the status show the gateways of the profiles until the boot registers them. It reads the profiles in a
-// goroutine, while the hooks run. If a hook changes profiles after that, the status is wrong until the boot reads them.
+// goroutine, while the hooks run. If a hook changes profiles after that, the status is out of date until the boot reads them.
 func (s *Stage) expectProfiles(cfg *config.Config) {
 	s.Status.ExpectLater(func() []*supervisor.Service {
 		found, _, err := s.Store.List() // the boot itself reports the warnings

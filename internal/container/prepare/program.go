@@ -66,7 +66,8 @@ func (s *Stage) correctHomeOwner(ctx context.Context, profile string) {
 	s.changeOwners(ctx, job, func(l boot.LogLine) { writeLine(s.Agents, l) })
 }
 
-// homeOwnerTimeout is how long correctHomeOwner may take. The boot program stops after 5 s, so only a hung disk makes it longer.
+// homeOwnerTimeout is how long correctHomeOwner may take. The boot program itself stops after 5 s, so only a hung disk
+// reaches this limit.
 const homeOwnerTimeout = 7 * time.Second
 
 func (s *Stage) changeOwners(ctx context.Context, job boot.Job, tell func(boot.LogLine)) {
@@ -83,8 +84,8 @@ func (s *Stage) changeOwners(ctx context.Context, job boot.Job, tell func(boot.L
 	}
 }
 
-// finishBoot makes the boot program do the remaining boot steps, which include the hooks. report is nil for a plain supervisor,
-// which has no volume.
+// finishBoot makes the boot program do the remaining boot steps, which include the hooks. started waits for the start of the
+// program. report is nil for a plain supervisor, which has no volume.
 func (r *preparation) finishBoot(started func() (*bootProgram, error), report *boot.Report) (err error) {
 	if r.program, err = started(); err == nil {
 		if report != nil {
@@ -140,8 +141,8 @@ func (r *preparation) handleMessage(m boot.Message) error {
 	return nil
 }
 
-// report handles the boot program's report about the data volume. It returns when processes may be started. An error means
-// that the container must stop.
+// report handles the report about the data volume. It blocks until processes may be started. An error means that the
+// container must stop.
 func (r *preparation) report(report *boot.Report) error {
 	r.reported = true
 	r.Status.AddSteps(report.Phases...)
@@ -153,14 +154,15 @@ func (r *preparation) report(report *boot.Report) error {
 	r.FilledFromImage.Store(report.FilledFromImage)
 	r.unusable = report.Unusable
 	failed, failing := report.Failed()
-	ends, ending := report.Failed("plant", "browser") // boot steps can fill the home instead, and agents work without a browser
+	// other boot steps can also fill the home, and agents work without a browser
+	ends, ending := report.Failed("plant", "browser")
 	switch {
 	case failing && r.cfg.Boot.Strict:
 		return fmt.Errorf("the boot step %q has failed, and boot.strict is set: %s", failed.Name, failed.Error)
 	case ending && r.cfg.Image.Stage2Fails == "2":
 		return fmt.Errorf("the boot step %q has failed, which ends the boot in this image: %s; S6_BEHAVIOUR_IF_STAGE2_FAILS=0 goes on", ends.Name, ends.Error)
 	}
-	r.RunStep("wait", func() error { // this step waits for work in the background, such as opening the control socket
+	r.RunStep("wait", func() error { // this step is the wait for background work, such as opening the control socket
 		r.ready()
 		return nil
 	})
@@ -175,7 +177,7 @@ func (r *preparation) report(report *boot.Report) error {
 		})
 	}
 	if hook := r.Units.SaveRulesHook(r.cfg); hook != nil {
-		r.RunStep(hook.Name, func() error { // if the hook fails, the gateways start a little later
+		r.RunStep(hook.Name, func() error { // if the hook fails, the gateways only start a little later
 			_, err := r.runHook(*hook)
 			r.Status.HooksEnd()
 			return err
@@ -216,12 +218,13 @@ func (r *preparation) runHook(h boot.Hook) (int, error) {
 	return code, err
 }
 
-// ownersTime is how long the boot waits for the repair of owners when the agent's user has changed.
+// ownersTime is how long the boot waits for the repair of owners after the agent's user has changed. Then the repair goes on
+// in the background.
 const ownersTime = 5 * time.Second
 
-// RepairOwners repairs owners in the background until ctx ends. With all, it begins with all files. The returned channel is
-// closed after the repair of all files. While the repairs of an earlier call still run, RepairOwners does nothing, and returns
-// a channel that is never closed.
+// RepairOwners repairs owners in the background until ctx ends. If all is set, it begins with all files. The returned channel
+// is closed after this first repair. If an earlier call still repairs, RepairOwners does nothing, and returns a channel that
+// is never closed.
 func (s *Stage) RepairOwners(ctx context.Context, all bool) <-chan struct{} {
 	repaired := make(chan struct{})
 	if s.repairs != nil && s.repairs() == nil {

@@ -22,7 +22,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Exit codes of an init that can't begin. The command line uses the same (docs/reference/exit-codes.md).
+// Exit codes of an init that can't begin. The command line uses the same codes (docs/reference/exit-codes.md).
 const (
 	ExitFailed = 1
 	exitUsage  = 2
@@ -67,7 +67,7 @@ func (old Handover) TakeOver() (start Start, err error) {
 }
 
 // Container returns the Start of a container's init. path returns the PATH of the agent's programs, given the agent's home.
-// If the init can't begin, Container reports why, and returns the exit code and ok false.
+// If the init can't begin, Container prints why. It then returns ok false, and the exit code.
 func Container(argv0 string, args []string, path func(home string) string) (start Start, code int, ok bool) {
 	cfg, err := registry.LoadConfig(config.Options{Env: os.LookupEnv})
 	if err != nil {
@@ -113,8 +113,8 @@ func ServicesOnly(file string) (start Start, code int, ok bool) {
 // defaultConfigFile is the file that "hinit run" reads in the working directory if the user names none.
 const defaultConfigFile = "hinit.yaml"
 
-// findConfigFile returns the path of a plain supervisor's configuration: an absolute one, so that a reload finds the same
-// file.
+// findConfigFile returns the absolute path of a plain supervisor's configuration, so that a later reload finds the same file.
+// named is the path that the user has given, or "".
 func findConfigFile(named string) (file string, err error) {
 	if file = cmp.Or(named, os.Getenv("HINIT_CONFIG")); file != "" {
 		return filepath.Abs(file)
@@ -128,7 +128,7 @@ func findConfigFile(named string) (file string, err error) {
 	return "", fmt.Errorf("cannot run the services: there is no %s here and no %s; name a file: hinit run -c FILE", defaultConfigFile, config.DefaultPath)
 }
 
-// syncTime is how long the CMD waits until earlier messages of hinit are on the console.
+// syncTime is how long the start of the CMD waits until earlier messages of hinit are on the console.
 const syncTime = 300 * time.Millisecond
 
 // StartCmd starts the container's CMD. It does nothing if hinit supervises a gateway instead.

@@ -73,7 +73,7 @@ func (r *Reporter) Run(ctx context.Context) {
 		case <-changed:
 		case <-r.workDone:
 			stir()
-		case <-quiet.C: // for the duration ReleaseAfter there was no boot, event or request
+		case <-quiet.C: // for the time ReleaseAfter, there was no record and no other work
 			memory.Release(rested)
 			if !rested {
 				rested = true
@@ -89,8 +89,8 @@ func (r *Reporter) Run(ctx context.Context) {
 	}
 }
 
-// RecordWork tells the Reporter about work that causes no record, such as a request of a client or the reading of a profile. So Run
-// returns the memory of this work to the kernel after a quiet time.
+// RecordWork tells the Reporter about work that causes no record, such as a request of a client or the reading of a profile.
+// After such work too, Run waits for a quiet time and then returns its memory to the kernel.
 func (r *Reporter) RecordWork() {
 	pause.Wake(r.workDone)
 }

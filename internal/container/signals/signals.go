@@ -1,8 +1,8 @@
 // Package signals handles the signals to PID 1. Some of them stop the container or reload the configuration. The others are
 // forwarded to the container's CMD.
 //
-// No signal kills PID 1, stays ignored in its children, or gets lost in a re-execution. The package starts a goroutine only
-// for a reload.
+// No signal kills PID 1 or gets lost in a re-execution, and children do not inherit ignored signals. The package starts a
+// goroutine only for a reload.
 package signals
 
 import (
@@ -44,8 +44,8 @@ type Signals struct {
 // fatalSignals are signals on which hinit does not act, but which would kill or stop PID 1 by default.
 var fatalSignals = []os.Signal{unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN}
 
-// Listen installs a handler for every signal on which hinit acts, and for those that would otherwise kill or stop it. It
-// ignores none of them, because an ignored signal stays ignored in children: execve(2) resets only handled ones.
+// Listen installs a handler for every signal on which hinit acts, and for signals that would otherwise kill or stop PID 1. It
+// ignores no signal, because children would inherit that: execve(2) resets only signals with a handler.
 func Listen() *Signals {
 	s := &Signals{Children: make(chan os.Signal, 1), Orders: early.InitSignalChannel(), faults: proc.IgnoreSentFaults()}
 	signal.Notify(s.Children, unix.SIGCHLD)
@@ -55,8 +55,8 @@ func Listen() *Signals {
 }
 
 // Configure sets what the signals do. cmd means that the container has a CMD, and tty that standard input is the controlling
-// terminal. SIGHUP may call reload in a new goroutine. during returns an addition to the reason for a stop. Call Configure
-// before the supervisor's loop runs.
+// terminal. SIGHUP may call reload in a new goroutine. during returns text to append to the reason for a stop, such as the
+// running hook. Call Configure before the supervisor's loop runs.
 func (s *Signals) Configure(cmd, tty bool, reload func(), during func() string) {
 	s.cmd, s.tty, s.reload, s.during = cmd, tty, reload, during
 }
@@ -146,8 +146,8 @@ func (s *Signals) ReportFaults(ctx context.Context, tell func(text string)) {
 	}
 }
 
-// faultsText describes the fault signals since the last report. told has the number already reported for each signal, and is
-// updated.
+// faultsText describes the fault signals since the last report; "" if there are none. told maps each signal to the number
+// already reported, and is updated.
 func faultsText(faults []proc.SentFault, told map[syscall.Signal]uint64) string {
 	var what []string
 	for _, f := range faults {

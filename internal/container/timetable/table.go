@@ -1,10 +1,10 @@
 // Package timetable starts tasks by the schedules of hinit.yaml.
 //
-// The package computes the times, and tells the supervisor about each time at most once; the supervisor decides whether the task
-// starts. If a schedule asks to make up for missed times, one start makes up for all of them.
+// The package computes the times, and tells the supervisor about each time at most once. The supervisor decides whether the
+// task starts. If a schedule makes up for missed times, a single start makes up for all of them.
 //
-// The package owns a goroutine while there is a schedule. This goroutine waits for the disk only before its first task.
-// A second goroutine stores on the disk when tasks ran.
+// The package owns a goroutine while there is a schedule. It waits for the disk only once, before its first task. A second
+// goroutine stores on the disk when tasks ran.
 package timetable
 
 import (
@@ -59,8 +59,8 @@ type Table struct {
 	saving atomic.Bool
 }
 
-// New returns an empty table. memory stores when tasks ran; with nil, that is forgotten when the container ends. warn gets
-// errors of memory.
+// New returns an empty table. memory stores when tasks ran; if it is nil, the start times are lost when the container ends.
+// warn gets errors of memory.
 func New(loop Loop, memory RunStore, warn func(error)) *Table {
 	return &Table{loop: loop, memory: memory, warn: warn, random: rand.Float64}
 }
@@ -68,8 +68,8 @@ func New(loop Loop, memory RunStore, warn func(error)) *Table {
 // Writing reports whether the package is writing the start times of tasks to the disk. Any goroutine may call it.
 func (t *Table) Writing() bool { return t.saving.Load() }
 
-// Serve starts tasks by their schedules, in a goroutine, until ctx ends. The supervisor must already have the tasks. resumed
-// means that the previous program of a re-execution has served the schedules until now.
+// Serve starts tasks by their schedules, in a goroutine, until ctx ends. The supervisor must already know the tasks. resumed
+// means that the program before a re-execution has served the schedules until now.
 func (t *Table) Serve(ctx context.Context, cfg *config.Config, resumed bool) {
 	t.ctx, t.server = ctx, nil
 	entries := schedulesOf(cfg)
@@ -159,7 +159,8 @@ func (s *scheduler) load(entries map[string]config.Schedule) {
 
 func catchesUp(e config.Schedule) bool { return e.Missed == config.MissedRun }
 
-// wallClock returns the time without a monotonic reading, because schedules follow the wall clock even when it is set.
+// wallClock returns the time without a monotonic reading, because schedules follow the wall clock even if an operator sets
+// it.
 func wallClock() time.Time { return time.Now().Round(0) }
 
 // replace makes entries the present schedules, and tells the supervisor when each task starts next.
@@ -190,8 +191,8 @@ func (s *scheduler) replace(entries map[string]config.Schedule, resumed bool) {
 	}
 }
 
-// setFirstTime sets the first start of a new row. After a re-execution the supervisor knows it already. If the schedule makes
-// up for missed times and has missed one, the task starts now.
+// setFirstTime sets the next start of a task that is new in the table. After a re-execution the supervisor knows this time
+// already. If the schedule makes up for missed times and has missed one, the task starts now.
 func (s *scheduler) setFirstTime(name string, r *taskSchedule, now time.Time, resumed bool) {
 	if v := s.loop.Snapshot().Find(name); resumed && v != nil && !v.NextRun.IsZero() {
 		r.at = v.NextRun
@@ -202,7 +203,7 @@ func (s *scheduler) setFirstTime(name string, r *taskSchedule, now time.Time, re
 	}
 	last, known := s.last[name]
 	switch {
-	case !known || last.After(now): // the task has no last run, or one in the future: count from now on
+	case !known || last.After(now): // the last run is unknown, or in the future: count from now on
 		s.recordStart(name, now)
 	case !r.spec.Next(last).After(now):
 		r.at = now
@@ -218,7 +219,7 @@ func (s *scheduler) nextTime(r *taskSchedule, now time.Time) time.Time {
 	return next.Add(time.Duration(s.random() * float64(r.Jitter)))
 }
 
-// startDue starts the tasks that are due, and returns after what time to call it again.
+// startDue starts the tasks that are due. It returns how long to wait before the next call.
 func (s *scheduler) startDue() time.Duration {
 	now := wallClock()
 	back := now.Before(s.clockCheckedAt.Add(-checkEvery)) // the clock was set back

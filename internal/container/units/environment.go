@@ -21,10 +21,10 @@ func (m *Maker) runsAsRoot(cred *proc.Cred) bool {
 	return cred == nil && os.Geteuid() == 0 && m.agent.User.UID != 0
 }
 
-// rootEnv returns the environment of a program that runs as root: the container's environment, without variables that lead to
-// a directory of the agent. HINIT_CONFIG stays, because PID 1 reads that file too, and a program of hinit without it would
-// assume that nothing is isolated. own has more variables from hinit.yaml. HOME is root's home, unless own sets HOME to a
-// directory outside the data volume.
+// rootEnv returns the environment of a program that runs as root. It is the container's environment, without variables that
+// lead to a directory of the agent, and with the variables in own, from hinit.yaml. HINIT_CONFIG stays, because a program of
+// hinit without it would assume that no profile is isolated. HOME is root's home, unless own sets HOME to a directory outside
+// the data volume.
 func (m *Maker) rootEnv(own map[string]string) []string {
 	env := slices.DeleteFunc(slices.Clone(m.Env()), func(kv string) bool {
 		name, value, _ := strings.Cut(kv, "=")
@@ -38,12 +38,13 @@ func (m *Maker) rootEnv(own map[string]string) []string {
 	return proc.SetEnv(env, map[string]string{"PATH": m.trustedPath(proc.Getenv(env, "PATH"))})
 }
 
-// pointsToAgent reports whether a value contains the path of an agent's directory: alone, in a list or in an option.
+// pointsToAgent reports whether a value contains the path of an agent's directory: as the whole value, in a list or in an
+// option.
 func (m *Maker) pointsToAgent(value string) bool {
 	return slices.ContainsFunc(m.agentDirs(), func(place string) bool { return trust.ContainsPath(value, place) })
 }
 
-// agentDirs returns the directories that count as the agent's, whoever owns them: the data volume and the agent's homes.
+// agentDirs returns the directories that the agent may write, whoever owns them now: the data volume and the agent's homes.
 func (m *Maker) agentDirs() []string {
 	places := []string{m.dataHome}
 	for _, home := range []string{m.Home(), m.agent.User.Home} {
@@ -86,8 +87,8 @@ func (m *Maker) WarnOfProgram(name string, u supervisor.Unit) string {
 	return ""
 }
 
-// trustedPath removes directories that the agent can write from a PATH. Otherwise the agent could put an "apt-get" there,
-// which a root script then runs.
+// trustedPath removes from a PATH the directories that the agent can write. Otherwise the agent could put an "apt-get" there,
+// and a script of root would run it.
 func (m *Maker) trustedPath(path string) string {
 	const system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" // an empty PATH would mean the working directory
 	return cmp.Or(strings.Join(slices.DeleteFunc(filepath.SplitList(path), m.agentCanWrite), ":"), system)

@@ -39,7 +39,8 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 	}
 	plan := []string{"name=" + p.Name, "home=" + p.Home}
 	if i := slices.IndexFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=/") }); i >= 0 {
-		plan, spec.Env = append(plan, spec.Env[i]), slices.Delete(spec.Env, i, i+1) // use an environment that all profiles can share
+		// move HOME into the plan, so that all profiles can share one environment
+		plan, spec.Env = append(plan, spec.Env[i]), slices.Delete(spec.Env, i, i+1)
 	}
 	for _, path := range own.Share {
 		path = cfg.ExpandString(path, placeholders(p))
@@ -66,21 +67,22 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 		if spec.Cred, refused = m.profileUser(cfg, p); refused != "" {
 			plan = append(plan, "refused="+refused)
 		}
-		// The agent could put a program with the name of any tool into its own directories, and this user would run it. The home of
-		// the profile is also below them.
+		// The agent could put a program with the name of any tool into its own directories, and this user would run it. So
+		// remove the agent's directories from PATH, except those in the home of this profile.
 		dirs := slices.DeleteFunc(filepath.SplitList(proc.Getenv(spec.Env, "PATH")), func(dir string) bool { return m.pointsToAgent(dir) && !trust.ContainsPath(dir, p.Home) })
 		spec.Env = proc.SetEnv(spec.Env, map[string]string{"PATH": strings.Join(dirs, ":")})
 	}
 	spec.Argv = isolation.Argv(isolation.Path(), shared.words, plan, spec.Argv)
-	spec.Setup.RefuseLinks = true // an agent could link an environment file to a secret file, and the process reads it before it is confined
+	// the agent could link an environment file to a secret file, which the process reads before it is confined
+	spec.Setup.RefuseLinks = true
 	if spec.Dir != p.Home && !strings.HasPrefix(spec.Dir, p.Home+"/") {
 		spec.Dir = p.Home
 	}
 }
 
-// sharedArguments returns the arguments of hinit-isolate that all isolated profiles have in common. They hide files and
-// directories, except those that hinit.yaml shares with a profile. The last argument is key, followed by the path of the rules
-// file: root writes the common isolation rules into that file once.
+// sharedArguments returns the arguments of hinit-isolate that all isolated profiles have in common: the files and directories
+// to hide. The last argument is key, followed by the path of the rules file. Root writes the isolation rules into that file
+// once, for all profiles.
 func (m *Maker) sharedArguments(cfg *config.Config, key string) (words []string) {
 	hide := append(m.agentDirs(), filepath.Dir(cfg.Control.Socket), cfg.Logs.Dir)
 	if cfg.Path != "" {

@@ -16,9 +16,9 @@ import (
 )
 
 // PrepareCgroup prepares the container's control group, so that services can have child groups with limits. It does nothing
-// if no service in cfg has a limit that needs a child group, or if an earlier call has tried. An error says why the
-// container can't have child groups; only the first attempt returns it. Do not call PrepareCgroup from two goroutines at the
-// same time.
+// if no service in cfg has a limit that needs a child group, or if an earlier call has tried. The error says why the
+// container can't have child groups; only the call that tries returns it. Do not call PrepareCgroup from two goroutines at
+// the same time.
 func (m *Maker) PrepareCgroup(cfg *config.Config) (why error) {
 	if m.groupsTried || !cfg.AnySettings((*config.ProcessSettings).NeedsCgroup) {
 		return nil
@@ -29,9 +29,10 @@ func (m *Maker) PrepareCgroup(cfg *config.Config) (why error) {
 	return why
 }
 
-// limitByCgroup gives a service a control group with its limits. Each controller (memory, cpu, pids) that child groups lack has
-// a substitute. Package health measures the memory. The CPU weight becomes a nice value. For a profile with its own user
-// (ownUser), the maximum number of processes becomes RLIMIT_NPROC, which counts all processes of that user on the machine.
+// limitByCgroup gives a service a control group with its limits. If child groups lack a controller (memory, cpu or pids),
+// another mechanism replaces it. Package health measures the memory. The CPU weight becomes a nice value. For a profile with
+// its own user (ownUser), the maximum number of processes becomes RLIMIT_NPROC, which counts all processes of that user on
+// the machine.
 func (m *Maker) limitByCgroup(own *config.ProcessSettings, service string, ownUser bool, spec *proc.Spec) {
 	if !own.NeedsCgroup() {
 		return
@@ -49,9 +50,9 @@ func (m *Maker) limitByCgroup(own *config.ProcessSettings, service string, ownUs
 	}
 }
 
-// EnforcedBy returns, as a word of the API, what enforces the limit of a controller ("memory", "cpu" or "pids") on a service.
-// pid is the service's main process. With 0, the result is for the process that the service's next start creates. ownUser means
-// that the service belongs to a profile with its own user.
+// EnforcedBy returns the word with which the API says what enforces a limit of a service. controller is "memory", "cpu" or
+// "pids". pid is the service's main process. If pid is 0, the result is for the next start of the service. ownUser means that
+// the service belongs to a profile with its own user.
 func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) string {
 	g := m.groups.Load()
 	in := g.HasController(controller)
@@ -75,8 +76,8 @@ func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) st
 }
 
 // SettingsOf returns the process settings that hinit.yaml has for a gateway or a service. A command of a profile, such as a
-// worker of the task board, has only memory limits; above them, hinit ends the command. For any other service all settings are
-// zero.
+// worker of the task board, has only memory limits, and hinit ends it when it exceeds them. For any other service all
+// settings are zero.
 func SettingsOf(cfg *config.Config, v *supervisor.Service) config.ProcessSettings {
 	switch v.Kind {
 	case supervisor.KindGateway:
@@ -115,8 +116,8 @@ func limitsOf(limits map[string]config.ResourceLimit) (out []proc.Limit) {
 var ioClasses = map[string]int{config.IORealtime: proc.IORealtime, config.IOBestEffort: proc.IOBestEffort, config.IOIdle: proc.IOIdle}
 
 // setupOf returns the Setup for the process settings s. files are environment files, which can't override the variables in
-// own. agents means that users other than root and the process's own user may change these files. sealed means that the
-// process can't gain privileges from set-user-id programs.
+// own. agents means that users other than root and the process's own user may change these files. sealed means that programs
+// with the set-user-id bit give the process no privileges.
 func setupOf(s *config.ProcessSettings, files []string, own map[string]string, agents, sealed bool) proc.Setup {
 	setup := proc.Setup{
 		Nice: s.Priority.Nice, IOClass: ioClasses[s.Priority.IONice.Class], IOLevel: s.Priority.IONice.Level, CPUs: s.Priority.CPUAffinity, Umask: s.Umask, NoNewPrivs: sealed,
@@ -137,7 +138,7 @@ func (m *Maker) envFiles(own []string, agents bool) []string {
 }
 
 // oomAdjOf returns what to add to hinit's oom_score_adj for a service; 0 means the default of its kind. A configured
-// oom_score overrides the priority class. With a class, the result stays between the CMD's (700) and the hooks' (900).
+// oom_score overrides the priority class. With a class, the result is between the values of the CMD (700) and of hooks (900).
 func oomAdjOf(p config.Priority, kind supervisor.Kind) int {
 	shift := map[string]int{config.PriorityLow: 45, config.PriorityHigh: -20, config.PriorityCritical: -45}[p.Class]
 	if p.OOMScore == 0 && shift != 0 {

@@ -81,11 +81,11 @@ func (m *Maker) SetEnv(env []string) { m.env.Store(&env) }
 // Home returns the HOME of all programs that run as the agent; "" if the HOME in hinit.yaml applies.
 func (m *Maker) Home() string { return *m.home.Load() }
 
-// SetHome sets the HOME that Home returns. The boot calls it before any process starts.
+// SetHome sets the result of Home. The boot calls it before any process starts.
 func (m *Maker) SetHome(home string) { m.home.Store(&home) }
 
-// SetTopology stores the topology: which gateway serves each profile. Gateways get it in their environment if an operator has
-// chosen it.
+// SetTopology stores the topology, which says which gateway serves each profile. If an operator has chosen it, gateways get
+// it in their environment.
 func (m *Maker) SetTopology(t profiles.Topology) { m.topology.Store(&t) }
 
 // Topology returns the topology that was last stored, or nil.
@@ -159,7 +159,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	}
 	own := cfg.ProfileOf(p.Name)
 	if cfg.IsolationOf(p.Name).Mode == config.IsolationUser {
-		exports = nil // the agent's user makes the slots, and must not choose the environment of another user
+		exports = nil // the agent's user makes the slots, and must not choose the environment of a process of another user
 	}
 	policy := policyOf(own.Restart, own.Stop)
 	policy.StopCommand = cfg.Expand(own.Operator.StopCommand, vars)
@@ -183,8 +183,8 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 }
 
 // profileSpec returns the spec of a command of a profile. User, isolation, control group and process settings are the same as
-// for its gateway. The resource limits are the given ones. Environment files override the variables in exports, and the
-// variables in set override both.
+// for the profile's gateway; only the resource limits are those in limits. Variables in exports have the lowest priority,
+// then come environment files, and then the variables in set.
 func (m *Maker) profileSpec(cfg *config.Config, p profiles.Profile, argv []string, dir string, limits map[string]config.ResourceLimit, exports, set map[string]string) proc.Spec {
 	own := cfg.ProfileOf(p.Name).ProcessSettings
 	own.Limits = limits
@@ -197,8 +197,8 @@ func (m *Maker) profileSpec(cfg *config.Config, p profiles.Profile, argv []strin
 	return spec
 }
 
-// shareList returns the stored list at place if it equals list. Otherwise it stores list there, and returns list. So gateways
-// share one environment; hundreds of copies would take a tenth of the heap.
+// shareList returns the list at place if it equals list. Otherwise it stores list there and returns it. So all gateways share
+// one environment. Hundreds of copies would take a tenth of the heap.
 func shareList(place *atomic.Pointer[[]string], list []string) []string {
 	if last := place.Load(); last != nil && slices.Equal(*last, list) {
 		return *last
@@ -234,8 +234,8 @@ func placeholders(p profiles.Profile) map[string]string {
 	return map[string]string{"profile": p.Name, "profile_home": p.Home}
 }
 
-// refusalText is the prefix of the line that the dashboard writes when it refuses to listen on an address without a login.
-// Before version 0.18, the exit code of the dashboard does not show the refusal.
+// refusalText begins the line that the dashboard writes when it refuses to listen on an address without a login. hinit needs
+// it because before version 0.18, the dashboard's exit code does not show the refusal.
 const refusalText = "Refusing to bind"
 
 // Service returns the unit of a service of hinit.yaml, or of the dashboard.
@@ -365,15 +365,16 @@ func (m *Maker) Hook(cfg *config.Config, h boot.Hook) (supervisor.Unit, error) {
 	}
 	return supervisor.Unit{
 		Name: fmt.Sprintf("%s%d", HookPrefix, h.Number), Kind: supervisor.KindHook,
-		// A user's script may start a process that must outlive it.
+		// A user's script may start a process that continues after the script.
 		Policy: supervisor.Policy{SingleRun: true, LeaveDescendants: h.ContInit, StopSignal: int(unix.SIGTERM), Grace: hookGrace},
 		Spec:   spec,
 	}, nil
 }
 
 // RunSpec returns the spec of a command that a client runs once, as the agent's user. home is the home of the command's
-// profile; "" for no profile. With a profile, the command gets the environment and the limits of the profile's gateway, and
-// shares its control group. template (a command of hinit.yaml) can add limits and variables, and the client variables.
+// profile, or "" without a profile. With a profile, the command gets the environment and the limits of the profile's gateway,
+// and shares its control group. template, a command of hinit.yaml, can add limits and variables, and the client can add
+// variables.
 func (m *Maker) RunSpec(cfg *config.Config, template config.Run, r client.RunRequest, home string) proc.Spec {
 	vars := map[string]string{"task": r.Task, "profile": r.Profile, "profile_home": home}
 	dir, argv, set := cmp.Or(r.Dir, cfg.ExpandString(cfg.Agent.Cwd, vars)), cfg.ExpandRun(template.Command, vars, r.Options), mergeVars(template.Env, r.Env)
@@ -400,7 +401,7 @@ func (m *Maker) agentSetup(cfg *config.Config) proc.Setup {
 	return proc.Setup{NoNewPrivs: !m.servicesOnly && cfg.NoNewPrivs(config.Auto)}
 }
 
-// withHome replaces HOME in env by the home that SetHome has set. If SetHome has set "", env is unchanged.
+// withHome replaces HOME in env by the home of SetHome. If that is "", env is unchanged.
 func (m *Maker) withHome(env map[string]string) map[string]string {
 	home := m.Home()
 	if _, set := env["HOME"]; home == "" || !set {
@@ -409,7 +410,7 @@ func (m *Maker) withHome(env map[string]string) map[string]string {
 	return mergeVars(env, map[string]string{"HOME": home})
 }
 
-// mergeVars returns the entries of a and b. An entry of b overrides the entry of a with the same key.
+// mergeVars returns the entries of a and b. If both have a key, the entry of b counts.
 func mergeVars[V any](a, b map[string]V) map[string]V {
 	all := maps.Clone(a)
 	if all == nil {
