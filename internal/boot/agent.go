@@ -17,8 +17,8 @@ import (
 	"hinit/shim/agentuser"
 )
 
-// Agent is the agent's user: the agent's processes run as this user, and so does hinit's own work on the data volume. The ids
-// are right even if /etc could not be changed.
+// Agent is the user that the agent's processes run as. hinit also works on the data volume as this user. The ids are right
+// even if hinit could not write them to /etc.
 type Agent struct {
 	User  account.User // Name is "" if the user is not in /etc/passwd
 	Known bool         // /etc/passwd has the user
@@ -36,8 +36,8 @@ func (a Agent) WithTenants(cfg *config.Config) Agent {
 	return a
 }
 
-// Homes returns the user for file operations in the homes of profiles: the agent, but inside a tenant's home the tenant's
-// user.
+// Homes returns the user for file operations in the homes of profiles. This is the agent, except that inside a tenant's home
+// it is the tenant. home is the data directory.
 func (a Agent) Homes(home string) *fsutil.Actor {
 	if !a.Tenants.On {
 		return a.Actor
@@ -53,9 +53,9 @@ func (a Agent) RunsAs(cred *proc.Cred) bool {
 
 // PublishIDs writes two files to the runtime directory dir, for programs that can't read hinit.yaml, such as the exec shim
 // and the status page. [account.IDsFile] has agent.user, uid, gid and groups, each on its own line. [account.IsolatedFile]
-// lists the isolated profiles. If the agent's user is hinit's own, there is no IDsFile, and an IsolatedFile only while
-// profiles are isolated. Only hinit's user can write dir and the files. PublishIDs does nothing if dir is "". It calls warn
-// if the shim looks in another directory. It may block on the disk.
+// lists the isolated profiles. If the agent's user is hinit's own, PublishIDs writes no IDsFile, and an IsolatedFile only
+// while profiles are isolated. Only hinit's user can write dir and the files. PublishIDs does nothing if dir is "". It calls
+// warn if the shim looks in another directory. It may block on the disk.
 func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format string, args ...any)) error {
 	if dir == "" {
 		return nil
@@ -68,7 +68,7 @@ func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format strin
 	replace := func(name, text string) error {
 		return d.Replace(name, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, NoSync: true})
 	}
-	if a.Cred == nil && !cfg.AnyIsolation() { // an exec shim that runs as root would not trust a list that root does not own
+	if a.Cred == nil && !cfg.AnyIsolation() { // if the shim runs as root, it would not trust a list of another user
 		return d.RemoveAll(account.IsolatedFile)
 	}
 	if err := replace(account.IsolatedFile, isolatedText(cfg)); err != nil || a.Cred == nil {
@@ -98,8 +98,8 @@ func isolatedText(cfg *config.Config) string {
 	return strings.Join(lines, "")
 }
 
-// UnknownAgent returns an error for services that can't run because the lookup of the user named who has failed with err. If
-// the user does not exist, the error says what to change.
+// UnknownAgent returns an error for services that can't run, because the lookup of the user who has failed with err. If the
+// user does not exist, the error says what to change.
 func UnknownAgent(who string, err error) error {
 	if errors.Is(err, account.ErrNotFound) {
 		return fmt.Errorf("cannot run services as %q: %w; create the user in the image, or set agent.user in hinit.yaml to a name or uid:gid", who, err)
@@ -126,7 +126,7 @@ func (a Agent) withCred() Agent {
 	}
 	id := fsutil.Identity{UID: a.User.UID, GID: a.User.GID, Groups: a.User.Groups}
 	a.Actor = fsutil.NewActor(id)
-	if a.User.UID != 0 { // set Cred even if root can't change users: a failed start is safer than an agent with root's rights
+	if a.User.UID != 0 { // set Cred even if root can't change users: a failed start is safer than an agent that runs as root
 		a.Cred = &id
 	}
 	return a
@@ -164,9 +164,9 @@ func ContainerEnv(home string) []string {
 	return env
 }
 
-// OuterEnv returns the environment of this process without two kinds of variables that a service must not inherit. By
-// proc.TagVar an outer hinit finds its processes. Variables for notifications would send messages to the program that started
-// this container.
+// OuterEnv returns the environment of this process without variables of an outer init that a service must not inherit. An
+// outer hinit finds its processes by proc.TagVar. The variables for notifications would send messages to the program that
+// started this container.
 func OuterEnv() []string {
 	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")

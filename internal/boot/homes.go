@@ -15,13 +15,14 @@ import (
 
 // The agent's files, in the data directory and in the home of each profile (contract, section 2.1, steps 5 to 8).
 var (
-	// AgentOnlyDirs are directories that contain only the agent's own state. Every boot makes the agent their owner.
+	// AgentOnlyDirs are directories that contain only the agent's own state. At every boot, hinit makes the agent their
+	// owner.
 	AgentOnlyDirs = []string{ProfilesDir, "cron", "pairing", "platforms/pairing", ".hinit"}
 	// MixedOwnerDirs are directories that may contain files of other owners on purpose. hinit changes owners there only if the
 	// data directory belonged to another user before.
 	MixedOwnerDirs = []string{
 		"sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "lazy-packages",
-		"state", "backups", // the contract does not list these directories; the gateway and this boot make them
+		"state", "backups", // the gateway and this boot make these directories, which the contract does not list
 	}
 	// AgentFiles are the names of files that belong to the agent. Any other file may belong to the host.
 	AgentFiles = []string{
@@ -35,8 +36,8 @@ var (
 const (
 	// ProfilesDir is the directory in the data directory with the homes of the profiles.
 	ProfilesDir = "profiles"
-	// RecordFile records, in the data directory, the inputs of each boot step at its last success. It belongs to the agent. If
-	// the agent deletes it, all steps run at the next boot.
+	// RecordFile is a file in the data directory with the inputs of each boot step at its last success. It belongs to the
+	// agent. If the agent deletes it, all steps run at the next boot.
 	RecordFile = ".hinit-boot.json"
 	// PendingFile says that a repair of the whole data directory has begun. If the repair is interrupted, the next boot resumes
 	// it.
@@ -45,8 +46,8 @@ const (
 	EnvFile = ".env"
 	// StampFile says how the agent was installed. Older images left this file in homes that they shared with the host.
 	StampFile = ".install_method"
-	// NameFile is a file in a tenant's home with the name under which hinit gave the home to the tenant's user. The agent's user
-	// can rename the home, but can't write this file.
+	// NameFile is a file in a tenant's home with the profile name under which hinit gave the home to the tenant's user. The
+	// agent's user can rename the home, but can't write this file.
 	NameFile = ".hinit-profile"
 	// ConfigFile is the agent's configuration file in a home.
 	ConfigFile = "config.yaml"
@@ -75,16 +76,17 @@ type Options struct {
 	OnlyProfiles     []string // the repair looks only at the homes of these profiles; nil for all
 }
 
-// Owner returns the agent's user as an owner of files. Files of tenants keep their owner, wherever the agent has moved them.
-// So do homes of former tenants, because hinit.yaml may lack their isolation by mistake.
+// Owner returns the agent's user as the new owner of files. It leaves out the files of tenants, wherever the agent has moved
+// them. It also leaves out homes of former tenants, because hinit.yaml may lack their isolation by mistake.
 func (o Options) Owner() fsutil.Owner {
 	id := o.Agent.Identity()
 	return fsutil.Owner{UID: id.UID, GID: id.GID, RefuseHardLinked: !fsutil.HardLinksProtected(), Excludes: o.Tenants.HasUID, HomeMark: NameFile}
 }
 
-// ChownProfile gives the files that a gateway needs for its start, in the home of one named profile, to the agent's user. The
-// boot program does that for all profiles, and later for the other files. ChownProfile does nothing if hinit can't change
-// owners, or if the home is missing, a link or a mount. It blocks as long as the disk does. Warnings go to o.Say.
+// ChownProfile gives the home of a named profile to the agent's user, with the files that a gateway needs for its start. The
+// boot program does that at the boot for all profiles, and later changes the other files. ChownProfile does nothing if hinit
+// can't change owners, or if the home is missing, a link or a mount. It blocks as long as the disk does. Warnings go to
+// o.Say.
 func ChownProfile(ctx context.Context, o Options, profile string) error {
 	if !o.Agent.Switches() || profile == "" {
 		return nil
@@ -103,11 +105,11 @@ func ChownProfile(ctx context.Context, o Options, profile string) error {
 	})
 }
 
-// chownFiles changes the owner of a profile's home, and of the files that its gateway opens first, to the agent (to) or the
-// tenant. The repair in the background changes the other files. Like the image's script, chownFiles skips links without a message.
+// chownFiles gives a profile's home, and the files that its gateway opens first, to the user to: the agent or the tenant. The
+// repair in the background changes the other files. Like the image's script, chownFiles skips links without a message.
 //
-// If the home belongs to the user of a tenant although its profile is not a tenant, chownFiles warns and changes nothing. The agent
-// may have renamed the home to get a tenant's files, or hinit.yaml may have lost the isolation by mistake.
+// If the home belongs to a tenant's user but its profile is not a tenant, chownFiles warns and changes nothing. The agent may
+// have renamed the home to get a tenant's files, or hinit.yaml may have lost the isolation by mistake.
 func (o Options) chownFiles(log *StepLog, home *fsutil.Dir, to fsutil.Owner) {
 	profile := path.Base(home.Path())
 	if info, err := home.Lstat(""); err == nil && o.Tenants.Includes(profile) && o.Tenants.HasUID(fsutil.UID(info)) {
@@ -120,7 +122,7 @@ func (o Options) chownFiles(log *StepLog, home *fsutil.Dir, to fsutil.Owner) {
 		return
 	}
 	log.ReportChown(o.Home, home.Path(), err)
-	there := MayExist(home) // one listing costs less than a system call for each name
+	there := MayExist(home) // a single listing costs less than a system call for each name
 	for _, name := range slices.Concat(AgentFiles, []string{ConfigFile, "SOUL.md"}) {
 		if there(name) {
 			o.chown(log, home, name, to)

@@ -58,7 +58,8 @@ func resolveAgent(cfg *config.Config, uid int) (Agent, error) {
 	return a.withCred(), nil
 }
 
-// idsAreCurrent reports whether /etc has the ids and groups for which the container asks, so that no boot program is needed.
+// idsAreCurrent reports whether /etc already has the ids and groups that the container asks for. Then no boot program is
+// needed.
 func (a *Agent) idsAreCurrent() bool {
 	has := func(id uint32, names [2]string) bool {
 		want, _, text, ok := account.RequestedID(os.Getenv, names)
@@ -83,8 +84,8 @@ func (a *Agent) idsAreCurrent() bool {
 	})
 }
 
-// DockerSocket returns the first existing socket and its group. If the sandbox service is on, ok is false: the agent must
-// then not get the socket, whose group has the power of root on the host.
+// DockerSocket returns the first existing socket and its group. ok is false if there is none, or if the sandbox service is
+// on. In that case the agent must not get the socket, whose group has the power of root on the host.
 func DockerSocket(sockets []string, env func(string) (string, bool)) (path string, gid uint32, ok bool) {
 	if config.IsShellTruthy(EnvOf(env, "HINIT_SANDBOX")) {
 		return "", 0, false
@@ -139,12 +140,12 @@ func (a *Agent) updateUser(who string) error {
 	return nil
 }
 
-// CheckStartUser refuses a user who is neither root nor the agent, because such a user can't write to the data volume. See the
-// contract, section 2.1, step 1, and section 3, step 1. uid is the user that the container was started with. Any uid is allowed
-// if known is false (the image has no user for the agent), or if HINIT_ALLOW_ANY_UID is set, for platforms that choose the uid
-// themselves. In a pod, a uid that OpenShift assigns is allowed too.
+// CheckStartUser refuses a container that was started as the user uid, unless uid is root or the agent. Any other user can't
+// write to the data volume (contract, section 2.1, step 1, and section 3, step 1). It allows any uid if known is false (the
+// image has no user for the agent), or if HINIT_ALLOW_ANY_UID is set, for platforms that choose the uid themselves. In a pod,
+// it also allows a uid that OpenShift assigns.
 //
-// The error has two lines, with prefixes for which people search in the log. Print it on standard error, and exit with 1.
+// The error has two lines, with prefixes that people search for in the log. Print it on standard error, and exit with 1.
 func CheckStartUser(uid int, agentUID uint32, known bool, env func(string) (string, bool)) error {
 	if uid == 0 || !known || int64(uid) == int64(agentUID) || config.IsShellTruthy(EnvOf(env, "HINIT_ALLOW_ANY_UID")) ||
 		InPod(env) && uid >= platformUID {

@@ -55,8 +55,8 @@ func (t *StepLog) CannotChown(path string) {
 	t.chown.Do(func() { t.Warn("chown %s failed (rootless container?) — continuing", path) })
 }
 
-// ReportChown reports err, the error of a change of owner of path. It reports nothing for nil, or for an expected error such
-// as a missing file. home is the data directory.
+// ReportChown reports err, with which a change of the owner of path has failed. It reports nothing if err is nil or an
+// expected error, such as a missing file. home is the data directory.
 func (t *StepLog) ReportChown(home, path string, err error) {
 	switch {
 	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, fsutil.ErrSymlink), errors.Is(err, unix.EROFS) && ReadOnly(home):

@@ -16,7 +16,7 @@ import (
 
 const (
 	pendingText = "hinit gives the files of this directory to the agent's user; it removes this file when that is done\n"
-	// pendingWas is the second line of PendingFile, with the agent's former uid.
+	// pendingWas is the format of the second line of PendingFile, with the agent's former uid.
 	pendingWas = "uid %d was the agent's\n"
 	// mountTimeout is how long the boot waits for mounts among the agent's directories. The boot counts mountSteps sleeps instead
 	// of reading a clock, so that a long stop of the whole process (SIGSTOP) counts as a single sleep.
@@ -84,8 +84,8 @@ func (p *preparer) newOwnershipPhase(s *Step) *ownershipPhase {
 	return &ownershipPhase{preparer: p, step: s, newOwner: p.Owner()}
 }
 
-// chownHome gives the data directory to the agent. If it belonged to another user, step.Full is set: everything in it must be
-// looked at.
+// chownHome gives the data directory to the agent. If another user owned it, or if an earlier repair is unfinished, chownHome
+// sets step.Full: the repair must then look at everything in the directory.
 func (o *ownershipPhase) chownHome() error {
 	info, err := o.root.Lstat("")
 	if err != nil {
@@ -98,19 +98,21 @@ func (o *ownershipPhase) chownHome() error {
 	}
 	o.step.Info("Fixing ownership of %s (targeted) to %s (%d)", o.Home, o.User, o.newOwner.UID)
 	text := pendingText
-	// The former owner was the agent with another uid, if it also owns RecordFile. Otherwise it may be a user of the host.
+	// If the owner of the data directory also owns RecordFile, it was the agent with another uid. Otherwise it may be a user
+	// of the host.
 	if mine, err := o.root.Lstat(RecordFile); err == nil && uid != 0 && fsutil.UID(mine) == uid {
 		text += fmt.Sprintf(pendingWas, uid)
 	}
-	// Store the mark before the change of owner, so that it exists if this process or the machine crashes in between. The agent can
-	// remove it.
+	// Store the mark of the repair before the change of owner. Otherwise it would be missing if this process or the machine
+	// crashes in between. The agent can remove it.
 	_ = o.root.Remove(PendingFile) // remove the mark of an earlier repair
 	_ = o.root.CreateExclusive(PendingFile, []byte(text), 0o644)
 	_ = o.root.SyncName(PendingFile)
-	// The former owner may even have the uid of a tenant, because the agent can't move a tenant's home to this place.
+	// The former owner may even have the uid of a tenant. It can't be a tenant's home, because the agent can't move one to
+	// this place.
 	if _, _, err := o.root.Chown("", o.newOwner.AllowingUID(uid)); err != nil {
 		o.step.CannotChown(o.Home)
-		_ = o.root.Remove(PendingFile) // remove the mark, because no repair could change any other owner either
+		_ = o.root.Remove(PendingFile) // no repair could change an owner either, so remove the mark
 		return nil
 	}
 	o.step.Full = true
@@ -118,9 +120,9 @@ func (o *ownershipPhase) chownHome() error {
 }
 
 // PendingRepair reads PendingFile, the mark of an unfinished repair. was is the agent's former uid, or 0 if the mark has
-// none. is reports whether the mark is genuine. The agent can't forge the mark, because root must own the file. The agent can't
-// put an old mark back either. A rename or a link sets the ctime of the inode, and a genuine mark's ctime equals the time of
-// the last write (inode(7)).
+// none. is reports whether a genuine mark exists. The agent can't forge the mark, because root must own the file. The agent
+// can't put an old mark back either: that needs a rename or a link, which sets the ctime of the inode (inode(7)). A genuine
+// mark's ctime equals the time of its last write.
 func PendingRepair(root *fsutil.Dir) (was uint32, is bool) {
 	mark, err := root.Lstat(PendingFile)
 	if err != nil || fsutil.UID(mark) != 0 || fsutil.Stat(mark).Ctim != fsutil.Stat(mark).Mtim {
@@ -135,7 +137,7 @@ func PendingRepair(root *fsutil.Dir) (was uint32, is bool) {
 	return was, true
 }
 
-// chownFile gives a file in the data directory, which may be a mount point, to the agent.
+// chownFile gives a file in the data directory to the agent. The file may be a mount point.
 func (o *ownershipPhase) chownFile(name, action string) {
 	_, _, err := o.root.Chown(name, o.newOwner)
 	if errors.Is(err, fsutil.ErrSymlink) {
@@ -206,7 +208,7 @@ func (o *ownershipPhase) chownLogs(ctx context.Context) {
 	if !ok {
 		return
 	}
-	if !o.step.Full { // otherwise the repair in the background changes this directory
+	if !o.step.Full { // if Full is set, the repair in the background changes this directory
 		o.chownDirectory(o.root, "logs", "chown")
 	}
 	o.chownDirectory(o.root, rel, "chown")
@@ -243,7 +245,7 @@ func (o *ownershipPhase) chownConfig() {
 		o.step.Refuse("chown/chmod", o.Path(ConfigFile))
 	case info.Mode().IsRegular():
 		o.chownFile(ConfigFile, "chown/chmod")
-		if d, err := o.asAgent(); err == nil { // act as the agent, because the agent may have replaced the file
+		if d, err := o.asAgent(); err == nil { // the agent may have replaced the file, so act as the agent
 			// In a rootless container the file may belong to another user. Then chmod fails, and the contract (section 2.1, step 8)
 			// ignores the error.
 			_, _ = d.Chmod(ConfigFile, ConfigMode)
@@ -271,7 +273,7 @@ func (o *ownershipPhase) chownMounts(ctx context.Context) {
 				mine := o.newOwnershipPhase(o.step)
 				mountTurns <- struct{}{}
 				defer func() { <-mountTurns }()
-				// Not blocking.Volume: a call that hangs here must not delay other work on the volume.
+				// Use Foreign and not Volume, because a call that hangs here must not delay other work on the volume.
 				blocking.Run(blocking.Foreign, func() { mine.chownMount(ctx, rel) })
 				done <- outcome{rel, mine.queued}
 			}()
@@ -295,9 +297,9 @@ func (o *ownershipPhase) chownMounts(ctx context.Context) {
 	}
 }
 
-// chownMount gives a mounted directory to the agent if root owns it, because Docker creates missing directories as root. A
-// mount of any other owner belongs to the host, and keeps that owner. chownMount always changes the directory of all profiles
-// and the homes in it.
+// chownMount gives a mounted directory to the agent if root owns it, because Docker creates missing directories as root. If
+// any other user owns it, the mount belongs to the host and keeps its owner. chownMount always changes the directory of all
+// profiles and the homes in it.
 func (o *ownershipPhase) chownMount(ctx context.Context, rel string) {
 	d, err := o.root.Sub(rel)
 	if err != nil || ctx.Err() != nil {

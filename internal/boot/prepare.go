@@ -23,12 +23,12 @@ import (
 )
 
 // Prepare makes the data volume ready for the gateways: steps 2 and 5 to 10 of the contract, section 2.1. The boot program
-// does the other steps. The phases in more run before the agent's directories are made, unless root must not change the data
-// directory. Call Prepare once, after [ResolveAgent] and before anything that uses the volume.
+// does the other steps. Prepare runs the phases in more before it makes the agent's directories, unless root must not change
+// the data directory. Call Prepare once, after [ResolveAgent] and before anything that uses the volume.
 //
-// If a phase fails, Prepare reports a warning and goes on. A phase that exceeds its budget is abandoned, and later phases
-// that need the volume are skipped. Prepare returns after all phases, and no later than after o.Budget. When ctx ends, the
-// present phase is abandoned.
+// If a phase fails, Prepare reports a warning and goes on. It abandons a phase that exceeds its budget, and then skips later
+// phases that need the volume. Prepare returns after all phases, and no later than after o.Budget. When ctx ends, it abandons
+// the present phase.
 func Prepare(ctx context.Context, o Options, more ...Phase) *Report {
 	o = o.withDefaults()
 	p := &preparer{Options: o}
@@ -43,10 +43,11 @@ func Prepare(ctx context.Context, o Options, more ...Phase) *Report {
 		}})
 	}
 	r.Run(ctx, o, append(phases, Phase{"directories", true, p.makeDirectories}))
-	if !r.Unusable { // otherwise an abandoned phase may still be writing this field
+	if !r.Unusable { // if Unusable is set, an abandoned phase may still be writing this field
 		r.Linked = p.linked
 	}
-	if !r.Unusable && len(p.hangingDirs) == 0 && p.root != nil { // otherwise a hung call may still be using the directory
+	// do not close the directory while a hung call may still be using it
+	if !r.Unusable && len(p.hangingDirs) == 0 && p.root != nil {
 		p.root.Close()
 	}
 	return r
@@ -61,8 +62,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// preparer is the state that the phases share. The phases run one after the other. After the boot has abandoned a phase, only
-// that phase uses the state.
+// preparer is the state that the phases share. Phases run one after the other. An abandoned phase may go on using the state,
+// but no later phase uses it then.
 type preparer struct {
 	Options
 
@@ -74,7 +75,7 @@ type preparer struct {
 // Phase is a step of the boot, with a name for the timeline.
 type Phase struct {
 	Name   string
-	Volume bool // without the data volume, the phase is skipped
+	Volume bool // the phase needs the data volume, and is skipped without it
 	Run    func(ctx context.Context, s *Step) error
 }
 
@@ -152,7 +153,8 @@ func (r *Report) Run(ctx context.Context, o Options, phases []Phase) {
 	}
 }
 
-// runPhase runs one phase in a goroutine, and abandons the goroutine when the budget is used up.
+// runPhase runs one phase in a goroutine. It abandons the goroutine when the budget is used up. said has what the phase has
+// reported.
 func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (said *Step, abandoned bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, budget, errAbandoned)
 	defer cancel()
@@ -219,7 +221,8 @@ func (p *preparer) makeHome(context.Context, *Step) (err error) {
 
 func (p *preparer) asAgent() (*fsutil.Dir, error) { return fsutil.OpenDir(p.Home, p.Agent) }
 
-// makeDirectories makes the agent's directories (step 10), as the agent's user, so it never changes an owner.
+// makeDirectories makes the agent's directories (step 10) as the agent's user, so that their owner is right from the
+// beginning.
 func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 	d, err := p.asAgent()
 	if err != nil {
@@ -231,7 +234,7 @@ func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 			if ctx.Err() != nil || p.isStuck(rel) {
 				continue
 			}
-			// A symbolic link instead of the directory is not an error: the agent may have made it.
+			// If the agent has put a symbolic link there, that is not an error.
 			if err := d.Mkdir(rel, 0o755); !errors.Is(err, fsutil.ErrSymlink) {
 				first = cmp.Or(first, err)
 			}
@@ -260,7 +263,7 @@ func (p *preparer) makeScratchDir(s *Step) {
 		defer own.Close()
 		_, _, err = own.Chown("", p.Owner())
 	}
-	if err == nil { // otherwise root stays the owner
+	if err == nil { // after an error, root stays the owner
 		err = p.Agent.Do(func() error {
 			_, err := own.Chmod("", 0o700)
 			return err
@@ -302,8 +305,8 @@ func (p *preparer) makeLogDirectory(home *fsutil.Dir) error {
 	return p.makeOutsideDir("the log directory", p.Logs)
 }
 
-// makeOutsideDir makes the directory path outside the volume. Messages call it what. If the agent has no permission to make the
-// directory, root makes it and gives it to the agent. An existing directory keeps its owner.
+// makeOutsideDir makes the directory path, which is not on the volume. Messages call the directory what. If the agent has no
+// permission to make it, root makes it and gives it to the agent. An existing directory keeps its owner.
 func (p *preparer) makeOutsideDir(what, path string) error {
 	err := p.Agent.Do(func() error { return WithoutPath(os.MkdirAll(path, 0o755)) })
 	if err == nil {

@@ -12,10 +12,10 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// The boot program works on the data volume for PID 1, which so contains no code for this work and never waits for the disk.
-// It does a part of the boot, repairs owners, compresses rotated logs and examines the volume. It is hinit-tools under the
-// name ProgramName. PID 1 writes a [Job] to its standard input, and reads a stream of [Message] values from its standard
-// output. It replies to some of them with an [Answer].
+// The boot program works on the data volume for PID 1. So PID 1 contains no code for this work, and never waits for the disk.
+// The program does a part of the boot, repairs owners, compresses rotated logs and examines the volume. It is hinit-tools
+// under the name ProgramName. PID 1 writes a [Job] to its standard input, and reads a stream of [Message] values from its
+// standard output. PID 1 replies to some of them with an [Answer].
 
 const (
 	// Program is the file of the boot program, in the directory of hinit.
@@ -23,16 +23,16 @@ const (
 	// ProgramName is the argv[0] with which PID 1 starts the boot program.
 	ProgramName = "hinit-boot"
 
-	// Seed is a file of the image with the contents of all files in a data directory after a first boot, one after the other. A
-	// second file, with the suffix kept.IndexSuffix, lists their names.
+	// Seed is a file of the image. It has the contents of all files in a data directory after a first boot, one after the
+	// other. A second file, with the suffix kept.IndexSuffix, lists their names.
 	Seed = "/usr/share/hinit/home"
 	// Install is the directory of the agent's installation in its image.
 	Install = "/opt/hermes"
 )
 
-// Job says what the boot program must do. If one of FillFromImage, ChangeOwners, Repair, Examine, CompressLogs and Gateways is
-// set, the program does only that. Otherwise it does the boot steps before the first service that only some containers need;
-// [Prepare] does the steps that all containers need.
+// Job says what the boot program must do. If one of FillFromImage, ChangeOwners, Repair, Examine, CompressLogs and Gateways
+// is set, the program does only that. Otherwise it does the boot steps before the first service that only some containers
+// need. [Prepare] does the steps that all containers need.
 type Job struct {
 	Options   Options
 	AgentUser account.User
@@ -40,28 +40,28 @@ type Job struct {
 	Version   string // version of hinit; after an update, all hooks run
 	Hooks     []Hook
 	Plain     bool // there is no agent and no data volume, so run only the hooks
-	Strict    bool // a failed hook ends the boot
-	Scripts   bool // a failed script of the image ends the boot
+	Strict    bool // if a hook fails, the boot ends
+	Scripts   bool // if a script of the image fails, the boot ends
 	// FillFromImage: only fill an empty data directory from the image, see Seed.
 	FillFromImage bool `json:"Plant"`
 	ChangeOwners  bool // only change the owners of profiles' homes, see [Tenants]
-	// Starting is the only profile whose home ChangeOwners may change, because the gateways of other profiles may be running. ""
-	// before the first start, when ChangeOwners may change all homes.
+	// Starting is the profile that is about to start. ChangeOwners then changes only its home, because the gateways of other
+	// profiles may be running. If Starting is "", no gateway runs yet, and ChangeOwners may change all homes.
 	Starting string
-	// Repair: only repair the owners of files that the boot has left for the background.
+	// Repair: only repair the owners of the files that the boot has left to the background.
 	Repair          bool
 	Examine         bool               // only examine the data volume, for hinit doctor
-	Marker          string             // key profiles.marker, for Examine
-	Profiles        int                // key profiles.max, for Examine
-	CompressLogs    []gzipped.Archives // only compress these rotated logs, if they are older than Young
+	Marker          string             // value of profiles.marker in hinit.yaml, for Examine
+	Profiles        int                // value of profiles.max in hinit.yaml, for Examine
+	CompressLogs    []gzipped.Archives // only compress these rotated logs, if they are older than MinLogAge
 	MinLogAge       time.Duration
 	Gateways        []Gateway `json:"Weigh"` // only measure these gateways, see Measure; earlier versions use the JSON name
 	Measure         string    // quantity to measure: one of the Measure constants
 	FilledFromImage bool      `json:"Planted"` // the repair also syncs the files that the boot has copied to an empty data directory
 }
 
-// IsNeeded reports whether the boot program has work before the first service: in the agent's image, and if hooks, scripts or
-// variables ask for it. Files on the data volume do not count. IsNeeded blocks on the root file system.
+// IsNeeded reports whether the boot program has work before the first service. That is so in the agent's image, and if hooks,
+// scripts or variables ask for it. IsNeeded ignores files on the data volume. It blocks on the root file system.
 func (j Job) IsNeeded() bool {
 	if len(j.Hooks) > 0 || j.Options.Seeds {
 		return true
@@ -106,15 +106,15 @@ type Message struct {
 	Done     *Done            `json:",omitempty"`        // the program is about to end
 }
 
-// Examining names the check that begins now. Silent is what to report if it never ends.
+// Examining names the check that begins now. Silent is the finding for the case that the check never ends.
 type Examining struct{ Check, Silent string }
 
-// Done says that the boot program has done its work. Error says why the container must stop; "" if the container goes on.
+// Done means that the boot program has finished. Error says why the container must stop; "" if the container goes on.
 type Done struct{ Error string }
 
 // Answer is a reply of PID 1 to the boot program.
 type Answer struct {
-	Report *Report  // report of [Prepare], for which the boot program waits before it begins
+	Report *Report  // result of [Prepare], which the boot program needs before it begins
 	Env    []string // environment of programs that run as the agent
 	Hook   int      // the hook that has ended
 	Code   int      // exit code of the hook, 128+n after signal n
@@ -147,7 +147,8 @@ type Report struct {
 	Unusable bool
 }
 
-// Failed returns the first failed phase, except phases named in but. The second result is false if no other phase has failed.
+// Failed returns the first failed phase, and true. It ignores the phases named in but. Without a failed phase, the second
+// result is false.
 func (r Report) Failed(but ...string) (client.BootStep, bool) {
 	for _, p := range r.Phases {
 		if p.Error != "" && !slices.Contains(but, p.Name) {
@@ -168,9 +169,9 @@ type Hook struct {
 	IfExists string // run the hook only if this file exists; "" for always
 	ContInit bool   // the hook is a script of /etc/cont-init.d, whose messages have another text
 
-	// Inputs are paths and patterns of the files that the hook reads and writes, see config.Hook. If none has changed since the
-	// hook's last success, the hook is skipped. With a nil list, the hook runs at every boot. Only hooks of the agent's user have
-	// Inputs.
+	// Inputs are paths and patterns of the files that the hook reads and writes, see config.Hook. If none has changed since
+	// the hook's last success, the boot skips the hook. If Inputs is nil, the hook runs at every boot. Only hooks of the
+	// agent's user have Inputs.
 	Inputs []string
 }
 
@@ -196,7 +197,8 @@ func hookName(command []string) string {
 }
 
 // Gateway describes a gateway to measure, see [Job].Measure. Main is the PID of its main process; 0 for none. Stopped means
-// that hinit stopped it because of its disk quota. Warn and Stop are the limits of that quota in bytes; 0 for none.
+// that hinit has stopped the gateway because of its disk quota. Warn and Stop are the limits of that quota in bytes; 0 for
+// none.
 type Gateway struct {
 	Service, Profile  string
 	Main              int    `json:",omitzero"`
@@ -209,16 +211,16 @@ type Gateway struct {
 	Rank              int    `json:",omitzero"` // gateways of a higher rank get memory first
 }
 
-// Measurement is the result for one gateway. Note is for the status. Hold says why the gateway must not run, and Restart why
-// it must restart; "" if there is no reason. Bytes is the memory in the last record, or for FilesInMemory the shared memory, in
-// bytes. Run is the number of the gateway's run that was measured.
+// Measurement is the result for one gateway. Note is a text for the status. Hold says why the gateway must not run, and
+// Restart why it must restart; "" if it may go on. Bytes is the memory in the last record, or with FilesInMemory the shared
+// memory, in bytes. Run is the number of the run that was measured.
 type Measurement struct {
 	Service             string
 	Note, Hold, Restart string `json:",omitzero"`
 	Bytes, Run          uint64 `json:",omitzero"`
 }
 
-// Values of [Job].Measure.
+// Values of [Job].Measure: what the boot program measures or does.
 const (
 	MeasureDisk  = ""       // disk use of profiles
 	MeasureShare = "share"  // keep profiles from taking the processors and ports of others

@@ -94,7 +94,7 @@ func (p *bootSteps) setBrowserVariable(ctx context.Context, s *boot.Step) error 
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 			return nil
 		}
-		if err := p.Agent.Do(func() error { // act as the agent's user, so that no link leads to another user's file
+		if err := p.Agent.Do(func() error { // as the agent's user, no link can lead to another user's file
 			path = findBrowser(ctx, dir)
 			return nil
 		}); err != nil {
@@ -127,7 +127,7 @@ func findBrowser(ctx context.Context, dir string) (found string) {
 			return fs.SkipAll
 		}
 		if err != nil || !e.Type().IsRegular() || !slices.Contains(browserNames, e.Name()) {
-			return nil //nolint:nilerr // an unreadable file can't be executed either
+			return nil //nolint:nilerr // a file that can't be read can't be executed either
 		}
 		if info, err := e.Info(); err == nil && info.Mode().Perm()&0o111 != 0 {
 			found = path

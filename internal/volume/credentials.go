@@ -94,9 +94,9 @@ var credentials = []string{
 	"nous_auth.json", "nous_auth.json.tmp.*",
 }
 
-// openCredentialsDir creates the directory base of HERMES_AUTH_HOME, and rel in it. It gives root's credential files there to the
-// agent, and follows no link. If base belongs to root and contains other files, base may be a directory of the system, so it keeps
-// its owner.
+// openCredentialsDir creates the directory base of HERMES_AUTH_HOME, and rel in it. It gives root's credential files there to
+// the agent, and follows no link. If base belongs to root and contains other files, it may be a directory of the system; then
+// base keeps its owner.
 func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.Dir, error) {
 	made, _, err := fsutil.MakeNoLink(base, 0o700, p.Agent) // succeeds if the agent itself may create the directory
 	if err == nil {
@@ -135,8 +135,8 @@ func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.
 	return d, nil
 }
 
-// giveCredentials gives root's credential files in the directory dir to the agent. The result found is true if dir contains
-// credential files or is empty.
+// giveCredentials gives root's credential files in the directory dir to the agent. found is true if dir contains credential
+// files or is empty.
 func (p *bootSteps) giveCredentials(s *boot.Step, top *fsutil.Dir, dir string) (found bool) {
 	entries, _, err := top.ReadAtMost(dir, fsutil.MaxNames)
 	found = err == nil && len(entries) == 0
@@ -163,8 +163,9 @@ func (p *bootSteps) chownRootFileToAgent(s *boot.Step, in *fsutil.Dir, rel strin
 	s.ReportChown(p.Home, filepath.Join(in.Path(), rel), err)
 }
 
-// RebootstrapHook returns the hook that renews existing credentials from the environment, if HERMES_AUTH_JSON_REBOOTSTRAP asks for
-// it (contract, section 2.1, step 16). It runs after the configured hooks. The second result is false if there is nothing to renew.
+// RebootstrapHook returns the hook that writes existing credentials again from the environment, if
+// HERMES_AUTH_JSON_REBOOTSTRAP asks for it (contract, section 2.1, step 16). The hook runs after the configured hooks. The
+// second result is false if no credentials must be written again.
 func RebootstrapHook(o Options) (boot.Hook, bool) {
 	o = o.withDefaults()
 	script := filepath.Join(o.Image.Install, "scripts/docker_rebootstrap_nous_session.py")

@@ -27,10 +27,10 @@ const (
 	probeName = ".hinit-doctor"
 )
 
-// check is a check of the data volume for hinit doctor. run blocks on the disk.
+// check is one check of the data volume for hinit doctor. Its function run blocks on the disk.
 type check struct {
 	name   string
-	silent string // the finding if run does not return
+	silent string // the finding to report if run never returns
 	run    func(*client.Findings)
 }
 

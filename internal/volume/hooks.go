@@ -21,9 +21,9 @@ import (
 	"hinit/internal/trust"
 )
 
-// Runner runs hooks, the commands of boot steps. RunHook blocks until all processes of the hook's process group have ended. It
-// kills the group when the hook's timeout is over, or when ctx ends. If signal n has ended the hook, the exit code is 128+n. An
-// exit code other than 0 is no error; the error says why the hook could not run to its end.
+// Runner runs hooks, the commands of boot steps. RunHook blocks until all processes of the hook's process group have ended.
+// It kills the group when the hook's timeout is over, or when ctx ends. The exit code is 128+n if signal n has ended the
+// hook. The error says why the hook could not run to its end; an exit code other than 0 is no error.
 type Runner interface {
 	RunHook(ctx context.Context, h boot.Hook) (exitCode int, err error)
 }
@@ -62,11 +62,11 @@ func hasOtherSkillDirs(env []string, d *fsutil.Dir) bool {
 	return false
 }
 
-// RunHooks runs hooks in order, each with its timeout, and returns a step with its duration for each hook. Consecutive hooks that m
-// may skip run in parallel, if they share no input in the data directory. With a nil m, no hook is skipped.
+// RunHooks runs hooks in order, each with its timeout, and returns a step with its duration for each hook. Consecutive hooks
+// run in parallel if m may skip them and they share no input in the data directory. With a nil m, no hook is skipped.
 //
-// The failure of a hook normally causes a warning. If the hook is required, or strict is set, RunHooks stops and returns an error
-// that wraps [ErrHook] and names the hook. The caller must then print "fatal: stopping the container" and stop it.
+// The failure of a hook normally causes a warning. If the hook is required, or strict is set, RunHooks stops and returns an
+// error that wraps [ErrHook] and names the hook. The caller must then print "fatal: stopping the container" and stop it.
 //
 // RunHooks calls say from one goroutine at a time, and runner possibly from several. It blocks until the runner returns.
 func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *StepRecord, strict bool, say func(boot.LogLine)) (phases []client.BootStep, err error) {
@@ -178,7 +178,8 @@ func runHook(ctx context.Context, h boot.Hook, runner Runner, say func(boot.LogL
 // replacedScripts are the image's boot scripts whose work hinit does itself.
 var replacedScripts = []string{"01-hermes-setup", "015-supervise-perms", "02-reconcile-profiles"}
 
-// ImageHook returns the agent's own boot script as a hook that runs as root. docker/remove-s6 keeps the script in the image.
+// ImageHook returns the agent's own boot script as a hook that runs as root. The script docker/remove-s6 keeps it in the
+// image.
 func ImageHook() (boot.Hook, error) {
 	script := filepath.Join(config.ImageDir, replacedScripts[0])
 	if _, err := os.Stat(script); err != nil {
@@ -232,7 +233,7 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []
 	return hooks, lines
 }
 
-// howAgentCanChange says how the agent's user could change the file to which path leads, also through links. It returns nil if this user
+// howAgentCanChange says how the agent's user could change the file at path, also through links. It returns nil if this user
 // can't change the file, or if hinit isn't root.
 func howAgentCanChange(path string, agent *fsutil.Actor) *trust.Violation {
 	if !agent.Switches() {

@@ -31,11 +31,12 @@ const (
 	maxMemoryFile = 1 << 20
 	// startMemoryPercent is the percentage of the container's memory that starting gateways may fill together.
 	startMemoryPercent = 80
-	// manySockets is the number of open sockets above which a service may hide much memory of the kernel. 256 Unix sockets hold
-	// about 100 MB. A TCP socket holds some MB, so for sockets that may have ports the threshold is an eighth of this number. An
-	// idle browser has 70 sockets, few of them with ports.
+	// manySockets is the number of open sockets above which a service may hide much memory of the kernel. 256 Unix sockets
+	// hold about 100 MB. TCP sockets hold more: for sockets that may have ports, an eighth of this number is enough. An idle
+	// browser has 70 sockets, few of them with ports.
 	manySockets = 256
-	// searchTime limits the search for shared memory. maxFilesInMemory limits the files that are counted for a service.
+	// searchTime is the time limit of the search for shared memory. maxFilesInMemory is how many files it counts for one
+	// service.
 	searchTime       = 3 * time.Second
 	maxFilesInMemory = 1 << 16
 )
@@ -91,7 +92,8 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 	for n, i := range rand.Perm(len(list)) {
 		s := &diskUsage{linked: seen, files: maxFiles - maxFilesInMemory, deadline: time.Now().Add(time.Until(end) / time.Duration(len(list)-n))}
 		all, mapped, parts := processes[list[i].Service], uint64(0), uint64(0)
-		_ = s.eachProcess("/proc/", all, func(dir string) { // if this process can't act as the user, the memory counts for no service
+		// if this process can't act as the user of the service, the memory counts for no service
+		_ = s.eachProcess("/proc/", all, func(dir string) {
 			s.addOpen(dir+"/fd/", inMemory)
 			mapped += proc.ParseMemory(procstat.StatusOf(path.Base(dir))).Shared
 		})
@@ -105,7 +107,8 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 		hidden -= min(hidden, out.Bytes)
 		found = append(found, out)
 	}
-	for _, dir := range []string{"/dev/shm", "/tmp", "/run"} { // an operator can list the files in these tmpfs mounts, so their memory is not hidden
+	// these files are not hidden, because an operator can list them in the tmpfs mounts
+	for _, dir := range []string{"/dev/shm", "/tmp", "/run"} {
 		var st unix.Statfs_t
 		if unix.Statfs(dir, &st) == nil && st.Type == unix.TMPFS_MAGIC {
 			hidden -= min(hidden, (st.Blocks-st.Bfree)*uint64(st.Bsize))
@@ -157,9 +160,10 @@ func admitGateways(o Options, list []boot.Gateway, c proc.ContainerMemory) (foun
 	return reserveMemory(list, readMemoryRecord(home), c)
 }
 
-// reserveMemory reserves memory for the gateways in list, the most important first. In the result, a gateway for which no memory is
-// left has a reason to wait (Hold). used has the last record of each gateway in bytes; for a gateway without a record, no memory is
-// reserved. A gateway counts for at most half of the memory, so that each gateway can start at some time.
+// reserveMemory reserves memory for the gateways in list, the most important first. In the result, a gateway for which no
+// memory is left has a reason to wait (Hold). used has the last record of each gateway in bytes. A gateway without a record
+// gets no memory reserved. A gateway counts for at most half of the memory, so that even a very large one can start at some
+// time.
 func reserveMemory(list []boot.Gateway, used map[string]uint64, c proc.ContainerMemory) (found []boot.Measurement) {
 	most := c.Limit / 100 * startMemoryPercent
 	room := most - min(c.Used, most)

@@ -80,7 +80,7 @@ func Main(in io.Reader, out io.Writer) int {
 	return 0
 }
 
-// optionsOf returns the options of job, completed with the fields that depend on this process.
+// optionsOf returns the options in job, and fills in the fields that depend on this process.
 func optionsOf(job boot.Job) Options {
 	o := Options{Options: job.Options}
 	o.Env = os.LookupEnv
@@ -209,8 +209,8 @@ func (p *program) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 }
 
 const (
-	// syncAfter is the delay after which the files that the boot has copied to an empty data directory are synced. A process can't
-	// end while it syncs, and many containers run for a shorter time.
+	// syncAfter is the delay after which the files that the boot has copied to an empty data directory are synced. There is a
+	// delay because a process can't end while it syncs, and many containers run only for a short time.
 	syncAfter = 5 * time.Second
 	// showEvery is the shortest time between two messages about the progress of a repair.
 	showEvery = 200 * time.Millisecond

@@ -22,10 +22,9 @@ import (
 	"hinit/internal/procstat"
 )
 
-// diskTime limits the measurement of all homes together, and homeTime the measurement of one home. The search for a profile's open
-// files may also take homeTime. The order of the homes is random, so that each home is measured at some time even if diskTime is
-// too short for all.
-// Tests raise both.
+// diskTime limits the measurement of all homes together, and homeTime the measurement of one home. The search for a profile's
+// open files may also take homeTime. The order of the homes is random. So even if diskTime is too short for all, each home is
+// measured at some time. Tests raise both.
 var diskTime, homeTime = 30 * time.Second, 5 * time.Second
 
 const (
@@ -36,8 +35,8 @@ const (
 	// with its length and nameCost more bytes. A profile with more names has exceeded its quota. Otherwise one agent could make
 	// the measurement of all profiles fail.
 	maxNames, nameCost = 32 << 20, 32
-	// maxTempDirs is the maximum number of directories for temporary files that are examined, besides the usual one of each
-	// profile. An agent can make any number of them.
+	// maxTempDirs is the maximum number of directories for temporary files that are examined in addition to the usual one of
+	// each profile. An agent can make any number of them.
 	maxTempDirs = 10_000
 	// minFile is the least disk usage of a file, in bytes. A smaller file counts as minFile, because each file also takes an inode.
 	minFile = 4096
@@ -85,7 +84,7 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway, send func(
 		return len(temps) < maxTempDirs && time.Now().Before(last.Add(-diskTime/2))
 	})
 	var scratch unix.Stat_t
-	_ = unix.Stat(os.TempDir(), &scratch)     // after an error, files in that directory don't count
+	_ = unix.Stat(os.TempDir(), &scratch)     // after an error, files in that directory do not count
 	processes, _ := gatewayProcesses(o, list) // without /proc, no deleted file is found
 	for _, i := range rand.Perm(len(list)) {
 		w, s := list[i], &diskUsage{linked: make(map[inode]bool), deadline: limit()}
@@ -133,9 +132,9 @@ func (s *diskUsage) checkQuota(w boot.Gateway) boot.Measurement {
 	return out
 }
 
-// fileSystemUsage returns the disk usage of a profile's home by statfs(2). The second result is false if statfs reports the usage of
-// the whole volume. statfs reports the usage of the home alone only if the home is a separate file system or has a project quota.
-// data is the data directory.
+// fileSystemUsage returns the disk usage of a profile's home by statfs(2). statfs reports the usage of the home alone only if
+// the home is a separate file system or has a project quota. Otherwise it reports the usage of the whole volume, and the
+// second result is false. data is the data directory.
 func fileSystemUsage(data, profile string) (bytes uint64, is bool) {
 	var all, own unix.Statfs_t
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
@@ -216,7 +215,7 @@ func (s *diskUsage) addUnnamed(ctx context.Context, proc string, processes []int
 		open.addOpen(dir+"/fd/", func(_ string, device uint64) bool { return devices[device] })
 	})
 	s.bytes, s.incomplete = s.bytes+open.bytes, s.incomplete || open.incomplete
-	mapped := make(map[inode]uint64) // sizes of mapped files, as far as the mappings show
+	mapped := make(map[inode]uint64) // sizes of mapped files, as far as the mappings show them
 	if s.eachProcessUntilEnd(ctx, proc, processes, func(ctx context.Context, dir string) { addMapped(ctx, dir+"/maps", devices, mapped) }) != nil {
 		s.incomplete = true
 		return
@@ -250,7 +249,8 @@ func (s *diskUsage) eachProcess(proc string, processes []int, each func(dir stri
 func (s *diskUsage) eachProcessUntilEnd(ctx context.Context, proc string, processes []int, each func(ctx context.Context, dir string)) error {
 	ctx, cancel := context.WithDeadline(ctx, s.deadline)
 	defer cancel()
-	return blocking.Wait(ctx, "the search for mapped files", func() error { // this function may go on after the method has returned, so it does not change s
+	// f may run on after this method has returned, so it does not change s
+	return blocking.Wait(ctx, "the search for mapped files", func() error {
 		return errors.Join((&diskUsage{deadline: s.deadline}).eachProcess(proc, processes, func(dir string) { each(ctx, dir) }), ctx.Err())
 	})
 }

@@ -64,8 +64,8 @@ func (r Result) String() string {
 
 const (
 	maxWrongOwners = 10
-	// longestPause is the longest pause between two batches of files. A pause lasts as long as the batch before it, so that other
-	// programs get half of the disk's time.
+	// longestPause is the longest pause between two batches of files. A pause is as long as the batch before it took, so that
+	// other programs get half of the disk's time.
 	longestPause = 20 * time.Millisecond
 	// hangTimeout is how long Repair waits after the time limit for its walk to end.
 	hangTimeout = time.Second
@@ -81,22 +81,22 @@ var (
 )
 
 // Repair finds files of other users in the agent's directories, and gives them to the agent's user. These directories are
-// boot.AgentOnlyDirs, such as cron, profiles and pairing. With o.Full, they also include boot.MixedOwnerDirs, and Repair looks for all
-// files of the agent's former uid (contract, section 2.1, steps 5 and 6). Repair runs when the gateways are up, and again with
-// o.OnlyProfiles for profiles that appear later. It uses the disk only while the disk is idle (ioprio_set(2)), pauses after every
-// few hundred files, and opens only directories.
+// boot.AgentOnlyDirs, such as cron, profiles and pairing. With o.Full, they also include boot.MixedOwnerDirs, and Repair
+// looks for all files of the agent's former uid (contract, section 2.1, steps 5 and 6). Repair runs when the gateways are up.
+// It runs again with o.OnlyProfiles for profiles that appear later. It uses the disk only while the disk is idle
+// (ioprio_set(2)), pauses after every few hundred files, and opens only directories.
 //
-// Repair follows no link and enters no mount, except that a directory of boot.AgentOnlyDirs may be a mount itself. It skips device
-// nodes. It also skips root's files with several hard links, because the agent could have linked a file that must stay root's. If
-// the kernel keeps users from creating such links (see [fsutil.HardLinksProtected]), Repair gives these files to the agent too. A
-// change of owner removes set-user-ID bits.
+// Repair follows no link and enters no mount, except that a directory of boot.AgentOnlyDirs may be a mount itself. It skips
+// device nodes. It also skips root's files with several hard links, because the agent could have linked a file that must stay
+// root's. If the kernel prevents users from creating such links (see [fsutil.HardLinksProtected]), Repair gives these files
+// to the agent too. A change of owner removes set-user-ID bits.
 //
-// If a home has too many files, or their owners can't be changed, Repair leaves this home unfinished and goes on with the next. It
-// treats each other directory in the same way.
+// If a home has too many files, or their owners can't be changed, Repair leaves this home unfinished and goes on with the
+// next. It treats any other directory in the same way.
 //
-// One goroutine calls progress from time to time. Repair returns when it is done, at the time limit of o, or when ctx ends. It
-// calls o.Say with a line if there is anything to report. If the process isn't root, or can't become the agent's user, Repair does
-// nothing.
+// One goroutine calls progress from time to time. Repair returns when it is done, at the time limit of o, or when ctx ends.
+// It calls o.Say with a line if there is anything to report. If the process isn't root, or can't become the agent's user,
+// Repair does nothing.
 func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result {
 	o = o.withDefaults()
 	if !o.Agent.Switches() {
@@ -233,9 +233,9 @@ func (r *repair) giveFormerFiles(d *fsutil.Dir) error {
 	return nil
 }
 
-// giveHomes walks the homes of the profiles in names, or all homes if names is nil. It skips missing homes, links and mounts. A
-// profile with its own user is a tenant. The tenant's user gets the files in the home, and also the home itself if another user has
-// it. A home that belongs to a tenant's user under another profile's name stays as it is.
+// giveHomes walks the homes of the profiles in names, or all homes if names is nil. It skips missing homes, links and mounts.
+// A profile with its own user is a tenant. The tenant's user gets the files in the home, and the home itself if another user
+// owns it. If a home belongs to a tenant's user under another profile's name, giveHomes does not change it.
 func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 	all, err := d.Sub(boot.ProfilesDir)
 	if err != nil {
@@ -249,7 +249,7 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 		return nil
 	}
 	if names == nil {
-		names = slices.Collect(maps.Keys(homes)) // use a random order, so that the time limit does not hit the same homes in every repair
+		names = slices.Collect(maps.Keys(homes)) // in a random order, the time limit does not always hit the same homes
 	}
 	agents := r.walk.NewOwner
 	defer func() {

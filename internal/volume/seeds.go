@@ -68,8 +68,8 @@ func (p *bootSteps) removeStamp(d *fsutil.Dir) {
 	}
 }
 
-// missing reports whether the file rel is missing and must be created. A link that doesn't lead to a regular file is reported as
-// refused.
+// missing reports whether the file rel is missing and must be created. If rel is a link that doesn't lead to a regular file,
+// missing reports to the log that hinit refuses it.
 func (p *bootSteps) missing(s *boot.Step, d *fsutil.Dir, rel string) bool {
 	info, err := d.Lstat(rel)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -148,7 +148,8 @@ func (p *bootSteps) generateKey(s *boot.Step, d *fsutil.Dir) error {
 	return nil
 }
 
-// addLine appends line, an assignment of the API key, to the .env with the content data. It removes empty assignments of the key.
+// addLine adds line, an assignment of the API key, to the end of .env, whose present content is data. It removes empty
+// assignments of the key.
 func addLine(d *fsutil.Dir, data []byte, line string) error {
 	text := kept.WithoutKey(data)
 	if len(text) > 0 && !bytes.HasSuffix(text, []byte("\n")) {
@@ -158,7 +159,7 @@ func addLine(d *fsutil.Dir, data []byte, line string) error {
 	if err == nil || errors.Is(err, fsutil.ErrSymlink) {
 		return err
 	}
-	// An .env that is a mount can be written but not replaced. So append the line: the last assignment counts.
+	// An .env that is a mount can be written but not replaced. So append the line, because the last assignment counts.
 	if len(data) > 0 && data[len(data)-1] != '\n' {
 		line = "\n" + line
 	}
@@ -192,10 +193,10 @@ func (p *bootSteps) restrictEnv(s *boot.Step, d *fsutil.Dir) {
 }
 
 const (
-	// The seed is the set of files that the image provides for an empty data directory. The boot first copies it to the directory
-	// seedGrowing of the volume. It then renames the complete copy to completeSeedDir, and moves its files to their places. After
-	// an interruption, a boot that finds seedGrowing starts the copy again. A boot that finds completeSeedDir moves the remaining
-	// files.
+	// The seed is the set of files that the image provides for an empty data directory. The boot first copies it to the
+	// directory seedGrowing of the volume. Then it renames the complete copy to completeSeedDir, and moves the files from
+	// there to their places. After an interruption, a boot that finds seedGrowing starts the copy again, and a boot that
+	// finds completeSeedDir moves the remaining files.
 	seedGrowing     = ".hinit-seed.new"
 	completeSeedDir = ".hinit-seed"
 	// seedChunk is about how many bytes of the seed are read into memory at a time. A larger file is read in one piece.

@@ -25,8 +25,8 @@ import (
 const (
 	// shareTime is how long the use of processors is measured.
 	shareTime = time.Second
-	// minWait is how many seconds per second all threads of a profile together must wait for a processor. With less, the profile
-	// does not count as lacking a processor.
+	// minWait is how long all threads of a profile together must wait for a processor, in seconds per second. With less, the
+	// profile does not lack a processor.
 	minWait = 0.05
 	// shareSamples is how many times the processes are read during shareTime.
 	shareSamples = 5
@@ -95,12 +95,12 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 	return found
 }
 
-// greedyTenants reports for each profile whether it must be limited to a number of processors (the parameter processors). A profile
-// is greedy if it uses more than its share while another profile waits and gets less than half of that profile's share. Unless
-// crowded says that processors are scarce, no profile becomes greedy.
+// greedyTenants reports for each profile whether it must be limited to a few processors; the parameter processors is their
+// number. A profile is greedy if it uses more than its share while another profile waits and gets less than half of its own
+// share. Unless crowded says that processors are scarce, no profile becomes greedy.
 //
-// A confined profile stays greedy until it uses less than half of its processors, waits although it uses less than its share, or is
-// the only active profile. The waits of a confined profile make no other profile greedy.
+// A confined profile stays greedy until it uses less than half of its processors, waits although it uses less than its share,
+// or is the only active profile. The waits of a confined profile make no other profile greedy.
 func greedyTenants(tenants []*tenant, crowded bool, processors float64) map[*tenant]bool {
 	total, weights := 0.0, 0
 	active := func(t *tenant) bool { return t.used > 0.02 || t.waited >= minWait }
@@ -128,8 +128,9 @@ func sysctl(name string) (first, second int) {
 	return first, second
 }
 
-// mostTerminals returns the profile that has most of the terminals in dir, if a quarter of all pseudoterminals belong to it. It returns
-// nil if there is none, or if less than three quarters are in use. The kernel gives each terminal to the user who has opened it.
+// mostTerminals returns the profile that owns most of the terminals in dir, if it owns at least a quarter of all
+// pseudoterminals. It returns nil if no profile does, or if less than three quarters are in use. The kernel gives each
+// terminal to the user who has opened it.
 func mostTerminals(tenants []*tenant, used, allowed int, dir string) (hog *tenant) {
 	if allowed <= 0 || used < allowed/4*3 {
 		return nil
@@ -149,11 +150,11 @@ func mostTerminals(tenants []*tenant, used, allowed int, dir string) (hog *tenan
 	return hog
 }
 
-// mostPorts returns the profile that probably exhausts the ports, or nil. It looks for such a profile only if the number of open
-// sockets is at least three quarters of the number of ports. The result is the profile with the most sockets that may have ports, if
-// they are at least a quarter of the number of ports. The function count counts the sockets of the profiles, and returns the sum. A
-// profile that may hide sockets counts with at least as many sockets as belong to no known profile. If several profiles have equally
-// many sockets, chance decides, because tenants has no order.
+// mostPorts returns the profile that probably exhausts the ports, or nil. It looks for such a profile only if the number of
+// open sockets is at least three quarters of the number of ports. The result is the profile with the most sockets that may
+// have ports, if they are at least a quarter of the number of ports. The function count counts the sockets of the profiles,
+// and returns the sum. A profile that may hide sockets counts with at least as many sockets as belong to no known profile.
+// Among profiles with equally many sockets, chance decides, because the order of tenants is random.
 func mostPorts(tenants []*tenant, sockets, ports int, count func() int) (hog *tenant) {
 	if ports == 0 || sockets < ports/4*3 {
 		return nil
@@ -201,7 +202,7 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 		pause.For(ctx, shareTime/shareSamples)
 		now, passed := make(procusage.Table), time.Since(looked)
 		_ = procstat.EachProcess("/proc", func(p procstat.Stat) {
-			if now[p.PID] = p; p != before[p.PID] { // otherwise the process has not run since the last sample
+			if now[p.PID] = p; p != before[p.PID] { // if p is unchanged, the process has not run since the last sample
 				if uid, _ := procstat.StatusOf(strconv.Itoa(p.PID)).Number("Uid", 10); all[uint32(uid)] != nil {
 					all[uint32(uid)].used += busyShare(p, before[p.PID], passed) / shareSamples
 				}
@@ -247,10 +248,10 @@ type threadTime struct {
 // maxNice is the highest nice value, with which a thread waits most.
 const maxNice = 19
 
-// threadTimes returns the times of a process's threads, by thread. Only threads that may use every processor count, and threads
-// that hinit has confined. Any other thread may wait for the profile's own threads although other processors are idle. A thread with
-// a higher nice value than nice, or with the scheduling policy SCHED_IDLE, doesn't count either. Its agent may have made it wait all
-// the time. A thread that doesn't count is not in the result.
+// threadTimes returns the times of a process's threads, by thread. ran and waited are 0 for a thread whose waits prove
+// nothing. Such a thread may use only some processors, unless hinit has confined it: it may wait for the profile's own
+// threads although other processors are idle. Or it has a higher nice value than nice, or the scheduling policy SCHED_IDLE:
+// with these, its agent may have made it wait all the time.
 func threadTimes(pid int, every, fewer *unix.CPUSet, nice int) map[int]threadTime {
 	times := make(map[int]threadTime)
 	_ = procstat.EachProcess(fmt.Sprintf("/proc/%d/task", pid), func(p procstat.Stat) {

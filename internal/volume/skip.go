@@ -25,11 +25,11 @@ import (
 )
 
 // StepRecord records the inputs of successful boot steps. If the inputs of a step are the same at the next boot, the step is
-// skipped. Only steps that have inputs and run as the agent are recorded. The agent can forge the record, but only to have its own
-// steps skipped.
+// skipped. Only steps that have inputs and run as the agent are recorded. The agent can forge the record, but that only skips
+// its own steps.
 //
-// Several goroutines may call the methods, which block on the data volume for a short time. Inputs that can't be read in time count
-// as changed.
+// Several goroutines may call the methods, which block on the data volume for a short time. Inputs that can't be read in time
+// count as changed.
 type StepRecord struct {
 	o               Options
 	version         string
@@ -213,7 +213,7 @@ func (s *recordedStep) variables(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return len(s.vars) > 0 && !matchesVariable(s.vars, kv) })
 }
 
-// isUnchanged reports whether a hook can be skipped, because it has succeeded with the same inputs.
+// isUnchanged reports whether a hook can be skipped, because it has already succeeded with the same inputs.
 func (m *StepRecord) isUnchanged(ctx context.Context, h boot.Hook) bool {
 	s := m.stepOf(h)
 	if s == nil {
@@ -226,7 +226,7 @@ func (m *StepRecord) isUnchanged(ctx context.Context, h boot.Hook) bool {
 		return false
 	}
 	now, ok := m.currentHashes(ctx, s)
-	if m.filledFromImage { // these steps have made the files in the data directory, so compare only the other inputs
+	if m.filledFromImage { // these steps have made the files in the data directory, so only the other inputs matter
 		same := now.Program == last.Program && now.Env == last.Env && (s.imageBuild != "" || now.Install == last.Install)
 		if ok = ok && same; ok {
 			m.setHashes(key(h), now)

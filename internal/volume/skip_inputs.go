@@ -103,8 +103,8 @@ func (r *inputHasher) list(rel string) (entries []fs.DirEntry, err error) {
 }
 
 // hashInputs returns the two hashes of inputHasher over all files in src that match a pattern. The hashes cover names, types,
-// permissions, sizes and times; a missing file changes them too. Names in messages are relative to where. If a file can't be read
-// reliably, hashInputs returns an error.
+// permissions, sizes and times. A missing file changes the hashes too. Names in messages are relative to where. If a file
+// can't be read reliably, hashInputs returns an error.
 func hashInputs(ctx context.Context, src source, patterns []string, where string) (sum, exact string, err error) {
 	r := &inputHasher{ctx: ctx, src: src, sum: sha256.New(), exact: sha256.New(), baseDir: where}
 	for _, p := range patterns {
@@ -247,7 +247,7 @@ func splitInputs(home string, inputs []string) (volume, vars, image []string) {
 	return volume, vars, image
 }
 
-// patternsOverlap reports whether two patterns may match the same file.
+// patternsOverlap reports whether a file may match both patterns.
 func patternsOverlap(a, b string) bool {
 	x, y := splitPattern(a), splitPattern(b)
 	for i := range min(len(x), len(y)) {
@@ -265,12 +265,12 @@ func patternsOverlap(a, b string) bool {
 // message to a program (fuse(4)).
 const sealableFileSystem = "fuse.fuse-overlayfs"
 
-// sealNumber returns the build number of the image, if nothing below o.Image.Install has changed since the build. Then the files
-// there need not be examined. Otherwise it returns "". mounts is the content of /proc/self/mountinfo (proc(5)).
+// sealNumber returns the build number of the image, if nothing below o.Image.Install has changed since the build. The files
+// there then need no examination. Otherwise it returns "". mounts is the content of /proc/self/mountinfo (proc(5)).
 //
-// The build creates the file o.Image.Seal last. On an overlay file system, a change below a directory creates the directory again
-// in the layer of the change. So the ctime of the directory is then later than the ctime of the seal. A mount below the directory
-// is found in mounts. On other file systems than sealableFileSystem, sealNumber returns "".
+// The build creates the file o.Image.Seal last. On an overlay file system, a change below a directory creates the directory
+// again in the layer of the change. So the ctime of the directory is later than the ctime of the seal. sealNumber looks for
+// mounts below the directory in mounts. On other file systems than sealableFileSystem, it returns "".
 func (o Options) sealNumber(mounts string) string {
 	on := ""
 	for line := range strings.Lines(mounts) {

@@ -23,13 +23,13 @@ import (
 	"hinit/internal/fsutil/owntree"
 )
 
-// assignUIDs assigns a uid to each tenant (a profile with its own user). homes has the present owner of each home, by profile. A
-// tenant keeps the uid that owns its home.
+// assignUIDs assigns a uid to each tenant (a profile with its own user). homes has the present owner of each home, by
+// profile. A tenant keeps the uid that owns its home.
 //
-// If a home was copied, several homes may have the same owner. Only one of them keeps the uid: the home whose name hashes to the
-// uid, or else the first home by name. The profile last is the last choice. A tenant without a uid gets the first free uid,
-// starting from a hash of its name. So a profile that is removed and comes back usually gets its old uid. reserved reports whether
-// a uid belongs to another user.
+// If a home was copied, several homes may have the same owner. Only one of them keeps the uid: the home whose name hashes to
+// the uid, or else the first home by name. The home of the profile last keeps it only if there is no other. A tenant without
+// a uid gets the first free uid, starting from a hash of its name. So a profile that is removed and comes back usually gets
+// its old uid. reserved reports whether a uid belongs to another user.
 //
 // The result has no entry for a profile that is not a tenant, or for which no uid is free.
 func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved func(uid uint32) bool) map[string]uint32 {
@@ -38,7 +38,7 @@ func assignUIDs(t boot.Tenants, homes map[string]uint32, last string, reserved f
 		return assigned
 	}
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(homes)), func(name string) bool { return !t.Includes(name) })
-	rank := func(name string) int { // among homes with the same owner, the lowest rank keeps the uid
+	rank := func(name string) int { // the home with the lowest rank keeps the uid
 		switch {
 		case homes[name] == FirstUID(t.UIDs, name):
 			return 0
@@ -79,10 +79,10 @@ func FirstUID(uids config.UIDs, name string) uint32 {
 	return uids.First + 1 + hash.Sum32()%uint32(uids.Size()-1)
 }
 
-// OwnersOf returns the uid of each tenant, see assignUIDs, and the present owner of each home, both by profile. d is the directory
-// of the homes; it may act with the agent's identity. If several homes have the same owner, the profile last is the last choice. It
-// gets a uid even without a home. A directory with more than [fsutil.MaxNames] names is an error. So is a home that is renamed
-// during the call, because it could look like two homes with the same owner.
+// OwnersOf returns the uid of each tenant, see assignUIDs, and the present owner of each home, both by profile. d is the
+// directory of the homes; it may act with the agent's identity. The profile last gets a uid even without a home, and is the
+// last to keep a uid that several homes share. A directory with more than [fsutil.MaxNames] names is an error. So is a home
+// that is renamed during the call, because it could look like two homes with the same owner.
 func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[string]uint32, err error) {
 	homes = make(map[string]uint32)
 	seen, inodes, hidden := 0, make(map[inode]bool), make(map[uint32]bool)
@@ -111,7 +111,7 @@ func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[st
 	}
 	wanted := maps.Clone(homes)
 	if last != "" {
-		wanted[last] += 0 // this adds the profile last, which may have no home yet
+		wanted[last] += 0 // add the profile last, which may have no home yet
 	}
 	outside, _ := OwnersOutside(o)
 	return assignUIDs(o.Tenants, wanted, last, func(uid uint32) bool { return outside[uid] || hidden[uid] || reserved(uid) }), homes, nil
@@ -152,8 +152,8 @@ func reserved(uid uint32) bool {
 }
 
 // HomeOwner returns the user to whom a profile's home and its files must belong. tenants and homes are results of [OwnersOf].
-// tenant reports whether the profile has its own user. Then this user also gets files of the home's present owner, because a copied
-// home belongs to the original's user. Files of other tenants keep their owners.
+// tenant reports whether the profile has its own user. If it has, this user also gets files of the home's present owner: a
+// copied home belongs to the user of the original. Files of other tenants keep their owners.
 func HomeOwner(o boot.Options, profile string, tenants, homes map[string]uint32) (to fsutil.Owner, tenant bool) {
 	to = o.Owner()
 	uid, tenant := tenants[profile]
@@ -181,10 +181,10 @@ func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant
 	if err := w.Give(d, profile, false); err != nil || w.DryRun || w.Failed > 0 || tenant && was == to.UID {
 		return cmp.Or(err, w.FirstFailure)
 	}
-	if !tenant { // act as the new owner, because the agent may have put another home in this place
+	if !tenant { // the agent may have put another home in this place, so act as the new owner
 		return fsutil.NewActor(fsutil.Identity{UID: to.UID, GID: to.GID}).Do(func() error {
 			err := d.RemoveAll(profile + "/" + boot.NameFile)
-			if errors.Is(err, fs.ErrPermission) { // the home had a mode in which its owner can't write
+			if errors.Is(err, fs.ErrPermission) { // the mode of the home does not let its owner write
 				_, err = d.Chmod(profile, privateMode)
 				err = cmp.Or(err, d.RemoveAll(profile+"/"+boot.NameFile))
 			}

@@ -1,5 +1,5 @@
-// Package identity updates the agent's user in /etc, as a job of the boot program. PID 1 starts this job if the container asks for
-// other ids, or if the agent must join a group. The package owns no goroutine.
+// Package identity updates the agent's user in /etc, as a job of the boot program. PID 1 starts this job if the container
+// asks for other ids, or if the agent must join a group. The package owns no goroutine.
 package identity
 
 import (
@@ -47,8 +47,8 @@ type agent boot.Identity
 // groups of the Docker socket and of graphics devices (contract, section 2.1, steps 3 and 4). It changes only /etc/passwd and
 // /etc/group. A second call changes nothing.
 //
-// If /etc can't be written, the result has the wanted ids anyway, and a message. An error means that the container must not
-// start: a wanted uid belongs to another user, or there is no such user ([account.ErrNotFound]). updateUser blocks only on
+// If /etc can't be written, the result still has the wanted ids, and a message. An error means that the container must not
+// start: a wanted uid belongs to another user, or the user does not exist ([account.ErrNotFound]). updateUser blocks only on
 // /etc and /dev.
 func updateUser(o Options) (agent, error) {
 	user, err := account.Lookup(o.Root, o.User)

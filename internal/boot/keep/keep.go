@@ -1,7 +1,7 @@
-// Package keep saves the agent's data directory after a first boot, while an image is being built. A container of that image
-// copies these files to an empty volume, which is faster than the boot steps that made them.
+// Package keep saves the agent's data directory while an image is being built, after a first boot in it. A container of that
+// image copies these files to an empty volume, which is faster than the boot steps that made them.
 //
-// It saves no secrets, and no state of a single container. It starts no goroutine.
+// The package saves no secrets, and no state of a single container. It starts no goroutine.
 package keep
 
 import (
@@ -20,15 +20,15 @@ import (
 	"hinit/internal/lease"
 )
 
-// neverKept lists files that belong to a single container, and are not saved.
+// neverKept lists files that belong to a single container. Home does not save them.
 var neverKept = []string{
 	"logs", boot.RecordFile, boot.PendingFile, kept.LostAndFound, lease.DirName, "gateway_state.json", "gateway.pid", "gateway.lock", "processes.json", "auth.json",
 	"auth.lock", "state",
 }
 
-// Home saves the data directory home in the file seed. It is called while an image is built, after a boot has filled that empty
-// directory. It also saves the record of the boot steps, but no generated keys. It returns the names of the steps that a boot
-// can skip because of the seed. Without such steps, Home saves no files.
+// Home saves the data directory home in the file seed. The build of an image calls it after a boot has filled that directory,
+// which was empty. Home also saves the record of the boot steps, but no generated keys. It returns the names of the steps
+// that a boot can skip because of the seed. If there are none, Home saves no files.
 func Home(home, seed string) (steps []string, err error) {
 	from, err := fsutil.OpenNoLink(home, nil)
 	if err != nil {

@@ -25,9 +25,11 @@ const (
 
 // Step has hashes of the inputs of a boot step at its last success. If they are the same now, the step can be skipped.
 type Step struct {
-	Program  string `json:"program"` // hash of the command, and of inputs outside the data directory and the installation
-	Install  string `json:"install"` // build number of the image, if the installation is unchanged since its build; otherwise hash of the inputs there
-	HostPart string `json:"here"`    // hash of metadata of input files, which holds only on this host
+	// hash of the command, and of the inputs that are neither in the data directory nor in the installation
+	Program string `json:"program"`
+	// build number of the image, if nothing in the installation has changed since; otherwise hash of the inputs there
+	Install  string `json:"install"`
+	HostPart string `json:"here"` // hash of metadata of input files, which holds only on this host
 	Env      string `json:"env"`
 	Volume   string `json:"volume"` // hash of inputs in the data directory, after the step
 }
@@ -74,7 +76,7 @@ func WithoutKey(data []byte) []byte {
 	return []byte(b.String())
 }
 
-// GeneratedKey returns the generated key if a line of an .env file sets the key. mine reports whether such a line exists.
+// GeneratedKey returns the value of [APIKey] if a line of an .env file sets this variable. mine reports whether it does.
 func GeneratedKey(line string) (value string, mine bool) {
 	rest, ok := strings.CutPrefix(strings.TrimPrefix(strings.TrimSpace(line), "export "), APIKey)
 	if !ok {

@@ -11,8 +11,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Agent returns the agent's user, without changing /etc. It blocks on /etc. For root it uses the ids for which the
-// container's variables ask, as the boot does: a read-only /etc still has the ids of the image.
+// Agent returns the agent's user, without changing /etc. It blocks on /etc. If this process is root, the result has the ids
+// that the container's variables ask for, as in the boot. A read-only /etc still has the ids of the image.
 func Agent(cfg *config.Config) (boot.Agent, error) {
 	user, err := account.Lookup("", cfg.Agent.User)
 	if err != nil && os.Geteuid() == 0 {
