@@ -60,7 +60,7 @@ func readTrusted(path string) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// lookupEnv returns the variable key of env, or "". As with getenv(3), the first of several counts.
+// lookupEnv returns the variable key of env, or "". If there are several, the first one counts, as with getenv(3).
 func lookupEnv(env []string, key string) string {
 	for _, kv := range env {
 		if k, v, ok := strings.Cut(kv, "="); ok && k == key {

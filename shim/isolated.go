@@ -13,9 +13,9 @@ import (
 	"hinit/shim/lifecycle"
 )
 
-// isolatedProfile returns the profile that a command is for, if PID 1 has isolated that profile, and otherwise "". A gateway
-// command gives "", too, because it reads no file of a profile. An error means that the list of isolated profiles, or the choice of
-// a profile, can't be read.
+// isolatedProfile returns the profile that a command is for, if PID 1 has isolated that profile. Otherwise it returns "", as
+// it does for a gateway command, which reads no file of a profile. An error means that the list of isolated profiles, or the
+// choice of a profile, can't be read.
 func (o *options) isolatedProfile(argv, env []string) (string, error) {
 	words := argv[min(1, len(argv)):]
 	if _, order := lifecycle.Parse(words); order || o.native == "" {
@@ -51,7 +51,7 @@ func (o *options) chosenProfile(env []string) (string, error) {
 	}
 	dir, err := unix.Open(home, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return "", nil // the agent can't read active_profile without the home, either
+		return "", nil // without access to the home, the agent can't read active_profile either
 	}
 	defer unix.Close(dir)
 	// follow no link: this process is root, and the agent can replace the file

@@ -135,15 +135,17 @@ func run(argv, env []string, o options) int {
 	return replaceProcess(o.target, argv, env)
 }
 
-// raiseOOMScore gives this process the oom_score_adj of a gateway (the supervisor's table oomAdj). It does so only if this
-// process has the same value as PID 1, as processes of docker exec do. Otherwise the kernel would kill gateways and the CMD
-// before it. The files hold the values of PID 1 and of this process. A process may raise its own value without privileges.
+// raiseOOMScore gives this process the oom_score_adj of a gateway, as the supervisor's table oomAdj has it. It does so only
+// if this process has the same value as PID 1, as processes of docker exec do. Otherwise the kernel would kill gateways and
+// the CMD before this process. The files hold the values of PID 1 and of this process. Raising the own value needs no
+// privileges.
 func raiseOOMScore(initFile, ownFile string) {
 	const gateway, most = 800, 1000
 	one, _ := account.ReadFile(initFile)
 	text, _ := account.ReadFile(ownFile)
 	if score, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && string(text) == string(one) {
-		// Plain system calls set up no epoll(7). If the file can't be opened or written, the kernel kills this process later than others.
+		// Use plain system calls, because package os would set up epoll(7). After an error, the kernel kills this process
+		// later than others.
 		fd, _ := unix.Open(ownFile, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 		_, _ = unix.Write(fd, strconv.AppendInt(nil, int64(min(score+gateway, most)), 10))
 	}
@@ -157,7 +159,7 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	}
 	if text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.IDsFile); err == nil {
 		setPublished(&u, text, o.user)
-	} else { // in a read-only container PID 1 could not write the file; a file that other users can write is not trusted
+	} else { // PID 1 could not write the file in a read-only container, or other users can write it, so it is not trusted
 		u.ApplyRequestedIDs(func(name string) string { return lookupEnv(env, name) })
 	}
 	if err := agentuser.CloseOnExec(); err != nil {
@@ -181,8 +183,8 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	return u.Home, nil
 }
 
-// setPublished sets the ids of u to the ids in text, the content of [account.IDsFile]. If the text is about another user than
-// who, u does not change.
+// setPublished sets the ids of u to the ids in text, the content of [account.IDsFile]. If the text is not about the user who,
+// u does not change.
 func setPublished(u *account.User, text, who string) {
 	f := strings.Split(text, "\n")
 	if len(f) != 5 || f[0] != who {
@@ -223,7 +225,7 @@ func isSelf(st unix.Stat_t) bool {
 	return unix.Stat("/proc/self/exe", &self) == nil && self.Dev == st.Dev && self.Ino == st.Ino
 }
 
-// writeError writes a line to stderr. An error is ignored, because stderr is the only place to report it.
+// writeError writes a line to stderr. It ignores an error, because it could report the error only to stderr.
 func writeError(line string) {
 	_, _ = os.Stderr.WriteString("hermes-shim: " + line + "\n")
 }
@@ -246,10 +248,11 @@ func (o *options) execHinit(argv, env []string) {
 	if _, ok := executable(o.native); !ok {
 		return
 	}
-	_ = unix.Exec(o.native, append([]string{agentuser.NativeName, o.target}, argv[1:]...), env) // after a failure the agent handles it
+	// if this fails, the agent handles the command
+	_ = unix.Exec(o.native, append([]string{agentuser.NativeName, o.target}, argv[1:]...), env)
 }
 
-// isolatesAny reports whether PID 1 isolates a profile: it has then published a list of them.
+// isolatesAny reports whether PID 1 isolates any profile. PID 1 publishes a list of them.
 func (o *options) isolatesAny() bool {
 	var st unix.Stat_t
 	return unix.Stat(o.root+account.RuntimeDir+"/"+account.IsolatedFile, &st) == nil && st.Size > 0

@@ -35,7 +35,7 @@ func run(argv []string) int {
 		return units.RunPlaceholder()
 	case name == "init", name == "tini":
 		return container.Main(argv[0], words)
-	// hinit-tools also gets a call without a verb, and the names that are links to hinit.
+	// hinit-tools also handles a call without a verb, and calls under the names that are links to hinit.
 	case len(words) == 0, name == proc.LimitsName, strings.HasPrefix(name, "s6-"), name == "with-contenv", name == agentuser.NativeName:
 	case words[0] == "init" && (len(words) != 2 || words[1] != "--help" && words[1] != "-h"):
 		return container.Main("hinit", words[1:])
@@ -44,7 +44,7 @@ func run(argv []string) int {
 	case words[0] == "run" && len(words) == 3 && words[1] == "-c": // hinit-tools handles all other forms, and wrong arguments
 		return container.RunServicesOnly(words[2])
 	case strings.Join(words, " ") == "version --handover":
-		// `hinit reexec` asks a new binary for this format of the handed-over state.
+		// `hinit reexec` runs a new binary with these words, to ask which format of the handed-over state it knows.
 		if _, err := fmt.Println(reexec.Format); err != nil {
 			fmt.Fprintln(os.Stderr, "cannot write the output:", err)
 			return 1

@@ -22,7 +22,8 @@ import (
 	"hinit/internal/trust"
 )
 
-// ErrNotFound is the error of [Lookup] if the user does not exist or if the name is malformed. Test for it with [errors.Is].
+// ErrNotFound is the error of [Lookup] if the user does not exist, or if the text is no valid name or id. Test for it with
+// [errors.Is].
 var ErrNotFound = errors.New("no such user")
 
 // User holds the account data that a process needs to switch to this user.
@@ -55,8 +56,9 @@ func Isolates(list, profile string) bool {
 	return has(profile) || has("*") && !has("-"+profile)
 }
 
-// These environment variables request a uid and a gid for the agent's user, for example so that it owns the files on a mounted
-// volume. Other images know HERMES_UID or PUID. In each pair, the first variable that is not empty applies.
+// With these environment variables, the container requests a uid and a gid for the agent's user, for example so that it owns
+// the files on a mounted volume. HERMES_UID is the agent's own name; other images use PUID. In each pair, the first variable
+// that is not empty applies.
 var (
 	UIDVars = [2]string{"HERMES_UID", "PUID"}
 	GIDVars = [2]string{"HERMES_GID", "PGID"}
@@ -78,9 +80,9 @@ func RequestedID(env func(name string) string, names [2]string) (id uint32, name
 	return id, name, text, ok && id >= 1 && id <= maxRequestedID
 }
 
-// ApplyRequestedIDs replaces the ids of u with the ids that the container requests with [UIDVars] and [GIDVars]. Usually PID 1
-// stores the requested ids in /etc/passwd. A caller needs this method in a container with a read-only /etc and /run, where PID 1
-// could not store them. If u is root, it stays unchanged.
+// ApplyRequestedIDs replaces the ids of u with the ids that the container requests with [UIDVars] and [GIDVars]. A caller
+// needs it if /etc and /run are read-only, because PID 1 could not store the requested ids there. If u is root, it stays
+// unchanged.
 func (u *User) ApplyRequestedIDs(env func(name string) string) {
 	if uid, _, _, ok := RequestedID(env, UIDVars); ok && u.UID != 0 {
 		u.UID = uid

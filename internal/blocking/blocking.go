@@ -45,7 +45,7 @@ const (
 	shares
 )
 
-// turns is how many calls of each share may wait at the same time.
+// turns is the number of turns of each share: how many of its calls may wait at the same time.
 var turns = [shares]int{Volume: 6, Logs: 3, Runtime: 2, Foreign: 3, Programs: 1, Peers: 1, Environ: 1, Short: 2}
 
 // turnsInUse has a channel for each share, with a token for every turn in use.
@@ -65,7 +65,7 @@ func MinimizeTurns() {
 	turnsInUse = channels()
 }
 
-// Turns returns the number of turns of all shares. The process needs as many threads for calls that wait.
+// Turns returns the number of turns of all shares together. So many threads must exist for calls that wait.
 func Turns() int {
 	sum := 0
 	for _, n := range turns {
@@ -74,14 +74,14 @@ func Turns() int {
 	return sum
 }
 
-// ErrBusy says that a call did not begin in time, because earlier calls held all turns of its share.
+// ErrBusy means that a call did not begin in time, because earlier calls held all turns of its share.
 var ErrBusy = errors.New("earlier calls still wait for it")
 
-// ErrSlow says that a call has begun, and has not returned in time. It goes on.
+// ErrSlow means that a call has begun and did not return in time. It is still running.
 var ErrSlow = errors.New("it does not answer")
 
-// Do waits for a turn of a share, calls f, and returns its error. f must not call Do for the same share, directly or not:
-// without another free turn, it would wait for itself.
+// Do waits for a turn of a share, calls f, and returns the error of f. f must not call Do for the same share, directly or
+// not: if no other turn is free, it would wait for itself for ever.
 func Do(s Share, f func() error) error {
 	turnsInUse[s] <- struct{}{}
 	defer func() { <-turnsInUse[s] }()
@@ -103,9 +103,9 @@ func Get[T any](s Share, f func() (T, error)) (result T, err error) {
 	return result, err
 }
 
-// Wait calls f in a goroutine, and returns its error. f must take turns itself. If ctx ends first, f goes on alone and the
-// error wraps [ErrSlow]; the caller must then not read anything that f writes. doing names the work in error messages. A
-// caller that serves clients must limit how many of them wait.
+// Wait calls f in a goroutine, and returns the error of f. f must take turns itself. If ctx ends first, f continues and Wait
+// returns an error that wraps [ErrSlow]; the caller must then not read anything that f writes. doing names the work in error
+// messages. A caller that serves clients must limit how many of them wait.
 func Wait(ctx context.Context, doing string, f func() error) error {
 	result := make(chan error, 1)
 	guard.Go(doing, func() { result <- f() })
@@ -117,8 +117,8 @@ func Wait(ctx context.Context, doing string, f func() error) error {
 	}
 }
 
-// Within is Do with a time limit. It calls f in a goroutine, and returns its error. If ctx ends before f begins, f is never
-// called, and the error wraps [ErrBusy]. If ctx ends later, f goes on alone and the error wraps [ErrSlow]; the caller must
+// Within is Do with a time limit: it calls f in a goroutine, and returns the error of f. If ctx ends before f begins, Within
+// never calls f, and the error wraps [ErrBusy]. If ctx ends later, f continues and the error wraps [ErrSlow]; the caller must
 // then not read anything that f writes. doing names the work in error messages.
 func Within(ctx context.Context, s Share, doing string, f func() error) error {
 	begun, result := make(chan struct{}), make(chan error, 1)
@@ -151,16 +151,17 @@ func Within(ctx context.Context, s Share, doing string, f func() error) error {
 }
 
 const (
-	// interruptAfter is how long a call in Peer may take before a signal interrupts it, and the pause before each further signal.
+	// interruptAfter is how long a call of DoWithPeer may take before a signal interrupts it. Further signals follow at the
+	// same interval.
 	interruptAfter = 5 * time.Millisecond
 	// passRights is the option SO_PASSRIGHTS of socket(7), which Linux has since 6.16.
 	passRights = 83
 )
 
-// DoWithPeer calls f through Do. Use it for a system call that receives from the socket of a process that root does not trust.
-// Such a call normally does not wait. But the kernel may have to close file descriptors that this process has sent. The close
-// of a TCP socket lasts as long as the sender has set with SO_LINGER. Peer interrupts it with a signal. It calls f on a locked
-// thread.
+// DoWithPeer calls f through Do. Use it for a system call that receives from the socket of a process that root does not
+// trust. Such a call normally does not wait. But if that process has sent file descriptors, the kernel may have to close
+// them. The close of a TCP socket lasts as long as the sender has set with SO_LINGER. DoWithPeer interrupts such a wait with
+// a signal. It calls f on a locked thread.
 func DoWithPeer(f func() error) error {
 	return Do(Peers, func() error {
 		runtime.LockOSThread()
@@ -178,12 +179,12 @@ func DoWithPeer(f func() error) error {
 	})
 }
 
-// RefuseDescriptors makes the kernel refuse file descriptors that are sent to the Unix socket fd, or to connections of the
-// listener fd. Older kernels can't do that; there [DoWithPeer] limits the harm.
+// RefuseDescriptors makes the kernel refuse file descriptors that other processes send to the Unix socket fd, or to
+// connections of the listener fd. Older kernels can't do that; there [DoWithPeer] limits the harm.
 func RefuseDescriptors(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, passRights, 0) }
 
-// Drain reads what is left in a socket, and prevents further data. Call it before the close, which could otherwise wait for a
-// passed TCP socket, see [DoWithPeer].
+// Drain prevents further data in a socket, and reads what is left. Call it before the close. Otherwise the close could wait
+// for a TCP socket that the peer has sent, see [DoWithPeer].
 func Drain(fd uintptr) {
 	_ = DoWithPeer(func() error {
 		_ = unix.Shutdown(int(fd), unix.SHUT_RD) // the peer may have closed the socket

@@ -1,8 +1,8 @@
 // Package early handles signals as early as a Go program can.
 //
 // If a process gets SIGTERM before it has a handler, the Go runtime ends it with exit code 2 and without a message. Go
-// initializes packages after their imports, and in the order of their paths. This package imports almost nothing, so it is
-// initialized before most others and long before main, when half of the time from execve to main has passed.
+// initializes packages after their imports, and in the order of their paths. This package imports almost nothing, so Go
+// initializes it before most others and long before main. By then, half of the time from execve to main has passed.
 //
 // The first steps of the runtime are not covered. Before the runtime has handlers, the kernel delivers no such signal to
 // process 1 of a container. From then on, and until the runtime and the packages os and syscall are initialized, a signal
@@ -38,7 +38,8 @@ func InitSignalChannel() chan os.Signal {
 	return orders
 }
 
-// listen handles the signals if the process was started as an init. In any other process they keep their effect, and end it.
+// listen handles the signals if argv starts this process as an init. In any other process, the signals keep their default
+// effect.
 func listen(argv []string) chan os.Signal {
 	if len(argv) > 0 && (isNamed(argv[0], "init") || isNamed(argv[0], "tini")) || len(argv) > 1 && (argv[1] == "init" || argv[1] == "run") && isNamed(argv[0], "hinit") {
 		return notify()

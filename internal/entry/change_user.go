@@ -10,7 +10,8 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// Become is the argv[0] of a process that changes its user and settings, and then executes a command (proc.LimitsName).
+// Become is the argv[0] of a process that changes its user and settings, and then executes a command. It equals
+// proc.LimitsName.
 const Become = "hinit-limits"
 
 // groups has room for as many supplementary groups as the kernel allows.
@@ -20,10 +21,10 @@ var groups [1 << 16]uint32
 // this process, and marks each of them as done. Then it calls instead with the command after "--". If instead returns,
 // ChangeUserAndExec executes the command.
 //
-// It returns if it does not know a word, or if a step fails without root's rights. The program then goes on with the Go
-// runtime, which carries out the remaining words or reports the error. If a step fails with root's rights, ChangeUserAndExec
-// ends the process: the runtime obeys environment variables, which the new user may have written. It also ends the process if
-// the kernel lacks PIDs or memory, because the runtime could not start.
+// It returns if it does not know a word, or if a step fails and the process is not root. The program then starts the Go
+// runtime, which carries out the remaining words or reports the error. If a step fails while the process is root,
+// ChangeUserAndExec ends the process: the runtime obeys environment variables, which the new user may have written. It also
+// ends the process if the kernel lacks PIDs or memory, because the runtime could not start.
 func ChangeUserAndExec(argv, env bare.CStrings, instead func(command, env bare.CStrings)) {
 	end, rest := 1, false
 	for argv.At(end) != "--" && argv.At(end) != "" {
@@ -61,8 +62,8 @@ func ChangeUserAndExec(argv, env bare.CStrings, instead func(command, env bare.C
 	}
 }
 
-// applySetting applies a setting of the process, which word has in the form NAME=VALUE. errno is negative after an error. known is
-// false for a name that it does not know.
+// applySetting applies one setting of the process; word has the form NAME=VALUE. errno is negative after an error. known is
+// false if applySetting does not know the name.
 func applySetting(word string) (errno int, known bool) {
 	const nnp, deathsig, classShift = 38, 1, 13 // values of PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG and IOPRIO_CLASS_SHIFT
 	name, value, _ := strings.Cut(word, "=")
@@ -97,7 +98,7 @@ func applySetting(word string) (errno int, known bool) {
 	return errno, true
 }
 
-// remakeGroup makes a control group. It replaces an existing empty one, so that its counters begin at zero.
+// remakeGroup makes a control group. If an empty one exists, remakeGroup replaces it, so that its counters begin at zero.
 func remakeGroup(dir string) (errno int) {
 	const removeDir, mode = 0x200, 0o755 // removeDir is AT_REMOVEDIR
 	at := uintptr(unsafe.Pointer(unsafe.StringData(dir)))

@@ -21,15 +21,15 @@ var path, line bare.Text
 // minThreads is the smallest number of threads with which PID 1 works, see internal/tuning.
 const minThreads = 20
 
-// FewThreads says that PID 1 must do with as few threads as possible.
+// FewThreads is set if PID 1 must work with as few threads as possible, because the kernel allows no more.
 var FewThreads bool
 
 // hold creates a thread that waits until *leave is not 0, and then ends. It returns the ID of the thread, or a negative
 // errno.
 func hold(leave *uint32) int
 
-// Begin runs before the Go runtime, as the first code of hinit. stack is as for [bare.Begun]. It returns the command line and the
-// environment. missing says that hinit-tools has this command and can't be executed.
+// Begin runs before the Go runtime, as the first code of hinit. stack is as for [bare.Begun]. It returns the command line and
+// the environment. missing means that the command belongs to hinit-tools, and that hinit-tools can't be executed.
 func Begin(stack *uintptr) (argv, env bare.CStrings, missing bool) {
 	argv, env = bare.Begun(stack)
 	switch name := bare.Base(argv.At(0)); {
@@ -49,15 +49,15 @@ func Begin(stack *uintptr) (argv, env bare.CStrings, missing bool) {
 // execTools executes hinit-tools, which is in the directory of this program. It returns only after an error.
 func execTools(argv, env bare.CStrings) (errno int) {
 	self, tools := "/proc/self/exe\x00", "hinit-tools\x00"
-	// without /proc, the directory is unknown: it is then /, because another user may have made files in the working directory
+	// without /proc, the directory is unknown; then use /, because another user may have made files in the working directory
 	path.N = max(path.Add("/").N, bare.Syscall6(syscall.SYS_READLINKAT, bare.CurrentDir, uintptr(unsafe.Pointer(unsafe.StringData(self))), uintptr(unsafe.Pointer(&path.Buf)), uintptr(len(path.Buf)-len(tools)), 0))
 	path.N -= len(bare.Base(path.String()))
 	path.Add(tools)
 	return -bare.Syscall3(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(&path.Buf)), uintptr(unsafe.Pointer(argv.First)), uintptr(unsafe.Pointer(env.First)))
 }
 
-// IsToolsCommand reports whether hinit-tools has this command. hinit-tools has the commands that people and agents call. All
-// other commands must start fast, or belong to hinit itself.
+// IsToolsCommand reports whether hinit-tools carries out this command: one that people and agents call. All other commands
+// must start fast, or belong to hinit itself.
 func IsToolsCommand(name string, argv bare.CStrings) bool {
 	if name == "hinit" {
 		return argv.N > 1 && argv.At(1) != "init" && argv.At(1) != "run" && argv.At(1) != "demo" && argv.At(2) != "--handover"
@@ -65,11 +65,11 @@ func IsToolsCommand(name string, argv bare.CStrings) bool {
 	return len(name) > 3 && name[:3] == "s6-" && name != "s6-log" && name != "s6-setuidgid"
 }
 
-// awaitThreads blocks until PID 1, after a re-execution, can create as many threads as the old program had. halted is
-// HINIT_HALTED, which begins with their number, or "" if there are enough PIDs.
+// awaitThreads blocks, after a re-execution, until PID 1 can create as many threads as the old program had. halted is the
+// value of HINIT_HALTED, which begins with their number. It is "" if enough PIDs were free.
 //
-// With such a number, the old program has stopped all other processes (internal/reexec). So only a process from outside the
-// container can have taken a PID, and it ends by itself within a minute. After 2 s, awaitThreads accepts fewer threads.
+// If halted has a number, the old program has stopped all other processes (internal/reexec). So only a process from outside
+// the container can have taken a PID, and such a process ends within a minute. After 2 s, awaitThreads accepts fewer threads.
 func awaitThreads(halted string) {
 	n := 0
 	for i := 0; i < len(halted) && '0' <= halted[i] && halted[i] <= '9'; i++ {
@@ -83,7 +83,7 @@ func awaitThreads(halted string) {
 			sleep(100e6)
 			continue
 		}
-		for i := range n { // repeat until the threads of HasRoomFor have ended, because the kernel may need time to free their IDs
+		for i := range n { // wait until the threads of HasRoomFor have ended, because the kernel may need time to free their IDs
 			for range 1000 {
 				if bare.Syscall3(syscall.SYS_TGKILL, 1, threadIDs[i], 0) < 0 {
 					break
@@ -111,13 +111,13 @@ func HasRoomFor(threads int) bool {
 	return made == threads
 }
 
-// OccupyPIDs creates threads that each occupy a PID until execve(2) frees it. In a running program, the goroutine must be
-// locked to its thread.
+// OccupyPIDs creates threads, each of which occupies a PID until execve(2) frees it. In a running program, the goroutine must
+// be locked to its thread.
 func OccupyPIDs(threads int) { makeThreads(threads, &alwaysZero) }
 
-// makeThreads creates up to so many threads, which wait for *leave, and returns how many it has created. They block every
-// signal, and so does this thread during the call. On a busy machine they may still be alive when the runtime starts, and its
-// signal handler would find no g in them.
+// makeThreads creates threads, at most as many as given, which wait for *leave. It returns how many it has created. The
+// threads block every signal, and so does this thread during the call. They may still be alive when the runtime starts, and
+// the runtime's signal handler would find no g in them.
 func makeThreads(threads int, leave *uint32) (made int) {
 	all, before := ^uint64(0), uint64(0)
 	setMask(&all, &before)

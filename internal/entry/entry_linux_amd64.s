@@ -10,7 +10,7 @@
 TEXT ·hold(SB),NOSPLIT,$0-16
 	MOVQ	leave+0(FP), R12
 	MOVQ	$CLONE_FLAGS, DI
-	XORL	SI, SI // it shares this stack, and touches none
+	XORL	SI, SI // the new thread shares this stack, and never uses it
 	XORL	DX, DX
 	XORL	R10, R10
 	XORL	R8, R8

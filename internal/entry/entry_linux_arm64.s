@@ -10,7 +10,7 @@
 TEXT ·hold(SB),NOSPLIT,$0-16
 	MOVD	leave+0(FP), R9
 	MOVD	$CLONE_FLAGS, R0
-	MOVD	ZR, R1 // it shares this stack, and touches none
+	MOVD	ZR, R1 // the new thread shares this stack, and never uses it
 	MOVD	ZR, R2
 	MOVD	ZR, R3
 	MOVD	ZR, R4

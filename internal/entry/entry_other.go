@@ -2,7 +2,7 @@
 
 package entry
 
-// FewThreads says that PID 1 must do with as few threads as possible.
+// FewThreads is set if PID 1 must work with as few threads as possible. On this platform it never is.
 var FewThreads bool
 
 // HasRoomFor returns true, because this platform has no code to find out.

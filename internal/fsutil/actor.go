@@ -38,9 +38,9 @@ func Self() *Actor {
 	return &Actor{id: Identity{UID: uint32(unix.Geteuid()), GID: uint32(unix.Getegid())}}
 }
 
-// NewActor returns an actor for id. The actor switches to id only if the process is root, id is another user, and a trial succeeds.
-// The trial fails without CAP_SETUID or CAP_SETGID, and in a user namespace that lacks id. Otherwise the actor keeps the identity
-// of the process, see [Actor.Switches].
+// NewActor returns an actor for id. The actor switches to id only if the process is root, id is another user, and a trial
+// succeeds. The trial fails without CAP_SETUID or CAP_SETGID, and in a user namespace that lacks id. Otherwise the actor
+// keeps the identity of the process; [Actor.Switches] then returns false.
 func NewActor(id Identity) *Actor {
 	id.Groups = append([]uint32(nil), id.Groups...)
 	a := &Actor{id: id}
@@ -160,7 +160,7 @@ func fsgid() uint32 {
 	return uint32(id)
 }
 
-// homes are the home directories with users of their own, besides the actor's user.
+// homes describes home directories whose owners are other users than the actor's user, see [Actor.WithHomesOf].
 type homes struct {
 	dir         string // directory with the homes, with a slash at the end
 	first, last uint32 // range of the uids of these users
@@ -184,7 +184,8 @@ func (a *Actor) WithoutSwitch() *Actor { return &Actor{id: a.id, homes: a.homes}
 // listing is the verb of operations that read a directory. Unlike other operations, they work inside the directory that they name.
 const listing = "read directory"
 
-// asOwner calls fn, as the owner of a home of [Actor.WithHomesOf] if the operation on names takes place in one.
+// asOwner calls fn if the operation takes place inside a home of [Actor.WithHomesOf], and then as the owner of the home.
+// names is the path of the operation.
 func (d *Dir) asOwner(verb string, names []string, fn func() error) error {
 	owner := d.owner
 	if owner == nil && d.actor.homes != nil {
@@ -198,7 +199,7 @@ func (d *Dir) asOwner(verb string, names []string, fn func() error) error {
 	return owner.do(fn)
 }
 
-// locate reports whether a path leads to a home or into one. names are its components, relative to dir. The first up of them lead
+// locate reports whether the path names, relative to dir, leads to a home or into one. The first up components of names lead
 // to the home itself.
 func (h *homes) locate(dir string, names []string) (up int, is bool) {
 	rest, is := strings.CutPrefix(path.Join(dir, path.Join(names...)), h.dir)

@@ -175,8 +175,8 @@ func (d *Dir) Refresh(rel string) error {
 	})
 }
 
-// CheckExists returns nil if rel exists, even as a link. If not, the error wraps fs.ErrNotExist. For a missing name it takes one
-// system call, fewer than [Dir.Lstat].
+// CheckExists returns nil if rel exists, even as a link. If not, the error wraps fs.ErrNotExist. It makes only one system
+// call if the name is missing, fewer than [Dir.Lstat].
 func (d *Dir) CheckExists(rel string) error {
 	return d.withComponents("stat", rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_PATH, 0)
@@ -281,7 +281,7 @@ func components(rel string) ([]string, error) {
 	return names, nil
 }
 
-// ID identifies a file whatever its name, by device and inode. Zero is no file.
+// ID identifies a file by device and inode, whatever its name. The zero value means no file.
 type ID struct {
 	Dev uint64 `reexec:"dev"`
 	Ino uint64 `reexec:"ino"`

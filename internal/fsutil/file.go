@@ -25,8 +25,8 @@ var ErrNotRegular = errors.New("not a regular file")
 // ErrTooLarge means that a file is larger than the caller allows.
 var ErrTooLarge = errors.New("file too large")
 
-// minRead is the free space that each read(2) gets beyond the expected size. With it, the read after the last one finds the end of
-// the file without a larger buffer.
+// minRead is the free space that each read(2) gets beyond the expected size. So the last read, which finds the end of the
+// file, needs no larger buffer.
 const minRead = 512
 
 // ReadFile returns the content of the regular file rel, or [ErrTooLarge] if it has more than max bytes. A FIFO, device or socket is

@@ -19,20 +19,20 @@ var (
 	ErrDevice = errors.New("device node refused")
 	// ErrHardLink is a file with several hard links, which root may need under the name of another link.
 	ErrHardLink = errors.New("a file with names elsewhere is refused")
-	// ErrKept means that the owner of a file must keep the file, see [Owner].Keep.
+	// ErrKept means that a file must stay with its owner, see [Owner].Excludes and [Owner].HomeMark.
 	ErrKept = errors.New("a file of a user who keeps it is refused")
 	// ErrMount means that another file system is mounted at a name.
 	ErrMount = errors.New("mount point")
 )
 
-// Owner is the user that gets files, with the rules for files that are not given away.
+// Owner is the user to whom files are given, with rules about files that must keep their owner.
 type Owner struct {
 	UID, GID uint32
 	// RefuseHardLinked refuses root's regular files with several hard links. Unless [HardLinksProtected] is true, a user can link
 	// a file of root into a directory whose files the user is then given.
 	RefuseHardLinked bool
-	// Excludes reports whether the user uid keeps its files; nil means that no user keeps files. The name of a file can't decide
-	// that, because the agent can also rename directories of other users.
+	// Excludes reports whether the user uid keeps its files; nil means that no user does. The rule can't go by the name of a
+	// file, because the agent can also rename directories of other users.
 	Excludes func(uid uint32) bool
 	// HomeMark is the name of a file that each home of a user has, or "". A directory with such a file is a home if both belong to
 	// the same user, who is not root. Its owner keeps the directory with all that is in it, wherever the agent has moved it.
@@ -46,7 +46,7 @@ func (o Owner) MustKeep(uid uint32) bool {
 	return uid != o.UID && uid != o.allowed && o.Excludes != nil && o.Excludes(uid)
 }
 
-// MustKeepOpen is Keeps for the open file fd with the status st, which may be a home (see HomeMark).
+// MustKeepOpen is MustKeep for the open file fd with the status st, which may be a home (see HomeMark).
 func (o Owner) MustKeepOpen(fd int, st unix.Stat_t) bool {
 	if o.HomeMark == "" || st.Uid == 0 || st.Uid == o.UID || st.Uid == o.allowed || st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return o.MustKeep(st.Uid)
@@ -68,11 +68,11 @@ func HardLinksProtected() bool {
 	return err == nil && bytes.Equal(bytes.TrimSpace(data), []byte("1"))
 }
 
-// Chown gives rel to the user to; "" is the directory itself. A file that this user has already keeps its group. It returns the old
-// owner, and whether the owner has changed.
+// Chown gives rel to the user to; "" is the directory itself. If this user already owns the file, the file also keeps its
+// group. Chown returns the old owner, and whether the owner has changed.
 //
-// A link is [ErrSymlink], and a device node [ErrDevice]. See [Owner] for other files that are refused. A regular file loses its
-// set-user-ID and set-group-ID bits and its capabilities.
+// A link is [ErrSymlink], and a device node [ErrDevice]. See [Owner] for other files that are refused. A regular file loses
+// its set-user-ID and set-group-ID bits and its capabilities.
 func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) {
 	err = d.withComponents("chown", rel, func(names []string) error {
 		fd, st, err := d.openAnyType(names)

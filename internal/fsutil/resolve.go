@@ -57,8 +57,8 @@ func (d *Dir) inParent(names []string, fn func(parent int, base string) error) e
 	return fn(parent, names[last])
 }
 
-// openBeneath opens name relative to dirfd by openat2(2), with which the kernel refuses links and paths that lead out of dirfd.
-// also has more RESOLVE flags.
+// openBeneath opens name relative to dirfd by openat2(2). The kernel then refuses links, and paths that lead out of dirfd.
+// also has further RESOLVE flags.
 func openBeneath(dirfd int, name string, flags int, mode uint32, also uint64) (int, error) {
 	how := unix.OpenHow{
 		Flags:   uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW),
@@ -79,8 +79,8 @@ func openBeneath(dirfd int, name string, flags int, mode uint32, also uint64) (i
 	}
 }
 
-// walkBeneath opens the file with the path names below dirfd, one component after the other, each with O_NOFOLLOW. No component may
-// be "..".
+// walkBeneath opens the file with the path names below dirfd, one component after the other, each with O_NOFOLLOW. No name
+// may be "..".
 func walkBeneath(dirfd int, names []string, flags int, mode uint32) (int, error) {
 	return walkComponents(dirfd, names, flags, func(parent int, name string, flags int) (int, error) {
 		return openComponent(parent, name, flags, mode)
@@ -175,8 +175,8 @@ func retryEINTR(fn func() error) error {
 // EINTR.
 func closeFD(fd int) { _ = unix.Close(fd) }
 
-// SubOnSameMount is [Dir.Sub] that returns [ErrMount] if rel is on another mount than d. It doesn't wait for the server of that
-// mount.
+// SubOnSameMount is [Dir.Sub], but returns [ErrMount] if rel is on another mount than d. It doesn't wait for the server of
+// that mount.
 func (d *Dir) SubOnSameMount(rel string) (*Dir, error) {
 	return d.sub(rel, func(names []string) (int, error) { return d.openTree(names, unix.O_PATH|unix.O_DIRECTORY, false) })
 }

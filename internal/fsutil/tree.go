@@ -252,8 +252,8 @@ type Node struct {
 	Mode fs.FileMode // type, permission, set-group-ID and sticky bits; the umask does not apply
 	Data []byte      // content of a file
 
-	// Spread makes ext4 place the subdirectories of this directory far apart. ext4 doesn't reuse an inode number that was freed
-	// within the last minutes. For each new file it skips all such numbers near the directory, which takes time.
+	// Spread makes ext4 place the subdirectories of this directory far apart. Otherwise ext4 searches the inodes near the
+	// directory for each new file. It skips all inodes that were freed within the last minutes, which takes time.
 	Spread bool
 }
 

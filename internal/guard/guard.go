@@ -1,4 +1,4 @@
-// Package guard makes sure that a panic in a goroutine does not end PID 1 without a word.
+// Package guard reports a panic in any goroutine, so that PID 1 does not end without a word.
 //
 // Every goroutine of hinit begins with a deferred [Catch]. If the process has set a handler, as PID 1 does, the handler gets
 // every panic. In any other process (the command line, tests) Catch does nothing, and the Go runtime ends the process as
@@ -12,8 +12,8 @@ import (
 	"sync/atomic"
 )
 
-// Handler handles a panic in the goroutine that has panicked. doing says what the goroutine was doing. After Handler, the
-// goroutine ends.
+// Handler handles a panic, in the goroutine that has panicked. doing says what the goroutine was doing. When Handler has
+// returned, the goroutine ends.
 type Handler func(doing string, value any, stack []byte)
 
 // handler belongs to the whole process, because a goroutine of any package may panic.
@@ -58,7 +58,7 @@ func Begin(doing string, f func()) (ended <-chan struct{}) {
 	return done
 }
 
-// Func returns f with a deferred Catch, for a timer: timers run their functions in goroutines.
+// Func returns f with a deferred Catch. Use it for the function of a timer, which runs in a goroutine of its own.
 func Func(doing string, f func()) func() {
 	return func() {
 		defer Catch(doing)

@@ -24,13 +24,13 @@ const (
 	maxWord       = 64
 )
 
-// Holder describes the process that holds the lock, for messages.
+// Holder describes the process that holds the lock. It is only for messages.
 type Holder struct {
 	// Host and Since come from the file holderFile, which the last hinit with the lock has written. Host is "" if there is none.
 	Host  string    `json:"host"`
 	Since time.Time `json:"since"`
-	// PID is a process of this container that holds the lock according to the kernel, and that is no hinit. 0 if there is none.
-	// Command is its name.
+	// PID is a process of this container that holds the lock according to the kernel, and that is no hinit; 0 if there is
+	// none. Command is the name of that process.
 	PID     int    `json:"-"`
 	Command string `json:"-"`
 	// Lease means that Host holds the lease, as the lease program has reported.
@@ -57,9 +57,9 @@ func lockIdentity(dir *os.File) string {
 	return fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 }
 
-// holder returns what is known about the process that holds the lock. The parameter at identifies the locked directory, see
-// lockIdentity. holder does not wait for the volume: it uses the note of that process as it was read last. It starts a goroutine
-// that reads the note again for the next call.
+// holder returns what is known about the process that holds the lock. at identifies the locked directory, see lockIdentity.
+// holder does not wait for the volume: it uses the holder file as it was read last. It starts a goroutine that reads the file
+// again for the next call.
 func (v *Volume) holder(at string) Holder {
 	h := *v.lastHolder.Load()
 	if v.reading.CompareAndSwap(false, true) {
@@ -88,7 +88,8 @@ func findOtherHolder(at string, own int) (pid int, command string) {
 	return pid, command
 }
 
-// readHolderFile reads the note of the last holder into v.note. After an error v.note is empty.
+// readHolderFile reads the holder file, in which the last holder describes itself, into v.note. After an error v.note is
+// empty.
 func (v *Volume) readHolderFile(d *fsutil.Dir) error {
 	var h Holder
 	raw, err := d.ReadFile(holderFile, maxHolderFile)
@@ -100,7 +101,7 @@ func (v *Volume) readHolderFile(d *fsutil.Dir) error {
 	return err
 }
 
-// writeHolderFile writes the note that names this machine as the holder.
+// writeHolderFile writes to the holder file that this machine holds the lock.
 func (v *Volume) writeHolderFile() {
 	host, _ := os.Hostname()
 	raw, _ := json.Marshal(Holder{Host: host, Since: time.Now().UTC().Truncate(time.Second)})

@@ -14,14 +14,14 @@ import (
 	"hinit/internal/procstat"
 )
 
-// The words with which the messages of the lease program begin, see [LeasedVolume.HandleMessage].
+// The first words of the messages of the lease program, see [LeasedVolume.HandleMessage].
 const (
 	heldPrefix  = "held "  // after this word comes the end of the lease, in microseconds of CLOCK_BOOTTIME
 	waitsPrefix = "waits " // after this word comes the name of the holder of the lease
 )
 
-// longestWait limits each sleep before the end of the lease, because the timers of Go stop while the machine sleeps and
-// CLOCK_BOOTTIME does not.
+// longestWait limits each sleep before the end of the lease. While the machine sleeps, the timers of Go stop, but
+// CLOCK_BOOTTIME goes on.
 const longestWait = time.Second
 
 var errEnded = errors.New("the program of the lease has not renewed it in time")

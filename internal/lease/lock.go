@@ -24,7 +24,7 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Lock is the right of one init alone to serve a data volume.
+// Lock gives one init the sole right to serve a data volume.
 type Lock interface {
 	// Acquire blocks until this process holds the lock. Stop all services of an earlier lock before you call it.
 	//
@@ -67,8 +67,8 @@ type Volume struct {
 	home  string
 	actor *fsutil.Actor
 	warn  func(string)
-	// hasLease means that a lease keeps other machines away. If this user may then not open the directory, lock fails instead of
-	// waiting.
+	// hasLease means that a lease protects the volume from other machines. If this user may then not open the directory, lock
+	// fails and does not wait.
 	hasLease bool
 
 	// Tests replace the functions and durations below.
@@ -108,9 +108,10 @@ func NewVolume(home string, actor *fsutil.Actor, warn func(string)) *Volume {
 // Acquire implements [Lock] with the locks that the file system needs.
 func (v *Volume) Acquire(ctx context.Context, busy func(holder func() Holder)) (lost <-chan error, err error) {
 	v.mu.Lock()
-	old, inherits := v.held, v.held.Lock != nil && !v.lost // inherits: the program before a re-execution holds the lock
+	// inherits means that the program before a re-execution has handed over the lock
+	old, inherits := v.held, v.held.Lock != nil && !v.lost
 	v.mu.Unlock()
-	if !inherits { // calls of the volume can't be interrupted, so wait for ctx apart from them
+	if !inherits { // a call on the volume can't be interrupted, so Wait makes it in another goroutine
 		if err = blocking.Wait(ctx, "taking the lock of the volume", func() error { return v.lock(ctx, old, busy) }); err != nil {
 			return nil, err
 		}
@@ -126,9 +127,9 @@ func (v *Volume) Acquire(ctx context.Context, busy func(holder func() Holder)) (
 	return end, nil
 }
 
-// lock releases the locks in h, and takes those that the file system of the volume needs. It blocks. An error of permission
-// does not mean that the file system has no locks, because an agent can cause it by the mode of a directory. So lock tries
-// again until it has the permission.
+// lock releases the locks in h, and takes the locks that the file system of the volume needs. It blocks. If this user lacks a
+// permission, lock tries again until it has the permission. An agent can cause that by the mode of a directory, so it does
+// not mean that the file system has no locks.
 func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() Holder)) (err error) {
 	at, shared, alone := "", false, "" // at is the directory in the notation of /proc/locks, once another process holds the lock
 	wait := sync.OnceFunc(func() { busy(func() Holder { return v.holder(at) }) })
@@ -157,8 +158,8 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 			}
 			return err
 		})
-		// Wait. A previous holder may have lost its lock, for example because its FUSE client has died, and notices that only at
-		// its next confirmation.
+		// A previous holder may have lost its lock, for example because its FUSE client has died, and not know it yet. Wait
+		// until its next confirmation.
 		if err == nil && settle > 0 && pause.For(ctx, settle) {
 			err = v.confirm(v, h.File) // another init may have moved the file during the wait
 		}
@@ -190,8 +191,8 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 }
 
 // withDir calls f with the data directory, through blocking.Volume. It opens the directory as the agent's user, so that f can
-// do nothing that the agent may not do. If that user lacks a permission, it tries as this process. This order also works with
-// a server that refuses root.
+// do nothing that the agent may not do. If that user lacks a permission, withDir tries again as this process. In this order,
+// it also works with a server that refuses root.
 func (v *Volume) withDir(f func(*fsutil.Dir) error) error {
 	return blocking.Do(blocking.Volume, func() (err error) {
 		open := fsutil.OpenDir
@@ -250,15 +251,15 @@ func (v *Volume) TakeOver(old *Handover) {
 	}
 }
 
-// serverKeeps lists network file systems whose server keeps the locks of files, each with the mount options that turn this
-// off.
+// serverKeeps lists network file systems whose server keeps the locks of files. For each, it has the mount options that turn
+// the locks off.
 var serverKeeps = map[string][]string{
 	"nfs": {"nolock", "local_lock=all", "local_lock=posix"}, "nfs4": {"nolock", "local_lock=all", "local_lock=posix"},
 	"cifs": {"nobrl"}, "smb3": {"nobrl"}, "ceph": nil, "fuse.ceph": nil, "fuse.ceph-fuse": nil, "fuse.glusterfs": nil, "fuse.juicefs": nil,
 }
 
 // serverSharesLocks reports whether the file system of a directory has a server that keeps the locks of files. If other
-// machines may use the file system without seeing the locks, alone says why; otherwise it is "".
+// machines may use the file system without seeing these locks, alone says why; otherwise alone is "".
 func serverSharesLocks(dir *os.File) (shared bool, alone string) {
 	if faultinject.Enabled && faultinject.BeforeCall(faultinject.Lock, "server") != nil { // in tests, any volume can have a server
 		return true, ""

@@ -26,7 +26,8 @@ type Hub struct {
 	sockets map[string]*socket
 }
 
-// New returns a Hub without sockets. tell gets each message, and must not block for long.
+// New returns a Hub without sockets. tell receives each message, with the service and the process that sent it. It must not
+// block for long.
 func New(tell func(service string, pid int, m Message)) *Hub {
 	return &Hub{onMessage: tell, sockets: make(map[string]*socket)}
 }
@@ -72,7 +73,7 @@ func (h *Hub) setSocket(service string, s *socket) {
 // Drop closes the socket of a service. Its file stays, but no goroutine receives from it.
 func (h *Hub) Drop(service string) { h.setSocket(service, nil) }
 
-// Drain handles messages of a service that have arrived, at most datagramsPerPause.
+// Drain handles the messages of a service that have already arrived, at most datagramsPerPause.
 func (h *Hub) Drain(service string) {
 	if s := h.socketOf(service); s != nil {
 		s.readBurst(func(pid int, m Message) { h.onMessage(service, pid, m) })
@@ -89,7 +90,7 @@ func (h *Hub) startReader(service string, s *socket) {
 		begin, taken := time.Now(), 0
 		for {
 			n := 0
-			err := raw.Read(func(uintptr) bool { // returning false means: wait until the socket has data
+			err := raw.Read(func(uintptr) bool { // with the result false, Read waits until the socket has data
 				n = s.readBurst(func(pid int, m Message) { h.onMessage(service, pid, m) })
 				return n > 0
 			})
@@ -113,7 +114,8 @@ func (h *Hub) HandOver() *Handover {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	out := &Handover{Sockets: make(map[string]*socket, len(h.sockets))}
-	for service, s := range h.sockets { // a copy has a lock of its own, because the reader of this program may hold the lock
+	// hand over a copy with its own lock, because the reader in this program may hold the lock
+	for service, s := range h.sockets {
 		out.Sockets[service] = &socket{File: s.File, Path: s.Path, UID: s.UID, GID: s.GID}
 	}
 	return out
@@ -133,8 +135,8 @@ func (h *Hub) TakeOver(old *Handover) {
 	}
 }
 
-// Vars returns the names of the protocol's variables. hinit does not pass its own values to services: their messages would go
-// to the program that started hinit.
+// Vars returns the names of the protocol's variables. hinit does not pass its own values to services, because their messages
+// would then go to the program that started hinit.
 func Vars() []string { return []string{SocketVar, WatchdogVar, "WATCHDOG_PID"} }
 
 // Variables of a service with a notification socket.

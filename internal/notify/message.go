@@ -33,7 +33,7 @@ type Message struct {
 	HasWatchdogInterval bool
 	Extend              time.Duration // EXTEND_TIMEOUT_USEC: how much more time the service needs
 
-	Lease string // X_HINIT_LEASE: what the lease program says about the lease, in one line without control characters
+	Lease string // X_HINIT_LEASE: message of the lease program about the lease, in one line without control characters
 }
 
 // Parse parses a datagram, which has a NAME=VALUE in each line. Unknown and invalid lines are ignored.

@@ -50,7 +50,7 @@ func listen(dir, service string, uid, gid uint32) (*socket, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	// The file gets its mode from the descriptor, so no other user can write to it before its owner is set.
+	// bind(2) gives the file the mode of the descriptor, 0600, so that no other user can write to it before its owner is set.
 	in := "/proc/self/fd/" + strconv.Itoa(int(at.Fd())) + "/" + service
 	if err := unix.Unlinkat(int(at.Fd()), service, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		_ = unix.Close(fd)
@@ -102,7 +102,7 @@ func openDir(path string) (*os.File, error) {
 // credSpace has room for the sender's credentials only, so that the kernel never opens descriptors that a sender passes.
 var credSpace = unix.CmsgSpace(int(unsafe.Sizeof(unix.Ucred{})))
 
-// readBurst reads up to datagramsPerPause datagrams, calls each with their messages, and returns how many there were.
+// readBurst reads up to datagramsPerPause datagrams, and calls each for every message. It returns the number of datagrams.
 func (s *socket) readBurst(each func(pid int, m Message)) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,8 +118,8 @@ func (s *socket) readBurst(each func(pid int, m Message)) (n int) {
 	return n
 }
 
-// readOne handles the first datagram in the socket, and reports whether there was one. It takes the datagram out only after
-// each has returned, so that a re-execution does not lose it.
+// readOne handles the first datagram in the socket, and reports whether there was one. It takes the datagram out of the
+// socket only after each has returned, so that a re-execution in between does not lose it.
 func (s *socket) readOne(fd int, each func(pid int, m Message)) bool {
 	if s.buf == nil {
 		s.buf = make([]byte, MaxMessage+credSpace)
@@ -183,8 +183,8 @@ func Send(path, text string) error {
 // outerTimeout is how long SendOuter may take, because the path may be on a disk that hangs.
 const outerTimeout = 5 * time.Second
 
-// SendOuter sends a message to the program that started this container, if that has set NOTIFY_SOCKET, as systemd and podman
-// --sdnotify=container do. It blocks for at most five seconds.
+// SendOuter sends a message to the program that started this container, if that program has set NOTIFY_SOCKET. systemd and
+// podman --sdnotify=container do so. It blocks for at most five seconds.
 func SendOuter(text string) error {
 	path := os.Getenv(SocketVar)
 	if path == "" {

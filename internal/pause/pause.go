@@ -1,5 +1,5 @@
-// Package pause has waits that a context can end ([For], [Until], [Send]), and a wake-up for a waiting goroutine ([Wake]). It
-// owns no goroutine.
+// Package pause has functions that wait until a context ends at the latest ([For], [Until], [Send]), and one that wakes a
+// waiting goroutine ([Wake]). It owns no goroutine.
 package pause
 
 import (
@@ -12,7 +12,7 @@ func For(ctx context.Context, d time.Duration) bool {
 	return Until(ctx, time.After(d)) && ctx.Err() == nil
 }
 
-// Until waits for a value from event, or for its close. It returns false if ctx ends first.
+// Until waits until event delivers a value or is closed. It returns false if ctx ends first.
 func Until[T any](ctx context.Context, event <-chan T) bool {
 	select {
 	case <-event:

@@ -25,8 +25,8 @@ const Hertz = 100
 type Stat struct {
 	PID, Parent, Group, Session int
 
-	State   byte   // state of the first thread: 'Z' when that thread has ended, 'T' while a signal has stopped it
-	Threads int    // number of threads, including a first thread that has ended and is not reaped
+	State   byte   // state of the first thread: 'Z' when that thread has ended, 'T' while a signal keeps it stopped
+	Threads int    // number of threads. A first thread that has ended counts until the process is reaped.
 	CPU     uint64 // processor time of the process
 	Waited  uint64 // processor time of the children that the process has reaped
 	Start   uint64 // time of the start, since the machine was booted; PID and Start together identify a process
@@ -149,7 +149,7 @@ func Parse(line []byte) (s Stat, ok bool) {
 			word = rest[:i]
 		}
 		if len(word) == 0 {
-			return s, field > 22 // the kernels of some sandboxes have fewer fields
+			return s, field > 22 // some sandboxes have kernels that show fewer fields
 		}
 		rest = rest[len(word):]
 		n, _ := number[uint64](word)
@@ -202,7 +202,7 @@ func SinceBoot() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// Demand is the load of the whole machine. A number is 0 if the kernel does not report it.
+// Demand says how busy the whole machine is. A number is 0 if the kernel does not report it.
 type Demand struct {
 	Runnable  int // threads that are running or wait for a processor
 	Sockets   int // number of open sockets in this network namespace

@@ -34,9 +34,9 @@ type Usage struct {
 	Processes int
 }
 
-// FindProc returns the path of a /proc that shows the processes of hinit under the PIDs that hinit itself uses. socket is
-// hinit's control socket, and pid is hinit's own PID. FindProc returns "" if this process can't see them: because hinit is in
-// another PID namespace, behind a relay, or runs as another user.
+// FindProc returns the path of a /proc in which the processes of hinit have the PIDs that hinit itself uses. socket is
+// hinit's control socket, and pid is hinit's own PID. FindProc returns "" if this process can't see the processes: hinit is
+// in another PID namespace, behind a relay, or runs as another user.
 func FindProc(socket string, pid int) string {
 	conn, err := (&net.Dialer{Timeout: dialTime}).DialContext(context.Background(), "unix", socket)
 	if err != nil {
@@ -62,8 +62,8 @@ func FindProc(socket string, pid int) string {
 	return ""
 }
 
-// ServiceRootsOf returns the main processes of a status, for [proc.ServiceRoots.Owners]. It reads their marks below root, a
-// /proc.
+// ServiceRootsOf returns the main processes of the services in a status, for [proc.ServiceRoots.Owners]. It reads their marks
+// in the /proc at root.
 func ServiceRootsOf(st client.Status, root string) proc.ServiceRoots {
 	r := proc.ServiceRoots{Init: st.Init.PID, Mains: make(map[int]string, len(st.Services)), Mark: MarkReader(root)}
 	for i := range st.Services {
@@ -74,7 +74,8 @@ func ServiceRootsOf(st client.Status, root string) proc.ServiceRoots {
 	return r
 }
 
-// MarkReader returns a function that reads the mark of a process below root, for the field Mark of [proc.ServiceRoots].
+// MarkReader returns a function that reads the mark of a process in the /proc at root, for the field Mark of
+// [proc.ServiceRoots].
 func MarkReader(root string) func(pid int) (proc.Mark, bool) {
 	return func(pid int) (proc.Mark, bool) {
 		dir := root + "/" + strconv.Itoa(pid)
@@ -84,7 +85,7 @@ func MarkReader(root string) func(pid int) (proc.Mark, bool) {
 	}
 }
 
-// ReadProcesses reads all processes below root. It may miss a process that ends meanwhile.
+// ReadProcesses reads all processes of the /proc at root. It may miss a process that ends meanwhile.
 func ReadProcesses(root string) (Table, error) {
 	all := make(Table)
 	if err := procstat.EachProcess(root, func(p procstat.Stat) { all[p.PID] = p }); err != nil {
@@ -123,7 +124,8 @@ type Process struct {
 	procstat.Stat
 }
 
-// Tree returns the processes that belongs selects, each after its parent. The process main and its descendants come first.
+// Tree returns the processes for which belongs returns true, each after its parent. The process main and its descendants come
+// first.
 func (t Table) Tree(main int, belongs func(pid int) bool) (list []Process) {
 	children := make(map[int][]int)
 	var tops []int
@@ -154,9 +156,10 @@ func (t Table) Tree(main int, belongs func(pid int) bool) (list []Process) {
 	return list
 }
 
-// CommandLine returns the command line of a process below root, with secrets hidden. Secrets are passwords in URLs, tokens of
-// known forms, and values of flags and variables whose names suggest a secret. Without a command line, as for a kernel
-// thread, it returns the name in brackets. It cuts the text to MaxText, because an agent can pass any number of arguments.
+// CommandLine returns the command line of a process of the /proc at root, with secrets hidden. Secrets are passwords in URLs,
+// tokens of known forms, and values of flags and variables whose names suggest a secret. Without a command line, as for a
+// kernel thread, it returns the name in brackets. It cuts the text to MaxText, because an agent can pass any number of
+// arguments.
 func CommandLine(root string, pid int) string {
 	line, _ := ReadHead(fmt.Sprintf("%s/%d/cmdline", root, pid))
 	if len(line) == 0 {
@@ -203,8 +206,8 @@ const readTime, maxReads = time.Second / 2, 8
 var readTokens = make(chan struct{}, maxReads)
 
 // ReadHead reads up to maxHead bytes of a file below /proc; only a hostile process makes such a file longer. The kernel may
-// have to wait for the memory lock of the process, which the process can hold. ReadHead then returns an error after readTime,
-// and its goroutine waits on.
+// have to wait for the memory lock of the process, which the process can hold. After readTime, ReadHead returns an error, and
+// its goroutine goes on waiting.
 func ReadHead(name string) ([]byte, error) {
 	select {
 	case readTokens <- struct{}{}:

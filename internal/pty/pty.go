@@ -1,5 +1,5 @@
-// Package pty opens pseudoterminals, and connects a terminal to one. A command on its own terminal can't type into the
-// caller's. Relay owns three goroutines, which end when the command's side is closed, or with the process.
+// Package pty opens pseudoterminals, and connects a terminal to one. A command that has its own pseudoterminal can't type on
+// the terminal of its caller. Relay owns three goroutines, which end when the command's side is closed, or with the process.
 package pty
 
 import (
@@ -51,8 +51,8 @@ func Resize(near *os.File, columns, rows uint16) {
 	})
 }
 
-// Raw puts a terminal into raw mode, in which it passes on every key, until restore is called. The error means that the file
-// is no terminal.
+// Raw puts a terminal into raw mode, in which the terminal passes on every key. restore ends that. The error means that the
+// file is no terminal.
 func Raw(terminal *os.File) (restore func(), err error) {
 	fd := int(terminal.Fd())
 	before, err := term.MakeRaw(fd)

@@ -40,8 +40,8 @@ type Violation struct {
 // String returns the doubt as a sentence, with the remedy.
 func (d *Violation) String() string { return d.Path + " " + d.Why + "; " + d.Remedy }
 
-// Rule decides by the owner and mode of an inode whether other users could change it. If they could, why says how, and remedy is
-// the command that prevents it, without its file argument. Otherwise both are empty.
+// Rule says whether users other than root could change an inode, by its owner and mode. If they could, why says how, and
+// remedy is a command that prevents it, without its file argument. Otherwise both are "".
 type Rule func(st *unix.Stat_t) (why, remedy string)
 
 // overflow is the owner that the kernel shows for files of users that don't exist in this user namespace.
@@ -71,8 +71,8 @@ func mapped(uid uint32) bool {
 	return false
 }
 
-// RootOnly is a Judge with the rule of sshd: the inode must belong to root, and neither its group nor others may write to it.
-// Rights from an access control list appear in the group's bits (acl(5)).
+// RootOnly is the [Rule] of sshd: the inode must belong to root, and neither its group nor others may write to it. Rights
+// from an access control list appear in the group's bits (acl(5)).
 func RootOnly(st *unix.Stat_t) (why, remedy string) {
 	switch {
 	case st.Uid != 0 && !IsOverflowUID(st.Uid):
@@ -85,7 +85,7 @@ func RootOnly(st *unix.Stat_t) (why, remedy string) {
 	return "", ""
 }
 
-// OwnedBy returns a Judge like [RootOnly] that also accepts inodes of the user uid.
+// OwnedBy returns a [Rule] like [RootOnly] that also accepts inodes of the user uid.
 func OwnedBy(uid uint32) Rule {
 	return func(st *unix.Stat_t) (why, remedy string) {
 		own := *st
@@ -96,7 +96,7 @@ func OwnedBy(uid uint32) Rule {
 	}
 }
 
-// NotChangeableBy returns a Judge that rejects each inode that the user uid with the given groups could change.
+// NotChangeableBy returns a [Rule] that rejects each inode that the user uid with the given groups could change.
 func NotChangeableBy(uid uint32, groups []uint32) Rule {
 	return func(st *unix.Stat_t) (why, remedy string) {
 		if st.Uid == uid || writable(st, 0o002) || writable(st, 0o020) && slices.Contains(groups, st.Gid) {
@@ -112,8 +112,8 @@ func writable(st *unix.Stat_t, bits uint32) bool {
 	return st.Mode&unix.S_IFMT != unix.S_IFLNK && st.Mode&bits != 0
 }
 
-// Open opens a regular file for reading. doubt is about the first component of the path that judge rejects; it is nil if judge
-// accepts all. Two things are never in doubt: a file on a read-only mount, and a sticky directory of root, where users can change
+// Open opens a regular file for reading. doubt is about the first component of the path that judge rejects; it is nil if
+// judge accepts all. Open doubts neither a file on a read-only mount nor a sticky directory of root, where users can change
 // only their own entries. A nil judge accepts everything.
 //
 // path must be absolute. Open blocks while the disks on the path do, but not on a FIFO.
@@ -153,9 +153,9 @@ func open(path string, w *walk) (fd int, doubt *Violation, err error) {
 	return fd, w.violation, nil
 }
 
-// Check resolves a path like [Open], but does not open it. A directory is also in doubt if another user could create entries in
-// it, as in a sticky directory that everybody can write. If the path does not exist, the error is [unix.ENOENT], and the doubt
-// says whether another user could create it.
+// Check resolves a path like [Open], but does not open it. It also doubts a directory in which another user could create
+// entries, such as a sticky directory that everybody can write. If the path does not exist, the error is [unix.ENOENT], and
+// the doubt says whether another user could create it.
 func Check(path string, judge Rule) (*Violation, error) {
 	w := &walk{rule: judge}
 	defer w.close()
@@ -173,10 +173,11 @@ func Stat(path string, judge Rule) (st unix.Stat_t, doubt *Violation, err error)
 	return w.st, w.violation, err
 }
 
-// OpenDir opens a directory with O_PATH. It follows only links in directories that root alone can write to. The same holds for the
-// target of a link, because it may lead through another user's directory. As the last component, a link is refused unless lastLink is
-// set. If mode is not 0, OpenDir creates missing directories with this mode (less the umask). made reports whether it has created the
-// last one. A relative path begins at the working directory. OpenDir does not wait for the server of a directory on the path.
+// OpenDir opens a directory with O_PATH. It follows only links in directories that root alone can write to, and the same
+// holds for each directory on the way to the target of a link. As the last component, it refuses a link unless lastLink is
+// set. If mode is not 0, OpenDir creates missing directories with this mode (less the umask). made reports whether it has
+// created the last one. A relative path begins at the working directory. OpenDir does not wait for the server of a directory
+// on the path.
 func OpenDir(path string, lastLink bool, mode uint32) (fd int, made bool, err error) {
 	w := &walk{kind: unix.O_DIRECTORY, lastLink: lastLink, mode: mode}
 	defer w.close()
@@ -256,8 +257,8 @@ func (w *walk) resolve(path string) error {
 	return nil
 }
 
-// rootsAlone reports whether only root can write to the open directory dir. In any other directory a user can make a link, even if
-// the sticky bit is set.
+// rootsAlone reports whether only root can write to the open directory dir. If other users can, they can make links there,
+// even if the sticky bit is set.
 func rootsAlone(dir int) bool {
 	var st unix.Stat_t
 	return unix.Fstat(dir, &st) == nil && st.Uid == 0 && st.Mode&0o022 == 0
@@ -327,8 +328,8 @@ func (w *walk) examine() error {
 	return nil
 }
 
-// recordFirstViolation passes an inode's status to the judge, and records its doubt, unless an earlier component is already in
-// doubt. Inodes on read-only mounts are not in doubt, unless anyMount is set.
+// recordFirstViolation passes an inode's status to the judge, and records its doubt if it is the first one. It has no doubt
+// about inodes on read-only mounts, unless anyMount is set.
 func (w *walk) recordFirstViolation(fd int, st *unix.Stat_t) {
 	w.stickyViolation = nil
 	if w.rule == nil || w.violation != nil {
@@ -399,7 +400,7 @@ func ContainsPath(value, dir string) bool {
 	}
 }
 
-// continuesName reports whether the byte c after a path can be part of the same name. In that case the path refers to another
+// continuesName reports whether the byte c, which follows a path, can be part of the same name. Then the text names another
 // file.
 func continuesName(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-' || c == '.'

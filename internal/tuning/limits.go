@@ -35,7 +35,8 @@ const (
 const (
 	// processMargin is how many process numbers must be free. With fewer, the status shows a warning.
 	processMargin = 8
-	// maxScannedLimit is the process limit of a container up to which hinit searches for the service with most processes.
+	// maxScannedLimit is the highest process limit of a container with which hinit still searches for the service with most
+	// processes.
 	maxScannedLimit = 8192
 )
 
@@ -78,9 +79,9 @@ func CheckDescriptors() error {
 	return fmt.Errorf("%d file descriptors are allowed, and hinit keeps the last %d for itself; start the container with a higher --ulimit nofile", limit, reservedDescriptors)
 }
 
-// ProcessesUsedUp returns a warning if the process numbers of the container are almost used up, and "" otherwise. If one service
-// has many processes, the warning names it. leaders returns the main processes of the services by name; it is called only for a
-// warning. ProcessesUsedUp does not block on a disk.
+// ProcessesUsedUp returns a warning if the process numbers of the container are almost used up, and "" otherwise. If one
+// service has many processes, the warning names it. leaders returns the main processes of the services by name;
+// ProcessesUsedUp calls it only for a warning, and does not block on a disk.
 func ProcessesUsedUp(leaders func() map[string]int) (text string) {
 	blocking.Run(blocking.Short, func() { text = processesUsedUp(cgroupDir, "/proc", leaders) })
 	return text
@@ -96,7 +97,7 @@ func processesUsedUp(cgroup, proc string, leaders func() map[string]int) string 
 	if limit > maxScannedLimit {
 		return text
 	}
-	// Don't blame a service with few processes. In that case the processes belong to no service, or have left the session of
+	// Do not name a service with few processes. In that case the processes belong to no service, or have left the session of
 	// their service.
 	if name, most := mostProcesses(proc, leaders()); most >= limit/4 {
 		text += fmt.Sprintf("; %s has %d of them or more; to end it: hinit stop %s", name, most, name)

@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// bootGCPercent is GOGC during the boot: by how many percent the heap may grow between two garbage collections. It also delays
-	// the first one.
+	// bootGCPercent is GOGC during the boot: by how many percent the heap may grow between two garbage collections. The first
+	// one comes later, too.
 	bootGCPercent = 400
 	// ReleaseAfter is how long PID 1 must be idle before it returns unused memory to the kernel.
 	ReleaseAfter = 250 * time.Millisecond
 	// ReleaseAgain is how long PID 1 must be idle before it returns unused memory a second time. By then each periodic task has
 	// run once and has left garbage.
 	ReleaseAgain = 2500 * time.Millisecond
-	// minGrowth is how many bytes the heap must have grown since the last collection for Release to collect again. Unless the call
-	// is final, it must also have grown by an eighth, because the cost of a collection grows with the heap.
+	// minGrowth is how many bytes the heap must have grown since the last collection for Release to collect garbage again.
+	// Before the final call, it must also have grown by an eighth, because the cost of a collection grows with the heap.
 	minGrowth = 256 << 10
 )
 
@@ -58,9 +58,9 @@ type Releaser struct {
 }
 
 // Release returns unused memory to the kernel. Call it when PID 1 has been idle for [ReleaseAfter], and again after
-// [ReleaseAgain]. The parameter final is true for the last call until PID 1 works again: what this call leaves, stays. Release
-// collects garbage only if the heap has grown. A collection with hundreds of services takes a few milliseconds; without one,
-// Release takes a tenth of a millisecond.
+// [ReleaseAgain]. final is true for the last call before PID 1 works again. Release collects garbage only if the heap has
+// grown. A collection with hundreds of services takes a few milliseconds; without one, Release takes a tenth of a
+// millisecond.
 func (r *Releaser) Release(final bool) {
 	defer dropProgramText()
 	growth := uint64(minGrowth)
@@ -70,8 +70,8 @@ func (r *Releaser) Release(final bool) {
 	if r.heapAfterRelease != 0 && heapInUse() < r.heapAfterRelease+growth {
 		return
 	}
-	// A collection also halves stacks that are mostly empty. The stacks of waiting log pumps are four times too large, because
-	// opening a file once needed a deep stack. Two collections make up for that; FreeOSMemory does the second.
+	// The stacks of waiting log pumps are four times too large, because opening a file once needed a deep stack. Each
+	// collection halves stacks that are mostly empty, so two are enough. FreeOSMemory makes the second.
 	runtime.GC()
 	debug.FreeOSMemory()
 	r.heapAfterRelease = heapInUse()

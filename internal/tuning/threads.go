@@ -24,8 +24,8 @@ const (
 	// These are the supervisor's loop (which forks and reads /proc), the boot, the reports, and the two consoles. One more accepts
 	// connections, and two wait for notifications.
 	reservedThreads = 8
-	// runtimeThreads is the number of threads that the Go runtime needs for itself. These include its monitor, the thread that
-	// waits for signals, the thread that makes others, and the current thread.
+	// runtimeThreads is the number of threads that the Go runtime needs for itself. Among them are its monitor, the thread
+	// that waits for signals, the thread that makes others, and the current thread.
 	runtimeThreads = 5
 	// spareThreads is the number of threads that only reserve process numbers for the next program after a re-execution. The
 	// runtime of that program may make a few more threads when it starts.
@@ -42,9 +42,9 @@ var allowedProcessors = runtime.NumCPU()
 // Processors returns the number of processors that the container may use.
 func Processors() int { return allowedProcessors }
 
-// ParallelStarts returns limits for the start of gateways. first is how many may start at the same time. spare is how many more
-// may start as soon as one of these is ready. setting is start.parallel of the configuration: a number, or "auto" for values that
-// depend on the processors.
+// ParallelStarts returns limits for the start of gateways. first is how many may start at the same time. spare is how many
+// more may start as soon as one of them is ready. setting is start.parallel of hinit.yaml: a number, or "auto" for values
+// that depend on the number of processors.
 func ParallelStarts(setting string) (first, spare int) {
 	if n, err := strconv.Atoi(setting); err == nil {
 		return n, 0
@@ -70,7 +70,7 @@ func MakeThreads(most, maxProcessors int) (made func(), err error) {
 		n = 1
 		blocking.MinimizeTurns()
 	}
-	runtime.GOMAXPROCS(n) // the number is fixed from now on, even if the container's share of processors changes
+	runtime.GOMAXPROCS(n) // keep this number even if the container's share of processors changes
 	threads := n + blocking.Turns() + reservedThreads
 	if limited && limit < threads+runtimeThreads {
 		return nil, fmt.Errorf("cannot run where only %d processes are allowed: hinit alone needs %d threads; raise the limit (docker: --pids-limit; a pod: podPidsLimit of the kubelet)", limit, threads+runtimeThreads)

@@ -131,7 +131,7 @@ func (s *Set) Remove(path string) {
 	}
 }
 
-// Retain ends the watches for which the function keep returns false.
+// Retain ends the watch of each directory for which the function keep returns false.
 func (s *Set) Retain(keep func(path string) bool) {
 	for path := range s.ids {
 		if !keep(path) {
@@ -168,7 +168,7 @@ func (s *Set) IsDir(ev Event) bool {
 	return is
 }
 
-// Advice returns advice for the operator if err means that a limit of inotify(7) is reached. Otherwise it returns "".
+// Advice returns advice for the operator if err shows that a limit of inotify(7) is reached. Otherwise it returns "".
 func Advice(err error) string {
 	switch {
 	case errors.Is(err, unix.ENOSPC):

@@ -123,12 +123,13 @@ func CreateUnnamed(parent int, prefix string) (f *os.File, temp string, err erro
 	return os.NewFile(uintptr(fd), temp), temp, err
 }
 
-// RenameUnnamed gives a file of [CreateUnnamed] a name in the directory parent, where it replaces a file of this name. If failed
-// is an error, or after an error of its own, RenameUnnamed returns that error, and the file has no name.
+// RenameUnnamed gives a file of [CreateUnnamed] a name in the directory parent, where it replaces a file of this name. failed
+// is an earlier error of the caller, or nil. After any error, RenameUnnamed returns the error, and the file has no name.
 func RenameUnnamed(parent int, f *os.File, temp, name string, failed error) error {
 	if failed == nil {
 		failed = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(f.Fd())), parent, temp, unix.AT_SYMLINK_FOLLOW)
-		if failed == nil || errors.Is(failed, unix.EEXIST) || errors.Is(failed, unix.ENOENT) { // the file had the name temp already, or /proc is missing
+		// the file already had the name temp, or /proc is missing
+		if failed == nil || errors.Is(failed, unix.EEXIST) || errors.Is(failed, unix.ENOENT) {
 			failed = unix.Renameat(parent, temp, parent, name)
 		}
 	}

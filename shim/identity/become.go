@@ -13,16 +13,16 @@ import (
 )
 
 // Become gives the calling thread the identity of u for good. Before the call, the caller locks the goroutine to its thread.
-// After the call, it calls execve(2), which ends all other threads and gives the new program the identity of the calling
-// thread. The thread also loses its capabilities, because the kernel clears them when no uid is 0 any more (capabilities(7)).
-// If the kernel refuses a step, the error is a [*RefusedError]. After any error the thread must not be used again.
+// After the call, it calls execve(2), which ends all other threads, so that the new program has only this identity. The
+// thread also loses its capabilities, because the kernel clears them when no uid is 0 any more (capabilities(7)). If the
+// kernel refuses a step, the error is a [*RefusedError]. After any error the thread must not be used again.
 func Become(u account.User) error {
 	gids := make([]int, len(u.Groups))
 	for i, g := range u.Groups {
 		gids[i] = int(g)
 	}
-	// Setgroups of x/sys changes only this thread, but its Setresgid and Setresuid change all threads, hence RawSyscall. The groups
-	// come first and the uid last, because with the new uid a thread can't change its ids any more.
+	// unix.Setgroups changes only this thread. But unix.Setresgid and unix.Setresuid change all threads, so use RawSyscall
+	// for the ids. The groups come first and the uid last, because with the new uid a thread can't change its ids any more.
 	if err := unix.Setgroups(gids); err != nil {
 		return &RefusedError{"setgroups", err}
 	}

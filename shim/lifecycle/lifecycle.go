@@ -62,8 +62,8 @@ func ListsProfiles(words []string) bool {
 	return len(words) == 2 && words[0] == "profile" && words[1] == "list"
 }
 
-// ChangesGateways reports whether the words after the agent's name start, stop or restart gateways, in a form that [Parse] accepts
-// or not. It is false for a request for help.
+// ChangesGateways reports whether the words after the agent's name start, stop or restart gateways, even in a form that
+// [Parse] does not accept. It is false for a request for help.
 func ChangesGateways(words []string) bool {
 	verb := ""
 	named, gateway := false, false

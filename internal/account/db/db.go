@@ -22,8 +22,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// ErrTaken is the error if an id already belongs to another user, or if a name or id already belongs to another group. Test for it
-// with [errors.Is].
+// ErrTaken means that an id already belongs to another user, or that a name or an id already belongs to another group. Test
+// for it with [errors.Is].
 var ErrTaken = errors.New("taken")
 
 // ErrNoEntry is the error if there is no such user or group. Test for it with [errors.Is].
@@ -97,8 +97,8 @@ func (d *DB) SetUID(name string, uid uint32) error {
 }
 
 // SetGID changes the primary group id of a user. If a group has the user's name, SetGID gives this group the new gid too, and
-// changes the primary group of its other users accordingly. If yet another group already has the new gid, both names stand for one
-// group afterwards.
+// changes the primary group of its other users accordingly. If another group already has the new gid, the system then sees
+// both groups as one.
 func (d *DB) SetGID(name string, gid uint32) error {
 	i := d.passwd.find(name)
 	if i < 0 {

@@ -12,8 +12,8 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// Exit codes of the command line of hinit and of the s6 tools (docs/reference/exit-codes.md). They are here too, because hinit does
-// not link package cmdline.
+// Exit codes of the command line of hinit and of the s6 tools (docs/reference/exit-codes.md). Package cmdline defines them
+// too, but hinit does not link it.
 const (
 	exitFailed      = 1
 	exitNotUp       = 3
@@ -28,12 +28,12 @@ const defaultDir = "/run/hinit"
 
 var runtimeDir string // directory of the control socket
 
-// Time limits in seconds for an answer of PID 1. answerTime is for a stop, for which PID 1 itself waits up to 40 seconds.
-// quickTime is for requests that PID 1 answers at once.
+// Time limits in seconds for an answer of PID 1. answerTime is for a stop, which may take PID 1 up to 40 seconds. quickTime
+// is for requests that PID 1 answers at once.
 const answerTime, quickTime = 50, 5
 
-// threads is how many threads must be possible before the Go runtime is started. A hinit command begins with 4 to 6, and
-// other programs may take PIDs meanwhile.
+// threads is the number of threads that must be possible before the Go runtime is started. A hinit command begins with 4 to 6
+// threads, and other programs may take PIDs meanwhile.
 const threads = 8
 
 // Static buffers, because there is no heap and the stack can't grow.
@@ -44,19 +44,20 @@ var (
 
 // pid1Request is an HTTP request to the control API of PID 1.
 type pid1Request struct {
-	doing                       string // what the request does, for messages: the text after "cannot"
+	doing                       string // purpose of the request, for messages: the text after "cannot"
 	method, before, name, after string // the path of the request is before + name + after
 	body                        string
 	named, health               bool
-	fast                        bool // the answer comes at once, and the request may be repeated
-	failed                      int  // exit code of a failure
+	fast                        bool // PID 1 answers at once, and the request may be repeated
+	failed                      int  // exit code of the command if the request fails
 }
 
 // Only the assembly calls these functions.
 var _, _ = begin, beginHinit
 
-// beginHinit runs before the Go runtime of hinit, as begin does in hinit-tools. If hinit-tools is missing, it carries out the commands
-// that parse knows. After any other command, and if PID 1 can't be reached, the runtime starts and says that hinit-tools is missing.
+// beginHinit runs before the Go runtime of hinit, as begin does in hinit-tools. If hinit-tools is missing, it carries out the
+// commands that parse knows. For any other command, or if PID 1 can't be reached, it lets the runtime start, which says that
+// hinit-tools is missing.
 func beginHinit(stack *uintptr) {
 	argv, env, missing := entry.Begin(stack)
 	if !missing {
@@ -84,7 +85,7 @@ func begin(stack *uintptr) {
 	code := -1
 	// the table for a terminal has colours
 	isPlain := bare.Syscall3(syscall.SYS_IOCTL, 1, syscall.TCGETS, uintptr(unsafe.Pointer(&answer))) == -int(syscall.ENOTTY)
-	// a configuration file may name another socket
+	// the configuration that HINIT_CONFIG names may have another socket
 	if known && q.fast && (dir != "" || env.Get("HINIT_CONFIG") == "") && isPlain {
 		code = runQuickly(q)
 	}
@@ -97,8 +98,8 @@ func begin(stack *uintptr) {
 	bare.Syscall3(syscall.SYS_EXIT_GROUP, uintptr(code), 0, 0)
 }
 
-// runQuickly carries a command out and returns its exit code. It returns -1 unless PID 1 says that the command has succeeded; the
-// runtime then carries the command out again.
+// runQuickly carries a command out and returns its exit code. If PID 1 does not say that the command has succeeded, it
+// returns -1; the runtime then starts and carries the command out again.
 func runQuickly(q pid1Request) int {
 	fd := dial(quickTime)
 	if fd < 0 {
@@ -112,13 +113,15 @@ func runQuickly(q pid1Request) int {
 	return exitCode(q, head, said)
 }
 
-// isWhole reports whether all is a whole answer, of which said is the body. An answer with the status 204 has no body and no size.
+// isWhole reports whether all is a complete answer. said is the body of the answer. With status 204, an answer has no body
+// and no size.
 func isWhole(all, said string) bool {
 	line.N = 0
 	return all[statusAt+2] == '4' || strings.Contains(all, line.Add("\r\nContent-Length: ").Num(len(said)).Add("\r\n").String())
 }
 
-// runWithoutThreads carries a command out, or refuses a command that is not known, and returns its exit code.
+// runWithoutThreads carries a command out and returns its exit code. If known is false, it prints why the command can't be
+// carried out.
 func runWithoutThreads(name string, argv bare.CStrings, q pid1Request, known bool) int {
 	request.N, line.N = 0, 0
 	if !known {
@@ -131,19 +134,20 @@ func runWithoutThreads(name string, argv bare.CStrings, q pid1Request, known boo
 	return printAnswer(q, exchange(fd, q))
 }
 
-// exchange sends a request and returns the answer: "" if the request is too long, or PID 1 does not take it.
+// exchange sends a request and returns the answer. It returns "" if the request is too long, or if PID 1 does not take it.
 func exchange(fd int, q pid1Request) string {
 	const noSignal = 0x4000 // value of MSG_NOSIGNAL: a closed connection must not end this process
 	request.Add(q.method).Add(" ").Add(q.before).Add(q.name).Add(q.after)
 	request.Add(" HTTP/1.1\r\nHost: hinit\r\nAccept: text/plain\r\nConnection: close\r\nContent-Length: ").Num(len(q.body)).Add("\r\n\r\n").Add(q.body)
-	if request.N == len(request.Buf) || // the request has lost its end
+	if request.N == len(request.Buf) || // the buffer was too small for the request
 		bare.Syscall6(syscall.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&request.Buf)), uintptr(request.N), noSignal, 0) != request.N {
 		return ""
 	}
 	return unsafe.String(&answer[0], bare.Read(fd, answer[:]))
 }
 
-// parse turns a command line into a request. It knows only the commands that people need when no process can be started.
+// parse turns a command line into a request. It knows only the commands that people need when the kernel can start no
+// process.
 func parse(name string, argv bare.CStrings) (q pid1Request, ok bool) {
 	switch verb, word := argv.At(1), argv.At(2); {
 	case name == "s6-svc":
@@ -211,7 +215,8 @@ func dial(seconds int64) int {
 	if first < 0 {
 		return first
 	}
-	// If standard output or standard error is closed, the socket has got its number, and PID 1 would get what belongs there.
+	// If standard output or standard error is closed, the socket has got its number, and output would go to PID 1. So move
+	// the socket.
 	fd := bare.Syscall3(syscall.SYS_FCNTL, uintptr(first), syscall.F_DUPFD_CLOEXEC, 3)
 	bare.Syscall3(syscall.SYS_CLOSE, uintptr(first), 0, 0)
 	limit := syscall.Timeval{Sec: seconds}
@@ -235,7 +240,7 @@ func dial(seconds int64) int {
 	return fd
 }
 
-// statusAt is where an answer has its status code.
+// statusAt is the position of the status code in an answer.
 const statusAt = len("HTTP/1.1 ")
 
 // printAnswer prints the answer of PID 1, and returns the exit code of the command.
@@ -270,7 +275,7 @@ func printAnswer(q pid1Request, all string) int {
 	return exitCode(q, head, said)
 }
 
-// exitCode returns the exit code of a command that has succeeded, by the head and the body of the answer.
+// exitCode returns the exit code of a command that has succeeded. It reads the code from the head and the body of the answer.
 func exitCode(q pid1Request, head, said string) int {
 	switch {
 	case q.health && !strings.Contains(said, `"ok":true`):
@@ -281,7 +286,7 @@ func exitCode(q pid1Request, head, said string) int {
 	return 0
 }
 
-// printRefusal prints why a command can't be carried out, with advice, and returns code.
+// printRefusal prints why a command can't be carried out, with advice, and returns code. also is one more sentence, or "".
 func printRefusal(name string, argv bare.CStrings, also string, code int) int {
 	line.Add("cannot run ").Add(name)
 	if argv.N > 1 && isPlainWord(argv.At(1), "") {

@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// State of the thread before the runtime starts. g0 stands in for the runtime's g. All its fields are zero, so the stack
-// limit is the lowest address, and every stack check passes.
+// State of the thread before the Go runtime starts. g0 stands in for the runtime's g, its record of a goroutine. All fields
+// of g0 are zero. So the stack limit is the lowest address, and every stack check passes.
 var (
 	g0     [64]uintptr
 	thread [2]uintptr // amd64 finds g here
@@ -24,16 +24,16 @@ type CStrings struct {
 	N     int
 }
 
-// Begun returns the command line and the environment of a new process. The stack has argc, argv, a null pointer, the
-// environment, and another null pointer.
+// Begun returns the command line and the environment of a new process, from the stack that the kernel has made. The stack has
+// argc, argv, a null pointer, the environment, and another null pointer.
 func Begun(stack *uintptr) (argv, env CStrings) {
 	argc := int(*stack)
 	return CStrings{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), unsafe.Sizeof(*stack))), argc},
 		CStrings{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), uintptr(argc+2)*unsafe.Sizeof(*stack))), 1 << 16}
 }
 
-// At returns the word at an index, or "" after the end. The string is in the memory into which the kernel has put the words
-// of the process. That memory does not change.
+// At returns the word at an index, or "" after the end. The string shares the memory into which the kernel has put the
+// command line, which does not change.
 func (w CStrings) At(i int) string {
 	if i >= w.N {
 		return ""
@@ -90,13 +90,13 @@ type Text struct {
 	N   int
 }
 
-// Add appends s to t, and returns t, so that calls can be chained.
+// Add appends s to t. It returns t, so that calls can be chained.
 func (t *Text) Add(s string) *Text {
 	t.N += copy(t.Buf[t.N:], s)
 	return t
 }
 
-// Num appends n to t in decimal digits.
+// Num appends n to t in decimal digits. It returns t.
 func (t *Text) Num(n int) *Text {
 	if n >= 10 {
 		t.Num(n / 10)
@@ -125,8 +125,8 @@ func Number(text string) (n uint32, rest string) {
 	return n, rest
 }
 
-// Write writes s, and returns how many bytes of it could be written. It waits for room in a pipe, also if the caller of the program has
-// set O_NONBLOCK.
+// Write writes s, and returns how many bytes of it could be written. It waits for room in a pipe, even if the starter of the
+// program has set O_NONBLOCK.
 func Write(fd int, s string) int {
 	return transfer(syscall.SYS_WRITE, fd, unsafe.Slice(unsafe.StringData(s), len(s)))
 }

@@ -4,9 +4,9 @@
 #define ARCH_SET_FS 0x1002
 #define ARCH_GET_FS 0x1003
 
-// hinit_bare runs first in a process: the stack is as the kernel made it. Go code needs a thread with a g. hinit_bare sets a g
-// with which every stack check passes, and calls the function in R12 with that stack. Then it jumps to the runtime, which sets
-// the thread up anew.
+// hinit_bare is the first code of a process, and finds the stack as the kernel made it. Go code needs a thread with a g, the
+// runtime's record of a goroutine. hinit_bare sets a g with which every stack check passes, and calls the function in R12,
+// whose argument is the address of that stack. Then it jumps to the Go runtime, which sets the thread up again.
 TEXT hinit_bare(SB),NOSPLIT|NOFRAME,$0
 	MOVQ	SP, BX
 	SUBQ	$64, SP

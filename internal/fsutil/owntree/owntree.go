@@ -35,10 +35,10 @@ var ErrHome = errors.New("this user already has a home, which lies in this one; 
 // Walk gives the files of trees to a user, see [Walk.Give]. The caller sets the fields up to OnFound; the later fields are
 // counters.
 type Walk struct {
-	// NewOwner is the user that gets the files. With RefuseHardLinked, Give refuses the tree of another user if it already
-	// contains a home of To. Such a home is a directory with a file To.HomeMark that To owns. Then the error is [ErrHome], and the
-	// top directory stays as it is. Give looks for such a home before the first change, and again when the old owner can't change
-	// the top directory any more.
+	// NewOwner is the user that gets the files. If RefuseHardLinked is set, Give refuses the tree of another user if the tree
+	// already contains a home of the new owner. Such a home is a directory with a file NewOwner.HomeMark, and both belong to
+	// the new owner. Then the error is [ErrHome], and the top directory stays as it is. Give looks for such a home before the
+	// first change, and again when the old owner can't change the top directory any more.
 	NewOwner fsutil.Owner
 	// RefuseHardLinked refuses files that have hard links outside the tree, so that no file is in the directories of two users.
 	RefuseHardLinked bool
@@ -84,12 +84,12 @@ func (w *Walk) hasLinksOutside(st unix.Stat_t) bool {
 	return w.linkCounts != nil && uint64(st.Nlink) > max(1, w.linkCounts[inode{st.Dev, st.Ino}]) //nolint:unconvert // Nlink is 32 bits wide on some machines
 }
 
-// Give gives the directory rel and all in it to the user w.To. It changes the owner of links and never follows them. It doesn't
-// enter other mounts, or directories that are refused; see [fsutil.Dir.Chown] for what is refused. If rel is refused, the error is
-// [fsutil.ErrKept]. A file that is renamed during the walk may be missed.
+// Give gives the directory rel and all in it to w.NewOwner. It changes the owner of links and never follows them. It doesn't
+// enter other mounts, or directories that are refused; see [fsutil.Dir.Chown] for what is refused. If rel is refused, the
+// error is [fsutil.ErrKept]. It may miss a file that is renamed during the walk.
 //
-// With crossTop, rel may be a mount point; otherwise that is [fsutil.ErrMount]. A file that can't be changed counts in Failed, and
-// the walk goes on. An error comes from w.BetweenBatches, or says why rel could not be opened.
+// With crossTop, rel may be a mount point; otherwise that is [fsutil.ErrMount]. A file that can't be changed counts in
+// Failed, and the walk goes on. An error comes from w.BetweenBatches, or says why rel could not be opened.
 func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 	return d.Walk("give away", rel, crossTop, func(in fsutil.Mount, fd int, path string) error {
 		st, err := fsutil.Fstat(fd)

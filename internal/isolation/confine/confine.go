@@ -10,9 +10,9 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// rules begins the rules that all isolated profiles of a container have in common. Parts of variable length follow it in
-// ruleBuffer. A file of saved rules has the same layout. The file holds for one version of hinit-isolate and one state of the
-// container, see rulesAreCurrent.
+// rules is the first part of the rules that all isolated profiles of a container have in common. In ruleBuffer, the parts of
+// variable length follow it. A file of saved rules has the same layout. It is valid for one version of hinit-isolate and one
+// state of the container, see rulesAreCurrent.
 type rules struct {
 	program                                [2]uint64 // inode and modification time of hinit-isolate
 	fs, net, scoped                        uint64    // accesses that Landlock restricts, as in struct landlock_ruleset_attr
@@ -71,8 +71,9 @@ func rulesPart(size uint64, before ...uint64) string {
 	return unsafe.String(&ruleBuffer[at], size)
 }
 
-// rulesAreCurrent reports whether this program made the rules, for the present mounts and the hidden paths in plan. It is also false
-// if the kernel may choose a port in plan for any socket: [Main] has to check whether the port is reserved.
+// rulesAreCurrent reports whether the rules are valid: this program made them for the present mounts, and for the hidden
+// paths in plan. It is also false if the kernel may choose a port in plan for any socket, because [Main] must then check
+// whether the port is reserved.
 func rulesAreCurrent(plan bare.CStrings) bool {
 	var st unix.Statx_t
 	if stat(unix.AT_FDCWD, "/proc/self/exe\x00", 0, &st) < 0 || ruleHeader.program != programOf(&st) {
@@ -101,8 +102,8 @@ func programOf(st *unix.Statx_t) [2]uint64 {
 }
 
 // confine isolates this process for ever, according to the rules and to the plan in argv (see isolation.Argv). Then it
-// executes the program at path with the command in argv. It does not return. If the Go runtime is running, the goroutine must
-// be locked to its thread.
+// executes the program at path, with the command in argv as its arguments. It does not return. If the Go runtime is running,
+// the goroutine must be locked to its thread.
 func confine(path string, argv, env bare.CStrings) {
 	var control, marked, degrade bool
 	end := 1
@@ -113,7 +114,8 @@ func confine(path string, argv, env bare.CStrings) {
 	plan := bare.CStrings{First: argv.First, N: end}
 	profileName = plan.Get("name")
 	temp := makeTempDir()
-	const drop = unix.PR_CAP_AMBIENT_CLEAR_ALL // the process is no longer root, but a container may give capabilities to every user
+	// a process that is not root has no capabilities, unless the container gives some to every user
+	const drop = unix.PR_CAP_AMBIENT_CLEAR_ALL
 	if r := bare.Syscall3(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, drop, 0); r != -int(unix.EINVAL) {
 		check("drop the capabilities", r)
 	}
@@ -125,7 +127,7 @@ func confine(path string, argv, env bare.CStrings) {
 	}
 	filters := []string{rulesPart(ruleHeader.filter, ruleHeader.mounts, ruleHeader.hidden, ruleHeader.paths), unsafe.String((*byte)(unsafe.Pointer(&noFilter)), unsafe.Sizeof(noFilter))}
 	if control {
-		filters = filters[:1] // drop the second filter, by which PID 1 recognizes a process that may not use its control socket
+		filters = filters[:1] // the second filter marks a process that may not use the control socket of PID 1, and this one may
 	}
 	for _, filter := range filters {
 		program := unix.SockFprog{Len: uint16(len(filter) / int(unsafe.Sizeof(noFilter))), Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.StringData(filter)))}
@@ -141,7 +143,8 @@ func confine(path string, argv, env bare.CStrings) {
 	execute(path, argv, end+1, environ(plan, env))
 }
 
-// webToken begins the variable with the token of the status page. A program with this token can control all gateways.
+// webToken is the beginning of the variable with the token of the status page. A program with this token can control all
+// gateways.
 const webToken = "HINIT_WEB_TOKEN="
 
 // environ returns the environment of the command: env without the web token, with its own TMPDIR, and with the HOME of plan
@@ -219,7 +222,7 @@ func applyLandlock(plan bare.CStrings, temp int) {
 		rest = others
 	}
 	if ruleHeader.net != 0 {
-		allowPort(set, 0) // a program may let the kernel choose a free port
+		allowPort(set, 0) // allow port 0, with which a program lets the kernel choose a free port
 	}
 	for i := range plan.N {
 		if path, is := strings.CutPrefix(plan.At(i), "share="); is {
@@ -243,8 +246,8 @@ func allowPort(set int, port uint32) {
 	check("confine its ports by Landlock", bare.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(set), ports, uintptr(unsafe.Pointer(&attr)), 0, 0))
 }
 
-// allowPath allows reading the file or directory at path and everything below it, and with write also changing it. A missing
-// path is skipped.
+// allowPath lets the process read the file or directory at path and everything below it, and with write also change it. It
+// skips a missing path.
 func allowPath(set int, path string, write bool) {
 	fd := bare.Syscall6(unix.SYS_OPENAT, bare.CurrentDir, address(path), unix.O_PATH|unix.O_CLOEXEC, 0, 0)
 	allowOpen(set, fd, write)
@@ -275,7 +278,7 @@ func allowBeneath(set, fd int, rights uint64) int {
 }
 
 // sharePath allows a path that is shared with the profile. If the path is below a hidden place or another shared path, other
-// profiles can write there. sharePath then refuses a path with a symbolic link, which could lead to another profile.
+// profiles can write there. In that case, sharePath refuses a path with a symbolic link, which could lead to another profile.
 func sharePath(set int, plan bare.CStrings, path string, write bool) {
 	for i := range plan.N {
 		place, is := strings.CutPrefix(plan.At(i), "hide=")
@@ -331,7 +334,7 @@ func check(what string, r int) {
 	}
 }
 
-// fail ends the process with exit code 126, after it has written to stderr that it can't do what, and why.
+// fail ends the process with exit code 126. Before, it writes to stderr what the process can't do, and why.
 func fail(what string, errno syscall.Errno) {
 	line.Add("[hinit] cannot isolate ").Add(profileName).Add(": cannot ").Add(what).Add(": ").Add(errno.Error())
 	exitWith(126)

@@ -109,9 +109,9 @@ func unescape(path string) string {
 	return path
 }
 
-// imagePaths returns the paths below dir that isolated processes may read, each after the letter r. A directory with nothing
-// hidden in it is one path; of any other, imagePaths returns the entries that are not hidden. It skips symbolic links: their
-// targets are found under their own names, or hidden.
+// imagePaths returns the paths below dir that isolated processes may read, each after the letter r. A directory without
+// hidden entries is one path. For any other directory, imagePaths returns the entries that are not hidden. It skips symbolic
+// links, because their targets are found under their own names, or are hidden.
 func (p hiddenPaths) imagePaths(dir string) (paths []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

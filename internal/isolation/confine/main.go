@@ -2,9 +2,9 @@
 // filter its system calls. It is the code of hinit-isolate. Package isolation defines the arguments with which PID 1 asks for
 // it.
 //
-// Confining needs no Go runtime: if root has saved the rules of the container, the command starts in 0.4 ms. If a part of the
-// isolation is not available, the process exits with an error, unless the plan allows to go on without it. The package owns
-// no goroutine.
+// If root has saved the rules of the container, confining needs no Go runtime, and the command starts in 0.4 ms. If the
+// kernel lacks a part of the isolation, the process exits with an error, unless its arguments allow it to go on. The package
+// owns no goroutine.
 package confine
 
 import (
@@ -28,14 +28,14 @@ import (
 	"hinit/internal/proc"
 )
 
-// exitParked is an exit code after which PID 1 parks a gateway until its configuration changes.
+// exitParked is an exit code after which PID 1 parks a gateway until its inputs change or an operator starts it.
 const exitParked = 78
 
 // Main confines this process according to the plan in argv (see isolation.Argv), and executes the command there. With the
 // word "save" it writes the rules of the container to a file instead, for later processes. It returns the exit code.
 func Main(argv, env []string) int {
 	runtime.LockOSThread()          // filter and capabilities belong to one thread, which execve(2) keeps
-	if argv[0] == proc.LimitsName { // begin could not carry out all words
+	if argv[0] == proc.LimitsName { // begin could not carry out all arguments
 		hinit := filepath.Join(filepath.Dir(isolation.Path()), "hinit")
 		fmt.Fprintf(os.Stderr, "[hinit] cannot execute %s: %v\n", hinit, unix.Exec(hinit, argv, env))
 		return 126
@@ -63,7 +63,7 @@ func Main(argv, env []string) int {
 		}
 	}
 	if err == nil && slices.Contains(words, "degrade") && slices.Contains(words, "marked") {
-		status, _ := os.ReadFile("/proc/self/status") // if this process can't read the file, PID 1 can't either
+		status, _ := os.ReadFile("/proc/self/status") // if this process can't read the file, neither can PID 1
 		err = checkFilterCount(string(status))
 	}
 	if save := plan.Get("save"); err == nil && save != "" {
@@ -120,8 +120,8 @@ func saveRules(file string) int {
 	return 0
 }
 
-// checkFilterCount returns an error if status, the content of /proc/self/status, lacks the number of filters of system calls.
-// PID 1 recognizes isolated processes by this number. Every kernel with Landlock reports it.
+// checkFilterCount returns an error if the kernel does not report the number of filters of system calls in status, the
+// content of /proc/self/status. PID 1 recognizes isolated processes by this number. Every kernel with Landlock reports it.
 func checkFilterCount(status string) error {
 	if !strings.Contains(status, "\nSeccomp_filters:") {
 		return errors.New("cannot keep it from the control socket: the kernel does not count filters of system calls (Linux 5.9 does)" +

@@ -23,11 +23,11 @@ var refusedCalls = []uint32{
 	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_REBOOT,
 	unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_QUOTACTL_FD, unix.SYS_SYSLOG, unix.SYS_OPEN_BY_HANDLE_AT,
 	unix.SYS_FILE_SETATTR, unix.SYS_FANOTIFY_INIT, unix.SYS_MOVE_PAGES, unix.SYS_MIGRATE_PAGES,
-	unix.SYS_SCHED_SETAFFINITY, // hinit limits the processors of a greedy profile, which must not undo that
+	unix.SYS_SCHED_SETAFFINITY, // hinit limits a greedy profile to some processors, and the profile must not undo that
 	unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_CLOCK_ADJTIME, unix.SYS_ADJTIMEX,
 	unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL,
 	unix.SYS_SEMGET, unix.SYS_SEMCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
-	unix.SYS_IO_SETUP, // all users of the machine share /proc/sys/fs/aio-max-nr
+	unix.SYS_IO_SETUP, // all users of the machine share the limit /proc/sys/fs/aio-max-nr
 }
 
 // refusedCallsByArch lists more refused system calls by architecture: modify_ldt(2) on amd64, and kexec_file_load(2),
@@ -100,8 +100,8 @@ func filter() []bpf.Instruction {
 	return append(program, find(slices.Sorted(maps.Keys(checks)), checks)...)
 }
 
-// find returns instructions that search the loaded number in numbers, which are sorted, and then execute its checks. They
-// permit all other numbers.
+// find returns instructions that search the loaded number of a system call in numbers, which must be sorted. For a number
+// that they find, they execute its checks. They permit any other number.
 func find(numbers []uint32, checks map[uint32][]bpf.Instruction) (program []bpf.Instruction) {
 	if half := len(numbers) / 2; half > 1 {
 		lower := find(numbers[:half], checks)
@@ -139,8 +139,8 @@ func callChecks() map[uint32][]bpf.Instruction {
 		failUnless(number, dataArg1, unix.EPERM, 0)
 		failIf(number, dataArg0, unix.EPERM, ofUser)
 	}
-	// The value of RLIMIT_RTTIME is the mark by which hinit finds the processes of a run (package proc). With another value, a
-	// process could count as another profile's, or as no profile's. Reading it is allowed: the address of the new limit is 0.
+	// The value of RLIMIT_RTTIME is the mark by which hinit finds the processes of a run (package proc). With another value,
+	// a process could pass for one of another profile. A process may read the value: then the address of the new limit is 0.
 	failIf(unix.SYS_SETRLIMIT, dataArg0, unix.EPERM, unix.RLIMIT_RTTIME)
 	checks[unix.SYS_PRLIMIT64] = append(
 		checks[unix.SYS_PRLIMIT64],
@@ -149,7 +149,8 @@ func callChecks() map[uint32][]bpf.Instruction {
 		load(dataArg2+upperHalf), bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 1},
 		fails(unix.EPERM),
 	)
-	// The owner of a file can make each open of it wait 45 s by a lease, and profiles with the same user share the image.
+	// With a lease, the owner of a file can make each open of it wait 45 s. Profiles with the same user share the files of
+	// the image.
 	failIf(unix.SYS_FCNTL, dataArg1, unix.EPERM, unix.F_SETLEASE)
 	failIf(unix.SYS_IOCTL, dataArg1, unix.EPERM, refusedControls...)
 	// Landlock does not restrict the ports of multipath TCP, SMC and SCTP, so the filter refuses such sockets. Programs use TCP

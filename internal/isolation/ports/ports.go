@@ -1,4 +1,4 @@
-// Package ports tells which ports an isolated profile could lose to another one, because the kernel may choose them for any
+// Package ports tells which ports of an isolated profile another one could take, because the kernel may choose them for any
 // program. It owns no goroutine.
 package ports
 
