@@ -24,8 +24,8 @@ import (
 	"hinit/supervisor"
 )
 
-// profilesBudget is how long the boot waits for the volume to list the profiles. If the volume answers later, the gateways
-// start later, and the CMD does not wait for them.
+// profilesBudget is how long the boot waits for the volume to list the profiles. If the volume needs longer, the boot goes on
+// with the CMD, and the gateways start when the volume has answered.
 const profilesBudget = 15 * time.Second
 
 // BringUp registers the gateways of all profiles, starts those that should run, and begins to watch the volume. If that takes
@@ -50,7 +50,8 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 		if !m.Route().DashboardOnly {
 			m.Start(ctx, known)
 		}
-		guard.Go("waiting for the boot log", func() { // a re-execution must wait for the boot log, because the next program would not write it
+		// a re-execution waits for OnProfilesKnown, and so for the boot log, which the next program would not write
+		guard.Go("waiting for the boot log", func() {
 			<-m.boot.bootLogWritten
 			b.OnProfilesKnown()
 		})
@@ -70,8 +71,8 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 	return fmt.Errorf("cannot read the profiles: %q did not answer within %s; their gateways start when it does", m.Config().Home, profilesBudget)
 }
 
-// chooseProfile stores which profile's gateway the CMD asks for: the profile that the CMD names, or else the agent's active
-// profile.
+// chooseProfile decides which profile the gateway of the CMD belongs to, and stores it in the run plan. It takes the profile
+// that the CMD names, or else the agent's active profile.
 func (m *Manager) chooseProfile(b *Boot) {
 	if !m.Route().ProfileIsExplicit {
 		active, err := m.Store.Active()
@@ -91,7 +92,7 @@ func (m *Manager) chooseProfile(b *Boot) {
 	}
 }
 
-// ReadTopology reads which gateway serves each profile. A gateway is told of a change at its next start.
+// ReadTopology reads which gateway serves each profile. If that has changed, a gateway learns it at its next start.
 func (m *Manager) ReadTopology() {
 	if t, err := m.Store.Topology(os.Getenv, ""); err == nil { // errors are reported during the boot
 		m.Registry.ReadTopology(t)
@@ -117,8 +118,8 @@ const (
 	cmdSlotTime = time.Second
 )
 
-// writeBootLog writes the boot log in a goroutine, as soon as the s6 service directories (slots) exist: programs that wait
-// for the log use the slots next.
+// writeBootLog writes the boot log in a goroutine, after all s6 service directories (slots) are made. Programs that wait for
+// the log use the slots next.
 func (m *Manager) writeBootLog(ctx context.Context, b *Boot, write func() error) {
 	made := b.SlotsMade()
 	m.boot.bootLogWritten = guard.Begin("writing the boot log", func() {
@@ -135,7 +136,7 @@ func (m *Manager) writeBootLog(ctx context.Context, b *Boot, write func() error)
 	})
 }
 
-// AwaitSlots delays the start of the CMD until all s6 slots exist and the boot log is written. It waits for at most
+// AwaitSlots delays the start of the CMD until all s6 slots exist and the boot log is written. It waits at most for
 // cmdSlotTime, because there may be very many slots.
 func (m *Manager) AwaitSlots(ctx context.Context, made <-chan struct{}) {
 	if made == nil || m.boot.profilesRead == nil || m.Route().Supervise || m.Route().Foreground {
@@ -181,8 +182,9 @@ func (m *Manager) RecordStopDuration() <-chan struct{} {
 	})
 }
 
-// maxOrderedProfiles is the maximum number of profiles that the boot reads completely before it starts the first gateway, so
-// that recently used gateways start first. With more profiles, each gateway starts as soon as its profile is read.
+// maxOrderedProfiles is the maximum number of profiles for which the boot starts recently used gateways first. For that, it
+// reads all profiles before it starts the first gateway. With more profiles, each gateway starts as soon as its profile is
+// read.
 const maxOrderedProfiles = 256
 
 // Boot is the input of [Manager.BringUp].
@@ -193,16 +195,16 @@ type Boot struct {
 	SetRoute        func(*boot.RunPlan) // function that stores a changed run plan, which says what the CMD starts
 	OnProfilesKnown func()              // function that is called when all profiles are known
 	Status          *bootstatus.Status
-	// function that keeps registered gateways down if there is no memory for them; it may block
+	// function that holds back registered gateways for which there is no memory; it may block
 	Admit  func(ctx context.Context)
 	Logger *initlog.Logger // logger for messages that no agent can cause
 }
 
-// RegisterProfiles reads the profiles and registers their gateways. With each, the boot decides whether the gateway starts.
-// It returns the profiles that it has read.
+// RegisterProfiles reads the profiles and registers their gateways. For each gateway, the boot decides whether it starts.
+// RegisterProfiles returns the profiles that it has read.
 func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles.Profile, err error) {
 	route, known := m.Route(), false
-	record := func() error { return nil } // completes the record of the intent to run the gateway, which the CMD asks for
+	record := func() error { return nil } // function that completes the record of the intent; the CMD asks for this gateway
 	var answers []func() error
 	writeLog := func() error { return nil }
 	defer b.Status.SetProfiles(0)
@@ -254,7 +256,8 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 }
 
 // recordWanted records the intent that the gateway of a profile runs, because the CMD asks for it. Call it before that
-// gateway starts and writes to the same file. The returned function completes the record, and blocks on the disk.
+// gateway starts, because the gateway writes to the same file. The returned function completes the record, and blocks on the
+// disk.
 func (m *Manager) recordWanted(profile string) (record func() error) {
 	if st, err := m.Store.ReadState(profile); err == nil && st.HasDesired && st.Desired == profiles.Running {
 		m.Intents.RecordExternal(profile, profiles.Running)
@@ -281,7 +284,8 @@ type unreadProfiles struct {
 	names []string
 }
 
-// storeUnread remembers the profiles that the boot could not read. The boot has not decided whether their gateways start.
+// storeUnread remembers the profiles that the boot could not read, and for which it has not decided whether their gateways
+// start.
 func (m *Manager) storeUnread(plan profiles.Plan) {
 	m.serving.Store(&servedProfiles{Topology: plan.Topology})
 	if plan.Topology.Multiplexed {
@@ -293,9 +297,9 @@ func (m *Manager) storeUnread(plan profiles.Plan) {
 	m.unread = unreadProfiles{plan.Unread, plan.Silent}
 }
 
-// shouldStart reports whether to start the gateway of a profile that has just appeared. The boot could not read this profile,
-// and its state file is older than this container and says that the gateway ran. started is when this container was started. The
-// gateway of a profile in l.names is started only once. If l.all is set, any profile counts, each time it appears.
+// shouldStart reports whether to start the gateway of a profile that has just appeared, and that the boot could not read.
+// That is so if the state file says that the gateway ran, and is older than this container. started is when this container
+// was started. A gateway in l.names is started only once. If l.all is set, any profile counts, each time it appears.
 func (l *unreadProfiles) shouldStart(profile string, state profiles.State, started time.Time) bool {
 	if !slices.Contains(l.names, profile) && !l.all {
 		return false

@@ -12,13 +12,14 @@ import (
 
 // gateway is what the Manager knows about one profile. The Manager's mutex guards it.
 type gateway struct {
-	home             profiles.HomeID // home directory of the profile, which a renaming does not change; zero if unknown
-	startBegan       time.Time       // when the last start of the gateway began
-	inputs           profiles.Hash   // hash of the inputs with which the gateway was started
-	doubtfulInputs   profiles.Hash   // hash of inputs that may have changed just after the start; the same content restarts the gateway only once
-	platformProblem  string          // last problem with its chat platforms that the gateway reported
-	notStartedReason string          // why the boot did not start the gateway, for the status
-	wanted           bool            // the state file says that the gateway should run
+	home       profiles.HomeID // home directory of the profile, which a renaming does not change; zero if unknown
+	startBegan time.Time       // when the last start of the gateway began
+	inputs     profiles.Hash   // hash of the inputs with which the gateway was started
+	// hash of inputs that may have changed just after the start. Such inputs restart the gateway only once.
+	doubtfulInputs   profiles.Hash
+	platformProblem  string // last problem with its chat platforms that the gateway reported
+	notStartedReason string // why the boot did not start the gateway, for the status
+	wanted           bool   // the state file says that the gateway should run
 	exclusiveValues  []profiles.Exclusive
 	unrecorded       bool // the intent could not be written to the volume; recordLater tries again
 }
@@ -73,7 +74,7 @@ func (m *Manager) forget(profile string) {
 	delete(m.gateways.byProfile, profile)
 }
 
-// record returns a copy of what is known about a profile. It is empty if nothing is known.
+// record returns a copy of the record of a profile. The copy is empty if there is no record.
 func (m *Manager) record(profile string) gateway {
 	m.mu.Lock()
 	defer m.mu.Unlock()

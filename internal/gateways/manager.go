@@ -55,7 +55,7 @@ type watcher struct {
 	stopped time.Time // when the stop of the container began, which ends the watching; zero before
 }
 
-// bootProgress says what the boot has done with the profiles. Registry.ChangeLock guards it.
+// bootProgress says how far the boot is with the profiles. Registry.ChangeLock guards it.
 type bootProgress struct {
 	profilesRead   <-chan struct{} // channel that is closed when the boot has read the profiles; nil if it reads none
 	bootLogWritten <-chan struct{} // channel that is closed when the boot log is written; nil if none is written
@@ -145,8 +145,8 @@ func (m *Manager) Stop() {
 	}
 }
 
-// DropRecords drops all records, because another init serves the profiles now. The watcher ends with the context of
-// [Manager.Start].
+// DropRecords drops all records, because another init serves the profiles now. It does not stop the watcher, which ends with
+// the context of [Manager.Start].
 func (m *Manager) DropRecords() {
 	m.Intents.Clear()
 	m.mu.Lock()
@@ -181,7 +181,7 @@ func (m *Manager) watch() *profiles.Watcher {
 func (m *Manager) Idle() bool { return m.orders.Idle() }
 
 // Command starts, stops or restarts a service. For a gateway it first records the operator's intent on the volume. If ctx
-// ends first, the order stays in force, and the error says how far it has come. A verb other than stop also makes the
+// ends first, the order remains valid, and the error says how far it has come. Unless verb is stop, Command also makes the
 // service's s6 directory again if a client has removed it.
 func (m *Manager) Command(ctx context.Context, verb client.Verb, service string) error {
 	s := m.Registry.Snapshot().Find(service)
@@ -218,7 +218,8 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 	if !down && m.Registry.ProfileExists(o.Profile) {
 		m.Adopt(context.Background(), o.Profile) // other programs may have added files since the last start
 		if m.Config().IsolationOf(o.Profile).Mode == config.IsolationUser && m.Registry.Snapshot().Find(o.Service) != nil {
-			if err := m.Registry.Redefine(context.Background(), o.Profile); err != nil { // the profile may have got a user of its own
+			// after a change of hinit.yaml, the profile may have a user of its own
+			if err := m.Registry.Redefine(context.Background(), o.Profile); err != nil {
 				return nil, err
 			}
 		}
@@ -232,7 +233,8 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 	case m.Registry.HasSlot(o.Service) && !m.Registry.ProfileExists(o.Profile): // without a profile there is no file for an intent
 		sync = func() error { return nil }
 	default:
-		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err) // the profile was removed, and its service soon will be
+		// the profile was removed, and the supervisor will soon remove its service
+		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err)
 	}
 	if o.Verb == client.VerbStop {
 		m.announceStop(o.Service, o.Profile)
@@ -268,7 +270,7 @@ func (m orderBackend) Execute(o *orders.Order) (effect string, err error) {
 	return "", nil
 }
 
-// RetryRecord arranges that the intent is recorded later.
+// RetryRecord makes hinit record the intent later.
 func (m orderBackend) RetryRecord(o *orders.Order) { m.recordLater(o.Service, o.Profile) }
 
 // eventForVerb returns the supervisor's event for a verb.
@@ -344,8 +346,8 @@ func (m *Manager) enqueueIn(delay time.Duration, service string, job func()) {
 }
 
 // An agent can cause messages as often as it likes. So each subject gets at most maxMessages lines of the container log in a
-// messagePeriod. A subject is a service, the profiles as a whole, or the warnings about one profile. Subjects beyond
-// maxSubjects share one count.
+// messagePeriod. A subject is one service, or the profiles as a whole, or the warnings about one profile. If there are more
+// than maxSubjects, the others share one count.
 const (
 	maxMessages   = 20
 	maxSubjects   = 64
@@ -373,8 +375,8 @@ func (m *Manager) SayOfSlots(format string, args ...any) {
 	m.messages.write(m.Logger, "slots of s6", fmt.Sprintf(format, args...))
 }
 
-// write writes a message to the log, unless its subject has used up its lines. Then the log gets only the last such message, when
-// the period ends. A message that equals the one before it is left out: warnings can come and go.
+// write writes a message to the log. After a subject has used up its lines, only its last message is logged, when the period
+// ends. A message that equals the one before is left out, because warnings can come and go.
 func (s *messages) write(log *initlog.Logger, subject, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

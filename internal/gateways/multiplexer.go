@@ -16,8 +16,8 @@ import (
 	"hinit/supervisor"
 )
 
-// The topology says which gateway serves a profile: its own, or the default profile's gateway, which can serve several
-// profiles (a multiplexer).
+// The topology says which gateway serves each profile: the profile's own, or the default profile's gateway. A gateway that
+// serves several profiles is called a multiplexer.
 
 // servedProfiles is what hinit knows about the profiles that the default profile's gateway serves. It is immutable.
 type servedProfiles struct {
@@ -30,7 +30,7 @@ type servedProfiles struct {
 }
 
 // servedByDefault returns whether the default profile's gateway serves another profile. reported means that this gateway has
-// said so itself. Otherwise serves follows from the topology.
+// itself reported so; otherwise serves follows from the topology.
 func (m *Manager) servedByDefault(profile string) (serves, reported bool) {
 	d := m.Registry.Snapshot().Find(profiles.SlotName(profiles.Default))
 	now := m.serving.Load()
@@ -43,8 +43,8 @@ func (m *Manager) servedByDefault(profile string) (serves, reported bool) {
 	return now.Serves(profile), false
 }
 
-// ServedBy returns, as a word of the API, how the profile of gateway s is served. It is "" if s itself serves its profile, or
-// if the profile need not be served.
+// ServedBy returns how the profile of gateway s is served, as a word of the API. It is "" if s itself serves the profile, or
+// if no gateway needs to.
 func (m *Manager) ServedBy(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.Profile == profiles.Default {
 		return ""
@@ -108,8 +108,8 @@ func (m *Manager) CheckMayStart(service string) error {
 	return &client.Error{Kind: client.KindFailed, Message: servedNote + " (`--force` to run it beside)"}
 }
 
-// runningThoughServed returns the running gateways whose profiles the default profile's gateway serves too, according to
-// topology t.
+// runningThoughServed returns the gateways that are running although, according to topology t, the default profile's gateway
+// also serves their profiles.
 func (m *Manager) runningThoughServed(t profiles.Topology) []string {
 	return m.nonDefaultGateways(func(s *supervisor.Service) bool {
 		return s.State != supervisor.Down && t.Serves(s.Profile) && !m.Registry.MayRunOwnGateway(s.Profile)
@@ -134,7 +134,8 @@ func (m *Manager) nonDefaultGateways(match func(*supervisor.Service) bool) (name
 	return names
 }
 
-// retireTime is how long served gateways may take to end before the multiplexer starts. hinit kills them earlier than that.
+// retireTime is how long a change of the topology waits until the gateways of served profiles have ended. hinit kills them
+// earlier than that.
 const retireTime = 2 * time.Minute
 
 // endServedGateways ends the gateways whose profiles the default profile's gateway will serve, and blocks until all their
@@ -164,8 +165,8 @@ func (m *Manager) endGateways(ctx context.Context, names ...string) error {
 	})
 }
 
-// awaitCondition calls what after each change of a service, until it returns "". Any other result describes the unmet
-// condition, for the error after retireTime.
+// awaitCondition blocks until what returns "". It calls what after each change of a service. Any other result of what
+// describes what is missing, for the error after retireTime.
 func (m *Manager) awaitCondition(ctx context.Context, what func(*supervisor.Snapshot) string) error {
 	ctx, cancel := context.WithTimeout(ctx, retireTime)
 	defer cancel()
@@ -181,10 +182,11 @@ func (m *Manager) awaitCondition(ctx context.Context, what func(*supervisor.Snap
 	}
 }
 
-// applyTopology reads the topology with which the default profile's gateway has just started. If it has changed, applyTopology
-// ends gateways whose profiles would be served twice, and starts those whose profiles are no longer served.
+// applyTopology reads the topology with which the default profile's gateway has just started. If the topology has changed,
+// applyTopology ends gateways whose profiles would be served twice, and starts gateways whose profiles nothing serves any
+// longer.
 func (m *Manager) applyTopology(ctx context.Context) {
-	run := m.defaultRun() // read the run first, because a later run gets its own call
+	run := m.defaultRun() // a later run causes another call, so read the run before the topology
 	t, err := m.Store.Topology(os.Getenv, "")
 	if err != nil {
 		m.say("", "cannot tell whether the default profile serves the others: %v", err)
@@ -218,9 +220,9 @@ func (m *Manager) applyTopology(ctx context.Context) {
 	}
 }
 
-// restartAfterServed is called when the default profile's gateway has restarted, for instance after a crash, and serves
-// profiles whose own gateways still run. It ends the default profile's gateway, then those other gateways, and starts the default
-// profile's gateway again.
+// restartAfterServed is called when the default profile's gateway has restarted, for instance after a crash, while gateways
+// of profiles that it serves are still running. It ends the default profile's gateway and then those gateways, and starts the
+// default profile's gateway again. So no profile is served twice.
 func (m *Manager) restartAfterServed(ctx context.Context, t profiles.Topology) error {
 	name := profiles.SlotName(profiles.Default)
 	m.say(name, "it waits until the gateways whose profiles it serves now have ended")
@@ -360,8 +362,8 @@ func (m *Manager) storeExclusives(service, profile string) {
 // maxClashes is how many shared values the status of a gateway names.
 const maxClashes = 4
 
-// sharedExclusives says which exclusive values a running gateway shares with others. Two programs with the same token lose
-// messages.
+// sharedExclusives says which exclusive values a running gateway shares with others. Two gateways with the same token would
+// lose messages.
 func (m *Manager) sharedExclusives(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.PID == 0 {
 		return ""

@@ -26,7 +26,7 @@ func (m *Manager) Observe(r supervisor.Record) {
 	}
 	var job func()
 	switch {
-	case r.Dropped: // a job that ran after the removal may have made the record again
+	case r.Dropped: // a job that runs after the removal may have made the record again, so drop it now
 		job = func() {
 			if !m.Registry.ProfileExists(profile) && m.Registry.Snapshot().Find(r.Service) == nil {
 				m.forget(profile)
@@ -99,7 +99,7 @@ func (m *Manager) handleUp(profile string, resumed bool) {
 // watchParked watches for the event after which a parked gateway starts again. After a takeover, this is the end of the other
 // instance; otherwise, it is a change of the gateway's inputs.
 func (m *Manager) watchParked(service, profile, reason string) {
-	// the gateway must wait, because an agent that says this again and again would get no restart delay
+	// An agent that reports a takeover again and again must not avoid the restart delay, so check only after a pause.
 	if reason == supervisor.ReasonReplaced {
 		m.enqueueIn(replacerPoll, service, func() { m.watchReplacer(service, profile) })
 		return
@@ -107,8 +107,8 @@ func (m *Manager) watchParked(service, profile, reason string) {
 	m.watch().Interest(profile, m.record(profile).inputs)
 }
 
-// updateFromStateFile reads the state file of a profile, and updates the gateway's readiness and the operator's intent. It runs
-// only as a job and reads the file itself, so that an old content is never used after a newer one.
+// updateFromStateFile reads the state file of a profile, and updates the gateway's readiness and the operator's intent. It
+// runs only as a job and reads the file itself, so that old content never replaces newer content.
 func (m *Manager) updateFromStateFile(profile string) {
 	service := profiles.SlotName(profile)
 	s := m.Registry.Snapshot().Find(service)
@@ -128,7 +128,8 @@ func (m *Manager) updateFromStateFile(profile string) {
 	}
 	outcome, err := m.Intents.Restore(profile, state)
 	serves, _ := m.servedByDefault(profile)
-	serves = serves && !m.Registry.MayRunOwnGateway(profile) // the agent's own boot also makes a down file for such a profile
+	// for such a profile, the agent's own boot would also make a down file
+	serves = serves && !m.Registry.MayRunOwnGateway(profile)
 	want, known := m.Intents.Want(profile)
 	if !known {
 		want, known = state.Desired, state.HasDesired
@@ -140,7 +141,7 @@ func (m *Manager) updateFromStateFile(profile string) {
 	case err != nil:
 		m.say(service, "cannot put desired_state back: %v", err)
 	case outcome == profiles.Missing:
-		// call updateFromStateFile again: by then the file may have its content again
+		// by then the gateway may have written the missing content, so look again
 		m.enqueueIn(profiles.RestoreDelay+100*time.Millisecond, service, func() { m.updateFromStateFile(profile) })
 	case outcome == profiles.Restored:
 		m.say(service, "desired_state was lost in a rewrite of gateway_state.json and is back")
@@ -198,17 +199,17 @@ func (m *Manager) describePlatformProblems(profile string, state profiles.State)
 }
 
 const (
-	// takeoverChecks is how many times hinit checks at least whether another instance has taken over, after an exit with code 0
-	// that no operator requested. The other instance writes its marker only after the old instance has ended, so hinit checks several
-	// times, with a pause that doubles. The checks continue during the whole restart delay, because a restart would end the
-	// other instance.
+	// takeoverChecks is the minimum number of checks whether another instance has taken over. hinit makes them after an exit
+	// with code 0 that no operator requested. The other instance writes its marker only after the old instance has ended, so
+	// hinit repeats the check, with a pause that doubles. It goes on during the whole restart delay, because a restart would
+	// end the other instance.
 	takeoverChecks = 5
-	// replacerPoll is the time between two checks whether the replacing instance still runs.
+	// replacerPoll is the time between two checks whether the other instance is still running.
 	replacerPoll = 2 * time.Second
 )
 
 // checkTakeover finds out whether a gateway has ended because another instance has taken over, and then corrects the cause of
-// the exit. It queues itself again until the answer is known. looks is the number of earlier calls for this exit.
+// the exit. If it does not know yet, it queues itself again. looks is the number of earlier calls for this exit.
 func (m *Manager) checkTakeover(service, profile string, exit *supervisor.Exit, looks int) {
 	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.Run != exit.Run {
@@ -230,7 +231,8 @@ func (m *Manager) wasTakenOver(profile string, exit *supervisor.Exit) bool {
 	return m.Store.WasTakenOver(profile, exit.PID, exit.At.Add(-exit.Uptime))
 }
 
-// watchReplacer checks until the instance that replaced a gateway has ended. Then the gateway may start again.
+// watchReplacer looks whether the instance that replaced a gateway has ended, and then lets the gateway start again.
+// Otherwise it looks again later.
 func (m *Manager) watchReplacer(service, profile string) {
 	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.State != supervisor.Parked || s.LastExit == nil {

@@ -34,8 +34,8 @@ func (m *Manager) Rescan(ctx context.Context) error {
 	return volumeTimeout(ctx, w.Rescan(ctx))
 }
 
-// Find makes the watcher look for a profile that may just have been created, and blocks until it has looked. The parameter
-// name is the name of the profile or of its gateway. Find tries both, because a profile may be called like a gateway.
+// Find makes the watcher look for a profile that may just have been created, and blocks until it has looked. name is the name
+// of the profile or of its gateway. Find tries both, because a profile may have the name of another profile's gateway.
 func (m *Manager) Find(ctx context.Context, name string) error {
 	if !m.Route().HasProfiles() {
 		return nil
@@ -136,8 +136,8 @@ const (
 	removalTime = 3 * time.Second
 )
 
-// recordRemoval remembers that a profile was removed, and whether the desired state of its gateway was up. If the profile has
-// already appeared under a new name, recordRemoval returns this name, and otherwise "".
+// recordRemoval remembers that a profile was removed. up means that the desired state of its gateway was up. If the profile
+// has already appeared under a new name, recordRemoval returns this name, and otherwise "".
 func (m *Manager) recordRemoval(profile string, up bool) string {
 	snap := m.Registry.Snapshot()
 	m.mu.Lock()
@@ -177,9 +177,9 @@ func (m *Manager) formerName(profile string) string {
 	return d.profile
 }
 
-// endedForRemoval reports whether the last exit of a gateway probably belongs to the removal of its profile. A program that
-// removes a profile first ends the gateway with a signal, which hinit can't tell from a crash. hinit restarts the gateway at
-// once, and this run may end too, because its home is gone. The parameter gone is when the profile disappeared; it counts
+// endedForRemoval reports whether the last exit of a gateway was probably a part of the removal of its profile. A program
+// that removes a profile first ends the gateway with a signal, which hinit can't tell from a crash. So hinit restarts the
+// gateway at once, and the new run may end too, because its home is gone. gone is when the profile disappeared; it counts
 // only if it is less than renameTime before now. A gateway that had failed several times before does not count.
 func endedForRemoval(s *supervisor.Service, gone, now time.Time) bool {
 	if s == nil || s.LastExit == nil || !slices.Contains([]supervisor.Cause{supervisor.CauseCrash, supervisor.CauseSignal, supervisor.CauseClean}, s.LastExit.Cause) {

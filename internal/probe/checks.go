@@ -38,7 +38,8 @@ func newExec(c config.Check, t *target) *execCheck {
 		argv[i] = t.Expand(word)
 	}
 	spec := proc.Spec{Argv: isolation.Wrap(t.Spec.Argv, argv), Env: t.Spec.Env, Dir: t.Spec.Dir, Pinned: t.Spec.Pinned, Cred: t.Spec.Cred, Limits: t.Spec.Limits, Setup: t.Spec.Setup}
-	spec.Setup.Cgroup, spec.Setup.CgroupWrites = "", nil // the kernel could not kill the check in one step in the service's group
+	// run the check outside the service's group, because the kernel could not kill it there in one step
+	spec.Setup.Cgroup, spec.Setup.CgroupWrites = "", nil
 	return &execCheck{name: "check/" + t.name + "/" + c.Name, spec: spec, run: t.options.Run, timeout: c.Timeout}
 }
 
@@ -57,12 +58,12 @@ func (e *execCheck) check(deadline time.Time) (good bool, answer string) {
 	return code == 0, fmt.Sprintf("exit code %d: %s", code, last)
 }
 
-// freshness measures for how long a file has had its time, which is its modification time or a time that is written in it. It compares
-// only the first time with the wall clock: somebody may set that clock later, and it jumps when the machine wakes up. Calls for one
-// check must not overlap.
+// freshness measures how long ago a file was written: by its modification time, or by a time that is written in it. It
+// compares only the first such time with the wall clock, because somebody may set that clock later, and it jumps when the
+// machine wakes up. For later times it uses the monotonic clock. Calls for one check must not overlap.
 type freshness struct {
 	written time.Time
-	since   time.Time // time since which the file has had the time written, by the monotonic clock
+	since   time.Time // when the file first had the time written, by the monotonic clock
 }
 
 func (f *freshness) age(written time.Time) time.Duration {
@@ -85,8 +86,8 @@ type stateCheck struct {
 	freshness freshness
 }
 
-// silence returns the time since the last heartbeat in the state file. Before the first heartbeat it uses the time of
-// modification, which is less certain, because other programs write the file too.
+// silence returns the time since the last heartbeat in the state file. Before the first heartbeat it uses the modification
+// time, which is less certain, because other programs write the file too.
 func (s *stateCheck) silence(st profiles.State) time.Duration {
 	s.heartbeat = cmp.Or(st.Heartbeat, s.heartbeat)
 	return s.freshness.age(cmp.Or(s.heartbeat, st.Written))
@@ -112,14 +113,15 @@ func (s *stateCheck) check(deadline time.Time) (good bool, answer string) {
 	})
 }
 
-// logMatch remembers when a service last wrote a line with the text of a log check. It is kept when the service restarts.
+// logMatch remembers when a service last wrote a line with the text of a log check. A restart of the service does not reset
+// it.
 type logMatch struct {
 	contains []byte
 	matches  *regexp.Regexp
 	last     atomic.Int64 // when the last matching line came, by sinceBegin; 0 for never
 }
 
-// sinceBegin returns the time from the begin of this program to t, in nanoseconds. Unlike a wall clock, it never jumps.
+// sinceBegin returns t as the time since the begin of this program, in nanoseconds. Unlike a wall clock, it never jumps.
 func sinceBegin(t time.Time) int64 { return int64(t.Sub(programBegin)) }
 
 var programBegin = time.Now()
@@ -139,12 +141,12 @@ func logMatchesOf(checks []config.Check) map[int]*logMatch {
 	return matches
 }
 
-// searchLines makes the log of a service search each new line for the texts of its log checks. It replaces an earlier search.
-// The caller holds p.mu.
+// searchLines makes the log of a service search each new line for the texts of its log checks. This replaces the search for
+// the checks of old. The caller holds p.mu.
 func (p *Prober) searchLines(next, old *target) {
 	switch {
 	case next != nil && len(next.logMatches) > 0:
-		if old != nil { // a line that the old search has found in this run still counts
+		if old != nil { // a line that the old search has found during this run still counts
 			for i, s := range next.logMatches {
 				at := slices.IndexFunc(old.Checks, func(c config.Check) bool { return c.Name == next.Checks[i].Name && c.Log == next.Checks[i].Log })
 				if before := old.logMatches[at]; before != nil {
@@ -222,8 +224,8 @@ func (l *logCheck) check(time.Time) (good bool, answer string) {
 	return false, fmt.Sprintf("no line with %q came yet", what)
 }
 
-// diskCall runs a check that may wait for a disk. While an earlier call still waits, the check fails at once, so that a hung
-// disk holds only one goroutine for each check.
+// diskCall makes calls of a check that may wait for a disk. While an earlier call still waits, a new call fails at once. So a
+// hung disk occupies only one goroutine for each check.
 type diskCall struct {
 	waits   atomic.Bool
 	timeout time.Duration
@@ -275,7 +277,7 @@ func (u *unixCheck) check(deadline time.Time) (good bool, answer string) {
 		if err != nil {
 			return false, shortFileError(err)
 		}
-		blocking.Drain(uintptr(fd)) // prevent that the close waits for descriptors that the service has sent
+		blocking.Drain(uintptr(fd)) // otherwise the close could wait for descriptors that the service has sent
 		unix.Close(fd)
 		return true, "it takes connections"
 	})

@@ -9,7 +9,7 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Evidence is what one examination by [DeafWatch] (a round) has observed about a gateway that may be deaf: it runs, but does not
+// Evidence is what one examination by [DeafWatch] (a round) has observed about a gateway. A deaf gateway runs, but does not
 // react. One observation alone proves nothing: a disk may be slow, another program may use the port, or users may be asleep.
 type Evidence struct {
 	// Heartbeat and Log describe the time since the last heartbeat and the last log line.
@@ -24,27 +24,27 @@ type Evidence struct {
 // Silence describes for how long a regular sign of life (heartbeat or log line) has not come.
 type Silence struct {
 	For      time.Duration
-	UsualGap time.Duration // longest time between two signs; an older gap counts with less than its length; 0 if unknown
-	AtRest   bool          // the sign also comes while the process is idle, so its absence means something then
+	UsualGap time.Duration // longest time between two signs, of which half is forgotten after each gapHalfLife; 0 if unknown
+	AtRest   bool          // the sign usually comes even while the process is idle, so its absence is evidence
 }
 
 const (
-	// minGaps is how many gaps between signs must be measured before the usual gap is known.
+	// minGaps is how many gaps between signs DeafWatch must have measured to know the usual gap.
 	minGaps = 8
-	// gapHalfLife is the time after which half of a long gap is forgotten. It is longer than a weekend, so that a weekly pause
-	// stays usual.
+	// gapHalfLife is the time after which half of a long gap is forgotten. It is longer than a weekend, so that a weekly
+	// pause counts as usual.
 	gapHalfLife = 7 * 24 * time.Hour
 	// unusualFactor is the multiple of the usual gap above which a silence is unusual.
 	unusualFactor = 3
 )
 
-// unusual reports whether a silence is much longer than the usual gap, and longer than the parameter after.
+// unusual reports whether a silence is much longer than the usual gap, and longer than after.
 func (s Silence) unusual(after time.Duration) bool {
 	return s.UsualGap > 0 && s.For > after && s.For > unusualFactor*s.UsualGap
 }
 
-// mayBecomeUnusual reports whether this silence can become unusual in a later round, even if no other sign comes. Otherwise no
-// later round is needed.
+// mayBecomeUnusual reports whether a later round may find this silence unusual, even if no other sign comes. If not, the
+// rounds can be suspended.
 func (s Silence) mayBecomeUnusual() bool { return s.For == 0 || s.UsualGap > 0 }
 
 // DecideDeaf decides from the evidence whether a gateway is deaf, and says why. A gateway is deaf in each of these cases:
@@ -89,8 +89,8 @@ func roundDuration(d time.Duration) string {
 	return "less than a second"
 }
 
-// silenceMeter learns how much time usually passes between two signs of a gateway. It leaves out times in which hinit itself
-// did not run.
+// silenceMeter learns how much time usually passes between two signs of a gateway. Time in which hinit itself did not run
+// does not count.
 type silenceMeter struct {
 	sinceLastSign time.Duration
 	longest       time.Duration
@@ -98,8 +98,8 @@ type silenceMeter struct {
 	measured      bool
 }
 
-// addTime adds the time since its last call. came means that a sign came in that time. resting means that the process used
-// almost no processor time.
+// addTime adds the time that has passed since the last call. came means that a sign came in that time. resting means that the
+// process used almost no processor time.
 func (h *silenceMeter) addTime(passed time.Duration, came, resting bool) {
 	h.sinceLastSign += passed
 	if !came {
@@ -125,28 +125,29 @@ func (h *silenceMeter) silence() Silence {
 }
 
 // signHistory collects the signs of one run over all rounds. If a round is late, the delay does not count as silence, because
-// a pause of the container stops hinit too. The first round after a suspension is late on purpose, so there the delay counts.
+// a pause of the container stops hinit too. After a suspension of the rounds, the first round is late on purpose, and the
+// delay counts.
 type signHistory struct {
 	lastRound       time.Time // time of the last round, by hinit's clock
 	heartbeats, log silenceMeter
 	line            uint64
 	lastHeartbeat   time.Time
 	ticks           uint64
-	// 1 + the processor time, in ticks, that all processes of the run had used when they were last examined closely. 0 if they were
-	// not examined since the present silence became unusual.
+	// 1 + the processor time, in ticks, that all processes of the run had used at the last close examination. 0 if there was
+	// none since the present silence became unusual.
 	tree     uint64
 	answered bool // /health has answered at least once in this run
 }
 
-// roundSigns is what [DeafWatch] has seen of one run of a gateway in one round of its examinations.
+// roundSigns is what one round of [DeafWatch] has seen of one run of a gateway.
 type roundSigns struct {
 	line          uint64    // number of log lines so far
 	heartbeat     time.Time // time of the last heartbeat; zero if unknown
 	procstat.Stat           // state of the main process
 }
 
-// needsCloserLook reports whether a silence is unusual, so that the run must be examined closely: by /health and its state
-// file.
+// needsCloserLook reports whether a silence is unusual, so that the round must also ask the gateway's /health and read its
+// state file.
 func (h *signHistory) needsCloserLook(e Evidence, after time.Duration) bool {
 	doubt := !e.Stopped && (e.Heartbeat.unusual(after) || e.Log.unusual(after))
 	if !doubt {
@@ -155,7 +156,7 @@ func (h *signHistory) needsCloserLook(e Evidence, after time.Duration) bool {
 	return doubt
 }
 
-// treeIsIdle reports whether all processes of the run have used no processor time since they were last examined closely.
+// treeIsIdle reports whether all processes of the run together have used no processor time since the last close examination.
 // ticks is the processor time that they have used so far.
 func (h *signHistory) treeIsIdle(ticks uint64) bool {
 	same := h.tree == ticks+1
@@ -163,8 +164,8 @@ func (h *signHistory) treeIsIdle(ticks uint64) bool {
 	return same
 }
 
-// addRound adds the signs of one round and returns the evidence so far. A round adds the time since the last round to each
-// silence, but no more than most.
+// addRound adds the signs of one round and returns the evidence so far. It adds the time since the last round to each
+// silence, but at most the time most.
 func (h *signHistory) addRound(now time.Time, most time.Duration, s roundSigns) Evidence {
 	first := h.lastRound.IsZero()
 	passed := min(max(now.Sub(h.lastRound), 0), most)
@@ -175,7 +176,8 @@ func (h *signHistory) addRound(now time.Time, most time.Duration, s roundSigns) 
 	}
 	resting := !first && used <= 1+uint64(passed/idleTickInterval)
 	beat := !s.heartbeat.IsZero() && !s.heartbeat.Equal(h.lastHeartbeat)
-	h.heartbeats.addTime(passed, beat && !h.lastHeartbeat.IsZero(), resting) // the first heartbeat may be old, so the time since then is not a gap
+	// the first heartbeat may be old, so the time since then is no gap
+	h.heartbeats.addTime(passed, beat && !h.lastHeartbeat.IsZero(), resting)
 	h.log.addTime(passed, !first && s.line != h.line, resting)
 	if beat {
 		h.lastHeartbeat = s.heartbeat

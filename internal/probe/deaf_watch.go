@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// maxProbes is how many silent gateways may be examined closely at the same time.
+	// maxProbes is how many silent gateways one round examines closely at the same time.
 	maxProbes = 16
-	// answerTimeout is how long a gateway's /health, or the disk, may take to answer.
+	// answerTimeout is how long DeafWatch waits for an answer of a gateway's /health, or of the disk.
 	answerTimeout = 2 * time.Second
 	// maxSuspension is the maximum time without rounds. The kernel's signal about a stopped gateway may get lost, so rounds
 	// can't stay suspended for ever.
@@ -47,8 +47,8 @@ type DeafOptions struct {
 }
 
 // DeafWatch finds deaf gateways, which run but do not react. One goroutine examines all gateways in rounds. A round usually
-// needs only heartbeats and lines that are already known, and processor times from the kernel. Only new runs and silent
-// gateways also need a file from the disk and a request to /health. While no gateway can become deaf by silence alone, the
+// needs only heartbeats and lines that are already known, and processor times from the kernel. For new runs and silent
+// gateways, it also reads a file from the disk and asks /health. While no gateway can become deaf by silence alone, the
 // rounds are suspended until the next line, heartbeat or stopped process. The methods don't block, and any goroutine may call
 // them.
 type DeafWatch struct {
@@ -76,7 +76,7 @@ type deafRun struct {
 	run           uint64
 	history       signHistory
 	examined      bool // a round has already examined this run
-	portKnown     bool // the port of /health is known, or the run is known not to have this port
+	portKnown     bool // hinit knows the port of /health, or knows that the gateway has none
 	health        *httpCheck
 	deafRounds    int // rounds in a row that have found the run deaf
 	since         time.Time
@@ -102,7 +102,7 @@ func NewDeafWatch(o DeafOptions) *DeafWatch {
 	return e
 }
 
-// Set sets the time between rounds and the policy of each gateway, and starts the goroutine when it is called first.
+// Set sets the time between rounds and the policy for each gateway. The first call starts the goroutine.
 func (e *DeafWatch) Set(period time.Duration, policy func(v *supervisor.Service) config.Deaf) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -153,7 +153,7 @@ func (e *DeafWatch) run() {
 		}
 		select {
 		case <-timer.C:
-			e.suspended.Store(true) // before the round, so that a sign during the round is not lost
+			e.suspended.Store(true) // set it before the round, so that a sign that comes during the round is not lost
 			timer.Reset(maxSuspension)
 			e.wasSuspended = !e.examineAll()
 			if !e.wasSuspended {
@@ -247,8 +247,8 @@ func (e *DeafWatch) examineAll() (again bool) {
 	return again
 }
 
-// examineSilent asks the /health of the gateways in closer, and reads their state files. doubt means that it must also read the
-// processor times of all their processes.
+// examineSilent asks the /health of the gateways in closer, and reads their state files. doubt means that it must also sum up
+// the processor times of all their processes.
 func (e *DeafWatch) examineSilent(closer []*silentGateway, doubt bool) {
 	e.findPorts(closer)
 	var trees map[int]uint64
@@ -339,7 +339,7 @@ const (
 // healthOf returns a check that asks a gateway's /health, from the variables of its profile, or nil if the gateway has none.
 // Any HTTP status proves that the gateway reacts.
 func healthOf(env map[string]string) *httpCheck {
-	// digits only: "80@host" would lead elsewhere
+	// accept only digits, because "80@host" would lead to another host
 	if !config.IsShellTruthy(env[healthSwitch]) || env[healthPort] == "" || strings.Trim(env[healthPort], "0123456789") != "" {
 		return nil
 	}

@@ -1,7 +1,8 @@
 // Package probe runs the checks of hinit.yaml, applies their thresholds, and reports the results to the supervisor.
 //
-// [Health] says when a check is due, and how many equal results change its verdict. It also says which checks wait for a
-// start-up check, and when hinit gives up on a run. It is a pure function of results and times. A [Prober] runs the checks.
+// [Health] is the state of the checks of a run, without clock and I/O. It decides when a check is due, and how many equal
+// results change its verdict. It also decides which checks wait for a start-up check, and when hinit gives up on a run. A
+// [Prober] runs the checks.
 //
 // Promises: no check blocks the supervisor's loop. A check ends at its timeout, whatever the other side does, and reads at
 // most 64 KiB. Results of one run don't count for the next. A check connects only to this container and to IP addresses, and

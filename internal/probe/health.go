@@ -7,7 +7,7 @@ import (
 	"hinit/internal/config"
 )
 
-// Verdict says what the results of a check so far mean.
+// Verdict says what the results of a check together mean.
 type Verdict string
 
 // The verdicts, as the status shows them.
@@ -70,7 +70,7 @@ func (h *Health) ReplaceRules(rules []config.Check, now time.Time) {
 			if last := now.Add(rule.Period); c.Due.After(last) {
 				c.Due = last
 			}
-		case started && c.Rule.Kind == config.CheckStartup: // the run has started without this check, so the check counts as passed
+		case started && c.Rule.Kind == config.CheckStartup: // the run has passed its start-up without this check
 			c.Verdict = Passing
 		}
 	}
@@ -78,15 +78,15 @@ func (h *Health) ReplaceRules(rules []config.Check, now time.Time) {
 	*h = next
 }
 
-// Started reports whether all start-up checks have passed. The other checks wait for that.
+// Started reports whether all start-up checks have passed. Until then, the other checks do not run.
 func (h *Health) Started() bool {
 	return !slices.ContainsFunc(h.Checks, func(c Progress) bool {
 		return c.Rule.Kind == config.CheckStartup && c.Verdict != Passing && c.Verdict != Skipped
 	})
 }
 
-// IsOnHold reports whether check i must not run now. The check may wait for a start-up check, be skipped, or be a start-up
-// check that has passed. Or hinit is ending the run because of a failed check.
+// IsOnHold reports whether check i must not run now. The check waits for a start-up check, or is skipped. A start-up check
+// does not run any more after it has passed. No check runs while hinit is ending the run because of a failed check.
 func (h *Health) IsOnHold(i int) bool {
 	c := &h.Checks[i]
 	switch {
@@ -98,8 +98,8 @@ func (h *Health) IsOnHold(i int) bool {
 	return !h.Started()
 }
 
-// Next returns when the next check is due. busy says whether check i is still running. ok is false if no check is waiting to
-// run.
+// Next returns when the next check is due. busy reports whether check i is still running. ok is false if no check is waiting
+// to run.
 func (h *Health) Next(busy func(i int) bool) (first time.Time, ok bool) {
 	for i := range h.Checks {
 		if due := h.Checks[i].Due; !h.IsOnHold(i) && !busy(i) && (!ok || due.Before(first)) {
@@ -165,8 +165,8 @@ func AffectsReadiness(rules []config.Check) bool {
 	return slices.ContainsFunc(rules, func(r config.Check) bool { return r.Kind != config.CheckAlive })
 }
 
-// Ready reports whether the run is ready according to its checks. said is why it is not ready, or a warning about a failing
-// check.
+// Ready reports whether the run is ready according to its checks. said says why it is not ready, or warns of a failing check
+// of a ready run.
 func (h *Health) Ready() (ready bool, said string) {
 	ready = true
 	for i := range h.Checks {

@@ -129,8 +129,8 @@ func (h *httpCheck) unreadReason(err error, room int64, late bool) string {
 	return "it does not speak HTTP: " + err.Error()
 }
 
-// maxSearches is how many times a body is searched after each read. After that, it is searched only when its length has doubled, and
-// at its end. A server that sends single bytes could otherwise keep hinit busy.
+// maxSearches is how many times the check searches a body after each read. Later, it searches the body only when its length
+// has doubled, and at its end. A server that sends single bytes could otherwise keep hinit busy.
 const maxSearches = 64
 
 // checkResponse compares the status and the body of a response with what the check expects.
@@ -151,7 +151,8 @@ func (h *httpCheck) checkResponse(response *http.Response) (good bool, answer st
 		}
 		n, err := response.Body.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
-		if err == nil && searches >= maxSearches && len(body) < 2*searched { // a body that comes in single bytes is searched less often
+		// search less often from now on, because the server may send single bytes
+		if err == nil && searches >= maxSearches && len(body) < 2*searched {
 			continue
 		}
 		searched, searches = len(body), searches+1
@@ -190,7 +191,7 @@ func (t *tcpCheck) check(deadline time.Time) (good bool, answer string) {
 	return good, answer
 }
 
-// connect makes the check. With a zero deadline it does not wait; if the check would have to wait, over is false.
+// connect makes the check. With a zero deadline it does not wait: if the check needs to wait, connect returns over as false.
 func (t *tcpCheck) connect(deadline time.Time) (good bool, answer string, over bool) {
 	if _, err := dial(t.to, deadline, false); err != nil {
 		return false, shortError(err, t.timeout), !isPending(err)
@@ -198,8 +199,8 @@ func (t *tcpCheck) connect(deadline time.Time) (good bool, answer string, over b
 	return true, "it takes connections", true
 }
 
-// conn is a connection whose calls all end at one deadline. Each system call first waits for its turn in package
-// internal/blocking, because many checks may run at the same time.
+// conn is a connection whose calls all end at one deadline. Each system call first takes a turn of package internal/blocking,
+// because many checks may run at the same time.
 type conn struct {
 	file *os.File
 	raw  syscall.RawConn
@@ -236,8 +237,8 @@ func cutPort(target string) (host, port string, ok bool) {
 	return strings.Trim(target[:i], "[]"), target[i+1:], true
 }
 
-// dial connects to the first address of to that accepts the connection. Without keep it closes the connection again and
-// returns nil. With a zero deadline it does not wait; if the connection needs more time, isPending(err) is true.
+// dial connects to the first address in to that accepts the connection. Unless keep is set, it closes the connection again
+// and returns nil. With a zero deadline it does not wait; if the connection needs more time, isPending(err) is true.
 func dial(to []unix.Sockaddr, deadline time.Time, keep bool) (c *conn, err error) {
 	for _, sa := range to {
 		if c, err = dialOne(sa, deadline, keep, keep && len(to) == 1); err == nil || deadline.IsZero() && isPending(err) {

@@ -99,7 +99,8 @@ func makeChecker(c config.Check, t *target) (checker, error) {
 	return nil, fmt.Errorf("%q is no type of a check", c.Type)
 }
 
-// startCheck starts check i of a service in a goroutine, or queues it for runQuickChecks. The caller holds p.mu.
+// startCheck starts check i of a service in a goroutine. If the check never waits, startCheck queues it for runQuickChecks
+// instead. The caller holds p.mu.
 func (p *Prober) startCheck(t *target, i int, now time.Time) {
 	l, version, timeout := t.checkers[i], t.version, t.rules[i].Timeout
 	t.health.RecordStart(i, now, rand.Float64())
@@ -128,8 +129,8 @@ func (p *Prober) startCheck(t *target, i int, now time.Time) {
 	})
 }
 
-// runQuickChecks makes the queued checks that never wait, without switching to another goroutine. The caller holds p.mu, and
-// runQuickChecks releases it during the checks.
+// runQuickChecks makes the queued checks, which never wait, in this goroutine. The caller holds p.mu, and runQuickChecks
+// releases it during the checks.
 func (p *Prober) runQuickChecks() {
 	attempts := p.quickChecks
 	p.quickChecks = nil

@@ -13,7 +13,7 @@ import (
 const (
 	// maxExtension limits how far a service can extend its start timeout (EXTEND_TIMEOUT_USEC): to this multiple of it.
 	maxExtension = 10
-	// lateCheck is how late a watchdog check must be to prove that hinit itself did not run, for example because the container
+	// lateCheck is how late a watchdog check must be to show that hinit itself did not run, for example because the container
 	// was paused. The service did not run in that time either, so its silence means nothing.
 	lateCheck = time.Second
 	// noProbeInterval is the interval of a check whose result changes only with a message from the service. Such a check needs
@@ -28,7 +28,7 @@ type NotifyState struct {
 	Failed   bool          // the run has sent WATCHDOG=trigger
 	At       time.Time     // when the last message came
 	Every    time.Duration // watchdog interval of this run; 0 for none
-	Until    time.Time     // until when the service has asked for time to start; zero if it has not asked
+	Until    time.Time     // end of the time that the service has asked for to start; zero if it has not asked
 	Extended bool          `reexec:"Spared"` // the watchdog has granted one more interval, because hinit itself did not run
 }
 
@@ -41,8 +41,8 @@ type runNotifyState struct {
 	paused bool // an operator has paused the process, so the watchdog does not run
 }
 
-// keepNotifyState returns the state for a service that gets the checks of t. This is the state of old, a state that a
-// re-execution has handed over, or a new state. It is nil if no check of t needs messages. The caller holds p.mu.
+// keepNotifyState returns the state for a service that gets the checks of t. It is the state of old, or the state that a
+// re-execution has handed over, or else a new one. It returns nil if no check of t needs messages. The caller holds p.mu.
 func (p *Prober) keepNotifyState(service string, t *Target, old *target) *runNotifyState {
 	handed := p.handedOver.Beats[service]
 	delete(p.handedOver.Beats, service)
@@ -107,8 +107,8 @@ func (b *runNotifyState) recordMessage(run uint64, every time.Duration, m *notif
 	return m.Ready || m.Failed || m.HasWatchdogInterval || m.Extend > 0
 }
 
-// extendInterval grants a run one more watchdog interval. It returns false if it has already done so since the last message
-// of the run.
+// extendInterval grants a run one more watchdog interval. It does so once: until the next message of the run, further calls
+// return false.
 func (b *runNotifyState) extendInterval(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -213,7 +213,7 @@ func (w *watchdogCheck) check(time.Time) (good bool, answer string) {
 	return false, fmt.Sprintf("no WATCHDOG=1 for %s", b.Every)
 }
 
-// missedWatchdog reports whether the watchdog interval of the run has passed without a message from the service.
+// missedWatchdog reports whether the service was silent for longer than the watchdog interval of the run.
 func (b *NotifyState) missedWatchdog(at time.Time) bool {
 	return b.Ready && b.Every > 0 && at.Sub(b.At) >= b.Every
 }

@@ -37,7 +37,7 @@ type Options struct {
 	Env func(profile string) (map[string]string, error)
 	// State reads the state file of a profile's gateway. It may wait for a disk.
 	State func(profile string) (profiles.State, error)
-	// Watch makes seen receive all lines of a service from now on. A nil seen ends that.
+	// Watch makes the log of a service pass all further lines to seen. A nil seen ends that.
 	Watch func(service string, seen func(lines []byte))
 	// ReadMessages handles all sd_notify messages from a service that have arrived.
 	ReadMessages func(service string)
@@ -52,7 +52,7 @@ type Options struct {
 type Target struct {
 	Checks  []config.Check
 	Profile string
-	Expand  func(string) string // fills in all placeholders of a text, except variables
+	Expand  func(string) string // function that fills in all placeholders of a text except variables
 	Env     map[string]string   // environment variables from hinit.yaml
 	// AgentInfluences means that the service runs as the user who can write the profile's .env. Only then may its checks use
 	// variables of that file.
@@ -95,7 +95,7 @@ type target struct {
 	logMatches  map[int]*logMatch // searches of the log checks, by the index of the check
 	rules       []config.Check
 	health      Health
-	ended       time.Time // end of the previous run; lines of this run can arrive before the supervisor reports it as up
+	ended       time.Time // end of the previous run. Lines of the present run can arrive before the supervisor reports it as up.
 	began       time.Time // start of the current run; after a re-execution, when this program first saw the run
 	live        bool      // the run is up and not paused
 	checkers    []checker // checkers of the current run, one for each check; nil until they are made
@@ -200,7 +200,7 @@ func (p *Prober) run() {
 	}
 }
 
-// updateTargets adopts new runs and pauses of services from a snapshot. The caller holds p.mu.
+// updateTargets compares the services with a snapshot, and notes their new runs and pauses. The caller holds p.mu.
 func (p *Prober) updateTargets(snapshot *supervisor.Snapshot, now time.Time) {
 	for _, t := range p.targets {
 		t.live = false
@@ -240,8 +240,8 @@ func (p *Prober) updateTargets(snapshot *supervisor.Snapshot, now time.Time) {
 	}
 }
 
-// nextWake returns when the scheduler must run next: at the end of the slot in which the next check is due. If some is false,
-// only an event wakes the scheduler. The caller holds p.mu.
+// nextWake returns when the scheduler must run next: at the end of the slot in which the next check is due. some is false if
+// no check is due, so that only an event wakes the scheduler. The caller holds p.mu.
 func (p *Prober) nextWake() (at time.Time, some bool) {
 	if p.allBusy { // the end of a running check wakes the scheduler
 		return at, false
@@ -288,7 +288,7 @@ func (p *Prober) startDue(now time.Time) {
 			if t.checkers == nil && !p.prepareChecks(t) {
 				break
 			}
-			if t.health.IsOnHold(i) { // its preparation has skipped the check
+			if t.health.IsOnHold(i) { // the preparation of the run has skipped this check
 				continue
 			}
 			p.startCheck(t, i, now)

@@ -11,8 +11,8 @@ import (
 	"hinit/internal/trust"
 )
 
-// CheckProgram returns an error if hinit must not execute the file at path. It must be a program for this machine, and only
-// root or hinit's user may be able to write or replace it. CheckProgram blocks on the disk.
+// CheckProgram returns an error if hinit must not execute the file at path. The file must be a program for this machine, and
+// only root or hinit's user may be able to write or replace it. CheckProgram blocks on the disk.
 func CheckProgram(path string) error {
 	fd, doubt, err := trust.OpenAnyMount(path, trust.OwnedBy(uint32(os.Geteuid())))
 	if err != nil {

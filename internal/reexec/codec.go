@@ -17,12 +17,12 @@ import (
 )
 
 // Codec encodes the state that a program passes to the next one at a re-execution, and decodes it there. It includes
-// unexported fields, so that a new field can't be forgotten. It knows booleans, numbers, strings, times and open files, and
-// pointers, slices, arrays, maps and structs of them. Any other type is an error. Raw JSON is copied. Tags of fields:
+// unexported fields, so that a new field can't be forgotten. It supports booleans, numbers, strings, times and open files,
+// and pointers, slices, arrays, maps and structs of them. Any other type is an error. Raw JSON is copied. Tags of fields:
 //
-//	`reexec:"-"`      is left out, and keeps its value in Decode
-//	`reexec:"Name"`   is encoded under this name instead of the field's
-//	`reexec:",json"`  is encoded by encoding/json
+//	`reexec:"-"`      the field is left out, and keeps its value in Decode
+//	`reexec:"Name"`   the field is encoded under this name
+//	`reexec:",json"`  encoding/json encodes the field
 //
 // Fields of an embedded struct are encoded like fields of the outer struct, unless the embedded struct has a tag.
 //
@@ -35,10 +35,10 @@ type Codec struct {
 	files       map[int]*os.File
 }
 
-// NewCodec returns a codec that converts times relative to the present.
+// NewCodec returns a codec that uses the present as the reference for times.
 func NewCodec() *Codec {
 	c, best := &Codec{files: map[int]*os.File{0: os.Stdin, 1: os.Stdout, 2: os.Stderr}}, int64(math.MaxInt64)
-	// The delay between two clock readings shifts all times, so take the quickest of ten attempts.
+	// A delay between the readings of the two clocks shifts all times, so use the attempt with the smallest delay.
 	for range 10 {
 		before := monotonic()
 		now := time.Now()
@@ -74,13 +74,14 @@ func encodedFields(v reflect.Value) (list []field) {
 		case name == "":
 			name = f.Name
 		}
-		// NewAt makes a value through which reflect can read and write an unexported field
+		// NewAt returns a value that lets reflect read and write an unexported field
 		list = append(list, field{name, how == "json", reflect.NewAt(f.Type, unsafe.Pointer(v.Field(i).UnsafeAddr())).Elem()})
 	}
 	return list
 }
 
-// encodedTime is the encoding of a time. The monotonic reading stays correct if somebody sets the wall clock meanwhile.
+// encodedTime is the encoding of a time. With the monotonic reading, the time stays right if somebody sets the wall clock
+// meanwhile.
 type encodedTime struct {
 	Wall int64 `json:"wall"`           // nanoseconds since 1970
 	Mono int64 `json:"mono,omitempty"` // nanoseconds of CLOCK_MONOTONIC; 0 for a time without a monotonic reading
@@ -99,7 +100,7 @@ func (c *Codec) Encode(v any) (json.RawMessage, error) {
 	return json.Marshal(tree)
 }
 
-// rawString is the encoding of a string that is not UTF-8, because JSON has no such strings.
+// rawString is the encoding of a string that is not UTF-8, because a JSON string can't contain other bytes.
 type rawString struct {
 	Bytes []byte `json:"bytes"`
 }
@@ -173,7 +174,7 @@ func (c *Codec) descriptorOf(f *os.File) int {
 	return fd
 }
 
-// fileOf returns the file with a descriptor number, as the inverse of descriptorOf.
+// fileOf returns the open file with a descriptor number. It is the inverse of descriptorOf.
 func (c *Codec) fileOf(fd int) *os.File {
 	if fd < 0 {
 		return nil

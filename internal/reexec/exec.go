@@ -24,10 +24,11 @@ const StateVariable = "HINIT_HANDOVER"
 
 // envelope is the content of the memory file.
 type envelope struct {
-	PID              int             `json:"pid"`
-	State            json.RawMessage `json:"state"`
-	Signals          []int           `json:"signals"`
-	SignalsLostSince int64           `json:"deaf"` // since when SIGHUP, SIGINT, SIGQUIT and SIGTERM get lost, in ns of CLOCK_MONOTONIC
+	PID     int             `json:"pid"`
+	State   json.RawMessage `json:"state"`
+	Signals []int           `json:"signals"`
+	// since when SIGHUP, SIGINT, SIGQUIT and SIGTERM are not received, in ns of CLOCK_MONOTONIC
+	SignalsLostSince int64 `json:"deaf"`
 }
 
 // Program is what Execute runs in place of this program.
@@ -37,9 +38,9 @@ type Program struct {
 	Env             []string        // environment, without StateVariable, which Execute adds
 	OpenDescriptors []int           // descriptors that stay open besides 0, 1 and 2
 	State           json.RawMessage // state for the new program, as JSON
-	// Signals lists the signals that the new program handles. From the call of TakeUnhandled on, they wait in the kernel for the
-	// new program, with four exceptions: the Go runtime unblocks SIGHUP, SIGINT, SIGQUIT and SIGTERM early (runtime,
-	// blockableSig). These are lost for about a millisecond, until the new program handles them.
+	// Signals lists the signals that the new program handles. From the call of TakeUnhandled on, they wait in the kernel for
+	// the new program. But the Go runtime unblocks SIGHUP, SIGINT, SIGQUIT and SIGTERM early (runtime, blockableSig). These
+	// four are lost for about a millisecond, until the new program handles them.
 	Signals []syscall.Signal
 	// TakeUnhandled returns the signals that this program has received and not handled. Execute calls it as late as possible,
 	// and the new program gets them from TakeState.
@@ -76,7 +77,8 @@ func (p *Program) Execute() error {
 	if err := p.sealMemory(memory, monotonic()); err != nil {
 		return err
 	}
-	env := slices.DeleteFunc(slices.Clone(p.Env), func(kv string) bool { // remove old values, because the first of two definitions counts
+	// two definitions of a variable may exist, and the first counts
+	env := slices.DeleteFunc(slices.Clone(p.Env), func(kv string) bool {
 		return strings.HasPrefix(kv, StateVariable+"=") || strings.HasPrefix(kv, HaltedVariable+"=")
 	})
 	env = append(env, StateVariable+"="+strconv.Itoa(int(memory.Fd())))
@@ -86,8 +88,8 @@ func (p *Program) Execute() error {
 	return fmt.Errorf("cannot execute %q: %w", p.Path, syscall.Exec(p.Path, p.Argv, env))
 }
 
-// blockSignals makes signals wait in the kernel for the new program, and ignores those that can't wait. undo restores the old
-// state. Call it on the same thread.
+// blockSignals makes signals wait in the kernel for the new program. It ignores signals that can't wait. undo restores the
+// old state; call it on the same thread.
 func blockSignals(signals []syscall.Signal) (undo func(), err error) {
 	var block, old unix.Sigset_t
 	for _, s := range signals {
@@ -114,7 +116,7 @@ func blockSignals(signals []syscall.Signal) (undo func(), err error) {
 // alwaysUnblocked lists the signals that the Go runtime never lets wait.
 var alwaysUnblocked = [4]syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM}
 
-// makeMemory creates the memory file and writes the envelope, except for the end, which sealMemory adds.
+// makeMemory creates the memory file and writes the envelope, without its last part, which sealMemory writes.
 func (p *Program) makeMemory() (*os.File, error) {
 	fd, err := unix.MemfdCreate("hinit-handover", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -128,7 +130,7 @@ func (p *Program) makeMemory() (*os.File, error) {
 	return memory, nil
 }
 
-// sealMemory writes the end of the envelope, and makes the file immutable.
+// sealMemory writes the last part of the envelope, and makes the file immutable. deaf is the value of SignalsLostSince.
 func (p *Program) sealMemory(memory *os.File, deaf int64) error {
 	numbers := []int{}
 	for _, s := range p.TakeUnhandled() {
@@ -164,8 +166,8 @@ type HandedState struct {
 	HaltedFor   time.Duration    // how long they were stopped; the caller of [Halted.Resume] sets it
 }
 
-// Threads returns how many threads this program may create, and how many processors it may use, after a re-execution with few
-// PIDs. 0 means no limit. taken may be nil.
+// Threads returns how many threads this program may create, and how many processors it may use. These are limited only after
+// a re-execution with few PIDs; otherwise both are 0. taken may be nil.
 func (taken *HandedState) Threads() (threads, processors int) {
 	if taken == nil || taken.Halted == nil {
 		return 0, 0

@@ -31,14 +31,14 @@ type Host interface {
 	// LockConfig locks the configuration of the container until release is called. It waits for a change that is under way,
 	// until ctx ends. The error says why no re-execution is possible now.
 	LockConfig(ctx context.Context) (release func(), err error)
-	// Quiesce waits for operations that must not be interrupted, and prevents new ones until wake is called. wake is never nil.
-	// After a fault, Quiesce ignores errors and returns nil.
+	// Quiesce waits for operations that must not be interrupted. Until wake is called, no new operation begins. wake is never
+	// nil. After a fault, Quiesce ignores errors and returns nil.
 	Quiesce(fault bool) (wake func(), err error)
 	// RunInLoop calls f in the supervisor's goroutine, between two events. The error means that the supervisor has ended.
 	RunInLoop(f func()) error
-	// HandOver returns a pointer to the state for the next program, with past in it. The state stays unchanged until the caller
-	// calls thaw, which is never nil. It is called in the supervisor's goroutine: by RunInLoop, or after a panic of the
-	// supervisor. fault means that a panic is the cause.
+	// HandOver returns a pointer to the state for the next program, which contains past. The state does not change until the
+	// caller calls thaw, which is never nil. The supervisor's goroutine calls HandOver: through RunInLoop, or after a panic
+	// of the supervisor. fault means that a panic is the cause.
 	HandOver(past PastGenerations, fault bool) (state any, thaw func(), err error)
 	// TakePending removes and returns the signals that have arrived and were not handled. PutBack queues such signals again.
 	TakePending() []syscall.Signal
@@ -63,7 +63,7 @@ type PastGenerations struct {
 	Faults []time.Time // faults of the last minute that caused a re-execution
 }
 
-// Generation is the time in which this process runs one program, up to the next re-execution. Any goroutine may call its
+// Generation is the time in which this process runs one program: until the next re-execution. Any goroutine may call its
 // methods.
 type Generation struct {
 	Number  int
@@ -93,9 +93,9 @@ func (g *Generation) SetPast(past PastGenerations) {
 	g.MarkBootDone()
 }
 
-// DecodeState decodes taken.State into the variable to which state points. past must point to the part of it that HandOver
-// got as past. An error means, for example, that the old program has another Format. DecodeState also gives the process its
-// old name.
+// DecodeState decodes taken.State into the variable to which state points. past must point to the field of that variable with
+// the PastGenerations. An error means, for example, that the old program has another Format. DecodeState also gives the
+// process its old name.
 func DecodeState(taken *HandedState, state any, past *PastGenerations) error {
 	if err := NewCodec().Decode(taken.State, state); err != nil {
 		return err
@@ -129,8 +129,8 @@ func (g *Generation) Refusal() string {
 }
 
 // Request checks the program file binary ("" for hinit's own), and starts the re-execution in a goroutine. It returns the
-// number of the present Generation, and does not wait for the result: either the next Generation begins, or Refusal says why
-// not.
+// number of the present Generation, and does not wait for the result. Either the next Generation begins, or Refusal says why
+// the re-execution failed.
 func (g *Generation) Request(ctx context.Context, binary string) (number int, err error) {
 	binary = cmp.Or(binary, g.Exe)
 	if !g.bootDone.Load() {
@@ -158,8 +158,8 @@ func (g *Generation) Request(ctx context.Context, binary string) (number int, er
 	return g.Number, nil
 }
 
-// replaceProgram executes another program. It returns only after a failure, and has then undone all steps. over means that
-// the supervisor has ended.
+// replaceProgram executes another program. It returns only after a failure, when it has undone all steps. over means that the
+// supervisor has ended.
 func (g *Generation) replaceProgram(path, cause string, fault bool) (over bool, err error) {
 	wake, err := g.host.Quiesce(fault)
 	defer wake()
@@ -172,7 +172,7 @@ func (g *Generation) replaceProgram(path, cause string, fault bool) (over bool, 
 	return false, err
 }
 
-// becomeProgram is the part of replaceProgram that runs in the supervisor's goroutine.
+// becomeProgram is the part of replaceProgram that must run in the supervisor's goroutine.
 func (g *Generation) becomeProgram(path, cause string, fault bool) error {
 	name, _ := os.ReadFile("/proc/self/comm")
 	past := PastGenerations{Format, g.Number, g.Exe, strings.TrimSpace(string(name)), cause, g.faults}
@@ -203,14 +203,15 @@ const (
 	// ExitFault is the exit code of the container when hinit can't continue after a panic of its own (EX_SOFTWARE of
 	// sysexits(3)).
 	ExitFault = 70
-	// faultWindow is how soon after a fault a second one ends the container.
+	// faultWindow is the time after a fault in which a second fault ends the container.
 	faultWindow = time.Minute
 	// reportTime is how long hinit waits for the report of a fault to reach the console and the disk.
 	reportTime = time.Second
 )
 
 // Panicked handles a panic in any goroutine but the supervisor's. The goroutine that has panicked calls it. Panicked
-// re-executes hinit, whose new program starts that goroutine again. If that is impossible, it shuts the container down.
+// re-executes hinit, and the new program starts that goroutine again. If that is impossible, Panicked shuts the container
+// down.
 func (g *Generation) Panicked(doing string, value any, stack []byte) {
 	if !g.handlingFault.CompareAndSwap(false, true) {
 		return // another fault is being handled already
@@ -244,7 +245,8 @@ func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 	g.giveUp(err)
 }
 
-// retryWhileFewPIDs calls try again while it fails with errTooFewPIDs, for at most pidWaitLimit, and returns its last error.
+// retryWhileFewPIDs calls try until it succeeds or fails with another error than errTooFewPIDs, for at most pidWaitLimit. It
+// returns the last error.
 func retryWhileFewPIDs(try func() error) error {
 	end := time.Now().Add(pidWaitLimit)
 	for {

@@ -17,18 +17,18 @@ import (
 )
 
 // HaltedVariable is the environment variable that tells the new program about stopped processes, see [Halted]. Package entry
-// reads its first number before the Go runtime begins.
+// reads the first number in it before the Go runtime begins.
 const HaltedVariable = "HINIT_HALTED"
 
 const (
-	// plentyOfPIDs is how many free PIDs are always enough: no fork bomb takes so many while a program starts. With fewer, hinit
-	// stops all other processes.
+	// plentyOfPIDs is how many free PIDs are always enough, because no fork bomb takes so many while a program starts. With
+	// fewer, hinit stops all other processes.
 	plentyOfPIDs = 1024
 	// outsidePIDs is how many PIDs may be taken from outside the container, for instance by docker exec, while all processes in
 	// it are stopped.
 	outsidePIDs = 3
-	// spareThreads is how many threads more than necessary must be possible. This margin is there because the PID limit of the
-	// control group may be unreadable.
+	// spareThreads is how many threads must be possible beyond the necessary ones. The margin is needed because hinit may be
+	// unable to read the PID limit of the control group.
 	spareThreads = 64
 	// maxListedStopped is how many stopped processes HaltedVariable can list, with up to ten digits and a blank each.
 	maxListedStopped = 10_000
@@ -38,20 +38,21 @@ const (
 	pidWaitLimit = 10 * time.Second
 )
 
-// errTooFewPIDs says that the PIDs may not suffice for the threads of the new program. Other errors wrap it.
+// errTooFewPIDs means that the free PIDs may not suffice for the threads of the new program. Other errors wrap it.
 var errTooFewPIDs = errors.New("the new program might not get its threads")
 
 // Halted says that the old program has stopped every other process, because few PIDs were free. The new program resumes them
 // when it has its threads.
 type Halted struct {
-	Threads       int   // how many threads the new program needs besides its first; this many PIDs, and a few more, are free
+	Threads       int   // threads that the new program needs besides its first. So many PIDs, and a few more, are free.
 	Processors    int   // processors that the old program used (GOMAXPROCS)
 	since         int64 // when the processes were stopped, in nanoseconds of CLOCK_MONOTONIC
 	stoppedBefore []int // processes that had been stopped before, and stay stopped
 }
 
 func (h *Halted) String() string {
-	// execve(2) accepts at most 128 KiB in one variable. Processes beyond maxListedStopped are resumed like the others.
+	// execve(2) accepts at most 128 KiB in one variable. So the new program resumes the stopped processes beyond
+	// maxListedStopped, too.
 	before := h.stoppedBefore[:min(len(h.stoppedBefore), maxListedStopped)]
 	return strings.Trim(fmt.Sprint(append([]int{h.Threads, h.Processors, int(h.since)}, before...)), "[]")
 }
@@ -83,11 +84,11 @@ func (h *Halted) Resume() time.Duration {
 }
 
 // reservePIDs makes sure that the new program can create its threads. execve(2) frees the PIDs of the present threads. If
-// other processes take them, the Go runtime of the new program ends it. So if few PIDs are free, reservePIDs stops all other
-// processes, and returns them; otherwise halted is nil.
+// other processes take them, the Go runtime of the new program ends that program. So if few PIDs are free, reservePIDs stops
+// all other processes. It returns what the new program must know about them, or nil.
 func reservePIDs() (halted *Halted, err error) {
 	var task unix.Stat_t
-	threads := 64 // this is a guess, in case /proc is missing
+	threads := 64 // a guess, in case /proc is missing
 	if unix.Stat("/proc/self/task", &task) == nil {
 		threads = int(task.Nlink) - 2
 	}
@@ -113,7 +114,7 @@ func reservePIDs() (halted *Halted, err error) {
 	return nil, err
 }
 
-// canCreateThreads reports whether this process can create so many more threads now.
+// canCreateThreads reports whether this process can now create so many threads in addition.
 func canCreateThreads(threads int) bool {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

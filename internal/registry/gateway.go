@@ -40,7 +40,7 @@ func (r *Registry) RegisterGateway(ctx context.Context, g Gateway) (answer func(
 	u := r.o.Units.Gateway(r.o.Config(), g.Profile, exports)
 	u.Policy.LastUsed = g.LastUsed
 	var s Slot
-	if !g.SlotMadeByClient { // make the slot first, so that a client that sees the service in the status also finds the slot
+	if !g.SlotMadeByClient { // a client that sees the service in the status must also find its slot, so make the slot first
 		s = r.gatewaySlot(g.Profile, u, g.Down)
 		r.makeSlot(ctx, s, false)
 	}
@@ -64,8 +64,8 @@ func (r *Registry) RegisterGateway(ctx context.Context, g Gateway) (answer func(
 	}
 }
 
-// registerGateway registers the gateway of a profile as the unit u. exports are the variables with which u was made: those
-// that its s6 service directory (slot) exports.
+// registerGateway registers the gateway of a profile as the unit u. exports are the variables that the gateway's s6 service
+// directory (slot) exports, and that u already contains.
 func (r *Registry) registerGateway(ctx context.Context, p profiles.Profile, u supervisor.Unit, exports map[string]string, want supervisor.Want) (answer func() error) {
 	registered := r.register(ctx, u, want)
 	return func() error {
@@ -83,8 +83,8 @@ func (r *Registry) registerGateway(ctx context.Context, p profiles.Profile, u su
 	}
 }
 
-// Redefine makes the definition of a profile's gateway again, from hinit.yaml and the gateway's s6 service directory. The new
-// definition takes effect at the gateway's next start.
+// Redefine makes the definition of a profile's gateway again, from hinit.yaml and the gateway's s6 service directory. The
+// gateway uses it from its next start on.
 func (r *Registry) Redefine(ctx context.Context, profile string) error {
 	p, err := r.o.Store.Profile(profile)
 	if err != nil {
@@ -105,8 +105,8 @@ func (r *Registry) redefineAll(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// ReadTopology sets the topology that was read from the volume: which gateway serves which profiles. A gateway gets it at its
-// next redefinition.
+// ReadTopology sets the topology (which gateway serves which profiles) that was read from the volume. A gateway gets it when
+// it is redefined.
 func (r *Registry) ReadTopology(t profiles.Topology) { r.o.Units.SetTopology(t) }
 
 // SetTopology sets the topology that an operator has chosen. Every gateway gets it at its next start.
@@ -117,8 +117,8 @@ func (r *Registry) SetTopology(ctx context.Context, t profiles.Topology) error {
 	return r.redefineAll(ctx)
 }
 
-// SetOwnGatewayAllowed says whether a profile's own gateway may run although another gateway serves the profile. This counts from
-// the gateway's next start on.
+// SetOwnGatewayAllowed says whether a profile's own gateway may run although another gateway serves the profile. The gateway
+// learns it at its next start.
 func (r *Registry) SetOwnGatewayAllowed(ctx context.Context, profile string, on bool) {
 	if r.o.Units.MayRunOwnGateway(profile) == on {
 		return

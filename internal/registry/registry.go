@@ -25,7 +25,7 @@ import (
 // service of this name.
 const MainHermes = "main-hermes"
 
-// Loop is the part of [supervisor.Loop] that a Registry uses, and offers to its callers.
+// Loop is the part of [supervisor.Loop] that a Registry uses, and that its callers may use through it.
 type Loop interface {
 	Do(ctx context.Context, e supervisor.Event) error
 	Post(e supervisor.Event)
@@ -57,7 +57,7 @@ type Options struct {
 type Registry struct {
 	Loop
 
-	// ChangeLock is held while all services change: during the boot, a reload, or a change of the topology.
+	// ChangeLock is held by an operation that changes many services: the boot, a reload, or a change of the topology.
 	ChangeLock sync.Mutex
 	reloadLock sync.Mutex // a reload holds this lock from before it reads the configuration; lock it before ChangeLock
 
@@ -91,8 +91,8 @@ func (r *Registry) Register(ctx context.Context, u supervisor.Unit, want supervi
 	return r.register(ctx, u, want)()
 }
 
-// register queues a registration and returns at once, see [supervisor.Loop.RegisterSoon]. The caller must call the result.
-// Every registration goes through this function.
+// register queues a registration and returns at once, see [supervisor.Loop.RegisterSoon]. The caller must call the result,
+// which waits. Every registration goes through this function.
 func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervisor.Want) (answer func() error) {
 	if u.Kind == supervisor.KindCmd || u.Kind == supervisor.KindRun { // the CMD and commands of clients have no log here, and need no wait for the boot
 		return r.Loop.RegisterSoon(ctx, &u, want)
@@ -118,7 +118,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 			r.o.Health.Check(&u)
 		}
 		for _, need := range u.Needs {
-			if r.needsMet[need].Load() { // the need was met while this function registered the service
+			if r.needsMet[need].Load() { // the need was met during this call
 				r.Post(supervisor.NeedMet{Need: need})
 			}
 		}
@@ -179,8 +179,8 @@ func (r *Registry) MarkMet(ctx context.Context, need string) error {
 // SetOrderedStart says whether gateways wait until all profiles are known, so that recently used gateways start first.
 func (r *Registry) SetOrderedStart(on bool) { r.orderedStart.Store(on) }
 
-// unmetNeeds returns what a new service must still wait for. A gateway waits until the boot has decided about its profile,
-// and a service waits for the boot.
+// unmetNeeds returns the needs for which a new service must still wait. A gateway waits until the boot has decided about its
+// profile. Any other service waits for the boot.
 func (r *Registry) unmetNeeds(u supervisor.Unit) []string {
 	switch {
 	case u.Name == config.LeaseName && !r.o.ServicesOnly: // the lease program has no needs, because the boot itself waits for it

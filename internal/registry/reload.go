@@ -21,9 +21,10 @@ import (
 	"hinit/supervisor"
 )
 
-// ReloadInTime is Reload, but returns when ctx ends. The reload then goes on without the caller.
+// ReloadInTime is Reload, but returns at the latest when ctx ends. The reload then continues without the caller.
 func (r *Registry) ReloadInTime(ctx context.Context, how client.Reload) (out client.ReloadReply, err error) {
-	// The configuration may be on a disk that hangs. A reload that has begun always ends, and only one at a time can hang.
+	// The configuration may be on a disk that hangs. A reload that has begun always runs to its end, and only one at a time
+	// can hang.
 	var did client.ReloadReply
 	err = blocking.Wait(ctx, "the reload", func() (err error) {
 		did, err = r.Reload(context.WithoutCancel(ctx), how)
@@ -35,7 +36,8 @@ func (r *Registry) ReloadInTime(ctx context.Context, how client.Reload) (out cli
 	return did, err
 }
 
-// ReloadAndSay reloads the configuration without a client, for instance after SIGHUP. The result goes to the container log.
+// ReloadAndSay reloads the configuration without a client, for instance after SIGHUP. It writes the result to the container
+// log.
 func (r *Registry) ReloadAndSay() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -52,19 +54,19 @@ func (r *Registry) ReloadAndSay() {
 	}
 }
 
-// Reload reads the configuration again. It starts new services and stops removed ones. A changed definition counts from the
-// next start on. If the file is invalid, nothing changes. The same holds if the file is missing, unless how.Force is set. The
-// reply also lists changed settings that need a new container.
+// Reload reads the configuration again. It starts new services and stops removed ones. A service whose definition has changed
+// gets the new one at its next start. If the file is invalid, nothing changes; nor does it if the file is missing, unless
+// how.Force is set. The reply also lists changed settings that need a new container.
 //
-// An agent may not reload a file that only root can change, if root has changed the file. Root may have written only half of the
-// file, and the limits and the isolation in the other half would be missing.
+// If root has changed the file, and only root can, an agent may not reload it. Root may have written only half of the file,
+// and the limits and the isolation in the other half would be missing.
 func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.ReloadReply, err error) {
 	if err := lockForReload(ctx, &r.reloadLock); err != nil {
 		return out, err
 	}
 	defer r.reloadLock.Unlock()
 	old := r.o.Config()
-	cfg, err := r.readConfig(ctx, old, how.Force) // read the file without ChangeLock, because the disk may hang
+	cfg, err := r.readConfig(ctx, old, how.Force) // the disk may hang, so read the file before ChangeLock is locked
 	if err != nil {
 		return out, err
 	}
@@ -90,7 +92,8 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.Re
 		}
 		return out, nil
 	}
-	out.Settings = slices.DeleteFunc(slices.Clone(changed), func(key string) bool { // the plan has the settings of single services
+	// the settings of single services are in the plan
+	out.Settings = slices.DeleteFunc(slices.Clone(changed), func(key string) bool {
 		return strings.HasPrefix(key, "services.") || strings.HasPrefix(key, "profiles.") && strings.Count(key, ".") > 1
 	})
 	if !how.DryRun {
@@ -111,8 +114,8 @@ func requestedByAgent(ctx context.Context) bool {
 	return by != nil && by.UID != 0 && os.Getuid() == 0
 }
 
-// lockForReload locks a mutex for a reload. For an agent it fails if the mutex is locked. For any other client it waits, so
-// that an agent that reloads all the time can't keep root from a reload.
+// lockForReload locks a mutex for a reload. For a reload by an agent, it fails if the mutex is locked. For any other client
+// it waits. So an agent that reloads all the time can't keep root from a reload.
 func lockForReload(ctx context.Context, lock *sync.Mutex) error {
 	if !requestedByAgent(ctx) {
 		lock.Lock()
@@ -122,8 +125,8 @@ func lockForReload(ctx context.Context, lock *sync.Mutex) error {
 	return nil
 }
 
-// LockChanges locks ChangeLock, or returns an error if ctx ends first. It waits in Lock, which serves callers in their order. With
-// TryLock in a loop, an agent that reloads all the time could get the lock each time.
+// LockChanges locks ChangeLock, or returns an error if ctx ends first. It calls Lock, which serves callers in their order.
+// With TryLock in a loop, an agent that reloads all the time could get the lock each time.
 func (r *Registry) LockChanges(ctx context.Context) (unlock func(), err error) {
 	locked := make(chan struct{})
 	guard.Go("waiting for a reload", func() {
@@ -159,18 +162,18 @@ func (r *Registry) readConfig(ctx context.Context, old *config.Config, force boo
 	return LoadConfig(options)
 }
 
-// fixedKeys lists settings that count only at the start of the container. A reload that changes one of them fails.
+// fixedKeys lists settings that hinit reads only at the start of the container. A reload that changes one of them fails.
 var fixedKeys = []string{
 	"home", "agent.user", "services." + config.LeaseName + ".enabled", "profiles.marker", "profiles.max", "shutdown.budget", "start.parallel", "control.socket", "control.others",
 	"logs.dir", "logs.console", "logs.console_stall", "logs.max_line_kb", "logs.mask",
 }
 
-// LoadConfig is [config.Load] with package blocking, because the file may be on a disk that hangs.
+// LoadConfig calls [config.Load] through package blocking, because the file may be on a disk that hangs.
 func LoadConfig(o config.Options) (*config.Config, error) {
 	return blocking.Get(blocking.Foreign, func() (*config.Config, error) { return config.Load(o) })
 }
 
-// Plan is what a new configuration changes: for each gateway, and for each service of hinit.yaml.
+// Plan says what a new configuration changes in each gateway, and in each service of hinit.yaml.
 type Plan struct {
 	old, new *config.Config
 	services map[string]supervisor.Unit // units of the services of hinit.yaml, in the new configuration
@@ -261,7 +264,7 @@ func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what str
 	}
 	changed := tense("changed", "change")
 	runs := v != nil && v.PID != 0
-	// these settings reach the process through its environment
+	// these settings reach the process as environment variables
 	env := old.Notify.Protocol != def.Notify.Protocol || old.Notify.Watchdog != def.Notify.Watchdog
 	switch spec := env || !before.Spec.Same(after.Spec); {
 	case spec && runs && (v.Drifted || !done):

@@ -10,8 +10,8 @@ import (
 	"hinit/supervisor"
 )
 
-// RegisterServices registers all services of hinit.yaml, and makes their s6 service directories. Errors of single services
-// are joined.
+// RegisterServices registers all services of hinit.yaml, and makes their s6 service directories. If some services fail, it
+// registers the others, and joins the errors.
 func (r *Registry) RegisterServices(ctx context.Context, cfg *config.Config) error {
 	r.PrepareCgroups(cfg)
 	var problems []error

@@ -78,8 +78,8 @@ func (r *Registry) HasSlot(service string) bool { return r.slot(service).exists 
 // Exports returns the variables that the run script of a service's s6 directory exports, or nil. Do not modify the map.
 func (r *Registry) Exports(service string) map[string]string { return r.slot(service).exports }
 
-// makeSlot makes the SlotMaker create a slot. With now it waits until the slot is complete. A service whose name is too long
-// for s6 has no slot. A SlotMaker would try again and again to make it.
+// makeSlot makes the SlotMaker create a slot. If now is set, it waits until the slot is complete. A service whose name is too
+// long for s6 gets no slot, because the SlotMaker would fail and try again for ever.
 func (r *Registry) makeSlot(ctx context.Context, s Slot, now bool) {
 	f := r.currentSlotMaker()
 	if f == nil || len(s.Name) > formats.MaxName {
@@ -112,8 +112,8 @@ func (r *Registry) RemoveSlot(ctx context.Context, service string) error {
 }
 
 // SetDown makes or removes the down file of a gateway's slot, which keeps the gateway down at the start of the container. It
-// does nothing if the file is known to be right, unless always is set. Set always when a client may be removing the slot, because
-// the client removes the down file first.
+// does nothing if the Registry knows that the file is right. Set always to change it in any case: a client that is removing
+// the slot removes the down file first.
 func (r *Registry) SetDown(profile string, down, always bool) {
 	r.mu.Lock()
 	was, known := r.down[profile]

@@ -13,7 +13,8 @@ type Handover struct {
 	Ended    []entry
 }
 
-// HandOver returns the state that TakeOver needs in the program after a re-execution, with runs that are just being started.
+// HandOver returns the state that TakeOver needs in the program after a re-execution. It includes runs that are still being
+// started.
 func (b *Tracker) HandOver() *Handover {
 	b.mu.Lock()
 	defer b.mu.Unlock()

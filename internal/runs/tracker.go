@@ -1,13 +1,13 @@
 // Package runs starts commands once, at the request of a client, and remembers how they ended.
 //
 // A run is a unit of the supervisor that never restarts. The supervisor's loop starts it, ends its whole process tree
-// (SIGTERM, grace, SIGKILL) and records its exit. A [Tracker] keeps what the loop does not need: the client's tag, the time
-// limit, and runs that the loop has forgotten. PID 1 has a Tracker behind its control API. Other programs make one with package
+// (SIGTERM, grace, SIGKILL) and records its exit. A [Tracker] stores what the loop does not need: the client's tag, the time
+// limit, and runs that the loop has forgotten. In PID 1, the control API uses a Tracker. Other programs make one with package
 // local.
 //
-// A tag starts at most one process, however often a client asks. A run has ended when all its processes have. A Tracker
-// remembers the last [MaxEndedRuns] of them. It owns one goroutine, which follows the loop to its end, and a timer for each
-// run with a time limit.
+// A tag starts at most one process, however often a client asks. A run ends when all its processes have ended. A Tracker
+// remembers the last [MaxEndedRuns] ended runs. It owns one goroutine, which follows the loop to its end, and a timer for
+// each run with a time limit.
 package runs
 
 import (
@@ -179,12 +179,12 @@ func (b *Tracker) Start(ctx context.Context, o StartRequest) (client.Run, error)
 	close(e.starts)
 	b.mu.Unlock()
 	if over {
-		b.loop.Post(supervisor.Remove{Name: out.Service}) // post without b.mu, because Post waits for the loop
+		b.loop.Post(supervisor.Remove{Name: out.Service}) // Post waits for the loop, so b.mu must not be held
 	}
 	return out, err
 }
 
-// awaitStart blocks until the Start that made this run has started its process.
+// awaitStart blocks until the call of Start that made this run has started its process.
 func (b *Tracker) awaitStart(ctx context.Context, e *entry) (client.Run, error) {
 	if !pause.Until(ctx, e.starts) {
 		return client.Run{}, context.Cause(ctx)
@@ -222,8 +222,8 @@ func (b *Tracker) startTimer(e *entry) {
 	}
 }
 
-// Stop asks the supervisor to end a run, and does not wait for its end. Its process gets SIGTERM, then its descendants, and
-// all get SIGKILL after the grace period. It does nothing to a run that has ended.
+// Stop asks the supervisor to end a run, and does not wait for its end. First its process gets SIGTERM, then its descendants,
+// and after the grace period all get SIGKILL. Stop does nothing to a run that has ended.
 func (b *Tracker) Stop(ctx context.Context, id string) (client.Run, error) {
 	return b.stop(ctx, id, client.RunStopped)
 }
@@ -288,7 +288,7 @@ func (b *Tracker) Changed() <-chan struct{} {
 	return b.changed
 }
 
-// NewTag returns another text at each call, for use as a tag.
+// NewTag returns a text for use as a tag, a different one at each call.
 func (b *Tracker) NewTag() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

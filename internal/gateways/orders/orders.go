@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// stopTimeout is how long a stop waits until its intent is recorded on the volume. Then the stop is carried out without a
+	// stopTimeout is how long a stop waits for the record of its intent on the volume. Then hinit carries it out without a
 	// record. A start always waits for its record, because starting a process in a directory that hangs would block the
-	// supervisor. An order that has waited for this long may be replaced by a newer one.
+	// supervisor. After the same time, a newer order may replace a waiting one.
 	stopTimeout = time.Second
 	// maxWaiting is how many orders of one profile may wait in its queue.
 	maxWaiting = 16
@@ -36,8 +36,8 @@ type Backend interface {
 	// Execute passes an order to the supervisor, and returns when the supervisor has it. effect says for users what has happened
 	// at once, such as "gateway-coder got TERM". Execute does not wait for the disk.
 	Execute(o *Order) (effect string, err error)
-	// RetryRecord is called for an order that was carried out without a record. It arranges that the record is written later,
-	// and does not block.
+	// RetryRecord is called for an order that was carried out without a record. It makes hinit write the record later, and
+	// does not block.
 	RetryRecord(o *Order)
 }
 
@@ -91,8 +91,8 @@ func (o *Order) DesiredState() string {
 }
 
 // Submit queues an order, without blocking. If the newest order has the same verb and has not reached the supervisor, Submit
-// returns that order instead. patience is how long the client waits, or 0 for no limit: a stop is carried out before that. by
-// is the author of the order.
+// returns that order instead. patience is how long the client waits; a stop is carried out in less time, even without a
+// record. 0 means no limit. by is the author of the order.
 func (s *Queues) Submit(verb client.Verb, service, profile string, patience time.Duration, by *client.Author) *Order {
 	o := &Order{Verb: verb, Service: service, Profile: profile, By: by, since: time.Now(), done: make(chan struct{})}
 	if o.DesiredState() == profiles.Stopped {
@@ -136,8 +136,8 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 	return o
 }
 
-// startStopTimer sets a timer for a stop. When the timer fires, the order is passed to the supervisor without a record, if it is
-// still the newest order.
+// startStopTimer sets a timer for a stop. If the stop is still the newest order when the timer fires, it goes to the
+// supervisor without a record.
 func (s *Queues) startStopTimer(q *queue, o *Order) {
 	if !o.unrecordedAt.IsZero() {
 		time.AfterFunc(time.Until(o.unrecordedAt), guard.Func("carrying out an order", func() { s.passToSupervisor(q, o, true) }))
@@ -151,12 +151,13 @@ func (q *queue) newest() *Order {
 	return q.current
 }
 
-// isOverdue reports whether the current order has waited so long that the newest order replaces it. The caller holds the mutex.
+// isOverdue reports whether the current order has waited so long that the newest order may replace it. The caller holds the
+// mutex.
 func (q *queue) isOverdue() bool {
 	return len(q.waiting) > 0 && time.Since(q.current.since) >= stopTimeout
 }
 
-// supersede ends the order o, because the order newer takes its place. The caller holds the mutex.
+// supersede ends the order o, which the order newer replaces. The caller holds the mutex.
 func supersede(o, newer *Order) {
 	o.replaced = true
 	if o.Verb == newer.Verb {
@@ -196,7 +197,7 @@ func (s *Queues) executeCurrent(q *queue) {
 	if s.setRecorded(q, o) {
 		return
 	}
-	synced := make(chan error, 1) // the order is carried out during the sync, and its result waits for both
+	synced := make(chan error, 1) // the supervisor carries the order out during the sync, and Wait waits for both
 	guard.Go("syncing the record of an order", func() { synced <- sync() })
 	s.passToSupervisor(q, o, false)
 	unrecorded := <-synced
@@ -210,8 +211,8 @@ func (s *Queues) executeCurrent(q *queue) {
 	s.finish(o, err)
 }
 
-// setRecorded marks the current order as recorded. It returns true if a newer order has replaced the current order. The newer
-// order then comes next.
+// setRecorded marks the current order as recorded. It returns true if a newer order has replaced the current order, so that
+// the newer one comes next.
 func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,8 +223,8 @@ func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	return o.replaced
 }
 
-// passToSupervisor passes an order to the supervisor, unless the supervisor has it already. If overtakes is set, the order has
-// waited long enough, and goes before older orders if it is the newest.
+// passToSupervisor passes an order to the supervisor, unless the supervisor has it already. If overtakes is set, the order
+// has waited long enough to go before older orders, if it is the newest.
 func (s *Queues) passToSupervisor(q *queue, o *Order, overtakes bool) {
 	q.turn <- struct{}{}
 	defer func() { <-q.turn }()

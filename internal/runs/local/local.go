@@ -13,8 +13,8 @@ import (
 	"hinit/supervisor"
 )
 
-// NewTracker returns a Tracker with a supervisor of its own. The program becomes a subreaper, so that descendants of runs
-// become its children. Living runs go on after the program has ended. Call NewTracker once in a process.
+// NewTracker returns a Tracker with a supervisor of its own. This process becomes a subreaper, so that descendants of runs
+// become its children. Runs that are alive when the process ends go on. Call NewTracker once in a process.
 func NewTracker() (*runs.Tracker, error) {
 	proc.RestoreIgnoredSignals()
 	procs, err := proc.New()
