@@ -19,16 +19,16 @@ const (
 	// maxSourceQueue is the maximum number of bytes that a single source may have queued. A source with more has to wait, because
 	// a longer queue would delay the lines of other services.
 	maxSourceQueue = 128 << 10
-	// minSourceQueue is the number of bytes that a source may have queued even when the console's queue is full. So a quiet
-	// service never waits for others.
+	// minSourceQueue is the number of bytes that a source may always have queued, even when the console's queue is full. So a
+	// quiet service never waits for others.
 	minSourceQueue = 4 << 10
 	// stalledShare is the maximum number of bytes that a single source may have queued while the reader has stalled. Additional
 	// lines of this source are dropped.
 	stalledShare = consoleLimit / 4 * 3
 	// consoleBlock is the size in bytes from which no more lines are added to a buffer. The last batch may exceed it.
 	consoleBlock = 64 << 10
-	// noticeBelow is the queue length in bytes from which a console writes the notices about dropped lines. A full queue delays the
-	// notice, so that a single notice covers many dropped lines.
+	// noticeBelow is the queue length in bytes below which a console writes the notices about dropped lines. While the queue
+	// is longer, it delays them, so that a single notice covers many dropped lines.
 	noticeBelow = consoleLimit / 2
 )
 
@@ -42,8 +42,8 @@ type source struct {
 	masking sync.Mutex                      // guards masker; the search for secrets takes too long to hold console.mu
 	masker  redact.Masker
 
-	waiting     int   // bytes in the console's queue
-	dropped     int64 // lines dropped since the last notice; while it isn't 0, later lines wait for the notice
+	waiting     int   // bytes of this source in the console's queue
+	dropped     int64 // lines dropped since the last notice. While it isn't 0, later lines wait for the notice.
 	mustNotWait bool  // the pump must not wait, because [Log.Tail] needs the last lines of the run now
 }
 
@@ -102,7 +102,7 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	c.wake.L = &c.mu
 	batch := o.MaxLine + readSize
 	c.blocks.New = func() any { return &block{data: make([]byte, 0, consoleBlock+batch)} }
-	c.writeFunc = c.writeAll // store the method value once, because making it for each write would allocate
+	c.writeFunc = c.writeAll // store the method value once, because each c.writeAll would allocate a new one
 	// Write with system calls on the descriptor. f.Write would kill the process with SIGPIPE if descriptor 1 or 2 has lost its
 	// reader (os/signal, "SIGPIPE").
 	raw, err := f.SyscallConn()
@@ -117,9 +117,9 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	return c
 }
 
-// enqueue formats the lines of chunk for mode and queues as many as there is room for. It returns the rest, which the caller passes
-// to addOrWait. With must, or while the reader has stalled, there is no rest: enqueue drops and counts these lines. With the mode
-// Off, it only looks for secrets. It doesn't block.
+// enqueue formats the lines of chunk for mode, and queues the lines for which there is room. It returns the rest, which the
+// caller passes to addOrWait. If must is set, or while the reader has stalled, enqueue drops and counts the lines without
+// room instead. If mode is Off, it only looks for secrets. It doesn't block.
 func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	if c.mask {
 		src.masking.Lock() // hold masking until the lines are queued, to keep their order
@@ -164,8 +164,8 @@ func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, must boo
 	return nil
 }
 
-// queueSpace returns how many more bytes src may queue now. With must, src can't wait for room later, so it may use more of the
-// queue. The caller holds mu.
+// queueSpace returns how many more bytes src may queue now. must means that src can't wait for room later, so it may use more
+// of the queue. The caller holds mu.
 func (c *console) queueSpace(src *source, must bool) int {
 	switch {
 	case must:
@@ -215,8 +215,8 @@ func (c *console) addFormatted(src *source, chunk []byte, mode ConsoleMode, room
 	return chunk
 }
 
-// mayAddLong reports whether src may queue one line that is longer than its room. Otherwise such a line could never be queued. The
-// caller holds mu.
+// mayAddLong reports whether src may queue one line for which its room is too small. Without this exception, a line that is
+// longer than any room could never be queued. The caller holds mu.
 func (c *console) mayAddLong(src *source) bool { return src.waiting == 0 && c.waiting < consoleLimit }
 
 // lastBlock returns the block to which the next lines are appended. The caller holds mu.
@@ -237,7 +237,7 @@ func (c *console) addBytes(b *block, src *source, size int) {
 		b.shares = append(b.shares, share{src, size})
 	}
 	if c.waiting == 0 {
-		c.reader.record() // the time without progress counts from here, since an empty queue gives the reader nothing to read
+		c.reader.record() // the reader had nothing to read, so the time without progress counts from now
 	}
 	src.waiting += size
 	c.waiting += size
@@ -246,8 +246,8 @@ func (c *console) addBytes(b *block, src *source, size int) {
 // setStamp stores the current time in the format of JSON lines. The caller holds mu.
 func (c *console) setStamp() { c.jsonTime = time.Now().AppendFormat(c.jsonTime[:0], time.RFC3339Nano) }
 
-// whenWritten returns a channel that is closed as soon as the queue is empty, or the stream has failed for good. The queue must also
-// have written the lines that are added after the call.
+// whenWritten returns a channel that is closed as soon as the queue is empty, or the stream has failed for good. Lines that
+// are added after the call delay that too.
 func (c *console) whenWritten() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -295,8 +295,8 @@ func (c *console) nextBlock() *block {
 	}
 }
 
-// addNotices queues a notice for each source with dropped lines. The notice stands where the lines are missing: after the source's
-// earlier lines and before its next lines. The caller holds mu.
+// addNotices queues a notice for each source with dropped lines. The notice stands in place of the missing lines: after the
+// source's earlier lines and before its next lines. The caller holds mu.
 func (c *console) addNotices() {
 	for i, src := range c.withDropped {
 		where := "they are in no file"
@@ -352,7 +352,8 @@ func (c *console) stalled() bool {
 
 // progress measures how long the reader of a console has read nothing.
 type progress struct {
-	stallTime time.Duration // after this time the reader counts as stalled; negative: at once, so pumps never wait
+	// the reader counts as stalled after this time without progress. If negative, it always does, so pumps never wait.
+	stallTime time.Duration
 	start     time.Time
 	latest    atomic.Int64 // last time the reader read something, or data entered an empty queue; nanoseconds since start
 }
@@ -399,7 +400,7 @@ func (c *console) addOrWait(src *source, rest []byte) {
 
 // wakePumps wakes the pumps that have room now, or that must not wait any longer. The caller holds mu.
 func (c *console) wakePumps() {
-	need := maxSourceQueue / 2 // wake a pump only for this much room: waking it for every few bytes would cost much processor time
+	need := maxSourceQueue / 2 // waking a pump for every few bytes would cost much processor time
 	if c.waiting >= consoleLimit {
 		need = minSourceQueue
 	}
@@ -416,8 +417,8 @@ func (c *console) wakePumps() {
 	c.pumps = left
 }
 
-// setNoWaiting(true) wakes all pumps that wait for room in the queue. Until setNoWaiting(false), no pump waits, and the console drops
-// lines for which it has no room. Freeze and Close need pumps that don't wait.
+// setNoWaiting(true) wakes all pumps that wait for room in the queue. Until setNoWaiting(false), no pump waits. Instead, the
+// console drops lines for which it has no room. Freeze and Close need that.
 func (c *console) setNoWaiting(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -425,7 +426,7 @@ func (c *console) setNoWaiting(on bool) {
 	c.wakePumps()
 }
 
-// setUrgent does the same as setNoWaiting for the pumps of one source. [Log.Tail] needs the lines that they hold.
+// setUrgent is setNoWaiting for the pumps of one source, whose lines [Log.Tail] needs now.
 func (c *console) setUrgent(src *source, urgent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -25,7 +25,7 @@ type output struct {
 	err       error            // error of the last write
 	writeFunc func(fd uintptr) // the method value c.writeAll
 	fault     struct {
-		text       atomic.Pointer[string] // why lines are missing now; nil if the stream is written. Any goroutine may read it.
+		text       atomic.Pointer[string] // why lines are missing now; nil if all lines are written. Any goroutine may read it.
 		reportedAt time.Time              // when a fault was last reported
 		reported   bool                   // whether the present fault was reported
 	}
@@ -70,8 +70,8 @@ func (c *console) detectKind(fd uintptr) {
 // block (pipe(7)).
 const page = 4 << 10
 
-// pieceSize returns how many bytes to write next. A blocking write returns only when all of its bytes are written, and only its
-// return shows that a slow reader makes progress. So pieces are small.
+// pieceSize returns how many bytes to write next. A blocking write returns only when all its bytes are written, and only then
+// hinit knows that a slow reader makes progress. So pieces are small.
 func (c *console) pieceSize(fd int) int {
 	n := len(c.writing)
 	switch {
@@ -139,12 +139,13 @@ func (c *console) handleResult(b *block, err error) {
 		c.closeDrained()
 		c.mu.Unlock()
 		c.beginFault(err, "it gets no more lines")
-	case c.fault.text.Load() == nil: // the fault is new; the stream may be a file on a full disk
+	case c.fault.text.Load() == nil: // the fault has just begun; the stream may be a file on a full disk
 		c.beginFault(err, "lines are missing there until it works")
 	}
 }
 
-// beginFault stores why lines are missing, and reports it at most once a minute, because a disk may be full and have room in turn.
+// beginFault stores why lines are missing, and reports it at most once a minute, because a disk may alternate between full
+// and not full.
 func (c *console) beginFault(err error, effect string) {
 	text := fmt.Sprintf("cannot write the container's %s: %s; %s, log files go on", c.stream, systemErrorText(err), effect)
 	c.fault.text.Store(&text)

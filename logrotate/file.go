@@ -34,7 +34,7 @@ const (
 type file struct {
 	set       *Set
 	path      string
-	refs      int    // number of Logs that use the file; guarded by Set.mu
+	refs      int    // number of Logs that use the file now; guarded by Set.mu
 	totalUses uint64 // number of Logs that have ever used the file; releaseFile compares it; guarded by Set.mu
 
 	limits        atomic.Pointer[Limits]
@@ -54,7 +54,7 @@ type file struct {
 	// time of the last attempt to write during the fault
 	lastAttempt time.Time
 	keptLines   []byte // formatted lines that wait in memory for the end of the fault
-	lostLines   int64  // number of lines lost because keptLines was full; all of them came after these lines
+	lostLines   int64  // number of lines that were lost because keptLines was full. All of them came after the lines in keptLines.
 	timer       *time.Timer
 }
 
@@ -70,7 +70,7 @@ type onDisk struct {
 // rotation is the state of the archives and of the rotation.
 type rotation struct {
 	archives  archive.List
-	scanned   bool      // archives has been read from the directory
+	scanned   bool      // the list archives was read from the directory
 	rotateErr error     // why the last rotation failed; nil after a success
 	rotateAt  time.Time // after a failed rotation: time of the next attempt
 }
@@ -103,7 +103,7 @@ func (f *file) write(p []byte, now time.Time) {
 		}
 		return
 	}
-	// the caller holds f.mu, so a file that hangs occupies only one of the calls that blocking.Logs allows
+	// mu is held, so a file that hangs occupies only one of the calls that blocking.Logs allows
 	n, err := blocking.Get(blocking.Logs, func() (int, error) { return f.writeFormatted(p, now) })
 	if err != nil {
 		f.beginFault(err, now)
@@ -202,9 +202,9 @@ func (f *file) writeOrRotate(p []byte, now time.Time) (int, error) {
 	}
 	f.size += int64(n)
 
-	// If the file was unlinked before this write, its content is lost, so write these lines again to the next file. A check
-	// before the write would come too early. Earlier lines are not written again, because the user who removed the file meant to
-	// remove them.
+	// If another process unlinked the file before this write, its content is lost, so write these lines again to the next
+	// file. A check before the write would come too early. Earlier lines are not written again, because the user who removed
+	// the file meant to remove them.
 	var st unix.Stat_t
 	if err := unix.Fstat(f.fd, &st); err != nil {
 		return n, nil
@@ -218,14 +218,14 @@ func (f *file) writeOrRotate(p []byte, now time.Time) (int, error) {
 	return n, nil
 }
 
-// removePartialWrite handles a write of p that failed with err, or wrote only n bytes: it removes the incomplete line at the
-// end. It returns the same results as writeOrRotate.
+// removePartialWrite handles a write of p that failed with err, or that wrote only n bytes: it removes the incomplete line at
+// the end. It returns the same results as writeOrRotate.
 func (f *file) removePartialWrite(p []byte, n int, err error) (int, error) {
 	if err == nil {
 		err = errors.New("short write")
 	}
 	if named, ok := errors.AsType[*os.PathError](err); ok {
-		err = named.Err // leave out the path that named contains: it is a path below /proc, which means nothing to a user
+		err = named.Err // leave out the path in the error, because it is below /proc and means nothing to a user
 	}
 	err = fmt.Errorf("cannot write log file %q: %w", f.path, err)
 	whole := bytes.LastIndexByte(p[:n], '\n') + 1
@@ -235,7 +235,7 @@ func (f *file) removePartialWrite(p []byte, n int, err error) (int, error) {
 		f.size += int64(whole)
 		return whole, err
 	}
-	// Compute f.size from the current size of the file, because another process may have emptied the file to make room.
+	// Compute f.size from the current size of the file, because another process may have truncated the file to make room.
 	f.size = st.Size - int64(n-whole)
 	if st.Nlink == 0 {
 		f.closeFile()
@@ -262,15 +262,15 @@ func (f *file) closeFile() {
 		return
 	}
 	if f.hasPartialLine {
-		_ = f.cutPartialLine() // otherwise useDescriptor would later end the incomplete line with a newline
+		_ = f.cutPartialLine() // otherwise useDescriptor would later complete this line with a newline
 	}
 	_ = f.writer.Close() // lumberjack buffers nothing that an error could lose
 	_ = unix.Close(f.fd)
 	f.fd, f.hasPartialLine = -1, false
 }
 
-// keepLines keeps lines in memory until the fault is over. Once a line doesn't fit, it only counts that line and all later lines,
-// so that the log has one gap.
+// keepLines keeps lines in memory until the fault is over. When a line doesn't fit, keepLines only counts it and all later
+// lines, so that the log has a single gap.
 func (f *file) keepLines(p []byte) {
 	if f.lostLines == 0 {
 		fit := p
@@ -309,7 +309,7 @@ func (f *file) scheduleRetry() {
 func (f *file) onRetryTimer() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.fault != nil && f.timer != nil { // otherwise the file has been closed, and its writer may now belong to another file
+	if f.fault != nil && f.timer != nil { // without this check, the writer of a closed file could belong to another file by now
 		blocking.Run(blocking.Logs, func() { f.retry(time.Now()) })
 	}
 }
@@ -342,13 +342,13 @@ func (f *file) retry(now time.Time) {
 	f.set.opts.Warn(f.service, fmt.Sprintf("log file %q is written again, %s", f.path, lost))
 }
 
-// clearFault drops the fault and the kept lines, and returns their memory to the budget.
+// clearFault ends the fault: it drops the kept lines, and returns their memory to the budget.
 func (f *file) clearFault() {
 	f.set.memoryBudget.free(f.keptLines, keptOutsideBudget)
 	f.fault, f.keptLines, f.lostLines = nil, nil, 0
 }
 
-// freeKept returns the memory of the kept lines when the last Log that uses the file is dropped.
+// freeKept drops the kept lines when the last Log that uses the file is dropped, and returns their memory to the budget.
 func (f *file) freeKept() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -378,8 +378,9 @@ func (f *file) finish() error {
 		int64(bytes.Count(f.keptLines, []byte{'\n'}))+f.lostLines, f.service, f.fault)
 }
 
-// markComplete sets completeBit on the file, or clears it if done is false. s6-log, if it ever takes over the volume, appends to a
-// file with this bit and renames a file without it. The caller acts as the agent, so the mode of another user's file stays.
+// markComplete sets completeBit on the file, or clears it if done is false. If s6-log ever takes over the volume, it appends
+// to a file with this bit, and renames a file without it. The caller acts as the agent, so the mode of another user's file
+// does not change.
 func (f *file) markComplete(done bool) {
 	var st unix.Stat_t
 	if f.fd < 0 || unix.Fstat(f.fd, &st) != nil || st.Nlink == 0 || (st.Mode&completeBit != 0) == done {

@@ -70,7 +70,8 @@ type freezeCall struct {
 	locked    []*file              // files whose mu is held
 }
 
-// closeIfParked closes fr.all if the pumps of all live streams have stopped. fr may be nil. The caller holds Set.mu.
+// closeIfParked closes fr.allParked if the pumps of all live streams have stopped. live is the number of live streams. fr may
+// be nil. The caller holds Set.mu.
 func (fr *freezeCall) closeIfParked(live int) {
 	if fr != nil && fr.allParked != nil && len(fr.parked) == live {
 		close(fr.allParked)
@@ -78,7 +79,8 @@ func (fr *freezeCall) closeIfParked(live int) {
 	}
 }
 
-// recordParked is the last call of a pump that stops for Freeze. If Thaw was called before it, recordParked starts the pump again.
+// recordParked is the last call of a pump that stops for Freeze. If the Set was thawed in the meantime, recordParked starts
+// the pump again.
 func (s *Set) recordParked(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,11 +134,11 @@ func (s *Set) Freeze(ctx context.Context) error {
 	}
 	patience, cancel := context.WithTimeout(ctx, consoleTimeout)
 	defer cancel()
-	_ = s.Sync(patience) // lines that the console has not written after consoleTimeout are handed over as unsent
+	_ = s.Sync(patience) // lines that are not on the console after consoleTimeout are handed over as unsent
 	return errors.Join(errs...)
 }
 
-// unparkedError returns an error that names the services whose pumps have not stopped, or nil if all have.
+// unparkedError returns an error with the names of the services whose pumps have not stopped, or nil if all have.
 func (s *Set) unparkedError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,7 +258,7 @@ func (s *stream) export(parked bool) handedStream {
 	return out
 }
 
-// missingText is handed over in place of an unfinished line that was lost. The new program writes it in front of the first bytes of
+// missingText stands in place of an unfinished line that was lost. The new program writes it in front of the first bytes of
 // that stream.
 const missingText = "[hinit] lines may be missing here, hinit had a fault; what follows may be the rest of a line: "
 
@@ -333,10 +335,11 @@ func (l *Log) resume(in handedLog) ([]*stream, error) {
 		for _, line := range hr.Tail {
 			r.tail.add([]byte(line+"\n"), l.set.opts.Tail)
 		}
-		// the loop below resets this for the streams that were handed over
+		// the loop below changes this for the streams that were handed over
 		r.finishedRequests = [2]uint64{math.MaxUint64, math.MaxUint64}
 		for i := range r.streams {
-			r.streams[i] = &stream{run: r, index: i, direct: -1} // a stream that has ended, unless it is replaced below
+			// a stream that has ended; the loop below replaces it if it was handed over
+			r.streams[i] = &stream{run: r, index: i, direct: -1}
 		}
 		var live []*stream
 		for _, hs := range hr.Streams {

@@ -12,21 +12,21 @@ const (
 	SplitBegin = "[hinit: continued] "
 )
 
-// lines divides the bytes of one stream into complete lines. An unfinished line waits in carry for its rest.
+// lines divides the bytes of one stream into complete lines. An unfinished line waits in the field unfinished for its rest.
 type lines struct {
-	budget     *bufferBudget // shared budget for the part of carry above unfinishedOutsideBudget
+	budget     *bufferBudget // budget shared with other streams, for the part of unfinished above unfinishedOutsideBudget
 	max        int           // longest line that is not split, without its newline
 	unfinished []byte        // the unfinished line; nil for none
-	continued  bool          // the next byte continues a line whose first pieces are already returned
+	continued  bool          // the first pieces of a long line were returned, and the next byte continues this line
 }
 
-// unfinishedOutsideBudget is the number of bytes of each carry that don't count against the shared budget. A larger carry is
-// freed as soon as its line is complete.
+// unfinishedOutsideBudget is the number of bytes of an unfinished line that don't count against the shared budget. A larger
+// buffer is freed as soon as its line is complete.
 const unfinishedOutsideBudget = 4 << 10
 
 // feed takes n new bytes, which the caller has read into buf[l.max:]. It returns the lines that are now complete, with their
-// newlines, or nil. It puts the unfinished line of the last call in front of the new bytes, for which buf has l.max free bytes at
-// its beginning. So the result may share memory with buf; it is valid until the next call.
+// newlines, or nil. The first l.max bytes of buf must be free: feed puts the unfinished line of the last call there, in front
+// of the new bytes. So the result may share memory with buf; it is valid until the next call.
 func (l *lines) feed(buf []byte, n int) []byte {
 	fresh := buf[l.max : l.max+n]
 	if bytes.IndexByte(fresh, '\n') < 0 && len(l.unfinished)+n <= l.max && l.growUnfinished(len(l.unfinished)+n) {
@@ -55,7 +55,8 @@ func (l *lines) takeUnfinished() []byte {
 	return l.split(append(l.unfinished, '\n'), nil)
 }
 
-// growUnfinished gives carry room for n bytes, if the budget allows it. It reports whether it has the room.
+// growUnfinished makes room for n bytes in the buffer of the unfinished line, if the budget allows it. It reports whether
+// there is room.
 func (l *lines) growUnfinished(n int) bool {
 	l.unfinished = l.budget.grow(l.unfinished, n, unfinishedOutsideBudget, l.max)
 	return n <= cap(l.unfinished)
@@ -85,8 +86,8 @@ func (l *lines) tooLong(whole []byte) bool {
 	return false
 }
 
-// split is feed for lines that are too long. It returns a copy of whole in which each such line is split into marked pieces. If the
-// unfinished line rest doesn't fit into carry, its first pieces are also returned.
+// split is feed for lines that are too long. It returns a copy of whole in which each such line is split into marked pieces.
+// If the unfinished line rest doesn't fit into its buffer, split also returns the first pieces of rest.
 func (l *lines) split(whole, rest []byte) []byte {
 	out := make([]byte, 0, len(whole)+len(rest)+256)
 	for len(whole) > 0 {

@@ -68,9 +68,9 @@ func (l *Log) Stats() Stats {
 	return st
 }
 
-// Pipes creates the pipes for stdout and stderr of the service's next process, and starts to read them. It returns the write ends,
-// which are blocking and close-on-exec. The caller passes them to the process and then closes them. They belong to the agent's
-// user, so that the process can open /dev/stdout. Earlier processes keep their pipes, see maxRuns.
+// Pipes creates the pipes for stdout and stderr of the service's next process, and starts to read them. It returns the write
+// ends, which are blocking and close-on-exec. The caller passes them to the process and then closes them. The pipes belong to
+// the agent's user, so that the process can open /dev/stdout. Earlier processes keep their pipes, see maxRuns.
 func (l *Log) Pipes() (stdout, stderr *os.File, err error) {
 	r := &run{log: l}
 	var ends [2]*os.File
@@ -97,8 +97,8 @@ func (l *Log) Pipes() (stdout, stderr *os.File, err error) {
 	return ends[0], ends[1], nil
 }
 
-// maxRuns is the number of runs of a service whose pipes are read. A process that outlives its run may hold a pipe open for ever,
-// and each pipe takes a descriptor and a goroutine.
+// maxRuns is the number of runs of a service whose pipes are read at the same time. A process that outlives its run may hold
+// a pipe open for ever, and each pipe takes a descriptor and a goroutine.
 const maxRuns = 8
 
 // beginRun makes r the current run of the service. If more than maxRuns runs now have pipes, it stops reading the pipes of the

@@ -150,7 +150,7 @@ func (f *file) replaced() (gone bool) {
 	return gone
 }
 
-// pathMoved does the work of replaced. The caller acts as the agent.
+// pathMoved does the work of replaced. Its caller acts as the agent.
 func (f *file) pathMoved() bool {
 	var st unix.Stat_t
 	if err := unix.Lstat(f.path, &st); err != nil {

@@ -42,7 +42,7 @@ type Options struct {
 	// Stdout and Stderr are the container's streams. The Set writes to their descriptors. It never closes them or changes their
 	// flags, because other processes share them. Lines for a nil stream are discarded.
 	Stdout, Stderr *os.File
-	// Actor is the identity with which all files are accessed. Nil means the identity of the process.
+	// Actor is the identity that opens all files. Nil means the identity of the process.
 	Actor *fsutil.Actor
 	// Pack compresses archives. If Pack is nil, [Limits].Compress has no effect.
 	Pack gzipped.Packer

@@ -59,8 +59,9 @@ func (r *run) request(done func([]string)) {
 	}
 }
 
-// recordReached records that the stream with this index has been read up to what its pipe held when Tail request n came. open is
-// the stream's unfinished last line. It then answers each request that both streams have reached. The pumps call it.
+// recordReached records that the stream with this index has read its pipe up to the content that it had when Tail request n
+// came. open is the stream's unfinished last line. recordReached then answers each request that both streams have reached.
+// The pumps call it.
 func (r *run) recordReached(index int, n uint64, open []byte) {
 	r.mu.Lock()
 	r.finishedRequests[index] = n
@@ -130,7 +131,7 @@ type stream struct {
 func (s *stream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// During a flood the file is closed, so the deadline has no effect. The pump then looks after each pause.
+	// During a flood s.file is closed, so this deadline has no effect. The pump then looks at the flags after each pause.
 	_ = s.file.SetReadDeadline(time.Unix(1, 0))
 }
 
@@ -165,8 +166,8 @@ func (s *stream) readPipe() bool {
 		asked, stopping := s.run.lastTailRequest.Load(), s.stopping.Load()
 		err := s.awaitData()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			// Clear the deadline that wake has set. wake is called after its caller has set a flag, and the loop reads the flags
-			// after this line, so no flag is missed.
+			// Clear the deadline that wake has set. The caller of wake sets its flag before the call, and the loop reads the
+			// flags after this line, so it misses no flag.
 			_ = s.file.SetReadDeadline(time.Time{})
 			continue
 		}
@@ -222,7 +223,8 @@ func (s *stream) read(fd uintptr) bool {
 	return true
 }
 
-// runShortCall does an operation on a pipe that never blocks. [blocking.Short] limits how many threads all pumps occupy at a time.
+// runShortCall does an operation on a pipe that never blocks. A turn of [blocking.Short] limits how many threads the pumps
+// occupy at a time.
 func runShortCall(do func() error) error { return blocking.Do(blocking.Short, do) }
 
 func (s *stream) releaseBuffer() {
@@ -240,7 +242,7 @@ func (s *stream) queuedBytes() uint64 {
 }
 
 // answerFinishedTails answers the requests of [Log.Tail] whose output this stream has read completely. asked is the number of
-// requests before the last read. pause is true if that read found the pipe empty.
+// requests before the last read. pause is true if the last read found the pipe empty.
 func (s *stream) answerFinishedTails(asked uint64, pause bool) {
 	if s.answeredRequest >= asked {
 		return

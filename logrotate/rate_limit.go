@@ -12,8 +12,8 @@ import (
 
 // limiter limits the number of lines that a service may log per second, by the monotonic clock.
 type limiter struct {
-	rate          atomic.Int64 // maximum number of lines per second; 0: no limit
-	hasSuppressed atomic.Bool  // lines were suppressed that no record has reported yet
+	rate          atomic.Int64 // maximum number of lines per second; 0 for no limit
+	hasSuppressed atomic.Bool  // lines were suppressed, and no record has reported them yet
 
 	// sinkLocks has one lock for each stream. A pump holds it while it writes to console and file, so that the record about suppressed
 	// lines stands where these lines are missing.
@@ -58,8 +58,9 @@ func (l *limiter) writeRecord(stream int) {
 	l.writeLines(stream, record)
 }
 
-// timerFired is the callback of the timer. It writes the records. If a line was suppressed less than recordDelay ago, it restarts
-// the timer instead. The sinks are still open, because a stream with suppressed lines is still being read.
+// timerFired is the callback of the timer. It writes the records about suppressed lines. If a line was suppressed less than
+// recordDelay ago, it restarts the timer instead. The sinks are still open, because a stream with suppressed lines is still
+// being read.
 func (l *limiter) timerFired() {
 	l.mu.Lock()
 	wait := l.recordDelay - time.Since(l.lastSuppressed)
@@ -75,8 +76,8 @@ func (l *limiter) timerFired() {
 	}
 }
 
-// admit returns in taken the lines of chunk that the rate allows, and counts the others as suppressed. The caller writes record
-// first, unless it is nil.
+// admit returns in taken the lines of chunk that the rate allows, and counts the others as suppressed. If record is not nil,
+// the caller must write it before taken: it reports earlier suppressed lines.
 func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken []byte) {
 	rate := l.rate.Load()
 	l.mu.Lock()

@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	// A flood begins after floodReads short reads within floodWindow. From then on, a read after each write of the service would
-	// cost more than everything else that hinit does.
+	// A flood begins after floodReads short reads within floodWindow. During a flood, a read after each write of the service
+	// would cost more than everything else that hinit does.
 	floodReads  = 64
 	floodWindow = 10 * time.Millisecond
 	// floodPause is the shortest pause between two reads during a flood; the runtime's poller can't time a shorter one. Each pause
 	// ends with the wake-up of a thread, so pauses grow up to maxFloodPause while the pipe stays far from full.
 	floodPause    = time.Millisecond
 	maxFloodPause = 4 * time.Millisecond
-	// floodEnd is the least number of bytes that must arrive during a pause. If fewer bytes arrive, the flood has ended.
+	// floodEnd is the number of bytes that must arrive during a pause. If fewer bytes arrive, the flood has ended.
 	floodEnd = 1 << 10
 	// floodPipe is the size to which a pipe is enlarged during a flood, so that the writer need not wait during a pause.
 	// fs.pipe-max-size may allow less. Afterwards the pipe is made smaller again, because all pipes of a user together may have
@@ -38,8 +38,9 @@ type pace struct {
 	sincePause int           // bytes read since the last pause
 	pause      time.Duration // length of the next pause
 	pauses     int           // pauses of this flood that brought at least floodEnd bytes
-	// fruitlessFloods is the number of floods in a row that ended at their first pause. Such a flood is not real: the writer sends
-	// a line and waits for an answer. Each such flood doubles the number of short reads after which the next flood begins.
+	// fruitlessFloods is the number of floods in a row that ended at their first pause. Such a flood is no real flood: the
+	// writer sends a line and waits for an answer. So each of them doubles the number of short reads after which the next
+	// flood begins.
 	fruitlessFloods uint
 }
 

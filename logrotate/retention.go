@@ -17,7 +17,7 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// Limits are the limits of one log. In a field without another meaning of 0, 0 means no limit.
+// Limits are the limits of one log. Unless a field says otherwise, 0 means no limit.
 type Limits struct {
 	// MaxSize is the size limit of a file in bytes: the file is rotated before a line that would exceed the limit. A single
 	// line that is longer than the limit is alone in its file.

@@ -41,7 +41,7 @@ type Set struct {
 	allStreamsEnded chan struct{}        // channel that is closed when Close was called and no stream is live
 	pause           *freezeCall          // state between Freeze and Thaw; otherwise nil
 
-	background sync.WaitGroup // short-lived goroutines, for which flush waits
+	background sync.WaitGroup // counter of short-lived goroutines, for which flush waits
 	compressor compressor
 }
 
@@ -110,12 +110,12 @@ func (s *Set) useFile(l *Log) *file {
 	return f
 }
 
-// releaseFile ends the use of f by one log. If no other log uses f, it closes f, which may block on the disk.
+// releaseFile ends the use of f by one log. If no other log uses f, releaseFile closes f, which may block on the disk.
 func (s *Set) releaseFile(f *file) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// f stays in the map until it is closed, so that a path never has two files. While finish runs without the lock, another Log
-	// may start to use f and even release it again. Then f may be open again, so repeat.
+	// f stays in the map until it is closed, so that a path never has two files. finish runs without the lock. Meanwhile
+	// another Log may start to use f and even release it again, so that f is open again. In that case, repeat.
 	for uses := uint64(0); f.refs == 1 && uses != f.totalUses; {
 		uses = f.totalUses
 		s.mu.Unlock()
@@ -149,8 +149,8 @@ func (s *Set) Drop(name string) {
 	}
 }
 
-// releaseLogFile releases the file of a dropped log in the background, because that may block on the disk. The caller holds mu,
-// and calls retire once for each Log.
+// releaseLogFile releases the file of a dropped log in the background, because that may block on the disk. The caller holds
+// mu, and calls releaseLogFile once for each Log.
 func (s *Set) releaseLogFile(l *Log) {
 	if l.file != nil {
 		s.background.Go(guard.Func("closing the log of "+l.name, func() { s.releaseFile(l.file) }))
@@ -165,8 +165,8 @@ func (s *Set) addStreams(l *Log, streams ...*stream) {
 	}
 }
 
-// removeStream is called by the pump of a stream that has ended. The last stream of a dropped log releases the log. The last stream
-// of all lets Close or Freeze go on.
+// removeStream is called by the pump of a stream that has ended. After the last stream of a dropped log, it releases the file
+// of the log. After the last stream of all, Close or Freeze goes on.
 func (s *Set) removeStream(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,8 +199,8 @@ func (s *Set) Sync(ctx context.Context) error {
 	return nil
 }
 
-// closeReserve is the part of Close's time limit that Close keeps for the last writes to files and console. Until this part begins,
-// Close waits for the pipes.
+// closeReserve is the last part of Close's time limit, for the last writes to files and console. Before this part, Close
+// waits for the pipes.
 const closeReserve = 200 * time.Millisecond
 
 // Close waits for the ends of all pipes, and then writes and closes files and console. If pipes are still open shortly before the
@@ -310,8 +310,8 @@ const (
 // PID 1's memory: with long unfinished lines in many runs, or by making its log file unwritable so that lines are kept.
 type bufferBudget struct{ left atomic.Int64 }
 
-// grow returns b with a capacity of n bytes, or of less if the budget is used up. If possible it at least doubles the capacity, up
-// to limit. The first spare bytes of a buffer don't count against the budget.
+// grow returns b with a capacity of n bytes, or of less if the budget is used up. If possible it at least doubles the
+// capacity, up to limit. The first spare bytes of a buffer don't count against the budget.
 func (r *bufferBudget) grow(b []byte, n, spare, limit int) []byte {
 	if n <= cap(b) {
 		return b
@@ -324,7 +324,7 @@ func (r *bufferBudget) grow(b []byte, n, spare, limit int) []byte {
 	return b
 }
 
-// reserve takes n bytes out of the budget, or returns false if fewer are left.
+// reserve takes n bytes out of the budget. If fewer are left, it takes none and returns false.
 func (r *bufferBudget) reserve(n int64) bool {
 	if n == 0 || r.left.Add(-n) >= 0 {
 		return true
@@ -333,8 +333,8 @@ func (r *bufferBudget) reserve(n int64) bool {
 	return false
 }
 
-// charge takes the size of b, a buffer from the previous program of PID 1, out of the budget, even if too little is left. free
-// gives the size of an unused buffer back.
+// charge takes the size of b, a buffer from the previous program of PID 1, out of the budget, even if too little is left.
+// free returns the size of a buffer that is no longer used to the budget.
 func (r *bufferBudget) charge(b []byte, spare int) { r.left.Add(-int64(max(cap(b)-spare, 0))) }
 
 func (r *bufferBudget) free(b []byte, spare int) { r.left.Add(int64(max(cap(b)-spare, 0))) }

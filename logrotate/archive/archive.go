@@ -1,9 +1,10 @@
-// Package archive names, lists and removes rotated log files, and defines the timestamp at the beginning of a log line. Package
-// logrotate writes these files, and package reader reads them.
+// Package archive names, lists and removes rotated log files, and defines the timestamp at the beginning of a log line.
+// Package logrotate writes these files, and package reader reads them.
 //
-// An archive is named like the files of s6-log, after the time of its rotation: for example "@400000006b00e1dd1213c744.s". The
-// suffix is ".u" if s6-log left it unfinished, and ".gz" follows if it is compressed. While an archive is being compressed, both
-// forms exist and count as one archive. Sorted by name, archives are sorted by age, even if the clock was set back.
+// An archive is named like the files of s6-log, after the time of its rotation: for example "@400000006b00e1dd1213c744.s".
+// The suffix is ".u" if s6-log left it unfinished, and ".gz" follows if it is compressed. While an archive is being
+// compressed, both forms exist and count as one archive. The order of the names is the order of age, even if the clock was
+// set back.
 //
 // All functions may block on disk I/O. None starts a goroutine.
 package archive
@@ -37,8 +38,8 @@ type List struct {
 	newest time.Time
 }
 
-// These limits exist because an agent can create any number of files with the names of archives, and other logs wait while hinit
-// handles them. maxAtOnce is the maximum number of files that a call of Read or Prune removes, and of names that a call of Add
+// An agent can create any number of files with the names of archives, and other logs wait while hinit handles them. So there
+// are limits. maxAtOnce is the maximum number of files that a call of Read or Prune removes, and of names that a call of Add
 // tries. maxListed is the maximum number of archives in a List. The configuration allows at most 10,000 archives for a log.
 const maxAtOnce, maxListed = 1000, 11_000
 
@@ -77,9 +78,9 @@ func (l *List) Add(path string, now time.Time) error {
 	return nil
 }
 
-// Prune removes the oldest archives until the log is within three limits: the number keep, the total size room in bytes, and the
-// maximum age of an archive. A negative room, and an age of 0, mean no limit. A call removes at most maxAtOnce archives, and the
-// next call removes more.
+// Prune removes the oldest archives until the log is within three limits. keep is the maximum number of archives, room their
+// maximum total size in bytes, and age the maximum age of an archive. A negative room, and an age of 0, mean no limit. A call
+// removes at most maxAtOnce archives, and the next call removes more.
 func (l *List) Prune(keep int, room int64, age time.Duration, now time.Time) error {
 	if room >= 0 {
 		keep = min(keep, l.countThatFit(room))
@@ -137,9 +138,9 @@ func (l *List) Expired(age time.Duration, now time.Time) bool {
 	return ok && now.Sub(t) > age
 }
 
-// Dir reads the log directory at Path for a client or for the packer. Each method opens the directory again, because a process may
-// have replaced it in the meantime. Neither the directory nor a file in it may be a symbolic link. Links in the path above it are
-// followed, with the permissions of Actor.
+// Dir reads the log directory at Path for a client or for the packer. Each method opens the directory again, because a
+// process may have replaced it in the meantime. The methods refuse a symbolic link in place of the directory or of a file in
+// it. They follow links in the path above the directory, with the permissions of Actor.
 type Dir struct {
 	Path  string
 	Actor *fsutil.Actor // identity with which files are opened; Do fails if it is nil
@@ -225,15 +226,16 @@ func Time(name string) (time.Time, bool) {
 	if strings.Trim(name[1:labelLen], "0123456789abcdef") != "" {
 		return time.Time{}, false
 	}
-	t, _, ok := formats.ParseTAI64N(name) // an invalid label may sort after all archives, so its file is none
+	// a file with an invalid label is no archive, because its name may sort after all archives
+	t, _, ok := formats.ParseTAI64N(name)
 	return t, ok
 }
 
 // Name returns the name of an archive that was rotated at t.
 func Name(t time.Time) string { return formats.TAI64N(t) + completeSuffix }
 
-// next returns the time that names an archive rotated at now. It is now, or just after last, the time of the newest archive, if the
-// clock was set back. So names sort in the order of rotation.
+// next returns the time that names an archive rotated at now: usually now. If the clock was set back, it is just after last,
+// the time of the newest archive. So names sort in the order of rotation.
 func next(last, now time.Time) time.Time {
 	if !now.After(last) {
 		return last.Add(time.Nanosecond)

@@ -1,5 +1,5 @@
 // Package gzipped is the interface between package logrotate, which asks for the compression of archives (rotated files), and
-// package packer, which compresses them in another process. Because of it, PID 1 links no compression code. The package starts no
+// package packer, which compresses them in another process. So PID 1 links no compression code. The package starts no
 // goroutine.
 package gzipped
 
@@ -21,10 +21,10 @@ type Archives struct {
 
 // Result is the outcome for one log.
 type Result struct {
-	Again bool   // an archive was too young, or there are many; call the Packer again later
+	Again bool   // an archive was too young, or there were too many for one call: call the Packer again later
 	Error string // text of the error, or "" if there was none
 }
 
-// Packer compresses the archives of logs, except those rotated less than young ago. It returns one
-// result for each log, in the same order. The error means that nothing was compressed. It stops when ctx ends.
+// Packer compresses the archives of logs. It skips archives whose rotation is less than young ago. It returns one result for
+// each log, in the same order. The error means that nothing was compressed. Packer stops when ctx ends.
 type Packer func(ctx context.Context, logs []Archives, young time.Duration) ([]Result, error)

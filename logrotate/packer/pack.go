@@ -34,17 +34,17 @@ const (
 	// runtime too.
 	packChunk = 64 << 10
 	packRest  = 3
-	// maxAtOnce is the number of archives of one log that a call of Pack compresses. An agent can make any number of archives, and
-	// the other logs wait.
+	// maxAtOnce is the number of archives of one log that a call of Pack compresses. An agent can make any number of
+	// archives, and other logs must not wait for all of them.
 	maxAtOnce = 10
 )
 
-// errAbandoned means that an archive stays uncompressed, because it was removed, is too large, or the context has ended. The caller
-// does not report it.
+// errAbandoned means that an archive stays uncompressed, because it was removed or is too large, or because the context has
+// ended. The caller does not report it.
 var errAbandoned = errors.New("abandoned")
 
-// Pack compresses the archives of logs, and opens files with the identity of actor. It skips archives that were rotated less than
-// young ago. It returns one result for each log, in the same order, and stops when ctx ends.
+// Pack compresses the archives of logs, and opens files with the identity of actor. It skips archives whose rotation is less
+// than young ago. It returns one result for each log, in the same order, and stops when ctx ends.
 func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, young time.Duration) []gzipped.Result {
 	p := &packer{actor: actor.Limited(blocking.Logs), young: young}
 	results := make([]gzipped.Result, len(logs))
@@ -78,8 +78,8 @@ func (p *packer) packLog(ctx context.Context, l gzipped.Archives) (r gzipped.Res
 			r.Again = true
 			return r
 		}
-		// After the clock was set back, an archive may have a time far in the future, and must not count as young until then. So
-		// compare the distance of the times.
+		// If the clock was set back, an archive may have a time far in the future. Only the distance from now decides, so
+		// that such an archive does not count as young until then.
 		if t, _ := archive.Time(name); time.Since(t).Abs() < p.young {
 			r.Again = true
 			continue
@@ -145,7 +145,7 @@ func (p *packer) packArchive(ctx context.Context, dir archive.Dir, name string, 
 	})
 }
 
-// doWhenAllowed makes one file operation when [blocking.Logs] allows it.
+// doWhenAllowed makes one file operation when a turn of [blocking.Logs] is free.
 func doWhenAllowed(do func() error) error { return blocking.Do(blocking.Logs, do) }
 
 // copy compresses the file in, whose status is st, into the file out, and syncs out.

@@ -141,7 +141,7 @@ func (r *reader) run(ctx context.Context) error {
 	}
 }
 
-// catchUp emits all lines up to the present end of the current file, across rotations.
+// catchUp emits all lines up to the present end of the log. If the log is rotated meanwhile, it goes on with the new file.
 func (r *reader) catchUp(ctx context.Context) error {
 	for {
 		moved := true
@@ -150,7 +150,7 @@ func (r *reader) catchUp(ctx context.Context) error {
 			if moved, err = r.currentReplaced(); err != nil {
 				return err
 			}
-			// Read the rest after the check: a renamed file gets no more lines, so nothing is missed.
+			// A file that was renamed gets no more lines. So read the rest only after the check, and miss nothing.
 			if err := r.drain(ctx); err != nil {
 				return err
 			}
@@ -206,8 +206,8 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 	if old != nil {
 		defer old.Close() // while the old file is open, its inode number can't be reused, so the comparison below is reliable
 	}
-	// Two things are already emitted: the archives up to r.newestEmitted, and the old file, which may be an archive by now. If the old file
-	// is not among the archives, it was removed or pruned, and lines may be missing.
+	// Two things are already emitted: the archives up to r.newestEmitted, and the old file, which may be an archive by now.
+	// If the old file is not among the archives, another process has removed it, and lines may be missing.
 	var next []string
 	// pruning begins with the oldest archive: if r.newestEmitted exists, all later archives exist too
 	found := old == nil || slices.Contains(archives, r.newestEmitted)
@@ -268,12 +268,12 @@ func (r *reader) emitOpenArchive(ctx context.Context, f *os.File, packed bool, s
 		err = r.drain(ctx)
 	}
 	if err != nil {
-		return err // r.carry may hold half a line, so don't emit it
+		return err // r.unfinished may hold half a line, so don't emit it
 	}
 	return r.emitUnfinished()
 }
 
-// drain emits the lines from r.offset to the end of r.file, and leaves an unfinished line in r.carry.
+// drain emits the lines from r.offset to the end of r.file, and leaves an unfinished line in r.unfinished.
 func (r *reader) drain(ctx context.Context) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -295,7 +295,7 @@ func (r *reader) drain(ctx context.Context) error {
 	}
 }
 
-// emitComplete emits the complete lines of r.carry and b together, and leaves an unfinished line in r.carry.
+// emitComplete emits the complete lines of r.unfinished and b together, and leaves an unfinished line in r.unfinished.
 func (r *reader) emitComplete(b []byte) error {
 	for len(b) > 0 {
 		i := bytes.IndexByte(b, '\n')

@@ -18,7 +18,7 @@ import (
 	"hinit/logrotate/packer"
 )
 
-// history emits the existing lines that the options select. Afterwards r stands at the end of the current file.
+// history emits the existing lines that the options select. When it returns, r is at the end of the current file.
 func (r *reader) history(ctx context.Context) error {
 	archives, err := r.openCurrent()
 	if err != nil {
@@ -139,8 +139,9 @@ func (r *reader) findStart(ctx context.Context, archives []string) (first int, s
 	return first, skip, nil
 }
 
-// lastLinesOf returns the offset at which the last n lines of the uncompressed file f begin. If f has fewer lines, missing is the
-// difference. It reads at most as many bytes as n lines of hinit can have. If f is emptied meanwhile, it starts again.
+// lastLinesOf returns the offset at which the last n lines of the uncompressed file f begin. If f has fewer lines, missing
+// says how many are missing. It reads at most as many bytes as n lines of hinit can have. If f is emptied meanwhile, it
+// starts again.
 func (r *reader) lastLinesOf(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
 	for {
 		end, err := f.Seek(0, io.SeekEnd)
@@ -164,8 +165,8 @@ func (r *reader) lastLinesOf(ctx context.Context, f *os.File, n int) (offset int
 	}
 }
 
-// lastLines returns the offset at which the last n lines before the offset end begin. An unfinished line counts. If there are fewer
-// lines, missing is the difference. buf is the buffer for reading.
+// lastLines returns the offset at which the last n lines before the offset end begin. An unfinished line counts. If there are
+// fewer lines, missing says how many are missing. buf is the buffer for reading.
 func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missing int, err error) {
 	stop, newlines := end-1, n // a newline at the very end belongs to the last line
 	if n <= 0 {
@@ -218,8 +219,8 @@ func (r *reader) openCurrent() ([]string, error) {
 	return r.withoutNewer(archives)
 }
 
-// withoutNewer handles a rotation between openCurrent's opening of the file and its listing of the archives, which has made r.file
-// an archive. It returns only the archives older than r.file.
+// withoutNewer returns only the archives that are older than r.file. If the log was rotated after openCurrent had opened the
+// file, and before it had listed the archives, r.file is itself an archive by now.
 func (r *reader) withoutNewer(archives []string) ([]string, error) {
 	opened, err := r.file.Stat()
 	if err != nil {
@@ -250,8 +251,8 @@ func (r *reader) isArchiveOf(name string, file os.FileInfo) bool {
 // errTooLarge means that an archive decompresses to more than hinit ever writes into one file. It may be a decompression bomb.
 var errTooLarge = errors.New("decompressed it is larger than a log of hinit; remove it")
 
-// decompress decompresses the archive f and passes its content, without the first skip bytes, in pieces to take. It stops with the
-// error of take, when ctx ends, or after MaxArchive bytes.
+// decompress decompresses the archive f, and passes its content without the first skip bytes to take, piece by piece. It
+// stops at the first error of take, when ctx ends, or after MaxArchive bytes.
 func (r *reader) decompress(ctx context.Context, f *os.File, skip int64, take func(b []byte) error) error {
 	z, err := gzip.NewReader(f)
 	for left := r.options.MaxArchive; err == nil; {
@@ -276,9 +277,9 @@ func (r *reader) decompress(ctx context.Context, f *os.File, skip int64, take fu
 	return err
 }
 
-// lastLinesOfPacked counts the lines of the compressed archive f. skip is the number of lines before the last n. If f has fewer
-// lines, missing is the difference. The caller decompresses f again to emit them: a list of all line offsets could need any amount
-// of memory.
+// lastLinesOfPacked returns in skip how many lines of the compressed archive f come before its last n. If f has fewer lines,
+// missing says how many are missing. The caller decompresses f again to emit the lines, because a list of all line offsets
+// could need any amount of memory.
 func (r *reader) lastLinesOfPacked(ctx context.Context, f *os.File, n int) (skip, missing int, err error) {
 	lines, within := 0, false
 	err = r.decompress(ctx, f, 0, func(b []byte) error {
