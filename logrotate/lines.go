@@ -46,7 +46,7 @@ func (l *lines) feed(buf []byte, n int) []byte {
 }
 
 // takeUnfinished returns the unfinished line with a newline added, or nil if no line is unfinished. Call it at the end of a
-// pipe. More input may follow.
+// pipe. Any input after the call begins a new line.
 func (l *lines) takeUnfinished() []byte {
 	if len(l.unfinished) == 0 {
 		l.continued = false

@@ -31,7 +31,7 @@ const (
 type pace struct {
 	flood      bool
 	pauseNext  bool // pause before the next read
-	shortReads int  // short reads since the time in the field since
+	shortReads int  // number of short reads after the time in since
 	since      time.Time
 
 	size       int           // size of the pipe in bytes

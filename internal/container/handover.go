@@ -26,8 +26,8 @@ import (
 	"hinit/supervisor"
 )
 
-// fallbackBudget is the time limit of the shutdown if hinit can't read the state from the previous program, which has the
-// configured limit.
+// fallbackBudget is the time limit of the shutdown if hinit can't read the state from the previous program. That state
+// contains the configured limit.
 const fallbackBudget = 8 * time.Second
 
 // handover is what PID 1 passes to the next program at a re-execution. Package reexec encodes it.

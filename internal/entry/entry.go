@@ -117,7 +117,7 @@ func OccupyPIDs(threads int) { makeThreads(threads, &alwaysZero) }
 
 // makeThreads creates threads, at most as many as given, which wait for *leave. It returns how many it has created. The
 // threads block every signal, and so does this thread during the call. They may still be alive when the runtime starts, and
-// the runtime's signal handler would find no g in them.
+// the runtime's signal handler can't run on a thread that the runtime does not know.
 func makeThreads(threads int, leave *uint32) (made int) {
 	all, before := ^uint64(0), uint64(0)
 	setMask(&all, &before)

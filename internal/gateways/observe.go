@@ -123,7 +123,7 @@ func (m *Manager) updateFromStateFile(profile string) {
 	}
 	if s.State == supervisor.Up && m.Config().Agent.Ready == config.ReadyState {
 		ready, said := m.readiness(profile, state, s)
-		// Send it even if the snapshot shows the same values: the snapshot may be old.
+		// Send the event even if the snapshot shows the same values, because the snapshot may be old.
 		m.Registry.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Text: said})
 	}
 	outcome, err := m.Intents.Restore(profile, state)

@@ -152,7 +152,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 				_ = h.File.Close()
 				var moved bool
 				h.File, moved, err = lockFile(d, refused)
-				if moved { // an init with the old file goes on until its confirmation fails
+				if moved { // another init with the old file goes on until it fails to confirm its lock
 					settle = v.confirmEvery + v.confirmLimit + confirmGrace + v.confirmEvery/10
 				}
 			}
@@ -267,7 +267,7 @@ func serverSharesLocks(dir *os.File) (shared bool, alone string) {
 	if fsutil.LocalFile(dir) {
 		return false, ""
 	}
-	var st unix.Statx_t // after an error the number is 0, which no mount has
+	var st unix.Statx_t // after an error its mount number is 0, which no mount has
 	_ = unix.Statx(int(dir.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &st)
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	return mountSharesLocks(mounts, st.Mnt_id)

@@ -30,7 +30,7 @@ import (
 // for every occurrence of a number.
 type Codec struct {
 	now         time.Time
-	mono        int64 // CLOCK_MONOTONIC at the time now
+	mono        int64 // CLOCK_MONOTONIC in nanoseconds at the time now
 	descriptors []int
 	files       map[int]*os.File
 }

@@ -69,7 +69,7 @@ type Generation struct {
 	Number  int
 	Version string // version of this program
 	Exe     string // path of hinit's binary
-	ID      string // identity of that file at the start of this program, see [FileID]
+	ID      string // identity of the file Exe at the start of this program, see [FileID]
 	host    Host
 	signals []syscall.Signal
 	faults  []time.Time // only the goroutine that handles a fault uses it

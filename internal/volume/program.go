@@ -141,7 +141,7 @@ func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 		}
 		Publish(o, report.Env)
 	}
-	for i := range hooks { // other hooks, such as the image's Python steps, may fail
+	for i := range hooks { // a failure of the other hooks, such as the image's Python steps, does not end the boot
 		hooks[i].Number, hooks[i].Required = i+1, hooks[i].Required || hooks[i].ContInit && job.Scripts
 	}
 	p.send(boot.Message{Begin: new(len(hooks))})

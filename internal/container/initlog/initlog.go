@@ -69,12 +69,13 @@ func (l *Logger) RememberWarning(warning string) bool { return l.storeWarning(sh
 const (
 	// terminationLog is the file that Kubernetes shows as the message of an ended container. Elsewhere it does not exist.
 	terminationLog = "/dev/termination-log"
-	// maxMessageBytes is how much of the file Kubernetes keeps. maxMessageLines is how many lines hinit writes; older lines are
-	// dropped.
+	// maxMessageBytes is how many bytes of the termination message Kubernetes keeps. maxMessageLines is how many lines hinit
+	// writes there, without the older ones.
 	maxMessageBytes, maxMessageLines = 4096, 16
-	// rewriteEvery is the minimum time between two writes of that file.
+	// rewriteEvery is the minimum time between two writes of the termination message.
 	rewriteEvery = time.Second
-	// killed is the first line of the file until the container ends in the regular way.
+	// killed is the first line of the termination message until the container ends in the regular way. So it stays there
+	// after a SIGKILL.
 	killed = "killed from outside (out of memory, or SIGKILL when the grace period was over), after:"
 )
 

@@ -59,7 +59,7 @@ type Host struct {
 
 // Boot is the part of the boot that ClaimAtBoot uses.
 type Boot interface {
-	// Ready blocks until processes may be started.
+	// Ready blocks until the container may start processes, see container.bootRun.
 	Ready()
 	// StartCmdEarly starts the CMD during the boot, because the volume does not answer.
 	StartCmdEarly()

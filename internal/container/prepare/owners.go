@@ -122,7 +122,7 @@ func (r *Owners) TakeOver(status *client.Repair) {
 	r.status = status
 }
 
-// Done reports whether all files were repaired.
+// Done reports whether the owners of all files were repaired.
 func (r *Owners) Done() bool {
 	status := r.Status()
 	return status != nil && status.Done

@@ -23,7 +23,7 @@ const (
 	maxDepth = 1000
 	// Batch is the number of entries between two calls of [Walk].BetweenBatches.
 	Batch = 256
-	// pieceSize is the number of bytes that are copied between two such calls.
+	// pieceSize is the number of bytes of a file that are copied between two calls of [Walk].BetweenBatches.
 	pieceSize = 1 << 20
 	// tempPrefix is the prefix of the name of an incomplete copy.
 	tempPrefix = ".hinit-copy-"
