@@ -182,7 +182,8 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 	if s.policy.ReadyRestart > 0 && s.ready && now.Sub(s.readySince) >= s.policy.ReadyRestart {
 		return nextState{state: Starting, reason: reason + " after it had been ready"}
 	}
-	own := exit.Signal == 0 && exit.Cause != CauseHealth // the process chose its exit code; after a signal or a failed check the code means nothing
+	// own means that the process chose its exit code. After a signal or a failed check, the code means nothing.
+	own := exit.Signal == 0 && exit.Cause != CauseHealth
 	if own && slices.Contains(s.policy.ParkOn, exit.Code) {
 		return nextState{state: Parked, reason: reason}
 	}

@@ -187,7 +187,7 @@ func RefuseDescriptors(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SO
 // for a TCP socket that the peer has sent, see [DoWithPeer].
 func Drain(fd uintptr) {
 	_ = DoWithPeer(func() error {
-		_ = unix.Shutdown(int(fd), unix.SHUT_RD) // the peer may have closed the socket
+		_ = unix.Shutdown(int(fd), unix.SHUT_RD) // an error means that the peer has closed the socket
 		var rest [4096]byte
 		for {
 			if n, err := unix.Read(int(fd), rest[:]); n <= 0 && err != unix.EINTR {

@@ -64,7 +64,7 @@ func (v *Volume) holder(at string) Holder {
 	h := *v.lastHolder.Load()
 	if v.reading.CompareAndSwap(false, true) {
 		guard.Go("reading who holds the lock of the volume", func() {
-			_ = v.withDir(v.readHolderFile) // if the directory can't be opened, the old note stays
+			_ = v.withDir(v.readHolderFile) // if the directory can't be opened, lastHolder does not change
 			v.reading.Store(false)
 		})
 	}
@@ -88,8 +88,8 @@ func findOtherHolder(at string, own int) (pid int, command string) {
 	return pid, command
 }
 
-// readHolderFile reads the holder file, in which the last holder describes itself, into v.note. After an error v.note is
-// empty.
+// readHolderFile reads the holder file, in which the last holder describes itself, into v.lastHolder. After an error
+// v.lastHolder is empty.
 func (v *Volume) readHolderFile(d *fsutil.Dir) error {
 	var h Holder
 	raw, err := d.ReadFile(holderFile, maxHolderFile)
@@ -105,7 +105,7 @@ func (v *Volume) readHolderFile(d *fsutil.Dir) error {
 func (v *Volume) writeHolderFile() {
 	host, _ := os.Hostname()
 	raw, _ := json.Marshal(Holder{Host: host, Since: time.Now().UTC().Truncate(time.Second)})
-	_ = v.withDir(func(d *fsutil.Dir) error { // an error does not matter, because the note is only displayed
+	_ = v.withDir(func(d *fsutil.Dir) error { // an error does not matter, because the holder file is only displayed
 		if err := d.Mkdir(DirName, 0o755); err != nil {
 			return err
 		}

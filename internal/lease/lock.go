@@ -56,7 +56,7 @@ const (
 	confirmGrace      = time.Second      // added to confirmTimeLimit, for an answer that came while this process was paused
 	lockRetryInterval = time.Second      // pause between two attempts while another machine holds the lock
 
-	// DirName is the directory in the data directory with the lock file and the note about the lock's holder.
+	// DirName is the directory in the data directory with the lock file and the holder file.
 	DirName = ".hinit"
 
 	lockName = DirName + "/lock"
@@ -84,7 +84,7 @@ type Volume struct {
 	confirmedAt time.Duration // when the last successful confirmation began, by CLOCK_BOOTTIME
 
 	lastHolder atomic.Pointer[Holder]
-	reading    atomic.Bool // a goroutine is reading the note of the lock's holder
+	reading    atomic.Bool // a goroutine is reading the holder file
 }
 
 // Handover is the locked files of a Volume, for the program after a re-execution. A nil file is not locked.
@@ -167,7 +167,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 		switch {
 		case errors.Is(err, errLocked):
 			settle = max(settle, v.confirmEvery+v.confirmEvery/10)
-			_ = v.withDir(v.readHolderFile) // an error does not matter, because the note is only displayed
+			_ = v.withDir(v.readHolderFile) // an error does not matter, because the holder file is only displayed
 			wait()
 		case h.Lock != nil && settle == 0 && (errors.Is(err, errNoLocks) || errors.Is(err, unix.EROFS)):
 			alone, err = err.Error(), nil

@@ -183,7 +183,7 @@ func (s *Status) ExpectLater(look func() []*supervisor.Service) {
 // function of ExpectLater, the end of the boot, or the end of ctx.
 func (s *Status) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	s.mu.Lock()
-	looked := s.profilesExpected // a nil channel blocks for ever, if ExpectLater was not called
+	looked := s.profilesExpected // nil if ExpectLater was not called; a nil channel blocks for ever
 	s.mu.Unlock()
 	if all {
 		select {

@@ -1,5 +1,5 @@
-// Package leaseholder decides whether this init serves its data volume: only while it holds the lock of the volume, it may
-// supervise the profiles and services there.
+// Package leaseholder decides whether this init serves its data volume. This init may supervise the profiles and services
+// there only while it holds the lock of the volume.
 //
 // Without the lock, no profile or service of the volume starts. When the lock is lost, the package kills all of them before
 // it asks for the lock again. It owns a goroutine that waits for the lock, or for its loss.

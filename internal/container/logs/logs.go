@@ -144,7 +144,7 @@ func (l *Logs) Pipes(name string) (stdout, stderr *os.File, err error) {
 	}
 	stdout, stderr, err = log.Pipes()
 	if err == nil && strings.HasPrefix(name, units.HookPrefix) { // a boot hook must not write to the container's standard output
-		_ = stdout.Close() // nothing was written to stdout
+		_ = stdout.Close() // an error loses nothing, because nothing was written to stdout
 		stdout = stderr
 	}
 	return stdout, stderr, err

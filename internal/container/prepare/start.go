@@ -165,6 +165,6 @@ func (s *Stage) start(ctx context.Context, u supervisor.Unit, what string) {
 
 // IsControllingTerminal reports whether f is the controlling terminal of this process.
 func IsControllingTerminal(f *os.File) bool {
-	_, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP) // ENOTTY for any other terminal (tty_ioctl(4))
+	_, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP) // fails with ENOTTY for any other terminal (tty_ioctl(4))
 	return err == nil
 }

@@ -194,7 +194,7 @@ func makeTempDir() (fd int) {
 	uid := bare.Syscall3(unix.SYS_GETUID, 0, 0, 0)
 	tempVar.Add("TMPDIR=/tmp/hinit-").Add(profileName).Add("-").Num(uid)
 	dir, flags := uintptr(unsafe.Pointer(&tempVar.Buf[len("TMPDIR=")])), uintptr(unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC)
-	bare.Syscall3(unix.SYS_MKDIRAT, bare.CurrentDir, dir, 0o700) // fails if it exists
+	bare.Syscall3(unix.SYS_MKDIRAT, bare.CurrentDir, dir, 0o700) // fails if the directory exists
 	fd = bare.Syscall3(unix.SYS_OPENAT, bare.CurrentDir, dir, flags)
 	if stat(fd, "\x00", unix.AT_EMPTY_PATH, &st) < 0 || int(st.Uid) != uid {
 		var random uint32
