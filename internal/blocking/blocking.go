@@ -80,8 +80,8 @@ var ErrBusy = errors.New("earlier calls still wait for it")
 // ErrSlow means that a call has begun and did not return in time. It is still running.
 var ErrSlow = errors.New("it does not answer")
 
-// Do waits for a turn of a share, calls f, and returns the error of f. f must not call Do for the same share, directly or
-// not: if no other turn is free, it would wait for itself for ever.
+// Do waits for a turn of a share, calls f, and returns the error of f. The function f must not call Do for the same share,
+// directly or not: if no other turn is free, it would wait for itself for ever.
 func Do(s Share, f func() error) error {
 	turnsInUse[s] <- struct{}{}
 	defer func() { <-turnsInUse[s] }()

@@ -182,8 +182,8 @@ func (c *container) resumeServices(ctx context.Context) {
 	c.stage.RepairOwners(ctx, !c.stage.Owners.Done())
 }
 
-// freezeTimeout is how long a re-execution waits for writes to the volume. Then it waits as long again for the logs to write
-// what they have read. The supervisor's loop is blocked during the second wait.
+// freezeTimeout is how long a re-execution waits for writes to the volume. Then it waits as long again until the logs have
+// written the lines that they have read. The supervisor's loop is blocked during the second wait.
 const freezeTimeout = time.Second
 
 // reexecHost implements [reexec.Host], by which package reexec stops the container and collects its state.

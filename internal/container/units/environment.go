@@ -22,9 +22,9 @@ func (m *Maker) runsAsRoot(cred *proc.Cred) bool {
 }
 
 // rootEnv returns the environment of a program that runs as root. It is the container's environment, without variables that
-// lead to a directory of the agent, and with the variables in own, from hinit.yaml. HINIT_CONFIG stays, because a program of
-// hinit without it would assume that no profile is isolated. HOME is root's home, unless own sets HOME to a directory outside
-// the data volume.
+// lead to a directory of the agent, and with the variables that hinit.yaml has in own. The variable HINIT_CONFIG stays,
+// because a program of hinit without it would assume that no profile is isolated. HOME is root's home, unless own sets HOME
+// to a directory outside the data volume.
 func (m *Maker) rootEnv(own map[string]string) []string {
 	env := slices.DeleteFunc(slices.Clone(m.Env()), func(kv string) bool {
 		name, value, _ := strings.Cut(kv, "=")
