@@ -1,5 +1,6 @@
-// Package cmdline holds what the command lines of hinit's programs share: exit codes, flags in any position, help, suggestions for
-// unknown words, and the connection to PID 1. It starts no goroutine, except the one of [signal.NotifyContext] in [Interruptible].
+// Package cmdline holds what the command lines of hinit's programs share: exit codes, flags in any position, help, suggestions
+// for mistyped words, and the connection to PID 1. It starts no goroutine, except the one of [signal.NotifyContext] in
+// [Interruptible].
 package cmdline
 
 import (
@@ -42,7 +43,7 @@ const (
 	Unknown     = 6 // the profile or service does not exist
 )
 
-// Code returns the exit code of a command whose request to hinit has returned err.
+// Code returns the exit code of a command for err, the error of its request to hinit.
 func Code(err error) int {
 	switch {
 	case err == nil:
@@ -64,7 +65,7 @@ type Verb struct {
 	Summary, Help string
 	Doing         string   // action that errors name after "cannot"; if empty, "run PROGRAM NAME"
 	Aliases       []string // other names of the command
-	FlagsFirst    bool     // flags end at the first other word, because the words after it are another command line
+	FlagsFirst    bool     // flags end at the first other word, because that word begins another command line
 }
 
 // Command returns the command as people type it, without its arguments.
@@ -79,7 +80,7 @@ type Call struct {
 	Env      func(name string) (string, bool) // function that looks up an environment variable
 }
 
-// NewCall returns a call of v whose flags are still to be defined. It reads the environment of this process.
+// NewCall returns a call of v without flags; the caller defines them. It reads the environment of this process.
 func NewCall(v Verb, args []string, out, errs io.Writer) *Call {
 	return &Call{Verb: v, Args: args, Flags: Flags(v.Name), Out: out, Err: errs, Env: os.LookupEnv}
 }
@@ -97,15 +98,14 @@ func (c *Call) Variable(name, otherwise string) string {
 	return otherwise
 }
 
-// Fail prints a message on one line of c.Err and returns code. It escapes control characters in the message, because they could
-// have an effect on the terminal.
+// Fail prints a message on one line of c.Err and returns code. It escapes control characters, which could change the terminal.
 func (c *Call) Fail(code int, format string, args ...any) int {
 	fmt.Fprintln(c.Err, show.Line(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
 	return code
 }
 
-// Failed prints err and returns the exit code for it. If err is nil, Failed prints nothing and returns [Done]. The argument doing
-// is the failed action, in words that can follow "cannot", for an err that names no action.
+// Failed prints err and returns the exit code for it. If err is nil, Failed prints nothing and returns [Done]. doing is the
+// failed action, in words that can follow "cannot"; it is used if err names no action.
 func (c *Call) Failed(doing string, err error) int {
 	if err == nil {
 		return Done
@@ -113,8 +113,8 @@ func (c *Call) Failed(doing string, err error) int {
 	return c.Fail(Code(err), "%s", Message(doing, err))
 }
 
-// Message returns one line with the failed action and the reason. The argument doing is the action, in words that can follow
-// "cannot". Message leaves it out if err already names an action.
+// Message returns one line with the failed action and the reason. doing is the action, in words that can follow "cannot". If err
+// already names an action, Message omits doing.
 func Message(doing string, err error) string {
 	text := err.Error()
 	if said, is := errors.AsType[*client.Error](err); is {
@@ -125,7 +125,7 @@ func Message(doing string, err error) string {
 	return strings.ReplaceAll(text, "\n", "; ")
 }
 
-// Flags returns a flag set without flags. It prints nothing itself, because [Verb.Parse] prints the errors and the help.
+// Flags returns an empty flag set. It prints nothing, because [Verb.Parse] prints the errors and the help.
 func Flags(name string) *flag.FlagSet {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -144,7 +144,7 @@ func (l *ListFlag) Set(text string) error {
 	return nil
 }
 
-// Parse reads flags, which may appear anywhere before a lone "--", and returns the other words. The number of words must be
+// Parse reads flags, which may appear anywhere before a separate argument "--", and returns the other words. Their number must be
 // between atLeast and atMost; -1 for atMost means no limit. If ok is false, the command must exit with code: Parse has printed
 // the help to out, or an error to errs.
 func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out, errs io.Writer) (words []string, code int, ok bool) {
@@ -161,7 +161,7 @@ func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out
 				args = append([]string{"-" + letter, value}, flags.Args()...)
 				continue
 			}
-			oneDash := regexp.MustCompile(`((?:flag|for|defined:|argument:) )-([^-\s:][^\s:]+)`) // package flag writes long names with a single dash
+			oneDash := regexp.MustCompile(`((?:flag|for|defined:|argument:) )-([^-\s:][^\s:]+)`) // package flag writes long names with one dash
 			text := oneDash.ReplaceAllString(err.Error(), "$1--$2")
 			fmt.Fprintf(errs, "cannot %s: %s%s; see: %s --help\n", v.doing(), text, flagMeant(flags, unknown), v.Command())
 			return nil, WrongUsage, false
@@ -203,7 +203,7 @@ func (v Verb) Usage(flags *flag.FlagSet, w io.Writer) {
 	if v.Help != "" {
 		fmt.Fprintf(w, "\n%s\n", v.Help)
 	}
-	before := "\n" // an empty line before the first flag
+	before := "\n" // an empty line precedes the first flag
 	flags.VisitAll(func(f *flag.Flag) {
 		name, text := flag.UnquoteUsage(f)
 		fmt.Fprintf(w, "%s  %-18s %s\n", before, strings.TrimSpace(Dashed(f.Name)+" "+name), text)
@@ -228,8 +228,8 @@ func Bounds(args string) (atLeast, atMost int) {
 	return atLeast, atMost
 }
 
-// DidYouMean returns the end of a message about an unknown word: a suggestion of the most similar known word. The result is "" if
-// no known word is similar.
+// DidYouMean returns the end of a message about an unknown word: it suggests the most similar known word. If no known word is
+// similar, it returns "".
 func DidYouMean(word string, known []string) string {
 	if near := nearest.Word(word, known); near != "" && near != word {
 		return fmt.Sprintf("; did you mean %q?", near)
@@ -237,7 +237,7 @@ func DidYouMean(word string, known []string) string {
 	return ""
 }
 
-// flagMeant returns a suggestion as DidYouMean does, for a flag that the command does not have. If unknown is "", the result is "".
+// flagMeant is DidYouMean for an unknown flag. If unknown is "", it returns "".
 func flagMeant(flags *flag.FlagSet, unknown string) string {
 	if unknown == "" {
 		return ""
@@ -247,7 +247,7 @@ func flagMeant(flags *flag.FlagSet, unknown string) string {
 	return DidYouMean(Dashed(unknown), known)
 }
 
-// Dashed returns a flag with its dashes, as people type it: -n or --json.
+// Dashed returns the name of a flag with its dashes, as people type it: -n or --json.
 func Dashed(name string) string {
 	if len(name) == 1 {
 		return "-" + name
@@ -255,8 +255,9 @@ func Dashed(name string) string {
 	return "--" + name
 }
 
-// SiblingProgram returns the path of a program in the directory of this program. Programs of hinit find each other in this way,
-// because $PATH may be the agent's. If the file is missing, Beside returns the path and an error that wraps [fs.ErrNotExist].
+// SiblingProgram returns the path of a program in the directory of this program. hinit's programs find each other in this way,
+// because $PATH may be the agent's. If the file is missing, SiblingProgram returns the path and an error that wraps
+// [fs.ErrNotExist].
 func SiblingProgram(program string) (path string, err error) {
 	self, err := os.Executable()
 	path = filepath.Join(filepath.Dir(self), program)
@@ -266,8 +267,8 @@ func SiblingProgram(program string) (path string, err error) {
 	return path, err
 }
 
-// Hinit returns the path of hinit, which is in the directory of this program. In a container image, the file may have the name
-// init, as the entry point of the container.
+// Hinit returns the path of the program hinit in the directory of this program. In a container image, this file may be called
+// init, because it is the entry point.
 func Hinit() (string, error) {
 	path, err := SiblingProgram("hinit")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -297,8 +298,8 @@ func IsSelector(word string) bool {
 	return strings.HasPrefix(word, "@") || strings.ContainsAny(word, "*?[")
 }
 
-// Matches reports whether an argument selects the service s. Two forms of the argument can select s: @ and the name of the
-// group, or a pattern that matches the service's name or its profile.
+// Matches reports whether an argument selects the service s. The argument is either @ and the name of the service's group, or a
+// pattern that matches the name of the service or of its profile.
 func Matches(word string, s *client.Service) bool {
 	if group, is := strings.CutPrefix(word, "@"); is {
 		return group != "" && group == s.Group // a service without a group has the group ""
@@ -308,8 +309,8 @@ func Matches(word string, s *client.Service) bool {
 	return byName || byProfile && s.Profile != ""
 }
 
-// MatchesSearch reports whether a word of a search finds the service s. If the word is a selector, it must select s. Any other word must
-// occur in text, a description of s, in upper or lower case.
+// MatchesSearch reports whether one word of a search finds the service s. A selector finds s if it selects s. Any other word
+// finds s if text, a description of s, contains it; upper and lower case don't matter.
 func MatchesSearch(word, text string, s *client.Service) bool {
 	if IsSelector(word) {
 		return Matches(word, s)
@@ -320,24 +321,25 @@ func MatchesSearch(word, text string, s *client.Service) bool {
 // Env looks up an environment variable, as [os.LookupEnv] does.
 type Env = func(name string) (string, bool)
 
-// ClientForThisContainer returns a client of the PID 1 of this container. It does not connect yet, see [dial.ForThisContainer].
+// ClientForThisContainer returns a client of the PID 1 of this container. The client doesn't connect yet, see
+// [dial.ForThisContainer].
 func ClientForThisContainer(env Env) *dial.Client {
 	return dial.ForThisContainer(configuredSocket(env), env)
 }
 
-// Dial connects to the PID 1 of this container, see [dial.Find]. It works even if the configuration has mistakes, so that commands
-// still answer then.
+// Dial connects to the PID 1 of this container, see [dial.Find]. Mistakes in the configuration don't matter, so that commands
+// still work.
 func Dial(env Env) (*dial.Client, error) { return dial.Find(configuredSocket(env), env) }
 
-// configuredSocket returns the path of the control socket that the configuration file sets, or "" if it sets none. If
-// HINIT_RUNTIME_DIR is set, the result is also "", because the variable takes precedence over the file. Other keys stay unparsed:
-// most commands need only this one and run for two milliseconds.
+// configuredSocket returns the path of the control socket in the configuration file, or "" if the file sets none. It also returns
+// "" if HINIT_RUNTIME_DIR is set, because this variable wins over the file. It parses no other key: most commands need only this
+// one, and run for only two milliseconds.
 func configuredSocket(env Env) string {
 	if dir, _ := env("HINIT_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return ""
 	}
 	text := config.ReadTrustedFile(env)
-	if !bytes.Contains(text, []byte("socket")) && !bytes.Contains(text, []byte(`\`)) { // JSON can spell the key with escapes, which contain a backslash
+	if !bytes.Contains(text, []byte("socket")) && !bytes.Contains(text, []byte(`\`)) { // in JSON, escapes with backslashes can spell the key
 		return ""
 	}
 	var file struct {
@@ -351,9 +353,9 @@ func configuredSocket(env Env) string {
 	return file.Control.Socket
 }
 
-// ReadIsolatedFile returns the content of [account.IsolatedFile] in the directory of a control socket, where the hinit with this socket
-// has written it. The result is "" if no profile is isolated. An abstract socket has no directory, so ReadIsolatedFile returns an error
-// for it. It may block on the disk.
+// ReadIsolatedFile returns the content of [account.IsolatedFile] beside the control socket. The hinit that listens on the socket
+// has written this file. If no profile is isolated, the content is "". An abstract socket has no directory, so the result is an
+// error. ReadIsolatedFile may block on the disk.
 func ReadIsolatedFile(socket string) (string, error) {
 	if !strings.HasPrefix(socket, "/") {
 		return "", fmt.Errorf("cannot list the isolated profiles: the control socket %q has no directory; mount a tmpfs on /run", socket)

@@ -18,12 +18,12 @@ import (
 	"hinit/internal/proc"
 )
 
-// passedSequences matches the control characters of a program's output that may reach a terminal: tabs, and colours (ESC [ numbers
-// m). Other sequences could change the clipboard or the title of the terminal, for example.
+// passedSequences matches control characters in a program's output that are harmless on a terminal: tabs and colours (ESC [
+// numbers m). Other sequences could, for example, change the clipboard or the title of the terminal.
 var passedSequences = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\t|\x1b\[[0-9;:]{0,61}m`) })
 
-// Output escapes one line of a program's output for a terminal, as [show.Line] does, but keeps tabs and colours. At the end of the
-// line, it resets the colour, so that the next line has none.
+// Output escapes one line of a program's output for a terminal. Unlike [show.Line], it keeps tabs and colours. At the end of the
+// line it resets the colour, so that the next line is not coloured.
 func Output(line string) string {
 	if strings.IndexByte(line, '\t') < 0 && strings.IndexByte(line, '\x1b') < 0 {
 		return show.Line(line)
@@ -50,11 +50,11 @@ func Lines(text []byte) []byte {
 	return []byte(strings.Join(lines, "\n"))
 }
 
-// longestLine limits the memory of a lineWriter, in bytes: it writes a longer line in several parts.
+// longestLine is the size in bytes above which a lineWriter writes a line in several parts. It limits the memory of the writer.
 const longestLine = 64 << 10
 
-// lineWriter escapes the output of a program as [Lines] does. It writes whole lines, because one call of Write may end in the
-// middle of an escape sequence.
+// lineWriter escapes the output of a program as [Lines] does. It waits for the end of each line, because a single call of Write
+// may end inside an escape sequence.
 type lineWriter struct {
 	to             io.Writer
 	unfinishedLine []byte // the line that has not ended yet
@@ -73,7 +73,7 @@ func (w *lineWriter) Write(data []byte) (int, error) {
 }
 
 // ForTerminal returns a writer to w for the output of a program. If w is a terminal, the writer escapes the output, so that the
-// program can't control the terminal. The caller must call end after the last write.
+// program can't control the terminal. Call end after the last write.
 func ForTerminal(w io.Writer) (out io.Writer, end func()) {
 	file, is := w.(*os.File)
 	if checked, wrapped := w.(*checkedWriter); wrapped {
@@ -83,11 +83,11 @@ func ForTerminal(w io.Writer) (out io.Writer, end func()) {
 		return w, func() {}
 	}
 	lines := &lineWriter{to: w}
-	return lines, func() { _, _ = w.Write(Lines(lines.unfinishedLine)) } // the terminal may be gone
+	return lines, func() { _, _ = w.Write(Lines(lines.unfinishedLine)) } // the terminal may have been closed
 }
 
-// EscapeJSON replaces some characters of a JSON document by \u sequences, because they could control a terminal: the characters that
-// [show.Line] escapes. The document keeps its meaning.
+// EscapeJSON replaces characters that could control a terminal by \u sequences. They are the characters that [show.Line] escapes.
+// The JSON document keeps its meaning.
 func EscapeJSON(doc []byte) []byte {
 	if !slices.ContainsFunc(doc, func(c byte) bool { return c >= 0x7f }) {
 		return doc
@@ -108,7 +108,7 @@ func EscapeJSON(doc []byte) []byte {
 	return out
 }
 
-// WriteJSON writes v as a JSON document, escaped by [EscapeJSON]. With a non-empty indent, each value is on its own line.
+// WriteJSON writes v as a JSON document, escaped by [EscapeJSON]. If indent is not empty, each value is on its own line.
 func WriteJSON(w io.Writer, v any, indent string) error {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -122,8 +122,7 @@ func WriteJSON(w io.Writer, v any, indent string) error {
 }
 
 // Escaped is a writer that escapes text for a terminal, except for line ends. Each write must contain whole lines, or whole cells
-// of a table. A name that an agent can choose may contain a line end, so the caller must pass it through [show.Line] or [show.Name]
-// first.
+// of a table. Pass a name that an agent can choose through [show.Line] or [show.Name] first, because it may contain a line end.
 type Escaped struct{ io.Writer }
 
 // Write implements io.Writer.
@@ -134,7 +133,7 @@ func (w Escaped) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// checkedWriter keeps the first error of a write.
+// checkedWriter remembers the first error of a write.
 type checkedWriter struct {
 	io.Writer
 	err error
@@ -147,8 +146,8 @@ func (w *checkedWriter) Write(data []byte) (int, error) {
 	return n, err
 }
 
-// WithOutput calls run with standard output, and returns the exit code of the process. If a write fails and run returns [Done] or
-// [NotUp] nevertheless, WithOutput reports the error and returns [Failed].
+// WithOutput calls run with standard output, and returns the exit code of the process. If a write has failed although run returns
+// [Done] or [NotUp], WithOutput reports the error and returns [Failed].
 func WithOutput(run func(out io.Writer) int) int {
 	out := &checkedWriter{Writer: os.Stdout}
 	code := run(out)
@@ -159,11 +158,11 @@ func WithOutput(run func(out io.Writer) int) int {
 	return code
 }
 
-// plainLetters are the characters that have no special meaning in a shell.
+// plainLetters are the characters without a special meaning in a shell.
 const plainLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+"
 
-// Quote quotes a word for a shell, unless all its characters are plain. People paste the printed commands into a shell, and an
-// agent may have chosen a name that would run a command there.
+// Quote quotes a word for a shell if it contains a character that is not plain. People paste printed commands into a shell, where
+// a name chosen by an agent could otherwise run a command.
 func Quote(word string) string {
 	if word != "" && strings.Trim(word, plainLetters) == "" {
 		return word

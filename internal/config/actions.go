@@ -37,8 +37,8 @@ type Action struct {
 // ActionsName is the name of the built-in service that carries out actions. hinit adds it by itself if hinit.yaml has an action.
 const ActionsName = "hinit-actions"
 
-// actionsState is the environment variable that holds the path of a file. The service [ActionsName] keeps pending actions in this
-// file.
+// actionsState is the environment variable that tells the service [ActionsName] where its state file is. The file keeps actions
+// that are still to be carried out.
 const actionsState = "HINIT_ACTIONS_STATE"
 
 // maxActions is the maximum number of actions for one event of a service.
@@ -56,8 +56,8 @@ func (c *Config) hasActions() bool {
 	return has
 }
 
-// fillActions sets the command and the environment of the service that carries out actions. It runs as the agent's user and reads
-// the configuration file itself.
+// fillActions sets the command and the environment of the service that carries out actions. The service runs as the agent's user
+// and reads hinit.yaml itself.
 func (l *loader) fillActions(s *Service) {
 	path := l.cfg.Path
 	if abs, err := filepath.Abs(path); err == nil {

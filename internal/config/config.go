@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// DefaultPath is the configuration file that is read if neither [Options] nor HINIT_CONFIG names one. It may be missing.
+// DefaultPath is the path of the configuration file if neither [Options].Path nor the variable HINIT_CONFIG names one. The
+// default file may be missing.
 const DefaultPath = "/etc/hinit/hinit.yaml"
 
 // Config is the complete configuration, after all checks. Its fields mirror the keys of hinit.yaml.
@@ -69,14 +70,14 @@ type Agent struct {
 // Deaf configures how hinit finds deaf gateways: those that are up but process no messages.
 type Deaf struct {
 	Action string        `key:"action,short" is:"oneof report restart off"` // [OnReport], [OnRestart] or [DeafOff]; a profile may set its own
-	After  time.Duration `key:"after" is:"atleast 1s"`                      // minimum silence of a deaf gateway
+	After  time.Duration `key:"after" is:"atleast 1s"`                      // a gateway that has processed no messages for this time may be deaf
 	Period time.Duration `key:"period" is:"atleast 100ms"`                  // time between two checks of all gateways
 }
 
-// More values of [Deaf].Action besides [OnReport] and [OnRestart].
+// The values that [Deaf].Action can have besides [OnReport] and [OnRestart].
 const (
-	DeafOff     = "off"   // hinit doesn't look for deafness
-	DeafByCheck = "check" // a check of the type "deaf" looks for deafness instead; not valid in hinit.yaml
+	DeafOff     = "off"   // hinit doesn't look for deaf gateways
+	DeafByCheck = "check" // a check of the type "deaf" finds deaf gateways instead; hinit.yaml can't set this value
 )
 
 // The values of [Agent].Ready.
@@ -100,7 +101,7 @@ type Profiles struct {
 type Restart struct {
 	// Policy selects the exits that lead to a restart: one of the Restart constants.
 	Policy string `key:"policy,short" is:"oneof always on-failure never on-success"`
-	// MaxRestarts is the maximum number of restarts within MaxRestartsWindow. 0 means no limit.
+	// MaxRestarts is the maximum number of restarts within MaxRestartsWindow; 0 means no limit.
 	MaxRestarts       int           `key:"max_restarts" is:"between 0 1000"`
 	MaxRestartsWindow time.Duration `key:"max_restarts_window" is:"positive"`
 
@@ -108,7 +109,8 @@ type Restart struct {
 	Factor  float64       `key:"factor" is:"between 1 1000"` // each delay is Factor times the delay before
 	Max     time.Duration `key:"max" is:"positive"`          // longest delay; not less than Initial
 	Jitter  float64       `key:"jitter" is:"between 0 0.5"`  // random change of a delay, up to this fraction of it
-	// A run of this length counts as healthy: the next restart is immediate, and the delays begin at Initial again.
+	// ResetAfter is how long a run must last to count as healthy. After a healthy run the next restart is immediate, and later
+	// delays begin at Initial again.
 	ResetAfter      time.Duration `key:"reset_after" is:"positive"`
 	ParkOn          []int         `key:"park_on" is:"codes"`                   // exit codes after which the service stays down
 	ImmediateOn     []int         `key:"immediate_on" is:"codes"`              // exit codes after which the restart is immediate
@@ -117,7 +119,7 @@ type Restart struct {
 	CrashLoopWindow time.Duration `key:"crash_loop_window" is:"positive"`
 }
 
-// Stop says how a service is stopped: by a signal, and after Grace by SIGKILL.
+// Stop says how a service is stopped: hinit sends Signal, and after Grace it sends SIGKILL.
 type Stop struct {
 	Signal syscall.Signal `key:"signal"`              // first signal
 	Grace  time.Duration  `key:"grace" is:"positive"` // time from the first signal to SIGKILL
@@ -141,8 +143,8 @@ type Logs struct {
 	Dir     string `key:"dir,root" is:"dir" fill:"home"`                                    // absolute path of the log directory, which has a subdirectory for each profile
 	Console string `key:"console" is:"oneof raw prefixed json off" env:"HINIT_LOG_CONSOLE"` // how output looks on the console: one of the Console constants
 
-	// ConsoleStall is how long services wait for a reader of the console that has paused. Then lines are left out on the console.
-	// With 0, services never wait.
+	// ConsoleStall is how long services wait for the reader of the console when the reader pauses. After that time, hinit drops
+	// console lines. With 0, services never wait.
 	ConsoleStall time.Duration `key:"console_stall,root" is:"notnegative"`
 
 	MaxLineKB int      `key:"max_line_kb,root" is:"between 1 65536"` // longest line, in kB; a longer line is split
@@ -177,8 +179,8 @@ func (c *Config) LogLimitsOf(profile string) LogLimits {
 	return c.Logs.LogLimits
 }
 
-// Service is a supervised process other than a gateway. Its templates are expanded, and keys that hinit.yaml doesn't set have
-// inherited or default values.
+// Service is a supervised process that isn't a gateway. Its templates are already expanded, and keys that hinit.yaml doesn't set
+// have inherited or default values.
 type Service struct {
 	Name string
 
@@ -216,7 +218,7 @@ const Unlimited uint64 = math.MaxUint64
 
 // Boot configures the boot.
 type Boot struct {
-	Strict bool   `key:"strict" env:"HINIT_BOOT_STRICT"`                // a step that fails ends the boot
+	Strict bool   `key:"strict" env:"HINIT_BOOT_STRICT"`                // whether a failed step ends the boot
 	Steps  string `key:"steps" is:"oneof hinit image" env:"HINIT_BOOT"` // who prepares the data directory: [StepsHinit] or [StepsImage]
 	Hooks  []Hook `key:"hooks"`                                         // commands that run before any service, in this order
 }
@@ -231,8 +233,8 @@ const (
 type Hook struct {
 	Command  []string      `key:"command" is:"command" fill:"service"`
 	User     string        `key:"user" is:"user" inherits:"agent.user"` // user of the hook: a name, a uid or user:group
-	Timeout  time.Duration `key:"timeout" is:"positive"`                // after this time the hook is killed and has failed
-	Required bool          `key:"required"`                             // a failure ends the boot even without Boot.Strict
+	Timeout  time.Duration `key:"timeout" is:"positive"`                // time limit; after it, hinit kills the hook, and the hook has failed
+	Required bool          `key:"required"`                             // whether a failure of the hook ends the boot even without Boot.Strict
 	IfExists string        `key:"if_exists" is:"dir?" fill:"service"`   // run the hook only if this file exists; "": always
 
 	// Inputs are absolute paths and globs of the files that the hook reads and writes. The hook is skipped if none of them has

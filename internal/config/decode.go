@@ -87,8 +87,9 @@ func (d *decoder) entries(n *yaml.Node, prefix string, keys []string) []entry {
 	return out
 }
 
-// namedEntries returns the entries of a mapping whose keys are names, such as services. n may be nil, and prefix is as in entries.
-// wrong returns why a name is invalid, or "". The message says what is invalid; it has one %q for the name.
+// namedEntries returns the entries of a mapping whose keys are names, such as services. n may be nil, and prefix is as in
+// entries. wrong returns why a name is invalid, or "". The argument what begins the message about an invalid name; %q in it
+// stands for the name.
 func (d *decoder) namedEntries(n *yaml.Node, prefix, what string, wrong func(name string) string) map[string]entry {
 	out := map[string]entry{}
 	if n == nil {
@@ -104,8 +105,8 @@ func (d *decoder) namedEntries(n *yaml.Node, prefix, what string, wrong func(nam
 	return out
 }
 
-// resolveAlias returns the node that an alias stands for. Through aliases a document can contain itself, so a walk through it must be
-// limited by the depth of the schema.
+// resolveAlias returns the node that an alias stands for. An alias can refer to a node that contains the alias, so a caller that
+// follows aliases must limit the depth.
 func resolveAlias(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode && n.Alias != nil {
 		n = n.Alias
@@ -201,11 +202,12 @@ func meantKey(prefix, key string, names, paths []string) string {
 	return ""
 }
 
-// decodeKey decodes and checks the value of one key, and records where it was set. An invalid value is reported, and not set.
+// decodeKey decodes and checks the value of one key, and records where it was set. It reports an invalid value and keeps the
+// previous one.
 func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 	key := base + k.Path
 	at := k.At(root)
-	was := reflect.ValueOf(at).Elem().Interface() // a shallow copy is enough, because the mappings and lists in it are replaced, never modified
+	was := reflect.ValueOf(at).Elem().Interface() // a shallow copy is enough: mappings and lists are replaced, never modified
 	before := len(d.problems.list)
 	d.decodeValue(e.value, key, at, strings.ReplaceAll(cmp.Or(k.Type, "text"), "`", ""))
 	if len(d.problems.list) > before {
@@ -230,7 +232,7 @@ func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
 	if k.Alias != "" {
 		key = base + k.Alias
 	}
-	if first, set := d.origins[key]; set && first.env == "" { // the file overrides a variable that sets the command of a built-in service
+	if first, set := d.origins[key]; set && first.env == "" { // a variable that sets the command of a built-in service is no earlier setting: the file overrides it
 		d.problems.reportAtLine(e.line, "cannot set %s: it is already set on line %d", key, first.line)
 		return
 	}
@@ -246,8 +248,8 @@ func (d *decoder) reportViolation(line int, key string) {
 	d.problems.reportAtLine(line, "cannot set %s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only", key, d.violation)
 }
 
-// checkPlaceholders checks the placeholders of all templates in the variable at. It returns why a placeholder is invalid, or "".
-// valid lists the allowed placeholders; nil means that the texts are not templates.
+// checkPlaceholders checks the placeholders in all texts of the variable that at points to. It returns why one is invalid, or "".
+// valid lists the allowed placeholders; nil means that the texts are no templates.
 func checkPlaceholders(at any, valid []string) string {
 	if valid == nil {
 		return ""

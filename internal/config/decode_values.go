@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// decodeValue decodes n into the variable at, according to its Go type. text says what a text value must be, for messages.
+// decodeValue decodes n into the variable that at points to, by its Go type. text describes a valid text, for messages.
 func (d *decoder) decodeValue(n *yaml.Node, key string, at any, text string) {
 	fail := func(n *yaml.Node, expected string) {
 		d.problems.reportAtLine(n.Line, "cannot set %s: expected %s, got %s", key, expected, describeNode(n))
@@ -109,8 +109,8 @@ func (d *decoder) decodeText(n *yaml.Node, key, expected string) (string, bool) 
 	return "", false
 }
 
-// decodeList decodes a list, which replaces the default. It calls the function one for each item. The key of an item consists of the
-// key of the list, a dot and the index. example describes a valid list, for messages.
+// decodeList decodes a list, which replaces the default. It calls the function one for each item, with a key that ends in the
+// item's index. example describes a valid list, for messages.
 func decodeList[T any](d *decoder, n *yaml.Node, key, example string, one func(item *yaml.Node, key string) (T, bool)) []T {
 	if n.Kind != yaml.SequenceNode {
 		d.problems.reportAtLine(n.Line, "cannot set %s: expected a list of %s, got %s", key, example, describeNode(n))
@@ -193,8 +193,8 @@ func parseSize(n *yaml.Node, factor uint64) (size uint64, ok bool) {
 	return size, true
 }
 
-// expectedWholeNumber says for a message what number a key expects. If the key ends in a unit such as _mb, and the file has a size
-// such as 5M, it suggests the number to write.
+// expectedWholeNumber describes the number that a key expects, for messages. If the key ends in a unit such as _mb and the file
+// has a size such as 5M, it suggests the number to write.
 func expectedWholeNumber(key string, n *yaml.Node) string {
 	expected, unit := "a whole number", uint64(0)
 	switch {
@@ -228,7 +228,8 @@ func isSignal(name string) bool {
 	return known
 }
 
-// JSONValue returns the variable at for encoding/json, in the form that hinit.yaml has.
+// JSONValue returns the value that at points to in the form of hinit.yaml, ready for encoding/json. A duration, for example,
+// becomes the text "60s".
 func JSONValue(at any) any {
 	switch at := at.(type) {
 	case *string, *bool, *int, *float64:

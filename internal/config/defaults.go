@@ -58,9 +58,9 @@ const hookTimeout = time.Minute
 // NewHook returns a hook with the default timeout.
 func NewHook() Hook { return Hook{Timeout: hookTimeout} }
 
-// imageHooks are the agent's boot steps in the Hermes image (contract, section 2.1, steps 15 and 18). Inputs of each are the files
-// with the agent's version, and the code, variables and data files that the step uses. Other dot files among the skills are not
-// inputs, because the agent changes these files whenever it uses a skill.
+// imageHooks returns the agent's boot steps in the Hermes image (contract, section 2.1, steps 15 and 18). The inputs of a step
+// are files that change with the agent's version, and the code, variables and data that the step uses. Other dot files among the
+// skills are no inputs, because the agent changes them whenever it uses a skill.
 func imageHooks() []Hook {
 	hook := func(script string, inputs ...string) Hook {
 		h := NewHook()
@@ -80,8 +80,8 @@ func imageHooks() []Hook {
 	}
 }
 
-// NewService returns a service with the default settings. Settings that a service inherits come from c, which must be complete
-// except for its services.
+// NewService returns a service with the default settings. It copies inherited settings from c, in which all sections except
+// services must be complete.
 func NewService(c *Config, name string) Service {
 	return Service{
 		Name: name,

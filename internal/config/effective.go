@@ -23,13 +23,14 @@ func (c *Config) Effective() []client.ConfigEntry {
 	return entries
 }
 
-// IsSet reports whether hinit.yaml or an environment variable sets this very key. An inherited value doesn't count.
+// IsSet reports whether hinit.yaml or an environment variable sets the key itself. An inherited value doesn't count.
 func (c *Config) IsSet(key string) bool {
 	_, set := c.origins[key]
 	return set
 }
 
-// Diff returns the keys whose values differ, sorted. Secrets are compared without masks.
+// Diff returns the keys whose values differ between two configurations, sorted. It compares the secrets themselves, not their
+// masked forms.
 func Diff(from, to *Config) []string {
 	before := make(map[string]any)
 	for _, l := range from.settingValues() {
@@ -45,7 +46,7 @@ func Diff(from, to *Config) []string {
 	return slices.Sorted(slices.Values(slices.AppendSeq(changed, maps.Keys(before))))
 }
 
-// settingValue is one value of a configuration with its full key.
+// settingValue is the value of one key in a configuration.
 type settingValue struct {
 	key      string
 	value    any
@@ -61,7 +62,7 @@ func (l settingValue) masked() any {
 	case l.variable == "" && strings.HasSuffix(l.key, ".webhook"):
 		return redact.HideAddress(value)
 	}
-	return redact.HideValue(l.variable, value) // HideValue hides the password of a URL in any other text
+	return redact.HideValue(l.variable, value) // in a text without a secret name, HideValue hides the password of a URL
 }
 
 // settingValues returns all values of c, sorted by key.
@@ -131,7 +132,7 @@ func (c *Config) originOf(l settingValue) origin {
 	return c.origins[l.inherits]
 }
 
-// nonDefaultKeys has the first parts of the keys that [Config.NonDefaultSettings] may list.
+// nonDefaultKeys lists the first parts of all keys that [Config.NonDefaultSettings] may return.
 var nonDefaultKeys = []string{
 	"user", "nice", "ionice", "oom_score", "cpu_affinity", "umask", "limits", "no_new_privs", "memory", "cpu", "pids", "priority", "restart", "restart_on", "stop", "needs", "notify", "watchdog",
 	"group", "reload_signal", "stop_command", "isolation",
@@ -159,8 +160,8 @@ func (c *Config) NonDefaultSettings(service string) (entries []client.ConfigEntr
 	return append(entries, differingEntries(c, "profiles."+profile+".", &own, &was)...)
 }
 
-// differingEntries lists the values of own that differ from builtin, if their keys are in nonDefaultKeys, sorted by key. prefix is
-// the path of own.
+// differingEntries returns the settings in own that differ from builtin and whose keys begin with one of nonDefaultKeys, sorted
+// by key. prefix is the full path of own, such as "services.web.".
 func differingEntries[T any](c *Config, prefix string, own, builtin *T) (entries []client.ConfigEntry) {
 	defaults := appendSettings(nil, prefix, Keys[T](), builtin)
 	for _, l := range appendSettings(nil, prefix, Keys[T](), own) {

@@ -15,9 +15,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Check is a health check of a service, or of all gateways: what is tested, how often, and how many equal results in a row count.
+// Check is a health check of a service, or of all gateways. It says what is tested, how often, and how many equal results in a
+// row change the state of the check.
 type Check struct {
-	Type string // one of the Check types, such as CheckHTTP; it says which of the fields from HTTP to Deaf is used
+	Type string // one of the Check types, such as CheckHTTP; it selects which of the fields HTTP to Deaf is used
 
 	Kind             string        `key:"kind" is:"oneof startup ready alive"` // purpose of the check: startup, ready or alive
 	Name             string        `key:"name" is:"name"`                      // name of the check, unique in its service
@@ -87,7 +88,7 @@ type DialCheck struct {
 // FileCheck tests that a file exists, or that it was written recently.
 type FileCheck struct {
 	Path   string        `key:"path" is:"dir" fill:"."`
-	MaxAge time.Duration `key:"fresher_than" is:"positive" reexec:"Fresher"` // longest time since the file was last written; 0: any time
+	MaxAge time.Duration `key:"fresher_than" is:"positive" reexec:"Fresher"` // longest time since the last write to the file; 0: the file need only exist
 }
 
 // LogCheck looks for a text in the service's output.
@@ -98,7 +99,7 @@ type LogCheck struct {
 	MaxGap        time.Duration `key:"within" is:"positive" reexec:"Within"` // longest time between two such lines; 0: one line during the run is enough
 }
 
-// StateCheck tests the state file of a gateway.
+// StateCheck tests gateway_state.json, the file in which a gateway reports its state.
 type StateCheck struct {
 	MaxHeartbeatAge time.Duration `key:"heartbeat" is:"positive" reexec:"Heartbeat"` // longest time since the gateway last wrote the file; 0: any time
 	Platforms       string        `key:"platforms" is:"oneof any all"`               // whether "any" or "all" chat platforms must be connected; "": none
@@ -106,7 +107,7 @@ type StateCheck struct {
 
 // DeafCheck fails when several signs say that a gateway is up but processes no messages.
 type DeafCheck struct {
-	After time.Duration `key:"after" is:"atleast 1s"` // minimum silence of a deaf gateway
+	After time.Duration `key:"after" is:"atleast 1s"` // a gateway that has processed no messages for this time may be deaf
 }
 
 var (
@@ -114,7 +115,7 @@ var (
 	checkTypes = []string{CheckHTTP, CheckTCP, CheckUnix, CheckExec, CheckFile, CheckLog, CheckState, CheckDeaf}
 )
 
-// maxChecks is the maximum number of checks of one service. Each takes time in PID 1.
+// maxChecks is the maximum number of checks of one service. The limit exists because each check takes time in PID 1.
 const maxChecks = 32
 
 // NewCheck returns a check of a kind with the default settings.
@@ -205,8 +206,8 @@ func (d *decoder) decodeCheck(n *yaml.Node, key string) (c Check, ok bool) {
 	return c, len(d.problems.list) == before
 }
 
-// findContradiction says why the values of a check, each valid, don't fit together, or which key is missing. It returns "" if there
-// is no fault.
+// findContradiction says which key of a check is missing, or which values contradict each other although each is valid by itself.
+// It returns "" if there is no mistake.
 func (c *Check) findContradiction() string {
 	h := &c.HTTP
 	for _, row := range []struct {
@@ -256,7 +257,8 @@ func (c *Config) ChecksOf(profile string) []Check {
 	return all
 }
 
-// DeafOf returns how hinit finds out whether a profile's gateway is deaf. A check of the type deaf takes the place of the settings.
+// DeafOf returns how hinit finds out whether a profile's gateway is deaf. If the gateway has a check of the type deaf, that check
+// decides instead of agent.deaf.
 func (c *Config) DeafOf(profile string) Deaf {
 	deaf := c.Agent.Deaf
 	deaf.Action = c.ProfileOf(profile).Deaf
@@ -268,8 +270,8 @@ func (c *Config) DeafOf(profile string) Deaf {
 	return deaf
 }
 
-// validateChecks reports checks that only gateways can have, because they need a state file, and checks by which the agent could
-// choose a program that another user runs.
+// validateChecks reports two kinds of invalid checks of a service. One kind needs a gateway's state file. By the other kind, the
+// agent could choose a program that another user runs.
 func (l *loader) validateChecks(s *Service, prefix string) {
 	for i := range s.Checks {
 		c := &s.Checks[i]
@@ -309,7 +311,7 @@ func isPort(s string) bool {
 	return err == nil && n > 0
 }
 
-// portType accepts a port number, or a template that may stand for one.
+// portType is the type of a key that takes a port number, or a template whose value is one.
 func portType() valueType {
 	isPortOrTemplate := func(s string) bool { return isPort(s) || strings.Contains(s, "{") }
 	return textType("port", isPortOrTemplate, "expected a port from 1 to 65535 or {env:NAME}, got %q")

@@ -10,12 +10,12 @@ import (
 // can change them.
 const ImageDir = "/usr/share/hinit/image"
 
-// Image says how this version of the agent's image behaves. If it is unknown, Image is zero, and hinit behaves like the image of
-// July 2026.
+// Image describes how the agent's image behaves. If the image has no such facts, Image is zero, and hinit treats it like the
+// image of July 2026.
 type Image struct {
 	Version     string   // version of the agent; "" if unknown
-	Stamp       string   // differs for each build of the image
-	Subcommands []string // subcommands of the agent; a CMD that begins with one runs the agent, even if there is a program of that name
+	Stamp       string   // text that differs for each build of the image
+	Subcommands []string // subcommands of the agent; a CMD that begins with one runs the agent, even if the image has a program of that name
 
 	// GatewayParks are the exit codes after which the image's s6 finish script leaves a gateway down. It is nil if the image has no
 	// such script.
@@ -31,7 +31,7 @@ type Image struct {
 	UnknownCommands []string
 }
 
-// readImage reads the facts about the agent's image from dir. A file that others than root can change counts as missing.
+// readImage reads the facts about the agent's image from dir. It ignores a file that users other than root can change.
 func readImage(dir string) (m Image) {
 	read := func(name string) string {
 		data, doubt, err := ReadFile(filepath.Join(dir, name))
@@ -68,14 +68,14 @@ func readImage(dir string) (m Image) {
 	return m
 }
 
-// applyImage sets each key that hinit.yaml doesn't set to the value that matches the agent's image.
+// applyImage replaces defaults by the values that match the agent's image, for keys that hinit.yaml doesn't set.
 func (l *loader) applyImage() {
 	c := l.cfg
 	if fails, ok := l.lookup("S6_BEHAVIOUR_IF_STAGE2_FAILS"); ok {
 		c.Image.Stage2Fails = fails
 	}
 	if _, set := c.origins["boot.hooks"]; !set && c.Boot.Steps == StepsImage {
-		c.Boot.Hooks = nil // the image's script runs the hooks
+		c.Boot.Hooks = nil // the image's own script runs the hooks
 	}
 	if _, set := c.origins["restart.park_on"]; !set && c.Image.GatewayParks != nil {
 		c.Restart.ParkOn = c.Image.GatewayParks

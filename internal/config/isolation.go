@@ -11,17 +11,17 @@ import (
 // Isolation says which files, ports and sockets a profile's gateway may use.
 type Isolation struct {
 	Mode    string `key:"mode,short" is:"oneof none files user"` // how the gateway is isolated: one of the Isolation constants
-	Share   Paths  `key:"share" is:"paths" fill:"."`             // templates of paths that the gateway may use besides its home; PATH:ro: read only
+	Share   Paths  `key:"share" is:"paths" fill:"."`             // templates of paths outside its home that the gateway may use; PATH:ro: read only
 	Ports   []int  `key:"ports" is:"ports"`                      // TCP and UDP ports on which the gateway may listen
-	Control bool   `key:"control"`                               // the profile may use the control socket
+	Control bool   `key:"control"`                               // whether the profile may use the control socket
 	Missing string `key:"missing" is:"oneof refuse degrade"`     // effect if the kernel lacks a part of the isolation: one of the Missing constants
 }
 
 // The values of [Isolation].Mode.
 const (
-	IsolationNone  = "none"  // none: all gateways have one user and can read each other's files
+	IsolationNone  = "none"  // no isolation: all gateways have one user and can read each other's files
 	IsolationFiles = "files" // one user, and the kernel confines each gateway to its own files (Landlock)
-	IsolationUser  = "user"  // a user for each profile, besides IsolationFiles
+	IsolationUser  = "user"  // a separate user for each profile, in addition to IsolationFiles
 )
 
 // The values of [Isolation].Missing.
@@ -36,7 +36,7 @@ const ShareReadOnly = ":ro"
 // rootProfile is the profile whose home is the data directory.
 const rootProfile = "default"
 
-// IsIsolated reports whether the gateway is isolated at all.
+// IsIsolated reports whether the gateway has any isolation.
 func (i Isolation) IsIsolated() bool { return i.Mode == IsolationFiles || i.Mode == IsolationUser }
 
 // IsolationOf returns the isolation of a profile. The root profile is never isolated, because the homes of all other profiles are
@@ -109,7 +109,7 @@ func newIsolation() Isolation {
 	return Isolation{Mode: IsolationNone, Share: Paths{}, Ports: []int{}, Missing: MissingRefuse}
 }
 
-// validateIsolation reports isolation settings that are valid one by one but don't fit together.
+// validateIsolation reports isolation settings that contradict each other although each is valid by itself.
 func (l *loader) validateIsolation() {
 	c := l.cfg
 	if o, here := c.origins["profiles."+rootProfile+".isolation.mode"]; here && c.Profiles.Overrides[rootProfile].Isolation.IsIsolated() {
@@ -125,7 +125,7 @@ func (l *loader) validateIsolation() {
 		}
 	}
 	key, uids := "isolation.uids", c.UIDRange()
-	free := uids.Size() - 1 // the first id is the group of shared directories
+	free := uids.Size() - 1 // the first id is not for profiles: it is the group of shared directories
 	switch {
 	case uids == UIDs{}: // the text is invalid, which is already reported
 	case users > free:
@@ -155,7 +155,7 @@ func (l *loader) checkOtherUser(key, user string) {
 	}
 }
 
-// checkShares reports a path in [Isolation].Share that contains other profiles or hinit's own files.
+// checkShares reports a path in [Isolation].Share below which other profiles or hinit's own files are.
 func (l *loader) checkShares(prefix string, i Isolation) {
 	for _, entry := range i.Share {
 		path := filepath.Clean(l.cfg.ExpandString(strings.TrimSuffix(entry, ShareReadOnly), map[string]string{profilePlaceholder: "NAME", profileHomePlaceholder: l.cfg.Home + "/profiles/NAME"}))

@@ -32,13 +32,13 @@ type Options struct {
 	// Text, if not nil, is used instead of the content of the file. After a re-execution, Text is the content that the previous
 	// program of PID 1 has read and checked, so that no user can change it in between.
 	Text []byte
-	// InForce, if not nil, is the configuration in force, and an agent asks for a reload. Then a file that root alone can change
-	// must still have the content of InForce. An agent may not apply a change that root has made but not applied.
+	// InForce is the configuration in force if an agent asks for a reload, and otherwise nil. If only root can change the file,
+	// the file must still have the content of InForce. An agent must not apply changes that root has not applied yet.
 	InForce *Config
-	// ServicesOnly is for hinit run, a supervisor without agent, profiles, built-in services and hooks. It ignores the variables
-	// of the Hermes image.
+	// ServicesOnly selects the configuration of hinit run: a supervisor without agent, profiles, built-in services and hooks.
+	// Load then ignores the variables of the Hermes image.
 	ServicesOnly bool
-	// ImageDir replaces the constant [ImageDir]; "" means that constant.
+	// ImageDir is the directory with facts about the image; "" means the constant [ImageDir].
 	ImageDir string
 	// Env looks up an environment variable; nil means [os.LookupEnv].
 	Env func(name string) (string, bool)
@@ -77,7 +77,7 @@ type loader struct {
 	cfg          *Config
 	problems     problems
 	violation    *trust.Violation // which other user can change the file; nil if only root can
-	serviceNames []string         // names of the services, sorted; set by checkOrder
+	serviceNames []string         // names of all services, sorted; checkOrder sets it
 }
 
 // lookup returns an environment variable. An empty one counts as unset.
@@ -103,7 +103,7 @@ func (l *loader) readConfigFile(path string) ([]byte, error) {
 		}
 		return nil, fmt.Errorf("cannot read configuration %q%s: %w", path, named, err)
 	}
-	if doubt != nil && l.ServicesOnly { // in hinit run, any key may change the commands that root runs
+	if doubt != nil && l.ServicesOnly { // whoever changes the file chooses commands that root runs, because hinit run has no agent's user
 		return nil, fmt.Errorf("cannot use configuration %q: others than root can change it: %s", path, doubt)
 	}
 	if doubt == nil && l.InForce != nil && !bytes.Equal(data, l.InForce.Text) {
@@ -132,9 +132,9 @@ func (l *loader) buildConfig(data []byte) (*Config, error) {
 	return l.cfg, nil
 }
 
-// ReadFile reads a regular file of limited size; opening another kind could block for ever. doubt says which user besides root can
-// change the content, now or before the next read; nil means none. For root, a file that such a user may have chosen by a link is
-// an error.
+// ReadFile reads a regular file of limited size. It refuses other kinds of files, because opening one could block for ever. doubt
+// names a user other than root who can change the content, now or before the next read; nil means none. For root, a file that
+// such a user may have chosen by a link is an error.
 func ReadFile(path string) ([]byte, *trust.Violation, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -194,7 +194,8 @@ func (l *loader) warn(format string, args ...any) {
 	l.cfg.Warnings = append(l.cfg.Warnings, fmt.Sprintf(format, args...))
 }
 
-// decodeDocument decodes the document into the configuration, and computes the values that depend on several keys. doc may be nil.
+// decodeDocument decodes the whole document into the configuration, and computes values that depend on several keys. doc is nil
+// without a file.
 func (l *loader) decodeDocument(doc *yaml.Node) {
 	c := l.cfg
 	d := &decoder{&l.problems, c.origins, l.violation, l.ServicesOnly}
@@ -240,7 +241,8 @@ func (l *loader) decodeDocument(doc *yaml.Node) {
 	}
 }
 
-// decodeProfileLogs sets the limits of profiles with their own. The default limits must be final.
+// decodeProfileLogs sets the log limits of profiles that have their own. The default limits must already be final, because other
+// profiles inherit them.
 func (l *loader) decodeProfileLogs(d *decoder, n *yaml.Node) {
 	entries := d.namedEntries(n, "logs.profiles.", "%q as the name of a profile", checkProfileName)
 	for _, name := range sortedKeys(entries) {

@@ -24,7 +24,7 @@ type Need struct {
 // The values of [Need].Until.
 const (
 	UntilStarted = "started" // the process of the other service runs
-	UntilReady   = "ready"   // the other service is ready, or it runs and can't report that it is ready
+	UntilReady   = "ready"   // the other service is ready, or is up and can't report that it is ready
 	UntilDone    = "done"    // the last run of the other service has ended with exit code 0
 )
 
@@ -49,7 +49,7 @@ const (
 	MissedRun  = "run"
 )
 
-// Task says when a task runs. A task is a service that ends by itself. A service without "once" and "schedule" is not a task.
+// Task says when a task runs. A task is a service that ends by itself; it sets "once" or "schedule".
 type Task struct {
 	Once     string   `key:"once" is:"oneof? boot each-start manual"` // when the task runs: one of the Once constants; "": only the schedule decides
 	Schedule Schedule `key:"schedule."`
@@ -71,7 +71,7 @@ func (s *Service) StartsAtBoot() bool {
 	return s.Enabled && (!s.IsTask() || s.Task.Once == OnceBoot || s.Task.Once == OnceEachStart)
 }
 
-// Profile has the settings of one profile, including those that it inherits. The values of Env are templates.
+// Profile has the settings of one profile, including the inherited ones. The values of Env are templates.
 type Profile struct {
 	Env             map[string]string `key:"env" fill:"profile"`                                              // variables of this profile, added to [Agent].Env
 	On              Actions           `key:"on"`                                                              // actions after events of this gateway, see Config.On
@@ -96,7 +96,8 @@ func (c *Config) ProfileOf(name string) Profile {
 // gatewayPrefix and the name of a profile make the service name of its gateway.
 const gatewayPrefix = "gateway-"
 
-// NewProfile returns the settings of a profile that sets nothing itself. c must be complete except for its profiles and services.
+// NewProfile returns the settings of a profile for which hinit.yaml sets nothing. c must be complete except for its profiles and
+// services.
 func NewProfile(c *Config) Profile {
 	return Profile{
 		Restart: c.Restart, Stop: c.Stop, Needs: []Need{}, RestartOn: []string{}, ProcessSettings: c.Agent.ProcessSettings,
@@ -147,7 +148,7 @@ func jsonNeeds(needs []Need) []any {
 	return out
 }
 
-// completeTask sets the default restart policy of a task, and checks keys that depend on each other.
+// completeTask sets the default restart policy of a task, and reports keys that contradict each other.
 func (l *loader) completeTask(s *Service, prefix string) {
 	t := &s.Task.Schedule
 	if _, err := cronspec.Parse(t.Cron, t.Timezone); t.Cron != "" && err != nil {
@@ -165,7 +166,7 @@ func (l *loader) completeTask(s *Service, prefix string) {
 	policy := prefix + "restart.policy"
 	o, own := l.cfg.origins[policy]
 	switch {
-	case !own: // the service has only the inherited policy, which is for services that keep running
+	case !own: // the policy is inherited, and the inherited one is for services that keep running
 		s.Restart.Policy = RestartNever
 	case s.Restart.Policy == RestartAlways || s.Restart.Policy == RestartOnSuccess:
 		l.problems.reportAtOrigin(o, "cannot use %s: a task that has ended well is done, and not restarted; write never or on-failure, or remove once and schedule", policy)
@@ -213,8 +214,8 @@ func (l *loader) decodeProfileSettings(d *decoder, own []entry) {
 	}
 }
 
-// validateRestart reports values of a restart policy that contradict each other, at the first of their lines. If the policy at prefix
-// sets none of these keys, it is inherited, and the fault is reported only where it was set.
+// validateRestart reports contradictory values of a restart policy, at the first of their lines. A policy that sets none of these
+// keys is inherited, so it causes no second report.
 func (l *loader) validateRestart(r *Restart, prefix string) {
 	var at origin
 	for _, name := range []string{"initial", "max", "park_on", "immediate_on"} { // the keys that checkRestart compares with each other
@@ -236,8 +237,8 @@ type reference struct {
 // references has the references of each service and gateway to others, by its name.
 type references map[string][]reference
 
-// checkOrder checks the references between all services, and sets the states that needs wait for by default. It must be called when
-// all services are known.
+// checkOrder checks that all needs and restart_on refer to existing services, without cycles. It also sets the states that needs
+// wait for by default. Call it when all services are known.
 func (l *loader) checkOrder() {
 	c := l.cfg
 	l.serviceNames = sortedKeys(c.Services)
@@ -274,8 +275,8 @@ func (l *loader) checkOrder() {
 	l.reportCycles(follows, prefixes, "restart_on", "they would restart each other for ever; remove one of these names")
 }
 
-// checkNeed sets the state that a need of the service or gateway owner waits for, unless hinit.yaml sets it. It returns false for a
-// need to drop, because it is optional and can't be met, or is invalid.
+// checkNeed sets the state that a need waits for, unless hinit.yaml sets it. owner is the service or gateway with the need. It
+// returns false if the need must be dropped: it is invalid, or optional and can't be met.
 func (l *loader) checkNeed(owner, key string, n *Need) bool {
 	s, isService := l.cfg.Services[n.Name]
 	profile, isGateway := strings.CutPrefix(n.Name, gatewayPrefix)
@@ -305,7 +306,8 @@ func (l *loader) checkNeed(owner, key string, n *Need) bool {
 	return true
 }
 
-// checkExists reports a problem, and returns false, if no service of that name exists or may exist later.
+// checkExists reports whether a service with this name exists, or is a gateway that may appear later. If not, it records a
+// problem.
 func (l *loader) checkExists(key string, line int, name string) bool {
 	profile, isGateway := strings.CutPrefix(name, gatewayPrefix)
 	_, isService := l.cfg.Services[name]
@@ -329,8 +331,8 @@ func (l *loader) checkExists(key string, line int, name string) bool {
 	return false
 }
 
-// reportCycles reports cycles of references: at least one if there is any. It follows each reference once. A cycle is described from
-// its first member by name, at the line of that member's reference.
+// reportCycles reports cycles of references, at least one if any exists. It follows each reference once. The report of a cycle
+// begins at the member whose name sorts first.
 func (l *loader) reportCycles(from references, prefixes map[string]string, key, why string) {
 	place := map[string]int{} // position of each service on the way, from 1; -1 after its references were followed or its cycle was reported
 	var way []reference       // the references that lead to the current service
@@ -356,7 +358,7 @@ func (l *loader) reportCycles(from references, prefixes map[string]string, key, 
 	}
 }
 
-// reportCycle reports a cycle of references. Each reference begins where the one before ends.
+// reportCycle reports one cycle of references. Each reference begins at the service to which the one before leads.
 func (l *loader) reportCycle(cycle []reference, prefixes map[string]string, key, why string) {
 	if l.problems.countIfFull() {
 		return

@@ -44,8 +44,8 @@ const (
 	maxMessageSize = 2000 // maximum size of a message in bytes
 )
 
-// countIfFull counts a problem without recording it if maxProblems are already recorded, and reports whether it did. A caller
-// calls it before it makes a costly description, such as a search for a similar name.
+// countIfFull reports whether maxProblems are already recorded, and then counts one more problem without its message. Callers use
+// it to skip costly messages, such as a search for a similar name.
 func (p *problems) countIfFull() bool {
 	full := len(p.list) >= maxProblems
 	if full {
@@ -54,7 +54,7 @@ func (p *problems) countIfFull() bool {
 	return full
 }
 
-// add records a problem. Beyond maxProblems it only counts.
+// add records a problem. If maxProblems are already recorded, it only counts the problem.
 func (p *problems) add(one Problem) {
 	if p.countIfFull() {
 		return
@@ -74,7 +74,7 @@ func (p *problems) reportVariable(name, value, reason string) {
 	p.add(Problem{Env: name, Msg: fmt.Sprintf("cannot use %s=%q: %s", name, value, reason)})
 }
 
-// reportAtOrigin records a problem with a value, at the place where the value was set.
+// reportAtOrigin records a problem with a value, with the place where the value was set.
 func (p *problems) reportAtOrigin(o origin, format string, args ...any) {
 	if o.env != "" {
 		p.add(Problem{Env: o.env, Msg: fmt.Sprintf(format, args...) + " (" + o.String() + ")"})
@@ -140,7 +140,7 @@ func durationHint(text string) string {
 	return ""
 }
 
-// mappingHint returns an example of the mapping at path, if its keys are names.
+// mappingHint returns an example of the mapping at path if the keys of that mapping are names, and "" otherwise.
 func mappingHint(path string) string {
 	last := path[strings.LastIndexByte(path, '.')+1:]
 	return map[string]string{

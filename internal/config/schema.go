@@ -52,8 +52,8 @@ func (k *Key) At(root any) any {
 	return reflect.ValueOf(root).Elem().FieldByIndex(k.index).Addr().Interface()
 }
 
-// keysByRoot caches the results of [Keys], as reflect.Type → []Key. It is filled at the first use, because work at package
-// initialisation would delay every command.
+// keysByRoot caches the results of [Keys], as reflect.Type → []Key. It isn't filled at package initialisation, because that would
+// delay every command.
 var keysByRoot sync.Map
 
 // Keys returns the keys of the struct T, a mapping of hinit.yaml.
@@ -62,13 +62,13 @@ func Keys[T any]() []Key {
 	if made, ok := keysByRoot.Load(root); ok {
 		return made.([]Key)
 	}
-	inherits := map[reflect.Type]string{reflect.TypeFor[LogLimits](): "logs."}[root] // logs.profiles.NAME inherits from logs
+	inherits := map[reflect.Type]string{reflect.TypeFor[LogLimits](): "logs."}[root] // limits in logs.profiles.NAME inherit from logs
 	keys := appendKeys(nil, root, &Key{Inherits: inherits})
 	keysByRoot.Store(root, keys)
 	return keys
 }
 
-// appendKeys appends the keys of a struct type, of. in is the key of the field with this type.
+// appendKeys appends the keys of the struct type of. in is the key of the field that has this type.
 func appendKeys(keys []Key, of reflect.Type, in *Key) []Key {
 	for i := range of.NumField() {
 		tag := of.Field(i).Tag
@@ -109,7 +109,7 @@ func appendKeys(keys []Key, of reflect.Type, in *Key) []Key {
 	return keys
 }
 
-// placeholders lists the placeholders that each value of the struct tag "fill" allows, see template.go.
+// placeholders maps each value of the struct tag "fill" to the placeholders that it allows, see template.go.
 var placeholders = map[string][]string{
 	"profile": {agentPlaceholder, profilePlaceholder, homePlaceholder, profileHomePlaceholder},
 	"rename":  {agentPlaceholder, profilePlaceholder, toPlaceholder, homePlaceholder, profileHomePlaceholder},
@@ -119,16 +119,16 @@ var placeholders = map[string][]string{
 	"run":     {agentPlaceholder, profilePlaceholder, taskPlaceholder, optionsPlaceholder, homePlaceholder, profileHomePlaceholder},
 }
 
-// valueType says which values of a Go type are valid.
+// valueType describes the valid values of a key.
 type valueType struct {
 	Type  string // name in the reference and in messages; "" if the Go type says enough
 	check validator
 }
 
-// validator gets the pointer from [Key.At], and returns why its value is invalid, or "".
+// validator returns why the value that at points to is invalid, or "". at is the result of [Key.At].
 type validator func(at any) string
 
-// valueTypes has the types that the struct tag "is" can name.
+// valueTypes maps the names that the struct tag "is" can have to their types.
 var valueTypes = sync.OnceValue(func() map[string]valueType {
 	return map[string]valueType{
 		"address":     addressType(),
@@ -167,8 +167,8 @@ var valueTypes = sync.OnceValue(func() map[string]valueType {
 	}
 })
 
-// valueTypeOf parses a struct tag "is": a name in valueTypes, "oneof WORD…", "between LEAST MOST" or "atleast DURATION". "?" after
-// the first word makes an empty value valid, too. Without a tag, all values are valid.
+// valueTypeOf parses a struct tag "is": a name in valueTypes, "oneof WORD…", "between LEAST MOST" or "atleast DURATION". A "?"
+// after the first word also allows an empty value. Without a tag, all values are valid.
 func valueTypeOf(is string) (k valueType) {
 	words := strings.Fields(is)
 	if is == "" {

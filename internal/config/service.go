@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// decodeServices decodes all services. The keys from which they inherit must be final.
+// decodeServices decodes all services. The keys from which services inherit must already be final.
 func (l *loader) decodeServices(d *decoder, n *yaml.Node) {
 	nodes := d.namedEntries(n, "services.", "service name %q", checkServiceName)
 	for _, b := range builtInServices {
@@ -25,7 +25,7 @@ func (l *loader) decodeServices(d *decoder, n *yaml.Node) {
 	}
 }
 
-// decodeService decodes one service. The entry of a built-in service may be empty.
+// decodeService decodes one service. A built-in service may have an entry without a value.
 func (l *loader) decodeService(d *decoder, name string, e entry) {
 	s := NewService(l.cfg, name)
 	if l.ServicesOnly {
@@ -44,7 +44,7 @@ func (l *loader) decodeService(d *decoder, name string, e entry) {
 		}
 	}
 	prefix, before := "services."+name+".", len(d.problems.list)
-	if e.value != nil && alwaysRunsAsRoot(name) && !l.ServicesOnly && d.violation != nil { // the service runs as root, whatever the file says
+	if e.value != nil && alwaysRunsAsRoot(name) && !l.ServicesOnly && d.violation != nil { // this service runs as root whatever the file says, so another user must not change its settings
 		d.reportViolation(e.line, "services."+name)
 	} else if e.value != nil {
 		d.decodeMapping(e.value, prefix, "", Keys[Service](), &s, nil)
@@ -72,7 +72,7 @@ const (
 // alwaysRunsAsRoot reports whether a built-in service runs as root whatever hinit.yaml says.
 func alwaysRunsAsRoot(name string) bool { return name == SandboxName || name == LeaseName }
 
-// leaseVar enables the lease service. Its value is the kind of lease.
+// leaseVar is the environment variable that enables the lease service. Its value is the kind of lease.
 const leaseVar = "HINIT_LEASE"
 
 // leaseRestart is the delay before the lease service is restarted.
@@ -84,12 +84,12 @@ func (l *loader) fillLease(s *Service) {
 		l.problems.reportVariable(leaseVar, kind, "expected kubernetes, or 0 for none")
 	}
 	s.User, s.Notify.Protocol = "root", NotifySystemd
-	// the delays are short, because the service must be back before the lease expires
+	// The delays are short, because the service must run again before the lease expires.
 	s.Restart.Initial, s.Restart.Max = leaseRestart, time.Second
 }
 
-// builtInServices lists the built-in services. variable is the environment variable that enables one. fill, if not nil, sets what
-// differs from a usual service.
+// builtInServices lists the built-in services. The environment variable named in variable enables the service. fill, if not nil,
+// sets what differs from the defaults of a service.
 var builtInServices = [...]struct {
 	name, variable string
 	command        []string
@@ -103,8 +103,8 @@ var builtInServices = [...]struct {
 	{LeaseName, leaseVar, []string{"hinit-lease-kubernetes"}, (*loader).fillLease},
 }
 
-// sandboxRoots is a variable of the sandbox service that may name directories of the agent. A service of root doesn't inherit such
-// variables, so fillSandbox passes it on.
+// sandboxRoots is an environment variable with directories for the sandbox service, which may be the agent's. A service of root
+// doesn't inherit such a variable, so fillSandbox passes it on.
 const sandboxRoots = "HINIT_SANDBOX_ROOTS"
 
 // fillSandbox makes the sandbox service run as root, because it uses the engine's socket, which the agent must not get.
@@ -116,8 +116,8 @@ func (l *loader) fillSandbox(s *Service) {
 	}
 }
 
-// fillDashboard sets the command of the image's dashboard (contract, section 10). The variables that change the command become its
-// origin.
+// fillDashboard sets the command of the image's dashboard (contract, section 10). It records the environment variables that
+// change the command as the origin of the command.
 func (l *loader) fillDashboard(s *Service) {
 	var used []string
 	value := func(variable, builtin string, ok func(string) bool, wrong string) string {
@@ -158,7 +158,8 @@ func (l *loader) switchedOn(name string) bool {
 	return IsShellTruthy(v)
 }
 
-// completeService sets keys that depend on other keys, and expands the templates. The argument line is the line of the service.
+// completeService sets keys that depend on other keys, and expands the templates. line is the line of the service in hinit.yaml,
+// for messages.
 func (l *loader) completeService(s *Service, prefix string, line int) {
 	c := l.cfg
 	if s.Command == nil {
@@ -265,7 +266,7 @@ const (
 	kanbanReadyTimeout = 30 * time.Second
 )
 
-// decodeRuns decodes the commands that a client may run once.
+// decodeRuns decodes the one-shot runs: commands that a client may run once.
 func (l *loader) decodeRuns(d *decoder, n *yaml.Node) {
 	c := l.cfg
 	nodes := d.namedEntries(n, "runs.", "the name %q of a run", checkProfileName)

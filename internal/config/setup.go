@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// ProcessSettings are the settings that hinit applies to a process before it executes the command, and a few for operators.
+// ProcessSettings are settings that hinit applies to a process before it executes the command, and a few settings for operators.
 // Zero settings change nothing.
 type ProcessSettings struct {
 	EnvFile    Paths                    `key:"env_file" is:"envfiles" fill:"."` // environment files; one with "-" in front may be missing
@@ -22,12 +22,12 @@ type ProcessSettings struct {
 	Operator   OperatorSettings         `key:""`
 }
 
-// NeedsCgroup reports whether a limit is set that only the kernel can enforce, by a control group of the service.
+// NeedsCgroup reports whether a limit is set that only the kernel can enforce, by a control group for the service.
 func (s *ProcessSettings) NeedsCgroup() bool {
 	return s.Memory.High > 0 || s.Memory.Max > 0 || s.Priority.CPUWeight > 0 || s.Priority.MaxPIDs > 0
 }
 
-// AnySettings reports whether the function has returns true for the settings of any gateway or service.
+// AnySettings reports whether has returns true for the settings of any gateway or service.
 func (c *Config) AnySettings(has func(*ProcessSettings) bool) bool {
 	found := has(&c.Agent.ProcessSettings)
 	for _, p := range c.Profiles.Overrides {
@@ -39,7 +39,7 @@ func (c *Config) AnySettings(has func(*ProcessSettings) bool) bool {
 	return found
 }
 
-// Priority is the share of the machine that a service gets, in comparison with others.
+// Priority says which share of the machine a service gets in comparison with other services.
 type Priority struct {
 	Nice   int    `key:"nice" is:"between -20 19"` // number that is added to the nice value of hinit
 	IONice IONice `key:"ionice."`
@@ -53,16 +53,16 @@ type Priority struct {
 	Quota     Quota  `key:"quota."`                          // disk quota of the profile
 }
 
-// Quota limits the disk space of a profile, which hinit measures every minute. 0 means no limit.
+// Quota limits the disk space of a profile; 0 means no limit. hinit measures the space every minute.
 type Quota struct {
 	Warn Bytes `key:"warn"` // size of the profile's files above which hinit warns
-	Stop Bytes `key:"stop"` // size of the profile's files above which its gateway isn't run
+	Stop Bytes `key:"stop"` // size of the profile's files above which its gateway doesn't run
 }
 
 // IsSet reports whether q has a limit.
 func (q Quota) IsSet() bool { return q != Quota{} }
 
-// The values of [Priority].Class. A critical service isn't ended when memory runs out.
+// The values of [Priority].Class. When memory runs out, hinit ends no critical service.
 const (
 	PriorityLow      = "low"
 	PriorityNormal   = "normal"
@@ -102,7 +102,8 @@ type Memory struct {
 // IsSet reports whether m has any limit.
 func (m Memory) IsSet() bool { return m != Memory{} }
 
-// Supervised returns the limits as hinit enforces them for a service without a control group.
+// Supervised returns the limits that hinit itself enforces for a service without a control group: High counts as Warn, and Max as
+// Restart.
 func (m Memory) Supervised() Memory {
 	return Memory{Warn: smallerLimit(m.Warn, m.High), Restart: smallerLimit(m.Restart, m.Max)}
 }
@@ -115,7 +116,7 @@ func smallerLimit(a, b Bytes) Bytes {
 	return min(a, b)
 }
 
-// Switch is on, off, or auto, which leaves the decision to hinit.
+// Switch is a setting that is on, off, or auto. With auto, hinit decides.
 type Switch string
 
 // The values of [Switch].
@@ -178,7 +179,7 @@ func checkEnvFile(path string) string {
 	return ""
 }
 
-// validateSetup reports values of process settings that contradict each other.
+// validateSetup reports process settings that contradict each other.
 func (l *loader) validateSetup(s *ProcessSettings, prefix string) {
 	report := func(key, reason string) {
 		l.problems.reportAtOrigin(l.cfg.origins[prefix+key], "cannot set %s: %s", prefix+key, reason)
@@ -257,7 +258,7 @@ func (d *decoder) decodePaths(n *yaml.Node, key string, at *Paths) {
 func (d *decoder) decodeLimits(n *yaml.Node, key string, limits map[string]ResourceLimit) map[string]ResourceLimit {
 	own := key
 	if prefix, is := strings.CutSuffix(key, "rlimits"); is {
-		own = prefix + "limits" // the key was rlimits, which is an alias of limits
+		own = prefix + "limits" // the file has the key rlimits, an alias of limits
 	}
 	for _, e := range d.entries(n, key+".", limitNames) {
 		if !slices.Contains(limitNames, e.key) {
@@ -299,7 +300,7 @@ func (d *decoder) decodeLimit(n *yaml.Node, name, key string) (limit ResourceLim
 func (d *decoder) decodeLimitNumber(n *yaml.Node, name, key string) (uint64, bool) {
 	isBytes := slices.Contains(byteLimits, name)
 	size, isSize := parseSize(n, 1024)
-	number, err := strconv.ParseUint(n.Value, 0, 63) // 63 bits, because the largest number of 64 bits means unlimited
+	number, err := strconv.ParseUint(n.Value, 0, 63) // 63 bits, because the largest 64-bit number means unlimited
 	expected := "a number or unlimited"
 	switch {
 	case isWord(n) && n.Value == "unlimited":

@@ -10,7 +10,7 @@ import (
 	"hinit/internal/nearest"
 )
 
-// Placeholders of templates. The struct tag "fill" says which a key may use. The comments say what each stands for in a template.
+// Placeholders of templates, without their braces. The struct tag "fill" says which of them a key may use.
 const (
 	agentPlaceholder       = "agent"        // value of the key agent.binary
 	homePlaceholder        = "home"         // value of the key home
@@ -18,11 +18,12 @@ const (
 	profileHomePlaceholder = "profile_home" // home directory of the profile
 	toPlaceholder          = "to"           // new name of a profile that is being renamed
 	taskPlaceholder        = "task"         // task of a one-shot run
-	optionsPlaceholder     = "options"      // options that the client gives; the placeholder must be a word of its own in a command
+	optionsPlaceholder     = "options"      // options of a one-shot run from the client; the placeholder must be a whole word of the command
 )
 
-// AgentInfluences reports whether {env:NAME} in the command or checks of a service with this user may be filled from the .env files
-// of the agent. For another user than the agent's, the agent must not decide what runs, so hinit.yaml alone fills it.
+// AgentInfluences reports whether the .env files of the agent may supply values for {env:NAME} in the command and checks of a
+// service with this user. For any other user than the agent's, only hinit.yaml supplies them, so that the agent can't decide what
+// that user runs.
 func (c *Config) AgentInfluences(user string) bool { return user == "" || user == c.Agent.User }
 
 var variablePlaceholder = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{env:([A-Za-z_][A-Za-z0-9_]*)\}`) })
@@ -35,7 +36,7 @@ func FillVariables(text string, value func(name string) string) string {
 	return variablePlaceholder().ReplaceAllStringFunc(text, func(hole string) string { return value(hole[len("{env:") : len(hole)-1]) })
 }
 
-// Variables lists the names in all {env:NAME} of a check.
+// Variables returns the names in all placeholders {env:NAME} of a check.
 func (c *Check) Variables() (names []string) {
 	for _, text := range c.Templates() {
 		FillVariables(text, func(name string) string {
@@ -46,9 +47,9 @@ func (c *Check) Variables() (names []string) {
 	return names
 }
 
-// Expand returns a copy of cmd with its placeholders replaced: {agent} and {home} from c, and others from vars, whose names have no
-// braces ("profile", "profile_home", "to"). vars wins, and a placeholder without a value stays. "{{word}}" becomes the text
-// "{word}", and "{{{word}}}" becomes "{{word}}". "${word}", for a shell, and all other braces stay.
+// Expand returns a copy of cmd with its placeholders replaced. vars has the values by name, such as "profile"; if vars lacks
+// them, {agent} and {home} come from c. A placeholder without a value stays. "{{word}}" becomes the text "{word}", and
+// "{{{word}}}" becomes "{{word}}". "${word}", which is for a shell, and all other braces stay.
 func (c *Config) Expand(cmd []string, vars map[string]string) []string {
 	out := slices.Clone(cmd)
 	for i, word := range cmd {
@@ -72,19 +73,19 @@ func (c *Config) ExpandString(s string, vars map[string]string) string {
 	})
 }
 
-// templateBraces matches placeholders, words in two or three braces (escapes), and any other double brace.
+// templateBraces matches placeholders, words in two or three braces (escapes), and any other pair of opening braces.
 var templateBraces = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`\$?\{[a-z_]+\}|\{\{[a-z_]+\}\}|\{\{\{[a-z_]+\}\}\}|\{\{`)
 })
 
-// scanTemplate replaces each placeholder in s with value(name). It stays if value returns false.
+// scanTemplate replaces each placeholder in s with value(name). If value returns false, the placeholder stays.
 func scanTemplate(s string, value func(name string) (string, bool)) string {
 	if !strings.Contains(s, "{") {
 		return s
 	}
 	return templateBraces().ReplaceAllStringFunc(s, func(found string) string {
 		switch {
-		// the text has the syntax of another program: it is neither an escape nor a placeholder
+		// The text belongs to the syntax of another program: it is neither an escape nor a placeholder.
 		case found == "{{" || found[0] == '$':
 			return found
 		case strings.HasPrefix(found, "{{"):
@@ -97,7 +98,8 @@ func scanTemplate(s string, value func(name string) (string, bool)) string {
 	})
 }
 
-// checkTemplate returns why the first placeholder that isn't in known is invalid, or "" if there is none.
+// checkTemplate checks that all placeholders in s are listed in known. It returns what is wrong with the first unknown one, or
+// "".
 func checkTemplate(s string, known []string) string {
 	problem := ""
 	scanTemplate(s, func(name string) (string, bool) {

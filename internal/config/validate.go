@@ -16,7 +16,8 @@ import (
 // sunPathMax is the longest path of a Unix socket: sun_path of unix(7) without its NUL.
 const sunPathMax = 107
 
-// checkHome refuses a path that isn't absolute, and the system's directories, because the boot gives the home to the agent's user.
+// checkHome returns why s can't be the data directory, or "". It refuses relative paths, and directories of the system, because
+// the boot gives the data directory to the agent's user.
 func checkHome(s string) string {
 	if reason := checkAbs(s); reason != "" {
 		return reason
@@ -39,7 +40,7 @@ func checkAbs(s string) string {
 	return ""
 }
 
-// checkDirTemplate returns why s is not an absolute path, or "". s may begin with a placeholder for a path.
+// checkDirTemplate returns why s is not an absolute path, or "". s may begin with a placeholder that stands for a path.
 func checkDirTemplate(s string) string {
 	if strings.HasPrefix(s, "{"+homePlaceholder+"}") || strings.HasPrefix(s, "{"+profileHomePlaceholder+"}") {
 		return ""
@@ -71,7 +72,7 @@ func isUmask(s string) bool {
 	return err == nil && n <= 0o777 && len(s) >= 3
 }
 
-// isUser reports whether s looks like USER or USER:GROUP. Whether they exist is known only in the container.
+// isUser reports whether s has the form USER or USER:GROUP. Only the container can tell whether the user exists.
 func isUser(s string) bool {
 	user, group, both := strings.Cut(s, ":")
 	return isAccount(user) && (!both || isAccount(group))
@@ -109,12 +110,12 @@ func checkInput(p string) string {
 // isVariable reports whether s can name an environment variable (environ(7)).
 func isVariable(s string) bool { return s != "" && !strings.ContainsAny(s, "=\x00") }
 
-// newValidator makes a validator for values of type T from a function that returns why one is invalid, or "".
+// newValidator makes a validator for values of type T. reason returns why a value is invalid, or "".
 func newValidator[T any](reason func(T) string) validator {
 	return func(at any) string { return reason(*at.(*T)) }
 }
 
-// checkParsed makes a validator of texts from a parser, whose error says why a text is invalid.
+// checkParsed makes a validator for texts. The error of parse says why a text is invalid.
 func checkParsed[T any](parse func(string) (T, error)) validator {
 	return newValidator(func(s string) string {
 		if _, err := parse(s); err != nil {
@@ -124,7 +125,8 @@ func checkParsed[T any](parse func(string) (T, error)) validator {
 	})
 }
 
-// textType is the type of the texts for which ok returns true. wrong is the message about any other text, with %q in its place.
+// textType returns the type of texts for which ok returns true. wrong is the message about any other text; %q in it stands for
+// the text.
 func textType(name string, ok func(string) bool, wrong string) valueType {
 	return valueType{name, newValidator(func(s string) string {
 		if ok(s) {
@@ -134,7 +136,7 @@ func textType(name string, ok func(string) bool, wrong string) valueType {
 	})}
 }
 
-// checkEach makes a validator for lists from a function that returns why an element is invalid, or "".
+// checkEach makes a validator for lists. reason returns why an element is invalid, or "".
 func checkEach[L ~[]E, E any](reason func(E) string) validator {
 	return newValidator(func(list L) string {
 		for _, element := range list {
@@ -146,8 +148,8 @@ func checkEach[L ~[]E, E any](reason func(E) string) validator {
 	})
 }
 
-// checkNumbers makes a validator for lists of numbers from least to most. The argument what describes a number in messages, such as
-// "a port".
+// checkNumbers makes a validator for lists of numbers between least and most. The argument what describes a number in messages,
+// such as "a port".
 func checkNumbers(least, most int, what string) validator {
 	return checkEach[[]int](func(n int) string {
 		if n < least || n > most {
@@ -157,7 +159,7 @@ func checkNumbers(least, most int, what string) validator {
 	})
 }
 
-// durationType is the type of the durations for which ok returns true. is describes them for messages, such as "above zero".
+// durationType returns the type of durations for which ok returns true. is describes them in messages, such as "above zero".
 func durationType(is string, ok func(time.Duration) bool) valueType {
 	return valueType{check: func(at any) string {
 		if d := *at.(*time.Duration); !ok(d) {
@@ -167,7 +169,7 @@ func durationType(is string, ok func(time.Duration) bool) valueType {
 	}}
 }
 
-// checkRange is the type of the numbers from least to most, which are given as texts.
+// checkRange returns the type of numbers between least and most, which are the words of the struct tag.
 func checkRange(least, most string) valueType {
 	return valueType{check: func(at any) string {
 		n := reflect.ValueOf(at).Elem().Convert(reflect.TypeFor[float64]()).Float()
@@ -180,7 +182,7 @@ func checkRange(least, most string) valueType {
 	}}
 }
 
-// allowEmpty is the type k with the empty value added.
+// allowEmpty returns the type k, extended by the empty value.
 func allowEmpty(k valueType) valueType {
 	return valueType{k.Type, func(at any) string {
 		if v := reflect.ValueOf(at).Elem(); v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0 {
@@ -195,7 +197,7 @@ func oneOf(words ...string) valueType {
 	return textType("`"+strings.Join(words, "`, `")+"`", isListed, "expected one of "+strings.Join(words, ", ")+", got %q")
 }
 
-// checkRestart returns why values of a restart policy contradict each other, or "".
+// checkRestart returns which values of a restart policy contradict each other, or "".
 func checkRestart(r *Restart) string {
 	if r.Max < r.Initial {
 		return fmt.Sprintf("max (%s) is shorter than initial (%s)", formatDuration(r.Max), formatDuration(r.Initial))
@@ -248,7 +250,7 @@ func parseSecondsOrDuration(text string) (d time.Duration, reason string) {
 	return d, reason
 }
 
-// parseSwitch parses a boolean as the image's scripts do, but refuses a text that means neither yes nor no.
+// parseSwitch parses a boolean as the image's scripts do. Unlike them, it refuses a text that means neither yes nor no.
 func parseSwitch(text string) (on bool, reason string) {
 	on = IsShellTruthy(text)
 	if !on && !IsFalse(text) {
@@ -260,7 +262,7 @@ func parseSwitch(text string) (on bool, reason string) {
 // runtimeDirVar is the environment variable with the directory of the control socket.
 const runtimeDirVar = "HINIT_RUNTIME_DIR"
 
-// socketInDir returns the path of the control socket in dir, or why dir is invalid.
+// socketInDir returns the path of the control socket in dir, and "". If dir is invalid, the second result says why.
 func socketInDir(dir string) (string, string) {
 	if !filepath.IsAbs(dir) {
 		return "", "expected an absolute path"

@@ -9,8 +9,8 @@ import (
 	"hinit/internal/nearest"
 )
 
-// nonKeyVariables are the environment variables of hinit that set no key of hinit.yaml, without HINIT_
-// (docs/reference/environment.md).
+// nonKeyVariables lists the environment variables of hinit that set no key of hinit.yaml (docs/reference/environment.md). The
+// prefix HINIT_ is left out.
 var nonKeyVariables = []string{
 	"KANBAN_HOST", "KANBAN_LEAVE_SECONDS",
 	"CONFIG", "ALLOW_ANY_UID", "S6", "SHIM_NATIVE", "STANDBY", "KANBAN", "LEASE", "LEASE_CREDENTIALS", "LEASE_DURATION", "LEASE_IDENTITY", "LEASE_NAME", "LEASE_NAMESPACE", "SANDBOX", "SANDBOX_ALLOW", "SANDBOX_SOCKET", "SANDBOX_STATE", "SANDBOX_USER", "SANDBOX_IMAGES", "SANDBOX_ROOT", "SANDBOX_ROOTS", "SANDBOX_CREDENTIALS",
@@ -18,8 +18,8 @@ var nonKeyVariables = []string{
 	"FLEET_ADDRESS", "FLEET_HOST", "FLEET_NAMESPACE", "FLEET_POOL", "FLEET_TEMPLATE", "FLEET_UID", "FORWARD", "FORWARD_TO", "FORWARD_AUTHORIZATION", "FORWARD_STATE", "ACTIONS_STATE", "EVENT", "SERVICE", "PROFILE", "RUN", "HANDOVER", "HALTED", "FAULTS",
 }
 
-// UnknownVariables warns about each variable of environ that begins with HINIT_ and that hinit doesn't know. It is probably
-// misspelt.
+// UnknownVariables returns a warning for each variable in environ that begins with HINIT_ and that hinit doesn't know. Such a
+// name is probably misspelt.
 func UnknownVariables(environ []string) (warnings []string) {
 	const prefix = "HINIT_"
 	known := slices.Clone(nonKeyVariables)
@@ -44,14 +44,14 @@ func UnknownVariables(environ []string) (warnings []string) {
 	return warnings
 }
 
-// IsTruthy reports whether s is 1, true or yes, in upper or lower case: how the agent's command line reads switches such as
-// HERMES_GATEWAY_NO_SUPERVISE.
+// IsTruthy reports whether s is 1, true or yes, in upper or lower case. The agent's command line reads switches such as
+// HERMES_GATEWAY_NO_SUPERVISE in this way.
 func IsTruthy(s string) bool {
 	return slices.Contains([]string{"1", "true", "yes"}, strings.ToLower(s))
 }
 
-// IsShellTruthy reports whether s is 1, true, TRUE, True, yes, YES or Yes: how the image's shell scripts read switches such as
-// HERMES_DASHBOARD. "tRuE" and "on" are false.
+// IsShellTruthy reports whether s is 1, true, TRUE, True, yes, YES or Yes; "tRuE" and "on" are false. The image's shell scripts
+// read switches such as HERMES_DASHBOARD in this way.
 func IsShellTruthy(s string) bool {
 	return slices.Contains([]string{"1", "true", "TRUE", "True", "yes", "YES", "Yes"}, s)
 }
@@ -63,8 +63,8 @@ func IsFalse(s string) bool {
 
 const (
 	fileSuffix = "_FILE"
-	// secretsDir is where container engines mount secrets. Only a variable NAME_FILE with a path below it names a secret; others,
-	// such as SSL_CERT_FILE, are meant for the program itself.
+	// secretsDir is where container engines mount secrets. Only a variable NAME_FILE with a path below it names the file of a
+	// secret. Other variables, such as SSL_CERT_FILE, are meant for the program itself.
 	secretsDir = "/run/secrets/"
 )
 
