@@ -1,6 +1,5 @@
-// Package agentcli carries out the agent's own gateway commands in place of the agent: `hermes gateway
-// start|stop|restart|status`, and `hermes profile list` where profiles have users of their own. The exec shim sends them here
-// (ADR 0018).
+// Package agentcli carries out the agent's own gateway commands instead of the agent: `hermes gateway start|stop|restart|status`,
+// and, if profiles have their own users, `hermes profile list`. The exec shim passes these commands to it (ADR 0018).
 //
 // It prints the same texts and returns the same exit codes as the agent. Unlike the agent, it waits until start, stop and restart
 // have taken effect, and reports faults. If it does not fully understand a command, it changes nothing and passes the command to
@@ -32,7 +31,7 @@ import (
 	"hinit/shim/lifecycle"
 )
 
-// These are further exit codes of the agent's own commands. A shell uses the last two if it can't run a program.
+// Other exit codes that the agent's commands also use. A shell uses the last two if it can't run a program.
 const (
 	exitUsage    = 100
 	exitNoExec   = 126
@@ -54,14 +53,14 @@ type Call struct {
 	Dial func() (Supervisor, error)
 	// List prints all profiles as `hinit profile list` does, and returns an exit code.
 	List func() int
-	// Root is a prefix for the paths of the image's files. Only tests set it.
+	// Root is a prefix for the paths of files in the image. Only tests set it.
 	Root string
 }
 
-// Main carries out the command and returns the exit code. If hinit does not handle the command, Main replaces this process with the
-// agent's own program, before it has changed anything.
+// Main carries out the command and returns the exit code. If hinit does not handle the command, Main changes nothing, and
+// replaces this process by the agent's own program.
 func (c *Call) Main() int {
-	c.Out, c.Err = cmdline.Escaped{Writer: c.Out}, cmdline.Escaped{Writer: c.Err} // escape control characters, which other profiles can put into some texts
+	c.Out, c.Err = cmdline.Escaped{Writer: c.Out}, cmdline.Escaped{Writer: c.Err} // some texts come from other profiles and may contain control characters
 	if len(c.Args) == 0 {
 		fmt.Fprintf(c.Err, "%s: usage: %s agent [ -p profile ] gateway start|stop|restart|status [ --all ]\n", agentuser.NativeName, agentuser.NativeName)
 		return exitUsage
@@ -79,14 +78,14 @@ func (c *Call) Main() int {
 	case isDir(c.Root+baseDir) || !lifecycle.ChangesGateways(c.Args[1:]):
 		return c.agent()
 	}
-	// Don't pass the command on: without s6 the agent would do nothing and report success, or wait for ever.
+	// Don't pass the command to the agent: without s6, it would do nothing and report success, or wait for ever.
 	return c.printError("✗ cannot do `%s`: %s\n  see: hinit status", strings.Join(append([]string{filepath.Base(c.Args[0])}, c.Args[1:]...), " "), reasonOf(err))
 }
 
-// baseDir is a directory that exists only if PID 1 emulates s6. In that case the agent's own program can do its work with s6.
+// baseDir exists only if PID 1 emulates s6. Only then can the agent's own program do its work through s6.
 const baseDir = "/run/s6/basedir"
 
-// agent replaces this process with the agent's own program. It returns only on failure, with an exit code.
+// agent replaces this process by the agent's own program. It returns an exit code only if that fails.
 func (c *Call) agent() int {
 	err := syscall.Exec(c.Args[0], c.Args, c.Env)
 	code := exitNoExec
@@ -97,8 +96,8 @@ func (c *Call) agent() int {
 	return code
 }
 
-// hasClosedHomes reports whether some profiles have their own users, and this user is not root and so can't look into their homes.
-// In that case the agent's own program could not list them.
+// hasClosedHomes reports whether some profiles have their own users, whose homes this user may not enter because it is not root.
+// The agent's own program could not list these profiles.
 func (c *Call) hasClosedHomes() bool {
 	init, err := c.Dial()
 	if err != nil || os.Geteuid() == 0 {
@@ -108,8 +107,8 @@ func (c *Call) hasClosedHomes() bool {
 	return err == nil && slices.ContainsFunc(st.Services, client.Service.HasOwnUser)
 }
 
-// gateway carries out a gateway command and returns its exit code. An error means that hinit does not handle the command, and says
-// why. In that case nothing has changed, so the agent's own program may carry out the command.
+// gateway carries out a gateway command and returns its exit code. An error says why hinit does not handle the command. In this
+// case nothing was changed, so the agent's own program may carry out the command.
 func (c *Call) gateway(words []string) (int, error) {
 	cmd, ok := lifecycle.Parse(words)
 	if !ok {
@@ -142,14 +141,14 @@ func (c *Call) gateway(words []string) (int, error) {
 	}
 	if cmd.All {
 		c.everyGateway(ctx, init, st, cmd.Verb)
-		return cmdline.Done, nil // failures are printed; as the agent does, return success anyway
+		return cmdline.Done, nil // the failures were printed; return success as the agent does
 	}
 	return c.oneGateway(ctx, init, st, cmd.Verb, profile, cmd.Force)
 }
 
-// resolveProfile returns the agent's home and the profile that a command is for. The argument named is the profile in the command,
-// or "". In the second case, the command is for the profile whose home HERMES_HOME is. If HERMES_HOME is the agent's home, the
-// command is for the active profile, see activeProfile. If the named profile does not exist, the result profile is "".
+// resolveProfile returns the agent's home, and the profile for which a command is. named is the profile in the command, or "". If
+// it is "", the command is for the profile whose home is HERMES_HOME. If HERMES_HOME is the agent's home, it is for the active
+// profile, see activeProfile. If the named profile does not exist, profile is "".
 func (c *Call) resolveProfile(named string) (root, profile string, err error) {
 	home := proc.Getenv(c.Env, "HERMES_HOME")
 	if !filepath.IsAbs(home) {
@@ -179,10 +178,10 @@ func (c *Call) resolveProfile(named string) (root, profile string, err error) {
 	return root, "", nil
 }
 
-// activeProfile returns the profile that `hermes profile use` has chosen, or the default profile if there is no choice. In a
+// activeProfile returns the profile that `hermes profile use` has chosen, or the default profile if none was chosen. In a
 // supervised gateway it always returns the default profile, as the agent does. The agent can replace the file active_profile, and
-// this process may be root. So if the path does not lead to a regular, readable file, activeProfile returns an error, and the
-// agent's own program handles the command.
+// this process may be root. So if the path is not a readable regular file, activeProfile returns an error, and the agent's own
+// program handles the command.
 func (c *Call) activeProfile(root string) (string, error) {
 	for _, name := range []string{"HERMES_S6_SUPERVISED_CHILD", "HERMES_SUPERVISED_CHILD"} {
 		if proc.Getenv(c.Env, name) != "" {
@@ -208,8 +207,8 @@ func (c *Call) printError(format string, args ...any) int {
 	return cmdline.Failed
 }
 
-// oneGateway starts, stops or restarts the gateway of one profile, and prints the result. It returns the exit code, or an error as
-// gateway does.
+// oneGateway starts, stops or restarts the gateway of one profile, and prints the result. It returns the exit code, or an error
+// with the same meaning as in gateway.
 func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status, verb, profile string, force bool) (int, error) {
 	slot := profiles.SlotName(profile)
 	if verb == "status" {
@@ -224,14 +223,14 @@ func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status
 	_, err := init.Order(ctx, client.Verb(verb), slot, client.Wait{Wait: true, Force: force})
 	switch {
 	case err == nil:
-		if !known && verb == "start" { // the profile has a home, so hinit will find it soon and start its gateway
+		if !known && verb == "start" { // the profile has a home, so hinit finds it and starts its gateway
 			fmt.Fprintf(c.Out, "✓ registered the s6 gateway slot for profile '%s'\n", profile)
 		}
 		return cmdline.Done, nil
 	case errors.Is(err, client.ErrUnknown):
 		return c.printError("✗ no such gateway '%s': register it with `hermes profile create %s` first, or pass an existing profile name via `-p <name>`", profile, profile), nil
 	case errors.Is(err, client.ErrNotAllowed), errors.Is(err, client.ErrUnreachable):
-		return 0, err // nothing was done, so the agent's program may handle the command
+		return 0, err // nothing was changed, so the agent's program may handle the command
 	}
 	return c.printError("✗ cannot %s the gateway of profile '%s': %s\n  see: hinit status %s; hinit logs %s", verb, profile, reasonOf(err), profile, profile), nil
 }
@@ -241,7 +240,8 @@ func gatewaysOf(st client.Status) []client.Service {
 	return slices.DeleteFunc(slices.Clone(st.Services), func(s client.Service) bool { return s.Kind != client.KindGateway })
 }
 
-// everyGateway stops all gateways, or restarts the gateways that should be running. It does so in parallel, and prints each result.
+// everyGateway stops all gateways, or restarts all gateways that should be running. It handles them in parallel, and prints each
+// result.
 func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Status, verb string) {
 	registered := gatewaysOf(st)
 	if len(registered) == 0 {
@@ -272,12 +272,13 @@ func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Stat
 	}
 }
 
-// reasonOf returns the reason of an error from PID 1, without the action that failed. It indents the lines after the first.
+// reasonOf returns the reason of an error from PID 1, without the failed action. It indents all lines but the first.
 func reasonOf(err error) string {
 	return strings.ReplaceAll(strings.TrimSpace(dial.Reason(err).Error()), "\n", "\n  ")
 }
 
-// mayRunUnsupervised reports whether the profile has a pid file of a gateway. In that case a gateway may run without supervision.
+// mayRunUnsupervised reports whether the profile has the pid file of a gateway. A gateway without supervision may then be
+// running.
 func (c *Call) mayRunUnsupervised(root, profile string) bool {
 	home := root
 	if profile != profiles.Default {
@@ -320,7 +321,7 @@ func (c *Call) showGateway(st client.Status, s client.Service) {
 	}
 }
 
-// stateOf describes the state of a gateway. If the gateway is wanted but not up, it adds the reason.
+// stateOf describes the state of a gateway. If the gateway is wanted up but is not up, it adds the reason.
 func stateOf(s client.Service) string {
 	text := s.State
 	if s.State == client.StateUp && !s.Ready {

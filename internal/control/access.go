@@ -25,8 +25,8 @@ import (
 	"hinit/internal/proc"
 )
 
-// peer holds the kernel's credentials of a client, taken when it connected (unix(7), SO_PEERCRED). A user of another user namespace
-// appears as the overflow user.
+// peer holds the credentials of a client, as the kernel recorded them when the client connected (unix(7), SO_PEERCRED). A user of
+// another user namespace appears as the overflow user.
 type peer struct {
 	pid      int32
 	uid      uint32
@@ -34,11 +34,11 @@ type peer struct {
 	exited   func() bool // function that reports whether the client has exited, see isGone; nil if the kernel can't tell
 }
 
-// isGone reports whether the client's process has ended. Its PID may then belong to another process. Call isGone after a look-up by
-// PID: false proves that the look-up was about the client.
+// isGone reports whether the client's process has ended. After that, another process may get the same PID. Call isGone after a
+// look-up by PID: if it returns false, the look-up was about the client.
 func (who peer) isGone() bool { return who.exited != nil && who.exited() }
 
-// fifoPID takes the place of the PID of a client that wrote to the FIFO, since the kernel doesn't report the writer's PID.
+// fifoPID stands for the unknown PID of a client that wrote to the FIFO. The kernel doesn't report the PID of a writer.
 const fifoPID = -1
 
 type peerKey struct{}
@@ -46,8 +46,8 @@ type peerKey struct{}
 // connKey is the context key of the connection of a request.
 type connKey struct{}
 
-// authorOf returns the author of an order for the history: the client, and whether it used the command line, the API, s6 or the
-// FIFO.
+// authorOf returns the author of an order for the history: which client gave the order, and whether by the command line, the API,
+// s6 or the FIFO.
 func authorOf(rt route, who peer) *client.Author {
 	if who.pid == fifoPID {
 		return &client.Author{UID: int(who.uid), Way: client.WayFIFO}
@@ -82,7 +82,7 @@ const (
 	mayEnd                   // the client may end the container
 )
 
-// class is a class of clients with the same rights and the same limits.
+// class groups clients that have the same rights and share the same limits.
 type class int
 
 const (
@@ -103,7 +103,7 @@ func newPolicy(o Options) policy {
 	return policy{ownUID: uint32(os.Geteuid()), agent: o.AgentUID, othersMayRead: o.Others == config.OthersStatus, isDenied: o.IsDenied}
 }
 
-// classOf returns the class of a client. A process that may not use the socket counts as another user.
+// classOf returns the class of a client. An isolated process that may not use the socket has the rights of another user.
 func (p policy) classOf(who peer) class {
 	switch {
 	case who.isDenied:
@@ -142,15 +142,15 @@ func (p policy) check(who peer, need access) *client.Error {
 	return refuse(client.KindNotAllowed, "uid %d may not %s; %s", who.uid, what, allowed)
 }
 
-// maxConns is the maximum number of connections for each class of clients. The limit is for a class, so that neither the agent nor
-// another user can lock root out.
+// maxConns is the maximum number of connections for one class of clients. Each class has its own limit, so that neither the agent
+// nor another user can lock root out.
 const maxConns = 128
 
-// fewConns takes the place of maxConns if PID 1 may open few files, so that all connections fit into the descriptors that it
-// reserves for itself (internal/tuning).
+// fewConns replaces maxConns if PID 1 may open only few files. So many connections fit into the descriptors that PID 1 reserves
+// for itself (internal/tuning).
 const fewConns = 16
 
-// connLimit returns maxConns or fewConns, by the limit of open files.
+// connLimit returns fewConns if the limit of open files is low, and otherwise maxConns.
 var connLimit = sync.OnceValue(func() int32 {
 	files := unix.Rlimit{Cur: 4096}
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
@@ -164,15 +164,16 @@ func connsFor(files uint64) int32 {
 	return maxConns
 }
 
-// waitLimit returns how many connections of a class may wait without a time limit. The others stay free for short requests.
+// waitLimit returns how many connections of a class may wait without a time limit. The remaining connections stay free for short
+// requests.
 func waitLimit() int32 { return connLimit() / 4 * 3 }
 
-// reserve is the divisor that gives the number of extra connections (connLimit/reserve) for clients from outside the container,
-// such as the probes of a pod. Otherwise an agent could open all connections of its user, and its pod would count as not ready.
+// reserve is a divisor: beyond connLimit, each class has connLimit/reserve connections for clients from outside the container,
+// such as the probes of a pod. Without them, an agent could use up all connections, and the probes of its pod would fail.
 const reserve = 8
 
-// halfOpenTime is how long a refused connection stays half open, so that the client can read the error. At most a quarter of
-// connLimit are half open at a time.
+// halfOpenTime is how long a refused connection stays half open, so that the client can read the error. At most connLimit/4
+// refused connections are half open at a time.
 const halfOpenTime = 100 * time.Millisecond
 
 // limitedListener is a listener that identifies its clients and limits their number by class.
@@ -182,7 +183,7 @@ type limitedListener struct {
 	counts *connCounts
 }
 
-// connCounts counts the connections and the waiting requests, by class of clients.
+// connCounts counts the connections and the waiting requests of each class of clients.
 type connCounts struct {
 	taken    [classes]atomic.Int32
 	waits    [classes]atomic.Int32 // requests that wait without a time limit
@@ -190,9 +191,9 @@ type connCounts struct {
 	closing  sync.Mutex            // the lock is held while a connection is closed
 }
 
-// close closes one connection at a time, so that closing occupies one thread. The call of Close takes no turn of
-// internal/blocking. Package net makes it wait for a reader of the connection, and the reader may be waiting for a turn. The
-// call can't block otherwise, because drain has taken the data that the peer sent.
+// close closes connections one at a time, so that closing occupies at most one thread. It must not take a turn of
+// internal/blocking: Close waits for a reader of the connection, and this reader may itself be waiting for a turn. Nothing else
+// can block Close, because drain has removed the data that the client sent.
 func (p *connCounts) close(c net.Conn) error {
 	drain(c)
 	p.closing.Lock()
@@ -200,15 +201,15 @@ func (p *connCounts) close(c net.Conn) error {
 	return c.Close()
 }
 
-// drain drops the data and the descriptors that the peer has sent, which could make a close block.
+// drain drops the data and the file descriptors that the client has sent, because they could make a close block.
 func drain(c net.Conn) {
 	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil { // a socket always has a raw connection
-		_ = raw.Control(blocking.Drain) // Control fails only if the connection is closed
+		_ = raw.Control(blocking.Drain) // an error means that the connection is already closed
 	}
 }
 
 // conn is a connection with the credentials of its client. Its reads and writes take turns of internal/blocking, which limits the
-// number of threads. Close subtracts the connection from connCounts.
+// number of threads. Closing it frees its place in connCounts.
 type conn struct {
 	net.Conn
 	raw     syscall.RawConn
@@ -236,8 +237,8 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	return n, cmp.Or(failed, withCallName("read", err))
 }
 
-// pollHangUp takes the place of the read of one byte by which net/http notices, while a handler runs, that the client is gone.
-// It only polls the connection. A read could take a byte that the client sent too early, and net/http would stop watching.
+// pollHangUp reports whether the client has hung up, without reading. While a handler runs, net/http reads one byte to notice
+// this; Read then calls pollHangUp. A real read could take a byte that came too early, and net/http would stop watching.
 func pollHangUp(fd int, _ []byte) (int, error) {
 	ask := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	if n, err := unix.Poll(ask, 0); n > 0 || err != nil {
@@ -261,7 +262,7 @@ func (c *conn) Write(p []byte) (sent int, err error) {
 	return sent, cmp.Or(failed, withCallName("write", err))
 }
 
-// withCallName adds the name of the system call to its error.
+// withCallName adds the name of the system call to an error of the kernel.
 func withCallName(call string, err error) error {
 	if errno := syscall.Errno(0); errors.As(err, &errno) {
 		return &net.OpError{Op: call, Net: "unix", Err: os.NewSyscallError(call, err)}
@@ -269,8 +270,8 @@ func withCallName(call string, err error) error {
 	return err
 }
 
-// call makes a system call that doesn't block, in a turn of internal/blocking. The turns of root are separate from the turns of
-// other users.
+// call makes a system call that doesn't block, in a turn of internal/blocking. Root's turns are separate, so that other users
+// can't use them up.
 func (c *conn) call(do func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
 	turn := blocking.DoWithPeer
 	if c.peer.uid == 0 {
@@ -287,8 +288,8 @@ func (c *conn) call(do func(fd int, p []byte) (int, error), fd uintptr, p []byte
 	return max(n, 0), err
 }
 
-// Accept returns the next connection that the limits of its class allow. It refuses other connections with an error, before it reads
-// a request.
+// Accept returns the next connection within the limits of its class. It answers any other connection with an error, without
+// reading a request.
 func (g *limitedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := g.Listener.Accept()
@@ -324,7 +325,7 @@ func fromOutside(who peer) bool {
 	return !inside && who.pid > 0 && !who.isGone()
 }
 
-// wait counts a request without a time limit, or returns an error if the client's class has too many (waitLimit).
+// wait counts a request that has no time limit. It returns an error if the client's class already has waitLimit such requests.
 func (s *Server) wait(r *request) error {
 	n := &s.connCounts.waits[s.policy.classOf(r.client)]
 	if n.Add(1) > waitLimit() {
@@ -342,9 +343,9 @@ func (c *conn) Close() error {
 	return c.counts.close(c.Conn)
 }
 
-// refuseConnection sends an error and closes the connection. The write fits into the empty buffer of a new socket, so it doesn't
-// block, and its deadline is a precaution. The connection stays half open for a moment, because curl would report an early close as
-// a failed connection.
+// refuseConnection sends an error and closes the connection. The error fits into the empty buffer of a new socket, so the write
+// doesn't block; its deadline is only a precaution. The connection stays half open for a moment, because curl would report an
+// early close as a failed connection.
 func (g *limitedListener) refuseConnection(c net.Conn, who peer) {
 	out := failure(refuse(client.KindBusy, "users such as uid %d have %d connections to hinit open, which is their limit; end what keeps them open, or try again", who.uid, connLimit()))
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
@@ -362,16 +363,17 @@ func (g *limitedListener) refuseConnection(c net.Conn, who peer) {
 	time.AfterFunc(halfOpenTime, leave)
 }
 
-// maxUnsentBytes is the maximum number of bytes of the answers that the clients of one class have not read yet.
+// maxUnsentBytes is the maximum total size of the answers that clients of one class have not read yet.
 const maxUnsentBytes = 16 << 20
 
-// readTime is how long a client may leave an answer unread while another answer needs its memory.
+// readTime is how long an answer may stay unread when another answer needs memory. After that time, the server cuts off the
+// client.
 const readTime = time.Second / 4
 
-// answerBudget limits the memory of unread answers to one class of clients. The server makes these answers one at a time. If there is
-// no room for an answer, it cuts off a client that doesn't read.
+// answerBudget limits the memory for answers that clients of one class have not read yet. The server makes one answer at a time
+// for each class. If an answer has no room, the server cuts off the client that has left its answer unread longest.
 type answerBudget struct {
-	token  chan struct{} // channel with one token, which the goroutine that makes an answer holds
+	token  chan struct{} // channel of capacity 1; the goroutine that makes an answer has put a token in
 	mu     sync.Mutex
 	unsent int
 	unread []*pendingAnswer // unread answers, oldest first
@@ -391,13 +393,13 @@ func newAnswerBudgets() (out [classes]*answerBudget) {
 	return out
 }
 
-// answer waits until no other answer to this class of clients is being made, and then makes one by calling build. The answer counts as
-// unread until out.sent is called. A single answer may be larger than the budget.
+// answer calls build when no other answer for this class of clients is being made. The returned answer counts as unread until its
+// function sent is called. A single answer may be larger than the whole budget.
 func (m *answerBudget) answer(ctx context.Context, build func() (reply, error)) (out reply, err error) {
 	limit, cancel := context.WithTimeoutCause(ctx, readLimit, errUnread)
 	defer cancel()
 	select {
-	case m.token <- struct{}{}: // try the token alone first: the second select could choose the end of ctx although the token is free
+	case m.token <- struct{}{}: // try the channel alone first: a select with two ready cases could choose the end of ctx
 	default:
 		if !pause.Send(limit, m.token, struct{}{}) {
 			return out, context.Cause(limit)
@@ -413,7 +415,7 @@ func (m *answerBudget) answer(ctx context.Context, build func() (reply, error)) 
 
 var errUnread = refuse(client.KindBusy, "hinit is busy with other questions of this user; ask again")
 
-// reserve waits for room in the budget, and keeps it until sent is called.
+// reserve waits until the answer h fits into the budget, and then counts it as unread until sent is called.
 func (m *answerBudget) reserve(ctx context.Context, h *pendingAnswer) (sent func(), err error) {
 	for {
 		m.mu.Lock()
@@ -441,8 +443,8 @@ func (m *answerBudget) free(h *pendingAnswer) {
 	m.unread = slices.DeleteFunc(m.unread, func(o *pendingAnswer) bool { return o == h })
 }
 
-// answerInTurn makes an answer that may be large, when no other answer to the client's class is being made and there is memory for
-// it. The function build must not block, because all requests of the class wait for it.
+// answerInTurn calls build to make a possibly large answer, when no other answer for the client's class is being made, and waits
+// until memory is free for it. build must not block, because it holds up all other answers for the class.
 func (s *Server) answerInTurn(r *request, build func() (reply, error)) (reply, error) {
 	return s.answerBudgets[s.policy.classOf(r.client)].answer(r.Context(), build)
 }

@@ -18,13 +18,13 @@ import (
 	"hinit/supervisor"
 )
 
-// effect is what a verb of the API, such as "start", does to a service.
+// effect describes what a verb of the API, such as "start", does to a service.
 type effect struct {
 	participle  string
 	want        supervisor.Want
-	needsNewRun bool // the effect needs a new run: a run that was up before doesn't count
-	// timeout is how long a client waits for the effect by default. To stop a service that ignores SIGTERM takes 30 seconds, so
-	// waiting for that takes longer.
+	needsNewRun bool // only a run that begins after the command counts
+	// timeout is how long a client waits for the effect by default. It is longer for verbs that stop a service, because a service
+	// that ignores SIGTERM needs 30 seconds to stop.
 	timeout time.Duration
 }
 
@@ -37,9 +37,9 @@ var effects = map[client.Verb]effect{
 // longestWait is the longest timeout that a client may ask for.
 const longestWait = time.Hour
 
-// command makes the handler of a verb. The handler gives the order and waits for the effect, unless the client doesn't want to wait.
-// If once is set, the handler starts a task and waits until the task has ended. If the task is already running, it waits for that
-// run.
+// command returns the handler of a verb. The handler gives the order and, unless the client doesn't want to wait, waits for the
+// effect. If once is set, the handler starts a task and waits for the end of the run. If the task is already running, it waits
+// for the end of that run.
 func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, error) {
 	usual, words := effects[verb].timeout, show.Outcome
 	if once {
@@ -80,7 +80,7 @@ func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, er
 	}
 }
 
-// withState adds the present state of the service to err, if err says that the effect has not come in time.
+// withState adds the present state of the service to a timeout error. It returns any other error unchanged.
 func (s *Server) withState(ctx context.Context, name string, err error) error {
 	out := clientError(ctx, err)
 	v := s.core.Snapshot().Find(name)
@@ -90,8 +90,7 @@ func (s *Server) withState(ctx context.Context, name string, err error) error {
 	return refuse(client.KindTimeout, "%s; %s is %s", out.Message, name, stateText(v))
 }
 
-// commandReply answers a command with the service as JSON. If the client asks for text, the answer is the line that words
-// returns.
+// commandReply answers a command with the service as JSON. A client that asks for text gets the line that words returns.
 func (s *Server) commandReply(r *request, status int, v *supervisor.Service, words func(client.Service) string) (reply, error) {
 	view := s.view(r.Context(), v, r.client, nil)
 	if wantsText(r.Request) {
@@ -100,11 +99,12 @@ func (s *Server) commandReply(r *request, status int, v *supervisor.Service, wor
 	return answerLater(status, view, nil)
 }
 
-// bootTime is how long a command without waiting may take: it still waits for the boot, and for the order to be stored.
+// bootTime is the time limit of a command that doesn't wait for its effect. Even such a command waits for the boot, and until the
+// order is stored.
 const bootTime = 5 * time.Second
 
-// lookup finds the service that a request names. For an unknown name it waits for the boot, and then looks on the disk for a new
-// profile. The whole call takes at most patience, and ctx must end at the same time.
+// lookup finds the service that a request names. If it doesn't know the name, it waits for the end of the boot, and then looks on
+// the disk for a new profile. The call takes at most the time patience; ctx must end at the same time.
 func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration) (*supervisor.Service, error) {
 	name := r.PathValue("name")
 	v, unknown := findService(s.core.Snapshot(), name)
@@ -115,7 +115,7 @@ func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration)
 	case err != nil:
 		return nil, err
 	case !over:
-		return nil, unknown // the client is a part of the boot, so waiting for the end of the boot would never end
+		return nil, unknown // the client itself is part of the boot, so the boot can't end before the answer
 	}
 	if v, unknown = findService(s.core.Snapshot(), name); unknown == nil {
 		return v, nil
@@ -132,8 +132,8 @@ func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration)
 	return findService(s.core.Snapshot(), name)
 }
 
-// awaitBoot waits until the boot is over, at most for the time patience. over is false for a client that is itself part of the
-// boot.
+// awaitBoot waits for the end of the boot, at most for the time patience. If the client itself is part of the boot, over is
+// false.
 func (s *Server) awaitBoot(r *request, patience time.Duration) (over bool, err error) {
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
@@ -148,7 +148,7 @@ func (s *Server) awaitBoot(r *request, patience time.Duration) (over bool, err e
 	return false, nil
 }
 
-// parseWait reads from the body of a command whether to wait for the effect, and how long: by default for the time timeout.
+// parseWait reads from the body of a command whether to wait for the effect, and how long. The default is the time timeout.
 func parseWait(body []byte, timeout time.Duration) (wait bool, limit time.Duration, force bool, err error) {
 	var c client.Command
 	if err := decode(body, &c); err != nil {
@@ -163,7 +163,7 @@ func parseWait(body []byte, timeout time.Duration) (wait bool, limit time.Durati
 	return c.Wait == nil || *c.Wait, timeout, c.Force, nil
 }
 
-// withBody makes a handler that gets the JSON body decoded. With struct{} as T, the body must be empty.
+// withBody makes a handler from one that takes a decoded JSON body. If T is struct{}, the body must be empty or {}.
 func withBody[T any](handle func(s *Server, r *request, ask T) (reply, error)) func(s *Server, r *request) (reply, error) {
 	return func(s *Server, r *request) (reply, error) {
 		var ask T

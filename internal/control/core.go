@@ -18,30 +18,30 @@ type Backend struct {
 	StartRun func(ctx context.Context, r client.RunRequest, byRoot bool, service string) (client.Run, error)
 	Runs     Runs
 
-	// Command stores an order durably and carries it out. ctx holds the author, see [supervisor.WithAuthor]. service is a name from
-	// a snapshot. When Command returns nil, the next snapshot shows the effect. If ctx ends first, the order stays in force, and
-	// the error says how far it got. An error of [supervisor.Loop.Do] reaches the client with its kind, any other with its text
-	// only.
+	// Command stores an order durably and carries it out. ctx holds the author, see [supervisor.WithAuthor], and service is a
+	// name from a snapshot. When Command returns nil, the next snapshot shows the effect. If ctx ends first, the order stays in
+	// force, and the error says how far it has got. Clients see the kind of an error only if it comes from [supervisor.Loop.Do].
 	Command func(ctx context.Context, verb client.Verb, service string) error
 	// Rescan makes the services match the profiles on disk. When it returns, the snapshot shows them.
 	Rescan func(ctx context.Context) error
-	// Find is Rescan for one service that the snapshot lacks, by its name or its profile's name. An error of [client.KindFailed]
-	// says that another hinit supervises the profiles; the client gets it unchanged.
+	// Find is Rescan for a single service that the snapshot lacks, by its name or the name of its profile. An error of
+	// [client.KindFailed] says that another hinit supervises the profiles; the client gets this error unchanged.
 	Find func(ctx context.Context, name string) error
 	// Reload reads the configuration again, applies it, and returns what has changed.
 	Reload func(ctx context.Context, how client.Reload) (client.ReloadReply, error)
 	// Examine examines the data volume. If ctx ends first, it returns the findings so far, and reports that the examination is
 	// incomplete.
 	Examine func(ctx context.Context) client.Findings
-	// Reexec checks whether a re-execution is possible and begins it. It doesn't wait for the end. binary is the new program; ""
-	// means the present one. image counts the re-executions up to the present program.
+	// Reexec checks whether a re-execution is possible and begins it, without waiting for its end. binary is the new program; ""
+	// means the program that runs now. image is the number of the program that runs now: 1 at first, and one more after each
+	// re-execution.
 	Reexec func(ctx context.Context, binary string) (image int, err error)
 
 	// Config returns the configuration in force.
 	Config func() []client.ConfigEntry
 	// Init returns what hinit says about itself. The server adds Stopping, Orphans, UptimeSeconds and Cmd.
 	Init func() client.Init
-	// StartDelay returns how long a service that can't say that it is ready must be up to count as started.
+	// StartDelay returns how long a service that can't report readiness must be up to count as started.
 	StartDelay func() time.Duration
 
 	Boot
@@ -73,7 +73,7 @@ type Boot struct {
 	Expected func(ctx context.Context, all bool) []*supervisor.Service
 }
 
-// ServiceFacts is the part of a [Backend] about services that the supervisor knows nothing of.
+// ServiceFacts is the part of a [Backend] with facts about services that the supervisor doesn't have.
 type ServiceFacts struct {
 	// Note says in a few words why a service is down, or what is wrong with a service that is up. "" means that the service works
 	// normally.
@@ -102,7 +102,7 @@ type Checks interface {
 	PauseChecksUntil(service string, paused time.Time) error
 }
 
-// Gateways is the part of a [Backend] about which gateway serves which profile.
+// Gateways is the part of a [Backend] that says and decides which gateway serves which profile.
 type Gateways struct {
 	// ServedBy says which gateway serves the profile of gateway v, by a ServedBy value of package client.
 	ServedBy func(v *supervisor.Service) string

@@ -24,12 +24,12 @@ import (
 	"hinit/internal/guard"
 )
 
-// answerTime is how long requests may still take before a re-execution hands over the socket.
+// answerTime is how long a re-execution waits for requests in progress before it hands over the socket.
 const answerTime = time.Second
 
-// Endpoint is the control socket of PID 1 with the FIFO for orders. A [Server] serves the socket; if a re-execution fails, a new
-// Server continues. The Endpoint owns a goroutine that serves the socket and one that reads the FIFO. Any goroutine may call its
-// methods.
+// Endpoint is the control socket of PID 1, with the FIFO for orders. A [Server] serves the socket; after a failed re-execution a
+// new Server takes its place. The Endpoint owns two goroutines: one serves the socket, and one reads the FIFO. Any goroutine may
+// call its methods.
 type Endpoint struct {
 	core    Backend
 	options Options
@@ -37,7 +37,7 @@ type Endpoint struct {
 	mu          sync.Mutex
 	server      *Server
 	listener    net.Listener // listener on the control socket
-	predecessor *Socket      // socket of the previous program, until it is served; then nil
+	predecessor *Socket      // socket that the previous program has handed over; nil once it is served
 	orders      *os.File     // the FIFO, or nil
 }
 
@@ -51,7 +51,7 @@ func (e *Endpoint) Open(path string) error {
 	return e.listen("cannot open the control socket, so hinit status and its sisters won't work", func() (net.Listener, error) { return Listen(path) })
 }
 
-// OpenAt opens the socket at configured, the path from the configuration. If that fails, or configured is "", OpenAt chooses the
+// OpenAt opens the socket at configured, the path from the configuration. If configured is "" or unusable, OpenAt chooses another
 // path, see [boot.PrepareRuntime]. It blocks on the disk.
 func (e *Endpoint) OpenAt(configured string) error {
 	var place boot.Runtime
@@ -65,7 +65,7 @@ func (e *Endpoint) OpenAt(configured string) error {
 	return e.Open(place.Socket)
 }
 
-// listen calls open, and serves the listener that open returns. failed is the prefix of error texts.
+// listen serves the listener that open returns. failed is the beginning of the error message if open fails.
 func (e *Endpoint) listen(failed string, open func() (net.Listener, error)) error {
 	l, err := blocking.Get(blocking.Runtime, open)
 	if err != nil {
@@ -91,8 +91,8 @@ func (e *Endpoint) serve(l net.Listener) {
 	})
 }
 
-// takeOrders creates the FIFO in dir, and starts to read orders until the Endpoint is closed. The present server carries out the
-// orders.
+// takeOrders creates the FIFO in dir, and starts a goroutine that reads orders until the Endpoint is closed. The Server of the
+// moment carries out each order.
 func (e *Endpoint) takeOrders(dir string) {
 	e.mu.Lock()
 	taken := e.orders != nil
@@ -201,28 +201,29 @@ const (
 	longestOrder = 512
 )
 
-// openOrders opens the FIFO in dir, and creates it if it is missing or unusable. Only hinit's own user may write to it.
+// openOrders opens the FIFO in dir. It creates the FIFO if it is missing, and replaces an unusable one. Only hinit's own user may
+// write to it.
 func openOrders(dir string) (f *os.File, err error) {
 	err = blocking.Do(blocking.Runtime, func() error {
 		path := filepath.Join(dir, ordersName)
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) != nil || st.Mode != unix.S_IFIFO|0o600 || int(st.Uid) != os.Geteuid() {
-			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // a file that exists has the wrong type, owner or mode
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // the existing file has the wrong type, owner or mode
 				return err
 			}
 			if err := unix.Mkfifo(path, 0o600); err != nil {
 				return fmt.Errorf("cannot make the FIFO %q: %w", path, err)
 			}
 		}
-		// Open both ends: then a read never sees the end of the file, and the open doesn't wait for a writer.
+		// Open both ends. Then a read never sees the end of the file, and opening doesn't wait for a writer.
 		f, err = os.OpenFile(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		return err
 	})
 	return f, err
 }
 
-// serveOrders reads orders from f, a line each, until f is closed. carryOut carries out one order, which may block, and returns a
-// text about the result. say writes this text to the container log.
+// serveOrders reads orders from f, one a line, until f is closed. carryOut carries out an order, which may block, and describes
+// the result. say writes this description to the container log.
 func serveOrders(f *os.File, carryOut func(order string) string, say func(format string, args ...any)) {
 	turns := make(chan struct{}, maxOrders)
 	lines := bufio.NewReaderSize(f, longestOrder)
@@ -260,8 +261,8 @@ func serveOrders(f *os.File, carryOut func(order string) string, say func(format
 	}
 }
 
-// Order carries out "stop NAME", "start NAME", "restart NAME" or "status" with the rights of hinit's own user. It returns what the
-// command line would print. It blocks as long as the same request over the socket.
+// Order carries out "stop NAME", "start NAME", "restart NAME" or "status" with the rights of hinit's own user. It returns what
+// the command line would print, and blocks as long as the same request over the socket.
 func (s *Server) Order(ctx context.Context, order string) string {
 	words := strings.Fields(order)
 	method, target := http.MethodPost, ""

@@ -17,18 +17,18 @@ import (
 	"hinit/supervisor"
 )
 
-// batch is the maximum number of events that are in memory for one client at a time.
+// batch is the maximum number of events that the server holds in memory for one client at a time.
 const batch = 64
 
-// getEvents streams the history as JSON lines. since=N begins after event N, last=N sends at most N past events, and follow=1 goes
-// on with new events. By default it sends the whole history. This is the newest events of all services, and for each service also
-// its last few events, even if they are older. A client that reads too slowly gets a line with the number of events that it has lost.
+// getEvents streams the history as JSON lines. since=N begins after event N, last=N sends at most N past events, and follow=1
+// continues with new events. By default it sends the whole history: the newest events of all services, and the last few events of
+// each service even if they are older. A client that reads too slowly gets a line with the number of events that it has lost.
 func getEvents(s *Server, r *request) (out reply, err error) {
 	query := r.query
 	ring := s.core.History()
 	newest := ring.Last()
 	var cursor uint64
-	var kept, end uint64 // sequence numbers between which older events are sent first
+	var kept, end uint64 // events between these sequence numbers are older than the ring of newest events and are sent first
 	if query.Has("since") {
 		if cursor, err = parseNumber(query.Get("since"), "since"); err != nil {
 			return reply{}, err
@@ -38,7 +38,7 @@ func getEvents(s *Server, r *request) (out reply, err error) {
 				"event %d has not happened, the newest is %d; hinit counts from 1 each time it starts", cursor, newest)
 		}
 	} else if records, _ := ring.Since(0); len(records) > 0 {
-		cursor = records[0].Seq - 1 // the client did not ask for older events, so these are not lost
+		cursor = records[0].Seq - 1 // older events are not lost: the client did not ask for them
 		end = records[0].Seq
 	}
 	if query.Has("last") {
@@ -77,8 +77,9 @@ func parseNumber(text, name string) (uint64, error) {
 	return n, nil
 }
 
-// events writes the older events between kept and end, and then the events after cursor. If follow is set, it goes on with new
-// events until the client stops reading or the server ends. When the server ends, it first writes the events that came before.
+// events writes the older events between kept and end, and then the events after cursor. If follow is set, it continues with new
+// events until the client stops reading or the server ends. Before the end of the server, it writes all events that are already
+// known.
 func (s *Server) events(out *jsonLines, ctx context.Context, kept, end, cursor uint64, follow bool) {
 	ring := s.core.History()
 	for out.err == nil {
@@ -107,8 +108,8 @@ func (s *Server) events(out *jsonLines, ctx context.Context, kept, end, cursor u
 	})
 }
 
-// firstBatch returns a copy of the first items, at most batch, and whether there are more. So a slow client keeps no long list in
-// memory.
+// firstBatch returns a copy of the first items, at most batch of them, and whether more follow. The copy keeps a slow client from
+// holding the whole list in memory.
 func firstBatch[T any](all []T) (some []T, more bool) {
 	if len(all) <= batch {
 		return all, false
@@ -116,7 +117,8 @@ func firstBatch[T any](all []T) (some []T, more bool) {
 	return slices.Clone(all[:batch]), true
 }
 
-// stream answers with the JSON lines that write writes. With follow, the request counts as one that waits without a time limit.
+// stream answers with the JSON lines that write produces. With follow, the request counts towards the limit of requests without a
+// time limit.
 func (s *Server) stream(r *request, follow bool, write func(out *jsonLines)) (reply, error) {
 	if follow {
 		if err := s.wait(r); err != nil {
@@ -149,8 +151,8 @@ func (l *jsonLines) write(v any) {
 	l.err = encoder(l.w).Encode(v)
 }
 
-// writeUpdates calls look, which writes lines, until look says that there is no more to write. If follow is set, it calls look again
-// after each change, until ctx ends. The function changed returns a channel that is closed at the next change.
+// writeUpdates calls look, which writes lines, until look returns false. If follow is set, it calls look again after each change,
+// until ctx ends. changed returns a channel that is closed at the next change.
 func (l *jsonLines) writeUpdates(ctx context.Context, follow bool, changed func() <-chan struct{}, look func() (more bool)) {
 	for {
 		ending := !follow || ctx.Err() != nil
@@ -191,8 +193,8 @@ const (
 	maxData = 1024
 )
 
-// Notices are events that clients send into the history of hinit. Their number is limited, because hinit's own events need the
-// room: noticeBurst at once, and then noticeRate per second.
+// Notices are events that clients add to the history of hinit. A client class may add noticeBurst at once, and then noticeRate
+// per second. The limit keeps room for hinit's own events.
 const (
 	noticeRate  = 2
 	noticeBurst = 50
@@ -201,7 +203,7 @@ const (
 // noticeLimit is the limit of notices for one class of clients.
 type noticeLimit struct {
 	mu        sync.Mutex
-	usedUntil time.Time // each accepted notice moves this time by 1/noticeRate s; a notice that would move it beyond now is refused
+	usedUntil time.Time // each accepted notice moves this time forward by 1/noticeRate s; a notice that would move it beyond now is refused
 }
 
 // allow counts a notice, or returns false if there were too many.
@@ -253,24 +255,24 @@ func isNoticeKey(key string) bool {
 // followGap is the shortest time between two lines of a status stream.
 const followGap = time.Second
 
-// reapGap is the shortest time between two searches, for one status stream, for processes whose end was not reported. A search
-// reads a file for each service, which costs more than all else of an idle stream.
+// reapGap is the shortest time between two searches of a status stream for ended processes that the kernel has not reported. A
+// search reads a file for each service, which costs more than the rest of an idle stream.
 const reapGap = 10 * time.Second
 
 var problemSeed = maphash.MakeSeed()
 
-// follower is a client that follows the status. It remembers the last status that was sent; it has no queue of lines for a slow
-// reader.
+// follower is a client that follows the status. It stores the last status that was sent, and no queue of lines, so a slow reader
+// costs no memory.
 type follower struct {
 	server      *Server
 	client      peer
 	sent        []*supervisor.Service
 	reapedAt    time.Time
-	problemSums []uint64 // checksums of the long problem texts that were sent: a text can change without its service
+	problemSums []uint64 // checksums of long problem texts in the last line: such a text can change although its service does not
 }
 
-// next returns what has changed in the status since the last call. At first, and when a service was added or removed, it returns
-// all services.
+// next returns what has changed in the status since the last call. The first call returns all services, and so does a call after
+// a service was added or removed.
 func (f *follower) next(ctx context.Context) (change client.StatusChange, any bool) {
 	ctx, cancel := context.WithTimeout(ctx, reapTime)
 	defer cancel()
@@ -299,8 +301,9 @@ func (f *follower) next(ctx context.Context) (change client.StatusChange, any bo
 	return change, change.IsComplete || len(change.Services) > 0
 }
 
-// getFollow streams the status and then its changes, until the client stops reading or the server ends. It looks at the next
-// snapshot only when the last line is written and followGap is over, so a reader costs the same however much changes.
+// getFollow streams the status and then its changes, until the client stops reading or the server ends. It takes the next
+// snapshot only after the last line is written and followGap is over. So the cost of a reader doesn't grow with the number of
+// changes.
 func getFollow(s *Server, r *request) (reply, error) {
 	return s.stream(r, true, func(out *jsonLines) {
 		f := &follower{server: s, client: r.client}

@@ -21,7 +21,7 @@ import (
 // maxPath is the longest path of a Unix socket: sun_path of unix(7) without the final zero.
 const maxPath = 107
 
-// probeTime is how long an existing socket may take to show that a server listens on it.
+// probeTime limits the test whether a server listens on an existing socket.
 const probeTime = time.Second
 
 // Listen returns a listener on a Unix socket at path. A path that begins with "@" is an abstract name: any process in the network
@@ -52,10 +52,10 @@ func listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	// the directory is open, so a rename does no harm
+	// The open directory stays the same even if somebody renames it.
 	l, err := listenIn(dir, filepath.Base(path), path)
 	if err != nil {
-		_ = dir.Close() // dir was opened only for the check
+		_ = dir.Close() // the directory was opened only for the check
 		return nil, err
 	}
 	return l, nil
@@ -65,8 +65,7 @@ func refuseDescriptors(_, _ string, raw syscall.RawConn) error {
 	return raw.Control(blocking.RefuseDescriptors)
 }
 
-// listenUnix creates a socket at name that refuses file descriptors from the first connection on. path is the name under which
-// clients know the socket.
+// listenUnix creates a socket at name that never accepts file descriptors from clients. path is the socket's path for messages.
 func listenUnix(name, path string) (*net.UnixListener, error) {
 	refusing := net.ListenConfig{Control: refuseDescriptors}
 	l, err := refusing.Listen(context.Background(), "unix", name)
@@ -99,8 +98,8 @@ func listenIn(dir *os.File, base, path string) (*listener, error) {
 	return l, nil
 }
 
-// clearStale removes a dead socket at base in dir. It returns an error if a server listens on the socket, or if base is another kind
-// of file.
+// clearStale removes the socket base in dir if no server listens on it. It returns an error if a server listens, or if the file
+// is no socket.
 func clearStale(dir *os.File, base, path, addr string) error {
 	fd := int(dir.Fd())
 	var st unix.Stat_t
@@ -116,7 +115,7 @@ func clearStale(dir *os.File, base, path, addr string) error {
 	switch {
 	case err == nil:
 		drain(conn)
-		_ = conn.Close() // this connection has only tested whether a server listens
+		_ = conn.Close() // the connection was only a test whether a server listens
 		return errAlive(path)
 	case errors.Is(err, unix.ECONNREFUSED):
 		return unix.Unlinkat(fd, base, 0)
@@ -133,7 +132,7 @@ func safeDir(name string) (*os.File, error) {
 		return nil, err
 	}
 	if err := checkDir(dir, os.Geteuid()); err != nil {
-		_ = dir.Close() // dir was opened only for the check
+		_ = dir.Close() // the directory was opened only for the check
 		return nil, err
 	}
 	return dir, nil
@@ -163,7 +162,7 @@ func errAlive(path string) error {
 	return fmt.Errorf("another hinit listens on %q; give this one its own HINIT_RUNTIME_DIR", path)
 }
 
-// withoutAddress removes the address from a network error, for messages that have it already.
+// withoutAddress removes the address from a network error, for messages that already have the address.
 func withoutAddress(err error) error {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err
@@ -171,7 +170,7 @@ func withoutAddress(err error) error {
 	return err
 }
 
-// listener is a listener whose directory stays open, so that Close can find the socket file. stat identifies the file.
+// listener is a listener that keeps its directory open, so that Close can find the socket file. stat identifies the file.
 type listener struct {
 	*net.UnixListener
 	dir        *os.File
@@ -199,14 +198,14 @@ func (l *listener) Close() error {
 	return l.err
 }
 
-// Socket is a control socket on its way to the next program of PID 1.
+// Socket is a control socket that a program of PID 1 hands over to the next one.
 type Socket struct {
 	Path     string
 	File     *os.File `reexec:"FD"`
 	Dev, Ino uint64   // device and inode of the socket file; 0 for an abstract name
 }
 
-// Detach takes the socket away from a listener of [Listen], whose Close then neither closes the socket nor removes the file. New
+// Detach takes the socket from a listener of [Listen]. Closing the listener then leaves the socket open and keeps its file. New
 // clients wait until the next owner answers. The caller owns the returned file.
 func Detach(l net.Listener) (Socket, error) {
 	s := Socket{Path: l.Addr().String()}
@@ -228,7 +227,8 @@ func Detach(l net.Listener) (Socket, error) {
 	return s, nil
 }
 
-// Attach makes a listener from a socket that Detach has returned, and closes s.File. The listener owns the socket file again.
+// Attach makes a listener from a socket that Detach has returned, and closes s.File. The listener owns the socket file again, so
+// closing the listener removes the file.
 func Attach(s Socket) (net.Listener, error) {
 	defer s.File.Close() // net.FileListener has duplicated the descriptor
 	l, err := net.FileListener(s.File)

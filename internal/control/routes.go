@@ -24,7 +24,7 @@ type request struct {
 	query  url.Values
 }
 
-// bootNeed says whether a request waits for the end of the boot, from which on all services are known.
+// bootNeed says whether a request waits for the end of the boot. Only then are all services known.
 type bootNeed int
 
 const (
@@ -43,14 +43,14 @@ type route struct {
 
 const (
 	readLimit = 5 * time.Second  // time limit for answers from memory
-	slotLimit = 9 * time.Second  // time limit for requests about the scan directory of s6 and the volume; their clients wait 10 s
+	slotLimit = 9 * time.Second  // time limit for requests about the scan directory of s6 and the volume; less than the 10 s that their clients wait
 	workLimit = 30 * time.Second // time limit for work that reads many files
 
 	topologyLimit = 3 * time.Minute // time limit for a change of topology; longer than all gateways need to stop
 )
 
-// routes returns the table of the API: pattern, required access, whether the request waits for the boot, time limit, handler. Each
-// handler answers within its limit even if the disk doesn't, because the functions of [Backend] return when the context ends.
+// routes returns the table of the API: pattern, required access, whether the request waits for the boot, time limit, handler.
+// Each handler answers within its limit even if a disk hangs, because the functions of [Backend] return when the context ends.
 func routes() []route {
 	return []route{
 		{"GET /v1/status", mayRead, neverWaits, readLimit, getStatus},
@@ -74,7 +74,7 @@ func routes() []route {
 		{"POST /v1/topology", mayControl, waitsForBoot, topologyLimit, withBody(postTopology)},
 		{"POST /v1/examine", mayControl, neverWaits, slotLimit, withBody(postExamine)},
 		{"POST /v1/reexec", mayReplace, neverWaits, readLimit, withBody(postReexec)},
-		// this needs more than mayRead, because the answer shows paths and settings
+		// The answer shows paths and settings, so this route needs more than mayRead.
 		{"GET /v1/config", mayControl, neverWaits, readLimit, getConfig},
 		{"GET /v1/health", mayRead, neverWaits, readLimit, getHealth},
 		{"GET /v1/slots", mayRead, neverWaits, slotLimit, getSlots},
@@ -119,7 +119,7 @@ func postRescan(s *Server, r *request, _ struct{}) (reply, error) {
 }
 
 func postReload(s *Server, r *request, how client.Reload) (reply, error) {
-	if how.Force && s.policy.check(r.client, mayReplace) != nil { // a reload without the file would end the limits and the isolation that the file sets
+	if how.Force && s.policy.check(r.client, mayReplace) != nil { // with a missing file the reload would drop the limits and the isolation that the file sets
 		return reply{}, refuse(client.KindNotAllowed, "uid %d may not reload without a configuration file; root may", r.client.uid)
 	}
 	out, err := s.core.Reload(r.Context(), how)
@@ -206,10 +206,10 @@ func getHealth(s *Server, r *request) (reply, error) {
 	return answer(h)
 }
 
-// countWanted counts the services that should be up, and names the services in trouble. unserved is a sentence about a profile that
-// no gateway serves. idle says why the container isn't ready: no wanted service works, or a wanted service has not been started yet.
-// For the first reason, only gateways count if the container wants any. Otherwise services count, and without wanted services the
-// CMD.
+// countWanted counts in h the services that should be up, and names the services in trouble. unserved is a sentence about a
+// profile that no gateway serves. idle says why the container isn't ready: none of the wanted services works, or one of them was
+// not started yet. For the first reason, only gateways count if any gateway is wanted. Otherwise the other services count, and
+// without them the CMD.
 func (s *Server) countWanted(ctx context.Context, snap *supervisor.Snapshot, h *client.Health) (unserved, idle string) {
 	rank := []supervisor.Kind{supervisor.KindCmd, supervisor.KindService, supervisor.KindGateway}
 	best, wanted, up, down, coming := 0, 0, 0, "", 0
@@ -257,8 +257,8 @@ func (s *Server) countWanted(ctx context.Context, snap *supervisor.Snapshot, h *
 	return unserved, idle
 }
 
-// checks returns the results of a service's checks. The text of a result may quote the service's output, so it is removed for a
-// client who may not see that.
+// checks returns the results of a service's checks. The text of a result may quote the service's output, so a client that may not
+// see the output gets no text.
 func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 	out := s.core.Checks.Checks(v.Name)
 	for i := range out {

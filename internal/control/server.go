@@ -34,7 +34,7 @@ const (
 	maxBody    = 64 << 10
 )
 
-// Causes with which Close and Leave end the contexts of requests.
+// Errors with which Close and Leave cancel the contexts of requests.
 var (
 	errClosing  = &client.Error{Kind: client.KindStopping, Message: "hinit is ending"}
 	errReplaced = &client.Error{Kind: client.KindReplaced, Message: "hinit is becoming another image of itself; ask it again"}
@@ -104,11 +104,11 @@ func (s *Server) Serve(l net.Listener) error {
 // may be called only once.
 func (s *Server) Close(ctx context.Context) error { return s.close(ctx, errClosing) }
 
-// Leave is Close before a re-execution: its answers tell the clients to ask again.
+// Leave is Close for a re-execution: the answers tell waiting clients to ask again.
 func (s *Server) Leave(ctx context.Context) error { return s.close(ctx, errReplaced) }
 
-// close ends the server. New requests and waiting requests get the error why. Other requests get a short time to end and to send
-// their answers. Then close closes all connections. The error says that some handlers still run when ctx ends.
+// close ends the server. New requests and waiting requests get the error why. Other requests have a short time to end and to send
+// their answers. Then close closes all connections. It returns an error if some handlers still run when ctx ends.
 func (s *Server) close(ctx context.Context, why *client.Error) error {
 	s.mu.Lock()
 	s.closeError = why
@@ -118,10 +118,11 @@ func (s *Server) close(ctx context.Context, why *client.Error) error {
 	grace, cancel := context.WithTimeout(ctx, closeTime)
 	defer cancel()
 	pause.Until(grace, idle)
-	// Shutdown alone would wait longer for clients that have sent no request; http.Server.Close cuts them off.
+	// Shutdown waits long for clients that have sent no request. Give it only flushTime; http.Server.Close then cuts these
+	// clients off.
 	flush, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
-	_ = s.http.Shutdown(flush) // Close below cuts the connections that are left
+	_ = s.http.Shutdown(flush) // the call of Close below cuts the remaining connections
 	_ = s.http.Close()         // the listener is closed already
 	if !pause.Until(ctx, idle) {
 		return fmt.Errorf("cannot end all requests of the control socket: %w", context.Cause(ctx))
@@ -129,7 +130,7 @@ func (s *Server) close(ctx context.Context, why *client.Error) error {
 	return nil
 }
 
-// beginRequest counts a request as active, or returns an error if the server is closed.
+// beginRequest counts a request in progress. If the server is closed, it returns the error for the client instead.
 func (s *Server) beginRequest() *client.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +158,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, r)
 }
 
-// run answers a request for which there is a route.
+// run answers a request that has a route.
 func (s *Server) run(rt route, w http.ResponseWriter, r *http.Request) {
 	out := s.handle(rt, w, r)
 	if out.sent != nil {
@@ -170,13 +171,13 @@ func (s *Server) run(rt route, w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.reportPanic(r, p)
-			panic(http.ErrAbortHandler) // a part of the answer is sent, so only the connection can be cut
+			panic(http.ErrAbortHandler) // part of the answer was sent, so cutting the connection is the only way to report the fault
 		}
 	}()
 	out.stream(w)
 }
 
-// handle checks access, reads the body and runs the handler. A handler that panics causes an error as answer.
+// handle checks access, reads the body and runs the handler. If the handler panics, the client gets an error.
 func (s *Server) handle(rt route, w http.ResponseWriter, r *http.Request) (out reply) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -212,7 +213,7 @@ func (s *Server) handle(rt route, w http.ResponseWriter, r *http.Request) (out r
 	return out
 }
 
-// answer runs the handler within the limit of the route, after the boot if the route needs that.
+// answer runs the handler within the time limit of the route. If the route needs it, answer first waits for the end of the boot.
 func (s *Server) answer(rt route, r *request) (reply, error) {
 	limit := s.limit(rt)
 	if limit == 0 {
@@ -250,7 +251,7 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *client.Error) {
 	return body, nil
 }
 
-// noRoute answers a request without a route. If the path exists with another method, the answer names that method.
+// noRoute answers a request for an unknown route. If the path exists with another method, the answer names that method.
 func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
 	out := failure(refuse(client.KindBadRequest, "no such endpoint %q", r.URL.Path))
 	out.status = http.StatusNotFound
@@ -289,7 +290,7 @@ func httpStatus(kind client.Kind) int {
 	return cmp.Or(status, http.StatusInternalServerError)
 }
 
-// clientError makes the error for the client from the error of a handler.
+// clientError converts the error of a handler to the error that the client gets.
 func clientError(ctx context.Context, err error) *client.Error {
 	var e *client.Error
 	if errors.As(err, &e) {
@@ -320,7 +321,7 @@ func kindOf(err error) client.Kind {
 // reply is the answer of a handler: a body, or a stream that writes the body itself.
 type reply struct {
 	status   int
-	header   http.Header // headers besides the content type, which is JSON unless it is set here
+	header   http.Header // headers besides the content type; the content type is JSON unless it is set here
 	body     []byte
 	deferred any // body that is encoded when there is memory for it, see answerLater
 	stream   func(w http.ResponseWriter)
@@ -338,8 +339,8 @@ func withStatus(status int, v any) (reply, error) {
 	return reply{status: status, body: body.Bytes()}, nil
 }
 
-// answerLater returns an answer whose JSON is encoded only when the answerBudget has room for it. Otherwise many clients that
-// don't read their answers could fill the memory.
+// answerLater returns an answer that is encoded as JSON only when the answerBudget has room for it. Otherwise many clients that
+// leave their answers unread could fill the memory.
 func answerLater(status int, v any, err error) (reply, error) {
 	return reply{status: status, deferred: v}, err
 }
@@ -357,16 +358,16 @@ func failure(e *client.Error) reply {
 	return out
 }
 
-// wantsText reports whether the client asks for text instead of JSON.
+// wantsText reports whether the client asks for plain text instead of JSON.
 func wantsText(r *http.Request) bool { return r.Header.Get("Accept") == client.Text }
 
-// text returns an answer as text for people. It escapes characters that would control a terminal.
+// text returns an answer in plain text. It escapes characters that could control a terminal.
 func text(status int, header http.Header, body []byte) reply {
 	header.Set("Content-Type", client.Text+"; charset=utf-8")
 	return reply{status: status, header: header, body: []byte(show.Text(string(body)))}
 }
 
-// asText returns an error as text, with its kind in a header, if the client asks for text. It returns any other answer
+// asText converts an error to plain text, with its kind in a header, if the client asks for text. It returns any other answer
 // unchanged.
 func (out reply) asText(r *http.Request) reply {
 	if out.fault == nil || !wantsText(r) {

@@ -13,8 +13,8 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Slots are the service directories that an s6 would have (slots), for the programs of s6 that hinit replaces. dir is an absolute
-// path. If dir is not a slot, the error has the kind unknown.
+// Slots gives access to the slots: the service directories that s6 would have. hinit's own versions of the programs of s6 use it.
+// dir is an absolute path. If dir is not a slot, the error has the kind unknown.
 type Slots interface {
 	// Slots returns all slots, sorted by name.
 	Slots(ctx context.Context) []client.Slot
@@ -38,7 +38,7 @@ func (s *Server) slots() Slots {
 	return noSlots{}
 }
 
-// noSlots is used where hinit doesn't emulate s6.
+// noSlots implements [Slots] in a container in which hinit doesn't emulate s6.
 type noSlots struct{}
 
 var errNoSlots = refuse(client.KindUnknown, "hinit does not answer as s6 in this container; HINIT_S6=1 makes it")
@@ -123,14 +123,14 @@ func getSlotWait(s *Server, r *request) (reply, error) {
 	return answerLater(http.StatusOK, client.SlotsReply{Slots: []client.Slot{slot}}, err)
 }
 
-// slotGoal is the state of a slot that s6-svwait waits for. The letters are explained at [dial.Client.SlotWait].
+// slotGoal is the state of a slot for which s6-svwait waits. [dial.Client.SlotWait] explains the letters.
 type slotGoal struct {
 	letter byte
-	after  uint64 // number of the run before the run that the client waits for
-	known  bool   // the client has given a run number, so after is set
+	after  uint64 // number of a run; only a later run fulfils r and R
+	known  bool   // whether after is set
 }
 
-// parseUntil parses the parameter "until" of a wait: a letter, and the number of a run or nothing.
+// parseUntil parses the parameter "until" of a wait: a letter, which the number of a run may follow.
 func parseUntil(text string) (slotGoal, error) {
 	bad := refuse(client.KindBadRequest, "until is %q; it is one of u U d D r R, with the number of a run behind it or without", text)
 	if text == "" || !strings.Contains("uUdDrR", text[:1]) {
@@ -146,11 +146,11 @@ func parseUntil(text string) (slotGoal, error) {
 	return u, nil
 }
 
-// reached reports whether the slot is in the wanted state. If after is set, a later run also counts as down, because the slot
-// was down before that run.
+// reached reports whether the slot is in the wanted state. If the slot has a later run than after, it was down in between, so it
+// also counts as down.
 func (u slotGoal) reached(s client.Slot) bool {
 	down := !s.Up
-	later := u.known && s.Run > u.after // a later run means that the slot was down in between
+	later := u.known && s.Run > u.after // whether a later run exists
 	switch u.letter {
 	case 'u':
 		return s.Up
@@ -166,7 +166,7 @@ func (u slotGoal) reached(s client.Slot) bool {
 	return s.Up && s.Ready && later
 }
 
-// awaitSlot blocks until a slot reaches the goal or can no longer reach it, or ctx ends.
+// awaitSlot blocks until a slot reaches the goal, can no longer reach it, or ctx ends.
 func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGoal) (client.Slot, error) {
 	var last client.Slot
 	for first := true; ; first = false {

@@ -27,7 +27,7 @@ import (
 // getStatus answers with hinit and all services except the CMD, or with the services that the request names, in its order. The
 // answer is JSON or a table.
 func getStatus(s *Server, r *request) (reply, error) {
-	// this call is not in answerInTurn, because it may wait for the boot
+	// This call may wait for the boot, so it comes before the turn of answerInTurn.
 	snap, added := s.snapshotWith(r.Context(), r.query["name"])
 	return s.answerInTurn(r, func() (reply, error) {
 		st, err := s.status(r.Context(), snap, added, r.query["name"], r.client)
@@ -57,7 +57,7 @@ func statusAs(st client.Status, query url.Values) (reply, error) {
 	return reply{}, refuse(client.KindBadRequest, "cannot answer as %q; as takes %s", query["as"], client.AsTable)
 }
 
-// statusTable formats the status as a table. The header DownHeader has the number of services that are not up.
+// statusTable returns the status as a table. The header DownHeader has the number of services that are not up.
 func statusTable(st client.Status, look show.Layout) reply {
 	down := 0
 	for i := range st.Services {
@@ -70,23 +70,24 @@ func statusTable(st client.Status, look show.Layout) reply {
 	return out
 }
 
-// reapTime is how long a status waits for the supervisor in all calls of observe.
+// reapTime limits how long one status request waits for the supervisor, in all calls of observe together.
 const reapTime = 100 * time.Millisecond
 
-// observe returns a service, and the kernel's data about its main process. The supervisor may not know that the process has ended,
-// for example because a tracer holds it. Then observe tells the supervisor, and returns the service as it is afterwards.
+// observe returns a service with the kernel's data about its main process. If the process is a zombie that the supervisor doesn't
+// know of, for example because a tracer holds it, observe makes the supervisor reap it first. The returned service is the state
+// after that.
 func (s *Server) observe(ctx context.Context, v *supervisor.Service) (*supervisor.Service, procstat.Stat) {
 	st := readStat(v.PID)
 	if st.State != 'Z' {
 		return v, st
 	}
-	_ = s.core.ReapNow(ctx, v.PID) // a busy supervisor looks later
+	_ = s.core.ReapNow(ctx, v.PID) // if the supervisor is too busy to answer in time, it reaps the process later
 	v = s.latest(v)
 	return v, readStat(v.PID)
 }
 
-// snapshotWith returns a snapshot with the named services, or with all if names is empty. It contains services that the boot has
-// not registered yet, which are also in added.
+// snapshotWith returns a snapshot with the named services, or with all if names is empty. The snapshot includes services that the
+// boot has not registered yet; these are also in added.
 func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *supervisor.Snapshot, added map[*supervisor.Service]bool) {
 	snap = s.core.Snapshot()
 	missing := func() bool {
@@ -96,7 +97,7 @@ func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *superv
 		return snap, nil
 	}
 	with := func(list []*supervisor.Service) {
-		// take the snapshot after the list, so that a service that is registered in between is in the list or in the snapshot
+		// Take the snapshot after the list. Then a service that is registered in between is in one of them.
 		now := s.core.Snapshot()
 		registered := make(map[string]bool, len(now.Services))
 		for _, v := range now.Services {
@@ -118,8 +119,8 @@ func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *superv
 	return snap, added
 }
 
-// status makes the status document for the client who: of all services if names is empty, or else of the services in names. The map
-// added has the services that the boot has not registered yet.
+// status makes the status document for the client who. It has the services in names, or all services if names is empty. added has
+// the services that the boot has not registered yet.
 func (s *Server) status(ctx context.Context, snap *supervisor.Snapshot, added map[*supervisor.Service]bool, names []string, who peer) (client.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, reapTime)
 	defer cancel()
@@ -152,15 +153,16 @@ func (s *Server) status(ctx context.Context, snap *supervisor.Snapshot, added ma
 	return out, nil
 }
 
-// maxTailBytes is the maximum size in bytes of all last log lines in a list of services. If they are larger, each service keeps
-// fewLines lines of at most shortLine bytes. The services write these lines, so many services could fill the memory of PID 1.
+// maxTailBytes limits the total size of the last log lines in a list of services. Above the limit, each service keeps fewLines
+// lines of at most shortLine bytes. The services control the lines, so without the limit many services could fill the memory of
+// PID 1.
 const (
 	maxTailBytes = 1 << 20
 	fewLines     = 3
 	shortLine    = 200
 )
 
-// shortenTails keeps the last log lines of a list within maxTailBytes.
+// shortenTails shortens the last log lines in a list if they exceed maxTailBytes.
 func shortenTails(list []client.Service) {
 	total := 0
 	for i := range list {
@@ -183,7 +185,7 @@ func shortenTails(list []client.Service) {
 	}
 }
 
-// servicesInStatus returns the services that a list of all services shows, in the order of that list.
+// servicesInStatus returns the services in a status of all services, in their order there.
 func servicesInStatus(snap *supervisor.Snapshot) []*supervisor.Service {
 	return slices.DeleteFunc(sortGateways(snap.Services), func(v *supervisor.Service) bool { return !inStatus(v) })
 }
@@ -220,8 +222,8 @@ func getService(s *Server, r *request) (reply, error) {
 	})
 }
 
-// findService finds a service by name, or a gateway by the name of its profile. The gateway of a profile wins over a service in the
-// scan directory of s6, whose name an agent can choose.
+// findService finds a service by its name, or a gateway by the name of its profile. If a service in the scan directory of s6 has
+// the same name, the gateway wins, because an agent can choose such names.
 func findService(snap *supervisor.Snapshot, name string) (*supervisor.Service, error) {
 	v := snap.Find(name)
 	if v == nil || v.YieldsToProfile || v.Kind == supervisor.KindPlaceholder {
@@ -237,7 +239,7 @@ func findService(snap *supervisor.Snapshot, name string) (*supervisor.Service, e
 	return nil, refuse(client.KindUnknown, "no such profile or service %q; `hinit status` lists them", name)
 }
 
-// initView returns the facts about hinit itself.
+// initView returns the part of the status about hinit itself.
 func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 	i := s.core.Init()
 	i.Stopping, i.Orphans = snap.Stopping, s.core.Orphans()
@@ -255,7 +257,7 @@ func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 	return i
 }
 
-// view returns what a client may see of a service. added has the services that the boot has not registered yet.
+// view returns a service as the client who may see it. added has the services that the boot has not registered yet.
 func (s *Server) view(ctx context.Context, v *supervisor.Service, who peer, added map[*supervisor.Service]bool) client.Service {
 	v, st := s.observe(ctx, v)
 	trusted := s.policy.classOf(who) != otherClass
@@ -290,8 +292,8 @@ func (s *Server) view(ctx context.Context, v *supervisor.Service, who peer, adde
 	return out
 }
 
-// problem says what people should know about a service besides its state, or returns "". trusted means that the client may read the
-// service's log; only then is output quoted.
+// problem describes what is wrong with a service besides its state, or returns "". It quotes output of the service only if
+// trusted is true: the client may read the service's log.
 func (s *Server) problem(v *supervisor.Service, trusted bool) string {
 	switch {
 	case v.State == supervisor.Up && v.Warning != "" && trusted:
@@ -337,8 +339,8 @@ func wireTime(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond)
 func seconds(d time.Duration) float64 { return max(d, 0).Round(time.Millisecond).Seconds() }
 
 // oomFirst returns the service whose main process the kernel would kill first when memory runs out, or "". The kernel adds
-// oom_score_adj, in thousandths of the limit, to the resident memory (proc_pid_oom_score(5)). views are the listed services, whose
-// memory is known already. Processes of checks are left out: they end soon, and users don't know their names.
+// oom_score_adj, in thousandths of the limit, to the resident memory (proc_pid_oom_score(5)). views are the listed services, with
+// their memory. oomFirst ignores processes of checks, because they end soon and users don't know their names.
 func oomFirst(services []*supervisor.Service, views []client.Service) string {
 	measured := make(map[string]uint64, len(views))
 	for _, v := range views {
@@ -361,8 +363,8 @@ func oomFirst(services []*supervisor.Service, views []client.Service) string {
 	return name
 }
 
-// oomLimits returns the memory limit of the container, or else the memory of the machine. room is the highest OOMAdj that a service
-// can have.
+// oomLimits returns limit, the memory limit of the container or else the memory of the machine. room is the highest OOMAdj that a
+// service can have.
 var oomLimits = sync.OnceValues(func() (limit float64, room int) {
 	limit = math.Inf(1)
 	var machine unix.Sysinfo_t
@@ -378,7 +380,7 @@ var oomLimits = sync.OnceValues(func() (limit float64, room int) {
 	return limit, room
 })
 
-// readStat returns the kernel's data about a process. It is zero if the process has ended or /proc hides it.
+// readStat returns the kernel's data about a process. The result is zero if the process has ended or /proc hides it.
 func readStat(pid int) (st procstat.Stat) {
 	if pid > 0 {
 		st, _ = blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(pid) })
@@ -389,7 +391,7 @@ func readStat(pid int) (st procstat.Stat) {
 // stopped reports whether a signal has stopped the process (proc_pid_stat(5)).
 func stopped(st procstat.Stat) bool { return st.State == 'T' }
 
-// paused reports whether a signal has stopped the process of a service that should run.
+// paused reports whether a signal has stopped the main process of a service that should run.
 func paused(v *supervisor.Service, st procstat.Stat) bool {
 	return v.Paused || v.State == supervisor.Up && stopped(st)
 }

@@ -14,7 +14,8 @@ import (
 	"hinit/supervisor"
 )
 
-// tailTime is how long an error message waits for the last log lines of a run, which are read only after its exit.
+// tailTime limits how long an error message waits for the last log lines of a run. These lines are complete only some time after
+// the exit.
 const tailTime = 2 * time.Second
 
 // goal is what a command waits for.
@@ -27,37 +28,37 @@ type goal struct {
 	effect
 	once       bool
 	service    *supervisor.Service // the service before the command
-	after      uint64              // the run to wait for has a higher number
+	after      uint64              // only runs with a higher number count
 	settleTime time.Duration
 }
 
-// endingStates are the states of a run that is about to end.
+// endingStates are the states of a service whose run is about to end.
 var endingStates = []supervisor.State{supervisor.Stopping, supervisor.Killing, supervisor.Finishing}
 
-// goalOf returns the goal of a command. before and after are the service before the command and just after the supervisor has
-// accepted it.
+// goalOf returns the goal of a command. before is the service before the command, and after is the service just after the
+// supervisor has accepted it.
 func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.Service) goal {
 	g := goal{effect: effects[verb], once: once, service: before, settleTime: s.core.StartDelay()}
 	switch {
 	case once && slices.Contains(activeStates, before.State):
-		g.after = before.Run - 1 // the present run satisfies the goal
+		g.after = before.Run - 1 // the run in progress also counts
 	case g.needsNewRun && slices.Contains(endingStates, after.State):
-		g.after = after.Run // a run that is ending does not count, even if it began after the caller had read before
+		g.after = after.Run // the ending run does not count, even if it began after before was read
 	case once, g.needsNewRun:
 		g.after = before.Run
 	}
 	return g
 }
 
-// verdict says whether the goal is reached or has failed. If neither, the wait goes on.
+// verdict says whether the goal is reached or has failed. If neither is set, the wait goes on.
 type verdict struct {
 	reached   bool
 	failed    *client.Error
-	runEnded  bool      // the goal has failed because a run has ended; the caller adds how
-	recheckAt time.Time // when to judge again even without a change; zero for never
+	runEnded  bool      // the goal has failed because a run has ended; await adds how it ended
+	recheckAt time.Time // time to compare again even without a change; zero: not needed
 }
 
-// compare compares a service with the goal. v is the service in snap, or nil if it was removed.
+// compare compares a service with the goal. v is the service in snap, or nil if the service was removed.
 func (g goal) compare(now time.Time, snap *supervisor.Snapshot, v *supervisor.Service) verdict {
 	name := g.service.Name
 	if g.want == supervisor.WantDown {
@@ -82,9 +83,9 @@ func (g goal) compare(now time.Time, snap *supervisor.Snapshot, v *supervisor.Se
 		return verdict{failed: refuse(client.KindStopping, "the container is stopping")}
 	case v.Want == supervisor.WantDown && !g.endedByItself(v):
 		return verdict{failed: refuse(client.KindFailed, "superseded: %s was asked to stop meanwhile", name)}
-	case v.Want == supervisor.WantDown: // a task is not wanted up after its run
+	case v.Want == supervisor.WantDown: // a task that has ended is wanted down
 		return verdict{reached: v.Done && v.State == supervisor.Down, runEnded: !v.Done && v.State == supervisor.Down}
-	case g.crashed(v): // a crash counts even if the service is up again
+	case g.crashed(v): // a crash fails the start even if the service is up again
 		return verdict{runEnded: true}
 	case v.State == supervisor.Backoff, v.State == supervisor.Parked, v.State == supervisor.Failed:
 		return verdict{runEnded: true}
@@ -97,7 +98,7 @@ func (g goal) compare(now time.Time, snap *supervisor.Snapshot, v *supervisor.Se
 	return verdict{reached: !now.Before(held), recheckAt: held}
 }
 
-// crashCauses are the causes of an exit after which a start has failed.
+// crashCauses are the causes of an exit that make a start fail.
 var crashCauses = []supervisor.Cause{supervisor.CauseCrash, supervisor.CauseConfig, supervisor.CauseOOM, supervisor.CauseSignal, supervisor.CauseHealth}
 
 // crashed reports whether the start has failed: since the command, a run of the service has ended for one of crashCauses.
@@ -106,15 +107,15 @@ func (g goal) crashed(v *supervisor.Service) bool {
 	return x != nil && x.Run > g.after && (old == nil || x.Run > old.Run) && slices.Contains(crashCauses, x.Cause)
 }
 
-// endedByItself reports whether a run has ended since the command, and not because an operator or the shutdown stopped it.
+// endedByItself reports whether a run has ended since the command without being stopped by an operator or the shutdown.
 func (g goal) endedByItself(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
 	return x != nil && x.Run == v.Run && x.Cause != supervisor.CauseOperator && x.Cause != supervisor.CauseShutdown &&
 		(old == nil || old.Run < x.Run)
 }
 
-// await blocks until the goal is reached or has become impossible, until timeout is over, or until ctx ends. It returns the
-// service in its state at that time.
+// await blocks until the goal is reached or has failed, timeout has passed, or ctx ends. It returns the service in its state at
+// that time.
 func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*supervisor.Service, error) {
 	end := time.Now().Add(timeout)
 	for {
@@ -154,7 +155,7 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 	}
 }
 
-// latest returns the service as it is now, or as down if it was removed.
+// latest returns the present state of a service. A removed service counts as down.
 func (s *Server) latest(v *supervisor.Service) *supervisor.Service {
 	if now := s.core.Snapshot().Find(v.Name); now != nil {
 		return now
@@ -172,7 +173,7 @@ func removed(v *supervisor.Service) *supervisor.Service {
 // onceTime is how long a client waits by default for the end of a task.
 const onceTime = time.Hour
 
-// activeStates are the states of a task in which a start doesn't begin a run, because one is going on.
+// activeStates are the states of a task that is already running, so that a start begins no new run.
 var activeStates = []supervisor.State{supervisor.Starting, supervisor.Up, supervisor.Finishing}
 
 const (
@@ -180,8 +181,8 @@ const (
 	tailWidth = 200 // maximum length of each of these lines, in bytes
 )
 
-// describeFailure says why a service has failed to start: its state, how its run ended, and its last log lines. The log lines
-// are quoted, so that they can't control a terminal.
+// describeFailure describes why a service has failed to start: its state, how its run ended, and its last log lines. It quotes
+// the log lines, so that they can't control a terminal.
 func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) string {
 	v = s.withTail(ctx, v)
 	var b strings.Builder
@@ -191,7 +192,7 @@ func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) str
 		reason = endText(x)
 	}
 	over := slices.Contains([]supervisor.State{supervisor.Backoff, supervisor.Parked, supervisor.Failed, supervisor.Down}, v.State)
-	again := x != nil && x.PID != 0 && !over // a new run has begun; say how the last one ended
+	again := x != nil && x.PID != 0 && !over // a new run has already begun; describe the end of the run before it
 	if again {
 		fmt.Fprintf(&b, "%s %s", v.Name, endText(x))
 	} else {
@@ -216,7 +217,7 @@ func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) str
 	return b.String()
 }
 
-// describeTimeout says how far a service has got at the time limit of a command.
+// describeTimeout describes how far a service has got when the time limit of a command is over.
 func describeTimeout(g goal, v *supervisor.Service, timeout time.Duration) string {
 	switch {
 	case g.once:
@@ -253,10 +254,10 @@ func endText(x *supervisor.Exit) string {
 	return fmt.Sprintf("exited with code %d", x.Code)
 }
 
-// withTail waits up to tailTime for the last log lines of the run that has ended, and returns the service with them.
+// withTail returns the service with the last log lines of the run that has ended. It waits for these lines up to tailTime.
 func (s *Server) withTail(ctx context.Context, v *supervisor.Service) *supervisor.Service {
 	if v.LastExit == nil || v.LastExit.PID == 0 {
-		return v // there was no process, so there is no output
+		return v // no process was started, so the run has no output
 	}
 	ctx, cancel := context.WithTimeout(ctx, tailTime)
 	defer cancel()

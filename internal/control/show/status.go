@@ -15,7 +15,7 @@ import (
 
 // Layout says how to show a status.
 type Layout struct {
-	Named   bool // the user has named services: show names and errors in full
+	Named   bool // whether the user has named services; then names and errors are shown in full
 	Width   int  // columns of the terminal, treated as at least 40; 0: no limit
 	Colour  bool
 	Verbose bool // show how long the boot and its steps took
@@ -184,8 +184,8 @@ const (
 // gap is the number of blanks between two columns.
 const gap = 2
 
-// fitWidth makes the table as narrow as the terminal: it drops minor columns and cuts long cells. If the user has named services,
-// it moves the last exit and the note out of the table instead. The result below has the lines to print under each row.
+// fitWidth makes the table fit the width of the terminal: it drops less important columns and shortens long cells. If the user
+// has named services, it moves the last exit and the note out of the table instead. below has the lines to print under each row.
 func (w *wrappedText) fitWidth(rows []row) (below [][]string) {
 	if w.layout.Width == 0 {
 		return nil
@@ -263,7 +263,7 @@ func total(rows []row) int {
 	return most
 }
 
-// writeRows writes the rows, each with its lines of below. No line ends in blanks.
+// writeRows writes each row, followed by its lines in below. It writes no blanks at the end of a line.
 func (w *wrappedText) writeRows(rows []row, grades []Grade, below [][]string) {
 	width := widths(rows)
 	for i := range rows {
@@ -299,7 +299,7 @@ func stateWord(s *client.Service, v Verdict) string {
 	return s.State + " (" + v.Word + ")"
 }
 
-// Note says what happens next to a service, or why nothing does, and what is wrong with it. The text is not escaped.
+// Note says what happens next to a service, or why nothing happens, and what is wrong with it. The text is not escaped.
 func Note(s *client.Service, now time.Time) string {
 	next := transition(s, now)
 	if strings.Contains(s.Problem, next) {

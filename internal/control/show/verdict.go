@@ -10,8 +10,8 @@ import (
 // Grade says how well a service works.
 type Grade int
 
-// The grades, from best to worst. An ailing service is up and doesn't do its work; one in trouble doesn't run and may not start
-// again. The web page and hinit top call both "in trouble", see [Verdict.Troubled].
+// The grades, from best to worst. An ailing service is up but doesn't do its work. A service in trouble doesn't run and may not
+// start again. The web page and hinit top call both "in trouble", see [Verdict.Troubled].
 const (
 	Well     Grade = iota
 	Off            // the service is down, as ordered
@@ -34,13 +34,13 @@ const (
 	ProblemNotReady  = "not-ready"  // the service is up and has not reported that it is ready
 )
 
-// Verdict says how well a service works. hinit status, top, metrics, healthcheck and the web page share it, so that they never
-// disagree.
+// Verdict says how well a service works. `hinit status`, `hinit top`, the metrics, the health check and the web page share it, so
+// that they agree.
 type Verdict struct {
 	Grade    Grade
 	Word     string   // word that is added to the state, such as "deaf"; may be ""
 	Problems []string // kinds of problems of the service, the worst first
-	Works    bool     // the service is up and does its work, perhaps with a failing check or a remark
+	Works    bool     // the service is up and does its work, although a check may fail
 }
 
 // Troubled reports whether the service needs attention.

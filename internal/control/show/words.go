@@ -71,11 +71,11 @@ func Thousands(n int) string {
 	return text
 }
 
-// Timeline describes the boot in one line: "0.153s (home 0ms, ...; meanwhile control 1ms)". The first number is the sum of the steps
-// before "meanwhile". Steps marked "beside it" are left out of the sum, because they ran at the same time as the step before them.
+// Timeline describes the boot in one line: "0.153s (home 0ms, ...; meanwhile control 1ms)". The first number is the sum of the
+// steps before "meanwhile". It leaves out steps marked "beside it", which ran at the same time as the step before them.
 func Timeline(steps []client.BootStep) string {
 	var parts, meanwhile []string
-	shown := 0 // total of the steps that are counted, in milliseconds
+	shown := 0 // sum of the counted steps, in milliseconds
 	for i := 0; i < len(steps); {
 		if steps[i].Parallel { // a parallel step may begin before the first step of the boot itself
 			meanwhile = append(meanwhile, stepText(steps[i], milliseconds(steps[i].Seconds)))
@@ -117,8 +117,8 @@ func stepText(s client.BootStep, ms int) string {
 	return fmt.Sprintf("%s %dms%s", name, ms, failed)
 }
 
-// BootSeconds returns how long a boot took. Of steps that ran at the same time, the longest counts. Steps that began before the
-// first step in the list ran beside the whole boot and don't count.
+// BootSeconds returns how long a boot took. Of steps that ran at the same time, only the longest counts. Steps that began before
+// the first step in the list don't count, because they ran during the whole boot.
 func BootSeconds(steps []client.BootStep) (total float64) {
 	longest := math.Inf(1)
 	for _, s := range steps {
@@ -131,7 +131,7 @@ func BootSeconds(steps []client.BootStep) (total float64) {
 	return total
 }
 
-// Hook says which hook the boot is running: ": hook 1 of 2 (update.sh), 3s". Without a hook it returns "".
+// Hook describes the boot hook that is running: ": hook 1 of 2 (update.sh), 3s". If no hook is running, it returns "".
 func Hook(h *client.BootHook) string {
 	if h == nil {
 		return ""
@@ -142,7 +142,7 @@ func Hook(h *client.BootHook) string {
 // LastExit says how and when a service last ended: "code 1 (crash), 3.2s ago".
 func LastExit(x *client.Exit) string { return LastExitAt(x, time.Now()) }
 
-// LastExitAt is [LastExit] at the time now. The text is not escaped.
+// LastExitAt is [LastExit] with now as the present time. The text is not escaped.
 func LastExitAt(x *client.Exit, now time.Time) string {
 	if x == nil {
 		return "-"
@@ -169,7 +169,7 @@ func ExitText(x *client.Exit) string {
 	return x.Cause
 }
 
-// Ending says how a run ended, in a sentence: "exited with code 1 after 3.2s (crash)".
+// Ending describes in a sentence how a run ended: "exited with code 1 after 3.2s (crash)".
 func Ending(x *client.Exit) (how string) {
 	switch {
 	case x.Cause == "spawn":
@@ -204,7 +204,7 @@ func Ended(s client.Service) string {
 	return fmt.Sprintf("%s has ended (%s)%s", Line(s.Name), x.Cause, after)
 }
 
-// Accepted is the output of a successful command with --no-wait. A service that is up, but not ready yet, is called "starting".
+// Accepted is the output of a successful command with --no-wait. It calls a service "starting" that is up and not ready yet.
 func Accepted(s client.Service) string {
 	if fresh := !s.Announces && s.UptimeSeconds < time.Second.Seconds(); s.State == client.StateUp && s.Want == client.WantUp && (fresh || !s.Ready) {
 		s.State = client.StateStarting
@@ -244,7 +244,8 @@ func Isolation(s *client.Service) string {
 	}
 }
 
-// Limits lists the limits of a service that need a control group, and what enforces each, or returns "".
+// Limits lists the limits of a service that need a control group, and what enforces each limit. Without such limits it returns
+// "".
 func Limits(s *client.Service) string {
 	words := make([]string, len(s.Limits))
 	for i, l := range s.Limits {
@@ -289,15 +290,16 @@ const (
 	nameWidth = 40
 	// phraseWidth is the widest cell with words, in columns.
 	phraseWidth = 120
-	// maxMarks is the maximum number of combining marks on a letter. No language needs more than two; more would spread over other
-	// lines.
+	// maxMarks is the maximum number of combining marks on one letter. No language needs more than two, and a pile of marks would
+	// cover other lines.
 	maxMarks = 2
 	// blanks are invisible characters that Unicode counts as letters or symbols.
 	blanks = "\u115f\u1160\u2800\u3164\uffa0"
 )
 
-// Line makes a text that the agent may have chosen safe as one line of a terminal or a log. Characters that are invisible, move the
-// cursor, change the direction of writing or pile up are escaped as in Go: \n, \x1b, \u202e, and \xff for invalid UTF-8.
+// Line makes a text that the agent may have chosen safe to print on one line of a terminal or a log. It escapes characters that
+// are invisible, move the cursor, change the direction of writing or pile up on others. It uses the escapes of Go: \n, \x1b,
+// \u202e, and \xff for invalid UTF-8.
 func Line(text string) string {
 	if plainText(text) {
 		return text
@@ -326,10 +328,10 @@ func plainText(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// escape appends text to b, escaped as by Line.
+// escape appends text to b, with the escapes of Line.
 func escape(b *strings.Builder, text string) {
 	b.Grow(len(text) + 16)
-	marks := maxMarks // number of combining marks in a row; the maximum at the beginning, because a mark there would join the text before
+	marks := maxMarks // number of combining marks in a row; the text begins at the maximum, because a mark at its beginning would change the text before it
 	for len(text) > 0 {
 		r, n := utf8.DecodeRuneInString(text)
 		mark := unicode.Is(unicode.M, r)
