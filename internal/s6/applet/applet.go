@@ -28,7 +28,7 @@ const (
 	exitNotFound = 127
 )
 
-// Call is one call of an applet: a tool in this package.
+// Call is one run of a tool of s6 in this package.
 type Call struct {
 	Name     string   // last element of argv[0], for messages
 	Args     []string // words after the name; while the tool runs, only the words after its options
@@ -37,7 +37,7 @@ type Call struct {
 	Out, Err io.Writer
 	// Dial connects to PID 1.
 	Dial func() (Supervisor, error)
-	// Root is put before the paths of the image's files. Only tests set it.
+	// Root is a prefix for the paths of files in the image. Only tests set it.
 	Root string
 }
 
@@ -46,7 +46,7 @@ func (c *Call) fatal(code int, text string) int { return c.printMessage(code, "f
 func (c *Call) warn(text string) { c.printMessage(0, "warning: "+text) }
 
 func (c *Call) printMessage(code int, text string) int {
-	_, _ = io.WriteString(c.Err, c.Name+": "+text+"\n") // an error means that stderr has no reader
+	_, _ = io.WriteString(c.Err, c.Name+": "+text+"\n") // an error means that nothing reads stderr
 	return code
 }
 
@@ -77,9 +77,9 @@ func strerror(err error) string {
 
 const defaultPath = "/usr/bin:/bin"
 
-// exec replaces this process by a program from PATH, as execvp(3) does, but without a shell for files without a magic number.
-// After a failure it returns the exit code. The argument who is the name of the tool in the error message. Where s6 executes a chain
-// of tools, who is the last tool of the chain.
+// exec replaces this process by a program from PATH, as execvp(3) does, but it runs no shell for files without a magic number. If
+// it fails, it prints a message in the name of the tool who, and returns the exit code. Where s6 uses a chain of tools, who is
+// the last tool of that chain.
 func (c *Call) exec(who string, argv, env []string) int {
 	path, err := proc.LookPath(argv[0], []string{"PATH=" + cmp.Or(proc.Getenv(env, "PATH"), defaultPath)})
 	if err == nil {
@@ -93,7 +93,7 @@ func (c *Call) exec(who string, argv, env []string) int {
 	return c.fatal(code, "unable to exec "+argv[0]+": "+strerror(err))
 }
 
-// tool is one of the tools, with the options and words that it takes.
+// tool describes a tool: its options, its words, and the function that runs it.
 type tool struct {
 	flags      string // letters of options without a value
 	valueFlags string // letters of options with a value
@@ -116,7 +116,7 @@ var tools = map[string]tool{
 	"with-contenv":   {"", "", 1, "prog...", withContenv},
 }
 
-// Find returns the tool whose name is the last element of argv0. run returns the exit code, or replaces the process.
+// Find returns the tool whose name is the last element of argv0. run returns the exit code, unless the tool replaces the process.
 func Find(argv0 string) (name string, run func(*Call) int, ok bool) {
 	name = filepath.Base(argv0)
 	t, ok := tools[name]
@@ -126,7 +126,7 @@ func Find(argv0 string) (name string, run func(*Call) int, ok bool) {
 // Names returns the names of all tools. The program must be installed under each name.
 func Names() []string { return slices.Sorted(maps.Keys(tools)) }
 
-// wrongUsage is the result of a tool for an invalid value of an option.
+// wrongUsage is what a tool returns for an invalid value of an option. main then prints the usage.
 const wrongUsage = -1
 
 func (t tool) main(c *Call) int {
@@ -148,9 +148,9 @@ type option struct {
 	value  string
 }
 
-// split parses options as the programs of s6 do. Several letters may follow one "-". A value may follow its letter directly, or be
-// the next word. The options end at "--", or at the first word that is not an option. If a letter is unknown or a value is missing,
-// ok is false.
+// split parses options as the programs of s6 do. Several letters may follow one "-". A value is the rest of the word after its
+// letter, or else the next word. The options end at "--", or at the first word that is no option. If a letter is unknown or a
+// value is missing, ok is false.
 func (t tool) split(args []string) (options []option, words []string, ok bool) {
 	for words = args; len(words) > 0 && len(words[0]) > 1 && words[0][0] == '-'; {
 		word := words[0][1:]

@@ -21,10 +21,10 @@ type Supervisor interface {
 	ControlScanner(ctx context.Context, flags string) error
 }
 
-// errNotListening means that a directory is not supervised. Without an init, no directory is supervised.
+// errNotListening means that nothing supervises a directory. Without an init, this is true of every directory.
 var errNotListening = errors.New("supervisor not listening")
 
-// connect connects to PID 1. It also returns the path for requests: absolute and clean, but with its links.
+// connect connects to PID 1. path is the path for requests: dir, made absolute and clean, but with its links.
 func (c *Call) connect(dir string) (init Supervisor, path string, err error) {
 	if dir == "" {
 		return nil, "", os.ErrNotExist
@@ -45,7 +45,7 @@ func (c *Call) slot(ctx context.Context, dir string) (client.Slot, error) {
 	return s, s6Error(dir, err)
 }
 
-// s6Error turns an error of PID 1 about the directory dir into the error that s6 would report.
+// s6Error converts an error of PID 1 about the directory dir to the error that s6 would report.
 func s6Error(dir string, err error) error {
 	switch {
 	case err == nil:
@@ -58,7 +58,7 @@ func s6Error(dir string, err error) error {
 	return dial.Reason(err)
 }
 
-// checkDir returns an error if there is no directory at this path.
+// checkDir returns an error if path is not a directory.
 func checkDir(dir string) error {
 	info, err := os.Stat(dir)
 	if err == nil && !info.IsDir() {

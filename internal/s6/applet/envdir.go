@@ -24,8 +24,8 @@ import (
 
 const containerEnvironment = "/run/s6/container_environment"
 
-// withContenv runs a program in the container's environment. If this environment has no PATH, the program gets the caller's PATH. If
-// S6_KEEP_ENV is a number other than 0, the program gets the whole environment of the caller instead. For root, rootEnv removes
+// withContenv runs a program in the environment of the container, with the caller's PATH if that environment has none. If
+// S6_KEEP_ENV is a number other than 0, the program gets the caller's environment instead. If the caller is root, rootEnv removes
 // unsafe variables.
 func withContenv(c *Call, _ []option) int {
 	if strings.Trim(proc.Getenv(c.Env, "S6_KEEP_ENV"), "0") != "" {
@@ -45,8 +45,8 @@ func withContenv(c *Call, _ []option) int {
 	return c.exec(c.Name, c.Args, env)
 }
 
-// rootEnv returns the variables in env that are safe for root. It removes directories from PATH that others can write to. It also
-// removes variables that lead into the data volume, except HERMES_*, by which scripts find the volume.
+// rootEnv returns the variables of env that are safe for root. It removes directories from PATH in which other users can write.
+// It also removes variables whose paths lead into the data volume, except HERMES_*, by which scripts find the volume.
 func rootEnv(env []string) []string {
 	volume := filepath.Clean(proc.Getenv(env, "HERMES_HOME"))
 	if !filepath.IsAbs(volume) {
@@ -103,20 +103,20 @@ type envDirRules struct {
 }
 
 const (
-	// maxEnvValue is the length of the longest variable that a program can get (MAX_ARG_STRLEN, execve(2)).
+	// maxEnvValue is the maximum length of an environment variable for a new program (MAX_ARG_STRLEN, execve(2)).
 	maxEnvValue = 128 << 10
-	// Limits for one directory: bytes of all values, and number of files. No real environment reaches them.
+	// Limits for one directory: total size of all values, and number of files. No real environment reaches them.
 	maxEnvTotal = 8 << 20
 	maxEnvFiles = 64 << 10
 )
 
-// readEnvDir returns env, changed by the files in a directory: each file sets the variable of its name, and an empty file removes
-// it. Files with a dot at the beginning of their name, or with "=" in it, are ignored. After an error the result is env without
-// changes.
+// readEnvDir returns env, changed by the files in a directory. Each file sets the variable with the file's name, and an empty
+// file removes that variable. It ignores files whose name begins with a dot or contains "=". After an error it returns env
+// unchanged.
 //
-// It reads only regular files and the null device, and never blocks. For root, it follows a symbolic link only if root alone can
-// write to the directory of the link, which includes links in the path of dir. Otherwise, the agent could make root read any file
-// and pass its content on.
+// It reads only regular files and the null device, and never blocks. For root, it follows a symbolic link, in the path of dir
+// too, only if root alone can write to the link's directory. Otherwise the agent could make root read any file and pass on its
+// content.
 func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 	at, err := openForRoot(dir)
 	if err != nil {
@@ -166,8 +166,8 @@ func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 	return proc.SetEnv(rest, set), nil
 }
 
-// readEnvFile reads one file of an environment directory. If whole is set, the file must fit into a variable; otherwise only its
-// first line must fit.
+// readEnvFile reads one file of an environment directory. If whole is true, the file must fit into a variable. Otherwise, only
+// the first line must fit.
 func readEnvFile(d *os.File, name string, flags int, whole bool) ([]byte, error) {
 	fd, err := unix.Openat(int(d.Fd()), name, flags, 0)
 	if err != nil {
@@ -183,7 +183,7 @@ func readEnvFile(d *os.File, name string, flags int, whole bool) ([]byte, error)
 	if st.Mode&unix.S_IFMT != unix.S_IFREG && !null {
 		return nil, errors.New("not a regular file")
 	}
-	if flags&unix.O_NOFOLLOW != 0 && st.Nlink > 1 && !null { // like a symbolic link, a hard link could expose another file
+	if flags&unix.O_NOFOLLOW != 0 && st.Nlink > 1 && !null { // a hard link could lead to another user's file, like a symbolic link
 		return nil, errOtherNames
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxEnvValue+1))
@@ -206,8 +206,8 @@ func (r envDirRules) value(text []byte) string {
 	return string(bytes.ReplaceAll(text, []byte{0}, []byte{r.null}))
 }
 
-// setuidgid runs a program as another user, given by name or as "uid:gid" in digits. The environment stays the same, even HOME and
-// USER. Its messages are the same as in s6, where s6-setuidgid executes s6-envuidgid and s6-applyuidgid.
+// setuidgid runs a program as another user, given by name or as numbers "uid:gid". The environment stays the same, even HOME and
+// USER. Messages are worded as in s6, where s6-setuidgid executes s6-envuidgid and s6-applyuidgid.
 func setuidgid(c *Call, _ []option) int {
 	who, argv := c.Args[0], c.Args[1:]
 	u, err := account.Lookup(c.Root, who)
@@ -221,7 +221,7 @@ func setuidgid(c *Call, _ []option) int {
 		c.Name = "s6-envuidgid"
 		return c.fatal(exitSystem, "unable to get account: "+strerror(err))
 	}
-	// the program gets the identity of the thread that calls execve(2), see package identity
+	// A new program gets the identity of the thread that calls execve(2), see package identity.
 	runtime.LockOSThread()
 	err = nil
 	if unix.Geteuid() == 0 && u.UID != 0 {

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// partialTime is how long s6-log waits, after a signal to end, for the rest of an incomplete line.
+	// partialTime is how long s6-log waits for the rest of an incomplete line after a signal to end.
 	partialTime = 2 * time.Second
-	// maxPending is the maximum number of bytes that wait in memory for a directory that can't be written. With this many, s6-log
-	// reads no input, so the program that writes the input blocks.
+	// maxPending is the maximum number of bytes in memory for a directory that can't be written. At this limit s6-log stops
+	// reading, so the program that writes its input blocks.
 	maxPending = 4 << 20
 )
 
-// logger is one run of s6-log: it reads lines and carries out its script for each line.
+// logger is the state of one s6-log: it reads lines and carries out the logging script for each.
 type logger struct {
 	call       *Call
 	steps      []scriptStep
@@ -33,9 +33,9 @@ type logger struct {
 	blocking   bool // option -b: read no input while output waits
 
 	partial []byte // the incomplete last line
-	out     []byte // output that waits for stdout
+	out     []byte // output that is not yet written to stdout
 	outGone bool   // the reader of stdout has closed it
-	// time of the present input, in local time and as a TAI64N label
+	// Time of the current input, as local time and as a TAI64N label.
 	local []byte
 	label []byte
 }
@@ -81,7 +81,7 @@ func logMain(c *Call, options []option) int {
 	return l.run(wake)
 }
 
-// applyOptions applies the options. notify is the descriptor on which s6-log must report that it is ready, or -1.
+// applyOptions stores the options. notify is the descriptor to which s6-log must report that it is ready, or -1.
 func (l *logger) applyOptions(options []option) (notify int, ok bool) {
 	notify = -1
 	for _, o := range options {
@@ -114,36 +114,37 @@ func (l *logger) applyOptions(options []option) (notify int, ok bool) {
 	return notify, true
 }
 
-// isInherited reports whether a descriptor comes from the parent process. The Go runtime's own descriptors are close-on-exec.
+// isInherited reports whether the parent process has passed on this descriptor. The Go runtime's own descriptors are
+// close-on-exec.
 func isInherited(fd int) bool {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	return err == nil && flags&unix.FD_CLOEXEC == 0 && unix.SetNonblock(fd, false) == nil
 }
 
-// signalPipe returns a pipe from which each signal can be read as a byte.
+// signalPipe returns a pipe that delivers each signal as a byte.
 func signalPipe() (int, error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return 0, err
 	}
 	signals := make(chan os.Signal, 16)
-	// with SIGPIPE, so that a write to a closed stdout fails instead of ending this process
+	// SIGPIPE is in the list so that a write to a closed stdout fails instead of ending this process.
 	signal.Notify(signals, unix.SIGTERM, unix.SIGHUP, unix.SIGALRM, unix.SIGPIPE)
 	go func() {
 		for s := range signals {
 			if n := s.(unix.Signal); n != unix.SIGPIPE {
-				_, _ = unix.Write(p[1], []byte{byte(n)}) // a full pipe has enough signals already
+				_, _ = unix.Write(p[1], []byte{byte(n)}) // if the pipe is full, enough signals are waiting already
 			}
 		}
 	}()
 	return p[0], nil
 }
 
-// run reads lines until the end of the input or a signal, and then completes the log files.
+// run reads lines until the input ends or a signal comes, and then completes the log files.
 func (l *logger) run(wake int) int {
 	stdin := int(l.call.In.Fd())
 	buf := make([]byte, 1<<16)
-	var ending time.Time // when to stop waiting for the end of the line; zero before a signal to end
+	var ending time.Time // end of the wait for the rest of the line; zero before a signal to end
 	for {
 		now := time.Now()
 		if !ending.IsZero() && !now.Before(ending) {
@@ -186,8 +187,8 @@ func (l *logger) mayRead() bool {
 	return !slices.ContainsFunc(l.dirs, func(d *logDir) bool { return len(d.pending) > maxPending || l.blocking && len(d.pending) > 0 })
 }
 
-// pollTimeout returns how many milliseconds to wait for input: until a directory must be tried again, or s6-log must end. -1
-// means no limit.
+// pollTimeout returns for how many milliseconds to wait for input: until the next attempt to write to a directory, or until
+// s6-log must end. -1 means no limit.
 func (l *logger) pollTimeout(now, ending time.Time) int {
 	if !ending.IsZero() && len(l.partial) == 0 {
 		return 0
@@ -244,8 +245,8 @@ func (l *logger) splitLines(input []byte, now time.Time) {
 	}
 }
 
-// cutLongLine splits the incomplete line if it is longer than the limit. A line of exactly the limit stays, because its newline may
-// come next.
+// cutLongLine splits the incomplete line if it is longer than the limit. A line of exactly this length stays whole, because its
+// newline may come next.
 func (l *logger) cutLongLine(now time.Time) {
 	rest := l.partial
 	for l.limit > 0 && len(rest) > l.limit {
@@ -255,8 +256,8 @@ func (l *logger) cutLongLine(now time.Time) {
 	l.partial = append(l.partial[:0], rest...)
 }
 
-// handleLine carries out the script for one line. The steps + and - select and deselect the line, and f selects it if it has
-// caused no action yet. The other steps are actions, which only a selected line causes.
+// handleLine carries out the script for one line. The steps + and - select or deselect the line. The step f selects it if no
+// action was carried out for it yet. All other steps are actions, which are carried out only for a selected line.
 func (l *logger) handleLine(line []byte, now time.Time) {
 	selected, acted := true, false
 	for i := range l.steps {
@@ -279,7 +280,7 @@ func (l *logger) handleLine(line []byte, now time.Time) {
 			case '1':
 				l.out = append(append(append(l.out, stamp...), line...), '\n')
 			case '2':
-				// an error means that stderr has no reader
+				// An error means that nothing reads stderr.
 				_, _ = l.call.Err.Write(bytes.Join([][]byte{[]byte(l.call.Name + ": alert: "), stamp, line, []byte("\n")}, nil))
 			default:
 				s.logDir.add(stamp, line)
@@ -305,7 +306,7 @@ func (l *logger) stamp(kind stampKind, now time.Time) []byte {
 	return append(append([]byte(nil), l.label...), l.local...)
 }
 
-// flush writes the pending output: first to the files, because the reader of stdout may be slow.
+// flush writes the pending output. It writes to the files first, because the reader of stdout may be slow.
 func (l *logger) flush(now time.Time) {
 	for _, d := range l.dirs {
 		d.flush(now)
@@ -319,7 +320,7 @@ func (l *logger) flush(now time.Time) {
 	l.out = l.out[:0]
 }
 
-// finishAll writes all pending output, with the incomplete line, and marks the log files as complete.
+// finishAll writes all pending output, with the incomplete line, and marks the log files as complete. It returns the exit code.
 func (l *logger) finishAll() int {
 	now := time.Now()
 	if len(l.partial) > 0 {

@@ -15,14 +15,14 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// Modes of a log file: liveMode while it is written, finalMode when it is complete. The owner's x bit marks a complete file.
+// Modes of a log file: liveMode while s6-log writes it, finalMode when it is complete. The owner's x bit marks a complete file.
 const (
 	finalMode = 0o744
 	liveMode  = 0o644
 )
 
-// logDir is a log directory of s6-log. It has the file current, archives (rotated files) named by the time of their rotation, and a
-// lock file. Symbolic links in it are not followed.
+// logDir is a log directory of s6-log: the file current, a lock file, and archives, which are rotated files named by the time of
+// their rotation. s6-log follows no symbolic links in it.
 type logDir struct {
 	rules   dirRules
 	warn    func(string)
@@ -37,8 +37,8 @@ type logDir struct {
 }
 
 // openLogDir opens and locks a log directory, and creates its last component if it is missing. For root, it follows only safe
-// links, see [wholefile.OpenForRoot]. others are the directories that this process has open already; it may open them again although
-// they are locked. After an error, what names the failed action in the words of s6.
+// links, see [wholefile.OpenForRoot]. others are the directories that this process has already locked; it may open such a
+// directory again. After an error, what says which action has failed, in the words of s6.
 func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logDir) (l *logDir, what string, err error) {
 	l = &logDir{rules: rules, warn: warn, dir: -1, lock: -1, current: -1}
 	if err := makeLogDir(rules.path); err != nil {
@@ -55,11 +55,11 @@ func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logD
 	if err := lockFile(l.lock); err != nil && !(errors.Is(err, unix.EBUSY) && slices.ContainsFunc(others, l.same)) {
 		return nil, "unable to lock " + rules.path + "/lock", err
 	}
-	// s6-log keeps the state of its processors (programs that filter archives) in the file state. hinit's version has none, but
-	// creates the file in a new directory.
+	// The file state belongs to processors, programs of s6-log that filter archives. hinit's version has no processors, but makes
+	// this file in a new directory.
 	if !l.finished() {
 		if fd, err := l.open("state", unix.O_WRONLY|unix.O_CREAT|unix.O_NONBLOCK); err == nil {
-			_ = unix.Close(fd) // only the existence of the file matters
+			_ = unix.Close(fd) // the file need only exist
 		}
 	}
 	if err := l.begin(now); err != nil {
@@ -112,8 +112,8 @@ func (l *logDir) same(other *logDir) bool {
 	return err1 == nil && err2 == nil && a.Dev == b.Dev && a.Ino == b.Ino
 }
 
-// lockFile takes two locks, and returns EBUSY if one is held. The first is the lock of s6, which belongs to the process. The second
-// belongs to the open file, so the same process can't take it twice.
+// lockFile takes two locks, and returns EBUSY if another process holds one. The first is the lock that s6 uses; it belongs to the
+// process. The second belongs to the open file, so that the same process can't take it twice.
 func lockFile(fd int) error {
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
 	err := unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &whole)
@@ -130,8 +130,8 @@ func (l *logDir) open(name string, flags int) (int, error) {
 	return unix.Openat(l.dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, liveMode)
 }
 
-// begin opens the file current. If the last s6-log has completed the file, new lines are appended. If the last s6-log was killed,
-// begin archives the file with the suffix ".u", and begins a new file.
+// begin opens the file current. If the last s6-log has completed this file, new lines are appended. If the last s6-log was
+// killed, begin archives the file with the suffix ".u" and makes a new one.
 func (l *logDir) begin(now time.Time) error {
 	if !l.finished() {
 		if err := l.archive(now, ".u"); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -146,15 +146,15 @@ func (l *logDir) begin(now time.Time) error {
 		err = unix.Fchmod(fd, liveMode)
 	}
 	if err != nil {
-		_ = unix.Close(fd) // err says already why the file can't be used
+		_ = unix.Close(fd) // the first error already says why the file is unusable
 		return err
 	}
 	l.current = fd
 	return nil
 }
 
-// refuseLinks refuses a file with several hard links, if this process is root and others can create files in the directory. The
-// file could be another user's link to a file elsewhere.
+// refuseLinks returns an error for a file with several hard links, if this process is root and others can create files in the
+// directory. Another user may have linked a file from elsewhere.
 func (l *logDir) refuseLinks(fd int) error {
 	strange, err := othersCanCreate(l.dir)
 	if err != nil || !strange {
@@ -172,8 +172,8 @@ func (l *logDir) finished() bool {
 	return unix.Fstatat(l.dir, "current", &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&0o100 != 0
 }
 
-// archive renames current to the TAI64N label of now, or of the next nanosecond whose name is free. Then it removes the archives
-// beyond the limits.
+// archive renames current to the TAI64N label of now. If that name is taken, it uses the next nanosecond with a free name. Then
+// it removes archives beyond the limits.
 func (l *logDir) archive(now time.Time, suffix string) error {
 	for range 1000 {
 		err := fsutil.RenameNew(l.dir, "current", formats.TAI64N(now)+suffix)
@@ -189,14 +189,14 @@ func (l *logDir) archive(now time.Time, suffix string) error {
 	return unix.EEXIST
 }
 
-// removeOldest removes the oldest archives until the limits are kept.
+// removeOldest removes the oldest archives until the rest is within the limits.
 func (l *logDir) removeOldest() {
 	names, err := l.archives()
 	if err != nil {
 		l.warn("unable to list " + l.rules.path + ": " + strerror(err))
 		return
 	}
-	slices.SortFunc(names, func(a, b string) int { return strings.Compare(b, a) }) // sort the newest archive first
+	slices.SortFunc(names, func(a, b string) int { return strings.Compare(b, a) }) // newest first
 	var total uint64
 	for i, name := range names {
 		var st unix.Stat_t
@@ -228,7 +228,7 @@ func isArchive(name string) bool {
 	return ok && (suffix == ".s" || suffix == ".u")
 }
 
-// add adds a line to the pending output. If the file is full, the line begins a new file.
+// add appends a line to the pending output. If the file is full, it begins a new file with this line.
 func (l *logDir) add(stamp, line []byte) {
 	if l.size >= l.rules.size-l.rules.tolerance {
 		l.startNewFile()
@@ -237,7 +237,7 @@ func (l *logDir) add(stamp, line []byte) {
 	l.size += uint64(len(stamp) + len(line) + 1)
 }
 
-// startNewFile makes a new file begin at the end of the pending output, unless the file before would be empty. The next flush
+// startNewFile begins a new file at the end of the pending output, unless the previous file would be empty. The next flush
 // rotates the files.
 func (l *logDir) startNewFile() {
 	if l.size > 0 {
@@ -245,7 +245,8 @@ func (l *logDir) startNewFile() {
 	}
 }
 
-// flush writes the pending output and rotates files. After an error it keeps the output, and tries again after rules.retry.
+// flush writes the pending output and rotates files. After an error it keeps the output and tries again after the time
+// rules.retry.
 func (l *logDir) flush(now time.Time) {
 	if now.Before(l.retryAt) {
 		return
@@ -292,7 +293,7 @@ func (l *logDir) failed(now time.Time, verb string, err error) {
 	l.warn("unable to " + verb + " " + l.rules.path + "/current: " + strerror(err))
 }
 
-// rotate marks current as complete and archives it. It opens no new file.
+// rotate marks current as complete and archives it. It does not open a new file.
 func (l *logDir) rotate(now time.Time) error {
 	if err := l.complete(); err != nil {
 		return err
@@ -315,7 +316,7 @@ func (l *logDir) complete() error {
 	return nil
 }
 
-// end writes the pending output and marks current as complete. It returns false if lines are lost.
+// end writes the pending output and marks current as complete. If it returns false, lines are lost.
 func (l *logDir) end(now time.Time) bool {
 	l.retryAt = time.Time{}
 	l.flush(now)

@@ -7,14 +7,15 @@ import (
 )
 
 const (
-	// lineLimit is the default of option -l, the length at which lines are split, and minLineLimit its smallest value.
+	// lineLimit is the default of option -l, the length above which lines are split. minLineLimit is the smallest value of this
+	// option.
 	lineLimit    = 8192
 	minLineLimit = 48
 	// minSize is the smallest size at which a log file is rotated.
 	minSize = 4096
 )
 
-// scriptStep is one step of a logging script. It selects lines, or prints or stores the selected lines.
+// scriptStep is one step of a logging script. A step either selects lines, or prints or stores the selected lines.
 type scriptStep struct {
 	action byte // '+', '-' and 'f' select lines, '1' and '2' print them, and '/' writes them to a directory
 	match  *regexp.Regexp
@@ -29,13 +30,14 @@ type stampKind struct{ tai64n, local bool }
 type dirRules struct {
 	path      string
 	archives  uint64 // number of archives to keep
-	size      uint64 // a file is rotated when it is larger than size less tolerance
+	size      uint64 // a file is rotated when it is larger than size minus tolerance
 	tolerance uint64
 	total     uint64 // largest size of all archives together; 0: no limit
-	retry     uint64 // milliseconds to the next attempt after an error
+	retry     uint64 // milliseconds from an error to the next attempt
 }
 
-// parseScript parses a logging script. For an invalid script, wrong is what s6-log prints about the first invalid directive.
+// parseScript parses a logging script. If the script is invalid, wrong is the message of s6-log about the first invalid
+// directive.
 func parseScript(words []string) (steps []scriptStep, wrong string) {
 	rules := dirRules{archives: 10, size: 99_999, tolerance: 2000, retry: 2000}
 	var stamp stampKind
@@ -67,7 +69,7 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 				steps = append(steps, scriptStep{action: kind, stamp: stamp, label: label})
 				stamp, acts = stampKind{}, true
 			}
-		case 'p': // 'p' is for all actions that follow
+		case 'p': // 'p' applies to all actions that follow
 			if label = value; label != "" {
 				label += " "
 			}
@@ -91,7 +93,7 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 	return steps, ""
 }
 
-// stepsWithoutAction returns how many steps at the end of a script have no effect, because no action follows.
+// stepsWithoutAction returns how many steps at the end of a script have no effect because no action follows them.
 func stepsWithoutAction(steps []scriptStep) int {
 	n := len(steps)
 	for n > 0 && strings.IndexByte("+-f", steps[n-1].action) >= 0 {

@@ -15,7 +15,7 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// svc sends commands to services. It returns when PID 1 has accepted the commands, or with -w when they have taken effect.
+// svc sends commands to services. It returns when PID 1 has accepted them. With -w it returns when they have taken effect.
 func svc(c *Call, options []option) int {
 	var letters []byte
 	var until byte
@@ -43,9 +43,9 @@ func svc(c *Call, options []option) int {
 			letters = append(letters, o.letter)
 		}
 	}
-	ctx := context.Background() // install no signal handler: a signal ends this tool like any other program
+	ctx := context.Background() // catch no signal: it must end this tool like any other program
 	before := make(map[string]uint64)
-	// remember the runs before the command, so that a run that ends before the wait begins counts, too
+	// Store the numbers of the runs before the command, so that the end of a run counts even if it comes before the wait begins.
 	if until = c.reachableState(until); strings.IndexByte("dDrR", until) >= 0 {
 		for _, dir := range c.Args {
 			if s, err := c.slot(ctx, dir); err == nil && (s.Up || until == 'r' || until == 'R') {
@@ -75,7 +75,7 @@ func svc(c *Call, options []option) int {
 	return c.waitFor(c.Args, until, limit, true, before)
 }
 
-// reachableState returns the state to wait for. If a service can't say that it is ready, U becomes u and R becomes r, as in s6.
+// reachableState returns the state to wait for. If a service can't report readiness, it replaces U by u and R by r, as s6 does.
 func (c *Call) reachableState(until byte) byte {
 	if until != 'U' && until != 'R' {
 		return until
@@ -101,7 +101,8 @@ func (c *Call) send(ctx context.Context, dir, letters string) error {
 	return s6Error(dir, init.SlotControl(ctx, path, letters))
 }
 
-// svscanctl sends commands to the scanner. When it returns, a scan that was asked for is complete.
+// svscanctl sends commands to the scanner of the scan directory. If the commands include a scan, the scan is complete when
+// svscanctl returns.
 func svscanctl(c *Call, options []option) int {
 	var letters []byte
 	for _, o := range options {
@@ -125,10 +126,10 @@ func (c *Call) controlScanner(dir, letters string) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return errNotListening
 	}
-	if err == nil { // otherwise PID 1 decides whether this user may command it
+	if err == nil { // if the lock can't be opened, PID 1 decides whether this user may send commands
 		defer lock.Close()
 		if unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
-			return errNotListening // hinit holds the lock of its own scan directory
+			return errNotListening // hinit itself holds the lock of its scan directory
 		}
 	}
 	init, err := c.Dial()
@@ -141,7 +142,7 @@ func (c *Call) controlScanner(dir, letters string) error {
 	return s6Error(dir, init.ControlScanner(context.Background(), letters))
 }
 
-// svcLetter returns the letter of s6-svc that sends the signal number to the main process. ok is false if there is none.
+// svcLetter returns the command letter of s6-svc that sends the signal number to the main process. If there is none, ok is false.
 func svcLetter(number int) (letter byte, ok bool) {
 	for _, letter := range []byte(formats.Letters) {
 		if n, group := formats.SvcSignal(letter); n == number && n > 0 && !group {
@@ -170,11 +171,11 @@ func svwait(c *Call, options []option) int {
 	return c.waitFor(c.Args, until, limit, all, nil)
 }
 
-// waitFor waits until all services are in the state until. If all is false, it waits until any service is in this state. It returns
-// the exit code. before has the numbers of the services' runs before the command was sent. The end of such a run counts even if it
-// came before the wait. If before is nil, only changes during the wait count.
+// waitFor waits until all services are in the state until, or until any of them is if all is false. It returns the exit code.
+// before has the number of each service's run before the command. The end of such a run counts even if it came before the wait.
+// If before is nil, only changes during the wait count.
 func (c *Call) waitFor(dirs []string, until byte, limit time.Duration, all bool, before map[string]uint64) int {
-	ctx, cancel := context.WithCancel(context.Background()) // install no signal handler: a signal ends this tool like any other program
+	ctx, cancel := context.WithCancel(context.Background()) // catch no signal: it must end this tool like any other program
 	defer cancel()
 	if limit > 0 {
 		ctx, cancel = context.WithTimeout(ctx, limit)
@@ -189,7 +190,7 @@ func (c *Call) waitFor(dirs []string, until byte, limit time.Duration, all bool,
 		dir string
 		err error
 	}
-	// The channel holds all results, because this function may return before it has read them all.
+	// The channel has room for all results, because this function may return before it has read them.
 	results := make(chan result, len(dirs))
 	for _, dir := range dirs {
 		goal := string(until)

@@ -17,7 +17,7 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// shortFields maps options to the names of fields.
+// shortFields maps option letters to names of fields.
 var shortFields = map[byte]string{
 	'u': "up", 'w': "wantedup", 'N': "normallyup", 'r': "ready", 'p': "pid", 'g': "pgid", 'e': "exitcode", 's': "signal", 't': "updownfor",
 }
@@ -52,7 +52,7 @@ func svstat(c *Call, options []option) int {
 	return c.print(statusLine(slot, time.Now(), numbers))
 }
 
-// svok says by its exit code whether a directory is supervised.
+// svok returns the exit code 0 if a directory is supervised.
 func svok(c *Call, _ []option) int {
 	_, code := c.slotOfArgs()
 	return code
@@ -70,10 +70,10 @@ func (c *Call) slotOfArgs() (slot client.Slot, code int) {
 	return slot, c.fatal(exitSystem, "unable to check "+c.Args[0]+": "+strerror(err))
 }
 
-// statusLine returns what s6-svstat prints, without a newline. With numbers, signals are printed as numbers.
+// statusLine returns the output of s6-svstat without the newline. If numbers is true, it prints signals as numbers.
 //
-// Older callers search for "(pid N)", so the line has no process group, which s6 prints since version 2.13. The text "down (not
-// started yet) " ends with a space, as in s6 since version 2.13.2.
+// Older callers search for "(pid N)", so the line has no process group, which s6 has printed since version 2.13. The text "down
+// (not started yet) " ends with a space, as in s6 since version 2.13.2.
 func statusLine(s client.Slot, now time.Time, numbers bool) string {
 	var b strings.Builder
 	other := "up"
@@ -99,7 +99,7 @@ func writeIf(b *strings.Builder, is bool, text string) {
 	}
 }
 
-// cause says how a run has ended. signal is 0 if no signal has ended it.
+// cause describes how a run has ended. signal is 0 if no signal has ended it.
 func cause(exitCode, signal int, numbers bool) string {
 	switch {
 	case signal == 0:
@@ -170,8 +170,8 @@ func signalName(number int) string {
 	return cmp.Or(unix.SignalName(syscall.Signal(number)), "SIG"+strconv.Itoa(number))
 }
 
-// svdt prints when and how the runs of a service have ended, oldest first. -n limits the number of lines, and -s prints signals as
-// numbers. Gateways have no such record: use "hinit events".
+// svdt prints when and how the runs of a service have ended, oldest first. -n limits the number of lines, and -s prints signals
+// as numbers. For gateways no such record exists; `hinit events` shows their exits.
 func svdt(c *Call, options []option) int {
 	most, numbers := formats.MaxTally, false
 	for _, o := range options {
@@ -197,12 +197,13 @@ func svdt(c *Call, options []option) int {
 	return exitDone
 }
 
-// readTally reads a file that others than root may have made. So it never blocks, and follows no link out of the directory.
+// readTally reads the file in which s6 records the ends of runs. Users other than root may have made the file, so readTally never
+// blocks, and follows no link out of dir.
 func readTally(dir string) ([]byte, error) {
 	d, err := fsutil.OpenDir(dir, nil)
 	if err != nil {
 		return nil, err
 	}
-	defer d.Close() // a file that was only read has no error to report
+	defer d.Close() // closing a file that was only read can't lose data
 	return d.ReadFile(formats.TallyFile, formats.MaxTallyFile)
 }

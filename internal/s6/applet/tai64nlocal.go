@@ -9,15 +9,15 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// tai64nlocal copies lines. A TAI64N label at the beginning of a line is replaced by the local time, or with -g by UTC. Before it
-// waits for more input, it writes all that it has read.
+// tai64nlocal copies lines, and replaces a TAI64N label at the beginning of a line by the local time, or with -g by UTC. It
+// writes everything that it has read before it waits for more input.
 func tai64nlocal(c *Call, options []option) int {
 	greenwich := len(options) > 0
 	in := bufio.NewReaderSize(c.In, 1<<16)
 	out := bufio.NewWriterSize(c.Out, 1<<16)
 	stamp := make([]byte, 0, 32)
 	for start := true; ; {
-		piece, err := in.ReadSlice('\n') // a long line comes in pieces
+		piece, err := in.ReadSlice('\n') // a very long line comes in several pieces
 		if start {
 			if t, rest, ok := formats.ParseTAI64N(piece); ok {
 				if greenwich {
@@ -44,8 +44,8 @@ func tai64nlocal(c *Call, options []option) int {
 	}
 }
 
-// appendLocalTime appends a time as s6 prints it: date, space, and time with nine decimals, in the time zone of t, without its
-// name.
+// appendLocalTime appends a time as s6 prints it: date, space, and time of day with nine decimals. It uses the time zone of t and
+// omits the zone's name.
 func appendLocalTime(b []byte, t time.Time) []byte {
 	return t.AppendFormat(b, "2006-01-02 15:04:05.000000000")
 }

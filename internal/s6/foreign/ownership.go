@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// Limits for a service directory that root may run: number of files, and depth of directories.
+	// Limits for a service directory whose service may run as root: number of files, and depth of directories.
 	maxFiles = 4096
 	deepest  = 16
 )
 
-// writtenByOthers searches a service directory for files that users other than root may have written. The result what describes the
-// first such file; "" if there is none. All files are checked, because programs also read files in env and data. owned reports
-// whether the directory itself belongs to root.
+// writtenByOthers searches a service directory for files that users other than root may have written. It describes the first such
+// file in what; "" means that there is none. It checks all files, because programs also read files in the subdirectories env and
+// data. owned reports whether the directory itself belongs to root.
 func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 	info, err := d.Lstat("")
 	if err != nil {
@@ -34,7 +34,7 @@ func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 	run, err := d.Lstat(formats.RunFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "it has no run", false // without a run file, there is nothing that could run as root
+		return "it has no run", false // without a run file, nothing in the directory could run as root
 	case err != nil:
 		return err.Error(), true
 	case !run.Mode().IsRegular():
@@ -44,15 +44,15 @@ func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 	return writtenByOthersIn(d, "", 0, &left), true
 }
 
-// writtenByOthersIn says which file in the directory rel a user other than root can write, or returns "" if there is none. The
-// argument left counts the files that may still be examined.
+// writtenByOthersIn describes a file in the directory rel that a user other than root can write, or returns "" if there is none.
+// left is the number of files that may still be examined.
 func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 	if depth > deepest {
 		return fmt.Sprintf("%s lies deeper than %d directories", rel, deepest)
 	}
 	entries, more, err := d.ReadAtMost(rel, *left)
 	switch {
-	case rel != "" && errors.Is(err, fs.ErrNotExist): // a process has just removed it
+	case rel != "" && errors.Is(err, fs.ErrNotExist): // another process has just removed it
 		return ""
 	case err != nil:
 		return err.Error()

@@ -37,7 +37,7 @@ type Supervisor interface {
 // Scanner is what a Service needs of a scandir.Scanner.
 type Scanner interface {
 	Supervisor
-	// Publish shows the present state to readers.
+	// Publish shows the present state of the scanner to readers in other goroutines.
 	Publish()
 	Watch(path string)
 	Unwatch(path string)
@@ -47,8 +47,8 @@ type Scanner interface {
 	Agent() (context.Context, *fsutil.Actor)
 }
 
-// Service is a service whose directory was made by another program, with its logger. A re-execution hands over all fields but those
-// with the tag "-".
+// Service is a foreign service: its directory was made by another program. It includes the logger of the service. A re-execution
+// hands over all fields except those with the tag "-".
 type Service struct {
 	Name string
 	// Main is the directory of the service itself.
@@ -57,9 +57,9 @@ type Service struct {
 	// Read and Write are the two ends of the pipe from the service to its logger. They are open while there is a logger.
 	Read      *os.File
 	Write     *os.File
-	Leaving   bool // the directory is gone, and the service is ending
+	Leaving   bool // the directory is gone, and the service is still ending
 	Forgotten bool `reexec:"-"` // the directory is gone, the service has ended, and the supervisor has forgotten it
-	// LoggerEnds is when a logger without a service is removed even if it still runs. It is zero if there is no such logger.
+	// LoggerEnds is set if a logger has lost its service. At this time the logger is removed even if it still runs.
 	LoggerEnds time.Time `reexec:"-"`
 
 	scanner Scanner `reexec:"-"`
@@ -98,13 +98,13 @@ func (s *Service) openPipe() (err error) {
 
 func (s *Service) closePipe() {
 	if s.Read != nil {
-		_ = errors.Join(s.Read.Close(), s.Write.Close()) // this process has written nothing to the pipe
+		_ = errors.Join(s.Read.Close(), s.Write.Close()) // this process never writes to the pipe, so no data is lost
 		s.Read, s.Write = nil, nil
 	}
 }
 
-// OpenDirectory opens the directory at path for the service. link says that path is a symbolic link. If a service of the same name
-// is still ending, the new one uses its pipe. Call Begin next.
+// OpenDirectory opens the directory at path for the service. link says that path is a symbolic link. If a previous service of
+// this name is still ending, the new service takes over its pipe. Call Begin next.
 func (s *Service) OpenDirectory(path string, link bool) error {
 	main, err := s.open(path, link)
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *Service) OpenDirectory(path string, link bool) error {
 	s.LoggerDir.close()
 	s.Main, s.LoggerDir, s.Leaving, s.Forgotten = *main, nil, false, false
 	if s.Main.mayRecordDeaths() {
-		_ = s.Main.dir.Remove(formats.TallyFile) // another supervisor may have left the file
+		_ = s.Main.dir.Remove(formats.TallyFile) // another supervisor may have left this file
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (s *Service) Begin() {
 	s.define()
 }
 
-// Refresh reads the definitions again, and repeats the ownership check. Changes count from the next start of the service.
+// Refresh reads the definitions again and repeats the ownership check. Changes take effect at the next start of the service.
 func (s *Service) Refresh() {
 	if s.Leaving || s.Forgotten || s.Main.dir == nil {
 		return
@@ -141,7 +141,7 @@ func (s *Service) Refresh() {
 	s.define()
 }
 
-// define registers the service and its logger as their directories define them now.
+// define registers the service and its logger with their present definitions.
 func (s *Service) define() {
 	def := formats.ReadDefinition(s.Main.dir)
 	had := s.LoggerDir
@@ -151,14 +151,14 @@ func (s *Service) define() {
 	if s.Main.unregistered || had != s.LoggerDir || !reflect.DeepEqual(def, s.Main.Definition) {
 		s.supervise(s.Name, &s.Main, def)
 	}
-	if !def.Logger && s.LoggerDir != nil { // handle the logger last, because the service must get another output first
+	if !def.Logger && s.LoggerDir != nil { // drop the logger last: the service must first get another output
 		s.dropLogger()
 		s.scanner.Publish()
 	}
 }
 
-// defineLogger supervises the logger of the service, if its definition is new or has changed. Before the first start it makes the
-// pipe to the logger.
+// defineLogger registers the logger of the service if its definition is new or has changed. If the logger is new, it first makes
+// the pipe to it.
 func (s *Service) defineLogger() {
 	logs := s.LoggerDir
 	if logs == nil {
@@ -178,7 +178,7 @@ func (s *Service) defineLogger() {
 		s.scanner.Watch(logs.Path)
 	}
 	if logs.dir == nil {
-		return // the logger's directory could not be opened after a re-execution; the running logger goes on
+		return // after a re-execution, the directory could not be opened; the running logger continues
 	}
 	s.LoggerDir = logs
 	if def := formats.ReadDefinition(logs.dir); logs.unregistered || !reflect.DeepEqual(def, logs.Definition) {
@@ -186,9 +186,9 @@ func (s *Service) defineLogger() {
 	}
 }
 
-// supervise registers the service of a directory with the supervisor. It publishes the state before, because a re-execution must
-// hand over every directory whose service the supervisor knows. If the last start has failed and the definition is repaired, the
-// service starts at once.
+// supervise registers a service or logger with the supervisor. It publishes the state first, because a re-execution must hand
+// over each directory that the supervisor knows. If the last start has failed and the definition is now repaired, the service
+// starts at once.
 func (s *Service) supervise(name string, p *Directory, def formats.Definition) {
 	s.reportProblems(name, p, def)
 	repaired := p.Definition.Broken != "" && def.Broken == ""
@@ -212,14 +212,14 @@ func (s *Service) supervise(name string, p *Directory, def formats.Definition) {
 	}
 	v := s.scanner.Snapshot().Find(name)
 	if repaired && v != nil && v.Want == supervisor.WantUp && v.State == supervisor.Backoff && v.LastExit != nil && v.LastExit.Cause == supervisor.CauseSpawn {
-		_ = s.do(supervisor.Start{Name: name}) // after an error, the service starts at the end of its restart delay
+		_ = s.do(supervisor.Start{Name: name}) // without this order, the service starts after its restart delay
 	}
 }
 
 // LoggerName returns the name of the logger in the supervisor.
 func (s *Service) LoggerName() string { return s.Name + "/" + formats.LogDir }
 
-// reportProblems reports the problems of a service directory, once for each change.
+// reportProblems reports the problems of a service directory. It repeats a report only if the problems have changed.
 func (s *Service) reportProblems(name string, p *Directory, def formats.Definition) {
 	faults := def.Warnings
 	if def.Broken != "" {
@@ -237,18 +237,18 @@ func (s *Service) do(e supervisor.Event) error {
 	return s.scanner.Do(ctx, e)
 }
 
-// BeginRemoval sends the down signal to a service whose directory was removed. After its end, the logger reads the end of its
-// input.
+// BeginRemoval tells the supervisor to end a service whose directory was removed. Once the service has ended, its logger finds
+// the end of its input.
 func (s *Service) BeginRemoval() {
 	s.Leaving = true
 	s.Main.closeDir()
-	s.scanner.Unwatch(s.Main.Path) // usually the watch has ended with the directory
+	s.scanner.Unwatch(s.Main.Path) // usually the kernel has removed the watch with the directory
 	if err := s.do(supervisor.Remove{Name: s.Name}); errors.Is(err, supervisor.ErrUnknown) {
 		s.markLeft()
 	}
 }
 
-// markLeft is called when a service whose directory is gone has ended. It releases the directory, and lets the logger end.
+// markLeft is called when the service of a removed directory has ended. It releases the directory and lets the logger end.
 func (s *Service) markLeft() {
 	s.dropLogger()
 	s.Main.close()
@@ -256,13 +256,13 @@ func (s *Service) markLeft() {
 	s.scanner.Publish()
 }
 
-// dropLogger lets the logger read its input to the end, and not start again.
+// dropLogger lets the logger read its input to the end, and keeps it from starting again.
 func (s *Service) dropLogger() {
 	if s.LoggerDir == nil {
 		return
 	}
 	_ = s.do(supervisor.StayDown{Name: s.LoggerName()})
-	s.scanner.Unwatch(s.LoggerDir.Path) // the watch still exists if the outer directory was moved
+	s.scanner.Unwatch(s.LoggerDir.Path) // the watch still exists if only the outer directory was moved
 	s.closePipe()
 	s.LoggerDir.close()
 	s.LoggerDir = nil
@@ -270,7 +270,8 @@ func (s *Service) dropLogger() {
 	s.endLogger()
 }
 
-// endLogger removes the logger from the supervisor when it has ended or its time is over. Otherwise it asks for another check.
+// endLogger removes the logger from the supervisor if it has ended or its time is over. Otherwise it asks the scanner for another
+// check.
 func (s *Service) endLogger() {
 	if s.LoggerDir != nil { // a new logger has replaced this one
 		s.LoggerEnds = time.Time{}
@@ -286,8 +287,8 @@ func (s *Service) endLogger() {
 	_ = s.do(supervisor.Remove{Name: s.LoggerName()})
 }
 
-// RepairLost is called when records of the supervisor were lost, and makes up for the missing calls of Observe. It marks a removed
-// service as gone if the supervisor has forgotten the service. It removes a logger that has ended or whose time is over.
+// RepairLost does the work of calls of Observe that were lost with records of the supervisor. It releases a removed service that
+// the supervisor no longer knows. It also removes a logger that has ended or whose time is over.
 func (s *Service) RepairLost() {
 	if s.Leaving && s.scanner.Snapshot().Find(s.Name) == nil {
 		s.markLeft()
@@ -303,12 +304,12 @@ func (s *Service) Observe(r supervisor.Record) {
 	case r.Dropped && r.Service == s.Name && s.Leaving:
 		s.markLeft()
 	case r.Exit != nil && !s.Forgotten:
-		s.Refresh() // before countDeath, because Refresh may find that root no longer owns the directory
+		s.Refresh() // refresh before countDeath: the directory may no longer belong to root
 		s.countDeath(r)
 	}
 }
 
-// countDeath adds the end of a run to the file that s6-svdt reads. Errors are ignored, because the file is only for people.
+// countDeath adds the end of a run to the file that s6-svdt reads. It ignores errors, because only people use this file.
 func (s *Service) countDeath(r supervisor.Record) {
 	at := &s.Main
 	if r.Service != s.Name {
@@ -327,7 +328,8 @@ func (s *Service) countDeath(r supervisor.Record) {
 	_ = at.dir.Replace(formats.TallyFile, tally, fsutil.ReplaceOptions{Mode: 0o644, NoSync: true}) // after an error, the file keeps its old content
 }
 
-// TakeOver opens the directories of the service again after a re-execution. link says that the path is a symbolic link.
+// TakeOver opens the directories of the service again after a re-execution. link says that the path of the service directory is a
+// symbolic link.
 func (s *Service) TakeOver(link bool) {
 	_, agent := s.scanner.Agent()
 	if !s.Leaving && !s.Forgotten {
@@ -337,26 +339,27 @@ func (s *Service) TakeOver(link bool) {
 	if s.LoggerDir != nil {
 		s.LoggerDir.reopen(false, agent)
 		s.scanner.Watch(s.LoggerDir.Path)
-		// register a logger again that the supervisor doesn't know
+		// The supervisor may lack the logger; then register it again.
 		s.LoggerDir.unregistered = s.scanner.Snapshot().Find(s.LoggerName()) == nil
 	}
 }
 
-// Adopt gives a service that was handed over to its new scanner. Call TakeOver next.
+// Adopt connects a service that a re-execution has handed over with its new scanner. Call TakeOver next.
 func (s *Service) Adopt(scanner Scanner) { s.scanner = scanner }
 
 const (
-	restartDelay = time.Second // time from the end of a run and its finish program to the next run
+	restartDelay = time.Second // time from the end of a run and of its finish program to the next run
 	spawnRetry   = time.Minute // time from a failed start to the next attempt
-	readyEnough  = time.Second // a run that was ready for so long is restarted at once
-	permanent    = 125         // exit code of a finish program that asks for no restart
+	readyEnough  = time.Second // a run that was ready for this time is restarted at once
+	permanent    = 125         // exit code of a finish program that means no restart
 )
 
-// unit returns the unit by which the supervisor runs the service or logger in the directory p, with the policy of s6-supervise.
+// unit returns the definition of the service or logger in the directory p for the supervisor, with the restart policy of
+// s6-supervise.
 func (s *Service) unit(name string, p *Directory) supervisor.Unit {
 	spec := s.scanner.ForeignSpec(p.Root)
 	dir, def := p.Path, p.Definition
-	if p.Pin != nil { // no other directory can take the place of a pinned one
+	if p.Pin != nil { // a pinned directory can't be replaced by another one
 		dir = "/proc/self/fd/" + strconv.Itoa(int(p.Pin.Fd()))
 	}
 	spec.Argv, spec.Dir, spec.Pinned = []string{"./" + formats.RunFile, name}, dir, p.Pin != nil

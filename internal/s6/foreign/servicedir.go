@@ -13,13 +13,14 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Directory is a directory that defines a service or a logger. A re-execution hands over all fields but those with the tag "-".
+// Directory is a directory that defines a service or a logger. A re-execution hands over all fields except those with the tag
+// "-".
 type Directory struct {
 	Path      string // path in the scan directory
 	ID        fsutil.ID
 	Root      bool     // the service in this directory runs as root
-	Pin       *os.File // if Root: the open directory from which the service runs, even if its name now leads elsewhere
-	Complaint string   `reexec:"Said"` // last error about the directory that was reported
+	Pin       *os.File // if Root: the open directory from which the service runs, even if another directory now has its name
+	Complaint string   `reexec:"Said"` // last reported error about the directory
 
 	Definition   formats.Definition `reexec:"-"` // content of the directory when it was last read
 	dir          *fsutil.Dir        `reexec:"-"` // opened as the user of the service; nil if it could not be opened after a re-execution
@@ -46,8 +47,8 @@ func (p *Directory) close() {
 	p.Pin = nil
 }
 
-// open opens a service directory, and decides whether its service runs as root or as the agent. It follows a link only as the
-// agent's user, because the agent may have made it.
+// open opens a service directory, and decides whether its service runs as root or as the agent. It opens a link with the identity
+// of the agent's user, because the agent may have made the link.
 func (s *Service) open(path string, link bool) (*Directory, error) {
 	_, agent := s.scanner.Agent()
 	p := &Directory{Path: path, isLink: link, unregistered: true}
@@ -82,7 +83,7 @@ func Open(path string, link bool, as *fsutil.Actor) (*fsutil.Dir, fsutil.ID, err
 	return d, fsutil.IDOf(info), nil
 }
 
-// checkLogger returns an error if the logger's directory was replaced after the service's directory was opened.
+// checkLogger returns an error if another directory has replaced the logger's directory since the service's directory was opened.
 func (p *Directory) checkLogger(logs *Directory) error {
 	if p.dir == nil {
 		return errors.New("its service's directory is not open")
@@ -94,9 +95,9 @@ func (p *Directory) checkLogger(logs *Directory) error {
 	return err
 }
 
-// openRoots opens and pins a service directory if only root can have written to it, so that its service may run as root. The
-// service runs from the pin (the open directory), so that no other directory can take its place. For any other directory it returns
-// nil.
+// openRoots opens a service directory and its pin, if only root can have written to the directory, so that its service may run as
+// root. The service runs from the pin, an open directory that no other directory can replace. For any other directory openRoots
+// returns nil.
 func (s *Service) openRoots(path string) (*fsutil.Dir, fsutil.ID, *os.File, error) {
 	d, id, err := Open(path, false, fsutil.Self().Limited(blocking.Foreign))
 	if err != nil {
@@ -120,8 +121,8 @@ func (s *Service) openRoots(path string) (*fsutil.Dir, fsutil.ID, *os.File, erro
 	return d, id, pin, nil
 }
 
-// reopened repeats the ownership check of a directory. If the service must now run as another user, it closes p and returns a new
-// Directory. Otherwise it returns nil.
+// reopened repeats the ownership check of a directory. If its service must now run as another user, reopened closes p and returns
+// a new Directory. Otherwise it returns nil.
 func (s *Service) reopened(p *Directory) *Directory {
 	if _, agent := s.scanner.Agent(); p.dir == nil || p.isLink || !agent.Switches() {
 		return nil
@@ -138,15 +139,15 @@ func (s *Service) reopened(p *Directory) *Directory {
 		return nil
 	case next.ID != p.ID || next.Root == p.Root:
 		next.close()
-		return nil // the directory was replaced or is being changed, so wait for the next check
+		return nil // the directory is being replaced or changed: wait for the next check
 	}
 	p.close()
 	next.Complaint = p.Complaint
 	return next
 }
 
-// reopen opens the directory of p again after a re-execution. If its name now leads to another directory, p stays without an open
-// directory. The target of a symbolic link may have changed.
+// reopen opens the directory of p again after a re-execution. If another directory now has its name, p stays without an open
+// directory. A symbolic link may lead to a new target.
 func (p *Directory) reopen(link bool, agent *fsutil.Actor) {
 	if p.Root {
 		agent = fsutil.Self().Limited(blocking.Foreign)
@@ -155,14 +156,14 @@ func (p *Directory) reopen(link bool, agent *fsutil.Actor) {
 	switch {
 	case err != nil:
 	case !link && id != p.ID:
-		_ = dir.Close() // the name leads to another directory
+		_ = dir.Close() // the name now leads to another directory
 	default:
 		p.dir, p.ID, p.isLink = dir, id, link
 	}
 }
 
-// mayRecordDeaths reports whether hinit may write the record of deaths into the directory. hinit must not write it if the service
-// runs as root and others can change the subdirectory supervise.
+// mayRecordDeaths reports whether hinit may write the record of ended runs into the directory. For a service of root, it may not
+// if other users can change the subdirectory supervise.
 func (p *Directory) mayRecordDeaths() bool {
 	if !p.Root {
 		return true

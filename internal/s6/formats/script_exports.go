@@ -7,8 +7,8 @@ import (
 )
 
 // Exports returns the variables that a POSIX shell script exports with literal values, without running the script. It parses the
-// lines `export NAME=VALUE...` before the line that begins with exec. Values may be bare, quoted or escaped. unclear is the sorted
-// list of exported variables whose values only a shell could expand.
+// lines `export NAME=VALUE...` up to the line that begins with exec. Values may be bare, quoted or escaped. unclear lists,
+// sorted, the exported variables whose values only a shell could expand.
 func Exports(script []byte) (set map[string]string, unclear []string) {
 	set = make(map[string]string)
 	dark := make(map[string]bool)
@@ -32,7 +32,7 @@ func Exports(script []byte) (set map[string]string, unclear []string) {
 			} else {
 				dark[name] = true
 			}
-			found = clear // after an unclear value, the next words may belong to it
+			found = clear // the next words may belong to a value that is not literal
 		}
 		if !found {
 			rest = text
@@ -47,7 +47,8 @@ func afterWord(text, word string) (rest string, found bool) {
 	return rest, found && rest != "" && (rest[0] == ' ' || rest[0] == '\t')
 }
 
-// assignment parses NAME=WORD at the beginning of text. name is "" if text begins with none. clear says that the value is literal.
+// assignment parses NAME=WORD at the beginning of text. If text begins differently, name is "". clear reports whether the value
+// is literal.
 func assignment(text string) (name, value string, clear bool, rest string) {
 	n := 0
 	for n < len(text) && (text[n] == '_' || isLetter(text[n]) || n > 0 && isDigit(text[n])) {

@@ -19,7 +19,7 @@ const (
 	TypeFile   = "type"
 )
 
-// Files in a service directory with a setting, or whose existence is a setting.
+// Files in a service directory that contain a setting, or whose mere existence is a setting.
 const (
 	killGroupFile     = "flag-timeout-killpg"
 	finishTimeoutFile = "timeout-finish"
@@ -30,7 +30,7 @@ const (
 	tallyLimitFile    = "max-death-tally"
 )
 
-// IsDefinitionFile reports whether a file of this name in a service directory belongs to the definition of the service.
+// IsDefinitionFile reports whether a file with this name in a service directory is part of the service's definition.
 func IsDefinitionFile(name string) bool {
 	return slices.Contains([]string{
 		RunFile, FinishFile, DownFile, LogDir, killGroupFile, finishTimeoutFile, killTimeoutFile, downSignalFile, reloadSignalFile, notifyFile, tallyLimitFile,
@@ -42,7 +42,7 @@ const (
 	MaxName = 251
 	// maxDefinition is the maximum size of a file with a setting in bytes.
 	maxDefinition = 4 << 10
-	// maxFD is the highest descriptor in notification-fd, because each start needs a table of that size.
+	// maxFD is the highest descriptor that notification-fd may contain. Each start needs a table of this size.
 	maxFD                = 1023
 	defaultFinishTimeout = 5 * time.Second
 )
@@ -55,7 +55,7 @@ type Files interface {
 	ReadFile(name string, max int64) ([]byte, error)
 }
 
-// Definition is what a service directory says about its service.
+// Definition is the content of a service directory: what it says about its service.
 type Definition struct {
 	Broken        string        // why the service can't run; "" if it can
 	FinishTimeout time.Duration // time limit of the finish program; 0: no limit
@@ -65,14 +65,14 @@ type Definition struct {
 	ReloadSignal  int
 	NotifyFD      int  // descriptor on which the service says that it is ready; 0: none
 	Tally         int  // number of deaths to keep in TallyFile
-	Down          bool // hinit does not start the service without a command
+	Down          bool // the service does not start without a command
 	Logger        bool // the service has a logger, in the directory log
-	// Warnings are about files that could not be parsed, for which the defaults count.
+	// Warnings describe files that could not be parsed. Their defaults are used.
 	Warnings []string
 }
 
 // ReadDefinition reads the settings in a service directory. It never fails: a file that can't be read or parsed causes a warning,
-// and a directory without an executable run file is Broken.
+// and without an executable run file the field Broken says why.
 func ReadDefinition(dir Files) Definition {
 	d := Definition{FinishTimeout: defaultFinishTimeout, DownSignal: 15, ReloadSignal: 1, Tally: defaultTally}
 	d.Broken = unrunnable(dir)
@@ -118,8 +118,8 @@ func exists(dir Files, name string) bool {
 	return err == nil
 }
 
-// line parses the first line of a file with a setting into *into. A missing file leaves *into as it is. wrong is the warning about
-// an invalid line.
+// line parses the first line of a file with a setting into *into. If the file is missing, *into stays unchanged. wrong is the
+// warning about an invalid line.
 func line[T any](d *Definition, dir Files, name string, into *T, parse func(text string) (T, bool), wrong string) {
 	data, err := dir.ReadFile(name, maxDefinition)
 	if errors.Is(err, fs.ErrNotExist) {

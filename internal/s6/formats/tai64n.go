@@ -11,8 +11,8 @@ const (
 	binarySize = 12
 	// labelSize is the length of a label as text: "@" and the same bytes in hexadecimal digits.
 	labelSize = 1 + 2*binarySize
-	// taiOffset is the difference between the seconds of a label and Unix time, before the first leap second. It is 2^62, plus the
-	// 10 seconds by which TAI was ahead of UTC.
+	// taiOffset is the difference between the seconds in a label and Unix time before the first leap second. It is 2^62 plus 10,
+	// because TAI was then 10 seconds ahead of UTC.
 	taiOffset = 1<<62 + 10
 )
 
@@ -23,8 +23,8 @@ var leapSeconds = [...]int64{
 	773020800, 820454400, 867715200, 915148800, 1136073600, 1230768000, 1341100800, 1435708800, 1483228800,
 }
 
-// leapsUntil returns the number of leap seconds before a time. each is 1 if seconds is TAI, which counts leap seconds, and 0 if it
-// is Unix time.
+// leapsUntil returns the number of leap seconds before the time seconds. Pass each = 1 if seconds is TAI, which counts leap
+// seconds, and 0 if it is Unix time.
 func leapsUntil(seconds, each int64) int64 {
 	n := int64(len(leapSeconds))
 	for n > 0 && seconds < leapSeconds[n-1]+n*each {
@@ -47,8 +47,8 @@ func appendBinary(b []byte, t time.Time) []byte {
 // TAI64N returns the label of t, see [AppendTAI64N].
 func TAI64N(t time.Time) string { return string(AppendTAI64N(make([]byte, 0, labelSize), t)) }
 
-// ParseTAI64N parses a label at the beginning of text. It returns its time in the local time zone, and the text after it. ok is
-// false if text begins with no label, or the time is before 1970.
+// ParseTAI64N parses a label at the beginning of text. It returns the label's time in the local time zone, and the text after the
+// label. If text has no label, or its time is before 1970, ok is false.
 func ParseTAI64N[T string | []byte](text T) (t time.Time, rest T, ok bool) {
 	if len(text) < labelSize || text[0] != '@' {
 		return t, text, false

@@ -11,7 +11,7 @@ const (
 	MaxTally = 4096
 	// deathSize is the size of one death: a binary TAI64N label, the exit code, and the signal.
 	deathSize = binarySize + 2
-	// signalledCode and the number of a signal make the exit code of a process that the signal has ended, as in shells.
+	// signalledCode plus the number of a signal is the exit code of a process that this signal has ended, as in shells.
 	signalledCode = 128
 )
 
@@ -25,8 +25,8 @@ type Death struct {
 	Signal int // signal that ended the run; 0: none
 }
 
-// AddDeath returns tally, the content of a TallyFile, with one more death. If a signal ended the run, the exit code is ignored.
-// Only the last deaths stay, at most as many as most. An incomplete entry is dropped.
+// AddDeath returns tally, the content of a TallyFile, with one more death. It ignores code if a signal has ended the run. It
+// keeps at most the last `most` deaths, and drops an incomplete entry.
 func AddDeath(tally []byte, at time.Time, code, signal, most int) []byte {
 	if signal != 0 {
 		code = signalledCode + signal
@@ -36,7 +36,7 @@ func AddDeath(tally []byte, at time.Time, code, signal, most int) []byte {
 	return tally[max(0, len(tally)-most*deathSize):]
 }
 
-// Deaths parses the content of a TallyFile, oldest death first. It leaves out entries that are incomplete or have an invalid time.
+// Deaths parses the content of a TallyFile, oldest death first. It skips entries that are incomplete or have an invalid time.
 func Deaths(tally []byte) []Death {
 	var deaths []Death
 	for ; len(tally) >= deathSize; tally = tally[deathSize:] {

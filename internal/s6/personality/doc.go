@@ -1,16 +1,17 @@
-// Package personality lets PID 1 act as s6. hinit's services get directories in the scan directory, and PID 1 carries out the
+// Package personality makes PID 1 act as s6. hinit's services get directories in the scan directory, and PID 1 carries out the
 // commands that the programs of s6 send to these services.
 //
-// A container that is made for s6 has an [S6]. The registry of services tells the S6 which slots (service directories) must exist.
+// In a container that was made for s6, an [S6] does this work. The registry of services tells the S6 which slots (service
+// directories) must exist.
 //
 // # Promises
 //
-//   - Commands of s6 start and stop hinit's services as hinit's own commands do. They also record the operator's intent.
+//   - Commands of s6 start and stop hinit's services just as hinit's own commands do. They also record the operator's intent.
 //   - A directory that another program has made is treated as s6 would treat it, see package foreign.
 //   - A command waits for the data volume for at most two seconds. It is carried out even if it takes longer.
 //
 // # Goroutines
 //
-// The package starts only the scanner's goroutine, see package scandir. Calls of the control socket that wait for the scan
+// The package starts only the scanner's goroutine, see package scandir. Requests on the control socket that wait for the scan
 // directory run in the bounded pool of package internal/blocking.
 package personality

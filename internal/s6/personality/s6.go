@@ -44,7 +44,7 @@ type Settings struct {
 	Cred  *proc.Cred    // user of services; nil for hinit's own user
 	Env   []string      // environment of the container
 	Since time.Time     // start time of the container
-	Main  bool          // make a slot main-hermes that stands for the CMD, because no service has this name
+	Main  bool          // whether to make a slot main-hermes, which stands for the CMD; no service has this name
 }
 
 // S6 makes PID 1 act as s6, for the programs of s6 and for the agent.
@@ -66,7 +66,7 @@ func (w Settings) layout() scandir.Layout {
 // Publish implements [registry.SlotMaker].
 func (s *S6) Publish(ctx context.Context, d registry.Slot) {
 	if err := s.Scanner.Publish(ctx, d.Name, s.files(d), d.Down); err != nil && !errors.Is(err, context.Canceled) {
-		s.host.Say("%v", err) // no warning, which would stay in the status after the scanner has made the slot
+		s.host.Say("%v", err) // only a message: a warning would stay in the status even after the scanner has made the slot
 	}
 }
 
@@ -82,8 +82,8 @@ const (
 	comm = "s6-svscan"
 )
 
-// ActsAsS6 reports whether this init must act as s6. HINIT_S6 decides; if it isn't set, the init acts as s6 if it is PID 1 in an
-// image made for s6.
+// ActsAsS6 reports whether this init must act as s6. The variable HINIT_S6 decides. If it isn't set, the init acts as s6 if it is
+// PID 1 in an image made for s6.
 func ActsAsS6() bool {
 	if v, set := os.LookupEnv(variable); set && v != "" {
 		return config.IsTruthy(v)
@@ -96,7 +96,7 @@ func stat(path string) (fs.FileInfo, error) {
 	return blocking.Get(blocking.Foreign, func() (fs.FileInfo, error) { return os.Stat(path) })
 }
 
-// Path returns the PATH for all processes that this init starts as the agent's user. home is the home of this user.
+// Path returns the PATH of all processes that this init starts as the agent's user. home is the agent's home directory.
 func Path(home string) string {
 	path := agentuser.Path(os.Getenv("PATH"), home)
 	if ActsAsS6() {
@@ -116,11 +116,11 @@ func withCommands(path string) string {
 	return strings.Join(dirs, string(filepath.ListSeparator))
 }
 
-// Handover is the state of the scan directory that a re-execution hands over.
+// Handover is the state of the scan directory that a re-execution passes to the next program.
 type Handover = scandir.Handover
 
-// Switch turns the personality of a container on, by a successful Open or TakeOver. Until then, its other methods do nothing. Any
-// goroutine may call them.
+// Switch holds the personality of a container, which a successful Open or TakeOver turns on. Until then, the other methods do
+// nothing. Any goroutine may call them.
 type Switch struct {
 	host         Host
 	setSlotMaker func(f registry.SlotMaker, exports map[string]map[string]string)
@@ -128,8 +128,9 @@ type Switch struct {
 	s6           atomic.Pointer[S6]
 }
 
-// NewSwitch returns a Switch that is off. When the personality is turned on, it calls setSlotMaker with the personality and
-// with the variables that each slot's script exports. setSlotMaker must make the registry report all slots to the personality.
+// NewSwitch returns a Switch whose personality is off. When the personality is turned on, the Switch passes it to setSlotMaker,
+// together with the variables that the script of each slot exports. setSlotMaker must make the registry report all slots to the
+// personality.
 func NewSwitch(host Host, setSlotMaker func(registry.SlotMaker, map[string]map[string]string), with func() Settings) *Switch {
 	return &Switch{host: host, setSlotMaker: setSlotMaker, settings: with}
 }
@@ -137,29 +138,29 @@ func NewSwitch(host Host, setSlotMaker func(registry.SlotMaker, map[string]map[s
 // On returns the personality, or nil while it is off.
 func (w *Switch) On() *S6 { return w.s6.Load() }
 
-// Open creates the directories of s6, and acts as s6 until ctx ends. After an error, hinit goes on without the personality.
+// Open creates the directories of s6, and acts as s6 until ctx ends. If it fails, hinit continues without the personality.
 func (w *Switch) Open(ctx context.Context) error {
 	with := w.settings()
 	scanner, err := scandir.Open(ctx, w.host, with.layout())
 	if err != nil {
 		return fmt.Errorf("hinit does not answer as s6: %w", err)
 	}
-	// sets the name of the whole process, not only of this thread (proc(5))
+	// The name belongs to the whole process, not only to this thread (proc(5)).
 	if err := os.WriteFile("/proc/self/comm", []byte(comm), 0); err != nil {
 		w.host.Warn("cannot be called %s, so the agent's commands do not find it: %v", comm, err)
 	}
 	if with.Main {
 		run := script(with.Cred, nil, "", []string{"sleep", "infinity"}, "This slot stands for the container. hinit runs nothing for it.")
 		if err := scanner.PublishFixed(ctx, registry.MainHermes, scandir.Files{Run: run}); err != nil {
-			w.host.Say("%v", err) // after an error the scanner tries again later
+			w.host.Say("%v", err) // the scanner tries again later
 		}
 	}
 	w.activate(scanner, with)
 	return nil
 }
 
-// TakeOver continues with the scan directory of the program before a re-execution, if that program acted as s6. It changes no file.
-// Call it before the supervisor's loop runs, and Start to begin the work.
+// TakeOver continues to act as s6 after a re-execution, if the previous program did. It changes no file. Call it before the
+// supervisor's loop runs, and call Start after that.
 func (w *Switch) TakeOver(old *Handover) {
 	if old == nil {
 		return
@@ -179,7 +180,7 @@ func (w *Switch) activate(scanner *scandir.Scanner, with Settings) {
 	w.setSlotMaker(s6, s6.Exports())
 }
 
-// HandOver returns the state that TakeOver needs in the program after a re-execution, or nil while the personality is off.
+// HandOver returns the state for TakeOver in the next program. While the personality is off, it returns nil.
 func (w *Switch) HandOver() *Handover {
 	if s6 := w.On(); s6 != nil {
 		return s6.HandOver()
@@ -195,7 +196,7 @@ func (w *Switch) Hold() (release func(), err error) {
 	return func() {}, nil
 }
 
-// Start begins the scanner's work after a re-execution.
+// Start begins the work of the scanner after a re-execution.
 func (w *Switch) Start(ctx context.Context) {
 	if s6 := w.On(); s6 != nil {
 		s6.Start(ctx)
@@ -209,7 +210,8 @@ func (w *Switch) Observe(r supervisor.Record) {
 	}
 }
 
-// Made returns a channel that is closed when all slots that are queued now have been made. While the personality is off, it is nil.
+// Made returns a channel that is closed when all slots that are queued now have been made. While the personality is off, it
+// returns nil.
 func (w *Switch) Made() <-chan struct{} {
 	if s6 := w.On(); s6 != nil {
 		return s6.WhenQueued()
@@ -217,8 +219,8 @@ func (w *Switch) Made() <-chan struct{} {
 	return nil
 }
 
-// files returns the scripts for a slot. They are for people; hinit doesn't read them. The agent can read them, so they have no
-// variables of root's and other users' services, whose values may be secrets.
+// files returns the scripts of a slot. hinit never runs them; they are for people. The agent can read them, so they contain no
+// variables of services that run as root or another user: the values may be secrets.
 func (s *S6) files(d registry.Slot) scandir.Files {
 	if !reflect.DeepEqual(d.Cred, s.cred) {
 		d.Env = nil
@@ -235,8 +237,8 @@ func (s *S6) files(d registry.Slot) scandir.Files {
 	return f
 }
 
-// script returns a shell script that runs argv in dir, with the variables in env, as the user cred. comment explains the script to
-// its reader.
+// script returns a shell script that runs argv in the directory dir, with the variables in env, as the user cred. comment
+// explains the script to people.
 func script(cred *proc.Cred, env map[string]string, dir string, argv []string, comment string) string {
 	var b strings.Builder
 	b.WriteString(interpreter() + "# " + comment + "\nset -e\n")
@@ -251,7 +253,7 @@ func script(cred *proc.Cred, env map[string]string, dir string, argv []string, c
 		words[i] = quote(word)
 	}
 	command := strings.Join(words, " ")
-	if cred != nil { // the script names the ids, because the user may have another name in the image
+	if cred != nil { // use numbers, because the user may have another name in the image
 		fmt.Fprintf(&b, "[ \"$(id -u)\" != 0 ] || exec %s/s6-setuidgid %d:%d %s\n", commandDir, cred.UID, cred.GID, command)
 	}
 	b.WriteString("exec " + command + "\n")
@@ -269,7 +271,7 @@ func finishScript(parkOn []int) string {
 	return b.String()
 }
 
-// interpreter returns the first line of the scripts in slots.
+// interpreter returns the first line of the scripts in slots, which names the shell.
 var interpreter = sync.OnceValue(func() string {
 	if _, err := stat(commandDir + "/with-contenv"); err == nil {
 		return "#!" + commandDir + "/with-contenv sh\n"

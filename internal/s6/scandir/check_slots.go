@@ -18,8 +18,8 @@ import (
 	"hinit/profiles"
 )
 
-// Scan supervises new directories, and asks the services of removed directories to end, before it returns. Calls that arrive
-// before a scan begins share this scan.
+// Scan begins to supervise new directories, and tells the services of removed directories to end. It returns when all this is
+// done. Calls that arrive before a scan begins share this scan.
 func (s *Scanner) Scan(ctx context.Context) error {
 	asked := time.Now()
 	return s.do(ctx, func() {
@@ -32,10 +32,10 @@ func (s *Scanner) Scan(ctx context.Context) error {
 	})
 }
 
-// Prune is Scan without new directories.
+// Prune handles removed directories as Scan does, and ignores new ones.
 func (s *Scanner) Prune(ctx context.Context) error { return s.do(ctx, s.checkSlots) }
 
-// Refresh reads the definition of a foreign service again, for its next start. For other services it does nothing.
+// Refresh reads the definition of a foreign service again, for its next start. It ignores other services.
 func (s *Scanner) Refresh(ctx context.Context, name string) error {
 	return s.do(ctx, func() {
 		if service := s.service(name); service != nil {
@@ -44,7 +44,7 @@ func (s *Scanner) Refresh(ctx context.Context, name string) error {
 	})
 }
 
-// checkSlots finds removed slots and changed definitions, and updates the services.
+// checkSlots finds removed slots and changed definitions, and updates the services. It ignores new directories.
 func (s *Scanner) checkSlots() {
 	s.checkRequested.Store(false)
 	s.lastCheck = time.Now()
@@ -60,7 +60,7 @@ func (s *Scanner) checkSlots() {
 		if e.Service != nil {
 			e.Service.RepairLost()
 		}
-		if e.Refused != (fsutil.ID{}) { // report the next fault again if another directory has taken the place of the refused directory
+		if e.Refused != (fsutil.ID{}) { // if another directory has the name now, its faults must be reported, too
 			if info, err := s.dir.Lstat(name); err != nil || fsutil.IDOf(info) != e.Refused {
 				e.Refused = fsutil.ID{}
 			}
@@ -73,10 +73,11 @@ func (s *Scanner) checkSlots() {
 	}
 }
 
-// removedSlots returns the names of slots whose directory was removed or replaced. It checks all with one change of identity.
+// removedSlots returns the names of slots whose directory was removed or replaced. It changes its identity only once for all
+// slots.
 func (s *Scanner) removedSlots() map[string]bool {
 	gone := make(map[string]bool)
-	_ = s.dir.WithIdentity(func(d *fsutil.Dir) error { // without the scan directory, no slot counts as gone
+	_ = s.dir.WithIdentity(func(d *fsutil.Dir) error { // if the scan directory can't be used, no slot counts as removed
 		for name, e := range s.entries {
 			if e.Slot != nil && !e.Slot.hasName(d) {
 				gone[name] = true
@@ -87,8 +88,8 @@ func (s *Scanner) removedSlots() map[string]bool {
 	return gone
 }
 
-// handleRemoved forgets a slot whose directory is gone. It tells the owner of the slot: for a foreign service, the supervisor ends
-// the service.
+// handleRemoved forgets a slot whose directory is gone. If the slot belongs to one of hinit's services, it tells the host; it
+// makes a foreign service end.
 func (s *Scanner) handleRemoved(e *entry) {
 	slot := e.Slot
 	s.forget(e)
@@ -102,8 +103,8 @@ func (s *Scanner) handleRemoved(e *entry) {
 	}
 }
 
-// superviseNew supervises new directories. It reads a limited number of names, and complains a limited number of times. A single
-// message says that a limit was exceeded.
+// superviseNew begins to supervise new directories. It reads a limited number of names and reports a limited number of problems.
+// If a limit is exceeded, one message says so.
 func (s *Scanner) superviseNew() {
 	names, refused := 16*s.layout.mostServices, s.layout.mostServices/10
 	entries, more, err := s.dir.ReadAtMost("", names)
@@ -111,7 +112,7 @@ func (s *Scanner) superviseNew() {
 		s.host.Say("cannot scan for services: %v", err)
 		return
 	}
-	// A service directory comes before the links to it, which are refused.
+	// Put directories before symbolic links. A link to a service directory is then refused, and not the directory itself.
 	slices.SortStableFunc(entries, func(a, b fs.DirEntry) int { return cmp.Compare(a.Type()&fs.ModeSymlink, b.Type()&fs.ModeSymlink) })
 	partial := ""
 	if more {
@@ -119,7 +120,7 @@ func (s *Scanner) superviseNew() {
 	}
 	for _, e := range entries {
 		name := e.Name()
-		// the agent first creates gateway-NAME.tmp, and then renames it to gateway-NAME
+		// The agent makes a slot as gateway-NAME.tmp first, and then renames it to gateway-NAME.
 		if name[0] == '.' || strings.HasPrefix(name, "gateway-") && strings.HasSuffix(name, ".tmp") || !e.IsDir() && e.Type()&fs.ModeSymlink == 0 || s.slot(name) != nil {
 			continue
 		}
@@ -138,7 +139,7 @@ func (s *Scanner) superviseNew() {
 	s.limitMessage = partial
 }
 
-// limitReached says why no more services can be supervised, or returns "" if there is room.
+// limitReached says why no more services can be supervised. If there is room, it returns "".
 func (s *Scanner) limitReached() string {
 	services := 0
 	for _, e := range s.entries {
@@ -146,7 +147,7 @@ func (s *Scanner) limitReached() string {
 			services++
 		}
 		if e.Service != nil && e.Service.Leaving {
-			services++ // the process of a removed service counts until it ends
+			services++ // a removed service still counts, because it may have a process
 		}
 		if e.Service != nil && !e.Service.LoggerEnds.IsZero() {
 			services++
@@ -161,13 +162,12 @@ func (s *Scanner) limitReached() string {
 	return ""
 }
 
-// refuse reports a directory that can't be a slot, but only once. It returns false if the number of such reports has
-// reached the limit most.
+// refuse reports that a directory can't be a slot, once for each directory. If most reports were already made, it returns false.
 func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	name := e.Name()[:min(len(e.Name()), formats.MaxName)]
 	info, err := e.Info()
 	if err != nil {
-		return true // the entry has just been removed
+		return true // another program has just removed it
 	}
 	known := s.entryOf(e.Name())
 	defer s.removeUnused(e.Name())
@@ -188,8 +188,8 @@ func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	return true
 }
 
-// accept supervises the new directory name of the scan directory. If link is true, the name is a symbolic link. An error says why
-// the directory can't be a service.
+// accept begins to supervise the new directory name in the scan directory. link says that the name is a symbolic link. The error
+// says why the directory can't be a service.
 func (s *Scanner) accept(name string, link bool) error {
 	if len(name) > formats.MaxName {
 		return fmt.Errorf("its name is longer than %d characters", formats.MaxName)
@@ -207,7 +207,8 @@ func (s *Scanner) accept(name string, link bool) error {
 	return s.acceptForeignSlot(name, link)
 }
 
-// acceptGateway accepts a slot that the agent has made for a gateway. Only the exports of its run script are used.
+// acceptGateway accepts a slot that the agent has made for a gateway. It uses only the variables that the slot's run script
+// exports.
 func (s *Scanner) acceptGateway(name, profile string) error {
 	slot, err := s.open(name, native)
 	if err != nil {
@@ -220,7 +221,7 @@ func (s *Scanner) acceptGateway(name, profile string) error {
 	e := s.entryOf(name)
 	defer s.removeUnused(name)
 	e.Slot = slot
-	s.publish() // publish first, because a client that sees the service must also find the slot
+	s.publish() // publish first: a client that sees the service must also find its slot
 	if err := s.host.SlotMade(s.ctx, profile, slot.NormallyUp(), slot.Exports); err != nil {
 		s.forget(e)
 		s.publish()
@@ -229,7 +230,7 @@ func (s *Scanner) acceptGateway(name, profile string) error {
 	return nil
 }
 
-// acceptForeignSlot supervises a directory as a service by the rules of s6, see package foreign.
+// acceptForeignSlot begins to supervise a directory by the rules of s6, see package foreign.
 func (s *Scanner) acceptForeignSlot(name string, link bool) error {
 	e := s.entryOf(name)
 	defer s.removeUnused(name)
@@ -240,14 +241,14 @@ func (s *Scanner) acceptForeignSlot(name string, link bool) error {
 			return err
 		}
 		slot.Link = fsutil.IDOf(info)
-		if same := s.slotOfPath(filepath.Join(s.layout.Scan, name)); same != nil { // run no second copy of the service, as in s6
+		if same := s.slotOfPath(filepath.Join(s.layout.Scan, name)); same != nil { // the directory is already supervised under another name; s6 would not run it twice either
 			return fmt.Errorf("it leads to the directory of %s, which is supervised already", same.Name)
 		}
 	}
 	service := e.Service
 	if service == nil {
 		service = foreign.New(serviceHost{s.host, s}, name)
-		s.scheduleCheck() // foreign directories are checked more often
+		s.scheduleCheck() // from now on, the directory must be checked more often
 	}
 	if err := service.OpenDirectory(filepath.Join(s.layout.Scan, name), link); err != nil {
 		return err
@@ -261,7 +262,7 @@ func (s *Scanner) acceptForeignSlot(name string, link bool) error {
 // maxRun is the maximum number of bytes of a run script from which variables are read.
 const maxRun = 64 << 10
 
-// exportsOf returns the variables that the run script of a slot exports. It parses the script without running it.
+// exportsOf returns the variables that the run script of a slot exports. It only parses the script.
 func (s *Scanner) exportsOf(slot *Slot) (map[string]string, error) {
 	script, err := slot.dir.ReadFile(formats.RunFile, maxRun)
 	switch {
@@ -269,7 +270,7 @@ func (s *Scanner) exportsOf(slot *Slot) (map[string]string, error) {
 		return nil, errors.New("it has no run")
 	case err != nil:
 		s.host.Say("%s: what its run exports is not taken over: %v", slot.Name, err)
-		return nil, nil //nolint:nilerr // the gateway runs without the exports
+		return nil, nil //nolint:nilerr // without the variables, the gateway still runs
 	}
 	exports, unclear := formats.Exports(script)
 	if len(unclear) > 0 {

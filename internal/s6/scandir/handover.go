@@ -21,15 +21,15 @@ import (
 type Handover struct {
 	Slots  []*Slot
 	Pairs  []*foreign.Service   // services of foreign directories that the supervisor knows
-	Ending map[string]time.Time // when the wait for a logger without a service ends, by the name of the logger
-	// Later has the slots that are still queued. Refused has the directories whose faults are reported already.
+	Ending map[string]time.Time // when the wait for a logger without a service ends, by name of the logger
+	// Later has the slots that are still in the queue. Refused has the directories whose faults were already reported.
 	Later   map[string]definition
 	Refused map[string]fsutil.ID
 	Lock    *os.File
 }
 
-// Hold pauses the scanner between two tasks until release is called. Meanwhile HandOver returns the complete state. If the scanner
-// doesn't finish its task in time, Hold returns an error.
+// Hold pauses the scanner between two tasks until release is called. Meanwhile, HandOver returns the complete state. If the
+// current task takes too long, Hold returns an error.
 func (s *Scanner) Hold() (release func(), err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.layout.holdTimeout)
 	defer cancel()
@@ -38,13 +38,14 @@ func (s *Scanner) Hold() (release func(), err error) {
 		s.publish()
 		pause.Until(s.ctx, released)
 	}
-	if err := s.send(ctx, rest); err != nil { // requests are taken only between two tasks
+	if err := s.send(ctx, rest); err != nil { // the scanner takes requests only between two tasks
 		return nil, err
 	}
 	return func() { close(released) }, nil
 }
 
-// HandOver returns the state for the new program. It doesn't block. Without Hold, it returns the state that was last published.
+// HandOver returns the state for the next program. It doesn't block. Unless Hold is in effect, the state may be older: it is the
+// last published one.
 func (s *Scanner) HandOver() *Handover {
 	h := &Handover{Ending: make(map[string]time.Time), Later: s.queue.definitions(), Refused: make(map[string]fsutil.ID), Lock: s.lock}
 	t := s.table.Load()
@@ -66,8 +67,9 @@ func (s *Scanner) HandOver() *Handover {
 	return h
 }
 
-// TakeOver returns a scanner that continues for the program before a re-execution. It changes no file; the first check finds what
-// has changed since. When it returns, readers see the slots. Call [Scanner.Start] to begin the work.
+// TakeOver returns a scanner that continues the work of the program before a re-execution. It changes no file; the first check
+// finds changes that were made in between. Readers see the slots as soon as TakeOver returns. Call [Scanner.Start] to begin the
+// work.
 func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	layout = layout.withLimits()
 	dir, err := fsutil.OpenNoLink(layout.Scan, layout.Agent)
@@ -96,7 +98,7 @@ func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	}
 	for _, slot := range h.Slots {
 		if e := s.entries[slot.Name]; slot.Kind == other && (e == nil || e.Service == nil) {
-			continue // the supervisor doesn't know the service yet
+			continue // the supervisor doesn't know this service yet
 		}
 		slot.Dir = filepath.Join(layout.Scan, slot.Name)
 		s.entryOf(slot.Name).Slot = slot
@@ -105,8 +107,8 @@ func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	return s, nil
 }
 
-// Start begins the work after a re-execution, in a goroutine that ends with ctx. It waits until the directories of all slots are
-// open, or a time limit is over.
+// Start begins the work after a re-execution, in a goroutine that ends with ctx. It returns when the directories of all slots are
+// open, or after a time limit.
 func (s *Scanner) Start(ctx context.Context) {
 	s.ctx = ctx
 	guard.Go("scanning for services", func() {
@@ -122,7 +124,7 @@ func (s *Scanner) Start(ctx context.Context) {
 }
 
 // reopen opens the directories of all slots again, and schedules a check of the whole scan directory. It registers every foreign
-// service again, because the supervisor may have missed the last registration. The check also finds slots that can't be opened.
+// service again, because the supervisor may lack the last changes. The check finds slots that can't be opened.
 func (s *Scanner) reopen() {
 	s.observeFiles()
 	for name, e := range s.entries {

@@ -27,7 +27,7 @@ const (
 	ScanVariable = "S6_PROFILE_GATEWAY_SCANDIR"
 )
 
-// clearTimeout is how long the boot waits for the removal of old files.
+// clearTimeout limits how long the boot waits for the removal of old files.
 const clearTimeout = 3 * time.Second
 
 const (
@@ -45,17 +45,17 @@ type Layout struct {
 	Agent *fsutil.Actor // agent's user, who owns the scan directory
 	Env   []string      // container's environment, which with-contenv reads
 
-	// Only tests set these; 0 means the default.
+	// Only tests set the following limits; 0 means the default.
 	mostServices  int           // largest number of services
 	clearTimeout  time.Duration // longest wait for the removal of old files
 	completeAfter time.Duration // time from the last new slot until the slots are completed
 	holdTimeout   time.Duration // time limit in a re-execution, once for the pause of the scanner and once for opening the slots again
 
 	self    *fsutil.Actor // identity of this process
-	foreign *fsutil.Actor // agent's identity, for paths that other programs have chosen
+	foreign *fsutil.Actor // identity of the agent's user, for paths that other programs have chosen
 }
 
-// withLimits returns l with defaults for the limits that are 0. Its actors limit how many of their calls run at the same time
+// withLimits returns l with defaults for limits that are 0. It also limits how many operations of its actors run at the same time
 // (package internal/blocking).
 func (l Layout) withLimits() Layout {
 	l.mostServices, l.clearTimeout = cmp.Or(l.mostServices, maxServices), cmp.Or(l.clearTimeout, clearTimeout)
@@ -65,7 +65,7 @@ func (l Layout) withLimits() Layout {
 }
 
 // prepare creates both directories, or empties them. It returns the scan directory, opened as the agent's user, and its lock. If
-// another hinit uses the scan directory, it returns an error and changes nothing.
+// another hinit uses the scan directory, it changes nothing and returns an error.
 func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 	if err := l.checkFree(); err != nil {
 		return nil, nil, err
@@ -95,11 +95,11 @@ func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 	return dir, lock, nil
 }
 
-// emptyDir returns the directory at path, opened as its owner, empty and with mode 0755. It keeps an existing directory that is
-// empty, and otherwise makes a new one.
+// emptyDir returns the directory at path, opened as its owner. The directory is empty and has mode 0755. If the existing
+// directory is not empty, emptyDir replaces it by a new one.
 func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
 	id := owner.Identity()
-	by := l.removerAt(path, owner) // find the identity before the owner changes
+	by := l.removerAt(path, owner) // determine the identity before the owner changes
 	if dir, err := fsutil.OpenNoLink(path, owner); err == nil {
 		if l.useEmptyDir(dir, id.UID) {
 			return dir, nil
@@ -121,7 +121,7 @@ func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) 
 	return fsutil.OpenNoLink(path, owner)
 }
 
-// useEmptyDir gives a directory to owner, and reports whether it is empty and can be used.
+// useEmptyDir gives an existing directory to owner. It reports whether the directory is empty and can be used.
 func (l Layout) useEmptyDir(dir *fsutil.Dir, owner uint32) bool {
 	_, _, err := dir.Chown("", fsutil.Owner{UID: owner, GID: l.self.Identity().GID})
 	if err != nil {
@@ -134,7 +134,8 @@ func (l Layout) useEmptyDir(dir *fsutil.Dir, owner uint32) bool {
 	return err == nil && len(entries) == 0
 }
 
-// removerAt is removerOf for a path. If its parent can't be opened, for instance because it is a link, the result is this process.
+// removerAt is removerOf for a path. If the parent of path can't be opened, for instance because it is a link, it returns the
+// identity of this process.
 func (l Layout) removerAt(path string, owner *fsutil.Actor) *fsutil.Actor {
 	parent, err := l.openParent(path)
 	if err != nil {
@@ -144,8 +145,9 @@ func (l Layout) removerAt(path string, owner *fsutil.Actor) *fsutil.Actor {
 	return l.removerOf(parent, filepath.Base(path), owner)
 }
 
-// removerOf returns the identity that must remove the files in a directory: owner, or this process if owner doesn't own the directory.
-// The owner may have moved a directory of root into its own one, and hinit must not remove root's directory as root.
+// removerOf returns the identity with which to remove the files in a directory: owner, if owner owns the directory, and otherwise
+// this process. The owner may have moved a directory of root into its own directory, and root must not remove that directory's
+// files.
 func (l Layout) removerOf(parent *fsutil.Dir, name string, owner *fsutil.Actor) *fsutil.Actor {
 	info, err := parent.Lstat(name)
 	if err == nil && owner.Switches() && fsutil.UID(info) == owner.Identity().UID {
@@ -154,7 +156,7 @@ func (l Layout) removerOf(parent *fsutil.Dir, name string, owner *fsutil.Actor) 
 	return l.self
 }
 
-// removeAll removes a directory: first its content, with the identity by, and then the empty directory, with the identity of this
+// removeAll removes a directory: first its files, with the identity by, and then the empty directory, with the identity of this
 // process.
 func removeAll(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	if !by.Switches() {
@@ -168,8 +170,8 @@ func removeAll(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 
 var errTaken = errors.New("another s6-svscan or hinit works there")
 
-// checkFree returns an error if another scanner has locked the scan directory. A directory other than DefaultScan must also be
-// empty, or have been a scan directory.
+// checkFree returns an error if another scanner has locked the scan directory. A scan directory other than DefaultScan must also
+// be empty, or have been used as a scan directory before.
 func (l Layout) checkFree() error {
 	if !filepath.IsAbs(l.Scan) || filepath.Dir(filepath.Clean(l.Scan)) == "/" {
 		return fmt.Errorf("cannot use %q as the scan directory: expected an absolute path with two names or more", l.Scan)
@@ -221,9 +223,9 @@ func (l Layout) takeLock() (lock *os.File, err error) {
 	return lock, nil
 }
 
-// recreateDir makes the directory name of parent anew, empty and with mode 0755, and closes parent. An old directory is moved
-// aside and removed in the background. Files that the identity by may not remove stay. If the old directory can't be moved, as
-// with a mount point, it is emptied instead.
+// recreateDir makes the directory name in parent anew, empty and with mode 0755, and closes parent. It moves an old directory
+// aside and removes it in the background. Files that the identity by may not remove stay. If the old directory can't be moved,
+// for instance because it is a mount point, recreateDir empties it instead.
 func (l Layout) recreateDir(parent *fsutil.Dir, name string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	aside := oldPrefix + name + "-" + strconv.FormatUint(rand.Uint64(), 36)
 	cleared := make(chan error, 1)
@@ -244,9 +246,9 @@ func (l Layout) recreateDir(parent *fsutil.Dir, name string, by *fsutil.Actor) (
 	var err error
 	select {
 	case err = <-cleared:
-	case <-time.After(l.clearTimeout): // the removal goes on, so the next boot finds fewer files
+	case <-time.After(l.clearTimeout): // the removal continues in the background
 		guard.Go("removing what an s6 directory had", func() {
-			if err := <-cleared; err == nil { // after an error, the next boot tries again
+			if err := <-cleared; err == nil { // if the removal has failed, the next boot tries again
 				l.removeOld(parent, name)
 			}
 		})
@@ -266,8 +268,8 @@ func (l Layout) recreateDir(parent *fsutil.Dir, name string, by *fsutil.Actor) (
 	return d, err
 }
 
-// openParent opens the directory of path, and creates it if it is missing. If it belongs to the agent, it is opened as the agent:
-// otherwise the agent could make root remove any file by renaming it.
+// openParent opens the parent directory of path, and creates it if it is missing. It opens a parent of the agent with the
+// identity of the agent. Otherwise the agent could make root remove any file by renaming directories.
 func (l Layout) openParent(path string) (*fsutil.Dir, error) {
 	parent, _, err := fsutil.MakeNoLink(filepath.Dir(path), 0o755, l.self)
 	if err != nil || !l.Agent.Switches() {
@@ -319,10 +321,10 @@ func (l Layout) removeOld(parent *fsutil.Dir, name string) {
 	}
 }
 
-// envFiles returns a file for each variable, as with-contenv reads it. An empty value becomes a newline. A variable whose name
-// with-contenv can't read back is left out.
+// envFiles returns a file for each variable, in the form that with-contenv reads. It adds a newline to a value that is empty or
+// ends with a newline. It leaves out variables whose names with-contenv can't read.
 func envFiles(env []string) []fsutil.Node {
-	values := make(map[string]string, len(env)) // a map, because a name may occur twice
+	values := make(map[string]string, len(env)) // the map removes repeated names
 	for _, kv := range env {
 		name, value, ok := strings.Cut(kv, "=")
 		if !ok || name == "" || name[0] == '.' || len(name) > 255 || strings.Contains(name, "/") {

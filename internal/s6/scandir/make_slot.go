@@ -18,13 +18,13 @@ import (
 	"hinit/profiles"
 )
 
-// Publish makes the slot of a service of hinit. An existing directory of hinit stays. A slot of a gateway that the agent has made,
-// without asking for a scan yet, is accepted.
+// Publish makes the slot of one of hinit's services. It keeps an existing directory of hinit. It also accepts a slot that the
+// agent has made for a gateway without asking for a scan.
 func (s *Scanner) Publish(ctx context.Context, name string, files Files, down bool) error {
 	return s.publishSlot(ctx, name, native, files, down)
 }
 
-// PublishFixed makes a slot without a service, which always appears as up.
+// PublishFixed makes a fixed slot: it has no service, and always appears as up.
 func (s *Scanner) PublishFixed(ctx context.Context, name string, files Files) error {
 	return s.publishSlot(ctx, name, fixed, files, false)
 }
@@ -32,7 +32,7 @@ func (s *Scanner) PublishFixed(ctx context.Context, name string, files Files) er
 func (s *Scanner) publishSlot(ctx context.Context, name string, k kind, files Files, down bool) error {
 	var err error
 	if lost := s.do(ctx, func() {
-		// this definition replaces a definition that Enqueue may have queued
+		// The new definition replaces one that Enqueue may have stored.
 		s.queue.setWithoutTurn(name, definition{Kind: k, Files: files, Down: down, minimal: k == fixed})
 		err = s.makeQueued(name)
 		s.publish()
@@ -44,11 +44,11 @@ func (s *Scanner) publishSlot(ctx context.Context, name string, k kind, files Fi
 
 var errForeign = errors.New("a directory of that name defines another service; remove it")
 
-// slotRetry is the time to the next attempt to make a slot, after an error such as a full disk.
+// slotRetry is the time from a failed attempt to make a slot, for instance on a full disk, to the next attempt.
 const slotRetry = time.Second
 
-// makeQueued makes a queued slot. After a success, the slot leaves the queue at the next publish. After an error it stays for a
-// later attempt, and only the first error is returned.
+// makeQueued makes the slot name if it is in the queue. If it succeeds, the slot leaves the queue at the next publish. If it
+// fails, the slot stays for another attempt; makeQueued returns only the first error of a slot.
 func (s *Scanner) makeQueued(name string) error {
 	d, open := s.queue.get(name)
 	if !open {
@@ -75,8 +75,8 @@ func (s *Scanner) makeQueued(name string) error {
 	return nil
 }
 
-// makeSlot makes the slot name unless it is already there and unchanged. It replaces a slot whose directory was removed or
-// replaced.
+// makeSlot makes the slot name, unless its directory exists and is unchanged. If another program has removed or replaced the
+// directory, makeSlot makes a new slot.
 func (s *Scanner) makeSlot(name string, d definition) error {
 	e := s.entryOf(name)
 	defer s.removeUnused(name)
@@ -94,7 +94,7 @@ func (s *Scanner) makeSlot(name string, d definition) error {
 	}
 	err := s.makeDir(name, d)
 	if profile, ok := profiles.SlotProfile(name); ok && errors.Is(err, fs.ErrExist) {
-		err = s.acceptGateway(name, profile) // another program has made the slot, but has not yet requested a scan
+		err = s.acceptGateway(name, profile) // the slot was made by another program that has not yet asked for a scan
 	} else if err == nil {
 		var slot *Slot
 		if slot, err = s.open(name, d.Kind); err == nil {
@@ -110,8 +110,8 @@ func (s *Scanner) makeSlot(name string, d definition) error {
 
 var errLater = errors.New("somebody else is making it")
 
-// makeDir makes the directory of a slot. While the agent is making the same slot, it returns errLater: the agent has found the name
-// free already, and its rename would fail (contract, section 9.3).
+// makeDir makes the directory of a slot. If the agent is making the same slot at this moment, it returns errLater. The agent has
+// already checked that the name is free, and its rename would now fail (contract, section 9.3).
 func (s *Scanner) makeDir(name string, d definition) error {
 	nodes := d.Files.definingFiles(d.Down)
 	if !d.minimal {
@@ -127,8 +127,8 @@ func (s *Scanner) makeDir(name string, d definition) error {
 	})
 }
 
-// agentIsMaking reports whether the agent is making the slot of a gateway under a temporary name. A temporary directory that is
-// old, or has a wrong time, doesn't count.
+// agentIsMaking reports whether the agent is making the slot of a gateway under a temporary name. It ignores a temporary
+// directory that is old or has a wrong time.
 func (s *Scanner) agentIsMaking(dir *fsutil.Dir, name string) bool {
 	if _, ok := profiles.SlotProfile(name); !ok {
 		return false
@@ -148,17 +148,17 @@ func (s *Scanner) agentIsMaking(dir *fsutil.Dir, name string) bool {
 	return false
 }
 
-// definition describes a slot of hinit that must be made. A re-execution hands over all fields but those with the tag "-".
+// definition describes a slot of hinit that must be made. A re-execution hands over all fields except those with the tag "-".
 type definition struct {
 	Kind   kind  `reexec:"kind"`
 	Files  Files `reexec:"files"`
 	Down   bool  `reexec:"down"`
-	Failed bool  `reexec:"failed"` // an attempt has failed, which was reported
+	Failed bool  `reexec:"failed"` // an earlier attempt has failed and was reported
 
-	minimal bool `reexec:"-"` // make only run and down now, and the other files when the scanner is idle
+	minimal bool `reexec:"-"` // make only the files run and down now, and the others when the scanner is idle
 }
 
-// retryFailed tries again to make slots that could not be made.
+// retryFailed tries again to make the slots whose last attempt has failed.
 func (s *Scanner) retryFailed() {
 	again := s.retries
 	s.retries = make(map[string]bool)
@@ -184,7 +184,8 @@ func (s *Scanner) open(name string, k kind) (*Slot, error) {
 	return &Slot{Name: name, Dir: filepath.Join(s.layout.Scan, name), Kind: k, ID: fsutil.IDOf(info), dir: d}, nil
 }
 
-// RemoveSlot removes the slot of a service of hinit. If another directory now has the slot's name, RemoveSlot keeps that directory.
+// RemoveSlot removes the slot of one of hinit's services. If another directory has the slot's name by now, RemoveSlot keeps that
+// directory.
 func (s *Scanner) RemoveSlot(ctx context.Context, name string) error {
 	var err error
 	if lost := s.do(ctx, func() {
@@ -213,7 +214,7 @@ func (s *Scanner) forget(e *entry) {
 	e.Slot, e.missingFiles = nil, nil
 }
 
-// SetDown creates or removes the down file of a slot. Without the slot, it does nothing.
+// SetDown creates or removes the down file of a slot. If the slot doesn't exist, it does nothing.
 func (s *Scanner) SetDown(name string, down bool) {
 	if s.queue.change(name, func(d *definition) { d.Down = down }) {
 		return
@@ -225,13 +226,13 @@ func (s *Scanner) SetDown(name string, down bool) {
 
 func (s *Scanner) setDown(slot *Slot, down bool) {
 	err := slot.SetDown(down)
-	// ErrClosed and ErrNotExist mean that the slot has just been removed
+	// ErrClosed and ErrNotExist mean that another call has just removed the slot.
 	if err != nil && !errors.Is(err, fs.ErrClosed) && !errors.Is(err, fs.ErrNotExist) {
 		s.host.Say("cannot change the down file of %s: %v", slot.Name, err)
 	}
 }
 
-// checkPresent returns an error if the directory of a slot was removed, and then also starts a check of all slots.
+// checkPresent returns an error if the directory of a slot was removed. In this case it also starts a check of all slots.
 func (s *Scanner) checkPresent(slot *Slot) error {
 	name, _, _ := strings.Cut(slot.Name, "/")
 	top := s.table.Load().byName[name]
@@ -239,32 +240,32 @@ func (s *Scanner) checkPresent(slot *Slot) error {
 		return nil
 	}
 	if top != nil && s.checkRequested.CompareAndSwap(false, true) {
-		guard.Go("looking at the scan directory", func() { _ = s.do(context.Background(), s.checkSlots) }) // this goroutine ends with the scanner at the latest
+		guard.Go("looking at the scan directory", func() { _ = s.do(context.Background(), s.checkSlots) }) // the goroutine ends with the scanner at the latest
 	}
 	return unknown("no such slot: %q is gone", slot.Dir)
 }
 
-// nameUnchanged reports whether the slot's name still leads to the slot's directory.
+// nameUnchanged reports whether the slot's name still leads to the slot's own directory.
 func (s *Scanner) nameUnchanged(slot *Slot) bool { return slot.hasName(s.dir) }
 
-// queue has the slots that must still be made. The scanner makes them when it is idle, or earlier if a reader needs one. A slot
-// that can't be made stays in the queue.
+// queue has the slots that must still be made. The scanner makes a slot when it is idle, or earlier if a reader needs the slot.
+// If making a slot fails, the slot stays in the queue.
 type queue struct {
 	wake chan struct{} // holds a token while order has elements
 
 	mu                sync.Mutex
-	order             []queueItem           // elements, the next element to process first
-	definitionsByName map[string]definition // definitions by name, of slots that are queued, or made and not published yet
+	order             []queueItem           // items in the order in which the scanner processes them
+	definitionsByName map[string]definition // definitions by name, of slots in the queue and of slots that are made but not yet published
 }
 
-// queueItem is an element of the queue: the name of a slot to make, or a channel to close when all elements before it are done.
+// queueItem is either the name of a slot to make, or a channel to close when all earlier items are processed.
 type queueItem struct {
 	name string
 	done chan<- struct{}
 }
 
-// Enqueue asks the scanner to make the directory for a service of hinit later. Unlike [Scanner.Publish], it doesn't block. Errors
-// are reported to the host.
+// Enqueue asks the scanner to make the directory of one of hinit's services later. Unlike [Scanner.Publish], it doesn't block.
+// The scanner reports errors to the host.
 func (s *Scanner) Enqueue(name string, files Files, down bool) {
 	s.queue.add(name, definition{Kind: native, Files: files, Down: down, minimal: true})
 }
@@ -276,7 +277,7 @@ func (s *Scanner) WhenQueued() <-chan struct{} {
 	return reached
 }
 
-// makeIfQueued makes the slot of the service directory at path at once, if it is queued.
+// makeIfQueued makes the slot with the service directory path now, if it is in the queue.
 func (s *Scanner) makeIfQueued(ctx context.Context, path string) error {
 	name := filepath.Base(path)
 	if name == formats.LogDir && !s.queue.has(name) {
@@ -296,7 +297,7 @@ func (q *queue) add(name string, d definition) {
 	q.await(queueItem{name: name})
 }
 
-// setWithoutTurn stores the definition of a slot that the caller makes itself.
+// setWithoutTurn stores the definition of a slot, but adds no item to the queue, because the caller makes the slot itself.
 func (q *queue) setWithoutTurn(name string, d definition) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -322,7 +323,7 @@ func (q *queue) get(name string) (d definition, open bool) {
 	return d, open
 }
 
-// change changes the definition of a queued slot. If the slot isn't queued, it returns false.
+// change changes the stored definition of a slot. If the queue has none, it returns false.
 func (q *queue) change(name string, change func(*definition)) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -334,7 +335,7 @@ func (q *queue) change(name string, change func(*definition)) bool {
 	return open
 }
 
-// drop removes a slot from the queue, and returns its last definition.
+// drop removes the definition of a slot from the queue and returns it.
 func (q *queue) drop(name string) (d definition, open bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -359,12 +360,12 @@ func (q *queue) definitions() map[string]definition {
 	return maps.Clone(q.definitionsByName)
 }
 
-// maxUnpublished is the maximum number of queued slots that are made before the next publish. The cost of a publish grows with the
-// number of slots, so a publish after each slot would be expensive.
+// maxUnpublished is the maximum number of slots that are made before the next publish. A publish copies the whole table, so a
+// publish after each slot would be expensive.
 const maxUnpublished = 64
 
-// serveQueue makes the first slot in the queue, or announces that the queue has come to a caller of WhenQueued. It publishes new
-// slots in batches, because each publishing copies the whole table.
+// serveQueue processes the first item of the queue: it makes a slot, or tells a caller of WhenQueued that the queue has come to
+// its item. It publishes new slots in batches, because a publish copies the whole table.
 func (s *Scanner) serveQueue() {
 	first, more := s.queue.next()
 	if first.name != "" {
@@ -392,8 +393,8 @@ type madeSlot struct {
 	down bool // the slot was made with a down file
 }
 
-// removePublished removes slots that were just published from the queue. If SetDown was called for a slot after it was made, its
-// down file is changed now.
+// removePublished removes from the queue the slots that were just published. If SetDown was called for a slot after it was made,
+// removePublished now changes its down file.
 func (s *Scanner) removePublished() {
 	unseen := s.unpublished
 	s.unpublished = nil
@@ -406,8 +407,8 @@ func (s *Scanner) removePublished() {
 	}
 }
 
-// completeNext adds the remaining files to a slot. It is called when the scanner is idle, because it must not delay the end of the
-// container. On an overlay file system it can take longer than a short CMD.
+// completeNext adds the remaining files to one slot. The scanner calls it only when it is idle, because it must not delay the end
+// of the container. On an overlay file system it can take longer than a short CMD.
 func (s *Scanner) completeNext() {
 	for _, e := range s.entries {
 		if e.missingFiles != nil {

@@ -21,34 +21,34 @@ import (
 
 const (
 	maxServices  = 1000
-	makingTime   = 5 * time.Second        // how long to wait for another program that is making a slot
-	makingPoll   = 100 * time.Millisecond // time between checks whether that program has finished
+	makingTime   = 5 * time.Second        // how long to wait for another program that is making the same slot
+	makingPoll   = 100 * time.Millisecond // time between two checks whether that program has finished
 	makingLimit  = 3 * makingTime         // longest wait for a program that makes its temporary directory again and again
-	idlePoll     = time.Hour              // time between checks if notifications work and all slots are hinit's own
+	idlePoll     = time.Hour              // time between checks if file notifications work and all slots are hinit's own
 	foreignPoll  = time.Minute            // time between checks if another program has made a slot
-	busyPoll     = 5 * time.Second        // time between checks if notifications don't work
+	busyPoll     = 5 * time.Second        // time between checks if file notifications don't work
 	settleTime   = 50 * time.Millisecond  // time from a notification to the check that it causes
 	checkGap     = time.Second            // shortest time between two checks that notifications cause
-	completeTime = 100 * time.Millisecond // after this time without a new slot, the scanner adds the missing files to slots
-	holdTime     = 3 * time.Second        // longest wait of each program of a re-execution for its scanner
+	completeTime = 100 * time.Millisecond // after this time without a new slot, the scanner adds missing files to slots
+	holdTime     = 3 * time.Second        // how long each of the two programs of a re-execution waits for its scanner
 )
 
-// Host is what a scanner needs of PID 1. The scanner's goroutine calls the methods, which may block.
+// Host is the part of PID 1 that a scanner uses. The scanner's goroutine calls the methods, which may block.
 type Host interface {
 	// SlotMade registers the gateway of a profile whose slot a client has made. If start is set, it also starts the gateway. exports are
 	// the variables that the slot's run script adds to the container's environment.
 	SlotMade(ctx context.Context, profile string, start bool, exports map[string]string) error
-	// SlotRemoved reports that a client has removed the slot of a service of hinit.
+	// SlotRemoved reports that a client has removed the slot of one of hinit's services.
 	SlotRemoved(ctx context.Context, service string)
-	// WhyReserved says why no service may have this name, or returns "" if the name is free.
+	// WhyReserved says why no service may have this name. If the name is free, it returns "".
 	WhyReserved(name string) string
-	// CheckCapacity returns an error that says why no more services can be supervised.
+	// CheckCapacity returns an error if no more services can be supervised.
 	CheckCapacity() error
 	// Register must also create a log for the service.
 	foreign.Supervisor
 }
 
-// serviceHost makes a Host and a Scanner a foreign.Scanner.
+// serviceHost combines a Host and a Scanner into a foreign.Scanner.
 type serviceHost struct {
 	Host
 	s *Scanner
@@ -71,25 +71,25 @@ type Scanner struct {
 	ended          chan struct{}
 	resumed        chan struct{} // closed when the directories are open again after a re-execution
 	table          atomic.Pointer[table]
-	checkRequested atomic.Bool // a check for removed directories was asked for
+	checkRequested atomic.Bool // a caller has asked for a check for removed directories
 	queue          *queue
 
 	// Only the scanner's goroutine uses the fields from here on.
 	ctx            context.Context   //nolint:containedctx // ends the goroutine
 	entries        map[string]*entry // entries by their name in the scan directory
-	unpublished    []madeSlot        // slots from the queue that are made and not published
-	retries        map[string]bool   // names of queued slots that could not be made
+	unpublished    []madeSlot        // slots from the queue that are made but not yet published
+	retries        map[string]bool   // names of slots in the queue whose last attempt has failed
 	idleTimer      *time.Timer       // fires when the scanner has been idle for a while
-	limitMessage   string            // last message about directories that are not supervised
+	limitMessage   string            // last message that the limit of services is reached
 	watches        watch.Set
 	checkTimer     *time.Timer
 	pollInterval   time.Duration
-	checkScheduled bool      // a notification has caused an earlier check
+	checkScheduled bool      // a notification has scheduled an early check
 	lastCheck      time.Time // time of the last check
 	lastScan       time.Time // start of the last scan
 }
 
-// Open creates or empties the directories of s6, and starts the scanner, which ends with ctx.
+// Open creates or empties the directories of s6, and starts the scanner. The scanner ends with ctx.
 func Open(ctx context.Context, host Host, layout Layout) (*Scanner, error) {
 	layout = layout.withLimits()
 	dir, lock, err := layout.prepare()
@@ -114,7 +114,8 @@ func newScanner(host Host, layout Layout, dir *fsutil.Dir, lock *os.File) *Scann
 	}
 }
 
-// observeFiles starts notifications for the scan directory. Without them, the scanner checks the directory more often.
+// observeFiles turns on file notifications for the scan directory. If they don't work, the scanner checks the directory more
+// often.
 func (s *Scanner) observeFiles() {
 	if s.watches.Open() == nil && blocking.Do(blocking.Runtime, func() error { return s.watches.AddPath(s.layout.Scan) }) == nil {
 		s.pollInterval = idlePoll
@@ -136,7 +137,7 @@ func (s *Scanner) entryOf(name string) *entry {
 	return e
 }
 
-// removeUnused takes a foreign service that is gone out of its entry, and removes the entry if it is empty.
+// removeUnused removes a foreign service that has ended from its entry, and removes the entry if it is then empty.
 func (s *Scanner) removeUnused(name string) {
 	e := s.entries[name]
 	if e == nil {
@@ -157,7 +158,7 @@ func (s *Scanner) slot(name string) *Slot {
 	return nil
 }
 
-// service returns the foreign service of this name, or for the name of a logger the service to which the logger belongs.
+// service returns the foreign service with this name, or the service whose logger has this name.
 func (s *Scanner) service(name string) *foreign.Service {
 	top, _, _ := strings.Cut(name, "/")
 	if e := s.entries[top]; e != nil {
@@ -166,7 +167,7 @@ func (s *Scanner) service(name string) *foreign.Service {
 	return nil
 }
 
-// Observe passes a record of the supervisor to the scanner. It doesn't block: if the channel is full, the record is dropped, and
+// Observe passes a record of the supervisor to the scanner. It doesn't block: if the channel is full, it drops the record, and
 // the next check finds the change.
 func (s *Scanner) Observe(r supervisor.Record) {
 	if !r.Dropped && r.Exit == nil && (r.To != supervisor.Down || r.From == r.To) {
@@ -195,10 +196,10 @@ func (s *Scanner) Ended() <-chan struct{} { return s.ended }
 func (s *Scanner) run() {
 	defer close(s.ended)
 	s.work()
-	s.end() // a panic skips this call, because the next program continues with the files
+	s.end() // after a panic, files stay open for the next program
 }
 
-// work is the loop of the scanner's goroutine. It ends with the scanner's context.
+// work is the loop of the scanner's goroutine. It runs until the scanner's context ends.
 func (s *Scanner) work() {
 	changes, lost := s.watches.Events, s.watches.Lost
 	for {
@@ -250,18 +251,18 @@ func (s *Scanner) scheduleCheck() {
 	}
 }
 
-// needsCheck reports whether a notification requires a check. Most don't: they are about temporary names, or about files that
-// services write in their own directories.
+// needsCheck reports whether a file notification requires a check. Most notifications don't: they are about temporary names, or
+// about files that services write in their own directories.
 func (s *Scanner) needsCheck(ev watch.Event) bool {
 	dir, name := filepath.Split(ev.Name)
 	if filepath.Clean(dir) == s.layout.Scan {
-		slot := s.slot(name)                                                   // a new directory must wait for a scan
-		return slot != nil && !(ev.Has(watch.Create) && s.nameUnchanged(slot)) // hinit itself has made the slot
+		slot := s.slot(name)                                                   // nil for a new directory, which must wait for a scan
+		return slot != nil && !(ev.Has(watch.Create) && s.nameUnchanged(slot)) // hinit itself has created the slot
 	}
 	return formats.IsDefinitionFile(name)
 }
 
-// end closes all open files of the scanner, and releases its lock on the scan directory.
+// end closes all open files of the scanner and releases its lock on the scan directory.
 func (s *Scanner) end() {
 	s.watches.Close()
 	for _, e := range s.entries {
@@ -278,7 +279,7 @@ func (s *Scanner) end() {
 
 var errGone = errors.New("the scanner has ended")
 
-// do runs f in the scanner's goroutine and waits for its end. If ctx ends before, do returns an error, and f may still run.
+// do runs f in the scanner's goroutine and waits until f returns. If ctx ends first, do returns an error, and f may still run.
 func (s *Scanner) do(ctx context.Context, f func()) error {
 	done := make(chan struct{})
 	if err := s.send(ctx, func() { defer close(done); f() }); err != nil {
@@ -294,7 +295,7 @@ func (s *Scanner) do(ctx context.Context, f func()) error {
 	}
 }
 
-// send passes f to the scanner's goroutine. It returns when the goroutine has received f, and doesn't wait for the end of f.
+// send passes f to the scanner's goroutine. It returns when that goroutine has received f, without waiting until f returns.
 func (s *Scanner) send(ctx context.Context, f func()) error {
 	select {
 	case s.requests <- f:

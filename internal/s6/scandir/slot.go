@@ -22,31 +22,31 @@ type kind int
 
 const (
 	native kind = iota // hinit itself defines the service
-	fixed              // there is no service, and the slot always appears as up
+	fixed              // hinit has no service for the slot, which always appears as up
 	other              // another program has made the directory, which defines a foreign service (package foreign)
 )
 
-// Slot is a directory in the scan directory, or the directory of a logger in it. It is immutable. A re-execution hands over all
-// fields but those with the tag "-".
+// Slot is a directory in the scan directory, or the directory of a logger inside it. It is immutable. A re-execution hands over
+// all fields except those with the tag "-".
 type Slot struct {
 	Name    string            // name of the service
 	Kind    kind              // who defines the service
 	ID      fsutil.ID         // identity of the directory
 	Link    fsutil.ID         // identity of the link, if the name is a symbolic link
-	Exports map[string]string // variables from the run script, if a client has made this gateway's slot
+	Exports map[string]string // variables that the run script exports, if a client has made the slot of this gateway
 
 	Dir    string      `reexec:"-"` // absolute path in the scan directory
-	dir    *fsutil.Dir `reexec:"-"` // opened as a user who may read it
+	dir    *fsutil.Dir `reexec:"-"` // the open directory; opened as a user who may read it
 	reload int         `reexec:"-"` // signal that asks the service to read its configuration again; 0: SIGHUP
 }
 
-// entry is what the scanner knows about a name in the scan directory. Empty entries are removed.
+// entry is what the scanner knows about one name in the scan directory. The scanner removes empty entries.
 type entry struct {
 	Slot    *Slot            // the slot in this directory; nil if there is none
 	Service *foreign.Service // service of a foreign directory; stays until the service has ended
-	Refused fsutil.ID        // directory that was refused and reported
+	Refused fsutil.ID        // identity of a directory that was refused and reported
 
-	firstSeenMaking time.Time     `reexec:"-"` // time at which the scanner first saw another program make the slot; zero if none does
+	firstSeenMaking time.Time     `reexec:"-"` // when the scanner first saw another program make the slot; zero if no program does
 	missingFiles    []fsutil.Node `reexec:"-"` // files that must still be added to the slot
 }
 
@@ -72,8 +72,8 @@ func (s *Slot) Fixed() bool { return s.Kind == fixed }
 // ReloadSignal returns the signal that asks the service to read its configuration again.
 func (s *Slot) ReloadSignal() int { return cmp.Or(s.reload, int(syscall.SIGHUP)) }
 
-// NormallyUp reports whether the service starts with the container: whether its slot has no down file. It blocks on the file system
-// of the scan directory.
+// NormallyUp reports whether the service starts with the container, which is the case if the slot has no down file. It blocks on
+// the file system of the scan directory.
 func (s *Slot) NormallyUp() bool {
 	if s.dir == nil {
 		return true
@@ -97,11 +97,11 @@ func (s *Slot) SetDown(down bool) error {
 	return nil
 }
 
-// hasName reports whether the slot's name in the open scan directory still leads to the slot's directory.
+// hasName reports whether the slot's name in the scan directory still leads to the slot's own directory.
 func (s *Slot) hasName(in *fsutil.Dir) bool {
 	info, err := in.Lstat(s.Name)
 	if err != nil {
-		return !errors.Is(err, fs.ErrNotExist) // after any other error, it counts as unchanged
+		return !errors.Is(err, fs.ErrNotExist) // after other errors, the directory counts as unchanged
 	}
 	if info.Mode()&fs.ModeSymlink != 0 {
 		return fsutil.IDOf(info) == s.Link
@@ -111,7 +111,7 @@ func (s *Slot) hasName(in *fsutil.Dir) bool {
 
 func (s *Slot) close() {
 	if s.dir != nil && s.Kind != other {
-		_ = s.dir.Close() // an error means that the directory is closed already
+		_ = s.dir.Close() // an error means that the directory is already closed
 	}
 }
 
@@ -127,7 +127,7 @@ func slotsOf(named *Slot, s *foreign.Service) []*Slot {
 	return slots
 }
 
-// Files are the scripts that hinit writes into a slot. hinit never runs them, but people can.
+// Files are the scripts that hinit writes into a slot. hinit never runs them; people can.
 type Files struct {
 	Run    string
 	Finish string // script finish; "" for none
@@ -174,15 +174,15 @@ func pipeNodes(in string) []fsutil.Node {
 	}
 }
 
-// table is the scanner's state for readers in other goroutines. It is immutable.
+// table is an immutable copy of the scanner's state for readers in other goroutines.
 type table struct {
 	byName  map[string]*Slot
 	byID    map[fsutil.ID]*Slot
 	sorted  []*Slot
-	entries map[string]*entry // all entries, for a re-execution
+	entries map[string]*entry // all entries, for HandOver
 }
 
-// publish makes a new table of all slots and shows it to readers, who may use the old table at the same time.
+// publish replaces the table by a new one with all present slots. Readers may still use the old table.
 func (s *Scanner) publish() {
 	t := &table{
 		byName: make(map[string]*Slot, len(s.entries)), byID: make(map[fsutil.ID]*Slot, len(s.entries)),
@@ -228,15 +228,15 @@ func (s *Scanner) Exports() map[string]map[string]string {
 	return exports
 }
 
-// Foreign reports whether a foreign service has this name. Another program has made the directory of such a service. Foreign doesn't block.
+// Foreign reports whether a foreign service, whose directory another program has made, has this name. It doesn't block.
 func (s *Scanner) Foreign(name string) bool {
 	e := s.table.Load().entries[name]
 	return e != nil && e.Service != nil && !e.Service.Forgotten
 }
 
-// Find returns the slot of the service directory at an absolute path, which may contain symbolic links. If the slot is queued, it
-// is made first. If path isn't the directory of a slot, the error is a [client.ErrUnknown]. Find blocks on the file system. A path
-// that isn't in the table is resolved as the agent's user.
+// Find returns the slot whose service directory is at path, an absolute path that may contain symbolic links. If the slot is in
+// the queue, Find makes it first. If path isn't a slot, the error is a [client.ErrUnknown]. Find blocks on the file system. It
+// resolves a path that isn't in the table with the identity of the agent's user.
 func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	path = filepath.Clean(path)
 	if err := s.makeIfQueued(ctx, path); err != nil {
@@ -250,7 +250,7 @@ func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	if slot := s.slotOfPath(path); slot != nil {
 		return slot, s.checkPresent(slot)
 	}
-	if filepath.Base(path) == formats.LogDir { // path may be the logger directory of a service of hinit
+	if filepath.Base(path) == formats.LogDir { // path may be the logger directory of one of hinit's services
 		if slot := s.slotOfPath(filepath.Dir(path)); slot != nil && slot.Native() {
 			return &Slot{Name: slot.Name + "/" + formats.LogDir, Dir: slot.Dir + "/" + formats.LogDir, Kind: fixed}, s.checkPresent(slot)
 		}
@@ -258,7 +258,7 @@ func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	return nil, unknown("no such slot at %q", path)
 }
 
-// unknown returns the error for a directory that isn't the directory of a supervised service.
+// unknown returns the error that a directory isn't the service directory of a supervised service.
 func unknown(format string, args ...any) error {
 	return &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf(format, args...)}
 }
