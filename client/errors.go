@@ -2,7 +2,7 @@ package client
 
 import "errors"
 
-// Kind says what went wrong. It is the string in the API's answer.
+// Kind is the kind of an error, as a program needs it. It is the string in the answer of the API.
 type Kind string
 
 // The kinds of error.
@@ -15,12 +15,12 @@ const (
 	KindFailed      Kind = "failed"      // the request was carried out, without success
 	KindPermanent   Kind = "permanent"   // the service can't reach the desired state without another command
 	KindBusy        Kind = "busy"        // hinit has too many connections, and has not read the request
-	KindReplaced    Kind = "replaced"    // hinit was re-executed meanwhile; a command that was accepted goes on
+	KindReplaced    Kind = "replaced"    // hinit was re-executed in the meantime; an accepted command continues
 	KindInternal    Kind = "internal"    // a fault of hinit, or an invalid answer
 	KindUnreachable Kind = "unreachable" // hinit gave no answer; only the client sets this kind
 )
 
-// Errors to compare with by errors.Is.
+// Errors that a caller can compare with an error by errors.Is.
 var (
 	ErrUnreachable = errors.New("hinit is not reachable")        // error of the kinds KindUnreachable and KindBusy
 	ErrNotAllowed  = errors.New("not allowed")                   // error of the kind KindNotAllowed
@@ -29,13 +29,13 @@ var (
 	ErrReplaced    = errors.New("hinit was replaced meanwhile")  // error of the kind KindReplaced
 )
 
-// Error is a failed request, for people (Message) and for programs (Kind). Message is the reason only; the method Error puts the
-// action that failed before it: `cannot start "coder": ...`.
+// Error is a failed request. Message is the reason, for people, and Kind is for programs. The method Error also names the failed
+// action: `cannot start "coder": ...`.
 type Error struct {
 	Kind    Kind   `json:"kind"`
 	Message string `json:"message"`
 
-	// The client sets these; they aren't on the wire.
+	// Only the client sets the following fields; they are not sent.
 	Doing string `json:"-"` // the action that has failed, which the message names after "cannot"
 	Cause error  `json:"-"` // error of the operating system, or nil
 	Cut   bool   `json:"-"` // the connection ended before the answer was complete
@@ -57,7 +57,7 @@ func (e *Error) Error() string {
 // Unwrap returns the error of the operating system, or nil.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// Is reports whether e has a kind that belongs to target, one of the Err variables.
+// Is reports whether e is of a kind that target stands for; target is one of the Err variables.
 func (e *Error) Is(target error) bool {
 	matched := map[Kind]error{
 		KindUnreachable: ErrUnreachable, KindBusy: ErrUnreachable, KindNotAllowed: ErrNotAllowed, KindUnknown: ErrUnknown,

@@ -9,14 +9,14 @@ import (
 	"syscall"
 )
 
-// socketName is the file name of the control socket, and runtimeDir its default directory.
+// socketName is the file name of the control socket, and runtimeDir the default directory.
 const (
 	socketName = "control.sock"
 	runtimeDir = "/run/hinit"
 )
 
-// SocketPaths returns the paths at which an init of user uid tries to create its control socket, the best first. The argument
-// socket is the configured path, or "". The first path is socket, or without it the path in HINIT_RUNTIME_DIR. Then come
+// SocketPaths returns the paths at which an init with the uid tries to create its control socket, in the order of its attempts.
+// socket is the configured path, or "". The first path is socket, or without it the path in HINIT_RUNTIME_DIR. After it come
 // /run/hinit, hinit in XDG_RUNTIME_DIR (not for root), and hinit-UID in TMPDIR and in /tmp.
 func SocketPaths(socket string, env func(string) (string, bool), uid int) []string {
 	value := func(name string) string {
@@ -46,9 +46,9 @@ func SocketPaths(socket string, env func(string) (string, bool), uid int) []stri
 	return list
 }
 
-// AbstractSocket returns the name of this container's abstract socket, or "" if /proc doesn't show the namespaces. Containers of a
-// pod share the network namespace, in which an abstract name must be unique. So it has the numbers of the PID namespace, which they
-// may share, too, and of the mount namespace.
+// AbstractSocket returns the name of this container's abstract socket, or "" if /proc doesn't show the namespaces. The containers
+// of a pod share the network namespace, so the name must be unique among them. It contains the numbers of the PID namespace,
+// which the containers may also share, and of the mount namespace.
 func AbstractSocket() string {
 	pid, err := os.Stat("/proc/self/ns/pid")
 	mnt, err2 := os.Stat("/proc/self/ns/mnt")

@@ -13,9 +13,9 @@ const (
 	StateUp        = "up"        // the main process runs
 	StateStopping  = "stopping"  // hinit ends the process, or its leftovers
 	StateKilling   = "killing"   // hinit has sent SIGKILL, and processes are left
-	StateFinishing = "finishing" // the main process is gone, and the finish command runs
+	StateFinishing = "finishing" // the main process has ended, and the finish command runs
 	StateBackoff   = "backoff"   // the service waits for its restart delay
-	StateParked    = "parked"    // the service is wanted up, but down until its configuration changes or an operator starts it
+	StateParked    = "parked"    // the service is wanted up, but stays down until its configuration changes or an operator starts it
 	StateFailed    = "failed"    // the service cannot be started as defined; an operator or a reload must act
 )
 
@@ -32,19 +32,19 @@ const (
 	KindCmd     = "cmd"     // the container's CMD
 )
 
-// StatusVersion is the version of the status document. It changes only when a key gets another meaning. Keys may be added without a
-// change.
+// StatusVersion is the version of the status document. It changes only if a key gets another meaning, and not if a key is added.
 const StatusVersion = 1
 
-// AsTable is the value of the query parameter "as" that asks for the status as a table. The header DownHeader of the answer is the
-// number of services in it that are not up.
+// AsTable is the value of the query parameter "as" that asks for the status as a table. The header DownHeader of the answer
+// contains the number of services in the table that are not up.
 const (
 	AsTable    = "table"
 	DownHeader = "Hinit-Down"
 )
 
-// Text in the header Accept asks for text instead of JSON: after start, stop and restart the message of the command line. If the
-// request fails, the text is the message of the error, and the header ErrorHeader its kind.
+// Text is the value of the header Accept that asks for text instead of JSON. The answer to start, stop and restart is then the
+// message that the command line prints. If the request fails, the text is the error message, and the header ErrorHeader has the
+// kind of the error.
 const (
 	Text        = "text/plain"
 	ErrorHeader = "Hinit-Error"
@@ -93,17 +93,17 @@ type Init struct {
 	OOMFirst      string        `json:"oom_first,omitempty"`     // service that the kernel ends first when memory runs out; "" when unknown
 }
 
-// BootProfiles says how far the boot has got with the profiles.
+// BootProfiles describes how far the boot has got with the profiles.
 type BootProfiles struct {
 	Profiles int `json:"profiles"`
 	Done     int `json:"done"` // profiles whose gateways are registered and, if wanted, started
 }
 
-// Lease says which hinit serves the data volume.
+// Lease describes which hinit serves the data volume.
 type Lease struct {
 	State  string       `json:"state"`  // held, waiting or none
 	Since  time.Time    `json:"since"`  // begin of the state
-	Holder *LeaseHolder `json:"holder"` // process with the lock, for which hinit waits; null if it does not wait
+	Holder *LeaseHolder `json:"holder"` // process with the lock for which hinit waits; null if hinit does not wait
 	// hinit waits for the lock; otherwise (HINIT_STANDBY=0) it exits
 	Standby bool   `json:"standby"`
 	Detail  string `json:"detail"` // why hinit has no lock
@@ -144,7 +144,7 @@ type Cmd struct {
 	Stopped bool `json:"stopped"`
 }
 
-// BootHook is a boot hook that runs now.
+// BootHook is a boot hook that is running.
 type BootHook struct {
 	Name    string  `json:"name"`
 	Number  int     `json:"number"` // number of the hook; the first is 1
@@ -161,13 +161,14 @@ type BootStep struct {
 	Parallel bool    `json:"beside" reexec:"Beside"` // the step ran in parallel with the step before
 }
 
-// The values of [Service.ServedBy]: which gateway serves the profile. The gateway of the default profile may serve others, too.
+// The values of [Service.ServedBy]: which gateway serves the profile. The gateway of the default profile may serve other
+// profiles, too.
 const (
 	ServedByDefault = "default"            // the gateway of the default profile, as it has reported
-	ServedExpected  = "default (expected)" // the gateway of the default profile, although it has not reported this yet
+	ServedExpected  = "default (expected)" // the gateway of the default profile should serve the profile, but has not reported it yet
 	ServedItself    = "itself"             // the profile's own gateway
 	ServedTwice     = "itself and default" // both gateways serve the profile, which is a fault
-	ServedByNone    = "none"               // no gateway serves the profile, although one should: a fault
+	ServedByNone    = "none"               // no gateway serves the profile, although one should, which is a fault
 )
 
 // Service is the state of one service.
@@ -182,23 +183,23 @@ type Service struct {
 	Since               time.Time  `json:"since"`                 // begin of the state
 	UptimeSeconds       float64    `json:"uptime_seconds"`        // seconds since the start; 0 if the service is not up
 	Restarts            int        `json:"restarts"`              // automatic restarts
-	ConsecutiveFailures int        `json:"consecutive_failures"`  // fast exits in a row
+	ConsecutiveFailures int        `json:"consecutive_failures"`  // exits in a row soon after a start
 	NextStart           *time.Time `json:"next_start"`            // next start; null if none is planned
-	CrashLoop           bool       `json:"crash_loop"`            // the service had too many fast exits
-	Ready               bool       `json:"ready"`                 // the service has reported readiness, or is up and reports no readiness
+	CrashLoop           bool       `json:"crash_loop"`            // the service had too many exits soon after a start
+	Ready               bool       `json:"ready"`                 // the service has reported readiness, or is up and can't report it
 	Announces           bool       `json:"announces"`             // the service reports readiness
 	LastExit            *Exit      `json:"last_exit"`             // last exit; null before the first one
 	Log                 string     `json:"log"`                   // current log file, "" when it has none
 	Reason              string     `json:"reason"`                // reason of the state, for people
 	Problem             string     `json:"problem"`               // fault of the service, for people; "" without one
 	ServedBy            string     `json:"served_by,omitempty"`   // which gateway serves the profile, with a multiplexer
-	StatusText          string     `json:"status_text,omitempty"` // sd_notify status (STATUS=)
+	StatusText          string     `json:"status_text,omitempty"` // text from the service (STATUS= of sd_notify)
 	MemoryBytes         uint64     `json:"memory_bytes"`          // resident memory of the main process, 0 when unknown
 	Command             []string   `json:"command"`               // command of the current or next run
 	Needs               []string   `json:"needs"`                 // services that the service waits for
 	Run                 uint64     `json:"run"`                   // number of the current or last run, 0 before the first
 	Paused              bool       `json:"paused"`                // a signal such as SIGSTOP has stopped the service
-	Expected            bool       `json:"expected,omitempty"`    // the boot has not reached the service yet; commands wait
+	Expected            bool       `json:"expected,omitempty"`    // the boot has not registered the service yet
 	Checks              []Check    `json:"checks,omitempty"`      // checks of the service; missing if there are none
 	Drifted             bool       `json:"drifted"`               // the service runs with an older configuration until a restart
 	Task                bool       `json:"task,omitempty"`        // the service is a task, which ends by itself
@@ -209,22 +210,22 @@ type Service struct {
 	// settings that differ from the defaults, if the request names the service
 	Settings []ConfigEntry `json:"settings,omitempty"`
 
-	Exits     map[string]int `json:"exits,omitempty"`     // exits by cause; the cause of last_exit may still change
+	Exits     map[string]int `json:"exits,omitempty"`     // exits by cause; the cause of the last exit may still change
 	Restarted map[string]int `json:"restarted,omitempty"` // restarts by the cause of the exit before
-	Isolation *Isolation     `json:"isolation,omitempty"` // missing unless the profile is isolated
+	Isolation *Isolation     `json:"isolation,omitempty"` // isolation of the gateway; missing if the profile is not isolated
 	Limits    []Limit        `json:"limits,omitempty"`    // limits that need a control group
 	Output    *Output        `json:"output,omitempty"`    // counts of output lines; missing before the first line
 }
 
-// Isolation says how a gateway is isolated from other profiles.
+// Isolation describes how a gateway is isolated from other profiles.
 type Isolation struct {
 	Mode string `json:"mode"` // mode of isolation: files or user
 	// restrictions in force, such as uid 20001 and Landlock ABI 7
 	InForce []string `json:"in_force"`
 }
 
-// HasOwnUser reports whether the service is the gateway of a profile with a user of its own. Then only that user and root can look
-// into the profile's home.
+// HasOwnUser reports whether the service is the gateway of a profile that has its own Unix user. Only this user and root can then
+// look into the profile's home.
 func (s Service) HasOwnUser() bool { return s.Isolation != nil && s.Isolation.Mode == "user" }
 
 // Limit is a resource limit of a service, and what enforces it in this container.
@@ -237,11 +238,12 @@ type Limit struct {
 // The values of [Limit].By.
 const (
 	LimitedByGroup = "cgroup" // the kernel enforces the limit, in a control group for this service alone
-	// With LimitedByHinit, hinit enforces the limit every 5 s: it warns at memory.high, restarts at memory.max, and takes processors away.
+	// LimitedByHinit: hinit enforces the limit every 5 s. It warns at memory.high, restarts the service at memory.max, and
+	// restricts the service to fewer processors.
 	LimitedByHinit   = "supervision"
 	LimitedByNice    = "nice"       // a nice value takes the place of the weight
 	LimitedByUser    = "nproc"      // the kernel counts the processes of the profile's own user
-	LimitedLater     = "next-start" // the limit applies from the next start on, because the process was started without it
+	LimitedLater     = "next-start" // the limit applies from the next start on; the running process was started without it
 	LimitedByNothing = "nothing"    // the container can't have control groups
 )
 
@@ -249,8 +251,8 @@ const (
 type Output struct {
 	Lines          uint64 `json:"lines"`
 	Bytes          uint64 `json:"bytes"`
-	Suppressed     uint64 `json:"suppressed"`      // lines left out because of logs.rate_limit
-	ConsoleDropped uint64 `json:"console_dropped"` // lines missing in the container's log
+	Suppressed     uint64 `json:"suppressed"`      // lines suppressed by logs.rate_limit
+	ConsoleDropped uint64 `json:"console_dropped"` // lines missing on the container's console
 	FileLost       uint64 `json:"file_lost"`       // lines missing in the log file
 	Error          string `json:"error,omitempty"` // current fault of the log file, "" without one
 }
@@ -264,38 +266,38 @@ type Check struct {
 	Since    time.Time  `json:"since"` // begin of the state
 	Failed   bool       `json:"failed"`
 	Failures int        `json:"failures"` // failed tests in a row
-	Answer   string     `json:"answer"`   // last answer, for people; empty for callers that may not control hinit
+	Answer   string     `json:"answer"`   // last answer, for people; empty for clients that may not control hinit
 	At       *time.Time `json:"at"`       // time of the answer, null before the first one
 }
 
 // CheckPaused is the state of a check that an operator has paused.
 const CheckPaused = "paused"
 
-// CheckHeld is the state of a check that waits for a startup check to pass, or for the next run.
+// CheckHeld is the state of a check that waits until a startup check passes, or until the next run.
 const CheckHeld = "on-hold"
 
-// Exit says how a run ended, or why it could not be started.
+// Exit describes how a run ended, or why it could not start.
 type Exit struct {
-	Code          *int      `json:"code"`   // exit code; null after a signal, or if the run never started
-	Signal        *int      `json:"signal"` // signal that ended the run, null when none did
+	Code          *int      `json:"code"`   // exit code; null after a signal, or if no process was started
+	Signal        *int      `json:"signal"` // signal that ended the run; null if none did
 	Cause         string    `json:"cause"`  // cause of the exit, such as crash or oom
 	At            time.Time `json:"at"`
-	Tail          []string  `json:"tail"`                   // last log lines; empty for callers that may not control hinit
+	Tail          []string  `json:"tail"`                   // last log lines; empty for clients that may not control hinit
 	TailPending   bool      `json:"tail_pending,omitempty"` // tail is not known yet
 	Error         string    `json:"error"`                  // why the run did not start, "" if it did
 	UptimeSeconds float64   `json:"uptime_seconds"`
-	PID           int       `json:"pid"` // process id, 0 when the run never started
+	PID           int       `json:"pid"` // process id; 0 if no process was started
 }
 
-// StatusChange is a line of the stream of the status. The first has all services. Each later one has those that have changed since
-// the line before, perhaps none.
+// StatusChange is one line of a stream of the status. The first line has all services. Each later line has the services that have
+// changed since the line before; there may be none.
 type StatusChange struct {
-	IsComplete bool      `json:"whole,omitempty"` // Services has all services in order; if false, it has only the changed ones
+	IsComplete bool      `json:"whole,omitempty"` // Services has all services, in order; otherwise it has only changed ones
 	Init       Init      `json:"init"`            // current state of hinit
-	Services   []Service `json:"services"`        // never null; MemoryBytes, UptimeSeconds and OOMFirst have their values at the time of the line
+	Services   []Service `json:"services"`        // never null; MemoryBytes, UptimeSeconds and OOMFirst are the values at the time of this line
 }
 
-// Apply brings st up to date with this line.
+// Apply applies this line to st, so that st is up to date.
 func (c StatusChange) Apply(st *Status) {
 	oom := st.Init.OOMFirst
 	st.Version, st.Init = StatusVersion, c.Init
@@ -311,7 +313,7 @@ func (c StatusChange) Apply(st *Status) {
 	for i := range st.Services {
 		place[st.Services[i].Name] = i
 	}
-	next := append([]Service(nil), st.Services...) // the caller may still be reading the old list
+	next := append([]Service(nil), st.Services...) // a reader may still use the old list
 	for _, s := range c.Services {
 		if i, is := place[s.Name]; is {
 			next[i] = s
@@ -320,5 +322,5 @@ func (c StatusChange) Apply(st *Status) {
 	st.Services = next
 }
 
-// WatchInterval is the longest time between two lines of the stream of the status.
+// WatchInterval is the longest time between two lines of a stream of the status.
 const WatchInterval = 2 * time.Second

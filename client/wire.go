@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Event is a record of the history: a service has changed its state (from and to), a run has ended (exit), or there is a remark. A
-// reader that is too slow gets an event with the key lost.
+// Event is a record of the history: a change of state (from and to), the end of a run (exit), or a remark. A reader
+// that is too slow gets an event with only the key lost.
 type Event struct {
 	Seq     uint64    `json:"seq"` // number of the event, from 1
 	At      time.Time `json:"at"`
@@ -19,13 +19,13 @@ type Event struct {
 	By      *Author   `json:"by,omitzero"`
 	Key     string    `json:"key,omitzero"`  // a notice's key; absent in other events
 	Data    string    `json:"data,omitzero"` // a notice's data, control characters escaped; absent in other events
-	Lost    uint64    `json:"lost,omitzero"` // number of lost events; all other keys are empty
+	Lost    uint64    `json:"lost,omitzero"` // number of missed events; all other keys are empty
 }
 
-// The values of [By.Way]: how an order has reached hinit.
+// The values of [Author].Way: how an order has reached hinit.
 const (
-	WayExec = "exec" // the API, called from outside of the container, for example with docker exec
-	WayAPI  = "api"  // the API, called by a process of the container
+	WayExec = "exec" // the API, from outside the container, for example by docker exec
+	WayAPI  = "api"  // the API, from a process of the container
 	WayS6   = "s6"   // the tools of s6
 	WayFIFO = "fifo" // the FIFO beside the control socket
 )
@@ -43,11 +43,11 @@ type LostEvents struct {
 	Lost uint64 `json:"lost"`
 }
 
-// Command is the body of start, stop and restart. Every key is optional.
+// Command is the body of a request to start, stop or restart a service. Every key is optional.
 type Command struct {
-	Wait      *bool `json:"wait,omitempty"`       // answer only when the wanted state is reached; true when absent
+	Wait      *bool `json:"wait,omitempty"`       // whether to answer only when the desired state is reached; absent: true
 	TimeoutMS int64 `json:"timeout_ms,omitempty"` // time to wait; 0 is the default of the command
-	Force     bool  `json:"force,omitempty"`      // start a profile's own gateway although the gateway of the default profile serves the profile
+	Force     bool  `json:"force,omitempty"`      // start the profile's own gateway even if the gateway of the default profile serves the profile
 }
 
 // ChecksRequest is the body of a request that pauses, resumes or runs the checks of a service.
@@ -60,7 +60,7 @@ type SignalRequest struct {
 	Signal int `json:"signal"` // number of the signal
 }
 
-// Topologies are the modes of [Topology].
+// Topologies are the values of [Topology].Mode.
 var Topologies = []string{"per-profile", "multiplexed", "auto"}
 
 // Topology is the body of a request to change how many gateways serve the profiles. Every key is optional.
@@ -69,7 +69,7 @@ type Topology struct {
 	DryRun bool   `json:"dry_run,omitempty"` // describe the effects, and change nothing
 }
 
-// TopologyReply says how many gateways serve the profiles.
+// TopologyReply describes how many gateways serve the profiles.
 type TopologyReply struct {
 	Mode   string   `json:"mode"`  // per-profile, or multiplexed: the default profile's gateway serves all
 	From   string   `json:"from"`  // file or variable that decides, "" for the default
@@ -77,10 +77,10 @@ type TopologyReply struct {
 	DryRun bool     `json:"dry_run"`
 }
 
-// ConfigEntry is a value of the configuration in force.
+// ConfigEntry is one value of the configuration in force.
 type ConfigEntry struct {
 	Key    string `json:"key"`    // key, as in hinit.yaml, with dots
-	Value  any    `json:"value"`  // value: text, bool, number or list; durations are text
+	Value  any    `json:"value"`  // text, bool, number or list; durations are text
 	Origin string `json:"origin"` // origin of the value: "default", "<file>:<line>" or "env <variable>"
 }
 
@@ -103,7 +103,7 @@ type ReloadReply struct {
 	DryRun   bool         `json:"dry_run"`
 }
 
-// ExamineReply is the result of an examination of the data volume. The list is never null.
+// ExamineReply is the result of an examination of the data volume. Findings is never null.
 type ExamineReply struct {
 	Findings Findings `json:"findings"`
 }
@@ -115,16 +115,16 @@ type ReloadStep struct {
 	What    string `json:"what"` // effect for people, such as "changed, restart to apply"
 }
 
-// The values of the parameter "probe" of a request for the health: the probes of a Kubernetes pod.
+// The values of the query parameter "probe" of a health request: the probes of a Kubernetes pod.
 const (
 	ProbeStartup = "startup" // the boot is over
-	ProbeReady   = "ready"   // the container serves all profiles and services that it should; a standby does not serve
-	ProbeLive    = "live"    // the supervisor works, so a restart of the container would not help
+	ProbeReady   = "ready"   // the container serves all profiles and services that it should serve; a standby is not ready
+	ProbeLive    = "live"    // the supervisor works, so restarting the container would not help
 )
 
 // Health says whether hinit works. Services in trouble don't count, because a restart of the container would not help them.
 type Health struct {
-	// the probe succeeds; without a probe: hinit works, after the boot
+	// the probe succeeds; without a probe: hinit works after the boot
 	OK       bool     `json:"ok"`
 	Reason   string   `json:"reason"`            // why ok is false, "" when ok is true
 	Booting  bool     `json:"booting,omitempty"` // the boot goes on, so ok is false
@@ -139,43 +139,43 @@ type Reexec struct {
 	Binary string `json:"binary,omitempty"` // file of the new program; "" is the file that the running program was started from
 }
 
-// ReexecReply says that a re-execution has begun. The re-execution has succeeded when the status shows a higher image number.
-// It has failed when the status has a reexec_error.
+// ReexecReply says that a re-execution has begun. It has succeeded when the status shows a higher image number, and failed when
+// the status has a reexec_error.
 type ReexecReply struct {
-	Generation int `json:"image"` // number of the program that answers; the status calls it image
+	Generation int `json:"image"` // number of the present program, which the status calls image
 }
 
-// Notice is an event that a client posts (POST /v1/notices).
+// Notice is a remark that a client adds to the history (POST /v1/notices).
 type Notice struct {
 	Key  string `json:"key"`            // key of the notice: 1 to 64 letters, digits and ./_-
 	Data string `json:"data,omitempty"` // data of the notice, at most 1024 bytes
 }
 
-// TableFormat says how the table of the status looks. Zero suits a file.
+// TableFormat describes how the table of the status looks. The zero value suits a file.
 type TableFormat struct {
 	Width   int  // columns of the terminal; 0 for no limit
 	Colour  bool // print the states in colours
-	Verbose bool // show the duration and the steps of the boot
+	Verbose bool // show how long the boot and its steps took
 }
 
-// Wait says how long a command waits for its effect. If it is zero, the command doesn't wait.
+// Wait says whether and how long a command waits for its effect. The zero value doesn't wait.
 type Wait struct {
 	Wait    bool
-	Timeout time.Duration // time limit in whole milliseconds, at most an hour; 0 is 30 seconds, and 40 for Stop and Restart
-	Force   bool          // start a profile's own gateway although another gateway serves the profile
+	Timeout time.Duration // time limit, at most an hour; 0 is 30 seconds, and 40 seconds for Stop and Restart
+	Force   bool          // start the profile's own gateway even if another gateway serves the profile
 }
 
-// Verb is an order to a service, and the last part of its request's path.
+// Verb is an order to a service. It is also the last part of the request's path.
 type Verb string
 
-// EventOptions selects events. Zero selects the whole history.
+// EventOptions selects events. The zero value selects the whole history.
 type EventOptions struct {
 	Since  uint64 // select only events after this Seq
-	Last   int    // maximum number of past events; 0 means no limit, a negative number means none
+	Last   int    // maximum number of past events; 0 means no limit, and a negative number means none
 	Follow bool   // continue with new events
 }
 
-// Orders that a client can give to a service.
+// The orders that a client can give to a service.
 const (
 	VerbStart   Verb = "start"
 	VerbStop    Verb = "stop"
@@ -197,10 +197,10 @@ const (
 	ResultFailed  = "failed"
 )
 
-// Findings are results of checks, in the order of the checks.
+// Findings are the results of several checks, in the order of the checks.
 type Findings []Finding
 
-// OK adds a check that has found no fault. The detail is formatted by fmt.Sprintf.
+// OK adds the result of a check that has found no fault. fmt.Sprintf formats the detail.
 func (f *Findings) OK(check, format string, args ...any) { f.add(check, ResultOK, format, args) }
 
 // Warning adds a possible fault, or a check that could not be made.
@@ -217,18 +217,18 @@ func (f *Findings) add(check, result, format string, args []any) {
 	*f = append(*f, Finding{Check: check, Result: result, Detail: fmt.Sprintf(format, args...)})
 }
 
-// RunRequest asks for a one-shot run of a configured command, as the agent's user, in a session of its own (POST /v1/runs).
+// RunRequest asks for a one-shot run of a configured command, as the agent's user and in its own session (POST /v1/runs).
 type RunRequest struct {
-	Template string            `json:"template"`          // name of the command, which is built in or in hinit.yaml (runs)
-	Tag      string            `json:"tag"`               // the client's name for the run; if a run has this tag already, nothing is started
-	Profile  string            `json:"profile"`           // value of {profile}; the run gets the profile's home as HERMES_HOME
+	Template string            `json:"template"`          // name of the command, from hinit.yaml (runs) or built in
+	Tag      string            `json:"tag"`               // the client's name for the run; if a run with this tag exists, no other is started
+	Profile  string            `json:"profile"`           // value of {profile}; the run gets the home of this profile as HERMES_HOME
 	Task     string            `json:"task,omitempty"`    // value of {task}
 	Options  []string          `json:"options,omitempty"` // words that replace the word {options} of the command
 	Env      map[string]string `json:"env,omitempty"`     // variables added to the container's environment
 	Dir      string            `json:"dir,omitempty"`     // working directory; "" is the agent's working directory
 	Log      string            `json:"log,omitempty"`     // file to which the output of the run is appended; "" is none
-	// LimitMS limits the run's duration; 0 means no limit. GraceMS is the time between TERM and KILL; 0 means the time that
-	// hinit.yaml sets.
+	// LimitMS is the longest duration of the run; 0 means no limit. GraceMS is the time from SIGTERM to SIGKILL; 0 means the time
+	// in hinit.yaml.
 	LimitMS int64 `json:"limit_ms,omitempty"`
 	GraceMS int64 `json:"grace_ms,omitempty"`
 }
@@ -259,7 +259,7 @@ type Run struct {
 // RunEnd says when and how a run ended.
 type RunEnd struct {
 	Exit
-	Lost       bool    `json:"lost"` // the end of the run was not seen, so the exit is unknown
+	Lost       bool    `json:"lost"` // hinit has not seen the end of the run, so the exit is unknown
 	OOM        bool    `json:"oom"`
 	CPUSeconds float64 `json:"cpu_seconds"`
 	MaxRSS     int64   `json:"max_rss_bytes"`
@@ -270,32 +270,32 @@ type RunsReply struct {
 	Runs []Run `json:"runs"`
 }
 
-// StatusTextRequest is the text that a service shows in the status (POST /v1/services/{name}/say).
+// StatusTextRequest is the body of a request that sets the text of a service in the status (POST /v1/services/{name}/say).
 type StatusTextRequest struct {
 	Text string `json:"text"`
 }
 
-// Slot is a service as the programs of s6 see it: a directory in the scan directory. Its times are exact, while the times of a
+// Slot is a service as the programs of s6 see it: a directory in the scan directory. Its times are exact; the times of a
 // [Service] are rounded.
 type Slot struct {
 	Name       string    `json:"name"`        // name of the service: gateway-coder, dashboard, foo, foo/log
 	Dir        string    `json:"dir"`         // service directory, an absolute path
 	Up         bool      `json:"up"`          // the main process is alive; false while only a finish program runs
 	WantUp     bool      `json:"want_up"`     // the desired state is up
-	NormallyUp bool      `json:"normally_up"` // the service starts without an order: its directory has no down file
+	NormallyUp bool      `json:"normally_up"` // the service starts without an order, because its directory has no down file
 	Ready      bool      `json:"ready"`       // the main process is up and has reported readiness
-	Paused     bool      `json:"paused"`      // a command has paused the service with a signal; false if another process has sent it
-	Finishing  bool      `json:"finishing"`   // the main process has ended, and the finish program or a leftover process still runs
+	Paused     bool      `json:"paused"`      // a command has paused the service with a signal; false if another process has sent the signal
+	Finishing  bool      `json:"finishing"`   // the main process has ended, and the finish program or a leftover still runs
 	Started    bool      `json:"started"`     // the run program was started at least once
 	Notifies   bool      `json:"notifies"`    // the service reports its readiness
-	Permanent  bool      `json:"permanent"`   // the service will not start again by itself: its finish program said so, or it is parked or failed
+	Permanent  bool      `json:"permanent"`   // the service will not start again by itself: its finish program has said so, or it is parked or failed
 	Run        uint64    `json:"run"`         // number of the current or last run, 0 before the first
 	PID        int       `json:"pid"`         // process id, 0 when the service is not up
 	PGID       int       `json:"pgid"`        // process group id, 0 when the service is not up
 	ExitCode   int       `json:"exitcode"`    // exit code of the last run, -1 without a run or if a signal ended it
 	Signal     int       `json:"signal"`      // signal that ended the last run, 0 when none did
 	Since      time.Time `json:"since"`       // time of the last change between up and down
-	// time of readiness; if the service is down, the end of its last process; otherwise zero
+	// when the service became ready; if it is down, when its last process ended; otherwise zero
 	ReadySince time.Time `json:"ready_since"`
 }
 

@@ -20,7 +20,7 @@ func (c *Client) Status(ctx context.Context, names ...string) (client.Status, er
 	return ask[client.Status](ctx, c, get("get the status", "/v1/status", url.Values{"name": names}))
 }
 
-// StatusTable returns the status as the table that `hinit status` prints, and the number of services in it that are not up.
+// StatusTable returns the status as the table that `hinit status` prints. down is the number of services in it that are not up.
 func (c *Client) StatusTable(ctx context.Context, look client.TableFormat, names ...string) (table []byte, down int, err error) {
 	q := get("get the status", "/v1/status", url.Values{
 		"name": names, "as": {client.AsTable}, "colour": switchParameter(look.Colour), "verbose": switchParameter(look.Verbose), "width": parameter(max(look.Width, 0)),
@@ -39,13 +39,14 @@ func (c *Client) StatusTable(ctx context.Context, look client.TableFormat, names
 	return table, down, nil
 }
 
-// Service returns the state of one service, by its name or its profile's name.
+// Service returns the state of the service with this name, or of the gateway of the profile with this name.
 func (c *Client) Service(ctx context.Context, name string) (client.Service, error) {
 	return c.askService(ctx, get(fmt.Sprintf("get the status of %q", name), "", nil), name)
 }
 
-// Start starts a service. With wait.Wait it returns when the service is ready, or, if it can't report readiness, when it has been
-// up for a second. If the run ends earlier, the error says how. Without wait.Wait, Start returns when hinit has accepted the order.
+// Start starts a service. With wait.Wait it returns when the service is ready; a service that can't report readiness must have
+// been up for a second. If the run ends earlier, the error describes how. Without wait.Wait, Start returns when hinit has
+// accepted the order.
 func (c *Client) Start(ctx context.Context, name string, wait client.Wait) (client.Service, error) {
 	return c.Order(ctx, client.VerbStart, name, wait)
 }
@@ -55,20 +56,21 @@ func (c *Client) Stop(ctx context.Context, name string, wait client.Wait) (clien
 	return c.Order(ctx, client.VerbStop, name, wait)
 }
 
-// Restart restarts a service, or starts one that isn't running. With wait.Wait it returns when a new run is ready, as Start does.
+// Restart restarts a service, or starts one that isn't running. With wait.Wait it returns when a new run is ready, in the sense
+// of Start.
 func (c *Client) Restart(ctx context.Context, name string, wait client.Wait) (client.Service, error) {
 	return c.Order(ctx, client.VerbRestart, name, wait)
 }
 
-// Order gives one of the orders of Start, Stop and Restart, or [client.VerbRunOnce], which runs a task (a service that ends by
-// itself). With wait.Wait, Order returns after the end of the task: Done says whether it succeeded, and LastExit how it ended. If
-// the answer gets lost, the caller can't know whether the task has run.
+// Order gives the order of Start, Stop or Restart, or [client.VerbRunOnce], which runs a task (a service that ends by itself).
+// With wait.Wait, VerbRunOnce returns after the end of the task. Done then says whether the task has succeeded, and LastExit how
+// it ended. If the connection is cut, the caller can't know whether the task has run.
 func (c *Client) Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (client.Service, error) {
 	q := post(fmt.Sprintf("%s %q", verb, name), "/"+string(verb), client.Command{Wait: &wait.Wait, TimeoutMS: milliseconds(wait.Timeout), Force: wait.Force})
 	q.limit, q.repeats = answerTime, verb != client.VerbRestart && verb != client.VerbRunOnce
 	if wait.Wait {
 		q.limit += longestWait
-		// hinit counts the timeout of a start or restart only from when the service's turn to start comes
+		// hinit counts the timeout of a start or restart only from the moment at which the service's turn to start comes.
 		if wait.Timeout > 0 && verb != client.VerbStart && verb != client.VerbRestart {
 			q.limit = answerTime + wait.Timeout
 		}
@@ -76,11 +78,12 @@ func (c *Client) Order(ctx context.Context, verb client.Verb, name string, wait 
 	return c.askService(ctx, q, name)
 }
 
-// maxOrders limits the orders that OrderAll gives at the same time. hinit accepts 128 connections of one user.
+// maxOrders limits the orders that OrderAll gives at the same time. It is less than the 128 connections that hinit accepts from
+// one user.
 const maxOrders = 100
 
-// OrderAll gives an order to all named services at once. order is [Client.Order]; tests replace it. The results are in the order of
-// names.
+// OrderAll gives an order to all named services at once. order gives it to one service, usually by [Client.Order]; tests replace
+// it. The results are in the order of names.
 func OrderAll(names []string, order func(name string) (client.Service, error)) (states []client.Service, failed []error) {
 	states, failed = make([]client.Service, len(names)), make([]error, len(names))
 	limit := make(chan struct{}, maxOrders)
@@ -96,12 +99,12 @@ func OrderAll(names []string, order func(name string) (client.Service, error)) (
 	return states, failed
 }
 
-// RunOrPauseChecks pauses the checks of a service for the given time. With 0 it ends a pause and runs the checks now.
+// RunOrPauseChecks pauses the checks of a service for the time pause. If pause is 0, it ends a pause and runs the checks now.
 func (c *Client) RunOrPauseChecks(ctx context.Context, name string, pause time.Duration) (client.Service, error) {
 	return c.askService(ctx, post(fmt.Sprintf("steer the checks of %q", name), "/checks", client.ChecksRequest{PauseMS: milliseconds(pause)}), name)
 }
 
-// milliseconds rounds a duration up, because 0 has another meaning in requests.
+// milliseconds rounds a duration up to whole milliseconds, because 0 has a special meaning in requests.
 func milliseconds(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
 // Signal sends a signal to the main process of a service. Without such a process it returns an error.
@@ -109,9 +112,9 @@ func (c *Client) Signal(ctx context.Context, name string, signal syscall.Signal)
 	return c.askService(ctx, post(fmt.Sprintf("signal %q", name), "/signal", client.SignalRequest{Signal: int(signal)}), name)
 }
 
-// Events calls fn for each event, oldest first. It returns after the last one, or with o.Follow goes on with new events until hinit
-// ends; then it returns nil. An error from fn ends it. fn runs in the caller's goroutine. If fn is too slow, events get lost, see
-// [client.Event].Lost.
+// Events calls fn for each event, oldest first. It returns after the last event, or with o.Follow continues with new events and
+// returns nil when hinit ends. If fn returns an error, Events ends with that error. fn runs in the caller's goroutine; if it is
+// too slow, events get lost, see [client.Event].Lost.
 func (c *Client) Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error {
 	query := url.Values{"since": parameter(o.Since), "follow": switchParameter(o.Follow)}
 	if o.Last != 0 {
@@ -120,7 +123,7 @@ func (c *Client) Events(ctx context.Context, o client.EventOptions, fn func(clie
 	return stream(ctx, c, get("read the events", "/v1/events", query), fn)
 }
 
-// Rescan makes hinit read the profiles on disk, and returns when it has.
+// Rescan makes hinit read the profiles on disk. It returns when hinit has read them.
 func (c *Client) Rescan(ctx context.Context) error {
 	return c.askNothing(ctx, post("look for profiles", "/v1/rescan", nil).within(workTime))
 }
@@ -139,11 +142,11 @@ func (c *Client) Topology(ctx context.Context, how client.Topology) (client.Topo
 	return ask[client.TopologyReply](ctx, c, post("change the topology", "/v1/topology", how).within(answerTime+longestWait))
 }
 
-// reexecPoll is the pause between two checks of Reexec whether the new program answers.
+// reexecPoll is the pause between two checks of whether the new program answers.
 const reexecPoll = 10 * time.Millisecond
 
-// Reexec makes hinit replace its program with the file binary, or with the file of the present program if binary is "". The
-// services keep running. Reexec returns when the new program answers. Its result is the answer of the new program.
+// Reexec makes hinit replace its program by the file binary; "" means the file of the present program. The services keep running.
+// Reexec waits until the new program answers, and returns this answer.
 func (c *Client) Reexec(ctx context.Context, binary string) (client.Init, error) {
 	ctx, cancel := context.WithTimeout(ctx, workTime)
 	defer cancel()
@@ -170,24 +173,25 @@ func (c *Client) Reexec(ctx context.Context, binary string) (client.Init, error)
 	}
 }
 
-// Examine makes hinit examine the data volume, which takes at most 8 seconds. A volume that doesn't answer is a finding, not an
-// error.
+// Examine makes hinit examine the data volume, which takes at most 8 seconds. If the volume doesn't answer, the result is a
+// finding and not an error.
 func (c *Client) Examine(ctx context.Context) (client.Findings, error) {
 	r, err := ask[client.ExamineReply](ctx, c, post("examine the data volume", "/v1/examine", nil).within(workTime))
 	return r.Findings, err
 }
 
-// Config returns the configuration in force: all values, and where each was set.
+// Config returns the configuration in force: all values, and for each value where it was set.
 func (c *Client) Config(ctx context.Context) ([]client.ConfigEntry, error) {
 	r, err := ask[client.ConfigReply](ctx, c, get("get the configuration", "/v1/config", nil))
 	return r.Entries, err
 }
 
-// Health reports whether hinit works. The answer may be no, so look at Health.OK.
+// Health reports whether hinit works. A nil error only means that hinit has answered: check Health.OK.
 func (c *Client) Health(ctx context.Context) (client.Health, error) { return c.Probe(ctx, "") }
 
-// Probe answers a probe of a Kubernetes pod, one of the Probe constants. For ProbeLive, a hinit that refuses the connection because
-// it has too many counts as live. Otherwise an agent could open many connections and have its container restarted.
+// Probe answers a probe of a Kubernetes pod; probe is one of the Probe constants. For ProbeLive, a hinit that refuses the
+// connection because of too many connections counts as live. Otherwise an agent could have its container restarted by opening
+// many connections.
 func (c *Client) Probe(ctx context.Context, probe string) (client.Health, error) {
 	q := get("get the health", "/v1/health", url.Values{"probe": parameter(probe)})
 	q.mayBeBusy = probe == client.ProbeLive
@@ -198,32 +202,32 @@ func (c *Client) Probe(ctx context.Context, probe string) (client.Health, error)
 	return h, err
 }
 
-// StartRun starts a one-shot run and returns it with its PID. If there is a run with this tag, it returns that run, so the call may
-// be repeated.
+// StartRun starts a one-shot run and returns it with its PID. If a run with this tag exists, it returns that run instead, so
+// repeating the call is safe.
 func (c *Client) StartRun(ctx context.Context, r client.RunRequest) (client.Run, error) {
 	return ask[client.Run](ctx, c, post(fmt.Sprintf("start a run of %q", r.Template), "/v1/runs", r).repeatable())
 }
 
-// Runs returns the runs that are alive and the last ones that have ended, oldest first.
+// Runs returns all runs that are alive and the last runs that have ended, oldest first.
 func (c *Client) Runs(ctx context.Context) ([]client.Run, error) {
 	out, err := ask[client.RunsReply](ctx, c, get("list the runs", "/v1/runs", nil))
 	return out.Runs, err
 }
 
-// Run returns one run. If wait is positive, it waits that long until no process of the run is alive. If one is still alive, Run.End
-// is nil.
+// Run returns one run. If wait is positive, it first waits, at most for that time, until no process of the run is alive. Run.End
+// is nil while a process is alive.
 func (c *Client) Run(ctx context.Context, id string, wait time.Duration) (client.Run, error) {
 	query := url.Values{"wait_ms": parameter(max(wait.Milliseconds(), 0))}
 	return ask[client.Run](ctx, c, get(fmt.Sprintf("get run %q", id), "/v1/runs/"+url.PathEscape(id), query).within(answerTime+wait))
 }
 
-// StopRun ends a run: SIGTERM, then SIGKILL for all processes that are left. It returns when hinit has accepted the order.
+// StopRun ends a run: by SIGTERM, and later by SIGKILL for the remaining processes. It returns when hinit has accepted the order.
 func (c *Client) StopRun(ctx context.Context, id string) (client.Run, error) {
 	return ask[client.Run](ctx, c, post(fmt.Sprintf("stop run %q", id), "/v1/runs/"+url.PathEscape(id)+"/stop", nil).repeatable())
 }
 
-// FollowRuns calls fn for every known run, and then each time a run begins or ends. It returns nil when hinit ends or re-executes;
-// the caller may call it again. fn runs in the caller's goroutine.
+// FollowRuns calls fn for every known run, and then each time a run begins or ends. It returns nil when hinit ends or re-executes
+// itself; the caller may then call it again. fn runs in the caller's goroutine.
 func (c *Client) FollowRuns(ctx context.Context, fn func(client.Run) error) error {
 	return stream(ctx, c, get("follow the runs", "/v1/runs", url.Values{"follow": {"1"}}), fn)
 }
@@ -235,8 +239,8 @@ func (c *Client) SetStatusText(ctx context.Context, service, text string) error 
 	return c.askNothing(ctx, post(fmt.Sprintf("say something of %q", service), path, client.StatusTextRequest{Text: text}).repeatable())
 }
 
-// Slots returns all slots, sorted by name. A slot is a service as the programs of s6 see it. If hinit doesn't emulate s6, there are
-// none.
+// Slots returns all slots, sorted by name. A slot is a service as the programs of s6 see it. If hinit doesn't emulate s6, the
+// list is empty.
 func (c *Client) Slots(ctx context.Context) ([]client.Slot, error) {
 	r, err := ask[client.SlotsReply](ctx, c, get("list the slots", "/v1/slots", nil))
 	return r.Slots, err
@@ -248,27 +252,28 @@ func (c *Client) Slot(ctx context.Context, dir string) (client.Slot, error) {
 	return c.oneSlot(ctx, get(fmt.Sprintf("get the state of %q", dir), "/v1/slots", url.Values{"dir": {dir}}))
 }
 
-// SlotControl does with a slot what the letters of s6-svc in flags say ("du"), in their order. It returns when hinit has accepted
-// them. If one is unknown, the error is ErrBadRequest and none is carried out.
+// SlotControl carries out commands of s6-svc. Each letter of flags, such as "du", is one command, and hinit carries them out in
+// this order. SlotControl returns when hinit has accepted them. If one letter is unknown, the error is ErrBadRequest, and no
+// command is carried out.
 func (c *Client) SlotControl(ctx context.Context, dir, flags string) error {
 	return c.askNothing(ctx, post(fmt.Sprintf("control %q", dir), "/v1/slots/control", client.SlotControl{Dir: dir, Flags: flags}))
 }
 
-// SlotWait waits until the slot of dir is in the state that until names, by the options of s6-svwait. u is up, and U is up and
-// ready. d is down, and D is down with all processes ended. r is a new run, and R is a new run that is ready. The number of a run
-// may follow d, D, r and R ("r12", see [client.Slot].Run). The wait then also ends if the slot has left that run before this call.
+// SlotWait waits until a slot is in the state until, an option letter of s6-svwait. u is up, and U is up and ready. d is down,
+// and D is down with all processes ended. r is a new run, and R is a new run that is ready. The number of a run may follow d, D,
+// r and R ("r12", see [client.Slot].Run). Then the wait also ends if the slot has left that run before this call.
 //
 // If the slot won't reach the state by itself, the error has the kind permanent. Only ctx limits the wait.
 func (c *Client) SlotWait(ctx context.Context, dir, until string) (client.Slot, error) {
 	return c.oneSlot(ctx, get(fmt.Sprintf("wait for %q", dir), "/v1/slots/wait", url.Values{"dir": {dir}, "until": {until}}).within(slotWaitTime))
 }
 
-// slotWaitTime stands for no limit: only the caller's context ends the wait.
+// slotWaitTime is so long that in practice only the caller's context ends the wait.
 const slotWaitTime = 100 * 365 * 24 * time.Hour
 
-// ControlScanner carries out commands of s6-svscanctl. Each letter of flags, such as "an", is a command; hinit carries them out in
-// this order. When ControlScanner returns, hinit has read the scan directory: it supervises new directories, and has told the
-// services of removed directories to end.
+// ControlScanner carries out commands of s6-svscanctl. Each letter of flags, such as "an", is one command, and hinit carries them
+// out in this order. If they include a scan, hinit has read the scan directory when ControlScanner returns. It then supervises
+// new directories, and has told the services of removed directories to end.
 func (c *Client) ControlScanner(ctx context.Context, flags string) error {
 	return c.askNothing(ctx, post("scan the service directories", "/v1/slots/scan", client.SlotScan{Flags: flags}))
 }
@@ -284,15 +289,16 @@ func (c *Client) oneSlot(ctx context.Context, q apiCall) (client.Slot, error) {
 	return r.Slots[0], nil
 }
 
-// Watch calls fn with the whole status, and then with each change, at most once a second and at least every [client.WatchInterval].
-// So a longer silence means that hinit doesn't answer. Each call has all changes since the last one: a slow fn may miss a value in
-// between, but never the last. An error from fn ends Watch. It returns nil when hinit ends or re-executes; the caller may call it
-// again. fn runs in the caller's goroutine.
+// Watch calls fn with the whole status, and then with each change: at most once a second, and at least every
+// [client.WatchInterval]. So a longer silence means that hinit doesn't answer. Each call has all changes since the previous call.
+// If fn is slow, it may miss a value in between, but never the last one. If fn returns an error, Watch ends with that error.
+// Watch returns nil when hinit ends or re-executes itself; the caller may then call it again. fn runs in the caller's goroutine.
 func (c *Client) Watch(ctx context.Context, fn func(client.StatusChange) error) error {
 	return stream(ctx, c, get("follow the status", "/v1/status/follow", nil), fn)
 }
 
-// Notify posts a notice, an event with a key and data. If the caller is a process of a service, the event names the service.
+// Notify posts a notice: an event with a key and data. If the caller is a process of a service, the event contains the name of
+// this service.
 func (c *Client) Notify(ctx context.Context, n client.Notice) error {
 	return c.askNothing(ctx, post(fmt.Sprintf("post the notice %q", n.Key), "/v1/notices", n))
 }

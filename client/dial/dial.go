@@ -18,13 +18,14 @@ import (
 	"hinit/client"
 )
 
-// Client sends requests to one hinit. A method blocks until hinit has answered, ctx ends or its time is over: 10 seconds, and a
-// minute for Rescan, Reload and Examine. A command that waits for its effect may take 10 seconds more than its timeout.
+// Client sends requests to one hinit. A method blocks until hinit has answered, ctx ends or its time limit is over. The limit is
+// 10 seconds, and a minute for Rescan, Reload and Examine. A command that waits for its effect has 10 seconds more than its
+// timeout.
 type Client struct {
 	// function that returns the paths at which hinit may listen, best first; nil if the socket is fixed
 	candidatePaths func() []string
-	socket         atomic.Pointer[string] // the fixed socket, or the last one at which hinit was found
-	searched       bool                   // the socket was searched for, so the user of the server must be checked
+	socket         atomic.Pointer[string] // the fixed socket, or the socket at which the last search has found hinit
+	searched       bool                   // whether the socket comes from a search; then the client must check which user runs the server
 	cutTime        time.Duration
 }
 
@@ -38,27 +39,27 @@ func New(socket string) *Client {
 	return c
 }
 
-// ForThisContainer returns a client for the init of this container. It doesn't connect: it looks for the init at the first
-// request, and again when the init has stopped listening. socket is the configured path, or "". env looks up environment
-// variables.
+// ForThisContainer returns a client for the init of this container. It doesn't connect. At the first request it looks for the
+// socket of the init, and looks again when the init has stopped listening there. socket is the configured path, or "". env looks
+// up environment variables.
 func ForThisContainer(socket string, env func(string) (string, bool)) *Client {
 	return searchingClient(func() []string { return Sockets(socket, env, os.Geteuid()) })
 }
 
-// Find is [Dial] for the init of this container, at the places that [Sockets] lists.
+// Find is [Dial] with the paths that [Sockets] returns.
 func Find(socket string, env func(string) (string, bool)) (*Client, error) {
 	return Dial(Sockets(socket, env, os.Geteuid()))
 }
 
 // Dial connects to the first candidate whose server runs as root, as this user or as the owner of process 1, and returns a client
-// for it. It takes at most 2 seconds per candidate. The error is ErrNotAllowed if this user may not open a candidate, and otherwise
-// ErrUnreachable.
+// for it. It takes at most 2 seconds for each candidate. If this user may not open one of the candidates, the error is
+// ErrNotAllowed, otherwise ErrUnreachable.
 func Dial(candidates []string) (*Client, error) {
 	c := searchingClient(func() []string { return candidates })
 	if err := c.CheckConnection(); err != nil {
 		return nil, err
 	}
-	c.candidatePaths = nil // later requests go to the same hinit
+	c.candidatePaths = nil // later requests must go to the same hinit
 	return c, nil
 }
 
@@ -71,14 +72,14 @@ func searchingClient(places func() []string) *Client {
 // Socket returns the path of the control socket, or "" if no hinit has been found yet.
 func (c *Client) Socket() string { return *c.socket.Load() }
 
-// CheckConnection connects to hinit and closes the connection, so that the caller knows early whether it can connect.
+// CheckConnection connects to hinit and closes the connection at once. It shows early whether the caller can connect.
 func (c *Client) CheckConnection() error {
 	conn, err := c.connect(context.Background())
 	if err != nil {
 		err.Doing = "reach hinit"
 		return err
 	}
-	_ = conn.Close() // nothing was sent on this connection
+	_ = conn.Close() // nothing was sent on the connection
 	return nil
 }
 
@@ -112,13 +113,13 @@ func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
 	return nil, failed
 }
 
-// open connects to the hinit that listens on socket. If the socket was found by searching, it also checks that the server is a
-// hinit that this user may trust.
+// open connects to the hinit that listens on socket. If the socket comes from a search or is abstract, it also checks that this
+// user may trust the server.
 func (c *Client) open(ctx context.Context, socket string) (net.Conn, *client.Error) {
 	conn, err := connect(ctx, socket)
 	if err == nil && (c.searched || strings.HasPrefix(socket, "@")) {
 		if err = checkServer(conn, !strings.HasPrefix(socket, "/proc/")); err != nil {
-			_ = conn.Close() // nothing was sent on this connection
+			_ = conn.Close() // nothing was sent on the connection
 		}
 	}
 	switch {
@@ -135,8 +136,8 @@ func (c *Client) open(ctx context.Context, socket string) (net.Conn, *client.Err
 	return nil, &client.Error{Kind: client.KindUnreachable, Message: message, Cause: err}
 }
 
-// connect connects to a Unix socket. net.Dial would fail at once if the queue of the server is full, and an agent can keep it full.
-// connect waits for a place in the queue, until the deadline of ctx or for connectTime. Cancelling ctx doesn't end the wait.
+// connect connects to a Unix socket. If the queue of the server is full, it waits for a place until the deadline of ctx, at most
+// for connectTime. net.Dial would fail at once, and an agent can keep the queue full. Cancelling ctx doesn't end the wait.
 func connect(ctx context.Context, socket string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
@@ -145,7 +146,7 @@ func connect(ctx context.Context, socket string) (net.Conn, error) {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), socket)
-	defer f.Close() // net.FileConn has duplicated the descriptor
+	defer f.Close() // net.FileConn uses a copy of the descriptor
 	deadline, _ := ctx.Deadline()
 	for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
 		limit := syscall.NsecToTimeval(int64(max(time.Until(deadline), time.Millisecond))) // at least 1 ms, because 0 means no limit (socket(7))
@@ -159,12 +160,12 @@ func connect(ctx context.Context, socket string) (net.Conn, error) {
 	return net.FileConn(f)
 }
 
-// checkServer returns an error unless the server runs as root, as this user, or as the owner of process 1. Anyone can take an
-// abstract name, and where a directory of the path is writable, others can replace the socket.
+// checkServer returns an error unless the server runs as root, as this user, or as the owner of process 1. The check is necessary
+// because any process can take an abstract name, and other users can replace a socket in a directory that they can write.
 //
 // The server must also be the init of this container, because the containers of a pod may share a volume. A server in another PID
-// namespace has PID 0 here, and is refused if this container has an init. If here is false, the user has named a socket of another
-// container, and this isn't checked.
+// namespace appears with PID 0. If this container has an init, such a server is refused. If here is false, the user has asked for
+// the socket of another container, so this second check is skipped.
 func checkServer(conn net.Conn, here bool) error {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
@@ -182,7 +183,7 @@ func checkServer(conn net.Conn, here bool) error {
 		return fmt.Errorf("process %d listens there, of another container", cred.Pid)
 	}
 	if here && cred.Pid == 0 {
-		if line, _ := os.ReadFile("/proc/1/cmdline"); IsInit(line) { // line is nil if /proc isn't mounted
+		if line, _ := os.ReadFile("/proc/1/cmdline"); IsInit(line) { // line is nil without /proc
 			return errors.New("the init of another container listens there; give each container a HINIT_RUNTIME_DIR of its own")
 		}
 	}
@@ -195,7 +196,7 @@ func checkServer(conn net.Conn, here bool) error {
 	return fmt.Errorf("uid %d has taken the name", cred.Uid)
 }
 
-// reason removes the address from a network error, because the caller's message has it.
+// reason removes the address from a network error, because the caller's message already has it.
 func reason(err error) error {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err
@@ -203,10 +204,10 @@ func reason(err error) error {
 	return err
 }
 
-// Sockets returns the paths where a client with the effective uid looks for the control socket, in the order in which an init
-// chooses its place. They are the places of this user, of root, and of the owner of process 1. A place whose directory belongs to
-// another user is left out. A socket in the list may be missing or dead. Any user of the network namespace can take an abstract
-// name ("@…"), so check the credentials of the server (SO_PEERCRED), as Dial does.
+// Sockets returns the paths at which a client with the effective uid looks for the control socket, in the order in which an init
+// tries them. They are the paths for this user, for root, and for the owner of process 1. It leaves out paths whose directory
+// belongs to another user. The sockets may be missing or dead. Any user of the network namespace can take an abstract name
+// ("@…"), so check the credentials of the server (SO_PEERCRED), as Dial does.
 func Sockets(socket string, env func(string) (string, bool), uid int) []string {
 	trusted := []int{uid, 0}
 	if owner, ok := ownerOf("/proc/1"); ok {
@@ -222,7 +223,7 @@ func Sockets(socket string, env func(string) (string, bool), uid int) []string {
 			sockets = append(sockets, path)
 		}
 	}
-	// A debug container (kubectl debug --target) sees the processes of the init's container, but has a root directory of its own.
+	// A debug container (kubectl debug --target) sees the processes of the init's container, but has another root directory.
 	for _, path := range sockets {
 		if !sameRoot(1) {
 			sockets = append(sockets, processRoot(1)+path)
@@ -234,7 +235,7 @@ func Sockets(socket string, env func(string) (string, bool), uid int) []string {
 	return sockets
 }
 
-// IsInit reports whether a process runs as an init, by the content of its /proc/PID/cmdline.
+// IsInit reports whether a process runs as an init. cmdline is the content of /proc/PID/cmdline.
 func IsInit(cmdline []byte) bool {
 	argv := strings.Split(string(cmdline), "\x00")
 	switch filepath.Base(argv[0]) {
@@ -248,8 +249,8 @@ func IsInit(cmdline []byte) bool {
 
 func processRoot(pid int) string { return "/proc/" + strconv.Itoa(pid) + "/root" }
 
-// sameRoot reports whether another process has the same root directory as this process. It also returns true if the kernel
-// doesn't tell.
+// sameRoot reports whether another process has the same root directory as this process. If the kernel doesn't tell, it returns
+// true.
 func sameRoot(pid int) bool {
 	own, err := os.Stat("/")
 	other, err2 := os.Stat(processRoot(pid) + "/")

@@ -17,28 +17,28 @@ import (
 )
 
 const (
-	// answerTime is how long an answer may take by default.
+	// answerTime is the default time limit for an answer.
 	answerTime = 10 * time.Second
-	// workTime limits the wait for an answer if hinit must read many files for it.
+	// workTime is the time limit for an answer for which hinit must read many files.
 	workTime = time.Minute
-	// longestWait is the longest time that hinit waits for the effect of a command by default.
+	// longestWait is the longest default time that hinit waits for the effect of a command.
 	longestWait = 40 * time.Second
-	// maxReply is the maximum size of an answer in bytes. Something other than hinit may listen on the socket.
+	// maxReply is the maximum size of an answer in bytes. The limit exists because another program may listen on the socket.
 	maxReply = 64 << 20
-	// busyPause is the pause before the next attempt while hinit has too many connections.
+	// busyPause is the pause between two attempts while hinit has too many connections.
 	busyPause = 100 * time.Millisecond
-	// repeatTime limits how long a request is repeated after its connection was cut.
+	// repeatTime is how long a request is repeated after its connection was cut.
 	repeatTime = time.Second
 )
 
-// apiCall is one request.
+// apiCall is one request of the control API.
 type apiCall struct {
 	doing        string // the action in errors, after "cannot", such as "stop coder"
 	method, path string
 	body         any           // body of the request; nil for none
 	repeats      bool          // the request may be sent more than once
 	limit        time.Duration // time limit for the whole answer
-	mayBeBusy    bool          // do not repeat the request while hinit is busy
+	mayBeBusy    bool          // the caller accepts the answer that hinit is busy, so the request is not repeated then
 }
 
 func get(doing, path string, query url.Values) apiCall {
@@ -48,7 +48,7 @@ func get(doing, path string, query url.Values) apiCall {
 	return apiCall{doing: doing, method: http.MethodGet, path: path, repeats: true, limit: answerTime}
 }
 
-// switchParameter returns the values of a query parameter that is a switch.
+// switchParameter returns the values of a query parameter that is on or off.
 func switchParameter(is bool) []string {
 	if is {
 		return []string{"1"}
@@ -56,7 +56,7 @@ func switchParameter(is bool) []string {
 	return nil
 }
 
-// parameter returns the values of a query parameter: the value, or none if it is zero.
+// parameter returns the values of a query parameter: none if value is zero, and otherwise the value.
 func parameter[T comparable](value T) []string {
 	if value == *new(T) {
 		return nil
@@ -80,15 +80,15 @@ func (q apiCall) repeatable() apiCall {
 	return q
 }
 
-// reply is a successful answer, whose body is read by the caller.
+// reply is a successful answer. The caller reads its body and calls close.
 type reply struct {
 	io.Reader
 	header        http.Header
-	clearDeadline func() // function that lets the body take any time, until the caller's context ends
-	close         func() // function that closes the connection; the caller must call it
+	clearDeadline func() // removes the time limit for the body; only the caller's context then ends it
+	close         func() // closes the connection; the caller must call it
 }
 
-// stream calls fn for each JSON document of an answer, and returns at the end of the answer or with an error from fn.
+// stream calls fn for each JSON document of an answer. It returns at the end of the answer, or when fn returns an error.
 func stream[T any](ctx context.Context, c *Client, q apiCall, fn func(T) error) error {
 	r, err := c.send(ctx, q)
 	if err != nil {
@@ -110,8 +110,8 @@ func stream[T any](ctx context.Context, c *Client, q apiCall, fn func(T) error) 
 	}
 }
 
-// askService sends a request about the service name. It puts the path of the service before the path of q. A name that can't be a
-// part of a URL path is refused as unknown.
+// askService sends a request about a service. It puts the path of the service before the path of q. If the name can't be part of
+// a URL path, the service is reported as unknown.
 func (c *Client) askService(ctx context.Context, q apiCall, name string) (client.Service, error) {
 	if name == "" || name == "." || name == ".." {
 		message := fmt.Sprintf("no such profile or service %q; `hinit status` lists them", name)
@@ -143,9 +143,9 @@ func (c *Client) askNothing(ctx context.Context, q apiCall) error {
 	return err
 }
 
-// retryTime returns how long to repeat a request after the error e. A hinit that was busy has not read it. A hinit that was
-// replaced (re-executed) may have carried it out, so it is repeated only with q.repeats. The same is true of a cut connection: the
-// program before a re-execution may have had the request, and the one after it may answer the next attempt.
+// retryTime returns how long a request may be repeated after the error e. A busy hinit has not read the request. A hinit that was
+// replaced (re-executed) may have carried it out, so the request is repeated only with q.repeats. The same is true of a cut
+// connection: the program before a re-execution may have read the request.
 func (c *Client) retryTime(q apiCall, e *client.Error) time.Duration {
 	switch {
 	case e.Kind == client.KindBusy && !q.mayBeBusy:
@@ -168,10 +168,10 @@ func (c *Client) send(ctx context.Context, q apiCall) (*reply, error) {
 		case err == nil:
 			return r, nil
 		case err.Cut && cut == nil:
-			begin = time.Now() // count the time from now, because the first attempt may have waited long
+			begin = time.Now() // count from now, because the first attempt may have waited long
 			cut = err
 		case cut != nil && err.Kind == client.KindUnreachable && !err.Cut:
-			return nil, withAction(ctx, q, cut) // hinit has received the first attempt, so the error of that attempt says more
+			return nil, withAction(ctx, q, cut) // hinit may have received the first attempt, so the first error is more useful
 		}
 		if time.Since(begin) > c.retryTime(q, err) {
 			return nil, withAction(ctx, q, err)
@@ -184,7 +184,7 @@ func (c *Client) send(ctx context.Context, q apiCall) (*reply, error) {
 	}
 }
 
-// exchange sends one request on a connection of its own and reads the head of the answer.
+// exchange sends one request on its own connection and reads the status and header of the answer.
 func (c *Client) exchange(ctx context.Context, q apiCall) (*reply, *client.Error) {
 	request, err := q.request(ctx)
 	if err != nil {
@@ -194,13 +194,14 @@ func (c *Client) exchange(ctx context.Context, q apiCall) (*reply, *client.Error
 	if fault != nil {
 		return nil, fault
 	}
-	_ = conn.SetDeadline(time.Now().Add(q.limit)) // ignore the error: the next call on a broken connection also fails
+	_ = conn.SetDeadline(time.Now().Add(q.limit)) // on a broken connection, the next call reports the error
 	unhook := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	end := func() {
 		unhook()
-		_ = conn.Close() // the answer, or its error, is already known
+		_ = conn.Close() // the answer or its error is already known
 	}
-	// A busy hinit answers and closes without reading the request. Then the write fails, and yet there is an answer.
+	// A busy hinit sends an answer and closes the connection without reading the request. Then the write fails although an answer
+	// has come.
 	written := request.Write(conn)
 	response, err := http.ReadResponse(bufio.NewReader(conn), request) //nolint:bodyclose // the body ends when the connection ends
 	if err != nil {
@@ -244,7 +245,7 @@ func (c *Client) refusal(response *http.Response) *client.Error {
 	return &e.Error
 }
 
-// exchangeError makes a *client.Error from the error of an exchange.
+// exchangeError converts the error of an exchange to a *client.Error.
 func (c *Client) exchangeError(err error) *client.Error {
 	var network net.Error
 	switch {
@@ -257,7 +258,7 @@ func (c *Client) exchangeError(err error) *client.Error {
 	return &client.Error{Kind: client.KindInternal, Message: fmt.Sprintf("%q does not answer as hinit does (%v)", c.Socket(), err), Cause: err}
 }
 
-// Reason returns an error without the action that failed, for a message that has it already.
+// Reason returns an error without the failed action, for a message that already names the action.
 func Reason(err error) error {
 	if said, is := errors.AsType[*client.Error](err); is {
 		return errors.New(said.Message)
@@ -265,7 +266,7 @@ func Reason(err error) error {
 	return err
 }
 
-// withAction adds the action that failed to e. If the caller's context has ended, it returns the cause of that instead.
+// withAction adds the failed action to e. If the caller's context has ended, it returns the cause of that end instead.
 func withAction(ctx context.Context, q apiCall, e *client.Error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("cannot %s: %w", q.doing, context.Cause(ctx))

@@ -1,12 +1,12 @@
 // Package cli implements the service commands (status, start, stop, restart, healthcheck) and what all hinit commands share.
-// Package tools implements the other commands and has the table of all. Each file has one verb, or a few that belong together.
+// Package tools implements the other commands and has the table of all commands. Each file has one verb, or a few related ones.
 //
 // A verb is a command of the command line, such as status in "hinit status". It asks the running init through package dial. Verbs
 // that must work without an init read files: the configuration, the logs, the profiles. Nothing in this package runs in PID 1.
-// [Terminal.Run] prints a line on standard error for each failure. Its exit codes are in docs/reference/exit-codes.md. Names that
-// an agent can choose are escaped on a terminal.
+// [Terminal.Run] prints each failure on one line of standard error. Its exit codes are in docs/reference/exit-codes.md. On a
+// terminal, names that an agent can choose are escaped.
 //
-// The goroutines of the package belong to a verb and end with it.
+// The package starts goroutines only for a verb, and they end with the verb.
 package cli
 
 import (
@@ -36,12 +36,12 @@ import (
 	"hinit/internal/version"
 )
 
-// Terminal is where a verb reads and writes, and its environment.
+// Terminal is the environment of a verb: where it reads and writes, and its environment variables.
 type Terminal struct {
 	In         *os.File
-	Out, Err   io.Writer // writers for people: control characters are escaped, see cmdline.Escaped
+	Out, Err   io.Writer // writers for people; they escape control characters, see cmdline.Escaped
 	Screen     bool      // Out is a terminal
-	progressTo *os.File  // terminal behind Err for a progress line; nil if there is none
+	progressTo *os.File  // terminal on which Err is shown, for a progress line; nil if Err is no terminal
 	Env        func(string) (string, bool)
 }
 
@@ -69,8 +69,8 @@ func (t *Terminal) Fail(code int, format string, args ...any) int {
 	return code
 }
 
-// Failed prints what failed (doing) and why on one line, and returns the exit code for the kind of error. For nil it prints nothing
-// and returns cmdline.Done.
+// Failed prints on one line which action has failed (doing) and why, and returns the exit code for the kind of error. If err is
+// nil, it prints nothing and returns cmdline.Done.
 func (t *Terminal) Failed(doing string, err error) int {
 	if err == nil {
 		return cmdline.Done
@@ -82,8 +82,8 @@ func (t *Terminal) Failed(doing string, err error) int {
 	return t.Fail(cmdline.Code(err), "%s", message)
 }
 
-// Show prints the result of a verb, and returns the exit code. An error is printed as such. With --json, answer is printed as JSON;
-// otherwise people is called, which prints the result for people.
+// Show prints the result of a verb, and returns the exit code. If err is set, it prints only the error. With --json it prints
+// answer as JSON. Otherwise it calls people, which must print the result for people.
 func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
 	switch {
 	case err != nil:
@@ -99,15 +99,15 @@ func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
 type Verb struct {
 	Name, Args, Summary string
 	Doing               string // the action in errors, after "cannot"; "": the name of the verb
-	JSON                string // description of --json, if it isn't the usual one
+	JSON                string // description of --json in the help, if the usual one doesn't fit
 	Run                 func(*Terminal, *Call) int
-	External            bool // another program carries the verb out, see [CompanionVerb]
-	TakesVerbs          bool // arguments are names of verbs
+	External            bool // another program carries out the verb, see [CompanionVerb]
+	TakesVerbs          bool // arguments are names of verbs, as in "hinit help VERB"
 	Services            bool // arguments select services by name, pattern or group
-	OtherArgs           int  // number of arguments at the end that select no services
-	// function that returns the result for --json if no service has the state of --state; nil: no JSON
+	OtherArgs           int  // number of arguments at the end that don't select services
+	// function that returns the result for --json if no service has the state given by --state; nil: the verb prints no JSON
 	EmptyResult func(*Terminal) (any, error)
-	// function that returns the names of services while no init runs; nil: the verb needs an init
+	// function that returns the names of services when no init answers; nil: the verb needs an init
 	OfflineNames func(*Terminal) ([]string, error)
 }
 
@@ -116,16 +116,16 @@ type Verb struct {
 //go:embed help
 var helpTexts embed.FS
 
-// Call is one call of a verb. Flags may stand anywhere before a lone "--".
+// Call is one call of a verb. Flags may stand anywhere before a separate argument "--".
 type Call struct {
 	Verb  Verb
 	Raw   []string
-	Named []string // arguments that name one service each; set by Parse if Verb.Services
+	Named []string // arguments that are the name of a service; set by Parse if Verb.Services
 	Flags *flag.FlagSet
 	JSON  bool // --json was given
 }
 
-// NewCall returns a call of v with the given words. It has the flag --json if v.Args mentions it.
+// NewCall returns a call of v with the arguments words. If v.Args mentions --json, the call has this flag.
 func NewCall(v Verb, words []string) *Call {
 	c := &Call{Verb: v, Raw: words, Flags: cmdline.Flags(v.Name)}
 	if strings.Contains(v.Args, "[--json]") {
@@ -134,9 +134,9 @@ func NewCall(v Verb, words []string) *Call {
 	return c
 }
 
-// Parse parses the flags that the verb has defined on c.Flags, and returns the other arguments: at least atLeast, and at most
-// atMost, where -1 means any number. If ok is false, the verb must return the exit code: the user has asked for help, or the
-// arguments are wrong.
+// Parse parses the flags that the verb has defined on c.Flags, and returns the other arguments. Their number must be between
+// atLeast and atMost; -1 for atMost means no limit. If ok is false, the verb must return code: the user has asked for help, or
+// the arguments are wrong.
 func (c *Call) Parse(t *Terminal, atLeast, atMost int) (names []string, code int, ok bool) {
 	if c.Verb.Services {
 		return c.parseServices(t, atLeast, atMost)
@@ -144,13 +144,13 @@ func (c *Call) Parse(t *Terminal, atLeast, atMost int) (names []string, code int
 	return c.Described().Parse(c.Flags, c.Raw, atLeast, atMost, t.Out, t.Err)
 }
 
-// Described describes the verb to package cmdline, for its help and its messages.
+// Described returns the description of the verb for package cmdline, which prints help and messages.
 func (c *Call) Described() cmdline.Verb {
-	text, _ := helpTexts.ReadFile("help/" + c.Verb.Name + ".txt") // a verb may have no long help text
+	text, _ := helpTexts.ReadFile("help/" + c.Verb.Name + ".txt") // some verbs have no help file
 	return cmdline.Verb{Program: "hinit", Name: c.Verb.Name, Args: c.Verb.Args, Summary: c.Verb.Summary, Help: strings.TrimSpace(string(text)), Doing: c.Doing()}
 }
 
-// Doing returns what the verb does, in the words after "cannot".
+// Doing returns the action of the verb, in words that can follow "cannot".
 func (c *Call) Doing() string { return cmp.Or(c.Verb.Doing, c.Verb.Name) }
 
 // Run runs the verb that the first argument names, and returns the exit code.
@@ -196,13 +196,13 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a named service is not up,
 `)
 }
 
-// Dial connects to the running init. Mistakes in the configuration don't prevent that.
+// Dial connects to the running init. It also works if the configuration has mistakes.
 func (t *Terminal) Dial() (*dial.Client, error) { return cmdline.Dial(t.Env) }
 
 // Client returns a client of the running init, which connects at its first request.
 func (t *Terminal) Client() *dial.Client { return cmdline.ClientForThisContainer(t.Env) }
 
-// Status returns the status of the running init, with the named services or with all.
+// Status returns the status of the running init with the named services. Without names, it returns all services.
 func (t *Terminal) Status(names ...string) (client.Status, error) {
 	return t.Client().Status(context.Background(), names...)
 }
@@ -211,7 +211,7 @@ func (t *Terminal) Status(names ...string) (client.Status, error) {
 const DialPause = 20 * time.Millisecond
 
 // DialDuringStart is Dial for a command that may run before the init answers. If process 1 is a hinit that has just started, it
-// tries again for up to patience.
+// repeats the attempt for the time patience.
 func (t *Terminal) DialDuringStart(ctx context.Context, patience time.Duration) (*dial.Client, error) {
 	for end := time.Now().Add(patience); ; {
 		cl, err := t.Dial()
@@ -224,29 +224,29 @@ func (t *Terminal) DialDuringStart(ctx context.Context, patience time.Duration) 
 	}
 }
 
-// startupTime is the longest time that an init takes to answer after its start.
+// startupTime is the longest time from the start of an init to its first answer.
 const startupTime = 10 * time.Second
 
-// initIsStarting reports whether process 1 is an init that has started so recently that it may not answer yet.
+// initIsStarting reports whether process 1 is an init that has just started, so that it may not answer yet.
 func initIsStarting() bool {
-	line, _ := os.ReadFile("/proc/1/cmdline") // line is nil without /proc
+	line, _ := os.ReadFile("/proc/1/cmdline") // line is empty without /proc
 	st, err := procstat.Read(1)
 	return err == nil && dial.IsInit(line) && time.Since(procstat.StartedAt(st.Start)) < startupTime
 }
 
-// Config reads the configuration that an init would use if it started here.
+// Config reads the configuration that an init would use in this environment.
 func (t *Terminal) Config() (*config.Config, error) { return t.ConfigOf(client.Init{}) }
 
-// ConfigOf reads the configuration of a running init. A hinit run has a file of its own, which its status names.
+// ConfigOf reads the configuration of a running init. The init of hinit run uses another file, which its status names.
 func (t *Terminal) ConfigOf(in client.Init) (*config.Config, error) {
 	return config.Load(config.Options{Path: in.ServicesFile, ServicesOnly: in.ServicesFile != "", Env: t.Env})
 }
 
-// CompanionVerb is a verb that the program hinit-NAME carries out, which is installed beside hinit. PID 1 doesn't link its code.
+// CompanionVerb returns a verb that the program hinit-NAME carries out. That program is installed beside hinit, so that PID 1
+// need not contain its code.
 func CompanionVerb(name, summary string) Verb { return CompanionOf("hinit-"+name, nil, name, summary) }
 
-// CompanionOf is CompanionVerb for a program with several verbs. The program gets the arguments in first, and then the user's
-// arguments.
+// CompanionOf is CompanionVerb for a program that carries out several verbs. The arguments first precede the user's arguments.
 func CompanionOf(program string, first []string, name, summary string) Verb {
 	return Verb{
 		Name: name, Args: "...", Summary: summary, External: true,
@@ -264,7 +264,7 @@ func CompanionOf(program string, first []string, name, summary string) Verb {
 	}
 }
 
-// execute replaces this process by another program. It returns only after a failure.
+// execute replaces this process by another program. It returns only if that fails.
 func execute(path string, argv []string) error {
 	return &fs.PathError{Op: "exec", Path: path, Err: unix.Exec(path, argv, os.Environ())}
 }
@@ -293,7 +293,7 @@ var RunVerb = Verb{
 	},
 }
 
-// becomeInit replaces this process by the program hinit. It returns only after a failure.
+// becomeInit replaces this process by the program hinit. It returns only if that fails.
 func (t *Terminal) becomeInit(c *Call, words ...string) int {
 	path, err := cmdline.Hinit()
 	if err == nil {
@@ -306,7 +306,7 @@ func (t *Terminal) becomeInit(c *Call, words ...string) int {
 var VersionVerb = Verb{
 	Name: "version", Doing: "show the version", Args: "[--json]", Summary: "print the version",
 	Run: func(t *Terminal, c *Call) int {
-		// hinit answers --handover itself without starting this program; the flag is here for the help
+		// The program hinit itself handles --handover. The flag is defined here only for the help.
 		c.Flags.Bool("handover", false, "print the format in which it takes over from a running hinit instead")
 		if _, code, ok := c.Parse(t, 0, 0); !ok {
 			return code

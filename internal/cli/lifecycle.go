@@ -19,7 +19,7 @@ import (
 	"hinit/internal/varfiles"
 )
 
-// LifecycleVerb returns the verb start, stop or restart. args describes arguments that only this verb has.
+// LifecycleVerb returns the verb start, stop or restart. args describes the arguments that only this verb has.
 func LifecycleVerb(name, args, summary string) Verb {
 	return Verb{
 		Name: name, Doing: name + " a service", Args: "NAME... | --all | --state STATE" + args + " [--no-wait] [--timeout 30s] [--json]",
@@ -80,7 +80,7 @@ func lifecycle(t *Terminal, c *Call) int {
 	return t.Order(ctx, cl, c, c.Verb.Name+" %q", names, wait, begin, func(s client.Service, _ string) int {
 		switch {
 		case c.JSON:
-		case c.Verb.Name != "stop" && s.Done && s.PID == 0: // a task has run and ended meanwhile
+		case c.Verb.Name != "stop" && s.Done && s.PID == 0: // the task has run and ended in the meantime
 			fmt.Fprintln(t.Out, show.Ended(s))
 		default:
 			fmt.Fprintln(t.Out, show.Outcome(s))
@@ -89,10 +89,10 @@ func lifecycle(t *Terminal, c *Call) int {
 	})
 }
 
-// Order gives the order of the call c to hinit for all named services at once, prints the results, and returns the exit code.
-// action is the text after "cannot" in an error message, with %q for the name of the service. begin is when the command began.
-// With wait.Wait, Order calls outcome for each service that has carried out the order. outcome gets the state and the action,
-// prints a message for people, and returns an exit code.
+// Order sends the order of the call c for all named services at once, prints the results, and returns the exit code. action is
+// the failed action for error messages, in words that can follow "cannot", with %q for the service. begin is the start time of
+// the command. With wait.Wait, Order calls outcome for each service that has carried out the order. outcome gets the new state
+// and the action, prints a message for people, and returns an exit code.
 func (t *Terminal) Order(ctx context.Context, cl *dial.Client, c *Call, action string, names []string, wait client.Wait, begin time.Time,
 	outcome func(s client.Service, doing string) int,
 ) (worst int) {
@@ -120,7 +120,7 @@ func (t *Terminal) Order(ctx context.Context, cl *dial.Client, c *Call, action s
 	return worst
 }
 
-// drifted returns the services that run with an older configuration than the present one, or with older environment files.
+// drifted returns the services that still run with an older configuration, or with older environment files.
 func (t *Terminal) drifted(ctx context.Context, cl *dial.Client) (names []string, err error) {
 	st, err := cl.Status(ctx)
 	if err != nil {
@@ -141,14 +141,14 @@ func (t *Terminal) drifted(ctx context.Context, cl *dial.Client) (names []string
 // BootTimeout is how long a command waits by default for a hinit that is booting.
 const BootTimeout = 30 * time.Second
 
-// allServices returns the services that --all selects. It waits until hinit has read all profiles. If the data volume doesn't
-// answer within half of patience, it returns the services that hinit knows.
+// allServices returns the services that --all selects. It first waits until hinit has read all profiles. If the data volume
+// doesn't answer within half of patience, it returns the services that hinit already knows.
 func (t *Terminal) allServices(ctx context.Context, cl *dial.Client, verb string, patience time.Duration) (names []string, err error) {
 	end := time.Now().Add(patience)
 	st, err := cl.Status(ctx)
 	for err == nil {
 		look, cancel := context.WithTimeout(ctx, time.Until(end)/2)
-		unknown := cl.Rescan(look) // Rescan returns when the boot is over and the profiles are read
+		unknown := cl.Rescan(look) // Rescan returns after the boot, when hinit has read the profiles
 		said := (*client.Error)(nil)
 		late := look.Err() != nil || errors.As(unknown, &said) && said.Kind == client.KindTimeout
 		cancel()
@@ -185,8 +185,8 @@ func (t *Terminal) allServices(ctx context.Context, cl *dial.Client, verb string
 	return names, nil
 }
 
-// enabledServices returns the services that hinit.yaml enables. The status isn't enough for start --all: after stop --all it says
-// that they are wanted down.
+// enabledServices returns the services that hinit.yaml enables. start --all needs them, because after stop --all the status says
+// that these services are wanted down.
 func enabledServices(ctx context.Context, cl *dial.Client) (map[string]bool, error) {
 	entries, err := cl.Config(ctx)
 	enabled := make(map[string]bool)
@@ -207,9 +207,9 @@ func FlagGiven(c *Call, name string) bool {
 	return given
 }
 
-// progress shows a line such as "starting, 1.4 s" on the terminal until end is called. doing is the first word of the line, and
-// since the time from which the line counts. Call end before you print anything else. A goroutine draws the line. Without a
-// terminal, nothing happens.
+// progress shows a line such as "starting, 1.4 s" on the terminal until end is called. doing is the first word of this line, and
+// the time in it counts from since. A goroutine draws the line, so call end before you print anything else. Without a terminal,
+// progress does nothing.
 func (t *Terminal) progress(doing string, since time.Time) (end func()) {
 	if t.progressTo == nil {
 		return func() {}
@@ -218,7 +218,7 @@ func (t *Terminal) progress(doing string, since time.Time) (end func()) {
 	var drawing sync.WaitGroup
 	drawing.Go(func() {
 		if !pause.For(ctx, 300*time.Millisecond-time.Since(since)) {
-			return // show no progress line for work this short
+			return // the work has ended soon, so no progress line is shown
 		}
 		for ctx.Err() == nil {
 			fmt.Fprintf(t.progressTo, "\r%s, %.1f s\x1b[K", doing, time.Since(since).Seconds())

@@ -12,9 +12,9 @@ import (
 	"hinit/internal/control/show"
 )
 
-// parseServices is Parse for a verb whose arguments select services: by name, pattern or @GROUP, and by the flag --state. A plain
-// name isn't checked, because hinit may find a service that its status doesn't list yet. With --state an unknown name is an error,
-// because it has no state.
+// parseServices is Parse for a verb whose arguments select services by name, by pattern, by @GROUP or by the flag --state. It
+// doesn't check plain names, because hinit may find a service that is not in its status yet. But with --state an unknown name is
+// an error, because an unknown service has no state.
 func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, code int, ok bool) {
 	state := ""
 	c.Flags.Func("state", "only services in the state `STATE`: trouble, failed, up and so on", func(text string) error {
@@ -52,8 +52,8 @@ func (c *Call) isSet(name string) bool {
 	return f != nil && f.Value.String() == "true"
 }
 
-// printNone prints that no service has the state. If named is set, it prints that none of the named services has the state. It
-// returns the exit code.
+// printNone prints that no service is in the given state, or, if named is true, that none of the named services is. It returns
+// the exit code.
 func (t *Terminal) printNone(c *Call, named bool, state string) int {
 	if c.Verb.EmptyResult != nil && c.JSON {
 		empty, err := c.Verb.EmptyResult(t)
@@ -75,14 +75,14 @@ func (t *Terminal) printNone(c *Call, named bool, state string) int {
 // EmptyList is the [Verb.EmptyResult] of verbs that print a list.
 func EmptyList(*Terminal) (any, error) { return []string{}, nil }
 
-// IsNamed reports whether an argument of the call names the service s or its profile. A pattern, a group or --state doesn't name
-// it.
+// IsNamed reports whether an argument of the call is the name of the service s or of its profile. It returns false for a service
+// that only a pattern, a group or --state selects.
 func (c *Call) IsNamed(s *client.Service) bool {
 	return slices.Contains(c.Named, s.Name) || s.Profile != "" && slices.Contains(c.Named, s.Profile)
 }
 
-// SelectServices returns the names of the services that words and the state of --state select, each once. Without words it selects
-// from all. It sets c.Named.
+// SelectServices returns the names of the services that the arguments words and the state of --state select, each name once.
+// Without words it selects from all services. It sets c.Named.
 func (t *Terminal) SelectServices(c *Call, words []string, state string) (names []string, err error) {
 	st, err := t.Status()
 	if errors.Is(err, client.ErrUnreachable) && c.Verb.OfflineNames != nil && state == "" {
@@ -119,19 +119,19 @@ func (t *Terminal) SelectServices(c *Call, words []string, state string) (names 
 	return names, nil
 }
 
-// selection is a service that an argument selects. word is a name by which hinit finds it.
+// selection is a service that an argument selects. word is a name under which hinit finds the service.
 type selection struct {
 	service     client.Service
 	word        string
-	isExactName bool // the argument is the service's own name, not just a pattern
+	isExactName bool // the argument is exactly the service's name, and not a pattern
 }
 
-// servicesFor returns the services that word selects. If the status has no such service, it asks hinit for one with needsState, and
-// otherwise passes the name on.
+// servicesFor returns the services that the argument word selects. For a name that is not in the status, it asks hinit for the
+// service if needsState is true. Otherwise it returns the name as it is.
 func (t *Terminal) servicesFor(word string, services []client.Service, needsState bool) (found []selection, err error) {
-	text := string([]rune(word)) // the status came as JSON, which has U+FFFD for invalid UTF-8
+	text := string([]rune(word)) // in the JSON of the status, U+FFFD has replaced invalid UTF-8
 	for _, s := range services {
-		itself := text == s.Name // a name may look like a pattern
+		itself := text == s.Name // the name itself may look like a pattern
 		switch {
 		case itself && s.Profile == "":
 			found = append(found, selection{s, word, true})
@@ -154,8 +154,8 @@ func (t *Terminal) servicesFor(word string, services []client.Service, needsStat
 	return found, err
 }
 
-// uniqueName returns a name that selects only this service. It is the name of the profile, or gateway-PROFILE if another service
-// has the name of the profile.
+// uniqueName returns a name that selects only the service s: the name of its profile, or gateway-PROFILE if another service has
+// that name.
 func uniqueName(s *client.Service, services []client.Service) string {
 	if s.Profile == "" || slices.ContainsFunc(services, func(other client.Service) bool { return other.Name == s.Profile && other.Profile == "" }) {
 		return s.Name
@@ -163,8 +163,8 @@ func uniqueName(s *client.Service, services []client.Service) string {
 	return s.Profile
 }
 
-// nearestName returns the end of an error message: the name that the user probably meant by an unknown one, which message quotes.
-// It returns "" if there is none.
+// nearestName returns a suggestion to append to an error message: the known name that is most similar to the unknown name quoted
+// in message. Without a similar name it returns "".
 func (t *Terminal) nearestName(message string) string {
 	const before = "no such profile or service "
 	_, rest, _ := strings.Cut(message, before)
@@ -181,10 +181,10 @@ func (t *Terminal) nearestName(message string) string {
 	return cmdline.DidYouMean(word, names)
 }
 
-// InTrouble is the value of --state for all services that need attention.
+// InTrouble is the value of --state that stands for all services that need attention.
 const InTrouble = "trouble"
 
-// ProblemKinds returns the kinds of problems that a service can have, which are values of --state.
+// ProblemKinds returns the kinds of problems of services. Each is a value of --state.
 func ProblemKinds() []string {
 	return []string{
 		show.ProblemFailed, show.ProblemParked, show.ProblemCrashLoop, show.ProblemBackoff, show.ProblemUnserved, show.ProblemDeaf, show.ProblemPaused, show.ProblemNotReady, show.ProblemCheck, show.ProblemOther,
@@ -201,8 +201,8 @@ func States() []string {
 	return words
 }
 
-// InState reports whether the service s has the state word of --state: its state, or the kind of a problem of it. [InTrouble]
-// stands for any problem.
+// InState reports whether the service s matches the value word of --state: its state, a kind of problem that it has, or
+// [InTrouble] if it has any problem.
 func InState(word string, s *client.Service) bool {
 	v := show.VerdictOf(s)
 	return word == s.State || slices.Contains(v.Problems, word) || word == InTrouble && v.Troubled()

@@ -31,14 +31,14 @@ func status(t *Terminal, c *Call) int {
 	}
 	cl := t.Client()
 	ctx, cancel := context.Background(), func() {}
-	if *watch { // a signal is the only end of --watch
+	if *watch { // only a signal ends --watch
 		ctx, cancel = cmdline.Interruptible()
 	}
 	defer cancel()
 	down, err := t.showStatus(ctx, cl, names, c.JSON, *watch, *verbose)
-	for *watch && err == nil { // begin again after a re-execution of hinit
+	for *watch && err == nil { // after a re-execution of hinit, connect again
 		err = cl.Watch(ctx, func(client.StatusChange) error {
-			// Print all services again, because a change has only some of them.
+			// Print all services, because a change contains only some of them.
 			down, err = t.showStatus(ctx, cl, names, c.JSON, *watch, *verbose)
 			return err
 		})
@@ -49,7 +49,7 @@ func status(t *Terminal, c *Call) int {
 	case err != nil:
 		return t.Failed("show the status", err)
 	case down > 0 && len(c.Named) > 0:
-		st, err := cl.Status(ctx, c.Named...) // the exit code does not depend on services that only a pattern has selected
+		st, err := cl.Status(ctx, c.Named...) // only services that are named by the user decide the exit code, not those that a pattern selects
 		if slices.ContainsFunc(st.Services, func(s client.Service) bool { return s.State != client.StateUp }) {
 			return cmdline.NotUp
 		}
@@ -58,7 +58,7 @@ func status(t *Terminal, c *Call) int {
 	return cmdline.Done
 }
 
-// emptyStatus returns a status without services, for --json if none has the state of --state.
+// emptyStatus returns a status without services, for --json if no service has the state given by --state.
 func emptyStatus(t *Terminal) (any, error) {
 	st, err := t.Status()
 	st.Services = []client.Service{}
@@ -75,7 +75,7 @@ func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []stri
 		if watch && t.Screen {
 			fmt.Fprint(t.Raw(), "\x1b[H\x1b[2J")
 		}
-		_, err = t.Raw().Write(cmdline.Lines(table)) // Lines escapes what a service may have chosen
+		_, err = t.Raw().Write(cmdline.Lines(table)) // Lines escapes text that a service may have chosen
 		return down, err
 	}
 	st, err := cl.Status(ctx, names...)
@@ -87,7 +87,7 @@ func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []stri
 			down++
 		}
 	}
-	if watch { // a stream has one document a line
+	if watch { // each line of the stream is one JSON document
 		return down, cmdline.WriteJSON(t.Out, st, "")
 	}
 	return down, cmdline.WriteJSON(t.Out, st, "  ")
@@ -139,7 +139,7 @@ var HealthcheckVerb = Verb{
 	},
 }
 
-// printHealth prints whether the container is healthy. If it isn't, the line begins with the argument no, such as "not ready".
+// printHealth prints whether the container is healthy. no is the beginning of the line if it isn't, such as "not ready".
 func (t *Terminal) printHealth(h *client.Health, no string) {
 	if !h.OK {
 		fmt.Fprintf(t.Err, "%s: %s\n", no, show.Line(h.Reason))

@@ -1,7 +1,7 @@
-// Package version returns the build of hinit that is running.
+// Package version returns the build of the running hinit.
 //
-// It uses only the data that the go command has stamped into the binary. The build needs no linker flags and no generated file for
-// it. A build without a stamp is reported as such, without an invented version. The package starts no goroutine.
+// It uses only the data that the go command has stamped into the binary, so the build needs no linker flags and no generated
+// file. It reports a build without such a stamp as unknown, and invents no version. The package starts no goroutine.
 package version
 
 import (
@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// Info describes a build. A field is empty if the build was not stamped with it.
+// Info describes a build. Fields without a stamp are empty.
 type Info struct {
 	Version  string `json:"version"`            // module version such as v1.2.3, or "devel"
 	Revision string `json:"revision,omitempty"` // full commit hash
@@ -52,8 +52,8 @@ func fromBuild(build *debug.BuildInfo) Info {
 	return info
 }
 
-// String returns the build in one line: "devel (revision 0123456789ab, modified, 2026-01-02T03:04:05Z) go1.26.0". If the build
-// was not stamped with a revision, the line contains "unknown revision".
+// String describes the build in one line: "devel (revision 0123456789ab, modified, 2026-01-02T03:04:05Z) go1.26.0". Without a
+// stamped revision, it contains "unknown revision".
 func (i Info) String() string {
 	parts := []string{"unknown revision"}
 	if i.Revision != "" {

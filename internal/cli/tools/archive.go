@@ -51,18 +51,18 @@ var archiveVerbs = map[string]cmdline.Verb{
 	},
 }
 
-// archiver carries out a subcommand of hinit profile: export, import or clone.
+// archiver carries out one of the subcommands export, import and clone of hinit profile.
 type archiver struct {
 	*manager
 
 	exporting                   archive.Export
 	importing                   archive.Import
 	outPath, allDir             string
-	stopsGateway                bool // stop the gateway for the last part of the copy
+	stopsGateway                bool // whether to stop the gateway for the last pass of the copy
 	startsGateway, printsOffset bool
-	head                        archive.Head // description of the archive, at its beginning
+	head                        archive.Head // description at the beginning of the archive
 	checksum                    string
-	// function that starts the gateway that was stopped for the import; nil if none was
+	// function that starts the gateway again that was stopped for the import; nil if none was stopped
 	restartGateway func() error
 }
 
@@ -139,7 +139,7 @@ func (a *archiver) flags(verb string) *flag.FlagSet {
 	return f
 }
 
-// exportAll writes an archive of each profile. After a failure it goes on with the next.
+// exportAll writes an archive of each profile. If one export fails, it continues with the next profile.
 func (a *archiver) exportAll() (code int) {
 	all, warnings, err := a.store.Discover()
 	for _, w := range warnings {
@@ -160,12 +160,12 @@ func (a *archiver) export(name, to string) int {
 	if _, there, err := a.lookUpProfile(name); !there {
 		return a.printMissing(name, err)
 	}
-	// if the reader of the archive is gone, the write must return an error, and SIGPIPE must not end the process
+	// If the archive's reader is gone, a write must return an error. Without this call, SIGPIPE would end the process.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	if to == "-" {
 		return a.reportResult("exported profile "+name, a.writeArchive(name, a.Raw()))
 	}
-	if info, err := os.Stat(to); err == nil && !info.Mode().IsRegular() { // such as /dev/null, which Replace would replace
+	if info, err := os.Stat(to); err == nil && !info.Mode().IsRegular() { // Replace would replace a device such as /dev/null by a file
 		return a.Failed(a.doing, fmt.Errorf("%s is no regular file; name a file, or - for standard output", to))
 	}
 	return a.reportResult("exported profile "+name, wholefile.Replace(to, 0o600, true, func(out io.Writer) (int64, error) { return 0, a.writeArchive(name, out) }))
@@ -194,7 +194,7 @@ func (a *archiver) writeArchive(name string, to io.Writer) error {
 		x.Skip = []string{boot.ProfilesDir, "logs/gateways", ".hinit"}
 	}
 	out := cmp.Or(a.allDir, a.outPath)
-	if path, err := filepath.Abs(out); err == nil && out != "" && out != "-" { // leave out older archives
+	if path, err := filepath.Abs(out); err == nil && out != "" && out != "-" { // the output may be inside the home: leave out older archives
 		x.Skip = append(x.Skip, strings.TrimPrefix(path, p.Home+"/"))
 	}
 	x.Backup = func(ctx context.Context, from, to *os.File, database string) error {
@@ -229,8 +229,8 @@ func (a *archiver) writeArchive(name string, to io.Writer) error {
 	return errors.Join(err, wake())
 }
 
-// stopGateway stops a gateway. The first call of wake starts it again, if it was wanted up. If the command is interrupted, wake is
-// called before the process ends.
+// stopGateway stops a gateway. The first call of wake starts the gateway again if it was wanted up. If the user interrupts the
+// command, wake is called before the process ends.
 func (a *archiver) stopGateway(name string) (wake func() error, err error) {
 	since := time.Now()
 	wasUp, code := a.stop(name)
@@ -252,15 +252,16 @@ func (a *archiver) stopGateway(name string) (wake func() error, err error) {
 	return wake, err
 }
 
-// asProcessUser runs fn as the user of the process and waits for it. It uses another goroutine, because the caller's goroutine may
-// have switched to another user by [fsutil.Actor.Do].
+// asProcessUser calls fn as the user of the process, and waits until it returns. It uses another goroutine, because
+// [fsutil.Actor.Do] may have switched the caller's goroutine to another user.
 func asProcessUser(fn func() error) error {
 	done := make(chan error)
 	go func() { done <- fn() }()
 	return <-done
 }
 
-// openScratch opens the directory of --scratch, or creates it as user. For root, it follows only links that root has made.
+// openScratch opens the directory given by --scratch, or creates it as user. As root, it follows only symbolic links that root
+// has made.
 func openScratch(path string, user *fsutil.Actor) (fd int, err error) {
 	makeErr := user.Do(func() error { return os.MkdirAll(path, 0o700) })
 	if fd, err = wholefile.OpenForRoot(path); err != nil {
@@ -269,11 +270,11 @@ func openScratch(path string, user *fsutil.Actor) (fd int, err error) {
 	return fd, nil
 }
 
-// backup copies an SQLite database from one directory to another by SQLite's backup API. A child process does it, as the owner of
-// the home. It confines itself to the two directories, because an agent can put a link in place of the database.
+// backup copies an SQLite database from one directory to another by SQLite's backup API. A child process makes the copy as the
+// owner of the home. It restricts itself to the two directories, because an agent can replace the database by a link.
 func backup(ctx context.Context, program string, cred *proc.Cred, from, to *os.File, database string) error {
 	return asProcessUser(func() error {
-		runtime.LockOSThread() // DiesWithStarter ties the child to this thread, which ends with this goroutine
+		runtime.LockOSThread() // DiesWithStarter binds the child to this thread; the thread ends with this goroutine
 		spec := proc.Spec{
 			ID: 1, Argv: []string{program, database, "/proc/self/fd/3"}, Dir: "/proc/self/fd/" + strconv.Itoa(int(from.Fd())), Pinned: true, Cred: cred,
 			Files: []*os.File{nil, nil, nil, to}, DiesWithStarter: true,
@@ -286,7 +287,7 @@ func backup(ctx context.Context, program string, cred *proc.Cred, from, to *os.F
 	})
 }
 
-// owner returns who owns the home of a profile: user for file operations, and cred for processes.
+// owner returns the owner of a profile's home: user for file operations, and cred for processes.
 func (a *archiver) owner(name string) (user *fsutil.Actor, cred *proc.Cred, err error) {
 	user, cred = a.agent.Actor, a.agent.Cred
 	err = a.store.WithHome(name, func(d *fsutil.Dir, home string) error {
@@ -303,8 +304,8 @@ func (a *archiver) owner(name string) (user *fsutil.Actor, cred *proc.Cred, err 
 	return user, cred, err
 }
 
-// importArchive creates a profile from an archive in a file, or on standard input if from is "-". With --where it only prints where
-// an interrupted import goes on.
+// importArchive creates a profile from the archive in the file from, or on standard input if from is "-". With --where it only
+// prints the offset at which an interrupted import continues.
 func (a *archiver) importArchive(name, from string) (code int) {
 	a.prepareImport(name)
 	if a.printsOffset {
@@ -337,7 +338,7 @@ func (a *archiver) importArchive(name, from string) (code int) {
 	return a.reportResult("imported profile "+name, a.readArchive(in))
 }
 
-// clone copies a profile: it pipes the export of the profile from into the import of the profile to.
+// clone copies a profile: it sends an export of the profile from directly to an import as the profile to.
 func (a *archiver) clone(from, to string) int {
 	if _, there, err := a.lookUpProfile(from); !there {
 		return a.printMissing(from, err)
@@ -359,8 +360,8 @@ func (a *archiver) clone(from, to string) int {
 	return a.reportResult(fmt.Sprintf("cloned profile %s as %s", from, to), cmp.Or(<-sent, err))
 }
 
-// prepareImport sets up a.importing to import the profile name. If the import replaces a profile, importing.Ready stops the
-// gateway of that profile just before the replacement.
+// prepareImport sets up a.importing for the profile name. If the import replaces a profile, importing.Ready stops that profile's
+// gateway just before the replacement.
 func (a *archiver) prepareImport(name string) {
 	a.importing.Dir, a.importing.Name, a.importing.Marker = filepath.Join(a.store.Root(), boot.ProfilesDir), name, a.store.Marker()
 	a.importing.Ready = func() error {
@@ -378,7 +379,8 @@ func (a *archiver) prepareImport(name string) {
 	}
 }
 
-// readArchive creates a profile from the archive in. Then it makes the init read the profiles, and with --start starts the gateway.
+// readArchive creates a profile from the archive in. Then it makes the init read the profiles. With --start it also starts the
+// gateway.
 func (a *archiver) readArchive(in io.Reader) error {
 	err := a.runImport(func() (err error) {
 		a.head, a.checksum, err = a.importing.Run(in)

@@ -28,10 +28,10 @@ import (
 
 const (
 	bundleTime  = 15 * time.Second // time limit of the whole bundle; parts that aren't ready then stay incomplete
-	bundleParts = 16               // parts that are collected at a time
+	bundleParts = 16               // number of parts that are collected at the same time
 	bundleSize  = 4 << 20          // largest part in bytes
-	bundleLogs  = 64 << 20         // size of all logs together, in bytes; each log gets the same share
-	bundleLines = 500              // number of last lines of each log
+	bundleLogs  = 64 << 20         // total size of all logs in bytes; each log gets the same share
+	bundleLines = 500              // number of lines kept from the end of each log
 )
 
 func bundleVerb(table func() []cli.Verb) cli.Verb {
@@ -58,15 +58,15 @@ type bundle struct {
 	table []cli.Verb
 	end   time.Time
 	hide  []string
-	init  client.Init // the running init; empty if none answers
+	init  client.Init // status of the running init; empty if no init answers
 }
 
-// part is a file of a bundle. fill writes its content, which [bundle.collect] stores in content.
+// part is one file of a bundle. fill writes its text, and [bundle.collect] stores the text in content.
 type part struct {
 	name, description string
 	fill              func(w io.Writer) error
 	maxSize           int // largest size in bytes; 0 means bundleSize
-	last              int // number of last lines to keep, after secrets are hidden; 0 or less means all
+	last              int // number of last lines to keep; they are cut after the secrets are hidden; 0 or less means all
 	content           []byte
 }
 
@@ -116,7 +116,7 @@ func (b *bundle) write(file string, lines int) int {
 	return cmdline.Done
 }
 
-// parts returns all parts except the logs. Most are the output of a command that a user could run.
+// parts returns all parts except the logs. Most of them are the output of a command that a user could run.
 func (b *bundle) parts() []part {
 	check := []string{"config", "check"}
 	if b.init.ServicesFile != "" {
@@ -139,7 +139,7 @@ func (b *bundle) parts() []part {
 	}
 }
 
-// commandPart is a part with the output of a verb.
+// commandPart returns a part with the output of a command of hinit.
 func (b *bundle) commandPart(name, about string, args ...string) part {
 	return part{name: name, description: about, fill: func(w io.Writer) error {
 		t := &cli.Terminal{In: b.In, Out: w, Err: w, Env: b.Env}
@@ -154,7 +154,7 @@ func (b *bundle) commandPart(name, about string, args ...string) part {
 	}}
 }
 
-// logParts returns a part for each log, with its last lines.
+// logParts returns a part with the last lines of each log.
 func (b *bundle) logParts(lines int) (parts []part) {
 	names, err := withDeadline(b.end.Add(-bundleTime/2), func() ([]string, error) { return allLogs(b.Terminal) })
 	if err != nil {
@@ -163,7 +163,7 @@ func (b *bundle) logParts(lines int) (parts []part) {
 	slices.Sort(names)
 	for _, name := range names {
 		read := lines
-		if lines > 0 { // read more than the kept lines: these may begin in a private key, which is recognised by its first line
+		if lines > 0 { // the kept lines may begin inside a private key, which only its first line reveals, so read more lines
 			read += redact.KeyLines
 		}
 		p := b.commandPart("logs/"+name+".log", "its last lines", "logs", "-n", strconv.Itoa(read), "--", name)
@@ -173,8 +173,8 @@ func (b *bundle) logParts(lines int) (parts []part) {
 	return parts
 }
 
-// withDeadline returns the result of fn, which it calls in a goroutine. If fn hasn't returned at the time end, it returns an error
-// and lets fn run on.
+// withDeadline calls fn in a goroutine and returns its result. If fn hasn't returned at the time end, it returns an error, and fn
+// continues to run.
 func withDeadline[T any](end time.Time, fn func() (T, error)) (value T, err error) {
 	done := make(chan func() (T, error), 1)
 	go func() {
@@ -189,7 +189,7 @@ func withDeadline[T any](end time.Time, fn func() (T, error)) (value T, err erro
 	}
 }
 
-// collect fills all parts, several at a time. A part that takes too long stays incomplete.
+// collect fills all parts, several at a time. A part that isn't ready in time stays incomplete.
 func (b *bundle) collect(parts []part) []part {
 	texts := make([]*partText, len(parts))
 	limit := make(chan struct{}, bundleParts)
@@ -212,7 +212,7 @@ func (b *bundle) collect(parts []part) []part {
 	return parts
 }
 
-// partText is the io.Writer for one part. It drops bytes that are written after finish, or beyond maxSize.
+// partText collects the text of one part. It drops text that is written after finish, or that exceeds maxSize.
 type partText struct {
 	mu      sync.Mutex
 	text    bytes.Buffer
@@ -230,7 +230,8 @@ func (c *partText) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// finish ends the part and returns its text. If it was still being written, late says at its end that it is incomplete.
+// finish ends the part and returns its text. If the part was still being written, it appends late, which says that the text is
+// incomplete.
 func (c *partText) finish(late string) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -241,7 +242,7 @@ func (c *partText) finish(late string) []byte {
 	return c.text.Bytes()
 }
 
-// eachProfile calls fn for each profile on the volume, with a store that reads as the agent's user.
+// eachProfile calls fn for each profile on the volume. The store reads with the identity of the agent's user.
 func (b *bundle) eachProfile(fn func(store *profiles.Store, p profiles.Profile)) error {
 	cfg, agent, err := loadAgent(b.Terminal)
 	if err != nil {
@@ -255,7 +256,7 @@ func (b *bundle) eachProfile(fn func(store *profiles.Store, p profiles.Profile))
 	return err
 }
 
-// writeStates writes the values in each gateway's state file, one line a profile.
+// writeStates writes the content of each gateway's state file, one line for each profile.
 func (b *bundle) writeStates(w io.Writer) error {
 	return b.eachProfile(func(store *profiles.Store, p profiles.Profile) {
 		st, err := store.ReadState(p.Name)
@@ -271,7 +272,7 @@ func (b *bundle) writeStates(w io.Writer) error {
 	})
 }
 
-// kernelFiles are the kernel's files about the container and its limits.
+// kernelFiles are files of the kernel about the container and its limits.
 var kernelFiles = []string{
 	"/proc/version", "/etc/os-release", "/proc/uptime", "/proc/loadavg", "/proc/meminfo", "/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max",
 	"/proc/sys/fs/inotify/max_user_instances", "/proc/sys/fs/inotify/max_user_watches", "/proc/sys/vm/overcommit_memory",
@@ -280,7 +281,7 @@ var kernelFiles = []string{
 	"/sys/fs/cgroup/cgroup.controllers", "/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu.stat", "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.high",
 	"/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.peak", "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory.oom.group",
 	"/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids.current", "/sys/fs/cgroup/pids.events",
-	// control groups of version 1
+	// Files of control groups version 1.
 	"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/pids/pids.max",
 }
 
@@ -299,10 +300,10 @@ func writeKernelFiles(w io.Writer) error {
 	return nil
 }
 
-// readProcOne reads /proc/1/FILE. It returns an error if process 1 is outside the container of this process: it may be process 1 of
-// the machine.
+// readProcOne reads the file /proc/1/FILE. It returns an error if process 1 is not in the container of this process. Process 1
+// may be the init of the machine.
 func readProcOne(file string) ([]byte, error) {
-	one, _ := os.ReadFile("/proc/1/cgroup") // the text is empty without control groups
+	one, _ := os.ReadFile("/proc/1/cgroup") // without control groups, the text is empty
 	own, _ := os.ReadFile("/proc/self/cgroup")
 	other := !bytes.Equal(one, own) && bytes.Contains(one, []byte("/.."))
 	for _, same := range []string{"ns/mnt", "ns/pid"} {
@@ -316,8 +317,8 @@ func readProcOne(file string) ([]byte, error) {
 	return os.ReadFile("/proc/1/" + file)
 }
 
-// writeEnvironments writes the environments of this process and of process 1. It hides the values of secret variables, and the
-// values in hide.
+// writeEnvironments writes the environments of this process and of process 1. It hides the values of variables with secret names,
+// and all values in hide.
 func writeEnvironments(w io.Writer, hide []string) error {
 	one, err := readProcOne("environ")
 	if err != nil {
@@ -341,7 +342,7 @@ func writeEnvironments(w io.Writer, hide []string) error {
 	return nil
 }
 
-// writeTarGz writes a tar.gz archive of files, all in the directory dir.
+// writeTarGz writes files as a tar.gz archive, in which all are in the directory dir.
 func writeTarGz(w io.Writer, dir string, files []part, at time.Time) error {
 	z := gzip.NewWriter(w)
 	archive := tar.NewWriter(z)

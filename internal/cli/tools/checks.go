@@ -89,14 +89,14 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 	return max(code, shown, t.Failed(c.Doing(), unwritten))
 }
 
-// runOrPauseChecks runs the checks of each service at once if pause is 0, which also ends a pause; otherwise it pauses them.
-// With now, it is an error to run paused checks. doing names the operation in error messages. runOrPauseChecks prints errors.
-// It returns the services that have accepted the order, and the exit code.
+// runOrPauseChecks runs the checks of each service now if pause is 0, which also ends a pause. Otherwise it pauses the checks.
+// now says that the user has asked to run them; it is then an error if the checks are paused. doing is the action for error
+// messages, which runOrPauseChecks prints. It returns the services that have accepted the order, and the exit code.
 func runOrPauseChecks(t *cli.Terminal, c *cli.Call, doing string, names []string, now bool, pause time.Duration) (done []client.Service, code int) {
 	cl, ctx := t.Client(), context.Background()
 	for _, name := range names {
 		s, err := cl.Service(ctx, name)
-		// the built-in check for deafness can't be paused or run
+		// The built-in check for deafness can't be paused or run by an order.
 		switch hasSome := slices.ContainsFunc(s.Checks, func(one client.Check) bool { return one.Type != show.ProblemDeaf }); {
 		case err != nil:
 		case !hasSome && !c.IsNamed(&s):

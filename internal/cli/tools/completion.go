@@ -20,16 +20,17 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// scripts has a completion script for each shell. It calls "hinit completion words" with the words of the command line, and offers
-// the words that are printed.
+// scripts has the completion script of each shell. The script passes the words of the command line to "hinit completion words",
+// and offers the words that this command prints.
 //
 //go:embed completion.bash completion.zsh completion.fish
 var scripts embed.FS
 
-// filesWanted, printed instead of words, tells the script to complete file names by itself.
+// filesWanted is printed in place of words. It tells the script to complete file names.
 const filesWanted = ":files"
 
-// completionWait is how long completion waits for hinit after a key. Without an answer it offers no names of services.
+// completionWait is how long completion waits for hinit after the user has pressed a key. Without an answer it offers no service
+// names.
 const completionWait = 300 * time.Millisecond
 
 func completionVerb(table func() []cli.Verb) cli.Verb {
@@ -49,7 +50,7 @@ func completionVerb(table func() []cli.Verb) cli.Verb {
 					case *describing && line != filesWanted:
 						line += "\t" + show.Line(one.description)
 					case line != typed && line != cmdline.Quote(line):
-						continue // bash inserts a word without quoting it, so leave out a word that needs quotes
+						continue // bash would insert the word without quotes
 					}
 					fmt.Fprintln(t.Raw(), line)
 				}
@@ -68,15 +69,15 @@ func completionVerb(table func() []cli.Verb) cli.Verb {
 // candidate is a word that may complete the command line, and its meaning.
 type candidate struct{ word, description string }
 
-// complete returns what may complete the last of words, the command line without "hinit".
+// complete returns the candidates for the last of words. words is the command line without "hinit".
 func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candidate) {
-	if len(words) == 0 || words[len(words)-1] == "=" { // bash splits --flag=value into three words
+	if len(words) == 0 || words[len(words)-1] == "=" { // bash has split --flag=value into three words
 		words = append(words, "")
 	}
 	words = slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "=" })
 	for i := len(words) - 1; i >= 0; i-- {
 		words[i] = strings.Trim(words[i], `'"`)  // the shell passes on a quote before a pattern
-		if words[i] == "@" && i+1 < len(words) { // bash splits @GROUP into two words
+		if words[i] == "@" && i+1 < len(words) { // bash has split @GROUP into two words
 			words = slices.Replace(words, i, i+2, "@"+words[i+1])
 		}
 	}
@@ -146,11 +147,11 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 	return found
 }
 
-// offerServices calls offer for each service that hinit knows. For a verb that takes several services, it also offers groups, and
-// the services that a pattern matches. The service names of gateways (gateway-NAME) are offered only after the first letter,
-// because they double the list.
+// offerServices calls offer for each service that hinit knows. For a verb that takes several services, it also offers groups and
+// the services that a pattern matches. It offers gateway-NAME only after the user has typed a letter, because these names double
+// the list.
 func offerServices(t *cli.Terminal, several bool, typed string, offer func(word, about string)) {
-	st, _ := withDeadline(time.Now().Add(completionWait), func() (client.Status, error) { return t.Status() }) // the client would wait longer
+	st, _ := withDeadline(time.Now().Add(completionWait), func() (client.Status, error) { return t.Status() }) // t.Status would wait longer
 	var matched []string
 	groups := make(map[string]int)
 	for i := range st.Services {
@@ -178,15 +179,15 @@ func offerServices(t *cli.Terminal, several bool, typed string, offer func(word,
 	}
 }
 
-// choices are the words that an argument or the value of a flag can be. Names and Files exclude each other.
+// choices describes the words that can be an argument or the value of a flag. Names and Files exclude each other.
 type choices struct {
-	Words []string `json:"words"` // words that the command accepts, such as check and schema
+	Words []string `json:"words"` // valid words, such as check and schema
 	Names bool     `json:"names"` // the command accepts names of services and profiles
 	Files bool     `json:"files"`
 }
 
-// command is one command, from its help. internal/gendocs writes the table of all, commands.json. Words complete only the first
-// argument. Names and Files complete the other arguments, or all arguments if Words is empty.
+// command describes one command for the completion. internal/gendocs writes the table of all commands, commands.json, from their
+// help. Words complete only the first argument. Names and Files complete the other arguments, or all arguments if Words is empty.
 type command struct {
 	choices
 
@@ -205,13 +206,13 @@ type commandFlag struct {
 //go:embed commands.json
 var commandTable []byte
 
-// commandsByName returns all commands by name. The name of a companion's command has two words, such as "kanban list".
+// commandsByName returns all commands by name. A command of another program has a name of two words, such as "kanban list".
 func commandsByName() (all map[string]command) {
-	_ = json.Unmarshal(commandTable, &all) // Unmarshal never fails, because gendocs wrote the table
+	_ = json.Unmarshal(commandTable, &all) // gendocs has written the table, so it is valid
 	return all
 }
 
-// find returns the flag name, which begins with a dash. Without such a flag, the result has no name.
+// find returns the flag with this name, including its dashes. If the command has no such flag, the result is empty.
 func (d command) find(name string) (f commandFlag) {
 	for _, f := range d.Flags {
 		if strings.HasPrefix(name, "-") && strings.TrimLeft(f.Name, "-") == strings.TrimLeft(name, "-") {
@@ -251,13 +252,13 @@ func manVerb() cli.Verb {
 	}
 }
 
-// manual returns the manual page in the file name, with the version filled in.
+// manual returns the manual page in the file name, and inserts the version.
 func manual(name string) ([]byte, error) {
 	page, err := manPages.ReadFile("man/" + name)
 	return []byte(strings.ReplaceAll(string(page), "@VERSION@", strings.ReplaceAll(version.Get().Version, "-", `\-`))), err
 }
 
-// manuals writes all pages into a directory.
+// manuals writes all manual pages into a directory.
 func manuals(t *cli.Terminal, dir string) int {
 	pages, err := manPages.ReadDir("man")
 	if err == nil {
@@ -265,7 +266,7 @@ func manuals(t *cli.Terminal, dir string) int {
 	}
 	for _, p := range pages {
 		if err == nil {
-			page, _ := manual(p.Name()) // manual never fails for a page in the list
+			page, _ := manual(p.Name()) // manual can't fail for a page that ReadDir has listed
 			err = wholefile.Replace(filepath.Join(dir, p.Name()), 0o644, true, bytes.NewReader(page).WriteTo)
 		}
 	}

@@ -66,10 +66,10 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 	code = t.Show(c, entries, err, func() {
 		tw := tabwriter.NewWriter(t.Out, 0, 0, 2, ' ', 0)
 		for _, e := range entries {
-			value, _ := json.Marshal(e.Value) // Marshal never fails for a value from JSON or YAML
+			value, _ := json.Marshal(e.Value) // values from JSON or YAML can always be encoded
 			gap := "\t"
 			if len(value) > valueWidth {
-				gap = "  " // a tab after a long value would move the next column in all rows
+				gap = "  " // without a tab, a long value doesn't widen the column in all rows
 			}
 			fmt.Fprintf(tw, "%s\t%s%s(%s)\n", show.Line(e.Key), cmdline.EscapeJSON(value), gap, show.Line(e.Origin))
 		}
@@ -78,14 +78,14 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 	return max(code, t.Failed(c.Doing(), unwritten))
 }
 
-// valueWidth is the widest value in the column of values.
+// valueWidth is the maximum width of the column with the values.
 const valueWidth = 48
 
 // configReport is the result of hinit config check.
 type configReport struct {
 	File     string          `json:"file"`     // "" if there is none and the defaults apply
 	OK       bool            `json:"ok"`       // hinit would start with this configuration
-	Problems []configProblem `json:"problems"` // mistakes that keep hinit from starting
+	Problems []configProblem `json:"problems"` // mistakes that prevent a start
 	Warnings []string        `json:"warnings"` // remarks, and missing users and files
 }
 
@@ -96,7 +96,7 @@ type configProblem struct {
 	Message string `json:"message"`
 }
 
-// configCheck reads a configuration and prints all of its mistakes.
+// configCheck reads a configuration and prints all mistakes in it.
 func configCheck(t *cli.Terminal, file string, plain, asJSON bool) int {
 	report := configReport{File: file, Problems: []configProblem{}, Warnings: []string{}}
 	cfg, err := config.Load(config.Options{Path: file, ServicesOnly: plain, Env: t.Env})
@@ -138,8 +138,8 @@ func configCheck(t *cli.Terminal, file string, plain, asJSON bool) int {
 	return code
 }
 
-// missingFiles warns about users and files that the configuration names and that don't exist here: programs, directories and
-// environment files of services that start. The missing users and files may still exist in the container.
+// missingFiles returns warnings about users and files that the configuration names and that are missing here: programs,
+// directories, and environment files of services that start. They may still exist in the container.
 func missingFiles(cfg *config.Config, plain bool) (warnings []string) {
 	agent := boot.CallerAsAgent()
 	if !plain {

@@ -31,7 +31,8 @@ var demoVerb = cli.Verb{
 	Run:     demo,
 }
 
-// demoInside is a hidden argument, with which the demo starts itself as PID 1 of a new namespace. That process becomes the init.
+// demoInside is a hidden argument. The demo starts itself with this argument as PID 1 of a new namespace, and that process
+// becomes the init.
 const demoInside = "--inside"
 
 func demo(t *cli.Terminal, c *cli.Call) int {
@@ -97,8 +98,8 @@ control: {socket: %[1]s/control.sock}
 	return nil
 }
 
-// environ returns the environment of the demo's init and of hinit-top, without variables of the user's shell that are settings of
-// hinit or the agent.
+// environ returns the environment for the init of the demo and for hinit-top. It leaves out variables of the user's shell that
+// would change settings of hinit or of the agent.
 func (d *demoRun) environ() []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return strings.HasPrefix(kv, "HINIT_") || strings.HasPrefix(kv, "HERMES_")
@@ -118,7 +119,7 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 	}
 	defer null.Close()
 	stdout, stderr := os.Stdout, os.Stderr
-	if d.top != "" { // the screen of hinit-top uses the terminal
+	if d.top != "" { // hinit-top shows its screen on the terminal
 		console, err := os.OpenFile(d.dir+"/console", os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 		if err != nil {
 			return nil, err
@@ -129,7 +130,7 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 	return proc.StartChild(proc.Spec{ID: 1, Argv: argv, Env: d.environ(), Files: []*os.File{null, stdout, stderr}, AdjustAttributes: namespaces, DiesWithStarter: true})
 }
 
-// openScreen starts hinit-top when the init answers. When the user closes it, quit is called, which ends the demo.
+// openScreen starts hinit-top as soon as the init answers. When the user closes the screen, it calls quit, which ends the demo.
 func (d *demoRun) openScreen(ctx context.Context, quit func()) {
 	defer quit()
 	for dial.New(d.dir+"/control.sock").CheckConnection() != nil {
@@ -149,7 +150,7 @@ func (d *demoRun) openScreen(ctx context.Context, quit func()) {
 	}
 }
 
-// run starts the init that hosts the agent, waits until the demo ends, and returns the exit code of the init.
+// run starts the init, which hosts the agent, and waits for the end of the demo. It returns the exit code of the init.
 func (d *demoRun) run(agent string) (code int, err error) {
 	if d.agent, err = filepath.Abs(agent); err == nil {
 		err = unix.Access(d.agent, unix.X_OK)
@@ -161,9 +162,9 @@ func (d *demoRun) run(agent string) (code int, err error) {
 	if err := d.prepare(); err != nil {
 		return 0, err
 	}
-	runtime.LockOSThread() // the kernel kills the init when this thread ends, so it can't outlive this process
+	runtime.LockOSThread() // when this thread ends, the kernel kills the init, so the init can't outlive this process
 	signaled, release := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	defer release() // release only at the end, because a signal during the stop must not end this process before its child
+	defer release() // release the signals last: until then a signal must not end this process before its child
 	ctx, quit := context.WithCancel(signaled)
 	defer quit()
 	child, err := d.start(true)
@@ -174,7 +175,7 @@ func (d *demoRun) run(agent string) (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	unhook := context.AfterFunc(ctx, func() { _ = child.Signal(unix.SIGTERM) }) // the init has a session of its own, so Ctrl-C arrives only here
+	unhook := context.AfterFunc(ctx, func() { _ = child.Signal(unix.SIGTERM) }) // Ctrl-C doesn't reach the init, which has a session of its own, so pass it on
 	if d.period > 0 {
 		time.AfterFunc(d.period, quit)
 	}
@@ -190,7 +191,7 @@ func (d *demoRun) run(agent string) (code int, err error) {
 	x, err := child.Wait()
 	unhook()
 	quit()
-	<-shown // hinit-top must restore the terminal first
+	<-shown // wait until hinit-top has restored the terminal
 	if err != nil {
 		return 0, err
 	}
@@ -198,7 +199,7 @@ func (d *demoRun) run(agent string) (code int, err error) {
 	return max(x.Code, 0), nil
 }
 
-// printSteps prints the status when all gateways are up, when one has crashed, and when it is up again.
+// printSteps prints the status three times: when all gateways are up, when one has crashed, and when it is up again.
 func (d *demoRun) printSteps(ctx context.Context) {
 	coder := func(st client.Status) client.Service { return *cmp.Or(st.Find("gateway-coder"), &client.Service{}) }
 	steps := []struct {
@@ -237,7 +238,7 @@ func allUp(st client.Status) bool {
 	return up == 3
 }
 
-// demoInit is PID 1 of the new namespace. It mounts a /proc for it, as a container runtime does, and executes hinit.
+// demoInit is the first process of the new namespace. It mounts a new /proc, as a container runtime does, and executes hinit.
 func demoInit(t *cli.Terminal, hinit string) int {
 	if os.Getpid() != 1 {
 		return t.Fail(cmdline.WrongUsage, "cannot run the demo: %s is for its own use", demoInside)
@@ -252,8 +253,8 @@ func demoInit(t *cli.Terminal, hinit string) int {
 	return t.Failed("run the demo", syscall.Exec(hinit, []string{"init", "gateway", "run"}, os.Environ()))
 }
 
-// setNamespaces makes the child PID 1 of a new PID namespace with mounts of its own. For a caller other than root it also makes a
-// user namespace, in which the child is root.
+// setNamespaces makes the child PID 1 of a new PID namespace with its own mounts. If the caller isn't root, the child also gets a
+// user namespace in which it is root.
 func setNamespaces(sys *syscall.SysProcAttr) {
 	sys.Cloneflags |= unix.CLONE_NEWPID | unix.CLONE_NEWNS
 	if uid := os.Geteuid(); uid != 0 {

@@ -45,7 +45,7 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	case err != nil:
 		x.findings.Failed("configuration", "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	case in.ServicesFile != "":
-		x.warnings(cfg) // skip the checks about the agent, because hinit run hosts no agent
+		x.warnings(cfg) // skip the checks of the agent: hinit run hosts none
 	default:
 		x.configuration(cfg)
 		x.image(cfg)
@@ -65,8 +65,8 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	return max(code, t.Failed(c.Doing(), unwritten))
 }
 
-// printBoardCommand prints the command that examines the task board, which needs a database library that this program doesn't
-// link. It also reports what root may do in a sandbox, which the sandbox service writes into a file beside its socket.
+// printBoardCommand prints the command that examines the task board; this program can't do it without a database library. It also
+// reports what root may do in a sandbox, as the sandbox service has written it into a file beside its socket.
 func (x *doctorRun) printBoardCommand(cfg *config.Config) {
 	if s, is := cfg.Services[config.KanbanName]; is && s.Enabled {
 		x.findings.OK("task board", "its dispatcher is the service %s; to examine the board: hinit kanban doctor", config.KanbanName)
@@ -81,7 +81,7 @@ func (x *doctorRun) printBoardCommand(cfg *config.Config) {
 	}
 }
 
-// init checks the running init and its status, and reports whether it answers.
+// init checks the running init and its status. answers reports whether the init answers.
 func (x *doctorRun) init() (in client.Init, answers bool) {
 	st, err := x.Status()
 	if err != nil {
@@ -113,7 +113,7 @@ func (x *doctorRun) init() (in client.Init, answers bool) {
 	}
 	if procOf(x.Terminal, st.Init.PID) == "/proc" {
 		x.memory(st)
-		// the init reaps an ended process in less than half a second
+		// The init reaps an ended process within half a second.
 		if n := unreaped(st.Init.PID, func() { time.Sleep(500 * time.Millisecond) }); n > 0 { //nolint:forbidigo // the init does not announce that it reaps
 			x.findings.Failed("zombies", "%d ended processes are not reaped", n)
 		}
@@ -121,11 +121,11 @@ func (x *doctorRun) init() (in client.Init, answers bool) {
 	return st.Init, true
 }
 
-// lease reports which init has the lease: the right to serve the profiles of the volume.
+// lease reports which init has the lease of the data volume.
 func (x *doctorRun) lease(in client.Init) {
 	l := in.Lease
 	if l == nil {
-		return // an init without profiles needs no lease
+		return // without profiles, the init needs no lease
 	}
 	switch l.State {
 	case client.LeaseHeld:
@@ -146,7 +146,7 @@ func (x *doctorRun) lease(in client.Init) {
 	}
 }
 
-// binary checks whether the init runs the installed program, and whether this command has the same version.
+// binary checks whether the init runs the installed program, and whether this command has the version of the init.
 func (x *doctorRun) binary(in client.Init) {
 	if procOf(x.Terminal, in.PID) == "/proc" && in.BinaryID != "" && !initRunsFile(x.Terminal, in, in.Binary) {
 		x.findings.Warning("binary", "the init does not run what %s holds now; to change that without a restart: hinit reexec", in.Binary)
@@ -158,7 +158,7 @@ func (x *doctorRun) binary(in client.Init) {
 }
 
 func (x *doctorRun) service(s client.Service) {
-	name := cmdline.Quote(s.Name) // quote the name, because the user may copy the commands below
+	name := cmdline.Quote(s.Name) // quote the name, because users copy the commands below into a shell
 	switch {
 	case s.CrashLoop:
 		last := show.LastExit(s.LastExit)
@@ -168,7 +168,7 @@ func (x *doctorRun) service(s client.Service) {
 		x.findings.Failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, last, name)
 	case s.State == client.StateParked, s.State == client.StateFailed:
 		text := s.State + ": " + s.Reason
-		if s.LastExit == nil || s.LastExit.Cause != "spawn" { // a process that could not be started has no logs
+		if s.LastExit == nil || s.LastExit.Cause != "spawn" { // a service that could not be started has written no log
 			text += "; see: hinit logs " + name
 		}
 		x.findings.Failed(s.Name, "%s", text)
@@ -184,7 +184,8 @@ func (x *doctorRun) service(s client.Service) {
 	}
 }
 
-// unreaped counts the children of parent that have ended and are still not reaped after wait. It calls wait only if there are any.
+// unreaped counts the children of parent that have ended and are still not reaped after wait. If no child has ended, it doesn't
+// call wait.
 func unreaped(parent int, wait func()) int {
 	first := zombies(parent)
 	if len(first) == 0 {
@@ -196,9 +197,9 @@ func unreaped(parent int, wait func()) int {
 	return len(first)
 }
 
-// zombies returns the children of parent that have ended and are not reaped.
+// zombies returns the children of parent that have ended but are not reaped.
 func zombies(parent int) procusage.Table {
-	all, _ := procusage.ReadProcesses("/proc") // processes that can't be read don't count
+	all, _ := procusage.ReadProcesses("/proc") // ignore processes that can't be read
 	maps.DeleteFunc(all, func(_ int, p procstat.Stat) bool { return p.State != 'Z' || !p.Dead() || p.Parent != parent })
 	return all
 }
@@ -208,7 +209,7 @@ func (x *doctorRun) warnings(cfg *config.Config) {
 	x.findings.OK("configuration", "%s", cmp.Or(cfg.Path, "defaults and environment"))
 	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
 		if slices.ContainsFunc(x.findings, func(f client.Finding) bool { return f.Detail == w }) {
-			continue // the init has already reported this warning
+			continue // the init itself reports this warning
 		}
 		x.findings.Warning("configuration", "%s", w)
 	}
@@ -243,11 +244,11 @@ func (x *doctorRun) configuration(cfg *config.Config) {
 	}
 }
 
-// image reports what hinit knows of the agent's image, and which of its boot commands hinit doesn't run.
+// image reports the facts that hinit knows about the agent's image, and the boot commands of the image that hinit doesn't run.
 func (x *doctorRun) image(cfg *config.Config) {
 	m := cfg.Image
 	if m.Version == "" {
-		return // the image was not prepared by docker/remove-s6
+		return // the image was built without docker/remove-s6
 	}
 	exit := "starts again"
 	if slices.Contains(cfg.Restart.ParkOn, 0) {
@@ -263,8 +264,8 @@ func (x *doctorRun) image(cfg *config.Config) {
 	}
 }
 
-// volume asks hinit to examine the data volume. This command doesn't touch it: a process with a thread that waits for a disk can't
-// end before the disk answers, even by SIGKILL.
+// volume asks hinit to examine the data volume. This command doesn't touch the volume itself. If a thread waits for a disk, even
+// SIGKILL can't end its process before the disk answers.
 func (x *doctorRun) volume(answers bool) {
 	if !answers {
 		x.findings.Warning("home", "not examined, because only a running hinit examines it")
@@ -283,11 +284,12 @@ func (x *doctorRun) volume(answers bool) {
 	}
 }
 
-// safeOOMMargin is the difference of oom_score_adj between a service and hinit with which the kernel never kills hinit first. hinit
-// uses at most an eighth of the memory (tuning.LimitMemory), and all of the memory counts as much as a difference of 1000.
+// safeOOMMargin is the difference in oom_score_adj between a service and hinit that makes the kernel kill the service first in
+// every case. hinit uses at most an eighth of the memory (tuning.LimitMemory), and the whole memory weighs as much as a
+// difference of 1000.
 const safeOOMMargin = 125
 
-// memory checks that the kernel kills a service, and not hinit, when memory runs out.
+// memory checks that the kernel would kill a service rather than hinit when memory runs out.
 func (x *doctorRun) memory(st client.Status) {
 	if group, _ := os.ReadFile("/sys/fs/cgroup/memory.oom.group"); strings.TrimSpace(string(group)) == "1" {
 		x.findings.Warning("memory", "memory.oom.group is 1 for this container: when memory runs out the kernel ends all of it")
@@ -311,7 +313,7 @@ func oomScoreAdj(pid int) int {
 	return n
 }
 
-// kernel checks the limits that many profiles reach first.
+// kernel checks the kernel's limits that a large number of profiles reaches first.
 func (x *doctorRun) kernel() {
 	for _, l := range []struct {
 		file string

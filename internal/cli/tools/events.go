@@ -42,7 +42,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
 	var past []client.Event
-	o := client.EventOptions{Last: -1, Follow: true} // if the history is empty, only new events
+	o := client.EventOptions{Last: -1, Follow: true} // for an empty history: only new events
 	err = cl.Events(ctx, client.EventOptions{}, func(e client.Event) error {
 		past, o = append(past, e), client.EventOptions{Since: max(o.Since, e.Seq), Follow: true}
 		return nil
@@ -54,7 +54,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 	if err != nil {
 		return t.Failed("show events", err)
 	}
-	others := func(e client.Event) bool { // events of services that the user has not asked for
+	others := func(e client.Event) bool { // events of other services than the user has named
 		return e.Lost == 0 && (len(named) > 0 && !named[e.Service] || e.At.Before(*since))
 	}
 	past = slices.DeleteFunc(past, others)
@@ -76,7 +76,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 		err = cmp.Or(err, emit(e))
 	}
 	for first := true; *follow && ctx.Err() == nil && (err == nil || errors.Is(err, client.ErrUnreachable)); first = false {
-		// The connection has ended. If hinit was re-executed, the events go on with a new one.
+		// The connection has ended. After a re-execution of hinit, the events continue on a new connection.
 		if h, gone := cl.Health(ctx); !first && (gone != nil || !h.OK && !h.Booting) {
 			break
 		}
@@ -88,8 +88,8 @@ func events(t *cli.Terminal, c *cli.Call) int {
 	return cmdline.Done
 }
 
-// eventNames returns the services that the names of the user stand for. One that the status doesn't know may have been removed, so
-// the past events are searched for it.
+// eventNames returns the services for the names that the user has typed. A service that the status lacks may have been removed,
+// so eventNames looks for its name in the past events.
 func eventNames(ctx context.Context, cl *dial.Client, names []string, past []client.Event) (map[string]bool, error) {
 	named := make(map[string]bool)
 	for _, name := range names {
@@ -117,7 +117,7 @@ func sinceFlag(c *cli.Call) *time.Time {
 	return since
 }
 
-// parseSince parses a value of --since: a time, or how long ago.
+// parseSince parses a value of --since: a time, or a duration before now.
 func parseSince(text string) (time.Time, error) {
 	if ago, err := cmdline.ParseDuration(text); err == nil {
 		if ago <= 0 {
@@ -127,7 +127,7 @@ func parseSince(text string) (time.Time, error) {
 	}
 	today := time.Now().Format(time.DateOnly)
 	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly} {
-		for _, text := range []string{text, today + " " + text} { // a time of the day is today's
+		for _, text := range []string{text, today + " " + text} { // a time of day means today
 			if at, err := time.ParseInLocation(layout, text, time.Local); err == nil {
 				return at, nil
 			}
@@ -196,7 +196,7 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 		w.serviceAtStart = st.Services[0]
 	}
 	for err = follow(ctx); !errors.Is(err, errFound); err = follow(ctx) {
-		if err == nil { // the connection has ended: hinit ends, or was re-executed
+		if err == nil { // the stream has ended without an error: hinit ends or was re-executed
 			_, err = cl.Health(ctx)
 		}
 		switch {
@@ -215,7 +215,7 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 	return code
 }
 
-// waitReport is what hinit wait prints.
+// waitReport is the output of hinit wait.
 type waitReport struct {
 	Service *client.Service `json:"service"` // the service; null after a notice
 	Event   *client.Event   `json:"event"`   // the event; null after a wait for a service
@@ -225,16 +225,16 @@ type waitReport struct {
 type waitState struct {
 	cl             *dial.Client
 	key            string
-	serviceAtStart client.Service // the service when the wait began; empty if the user named none: then a notice of any service ends the wait
+	serviceAtStart client.Service // the service when the wait began; empty if the user has named no service, so a notice of any service ends the wait
 	cursor         uint64         // Seq of the last event that was seen
-	result         waitReport     // the result, valid after errFound
+	result         waitReport     // the result; valid after errFound
 	line           string         // the result as a line for people
 }
 
-// errFound ends the stream when what the user waits for has come.
+// errFound stops reading the stream when the awaited event has come.
 var errFound = errors.New("it came")
 
-// notice follows the events until the notice comes that the user waits for.
+// notice follows the events until the awaited notice comes.
 func (w *waitState) notice(ctx context.Context) error {
 	o := client.EventOptions{Since: w.cursor, Follow: true}
 	if w.cursor == 0 {
@@ -250,7 +250,7 @@ func (w *waitState) notice(ctx context.Context) error {
 	})
 }
 
-// service follows the status until the service is ready, or with exit has ended.
+// service follows the status until the service is ready. If exit is true, it waits until the service has ended.
 func (w *waitState) service(ctx context.Context, exit bool) error {
 	return w.cl.Watch(ctx, func(change client.StatusChange) error {
 		for _, s := range change.Services {
@@ -337,7 +337,7 @@ var drainVerb = cli.Verb{
 	},
 }
 
-// busyProfiles describes the profiles whose gateways are working on answers. A state file whose process has ended doesn't count.
+// busyProfiles describes the profiles whose gateways are working on answers. It ignores a state file whose process has ended.
 func busyProfiles(store *profiles.Store) (busy []string, err error) {
 	all, _, err := store.Discover()
 	for _, p := range all {
@@ -346,7 +346,7 @@ func busyProfiles(store *profiles.Store) (busy []string, err error) {
 			return nil, unread
 		}
 		if unread != nil || st.Active == 0 {
-			continue // the gateway is idle, or its state file says nothing
+			continue // the gateway is idle, or the state file doesn't say
 		}
 		if process, gone := procstat.Read(st.PID); gone == nil && process.Start == st.StartTime && !process.Dead() {
 			busy = append(busy, fmt.Sprintf("%s works on %d", show.Name(p.Name), st.Active))

@@ -25,8 +25,8 @@ type explanation struct {
 	State      string   `json:"state"` // state and its duration, with "(crash-loop)" in a crash loop
 	Why        []string `json:"why"`
 	StatusText string   `json:"says"` // status text of the service itself; "" without one
-	Tail       []string `json:"tail"` // last log lines, if the lines may show the cause
-	Next       string   `json:"next"` // next step of hinit, if it gets no order
+	Tail       []string `json:"tail"` // last log lines, if they may show the cause
+	Next       string   `json:"next"` // what hinit will do next without an order
 	Type       []advice `json:"type"` // commands to type, the most useful first
 
 	Settings []client.ConfigEntry `json:"settings"` // settings that differ from the defaults
@@ -77,7 +77,7 @@ func explainServices(t *cli.Terminal, c *cli.Call, names []string) int {
 func (e explanation) print(t *cli.Terminal) {
 	fmt.Fprintf(t.Out, "%s is %s\n", show.Name(e.Name), e.State)
 	line := func(label, text string) { fmt.Fprintf(t.Out, "  %-6s %s\n", label, show.Line(text)) }
-	lineOf := func(i int, label, text string) { // lineOf prints the label only before the first of several lines
+	lineOf := func(i int, label, text string) { // for several lines, print the label only before the first
 		if i > 0 {
 			label = ""
 		}
@@ -101,7 +101,7 @@ func (e explanation) print(t *cli.Terminal) {
 	}
 }
 
-// nextWhenUp describes the next step of hinit for a service that is up, and the step after the end of the process.
+// nextWhenUp describes what hinit will do next for a service that is up, and what it will do when the process ends.
 func nextWhenUp(s client.Service) string {
 	switch {
 	case s.Task && s.Restart == "on-failure":
@@ -133,7 +133,7 @@ func explain(s client.Service, now time.Time) explanation {
 		e.State += " (crash-loop)"
 	}
 	e.State += ", since " + show.Duration(now.Sub(s.Since))
-	name := cmdline.Quote(cmp.Or(s.Profile, s.Name)) // quote the name, because the user may copy the commands below
+	name := cmdline.Quote(cmp.Or(s.Profile, s.Name)) // quote the name, because users copy the commands below into a shell
 	say := func(text string) {
 		if text != "" {
 			e.Why = append(e.Why, text)
@@ -220,7 +220,7 @@ func explain(s client.Service, now time.Time) explanation {
 		propose("start", "start it")
 	case client.StateStarting:
 		e.Next = "it is up as soon as its process runs"
-	default: // stopping, killing, finishing
+	default: // the service is stopping, killing or finishing
 		e.Next = "it is down when nothing of it is left; then it is started again if it is wanted"
 	}
 	if s.Log != "" || s.State == client.StateUp {

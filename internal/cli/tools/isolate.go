@@ -28,7 +28,7 @@ import (
 	"hinit/profiles/archive"
 )
 
-// homeMove is how the owner of a profile's home changes, or would change.
+// homeMove describes a change of a home's owner, done or planned.
 type homeMove struct {
 	Profile   string `json:"profile"`
 	From      int    `json:"from"`    // old uid
@@ -75,7 +75,7 @@ func isolate(t *cli.Terminal, c *cli.Call) int {
 	return max(shown, failed)
 }
 
-// refusedPorts says which ports of isolated profiles keep their gateways from starting, and why.
+// refusedPorts describes the ports because of which gateways of isolated profiles can't start, with the reasons.
 func refusedPorts(cfg *config.Config) (found []string) {
 	for _, profile := range append(slices.Sorted(maps.Keys(cfg.Profiles.Overrides)), "") {
 		own := cfg.IsolationOf(profile)
@@ -88,8 +88,8 @@ func refusedPorts(cfg *config.Config) (found []string) {
 	return found
 }
 
-// moveHomes gives the homes of the named profiles, or of all profiles, to the users that the configuration names. With dry it only
-// reports the changes. See [volume.OpenHome] for expected.
+// moveHomes gives the homes of the named profiles, or of all profiles, to the users that the configuration gives them. With dry
+// it only reports the changes. For expected see [volume.OpenHome].
 func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves []homeMove, err error) {
 	cfg, agent, err := loadAgent(t)
 	if err != nil {
@@ -149,13 +149,13 @@ func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves [
 			m.Error = "its gateway runs; stop it: hinit stop " + name
 		default:
 			w := owntree.Walk{DryRun: dry}
-			if expected != 0 || to.MustKeep(uid) { // the agent's user may have renamed the home to get at its files
+			if expected != 0 || to.MustKeep(uid) { // the agent's user may have renamed this home to get at its files
 				home, was, err := volume.OpenHome(options.Tenants, d, name, expected, "isolate apply")
 				if err != nil {
 					m.Error = err.Error()
 					break
 				}
-				uid = was // below, the home changes its owner only if this is still its owner
+				uid = was // from here on, the home changes its owner only if it still has this one
 				_ = home.Close()
 			}
 			if err := volume.MoveHome(d, name, uid, to.AllowingUID(uid), tenant, &w); err != nil || w.Failed > 0 {
@@ -168,7 +168,7 @@ func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves [
 	return moves, nil
 }
 
-// openHome opens the home of a profile as the user of the process, see [volume.OpenHome].
+// openHome opens the home of a profile with the identity of the process, see [volume.OpenHome].
 func (m *manager) openHome(name string, expected int) (home *fsutil.Dir, owner uint32, err error) {
 	homes, err := fsutil.OpenNoLink(filepath.Join(m.cfg.Home, boot.ProfilesDir), nil)
 	if err != nil {
@@ -183,10 +183,10 @@ func (m *manager) options() boot.Options {
 	return boot.Options{Home: m.cfg.Home, Agent: m.agent.Actor, Tenants: m.agent.WithTenants(m.cfg).Tenants}
 }
 
-// isTenant reports whether a uid is in the range for users of profiles.
+// isTenant reports whether a uid belongs to the range for the users of profiles.
 func (m *manager) isTenant(uid uint32) bool { return m.options().Tenants.HasUID(uid) }
 
-// actorOf returns the actor of the user of a home: a tenant's user, or else the agent's.
+// actorOf returns the identity for a home with this owner: the tenant's user, or otherwise the agent's user.
 func (m *manager) actorOf(owner uint32) *fsutil.Actor {
 	if m.isTenant(owner) {
 		return fsutil.NewActor(fsutil.Identity{UID: owner, GID: owner})
@@ -194,8 +194,8 @@ func (m *manager) actorOf(owner uint32) *fsutil.Actor {
 	return m.agent.Actor
 }
 
-// removeTemporary removes the directory for temporary files of a profile that loses its name. The next profile of this name may get
-// the same user, and could read the files.
+// removeTemporary removes the temporary directory of a profile that loses its name. Otherwise the next profile with this name
+// could read the files, because it may get the same user.
 func (m *manager) removeTemporary(p profiles.Profile) error {
 	home, err := fsutil.InParent(p.Home, nil, (*fsutil.Dir).Lstat)
 	if err != nil {
@@ -211,9 +211,9 @@ func (m *manager) removeTemporary(p profiles.Profile) error {
 	return err
 }
 
-// giveHome gives root's directories in an open home to the user of the home, who can then remove the files in them. In the home
-// of a tenant, it also gives other users' directories, but none of another tenant. It leaves a home of another user as it is.
-// The files keep their owner: the user may have moved a file of root into the home, and could read it.
+// giveHome gives root's directories in an open home to the owner of the home, who can then remove the files in them. In a
+// tenant's home it also gives directories of other users, except other tenants. Files keep their owner. The owner of the home may
+// have moved a file of root there, and must not become able to read it. A home of any other user stays unchanged.
 func (m *manager) giveHome(home *fsutil.Dir, owner uint32) error {
 	id := m.actorOf(owner).Identity()
 	to := fsutil.Owner{UID: id.UID, GID: id.GID, Excludes: func(uid uint32) bool { return m.isTenant(uid) || !m.isTenant(owner) && uid != 0 }}
@@ -223,7 +223,7 @@ func (m *manager) giveHome(home *fsutil.Dir, owner uint32) error {
 	return nil
 }
 
-// clearHome removes all files but those in keep from an open home, as its owner.
+// clearHome removes all files in an open home except those in keep, with the identity of the home's owner.
 func (m *manager) clearHome(home *fsutil.Dir, owner uint32, keep ...string) (err error) {
 	actor, giveErr := m.actorOf(owner), m.giveHome(home, owner)
 	entries, more, listErr := home.ReadAtMost("", fsutil.MaxNames)
@@ -239,20 +239,20 @@ func (m *manager) clearHome(home *fsutil.Dir, owner uint32, keep ...string) (err
 	return err
 }
 
-// privateImport is the directory of an import, beside the homes, that only the owner of the new home can enter.
+// privateImport is the directory of an import beside the homes. Only the owner of the new home can enter it.
 type privateImport struct {
 	*archiver
 
-	homesFD      int // the directory homes
+	homesFD      int // descriptor of the directory homes
 	homes, dir   *fsutil.Dir
 	file         *os.File      // the directory dir, locked
 	owner        *fsutil.Actor // owner of the new home
 	hasLeftovers bool          // an interrupted import has left files
 }
 
-// runImport calls run, which imports a profile or finds where an interrupted import goes on. If profiles have users of their own,
-// run has the identity of the new home's owner. It then works in a directory that no other user can enter, so that no other user
-// can read or change the files. Root then renames the home.
+// runImport calls run, which imports a profile or finds the offset at which an interrupted import continues. If profiles have
+// their own users, it calls run as the owner of the new home, in a directory that no other user can enter. So no other user can
+// read or change the files. Root then renames the home.
 func (a *archiver) runImport(run func() error) (err error) {
 	p := privateImport{archiver: a, owner: a.agent.Actor}
 	if !p.options().Tenants.On {
@@ -260,7 +260,7 @@ func (a *archiver) runImport(run func() error) (err error) {
 	}
 	rel := archive.ImportPrefix + a.importing.Name
 	if err = p.owner.Do(func() error { return os.MkdirAll(a.importing.Dir, 0o755) }); err == nil {
-		p.homesFD, err = wholefile.OpenForRoot(a.importing.Dir) // homesFD stays open until the command ends
+		p.homesFD, err = wholefile.OpenForRoot(a.importing.Dir) // the command keeps homesFD open until its end
 	}
 	if err == nil {
 		p.homes, err = fsutil.OpenDir("/proc/self/fd/"+strconv.Itoa(p.homesFD), nil)
@@ -294,11 +294,12 @@ func (a *archiver) runImport(run func() error) (err error) {
 		}
 		err = cmp.Or(err, p.empty())
 	}
-	_ = p.homes.Remove(rel) // Remove fails if files are left for a later import, which needs the directory
+	_ = p.homes.Remove(rel) // Remove fails if files for a later import are left in the directory
 	return err
 }
 
-// open makes or opens the directory rel, and locks it. It refuses a directory of another user, who could read the archive.
+// open makes or opens the directory rel and locks it. It refuses a directory of another user, because that user could read the
+// archive.
 func (p *privateImport) open(rel string) (err error) {
 	to := p.owner.Identity()
 	if err = p.homes.Mkdir(rel, 0o700); err == nil {
@@ -321,7 +322,7 @@ func (p *privateImport) open(rel string) (err error) {
 	return err
 }
 
-// empty removes all files in the directory, which may contain the replaced home of another user.
+// empty removes all files in the directory. They may include the replaced home of another user.
 func (p *privateImport) empty() error {
 	old, owner, err := volume.OpenHome(p.options().Tenants, p.dir, p.importing.Name, 0, "profile delete")
 	uid := p.owner.Identity().UID
@@ -336,7 +337,7 @@ func (p *privateImport) empty() error {
 	return p.clearHome(p.dir, uid)
 }
 
-// install renames the new home to its place. An old home comes into the directory of the import by the same system call.
+// install renames the new home to its final place. The same system call moves an old home into the directory of the import.
 func (p *privateImport) install() error {
 	name, uid := p.importing.Name, p.owner.Identity().UID
 	mode, flags := fs.FileMode(0o755), uint(unix.RENAME_NOREPLACE)
@@ -358,7 +359,7 @@ func (p *privateImport) install() error {
 			return err
 		}
 	}
-	// The owner of the directory can rename its entries, so this user and not root changes the mode.
+	// The owner of the directory can rename its entries. So change the mode with the owner's identity, not as root.
 	err := p.owner.Do(func() error { _, err := p.dir.Chmod(name, mode); return err })
 	if err == nil {
 		err = unix.Renameat2(int(p.file.Fd()), name, p.homesFD, name, flags)

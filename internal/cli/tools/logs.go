@@ -74,7 +74,7 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	for _, name := range names {
 		width = max(width, utf8.RuneCountInString(show.Name(name)))
 	}
-	var mu sync.Mutex // a reader holds mu for a whole line, so that lines of several readers do not mix
+	var mu sync.Mutex // a reader holds mu for a whole line, so that lines of several logs don't mix
 	readers := make([]logReading, len(names))
 	for i, name := range names {
 		as, dir, err := logOf(t, name)
@@ -135,7 +135,7 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	return worst
 }
 
-// logReading is the reading of one log. read calls fn for each line, and stores its error in err. show prints a line.
+// logReading is the reading of one log. read calls fn for each line and stores its error in err. show prints one line.
 type logReading struct {
 	dir  string // directory of the log
 	err  error
@@ -143,8 +143,8 @@ type logReading struct {
 	show func(line []byte) error
 }
 
-// showByTime shows the lines of several logs in the order of their times. A line without a time follows the line before it in its
-// log.
+// showByTime shows the lines of several logs in the order of their times. A line without a time stays behind the line before it
+// in its log.
 func showByTime(ctx context.Context, readers []logReading) error {
 	type head struct {
 		at   time.Time
@@ -184,8 +184,8 @@ func showByTime(ctx context.Context, readers []logReading) error {
 	}
 }
 
-// allLogs returns the names of all services with a log file. It asks the running init; if there is none, it lists the directories
-// of the logs.
+// allLogs returns the names of all services that have a log file. It asks the running init. Without an init, it lists the log
+// directories.
 func allLogs(t *cli.Terminal) (names []string, err error) {
 	st, err := t.Status()
 	if err == nil {
@@ -210,10 +210,10 @@ func allLogs(t *cli.Terminal) (names []string, err error) {
 	return slices.DeleteFunc(names, func(name string) bool { return profiles.ValidServiceName(name) != nil }), err
 }
 
-// largestLog returns the largest size in bytes of a line and of an archive, by the configuration. Files may be from an earlier
-// configuration, so these are twice the configured sizes, and at least the defaults of [reader.Read].
+// largestLog returns the maximum size in bytes of a log line and of an archive, by the configuration. Files may be older than the
+// configuration. So both results are twice the configured sizes, and at least the defaults of [reader.Read].
 func largestLog(t *cli.Terminal) (line int, archive int64) {
-	st, _ := t.Status() // without an init, the configuration here counts
+	st, _ := t.Status() // if no init answers, use the configuration found here
 	cfg, err := t.ConfigOf(st.Init)
 	if err != nil {
 		return 0, 0
@@ -228,8 +228,8 @@ func largestLog(t *cli.Terminal) (line int, archive int64) {
 	return max(2*cfg.Logs.MaxLineKB, 1<<10) << 10, max(2*int64(size), 256) << 20
 }
 
-// plainLine returns a function that formats a line as in the file, after the name of its log if tagged is true. For a screen it
-// escapes all control characters but colours, because a service may write any bytes.
+// plainLine returns a function that formats a line as it is in the file. If tagged is true, the name of the log precedes it. If
+// screen is true, the function escapes all control characters except colours, because a service may write any bytes.
 func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([]byte, error) {
 	tag := ""
 	if tagged {
@@ -247,11 +247,11 @@ func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([
 // logLine is a line of a log.
 type logLine struct {
 	Time    time.Time `json:"time,omitzero"` // time of the line; missing if the file has none
-	Name    string    `json:"name"`          // name, as typed; with --all, name of the service
+	Name    string    `json:"name"`          // as typed; with --all, the service's name
 	Message string    `json:"message"`       // the line without its time
 }
 
-// jsonLine returns a function that formats a line as a JSON object. Bytes that aren't UTF-8 become U+FFFD.
+// jsonLine returns a function that formats a line as a JSON object. It replaces bytes that aren't UTF-8 by U+FFFD.
 func jsonLine(name string) func(line []byte) ([]byte, error) {
 	return func(line []byte) ([]byte, error) {
 		written, message, _ := reader.Split(line)
@@ -260,8 +260,8 @@ func jsonLine(name string) func(line []byte) ([]byte, error) {
 	}
 }
 
-// logOf finds the log of a service: its directory, and with whose rights it is read. The running init knows the directory; without
-// an init, the configuration does.
+// logOf returns the directory of a service's log and the identity with which to read it. If an init runs, the directory comes
+// from its status, and otherwise from the configuration.
 func logOf(t *cli.Terminal, name string) (as *fsutil.Actor, dir string, err error) {
 	st, err := t.Status(name)
 	if err == nil && len(st.Services) > 0 {
@@ -279,14 +279,14 @@ func logOf(t *cli.Terminal, name string) (as *fsutil.Actor, dir string, err erro
 		return nil, "", err
 	}
 	dir = filepath.Join(cfg.Logs.Dir, name)
-	// a search by name also finds the log of a deleted profile
+	// Look for a log by its name, which also finds the log of a deleted profile.
 	if as, broken = lookup.LogReader(false, t.Env); broken == nil && reader.Exists(as, dir) {
 		return as, dir, nil
 	}
 	return nil, "", err
 }
 
-// noLogFile returns an error that says why a service has no log file, and how hinit.yaml can give it one.
+// noLogFile returns an error that explains why a service has no log file, and how to give it one in hinit.yaml.
 func noLogFile(t *cli.Terminal, name string, st client.Status) error {
 	const why = "cannot show logs of %q: it has no file of its own; its output is in the container's log (docker logs)"
 	service := st.Services[0].Name
@@ -297,7 +297,7 @@ func noLogFile(t *cli.Terminal, name string, st client.Status) error {
 	return fmt.Errorf(why+"; for a file set services.%s.log: true in hinit.yaml, then run: hinit reload && hinit restart %s", name, service, service)
 }
 
-// readMatching is [reader.Read] for the lines that match. Of the existing lines, it emits the last opt.N that match.
+// readMatching is [reader.Read] for lines that match. Of the existing lines, it emits the last opt.N that match.
 func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, match func(text []byte) bool, emit func([]byte) error) error {
 	var kept [][]byte
 	last := opt.N
@@ -326,13 +326,13 @@ func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, mat
 		}
 		return nil
 	})
-	if collecting { // without following, opt.OnCaughtUp isn't called
+	if collecting { // reader.Read calls opt.OnCaughtUp only when it follows the log
 		err = cmp.Or(err, show())
 	}
 	return err
 }
 
-// levelFlag defines the flag --level. Without it, the result is 0: any level.
+// levelFlag defines the flag --level. The result is 0, which means any level, if the user doesn't give the flag.
 func levelFlag(c *cli.Call) *loglevel.Level {
 	least := new(loglevel.Level)
 	c.Flags.Func("level", "only lines as serious as `LEVEL`: trace, debug, info, warning, error or critical", func(text string) error {
@@ -344,11 +344,11 @@ func levelFlag(c *cli.Call) *loglevel.Level {
 	return least
 }
 
-// levelAndPattern returns a function that matches lines of one log: of the level least or above, with a text that pattern matches.
-// Each log needs its own, because the level of the line before is remembered.
+// levelAndPattern returns a function that matches lines of at least the level least that contain a match of pattern. Each log
+// needs its own function, because the function remembers the level of the previous line.
 func levelAndPattern(least loglevel.Level, pattern *regexp.Regexp) func(text []byte) bool {
 	var log loglevel.Tracker
 	return func(text []byte) bool {
-		return log.Of(text) >= least && pattern.Match(text) // a line without a level has the level of the line before
+		return log.Of(text) >= least && pattern.Match(text) // a line without a level has the level of the previous line
 	}
 }

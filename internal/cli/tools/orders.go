@@ -33,8 +33,7 @@ var signalVerb = cli.Verb{
 	}),
 }
 
-// sendSignals sends a signal to each service. which chooses it for a service, and returns its name. verb is the command, for
-// messages.
+// sendSignals sends each service the signal that which returns for it. verb is the name of the command, for messages.
 func sendSignals(t *cli.Terminal, verb string, names []string, asJSON bool, which func(client.Service) (string, error)) int {
 	worst, cl, ctx := cmdline.Done, t.Client(), context.Background()
 	for _, name := range names {
@@ -105,13 +104,13 @@ func reload(t *cli.Terminal, c *cli.Call) int {
 	})
 }
 
-// reloadServices sends each named service the reload signal that the configuration of the running init sets.
+// reloadServices sends each named service its reload signal, as the running init has it configured.
 func reloadServices(t *cli.Terminal, names []string, asJSON bool) int {
 	entries, err := t.Client().Config(context.Background())
 	if err != nil {
 		return t.Failed("reload", err)
 	}
-	signals := make(map[string]string) // the signal by the key that sets it: services.NAME, profiles.NAME or agent
+	signals := make(map[string]string) // reload signals by the key that sets them: services.NAME, profiles.NAME or agent
 	for _, e := range entries {
 		if path, is := strings.CutSuffix(e.Key, ".reload_signal"); is {
 			signals[path], _ = e.Value.(string)
@@ -175,7 +174,7 @@ var reexecVerb = cli.Verb{
 	Run:     reexecute,
 }
 
-// reexecReport is what hinit reexec prints.
+// reexecReport is the output of hinit reexec.
 type reexecReport struct {
 	Version    string `json:"version"` // present version
 	Generation int    `json:"image"`   // program number: 1 at first, one more after each re-execution
@@ -200,7 +199,7 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 	if err := checkBinary(path); err != nil {
 		return t.Failed("re-execute hinit", err)
 	}
-	// compare the files before the re-execution, after which hinit runs this file in any case
+	// Compare the files before the re-execution. After it, hinit always runs this file.
 	same := initRunsFile(t, before.Init, path)
 	after, err := cl.Reexec(ctx, *file)
 	report := reexecReport{Version: after.Version, Generation: after.Generation, Before: before.Init.Version, Binary: path, Same: same}
@@ -213,14 +212,14 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 	})
 }
 
-// initRunsFile reports whether the init runs the file at path. If that is unknown, it returns false: outside the container, inode
-// numbers mean other files.
+// initRunsFile reports whether the init runs the file at path. It returns false if that is unknown. From outside the container,
+// inode numbers mean other files.
 func initRunsFile(t *cli.Terminal, in client.Init, path string) bool {
 	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && procOf(t, in.PID) == "/proc"
 }
 
-// procOf returns a /proc with the processes of the init, whose pid is given, see [procusage.FindProc]. It is "/proc" in the PID
-// namespace of the init, where a PID in the status means the same process for this command.
+// procOf returns the path of a /proc that shows the processes of the init with this pid, see [procusage.FindProc]. If that is
+// "/proc", a PID in the status means the same process for this command.
 func procOf(t *cli.Terminal, pid int) string {
 	cl, err := t.Dial()
 	if err != nil {
@@ -229,11 +228,11 @@ func procOf(t *cli.Terminal, pid int) string {
 	return procusage.FindProc(cl.Socket(), pid)
 }
 
-// tryTimeout is how long a binary may take to say that it can take over.
+// tryTimeout limits how long a binary may take to print the handover format that it accepts.
 const tryTimeout = 10 * time.Second
 
-// checkBinary checks that a binary can take over from the running hinit: it runs it only to print the format of the handover that
-// it accepts. A binary without handovers would start as if the container had just started.
+// checkBinary checks that a binary can take over from the running hinit. It only lets the binary print the format of the handover
+// that it accepts. A binary without this feature would act as if the container had just started.
 func checkBinary(path string) error {
 	if path == "" {
 		return errors.New("hinit does not know which file it was started from; give one with --binary")
@@ -253,7 +252,7 @@ func checkBinary(path string) error {
 	return nil
 }
 
-// firstLine returns the first line of s, for messages of one line.
+// firstLine returns the first line of s, for a message of one line.
 func firstLine(s string) string {
 	line, _, _ := strings.Cut(s, "\n")
 	return line

@@ -43,7 +43,7 @@ type manager struct {
 	cfg   *config.Config
 	agent boot.Agent
 	store *profiles.Store
-	cl    *dial.Client // connection to the init; nil if none answers
+	cl    *dial.Client // connection to the init; nil if no init answers
 }
 
 func profile(t *cli.Terminal, c *cli.Call) int {
@@ -85,8 +85,8 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 	return m.list("")
 }
 
-// managerFor checks the names of profiles and returns a manager for the subcommand verb. With changes, only root and the agent's
-// user are allowed.
+// managerFor checks the names of profiles, and returns a manager for the subcommand verb. If changes is true, only root and the
+// agent's user may go on.
 func managerFor(t *cli.Terminal, verb string, names []string, changes bool) (m *manager, code int) {
 	doing := verb + " profiles"
 	for i, name := range names {
@@ -111,7 +111,7 @@ func managerFor(t *cli.Terminal, verb string, names []string, changes bool) (m *
 	return m, cmdline.Done
 }
 
-// lookUpProfile looks a profile up on the volume.
+// lookUpProfile looks for a profile on the volume.
 func (m *manager) lookUpProfile(name string) (profiles.Profile, bool, error) {
 	all, _, err := m.store.Discover()
 	i := slices.IndexFunc(all, func(p profiles.Profile) bool { return p.Name == name })
@@ -175,8 +175,8 @@ func (m *manager) delete(name string, yes bool, uid int) int {
 		return m.Failed(m.doing, err)
 	}
 	if m.isTenant(owner) {
-		// The agent's user gets the home only when the files in it are removed, so that it can't read them. The marker and the
-		// record of the name stay, so that the command can be repeated.
+		// The agent's user gets the home only after its files are removed, so that it can't read them. The marker and the record
+		// of the name stay, so that the user can repeat the command.
 		err := m.clearHome(home, owner, m.store.Marker(), boot.NameFile)
 		if err == nil {
 			_, _, err = home.Chown("", fsutil.Owner{UID: m.agent.User.UID, GID: m.agent.User.GID})
@@ -219,7 +219,7 @@ func (m *manager) rename(from, to string) int {
 		return code
 	}
 	if openErr == nil && m.isTenant(owner) {
-		_ = volume.RecordName(home, "", to, owner) // without a record of the new name, later commands ask for --uid
+		_ = volume.RecordName(home, "", to, owner) // if this fails, later commands ask for --uid
 	}
 	if wasUp {
 		if _, err := m.cl.Start(context.Background(), profiles.SlotName(to), client.Wait{Wait: true, Timeout: 30 * time.Second}); err != nil {
@@ -233,8 +233,8 @@ func (m *manager) rename(from, to string) int {
 	return cmdline.Done
 }
 
-// stop stops the gateway of a profile and waits until it has ended. It reports whether the gateway was wanted up. Without an init, or
-// if the gateway is down, stop does nothing: a full disk could not record the order, and would keep the profile from being deleted.
+// stop stops the gateway of a profile and waits until it has ended. wasUp reports whether it was wanted up. If the gateway is
+// down, or without an init, stop gives no order: a full disk could not record it, and would keep the profile from being deleted.
 func (m *manager) stop(name string) (wasUp bool, code int) {
 	if m.cl == nil {
 		return false, cmdline.Done
@@ -253,15 +253,15 @@ func (m *manager) stop(name string) (wasUp bool, code int) {
 	return s.Want == "up", cmdline.Done
 }
 
-// warnOfSelection warns if the file that names the active profile is invalid or unsafe. The deletion or renaming of a profile
-// may change that file.
+// warnOfSelection warns if the file with the name of the active profile is invalid or unsafe. Deleting or renaming a profile may
+// change that file.
 func (m *manager) warnOfSelection() {
 	if _, err := m.store.Active(); err != nil {
 		fmt.Fprintln(m.Err, "warning:", show.Line(err.Error()))
 	}
 }
 
-// printMissing prints that there is no such profile, or err if the profiles could not be read.
+// printMissing prints that a profile doesn't exist. If the profiles could not be read, it prints err instead.
 func (m *manager) printMissing(name string, err error) int {
 	if err != nil {
 		return m.Failed(m.doing, err)
@@ -277,7 +277,8 @@ func (m *manager) printMissing(name string, err error) int {
 	return m.Fail(cmdline.Unknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, cmdline.DidYouMean(name, names))
 }
 
-// change changes profiles by the agent's own command, or by itself if there is none. Then it makes the init read the profiles.
+// change changes profiles by the agent's own command, or by the function itself if no command is configured. Then it makes the
+// init read the profiles.
 func (m *manager) change(command []string, vars map[string]string, itself func() error) int {
 	done, err := m.runAgentCommand(command, vars)
 	if err == nil && !done {
@@ -289,17 +290,17 @@ func (m *manager) change(command []string, vars map[string]string, itself func()
 	return m.Failed(m.doing, m.cl.Rescan(context.Background()))
 }
 
-// runAgentCommand runs the agent's own command as the agent's user. done is false if there is none. Its output is shown only if it
-// fails.
+// runAgentCommand runs the agent's own command as the agent's user. If no command is configured, done is false. It prints the
+// output of the command only if the command fails.
 func (m *manager) runAgentCommand(command []string, vars map[string]string) (done bool, err error) {
 	argv := m.cfg.Expand(command, vars)
 	if len(argv) == 0 || strings.HasPrefix(argv[0], "/") && unix.Access(argv[0], unix.F_OK) != nil {
 		return false, nil
 	}
 	env := map[string]string{"HOME": m.cfg.ExpandString(m.cfg.Agent.Env["HOME"], nil)}
-	// The command gets a session of its own. Otherwise the agent could type on the terminal of the root shell that runs hinit.
+	// The command gets its own session. Otherwise the agent could type into the root shell that runs hinit.
 	spec := proc.Spec{ID: 1, Argv: argv, Env: proc.SetEnv(boot.ContainerEnv(m.cfg.Home), env), Dir: m.cfg.Home, Cred: m.agent.Cred}
-	out, errs, x, err := proc.Output(context.Background(), spec, 32<<10) // the output is only for the message, so a part of it is enough
+	out, errs, x, err := proc.Output(context.Background(), spec, 32<<10) // only for a message, so the beginning of the output is enough
 	name := strings.Join(argv, " ")
 	switch {
 	case err != nil:
@@ -312,7 +313,8 @@ func (m *manager) runAgentCommand(command []string, vars map[string]string) (don
 	return true, nil
 }
 
-// confirm asks the user at the terminal, and returns whether the answer is yes. Without a terminal it returns an error.
+// confirm asks the user a question on the terminal, and returns whether the answer is yes. Without a terminal it returns an
+// error.
 func (m *manager) confirm(question string) (bool, error) {
 	if !proc.IsTerminal(m.In) {
 		return false, errors.New("it asks first, and there is no terminal to answer at; add --yes")
@@ -327,7 +329,7 @@ func (m *manager) confirm(question string) (bool, error) {
 }
 
 // profileRow describes one profile in the output of `hinit profile … --json`, and in a row of `hinit profile list`. For a deleted
-// profile it has the values from before, without the gateway.
+// profile it has the values from before, without the gateway's.
 type profileRow struct {
 	Name   string `json:"name"`
 	Home   string `json:"home"`
@@ -342,7 +344,7 @@ type profileRow struct {
 	Problem string `json:"problem,omitempty"` // fault in the profile's files
 }
 
-// list prints all profiles. If only is not "", it prints just the profile of that name.
+// list prints all profiles. If only is set, it prints just that profile.
 func (m *manager) list(only string) int {
 	rows, warnings, err := m.rows(only)
 	if err != nil || only != "" && len(rows) == 0 {
@@ -365,8 +367,8 @@ func (m *manager) list(only string) int {
 	return code
 }
 
-// rows returns a row for each profile, with the state of its gateway. If only is not "", it returns just the row of the profile
-// only. It also returns warnings about profiles.
+// rows returns a row for each profile, with the state of its gateway, and warnings. If only is set, it returns just the row of
+// that profile.
 func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 	infos, warnings, err := m.store.List()
 	if err != nil && len(infos) == 0 {
@@ -383,14 +385,14 @@ func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 		rows = append(rows, profileRow{Name: info.Profile.Name, Home: info.Profile.Home, Active: info.Active, Prior: info.State.Prior()})
 		listed[info.Profile.Name] = true
 	}
-	active, _ := m.store.Active() // store.List has warned of an error already
+	active, _ := m.store.Active() // store.List has already warned about this error
 	gateways := make(map[string]client.Service)
 	for _, s := range st.Services {
 		if s.Kind != client.KindGateway {
 			continue
 		}
 		gateways[s.Profile] = s
-		if s.HasOwnUser() && !listed[s.Profile] { // this user can't look into the home, so List has not found the profile
+		if s.HasOwnUser() && !listed[s.Profile] { // this user may not look into the home, so List has not found the profile
 			p, _ := m.store.Profile(s.Profile)
 			rows = append(rows, profileRow{Name: s.Profile, Home: p.Home, Active: s.Profile == active})
 			warnings = slices.DeleteFunc(warnings, func(w profiles.Warning) bool { return w.Profile == s.Profile })
@@ -412,7 +414,7 @@ func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 	return rows, warnings, nil
 }
 
-// printRows prints rows as a table. If one is true, it prints the only row with all its fields.
+// printRows prints rows as a table. If one is true, it prints the only row with all fields.
 func (m *manager) printRows(rows []profileRow, one bool) error {
 	tw := tabwriter.NewWriter(m.Out, 0, 0, 2, ' ', 0)
 	if one {

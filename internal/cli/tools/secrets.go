@@ -20,21 +20,22 @@ import (
 	"hinit/profiles"
 )
 
-// secrets are the values that no file of a bundle may contain. unknown says which secrets could not be read, and why.
+// secrets are values that must not appear in any file of a bundle. unknown describes the secrets that could not be read, with the
+// reasons.
 type secrets struct{ values, unknown []string }
 
-// add adds each line of a value, in the forms that it can have in a file: as it is, escaped for people, and in JSON.
+// add adds each line of a value, in all forms that it can have in a file: unchanged, escaped for people, and in JSON.
 func (s *secrets) add(value string) {
 	for line := range strings.Lines(value) {
 		line = strings.TrimRight(line, "\r\n")
 		var doc strings.Builder
-		_ = cmdline.WriteJSON(&doc, line, "") // WriteJSON never fails for a text
+		_ = cmdline.WriteJSON(&doc, line, "") // a text can always be encoded
 		s.values = append(s.values, line, show.Line(line), strings.TrimSuffix(doc.String(), "\"\n")[1:])
 	}
 }
 
-// secrets finds the secrets in the configuration and in the .env of each profile. It also finds them in the environments of this
-// command, of process 1 and of the services in st.
+// secrets collects the secrets in the configuration and in the .env of each profile. It also collects the secrets in the
+// environments of this command, of process 1 and of the services in st.
 func (b *bundle) secrets(st client.Status) (found secrets) {
 	add := func(name, value string) {
 		if !slices.Contains(b.hide, name) {
@@ -51,7 +52,7 @@ func (b *bundle) secrets(st client.Status) (found secrets) {
 		name, value, _ := strings.Cut(pair, "=")
 		add(name, value)
 	}
-	if cfg, err := b.ConfigOf(b.init); err != nil && b.init.ServicesFile != "" { // of another init, eachProfile reports the error
+	if cfg, err := b.ConfigOf(b.init); err != nil && b.init.ServicesFile != "" { // for any other init, eachProfile reports this error
 		found.unknown = append(found.unknown, "cannot read the configuration: "+err.Error())
 	} else if err == nil {
 		addAll := func(env map[string]string) {
@@ -77,8 +78,8 @@ func (b *bundle) secrets(st client.Status) (found secrets) {
 	return secrets{append(found.values, of.values...), append(found.unknown, of.unknown...)}
 }
 
-// serviceVariables returns the environments of the running services in st. Some of their variables may be from files. After an error,
-// which names the services whose environments it can't read, it returns the others.
+// serviceVariables returns the environments of the running services in st, which may include variables from files. If it can't
+// read some environments, it returns the others and an error that names these services.
 func serviceVariables(t *cli.Terminal, st client.Status) (variables []string, err error) {
 	root := procOf(t, st.Init.PID)
 	var unread []string
@@ -88,7 +89,7 @@ func serviceVariables(t *cli.Terminal, st client.Status) (variables []string, er
 		}
 		environ, failed := procusage.ReadHead(fmt.Sprintf("%s/%d/environ", root, s.PID))
 		ended := errors.Is(failed, fs.ErrNotExist) || errors.Is(failed, unix.ESRCH)
-		if failed != nil && (!ended || root == "") { // without root, this command does not see the processes
+		if failed != nil && (!ended || root == "") { // without a /proc that shows the processes, the process may still run
 			unread, err = append(unread, s.Name), failed
 		}
 		variables = append(variables, strings.Split(string(environ), "\x00")...)
@@ -99,11 +100,11 @@ func serviceVariables(t *cli.Terminal, st client.Status) (variables []string, er
 	return variables, err
 }
 
-// profileSecrets finds the secrets in the .env of each profile.
+// profileSecrets collects the secrets in the .env of each profile.
 func (b *bundle) profileSecrets() (found secrets, err error) {
 	err = b.eachProfile(func(store *profiles.Store, p profiles.Profile) {
 		values, more, err := store.Secrets(p.Name)
-		vars, _ := store.Env(p.Name) // an error was already reported by Secrets
+		vars, _ := store.Env(p.Name) // the call of Secrets has already reported this error
 		for _, name := range b.hide {
 			values = append(values, vars[name])
 		}

@@ -67,13 +67,13 @@ func shell(t *cli.Terminal, c *cli.Call, words []string) int {
 	return x.Code
 }
 
-// serviceSpec returns how to start a process with the user, environment, directory and limits of a service. These values come
-// from the configuration, the environment of the init and the gateway's slot. They never come from a process of the agent, so
-// the agent can't decide what root starts.
+// serviceSpec returns a specification for a process with the user, environment, directory and limits of a service. The values
+// come from the configuration, the environment of the init and the slot of the gateway. They never come from a process of the
+// agent, so the agent can't decide what root starts.
 func serviceSpec(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec, err error) {
 	plain := init.ServicesFile != ""
 	if plain {
-		if err := os.Chdir(init.Home); err != nil { // relative paths in the file begin at this directory
+		if err := os.Chdir(init.Home); err != nil { // relative paths in the configuration file start at this directory
 			return spec, err
 		}
 	}
@@ -102,7 +102,7 @@ func serviceSpec(t *cli.Terminal, init client.Init, s client.Service) (spec proc
 		if err != nil {
 			return spec, err
 		}
-		if topology, err := store.Topology(os.Getenv, ""); err == nil { // PID 1 reports an error of this file
+		if topology, err := store.Topology(os.Getenv, ""); err == nil { // PID 1 itself reports errors of the topology file
 			maker.SetTopology(topology)
 		}
 		exports, err := exportsOf(t, agent.Actor, s.Name)
@@ -126,7 +126,7 @@ func serviceSpec(t *cli.Terminal, init client.Init, s client.Service) (spec proc
 	return spec, nil
 }
 
-// terminalVariables returns the variables about the caller's terminal.
+// terminalVariables returns the variables that describe the caller's terminal.
 func terminalVariables(environ []string) map[string]string {
 	out := make(map[string]string)
 	for _, kv := range environ {
@@ -138,7 +138,8 @@ func terminalVariables(environ []string) map[string]string {
 	return out
 }
 
-// adoptEnviron gives this process the environment of the init. If the user may not read it, this process keeps its own.
+// adoptEnviron replaces the environment of this process by the init's environment. If the user may not read it, this process
+// keeps its own.
 func adoptEnviron(t *cli.Terminal, pid int) error {
 	text, err := os.ReadFile(fmt.Sprintf("%s/%d/environ", procOf(t, pid), pid))
 	if err != nil {
@@ -158,8 +159,8 @@ func adoptEnviron(t *cli.Terminal, pid int) error {
 // maxRun is the number of bytes of a slot's run script that are read.
 const maxRun = 64 << 10
 
-// exportsOf returns the variables that the run script in a gateway's slot exports, as PID 1 reads it. Without slots it returns
-// none.
+// exportsOf returns the variables that the run script in a gateway's slot exports, as PID 1 would read them. If s6 is not
+// emulated, it returns none.
 func exportsOf(t *cli.Terminal, as *fsutil.Actor, name string) (map[string]string, error) {
 	slots, err := t.Client().Slots(context.Background())
 	at := slices.IndexFunc(slots, func(slot client.Slot) bool { return slot.Name == name })
@@ -176,8 +177,8 @@ func exportsOf(t *cli.Terminal, as *fsutil.Actor, name string) (map[string]strin
 	return exports, err
 }
 
-// runOnTerminal runs a command and waits for its end. If standard input is a terminal, the command gets a new one, so that it can't
-// type on the caller's.
+// runOnTerminal runs a command and waits until it ends. If standard input is a terminal, the command gets a new terminal, so that
+// it can't type on the terminal of the caller.
 func runOnTerminal(t *cli.Terminal, spec proc.Spec) (proc.Exit, error) {
 	spec.Files = []*os.File{t.In, os.Stdout, os.Stderr}
 	if !proc.IsTerminal(t.In) {

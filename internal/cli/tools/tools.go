@@ -1,6 +1,6 @@
-// Package tools has the table of all hinit commands. It implements those that need packages which package cli may not link. Each
-// file has one verb, or a few that belong together, with the help in the directory help of package cli. Only the program
-// hinit-tools links this package. The goroutines of a verb end with it.
+// Package tools has the table of all hinit commands. It implements the commands that need packages which package cli may not
+// import. Each file has one verb, or a few related ones, whose help is in the directory help of package cli. Only the program
+// hinit-tools contains this package. The goroutines of a verb end with the verb.
 package tools
 
 import (
@@ -19,8 +19,8 @@ func Main(args []string) int {
 	return cmdline.WithOutput(func(out io.Writer) int { return cli.NewTerminal(out).Run(args, table()) })
 }
 
-// withWords returns the Run function of a verb without flags: it parses at least atLeast and at most atMost arguments, and calls
-// run with them.
+// withWords returns the Run function of a verb without flags. It parses the arguments, at least atLeast and at most atMost words,
+// and calls run with them.
 func withWords(atLeast, atMost int, run func(t *cli.Terminal, c *cli.Call, words []string) int) func(*cli.Terminal, *cli.Call) int {
 	return func(t *cli.Terminal, c *cli.Call) int {
 		words, code, ok := c.Parse(t, atLeast, atMost)
@@ -31,7 +31,7 @@ func withWords(atLeast, atMost int, run func(t *cli.Terminal, c *cli.Call, words
 	}
 }
 
-// loadAgent reads the configuration that an init would use if it started here, and looks up the agent's user.
+// loadAgent reads the configuration that an init would use in this environment, and looks up the agent's user.
 func loadAgent(t *cli.Terminal) (cfg *config.Config, agent boot.Agent, err error) {
 	if st, err := t.Status(); err == nil && st.Init.ServicesFile != "" {
 		return nil, agent, errNoAgent
@@ -42,7 +42,7 @@ func loadAgent(t *cli.Terminal) (cfg *config.Config, agent boot.Agent, err error
 	return cfg, agent, err
 }
 
-// errNoAgent is the error of a command about the agent or its profiles while hinit run serves.
+// errNoAgent is the error of a command about the agent or its profiles if the running init is hinit run.
 var errNoAgent = errors.New("hinit run hosts no agent and no profiles")
 
 // table returns all commands of hinit, in the order of the help.

@@ -28,7 +28,7 @@ var treeVerb = cli.Verb{
 	Run:     withWords(0, -1, tree), EmptyResult: cli.EmptyList,
 }
 
-// treeBranch has the processes of one service, of hinit, or of the container's CMD.
+// treeBranch contains the processes of one service, of hinit, or of the container's CMD.
 type treeBranch struct {
 	Name      string        `json:"name"`      // a service, hinit, cmd, or "" for all others
 	State     string        `json:"state"`     // state of the service, as in the status
@@ -38,7 +38,7 @@ type treeBranch struct {
 // treeProcess is one process of a branch.
 type treeProcess struct {
 	PID         int     `json:"pid"`
-	Parent      int     `json:"parent"` // parent pid; 0 if the parent is in another PID namespace
+	Parent      int     `json:"parent"` // parent's pid; 0 if the parent is in another PID namespace
 	Depth       int     `json:"depth"`  // number of ancestors in this list
 	User        string  `json:"user"`   // name of the user, or the uid
 	State       string  `json:"state"`  // state of the process: one letter, as in proc_pid_stat(5)
@@ -80,7 +80,7 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 		roots = append(roots, treeRoot{s.Name, s.State, s.PID})
 	}
 	if len(names) == 0 {
-		// without the right to see runs, their processes appear below no service
+		// If this user may not see runs, their processes belong to no service.
 		runs, _ := t.Client().Runs(context.Background())
 		for _, r := range runs {
 			if r.End == nil && r.PID != 0 {
@@ -97,21 +97,22 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 	for _, b := range branches {
 		for i := range b.Processes {
 			p := &b.Processes[i]
-			mark, _ := of.Mark(p.PID) // a process that has just ended appears to belong to root
+			mark, _ := of.Mark(p.PID) // a process that has just ended looks like one of root's
 			p.User, p.Command = userName(mark.User), procusage.CommandLine("/proc", p.PID)
 		}
 	}
 	return branches, nil
 }
 
-// treeRoot is a service and its main process, from which a branch grows.
+// treeRoot is the main process of a service. The processes below it form a branch.
 type treeRoot struct {
 	name, state string
 	pid         int
 }
 
-// buildTree returns the processes of each service, without users and command lines. of finds the service of each process. nested
-// reports whether a process is in a PID namespace below this one. With rest, the processes of no service are a branch, too.
+// buildTree returns the processes of each service, without users and command lines. of finds the service of a process, and nested
+// reports whether a process is in a deeper PID namespace. If rest is true, one more branch contains the processes that belong to
+// no service.
 func buildTree(roots []treeRoot, all procusage.Table, of proc.ServiceRoots, nested func(pid int) bool, rest bool) []treeBranch {
 	for _, r := range roots {
 		if r.pid != of.Init && r.pid != 0 {
@@ -145,7 +146,7 @@ func buildTree(roots []treeRoot, all procusage.Table, of proc.ServiceRoots, nest
 	return branches
 }
 
-// isDescendant reports whether the process pid is ancestor or descends from it.
+// isDescendant reports whether the process pid is ancestor itself or one of its descendants.
 func isDescendant(pid, ancestor int, all procusage.Table) bool {
 	for range all {
 		if pid == ancestor {
@@ -159,11 +160,11 @@ func isDescendant(pid, ancestor int, all procusage.Table) bool {
 // userName returns the name of a user in /etc/passwd, or the uid.
 func userName(uid uint32) string {
 	number := strconv.FormatUint(uint64(uid), 10)
-	u, _ := account.Lookup("", number) // after an error, the name is empty
+	u, _ := account.Lookup("", number) // after an error, the name is empty, and the uid is used
 	return cmp.Or(u.Name, number)
 }
 
-// deepest is the depth up to which indents grow, because an agent can make a chain of any length.
+// deepest is the maximum depth that is shown by indents. An agent can make a chain of processes of any length.
 const deepest = 100
 
 func (b treeBranch) print(t *cli.Terminal, width int) {
@@ -185,7 +186,7 @@ func (b treeBranch) print(t *cli.Terminal, width int) {
 		fmt.Fprintf(tw, "  %d\t%s\t%s\t%s\t%.1f MB\t%s%s\n", p.PID, show.Name(p.User), p.State,
 			show.Duration(time.Duration(p.CPUSeconds*float64(time.Second))), float64(p.MemoryBytes)/1e6, strings.Repeat("  ", min(p.Depth, deepest)), show.Line(p.Command))
 	}
-	_ = tw.Flush() // Flush never fails, because it writes to memory
+	_ = tw.Flush() // Flush writes to memory and can't fail
 	for line := range strings.Lines(text.String()) {
 		line = strings.TrimRight(line, " \n")
 		if runes := []rune(line); width > 0 && len(runes) > width {
@@ -195,7 +196,7 @@ func (b treeBranch) print(t *cli.Terminal, width int) {
 	}
 }
 
-// isNested reports whether a process is in a PID namespace below this one.
+// isNested reports whether a process is in a deeper PID namespace than this one.
 func isNested(pid int) bool { return len(procstat.StatusOf(strconv.Itoa(pid)).Fields("NSpid")) > 1 }
 
 var topologyVerb = cli.Verb{
